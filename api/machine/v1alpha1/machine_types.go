@@ -1,0 +1,277 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Machine is the declaration of one VM that shall become a Node, and what became
+// of it.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:shortName=mc
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.currentStatus.phase`,description="Phase of the machine"
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`,description="Time since the object was created"
+// +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.metadata.labels.node`,description="Node that the machine became"
+// +kubebuilder:printcolumn:name="ProviderID",type=string,JSONPath=`.spec.providerID`,description="ID of the VM at the provider",priority=1
+type Machine struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+	// Spec declares the machine.
+	// +optional
+	Spec MachineSpec `json:"spec,omitempty"`
+	// Status is what is known of the machine.
+	// +optional
+	Status MachineStatus `json:"status,omitempty"`
+}
+
+// MachineList is a list of Machines.
+//
+// +kubebuilder:object:root=true
+type MachineList struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []Machine `json:"items"`
+}
+
+// MachineSpec declares a machine.
+type MachineSpec struct {
+	// Class names the MachineClass, in the machine's namespace, from which the VM
+	// is made. Kind and name must not be empty.
+	// +optional
+	Class ClassSpec `json:"class,omitempty"`
+	// ProviderID identifies the VM at the provider. It is empty until the driver
+	// has answered, and set once. Whoever restores machines into an empty cluster
+	// sets it, so that the VMs are adopted.
+	// +optional
+	ProviderID string `json:"providerID,omitempty"`
+	// NodeTemplateSpec holds the annotations, labels and taints that the node
+	// shall carry.
+	// +optional
+	NodeTemplateSpec NodeTemplateSpec `json:"nodeTemplate,omitempty"`
+	// MachineConfiguration overrides the manager's flags for this machine.
+	*MachineConfiguration `json:",inline"`
+}
+
+// ClassSpec names the class of a machine.
+type ClassSpec struct {
+	// APIGroup of the class. It is informative only: nothing reads it.
+	// +optional
+	APIGroup string `json:"apiGroup,omitempty"`
+	// Kind of the class, normally MachineClass.
+	// +optional
+	Kind string `json:"kind,omitempty"`
+	// Name of the class.
+	// +optional
+	Name string `json:"name,omitempty"`
+}
+
+// NodeTemplateSpec holds what a node shall carry.
+type NodeTemplateSpec struct {
+	// ObjectMeta holds the annotations and labels; its other fields are ignored.
+	// +optional
+	// +kubebuilder:pruning:PreserveUnknownFields
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+	// Spec holds the taints; its other fields are ignored.
+	// +optional
+	Spec corev1.NodeSpec `json:"spec,omitempty"`
+}
+
+// MachineConfiguration overrides flags of the manager for one machine. A field
+// that is not set leaves the flag in force.
+type MachineConfiguration struct {
+	// MachineDrainTimeout is the time after which a drain becomes forceful
+	// (flag --machine-drain-timeout).
+	// +optional
+	MachineDrainTimeout *metav1.Duration `json:"drainTimeout,omitempty"`
+	// MachineHealthTimeout is the time after which an unhealthy machine is
+	// declared Failed (flag --machine-health-timeout).
+	// +optional
+	MachineHealthTimeout *metav1.Duration `json:"healthTimeout,omitempty"`
+	// MachineCreationTimeout is the time after which a machine that has not joined
+	// is declared Failed (flag --machine-creation-timeout). The annotation
+	// AnnotationKeyMachineEffectiveCreationTimeout outranks both.
+	// +optional
+	MachineCreationTimeout *metav1.Duration `json:"creationTimeout,omitempty"`
+	// MachineInPlaceUpdateTimeout is the time after which an in-place update is
+	// declared failed (flag --machine-inplace-update-timeout).
+	// +optional
+	MachineInPlaceUpdateTimeout *metav1.Duration `json:"inPlaceUpdateTimeout,omitempty"`
+	// MachinePreserveTimeout is the time for which a preserved machine is kept
+	// (flag --machine-preserve-timeout).
+	// +optional
+	MachinePreserveTimeout *metav1.Duration `json:"machinePreserveTimeout,omitempty"`
+	// DisableHealthTimeout keeps an unhealthy machine from ever being declared
+	// Failed.
+	// +optional
+	DisableHealthTimeout *bool `json:"disableHealthTimeout,omitempty"`
+	// MaxEvictRetries is the number of refused evictions of a pod after which it
+	// is deleted (flag --machine-max-evict-retries).
+	// +optional
+	MaxEvictRetries *int32 `json:"maxEvictRetries,omitempty"`
+	// NodeConditions is the comma-separated list of node conditions that make a
+	// machine unhealthy unless they are False (flag --node-conditions).
+	// +optional
+	NodeConditions *string `json:"nodeConditions,omitempty"`
+}
+
+// MachineStatus is what is known of a machine.
+type MachineStatus struct {
+	// Addresses of the VM and the name of its node. Only filled where there is no
+	// target cluster.
+	// +optional
+	Addresses []corev1.NodeAddress `json:"addresses,omitempty"`
+	// Conditions is a copy of the node's conditions.
+	// +optional
+	Conditions []corev1.NodeCondition `json:"conditions,omitempty"`
+	// LastOperation is the last thing that was done for the machine.
+	// +optional
+	LastOperation LastOperation `json:"lastOperation,omitempty"`
+	// CurrentStatus is where the machine stands.
+	// +optional
+	CurrentStatus CurrentStatus `json:"currentStatus,omitempty"`
+	// LastKnownState is the driver's own note. A driver returns it, and gets it
+	// back with the machine in its next call.
+	// +optional
+	LastKnownState string `json:"lastKnownState,omitempty"`
+}
+
+// LastOperation tells what was last done and how it went.
+type LastOperation struct {
+	// Description says it in a sentence.
+	// +optional
+	Description string `json:"description,omitempty"`
+	// ErrorCode is the name of the driver's error code, for example
+	// ResourceExhausted, if a creation or initialisation failed.
+	// +optional
+	ErrorCode string `json:"errorCode,omitempty"`
+	// LastUpdateTime is when this record last changed.
+	// +optional
+	LastUpdateTime metav1.Time `json:"lastUpdateTime,omitzero"`
+	// State is how it goes.
+	// +optional
+	State MachineState `json:"state,omitempty"`
+	// Type is what is being done.
+	// +optional
+	Type MachineOperationType `json:"type,omitempty"`
+}
+
+// CurrentStatus tells where a machine stands.
+type CurrentStatus struct {
+	// Phase of the machine. Empty for one that was not looked at yet.
+	// +optional
+	Phase MachinePhase `json:"phase,omitempty"`
+	// TimeoutActive is true while a Pending machine is awaited in the target
+	// cluster. Nothing reads it.
+	// +optional
+	TimeoutActive bool `json:"timeoutActive,omitempty"`
+	// LastUpdateTime is when the phase or the preservation last changed. Health and
+	// in-place timeouts count from it.
+	// +optional
+	LastUpdateTime metav1.Time `json:"lastUpdateTime,omitzero"`
+	// PreserveExpiryTime is until when the machine is preserved; nil if it is not.
+	// +optional
+	PreserveExpiryTime *metav1.Time `json:"preserveExpiryTime,omitempty"`
+}
+
+// MachinePhase is a stage in the life of a machine.
+type MachinePhase string
+
+// The phases of a machine. A new one has the empty phase.
+const (
+	// MachinePending: the VM exists and its node is awaited.
+	MachinePending MachinePhase = "Pending"
+	// MachineAvailable: the VM exists, and there is no target cluster to join.
+	MachineAvailable MachinePhase = "Available"
+	// MachineRunning: the node has joined and is healthy.
+	MachineRunning MachinePhase = "Running"
+	// MachineTerminating: the machine is being deleted.
+	MachineTerminating MachinePhase = "Terminating"
+	// MachineUnknown: the node is not healthy, or gone.
+	MachineUnknown MachinePhase = "Unknown"
+	// MachineFailed: the machine is beyond hope; its set replaces it.
+	MachineFailed MachinePhase = "Failed"
+	// MachineCrashLoopBackOff: creating the VM failed, and is tried again.
+	MachineCrashLoopBackOff MachinePhase = "CrashLoopBackOff"
+	// MachineInPlaceUpdating: the node is being updated in place.
+	MachineInPlaceUpdating MachinePhase = "InPlaceUpdating"
+	// MachineInPlaceUpdateSuccessful: the in-place update went well.
+	MachineInPlaceUpdateSuccessful MachinePhase = "InPlaceUpdateSuccessful"
+	// MachineInPlaceUpdateFailed: the in-place update went wrong.
+	MachineInPlaceUpdateFailed MachinePhase = "InPlaceUpdateFailed"
+)
+
+// MachineState is how an operation on a machine goes.
+type MachineState string
+
+// The states of an operation.
+const (
+	// MachineStateProcessing: it goes on.
+	MachineStateProcessing MachineState = "Processing"
+	// MachineStateFailed: the last attempt failed; another one may follow.
+	MachineStateFailed MachineState = "Failed"
+	// MachineStateSuccessful: it is done.
+	MachineStateSuccessful MachineState = "Successful"
+)
+
+// MachineOperationType is what is done to a machine.
+type MachineOperationType string
+
+// The operations on a machine.
+const (
+	// MachineOperationCreate: the VM is made, or awaited in the target cluster.
+	MachineOperationCreate MachineOperationType = "Create"
+	// MachineOperationUpdate is known to readers of the API, and never written.
+	MachineOperationUpdate MachineOperationType = "Update"
+	// MachineOperationInPlaceUpdate: the node is updated in place.
+	MachineOperationInPlaceUpdate MachineOperationType = "InPlaceUpdate"
+	// MachineOperationDrainNode: the drain before an in-place update failed.
+	MachineOperationDrainNode MachineOperationType = "DrainNode"
+	// MachineOperationHealthCheck: the node's health changed.
+	MachineOperationHealthCheck MachineOperationType = "HealthCheck"
+	// MachineOperationDelete: the machine is deleted.
+	MachineOperationDelete MachineOperationType = "Delete"
+)
+
+// ConditionStatus is the status of a condition.
+type ConditionStatus string
+
+// The statuses of a condition.
+const (
+	// ConditionTrue: the condition holds.
+	ConditionTrue ConditionStatus = "True"
+	// ConditionFalse: it does not.
+	ConditionFalse ConditionStatus = "False"
+	// ConditionUnknown: nobody can tell.
+	ConditionUnknown ConditionStatus = "Unknown"
+)
+
+// MachineSummary names a machine in the status of its set or deployment.
+type MachineSummary struct {
+	// Name of the machine.
+	// +optional
+	Name string `json:"name,omitempty"`
+	// ProviderID of its VM, if there is one.
+	// +optional
+	ProviderID string `json:"providerID,omitempty"`
+	// LastOperation of the machine.
+	// +optional
+	LastOperation LastOperation `json:"lastOperation,omitempty"`
+	// OwnerRef is the name of the MachineSet that owns the machine.
+	// +optional
+	OwnerRef string `json:"ownerRef,omitempty"`
+}
+
+// MachineTemplateSpec is what the machines of a set are made from.
+type MachineTemplateSpec struct {
+	// ObjectMeta holds the labels and annotations of the machines.
+	// +optional
+	// +kubebuilder:pruning:PreserveUnknownFields
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+	// Spec of the machines.
+	// +optional
+	Spec MachineSpec `json:"spec,omitempty"`
+}

@@ -1,0 +1,67 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// MachineClassKind is the kind that a machine's class reference normally has.
+const MachineClassKind = "MachineClass"
+
+// MachineClass says how the VMs of machines are made. Its fields stand at the top:
+// there is no spec and no status.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:shortName=mcc
+type MachineClass struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+	// NodeTemplate describes the node that a machine of this class becomes, for
+	// autoscalers that scale from zero.
+	// +optional
+	// +kubebuilder:pruning:PreserveUnknownFields
+	NodeTemplate *NodeTemplate `json:"nodeTemplate,omitempty"`
+	// CredentialsSecretRef names a Secret whose data overlays that of SecretRef.
+	// +optional
+	CredentialsSecretRef *corev1.SecretReference `json:"credentialsSecretRef,omitempty"`
+	// ProviderSpec is the driver's own description of the VM.
+	// +kubebuilder:pruning:PreserveUnknownFields
+	ProviderSpec runtime.RawExtension `json:"providerSpec"`
+	// Provider names the driver that the class is meant for.
+	// +optional
+	Provider string `json:"provider,omitempty"`
+	// SecretRef names the Secret with the user data of the VMs and, unless
+	// CredentialsSecretRef is set, the provider's credentials.
+	// +optional
+	SecretRef *corev1.SecretReference `json:"secretRef,omitempty"`
+}
+
+// MachineClassList is a list of MachineClasses.
+//
+// +kubebuilder:object:root=true
+type MachineClassList struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []MachineClass `json:"items"`
+}
+
+// NodeTemplate describes the node that a machine becomes.
+type NodeTemplate struct {
+	// Capacity of the node: at least cpu, gpu and memory.
+	Capacity corev1.ResourceList `json:"capacity"`
+	// VirtualCapacity is written into the node's capacity.
+	// +optional
+	VirtualCapacity corev1.ResourceList `json:"virtualCapacity,omitempty"`
+	// InstanceType of the node.
+	InstanceType string `json:"instanceType"`
+	// Region of the node.
+	Region string `json:"region"`
+	// Zone of the node.
+	Zone string `json:"zone"`
+	// Architecture of the node's processor.
+	// +optional
+	Architecture *string `json:"architecture,omitempty"`
+}

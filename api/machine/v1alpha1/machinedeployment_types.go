@@ -1,0 +1,227 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// MachineDeployment keeps a number of machines and replaces them, by its strategy,
+// when their template changes.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:shortName=mcd
+// +kubebuilder:subresource:status
+// +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.selector
+// +kubebuilder:printcolumn:name="Ready",type=integer,JSONPath=`.status.readyReplicas`,description="Number of machines whose node is healthy"
+// +kubebuilder:printcolumn:name="Desired",type=integer,JSONPath=`.spec.replicas`,description="Number of machines wanted"
+// +kubebuilder:printcolumn:name="Up-to-date",type=integer,JSONPath=`.status.updatedReplicas`,description="Number of machines made from the current template"
+// +kubebuilder:printcolumn:name="Available",type=integer,JSONPath=`.status.availableReplicas`,description="Number of machines that can be used"
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`,description="Time since the object was created"
+type MachineDeployment struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+	// Spec declares the deployment.
+	// +optional
+	Spec MachineDeploymentSpec `json:"spec,omitempty"`
+	// Status is what is known of the deployment.
+	// +optional
+	Status MachineDeploymentStatus `json:"status,omitempty"`
+}
+
+// MachineDeploymentList is a list of MachineDeployments.
+//
+// +kubebuilder:object:root=true
+type MachineDeploymentList struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []MachineDeployment `json:"items"`
+}
+
+// MachineDeploymentSpec declares a deployment of machines.
+type MachineDeploymentSpec struct {
+	// Replicas is the number of machines wanted. Absent means 0.
+	// +optional
+	Replicas int32 `json:"replicas,omitempty"`
+	// Selector finds the sets and machines of the deployment. It must match the
+	// template's labels.
+	// +optional
+	Selector *metav1.LabelSelector `json:"selector,omitempty"`
+	// Template of the machines.
+	Template MachineTemplateSpec `json:"template"`
+	// Strategy by which machines are replaced when the template changes.
+	// +optional
+	Strategy MachineDeploymentStrategy `json:"strategy,omitempty"`
+	// MinReadySeconds is the time for which a machine must be ready to count as
+	// available.
+	// +optional
+	MinReadySeconds int32 `json:"minReadySeconds,omitempty"`
+	// RevisionHistoryLimit is the number of old sets that are kept to go back to.
+	// Nil keeps all of them.
+	// +optional
+	RevisionHistoryLimit *int32 `json:"revisionHistoryLimit,omitempty"`
+	// Paused stops rollouts; scaling goes on.
+	// +optional
+	Paused bool `json:"paused,omitempty"`
+	// RollbackTo asks for a return to an earlier revision. It is cleared when done.
+	// +optional
+	RollbackTo *RollbackConfig `json:"rollbackTo,omitempty"`
+	// ProgressDeadlineSeconds is the time without progress after which a rollout is
+	// reported as stalled. Nil never reports that.
+	// +optional
+	ProgressDeadlineSeconds *int32 `json:"progressDeadlineSeconds,omitempty"`
+	// AutoPreserveFailedMachineMax is the number of failed machines that are
+	// preserved without being asked to.
+	// +optional
+	AutoPreserveFailedMachineMax int32 `json:"autoPreserveFailedMachineMax,omitempty"`
+}
+
+// RollbackConfig names the revision to return to.
+type RollbackConfig struct {
+	// Revision to return to. 0 is the one before the current.
+	// +optional
+	Revision int64 `json:"revision,omitempty"`
+}
+
+// MachineDeploymentStrategyType is a way of replacing machines.
+type MachineDeploymentStrategyType string
+
+// The ways of replacing machines.
+const (
+	// RecreateMachineDeploymentStrategyType deletes all old machines, then creates
+	// the new ones.
+	RecreateMachineDeploymentStrategyType MachineDeploymentStrategyType = "Recreate"
+	// RollingUpdateMachineDeploymentStrategyType replaces machines a few at a time.
+	RollingUpdateMachineDeploymentStrategyType MachineDeploymentStrategyType = "RollingUpdate"
+	// InPlaceUpdateMachineDeploymentStrategyType updates the nodes and keeps their
+	// machines.
+	InPlaceUpdateMachineDeploymentStrategyType MachineDeploymentStrategyType = "InPlaceUpdate"
+)
+
+// MachineDeploymentStrategy is how machines are replaced.
+type MachineDeploymentStrategy struct {
+	// Type of the strategy.
+	// +optional
+	Type MachineDeploymentStrategyType `json:"type,omitempty"`
+	// RollingUpdate belongs to the type RollingUpdate.
+	// +optional
+	RollingUpdate *RollingUpdateMachineDeployment `json:"rollingUpdate,omitempty"`
+	// InPlaceUpdate belongs to the type InPlaceUpdate.
+	// +optional
+	InPlaceUpdate *InPlaceUpdateMachineDeployment `json:"inPlaceUpdate,omitempty"`
+}
+
+// RollingUpdateMachineDeployment configures a rolling update.
+type RollingUpdateMachineDeployment struct {
+	UpdateConfiguration `json:",inline"`
+}
+
+// InPlaceUpdateMachineDeployment configures an in-place update.
+type InPlaceUpdateMachineDeployment struct {
+	UpdateConfiguration `json:",inline"`
+	// OrchestrationType says who picks the nodes to update.
+	// +optional
+	OrchestrationType OrchestrationType `json:"orchestrationType,omitempty"`
+}
+
+// OrchestrationType says who picks the nodes of an in-place update.
+type OrchestrationType string
+
+const (
+	// OrchestrationTypeAuto lets the controller pick the nodes.
+	OrchestrationTypeAuto OrchestrationType = "Auto"
+	// OrchestrationTypeManual waits for the user to label them.
+	OrchestrationTypeManual OrchestrationType = "Manual"
+)
+
+// UpdateConfiguration bounds how many machines an update may add or take at once.
+type UpdateConfiguration struct {
+	// MaxUnavailable is how many machines, or what percentage (rounded down), may be
+	// missing during the update.
+	// +optional
+	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
+	// MaxSurge is how many machines, or what percentage (rounded up), may exist
+	// beyond the wanted number during the update.
+	// +optional
+	MaxSurge *intstr.IntOrString `json:"maxSurge,omitempty"`
+}
+
+// DefaultMachineDeploymentUniqueLabelKey is the label by which the sets of a
+// deployment, and their machines, are told apart.
+const DefaultMachineDeploymentUniqueLabelKey = "machine-template-hash"
+
+// MachineDeploymentStatus is what is known of a deployment.
+type MachineDeploymentStatus struct {
+	// ObservedGeneration is the generation that this status belongs to.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Replicas is the number of machines that exist, those being deleted included.
+	// +optional
+	Replicas int32 `json:"replicas,omitempty"`
+	// UpdatedReplicas is the number of machines made from the current template.
+	// +optional
+	UpdatedReplicas int32 `json:"updatedReplicas,omitempty"`
+	// ReadyReplicas is the number of Running machines.
+	// +optional
+	ReadyReplicas int32 `json:"readyReplicas,omitempty"`
+	// AvailableReplicas is the number of machines that can be used.
+	// +optional
+	AvailableReplicas int32 `json:"availableReplicas,omitempty"`
+	// PreservedFailedReplicas is the number of Failed machines that are preserved.
+	// +optional
+	PreservedFailedReplicas int32 `json:"preservedFailedReplicas,omitempty"`
+	// UnavailableReplicas is the number of machines that are wanted by the sets and
+	// cannot be used.
+	// +optional
+	UnavailableReplicas int32 `json:"unavailableReplicas,omitempty"`
+	// Conditions of the deployment.
+	// +optional
+	Conditions []MachineDeploymentCondition `json:"conditions,omitempty"`
+	// CollisionCount counts how often the name of a new set was taken.
+	// +optional
+	CollisionCount *int32 `json:"collisionCount,omitempty"`
+	// FailedMachines are the machines whose last operation failed.
+	// +optional
+	FailedMachines []*MachineSummary `json:"failedMachines,omitempty"`
+	// Selector is spec.selector written as a string, for clients of the scale
+	// subresource such as the horizontal pod autoscaler. MCM's CRDs do not know this
+	// field: a cluster that runs with them prunes it, so nothing may depend on it.
+	// +optional
+	Selector string `json:"selector,omitempty"`
+}
+
+// MachineDeploymentConditionType is the type of a condition of a deployment.
+type MachineDeploymentConditionType string
+
+// The conditions of a deployment.
+const (
+	// MachineDeploymentAvailable: enough machines can be used.
+	MachineDeploymentAvailable MachineDeploymentConditionType = "Available"
+	// MachineDeploymentProgressing: a rollout goes on, or is complete.
+	MachineDeploymentProgressing MachineDeploymentConditionType = "Progressing"
+	// MachineDeploymentReplicaFailure: machines could not be created or deleted.
+	MachineDeploymentReplicaFailure MachineDeploymentConditionType = "ReplicaFailure"
+	// MachineDeploymentFrozen: the deployment creates nothing, for safety.
+	MachineDeploymentFrozen MachineDeploymentConditionType = "Frozen"
+)
+
+// MachineDeploymentCondition is a condition of a deployment.
+type MachineDeploymentCondition struct {
+	// Type of the condition.
+	Type MachineDeploymentConditionType `json:"type"`
+	// Status of the condition.
+	Status ConditionStatus `json:"status"`
+	// LastUpdateTime is when the condition was last written.
+	// +optional
+	LastUpdateTime metav1.Time `json:"lastUpdateTime,omitzero"`
+	// LastTransitionTime is when the status last changed.
+	// +optional
+	LastTransitionTime metav1.Time `json:"lastTransitionTime,omitzero"`
+	// Reason is one word for why.
+	// +optional
+	Reason string `json:"reason,omitempty"`
+	// Message says why in a sentence.
+	// +optional
+	Message string `json:"message,omitempty"`
+}

@@ -1,0 +1,158 @@
+package v1alpha1
+
+import corev1 "k8s.io/api/core/v1"
+
+// Finalizers.
+const (
+	// FinalizerMCM is on Machines, MachineSets and MachineDeployments from their
+	// first reconcile on, and on a MachineClass while something uses it.
+	FinalizerMCM = "machine.sapcloud.io/machine-controller-manager"
+	// FinalizerSecret is on a Secret while a MachineClass refers to it.
+	FinalizerSecret = "machine.sapcloud.io/machine-controller"
+	// FinalizerNode is on a Node while its Machine exists.
+	FinalizerNode = "node.machine.sapcloud.io/machine-controller"
+	// FinalizerLegacy was on Machines of very old versions.
+	FinalizerLegacy = "machine.sapcloud.io/operator"
+)
+
+// Labels.
+const (
+	// NodeLabelKey is the label of a Machine that holds the name of its Node. It is
+	// the only link from a Machine to its Node.
+	NodeLabelKey = "node"
+	// LabelKeyName is the label that, by convention, holds the name of a machine's
+	// MachineDeployment.
+	LabelKeyName = "name"
+	// LabelKeyForceDeletion, parsed as a bool, makes the deletion of a Machine skip
+	// all graceful steps.
+	LabelKeyForceDeletion = "force-deletion"
+	// LabelKeyForceDrain, exactly "True", forces the drains of in-place updates and
+	// of preservation.
+	LabelKeyForceDrain = "force-drain"
+	// LabelKeyFreeze, "True", marks a set or deployment that creates nothing.
+	LabelKeyFreeze = "freeze"
+	// LabelKeyMachineName is the label of a Node that holds the name of its Machine.
+	LabelKeyMachineName = "node.gardener.cloud/machine-name"
+	// LabelKeyNodeCandidateForUpdate marks nodes that an in-place update will reach.
+	LabelKeyNodeCandidateForUpdate = "node.machine.sapcloud.io/candidate-for-update"
+	// LabelKeyNodeSelectedForUpdate marks nodes that shall be updated in place now.
+	LabelKeyNodeSelectedForUpdate = "node.machine.sapcloud.io/selected-for-update"
+	// LabelKeyNodeUpdateResult holds the result of an in-place update.
+	LabelKeyNodeUpdateResult = "node.machine.sapcloud.io/update-result"
+	// LabelValueNodeUpdateSuccessful is the result of an update that went well.
+	LabelValueNodeUpdateSuccessful = "successful"
+	// LabelValueNodeUpdateFailed is the result of an update that went wrong.
+	LabelValueNodeUpdateFailed = "failed"
+	// LabelKeyMachineSetScaleUpDisabled on a set keeps it from creating machines.
+	LabelKeyMachineSetScaleUpDisabled = "node.machine.sapcloud.io/scale-up-disabled"
+)
+
+// Annotations.
+const (
+	// AnnotationKeyMachinePriority orders the machines of a set for deletion: lower
+	// goes first. Absent or unreadable means 3; 1 means chosen for deletion.
+	AnnotationKeyMachinePriority = "machinepriority.machine.sapcloud.io"
+	// AnnotationKeyMarkedForDeletionTime is when a machine was chosen for deletion.
+	AnnotationKeyMarkedForDeletionTime = "machine.sapcloud.io/marked-for-deletion-time"
+	// AnnotationKeyTriggerDeletion on a deployment names machines to delete, as
+	// NAME~TIME, separated by commas.
+	AnnotationKeyTriggerDeletion = "node.machine.sapcloud.io/trigger-deletion-by-mcm"
+	// AnnotationKeyLastReplicaChange on a deployment and its sets is when an
+	// autoscaler last changed the number of replicas.
+	AnnotationKeyLastReplicaChange = "machine.sapcloud.io/last-deployment-replica-change-by-scaler-time"
+	// AnnotationKeyMachineEffectiveCreationTimeout outranks the creation timeout of
+	// spec and flag.
+	AnnotationKeyMachineEffectiveCreationTimeout = "node.machine.sapcloud.io/effective-creation-timeout"
+	// AnnotationKeyMachineJoinDuration is how long a machine took to join.
+	AnnotationKeyMachineJoinDuration = "node.machine.sapcloud.io/machine-join-duration"
+	// AnnotationKeyMachineUpdateFailedReason on a node says why its in-place update
+	// failed.
+	AnnotationKeyMachineUpdateFailedReason = "node.machine.sapcloud.io/update-failed-reason"
+	// AnnotationKeyLastAppliedNodeTemplate on a node is the node template last
+	// applied, the base of the three-way merge.
+	AnnotationKeyLastAppliedNodeTemplate = "node.machine.sapcloud.io/last-applied-anno-labels-taints"
+	// AnnotationKeyLastAppliedVirtualCapacity is the same for virtual capacity.
+	AnnotationKeyLastAppliedVirtualCapacity = "node.machine.sapcloud.io/last-applied-virtual-capacity"
+	// AnnotationKeyNotManaged, "1", marks nodes that have no Machine.
+	AnnotationKeyNotManaged = "node.machine.sapcloud.io/not-managed-by-mcm"
+	// AnnotationKeyPreserve asks for a machine or node to be preserved.
+	AnnotationKeyPreserve = "node.machine.sapcloud.io/preserve"
+	// AnnotationKeyLastAppliedPreserve on a machine is the node's value last seen.
+	AnnotationKeyLastAppliedPreserve = "node.machine.sapcloud.io/last-applied-node-preserve-value"
+	// AnnotationKeyScaleDownDisabled on a node keeps the cluster autoscaler from
+	// removing it.
+	AnnotationKeyScaleDownDisabled = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
+	// AnnotationKeyScaleDownDisabledByMCM records that the former was not the user's.
+	AnnotationKeyScaleDownDisabledByMCM = "cluster-autoscaler.kubernetes.io/scale-down-disabled-by-mcm"
+	// AnnotationKeyRevision is the revision of a deployment or set.
+	AnnotationKeyRevision = "deployment.kubernetes.io/revision"
+	// AnnotationKeyRevisionHistory lists earlier revisions of a set used again.
+	AnnotationKeyRevisionHistory = "deployment.kubernetes.io/revision-history"
+	// AnnotationKeyDesiredReplicas on a set is its deployment's spec.replicas when
+	// the set was last scaled.
+	AnnotationKeyDesiredReplicas = "deployment.kubernetes.io/desired-replicas"
+	// AnnotationKeyMaxReplicas on a set is the same with the surge added.
+	AnnotationKeyMaxReplicas = "deployment.kubernetes.io/max-replicas"
+	// AnnotationKeyPreferNoSchedule on a set records that its nodes are tainted.
+	AnnotationKeyPreferNoSchedule = "deployment.machine.sapcloud.io/prefer-no-schedule"
+	// AnnotationKeyUnfreeze on a set or deployment lifts its freeze.
+	AnnotationKeyUnfreeze = "safety.machine.sapcloud.io/unfreeze"
+)
+
+// Taints.
+const (
+	// TaintKeyPreferNoSchedule is on the nodes of old sets during a rollout.
+	TaintKeyPreferNoSchedule = "deployment.machine.sapcloud.io/prefer-no-schedule"
+	// TaintKeyCriticalComponentsNotReady keeps a Pending machine from being Running.
+	TaintKeyCriticalComponentsNotReady = "node.gardener.cloud/critical-components-not-ready"
+	// TaintKeyPreserved is on the node of a preserved machine.
+	TaintKeyPreserved = "node.machine.sapcloud.io/preserved"
+)
+
+// Conditions of Nodes, and their reasons.
+const (
+	// NodeTerminationCondition is True on a node whose machine is being deleted.
+	NodeTerminationCondition corev1.NodeConditionType = "Terminating"
+	// NodeScaleDown is the reason of NodeTerminationCondition for a machine that is
+	// not wanted any more.
+	NodeScaleDown = "ScaleDown"
+	// NodeUnhealthy is the reason for a machine that is replaced.
+	NodeUnhealthy = "Unhealthy"
+
+	// NodeInPlaceUpdate tells how far an in-place update is.
+	NodeInPlaceUpdate corev1.NodeConditionType = "InPlaceUpdate"
+	// CandidateForUpdate: the node will be updated.
+	CandidateForUpdate = "CandidateForUpdate"
+	// SelectedForUpdate: the node shall be updated now.
+	SelectedForUpdate = "SelectedForUpdate"
+	// DrainSuccessful: its pods are gone.
+	DrainSuccessful = "DrainSuccessful"
+	// ReadyForUpdate: the node's agent may begin.
+	ReadyForUpdate = "ReadyForUpdate"
+	// UpdateSuccessful: the update went well.
+	UpdateSuccessful = "UpdateSuccessful"
+	// UpdateFailed: the update went wrong.
+	UpdateFailed = "UpdateFailed"
+
+	// NodePreserved tells whether a node is preserved.
+	NodePreserved corev1.NodeConditionType = "Preserved"
+	// PreservedByMCM: a set preserved it by itself.
+	PreservedByMCM = "Preserved by MCM."
+	// PreservedByUser: a user asked for it.
+	PreservedByUser = "Preserved by user."
+	// PreservationStopped: it no longer is.
+	PreservationStopped = "Preservation stopped."
+	// PreservedNodeDrainSuccessful begins the message for a drained node.
+	PreservedNodeDrainSuccessful = "Preserved node drained successfully."
+	// PreservedNodeDrainUnsuccessful begins the message for one that could not be.
+	PreservedNodeDrainUnsuccessful = "Preserved node could not be drained."
+)
+
+// Names of the leases that MCM's two processes elect their leaders by. Whoever runs
+// their controllers must hold them.
+const (
+	// LeaseMachineController gates the controllers of Machines.
+	LeaseMachineController = "machine-controller"
+	// LeaseMachineControllerManager gates those of sets and deployments.
+	LeaseMachineControllerManager = "machine-controller-manager"
+)
