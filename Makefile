@@ -1,0 +1,98 @@
+# Targets for people and for continuous integration; "make help" lists them.
+# Needs: Go, git, bash and GNU make. Everything else is built from Go modules.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+
+# The same commands must do the same everywhere, so neither a GOFLAGS nor a
+# go.work of the surroundings takes part. Version control is not asked by the go
+# command, since that fails for a user who does not own the checkout; the version
+# is linked in by the target build.
+export GOFLAGS := -buildvcs=false
+export GOWORK := off
+
+# Every Go module of the repository.
+MODULES := . api controlplane tools
+# Modules whose tests run, and that the linters read. controlplane is left out: it
+# holds one small main over all of Kubernetes, and to build it is to check it.
+CODE_MODULES := . api
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+
+# Go tools run in the module they work on, but are built from the versions that
+# tools/go.mod pins. Use: $(call tool,DIRECTORY) NAME ARGUMENTS
+tool = go -C $(1) tool -modfile=$(CURDIR)/tools/go.mod
+
+# Packages of the root module to test (default: all packages of all modules), and
+# more flags for go test: make test-unit PKG=./internal/flow/... TESTFLAGS=-v
+PKG ?= ./...
+test_modules = $(if $(filter ./...,$(PKG)),$(CODE_MODULES),.)
+TESTFLAGS ?=
+TEST_TIMEOUT ?= 20m
+# Packages tested at the same time. Each may run a control plane of its own.
+TEST_PARALLEL ?= 2
+gotest = go test -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT)
+
+# Where a function's cyclomatic complexity is reported, and where it fails lint.
+CYCLO_WARN := 11
+CYCLO_FAIL := 15
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: build
+build: ## Build bin/millwright
+	CGO_ENABLED=0 go build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/millwright ./cmd/millwright
+
+.PHONY: controlplane
+controlplane: ## Build the Kubernetes control plane that local mode and tests start (cached)
+	@hack/controlplane.sh
+
+.PHONY: test
+test: controlplane ## Run every test; builds the control plane first if it changed
+	@for module in $(test_modules); do \
+		echo "go test ($$module)"; (cd "$$module" && $(gotest) -count=1 $(TESTFLAGS) $(PKG)); \
+	done
+
+.PHONY: test-unit
+test-unit: ## Run the tests that need no control plane (go test -short)
+	@for module in $(test_modules); do \
+		echo "go test -short ($$module)"; (cd "$$module" && $(gotest) -short $(TESTFLAGS) $(PKG)); \
+	done
+
+.PHONY: generate
+generate: ## Write deep copies and CRDs from the API types
+	$(call tool,api) controller-gen object crd paths=./... output:crd:dir=$(CURDIR)/config/crd
+
+.PHONY: tidy
+tidy: ## Bring go.mod and go.sum of every module in order
+	@for module in $(MODULES); do echo "go mod tidy ($$module)"; go -C "$$module" mod tidy; done
+
+.PHONY: fmt
+fmt: ## Format all Go code
+	gofmt -w .
+
+.PHONY: lint
+lint: ## Format, vet, staticcheck, complexity, and what the tree must not contain
+	@echo 'gofmt'; files=$$(gofmt -l .); [[ -z "$$files" ]] || { echo "not formatted, run make fmt:"; echo "$$files"; exit 1; }
+	@for module in $(CODE_MODULES); do echo "go vet ($$module)"; go -C "$$module" vet ./...; done
+	@for module in $(CODE_MODULES); do \
+		echo "staticcheck ($$module)"; $(call tool,"$$module") staticcheck ./...; \
+	done
+	@hack/complexity.sh $(CYCLO_WARN) $(CYCLO_FAIL)
+	@hack/standalone.sh
+
+.PHONY: layers
+layers: ## Check which package imports which, and that what is exported is documented
+	go test -count=1 ./internal/layers ./test/comments
+
+.PHONY: verify
+verify: ## Everything but the tests: generated files, go.mod files, format, linters, layers
+	@hack/verify.sh
+
+.PHONY: clean
+clean: ## Remove built programs from the checkout (the control plane's cache stays)
+	rm -rf bin

@@ -1,0 +1,132 @@
+package config_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+)
+
+// shape is what kubectl, autoscalers and people rely on in a CRD beside its fields.
+type shape struct {
+	Names    []string // plural, singular, short
+	Columns  []string // name, type, path, and the priority if it is not 0
+	Status   bool
+	Scale    []string // paths of replicas wanted, replicas had, selector
+	Required []string // fields that must be there, but for those of Kubernetes' own types
+}
+
+func TestCRDsHaveTheShapeOfMCM(t *testing.T) {
+	scale := []string{".spec.replicas", ".status.replicas", ".status.selector"}
+	age := "Age date .metadata.creationTimestamp"
+	want := map[string]shape{
+		"Machine": {
+			Names: []string{"machines", "machine", "mc"},
+			Columns: []string{
+				"Status string .status.currentStatus.phase", age, "Node string .metadata.labels.node",
+				"ProviderID string .spec.providerID 1",
+			},
+			Status: true,
+		},
+		"MachineSet": {
+			Names: []string{"machinesets", "machineset", "mcs"},
+			Columns: []string{
+				"Desired integer .spec.replicas", "Current integer .status.replicas",
+				"Ready integer .status.readyReplicas", age,
+			},
+			Status:   true,
+			Scale:    scale,
+			Required: []string{".status.machineSetCondition[].status", ".status.machineSetCondition[].type"},
+		},
+		"MachineDeployment": {
+			Names: []string{"machinedeployments", "machinedeployment", "mcd"},
+			Columns: []string{
+				"Ready integer .status.readyReplicas", "Desired integer .spec.replicas",
+				"Up-to-date integer .status.updatedReplicas", "Available integer .status.availableReplicas", age,
+			},
+			Status:   true,
+			Scale:    scale,
+			Required: []string{".spec.template", ".status.conditions[].status", ".status.conditions[].type"},
+		},
+		"MachineClass": {
+			Names: []string{"machineclasses", "machineclass", "mcc"},
+			Required: []string{
+				".nodeTemplate.capacity", ".nodeTemplate.instanceType", ".nodeTemplate.region", ".nodeTemplate.zone",
+				".providerSpec",
+			},
+		},
+	}
+	got := map[string]shape{}
+	for kind, crd := range readCRDs(t) {
+		got[kind] = shapeOf(crd)
+		if crd.Spec.Group != "machine.sapcloud.io" || crd.Spec.Scope != apiextensionsv1.NamespaceScoped {
+			t.Errorf("%s: group %s, scope %s", kind, crd.Spec.Group, crd.Spec.Scope)
+		}
+		if v := crd.Spec.Versions; len(v) != 1 || v[0].Name != "v1alpha1" || !v[0].Served || !v[0].Storage {
+			t.Errorf("%s: want v1alpha1 as the only version, served and stored", kind)
+		}
+		if crd.Spec.Conversion != nil && crd.Spec.Conversion.Strategy != apiextensionsv1.NoneConverter {
+			t.Errorf("%s has a conversion webhook", kind)
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("shapes of the CRDs (-want +got):\n%s", diff)
+	}
+}
+
+func shapeOf(crd *apiextensionsv1.CustomResourceDefinition) shape {
+	version := crd.Spec.Versions[0]
+	s := shape{
+		Names:    append([]string{crd.Spec.Names.Plural, crd.Spec.Names.Singular}, crd.Spec.Names.ShortNames...),
+		Required: requiredFields(version.Schema.OpenAPIV3Schema),
+	}
+	for _, column := range version.AdditionalPrinterColumns {
+		text := fmt.Sprintf("%s %s %s", column.Name, column.Type, column.JSONPath)
+		if column.Priority != 0 {
+			text += fmt.Sprintf(" %d", column.Priority)
+		}
+		s.Columns = append(s.Columns, text)
+	}
+	if sub := version.Subresources; sub != nil {
+		s.Status = sub.Status != nil
+		if sub.Scale != nil {
+			s.Scale = []string{sub.Scale.SpecReplicasPath, sub.Scale.StatusReplicasPath, *sub.Scale.LabelSelectorPath}
+		}
+	}
+	return s
+}
+
+// fromKubernetes are the paths' ends at which a type of Kubernetes begins that has
+// required fields of its own.
+var fromKubernetes = map[string]bool{
+	"matchExpressions[]": true, // LabelSelectorRequirement
+	"taints[]":           true, // Taint
+	"configMap":          true, // ConfigMapNodeConfigSource
+	"addresses[]":        true, // NodeAddress
+}
+
+func requiredFields(root *apiextensionsv1.JSONSchemaProps) []string {
+	fields := map[string]bool{}
+	add := func(path string, schema *apiextensionsv1.JSONSchemaProps) {
+		if fromKubernetes[path[strings.LastIndex(path, ".")+1:]] || isNodeCondition(schema) {
+			return
+		}
+		for _, name := range schema.Required {
+			fields[path+"."+name] = true
+		}
+	}
+	add("", root)
+	walk(root, "", add)
+	return slices.Sorted(maps.Keys(fields))
+}
+
+// isNodeCondition tells a corev1.NodeCondition, which stands under the same name as
+// conditions of our own.
+func isNodeCondition(schema *apiextensionsv1.JSONSchemaProps) bool {
+	_, ok := schema.Properties["lastHeartbeatTime"]
+	return ok
+}

@@ -1,0 +1,96 @@
+package config_test
+
+import (
+	"slices"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+)
+
+// grant is what MCM's own roles allow on some resources of a group. "*" stands for all.
+type grant struct {
+	group            string
+	resources, verbs []string
+	names            []string // nil is any name
+}
+
+// What MCM's installations grant, per role of ours. We must get by with that.
+var mcmGrants = map[[3]string][]grant{
+	{"rbac/control-role.yaml", "Role", "millwright"}: {
+		{group: "machine.sapcloud.io", resources: []string{"*"}, verbs: []string{"*"}},
+		{group: "", resources: []string{"secrets", "configmaps", "endpoints", "events", "pods"}, verbs: []string{"*"}},
+		{group: "coordination.k8s.io", resources: []string{"leases"}, verbs: []string{"create"}},
+		{
+			group: "coordination.k8s.io", resources: []string{"leases"}, verbs: []string{"get", "watch", "update"},
+			names: []string{"machine-controller", "machine-controller-manager"},
+		},
+	},
+	{"rbac/target-role.yaml", "ClusterRole", "millwright-target"}: {
+		{group: "", resources: []string{"nodes", "nodes/status"}, verbs: []string{"*"}},
+		{group: "", resources: []string{"pods"}, verbs: []string{"get", "list", "watch", "delete"}},
+		{group: "", resources: []string{"pods/eviction"}, verbs: []string{"create"}},
+		{
+			group: "", resources: []string{"persistentvolumes", "persistentvolumeclaims"},
+			verbs: []string{"get", "list", "watch"},
+		},
+		{group: "storage.k8s.io", resources: []string{"volumeattachments"}, verbs: []string{"get", "list", "watch", "delete"}},
+		{group: "policy", resources: []string{"poddisruptionbudgets"}, verbs: []string{"get", "list", "watch"}},
+	},
+	{"rbac/target-role.yaml", "Role", "millwright-bootstrap"}: {
+		{group: "", resources: []string{"secrets"}, verbs: []string{"create", "get", "list", "delete"}},
+	},
+	{"rbac/target-role-sim.yaml", "ClusterRole", "millwright-target-sim"}: {
+		{group: "", resources: []string{"nodes", "nodes/status"}, verbs: []string{"*"}},
+	},
+}
+
+func TestRolesGrantNoMoreThanThoseOfMCM(t *testing.T) {
+	for key, grants := range mcmGrants {
+		for _, rule := range readRules(t, key[0], key[1], key[2]) {
+			forEachPermission(rule, func(p permission) {
+				if !slices.ContainsFunc(grants, func(g grant) bool { return g.covers(p) }) {
+					t.Errorf("%s %s: MCM's roles do not grant %+v", key[1], key[2], p)
+				}
+			})
+		}
+	}
+}
+
+func TestRolesNameWhatTheyGrant(t *testing.T) {
+	for key := range mcmGrants {
+		for _, rule := range readRules(t, key[0], key[1], key[2]) {
+			forEachPermission(rule, func(p permission) {
+				if p.group == "*" || p.resource == "*" || p.verb == "*" {
+					t.Errorf("%s %s grants with a wildcard: %+v", key[1], key[2], p)
+				}
+			})
+		}
+	}
+}
+
+// permission is one thing that a rule allows. An empty name means any.
+type permission struct{ group, resource, verb, name string }
+
+func forEachPermission(rule rbacv1.PolicyRule, visit func(permission)) {
+	names := rule.ResourceNames
+	if len(names) == 0 {
+		names = []string{""}
+	}
+	for _, group := range rule.APIGroups {
+		for _, resource := range rule.Resources {
+			for _, verb := range rule.Verbs {
+				for _, name := range names {
+					visit(permission{group, resource, verb, name})
+				}
+			}
+		}
+	}
+}
+
+func (g grant) covers(p permission) bool {
+	has := func(list []string, value string) bool {
+		return slices.Contains(list, "*") || slices.Contains(list, value)
+	}
+	return g.group == p.group && has(g.resources, p.resource) && has(g.verbs, p.verb) &&
+		(g.names == nil || slices.Contains(g.names, p.name))
+}

@@ -1,0 +1,138 @@
+package config_test
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+)
+
+// Fields that our CRDs have and MCM's do not. A cluster with MCM's CRDs prunes them.
+var ownFields = []string{
+	"MachineDeployment .status.selector",
+	"MachineSet .status.selector",
+}
+
+// Every field of MCM's CRDs is in ours with the same type, and little else.
+func TestSchemasHaveTheFieldsOfMCM(t *testing.T) {
+	want := readFieldTable(t)
+	got := map[string]string{}
+	for kind, crd := range readCRDs(t) {
+		if _, known := want[kind+" .kind"]; !known {
+			continue // not a kind that MCM has
+		}
+		walk(schemaOf(crd), "", func(path string, schema *apiextensionsv1.JSONSchemaProps) {
+			got[kind+" "+path] = typeOf(schema)
+		})
+	}
+	for field, wantType := range want {
+		if gotType := got[field]; gotType != wantType {
+			t.Errorf("%s has type %q, want %q", field, gotType, wantType)
+		}
+	}
+	for field := range got {
+		if _, known := want[field]; !known && !slices.Contains(ownFields, field) {
+			t.Errorf("%s is not a field of MCM's", field)
+		}
+	}
+	for _, field := range ownFields {
+		if _, exists := got[field]; !exists {
+			t.Errorf("%s is allowed, but does not exist", field)
+		}
+	}
+}
+
+// MCM's schemas only give types. Anything stricter would refuse objects that exist.
+func TestSchemasOnlyGiveTypes(t *testing.T) {
+	for kind, crd := range readCRDs(t) {
+		walk(schemaOf(crd), "", func(path string, schema *apiextensionsv1.JSONSchemaProps) {
+			if diff := cmp.Diff(typesOnly(schema), schema); diff != "" {
+				t.Errorf("%s %s says more than its type (-allowed +got):\n%s", kind, path, diff)
+			}
+		})
+	}
+}
+
+// typesOnly copies what MCM's schemas use of JSON schema.
+func typesOnly(schema *apiextensionsv1.JSONSchemaProps) *apiextensionsv1.JSONSchemaProps {
+	kept := &apiextensionsv1.JSONSchemaProps{
+		Description:            schema.Description,
+		Type:                   schema.Type,
+		Format:                 schema.Format,
+		Required:               schema.Required,
+		Properties:             schema.Properties,
+		AdditionalProperties:   schema.AdditionalProperties,
+		Items:                  schema.Items,
+		XPreserveUnknownFields: schema.XPreserveUnknownFields,
+		XListType:              schema.XListType,
+		XMapType:               schema.XMapType,
+	}
+	if schema.XIntOrString { // the only type that needs more; quantities are of it too
+		kept.XIntOrString, kept.AnyOf, kept.Pattern = true, schema.AnyOf, schema.Pattern
+	}
+	return kept
+}
+
+// readFieldTable reads "kind path" -> type from MCM's table.
+func readFieldTable(t *testing.T) map[string]string {
+	t.Helper()
+	data, err := os.ReadFile("testdata/mcm-crd-fields.tsv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := map[string]string{}
+	for line := range strings.Lines(string(data)) {
+		line = strings.TrimSuffix(line, "\n")
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		columns := strings.Split(line, "\t")
+		if len(columns) != 4 {
+			t.Fatalf("not four columns: %q", line)
+		}
+		fields[columns[0]+" "+columns[2]] = columns[3]
+	}
+	if len(fields) < 200 {
+		t.Fatalf("only %d fields in the table", len(fields))
+	}
+	return fields
+}
+
+func schemaOf(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.JSONSchemaProps {
+	return crd.Spec.Versions[0].Schema.OpenAPIV3Schema
+}
+
+// walk visits every field below a schema, but not the schema itself.
+func walk(schema *apiextensionsv1.JSONSchemaProps, path string, visit func(string, *apiextensionsv1.JSONSchemaProps)) {
+	step := func(path string, child *apiextensionsv1.JSONSchemaProps) {
+		visit(path, child)
+		walk(child, path, visit)
+	}
+	for name, child := range schema.Properties {
+		step(path+"."+name, &child)
+	}
+	if schema.Items != nil {
+		step(path+"[]", schema.Items.Schema)
+	}
+	if schema.AdditionalProperties != nil {
+		step(path+"{}", schema.AdditionalProperties.Schema)
+	}
+}
+
+// typeOf writes a type as the table does.
+func typeOf(schema *apiextensionsv1.JSONSchemaProps) string {
+	if schema.XIntOrString {
+		return "int-or-string"
+	}
+	text := schema.Type
+	if schema.Format != "" {
+		text += "/" + schema.Format
+	}
+	if schema.XPreserveUnknownFields != nil && *schema.XPreserveUnknownFields {
+		text += "+unknown"
+	}
+	return text
+}

@@ -1,0 +1,89 @@
+package crd
+
+import (
+	"testing"
+
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+// TestMCMObjectsAreStoredWithoutLoss rests on this: strict validation is on.
+func TestUnknownFieldsAreRefused(t *testing.T) {
+	e := env.New(t)
+	machine := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": v1alpha1.SchemeGroupVersion.String(),
+		"kind":       "Machine",
+		"metadata":   map[string]any{"name": "m", "namespace": e.Namespace},
+		"spec":       map[string]any{"surprise": true},
+	}}
+	if err := strict(e).Create(t.Context(), machine); !apierrors.IsBadRequest(err) {
+		t.Errorf("got %v, want BadRequest", err)
+	}
+}
+
+// Objects that only validation in the controllers refuses must be storable: there may
+// be such objects, and one that cannot be edited cannot lose its finalizer.
+func TestSenselessObjectsAreStored(t *testing.T) {
+	e := env.New(t)
+	meta := metav1.ObjectMeta{Name: "bad", Namespace: e.Namespace}
+	for _, obj := range []client.Object{
+		&v1alpha1.Machine{ObjectMeta: meta},
+		&v1alpha1.MachineSet{ObjectMeta: meta, Spec: v1alpha1.MachineSetSpec{Replicas: 1}},
+		&v1alpha1.MachineDeployment{ObjectMeta: meta, Spec: v1alpha1.MachineDeploymentSpec{
+			Strategy: v1alpha1.MachineDeploymentStrategy{Type: "Nonsense"},
+		}},
+	} {
+		if err := e.Client.Create(t.Context(), obj); err != nil {
+			t.Errorf("%T: %v", obj, err)
+		}
+	}
+}
+
+// An autoscaler finds replicas and selector through the scale subresource.
+func TestScaleSubresource(t *testing.T) {
+	e := env.New(t)
+	meta := metav1.ObjectMeta{Name: "pool", Namespace: e.Namespace}
+	set := &v1alpha1.MachineSet{ObjectMeta: meta, Spec: v1alpha1.MachineSetSpec{Replicas: 3}}
+	scale(t, e, set, func() {
+		set.Status = v1alpha1.MachineSetStatus{Replicas: 2, Selector: "pool=a"}
+	})
+	deployment := &v1alpha1.MachineDeployment{ObjectMeta: meta, Spec: v1alpha1.MachineDeploymentSpec{Replicas: 3}}
+	scale(t, e, deployment, func() {
+		deployment.Status = v1alpha1.MachineDeploymentStatus{Replicas: 2, Selector: "pool=a"}
+	})
+	if set.Spec.Replicas != 5 || deployment.Spec.Replicas != 5 {
+		t.Errorf("replicas after scaling: %d and %d, want 5", set.Spec.Replicas, deployment.Spec.Replicas)
+	}
+}
+
+// scale creates an object that wants 3 replicas, sets its status, checks what the scale
+// subresource tells, and scales to 5.
+func scale(t *testing.T, e *env.Env, obj client.Object, setStatus func()) {
+	t.Helper()
+	must(t, e.Client.Create(t.Context(), obj))
+	setStatus()
+	must(t, e.Client.Status().Update(t.Context(), obj))
+
+	scale := &autoscalingv1.Scale{}
+	must(t, e.Client.SubResource("scale").Get(t.Context(), obj, scale))
+	want := autoscalingv1.ScaleStatus{Replicas: 2, Selector: "pool=a"}
+	if scale.Spec.Replicas != 3 || scale.Status != want {
+		t.Errorf("%T: scale is %+v %+v, want 3 %+v", obj, scale.Spec, scale.Status, want)
+	}
+	scale.Spec.Replicas = 5
+	must(t, e.Client.SubResource("scale").Update(t.Context(), obj, client.WithSubResourceBody(scale)))
+	must(t, e.Client.Get(t.Context(), client.ObjectKeyFromObject(obj), obj))
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
