@@ -1,0 +1,135 @@
+package instrument
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
+)
+
+// call says what is being called for what. Fields may be nil.
+type call struct {
+	operation string
+	machine   *v1alpha1.Machine
+	class     *v1alpha1.MachineClass
+	secret    *corev1.Secret
+}
+
+// invoke makes a call of the driver inside.
+func invoke[Response any](ctx context.Context, d *Driver, c call, f func(context.Context) (*Response, error)) (*Response, error) {
+	log := logr.FromContextOrDiscard(ctx).WithValues(c.logValues()...)
+	ctx, cancel := context.WithTimeout(ctx, d.options.Timeout)
+	defer cancel()
+
+	begin := d.options.Clock.Now()
+	resp, stack, err := guarded(ctx, f)
+	duration := d.options.Clock.Since(begin)
+
+	if err = checked(ctx, c.operation, resp == nil, err); err != nil {
+		secrets := newRedactor(c.secret, err, stack)
+		err = secrets.redact(err)
+		stack = secrets.text(stack)
+	}
+	d.metrics.observe(c.operation, duration, err)
+	c.log(log, outcome{duration: duration, stack: stack, err: err})
+	return resp, err
+}
+
+// guarded calls f and turns a panic into an error with the stack beside it.
+func guarded[Response any](ctx context.Context, f func(context.Context) (*Response, error)) (resp *Response, stack string, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			resp, stack = nil, string(debug.Stack())
+			err = panicked(cause)
+		}
+	}()
+	resp, err = f(ctx)
+	return resp, "", err
+}
+
+func panicked(value any) error {
+	cause, _ := value.(error)
+	return status.WrapError(codes.Internal, fmt.Sprintf("the driver panicked: %v", value), cause)
+}
+
+// checked answers for what a driver must not return.
+func checked(ctx context.Context, operation string, noResponse bool, err error) error {
+	if err == nil {
+		if noResponse {
+			return status.Error(codes.Internal, "the driver returned neither a response nor an error")
+		}
+		return nil
+	}
+	s, hasCode := status.FromError(err)
+	switch {
+	case !hasCode && errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil:
+		return status.WrapError(codes.DeadlineExceeded, err.Error(), err)
+	case !hasCode && errors.Is(err, context.Canceled) && ctx.Err() != nil:
+		return status.WrapError(codes.Canceled, err.Error(), err)
+	case s.Code() == codes.OK:
+		return status.WrapError(codes.Internal, "the driver returned an error with the code OK: "+s.Message(), err)
+	case s.Code() == codes.Uninitialized && operation == opStatus && noResponse:
+		return status.WrapError(codes.Internal, "the driver returned Uninitialized without a response: "+s.Message(), err)
+	}
+	return err
+}
+
+// outcome is how a call ended.
+type outcome struct {
+	duration time.Duration
+	stack    string
+	err      error
+}
+
+// log writes the line of a call: successes and answers that are part of the normal
+// course are for those who want details, what points to a defect is an error.
+func (c call) log(log logr.Logger, o outcome) {
+	code := status.Code(o.err)
+	values := []any{"duration", o.duration, "code", code.String()}
+	if o.stack != "" {
+		values = append(values, "stack", o.stack)
+	}
+	switch {
+	case o.err == nil:
+		log.V(1).Info("Driver call succeeded", values...)
+	case c.expects(code):
+		log.V(1).Info("Driver call answered", append(values, "answer", o.err.Error())...)
+	case code == codes.Internal || code == codes.DataLoss:
+		log.Error(o.err, "Driver call failed", values...)
+	default:
+		log.Info("Driver call failed", append(values, "error", o.err.Error())...)
+	}
+}
+
+// expects tells whether a code belongs to the normal course of the operation.
+func (c call) expects(code codes.Code) bool {
+	switch code {
+	case codes.Unimplemented:
+		return c.operation != opCreate && c.operation != opDelete
+	case codes.NotFound:
+		return c.operation == opStatus || c.operation == opDelete
+	case codes.Uninitialized:
+		return c.operation == opStatus
+	default:
+		return false
+	}
+}
+
+func (c call) logValues() []any {
+	values := []any{"operation", c.operation}
+	if c.machine != nil {
+		values = append(values, "machine", c.machine.Namespace+"/"+c.machine.Name)
+	}
+	if c.class != nil {
+		values = append(values, "class", c.class.Namespace+"/"+c.class.Name)
+	}
+	return values
+}

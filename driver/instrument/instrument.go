@@ -1,0 +1,158 @@
+// Package instrument changes when what surrounds every driver call changes.
+//
+// [Wrap] puts a decorator around a driver. Each call gets a deadline, is counted and
+// timed, leaves one log line, and cannot take the process down:
+//
+//   - A panic becomes an error with the code Internal; its stack goes to the log.
+//   - A response that is nil without an error, or next to Uninitialized, becomes
+//     Internal, and so does an error that claims to be OK.
+//   - An error without a code that stems from the end of the context gets the code
+//     DeadlineExceeded or Canceled.
+//   - Values of the request's Secret are replaced by "[redacted]" in the error that is
+//     returned and in the log. The error keeps its code, and what errors.Is finds.
+//
+// Other results are handed through untouched.
+package instrument
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/utils/clock"
+
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
+)
+
+// DefaultTimeout is the deadline of a call if Options does not say otherwise. It is
+// long, because many drivers wait in DeleteMachine until the VM is gone.
+const DefaultTimeout = 10 * time.Minute
+
+// Options are the properties of the decorator.
+type Options struct {
+	// Provider is the metric label of that name, for example "aws".
+	Provider string
+	// Timeout is the deadline of each call, unless the caller's is earlier. Zero means
+	// DefaultTimeout. A driver that ignores its context is not stopped by it.
+	Timeout time.Duration
+	// Registerer gets the metrics. Several decorators may share one. Nil means that
+	// there are none.
+	Registerer prometheus.Registerer
+	// Clock measures durations. Nil means the real one.
+	Clock clock.PassiveClock
+}
+
+// Driver is a decorated driver. It implements all optional interfaces of package
+// driver, and answers Unimplemented where the driver inside lacks one; callers treat
+// both alike.
+type Driver struct {
+	inner   driver.Driver
+	options Options
+	metrics *metrics
+}
+
+var (
+	_ driver.Driver           = (*Driver)(nil)
+	_ driver.Initializer      = (*Driver)(nil)
+	_ driver.VolumeIdentifier = (*Driver)(nil)
+	_ driver.ClassMigrator    = (*Driver)(nil)
+)
+
+// The values of the metric label "operation", which are those that MCM's drivers use.
+// GenerateMachineClassForMigration has none there.
+const (
+	opCreate     = "create_machine"
+	opInitialize = "initialize_machine"
+	opDelete     = "delete_machine"
+	opStatus     = "get_machine_status"
+	opList       = "list_machine"
+	opVolumes    = "get_volume_ids"
+	opMigrate    = "generate_machine_class_for_migration"
+)
+
+// Wrap returns d with the decorator around it. It panics if the registerer holds
+// other metrics under the names that it needs.
+func Wrap(d driver.Driver, options Options) *Driver {
+	if options.Timeout <= 0 {
+		options.Timeout = DefaultTimeout
+	}
+	if options.Clock == nil {
+		options.Clock = clock.RealClock{}
+	}
+	return &Driver{inner: d, options: options, metrics: newMetrics(options.Registerer, options.Provider)}
+}
+
+// CreateMachine implements driver.Driver.
+func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
+	c := call{operation: opCreate, machine: req.Machine, class: req.MachineClass, secret: req.Secret}
+	return invoke(ctx, d, c, func(ctx context.Context) (*driver.CreateMachineResponse, error) {
+		return d.inner.CreateMachine(ctx, req)
+	})
+}
+
+// DeleteMachine implements driver.Driver.
+func (d *Driver) DeleteMachine(ctx context.Context, req *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
+	c := call{operation: opDelete, machine: req.Machine, class: req.MachineClass, secret: req.Secret}
+	return invoke(ctx, d, c, func(ctx context.Context) (*driver.DeleteMachineResponse, error) {
+		return d.inner.DeleteMachine(ctx, req)
+	})
+}
+
+// GetMachineStatus implements driver.Driver.
+func (d *Driver) GetMachineStatus(ctx context.Context, req *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
+	c := call{operation: opStatus, machine: req.Machine, class: req.MachineClass, secret: req.Secret}
+	return invoke(ctx, d, c, func(ctx context.Context) (*driver.GetMachineStatusResponse, error) {
+		return d.inner.GetMachineStatus(ctx, req)
+	})
+}
+
+// ListMachines implements driver.Driver.
+func (d *Driver) ListMachines(ctx context.Context, req *driver.ListMachinesRequest) (*driver.ListMachinesResponse, error) {
+	c := call{operation: opList, class: req.MachineClass, secret: req.Secret}
+	return invoke(ctx, d, c, func(ctx context.Context) (*driver.ListMachinesResponse, error) {
+		return d.inner.ListMachines(ctx, req)
+	})
+}
+
+// InitializeMachine implements driver.Initializer.
+func (d *Driver) InitializeMachine(ctx context.Context, req *driver.InitializeMachineRequest) (*driver.InitializeMachineResponse, error) {
+	inner, ok := d.inner.(driver.Initializer)
+	if !ok {
+		return nil, unimplemented("InitializeMachine")
+	}
+	c := call{operation: opInitialize, machine: req.Machine, class: req.MachineClass, secret: req.Secret}
+	return invoke(ctx, d, c, func(ctx context.Context) (*driver.InitializeMachineResponse, error) {
+		return inner.InitializeMachine(ctx, req)
+	})
+}
+
+// GetVolumeIDs implements driver.VolumeIdentifier.
+func (d *Driver) GetVolumeIDs(ctx context.Context, req *driver.GetVolumeIDsRequest) (*driver.GetVolumeIDsResponse, error) {
+	inner, ok := d.inner.(driver.VolumeIdentifier)
+	if !ok {
+		return nil, unimplemented("GetVolumeIDs")
+	}
+	return invoke(ctx, d, call{operation: opVolumes}, func(ctx context.Context) (*driver.GetVolumeIDsResponse, error) {
+		return inner.GetVolumeIDs(ctx, req)
+	})
+}
+
+// GenerateMachineClassForMigration implements driver.ClassMigrator.
+func (d *Driver) GenerateMachineClassForMigration(ctx context.Context, req *driver.GenerateMachineClassForMigrationRequest) (*driver.GenerateMachineClassForMigrationResponse, error) {
+	inner, ok := d.inner.(driver.ClassMigrator)
+	if !ok {
+		return nil, unimplemented("GenerateMachineClassForMigration")
+	}
+	c := call{operation: opMigrate, class: req.MachineClass}
+	return invoke(ctx, d, c, func(ctx context.Context) (*driver.GenerateMachineClassForMigrationResponse, error) {
+		return inner.GenerateMachineClassForMigration(ctx, req)
+	})
+}
+
+// unimplemented is the answer for an interface that is absent. No call was made, so
+// it is neither counted nor logged.
+func unimplemented(method string) error {
+	return status.Error(codes.Unimplemented, "the driver does not implement "+method)
+}

@@ -1,0 +1,336 @@
+package instrument_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/instrument"
+	"github.com/millwright-dev/millwright/driver/status"
+)
+
+// stub is a driver whose methods all end as do says.
+type stub struct {
+	// do may be nil, which succeeds.
+	do func(ctx context.Context) error
+	// silent has responses be nil.
+	silent bool
+}
+
+func answer[Response any](ctx context.Context, s *stub) (*Response, error) {
+	var resp *Response
+	if !s.silent {
+		resp = new(Response)
+	}
+	if s.do == nil {
+		return resp, nil
+	}
+	return resp, s.do(ctx)
+}
+
+func (s *stub) CreateMachine(ctx context.Context, _ *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
+	return answer[driver.CreateMachineResponse](ctx, s)
+}
+
+func (s *stub) DeleteMachine(ctx context.Context, _ *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
+	return answer[driver.DeleteMachineResponse](ctx, s)
+}
+
+func (s *stub) GetMachineStatus(ctx context.Context, _ *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
+	return answer[driver.GetMachineStatusResponse](ctx, s)
+}
+
+func (s *stub) ListMachines(ctx context.Context, _ *driver.ListMachinesRequest) (*driver.ListMachinesResponse, error) {
+	return answer[driver.ListMachinesResponse](ctx, s)
+}
+
+// full has the optional methods as well.
+type full struct{ *stub }
+
+func (f full) InitializeMachine(ctx context.Context, _ *driver.InitializeMachineRequest) (*driver.InitializeMachineResponse, error) {
+	return answer[driver.InitializeMachineResponse](ctx, f.stub)
+}
+
+func (f full) GetVolumeIDs(ctx context.Context, _ *driver.GetVolumeIDsRequest) (*driver.GetVolumeIDsResponse, error) {
+	return answer[driver.GetVolumeIDsResponse](ctx, f.stub)
+}
+
+func (f full) GenerateMachineClassForMigration(ctx context.Context, _ *driver.GenerateMachineClassForMigrationRequest) (*driver.GenerateMachineClassForMigrationResponse, error) {
+	return answer[driver.GenerateMachineClassForMigrationResponse](ctx, f.stub)
+}
+
+var (
+	machine = &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "m"}}
+	class   = &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}}
+)
+
+// operations are all methods, by the name of their metric label.
+func operations(d *instrument.Driver, secret *corev1.Secret) map[string]func(context.Context) (hasResponse bool, err error) {
+	return map[string]func(context.Context) (bool, error){
+		"create_machine": func(ctx context.Context) (bool, error) {
+			r, err := d.CreateMachine(ctx, &driver.CreateMachineRequest{Machine: machine, MachineClass: class, Secret: secret})
+			return r != nil, err
+		},
+		"delete_machine": func(ctx context.Context) (bool, error) {
+			r, err := d.DeleteMachine(ctx, &driver.DeleteMachineRequest{Machine: machine, MachineClass: class, Secret: secret})
+			return r != nil, err
+		},
+		"get_machine_status": func(ctx context.Context) (bool, error) {
+			r, err := d.GetMachineStatus(ctx, &driver.GetMachineStatusRequest{Machine: machine, MachineClass: class, Secret: secret})
+			return r != nil, err
+		},
+		"list_machine": func(ctx context.Context) (bool, error) {
+			r, err := d.ListMachines(ctx, &driver.ListMachinesRequest{MachineClass: class, Secret: secret})
+			return r != nil, err
+		},
+		"initialize_machine": func(ctx context.Context) (bool, error) {
+			r, err := d.InitializeMachine(ctx, &driver.InitializeMachineRequest{Machine: machine, MachineClass: class, Secret: secret})
+			return r != nil, err
+		},
+		"get_volume_ids": func(ctx context.Context) (bool, error) {
+			r, err := d.GetVolumeIDs(ctx, &driver.GetVolumeIDsRequest{})
+			return r != nil, err
+		},
+		"generate_machine_class_for_migration": func(ctx context.Context) (bool, error) {
+			r, err := d.GenerateMachineClassForMigration(ctx, &driver.GenerateMachineClassForMigrationRequest{MachineClass: class})
+			return r != nil, err
+		},
+	}
+}
+
+// logged returns a context whose logger writes into the buffer.
+func logged(t *testing.T) (context.Context, *bytes.Buffer) {
+	var buffer bytes.Buffer
+	handler := slog.NewTextHandler(&buffer, &slog.HandlerOptions{Level: slog.LevelDebug})
+	return logr.NewContext(t.Context(), logr.FromSlogHandler(handler)), &buffer
+}
+
+func wantCode(t *testing.T, err error, want codes.Code) {
+	t.Helper()
+	if got := status.Code(err); got != want {
+		t.Errorf("code is %v, want %v (%v)", got, want, err)
+	}
+}
+
+func TestResultsAreHandedThrough(t *testing.T) {
+	failure := status.Error(codes.Aborted, "busy")
+	for name, given := range map[string]error{"success": nil, "status": failure, "wrapped": fmt.Errorf("x: %w", failure), "no status": io.EOF} {
+		t.Run(name, func(t *testing.T) {
+			d := instrument.Wrap(full{&stub{do: func(context.Context) error { return given }}}, instrument.Options{})
+			for operation, call := range operations(d, &corev1.Secret{}) {
+				hasResponse, err := call(t.Context())
+				if !hasResponse || err != given {
+					t.Errorf("%s: response %v, error %v, want one and %v", operation, hasResponse, err, given)
+				}
+			}
+		})
+	}
+}
+
+func TestAbsentMethodsAreUnimplemented(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	calls := operations(instrument.Wrap(&stub{}, instrument.Options{Registerer: registry}), nil)
+	for _, operation := range []string{"initialize_machine", "get_volume_ids", "generate_machine_class_for_migration"} {
+		_, err := calls[operation](t.Context())
+		wantCode(t, err, codes.Unimplemented)
+	}
+	if families, err := registry.Gather(); len(families) != 0 || err != nil {
+		t.Errorf("metrics of calls that were not made: %v (%v)", families, err)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	good := instrument.Wrap(full{&stub{}}, instrument.Options{Provider: "p", Registerer: registry})
+	bad := instrument.Wrap(full{&stub{do: func(context.Context) error {
+		return status.Error(codes.ResourceExhausted, "no quota")
+	}}}, instrument.Options{Provider: "p", Registerer: registry})
+	for _, d := range []*instrument.Driver{good, bad} {
+		for _, call := range operations(d, nil) {
+			_, _ = call(t.Context())
+		}
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]uint64{}
+	for _, family := range families {
+		for _, m := range family.Metric {
+			var labels []string
+			for _, l := range m.Label {
+				labels = append(labels, l.GetName()+"="+l.GetValue())
+			}
+			count := m.GetHistogram().GetSampleCount() + uint64(m.GetCounter().GetValue())
+			got[family.GetName()+" "+strings.Join(labels, " ")] = count
+		}
+	}
+	want := map[string]uint64{}
+	for operation := range operations(good, nil) {
+		want["mcm_cloud_api_driver_request_duration_seconds operation="+operation+" provider=p"] = 1
+		want["mcm_cloud_api_driver_requests_failed_total error_code=8 operation="+operation+" provider=p"] = 1
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("metrics (-want +got):\n%s", diff)
+	}
+}
+
+func TestEveryCallHasADeadline(t *testing.T) {
+	tests := map[string]struct{ option, caller, want time.Duration }{
+		"default":        {0, 0, instrument.DefaultTimeout},
+		"option":         {time.Minute, 0, time.Minute},
+		"caller's first": {time.Minute, time.Second, time.Second},
+		"caller's later": {time.Minute, time.Hour, time.Minute},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := instrument.Wrap(full{&stub{do: func(ctx context.Context) error {
+					<-ctx.Done()
+					return fmt.Errorf("waiting: %w", ctx.Err())
+				}}}, instrument.Options{Timeout: tt.option})
+				for operation, call := range operations(d, nil) {
+					ctx, cancel := context.WithCancel(t.Context())
+					if tt.caller > 0 {
+						ctx, cancel = context.WithTimeout(t.Context(), tt.caller)
+					}
+					begin := time.Now()
+					_, err := call(ctx)
+					cancel()
+					if took := time.Since(begin); took != tt.want {
+						t.Errorf("%s ended after %s, want %s", operation, took, tt.want)
+					}
+					wantCode(t, err, codes.DeadlineExceeded)
+					if !errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("%s: the context's error is not in the chain", operation)
+					}
+				}
+			})
+		})
+	}
+	t.Run("cancelled", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		d := instrument.Wrap(&stub{do: func(ctx context.Context) error { return ctx.Err() }}, instrument.Options{})
+		_, err := operations(d, nil)["create_machine"](ctx)
+		wantCode(t, err, codes.Canceled)
+	})
+	t.Run("a timeout of the driver's own is not the call's", func(t *testing.T) {
+		d := instrument.Wrap(&stub{do: func(context.Context) error { return context.DeadlineExceeded }}, instrument.Options{})
+		_, err := operations(d, nil)["create_machine"](t.Context())
+		wantCode(t, err, codes.Unknown)
+	})
+}
+
+func TestMisbehaviourBecomesInternal(t *testing.T) {
+	uninitialized := func(context.Context) error { return status.Error(codes.Uninitialized, "steps left") }
+	tests := map[string]struct {
+		given *stub
+		cause error
+		only  string
+	}{
+		"panic":            {given: &stub{do: func(context.Context) error { panic("oh") }}},
+		"panic with error": {given: &stub{do: func(context.Context) error { panic(io.ErrNoProgress) }}, cause: io.ErrNoProgress},
+		"nil dereference":  {given: &stub{do: func(context.Context) error { var s *stub; s.silent = true; return nil }}},
+		"no response":      {given: &stub{silent: true}},
+		"error that is OK": {given: &stub{do: func(context.Context) error { return status.New(codes.OK, "fine") }}},
+		"Uninitialized without response": {
+			given: &stub{silent: true, do: uninitialized}, only: "get_machine_status"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			for operation, call := range operations(instrument.Wrap(full{tt.given}, instrument.Options{}), nil) {
+				if tt.only != "" && operation != tt.only {
+					continue
+				}
+				_, err := call(t.Context())
+				wantCode(t, err, codes.Internal)
+				if tt.cause != nil && !errors.Is(err, tt.cause) {
+					t.Errorf("%s: %v is not in the chain", operation, tt.cause)
+				}
+			}
+		})
+	}
+	d := instrument.Wrap(&stub{do: uninitialized}, instrument.Options{})
+	hasResponse, err := operations(d, nil)["get_machine_status"](t.Context())
+	wantCode(t, err, codes.Uninitialized)
+	if !hasResponse {
+		t.Error("the response beside Uninitialized was lost")
+	}
+}
+
+func TestStackGoesToTheLogOnly(t *testing.T) {
+	ctx, log := logged(t)
+	d := instrument.Wrap(&stub{do: func(context.Context) error { panic("boom hunter2") }}, instrument.Options{})
+	secret := &corev1.Secret{Data: map[string][]byte{"password": []byte("hunter2")}}
+	_, err := operations(d, secret)["delete_machine"](ctx)
+	if strings.Contains(err.Error(), "goroutine") || !strings.Contains(err.Error(), "boom") {
+		t.Errorf("error is %q", err)
+	}
+	if !strings.Contains(log.String(), "instrument_test.go") {
+		t.Errorf("no stack in the log: %s", log)
+	}
+	if strings.Contains(err.Error()+log.String(), "hunter2") {
+		t.Errorf("the secret came out: %v\n%s", err, log)
+	}
+
+	ctx, log = logged(t)
+	secret.Data["name"] = []byte("TestStackGoesToTheLogOnly")
+	_, _ = operations(d, secret)["delete_machine"](ctx)
+	if !strings.Contains(log.String(), "instrument_test.go") || strings.Contains(log.String(), "TestStackGoesToTheLogOnly") {
+		t.Errorf("the stack is missing or holds a secret: %s", log)
+	}
+}
+
+func TestLogLines(t *testing.T) {
+	tests := map[string]struct {
+		operation string
+		err       error
+		level     string
+		code      string
+	}{
+		"success":           {"create_machine", nil, "level=DEBUG", "code=OK"},
+		"no VM yet":         {"get_machine_status", status.Error(codes.NotFound, "none"), "level=DEBUG", "code=NotFound"},
+		"no volumes":        {"get_volume_ids", status.Error(codes.Unimplemented, "none"), "level=DEBUG", "code=Unimplemented"},
+		"NotFound at birth": {"create_machine", status.Error(codes.NotFound, "none"), "level=INFO", "code=NotFound"},
+		"failure":           {"create_machine", status.Error(codes.Unavailable, "away"), "level=INFO", "code=Unavailable"},
+		"no code":           {"create_machine", io.EOF, "level=INFO", "code=Unknown"},
+		"defect":            {"create_machine", status.Error(codes.Internal, "broken"), "level=ERROR", "code=Internal"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			ctx, log := logged(t)
+			d := instrument.Wrap(full{&stub{do: func(context.Context) error { return tt.err }}}, instrument.Options{})
+			_, _ = operations(d, nil)[tt.operation](ctx)
+			lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+			if len(lines) != 1 {
+				t.Fatalf("%d lines, want one:\n%s", len(lines), log)
+			}
+			wants := []string{tt.level, tt.code, "operation=" + tt.operation, "duration="}
+			if tt.operation != "get_volume_ids" {
+				wants = append(wants, "machine=ns/m", "class=ns/c")
+			}
+			for _, want := range wants {
+				if !strings.Contains(lines[0], want) {
+					t.Errorf("no %s in: %s", want, lines[0])
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,66 @@
+package instrument
+
+import (
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millwright-dev/millwright/driver/status"
+)
+
+// metrics are the two series of driver calls. Names and labels are MCM's. Nil records
+// nothing.
+type metrics struct {
+	provider  string
+	durations *prometheus.HistogramVec
+	failures  *prometheus.CounterVec
+}
+
+func newMetrics(r prometheus.Registerer, provider string) *metrics {
+	if r == nil {
+		return nil
+	}
+	return &metrics{
+		provider: provider,
+		durations: register(r, prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "mcm_cloud_api_driver_request_duration_seconds",
+			Help: "Time that successful driver calls took, in seconds.",
+			// MCM has the default buckets, which end at 10 s; VMs may take minutes.
+			Buckets: append(prometheus.DefBuckets[:len(prometheus.DefBuckets):len(prometheus.DefBuckets)], 30, 60, 120, 300, 600),
+		}, []string{"provider", "operation"})),
+		failures: register(r, prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mcm_cloud_api_driver_requests_failed_total",
+			Help: "Number of driver calls that failed, by the number of the error code.",
+		}, []string{"provider", "operation", "error_code"})),
+	}
+}
+
+// register returns the collector that is registered under the name, which is another
+// one if there are several decorators.
+func register[C prometheus.Collector](r prometheus.Registerer, collector C) C {
+	err := r.Register(collector)
+	if err == nil {
+		return collector
+	}
+	if already, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
+		if existing, ok := already.ExistingCollector.(C); ok {
+			return existing
+		}
+	}
+	panic(err)
+}
+
+// observe records a call: its duration if it succeeded, its code if it failed, as
+// MCM's drivers do.
+func (m *metrics) observe(operation string, duration time.Duration, err error) {
+	switch {
+	case m == nil:
+	case err == nil:
+		m.durations.WithLabelValues(m.provider, operation).Observe(duration.Seconds())
+	default:
+		number := strconv.FormatUint(uint64(status.Code(err)), 10)
+		m.failures.WithLabelValues(m.provider, operation, number).Inc()
+	}
+}

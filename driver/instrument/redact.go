@@ -1,0 +1,245 @@
+package instrument
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millwright-dev/millwright/driver/status"
+)
+
+const (
+	// marker stands where a secret stood.
+	marker = "[redacted]"
+	// withheld replaces a text from which secrets cannot be cut out.
+	withheld = "(text withheld: it holds values of the secret)"
+	// shortest is the length of the shortest value that counts as secret. Shorter ones
+	// occur in every text.
+	shortest = 4
+	// shortestLine is the same for a line of a value that has several.
+	shortestLine = 12
+)
+
+// commonWords are values that secrets hold, but that say nothing and occur in texts.
+var commonWords = []string{
+	"true", "false", "null", "none", "default", "error", "code", "message", "machine", "node", "unknown",
+}
+
+// redactor cuts secret values out of texts and errors.
+type redactor struct {
+	needles []string
+	// longest is the length of the longest text that will be looked through. Values
+	// beyond it need not be learned, which spares encoding user data for nothing.
+	longest int
+}
+
+// newRedactor returns a redactor for the texts of a call that failed.
+func newRedactor(secret *corev1.Secret, err error, stack string) *redactor {
+	r := &redactor{longest: len(stack)}
+	for _, text := range texts(err) {
+		r.longest = max(r.longest, len(text))
+	}
+	r.learn(secret)
+	return r
+}
+
+// learn takes the values of a secret: as they are and in the forms in which they turn
+// up in messages (trimmed, base64, URL, quoted); of values with several lines, such
+// as keys and user data, also each longer line; of JSON objects, such as service
+// accounts, also each text in them.
+func (r *redactor) learn(secret *corev1.Secret) {
+	if secret == nil {
+		return
+	}
+	for _, value := range secret.Data {
+		r.learnValue(string(value))
+	}
+	for _, value := range secret.StringData {
+		r.learnValue(value)
+	}
+}
+
+func (r *redactor) learnValue(value string) {
+	r.add(value)
+	trimmed := strings.TrimSpace(value)
+	if trimmed != value {
+		r.add(trimmed)
+	}
+	if strings.Contains(trimmed, "\n") {
+		for line := range strings.Lines(trimmed) {
+			r.addLine(strings.TrimSpace(line))
+		}
+	}
+	if !strings.HasPrefix(trimmed, "{") {
+		return
+	}
+	var object map[string]any
+	if json.Unmarshal([]byte(trimmed), &object) == nil {
+		r.learnJSON(object)
+	}
+}
+
+func (r *redactor) learnJSON(value any) {
+	switch value := value.(type) {
+	case string:
+		r.learnValue(value)
+	case map[string]any:
+		for _, v := range value {
+			r.learnJSON(v)
+		}
+	case []any:
+		for _, v := range value {
+			r.learnJSON(v)
+		}
+	}
+}
+
+// add takes a value and its encoded forms, unless it is too short or too common.
+func (r *redactor) add(value string) {
+	if len(value) < shortest || len(value) > r.longest || strings.Contains(marker, value) || isCommon(value) {
+		return
+	}
+	raw := []byte(value)
+	r.needles = append(r.needles, value,
+		// The padded forms begin with these.
+		base64.RawStdEncoding.EncodeToString(raw),
+		base64.RawURLEncoding.EncodeToString(raw),
+		url.QueryEscape(value),
+		url.PathEscape(value))
+	r.addQuoted(value)
+}
+
+// addLine takes a line of a value, as it is and quoted. User data has hundreds, and
+// every driver answers NotFound before each creation, so this has to be cheap.
+func (r *redactor) addLine(line string) {
+	if len(line) < shortestLine || len(line) > r.longest {
+		return
+	}
+	r.needles = append(r.needles, line)
+	if strings.ContainsFunc(line, func(c rune) bool { return c < ' ' || c > '~' || strings.ContainsRune("\"\\<>&", c) }) {
+		r.addQuoted(line)
+	}
+}
+
+// addQuoted takes a value as Go and JSON would write it inside quotes.
+func (r *redactor) addQuoted(value string) {
+	quoted := strconv.Quote(value)
+	r.needles = append(r.needles, quoted[1:len(quoted)-1])
+	if encoded, err := json.Marshal(value); err == nil {
+		r.needles = append(r.needles, string(encoded[1:len(encoded)-1]))
+	}
+}
+
+func isCommon(value string) bool {
+	return slices.ContainsFunc(commonWords, func(word string) bool { return strings.EqualFold(word, value) })
+}
+
+// text returns the text without secrets.
+func (r *redactor) text(text string) string {
+	// A marker may complete another secret with what stands beside it, hence the
+	// repetition, and its limit.
+	for range 4 {
+		spans := r.find(text)
+		if len(spans) == 0 {
+			return text
+		}
+		text = cut(text, spans)
+	}
+	return withheld
+}
+
+// span is a part of a text: from and to, to excluded.
+type span struct{ from, to int }
+
+// find returns where secrets stand, in order. Occurrences that touch are one span, so
+// that nothing is left of two that overlap.
+func (r *redactor) find(text string) []span {
+	var found []span
+	for _, needle := range r.needles {
+		for from := 0; ; {
+			i := strings.Index(text[from:], needle)
+			if i < 0 {
+				break
+			}
+			found = append(found, span{from + i, from + i + len(needle)})
+			from += i + 1
+		}
+	}
+	slices.SortFunc(found, func(a, b span) int { return a.from - b.from })
+	var merged []span
+	for _, s := range found {
+		if last := len(merged) - 1; last >= 0 && s.from <= merged[last].to {
+			merged[last].to = max(merged[last].to, s.to)
+			continue
+		}
+		merged = append(merged, s)
+	}
+	return merged
+}
+
+func cut(text string, spans []span) string {
+	var b strings.Builder
+	at := 0
+	for _, s := range spans {
+		b.WriteString(text[at:s.from])
+		b.WriteString(marker)
+		at = s.to
+	}
+	b.WriteString(text[at:])
+	return b.String()
+}
+
+// redact returns err itself if no text in its tree holds a secret. Otherwise it
+// returns a Status of the same code, whose texts are free of secrets and which
+// errors.Is sees as err. What errors.As would find is lost: it could be printed.
+func (r *redactor) redact(err error) error {
+	if !r.taints(err) {
+		return err
+	}
+	s, _ := status.FromError(err)
+	return status.WrapError(status.Code(err), r.text(s.Message()), &masked{
+		text: r.text(err.Error()),
+		is:   func(target error) bool { return errors.Is(err, target) },
+	})
+}
+
+// taints tells whether err or an error inside it holds a secret.
+func (r *redactor) taints(err error) bool {
+	return slices.ContainsFunc(texts(err), func(text string) bool { return len(r.find(text)) > 0 })
+}
+
+// texts returns the texts of err and of all errors inside it.
+func texts(err error) []string {
+	if err == nil {
+		return nil
+	}
+	all := []string{err.Error()}
+	switch inner := err.(type) {
+	case interface{ Unwrap() error }:
+		all = append(all, texts(inner.Unwrap())...)
+	case interface{ Unwrap() []error }:
+		for _, e := range inner.Unwrap() {
+			all = append(all, texts(e)...)
+		}
+	}
+	return all
+}
+
+// masked shows a harmless text instead of an error's own, and can be compared like
+// it. It holds no error that a formatter with an eye for fields could print.
+type masked struct {
+	text string
+	is   func(target error) bool
+}
+
+// Error returns the harmless text.
+func (m *masked) Error() string { return m.text }
+
+// Is compares the error that is masked.
+func (m *masked) Is(target error) bool { return m.is(target) }

@@ -1,0 +1,164 @@
+package instrument_test
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/instrument"
+	"github.com/millwright-dev/millwright/driver/status"
+)
+
+// failWith makes a call that fails with err, and returns what came out of it.
+func failWith(t *testing.T, secret map[string][]byte, err error) (got error, log string) {
+	t.Helper()
+	ctx, buffer := logged(t)
+	d := instrument.Wrap(&stub{do: func(context.Context) error { return err }}, instrument.Options{})
+	_, got = d.CreateMachine(ctx, &driver.CreateMachineRequest{Machine: machine, MachineClass: class, Secret: &corev1.Secret{Data: secret}})
+	return got, buffer.String()
+}
+
+const (
+	password = "p4ss wörd/+\"x\"~~~???>>>"
+	userData = "#cloud-config\nwrite_files:\n- content: abcdef.0123456789abcdef\n"
+	account  = `{"type": "service_account", "private_key": "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0\n-----END KEY-----\n", "nested": [{"pin": "98765"}]}`
+)
+
+func TestSecretsDoNotComeOut(t *testing.T) {
+	quoted, err := json.Marshal(password)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := map[string][]byte{
+		"password": []byte(password), "userData": []byte(userData), "serviceAccountJSON": []byte(account),
+		"padded": []byte("  token-with-spaces \n"), "short": []byte("abc"), "flag": []byte("true"), "empty": nil,
+		"itself": []byte("tantan"), "first": []byte("overlapping-one"), "second": []byte("one-overlapping"),
+	}
+	tests := map[string]struct{ text, forbidden string }{
+		"raw":                  {"login with " + password + " failed", password},
+		"twice":                {password + password, "wörd"},
+		"base64":               {"Authorization: " + base64.StdEncoding.EncodeToString([]byte(password)), base64.RawStdEncoding.EncodeToString([]byte(password))},
+		"base64 for URLs":      {"?t=" + base64.URLEncoding.EncodeToString([]byte(password)), base64.RawURLEncoding.EncodeToString([]byte(password))},
+		"query":                {"GET /?p=" + url.QueryEscape(password), url.QueryEscape(password)},
+		"path":                 {"GET /" + url.PathEscape(password), url.PathEscape(password)},
+		"quoted":               {fmt.Sprintf("password %q refused", password), "rd/+"},
+		"JSON":                 {"body " + string(quoted), "rd/+"},
+		"user data":            {"cannot parse " + userData, "0123456789abcdef"},
+		"line of user data":    {"line 3: - content: abcdef.0123456789abcdef", "0123456789abcdef"},
+		"base64 of user data":  {base64.StdEncoding.EncodeToString([]byte(userData)), base64.StdEncoding.EncodeToString([]byte(userData))[:40]},
+		"key in JSON":          {"bad key MIIEvQIBADANBgkqhkiG9w0", "MIIEvQ"},
+		"deep in JSON":         {"pin 98765 is wrong", "98765"},
+		"trimmed":              {"token token-with-spaces is wrong", "with-spaces"},
+		"overlapping":          {"x overlapping-one-overlapping y", "overlapping"},
+		"overlapping itself":   {"xtantantanx", "tanx"},
+		"one beside the other": {"98765" + password + "98765", "98765"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			for form, given := range map[string]error{
+				"plain":         errors.New(tt.text),
+				"status":        status.Error(codes.Unauthenticated, tt.text),
+				"wrapped":       fmt.Errorf("creating: %w", status.Error(codes.Unauthenticated, tt.text)),
+				"cause":         status.WrapError(codes.Unauthenticated, "login failed", errors.New(tt.text)),
+				"deep in joins": errors.Join(io.EOF, fmt.Errorf("a: %w", errors.Join(io.ErrNoProgress, errors.New(tt.text)))),
+				"status text":   errors.New(status.New(codes.Unauthenticated, tt.text).Error()),
+			} {
+				got, log := failWith(t, secret, given)
+				if status.Code(got) != status.Code(given) {
+					t.Errorf("%s: code became %v", form, status.Code(got))
+				}
+				for e := got; e != nil; e = errors.Unwrap(e) {
+					if s := fmt.Sprintf("%s %v %+v %#v", e, e, e, e); strings.Contains(s, tt.forbidden) {
+						t.Errorf("%s: %q came out in the error %q", form, tt.forbidden, s)
+					}
+				}
+				if s, _ := status.FromError(got); strings.Contains(s.Message(), tt.forbidden) {
+					t.Errorf("%s: %q came out in the message %q", form, tt.forbidden, s.Message())
+				}
+				if strings.Contains(log, tt.forbidden) {
+					t.Errorf("%s: %q came out in the log %s", form, tt.forbidden, log)
+				}
+			}
+		})
+	}
+}
+
+func TestRedactionKeepsTheRest(t *testing.T) {
+	secret := map[string][]byte{"password": []byte("hunter22"), "flag": []byte("true"), "short": []byte("abc"), "none": []byte("none")}
+
+	harmless := fmt.Errorf("the abc is true: none, %w", io.EOF)
+	if got, _ := failWith(t, secret, harmless); got != harmless {
+		t.Errorf("an error without secrets became %#v", got)
+	}
+
+	inner := status.WrapError(codes.Unauthenticated, "user bob, password hunter22", io.ErrUnexpectedEOF)
+	got, log := failWith(t, secret, fmt.Errorf("login: %w", inner))
+	const want = "user bob, password [redacted]"
+	if s, _ := status.FromError(got); s.Code() != codes.Unauthenticated || s.Message() != want {
+		t.Errorf("got %v %q, want Unauthenticated %q", s.Code(), s.Message(), want)
+	}
+	for _, target := range []error{io.ErrUnexpectedEOF, status.New(codes.Unauthenticated, ""), inner} {
+		if !errors.Is(got, target) {
+			t.Errorf("errors.Is does not find %v any more", target)
+		}
+	}
+	if twice, _ := failWith(t, secret, errors.New("say hunter22hunter22!")); !strings.Contains(twice.Error(), "say [redacted]!") {
+		t.Errorf("two secrets side by side became %q", twice)
+	}
+	if errors.Is(got, io.EOF) || errors.Is(got, status.New(codes.Aborted, "")) {
+		t.Error("errors.Is finds what was never there")
+	}
+	if !strings.Contains(log, want) {
+		t.Errorf("the log does not tell what happened: %s", log)
+	}
+}
+
+// FuzzSecretsDoNotComeOut: whatever stands around a value, the value does not come out.
+func FuzzSecretsDoNotComeOut(f *testing.F) {
+	f.Add("before ", "hunter22", " after")
+	f.Add("s3hunter2", "hunter22", "2")
+	f.Add("s3s3", "s3s3", "s3")
+	f.Add("[", "]]]]", "[redacted]")
+	f.Add("s3", "[redacted]", "s3[redacted]")
+	f.Add("s3[red", "s3[red", "acted]")
+	f.Fuzz(func(t *testing.T, before, value, after string) {
+		// So it is neither short, nor a common word, nor part of what is put in its place.
+		value = "s3" + value + "s3"
+		secret := map[string][]byte{"v": []byte(value)}
+		got, log := failWith(t, secret, status.Error(codes.Aborted, before+value+after))
+		s, _ := status.FromError(got)
+		if s.Code() != codes.Aborted {
+			t.Errorf("code became %v", s.Code())
+		}
+		if strings.Contains(s.Message(), value) || strings.Contains(log, value) {
+			t.Errorf("%q came out in %q or %s", value, s.Message(), log)
+		}
+	})
+}
+
+// BenchmarkFailure is the cost of the most frequent failure, NotFound before a
+// creation, with user data of a usual size.
+func BenchmarkFailure(b *testing.B) {
+	var lines strings.Builder
+	for i := range 400 {
+		fmt.Fprintf(&lines, "line %d of a script that sets up a kubelet\n", i)
+	}
+	secret := &corev1.Secret{Data: map[string][]byte{"userData": []byte(lines.String()), "password": []byte(password)}}
+	d := instrument.Wrap(&stub{do: func(context.Context) error {
+		return status.Error(codes.NotFound, "no VM for ns/m with the tags of the cluster")
+	}}, instrument.Options{})
+	req := &driver.CreateMachineRequest{Machine: machine, MachineClass: class, Secret: secret}
+	for b.Loop() {
+		_, _ = d.CreateMachine(b.Context(), req)
+	}
+}

@@ -1,0 +1,126 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
+)
+
+// call is a call whose request has been read.
+type call struct {
+	method Method
+	spec   spec
+	// namespace and name of the machine, and both as "namespace/name". Empty for calls
+	// that are not about one machine.
+	namespace, name, key string
+	// id is the machine's provider ID, if it has one.
+	id string
+}
+
+func (c call) owner() owner { return owner{pool: c.spec.Pool, tags: c.spec.Tags} }
+
+func (c call) wanted() wanted { return wanted{id: c.id, key: c.key, owner: c.owner()} }
+
+// machineRequest is what the requests about one machine have in common.
+type machineRequest struct {
+	machine *v1alpha1.Machine
+	class   *v1alpha1.MachineClass
+}
+
+// machineCall reads a request about one machine and carries the call out.
+func (d *Driver) machineCall(ctx context.Context, method Method, req machineRequest, f func(call) error) error {
+	c, err := readCall(method, req)
+	if err != nil {
+		return d.answer(method, c.key, err)
+	}
+	return d.do(ctx, c, func() error { return f(c) })
+}
+
+func readCall(method Method, req machineRequest) (call, error) {
+	c := call{method: method}
+	if req.machine == nil {
+		return c, status.Error(codes.InvalidArgument, "the request has no machine")
+	}
+	c.namespace, c.name, c.id = req.machine.Namespace, req.machine.Name, req.machine.Spec.ProviderID
+	if c.namespace == "" {
+		c.namespace = defaultNamespace
+	}
+	c.key = c.namespace + "/" + c.name
+	if err := checkName(c.name); err != nil {
+		return c, err
+	}
+	var err error
+	c.spec, err = parseSpec(req.class)
+	return c, err
+}
+
+func checkName(name string) error {
+	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
+		return status.Error(codes.InvalidArgument, fmt.Sprintf("machine name %q: %s", name, strings.Join(problems, "; ")))
+	}
+	return nil
+}
+
+// do lets a call take its time, meet its fault, take effect, and be answered.
+func (d *Driver) do(ctx context.Context, c call, effect func() error) error {
+	if err := d.sleep(ctx, d.jittered(c, "latency", c.spec.latency)); err != nil {
+		return d.answer(c.method, c.key, err)
+	}
+	mishap, ok := d.cloud.faults.next(c.method, c.key)
+	if !ok {
+		return d.answer(c.method, c.key, effect())
+	}
+	err := mishap.err
+	if mishap.lostAnswer {
+		// A call that would have failed anyway is answered with its own error.
+		if own := effect(); own != nil {
+			return d.answer(c.method, c.key, own)
+		}
+	}
+	if mishap.hang {
+		err = hang(ctx)
+	}
+	return d.answer(c.method, c.key, err)
+}
+
+// answer writes the answer of a call to the journal.
+func (d *Driver) answer(method Method, key string, err error) error {
+	if failure := d.cloud.record(answered(method, key, status.Code(err))); failure != nil && err == nil {
+		return status.WrapError(codes.Internal, "simulated cloud: writing the journal failed", failure)
+	}
+	return err
+}
+
+func (d *Driver) sleep(ctx context.Context, duration time.Duration) error {
+	if ctx.Err() != nil {
+		return contextError(ctx)
+	}
+	if duration <= 0 {
+		return nil
+	}
+	timer := d.cloud.clock.NewTimer(duration)
+	defer timer.Stop()
+	select {
+	case <-timer.C():
+		return nil
+	case <-ctx.Done():
+		return contextError(ctx)
+	}
+}
+
+// jittered shortens or lengthens a duration by the share that the seed decides.
+func (d *Driver) jittered(c call, what string, duration time.Duration) time.Duration {
+	if c.spec.Jitter == 0 {
+		return duration
+	}
+	dice := chance(strconv.FormatUint(d.cloud.seed, 10), what, string(c.method), c.key)
+	return duration + time.Duration(float64(duration)*c.spec.Jitter*(2*dice-1))
+}

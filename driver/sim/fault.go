@@ -1,0 +1,152 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
+)
+
+// Fault is a scripted mishap of driver calls. It lives in the process that injected
+// it, also where the cloud is kept in a directory.
+type Fault struct {
+	// Method that fails. Empty means every method.
+	Method Method
+	// Machine is a pattern of path.Match for the name of the machine, or for
+	// "namespace/name" if it contains a slash. Empty means every call, those
+	// without a machine included.
+	Machine string
+	// Codes are the codes that the calls are answered with, one after another and
+	// from the start again. Empty means Unavailable.
+	Codes []codes.Code
+	// Message of the error. Empty means a sentence that says it is simulated.
+	Message string
+	// Times is how many calls fail. Zero means one call for each code; negative
+	// means all calls, until the faults are cleared.
+	Times int
+	// PerMachine counts Times and Codes for each machine by itself.
+	PerMachine bool
+	// Rate is the share of the calls that fail, decided by the seed. Calls that are
+	// let through do not count for Times. Zero means all.
+	Rate float64
+	// LostAnswer lets the call take effect before it is answered with the error.
+	LostAnswer bool
+	// Hang holds the call until its context ends. The answer is then Canceled or
+	// DeadlineExceeded, whatever Codes says. With LostAnswer, the call takes effect
+	// first.
+	Hang bool
+}
+
+// armed is a fault with its counters.
+type armed struct {
+	Fault
+	// number tells it from the others, for the rate.
+	number string
+	// calls and failed count by machine, or under "" if not PerMachine. Calls are
+	// always counted by machine, for the rate.
+	calls, failed map[string]int
+}
+
+// faults is the script of a cloud.
+type faults struct {
+	seed uint64
+
+	mu    sync.Mutex
+	list  []*armed
+	added int
+}
+
+func (f *faults) add(fault Fault) {
+	if len(fault.Codes) == 0 {
+		fault.Codes = []codes.Code{codes.Unavailable}
+	}
+	fault.Codes = slices.Clone(fault.Codes)
+	if fault.Times == 0 {
+		fault.Times = len(fault.Codes)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.added++
+	f.list = append(f.list, &armed{
+		Fault: fault, number: strconv.Itoa(f.added), calls: map[string]int{}, failed: map[string]int{},
+	})
+}
+
+func (f *faults) clear() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.list = nil
+}
+
+// outcome is what a fault does to one call.
+type outcome struct {
+	err        error
+	lostAnswer bool
+	hang       bool
+}
+
+// next returns what shall happen to a call of method for machine (may be empty). The
+// first fault that applies wins.
+func (f *faults) next(method Method, machine string) (outcome, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, a := range f.list {
+		if a.Method != "" && a.Method != method {
+			continue
+		}
+		if a.Machine != "" && (machine == "" || !matches(a.Machine, machine)) {
+			continue
+		}
+		if code, ok := a.fire(f.seed, method, machine); ok {
+			return outcome{err: a.error(code, method, machine), lostAnswer: a.LostAnswer, hang: a.Hang}, true
+		}
+	}
+	return outcome{}, false
+}
+
+// fire counts a call and tells whether it fails, and with which code.
+func (a *armed) fire(seed uint64, method Method, machine string) (codes.Code, bool) {
+	counter := ""
+	if a.PerMachine {
+		counter = machine
+	}
+	if a.Times >= 0 && a.failed[counter] >= a.Times {
+		return 0, false
+	}
+	call := a.calls[machine]
+	a.calls[machine]++
+	if a.Rate > 0 && chance(strconv.FormatUint(seed, 10), "fault", a.number,
+		string(method), machine, strconv.Itoa(call)) >= a.Rate {
+		return 0, false
+	}
+	code := a.Codes[a.failed[counter]%len(a.Codes)]
+	a.failed[counter]++
+	return code, true
+}
+
+func (a *armed) error(code codes.Code, method Method, machine string) error {
+	message := a.Message
+	if message == "" {
+		message = fmt.Sprintf("simulated failure of %s for %q", method, machine)
+	}
+	// New and not Error: a test may want to see an error that claims to be OK.
+	return status.New(code, message)
+}
+
+// hang holds a call until its context ends.
+func hang(ctx context.Context) error {
+	<-ctx.Done()
+	return contextError(ctx)
+}
+
+// contextError turns the end of a context into a status.
+func contextError(ctx context.Context) error {
+	if ctx.Err() == context.DeadlineExceeded {
+		return status.WrapError(codes.DeadlineExceeded, "the simulated call was not done in time", ctx.Err())
+	}
+	return status.WrapError(codes.Canceled, "the simulated call was cancelled", ctx.Err())
+}

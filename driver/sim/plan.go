@@ -1,0 +1,77 @@
+package sim
+
+import (
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// plan returns the VM that a creation asks for.
+func (d *Driver) plan(c call, class *v1alpha1.MachineClass) VM {
+	now := d.cloud.clock.Now()
+	v := VM{
+		Namespace: c.namespace, Machine: c.name, NodeName: c.name,
+		Pool: c.spec.Pool, Tags: maps.Clone(c.spec.Tags),
+		CreatedAt: now, VisibleAt: now.Add(c.spec.visibleAfter),
+		Initialized: !d.config.RequireInitialize,
+	}
+	if c.spec.Join == joinNever {
+		return v
+	}
+	v.Node = &NodePlan{
+		JoinAt:   now.Add(d.jittered(c, "joinDelay", c.spec.joinDelay)),
+		NotReady: c.spec.Join == joinNotReady,
+		Labels:   nodeLabels(c, class.NodeTemplate),
+		Taints:   slices.Clone(c.spec.NodeTaints),
+		Capacity: nodeCapacity(class.NodeTemplate),
+	}
+	if c.spec.Join == joinFlap {
+		v.Node.FlapInterval = c.spec.flapInterval
+	}
+	return v
+}
+
+// nodeLabels are the labels that a kubelet and a cloud provider would set.
+func nodeLabels(c call, template *v1alpha1.NodeTemplate) map[string]string {
+	labels := map[string]string{
+		corev1.LabelHostname:   c.name,
+		corev1.LabelOSStable:   "linux",
+		corev1.LabelArchStable: "amd64",
+	}
+	if template != nil {
+		for label, value := range map[string]string{
+			corev1.LabelInstanceTypeStable: template.InstanceType,
+			corev1.LabelTopologyRegion:     template.Region,
+			corev1.LabelTopologyZone:       template.Zone,
+		} {
+			if value != "" {
+				labels[label] = value
+			}
+		}
+		if template.Architecture != nil && *template.Architecture != "" {
+			labels[corev1.LabelArchStable] = *template.Architecture
+		}
+	}
+	maps.Copy(labels, c.spec.NodeLabels)
+	return labels
+}
+
+// nodeCapacity is that of the class, if it says one, with what every node has.
+func nodeCapacity(template *v1alpha1.NodeTemplate) corev1.ResourceList {
+	capacity := corev1.ResourceList{
+		corev1.ResourceCPU:              resource.MustParse("2"),
+		corev1.ResourceMemory:           resource.MustParse("4Gi"),
+		corev1.ResourceEphemeralStorage: resource.MustParse("20Gi"),
+		corev1.ResourcePods:             resource.MustParse("110"),
+	}
+	if template != nil {
+		maps.Copy(capacity, template.Capacity)
+	}
+	// Classes count accelerators under a name that is no resource of a node.
+	delete(capacity, "gpu")
+	return capacity
+}

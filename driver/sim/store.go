@@ -1,0 +1,133 @@
+package sim
+
+import (
+	"os"
+	"slices"
+	"sync"
+)
+
+// store keeps VMs and the journal. All methods but record and close are called
+// between lock and its unlock.
+type store interface {
+	// lock waits for exclusive access, against other processes too.
+	lock() (unlock func(), err error)
+	// byMachine returns the VMs of a machine, in order of their creation.
+	byMachine(key string) ([]VM, error)
+	// byID returns the VM of that ID, if it exists.
+	byID(id string) (VM, bool, error)
+	// all returns all VMs in no particular order.
+	all() ([]VM, error)
+	// inPool returns the number of VMs of a pool.
+	inPool(pool string) (int, error)
+	// made returns how many VMs were ever made for a machine.
+	made(key string) (int, error)
+	// put writes a VM, new or changed.
+	put(v VM) error
+	// remove forgets a VM. made still counts it.
+	remove(v VM) error
+	// record appends to the journal. It needs no lock.
+	record(e Entry) error
+	// journal returns what was recorded.
+	journal() ([]Entry, error)
+	// close releases what the store holds.
+	close() error
+}
+
+// journalLimit is the number of entries that a cloud in memory keeps.
+const journalLimit = 100_000
+
+// memoryStore is a store that ends with the process.
+type memoryStore struct {
+	mu       sync.Mutex
+	machines map[string][]VM
+	ids      map[string]VM
+	counts   map[string]int
+	pools    map[string]int
+
+	journalMu sync.Mutex
+	entries   []Entry
+}
+
+func newMemoryStore() *memoryStore {
+	return &memoryStore{machines: map[string][]VM{}, ids: map[string]VM{}, counts: map[string]int{}, pools: map[string]int{}}
+}
+
+func (m *memoryStore) lock() (func(), error) {
+	m.mu.Lock()
+	return m.mu.Unlock, nil
+}
+
+func (m *memoryStore) byMachine(key string) ([]VM, error) {
+	vms := slices.Clone(m.machines[key])
+	for i := range vms {
+		vms[i] = vms[i].clone()
+	}
+	return vms, nil
+}
+
+func (m *memoryStore) byID(id string) (VM, bool, error) {
+	v, ok := m.ids[id]
+	return v.clone(), ok, nil
+}
+
+func (m *memoryStore) all() ([]VM, error) {
+	vms := make([]VM, 0, len(m.ids))
+	for _, v := range m.ids {
+		vms = append(vms, v.clone())
+	}
+	return vms, nil
+}
+
+func (m *memoryStore) inPool(pool string) (int, error) { return m.pools[pool], nil }
+
+func (m *memoryStore) made(key string) (int, error) { return m.counts[key], nil }
+
+func (m *memoryStore) put(v VM) error {
+	v = v.clone()
+	vms := m.machines[v.key()]
+	if i := slices.IndexFunc(vms, sameID(v)); i >= 0 {
+		vms[i] = v
+	} else {
+		m.machines[v.key()] = append(vms, v)
+		m.counts[v.key()]++
+		m.pools[v.Pool]++
+	}
+	m.ids[v.ProviderID] = v
+	return nil
+}
+
+func (m *memoryStore) remove(v VM) error {
+	if _, exists := m.ids[v.ProviderID]; !exists {
+		return nil
+	}
+	m.pools[v.Pool]--
+	delete(m.ids, v.ProviderID)
+	m.machines[v.key()] = slices.DeleteFunc(m.machines[v.key()], sameID(v))
+	if len(m.machines[v.key()]) == 0 {
+		delete(m.machines, v.key())
+	}
+	return nil
+}
+
+func sameID(v VM) func(VM) bool {
+	return func(other VM) bool { return other.ProviderID == v.ProviderID }
+}
+
+func (m *memoryStore) record(e Entry) error {
+	m.journalMu.Lock()
+	defer m.journalMu.Unlock()
+	e.PID = os.Getpid()
+	if len(m.entries) >= journalLimit {
+		m.entries = slices.Delete(m.entries, 0, journalLimit/10)
+	}
+	m.entries = append(m.entries, e)
+	return nil
+}
+
+func (m *memoryStore) journal() ([]Entry, error) {
+	m.journalMu.Lock()
+	defer m.journalMu.Unlock()
+	return slices.Clone(m.entries), nil
+}
+
+func (m *memoryStore) close() error { return nil }

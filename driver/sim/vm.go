@@ -1,0 +1,177 @@
+package sim
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"net/netip"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// VM is a simulated VM. Values handed out are copies.
+type VM struct {
+	// ProviderID identifies this VM for ever:
+	// "sim:///<namespace>/<machine>/<number>-<hash>", where number counts the VMs
+	// that were ever made for that machine, from 1.
+	ProviderID string `json:"providerID"`
+	// Namespace and Machine name the Machine that the VM was made for.
+	Namespace string `json:"namespace"`
+	Machine   string `json:"machine"`
+	// NodeName is the name of the VM's node. It is the name of the machine.
+	NodeName string `json:"nodeName"`
+	// Pool and Tags are those of the class that it was made from.
+	Pool string            `json:"pool"`
+	Tags map[string]string `json:"tags,omitempty"`
+	// CreatedAt is when it was made.
+	CreatedAt time.Time `json:"createdAt"`
+	// VisibleAt is when it can be found by name and is listed.
+	VisibleAt time.Time `json:"visibleAt"`
+	// GoneAt is when it will be gone. Zero unless it is being deleted.
+	GoneAt time.Time `json:"goneAt,omitzero"`
+	// Initialized is false as long as InitializeMachine is outstanding.
+	Initialized bool `json:"initialized"`
+	// Node says how it joins. Nil means that it never does.
+	Node *NodePlan `json:"node,omitempty"`
+}
+
+// NodePlan says how and when a VM becomes a node.
+type NodePlan struct {
+	// JoinAt is when the node is created.
+	JoinAt time.Time `json:"joinAt"`
+	// Joined is true once that has happened.
+	Joined bool `json:"joined"`
+	// NotReady keeps the node at Ready=False.
+	NotReady bool `json:"notReady,omitempty"`
+	// FlapInterval is the time between two changes of Ready; zero means that it
+	// does not flap.
+	FlapInterval time.Duration `json:"flapInterval,omitempty"`
+	// Labels, Taints and Capacity of the node.
+	Labels   map[string]string   `json:"labels,omitempty"`
+	Taints   []corev1.Taint      `json:"taints,omitempty"`
+	Capacity corev1.ResourceList `json:"capacity,omitempty"`
+}
+
+// key identifies the machine of a VM: "namespace/name".
+func (v VM) key() string { return v.Namespace + "/" + v.Machine }
+
+// clone returns a copy whose NodePlan may be changed. Maps and slices below it are
+// never written, so they stay shared.
+func (v VM) clone() VM {
+	if v.Node != nil {
+		plan := *v.Node
+		v.Node = &plan
+	}
+	return v
+}
+
+// addresses are derived from the provider ID, so that no two VMs share one.
+func (v VM) addresses() []corev1.NodeAddress {
+	ip := [16]byte{0: 0xfd}
+	binary.BigEndian.PutUint64(ip[8:], hash("address", v.ProviderID))
+	return []corev1.NodeAddress{
+		{Type: corev1.NodeInternalIP, Address: netip.AddrFrom16(ip).String()},
+		{Type: corev1.NodeHostName, Address: v.NodeName},
+	}
+}
+
+// owner is what a class may touch: the VMs of its pool that carry all its tags.
+type owner struct {
+	pool string
+	tags map[string]string
+}
+
+func (o owner) owns(v VM) bool {
+	if v.Pool != o.pool {
+		return false
+	}
+	for key, value := range o.tags {
+		if got, ok := v.Tags[key]; !ok || got != value {
+			return false
+		}
+	}
+	return true
+}
+
+// own returns those of vms that the owner may touch.
+func (o owner) own(vms []VM) []VM {
+	return slices.DeleteFunc(vms, func(v VM) bool { return !o.owns(v) })
+}
+
+// fits tells whether v is what a request for want would have made.
+func fits(v, want VM) bool {
+	return v.Pool == want.Pool && maps.Equal(v.Tags, want.Tags)
+}
+
+const idScheme = "sim:///"
+
+// newProviderID returns the ID of the number-th VM of a machine.
+func newProviderID(seed uint64, key string, number int) string {
+	n := strconv.Itoa(number)
+	return fmt.Sprintf("%s%s/%s-%08x", idScheme, key, n, uint32(hash(strconv.FormatUint(seed, 10), key, n)))
+}
+
+// splitProviderID returns the machine and the last segment of an ID. It accepts
+// only IDs of the form that newProviderID makes.
+func splitProviderID(id string) (key, tail string, ok bool) {
+	rest, ok := strings.CutPrefix(id, idScheme)
+	if !ok {
+		return "", "", false
+	}
+	parts := strings.Split(rest, "/")
+	if len(parts) != 3 || slices.Contains(parts, "") || slices.Contains(parts, "..") {
+		return "", "", false
+	}
+	return parts[0] + "/" + parts[1], parts[2], true
+}
+
+// numberOf returns the number in the last segment of an ID, or 0.
+func numberOf(tail string) int {
+	text, _, _ := strings.Cut(tail, "-")
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// matches tells whether pattern selects the machine "namespace/name". The pattern is
+// one of path.Match, for the name alone or, if it contains a slash, for both. An
+// empty pattern selects all; a malformed one selects none.
+func matches(pattern, key string) bool {
+	if pattern == "" {
+		return true
+	}
+	if !strings.Contains(pattern, "/") {
+		key = key[strings.LastIndexByte(key, '/')+1:]
+	}
+	ok, err := path.Match(pattern, key)
+	return err == nil && ok
+}
+
+// hash mixes texts into a number. It is the only source of chance in this package.
+func hash(texts ...string) uint64 {
+	h := fnv.New64a()
+	for _, text := range texts {
+		h.Write([]byte(text))
+		h.Write([]byte{0})
+	}
+	// FNV leaves the high bits of short inputs alike; this spreads them.
+	x := h.Sum64()
+	x ^= x >> 33
+	x *= 0xff51afd7ed558ccd
+	x ^= x >> 33
+	x *= 0xc4ceb9fe1a85ec53
+	return x ^ x>>33
+}
+
+// chance is hash as a number from 0 to 1, 1 excluded.
+func chance(texts ...string) float64 {
+	return float64(hash(texts...)>>11) / (1 << 53)
+}

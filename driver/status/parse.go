@@ -1,0 +1,96 @@
+package status
+
+import (
+	"strings"
+
+	"github.com/millwright-dev/millwright/driver/codes"
+)
+
+// The fixed parts of the text form.
+const (
+	prefix = "machine codes error: code = ["
+	middle = "] message = ["
+	suffix = "]"
+)
+
+// parse finds code and message in the text form of a Status. The text form may be
+// embedded in other text. A code name that does not exist reads as Unknown.
+func parse(text string) (codes.Code, string, bool) {
+	if code, message, ok := parseMarked(text); ok {
+		return code, message, true
+	}
+	return parseGroups(text)
+}
+
+// parseMarked looks for the fixed parts of the text form. The outermost one wins if
+// a message quotes another Status.
+func parseMarked(text string) (codes.Code, string, bool) {
+	before, rest, ok := strings.Cut(text, prefix)
+	if !ok {
+		return 0, "", false
+	}
+	name, rest, ok := strings.Cut(rest, middle)
+	if !ok || strings.ContainsAny(name, "[]") {
+		return 0, "", false
+	}
+	// A bare text form ends with its last bracket, whatever brackets the message
+	// holds. An embedded one may have more text behind it, so its message ends where
+	// the brackets are balanced, if they ever are.
+	end := -1
+	if before != "" || !strings.HasSuffix(rest, suffix) {
+		end = closing(rest)
+	}
+	if end < 0 {
+		end = strings.LastIndex(rest, suffix)
+	}
+	if end < 0 {
+		return 0, "", false
+	}
+	return codes.StringToCode(name), rest[:end], true
+}
+
+// closing returns the index of the bracket that closes the group into which text
+// begins, or -1.
+func closing(text string) int {
+	depth := 1
+	for i := range len(text) {
+		switch text[i] {
+		case '[':
+			depth++
+		case ']':
+			depth--
+		}
+		if depth == 0 {
+			return i
+		}
+	}
+	return -1
+}
+
+// parseGroups accepts what other writers of the contract make of the text form: any
+// text with exactly two groups in brackets, of which the first names a code. The
+// name must exist and must not be OK, since much that is no Status has two groups.
+func parseGroups(text string) (codes.Code, string, bool) {
+	var groups []string
+	for rest := text; ; {
+		start := strings.IndexByte(rest, '[')
+		if start < 0 {
+			break
+		}
+		rest = rest[start+1:]
+		end := closing(rest)
+		if end < 0 || len(groups) == 2 {
+			return 0, "", false
+		}
+		groups = append(groups, rest[:end])
+		rest = rest[end+1:]
+	}
+	if len(groups) != 2 {
+		return 0, "", false
+	}
+	code := codes.StringToCode(groups[0])
+	if code.String() != groups[0] || code == codes.OK {
+		return 0, "", false
+	}
+	return code, groups[1], true
+}
