@@ -1,0 +1,196 @@
+// Package bootstrap gives new machines what they need to join a cluster: a bootstrap
+// token of their own, and user data that carries it.
+package bootstrap
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Tokens issues and revokes the bootstrap tokens of machines. Each is a Secret in the
+// namespace kube-system of the target cluster, of the form that Kubernetes' bootstrap
+// token authenticator reads. Its id follows from the machine, so that a token is found
+// again after a crash; its secret is random.
+type Tokens struct {
+	// Target cluster. Secrets must not be read from a cache: a token is created first,
+	// and read only if that says that it exists. Required.
+	Target client.Client
+	// Installation tells several managers of one target cluster apart.
+	Installation string
+	// Groups, separated by commas, to which the token's bearer belongs; empty for the
+	// one that every bearer belongs to.
+	Groups string
+	// Clock to count validity by. Required.
+	Clock clock.PassiveClock
+
+	// issued holds the tokens that this process has issued, by machine, so that most
+	// of them can be deleted without being read. A restart forgets them.
+	issued sync.Map
+}
+
+const namespace = "kube-system"
+
+// attempts is how many ids are tried for one machine. Two that collide are rare, four
+// are not to be met.
+const attempts = 4
+
+// The parts of a token are made of these characters.
+const (
+	characters   = "0123456789abcdefghijklmnopqrstuvwxyz"
+	idLength     = 6
+	secretLength = 16
+)
+
+// Issue returns a token for the machine that is valid for at least half the given
+// time, as "id.secret". It makes one that is valid for all of it, unless there is one
+// already; one that ends too soon is renewed under the same id and secret, since the
+// VM may have them.
+func (t *Tokens) Issue(ctx context.Context, machine types.NamespacedName, valid time.Duration) (string, error) {
+	for salt := range attempts {
+		token := t.secretFor(machine, salt, randomSecret(), valid)
+		err := t.Target.Create(ctx, token)
+		if err == nil {
+			t.issued.Store(machine, token)
+			return text(token), nil
+		}
+		if !apierrors.IsAlreadyExists(err) {
+			return "", fmt.Errorf("creating the bootstrap token of machine %s: %w", machine, err)
+		}
+		existing, err := t.read(ctx, machine, salt)
+		if err != nil {
+			return "", fmt.Errorf("reading the bootstrap token of machine %s: %w", machine, err)
+		}
+		if t.isOf(existing, machine) {
+			return t.renew(ctx, machine, existing, valid)
+		}
+	}
+	return "", fmt.Errorf("no bootstrap token id is free for machine %s after %d attempts", machine, attempts)
+}
+
+// Revoke deletes the machine's token, if there is one.
+func (t *Tokens) Revoke(ctx context.Context, machine types.NamespacedName) error {
+	if known, ok := t.issued.LoadAndDelete(machine); ok {
+		return t.delete(ctx, machine, known.(*corev1.Secret))
+	}
+	for salt := range attempts {
+		existing, err := t.read(ctx, machine, salt)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("reading the bootstrap token of machine %s: %w", machine, err)
+		}
+		if t.isOf(existing, machine) {
+			return t.delete(ctx, machine, existing)
+		}
+	}
+	return nil
+}
+
+// delete removes exactly this token, not another one of the same name.
+func (t *Tokens) delete(ctx context.Context, machine types.NamespacedName, token *corev1.Secret) error {
+	err := t.Target.Delete(ctx, token, client.Preconditions{UID: &token.UID})
+	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return fmt.Errorf("deleting the bootstrap token of machine %s: %w", machine, err)
+}
+
+func (t *Tokens) read(ctx context.Context, machine types.NamespacedName, salt int) (*corev1.Secret, error) {
+	existing := &corev1.Secret{}
+	key := types.NamespacedName{Namespace: namespace, Name: secretName(t.id(machine, salt))}
+	return existing, t.Target.Get(ctx, key, existing)
+}
+
+// isOf tells whose token it is: ids may collide.
+func (t *Tokens) isOf(token *corev1.Secret, machine types.NamespacedName) bool {
+	return string(token.Data["description"]) == t.description(machine)
+}
+
+// renew returns the token as it is if it is valid for long enough, and else makes it
+// anew. MCM's role may not update Secrets, hence the way by deletion.
+func (t *Tokens) renew(ctx context.Context, machine types.NamespacedName, token *corev1.Secret, valid time.Duration) (string, error) {
+	ends, err := time.Parse(time.RFC3339, string(token.Data["expiration"]))
+	if err == nil && ends.Sub(t.Clock.Now()) >= valid/2 {
+		t.issued.Store(machine, token)
+		return text(token), nil
+	}
+	if err := t.delete(ctx, machine, token); err != nil {
+		return "", err
+	}
+	renewed := t.withData(token.Name, string(token.Data["token-id"]), string(token.Data["token-secret"]), machine, valid)
+	if err := t.Target.Create(ctx, renewed); err != nil {
+		return "", fmt.Errorf("renewing the bootstrap token of machine %s: %w", machine, err)
+	}
+	t.issued.Store(machine, renewed)
+	return text(renewed), nil
+}
+
+func (t *Tokens) secretFor(machine types.NamespacedName, salt int, secret string, valid time.Duration) *corev1.Secret {
+	id := t.id(machine, salt)
+	return t.withData(secretName(id), id, secret, machine, valid)
+}
+
+func (t *Tokens) withData(name, id, secret string, machine types.NamespacedName, valid time.Duration) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Type:       corev1.SecretTypeBootstrapToken,
+		Data: map[string][]byte{
+			"description":                    []byte(t.description(machine)),
+			"token-id":                       []byte(id),
+			"token-secret":                   []byte(secret),
+			"expiration":                     []byte(t.Clock.Now().Add(valid).UTC().Format(time.RFC3339)),
+			"usage-bootstrap-authentication": []byte("true"),
+			"usage-bootstrap-signing":        []byte("true"),
+			"auth-extra-groups":              []byte(t.Groups),
+		},
+	}
+}
+
+func (t *Tokens) description(machine types.NamespacedName) string {
+	return fmt.Sprintf("Bootstrap token of machine %s, installation %q", machine, t.Installation)
+}
+
+// id follows from the machine.
+func (t *Tokens) id(machine types.NamespacedName, salt int) string {
+	sum := sha256.Sum256([]byte(t.Installation + "\x00" + machine.String() + "\x00" + strconv.Itoa(salt)))
+	number := binary.BigEndian.Uint64(sum[:])
+	id := make([]byte, idLength)
+	for i := range id {
+		id[i] = characters[number%uint64(len(characters))]
+		number /= uint64(len(characters))
+	}
+	return string(id)
+}
+
+func secretName(id string) string { return "bootstrap-token-" + id }
+
+func text(token *corev1.Secret) string {
+	return string(token.Data["token-id"]) + "." + string(token.Data["token-secret"])
+}
+
+// randomSecret favours no character: bytes beyond the last whole round are dropped.
+func randomSecret() string {
+	const fair = 256 - 256%len(characters)
+	secret := make([]byte, 0, secretLength)
+	for buffer := make([]byte, 1); len(secret) < secretLength; {
+		_, _ = rand.Read(buffer) // never fails
+		if int(buffer[0]) < fair {
+			secret = append(secret, characters[int(buffer[0])%len(characters)])
+		}
+	}
+	return string(secret)
+}

@@ -1,0 +1,91 @@
+// Package flow runs a reconcile as a list of named steps.
+//
+// A step finds out for itself whether its work is done, so that a pass may begin at
+// any of them, after any crash. A step whose work is done already continues at
+// once; the first step that does not continue ends the pass.
+package flow
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Result is what a step answers. Make one with Continue, Wait, Stop or Fail; the
+// zero value is Continue.
+type Result struct {
+	kind   kind
+	after  time.Duration
+	reason string
+	err    error
+}
+
+type kind int
+
+const (
+	kindContinue kind = iota
+	kindWait
+	kindStop
+	kindFail
+)
+
+// Continue goes on with the next step.
+func Continue() Result { return Result{} }
+
+// Wait ends the pass. The next one comes with an event or, at the latest, after the
+// given time; zero means that only an event brings it. The reason says what is
+// being waited for.
+func Wait(after time.Duration, reason string) Result {
+	return Result{kind: kindWait, after: after, reason: reason}
+}
+
+// Stop ends the pass because there is nothing more to do until something changes.
+func Stop(reason string) Result { return Result{kind: kindStop, reason: reason} }
+
+// Fail ends the pass with an error, to be tried again with back-off. A nil error
+// is Continue, so that a step can end with Fail(doIt()).
+func Fail(err error) Result {
+	if err == nil {
+		return Continue()
+	}
+	return Result{kind: kindFail, err: err}
+}
+
+// Step is one named piece of a reconcile. S is what the steps of a pass share.
+type Step[S any] struct {
+	// Name says what the step does, as in "AwaitCreation".
+	Name string
+	// Run looks whether the step's work is done, and does what can be done now.
+	Run func(ctx context.Context, scope S) Result
+}
+
+// Outcome is how a pass ended.
+type Outcome struct {
+	// Step is the name of the step that ended the pass; empty if all continued.
+	Step string
+	// After is when to look again at the latest; zero waits for an event.
+	After time.Duration
+	// Reason says what the pass waits for or why it stopped; empty if all continued.
+	Reason string
+	// Err is the error of the step that failed, wrapped with the step's name.
+	Err error
+}
+
+// Done tells whether every step continued.
+func (o Outcome) Done() bool { return o.Step == "" }
+
+// Run takes the steps in turn until one of them ends the pass.
+func Run[S any](ctx context.Context, scope S, steps []Step[S]) Outcome {
+	for _, step := range steps {
+		result := step.Run(ctx, scope)
+		switch result.kind {
+		case kindContinue:
+			continue
+		case kindFail:
+			return Outcome{Step: step.Name, Reason: result.err.Error(), Err: fmt.Errorf("%s: %w", step.Name, result.err)}
+		default:
+			return Outcome{Step: step.Name, After: result.after, Reason: result.reason}
+		}
+	}
+	return Outcome{}
+}

@@ -1,0 +1,237 @@
+package instance
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+)
+
+// Key names what an instance is for: the namespace and name of its machine.
+type Key = types.NamespacedName
+
+// Request says which instance is meant. The engine copies what it keeps.
+type Request struct {
+	// Machine that the instance is for.
+	Machine *v1alpha1.Machine
+	// Class of the machine.
+	Class *v1alpha1.MachineClass
+	// Secret with the merged data of the class's Secrets.
+	Secret *corev1.Secret
+	// Prepare, if set, makes the Secret that CreateMachine gets. It is called in the
+	// task, right before an instance is created and in no other case.
+	Prepare func(ctx context.Context) (*corev1.Secret, error)
+	// NodeExpected says that the instance will become a node, so that the driver must
+	// name it.
+	NodeExpected bool
+}
+
+// State is what is known of an instance.
+type State int
+
+const (
+	// Underway: a call to the driver runs, and its end will wake the caller.
+	Underway State = iota
+	// Exists: the instance is complete.
+	Exists
+	// Lost: the instance existed (a provider ID is stored) and the driver no longer
+	// finds it.
+	Lost
+	// Gone: the instance was to be deleted, and it is.
+	Gone
+	// Remains: the driver accepted the deletion, and the instance is still there.
+	Remains
+	// Failed: the last call failed; it is tried again.
+	Failed
+)
+
+// Instance is what a driver tells of an instance.
+type Instance struct {
+	ProviderID string
+	NodeName   string
+	Addresses  []corev1.NodeAddress
+}
+
+// Failure is a call that failed.
+type Failure struct {
+	Method Method
+	Code   codes.Code
+	Err    error
+}
+
+// Answer is what the engine knows of an instance.
+type Answer struct {
+	State State
+	// Instance is set if the state is Exists, and if initialising it failed.
+	Instance Instance
+	// Created tells that the engine created the instance, rather than found it.
+	Created bool
+	// LastKnownState is the driver's note; nil if it gave none.
+	LastKnownState *string
+	// Failure is set if the state is Failed.
+	Failure *Failure
+	// Retry is when the driver is asked again; set if the state is Failed or Remains.
+	Retry time.Duration
+}
+
+// Options configure an Engine.
+type Options struct {
+	// Run runs a task, as tasks.Runner.Go does. Required.
+	Run func(task func(ctx context.Context)) bool
+	// Wake is called when an answer is ready. Required.
+	Wake func(Key)
+	// Policy for failed calls.
+	Policy Policy
+	// Clock to count back-off by. Nil means the real one.
+	Clock clock.PassiveClock
+}
+
+// Engine brings instances to their declared state. Make one with New.
+type Engine struct {
+	driver driver.Driver
+	opts   Options
+
+	mu      sync.Mutex
+	entries map[Key]*entry
+}
+
+// goal is what an entry works for.
+type goal int
+
+const (
+	goalExists goal = iota
+	goalGone
+)
+
+// entry is what the engine remembers of one instance.
+type entry struct {
+	goal        goal
+	fingerprint fingerprint
+	// cancel ends the running call; nil if none runs.
+	cancel context.CancelFunc
+	// answer of the last call; nil while the first one runs.
+	answer *Answer
+	// failures of one code in a row, and when the next call is due.
+	code     codes.Code
+	failures int
+	due      time.Time
+}
+
+// New makes an Engine for a driver.
+func New(d driver.Driver, opts Options) *Engine {
+	if opts.Clock == nil {
+		opts.Clock = clock.RealClock{}
+	}
+	return &Engine{driver: d, opts: opts, entries: map[Key]*entry{}}
+}
+
+// Ensure answers whether the instance exists, and has it created if it does not. An
+// answer is kept until Forget, or until the request changes.
+func (e *Engine) Ensure(req Request) Answer {
+	return e.pursue(goalExists, req, e.ensure)
+}
+
+// Delete answers whether the instance is gone, and has it deleted if it is not. A
+// creation that is under way is cancelled and awaited first.
+func (e *Engine) Delete(req Request) Answer {
+	return e.pursue(goalGone, req, e.delete)
+}
+
+// Forget drops what is remembered of an instance. A call under way is cancelled.
+func (e *Engine) Forget(key Key) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	entry := e.entries[key]
+	if entry == nil {
+		return
+	}
+	if entry.cancel != nil {
+		entry.cancel()
+	}
+	delete(e.entries, key)
+}
+
+type call func(ctx context.Context, req Request) Answer
+
+func (e *Engine) pursue(want goal, req Request, do call) Answer {
+	key := Key{Namespace: req.Machine.Namespace, Name: req.Machine.Name}
+	print := fingerprintOf(req)
+
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	known := e.entries[key]
+	if known != nil && known.cancel != nil {
+		if known.goal != want {
+			known.cancel()
+		}
+		return Answer{State: Underway}
+	}
+	if known == nil || known.goal != want || known.fingerprint != print {
+		known = &entry{goal: want, fingerprint: print}
+		e.entries[key] = known
+	}
+	if known.answer != nil {
+		wait := known.due.Sub(e.opts.Clock.Now())
+		if !known.answer.retried() || wait > 0 {
+			answer := *known.answer
+			answer.Retry = max(wait, 0)
+			return answer
+		}
+	}
+	e.start(key, known, req, do)
+	return Answer{State: Underway}
+}
+
+func (a *Answer) retried() bool { return a.State == Failed || a.State == Remains }
+
+// start has a call run as a task. The lock is held.
+func (e *Engine) start(key Key, known *entry, req Request, do call) {
+	req.Machine = req.Machine.DeepCopy()
+	req.Class = req.Class.DeepCopy()
+	req.Secret = req.Secret.DeepCopy()
+	ctx, cancel := context.WithCancel(context.Background())
+	accepted := e.opts.Run(func(leading context.Context) {
+		stop := context.AfterFunc(leading, cancel)
+		defer stop()
+		e.finish(key, known, do(ctx, req))
+	})
+	if !accepted {
+		cancel()
+		return
+	}
+	known.cancel = cancel
+}
+
+// finish keeps the answer of a call, unless it is of no use any more.
+func (e *Engine) finish(key Key, known *entry, answer Answer) {
+	e.mu.Lock()
+	known.cancel()
+	known.cancel = nil
+	known.answer = &answer
+	known.count(answer, e.opts)
+	e.mu.Unlock()
+	e.opts.Wake(key)
+}
+
+// count sets when the call is due again.
+func (known *entry) count(answer Answer, opts Options) {
+	code, back := codes.OK, soon
+	if answer.Failure != nil {
+		code, back = answer.Failure.Code, opts.Policy.backoff(answer.Failure.Method, answer.Failure.Code)
+	}
+	if known.failures == 0 || known.code != code {
+		known.failures, known.code = 0, code
+	}
+	known.failures++
+	wait := back.after(known.failures)
+	wait += time.Duration(rand.Float64() * 0.1 * float64(wait)) //nolint:gosec // jitter needs no secrecy
+	known.due = opts.Clock.Now().Add(wait)
+}

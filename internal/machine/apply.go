@@ -1,0 +1,77 @@
+package machine
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/instance"
+)
+
+// defaultPriority is what every Machine gets that has no other.
+const defaultPriority = "3"
+
+// patchMachine changes the metadata and spec of the Machine, if the change is one.
+func (c *Controller) patchMachine(ctx context.Context, s *scope, change func(*v1alpha1.Machine)) error {
+	changed := s.stored.DeepCopy()
+	change(changed)
+	if equality.Semantic.DeepEqual(s.stored, changed) {
+		return nil
+	}
+	if err := c.Client.Patch(ctx, changed, lockedMerge(s.stored)); err != nil {
+		return fmt.Errorf("patching machine %s: %w", s.machine.Name, err)
+	}
+	c.written.Wrote(s.key(), changed.ResourceVersion)
+	s.machine.ObjectMeta, s.machine.Spec = *changed.ObjectMeta.DeepCopy(), *changed.Spec.DeepCopy()
+	s.stored = changed
+	return nil
+}
+
+// lockedMerge is a merge patch that fails if somebody else has written meanwhile: MCM,
+// Gardener and autoscalers write the same objects.
+func lockedMerge(from client.Object) client.Patch {
+	return client.MergeFromWithOptions(from, client.MergeFromWithOptimisticLock{})
+}
+
+// recordIdentity stores which instance is the Machine's, in one write.
+func (c *Controller) recordIdentity(ctx context.Context, s *scope, found instance.Instance) error {
+	if c.Target == nil {
+		s.machine.Status.Addresses = mergeAddresses(s.machine.Status.Addresses, found)
+	}
+	return c.patchMachine(ctx, s, func(machine *v1alpha1.Machine) {
+		machine.Spec.ProviderID = found.ProviderID
+		if c.Target != nil {
+			metav1.SetMetaDataLabel(&machine.ObjectMeta, v1alpha1.NodeLabelKey, found.NodeName)
+		}
+		if machine.Annotations[v1alpha1.AnnotationKeyMachinePriority] == "" {
+			metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyMachinePriority, defaultPriority)
+		}
+	})
+}
+
+// patchNode changes the node, if the change is one. Only a change of its taints, which
+// replaces their list, is locked: the kubelet's writes would make others fail for
+// nothing.
+func (c *Controller) patchNode(ctx context.Context, node *corev1.Node, change func(*corev1.Node) error) (*corev1.Node, error) {
+	changed := node.DeepCopy()
+	if err := change(changed); err != nil {
+		return node, err
+	}
+	if equality.Semantic.DeepEqual(node, changed) {
+		return node, nil
+	}
+	patch := client.StrategicMergeFrom(node)
+	if !equality.Semantic.DeepEqual(node.Spec.Taints, changed.Spec.Taints) {
+		patch = client.StrategicMergeFrom(node, client.MergeFromWithOptimisticLock{})
+	}
+	if err := c.Target.Client().Patch(ctx, changed, patch); err != nil {
+		return node, fmt.Errorf("patching node %s: %w", node.Name, err)
+	}
+	c.nodes.Wrote(node.Name, changed.ResourceVersion)
+	return changed, nil
+}

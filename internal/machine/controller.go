@@ -1,0 +1,142 @@
+// Package machine leads a Machine through its life: it gets it a VM, awaits its node,
+// watches over the node's health, and takes everything down again.
+//
+// Each pass goes through the steps of lifecycle.go, or of termination.go once the
+// Machine is being deleted. A step finds out for itself whether its work is done, so
+// a pass does as much as can be done now and ends where something has to be waited
+// for; an event brings the next one.
+package machine
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/bootstrap"
+	"github.com/millwright-dev/millwright/internal/flow"
+	"github.com/millwright-dev/millwright/internal/freshness"
+	"github.com/millwright-dev/millwright/internal/instance"
+	"github.com/millwright-dev/millwright/internal/target"
+)
+
+// Options configure a Controller.
+type Options struct {
+	// Client of the control cluster; reads come from the cache.
+	Client client.Client
+	// Target is where nodes join; nil if nowhere.
+	Target *target.Cluster
+	// Tokens issues bootstrap tokens; nil without a target.
+	Tokens *bootstrap.Tokens
+	// Engine gets and removes instances.
+	Engine *instance.Engine
+	// TaskEnds is the source of events that the engine's Wake feeds.
+	TaskEnds source.Source
+	// Events explains to users what was done.
+	Events record.EventRecorder
+	// Clock tells the time.
+	Clock clock.PassiveClock
+	// Concurrency is how many Machines are looked at at the same time.
+	Concurrency int
+	// CreationTimeout is the time after which a Machine that has not joined is Failed,
+	// unless the Machine says otherwise.
+	CreationTimeout time.Duration
+	// NodeConditions are the node conditions that make a Machine unhealthy unless they
+	// are False, unless the Machine says otherwise.
+	NodeConditions []string
+}
+
+// Controller reconciles Machines. Make one with New.
+type Controller struct {
+	Options
+	written freshness.Ledger[types.NamespacedName]
+	// nodes is the same for the nodes of the target, by name.
+	nodes freshness.Ledger[string]
+	// released holds the UIDs of Machines whose finalizer is off, by key, until the
+	// cache has noticed.
+	released sync.Map
+}
+
+// New makes a Controller.
+func New(opts Options) *Controller { return &Controller{Options: opts} }
+
+// SetupWithManager registers the controller and what it watches.
+func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
+	build := ctrl.NewControllerManagedBy(mgr).
+		Named("machine").
+		For(&v1alpha1.Machine{}).
+		Watches(&v1alpha1.MachineClass{}, handler.EnqueueRequestsFromMapFunc(c.waitingForClass), builder.WithPredicates(classChanges())).
+		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(c.waitingForSecret), builder.WithPredicates(secretChanges())).
+		WatchesRawSource(c.TaskEnds).
+		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency})
+	if c.Target != nil {
+		build.WatchesRawSource(c.Target.Watch(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.ofNode), nodeChanges()))
+	}
+	if err := build.Complete(c); err != nil {
+		return fmt.Errorf("setting up the machine controller: %w", err)
+	}
+	return nil
+}
+
+// staleCache is how long a pass waits for the cache to show what this process wrote
+// itself. The event of that write comes first.
+const staleCache = time.Second
+
+// Reconcile takes a Machine one pass further.
+func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	machine := &v1alpha1.Machine{}
+	if err := c.Client.Get(ctx, req.NamespacedName, machine); err != nil {
+		if apierrors.IsNotFound(err) {
+			c.Engine.Forget(req.NamespacedName)
+			c.written.Forget(req.NamespacedName)
+			c.released.Delete(req.NamespacedName)
+		}
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if uid, released := c.released.Load(req.NamespacedName); released && uid == machine.UID {
+		return ctrl.Result{}, nil
+	}
+	if !c.written.Fresh(req.NamespacedName, machine.ResourceVersion) {
+		return ctrl.Result{RequeueAfter: staleCache}, nil
+	}
+
+	scope := newScope(machine, c.Clock.Now())
+	steps := c.lifecycle()
+	if !machine.DeletionTimestamp.IsZero() {
+		steps = c.termination()
+	}
+	outcome := flow.Run(ctx, scope, steps)
+	if err := c.writeStatus(ctx, scope); err != nil && outcome.Err == nil {
+		outcome.Err = err
+	}
+	return c.result(ctx, outcome)
+}
+
+// result turns the end of a pass into what controller-runtime understands.
+func (c *Controller) result(ctx context.Context, outcome flow.Outcome) (ctrl.Result, error) {
+	log := ctrl.LoggerFrom(ctx)
+	if apierrors.IsConflict(outcome.Err) {
+		log.V(1).Info("somebody else was first", "step", outcome.Step)
+		return ctrl.Result{RequeueAfter: staleCache}, nil
+	}
+	if outcome.Err != nil {
+		return ctrl.Result{}, outcome.Err
+	}
+	if !outcome.Done() {
+		log.V(1).Info("waiting", "step", outcome.Step, "for", outcome.Reason, "atMost", outcome.After)
+	}
+	return ctrl.Result{RequeueAfter: outcome.After}, nil
+}

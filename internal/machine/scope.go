@@ -1,0 +1,49 @@
+package machine
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// scope is what the steps of one pass share.
+type scope struct {
+	// machine is the pass's own copy. Its metadata and spec are those of the API
+	// server; its status is what the pass will write.
+	machine *v1alpha1.Machine
+	// stored is the Machine as the API server has it, status included.
+	stored *v1alpha1.Machine
+	// node is the Machine's node; nil if there is none. Set by awaitNode.
+	node *corev1.Node
+	// now is one time for the whole pass.
+	now time.Time
+	// events are sent once the status is written.
+	events []explanation
+	// gone is set when the finalizer was removed: there is no status left to write.
+	gone bool
+}
+
+// explanation is an event to be.
+type explanation struct {
+	kind, reason, message string
+}
+
+func newScope(machine *v1alpha1.Machine, now time.Time) *scope {
+	return &scope{machine: machine, stored: machine.DeepCopy(), now: now}
+}
+
+func (s *scope) key() types.NamespacedName { return client.ObjectKeyFromObject(s.machine) }
+
+func (s *scope) explain(kind, reason, message string) {
+	s.events = append(s.events, explanation{kind, reason, message})
+}
+
+// established tells whether the Machine has an instance that need not be looked for.
+func established(machine *v1alpha1.Machine) bool {
+	phase := machine.Status.CurrentStatus.Phase
+	return machine.Spec.ProviderID != "" && phase != "" && phase != v1alpha1.MachineCrashLoopBackOff
+}

@@ -1,0 +1,31 @@
+package machine
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/index"
+)
+
+// mergedSecret lays the data of the class's Secrets over one another. A driver gets
+// nothing but data: whose Secrets these were is not its business.
+func (c *Controller) mergedSecret(ctx context.Context, class *v1alpha1.MachineClass) (*corev1.Secret, string, error) {
+	merged := &corev1.Secret{Data: map[string][]byte{}}
+	for _, key := range index.SecretsOf(class) {
+		secret := &corev1.Secret{}
+		err := c.Client.Get(ctx, key, secret)
+		if apierrors.IsNotFound(err) {
+			return merged, fmt.Sprintf("Secret %q of MachineClass %q not found", key, class.Name), nil
+		}
+		if err != nil {
+			return merged, "", fmt.Errorf("reading Secret %s of MachineClass %s: %w", key, class.Name, err)
+		}
+		maps.Copy(merged.Data, secret.Data)
+	}
+	return merged, "", nil
+}

@@ -1,0 +1,229 @@
+package machine
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/internal/instance"
+)
+
+// The sentences of MCM, so that either system can take over from the other, and other
+// programs find what they look for. They are written and never read.
+const (
+	sayCreating    = "Creating machine on cloud provider"
+	sayCreated     = "Created machine on cloud provider"
+	sayTerminating = "Set machine status to termination. Now, getting VM Status"
+	sayDeletingVM  = "Initiate VM deletion"
+	sayProvider    = "Cloud provider message - "
+)
+
+// Reasons of the events on Machines.
+const (
+	reasonJoined       = "Joined"
+	reasonUnhealthy    = "Unhealthy"
+	reasonFailedCreate = "FailedCreate"
+	reasonFailedDelete = "FailedDelete"
+	reasonFailedJoin   = "FailedJoin"
+)
+
+// writeStatus writes the status of the pass, if it changed, and then says what happened.
+func (c *Controller) writeStatus(ctx context.Context, s *scope) error {
+	if !s.gone && !equality.Semantic.DeepEqual(s.stored.Status, s.machine.Status) {
+		stored := s.stored.DeepCopy()
+		if err := c.Client.Status().Patch(ctx, s.machine, lockedMerge(stored)); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		c.written.Wrote(s.key(), s.machine.ResourceVersion)
+	}
+	for _, e := range s.events {
+		c.Events.Event(s.machine, e.kind, e.reason, e.message)
+	}
+	return nil
+}
+
+// operation records what was last done.
+func (s *scope) operation(kind v1alpha1.MachineOperationType, state v1alpha1.MachineState, description, errorCode string) {
+	last := &s.machine.Status.LastOperation
+	if last.Type == kind && last.State == state && last.Description == description && last.ErrorCode == errorCode {
+		return
+	}
+	*last = v1alpha1.LastOperation{
+		Type: kind, State: state, Description: description, ErrorCode: errorCode,
+		LastUpdateTime: metav1.NewTime(s.now),
+	}
+}
+
+// phase records where the Machine stands. How long it is preserved is kept unless the
+// Machine is on its way out.
+func (s *scope) phase(phase v1alpha1.MachinePhase) {
+	current := &s.machine.Status.CurrentStatus
+	if current.Phase == phase {
+		return
+	}
+	*current = v1alpha1.CurrentStatus{Phase: phase, LastUpdateTime: metav1.NewTime(s.now), PreserveExpiryTime: current.PreserveExpiryTime}
+	if phase == v1alpha1.MachineTerminating {
+		current.PreserveExpiryTime = nil
+	}
+}
+
+// instanceExists: a new Machine waits for its node from now on, if there will be one.
+func (s *scope) instanceExists(nodeExpected bool) {
+	if phase := s.machine.Status.CurrentStatus.Phase; phase != "" && phase != v1alpha1.MachineCrashLoopBackOff {
+		return
+	}
+	if !nodeExpected {
+		s.operation(v1alpha1.MachineOperationCreate, v1alpha1.MachineStateSuccessful, sayCreated, "")
+		s.phase(v1alpha1.MachineAvailable)
+		return
+	}
+	s.operation(v1alpha1.MachineOperationCreate, v1alpha1.MachineStateProcessing, sayCreating, "")
+	s.phase(v1alpha1.MachinePending)
+	s.machine.Status.CurrentStatus.TimeoutActive = true
+}
+
+func (s *scope) instanceLost() {
+	sentence := fmt.Sprintf("VM %s does not exist any more", s.machine.Spec.ProviderID)
+	if s.machine.Status.CurrentStatus.Phase != v1alpha1.MachineUnknown {
+		s.explain(corev1.EventTypeWarning, reasonUnhealthy, sentence)
+	}
+	s.operation(v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, sentence, "")
+	s.phase(v1alpha1.MachineUnknown)
+}
+
+// notCreated: something is missing that a creation needs. left is the time that the
+// Machine still has.
+func (s *scope) notCreated(sentence string, left time.Duration) {
+	s.failedToCreate(sentence, "", left)
+}
+
+// driverFailed: a call to the driver did. Autoscalers read the code.
+func (s *scope) driverFailed(failure *instance.Failure, left time.Duration) {
+	sentence := sayProvider + failure.Err.Error()
+	switch failure.Method {
+	case instance.MethodInitialize:
+		sentence = fmt.Sprintf("Provider error: %v. Initialize VM Instance", failure.Err)
+	case instance.MethodPrepare:
+		s.failedToCreate(failure.Err.Error(), "", left)
+		return
+	}
+	s.failedToCreate(sentence, failure.Code.String(), left)
+}
+
+func (s *scope) failedToCreate(sentence, code string, left time.Duration) {
+	before := s.machine.Status.LastOperation
+	if before.State != v1alpha1.MachineStateFailed || before.ErrorCode != code || (code == "" && before.Description != sentence) {
+		s.explain(corev1.EventTypeWarning, reasonFailedCreate, sentence)
+	}
+	s.operation(v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, sentence, code)
+	if left > 0 {
+		s.phase(v1alpha1.MachineCrashLoopBackOff)
+	} else {
+		s.phase(v1alpha1.MachineFailed)
+	}
+	if code != "" && !keepsState(code) {
+		s.machine.Status.LastKnownState = ""
+	}
+}
+
+// keepsState tells whether the driver's note outlives a failure that left no new one.
+func keepsState(code string) bool {
+	switch codes.StringToCode(code) {
+	case codes.ResourceExhausted, codes.Unknown, codes.DeadlineExceeded, codes.Aborted, codes.Unavailable:
+		return true
+	default:
+		return false
+	}
+}
+
+// neverJoined: the creation timeout is over.
+func (s *scope) neverJoined(timeout time.Duration) {
+	sentence := fmt.Sprintf("Machine %s failed to join the cluster in %v minutes.", s.machine.Name, timeout.Minutes())
+	s.operation(s.machine.Status.LastOperation.Type, v1alpha1.MachineStateFailed, sentence, s.machine.Status.LastOperation.ErrorCode)
+	s.phase(v1alpha1.MachineFailed)
+	s.explain(corev1.EventTypeWarning, reasonFailedJoin, sentence)
+}
+
+// joined: the node is healthy. For a Machine that was being created that is the end of
+// its creation, for any other a recovery.
+func (s *scope) joined() {
+	kind, sentence := v1alpha1.MachineOperationHealthCheck, fmt.Sprintf("Machine %s successfully re-joined the cluster", s.machine.Name)
+	switch s.machine.Status.CurrentStatus.Phase {
+	case "", v1alpha1.MachinePending, v1alpha1.MachineCrashLoopBackOff:
+		took := s.now.Sub(s.machine.CreationTimestamp.Time)
+		kind, sentence = v1alpha1.MachineOperationCreate, fmt.Sprintf("Machine %s successfully joined the cluster in %v", s.machine.Name, took)
+	}
+	s.operation(kind, v1alpha1.MachineStateSuccessful, sentence, "")
+	s.phase(v1alpha1.MachineRunning)
+	s.explain(corev1.EventTypeNormal, reasonJoined, sentence)
+}
+
+func (s *scope) nodeMissing() {
+	s.unknown(fmt.Sprintf("Node object went missing. Machine %s is unhealthy - changing MachineState to Unknown", s.machine.Name))
+}
+
+func (s *scope) becameUnhealthy() {
+	s.unknown(fmt.Sprintf("Machine %s is unhealthy - changing MachinePhase to Unknown. Node conditions: %s", s.machine.Name, describe(s.machine.Status.Conditions)))
+}
+
+func (s *scope) unknown(sentence string) {
+	s.operation(v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, sentence, "")
+	s.phase(v1alpha1.MachineUnknown)
+	s.explain(corev1.EventTypeWarning, reasonUnhealthy, sentence)
+}
+
+// describe lists conditions in the order of their types, without times, which would
+// make every heartbeat a change.
+func describe(conditions []corev1.NodeCondition) string {
+	var parts []string
+	for _, condition := range conditions {
+		parts = append(parts, fmt.Sprintf("%s=%s (%s)", condition.Type, condition.Status, condition.Reason))
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, ", ")
+}
+
+func (s *scope) terminating() {
+	s.operation(v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, sayTerminating, "")
+	s.phase(v1alpha1.MachineTerminating)
+}
+
+func (s *scope) deletionWaits(sentence string) {
+	s.operation(v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, sentence+" "+sayDeletingVM, "")
+}
+
+// deletionImpossible: something is missing that a deletion needs.
+func (s *scope) deletionImpossible(sentence string) {
+	if s.machine.Status.LastOperation.State != v1alpha1.MachineStateFailed {
+		s.explain(corev1.EventTypeWarning, reasonFailedDelete, sentence)
+	}
+	s.operation(v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, sentence+" "+sayDeletingVM, "")
+}
+
+// deletionFailed: a call to the driver did. MCM sets no code on deletions, nor do we.
+func (s *scope) deletionFailed(failure *instance.Failure) {
+	s.deletionImpossible(fmt.Sprintf("%s%v.", sayProvider, failure.Err))
+}
+
+// mergeAddresses adds what a driver told to the addresses that are known, and the name
+// of the node as one of them.
+func mergeAddresses(known []corev1.NodeAddress, found instance.Instance) []corev1.NodeAddress {
+	all := slices.Concat(known, found.Addresses)
+	if found.NodeName != "" {
+		all = append(all, corev1.NodeAddress{Type: corev1.NodeHostName, Address: found.NodeName})
+	}
+	slices.SortFunc(all, func(a, b corev1.NodeAddress) int {
+		return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Address, b.Address))
+	})
+	return slices.Compact(all)
+}

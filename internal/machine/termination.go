@@ -1,0 +1,132 @@
+package machine
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/flow"
+	"github.com/millwright-dev/millwright/internal/instance"
+	"github.com/millwright-dev/millwright/internal/node"
+)
+
+// termination is the way of a Machine that is being deleted.
+func (c *Controller) termination() []flow.Step[*scope] {
+	return []flow.Step[*scope]{
+		{Name: "BeginTermination", Run: c.beginTermination},
+		{Name: "DeleteInstance", Run: c.deleteInstance},
+		{Name: "DeleteNode", Run: c.deleteNode},
+		{Name: "RevokeToken", Run: c.revokeTokenOfUnjoined},
+		{Name: "RemoveFinalizer", Run: c.removeFinalizer},
+	}
+}
+
+func (c *Controller) beginTermination(_ context.Context, s *scope) flow.Result {
+	if !controllerutil.ContainsFinalizer(s.machine, v1alpha1.FinalizerMCM) && !controllerutil.ContainsFinalizer(s.machine, v1alpha1.FinalizerLegacy) {
+		return flow.Stop("the Machine is held by others only")
+	}
+	if s.machine.Status.CurrentStatus.Phase != v1alpha1.MachineTerminating {
+		s.terminating()
+	}
+	return flow.Continue()
+}
+
+// deleteInstance has the driver remove the instance, and goes on when the driver says
+// that it is gone.
+func (c *Controller) deleteInstance(ctx context.Context, s *scope) flow.Result {
+	material, missing, err := c.material(ctx, s.machine)
+	if err != nil {
+		return flow.Fail(err)
+	}
+	if material.class == nil {
+		return deletionWithoutClass(s, missing)
+	}
+	answer := c.Engine.Delete(instance.Request{Machine: s.machine, Class: material.class, Secret: material.secret})
+	if answer.LastKnownState != nil {
+		s.machine.Status.LastKnownState = *answer.LastKnownState
+	}
+	switch answer.State {
+	case instance.Gone:
+		return flow.Continue()
+	case instance.Remains:
+		s.deletionWaits("The provider still has the VM.")
+		return flow.Wait(answer.Retry, "the VM to be gone")
+	case instance.Failed:
+		s.deletionFailed(answer.Failure)
+		return flow.Wait(answer.Retry, answer.Failure.Error())
+	default:
+		return flow.Wait(0, "the driver")
+	}
+}
+
+// deletionWithoutClass: a class that is in use cannot vanish, since it carries our
+// finalizer. So a Machine that has neither class nor provider ID never had an instance.
+func deletionWithoutClass(s *scope, missing string) flow.Result {
+	if s.machine.Spec.ProviderID == "" {
+		return flow.Continue()
+	}
+	sentence := fmt.Sprintf("VM %s cannot be deleted: %s.", s.machine.Spec.ProviderID, missing)
+	s.deletionImpossible(sentence)
+	return flow.Wait(0, sentence)
+}
+
+// deleteNode removes the node object. One that the cache does not show may have joined
+// just now, hence the deletion is sent all the same.
+func (c *Controller) deleteNode(ctx context.Context, s *scope) flow.Result {
+	name := s.machine.Labels[v1alpha1.NodeLabelKey]
+	if c.Target == nil || name == "" {
+		return flow.Continue()
+	}
+	if !c.Target.Ready() {
+		return flow.Wait(targetAway, "the target cluster")
+	}
+	found := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	err := c.Target.Client().Get(ctx, types.NamespacedName{Name: name}, found)
+	if client.IgnoreNotFound(err) != nil {
+		return flow.Fail(fmt.Errorf("reading node %s: %w", name, err))
+	}
+	if err == nil {
+		if _, err := c.patchNode(ctx, found, release); client.IgnoreNotFound(err) != nil {
+			return flow.Fail(err)
+		}
+	}
+	if err := c.Target.Client().Delete(ctx, found); err != nil && !apierrors.IsNotFound(err) {
+		return flow.Fail(fmt.Errorf("deleting node %s: %w", name, err))
+	}
+	c.nodes.Forget(name)
+	return flow.Continue()
+}
+
+func release(n *corev1.Node) error {
+	node.Release(n)
+	return nil
+}
+
+// revokeTokenOfUnjoined deletes the bootstrap token of a Machine whose node never came.
+func (c *Controller) revokeTokenOfUnjoined(ctx context.Context, s *scope) flow.Result {
+	if c.Tokens == nil || len(s.machine.Status.Conditions) > 0 {
+		return flow.Continue()
+	}
+	return flow.Fail(c.Tokens.Revoke(ctx, s.key()))
+}
+
+func (c *Controller) removeFinalizer(ctx context.Context, s *scope) flow.Result {
+	err := c.patchMachine(ctx, s, func(machine *v1alpha1.Machine) {
+		controllerutil.RemoveFinalizer(machine, v1alpha1.FinalizerMCM)
+		controllerutil.RemoveFinalizer(machine, v1alpha1.FinalizerLegacy)
+	})
+	if client.IgnoreNotFound(err) != nil {
+		return flow.Fail(err)
+	}
+	s.gone = true
+	c.released.Store(s.key(), s.machine.UID)
+	s.explain(corev1.EventTypeNormal, "Deleted", fmt.Sprintf("VM %s and its node are gone", s.machine.Spec.ProviderID))
+	return flow.Continue()
+}

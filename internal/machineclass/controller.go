@@ -1,0 +1,141 @@
+// Package machineclass keeps a MachineClass, and the Secrets that it refers to, from
+// being deleted while they are needed.
+package machineclass
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/index"
+)
+
+// Controller puts a finalizer on classes that Machines refer to, and takes it off again.
+type Controller struct {
+	client client.Client
+}
+
+// New makes a Controller. The client's reads come from the cache.
+func New(c client.Client) *Controller { return &Controller{client: c} }
+
+// SetupWithManager registers the controller and what it watches.
+func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("machineclass").
+		For(&v1alpha1.MachineClass{}).
+		Watches(&v1alpha1.Machine{}, handler.EnqueueRequestsFromMapFunc(classOf), builder.WithPredicates(referenceChanges())).
+		Complete(c)
+	if err != nil {
+		return fmt.Errorf("setting up the machine class controller: %w", err)
+	}
+	return nil
+}
+
+// Reconcile holds a class while a Machine refers to it.
+func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	class := &v1alpha1.MachineClass{}
+	if err := c.client.Get(ctx, req.NamespacedName, class); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	machines := &v1alpha1.MachineList{}
+	err := c.client.List(ctx, machines, client.InNamespace(req.Namespace), client.MatchingFields{index.MachineByClass: req.Name}, client.Limit(1), client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("finding the machines of class %s: %w", req.Name, err)
+	}
+	return ctrl.Result{}, hold(ctx, c.client, class, v1alpha1.FinalizerMCM, len(machines.Items) > 0)
+}
+
+func classOf(_ context.Context, object client.Object) []reconcile.Request {
+	machine := object.(*v1alpha1.Machine)
+	if machine.Spec.Class.Kind != v1alpha1.MachineClassKind {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.Class.Name}}}
+}
+
+// referenceChanges lets through what changes who refers to what.
+func referenceChanges() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		return e.ObjectOld.(*v1alpha1.Machine).Spec.Class != e.ObjectNew.(*v1alpha1.Machine).Spec.Class
+	}}
+}
+
+// hold puts the finalizer on the object or takes it off, if that is a change. An object
+// that is being deleted can get no finalizer any more.
+func hold(ctx context.Context, c client.Client, object client.Object, finalizer string, needed bool) error {
+	changed := object.DeepCopyObject().(client.Object)
+	switch {
+	case needed && object.GetDeletionTimestamp().IsZero():
+		controllerutil.AddFinalizer(changed, finalizer)
+	case !needed:
+		controllerutil.RemoveFinalizer(changed, finalizer)
+	}
+	if len(changed.GetFinalizers()) == len(object.GetFinalizers()) {
+		return nil
+	}
+	err := c.Patch(ctx, changed, client.MergeFromWithOptions(object, client.MergeFromWithOptimisticLock{}))
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("finalizer of %s: %w", client.ObjectKeyFromObject(object), err)
+	}
+	return nil
+}
+
+// SecretController does for Secrets what Controller does for classes.
+type SecretController struct {
+	client client.Client
+}
+
+// NewForSecrets makes a SecretController. The client's reads come from the cache.
+func NewForSecrets(c client.Client) *SecretController { return &SecretController{client: c} }
+
+// SetupWithManager registers the controller and what it watches.
+func (c *SecretController) SetupWithManager(mgr ctrl.Manager) error {
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("secret").
+		For(&corev1.Secret{}, builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+			return len(e.ObjectOld.GetFinalizers()) != len(e.ObjectNew.GetFinalizers())
+		}})).
+		Watches(&v1alpha1.MachineClass{}, handler.EnqueueRequestsFromMapFunc(secretsOf)).
+		Complete(c)
+	if err != nil {
+		return fmt.Errorf("setting up the secret controller: %w", err)
+	}
+	return nil
+}
+
+// Reconcile holds a Secret while a class refers to it.
+func (c *SecretController) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	secret := &corev1.Secret{}
+	if err := c.client.Get(ctx, req.NamespacedName, secret); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	classes := &v1alpha1.MachineClassList{}
+	err := c.client.List(ctx, classes, client.MatchingFields{index.ClassBySecret: req.String()}, client.Limit(1), client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("finding the classes that refer to secret %s: %w", req.Name, err)
+	}
+	return ctrl.Result{}, hold(ctx, c.client, secret, v1alpha1.FinalizerSecret, len(classes.Items) > 0)
+}
+
+func secretsOf(_ context.Context, object client.Object) []reconcile.Request {
+	var requests []reconcile.Request
+	for _, key := range index.SecretsOf(object.(*v1alpha1.MachineClass)) {
+		requests = append(requests, reconcile.Request{NamespacedName: key})
+	}
+	return requests
+}

@@ -1,0 +1,123 @@
+// Package target stands for the cluster that the nodes join, and for the fact that it
+// may not answer.
+package target
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/cluster"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+)
+
+// Cluster is the target cluster. A nil Cluster means that there is none: machines are
+// then only created, and nobody waits for a node.
+type Cluster struct {
+	cluster cluster.Cluster
+	clock   clock.PassiveClock
+	synced  atomic.Pointer[time.Time]
+	// ready is closed when synced is set.
+	ready chan struct{}
+}
+
+// New makes the Cluster that a kubeconfig leads to. It talks to no API server yet. The
+// interval is how often caches are gone through again; zero leaves that to the cache.
+func New(config *rest.Config, scheme *runtime.Scheme, resync time.Duration) (*Cluster, error) {
+	made, err := cluster.New(config, func(opts *cluster.Options) {
+		opts.Scheme = scheme
+		opts.Cache.DefaultTransform = cache.TransformStripManagedFields()
+		if resync > 0 {
+			opts.Cache.SyncPeriod = &resync
+		}
+		// Bootstrap tokens are created and deleted, and hardly ever read: a cache of
+		// all Secrets of the cluster would be a heavy price, and a right too many.
+		opts.Client.Cache = &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}}}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("target cluster: %w", err)
+	}
+	return &Cluster{cluster: made, clock: clock.RealClock{}, ready: make(chan struct{})}, nil
+}
+
+// Client reads Nodes from the cache and writes to the API server.
+func (c *Cluster) Client() client.Client { return c.cluster.GetClient() }
+
+// Start fills the cache and keeps it up to date until ctx ends. While the target does
+// not answer, that is tried again and nothing else is held up.
+func (c *Cluster) Start(ctx context.Context) error {
+	go c.awaitNodes(ctx)
+	if err := c.cluster.Start(ctx); err != nil {
+		return fmt.Errorf("target cluster: %w", err)
+	}
+	return nil
+}
+
+// NeedLeaderElection is false, so that the caches of a stand-by are warm.
+func (c *Cluster) NeedLeaderElection() bool { return false }
+
+// awaitNodes waits until the target's nodes are known.
+func (c *Cluster) awaitNodes(ctx context.Context) {
+	log := logf.FromContext(ctx).WithName("target")
+	said := ""
+	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
+		_, err := c.cluster.GetCache().GetInformer(ctx, &corev1.Node{}, cache.BlockUntilSynced(false))
+		if err != nil && err.Error() != said {
+			said = err.Error()
+			log.Info("the target cluster does not answer; machines wait for it", "err", said)
+		}
+		return err == nil, nil
+	})
+	if err != nil || !c.cluster.GetCache().WaitForCacheSync(ctx) {
+		return // the process ends
+	}
+	now := c.clock.Now()
+	c.synced.Store(&now)
+	close(c.ready)
+	log.Info("the target cluster answers, its nodes are known")
+}
+
+// Ready tells whether the target has answered, so that its cached objects mean
+// something.
+func (c *Cluster) Ready() bool { return c.synced.Load() != nil }
+
+// ReadySince is when the target's cache was first complete; zero if it is not yet. No
+// clock that waits for a node starts earlier.
+func (c *Cluster) ReadySince() time.Time {
+	if at := c.synced.Load(); at != nil {
+		return *at
+	}
+	return time.Time{}
+}
+
+// Watch makes a source of events about objects of the target. Unlike an ordinary
+// source it does not keep the controller from starting while the target is away.
+func (c *Cluster) Watch(object client.Object, events handler.EventHandler, filters ...predicate.Predicate) source.Source {
+	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		go func() {
+			select {
+			case <-c.ready:
+			case <-ctx.Done():
+				return
+			}
+			kind := source.Kind(c.cluster.GetCache(), object, events, filters...)
+			if err := kind.Start(ctx, queue); err != nil {
+				logf.FromContext(ctx).Error(err, "watching the target cluster")
+			}
+		}()
+		return nil
+	})
+}

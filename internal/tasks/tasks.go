@@ -1,0 +1,100 @@
+// Package tasks runs slow work (a driver call, an eviction) outside the workers of
+// controllers.
+//
+// A Runner works only between the start and the end of its leadership: what is given
+// to it earlier waits, what is given later is refused. When leadership ends it
+// cancels what runs and waits for it, so that no work of this process overlaps with
+// that of the next leader.
+package tasks
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+)
+
+// Runner runs tasks, a bounded number at a time. Make one with New; give it to a
+// controller-runtime manager, which starts it once this process leads.
+type Runner struct {
+	slots   chan struct{}
+	started chan struct{}
+	stopped chan struct{}
+	active  sync.WaitGroup
+	count   atomic.Int64
+
+	mu      sync.Mutex
+	ctx     context.Context //nolint:containedctx // the lifetime of leadership, which outlives any one call
+	closing bool
+}
+
+// New makes a Runner for at most limit tasks at a time. A limit below 1 means 1.
+func New(limit int) *Runner {
+	return &Runner{
+		slots:   make(chan struct{}, max(limit, 1)),
+		started: make(chan struct{}),
+		stopped: make(chan struct{}),
+	}
+}
+
+// Start lets tasks run until ctx ends, then waits for those that were running. It
+// may be called once.
+func (r *Runner) Start(ctx context.Context) error {
+	r.mu.Lock()
+	r.ctx = ctx
+	r.mu.Unlock()
+	close(r.started)
+
+	<-ctx.Done()
+
+	r.mu.Lock()
+	r.closing = true
+	r.mu.Unlock()
+	close(r.stopped)
+	r.active.Wait()
+	return nil
+}
+
+// NeedLeaderElection tells the manager to start the Runner only while it leads.
+func (r *Runner) NeedLeaderElection() bool { return true }
+
+// Idle tells whether no task is running. Leadership must not be given away before.
+func (r *Runner) Idle() bool { return r.count.Load() == 0 }
+
+// Go runs the task as soon as there is a free place. Its context ends with
+// leadership. Go never blocks; it answers false, and the task never runs, once
+// leadership has ended.
+func (r *Runner) Go(task func(ctx context.Context)) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closing {
+		return false
+	}
+	r.active.Add(1)
+	go r.run(task)
+	return true
+}
+
+func (r *Runner) run(task func(ctx context.Context)) {
+	defer r.active.Done()
+	select {
+	case <-r.started:
+	case <-r.stopped:
+		return
+	}
+	select {
+	case r.slots <- struct{}{}:
+	case <-r.stopped:
+		return
+	}
+	r.count.Add(1)
+	defer func() {
+		r.count.Add(-1)
+		<-r.slots
+	}()
+	r.mu.Lock()
+	ctx := r.ctx
+	r.mu.Unlock()
+	if ctx.Err() == nil {
+		task(ctx)
+	}
+}

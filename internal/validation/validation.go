@@ -1,0 +1,143 @@
+// Package validation says what is wrong with a Machine, MachineSet,
+// MachineDeployment or MachineClass. It refuses what MCM refuses, and besides that
+// only what could never work.
+package validation
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+var spec = field.NewPath("spec")
+
+// Machine says what is wrong with a Machine.
+func Machine(machine *v1alpha1.Machine) field.ErrorList {
+	return class(machine.Spec.Class, spec.Child("class"))
+}
+
+func class(class v1alpha1.ClassSpec, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if class.Kind == "" {
+		errs = append(errs, field.Required(path.Child("kind"), "the kind of the class, normally MachineClass"))
+	}
+	if class.Name == "" {
+		errs = append(errs, field.Required(path.Child("name"), "the name of the class"))
+	}
+	return errs
+}
+
+// MachineSet says what is wrong with a MachineSet.
+func MachineSet(set *v1alpha1.MachineSet) field.ErrorList {
+	return replicated(set.Spec.Replicas, set.Spec.Selector, &set.Spec.Template)
+}
+
+// MachineDeployment says what is wrong with a MachineDeployment.
+func MachineDeployment(deployment *v1alpha1.MachineDeployment) field.ErrorList {
+	errs := replicated(deployment.Spec.Replicas, deployment.Spec.Selector, &deployment.Spec.Template)
+	return append(errs, strategy(&deployment.Spec.Strategy, spec.Child("strategy"))...)
+}
+
+func replicated(replicas int32, selector *metav1.LabelSelector, template *v1alpha1.MachineTemplateSpec) field.ErrorList {
+	var errs field.ErrorList
+	if replicas < 0 {
+		errs = append(errs, field.Invalid(spec.Child("replicas"), replicas, "must not be negative"))
+	}
+	errs = append(errs, selects(selector, template)...)
+	return append(errs, class(template.Spec.Class, spec.Child("template", "spec", "class"))...)
+}
+
+func selects(selector *metav1.LabelSelector, template *v1alpha1.MachineTemplateSpec) field.ErrorList {
+	path := spec.Child("selector")
+	if selector == nil {
+		return field.ErrorList{field.Required(path, "the labels by which the machines are found, for example matchLabels: {name: POOL}")}
+	}
+	parsed, err := metav1.LabelSelectorAsSelector(selector)
+	if err != nil {
+		return field.ErrorList{field.Invalid(path, selector, err.Error())}
+	}
+	if !parsed.Matches(labels.Set(template.Labels)) {
+		return field.ErrorList{field.Invalid(spec.Child("template", "metadata", "labels"), template.Labels, fmt.Sprintf("the selector %q does not match them", parsed))}
+	}
+	return nil
+}
+
+// strategy accepts an empty type: it means RollingUpdate.
+func strategy(strategy *v1alpha1.MachineDeploymentStrategy, path *field.Path) field.ErrorList {
+	switch strategy.Type {
+	case "", v1alpha1.RollingUpdateMachineDeploymentStrategyType:
+		if strategy.RollingUpdate == nil {
+			return nil
+		}
+		return bounds(&strategy.RollingUpdate.UpdateConfiguration, path.Child("rollingUpdate"))
+	case v1alpha1.RecreateMachineDeploymentStrategyType:
+		return nil
+	case v1alpha1.InPlaceUpdateMachineDeploymentStrategyType:
+		return inPlace(strategy.InPlaceUpdate, path.Child("inPlaceUpdate"))
+	default:
+		return field.ErrorList{field.NotSupported(path.Child("type"), strategy.Type, []v1alpha1.MachineDeploymentStrategyType{
+			v1alpha1.RollingUpdateMachineDeploymentStrategyType,
+			v1alpha1.RecreateMachineDeploymentStrategyType,
+			v1alpha1.InPlaceUpdateMachineDeploymentStrategyType,
+		})}
+	}
+}
+
+func inPlace(update *v1alpha1.InPlaceUpdateMachineDeployment, path *field.Path) field.ErrorList {
+	if update == nil {
+		return field.ErrorList{field.Required(path, "needed by the strategy InPlaceUpdate")}
+	}
+	errs := bounds(&update.UpdateConfiguration, path)
+	if update.OrchestrationType != v1alpha1.OrchestrationTypeAuto && update.OrchestrationType != v1alpha1.OrchestrationTypeManual {
+		errs = append(errs, field.NotSupported(path.Child("orchestrationType"), update.OrchestrationType,
+			[]v1alpha1.OrchestrationType{v1alpha1.OrchestrationTypeAuto, v1alpha1.OrchestrationTypeManual}))
+	}
+	return errs
+}
+
+func bounds(update *v1alpha1.UpdateConfiguration, path *field.Path) field.ErrorList {
+	return append(bound(update.MaxUnavailable, path.Child("maxUnavailable")), bound(update.MaxSurge, path.Child("maxSurge"))...)
+}
+
+func bound(value *intstr.IntOrString, path *field.Path) field.ErrorList {
+	if value == nil {
+		return nil
+	}
+	number, err := intstr.GetScaledValueFromIntOrPercent(value, 100, true)
+	if err != nil {
+		return field.ErrorList{field.Invalid(path, value.String(), "must be a number or a percentage such as 20%")}
+	}
+	if number < 0 {
+		return field.ErrorList{field.Invalid(path, value.String(), "must not be negative")}
+	}
+	return nil
+}
+
+// MachineClass says what is wrong with a MachineClass.
+func MachineClass(class *v1alpha1.MachineClass) field.ErrorList {
+	template := class.NodeTemplate
+	if template == nil {
+		return nil
+	}
+	path := field.NewPath("nodeTemplate")
+	var errs field.ErrorList
+	for _, resource := range []corev1.ResourceName{corev1.ResourceCPU, "gpu", corev1.ResourceMemory} {
+		if _, ok := template.Capacity[resource]; !ok {
+			errs = append(errs, field.Required(path.Child("capacity").Key(string(resource)), "needed to scale from zero"))
+		}
+	}
+	for _, f := range []struct{ name, value string }{
+		{"instanceType", template.InstanceType}, {"region", template.Region}, {"zone", template.Zone},
+	} {
+		if f.value == "" {
+			errs = append(errs, field.Required(path.Child(f.name), "needed to scale from zero"))
+		}
+	}
+	return errs
+}
