@@ -1,0 +1,66 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/millwright-dev/millwright/driver/instrument"
+	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/internal/manager"
+)
+
+// driverFlags say which driver is used, and how.
+type driverFlags struct {
+	name   string
+	simDir string
+}
+
+func (f *driverFlags) addFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&f.name, "driver", "", `driver that makes and removes VMs: "sim" simulates them`)
+	flags.StringVar(&f.simDir, "sim-dir", "", "folder that the driver sim keeps its VMs in, so that they outlive this process; empty keeps them in memory")
+}
+
+// open puts the driver into the manager's configuration.
+func (f *driverFlags) open(config *manager.Config) error {
+	switch f.name {
+	case "sim":
+		return f.openSim(config)
+	case "":
+		return &usageError{command: "manager", err: fmt.Errorf("--driver: required; known drivers: sim")}
+	default:
+		return &usageError{command: "manager", err: fmt.Errorf("--driver: there is no driver %q; known drivers: sim", f.name)}
+	}
+}
+
+func (f *driverFlags) openSim(config *manager.Config) error {
+	simulated := sim.Config{}
+	if f.simDir != "" {
+		if err := writable(f.simDir); err != nil {
+			return fmt.Errorf("--sim-dir: %w", err)
+		}
+		cloud, err := sim.OpenCloud(f.simDir, sim.CloudOptions{})
+		if err != nil {
+			return fmt.Errorf("--sim-dir: %w", err)
+		}
+		simulated.Cloud = cloud
+	}
+	if config.Target != nil {
+		// The simulated kubelets have a client of their own, as real ones do.
+		kubelets := rest.CopyConfig(config.Target)
+		kubelets.UserAgent = "millwright-sim-kubelet"
+		kubelets.QPS = -1
+		nodes, err := client.New(kubelets, client.Options{Scheme: manager.Scheme()})
+		if err != nil {
+			return fmt.Errorf("driver sim: %w", err)
+		}
+		simulated.Nodes = nodes
+	}
+	d := sim.New(simulated)
+	config.Driver = instrument.Wrap(d, instrument.Options{Provider: "sim", Registerer: metrics.Registry})
+	config.Runnables = append(config.Runnables, d)
+	return nil
+}

@@ -1,0 +1,205 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/millwright-dev/millwright/internal/manager"
+)
+
+// managerFlags are MCM's flags, as far as there is something behind them.
+type managerFlags struct {
+	control, target string
+	namespace       string
+	qps             float32
+	burst           int
+	config          manager.Config
+	nodeConditions  string
+	driver          driverFlags
+	logging         logging
+}
+
+// managerAgent is how the manager's requests are told apart in an audit log.
+const managerAgent = "millwright-manager"
+
+// What --control-kubeconfig and --target-kubeconfig may say besides a path.
+const (
+	kubeconfigInCluster = "inClusterConfig"
+	kubeconfigNone      = "none"
+)
+
+func newManagerCommand() *cobra.Command {
+	flags := &managerFlags{}
+	cmd := &cobra.Command{
+		Use:   "manager",
+		Short: "Run the controllers of Machines, MachineSets and MachineDeployments",
+		Long: `Run the controllers of Machines, MachineSets and MachineDeployments.
+
+Machines live in the control cluster, nodes join the target cluster; both may be the
+same. The flags are those of Gardener's Machine Controller Manager.`,
+		Example: `  millwright manager --driver sim --control-kubeconfig control.yaml --target-kubeconfig target.yaml --namespace machines`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return flags.run(cmd.Context(), cmd.ErrOrStderr())
+		},
+	}
+	flags.add(cmd.Flags())
+	return cmd
+}
+
+func (f *managerFlags) add(flags *pflag.FlagSet) {
+	flags.StringVar(&f.control, "control-kubeconfig", "", `kubeconfig of the cluster where the Machines live; "inClusterConfig" for the one that this runs in; empty for the target cluster`)
+	flags.StringVar(&f.target, "target-kubeconfig", "", `kubeconfig of the cluster that the nodes join; "none" if there is none; empty for the one that this runs in`)
+	flags.StringVar(&f.namespace, "namespace", "default", "namespace of the control cluster in which the Machines live")
+	flags.Float32Var(&f.qps, "kube-api-qps", 100, "requests per second to each API server")
+	flags.IntVar(&f.burst, "kube-api-burst", 200, "requests to each API server that may come at once")
+	flags.StringVar(&f.config.Address, "address", "0.0.0.0", "IP address that /healthz and /metrics are served on")
+	flags.IntVar(&f.config.Port, "port", 10259, "port that /healthz and /metrics are served on, without TLS; 0 serves nothing")
+	f.addTuning(flags)
+	f.driver.addFlags(flags)
+	f.logging.addFlags(flags)
+}
+
+// addTuning adds the flags that a manager has wherever it runs.
+func (f *managerFlags) addTuning(flags *pflag.FlagSet) {
+	c := &f.config
+	flags.IntVar(&c.ConcurrentSyncs, "concurrent-syncs", 50, "objects of one kind that are looked at, and calls to the driver that run, at the same time")
+	flags.DurationVar(&c.ResyncPeriod, "min-resync-period", 12*time.Hour, "how often all objects are looked at again without an event")
+	flags.DurationVar(&c.CreationTimeout, "machine-creation-timeout", 20*time.Minute, "time after which a Machine that has not joined is Failed")
+	flags.DurationVar(&c.ResourceExhaustedRetry, "resource-exhausted-retry", 10*time.Minute, "time between creations that fail for lack of capacity")
+	flags.StringVar(&f.nodeConditions, "node-conditions", "KernelDeadlock,ReadonlyFilesystem,DiskPressure,NetworkUnavailable", "node conditions that make a Machine unhealthy unless they are False")
+	flags.StringVar(&c.BootstrapTokenGroups, "bootstrap-token-auth-extra-groups", "", "groups of bearers of bootstrap tokens, separated by commas; each begins with system:bootstrappers:")
+	flags.BoolVar(&c.Election.Enabled, "leader-elect", true, "elect a leader among several managers")
+	flags.DurationVar(&c.Election.LeaseDuration, "leader-elect-lease-duration", 15*time.Second, "time after which others may take over from a leader that does not answer")
+	flags.DurationVar(&c.Election.RenewDeadline, "leader-elect-renew-deadline", 10*time.Second, "time after which a leader that cannot renew its leases gives up")
+	flags.DurationVar(&c.Election.RetryPeriod, "leader-elect-retry-period", 2*time.Second, "time between attempts to get or renew the leases")
+}
+
+func (f *managerFlags) run(ctx context.Context, stderr io.Writer) error {
+	if err := f.validate(); err != nil {
+		return &usageError{command: "manager", err: err}
+	}
+	log, err := f.logging.setUp(stderr)
+	if err != nil {
+		return &usageError{command: "manager", err: err}
+	}
+	if err := f.connect(); err != nil {
+		return err
+	}
+	f.config.Namespace = f.namespace
+	f.config.Log = log
+	f.config.NodeConditions = splitList(f.nodeConditions)
+	if err := f.driver.open(&f.config); err != nil {
+		return err
+	}
+	return explain(manager.Run(ctx, f.config), f.config)
+}
+
+// validate says all that is wrong with the flags at once.
+func (f *managerFlags) validate() error {
+	c := f.config
+	var errs []error
+	refuse := func(wrong bool, format string, args ...any) {
+		if wrong {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	refuse(f.target == kubeconfigNone && f.control == "", "--control-kubeconfig: required when --target-kubeconfig is none")
+	refuse(f.namespace == "", "--namespace: must not be empty")
+	refuse(net.ParseIP(c.Address) == nil, "--address: %q is not an IP address", c.Address)
+	refuse(c.Port < 0 || c.Port > 65535, "--port: %d is not between 0 and 65535", c.Port)
+	refuse(f.qps <= 0, "--kube-api-qps: must be above 0")
+	refuse(f.burst < 0, "--kube-api-burst: must not be negative")
+	errs = append(errs, f.validateTuning())
+	return errors.Join(errs...)
+}
+
+func (f *managerFlags) validateTuning() error {
+	c := f.config
+	var errs []error
+	if c.ConcurrentSyncs <= 0 {
+		errs = append(errs, errors.New("--concurrent-syncs: must be above 0"))
+	}
+	for name, value := range map[string]time.Duration{
+		"min-resync-period": c.ResyncPeriod, "machine-creation-timeout": c.CreationTimeout, "resource-exhausted-retry": c.ResourceExhaustedRetry,
+	} {
+		if value < 0 {
+			errs = append(errs, fmt.Errorf("--%s: must not be negative", name))
+		}
+	}
+	if e := c.Election; e.Enabled && (e.RetryPeriod <= 0 || e.RenewDeadline <= e.RetryPeriod || e.LeaseDuration <= e.RenewDeadline) {
+		errs = append(errs, errors.New("--leader-elect-*: the lease duration must be above the renew deadline, and that above the retry period"))
+	}
+	return errors.Join(errs...)
+}
+
+// connect reads the kubeconfigs. Nothing is contacted yet.
+func (f *managerFlags) connect() error {
+	var err error
+	if f.target != kubeconfigNone {
+		if f.config.Target, err = f.load("--target-kubeconfig", f.target); err != nil {
+			return err
+		}
+	}
+	control := f.control
+	if control == "" {
+		control = f.target
+	}
+	f.config.Control, err = f.load("--control-kubeconfig", control)
+	return err
+}
+
+func (f *managerFlags) load(flag, path string) (*rest.Config, error) {
+	var config *rest.Config
+	var err error
+	if path == "" || path == kubeconfigInCluster {
+		config, err = rest.InClusterConfig()
+	} else {
+		config, err = clientcmd.BuildConfigFromFlags("", path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", flag, err)
+	}
+	config.QPS, config.Burst = f.qps, f.burst
+	config.UserAgent = managerAgent
+	return config, nil
+}
+
+// explain turns what operators run into most into sentences that say what to do.
+func explain(err error, config manager.Config) error {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("port %d on %s is taken by another process: choose another one with --port", config.Port, config.Address)
+	case errors.Is(err, context.Canceled):
+		return nil
+	default:
+		return err
+	}
+}
+
+func splitList(list string) []string {
+	if list == "" {
+		return nil
+	}
+	return strings.Split(list, ",")
+}
+
+// writable says why a folder cannot be used; nil if it can.
+func writable(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("folder %s cannot be used: %w", dir, err)
+	}
+	return nil
+}

@@ -1,0 +1,93 @@
+// Package cli holds the commands of millwright. It is the only place that reads flags
+// and the environment.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Program is what a run of the program is given.
+type Program struct {
+	// Version is what "millwright version" prints.
+	Version string
+	// Args are the arguments, without the name of the program.
+	Args []string
+	// Stdout gets results, Stderr gets logs and what went wrong.
+	Stdout, Stderr io.Writer
+}
+
+// Main runs the command that the arguments name and returns the exit status: 0 if it
+// went well, 1 if not, 2 if the arguments are wrong. SIGINT and SIGTERM end a command
+// in order; a second one ends it at once.
+func Main(p Program) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+
+	root := newRoot(p.Version)
+	root.SetArgs(p.Args)
+	root.SetOut(p.Stdout)
+	root.SetErr(p.Stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	// Several mistakes are said in one line.
+	fmt.Fprintf(p.Stderr, "millwright: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
+	var usage *usageError
+	if errors.As(err, &usage) {
+		fmt.Fprintf(p.Stderr, "Run \"millwright %s --help\" for usage.\n", usage.command)
+		return 2
+	}
+	return 1
+}
+
+// usageError is a mistake in the arguments.
+type usageError struct {
+	command string
+	err     error
+}
+
+func (e *usageError) Error() string { return e.err.Error() }
+
+func (e *usageError) Unwrap() error { return e.err }
+
+func newRoot(version string) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "millwright",
+		Short:         "Machines for Kubernetes: declare them, and they become nodes",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return &usageError{command: cmd.Name(), err: err}
+	})
+	root.AddCommand(newManagerCommand(), newUpCommand(), newVersionCommand(version))
+	return root
+}
+
+func newVersionCommand(version string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			goVersion := ""
+			if info, ok := debug.ReadBuildInfo(); ok {
+				goVersion = info.GoVersion
+			}
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "millwright %s (%s)\n", version, goVersion)
+			return err
+		},
+	}
+}

@@ -1,0 +1,210 @@
+package machinedeployment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/index"
+)
+
+// errNameTaken: the name of a new set belongs to another one. The next pass has another
+// collision count, and with it another name.
+var errNameTaken = errors.New("the name of the new machine set is taken")
+
+// sets reads the sets that the deployment controls.
+func (c *Controller) sets(ctx context.Context, deployment *v1alpha1.MachineDeployment) ([]*v1alpha1.MachineSet, error) {
+	list := &v1alpha1.MachineSetList{}
+	err := c.Client.List(ctx, list, client.InNamespace(deployment.Namespace), client.MatchingFields{index.ByController: string(deployment.UID)})
+	if err != nil {
+		return nil, fmt.Errorf("listing machine sets: %w", err)
+	}
+	sets := make([]*v1alpha1.MachineSet, len(list.Items))
+	for i := range list.Items {
+		sets[i] = &list.Items[i]
+	}
+	return sets, nil
+}
+
+// apply carries out a plan, and keeps the facts up to date with it.
+func (c *Controller) apply(ctx context.Context, f *facts, operations []operation) error {
+	for _, op := range operations {
+		if op.set == nil {
+			if err := c.create(ctx, f, op); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := c.scale(ctx, *f, op); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// create makes the set of the current template.
+func (c *Controller) create(ctx context.Context, f *facts, op operation) error {
+	set, err := newSet(*f, op.replicas)
+	if err != nil {
+		return err
+	}
+	err = c.Client.Create(ctx, set)
+	if apierrors.IsAlreadyExists(err) {
+		return c.nameTaken(ctx, f, set)
+	}
+	if err != nil {
+		c.Events.Eventf(f.deployment, corev1.EventTypeWarning, "MachineSetCreateError", "Failed to create machine set %s: %v", set.Name, err)
+		return fmt.Errorf("creating machine set %s: %w", set.Name, err)
+	}
+	c.written.Wrote(setKey(set), set.ResourceVersion)
+	f.current = set
+	c.say(ctx, f.deployment, "Scaled up", set, op)
+	return c.recordRevision(ctx, f.deployment, set)
+}
+
+// nameTaken finds out whose the set is that has the name. It may be our own, which the
+// cache did not show yet.
+func (c *Controller) nameTaken(ctx context.Context, f *facts, wanted *v1alpha1.MachineSet) error {
+	taken := &v1alpha1.MachineSet{}
+	if err := c.Client.Get(ctx, client.ObjectKeyFromObject(wanted), taken); err != nil {
+		// Not in the cache yet: an event will come.
+		return client.IgnoreNotFound(err)
+	}
+	if metav1.IsControlledBy(taken, f.deployment) && sameTemplate(&taken.Spec.Template, &f.deployment.Spec.Template) {
+		return nil
+	}
+	return errNameTaken
+}
+
+// newSet is the set of the deployment's template.
+func newSet(f facts, count int32) (*v1alpha1.MachineSet, error) {
+	deployment := f.deployment
+	var collisions int32
+	if deployment.Status.CollisionCount != nil {
+		collisions = *deployment.Status.CollisionCount
+	}
+	hash, err := templateHash(&deployment.Spec.Template, collisions)
+	if err != nil {
+		return nil, err
+	}
+	last := revision(deployment.Annotations)
+	for _, set := range f.old {
+		last = max(last, revision(set.Annotations))
+	}
+	set := &v1alpha1.MachineSet{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:       deployment.Namespace,
+			Name:            setName(deployment.Name, hash),
+			Labels:          withHash(deployment.Spec.Template.Labels, hash),
+			Annotations:     copiedAnnotations(deployment),
+			Finalizers:      []string{v1alpha1.FinalizerMCM},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(deployment, v1alpha1.SchemeGroupVersion.WithKind("MachineDeployment"))},
+		},
+		Spec: v1alpha1.MachineSetSpec{
+			Replicas:        count,
+			MinReadySeconds: deployment.Spec.MinReadySeconds,
+			Selector:        deployment.Spec.Selector.DeepCopy(),
+			Template:        *deployment.Spec.Template.DeepCopy(),
+
+			AutoPreserveFailedMachineMax: deployment.Spec.AutoPreserveFailedMachineMax,
+		},
+	}
+	set.Spec.Selector.MatchLabels = withHash(set.Spec.Selector.MatchLabels, hash)
+	set.Spec.Template.Labels = withHash(set.Spec.Template.Labels, hash)
+	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyRevision, strconv.FormatInt(last+1, 10))
+	setReplicaAnnotations(set, f)
+	return set, nil
+}
+
+func withHash(labels map[string]string, hash string) map[string]string {
+	labelled := map[string]string{v1alpha1.DefaultMachineDeploymentUniqueLabelKey: hash}
+	for key, value := range labels {
+		if key != v1alpha1.DefaultMachineDeploymentUniqueLabelKey {
+			labelled[key] = value
+		}
+	}
+	return labelled
+}
+
+// setReplicaAnnotations records for which size of the deployment a set was last scaled.
+func setReplicaAnnotations(set *v1alpha1.MachineSet, f facts) {
+	wanted := f.deployment.Spec.Replicas
+	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyDesiredReplicas, strconv.Itoa(int(wanted)))
+	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyMaxReplicas, strconv.Itoa(int(wanted+f.surge)))
+}
+
+// scale gives a set its number, and with it the annotations that say what for.
+func (c *Controller) scale(ctx context.Context, f facts, op operation) error {
+	before := op.set.DeepCopy()
+	op.set.Spec.Replicas = op.replicas
+	setReplicaAnnotations(op.set, f)
+	maps.Copy(op.set.Annotations, copiedAnnotations(f.deployment))
+	if err := c.patchSet(ctx, op.set, before); err != nil {
+		return err
+	}
+	verb := "Scaled up"
+	if op.replicas < before.Spec.Replicas {
+		verb = "Scaled down"
+	}
+	c.say(ctx, f.deployment, verb, op.set, op)
+	return nil
+}
+
+// say explains an operation in one event and one log line.
+func (c *Controller) say(ctx context.Context, deployment *v1alpha1.MachineDeployment, verb string, set *v1alpha1.MachineSet, op operation) {
+	c.Events.Eventf(deployment, corev1.EventTypeNormal, "ScalingMachineSet", "%s machine set %s to %d: %s", verb, set.Name, op.replicas, op.reason)
+	ctrl.LoggerFrom(ctx).Info(verb+" machine set", "machineSet", set.Name, "replicas", op.replicas, "why", op.reason)
+}
+
+func (c *Controller) recordRevision(ctx context.Context, deployment *v1alpha1.MachineDeployment, set *v1alpha1.MachineSet) error {
+	before := deployment.DeepCopy()
+	metav1.SetMetaDataAnnotation(&deployment.ObjectMeta, v1alpha1.AnnotationKeyRevision, set.Annotations[v1alpha1.AnnotationKeyRevision])
+	return c.patchDeployment(ctx, deployment, before)
+}
+
+func (c *Controller) addFinalizer(ctx context.Context, deployment *v1alpha1.MachineDeployment) error {
+	before := deployment.DeepCopy()
+	if !controllerutil.AddFinalizer(deployment, v1alpha1.FinalizerMCM) {
+		return nil
+	}
+	return c.patchDeployment(ctx, deployment, before)
+}
+
+func (c *Controller) removeFinalizer(ctx context.Context, deployment *v1alpha1.MachineDeployment) error {
+	before := deployment.DeepCopy()
+	if !controllerutil.RemoveFinalizer(deployment, v1alpha1.FinalizerMCM) {
+		return nil
+	}
+	return client.IgnoreNotFound(c.patchDeployment(ctx, deployment, before))
+}
+
+func (c *Controller) patchDeployment(ctx context.Context, deployment, before *v1alpha1.MachineDeployment) error {
+	if err := c.Client.Patch(ctx, deployment, lockedMerge(before)); err != nil {
+		return fmt.Errorf("patching machine deployment %s: %w", deployment.Name, err)
+	}
+	c.written.Wrote(client.ObjectKeyFromObject(deployment), deployment.ResourceVersion)
+	return nil
+}
+
+func (c *Controller) patchSet(ctx context.Context, set, before *v1alpha1.MachineSet) error {
+	if err := c.Client.Patch(ctx, set, lockedMerge(before)); err != nil {
+		return fmt.Errorf("patching machine set %s: %w", set.Name, err)
+	}
+	c.written.Wrote(setKey(set), set.ResourceVersion)
+	return nil
+}
+
+// lockedMerge is a merge patch that fails if somebody else has written meanwhile.
+func lockedMerge(from client.Object) client.Patch {
+	return client.MergeFromWithOptions(from, client.MergeFromWithOptimisticLock{})
+}

@@ -1,0 +1,185 @@
+package machinedeployment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// Reasons of conditions, as in MCM; InvalidSpec and NotSupported are ours.
+const (
+	reasonAvailable      = "MinimumReplicasAvailable"
+	reasonUnavailable    = "MinimumReplicasUnavailable"
+	reasonUpdated        = "MachineSetUpdated"
+	reasonComplete       = "NewMachineSetAvailable"
+	reasonPaused         = "DeploymentPaused"
+	reasonSetCreateError = "MachineSetCreateError"
+	reasonInvalid        = "InvalidSpec"
+	reasonNotSupported   = "NotSupported"
+)
+
+// mostFailed is how many failed Machines a status names, as in a set's status.
+const mostFailed = 100
+
+// nextStatus is the status that follows from the facts, and from a failure to change
+// them.
+func nextStatus(f facts, failure error) v1alpha1.MachineDeploymentStatus {
+	was := f.deployment.Status
+	next := v1alpha1.MachineDeploymentStatus{
+		ObservedGeneration: f.deployment.Generation,
+		Conditions:         slices.Clone(was.Conditions),
+		CollisionCount:     was.CollisionCount,
+		Selector:           metav1.FormatLabelSelector(f.deployment.Spec.Selector),
+	}
+	if failure != nil {
+		next.ObservedGeneration = was.ObservedGeneration
+	}
+	if errors.Is(failure, errNameTaken) {
+		collisions := int32(1)
+		if was.CollisionCount != nil {
+			collisions += *was.CollisionCount
+		}
+		next.CollisionCount = &collisions
+	}
+	if f.current != nil {
+		next.UpdatedReplicas = f.current.Status.Replicas
+	}
+	for _, set := range f.all() {
+		count(&next, set)
+	}
+	next.FailedMachines = next.FailedMachines[:min(len(next.FailedMachines), mostFailed)]
+	setCondition(&next, availability(f, next), f.now)
+	setCondition(&next, progress(f, next, failure), f.now)
+	setReplicaFailure(&next, f)
+	return next
+}
+
+func count(next *v1alpha1.MachineDeploymentStatus, set *v1alpha1.MachineSet) {
+	next.Replicas += set.Status.Replicas
+	next.ReadyReplicas += set.Status.ReadyReplicas
+	next.AvailableReplicas += set.Status.AvailableReplicas
+	next.PreservedFailedReplicas += set.Status.PreservedFailedReplicas
+	next.UnavailableReplicas += max(0, set.Spec.Replicas-set.Status.AvailableReplicas)
+	if set.Status.FailedMachines != nil {
+		for i := range *set.Status.FailedMachines {
+			next.FailedMachines = append(next.FailedMachines, (*set.Status.FailedMachines)[i].DeepCopy())
+		}
+	}
+}
+
+func availability(f facts, next v1alpha1.MachineDeploymentStatus) v1alpha1.MachineDeploymentCondition {
+	if next.AvailableReplicas >= f.deployment.Spec.Replicas-f.unavailable-next.PreservedFailedReplicas {
+		return condition(v1alpha1.MachineDeploymentAvailable, v1alpha1.ConditionTrue, reasonAvailable, "Deployment has minimum availability.")
+	}
+	return condition(v1alpha1.MachineDeploymentAvailable, v1alpha1.ConditionFalse, reasonUnavailable, "Deployment does not have minimum availability.")
+}
+
+func progress(f facts, next v1alpha1.MachineDeploymentStatus, failure error) v1alpha1.MachineDeploymentCondition {
+	const kind = v1alpha1.MachineDeploymentProgressing
+	switch {
+	case failure != nil:
+		return condition(kind, v1alpha1.ConditionFalse, reasonSetCreateError, failure.Error())
+	case f.deployment.Spec.Paused:
+		return condition(kind, v1alpha1.ConditionUnknown, reasonPaused, "Deployment is paused")
+	case f.current == nil && len(f.old) > 0 && f.deployment.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType:
+		return condition(kind, v1alpha1.ConditionFalse, reasonNotSupported, "The template changed, and the strategy InPlaceUpdate is not supported yet.")
+	case f.current == nil:
+		return condition(kind, v1alpha1.ConditionTrue, reasonUpdated, "The old machines are being removed.")
+	case complete(f, next):
+		return condition(kind, v1alpha1.ConditionTrue, reasonComplete, fmt.Sprintf("MachineSet %q has successfully progressed.", f.current.Name))
+	default:
+		return condition(kind, v1alpha1.ConditionTrue, reasonUpdated, fmt.Sprintf("MachineSet %q is progressing.", f.current.Name))
+	}
+}
+
+// complete tells whether all Machines are of the current template and can be used.
+func complete(f facts, next v1alpha1.MachineDeploymentStatus) bool {
+	wanted := f.deployment.Spec.Replicas
+	return f.current.Spec.Replicas == wanted && next.UpdatedReplicas == wanted && next.Replicas == wanted && next.AvailableReplicas == wanted
+}
+
+func condition(kind v1alpha1.MachineDeploymentConditionType, status v1alpha1.ConditionStatus, reason, message string) v1alpha1.MachineDeploymentCondition {
+	return v1alpha1.MachineDeploymentCondition{Type: kind, Status: status, Reason: reason, Message: message}
+}
+
+// setCondition puts a condition in. One that says the same keeps its times.
+func setCondition(status *v1alpha1.MachineDeploymentStatus, is v1alpha1.MachineDeploymentCondition, now time.Time) {
+	is.LastUpdateTime, is.LastTransitionTime = metav1.NewTime(now), metav1.NewTime(now)
+	at := slices.IndexFunc(status.Conditions, func(c v1alpha1.MachineDeploymentCondition) bool { return c.Type == is.Type })
+	if at < 0 {
+		status.Conditions = append(status.Conditions, is)
+		return
+	}
+	was := &status.Conditions[at]
+	if was.Status == is.Status && was.Reason == is.Reason && was.Message == is.Message {
+		return
+	}
+	if was.Status == is.Status {
+		is.LastTransitionTime = was.LastTransitionTime
+	}
+	*was = is
+}
+
+// setReplicaFailure repeats what the current set says of its failures.
+func setReplicaFailure(status *v1alpha1.MachineDeploymentStatus, f facts) {
+	for _, set := range f.all() {
+		for _, failure := range set.Status.Conditions {
+			if failure.Type == v1alpha1.MachineSetReplicaFailure {
+				setCondition(status, condition(v1alpha1.MachineDeploymentReplicaFailure, failure.Status, failure.Reason, failure.Message), f.now)
+				return
+			}
+		}
+	}
+	status.Conditions = slices.DeleteFunc(status.Conditions, func(c v1alpha1.MachineDeploymentCondition) bool {
+		return c.Type == v1alpha1.MachineDeploymentReplicaFailure
+	})
+}
+
+// invalidStatus is the status of a deployment that cannot be worked on. Its counters
+// stay.
+func invalidStatus(deployment *v1alpha1.MachineDeployment, sentence string, now time.Time) v1alpha1.MachineDeploymentStatus {
+	next := *deployment.Status.DeepCopy()
+	setCondition(&next, condition(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, reasonInvalid, sentence), now)
+	return next
+}
+
+// writeStatus writes the status if it differs from what is stored.
+func (c *Controller) writeStatus(ctx context.Context, deployment *v1alpha1.MachineDeployment, next v1alpha1.MachineDeploymentStatus) error {
+	stored := deployment.Status
+	stored.Selector = next.Selector // pruned under MCM's CRDs, so its absence must not cause a write
+	if equality.Semantic.DeepEqual(stored, next) {
+		return nil
+	}
+	before := deployment.DeepCopy()
+	deployment.Status = next
+	if err := c.Client.Status().Patch(ctx, deployment, lockedMerge(before)); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("status of machine deployment %s: %w", deployment.Name, err))
+	}
+	c.written.Wrote(client.ObjectKeyFromObject(deployment), deployment.ResourceVersion)
+	c.explainRefusal(deployment, before)
+	return nil
+}
+
+// explainRefusal says once why a deployment is not worked on.
+func (c *Controller) explainRefusal(deployment, before *v1alpha1.MachineDeployment) {
+	find := func(d *v1alpha1.MachineDeployment) v1alpha1.MachineDeploymentCondition {
+		for _, c := range d.Status.Conditions {
+			if c.Reason == reasonInvalid || c.Reason == reasonNotSupported {
+				return c
+			}
+		}
+		return v1alpha1.MachineDeploymentCondition{}
+	}
+	if refusal := find(deployment); refusal.Message != "" && refusal.Message != find(before).Message {
+		c.Events.Event(deployment, corev1.EventTypeWarning, refusal.Reason, refusal.Message)
+	}
+}

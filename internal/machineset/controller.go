@@ -1,0 +1,165 @@
+// Package machineset keeps as many Machines as a MachineSet asks for.
+//
+// A pass gathers the facts, plans operations from them in pure functions, and applies
+// those. Each operation carries its reason into an event and a log line.
+package machineset
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/freshness"
+	"github.com/millwright-dev/millwright/internal/validation"
+)
+
+// Options configure a Controller.
+type Options struct {
+	// Client of the control cluster; reads come from the cache.
+	Client client.Client
+	// Live reads from the API server.
+	Live client.Reader
+	// Events explains to users what was done.
+	Events record.EventRecorder
+	// Clock tells the time.
+	Clock clock.PassiveClock
+	// Concurrency is how many sets are looked at at the same time.
+	Concurrency int
+}
+
+// Controller reconciles MachineSets. Make one with New.
+type Controller struct {
+	Options
+	expected *expectations
+	written  freshness.Ledger[client.ObjectKey]
+}
+
+// New makes a Controller.
+func New(opts Options) *Controller {
+	return &Controller{Options: opts, expected: newExpectations()}
+}
+
+// SetupWithManager registers the controller and what it watches.
+func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("machineset").
+		For(&v1alpha1.MachineSet{}).
+		Watches(&v1alpha1.Machine{}, c.machineEvents()).
+		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency}).
+		Complete(c)
+	if err != nil {
+		return fmt.Errorf("setting up the machine set controller: %w", err)
+	}
+	return nil
+}
+
+const (
+	// settle is how long events of Machines are gathered before their set is looked
+	// at: the Machines of a set change in swarms.
+	settle = 100 * time.Millisecond
+	// staleCache is how long a pass waits for the cache to show what this process
+	// wrote itself. The event of that write comes first.
+	staleCache = time.Second
+)
+
+// machineEvents brings events of Machines to the sets that own them, or might.
+func (c *Controller) machineEvents() handler.EventHandler {
+	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	wake := func(ctx context.Context, q queue, objects ...client.Object) {
+		for _, object := range objects {
+			for _, request := range c.setsOf(ctx, object) {
+				q.AddAfter(request, settle)
+			}
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { wake(ctx, q, e.Object) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { wake(ctx, q, e.Object) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			if e.ObjectOld.GetResourceVersion() != e.ObjectNew.GetResourceVersion() {
+				wake(ctx, q, e.ObjectOld, e.ObjectNew)
+			}
+		},
+	}
+}
+
+func (c *Controller) setsOf(ctx context.Context, object client.Object) []reconcile.Request {
+	if owner := metav1.GetControllerOfNoCopy(object); owner != nil {
+		if owner.Kind != "MachineSet" {
+			return nil
+		}
+		return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: object.GetNamespace(), Name: owner.Name}}}
+	}
+	sets := &v1alpha1.MachineSetList{}
+	if err := c.Client.List(ctx, sets, client.InNamespace(object.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
+		return nil // the cache ends with the process
+	}
+	var requests []reconcile.Request
+	for i := range sets.Items {
+		if selects(sets.Items[i].Spec.Selector, object.GetLabels()) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&sets.Items[i])})
+		}
+	}
+	return requests
+}
+
+// Reconcile brings the number of a set's Machines closer to what is asked for.
+func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	set := &v1alpha1.MachineSet{}
+	if err := c.Client.Get(ctx, req.NamespacedName, set); err != nil {
+		if apierrors.IsNotFound(err) {
+			c.expected.forget(req.NamespacedName)
+			c.written.Forget(req.NamespacedName)
+		}
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if !c.written.Fresh(req.NamespacedName, set.ResourceVersion) {
+		return ctrl.Result{RequeueAfter: staleCache}, nil
+	}
+	result, err := c.reconcile(ctx, set)
+	if apierrors.IsConflict(err) {
+		return ctrl.Result{RequeueAfter: staleCache}, nil
+	}
+	return result, err
+}
+
+func (c *Controller) reconcile(ctx context.Context, set *v1alpha1.MachineSet) (ctrl.Result, error) {
+	deleting := !set.DeletionTimestamp.IsZero()
+	if errs := validation.MachineSet(set); len(errs) > 0 && !deleting {
+		return ctrl.Result{}, c.writeStatus(ctx, set, invalidStatus(set, errs.ToAggregate().Error(), c.Clock.Now()))
+	}
+	if !deleting {
+		if err := c.addFinalizer(ctx, set); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
+	facts, err := c.gather(ctx, set)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	// Deleting a set means: delete its Machines, then let go.
+	if deleting && len(facts.owned) == 0 && facts.certain {
+		return ctrl.Result{}, c.removeFinalizer(ctx, set)
+	}
+	failure := c.apply(ctx, set, plan(facts))
+	if err := c.writeStatus(ctx, set, nextStatus(facts, failure)); err != nil {
+		return ctrl.Result{}, err
+	}
+	if failure == nil && !facts.certain {
+		return ctrl.Result{RequeueAfter: staleCache}, nil
+	}
+	return ctrl.Result{}, failure
+}

@@ -1,0 +1,65 @@
+package machineset
+
+import (
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// facts are what a plan is made from. Nothing in them may be changed: they come from
+// the cache.
+type facts struct {
+	set *v1alpha1.MachineSet
+	// owned are the Machines that the set controls.
+	owned []*v1alpha1.Machine
+	// strays are Machines without a controller that the selector matches.
+	strays []*v1alpha1.Machine
+	// certain tells whether the cache shows all that this process has written. If not,
+	// counting Machines would create or delete too many.
+	certain bool
+	now     time.Time
+}
+
+// active tells whether a Machine counts: it is not on its way out.
+func active(machine *v1alpha1.Machine) bool {
+	return machine.DeletionTimestamp.IsZero() && machine.Status.CurrentStatus.Phase != v1alpha1.MachineTerminating
+}
+
+// available tells whether a Machine can be used.
+func available(machine *v1alpha1.Machine) bool {
+	phase := machine.Status.CurrentStatus.Phase
+	return phase == v1alpha1.MachineRunning || phase == v1alpha1.MachineAvailable
+}
+
+// preserved tells whether a Machine is kept though it failed.
+func preserved(machine *v1alpha1.Machine, now time.Time) bool {
+	expiry := machine.Status.CurrentStatus.PreserveExpiryTime
+	if expiry != nil {
+		return now.Before(expiry.Time)
+	}
+	switch machine.Annotations[v1alpha1.AnnotationKeyPreserve] {
+	case "now", "when-failed", "auto-preserved":
+		return true
+	default:
+		return false
+	}
+}
+
+// priority is the rank that a Machine was given for deletion: lower goes first.
+func priority(machine *v1alpha1.Machine) int {
+	const normal = 3
+	if value, err := strconv.Atoi(machine.Annotations[v1alpha1.AnnotationKeyMachinePriority]); err == nil {
+		return value
+	}
+	return normal
+}
+
+// selects tells whether the selector matches the labels. No selector matches nothing.
+func selects(selector *metav1.LabelSelector, set map[string]string) bool {
+	parsed, err := metav1.LabelSelectorAsSelector(selector)
+	return err == nil && parsed.Matches(labels.Set(set))
+}

@@ -1,0 +1,108 @@
+package machineset
+
+import (
+	"fmt"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// burst is how many Machines one pass creates or deletes at the most.
+const burst = 100
+
+// action is what an operation does.
+type action string
+
+const (
+	adopt   action = "adopt"
+	release action = "release"
+	create  action = "create"
+	remove  action = "delete"
+)
+
+// operation is one thing to do, and why.
+type operation struct {
+	action action
+	// machine is what is adopted, released or deleted; nil for a creation.
+	machine *v1alpha1.Machine
+	// count is how many Machines are created.
+	count  int
+	reason string
+}
+
+// plan says what brings the set closer to what is asked for.
+func plan(f facts) []operation {
+	if !f.set.DeletionTimestamp.IsZero() {
+		return removeAll(f, "the machine set is being deleted")
+	}
+	kept, operations := claim(f)
+	if !f.certain {
+		return operations
+	}
+	count := 0
+	for _, machine := range kept {
+		if active(machine) {
+			count++
+		}
+	}
+	wanted := int(f.set.Spec.Replicas)
+	if count < wanted {
+		return append(operations, grow(f.set, count, wanted)...)
+	}
+	return append(operations, shrink(f, kept, count-wanted)...)
+}
+
+// claim adopts strays that match, and releases what no longer does. It returns the
+// Machines that are the set's after that.
+func claim(f facts) ([]*v1alpha1.Machine, []operation) {
+	var kept []*v1alpha1.Machine
+	var operations []operation
+	for _, machine := range f.owned {
+		if selects(f.set.Spec.Selector, machine.Labels) {
+			kept = append(kept, machine)
+			continue
+		}
+		operations = append(operations, operation{action: release, machine: machine, reason: "its labels do not match the selector any more"})
+	}
+	for _, machine := range f.strays {
+		if machine.DeletionTimestamp.IsZero() {
+			kept = append(kept, machine)
+			operations = append(operations, operation{action: adopt, machine: machine, reason: "it has no owner and its labels match the selector"})
+		}
+	}
+	return kept, operations
+}
+
+func grow(set *v1alpha1.MachineSet, count, wanted int) []operation {
+	if set.Labels[v1alpha1.LabelKeyFreeze] == "True" {
+		return nil
+	}
+	if _, disabled := set.Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled]; disabled {
+		return nil
+	}
+	return []operation{{
+		action: create,
+		count:  min(wanted-count, burst),
+		reason: fmt.Sprintf("%d of %d machines exist", count, wanted),
+	}}
+}
+
+func shrink(f facts, kept []*v1alpha1.Machine, surplus int) []operation {
+	var operations []operation
+	for _, victim := range victims(kept, surplus, f.set, f.now) {
+		if len(operations) == burst {
+			break
+		}
+		operations = append(operations, operation{action: remove, machine: victim.machine, reason: victim.reason})
+	}
+	return operations
+}
+
+func removeAll(f facts, reason string) []operation {
+	var operations []operation
+	for _, machine := range f.owned {
+		if machine.DeletionTimestamp.IsZero() && len(operations) < burst {
+			operations = append(operations, operation{action: remove, machine: machine, reason: reason})
+		}
+	}
+	return operations
+}

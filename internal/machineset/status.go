@@ -1,0 +1,165 @@
+package machineset
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// Reasons of the condition ReplicaFailure.
+const (
+	reasonFailedCreate = "FailedCreate"
+	reasonFailedDelete = "FailedDelete"
+	reasonInvalid      = "InvalidSpec"
+)
+
+// mostFailed is how many failed Machines a status names. Thousands would make the
+// object too large to be stored.
+const mostFailed = 100
+
+// nextStatus is the status that follows from the facts, and from a failure to change
+// them.
+func nextStatus(f facts, failure error) v1alpha1.MachineSetStatus {
+	next := v1alpha1.MachineSetStatus{
+		Conditions:         slices.Clone(f.set.Status.Conditions),
+		LastOperation:      f.set.Status.LastOperation,
+		ObservedGeneration: f.set.Generation,
+		Selector:           metav1.FormatLabelSelector(f.set.Spec.Selector),
+	}
+	if failure != nil {
+		next.ObservedGeneration = f.set.Status.ObservedGeneration
+	}
+	for _, machine := range f.owned {
+		count(&next, machine, f)
+	}
+	next.FailedMachines = failedMachines(f)
+	setReplicaFailure(&next, failureCondition(failure, f.now))
+	return next
+}
+
+func count(next *v1alpha1.MachineSetStatus, machine *v1alpha1.Machine, f facts) {
+	next.Replicas++
+	phase := machine.Status.CurrentStatus.Phase
+	next.FullyLabeledReplicas += one(selects(&metav1.LabelSelector{MatchLabels: f.set.Spec.Template.Labels}, machine.Labels))
+	next.ReadyReplicas += one(phase == v1alpha1.MachineRunning)
+	next.AvailableReplicas += one(available(machine))
+	next.PreservedFailedReplicas += one(phase == v1alpha1.MachineFailed && machine.Status.CurrentStatus.PreserveExpiryTime != nil)
+	next.AutoPreserveFailedMachineCount += one(machine.Annotations[v1alpha1.AnnotationKeyPreserve] == "auto-preserved")
+}
+
+func one(yes bool) int32 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// failedMachines names the Machines whose last operation failed, in the order of their
+// names; nil if there are none.
+func failedMachines(f facts) *[]v1alpha1.MachineSummary {
+	var failed []v1alpha1.MachineSummary
+	for _, machine := range f.owned {
+		kept := machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed && preserved(machine, f.now)
+		if machine.Status.LastOperation.State != v1alpha1.MachineStateFailed || kept {
+			continue
+		}
+		failed = append(failed, v1alpha1.MachineSummary{
+			Name:          machine.Name,
+			ProviderID:    machine.Spec.ProviderID,
+			LastOperation: machine.Status.LastOperation,
+			OwnerRef:      f.set.Name,
+		})
+	}
+	if failed == nil {
+		return nil
+	}
+	slices.SortFunc(failed, func(a, b v1alpha1.MachineSummary) int { return cmp.Compare(a.Name, b.Name) })
+	if more := len(failed) - mostFailed; more > 0 {
+		failed = failed[:mostFailed]
+		failed[mostFailed-1].LastOperation.Description += fmt.Sprintf(" (and %d more failed machines)", more)
+	}
+	return &failed
+}
+
+func failureCondition(failure error, now time.Time) *v1alpha1.MachineSetCondition {
+	if failure == nil {
+		return nil
+	}
+	reason := reasonFailedDelete
+	if errors.Is(failure, errCreate) {
+		reason = reasonFailedCreate
+	}
+	return replicaFailure(reason, failure.Error(), now)
+}
+
+func replicaFailure(reason, message string, now time.Time) *v1alpha1.MachineSetCondition {
+	return &v1alpha1.MachineSetCondition{
+		Type: v1alpha1.MachineSetReplicaFailure, Status: v1alpha1.ConditionTrue,
+		Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(now),
+	}
+}
+
+// invalidStatus is the status of a set that cannot be worked on. Its counters stay.
+func invalidStatus(set *v1alpha1.MachineSet, sentence string, now time.Time) v1alpha1.MachineSetStatus {
+	next := *set.Status.DeepCopy()
+	setReplicaFailure(&next, replicaFailure(reasonInvalid, sentence, now))
+	return next
+}
+
+// setReplicaFailure puts the condition in, or takes it out if it is nil. A condition
+// that says the same keeps its time.
+func setReplicaFailure(status *v1alpha1.MachineSetStatus, condition *v1alpha1.MachineSetCondition) {
+	at := slices.IndexFunc(status.Conditions, func(c v1alpha1.MachineSetCondition) bool { return c.Type == v1alpha1.MachineSetReplicaFailure })
+	switch {
+	case condition == nil && at >= 0:
+		status.Conditions = slices.Delete(status.Conditions, at, at+1)
+	case condition == nil:
+	case at < 0:
+		status.Conditions = append(status.Conditions, *condition)
+	case status.Conditions[at].Reason != condition.Reason || status.Conditions[at].Message != condition.Message:
+		status.Conditions[at] = *condition
+	}
+}
+
+// writeStatus writes the status if it differs from what is stored.
+func (c *Controller) writeStatus(ctx context.Context, set *v1alpha1.MachineSet, next v1alpha1.MachineSetStatus) error {
+	stored := set.Status
+	stored.Selector = next.Selector // pruned under MCM's CRDs, so its absence must not cause a write
+	if equality.Semantic.DeepEqual(stored, next) {
+		return nil
+	}
+	before := set.DeepCopy()
+	next.LastOperation.LastUpdateTime = metav1.NewTime(c.Clock.Now())
+	set.Status = next
+	if err := c.Client.Status().Patch(ctx, set, lockedMerge(before)); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("status of machine set %s: %w", set.Name, err))
+	}
+	c.written.Wrote(client.ObjectKeyFromObject(set), set.ResourceVersion)
+	c.explainInvalid(set, before)
+	return nil
+}
+
+// explainInvalid says once what is wrong with a set.
+func (c *Controller) explainInvalid(set, before *v1alpha1.MachineSet) {
+	find := func(s *v1alpha1.MachineSet) string {
+		for _, condition := range s.Status.Conditions {
+			if condition.Reason == reasonInvalid {
+				return condition.Message
+			}
+		}
+		return ""
+	}
+	if message := find(set); message != "" && message != find(before) {
+		c.Events.Event(set, corev1.EventTypeWarning, reasonInvalid, message)
+	}
+}

@@ -1,0 +1,35 @@
+package manager
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
+)
+
+// events writes core/v1 Events, as MCM does and MCM's role permits: that role grants
+// nothing in the group events.k8s.io, which controller-runtime's newer recorder uses.
+type events struct {
+	broadcaster record.EventBroadcaster
+	scheme      *runtime.Scheme
+}
+
+// newEvents starts sending events, on a connection and under a limit of their own.
+func newEvents(cfg Config, scheme *runtime.Scheme) (*events, error) {
+	clients, err := kubernetes.NewForConfig(apart(cfg.Control))
+	if err != nil {
+		return nil, fmt.Errorf("events: %w", err)
+	}
+	broadcaster := record.NewBroadcaster()
+	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: clients.CoreV1().Events("")})
+	return &events{broadcaster: broadcaster, scheme: scheme}, nil
+}
+
+func (e *events) recorder(component string) record.EventRecorder {
+	return e.broadcaster.NewRecorder(e.scheme, corev1.EventSource{Component: component})
+}
+
+func (e *events) shutdown() { e.broadcaster.Shutdown() }

@@ -1,0 +1,212 @@
+// Package manager wires everything together: the one list of controllers, the caches
+// that they share, leader election, and what is served over HTTP.
+package manager
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/internal/bootstrap"
+	"github.com/millwright-dev/millwright/internal/index"
+	"github.com/millwright-dev/millwright/internal/instance"
+	"github.com/millwright-dev/millwright/internal/machine"
+	"github.com/millwright-dev/millwright/internal/machineclass"
+	"github.com/millwright-dev/millwright/internal/machinedeployment"
+	"github.com/millwright-dev/millwright/internal/machineset"
+	"github.com/millwright-dev/millwright/internal/target"
+	"github.com/millwright-dev/millwright/internal/tasks"
+)
+
+// Config is all that a manager is told. The flags of the command line fill it.
+type Config struct {
+	// Control is the cluster where the Machines live. Required.
+	Control *rest.Config
+	// Target is the cluster that nodes join; nil if there is none.
+	Target *rest.Config
+	// Namespace of the control cluster in which everything happens. Required.
+	Namespace string
+	// Driver that makes and removes instances. Required.
+	Driver driver.Driver
+	// Runnables are started with the controllers, and like them only while leading.
+	Runnables []ctrlmanager.Runnable
+
+	// Address and Port serve /healthz and /metrics over plain HTTP. Port 0 serves
+	// nothing.
+	Address string
+	Port    int
+	// ConcurrentSyncs is how many objects of one kind are looked at at the same time,
+	// and how many calls to the driver run at the same time. Required.
+	ConcurrentSyncs int
+	// ResyncPeriod is how often the caches are gone through again. Zero leaves it at
+	// controller-runtime's default.
+	ResyncPeriod time.Duration
+
+	// CreationTimeout is the time after which a Machine that has not joined is Failed.
+	CreationTimeout time.Duration
+	// ResourceExhaustedRetry is the time between creations that fail for lack of
+	// capacity.
+	ResourceExhaustedRetry time.Duration
+	// NodeConditions make a Machine unhealthy unless they are False.
+	NodeConditions []string
+	// BootstrapTokenGroups are given to bearers of bootstrap tokens, separated by
+	// commas.
+	BootstrapTokenGroups string
+
+	// Election configures leader election.
+	Election Election
+	// Log is where everything is logged to.
+	Log logr.Logger
+}
+
+// shutdown is how long controllers and tasks may take to end.
+const shutdown = 30 * time.Second
+
+// Scheme knows the kinds that a manager deals with.
+func Scheme() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
+	utilruntime.Must(v1alpha1.AddToScheme(scheme))
+	return scheme
+}
+
+// Run runs a manager until ctx ends, or until it cannot go on.
+func Run(ctx context.Context, cfg Config) error {
+	if err := awaitControl(ctx, cfg.Control); err != nil {
+		return err
+	}
+	scheme := Scheme()
+	runner := tasks.New(cfg.ConcurrentSyncs)
+	options, err := managerOptions(cfg, scheme, runner)
+	if err != nil {
+		return err
+	}
+	mgr, err := ctrl.NewManager(cfg.Control, options)
+	if err != nil {
+		return fmt.Errorf("setting up: %w", err)
+	}
+	if err := index.Add(ctx, mgr.GetFieldIndexer()); err != nil {
+		return err //nolint:wrapcheck // says what it is
+	}
+	events, err := newEvents(cfg, scheme)
+	if err != nil {
+		return err
+	}
+	defer events.shutdown()
+	if err := addAll(mgr, cfg, runner, events); err != nil {
+		return err
+	}
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("running: %w", err)
+	}
+	return nil
+}
+
+func managerOptions(cfg Config, scheme *runtime.Scheme, runner *tasks.Runner) (ctrl.Options, error) {
+	timeout := shutdown
+	options := ctrl.Options{
+		Scheme: scheme,
+		Logger: cfg.Log,
+		Cache: cache.Options{
+			DefaultNamespaces: map[string]cache.Config{cfg.Namespace: {}},
+			DefaultTransform:  cache.TransformStripManagedFields(),
+		},
+		// Several managers may live in one process; their metrics are then added up.
+		Controller:              config.Controller{MaxConcurrentReconciles: cfg.ConcurrentSyncs, SkipNameValidation: ptr.To(true)},
+		Metrics:                 metricsserver.Options{BindAddress: "0"},
+		HealthProbeBindAddress:  "0",
+		GracefulShutdownTimeout: &timeout,
+	}
+	if cfg.ResyncPeriod > 0 {
+		options.Cache.SyncPeriod = &cfg.ResyncPeriod
+	}
+	if cfg.Port != 0 {
+		options.Metrics.BindAddress = net.JoinHostPort(cfg.Address, strconv.Itoa(cfg.Port))
+		options.Metrics.ExtraHandlers = map[string]http.Handler{"/healthz": http.HandlerFunc(healthz)}
+	}
+	return options, cfg.Election.apply(&options, cfg, runner)
+}
+
+// healthz answers as soon as anything is served, also on a stand-by: what it tells is
+// that the process lives.
+func healthz(w http.ResponseWriter, _ *http.Request) {
+	_, _ = w.Write([]byte("OK")) // the client's loss
+}
+
+// addAll is the one list of controllers and of what else runs.
+func addAll(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, events *events) error {
+	realClock := clock.RealClock{}
+	joined, err := joinTarget(mgr, cfg)
+	if err != nil {
+		return err
+	}
+	var tokens *bootstrap.Tokens
+	if joined != nil {
+		tokens = &bootstrap.Tokens{Target: joined.Client(), Installation: cfg.Namespace, Groups: cfg.BootstrapTokenGroups, Clock: realClock}
+	}
+	waker := &tasks.Waker{}
+	engine := instance.New(cfg.Driver, instance.Options{
+		Run: runner.Go, Wake: waker.Wake, Clock: realClock,
+		Policy: instance.Policy{ResourceExhausted: cfg.ResourceExhaustedRetry, CreationTimeout: cfg.CreationTimeout},
+	})
+	controllers := []interface{ SetupWithManager(ctrl.Manager) error }{
+		machine.New(machine.Options{
+			Client: mgr.GetClient(), Target: joined, Tokens: tokens, Engine: engine, TaskEnds: waker,
+			Events: events.recorder("machine-controller"), Clock: realClock, Concurrency: cfg.ConcurrentSyncs,
+			CreationTimeout: cfg.CreationTimeout, NodeConditions: cfg.NodeConditions,
+		}),
+		machineclass.New(mgr.GetClient()),
+		machineclass.NewForSecrets(mgr.GetClient()),
+		machineset.New(machineset.Options{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: events.recorder("machineset-controller"),
+			Clock: realClock, Concurrency: cfg.ConcurrentSyncs,
+		}),
+		machinedeployment.New(machinedeployment.Options{
+			Client: mgr.GetClient(), Events: events.recorder("machinedeployment-controller"),
+			Clock: realClock, Concurrency: cfg.ConcurrentSyncs,
+		}),
+	}
+	for _, c := range controllers {
+		if err := c.SetupWithManager(mgr); err != nil {
+			return err //nolint:wrapcheck // says which controller it is
+		}
+	}
+	for _, runnable := range append([]ctrlmanager.Runnable{runner}, cfg.Runnables...) {
+		if err := mgr.Add(runnable); err != nil {
+			return fmt.Errorf("adding a runnable: %w", err)
+		}
+	}
+	return nil
+}
+
+func joinTarget(mgr ctrl.Manager, cfg Config) (*target.Cluster, error) {
+	if cfg.Target == nil {
+		return nil, nil //nolint:nilnil // nil is the absent target, as documented
+	}
+	joined, err := target.New(cfg.Target, mgr.GetScheme(), cfg.ResyncPeriod)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // says that it is the target
+	}
+	if err := mgr.Add(joined); err != nil {
+		return nil, fmt.Errorf("adding the target cluster: %w", err)
+	}
+	return joined, nil
+}
