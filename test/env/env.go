@@ -1,0 +1,228 @@
+package env
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/local"
+)
+
+// UserAgent is that of Admin and Client, so that a Report can tell a test's own
+// requests from those of what it tests.
+const UserAgent = "millwright-test"
+
+// Env is what one test runs against.
+type Env struct {
+	// Cluster is the control cluster, where machines live.
+	*Cluster
+	// Target is the target cluster, where nodes join. It is the control cluster
+	// itself unless the test asked for WithTarget.
+	Target *Cluster
+}
+
+// Cluster is a test's share of a control plane.
+type Cluster struct {
+	// Namespace belongs to this test. It has a default service account, so that
+	// Pods can be created in it. It is deleted when the test ends, which without
+	// a controller manager leaves it and its contents terminating.
+	Namespace string
+	// Admin has all rights and no client-side rate limit.
+	Admin *rest.Config
+	// Client uses Admin. It reads from the API server, not from a cache. Its
+	// scheme knows Kubernetes' own kinds and machine.sapcloud.io/v1alpha1.
+	Client client.Client
+	// ControlPlane is shared with the other tests of the package unless the test
+	// asked for WithOwn. Shared ones must not be stopped or killed.
+	ControlPlane *local.ControlPlane
+}
+
+type options struct {
+	target            bool
+	controllerManager bool
+	own               bool
+}
+
+// Option changes what New provides.
+type Option func(*options)
+
+// WithTarget provides a second control plane as target cluster.
+func WithTarget() Option { return func(o *options) { o.target = true } }
+
+// WithControllerManager provides control planes that run kube-controller-manager
+// with its default controllers.
+func WithControllerManager() Option { return func(o *options) { o.controllerManager = true } }
+
+// WithOwn provides control planes that this test does not share, so that it may
+// stop and kill their components. It costs a start, about three seconds.
+func WithOwn() Option { return func(o *options) { o.own = true } }
+
+// NewPair is New with WithTarget: control and target cluster apart.
+func NewPair(t testing.TB, opts ...Option) *Env {
+	t.Helper()
+	return New(t, append(opts, WithTarget())...)
+}
+
+// New provides a namespace in a running control plane, kube-apiserver and etcd
+// without a controller manager unless options say otherwise. It fails the test if
+// that is not possible, and skips it under -short.
+func New(t testing.TB, opts ...Option) *Env {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: this test needs a kube-apiserver")
+	}
+	if running == nil {
+		t.Fatal("call env.Main from TestMain, so that the control planes are ended after the tests")
+	}
+	var o options
+	for _, option := range opts {
+		option(&o)
+	}
+	variants := []variant{{controllerManager: o.controllerManager}}
+	if o.target {
+		variants = append(variants, variant{target: true, controllerManager: o.controllerManager})
+	}
+	clusters := make([]*Cluster, len(variants))
+	var group errgroup.Group
+	for i, v := range variants {
+		group.Go(func() (err error) {
+			clusters[i], err = newCluster(t, v, o.own)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatalf("preparing the test environment: %v", err)
+	}
+	return &Env{Cluster: clusters[0], Target: clusters[len(clusters)-1]}
+}
+
+func newCluster(t testing.TB, v variant, own bool) (*Cluster, error) {
+	get := running.get
+	if own {
+		get = func(v variant) (*local.ControlPlane, error) { return startOwn(t, v) }
+	}
+	cp, err := get(v)
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{ControlPlane: cp, Admin: cp.RESTConfig()}
+	c.Admin.UserAgent = UserAgent
+	if c.Client, err = client.New(c.Admin, client.Options{Scheme: NewScheme()}); err != nil {
+		return nil, err
+	}
+	return c, c.createNamespace(t, v, own)
+}
+
+// startOwn starts a control plane that ends with the test.
+func startOwn(t testing.TB, v variant) (*local.ControlPlane, error) {
+	dir, err := os.MkdirTemp(running.dir, "own-"+v.String()+"-")
+	if err != nil {
+		return nil, err
+	}
+	log := stderrLogger()
+	if tt, ok := t.(*testing.T); ok {
+		log = testr.New(tt)
+	}
+	cp, err := startControlPlane(dir, v, log)
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(cp.Stop(context.Background()), removeUnlessKept(dir)); err != nil {
+			t.Errorf("ending control plane %s: %v", v, err)
+		}
+	})
+	return cp, nil
+}
+
+// NewScheme returns a scheme with Kubernetes' own kinds and machine.sapcloud.io/v1alpha1.
+func NewScheme() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			panic(err) // two kinds of one name: a mistake in this list
+		}
+	}
+	return scheme
+}
+
+// cleanupTimeout bounds the last request of a test.
+const cleanupTimeout = 10 * time.Second
+
+func (c *Cluster) createNamespace(t testing.TB, v variant, own bool) error {
+	ctx := context.Background() // also used by cleanups, after the test's context has ended
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: namespacePrefix(t.Name())}}
+	if err := c.Client.Create(ctx, namespace); err != nil {
+		return err
+	}
+	c.Namespace = namespace.Name
+	if !own {
+		t.Cleanup(func() {
+			ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
+			defer cancel()
+			if err := client.IgnoreNotFound(c.Client.Delete(ctx, namespace)); err != nil {
+				t.Errorf("deleting namespace %s: %v", namespace.Name, err)
+			}
+		})
+	}
+	if v.controllerManager {
+		return c.awaitServiceAccount(ctx)
+	}
+	return c.Client.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: c.Namespace}})
+}
+
+// awaitServiceAccount waits until the controller manager has made the namespace's
+// default service account, and with it has begun to work.
+func (c *Cluster) awaitServiceAccount(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	watcher, err := client.NewWithWatch(c.Admin, client.Options{Scheme: NewScheme()})
+	if err != nil {
+		return err
+	}
+	// A watch without a version begins with what exists already.
+	accounts, err := watcher.Watch(ctx, &corev1.ServiceAccountList{}, client.InNamespace(c.Namespace))
+	if err != nil {
+		return err
+	}
+	defer accounts.Stop()
+	select {
+	case event, open := <-accounts.ResultChan():
+		if open && event.Type == watch.Added {
+			return nil
+		}
+		return fmt.Errorf("watching for the default service account ended with %q %v", event.Type, event.Object)
+	case <-ctx.Done():
+		return fmt.Errorf("waiting for the default service account of %s: %w", c.Namespace, ctx.Err())
+	}
+}
+
+// namespacePrefix makes a test's name fit for the name of a namespace.
+func namespacePrefix(test string) string {
+	const longest = 50 // 63 without the dash and the random end
+	name := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
+			return r
+		case r >= 'A' && r <= 'Z':
+			return r - 'A' + 'a'
+		}
+		return '-'
+	}, test)
+	return strings.Trim(name[:min(len(name), longest)], "-") + "-"
+}
