@@ -1,0 +1,83 @@
+package scenario
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/onsi/gomega"
+
+	"github.com/millwright-dev/millwright/driver/sim"
+)
+
+// TestKillingTheManagerAtAnyMoment kills the manager's process at ten random moments
+// while a deployment goes from 0 to 50 machines and back. What the provider's journal
+// says afterwards is what counts: never two VMs for one Machine, and none at the end.
+func TestKillingTheManagerAtAnyMoment(t *testing.T) {
+	const machines, kills = 50, 10
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+
+	w := newWorld(t)
+	deployment := w.pool("crash", machines, `{"latency":"100ms","jitter":0.5,"joinDelay":"300ms","visibleAfter":"150ms"}`)
+	for kill := range kills {
+		if kill == kills/2 {
+			// Half-way, whatever was reached: the second half of the kills hits deletions.
+			survivor := w.manager()
+			w.eventually(2*time.Minute, func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
+			survivor.kill()
+			w.oneVMEach(machines)
+			w.scale(deployment, 0)
+		}
+		manager := w.manager()
+		w.leads(manager)
+		moment := time.Duration(random.Int64N(int64(600 * time.Millisecond)))
+		time.Sleep(moment) // the random moment itself
+		manager.kill()
+		t.Logf("kill %d, %v after taking the lead: %d VMs", kill+1, moment, w.countVMs())
+	}
+	manager := w.manager()
+	w.eventually(2*time.Minute, func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
+	w.oneVMEach(0)
+	w.eventually(30*time.Second, func(g gomega.Gomega) {
+		g.Expect(w.tokens(t.Context(), g)).To(gomega.BeEmpty(), "bootstrap tokens")
+	})
+	manager.stop()
+}
+
+// leads waits until the manager does the work.
+func (w *world) leads(manager *process) {
+	w.t.Helper()
+	w.eventually(30*time.Second, func(g gomega.Gomega) {
+		g.Expect(manager.output.String()).To(gomega.ContainSubstring("Starting workers"))
+	})
+}
+
+func (w *world) countVMs() int {
+	w.t.Helper()
+	vms, err := w.cloud.VMs()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return len(vms)
+}
+
+// oneVMEach reads the journal: no Machine ever had two VMs, and so many have one now.
+func (w *world) oneVMEach(now int) {
+	w.t.Helper()
+	journal, err := w.cloud.Journal()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	alive := 0
+	for machine, history := range sim.Histories(journal) {
+		if history.MostAtOnce > 1 {
+			w.t.Errorf("machine %s had %d VMs at once", machine, history.MostAtOnce)
+		}
+		alive += history.Left
+	}
+	if alive != now {
+		w.t.Errorf("%d VMs exist by the journal, want %d", alive, now)
+	}
+}

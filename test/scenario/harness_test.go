@@ -1,0 +1,305 @@
+package scenario
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/internal/cli"
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+// asProgram makes this test binary be the program millwright, so that scenarios run,
+// and kill, the real thing without a build of its own.
+const asProgram = "MILLWRIGHT_TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		os.Exit(cli.Main(cli.Program{Version: "test", Args: os.Args[1:], Stdout: os.Stdout, Stderr: os.Stderr}))
+	}
+	env.Main(m)
+}
+
+// world is what a scenario plays in: a control and a target cluster, and a simulated
+// provider whose VMs outlive the manager.
+type world struct {
+	*env.Env
+	t *testing.T
+	// dir holds the kubeconfigs and the simulated VMs.
+	dir string
+	// cloud is this process's view of the simulated provider.
+	cloud *sim.Cloud
+}
+
+func newWorld(t *testing.T, options ...env.Option) *world {
+	t.Helper()
+	w := &world{Env: env.NewPair(t, options...), t: t, dir: t.TempDir()}
+	cloud, err := sim.OpenCloud(w.simDir(), sim.CloudOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.cloud = cloud
+	t.Cleanup(func() {
+		if err := cloud.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	// The manager has the roles that are shipped, and no others.
+	w.kubeconfig("control", w.UserWith(t, "config/rbac/control-role.yaml"))
+	w.kubeconfig("target", w.Target.UserWith(t, "config/rbac/target-role.yaml", "config/rbac/target-role-sim.yaml"))
+	return w
+}
+
+func (w *world) simDir() string { return filepath.Join(w.dir, "sim") }
+
+// kubeconfig writes a kubeconfig for the manager.
+func (w *world) kubeconfig(name string, config *rest.Config) {
+	w.t.Helper()
+	file := clientcmdapi.NewConfig()
+	file.Clusters[name] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
+	file.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}
+	file.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	file.CurrentContext = name
+	if err := clientcmd.WriteToFile(*file, w.path(name)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) path(name string) string { return filepath.Join(w.dir, name+".kubeconfig") }
+
+// process is a running millwright.
+type process struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	output *output
+	done   chan struct{}
+	err    error
+}
+
+// output collects what a process prints.
+type output struct {
+	mu     sync.Mutex
+	buffer bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buffer.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buffer.String()
+}
+
+// millwright starts the program. It is killed when the test ends, if it still runs.
+func millwright(t *testing.T, args ...string) *process {
+	t.Helper()
+	p := &process{t: t, output: &output{}, done: make(chan struct{})}
+	p.cmd = exec.Command(os.Args[0], args...)
+	p.cmd.Env = append(os.Environ(), asProgram+"=1")
+	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.done)
+	}()
+	t.Cleanup(func() {
+		p.kill()
+		if t.Failed() {
+			t.Logf("millwright %s printed:\n%s", strings.Join(args, " "), tail(p.output.String(), 200))
+		}
+	})
+	return p
+}
+
+// manager starts a manager in this world. Its leases run out soon, so that the next
+// process need not wait long after a kill.
+func (w *world) manager(more ...string) *process {
+	w.t.Helper()
+	return millwright(w.t, append([]string{
+		"manager", "--driver", "sim", "--sim-dir", w.simDir(), "--namespace", w.Namespace,
+		"--control-kubeconfig", w.path("control"), "--target-kubeconfig", w.path("target"), "--port", "0",
+		"--leader-elect-lease-duration", "3s", "--leader-elect-renew-deadline", "2s", "--leader-elect-retry-period", "200ms",
+	}, more...)...)
+}
+
+// kill ends the process at once, and waits until it is gone.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill() // it may be gone already
+	<-p.done
+}
+
+// stop ends the process in order.
+func (p *process) stop() {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		p.t.Fatal(err)
+	}
+	p.wait()
+	if p.err != nil {
+		p.t.Fatalf("millwright did not end in order: %v", p.err)
+	}
+}
+
+// wait waits until the process has ended by itself.
+func (p *process) wait() {
+	p.t.Helper()
+	select {
+	case <-p.done:
+	case <-time.After(time.Minute):
+		p.t.Fatal("millwright did not end")
+	}
+}
+
+func tail(text string, lines int) string {
+	all := strings.Split(text, "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// pool declares a class, its Secret, and a deployment of that many Machines.
+func (w *world) pool(name string, replicas int32, providerSpec string) *v1alpha1.MachineDeployment {
+	w.t.Helper()
+	w.create(secret(w.Namespace, name), class(w.Namespace, name, providerSpec))
+	deployment := deploymentOf(w.Namespace, name, replicas)
+	w.create(deployment)
+	return deployment
+}
+
+func (w *world) create(objects ...client.Object) {
+	w.t.Helper()
+	for _, object := range objects {
+		if err := w.Client.Create(w.t.Context(), object); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+func secret(namespace, name string) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Data:       map[string][]byte{"userData": []byte("token: <<BOOTSTRAP_TOKEN>>")},
+	}
+}
+
+func class(namespace, name, providerSpec string) *v1alpha1.MachineClass {
+	return &v1alpha1.MachineClass{
+		ObjectMeta:   metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Provider:     "sim",
+		ProviderSpec: runtime.RawExtension{Raw: []byte(providerSpec)},
+		SecretRef:    &corev1.SecretReference{Namespace: namespace, Name: name},
+	}
+}
+
+func deploymentOf(namespace, name string, replicas int32) *v1alpha1.MachineDeployment {
+	labels := map[string]string{"name": name}
+	return &v1alpha1.MachineDeployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: v1alpha1.MachineDeploymentSpec{
+			Replicas: replicas,
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: v1alpha1.MachineTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec: v1alpha1.MachineSpec{
+					Class: v1alpha1.ClassSpec{Kind: v1alpha1.MachineClassKind, Name: name},
+					NodeTemplateSpec: v1alpha1.NodeTemplateSpec{
+						ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"pool": name}},
+						Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "dedicated", Value: name, Effect: corev1.TaintEffectNoSchedule}}},
+					},
+				},
+			},
+		},
+	}
+}
+
+// scale asks for another number of Machines.
+func (w *world) scale(deployment *v1alpha1.MachineDeployment, replicas int32) {
+	w.t.Helper()
+	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas))
+	if err := w.Client.Patch(w.t.Context(), deployment, patch); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// eventually waits until the check holds.
+func (w *world) eventually(within time.Duration, check func(g gomega.Gomega)) {
+	w.t.Helper()
+	g := gomega.NewWithT(w.t)
+	g.Eventually(func(g gomega.Gomega) { check(g) }).WithTimeout(within).WithPolling(100 * time.Millisecond).Should(gomega.Succeed())
+}
+
+// settled checks that a deployment has its Machines, all of them Running, with a VM and a
+// node each, and nothing besides.
+func (w *world) settled(ctx context.Context, g gomega.Gomega, deployment *v1alpha1.MachineDeployment) {
+	g.Expect(w.Client.Get(ctx, client.ObjectKeyFromObject(deployment), deployment)).To(gomega.Succeed())
+	wanted := deployment.Spec.Replicas
+	g.Expect(deployment.Status.AvailableReplicas).To(gomega.Equal(wanted), "available replicas")
+	g.Expect(deployment.Status.Replicas).To(gomega.Equal(wanted), "replicas")
+	g.Expect(deployment.Status.ObservedGeneration).To(gomega.Equal(deployment.Generation), "observed generation")
+
+	machines := &v1alpha1.MachineList{}
+	g.Expect(w.Client.List(ctx, machines, client.InNamespace(w.Namespace))).To(gomega.Succeed())
+	g.Expect(machines.Items).To(gomega.HaveLen(int(wanted)), "machines")
+	vms, err := w.cloud.VMs()
+	g.Expect(err).NotTo(gomega.HaveOccurred())
+	byID := map[string]string{}
+	for _, vm := range vms {
+		byID[vm.ProviderID] = vm.Machine
+	}
+	g.Expect(byID).To(gomega.HaveLen(int(wanted)), "VMs")
+	for _, machine := range machines.Items {
+		g.Expect(machine.Status.CurrentStatus.Phase).To(gomega.Equal(v1alpha1.MachineRunning), machine.Name)
+		g.Expect(byID).To(gomega.HaveKeyWithValue(machine.Spec.ProviderID, machine.Name))
+	}
+	g.Expect(w.nodesOf(ctx, g, deployment.Name)).To(gomega.HaveLen(int(wanted)), "nodes")
+}
+
+// nodesOf finds the nodes of a pool by their names, which begin with it.
+func (w *world) nodesOf(ctx context.Context, g gomega.Gomega, pool string) []corev1.Node {
+	nodes := &corev1.NodeList{}
+	g.Expect(w.Target.Client.List(ctx, nodes)).To(gomega.Succeed())
+	var own []corev1.Node
+	for _, node := range nodes.Items {
+		if strings.HasPrefix(node.Name, pool+"-") {
+			own = append(own, node)
+		}
+	}
+	return own
+}
+
+// tokens finds the bootstrap tokens that are left.
+func (w *world) tokens(ctx context.Context, g gomega.Gomega) []corev1.Secret {
+	secrets := &corev1.SecretList{}
+	g.Expect(w.Target.Client.List(ctx, secrets, client.InNamespace("kube-system"))).To(gomega.Succeed())
+	var tokens []corev1.Secret
+	for _, secret := range secrets.Items {
+		if secret.Type == corev1.SecretTypeBootstrapToken && strings.Contains(string(secret.Data["description"]), w.Namespace+"/") {
+			tokens = append(tokens, secret)
+		}
+	}
+	return tokens
+}

@@ -1,0 +1,78 @@
+package scenario
+
+import (
+	"testing"
+	"time"
+
+	"github.com/onsi/gomega"
+
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+// The request budgets of docs/performance.md: requests per machine, without watches,
+// leases and events, the simulated kubelet's own two included. Events apart.
+const (
+	budgetUp         = 9.5
+	budgetDown       = 8.5
+	budgetUpEvents   = 2.0
+	budgetDownEvents = 2.0
+	budgetIdle       = 5
+)
+
+func TestScaleUpAndDownWithinTheRequestBudget(t *testing.T) {
+	const machines = 50
+	w := newWorld(t)
+	deployment := w.pool("budget", 0, `{}`)
+	manager := w.manager()
+	w.eventually(time.Minute, func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
+
+	up := w.recorded("0 to 50", machines, func() {
+		w.scale(deployment, machines)
+		w.eventually(2*time.Minute, func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
+	})
+	within(t, "scale up", up, machines, budgetUp, budgetUpEvents)
+
+	idle := w.recorded("10 s idle", 0, func() { time.Sleep(10 * time.Second) }) // the measured time itself
+	if got := idle.Total(); got > budgetIdle {
+		t.Errorf("idle: %d requests in 10 s, budget is %d", got, budgetIdle)
+	}
+
+	down := w.recorded("50 to 0", machines, func() {
+		w.scale(deployment, 0)
+		w.eventually(2*time.Minute, func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
+	})
+	within(t, "scale down", down, machines, budgetDown, budgetDownEvents)
+
+	w.eventually(10*time.Second, func(g gomega.Gomega) {
+		g.Expect(w.tokens(t.Context(), g)).To(gomega.BeEmpty(), "bootstrap tokens")
+	})
+	manager.stop()
+}
+
+// recorded does something and reports what that cost both API servers, this test's own
+// requests left out.
+func (w *world) recorded(what string, machines int, do func()) *env.Report {
+	w.t.Helper()
+	control, target := w.Record(w.t), w.Target.Record(w.t)
+	begin := time.Now()
+	do()
+	took := time.Since(begin)
+	report := env.Join(control.Stop(), target.Stop())
+	report = report.Where(env.Filter{UserAgent: "millwright-manager"}, env.Filter{UserAgent: "millwright-sim-kubelet"})
+	perMachine := 0.0
+	if machines > 0 {
+		perMachine = report.PerN(machines)
+	}
+	w.t.Logf("%s: %.1f s, %d requests, %.2f per machine\n%s", what, took.Seconds(), report.Total(), perMachine, report.Table())
+	return report
+}
+
+func within(t *testing.T, what string, report *env.Report, machines int, budget, events float64) {
+	t.Helper()
+	if got := report.PerN(machines); got > budget {
+		t.Errorf("%s: %.2f requests per machine, budget is %.1f", what, got, budget)
+	}
+	if got := float64(report.Count(env.Filter{Kind: env.Event})) / float64(machines); got > events {
+		t.Errorf("%s: %.2f events per machine, budget is %.1f", what, got, events)
+	}
+}
