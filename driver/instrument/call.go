@@ -70,16 +70,28 @@ func checked(ctx context.Context, operation string, noResponse bool, err error) 
 	}
 	s, hasCode := status.FromError(err)
 	switch {
-	case !hasCode && errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil:
-		return status.WrapError(codes.DeadlineExceeded, err.Error(), err)
-	case !hasCode && errors.Is(err, context.Canceled) && ctx.Err() != nil:
-		return status.WrapError(codes.Canceled, err.Error(), err)
+	case !hasCode:
+		return ended(ctx, err)
 	case s.Code() == codes.OK:
 		return status.WrapError(codes.Internal, "the driver returned an error with the code OK: "+s.Message(), err)
 	case s.Code() == codes.Uninitialized && operation == opStatus && noResponse:
 		return status.WrapError(codes.Internal, "the driver returned Uninitialized without a response: "+s.Message(), err)
 	}
 	return err
+}
+
+// ended gives an error a code if it stems from the end of the call's own context.
+func ended(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() == nil:
+		return err
+	case errors.Is(err, context.DeadlineExceeded):
+		return status.WrapError(codes.DeadlineExceeded, err.Error(), err)
+	case errors.Is(err, context.Canceled):
+		return status.WrapError(codes.Canceled, err.Error(), err)
+	default:
+		return err
+	}
 }
 
 // outcome is how a call ended.

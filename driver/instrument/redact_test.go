@@ -20,12 +20,12 @@ import (
 )
 
 // failWith makes a call that fails with err, and returns what came out of it.
-func failWith(t *testing.T, secret map[string][]byte, err error) (got error, log string) {
+func failWith(t *testing.T, secret map[string][]byte, err error) (log string, got error) {
 	t.Helper()
 	ctx, buffer := logged(t)
 	d := instrument.Wrap(&stub{do: func(context.Context) error { return err }}, instrument.Options{})
 	_, got = d.CreateMachine(ctx, &driver.CreateMachineRequest{Machine: machine, MachineClass: class, Secret: &corev1.Secret{Data: secret}})
-	return got, buffer.String()
+	return buffer.String(), got
 }
 
 const (
@@ -73,7 +73,7 @@ func TestSecretsDoNotComeOut(t *testing.T) {
 				"deep in joins": errors.Join(io.EOF, fmt.Errorf("a: %w", errors.Join(io.ErrNoProgress, errors.New(tt.text)))),
 				"status text":   errors.New(status.New(codes.Unauthenticated, tt.text).Error()),
 			} {
-				got, log := failWith(t, secret, given)
+				log, got := failWith(t, secret, given)
 				if status.Code(got) != status.Code(given) {
 					t.Errorf("%s: code became %v", form, status.Code(got))
 				}
@@ -97,12 +97,12 @@ func TestRedactionKeepsTheRest(t *testing.T) {
 	secret := map[string][]byte{"password": []byte("hunter22"), "flag": []byte("true"), "short": []byte("abc"), "none": []byte("none")}
 
 	harmless := fmt.Errorf("the abc is true: none, %w", io.EOF)
-	if got, _ := failWith(t, secret, harmless); got != harmless {
+	if _, got := failWith(t, secret, harmless); got != harmless {
 		t.Errorf("an error without secrets became %#v", got)
 	}
 
 	inner := status.WrapError(codes.Unauthenticated, "user bob, password hunter22", io.ErrUnexpectedEOF)
-	got, log := failWith(t, secret, fmt.Errorf("login: %w", inner))
+	log, got := failWith(t, secret, fmt.Errorf("login: %w", inner))
 	const want = "user bob, password [redacted]"
 	if s, _ := status.FromError(got); s.Code() != codes.Unauthenticated || s.Message() != want {
 		t.Errorf("got %v %q, want Unauthenticated %q", s.Code(), s.Message(), want)
@@ -112,7 +112,7 @@ func TestRedactionKeepsTheRest(t *testing.T) {
 			t.Errorf("errors.Is does not find %v any more", target)
 		}
 	}
-	if twice, _ := failWith(t, secret, errors.New("say hunter22hunter22!")); !strings.Contains(twice.Error(), "say [redacted]!") {
+	if _, twice := failWith(t, secret, errors.New("say hunter22hunter22!")); !strings.Contains(twice.Error(), "say [redacted]!") {
 		t.Errorf("two secrets side by side became %q", twice)
 	}
 	if errors.Is(got, io.EOF) || errors.Is(got, status.New(codes.Aborted, "")) {
@@ -135,7 +135,7 @@ func FuzzSecretsDoNotComeOut(f *testing.F) {
 		// So it is neither short, nor a common word, nor part of what is put in its place.
 		value = "s3" + value + "s3"
 		secret := map[string][]byte{"v": []byte(value)}
-		got, log := failWith(t, secret, status.Error(codes.Aborted, before+value+after))
+		log, got := failWith(t, secret, status.Error(codes.Aborted, before+value+after))
 		s, _ := status.FromError(got)
 		if s.Code() != codes.Aborted {
 			t.Errorf("code became %v", s.Code())

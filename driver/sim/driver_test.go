@@ -1,19 +1,11 @@
 package sim_test
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	"pgregory.net/rapid"
 
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
@@ -28,12 +20,11 @@ func wantCode(t *testing.T, err error, want codes.Code) {
 	}
 }
 
-// TestLifeOfAVM runs on a cloud in memory and on one in a directory.
+// TestLifeOfAVM and its sibling run on a cloud in memory and on one in a directory.
 func TestLifeOfAVM(t *testing.T) {
 	for name, cloud := range clouds(t) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, sim.Config{Cloud: cloud}, nil)
-
 			_, err := w.status("m", "")
 			wantCode(t, err, codes.NotFound)
 
@@ -44,11 +35,10 @@ func TestLifeOfAVM(t *testing.T) {
 			if again := w.mustCreate("m"); !cmp.Equal(made, again) {
 				t.Errorf("create is not idempotent: %s", cmp.Diff(made, again))
 			}
-
+			want := &driver.GetMachineStatusResponse{ProviderID: made.ProviderID, NodeName: "m", Addresses: made.Addresses}
 			for _, id := range []string{"", made.ProviderID} {
 				found, err := w.status("m", id)
 				wantCode(t, err, codes.OK)
-				want := &driver.GetMachineStatusResponse{ProviderID: made.ProviderID, NodeName: "m", Addresses: made.Addresses}
 				if diff := cmp.Diff(want, found); diff != "" {
 					t.Errorf("status with ID %q (-want +got):\n%s", id, diff)
 				}
@@ -57,58 +47,44 @@ func TestLifeOfAVM(t *testing.T) {
 				t.Errorf("list (-want +got):\n%s", diff)
 			}
 
-			w.mustRemove("m", made.ProviderID)
-			w.mustRemove("m", made.ProviderID)
-			w.mustRemove("m", "")
+			for _, id := range []string{made.ProviderID, made.ProviderID, ""} {
+				w.mustRemove("m", id)
+			}
 			_, err = w.status("m", made.ProviderID)
 			wantCode(t, err, codes.NotFound)
 			if list := w.list(); len(list) != 0 {
 				t.Errorf("list after deletion: %v", list)
 			}
+		})
+	}
+}
 
-			second := w.mustCreate("m")
-			if second.ProviderID == made.ProviderID {
+func TestSecondVMOfAName(t *testing.T) {
+	for name, cloud := range clouds(t) {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, sim.Config{Cloud: cloud}, nil)
+			first := w.mustCreate("m").ProviderID
+			w.mustRemove("m", "")
+			second := w.mustCreate("m").ProviderID
+			if second == first {
 				t.Error("a second VM of the same name has the same provider ID")
 			}
-			_, err = w.status("m", made.ProviderID)
+			_, err := w.status("m", first)
 			wantCode(t, err, codes.NotFound)
-			w.mustRemove("m", made.ProviderID)
+			w.mustRemove("m", first)
 			if len(w.vms()) != 1 {
 				t.Error("deleting the first VM's ID removed the second VM")
 			}
 			w.mustRemove("m", "")
 			want := sim.History{
-				ProviderIDs: []string{made.ProviderID, second.ProviderID}, MostAtOnce: 1, Left: 0,
-				Calls: map[sim.Method]int{sim.CreateMachine: 3, sim.DeleteMachine: 5, sim.GetMachineStatus: 5},
+				ProviderIDs: []string{first, second}, MostAtOnce: 1, Left: 0,
+				Calls: map[sim.Method]int{sim.CreateMachine: 2, sim.DeleteMachine: 3, sim.GetMachineStatus: 1},
 			}
 			if diff := cmp.Diff(want, w.histories()["ns/m"]); diff != "" {
 				t.Errorf("history (-want +got):\n%s", diff)
 			}
 		})
 	}
-}
-
-// clouds returns one cloud of each kind.
-func clouds(t *testing.T) map[string]*sim.Cloud {
-	t.Helper()
-	return map[string]*sim.Cloud{
-		"memory":    sim.NewCloud(sim.CloudOptions{}),
-		"directory": openCloud(t, t.TempDir()),
-	}
-}
-
-func openCloud(t testing.TB, dir string) *sim.Cloud {
-	t.Helper()
-	cloud, err := sim.OpenCloud(dir, sim.CloudOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := cloud.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return cloud
 }
 
 func TestForeignVMsAreLeftAlone(t *testing.T) {
@@ -268,289 +244,5 @@ func TestInvalidRequestsNameTheField(t *testing.T) {
 	}
 	if _, err := newWorld(t, sim.Config{}, object{"kind": "X", "apiVersion": "y/v1"}).create("m"); err != nil {
 		t.Errorf("a specification with kind and apiVersion: %v", err)
-	}
-}
-
-func TestManyCreatesAtOnceMakeOneVM(t *testing.T) {
-	dir := t.TempDir()
-	memory := sim.NewCloud(sim.CloudOptions{})
-	tests := map[string][]*sim.Cloud{
-		"memory":          {memory, memory},
-		"one handle":      {openCloud(t, t.TempDir())},
-		"handles of many": {openCloud(t, dir), openCloud(t, dir), openCloud(t, dir)},
-	}
-	for name, handles := range tests {
-		t.Run(name, func(t *testing.T) {
-			var worlds []world
-			for _, cloud := range handles {
-				worlds = append(worlds, newWorld(t, sim.Config{Cloud: cloud}, nil))
-			}
-			ids := make([]string, 50)
-			var wg sync.WaitGroup
-			for i := range ids {
-				wg.Go(func() {
-					resp, err := worlds[i%len(worlds)].create("m")
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					ids[i] = resp.ProviderID
-				})
-			}
-			wg.Wait()
-			for _, id := range ids {
-				if id != ids[0] {
-					t.Fatalf("two VMs: %s and %s", ids[0], id)
-				}
-			}
-			for _, w := range worlds {
-				if vms := w.vms(); len(vms) != 1 {
-					t.Errorf("%d VMs exist, want 1", len(vms))
-				}
-				if h := w.histories()["ns/m"]; h.MostAtOnce != 1 || h.Calls[sim.CreateMachine] != 50 {
-					t.Errorf("history is %+v", h)
-				}
-			}
-		})
-	}
-}
-
-func TestCloudInADirectorySurvives(t *testing.T) {
-	dir := t.TempDir()
-	first, err := sim.OpenCloud(dir, sim.CloudOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := newWorld(t, sim.Config{Cloud: first}, object{"tags": object{"a": "b"}})
-	w.mustCreate("gone")
-	w.mustRemove("gone", "")
-	id := w.mustCreate("stays").ProviderID
-	before := w.vms()
-	if err := first.Close(); err != nil {
-		t.Fatal(err)
-	}
-
-	w = newWorld(t, sim.Config{Cloud: openCloud(t, dir)}, object{"tags": object{"a": "b"}})
-	if diff := cmp.Diff(before, w.vms()); diff != "" {
-		t.Errorf("VMs before and after (-before +after):\n%s", diff)
-	}
-	if got := w.mustCreate("stays").ProviderID; got != id {
-		t.Errorf("the VM was not adopted: %s, want %s", got, id)
-	}
-	if got := w.mustCreate("gone").ProviderID; !strings.HasPrefix(got, "sim:///ns/gone/2-") {
-		t.Errorf("the second VM of a name has ID %s", got)
-	}
-	if got := len(w.histories()["ns/gone"].ProviderIDs); got != 2 {
-		t.Errorf("the journal tells of %d VMs, want 2", got)
-	}
-}
-
-// TestJournalWhoseLastLineIsCutOff: its writer was killed, the rest counts.
-func TestJournalWhoseLastLineIsCutOff(t *testing.T) {
-	dir := t.TempDir()
-	w := newWorld(t, sim.Config{Cloud: openCloud(t, dir)}, nil)
-	w.mustCreate("m")
-	before := w.histories()
-	journal, err := os.OpenFile(filepath.Join(dir, "journal"), os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer journal.Close()
-	if _, err := journal.WriteString(`{"machine":"ns/m","effect":"dele`); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(before, w.histories()); diff != "" {
-		t.Error(diff)
-	}
-}
-
-func TestFaults(t *testing.T) {
-	t.Run("codes in turn", func(t *testing.T) {
-		w := newWorld(t, sim.Config{}, nil)
-		w.Cloud().Fail(sim.Fault{Method: sim.CreateMachine, Machine: "m-*",
-			Codes: []codes.Code{codes.Unavailable, codes.ResourceExhausted}})
-		w.mustCreate("other")
-		var got []codes.Code
-		for range 3 {
-			_, err := w.create("m-1")
-			got = append(got, status.Code(err))
-		}
-		if diff := cmp.Diff([]codes.Code{codes.Unavailable, codes.ResourceExhausted, codes.OK}, got); diff != "" {
-			t.Error(diff)
-		}
-	})
-	t.Run("no effect before", func(t *testing.T) {
-		w := newWorld(t, sim.Config{}, nil)
-		w.Cloud().Fail(sim.Fault{Method: sim.CreateMachine})
-		_, err := w.create("m")
-		wantCode(t, err, codes.Unavailable)
-		if len(w.vms()) != 0 {
-			t.Error("a failed call made a VM")
-		}
-	})
-	t.Run("lost answer", func(t *testing.T) {
-		w := newWorld(t, sim.Config{}, nil)
-		w.Cloud().LoseAnswers(sim.CreateMachine, "ns/m", 1)
-		_, err := w.create("m")
-		wantCode(t, err, codes.DeadlineExceeded)
-		if vms := w.vms(); len(vms) != 1 || vms[0].ProviderID != w.mustCreate("m").ProviderID {
-			t.Errorf("VMs after a lost answer: %v", vms)
-		}
-	})
-	t.Run("per machine, for ever, cleared", func(t *testing.T) {
-		w := newWorld(t, sim.Config{}, nil)
-		w.Cloud().Fail(sim.Fault{Method: sim.GetMachineStatus, Codes: []codes.Code{codes.Internal}, PerMachine: true})
-		w.Cloud().Fail(sim.Fault{Codes: []codes.Code{codes.Aborted}, Times: -1})
-		for _, name := range []string{"a", "b"} {
-			_, err := w.status(name, "")
-			wantCode(t, err, codes.Internal)
-			for range 3 {
-				_, err = w.status(name, "")
-				wantCode(t, err, codes.Aborted)
-			}
-		}
-		w.Cloud().ClearFaults()
-		_, err := w.status("a", "")
-		wantCode(t, err, codes.NotFound)
-	})
-	t.Run("hang", func(t *testing.T) {
-		w := newWorld(t, sim.Config{}, nil)
-		w.Cloud().Fail(sim.Fault{Hang: true, Times: -1})
-		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		defer cancel()
-		_, err := w.CreateMachine(ctx, &driver.CreateMachineRequest{Machine: machine("m", ""), MachineClass: w.class})
-		wantCode(t, err, codes.DeadlineExceeded)
-		if !errors.Is(err, context.DeadlineExceeded) {
-			t.Error("the context's error is not in the chain")
-		}
-	})
-}
-
-// TestChanceDependsOnTheSeedOnly: the same seed fails the same calls, in whichever
-// order they come; another seed fails others.
-func TestChanceDependsOnTheSeedOnly(t *testing.T) {
-	const machines = 200
-	run := func(seed uint64, backwards bool) []bool {
-		w := newWorld(t, sim.Config{Seed: seed}, nil)
-		w.Cloud().Fail(sim.Fault{Method: sim.CreateMachine, Rate: 0.3, Times: -1})
-		failed := make([]bool, machines)
-		for i := range failed {
-			if backwards {
-				i = machines - 1 - i
-			}
-			_, err := w.create(fmt.Sprintf("m-%d", i))
-			failed[i] = err != nil
-		}
-		return failed
-	}
-	one := run(1, false)
-	if diff := cmp.Diff(one, run(1, true)); diff != "" {
-		t.Errorf("order of calls changes chance:\n%s", diff)
-	}
-	if cmp.Equal(one, run(2, false)) {
-		t.Error("another seed fails the same calls")
-	}
-	count := 0
-	for _, failed := range one {
-		if failed {
-			count++
-		}
-	}
-	if count < machines*2/10 || count > machines*4/10 {
-		t.Errorf("%d of %d calls failed, want about 30 %%", count, machines)
-	}
-}
-
-// TestNeverTwoVMs: whatever fails and whatever answer is lost, a caller that repeats
-// itself ends with the one VM it asked for, or with none.
-func TestNeverTwoVMs(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		w := newWorld(t, sim.Config{Seed: rapid.Uint64().Draw(rt, "seed")}, nil)
-		name := rapid.SampledFrom([]string{"a", "b", "c"})
-		method := rapid.SampledFrom([]sim.Method{sim.CreateMachine, sim.DeleteMachine, sim.GetMachineStatus, ""})
-		wanted := map[string]bool{}
-		rt.Repeat(map[string]func(*rapid.T){
-			"fault": func(rt *rapid.T) {
-				w.Cloud().Fail(sim.Fault{
-					Method: method.Draw(rt, "method"), Machine: name.Draw(rt, "machine"),
-					Times: rapid.IntRange(1, 3).Draw(rt, "times"), LostAnswer: rapid.Bool().Draw(rt, "lost"),
-				})
-			},
-			"create": func(rt *rapid.T) {
-				m := name.Draw(rt, "machine")
-				wanted[m] = true
-				untilOK(rt, func() error { _, err := w.create(m); return err })
-			},
-			"delete": func(rt *rapid.T) {
-				m := name.Draw(rt, "machine")
-				delete(wanted, m)
-				untilOK(rt, func() error { return w.remove(m, "") })
-			},
-			"": func(rt *rapid.T) {
-				got := map[string]bool{}
-				for _, v := range w.vms() {
-					if got[v.Machine] {
-						rt.Fatalf("two VMs for %s", v.Machine)
-					}
-					got[v.Machine] = true
-				}
-				if diff := cmp.Diff(wanted, got); diff != "" {
-					rt.Fatalf("VMs (-want +got):\n%s", diff)
-				}
-				for m, h := range w.histories() {
-					if h.MostAtOnce > 1 {
-						rt.Fatalf("%s had %d VMs at once", m, h.MostAtOnce)
-					}
-				}
-			},
-		})
-	})
-}
-
-// untilOK repeats f, which the script fails a bounded number of times.
-func untilOK(rt *rapid.T, f func() error) {
-	for range 1000 {
-		if f() == nil {
-			return
-		}
-	}
-	rt.Fatal("the call never succeeded")
-}
-
-func TestFiveThousandVMs(t *testing.T) {
-	const count = 5000
-	w := newWorld(t, sim.Config{}, object{"capacity": count})
-	each := func(f func(name string) error) {
-		var wg sync.WaitGroup
-		for part := range 50 {
-			wg.Go(func() {
-				for i := part; i < count; i += 50 {
-					if err := f(fmt.Sprintf("m-%d", i)); err != nil {
-						t.Errorf("m-%d: %v", i, err)
-					}
-				}
-			})
-		}
-		wg.Wait()
-	}
-	each(func(name string) error { _, err := w.create(name); return err })
-	if list := w.list(); len(list) != count {
-		t.Errorf("%d VMs in the list, want %d", len(list), count)
-	}
-	_, err := w.create("one-more")
-	wantCode(t, err, codes.ResourceExhausted)
-	each(func(name string) error { _, err := w.status(name, ""); return err })
-	each(func(name string) error { return w.remove(name, "") })
-	if vms := w.vms(); len(vms) != 0 {
-		t.Errorf("%d VMs are left", len(vms))
-	}
-	histories := w.histories()
-	if len(histories) != count+1 {
-		t.Errorf("%d machines in the journal, want %d", len(histories), count+1)
-	}
-	for m, h := range histories {
-		if m != "ns/one-more" && (h.MostAtOnce != 1 || len(h.ProviderIDs) != 1 || h.Left != 0) {
-			t.Errorf("history of %s: %+v", m, h)
-		}
 	}
 }

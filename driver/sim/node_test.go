@@ -2,19 +2,15 @@ package sim_test
 
 import (
 	"errors"
-	"fmt"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
@@ -219,41 +215,6 @@ func TestVanishedVM(t *testing.T) {
 	}
 }
 
-func TestScriptedReadiness(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		nodes := newTarget()
-		w := newWorld(t, sim.Config{Nodes: nodes}, nil)
-		defer w.start()()
-		w.mustCreate("m")
-		synctest.Wait()
-		flap := func(times int) {
-			if n, err := w.Cloud().FlapNode("m", times, time.Minute); n != 1 || err != nil {
-				t.Fatalf("FlapNode: %d, %v", n, err)
-			}
-		}
-		set := func(ready corev1.ConditionStatus) {
-			if n, err := w.Cloud().SetNodeReady("m", ready); n != 1 || err != nil {
-				t.Fatalf("SetNodeReady: %d, %v", n, err)
-			}
-		}
-		flap(3)
-		synctest.Wait()
-		wantReady(t, nodes, "m", corev1.ConditionFalse)
-		after(time.Minute)
-		wantReady(t, nodes, "m", corev1.ConditionTrue)
-		after(time.Minute)
-		wantReady(t, nodes, "m", corev1.ConditionFalse)
-		// The last of several orders at one moment stays.
-		for range 10 {
-			set(corev1.ConditionUnknown)
-			set(corev1.ConditionFalse)
-			set(corev1.ConditionTrue)
-			synctest.Wait()
-			wantReady(t, nodes, "m", corev1.ConditionTrue)
-		}
-	})
-}
-
 func TestWritesAreRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := newTarget()
@@ -283,226 +244,6 @@ func TestExistingNodeIsPatchedOnly(t *testing.T) {
 		wantReady(t, nodes, "m", corev1.ConditionTrue)
 		if nodes.node(t, "m").Labels["old"] != "label" {
 			t.Error("the existing node was replaced")
-		}
-	})
-}
-
-// TestRestart: nodes that had not joined when the process ended join in the next one,
-// and those that had are left in peace.
-func TestRestart(t *testing.T) {
-	for _, kind := range []string{"memory", "directory"} {
-		t.Run(kind, func(t *testing.T) {
-			dir := t.TempDir()
-			synctest.Test(t, func(t *testing.T) {
-				nodes := newTarget()
-				cloud := sim.NewCloud(sim.CloudOptions{})
-				if kind == "directory" {
-					cloud = openCloud(t, dir)
-				}
-				spec := object{"joinDelay": "1m"}
-				w := newWorld(t, sim.Config{Cloud: cloud, Nodes: nodes}, spec)
-				stop := w.start()
-				w.mustCreate("early")
-				after(time.Minute)
-				w.mustCreate("late")
-				after(30 * time.Second)
-				stop()
-				w.mustCreate("unattended")
-				after(time.Hour)
-				wantRequests(t, nodes, joined)
-
-				if kind == "directory" {
-					cloud = openCloud(t, dir)
-				}
-				w = newWorld(t, sim.Config{Cloud: cloud, Nodes: nodes}, spec)
-				defer w.start()()
-				synctest.Wait()
-				wantRequests(t, nodes, map[string]int{"create node": 3, "patch node/status": 3})
-				for _, name := range []string{"early", "late", "unattended"} {
-					wantReady(t, nodes, name, corev1.ConditionTrue)
-				}
-				after(time.Hour)
-				wantRequests(t, nodes, map[string]int{"create node": 3, "patch node/status": 3})
-			})
-		})
-	}
-}
-
-func TestJoinThatIsPlannedTwice(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		nodes := newTarget()
-		w := newWorld(t, sim.Config{Nodes: nodes}, nil)
-		defer w.start()()
-		w.mustCreate("m")
-		outdated := w.vms()[0]
-		synctest.Wait()
-		outdated.Node.Joined = false
-		w.PlanJoin(outdated)
-		synctest.Wait()
-		wantRequests(t, nodes, joined)
-	})
-}
-
-// TestLifeGoesOnAfterARestart: nodes that had joined go on flapping and renewing.
-func TestLifeGoesOnAfterARestart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		nodes := newTarget()
-		config := sim.Config{Cloud: sim.NewCloud(sim.CloudOptions{}), Nodes: nodes, HeartbeatInterval: 10 * time.Second}
-		spec := object{"join": "flap", "flapInterval": "1m"}
-		w := newWorld(t, config, spec)
-		stop := w.start()
-		w.mustCreate("m")
-		after(time.Second)
-		stop()
-		before := nodes.counts()
-		after(time.Hour)
-		wantRequests(t, nodes, before)
-		wantReady(t, nodes, "m", corev1.ConditionTrue)
-
-		defer newWorld(t, config, spec).start()()
-		after(time.Minute)
-		wantReady(t, nodes, "m", corev1.ConditionFalse)
-		if renewed := nodes.counts()["patch lease"] - before["patch lease"]; renewed != 7 {
-			t.Errorf("%d renewals in a minute, want 7", renewed)
-		}
-	})
-}
-
-func TestHeartbeats(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		nodes := newTarget()
-		w := newWorld(t, sim.Config{Nodes: nodes, HeartbeatInterval: 10 * time.Second}, nil)
-		defer w.start()()
-		w.mustCreate("m")
-		after(35 * time.Second)
-		lease := &coordinationv1.Lease{}
-		if err := nodes.Get(t.Context(), client.ObjectKey{Namespace: corev1.NamespaceNodeLease, Name: "m"}, lease); err != nil {
-			t.Fatal(err)
-		}
-		if age := time.Since(lease.Spec.RenewTime.Time); age != 5*time.Second {
-			t.Errorf("lease was renewed %s ago, want 5s", age)
-		}
-		if *lease.Spec.HolderIdentity != "m" || *lease.Spec.LeaseDurationSeconds != 40 {
-			t.Errorf("lease is %+v", lease.Spec)
-		}
-		wantRequests(t, nodes, map[string]int{"create node": 1, "patch node/status": 1, "create lease": 1, "patch lease": 4})
-		w.mustRemove("m", "")
-		after(time.Hour)
-		if got := nodes.counts()["patch lease"]; got != 4 {
-			t.Errorf("%d renewals, want none after the deletion", got-4)
-		}
-	})
-}
-
-func TestDelays(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, sim.Config{}, object{"latency": "3s", "visibleAfter": "1m", "deleteDelay": "5m"})
-		begin := time.Now()
-		id := w.mustCreate("m").ProviderID
-		if took := time.Since(begin); took != 3*time.Second {
-			t.Errorf("create took %s, want 3s", took)
-		}
-		_, err := w.status("m", "")
-		wantCode(t, err, codes.NotFound)
-		_, err = w.status("m", id)
-		wantCode(t, err, codes.OK)
-		if again := w.mustCreate("m").ProviderID; again != id {
-			t.Error("an invisible VM was made a second time")
-		}
-		if list := w.list(); len(list) != 0 {
-			t.Errorf("an invisible VM is listed: %v", list)
-		}
-		after(time.Minute)
-		_, err = w.status("m", "")
-		wantCode(t, err, codes.OK)
-
-		w.mustRemove("m", id)
-		w.mustRemove("m", id)
-		_, err = w.status("m", id)
-		wantCode(t, err, codes.OK)
-		_, err = w.create("m")
-		wantCode(t, err, codes.Aborted)
-		if len(w.list()) != 1 {
-			t.Error("a VM that is being deleted is not listed")
-		}
-		after(5 * time.Minute)
-		_, err = w.status("m", id)
-		wantCode(t, err, codes.NotFound)
-		if len(w.list()) != 0 || len(w.vms()) != 0 {
-			t.Error("the VM is still there after its delay")
-		}
-		if h := w.histories()["ns/m"]; h.MostAtOnce != 1 || h.Left != 0 {
-			t.Errorf("history: %+v", h)
-		}
-	})
-}
-
-func TestCapacityIsFreedByADelayedDeletion(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, sim.Config{}, object{"capacity": 1, "deleteDelay": "1m"})
-		w.mustCreate("a")
-		w.mustRemove("a", "")
-		_, err := w.create("b")
-		wantCode(t, err, codes.ResourceExhausted)
-		after(time.Minute)
-		w.mustCreate("b")
-	})
-}
-
-func TestJitter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		took := func(seed uint64, name string) time.Duration {
-			w := newWorld(t, sim.Config{Seed: seed}, object{"latency": "10s", "jitter": 0.5})
-			begin := time.Now()
-			w.mustCreate(name)
-			return time.Since(begin)
-		}
-		seen := map[time.Duration]bool{}
-		for i := range 20 {
-			name := fmt.Sprintf("m-%d", i)
-			d := took(7, name)
-			if d < 5*time.Second || d > 15*time.Second {
-				t.Errorf("latency %s is off by more than half", d)
-			}
-			if d != took(7, name) {
-				t.Error("the same seed gives another latency")
-			}
-			seen[d] = true
-		}
-		if len(seen) < 15 {
-			t.Errorf("only %d different latencies of 20", len(seen))
-		}
-	})
-}
-
-func TestManyNodesJoinAFewAtATime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const count, limit = 300, 20
-		nodes := newTarget()
-		w := newWorld(t, sim.Config{Nodes: &slow{Client: nodes, limit: limit, t: t}, JoinConcurrency: limit}, nil)
-		defer w.start()()
-		for i := range count {
-			w.mustCreate(fmt.Sprintf("m-%d", i))
-		}
-		after(time.Hour)
-		wantRequests(t, nodes, map[string]int{"create node": count, "patch node/status": count})
-		list := &corev1.NodeList{}
-		if err := nodes.List(t.Context(), list); err != nil || len(list.Items) != count {
-			t.Errorf("%d nodes, want %d (%v)", len(list.Items), count, err)
-		}
-		ips := map[string]bool{}
-		for _, n := range list.Items {
-			for _, a := range n.Status.Addresses {
-				if a.Type == corev1.NodeInternalIP {
-					ips[a.Address] = true
-				}
-				if strings.TrimSpace(a.Address) == "" {
-					t.Errorf("node %s has an empty address", n.Name)
-				}
-			}
-		}
-		if len(ips) != count {
-			t.Errorf("%d addresses for %d nodes", len(ips), count)
 		}
 	})
 }

@@ -1,0 +1,172 @@
+package sim_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/sim"
+)
+
+// clouds returns one cloud of each kind.
+func clouds(t *testing.T) map[string]*sim.Cloud {
+	t.Helper()
+	return map[string]*sim.Cloud{
+		"memory":    sim.NewCloud(sim.CloudOptions{}),
+		"directory": openCloud(t, t.TempDir()),
+	}
+}
+
+func openCloud(t testing.TB, dir string) *sim.Cloud {
+	t.Helper()
+	cloud, err := sim.OpenCloud(dir, sim.CloudOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cloud.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return cloud
+}
+
+func TestManyCreatesAtOnceMakeOneVM(t *testing.T) {
+	dir := t.TempDir()
+	memory := sim.NewCloud(sim.CloudOptions{})
+	tests := map[string][]*sim.Cloud{
+		"memory":          {memory, memory},
+		"one handle":      {openCloud(t, t.TempDir())},
+		"handles of many": {openCloud(t, dir), openCloud(t, dir), openCloud(t, dir)},
+	}
+	for name, handles := range tests {
+		t.Run(name, func(t *testing.T) {
+			var worlds []world
+			for _, cloud := range handles {
+				worlds = append(worlds, newWorld(t, sim.Config{Cloud: cloud}, nil))
+			}
+			ids := make([]string, 50)
+			var wg sync.WaitGroup
+			for i := range ids {
+				wg.Go(func() {
+					resp, err := worlds[i%len(worlds)].create("m")
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					ids[i] = resp.ProviderID
+				})
+			}
+			wg.Wait()
+			for _, id := range ids {
+				if id != ids[0] {
+					t.Fatalf("two VMs: %s and %s", ids[0], id)
+				}
+			}
+			for _, w := range worlds {
+				if vms := w.vms(); len(vms) != 1 {
+					t.Errorf("%d VMs exist, want 1", len(vms))
+				}
+				if h := w.histories()["ns/m"]; h.MostAtOnce != 1 || h.Calls[sim.CreateMachine] != 50 {
+					t.Errorf("history is %+v", h)
+				}
+			}
+		})
+	}
+}
+
+func TestCloudInADirectorySurvives(t *testing.T) {
+	dir := t.TempDir()
+	first, err := sim.OpenCloud(dir, sim.CloudOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, sim.Config{Cloud: first}, object{"tags": object{"a": "b"}})
+	w.mustCreate("gone")
+	w.mustRemove("gone", "")
+	id := w.mustCreate("stays").ProviderID
+	before := w.vms()
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	w = newWorld(t, sim.Config{Cloud: openCloud(t, dir)}, object{"tags": object{"a": "b"}})
+	if diff := cmp.Diff(before, w.vms()); diff != "" {
+		t.Errorf("VMs before and after (-before +after):\n%s", diff)
+	}
+	if got := w.mustCreate("stays").ProviderID; got != id {
+		t.Errorf("the VM was not adopted: %s, want %s", got, id)
+	}
+	if got := w.mustCreate("gone").ProviderID; !strings.HasPrefix(got, "sim:///ns/gone/2-") {
+		t.Errorf("the second VM of a name has ID %s", got)
+	}
+	if got := len(w.histories()["ns/gone"].ProviderIDs); got != 2 {
+		t.Errorf("the journal tells of %d VMs, want 2", got)
+	}
+}
+
+// TestJournalWhoseLastLineIsCutOff: its writer was killed, the rest counts.
+func TestJournalWhoseLastLineIsCutOff(t *testing.T) {
+	dir := t.TempDir()
+	w := newWorld(t, sim.Config{Cloud: openCloud(t, dir)}, nil)
+	w.mustCreate("m")
+	before := w.histories()
+	journal, err := os.OpenFile(filepath.Join(dir, "journal"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer journal.Close()
+	if _, err := journal.WriteString(`{"machine":"ns/m","effect":"dele`); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, w.histories()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestFiveThousandVMs(t *testing.T) {
+	const count = 5000
+	w := newWorld(t, sim.Config{}, object{"capacity": count})
+	forEach(t, count, func(name string) error { _, err := w.create(name); return err })
+	if list := w.list(); len(list) != count {
+		t.Errorf("%d VMs in the list, want %d", len(list), count)
+	}
+	_, err := w.create("one-more")
+	wantCode(t, err, codes.ResourceExhausted)
+	forEach(t, count, func(name string) error { _, err := w.status(name, ""); return err })
+	forEach(t, count, func(name string) error { return w.remove(name, "") })
+	if vms := w.vms(); len(vms) != 0 {
+		t.Errorf("%d VMs are left", len(vms))
+	}
+	histories := w.histories()
+	delete(histories, "ns/one-more")
+	if len(histories) != count {
+		t.Errorf("%d machines in the journal, want %d", len(histories), count)
+	}
+	for m, h := range histories {
+		if h.MostAtOnce != 1 || len(h.ProviderIDs) != 1 || h.Left != 0 {
+			t.Errorf("history of %s: %+v", m, h)
+		}
+	}
+}
+
+// forEach calls f for the names of count machines, fifty at a time.
+func forEach(t *testing.T, count int, f func(name string) error) {
+	var wg sync.WaitGroup
+	for part := range 50 {
+		wg.Go(func() {
+			for i := part; i < count; i += 50 {
+				if err := f(fmt.Sprintf("m-%d", i)); err != nil {
+					t.Errorf("m-%d: %v", i, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}

@@ -1,0 +1,170 @@
+package sim_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/driver/status"
+)
+
+func TestFaults(t *testing.T) {
+	t.Run("codes in turn", func(t *testing.T) {
+		w := newWorld(t, sim.Config{}, nil)
+		w.Cloud().Fail(sim.Fault{Method: sim.CreateMachine, Machine: "m-*",
+			Codes: []codes.Code{codes.Unavailable, codes.ResourceExhausted}})
+		w.mustCreate("other")
+		var got []codes.Code
+		for range 3 {
+			_, err := w.create("m-1")
+			got = append(got, status.Code(err))
+		}
+		if diff := cmp.Diff([]codes.Code{codes.Unavailable, codes.ResourceExhausted, codes.OK}, got); diff != "" {
+			t.Error(diff)
+		}
+	})
+	t.Run("no effect before", func(t *testing.T) {
+		w := newWorld(t, sim.Config{}, nil)
+		w.Cloud().Fail(sim.Fault{Method: sim.CreateMachine})
+		_, err := w.create("m")
+		wantCode(t, err, codes.Unavailable)
+		if len(w.vms()) != 0 {
+			t.Error("a failed call made a VM")
+		}
+	})
+	t.Run("lost answer", func(t *testing.T) {
+		w := newWorld(t, sim.Config{}, nil)
+		w.Cloud().LoseAnswers(sim.CreateMachine, "ns/m", 1)
+		_, err := w.create("m")
+		wantCode(t, err, codes.DeadlineExceeded)
+		if vms := w.vms(); len(vms) != 1 || vms[0].ProviderID != w.mustCreate("m").ProviderID {
+			t.Errorf("VMs after a lost answer: %v", vms)
+		}
+	})
+	t.Run("per machine, for ever, cleared", func(t *testing.T) {
+		w := newWorld(t, sim.Config{}, nil)
+		w.Cloud().Fail(sim.Fault{Method: sim.GetMachineStatus, Codes: []codes.Code{codes.Internal}, PerMachine: true})
+		w.Cloud().Fail(sim.Fault{Codes: []codes.Code{codes.Aborted}, Times: -1})
+		for _, name := range []string{"a", "b"} {
+			_, err := w.status(name, "")
+			wantCode(t, err, codes.Internal)
+			for range 3 {
+				_, err = w.status(name, "")
+				wantCode(t, err, codes.Aborted)
+			}
+		}
+		w.Cloud().ClearFaults()
+		_, err := w.status("a", "")
+		wantCode(t, err, codes.NotFound)
+	})
+	t.Run("hang", func(t *testing.T) {
+		w := newWorld(t, sim.Config{}, nil)
+		w.Cloud().Fail(sim.Fault{Hang: true, Times: -1})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		_, err := w.CreateMachine(ctx, &driver.CreateMachineRequest{Machine: machine("m", ""), MachineClass: w.class})
+		wantCode(t, err, codes.DeadlineExceeded)
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Error("the context's error is not in the chain")
+		}
+	})
+}
+
+// TestChanceDependsOnTheSeedOnly: the same seed fails the same calls, in whichever
+// order they come; another seed fails others.
+func TestChanceDependsOnTheSeedOnly(t *testing.T) {
+	const machines = 200
+	run := func(seed uint64, backwards bool) []bool {
+		w := newWorld(t, sim.Config{Seed: seed}, nil)
+		w.Cloud().Fail(sim.Fault{Method: sim.CreateMachine, Rate: 0.3, Times: -1})
+		failed := make([]bool, machines)
+		for i := range failed {
+			if backwards {
+				i = machines - 1 - i
+			}
+			_, err := w.create(fmt.Sprintf("m-%d", i))
+			failed[i] = err != nil
+		}
+		return failed
+	}
+	one := run(1, false)
+	if diff := cmp.Diff(one, run(1, true)); diff != "" {
+		t.Errorf("order of calls changes chance:\n%s", diff)
+	}
+	if cmp.Equal(one, run(2, false)) {
+		t.Error("another seed fails the same calls")
+	}
+	count := 0
+	for _, failed := range one {
+		if failed {
+			count++
+		}
+	}
+	if count < machines*2/10 || count > machines*4/10 {
+		t.Errorf("%d of %d calls failed, want about 30 %%", count, machines)
+	}
+}
+
+// TestNeverTwoVMs: whatever fails and whatever answer is lost, a caller that repeats
+// itself ends with the one VM it asked for, or with none.
+func TestNeverTwoVMs(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		w := newWorld(t, sim.Config{Seed: rapid.Uint64().Draw(rt, "seed")}, nil)
+		name := rapid.SampledFrom([]string{"a", "b", "c"})
+		method := rapid.SampledFrom([]sim.Method{sim.CreateMachine, sim.DeleteMachine, sim.GetMachineStatus, ""})
+		wanted := map[string]bool{}
+		rt.Repeat(map[string]func(*rapid.T){
+			"fault": func(rt *rapid.T) {
+				w.Cloud().Fail(sim.Fault{
+					Method: method.Draw(rt, "method"), Machine: name.Draw(rt, "machine"),
+					Times: rapid.IntRange(1, 3).Draw(rt, "times"), LostAnswer: rapid.Bool().Draw(rt, "lost"),
+				})
+			},
+			"create": func(rt *rapid.T) {
+				m := name.Draw(rt, "machine")
+				wanted[m] = true
+				untilOK(rt, func() error { _, err := w.create(m); return err })
+			},
+			"delete": func(rt *rapid.T) {
+				m := name.Draw(rt, "machine")
+				delete(wanted, m)
+				untilOK(rt, func() error { return w.remove(m, "") })
+			},
+			"": func(rt *rapid.T) {
+				got := map[string]bool{}
+				for _, v := range w.vms() {
+					if got[v.Machine] {
+						rt.Fatalf("two VMs for %s", v.Machine)
+					}
+					got[v.Machine] = true
+				}
+				if diff := cmp.Diff(wanted, got); diff != "" {
+					rt.Fatalf("VMs (-want +got):\n%s", diff)
+				}
+				for m, h := range w.histories() {
+					if h.MostAtOnce > 1 {
+						rt.Fatalf("%s had %d VMs at once", m, h.MostAtOnce)
+					}
+				}
+			},
+		})
+	})
+}
+
+// untilOK repeats f, which the script fails a bounded number of times.
+func untilOK(rt *rapid.T, f func() error) {
+	for range 1000 {
+		if f() == nil {
+			return
+		}
+	}
+	rt.Fatal("the call never succeeded")
+}
