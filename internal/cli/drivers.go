@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
@@ -15,14 +16,19 @@ import (
 
 // driverFlags say which driver is used, and how.
 type driverFlags struct {
-	name   string
-	simDir string
+	name         string
+	simDir       string
+	simHeartbeat time.Duration
 }
 
 func (f *driverFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.name, "driver", "", `driver that makes and removes VMs: "sim" simulates them`)
 	flags.StringVar(&f.simDir, "sim-dir", "", "folder that the driver sim keeps its VMs in, so that they outlive this process; empty keeps them in memory")
+	flags.DurationVar(&f.simHeartbeat, "sim-heartbeat", defaultHeartbeat, "time between two signs of life of a node of the driver sim; 0 for none, whereupon a controller manager takes the node for dead")
 }
+
+// defaultHeartbeat is a kubelet's.
+const defaultHeartbeat = 10 * time.Second
 
 // open puts the driver into the manager's configuration.
 func (f *driverFlags) open(config *manager.Config) error {
@@ -37,7 +43,7 @@ func (f *driverFlags) open(config *manager.Config) error {
 }
 
 func (f *driverFlags) openSim(config *manager.Config) error {
-	simulated := sim.Config{}
+	simulated := sim.Config{HeartbeatInterval: f.simHeartbeat}
 	if f.simDir != "" {
 		if err := writable(f.simDir); err != nil {
 			return fmt.Errorf("--sim-dir: %w", err)

@@ -91,7 +91,7 @@ func (f *upFlags) manage(ctx context.Context, plane *local.ControlPlane, log log
 	if err := local.InstallCRDs(ctx, admin, crds); err != nil {
 		return explainCancel(ctx, err)
 	}
-	f.driver = driverFlags{name: "sim", simDir: filepath.Join(f.dir, "sim")}
+	f.driver = driverFlags{name: "sim", simDir: filepath.Join(f.dir, "sim"), simHeartbeat: defaultHeartbeat}
 	f.config.Control, f.config.Target = admin, plane.RESTConfig()
 	f.config.Control.UserAgent, f.config.Target.UserAgent = managerAgent, managerAgent
 	f.config.Namespace, f.config.Log, f.config.NodeConditions = "default", log, splitList(f.nodeConditions)

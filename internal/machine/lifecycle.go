@@ -25,6 +25,7 @@ func (c *Controller) lifecycle() []flow.Step[*scope] {
 		{Name: "AddFinalizer", Run: c.addFinalizer},
 		{Name: "EnsureInstance", Run: c.ensureInstance},
 		{Name: "AwaitNode", Run: c.awaitNode},
+		{Name: "FollowNode", Run: c.followNode},
 		{Name: "AdoptNode", Run: c.adoptNode},
 		{Name: "RevokeToken", Run: c.revokeTokenOfJoined},
 		{Name: "AssessHealth", Run: c.assessHealth},

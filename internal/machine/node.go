@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/flow"
@@ -57,11 +58,21 @@ func (c *Controller) nodeAbsent(s *scope, name string) flow.Result {
 	return flow.Wait(0, fmt.Sprintf("node %q to appear", name))
 }
 
-// adoptNode marks the node as the Machine's and brings the node template up to date.
-func (c *Controller) adoptNode(ctx context.Context, s *scope) flow.Result {
-	if !s.node.DeletionTimestamp.IsZero() {
+// followNode deletes the Machine when somebody deletes its node. The node stays until the
+// VM is gone, since it carries our finalizer.
+func (c *Controller) followNode(ctx context.Context, s *scope) flow.Result {
+	if s.node.DeletionTimestamp.IsZero() {
 		return flow.Continue()
 	}
+	if err := c.Client.Delete(ctx, s.machine); client.IgnoreNotFound(err) != nil {
+		return flow.Fail(fmt.Errorf("deleting machine %s after its node: %w", s.machine.Name, err))
+	}
+	s.explain(corev1.EventTypeNormal, reasonNodeDeleted, fmt.Sprintf("Node %s was deleted, so the machine is deleted too", s.node.Name))
+	return flow.Wait(0, "the deletion of the Machine")
+}
+
+// adoptNode marks the node as the Machine's and brings the node template up to date.
+func (c *Controller) adoptNode(ctx context.Context, s *scope) flow.Result {
 	adopted, err := c.patchNode(ctx, s.node, func(n *corev1.Node) error { return node.Adopt(n, s.machine) })
 	s.node = adopted
 	return flow.Fail(err)

@@ -17,6 +17,9 @@ import (
 func (c *Controller) mergedSecret(ctx context.Context, class *v1alpha1.MachineClass) (*corev1.Secret, string, error) {
 	merged := &corev1.Secret{Data: map[string][]byte{}}
 	for _, key := range index.SecretsOf(class) {
+		if key.Namespace != class.Namespace {
+			return merged, fmt.Sprintf("Secret %q of MachineClass %q must be in namespace %q, as the class is", key, class.Name, class.Namespace), nil
+		}
 		secret := &corev1.Secret{}
 		err := c.Client.Get(ctx, key, secret)
 		if apierrors.IsNotFound(err) {

@@ -35,6 +35,7 @@ const (
 	reasonFailedCreate = "FailedCreate"
 	reasonFailedDelete = "FailedDelete"
 	reasonFailedJoin   = "FailedJoin"
+	reasonNodeDeleted  = "NodeDeleted"
 )
 
 // writeStatus writes the status of the pass, if it changed, and then says what happened.

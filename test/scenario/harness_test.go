@@ -142,7 +142,7 @@ func millwright(t *testing.T, args ...string) *process {
 func (w *world) manager(more ...string) *process {
 	w.t.Helper()
 	return millwright(w.t, append([]string{
-		"manager", "--driver", "sim", "--sim-dir", w.simDir(), "--namespace", w.Namespace,
+		"manager", "--driver", "sim", "--sim-dir", w.simDir(), "--sim-heartbeat", "0", "--namespace", w.Namespace,
 		"--control-kubeconfig", w.path("control"), "--target-kubeconfig", w.path("target"), "--port", "0",
 		"--leader-elect-lease-duration", "3s", "--leader-elect-renew-deadline", "2s", "--leader-elect-retry-period", "200ms",
 	}, more...)...)

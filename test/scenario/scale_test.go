@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millwright-dev/millwright/test/env"
 )
@@ -75,4 +76,23 @@ func within(t *testing.T, what string, report *env.Report, machines int, budget,
 	if got := float64(report.Count(env.Filter{Kind: env.Event})) / float64(machines); got > events {
 		t.Errorf("%s: %.2f events per machine, budget is %.1f", what, got, events)
 	}
+}
+
+// TestDeletingANodeDeletesItsMachine: its set makes another one.
+func TestDeletingANodeDeletesItsMachine(t *testing.T) {
+	w := newWorld(t)
+	deployment := w.pool("node", 2, `{}`)
+	w.manager()
+	w.eventually(time.Minute, func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
+	var victim corev1.Node
+	w.eventually(time.Minute, func(g gomega.Gomega) { victim = w.nodesOf(t.Context(), g, "node")[0] })
+	if err := w.Target.Client.Delete(t.Context(), &victim); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually(time.Minute, func(g gomega.Gomega) {
+		for _, node := range w.nodesOf(t.Context(), g, "node") {
+			g.Expect(node.UID).NotTo(gomega.Equal(victim.UID))
+		}
+		w.settled(t.Context(), g, deployment)
+	})
 }
