@@ -68,8 +68,8 @@ func newAuthority(commonName string, now time.Time) (pair, error) {
 	return sign(template, pair{cert: template, key: key}, key)
 }
 
-// issue makes a key and has the authority sign a certificate for it.
-func (authority pair) issue(request certRequest, now time.Time) (pair, error) {
+// issue makes a key and has p, an authority, sign a certificate for it.
+func (p pair) issue(request certRequest, now time.Time) (pair, error) {
 	key, err := newKey()
 	if err != nil {
 		return pair{}, err
@@ -88,7 +88,7 @@ func (authority pair) issue(request certRequest, now time.Time) (pair, error) {
 			template.DNSNames = append(template.DNSNames, host)
 		}
 	}
-	return sign(template, authority, key)
+	return sign(template, p, key)
 }
 
 func sign(template *x509.Certificate, authority pair, key crypto.Signer) (pair, error) {
@@ -105,11 +105,12 @@ func sign(template *x509.Certificate, authority pair, key crypto.Signer) (pair, 
 	return pair{cert: cert, key: key}, err
 }
 
-// usable tells whether a stored certificate still serves the request, so that a
+// usable tells whether a stored certificate of p, its authority, still serves the
+// request, so that a
 // restart changes only what has to change.
-func (authority pair) usable(leaf pair, request certRequest, now time.Time) bool {
+func (p pair) usable(leaf pair, request certRequest, now time.Time) bool {
 	cert := leaf.cert
-	if cert.CheckSignatureFrom(authority.cert) != nil || now.Before(cert.NotBefore) || now.Add(renewBefore).After(cert.NotAfter) {
+	if cert.CheckSignatureFrom(p.cert) != nil || now.Before(cert.NotBefore) || now.Add(renewBefore).After(cert.NotAfter) {
 		return false
 	}
 	for _, host := range request.hosts {

@@ -90,36 +90,44 @@ func TestKilledParent(t *testing.T) {
 			parent := runParent(t, dir, orphanable)
 			old := children(t, layout(dir))
 			var log journal
-
-			_, err := Start(t.Context(), log.config(t, dir))
-			var problem *InUseError
-			if !errors.As(err, &problem) || problem.PID != parent.Process.Pid {
-				t.Fatalf("want the folder to be in use by process %d, got %v", parent.Process.Pid, err)
-			}
+			checkInUse(t, log.config(t, dir), parent.Process.Pid)
 			client := clientset(t, value[*rest.Config](t)(clientcmd.BuildConfigFromFlags("", layout(dir).kubeconfig())))
-			_, err = client.CoreV1().ConfigMaps("default").Create(t.Context(),
-				&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}, metav1.CreateOptions{})
+			maps := client.CoreV1().ConfigMaps(metav1.NamespaceDefault)
+			_, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}, metav1.CreateOptions{})
 			must(t, err)
 
 			killParent(parent)
 			if orphanable {
-				for name, id := range old {
-					if now, err := identify(id.PID); err != nil || now != id {
-						t.Errorf("want %s to have survived its parent: %v", name, err)
-					}
-				}
+				checkLive(t, old, true)
 			}
 			startForTest(t, log.config(t, dir))
-			for name, id := range old {
-				if now, err := identify(id.PID); err == nil && now == id {
-					t.Errorf("%s of the killed process still runs", name)
-				}
+			checkLive(t, old, false)
+			for name := range old {
 				if orphanable && !log.contains("ended a child", name) {
 					t.Errorf("want it to be said that %s was ended", name)
 				}
 			}
-			_, err = client.CoreV1().ConfigMaps("default").Get(t.Context(), "kept", metav1.GetOptions{})
+			_, err = maps.Get(t.Context(), "kept", metav1.GetOptions{})
 			must(t, err)
 		})
+	}
+}
+
+func checkInUse(t *testing.T, config Config, pid int) {
+	t.Helper()
+	_, err := Start(t.Context(), config)
+	var problem *InUseError
+	if !errors.As(err, &problem) || problem.PID != pid {
+		t.Fatalf("want the folder to be in use by process %d, got %v", pid, err)
+	}
+}
+
+func checkLive(t *testing.T, processes map[string]identity, want bool) {
+	t.Helper()
+	for name, id := range processes {
+		now, err := identify(id.PID)
+		if live := err == nil && now == id; live != want {
+			t.Errorf("%s (process %d) of the killed parent runs: %v", name, id.PID, live)
+		}
 	}
 }

@@ -58,7 +58,7 @@ func identify(pid int) (identity, error) {
 func parseStat(line string) (state string, start uint64, err error) {
 	end := strings.LastIndexByte(line, ')')
 	fields := strings.Fields(line[end+1:])
-	const stateIndex, startIndex = 3 - 3, 22 - 3
+	const stateIndex, startIndex = 0, 19 // field 3 is the first one after the name
 	if end < 0 || len(fields) <= startIndex {
 		return "", 0, fmt.Errorf("process status %q is not understood", line)
 	}
@@ -103,35 +103,56 @@ func endLeftOver(ctx context.Context, path string, grace time.Duration) (bool, e
 	return found, os.Remove(path)
 }
 
+// endProcess ends the process unless it has ended, and reports whether it had to.
 func endProcess(ctx context.Context, id identity, grace time.Duration) (bool, error) {
-	handle, err := unix.PidfdOpen(id.PID, 0)
-	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
+	handle, err := openProcess(id)
+	if errors.Is(err, errNoProcess) {
 		return false, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("opening process %d: %w", id.PID, err)
 	}
-	defer unix.Close(handle) //nolint:errcheck // only read
-	// From here on the handle means one process, so that the check holds for the signals below.
-	actual, err := identify(id.PID)
-	if errors.Is(err, errNoProcess) || err == nil && actual != id {
-		return false, nil
+	defer unix.Close(handle) //nolint:errcheck // nothing was written
+	ended, err := signalAndWait(ctx, handle, unix.SIGTERM, grace)
+	if !ended && err == nil {
+		ended, err = signalAndWait(ctx, handle, unix.SIGKILL, killGrace)
+	}
+	if !ended && err == nil {
+		err = errors.New("it does not even end when killed")
 	}
 	if err != nil {
+		return true, fmt.Errorf("ending process %d: %w", id.PID, err)
+	}
+	return true, nil
+}
+
+// openProcess returns a handle of exactly that process; a process that merely has
+// its number does not count.
+func openProcess(id identity) (int, error) {
+	handle, err := unix.PidfdOpen(id.PID, 0)
+	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
+		return 0, errNoProcess
+	}
+	if err != nil {
+		return 0, err
+	}
+	// A handle goes on meaning the same process, so that what is found out now
+	// still holds when signals are sent through it.
+	actual, err := identify(id.PID)
+	if err == nil && actual != id {
+		err = errNoProcess
+	}
+	if err != nil {
+		return 0, errors.Join(err, unix.Close(handle))
+	}
+	return handle, nil
+}
+
+func signalAndWait(ctx context.Context, handle int, signal unix.Signal, patience time.Duration) (bool, error) {
+	if err := unix.PidfdSendSignal(handle, signal, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return false, err
 	}
-	for _, step := range []struct {
-		signal  unix.Signal
-		patient time.Duration
-	}{{unix.SIGTERM, grace}, {unix.SIGKILL, killGrace}} {
-		if err := unix.PidfdSendSignal(handle, step.signal, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-			return true, fmt.Errorf("ending process %d: %w", id.PID, err)
-		}
-		if ended, err := awaitEnd(ctx, handle, step.patient); ended || err != nil {
-			return true, err
-		}
-	}
-	return true, fmt.Errorf("process %d does not end", id.PID)
+	return awaitEnd(ctx, handle, patience)
 }
 
 // awaitEnd waits for at most the given time until the process has ended.

@@ -6,18 +6,25 @@ import (
 	"io/fs"
 	"time"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 )
 
 // InstallCRDs applies the CustomResourceDefinitions of a file system, one to a file, and
-// waits until the API server serves them. It may be repeated, and changes then only what
-// differs.
+// waits until the API server tells in discovery that it serves them. It may be repeated,
+// and changes then only what differs.
 func InstallCRDs(ctx context.Context, config *rest.Config, crds fs.FS) error {
 	c, err := client.New(config, client.Options{})
+	if err != nil {
+		return fmt.Errorf("installing the CRDs: %w", err)
+	}
+	discover, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
 		return fmt.Errorf("installing the CRDs: %w", err)
 	}
@@ -25,38 +32,65 @@ func InstallCRDs(ctx context.Context, config *rest.Config, crds fs.FS) error {
 	if err != nil {
 		return fmt.Errorf("installing the CRDs: %w", err)
 	}
+	var applied []*apiextensionsv1.CustomResourceDefinition
 	for _, path := range paths {
-		if err := installCRD(ctx, c, crds, path); err != nil {
+		crd, err := applyCRD(ctx, c, crds, path)
+		if err != nil {
 			return fmt.Errorf("installing the CRD %s: %w", path, err)
+		}
+		applied = append(applied, crd)
+	}
+	for _, crd := range applied {
+		if err := awaitServed(ctx, discover, crd); err != nil {
+			return fmt.Errorf("waiting for %s to be served: %w", crd.Name, err)
 		}
 	}
 	return nil
 }
 
-func installCRD(ctx context.Context, c client.Client, crds fs.FS, path string) error {
+func applyCRD(ctx context.Context, c client.Client, crds fs.FS, path string) (*apiextensionsv1.CustomResourceDefinition, error) {
 	text, err := fs.ReadFile(crds, path)
 	if err != nil {
-		return fmt.Errorf("reading it: %w", err)
+		return nil, fmt.Errorf("reading it: %w", err)
 	}
-	crd := &unstructured.Unstructured{}
-	if err := yaml.Unmarshal(text, &crd.Object); err != nil {
-		return fmt.Errorf("decoding it: %w", err)
+	crd := &apiextensionsv1.CustomResourceDefinition{}
+	object := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal(text, crd); err != nil {
+		return nil, fmt.Errorf("decoding it: %w", err)
 	}
-	if err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(crd), client.FieldOwner("millwright"), client.ForceOwnership); err != nil {
-		return fmt.Errorf("applying it: %w", err)
+	if err := yaml.Unmarshal(text, &object.Object); err != nil {
+		return nil, fmt.Errorf("decoding it: %w", err)
 	}
-	served := func(ctx context.Context) (bool, error) {
-		err := c.Get(ctx, client.ObjectKeyFromObject(crd), crd)
-		return err == nil && established(crd), err
+	err = c.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("millwright"), client.ForceOwnership)
+	if err != nil {
+		return nil, fmt.Errorf("applying it: %w", err)
 	}
-	return wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 30*time.Second, true, served)
+	return crd, nil
 }
 
-func established(crd *unstructured.Unstructured) bool {
-	conditions, _, _ := unstructured.NestedSlice(crd.Object, "status", "conditions")
-	for _, condition := range conditions {
-		fields, ok := condition.(map[string]any)
-		if ok && fields["type"] == "Established" && fields["status"] == "True" {
+// awaitServed waits until every served version of the CRD is in discovery.
+func awaitServed(ctx context.Context, discover discovery.DiscoveryInterface, crd *apiextensionsv1.CustomResourceDefinition) error {
+	return wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
+		for _, version := range crd.Spec.Versions {
+			if !version.Served {
+				continue
+			}
+			group := metav1.GroupVersion{Group: crd.Spec.Group, Version: version.Name}
+			resources, err := discover.ServerResourcesForGroupVersion(group.String())
+			if err != nil {
+				return false, client.IgnoreNotFound(err)
+			}
+			if !lists(resources, crd.Spec.Names.Plural) {
+				return false, nil
+			}
+		}
+		return true, nil
+	})
+}
+
+func lists(resources *metav1.APIResourceList, plural string) bool {
+	for _, resource := range resources.APIResources {
+		if resource.Name == plural {
 			return true
 		}
 	}
