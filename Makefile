@@ -64,24 +64,28 @@ test-unit: ## Run the tests that need no control plane (go test -short)
 	done
 
 .PHONY: generate
-generate: ## Write deep copies and CRDs from the API types
+generate: ## Write deep copies and CRDs from the API types, and Go from the protocols
 	$(call tool,api) controller-gen object crd paths=./... output:crd:dir=$(CURDIR)/config/crd
+	$(call tool,proto) buf generate
 
 .PHONY: tidy
 tidy: ## Bring go.mod and go.sum of every module in order
 	@for module in $(MODULES); do echo "go mod tidy ($$module)"; go -C "$$module" mod tidy; done
 
 .PHONY: fmt
-fmt: ## Format all Go code
+fmt: ## Format all Go code and protocols
 	gofmt -w .
+	$(call tool,proto) buf format -w
 
 .PHONY: lint
-lint: ## Format, vet, staticcheck, complexity, and what the tree must not contain
+lint: ## Format, vet, staticcheck, protocols, complexity, and what the tree must not contain
 	@echo 'gofmt'; files=$$(gofmt -l .); [[ -z "$$files" ]] || { echo "not formatted, run make fmt:"; echo "$$files"; exit 1; }
 	@for module in $(CODE_MODULES); do echo "go vet ($$module)"; go -C "$$module" vet ./...; done
 	@for module in $(CODE_MODULES); do \
 		echo "staticcheck ($$module)"; $(call tool,"$$module") staticcheck ./...; \
 	done
+	@echo 'buf (proto)'; $(call tool,proto) buf lint
+	@$(call tool,proto) buf breaking --path metropolis/vm --against metropolis/vm/testdata/origin.txtpb
 	@hack/complexity.sh $(CYCLO_WARN) $(CYCLO_FAIL)
 	@hack/standalone.sh
 

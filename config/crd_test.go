@@ -61,11 +61,8 @@ func TestCRDsHaveTheShapeOfMCM(t *testing.T) {
 		},
 	}
 	got := map[string]shape{}
-	for kind, crd := range readCRDs(t) {
+	for kind, crd := range crdsLikeMCM(t) {
 		got[kind] = shapeOf(crd)
-		if crd.Spec.Group != "machine.sapcloud.io" || crd.Spec.Scope != apiextensionsv1.NamespaceScoped {
-			t.Errorf("%s: group %s, scope %s", kind, crd.Spec.Group, crd.Spec.Scope)
-		}
 		if v := crd.Spec.Versions; len(v) != 1 || v[0].Name != "v1alpha1" || !v[0].Served || !v[0].Storage {
 			t.Errorf("%s: want v1alpha1 as the only version, served and stored", kind)
 		}
@@ -75,6 +72,41 @@ func TestCRDsHaveTheShapeOfMCM(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("shapes of the CRDs (-want +got):\n%s", diff)
+	}
+}
+
+// What kubectl shows of a VirtualMachine, and what must be said to have one.
+func TestCRDOfVirtualMachines(t *testing.T) {
+	want := shape{
+		Names: []string{"virtualmachines", "virtualmachine", "vm"},
+		Columns: []string{
+			"Phase string .status.phase", `Ready string .status.conditions[?(@.type=="Ready")].status`,
+			"Node string .status.nodeName", "Address string .status.addresses[0]",
+			"Age date .metadata.creationTimestamp", "Pod string .status.activePodName 1",
+			"CPUs integer .spec.cpus 1", "Memory string .spec.memory 1", "UUID string .spec.uuid 1",
+		},
+		Status: true,
+	}
+	crd := readCRDs(t)["VirtualMachine"]
+	if crd == nil {
+		t.Fatal("no CRD of VirtualMachines")
+	}
+	got := shapeOf(crd)
+	if !slices.Contains(got.Required, ".spec") || slices.Contains(got.Required, ".status") {
+		t.Errorf("required are %v; want .spec, and not .status", got.Required)
+	}
+	got.Required = nil // below that, the tests of the API server show what is required
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("shape (-want +got):\n%s", diff)
+	}
+}
+
+// Roles in a namespace are enough for everything that we serve.
+func TestCRDsAreNamespaced(t *testing.T) {
+	for kind, crd := range readCRDs(t) {
+		if crd.Spec.Scope != apiextensionsv1.NamespaceScoped {
+			t.Errorf("%s: scope %s", kind, crd.Spec.Scope)
+		}
 	}
 }
 

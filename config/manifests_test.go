@@ -3,6 +3,7 @@ package config_test
 import (
 	"bytes"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"slices"
@@ -25,6 +26,16 @@ func readCRDs(t *testing.T) map[string]*apiextensionsv1.CustomResourceDefinition
 		parse(t, read(t, name), crd)
 		crds[crd.Spec.Names.Kind] = crd
 	}
+	return crds
+}
+
+// crdsLikeMCM reads those CRDs, by kind, of which MCM has its own.
+func crdsLikeMCM(t *testing.T) map[string]*apiextensionsv1.CustomResourceDefinition {
+	t.Helper()
+	crds := readCRDs(t)
+	maps.DeleteFunc(crds, func(_ string, crd *apiextensionsv1.CustomResourceDefinition) bool {
+		return crd.Spec.Group != "machine.sapcloud.io"
+	})
 	return crds
 }
 

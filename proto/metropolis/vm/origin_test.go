@@ -1,0 +1,174 @@
+package vmpb_test
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/reflect/protodesc"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/descriptorpb"
+
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// additions is what our protocol has and the origin does not. Each has a number that
+// the origin does not use, so a party that knows only the origin is not disturbed.
+var additions = map[string]string{
+	"VMSpec.uuid":           "8 optional string, JSON uuid",
+	"VMSpec.resources":      "9 optional metropolis.proto.vm.Resources, JSON resources",
+	"VMSpec.kernel_boot":    "10 optional metropolis.proto.vm.KernelBoot, JSON kernelBoot",
+	"VMSpec.user_data":      "11 optional metropolis.proto.vm.UserData, JSON userData",
+	"VMSpec.pod_name":       "12 optional string, JSON podName",
+	"VMSpec.root_disk_path": "13 optional string, JSON rootDiskPath",
+
+	"InitialImage.checksum":              "2 optional string, JSON checksum",
+	"InitialImage.format":                "3 optional metropolis.proto.vm.InitialImage.Format, JSON format",
+	"InitialImage.Format":                "enum",
+	"InitialImage.Format.FORMAT_UNKNOWN": "0",
+	"InitialImage.Format.FORMAT_RAW":     "1",
+	"InitialImage.Format.FORMAT_QCOW2":   "2",
+
+	"Resources":               "message",
+	"Resources.cpus":          "1 optional uint32, JSON cpus",
+	"Resources.memory_bytes":  "2 optional uint64, JSON memoryBytes",
+	"KernelBoot":              "message",
+	"KernelBoot.kernel":       "1 optional metropolis.proto.vm.BootFile, JSON kernel",
+	"KernelBoot.initrd":       "2 optional metropolis.proto.vm.BootFile, JSON initrd",
+	"KernelBoot.command_line": "3 optional string, JSON commandLine",
+	"BootFile":                "message",
+	"BootFile.url":            "1 optional string, JSON url",
+	"BootFile.checksum":       "2 optional string, JSON checksum",
+	"UserData":                "message",
+	"UserData.path":           "1 optional string, JSON path",
+
+	"RunLeaseUpdate.valid_for":     "2 optional google.protobuf.Duration, JSON validFor",
+	"RunLeaseUpdate.fencing_token": "3 optional uint64, JSON fencingToken",
+
+	"ResetRequest.idempotency_counter": "1 optional uint64, JSON idempotencyCounter",
+
+	"MigrationProtocol.qemu_nbd": "2 optional metropolis.proto.vm.MigrationProtocol.QemuNBD, JSON qemuNbd, of kind",
+	"MigrationProtocol.QemuNBD":  "message",
+
+	"MigrationProtocol.QemuNBD.constraint_with_blockmigration": "1 optional bool, JSON constraintWithBlockmigration",
+	"MigrationProtocol.QemuNBD.negotiated_endpoint":            "2 optional string, JSON negotiatedEndpoint",
+	"MigrationProtocol.QemuNBD.negotiated_nbd_endpoint":        "3 optional string, JSON negotiatedNbdEndpoint",
+	"MigrationProtocol.QemuNBD.negotiated_export":              "4 optional string, JSON negotiatedExport",
+}
+
+// Whatever the origin defines is here under the same name, with the same number and
+// type; what is here beyond it is listed above.
+func TestProtocolIsTheOriginAndTheAdditions(t *testing.T) {
+	want := flatten(readOrigin(t))
+	if len(want) != 77 {
+		t.Fatalf("the origin has %d definitions, want 77: was its file changed?", len(want))
+	}
+	for name, addition := range additions {
+		if definition, exists := want[name]; exists {
+			t.Errorf("%s is listed as an addition, but the origin has it: %s", name, definition)
+		}
+		want[name] = addition
+	}
+	if diff := cmp.Diff(want, flatten(vmpb.File_metropolis_vm_vm_proto)); diff != "" {
+		t.Errorf("definitions (-origin and additions +ours):\n%s", diff)
+	}
+}
+
+// A sender or receiver that was built from the origin would find these elsewhere.
+func TestPackageIsThatOfTheOrigin(t *testing.T) {
+	if want, got := readOrigin(t).Package(), vmpb.File_metropolis_vm_vm_proto.Package(); want != got {
+		t.Errorf("package %s, want %s", got, want)
+	}
+}
+
+func readOrigin(t *testing.T) protoreflect.FileDescriptor {
+	t.Helper()
+	data, err := os.ReadFile("testdata/origin.txtpb")
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := &descriptorpb.FileDescriptorSet{}
+	if err := prototext.Unmarshal(data, set); err != nil {
+		t.Fatal(err)
+	}
+	files, err := protodesc.NewFiles(set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := files.FindFileByPath("metropolis/vm/vm.proto")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// flatten describes everything in a file by its name below the package.
+func flatten(file protoreflect.FileDescriptor) map[string]string {
+	out := definitions{prefix: len(file.Package()) + 1, found: map[string]string{}}
+	out.addMessages(file.Messages())
+	out.addEnums(file.Enums())
+	for i := range file.Services().Len() {
+		service := file.Services().Get(i)
+		out.add(service, "service")
+		for j := range service.Methods().Len() {
+			out.add(service.Methods().Get(j), describeMethod(service.Methods().Get(j)))
+		}
+	}
+	return out.found
+}
+
+// definitions collects descriptions by name, of which it cuts the package.
+type definitions struct {
+	prefix int
+	found  map[string]string
+}
+
+func (d definitions) add(of protoreflect.Descriptor, description string) {
+	d.found[string(of.FullName())[d.prefix:]] = description
+}
+
+func (d definitions) addMessages(messages protoreflect.MessageDescriptors) {
+	for i := range messages.Len() {
+		message := messages.Get(i)
+		d.add(message, "message")
+		for j := range message.Fields().Len() {
+			d.add(message.Fields().Get(j), describeField(message.Fields().Get(j)))
+		}
+		d.addMessages(message.Messages())
+		d.addEnums(message.Enums())
+	}
+}
+
+func (d definitions) addEnums(enums protoreflect.EnumDescriptors) {
+	for i := range enums.Len() {
+		enum := enums.Get(i)
+		d.add(enum, "enum")
+		for j := range enum.Values().Len() {
+			value := enum.Values().Get(j)
+			// The full name of a value lies beside its enum, not in it.
+			d.found[fmt.Sprintf("%s.%s", enum.FullName()[d.prefix:], value.Name())] = fmt.Sprint(value.Number())
+		}
+	}
+}
+
+func describeField(field protoreflect.FieldDescriptor) string {
+	kind := field.Kind().String()
+	switch {
+	case field.Message() != nil:
+		kind = string(field.Message().FullName())
+	case field.Enum() != nil:
+		kind = string(field.Enum().FullName())
+	}
+	description := fmt.Sprintf("%d %s %s, JSON %s", field.Number(), field.Cardinality(), kind, field.JSONName())
+	if oneof := field.ContainingOneof(); oneof != nil {
+		description += fmt.Sprintf(", of %s", oneof.Name())
+	}
+	return description
+}
+
+func describeMethod(method protoreflect.MethodDescriptor) string {
+	return fmt.Sprintf("%s (stream %t) to %s (stream %t)",
+		method.Input().FullName(), method.IsStreamingClient(), method.Output().FullName(), method.IsStreamingServer())
+}
