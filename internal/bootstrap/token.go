@@ -37,7 +37,8 @@ type Tokens struct {
 	Clock clock.PassiveClock
 
 	// issued holds the tokens that this process has issued, by machine, so that most
-	// of them can be deleted without being read. A restart forgets them.
+	// of them can be deleted without being read, and none gets another secret. A restart
+	// forgets them.
 	issued sync.Map
 }
 
@@ -59,8 +60,9 @@ const (
 // already; one that ends too soon is renewed under the same id and secret, since the
 // VM may have them.
 func (t *Tokens) Issue(ctx context.Context, machine types.NamespacedName, valid time.Duration) (string, error) {
+	secret := t.secretOf(machine)
 	for salt := range attempts {
-		token := t.secretFor(machine, salt, randomSecret(), valid)
+		token := t.secretFor(machine, salt, secret, valid)
 		err := t.Target.Create(ctx, token)
 		if err == nil {
 			t.issued.Store(machine, token)
@@ -80,15 +82,31 @@ func (t *Tokens) Issue(ctx context.Context, machine types.NamespacedName, valid 
 	return "", fmt.Errorf("no bootstrap token id is free for machine %s after %d attempts", machine, attempts)
 }
 
+// secretOf is the secret part of a token that is to be made: the one that the machine
+// had before, if this process knows it, since the VM may have it.
+func (t *Tokens) secretOf(machine types.NamespacedName) string {
+	if known, ok := t.issued.Load(machine); ok {
+		return string(known.(*corev1.Secret).Data["token-secret"])
+	}
+	return randomSecret()
+}
+
 // Revoke deletes the machine's token, if there is one.
 func (t *Tokens) Revoke(ctx context.Context, machine types.NamespacedName) error {
-	if known, ok := t.issued.LoadAndDelete(machine); ok {
-		return t.delete(ctx, machine, known.(*corev1.Secret))
+	if known, ok := t.issued.Load(machine); ok {
+		// A conflict means that another process has renewed it: then it is looked for.
+		if err := t.delete(ctx, machine, known.(*corev1.Secret)); !apierrors.IsConflict(err) {
+			if err == nil {
+				t.issued.Delete(machine)
+			}
+			return err
+		}
+		t.issued.Delete(machine)
 	}
 	for salt := range attempts {
 		existing, err := t.read(ctx, machine, salt)
 		if apierrors.IsNotFound(err) {
-			return nil
+			continue // whose token took this id may be gone by now, and ours under the next
 		}
 		if err != nil {
 			return fmt.Errorf("reading the bootstrap token of machine %s: %w", machine, err)
@@ -100,10 +118,11 @@ func (t *Tokens) Revoke(ctx context.Context, machine types.NamespacedName) error
 	return nil
 }
 
-// delete removes exactly this token, not another one of the same name.
+// delete removes exactly this token, and is refused with a conflict if another one has
+// its name by now.
 func (t *Tokens) delete(ctx context.Context, machine types.NamespacedName, token *corev1.Secret) error {
 	err := t.Target.Delete(ctx, token, client.Preconditions{UID: &token.UID})
-	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+	if err == nil || apierrors.IsNotFound(err) {
 		return nil
 	}
 	return fmt.Errorf("deleting the bootstrap token of machine %s: %w", machine, err)
@@ -123,9 +142,9 @@ func (t *Tokens) isOf(token *corev1.Secret, machine types.NamespacedName) bool {
 // renew returns the token as it is if it is valid for long enough, and else makes it
 // anew. MCM's role may not update Secrets, hence the way by deletion.
 func (t *Tokens) renew(ctx context.Context, machine types.NamespacedName, token *corev1.Secret, valid time.Duration) (string, error) {
+	t.issued.Store(machine, token) // so that its secret is not lost between deletion and creation
 	ends, err := time.Parse(time.RFC3339, string(token.Data["expiration"]))
 	if err == nil && ends.Sub(t.Clock.Now()) >= valid/2 {
-		t.issued.Store(machine, token)
 		return text(token), nil
 	}
 	if err := t.delete(ctx, machine, token); err != nil {

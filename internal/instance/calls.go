@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
@@ -14,21 +17,32 @@ import (
 // ensure looks for the instance, and creates it only if there is none and never was.
 func (e *Engine) ensure(ctx context.Context, req Request) Answer {
 	resp, err := e.driver.GetMachineStatus(ctx, &driver.GetMachineStatusRequest{Machine: req.Machine, MachineClass: req.Class, Secret: req.Secret})
-	stored := req.Machine.Spec.ProviderID != ""
-	switch code := codeOf(err); {
-	case code == codes.OK:
-		return complete(MethodStatus, req, Answer{Instance: Instance(*resp)})
-	case code == codes.Uninitialized && resp != nil:
-		return e.initialize(ctx, req, Answer{Instance: Instance(*resp)})
-	case code == codes.NotFound && stored:
-		return Answer{State: Lost}
-	case code == codes.Unimplemented && stored:
-		return complete(MethodStatus, req, Answer{Instance: storedInstance(req.Machine)})
-	case code == codes.NotFound || code == codes.Unimplemented:
+	switch codeOf(err) {
+	case codes.OK:
+		return found(req, resp, err)
+	case codes.Uninitialized:
+		return e.initialize(ctx, req, found(req, resp, err))
+	case codes.NotFound:
+		if req.Machine.Spec.ProviderID != "" {
+			return Answer{State: Lost}
+		}
+		return e.create(ctx, req)
+	case codes.Unimplemented:
+		if req.Machine.Spec.ProviderID != "" {
+			return complete(MethodStatus, req, Answer{Instance: storedInstance(req.Machine)})
+		}
 		return e.create(ctx, req)
 	default:
 		return failed(MethodStatus, err)
 	}
+}
+
+// found is the answer about an instance that the driver says exists.
+func found(req Request, resp *driver.GetMachineStatusResponse, err error) Answer {
+	if resp == nil {
+		return failed(MethodStatus, unnamed(err))
+	}
+	return complete(MethodStatus, req, Answer{Instance: Instance(*resp)})
 }
 
 // storedInstance is what the Machine itself says of its instance.
@@ -45,50 +59,77 @@ func (e *Engine) create(ctx context.Context, req Request) Answer {
 		}
 	}
 	resp, err := e.driver.CreateMachine(ctx, &driver.CreateMachineRequest{Machine: req.Machine, MachineClass: req.Class, Secret: secret})
-	if err != nil {
-		answer := failed(MethodCreate, err)
-		if resp != nil && resp.LastKnownState != "" {
-			answer.LastKnownState = &resp.LastKnownState
-		}
-		return answer
+	code := codeOf(err)
+	switch {
+	case code == codes.OK && resp == nil:
+		return failed(MethodCreate, unnamed(err))
+	case code == codes.OK, code == codes.Uninitialized && resp != nil:
+		req.Secret = secret
+		return e.initialize(ctx, req, complete(MethodCreate, req, Answer{
+			Created:        true,
+			LastKnownState: &resp.LastKnownState,
+			Instance:       Instance{ProviderID: resp.ProviderID, NodeName: resp.NodeName, Addresses: resp.Addresses},
+		}))
 	}
-	req.Secret = secret
-	return e.initialize(ctx, req, Answer{
-		Created:        true,
-		LastKnownState: &resp.LastKnownState,
-		Instance:       Instance{ProviderID: resp.ProviderID, NodeName: resp.NodeName, Addresses: resp.Addresses},
-	})
+	answer := failed(MethodCreate, err)
+	if resp != nil && resp.LastKnownState != "" {
+		answer.LastKnownState = &resp.LastKnownState
+	}
+	return answer
 }
 
-// initialize takes the steps that follow creation, if the driver has any. If they
-// fail, the instance is part of the answer all the same.
+// initialize takes the steps that follow creation, if the driver has any and the
+// instance is complete. If they fail, the instance is part of the answer all the same.
 func (e *Engine) initialize(ctx context.Context, req Request, answer Answer) Answer {
 	initializer, ok := e.driver.(driver.Initializer)
-	if !ok {
-		return complete(MethodCreate, req, answer)
+	if !ok || answer.State != Exists {
+		return answer
 	}
 	resp, err := initializer.InitializeMachine(ctx, &driver.InitializeMachineRequest{Machine: req.Machine, MachineClass: req.Class, Secret: req.Secret})
 	switch codeOf(err) {
 	case codes.OK:
-		answer.Instance.Addresses = append(answer.Instance.Addresses, resp.Addresses...)
+		if resp != nil {
+			answer.Instance.Addresses = union(answer.Instance.Addresses, resp.Addresses)
+		}
 	case codes.Unimplemented:
 	default:
 		answer.State, answer.Failure = Failed, failed(MethodInitialize, err).Failure
-		return answer
 	}
-	return complete(MethodInitialize, req, answer)
+	return answer
 }
 
-// complete checks that the driver named what cannot be done without.
+// union has each address once. Drivers answer with those that are new or with all.
+func union(a, b []corev1.NodeAddress) []corev1.NodeAddress {
+	var all []corev1.NodeAddress
+	for _, address := range slices.Concat(a, b) {
+		if !slices.Contains(all, address) {
+			all = append(all, address)
+		}
+	}
+	return all
+}
+
+// complete checks that the driver named what cannot be done without. If it did not,
+// the driver's note is all that is left of the answer.
 func complete(method Method, req Request, answer Answer) Answer {
-	if answer.Instance.ProviderID == "" {
-		return failed(method, status.Error(codes.Internal, "the driver named no provider ID"))
+	missing := ""
+	switch {
+	case answer.Instance.ProviderID == "":
+		missing = "the driver named no provider ID"
+	case req.NodeExpected && answer.Instance.NodeName == "":
+		missing = "the driver named no node"
+	default:
+		answer.State = Exists
+		return answer
 	}
-	if req.NodeExpected && answer.Instance.NodeName == "" {
-		return failed(method, status.Error(codes.Internal, "the driver named no node"))
-	}
-	answer.State = Exists
-	return answer
+	incomplete := failed(method, status.Error(codes.Internal, missing))
+	incomplete.LastKnownState = answer.LastKnownState
+	return incomplete
+}
+
+// unnamed is what an answer without a response amounts to. The cause may be nil.
+func unnamed(cause error) error {
+	return status.WrapError(codes.Internal, "the driver answered without a response", cause)
 }
 
 // delete removes the instance, and believes that it is gone when the driver says so
@@ -99,7 +140,11 @@ func (e *Engine) delete(ctx context.Context, req Request) Answer {
 	if resp != nil {
 		note = &resp.LastKnownState
 	}
-	if code := codeOf(err); code != codes.OK && code != codes.NotFound {
+	switch codeOf(err) {
+	case codes.OK, codes.NotFound:
+	case codes.Uninitialized:
+		return Answer{State: Remains, LastKnownState: note}
+	default:
 		answer := failed(MethodDelete, err)
 		answer.LastKnownState = note
 		return answer
@@ -119,17 +164,17 @@ func failed(method Method, err error) Answer {
 	return Answer{State: Failed, Failure: &Failure{Method: method, Code: codeOf(err), Err: err}}
 }
 
-// codeOf classifies an error. What is not a status of the driver is Unknown, and so
-// are calls that were cut off on our side.
+// codeOf classifies an error. What is not a status of the driver is Unknown, unless
+// the call was cut off on our side. An error is never OK, whatever it claims to be.
 func codeOf(err error) codes.Code {
-	if err == nil {
-		return codes.OK
+	if _, ok := status.FromError(err); ok {
+		return status.Code(err)
 	}
-	if parsed, ok := status.FromError(err); ok {
-		return parsed.Code()
-	}
-	if errors.Is(err, context.DeadlineExceeded) {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
 		return codes.DeadlineExceeded
+	case errors.Is(err, context.Canceled):
+		return codes.Canceled
 	}
 	return codes.Unknown
 }

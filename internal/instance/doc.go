@@ -6,5 +6,7 @@
 // Cluster API's machines are both served by it.
 //
 // What the engine remembers (calls under way, the last answer, back-off) only delays
-// work or keeps it from being done twice. Losing it costs time.
+// work or keeps it from being done twice. Losing it costs time. When many failing
+// calls come due at once, after a restart or because a shared Secret changed, all but
+// the first few are spread over half a minute.
 package instance

@@ -38,7 +38,8 @@ type Request struct {
 type State int
 
 const (
-	// Underway: a call to the driver runs, and its end will wake the caller.
+	// Underway: a call to the driver runs, or is held back for a moment. The caller is
+	// woken when there is more to know.
 	Underway State = iota
 	// Exists: the instance is complete.
 	Exists
@@ -86,12 +87,13 @@ type Answer struct {
 type Options struct {
 	// Run runs a task, as tasks.Runner.Go does. Required.
 	Run func(task func(ctx context.Context)) bool
-	// Wake is called when an answer is ready. Required.
+	// Wake is called once for each call that ended, and once when a call that was held
+	// back is due. Required.
 	Wake func(Key)
 	// Policy for failed calls.
 	Policy Policy
 	// Clock to count back-off by. Nil means the real one.
-	Clock clock.PassiveClock
+	Clock clock.WithDelayedExecution
 }
 
 // Engine brings instances to their declared state. Make one with New.
@@ -101,6 +103,7 @@ type Engine struct {
 
 	mu      sync.Mutex
 	entries map[Key]*entry
+	crowd   crowd
 }
 
 // goal is what an entry works for.
@@ -117,7 +120,9 @@ type entry struct {
 	fingerprint fingerprint
 	// cancel ends the running call; nil if none runs.
 	cancel context.CancelFunc
-	// answer of the last call; nil while the first one runs.
+	// forgotten has the entry dropped when the running call has ended.
+	forgotten bool
+	// answer of the last call; nil before the first one has ended.
 	answer *Answer
 	// failures of one code in a row, and when the next call is due.
 	code     codes.Code
@@ -145,49 +150,66 @@ func (e *Engine) Delete(req Request) Answer {
 	return e.pursue(goalGone, req, e.delete)
 }
 
-// Forget drops what is remembered of an instance. A call under way is cancelled.
+// Forget drops what is remembered of an instance. A call under way is cancelled; until
+// it has ended, no other one is made for this instance.
 func (e *Engine) Forget(key Key) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	entry := e.entries[key]
-	if entry == nil {
-		return
+	known := e.entries[key]
+	switch {
+	case known == nil:
+	case known.cancel != nil:
+		known.cancel()
+		known.forgotten = true
+	default:
+		delete(e.entries, key)
 	}
-	if entry.cancel != nil {
-		entry.cancel()
-	}
-	delete(e.entries, key)
 }
 
 type call func(ctx context.Context, req Request) Answer
 
 func (e *Engine) pursue(want goal, req Request, do call) Answer {
 	key := Key{Namespace: req.Machine.Namespace, Name: req.Machine.Name}
-	print := fingerprintOf(req)
 
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	known := e.entries[key]
-	if known != nil && known.cancel != nil {
-		if known.goal != want {
-			known.cancel()
+	if running := e.entries[key]; running != nil && running.cancel != nil {
+		if running.goal != want {
+			running.cancel()
 		}
 		return Answer{State: Underway}
 	}
-	if known == nil || known.goal != want || known.fingerprint != print {
-		known = &entry{goal: want, fingerprint: print}
-		e.entries[key] = known
-	}
-	if known.answer != nil {
-		wait := known.due.Sub(e.opts.Clock.Now())
-		if !known.answer.retried() || wait > 0 {
-			answer := *known.answer
-			answer.Retry = max(wait, 0)
-			return answer
-		}
+	known := e.entry(key, want, req)
+	wait := max(known.due.Sub(e.opts.Clock.Now()), 0)
+	switch {
+	case known.answer == nil && wait > 0:
+		return Answer{State: Underway}
+	case known.answer != nil && !known.answer.retried():
+		return *known.answer
+	case known.answer != nil && wait > 0:
+		answer := *known.answer
+		answer.Retry = wait
+		return answer
 	}
 	e.start(key, known, req, do)
 	return Answer{State: Underway}
+}
+
+// entry finds what is remembered of an instance, and begins anew if the request is
+// another one than before. The lock is held.
+func (e *Engine) entry(key Key, want goal, req Request) *entry {
+	known, print := e.entries[key], fingerprintOf(req)
+	if known != nil && known.goal == want && known.fingerprint == print {
+		return known
+	}
+	next := &entry{goal: want, fingerprint: print}
+	now := e.opts.Clock.Now()
+	if delay := e.crowd.delay(now, change{before: known, next: next, machine: req.Machine}); delay > 0 {
+		next.due = now.Add(delay)
+		e.opts.Clock.AfterFunc(delay, func() { e.opts.Wake(key) })
+	}
+	e.entries[key] = next
+	return next
 }
 
 func (a *Answer) retried() bool { return a.State == Failed || a.State == Remains }
@@ -217,6 +239,9 @@ func (e *Engine) finish(key Key, known *entry, answer Answer) {
 	known.cancel = nil
 	known.answer = &answer
 	known.count(answer, e.opts)
+	if known.forgotten {
+		delete(e.entries, key)
+	}
 	e.mu.Unlock()
 	e.opts.Wake(key)
 }

@@ -6,9 +6,10 @@ import (
 	"maps"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	corev1 "k8s.io/api/core/v1"
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
 // fingerprint tells whether a request changed in anything that could make a failed
@@ -16,7 +17,15 @@ import (
 type fingerprint struct {
 	machine, class                     types.UID
 	machineGeneration, classGeneration int64
-	secret                             [sha256.Size]byte
+	// force is the label by which a user urges a deletion on.
+	force  string
+	secret [sha256.Size]byte
+}
+
+// sameButSecret tells whether the two differ in nothing but the secret.
+func (f fingerprint) sameButSecret(other fingerprint) bool {
+	other.secret = f.secret
+	return f == other
 }
 
 func fingerprintOf(req Request) fingerprint {
@@ -25,6 +34,7 @@ func fingerprintOf(req Request) fingerprint {
 		machineGeneration: req.Machine.Generation,
 		class:             req.Class.UID,
 		classGeneration:   req.Class.Generation,
+		force:             req.Machine.Labels[v1alpha1.LabelKeyForceDeletion],
 		secret:            hashSecret(req.Secret),
 	}
 }

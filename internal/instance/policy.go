@@ -61,21 +61,19 @@ var slow = Backoff{Base: 3 * time.Minute, Max: 30 * time.Minute}
 // backoff answers each error code of each method: the table of docs/error-codes.md.
 func (p Policy) backoff(method Method, code codes.Code) Backoff {
 	switch code {
-	case codes.Canceled, codes.Unknown, codes.DeadlineExceeded, codes.Aborted, codes.Unavailable, codes.Uninitialized:
-		return soon
-	case codes.NotFound:
-		return soon
-	case codes.ResourceExhausted:
-		return p.exhausted(method)
-	case codes.Internal, codes.DataLoss, codes.Unauthenticated:
-		return p.medium(method)
+	case codes.InvalidArgument, codes.AlreadyExists, codes.PermissionDenied, codes.FailedPrecondition, codes.Unimplemented:
+		return slow
 	case codes.OutOfRange:
 		if method == MethodStatus {
 			return soon
 		}
 		return slow
-	default:
-		return slow
+	case codes.ResourceExhausted:
+		return p.exhausted(method)
+	case codes.Internal, codes.DataLoss, codes.Unauthenticated:
+		return p.medium(method)
+	default: // also numbers that are no code: they count as Unknown
+		return soon
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -18,12 +19,12 @@ import (
 //
 // The template is merged three ways. What it names is added or put right; what it
 // named when last applied and names no longer is removed; the rest is left alone.
-// What was last applied is kept in an annotation, in the form that MCM writes.
+// What was last applied is kept in an annotation, in the form that MCM writes. If that
+// cannot be read, nothing counts as applied before, so that nothing is removed, and it
+// is written anew. Adopting a node a second time changes nothing.
 func Adopt(node *corev1.Node, machine *v1alpha1.Machine) error {
-	last, err := lastApplied(node)
-	if err != nil {
-		return err
-	}
+	record := node.Annotations[v1alpha1.AnnotationKeyLastAppliedNodeTemplate]
+	last := lastApplied(record)
 	template := machine.Spec.NodeTemplateSpec
 	node.Annotations = merge(node.Annotations, last.Annotations, template.Annotations)
 	node.Labels = merge(node.Labels, last.Labels, template.Labels)
@@ -33,7 +34,12 @@ func Adopt(node *corev1.Node, machine *v1alpha1.Machine) error {
 		node.Finalizers = append(node.Finalizers, v1alpha1.FinalizerNode)
 	}
 	metav1.SetMetaDataLabel(&node.ObjectMeta, v1alpha1.LabelKeyMachineName, machine.Name)
-	return setLastApplied(node, &template)
+
+	record, err := recordOf(record, last, &template)
+	if err == nil && record != "" {
+		metav1.SetMetaDataAnnotation(&node.ObjectMeta, v1alpha1.AnnotationKeyLastAppliedNodeTemplate, record)
+	}
+	return err
 }
 
 // Release changes the node to no longer be held by its machine.
@@ -89,27 +95,25 @@ func findTaint(taints []corev1.Taint, like corev1.Taint) *corev1.Taint {
 	return nil
 }
 
-func lastApplied(node *corev1.Node) (*v1alpha1.NodeTemplateSpec, error) {
+// lastApplied is the template that a record says was last applied; empty if there is no
+// record, or if somebody spoilt it: a node must not be given up for that.
+func lastApplied(record string) *v1alpha1.NodeTemplateSpec {
 	last := &v1alpha1.NodeTemplateSpec{}
-	text, ok := node.Annotations[v1alpha1.AnnotationKeyLastAppliedNodeTemplate]
-	if !ok {
-		return last, nil
+	if json.Unmarshal([]byte(record), last) != nil {
+		return &v1alpha1.NodeTemplateSpec{}
 	}
-	if err := json.Unmarshal([]byte(text), last); err != nil {
-		return nil, fmt.Errorf("annotation %s of node %s: %w", v1alpha1.AnnotationKeyLastAppliedNodeTemplate, node.Name, err)
-	}
-	return last, nil
+	return last
 }
 
-func setLastApplied(node *corev1.Node, template *v1alpha1.NodeTemplateSpec) error {
-	_, recorded := node.Annotations[v1alpha1.AnnotationKeyLastAppliedNodeTemplate]
-	if !recorded && len(template.Annotations)+len(template.Labels)+len(template.Spec.Taints) == 0 {
-		return nil
+// recordOf is the record of a template. If the old one says the same it stays as it is:
+// the same may be written in several ways, and no record means an empty template.
+func recordOf(old string, last, template *v1alpha1.NodeTemplateSpec) (string, error) {
+	if equality.Semantic.DeepEqual(last, template) {
+		return old, nil
 	}
 	text, err := json.Marshal(template)
 	if err != nil {
-		return fmt.Errorf("encoding the node template: %w", err)
+		return "", fmt.Errorf("encoding the node template: %w", err)
 	}
-	metav1.SetMetaDataAnnotation(&node.ObjectMeta, v1alpha1.AnnotationKeyLastAppliedNodeTemplate, string(text))
-	return nil
+	return string(text), nil
 }

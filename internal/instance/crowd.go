@@ -1,0 +1,78 @@
+package instance
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// Many failing calls can come due at the same moment: when a process takes over with
+// no memory of their back-off, and when a Secret changes that many machines share. The
+// first few of them are made at once, so that a small installation waits for nothing
+// and a repaired Secret is tried at once; the rest is spread over some time.
+const (
+	// crowdWindow is the time over which calls are spread, and after which another
+	// few are made at once.
+	crowdWindow = 30 * time.Second
+	// crowdPrompt is how many calls are made at once.
+	crowdPrompt = 10
+	// crowdTakeover is how long a process that begins to work counts as having taken
+	// over.
+	crowdTakeover = time.Minute
+)
+
+// crowd spreads first calls. The zero value is ready to use.
+type crowd struct {
+	// begun is when the first request came, which is when this process began to lead.
+	begun time.Time
+	// since is when calls of the present window began to be counted.
+	since time.Time
+	count int
+}
+
+// change is an entry that is about to take the place of another one, or of none.
+type change struct {
+	before, next *entry
+	machine      *v1alpha1.Machine
+}
+
+// delay is how long the first call for the next entry is held back.
+func (c *crowd) delay(now time.Time, change change) time.Duration {
+	if c.begun.IsZero() {
+		c.begun = now
+	}
+	if !c.takenOver(now, change) && !change.ofSecret() {
+		return 0
+	}
+	if now.Sub(c.since) >= crowdWindow {
+		c.since, c.count = now, 0
+	}
+	c.count++
+	if c.count <= crowdPrompt {
+		return 0
+	}
+	return rand.N(crowdWindow) //nolint:gosec // spreading needs no secrecy
+}
+
+// takenOver tells whether the call is likely to be one that failed for the process
+// before this one. It reads the Machine's status, and may: it only delays.
+func (c *crowd) takenOver(now time.Time, change change) bool {
+	if change.before != nil || now.Sub(c.begun) >= crowdTakeover {
+		return false
+	}
+	switch change.machine.Status.CurrentStatus.Phase {
+	case v1alpha1.MachineCrashLoopBackOff:
+		return true
+	case v1alpha1.MachineTerminating:
+		return change.machine.Status.LastOperation.State == v1alpha1.MachineStateFailed
+	}
+	return false
+}
+
+// ofSecret tells whether a failed call is to be tried again for nothing but a new
+// Secret.
+func (c change) ofSecret() bool {
+	return c.before != nil && c.before.answer != nil && c.before.answer.retried() &&
+		c.before.goal == c.next.goal && c.before.fingerprint.sameButSecret(c.next.fingerprint)
+}
