@@ -51,14 +51,18 @@ build: ## Build bin/millwright
 controlplane: ## Build the Kubernetes control plane that local mode and tests start (cached)
 	@hack/controlplane.sh
 
+.PHONY: qemu
+qemu: ## Install QEMU from the distribution, which some tests start (as root; done once)
+	@hack/install-qemu.sh
+
 .PHONY: test
-test: controlplane ## Run every test; builds the control plane first if it changed
+test: controlplane qemu ## Run every test; builds the control plane first if it changed
 	@for module in $(test_modules); do \
 		echo "go test ($$module)"; (cd "$$module" && $(gotest) -count=1 $(TESTFLAGS) $(PKG)); \
 	done
 
 .PHONY: test-unit
-test-unit: ## Run the tests that need no control plane (go test -short)
+test-unit: ## Run the tests that need neither control plane nor QEMU (go test -short)
 	@for module in $(test_modules); do \
 		echo "go test -short ($$module)"; (cd "$$module" && $(gotest) -short $(TESTFLAGS) $(PKG)); \
 	done

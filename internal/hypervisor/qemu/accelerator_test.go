@@ -1,0 +1,58 @@
+package qemu
+
+import (
+	"errors"
+	"io/fs"
+	"strings"
+	"testing"
+)
+
+func TestChooseAccelerator(t *testing.T) {
+	const (
+		intel   = "processor\t: 0\nflags\t\t: fpu vme vmx sse2\n"
+		amd     = "flags\t\t: fpu svm sse2\n"
+		neither = "model name\t: vmx svm\nflags\t\t: fpu hypervisor svm_lock evmx\n\nflags\t\t: fpu\n"
+	)
+	opens := func() error { return nil }
+	refused := func() error { return fs.ErrPermission }
+	for name, test := range map[string]struct {
+		override, cpuinfo string
+		probe             func() error
+		want              Accelerator
+	}{
+		"Intel":                          {"", intel, opens, KVM},
+		"AMD":                            {"auto", amd, opens, KVM},
+		"processor cannot, device opens": {"auto", neither, opens, TCG},
+		"processor can, device does not": {"auto", intel, refused, TCG},
+		"no cpuinfo":                     {"auto", "", opens, TCG},
+		"KVM forced":                     {"kvm", neither, refused, KVM},
+		"TCG forced":                     {"tcg", intel, opens, TCG},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := chooseAccelerator(test.override, strings.NewReader(test.cpuinfo), test.probe)
+			if err != nil || got.Accelerator != test.want || got.Reason == "" {
+				t.Errorf("choice = %+v, %v; want %s with a reason", got, err, test.want)
+			}
+		})
+	}
+}
+
+func TestUnknownAcceleratorIsRefused(t *testing.T) {
+	var refusal *FieldError
+	if got, err := DetectAccelerator("KVM"); !errors.As(err, &refusal) {
+		t.Errorf("choice = %+v, %v; want a *FieldError", got, err)
+	}
+}
+
+// What is detected on the machine that runs the test must be able to boot a guest.
+func TestDetectedAcceleratorBoots(t *testing.T) {
+	choice, err := DetectAccelerator("auto")
+	must(t, err)
+	t.Logf("%s: %s", choice.Accelerator, choice.Reason)
+	config := machine(t, echo)
+	config.Processor.Accelerator = choice.Accelerator
+	p := start(t, config)
+	console := attach(t, p)
+	must(t, p.Cont(bounded(t)))
+	console.until(echoBanner)
+}

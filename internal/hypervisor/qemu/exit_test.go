@@ -1,0 +1,69 @@
+package qemu
+
+import (
+	"bytes"
+	"errors"
+	"syscall"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func TestExplain(t *testing.T) {
+	exited := func(code int) syscall.WaitStatus { return syscall.WaitStatus(code << 8) }
+	for name, test := range map[string]struct {
+		status   syscall.WaitStatus
+		killed   bool
+		shutdown string
+		want     ExitReason
+	}{
+		"guest powered off":              {exited(0), false, "guest-shutdown", GuestShutdown},
+		"powered off just before a kill": {exited(0), true, "guest-shutdown", GuestShutdown},
+		"quit":                           {exited(0), false, "host-qmp-quit", HostQuit},
+		"signal that QEMU obeys":         {exited(0), false, "host-signal", HostSignal},
+		"killed by us":                   {syscall.WaitStatus(syscall.SIGKILL), true, "", HostKilled},
+		"killed by others":               {syscall.WaitStatus(syscall.SIGKILL), false, "", Crashed},
+		"abort just before a kill":       {syscall.WaitStatus(syscall.SIGABRT), true, "", Crashed},
+		"abort while shutting down":      {syscall.WaitStatus(syscall.SIGABRT), false, "guest-shutdown", Crashed},
+		"failure":                        {exited(1), false, "", Crashed},
+		"said nothing":                   {exited(0), false, "", Unexplained},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := explain(test.status, test.killed, test.shutdown); got != test.want {
+				t.Errorf("reason = %s, want %s", got, test.want)
+			}
+		})
+	}
+}
+
+func TestLockComplaints(t *testing.T) {
+	for words, want := range map[string]bool{
+		`qemu-system-x86_64: -device …: Failed to get "write" lock`: true,
+		`Failed to get shared "write" lock`:                         true,
+		`Failed to get "consistent read" lock`:                      true,
+		`Failed to lock byte 100`:                                   false,
+		`Could not open '/x': No such file or directory`:            false,
+	} {
+		err := error(&StartError{Exit: Exit{Stderr: words}})
+		if got := errors.Is(err, ErrDiskLocked); got != want {
+			t.Errorf("%s: is ErrDiskLocked = %t, want %t", words, got, want)
+		}
+	}
+}
+
+func TestTailKeepsTheEnd(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		kept := tail{limit: rapid.IntRange(1, 20).Draw(t, "limit")}
+		var all []byte
+		for _, part := range rapid.SliceOf(rapid.SliceOfN(rapid.Byte(), 0, 50)).Draw(t, "parts") {
+			kept.write(part)
+			all = append(all, part...)
+			if len(kept.data) > 2*kept.limit {
+				t.Fatalf("%d bytes are stored for a limit of %d", len(kept.data), kept.limit)
+			}
+		}
+		if want := all[max(0, len(all)-kept.limit):]; !bytes.Equal(want, kept.bytes()) {
+			t.Errorf("kept %q, want %q", kept.bytes(), want)
+		}
+	})
+}

@@ -1,0 +1,241 @@
+package qmp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestExecuteSendsArgumentsAndDecodesTheResult(t *testing.T) {
+	client := connect(t, func(s *server) {
+		got, _ := s.next()
+		if diff := cmp.Diff(`{"path":"/machine","property":"type"}`, string(got.Arguments)); diff != "" {
+			t.Errorf("arguments (-want +got):\n%s", diff)
+		}
+		s.send(`{"return": "pc-q35-7.2-machine", "id": %q}`, got.ID)
+	})
+	var result string
+	arguments := map[string]string{"path": "/machine", "property": "type"}
+	if err := client.Execute(t.Context(), "qom-get", arguments, &result); err != nil {
+		t.Fatal(err)
+	}
+	if result != "pc-q35-7.2-machine" {
+		t.Errorf("result = %q", result)
+	}
+}
+
+func TestRefusalIsATypedErrorAndTheConnectionGoesOn(t *testing.T) {
+	client := connect(t, func(s *server) {
+		got, _ := s.next()
+		s.send(`{"id": %q, "error": {"class": "CommandNotFound", "desc": "no such thing"}}`, got.ID)
+		got, _ = s.next()
+		s.send(`{"return": {}, "id": %q}`, got.ID)
+	})
+	err := client.Execute(t.Context(), "nonsense", nil, nil)
+	var refusal *Error
+	if !errors.As(err, &refusal) {
+		t.Fatalf("error = %v, want an *Error", err)
+	}
+	want := Error{Command: "nonsense", Class: "CommandNotFound", Description: "no such thing"}
+	if diff := cmp.Diff(want, *refusal); diff != "" {
+		t.Errorf("refusal (-want +got):\n%s", diff)
+	}
+	if err := client.Execute(t.Context(), "stop", nil, nil); err != nil {
+		t.Errorf("after a refusal: %v", err)
+	}
+}
+
+func TestResponsesFindTheirCommandsByID(t *testing.T) {
+	const commands = 20
+	client := connect(t, func(s *server) {
+		var got []command
+		for range commands {
+			next, _ := s.next()
+			got = append(got, next)
+		}
+		for i := len(got) - 1; i >= 0; i-- { // last come, first served
+			s.send(`{"return": %q, "id": %q}`, got[i].Execute, got[i].ID)
+		}
+	})
+	var group sync.WaitGroup
+	for i := range commands {
+		group.Go(func() {
+			name, result := fmt.Sprintf("command-%d", i), ""
+			if err := client.Execute(t.Context(), name, nil, &result); err != nil {
+				t.Error(err)
+			}
+			if result != name {
+				t.Errorf("%s got the response %q", name, result)
+			}
+		})
+	}
+	group.Wait()
+}
+
+func TestLostConnectionFailsAllWaiters(t *testing.T) {
+	const commands = 5
+	client := connect(t, func(s *server) {
+		for range commands {
+			s.next()
+		}
+		_ = s.conn.Close()
+	})
+	var group sync.WaitGroup
+	for range commands {
+		group.Go(func() {
+			if err := client.Execute(t.Context(), "cont", nil, nil); !errors.Is(err, ErrDisconnected) {
+				t.Errorf("error = %v, want ErrDisconnected", err)
+			}
+		})
+	}
+	group.Wait()
+	<-client.Done()
+	if err := client.Execute(t.Context(), "cont", nil, nil); !errors.Is(err, ErrDisconnected) {
+		t.Errorf("afterwards: error = %v, want ErrDisconnected", err)
+	}
+}
+
+func TestCloseFailsWaitersAndEndsSubscriptions(t *testing.T) {
+	asked := make(chan struct{})
+	client := connect(t, func(s *server) {
+		s.next()
+		close(asked)
+	})
+	subscription := client.Subscribe(1)
+	failed := make(chan error)
+	go func() { failed <- client.Execute(context.WithoutCancel(t.Context()), "cont", nil, nil) }()
+	<-asked
+	_ = client.Close()
+	_ = client.Close()
+	if err := <-failed; !errors.Is(err, ErrClosed) {
+		t.Errorf("error = %v, want ErrClosed", err)
+	}
+	if _, open := <-subscription.Events(); open {
+		t.Error("the subscription gave an event, want its end")
+	}
+	if _, open := <-client.Subscribe(1).Events(); open {
+		t.Error("a subscription to a closed client gave an event, want its end")
+	}
+}
+
+func TestCancelledCommandLeavesTheConnectionUsable(t *testing.T) {
+	asked, giveUp := make(chan struct{}), errors.New("gave up")
+	client := connect(t, func(s *server) {
+		late, _ := s.next()
+		close(asked)
+		next, _ := s.next()
+		s.send(`{"return": "too late", "id": %q}`, late.ID)
+		s.send(`{"return": "in time", "id": %q}`, next.ID)
+	})
+	ctx, cancel := context.WithCancelCause(t.Context())
+	go func() {
+		<-asked
+		cancel(giveUp)
+	}()
+	if err := client.Execute(ctx, "slow", nil, nil); !errors.Is(err, giveUp) {
+		t.Errorf("error = %v, want the context's cause", err)
+	}
+	var result string
+	if err := client.Execute(t.Context(), "fast", nil, &result); err != nil || result != "in time" {
+		t.Errorf("next command = %q, %v", result, err)
+	}
+}
+
+func TestCancelledWhileQEMUDoesNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		s := newServer(t, theirs)
+		go s.welcome()
+		client, err := New(t.Context(), ours)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = client.Close() }()
+		// The pipe has no buffer: the first command is stuck in the writer, the
+		// second cannot even be handed to it.
+		ctx, cancel := context.WithCancel(t.Context())
+		for range 2 {
+			go func() {
+				if err := client.Execute(ctx, "stop", nil, nil); !errors.Is(err, context.Canceled) {
+					t.Errorf("error = %v, want context.Canceled", err)
+				}
+			}()
+		}
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		// What had been begun arrives whole.
+		if got, ok := s.next(); !ok || got.Execute != "stop" {
+			t.Errorf("server got %+v, want the command that was given up", got)
+		}
+	})
+}
+
+func TestUnreadSubscriptionKeepsTheNewestAndBlocksNobody(t *testing.T) {
+	client := connect(t, func(s *server) {
+		got, _ := s.next()
+		for i := range 10 {
+			s.send(`{"event": "E%d", "timestamp": {"seconds": 1700000000, "microseconds": 5}}`, i)
+		}
+		s.send(`{"return": {}, "id": %q}`, got.ID)
+	})
+	subscription, closed := client.Subscribe(3), client.Subscribe(3)
+	closed.Close()
+	closed.Close()
+	if err := client.Execute(t.Context(), "cont", nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	_ = client.Close()
+	var names []string
+	for event := range subscription.Events() {
+		names = append(names, event.Name)
+	}
+	if diff := cmp.Diff([]string{"E7", "E8", "E9"}, names); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	if lost := subscription.Lost(); lost != 7 {
+		t.Errorf("lost = %d, want 7", lost)
+	}
+	if _, open := <-closed.Events(); open {
+		t.Error("a closed subscription got an event")
+	}
+}
+
+func TestNewFails(t *testing.T) {
+	for name, script := range map[string]func(*server){
+		"no greeting":       func(s *server) { _ = s.conn.Close() },
+		"not QMP":           func(s *server) { s.send("SSH-2.0-OpenSSH_9.2") },
+		"endless line":      func(s *server) { _, _ = s.conn.Write([]byte(strings.Repeat("x", maxLine+1))) },
+		"gone while asking": func(s *server) { s.send("%s", greeting); s.next(); _ = s.conn.Close() },
+		"response without id": func(s *server) {
+			s.send("%s", greeting)
+			s.next()
+			s.send(`{"error": {"class": "GenericError", "desc": "JSON parse error"}}`)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ours, theirs := socketPair(t)
+			go script(newServer(t, theirs))
+			if _, err := New(t.Context(), ours); !errors.Is(err, ErrDisconnected) {
+				t.Errorf("error = %v, want ErrDisconnected", err)
+			}
+		})
+	}
+}
+
+func TestNewIsBoundedByItsContext(t *testing.T) {
+	ours, theirs := socketPair(t)
+	newServer(t, theirs) // says nothing
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := New(ctx, ours); !errors.Is(err, context.Canceled) {
+		t.Errorf("error = %v, want context.Canceled", err)
+	}
+}

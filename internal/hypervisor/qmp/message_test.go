@@ -1,0 +1,89 @@
+package qmp
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestDecode(t *testing.T) {
+	for name, test := range map[string]struct {
+		line string
+		want message
+	}{
+		"greeting": {greeting, message{greeting: true}},
+		"result":   {`{"return": {"a": 1}, "id": "7"}`, message{response: &response{id: 7, result: []byte(`{"a": 1}`)}}},
+		"error": {
+			`{"id": "8", "error": {"class": "DeviceNotFound", "desc": "gone"}}`,
+			message{response: &response{id: 8, failure: &Error{Class: "DeviceNotFound", Description: "gone"}}},
+		},
+		"event": {
+			`{"timestamp": {"seconds": 1600000000, "microseconds": 250}, "event": "RESET", "data": {"guest": false}}`,
+			message{event: &Event{Name: "RESET", Data: []byte(`{"guest": false}`), Time: time.Unix(1600000000, 250000)}},
+		},
+		"event of a clock that fails": {
+			`{"timestamp": {"seconds": -1, "microseconds": -1}, "event": "STOP"}`,
+			message{event: &Event{Name: "STOP"}},
+		},
+		"members of the future": {`{"return": null, "id": "9", "x-new": [1]}`, message{response: &response{id: 9, result: []byte("null")}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := decode([]byte(test.line))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(message{}, response{})); diff != "" {
+				t.Errorf("message (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestDecodeRefuses(t *testing.T) {
+	for name, line := range map[string]string{
+		"no JSON":     `hello`,
+		"two objects": `{"return": {}, "id": "1"} {"return": {}, "id": "2"}`,
+		"no object":   `[]`,
+		"nothing":     `{}`,
+		"no id":       `{"return": {}}`,
+		"number id":   `{"return": {}, "id": 5}`,
+		"foreign id":  `{"return": {}, "id": "libvirt-5"}`,
+		"wrong types": `{"event": 5}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got, err := decode([]byte(line)); !errors.Is(err, errMalformed) {
+				t.Errorf("decode = %+v, %v; want errMalformed", got, err)
+			}
+		})
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, seed := range []string{
+		greeting, `{"return": {}, "id": "1"}`, `{"error": {"class": "G", "desc": "d"}, "id": "2"}`,
+		`{"event": "SHUTDOWN", "data": {"guest": true}, "timestamp": {"seconds": 1, "microseconds": 2}}`,
+		`{"return":`, `{"QMP": null, "event": null}`, "\x00", `{"timestamp": {"seconds": 9223372036854775807}, "event": ""}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, line []byte) {
+		got, err := decode(line)
+		if err != nil {
+			if !errors.Is(err, errMalformed) {
+				t.Errorf("%q: error %v is not errMalformed", line, err)
+			}
+			return
+		}
+		kinds := 0
+		for _, set := range []bool{got.greeting, got.event != nil, got.response != nil} {
+			if set {
+				kinds++
+			}
+		}
+		if kinds != 1 {
+			t.Errorf("%q: message of %d kinds: %+v", line, kinds, got)
+		}
+	})
+}
