@@ -1,5 +1,5 @@
 # Targets for people and for continuous integration; "make help" lists them.
-# Needs: Go, git, bash and GNU make. Everything else is built from Go modules.
+# Needs: Go, git, bash and GNU make; everything else but QEMU is built from Go modules.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c

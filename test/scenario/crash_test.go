@@ -30,7 +30,8 @@ func TestKillingTheManagerAtAnyMoment(t *testing.T) {
 			w.oneVMEach(machines)
 			w.scale(deployment, 0)
 		}
-		manager := w.manager()
+		// Slow enough that every kill hits a manager in the midst of its work.
+		manager := w.manager("--kube-api-qps", "50", "--kube-api-burst", "10")
 		w.leads(manager)
 		moment := time.Duration(random.Int64N(int64(600 * time.Millisecond)))
 		time.Sleep(moment) // the random moment itself
@@ -38,6 +39,7 @@ func TestKillingTheManagerAtAnyMoment(t *testing.T) {
 		t.Logf("kill %d, %v after taking the lead: %d VMs", kill+1, moment, w.countVMs())
 	}
 	manager := w.manager()
+	w.leads(manager)
 	w.eventually(2*time.Minute, func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
 	w.oneVMEach(0)
 	w.eventually(30*time.Second, func(g gomega.Gomega) {
