@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/leaderelection"
 
 	"github.com/millwright-dev/millwright/internal/manager"
 )
@@ -50,7 +51,7 @@ func newManagerCommand() *cobra.Command {
 Machines live in the control cluster, nodes join the target cluster; both may be the
 same. The flags are those of Gardener's Machine Controller Manager.`,
 		Example: `  millwright manager --driver sim --control-kubeconfig control.yaml --target-kubeconfig target.yaml --namespace machines`,
-		Args:    cobra.NoArgs,
+		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return flags.run(cmd.Context(), cmd.ErrOrStderr())
 		},
@@ -132,17 +133,30 @@ func (f *managerFlags) validateTuning() error {
 	if c.ConcurrentSyncs <= 0 {
 		errs = append(errs, errors.New("--concurrent-syncs: must be above 0"))
 	}
-	for name, value := range map[string]time.Duration{
-		"min-resync-period": c.ResyncPeriod, "machine-creation-timeout": c.CreationTimeout, "resource-exhausted-retry": c.ResourceExhaustedRetry,
+	for _, flag := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"min-resync-period", c.ResyncPeriod}, {"machine-creation-timeout", c.CreationTimeout}, {"resource-exhausted-retry", c.ResourceExhaustedRetry},
 	} {
-		if value < 0 {
-			errs = append(errs, fmt.Errorf("--%s: must not be negative", name))
+		if flag.value < 0 {
+			errs = append(errs, fmt.Errorf("--%s: must not be negative", flag.name))
 		}
 	}
-	if e := c.Election; e.Enabled && (e.RetryPeriod <= 0 || e.RenewDeadline <= e.RetryPeriod || e.LeaseDuration <= e.RenewDeadline) {
-		errs = append(errs, errors.New("--leader-elect-*: the lease duration must be above the renew deadline, and that above the retry period"))
+	return errors.Join(append(errs, validateElection(c.Election))...)
+}
+
+// validateElection says what client-go would refuse, or could not keep its word with.
+func validateElection(e manager.Election) error {
+	switch {
+	case !e.Enabled:
+		return nil
+	case e.LeaseDuration < time.Second:
+		return errors.New("--leader-elect-lease-duration: must be at least 1s")
+	case e.RetryPeriod <= 0, float64(e.RenewDeadline) <= leaderelection.JitterFactor*float64(e.RetryPeriod), e.LeaseDuration <= e.RenewDeadline:
+		return fmt.Errorf("--leader-elect-*: the lease duration must be above the renew deadline, and that above %v times the retry period", leaderelection.JitterFactor)
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // connect reads the kubeconfigs. Nothing is contacted yet.

@@ -46,7 +46,7 @@ func Main(p Program) int {
 	fmt.Fprintf(p.Stderr, "millwright: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
 	var usage *usageError
 	if errors.As(err, &usage) {
-		fmt.Fprintf(p.Stderr, "Run \"millwright %s --help\" for usage.\n", usage.command)
+		fmt.Fprintf(p.Stderr, "Run \"%s --help\" for usage.\n", strings.TrimSpace("millwright "+usage.command))
 		return 2
 	}
 	return 1
@@ -54,6 +54,7 @@ func Main(p Program) int {
 
 // usageError is a mistake in the arguments.
 type usageError struct {
+	// command is the one that they were for; empty if for none.
 	command string
 	err     error
 }
@@ -64,23 +65,53 @@ func (e *usageError) Unwrap() error { return e.err }
 
 func newRoot(version string) *cobra.Command {
 	root := &cobra.Command{
-		Use:           "millwright",
-		Short:         "Machines for Kubernetes: declare them, and they become nodes",
-		SilenceErrors: true,
-		SilenceUsage:  true,
+		Use:                        "millwright",
+		Short:                      "Machines for Kubernetes: declare them, and they become nodes",
+		SilenceErrors:              true,
+		SilenceUsage:               true,
+		SuggestionsMinimumDistance: 2,
+		Args:                       knownCommand,
+		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return &usageError{command: cmd.Name(), err: err}
-	})
+	root.SetFlagErrorFunc(usage)
 	root.AddCommand(newManagerCommand(), newUpCommand(), newVersionCommand(version))
 	return root
+}
+
+// usage is the error for a mistake in the arguments of a command.
+func usage(cmd *cobra.Command, err error) error {
+	command := ""
+	if cmd.HasParent() {
+		command = cmd.Name()
+	}
+	return &usageError{command: command, err: err}
+}
+
+// knownCommand refuses what is left of the arguments when no command was found in them.
+func knownCommand(root *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	err := fmt.Errorf("there is no command %q", args[0])
+	if like := root.SuggestionsFor(args[0]); len(like) > 0 {
+		err = fmt.Errorf("%w; did you mean %s?", err, strings.Join(like, " or "))
+	}
+	return usage(root, err)
+}
+
+// noArguments refuses arguments that are no flags.
+func noArguments(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return usage(cmd, fmt.Errorf("%q is one argument too many: there are flags only", args[0]))
 }
 
 func newVersionCommand(version string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  cobra.NoArgs,
+		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			goVersion := ""
 			if info, ok := debug.ReadBuildInfo(); ok {

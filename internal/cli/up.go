@@ -38,7 +38,7 @@ the same time. The manager's driver simulates VMs. Ctrl-C stops everything in or
 data stays in the folder, and the next "up" goes on with it.`,
 		Example: `  millwright up
   kubectl --kubeconfig .millwright/kubeconfig apply -f examples/`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return flags.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},

@@ -41,7 +41,7 @@ func lockedMerge(from client.Object) client.Patch {
 // recordIdentity stores which instance is the Machine's, in one write.
 func (c *Controller) recordIdentity(ctx context.Context, s *scope, found instance.Instance) error {
 	if c.Target == nil {
-		s.machine.Status.Addresses = mergeAddresses(s.machine.Status.Addresses, found)
+		s.reachable(found)
 	}
 	return c.patchMachine(ctx, s, func(machine *v1alpha1.Machine) {
 		machine.Spec.ProviderID = found.ProviderID

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -30,7 +31,6 @@ import (
 	"github.com/millwright-dev/millwright/internal/flow"
 	"github.com/millwright-dev/millwright/internal/freshness"
 	"github.com/millwright-dev/millwright/internal/instance"
-	"github.com/millwright-dev/millwright/internal/target"
 )
 
 // Options configure a Controller.
@@ -38,7 +38,7 @@ type Options struct {
 	// Client of the control cluster; reads come from the cache.
 	Client client.Client
 	// Target is where nodes join; nil if nowhere.
-	Target *target.Cluster
+	Target Target
 	// Tokens issues bootstrap tokens; nil without a target.
 	Tokens *bootstrap.Tokens
 	// Engine gets and removes instances.
@@ -59,12 +59,32 @@ type Options struct {
 	NodeConditions []string
 }
 
+// Target is the cluster that nodes join, as target.Cluster is one. It need not answer.
+type Target interface {
+	// Client reads Nodes from a cache and writes to the API server.
+	Client() client.Client
+	// Ready tells whether the target has answered, so that what the cache does not
+	// show is not there.
+	Ready() bool
+	// ReadySince is when the cache was first complete; zero if it is not yet.
+	ReadySince() time.Time
+	// Watch makes a source of events about objects of the target.
+	Watch(object client.Object, events handler.EventHandler, filters ...predicate.Predicate) source.Source
+}
+
 // Controller reconciles Machines. Make one with New.
 type Controller struct {
 	Options
+	// begun is when the first pass began. No timeout counts from before it: nobody can
+	// tell what the time without a manager would have brought.
+	begun     time.Time
+	beginOnce sync.Once
+
 	written freshness.Ledger[types.NamespacedName]
 	// nodes is the same for the nodes of the target, by name.
 	nodes freshness.Ledger[string]
+	// registrations holds when a node was first seen that is not adopted yet, by name.
+	registrations sync.Map
 	// released holds the UIDs of Machines whose finalizer is off, by key, until the
 	// cache has noticed.
 	released sync.Map
@@ -113,6 +133,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{RequeueAfter: staleCache}, nil
 	}
 
+	c.beginOnce.Do(func() { c.begun = c.Clock.Now() })
 	scope := newScope(machine, c.Clock.Now())
 	steps := c.lifecycle()
 	if !machine.DeletionTimestamp.IsZero() {

@@ -26,6 +26,7 @@ func (c *Controller) lifecycle() []flow.Step[*scope] {
 		{Name: "EnsureInstance", Run: c.ensureInstance},
 		{Name: "AwaitNode", Run: c.awaitNode},
 		{Name: "FollowNode", Run: c.followNode},
+		{Name: "AwaitRegistration", Run: c.awaitRegistration},
 		{Name: "AdoptNode", Run: c.adoptNode},
 		{Name: "RevokeToken", Run: c.revokeTokenOfJoined},
 		{Name: "AssessHealth", Run: c.assessHealth},
@@ -57,6 +58,9 @@ func (c *Controller) ensureInstance(ctx context.Context, s *scope) flow.Result {
 	if missing != "" {
 		return c.creationImpossible(s, missing)
 	}
+	if !material.held() {
+		return flow.Wait(0, "the class to be held by our finalizer")
+	}
 	answer := c.Engine.Ensure(instance.Request{
 		Machine:      s.machine,
 		Class:        material.class,
@@ -68,9 +72,7 @@ func (c *Controller) ensureInstance(ctx context.Context, s *scope) flow.Result {
 }
 
 func (c *Controller) instanceAnswered(ctx context.Context, s *scope, answer instance.Answer) flow.Result {
-	if answer.LastKnownState != nil {
-		s.machine.Status.LastKnownState = *answer.LastKnownState
-	}
+	s.note(answer)
 	switch answer.State {
 	case instance.Exists:
 		if err := c.recordIdentity(ctx, s, answer.Instance); err != nil {
@@ -102,7 +104,7 @@ func (c *Controller) creationImpossible(s *scope, sentence string) flow.Result {
 
 func (c *Controller) creationFailed(s *scope, answer instance.Answer) flow.Result {
 	left := c.creationTimeLeft(s)
-	if answer.Failure.Code == codes.AlreadyExists && metav1.GetControllerOfNoCopy(s.machine) != nil {
+	if nameTaken(answer.Failure) && metav1.GetControllerOfNoCopy(s.machine) != nil {
 		left = 0 // no patience helps: the set's next machine has another name
 	}
 	s.driverFailed(answer.Failure, left)
@@ -111,6 +113,12 @@ func (c *Controller) creationFailed(s *scope, answer instance.Answer) flow.Resul
 		wait = min(wait, left)
 	}
 	return flow.Wait(wait, answer.Failure.Error())
+}
+
+// nameTaken tells whether the driver found somebody else's VM under the Machine's name.
+func nameTaken(failure *instance.Failure) bool {
+	return failure.Code == codes.AlreadyExists &&
+		(failure.Method == instance.MethodCreate || failure.Method == instance.MethodInitialize)
 }
 
 // prepare makes the Secret with which an instance is created: user data that carries a
@@ -147,19 +155,25 @@ func (c *Controller) creationTimeout(machine *v1alpha1.Machine) time.Duration {
 }
 
 // creationTimeLeft is how long the Machine may still take to join; negative if its time
-// is over. Time in which the target could not be seen does not count.
+// is over. Time in which no manager worked, or the target could not be seen, does not
+// count.
 func (c *Controller) creationTimeLeft(s *scope) time.Duration {
 	timeout := c.creationTimeout(s.machine)
-	start := s.machine.CreationTimestamp.Time
+	start := later(s.machine.CreationTimestamp.Time, c.begun)
 	if c.Target != nil {
 		if !c.Target.Ready() {
 			return timeout
 		}
-		if since := c.Target.ReadySince(); since.After(start) {
-			start = since
-		}
+		start = later(start, c.Target.ReadySince())
 	}
 	return start.Add(timeout).Sub(s.now)
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 // material is what a driver needs besides the Machine.
@@ -186,13 +200,19 @@ func (c *Controller) material(ctx context.Context, machine *v1alpha1.Machine) (m
 	return material{class: class, secret: secret}, missing, err
 }
 
+// held tells whether the class carries our finalizer. Without it the class could vanish
+// while an instance is made from it, and nobody could delete that instance again.
+func (m material) held() bool {
+	return controllerutil.ContainsFinalizer(m.class, v1alpha1.FinalizerMCM)
+}
+
 // unfit says why nothing can be created from the material yet; empty if all is well.
 func (m material) unfit() string {
 	if errs := validation.MachineClass(m.class); len(errs) > 0 {
 		return fmt.Sprintf("MachineClass %q is not valid: %v", m.class.Name, errs.ToAggregate())
 	}
-	if !controllerutil.ContainsFinalizer(m.class, v1alpha1.FinalizerMCM) {
-		return fmt.Sprintf("MachineClass %q carries no finalizer %s yet", m.class.Name, v1alpha1.FinalizerMCM)
+	if !m.held() && !m.class.DeletionTimestamp.IsZero() {
+		return fmt.Sprintf("MachineClass %q is being deleted", m.class.Name)
 	}
 	if _, ok := m.secret.Data[bootstrap.UserDataKey]; !ok {
 		return fmt.Sprintf("No Secret of MachineClass %q has the key %q", m.class.Name, bootstrap.UserDataKey)

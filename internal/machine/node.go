@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/flow"
@@ -64,11 +65,32 @@ func (c *Controller) followNode(ctx context.Context, s *scope) flow.Result {
 	if s.node.DeletionTimestamp.IsZero() {
 		return flow.Continue()
 	}
-	if err := c.Client.Delete(ctx, s.machine); client.IgnoreNotFound(err) != nil {
+	if err := c.Client.Delete(ctx, s.machine, client.Preconditions{UID: &s.machine.UID}); client.IgnoreNotFound(err) != nil {
 		return flow.Fail(fmt.Errorf("deleting machine %s after its node: %w", s.machine.Name, err))
 	}
 	s.explain(corev1.EventTypeNormal, reasonNodeDeleted, fmt.Sprintf("Node %s was deleted, so the machine is deleted too", s.node.Name))
 	return flow.Wait(0, "the deletion of the Machine")
+}
+
+// registering is how long a new node that is not ready is left alone. Many a kubelet
+// reports again right after it has registered; a write of ours between the two would be
+// in vain, since it is locked for the sake of the taints.
+const registering = 250 * time.Millisecond
+
+// awaitRegistration lets a kubelet finish its registration. It does not wait for the node
+// to be ready: the taints of the template belong there before.
+func (c *Controller) awaitRegistration(_ context.Context, s *scope) flow.Result {
+	busy := s.machine.Status.CurrentStatus.Phase == v1alpha1.MachinePending &&
+		!controllerutil.ContainsFinalizer(s.node, v1alpha1.FinalizerNode) &&
+		!node.Healthy(s.node.Status.Conditions, nil)
+	if busy {
+		seen, _ := c.registrations.LoadOrStore(s.node.Name, s.now)
+		if left := seen.(time.Time).Add(registering).Sub(s.now); left > 0 {
+			return flow.Wait(left, "the kubelet to finish its registration")
+		}
+	}
+	c.registrations.Delete(s.node.Name)
+	return flow.Continue()
 }
 
 // adoptNode marks the node as the Machine's and brings the node template up to date.
@@ -88,17 +110,26 @@ func (c *Controller) revokeTokenOfJoined(ctx context.Context, s *scope) flow.Res
 	return flow.Fail(c.Tokens.Revoke(ctx, s.key()))
 }
 
+// criticalComponents is what a node that is healthy may still lack to be of use.
+const criticalComponents = "critical components on the node"
+
 // assessHealth copies the node's conditions and draws the consequence.
 func (c *Controller) assessHealth(_ context.Context, s *scope) flow.Result {
-	if node.ConditionsDiffer(s.machine.Status.Conditions, s.node.Status.Conditions) {
-		s.machine.Status.Conditions = s.node.Status.Conditions
-	}
+	s.nodeSeen()
 	phase := s.machine.Status.CurrentStatus.Phase
+	if phase == v1alpha1.MachineInPlaceUpdating || phase == v1alpha1.MachineInPlaceUpdateFailed {
+		return flow.Stop("the node is being updated in place")
+	}
 	if !node.Healthy(s.node.Status.Conditions, c.badConditions(s.machine)) {
 		return c.unhealthy(s, phase)
 	}
-	if phase == v1alpha1.MachinePending && !node.CriticalComponentsReady(s.node) {
-		return c.awaitJoin(s, "critical components on the node")
+	if !node.CriticalComponentsReady(s.node) {
+		switch phase {
+		case v1alpha1.MachinePending:
+			return c.awaitJoin(s, criticalComponents)
+		case v1alpha1.MachineFailed: // for want of them, perhaps: that is no recovery
+			return flow.Wait(0, criticalComponents)
+		}
 	}
 	if phase != v1alpha1.MachineRunning {
 		s.joined()

@@ -16,6 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/internal/instance"
+	"github.com/millwright-dev/millwright/internal/node"
 )
 
 // The sentences of MCM, so that either system can take over from the other, and other
@@ -35,6 +36,7 @@ const (
 	reasonFailedCreate = "FailedCreate"
 	reasonFailedDelete = "FailedDelete"
 	reasonFailedJoin   = "FailedJoin"
+	reasonDeleted      = "Deleted"
 	reasonNodeDeleted  = "NodeDeleted"
 )
 
@@ -132,14 +134,23 @@ func (s *scope) failedToCreate(sentence, code string, left time.Duration) {
 	} else {
 		s.phase(v1alpha1.MachineFailed)
 	}
-	if code != "" && !keepsState(code) {
+}
+
+// note keeps the note that a driver left. After a creation that failed for good, a
+// driver that left none has none: what was noted before describes nothing any more.
+func (s *scope) note(answer instance.Answer) {
+	switch failure := answer.Failure; {
+	case answer.LastKnownState != nil:
+		s.machine.Status.LastKnownState = *answer.LastKnownState
+	case failure == nil || failure.Method == instance.MethodPrepare || !s.machine.DeletionTimestamp.IsZero():
+	case !keepsState(failure.Code):
 		s.machine.Status.LastKnownState = ""
 	}
 }
 
 // keepsState tells whether the driver's note outlives a failure that left no new one.
-func keepsState(code string) bool {
-	switch codes.StringToCode(code) {
+func keepsState(code codes.Code) bool {
+	switch code {
 	case codes.ResourceExhausted, codes.Unknown, codes.DeadlineExceeded, codes.Aborted, codes.Unavailable:
 		return true
 	default:
@@ -183,6 +194,18 @@ func (s *scope) unknown(sentence string) {
 	s.explain(corev1.EventTypeWarning, reasonUnhealthy, sentence)
 }
 
+// nodeSeen copies the conditions of the node, if they changed in what counts.
+func (s *scope) nodeSeen() {
+	if node.ConditionsDiffer(s.machine.Status.Conditions, s.node.Status.Conditions) {
+		s.machine.Status.Conditions = s.node.Status.Conditions
+	}
+}
+
+// reachable records the addresses of an instance that has no node to ask for them.
+func (s *scope) reachable(found instance.Instance) {
+	s.machine.Status.Addresses = mergeAddresses(s.machine.Status.Addresses, found)
+}
+
 // describe lists conditions in the order of their types, without times, which would
 // make every heartbeat a change.
 func describe(conditions []corev1.NodeCondition) string {
@@ -214,6 +237,15 @@ func (s *scope) deletionImpossible(sentence string) {
 // deletionFailed: a call to the driver did. MCM sets no code on deletions, nor do we.
 func (s *scope) deletionFailed(failure *instance.Failure) {
 	s.deletionImpossible(fmt.Sprintf("%s%v.", sayProvider, failure.Err))
+}
+
+// deleted: nothing is left of the Machine but what others hold.
+func (s *scope) deleted() {
+	sentence := "There was no VM to delete"
+	if id := s.machine.Spec.ProviderID; id != "" {
+		sentence = fmt.Sprintf("VM %s and its node are gone", id)
+	}
+	s.explain(corev1.EventTypeNormal, reasonDeleted, sentence)
 }
 
 // mergeAddresses adds what a driver told to the addresses that are known, and the name

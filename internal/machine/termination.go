@@ -49,9 +49,7 @@ func (c *Controller) deleteInstance(ctx context.Context, s *scope) flow.Result {
 		return deletionWithoutClass(s, missing)
 	}
 	answer := c.Engine.Delete(instance.Request{Machine: s.machine, Class: material.class, Secret: material.secret})
-	if answer.LastKnownState != nil {
-		s.machine.Status.LastKnownState = *answer.LastKnownState
-	}
+	s.note(answer)
 	switch answer.State {
 	case instance.Gone:
 		return flow.Continue()
@@ -101,6 +99,7 @@ func (c *Controller) deleteNode(ctx context.Context, s *scope) flow.Result {
 		return flow.Fail(fmt.Errorf("deleting node %s: %w", name, err))
 	}
 	c.nodes.Forget(name)
+	c.registrations.Delete(name)
 	return flow.Continue()
 }
 
@@ -127,6 +126,6 @@ func (c *Controller) removeFinalizer(ctx context.Context, s *scope) flow.Result 
 	}
 	s.gone = true
 	c.released.Store(s.key(), s.machine.UID)
-	s.explain(corev1.EventTypeNormal, "Deleted", fmt.Sprintf("VM %s and its node are gone", s.machine.Spec.ProviderID))
+	s.deleted()
 	return flow.Continue()
 }

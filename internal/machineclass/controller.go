@@ -135,6 +135,9 @@ func (c *SecretController) Reconcile(ctx context.Context, req ctrl.Request) (ctr
 func secretsOf(_ context.Context, object client.Object) []reconcile.Request {
 	var requests []reconcile.Request
 	for _, key := range index.SecretsOf(object.(*v1alpha1.MachineClass)) {
+		if key.Namespace != object.GetNamespace() {
+			continue // the cache holds one namespace only; the Machine says what is wrong
+		}
 		requests = append(requests, reconcile.Request{NamespacedName: key})
 	}
 	return requests

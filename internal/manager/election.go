@@ -1,11 +1,8 @@
 package manager
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"os"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/uuid"
@@ -13,8 +10,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	ctrl "sigs.k8s.io/controller-runtime"
-
-	"github.com/go-logr/logr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/tasks"
@@ -44,16 +39,7 @@ func (e Election) apply(options *ctrl.Options, cfg Config, runner *tasks.Runner)
 	return nil
 }
 
-// lock is both leases of MCM's two processes: who does the work of both must keep out
-// either. It is not given away while a task of this process runs; then it runs out.
-type lock struct {
-	resourcelock.Interface
-	idle func() bool
-	log  logr.Logger
-	// holder is whom this stand-by last saw leading.
-	holder atomic.Value
-}
-
+// newLock makes the lock that is both of MCM's leases.
 func newLock(cfg Config, runner *tasks.Runner) (*lock, error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -66,22 +52,15 @@ func newLock(cfg Config, runner *tasks.Runner) (*lock, error) {
 		return nil, fmt.Errorf("leader election: %w", err)
 	}
 	identity := resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID())}
-	lease := func(name string) (resourcelock.Interface, error) {
-		return resourcelock.New(resourcelock.LeasesResourceLock, cfg.Namespace, name, clients.CoreV1(), clients.CoordinationV1(), identity)
+	made := &lock{idle: runner.Idle, log: cfg.Log.WithName("election")}
+	for _, name := range []string{v1alpha1.LeaseMachineController, v1alpha1.LeaseMachineControllerManager} {
+		one, err := resourcelock.New(resourcelock.LeasesResourceLock, cfg.Namespace, name, clients.CoreV1(), clients.CoordinationV1(), identity)
+		if err != nil {
+			return nil, fmt.Errorf("leader election: %w", err)
+		}
+		made.leases = append(made.leases, &lease{Interface: one})
 	}
-	primary, err := lease(v1alpha1.LeaseMachineController)
-	if err != nil {
-		return nil, fmt.Errorf("leader election: %w", err)
-	}
-	secondary, err := lease(v1alpha1.LeaseMachineControllerManager)
-	if err != nil {
-		return nil, fmt.Errorf("leader election: %w", err)
-	}
-	return &lock{
-		Interface: &resourcelock.MultiLock{Primary: primary, Secondary: secondary},
-		idle:      runner.Idle,
-		log:       cfg.Log.WithName("election"),
-	}, nil
+	return made, nil
 }
 
 // apart is the same access with connections and limits of its own.
@@ -89,27 +68,4 @@ func apart(config *rest.Config) *rest.Config {
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst = 20, 40
 	return config
-}
-
-// Get also says, once for each holder, for whom this process stands by.
-func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
-	record, raw, err := l.Interface.Get(ctx)
-	if err != nil {
-		return record, raw, err //nolint:wrapcheck // client-go looks for its own errors
-	}
-	if holder := record.HolderIdentity; holder != "" && holder != l.Identity() && l.holder.Swap(holder) != holder {
-		l.log.Info("standing by: another manager holds the leases", "holder", holder,
-			"leases", []string{v1alpha1.LeaseMachineController, v1alpha1.LeaseMachineControllerManager})
-	}
-	return record, raw, nil
-}
-
-var errBusy = errors.New("a task still runs; the leases are left to run out")
-
-// Update refuses to give the leases away while a task runs.
-func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	if record.HolderIdentity == "" && !l.idle() {
-		return errBusy
-	}
-	return l.Interface.Update(ctx, record) //nolint:wrapcheck // client-go looks for its own errors
 }

@@ -158,21 +158,22 @@ func addAll(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, events *events) 
 	if err != nil {
 		return err
 	}
-	var tokens *bootstrap.Tokens
-	if joined != nil {
-		tokens = &bootstrap.Tokens{Target: joined.Client(), Installation: cfg.Namespace, Groups: cfg.BootstrapTokenGroups, Clock: realClock}
-	}
 	waker := &tasks.Waker{}
 	engine := instance.New(cfg.Driver, instance.Options{
 		Run: runner.Go, Wake: waker.Wake, Clock: realClock,
 		Policy: instance.Policy{ResourceExhausted: cfg.ResourceExhaustedRetry, CreationTimeout: cfg.CreationTimeout},
 	})
+	machines := machine.Options{
+		Client: mgr.GetClient(), Engine: engine, TaskEnds: waker,
+		Events: events.recorder("machine-controller"), Clock: realClock, Concurrency: cfg.ConcurrentSyncs,
+		CreationTimeout: cfg.CreationTimeout, NodeConditions: cfg.NodeConditions,
+	}
+	if joined != nil {
+		machines.Target = joined
+		machines.Tokens = &bootstrap.Tokens{Target: joined.Client(), Installation: cfg.Namespace, Groups: cfg.BootstrapTokenGroups, Clock: realClock}
+	}
 	controllers := []interface{ SetupWithManager(ctrl.Manager) error }{
-		machine.New(machine.Options{
-			Client: mgr.GetClient(), Target: joined, Tokens: tokens, Engine: engine, TaskEnds: waker,
-			Events: events.recorder("machine-controller"), Clock: realClock, Concurrency: cfg.ConcurrentSyncs,
-			CreationTimeout: cfg.CreationTimeout, NodeConditions: cfg.NodeConditions,
-		}),
+		machine.New(machines),
 		machineclass.New(mgr.GetClient()),
 		machineclass.NewForSecrets(mgr.GetClient()),
 		machineset.New(machineset.Options{

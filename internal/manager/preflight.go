@@ -26,6 +26,8 @@ var kinds = []string{"machineclasses", "machinedeployments", "machines", "machin
 // awaitControl waits until the control cluster answers, and checks that it serves our
 // kinds.
 func awaitControl(ctx context.Context, config *rest.Config) error {
+	config = rest.CopyConfig(config)
+	config.Timeout = controlPatience // also for an answer that never ends
 	client, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
 		return fmt.Errorf("control cluster: %w", err)
@@ -41,19 +43,21 @@ func awaitControl(ctx context.Context, config *rest.Config) error {
 		return ctx.Err() //nolint:wrapcheck // the user asked for it
 	case apierrors.IsNotFound(last):
 		return missingKinds(config, kinds)
+	case last != nil && final(last):
+		return fmt.Errorf("control cluster at %s refuses the user of the kubeconfig: %w", config.Host, last)
 	case err != nil || last != nil:
 		return fmt.Errorf("control cluster at %s does not answer: %w", config.Host, last)
 	}
-	var missing []string
-	for _, kind := range kinds {
-		if !slices.ContainsFunc(resources.APIResources, func(r metav1.APIResource) bool { return r.Name == kind }) {
-			missing = append(missing, kind)
-		}
-	}
-	if len(missing) > 0 {
+	if missing := missingFrom(resources); len(missing) > 0 {
 		return missingKinds(config, missing)
 	}
 	return nil
+}
+
+func missingFrom(served *metav1.APIResourceList) []string {
+	return slices.DeleteFunc(slices.Clone(kinds), func(kind string) bool {
+		return slices.ContainsFunc(served.APIResources, func(r metav1.APIResource) bool { return r.Name == kind })
+	})
 }
 
 // final tells whether asking again cannot change the answer.

@@ -1,0 +1,199 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+)
+
+// mcmFlags are the flags of MCM's machine-controller and their defaults.
+var mcmFlags = map[string]string{
+	"port":                           "10259",
+	"address":                        "0.0.0.0",
+	"cloud-provider":                 "",
+	"concurrent-syncs":               "50",
+	"min-resync-period":              "12h0m0s",
+	"profiling":                      "false",
+	"contention-profiling":           "false",
+	"target-kubeconfig":              "",
+	"control-kubeconfig":             "",
+	"namespace":                      "default",
+	"kube-api-content-type":          "application/vnd.kubernetes.protobuf",
+	"kube-api-qps":                   "20",
+	"kube-api-burst":                 "30",
+	"controller-start-interval":      "0s",
+	"leader-elect":                   "true",
+	"leader-elect-lease-duration":    "15s",
+	"leader-elect-renew-deadline":    "10s",
+	"leader-elect-retry-period":      "2s",
+	"leader-elect-resource-lock":     "leases",
+	"v":                              "0",
+	"logging-format":                 "text",
+	"machine-creation-timeout":       "20m0s",
+	"machine-health-timeout":         "10m0s",
+	"machine-drain-timeout":          "2h0m0s",
+	"machine-inplace-update-timeout": "20m0s",
+	"machine-preserve-timeout":       "96h0m0s",
+	"machine-max-evict-retries":      "360",
+	"machine-pv-detach-timeout":      "2m0s",
+	"machine-pv-reattach-timeout":    "1m30s",
+	"machine-safety-apiserver-statuscheck-timeout": "30s",
+	"machine-safety-apiserver-statuscheck-period":  "1m0s",
+	"machine-safety-orphan-vms-period":             "15m0s",
+	"node-conditions":                              "KernelDeadlock,ReadonlyFilesystem,DiskPressure,NetworkUnavailable",
+	"bootstrap-token-auth-extra-groups":            "",
+	"resource-exhausted-retry":                     "10m0s",
+}
+
+// otherDefaults are those on purpose: a request limit that one process needs which does
+// the work of two, and the one with which Gardener runs MCM.
+var otherDefaults = map[string]string{"kube-api-qps": "100", "kube-api-burst": "200"}
+
+// notYet are flags of MCM's with nothing behind them so far. They are unknown flags until
+// there is.
+var notYet = []string{
+	"cloud-provider", "profiling", "contention-profiling", "kube-api-content-type", "controller-start-interval",
+	"leader-elect-resource-lock", "machine-health-timeout", "machine-drain-timeout", "machine-inplace-update-timeout",
+	"machine-preserve-timeout", "machine-max-evict-retries", "machine-pv-detach-timeout", "machine-pv-reattach-timeout",
+	"machine-safety-apiserver-statuscheck-timeout", "machine-safety-apiserver-statuscheck-period", "machine-safety-orphan-vms-period",
+}
+
+// ownFlags are those that MCM has not.
+var ownFlags = map[string]string{"driver": "", "sim-dir": "", "sim-heartbeat": "10s"}
+
+func defaults(flags *pflag.FlagSet) map[string]string {
+	found := map[string]string{}
+	flags.VisitAll(func(flag *pflag.Flag) { found[flag.Name] = flag.DefValue })
+	return found
+}
+
+// TestFlagsAreMCMs: a manager that is started as MCM was understands it, and does the
+// same.
+func TestFlagsAreMCMs(t *testing.T) {
+	want := map[string]string{}
+	for _, set := range []map[string]string{mcmFlags, otherDefaults, ownFlags} {
+		for name, value := range set {
+			want[name] = value
+		}
+	}
+	for _, name := range notYet {
+		if _, ok := want[name]; !ok {
+			t.Errorf("--%s is no flag of MCM", name)
+		}
+		delete(want, name)
+	}
+	if diff := cmp.Diff(want, defaults(newManagerCommand().Flags())); diff != "" {
+		t.Errorf("flags and defaults (-want +got):\n%s", diff)
+	}
+}
+
+// TestFlagsOfUp: "up" has those that tune a manager, with the same defaults but for one.
+func TestFlagsOfUp(t *testing.T) {
+	manager, up := defaults(newManagerCommand().Flags()), defaults(newUpCommand().Flags())
+	for _, name := range []string{"dir", "binaries"} {
+		if _, ok := up[name]; !ok {
+			t.Errorf("--%s is missing", name)
+		}
+		delete(up, name)
+	}
+	if up["leader-elect"] != "false" {
+		t.Errorf("--leader-elect is %q", up["leader-elect"])
+	}
+	delete(up, "leader-elect")
+	for name, value := range up {
+		if want, ok := manager[name]; !ok || value != want {
+			t.Errorf("--%s is %q, want %q as in manager", name, value, want)
+		}
+	}
+}
+
+// TestEveryFlagIsExplained: in one line, and without a full stop, as pflag shows it.
+func TestEveryFlagIsExplained(t *testing.T) {
+	for _, cmd := range newRoot("test").Commands() {
+		cmd.Flags().VisitAll(func(flag *pflag.Flag) {
+			if flag.Usage == "" || strings.HasSuffix(flag.Usage, ".") || strings.Contains(flag.Usage, "\n") {
+				t.Errorf("%s --%s: %q", cmd.Name(), flag.Name, flag.Usage)
+			}
+		})
+	}
+}
+
+// TestVerbosity: every form in which people are used to write it.
+func TestVerbosity(t *testing.T) {
+	for _, args := range [][]string{{"--v=2"}, {"--v", "2"}, {"-v=2"}, {"-v", "2"}, {"-v2"}} {
+		for name, add := range map[string]func(*managerFlags, *pflag.FlagSet){
+			"manager": (*managerFlags).add,
+			"up":      func(f *managerFlags, set *pflag.FlagSet) { f.logging.addFlags(set) },
+		} {
+			flags := &managerFlags{}
+			set := pflag.NewFlagSet(name, pflag.ContinueOnError)
+			add(flags, set)
+			if err := set.Parse(args); err != nil || flags.logging.verbosity != 2 {
+				t.Errorf("%s %v: verbosity %d, %v", name, args, flags.logging.verbosity, err)
+			}
+		}
+	}
+}
+
+// parse makes the flags of a manager from arguments.
+func parse(t *testing.T, args ...string) *managerFlags {
+	t.Helper()
+	flags := &managerFlags{}
+	set := pflag.NewFlagSet("manager", pflag.ContinueOnError)
+	flags.add(set)
+	if err := set.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	return flags
+}
+
+// TestValidation: what MCM refuses at its start is refused, and said by flag; what it
+// accepts is accepted.
+func TestValidation(t *testing.T) {
+	cases := map[string]struct {
+		args []string
+		says []string // nothing if it is accepted
+	}{
+		"defaults":                   {},
+		"zero QPS":                   {args: []string{"--kube-api-qps=0"}, says: []string{"--kube-api-qps"}},
+		"zero burst":                 {args: []string{"--kube-api-burst=0"}},
+		"negative burst":             {args: []string{"--kube-api-burst=-1"}, says: []string{"--kube-api-burst"}},
+		"no syncs":                   {args: []string{"--concurrent-syncs=0"}, says: []string{"--concurrent-syncs"}},
+		"port zero serves nothing":   {args: []string{"--port=0"}},
+		"port too high":              {args: []string{"--port=65536"}, says: []string{"--port"}},
+		"port negative":              {args: []string{"--port=-1"}, says: []string{"--port"}},
+		"a name as address":          {args: []string{"--address=localhost"}, says: []string{"--address"}},
+		"IPv6 address":               {args: []string{"--address=::1"}},
+		"no namespace":               {args: []string{"--namespace="}, says: []string{"--namespace"}},
+		"nowhere":                    {args: []string{"--target-kubeconfig=none"}, says: []string{"--control-kubeconfig"}},
+		"only control":               {args: []string{"--target-kubeconfig=none", "--control-kubeconfig=inClusterConfig"}},
+		"negative resync":            {args: []string{"--min-resync-period=-1s"}, says: []string{"--min-resync-period"}},
+		"negative creation timeout":  {args: []string{"--machine-creation-timeout=-1s"}, says: []string{"--machine-creation-timeout"}},
+		"negative retry":             {args: []string{"--resource-exhausted-retry=-1s"}, says: []string{"--resource-exhausted-retry"}},
+		"retry by default":           {args: []string{"--resource-exhausted-retry=0"}},
+		"lease below deadline":       {args: []string{"--leader-elect-lease-duration=5s"}, says: []string{"--leader-elect"}},
+		"deadline near retry period": {args: []string{"--leader-elect-renew-deadline=2300ms"}, says: []string{"--leader-elect"}},
+		"lease of no length":         {args: []string{"--leader-elect-lease-duration=900ms", "--leader-elect-renew-deadline=500ms", "--leader-elect-retry-period=100ms"}, says: []string{"--leader-elect-lease-duration"}},
+		"no retry period":            {args: []string{"--leader-elect-retry-period=0"}, says: []string{"--leader-elect"}},
+		"no election, no rules":      {args: []string{"--leader-elect=false", "--leader-elect-retry-period=0"}},
+		"all at once":                {args: []string{"--kube-api-qps=-1", "--port=-1", "--concurrent-syncs=-1", "--min-resync-period=-1s"}, says: []string{"--kube-api-qps", "--port", "--concurrent-syncs", "--min-resync-period"}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			err := parse(t, tc.args...).validate()
+			if (err == nil) != (len(tc.says) == 0) {
+				t.Fatalf("answers %v", err)
+			}
+			for _, flag := range tc.says {
+				if !strings.Contains(err.Error(), flag+":") && !strings.Contains(err.Error(), flag+"-*:") {
+					t.Errorf("%q does not name %s", err, flag)
+				}
+			}
+			if lines := strings.Count(strings.Join(tc.says, "\n"), "\n"); err != nil && strings.Count(err.Error(), "\n") != lines {
+				t.Errorf("%q says more than %v", err, tc.says)
+			}
+		})
+	}
+}

@@ -1,0 +1,170 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+// freePort is one that was free a moment ago.
+func freePort(t *testing.T) int {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).Port
+}
+
+// get asks for a page; an error counts as no page.
+func get(url string) (int, string) {
+	resp, err := http.Get(url)
+	if err != nil {
+		return 0, ""
+	}
+	defer resp.Body.Close()
+	body, _ := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(body)
+}
+
+// TestManagerFromStandByToEnd: a manager serves its pages while it stands by, works when
+// the leases are free, and gives them away when it ends. All that with the roles that are
+// shipped.
+func TestManagerFromStandByToEnd(t *testing.T) {
+	e := newElection(t)
+	mcmLeads, mcmDies := e.compete(e.mcm(both[0], "mcm"), fast)
+	e.await(mcmLeads)
+	port := freePort(t)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- Run(ctx, Config{
+			Control: e.env.UserWith(t, "config/rbac/control-role.yaml"), Namespace: e.env.Namespace, Driver: sim.New(sim.Config{}),
+			Address: "127.0.0.1", Port: port, ConcurrentSyncs: 5, CreationTimeout: time.Minute,
+			Election: Election{Enabled: true, LeaseDuration: 2 * time.Second, RenewDeadline: time.Second, RetryPeriod: 100 * time.Millisecond},
+			Log:      testr.New(t),
+		})
+	}()
+	g := gomega.NewWithT(t)
+	base := fmt.Sprintf("http://127.0.0.1:%d", port)
+	g.Eventually(func() string { _, body := get(base + "/healthz"); return body }).WithTimeout(20 * time.Second).Should(gomega.Equal("OK"))
+	if status, body := get(base + "/metrics"); status != http.StatusOK || !strings.Contains(body, "process_start_time_seconds") {
+		t.Errorf("a stand-by serves no metrics: %d", status)
+	}
+	if got := e.holder(both[0]); got != "mcm" {
+		t.Errorf("the lease is held by %q", got)
+	}
+
+	machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: e.env.Namespace, Name: "m"}}
+	machine.Spec.Class = v1alpha1.ClassSpec{Kind: v1alpha1.MachineClassKind, Name: "missing"}
+	if err := e.env.Client.Create(t.Context(), machine); err != nil {
+		t.Fatal(err)
+	}
+	mcmDies()
+	g.Eventually(func(g gomega.Gomega) {
+		g.Expect(e.env.Client.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(gomega.Succeed())
+		g.Expect(machine.Status.CurrentStatus.Phase).To(gomega.Equal(v1alpha1.MachineCrashLoopBackOff))
+		events := &corev1.EventList{}
+		g.Expect(e.env.Client.List(t.Context(), events, client.InNamespace(e.env.Namespace))).To(gomega.Succeed())
+		g.Expect(events.Items).NotTo(gomega.BeEmpty())
+		g.Expect(events.Items[0].Source.Component).To(gomega.Equal("machine-controller"))
+	}).WithTimeout(20 * time.Second).Should(gomega.Succeed())
+
+	stop()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("the manager ends with %v", err)
+		}
+	case <-time.After(shutdown):
+		t.Fatal("the manager does not end")
+	}
+	for _, name := range both {
+		if got := e.holder(name); got != "" {
+			t.Errorf("%s is still held by %q", name, got)
+		}
+	}
+	if status, _ := get(base + "/healthz"); status != 0 {
+		t.Error("something is still served")
+	}
+}
+
+// TestEventsAreOfTheCoreGroup: the role that is needed grants nothing in events.k8s.io.
+func TestEventsAreOfTheCoreGroup(t *testing.T) {
+	var mu sync.Mutex
+	var posted []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		posted = append(posted, r.Method+" "+r.URL.Path)
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusCreated)
+		_, _ = io.Copy(w, r.Body) // the client's loss
+	}))
+	defer server.Close()
+	events, err := newEvents(Config{Control: &rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}}, env.NewScheme())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer events.shutdown()
+	machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "shoot", Name: "m"}}
+	events.recorder("machine-controller").Event(machine, corev1.EventTypeNormal, "Joined", "it did")
+	gomega.NewWithT(t).Eventually(func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return posted
+	}).WithTimeout(10 * time.Second).Should(gomega.Equal([]string{"POST /api/v1/namespaces/shoot/events"}))
+}
+
+// TestLeasesHaveAConnectionOfTheirOwn: neither the limit nor the connection of the other
+// requests is that of leases and events.
+func TestLeasesHaveAConnectionOfTheirOwn(t *testing.T) {
+	work := &rest.Config{Host: "https://control", QPS: 100, Burst: 200}
+	own := apart(work)
+	if own == work || own.Host != work.Host || own.QPS == work.QPS || own.QPS <= 0 {
+		t.Errorf("leases use %+v", own)
+	}
+	if work.QPS != 100 || work.Burst != 200 {
+		t.Errorf("the work's limits became %v and %v", work.QPS, work.Burst)
+	}
+}
+
+// TestBusyPortEndsTheManager: that a port is taken ends the manager with an error by which the
+// command line knows it.
+func TestBusyPortEndsTheManager(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	e := env.New(t)
+	err = Run(t.Context(), Config{
+		Control: e.Admin, Namespace: e.Namespace, Driver: sim.New(sim.Config{}), ConcurrentSyncs: 1,
+		Address: "127.0.0.1", Port: listener.Addr().(*net.TCPAddr).Port, Log: testr.New(t),
+	})
+	if !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("the manager ends with %v, want that the address is in use", err)
+	}
+}
