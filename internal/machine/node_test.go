@@ -128,14 +128,14 @@ func TestRegistrationIsNotDisturbed(t *testing.T) {
 }
 
 // TestKubeletWasFaster: a node that changes under our hands costs another pass, no error.
-// The node is marked before it is ready, since its taints keep Pods away that do not
-// belong there.
 func TestKubeletWasFaster(t *testing.T) {
 	w := newWorld(t)
 	w.declare(inPhase(v1alpha1.MachinePending), func(m *v1alpha1.Machine) {
 		m.Spec.NodeTemplateSpec.Spec.Taints = []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}}
 	})
 	w.join(notReady)
+	w.pass()
+	w.clock.Step(registering)
 	conflicts := 1
 	w.refuse = func(made write) error {
 		if made.what == "patch Node" && conflicts > 0 {
@@ -192,6 +192,8 @@ func TestTokenIsRevokedBeforeStatusSaysSo(t *testing.T) {
 		}
 		return nil
 	}
+	w.pass()
+	w.clock.Step(registering)
 	if _, err := w.controller.Reconcile(t.Context(), w.request()); err == nil {
 		t.Fatal("a token that could not be revoked went by")
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,37 +16,34 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/index"
 )
 
-// errNameTaken: the name of a new set belongs to another one. The next pass has another
-// collision count, and with it another name.
-var errNameTaken = errors.New("the name of the new machine set is taken")
+var (
+	// errNameTaken: the name of a new set belongs to another one. The next pass has
+	// another collision count, and with it another name.
+	errNameTaken = errors.New("the name of the new machine set is taken")
+	// errCreate marks failures to create a set.
+	errCreate = errors.New("creating a machine set")
+	// errCacheBehind: the cache does not show what there is yet.
+	errCacheBehind = errors.New("the cache is behind")
+)
 
-// sets reads the sets that the deployment controls.
-func (c *Controller) sets(ctx context.Context, deployment *v1alpha1.MachineDeployment) ([]*v1alpha1.MachineSet, error) {
-	list := &v1alpha1.MachineSetList{}
-	err := c.Client.List(ctx, list, client.InNamespace(deployment.Namespace), client.MatchingFields{index.ByController: string(deployment.UID)})
-	if err != nil {
-		return nil, fmt.Errorf("listing machine sets: %w", err)
-	}
-	sets := make([]*v1alpha1.MachineSet, len(list.Items))
-	for i := range list.Items {
-		sets[i] = &list.Items[i]
-	}
-	return sets, nil
-}
-
-// apply carries out a plan, and keeps the facts up to date with it.
+// apply carries out a plan, and keeps the facts up to date with it. It stops at the first
+// failure.
 func (c *Controller) apply(ctx context.Context, f *facts, operations []operation) error {
 	for _, op := range operations {
-		if op.set == nil {
-			if err := c.create(ctx, f, op); err != nil {
-				return err
-			}
-			continue
+		var err error
+		switch op.action {
+		case create:
+			err = c.create(ctx, f, op)
+		case scale:
+			err = c.scale(ctx, *f, op)
+		case adopt:
+			err = c.adopt(ctx, f.deployment, op)
+		case release:
+			err = c.release(ctx, f.deployment, op)
 		}
-		if err := c.scale(ctx, *f, op); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -56,32 +54,34 @@ func (c *Controller) apply(ctx context.Context, f *facts, operations []operation
 func (c *Controller) create(ctx context.Context, f *facts, op operation) error {
 	set, err := newSet(*f, op.replicas)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errCreate, err)
 	}
 	err = c.Client.Create(ctx, set)
 	if apierrors.IsAlreadyExists(err) {
 		return c.nameTaken(ctx, f, set)
 	}
 	if err != nil {
-		c.Events.Eventf(f.deployment, corev1.EventTypeWarning, "MachineSetCreateError", "Failed to create machine set %s: %v", set.Name, err)
-		return fmt.Errorf("creating machine set %s: %w", set.Name, err)
+		c.Events.Eventf(f.deployment, corev1.EventTypeWarning, reasonSetCreateError, "Failed to create machine set %s: %v", set.Name, err)
+		return fmt.Errorf("%w: %w", errCreate, err)
 	}
 	c.written.Wrote(setKey(set), set.ResourceVersion)
-	f.current = set
+	f.current, f.created = set, true
 	c.say(ctx, f.deployment, "Scaled up", set, op)
-	return c.recordRevision(ctx, f.deployment, set)
+	return nil
 }
 
 // nameTaken finds out whose the set is that has the name. It may be our own, which the
-// cache did not show yet.
+// cache did not show a moment ago, or which is being deleted.
 func (c *Controller) nameTaken(ctx context.Context, f *facts, wanted *v1alpha1.MachineSet) error {
 	taken := &v1alpha1.MachineSet{}
 	if err := c.Client.Get(ctx, client.ObjectKeyFromObject(wanted), taken); err != nil {
-		// Not in the cache yet: an event will come.
-		return client.IgnoreNotFound(err)
+		if apierrors.IsNotFound(err) {
+			return errCacheBehind
+		}
+		return fmt.Errorf("reading machine set %s: %w", wanted.Name, err)
 	}
 	if metav1.IsControlledBy(taken, f.deployment) && sameTemplate(&taken.Spec.Template, &f.deployment.Spec.Template) {
-		return nil
+		return errCacheBehind
 	}
 	return errNameTaken
 }
@@ -108,7 +108,7 @@ func newSet(f facts, count int32) (*v1alpha1.MachineSet, error) {
 			Labels:          withHash(deployment.Spec.Template.Labels, hash),
 			Annotations:     copiedAnnotations(deployment),
 			Finalizers:      []string{v1alpha1.FinalizerMCM},
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(deployment, v1alpha1.SchemeGroupVersion.WithKind("MachineDeployment"))},
+			OwnerReferences: []metav1.OwnerReference{ownerReference(deployment)},
 		},
 		Spec: v1alpha1.MachineSetSpec{
 			Replicas:        count,
@@ -134,6 +134,48 @@ func withHash(labels map[string]string, hash string) map[string]string {
 		}
 	}
 	return labelled
+}
+
+// adopt takes over a set, unless the deployment is gone by now: the garbage collector
+// would then delete the set, and its controller all Machines.
+func (c *Controller) adopt(ctx context.Context, deployment *v1alpha1.MachineDeployment, op operation) error {
+	live := &metav1.PartialObjectMetadata{}
+	live.SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind("MachineDeployment"))
+	err := c.Live.Get(ctx, client.ObjectKeyFromObject(deployment), live)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("reading machine deployment %s: %w", deployment.Name, err)
+	}
+	if err != nil || live.UID != deployment.UID || !live.DeletionTimestamp.IsZero() {
+		return errCacheBehind
+	}
+	before := op.set.DeepCopy()
+	op.set.OwnerReferences = append(op.set.OwnerReferences, ownerReference(deployment))
+	return c.changeOwner(ctx, deployment, op, before)
+}
+
+func (c *Controller) release(ctx context.Context, deployment *v1alpha1.MachineDeployment, op operation) error {
+	before := op.set.DeepCopy()
+	op.set.OwnerReferences = slices.DeleteFunc(op.set.OwnerReferences, func(owner metav1.OwnerReference) bool {
+		return owner.UID == deployment.UID
+	})
+	return c.changeOwner(ctx, deployment, op, before)
+}
+
+func (c *Controller) changeOwner(ctx context.Context, deployment *v1alpha1.MachineDeployment, op operation, before *v1alpha1.MachineSet) error {
+	if err := c.patchSet(ctx, op.set, before); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	verb := "Adopted"
+	if op.action == release {
+		verb = "Released"
+	}
+	c.Events.Eventf(deployment, corev1.EventTypeNormal, verb, "%s machine set %s: %s", verb, op.set.Name, op.reason)
+	ctrl.LoggerFrom(ctx).Info(verb+" machine set", "machineSet", op.set.Name, "why", op.reason)
+	return nil
+}
+
+func ownerReference(deployment *v1alpha1.MachineDeployment) metav1.OwnerReference {
+	return *metav1.NewControllerRef(deployment, v1alpha1.SchemeGroupVersion.WithKind("MachineDeployment"))
 }
 
 // setReplicaAnnotations records for which size of the deployment a set was last scaled.
@@ -166,10 +208,14 @@ func (c *Controller) say(ctx context.Context, deployment *v1alpha1.MachineDeploy
 	ctrl.LoggerFrom(ctx).Info(verb+" machine set", "machineSet", set.Name, "replicas", op.replicas, "why", op.reason)
 }
 
-func (c *Controller) recordRevision(ctx context.Context, deployment *v1alpha1.MachineDeployment, set *v1alpha1.MachineSet) error {
-	before := deployment.DeepCopy()
-	metav1.SetMetaDataAnnotation(&deployment.ObjectMeta, v1alpha1.AnnotationKeyRevision, set.Annotations[v1alpha1.AnnotationKeyRevision])
-	return c.patchDeployment(ctx, deployment, before)
+// recordRevision gives the deployment the revision of its current set.
+func (c *Controller) recordRevision(ctx context.Context, f facts) error {
+	if f.current == nil || revision(f.current.Annotations) <= revision(f.deployment.Annotations) {
+		return nil
+	}
+	before := f.deployment.DeepCopy()
+	metav1.SetMetaDataAnnotation(&f.deployment.ObjectMeta, v1alpha1.AnnotationKeyRevision, f.current.Annotations[v1alpha1.AnnotationKeyRevision])
+	return c.patchDeployment(ctx, f.deployment, before)
 }
 
 func (c *Controller) addFinalizer(ctx context.Context, deployment *v1alpha1.MachineDeployment) error {

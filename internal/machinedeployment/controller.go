@@ -8,7 +8,9 @@ package machinedeployment
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,6 +30,9 @@ import (
 type Options struct {
 	// Client of the control cluster; reads come from the cache.
 	Client client.Client
+	// Live reads from the API server. It is asked before sets that nothing controls are
+	// adopted; if it is nil, none are.
+	Live client.Reader
 	// Events explains to users what was done.
 	Events record.EventRecorder
 	// Clock tells the time.
@@ -47,11 +52,10 @@ func New(opts Options) *Controller { return &Controller{Options: opts} }
 
 // SetupWithManager registers the controller and what it watches.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
-	owner := handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &v1alpha1.MachineDeployment{}, handler.OnlyControllerOwner())
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("machinedeployment").
 		For(&v1alpha1.MachineDeployment{}).
-		Watches(&v1alpha1.MachineSet{}, owner).
+		Watches(&v1alpha1.MachineSet{}, handler.EnqueueRequestsFromMapFunc(c.deploymentsOf)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency}).
 		Complete(c)
 	if err != nil {
@@ -73,7 +77,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	sets, err := c.sets(ctx, deployment)
+	sets, err := c.sets(ctx, deployment.Namespace, string(deployment.UID))
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -81,11 +85,15 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{RequeueAfter: staleCache}, nil
 	}
 	err = c.reconcile(ctx, deployment, sets)
-	if apierrors.IsConflict(err) {
+	if outrun(err) {
 		return ctrl.Result{RequeueAfter: staleCache}, nil
 	}
 	return ctrl.Result{}, err
 }
+
+// outrun tells whether an error means that the world has moved on, of which the cache
+// will tell. That is not for users to read.
+func outrun(err error) bool { return apierrors.IsConflict(err) || errors.Is(err, errCacheBehind) }
 
 // fresh tells whether the cache shows all that this process wrote to the deployment and
 // its sets. A set that was created and is not seen yet is looked for by its name, which
@@ -112,13 +120,30 @@ func (c *Controller) reconcile(ctx context.Context, deployment *v1alpha1.Machine
 		return c.terminate(ctx, deployment, sets)
 	}
 	if errs := validation.MachineDeployment(deployment); len(errs) > 0 {
-		return c.writeStatus(ctx, deployment, invalidStatus(deployment, errs.ToAggregate().Error(), c.Clock.Now()))
+		return c.writeStatus(ctx, deployment, refusal(deployment, reasonInvalid, errs.ToAggregate().Error(), c.Clock.Now()))
 	}
 	if err := c.addFinalizer(ctx, deployment); err != nil {
 		return err
 	}
+	if selectsAll(deployment) {
+		sentence := "spec.selector: the empty selector selects all machines; nothing is done until it names labels."
+		return c.writeStatus(ctx, deployment, observed(refusal(deployment, reasonSelectsAll, sentence, c.Clock.Now()), deployment))
+	}
 	facts := gather(deployment, sets, c.Clock.Now())
-	failure := c.apply(ctx, &facts, plan(facts))
+	if err := c.findStrays(ctx, &facts); err != nil {
+		return err
+	}
+	operations := plan(facts)
+	failure := c.apply(ctx, &facts, operations)
+	if failure == nil {
+		failure = c.recordRevision(ctx, facts)
+	}
+	if outrun(failure) {
+		return failure
+	}
+	if failure == nil && slices.ContainsFunc(operations, operation.claims) {
+		return nil // what would be counted now is not the deployment's; the events of the sets come
+	}
 	if err := c.writeStatus(ctx, deployment, nextStatus(facts, failure)); err != nil {
 		return err
 	}
@@ -134,7 +159,8 @@ func (c *Controller) terminate(ctx context.Context, deployment *v1alpha1.Machine
 		if !set.DeletionTimestamp.IsZero() {
 			continue
 		}
-		if err := c.Client.Delete(ctx, set); client.IgnoreNotFound(err) != nil {
+		// The UID keeps a set of the same name that was made meanwhile.
+		if err := c.Client.Delete(ctx, set, client.Preconditions{UID: &set.UID}); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("deleting machine set %s: %w", set.Name, err)
 		}
 	}

@@ -1,17 +1,22 @@
 package machinedeployment
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
@@ -21,20 +26,28 @@ type facts struct {
 	deployment *v1alpha1.MachineDeployment
 	// current is the set of the deployment's template; nil if there is none yet.
 	current *v1alpha1.MachineSet
-	// old are the sets of other templates, the oldest first.
+	// old are the sets of other templates, and those that are being deleted; the
+	// oldest first.
 	old []*v1alpha1.MachineSet
+	// strays are sets that nothing controls and that match.
+	strays []*v1alpha1.MachineSet
+	// rolling tells that machines are replaced a few at a time. It is the default.
+	rolling bool
 	// surge and unavailable bound a rolling update, in machines.
 	surge, unavailable int32
 	now                time.Time
+	// created tells that current was created in this pass.
+	created bool
 }
 
-// gather sorts out what was read.
+// gather sorts out the sets that the deployment controls.
 func gather(deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet, now time.Time) facts {
-	f := facts{deployment: deployment, now: now}
+	strategy := deployment.Spec.Strategy.Type
+	f := facts{deployment: deployment, now: now, rolling: strategy == "" || strategy == v1alpha1.RollingUpdateMachineDeploymentStrategyType}
 	f.surge, f.unavailable = bounds(deployment)
 	sets = slices.Clone(sets)
-	slices.SortStableFunc(sets, func(a, b *v1alpha1.MachineSet) int {
-		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
+	slices.SortFunc(sets, func(a, b *v1alpha1.MachineSet) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
 	for _, set := range sets {
 		if f.current == nil && set.DeletionTimestamp.IsZero() && sameTemplate(&set.Spec.Template, &deployment.Spec.Template) {
@@ -53,9 +66,24 @@ func (f facts) all() []*v1alpha1.MachineSet {
 	return append(slices.Clone(f.old), f.current)
 }
 
+// selects tells whether a set belongs to the deployment: by its own labels and by those of
+// the Machines that it makes.
+func selects(deployment *v1alpha1.MachineDeployment, set *v1alpha1.MachineSet) bool {
+	selector, err := metav1.LabelSelectorAsSelector(deployment.Spec.Selector) // nil selects nothing
+	return err == nil && selector.Matches(labels.Set(set.Labels)) && selector.Matches(labels.Set(set.Spec.Template.Labels))
+}
+
+// selectsAll tells whether the deployment's selector is empty, which would match whatever
+// nobody owns.
+func selectsAll(deployment *v1alpha1.MachineDeployment) bool {
+	selector := deployment.Spec.Selector
+	return len(selector.MatchLabels)+len(selector.MatchExpressions) == 0
+}
+
 // sameTemplate tells whether two templates make the same Machines. What can be changed
 // on Machines that exist (node template, timeouts) does not count, nor do the set's own
-// label and the kind of the class.
+// label and the kind of the class. The sets of a fleet that MCM has made are recognised
+// by this: with another rule, the fleet would be rolled.
 func sameTemplate(a, b *v1alpha1.MachineTemplateSpec) bool {
 	return equality.Semantic.DeepEqual(essence(a), essence(b))
 }
@@ -91,53 +119,80 @@ func setName(deployment, hash string) string {
 	return deployment + "-" + safe[:min(length, len(safe))]
 }
 
-// bounds are how many machines a rolling update may have beyond those wanted, and how
-// many of those may be missing. Both default to 1, and are not both 0.
+// bounds are how many machines an update may have beyond those wanted, and how many of
+// those wanted may be missing. For a rolling update both default to 1, and are not both
+// 0. An update in place makes no machine beyond those wanted, and the strategy Recreate
+// has no bounds: it is unavailable until it is over.
 func bounds(deployment *v1alpha1.MachineDeployment) (surge, unavailable int32) {
-	if deployment.Spec.Strategy.Type == v1alpha1.RecreateMachineDeploymentStrategyType {
-		return 0, deployment.Spec.Replicas
-	}
-	one := intstr.FromInt32(1)
 	config := v1alpha1.UpdateConfiguration{}
-	if rolling := deployment.Spec.Strategy.RollingUpdate; rolling != nil {
-		config = rolling.UpdateConfiguration
+	switch strategy := deployment.Spec.Strategy; strategy.Type {
+	case v1alpha1.RecreateMachineDeploymentStrategyType:
+		return 0, 0
+	case v1alpha1.InPlaceUpdateMachineDeploymentStrategyType:
+		if strategy.InPlaceUpdate != nil {
+			config.MaxUnavailable = strategy.InPlaceUpdate.MaxUnavailable
+		}
+		config.MaxSurge = ptr.To(intstr.FromInt32(0))
+	case v1alpha1.RollingUpdateMachineDeploymentStrategyType, "":
+		if strategy.RollingUpdate != nil {
+			config = strategy.RollingUpdate.UpdateConfiguration
+		}
 	}
-	total := int(deployment.Spec.Replicas)
+	one, total := intstr.FromInt32(1), int(deployment.Spec.Replicas)
 	// Both were validated, so neither can fail.
 	up, _ := intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(config.MaxSurge, one), total, true)
 	down, _ := intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(config.MaxUnavailable, one), total, false)
 	if up == 0 && down == 0 {
 		down = 1
 	}
-	return int32(up), int32(min(down, total)) //nolint:gosec // bounded by replicas and validation
+	// Their sum with the replicas is a number of replicas, too.
+	return int32(min(up, math.MaxInt32-total)), int32(min(down, total)) //nolint:gosec // bounded on this line
 }
 
-// replicas adds up what the sets ask for.
-func replicas(sets []*v1alpha1.MachineSet) int32 {
-	var sum int32
-	for _, set := range sets {
-		sum += set.Spec.Replicas
+// asked is how many machines a set shall have. One that is being deleted shall have none.
+func asked(set *v1alpha1.MachineSet) int32 {
+	if !set.DeletionTimestamp.IsZero() {
+		return 0
 	}
-	return sum
+	return set.Spec.Replicas
 }
 
-// existing adds up the machines that the sets have, those being deleted included.
-func existing(sets []*v1alpha1.MachineSet) int32 {
-	var sum int32
-	for _, set := range sets {
-		sum += max(set.Status.Replicas, set.Spec.Replicas)
-	}
-	return sum
+// existing is how many machines a set has, those being deleted and those still to be
+// created included. It is right if the set is settled.
+func existing(set *v1alpha1.MachineSet) int32 { return max(set.Status.Replicas, asked(set)) }
+
+// usable is how many machines of a set are available and shall stay. What a set has
+// beyond what it asks for does not count: it is on its way out.
+func usable(set *v1alpha1.MachineSet) int32 { return min(set.Status.AvailableReplicas, asked(set)) }
+
+// kept is how many machines of a set failed, and are preserved. They are the last that a
+// set deletes, so removing them takes all that can be used with them.
+func kept(set *v1alpha1.MachineSet) int32 {
+	return min(set.Status.PreservedFailedReplicas, asked(set)-usable(set))
 }
 
-// availableOf adds up the machines of the sets that can be used. What a set has beyond
-// what it asks for does not count: it is on its way out.
-func availableOf(sets []*v1alpha1.MachineSet) int32 {
-	var sum int32
+// settled tells whether the status of a set was written for what it is asked for now. If
+// not, it may have machines that its status does not count. A set that reports a failure
+// was looked at, too.
+func settled(set *v1alpha1.MachineSet) bool {
+	return set.Status.ObservedGeneration >= set.Generation ||
+		slices.ContainsFunc(set.Status.Conditions, func(c v1alpha1.MachineSetCondition) bool {
+			return c.Type == v1alpha1.MachineSetReplicaFailure && c.Status == v1alpha1.ConditionTrue
+		})
+}
+
+// sum adds up a number of the sets.
+func sum(sets []*v1alpha1.MachineSet, number func(*v1alpha1.MachineSet) int32) int32 {
+	var total int32
 	for _, set := range sets {
-		sum += min(set.Status.AvailableReplicas, set.Spec.Replicas)
+		total += number(set)
 	}
-	return sum
+	return total
+}
+
+// empty tells whether the sets have no machines and will have none.
+func empty(sets []*v1alpha1.MachineSet) bool {
+	return !slices.ContainsFunc(sets, func(set *v1alpha1.MachineSet) bool { return !settled(set) || existing(set) > 0 })
 }
 
 // revision is the number of a set; 0 if it has none.

@@ -2,119 +2,115 @@ package machinedeployment
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// operation is one thing to do, and why: to create the set of the current template, or
-// to scale a set.
+// action is what an operation does.
+type action string
+
+const (
+	create  action = "create"
+	scale   action = "scale"
+	adopt   action = "adopt"
+	release action = "release"
+)
+
+// operation is one thing to do, and why.
 type operation struct {
-	// set to scale; nil to create the current one.
+	action action
+	// set that is scaled, adopted or released; nil for the creation of the current one.
 	set *v1alpha1.MachineSet
-	// replicas that the set gets.
+	// replicas that the set gets by being created or scaled.
 	replicas int32
 	reason   string
 }
 
-// plan says what brings the deployment closer to what is asked for.
+// claims tells whether an operation changes which sets are the deployment's.
+func (op operation) claims() bool { return op.action == adopt || op.action == release }
+
+// plan says what brings the deployment closer to what is asked for. Before anything is
+// counted, it has to be clear which sets are the deployment's.
 func plan(f facts) []operation {
-	if f.deployment.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType && len(f.old) > 0 && f.current == nil {
-		return nil // said in the status
+	if operations := claim(f); len(operations) > 0 {
+		return operations
 	}
-	if f.deployment.Spec.Paused {
+	switch {
+	case f.deployment.Spec.Paused:
 		return planPaused(f)
-	}
-	if len(f.old) == 0 || replicas(f.old) == 0 && existing(f.old) == 0 {
-		return planCurrent(f, f.deployment.Spec.Replicas)
-	}
-	if f.deployment.Spec.Strategy.Type == v1alpha1.RecreateMachineDeploymentStrategyType {
+	case empty(f.old) && !backtracked(f):
+		return planCurrent(f)
+	case unsupported(f):
+		return nil // said in the status
+	case f.deployment.Spec.Strategy.Type == v1alpha1.RecreateMachineDeploymentStrategyType:
 		return planRecreate(f)
+	default:
+		return planRolling(f)
 	}
-	return planRolling(f)
 }
 
-// planCurrent gives the current set its number.
-func planCurrent(f facts, wanted int32) []operation {
+// unsupported tells whether machines would have to be updated in place. Nothing is done
+// then: to replace them instead is what the strategy is there to avoid.
+func unsupported(f facts) bool {
+	return f.deployment.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType && !empty(f.old)
+}
+
+// claim adopts strays, and releases sets that do not match any more.
+func claim(f facts) []operation {
+	var operations []operation
+	for _, set := range f.all() {
+		if set.DeletionTimestamp.IsZero() && !selects(f.deployment, set) {
+			operations = append(operations, operation{action: release, set: set, reason: "its labels do not match the selector any more"})
+		}
+	}
+	for _, set := range f.strays {
+		operations = append(operations, operation{action: adopt, set: set, reason: "it has no owner and its labels match the selector"})
+	}
+	return operations
+}
+
+// planCurrent gives the current set all machines.
+func planCurrent(f facts) []operation {
+	wanted := f.deployment.Spec.Replicas
 	if f.current == nil {
-		return []operation{{replicas: wanted, reason: "there is no machine set for this template yet"}}
+		return []operation{{action: create, replicas: wanted, reason: "there is no machine set for this template yet"}}
 	}
 	if f.current.Spec.Replicas == wanted {
 		return nil
 	}
-	return []operation{{set: f.current, replicas: wanted, reason: fmt.Sprintf("the deployment wants %d machines", f.deployment.Spec.Replicas)}}
+	return []operation{{action: scale, set: f.current, replicas: wanted, reason: fmt.Sprintf("the deployment wants %d machines", wanted)}}
+}
+
+// backtracked tells whether the current set has to grow though nobody scaled the deployment
+// since it was last scaled itself. So it was an old set for a while, and machines that a
+// rollout took from it may still be on their way out: the bounds of a rollout hold on.
+func backtracked(f facts) bool {
+	if f.current == nil || !f.rolling || asked(f.current) >= f.deployment.Spec.Replicas {
+		return false
+	}
+	return f.current.Annotations[v1alpha1.AnnotationKeyDesiredReplicas] == strconv.Itoa(int(f.deployment.Spec.Replicas))
 }
 
 // planPaused scales the set that is in use, and begins no rollout.
 func planPaused(f facts) []operation {
-	var used []*v1alpha1.MachineSet
-	for _, set := range f.all() {
-		if set.Spec.Replicas > 0 {
-			used = append(used, set)
-		}
-	}
+	used := slices.DeleteFunc(f.all(), func(set *v1alpha1.MachineSet) bool { return asked(set) == 0 })
 	if len(used) == 0 && f.current != nil {
 		used = append(used, f.current)
 	}
 	if len(used) != 1 || used[0].Spec.Replicas == f.deployment.Spec.Replicas {
 		return nil
 	}
-	return []operation{{set: used[0], replicas: f.deployment.Spec.Replicas, reason: "the paused deployment was scaled"}}
+	return []operation{{action: scale, set: used[0], replicas: f.deployment.Spec.Replicas, reason: "the paused deployment was scaled"}}
 }
 
 // planRecreate removes all old machines before it makes the first new one.
 func planRecreate(f facts) []operation {
 	var operations []operation
 	for _, set := range f.old {
-		if set.Spec.Replicas > 0 {
-			operations = append(operations, operation{set: set, reason: "the strategy Recreate removes all old machines first"})
-		}
-	}
-	return operations
-}
-
-// planRolling makes new machines as far as the surge allows, and removes old ones as far
-// as enough stay available.
-func planRolling(f facts) []operation {
-	operations := planCurrent(f, growTo(f))
-	if len(operations) > 0 {
-		return operations
-	}
-	return shrinkOld(f)
-}
-
-// growTo is the number that the current set may have now.
-func growTo(f facts) int32 {
-	wanted := f.deployment.Spec.Replicas
-	var asks, has int32
-	if f.current != nil {
-		asks, has = f.current.Spec.Replicas, existing([]*v1alpha1.MachineSet{f.current})
-	}
-	if asks >= wanted {
-		return wanted
-	}
-	room := wanted + f.surge - existing(f.old) - has
-	return min(wanted, asks+max(0, room))
-}
-
-// shrinkOld removes machines of old sets: first those that are of no use anyway, then
-// others while enough stay available.
-func shrinkOld(f facts) []operation {
-	least := f.deployment.Spec.Replicas - f.unavailable
-	missing := f.current.Spec.Replicas - availableOf([]*v1alpha1.MachineSet{f.current})
-	room := replicas(f.all()) - least - missing
-	spare := availableOf(f.all()) - least
-
-	var operations []operation
-	for _, set := range f.old {
-		useless := min(set.Spec.Replicas-availableOf([]*v1alpha1.MachineSet{set}), max(0, room))
-		room -= useless
-		useful := min(set.Spec.Replicas-useless, max(0, room), max(0, spare))
-		room, spare = room-useful, spare-useful
-		if useless+useful > 0 {
-			operations = append(operations, operation{
-				set: set, replicas: set.Spec.Replicas - useless - useful,
-				reason: fmt.Sprintf("%d of its machines are unavailable, and %d can be spared", useless, useful),
-			})
+		if asked(set) > 0 {
+			operations = append(operations, operation{action: scale, set: set, reason: "the strategy Recreate removes all old machines first"})
 		}
 	}
 	return operations

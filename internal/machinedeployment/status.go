@@ -15,14 +15,18 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// Reasons of conditions, as in MCM; InvalidSpec and NotSupported are ours.
+// Reasons of conditions and events, as in MCM; MachineSetUpdateError, InvalidSpec and
+// NotSupported are ours.
 const (
 	reasonAvailable      = "MinimumReplicasAvailable"
 	reasonUnavailable    = "MinimumReplicasUnavailable"
 	reasonUpdated        = "MachineSetUpdated"
 	reasonComplete       = "NewMachineSetAvailable"
 	reasonPaused         = "DeploymentPaused"
+	reasonCreated        = "NewMachineSetCreated"
 	reasonSetCreateError = "MachineSetCreateError"
+	reasonSetUpdateError = "MachineSetUpdateError"
+	reasonSelectsAll     = "SelectingAll"
 	reasonInvalid        = "InvalidSpec"
 	reasonNotSupported   = "NotSupported"
 )
@@ -56,7 +60,8 @@ func nextStatus(f facts, failure error) v1alpha1.MachineDeploymentStatus {
 	for _, set := range f.all() {
 		count(&next, set)
 	}
-	next.FailedMachines = next.FailedMachines[:min(len(next.FailedMachines), mostFailed)]
+	next.UnavailableReplicas = max(0, sum(f.all(), asked)-next.AvailableReplicas)
+	next.FailedMachines = capped(next.FailedMachines)
 	setCondition(&next, availability(f, next), f.now)
 	setCondition(&next, progress(f, next, failure), f.now)
 	setReplicaFailure(&next, f)
@@ -68,12 +73,20 @@ func count(next *v1alpha1.MachineDeploymentStatus, set *v1alpha1.MachineSet) {
 	next.ReadyReplicas += set.Status.ReadyReplicas
 	next.AvailableReplicas += set.Status.AvailableReplicas
 	next.PreservedFailedReplicas += set.Status.PreservedFailedReplicas
-	next.UnavailableReplicas += max(0, set.Spec.Replicas-set.Status.AvailableReplicas)
 	if set.Status.FailedMachines != nil {
 		for i := range *set.Status.FailedMachines {
 			next.FailedMachines = append(next.FailedMachines, (*set.Status.FailedMachines)[i].DeepCopy())
 		}
 	}
+}
+
+// capped cuts a list of failed Machines that is too long, and says so at its end.
+func capped(failed []*v1alpha1.MachineSummary) []*v1alpha1.MachineSummary {
+	if more := len(failed) - mostFailed; more > 0 {
+		failed = failed[:mostFailed]
+		failed[mostFailed-1].LastOperation.Description += fmt.Sprintf(" (and at least %d more failed machines)", more)
+	}
+	return failed
 }
 
 func availability(f facts, next v1alpha1.MachineDeploymentStatus) v1alpha1.MachineDeploymentCondition {
@@ -83,22 +96,39 @@ func availability(f facts, next v1alpha1.MachineDeploymentStatus) v1alpha1.Machi
 	return condition(v1alpha1.MachineDeploymentAvailable, v1alpha1.ConditionFalse, reasonUnavailable, "Deployment does not have minimum availability.")
 }
 
+// progress says how the rollout goes. Autoscalers read it: until it says that the current
+// set is available, they take no machine away.
 func progress(f facts, next v1alpha1.MachineDeploymentStatus, failure error) v1alpha1.MachineDeploymentCondition {
 	const kind = v1alpha1.MachineDeploymentProgressing
 	switch {
-	case failure != nil:
+	case errors.Is(failure, errCreate):
 		return condition(kind, v1alpha1.ConditionFalse, reasonSetCreateError, failure.Error())
+	case errors.Is(failure, errNameTaken):
+		return condition(kind, v1alpha1.ConditionTrue, reasonUpdated, "The name of the new machine set is taken; another one is tried.")
+	case failure != nil:
+		return condition(kind, v1alpha1.ConditionFalse, reasonSetUpdateError, failure.Error())
 	case f.deployment.Spec.Paused:
 		return condition(kind, v1alpha1.ConditionUnknown, reasonPaused, "Deployment is paused")
-	case f.current == nil && len(f.old) > 0 && f.deployment.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType:
+	case unsupported(f):
 		return condition(kind, v1alpha1.ConditionFalse, reasonNotSupported, "The template changed, and the strategy InPlaceUpdate is not supported yet.")
 	case f.current == nil:
 		return condition(kind, v1alpha1.ConditionTrue, reasonUpdated, "The old machines are being removed.")
-	case complete(f, next):
-		return condition(kind, v1alpha1.ConditionTrue, reasonComplete, fmt.Sprintf("MachineSet %q has successfully progressed.", f.current.Name))
-	default:
-		return condition(kind, v1alpha1.ConditionTrue, reasonUpdated, fmt.Sprintf("MachineSet %q is progressing.", f.current.Name))
+	case f.created:
+		return condition(kind, v1alpha1.ConditionTrue, reasonCreated, fmt.Sprintf("Created new machine set %q", f.current.Name))
 	}
+	done := condition(kind, v1alpha1.ConditionTrue, reasonComplete, fmt.Sprintf("MachineSet %q has successfully progressed.", f.current.Name))
+	if complete(f, next) || wasComplete(f, done) {
+		return done
+	}
+	return condition(kind, v1alpha1.ConditionTrue, reasonUpdated, fmt.Sprintf("MachineSet %q is progressing.", f.current.Name))
+}
+
+// wasComplete tells whether the rollout of the current set is over, so that what happens
+// now is that it is scaled, or that a machine is replaced.
+func wasComplete(f facts, done v1alpha1.MachineDeploymentCondition) bool {
+	return empty(f.old) && slices.ContainsFunc(f.deployment.Status.Conditions, func(was v1alpha1.MachineDeploymentCondition) bool {
+		return was.Type == done.Type && was.Reason == done.Reason && was.Message == done.Message
+	})
 }
 
 // complete tells whether all Machines are of the current template and can be used.
@@ -129,9 +159,10 @@ func setCondition(status *v1alpha1.MachineDeploymentStatus, is v1alpha1.MachineD
 	*was = is
 }
 
-// setReplicaFailure repeats what the current set says of its failures.
+// setReplicaFailure repeats what the current set, or else an old one, says of its
+// failures.
 func setReplicaFailure(status *v1alpha1.MachineDeploymentStatus, f facts) {
-	for _, set := range f.all() {
+	for _, set := range slices.Backward(f.all()) { // the current one comes last
 		for _, failure := range set.Status.Conditions {
 			if failure.Type == v1alpha1.MachineSetReplicaFailure {
 				setCondition(status, condition(v1alpha1.MachineDeploymentReplicaFailure, failure.Status, failure.Reason, failure.Message), f.now)
@@ -144,12 +175,17 @@ func setReplicaFailure(status *v1alpha1.MachineDeploymentStatus, f facts) {
 	})
 }
 
-// invalidStatus is the status of a deployment that cannot be worked on. Its counters
-// stay.
-func invalidStatus(deployment *v1alpha1.MachineDeployment, sentence string, now time.Time) v1alpha1.MachineDeploymentStatus {
+// refusal is the status of a deployment that is not worked on. Its counters stay.
+func refusal(deployment *v1alpha1.MachineDeployment, reason, sentence string, now time.Time) v1alpha1.MachineDeploymentStatus {
 	next := *deployment.Status.DeepCopy()
-	setCondition(&next, condition(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, reasonInvalid, sentence), now)
+	setCondition(&next, condition(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, reason, sentence), now)
 	return next
+}
+
+// observed is a status that counts as that of the deployment's generation.
+func observed(status v1alpha1.MachineDeploymentStatus, deployment *v1alpha1.MachineDeployment) v1alpha1.MachineDeploymentStatus {
+	status.ObservedGeneration = deployment.Generation
+	return status
 }
 
 // writeStatus writes the status if it differs from what is stored.
@@ -173,7 +209,7 @@ func (c *Controller) writeStatus(ctx context.Context, deployment *v1alpha1.Machi
 func (c *Controller) explainRefusal(deployment, before *v1alpha1.MachineDeployment) {
 	find := func(d *v1alpha1.MachineDeployment) v1alpha1.MachineDeploymentCondition {
 		for _, c := range d.Status.Conditions {
-			if c.Reason == reasonInvalid || c.Reason == reasonNotSupported {
+			if slices.Contains([]string{reasonInvalid, reasonSelectsAll, reasonNotSupported}, c.Reason) {
 				return c
 			}
 		}

@@ -1,10 +1,13 @@
 package machineset
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
+	"slices"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
@@ -16,102 +19,41 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/index"
 )
 
 // parallel is how many equal writes are under way at the same time.
 const parallel = 20
 
-// errCreate marks failures to create Machines, all others concern their deletion or
-// adoption.
+// errCreate marks failures to create Machines.
 var errCreate = errors.New("creating machines")
 
-// gather reads the facts from the cache, and from the API server where the cache cannot
-// be relied upon yet.
-func (c *Controller) gather(ctx context.Context, set *v1alpha1.MachineSet) (facts, error) {
-	f := facts{set: set, now: c.Clock.Now()}
-	var err error
-	if f.owned, err = c.machines(ctx, set.Namespace, string(set.UID)); err != nil {
-		return f, err
+// apply carries out a plan. Machines are counted with those that are adopted and without
+// those that are released, so if that fails, nothing is created or deleted. The facts
+// learn how many were created.
+func (c *Controller) apply(ctx context.Context, f *facts, operations []operation) error {
+	set := f.set
+	if err := c.changeOwners(ctx, set, operations); err != nil {
+		return err
 	}
-	orphans, err := c.machines(ctx, set.Namespace, index.Orphan)
-	if err != nil {
-		return f, err
-	}
-	for _, machine := range orphans {
-		if set.Spec.Selector != nil && selects(set.Spec.Selector, machine.Labels) {
-			f.strays = append(f.strays, machine)
-		}
-	}
-	f.certain, err = c.certain(ctx, set, f.owned)
-	return f, err
-}
-
-func (c *Controller) machines(ctx context.Context, namespace, controller string) ([]*v1alpha1.Machine, error) {
-	list := &v1alpha1.MachineList{}
-	err := c.Client.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{index.ByController: controller}, client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return nil, fmt.Errorf("listing machines: %w", err)
-	}
-	machines := make([]*v1alpha1.Machine, len(list.Items))
-	for i := range list.Items {
-		machines[i] = &list.Items[i]
-	}
-	return machines, nil
-}
-
-// certain tells whether the cache shows all that was written. Before a set's first
-// change in this process, and after a creation of unknown outcome, the API server is
-// asked.
-func (c *Controller) certain(ctx context.Context, set *v1alpha1.MachineSet, owned []*v1alpha1.Machine) (bool, error) {
-	cached := map[string]*v1alpha1.Machine{}
-	for _, machine := range owned {
-		cached[machine.Name] = machine
-	}
-	key := client.ObjectKeyFromObject(set)
-	switch c.expected.judge(key, cached, c.Clock.Now()) {
-	case complete:
-		return true, nil
-	case behind:
-		return false, nil
-	}
-	live := &metav1.PartialObjectMetadataList{}
-	live.SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind("MachineList"))
-	if err := c.Live.List(ctx, live, client.InNamespace(set.Namespace)); err != nil {
-		return false, fmt.Errorf("reading the machines of machine set %s: %w", set.Name, err)
-	}
-	var names []string
-	for i := range live.Items {
-		if metav1.IsControlledBy(&live.Items[i], set) {
-			names = append(names, live.Items[i].Name)
-		}
-	}
-	return c.expected.settle(key, cached, names), nil
-}
-
-// apply carries out a plan. It goes on after a failure where that does no harm, and
-// returns all failures.
-func (c *Controller) apply(ctx context.Context, set *v1alpha1.MachineSet, operations []operation) error {
 	var failures []error
 	var removals []operation
 	for _, op := range operations {
 		switch op.action {
-		case adopt:
-			failures = append(failures, c.setOwner(ctx, set, op))
-		case release:
-			failures = append(failures, c.dropOwner(ctx, set, op))
 		case create:
-			failures = append(failures, c.create(ctx, set, op))
+			created, err := c.create(ctx, set, op)
+			f.created += created
+			failures = append(failures, err)
 		case remove:
 			removals = append(removals, op)
+		case adopt, release:
 		}
 	}
 	return errors.Join(append(failures, c.remove(ctx, set, removals))...)
 }
 
-// create makes Machines in batches of growing size, and stops after a batch that had a
-// failure: what the first Machine is refused for, the hundredth is too.
-func (c *Controller) create(ctx context.Context, set *v1alpha1.MachineSet, op operation) error {
+// create makes Machines, and says how many. It does so in batches of growing size, and
+// stops after a batch that had a failure: what the first Machine is refused for, the hundredth is too.
+func (c *Controller) create(ctx context.Context, set *v1alpha1.MachineSet, op operation) (int32, error) {
 	var names []string
 	var failure error
 	for batch := 1; len(names) < op.count && failure == nil; batch *= 2 {
@@ -124,9 +66,9 @@ func (c *Controller) create(ctx context.Context, set *v1alpha1.MachineSet, op op
 	}
 	if failure != nil {
 		c.Events.Eventf(set, corev1.EventTypeWarning, "FailedCreate", "Error creating: %v", failure)
-		return fmt.Errorf("%w: %w", errCreate, failure)
+		failure = fmt.Errorf("%w: %w", errCreate, failure)
 	}
-	return nil
+	return int32(len(names)), failure //nolint:gosec // at most a burst
 }
 
 func (c *Controller) createBatch(ctx context.Context, set *v1alpha1.MachineSet, size int) ([]string, error) {
@@ -137,10 +79,10 @@ func (c *Controller) createBatch(ctx context.Context, set *v1alpha1.MachineSet, 
 		group.Go(func() error {
 			machine := newMachine(set)
 			if err := c.Client.Create(ctx, machine); err != nil {
-				if apierrors.ReasonForError(err) == metav1.StatusReasonUnknown || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) {
+				if !refused(err) {
 					c.expected.doubt(client.ObjectKeyFromObject(set))
 				}
-				return err
+				return withoutName(err, set.Name)
 			}
 			c.expected.create(client.ObjectKeyFromObject(set), machine.Name, c.Clock.Now())
 			machines[i] = machine
@@ -155,6 +97,36 @@ func (c *Controller) createBatch(ctx context.Context, set *v1alpha1.MachineSet, 
 		}
 	}
 	return names, err
+}
+
+// refused tells whether an error proves that nothing was written: the API server has
+// answered, and said no.
+func refused(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	code := status.Status().Code
+	return code >= http.StatusBadRequest && code < http.StatusInternalServerError && code != http.StatusRequestTimeout
+}
+
+// namelessError is an error with another text.
+type namelessError struct {
+	error
+	text string
+}
+
+func (e namelessError) Error() string { return e.text }
+func (e namelessError) Unwrap() error { return e.error }
+
+// withoutName takes the generated name out of the text of an error. In a condition, a
+// text that is new at every attempt would cause a write, which would cause an attempt.
+func withoutName(err error, set string) error {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || status.Status().Details == nil || status.Status().Details.Name == "" {
+		return err
+	}
+	return namelessError{err, strings.ReplaceAll(err.Error(), status.Status().Details.Name, set+"-*")}
 }
 
 // newMachine is what the set's template makes. It carries from the start what the
@@ -184,33 +156,48 @@ func ownerReference(set *v1alpha1.MachineSet) metav1.OwnerReference {
 	return *metav1.NewControllerRef(set, v1alpha1.SchemeGroupVersion.WithKind("MachineSet"))
 }
 
+// remove deletes Machines. It tries all of them, and returns the first failure in the
+// order of the plan.
 func (c *Controller) remove(ctx context.Context, set *v1alpha1.MachineSet, operations []operation) error {
-	var group errgroup.Group // a failure does not cut off the others: their outcome would be unknown
+	failures := make([]error, len(operations))
+	var group errgroup.Group
 	group.SetLimit(parallel)
-	for _, op := range operations {
+	for i, op := range operations {
 		group.Go(func() error {
-			// The UID keeps a Machine of the same name that was made meanwhile.
-			err := c.Client.Delete(ctx, op.machine.DeepCopy(), client.Preconditions{UID: &op.machine.UID})
-			if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-				return nil
-			}
-			if err != nil {
-				return fmt.Errorf("deleting machine %s: %w", op.machine.Name, err)
-			}
-			c.expected.delete(client.ObjectKeyFromObject(set), op.machine)
-			return nil
+			failures[i] = c.removeOne(ctx, set, op.machine)
+			return nil // a failure does not cut off the others: their outcome would be unknown
 		})
 	}
-	err := group.Wait()
-	for reason, names := range byReason(operations) {
-		if err == nil {
-			c.say(ctx, set, "SuccessfulDelete", "Deleted", names, reason)
+	_ = group.Wait() // never fails
+	var done []operation
+	for i, op := range operations {
+		if failures[i] == nil {
+			done = append(done, op)
 		}
 	}
+	names := byReason(done)
+	for _, reason := range slices.Sorted(maps.Keys(names)) {
+		c.say(ctx, set, "SuccessfulDelete", "Deleted", names[reason], reason)
+	}
+	err := cmp.Or(failures...)
 	if err != nil {
 		c.Events.Eventf(set, corev1.EventTypeWarning, "FailedDelete", "Error deleting: %v", err)
 	}
 	return err
+}
+
+func (c *Controller) removeOne(ctx context.Context, set *v1alpha1.MachineSet, machine *v1alpha1.Machine) error {
+	key := client.ObjectKeyFromObject(set)
+	// The UID keeps a Machine of the same name that was made meanwhile.
+	err := c.Client.Delete(ctx, machine.DeepCopy(), client.Preconditions{UID: &machine.UID})
+	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		c.expected.delete(key, machine) // gone already, which the cache did not show
+		return nil
+	}
+	if !refused(err) {
+		c.expected.doubt(key)
+	}
+	return fmt.Errorf("deleting machine %s: %w", machine.Name, err)
 }
 
 func byReason(operations []operation) map[string][]string {
@@ -231,33 +218,6 @@ func (c *Controller) say(ctx context.Context, set *v1alpha1.MachineSet, reason, 
 	}
 	c.Events.Eventf(set, corev1.EventTypeNormal, reason, "%s %d machines (%s): %s", verb, len(names), list, why)
 	ctrl.LoggerFrom(ctx).Info(verb+" machines", "count", len(names), "machines", list, "why", why)
-}
-
-func (c *Controller) setOwner(ctx context.Context, set *v1alpha1.MachineSet, op operation) error {
-	return c.patchMachine(ctx, op.machine, func(machine *v1alpha1.Machine) {
-		machine.OwnerReferences = append(machine.OwnerReferences, ownerReference(set))
-	})
-}
-
-func (c *Controller) dropOwner(ctx context.Context, set *v1alpha1.MachineSet, op operation) error {
-	return c.patchMachine(ctx, op.machine, func(machine *v1alpha1.Machine) {
-		var others []metav1.OwnerReference
-		for _, owner := range machine.OwnerReferences {
-			if owner.UID != set.UID {
-				others = append(others, owner)
-			}
-		}
-		machine.OwnerReferences = others
-	})
-}
-
-func (c *Controller) patchMachine(ctx context.Context, machine *v1alpha1.Machine, change func(*v1alpha1.Machine)) error {
-	changed := machine.DeepCopy()
-	change(changed)
-	if err := c.Client.Patch(ctx, changed, lockedMerge(machine.DeepCopy())); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("changing the owner of machine %s: %w", machine.Name, err)
-	}
-	return nil
 }
 
 // lockedMerge is a merge patch that fails if somebody else has written meanwhile.

@@ -146,20 +146,33 @@ func (c *Controller) reconcile(ctx context.Context, set *v1alpha1.MachineSet) (c
 			return ctrl.Result{}, err
 		}
 	}
+	return c.replicate(ctx, set)
+}
+
+// replicate plans and acts.
+func (c *Controller) replicate(ctx context.Context, set *v1alpha1.MachineSet) (ctrl.Result, error) {
 	facts, err := c.gather(ctx, set)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	// Deleting a set means: delete its Machines, then let go.
-	if deleting && len(facts.owned) == 0 && facts.certain {
+	if !set.DeletionTimestamp.IsZero() && len(facts.owned) == 0 && facts.certain {
 		return ctrl.Result{}, c.removeFinalizer(ctx, set)
 	}
-	failure := c.apply(ctx, set, plan(facts))
-	if err := c.writeStatus(ctx, set, nextStatus(facts, failure)); err != nil {
-		return ctrl.Result{}, err
+	operations := plan(facts)
+	failure := c.apply(ctx, &facts, operations)
+	if apierrors.IsConflict(failure) {
+		return ctrl.Result{}, failure // somebody else was first; not for users to read
 	}
-	if failure == nil && !facts.certain {
+	if !facts.certain {
+		// What would be counted now was true once, but belongs to no generation.
+		if failure != nil {
+			return ctrl.Result{}, failure
+		}
 		return ctrl.Result{RequeueAfter: staleCache}, nil
+	}
+	if err := c.writeStatus(ctx, set, nextStatus(facts, operations, failure)); err != nil {
+		return ctrl.Result{}, err
 	}
 	return ctrl.Result{}, failure
 }

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -16,7 +17,7 @@ const patience = 30 * time.Second
 
 // expectations remembers what was created and deleted and is not seen in the cache yet.
 // Losing it, as in a restart, means that each set is checked against the API server
-// before its next creation.
+// before its Machines are counted.
 type expectations struct {
 	mu   sync.Mutex
 	sets map[client.ObjectKey]*expectation
@@ -39,10 +40,14 @@ func newExpectations() *expectations {
 func (e *expectations) of(set client.ObjectKey) *expectation {
 	known := e.sets[set]
 	if known == nil {
-		known = &expectation{created: map[string]time.Time{}, deleted: map[string]types.UID{}}
+		known = newExpectation()
 		e.sets[set] = known
 	}
 	return known
+}
+
+func newExpectation() *expectation {
+	return &expectation{created: map[string]time.Time{}, deleted: map[string]types.UID{}}
 }
 
 func (e *expectations) create(set client.ObjectKey, name string, now time.Time) {
@@ -57,7 +62,7 @@ func (e *expectations) delete(set client.ObjectKey, machine *v1alpha1.Machine) {
 	e.of(set).deleted[machine.Name] = machine.UID
 }
 
-// doubt records that a creation may or may not have happened.
+// doubt records that a creation or deletion may or may not have happened.
 func (e *expectations) doubt(set client.ObjectKey) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -83,25 +88,17 @@ const (
 )
 
 // judge drops what the cache shows by now, and says what is left.
-func (e *expectations) judge(set client.ObjectKey, cached map[string]*v1alpha1.Machine, now time.Time) verdict {
+func (e *expectations) judge(set client.ObjectKey, owned []*v1alpha1.Machine, now time.Time) verdict {
+	cached := map[string]*v1alpha1.Machine{}
+	for _, machine := range owned {
+		cached[machine.Name] = machine
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	known := e.of(set)
-	overdue := false
-	for name, at := range known.created {
-		if cached[name] != nil {
-			delete(known.created, name)
-		} else if now.Sub(at) > patience {
-			overdue = true
-		}
-	}
-	for name, uid := range known.deleted {
-		if machine := cached[name]; machine == nil || machine.UID != uid || !machine.DeletionTimestamp.IsZero() {
-			delete(known.deleted, name)
-		}
-	}
+	known.drop(cached)
 	switch {
-	case !known.checked || overdue:
+	case !known.checked || known.overdue(now):
 		return doubtful
 	case len(known.created)+len(known.deleted) > 0:
 		return behind
@@ -110,23 +107,50 @@ func (e *expectations) judge(set client.ObjectKey, cached map[string]*v1alpha1.M
 	}
 }
 
-// settle records what the API server has. It tells whether the cache has it all.
-func (e *expectations) settle(set client.ObjectKey, cached map[string]*v1alpha1.Machine, live []string) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	known := e.of(set)
-	existing := map[string]bool{}
-	for _, name := range live {
-		existing[name] = true
-		if cached[name] == nil {
+// drop drops what the cache shows.
+func (e *expectation) drop(cached map[string]*v1alpha1.Machine) {
+	for name := range e.created {
+		if cached[name] != nil {
+			delete(e.created, name)
+		}
+	}
+	for name, uid := range e.deleted {
+		if machine := cached[name]; machine == nil || machine.UID != uid || !machine.DeletionTimestamp.IsZero() {
+			delete(e.deleted, name)
+		}
+	}
+}
+
+// overdue tells whether a Machine is missing from the cache for too long: it may have
+// been deleted before the cache showed it.
+func (e *expectation) overdue(now time.Time) bool {
+	for _, at := range e.created {
+		if now.Sub(at) > patience {
+			return true
+		}
+	}
+	return false
+}
+
+// settle compares the cache with what the API server has. It tells whether they agree on
+// which Machines there are and which of them are being deleted; if so, nothing that was
+// written before is awaited any more.
+func (e *expectations) settle(set client.ObjectKey, owned []*v1alpha1.Machine, live []*metav1.PartialObjectMetadata) bool {
+	deleting := map[types.UID]bool{}
+	for _, machine := range owned {
+		deleting[machine.UID] = !machine.DeletionTimestamp.IsZero()
+	}
+	if len(live) != len(owned) {
+		return false
+	}
+	for _, machine := range live {
+		if was, ok := deleting[machine.UID]; !ok || was == machine.DeletionTimestamp.IsZero() {
 			return false
 		}
 	}
-	for name := range known.created {
-		if !existing[name] {
-			delete(known.created, name)
-		}
-	}
-	known.checked = true
-	return len(known.created)+len(known.deleted) == 0
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.sets[set] = newExpectation()
+	e.sets[set].checked = true
+	return true
 }

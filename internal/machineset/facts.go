@@ -18,9 +18,11 @@ type facts struct {
 	owned []*v1alpha1.Machine
 	// strays are Machines without a controller that the selector matches.
 	strays []*v1alpha1.Machine
-	// certain tells whether the cache shows all that this process has written. If not,
-	// counting Machines would create or delete too many.
+	// certain tells whether the cache shows all that was written. If not, counting
+	// Machines would create or delete too many, and a status would be wrong.
 	certain bool
+	// created is how many Machines this pass has made besides.
+	created int32
 	now     time.Time
 }
 
@@ -35,13 +37,19 @@ func available(machine *v1alpha1.Machine) bool {
 	return phase == v1alpha1.MachineRunning || phase == v1alpha1.MachineAvailable
 }
 
-// preserved tells whether a Machine is kept though it failed.
+// preserved tells whether a Machine is kept though it failed. Where the Node was asked
+// to be preserved, its Machine bears that wish in the annotation of what was last
+// applied, and then the Machine's own annotation does not count.
 func preserved(machine *v1alpha1.Machine, now time.Time) bool {
 	expiry := machine.Status.CurrentStatus.PreserveExpiryTime
 	if expiry != nil {
 		return now.Before(expiry.Time)
 	}
-	switch machine.Annotations[v1alpha1.AnnotationKeyPreserve] {
+	wish := machine.Annotations[v1alpha1.AnnotationKeyLastAppliedPreserve]
+	if wish == "" {
+		wish = machine.Annotations[v1alpha1.AnnotationKeyPreserve]
+	}
+	switch wish {
 	case "now", "when-failed", "auto-preserved":
 		return true
 	default:

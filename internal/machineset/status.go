@@ -16,10 +16,12 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// Reasons of the condition ReplicaFailure.
+// Reasons of the condition ReplicaFailure, as in MCM; FailedAdopt and InvalidSpec are
+// ours.
 const (
 	reasonFailedCreate = "FailedCreate"
 	reasonFailedDelete = "FailedDelete"
+	reasonFailedAdopt  = "FailedAdopt"
 	reasonInvalid      = "InvalidSpec"
 )
 
@@ -27,20 +29,36 @@ const (
 // object too large to be stored.
 const mostFailed = 100
 
-// nextStatus is the status that follows from the facts, and from a failure to change
-// them.
-func nextStatus(f facts, failure error) v1alpha1.MachineSetStatus {
+// nextStatus is the status that follows from the facts, from the operations that were
+// carried out, and from a failure of one of them.
+//
+// Whoever plans with this status relies on two things. If its generation is the set's,
+// then Replicas counts every Machine that exists, whether the cache shows it or not. And
+// a Machine that is on its way out is not
+// counted as ready or available, not even in the pass that deletes it.
+func nextStatus(f facts, operations []operation, failure error) v1alpha1.MachineSetStatus {
 	next := v1alpha1.MachineSetStatus{
 		Conditions:         slices.Clone(f.set.Status.Conditions),
 		LastOperation:      f.set.Status.LastOperation,
 		ObservedGeneration: f.set.Generation,
 		Selector:           metav1.FormatLabelSelector(f.set.Spec.Selector),
+
+		Replicas: f.created, FullyLabeledReplicas: f.created,
 	}
 	if failure != nil {
 		next.ObservedGeneration = f.set.Status.ObservedGeneration
 	}
+	leaving := map[*v1alpha1.Machine]bool{}
+	for _, op := range operations {
+		if op.action == remove && failure == nil {
+			leaving[op.machine] = true
+		}
+	}
 	for _, machine := range f.owned {
 		count(&next, machine, f)
+		if active(machine) && !leaving[machine] {
+			countUsable(&next, machine)
+		}
 	}
 	next.FailedMachines = failedMachines(f)
 	setReplicaFailure(&next, failureCondition(failure, f.now))
@@ -51,10 +69,13 @@ func count(next *v1alpha1.MachineSetStatus, machine *v1alpha1.Machine, f facts) 
 	next.Replicas++
 	phase := machine.Status.CurrentStatus.Phase
 	next.FullyLabeledReplicas += one(selects(&metav1.LabelSelector{MatchLabels: f.set.Spec.Template.Labels}, machine.Labels))
-	next.ReadyReplicas += one(phase == v1alpha1.MachineRunning)
-	next.AvailableReplicas += one(available(machine))
 	next.PreservedFailedReplicas += one(phase == v1alpha1.MachineFailed && machine.Status.CurrentStatus.PreserveExpiryTime != nil)
 	next.AutoPreserveFailedMachineCount += one(machine.Annotations[v1alpha1.AnnotationKeyPreserve] == "auto-preserved")
+}
+
+func countUsable(next *v1alpha1.MachineSetStatus, machine *v1alpha1.Machine) {
+	next.ReadyReplicas += one(machine.Status.CurrentStatus.Phase == v1alpha1.MachineRunning)
+	next.AvailableReplicas += one(available(machine))
 }
 
 func one(yes bool) int32 {
@@ -96,8 +117,11 @@ func failureCondition(failure error, now time.Time) *v1alpha1.MachineSetConditio
 		return nil
 	}
 	reason := reasonFailedDelete
-	if errors.Is(failure, errCreate) {
+	switch {
+	case errors.Is(failure, errCreate):
 		reason = reasonFailedCreate
+	case errors.Is(failure, errOwner):
+		reason = reasonFailedAdopt
 	}
 	return replicaFailure(reason, failure.Error(), now)
 }
@@ -116,8 +140,8 @@ func invalidStatus(set *v1alpha1.MachineSet, sentence string, now time.Time) v1a
 	return next
 }
 
-// setReplicaFailure puts the condition in, or takes it out if it is nil. A condition
-// that says the same keeps its time.
+// setReplicaFailure puts the condition in, or takes it out if it is nil. One that was
+// there already keeps the time of its transition.
 func setReplicaFailure(status *v1alpha1.MachineSetStatus, condition *v1alpha1.MachineSetCondition) {
 	at := slices.IndexFunc(status.Conditions, func(c v1alpha1.MachineSetCondition) bool { return c.Type == v1alpha1.MachineSetReplicaFailure })
 	switch {
@@ -126,7 +150,10 @@ func setReplicaFailure(status *v1alpha1.MachineSetStatus, condition *v1alpha1.Ma
 	case condition == nil:
 	case at < 0:
 		status.Conditions = append(status.Conditions, *condition)
-	case status.Conditions[at].Reason != condition.Reason || status.Conditions[at].Message != condition.Message:
+	default:
+		if status.Conditions[at].Status == condition.Status {
+			condition.LastTransitionTime = status.Conditions[at].LastTransitionTime
+		}
 		status.Conditions[at] = *condition
 	}
 }

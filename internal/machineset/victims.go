@@ -31,7 +31,7 @@ func victims(kept []*v1alpha1.Machine, surplus int, set *v1alpha1.MachineSet, no
 	for i, machine := range candidates {
 		switch {
 		case i < surplus:
-			chosen = append(chosen, victim{machine, fmt.Sprintf("there are %d machines more than the %d wanted", surplus, set.Spec.Replicas)})
+			chosen = append(chosen, victim{machine, surplusReason(surplus, set)})
 		case named(machine, set):
 			chosen = append(chosen, victim{machine, "it was named for deletion"})
 		case machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed && !preserved(machine, now):
@@ -39,6 +39,13 @@ func victims(kept []*v1alpha1.Machine, surplus int, set *v1alpha1.MachineSet, no
 		}
 	}
 	return chosen
+}
+
+func surplusReason(surplus int, set *v1alpha1.MachineSet) string {
+	if surplus == 1 {
+		return fmt.Sprintf("1 machine more than the %d wanted exists", set.Spec.Replicas)
+	}
+	return fmt.Sprintf("%d machines more than the %d wanted exist", surplus, set.Spec.Replicas)
 }
 
 // named tells whether an autoscaler named the Machine for deletion, in the same write as

@@ -181,7 +181,7 @@ func addAll(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, events *events) 
 			Clock: realClock, Concurrency: cfg.ConcurrentSyncs,
 		}),
 		machinedeployment.New(machinedeployment.Options{
-			Client: mgr.GetClient(), Events: events.recorder("machinedeployment-controller"),
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: events.recorder("machinedeployment-controller"),
 			Clock: realClock, Concurrency: cfg.ConcurrentSyncs,
 		}),
 	}

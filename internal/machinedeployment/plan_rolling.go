@@ -1,0 +1,101 @@
+package machinedeployment
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// planRolling makes new machines as far as the surge allows, and removes old ones as far
+// as enough stay available. It waits until all sets have reported on what they were asked
+// for before, and so knows of every machine.
+//
+// Both can be planned at the same time: a machine that does not exist yet gives no room
+// for a removal, and a machine that is removed gives room for a new one only when it is
+// gone.
+func planRolling(f facts) []operation {
+	if slices.ContainsFunc(f.all(), func(set *v1alpha1.MachineSet) bool { return !settled(set) }) {
+		return nil
+	}
+	return append(grow(f), shrink(f)...)
+}
+
+// grow gives the current set as many machines as there is room for. It also takes from
+// it what the deployment does not want any more.
+func grow(f facts) []operation {
+	wanted, total := f.deployment.Spec.Replicas, sum(f.all(), existing)
+	most := wanted + f.surge
+	room := max(0, most-total)
+	why := fmt.Sprintf("%d machines may exist during the rollout, and %d do", most, total)
+	if f.current == nil {
+		return []operation{{action: create, replicas: min(wanted, room), reason: "the template changed: " + why}}
+	}
+	asks := f.current.Spec.Replicas
+	switch {
+	case asks > wanted:
+		return []operation{{action: scale, set: f.current, replicas: wanted, reason: fmt.Sprintf("the deployment wants %d machines", wanted)}}
+	case asks == wanted || room == 0:
+		return nil
+	default:
+		return []operation{{action: scale, set: f.current, replicas: min(wanted, asks+room), reason: why}}
+	}
+}
+
+// shrink removes machines of old sets: those of no use first, then others while enough
+// stay available, and in the end those that are preserved.
+//
+// For a while it may leave fewer machines than the deployment wants. It never leaves so
+// few that less than the least would be available even if all others fail to come up.
+func shrink(f facts) []operation {
+	all := f.all()
+	least := f.deployment.Spec.Replicas - f.unavailable - sum(all, kept)
+	var missing int32
+	if f.current != nil {
+		missing = asked(f.current) - usable(f.current)
+	}
+	room := max(0, sum(all, asked)-least-missing)
+	spare := max(0, sum(all, usable)-least)
+
+	taken := make([]int32, len(f.old))
+	reasons := make([]string, len(f.old))
+	for i, set := range f.old {
+		taken[i] = min(asked(set)-usable(set)-kept(set), room)
+		room -= taken[i]
+		if taken[i] > 0 {
+			reasons[i] = fmt.Sprintf("%d of its machines are unavailable", taken[i])
+		}
+	}
+	for i, set := range f.old {
+		useful := min(usable(set), room, spare)
+		room, spare = room-useful, spare-useful
+		taken[i] += useful
+		if useful > 0 {
+			reasons[i] = join(reasons[i], fmt.Sprintf("%d can be spared, since %d of all are available and %d have to be", useful, sum(all, usable), max(0, least)))
+		}
+		if last(f) {
+			taken[i] = asked(set)
+			reasons[i] = join(reasons[i], "nothing but preserved machines is left in it")
+		}
+	}
+	var operations []operation
+	for i, set := range f.old {
+		if taken[i] > 0 {
+			operations = append(operations, operation{action: scale, set: set, replicas: asked(set) - taken[i], reason: reasons[i]})
+		}
+	}
+	return operations
+}
+
+// last tells whether the rollout is over but for machines that are preserved.
+func last(f facts) bool {
+	rest := sum(f.old, kept)
+	return f.current != nil && rest > 0 && sum(f.old, asked) == rest && usable(f.current) == asked(f.current)
+}
+
+func join(a, b string) string {
+	if a == "" {
+		return b
+	}
+	return a + ", and " + b
+}

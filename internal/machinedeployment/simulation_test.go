@@ -1,0 +1,153 @@
+package machinedeployment
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// TestRollingUpdateKeepsItsBounds lets everything happen in any order: controllers that
+// are late, caches that are behind, machines that fail before or after they were
+// available, users that scale the deployment and change its template in the middle of a
+// rollout. At every moment
+//
+//   - no more machines exist or are asked for than replicas and surge allow. If a user
+//     takes replicas away, there may be more for a while, but none is added. Machines
+//     that go because they failed, or because a user scaled the deployment, are not
+//     counted: sets do not wait until those are gone.
+//   - no available machine is deleted if that leaves fewer than have to be available,
+//     failures apart that the controller could not know of.
+//
+// In the end there are the machines that are wanted, all of the current template.
+func TestRollingUpdateKeepsItsBounds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		bound := rapid.SampledFrom([]string{"", "0", "1", "2", "5", "0%", "10%", "30%", "100%"})
+		strategy := rolling(bound.Draw(t, "surge"), bound.Draw(t, "unavailable"))
+		w := newWorld(newDeployment(rapid.Int32Range(0, 12).Draw(t, "replicas"), strategy))
+		if !w.settle(nil) {
+			t.Fatalf("the first machines do not come up: %s", w)
+		}
+		allowed := w.most()
+		for _, event := range rapid.SliceOfN(rapid.SampledFrom(eventsOf(t)), 100, 100).Draw(t, "events") {
+			was := w.deployment.Spec.Replicas
+			happen(t, w, event)
+			if w.deployment.Spec.Replicas != was {
+				allowed = max(w.promised(), w.most())
+			}
+			if w.promised() > allowed {
+				t.Fatalf("%d machines exist or are asked for, at most %d are allowed: %s", w.promised(), allowed, w)
+			}
+			if w.broken != "" {
+				t.Fatalf("%s: %s", w.broken, w)
+			}
+			allowed = max(w.promised(), w.most())
+		}
+		seed := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
+		if !w.settle(seed) {
+			t.Fatalf("it does not come to its end: %s %s", w, w.broken)
+		}
+	})
+}
+
+// eventsOf is what may happen in one story, the more often the more frequent.
+func eventsOf(t *rapid.T) []string {
+	events := strings.Fields("reconcile reconcile reconcile set set set cache cache cache machine machine machines controllers controllers")
+	for _, event := range []string{"template", "scale", "fail"} {
+		if rapid.Bool().Draw(t, event) {
+			events = append(events, event)
+		}
+	}
+	slices.Sort(events)
+	return append([]string{"nothing"}, events...) // what a failing story is reduced to
+}
+
+// happen lets an event happen, to a set and a machine that are drawn.
+func happen(t *rapid.T, w *world, event string) {
+	s := rapid.SampledFrom(w.sets).Draw(t, "set")
+	var m *modelMachine
+	if len(s.machines) > 0 {
+		m = rapid.SampledFrom(s.machines).Draw(t, "machine")
+	}
+	switch event {
+	case "reconcile":
+		w.reconcile()
+	case "set":
+		w.runSet(s)
+	case "cache":
+		s.history = s.history[rapid.IntRange(0, len(s.history)-1).Draw(t, "versions"):]
+	case "controllers":
+		w.controllers()
+	case "machines":
+		w.each(w.turn)
+	case "machine":
+		w.turn(s, m)
+	case "fail":
+		s.fail(m)
+	default:
+		userDoes(t, w, event)
+	}
+}
+
+func userDoes(t *rapid.T, w *world, event string) {
+	switch event {
+	case "scale":
+		w.scaleTo(rapid.Int32Range(0, 12).Draw(t, "replicas"))
+	case "template":
+		w.deployment.Spec.Template.Spec.Class.Name = rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "class")
+	}
+}
+
+// story plays a rollout of class a to class b in rounds, and returns what happened.
+func story(w *world, change change) string {
+	var text strings.Builder
+	w.settle(nil)
+	w.say = func(format string, args ...any) { fmt.Fprintf(&text, "  "+format+"\n", args...) }
+	fmt.Fprintf(&text, "before: %s\n", w)
+	change(w.deployment)
+	for round := 1; !w.done() && round < 100; round++ {
+		fmt.Fprintf(&text, "round %d\n", round)
+		w.round(nil)
+		fmt.Fprintf(&text, "  %s; %d exist, %d are available\n", w, w.total(), w.available())
+	}
+	return text.String()
+}
+
+func TestGoldenTranscripts(t *testing.T) {
+	for file, w := range map[string]*world{
+		"rolling.golden":  newWorld(newDeployment(5, rolling("1", "1"))),
+		"recreate.golden": newWorld(newDeployment(3, recreate)),
+	} {
+		t.Run(file, func(t *testing.T) {
+			got := story(w, class("b"))
+			path := filepath.Join("testdata", file)
+			if *update {
+				if err := os.MkdirAll("testdata", 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got); diff != "" {
+				t.Errorf("go test -update rewrites the file: want - got +\n%s", diff)
+			}
+			if !w.done() {
+				t.Error("the rollout is not over")
+			}
+		})
+	}
+}

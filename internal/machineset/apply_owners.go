@@ -1,0 +1,89 @@
+package machineset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// errOwner marks failures to adopt or release Machines.
+var errOwner = errors.New("adopting and releasing machines")
+
+// changeOwners adopts and releases Machines, and stops at the first failure.
+func (c *Controller) changeOwners(ctx context.Context, set *v1alpha1.MachineSet, operations []operation) error {
+	alive := false
+	for _, op := range operations {
+		var err error
+		switch op.action {
+		case adopt:
+			if !alive {
+				if err := c.checkAlive(ctx, set); err != nil {
+					return err
+				}
+				alive = true
+			}
+			err = c.setOwner(ctx, set, op)
+		case release:
+			err = c.dropOwner(ctx, set, op)
+		case create, remove:
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %w", errOwner, err)
+		}
+	}
+	return nil
+}
+
+// checkAlive asks the API server whether the set still exists. To adopt on behalf of one
+// that is gone would have the garbage collector delete the Machine.
+func (c *Controller) checkAlive(ctx context.Context, set *v1alpha1.MachineSet) error {
+	live := &metav1.PartialObjectMetadata{}
+	live.SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind("MachineSet"))
+	err := c.Live.Get(ctx, client.ObjectKeyFromObject(set), live)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("reading machine set %s: %w", set.Name, err)
+	}
+	if err != nil || live.UID != set.UID || !live.DeletionTimestamp.IsZero() {
+		resource := v1alpha1.SchemeGroupVersion.WithResource("machinesets").GroupResource()
+		return apierrors.NewConflict(resource, set.Name, errors.New("it is being deleted")) //nolint:wrapcheck // its kind is what counts
+	}
+	return nil
+}
+
+func (c *Controller) setOwner(ctx context.Context, set *v1alpha1.MachineSet, op operation) error {
+	err := c.patchMachine(ctx, op.machine, func(machine *v1alpha1.Machine) {
+		machine.OwnerReferences = append(machine.OwnerReferences, ownerReference(set))
+	})
+	if err == nil {
+		c.say(ctx, set, "Adopted", "Adopted", []string{op.machine.Name}, op.reason)
+	}
+	return err
+}
+
+func (c *Controller) dropOwner(ctx context.Context, set *v1alpha1.MachineSet, op operation) error {
+	err := c.patchMachine(ctx, op.machine, func(machine *v1alpha1.Machine) {
+		machine.OwnerReferences = slices.DeleteFunc(machine.OwnerReferences, func(owner metav1.OwnerReference) bool {
+			return owner.UID == set.UID
+		})
+	})
+	if err == nil {
+		c.say(ctx, set, "Released", "Released", []string{op.machine.Name}, op.reason)
+	}
+	return err
+}
+
+func (c *Controller) patchMachine(ctx context.Context, machine *v1alpha1.Machine, change func(*v1alpha1.Machine)) error {
+	changed := machine.DeepCopy()
+	change(changed)
+	if err := c.Client.Patch(ctx, changed, lockedMerge(machine)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("changing the owner of machine %s: %w", machine.Name, err)
+	}
+	return nil
+}

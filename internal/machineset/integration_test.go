@@ -1,0 +1,151 @@
+package machineset
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/index"
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+// eventually is how long a condition may take to come true.
+const eventually = 20 * time.Second
+
+// run runs the controller, and no other, against a real API server.
+func run(t *testing.T, e *env.Env) {
+	t.Helper()
+	mgr, err := ctrl.NewManager(e.Admin, ctrl.Options{
+		Scheme: env.NewScheme(), Logger: testr.New(t),
+		Cache:      cache.Options{DefaultNamespaces: map[string]cache.Config{e.Namespace: {}}},
+		Controller: config.Controller{SkipNameValidation: ptr.To(true)}, // one controller for each test
+		Metrics:    metricsserver.Options{BindAddress: "0"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := index.Add(t.Context(), mgr.GetFieldIndexer()); err != nil {
+		t.Fatal(err)
+	}
+	clients, err := kubernetes.NewForConfig(e.Admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := record.NewBroadcaster()
+	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: clients.CoreV1().Events("")})
+	controller := New(Options{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{}, Concurrency: 2,
+		Events: events.NewRecorder(mgr.GetScheme(), corev1.EventSource{Component: "machineset-controller"}),
+	})
+	if err := controller.SetupWithManager(mgr); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("the manager ended with %v", err)
+		}
+		events.Shutdown()
+	})
+}
+
+func inNamespace[T client.Object](e *env.Env, object T) T {
+	object.SetNamespace(e.Namespace)
+	object.SetUID("")
+	object.SetCreationTimestamp(metav1.Time{})
+	object.SetGeneration(0)
+	return object
+}
+
+func TestServerInvalidSet(t *testing.T) {
+	e := env.New(t)
+	g := gomega.NewWithT(t)
+	set := inNamespace(e, newSet(2, func(set *v1alpha1.MachineSet) { set.Spec.Selector = nil }))
+	g.Expect(e.Client.Create(t.Context(), set)).To(gomega.Succeed())
+	run(t, e)
+
+	g.Eventually(func(g gomega.Gomega) {
+		g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(set), set)).To(gomega.Succeed())
+		g.Expect(set.Status.Conditions).To(gomega.HaveLen(1))
+		g.Expect(set.Status.Conditions[0].Reason).To(gomega.Equal("InvalidSpec"))
+	}, eventually).Should(gomega.Succeed())
+	sentence := set.Status.Conditions[0].Message
+	if !strings.HasPrefix(sentence, "spec.selector: ") || strings.Contains(sentence, "\n") {
+		t.Errorf("the sentence is %q", sentence)
+	}
+	g.Eventually(func(g gomega.Gomega) {
+		events := &corev1.EventList{}
+		g.Expect(e.Client.List(t.Context(), events, client.InNamespace(e.Namespace))).To(gomega.Succeed())
+		g.Expect(events.Items).To(gomega.HaveLen(1))
+		event := events.Items[0]
+		g.Expect([]string{event.InvolvedObject.Name, event.Type, event.Reason, event.Message}).
+			To(gomega.Equal([]string{pool, corev1.EventTypeWarning, "InvalidSpec", sentence}))
+	}, eventually).Should(gomega.Succeed())
+
+	g.Expect(e.Client.Delete(t.Context(), set)).To(gomega.Succeed())
+	g.Eventually(func() bool {
+		return apierrors.IsNotFound(e.Client.Get(t.Context(), client.ObjectKeyFromObject(set), set))
+	}, eventually).Should(gomega.BeTrue(), "the invalid set is not let go")
+}
+
+func TestServerAdoptsAndReleases(t *testing.T) {
+	e := env.New(t)
+	g := gomega.NewWithT(t)
+	lost := inNamespace(e, machine("lost", stray))
+	g.Expect(e.Client.Create(t.Context(), lost)).To(gomega.Succeed())
+	set := inNamespace(e, newSet(2))
+	g.Expect(e.Client.Create(t.Context(), set)).To(gomega.Succeed())
+	run(t, e) // now, since caches of different kinds are not in step
+
+	owned := func(g gomega.Gomega) []string {
+		machines := &v1alpha1.MachineList{}
+		g.Expect(e.Client.List(t.Context(), machines, client.InNamespace(e.Namespace))).To(gomega.Succeed())
+		var names []string
+		for i := range machines.Items {
+			if metav1.IsControlledBy(&machines.Items[i], set) && machines.Items[i].DeletionTimestamp.IsZero() {
+				names = append(names, machines.Items[i].Name)
+			}
+		}
+		return names
+	}
+	g.Eventually(func(g gomega.Gomega) {
+		g.Expect(owned(g)).To(gomega.And(gomega.HaveLen(2), gomega.ContainElement("lost")))
+	}, eventually).Should(gomega.Succeed())
+
+	change := []byte(`{"metadata":{"labels":{"name":"elsewhere"}}}`)
+	g.Expect(e.Client.Patch(t.Context(), lost, client.RawPatch("application/merge-patch+json", change))).To(gomega.Succeed())
+	g.Eventually(func(g gomega.Gomega) {
+		g.Expect(owned(g)).To(gomega.And(gomega.HaveLen(2), gomega.Not(gomega.ContainElement("lost"))))
+		g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(lost), lost)).To(gomega.Succeed())
+		g.Expect(lost.OwnerReferences).To(gomega.BeEmpty())
+		g.Expect(lost.DeletionTimestamp).To(gomega.BeNil())
+	}, eventually).Should(gomega.Succeed())
+
+	g.Eventually(func(g gomega.Gomega) {
+		g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(set), set)).To(gomega.Succeed())
+		g.Expect(set.Status.Replicas).To(gomega.BeEquivalentTo(2))
+		g.Expect(set.Status.FullyLabeledReplicas).To(gomega.BeEquivalentTo(2))
+		g.Expect(set.Status.Conditions).To(gomega.BeEmpty())
+	}, eventually).Should(gomega.Succeed())
+}

@@ -1,0 +1,315 @@
+package machineset
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"pgregory.net/rapid"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+var phases = []v1alpha1.MachinePhase{v1alpha1.MachinePending, v1alpha1.MachineUnknown, v1alpha1.MachineRunning}
+
+var request = ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "default", Name: pool}}
+
+// errLost is an answer that did not arrive.
+var errLost = errors.New("connection reset by peer")
+
+// trial is a set and its controller under adverse conditions.
+type trial struct {
+	*server
+	controller *Controller
+	// trouble is what happens to every other write of a pass: its answer is "lost", it
+	// is "lost but done", or "refused". Empty is none.
+	trouble string
+	nth     int
+	// broken is what was seen that must not be. It is kept, since writes happen in
+	// goroutines, which cannot end the test.
+	broken string
+}
+
+func newTrial(t *rapid.T) *trial {
+	objects := []client.Object{newSet(rapid.Int32Range(0, 5).Draw(t, "replicas"))}
+	for _, m := range machines(rapid.IntRange(0, 5).Draw(t, "machines")) {
+		objects = append(objects, m)
+	}
+	tr := &trial{server: newServer(objects...)}
+	tr.controller = tr.newController()
+	tr.answer = tr.judge
+	return tr
+}
+
+// judge checks a write before it happens, and makes trouble.
+func (tr *trial) judge(verb string, _ client.Object) (error, bool) {
+	wanted, there := int(tr.set().Spec.Replicas), tr.activeCount()
+	switch {
+	case verb == "create" && there >= wanted:
+		tr.broken = fmt.Sprintf("a machine is created, though %d of %d exist", there, wanted)
+	case verb == "delete" && there <= wanted:
+		tr.broken = fmt.Sprintf("a machine is deleted, though only %d of %d exist", there, wanted)
+	case verb != "create" && verb != "delete":
+		return nil, false
+	}
+	if tr.nth++; tr.nth%2 == 0 {
+		return nil, false
+	}
+	switch tr.trouble {
+	case "lost":
+		return errLost, false
+	case "lost but done":
+		return errLost, true
+	case "refused":
+		return apierrors.NewTooManyRequests("later", 1), false
+	}
+	return nil, false
+}
+
+func (tr *trial) check(t *rapid.T) {
+	if tr.broken != "" {
+		t.Fatal(tr.broken)
+	}
+}
+
+func (tr *trial) pass(t *rapid.T) {
+	tr.trouble, tr.nth = rapid.SampledFrom([]string{"", "", "lost", "lost but done", "refused"}).Draw(t, "trouble"), 0
+	pass(t, tr.controller)
+}
+
+// showOne has the cache show one machine as it is.
+func (tr *trial) showOne(t *rapid.T) {
+	names := map[string]bool{}
+	for name := range tr.all() {
+		names[name] = true
+	}
+	for name := range tr.shown {
+		names[name] = true
+	}
+	if len(names) == 0 {
+		t.Skip("no machines")
+	}
+	tr.show(rapid.SampledFrom(slices.Sorted(maps.Keys(names))).Draw(t, "name"))
+}
+
+// vanishOne ends a deletion.
+func (tr *trial) vanishOne(t *rapid.T) {
+	for _, name := range slices.Sorted(maps.Keys(tr.all())) {
+		if !tr.all()[name].DeletionTimestamp.IsZero() {
+			tr.vanish(name)
+			return
+		}
+	}
+	t.Skip("nothing is being deleted")
+}
+
+// changeOne gives a machine another phase, and with it another rank.
+func (tr *trial) changeOne(t *rapid.T) {
+	if len(tr.all()) == 0 {
+		t.Skip("no machines")
+	}
+	m := tr.all()[rapid.SampledFrom(slices.Sorted(maps.Keys(tr.all()))).Draw(t, "name")]
+	m.Status.CurrentStatus.Phase = rapid.SampledFrom(phases).Draw(t, "phase")
+	must(tr.live.Update(testContext, m))
+	tr.show(m.Name)
+}
+
+// end is when the cache is in step and nothing goes wrong any more.
+func (tr *trial) end(t *rapid.T) {
+	tr.trouble = ""
+	for range 20 {
+		tr.catchUp()
+		pass(t, tr.controller)
+	}
+	tr.check(t)
+	set := tr.set()
+	if there, wanted := tr.activeCount(), int(set.Spec.Replicas); there != wanted {
+		t.Fatalf("%d machines in the end, want %d", there, wanted)
+	}
+	if status := set.Status; status.ObservedGeneration != set.Generation || int(status.Replicas) != len(tr.all()) {
+		t.Fatalf("status counts %d of %d machines at generation %d of %d", status.Replicas, len(tr.all()), status.ObservedGeneration, set.Generation)
+	}
+}
+
+// TestNeverMoreNorFewerThanWanted lets a cache lag behind, show things in any order and
+// lose nothing but time; answers get lost, requests are refused, and processes start
+// anew. At no creation may there be enough Machines already, and at no deletion may there
+// be no more than enough. In the end there are as many as wanted.
+func TestNeverMoreNorFewerThanWanted(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		tr := newTrial(t)
+		t.Repeat(map[string]func(*rapid.T){
+			"":         tr.check,
+			"pass":     tr.pass,
+			"restart":  func(*rapid.T) { tr.controller = tr.newController() },
+			"scale":    func(t *rapid.T) { tr.scale(rapid.Int32Range(0, 5).Draw(t, "replicas")) },
+			"show all": func(*rapid.T) { tr.catchUp() },
+			"show":     tr.showOne,
+			"change":   tr.changeOne,
+			"vanish":   tr.vanishOne,
+		})
+		tr.end(t)
+	})
+}
+
+type fataler interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
+// pass is one reconcile. Trouble that the test has made is no failure.
+func pass(t fataler, c *Controller) {
+	t.Helper()
+	_, err := c.Reconcile(ctrl.LoggerInto(testContext, ctrl.Log), request)
+	if err != nil && !errors.Is(err, errLost) && !apierrors.IsTooManyRequests(err) {
+		t.Fatalf("reconciling: %v", err)
+	}
+}
+
+func TestManyPassesBeforeTheCacheShowsTheCreations(t *testing.T) {
+	s := newServer(newSet(10))
+	c := s.newController()
+	for range 5 {
+		pass(t, c)
+	}
+	if n := len(s.all()); n != 10 {
+		t.Fatalf("%d machines, want 10", n)
+	}
+	if status := s.set().Status; status.Replicas != 10 || status.ObservedGeneration != 1 {
+		t.Errorf("status counts %d machines, want 10 although the cache shows none", status.Replicas)
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.all())) {
+		s.show(name)
+		pass(t, c)
+	}
+	if n := len(s.all()); n != 10 {
+		t.Fatalf("%d machines, want 10", n)
+	}
+	if n := s.count("patch status"); n != 1 {
+		t.Errorf("the status was written %d times, want once: nothing changed", n)
+	}
+}
+
+// TestStatusSaysNothingWhileTheCacheLags: a count from a cache that lags would be taken
+// for the truth, since it bears the set's generation.
+func TestStatusSaysNothingWhileTheCacheLags(t *testing.T) {
+	s := newServer(newSet(3), machine("a"), machine("b"), machine("c"))
+	c := s.newController()
+	pass(t, c)
+	s.scale(1)
+	pass(t, c)
+	before := s.set().Status
+	if before.ObservedGeneration != 2 || before.Replicas != 3 || before.AvailableReplicas != 1 {
+		t.Fatalf("after the deletions: %+v", before)
+	}
+	pass(t, c) // the cache shows all three as they were
+	if after := s.set().Status; after.AvailableReplicas != 1 {
+		t.Errorf("%d machines count as available, of which two are being deleted", after.AvailableReplicas)
+	}
+	s.scale(0)
+	pass(t, c)
+	if after := s.set().Status; after.ObservedGeneration != 2 {
+		t.Error("a generation counts as observed, for which nothing was counted")
+	}
+	s.catchUp()
+	pass(t, c)
+	if after := s.set().Status; after.ObservedGeneration != 3 || after.AvailableReplicas != 0 || after.Replicas != 3 {
+		t.Errorf("after the cache caught up: %+v", after)
+	}
+}
+
+func TestARestartCostsOneList(t *testing.T) {
+	s := newServer(newSet(3), machine("a"), machine("b"), machine("c"))
+	for restart := 1; restart <= 2; restart++ {
+		c := s.newController()
+		for range 4 {
+			pass(t, c)
+		}
+		if s.lists != restart {
+			t.Fatalf("%d lists from the API server after start %d, want one for each", s.lists, restart)
+		}
+	}
+}
+
+func TestARestartFindsWhatTheCacheLacks(t *testing.T) {
+	for name, test := range map[string]struct {
+		replicas int32
+		lag      func(*server)
+	}{
+		"creations": {3, func(s *server) { s.shown = nil }},
+		"deletions": {2, func(s *server) {
+			s.catchUp()
+			must(s.live.Delete(testContext, s.all()["a"]))
+		}},
+		"deletions that are over": {1, func(s *server) {
+			s.catchUp()
+			for _, name := range []string{"a", "b"} {
+				must(s.live.Delete(testContext, s.all()[name]))
+				s.vanish(name)
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(newSet(test.replicas), machine("a"), machine("b"), machine("c"))
+			test.lag(s)
+			s.writes = nil
+			c := s.newController()
+			for range 3 {
+				pass(t, c)
+			}
+			if s.lists != 3 {
+				t.Errorf("%d lists in three passes: a cache that lags has to be asked about again", s.lists)
+			}
+			if slices.ContainsFunc(s.writes, func(w string) bool { return w[:6] == "create" || w[:6] == "delete" }) {
+				t.Errorf("acted on a cache that lags: %q", s.writes)
+			}
+		})
+	}
+}
+
+// TestLostAnswer: if nobody knows whether a write has happened, the API server is asked
+// before the next one. If it said no, it need not be asked.
+func TestLostAnswer(t *testing.T) {
+	forbidden := apierrors.NewForbidden(resource, "", errLost)
+	for _, test := range []struct {
+		err   error
+		lists int
+	}{
+		{errLost, 2},
+		{apierrors.NewTimeoutError("slow", 1), 2},
+		{apierrors.NewServerTimeout(resource, "create", 1), 2},
+		{apierrors.NewInternalError(errLost), 2},
+		{apierrors.NewServiceUnavailable("down"), 2},
+		{forbidden, 1},
+		{apierrors.NewTooManyRequests("later", 1), 1},
+		{apierrors.NewInvalid(kind, "", nil), 1},
+		{apierrors.NewAlreadyExists(resource, "x"), 1},
+	} {
+		for _, verb := range []string{"create", "delete"} {
+			t.Run(fmt.Sprintf("%s %v", verb, test.err), func(t *testing.T) {
+				replicas := map[string]int32{"create": 2, "delete": 0}[verb]
+				s := newServer(newSet(replicas), machine("a"))
+				s.answer = func(asked string, _ client.Object) (error, bool) {
+					if asked == verb {
+						return test.err, false
+					}
+					return nil, false
+				}
+				c := s.newController()
+				for range 2 {
+					if _, err := c.Reconcile(t.Context(), request); !errors.Is(err, test.err) {
+						t.Fatalf("got the error %v", err)
+					}
+				}
+				if s.lists != test.lists {
+					t.Errorf("%d lists from the API server, want %d", s.lists, test.lists)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,123 @@
+package machineset
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// brief writes operations without their reasons: one line each, or a count if they are
+// many of a kind.
+func brief(t *testing.T, operations []operation) []string {
+	t.Helper()
+	var lines []string
+	many := map[action]int{}
+	for _, op := range operations {
+		if op.reason == "" {
+			t.Errorf("%s without a reason", op.action)
+		}
+		switch {
+		case op.action == create:
+			lines = append(lines, fmt.Sprintf("create %d", op.count))
+		case len(operations) > 10:
+			many[op.action]++
+		default:
+			lines = append(lines, fmt.Sprintf("%s %s", op.action, op.machine.Name))
+		}
+	}
+	for action, n := range many {
+		lines = append(lines, fmt.Sprintf("%s %d", action, n))
+	}
+	return lines
+}
+
+func TestPlan(t *testing.T) {
+	frozen := func(set *v1alpha1.MachineSet) { set.Labels = map[string]string{v1alpha1.LabelKeyFreeze: "True"} }
+	frozenNot := func(set *v1alpha1.MachineSet) { set.Labels = map[string]string{v1alpha1.LabelKeyFreeze: "False"} }
+	noScaleUp := func(set *v1alpha1.MachineSet) {
+		set.Labels = map[string]string{v1alpha1.LabelKeyMachineSetScaleUpDisabled: "false"} // its presence counts
+	}
+	gone := func(set *v1alpha1.MachineSet) { set.DeletionTimestamp = &metav1.Time{Time: noon} }
+	failed := phase(v1alpha1.MachineFailed)
+	updated := labelled(v1alpha1.LabelKeyNodeUpdateResult, v1alpha1.LabelValueNodeUpdateSuccessful)
+	other := func(m *v1alpha1.Machine) { m.Labels = map[string]string{"name": "other"} }
+
+	for reason, test := range map[string]struct {
+		set       *v1alpha1.MachineSet
+		owned     []*v1alpha1.Machine
+		strays    []*v1alpha1.Machine
+		uncertain bool
+		want      []string
+	}{
+		"nothing wanted, nothing there":                 {set: newSet(0)},
+		"as many as wanted":                             {set: newSet(3), owned: machines(3)},
+		"too few":                                       {set: newSet(3), owned: machines(1), want: []string{"create 2"}},
+		"a burst at a time":                             {set: newSet(250), owned: machines(50), want: []string{"create 100"}},
+		"the last of a burst":                           {set: newSet(150), owned: machines(50), want: []string{"create 100"}},
+		"a hundred thousand":                            {set: newSet(100_000), want: []string{"create 100"}},
+		"too many":                                      {set: newSet(1), owned: machines(3), want: []string{"delete m0", "delete m1"}},
+		"far too many: a burst at a time":               {set: newSet(0), owned: machines(250), want: []string{"delete 100"}},
+		"machines that are leaving don't count":         {set: newSet(2), owned: machines(2, deleting), want: []string{"create 2"}},
+		"nor do Terminating ones":                       {set: newSet(2), owned: machines(2, phase(v1alpha1.MachineTerminating)), want: []string{"create 2"}},
+		"failed machines count until they go":           {set: newSet(2), owned: machines(2, failed), want: []string{"delete m0", "delete m1"}},
+		"failed ones stay as long as there are too few": {set: newSet(3), owned: machines(2, failed), want: []string{"create 1"}},
+		"many failed: a burst at a time":                {set: newSet(200), owned: machines(200, failed), want: []string{"delete 100"}},
+		"preserved ones count, and stay": {
+			set: newSet(2), owned: machines(2, failed, preservedUntil(noon.Add(1))),
+		},
+		"updated in place: counted but not removed": {
+			set: newSet(1), owned: append(machines(2, updated), machine("x")), want: []string{"delete x"},
+		},
+
+		"frozen: creates nothing":          {set: newSet(3, frozen), owned: machines(1)},
+		"frozen: still shrinks":            {set: newSet(1, frozen), owned: machines(2), want: []string{"delete m0"}},
+		"frozen, but not quite":            {set: newSet(1, frozenNot), want: []string{"create 1"}},
+		"scale-up disabled":                {set: newSet(3, noScaleUp), owned: machines(1)},
+		"scale-up disabled: still shrinks": {set: newSet(1, noScaleUp), owned: machines(2), want: []string{"delete m0"}},
+
+		"uncertain: nothing is created":   {set: newSet(3), uncertain: true},
+		"uncertain: nothing is deleted":   {set: newSet(0), owned: machines(3), uncertain: true},
+		"uncertain: not even what failed": {set: newSet(1), owned: machines(1, failed), uncertain: true},
+		"uncertain: owners can be changed all the same": {
+			set: newSet(2), owned: []*v1alpha1.Machine{machine("a", other)}, strays: []*v1alpha1.Machine{machine("b", stray)}, uncertain: true,
+			want: []string{"release a", "adopt b"},
+		},
+
+		"a stray is adopted instead of a new one being made": {
+			set: newSet(2), owned: machines(1), strays: []*v1alpha1.Machine{machine("s", stray)}, want: []string{"adopt s"},
+		},
+		"strays beyond what is wanted are adopted and deleted": {
+			set: newSet(1), strays: machines(2, stray), want: []string{"adopt m0", "adopt m1", "delete m0"},
+		},
+		"a stray that is leaving is nobody's": {
+			set: newSet(1), strays: machines(1, stray, deleting), want: []string{"create 1"},
+		},
+		"what does not match any more is released and replaced": {
+			set: newSet(2), owned: append(machines(1), machine("x", other)), want: []string{"release x", "create 1"},
+		},
+
+		"deleting: all go, whatever their labels": {
+			set: newSet(3, gone), owned: append(machines(2), machine("x", other)), want: []string{"delete m0", "delete m1", "delete x"},
+		},
+		"deleting: those that are leaving are left alone": {
+			set: newSet(3, gone), owned: append(machines(2, deleting), machine("x")), want: []string{"delete x"},
+		},
+		"deleting: nothing is adopted, nothing made": {set: newSet(3, gone), strays: machines(2, stray)},
+		"deleting: also when uncertain":              {set: newSet(3, gone), owned: machines(1), uncertain: true, want: []string{"delete m0"}},
+		"deleting: preserved ones too": {
+			set: newSet(3, gone), owned: machines(1, failed, preservedUntil(noon.Add(1))), want: []string{"delete m0"},
+		},
+		"deleting: a burst at a time": {set: newSet(0, gone), owned: machines(250), want: []string{"delete 100"}},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			got := plan(facts{set: test.set, owned: test.owned, strays: test.strays, certain: !test.uncertain, now: noon})
+			if diff := cmp.Diff(test.want, brief(t, got)); diff != "" {
+				t.Errorf("want - got +\n%s", diff)
+			}
+		})
+	}
+}

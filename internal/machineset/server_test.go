@@ -1,0 +1,230 @@
+package machineset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/index"
+)
+
+// server is an API server, and a cache of it that shows Machines only when it is told
+// to. Sets are always shown as they are.
+type server struct {
+	client.Client // what controllers use: writes to the server, reads from the cache
+	live          client.WithWatch
+	clock         *clocktesting.FakePassiveClock
+	events        *recorder
+
+	mu sync.Mutex
+	// shown are the Machines that the cache has, by name.
+	shown map[string]*v1alpha1.Machine
+	// answer, if set, decides about a write before it is done: an error is returned to
+	// the writer, and done tells whether the write happens nevertheless.
+	answer func(verb string, object client.Object) (err error, done bool)
+	// writes are "verb kind name" of what was asked for, in order.
+	writes []string
+	// lists counts the lists that the server was asked for.
+	lists int
+	uids  int
+}
+
+// indexes adds the cache's indexes to a fake client.
+type indexes struct{ *fake.ClientBuilder }
+
+func (i indexes) IndexField(_ context.Context, object client.Object, field string, extract client.IndexerFunc) error {
+	i.WithIndex(object, field, extract)
+	return nil
+}
+
+func newServer(objects ...client.Object) *server {
+	s := &server{
+		shown: map[string]*v1alpha1.Machine{}, clock: clocktesting.NewFakePassiveClock(noon), events: &recorder{},
+	}
+	scheme := runtime.NewScheme()
+	must(v1alpha1.AddToScheme(scheme))
+	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&v1alpha1.MachineSet{})
+	must(index.Add(context.Background(), indexes{builder}))
+	s.live = builder.Build()
+	s.Client = interceptor.NewClient(s.live, interceptor.Funcs{
+		List:   s.list,
+		Create: s.create,
+		Delete: s.delete,
+		Patch:  s.patch,
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, object client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+			return s.write("patch "+sub, object, func() error { return c.SubResource(sub).Patch(ctx, object, patch, opts...) })
+		},
+	})
+	s.catchUp()
+	return s
+}
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// newController is a new process.
+func (s *server) newController() *Controller {
+	reader := interceptor.NewClient(s.live, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			s.lists++
+			return c.List(ctx, list, opts...)
+		},
+	})
+	return New(Options{Client: s.Client, Live: reader, Events: s.events, Clock: s.clock, Concurrency: 1})
+}
+
+// write asks answer, and does the write unless it must not happen.
+func (s *server) write(verb string, object client.Object, do func() error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kind := strings.TrimPrefix(fmt.Sprintf("%T", object), "*v1alpha1.")
+	s.writes = append(s.writes, strings.TrimSpace(fmt.Sprintf("%s %s %s", verb, kind, object.GetName())))
+	if s.answer != nil {
+		if err, done := s.answer(verb, object); err != nil {
+			if done {
+				must(do())
+			}
+			return err
+		}
+	}
+	return do()
+}
+
+func (s *server) create(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.CreateOption) error {
+	return s.write("create", object, func() error {
+		s.uids++
+		object.SetUID(types.UID(fmt.Sprintf("uid-%d", s.uids)))
+		object.SetName(fmt.Sprintf("%s%04d", object.GetGenerateName(), s.uids)) // the same in every run
+		return c.Create(ctx, object, opts...)
+	})
+}
+
+func (s *server) delete(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.DeleteOption) error {
+	options := &client.DeleteOptions{}
+	options.ApplyOptions(opts)
+	return s.write("delete", object, func() error {
+		// The fake client does not look at preconditions.
+		if is := s.all()[object.GetName()]; is != nil && options.Preconditions != nil && is.UID != *options.Preconditions.UID {
+			return apierrors.NewConflict(resource, object.GetName(), errors.New("the UID differs"))
+		}
+		return c.Delete(ctx, object, opts...)
+	})
+}
+
+func (s *server) patch(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
+	return s.write("patch", object, func() error { return c.Patch(ctx, object, patch, opts...) })
+}
+
+// list answers from the cache.
+func (s *server) list(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+	machines, ok := list.(*v1alpha1.MachineList)
+	if !ok {
+		return c.List(ctx, list, opts...)
+	}
+	options := &client.ListOptions{}
+	options.ApplyOptions(opts)
+	controller, _ := options.FieldSelector.RequiresExactMatch(index.ByController)
+	for _, machine := range s.shown {
+		owner := index.Orphan
+		if len(machine.OwnerReferences) > 0 {
+			owner = string(machine.OwnerReferences[0].UID)
+		}
+		if owner == controller {
+			machines.Items = append(machines.Items, *machine)
+		}
+	}
+	return nil
+}
+
+// all are the Machines that there are.
+func (s *server) all() map[string]*v1alpha1.Machine {
+	list := &v1alpha1.MachineList{}
+	must(s.live.List(context.Background(), list))
+	all := map[string]*v1alpha1.Machine{}
+	for i := range list.Items {
+		all[list.Items[i].Name] = &list.Items[i]
+	}
+	return all
+}
+
+// activeCount counts the Machines that are not on their way out.
+func (s *server) activeCount() int {
+	n := 0
+	for _, machine := range s.all() {
+		if active(machine) {
+			n++
+		}
+	}
+	return n
+}
+
+// catchUp has the cache show all that there is.
+func (s *server) catchUp() { s.shown = s.all() }
+
+// show has the cache show one Machine as it is.
+func (s *server) show(name string) {
+	if machine := s.all()[name]; machine != nil {
+		s.shown[name] = machine
+	} else {
+		delete(s.shown, name)
+	}
+}
+
+func (s *server) set() *v1alpha1.MachineSet {
+	set := &v1alpha1.MachineSet{}
+	must(s.live.Get(context.Background(), client.ObjectKey{Namespace: "default", Name: pool}, set))
+	return set
+}
+
+// scale changes what is wanted.
+func (s *server) scale(replicas int32) {
+	set := s.set()
+	set.Spec.Replicas = replicas
+	set.Generation++
+	must(s.live.Update(context.Background(), set))
+}
+
+// vanish is what the machine controller does in the end.
+func (s *server) vanish(name string) {
+	machine := s.all()[name]
+	machine.Finalizers = nil
+	must(s.live.Update(context.Background(), machine))
+}
+
+// recorder keeps events as "reason: text".
+type recorder struct {
+	record.EventRecorder
+	mu    sync.Mutex
+	lines []string
+}
+
+func (r *recorder) Event(_ runtime.Object, _, reason, message string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lines = append(r.lines, reason+": "+message)
+}
+
+func (r *recorder) Eventf(object runtime.Object, kind, reason, format string, args ...any) {
+	r.Event(object, kind, reason, fmt.Sprintf(format, args...))
+}
+
+var (
+	testContext = context.Background()
+	kind        = v1alpha1.SchemeGroupVersion.WithKind("Machine").GroupKind()
+	resource    = v1alpha1.SchemeGroupVersion.WithResource("machines").GroupResource()
+)

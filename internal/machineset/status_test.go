@@ -1,0 +1,268 @@
+package machineset
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+func TestStatusCounts(t *testing.T) {
+	failed := phase(v1alpha1.MachineFailed)
+	full := map[string]string{"name": pool, "zone": "a"}
+	set := newSet(9, func(set *v1alpha1.MachineSet) {
+		set.Generation = 7
+		set.Spec.Template.Labels = full
+	})
+	for reason, test := range map[string]struct {
+		owned []*v1alpha1.Machine
+		want  v1alpha1.MachineSetStatus
+	}{
+		"none": {},
+		"Running": {
+			machines(2), v1alpha1.MachineSetStatus{Replicas: 2, ReadyReplicas: 2, AvailableReplicas: 2},
+		},
+		"Available is available, not ready": {
+			machines(2, phase(v1alpha1.MachineAvailable)), v1alpha1.MachineSetStatus{Replicas: 2, AvailableReplicas: 2},
+		},
+		"other phases are neither": {
+			[]*v1alpha1.Machine{
+				machine("a", phase("")), machine("b", phase(v1alpha1.MachinePending)), machine("c", phase(v1alpha1.MachineUnknown)),
+				machine("d", failed), machine("e", phase(v1alpha1.MachineCrashLoopBackOff)), machine("f", phase(v1alpha1.MachineTerminating)),
+				machine("g", phase(v1alpha1.MachineInPlaceUpdating)),
+			}, v1alpha1.MachineSetStatus{Replicas: 7},
+		},
+		"what is being deleted exists, and is of no use any more": {
+			machines(2, deleting), v1alpha1.MachineSetStatus{Replicas: 2},
+		},
+		"fully labelled": {
+			[]*v1alpha1.Machine{machine("a", func(m *v1alpha1.Machine) { m.Labels = map[string]string{"name": pool, "zone": "a", "more": "x"} }), machine("b")},
+			v1alpha1.MachineSetStatus{Replicas: 2, ReadyReplicas: 2, AvailableReplicas: 2, FullyLabeledReplicas: 1},
+		},
+		"preserved": {
+			[]*v1alpha1.Machine{
+				machine("a", failed, preservedUntil(noon.Add(time.Hour))),
+				machine("b", failed, preservedUntil(noon.Add(-time.Hour))), // set is set
+				machine("c", failed, annotated(v1alpha1.AnnotationKeyPreserve, "auto-preserved")),
+				machine("d", preservedUntil(noon.Add(time.Hour)), annotated(v1alpha1.AnnotationKeyPreserve, "auto-preserved")),
+				machine("e", failed, annotated(v1alpha1.AnnotationKeyPreserve, "now")),
+			},
+			v1alpha1.MachineSetStatus{Replicas: 5, ReadyReplicas: 1, AvailableReplicas: 1, PreservedFailedReplicas: 2, AutoPreserveFailedMachineCount: 2},
+		},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			test.want.ObservedGeneration, test.want.Selector = 7, "name=pool"
+			got := nextStatus(facts{set: set, owned: test.owned, certain: true, now: noon}, nil, nil)
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("want - got +\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestStatusDoesNotCountWhatIsDeletedInThisPass(t *testing.T) {
+	f := facts{set: newSet(1), owned: machines(3), certain: true, now: noon}
+	operations := plan(f)
+	if got := nextStatus(f, operations, nil); got.Replicas != 3 || got.AvailableReplicas != 1 || got.ReadyReplicas != 1 {
+		t.Errorf("after the deletions: %+v", got)
+	}
+	if got := nextStatus(f, operations, errors.New("refused")); got.AvailableReplicas != 3 {
+		t.Errorf("after deletions that failed: %+v", got)
+	}
+}
+
+func TestStatusAfterAFailureIsOfNoGeneration(t *testing.T) {
+	set := newSet(1)
+	set.Generation, set.Status.ObservedGeneration = 5, 4
+	if got := nextStatus(facts{set: set, now: noon}, nil, errors.New("no")); got.ObservedGeneration != 4 {
+		t.Errorf("generation %d counts as observed", got.ObservedGeneration)
+	}
+	if got := nextStatus(facts{set: set, now: noon}, nil, nil); got.ObservedGeneration != 5 {
+		t.Errorf("generation %d counts as observed, want 5", got.ObservedGeneration)
+	}
+}
+
+func failedOperation(m *v1alpha1.Machine) {
+	m.Spec.ProviderID = "sim:///" + m.Name
+	m.Status.LastOperation = v1alpha1.LastOperation{
+		Description: "no capacity", ErrorCode: "ResourceExhausted",
+		State: v1alpha1.MachineStateFailed, Type: v1alpha1.MachineOperationCreate,
+	}
+}
+
+func TestFailedMachines(t *testing.T) {
+	failed := phase(v1alpha1.MachineFailed)
+	owned := []*v1alpha1.Machine{
+		machine("z", failedOperation, phase(v1alpha1.MachineCrashLoopBackOff)),
+		machine("b", failedOperation, failed),
+		machine("well", failed), // whose last operation went well
+		machine("kept", failedOperation, failed, preservedUntil(noon.Add(time.Hour))),
+		machine("kept-but-not-failed", failedOperation, phase(v1alpha1.MachineUnknown), preservedUntil(noon.Add(time.Hour))),
+		machine("was-kept", failedOperation, failed, preservedUntil(noon.Add(-time.Hour))),
+	}
+	got := nextStatus(facts{set: newSet(6), owned: owned, now: noon}, nil, nil).FailedMachines
+	var want []v1alpha1.MachineSummary
+	for _, i := range []int{1, 4, 5, 0} { // in the order of names
+		m := owned[i]
+		want = append(want, v1alpha1.MachineSummary{Name: m.Name, ProviderID: "sim:///" + m.Name, LastOperation: m.Status.LastOperation, OwnerRef: pool})
+	}
+	if diff := cmp.Diff(&want, got); diff != "" {
+		t.Errorf("want - got +\n%s", diff)
+	}
+}
+
+func TestFailedMachinesAreNotListedWithoutEnd(t *testing.T) {
+	for n, note := range map[int]string{100: "", 101: " (and 1 more failed machines)", 5000: " (and 4900 more failed machines)"} {
+		var owned []*v1alpha1.Machine
+		for i := range n {
+			owned = append(owned, machine(fmt.Sprintf("m%04d", n-1-i), failedOperation))
+		}
+		got := *nextStatus(facts{set: newSet(6), owned: owned, now: noon}, nil, nil).FailedMachines
+		if len(got) != 100 || got[0].Name != "m0000" || got[99].Name != "m0099" {
+			t.Fatalf("of %d: %d are listed, from %s to %s", n, len(got), got[0].Name, got[len(got)-1].Name)
+		}
+		if got[99].LastOperation.Description != "no capacity"+note || got[98].LastOperation.Description != "no capacity" {
+			t.Errorf("of %d: the last says %q", n, got[99].LastOperation.Description)
+		}
+		if owned[n-100].Status.LastOperation.Description != "no capacity" {
+			t.Error("the note went into the machine itself")
+		}
+	}
+}
+
+func TestReplicaFailureComesAndGoes(t *testing.T) {
+	frozen := v1alpha1.MachineSetCondition{Type: v1alpha1.MachineSetFrozen, Status: v1alpha1.ConditionTrue, LastTransitionTime: metav1.NewTime(noon)}
+	set := newSet(1)
+	set.Status.Conditions = []v1alpha1.MachineSetCondition{frozen}
+	step := func(minutes int, failure error) []v1alpha1.MachineSetCondition {
+		f := facts{set: set, now: noon.Add(time.Duration(minutes) * time.Minute)}
+		set.Status = nextStatus(f, nil, failure)
+		return set.Status.Conditions
+	}
+	condition := func(reason, message string, since int) v1alpha1.MachineSetCondition {
+		return v1alpha1.MachineSetCondition{
+			Type: v1alpha1.MachineSetReplicaFailure, Status: v1alpha1.ConditionTrue, Reason: reason, Message: message,
+			LastTransitionTime: metav1.NewTime(noon.Add(time.Duration(since) * time.Minute)),
+		}
+	}
+	quota := fmt.Errorf("%w: quota", errCreate)
+	denied := errors.New("denied")
+	for minute, want := range []struct {
+		failure    error
+		conditions []v1alpha1.MachineSetCondition
+	}{
+		{nil, []v1alpha1.MachineSetCondition{frozen}},
+		{quota, []v1alpha1.MachineSetCondition{frozen, condition("FailedCreate", quota.Error(), 1)}},
+		{quota, []v1alpha1.MachineSetCondition{frozen, condition("FailedCreate", quota.Error(), 1)}},
+		{denied, []v1alpha1.MachineSetCondition{frozen, condition("FailedDelete", "denied", 1)}},
+		{errors.Join(denied, quota), []v1alpha1.MachineSetCondition{frozen, condition("FailedCreate", "denied\n"+quota.Error(), 1)}},
+		{nil, []v1alpha1.MachineSetCondition{frozen}},
+		{denied, []v1alpha1.MachineSetCondition{frozen, condition("FailedDelete", "denied", 6)}},
+	} {
+		if diff := cmp.Diff(want.conditions, step(minute, want.failure)); diff != "" {
+			t.Errorf("minute %d: want - got +\n%s", minute, diff)
+		}
+	}
+}
+
+// TestStatusIsNotWrittenForTheSelectorOnly: MCM's CRDs know no selector in a status and
+// drop it at every write.
+func TestStatusIsNotWrittenForTheSelectorOnly(t *testing.T) {
+	s := newServer(newSet(1), machine("a"))
+	c := s.newController()
+	pass(t, c)
+	set := s.set()
+	if set.Status.Selector != "name=pool" {
+		t.Fatalf("the selector in the status is %q", set.Status.Selector)
+	}
+	set.Status.Selector = ""
+	must(s.live.Status().Update(t.Context(), set))
+	s.writes = nil
+	pass(t, c)
+	if len(s.writes) > 0 {
+		t.Errorf("writes: %q", s.writes)
+	}
+	s.vanishNow("a")
+	s.catchUp()
+	pass(t, c)
+	if got := s.set().Status.Selector; got != "name=pool" {
+		t.Errorf("with another change the selector is %q", got)
+	}
+}
+
+func TestNothingIsWrittenWhenNothingChanged(t *testing.T) {
+	s := newServer(newSet(2), machine("a"), machine("b"))
+	c := s.newController()
+	pass(t, c)
+	s.writes = nil
+	s.clock.SetTime(noon.Add(time.Hour))
+	for range 3 {
+		pass(t, c)
+	}
+	if len(s.writes) > 0 {
+		t.Errorf("writes: %q", s.writes)
+	}
+}
+
+func TestInvalidSet(t *testing.T) {
+	set := newSet(1, func(set *v1alpha1.MachineSet) {
+		set.Spec.Selector = nil
+		set.Status = v1alpha1.MachineSetStatus{Replicas: 3, ObservedGeneration: 1}
+		set.Generation = 2
+	})
+	s := newServer(set, machine("a"))
+	c := s.newController()
+	for range 3 {
+		pass(t, c)
+	}
+	want := v1alpha1.MachineSetStatus{
+		Replicas: 3, ObservedGeneration: 1,
+		Conditions: []v1alpha1.MachineSetCondition{{Type: v1alpha1.MachineSetReplicaFailure, Status: v1alpha1.ConditionTrue, Reason: "InvalidSpec"}},
+	}
+	ignore := cmp.Options{
+		cmpopts.IgnoreFields(v1alpha1.MachineSetCondition{}, "Message", "LastTransitionTime"),
+		cmpopts.IgnoreFields(v1alpha1.MachineSetStatus{}, "LastOperation"),
+	}
+	got := s.set().Status
+	if diff := cmp.Diff(want, got, ignore); diff != "" {
+		t.Errorf("status: want - got +\n%s", diff)
+	}
+	if !strings.HasPrefix(got.Conditions[0].Message, "spec.selector: ") {
+		t.Errorf("the message %q does not name the field", got.Conditions[0].Message)
+	}
+	if diff := cmp.Diff([]string{"InvalidSpec: " + got.Conditions[0].Message}, s.events.lines); diff != "" {
+		t.Errorf("events: want - got +\n%s", diff)
+	}
+	if len(s.all()) != 1 {
+		t.Error("machines were created or deleted")
+	}
+
+	fixed := s.set()
+	fixed.Spec.Selector = newSet(0).Spec.Selector
+	must(s.live.Update(t.Context(), fixed))
+	pass(t, c)
+	if got := s.set().Status; len(got.Conditions) != 0 || got.Replicas != 1 || got.ObservedGeneration != 2 {
+		t.Errorf("after it was put right: %+v", got)
+	}
+}
+
+func TestAnInvalidSetCanBeDeleted(t *testing.T) {
+	s := newServer(newSet(1), machine("a"))
+	c := s.newController()
+	pass(t, c)
+	set := s.set()
+	set.Spec.Selector = nil
+	must(s.live.Update(t.Context(), set))
+	must(s.live.Delete(t.Context(), set))
+	pass(t, s.newController())
+	if s.activeCount() != 0 {
+		t.Error("its machine stays")
+	}
+}

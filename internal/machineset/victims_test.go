@@ -1,0 +1,223 @@
+package machineset
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+func names(machines []*v1alpha1.Machine) []string {
+	var names []string
+	for _, m := range machines {
+		names = append(names, m.Name)
+	}
+	return names
+}
+
+// TestRank lists, for each criterion, Machines in the order in which they go. Their
+// names are in no order, so that it is not the names that decide.
+func TestRank(t *testing.T) {
+	const preserve = v1alpha1.AnnotationKeyPreserve
+	priority := func(value string) change { return annotated(v1alpha1.AnnotationKeyMachinePriority, value) }
+	onlyMarked := func(at time.Time) change {
+		return annotated(v1alpha1.AnnotationKeyMarkedForDeletionTime, at.Format(time.RFC3339))
+	}
+	for reason, order := range map[string][]*v1alpha1.Machine{
+		"what is not preserved goes first, even if it is better in all else": {
+			machine("z", priority("9"), age(0)),
+			machine("a", priority("1"), phase(v1alpha1.MachineFailed), preservedUntil(noon.Add(time.Hour))),
+		},
+		"a preservation that ran out counts no more": {
+			machine("z", priority("1"), preservedUntil(noon)),
+			machine("a", priority("2"), preservedUntil(noon.Add(-time.Hour)), annotated(preserve, "now")),
+			machine("b", priority("3")),
+		},
+		"what was preserved by itself goes before what a user preserved, whatever the expiry": {
+			machine("z", annotated(preserve, "auto-preserved"), preservedUntil(noon.Add(2*time.Hour))),
+			machine("a", annotated(preserve, "now"), preservedUntil(noon.Add(time.Hour))),
+		},
+		"of those preserved alike, the earlier expiry goes first": {
+			machine("z", annotated(preserve, "now"), preservedUntil(noon.Add(time.Hour))),
+			machine("a", annotated(preserve, "now"), preservedUntil(noon.Add(2*time.Hour)), priority("1")),
+		},
+		"priority: lower first; absent, empty and unparsable are 3": {
+			machine("z", priority("-1")),
+			machine("y", priority("1")),
+			machine("x", priority("2")),
+			machine("a", priority("three")),
+			machine("b"),
+			machine("c", priority("")),
+			machine("d", priority("3")),
+			machine("e", priority("3.5")),
+			machine("f", priority("4")),
+		},
+		"priority counts before the phase": {
+			machine("z", priority("2"), phase(v1alpha1.MachineRunning)),
+			machine("a", priority("3"), phase(v1alpha1.MachineFailed)),
+		},
+		"marked before unmarked, the earlier mark first, before the phase": {
+			machine("z", onlyMarked(noon.Add(-2*time.Minute))),
+			machine("y", onlyMarked(noon.Add(-time.Minute))),
+			machine("a", phase(v1alpha1.MachineFailed)),
+		},
+		"a mark that cannot be read is none": {
+			machine("z", phase(v1alpha1.MachineFailed)),
+			machine("a", annotated(v1alpha1.AnnotationKeyMarkedForDeletionTime, "yesterday")),
+		},
+		"phase": {
+			machine("y", phase(v1alpha1.MachineFailed)),
+			machine("x", phase(v1alpha1.MachineCrashLoopBackOff)),
+			machine("w", phase(v1alpha1.MachineUnknown)),
+			machine("v", phase(v1alpha1.MachinePending)),
+			machine("u", phase(v1alpha1.MachineAvailable)),
+			machine("t", phase(v1alpha1.MachineRunning), age(9*time.Hour)),
+		},
+		"phases without a rank go first, alike": {
+			machine("d", phase(""), age(4*time.Hour)),
+			machine("c", phase(v1alpha1.MachineInPlaceUpdating), age(3*time.Hour)),
+			machine("b", phase(v1alpha1.MachineTerminating), age(2*time.Hour)),
+			machine("a", phase(v1alpha1.MachineInPlaceUpdateSuccessful), age(time.Hour)),
+			machine("0", phase(v1alpha1.MachineFailed), age(9*time.Hour)),
+		},
+		"the older goes first": {
+			machine("z", age(2*time.Hour)),
+			machine("a", age(time.Hour)),
+		},
+		"then the name decides": {machine("a"), machine("b"), machine("c")},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			for seed := range uint64(20) {
+				shuffled := slices.Clone(order)
+				rand.New(rand.NewPCG(seed, 0)).Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+				slices.SortFunc(shuffled, func(a, b *v1alpha1.Machine) int { return rank(a, b, noon) })
+				if diff := cmp.Diff(names(order), names(shuffled)); diff != "" {
+					t.Fatalf("seed %d: want + got -\n%s", seed, diff)
+				}
+			}
+		})
+	}
+}
+
+func TestVictims(t *testing.T) {
+	scaledAt := func(at time.Time) func(*v1alpha1.MachineSet) {
+		return func(set *v1alpha1.MachineSet) {
+			set.Annotations = map[string]string{v1alpha1.AnnotationKeyLastReplicaChange: at.Format(time.RFC3339)}
+		}
+	}
+	failed := phase(v1alpha1.MachineFailed)
+	updated := labelled(v1alpha1.LabelKeyNodeUpdateResult, v1alpha1.LabelValueNodeUpdateSuccessful)
+	for reason, test := range map[string]struct {
+		set     *v1alpha1.MachineSet
+		kept    []*v1alpha1.Machine
+		surplus int
+		want    []string
+	}{
+		"no surplus, nothing goes": {newSet(3), machines(3), 0, nil},
+		"the surplus goes in the order of rank": {
+			newSet(1), []*v1alpha1.Machine{machine("a"), machine("b", phase(v1alpha1.MachinePending)), machine("c", failed)}, 2,
+			[]string{"c", "b"},
+		},
+		"what is leaving already is not chosen": {
+			newSet(1), []*v1alpha1.Machine{machine("a", deleting), machine("b", phase(v1alpha1.MachineTerminating)), machine("c"), machine("d")}, 1,
+			[]string{"c"},
+		},
+		"failed machines go although there is no surplus": {
+			newSet(2), []*v1alpha1.Machine{machine("a"), machine("b", failed)}, 0, []string{"b"},
+		},
+		"failed machines that are preserved stay": {
+			newSet(2), []*v1alpha1.Machine{machine("a", failed, preservedUntil(noon.Add(time.Second))), machine("b")}, 0, nil,
+		},
+		"failed machines whose preservation ran out go": {
+			newSet(2), []*v1alpha1.Machine{machine("a", failed, preservedUntil(noon)), machine("b")}, 0, []string{"a"},
+		},
+		"failed machines that shall be preserved stay before the expiry is set": {
+			newSet(4),
+			[]*v1alpha1.Machine{
+				machine("a", failed, annotated(v1alpha1.AnnotationKeyPreserve, "now")),
+				machine("b", failed, annotated(v1alpha1.AnnotationKeyPreserve, "when-failed")),
+				machine("c", failed, annotated(v1alpha1.AnnotationKeyPreserve, "auto-preserved")),
+				machine("d", failed, annotated(v1alpha1.AnnotationKeyLastAppliedPreserve, "when-failed")),
+			}, 0, nil,
+		},
+		"a wish that is none, and a wish that the node withdrew, keep nothing": {
+			newSet(3),
+			[]*v1alpha1.Machine{
+				machine("a", failed, annotated(v1alpha1.AnnotationKeyPreserve, "false")),
+				machine("b", failed, annotated(v1alpha1.AnnotationKeyPreserve, "please")),
+				machine("c", failed, annotated(v1alpha1.AnnotationKeyLastAppliedPreserve, "false"), annotated(v1alpha1.AnnotationKeyPreserve, "now")),
+			}, 0, []string{"a", "b", "c"},
+		},
+		"a preserved machine goes last, but goes": {
+			newSet(0), []*v1alpha1.Machine{machine("a", failed, preservedUntil(noon.Add(time.Hour))), machine("b")}, 2, []string{"b", "a"},
+		},
+		"named before the last change of replicas": {
+			newSet(2, scaledAt(noon)), []*v1alpha1.Machine{machine("a"), machine("b", marked(noon.Add(-time.Second)))}, 0, []string{"b"},
+		},
+		"named in the same second as the last change of replicas": {
+			newSet(2, scaledAt(noon)), []*v1alpha1.Machine{machine("a"), machine("b", marked(noon))}, 0, []string{"b"},
+		},
+		"named after it: the change of replicas is still to come": {
+			newSet(2, scaledAt(noon)), []*v1alpha1.Machine{machine("a"), machine("b", marked(noon.Add(time.Second)))}, 0, nil,
+		},
+		"named, and nobody changed the replicas": {
+			newSet(2), []*v1alpha1.Machine{machine("a"), machine("b", marked(noon))}, 0, nil,
+		},
+		"marked, but with another priority": {
+			newSet(1, scaledAt(noon)),
+			[]*v1alpha1.Machine{machine("b", marked(noon), annotated(v1alpha1.AnnotationKeyMachinePriority, "2"))}, 0, nil,
+		},
+		"priority 1 without a mark": {
+			newSet(1, scaledAt(noon)), []*v1alpha1.Machine{machine("b", annotated(v1alpha1.AnnotationKeyMachinePriority, "1"))}, 0, nil,
+		},
+		"named and surplus: only the named goes": {
+			newSet(2, scaledAt(noon)), []*v1alpha1.Machine{machine("a", failed, preservedUntil(noon.Add(time.Hour))), machine("b"), machine("c", marked(noon))}, 1,
+			[]string{"c"},
+		},
+		"updated in place: exempt from all of it": {
+			newSet(0, scaledAt(noon)),
+			[]*v1alpha1.Machine{machine("a", updated, failed), machine("b", updated, marked(noon)), machine("c", updated), machine("d")}, 4,
+			[]string{"d"},
+		},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			var got []string
+			for _, v := range victims(test.kept, test.surplus, test.set, noon) {
+				got = append(got, v.machine.Name)
+				if v.reason == "" {
+					t.Errorf("no reason for %s", v.machine.Name)
+				}
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("want - got +\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestVictimsSayWhy(t *testing.T) {
+	set := newSet(1, func(set *v1alpha1.MachineSet) {
+		set.Annotations = map[string]string{v1alpha1.AnnotationKeyLastReplicaChange: noon.Format(time.RFC3339)}
+	})
+	broken := machine("broken", phase(v1alpha1.MachineFailed), annotated(v1alpha1.AnnotationKeyMachinePriority, "4"))
+	broken.Status.LastOperation.Description = "the node never joined"
+	kept := []*v1alpha1.Machine{
+		machine("small", annotated(v1alpha1.AnnotationKeyMachinePriority, "0")), machine("named", marked(noon)), broken,
+	}
+	got := map[string]string{}
+	for _, v := range victims(kept, 1, set, noon) {
+		got[v.machine.Name] = v.reason
+	}
+	want := map[string]string{
+		"small":  "1 machine more than the 1 wanted exists",
+		"named":  "it was named for deletion",
+		"broken": "it failed: the node never joined",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("want - got +\n%s", diff)
+	}
+}
