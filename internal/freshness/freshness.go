@@ -5,51 +5,80 @@
 package freshness
 
 import (
+	"context"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Ledger remembers, by key, the newest resource version that was written. The zero
-// value is ready to use, from several goroutines.
-type Ledger[K comparable] struct {
+// Ledger remembers, for objects of one kind, the newest resource version that was
+// written. The zero value is ready to use, from several goroutines.
+type Ledger struct {
 	mu    sync.Mutex
-	wrote map[K]string
+	wrote map[client.ObjectKey]string
 }
 
-// Wrote records that an object of the key was written at a resource version.
-func (l *Ledger[K]) Wrote(key K, version string) {
+// Wrote records that an object was written, as the API server answered.
+func (l *Ledger) Wrote(object client.Object) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.wrote == nil {
-		l.wrote = map[K]string{}
+		l.wrote = map[client.ObjectKey]string{}
 	}
-	if !older(version, l.wrote[key]) {
-		l.wrote[key] = version
+	key := client.ObjectKeyFromObject(object)
+	if !older(object.GetResourceVersion(), l.wrote[key]) {
+		l.wrote[key] = object.GetResourceVersion()
 	}
 }
 
-// Fresh tells whether a cache that has seen a resource version has seen all that was
-// written for the key. Versions that cannot be compared count as fresh.
-func (l *Ledger[K]) Fresh(key K, seen string) bool {
+// Fresh tells whether an object, as the cache has it, shows all that was written to it.
+// Versions that cannot be compared count as fresh.
+func (l *Ledger) Fresh(cached client.Object) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	key := client.ObjectKeyFromObject(cached)
 	wrote, ok := l.wrote[key]
 	if !ok {
 		return true
 	}
-	if older(seen, wrote) {
+	if older(cached.GetResourceVersion(), wrote) {
 		return false
 	}
 	delete(l.wrote, key)
 	return true
 }
 
-// Forget drops what is known of the key.
-func (l *Ledger[K]) Forget(key K) {
+// Forget drops what is known of an object.
+func (l *Ledger) Forget(key client.ObjectKey) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.wrote, key)
+}
+
+// Patch writes what differs between before and object, status aside, and records it. It
+// fails with a conflict if somebody else has written meanwhile: MCM, Gardener and
+// autoscalers write the same objects. The object becomes what the API server answers.
+func (l *Ledger) Patch(ctx context.Context, c client.Client, object, before client.Object) error {
+	if err := c.Patch(ctx, object, Locked(before)); err != nil {
+		return err //nolint:wrapcheck // the caller knows what it was about
+	}
+	l.Wrote(object)
+	return nil
+}
+
+// PatchStatus does the same for the status alone.
+func (l *Ledger) PatchStatus(ctx context.Context, c client.Client, object, before client.Object) error {
+	if err := c.Status().Patch(ctx, object, Locked(before)); err != nil {
+		return err //nolint:wrapcheck // the caller knows what it was about
+	}
+	l.Wrote(object)
+	return nil
+}
+
+// Locked is a merge patch that fails if somebody else has written since before.
+func Locked(before client.Object) client.Patch {
+	return client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 }
 
 func older(a, b string) bool {

@@ -3,8 +3,16 @@ package freshness_test
 import (
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	"github.com/millwright-dev/millwright/internal/freshness"
 )
+
+func at(name, version string) client.Object {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: version}}
+}
 
 func TestLedger(t *testing.T) {
 	cases := map[string]struct {
@@ -22,18 +30,18 @@ func TestLedger(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			var ledger freshness.Ledger[string]
+			var ledger freshness.Ledger
 			for _, version := range tc.wrote {
-				ledger.Wrote("key", version)
+				ledger.Wrote(at("key", version))
 			}
-			if got := ledger.Fresh("key", tc.seen); got != tc.want {
+			if got := ledger.Fresh(at("key", tc.seen)); got != tc.want {
 				t.Errorf("%s: Fresh = %v, want %v", tc.reason, got, tc.want)
 			}
-			if !ledger.Fresh("other", "1") {
+			if !ledger.Fresh(at("other", "1")) {
 				t.Error("the write of one key holds back another")
 			}
-			ledger.Forget("key")
-			if !ledger.Fresh("key", "1") {
+			ledger.Forget(client.ObjectKey{Name: "key"})
+			if !ledger.Fresh(at("key", "1")) {
 				t.Error("a forgotten key is not fresh")
 			}
 		})

@@ -23,19 +23,12 @@ func (c *Controller) patchMachine(ctx context.Context, s *scope, change func(*v1
 	if equality.Semantic.DeepEqual(s.stored, changed) {
 		return nil
 	}
-	if err := c.Client.Patch(ctx, changed, lockedMerge(s.stored)); err != nil {
+	if err := c.written.Patch(ctx, c.Client, changed, s.stored); err != nil {
 		return fmt.Errorf("patching machine %s: %w", s.machine.Name, err)
 	}
-	c.written.Wrote(s.key(), changed.ResourceVersion)
 	s.machine.ObjectMeta, s.machine.Spec = *changed.ObjectMeta.DeepCopy(), *changed.Spec.DeepCopy()
 	s.stored = changed
 	return nil
-}
-
-// lockedMerge is a merge patch that fails if somebody else has written meanwhile: MCM,
-// Gardener and autoscalers write the same objects.
-func lockedMerge(from client.Object) client.Patch {
-	return client.MergeFromWithOptions(from, client.MergeFromWithOptimisticLock{})
 }
 
 // recordIdentity stores which instance is the Machine's, in one write.
@@ -72,6 +65,6 @@ func (c *Controller) patchNode(ctx context.Context, node *corev1.Node, change fu
 	if err := c.Target.Client().Patch(ctx, changed, patch); err != nil {
 		return node, fmt.Errorf("patching node %s: %w", node.Name, err)
 	}
-	c.nodes.Wrote(node.Name, changed.ResourceVersion)
+	c.nodes.Wrote(changed)
 	return changed, nil
 }

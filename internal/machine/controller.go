@@ -15,7 +15,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -80,9 +79,9 @@ type Controller struct {
 	begun     time.Time
 	beginOnce sync.Once
 
-	written freshness.Ledger[types.NamespacedName]
-	// nodes is the same for the nodes of the target, by name.
-	nodes freshness.Ledger[string]
+	written freshness.Ledger
+	// nodes is the same for the nodes of the target.
+	nodes freshness.Ledger
 	// registrations holds when a node was first seen that is not adopted yet, by name.
 	registrations sync.Map
 	// released holds the UIDs of Machines whose finalizer is off, by key, until the
@@ -129,7 +128,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if uid, released := c.released.Load(req.NamespacedName); released && uid == machine.UID {
 		return ctrl.Result{}, nil
 	}
-	if !c.written.Fresh(req.NamespacedName, machine.ResourceVersion) {
+	if !c.written.Fresh(machine) {
 		return ctrl.Result{RequeueAfter: staleCache}, nil
 	}
 

@@ -38,7 +38,7 @@ func (c *Controller) awaitNode(ctx context.Context, s *scope) flow.Result {
 	if err != nil {
 		return flow.Fail(fmt.Errorf("reading node %s: %w", name, err))
 	}
-	if !c.nodes.Fresh(name, found.ResourceVersion) {
+	if !c.nodes.Fresh(found) {
 		return flow.Wait(staleCache, "the cache to show what was written to the node")
 	}
 	s.node = found

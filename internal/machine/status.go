@@ -43,11 +43,9 @@ const (
 // writeStatus writes the status of the pass, if it changed, and then says what happened.
 func (c *Controller) writeStatus(ctx context.Context, s *scope) error {
 	if !s.gone && !equality.Semantic.DeepEqual(s.stored.Status, s.machine.Status) {
-		stored := s.stored.DeepCopy()
-		if err := c.Client.Status().Patch(ctx, s.machine, lockedMerge(stored)); err != nil {
+		if err := c.written.PatchStatus(ctx, c.Client, s.machine, s.stored); err != nil {
 			return client.IgnoreNotFound(err)
 		}
-		c.written.Wrote(s.key(), s.machine.ResourceVersion)
 	}
 	for _, e := range s.events {
 		c.Events.Event(s.machine, e.kind, e.reason, e.message)

@@ -98,7 +98,7 @@ func (c *Controller) deleteNode(ctx context.Context, s *scope) flow.Result {
 	if err := c.Target.Client().Delete(ctx, found); err != nil && !apierrors.IsNotFound(err) {
 		return flow.Fail(fmt.Errorf("deleting node %s: %w", name, err))
 	}
-	c.nodes.Forget(name)
+	c.nodes.Forget(client.ObjectKey{Name: name})
 	c.registrations.Delete(name)
 	return flow.Continue()
 }

@@ -64,7 +64,7 @@ func (c *Controller) create(ctx context.Context, f *facts, op operation) error {
 		c.Events.Eventf(f.deployment, corev1.EventTypeWarning, reasonSetCreateError, "Failed to create machine set %s: %v", set.Name, err)
 		return fmt.Errorf("%w: %w", errCreate, err)
 	}
-	c.written.Wrote(setKey(set), set.ResourceVersion)
+	c.writtenSets.Wrote(set)
 	f.current, f.created = set, true
 	c.say(ctx, f.deployment, "Scaled up", set, op)
 	return nil
@@ -235,22 +235,15 @@ func (c *Controller) removeFinalizer(ctx context.Context, deployment *v1alpha1.M
 }
 
 func (c *Controller) patchDeployment(ctx context.Context, deployment, before *v1alpha1.MachineDeployment) error {
-	if err := c.Client.Patch(ctx, deployment, lockedMerge(before)); err != nil {
+	if err := c.written.Patch(ctx, c.Client, deployment, before); err != nil {
 		return fmt.Errorf("patching machine deployment %s: %w", deployment.Name, err)
 	}
-	c.written.Wrote(client.ObjectKeyFromObject(deployment), deployment.ResourceVersion)
 	return nil
 }
 
 func (c *Controller) patchSet(ctx context.Context, set, before *v1alpha1.MachineSet) error {
-	if err := c.Client.Patch(ctx, set, lockedMerge(before)); err != nil {
+	if err := c.writtenSets.Patch(ctx, c.Client, set, before); err != nil {
 		return fmt.Errorf("patching machine set %s: %w", set.Name, err)
 	}
-	c.written.Wrote(setKey(set), set.ResourceVersion)
 	return nil
-}
-
-// lockedMerge is a merge patch that fails if somebody else has written meanwhile.
-func lockedMerge(from client.Object) client.Patch {
-	return client.MergeFromWithOptions(from, client.MergeFromWithOptimisticLock{})
 }

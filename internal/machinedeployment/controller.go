@@ -44,7 +44,9 @@ type Options struct {
 // Controller reconciles MachineDeployments. Make one with New.
 type Controller struct {
 	Options
-	written freshness.Ledger[client.ObjectKey]
+	written freshness.Ledger
+	// writtenSets is the same for the sets of all deployments.
+	writtenSets freshness.Ledger
 }
 
 // New makes a Controller.
@@ -99,20 +101,15 @@ func outrun(err error) bool { return apierrors.IsConflict(err) || errors.Is(err,
 // its sets. A set that was created and is not seen yet is looked for by its name, which
 // follows from the template: creating it twice is impossible.
 func (c *Controller) fresh(deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) bool {
-	if !c.written.Fresh(client.ObjectKeyFromObject(deployment), deployment.ResourceVersion) {
+	if !c.written.Fresh(deployment) {
 		return false
 	}
 	for _, set := range sets {
-		if !c.written.Fresh(setKey(set), set.ResourceVersion) {
+		if !c.writtenSets.Fresh(set) {
 			return false
 		}
 	}
 	return true
-}
-
-// setKey tells the key of a set from that of a deployment of the same name.
-func setKey(set *v1alpha1.MachineSet) client.ObjectKey {
-	return client.ObjectKey{Namespace: set.Namespace, Name: "set/" + set.Name}
 }
 
 func (c *Controller) reconcile(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) error {

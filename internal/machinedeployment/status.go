@@ -197,10 +197,9 @@ func (c *Controller) writeStatus(ctx context.Context, deployment *v1alpha1.Machi
 	}
 	before := deployment.DeepCopy()
 	deployment.Status = next
-	if err := c.Client.Status().Patch(ctx, deployment, lockedMerge(before)); err != nil {
+	if err := c.written.PatchStatus(ctx, c.Client, deployment, before); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("status of machine deployment %s: %w", deployment.Name, err))
 	}
-	c.written.Wrote(client.ObjectKeyFromObject(deployment), deployment.ResourceVersion)
 	c.explainRefusal(deployment, before)
 	return nil
 }

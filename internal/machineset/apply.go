@@ -220,11 +220,6 @@ func (c *Controller) say(ctx context.Context, set *v1alpha1.MachineSet, reason, 
 	ctrl.LoggerFrom(ctx).Info(verb+" machines", "count", len(names), "machines", list, "why", why)
 }
 
-// lockedMerge is a merge patch that fails if somebody else has written meanwhile.
-func lockedMerge(from client.Object) client.Patch {
-	return client.MergeFromWithOptions(from, client.MergeFromWithOptimisticLock{})
-}
-
 func (c *Controller) addFinalizer(ctx context.Context, set *v1alpha1.MachineSet) error {
 	before := set.DeepCopy()
 	if !controllerutil.AddFinalizer(set, v1alpha1.FinalizerMCM) {
@@ -242,9 +237,8 @@ func (c *Controller) removeFinalizer(ctx context.Context, set *v1alpha1.MachineS
 }
 
 func (c *Controller) patchSet(ctx context.Context, set, before *v1alpha1.MachineSet) error {
-	if err := c.Client.Patch(ctx, set, lockedMerge(before)); err != nil {
+	if err := c.written.Patch(ctx, c.Client, set, before); err != nil {
 		return fmt.Errorf("patching machine set %s: %w", set.Name, err)
 	}
-	c.written.Wrote(client.ObjectKeyFromObject(set), set.ResourceVersion)
 	return nil
 }

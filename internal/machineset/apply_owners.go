@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/freshness"
 )
 
 // errOwner marks failures to adopt or release Machines.
@@ -82,7 +83,7 @@ func (c *Controller) dropOwner(ctx context.Context, set *v1alpha1.MachineSet, op
 func (c *Controller) patchMachine(ctx context.Context, machine *v1alpha1.Machine, change func(*v1alpha1.Machine)) error {
 	changed := machine.DeepCopy()
 	change(changed)
-	if err := c.Client.Patch(ctx, changed, lockedMerge(machine)); client.IgnoreNotFound(err) != nil {
+	if err := c.Client.Patch(ctx, changed, freshness.Locked(machine)); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("changing the owner of machine %s: %w", machine.Name, err)
 	}
 	return nil

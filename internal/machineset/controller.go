@@ -44,7 +44,7 @@ type Options struct {
 type Controller struct {
 	Options
 	expected *expectations
-	written  freshness.Ledger[client.ObjectKey]
+	written  freshness.Ledger
 }
 
 // New makes a Controller.
@@ -126,7 +126,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	if !c.written.Fresh(req.NamespacedName, set.ResourceVersion) {
+	if !c.written.Fresh(set) {
 		return ctrl.Result{RequeueAfter: staleCache}, nil
 	}
 	result, err := c.reconcile(ctx, set)

@@ -168,10 +168,9 @@ func (c *Controller) writeStatus(ctx context.Context, set *v1alpha1.MachineSet, 
 	before := set.DeepCopy()
 	next.LastOperation.LastUpdateTime = metav1.NewTime(c.Clock.Now())
 	set.Status = next
-	if err := c.Client.Status().Patch(ctx, set, lockedMerge(before)); err != nil {
+	if err := c.written.PatchStatus(ctx, c.Client, set, before); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("status of machine set %s: %w", set.Name, err))
 	}
-	c.written.Wrote(client.ObjectKeyFromObject(set), set.ResourceVersion)
 	c.explainInvalid(set, before)
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -182,6 +183,13 @@ func TestMistakesAtTheStart(t *testing.T) {
 	if err := bareClient(t, bare.Admin).Delete(t.Context(), crds); err != nil {
 		t.Fatal(err)
 	}
+	w.eventually(30*time.Second, func(g gomega.Gomega) {
+		served, err := discovery.NewDiscoveryClientForConfigOrDie(bare.Admin).ServerResourcesForGroupVersion(v1alpha1.SchemeGroupVersion.String())
+		g.Expect(err).NotTo(gomega.HaveOccurred())
+		for _, resource := range served.APIResources {
+			g.Expect(resource.Name).NotTo(gomega.Equal("machinesets"), "in discovery")
+		}
+	})
 	w.kubeconfig("bare", bare.Admin)
 	w.kubeconfig("dead", &rest.Config{Host: "https://127.0.0.1:1"})
 	garbage := filepath.Join(w.dir, "garbage")
