@@ -1,7 +1,7 @@
 package machineclass_test
 
 import (
-	"context"
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -10,15 +10,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/utils/ptr"
+	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/index"
 	"github.com/millwright-dev/millwright/internal/machineclass"
 	"github.com/millwright-dev/millwright/test/env"
 )
@@ -34,33 +30,8 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{Env: env.New(t), T: t}
-	mgr, err := ctrl.NewManager(w.UserWith(t, "config/rbac/control-role.yaml"), ctrl.Options{
-		Scheme:                 env.NewScheme(),
-		Cache:                  cache.Options{DefaultNamespaces: map[string]cache.Config{w.Namespace: {}}},
-		Controller:             config.Controller{SkipNameValidation: ptr.To(true)},
-		Metrics:                metricsserver.Options{BindAddress: "0"},
-		HealthProbeBindAddress: "0",
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := index.Add(t.Context(), mgr.GetFieldIndexer()); err != nil {
-		t.Fatal(err)
-	}
-	if err := machineclass.New(mgr.GetClient()).SetupWithManager(mgr); err != nil {
-		t.Fatal(err)
-	}
-	if err := machineclass.NewForSecrets(mgr.GetClient()).SetupWithManager(mgr); err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- mgr.Start(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+	w.RunControllers(t, func(mgr ctrl.Manager, _ record.EventRecorder) error {
+		return errors.Join(machineclass.New(mgr.GetClient()).SetupWithManager(mgr), machineclass.NewForSecrets(mgr.GetClient()).SetupWithManager(mgr))
 	})
 	return w
 }

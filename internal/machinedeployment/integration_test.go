@@ -1,28 +1,19 @@
 package machinedeployment
 
 import (
-	"context"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr/testr"
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/index"
 	"github.com/millwright-dev/millwright/test/env"
 )
 
@@ -32,40 +23,10 @@ const eventually = 20 * time.Second
 // run runs the controller, and no other, against a real API server.
 func run(t *testing.T, e *env.Env) {
 	t.Helper()
-	mgr, err := ctrl.NewManager(e.Admin, ctrl.Options{
-		Scheme: env.NewScheme(), Logger: testr.New(t),
-		Cache:      cache.Options{DefaultNamespaces: map[string]cache.Config{e.Namespace: {}}},
-		Controller: config.Controller{SkipNameValidation: ptr.To(true)}, // one controller for each test
-		Metrics:    metricsserver.Options{BindAddress: "0"},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := index.Add(t.Context(), mgr.GetFieldIndexer()); err != nil {
-		t.Fatal(err)
-	}
-	clients, err := kubernetes.NewForConfig(e.Admin)
-	if err != nil {
-		t.Fatal(err)
-	}
-	events := record.NewBroadcaster()
-	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: clients.CoreV1().Events("")})
-	controller := New(Options{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{}, Concurrency: 2,
-		Events: events.NewRecorder(mgr.GetScheme(), corev1.EventSource{Component: "machinedeployment-controller"}),
-	})
-	if err := controller.SetupWithManager(mgr); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- mgr.Start(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("the manager ended with %v", err)
-		}
-		events.Shutdown()
+	e.RunControllers(t, func(mgr ctrl.Manager, events record.EventRecorder) error {
+		return New(Options{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: events, Clock: clock.RealClock{}, Concurrency: 2,
+		}).SetupWithManager(mgr)
 	})
 }
 

@@ -1,0 +1,58 @@
+package env
+
+import (
+	"context"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/millwright-dev/millwright/internal/index"
+)
+
+// RunControllers runs what setUp adds to a manager, and nothing else, in the test's
+// namespace until the test ends. It has the rights of the control role that is shipped,
+// and the indexes that all controllers share.
+func (c *Cluster) RunControllers(t testing.TB, setUp func(mgr ctrl.Manager, events record.EventRecorder) error) {
+	t.Helper()
+	access := c.UserWith(t, "config/rbac/control-role.yaml")
+	mgr, err := ctrl.NewManager(access, ctrl.Options{
+		Scheme:                 NewScheme(),
+		Cache:                  cache.Options{DefaultNamespaces: map[string]cache.Config{c.Namespace: {}}},
+		Controller:             config.Controller{SkipNameValidation: ptr.To(true)}, // a controller for each test
+		Metrics:                metricsserver.Options{BindAddress: "0"},
+		HealthProbeBindAddress: "0",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := index.Add(t.Context(), mgr.GetFieldIndexer()); err != nil {
+		t.Fatal(err)
+	}
+	clients, err := kubernetes.NewForConfig(access)
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := record.NewBroadcaster()
+	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: clients.CoreV1().Events("")})
+	if err := setUp(mgr, events.NewRecorder(mgr.GetScheme(), corev1.EventSource{Component: UserAgent})); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background()) // the test's own ends before its clean-up
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("the manager ended with %v", err)
+		}
+		events.Shutdown()
+	})
+}
