@@ -1,0 +1,54 @@
+package scenario
+
+import (
+	"testing"
+	"time"
+
+	"github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// TestRollingUpdate changes the class of a deployment. Whenever it is looked at, no more
+// machines exist than wanted and surge allow, and none is missing.
+func TestRollingUpdate(t *testing.T) {
+	const wanted, surge = 4, 1
+	w := newWorld(t)
+	w.create(secret(w.Namespace, "roll"), class(w.Namespace, "roll", `{}`), class(w.Namespace, "roll-v2", `{}`))
+	deployment := deploymentOf(w.Namespace, "roll", wanted)
+	deployment.Spec.Template.Spec.Class.Name = "roll"
+	none, one := intstr.FromInt32(0), intstr.FromInt32(surge)
+	deployment.Spec.Strategy = v1alpha1.MachineDeploymentStrategy{
+		Type:          v1alpha1.RollingUpdateMachineDeploymentStrategyType,
+		RollingUpdate: &v1alpha1.RollingUpdateMachineDeployment{UpdateConfiguration: v1alpha1.UpdateConfiguration{MaxUnavailable: &none, MaxSurge: &one}},
+	}
+	w.patch(class(w.Namespace, "roll-v2", ""), `{"secretRef":{"name":"roll"}}`)
+	w.create(deployment)
+	w.manager()
+	w.eventually(time.Minute, func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
+
+	w.patch(deployment, `{"spec":{"template":{"spec":{"class":{"name":"roll-v2"}}}}}`)
+	w.eventually(2*time.Minute, func(g gomega.Gomega) {
+		machines := &v1alpha1.MachineList{}
+		g.Expect(w.Client.List(t.Context(), machines, client.InNamespace(w.Namespace))).To(gomega.Succeed())
+		running, updated := 0, 0
+		for _, machine := range machines.Items {
+			if machine.DeletionTimestamp.IsZero() && machine.Status.CurrentStatus.Phase == v1alpha1.MachineRunning {
+				running++
+			}
+			if machine.Spec.Class.Name == "roll-v2" {
+				updated++
+			}
+		}
+		if len(machines.Items) > wanted+surge {
+			t.Errorf("%d machines exist, at most %d may", len(machines.Items), wanted+surge)
+		}
+		if running < wanted {
+			t.Errorf("%d machines are running, at least %d have to", running, wanted)
+		}
+		g.Expect(updated).To(gomega.Equal(wanted), "machines of the new class")
+		w.settled(t.Context(), g, deployment)
+	})
+}
