@@ -216,7 +216,11 @@ func (c *Controller) say(ctx context.Context, set *v1alpha1.MachineSet, reason, 
 	if more := len(names) - shown; more > 0 {
 		list = fmt.Sprintf("%s and %d more", list, more)
 	}
-	c.Events.Eventf(set, corev1.EventTypeNormal, reason, "%s %d machines (%s): %s", verb, len(names), list, why)
+	noun := "machines"
+	if len(names) == 1 {
+		noun = "machine"
+	}
+	c.Events.Eventf(set, corev1.EventTypeNormal, reason, "%s %d %s (%s): %s", verb, len(names), noun, list, why)
 	ctrl.LoggerFrom(ctx).Info(verb+" machines", "count", len(names), "machines", list, "why", why)
 }
 
