@@ -49,7 +49,7 @@ func newManagerCommand() *cobra.Command {
 		Long: `Run the controllers of Machines, MachineSets and MachineDeployments.
 
 Machines live in the control cluster, nodes join the target cluster; both may be the
-same. The flags are those of Gardener's Machine Controller Manager.`,
+same. Flags that Gardener's Machine Controller Manager has too mean what they mean there.`,
 		Example: `  millwright manager --driver sim --control-kubeconfig control.yaml --target-kubeconfig target.yaml --namespace machines`,
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
