@@ -328,6 +328,72 @@ func (EnsureMigrationTargetResponse_Action) EnumDescriptor() ([]byte, []int) {
 	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{15, 0}
 }
 
+// State is a stretch of a hypervisor's life. What comes after the last one is told by
+// the end of the Pod.
+type ReportStateRequest_State int32
+
+const (
+	// Not said. Changes nothing.
+	ReportStateRequest_STATE_UNKNOWN ReportStateRequest_State = 0
+	// Writes the initial image, or fetches kernel and initial RAM disk.
+	ReportStateRequest_STATE_PREPARING ReportStateRequest_State = 1
+	// Is ready, and waits: for the lock of the disk, or for its authorization.
+	ReportStateRequest_STATE_WAITING ReportStateRequest_State = 2
+	// The guest runs.
+	ReportStateRequest_STATE_RUNNING ReportStateRequest_State = 3
+	// The guest is held.
+	ReportStateRequest_STATE_PAUSED ReportStateRequest_State = 4
+	// The guest was asked to shut down.
+	ReportStateRequest_STATE_STOPPING ReportStateRequest_State = 5
+)
+
+// Enum value maps for ReportStateRequest_State.
+var (
+	ReportStateRequest_State_name = map[int32]string{
+		0: "STATE_UNKNOWN",
+		1: "STATE_PREPARING",
+		2: "STATE_WAITING",
+		3: "STATE_RUNNING",
+		4: "STATE_PAUSED",
+		5: "STATE_STOPPING",
+	}
+	ReportStateRequest_State_value = map[string]int32{
+		"STATE_UNKNOWN":   0,
+		"STATE_PREPARING": 1,
+		"STATE_WAITING":   2,
+		"STATE_RUNNING":   3,
+		"STATE_PAUSED":    4,
+		"STATE_STOPPING":  5,
+	}
+)
+
+func (x ReportStateRequest_State) Enum() *ReportStateRequest_State {
+	p := new(ReportStateRequest_State)
+	*p = x
+	return p
+}
+
+func (x ReportStateRequest_State) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ReportStateRequest_State) Descriptor() protoreflect.EnumDescriptor {
+	return file_metropolis_vm_vm_proto_enumTypes[5].Descriptor()
+}
+
+func (ReportStateRequest_State) Type() protoreflect.EnumType {
+	return &file_metropolis_vm_vm_proto_enumTypes[5]
+}
+
+func (x ReportStateRequest_State) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ReportStateRequest_State.Descriptor instead.
+func (ReportStateRequest_State) EnumDescriptor() ([]byte, []int) {
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{16, 0}
+}
+
 // VMSpec is all that a hypervisor process knows about its VM. The controller passes it
 // in the environment variable METROPOLIS_VM_SPEC of the Pod, as protobuf JSON or as
 // the binary form in base64. A hypervisor that finds it missing, undecodable or
@@ -369,7 +435,10 @@ type VMSpec struct {
 	PodName string `protobuf:"bytes,12,opt,name=pod_name,json=podName,proto3" json:"pod_name,omitempty"`
 	// Addition. Path of the root disk in the hypervisor's file system: a block device or
 	// a file. Empty: the hypervisor's own default.
-	RootDiskPath  string `protobuf:"bytes,13,opt,name=root_disk_path,json=rootDiskPath,proto3" json:"root_disk_path,omitempty"`
+	RootDiskPath string `protobuf:"bytes,13,opt,name=root_disk_path,json=rootDiskPath,proto3" json:"root_disk_path,omitempty"`
+	// Addition. Size of the root disk in bytes where it is a file, which the hypervisor
+	// creates if it is not there. Ignored for a block device, which has a size. 0: 1 GiB.
+	RootDiskBytes uint64 `protobuf:"varint,14,opt,name=root_disk_bytes,json=rootDiskBytes,proto3" json:"root_disk_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -493,6 +562,13 @@ func (x *VMSpec) GetRootDiskPath() string {
 		return x.RootDiskPath
 	}
 	return ""
+}
+
+func (x *VMSpec) GetRootDiskBytes() uint64 {
+	if x != nil {
+		return x.RootDiskBytes
+	}
+	return 0
 }
 
 // InitialImage is where the content of a new VM's root disk comes from.
@@ -1098,7 +1174,10 @@ type RunLeaseUpdate struct {
 	// Addition. Number of the authority in LM_FULL_LEASES: it grows each time that
 	// another hypervisor becomes authoritative, and storage refuses any lower one than
 	// it has seen. 0: no fencing.
-	FencingToken  uint64 `protobuf:"varint,3,opt,name=fencing_token,json=fencingToken,proto3" json:"fencing_token,omitempty"`
+	FencingToken uint64 `protobuf:"varint,3,opt,name=fencing_token,json=fencingToken,proto3" json:"fencing_token,omitempty"`
+	// Addition. With STATUS_OK: hold the guest between two instructions until an update
+	// without this arrives. Memory, consoles and the lock stay.
+	Paused        bool `protobuf:"varint,4,opt,name=paused,proto3" json:"paused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1152,6 +1231,13 @@ func (x *RunLeaseUpdate) GetFencingToken() uint64 {
 		return x.FencingToken
 	}
 	return 0
+}
+
+func (x *RunLeaseUpdate) GetPaused() bool {
+	if x != nil {
+		return x.Paused
+	}
+	return false
 }
 
 // MigrationSwitchoverRequest asks to become the authoritative hypervisor of a VM.
@@ -1348,6 +1434,145 @@ func (x *EnsureMigrationTargetResponse) GetTargetEndpoint() string {
 	return ""
 }
 
+// ReportStateRequest is what a hypervisor does at the moment. Addition.
+type ReportStateRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The caller.
+	Us *HypervisorID `protobuf:"bytes,1,opt,name=us,proto3" json:"us,omitempty"`
+	// What the caller does.
+	State ReportStateRequest_State `protobuf:"varint,2,opt,name=state,proto3,enum=metropolis.proto.vm.ReportStateRequest_State" json:"state,omitempty"`
+	// More about it, one sentence for people. May be empty.
+	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	// How many bytes of the image are written, in STATE_PREPARING.
+	DoneBytes uint64 `protobuf:"varint,4,opt,name=done_bytes,json=doneBytes,proto3" json:"done_bytes,omitempty"`
+	// How many bytes there are to write. 0: not known.
+	TotalBytes uint64 `protobuf:"varint,5,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
+	// gRPC target of the caller's OOBManagement and Hypervisor services.
+	Endpoint string `protobuf:"bytes,6,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
+	// The root disk holds the initial image completely. The hypervisor says so before the
+	// VM's first start and waits for the answer for a limited time; from then on the
+	// controller starts no hypervisor with SM_PREPARE_IMAGE for this disk.
+	ImagePrepared bool `protobuf:"varint,7,opt,name=image_prepared,json=imagePrepared,proto3" json:"image_prepared,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportStateRequest) Reset() {
+	*x = ReportStateRequest{}
+	mi := &file_metropolis_vm_vm_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportStateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportStateRequest) ProtoMessage() {}
+
+func (x *ReportStateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_metropolis_vm_vm_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportStateRequest.ProtoReflect.Descriptor instead.
+func (*ReportStateRequest) Descriptor() ([]byte, []int) {
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ReportStateRequest) GetUs() *HypervisorID {
+	if x != nil {
+		return x.Us
+	}
+	return nil
+}
+
+func (x *ReportStateRequest) GetState() ReportStateRequest_State {
+	if x != nil {
+		return x.State
+	}
+	return ReportStateRequest_STATE_UNKNOWN
+}
+
+func (x *ReportStateRequest) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *ReportStateRequest) GetDoneBytes() uint64 {
+	if x != nil {
+		return x.DoneBytes
+	}
+	return 0
+}
+
+func (x *ReportStateRequest) GetTotalBytes() uint64 {
+	if x != nil {
+		return x.TotalBytes
+	}
+	return 0
+}
+
+func (x *ReportStateRequest) GetEndpoint() string {
+	if x != nil {
+		return x.Endpoint
+	}
+	return ""
+}
+
+func (x *ReportStateRequest) GetImagePrepared() bool {
+	if x != nil {
+		return x.ImagePrepared
+	}
+	return false
+}
+
+// ReportStateResponse says that the report was recorded. Addition.
+type ReportStateResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportStateResponse) Reset() {
+	*x = ReportStateResponse{}
+	mi := &file_metropolis_vm_vm_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportStateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportStateResponse) ProtoMessage() {}
+
+func (x *ReportStateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_metropolis_vm_vm_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportStateResponse.ProtoReflect.Descriptor instead.
+func (*ReportStateResponse) Descriptor() ([]byte, []int) {
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{17}
+}
+
 // ResetRequest asks for a reset.
 type ResetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1361,7 +1586,7 @@ type ResetRequest struct {
 
 func (x *ResetRequest) Reset() {
 	*x = ResetRequest{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[16]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1373,7 +1598,7 @@ func (x *ResetRequest) String() string {
 func (*ResetRequest) ProtoMessage() {}
 
 func (x *ResetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[16]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1386,7 +1611,7 @@ func (x *ResetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetRequest.ProtoReflect.Descriptor instead.
 func (*ResetRequest) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{16}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ResetRequest) GetIdempotencyCounter() uint64 {
@@ -1405,7 +1630,7 @@ type ResetResponse struct {
 
 func (x *ResetResponse) Reset() {
 	*x = ResetResponse{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[17]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1417,7 +1642,7 @@ func (x *ResetResponse) String() string {
 func (*ResetResponse) ProtoMessage() {}
 
 func (x *ResetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[17]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1430,7 +1655,7 @@ func (x *ResetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetResponse.ProtoReflect.Descriptor instead.
 func (*ResetResponse) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{17}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{19}
 }
 
 // ConsoleIO is a piece of the serial port's traffic.
@@ -1444,7 +1669,7 @@ type ConsoleIO struct {
 
 func (x *ConsoleIO) Reset() {
 	*x = ConsoleIO{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[18]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1456,7 +1681,7 @@ func (x *ConsoleIO) String() string {
 func (*ConsoleIO) ProtoMessage() {}
 
 func (x *ConsoleIO) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[18]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1469,7 +1694,7 @@ func (x *ConsoleIO) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsoleIO.ProtoReflect.Descriptor instead.
 func (*ConsoleIO) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{18}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ConsoleIO) GetData() []byte {
@@ -1499,7 +1724,7 @@ type MigrationProtocol struct {
 
 func (x *MigrationProtocol) Reset() {
 	*x = MigrationProtocol{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[19]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1511,7 +1736,7 @@ func (x *MigrationProtocol) String() string {
 func (*MigrationProtocol) ProtoMessage() {}
 
 func (x *MigrationProtocol) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[19]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1524,7 +1749,7 @@ func (x *MigrationProtocol) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationProtocol.ProtoReflect.Descriptor instead.
 func (*MigrationProtocol) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{19}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *MigrationProtocol) GetKind() isMigrationProtocol_Kind {
@@ -1584,7 +1809,7 @@ type StartMigrationRequest struct {
 
 func (x *StartMigrationRequest) Reset() {
 	*x = StartMigrationRequest{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[20]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1596,7 +1821,7 @@ func (x *StartMigrationRequest) String() string {
 func (*StartMigrationRequest) ProtoMessage() {}
 
 func (x *StartMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[20]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1609,7 +1834,7 @@ func (x *StartMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartMigrationRequest.ProtoReflect.Descriptor instead.
 func (*StartMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{20}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *StartMigrationRequest) GetSupportedMigrationProtocol() []*MigrationProtocol {
@@ -1637,7 +1862,7 @@ type StartMigrationResponse struct {
 
 func (x *StartMigrationResponse) Reset() {
 	*x = StartMigrationResponse{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[21]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1649,7 +1874,7 @@ func (x *StartMigrationResponse) String() string {
 func (*StartMigrationResponse) ProtoMessage() {}
 
 func (x *StartMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[21]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1662,7 +1887,7 @@ func (x *StartMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartMigrationResponse.ProtoReflect.Descriptor instead.
 func (*StartMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{21}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *StartMigrationResponse) GetMigrationProtocol() *MigrationProtocol {
@@ -1688,7 +1913,7 @@ type MigrationProtocol_Qemu struct {
 
 func (x *MigrationProtocol_Qemu) Reset() {
 	*x = MigrationProtocol_Qemu{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[22]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1700,7 +1925,7 @@ func (x *MigrationProtocol_Qemu) String() string {
 func (*MigrationProtocol_Qemu) ProtoMessage() {}
 
 func (x *MigrationProtocol_Qemu) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[22]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1713,7 +1938,7 @@ func (x *MigrationProtocol_Qemu) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationProtocol_Qemu.ProtoReflect.Descriptor instead.
 func (*MigrationProtocol_Qemu) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{19, 0}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{21, 0}
 }
 
 func (x *MigrationProtocol_Qemu) GetConstraintWithBlockmigration() bool {
@@ -1749,7 +1974,7 @@ type MigrationProtocol_QemuNBD struct {
 
 func (x *MigrationProtocol_QemuNBD) Reset() {
 	*x = MigrationProtocol_QemuNBD{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[23]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1761,7 +1986,7 @@ func (x *MigrationProtocol_QemuNBD) String() string {
 func (*MigrationProtocol_QemuNBD) ProtoMessage() {}
 
 func (x *MigrationProtocol_QemuNBD) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[23]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1774,7 +1999,7 @@ func (x *MigrationProtocol_QemuNBD) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationProtocol_QemuNBD.ProtoReflect.Descriptor instead.
 func (*MigrationProtocol_QemuNBD) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{19, 1}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{21, 1}
 }
 
 func (x *MigrationProtocol_QemuNBD) GetConstraintWithBlockmigration() bool {
@@ -1809,7 +2034,7 @@ var File_metropolis_vm_vm_proto protoreflect.FileDescriptor
 
 const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\n" +
-	"\x16metropolis/vm/vm.proto\x12\x13metropolis.proto.vm\x1a\x1egoogle/protobuf/duration.proto\"\xb2\x05\n" +
+	"\x16metropolis/vm/vm.proto\x12\x13metropolis.proto.vm\x1a\x1egoogle/protobuf/duration.proto\"\xda\x05\n" +
 	"\x06VMSpec\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x129\n" +
@@ -1826,7 +2051,8 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"kernelBoot\x12:\n" +
 	"\tuser_data\x18\v \x01(\v2\x1d.metropolis.proto.vm.UserDataR\buserData\x12\x19\n" +
 	"\bpod_name\x18\f \x01(\tR\apodName\x12$\n" +
-	"\x0eroot_disk_path\x18\r \x01(\tR\frootDiskPath\"X\n" +
+	"\x0eroot_disk_path\x18\r \x01(\tR\frootDiskPath\x12&\n" +
+	"\x0froot_disk_bytes\x18\x0e \x01(\x04R\rrootDiskBytes\"X\n" +
 	"\tStartMode\x12\x0e\n" +
 	"\n" +
 	"SM_UNKNOWN\x10\x00\x12\n" +
@@ -1873,11 +2099,12 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\bpod_name\x18\x03 \x01(\tR\apodName\x12\x15\n" +
 	"\x06run_id\x18\x04 \x01(\x04R\x05runId\"D\n" +
 	"\x0fRunLeaseRequest\x121\n" +
-	"\x02us\x18\x01 \x01(\v2!.metropolis.proto.vm.HypervisorIDR\x02us\"\xf4\x01\n" +
+	"\x02us\x18\x01 \x01(\v2!.metropolis.proto.vm.HypervisorIDR\x02us\"\x8c\x02\n" +
 	"\x0eRunLeaseUpdate\x12B\n" +
 	"\x06status\x18\x01 \x01(\x0e2*.metropolis.proto.vm.RunLeaseUpdate.StatusR\x06status\x126\n" +
 	"\tvalid_for\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bvalidFor\x12#\n" +
-	"\rfencing_token\x18\x03 \x01(\x04R\ffencingToken\"A\n" +
+	"\rfencing_token\x18\x03 \x01(\x04R\ffencingToken\x12\x16\n" +
+	"\x06paused\x18\x04 \x01(\bR\x06paused\"A\n" +
 	"\x06Status\x12\x12\n" +
 	"\x0eSTATUS_UNKNOWN\x10\x00\x12\r\n" +
 	"\tSTATUS_OK\x10\x01\x12\x14\n" +
@@ -1894,7 +2121,25 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\x06Action\x12\x12\n" +
 	"\x0eACTION_UNKNOWN\x10\x00\x12\x17\n" +
 	"\x13ACTION_LIVE_MIGRATE\x10\x01\x12\x18\n" +
-	"\x14ACTION_SOFT_SHUTDOWN\x10\x02\"?\n" +
+	"\x14ACTION_SOFT_SHUTDOWN\x10\x02\"\xa6\x03\n" +
+	"\x12ReportStateRequest\x121\n" +
+	"\x02us\x18\x01 \x01(\v2!.metropolis.proto.vm.HypervisorIDR\x02us\x12C\n" +
+	"\x05state\x18\x02 \x01(\x0e2-.metropolis.proto.vm.ReportStateRequest.StateR\x05state\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\x12\x1d\n" +
+	"\n" +
+	"done_bytes\x18\x04 \x01(\x04R\tdoneBytes\x12\x1f\n" +
+	"\vtotal_bytes\x18\x05 \x01(\x04R\n" +
+	"totalBytes\x12\x1a\n" +
+	"\bendpoint\x18\x06 \x01(\tR\bendpoint\x12%\n" +
+	"\x0eimage_prepared\x18\a \x01(\bR\rimagePrepared\"{\n" +
+	"\x05State\x12\x11\n" +
+	"\rSTATE_UNKNOWN\x10\x00\x12\x13\n" +
+	"\x0fSTATE_PREPARING\x10\x01\x12\x11\n" +
+	"\rSTATE_WAITING\x10\x02\x12\x11\n" +
+	"\rSTATE_RUNNING\x10\x03\x12\x10\n" +
+	"\fSTATE_PAUSED\x10\x04\x12\x12\n" +
+	"\x0eSTATE_STOPPING\x10\x05\"\x15\n" +
+	"\x13ReportStateResponse\"?\n" +
 	"\fResetRequest\x12/\n" +
 	"\x13idempotency_counter\x18\x01 \x01(\x04R\x12idempotencyCounter\"\x0f\n" +
 	"\rResetResponse\"\x1f\n" +
@@ -1922,11 +2167,12 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\n" +
 	"LM_UNKNOWN\x10\x00\x12\x16\n" +
 	"\x12LM_STORAGE_LOCKING\x10\x01\x12\x12\n" +
-	"\x0eLM_FULL_LEASES\x10\x022\xe1\x02\n" +
+	"\x0eLM_FULL_LEASES\x10\x022\xc3\x03\n" +
 	"\fVMController\x12~\n" +
 	"\x15EnsureMigrationTarget\x121.metropolis.proto.vm.EnsureMigrationTargetRequest\x1a2.metropolis.proto.vm.EnsureMigrationTargetResponse\x12x\n" +
 	"\x13MigrationSwitchover\x12/.metropolis.proto.vm.MigrationSwitchoverRequest\x1a0.metropolis.proto.vm.MigrationSwitchoverResponse\x12W\n" +
-	"\bRunLease\x12$.metropolis.proto.vm.RunLeaseRequest\x1a#.metropolis.proto.vm.RunLeaseUpdate0\x012\xae\x01\n" +
+	"\bRunLease\x12$.metropolis.proto.vm.RunLeaseRequest\x1a#.metropolis.proto.vm.RunLeaseUpdate0\x01\x12`\n" +
+	"\vReportState\x12'.metropolis.proto.vm.ReportStateRequest\x1a(.metropolis.proto.vm.ReportStateResponse2\xae\x01\n" +
 	"\rOOBManagement\x12N\n" +
 	"\x05Reset\x12!.metropolis.proto.vm.ResetRequest\x1a\".metropolis.proto.vm.ResetResponse\x12M\n" +
 	"\aConsole\x12\x1e.metropolis.proto.vm.ConsoleIO\x1a\x1e.metropolis.proto.vm.ConsoleIO(\x010\x012w\n" +
@@ -1946,82 +2192,89 @@ func file_metropolis_vm_vm_proto_rawDescGZIP() []byte {
 	return file_metropolis_vm_vm_proto_rawDescData
 }
 
-var file_metropolis_vm_vm_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_metropolis_vm_vm_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_metropolis_vm_vm_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_metropolis_vm_vm_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_metropolis_vm_vm_proto_goTypes = []any{
 	(LeaseMode)(0),                            // 0: metropolis.proto.vm.LeaseMode
 	(VMSpec_StartMode)(0),                     // 1: metropolis.proto.vm.VMSpec.StartMode
 	(InitialImage_Format)(0),                  // 2: metropolis.proto.vm.InitialImage.Format
 	(RunLeaseUpdate_Status)(0),                // 3: metropolis.proto.vm.RunLeaseUpdate.Status
 	(EnsureMigrationTargetResponse_Action)(0), // 4: metropolis.proto.vm.EnsureMigrationTargetResponse.Action
-	(*VMSpec)(nil),                            // 5: metropolis.proto.vm.VMSpec
-	(*InitialImage)(nil),                      // 6: metropolis.proto.vm.InitialImage
-	(*Resources)(nil),                         // 7: metropolis.proto.vm.Resources
-	(*KernelBoot)(nil),                        // 8: metropolis.proto.vm.KernelBoot
-	(*BootFile)(nil),                          // 9: metropolis.proto.vm.BootFile
-	(*UserData)(nil),                          // 10: metropolis.proto.vm.UserData
-	(*VMMetadata)(nil),                        // 11: metropolis.proto.vm.VMMetadata
-	(*PTPAddress)(nil),                        // 12: metropolis.proto.vm.PTPAddress
-	(*NetworkConfig)(nil),                     // 13: metropolis.proto.vm.NetworkConfig
-	(*HypervisorID)(nil),                      // 14: metropolis.proto.vm.HypervisorID
-	(*RunLeaseRequest)(nil),                   // 15: metropolis.proto.vm.RunLeaseRequest
-	(*RunLeaseUpdate)(nil),                    // 16: metropolis.proto.vm.RunLeaseUpdate
-	(*MigrationSwitchoverRequest)(nil),        // 17: metropolis.proto.vm.MigrationSwitchoverRequest
-	(*MigrationSwitchoverResponse)(nil),       // 18: metropolis.proto.vm.MigrationSwitchoverResponse
-	(*EnsureMigrationTargetRequest)(nil),      // 19: metropolis.proto.vm.EnsureMigrationTargetRequest
-	(*EnsureMigrationTargetResponse)(nil),     // 20: metropolis.proto.vm.EnsureMigrationTargetResponse
-	(*ResetRequest)(nil),                      // 21: metropolis.proto.vm.ResetRequest
-	(*ResetResponse)(nil),                     // 22: metropolis.proto.vm.ResetResponse
-	(*ConsoleIO)(nil),                         // 23: metropolis.proto.vm.ConsoleIO
-	(*MigrationProtocol)(nil),                 // 24: metropolis.proto.vm.MigrationProtocol
-	(*StartMigrationRequest)(nil),             // 25: metropolis.proto.vm.StartMigrationRequest
-	(*StartMigrationResponse)(nil),            // 26: metropolis.proto.vm.StartMigrationResponse
-	(*MigrationProtocol_Qemu)(nil),            // 27: metropolis.proto.vm.MigrationProtocol.Qemu
-	(*MigrationProtocol_QemuNBD)(nil),         // 28: metropolis.proto.vm.MigrationProtocol.QemuNBD
-	(*durationpb.Duration)(nil),               // 29: google.protobuf.Duration
+	(ReportStateRequest_State)(0),             // 5: metropolis.proto.vm.ReportStateRequest.State
+	(*VMSpec)(nil),                            // 6: metropolis.proto.vm.VMSpec
+	(*InitialImage)(nil),                      // 7: metropolis.proto.vm.InitialImage
+	(*Resources)(nil),                         // 8: metropolis.proto.vm.Resources
+	(*KernelBoot)(nil),                        // 9: metropolis.proto.vm.KernelBoot
+	(*BootFile)(nil),                          // 10: metropolis.proto.vm.BootFile
+	(*UserData)(nil),                          // 11: metropolis.proto.vm.UserData
+	(*VMMetadata)(nil),                        // 12: metropolis.proto.vm.VMMetadata
+	(*PTPAddress)(nil),                        // 13: metropolis.proto.vm.PTPAddress
+	(*NetworkConfig)(nil),                     // 14: metropolis.proto.vm.NetworkConfig
+	(*HypervisorID)(nil),                      // 15: metropolis.proto.vm.HypervisorID
+	(*RunLeaseRequest)(nil),                   // 16: metropolis.proto.vm.RunLeaseRequest
+	(*RunLeaseUpdate)(nil),                    // 17: metropolis.proto.vm.RunLeaseUpdate
+	(*MigrationSwitchoverRequest)(nil),        // 18: metropolis.proto.vm.MigrationSwitchoverRequest
+	(*MigrationSwitchoverResponse)(nil),       // 19: metropolis.proto.vm.MigrationSwitchoverResponse
+	(*EnsureMigrationTargetRequest)(nil),      // 20: metropolis.proto.vm.EnsureMigrationTargetRequest
+	(*EnsureMigrationTargetResponse)(nil),     // 21: metropolis.proto.vm.EnsureMigrationTargetResponse
+	(*ReportStateRequest)(nil),                // 22: metropolis.proto.vm.ReportStateRequest
+	(*ReportStateResponse)(nil),               // 23: metropolis.proto.vm.ReportStateResponse
+	(*ResetRequest)(nil),                      // 24: metropolis.proto.vm.ResetRequest
+	(*ResetResponse)(nil),                     // 25: metropolis.proto.vm.ResetResponse
+	(*ConsoleIO)(nil),                         // 26: metropolis.proto.vm.ConsoleIO
+	(*MigrationProtocol)(nil),                 // 27: metropolis.proto.vm.MigrationProtocol
+	(*StartMigrationRequest)(nil),             // 28: metropolis.proto.vm.StartMigrationRequest
+	(*StartMigrationResponse)(nil),            // 29: metropolis.proto.vm.StartMigrationResponse
+	(*MigrationProtocol_Qemu)(nil),            // 30: metropolis.proto.vm.MigrationProtocol.Qemu
+	(*MigrationProtocol_QemuNBD)(nil),         // 31: metropolis.proto.vm.MigrationProtocol.QemuNBD
+	(*durationpb.Duration)(nil),               // 32: google.protobuf.Duration
 }
 var file_metropolis_vm_vm_proto_depIdxs = []int32{
 	1,  // 0: metropolis.proto.vm.VMSpec.mode:type_name -> metropolis.proto.vm.VMSpec.StartMode
-	6,  // 1: metropolis.proto.vm.VMSpec.initial_image:type_name -> metropolis.proto.vm.InitialImage
+	7,  // 1: metropolis.proto.vm.VMSpec.initial_image:type_name -> metropolis.proto.vm.InitialImage
 	0,  // 2: metropolis.proto.vm.VMSpec.lease_mode:type_name -> metropolis.proto.vm.LeaseMode
-	7,  // 3: metropolis.proto.vm.VMSpec.resources:type_name -> metropolis.proto.vm.Resources
-	8,  // 4: metropolis.proto.vm.VMSpec.kernel_boot:type_name -> metropolis.proto.vm.KernelBoot
-	10, // 5: metropolis.proto.vm.VMSpec.user_data:type_name -> metropolis.proto.vm.UserData
+	8,  // 3: metropolis.proto.vm.VMSpec.resources:type_name -> metropolis.proto.vm.Resources
+	9,  // 4: metropolis.proto.vm.VMSpec.kernel_boot:type_name -> metropolis.proto.vm.KernelBoot
+	11, // 5: metropolis.proto.vm.VMSpec.user_data:type_name -> metropolis.proto.vm.UserData
 	2,  // 6: metropolis.proto.vm.InitialImage.format:type_name -> metropolis.proto.vm.InitialImage.Format
-	9,  // 7: metropolis.proto.vm.KernelBoot.kernel:type_name -> metropolis.proto.vm.BootFile
-	9,  // 8: metropolis.proto.vm.KernelBoot.initrd:type_name -> metropolis.proto.vm.BootFile
-	13, // 9: metropolis.proto.vm.VMMetadata.network_config:type_name -> metropolis.proto.vm.NetworkConfig
-	12, // 10: metropolis.proto.vm.NetworkConfig.v4:type_name -> metropolis.proto.vm.PTPAddress
-	12, // 11: metropolis.proto.vm.NetworkConfig.v6:type_name -> metropolis.proto.vm.PTPAddress
-	14, // 12: metropolis.proto.vm.RunLeaseRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	10, // 7: metropolis.proto.vm.KernelBoot.kernel:type_name -> metropolis.proto.vm.BootFile
+	10, // 8: metropolis.proto.vm.KernelBoot.initrd:type_name -> metropolis.proto.vm.BootFile
+	14, // 9: metropolis.proto.vm.VMMetadata.network_config:type_name -> metropolis.proto.vm.NetworkConfig
+	13, // 10: metropolis.proto.vm.NetworkConfig.v4:type_name -> metropolis.proto.vm.PTPAddress
+	13, // 11: metropolis.proto.vm.NetworkConfig.v6:type_name -> metropolis.proto.vm.PTPAddress
+	15, // 12: metropolis.proto.vm.RunLeaseRequest.us:type_name -> metropolis.proto.vm.HypervisorID
 	3,  // 13: metropolis.proto.vm.RunLeaseUpdate.status:type_name -> metropolis.proto.vm.RunLeaseUpdate.Status
-	29, // 14: metropolis.proto.vm.RunLeaseUpdate.valid_for:type_name -> google.protobuf.Duration
-	14, // 15: metropolis.proto.vm.MigrationSwitchoverRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	14, // 16: metropolis.proto.vm.MigrationSwitchoverRequest.them:type_name -> metropolis.proto.vm.HypervisorID
-	14, // 17: metropolis.proto.vm.EnsureMigrationTargetRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	32, // 14: metropolis.proto.vm.RunLeaseUpdate.valid_for:type_name -> google.protobuf.Duration
+	15, // 15: metropolis.proto.vm.MigrationSwitchoverRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	15, // 16: metropolis.proto.vm.MigrationSwitchoverRequest.them:type_name -> metropolis.proto.vm.HypervisorID
+	15, // 17: metropolis.proto.vm.EnsureMigrationTargetRequest.us:type_name -> metropolis.proto.vm.HypervisorID
 	4,  // 18: metropolis.proto.vm.EnsureMigrationTargetResponse.action:type_name -> metropolis.proto.vm.EnsureMigrationTargetResponse.Action
-	27, // 19: metropolis.proto.vm.MigrationProtocol.qmeu_block:type_name -> metropolis.proto.vm.MigrationProtocol.Qemu
-	28, // 20: metropolis.proto.vm.MigrationProtocol.qemu_nbd:type_name -> metropolis.proto.vm.MigrationProtocol.QemuNBD
-	24, // 21: metropolis.proto.vm.StartMigrationRequest.supported_migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
-	14, // 22: metropolis.proto.vm.StartMigrationRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	24, // 23: metropolis.proto.vm.StartMigrationResponse.migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
-	19, // 24: metropolis.proto.vm.VMController.EnsureMigrationTarget:input_type -> metropolis.proto.vm.EnsureMigrationTargetRequest
-	17, // 25: metropolis.proto.vm.VMController.MigrationSwitchover:input_type -> metropolis.proto.vm.MigrationSwitchoverRequest
-	15, // 26: metropolis.proto.vm.VMController.RunLease:input_type -> metropolis.proto.vm.RunLeaseRequest
-	21, // 27: metropolis.proto.vm.OOBManagement.Reset:input_type -> metropolis.proto.vm.ResetRequest
-	23, // 28: metropolis.proto.vm.OOBManagement.Console:input_type -> metropolis.proto.vm.ConsoleIO
-	25, // 29: metropolis.proto.vm.Hypervisor.StartMigration:input_type -> metropolis.proto.vm.StartMigrationRequest
-	20, // 30: metropolis.proto.vm.VMController.EnsureMigrationTarget:output_type -> metropolis.proto.vm.EnsureMigrationTargetResponse
-	18, // 31: metropolis.proto.vm.VMController.MigrationSwitchover:output_type -> metropolis.proto.vm.MigrationSwitchoverResponse
-	16, // 32: metropolis.proto.vm.VMController.RunLease:output_type -> metropolis.proto.vm.RunLeaseUpdate
-	22, // 33: metropolis.proto.vm.OOBManagement.Reset:output_type -> metropolis.proto.vm.ResetResponse
-	23, // 34: metropolis.proto.vm.OOBManagement.Console:output_type -> metropolis.proto.vm.ConsoleIO
-	26, // 35: metropolis.proto.vm.Hypervisor.StartMigration:output_type -> metropolis.proto.vm.StartMigrationResponse
-	30, // [30:36] is the sub-list for method output_type
-	24, // [24:30] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	15, // 19: metropolis.proto.vm.ReportStateRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	5,  // 20: metropolis.proto.vm.ReportStateRequest.state:type_name -> metropolis.proto.vm.ReportStateRequest.State
+	30, // 21: metropolis.proto.vm.MigrationProtocol.qmeu_block:type_name -> metropolis.proto.vm.MigrationProtocol.Qemu
+	31, // 22: metropolis.proto.vm.MigrationProtocol.qemu_nbd:type_name -> metropolis.proto.vm.MigrationProtocol.QemuNBD
+	27, // 23: metropolis.proto.vm.StartMigrationRequest.supported_migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
+	15, // 24: metropolis.proto.vm.StartMigrationRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	27, // 25: metropolis.proto.vm.StartMigrationResponse.migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
+	20, // 26: metropolis.proto.vm.VMController.EnsureMigrationTarget:input_type -> metropolis.proto.vm.EnsureMigrationTargetRequest
+	18, // 27: metropolis.proto.vm.VMController.MigrationSwitchover:input_type -> metropolis.proto.vm.MigrationSwitchoverRequest
+	16, // 28: metropolis.proto.vm.VMController.RunLease:input_type -> metropolis.proto.vm.RunLeaseRequest
+	22, // 29: metropolis.proto.vm.VMController.ReportState:input_type -> metropolis.proto.vm.ReportStateRequest
+	24, // 30: metropolis.proto.vm.OOBManagement.Reset:input_type -> metropolis.proto.vm.ResetRequest
+	26, // 31: metropolis.proto.vm.OOBManagement.Console:input_type -> metropolis.proto.vm.ConsoleIO
+	28, // 32: metropolis.proto.vm.Hypervisor.StartMigration:input_type -> metropolis.proto.vm.StartMigrationRequest
+	21, // 33: metropolis.proto.vm.VMController.EnsureMigrationTarget:output_type -> metropolis.proto.vm.EnsureMigrationTargetResponse
+	19, // 34: metropolis.proto.vm.VMController.MigrationSwitchover:output_type -> metropolis.proto.vm.MigrationSwitchoverResponse
+	17, // 35: metropolis.proto.vm.VMController.RunLease:output_type -> metropolis.proto.vm.RunLeaseUpdate
+	23, // 36: metropolis.proto.vm.VMController.ReportState:output_type -> metropolis.proto.vm.ReportStateResponse
+	25, // 37: metropolis.proto.vm.OOBManagement.Reset:output_type -> metropolis.proto.vm.ResetResponse
+	26, // 38: metropolis.proto.vm.OOBManagement.Console:output_type -> metropolis.proto.vm.ConsoleIO
+	29, // 39: metropolis.proto.vm.Hypervisor.StartMigration:output_type -> metropolis.proto.vm.StartMigrationResponse
+	33, // [33:40] is the sub-list for method output_type
+	26, // [26:33] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_metropolis_vm_vm_proto_init() }
@@ -2029,7 +2282,7 @@ func file_metropolis_vm_vm_proto_init() {
 	if File_metropolis_vm_vm_proto != nil {
 		return
 	}
-	file_metropolis_vm_vm_proto_msgTypes[19].OneofWrappers = []any{
+	file_metropolis_vm_vm_proto_msgTypes[21].OneofWrappers = []any{
 		(*MigrationProtocol_QmeuBlock)(nil),
 		(*MigrationProtocol_QemuNbd)(nil),
 	}
@@ -2038,8 +2291,8 @@ func file_metropolis_vm_vm_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metropolis_vm_vm_proto_rawDesc), len(file_metropolis_vm_vm_proto_rawDesc)),
-			NumEnums:      5,
-			NumMessages:   24,
+			NumEnums:      6,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -31,6 +31,7 @@ const (
 	VMController_EnsureMigrationTarget_FullMethodName = "/metropolis.proto.vm.VMController/EnsureMigrationTarget"
 	VMController_MigrationSwitchover_FullMethodName   = "/metropolis.proto.vm.VMController/MigrationSwitchover"
 	VMController_RunLease_FullMethodName              = "/metropolis.proto.vm.VMController/RunLease"
+	VMController_ReportState_FullMethodName           = "/metropolis.proto.vm.VMController/ReportState"
 )
 
 // VMControllerClient is the client API for VMController service.
@@ -79,6 +80,12 @@ type VMControllerClient interface {
 	// under way get STATUS_OK, any other, and all of a deleted VM, STATUS_TERMINATE.
 	// Who loses its authority gets STATUS_TERMINATE on the open stream.
 	RunLease(ctx context.Context, in *RunLeaseRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[RunLeaseUpdate], error)
+	// ReportState tells the controller, for the VirtualMachine's status, what the caller
+	// does; it decides nothing. A hypervisor calls it at each change, at most about once a
+	// second while only numbers change, and repeats what the controller has not confirmed.
+	// Not authoritative: FAILED_PRECONDITION, which ends nothing. A controller that knows
+	// only the origin answers UNIMPLEMENTED; then nobody is told. Addition.
+	ReportState(ctx context.Context, in *ReportStateRequest, opts ...grpc.CallOption) (*ReportStateResponse, error)
 }
 
 type vMControllerClient struct {
@@ -128,6 +135,16 @@ func (c *vMControllerClient) RunLease(ctx context.Context, in *RunLeaseRequest, 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type VMController_RunLeaseClient = grpc.ServerStreamingClient[RunLeaseUpdate]
 
+func (c *vMControllerClient) ReportState(ctx context.Context, in *ReportStateRequest, opts ...grpc.CallOption) (*ReportStateResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReportStateResponse)
+	err := c.cc.Invoke(ctx, VMController_ReportState_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // VMControllerServer is the server API for VMController service.
 // All implementations must embed UnimplementedVMControllerServer
 // for forward compatibility.
@@ -174,6 +191,12 @@ type VMControllerServer interface {
 	// under way get STATUS_OK, any other, and all of a deleted VM, STATUS_TERMINATE.
 	// Who loses its authority gets STATUS_TERMINATE on the open stream.
 	RunLease(*RunLeaseRequest, grpc.ServerStreamingServer[RunLeaseUpdate]) error
+	// ReportState tells the controller, for the VirtualMachine's status, what the caller
+	// does; it decides nothing. A hypervisor calls it at each change, at most about once a
+	// second while only numbers change, and repeats what the controller has not confirmed.
+	// Not authoritative: FAILED_PRECONDITION, which ends nothing. A controller that knows
+	// only the origin answers UNIMPLEMENTED; then nobody is told. Addition.
+	ReportState(context.Context, *ReportStateRequest) (*ReportStateResponse, error)
 	mustEmbedUnimplementedVMControllerServer()
 }
 
@@ -192,6 +215,9 @@ func (UnimplementedVMControllerServer) MigrationSwitchover(context.Context, *Mig
 }
 func (UnimplementedVMControllerServer) RunLease(*RunLeaseRequest, grpc.ServerStreamingServer[RunLeaseUpdate]) error {
 	return status.Error(codes.Unimplemented, "method RunLease not implemented")
+}
+func (UnimplementedVMControllerServer) ReportState(context.Context, *ReportStateRequest) (*ReportStateResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReportState not implemented")
 }
 func (UnimplementedVMControllerServer) mustEmbedUnimplementedVMControllerServer() {}
 func (UnimplementedVMControllerServer) testEmbeddedByValue()                      {}
@@ -261,6 +287,24 @@ func _VMController_RunLease_Handler(srv interface{}, stream grpc.ServerStream) e
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type VMController_RunLeaseServer = grpc.ServerStreamingServer[RunLeaseUpdate]
 
+func _VMController_ReportState_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReportStateRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(VMControllerServer).ReportState(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: VMController_ReportState_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(VMControllerServer).ReportState(ctx, req.(*ReportStateRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // VMController_ServiceDesc is the grpc.ServiceDesc for VMController service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -275,6 +319,10 @@ var VMController_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "MigrationSwitchover",
 			Handler:    _VMController_MigrationSwitchover_Handler,
+		},
+		{
+			MethodName: "ReportState",
+			Handler:    _VMController_ReportState_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
