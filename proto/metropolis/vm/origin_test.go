@@ -17,12 +17,13 @@ import (
 // additions is what our protocol has and the origin does not. Each has a number that
 // the origin does not use, so a party that knows only the origin is not disturbed.
 var additions = map[string]string{
-	"VMSpec.uuid":           "8 optional string, JSON uuid",
-	"VMSpec.resources":      "9 optional metropolis.proto.vm.Resources, JSON resources",
-	"VMSpec.kernel_boot":    "10 optional metropolis.proto.vm.KernelBoot, JSON kernelBoot",
-	"VMSpec.user_data":      "11 optional metropolis.proto.vm.UserData, JSON userData",
-	"VMSpec.pod_name":       "12 optional string, JSON podName",
-	"VMSpec.root_disk_path": "13 optional string, JSON rootDiskPath",
+	"VMSpec.uuid":            "8 optional string, JSON uuid",
+	"VMSpec.resources":       "9 optional metropolis.proto.vm.Resources, JSON resources",
+	"VMSpec.kernel_boot":     "10 optional metropolis.proto.vm.KernelBoot, JSON kernelBoot",
+	"VMSpec.user_data":       "11 optional metropolis.proto.vm.UserData, JSON userData",
+	"VMSpec.pod_name":        "12 optional string, JSON podName",
+	"VMSpec.root_disk_path":  "13 optional string, JSON rootDiskPath",
+	"VMSpec.root_disk_bytes": "14 optional uint64, JSON rootDiskBytes",
 
 	"InitialImage.checksum":              "2 optional string, JSON checksum",
 	"InitialImage.format":                "3 optional metropolis.proto.vm.InitialImage.Format, JSON format",
@@ -46,6 +47,25 @@ var additions = map[string]string{
 
 	"RunLeaseUpdate.valid_for":     "2 optional google.protobuf.Duration, JSON validFor",
 	"RunLeaseUpdate.fencing_token": "3 optional uint64, JSON fencingToken",
+	"RunLeaseUpdate.paused":        "4 optional bool, JSON paused",
+
+	"VMController.ReportState":                 "metropolis.proto.vm.ReportStateRequest (stream false) to metropolis.proto.vm.ReportStateResponse (stream false)",
+	"ReportStateRequest":                       "message",
+	"ReportStateRequest.us":                    "1 optional metropolis.proto.vm.HypervisorID, JSON us",
+	"ReportStateRequest.state":                 "2 optional metropolis.proto.vm.ReportStateRequest.State, JSON state",
+	"ReportStateRequest.message":               "3 optional string, JSON message",
+	"ReportStateRequest.done_bytes":            "4 optional uint64, JSON doneBytes",
+	"ReportStateRequest.total_bytes":           "5 optional uint64, JSON totalBytes",
+	"ReportStateRequest.endpoint":              "6 optional string, JSON endpoint",
+	"ReportStateRequest.image_prepared":        "7 optional bool, JSON imagePrepared",
+	"ReportStateRequest.State":                 "enum",
+	"ReportStateRequest.State.STATE_UNKNOWN":   "0",
+	"ReportStateRequest.State.STATE_PREPARING": "1",
+	"ReportStateRequest.State.STATE_WAITING":   "2",
+	"ReportStateRequest.State.STATE_RUNNING":   "3",
+	"ReportStateRequest.State.STATE_PAUSED":    "4",
+	"ReportStateRequest.State.STATE_STOPPING":  "5",
+	"ReportStateResponse":                      "message",
 
 	"ResetRequest.idempotency_counter": "1 optional uint64, JSON idempotencyCounter",
 
