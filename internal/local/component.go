@@ -15,6 +15,8 @@ import (
 // component keeps one child running for as long as it is wanted.
 type component struct {
 	name string
+	// beside is whether it runs beside the control plane and is no part of it.
+	beside bool
 	// launch starts a child.
 	launch func() (child, error)
 	// probe returns nil when the running child does its work.

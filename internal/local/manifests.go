@@ -1,8 +1,12 @@
 package local
 
 import (
+	"bufio"
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"time"
 
@@ -10,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -66,6 +71,64 @@ func applyCRD(ctx context.Context, c client.Client, crds fs.FS, path string) (*a
 		return nil, fmt.Errorf("applying it: %w", err)
 	}
 	return crd, nil
+}
+
+// Apply applies all objects of all YAML files of a file system, file by file, and may be
+// repeated. Objects of kinds with namespaces that name none go into the given one.
+func Apply(ctx context.Context, config *rest.Config, manifests fs.FS, namespace string) error {
+	c, err := client.New(config, client.Options{})
+	if err != nil {
+		return fmt.Errorf("applying manifests: %w", err)
+	}
+	paths, err := fs.Glob(manifests, "*.yaml")
+	if err != nil {
+		return fmt.Errorf("applying manifests: %w", err)
+	}
+	for _, path := range paths {
+		text, err := fs.ReadFile(manifests, path)
+		if err != nil {
+			return fmt.Errorf("reading %s: %w", path, err)
+		}
+		if err := ApplyText(ctx, c, text, namespace); err != nil {
+			return fmt.Errorf("applying %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+// ApplyText is Apply for the objects of one text.
+func ApplyText(ctx context.Context, c client.Client, text []byte, namespace string) error {
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
+	for {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("splitting it: %w", err)
+		}
+		object := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal(document, &object.Object); err != nil {
+			return fmt.Errorf("decoding it: %w", err)
+		}
+		if len(object.Object) == 0 {
+			continue // only comments
+		}
+		if err := applyObject(ctx, c, object, namespace); err != nil {
+			return fmt.Errorf("%s %s: %w", object.GetKind(), object.GetName(), err)
+		}
+	}
+}
+
+func applyObject(ctx context.Context, c client.Client, object *unstructured.Unstructured, namespace string) error {
+	namespaced, err := c.IsObjectNamespaced(object)
+	if err != nil {
+		return err //nolint:wrapcheck // the caller says which object it is
+	}
+	if namespaced && object.GetNamespace() == "" {
+		object.SetNamespace(namespace)
+	}
+	return c.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("millwright"), client.ForceOwnership)
 }
 
 // awaitServed waits until every served version of the CRD is in discovery.

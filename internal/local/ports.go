@@ -22,6 +22,8 @@ type ports struct {
 	EtcdPeer          int `json:"etcdPeer"`
 	ControllerManager int `json:"controllerManager"`
 	Scheduler         int `json:"scheduler"`
+	// Others are those of PortFor, by name.
+	Others map[string]int `json:"others,omitempty"`
 }
 
 // PortTakenError says that a port that was asked for is in use.
@@ -63,11 +65,41 @@ func choosePorts(path string, explicit int) (ports, error) {
 		}
 		taken[*port] = true
 	}
-	content, err := json.Marshal(chosen)
+	return chosen, chosen.store(path)
+}
+
+func (p ports) store(path string) error {
+	content, err := json.Marshal(p)
 	if err != nil {
-		return ports{}, err
+		return err
 	}
-	return chosen, writeFile(path, content)
+	return writeFile(path, content)
+}
+
+// PortFor returns a port on 127.0.0.1 for something that belongs to the control plane: the
+// explicit one unless that is 0, else the one that the name had the last time, else a free
+// one, which the name keeps. Errors: *PortTakenError for an explicit port that is taken.
+func (cp *ControlPlane) PortFor(name string, explicit int) (int, error) {
+	cp.mu.Lock()
+	defer cp.mu.Unlock()
+	if explicit != 0 {
+		if !portFree(explicit) {
+			return 0, &PortTakenError{Port: explicit, PID: portHolder(explicit)}
+		}
+		return explicit, nil
+	}
+	if last := cp.ports.Others[name]; last != 0 && portFree(last) {
+		return last, nil
+	}
+	port, err := freePort(map[int]bool{})
+	if err != nil {
+		return 0, err
+	}
+	if cp.ports.Others == nil {
+		cp.ports.Others = map[string]int{}
+	}
+	cp.ports.Others[name] = port
+	return port, cp.ports.store(cp.dir.ports())
 }
 
 func loadPorts(path string) (ports, error) {

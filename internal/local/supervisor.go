@@ -163,7 +163,7 @@ func removeIfExists(path string) error {
 // WaitReady waits until all components that are not stopped by StopComponent
 // answer, also through restarts.
 func (cp *ControlPlane) WaitReady(ctx context.Context) error {
-	for _, c := range cp.components {
+	for _, c := range cp.all() {
 		if c.current() == nil {
 			continue
 		}
@@ -213,12 +213,19 @@ func (cp *ControlPlane) StartComponent(ctx context.Context, name string) error {
 }
 
 func (cp *ControlPlane) component(name string) (*component, error) {
-	for _, c := range cp.components {
+	for _, c := range cp.all() {
 		if c.name == name {
 			return c, nil
 		}
 	}
 	return nil, fmt.Errorf("control plane %s has no component %q", cp.config.Name, name)
+}
+
+// all returns the components and children that there are now.
+func (cp *ControlPlane) all() []*component {
+	cp.mu.Lock()
+	defer cp.mu.Unlock()
+	return slices.Clone(cp.components)
 }
 
 // URL returns where kube-apiserver listens, such as https://127.0.0.1:20345.
