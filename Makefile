@@ -1,5 +1,6 @@
 # Targets for people and for continuous integration; "make help" lists them.
-# Needs: Go, git, bash and GNU make; everything else but QEMU is built from Go modules.
+# Needs: Go, git, bash and GNU make. QEMU and the guest's kernel come from the
+# distribution; everything else is built from Go modules.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -55,8 +56,18 @@ controlplane: ## Build the Kubernetes control plane that local mode and tests st
 qemu: ## Install QEMU from the distribution, which some tests start (as root; done once)
 	@hack/install-qemu.sh
 
+.PHONY: guest
+guest: ## Build the small guest that demo and tests boot (cached; fetches a kernel from the distribution)
+	@hack/guest.sh
+
+# The demo's folder and port numbers can be set by flags: make demo DEMO_FLAGS="--dir DIR"
+DEMO_FLAGS ?=
+.PHONY: demo
+demo: controlplane qemu guest build ## Show three virtual machines become nodes (DEMO_EXIT=1: check, clean up and end)
+	@exec bin/millwright demo $(if $(filter-out 0,$(DEMO_EXIT)),--exit) $(DEMO_FLAGS)
+
 .PHONY: test
-test: controlplane qemu ## Run every test; builds the control plane first if it changed
+test: controlplane qemu guest ## Run every test; builds the control plane first if it changed
 	@for module in $(test_modules); do \
 		echo "go test ($$module)"; (cd "$$module" && $(gotest) -count=1 $(TESTFLAGS) $(PKG)); \
 	done

@@ -5,7 +5,8 @@ package config
 import "embed"
 
 // Files holds the manifests under their paths in this folder: crd/*.yaml, one
-// CustomResourceDefinition each, and rbac/*.yaml.
+// CustomResourceDefinition each, rbac/*.yaml, and local/*.yaml, which binds the roles
+// in local mode.
 //
-//go:embed crd/*.yaml rbac/*.yaml
+//go:embed crd/*.yaml rbac/*.yaml local/*.yaml
 var Files embed.FS

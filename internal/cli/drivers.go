@@ -11,18 +11,27 @@ import (
 
 	"github.com/millwright-dev/millwright/driver/instrument"
 	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/drivers/vm"
 	"github.com/millwright-dev/millwright/internal/manager"
+)
+
+// The drivers that are built in.
+const (
+	driverVM  = "vm"
+	driverSim = "sim"
 )
 
 // driverFlags say which driver is used, and how.
 type driverFlags struct {
 	name         string
+	installation string
 	simDir       string
 	simHeartbeat time.Duration
 }
 
 func (f *driverFlags) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&f.name, "driver", "", `driver that makes and removes VMs: "sim" simulates them`)
+	flags.StringVar(&f.name, "driver", "", `driver that makes and removes machines: "vm" makes VirtualMachines, "sim" only simulates`)
+	flags.StringVar(&f.installation, "installation", "", "name of this installation, by which the driver vm knows its VirtualMachines among those of others; it must never change")
 	flags.StringVar(&f.simDir, "sim-dir", "", "folder that the driver sim keeps its VMs in, so that they outlive this process; empty keeps them in memory")
 	flags.DurationVar(&f.simHeartbeat, "sim-heartbeat", defaultHeartbeat, "time between two signs of life of a node of the driver sim; 0 for none, whereupon a controller manager takes the node for dead")
 }
@@ -33,13 +42,29 @@ const defaultHeartbeat = 10 * time.Second
 // open puts the driver into the manager's configuration.
 func (f *driverFlags) open(config *manager.Config) error {
 	switch f.name {
-	case "sim":
+	case driverSim:
 		return f.openSim(config)
+	case driverVM:
+		return f.openVM(config)
 	case "":
-		return &usageError{command: "manager", err: fmt.Errorf("--driver: required; known drivers: sim")}
+		return &usageError{command: "manager", err: fmt.Errorf("--driver: required; known drivers: vm, sim")}
 	default:
-		return &usageError{command: "manager", err: fmt.Errorf("--driver: there is no driver %q; known drivers: sim", f.name)}
+		return &usageError{command: "manager", err: fmt.Errorf("--driver: there is no driver %q; known drivers: vm, sim", f.name)}
 	}
+}
+
+// openVM makes the driver whose infrastructure is the control cluster, or the one whose
+// kubeconfig the class's Secret has.
+func (f *driverFlags) openVM(config *manager.Config) error {
+	own := rest.CopyConfig(config.Control)
+	own.UserAgent = "millwright-driver-vm"
+	infrastructure, err := vm.NewClient(own)
+	if err != nil {
+		return fmt.Errorf("driver vm: %w", err)
+	}
+	d := vm.New(vm.Options{Client: infrastructure, Installation: f.installation})
+	config.Driver = instrument.Wrap(d, instrument.Options{Provider: driverVM, Registerer: metrics.Registry})
+	return nil
 }
 
 func (f *driverFlags) openSim(config *manager.Config) error {
@@ -66,7 +91,7 @@ func (f *driverFlags) openSim(config *manager.Config) error {
 		simulated.Nodes = nodes
 	}
 	d := sim.New(simulated)
-	config.Driver = instrument.Wrap(d, instrument.Options{Provider: "sim", Registerer: metrics.Registry})
+	config.Driver = instrument.Wrap(d, instrument.Options{Provider: driverSim, Registerer: metrics.Registry})
 	config.Runnables = append(config.Runnables, d)
 	return nil
 }

@@ -61,7 +61,7 @@ var notYet = []string{
 }
 
 // ownFlags are those that MCM has not.
-var ownFlags = map[string]string{"driver": "", "sim-dir": "", "sim-heartbeat": "10s"}
+var ownFlags = map[string]string{"driver": "", "installation": "", "sim-dir": "", "sim-heartbeat": "10s"}
 
 func defaults(flags *pflag.FlagSet) map[string]string {
 	found := map[string]string{}

@@ -74,16 +74,16 @@ func newRoot(version string) *cobra.Command {
 		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(usage)
-	root.AddCommand(newManagerCommand(), newUpCommand(), newVersionCommand(version))
+	root.AddCommand(
+		newUpCommand(), newStatusCommand(), newVMCommand(), newDemoCommand(), newManagerCommand(),
+		newHypervisorCommand(), newHostrunnerCommand(), newVersionCommand(version),
+	)
 	return root
 }
 
 // usage is the error for a mistake in the arguments of a command.
 func usage(cmd *cobra.Command, err error) error {
-	command := ""
-	if cmd.HasParent() {
-		command = cmd.Name()
-	}
+	_, command, _ := strings.Cut(cmd.CommandPath(), " ")
 	return &usageError{command: command, err: err}
 }
 

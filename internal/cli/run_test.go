@@ -48,6 +48,16 @@ func TestMainAnswers(t *testing.T) {
 		"bad format":            {[]string{"manager", "--logging-format=xml"}, 2, nil, []string{`--logging-format: "xml"`}},
 		"kubeconfig missing":    {[]string{"manager", "--driver=sim", "--target-kubeconfig=/nowhere/at/all"}, 1, nil, []string{"--target-kubeconfig: ", "/nowhere/at/all"}},
 		"up, no sense":          {[]string{"up", "--concurrent-syncs=0"}, 2, nil, []string{"--concurrent-syncs", `Run "millwright up --help" for usage.`}},
+		"up, bad ports":         {[]string{"up", "--api-port=70000", "--hosts=-1"}, 2, nil, []string{"--api-port: 70000", "--hosts: -1"}},
+		"up, bad network":       {[]string{"up", "--vm-network=10.0.0.1/8"}, 2, nil, []string{"--vm-network: 10.0.0.1/8"}},
+		"up, bad driver":        {[]string{"up", "--driver=clay"}, 2, nil, []string{`no driver "clay"`}},
+		"vm":                    {[]string{"vm"}, 0, []string{"list", "console", "reset"}, nil},
+		"vm, mistyped":          {[]string{"vm", "lst"}, 2, nil, []string{"did you mean list?", `Run "millwright vm --help" for usage.`}},
+		"vm console, no name":   {[]string{"vm", "console"}, 2, nil, []string{"name of one virtual machine", `Run "millwright vm console --help" for usage.`}},
+		"vm list, no cluster":   {[]string{"vm", "list", "--dir", t.TempDir()}, 1, nil, []string{"millwright up"}},
+		"status, nothing":       {[]string{"status", "--dir", t.TempDir()}, 0, []string{"Nothing runs"}, nil},
+		"status, no folder":     {[]string{"status", "--dir", "/nowhere/at/all"}, 0, []string{"Nothing runs"}, nil},
+		"hostrunner, nothing":   {[]string{"hostrunner"}, 2, nil, []string{"--name"}},
 		"up, no programs":       {[]string{"up", "--binaries=/nowhere/at/all", "--dir", filepath.Join(t.TempDir(), "up")}, 1, nil, []string{"/nowhere/at/all"}},
 	}
 	for name, tc := range cases {

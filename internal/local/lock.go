@@ -54,3 +54,25 @@ func writePID(file *os.File) error {
 	_, err := file.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	return err
 }
+
+// Holder returns the process that uses the folder of a control plane: 0 if none does, -1
+// if one does whose number is not known. A folder that does not exist is used by none.
+func Holder(dir string) (int, error) {
+	file, err := os.Open(layout(dir).lock())
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("looking who uses %s: %w", dir, err)
+	}
+	defer file.Close() //nolint:errcheck // only read
+	err = syscall.Flock(int(file.Fd()), syscall.LOCK_SH|syscall.LOCK_NB)
+	if err == nil {
+		return 0, nil // and the lock goes with the file
+	}
+	content, _ := io.ReadAll(file) //nolint:errcheck // then the number is not known
+	if pid, err := strconv.Atoi(strings.TrimSpace(string(content))); err == nil {
+		return pid, nil
+	}
+	return -1, nil
+}

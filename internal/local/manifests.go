@@ -73,16 +73,16 @@ func applyCRD(ctx context.Context, c client.Client, crds fs.FS, path string) (*a
 	return crd, nil
 }
 
-// Apply applies all objects of all YAML files of a file system, file by file, and may be
-// repeated. Objects of kinds with namespaces that name none go into the given one.
-func Apply(ctx context.Context, config *rest.Config, manifests fs.FS, namespace string) error {
+// Apply applies all objects of the YAML files that match a pattern, file by file, and may
+// be repeated. Objects of kinds with namespaces that name none go into the given one.
+func Apply(ctx context.Context, config *rest.Config, manifests fs.FS, pattern, namespace string) error {
 	c, err := client.New(config, client.Options{})
 	if err != nil {
 		return fmt.Errorf("applying manifests: %w", err)
 	}
-	paths, err := fs.Glob(manifests, "*.yaml")
-	if err != nil {
-		return fmt.Errorf("applying manifests: %w", err)
+	paths, err := fs.Glob(manifests, pattern)
+	if err != nil || len(paths) == 0 {
+		return errors.Join(fmt.Errorf("there are no manifests %s", pattern), err)
 	}
 	for _, path := range paths {
 		text, err := fs.ReadFile(manifests, path)

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 )
 
@@ -18,8 +19,8 @@ type events struct {
 }
 
 // newEvents starts sending events, on a connection and under a limit of their own.
-func newEvents(cfg Config, scheme *runtime.Scheme) (*events, error) {
-	clients, err := kubernetes.NewForConfig(apart(cfg.Control))
+func newEvents(cluster *rest.Config, scheme *runtime.Scheme) (*events, error) {
+	clients, err := kubernetes.NewForConfig(apart(cluster))
 	if err != nil {
 		return nil, fmt.Errorf("events: %w", err)
 	}

@@ -24,6 +24,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/internal/bootstrap"
 	"github.com/millwright-dev/millwright/internal/index"
@@ -85,6 +86,7 @@ func Scheme() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
 	utilruntime.Must(v1alpha1.AddToScheme(scheme))
+	utilruntime.Must(vmv1alpha1.AddToScheme(scheme))
 	return scheme
 }
 
@@ -106,7 +108,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := index.Add(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err //nolint:wrapcheck // says what it is
 	}
-	events, err := newEvents(cfg, scheme)
+	events, err := newEvents(cfg.Control, scheme)
 	if err != nil {
 		return err
 	}

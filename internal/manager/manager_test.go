@@ -124,7 +124,7 @@ func TestEventsAreOfTheCoreGroup(t *testing.T) {
 		_, _ = io.Copy(w, r.Body) // the client's loss
 	}))
 	defer server.Close()
-	events, err := newEvents(Config{Control: &rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}}, env.NewScheme())
+	events, err := newEvents(&rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, env.NewScheme())
 	if err != nil {
 		t.Fatal(err)
 	}

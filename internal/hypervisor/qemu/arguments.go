@@ -36,14 +36,16 @@ const plainProcessor = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt"
 // end of the process, and -no-shutdown, without which QEMU ends when the guest
 // powers off.
 func arguments(c Config) []string {
-	args := []string{
-		"-name", "guest=" + escape(c.Name) + ",debug-threads=on",
-		"-uuid", c.UUID,
-		"-machine", MachineType + ",usb=off,vmport=off",
+	args := []string{"-name", "guest=" + escape(c.Name) + ",debug-threads=on"}
+	if c.UUID != "" {
+		args = append(args, "-uuid", c.UUID)
+	}
+	args = append(args,
+		"-machine", MachineType+",usb=off,vmport=off",
 		"-accel", string(c.Processor.Accelerator),
 		"-cpu", processorModel(c.Processor.Accelerator),
 		"-smp", strconv.Itoa(c.Processor.Count),
-		"-m", strconv.Itoa(c.MemoryMiB) + "M",
+		"-m", strconv.Itoa(c.MemoryMiB)+"M",
 		"-nodefaults", "-no-user-config",
 		"-display", "none",
 		// Obsolete system calls, other privileges, other programs, and other
@@ -51,7 +53,7 @@ func arguments(c Config) []string {
 		"-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
 		"-boot", "menu=off,strict=on",
 		"-S",
-	}
+	)
 	args = append(args, channelArguments()...)
 	args = append(args, diskArguments(c.Disks)...)
 	args = append(args, kernelArguments(c.Kernel)...)

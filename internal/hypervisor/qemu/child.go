@@ -86,7 +86,7 @@ func (c *child) exit(shutdown string) Exit {
 	exit := Exit{
 		Reason: explain(status, c.killed.Load(), shutdown),
 		Code:   status.ExitStatus(),
-		Stderr: c.stderr.String(),
+		Stderr: unexpected(c.stderr.String()),
 	}
 	if status.Signaled() {
 		exit.Signal = status.Signal()

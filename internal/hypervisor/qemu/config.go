@@ -16,7 +16,7 @@ const MachineType = "pc-q35-7.2"
 type Config struct {
 	// Name shows in the process list. Required.
 	Name string
-	// UUID is the guest's SMBIOS system UUID, in its 36 character form. Required.
+	// UUID is the guest's SMBIOS system UUID, in its 36 character form. Empty: none.
 	UUID string
 	// Processor is how much the guest computes with. Required.
 	Processor Processor
@@ -92,12 +92,17 @@ type Kernel struct {
 type UserNetwork struct {
 	// MAC is the card's Ethernet address: 48 bits, not multicast. Required.
 	MAC net.HardwareAddr
-	// IPv4 is the guest's network, masked, of 8 to 28 bits. Required. Guests need
-	// different ones where their addresses must differ.
+	// IPv4 is the guest's network, masked, of 8 to 28 bits. Required. Guests may have
+	// the same one: they do not see each other.
 	IPv4 netip.Prefix
 	// IPv6 is the guest's IPv6 network: masked, of 64 bits. The zero value means no
 	// IPv6.
 	IPv6 netip.Prefix
+	// Address4 is the guest's address in IPv4. The zero value: the fourth one.
+	Address4 netip.Addr
+	// Address6 is the guest's address in IPv6. The network carries any, so this is
+	// only checked. The zero value: the guest chooses one, if it likes.
+	Address6 netip.Addr
 	// Forwards are ports of the host that lead into the guest.
 	Forwards []Forward
 }
@@ -124,8 +129,13 @@ func (n UserNetwork) Gateway4() netip.Addr { return nth(n.IPv4, gatewayOffset) }
 // DNS4 is the name server that the guest may use, the third address of the network.
 func (n UserNetwork) DNS4() netip.Addr { return nth(n.IPv4, dnsOffset) }
 
-// Guest4 is the guest's address, the fourth of the network. DHCP leases it.
-func (n UserNetwork) Guest4() netip.Addr { return nth(n.IPv4, guestOffset) }
+// Guest4 is the guest's address. DHCP leases it.
+func (n UserNetwork) Guest4() netip.Addr {
+	if n.Address4.IsValid() {
+		return n.Address4
+	}
+	return nth(n.IPv4, guestOffset)
+}
 
 // Gateway6 is the guest's IPv6 gateway, the second address of the network. It is the
 // zero Addr without IPv6.

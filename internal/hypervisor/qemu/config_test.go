@@ -26,7 +26,7 @@ func TestValidateNamesTheField(t *testing.T) {
 	}{
 		"no name":             {"name", func(c *Config) { c.Name = "" }},
 		"NUL in the name":     {"name", func(c *Config) { c.Name = "a\x00b" }},
-		"no UUID":             {"uuid", func(c *Config) { c.UUID = "" }},
+		"no UUID in it":       {"uuid", func(c *Config) { c.UUID = "vm-1" }},
 		"UUID and more":       {"uuid", func(c *Config) { c.UUID += ",x" }},
 		"no processor":        {"processor.count", func(c *Config) { c.Processor.Count = 0 }},
 		"no memory":           {"memoryMiB", func(c *Config) { c.MemoryMiB = 0 }},
@@ -45,6 +45,14 @@ func TestValidateNamesTheField(t *testing.T) {
 		"IPv6 as IPv4":        {"network.ipv4", func(c *Config) { c.Network.IPv4 = c.Network.IPv6 }},
 		"IPv4 as IPv6":        {"network.ipv6", func(c *Config) { c.Network.IPv6 = c.Network.IPv4 }},
 		"IPv6 too small":      {"network.ipv6", func(c *Config) { c.Network.IPv6 = netip.MustParsePrefix("fd00::/96") }},
+		"foreign IPv4":        {"network.address4", func(c *Config) { c.Network.Address4 = netip.MustParseAddr("10.83.8.9") }},
+		"the gateway":         {"network.address4", func(c *Config) { c.Network.Address4 = c.Network.Gateway4() }},
+		"the name server":     {"network.address4", func(c *Config) { c.Network.Address4 = c.Network.DNS4() }},
+		"the network":         {"network.address4", func(c *Config) { c.Network.Address4 = c.Network.IPv4.Addr() }},
+		"everybody":           {"network.address4", func(c *Config) { c.Network.Address4 = netip.MustParseAddr("10.83.7.255") }},
+		"foreign IPv6":        {"network.address6", func(c *Config) { c.Network.Address6 = netip.MustParseAddr("fd84::9") }},
+		"the IPv6 gateway":    {"network.address6", func(c *Config) { c.Network.Address6 = c.Network.Gateway6() }},
+		"IPv6 without any":    {"network.address6", func(c *Config) { c.Network.IPv6, c.Network.Address6 = netip.Prefix{}, netip.MustParseAddr("fd83:7::9") }},
 		"no host":             {"network.forwards[0].host", func(c *Config) { c.Network.Forwards[0].Host = netip.AddrPort{} }},
 		"no guest port":       {"network.forwards[0].port", func(c *Config) { c.Network.Forwards[0].Port = 0 }},
 		"no item name":        {"firmware[0].name", func(c *Config) { c.Firmware[0].Name = "" }},
@@ -74,6 +82,32 @@ func TestAddressesOfTheUserNetwork(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("addresses (-want +got):\n%s", diff)
 	}
+}
+
+func TestGuestsOwnAddress(t *testing.T) {
+	n := UserNetwork{MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, IPv4: netip.MustParsePrefix("10.77.0.0/16"), Address4: netip.MustParseAddr("10.77.3.9")}
+	n.Forwards = []Forward{{Host: netip.MustParseAddrPort("127.0.0.1:18022"), Port: 22}}
+	must(t, n.Validate())
+	backend := networkArguments(&n)[1]
+	for _, want := range []string{",host=10.77.0.2,", ",dns=10.77.0.3,", ",dhcpstart=10.77.3.9,", "-10.77.3.9:22"} {
+		if !strings.Contains(backend, want) {
+			t.Errorf("%q is not in %s", want, backend)
+		}
+	}
+	n.Address4 = n.Gateway4()
+	var refusal *FieldError
+	if err := n.Validate(); !errors.As(err, &refusal) {
+		t.Errorf("error = %v, want a *FieldError", err)
+	}
+}
+
+func TestMachineWithoutUUID(t *testing.T) {
+	config := machine(t, echo)
+	config.UUID = ""
+	p := start(t, config)
+	console := attach(t, p)
+	must(t, p.Cont(bounded(t)))
+	console.until(echoBanner)
 }
 
 func TestDiskAt(t *testing.T) {

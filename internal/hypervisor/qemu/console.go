@@ -47,8 +47,8 @@ type Console struct {
 	ended   bool
 }
 
-// newConsole takes over the stream to the serial port.
-func newConsole(conn net.Conn) *Console {
+// NewConsole takes over the stream to a serial port. The console ends with the stream.
+func NewConsole(conn net.Conn) *Console {
 	c := &Console{
 		conn:    conn,
 		input:   make(chan []byte),
@@ -71,9 +71,11 @@ func (c *Console) Attach() *ConsoleClient {
 		console: c,
 		pending: append([]byte(nil), c.history.bytes()...),
 		wake:    make(chan struct{}, 1),
+		ended:   make(chan struct{}),
 	}
 	if c.ended {
 		client.err = io.EOF
+		close(client.ended)
 	} else {
 		c.clients[client] = struct{}{}
 	}
@@ -114,6 +116,7 @@ func (c *Console) detach(client *ConsoleClient, reason error) {
 	delete(c.clients, client)
 	if client.err == nil {
 		client.err = reason
+		close(client.ended)
 	}
 	client.notify()
 }
@@ -149,10 +152,22 @@ func (c *Console) feed() {
 type ConsoleClient struct {
 	console *Console
 	wake    chan struct{}
+	ended   chan struct{}
 
 	// Both are guarded by the console's lock.
 	pending []byte
 	err     error
+}
+
+// Ended is closed when no more output is going to come. What came before may still be
+// there for Next, and Next tells why.
+func (c *ConsoleClient) Ended() <-chan struct{} { return c.ended }
+
+// Slow tells whether the client was dropped because it did not read in time.
+func (c *ConsoleClient) Slow() bool {
+	c.console.mu.Lock()
+	defer c.console.mu.Unlock()
+	return errors.Is(c.err, ErrSlowClient)
 }
 
 // Next waits for output and returns all there is: at least one byte, and any bytes at

@@ -17,7 +17,7 @@ import (
 func plugged(t *testing.T) (*Console, net.Conn) {
 	ours, guests := net.Pipe()
 	t.Cleanup(func() { _ = guests.Close() })
-	console := newConsole(ours)
+	console := NewConsole(ours)
 	return console, guests
 }
 

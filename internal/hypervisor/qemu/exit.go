@@ -83,6 +83,13 @@ func (e *StartError) Is(target error) bool {
 // has no error class for it.
 var lockComplaint = regexp.MustCompile(`Failed to get (shared )?"[a-z ]+" lock`)
 
+// expected is what QEMU says of items of fw_cfg with names of another kind than it
+// likes. They are wanted so, and people who look for the cause of an end need not know.
+var expected = regexp.MustCompile(`(?m)^.*warning: externally provided fw_cfg item names should be prefixed with "opt/"\n?`)
+
+// unexpected is the rest of QEMU's words.
+func unexpected(words string) string { return expected.ReplaceAllString(words, "") }
+
 func tellsOfLock(words string) bool {
 	return lockComplaint.MatchString(words)
 }

@@ -3,6 +3,7 @@ package qemu
 import (
 	"bytes"
 	"errors"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -66,4 +67,19 @@ func TestTailKeepsTheEnd(t *testing.T) {
 			t.Errorf("kept %q, want %q", kept.bytes(), want)
 		}
 	})
+}
+
+func TestExpectedWarningIsLeftOut(t *testing.T) {
+	const warning = "qemu: -fw_cfg name=a,file=b: warning: externally provided fw_cfg item names should be prefixed with \"opt/\"\n"
+	for words, want := range map[string]string{
+		warning:                       "",
+		"a\n" + warning + "b\n":       "a\nb\n",
+		"warning: something else\n":   "warning: something else\n",
+		strings.TrimSpace(warning):    "",
+		warning + warning + "failed.": "failed.",
+	} {
+		if got := unexpected(words); got != want {
+			t.Errorf("of %q is left %q, want %q", words, got, want)
+		}
+	}
 }

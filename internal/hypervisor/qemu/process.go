@@ -81,7 +81,7 @@ func meet(ctx context.Context, started *child, sockets *channels) (*Process, err
 	p := &Process{
 		child:   started,
 		monitor: monitor,
-		console: newConsole(sockets.ours[consoleFD-firstFD]),
+		console: NewConsole(sockets.ours[consoleFD-firstFD]),
 		agent:   sockets.ours[agentFD-firstFD],
 		done:    make(chan struct{}),
 	}

@@ -57,7 +57,7 @@ func checkText(field, text string) *FieldError {
 }
 
 func checkUUID(c Config) *FieldError {
-	if !uuidForm.MatchString(c.UUID) {
+	if c.UUID != "" && !uuidForm.MatchString(c.UUID) {
 		return &FieldError{"uuid", fmt.Sprintf("%q is not a UUID", c.UUID)}
 	}
 	return nil
@@ -106,10 +106,22 @@ func checkKernel(c Config) *FieldError {
 }
 
 func checkNetwork(c Config) *FieldError {
-	n := c.Network
-	if n == nil {
+	if c.Network == nil {
 		return nil
 	}
+	return c.Network.check()
+}
+
+// Validate gives a *FieldError for the first thing in the network that QEMU would
+// refuse, or could not carry; nil if there is none.
+func (n UserNetwork) Validate() error {
+	if problem := n.check(); problem != nil {
+		return problem
+	}
+	return nil
+}
+
+func (n UserNetwork) check() *FieldError {
 	if len(n.MAC) != 6 || n.MAC[0]&1 != 0 {
 		return &FieldError{"network.mac", fmt.Sprintf("%q is not the address of one Ethernet card", n.MAC)}
 	}
@@ -119,7 +131,26 @@ func checkNetwork(c Config) *FieldError {
 	if n.IPv6.IsValid() && !fits6(n.IPv6) {
 		return &FieldError{"network.ipv6", fmt.Sprintf("%s is not a masked IPv6 network of 64 bits", n.IPv6)}
 	}
+	if n.Address4.IsValid() && !n.carries(n.Address4, n.IPv4) {
+		return &FieldError{"network.address4", fmt.Sprintf("%s is not free for a guest in %s", n.Address4, n.IPv4)}
+	}
+	if n.Address6.IsValid() && !n.carries(n.Address6, n.IPv6) {
+		return &FieldError{"network.address6", fmt.Sprintf("%s is not free for a guest in %s", n.Address6, n.IPv6)}
+	}
 	return checkForwards(n.Forwards)
+}
+
+// carries tells whether the address is of the network and has no other meaning there.
+func (n UserNetwork) carries(address netip.Addr, network netip.Prefix) bool {
+	if !network.Contains(address) || address == network.Addr() {
+		return false
+	}
+	switch address {
+	case n.Gateway4(), n.DNS4(), n.Gateway6():
+		return false
+	}
+	// The last address of an IPv4 network is everybody's.
+	return address.Is6() || network.Contains(address.Next())
 }
 
 // fits4 leaves room for the addresses that UserNetwork gives out.

@@ -1,0 +1,224 @@
+package vm_test
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/drivers/vm"
+)
+
+// kubeconfig is that of a new user.
+func (w *world) kubeconfig(groups ...string) []byte {
+	w.t.Helper()
+	path := filepath.Join(w.t.TempDir(), "kubeconfig")
+	w.must(w.ControlPlane.WriteKubeconfig(path, "visitor", groups...))
+	content, err := os.ReadFile(path)
+	w.must(err)
+	return content
+}
+
+// parsed is a kubeconfig as far as tests change it.
+type parsed struct {
+	APIVersion     string `json:"apiVersion"`
+	Kind           string `json:"kind"`
+	CurrentContext string `json:"current-context"`
+	Clusters       []struct {
+		Name    string         `json:"name"`
+		Cluster map[string]any `json:"cluster"`
+	} `json:"clusters"`
+	Contexts []any `json:"contexts"`
+	Users    []struct {
+		Name string         `json:"name"`
+		User map[string]any `json:"user"`
+	} `json:"users"`
+}
+
+func (w *world) changed(kubeconfig []byte, change func(*parsed)) []byte {
+	w.t.Helper()
+	var p parsed
+	w.must(yaml.Unmarshal(kubeconfig, &p))
+	change(&p)
+	content, err := yaml.Marshal(p)
+	w.must(err)
+	return content
+}
+
+func (w *world) withKubeconfig(kubeconfig []byte) *world {
+	other := *w
+	other.secret = w.secret.DeepCopy()
+	other.secret.Data["kubeconfig"] = kubeconfig
+	other.Driver = vm.New(vm.Options{Installation: "test"})
+	return &other
+}
+
+func TestClusterOfTheSecret(t *testing.T) {
+	w := newWorld(t, vm.Options{})
+	w.hosts()
+	elsewhere := w.withKubeconfig(w.kubeconfig("system:masters"))
+	id := elsewhere.mustCreate("m").ProviderID
+	if list := elsewhere.list(); list[id] != "m" {
+		t.Errorf("list is %v", list)
+	}
+	elsewhere.mustRemove("m", id)
+
+	elsewhere.secret.Data = map[string][]byte{"userData": nil}
+	_, err := elsewhere.create(t.Context(), "m")
+	wantCode(t, err, codes.FailedPrecondition)
+}
+
+const (
+	token  = "dG9wIHNlY3JldA-of-the-cluster" //nolint:gosec // not a credential
+	noFile = "no-such-file-or-program"
+)
+
+func TestBadKubeconfigs(t *testing.T) {
+	w := newWorld(t, vm.Options{})
+	good := w.kubeconfig()
+	address := deadAddress(t)
+	cases := map[string]struct {
+		kubeconfig []byte
+		want       codes.Code
+		says       string
+	}{
+		"no YAML":   {[]byte("token: [" + token), codes.InvalidArgument, "kubeconfig"},
+		"other":     {[]byte("password: " + token), codes.InvalidArgument, "kubeconfig"},
+		"no rights": {good, codes.PermissionDenied, "visitor"},
+		"context":   {w.changed(good, func(p *parsed) { p.CurrentContext = token }), codes.InvalidArgument, "current-context"},
+		"certificate": {w.changed(good, func(p *parsed) {
+			p.Users[0].User = map[string]any{"client-certificate-data": "AAAA", "client-key-data": "AAAA"}
+		}), codes.InvalidArgument, "kubeconfig"},
+		"program": {w.changed(good, func(p *parsed) {
+			p.Users[0].User = map[string]any{"exec": object{"apiVersion": "client.authentication.k8s.io/v1", "command": noFile, "interactiveMode": "Never"}}
+		}), codes.InvalidArgument, "program"},
+		"plug-in": {w.changed(good, func(p *parsed) {
+			p.Users[0].User = map[string]any{"auth-provider": object{"name": "oidc"}}
+		}), codes.InvalidArgument, "program"},
+		"token file": {w.changed(good, func(p *parsed) {
+			p.Users[0].User = map[string]any{"tokenFile": noFile}
+		}), codes.InvalidArgument, "file"},
+		"key file": {w.changed(good, func(p *parsed) {
+			p.Users[0].User["client-key"] = noFile
+		}), codes.InvalidArgument, "file"},
+		"authority file": {w.changed(good, func(p *parsed) {
+			p.Clusters[0].Cluster["certificate-authority"] = noFile
+		}), codes.InvalidArgument, "file"},
+		"token": {w.changed(good, func(p *parsed) {
+			p.Users[0].User = map[string]any{"token": token}
+		}), codes.Unauthenticated, "credentials"},
+		"nobody there": {w.changed(good, func(p *parsed) {
+			p.Clusters[0].Cluster["server"] = "https://" + address
+		}), codes.Unavailable, "does not answer"},
+		"another authority": {w.changed(good, func(p *parsed) {
+			delete(p.Clusters[0].Cluster, "certificate-authority-data")
+		}), codes.Unavailable, "does not answer"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			w := w.withKubeconfig(tc.kubeconfig)
+			_, createErr := w.create(t.Context(), "m")
+			_, statusErr := w.status("m", "")
+			for _, err := range []error{createErr, statusErr, w.remove("m", "")} {
+				wantCode(t, err, tc.want)
+				if err != nil && !strings.Contains(err.Error(), tc.says) {
+					t.Errorf("%q does not say %q", err, tc.says)
+				}
+				if err != nil && (strings.Contains(err.Error(), token) || strings.Contains(err.Error(), userData)) {
+					t.Errorf("%q holds a secret", err)
+				}
+			}
+		})
+	}
+}
+
+// deadAddress is one that nobody listens at.
+func deadAddress(t *testing.T) string {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
+// A cluster without the kind says NotFound too, but that tells nothing about the VM.
+func TestClusterWithoutTheKind(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(server.Close)
+	cluster, err := vm.NewClient(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := (&world{t: t, secret: &corev1.Secret{}}).with(vm.Options{Client: cluster}).withClass(object{"vmPool": "pool"})
+	_, err = w.status("m", "")
+	wantCode(t, err, codes.FailedPrecondition)
+	_, err = w.create(t.Context(), "m")
+	wantCode(t, err, codes.FailedPrecondition)
+	wantCode(t, w.remove("m", ""), codes.FailedPrecondition)
+}
+
+func TestClusterRefuses(t *testing.T) {
+	w := newWorld(t, vm.Options{})
+	as := w.with(vm.Options{Client: w.admin})
+	cases := map[string]struct {
+		given func()
+		w     *world
+		want  codes.Code
+		says  string
+	}{
+		"no namespace":  {func() {}, as.withClass(object{"vmPool": w.Namespace + "-no"}), codes.FailedPrecondition, "vmPool"},
+		"no permission": {func() {}, w.withClass(object{"vmPool": "default"}), codes.PermissionDenied, "forbidden"},
+		"no quota":      {w.exhaustQuota, as, codes.ResourceExhausted, "exceeded quota"},
+		"too much user data": {func() {}, func() *world {
+			large := *as
+			large.secret = &corev1.Secret{Data: map[string][]byte{"userData": []byte(strings.Repeat("x", 1<<20+1))}}
+			return &large
+		}(), codes.InvalidArgument, "data"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			tc.given()
+			_, err := tc.w.create(t.Context(), "m")
+			wantCode(t, err, tc.want)
+			if err != nil && !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("%q does not say %q", err, tc.says)
+			}
+		})
+	}
+	// Without a controller manager a deleted namespace stays, which is what is wanted here.
+	w.must(w.admin.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.Namespace}}))
+	eventually(t, func() bool {
+		_, err := as.create(t.Context(), "m")
+		return err != nil && strings.Contains(err.Error(), "[FailedPrecondition]") && strings.Contains(err.Error(), "vmPool is being deleted")
+	})
+}
+
+// exhaustQuota forbids further VMs. Without a controller manager its status is written
+// by hand.
+func (w *world) exhaustQuota() {
+	w.t.Helper()
+	hard := corev1.ResourceList{"count/virtualmachines.vm.metropolis.monogon.dev": resource.MustParse("0")}
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "none", Namespace: w.Namespace}, Spec: corev1.ResourceQuotaSpec{Hard: hard}}
+	w.must(w.admin.Create(w.t.Context(), quota))
+	quota.Status = corev1.ResourceQuotaStatus{Hard: hard, Used: hard}
+	w.must(w.admin.Status().Update(w.t.Context(), quota))
+	w.t.Cleanup(func() { w.must(w.admin.Delete(context.Background(), quota)) })
+	// The API server hears of quotas a moment later.
+	eventually(w.t, func() bool {
+		err := w.admin.Create(w.t.Context(), w.anyVM(), client.DryRunAll)
+		return err != nil && strings.Contains(err.Error(), "exceeded quota")
+	})
+}

@@ -1,0 +1,225 @@
+package vm_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/drivers/vm"
+)
+
+// VMs that the driver did not make for this machine are neither adopted, nor listed, nor
+// deleted, whatever they look like.
+func TestForeignVMs(t *testing.T) {
+	cases := map[string]struct {
+		reason string
+		// change makes another VM of one that the driver made for the machine "m".
+		change func(v *vmv1alpha1.VirtualMachine)
+		// taken says that the name of m's VM is taken.
+		taken bool
+	}{
+		"of a user": {"it says nothing of any machine", func(v *vmv1alpha1.VirtualMachine) { v.Annotations, v.Labels = nil, nil }, true},
+		"unreadable": {"nobody knows what it is for", func(v *vmv1alpha1.VirtualMachine) {
+			v.Annotations[vm.AnnotationIdentity] = "{"
+		}, true},
+		"copy":    {"its name is not derived from what it says", func(v *vmv1alpha1.VirtualMachine) { v.Name = "copy" }, false},
+		"cluster": {"the class names another cluster", func(v *vmv1alpha1.VirtualMachine) { v.Labels[vm.LabelCluster] = "other" }, true},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, vm.Options{})
+			w.hosts()
+			id := w.mustCreate("m").ProviderID
+			made := w.theVM()
+			w.mustRemove("m", id)
+			made.ObjectMeta = metav1.ObjectMeta{Name: made.Name, Namespace: made.Namespace, Labels: made.Labels, Annotations: made.Annotations}
+			tc.change(made)
+			w.must(w.admin.Create(t.Context(), made))
+
+			for _, id := range []string{id, ""} {
+				_, err := w.status("m", id)
+				wantCode(t, err, codes.NotFound)
+			}
+			if list := w.list(); len(list) != 0 {
+				t.Errorf("it is listed: %v", list)
+			}
+			if tc.taken {
+				_, err := w.create(t.Context(), "m")
+				wantCode(t, err, codes.AlreadyExists)
+			}
+			for _, id := range []string{id, ""} {
+				w.mustRemove("m", id)
+			}
+			if v := w.theVM(); !v.DeletionTimestamp.IsZero() {
+				t.Error("it is being deleted")
+			}
+		})
+	}
+}
+
+// Several control planes, and several namespaces of one, share a pool.
+func TestNeighboursInAPool(t *testing.T) {
+	w := newWorld(t, vm.Options{})
+	w.hosts()
+	neighbours := []*world{w, w.with(vm.Options{Installation: "other"}), w.withClass(nil), w.withClass(object{
+		"tags": object{"kubernetes.io/cluster/other": "", "kubernetes.io/role/worker": ""},
+	}), w.withClass(object{
+		"tags": object{"kubernetes.io/cluster/shoot": "", "kubernetes.io/role/control": ""},
+	})}
+	neighbours[2].class.Namespace = "farm"
+	names := []string{"m", "m", "of-farm", "of-other", "of-control"}
+	for i, n := range neighbours {
+		if i == 2 {
+			continue // a class of another namespace has no machines here
+		}
+		id := n.mustCreate(names[i]).ProviderID
+		if diff := cmp.Diff(map[string]string{id: names[i]}, n.list()); diff != "" {
+			t.Errorf("list of %s (-want +got):\n%s", names[i], diff)
+		}
+	}
+	if list := neighbours[2].list(); len(list) != 0 {
+		t.Errorf("list of a class in another namespace: %v", list)
+	}
+	w.mustRemove("m", "")
+	if len(w.vms()) != 3 || len(neighbours[1].list()) != 1 {
+		t.Error("the VM of another installation was deleted, or ours was not")
+	}
+}
+
+// An existing VM that was made for the machine is adopted only if it fits.
+func TestMisfits(t *testing.T) {
+	cases := map[string]struct {
+		changes object
+		want    codes.Code
+	}{
+		"size":            {object{"size": "medium"}, codes.AlreadyExists},
+		"same size":       {object{"cpus": 1, "memory": "0.5Gi", "rootFsSize": 1}, codes.OK},
+		"disk":            {object{"rootFsSize": 2}, codes.AlreadyExists},
+		"storage class":   {object{"storageClassName": "fast"}, codes.AlreadyExists},
+		"image":           {object{"image": object{"url": "https://example.com/other.img"}}, codes.AlreadyExists},
+		"kernel":          {object{"kernelBoot": object{"kernel": object{"url": "https://example.com/k"}}}, codes.AlreadyExists},
+		"address":         {object{"addresses": []string{"10.77.1.1"}}, codes.AlreadyExists},
+		"role":            {object{"tags": object{"kubernetes.io/cluster/shoot": "1", "kubernetes.io/role/other": "1"}}, codes.AlreadyExists},
+		"another tag":     {object{"tags": object{"kubernetes.io/cluster/shoot": "1", "kubernetes.io/role/worker": "1", "team": "b"}}, codes.OK},
+		"changeable ones": {object{"migrateStrategy": "Cold", "hypervisorImage": "new"}, codes.OK},
+	}
+	w := newWorld(t, vm.Options{})
+	w.hosts()
+	id := w.mustCreate("m").ProviderID
+	for name, tc := range cases {
+		resp, err := w.withClass(tc.changes).create(t.Context(), "m")
+		if wantCode(t, err, tc.want); err == nil && resp.ProviderID != id {
+			t.Errorf("%s: another VM was made", name)
+		}
+	}
+	if v := w.theVM(); !v.DeletionTimestamp.IsZero() {
+		t.Error("the VM is being deleted")
+	}
+}
+
+// A Secret that has the wanted name by whatever chance is not ours.
+func TestForeignSecret(t *testing.T) {
+	w := newWorld(t, vm.Options{})
+	w.hosts()
+	w.mustCreate("m")
+	name := w.theVM().Name
+	w.mustRemove("m", "")
+	foreign := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: w.Namespace}, StringData: map[string]string{"password": "x"}}
+	w.must(w.admin.Create(t.Context(), foreign))
+	_, err := w.create(t.Context(), "m")
+	wantCode(t, err, codes.AlreadyExists)
+	w.mustRemove("m", "")
+	left := w.secrets()
+	if len(left) != 1 || left[0].ResourceVersion != foreign.ResourceVersion {
+		t.Errorf("the foreign secret was touched: %+v", left)
+	}
+	if len(w.vms()) != 0 {
+		t.Error("a VM was made")
+	}
+}
+
+// Adoption gives a VM the user data that it lost, but does not replace what it may have
+// read already.
+func TestUserDataIsHealed(t *testing.T) {
+	w := newWorld(t, vm.Options{})
+	w.hosts()
+	w.mustCreate("m")
+	secret := w.secrets()[0]
+	w.must(w.admin.Delete(t.Context(), &secret))
+	w.mustCreate("m")
+	if secrets := w.secrets(); len(secrets) != 1 || string(secrets[0].Data["userData"]) != userData || !ownedBy(&secrets[0], w.theVM()) {
+		t.Errorf("secrets are %+v", secrets)
+	}
+	w.secret = w.secret.DeepCopy()
+	w.secret.Data["userData"] = []byte("new")
+	w.mustCreate("m")
+	if got := w.secrets()[0].Data["userData"]; string(got) != userData {
+		t.Errorf("user data is %q", got)
+	}
+}
+
+// What is left of a creation that got no further than the Secret is for the next one to
+// use, with its own user data.
+func TestLeftoverSecret(t *testing.T) {
+	w := newWorld(t, vm.Options{})
+	w.hosts()
+	cutOff := &cutting{WithWatch: w.cluster, at: 3}
+	_, err := w.with(vm.Options{Client: cutOff, Installation: "test"}).create(t.Context(), "m")
+	wantCode(t, err, codes.Unavailable)
+	if len(w.secrets()) != 1 || len(w.vms()) != 0 {
+		t.Fatalf("%d secrets and %d VMs, want just the secret", len(w.secrets()), len(w.vms()))
+	}
+	w.secret = w.secret.DeepCopy()
+	w.secret.Data["userData"] = []byte("new")
+	w.mustCreate("m")
+	if got := w.secrets()[0].Data["userData"]; string(got) != "new" {
+		t.Errorf("user data is %q", got)
+	}
+}
+
+// The class's pool was changed after the VM was made: the VM is still found by its ID.
+func TestPoolOfTheClassChanged(t *testing.T) {
+	w := newWorld(t, vm.Options{})
+	w.hosts()
+	id := w.mustCreate("m").ProviderID
+	moved := w.withClass(object{"vmPool": "elsewhere"})
+	_, err := moved.status("m", id)
+	wantCode(t, err, codes.OK)
+	moved.mustRemove("m", id)
+	if len(w.vms()) != 0 {
+		t.Error("the VM is left")
+	}
+}
+
+// IDs that the driver never gave belong to nobody here.
+func TestIDsOfOthers(t *testing.T) {
+	w := newWorld(t, vm.Options{})
+	w.hosts()
+	made := w.mustCreate("m").ProviderID
+	for _, id := range []string{"aws:///eu/i-1", "millwright:///", "millwright:///" + w.Namespace + "/", made + "/x", "millwright:///" + w.Namespace + "/0"} {
+		_, err := w.status("m", id)
+		wantCode(t, err, codes.NotFound)
+		w.mustRemove("m", id)
+	}
+	if v := w.theVM(); !v.DeletionTimestamp.IsZero() || len(w.secrets()) != 1 {
+		t.Error("the VM or its secret is deleted")
+	}
+}
+
+// A VM of which the driver does not know its own size is not taken for one that fits.
+func TestSizeWasTakenAway(t *testing.T) {
+	w := newWorld(t, vm.Options{})
+	w.hosts()
+	w.mustCreate("m")
+	v := w.theVM()
+	v.Spec.VolumeClaimTemplate, v.Spec.Memory = nil, ptr.To(resource.MustParse("1Gi"))
+	w.must(w.admin.Update(t.Context(), v))
+	_, err := w.create(t.Context(), "m")
+	wantCode(t, err, codes.AlreadyExists)
+}

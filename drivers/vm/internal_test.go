@@ -1,0 +1,121 @@
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"pgregory.net/rapid"
+
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
+)
+
+var vms = vmv1alpha1.Resource("virtualmachines")
+
+func TestErrorCodes(t *testing.T) {
+	cases := map[codes.Code][]error{
+		codes.Canceled:         {context.Canceled, &url.Error{Err: context.Canceled}},
+		codes.DeadlineExceeded: {context.DeadlineExceeded, apierrors.NewTimeoutError("slow", 1), apierrors.NewServerTimeout(vms, "get", 1)},
+		codes.Aborted: {
+			apierrors.NewConflict(vms, "m", errors.New("changed")), apierrors.NewAlreadyExists(vms, "m"), apierrors.NewNotFound(vms, "m"),
+		},
+		codes.InvalidArgument:  {apierrors.NewInvalid(vmv1alpha1.Kind("VirtualMachine"), "m", nil), apierrors.NewBadRequest("bad")},
+		codes.Unauthenticated:  {apierrors.NewUnauthorized("who?")},
+		codes.PermissionDenied: {apierrors.NewForbidden(vms, "m", errors.New("no"))},
+		codes.Unavailable: {
+			apierrors.NewTooManyRequests("later", 1), apierrors.NewServiceUnavailable("starting"), &url.Error{Op: "Get", URL: "https://x", Err: errors.New("refused")},
+		},
+		codes.Internal: {apierrors.NewInternalError(errors.New("webhook"))},
+		codes.Unknown:  {errors.New("whatever")},
+		codes.DataLoss: {fmt.Errorf("wrapped: %w", status.Error(codes.DataLoss, "has a code already"))},
+	}
+	for want, errs := range cases {
+		for _, given := range errs {
+			err := coded("doing", given)
+			if got := status.Code(err); got != want || !errors.Is(err, given) {
+				t.Errorf("%v became %v, want code %v", given, err, want)
+			}
+			if strings.Contains(err.Error(), "https://") {
+				t.Errorf("%q holds a URL of the request", err)
+			}
+		}
+	}
+}
+
+// Names and hashes are persisted in clusters: these must never change.
+func TestNamesStay(t *testing.T) {
+	cases := map[string]identity{
+		"pool-a-1-kx36je26grbw": {"", faceMachine, "default", "pool-a-1"},
+		"a-b-qdpudnst6xf3":      {"east", faceMachine, "shop", "a.b"},
+	}
+	for want, i := range cases {
+		if got := i.name(); got != want {
+			t.Errorf("name of %+v is %s, want %s", i, got, want)
+		}
+	}
+}
+
+// Names are valid, different for different machines, and found again on the object.
+func TestNames(t *testing.T) {
+	texts := rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"", "a", "a.b", "a-b", strings.Repeat("a", 60), strings.Repeat("a", 59) + ".b"}))
+	name := rapid.StringMatching(`[a-z0-9]([-a-z0-9]{0,60}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,60}[a-z0-9])?){0,3}`)
+	any := rapid.Custom(func(t *rapid.T) identity {
+		return identity{strings.ToValidUTF8(texts.Draw(t, "installation"), ""), faceMachine, name.Draw(t, "namespace"), name.Draw(t, "machine")}
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		a, b := any.Draw(t, "a"), any.Draw(t, "b")
+		if wrong := validation.IsDNS1123Label(a.name()); len(wrong) > 0 {
+			t.Fatalf("%q: %v", a.name(), wrong)
+		}
+		if a != b && a.name() == b.name() {
+			t.Fatalf("%+v and %+v have the name %s", a, b, a.name())
+		}
+		if got, ok := identityOf(a.name(), map[string]string{AnnotationIdentity: a.annotation()}); !ok || got != a {
+			t.Fatalf("%+v became %+v, %v", a, got, ok)
+		}
+		for key, value := range a.labels() {
+			if len(validation.IsQualifiedName(key)) > 0 || len(validation.IsValidLabelValue(value)) > 0 {
+				t.Fatalf("%s=%s is no label", key, value)
+			}
+		}
+	})
+}
+
+// Clients are kept, but not without end.
+func TestClientsAreKept(t *testing.T) {
+	kubeconfig := func(i int) []byte {
+		return fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "Config", "current-context": "c",
+			"clusters": [{"name": "c", "cluster": {"server": "https://host-%d"}}],
+			"contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}], "users": [{"name": "u", "user": {"token": "t"}}]}`, i)
+	}
+	c := &clusters{}
+	get := func(i int) any {
+		t.Helper()
+		got, err := c.get(kubeconfig(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	first, second := get(0), get(1)
+	for i := range mostClients - 2 {
+		get(i + 2)
+	}
+	if get(0) != first {
+		t.Error("a client was made twice")
+	}
+	get(mostClients)
+	if get(0) != first {
+		t.Error("a client that was just used is forgotten")
+	}
+	if get(1) == second || len(c.known) != mostClients || len(c.recent) != mostClients {
+		t.Errorf("%d clients are kept, want %d", len(c.known), mostClients)
+	}
+}

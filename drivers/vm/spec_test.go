@@ -1,0 +1,252 @@
+package vm_test
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
+	"github.com/millwright-dev/millwright/drivers/vm"
+)
+
+// accepting is a client of a cluster that has nothing and accepts no VM, but keeps the
+// last one that was asked for.
+type accepting struct {
+	client.WithWatch
+	wanted *vmv1alpha1.VirtualMachine
+}
+
+var errAccepted = status.Error(codes.DataLoss, "the specification was accepted")
+
+func newAccepting(t testing.TB) *accepting {
+	t.Helper()
+	a := &accepting{}
+	inner, err := vm.NewClient(nowhere)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.WithWatch = interceptor.NewClient(inner, interceptor.Funcs{
+		Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+			return notFound(key.Name)
+		},
+		Create: func(_ context.Context, _ client.WithWatch, obj client.Object, _ ...client.CreateOption) error {
+			a.wanted, _ = obj.(*vmv1alpha1.VirtualMachine)
+			return errAccepted
+		},
+		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return nil },
+	})
+	return a
+}
+
+func (a *accepting) create(t testing.TB, raw []byte) error {
+	a.wanted = nil
+	_, err := vm.New(vm.Options{Client: a}).CreateMachine(t.Context(), &driver.CreateMachineRequest{
+		Machine: machine("m", ""), MachineClass: classOf(raw), Secret: &corev1.Secret{},
+	})
+	return err
+}
+
+func classOf(raw []byte) *v1alpha1.MachineClass {
+	return &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "small"}, ProviderSpec: runtime.RawExtension{Raw: raw}}
+}
+
+func specOf(t testing.TB, changes object) []byte {
+	t.Helper()
+	spec := object{
+		"vmPool": "pool", "size": "small", "image": object{"url": "https://example.com/i"},
+		"tags": object{"kubernetes.io/cluster/shoot": "", "kubernetes.io/role/worker": ""},
+	}
+	maps.Copy(spec, changes)
+	maps.DeleteFunc(spec, func(_ string, value any) bool { return value == nil })
+	raw, err := json.Marshal(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+// The message names every field that is wrong, and nothing else.
+func TestBadProviderSpecs(t *testing.T) {
+	const long = 300
+	file := func(url string) object { return object{"url": url} }
+	cases := map[string]struct {
+		changes object
+		code    codes.Code
+		want    []string
+	}{
+		"no pool":       {object{"vmPool": nil}, codes.InvalidArgument, []string{"providerSpec.vmPool: is required: the namespace of the VirtualMachines"}},
+		"empty pool":    {object{"vmPool": ""}, codes.InvalidArgument, []string{"providerSpec.vmPool: is required: the namespace of the VirtualMachines"}},
+		"pool":          {object{"vmPool": "A_b"}, codes.InvalidArgument, []string{"providerSpec.vmPool: a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"}},
+		"no size":       {object{"size": nil, "cpus": 2}, codes.InvalidArgument, []string{"providerSpec.size: is required unless both cpus and memory are given"}},
+		"size":          {object{"size": "huge"}, codes.InvalidArgument, []string{`providerSpec.size: "huge" is none of xsmall, small, medium, large, xlarge`}},
+		"size's kind":   {object{"size": 3}, codes.InvalidArgument, []string{"providerSpec.size: must be a text, not a number"}},
+		"cpus":          {object{"cpus": 0}, codes.OutOfRange, []string{"providerSpec.cpus: 0 is not between 1 and 255"}},
+		"cpus' kind":    {object{"cpus": "2"}, codes.InvalidArgument, []string{"providerSpec.cpus: must be a number, not a text"}},
+		"half a cpu":    {object{"cpus": 0.5}, codes.InvalidArgument, []string{"providerSpec.cpus: must be a whole number"}},
+		"memory":        {object{"memory": "1Mi"}, codes.OutOfRange, []string{"providerSpec.memory: 1Mi is not between 32Mi and 16Ti"}},
+		"memory's unit": {object{"memory": "1GB"}, codes.InvalidArgument, []string{`providerSpec.memory: "1GB" is no size of memory like "512Mi" or "2Gi"`}},
+		"memory odd":    {object{"memory": "64000000"}, codes.InvalidArgument, []string{"providerSpec.memory: 64000000 is not a multiple of 1Mi"}},
+		"disk":          {object{"rootFsSize": 65537}, codes.OutOfRange, []string{"providerSpec.rootFsSize: 65537 is not between 1 and 65536"}},
+		"storage class": {object{"storageClassName": "a/b"}, codes.InvalidArgument, []string{"providerSpec.storageClassName: a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"}},
+		"no tags": {object{"tags": nil}, codes.InvalidArgument, []string{
+			"providerSpec.tags: needs exactly one key kubernetes.io/cluster/<NAME>, has 0", "providerSpec.tags: needs exactly one key kubernetes.io/role/<NAME>, has 0"}},
+		"tags' kind": {object{"tags": []string{"a"}}, codes.InvalidArgument, []string{"providerSpec.tags: must be an object, not a list"}},
+		"tags": {object{"tags": object{
+			"kubernetes.io/cluster/a": "", "kubernetes.io/cluster/b": "", "kubernetes.io/role/": "", "x": 1, "y": "a\nb", "z": strings.Repeat("z", long),
+			"driver.millwright.dev/machine": "x",
+		}}, codes.InvalidArgument, []string{
+			`providerSpec.tags["x"]: must be a text, not a number`,
+			`providerSpec.tags["driver.millwright.dev/machine"]: the driver and the VM controller have keys like this for themselves`,
+			`providerSpec.tags["y"]: must not contain control characters`,
+			`providerSpec.tags["z"]: the key must have 1 to 256 bytes, and the value at most as many`,
+			"providerSpec.tags: needs exactly one key kubernetes.io/cluster/<NAME>, has 2",
+			`providerSpec.tags["kubernetes.io/role/"]: what follows kubernetes.io/role/ must be valid as a label's value, and not empty`}},
+		"nothing to boot": {object{"image": nil}, codes.InvalidArgument, []string{"providerSpec: image or kernelBoot is required: something to boot from"}},
+		"image": {object{"image": object{"url": "ftp://x/y", "checksum": "md5:1", "format": "vmdk", "checksums": ""}}, codes.InvalidArgument, []string{
+			"providerSpec.image.url: must be like https://HOST/PATH, http://HOST/PATH or file:///PATH",
+			`providerSpec.image.checksum: must be "sha256:" and 64 lower-case hexadecimal digits`,
+			`providerSpec.image.format: "vmdk" is none of Raw, QCOW2`,
+			"providerSpec.image.checksums: is not known (is checksum meant?)"}},
+		"image without URL": {object{"image": object{"ulr": "https://example.com"}}, codes.InvalidArgument, []string{
+			"providerSpec.image.url: is required", "providerSpec.image.ulr: is not known (is url meant?)"}},
+		"password":     {object{"image": file("https://me:hunter2@example.com/i")}, codes.InvalidArgument, []string{"providerSpec.image.url: must not hold a user or password: everybody who may see the VirtualMachine would see them"}},
+		"no URL":       {object{"image": file("https://example.com:hunter2/i")}, codes.InvalidArgument, []string{"providerSpec.image.url: is not a URL"}},
+		"blank in URL": {object{"image": file("https://example.com/a b")}, codes.InvalidArgument, []string{"providerSpec.image.url: is not a URL"}},
+		"file URL":     {object{"image": file("file://etc/passwd")}, codes.InvalidArgument, []string{"providerSpec.image.url: must be like https://HOST/PATH, http://HOST/PATH or file:///PATH"}},
+		"kernel": {object{"kernelBoot": object{"initrd": object{}, "commandLine": "a\nb", "cmdline": ""}}, codes.InvalidArgument, []string{
+			"providerSpec.kernelBoot.commandLine: must be one line, without control characters",
+			"providerSpec.kernelBoot.kernel: is required", "providerSpec.kernelBoot.initrd.url: is required",
+			"providerSpec.kernelBoot.cmdline: is not known (known: commandLine, initrd, kernel)"}},
+		"command line": {object{"kernelBoot": object{"kernel": file("file:///k"), "commandLine": strings.Repeat("x", 2048)}}, codes.InvalidArgument, []string{"providerSpec.kernelBoot.commandLine: is longer than 2047 bytes"}},
+		"addresses": {object{"addresses": []any{"10.0.0.1", "10.0.0.0/24", "::ffff:10.0.0.1", "fe80::1%eth0", "10.0.0.2/32", 1}}, codes.InvalidArgument, []string{
+			"providerSpec.addresses[5]: must be a text, not a number",
+			`providerSpec.addresses[1]: "10.0.0.0/24" is no IP address`, `providerSpec.addresses[2]: "::ffff:10.0.0.1" is no IP address`,
+			`providerSpec.addresses[3]: "fe80::1%eth0" is no IP address`, "providerSpec.addresses[4]: is a second address of its IP version"}},
+		"strategy":   {object{"migrateStrategy": "live"}, codes.InvalidArgument, []string{`providerSpec.migrateStrategy: "live" is none of Live, Cold`}},
+		"hypervisor": {object{"hypervisorImage": "a b"}, codes.InvalidArgument, []string{"providerSpec.hypervisorImage: must not contain blanks"}},
+		"unknown": {object{"vmpol": "x", "somethingElse": true}, codes.InvalidArgument, []string{
+			"providerSpec.somethingElse: is not known (known: addresses, apiVersion, cpus, hypervisorImage, image, kernelBoot, kind, memory, migrateStrategy, rootFsSize, size, storageClassName, tags, vmPool)",
+			"providerSpec.vmpol: is not known (is vmPool meant?)"}},
+		"sizes and more": {object{"cpus": 999, "kernelboot": object{}}, codes.InvalidArgument, []string{
+			"providerSpec.cpus: 999 is not between 1 and 255", "providerSpec.kernelboot: is not known (is kernelBoot meant?)"}},
+	}
+	cluster := newAccepting(t)
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			checkProblems(t, cluster, specOf(t, tc.changes), tc.code, tc.want)
+		})
+	}
+	for name, raw := range map[string]string{"no JSON": "{", "two": "{} {}", "list": "[]", "null": "null"} {
+		err := cluster.create(t, []byte(raw))
+		if wantCode(t, err, codes.InvalidArgument); err != nil && !strings.Contains(err.Error(), "providerSpec: ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// However wrong a specification is, the message fits into the status of a Machine.
+func TestMessagesAreBounded(t *testing.T) {
+	wrong := object{"size": strings.Repeat("ä", 1000)}
+	for i := range 100 {
+		wrong[strings.Repeat("é", 500+i)] = ""
+	}
+	err := newAccepting(t).create(t, specOf(t, wrong))
+	wantCode(t, err, codes.InvalidArgument)
+	s, _ := status.FromError(err)
+	if message := s.Message(); len(message) > 12_000 || !strings.HasSuffix(message, "; and 81 more") || !utf8.ValidString(message) {
+		t.Errorf("%d bytes: %s", len(message), message)
+	}
+}
+
+// checkProblems checks what all methods answer about a specification.
+func checkProblems(t *testing.T, cluster client.WithWatch, raw []byte, code codes.Code, want []string) {
+	t.Helper()
+	d, secret, m := vm.New(vm.Options{Client: cluster}), &corev1.Secret{}, machine("m", "")
+	_, created := d.CreateMachine(t.Context(), &driver.CreateMachineRequest{Machine: m, MachineClass: classOf(raw), Secret: secret})
+	_, found := d.GetMachineStatus(t.Context(), &driver.GetMachineStatusRequest{Machine: m, MachineClass: classOf(raw), Secret: secret})
+	_, deleted := d.DeleteMachine(t.Context(), &driver.DeleteMachineRequest{Machine: m, MachineClass: classOf(raw), Secret: secret})
+	_, listed := d.ListMachines(t.Context(), &driver.ListMachinesRequest{MachineClass: classOf(raw), Secret: secret})
+	wantCode(t, created, code)
+	for _, err := range []error{found, deleted, listed} {
+		wantCode(t, err, codes.InvalidArgument)
+	}
+	s, _ := status.FromError(created)
+	if diff := cmp.Diff(want, strings.Split(s.Message(), "; ")); diff != "" {
+		t.Errorf("problems (-want +got):\n%s", diff)
+	}
+}
+
+func TestGoodProviderSpecs(t *testing.T) {
+	cluster := newAccepting(t)
+	cases := map[string]struct {
+		changes object
+		cpus    int32
+		memory  string
+	}{
+		"size":           {object{}, 1, "512Mi"},
+		"without a size": {object{"size": nil, "cpus": 3, "memory": "1.5Gi"}, 3, "1536Mi"},
+		"more memory":    {object{"size": "xlarge", "memory": "1Ti"}, 8, "1Ti"},
+		"typed":          {object{"apiVersion": "vm/v1", "kind": "VM", "rootFsSize": nil, "cpus": nil}, 1, "512Mi"},
+		"only a kernel":  {object{"image": nil, "kernelBoot": object{"kernel": object{"url": "file:///k"}}}, 1, "512Mi"},
+		"odd tags": {object{"tags": object{
+			"kubernetes.io/cluster/a.b": "x y", "kubernetes.io/role/worker": "", "no label!": "", "a": "no value!"}}, 1, "512Mi"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			if err := cluster.create(t, specOf(t, tc.changes)); !status.Is(err, codes.DataLoss) {
+				t.Fatal(err)
+			}
+			got := cluster.wanted.Spec
+			if got.CPUs != tc.cpus || got.Memory.String() != tc.memory {
+				t.Errorf("%d CPUs and %s, want %d and %s", got.CPUs, got.Memory, tc.cpus, tc.memory)
+			}
+		})
+	}
+}
+
+// FuzzProviderSpec: whatever stands in a class, the answer is a VM that the API server
+// would accept, or an error that names the provider specification.
+func FuzzProviderSpec(f *testing.F) {
+	f.Add([]byte("{}"))
+	f.Add(specOf(f, object{"memory": "1Gi", "cpus": 2, "addresses": []string{"10.0.0.1"}}))
+	f.Add(specOf(f, object{"kernelBoot": object{"kernel": object{"url": "http://h/k"}, "commandLine": "a"}, "rootFsSize": 1e300}))
+	cluster := newAccepting(f)
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		err := cluster.create(t, raw)
+		switch status.Code(err) {
+		case codes.InvalidArgument, codes.OutOfRange:
+			if !strings.Contains(err.Error(), "providerSpec") || cluster.wanted != nil {
+				t.Errorf("%v, VM %v", err, cluster.wanted)
+			}
+		case codes.DataLoss:
+			checkAccepted(t, cluster.wanted)
+		default:
+			t.Errorf("unexpected answer %v", err)
+		}
+	})
+}
+
+func checkAccepted(t *testing.T, v *vmv1alpha1.VirtualMachine) {
+	t.Helper()
+	memory := v.Spec.Memory.Value()
+	if v.Namespace == "" || v.Spec.CPUs < 1 || memory < 32<<20 || memory%(1<<20) != 0 || v.Spec.UUID == "" {
+		t.Errorf("VM %+v", v)
+	}
+	if v.Spec.InitialImage == nil && v.Spec.KernelBoot == nil {
+		t.Error("the VM has nothing to boot from")
+	}
+}

@@ -1,0 +1,113 @@
+// Package bzimage changes when the way in which a Linux kernel for x86 wraps its
+// compressed code does.
+//
+// A hypervisor that starts a kernel directly can skip the kernel's own unpacking if
+// it is given the ELF file inside. Under TCG that saves some 0.4 s of each boot.
+package bzimage
+
+import (
+	"bytes"
+	"compress/gzip"
+	"debug/elf"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/pierrec/lz4/v4"
+	"github.com/ulikunitz/xz"
+)
+
+// ErrFormat is what errors wrap when the input is not a kernel that this package
+// understands.
+var ErrFormat = errors.New("not a kernel that can be unpacked")
+
+// Offsets in the boot sector; see Documentation/arch/x86/boot.rst of Linux.
+const (
+	setupSectorsAt  = 0x1f1
+	magicAt         = 0x202
+	versionAt       = 0x206
+	payloadOffsetAt = 0x248
+	payloadLengthAt = 0x24c
+	headerSize      = 0x250
+
+	sectorSize      = 512
+	oldestVersion   = 0x208 // the first with a payload's place in the header
+	unstatedSectors = 4     // what zero setup sectors stand for
+)
+
+// Extract gives the uncompressed ELF kernel of a bzImage. The compression is known by
+// its first bytes: LZ4, gzip, zstd or xz.
+func Extract(image []byte) ([]byte, error) {
+	payload, err := payloadOf(image)
+	if err != nil {
+		return nil, err
+	}
+	kernel, err := decompress(payload)
+	if err != nil {
+		return nil, err
+	}
+	if !bytes.HasPrefix(kernel, []byte(elf.ELFMAG)) {
+		return nil, fmt.Errorf("%w: the payload is no ELF file", ErrFormat)
+	}
+	return kernel, nil
+}
+
+func payloadOf(image []byte) ([]byte, error) {
+	if len(image) < headerSize || string(image[magicAt:magicAt+4]) != "HdrS" {
+		return nil, fmt.Errorf("%w: the boot sector has no kernel header", ErrFormat)
+	}
+	if version := binary.LittleEndian.Uint16(image[versionAt:]); version < oldestVersion {
+		return nil, fmt.Errorf("%w: its boot protocol is %#x, older than %#x", ErrFormat, version, oldestVersion)
+	}
+	sectors := int(image[setupSectorsAt])
+	if sectors == 0 {
+		sectors = unstatedSectors
+	}
+	begin := uint64(sectors+1)*sectorSize + uint64(binary.LittleEndian.Uint32(image[payloadOffsetAt:]))
+	end := begin + uint64(binary.LittleEndian.Uint32(image[payloadLengthAt:]))
+	if end > uint64(len(image)) {
+		return nil, fmt.Errorf("%w: the file ends before its payload", ErrFormat)
+	}
+	return image[begin:end], nil
+}
+
+// sizeLength is the length of the uncompressed size that ends every payload. In gzip
+// it is part of the format, and must stay.
+const sizeLength = 4
+
+func decompress(payload []byte) ([]byte, error) {
+	if len(payload) < 2*sizeLength {
+		return nil, fmt.Errorf("%w: the payload is empty", ErrFormat)
+	}
+	size := binary.LittleEndian.Uint32(payload[len(payload)-sizeLength:])
+	reader, err := decompressor(payload)
+	if err != nil {
+		return nil, err
+	}
+	var kernel bytes.Buffer
+	if _, err := io.Copy(&kernel, io.LimitReader(reader, int64(size)+1)); err != nil {
+		return nil, fmt.Errorf("%w: unpacking the payload: %w", ErrFormat, err)
+	}
+	if kernel.Len() != int(size) {
+		return nil, fmt.Errorf("%w: the payload does not unpack to the stated %d bytes", ErrFormat, size)
+	}
+	return kernel.Bytes(), nil
+}
+
+func decompressor(payload []byte) (io.Reader, error) {
+	body := bytes.NewReader(payload[:len(payload)-sizeLength])
+	switch {
+	case bytes.HasPrefix(payload, []byte{0x02, 0x21, 0x4c, 0x18}): // LZ4's legacy frame
+		return lz4.NewReader(body), nil
+	case bytes.HasPrefix(payload, []byte{0x1f, 0x8b}):
+		return gzip.NewReader(bytes.NewReader(payload))
+	case bytes.HasPrefix(payload, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+		return zstd.NewReader(body)
+	case bytes.HasPrefix(payload, []byte("\xfd7zXZ\x00")):
+		return xz.NewReader(body)
+	default:
+		return nil, fmt.Errorf("%w: the compression that begins with % x is not known", ErrFormat, payload[:sizeLength])
+	}
+}

@@ -1,0 +1,75 @@
+// Package console changes when what the guest says and understands on its serial
+// console does.
+package console
+
+import (
+	"fmt"
+	"io"
+	"time"
+)
+
+// Output writes to the console without ever holding up who writes: a console that
+// nobody reads stops its terminal, and the guest must go on. Use NewOutput.
+type Output struct {
+	queue  chan []byte
+	flush  chan chan struct{}
+	uptime func() time.Duration
+}
+
+// queued is how much output waits for a stuck console. What comes then is lost.
+const queued = 256
+
+// NewOutput returns an output that writes to w, in the background, for ever. uptime is
+// the time since boot.
+func NewOutput(w io.Writer, uptime func() time.Duration) *Output {
+	o := &Output{queue: make(chan []byte, queued), flush: make(chan chan struct{}), uptime: uptime}
+	go o.run(w)
+	return o
+}
+
+func (o *Output) run(w io.Writer) {
+	for {
+		select {
+		case text := <-o.queue:
+			_, _ = w.Write(text) // there is nobody to tell
+			continue
+		default:
+		}
+		select {
+		case text := <-o.queue:
+			_, _ = w.Write(text)
+		case done := <-o.flush:
+			close(done)
+		}
+	}
+}
+
+// Say writes a line with the time since boot.
+func (o *Output) Say(format string, arguments ...any) {
+	seconds := o.uptime().Seconds()
+	o.Print(fmt.Sprintf("[%6.2f] %s\n", seconds, fmt.Sprintf(format, arguments...)))
+}
+
+// Print writes a text as it is.
+func (o *Output) Print(text string) {
+	select {
+	case o.queue <- []byte(text):
+	default:
+	}
+}
+
+// Flush returns when what was written before is out, or after the limit.
+func (o *Output) Flush(limit time.Duration) {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	done := make(chan struct{})
+	select {
+	case o.flush <- done:
+	case <-timer.C:
+		return
+	}
+	select {
+	case <-done:
+	case <-timer.C:
+	}
+}

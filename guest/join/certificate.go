@@ -1,0 +1,141 @@
+package join
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/millwright-dev/millwright/guest/kube"
+)
+
+// ErrRefused is what errors wrap when the cluster refused to sign.
+var ErrRefused = errors.New("the certificate was refused")
+
+const (
+	requestsPath = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+	signer       = "kubernetes.io/kube-apiserver-client-kubelet"
+
+	// approvalTimeout bounds the wait for a certificate; then a new request is made.
+	approvalTimeout = time.Minute
+)
+
+// object is one of Kubernetes' objects, as far as it is needed.
+type object struct {
+	APIVersion string   `json:"apiVersion,omitempty"`
+	Kind       string   `json:"kind,omitempty"`
+	Metadata   metadata `json:"metadata"`
+	Spec       any      `json:"spec,omitempty"`
+	Status     any      `json:"status,omitempty"`
+}
+
+type metadata struct {
+	Name            string            `json:"name,omitempty"`
+	GenerateName    string            `json:"generateName,omitempty"`
+	UID             string            `json:"uid,omitempty"`
+	ResourceVersion string            `json:"resourceVersion,omitempty"`
+	Labels          map[string]string `json:"labels,omitempty"`
+	Owners          []owner           `json:"ownerReferences,omitempty"`
+}
+
+type owner struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Name       string `json:"name"`
+	UID        string `json:"uid"`
+}
+
+type signingRequestSpec struct {
+	Request    []byte   `json:"request"`
+	SignerName string   `json:"signerName"`
+	Usages     []string `json:"usages"`
+}
+
+// signingRequest is what a watch of one tells.
+type signingRequest struct {
+	Status struct {
+		Conditions []struct {
+			Type    string `json:"type"`
+			Message string `json:"message"`
+		} `json:"conditions"`
+		Certificate []byte `json:"certificate"`
+	} `json:"status"`
+}
+
+// requestCertificate has a key of ours certified for a Node, by the client that has the
+// bootstrap token. Key and certificate are in PEM form.
+func requestCertificate(ctx context.Context, client *kube.Client, node string) (key, certificate []byte, err error) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	encoded, err := x509.MarshalECPrivateKey(private)
+	if err != nil {
+		return nil, nil, err
+	}
+	request, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
+		Subject: pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}},
+	}, private)
+	if err != nil {
+		return nil, nil, err
+	}
+	certificate, err = submit(ctx, client, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: request}))
+	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: encoded}), certificate, err
+}
+
+// submit creates the object and waits for its certificate.
+func submit(ctx context.Context, client *kube.Client, request []byte) ([]byte, error) {
+	var created object
+	err := client.Post(ctx, requestsPath, object{
+		APIVersion: "certificates.k8s.io/v1", Kind: "CertificateSigningRequest",
+		Metadata: metadata{GenerateName: "node-csr-"},
+		Spec:     signingRequestSpec{Request: request, SignerName: signer, Usages: []string{"digital signature", "client auth"}},
+	}, &created)
+	if err != nil {
+		return nil, fmt.Errorf("requesting a certificate: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, approvalTimeout)
+	defer cancel()
+	var certificate []byte
+	path := requestsPath + "?watch=true&fieldSelector=" + url.QueryEscape("metadata.name="+created.Metadata.Name)
+	err = client.Watch(ctx, path, func(text json.RawMessage) (bool, error) {
+		var seen signingRequest
+		if err := json.Unmarshal(text, &seen); err != nil {
+			return true, err
+		}
+		for _, condition := range seen.Status.Conditions {
+			if condition.Type == "Denied" || condition.Type == "Failed" {
+				return true, fmt.Errorf("%w: %s: %s", ErrRefused, condition.Type, condition.Message)
+			}
+		}
+		certificate = seen.Status.Certificate
+		return len(certificate) > 0, nil
+	})
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		err = fmt.Errorf("request %s was not approved and signed within %s", created.Metadata.Name, approvalTimeout)
+	}
+	return certificate, err
+}
+
+// usable gives the parsed pair, unless the certificate's time is over or in its last
+// tenth.
+func usable(certificate, key []byte, now time.Time) (tls.Certificate, error) {
+	pair, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("the certificate and its key cannot be used: %w", err)
+	}
+	end, begin := pair.Leaf.NotAfter, pair.Leaf.NotBefore
+	if now.After(end.Add(-end.Sub(begin) / 10)) {
+		return tls.Certificate{}, fmt.Errorf("the certificate ends at %s", end.UTC().Format(time.RFC3339))
+	}
+	return pair, nil
+}

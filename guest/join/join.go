@@ -1,0 +1,206 @@
+package join
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/millwright-dev/millwright/guest/credential"
+	"github.com/millwright-dev/millwright/guest/kube"
+	"github.com/millwright-dev/millwright/guest/userdata"
+)
+
+// How often a Node is heard of, as with a kubelet.
+const (
+	leaseInterval  = 10 * time.Second
+	statusInterval = 5 * time.Minute
+)
+
+// Joiner makes a machine a Node. All fields are required.
+type Joiner struct {
+	// Data says which Node of which cluster.
+	Data userdata.UserData
+	// Machine is told in the Node's status.
+	Machine Machine
+	// Store keeps the certificate over restarts.
+	Store credential.Store
+	// Say tells people one thing that happened.
+	Say func(format string, arguments ...any)
+}
+
+// Run joins and then keeps the Node alive until ctx ends, whose error it returns.
+// Whatever fails is tried again for ever.
+func (j *Joiner) Run(ctx context.Context) error {
+	access, err := j.stored()
+	if err != nil {
+		j.Say("join: with the token: %v", err)
+		access = kube.Access{}
+	}
+	for ctx.Err() == nil {
+		if access.Server == "" {
+			if access, err = j.bootstrap(ctx); err != nil {
+				return err
+			}
+		}
+		if err := j.live(ctx, access); ctx.Err() == nil {
+			j.Say("join: the certificate is not accepted, joining with the token: %v", err)
+		}
+		access = kube.Access{}
+		if err := wait(ctx, firstPause); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// stored gives the access that an earlier boot left on the disk. An error says why
+// there is none.
+func (j *Joiner) stored() (kube.Access, error) {
+	kept, err := j.Store.Load()
+	if err != nil {
+		return kube.Access{}, err
+	}
+	if kept.NodeName != j.Data.NodeName || kept.Server != j.Data.Server {
+		return kube.Access{}, fmt.Errorf("the stored certificate is for node %s of %s", kept.NodeName, kept.Server)
+	}
+	if ours := j.Data.CertificateAuthority; ours != "" && ours != string(kept.Authority) {
+		return kube.Access{}, errors.New("the stored certificate is of another certificate authority")
+	}
+	pair, err := usable(kept.Certificate, kept.Key, time.Now())
+	if err != nil {
+		return kube.Access{}, err
+	}
+	j.Say("join: with the certificate on the disk, until %s", pair.Leaf.NotAfter.UTC().Format(time.RFC3339))
+	return kube.Access{Server: kept.Server, Authority: kept.Authority, Certificate: pair}, nil
+}
+
+// bootstrap gets a certificate with the token.
+func (j *Joiner) bootstrap(ctx context.Context) (access kube.Access, err error) {
+	authority := []byte(j.Data.CertificateAuthority)
+	err = j.retry(ctx, func() (err error) {
+		if len(authority) == 0 {
+			if authority, err = discover(ctx, j.Data.Server, j.Data.Token); err != nil {
+				return err
+			}
+			j.Say("join: found the cluster's certificate authority")
+		}
+		access, err = j.certify(ctx, authority)
+		return err
+	})
+	return access, err
+}
+
+// certify has a certificate issued, and stores it before its first use.
+func (j *Joiner) certify(ctx context.Context, authority []byte) (kube.Access, error) {
+	client, err := kube.New(kube.Access{Server: j.Data.Server, Authority: authority, Token: j.Data.Token})
+	if err != nil {
+		return kube.Access{}, err
+	}
+	defer client.Close()
+	key, certificate, err := requestCertificate(ctx, client, j.Data.NodeName)
+	if err != nil {
+		return kube.Access{}, err
+	}
+	pair, err := usable(certificate, key, time.Now())
+	if err != nil {
+		return kube.Access{}, err
+	}
+	j.Say("join: got a certificate until %s", pair.Leaf.NotAfter.UTC().Format(time.RFC3339))
+	err = j.Store.Save(credential.Credential{
+		Key: key, Certificate: certificate, Authority: authority, Server: j.Data.Server, NodeName: j.Data.NodeName,
+	})
+	if err != nil {
+		// The Node can live without; a restart needs a token that is still valid.
+		j.Say("join: the certificate is not stored: %v", err)
+	}
+	return kube.Access{Server: j.Data.Server, Authority: authority, Certificate: pair}, nil
+}
+
+// live registers the Node and keeps it alive, until ctx ends or the certificate is not
+// accepted, which is the error.
+func (j *Joiner) live(ctx context.Context, access kube.Access) error {
+	client, err := kube.New(access)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	node := &node{client: client, data: j.Data, info: j.Machine}
+	err = j.untilRefused(ctx, func() error { return node.register(ctx, time.Now()) })
+	if err != nil {
+		return err
+	}
+	j.Say("node %s is Ready", j.Data.NodeName)
+	return j.beat(ctx, node, &lease{client: client, node: node})
+}
+
+// beat renews Lease and status for ever.
+func (j *Joiner) beat(ctx context.Context, node *node, lease *lease) error {
+	updated := time.Now()
+	for {
+		err := j.untilRefused(ctx, func() error {
+			if err := lease.renew(ctx, time.Now()); err != nil {
+				return err
+			}
+			if time.Since(updated) < statusInterval {
+				return nil
+			}
+			if err := node.updateStatus(ctx, time.Now()); err != nil {
+				return err
+			}
+			updated = time.Now()
+			return nil
+		})
+		if err == nil {
+			err = wait(ctx, leaseInterval)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// untilRefused is retry, but ends with the error if the API server does not know the
+// certificate: then there is another way.
+func (j *Joiner) untilRefused(ctx context.Context, step func() error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	err := j.retry(ctx, func() error {
+		err := step()
+		if kube.IsStatus(err, http.StatusUnauthorized) {
+			cancel(err)
+		}
+		return err
+	})
+	if err != nil {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// retry repeats a step with growing pauses until it succeeds or ctx ends, whose error
+// it then returns. It tells of each failure that is not the one before.
+func (j *Joiner) retry(ctx context.Context, step func() error) error {
+	var pauses backoff
+	said := ""
+	for {
+		err := step()
+		if err == nil {
+			if said != "" {
+				j.Say("join: it works again")
+			}
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if text := err.Error(); text != said {
+			said = text
+			j.Say("join: %s; trying again", text)
+		}
+		if err := wait(ctx, pauses.next()); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,204 @@
+package join
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/pem"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/millwright-dev/millwright/guest/kube"
+	"github.com/millwright-dev/millwright/guest/userdata"
+)
+
+// server answers from a table of "METHOD PATH", and notes what it was asked.
+type server struct {
+	mu      sync.Mutex
+	answers map[string]answer
+	asked   []string
+	bodies  map[string]json.RawMessage
+}
+
+type answer struct {
+	code int
+	body string
+}
+
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := r.Method + " " + r.URL.Path
+	s.asked = append(s.asked, key)
+	s.bodies[key], _ = io.ReadAll(r.Body)
+	reply, ok := s.answers[key]
+	if !ok {
+		reply = answer{http.StatusNotFound, `{"message":"not there"}`}
+	}
+	w.WriteHeader(reply.code)
+	_, _ = io.WriteString(w, reply.body)
+}
+
+// serve gives a node of the server's, named "one".
+func serve(t *testing.T, answers map[string]answer) (*server, *node) {
+	t.Helper()
+	s := &server{answers: answers, bodies: map[string]json.RawMessage{}}
+	listening := httptest.NewTLSServer(s)
+	t.Cleanup(listening.Close)
+	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: listening.Certificate().Raw})
+	client, err := kube.New(kube.Access{Server: listening.URL, Authority: authority})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	return s, &node{
+		client: client, uid: "uid-1",
+		data: userdata.UserData{NodeName: "one", ProviderID: "millwright:///default/u"},
+		info: Machine{Addresses: []string{"10.77.0.16", "fd00::16"}},
+	}
+}
+
+var now = time.Date(2026, 11, 21, 5, 0, 0, 0, time.UTC)
+
+const ready = `"conditions":[{"type":"Ready","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z"},` +
+	`{"type":"DiskPressure","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z"}]`
+
+func TestRegisterTakesOverItsNode(t *testing.T) {
+	s, n := serve(t, map[string]answer{
+		"POST /api/v1/nodes":             {http.StatusConflict, `{}`},
+		"GET /api/v1/nodes/one":          {http.StatusOK, `{"metadata":{"uid":"uid-2"},"status":{` + ready + `}}`},
+		"PATCH /api/v1/nodes/one":        {http.StatusOK, `{}`},
+		"PATCH /api/v1/nodes/one/status": {http.StatusOK, `{}`},
+	})
+	if err := n.register(t.Context(), now); err != nil {
+		t.Fatal(err)
+	}
+	if n.uid != "uid-2" {
+		t.Errorf("UID = %s, want that of the node which is there", n.uid)
+	}
+	var patch struct {
+		Status struct {
+			Addresses  []address
+			Conditions []condition
+		}
+	}
+	if err := json.Unmarshal(s.bodies["PATCH /api/v1/nodes/one/status"], &patch); err != nil {
+		t.Fatal(err)
+	}
+	wantAddresses := []address{
+		{Type: "Hostname", Address: "one"}, {Type: "InternalIP", Address: "10.77.0.16"},
+		{Type: "InternalIP", Address: "fd00::16"}, {Patch: "replace"},
+	}
+	if diff := cmp.Diff(wantAddresses, patch.Status.Addresses); diff != "" {
+		t.Errorf("addresses (-want +got)\n%s", diff)
+	}
+	// What did not change keeps its time.
+	for _, c := range patch.Status.Conditions {
+		want := "2026-11-21T05:00:00Z"
+		if c.Type == "Ready" {
+			want = "2026-01-01T00:00:00Z"
+		}
+		if c.Transition != want {
+			t.Errorf("transition of %s = %s, want %s", c.Type, c.Transition, want)
+		}
+	}
+}
+
+func TestRegisterLeavesAnotherMachinesNodeAlone(t *testing.T) {
+	s, n := serve(t, map[string]answer{
+		"POST /api/v1/nodes":    {http.StatusConflict, `{}`},
+		"GET /api/v1/nodes/one": {http.StatusOK, `{"spec":{"providerID":"millwright:///default/other"}}`},
+	})
+	if err := n.register(t.Context(), now); err == nil {
+		t.Error("register succeeded")
+	}
+	if diff := cmp.Diff([]string{"POST /api/v1/nodes", "GET /api/v1/nodes/one"}, s.asked); diff != "" {
+		t.Errorf("requests (-want +got)\n%s", diff)
+	}
+}
+
+// TestDeletedNodeStaysDeleted: neither status nor lease make a Node or a Lease again.
+func TestDeletedNodeStaysDeleted(t *testing.T) {
+	s, n := serve(t, nil)
+	beat := &lease{client: n.client, node: n, version: "1"}
+	for _, err := range []error{n.updateStatus(t.Context(), now), beat.renew(t.Context(), now)} {
+		if !kube.IsStatus(err, http.StatusNotFound) {
+			t.Errorf("error = %v, want not found", err)
+		}
+	}
+	for _, request := range s.asked {
+		if request[:4] == "POST" {
+			t.Errorf("%s was sent", request)
+		}
+	}
+}
+
+func TestLeaseTakesOverAndGoesOn(t *testing.T) {
+	const path = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/one"
+	s, n := serve(t, map[string]answer{
+		"GET " + path: {http.StatusOK, `{"metadata":{"resourceVersion":"7"}}`},
+		"PUT " + path: {http.StatusOK, `{"metadata":{"resourceVersion":"8"}}`},
+	})
+	beat := &lease{client: n.client, node: n}
+	for range 2 {
+		if err := beat.renew(t.Context(), now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff([]string{"GET " + path, "PUT " + path, "PUT " + path}, s.asked); diff != "" {
+		t.Errorf("requests (-want +got)\n%s", diff)
+	}
+	var sent struct {
+		Metadata metadata
+		Spec     leaseSpec
+	}
+	if err := json.Unmarshal(s.bodies["PUT "+path], &sent); err != nil {
+		t.Fatal(err)
+	}
+	if want := (leaseSpec{"one", leaseSeconds, "2026-11-21T05:00:00.000000Z"}); sent.Spec != want || sent.Metadata.ResourceVersion != "8" {
+		t.Errorf("sent %+v, want %+v at version 8", sent, want)
+	}
+}
+
+// TestRetry: a failure is told once per change, and tried again after growing pauses;
+// only a refusal of the certificate ends it.
+func TestRetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var said []string
+		j := &Joiner{Say: func(format string, arguments ...any) { said = append(said, arguments[0].(string)) }}
+		unavailable := &kube.StatusError{Code: http.StatusServiceUnavailable}
+		refused := &kube.StatusError{Code: http.StatusUnauthorized}
+		tries := 0
+		begin := time.Now()
+		err := j.untilRefused(t.Context(), func() error {
+			if tries++; tries <= 8 {
+				return unavailable
+			}
+			return refused
+		})
+		if !kube.IsStatus(err, http.StatusUnauthorized) {
+			t.Errorf("untilRefused = %v, want the refusal", err)
+		}
+		// 1+2+4+8+15+15+15+15 s, each less up to a quarter.
+		if took := time.Since(begin); took < 56*time.Second || took > 75*time.Second {
+			t.Errorf("eight pauses took %s", took)
+		}
+		if diff := cmp.Diff([]string{unavailable.Error()}, said); diff != "" {
+			t.Errorf("said (-want +got)\n%s", diff)
+		}
+	})
+}
+
+func TestRetryEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	j := &Joiner{Say: func(string, ...any) { cancel() }}
+	if err := j.retry(ctx, func() error { return io.EOF }); err != context.Canceled {
+		t.Errorf("retry = %v, want context.Canceled", err)
+	}
+}

@@ -1,0 +1,85 @@
+package userdata
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const (
+	secret  = "0123456789abcdef"
+	minimal = "#millwright-guest\nserver: https://10.77.0.2:16443\ntoken: abcdef." + secret + "\nnodeName: one\n"
+	uuid    = "6B0FF0B6-6a5f-4b8b-9c0a-0d3e5a1f7c21"
+)
+
+func TestParse(t *testing.T) {
+	full := minimal + `providerID: millwright:///default/${uuid}
+labels: {a: b}
+taints:
+- {key: k, value: v, effect: NoExecute}
+`
+	got, err := Parse([]byte(full), uuid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := UserData{
+		Server: "https://10.77.0.2:16443", Token: "abcdef." + secret, NodeName: "one",
+		ProviderID: "millwright:///default/6b0ff0b6-6a5f-4b8b-9c0a-0d3e5a1f7c21",
+		Labels:     map[string]string{"a": "b"},
+		Taints:     []Taint{{Key: "k", Value: "v", Effect: "NoExecute"}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestParseNamesTheWrongField(t *testing.T) {
+	for name, test := range map[string]struct{ text, field string }{
+		"NoServer":      {strings.Replace(minimal, "server", "#", 1), "server"},
+		"PlainServer":   {strings.Replace(minimal, "https", "http", 1), "server"},
+		"BadToken":      {strings.Replace(minimal, "abcdef.", "abcdef-", 1), "token"},
+		"NoName":        {strings.Replace(minimal, "nodeName", "#", 1), "nodeName"},
+		"BadName":       {strings.Replace(minimal, "one", "One", 1), "nodeName"},
+		"BadAuthority":  {minimal + "certificateAuthority: none\n", "certificateAuthority"},
+		"NoTaintKey":    {minimal + "taints: [{effect: NoSchedule}]\n", "taints[0].key"},
+		"BadEffect":     {minimal + "taints: [{key: a, effect: NoSchedule}, {key: b, effect: Never}]\n", "taints[1].effect"},
+		"UnknownField":  {minimal + "nodename: two\nserverr: x\n", "document"},
+		"WrongType":     {minimal + "labels: [a]\n", "document"},
+		"NoMapping":     {Header + "\n- a\n", "document"},
+		"UnknownUUID":   {minimal + "providerID: a/${uuid}\n", "providerID"},
+		"TokenTwice":    {minimal + "token: abcdef." + secret + "\n", "document"},
+		"TokenInAList":  {strings.Replace(minimal, "abcdef."+secret, "[abcdef."+secret+"]", 1), "document"},
+		"TokenIsNoYAML": {minimal + "\ttoken: abcdef." + secret + "\n", "document"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Parse([]byte(test.text), "")
+			var wrong *FieldError
+			if !errors.As(err, &wrong) || wrong.Field != test.field {
+				t.Fatalf("Parse = %v, want an error about %s", err, test.field)
+			}
+			if strings.Contains(err.Error(), secret) {
+				t.Errorf("the error holds the token: %v", err)
+			}
+		})
+	}
+}
+
+func TestParseLeavesOtherFormatsAlone(t *testing.T) {
+	for _, text := range []string{"", "#cloud-config\nserver: x\n", "#!/bin/sh\n", " " + minimal} {
+		if _, err := Parse([]byte(text), ""); !errors.Is(err, ErrForeign) {
+			t.Errorf("Parse(%q) = %v, want ErrForeign", text, err)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(minimal))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		_, err := Parse(text, uuid)
+		if wrong := (*FieldError)(nil); err != nil && !errors.Is(err, ErrForeign) && !errors.As(err, &wrong) {
+			t.Errorf("%v is neither ErrForeign nor a *FieldError", err)
+		}
+	})
+}

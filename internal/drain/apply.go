@@ -1,0 +1,100 @@
+package drain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// requestTimeout bounds a request. Webhooks may take up to 30 s of it.
+const requestTimeout = 40 * time.Second
+
+// apply starts the operations. Each notes its outcome in the ledger, and wakes.
+func (d *Drainer) apply(machine types.NamespacedName, l *ledger, ops []operation) {
+	for _, op := range ops {
+		accepted := d.Run(func(ctx context.Context) {
+			ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+			defer cancel()
+			d.note(l, op, d.do(ctx, op))
+			d.Wake(machine)
+		})
+		if !accepted {
+			d.mu.Lock()
+			l.pods[op.pod.uid].calling = false // this process leads no longer
+			d.mu.Unlock()
+		}
+	}
+}
+
+func (d *Drainer) do(ctx context.Context, op operation) error {
+	if !op.force {
+		return d.Evictor.Evict(ctx, op.pod.key, op.pod.uid) //nolint:wrapcheck // the report says which pod it is
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: op.pod.key.Namespace, Name: op.pod.key.Name}}
+	return d.Client.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &op.pod.uid}) //nolint:wrapcheck // as above
+}
+
+// note keeps the outcome of an operation. A pod that is gone, or whose name another one
+// has, has left as wanted; the cache will show it.
+func (d *Drainer) note(l *ledger, op operation, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := l.pods[op.pod.uid]
+	now := d.Clock.Now()
+	p.calling, p.last, p.refused, p.failure = false, now, false, nil
+	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		p.sent, p.removed = now, op.force
+		if op.force {
+			p.grace = 0
+		}
+		return
+	}
+	if p.since.IsZero() {
+		p.since = now
+	}
+	if !op.force && apierrors.IsTooManyRequests(err) && apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause) {
+		p.refused = true
+		return
+	}
+	p.failure = err
+}
+
+// DeleteAttachments deletes the VolumeAttachments of a node whose pods cannot be waited
+// for, and tells whether it is done: none is left that is not being deleted, or the node
+// is gone or has nothing attached. It is the step after a forced drain. An event of a
+// VolumeAttachment brings it further.
+func (d *Drainer) DeleteAttachments(ctx context.Context, node string) (done bool, err error) {
+	found := &corev1.Node{}
+	if err := d.Client.Get(ctx, types.NamespacedName{Name: node}, found); err != nil {
+		return client.IgnoreNotFound(err) == nil, absent(err, "reading node %s", node)
+	}
+	if len(found.Status.VolumesAttached) == 0 {
+		return true, nil
+	}
+	attachments := &storagev1.VolumeAttachmentList{}
+	if err := d.Client.List(ctx, attachments, client.MatchingFields{AttachmentByNode: node}, client.UnsafeDisableDeepCopy); err != nil {
+		return false, fmt.Errorf("listing the volume attachments of node %s: %w", node, err)
+	}
+	done = true
+	var problems []error
+	for i := range attachments.Items {
+		attachment := &attachments.Items[i]
+		if !attachment.DeletionTimestamp.IsZero() {
+			continue
+		}
+		done = false
+		if err := d.Client.Delete(ctx, attachment.DeepCopy(), client.Preconditions{UID: &attachment.UID}); client.IgnoreNotFound(err) != nil {
+			problems = append(problems, fmt.Errorf("deleting volume attachment %s: %w", attachment.Name, err))
+		}
+	}
+	return done, errors.Join(problems...)
+}

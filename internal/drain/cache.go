@@ -1,0 +1,125 @@
+package drain
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+)
+
+// The indexes that a Drainer needs, to be used with client.MatchingFields.
+const (
+	// PodByNode finds the Pods of a Node by the Node's name.
+	PodByNode = "drain.pod.node"
+	// AttachmentByNode finds the VolumeAttachments of a Node by the Node's name.
+	AttachmentByNode = "drain.attachment.node"
+	// AttachmentByVolume finds the VolumeAttachments of a PersistentVolume by its name.
+	AttachmentByVolume = "drain.attachment.volume"
+)
+
+// AddIndexes adds the indexes to the cache of the target cluster. To be called before
+// the cache starts.
+func AddIndexes(ctx context.Context, indexer client.FieldIndexer) error {
+	for _, index := range []struct {
+		object client.Object
+		name   string
+		value  func(client.Object) string
+	}{
+		{&corev1.Pod{}, PodByNode, func(o client.Object) string { return o.(*corev1.Pod).Spec.NodeName }},
+		{&storagev1.VolumeAttachment{}, AttachmentByNode, func(o client.Object) string { return o.(*storagev1.VolumeAttachment).Spec.NodeName }},
+		{&storagev1.VolumeAttachment{}, AttachmentByVolume, func(o client.Object) string { return volumeOf(o.(*storagev1.VolumeAttachment)) }},
+	} {
+		values := func(object client.Object) []string {
+			if value := index.value(object); value != "" {
+				return []string{value}
+			}
+			return nil
+		}
+		if err := indexer.IndexField(ctx, index.object, index.name, values); err != nil {
+			return fmt.Errorf("adding the index %s: %w", index.name, err)
+		}
+	}
+	return nil
+}
+
+// volumeOf is the name of the PersistentVolume that is attached; "" for an inline volume.
+func volumeOf(attachment *storagev1.VolumeAttachment) string {
+	if name := attachment.Spec.Source.PersistentVolumeName; name != nil {
+		return *name
+	}
+	return ""
+}
+
+// StripPod leaves of a Pod what a drain reads, and is a transform for the cache of the
+// target cluster's Pods, which may be many. What is no Pod is returned as it is. It never
+// fails.
+func StripPod(object any) (any, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return object, nil
+	}
+	stripped := &corev1.Pod{
+		TypeMeta: pod.TypeMeta,
+		ObjectMeta: metav1.ObjectMeta{
+			Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
+			Labels: pod.Labels, OwnerReferences: pod.OwnerReferences,
+			DeletionTimestamp: pod.DeletionTimestamp, DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
+		},
+		Spec: corev1.PodSpec{
+			NodeName: pod.Spec.NodeName, Priority: pod.Spec.Priority,
+			TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
+		},
+		Status: corev1.PodStatus{Phase: pod.Status.Phase},
+	}
+	if mirror, ok := pod.Annotations[corev1.MirrorPodAnnotationKey]; ok {
+		stripped.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: mirror}
+	}
+	for i := range pod.Spec.Volumes {
+		volume := &pod.Spec.Volumes[i]
+		kept := corev1.Volume{Name: volume.Name}
+		switch {
+		case volume.PersistentVolumeClaim != nil:
+			kept.PersistentVolumeClaim = volume.PersistentVolumeClaim
+		case volume.Ephemeral != nil:
+			kept.Ephemeral = &corev1.EphemeralVolumeSource{} // the claim's name follows from the volume's
+		default:
+			continue
+		}
+		stripped.Spec.Volumes = append(stripped.Spec.Volumes, kept)
+	}
+	return stripped, nil
+}
+
+// PodChanges lets through what a drain waits for of Pods: that one comes to a node,
+// begins to go, ends, or is gone.
+func PodChanges() predicate.Predicate {
+	bound := func(object client.Object) bool { return object.(*corev1.Pod).Spec.NodeName != "" }
+	return predicate.Funcs{
+		CreateFunc: func(e event.CreateEvent) bool { return bound(e.Object) },
+		DeleteFunc: func(e event.DeleteEvent) bool { return bound(e.Object) },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			was, is := e.ObjectOld.(*corev1.Pod), e.ObjectNew.(*corev1.Pod)
+			return bound(is) && (!bound(was) || was.UID != is.UID || finished(was) != finished(is) ||
+				was.DeletionTimestamp.IsZero() != is.DeletionTimestamp.IsZero())
+		},
+	}
+}
+
+// VolumesDiffer tells whether a volume was attached to the node or detached from it.
+func VolumesDiffer(was, is *corev1.Node) bool {
+	before := map[corev1.UniqueVolumeName]bool{}
+	for _, volume := range was.Status.VolumesAttached {
+		before[volume.Name] = true
+	}
+	for _, volume := range is.Status.VolumesAttached {
+		if !before[volume.Name] {
+			return true
+		}
+	}
+	return len(was.Status.VolumesAttached) != len(is.Status.VolumesAttached)
+}

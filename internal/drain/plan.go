@@ -1,0 +1,172 @@
+package drain
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Times between two requests about one pod.
+const (
+	// evictionInterval is how often a refusal counts, and how long a pod is left alone
+	// after one. A budget that allows an eviction again ends the wait.
+	evictionInterval = 20 * time.Second
+	// budgetInterval is the shortest time between two evictions of a pod. A budget in the
+	// cache may be older than a refusal.
+	budgetInterval = time.Second
+	// failureInterval is how long a pod is left alone after an error.
+	failureInterval = 5 * time.Second
+	// forcedFor is how long deletions by force are tried again after errors.
+	forcedFor = time.Minute
+)
+
+// operation is a request to be made.
+type operation struct {
+	pod pod
+	// force deletes the pod at once, without asking any budget.
+	force bool
+	// reason says why it is forced; empty if not.
+	reason string
+}
+
+// plan notes what the facts show, and finds out what is to be done now.
+func plan(f facts, r rules, l *ledger) []operation {
+	l.observe(f, r)
+	if r.force != NotForced {
+		return planForced(f, r, l)
+	}
+	var ops []operation
+	for _, p := range f.pods {
+		if len(p.volumes) == 0 {
+			if op, due := next(f, r, l.pods[p.uid]); due {
+				ops = append(ops, op)
+			}
+		}
+	}
+	ops = append(ops, planVolumes(f, r, l)...)
+	for _, op := range ops {
+		p := l.pods[op.pod.uid]
+		l.depart(p, f)
+		p.calling = true
+	}
+	return ops
+}
+
+// planVolumes finds those pods with volumes that need not wait for another one.
+func planVolumes(f facts, r rules, l *ledger) []operation {
+	var ops []operation
+	var ahead []*progress
+	for _, p := range l.pods {
+		if p.holds() {
+			ahead = append(ahead, p)
+		}
+	}
+	for _, p := range f.pods {
+		if len(p.volumes) == 0 {
+			continue
+		}
+		pod := l.pods[p.uid]
+		if inTheWay(f, r.strategy, ahead, pod) {
+			continue
+		}
+		if pod.sent.IsZero() && unidentified(f, l, p) {
+			ahead = append(ahead, pod) // its turn comes within moments
+			continue
+		}
+		if op, due := next(f, r, pod); due {
+			ops, ahead = append(ops, op), append(ahead, pod)
+		}
+	}
+	return ops
+}
+
+// inTheWay tells whether the pod has to wait for one of those ahead of it.
+func inTheWay(f facts, strategy Strategy, ahead []*progress, pod *progress) bool {
+	if strategy == Serial {
+		return len(ahead) > 0
+	}
+	return slices.ContainsFunc(ahead, func(other *progress) bool {
+		return slices.ContainsFunc(other.volumes, func(name string) bool {
+			return !f.volumes[name].multi && slices.Contains(pod.volumes, name)
+		})
+	})
+}
+
+// unidentified tells whether the provider has yet to say under which ids it knows the
+// pod's volumes.
+func unidentified(f facts, l *ledger, p pod) bool {
+	return slices.ContainsFunc(p.volumes, func(name string) bool {
+		v := f.volumes[name]
+		return v.Pending && !v.multi && !l.shared[name]
+	})
+}
+
+// next is the request to be made about a pod, if one is due.
+func next(f facts, r rules, p *progress) (operation, bool) {
+	if p.calling || !p.sent.IsZero() || f.now.Before(p.nextTry(f)) {
+		return operation{}, false
+	}
+	b := f.budgets[p.uid]
+	if b != nil && b.misconfigured {
+		return operation{pod: p.pod}, true // it may be set right; only the deadline goes around it
+	}
+	if p.counts() && !f.now.Before(p.counted.Add(evictionInterval)) {
+		p.attempts++
+		p.counted = f.now
+	}
+	if p.attempts > r.retries {
+		return operation{pod: p.pod, force: true, reason: fmt.Sprintf("its eviction was refused %d times", p.attempts)}, true
+	}
+	return operation{pod: p.pod}, true
+}
+
+// counts tells whether the last request brings the pod nearer to its deletion by force.
+// An error does so for pods with volumes only, since they hold back others.
+func (p *progress) counts() bool {
+	return p.refused || p.failure != nil && len(p.volumes) > 0
+}
+
+// nextTry is when a request may be made about the pod again.
+func (p *progress) nextTry(f facts) time.Time {
+	switch {
+	case p.refused:
+		if b := f.budgets[p.uid]; b == nil || b.allows {
+			return p.last.Add(budgetInterval)
+		}
+		return p.last.Add(evictionInterval)
+	case p.failure != nil && len(p.volumes) > 0:
+		return p.last.Add(evictionInterval)
+	case p.failure != nil:
+		return p.last.Add(failureInterval)
+	default:
+		return time.Time{}
+	}
+}
+
+// planForced deletes everything at once, and waits for nothing.
+func planForced(f facts, r rules, l *ledger) []operation {
+	if l.forced.IsZero() {
+		l.forced = f.now
+	}
+	var ops []operation
+	for _, fact := range f.pods {
+		p := l.pods[fact.uid]
+		if p.calling || p.ended() || l.givenUp(p, f.now) || l.tried(p) && f.now.Before(p.last.Add(failureInterval)) {
+			continue
+		}
+		p.calling = true
+		ops = append(ops, operation{pod: fact, force: true, reason: string(r.force)})
+	}
+	return ops
+}
+
+// ended tells that the pod was deleted by force.
+func (p *progress) ended() bool { return p.killed || p.removed }
+
+// tried tells that a deletion by force has failed.
+func (l *ledger) tried(p *progress) bool { return p.failure != nil && !p.last.Before(l.forced) }
+
+// givenUp tells that the pod could not be deleted by force in all the time for that.
+func (l *ledger) givenUp(p *progress, now time.Time) bool {
+	return l.tried(p) && !now.Before(l.forced.Add(forcedFor))
+}

@@ -1,0 +1,414 @@
+package drain
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// story plays a drain: pods and volumes by hand, and an API server that answers as told.
+type story struct {
+	t     *testing.T
+	facts facts
+	rules rules
+	l     *ledger
+}
+
+func newStory(t *testing.T) *story {
+	return &story{
+		t: t,
+		facts: facts{
+			now: start, volumes: map[string]volume{}, elsewhere: map[string]bool{}, budgets: map[types.UID]*budget{},
+		},
+		rules: rules{
+			strategy: Serial, detach: 2 * time.Minute, reattach: 90 * time.Second, timeout: 2 * time.Hour,
+			retries: 3, deadline: start.Add(2 * time.Hour),
+		},
+		l: newLedger("node"),
+	}
+}
+
+// pod adds a pod with volumes, which are attached to the node.
+func (s *story) pod(name string, priority int32, volumes ...string) *story {
+	s.facts.pods = append(s.facts.pods, pod{
+		key: types.NamespacedName{Namespace: "ns", Name: name}, uid: types.UID(name),
+		priority: priority, grace: 30 * time.Second, controlled: true, volumes: volumes,
+	})
+	slices.SortFunc(s.facts.pods, byPriority)
+	for _, v := range volumes {
+		if _, ok := s.facts.volumes[v]; !ok {
+			s.facts.volumes[v] = volume{Identity: Identity{ID: v}}
+			s.attach(v)
+		}
+	}
+	return s
+}
+
+func (s *story) change(name string, how func(*pod)) *story {
+	for i := range s.facts.pods {
+		if s.facts.pods[i].key.Name == name {
+			how(&s.facts.pods[i])
+		}
+	}
+	return s
+}
+
+func (s *story) gone(name string) *story {
+	s.facts.pods = slices.DeleteFunc(s.facts.pods, func(p pod) bool { return p.key.Name == name })
+	return s
+}
+
+func (s *story) attach(v string) *story {
+	s.facts.attached = append(s.facts.attached, corev1.UniqueVolumeName("kubernetes.io/csi/d^"+v))
+	return s
+}
+
+func (s *story) detach(v string) *story {
+	s.facts.attached = slices.DeleteFunc(s.facts.attached, func(n corev1.UniqueVolumeName) bool { return strings.HasSuffix(string(n), "^"+v) })
+	return s
+}
+
+func (s *story) later(d time.Duration) *story {
+	s.facts.now = s.facts.now.Add(d)
+	return s
+}
+
+func (s *story) budget(name string, b budget) *story {
+	b.key = types.NamespacedName{Namespace: "ns", Name: "pdb"}
+	s.facts.budgets[types.UID(name)] = &b
+	return s
+}
+
+// what an API server answers to an eviction
+type answers map[string]string
+
+// pass makes a pass, compares what it starts ("force:" is put before forced deletions),
+// and plays the answers: ok, refused, error; none leaves the request under way.
+func (s *story) pass(answer answers, want ...string) Report {
+	s.t.Helper()
+	ops := plan(s.facts, s.rules, s.l)
+	made := report(s.facts, s.rules, s.l, ops)
+	var got []string
+	for _, op := range ops {
+		name := op.pod.key.Name
+		p := s.l.pods[op.pod.uid]
+		switch answer[name] {
+		case "ok":
+			p.calling, p.sent, p.last, p.removed, p.refused, p.failure = false, s.facts.now, s.facts.now, op.force, false, nil
+			s.change(name, func(p *pod) { p.leaving, p.killed = true, op.force })
+		case "refused":
+			p.calling, p.refused, p.since, p.last = false, true, s.facts.now, s.facts.now
+		case "error":
+			p.calling, p.failure, p.since, p.last = false, errors.New("broken"), s.facts.now, s.facts.now
+		}
+		if op.force {
+			name = "force:" + name
+		}
+		got = append(got, name)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		s.t.Errorf("at %v (-want +got started):\n%s", s.facts.now.Sub(start), diff)
+	}
+	return made
+}
+
+// waits compares what a report waits for.
+func (s *story) waits(r Report, want ...string) {
+	s.t.Helper()
+	var got []string
+	for _, w := range r.Waiting {
+		got = append(got, strings.TrimRight(fmt.Sprintf("%s %s %s", w.For, w.Pod.Name, w.Object), " "))
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		s.t.Errorf("at %v (-want +got waiting):\n%s", s.facts.now.Sub(start), diff)
+	}
+	if r.Done != (len(want) == 0) {
+		s.t.Errorf("done %v while waiting for %v", r.Done, got)
+	}
+}
+
+func TestPodsWithoutVolumesLeaveTogether(t *testing.T) {
+	s := newStory(t).pod("a", 0).pod("b", 9)
+	s.waits(s.pass(answers{"a": "ok"}, "b", "a"), "answer a", "answer b")
+	s.waits(s.pass(nil), "pod a", "answer b")
+	s.l.pods["b"].calling, s.l.pods["b"].sent = false, s.facts.now
+	s.gone("a").gone("b")
+	s.waits(s.pass(nil))
+	s.waits(s.pass(nil))
+}
+
+func TestVolumePodsLeaveOneByOne(t *testing.T) {
+	s := newStory(t).pod("plain", 0).pod("low", 1, "v1").pod("high", 5, "v2")
+	s.pass(answers{"plain": "ok", "high": "ok"}, "plain", "high")
+	s.waits(s.pass(nil), "detach high v2", "pod high", "turn low", "pod plain")
+	s.gone("high").gone("plain")
+	s.waits(s.pass(nil), "detach high v2", "turn low")
+	s.detach("v2")
+	r := s.pass(nil)
+	s.waits(r, "reattach high v2", "turn low")
+	if r.Wait != 90*time.Second {
+		t.Errorf("the next look comes after %v, want the end of the wait for reattachment", r.Wait)
+	}
+	s.facts.elsewhere["v2"] = true
+	s.pass(answers{"low": "ok"}, "low")
+	s.gone("low").detach("v1")
+	s.facts.elsewhere["v1"] = true
+	s.waits(s.pass(nil))
+}
+
+func TestWaitsForVolumesEnd(t *testing.T) {
+	t.Run("detach", func(t *testing.T) {
+		s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")
+		s.pass(answers{"a": "ok"}, "a")
+		s.gone("a").later(30*time.Second + 2*time.Minute - 1)
+		s.pass(nil)
+		r := s.later(1).pass(answers{"b": "ok"}, "b")
+		if diff := cmp.Diff([]string{"volume v1: not detached in time"}, r.Unawaited); diff != "" {
+			t.Error(diff)
+		}
+	})
+	t.Run("reattach", func(t *testing.T) {
+		s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")
+		s.pass(answers{"a": "ok"}, "a")
+		s.gone("a").detach("v1").later(time.Minute)
+		s.pass(nil)
+		s.later(90*time.Second - 1).pass(nil)
+		r := s.later(1).pass(answers{"b": "ok"}, "b")
+		if len(r.Unawaited) != 0 || len(r.Failed) != 0 {
+			t.Errorf("a volume that nobody attaches is no failure: %v %v", r.Unawaited, r.Failed)
+		}
+	})
+}
+
+func TestWhichVolumesAreAwaited(t *testing.T) {
+	cases := map[string]struct {
+		reason string
+		given  func(*story)
+		want   []string // what goes right after a
+	}{
+		"exclusive":      {"", func(*story) {}, nil},
+		"unknown":        {"a provider that does not know the volume does not hold up others", func(s *story) { s.facts.volumes["v1"] = volume{} }, []string{"b"}},
+		"multi":          {"nobody waits for a volume of many nodes", func(s *story) { s.facts.volumes["v1"] = volume{multi: true, Identity: Identity{ID: "v1"}} }, []string{"b"}},
+		"not attached":   {"what was never attached will not be attached elsewhere", func(s *story) { s.detach("v1") }, []string{"b"}},
+		"shared":         {"another pod keeps it attached", func(s *story) { s.pod("c", 0, "v1") }, []string{"b"}},
+		"similar handle": {"handles are compared exactly", func(s *story) { s.detach("v1").attach("xv1") }, []string{"b"}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")
+			tc.given(s)
+			s.pass(answers{"a": "ok"}, "a")
+			s.pass(nil, tc.want...)
+		})
+	}
+}
+
+func TestSharedVolumesStayShared(t *testing.T) {
+	s := newStory(t).pod("a", 5, "v").pod("b", 4, "v").pod("c", 3, "w")
+	s.pass(answers{"a": "ok"}, "a")
+	s.gone("a").pass(answers{"b": "ok"}, "b")
+	s.pass(answers{"c": "ok"}, "c")
+}
+
+func TestBarePodsDoNotComeBack(t *testing.T) {
+	s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")
+	s.change("a", func(p *pod) { p.controlled = false })
+	s.pass(answers{"a": "ok"}, "a")
+	s.gone("a").detach("v1").pass(nil, "b")
+}
+
+func TestIndependentPodsGoTogether(t *testing.T) {
+	s := newStory(t).pod("a", 5, "v1", "x").pod("b", 4, "v1").pod("c", 3, "v2").pod("d", 2, "v3").pod("e", 1, "v3")
+	s.rules.strategy = Independent
+	s.facts.volumes["v3"] = volume{multi: true}
+	s.waits(s.pass(answers{"a": "ok", "c": "ok", "d": "ok", "e": "ok"}, "a", "c", "d", "e"),
+		"answer a", "turn b", "answer c", "answer d", "answer e")
+	s.waits(s.pass(nil), "detach a x", "pod a", "turn b", "detach c v2", "pod c", "pod d", "pod e")
+	s.detach("x").gone("a")
+	s.facts.elsewhere["x"] = true
+	s.pass(nil, "b")
+}
+
+func TestRefusedPodsAreTriedAgain(t *testing.T) {
+	s := newStory(t).pod("a", 0)
+	s.rules.retries = 2
+	s.pass(answers{"a": "refused"}, "a")
+	s.budget("a", budget{})
+	r := s.pass(nil)
+	s.waits(r, "budget a ns/pdb")
+	if r.Wait != 20*time.Second {
+		t.Errorf("the next look comes after %v, want the next try", r.Wait)
+	}
+	for range 2 {
+		s.later(20*time.Second - 1).pass(nil)
+		s.later(1).pass(answers{"a": "refused"}, "a")
+	}
+	r = s.later(20*time.Second).pass(answers{"a": "ok"}, "force:a")
+	if len(r.Started) != 1 || r.Started[0].Reason == "" {
+		t.Errorf("going around a budget is not explained: %+v", r.Started)
+	}
+}
+
+func TestBudgetThatAllowsEndsTheWait(t *testing.T) {
+	s := newStory(t).pod("a", 0)
+	s.rules.retries = 0
+	s.pass(answers{"a": "refused"}, "a")
+	s.budget("a", budget{}).later(5 * time.Second).pass(nil)
+	s.rules.retries = 1
+	s.budget("a", budget{allows: true}).pass(answers{"a": "refused"}, "a")
+	for range 10 {
+		s.later(time.Second).pass(answers{"a": "refused"}, "a") // ten refusals in one interval count once
+	}
+}
+
+func TestMisconfiguredBudget(t *testing.T) {
+	s := newStory(t).pod("a", 0).pod("b", 0)
+	s.rules.retries = 0
+	s.pass(answers{"a": "refused", "b": "ok"}, "a", "b")
+	s.gone("b").budget("a", budget{misconfigured: true})
+	for range 5 {
+		s.later(20*time.Second).pass(answers{"a": "refused"}, "a")
+		r := s.pass(nil)
+		want := `error while evicting pod "a": pod disruption budget ns/pdb is misconfigured and requires zero voluntary evictions`
+		if r.Problem() != want {
+			t.Errorf("problem %q, want %q", r.Problem(), want)
+		}
+	}
+	s.facts.now = s.rules.deadline
+	s.rules.force = ForceDeadline
+	s.pass(nil, "force:a")
+}
+
+func TestRefusedVolumePodIsPutAside(t *testing.T) {
+	s := newStory(t).pod("high", 5, "v1").pod("low", 1, "v2")
+	s.pass(answers{"high": "refused"}, "high")
+	s.budget("high", budget{}).pass(answers{"low": "ok"}, "low")
+	s.later(20 * time.Second).pass(nil) // due, but low's volume is on its way
+	s.gone("low").detach("v2")
+	s.facts.elsewhere["v2"] = true
+	s.pass(nil, "high")
+}
+
+func TestErrors(t *testing.T) {
+	s := newStory(t).pod("plain", 0).pod("volume", 0, "v")
+	s.rules.retries = 0
+	s.pass(answers{"plain": "error", "volume": "error"}, "plain", "volume")
+	r := s.pass(nil)
+	if len(r.Failed) != 2 || r.Done {
+		t.Errorf("failures %v, done %v", r.Failed, r.Done)
+	}
+	for range 4 {
+		s.later(5*time.Second - 1).pass(nil)
+		if s.later(1); s.facts.now.Sub(start) < 20*time.Second {
+			s.pass(answers{"plain": "error"}, "plain")
+		}
+	}
+	s.pass(answers{"plain": "error"}, "plain", "force:volume") // an error never goes around a budget for pods that hold up nobody
+}
+
+func TestIdentityIsAwaited(t *testing.T) {
+	s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")
+	s.facts.volumes["v1"] = volume{Identity: Identity{Pending: true}}
+	s.waits(s.pass(nil), "identity a", "turn b")
+	s.facts.volumes["v1"] = volume{Identity: Identity{Problem: "the provider said no"}}
+	r := s.pass(answers{"a": "ok"}, "a")
+	if diff := cmp.Diff([]string{"volume v1: the provider said no"}, r.Unawaited); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestPodThatDoesNotEnd(t *testing.T) {
+	s := newStory(t).pod("a", 0)
+	s.pass(answers{"a": "ok"}, "a")
+	if r := s.later(time.Minute - 1).pass(nil); len(r.Failed) != 0 || r.Wait != 1 && r.Wait != time.Millisecond {
+		t.Errorf("too early: %+v", r)
+	}
+	r := s.later(1).pass(nil)
+	if len(r.Failed) != 1 || r.Done || r.Wait != 2*time.Hour-time.Minute {
+		t.Errorf("a pod that does not end is not reported as such: %+v", r)
+	}
+}
+
+func TestUnheardEvictionIsRepeated(t *testing.T) {
+	s := newStory(t).pod("a", 0)
+	s.pass(answers{"a": "ok"}, "a")
+	s.change("a", func(p *pod) { p.leaving = false })
+	s.later(20*time.Second - 1).pass(nil)
+	s.later(1).pass(nil, "a")
+}
+
+func TestRestart(t *testing.T) {
+	s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")
+	s.pass(answers{"a": "ok"}, "a")
+	s.later(time.Minute)
+	s.l = newLedger("node")
+	s.waits(s.pass(nil), "detach a v1", "pod a", "turn b") // the pod that leaves is found by its look
+	s.gone("a").detach("v1")
+	s.l = newLedger("node")
+	s.pass(nil, "b") // a wait for reattachment is dropped
+}
+
+func TestVanishedPod(t *testing.T) {
+	s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")
+	s.pass(answers{"a": "refused"}, "a")
+	s.budget("a", budget{}).gone("a").pass(answers{"b": "ok"}, "b")
+	if len(s.l.pods) != 1 {
+		t.Errorf("the ledger keeps %d pods, want b's only", len(s.l.pods))
+	}
+}
+
+func TestForce(t *testing.T) {
+	s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2").pod("c", 0).pod("d", 0)
+	s.pass(answers{"a": "ok", "c": "refused", "d": "ok"}, "c", "d", "a")
+	s.rules.force = ForceRequested // takes effect in mid-drain
+	s.pass(answers{"a": "ok", "b": "ok", "c": "error", "d": "ok"}, "force:a", "force:b", "force:c", "force:d")
+	s.gone("a").gone("b")
+	s.waits(s.pass(nil), "answer c", "pod d")
+	r := s.later(5*time.Second).pass(answers{"c": "error"}, "force:c")
+	s.waits(r, "answer c")
+	s.later(forcedFor)
+	r = s.pass(nil)
+	s.waits(r)
+	if r.Force != ForceRequested || len(r.Left) != 2 || len(r.Failed) != 1 {
+		t.Errorf("what is left is not said: %+v", r)
+	}
+}
+
+func TestForceWaitsForNoFinalizer(t *testing.T) {
+	s := newStory(t).pod("a", 0)
+	s.rules.force = ForceNotReady
+	s.pass(answers{"a": "ok"}, "force:a")
+	s.waits(s.pass(nil), "pod a")
+	r := s.later(forcedSlack).pass(nil)
+	s.waits(r)
+	s.l = newLedger("node") // after a restart nothing is deleted twice
+	s.pass(nil)
+	s.waits(s.later(forcedSlack).pass(nil))
+}
+
+func TestSummary(t *testing.T) {
+	s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2").pod("c", 0, "v3")
+	s.pass(answers{"a": "ok"}, "a")
+	got := s.pass(nil).Summary()
+	want := "volume v1 of pod ns/a to be detached, pod ns/a to end, then 2 more with volumes"
+	if got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	var plain []string
+	for i := range 9 {
+		plain = append(plain, fmt.Sprintf("p%d", i))
+		s.pod(plain[i], 0)
+	}
+	if got := s.pass(nil, plain...).Summary(); !strings.Contains(got, "and 6 more, then 2 more with volumes") {
+		t.Errorf("%q does not stay short", got)
+	}
+}

@@ -1,0 +1,239 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// lockFD is the number under which a process inherits the lock. It is high, so that a
+// program that hands files to its own children from number 3 on does not replace it there.
+const lockFD = 100
+
+// Command is what is started.
+type Command struct {
+	// Path is the executable.
+	Path string
+	// Args are its arguments, without the name of the program.
+	Args []string
+	// Env is its whole environment, as NAME=value.
+	Env []string
+	// Log is the file to which its output is appended. It is created if need be.
+	Log string
+}
+
+// Exit is how a process ended.
+type Exit struct {
+	// Known is false where nobody but the process's former parent could have told.
+	Known bool
+	// Code is the exit status; 128 and the signal's number if a signal ended it. It is
+	// 0 unless Known.
+	Code int
+	// Signal is what ended the process, 0 if it exited.
+	Signal syscall.Signal
+	// Time is when its end was noticed.
+	Time time.Time
+}
+
+// Process is a started process, with all that came from it. Its methods may be called
+// from any goroutine.
+type Process struct {
+	dir    string
+	record record
+	handle int // of the process itself, -1 if it had ended when it was found
+	killed atomic.Bool
+
+	ended chan struct{}
+	exit  Exit // written before ended is closed
+	err   error
+
+	mu     sync.Mutex
+	closed bool // handle is
+}
+
+// Start starts a process in the folder, which must exist; it becomes the working folder.
+// It must not be called twice for a folder: see Open. An error means that no process
+// runs, but one that may have run must not be started again: then Open does not answer
+// ErrNeverStarted.
+//
+// The process is the leader of a new session. It lives on when this process ends.
+func Start(dir string, c Command, now time.Time) (*Process, error) {
+	lock, err := takeLock(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Close() //nolint:errcheck // the process has it then
+	p := &Process{dir: dir, record: record{Began: now}, handle: -1, ended: make(chan struct{})}
+	if err := p.record.write(dir); err != nil {
+		return nil, fmt.Errorf("writing down the start: %w", err)
+	}
+	command, err := p.spawn(c, lock)
+	if err != nil {
+		// Nothing ran: the next attempt is a first one.
+		return nil, errors.Join(err, os.Remove(recordPath(dir)))
+	}
+	if err := p.begin(command); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// spawn makes the process.
+func (p *Process) spawn(c Command, lock *os.File) (*exec.Cmd, error) {
+	output, err := os.OpenFile(c.Log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer output.Close() //nolint:errcheck // the process has its own descriptor
+	command := exec.Command(c.Path, c.Args...)
+	command.Dir, command.Env = p.dir, c.Env
+	command.Stdout, command.Stderr = output, output
+	command.ExtraFiles = make([]*os.File, lockFD-3+1) // the others are closed
+	command.ExtraFiles[lockFD-3] = lock
+	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true, PidFD: &p.handle}
+	if err := command.Start(); err != nil {
+		p.handle = -1
+		return nil, fmt.Errorf("starting %s: %w", c.Path, err)
+	}
+	return command, nil
+}
+
+// begin writes down who the new process is, and watches it.
+func (p *Process) begin(command *exec.Cmd) error {
+	p.record.PID = command.Process.Pid
+	err := p.record.write(p.dir)
+	go func() {
+		_ = command.Wait() // what it tells is in ProcessState too
+		status := command.ProcessState.Sys().(syscall.WaitStatus)
+		exit := Exit{Known: true, Code: status.ExitStatus()}
+		if status.Signaled() {
+			exit.Signal = status.Signal()
+			exit.Code = 128 + int(exit.Signal)
+		}
+		p.finish(exit)
+	}()
+	if err != nil {
+		p.Kill()
+		<-p.ended
+		return fmt.Errorf("writing down the process number: %w", err)
+	}
+	return nil
+}
+
+// Open finds what was started in the folder by this process or an earlier one. Without
+// an error there was a process, which may have ended. It must be called once only, and
+// not after Start.
+//
+// Errors: ErrNeverStarted, or what kept it from finding out.
+func Open(dir string) (*Process, error) {
+	r, err := readRecord(dir)
+	if err != nil {
+		return nil, err
+	}
+	p := &Process{dir: dir, record: r, handle: -1, ended: make(chan struct{})}
+	members, err := settledMembers(dir)
+	if err != nil {
+		return nil, err
+	}
+	if len(members) == 0 {
+		close(p.ended)
+		return p, nil
+	}
+	if p.handle, err = p.adopt(members); err != nil {
+		return nil, err
+	}
+	go p.watch()
+	return p, nil
+}
+
+// adopt returns a handle of the process that was started, -1 if only others live that
+// came from it.
+func (p *Process) adopt(members []int) (int, error) {
+	for _, pid := range members {
+		session, err := sessionOf(pid)
+		if errors.Is(err, errNoProcess) || err == nil && session != pid {
+			continue
+		}
+		if err != nil {
+			return -1, err
+		}
+		handle, err := openMember(p.dir, pid)
+		if errors.Is(err, errNoProcess) {
+			continue
+		}
+		if err != nil || p.record.PID == pid {
+			return handle, err
+		}
+		p.record.PID = pid // a crash was before it could be written down
+		if err := p.record.write(p.dir); err != nil {
+			return -1, errors.Join(err, unix.Close(handle))
+		}
+		return handle, nil
+	}
+	return -1, nil
+}
+
+// watch waits for the end of a process that is not a child of ours.
+func (p *Process) watch() {
+	if p.handle >= 0 {
+		awaitEnd(p.handle)
+	}
+	p.finish(Exit{})
+}
+
+// finish ends what the process left behind, and tells that all is over.
+func (p *Process) finish(exit Exit) {
+	p.mu.Lock()
+	if p.handle >= 0 {
+		unix.Close(p.handle) //nolint:errcheck // nothing was written
+	}
+	p.closed = true
+	p.mu.Unlock()
+	p.err = killAll(p.dir)
+	exit.Time = time.Now()
+	p.exit = exit
+	close(p.ended)
+}
+
+// PID is the number of the process, 0 if it was lost in a crash. Once Ended is closed
+// it may be another process's.
+func (p *Process) PID() int { return p.record.PID }
+
+// Began is when the process was started.
+func (p *Process) Began() time.Time { return p.record.Began }
+
+// Ended is closed when the process has ended and all that came from it. What outlives
+// the process itself is killed.
+func (p *Process) Ended() <-chan struct{} { return p.ended }
+
+// Exit says how the process ended. It must not be called before Ended is closed. The
+// error means that something which came from the process may still run.
+func (p *Process) Exit() (Exit, error) { return p.exit, p.err }
+
+// Killed tells whether Kill was called.
+func (p *Process) Killed() bool { return p.killed.Load() }
+
+// Terminate asks the process to end (SIGTERM). What came from it is its own business.
+func (p *Process) Terminate() { p.signal(unix.SIGTERM) }
+
+// Kill ends the process and all that came from it.
+func (p *Process) Kill() {
+	p.killed.Store(true)
+	p.signal(unix.SIGKILL)
+}
+
+func (p *Process) signal(signal unix.Signal) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || p.handle < 0 {
+		return
+	}
+	unix.PidfdSendSignal(p.handle, signal, nil, 0) //nolint:errcheck // it has ended then
+}

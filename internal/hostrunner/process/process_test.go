@@ -1,0 +1,329 @@
+package process
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// patience is how long something may take that takes milliseconds.
+const patience = 30 * time.Second
+
+// role makes the test's executable something else: see the roles.
+const role = "TEST_PROCESS_ROLE"
+
+var roles = map[string]func(){
+	// Ends with a status.
+	"exit": func() { fmt.Println("said something"); os.Exit(3) },
+	// Waits for a signal.
+	"wait": func() { fmt.Println("ready"); pause() },
+	// Ends for nothing but SIGKILL.
+	"deaf": func() { signal.Ignore(syscall.SIGTERM); fmt.Println("ready"); pause() },
+	// Has a child that is deaf, in a process group of its own.
+	"parent": func() { child(); pause() },
+	// The same, and ends at once.
+	"orphaner": func() { child() },
+	// Starters are killed at one point or another.
+	"killed before fork": func() { startPartly(false) },
+	"killed after fork":  func() { startPartly(true) },
+	"killed later":       func() { startWholly() },
+}
+
+func TestMain(m *testing.M) {
+	if be, ok := roles[os.Getenv(role)]; ok {
+		be()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func child() {
+	command := exec.Command(os.Args[0])
+	command.Env = []string{role + "=deaf"}
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// Like QEMU it is given files, from number 3 on.
+	command.ExtraFiles = []*os.File{os.Stdin, os.Stdin, os.Stdin}
+	output, err := command.StdoutPipe()
+	if err == nil {
+		err = command.Start()
+	}
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(9)
+	}
+	bufio.NewReader(output).ReadString('\n') //nolint:errcheck // the test then waits in vain
+	fmt.Println("ready")
+}
+
+const (
+	startDir  = "TEST_PROCESS_DIR"
+	startRole = "TEST_PROCESS_OF"
+)
+
+func kill() { syscall.Kill(os.Getpid(), syscall.SIGKILL); pause() } //nolint:errcheck // of ourselves
+
+// pause outlasts every test. An empty select would be reported as a deadlock.
+func pause() { time.Sleep(time.Hour) }
+
+func startPartly(fork bool) {
+	dir := os.Getenv(startDir)
+	lock, err := takeLock(dir)
+	p := &Process{dir: dir, record: record{Began: time.Now()}, handle: -1}
+	if err == nil {
+		err = p.record.write(dir)
+	}
+	if err == nil && fork {
+		_, err = p.spawn(of(dir, os.Getenv(startRole)), lock)
+	}
+	if err != nil {
+		panic(err)
+	}
+	kill()
+}
+
+func startWholly() {
+	dir := os.Getenv(startDir)
+	if _, err := Start(dir, of(dir, os.Getenv(startRole)), time.Now()); err != nil {
+		panic(err)
+	}
+	kill()
+}
+
+// startAndDie has a process started by somebody who is killed in the course.
+func startAndDie(t *testing.T, how, what string) string {
+	t.Helper()
+	dir := t.TempDir()
+	starter := exec.Command(os.Args[0])
+	starter.Env = []string{role + "=" + how, startDir + "=" + dir, startRole + "=" + what}
+	output, err := starter.CombinedOutput()
+	if status, ok := starter.ProcessState.Sys().(syscall.WaitStatus); !ok || !status.Signaled() {
+		t.Fatalf("the starter was not killed: %v: %s", err, output)
+	}
+	t.Cleanup(func() { killAll(dir) }) //nolint:errcheck // for tests that failed
+	return dir
+}
+
+func of(dir, what string) Command {
+	return Command{Path: os.Args[0], Env: []string{role + "=" + what}, Log: filepath.Join(dir, "log")}
+}
+
+func start(t *testing.T, what string) (*Process, string) {
+	t.Helper()
+	dir := t.TempDir()
+	p, err := Start(dir, of(dir, what), time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Kill(); <-p.Ended() })
+	return p, dir
+}
+
+func awaitReady(t *testing.T, dir string) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		content, _ := os.ReadFile(filepath.Join(dir, "log"))
+		if strings.Contains(string(content), "ready\n") {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("it is not ready; it said %q", content)
+		}
+	}
+}
+
+func awaitExit(t *testing.T, p *Process) Exit {
+	t.Helper()
+	select {
+	case <-p.Ended():
+	case <-time.After(patience):
+		t.Fatalf("process %d does not end", p.PID())
+	}
+	exit, err := p.Exit()
+	if err != nil {
+		t.Fatal(err)
+	}
+	exit.Time = time.Time{}
+	return exit
+}
+
+func requireNobody(t *testing.T, dir string) {
+	t.Helper()
+	if pids, err := settledMembers(dir); err != nil || len(pids) > 0 {
+		t.Errorf("processes %v are left (%v)", pids, err)
+	}
+}
+
+func TestExit(t *testing.T) {
+	cases := map[string]struct {
+		reason string
+		what   string
+		do     func(*Process)
+		want   Exit
+	}{
+		"status": {"a status is passed on", "exit", func(*Process) {}, Exit{Known: true, Code: 3}},
+		"asked": {
+			"a process that knows nothing of SIGTERM ends by it", "wait", (*Process).Terminate,
+			Exit{Known: true, Code: 143, Signal: syscall.SIGTERM},
+		},
+		"killed": {
+			"nothing is deaf to Kill", "deaf", func(p *Process) { p.Terminate(); p.Kill() },
+			Exit{Known: true, Code: 137, Signal: syscall.SIGKILL},
+		},
+		"killed with family": {
+			"Kill ends what came from the process too", "parent", (*Process).Kill,
+			Exit{Known: true, Code: 137, Signal: syscall.SIGKILL},
+		},
+		"leaves family": {
+			"what outlives the process is killed", "orphaner", func(*Process) {}, Exit{Known: true},
+		},
+	}
+	for name, test := range cases {
+		t.Run(name, func(t *testing.T) {
+			p, dir := start(t, test.what)
+			if test.what != "exit" {
+				awaitReady(t, dir)
+			}
+			test.do(p)
+			if diff := cmp.Diff(test.want, awaitExit(t, p)); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", test.reason, diff)
+			}
+			requireNobody(t, dir)
+		})
+	}
+}
+
+func TestStartInANewSession(t *testing.T) {
+	p, dir := start(t, "wait")
+	awaitReady(t, dir)
+	if folder, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", p.PID())); err != nil || folder != dir {
+		t.Errorf("it works in %s (%v), want %s", folder, err, dir)
+	}
+	session, err := sessionOf(p.PID())
+	if err != nil || session != p.PID() {
+		t.Errorf("its session is %d (%v), want one of its own, %d", session, err, p.PID())
+	}
+}
+
+func TestASecondStartIsRefused(t *testing.T) {
+	p, dir := start(t, "wait")
+	if _, err := Start(dir, of(dir, "wait"), time.Now()); !errors.Is(err, errLocked) {
+		t.Fatalf("a second start gives %v, want %v", err, errLocked)
+	}
+	p.Kill()
+	awaitExit(t, p)
+}
+
+func TestOpenFindsASurvivor(t *testing.T) {
+	for _, how := range []string{"killed later", "killed after fork"} {
+		t.Run(how, func(t *testing.T) {
+			dir := startAndDie(t, how, "parent")
+			awaitReady(t, dir)
+			p, err := Open(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pids, err := members(dir)
+			if err != nil || len(pids) != 2 {
+				t.Fatalf("the processes are %v (%v), want the one and its child", pids, err)
+			}
+			if session, err := sessionOf(p.PID()); err != nil || session != p.PID() {
+				t.Errorf("took %d for the process, whose session is %d (%v)", p.PID(), session, err)
+			}
+			if r, err := readRecord(dir); err != nil || r.PID != p.PID() {
+				t.Errorf("the record says %+v (%v), want number %d", r, err, p.PID())
+			}
+			p.Terminate()
+			if diff := cmp.Diff(Exit{}, awaitExit(t, p)); diff != "" {
+				t.Errorf("how it ended is for its parent to know (-want +got):\n%s", diff)
+			}
+			requireNobody(t, dir)
+		})
+	}
+}
+
+func TestOpenWithoutASurvivor(t *testing.T) {
+	cases := map[string]struct{ reason, how, what string }{
+		"ended":      {"the process has ended meanwhile", "killed later", "exit"},
+		"unrecorded": {"so it has, and nobody wrote down its number", "killed after fork", "exit"},
+		"not forked": {"nobody can tell whether it ran, so it must not be started again", "killed before fork", "exit"},
+		"orphan":     {"what it left is killed", "killed later", "orphaner"},
+	}
+	for name, test := range cases {
+		t.Run(name, func(t *testing.T) {
+			dir := startAndDie(t, test.how, test.what)
+			if test.what == "orphaner" {
+				awaitReady(t, dir)
+			}
+			p, err := Open(dir)
+			if err != nil {
+				t.Fatalf("%s: %v", test.reason, err)
+			}
+			if diff := cmp.Diff(Exit{}, awaitExit(t, p)); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", test.reason, diff)
+			}
+			requireNobody(t, dir)
+		})
+	}
+}
+
+func TestNeverStarted(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := Open(dir); !errors.Is(err, ErrNeverStarted) {
+		t.Errorf("an empty folder gives %v, want %v", err, ErrNeverStarted)
+	}
+	if _, err := Open(filepath.Join(dir, "missing")); !errors.Is(err, ErrNeverStarted) {
+		t.Errorf("no folder gives %v, want %v", err, ErrNeverStarted)
+	}
+	missing := Command{Path: filepath.Join(dir, "missing"), Log: filepath.Join(dir, "log")}
+	if _, err := Start(dir, missing, time.Now()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("starting what is missing gives %v, want %v", err, os.ErrNotExist)
+	}
+	if _, err := Open(dir); !errors.Is(err, ErrNeverStarted) {
+		t.Errorf("after a start that failed there is %v, want %v", err, ErrNeverStarted)
+	}
+}
+
+func TestABrokenRecordCountsAsAStart(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(recordPath(dir), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitExit(t, p)
+}
+
+func TestParseStat(t *testing.T) {
+	cases := map[string]struct {
+		line    string
+		state   string
+		session int
+		fails   bool
+	}{
+		"plain":             {line: "12 (sh) S 1 12 13 0 -1", state: "S", session: 13},
+		"blanks and braces": {line: "12 (a) Z 9 (b) R 1 12 14 0", state: "R", session: 14},
+		"too short":         {line: "12 (sh) S 1", fails: true},
+		"empty":             {fails: true},
+		"not a number":      {line: "12 (sh) S 1 12 x 0", state: "S", fails: true},
+	}
+	for name, test := range cases {
+		t.Run(name, func(t *testing.T) {
+			state, session, err := parseStat(test.line)
+			if (err != nil) != test.fails || state != test.state || session != test.session {
+				t.Errorf("got %q, %d, %v", state, session, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,108 @@
+package hostrunner
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+// The test's executable is also the program that hosts run, and a host runner that can
+// be killed.
+func TestMain(m *testing.M) {
+	switch {
+	case len(os.Args) == 2 && os.Args[1] == "hypervisor":
+		beHypervisor(os.Getenv(behavior))
+	case os.Getenv(hostVariable) != "":
+		beHost(os.Getenv(hostVariable))
+	default:
+		env.Main(m)
+	}
+}
+
+const (
+	// behavior tells a test's hypervisor what to do, message what to say at its end.
+	behavior = "TEST_BEHAVIOR"
+	message  = "TEST_MESSAGE"
+	// hostVariable makes the executable a host runner.
+	hostVariable = "TEST_HOST"
+)
+
+// beHypervisor does one of:
+//
+//	run     until SIGTERM, then say so and end with status 0
+//	deaf    run until SIGKILL
+//	family  the same, with a child in a process group of its own
+//	N       end at once with status N
+func beHypervisor(what string) {
+	// What a test may want to know of us.
+	environment := strings.Join(os.Environ(), "\n")
+	must(os.WriteFile(inRoot(vmpb.DirRun, "env"), []byte(environment), 0o600))
+	terminated := make(chan os.Signal, 1)
+	signal.Notify(terminated, syscall.SIGTERM)
+	switch what {
+	case "run":
+		fmt.Println("ready")
+		<-terminated
+		say(vmpb.EndStopped)
+		os.Exit(0)
+	case "family":
+		child := exec.Command(os.Args[0], "hypervisor")
+		child.Env = append(os.Environ(), behavior+"=deaf")
+		child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		child.Stdout = os.Stdout
+		must(child.Start())
+		time.Sleep(time.Hour)
+	case "deaf":
+		fmt.Println("ready")
+		time.Sleep(time.Hour)
+	default:
+		code, err := strconv.Atoi(what)
+		must(err)
+		if text := os.Getenv(message); text != "" {
+			must(os.WriteFile(inRoot(vmpb.TerminationMessagePath), []byte(text), 0o600))
+		}
+		os.Exit(code)
+	}
+}
+
+func inRoot(path ...string) string {
+	return filepath.Join(append([]string{os.Getenv(vmpb.EnvRoot)}, path...)...)
+}
+
+func say(reason string) {
+	content, err := json.Marshal(vmpb.Termination{Reason: reason, Message: "as told"})
+	must(err)
+	must(os.WriteFile(inRoot(vmpb.TerminationMessagePath), content, 0o600))
+}
+
+func must(err error) {
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(99)
+	}
+}
+
+// hostDescription is what a host runner in a process of its own has to know.
+type hostDescription struct{ Name, Dir, Kubeconfig, Program string }
+
+func beHost(description string) {
+	var d hostDescription
+	must(json.Unmarshal([]byte(description), &d))
+	access, err := clientcmd.BuildConfigFromFlags("", d.Kubeconfig)
+	must(err)
+	must(Run(context.Background(), Config{Name: d.Name, Dir: d.Dir, REST: access, Program: d.Program}))
+}

@@ -1,0 +1,189 @@
+// Package provisioner changes with how volumes are made of folders on this machine.
+//
+// It serves the claims of one StorageClass: each becomes a folder and a PersistentVolume
+// of kind hostPath that leads to it. In local mode all hosts are this machine, so the
+// volumes have no node affinity.
+package provisioner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	listers "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+)
+
+const (
+	// DefaultClass is the name of the StorageClass where none is named.
+	DefaultClass = "millwright-local"
+	// Name is the provisioner's name in StorageClasses and PersistentVolumes.
+	Name = "millwright.dev/local"
+
+	annotationProvisionedBy = "pv.kubernetes.io/provisioned-by"
+	annotationDefaultClass  = "storageclass.kubernetes.io/is-default-class"
+)
+
+// Provisioner makes and removes volumes. One at most may work in a folder.
+type Provisioner struct {
+	// Client may read and write claims, volumes and events. Required.
+	Client kubernetes.Interface
+	// Dir is the folder of all volumes; each is a folder in it with the claim's UID as
+	// name. It is created if it does not exist. Required.
+	Dir string
+	// Class is the StorageClass whose claims are served. Empty means DefaultClass.
+	Class string
+	// Log gets a line for each volume that is made or removed. The zero value discards
+	// them.
+	Log logr.Logger
+}
+
+// EnsureClass creates the StorageClass if it does not exist: the default class, with
+// volumes bound at once and removed with their claims. An empty name means
+// DefaultClass. One that exists is left as it is.
+func EnsureClass(ctx context.Context, client kubernetes.Interface, name string) error {
+	if name == "" {
+		name = DefaultClass
+	}
+	reclaim, binding := corev1.PersistentVolumeReclaimDelete, storagev1.VolumeBindingImmediate
+	class := &storagev1.StorageClass{
+		ObjectMeta:        metav1.ObjectMeta{Name: name, Annotations: map[string]string{annotationDefaultClass: "true"}},
+		Provisioner:       Name,
+		ReclaimPolicy:     &reclaim,
+		VolumeBindingMode: &binding,
+	}
+	_, err := client.StorageV1().StorageClasses().Create(ctx, class, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("creating StorageClass %s: %w", name, err)
+	}
+	return nil
+}
+
+// Run serves claims until the context ends, then returns nil. The error says why it
+// cannot use the folder.
+func (p Provisioner) Run(ctx context.Context) error {
+	if p.Class == "" {
+		p.Class = DefaultClass
+	}
+	if p.Log.GetSink() == nil {
+		p.Log = logr.Discard()
+	}
+	dir, err := filepath.Abs(p.Dir)
+	if err != nil || p.Dir == "" || p.Client == nil {
+		return errors.Join(errors.New("a provisioner needs a folder and a client"), err)
+	}
+	p.Dir = dir
+	if err := os.MkdirAll(p.Dir, 0o700); err != nil {
+		return fmt.Errorf("the folder of volumes is not writable: %w", err)
+	}
+	events := record.NewBroadcaster()
+	defer events.Shutdown()
+	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: p.Client.CoreV1().Events("")})
+	w := newWorker(p, events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: Name}))
+	return w.run(ctx)
+}
+
+// item is what the queue holds: a claim, or a volume if it has no namespace.
+type item = cache.ObjectName
+
+// worker takes one claim or volume after the other: what it does takes no time.
+type worker struct {
+	Provisioner
+	events    record.EventRecorder
+	informers informers.SharedInformerFactory
+	claims    listers.PersistentVolumeClaimLister
+	volumes   listers.PersistentVolumeLister
+	queue     workqueue.TypedRateLimitingInterface[item]
+}
+
+func newWorker(p Provisioner, events record.EventRecorder) *worker {
+	factory := informers.NewSharedInformerFactory(p.Client, 0)
+	core := factory.Core().V1()
+	return &worker{
+		Provisioner: p,
+		events:      events,
+		informers:   factory,
+		claims:      core.PersistentVolumeClaims().Lister(),
+		volumes:     core.PersistentVolumes().Lister(),
+		queue: workqueue.NewTypedRateLimitingQueue(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[item](100*time.Millisecond, time.Minute)),
+	}
+}
+
+func (w *worker) run(ctx context.Context) error {
+	core := w.informers.Core().V1()
+	for _, informer := range []cache.SharedIndexInformer{
+		core.PersistentVolumeClaims().Informer(), core.PersistentVolumes().Informer(),
+	} {
+		if _, err := informer.AddEventHandler(w.handler()); err != nil {
+			return err
+		}
+	}
+	w.informers.StartWithContext(ctx)
+	defer w.informers.Shutdown()
+	w.informers.WaitForCacheSync(ctx.Done())
+	if ctx.Err() != nil {
+		return nil // the sweep must not take what it has not heard of for unknown
+	}
+	if err := w.sweep(); err != nil {
+		return err
+	}
+
+	var worker sync.WaitGroup
+	worker.Go(func() {
+		for w.next(ctx) {
+		}
+	})
+	<-ctx.Done()
+	w.queue.ShutDown()
+	worker.Wait()
+	return nil
+}
+
+func (w *worker) handler() cache.ResourceEventHandler {
+	add := func(object any) {
+		if name, err := cache.ObjectToName(object); err == nil {
+			w.queue.Add(name)
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    add,
+		UpdateFunc: func(_, object any) { add(object) },
+		DeleteFunc: w.forget,
+	}
+}
+
+// next handles one item of the queue, and reports whether there may be others.
+func (w *worker) next(ctx context.Context) bool {
+	name, shutdown := w.queue.Get()
+	if shutdown {
+		return false
+	}
+	defer w.queue.Done(name)
+	handle := w.provision
+	if name.Namespace == "" {
+		handle = w.reclaim
+	}
+	if err := handle(ctx, name); err != nil && ctx.Err() == nil {
+		w.Log.Error(err, "will be tried again", "object", name.String())
+		w.queue.AddRateLimited(name)
+		return true
+	}
+	w.queue.Forget(name)
+	return true
+}

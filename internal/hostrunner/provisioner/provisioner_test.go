@@ -1,0 +1,256 @@
+package provisioner
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
+
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+func TestMain(m *testing.M) { env.Main(m) }
+
+// patience is how long something may take that takes less than five seconds.
+const patience = 30 * time.Second
+
+type bench struct {
+	*env.Env
+	Provisioner
+	t *testing.T
+}
+
+func newBench(t *testing.T) *bench {
+	t.Helper()
+	e := env.New(t, env.WithControllerManager())
+	client, err := kubernetes.NewForConfig(e.Admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A class for each test: they share the cluster.
+	b := &bench{Env: e, t: t, Provisioner: Provisioner{Client: client, Dir: t.TempDir(), Class: "class-of-" + e.Namespace}}
+	for range 2 { // it need not be the first time
+		if err := EnsureClass(t.Context(), client, b.Class); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		client.StorageV1().StorageClasses().Delete(context.Background(), b.Class, metav1.DeleteOptions{}) //nolint:errcheck // tidy
+	})
+	return b
+}
+
+func (b *bench) start() (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- b.Run(ctx) }()
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-ended; err != nil {
+			b.t.Errorf("the provisioner ended with %v", err)
+		}
+	}
+	b.t.Cleanup(stop)
+	return stop
+}
+
+func (b *bench) claim(name string, change ...func(*corev1.PersistentVolumeClaimSpec)) *corev1.PersistentVolumeClaim {
+	b.t.Helper()
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: b.Namespace},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadWriteMany},
+			StorageClassName: &b.Class,
+			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{
+				corev1.ResourceStorage: resource.MustParse("1Gi"),
+			}},
+		},
+	}
+	for _, c := range change {
+		c(&claim.Spec)
+	}
+	created, err := b.Client.CoreV1().PersistentVolumeClaims(b.Namespace).Create(b.t.Context(), claim, metav1.CreateOptions{})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return created
+}
+
+func (b *bench) eventually(what string, yes func() (bool, any)) {
+	b.t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		ok, have := yes()
+		if ok {
+			return
+		}
+		if time.Now().After(deadline) {
+			b.t.Fatalf("%s does not come about; there is %+v", what, have)
+		}
+	}
+}
+
+func (b *bench) awaitBound(name string) *corev1.PersistentVolume {
+	b.t.Helper()
+	var claim *corev1.PersistentVolumeClaim
+	b.eventually("the volume", func() (bool, any) {
+		var err error
+		claim, err = b.Client.CoreV1().PersistentVolumeClaims(b.Namespace).Get(b.t.Context(), name, metav1.GetOptions{})
+		return err == nil && claim.Status.Phase == corev1.ClaimBound, claim
+	})
+	volume, err := b.Client.CoreV1().PersistentVolumes().Get(b.t.Context(), claim.Spec.VolumeName, metav1.GetOptions{})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return volume
+}
+
+func (b *bench) delete(name string) {
+	b.t.Helper()
+	if err := b.Client.CoreV1().PersistentVolumeClaims(b.Namespace).Delete(b.t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *bench) awaitGone(volume *corev1.PersistentVolume) {
+	b.t.Helper()
+	b.eventually("the volume's end", func() (bool, any) {
+		have, err := b.Client.CoreV1().PersistentVolumes().Get(b.t.Context(), volume.Name, metav1.GetOptions{})
+		return apierrors.IsNotFound(err), have
+	})
+	b.eventually("the folder's end", func() (bool, any) {
+		_, err := os.Stat(volume.Spec.HostPath.Path)
+		return os.IsNotExist(err), err
+	})
+}
+
+func TestAVolumesLife(t *testing.T) {
+	b := newBench(t)
+	b.start()
+	claim := b.claim("disk")
+	volume := b.awaitBound("disk")
+	if want := filepath.Join(b.Dir, string(claim.UID)); volume.Spec.HostPath.Path != want {
+		t.Errorf("the folder is %s, want %s", volume.Spec.HostPath.Path, want)
+	}
+	if info, err := os.Stat(volume.Spec.HostPath.Path); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the folder is %v (%v)", info, err)
+	}
+	if err := os.WriteFile(filepath.Join(volume.Spec.HostPath.Path, "disk.img"), []byte("disk"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.delete("disk")
+	b.awaitGone(volume)
+	b.requireEmpty()
+}
+
+func (b *bench) requireEmpty() {
+	b.t.Helper()
+	if entries, err := os.ReadDir(b.Dir); err != nil || len(entries) > 0 {
+		b.t.Errorf("the folder still holds %v (%v)", entries, err)
+	}
+}
+
+func TestAClaimGoesMeanwhile(t *testing.T) {
+	b := newBench(t)
+	stop := b.start()
+	b.claim("disk")
+	volume := b.awaitBound("disk")
+	stop()
+	b.delete("disk")
+	b.start()
+	b.awaitGone(volume)
+	b.requireEmpty()
+}
+
+func TestAVolumeIsDeletedByHand(t *testing.T) {
+	b := newBench(t)
+	b.start()
+	b.claim("disk")
+	volume := b.awaitBound("disk")
+	// Protection keeps it for as long as the claim has it.
+	if err := b.Client.CoreV1().PersistentVolumes().Delete(t.Context(), volume.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	b.delete("disk")
+	b.awaitGone(volume)
+	b.requireEmpty()
+}
+
+func TestWhatCannotBeHad(t *testing.T) {
+	b := newBench(t)
+	b.start()
+	cases := map[string]func(*corev1.PersistentVolumeClaimSpec){
+		"block": func(spec *corev1.PersistentVolumeClaimSpec) { spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) },
+		"huge": func(spec *corev1.PersistentVolumeClaimSpec) {
+			spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("1000Pi")
+		},
+		"selector": func(spec *corev1.PersistentVolumeClaimSpec) { spec.Selector = &metav1.LabelSelector{} },
+	}
+	for name, change := range cases {
+		t.Run(name, func(t *testing.T) {
+			claim := b.claim(name, change)
+			b.eventually("an event", func() (bool, any) {
+				events, err := b.Client.CoreV1().Events(b.Namespace).List(t.Context(), metav1.ListOptions{})
+				if err != nil {
+					return false, err
+				}
+				return slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
+					return e.Reason == reasonFailed && e.InvolvedObject.UID == claim.UID
+				}), events.Items
+			})
+		})
+	}
+	b.requireEmpty()
+}
+
+func TestOthersAreLeftAlone(t *testing.T) {
+	b := newBench(t)
+	b.start()
+	b.claim("other", func(spec *corev1.PersistentVolumeClaimSpec) { spec.StorageClassName = ptr.To("") })
+	b.claim("ours") // by the time that it is bound the other was looked at
+	volume := b.awaitBound("ours")
+	if entries, err := os.ReadDir(b.Dir); err != nil || len(entries) != 1 || entries[0].Name() != filepath.Base(volume.Spec.HostPath.Path) {
+		t.Errorf("there are folders %v (%v), want that of one claim", entries, err)
+	}
+}
+
+func TestSweep(t *testing.T) {
+	b := newBench(t)
+	for _, name := range []string{"wanted/disk.img", "half.removed/disk.img", "empty/"} {
+		path := filepath.Join(b.Dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if filepath.Base(path) == "disk.img" {
+			if err := os.WriteFile(path, []byte("disk"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	b.start()
+	b.claim("disk")
+	volume := b.awaitBound("disk") // the sweep was before
+	var have []string
+	entries, err := os.ReadDir(b.Dir)
+	for _, entry := range entries {
+		have = append(have, entry.Name())
+	}
+	want := []string{filepath.Base(volume.Spec.HostPath.Path), "wanted"}
+	slices.Sort(want)
+	if err != nil || !slices.Equal(have, want) {
+		t.Errorf("there are %v (%v), want %v: data of an unknown volume are somebody's", have, err, want)
+	}
+}

@@ -1,0 +1,226 @@
+package hostrunner
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+)
+
+const (
+	component = "millwright-hostrunner"
+
+	logLimit    = 10 << 20
+	logInterval = 15 * time.Second
+
+	// requestTime bounds the requests of one look at a Pod: a process whose grace
+	// period is over must not live on because an API server does not answer.
+	requestTime = 10 * time.Second
+
+	// lastTries is how often it is tried to report the end of a process once the host
+	// is to end. The next host runner finds the last words.
+	lastTries = 4
+
+	// lastWords is how long the API server may take to hear how it all ended.
+	lastWords = 5 * time.Second
+)
+
+// host is what all workers share.
+type host struct {
+	Config
+	client  kubernetes.Interface
+	events  record.EventRecorder
+	volumes volumes
+	// stopping ends when the host is to end.
+	stopping context.Context //nolint:containedctx // the lifetime of the host, not of a call
+
+	logLimit    int64         // bytes
+	logInterval time.Duration // between two looks at the size of a log
+}
+
+// runner gives each Pod its worker.
+type runner struct {
+	*host
+	broadcaster record.EventBroadcaster
+
+	mu      sync.Mutex
+	workers map[types.UID]*worker
+	active  sync.WaitGroup
+}
+
+func newRunner(config Config) (*runner, error) {
+	access := rest.CopyConfig(config.REST)
+	if access.UserAgent == "" {
+		access.UserAgent = component
+	}
+	if access.QPS == 0 {
+		// client-go's own limit, 5, is for people; this is the kubelet's.
+		access.QPS, access.Burst = 50, 100
+	}
+	client, err := kubernetes.NewForConfig(access)
+	if err != nil {
+		return nil, fmt.Errorf("making a client: %w", err)
+	}
+	broadcaster := record.NewBroadcaster()
+	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
+	return &runner{
+		host: &host{
+			Config:   config,
+			client:   client,
+			events:   broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component, Host: config.Name}),
+			volumes:  volumes{client: client, clock: config.Clock, limit: config.VolumesDir},
+			logLimit: logLimit, logInterval: logInterval,
+		},
+		broadcaster: broadcaster,
+		workers:     map[types.UID]*worker{},
+	}, nil
+}
+
+// run works until the context ends, and then ends all processes.
+func (r *runner) run(ctx context.Context) error {
+	defer r.broadcaster.Shutdown()
+	r.stopping = ctx
+	// Whoever stops has still something to write.
+	working, done := context.WithCancel(context.WithoutCancel(ctx))
+	defer done()
+	if err := r.resume(working); err != nil {
+		return err
+	}
+	var background sync.WaitGroup
+	background.Go(func() { newNode(r.host).run(ctx) })
+	background.Go(func() { r.watch(ctx, working) })
+	<-ctx.Done()
+	background.Wait()
+
+	limit := time.AfterFunc(StopGrace+lastWords, done)
+	defer limit.Stop()
+	r.active.Wait()
+	return nil
+}
+
+// resume gives a worker to each Pod that an earlier host runner left in the folder. It
+// need not wait for the API server.
+func (r *runner) resume(ctx context.Context) error {
+	entries, err := os.ReadDir(layout(r.Dir).pods())
+	if err != nil {
+		return fmt.Errorf("reading the folder of Pods: %w", err)
+	}
+	for _, entry := range entries {
+		uid := types.UID(entry.Name())
+		r.worker(ctx, uid, readManifest(layout(r.Dir).pod(string(uid))))
+	}
+	return nil
+}
+
+// watch tells workers what becomes of their Pods.
+func (r *runner) watch(ctx, working context.Context) {
+	selector := fields.OneTermEqualSelector("spec.nodeName", r.Name)
+	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: cache.NewListWatchFromClient(r.client.CoreV1().RESTClient(), "pods", "", selector),
+		ObjectType:    &corev1.Pod{},
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc: func(object any) { r.learn(working, object.(*corev1.Pod)) },
+			UpdateFunc: func(old, object any) {
+				if before := old.(*corev1.Pod); before.UID != object.(*corev1.Pod).UID {
+					r.forget(before.UID)
+				}
+				r.learn(working, object.(*corev1.Pod))
+			},
+			DeleteFunc: func(object any) {
+				if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+					object = tombstone.Obj
+				}
+				r.forget(object.(*corev1.Pod).UID)
+			},
+		},
+	})
+	var running sync.WaitGroup
+	running.Go(func() { informer.RunWithContext(ctx) })
+	if cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		r.forgetOthers(store)
+	}
+	running.Wait()
+}
+
+// forgetOthers tells the workers whose Pods were deleted while no host runner ran.
+func (r *runner) forgetOthers(store cache.Store) {
+	exists := map[types.UID]bool{}
+	for _, object := range store.List() {
+		exists[object.(*corev1.Pod).UID] = true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for uid, w := range r.workers {
+		if !exists[uid] {
+			w.forgetUnlessSeen()
+		}
+	}
+}
+
+func (r *runner) learn(working context.Context, pod *corev1.Pod) {
+	if r.stopping.Err() == nil {
+		r.worker(working, pod.UID, nil).learn(pod)
+	}
+}
+
+func (r *runner) forget(uid types.UID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if w, ok := r.workers[uid]; ok {
+		w.forget()
+	}
+}
+
+// worker returns the worker of a Pod, and starts it at the first time, with what was
+// saved of the Pod.
+func (r *runner) worker(working context.Context, uid types.UID, saved *corev1.Pod) *worker {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w, ok := r.workers[uid]
+	if !ok {
+		w = &worker{host: r.host, folder: layout(r.Dir).pod(string(uid)), wake: make(chan struct{}, 1), latest: saved}
+		r.workers[uid] = w
+		r.active.Go(func() {
+			w.run(working)
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			delete(r.workers, uid)
+		})
+	}
+	return w
+}
+
+// readManifest returns the Pod as an earlier host runner saved it, nil if it did not.
+func readManifest(f folder) *corev1.Pod {
+	content, err := os.ReadFile(f.manifest())
+	pod := &corev1.Pod{}
+	if err != nil || json.Unmarshal(content, pod) != nil {
+		return nil
+	}
+	return pod
+}
+
+// uid is that of the Pod whose folder it is.
+func (f folder) uid() string { return filepath.Base(string(f)) }
+
+func (w *worker) log() logr.Logger {
+	log := w.Log.WithValues("uid", w.folder.uid())
+	if w.pod != nil {
+		log = log.WithValues("pod", w.pod.Namespace+"/"+w.pod.Name)
+	}
+	return log
+}

@@ -1,0 +1,79 @@
+package hostrunner
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// claims are what a token says of its owner.
+type claims struct {
+	Audience   []string `json:"aud"`
+	Kubernetes struct {
+		Pod struct {
+			Name string `json:"name"`
+			UID  string `json:"uid"`
+		} `json:"pod"`
+	} `json:"kubernetes.io"`
+}
+
+func readToken(t *testing.T, path string) (string, claims) {
+	t.Helper()
+	token, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var have claims
+	parts := strings.Split(string(token), ".")
+	if len(parts) != 3 {
+		t.Fatalf("the token has %d parts, want 3", len(parts))
+	}
+	body, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err == nil {
+		err = json.Unmarshal(body, &have)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(token), have
+}
+
+func TestTokensAreRenewed(t *testing.T) {
+	b := newBench(t)
+	clock := clocktesting.NewFakeClock(time.Now())
+	b.config.Clock = clock
+	b.start()
+	pod := b.pod("vm", "run", withVolume("token", filepath.Dir(vmpb.TokenPath), tokenVolume()))
+	b.awaitReady("vm")
+	path := filepath.Join(b.folder(pod).root(), vmpb.TokenPath)
+
+	first, have := readToken(t, path)
+	want := claims{Audience: []string{vmpb.TokenAudience}}
+	want.Kubernetes.Pod.Name, want.Kubernetes.Pod.UID = "vm", string(pod.UID)
+	if diff := cmp.Diff(want, have); diff != "" {
+		t.Errorf("the token says (-want +got):\n%s", diff)
+	}
+	// Its life is ten minutes; four fifths of that are eight. The worker sleeps less
+	// at a time, and must have looked at the clock when we look at the file.
+	clock.Step(7 * time.Minute)
+	b.pod("later", "0")
+	b.await("later", corev1.PodSucceeded)
+	if second, _ := readToken(t, path); second != first {
+		t.Error("the token was renewed too early")
+	}
+	b.eventually("another token", func() (bool, any) {
+		clock.Step(10 * time.Second)
+		second, _ := readToken(t, path)
+		return second != first, clock.Now()
+	})
+}

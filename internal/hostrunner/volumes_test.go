@@ -1,0 +1,56 @@
+package hostrunner
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+)
+
+func TestWhereVolumesMayLie(t *testing.T) {
+	dir := t.TempDir()
+	volumesDir := filepath.Join(dir, "volumes")
+	if err := os.MkdirAll(filepath.Join(volumesDir, "disk"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(volumesDir, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	at := func(path string) corev1.PersistentVolumeSpec {
+		return corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{
+			HostPath: &corev1.HostPathVolumeSource{Path: path}}}
+	}
+	block := at(filepath.Join(volumesDir, "disk"))
+	block.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
+	local := corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{
+		Local: &corev1.LocalVolumeSource{Path: filepath.Join(volumesDir, "disk")}}}
+	remote := corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{
+		NFS: &corev1.NFSVolumeSource{Path: filepath.Join(volumesDir, "disk")}}}
+	cases := map[string]struct {
+		limit string
+		spec  corev1.PersistentVolumeSpec
+		ok    bool
+	}{
+		"host path":      {volumesDir, at(filepath.Join(volumesDir, "disk")), true},
+		"local":          {volumesDir, local, true},
+		"no limit":       {"", at(dir), true},
+		"outside":        {volumesDir, at(dir), false},
+		"around a dot":   {volumesDir, at(volumesDir + "/disk/../.."), false},
+		"like the limit": {filepath.Join(dir, "vol"), at(filepath.Join(volumesDir, "disk")), false},
+		"relative":       {"", at("disk"), false},
+		"missing":        {volumesDir, at(filepath.Join(volumesDir, "other")), false},
+		"not a folder":   {volumesDir, at(filepath.Join(volumesDir, "file")), false},
+		"block":          {volumesDir, block, false},
+		"remote":         {volumesDir, remote, false},
+	}
+	for name, test := range cases {
+		t.Run(name, func(t *testing.T) {
+			path, err := volumes{limit: test.limit}.folderOf(&corev1.PersistentVolume{Spec: test.spec})
+			if (err == nil) != test.ok || (path != "") != test.ok {
+				t.Errorf("it gives %q, %v", path, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,8 @@
+// Package controller changes when what a hypervisor hears from its controller, or says
+// to it, does.
+//
+// A [Lease] keeps the one stream of run authorizations open and knows the last answer;
+// a [Reporter] repeats what the hypervisor does until the controller has confirmed it.
+// Neither ever fails, and neither decides anything: a controller that is away for any
+// time is a normal case for both.
+package controller

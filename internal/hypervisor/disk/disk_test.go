@@ -1,0 +1,114 @@
+package disk
+
+import (
+	"bufio"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestOneHolderAtATime(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "disk.img")
+	first, err := Acquire(path)
+	must(t, err)
+	if _, err := Acquire(path); !errors.Is(err, ErrLocked) {
+		t.Errorf("second holder: %v, want ErrLocked", err)
+	}
+	must(t, first.Release())
+	second, err := Acquire(path)
+	must(t, err)
+	must(t, second.Release())
+	must(t, (*Lock)(nil).Release())
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the lock made the disk: %v", err)
+	}
+}
+
+// The environment variable makes the test binary hold a lock until it is killed.
+const holdVariable = "MILLWRIGHT_TEST_HOLD_LOCK"
+
+func TestMain(m *testing.M) {
+	if path := os.Getenv(holdVariable); path != "" {
+		if _, err := Acquire(path); err != nil {
+			os.Exit(1)
+		}
+		_, _ = os.Stdout.WriteString("locked\n")
+		select {}
+	}
+	os.Exit(m.Run())
+}
+
+func TestLockEndsWithItsProcess(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "disk.img")
+	holder := exec.Command(os.Args[0])
+	holder.Env = append(os.Environ(), holdVariable+"="+path)
+	output, err := holder.StdoutPipe()
+	must(t, err)
+	must(t, holder.Start())
+	_, err = bufio.NewReader(output).ReadString('\n')
+	must(t, err)
+	if _, err := Acquire(path); !errors.Is(err, ErrLocked) {
+		t.Errorf("while it lives: %v, want ErrLocked", err)
+	}
+	must(t, holder.Process.Kill())
+	_ = holder.Wait() // tells of the kill
+	lock, err := Acquire(path)
+	must(t, err)
+	must(t, lock.Release())
+}
+
+func TestLockWithoutAFolder(t *testing.T) {
+	if _, err := Acquire(filepath.Join(t.TempDir(), "nothing", "disk.img")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("error = %v, want ErrNotExist", err)
+	}
+}
+
+func TestBlankDiskTakesNoSpace(t *testing.T) {
+	d := Disk{Path: filepath.Join(t.TempDir(), "disk.img")}
+	must(t, os.WriteFile(d.Path+".partial", []byte("left over"), 0o600))
+	if exists, err := d.Exists(); exists || err != nil {
+		t.Fatalf("exists = %v, %v before it is made", exists, err)
+	}
+	must(t, d.MakeBlank())
+	info, err := os.Stat(d.Path)
+	must(t, err)
+	if info.Size() != DefaultBytes || info.Sys().(*syscall.Stat_t).Blocks != 0 || info.Mode() != 0o600 {
+		t.Errorf("%d bytes in %d blocks with mode %s", info.Size(), info.Sys().(*syscall.Stat_t).Blocks, info.Mode())
+	}
+	if _, err := os.Stat(d.Path + ".partial"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("something is left over: %v", err)
+	}
+}
+
+func TestOnlyFilesAreDisks(t *testing.T) {
+	for _, path := range []string{t.TempDir(), "/dev/null"} {
+		if _, err := (Disk{Path: path}).Exists(); !errors.Is(err, ErrNotFile) {
+			t.Errorf("%s: error = %v, want ErrNotFile", path, err)
+		}
+	}
+}
+
+func TestGrow(t *testing.T) {
+	d := Disk{Path: filepath.Join(t.TempDir(), "disk.img"), Bytes: 100}
+	must(t, os.WriteFile(d.Path, []byte("content"), 0o600))
+	for _, size := range []struct{ asked, want uint64 }{{100, 100}, {100, 100}, {50, 100}, {200, 200}} {
+		d.Bytes = size.asked
+		must(t, d.Grow())
+		content, err := os.ReadFile(d.Path)
+		must(t, err)
+		if uint64(len(content)) != size.want || string(content[:7]) != "content" {
+			t.Errorf("asked for %d: %d bytes with %q", size.asked, len(content), content[:7])
+		}
+	}
+}

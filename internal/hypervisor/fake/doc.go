@@ -1,0 +1,6 @@
+// Package fake changes when what a hypervisor stands on does: it has a machine without
+// QEMU and a controller without Kubernetes, for tests of the protocol between them.
+//
+// Both are deterministic and use nothing but memory and the disk's file, so they work
+// with testing/synctest.
+package fake

@@ -1,0 +1,106 @@
+package identity
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"errors"
+	"testing"
+	"time"
+)
+
+func request(t *testing.T, key crypto.Signer) []byte {
+	t.Helper()
+	return value[[]byte](t)(x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
+		// Names that the requester would like to have, and must not get.
+		DNSNames: []string{"controller"},
+	}, key))
+}
+
+func TestAuthorityIsStored(t *testing.T) {
+	now := newClock().Now()
+	authority := value[*Authority](t)(NewAuthority(now))
+	cert, key := authority.PEM()
+	again := value[*Authority](t)(ParseAuthority(cert, key))
+	der := value[[]byte](t)(again.Sign(request(t, value[*ecdsa.PrivateKey](t)(newKey())), pod, Lifetime, now))
+	leaf := value[*x509.Certificate](t)(x509.ParseCertificate(der))
+	must(t, leaf.CheckSignatureFrom(authority.cert))
+	if life := authority.cert.NotAfter.Sub(now); life != authorityLifetime {
+		t.Errorf("the authority lives for %v", life)
+	}
+
+	other, otherKey := value[*Authority](t)(NewAuthority(now)).PEM()
+	for name, pair := range map[string][2][]byte{
+		"another key":         {cert, otherKey},
+		"another certificate": {other, key},
+		"nothing":             {nil, nil},
+		"swapped":             {key, cert},
+		"no key":              {cert, nil},
+		"cut":                 {cert[:len(cert)/2], key},
+	} {
+		if _, err := ParseAuthority(pair[0], pair[1]); !errors.Is(err, ErrBadAuthority) {
+			t.Errorf("%s: got %v, want ErrBadAuthority", name, err)
+		}
+	}
+}
+
+func TestCertificatesSayWhoAndNothingElse(t *testing.T) {
+	now := newClock().Now()
+	authority := value[*Authority](t)(NewAuthority(now))
+	der := value[[]byte](t)(authority.Sign(request(t, value[*ecdsa.PrivateKey](t)(newKey())), pod, Lifetime, now))
+	leaf := value[*x509.Certificate](t)(x509.ParseCertificate(der))
+	if got, err := peerOf(leaf); err != nil || got != pod {
+		t.Errorf("got %v, %v, want %v", got, err, pod)
+	}
+	if len(leaf.DNSNames) != 0 || leaf.IsCA || leaf.NotAfter.Sub(now) != Lifetime {
+		t.Errorf("names %v, authority %v, until %v", leaf.DNSNames, leaf.IsCA, leaf.NotAfter)
+	}
+	late := authority.cert.NotAfter.Add(-time.Hour)
+	der = value[[]byte](t)(authority.Sign(request(t, value[*ecdsa.PrivateKey](t)(newKey())), pod, Lifetime, late))
+	leaf = value[*x509.Certificate](t)(x509.ParseCertificate(der))
+	if !leaf.NotAfter.Equal(authority.cert.NotAfter) {
+		t.Errorf("a certificate until %v outlives its authority", leaf.NotAfter)
+	}
+}
+
+func TestRequestsAreChecked(t *testing.T) {
+	now := newClock().Now()
+	authority := value[*Authority](t)(NewAuthority(now))
+	good := request(t, value[*ecdsa.PrivateKey](t)(newKey()))
+	forged := bytes.Clone(good)
+	forged[len(forged)-1] ^= 1
+	_, ed, err := ed25519.GenerateKey(rand.Reader)
+	must(t, err)
+	p384 := value[*ecdsa.PrivateKey](t)(ecdsa.GenerateKey(elliptic.P384(), rand.Reader))
+	p224 := value[*ecdsa.PrivateKey](t)(ecdsa.GenerateKey(elliptic.P224(), rand.Reader))
+	tests := map[string]struct {
+		request []byte
+		peer    Peer
+		want    error
+	}{
+		"P-256":      {good, pod, nil},
+		"P-384":      {request(t, p384), pod, nil},
+		"Ed25519":    {request(t, ed), pod, nil},
+		"P-224":      {request(t, p224), pod, ErrBadRequest},
+		"RSA":        {request(t, value[*rsa.PrivateKey](t)(rsa.GenerateKey(rand.Reader, 2048))), pod, ErrBadRequest},
+		"forged":     {forged, pod, ErrBadRequest},
+		"garbage":    {[]byte("garbage"), pod, ErrBadRequest},
+		"nothing":    {nil, pod, ErrBadRequest},
+		"nobody":     {good, Peer{}, ErrNotAPeer},
+		"no pod":     {good, Peer{Namespace: "pool", VM: "vm"}, ErrNotAPeer},
+		"odd name":   {good, Peer{Namespace: "pool", VM: "a/b", Pod: "c"}, ErrNotAPeer},
+		"controller": {good, Controller(), nil},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			if _, err := authority.Sign(test.request, test.peer, Lifetime, now); !errors.Is(err, test.want) {
+				t.Errorf("got %v, want %v", err, test.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,241 @@
+package identity
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	identitypb "github.com/millwright-dev/millwright/proto/identity"
+)
+
+func TestHypervisorIsKnownByItsPod(t *testing.T) {
+	s := newSite(t)
+	must(t, check(t, s.hypervisor(t, writeToken(t, "token-1")), s.address, Controller()))
+	if s.whoami.last != pod {
+		t.Errorf("the handler saw %v, want %v", s.whoami.last, pod)
+	}
+	wrong := s.hypervisor(t, writeToken(t, "a wrong one"))
+	_, err := wrong.Peer(t.Context())
+	wantCode(t, err, codes.Unauthenticated)
+	err = check(t, wrong, s.address, Controller())
+	wantCode(t, err, codes.Unavailable)
+	if strings.Contains(err.Error(), "a wrong one") {
+		t.Errorf("%q holds the token", err)
+	}
+}
+
+func TestWhoIsRefused(t *testing.T) {
+	s := newSite(t)
+	foreign := value[*Authority](t)(NewAuthority(s.clock.Now()))
+	other := Peer{Namespace: pod.Namespace, VM: pod.VM, Pod: "vm-1-def"}
+	s.whoami.only = &pod
+	hypervisor := serve(t, holding(t, s.authority, pod, s.clock).ServerOptions(), func(server *grpc.Server) {
+		healthpb.RegisterHealthServer(server, &whoami{})
+	})
+	impostor := holding(t, foreign, pod, s.clock)
+	impostor.trust = ForController(s.authority, s.clock.Now).trust
+	tests := map[string]struct {
+		reason   string
+		with     *Credentials
+		address  string
+		expected Peer
+		want     codes.Code
+	}{
+		"the one":            {"it may", holding(t, s.authority, pod, s.clock), s.address, Controller(), codes.OK},
+		"another Pod":        {"RequireVM", holding(t, s.authority, other, s.clock), s.address, Controller(), codes.PermissionDenied},
+		"another authority":  {"its server refuses", impostor, s.address, Controller(), codes.Unavailable},
+		"a foreign server":   {"the client refuses", holding(t, foreign, pod, s.clock), s.address, Controller(), codes.Unavailable},
+		"another server":     {"a hypervisor is no controller", holding(t, s.authority, pod, s.clock), hypervisor, Controller(), codes.Unavailable},
+		"another hypervisor": {"one is not the other", holding(t, s.authority, Controller(), s.clock), hypervisor, other, codes.Unavailable},
+		"right hypervisor":   {"it may", holding(t, s.authority, Controller(), s.clock), hypervisor, pod, codes.OK},
+		"impostor":           {"also a hypervisor refuses", impostor, hypervisor, pod, codes.Unavailable},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			wantCode(t, check(t, test.with, test.address, test.expected), test.want)
+		})
+	}
+}
+
+// anonymous makes a connection without a certificate.
+func anonymous(t *testing.T, s *site, address string, expected Peer) *grpc.ClientConn {
+	t.Helper()
+	trust := ForController(s.authority, s.clock.Now).trust
+	conn := value[*grpc.ClientConn](t)(grpc.NewClient(address,
+		grpc.WithTransportCredentials(credentials.NewTLS(trust.client(expected)))))
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func TestWithoutCertificateOneMayOnlyAskForOne(t *testing.T) {
+	s := newSite(t)
+	conn := anonymous(t, s, s.address, Controller())
+	wantCode(t, checkOver(t, conn), codes.Unauthenticated)
+	ctx, cancel := context.WithTimeout(t.Context(), callLimit)
+	defer cancel()
+	stream, err := healthpb.NewHealthClient(conn).Watch(ctx, &healthpb.HealthCheckRequest{})
+	must(t, err)
+	_, err = stream.Recv()
+	wantCode(t, err, codes.Unauthenticated)
+	_, err = identitypb.NewCertificateAuthorityClient(conn).Issue(ctx, &identitypb.IssueRequest{})
+	wantCode(t, err, codes.InvalidArgument)
+
+	hypervisor := serve(t, holding(t, s.authority, pod, s.clock).ServerOptions(), func(server *grpc.Server) {
+		healthpb.RegisterHealthServer(server, &whoami{})
+	})
+	wantCode(t, checkOver(t, anonymous(t, s, hypervisor, pod)), codes.Unavailable)
+}
+
+func TestOldTLSIsRefused(t *testing.T) {
+	s := newSite(t)
+	for version, want := range map[uint16]bool{tls.VersionTLS12: false, tls.VersionTLS13: true} {
+		conn, err := tls.Dial("tcp", s.address, &tls.Config{
+			InsecureSkipVerify: true, MaxVersion: version, NextProtos: []string{"h2"},
+		})
+		if (err == nil) != want {
+			t.Errorf("%s: got %v, want success: %v", tls.VersionName(version), err, want)
+		}
+		if err == nil {
+			_ = conn.Close()
+		}
+	}
+	old := ForController(s.authority, s.clock.Now).trust.client(Controller())
+	if old.MinVersion != tls.VersionTLS13 {
+		t.Error("a client takes old TLS")
+	}
+}
+
+func TestCertificateIsRenewed(t *testing.T) {
+	s := newSite(t)
+	tokenFile := writeToken(t, "token-1")
+	c := s.hypervisor(t, tokenFile)
+	must(t, check(t, c, s.address, Controller()))
+	must(t, check(t, c, s.address, Controller()))
+	if diff := cmp.Diff([]string{"token-1"}, s.tokensSeen()); diff != "" {
+		t.Fatalf("tokens (-want +got):\n%s", diff)
+	}
+
+	// The token has changed in the file, and the old one is not good any more.
+	must(t, os.WriteFile(tokenFile, []byte("token-2"), 0o600))
+	s.mu.Lock()
+	s.tokens = map[string]Peer{"token-2": pod}
+	s.mu.Unlock()
+	s.clock.advance(Lifetime * 3 / 4)
+	must(t, check(t, c, s.address, Controller()))
+
+	// Far beyond its end, also the controller's own is a new one.
+	s.clock.advance(3 * Lifetime)
+	must(t, check(t, c, s.address, Controller()))
+	if diff := cmp.Diff([]string{"token-1", "token-2", "token-2"}, s.tokensSeen()); diff != "" {
+		t.Errorf("tokens (-want +got):\n%s", diff)
+	}
+}
+
+func TestOldCertificateServesWhileThereIsNoNewOne(t *testing.T) {
+	s := newSite(t)
+	tokenFile := writeToken(t, "token-1")
+	c := s.hypervisor(t, tokenFile)
+	must(t, check(t, c, s.address, Controller()))
+	must(t, os.WriteFile(tokenFile, []byte("stale"), 0o600))
+	s.clock.advance(Lifetime * 3 / 4)
+	must(t, check(t, c, s.address, Controller()))
+	must(t, check(t, c, s.address, Controller()))
+	if got := s.tokensSeen(); len(got) != 2 {
+		t.Errorf("asked with %q, want one more try only", got)
+	}
+	s.clock.advance(2 * renewPause)
+	must(t, check(t, c, s.address, Controller()))
+	if got := s.tokensSeen(); len(got) != 3 {
+		t.Errorf("asked with %q, want another try after a pause", got)
+	}
+	s.clock.advance(Lifetime)
+	wantCode(t, check(t, c, s.address, Controller()), codes.Unavailable)
+}
+
+func TestRefusedCertificateIsReplaced(t *testing.T) {
+	s := newSite(t)
+	foreign := value[*Authority](t)(NewAuthority(s.clock.Now()))
+	c := s.hypervisor(t, writeToken(t, "token-1"))
+	wrong := value[*tls.Certificate](t)(holding(t, foreign, pod, s.clock).certificate(t.Context()))
+	c.keep(wrong)
+	conn := value[*grpc.ClientConn](t)(c.Dial(s.address, Controller()))
+	defer func() { must(t, conn.Close()) }()
+	ctx, cancel := context.WithTimeout(t.Context(), callLimit)
+	defer cancel()
+	_, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{}, grpc.WaitForReady(true))
+	must(t, err)
+	if got := s.tokensSeen(); len(got) != 1 {
+		t.Errorf("asked with %q, want once", got)
+	}
+	if got := value[*tls.Certificate](t)(c.certificate(t.Context())); got == wrong {
+		t.Error("the refused certificate is still in use")
+	}
+}
+
+func TestManyShareOneRequest(t *testing.T) {
+	s := newSite(t)
+	s.hold = make(chan struct{})
+	c := s.hypervisor(t, writeToken(t, "token-1"))
+	impatient, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.Peer(impatient); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want that it does not wait", err)
+	}
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() {
+			if got, err := c.Peer(t.Context()); err != nil || got != pod {
+				t.Errorf("got %v, %v, want %v", got, err, pod)
+			}
+		})
+	}
+	close(s.hold)
+	all.Wait()
+	if got := s.tokensSeen(); len(got) != 1 {
+		t.Errorf("asked with %q, want once", got)
+	}
+}
+
+func TestTokenGoesToTheControllerOnly(t *testing.T) {
+	s := newSite(t)
+	thief := &Issuer{Authority: s.authority, Now: s.clock.Now, Resolve: func(_ context.Context, token string) (Peer, error) {
+		t.Errorf("somebody else got the token %q", token)
+		return pod, nil
+	}}
+	for name, as := range map[string]*Credentials{
+		"a hypervisor":      holding(t, s.authority, pod, s.clock),
+		"another authority": ForController(value[*Authority](t)(NewAuthority(s.clock.Now())), s.clock.Now),
+	} {
+		config := as.trust.server(tls.NoClientCert)
+		config.GetCertificate = func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return as.certificate(hello.Context())
+		}
+		s.address = serve(t, []grpc.ServerOption{grpc.Creds(credentials.NewTLS(config))}, func(server *grpc.Server) {
+			identitypb.RegisterCertificateAuthorityServer(server, thief)
+		})
+		if _, err := s.hypervisor(t, writeToken(t, "token-1")).Peer(t.Context()); status.Code(errors.Unwrap(err)) != codes.Unavailable {
+			t.Errorf("%s: got %v, want no connection", name, err)
+		}
+	}
+}
+
+func TestDialToNobody(t *testing.T) {
+	s := newSite(t)
+	if _, err := holding(t, s.authority, pod, s.clock).Dial(s.address, Peer{}); !errors.Is(err, ErrNotAPeer) {
+		t.Errorf("got %v, want ErrNotAPeer", err)
+	}
+	if _, err := ForHypervisor(Options{}); !errors.Is(err, ErrBadAuthority) {
+		t.Errorf("got %v, want ErrBadAuthority", err)
+	}
+}

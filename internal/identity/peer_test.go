@@ -1,0 +1,67 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+)
+
+func TestURIs(t *testing.T) {
+	tests := map[string]struct {
+		uri  string
+		want Peer
+	}{
+		"controller":       {"millwright://controller", Controller()},
+		"hypervisor":       {"millwright://vm/pool/vm-1/vm-1-abc", pod},
+		"dots":             {"millwright://vm/pool/a.b/c.d", Peer{Namespace: "pool", VM: "a.b", Pod: "c.d"}},
+		"nothing":          {uri: ""},
+		"other scheme":     {uri: "https://controller"},
+		"more":             {uri: "millwright://controller/"},
+		"a name too few":   {uri: "millwright://vm/pool/vm-1"},
+		"a name too many":  {uri: "millwright://vm/pool/vm-1/pod/x"},
+		"an empty name":    {uri: "millwright://vm/pool//pod"},
+		"upwards":          {uri: "millwright://vm/pool/../pod"},
+		"escaped":          {uri: "millwright://vm/pool/a%2fb/pod"},
+		"capitals":         {uri: "millwright://vm/pool/VM/pod"},
+		"a query":          {uri: "millwright://vm/pool/vm/pod?x"},
+		"a line":           {uri: "millwright://vm/pool/vm/pod\n"},
+		"far too long":     {uri: "millwright://vm/pool/vm/" + strings.Repeat("a", 300)},
+		"without any name": {uri: "millwright://vm///"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, err := ParseURI(test.uri)
+			if test.want == (Peer{}) {
+				if !errors.Is(err, ErrNotAPeer) {
+					t.Errorf("got %v, %v, want ErrNotAPeer", got, err)
+				}
+				return
+			}
+			if err != nil || got != test.want || got.URI() != test.uri {
+				t.Errorf("got %v, %v, want %v", got, err, test.want)
+			}
+		})
+	}
+}
+
+func FuzzParseURI(f *testing.F) {
+	f.Add(Controller().URI())
+	f.Add(pod.URI())
+	f.Add("millwright://vm/../../controller")
+	f.Fuzz(func(t *testing.T, uri string) {
+		if p, err := ParseURI(uri); err == nil && p.URI() != uri {
+			t.Errorf("%q was taken for %q", uri, p.URI())
+		}
+	})
+}
+
+func TestNobodyHasNoIdentity(t *testing.T) {
+	if (Peer{}).IsController() || !Controller().IsController() {
+		t.Error("the zero Peer is the controller, or the controller is not")
+	}
+	wantCode(t, RequireVM(context.Background(), pod.Namespace, pod.VM, pod.Pod), codes.Unauthenticated)
+	wantCode(t, RequireController(context.Background()), codes.Unauthenticated)
+}

@@ -1,0 +1,125 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+var modified = time.Date(2030, 6, 1, 12, 0, 0, 0, time.UTC)
+
+const (
+	raw     = vmpb.InitialImage_FORMAT_RAW
+	isQCOW2 = vmpb.InitialImage_FORMAT_QCOW2
+)
+
+func TestDiskHoldsTheImage(t *testing.T) {
+	content := disk()
+	gzipped := compressed(t, toGzip, content)
+	tests := map[string]struct {
+		reason string
+		served []byte
+		format vmpb.InitialImage_Format
+		bytes  int64
+		want   []byte
+	}{
+		"raw":            {"the rest of the disk is zero", content, 0, 4 * mib, padded(content, 4*mib)},
+		"raw, named":     {"named formats are taken too", content, raw, 4 * mib, padded(content, 4*mib)},
+		"raw, exact":     {"an image may be as large as the disk", content, 0, 3*mib + 777, content},
+		"raw, no size":   {"the image's size, in whole sectors", content, 0, 0, padded(content, 3*mib+1024)},
+		"gzip":           {"known by its first bytes", gzipped, 0, 4 * mib, padded(content, 4*mib)},
+		"gzip, as raw":   {"a named format is that of the bytes", gzipped, raw, 4 * mib, padded(gzipped, 4*mib)},
+		"xz":             {"known by its first bytes", compressed(t, toXZ, content), 0, 4 * mib, padded(content, 4*mib)},
+		"zstd":           {"known by its first bytes", compressed(t, toZstd, content), 0, 4 * mib, padded(content, 4*mib)},
+		"qcow2":          {"known by its first bytes", qcow2(t, content), 0, 4 * mib, padded(content, 4*mib)},
+		"qcow2, named":   {"named formats are taken too", qcow2(t, content), isQCOW2, 4 * mib, padded(content, 4*mib)},
+		"qcow2, no size": {"the image's size", qcow2(t, content), 0, 0, padded(content, 3*mib+1024)},
+		"qcow2 of old":   {"version 2", qcow2(t, content, "-o", "compat=0.10"), 0, 4 * mib, padded(content, 4*mib)},
+		"qcow2, compressed": {"its own compression",
+			qcow2(t, content, "-c", "-o", "compression_type=zstd"), 0, 4 * mib, padded(content, 4*mib)},
+		"qcow2 in gzip": {"both", compressed(t, toGzip, qcow2(t, content)), 0, 4 * mib, padded(content, 4*mib)},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "disk.img")
+			source := Source{URL: serve(t, test.served), Checksum: sum(test.served), Format: test.format}
+			must(t, WriteDisk(t.Context(), source, Target{Path: path, Bytes: test.bytes}, atOnce))
+			wantContent(t, path, test.want)
+			wantFiles(t, dir, "disk.img")
+		})
+	}
+}
+
+func TestDiskIsSparse(t *testing.T) {
+	for name, served := range map[string][]byte{"raw": disk(), "qcow2": qcow2(t, disk())} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "disk.img")
+			must(t, WriteDisk(t.Context(), Source{URL: serve(t, served)}, Target{Path: path, Bytes: 64 * mib}, atOnce))
+			var stat syscall.Stat_t
+			must(t, syscall.Stat(path, &stat))
+			if used := stat.Blocks * 512; used > mib || stat.Size != 64*mib {
+				t.Errorf("%d bytes use %d of storage, want less than 1 MiB", stat.Size, used)
+			}
+		})
+	}
+}
+
+func TestDiskHasItsNameOnlyWhenComplete(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "disk.img")
+	content := disk()
+	// What a crash may have left: more than the new content, so that a rest would show.
+	for _, leftover := range []string{"disk.img.partial", "disk.img.qcow2.partial"} {
+		must(t, os.WriteFile(filepath.Join(dir, leftover), padded([]byte("half a disk"), 5*mib), 0o600))
+	}
+	var calls int
+	var last [2]int64
+	options := Options{Patience: -1, Progress: func(done, total int64) {
+		calls++
+		last = [2]int64{done, total}
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("after %d bytes the disk has its name", done)
+		}
+	}}
+	must(t, WriteDisk(t.Context(), Source{URL: serve(t, content)}, Target{Path: path, Bytes: 4 * mib}, options))
+	wantContent(t, path, padded(content, 4*mib))
+	wantFiles(t, dir, "disk.img")
+	if size := int64(len(content)); calls < 3 || last != [2]int64{size, size} {
+		t.Errorf("%d calls for the progress, the last with %v; want some, up to %d", calls, last, size)
+	}
+}
+
+func TestDiskIsNeverReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "disk.img")
+	must(t, os.WriteFile(path, []byte("a disk that ran"), 0o600))
+	err := WriteDisk(t.Context(), Source{URL: serve(t, disk())}, Target{Path: path, Bytes: 4 * mib}, atOnce)
+	if !errors.Is(err, fs.ErrExist) {
+		t.Errorf("got %v, want fs.ErrExist", err)
+	}
+	wantContent(t, path, []byte("a disk that ran"))
+}
+
+func TestWritingEndsWithItsContext(t *testing.T) {
+	dir := t.TempDir()
+	reason := errors.New("the Pod is deleted")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	url := serveBy(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write(make([]byte, mib))
+		cancel(reason)
+		<-r.Context().Done()
+	})
+	err := WriteDisk(ctx, Source{URL: url}, Target{Path: filepath.Join(dir, "disk.img")}, Options{})
+	if !errors.Is(err, reason) {
+		t.Errorf("got %v, want the context's cause", err)
+	}
+	wantFiles(t, dir)
+}

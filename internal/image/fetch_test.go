@@ -1,0 +1,73 @@
+package image
+
+import (
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestFetchBringsTheFileAsItIs(t *testing.T) {
+	content := compressed(t, toGzip, disk())
+	local := filepath.Join(t.TempDir(), "kernel here")
+	must(t, os.WriteFile(local, content, 0o600))
+	tests := map[string]Source{
+		"http":                   {URL: serve(t, content)},
+		"http and checksum":      {URL: serve(t, content), Checksum: sum(content)},
+		"file":                   {URL: "file://" + local},
+		"file and checksum":      {URL: "file://" + local, Checksum: sum(content)},
+		"file on localhost, %20": {URL: "file://localhost" + filepath.Dir(local) + "/kernel%20here"},
+	}
+	for name, source := range tests {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "kernel")
+			must(t, os.WriteFile(path, []byte("the one of the last start"), 0o600))
+			must(t, os.WriteFile(path+".partial", padded([]byte("left by a crash"), 5*mib), 0o600))
+			must(t, Fetch(t.Context(), source, path, atOnce))
+			wantContent(t, path, content)
+			wantFiles(t, dir, "kernel")
+		})
+	}
+}
+
+func TestFetchKeepsTheOldFileUntilItHasTheNew(t *testing.T) {
+	content := disk()
+	local := filepath.Join(t.TempDir(), "kernel")
+	must(t, os.WriteFile(local, content, 0o600))
+	large := serveBy(t, func(w http.ResponseWriter, _ *http.Request) { cut(w, nil, "3000000000") })
+	tests := map[string]struct {
+		source Source
+		want   Kind
+	}{
+		"wrong checksum":           {Source{URL: serve(t, content), Checksum: sum(nil)}, Rejected},
+		"wrong checksum of a file": {Source{URL: "file://" + local, Checksum: sum(nil)}, Rejected},
+		"too large":                {Source{URL: large}, Rejected},
+		"not there":                {Source{URL: answer(t, http.StatusGone)}, Unavailable},
+		"no source":                {Source{}, Invalid},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "kernel")
+			must(t, os.WriteFile(path, []byte("the one of the last start"), 0o600))
+			if err := Fetch(t.Context(), test.source, path, atOnce); !errors.Is(err, test.want) {
+				t.Errorf("got %v, want %s", err, test.want)
+			}
+			wantContent(t, path, []byte("the one of the last start"))
+			wantFiles(t, dir, "kernel")
+		})
+	}
+}
+
+func TestFetchOfAFileToFullStorage(t *testing.T) {
+	local, dir := filepath.Join(t.TempDir(), "kernel"), t.TempDir()
+	must(t, os.WriteFile(local, disk(), 0o600))
+	limitFiles(t, 512<<10)
+	err := Fetch(t.Context(), Source{URL: "file://" + local}, filepath.Join(dir, "kernel"), atOnce)
+	if !errors.Is(err, NoSpace) {
+		t.Errorf("got %v, want NoSpace", err)
+	}
+	wantFiles(t, dir)
+}

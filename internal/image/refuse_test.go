@@ -1,0 +1,273 @@
+package image
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// patched is an image with another number in its header.
+func patched(image []byte, offset int, value uint64) []byte {
+	changed := bytes.Clone(image)
+	binary.BigEndian.PutUint64(changed[offset:], value)
+	return changed
+}
+
+func withBackingFile(t *testing.T) []byte {
+	dir := t.TempDir()
+	base, overlay := filepath.Join(dir, "base"), filepath.Join(dir, "overlay")
+	must(t, os.WriteFile(base, disk(), 0o600))
+	qemuImg(t, "create", "-q", "-f", "qcow2", "-F", "raw", "-b", base, overlay)
+	content, err := os.ReadFile(overlay)
+	must(t, err)
+	return content
+}
+
+func withDataFile(t *testing.T) []byte {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "image")
+	qemuImg(t, "create", "-q", "-f", "qcow2", "-o", "data_file="+filepath.Join(dir, "data"), path, "1M")
+	content, err := os.ReadFile(path)
+	must(t, err)
+	return content
+}
+
+func TestBadImagesAreRejected(t *testing.T) {
+	content := disk()
+	image := qcow2(t, content)
+	gzipped := compressed(t, toGzip, content)
+	tests := map[string]struct {
+		reason   string
+		served   []byte
+		checksum string
+		format   vmpb.InitialImage_Format
+	}{
+		"wrong checksum":        {"other bytes than wanted", content, sum([]byte("other")), 0},
+		"wrong checksum, qcow2": {"checked before it is converted", image, sum([]byte("other")), 0},
+		"wrong checksum, gzip":  {"that of the bytes served", gzipped, sum(content), 0},
+		"raw, too large":        {"its length says so", make([]byte, 5*mib), "", 0},
+		"bomb":                  {"it grows beyond the disk", compressed(t, toZstd, make([]byte, 64*mib)), "", 0},
+		"qcow2, too large":      {"its header says so", qcow2(t, make([]byte, 5*mib)), "", 0},
+		"backing file":          {"it could name any file", withBackingFile(t), "", 0},
+		"data file":             {"it could name any file", withDataFile(t), "", 0},
+		"backing file in gzip":  {"compression hides nothing", compressed(t, toGzip, withBackingFile(t)), "", 0},
+		"unknown feature":       {"of a version to come", patched(image, atIncompatible, 1<<7), "", 0},
+		"corrupt":               {"QEMU marked it", patched(image, atIncompatible, featureCorrupt), "", 0},
+		"version to come":       {"of a version to come", patched(image, 0, 0x514649fb00000004), "", 0},
+		"encrypted":             {"nobody has the password", patched(image, 32, 1<<32), "", 0},
+		"half a header":         {"it ends there", image[:80], "", 0},
+		"garbled tables":        {"qemu-img finds out", patched(image, 40, 3), "", 0},
+		"raw, named qcow2":      {"not of the named format", content, "", vmpb.InitialImage_FORMAT_QCOW2},
+		"gzip, cut":             {"complete, but only half of a file", gzipped[:len(gzipped)/2], "", 0},
+		"xz, cut":               {"complete, but only half of a file", compressed(t, toXZ, content)[:9000], "", 0},
+		"zstd, cut":             {"complete, but only half of a file", compressed(t, toZstd, content)[:9000], "", 0},
+		"gzip, garbled":         {"not what it begins like", []byte(magicGzip + "and then something else"), "", 0},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			source := Source{URL: serve(t, test.served), Checksum: test.checksum, Format: test.format}
+			err := WriteDisk(t.Context(), source, Target{Path: filepath.Join(dir, "disk.img"), Bytes: 4 * mib}, Options{})
+			if !errors.Is(err, Rejected) {
+				t.Errorf("got %v, want Rejected: %s", err, test.reason)
+			}
+			wantFiles(t, dir)
+		})
+	}
+}
+
+func TestImageOfUnknownLengthIsCutOff(t *testing.T) {
+	var sent int
+	url := serveBy(t, func(w http.ResponseWriter, _ *http.Request) {
+		for block := make([]byte, mib); sent < 1<<30; sent += mib {
+			if _, err := w.Write(block); err != nil {
+				return
+			}
+		}
+	})
+	dir := t.TempDir()
+	err := WriteDisk(t.Context(), Source{URL: url}, Target{Path: filepath.Join(dir, "disk.img"), Bytes: 4 * mib}, atOnce)
+	if !errors.Is(err, Rejected) {
+		t.Errorf("got %v, want Rejected", err)
+	}
+	wantFiles(t, dir)
+}
+
+// closedPort is an address at which nobody listens.
+func closedPort(t *testing.T) string {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	must(t, listener.Close())
+	return listener.Addr().String()
+}
+
+func redirectTo(t *testing.T, to string) string {
+	return serveBy(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, to, http.StatusFound) })
+}
+
+func answer(t *testing.T, code int) string {
+	return serveBy(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) })
+}
+
+func TestSentencesForUsers(t *testing.T) {
+	truncated := serveBy(t, func(w http.ResponseWriter, _ *http.Request) { cut(w, make([]byte, 1000), "2000") })
+	missing := filepath.Join(t.TempDir(), "none")
+	folder := t.TempDir()
+	closed := closedPort(t)
+	loop, out, gone := redirectTo(t, "/"), redirectTo(t, "file:///etc/passwd"), answer(t, http.StatusNotFound)
+	down, garbled := answer(t, http.StatusBadGateway), redirectTo(t, "http://[?secret")
+	tests := map[string]struct {
+		source Source
+		kind   Kind
+		want   string
+	}{
+		"no answer":        {Source{URL: "http://" + closed + "/a?sig=secret"}, Unavailable, "image http://" + closed + "/a: dial tcp " + closed + ": connect: connection refused"},
+		"not there":        {Source{URL: gone}, Unavailable, "image " + gone + ": the server answered 404 Not Found"},
+		"server error":     {Source{URL: down}, Unavailable, "image " + down + ": the server answered 502 Bad Gateway"},
+		"redirects":        {Source{URL: loop}, Unavailable, "image " + loop + ": the server redirected more than 10 times"},
+		"redirect to file": {Source{URL: out}, Rejected, "image " + out + `: the server redirects out of HTTP, to "file"`},
+		"redirect garbled": {Source{URL: garbled}, Unavailable, "image " + garbled + ": the server redirects to something that is no URL"},
+		"truncated":        {Source{URL: truncated}, Unavailable, "image " + truncated + ": the server ended the connection before the end of the content"},
+		"no file":          {Source{URL: "file://" + missing}, Unavailable, "image file://" + missing + ": open " + missing + ": no such file or directory"},
+		"a folder":         {Source{URL: "file://" + folder}, Rejected, "image file://" + folder + ": it is not a regular file"},
+		"no URL":           {Source{}, Invalid, "image : the URL must begin with http, https or file"},
+		"other scheme":     {Source{URL: "ftp://me:secret@host/a"}, Invalid, "image ftp://host/a: the URL must begin with http, https or file"},
+		"garbled URL":      {Source{URL: "http://me:secret@ho st/"}, Invalid, "image: its URL cannot be parsed"},
+		"other host":       {Source{URL: "file://host/a"}, Invalid, "image file://host/a: a file URL must not name another host"},
+		"other hash":       {Source{URL: "http://host/a", Checksum: "md5:00"}, Invalid, `image http://host/a: the checksum must be "sha256:" and 64 lower-case hexadecimal digits`},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			err := WriteDisk(t.Context(), test.source, Target{Path: filepath.Join(dir, "disk.img")}, atOnce)
+			if !errors.Is(err, test.kind) || err.Error() != test.want {
+				t.Errorf("got %q\nwant %s: %q", err, test.kind, test.want)
+			}
+			wantFiles(t, dir)
+		})
+	}
+}
+
+func TestWithoutQemuImg(t *testing.T) {
+	options := Options{Patience: -1, QemuImg: filepath.Join(t.TempDir(), "none")}
+	err := WriteDisk(t.Context(), Source{URL: serve(t, qcow2(t, disk()))},
+		Target{Path: filepath.Join(t.TempDir(), "disk.img"), Bytes: 4 * mib}, options)
+	if !errors.Is(err, ErrNoQemuImg) {
+		t.Errorf("got %v, want ErrNoQemuImg", err)
+	}
+}
+
+// limitFiles makes storage that is full after so many bytes of a file.
+func limitFiles(t *testing.T, bytes uint64) {
+	signal.Ignore(syscall.SIGXFSZ)
+	var before syscall.Rlimit
+	must(t, syscall.Getrlimit(syscall.RLIMIT_FSIZE, &before))
+	must(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: bytes, Max: before.Max}))
+	t.Cleanup(func() {
+		must(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &before))
+		signal.Reset(syscall.SIGXFSZ)
+	})
+}
+
+func TestFullStorage(t *testing.T) {
+	for name, served := range map[string][]byte{"raw": disk(), "qcow2": qcow2(t, disk())} {
+		t.Run(name, func(t *testing.T) {
+			url, dir := serve(t, served), t.TempDir()
+			limitFiles(t, 512<<10)
+			err := WriteDisk(t.Context(), Source{URL: url}, Target{Path: filepath.Join(dir, "disk.img"), Bytes: 4 * mib}, atOnce)
+			if !errors.Is(err, NoSpace) {
+				t.Errorf("got %v, want NoSpace", err)
+			}
+			wantFiles(t, dir)
+		})
+	}
+}
+
+// TestFullFileSystem needs to mount one. TestFullStorage is for who may not.
+func TestFullFileSystem(t *testing.T) {
+	for name, served := range map[string][]byte{"raw": disk(), "qcow2": qcow2(t, disk(), "-c")} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := syscall.Mount("none", dir, "tmpfs", 0, "size=128k"); errors.Is(err, syscall.EPERM) {
+				t.Skip("mounting a file system needs root")
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { must(t, syscall.Unmount(dir, 0)) }()
+			err := WriteDisk(t.Context(), Source{URL: serve(t, served)}, Target{Path: filepath.Join(dir, "disk.img")}, atOnce)
+			if !errors.Is(err, NoSpace) || !errors.Is(err, syscall.ENOSPC) {
+				t.Errorf("got %v, want NoSpace", err)
+			}
+			wantFiles(t, dir)
+		})
+	}
+}
+
+// TestFullInQemuImg: the image fits, what is in it does not.
+func TestFullInQemuImg(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "qemu-img")
+	script := "#!/bin/sh\necho 'qemu-img: error while writing at byte 0: No space left on device' >&2\nexit 1\n"
+	must(t, os.WriteFile(program, []byte(script), 0o700))
+	err := WriteDisk(t.Context(), Source{URL: serve(t, qcow2(t, disk()))},
+		Target{Path: filepath.Join(t.TempDir(), "disk.img")}, Options{Patience: -1, QemuImg: program})
+	if !errors.Is(err, NoSpace) {
+		t.Errorf("got %v, want NoSpace", err)
+	}
+}
+
+func FuzzParseQCOW2(f *testing.F) {
+	image := qcow2(f, make([]byte, mib))
+	f.Add(image[:headerLength3])
+	f.Add(image[:headerLength2])
+	f.Add(patched(image, atBackingFile, 512)[:headerLength3])
+	f.Fuzz(func(t *testing.T, start []byte) {
+		size, err := parseQCOW2(start)
+		if err != nil {
+			return
+		}
+		if size <= 0 || maxQCOW2(size) < size {
+			t.Errorf("a size of %d", size)
+		}
+		if backing := binary.BigEndian.Uint64(start[atBackingFile:]); backing != 0 {
+			t.Error("a backing file was let through")
+		}
+		if start[7] == 3 && start[atIncompatible+7]&featureDataFile != 0 {
+			t.Error("a data file was let through")
+		}
+	})
+}
+
+func FuzzSource(f *testing.F) {
+	f.Add("http://me:hunter2@host/a?token=hunter2#hunter2", sum(nil))
+	f.Add("file:///a%2fb", "")
+	f.Add("https://[::1]:80/", "sha256:")
+	f.Fuzz(func(t *testing.T, url, checksum string) {
+		where, err := Source{URL: url, Checksum: checksum}.parse("image")
+		if err != nil {
+			if !errors.Is(err, Invalid) {
+				t.Errorf("got %v, want Invalid", err)
+			}
+			return
+		}
+		if where.checksum != nil && fmt.Sprintf("sha256:%x", where.checksum) != checksum {
+			t.Errorf("checksum %q was taken as %x", checksum, where.checksum)
+		}
+		if where.checksum == nil && checksum != "" {
+			t.Errorf("checksum %q was taken as none", checksum)
+		}
+		if u := where.url; u.RawQuery != "" && strings.Contains(where.subject, "?"+u.RawQuery) {
+			t.Errorf("%q shows the query", where.subject)
+		}
+	})
+}

@@ -1,0 +1,197 @@
+package image
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// asked is a request as the server saw it.
+type asked struct{ Range, IfMatch string }
+
+// flaky cuts off the first answers after some bytes each, and records all requests.
+type flaky struct {
+	content []byte
+	cuts    int
+	etag    func(request int) string
+	got     []asked
+}
+
+func (f *flaky) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.got = append(f.got, asked{r.Header.Get("Range"), r.Header.Get("If-Match")})
+	w.Header().Set("ETag", f.etag(len(f.got)))
+	if len(f.got) > f.cuts {
+		http.ServeContent(w, r, "", modified, bytes.NewReader(f.content))
+		return
+	}
+	from := 0
+	if _, err := fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &from); err == nil {
+		w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, len(f.content)-1, len(f.content)))
+		w.Header().Set("Content-Length", strconv.Itoa(len(f.content)-from))
+		w.WriteHeader(http.StatusPartialContent)
+	}
+	cut(w, f.content[from:from+mib], strconv.Itoa(len(f.content)-from))
+}
+
+func TestHalfAnAnswerIsContinued(t *testing.T) {
+	tests := map[string]struct {
+		reason string
+		etag   func(request int) string
+		want   []asked
+	}{
+		"strong ETag": {
+			"the same bytes go on where they ended", func(int) string { return `"1"` },
+			[]asked{{}, {"bytes=1048576-", `"1"`}, {"bytes=2097152-", `"1"`}},
+		},
+		"weak ETag": {
+			"nothing says that the bytes are the same", func(int) string { return `W/"1"` },
+			[]asked{{}, {}, {}},
+		},
+		"other content": {
+			"the server says that they are not: 412, and from the start",
+			func(request int) string { return fmt.Sprintf("%q", fmt.Sprint(max(request, 2))) },
+			[]asked{{}, {"bytes=1048576-", `"2"`}, {"bytes=2097152-", `"2"`}, {}},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			server := &flaky{content: disk(), cuts: 2, etag: test.etag}
+			path := filepath.Join(t.TempDir(), "disk.img")
+			source := Source{URL: serveBy(t, server.ServeHTTP), Checksum: sum(server.content)}
+			must(t, WriteDisk(t.Context(), source, Target{Path: path, Bytes: 4 * mib}, Options{}))
+			wantContent(t, path, padded(server.content, 4*mib))
+			if diff := cmp.Diff(test.want, server.got); diff != "" {
+				t.Errorf("%s; requests (-want +got):\n%s", test.reason, diff)
+			}
+		})
+	}
+}
+
+// roundTrip is a transport that needs no network, so that time can be a test's own.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func respond(code int, body io.Reader) *http.Response {
+	return &http.Response{
+		StatusCode: code, Status: fmt.Sprint(code, " ", http.StatusText(code)),
+		Header: http.Header{}, Body: io.NopCloser(body), ContentLength: -1,
+	}
+}
+
+// fetchFrom fetches over the transport, and tells how long that took.
+func fetchFrom(t *testing.T, transport roundTrip, patience time.Duration) (time.Duration, error) {
+	begin := time.Now()
+	err := Fetch(t.Context(), Source{URL: "http://host/kernel"}, filepath.Join(t.TempDir(), "kernel"),
+		Options{Client: &http.Client{Transport: transport}, Patience: patience})
+	return time.Since(begin), err
+}
+
+func TestPatience(t *testing.T) {
+	const forEver = 1 << 30
+	refused := errors.New("connection refused")
+	tests := map[string]struct {
+		code      int // 0: no answer
+		failures  int
+		patience  time.Duration
+		want      error
+		attempts  int
+		atMost    time.Duration
+		asLongAs  time.Duration
+		wantCause error
+	}{
+		"no answer for a while":    {code: 0, failures: 3, attempts: 4, asLongAs: time.Second, atMost: 5 * time.Second},
+		"server error for a while": {code: 503, failures: 3, attempts: 4, asLongAs: time.Second, atMost: 5 * time.Second},
+		"no answer":                {code: 0, failures: forEver, want: Unavailable, wantCause: refused, attempts: 10, asLongAs: 20 * time.Second, atMost: 30 * time.Second},
+		"server error":             {code: 500, failures: forEver, want: Unavailable, attempts: 10, asLongAs: 20 * time.Second, atMost: 30 * time.Second},
+		"told to be patient":       {code: 429, failures: forEver, patience: time.Minute, want: Unavailable, attempts: 16, asLongAs: 50 * time.Second, atMost: time.Minute},
+		"told to be impatient":     {code: 500, failures: forEver, patience: -1, want: Unavailable, attempts: 1},
+		"will not pass":            {code: 403, failures: forEver, want: Unavailable, attempts: 1},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				attempts := 0
+				took, err := fetchFrom(t, func(*http.Request) (*http.Response, error) {
+					attempts++
+					switch {
+					case attempts > test.failures:
+						return respond(http.StatusOK, bytes.NewReader(disk())), nil
+					case test.code == 0:
+						return nil, refused
+					}
+					return respond(test.code, http.NoBody), nil
+				}, test.patience)
+				if !errors.Is(err, test.want) || !errors.Is(err, test.wantCause) && test.wantCause != nil {
+					t.Errorf("got %v, want %v", err, test.want)
+				}
+				if attempts != test.attempts || took < test.asLongAs || took > test.atMost {
+					t.Errorf("%d attempts in %v, want %d in %v to %v", attempts, took, test.attempts, test.asLongAs, test.atMost)
+				}
+			})
+		})
+	}
+}
+
+// silent never gives a byte.
+type silent struct{ request *http.Request }
+
+func (s silent) Read([]byte) (int, error) {
+	<-s.request.Context().Done()
+	return 0, s.request.Context().Err()
+}
+
+func TestSilentServer(t *testing.T) {
+	tests := map[string]roundTrip{
+		"no answer": func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		},
+		"no content": func(r *http.Request) (*http.Response, error) { return respond(http.StatusOK, silent{r}), nil },
+		"no more content": func(r *http.Request) (*http.Response, error) {
+			return respond(http.StatusOK, io.MultiReader(bytes.NewReader(disk()), silent{r})), nil
+		},
+	}
+	for name, transport := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				took, err := fetchFrom(t, transport, -1)
+				if !errors.Is(err, Unavailable) || !errors.Is(err, errStalled) || took != stallLimit {
+					t.Errorf("got %v after %v, want that no byte came for %v", err, took, stallLimit)
+				}
+			})
+		})
+	}
+}
+
+// slow gives a byte now and then.
+type slow struct{ left int }
+
+func (s *slow) Read(p []byte) (int, error) {
+	if s.left == 0 {
+		return 0, io.EOF
+	}
+	time.Sleep(stallLimit - time.Second)
+	s.left--
+	return copy(p, "x"), nil
+}
+
+func TestSlowServerIsNotSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		took, err := fetchFrom(t, func(*http.Request) (*http.Response, error) {
+			return respond(http.StatusOK, &slow{left: 10}), nil
+		}, -1)
+		if want := 10 * (stallLimit - time.Second); err != nil || took != want {
+			t.Errorf("got %v after %v, want success after %v", err, took, want)
+		}
+	})
+}

@@ -1,0 +1,222 @@
+// Package safety removes instances that nobody owns, and does so only when it is certain.
+//
+// A Collector compares what the driver lists with the objects that own instances. What is
+// left over is removed when it was left over twice, long enough apart, and when there is
+// not so much of it that an error is the likelier explanation. See orphans.go.
+package safety
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+)
+
+// Mode says what a Collector does about orphans.
+type Mode string
+
+const (
+	// Delete removes them.
+	Delete Mode = "delete"
+	// Report only says which there are.
+	Report Mode = "report"
+	// Off looks for none.
+	Off Mode = "off"
+)
+
+// Options configure a Collector.
+type Options struct {
+	// Cache reads Machines and classes. Live reads from the API server: no instance is
+	// removed because of what a cache says. Both required.
+	Cache, Live client.Reader
+	// Namespace in which Machines and classes are. Required.
+	Namespace string
+	// Secret merges the Secrets of a class; missing says what is not there. Required.
+	Secret func(ctx context.Context, class *v1alpha1.MachineClass) (secret *corev1.Secret, missing string, err error)
+	// Driver lists and removes instances. Required.
+	Driver driver.Driver
+	// Mode says what is done about orphans. Empty means Delete.
+	Mode Mode
+	// Period is the time between two passes. Required.
+	Period time.Duration
+	// Grace is the least time between the first sighting of an orphan and its removal.
+	// Passes without one in which it was owned, or not there, count. Zero means Period.
+	Grace time.Duration
+	// Limit is how many orphans of one class a pass removes. If there are more, it
+	// removes none and asks; see AnnotationOrphans. Zero means DefaultLimit.
+	Limit Limit
+	// Events explains on the class what was found. Required.
+	Events record.EventRecorder
+	// Registerer gets the metrics. Nil: there are none.
+	Registerer prometheus.Registerer
+	// Clock tells the time; nil is the real one.
+	Clock clock.WithTicker
+	// Log gets one line for each removal and each class that was skipped.
+	Log logr.Logger
+}
+
+// Limit is how many orphans of a class are believed.
+type Limit struct {
+	// Count is believed in any case.
+	Count int
+	// Percent of all instances of the class is believed beyond that.
+	Percent int
+}
+
+// DefaultLimit believes in what happens when a few creations were cut short.
+var DefaultLimit = Limit{Count: 3, Percent: 10}
+
+// allows tells whether so many orphans among so many instances are believed.
+func (l Limit) allows(orphans, instances int) bool {
+	return orphans <= max(l.Count, instances*l.Percent/100)
+}
+
+// Collector removes orphans. Make one with New; a controller-runtime manager runs it while
+// it leads, and after its caches are complete.
+type Collector struct {
+	Options
+	trigger chan struct{}
+	// seen is when each orphan was first seen, by class and provider ID.
+	seen map[sighting]time.Time
+	// said is what was last said of each class, so that it is said once.
+	said   map[string]string
+	counts *metrics
+}
+
+// sighting is an instance of a class.
+type sighting struct{ class, providerID string }
+
+// New makes a Collector.
+func New(options Options) *Collector {
+	if options.Grace == 0 {
+		options.Grace = options.Period
+	}
+	if options.Limit == (Limit{}) {
+		options.Limit = DefaultLimit
+	}
+	if options.Mode == "" {
+		options.Mode = Delete
+	}
+	if options.Clock == nil {
+		options.Clock = clock.RealClock{}
+	}
+	return &Collector{
+		Options: options, trigger: make(chan struct{}, 1), seen: map[sighting]time.Time{}, said: map[string]string{},
+		counts: newMetrics(options.Registerer),
+	}
+}
+
+// NeedLeaderElection tells the manager to run the Collector only while it leads.
+func (c *Collector) NeedLeaderElection() bool { return true }
+
+// Trigger asks for a pass soon: a driver has found several instances for one machine.
+func (c *Collector) Trigger() {
+	select {
+	case c.trigger <- struct{}{}:
+	default: // one is asked for already
+	}
+}
+
+// Start makes passes until the context ends. The first comes after one period, since
+// whoever was created before this process began may not be in its caches.
+func (c *Collector) Start(ctx context.Context) error {
+	if c.Mode == Off {
+		return nil
+	}
+	ticker := c.Clock.NewTicker(c.Period)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C():
+		case <-c.trigger:
+		}
+		if err := c.Collect(ctx); err != nil && ctx.Err() == nil {
+			c.Log.Error(err, "looking for orphans")
+		}
+	}
+}
+
+// Collect makes one pass over all classes. A class that fails does not keep it from the
+// others.
+func (c *Collector) Collect(ctx context.Context) error {
+	classes := &v1alpha1.MachineClassList{}
+	if err := c.Cache.List(ctx, classes, client.InNamespace(c.Namespace)); err != nil {
+		return fmt.Errorf("listing the classes: %w", err)
+	}
+	orphans := map[sighting]time.Time{}
+	for i := range classes.Items {
+		class := &classes.Items[i]
+		found, err := c.collectClass(ctx, class)
+		if err != nil {
+			c.skip(class, err)
+			// Nobody looked, so what is known stays known.
+			for known, since := range c.seen {
+				if known.class == class.Name {
+					found = append(found, orphan{instance: instance{providerID: known.providerID}, since: since})
+				}
+			}
+		}
+		for _, o := range found {
+			orphans[sighting{class.Name, o.providerID}] = o.since
+		}
+	}
+	c.seen = orphans
+	c.counts.present(len(orphans))
+	return nil
+}
+
+// collectClass looks at the instances of one class, and returns the orphans that remain.
+func (c *Collector) collectClass(ctx context.Context, class *v1alpha1.MachineClass) ([]orphan, error) {
+	secret, missing, err := c.Secret(ctx, class)
+	if err != nil {
+		return nil, err
+	}
+	if missing != "" {
+		return nil, &skipError{missing}
+	}
+	instances, err := c.list(ctx, class, secret)
+	if err != nil {
+		return nil, err
+	}
+	machines := &v1alpha1.MachineList{}
+	if err := c.Cache.List(ctx, machines, client.InNamespace(c.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing the machines: %w", err)
+	}
+	found := orphansAmong(instances, machines.Items)
+	due := c.date(class, found)
+	decision := decide(c.Mode, c.Limit, len(instances), due, allowance(class))
+	c.explain(class, found, due, decision)
+	if !decision.remove {
+		return found, nil
+	}
+	return c.removeAll(ctx, class, secret, found, due), nil
+}
+
+// date gives each orphan the time of its first sighting, and returns those that have been
+// known for long enough.
+func (c *Collector) date(class *v1alpha1.MachineClass, found []orphan) []orphan {
+	var due []orphan
+	now := c.Clock.Now()
+	for i := range found {
+		since, known := c.seen[sighting{class.Name, found[i].providerID}]
+		if !known {
+			since = now
+		}
+		found[i].since = since
+		if known && now.Sub(since) >= c.Grace {
+			due = append(due, found[i])
+		}
+	}
+	return due
+}

@@ -1,0 +1,86 @@
+package guest
+
+import (
+	"bufio"
+	"encoding/json"
+	"testing"
+	"time"
+)
+
+// TestConsole: a guest without user data answers on its console, and restarts and ends
+// when it is told to.
+func TestConsole(t *testing.T) {
+	guest := boot(t, direct(t))
+	guest.until("network: 10.0.2.16 via 10.0.2.2")
+	guest.until("there is no volume CIDATA")
+
+	guest.send("pinx\x7fg\r")
+	guest.until("pong\r\n")
+	guest.send("status\n")
+	guest.until("UUID " + uuid)
+	guest.send("count on\n")
+	guest.until("count 1\r\ncount 2\r\ncount 3\r\n")
+	guest.send("count off\n")
+
+	for _, restart := range []string{"reboot", "panic"} {
+		guest.send(restart + "\n")
+		guest.until("power: ")
+		guest.until("network: ")
+		guest.until("there is no volume CIDATA")
+	}
+	guest.send("poweroff\n")
+	guest.until("power: powering off")
+	guest.awaitEnd()
+}
+
+// TestPowerButton: the guest ends at once when the button is pressed.
+func TestPowerButton(t *testing.T) {
+	guest := boot(t, direct(t))
+	guest.until("there is no volume CIDATA")
+	pressed := time.Now()
+	must(t, guest.Powerdown(bounded(t)))
+	guest.until("power: the button was pressed")
+	guest.awaitEnd()
+	t.Logf("powered off after %s", time.Since(pressed))
+}
+
+// TestAgent: the guest's agent tells the guest's addresses and shuts down.
+func TestAgent(t *testing.T) {
+	guest := boot(t, direct(t))
+	guest.until("there is no volume CIDATA")
+	answers := json.NewDecoder(bufio.NewReader(guest.Agent()))
+	must(t, guest.Agent().SetDeadline(time.Now().Add(patience)))
+
+	var synchronized struct{ Return int }
+	ask(t, guest, `{"execute":"guest-sync","arguments":{"id":4711}}`)
+	must(t, answers.Decode(&synchronized))
+	if synchronized.Return != 4711 {
+		t.Errorf("guest-sync answered %d, want 4711", synchronized.Return)
+	}
+	var interfaces struct {
+		Return []struct {
+			Addresses []struct {
+				IP string `json:"ip-address"`
+			} `json:"ip-addresses"`
+		}
+	}
+	ask(t, guest, `{"execute":"guest-network-get-interfaces"}`)
+	must(t, answers.Decode(&interfaces))
+	found := false
+	for _, card := range interfaces.Return {
+		for _, a := range card.Addresses {
+			found = found || a.IP == address.String()
+		}
+	}
+	if !found {
+		t.Errorf("interfaces = %+v, want one with %s", interfaces.Return, address)
+	}
+	ask(t, guest, `{"execute":"guest-shutdown"}`)
+	guest.awaitEnd()
+}
+
+func ask(t *testing.T, guest *running, request string) {
+	t.Helper()
+	_, err := guest.Agent().Write([]byte(request + "\n"))
+	must(t, err)
+}
