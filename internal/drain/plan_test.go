@@ -10,7 +10,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 )
 
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -410,5 +412,27 @@ func TestSummary(t *testing.T) {
 	}
 	if got := s.pass(nil, plain...).Summary(); !strings.Contains(got, "and 6 more, then 2 more with volumes") {
 		t.Errorf("%q does not stay short", got)
+	}
+}
+
+func TestRequestUnderWayHoldsTheTurn(t *testing.T) {
+	s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")
+	s.pass(nil, "a")
+	s.waits(s.pass(nil), "answer a", "turn b")
+}
+
+func TestForceDoesNotWaitForAnEarlierError(t *testing.T) {
+	s := newStory(t).pod("a", 0)
+	s.pass(answers{"a": "error"}, "a")
+	s.later(time.Second).rules.force = ForceRequested
+	s.pass(nil, "force:a")
+}
+
+func TestPodThatIsKilledAlready(t *testing.T) {
+	p := podFacts(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		DeletionTimestamp: &metav1.Time{Time: start}, DeletionGracePeriodSeconds: ptr.To[int64](0),
+	}})
+	if !p.killed || !p.leaving || p.grace != 0 {
+		t.Errorf("a pod without any grace left is read as %+v", p)
 	}
 }

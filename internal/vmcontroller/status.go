@@ -109,5 +109,5 @@ func (c *Controller) explain(before, after *v1alpha1.VirtualMachine, pod *corev1
 
 // news tells whether a condition says something that it did not say before.
 func news(was, is *metav1.Condition) bool {
-	return was == nil || was.Reason != is.Reason || was.Message != is.Message
+	return was == nil || was.Reason != is.Reason || is.Reason != reasonRunning && was.Message != is.Message
 }
