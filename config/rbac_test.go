@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"maps"
 	"slices"
 	"testing"
 
@@ -57,7 +58,12 @@ func TestRolesGrantNoMoreThanThoseOfMCM(t *testing.T) {
 }
 
 func TestRolesNameWhatTheyGrant(t *testing.T) {
-	for key := range mcmGrants {
+	roles := append(slices.Collect(maps.Keys(mcmGrants)),
+		[3]string{"rbac/driver-vm-role.yaml", "Role", "millwright-driver-vm"},
+		[3]string{"rbac/vm-controller-role.yaml", "ClusterRole", "millwright-vm-controller"},
+		[3]string{"rbac/vm-controller-role.yaml", "Role", "millwright-vm-authority"},
+	)
+	for _, key := range roles {
 		for _, rule := range readRules(t, key[0], key[1], key[2]) {
 			forEachPermission(rule, func(p permission) {
 				if p.group == "*" || p.resource == "*" || p.verb == "*" {

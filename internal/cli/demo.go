@@ -120,7 +120,7 @@ func (d *demo) awaitSettled(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("waiting for the nodes: %w", err)
 	}
-	fmt.Fprintf(d.stdout, "%d of %d nodes are Ready after %.1f s.\n\n", last.readyNodes(), last.wanted(), time.Since(begin).Seconds())
+	fmt.Fprintf(d.stdout, "Ready nodes: %d of %d, after %.1f s.\n\n", last.readyNodes(), last.wanted(), time.Since(begin).Seconds())
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
@@ -89,22 +90,28 @@ func TestFlagsAreMCMs(t *testing.T) {
 	}
 }
 
-// TestFlagsOfUp: "up" has those that tune a manager, with the same defaults but for one.
+// upFlagsOfItsOwn are those of "up" that a manager has not, or with another default.
+var upFlagsOfItsOwn = map[string]string{
+	"dir": ".millwright", "hosts": "2", "driver": "vm", "leader-elect": "false", "log-file": "",
+	"api-port": "16443", "image-port": "16480", "vm-port": "0", "images": "", "binaries": "",
+	"vm-network": "10.77.0.0/16", "accelerator": "auto", "unsafe-no-fsync": "false",
+}
+
+// TestFlagsOfUp: "up" has those that tune a manager, with the same defaults, and its own.
 func TestFlagsOfUp(t *testing.T) {
-	manager, up := defaults(newManagerCommand().Flags()), defaults(newUpCommand().Flags())
-	for _, name := range []string{"dir", "binaries"} {
-		if _, ok := up[name]; !ok {
-			t.Errorf("--%s is missing", name)
+	manager, want := defaults(newManagerCommand().Flags()), maps.Clone(upFlagsOfItsOwn)
+	up := defaults(newUpCommand().Flags())
+	for name := range up {
+		if _, own := want[name]; !own {
+			want[name] = manager[name]
 		}
-		delete(up, name)
 	}
-	if up["leader-elect"] != "false" {
-		t.Errorf("--leader-elect is %q", up["leader-elect"])
+	if diff := cmp.Diff(want, up); diff != "" {
+		t.Errorf("flags and defaults (-want +got):\n%s", diff)
 	}
-	delete(up, "leader-elect")
-	for name, value := range up {
-		if want, ok := manager[name]; !ok || value != want {
-			t.Errorf("--%s is %q, want %q as in manager", name, value, want)
+	for _, name := range []string{"concurrent-syncs", "machine-creation-timeout", "node-conditions", "v"} {
+		if _, there := up[name]; !there {
+			t.Errorf("--%s is missing", name)
 		}
 	}
 }

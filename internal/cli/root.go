@@ -75,7 +75,7 @@ func newRoot(version string) *cobra.Command {
 	}
 	root.SetFlagErrorFunc(usage)
 	root.AddCommand(
-		newUpCommand(), newStatusCommand(), newVMCommand(), newDemoCommand(), newManagerCommand(),
+		newUpCommand(), newDownCommand(), newStatusCommand(), newVMCommand(), newDemoCommand(), newManagerCommand(),
 		newHypervisorCommand(), newHostrunnerCommand(), newVersionCommand(version),
 	)
 	return root

@@ -169,7 +169,7 @@ func (v view) lineOf(machine *v1alpha1.Machine) string {
 		return phase + "node is Ready"
 	}
 	for i := range v.vms {
-		if vm := &v.vms[i]; vm.Labels[vmdriver.LabelMachine] == machine.Name {
+		if vm := &v.vms[i]; vmdriver.MachineOf(vm) == client.ObjectKeyFromObject(machine) {
 			return phase + stateOf(vm)
 		}
 	}

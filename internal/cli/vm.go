@@ -19,10 +19,11 @@ import (
 
 func newVMCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "vm",
-		Short: "Look at virtual machines and use their consoles",
-		Args:  knownCommand,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Use:                        "vm",
+		Short:                      "Look at virtual machines and use their consoles",
+		SuggestionsMinimumDistance: 2,
+		Args:                       knownCommand,
+		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newVMListCommand(), newVMConsoleCommand(), newVMResetCommand())
 	return cmd

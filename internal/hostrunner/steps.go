@@ -151,10 +151,12 @@ func (w *worker) start(ctx context.Context) flow.Result {
 }
 
 // hold lets the Pod wait, and says why. What it waits for can often not be watched, so
-// it is tried again.
+// it is tried again. An event tells what was wrong twice: the first time it is often that
+// the API server does not know yet that the Pod is ours.
 func (w *worker) hold(reason, event string, err error) flow.Result {
+	again := w.waiting != nil && w.waiting.Message == err.Error()
 	w.waiting = &corev1.ContainerStateWaiting{Reason: reason, Message: err.Error()}
-	if w.announced != err.Error() {
+	if again && w.announced != err.Error() {
 		w.announced = err.Error()
 		w.events.Event(w.pod, corev1.EventTypeWarning, event, err.Error())
 	}

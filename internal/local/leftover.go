@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
 )
 
@@ -175,4 +176,20 @@ func awaitEnd(ctx context.Context, handle int, patience time.Duration) (bool, er
 			return false, ctx.Err()
 		}
 	}
+}
+
+// EndLeftOvers ends the children that a killed process left behind in the folder of its
+// control plane, in the order of Stop. Errors: *InUseError if somebody uses the folder.
+func EndLeftOvers(ctx context.Context, dir string) error {
+	folder := layout(dir)
+	lock, err := lockDir(folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer lock.Close() //nolint:errcheck // gives the lock back
+	cp := &ControlPlane{dir: folder, log: logr.Discard()}
+	return cp.endLeftOvers(ctx)
 }

@@ -134,6 +134,36 @@ func TestWhateverDiesComesBack(t *testing.T) {
 	c.awaitNothingLeft()
 }
 
+// TestDownEndsWhatWasLeft: whatever way "up" ended, "down" leaves no process, and the next
+// "up" has the machines again.
+func TestDownEndsWhatWasLeft(t *testing.T) {
+	c := up(t, "--hosts", "1")
+	pool := c.pool("pool", 1, c.kernelBoot())
+	before := c.awaitSettled(pool)
+	for _, step := range []struct {
+		before func()
+		says   string
+	}{
+		{c.kill, "Stopped 1 virtual machine"},
+		{func() {}, "Nothing runs"},
+		{func() { c.start(); c.awaitSettled(pool) }, "Stopping process"},
+	} {
+		step.before()
+		text, status := run(t.Context(), t, nil, "down", "--dir", c.dir)
+		if status != 0 || !strings.Contains(text, step.says) {
+			t.Errorf("down: status %d, want %q:\n%s", status, step.says, text)
+		}
+		if left := c.processes(""); len(left) > 0 {
+			t.Errorf("down left %v", left)
+		}
+	}
+	<-c.done
+	c.start()
+	if after := c.awaitSettled(pool); !cmp.Equal(before, after) {
+		t.Errorf("machines %v became %v", before, after)
+	}
+}
+
 // pids are those of all QEMUs.
 func (c *cluster) pids() []int {
 	pids := []int{}

@@ -1,0 +1,229 @@
+package vms
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// TestNoQEMU: without QEMU a VM says so, and runs when it is there.
+func TestNoQEMU(t *testing.T) {
+	with := os.Getenv("PATH")
+	t.Setenv("PATH", t.TempDir())
+	c := up(t, "--hosts", "1")
+	c.create(blankVM("patient"))
+	c.awaitTold(soon, "patient", vmpb.EndNoQEMU, "qemu")
+	c.stop()
+	t.Setenv("PATH", with)
+	c.start()
+	c.awaitRunning("patient")
+}
+
+func asStatus(err error, target *apierrors.APIStatus) bool { return errors.As(err, target) }
+
+// handmade is a Pod of somebody who wants to be a VM controller.
+func handmade(name string, command []string, spec string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyNever,
+			NodeSelector:  map[string]string{vmv1alpha1.HostKey: ""},
+			Tolerations:   []corev1.Toleration{{Key: vmv1alpha1.HostKey, Operator: corev1.TolerationOpExists}},
+			// A host runs no Pod with the token of another audience, which is there
+			// unless it is declined.
+			AutomountServiceAccountToken: ptr.To(false),
+			Containers: []corev1.Container{{
+				Name: "hypervisor", Image: "none", Command: command,
+				Env: []corev1.EnvVar{{Name: vmpb.EnvSpec, Value: spec}},
+			}},
+		},
+	}
+}
+
+func (c *cluster) awaitFailed(name string) *corev1.Pod {
+	c.t.Helper()
+	pod := &corev1.Pod{}
+	c.eventually(soon, func(g gomega.Gomega) {
+		g.Expect(c.client.Get(c.t.Context(), client.ObjectKey{Namespace: "default", Name: name}, pod)).To(gomega.Succeed())
+		g.Expect(pod.Status.Phase).To(gomega.Equal(corev1.PodFailed))
+	})
+	return pod
+}
+
+// malformedSpec starts hypervisors with what is no VMSpec.
+func malformedSpec(c *cluster) func(*cluster) {
+	specs := map[string]struct{ spec, want string }{
+		"not-a-spec":   {"nonsense!", "METROPOLIS_VM_SPEC: spec: is neither JSON nor base64"},
+		"half-a-spec":  {`{"name":`, "METROPOLIS_VM_SPEC: spec: cannot be read as JSON"},
+		"empty-spec":   {`{}`, "METROPOLIS_VM_SPEC: name: is required"},
+		"wrong-number": {`{"name":"a","resources":{"cpus":-1}}`, "METROPOLIS_VM_SPEC: spec: cannot be read as JSON"},
+	}
+	for name, one := range specs {
+		c.create(handmade(name, vmpb.Command(), one.spec))
+	}
+	return func(c *cluster) {
+		for name, one := range specs {
+			pod := c.awaitFailed(name)
+			var left vmpb.Termination
+			ended := pod.Status.ContainerStatuses[0].State.Terminated
+			if ended == nil || ended.ExitCode != 1 || json.Unmarshal([]byte(ended.Message), &left) != nil {
+				c.t.Errorf("%s ended with %+v", name, ended)
+			} else if left.Reason != vmpb.EndInvalidSpec || !strings.HasPrefix(left.Message, one.want) {
+				c.t.Errorf("%s left %+v, want %q", name, left, one.want)
+			}
+		}
+	}
+}
+
+// otherCommand asks a host to run something else than a hypervisor.
+func otherCommand(c *cluster) func(*cluster) {
+	c.create(handmade("other-command", []string{"/bin/sh", "-c", "true"}, "{}"))
+	return func(c *cluster) {
+		const want = `a host runs the command "millwright hypervisor" only`
+		pod := c.awaitFailed("other-command")
+		if pod.Status.Reason != "Unsupported" || !strings.Contains(pod.Status.Message, want) {
+			c.t.Errorf("the pod says %s: %s", pod.Status.Reason, pod.Status.Message)
+		}
+		c.awaitEvent("Pod", "other-command", "Unsupported", want)
+	}
+}
+
+// noSpace lets a VM have a volume that is smaller than the disk on it.
+func noSpace(images *imageServer) trial {
+	return func(c *cluster) func(*cluster) {
+		if os.Geteuid() != 0 {
+			return func(c *cluster) { c.t.Skip("only root can mount the small file system that this needs") }
+		}
+		// The test of one outcome ends before the VM does.
+		outer := c.t
+		// The first image is none, so that the volume is there before anything is on it.
+		c.create(images.vm("no-space", images.URL+"/missing"))
+		return func(c *cluster) {
+			volume := c.volumeOf("no-space")
+			if err := syscall.Mount("small", volume, "tmpfs", 0, "size=512k"); err != nil {
+				c.t.Fatal(err)
+			}
+			outer.Cleanup(func() {
+				if err := syscall.Unmount(volume, syscall.MNT_DETACH); err != nil {
+					outer.Error(err)
+				}
+			})
+			c.change("no-space", func(spec *vmv1alpha1.VirtualMachineSpec) { spec.InitialImage.URL = images.good })
+			c.awaitTold(joining, "no-space", vmpb.EndNoSpace, images.good, "no space")
+			c.wantNoDisk("no-space")
+			if err := syscall.Mount("small", volume, "tmpfs", syscall.MS_REMOUNT, "size=8m"); err != nil {
+				c.t.Fatal(err)
+			}
+			c.awaitRunning("no-space")
+		}
+	}
+}
+
+// volumeOf waits for the folder with a VM's disk.
+func (c *cluster) volumeOf(vm string) string {
+	c.t.Helper()
+	folder := ""
+	c.eventually(soon, func(g gomega.Gomega) {
+		claim := &corev1.PersistentVolumeClaim{}
+		g.Expect(c.client.Get(c.t.Context(), client.ObjectKey{Namespace: "default", Name: vm}, claim)).To(gomega.Succeed())
+		g.Expect(claim.Status.Phase).To(gomega.Equal(corev1.ClaimBound))
+		folder = filepath.Join(c.dir, "volumes", string(claim.UID))
+		g.Expect(folder).To(gomega.BeADirectory())
+	})
+	return folder
+}
+
+// wantNoDisk checks that there is neither a disk nor a half of one.
+func (c *cluster) wantNoDisk(vm string) {
+	c.t.Helper()
+	files, err := filepath.Glob(filepath.Join(c.volumeOf(vm), "*"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, file := range files {
+		if !strings.HasSuffix(file, ".lock") {
+			c.t.Errorf("%s has %s", vm, file)
+		}
+	}
+}
+
+// secondHypervisor starts a process on the disk of a VM that runs, with all that its own
+// hypervisor was given.
+func secondHypervisor(c *cluster) func(*cluster) {
+	c.create(blankVM("wanted-twice"))
+	c.awaitRunning("wanted-twice")
+	before := c.sight("wanted-twice")
+	root := filepath.Join(c.dir, "second")
+	second := c.intruder("wanted-twice", root)
+	if err := second.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	return func(c *cluster) {
+		err := second.Wait()
+		var ended *exec.ExitError
+		if !errors.As(err, &ended) || ended.ExitCode() != 1 {
+			c.t.Errorf("the second hypervisor ended with %v", err)
+		}
+		var left vmpb.Termination
+		text, err := os.ReadFile(filepath.Join(root, vmpb.TerminationMessagePath))
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		if err := json.Unmarshal(text, &left); err != nil || left.Reason != vmpb.EndDiskLocked {
+			c.t.Errorf("the second hypervisor left %s: %v", text, err)
+		}
+		c.wantUndisturbed("wanted-twice", before)
+	}
+}
+
+// intruder is a hypervisor like that of a VM, with a root of its own.
+func (c *cluster) intruder(vm, root string) *exec.Cmd {
+	c.t.Helper()
+	pod := &corev1.Pod{}
+	key := client.ObjectKey{Namespace: "default", Name: c.vm(vm).Status.ActivePodName}
+	if err := c.client.Get(context.Background(), key, pod); err != nil {
+		c.t.Fatal(err)
+	}
+	for _, dir := range []string{"dev", "var/lib", "var/run/secrets"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o700); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	tokens, err := filepath.Glob(filepath.Join(c.dir, "hosts/*/pods/*"+string(pod.UID)+"*/volumes/token"))
+	if err != nil || len(tokens) != 1 {
+		c.t.Fatalf("folders with the pod's token: %v, %v", tokens, err)
+	}
+	for link, target := range map[string]string{
+		filepath.Dir(vmpb.RootDiskPath): c.volumeOf(vm), filepath.Dir(vmpb.TokenPath): tokens[0],
+	} {
+		if err := os.Symlink(target, filepath.Join(root, link)); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	command := exec.Command(os.Args[0], "hypervisor")
+	command.Env = []string{"PATH=" + os.Getenv("PATH"), vmpb.EnvRoot + "=" + root, vmpb.EnvListen + "=127.0.0.1:0"}
+	for _, variable := range pod.Spec.Containers[0].Env {
+		switch variable.Name {
+		case vmpb.EnvSpec, vmpb.EnvAuthority, vmpb.EnvUserNetwork, vmpb.EnvAccelerator:
+			command.Env = append(command.Env, variable.Name+"="+strings.ReplaceAll(variable.Value, "$$", "$"))
+		}
+	}
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return command
+}
