@@ -69,7 +69,7 @@ func hypervisorConfig(getenv func(string) string, log *slog.Logger) (hypervisor.
 	if err != nil {
 		return hypervisor.Config{}, fmt.Errorf("%s: %w", vmpb.EnvSpec, err)
 	}
-	log = log.With("vm", spec.GetNamespace()+"/"+spec.GetName(), "pod", spec.GetPodName())
+	log = log.With("pod", spec.GetPodName())
 	networks, err := parsePrefixes(getenv(vmpb.EnvUserNetwork))
 	if err != nil {
 		return hypervisor.Config{}, fmt.Errorf("%s: %w", vmpb.EnvUserNetwork, err)

@@ -53,7 +53,7 @@ func (l *life) hold(ctx context.Context, paused bool) error {
 	l.state = want
 	l.server.SetServing(true)
 	l.tell(want, "")
-	l.log.Info("the guest was let go or held", "state", want)
+	l.log.Info("the guest changed", "state", want)
 	return nil
 }
 

@@ -152,9 +152,18 @@ func (r *Reporter) keep(ctx context.Context) {
 			pause.reset()
 		case ctx.Err() == nil:
 			last.again = time.Now().Add(pause.take())
-			r.log.Info("the controller did not take a report; it is repeated", "error", err)
+			r.log.Log(ctx, importance(err), "the controller did not take a report; it is repeated", "error", err)
 		}
 	}
+}
+
+// importance of a failed report. That we are not authoritative is what the first report
+// often hears, as it and the lease are under way at the same time.
+func importance(err error) slog.Level {
+	if status.Code(err) == codes.FailedPrecondition {
+		return slog.LevelDebug
+	}
+	return slog.LevelInfo
 }
 
 // await waits for the time or the channel, whichever comes first; a time of 0 never
