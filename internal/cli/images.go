@@ -14,17 +14,18 @@ import (
 type images struct{}
 
 // WriteDisk implements hypervisor.Images.
-func (images) WriteDisk(ctx context.Context, from *vmpb.InitialImage, disk string, size uint64, progress func(done, total uint64)) error {
+func (images) WriteDisk(ctx context.Context, from *vmpb.InitialImage, disk string, size uint64, told hypervisor.Listener) error {
 	source := image.Source{URL: from.GetUrl(), Checksum: from.GetChecksum(), Format: from.GetFormat()}
 	return imageError(image.WriteDisk(ctx, source, image.Target{Path: disk, Bytes: int64(size)}, image.Options{
-		Progress: func(done, total int64) { progress(uint64(done), uint64(total)) }, //nolint:gosec // numbers of bytes
+		Progress: func(done, total int64) { told.Progress(uint64(done), uint64(total)) }, //nolint:gosec // numbers of bytes
+		Trouble:  told.Trouble,
 	}))
 }
 
 // Fetch implements hypervisor.Images.
-func (images) Fetch(ctx context.Context, file *vmpb.BootFile, path string) error {
+func (images) Fetch(ctx context.Context, file *vmpb.BootFile, path string, told hypervisor.Listener) error {
 	source := image.Source{URL: file.GetUrl(), Checksum: file.GetChecksum()}
-	return imageError(image.Fetch(ctx, source, path, image.Options{}))
+	return imageError(image.Fetch(ctx, source, path, image.Options{Trouble: told.Trouble}))
 }
 
 // imageError says in the hypervisor's terms what is wrong with an image.

@@ -153,7 +153,7 @@ func (f *upFlags) openLog(stderr io.Writer) (io.WriteCloser, error) {
 		path = filepath.Join(f.dir, "logs", "millwright.log")
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("making the folder for logs: %w", err)
+		return nil, fmt.Errorf("the data folder %s is not writable: %w", f.dir, err)
 	}
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {

@@ -126,12 +126,20 @@ type Images interface {
 	// WriteDisk makes the file disk, which does not exist, with the image's content and
 	// at least so many bytes. The file appears whole and safe from a crash, or not at
 	// all; what an interrupted attempt left beside it is of no use. The image may not
-	// need more than size. Progress may be called at any rate, by one goroutine; a
-	// total of 0 is not known.
-	WriteDisk(ctx context.Context, image *vmpb.InitialImage, disk string, size uint64, progress func(done, total uint64)) error
+	// need more than size.
+	WriteDisk(ctx context.Context, image *vmpb.InitialImage, disk string, size uint64, told Listener) error
 	// Fetch makes or replaces a file with the content behind a URL, whole or not at
 	// all.
-	Fetch(ctx context.Context, file *vmpb.BootFile, path string) error
+	Fetch(ctx context.Context, file *vmpb.BootFile, path string, told Listener) error
+}
+
+// Listener is told how it goes with an image. Its functions are never nil, and may be
+// called at any rate, by one goroutine.
+type Listener struct {
+	// Progress says how many bytes are done, and of how many; 0 is not known.
+	Progress func(done, total uint64)
+	// Trouble says why there is no progress, while it is tried again.
+	Trouble func(error)
 }
 
 var (

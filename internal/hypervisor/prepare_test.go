@@ -110,6 +110,21 @@ func TestAskedToEndDuringThePreparation(t *testing.T) {
 	}
 }
 
+// What goes wrong is reported while it is tried again.
+func TestTroubleOfThePreparation(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.preparing()
+		w.images.trouble = errors.New("nobody listens there")
+		w.start().lives()
+		for _, report := range w.controller.Reports() {
+			if report.GetState() == vmpb.ReportStateRequest_STATE_PREPARING && report.GetMessage() == "nobody listens there; trying again" {
+				return
+			}
+		}
+		t.Errorf("no report tells of the trouble: %v", w.controller.Reports())
+	})
+}
+
 func TestFailuresOfThePreparation(t *testing.T) {
 	for name, test := range map[string]struct {
 		err  error
@@ -117,6 +132,7 @@ func TestFailuresOfThePreparation(t *testing.T) {
 	}{
 		"unavailable": {fmt.Errorf("%w: 404", hypervisor.ErrImageUnavailable), vmpb.EndImageUnavailable},
 		"rejected":    {fmt.Errorf("%w: checksum", hypervisor.ErrImageRejected), vmpb.EndImageRejected},
+		"too large":   {&os.PathError{Op: "truncate", Path: "x", Err: syscall.EFBIG}, vmpb.EndNoSpace},
 		"no space":    {&os.PathError{Op: "write", Path: "x", Err: syscall.ENOSPC}, vmpb.EndNoSpace},
 		"else":        {syscall.EIO, vmpb.EndInternal},
 	} {

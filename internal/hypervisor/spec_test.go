@@ -179,7 +179,7 @@ func FuzzParseSpec(f *testing.F) {
 		if err != nil || !proto.Equal(spec, again) {
 			t.Errorf("the binary form is another: %v, %v", again, err)
 		}
-		if hypervisor.PathsFor(spec, "/root").RootDisk[:6] != "/root/" {
+		if hypervisor.PathsFor(spec, "/container").RootDisk[:11] != "/container/" {
 			t.Errorf("the disk is outside of the root: %s", spec.GetRootDiskPath())
 		}
 	})

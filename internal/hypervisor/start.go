@@ -154,16 +154,25 @@ func (l *life) preparing() bool {
 }
 
 func (l *life) writeImage(ctx context.Context, root disk.Disk) error {
-	l.tell(vmpb.ReportStateRequest_STATE_PREPARING, "writing the initial image")
-	err := l.config.Images.WriteDisk(ctx, l.config.Spec.GetInitialImage(), root.Path, root.Size(), func(done, total uint64) {
-		l.reporter.Tell(func(r *controller.Report) {
-			r.Message, r.DoneBytes, r.TotalBytes = "writing the initial image", done, total
-		})
-	})
+	const doing = "writing the initial image"
+	l.tell(vmpb.ReportStateRequest_STATE_PREPARING, doing)
+	err := l.config.Images.WriteDisk(ctx, l.config.Spec.GetInitialImage(), root.Path, root.Size(), l.listener(doing))
 	if err != nil {
 		return err
 	}
 	return root.Grow()
+}
+
+// listener reports how it goes with an image.
+func (l *life) listener(doing string) Listener {
+	return Listener{
+		Progress: func(done, total uint64) {
+			l.reporter.Tell(func(r *controller.Report) { r.Message, r.DoneBytes, r.TotalBytes = doing, done, total })
+		},
+		Trouble: func(err error) {
+			l.tell(vmpb.ReportStateRequest_STATE_PREPARING, fmt.Sprintf("%v; trying again", err))
+		},
+	}
 }
 
 // fetchBootFiles fetches them anew for every start: the run folder is a new one for
@@ -179,8 +188,9 @@ func (l *life) fetchBootFiles(ctx context.Context) error {
 		if wanted.file == nil {
 			continue
 		}
-		l.tell(vmpb.ReportStateRequest_STATE_PREPARING, "fetching the "+wanted.name)
-		if err := l.config.Images.Fetch(ctx, wanted.file, filepath.Join(l.config.Paths.Run, wanted.name)); err != nil {
+		doing := "fetching the " + wanted.name
+		l.tell(vmpb.ReportStateRequest_STATE_PREPARING, doing)
+		if err := l.config.Images.Fetch(ctx, wanted.file, filepath.Join(l.config.Paths.Run, wanted.name), l.listener(doing)); err != nil {
 			return fmt.Errorf("the %s: %w", wanted.name, err)
 		}
 	}

@@ -94,7 +94,7 @@ func terminationOf(err error) vmpb.Termination {
 			return errors.Is(err, disk.ErrLocked) || errors.Is(err, qemu.ErrDiskLocked)
 		}},
 		{vmpb.EndNoSpace, func(err error) bool {
-			return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+			return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG)
 		}},
 		{vmpb.EndImageUnavailable, func(err error) bool { return errors.Is(err, ErrImageUnavailable) }},
 		{vmpb.EndImageRejected, func(err error) bool { return errors.Is(err, ErrImageRejected) }},

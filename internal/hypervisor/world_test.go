@@ -158,7 +158,9 @@ type images struct {
 	// at, if set, is called before each step; its error is the step's.
 	at func(step string) error
 	// pieces is how many times, 100 ms apart, progress is made before the last.
-	pieces  int
+	pieces int
+	// trouble is what there is to tell before the first step.
+	trouble error
 	written int
 	fetched []string
 }
@@ -173,9 +175,13 @@ func (i *images) step(name string) error {
 	return i.at(name)
 }
 
-func (i *images) WriteDisk(_ context.Context, _ *vmpb.InitialImage, disk string, _ uint64, progress func(done, total uint64)) error {
+func (i *images) WriteDisk(_ context.Context, _ *vmpb.InitialImage, disk string, _ uint64, told hypervisor.Listener) error {
 	partial := disk + ".partial"
 	content := []byte(imageContent)
+	if i.trouble != nil {
+		told.Trouble(i.trouble)
+		time.Sleep(time.Second) // in the bubble
+	}
 	for _, name := range writeSteps {
 		if err := i.step(name); err != nil {
 			return err
@@ -183,14 +189,14 @@ func (i *images) WriteDisk(_ context.Context, _ *vmpb.InitialImage, disk string,
 		var err error
 		switch name {
 		case "download":
-			progress(0, uint64(len(content)))
+			told.Progress(0, uint64(len(content)))
 			err = os.WriteFile(partial, content[:4], 0o600)
 		case "write":
 			for piece := range i.pieces {
-				progress(uint64(piece), uint64(len(content)))
+				told.Progress(uint64(piece), uint64(len(content)))
 				time.Sleep(100 * time.Millisecond) // in the bubble
 			}
-			progress(uint64(len(content)), uint64(len(content)))
+			told.Progress(uint64(len(content)), uint64(len(content)))
 			err = os.WriteFile(partial, content, 0o600)
 		case "rename":
 			i.written++
@@ -203,7 +209,7 @@ func (i *images) WriteDisk(_ context.Context, _ *vmpb.InitialImage, disk string,
 	return nil
 }
 
-func (i *images) Fetch(_ context.Context, file *vmpb.BootFile, path string) error {
+func (i *images) Fetch(_ context.Context, file *vmpb.BootFile, path string, _ hypervisor.Listener) error {
 	i.fetched = append(i.fetched, file.GetUrl())
 	if err := i.step(file.GetUrl()); err != nil {
 		return err

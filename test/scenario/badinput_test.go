@@ -120,14 +120,14 @@ func TestTwoManagers(t *testing.T) {
 	w.leads(first)
 	second := w.manager()
 	w.eventually(20*time.Second, func(g gomega.Gomega) {
-		g.Expect(second.output.String()).To(gomega.ContainSubstring("standing by: another manager holds the leases"))
+		g.Expect(second.Output.String()).To(gomega.ContainSubstring("standing by: another manager holds the leases"))
 	})
-	if strings.Contains(second.output.String(), "Starting workers") {
+	if strings.Contains(second.Output.String(), "Starting workers") {
 		t.Error("the second manager works beside the first")
 	}
-	first.stop()
+	first.Stop()
 	w.leads(second)
-	second.stop()
+	second.Stop()
 }
 
 // TestTargetAway: while the target does not answer, machines say what they wait for, no VM
@@ -214,8 +214,8 @@ func TestMistakesAtTheStart(t *testing.T) {
 		status int
 		says   string
 	}{
-		"no driver":               {good("--driver", ""), 2, "--driver: required; known drivers: sim"},
-		"unknown driver":          {good("--driver", "clay"), 2, `--driver: there is no driver "clay"; known drivers: sim`},
+		"no driver":               {good("--driver", ""), 2, "--driver: required; known drivers: vm, sim"},
+		"unknown driver":          {good("--driver", "clay"), 2, `--driver: there is no driver "clay"; known drivers: vm, sim`},
 		"unknown flag":            {good("--colour"), 2, "unknown flag: --colour"},
 		"kubeconfig missing":      {good("--control-kubeconfig", filepath.Join(w.dir, "nothing")), 1, "--control-kubeconfig: stat " + filepath.Join(w.dir, "nothing") + ": no such file or directory"},
 		"kubeconfig garbage":      {good("--target-kubeconfig", garbage), 1, "--target-kubeconfig: error loading config file"},
@@ -231,11 +231,11 @@ func TestMistakesAtTheStart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := millwright(t, tc.args...)
-			p.wait()
-			if got := p.cmd.ProcessState.ExitCode(); got != tc.status {
+			_ = p.Wait() // the status tells
+			if got := p.ExitCode(); got != tc.status {
 				t.Errorf("exit status %d, want %d", got, tc.status)
 			}
-			lines := strings.Split(strings.TrimSpace(p.output.String()), "\n")
+			lines := strings.Split(strings.TrimSpace(p.Output.String()), "\n")
 			said := ""
 			for _, line := range lines {
 				if strings.HasPrefix(line, "millwright: ") {
@@ -243,7 +243,7 @@ func TestMistakesAtTheStart(t *testing.T) {
 				}
 			}
 			if !strings.Contains(said, tc.says) {
-				t.Errorf("it says %q, want it to say %q; all output:\n%s", said, tc.says, p.output)
+				t.Errorf("it says %q, want it to say %q; all output:\n%s", said, tc.says, p.Output.String())
 			}
 		})
 	}

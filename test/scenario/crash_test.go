@@ -8,6 +8,7 @@ import (
 	"github.com/onsi/gomega"
 
 	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/test/program"
 )
 
 // TestKillingTheManagerAtAnyMoment kills the manager's process at ten random moments
@@ -26,7 +27,7 @@ func TestKillingTheManagerAtAnyMoment(t *testing.T) {
 			// Half-way, whatever was reached: the second half of the kills hits deletions.
 			survivor := w.manager()
 			w.eventually(2*time.Minute, func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
-			survivor.kill()
+			survivor.Kill()
 			w.oneVMEach(machines)
 			w.scale(deployment, 0)
 		}
@@ -35,7 +36,7 @@ func TestKillingTheManagerAtAnyMoment(t *testing.T) {
 		w.leads(manager)
 		moment := time.Duration(random.Int64N(int64(600 * time.Millisecond)))
 		time.Sleep(moment) // the random moment itself
-		manager.kill()
+		manager.Kill()
 		t.Logf("kill %d, %v after taking the lead: %d VMs", kill+1, moment, w.countVMs())
 	}
 	manager := w.manager()
@@ -45,14 +46,14 @@ func TestKillingTheManagerAtAnyMoment(t *testing.T) {
 	w.eventually(30*time.Second, func(g gomega.Gomega) {
 		g.Expect(w.tokens(t.Context(), g)).To(gomega.BeEmpty(), "bootstrap tokens")
 	})
-	manager.stop()
+	manager.Stop()
 }
 
 // leads waits until the manager does the work.
-func (w *world) leads(manager *process) {
+func (w *world) leads(manager *program.Process) {
 	w.t.Helper()
 	w.eventually(30*time.Second, func(g gomega.Gomega) {
-		g.Expect(manager.output.String()).To(gomega.ContainSubstring("Starting workers"))
+		g.Expect(manager.Output.String()).To(gomega.ContainSubstring("Starting workers"))
 	})
 }
 

@@ -1,15 +1,10 @@
 package scenario
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -24,18 +19,12 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/sim"
-	"github.com/millwright-dev/millwright/internal/cli"
 	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/program"
 )
 
-// asProgram makes this test binary be the program millwright, so that scenarios run,
-// and kill, the real thing without a build of its own.
-const asProgram = "MILLWRIGHT_TEST_AS_PROGRAM"
-
 func TestMain(m *testing.M) {
-	if os.Getenv(asProgram) != "" {
-		os.Exit(cli.Main(cli.Program{Version: "test", Args: os.Args[1:], Stdout: os.Stdout, Stderr: os.Stderr}))
-	}
+	program.Main()
 	env.Main(m)
 }
 
@@ -86,52 +75,14 @@ func (w *world) kubeconfig(name string, config *rest.Config) {
 
 func (w *world) path(name string) string { return filepath.Join(w.dir, name+".kubeconfig") }
 
-// process is a running millwright.
-type process struct {
-	t      *testing.T
-	cmd    *exec.Cmd
-	output *output
-	done   chan struct{}
-	err    error
-}
-
-// output collects what a process prints.
-type output struct {
-	mu     sync.Mutex
-	buffer bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buffer.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buffer.String()
-}
-
 // millwright starts the program. It is killed when the test ends, if it still runs.
-func millwright(t *testing.T, args ...string) *process {
+func millwright(t *testing.T, args ...string) *program.Process {
 	t.Helper()
-	p := &process{t: t, output: &output{}, done: make(chan struct{})}
-	p.cmd = exec.Command(os.Args[0], args...)
-	p.cmd.Env = append(os.Environ(), asProgram+"=1")
-	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		p.err = p.cmd.Wait()
-		close(p.done)
-	}()
+	p := program.Start(t, args...)
 	t.Cleanup(func() {
-		p.kill()
+		p.Kill()
 		if t.Failed() {
-			t.Logf("millwright %s printed:\n%s", strings.Join(args, " "), tail(p.output.String(), 200))
+			t.Logf("millwright %s printed:\n%s", strings.Join(args, " "), p.Output.Tail(200))
 		}
 	})
 	return p
@@ -139,46 +90,13 @@ func millwright(t *testing.T, args ...string) *process {
 
 // manager starts a manager in this world. Its leases run out soon, so that the next
 // process need not wait long after a kill.
-func (w *world) manager(more ...string) *process {
+func (w *world) manager(more ...string) *program.Process {
 	w.t.Helper()
 	return millwright(w.t, append([]string{
 		"manager", "--driver", "sim", "--sim-dir", w.simDir(), "--sim-heartbeat", "0", "--namespace", w.Namespace,
 		"--control-kubeconfig", w.path("control"), "--target-kubeconfig", w.path("target"), "--port", "0",
 		"--leader-elect-lease-duration", "3s", "--leader-elect-renew-deadline", "2s", "--leader-elect-retry-period", "200ms",
 	}, more...)...)
-}
-
-// kill ends the process at once, and waits until it is gone.
-func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // it may be gone already
-	<-p.done
-}
-
-// stop ends the process in order.
-func (p *process) stop() {
-	p.t.Helper()
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		p.t.Fatal(err)
-	}
-	p.wait()
-	if p.err != nil {
-		p.t.Fatalf("millwright did not end in order: %v", p.err)
-	}
-}
-
-// wait waits until the process has ended by itself.
-func (p *process) wait() {
-	p.t.Helper()
-	select {
-	case <-p.done:
-	case <-time.After(time.Minute):
-		p.t.Fatal("millwright did not end")
-	}
-}
-
-func tail(text string, lines int) string {
-	all := strings.Split(text, "\n")
-	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
 // pool declares a class, its Secret, and a deployment of that many Machines.

@@ -47,7 +47,7 @@ func TestScaleUpAndDownWithinTheRequestBudget(t *testing.T) {
 	w.eventually(10*time.Second, func(g gomega.Gomega) {
 		g.Expect(w.tokens(t.Context(), g)).To(gomega.BeEmpty(), "bootstrap tokens")
 	})
-	manager.stop()
+	manager.Stop()
 }
 
 // recorded does something and reports what that cost both API servers, this test's own

@@ -219,10 +219,11 @@ func TestConsoleAndReset(t *testing.T) {
 	first.awaitOutput("is Ready")
 	first.write("ping\n")
 	first.awaitOutput("pong")
-	deaf := c.console(name) // reads nothing more from here on
-	deaf.deafen()
+	deaf, second := c.console(name), c.console(name)
+	deaf.deafen() // reads nothing more from here on
 	first.write("count on\n")
 	first.awaitOutput("100")
+	second.awaitOutput("pong", "100") // what was said before, and what the other one asked for
 
 	before := c.pids()
 	text, status := run(t.Context(), t, nil, "vm", "reset", name, "--dir", c.dir)
