@@ -40,6 +40,8 @@ type Tokens struct {
 	// of them can be deleted without being read, and none gets another secret. A restart
 	// forgets them.
 	issued sync.Map
+	// none holds the machines of which it was found out that they have no token.
+	none sync.Map
 }
 
 const namespace = "kube-system"
@@ -60,6 +62,7 @@ const (
 // already; one that ends too soon is renewed under the same id and secret, since the
 // VM may have them.
 func (t *Tokens) Issue(ctx context.Context, machine types.NamespacedName, valid time.Duration) (string, error) {
+	t.none.Delete(machine)
 	secret := t.secretOf(machine)
 	for salt := range attempts {
 		token := t.secretFor(machine, salt, secret, valid)
@@ -82,6 +85,65 @@ func (t *Tokens) Issue(ctx context.Context, machine types.NamespacedName, valid 
 	return "", fmt.Errorf("no bootstrap token id is free for machine %s after %d attempts", machine, attempts)
 }
 
+// Keep sees to it that the token of a machine whose VM has it already stays valid while
+// the VM is awaited: it renews a token that is valid for less than half the given time.
+// It answers when to be called again. A token that is known to be valid costs no request,
+// and one that is gone is made again only if this process knows its secret.
+func (t *Tokens) Keep(ctx context.Context, machine types.NamespacedName, valid time.Duration) (time.Duration, error) {
+	token, err := t.current(ctx, machine)
+	if err != nil {
+		return 0, err
+	}
+	if token == nil {
+		return 0, nil
+	}
+	if left := t.left(token) - valid/2; left > 0 {
+		return left, nil
+	}
+	if err := t.delete(ctx, machine, token); err != nil {
+		if apierrors.IsConflict(err) {
+			t.issued.Delete(machine) // another process has renewed it: look for that one
+		}
+		return 0, err
+	}
+	if _, err := t.makeAnew(ctx, machine, token, valid); err != nil {
+		return 0, err
+	}
+	return valid / 2, nil
+}
+
+// current finds the machine's token; nil if there is none.
+func (t *Tokens) current(ctx context.Context, machine types.NamespacedName) (*corev1.Secret, error) {
+	if known, ok := t.issued.Load(machine); ok {
+		return known.(*corev1.Secret), nil
+	}
+	if _, none := t.none.Load(machine); none {
+		return nil, nil //nolint:nilnil // nil is the token that does not exist, as documented
+	}
+	for salt := range attempts {
+		existing, err := t.read(ctx, machine, salt)
+		switch {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return nil, fmt.Errorf("reading the bootstrap token of machine %s: %w", machine, err)
+		case t.isOf(existing, machine):
+			t.issued.Store(machine, existing)
+			return existing, nil
+		}
+	}
+	t.none.Store(machine, nil)
+	return nil, nil //nolint:nilnil // as above
+}
+
+// left is how long a token is valid; nothing if it does not say.
+func (t *Tokens) left(token *corev1.Secret) time.Duration {
+	ends, err := time.Parse(time.RFC3339, string(token.Data["expiration"]))
+	if err != nil {
+		return 0
+	}
+	return ends.Sub(t.Clock.Now())
+}
+
 // secretOf is the secret part of a token that is to be made: the one that the machine
 // had before, if this process knows it, since the VM may have it.
 func (t *Tokens) secretOf(machine types.NamespacedName) string {
@@ -93,6 +155,7 @@ func (t *Tokens) secretOf(machine types.NamespacedName) string {
 
 // Revoke deletes the machine's token, if there is one.
 func (t *Tokens) Revoke(ctx context.Context, machine types.NamespacedName) error {
+	t.none.Delete(machine)
 	if known, ok := t.issued.Load(machine); ok {
 		// A conflict means that another process has renewed it: then it is looked for.
 		if err := t.delete(ctx, machine, known.(*corev1.Secret)); !apierrors.IsConflict(err) {
@@ -143,13 +206,17 @@ func (t *Tokens) isOf(token *corev1.Secret, machine types.NamespacedName) bool {
 // anew. MCM's role may not update Secrets, hence the way by deletion.
 func (t *Tokens) renew(ctx context.Context, machine types.NamespacedName, token *corev1.Secret, valid time.Duration) (string, error) {
 	t.issued.Store(machine, token) // so that its secret is not lost between deletion and creation
-	ends, err := time.Parse(time.RFC3339, string(token.Data["expiration"]))
-	if err == nil && ends.Sub(t.Clock.Now()) >= valid/2 {
+	if left := t.left(token); left > 0 && left >= valid/2 {
 		return text(token), nil
 	}
 	if err := t.delete(ctx, machine, token); err != nil {
 		return "", err
 	}
+	return t.makeAnew(ctx, machine, token, valid)
+}
+
+// makeAnew makes a token that is gone, with the id and secret that it had.
+func (t *Tokens) makeAnew(ctx context.Context, machine types.NamespacedName, token *corev1.Secret, valid time.Duration) (string, error) {
 	renewed := t.withData(token.Name, string(token.Data["token-id"]), string(token.Data["token-secret"]), machine, valid)
 	if err := t.Target.Create(ctx, renewed); err != nil {
 		return "", fmt.Errorf("renewing the bootstrap token of machine %s: %w", machine, err)

@@ -37,6 +37,22 @@ func (e *Engine) ensure(ctx context.Context, req Request) Answer {
 	}
 }
 
+// find looks for the instance and takes it as it is, complete or not.
+func (e *Engine) find(ctx context.Context, req Request) Answer {
+	resp, err := e.driver.GetMachineStatus(ctx, &driver.GetMachineStatusRequest{Machine: req.Machine, MachineClass: req.Class, Secret: req.Secret})
+	switch codeOf(err) {
+	case codes.OK, codes.Uninitialized:
+		if resp == nil {
+			return failed(MethodStatus, unnamed(err))
+		}
+		return Answer{State: Exists, Instance: Instance(*resp)}
+	case codes.NotFound, codes.Unimplemented:
+		return Answer{State: Gone}
+	default:
+		return failed(MethodStatus, err)
+	}
+}
+
 // found is the answer about an instance that the driver says exists.
 func found(req Request, resp *driver.GetMachineStatusResponse, err error) Answer {
 	if resp == nil {

@@ -46,7 +46,8 @@ const (
 	// Lost: the instance existed (a provider ID is stored) and the driver no longer
 	// finds it.
 	Lost
-	// Gone: the instance was to be deleted, and it is.
+	// Gone: the instance was to be deleted, and it is; or it was looked for, and the
+	// driver finds none or cannot tell.
 	Gone
 	// Remains: the driver accepted the deletion, and the instance is still there.
 	Remains
@@ -112,6 +113,7 @@ type goal int
 const (
 	goalExists goal = iota
 	goalGone
+	goalFound
 )
 
 // entry is what the engine remembers of one instance.
@@ -148,6 +150,23 @@ func (e *Engine) Ensure(req Request) Answer {
 // creation that is under way is cancelled and awaited first.
 func (e *Engine) Delete(req Request) Answer {
 	return e.pursue(goalGone, req, e.delete)
+}
+
+// Find answers which instance the driver knows, and changes nothing: Exists, Gone (there
+// is none, or the driver cannot look) or Failed. It is for callers that are about to
+// delete and do not know what. A creation that is under way is cancelled and awaited
+// first. Once Delete was called, Find must not be: each would begin the other's work anew.
+func (e *Engine) Find(req Request) Answer {
+	return e.pursue(goalFound, req, e.find)
+}
+
+// Deleting tells whether this process has begun to delete the instance. A restart
+// forgets it.
+func (e *Engine) Deleting(key Key) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	known := e.entries[key]
+	return known != nil && known.goal == goalGone && !known.forgotten
 }
 
 // Forget drops what is remembered of an instance. A call under way is cancelled; until

@@ -68,3 +68,29 @@ func (c *Controller) patchNode(ctx context.Context, node *corev1.Node, change fu
 	c.nodes.Wrote(changed)
 	return changed, nil
 }
+
+// patchNodeStatus does the same for the status, whose lists are merged by their keys.
+func (c *Controller) patchNodeStatus(ctx context.Context, node *corev1.Node, change func(*corev1.Node)) (*corev1.Node, error) {
+	changed := node.DeepCopy()
+	change(changed)
+	if equality.Semantic.DeepEqual(node.Status, changed.Status) {
+		return node, nil
+	}
+	if err := c.Target.Client().Status().Patch(ctx, changed, client.StrategicMergeFrom(node)); err != nil {
+		return node, fmt.Errorf("patching the status of node %s: %w", node.Name, err)
+	}
+	c.nodes.Wrote(changed)
+	return changed, nil
+}
+
+// recordNode stores what a Machine that is being deleted turned out to be.
+func (c *Controller) recordNode(ctx context.Context, s *scope, found instance.Instance) error {
+	return c.patchMachine(ctx, s, func(machine *v1alpha1.Machine) {
+		if machine.Spec.ProviderID == "" {
+			machine.Spec.ProviderID = found.ProviderID
+		}
+		if found.NodeName != "" {
+			metav1.SetMetaDataLabel(&machine.ObjectMeta, v1alpha1.NodeLabelKey, found.NodeName)
+		}
+	})
+}

@@ -15,6 +15,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -27,6 +29,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/bootstrap"
+	"github.com/millwright-dev/millwright/internal/drain"
 	"github.com/millwright-dev/millwright/internal/flow"
 	"github.com/millwright-dev/millwright/internal/freshness"
 	"github.com/millwright-dev/millwright/internal/instance"
@@ -56,6 +59,49 @@ type Options struct {
 	// NodeConditions are the node conditions that make a Machine unhealthy unless they
 	// are False, unless the Machine says otherwise.
 	NodeConditions []string
+	// Health is how long Machines may be unhealthy.
+	Health Health
+	// Drain is how nodes are emptied.
+	Drain Drain
+}
+
+// Health is how long Machines may be unhealthy, and how many are then replaced.
+type Health struct {
+	// Timeout is the time after which an unhealthy Machine is Failed, unless the Machine
+	// says otherwise. Zero means DefaultHealthTimeout.
+	Timeout time.Duration
+	// MaxReplacements is how many Machines with the same label "name" may be replaced for
+	// their health at the same time: a number, or a percentage of those Machines, rounded
+	// down. It counts as 1 if it is less, hence also by default.
+	MaxReplacements intstr.IntOrString
+	// OutageTimeout is the time after which an API server that does not answer counts as
+	// having been away; timeouts begin anew when it is back. Zero means
+	// DefaultOutageTimeout.
+	OutageTimeout time.Duration
+	// OutagePeriod is how often API servers are asked whether they answer, while a timeout
+	// is counted. Zero means DefaultOutagePeriod.
+	OutagePeriod time.Duration
+}
+
+// Drain is how nodes are emptied before their VMs are deleted.
+type Drain struct {
+	// Drainer empties nodes. Without one they are only cordoned.
+	Drainer Drainer
+	// Timeout is the time from the deletion of a Machine on after which its drain is
+	// forced, unless the Machine says otherwise. Zero means DefaultDrainTimeout.
+	Timeout time.Duration
+	// MaxEvictRetries is how often an eviction that was refused is tried again, unless the
+	// Machine says otherwise. Zero means DefaultMaxEvictRetries.
+	MaxEvictRetries int32
+}
+
+// Drainer empties nodes, as drain.Drainer does, which says what each method means.
+type Drainer interface {
+	Drain(ctx context.Context, req drain.Request) (drain.Report, error)
+	DeleteAttachments(ctx context.Context, node string) (done bool, err error)
+	Awaiting(persistentVolume string) []types.NamespacedName
+	Refused(namespace string) []types.NamespacedName
+	Forget(machine types.NamespacedName)
 }
 
 // Target is the cluster that nodes join, as target.Cluster is one. It need not answer.
@@ -84,25 +130,39 @@ type Controller struct {
 	nodes freshness.Ledger
 	// registrations holds when a node was first seen that is not adopted yet, by name.
 	registrations sync.Map
+	// lookout notices outages of API servers; made at the first pass.
+	lookout      *lookout
+	replacements replacements
+	// warned holds what was last said of a node that is another VM's, by Machine.
+	warned sync.Map
 	// released holds the UIDs of Machines whose finalizer is off, by key, until the
 	// cache has noticed.
 	released sync.Map
 }
 
 // New makes a Controller.
-func New(opts Options) *Controller { return &Controller{Options: opts} }
+func New(opts Options) *Controller {
+	opts.setDefaults()
+	return &Controller{Options: opts}
+}
 
-// SetupWithManager registers the controller and what it watches.
+// SetupWithManager registers the controller, its indexes and what it watches.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
+	for name, values := range indexes {
+		if err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.Machine{}, name, values); err != nil {
+			return fmt.Errorf("adding the index %s: %w", name, err)
+		}
+	}
 	build := ctrl.NewControllerManagedBy(mgr).
 		Named("machine").
 		For(&v1alpha1.Machine{}).
 		Watches(&v1alpha1.MachineClass{}, handler.EnqueueRequestsFromMapFunc(c.waitingForClass), builder.WithPredicates(classChanges())).
+		Watches(&v1alpha1.MachineClass{}, handler.EnqueueRequestsFromMapFunc(c.ofClass), builder.WithPredicates(capacityChanges())).
 		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(c.waitingForSecret), builder.WithPredicates(secretChanges())).
 		WatchesRawSource(c.TaskEnds).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency})
-	if c.Target != nil {
-		build.WatchesRawSource(c.Target.Watch(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.ofNode), nodeChanges()))
+	for _, events := range c.targetEvents() {
+		build.WatchesRawSource(events)
 	}
 	if err := build.Complete(c); err != nil {
 		return fmt.Errorf("setting up the machine controller: %w", err)
@@ -119,9 +179,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	machine := &v1alpha1.Machine{}
 	if err := c.Client.Get(ctx, req.NamespacedName, machine); err != nil {
 		if apierrors.IsNotFound(err) {
-			c.Engine.Forget(req.NamespacedName)
-			c.written.Forget(req.NamespacedName)
-			c.released.Delete(req.NamespacedName)
+			c.forget(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
@@ -132,7 +190,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{RequeueAfter: staleCache}, nil
 	}
 
-	c.beginOnce.Do(func() { c.begun = c.Clock.Now() })
+	c.beginOnce.Do(func() { c.begun, c.lookout = c.Clock.Now(), c.newLookout(req.Namespace) })
 	scope := newScope(machine, c.Clock.Now())
 	steps := c.lifecycle()
 	if !machine.DeletionTimestamp.IsZero() {
@@ -142,7 +200,22 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := c.writeStatus(ctx, scope); err != nil && outcome.Err == nil {
 		outcome.Err = err
 	}
+	if scope.within > 0 && (outcome.After == 0 || scope.within < outcome.After) {
+		outcome.After = scope.within
+	}
 	return c.result(ctx, outcome)
+}
+
+// forget drops what is remembered of a Machine that is gone.
+func (c *Controller) forget(key types.NamespacedName) {
+	c.Engine.Forget(key)
+	c.written.Forget(key)
+	c.released.Delete(key)
+	c.replacements.forget(key)
+	c.warned.Delete(key)
+	if c.Drain.Drainer != nil {
+		c.Drain.Drainer.Forget(key)
+	}
 }
 
 // result turns the end of a pass into what controller-runtime understands.

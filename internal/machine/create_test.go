@@ -172,7 +172,7 @@ func TestWhichVMIsTheMachines(t *testing.T) {
 				tc.given(w)
 			}
 			w.settle()
-			w.settleAfter(time.Hour / 4) // nothing changes by itself
+			w.settleAfter(healthTimeout / 2) // nothing changes by itself
 			wantStatus(t, w.machine(), tc.want)
 			if got := w.driver.made(instance.MethodCreate); got != tc.creates {
 				t.Errorf("%s: %d creations, want %d", tc.reason, got, tc.creates)

@@ -40,7 +40,7 @@ func TestAMachineIsDeleted(t *testing.T) {
 		t.Fatal("the node goes before the VM")
 	}
 	w.settle()
-	want := []string{"patch status of Machine", "patch Node", "delete Node", "patch Machine"}
+	want := []string{"patch status of Node", "patch Node", "patch status of Machine", "patch Node", "delete Node", "patch Machine"}
 	if diff := cmp.Diff(want, w.wrote()); diff != "" {
 		t.Errorf("writes (-want +got):\n%s", diff)
 	}

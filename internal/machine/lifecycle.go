@@ -3,10 +3,8 @@ package machine
 import (
 	"context"
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -27,6 +25,7 @@ func (c *Controller) lifecycle() []flow.Step[*scope] {
 		{Name: "AwaitNode", Run: c.awaitNode},
 		{Name: "FollowNode", Run: c.followNode},
 		{Name: "AwaitRegistration", Run: c.awaitRegistration},
+		{Name: "SetCapacity", Run: c.setCapacity},
 		{Name: "AdoptNode", Run: c.adoptNode},
 		{Name: "RevokeToken", Run: c.revokeTokenOfJoined},
 		{Name: "AssessHealth", Run: c.assessHealth},
@@ -46,7 +45,7 @@ func (c *Controller) ensureInstance(ctx context.Context, s *scope) flow.Result {
 		return flow.Continue()
 	}
 	if errs := validation.Machine(s.machine); len(errs) > 0 {
-		return c.creationImpossible(s, errs.ToAggregate().Error())
+		return c.creationImpossible(ctx, s, errs.ToAggregate().Error())
 	}
 	material, missing, err := c.material(ctx, s.machine)
 	switch {
@@ -55,8 +54,14 @@ func (c *Controller) ensureInstance(ctx context.Context, s *scope) flow.Result {
 	case missing == "":
 		missing = material.unfit()
 	}
+	if missing == "" {
+		missing, err = c.taken(ctx, s.machine, s.machine.Spec.ProviderID)
+	}
+	if err != nil {
+		return flow.Fail(err)
+	}
 	if missing != "" {
-		return c.creationImpossible(s, missing)
+		return c.creationImpossible(ctx, s, missing)
 	}
 	if !material.held() {
 		return flow.Wait(0, "the class to be held by our finalizer")
@@ -75,42 +80,88 @@ func (c *Controller) instanceAnswered(ctx context.Context, s *scope, answer inst
 	s.note(answer)
 	switch answer.State {
 	case instance.Exists:
-		if err := c.recordIdentity(ctx, s, answer.Instance); err != nil {
-			return flow.Fail(err)
-		}
-		s.instanceExists(c.Target != nil)
-		return flow.Continue()
+		return c.instanceFound(ctx, s, answer.Instance)
 	case instance.Lost:
 		s.instanceLost()
 		return flow.Wait(0, "the VM is gone")
 	case instance.Failed:
 		if answer.Instance.ProviderID != "" {
-			if err := c.recordIdentity(ctx, s, answer.Instance); err != nil {
-				return flow.Fail(err)
+			if ended, result := c.claim(ctx, s, answer.Instance); ended {
+				return result
 			}
 		}
-		return c.creationFailed(s, answer)
+		return c.creationFailed(ctx, s, answer)
 	default:
-		return flow.Wait(0, "the driver")
+		return c.driverSilent(ctx, s)
 	}
+}
+
+// instanceFound makes the instance the Machine's.
+func (c *Controller) instanceFound(ctx context.Context, s *scope, found instance.Instance) flow.Result {
+	if ended, result := c.claim(ctx, s, found); ended {
+		return result
+	}
+	s.instanceExists(c.Target != nil)
+	return flow.Continue()
+}
+
+// claim records the instance as the Machine's, unless it or its node is another's, and
+// tells whether that ends the pass.
+func (c *Controller) claim(ctx context.Context, s *scope, found instance.Instance) (bool, flow.Result) {
+	if s.machine.Spec.ProviderID == "" {
+		sentence, err := c.unclaimable(ctx, s.machine, found)
+		switch {
+		case err != nil:
+			return true, flow.Fail(err)
+		case sentence != "":
+			s.notCreated(sentence, 0) // no patience helps
+			return true, flow.Wait(0, sentence)
+		}
+	}
+	err := c.recordIdentity(ctx, s, found)
+	return err != nil, flow.Fail(err)
+}
+
+// unclaimable says why a new instance cannot be the Machine's; empty if it can.
+func (c *Controller) unclaimable(ctx context.Context, machine *v1alpha1.Machine, found instance.Instance) (string, error) {
+	sentence, err := c.taken(ctx, machine, found.ProviderID)
+	if err != nil || sentence != "" {
+		return sentence, err
+	}
+	return c.staleNode(ctx, machine, found)
+}
+
+// driverSilent waits for the driver to answer. One that never does must not keep a set
+// waiting for ever.
+func (c *Controller) driverSilent(ctx context.Context, s *scope) flow.Result {
+	left := c.creationTimeLeft(ctx, s)
+	if left.over() && s.machine.Status.CurrentStatus.Phase == "" {
+		s.notCreated(fmt.Sprintf("The driver has not answered within %v", c.creationTimeout(s.machine)), left.left)
+	}
+	return flow.Wait(max(left.wait, 0), "the driver")
 }
 
 // creationImpossible says what is missing. There is nothing to try before it comes.
-func (c *Controller) creationImpossible(s *scope, sentence string) flow.Result {
-	left := c.creationTimeLeft(s)
-	s.notCreated(sentence, left)
-	return flow.Wait(max(left, 0), sentence)
+func (c *Controller) creationImpossible(ctx context.Context, s *scope, sentence string) flow.Result {
+	left := c.creationTimeLeft(ctx, s)
+	s.notCreated(sentence, left.left)
+	return flow.Wait(max(left.wait, 0), sentence)
 }
 
-func (c *Controller) creationFailed(s *scope, answer instance.Answer) flow.Result {
-	left := c.creationTimeLeft(s)
+func (c *Controller) creationFailed(ctx context.Context, s *scope, answer instance.Answer) flow.Result {
+	left := c.creationTimeLeft(ctx, s)
 	if nameTaken(answer.Failure) && metav1.GetControllerOfNoCopy(s.machine) != nil {
-		left = 0 // no patience helps: the set's next machine has another name
+		left = countdown{} // no patience helps: the set's next machine has another name
 	}
-	s.driverFailed(answer.Failure, left)
+	s.driverFailed(answer.Failure, left.left)
+	if s.machine.Spec.ProviderID != "" && c.Tokens != nil {
+		if err := c.keepToken(ctx, s); err != nil {
+			return flow.Fail(err)
+		}
+	}
 	wait := answer.Retry
-	if left > 0 {
-		wait = min(wait, left)
+	if !left.over() {
+		wait = min(wait, left.wait)
 	}
 	return flow.Wait(wait, answer.Failure.Error())
 }
@@ -138,84 +189,4 @@ func (c *Controller) prepare(machine *v1alpha1.Machine, secret *corev1.Secret) f
 		prepared.Data[bootstrap.UserDataKey] = bootstrap.Render(secret.Data[bootstrap.UserDataKey], key.Name, token)
 		return prepared, nil
 	}
-}
-
-// creationTimeout is the time that the Machine has to join: by its annotation, its spec
-// or the flag, in this order.
-func (c *Controller) creationTimeout(machine *v1alpha1.Machine) time.Duration {
-	if text, ok := machine.Annotations[v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout]; ok {
-		if timeout, err := time.ParseDuration(text); err == nil {
-			return timeout
-		}
-	}
-	if config := machine.Spec.MachineConfiguration; config != nil && config.MachineCreationTimeout != nil {
-		return config.MachineCreationTimeout.Duration
-	}
-	return c.CreationTimeout
-}
-
-// creationTimeLeft is how long the Machine may still take to join; negative if its time
-// is over. Time in which no manager worked, or the target could not be seen, does not
-// count.
-func (c *Controller) creationTimeLeft(s *scope) time.Duration {
-	timeout := c.creationTimeout(s.machine)
-	start := later(s.machine.CreationTimestamp.Time, c.begun)
-	if c.Target != nil {
-		if !c.Target.Ready() {
-			return timeout
-		}
-		start = later(start, c.Target.ReadySince())
-	}
-	return start.Add(timeout).Sub(s.now)
-}
-
-func later(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
-}
-
-// material is what a driver needs besides the Machine.
-type material struct {
-	class  *v1alpha1.MachineClass
-	secret *corev1.Secret
-}
-
-// material finds the Machine's class and the merged data of its Secrets. What is
-// missing is no error: it is said in a sentence.
-func (c *Controller) material(ctx context.Context, machine *v1alpha1.Machine) (material, string, error) {
-	ref := machine.Spec.Class
-	if ref.Kind != v1alpha1.MachineClassKind {
-		return material{}, fmt.Sprintf("Class kind %q of machine %q is not supported, only %s is", ref.Kind, machine.Name, v1alpha1.MachineClassKind), nil
-	}
-	class := &v1alpha1.MachineClass{}
-	if err := c.Client.Get(ctx, types.NamespacedName{Namespace: machine.Namespace, Name: ref.Name}, class); err != nil {
-		if apierrors.IsNotFound(err) {
-			return material{}, fmt.Sprintf("MachineClass %q not found in namespace %q", ref.Name, machine.Namespace), nil
-		}
-		return material{}, "", fmt.Errorf("reading MachineClass %s: %w", ref.Name, err)
-	}
-	secret, missing, err := c.mergedSecret(ctx, class)
-	return material{class: class, secret: secret}, missing, err
-}
-
-// held tells whether the class carries our finalizer. Without it the class could vanish
-// while an instance is made from it, and nobody could delete that instance again.
-func (m material) held() bool {
-	return controllerutil.ContainsFinalizer(m.class, v1alpha1.FinalizerMCM)
-}
-
-// unfit says why nothing can be created from the material yet; empty if all is well.
-func (m material) unfit() string {
-	if errs := validation.MachineClass(m.class); len(errs) > 0 {
-		return fmt.Sprintf("MachineClass %q is not valid: %v", m.class.Name, errs.ToAggregate())
-	}
-	if !m.held() && !m.class.DeletionTimestamp.IsZero() {
-		return fmt.Sprintf("MachineClass %q is being deleted", m.class.Name)
-	}
-	if _, ok := m.secret.Data[bootstrap.UserDataKey]; !ok {
-		return fmt.Sprintf("No Secret of MachineClass %q has the key %q", m.class.Name, bootstrap.UserDataKey)
-	}
-	return ""
 }

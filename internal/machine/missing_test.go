@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
@@ -87,6 +88,16 @@ func TestWhatIsMissing(t *testing.T) {
 				change(w, w.machine(), func(m *v1alpha1.Machine) { m.Spec.Class.Kind = v1alpha1.MachineClassKind })
 			},
 			says: `Class kind "AWSMachineClass" of machine "m1" is not supported`,
+		},
+		"a sensible timeout": {
+			machine: func(m *v1alpha1.Machine) {
+				disabled(false)(m)
+				m.Spec.MachineHealthTimeout = &metav1.Duration{Duration: -time.Hour}
+			},
+			repair: func(w *world) {
+				change(w, w.machine(), func(m *v1alpha1.Machine) { m.Spec.MachineHealthTimeout = nil })
+			},
+			says: `spec.healthTimeout: Invalid value: "-1h0m0s": must not be negative`,
 		},
 		"kind and name": {
 			machine: func(m *v1alpha1.Machine) { m.Spec.Class = v1alpha1.ClassSpec{} },

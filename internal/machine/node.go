@@ -3,7 +3,6 @@ package machine
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,6 +23,9 @@ const targetAway = 5 * time.Second
 // awaitNode finds the Machine's node.
 func (c *Controller) awaitNode(ctx context.Context, s *scope) flow.Result {
 	if c.Target == nil {
+		if mayTimeOut(s.machine.Status.CurrentStatus.Phase) {
+			return c.awaitRecovery(ctx, s, "a VM that is gone")
+		}
 		return flow.Stop("there is no target cluster to join")
 	}
 	if !c.Target.Ready() {
@@ -33,7 +35,7 @@ func (c *Controller) awaitNode(ctx context.Context, s *scope) flow.Result {
 	found := &corev1.Node{}
 	err := c.Target.Client().Get(ctx, types.NamespacedName{Name: name}, found)
 	if apierrors.IsNotFound(err) {
-		return c.nodeAbsent(s, name)
+		return c.nodeAbsent(ctx, s, name)
 	}
 	if err != nil {
 		return flow.Fail(fmt.Errorf("reading node %s: %w", name, err))
@@ -45,18 +47,28 @@ func (c *Controller) awaitNode(ctx context.Context, s *scope) flow.Result {
 	return flow.Continue()
 }
 
-func (c *Controller) nodeAbsent(s *scope, name string) flow.Result {
+func (c *Controller) nodeAbsent(ctx context.Context, s *scope, name string) flow.Result {
 	switch s.machine.Status.CurrentStatus.Phase {
 	case v1alpha1.MachineRunning:
 		s.nodeMissing()
 	case v1alpha1.MachinePending:
-		left := c.creationTimeLeft(s)
-		if left > 0 {
-			return flow.Wait(left, fmt.Sprintf("node %q to join", name))
+		if err := c.keepToken(ctx, s); err != nil {
+			return flow.Fail(err)
 		}
-		s.neverJoined(c.creationTimeout(s.machine))
+		return c.awaitJoin(ctx, s, fmt.Sprintf("node %q to join", name))
 	}
-	return flow.Wait(0, fmt.Sprintf("node %q to appear", name))
+	return c.awaitRecovery(ctx, s, fmt.Sprintf("node %q to appear", name))
+}
+
+// keepToken renews the bootstrap token of a VM that takes long to join. The VM has the
+// token already, so it stays the same one.
+func (c *Controller) keepToken(ctx context.Context, s *scope) error {
+	next, err := c.Tokens.Keep(ctx, s.key(), c.creationTimeout(s.machine))
+	if err != nil {
+		return err //nolint:wrapcheck // says whose token it is
+	}
+	s.wakeWithin(next)
+	return nil
 }
 
 // followNode deletes the Machine when somebody deletes its node. The node stays until the
@@ -93,11 +105,60 @@ func (c *Controller) awaitRegistration(_ context.Context, s *scope) flow.Result 
 	return flow.Continue()
 }
 
+// setCapacity gives the node the virtual capacity of the Machine's class. Without the
+// class nobody knows what that is, and the node stays as it is.
+func (c *Controller) setCapacity(ctx context.Context, s *scope) flow.Result {
+	if s.machine.Spec.Class.Kind != v1alpha1.MachineClassKind {
+		return flow.Continue()
+	}
+	class := &v1alpha1.MachineClass{}
+	key := types.NamespacedName{Namespace: s.machine.Namespace, Name: s.machine.Spec.Class.Name}
+	if err := c.Client.Get(ctx, key, class); err != nil {
+		if apierrors.IsNotFound(err) {
+			return flow.Continue()
+		}
+		return flow.Fail(fmt.Errorf("reading MachineClass %s: %w", key.Name, err))
+	}
+	s.class = class
+	changed, err := c.patchNodeStatus(ctx, s.node, func(n *corev1.Node) { node.SetCapacity(n, virtualCapacity(class)) })
+	s.node = changed
+	return flow.Fail(err)
+}
+
+func virtualCapacity(class *v1alpha1.MachineClass) corev1.ResourceList {
+	if class.NodeTemplate == nil {
+		return nil
+	}
+	return class.NodeTemplate.VirtualCapacity
+}
+
 // adoptNode marks the node as the Machine's and brings the node template up to date.
 func (c *Controller) adoptNode(ctx context.Context, s *scope) flow.Result {
-	adopted, err := c.patchNode(ctx, s.node, func(n *corev1.Node) error { return node.Adopt(n, s.machine) })
+	adopted, err := c.patchNode(ctx, s.node, func(n *corev1.Node) error {
+		if s.class != nil {
+			if err := node.RecordCapacity(n, virtualCapacity(s.class)); err != nil {
+				return err //nolint:wrapcheck // says what it is about
+			}
+		}
+		return node.Adopt(n, s.machine)
+	})
 	s.node = adopted
+	c.compareIDs(s)
 	return flow.Fail(err)
+}
+
+// compareIDs says so if the node is another VM's: somebody edited the Machine's provider
+// ID, or two VMs joined under one name. Nothing is done about it: the IDs that some
+// kubelets report differ from their drivers' in form only.
+func (c *Controller) compareIDs(s *scope) {
+	of, ours := s.node.Spec.ProviderID, s.machine.Spec.ProviderID
+	if of == "" || of == ours {
+		return
+	}
+	sentence := fmt.Sprintf("Node %s says that its VM is %s, the machine that it is %s", s.node.Name, of, ours)
+	if told, _ := c.warned.Swap(s.key(), sentence); told != sentence {
+		s.explain(corev1.EventTypeWarning, reasonOtherVM, sentence)
+	}
 }
 
 // revokeTokenOfJoined deletes the bootstrap token once the node is there: from then on
@@ -108,60 +169,4 @@ func (c *Controller) revokeTokenOfJoined(ctx context.Context, s *scope) flow.Res
 		return flow.Continue()
 	}
 	return flow.Fail(c.Tokens.Revoke(ctx, s.key()))
-}
-
-// criticalComponents is what a node that is healthy may still lack to be of use.
-const criticalComponents = "critical components on the node"
-
-// assessHealth copies the node's conditions and draws the consequence.
-func (c *Controller) assessHealth(_ context.Context, s *scope) flow.Result {
-	s.nodeSeen()
-	phase := s.machine.Status.CurrentStatus.Phase
-	if phase == v1alpha1.MachineInPlaceUpdating || phase == v1alpha1.MachineInPlaceUpdateFailed {
-		return flow.Stop("the node is being updated in place")
-	}
-	if !node.Healthy(s.node.Status.Conditions, c.badConditions(s.machine)) {
-		return c.unhealthy(s, phase)
-	}
-	if !node.CriticalComponentsReady(s.node) {
-		switch phase {
-		case v1alpha1.MachinePending:
-			return c.awaitJoin(s, criticalComponents)
-		case v1alpha1.MachineFailed: // for want of them, perhaps: that is no recovery
-			return flow.Wait(0, criticalComponents)
-		}
-	}
-	if phase != v1alpha1.MachineRunning {
-		s.joined()
-	}
-	return flow.Continue()
-}
-
-func (c *Controller) unhealthy(s *scope, phase v1alpha1.MachinePhase) flow.Result {
-	switch phase {
-	case v1alpha1.MachineRunning:
-		s.becameUnhealthy()
-	case v1alpha1.MachinePending:
-		return c.awaitJoin(s, "the node to be ready")
-	}
-	return flow.Wait(0, "the node to be healthy")
-}
-
-// awaitJoin waits for a node that is there to become of use, within the creation
-// timeout.
-func (c *Controller) awaitJoin(s *scope, what string) flow.Result {
-	left := c.creationTimeLeft(s)
-	if left <= 0 {
-		s.neverJoined(c.creationTimeout(s.machine))
-		return flow.Wait(0, what)
-	}
-	return flow.Wait(left, what)
-}
-
-// badConditions are the conditions that make the Machine unhealthy unless False.
-func (c *Controller) badConditions(machine *v1alpha1.Machine) []string {
-	if config := machine.Spec.MachineConfiguration; config != nil && config.NodeConditions != nil {
-		return strings.Split(*config.NodeConditions, ",")
-	}
-	return c.NodeConditions
 }

@@ -42,6 +42,28 @@ func TestNothingIsWrittenWhenNothingChanged(t *testing.T) {
 			w.delete()
 			w.settle()
 		},
+		"not deleted, draining": func(w *world) {
+			w.running()
+			w.draining(forPod("web"))
+			w.delete()
+			w.settle()
+		},
+		"not deleted, drain fails": func(w *world) {
+			w.running()
+			w.draining(misconfigured())
+			w.delete()
+			w.settle()
+		},
+		"Unknown, others first": func(w *world) {
+			w.declare(func(m *v1alpha1.Machine) { m.Name, m.UID = "other", "other" }, inPhase(v1alpha1.MachineFailed), pooled)
+			w.declare(inPhase(v1alpha1.MachineUnknown), pooled)
+			w.settle()
+			w.settleAfter(healthTimeout)
+		},
+		"with virtual capacity": func(w *world) {
+			change(w, newClass(w.namespace), func(c *v1alpha1.MachineClass) { c.NodeTemplate = virtual(2) })
+			w.running()
+		},
 		"in a rich template": func(w *world) {
 			w.running(func(m *v1alpha1.Machine) {
 				m.Spec.NodeTemplateSpec.Labels = map[string]string{"b": "2", "a": "1"}
@@ -76,6 +98,9 @@ func TestNothingIsWrittenWhenNothingChanged(t *testing.T) {
 		})
 	}
 }
+
+// pooled puts a Machine into a pool.
+func pooled(m *v1alpha1.Machine) { metav1.SetMetaDataLabel(&m.ObjectMeta, v1alpha1.LabelKeyName, "a") }
 
 // TestHeartbeatsAreNotCopied: a node that only says that it is still alive costs nothing.
 func TestHeartbeatsAreNotCopied(t *testing.T) {

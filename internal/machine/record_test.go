@@ -3,6 +3,7 @@ package machine
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -44,6 +45,7 @@ func (w *world) recorded(inner client.WithWatch) client.Client {
 			}
 			return c.Delete(ctx, object, options...)
 		},
+		List: listByIndex,
 		Update: func(context.Context, client.WithWatch, client.Object, ...client.UpdateOption) error {
 			panic("the controller writes with patches")
 		},
@@ -62,6 +64,24 @@ func (w *world) recorded(inner client.WithWatch) client.Client {
 			return c.SubResource(sub).Patch(ctx, object, patch, options...)
 		},
 	})
+}
+
+// listByIndex answers for the indexes that a cache has and an API server has not.
+func listByIndex(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+	asked := (&client.ListOptions{}).ApplyOptions(options)
+	machines, ok := list.(*v1alpha1.MachineList)
+	if !ok || asked.FieldSelector == nil {
+		return c.List(ctx, list, options...)
+	}
+	if err := c.List(ctx, machines, client.InNamespace(asked.Namespace)); err != nil {
+		return err
+	}
+	for _, wanted := range asked.FieldSelector.Requirements() {
+		machines.Items = slices.DeleteFunc(machines.Items, func(m v1alpha1.Machine) bool {
+			return !slices.Contains(indexes[wanted.Field](&m), wanted.Value)
+		})
+	}
+	return nil
 }
 
 func kindOf(object client.Object) string {

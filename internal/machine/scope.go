@@ -8,6 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/drain"
 )
 
 // scope is what the steps of one pass share.
@@ -19,10 +20,17 @@ type scope struct {
 	stored *v1alpha1.Machine
 	// node is the Machine's node; nil if there is none. Set by awaitNode.
 	node *corev1.Node
+	// class is the Machine's; nil if it is missing. Set by setCapacity.
+	class *v1alpha1.MachineClass
 	// now is one time for the whole pass.
 	now time.Time
 	// events are sent once the status is written.
 	events []explanation
+	// within is when another pass is due at the latest, whatever else the pass waits for;
+	// zero if there is no such time.
+	within time.Duration
+	// force says why the drain is forced; termination only.
+	force drain.Force
 	// gone is set when the finalizer was removed: there is no status left to write.
 	gone bool
 }
@@ -34,6 +42,13 @@ type explanation struct {
 
 func newScope(machine *v1alpha1.Machine, now time.Time) *scope {
 	return &scope{machine: machine, stored: machine.DeepCopy(), now: now}
+}
+
+// wakeWithin asks for another pass; zero asks for nothing.
+func (s *scope) wakeWithin(d time.Duration) {
+	if d > 0 && (s.within == 0 || d < s.within) {
+		s.within = d
+	}
 }
 
 func (s *scope) key() types.NamespacedName { return client.ObjectKeyFromObject(s.machine) }

@@ -24,9 +24,13 @@ import (
 const (
 	sayCreating    = "Creating machine on cloud provider"
 	sayCreated     = "Created machine on cloud provider"
-	sayTerminating = "Set machine status to termination. Now, getting VM Status"
-	sayDeletingVM  = "Initiate VM deletion"
 	sayProvider    = "Cloud provider message - "
+	sayTerminating = "Set machine status to termination. Now, getting VM Status"
+	// The markers say which step of a deletion is next.
+	sayDrain       = "Initiate node drain"
+	sayAttachments = "Delete Volume Attachments"
+	sayDeletingVM  = "Initiate VM deletion"
+	sayDeleteNode  = "Initiate node object deletion"
 )
 
 // Reasons of the events on Machines.
@@ -38,6 +42,12 @@ const (
 	reasonFailedJoin   = "FailedJoin"
 	reasonDeleted      = "Deleted"
 	reasonNodeDeleted  = "NodeDeleted"
+	reasonFailedHealth = "FailedHealth"
+	reasonDelayed      = "ReplacementDelayed"
+	reasonForcedDrain  = "ForcedDrain"
+	reasonFailedDrain  = "FailedDrain"
+	reasonDrained      = "Drained"
+	reasonOtherVM      = "NodeOfOtherVM"
 )
 
 // writeStatus writes the status of the pass, if it changed, and then says what happened.
@@ -53,16 +63,17 @@ func (c *Controller) writeStatus(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// operation records what was last done.
-func (s *scope) operation(kind v1alpha1.MachineOperationType, state v1alpha1.MachineState, description, errorCode string) {
+// operation records what was last done, and tells whether that is news.
+func (s *scope) operation(kind v1alpha1.MachineOperationType, state v1alpha1.MachineState, description, errorCode string) bool {
 	last := &s.machine.Status.LastOperation
 	if last.Type == kind && last.State == state && last.Description == description && last.ErrorCode == errorCode {
-		return
+		return false
 	}
 	*last = v1alpha1.LastOperation{
 		Type: kind, State: state, Description: description, ErrorCode: errorCode,
 		LastUpdateTime: metav1.NewTime(s.now),
 	}
+	return true
 }
 
 // phase records where the Machine stands. How long it is preserved is kept unless the
@@ -178,6 +189,24 @@ func (s *scope) joined() {
 	s.explain(corev1.EventTypeNormal, reasonJoined, sentence)
 }
 
+// healthTimedOut: the node has not been healthy for too long.
+func (s *scope) healthTimedOut(timeout time.Duration) {
+	sentence := fmt.Sprintf("Machine %s health checks failing since last %v. Updating machine phase to Failed. Node Conditions: %s",
+		s.machine.Name, timeout, describe(s.machine.Status.Conditions))
+	s.operation(v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateFailed, sentence, "")
+	s.phase(v1alpha1.MachineFailed)
+	s.explain(corev1.EventTypeWarning, reasonFailedHealth, sentence)
+}
+
+// replacementDelayed: the same, but others come first.
+func (s *scope) replacementDelayed(timeout time.Duration) {
+	sentence := fmt.Sprintf("Machine %s health checks failing since last %v. It is not Failed yet, as other machines of %q are being replaced.",
+		s.machine.Name, timeout, poolOf(s.machine))
+	if s.operation(v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, sentence, "") {
+		s.explain(corev1.EventTypeWarning, reasonDelayed, sentence)
+	}
+}
+
 func (s *scope) nodeMissing() {
 	s.unknown(fmt.Sprintf("Node object went missing. Machine %s is unhealthy - changing MachineState to Unknown", s.machine.Name))
 }
@@ -213,37 +242,6 @@ func describe(conditions []corev1.NodeCondition) string {
 	}
 	slices.Sort(parts)
 	return strings.Join(parts, ", ")
-}
-
-func (s *scope) terminating() {
-	s.operation(v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, sayTerminating, "")
-	s.phase(v1alpha1.MachineTerminating)
-}
-
-func (s *scope) deletionWaits(sentence string) {
-	s.operation(v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, sentence+" "+sayDeletingVM, "")
-}
-
-// deletionImpossible: something is missing that a deletion needs.
-func (s *scope) deletionImpossible(sentence string) {
-	if s.machine.Status.LastOperation.State != v1alpha1.MachineStateFailed {
-		s.explain(corev1.EventTypeWarning, reasonFailedDelete, sentence)
-	}
-	s.operation(v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, sentence+" "+sayDeletingVM, "")
-}
-
-// deletionFailed: a call to the driver did. MCM sets no code on deletions, nor do we.
-func (s *scope) deletionFailed(failure *instance.Failure) {
-	s.deletionImpossible(fmt.Sprintf("%s%v.", sayProvider, failure.Err))
-}
-
-// deleted: nothing is left of the Machine but what others hold.
-func (s *scope) deleted() {
-	sentence := "There was no VM to delete"
-	if id := s.machine.Spec.ProviderID; id != "" {
-		sentence = fmt.Sprintf("VM %s and its node are gone", id)
-	}
-	s.explain(corev1.EventTypeNormal, reasonDeleted, sentence)
 }
 
 // mergeAddresses adds what a driver told to the addresses that are known, and the name

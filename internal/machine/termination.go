@@ -3,6 +3,7 @@ package machine
 import (
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,6 +22,13 @@ import (
 func (c *Controller) termination() []flow.Step[*scope] {
 	return []flow.Step[*scope]{
 		{Name: "BeginTermination", Run: c.beginTermination},
+		{Name: "AwaitSoleClaim", Run: c.awaitSoleClaim},
+		{Name: "IdentifyNode", Run: c.identifyNode},
+		{Name: "FindNode", Run: c.findNode},
+		{Name: "AnnounceTermination", Run: c.announceTermination},
+		{Name: "Cordon", Run: c.cordon},
+		{Name: "Drain", Run: c.drain},
+		{Name: "DeleteAttachments", Run: c.deleteAttachments},
 		{Name: "DeleteInstance", Run: c.deleteInstance},
 		{Name: "DeleteNode", Run: c.deleteNode},
 		{Name: "RevokeToken", Run: c.revokeTokenOfUnjoined},
@@ -34,6 +42,26 @@ func (c *Controller) beginTermination(_ context.Context, s *scope) flow.Result {
 	}
 	if s.machine.Status.CurrentStatus.Phase != v1alpha1.MachineTerminating {
 		s.terminating()
+	}
+	return flow.Continue()
+}
+
+// awaitSoleClaim holds a deletion back that would take the VM from another Machine. Who
+// of the two it belongs to, only a user can tell.
+func (c *Controller) awaitSoleClaim(ctx context.Context, s *scope) flow.Result {
+	if c.Engine.Deleting(s.key()) {
+		return flow.Continue()
+	}
+	others, err := c.others(ctx, s.machine, s.machine.Spec.ProviderID)
+	if err != nil {
+		return flow.Fail(err)
+	}
+	for _, other := range others {
+		if other.DeletionTimestamp.IsZero() {
+			sentence := fmt.Sprintf("VM %s is also that of machine %q: clear spec.providerID of the one that it does not belong to.", s.machine.Spec.ProviderID, other.Name)
+			s.deletionImpossible(reasonFailedDelete, sentence, sayTerminating)
+			return flow.Wait(time.Minute, sentence)
+		}
 	}
 	return flow.Continue()
 }
@@ -54,10 +82,10 @@ func (c *Controller) deleteInstance(ctx context.Context, s *scope) flow.Result {
 	case instance.Gone:
 		return flow.Continue()
 	case instance.Remains:
-		s.deletionWaits("The provider still has the VM.")
+		s.deletionWaits("The provider still has the VM.", sayDeletingVM)
 		return flow.Wait(answer.Retry, "the VM to be gone")
 	case instance.Failed:
-		s.deletionFailed(answer.Failure)
+		s.deletionFailed(answer.Failure, sayDeletingVM)
 		return flow.Wait(answer.Retry, answer.Failure.Error())
 	default:
 		return flow.Wait(0, "the driver")
@@ -71,7 +99,7 @@ func deletionWithoutClass(s *scope, missing string) flow.Result {
 		return flow.Continue()
 	}
 	sentence := fmt.Sprintf("VM %s cannot be deleted: %s.", s.machine.Spec.ProviderID, missing)
-	s.deletionImpossible(sentence)
+	s.deletionImpossible(reasonFailedDelete, sentence, sayDeletingVM)
 	return flow.Wait(0, sentence)
 }
 
@@ -83,6 +111,7 @@ func (c *Controller) deleteNode(ctx context.Context, s *scope) flow.Result {
 		return flow.Continue()
 	}
 	if !c.Target.Ready() {
+		s.deletionWaits("VM deletion was successful. The target cluster does not answer.", sayDeleteNode)
 		return flow.Wait(targetAway, "the target cluster")
 	}
 	found := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}

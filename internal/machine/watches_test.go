@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -33,6 +34,8 @@ func TestWhichNodeChangesMatter(t *testing.T) {
 		"order":             {func(n *corev1.Node) { slices.Reverse(n.Status.Conditions) }, false},
 		"images":            {func(n *corev1.Node) { n.Status.Images = []corev1.ContainerImage{{SizeBytes: 1}} }, false},
 		"capacity":          {func(n *corev1.Node) { n.Status.Capacity = corev1.ResourceList{} }, false},
+		"other capacity":    {func(n *corev1.Node) { n.Status.Capacity = corev1.ResourceList{device: resource.MustParse("1")} }, true},
+		"cordon":            {func(n *corev1.Node) { n.Spec.Unschedulable = true }, true},
 		"managed fields":    {func(n *corev1.Node) { n.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet"}} }, false},
 		"condition":         {func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown }, true},
 		"condition, reason": {func(n *corev1.Node) { n.Status.Conditions[0].Reason = "Other" }, true},

@@ -37,8 +37,11 @@ const (
 	userData    = "password: hunter2, join with <<BOOTSTRAP_TOKEN>> as <<MACHINE_NAME>>"
 )
 
-// creationTimeout is the flag's value in every world.
-const creationTimeout = 20 * time.Minute
+// The flags' values in every world.
+const (
+	creationTimeout = 20 * time.Minute
+	healthTimeout   = 10 * time.Minute
+)
 
 // world is a Machine controller with all that it deals with. Nothing in it runs by
 // itself: passes and driver calls are taken in turn by settle.
@@ -140,6 +143,7 @@ func (w *world) restart(d driver.Driver) {
 		Clock:  w.clock,
 
 		CreationTimeout: creationTimeout,
+		Health:          Health{Timeout: healthTimeout, OutagePeriod: 24 * time.Hour}, // so that only outages' own tests see it
 		NodeConditions:  []string{"KernelDeadlock", "ReadonlyFilesystem", "DiskPressure", "NetworkUnavailable"},
 	})
 }
@@ -281,7 +285,7 @@ func (w *world) gone() bool {
 // join has the node appear, or report, with these conditions.
 func (w *world) join(conditions ...corev1.NodeCondition) {
 	w.Helper()
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.nodeName()}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.nodeName(), CreationTimestamp: metav1.NewTime(w.clock.Now())}}
 	err := w.target.client.Get(w.Context(), client.ObjectKeyFromObject(node), node)
 	if err != nil {
 		if err := w.target.client.Create(w.Context(), node); err != nil {

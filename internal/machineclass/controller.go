@@ -22,7 +22,11 @@ import (
 	"github.com/millwright-dev/millwright/internal/index"
 )
 
-// Controller puts a finalizer on classes that Machines refer to, and takes it off again.
+// Controller puts a finalizer on classes that are in use, and takes it off again. A class
+// is used by the Machines that refer to it, and by what will make such Machines: the
+// deployments and sets, of whatever size, whose templates refer to it. The sets that a
+// rollout left behind with no replicas make none, and use nothing: Gardener deletes the
+// classes of former templates and expects them to go.
 type Controller struct {
 	client client.Client
 }
@@ -36,6 +40,8 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Named("machineclass").
 		For(&v1alpha1.MachineClass{}).
 		Watches(&v1alpha1.Machine{}, handler.EnqueueRequestsFromMapFunc(classOf), builder.WithPredicates(referenceChanges())).
+		Watches(&v1alpha1.MachineSet{}, handler.EnqueueRequestsFromMapFunc(classOf), builder.WithPredicates(referenceChanges())).
+		Watches(&v1alpha1.MachineDeployment{}, handler.EnqueueRequestsFromMapFunc(classOf), builder.WithPredicates(referenceChanges())).
 		Complete(c)
 	if err != nil {
 		return fmt.Errorf("setting up the machine class controller: %w", err)
@@ -43,32 +49,31 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// Reconcile holds a class while a Machine refers to it.
+// Reconcile holds a class while it is used.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	class := &v1alpha1.MachineClass{}
 	if err := c.client.Get(ctx, req.NamespacedName, class); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	machines := &v1alpha1.MachineList{}
-	err := c.client.List(ctx, machines, client.InNamespace(req.Namespace), client.MatchingFields{index.MachineByClass: req.Name}, client.Limit(1), client.UnsafeDisableDeepCopy)
+	used, err := c.used(ctx, req.NamespacedName)
 	if err != nil {
-		return ctrl.Result{}, fmt.Errorf("finding the machines of class %s: %w", req.Name, err)
+		return ctrl.Result{}, err
 	}
-	return ctrl.Result{}, hold(ctx, c.client, class, v1alpha1.FinalizerMCM, len(machines.Items) > 0)
+	return ctrl.Result{}, hold(ctx, c.client, class, v1alpha1.FinalizerMCM, used)
 }
 
 func classOf(_ context.Context, object client.Object) []reconcile.Request {
-	machine := object.(*v1alpha1.Machine)
-	if machine.Spec.Class.Kind != v1alpha1.MachineClassKind {
+	ref := referenceOf(object)
+	if ref.Kind != v1alpha1.MachineClassKind {
 		return nil
 	}
-	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.Class.Name}}}
+	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: object.GetNamespace(), Name: ref.Name}}}
 }
 
 // referenceChanges lets through what changes who refers to what.
 func referenceChanges() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		return e.ObjectOld.(*v1alpha1.Machine).Spec.Class != e.ObjectNew.(*v1alpha1.Machine).Spec.Class
+		return referenceOf(e.ObjectOld) != referenceOf(e.ObjectNew) || leftBehind(e.ObjectOld) != leftBehind(e.ObjectNew)
 	}}
 }
 

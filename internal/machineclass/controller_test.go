@@ -226,3 +226,57 @@ func TestNoMoreWritesThanNeeded(t *testing.T) {
 		t.Errorf("resource versions were %v and are %v although nothing changed", before, after)
 	}
 }
+
+func (w *world) deployment(name, class string) *v1alpha1.MachineDeployment {
+	return &v1alpha1.MachineDeployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: name},
+		Spec:       v1alpha1.MachineDeploymentSpec{Template: w.template(class)},
+	}
+}
+
+func (w *world) set(name, class string, replicas int32, owner *v1alpha1.MachineDeployment) *v1alpha1.MachineSet {
+	set := &v1alpha1.MachineSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: name},
+		Spec:       v1alpha1.MachineSetSpec{Replicas: replicas, Template: w.template(class)},
+	}
+	if owner != nil {
+		set.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, v1alpha1.SchemeGroupVersion.WithKind("MachineDeployment"))}
+	}
+	return set
+}
+
+func (w *world) template(class string) v1alpha1.MachineTemplateSpec {
+	return v1alpha1.MachineTemplateSpec{Spec: v1alpha1.MachineSpec{Class: v1alpha1.ClassSpec{Kind: v1alpha1.MachineClassKind, Name: class}}}
+}
+
+// TestClassIsHeldForMachinesToCome: a pool of size 0 needs its class as soon as it grows.
+// The classes that rollouts left behind go.
+func TestClassIsHeldForMachinesToCome(t *testing.T) {
+	w := newWorld(t)
+	ofDeployment, ofSet, former, shrinking := w.class("of-deployment", ""), w.class("of-set", ""), w.class("former", ""), w.class("shrinking", "")
+	deployment, set := w.deployment("d", "of-deployment"), w.set("s", "of-set", 0, nil)
+	w.create(ofDeployment, ofSet, former, shrinking, deployment, set)
+	old, last := w.set("d-1", "former", 0, deployment), w.set("d-2", "shrinking", 1, deployment)
+	w.create(old, last)
+	w.finalizers(ofDeployment, v1alpha1.FinalizerMCM)
+	w.finalizers(ofSet, v1alpha1.FinalizerMCM)
+	w.finalizers(shrinking, v1alpha1.FinalizerMCM)
+	w.finalizers(former)
+
+	last.Spec.Replicas = 0
+	if err := w.Client.Update(t.Context(), last); err != nil {
+		t.Fatal(err)
+	}
+	w.finalizers(shrinking)
+	w.delete(set)
+	w.finalizers(ofSet)
+	deployment.Spec.Template.Spec.Class.Name = "former"
+	if err := w.Client.Update(t.Context(), deployment); err != nil {
+		t.Fatal(err)
+	}
+	w.finalizers(ofDeployment)
+	w.finalizers(former, v1alpha1.FinalizerMCM)
+	w.delete(former)
+	w.delete(deployment)
+	w.gone(former)
+}

@@ -19,7 +19,34 @@ var spec = field.NewPath("spec")
 
 // Machine says what is wrong with a Machine.
 func Machine(machine *v1alpha1.Machine) field.ErrorList {
-	return class(machine.Spec.Class, spec.Child("class"))
+	return append(class(machine.Spec.Class, spec.Child("class")), configuration(machine.Spec.MachineConfiguration)...)
+}
+
+// configuration refuses times and numbers below zero. MCM takes them, and then gives up a
+// Machine as soon as it looks at it.
+func configuration(config *v1alpha1.MachineConfiguration) field.ErrorList {
+	if config == nil {
+		return nil
+	}
+	var errs field.ErrorList
+	for _, timeout := range []struct {
+		name  string
+		value *metav1.Duration
+	}{
+		{"drainTimeout", config.MachineDrainTimeout},
+		{"healthTimeout", config.MachineHealthTimeout},
+		{"creationTimeout", config.MachineCreationTimeout},
+		{"inPlaceUpdateTimeout", config.MachineInPlaceUpdateTimeout},
+		{"machinePreserveTimeout", config.MachinePreserveTimeout},
+	} {
+		if timeout.value != nil && timeout.value.Duration < 0 {
+			errs = append(errs, field.Invalid(spec.Child(timeout.name), timeout.value.Duration.String(), "must not be negative"))
+		}
+	}
+	if retries := config.MaxEvictRetries; retries != nil && *retries < 0 {
+		errs = append(errs, field.Invalid(spec.Child("maxEvictRetries"), *retries, "must not be negative"))
+	}
+	return errs
 }
 
 func class(class v1alpha1.ClassSpec, path *field.Path) field.ErrorList {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/validation"
@@ -243,4 +245,34 @@ func decode[T any](t *testing.T, data []byte, into *T) *T {
 		t.Fatal(err)
 	}
 	return into
+}
+
+// TestTimesBelowZero: each of a Machine's own settings is refused below zero, and nothing
+// else about them.
+func TestTimesBelowZero(t *testing.T) {
+	duration := func(d time.Duration) *metav1.Duration { return &metav1.Duration{Duration: d} }
+	fields := map[string]func(config *v1alpha1.MachineConfiguration, d time.Duration){
+		"spec.drainTimeout":           func(c *v1alpha1.MachineConfiguration, d time.Duration) { c.MachineDrainTimeout = duration(d) },
+		"spec.healthTimeout":          func(c *v1alpha1.MachineConfiguration, d time.Duration) { c.MachineHealthTimeout = duration(d) },
+		"spec.creationTimeout":        func(c *v1alpha1.MachineConfiguration, d time.Duration) { c.MachineCreationTimeout = duration(d) },
+		"spec.inPlaceUpdateTimeout":   func(c *v1alpha1.MachineConfiguration, d time.Duration) { c.MachineInPlaceUpdateTimeout = duration(d) },
+		"spec.machinePreserveTimeout": func(c *v1alpha1.MachineConfiguration, d time.Duration) { c.MachinePreserveTimeout = duration(d) },
+		"spec.maxEvictRetries":        func(c *v1alpha1.MachineConfiguration, d time.Duration) { c.MaxEvictRetries = ptr.To(int32(d.Hours())) },
+	}
+	for name, set := range fields {
+		for value, refused := range map[time.Duration]bool{-time.Hour: true, 0: false, time.Hour: false, 1_000_000 * time.Hour: false} {
+			machine := &v1alpha1.Machine{Spec: v1alpha1.MachineSpec{
+				Class:                v1alpha1.ClassSpec{Kind: v1alpha1.MachineClassKind, Name: "c"},
+				MachineConfiguration: &v1alpha1.MachineConfiguration{},
+			}}
+			set(machine.Spec.MachineConfiguration, value)
+			errs := validation.Machine(machine)
+			if !refused && len(errs) != 0 {
+				t.Errorf("%s = %v is refused: %v", name, value, errs)
+			}
+			if refused && (len(errs) != 1 || errs[0].Field != name) {
+				t.Errorf("%s = %v: %v, want one error about it", name, value, errs)
+			}
+		}
+	}
 }

@@ -1,0 +1,80 @@
+package machine
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/instance"
+)
+
+// others finds the Machines besides this one that have the provider ID.
+func (c *Controller) others(ctx context.Context, machine *v1alpha1.Machine, providerID string) ([]*v1alpha1.Machine, error) {
+	if providerID == "" {
+		return nil, nil
+	}
+	list := &v1alpha1.MachineList{}
+	err := c.Client.List(ctx, list, client.InNamespace(machine.Namespace),
+		client.MatchingFields{machineByProviderID: providerID}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("finding the machines of VM %s: %w", providerID, err)
+	}
+	var others []*v1alpha1.Machine
+	for i := range list.Items {
+		if list.Items[i].UID != machine.UID {
+			others = append(others, &list.Items[i])
+		}
+	}
+	return others, nil
+}
+
+// taken says whose the VM is, if it is that of a Machine that was there before; empty if
+// it is not. Without that, deleting one of the two would take the VM from the other.
+func (c *Controller) taken(ctx context.Context, machine *v1alpha1.Machine, providerID string) (string, error) {
+	others, err := c.others(ctx, machine, providerID)
+	if err != nil {
+		return "", err
+	}
+	for _, other := range others {
+		if before(other, machine) {
+			return fmt.Sprintf("VM %s is that of machine %q already", providerID, other.Name), nil
+		}
+	}
+	return "", nil
+}
+
+// before tells which of two Machines was there first.
+func before(a, b *v1alpha1.Machine) bool {
+	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return a.CreationTimestamp.Before(&b.CreationTimestamp)
+	}
+	return a.Name < b.Name
+}
+
+// staleNode says so if the name of the new VM's node is that of a node which was there
+// before the Machine: some clouds give the names of VMs that are gone to new ones. The
+// kubelet could not join under that name, and whoever takes the node for the Machine's
+// would drain and delete what is not its own.
+func (c *Controller) staleNode(ctx context.Context, machine *v1alpha1.Machine, found instance.Instance) (string, error) {
+	if c.Target == nil || !c.Target.Ready() || found.NodeName == "" || found.NodeName == machine.Name {
+		return "", nil
+	}
+	node := &corev1.Node{}
+	if err := c.Target.Client().Get(ctx, client.ObjectKey{Name: found.NodeName}, node); err != nil {
+		if apierrors.IsNotFound(err) {
+			return "", nil
+		}
+		return "", fmt.Errorf("reading node %s: %w", found.NodeName, err)
+	}
+	switch {
+	case node.Labels[v1alpha1.LabelKeyMachineName] == machine.Name,
+		node.Spec.ProviderID == found.ProviderID,
+		!node.CreationTimestamp.Before(&machine.CreationTimestamp):
+		return "", nil
+	}
+	return fmt.Sprintf("VM using old node obj: node %q is older than machine %q", node.Name, machine.Name), nil
+}

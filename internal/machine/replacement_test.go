@@ -1,0 +1,258 @@
+package machine
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// mate is a Machine of a pool that is in a phase.
+func mate(name, pool string, phase v1alpha1.MachinePhase) v1alpha1.Machine {
+	m := *newMachine("shoot", time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
+	m.Name, m.UID = name, types.UID(name)
+	if pool != "" {
+		m.Labels = map[string]string{v1alpha1.LabelKeyName: pool}
+	}
+	m.Status.CurrentStatus.Phase = phase
+	return m
+}
+
+// TestBusy: which Machines count as being replaced.
+func TestBusy(t *testing.T) {
+	const (
+		running = v1alpha1.MachineRunning
+		unknown = v1alpha1.MachineUnknown
+		failed  = v1alpha1.MachineFailed
+		pending = v1alpha1.MachinePending
+		ending  = v1alpha1.MachineTerminating
+		looping = v1alpha1.MachineCrashLoopBackOff
+	)
+	cases := map[string]struct {
+		phases []v1alpha1.MachinePhase
+		want   int
+	}{
+		"alone":                         {nil, 0},
+		"all well":                      {[]v1alpha1.MachinePhase{running, running}, 0},
+		"all unwell":                    {[]v1alpha1.MachinePhase{unknown, unknown}, 0},
+		"one Failed":                    {[]v1alpha1.MachinePhase{failed, running}, 1},
+		"one Terminating":               {[]v1alpha1.MachinePhase{ending}, 1},
+		"one Pending":                   {[]v1alpha1.MachinePhase{pending}, 1},
+		"one new":                       {[]v1alpha1.MachinePhase{""}, 1},
+		"one that cannot be created":    {[]v1alpha1.MachinePhase{looping, looping}, 0},
+		"one Available":                 {[]v1alpha1.MachinePhase{v1alpha1.MachineAvailable}, 0},
+		"one updated in place":          {[]v1alpha1.MachinePhase{v1alpha1.MachineInPlaceUpdating}, 1},
+		"one goes, its successor comes": {[]v1alpha1.MachinePhase{ending, pending}, 1},
+		"two go, one successor comes":   {[]v1alpha1.MachinePhase{ending, failed, pending}, 2},
+		"one goes, two come":            {[]v1alpha1.MachinePhase{ending, pending, ""}, 2},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			asking := mate("asking", "a", unknown)
+			pool := []v1alpha1.Machine{asking}
+			for i, phase := range tc.phases {
+				pool = append(pool, mate(fmt.Sprint(i), "a", phase))
+			}
+			if got := (&replacements{}).busy(pool, &asking); got != tc.want {
+				t.Errorf("%d replacements, want %d", got, tc.want)
+			}
+		})
+	}
+	kept, doomed, asking := mate("kept", "a", failed), mate("doomed", "a", running), mate("asking", "a", unknown)
+	now := metav1.Now()
+	kept.Status.CurrentStatus.PreserveExpiryTime, doomed.DeletionTimestamp = &now, &now
+	if got := (&replacements{}).busy([]v1alpha1.Machine{kept, asking}, &asking); got != 0 {
+		t.Error("a Machine counts that is preserved")
+	}
+	if got := (&replacements{}).busy([]v1alpha1.Machine{doomed, asking}, &asking); got != 1 {
+		t.Error("a Machine does not count that is being deleted")
+	}
+}
+
+func TestLimit(t *testing.T) {
+	cases := map[string]struct {
+		limit intstr.IntOrString
+		size  int
+		want  int
+	}{
+		"default":             {intstr.IntOrString{}, 100, 1},
+		"number":              {intstr.FromInt32(7), 100, 7},
+		"negative":            {intstr.FromInt32(-3), 100, 1},
+		"percentage":          {intstr.FromString("20%"), 50, 10},
+		"percentage, rounded": {intstr.FromString("20%"), 14, 2},
+		"percentage of a few": {intstr.FromString("20%"), 3, 1},
+		"nonsense":            {intstr.FromString("many"), 50, 1},
+	}
+	for name, tc := range cases {
+		if got := limitOf(tc.limit, tc.size); got != tc.want {
+			t.Errorf("%s: %d, want %d", name, got, tc.want)
+		}
+	}
+}
+
+// pool declares Machines that have been unhealthy for too long.
+func (w *world) pool(name string, size int) []string {
+	w.Helper()
+	var names []string
+	for i := range size {
+		machine := fmt.Sprintf("%s-%d", name, i)
+		names = append(names, machine)
+		w.declare(func(m *v1alpha1.Machine) {
+			m.Name, m.UID = machine, types.UID(machine)
+			inPhase(v1alpha1.MachineUnknown)(m)
+			m.Labels[v1alpha1.LabelKeyName] = name
+		})
+	}
+	return names
+}
+
+// failed names those of the Machines that are.
+func (w *world) failed(names ...string) []string {
+	w.Helper()
+	var failed []string
+	for _, w.name = range names {
+		if w.machine().Status.CurrentStatus.Phase == v1alpha1.MachineFailed {
+			failed = append(failed, w.name)
+		}
+	}
+	return failed
+}
+
+func (w *world) passOver(names ...string) {
+	w.Helper()
+	for _, w.name = range names {
+		w.pass()
+	}
+}
+
+// TestOneAfterTheOther: of a pool whose nodes all fail, one Machine is replaced at a time;
+// another pool has nothing to do with it; and those that wait say so, once.
+func TestOneAfterTheOther(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.pool("a", 4), w.pool("b", 2)
+	w.passOver(a...)
+	w.clock.Step(healthTimeout)
+	w.passOver(a...)
+	w.passOver(b...)
+	w.passOver(a...)
+	if got := w.failed(a...); len(got) != 1 {
+		t.Fatalf("%v of pool a are Failed, want one", got)
+	}
+	if got := w.failed(b...); len(got) != 1 {
+		t.Errorf("%v of pool b are Failed, want one", got)
+	}
+	first := w.failed(a...)[0]
+	w.name = a[3]
+	wantStatus(t, w.machine(), want4{v1alpha1.MachineUnknown, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, `other machines of "a" are being replaced`})
+	if got := w.pass().RequeueAfter; got != replacementRetry {
+		t.Errorf("it is tried again after %v", got)
+	}
+	events := w.told()
+	delayed := 0
+	for _, event := range events {
+		if strings.Contains(event, reasonDelayed) {
+			delayed++
+		}
+	}
+	if delayed != 4 { // three of a, one of b
+		t.Errorf("%d events of delays, want 4: %q", delayed, events)
+	}
+
+	// The successor of the first one is on its way, then it cannot be created.
+	w.name = first
+	change(w, w.machine(), func(m *v1alpha1.Machine) { m.Finalizers = nil })
+	w.remove(w.machine())
+	w.declare(func(m *v1alpha1.Machine) {
+		m.Name, m.UID = "a-new", "a-new"
+		inPhase(v1alpha1.MachinePending)(m)
+		m.Labels[v1alpha1.LabelKeyName] = "a"
+	})
+	rest := make([]string, 0, len(a))
+	for _, name := range a {
+		if name != first {
+			rest = append(rest, name)
+		}
+	}
+	w.passOver(rest...)
+	if got := w.failed(rest...); len(got) != 0 {
+		t.Fatalf("%v are Failed while a successor is Pending", got)
+	}
+	w.name = "a-new"
+	successor := w.machine()
+	successor.Status.CurrentStatus.Phase = v1alpha1.MachineCrashLoopBackOff
+	if err := w.control.Status().Update(t.Context(), successor); err != nil {
+		t.Fatal(err)
+	}
+	w.passOver(rest...)
+	if got := w.failed(rest...); len(got) != 1 {
+		t.Errorf("%v are Failed although a successor that cannot be created blocks nobody", got)
+	}
+}
+
+// TestManyAtATime: the limit may be a number or a percentage.
+func TestManyAtATime(t *testing.T) {
+	for name, limit := range map[string]intstr.IntOrString{"number": intstr.FromInt32(3), "percentage": intstr.FromString("30%")} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.controller.Health.MaxReplacements = limit
+			names := w.pool("a", 10)
+			w.passOver(names...)
+			w.clock.Step(healthTimeout)
+			w.passOver(names...)
+			w.passOver(names...)
+			if got := w.failed(names...); len(got) != 3 {
+				t.Errorf("%v are Failed, want 3", got)
+			}
+		})
+	}
+}
+
+// TestLimitHoldsForManyWorkers: with a cache that shows nothing of what is written, and
+// all workers at it at once.
+func TestLimitHoldsForManyWorkers(t *testing.T) {
+	w := newWorld(t)
+	w.controller.Health.MaxReplacements = intstr.FromInt32(2)
+	names := w.pool("a", 20)
+	var machines []*v1alpha1.Machine
+	for _, w.name = range names {
+		machines = append(machines, w.machine())
+	}
+	var workers sync.WaitGroup
+	granted := make(chan string, len(machines)*2)
+	for range 2 {
+		for _, machine := range machines {
+			workers.Go(func() {
+				ok, err := w.controller.mayReplace(t.Context(), machine)
+				if err != nil {
+					t.Error(err)
+				}
+				if ok {
+					granted <- machine.Name
+				}
+			})
+		}
+	}
+	workers.Wait()
+	close(granted)
+	distinct := map[string]bool{}
+	for name := range granted {
+		distinct[name] = true
+	}
+	if len(distinct) != 2 {
+		t.Fatalf("%d Machines may be replaced, want 2", len(distinct))
+	}
+	// A place is free again when its Machine is well, or gone.
+	for name := range distinct {
+		w.controller.replacements.forget(types.NamespacedName{Namespace: w.namespace, Name: name})
+	}
+	if ok, err := w.controller.mayReplace(t.Context(), machines[0]); !ok || err != nil {
+		t.Errorf("granted: %v, err %v, although the places are free", ok, err)
+	}
+}
