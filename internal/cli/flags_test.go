@@ -56,13 +56,12 @@ var otherDefaults = map[string]string{"kube-api-qps": "100", "kube-api-burst": "
 // there is.
 var notYet = []string{
 	"cloud-provider", "profiling", "contention-profiling", "kube-api-content-type", "controller-start-interval",
-	"leader-elect-resource-lock", "machine-health-timeout", "machine-drain-timeout", "machine-inplace-update-timeout",
-	"machine-preserve-timeout", "machine-max-evict-retries", "machine-pv-detach-timeout", "machine-pv-reattach-timeout",
-	"machine-safety-apiserver-statuscheck-timeout", "machine-safety-apiserver-statuscheck-period", "machine-safety-orphan-vms-period",
+	"leader-elect-resource-lock", "machine-inplace-update-timeout", "machine-preserve-timeout",
 }
 
 // ownFlags are those that MCM has not.
-var ownFlags = map[string]string{"driver": "", "installation": "", "sim-dir": "", "sim-heartbeat": "10s"}
+var ownFlags = map[string]string{"driver": "", "installation": "", "machine-safety-orphan-vms": "delete",
+	"machine-max-health-replacements": "1", "drain-volume-pods": "serial", "sim-dir": "", "sim-heartbeat": "10s"}
 
 func defaults(flags *pflag.FlagSet) map[string]string {
 	found := map[string]string{}

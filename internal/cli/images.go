@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/millwright-dev/millwright/internal/hypervisor"
 	"github.com/millwright-dev/millwright/internal/image"
@@ -39,10 +38,7 @@ func imageError(err error) error {
 			return &classified{err: err, class: class}
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("preparing: %w", err)
-	}
-	return nil
+	return err //nolint:wrapcheck // says what it is about
 }
 
 // classified is an error of a class, in its own words.

@@ -163,7 +163,8 @@ func (m *localMode) startMachines(ctx context.Context, group *errgroup.Group) er
 		*cluster = own
 	}
 	m.driver.simDir, m.driver.simHeartbeat, m.driver.installation = m.path("sim"), defaultHeartbeat, "local"
-	m.config.Namespace, m.config.Log, m.config.NodeConditions = localNamespace, m.log, splitList(m.nodeConditions)
+	m.config.Namespace, m.config.Log = localNamespace, m.log
+	m.completeTuning()
 	if err := m.driver.open(&m.config); err != nil {
 		return err
 	}

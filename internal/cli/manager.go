@@ -7,17 +7,23 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/utils/ptr"
 
+	"github.com/millwright-dev/millwright/internal/drain"
+	"github.com/millwright-dev/millwright/internal/machine"
 	"github.com/millwright-dev/millwright/internal/manager"
+	"github.com/millwright-dev/millwright/internal/safety"
 )
 
 // managerFlags are MCM's flags, as far as there is something behind them.
@@ -28,6 +34,7 @@ type managerFlags struct {
 	burst           int
 	config          manager.Config
 	nodeConditions  string
+	replacements    string
 	driver          driverFlags
 	logging         logging
 }
@@ -80,12 +87,33 @@ func (f *managerFlags) addTuning(flags *pflag.FlagSet) {
 	flags.DurationVar(&c.ResyncPeriod, "min-resync-period", 12*time.Hour, "how often all objects are looked at again without an event")
 	flags.DurationVar(&c.CreationTimeout, "machine-creation-timeout", 20*time.Minute, "time after which a Machine that has not joined is Failed")
 	flags.DurationVar(&c.ResourceExhaustedRetry, "resource-exhausted-retry", 10*time.Minute, "time between creations that fail for lack of capacity")
+	f.addHealth(flags)
+	f.addDrain(flags)
+	flags.StringVar((*string)(&c.Orphans.Mode), "machine-safety-orphan-vms", string(safety.Delete), `what is done about VMs that nobody owns: "delete", "report" or "off"`)
+	flags.DurationVar(&c.Orphans.Period, "machine-safety-orphan-vms-period", 15*time.Minute, "time between two looks for VMs that nobody owns; one is removed when two of them found it")
 	flags.StringVar(&f.nodeConditions, "node-conditions", "KernelDeadlock,ReadonlyFilesystem,DiskPressure,NetworkUnavailable", "node conditions that make a Machine unhealthy unless they are False")
 	flags.StringVar(&c.BootstrapTokenGroups, "bootstrap-token-auth-extra-groups", "", "groups of bearers of bootstrap tokens, separated by commas; each begins with system:bootstrappers:")
 	flags.BoolVar(&c.Election.Enabled, "leader-elect", true, "elect a leader among several managers")
 	flags.DurationVar(&c.Election.LeaseDuration, "leader-elect-lease-duration", 15*time.Second, "time after which others may take over from a leader that does not answer")
 	flags.DurationVar(&c.Election.RenewDeadline, "leader-elect-renew-deadline", 10*time.Second, "time after which a leader that cannot renew its leases gives up")
 	flags.DurationVar(&c.Election.RetryPeriod, "leader-elect-retry-period", 2*time.Second, "time between attempts to get or renew the leases")
+}
+
+func (f *managerFlags) addHealth(flags *pflag.FlagSet) {
+	h := &f.config.Health
+	flags.DurationVar(&h.Timeout, "machine-health-timeout", machine.DefaultHealthTimeout, "time after which an unhealthy Machine is Failed, and replaced by its set")
+	flags.StringVar(&f.replacements, "machine-max-health-replacements", "1", `Machines with the same label "name" that may be replaced for their health at the same time: a number, or a percentage of them`)
+	flags.DurationVar(&h.OutageTimeout, "machine-safety-apiserver-statuscheck-timeout", machine.DefaultOutageTimeout, "time after which an API server that does not answer counts as having been away")
+	flags.DurationVar(&h.OutagePeriod, "machine-safety-apiserver-statuscheck-period", machine.DefaultOutagePeriod, "time between two questions to the API servers whether they answer, while a timeout is counted")
+}
+
+func (f *managerFlags) addDrain(flags *pflag.FlagSet) {
+	d := &f.config.Drain
+	flags.DurationVar(&d.Timeout, "machine-drain-timeout", machine.DefaultDrainTimeout, "time after which the drain of a node is forced")
+	flags.Int32Var(&d.MaxEvictRetries, "machine-max-evict-retries", machine.DefaultMaxEvictRetries, "times that an eviction which was refused is tried again")
+	flags.DurationVar(&d.DetachTimeout, "machine-pv-detach-timeout", drain.DefaultDetachTimeout, "time that a volume may take to be detached in a drain")
+	flags.DurationVar(&d.ReattachTimeout, "machine-pv-reattach-timeout", drain.DefaultReattachTimeout, "time that it may then take to be attached to another node")
+	flags.StringVar((*string)(&d.Strategy), "drain-volume-pods", string(drain.Serial), `how pods with volumes leave a node: "serial", one after another, or "independent", as far as they share no volume`)
 }
 
 func (f *managerFlags) run(ctx context.Context, stderr io.Writer) error {
@@ -101,7 +129,7 @@ func (f *managerFlags) run(ctx context.Context, stderr io.Writer) error {
 	}
 	f.config.Namespace = f.namespace
 	f.config.Log = log
-	f.config.NodeConditions = splitList(f.nodeConditions)
+	f.completeTuning()
 	if err := f.driver.open(&f.config); err != nil {
 		return err
 	}
@@ -127,6 +155,12 @@ func (f *managerFlags) validate() error {
 	return errors.Join(errs...)
 }
 
+// completeTuning puts into the configuration what flags give in another form.
+func (f *managerFlags) completeTuning() {
+	f.config.NodeConditions = splitList(f.nodeConditions)
+	f.config.Health.MaxReplacements = intstr.Parse(f.replacements)
+}
+
 func (f *managerFlags) validateTuning() error {
 	c := f.config
 	var errs []error
@@ -138,10 +172,23 @@ func (f *managerFlags) validateTuning() error {
 		value time.Duration
 	}{
 		{"min-resync-period", c.ResyncPeriod}, {"machine-creation-timeout", c.CreationTimeout}, {"resource-exhausted-retry", c.ResourceExhaustedRetry},
+		{"machine-health-timeout", c.Health.Timeout}, {"machine-drain-timeout", c.Drain.Timeout},
+		{"machine-safety-apiserver-statuscheck-timeout", c.Health.OutageTimeout}, {"machine-safety-apiserver-statuscheck-period", c.Health.OutagePeriod},
+		{"machine-pv-detach-timeout", c.Drain.DetachTimeout}, {"machine-pv-reattach-timeout", c.Drain.ReattachTimeout},
+		{"machine-safety-orphan-vms-period", c.Orphans.Period}, {"machine-max-evict-retries", time.Duration(c.Drain.MaxEvictRetries)},
 	} {
 		if flag.value < 0 {
 			errs = append(errs, fmt.Errorf("--%s: must not be negative", flag.name))
 		}
+	}
+	if !slices.Contains([]safety.Mode{safety.Delete, safety.Report, safety.Off}, c.Orphans.Mode) {
+		errs = append(errs, fmt.Errorf("--machine-safety-orphan-vms: %q is none of delete, report, off", c.Orphans.Mode))
+	}
+	if c.Drain.Strategy != drain.Serial && c.Drain.Strategy != drain.Independent {
+		errs = append(errs, fmt.Errorf("--drain-volume-pods: %q is neither serial nor independent", c.Drain.Strategy))
+	}
+	if _, err := intstr.GetScaledValueFromIntOrPercent(ptr.To(intstr.Parse(f.replacements)), 100, false); err != nil {
+		errs = append(errs, fmt.Errorf("--machine-max-health-replacements: %q is neither a number nor a percentage", f.replacements))
 	}
 	return errors.Join(append(errs, validateElection(c.Election))...)
 }

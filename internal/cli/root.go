@@ -75,7 +75,7 @@ func newRoot(version string) *cobra.Command {
 	}
 	root.SetFlagErrorFunc(usage)
 	root.AddCommand(
-		newUpCommand(), newDownCommand(), newStatusCommand(), newVMCommand(), newDemoCommand(), newManagerCommand(),
+		newUpCommand(), newDownCommand(), newStatusCommand(), newVMCommand(), newDemoCommand(), newExplainCommand(), newManagerCommand(),
 		newHypervisorCommand(), newHostrunnerCommand(), newVersionCommand(version),
 	)
 	return root

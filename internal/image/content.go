@@ -98,7 +98,7 @@ func (c *content) resume(failure error) error {
 	}
 	err := c.job.transport(failure)
 	for c.stream.etag != "" && c.offset > 0 && isPassing(err) && !isLost(err) {
-		if c.job.patience.wait(c.ctx) != nil {
+		if c.job.again(c.ctx, err) != nil {
 			return err // the attempts end with the patience
 		}
 		var next *stream

@@ -35,6 +35,10 @@ type Options struct {
 	// the URL are done, and how many there are, 0 if that is not known. It is called
 	// often, and done goes back when an attempt starts over. Nil: nobody is told.
 	Progress func(done, total int64)
+	// Trouble is told, in the same way, of each failure after which it may be tried
+	// again, so that people need not wait for the end of Patience to learn of it. Nil:
+	// nobody is told.
+	Trouble func(error)
 }
 
 // job is one call of WriteDisk or Fetch.
@@ -43,6 +47,7 @@ type job struct {
 	client   *http.Client
 	qemuImg  string
 	progress func(done, total int64)
+	trouble  func(error)
 	patience patience
 }
 
@@ -51,10 +56,13 @@ func newJob(noun string, source Source, options Options) (*job, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &job{location: where, qemuImg: options.QemuImg, progress: options.Progress}
+	j := &job{location: where, qemuImg: options.QemuImg, progress: options.Progress, trouble: options.Trouble}
 	j.client = j.withRedirects(options.Client)
 	if j.progress == nil {
 		j.progress = func(int64, int64) {}
+	}
+	if j.trouble == nil {
+		j.trouble = func(error) {}
 	}
 	j.patience.limit = options.Patience
 	if options.Patience == 0 {
@@ -68,7 +76,7 @@ func newJob(noun string, source Source, options Options) (*job, error) {
 func (j *job) try(ctx context.Context, attempt func(context.Context) error) error {
 	for {
 		err := attempt(ctx)
-		if err != nil && ctx.Err() == nil && isPassing(err) && j.patience.wait(ctx) == nil {
+		if ctx.Err() == nil && isPassing(err) && j.again(ctx, err) == nil {
 			continue
 		}
 		if err != nil && ctx.Err() != nil {
@@ -76,6 +84,12 @@ func (j *job) try(ctx context.Context, attempt func(context.Context) error) erro
 		}
 		return err
 	}
+}
+
+// again tells of a failure, and waits for the next attempt if there is to be one.
+func (j *job) again(ctx context.Context, failure error) error {
+	j.trouble(failure)
+	return j.patience.wait(ctx)
 }
 
 // verify compares the hash of all bytes behind the URL with the wanted one.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -140,6 +141,34 @@ func TestPatience(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Who waits learns what for, but not of the failure that is the answer.
+func TestTroubleIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refused := errors.New("connection refused")
+		var told []error
+		attempts := 0
+		client := &http.Client{Transport: roundTrip(func(*http.Request) (*http.Response, error) {
+			switch attempts++; attempts {
+			case 1:
+				return nil, refused
+			case 2:
+				return respond(http.StatusBadGateway, http.NoBody), nil
+			case 3:
+				return respond(http.StatusOK, io.MultiReader(bytes.NewReader(disk()), iotest.ErrReader(io.ErrUnexpectedEOF))), nil
+			}
+			return respond(http.StatusForbidden, http.NoBody), nil
+		})}
+		err := Fetch(t.Context(), Source{URL: "http://host/kernel"}, filepath.Join(t.TempDir(), "kernel"),
+			Options{Client: client, Trouble: func(err error) { told = append(told, err) }})
+		if len(told) != 3 || !errors.Is(told[0], refused) || !errors.Is(told[1], Unavailable) || !errors.Is(told[2], io.ErrUnexpectedEOF) {
+			t.Errorf("told of %v", told)
+		}
+		if !errors.Is(err, Unavailable) || attempts != 4 {
+			t.Errorf("got %v after %d attempts", err, attempts)
+		}
+	})
 }
 
 // silent never gives a byte.

@@ -60,6 +60,9 @@ var rules = []rule{
 		may:  []string{"api", "internal/instance", "internal/flow", "internal/bootstrap"},
 	},
 
+	// What reads what controllers wrote, to tell people.
+	{from: []string{"internal/explain"}, may: append([]string{"api", "driver"}, parts...)},
+
 	// What runs around the controllers on one host.
 	{
 		from: []string{"internal/hostrunner", "internal/local", "internal/identity"},

@@ -3,7 +3,6 @@ package machine
 import (
 	"context"
 	"fmt"
-	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -36,7 +35,7 @@ func (c *Controller) material(ctx context.Context, machine *v1alpha1.Machine) (m
 		}
 		return material{}, "", fmt.Errorf("reading MachineClass %s: %w", ref.Name, err)
 	}
-	secret, missing, err := c.mergedSecret(ctx, class)
+	secret, missing, err := index.MergedSecret(ctx, c.Client, class)
 	return material{class: class, secret: secret}, missing, err
 }
 
@@ -58,25 +57,4 @@ func (m material) unfit() string {
 		return fmt.Sprintf("No Secret of MachineClass %q has the key %q", m.class.Name, bootstrap.UserDataKey)
 	}
 	return ""
-}
-
-// mergedSecret lays the data of the class's Secrets over one another. A driver gets
-// nothing but data: whose Secrets these were is not its business.
-func (c *Controller) mergedSecret(ctx context.Context, class *v1alpha1.MachineClass) (*corev1.Secret, string, error) {
-	merged := &corev1.Secret{Data: map[string][]byte{}}
-	for _, key := range index.SecretsOf(class) {
-		if key.Namespace != class.Namespace {
-			return merged, fmt.Sprintf("Secret %q of MachineClass %q must be in namespace %q, as the class is", key, class.Name, class.Namespace), nil
-		}
-		secret := &corev1.Secret{}
-		err := c.Client.Get(ctx, key, secret)
-		if apierrors.IsNotFound(err) {
-			return merged, fmt.Sprintf("Secret %q of MachineClass %q not found", key, class.Name), nil
-		}
-		if err != nil {
-			return merged, "", fmt.Errorf("reading Secret %s of MachineClass %s: %w", key, class.Name, err)
-		}
-		maps.Copy(merged.Data, secret.Data)
-	}
-	return merged, "", nil
 }

@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -19,6 +22,7 @@ import (
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -27,12 +31,15 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/internal/bootstrap"
+	"github.com/millwright-dev/millwright/internal/drain"
 	"github.com/millwright-dev/millwright/internal/index"
 	"github.com/millwright-dev/millwright/internal/instance"
 	"github.com/millwright-dev/millwright/internal/machine"
+	"github.com/millwright-dev/millwright/internal/machine/unmanaged"
 	"github.com/millwright-dev/millwright/internal/machineclass"
 	"github.com/millwright-dev/millwright/internal/machinedeployment"
 	"github.com/millwright-dev/millwright/internal/machineset"
+	"github.com/millwright-dev/millwright/internal/safety"
 	"github.com/millwright-dev/millwright/internal/target"
 	"github.com/millwright-dev/millwright/internal/tasks"
 )
@@ -68,6 +75,12 @@ type Config struct {
 	ResourceExhaustedRetry time.Duration
 	// NodeConditions make a Machine unhealthy unless they are False.
 	NodeConditions []string
+	// Health is how long Machines may be unhealthy.
+	Health machine.Health
+	// Drain is how nodes are emptied before their VMs go.
+	Drain Drain
+	// Orphans is what is done about VMs that nobody owns.
+	Orphans Orphans
 	// BootstrapTokenGroups are given to bearers of bootstrap tokens, separated by
 	// commas.
 	BootstrapTokenGroups string
@@ -76,6 +89,24 @@ type Config struct {
 	Election Election
 	// Log is where everything is logged to.
 	Log logr.Logger
+}
+
+// Drain is how nodes are emptied before their VMs go.
+type Drain struct {
+	// Timeout and MaxEvictRetries are those of machine.Drain.
+	Timeout         time.Duration
+	MaxEvictRetries int32
+	// Strategy, DetachTimeout and ReattachTimeout are those of drain.Options.
+	Strategy                       drain.Strategy
+	DetachTimeout, ReattachTimeout time.Duration
+}
+
+// Orphans is what is done about VMs that nobody owns.
+type Orphans struct {
+	// Mode says what; empty means that they are deleted.
+	Mode safety.Mode
+	// Period is the time between two looks. Zero means that nobody looks.
+	Period time.Duration
 }
 
 // shutdown is how long controllers and tasks may take to end.
@@ -168,11 +199,15 @@ func addAll(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, events *events) 
 	machines := machine.Options{
 		Client: mgr.GetClient(), Engine: engine, TaskEnds: waker,
 		Events: events.recorder("machine-controller"), Clock: realClock, Concurrency: cfg.ConcurrentSyncs,
-		CreationTimeout: cfg.CreationTimeout, NodeConditions: cfg.NodeConditions,
+		CreationTimeout: cfg.CreationTimeout, NodeConditions: cfg.NodeConditions, Health: cfg.Health,
+		Drain: machine.Drain{Timeout: cfg.Drain.Timeout, MaxEvictRetries: cfg.Drain.MaxEvictRetries},
 	}
 	if joined != nil {
 		machines.Target = joined
 		machines.Tokens = &bootstrap.Tokens{Target: joined.Client(), Installation: cfg.Namespace, Groups: cfg.BootstrapTokenGroups, Clock: realClock}
+		if machines.Drain.Drainer, err = newDrainer(cfg, joined, runner, waker); err != nil {
+			return err
+		}
 	}
 	controllers := []interface{ SetupWithManager(ctrl.Manager) error }{
 		machine.New(machines),
@@ -187,12 +222,21 @@ func addAll(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, events *events) 
 			Clock: realClock, Concurrency: cfg.ConcurrentSyncs,
 		}),
 	}
+	if joined != nil {
+		controllers = append(controllers, unmanaged.New(unmanaged.Options{
+			Machines: mgr.GetClient(), Target: joined, Clock: realClock, Grace: cfg.CreationTimeout,
+		}))
+	}
 	for _, c := range controllers {
 		if err := c.SetupWithManager(mgr); err != nil {
 			return err //nolint:wrapcheck // says which controller it is
 		}
 	}
-	for _, runnable := range append([]ctrlmanager.Runnable{runner}, cfg.Runnables...) {
+	runnables := append([]ctrlmanager.Runnable{runner}, cfg.Runnables...)
+	if cfg.Orphans.Period > 0 {
+		runnables = append(runnables, newCollector(mgr, cfg, events))
+	}
+	for _, runnable := range runnables {
 		if err := mgr.Add(runnable); err != nil {
 			return fmt.Errorf("adding a runnable: %w", err)
 		}
@@ -204,7 +248,16 @@ func joinTarget(mgr ctrl.Manager, cfg Config) (*target.Cluster, error) {
 	if cfg.Target == nil {
 		return nil, nil //nolint:nilnil // nil is the absent target, as documented
 	}
-	joined, err := target.New(cfg.Target, mgr.GetScheme(), cfg.ResyncPeriod)
+	joined, err := target.New(cfg.Target, target.Options{
+		Scheme: mgr.GetScheme(), Resync: cfg.ResyncPeriod,
+		// What a drain does not see it takes for gone.
+		Kinds: []client.Object{
+			&corev1.Pod{}, &corev1.PersistentVolume{}, &corev1.PersistentVolumeClaim{},
+			&storagev1.VolumeAttachment{}, &policyv1.PodDisruptionBudget{},
+		},
+		ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {Transform: drain.StripPod}},
+		Index:    drain.AddIndexes,
+	})
 	if err != nil {
 		return nil, err //nolint:wrapcheck // says that it is the target
 	}

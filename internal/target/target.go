@@ -28,20 +28,38 @@ import (
 // then only created, and nobody waits for a node.
 type Cluster struct {
 	cluster cluster.Cluster
+	kinds   []client.Object // that are awaited
+	index   func(context.Context, client.FieldIndexer) error
 	clock   clock.PassiveClock
 	synced  atomic.Pointer[time.Time]
 	// ready is closed when synced is set.
 	ready chan struct{}
 }
 
-// New makes the Cluster that a kubeconfig leads to. It talks to no API server yet. The
-// interval is how often caches are gone through again; zero leaves that to the cache.
-func New(config *rest.Config, scheme *runtime.Scheme, resync time.Duration) (*Cluster, error) {
+// Options say what is kept of the target.
+type Options struct {
+	// Scheme knows the kinds. Required.
+	Scheme *runtime.Scheme
+	// Resync is how often caches are gone through again; zero leaves that to the cache.
+	Resync time.Duration
+	// Kinds are what has to be known of the target, beside its nodes, before it counts as
+	// one that answers.
+	Kinds []client.Object
+	// ByObject says what is kept of some kinds; nil is everything but managed fields.
+	ByObject map[client.Object]cache.ByObject
+	// Index adds indexes of those kinds to the cache. It is called once the target knows
+	// them all. Nil: there are none.
+	Index func(context.Context, client.FieldIndexer) error
+}
+
+// New makes the Cluster that a kubeconfig leads to. It talks to no API server yet.
+func New(config *rest.Config, options Options) (*Cluster, error) {
 	made, err := cluster.New(config, func(opts *cluster.Options) {
-		opts.Scheme = scheme
+		opts.Scheme = options.Scheme
 		opts.Cache.DefaultTransform = cache.TransformStripManagedFields()
-		if resync > 0 {
-			opts.Cache.SyncPeriod = &resync
+		opts.Cache.ByObject = options.ByObject
+		if options.Resync > 0 {
+			opts.Cache.SyncPeriod = &options.Resync
 		}
 		// Bootstrap tokens are created and deleted, and hardly ever read: a cache of
 		// all Secrets of the cluster would be a heavy price, and a right too many.
@@ -50,7 +68,8 @@ func New(config *rest.Config, scheme *runtime.Scheme, resync time.Duration) (*Cl
 	if err != nil {
 		return nil, fmt.Errorf("target cluster: %w", err)
 	}
-	return &Cluster{cluster: made, clock: clock.RealClock{}, ready: make(chan struct{})}, nil
+	kinds := append([]client.Object{&corev1.Node{}}, options.Kinds...)
+	return &Cluster{cluster: made, kinds: kinds, index: options.Index, clock: clock.RealClock{}, ready: make(chan struct{})}, nil
 }
 
 // Client reads Nodes from the cache and writes to the API server.
@@ -59,7 +78,7 @@ func (c *Cluster) Client() client.Client { return c.cluster.GetClient() }
 // Start fills the cache and keeps it up to date until ctx ends. While the target does
 // not answer, that is tried again and nothing else is held up.
 func (c *Cluster) Start(ctx context.Context) error {
-	go c.awaitNodes(ctx)
+	go c.awaitKinds(ctx)
 	if err := c.cluster.Start(ctx); err != nil {
 		return fmt.Errorf("target cluster: %w", err)
 	}
@@ -69,12 +88,12 @@ func (c *Cluster) Start(ctx context.Context) error {
 // NeedLeaderElection is false, so that the caches of a stand-by are warm.
 func (c *Cluster) NeedLeaderElection() bool { return false }
 
-// awaitNodes waits until the target's nodes are known.
-func (c *Cluster) awaitNodes(ctx context.Context) {
+// awaitKinds waits until the target's nodes, and whatever else has to be, are known.
+func (c *Cluster) awaitKinds(ctx context.Context) {
 	log := logf.FromContext(ctx).WithName("target")
 	said := ""
 	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
-		_, err := c.cluster.GetCache().GetInformer(ctx, &corev1.Node{}, cache.BlockUntilSynced(false))
+		err := c.inform(ctx)
 		if err != nil && err.Error() != said {
 			said = err.Error()
 			log.Info("the target cluster does not answer; machines wait for it", "err", said)
@@ -88,6 +107,20 @@ func (c *Cluster) awaitNodes(ctx context.Context) {
 	c.synced.Store(&now)
 	close(c.ready)
 	log.Info("the target cluster answers, its nodes are known")
+}
+
+// inform has the cache follow all kinds that are awaited.
+func (c *Cluster) inform(ctx context.Context) error {
+	for _, kind := range c.kinds {
+		if _, err := c.cluster.GetCache().GetInformer(ctx, kind, cache.BlockUntilSynced(false)); err != nil {
+			return fmt.Errorf("following %T: %w", kind, err)
+		}
+	}
+	if c.index == nil {
+		return nil
+	}
+	// Not before: an index asks the API server about its kind, and cannot be added twice.
+	return c.index(ctx, c.cluster.GetFieldIndexer())
 }
 
 // Ready tells whether the target has answered, so that its cached objects mean

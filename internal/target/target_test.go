@@ -99,7 +99,7 @@ func serveNodes(w http.ResponseWriter, r *http.Request) {
 
 func newCluster(t *testing.T, s *server) *target.Cluster {
 	t.Helper()
-	c, err := target.New(&rest.Config{Host: s.URL}, scheme.Scheme, 0)
+	c, err := target.New(&rest.Config{Host: s.URL}, target.Options{Scheme: scheme.Scheme})
 	if err != nil {
 		t.Fatal(err)
 	}

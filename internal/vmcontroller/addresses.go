@@ -3,7 +3,6 @@ package vmcontroller
 import (
 	"net/netip"
 	"strings"
-	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -61,86 +60,6 @@ func usable(address netip.Addr, in netip.Prefix) bool {
 	}
 	// The last one of IPv4 is the broadcast address.
 	return !address.Is4() || in.Contains(address.Next())
-}
-
-// addressBook keeps two VMs from being given one address. What VMs have is in their
-// objects; this is what this process gave or granted, which the cache may not show yet.
-type addressBook struct {
-	mu     sync.Mutex
-	holder map[netip.Addr]types.NamespacedName
-}
-
-func newAddressBook() *addressBook {
-	return &addressBook{holder: map[netip.Addr]types.NamespacedName{}}
-}
-
-func (b *addressBook) forget(vm types.NamespacedName) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.drop(vm)
-}
-
-func (b *addressBook) drop(vm types.NamespacedName) {
-	for address, holder := range b.holder {
-		if holder == vm {
-			delete(b.holder, address)
-		}
-	}
-}
-
-// assign finds the addresses of a VM: those that it has or asks for, if nobody else has
-// them, or else the lowest free one of each network. list yields all VMs that there are.
-func (b *addressBook) assign(vm *v1alpha1.VirtualMachine, networks []netip.Prefix, list func() ([]v1alpha1.VirtualMachine, error)) ([]netip.Addr, *problem, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	all, err := list()
-	if err != nil {
-		return nil, nil, err
-	}
-	key := types.NamespacedName{Namespace: vm.Namespace, Name: vm.Name}
-	taken := b.taken(vm, all)
-	addresses := claimed(vm)
-	var refused *problem
-	if len(addresses) > 0 {
-		refused = checkAddresses(vm, addresses, networks, taken)
-	} else {
-		addresses, refused = lowest(networks, taken)
-	}
-	if refused != nil {
-		return nil, refused, nil
-	}
-	b.drop(key)
-	for _, address := range addresses {
-		b.holder[address] = key
-	}
-	return addresses, nil, nil
-}
-
-// taken are the addresses of all other VMs.
-func (b *addressBook) taken(vm *v1alpha1.VirtualMachine, all []v1alpha1.VirtualMachine) map[netip.Addr]types.NamespacedName {
-	own := types.NamespacedName{Namespace: vm.Namespace, Name: vm.Name}
-	taken := map[netip.Addr]types.NamespacedName{}
-	for i := range all {
-		other := types.NamespacedName{Namespace: all[i].Namespace, Name: all[i].Name}
-		if other == own {
-			continue
-		}
-		for _, address := range parse(all[i].Status.Addresses) {
-			taken[address] = other
-		}
-		for _, address := range claimed(&all[i]) {
-			// Two that ask for the same at once: it is the older one's.
-			if len(all[i].Spec.VMIPs) == 0 || !asks(vm, address) || older(&all[i], vm) {
-				taken[address] = other
-			}
-		}
-	}
-	for address, holder := range b.holder {
-		if holder != own {
-			taken[address] = holder
-		}
-	}
-	return taken
 }
 
 func asks(vm *v1alpha1.VirtualMachine, address netip.Addr) bool {

@@ -218,6 +218,16 @@ func (c *Controller) removeOtherPods(ctx context.Context, p *pass) flow.Result {
 	return flow.Fail(c.delete(ctx, others))
 }
 
+// withdraw deletes a Pod that no host has room for. One that gets a host in this moment
+// has another version, and stays.
+func (c *Controller) withdraw(ctx context.Context, pod *corev1.Pod) flow.Result {
+	err := c.Client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
+	if client.IgnoreNotFound(err) != nil {
+		return flow.Fail(fmt.Errorf("deleting pod %s: %w", pod.Name, err))
+	}
+	return flow.Stop("the pod gives way to one of the changed spec")
+}
+
 // delete asks for the end of Pods, within their grace period. Never are they removed by
 // force: that a Pod is gone is to mean that its host said so.
 func (c *Controller) delete(ctx context.Context, pods []*corev1.Pod) error {

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -65,6 +67,16 @@ func claimOf(pod *corev1.Pod) string {
 		}
 	}
 	return ""
+}
+
+// overtaken tells whether a Pod was made from another spec than the VM's, and no host has
+// room for it: the change may be what helps.
+func overtaken(vm *v1alpha1.VirtualMachine, pod *corev1.Pod) bool {
+	from, known := pod.Annotations[annotationGeneration]
+	if !known || from == strconv.FormatInt(vm.Generation, 10) || !pod.DeletionTimestamp.IsZero() {
+		return false
+	}
+	return pod.Spec.NodeName == "" && scheduled(pod).Reason == v1alpha1.ReasonUnschedulable
 }
 
 // silent tells whether the host of a Pod stopped to speak for it. The node controller
@@ -132,8 +144,16 @@ func endingOf(pod *corev1.Pod) ending {
 	if found.message == "" {
 		found.message = "The hypervisor ended without saying why."
 	}
-	if len(found.message) > longestMessage {
-		found.message = found.message[:longestMessage]
-	}
+	found.message = bounded(found.message)
 	return found
+}
+
+// bounded cuts a message. No half of a letter is left: it would not be stored as it is,
+// and look like news for ever.
+func bounded(message string) string {
+	message = strings.ToValidUTF8(message, "\uFFFD")
+	if len(message) > longestMessage {
+		message = strings.ToValidUTF8(message[:longestMessage], "")
+	}
+	return message
 }

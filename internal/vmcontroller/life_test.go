@@ -9,7 +9,9 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
@@ -170,6 +172,56 @@ func TestUnschedulable(t *testing.T) {
 	if condition.Reason != v1alpha1.ReasonUnschedulable || condition.Message != "0/2 nodes are available" {
 		t.Errorf("condition %+v", condition)
 	}
+}
+
+// A Pod that no host has room for would wait for ever. One that a host has stays, however
+// the spec changes.
+func TestChangedSpecReplacesUnschedulablePod(t *testing.T) {
+	w := newWorld(t)
+	w.declare("a", nil)
+	w.declare("b", nil)
+	refused, kept := w.awaitPod("a", ""), w.awaitPod("b", "")
+	w.schedule(kept)
+	for _, pod := range []*corev1.Pod{refused, kept} {
+		w.kubelet(pod, func(status *corev1.PodStatus) {
+			status.Conditions = []corev1.PodCondition{{
+				Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/2 nodes are available",
+			}}
+		})
+	}
+	w.awaitReady("a", v1alpha1.ReasonUnschedulable)
+	for _, name := range []string{"b", "a"} {
+		w.change(name, func(vm *v1alpha1.VirtualMachine) { vm.Spec.Memory = ptr.To(resource.MustParse("96Mi")) })
+	}
+	next := w.awaitPod("a", refused.Name)
+	if got := w.specOf(next).GetResources().GetMemoryBytes(); got != 96<<20 {
+		t.Errorf("the next pod's guest has %d bytes of memory", got)
+	}
+	w.awaitPod("b", "")
+	if pods := w.pods("b"); len(pods) != 1 || pods[0].UID != kept.UID {
+		t.Errorf("a pod with a host was replaced: %v", pods)
+	}
+}
+
+// Who is refused an address gets it as soon as it is free: when its VM is deleted, or
+// has another one.
+func TestAddressIsGivenUp(t *testing.T) {
+	const address = "10.77.5.5"
+	w := newWorld(t)
+	ask := func(vm *v1alpha1.VirtualMachine) {
+		vm.Spec.VMIPs, vm.Spec.VolumeClaimTemplate = []string{address}, nil // nobody here lets claims go
+	}
+	w.declare("a", ask)
+	w.awaitPod("a", "")
+	w.declare("b", ask)
+	w.awaitReady("b", reasonAddress)
+	w.must(w.client.Delete(t.Context(), w.vm("a")))
+	w.awaitPod("b", "")
+	w.declare("c", ask)
+	w.awaitReady("c", reasonAddress)
+	w.change("b", func(vm *v1alpha1.VirtualMachine) { vm.Spec.VMIPs = []string{"10.77.5.6"} })
+	w.end(w.awaitPod("b", ""), left(vmpb.EndQEMUFailed, "it died"))
+	w.awaitPod("c", "")
 }
 
 func TestUserDataAppears(t *testing.T) {

@@ -91,12 +91,16 @@ func (c *Controller) run(ctx context.Context, p *pass) flow.Outcome {
 }
 
 // keepLivingPod ends the pass while the authoritative hypervisor lives. What the spec
-// says meanwhile takes effect with the next one.
-func (c *Controller) keepLivingPod(_ context.Context, p *pass) flow.Result {
-	if alive(p.active) {
-		return flow.Stop("the hypervisor lives")
+// says meanwhile takes effect with the next one; that one comes at once if no host has
+// room for this one.
+func (c *Controller) keepLivingPod(ctx context.Context, p *pass) flow.Result {
+	switch {
+	case !alive(p.active):
+		return flow.Continue()
+	case overtaken(p.vm, p.active):
+		return c.withdraw(ctx, p.active)
 	}
-	return flow.Continue()
+	return flow.Stop("the hypervisor lives")
 }
 
 func (c *Controller) validate(_ context.Context, p *pass) flow.Result {

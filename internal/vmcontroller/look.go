@@ -153,10 +153,7 @@ func livingReadiness(vm *v1alpha1.VirtualMachine, v view, not func(reason, messa
 }
 
 func reported(vm *v1alpha1.VirtualMachine, report *vmpb.ReportStateRequest, not func(reason, message string) metav1.Condition) metav1.Condition {
-	message := report.GetMessage()
-	if len(message) > longestMessage {
-		message = message[:longestMessage]
-	}
+	message := bounded(report.GetMessage())
 	as := func(reason string, wanted bool) metav1.Condition {
 		condition := not(reason, message)
 		if wanted {

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -102,6 +103,21 @@ func TestLook(t *testing.T) {
 				t.Errorf("%s, %s %s %q; want %s, %s %s %q", got.phase, ready.Status, ready.Reason, ready.Message, c.phase, c.status, c.reason, c.about)
 			}
 		})
+	}
+}
+
+// Every cut is at a whole letter: half of one is not stored as it is, and the next look
+// would find something new.
+func TestMessagesAreBounded(t *testing.T) {
+	for extra := range 4 {
+		text := strings.Repeat("x", extra) + strings.Repeat("\u00e4", longestMessage)
+		got := bounded(text)
+		if len(got) > longestMessage || len(got) < longestMessage-1 || !strings.HasPrefix(text, got) || !utf8.ValidString(got) {
+			t.Errorf("%d bytes of %d: %q", len(got), len(text), got)
+		}
+	}
+	if got := bounded("a\xffb"); got != "a\uFFFDb" {
+		t.Errorf("garbled text becomes %q", got)
 	}
 }
 

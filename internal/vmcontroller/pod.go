@@ -3,6 +3,7 @@ package vmcontroller
 import (
 	"net/netip"
 	"path"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +21,8 @@ const (
 	volumeDisk     = "disk"
 	volumeUserData = "user-data"
 	volumeToken    = "token"
+	// annotationGeneration is on a Pod: the generation of the spec that it was made from.
+	annotationGeneration = "vm.metropolis.monogon.dev/generation"
 	// gracePeriod is how many seconds a hypervisor has to shut its guest down.
 	gracePeriod = 30
 	// tokenSeconds is how long a Pod's token is good. It is renewed before.
@@ -56,6 +59,7 @@ func podFor(vm *v1alpha1.VirtualMachine, s setting) (*corev1.Pod, error) {
 		ObjectMeta: metav1.ObjectMeta{
 			Name: vm.Status.ActivePodName, Namespace: vm.Namespace,
 			Labels:          map[string]string{v1alpha1.LabelVM: vm.Name},
+			Annotations:     map[string]string{annotationGeneration: strconv.FormatInt(vm.Generation, 10)},
 			OwnerReferences: []metav1.OwnerReference{ownerReference(vm)},
 		},
 		Spec: corev1.PodSpec{
@@ -74,7 +78,7 @@ func podFor(vm *v1alpha1.VirtualMachine, s setting) (*corev1.Pod, error) {
 		},
 	}
 	if addresses := addressesOf(vm); len(addresses) > 0 {
-		pod.Annotations = map[string]string{v1alpha1.AnnotationAddresses: strings.Join(addresses, ",")}
+		pod.Annotations[v1alpha1.AnnotationAddresses] = strings.Join(addresses, ",")
 	}
 	return pod, nil
 }

@@ -51,7 +51,7 @@ func TestPods(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			vm := sample("a")
-			vm.Status.ActivePodName = "a-x"
+			vm.Status.ActivePodName, vm.Generation = "a-x", 7
 			c.given(vm)
 			pod, err := podFor(vm, c.setting)
 			if err != nil {

@@ -184,6 +184,15 @@ func (w *world) vm(name string) *v1alpha1.VirtualMachine {
 	return vm
 }
 
+// change is what a user does who edits a VM.
+func (w *world) change(name string, edit func(*v1alpha1.VirtualMachine)) {
+	w.Helper()
+	vm := w.vm(name)
+	before := vm.DeepCopy()
+	edit(vm)
+	w.must(w.client.Patch(w.Context(), vm, client.MergeFrom(before)))
+}
+
 func (w *world) gone(object client.Object, name string) bool {
 	w.Helper()
 	err := w.client.Get(w.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, object)

@@ -27,8 +27,9 @@ func TestNoQEMU(t *testing.T) {
 	with := os.Getenv("PATH")
 	t.Setenv("PATH", t.TempDir())
 	c := up(t, "--hosts", "1")
+	c.endByForce()
 	c.create(blankVM("patient"))
-	c.awaitTold(soon, "patient", vmpb.EndNoQEMU, "qemu")
+	c.awaitTold("patient", vmpb.EndNoQEMU, "qemu")
 	c.stop()
 	t.Setenv("PATH", with)
 	c.start()
@@ -125,7 +126,7 @@ func noSpace(images *imageServer) trial {
 				}
 			})
 			c.change("no-space", func(spec *vmv1alpha1.VirtualMachineSpec) { spec.InitialImage.URL = images.good })
-			c.awaitTold(joining, "no-space", vmpb.EndNoSpace, images.good, "no space")
+			c.awaitTold("no-space", vmpb.EndNoSpace, images.good, "no space")
 			c.wantNoDisk("no-space")
 			if err := syscall.Mount("small", volume, "tmpfs", syscall.MS_REMOUNT, "size=8m"); err != nil {
 				c.t.Fatal(err)

@@ -54,7 +54,10 @@ func startImageServer(t *testing.T) *imageServer {
 	t.Helper()
 	s := &imageServer{content: bytes.Repeat([]byte("image---"), imageSize/8)}
 	serve := func(content []byte) http.HandlerFunc {
-		return func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(content) } // whoever asked may have gone
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", strconv.Itoa(len(content)))
+			_, _ = w.Write(content) // whoever asked may have gone
+		}
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/good", serve(s.content))
@@ -100,19 +103,12 @@ type badImage struct {
 	slow bool
 }
 
-// bad are all ways, the slow ones last.
+// bad are all ways, the slow ones first.
 func (s *imageServer) bad() []badImage {
 	at := func(path string) vmv1alpha1.InitialImage { return vmv1alpha1.InitialImage{URL: s.URL + path} }
 	wrong := at("/good")
 	wrong.Checksum = "sha256:" + strings.Repeat("0", 64)
 	return []badImage{
-		{name: "not-found", image: at("/missing"), reason: vmpb.EndImageUnavailable, words: []string{"the server answered 404 Not Found"}},
-		{name: "redirects", image: at("/loop"), reason: vmpb.EndImageUnavailable, words: []string{"the server redirected more than"}},
-		{name: "checksum", image: wrong, reason: vmpb.EndImageRejected, words: []string{"its checksum is sha256:", "expected " + wrong.Checksum}},
-		{name: "large", image: at("/large"), reason: vmpb.EndImageRejected, words: []string{
-			strconv.Itoa(2 * diskSize), "more than the disk of " + strconv.Itoa(diskSize) + " bytes",
-		}},
-		{name: "backing-file", image: at("/backing"), reason: vmpb.EndImageRejected, words: []string{"it needs a backing file"}},
 		{name: "truncated", image: at("/short"), slow: true, reason: vmpb.EndImageUnavailable, words: []string{
 			"the server ended the connection before the end of the content",
 		}},
@@ -120,6 +116,13 @@ func (s *imageServer) bad() []badImage {
 		{name: "refused", image: vmv1alpha1.InitialImage{URL: "http://127.0.0.1:1/disk"}, slow: true, reason: vmpb.EndImageUnavailable, words: []string{
 			"connection refused",
 		}},
+		{name: "not-found", image: at("/missing"), reason: vmpb.EndImageUnavailable, words: []string{"the server answered 404 Not Found"}},
+		{name: "redirects", image: at("/loop"), reason: vmpb.EndImageUnavailable, words: []string{"the server redirected more than"}},
+		{name: "checksum", image: wrong, reason: vmpb.EndImageRejected, words: []string{"its checksum is sha256:", "expected " + wrong.Checksum}},
+		{name: "large", image: at("/large"), reason: vmpb.EndImageRejected, words: []string{
+			strconv.Itoa(2 * diskSize), "more than the disk of " + strconv.Itoa(diskSize) + " bytes",
+		}},
+		{name: "backing-file", image: at("/backing"), reason: vmpb.EndImageRejected, words: []string{"it needs a backing file"}},
 	}
 }
 
@@ -128,13 +131,12 @@ func (b badImage) trial(images *imageServer) trial {
 		vm := blankVM(b.name)
 		vm.Spec.InitialImage = &b.image
 		c.create(vm)
+		words := append([]string{"image " + b.image.URL + ":"}, b.words...)
+		if b.slow {
+			c.awaitMessage(b.name, "Preparing", append(words, "trying again")...)
+		}
 		return func(c *cluster) {
-			words := append([]string{"image " + b.image.URL + ":"}, b.words...)
-			if b.slow {
-				c.awaitTold(slowly, b.name, b.reason, words...)
-			} else {
-				c.awaitTold(joining, b.name, b.reason, words...)
-			}
+			c.awaitTold(b.name, b.reason, words...)
 			c.wantNoDisk(b.name)
 			c.change(b.name, func(spec *vmv1alpha1.VirtualMachineSpec) {
 				spec.InitialImage = &vmv1alpha1.InitialImage{URL: images.good}

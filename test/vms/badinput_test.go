@@ -1,6 +1,7 @@
 package vms
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,12 +18,9 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	vmdriver "github.com/millwright-dev/millwright/drivers/vm"
 	"github.com/millwright-dev/millwright/driver/codes"
+	vmdriver "github.com/millwright-dev/millwright/drivers/vm"
 )
-
-// slowly is the limit for what begins with half a minute of tries.
-const slowly = 4 * time.Minute
 
 // trial does something wrong, and returns what is to come of it.
 type trial func(c *cluster) (outcome func(c *cluster))
@@ -30,8 +28,8 @@ type trial func(c *cluster) (outcome func(c *cluster))
 // TestBadInputDisturbsNobody: what is wrong is said where users look, and when it is put
 // right all goes on. A VM beside it notices nothing.
 func TestBadInputDisturbsNobody(t *testing.T) {
-	// Orphans are looked for often, so that VMs that are nobody's would be found.
-	c := up(t, "--machine-safety-orphan-vms-period", "2s")
+	c := up(t)
+	c.endByForce()
 	images := startImageServer(t)
 	healthy := images.vm("healthy", images.good)
 	// As somebody has it who copied the object of a Machine's VM.
@@ -40,11 +38,15 @@ func TestBadInputDisturbsNobody(t *testing.T) {
 	c.awaitRunning("healthy")
 	before := c.sight("healthy")
 
-	trials := []struct {
+	type named struct {
 		name string
 		trial
-	}{
-		{"the disk is held by another hypervisor", secondHypervisor},
+	}
+	trials := []named{{"the disk is held by another hypervisor", secondHypervisor}}
+	for _, bad := range images.bad() {
+		trials = append(trials, named{"image: " + bad.name, bad.trial(images)})
+	}
+	trials = append(trials, []named{
 		{"the guest never joins", neverJoins},
 		{"no host is large enough for the VM", tooLargeVM},
 		{"no host is large enough for the Machine", tooLargeMachine},
@@ -54,146 +56,17 @@ func TestBadInputDisturbsNobody(t *testing.T) {
 		{"a spec that no hypervisor understands", malformedSpec},
 		{"a pod with another command", otherCommand},
 		{"no space for the image", noSpace(images)},
-	}
-	for _, bad := range images.bad() {
-		trials = append(trials, struct {
-			name string
-			trial
-		}{"image: " + bad.name, bad.trial(images)})
-	}
-	// All begin before the first one is looked at, for much of it is waiting.
+	}...)
+	// Much of it is waiting: all begin before one is looked at, and those that begin
+	// first take longest.
 	outcomes := make([]func(*cluster), len(trials))
 	for i, trial := range trials {
 		outcomes[i] = trial.trial(c)
 	}
-	for i, trial := range trials {
+	for i, trial := range slices.Backward(trials) {
 		t.Run(trial.name, func(t *testing.T) { outcomes[i](c.in(t)) })
 	}
-
 	c.wantUndisturbed("healthy", before)
-}
-
-// in makes the cluster fail another test than the one that started it.
-func (c *cluster) in(t *testing.T) *cluster {
-	inner := *c
-	inner.t = t
-	return &inner
-}
-
-// sighting is all of a VM that changes when it is disturbed.
-type sighting struct {
-	UID       string
-	Authority vmv1alpha1.VirtualMachineAuthority
-	Ready     *metav1.Condition
-	// QEMUs are the processes that run it.
-	QEMUs []int
-}
-
-func (c *cluster) sight(name string) sighting {
-	c.t.Helper()
-	vm := c.vm(name)
-	return sighting{
-		UID: string(vm.UID), Authority: vm.Status.VirtualMachineAuthority,
-		Ready: meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionReady),
-		QEMUs: c.pidsOf("-uuid " + vm.Spec.UUID),
-	}
-}
-
-func (c *cluster) wantUndisturbed(name string, before sighting) {
-	c.t.Helper()
-	if diff := cmp.Diff(before, c.sight(name)); diff != "" {
-		c.t.Errorf("VM %s was disturbed:\n%s", name, diff)
-	}
-}
-
-func (c *cluster) pidsOf(words string) []int {
-	var pids []int
-	for _, p := range c.processes(words) {
-		pids = append(pids, p.pid)
-	}
-	return pids
-}
-
-func (c *cluster) vm(name string) *vmv1alpha1.VirtualMachine {
-	c.t.Helper()
-	vm := &vmv1alpha1.VirtualMachine{}
-	if err := c.client.Get(c.t.Context(), client.ObjectKey{Namespace: "default", Name: name}, vm); err != nil {
-		c.t.Fatal(err)
-	}
-	return vm
-}
-
-// change is what a user does who edits a VM.
-func (c *cluster) change(name string, edit func(spec *vmv1alpha1.VirtualMachineSpec)) {
-	c.t.Helper()
-	vm := c.vm(name)
-	before := vm.DeepCopy()
-	edit(&vm.Spec)
-	if err := c.client.Patch(c.t.Context(), vm, client.MergeFrom(before)); err != nil {
-		c.t.Fatal(err)
-	}
-}
-
-func (c *cluster) awaitRunning(name string) {
-	c.t.Helper()
-	c.eventually(joining, func(g gomega.Gomega) {
-		vm := c.vm(name)
-		ready := meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionReady)
-		g.Expect(ready).NotTo(gomega.BeNil())
-		g.Expect(ready.Status).To(gomega.Equal(metav1.ConditionTrue), "%s: %s", ready.Reason, ready.Message)
-		g.Expect(c.processes("-uuid "+vm.Spec.UUID)).To(gomega.HaveLen(1), "QEMUs of "+name)
-	})
-}
-
-// awaitTold waits until a VM is not Ready for that reason, in a sentence with those words,
-// and "vm list" says the same. An event said it too.
-func (c *cluster) awaitTold(within time.Duration, name, reason string, words ...string) {
-	c.t.Helper()
-	c.eventually(within, func(g gomega.Gomega) {
-		ready := meta.FindStatusCondition(c.vm(name).Status.Conditions, vmv1alpha1.ConditionReady)
-		g.Expect(ready).NotTo(gomega.BeNil())
-		g.Expect(ready.Reason).To(gomega.Equal(reason), ready.Message)
-		g.Expect(ready.Status).To(gomega.Equal(metav1.ConditionFalse))
-		list, status := run(c.t.Context(), c.t, nil, "vm", "list", "--dir", c.dir)
-		g.Expect(status).To(gomega.BeZero(), list)
-		line := lineOf(list, name)
-		g.Expect(line).To(gomega.ContainSubstring(reason))
-		for _, word := range words {
-			g.Expect(ready.Message).To(gomega.ContainSubstring(word))
-			g.Expect(line).To(gomega.ContainSubstring(word))
-		}
-	})
-	c.awaitEvent(vmv1alpha1.VirtualMachineKind, name, reason, words...)
-}
-
-func lineOf(table, name string) string {
-	for line := range strings.Lines(table) {
-		if strings.HasPrefix(line, name+" ") {
-			return line
-		}
-	}
-	return ""
-}
-
-// awaitEvent waits for a warning about an object.
-func (c *cluster) awaitEvent(kind, name, reason string, words ...string) {
-	c.t.Helper()
-	c.eventually(soon, func(g gomega.Gomega) {
-		events := &corev1.EventList{}
-		g.Expect(c.client.List(c.t.Context(), events, client.InNamespace("default"))).To(gomega.Succeed())
-		var said []string
-		for _, event := range events.Items {
-			about := event.InvolvedObject
-			if about.Kind == kind && about.Name == name && event.Reason == reason && event.Type == corev1.EventTypeWarning {
-				said = append(said, event.Message)
-			}
-		}
-		matches := []gomega.OmegaMatcher{}
-		for _, word := range words {
-			matches = append(matches, gomega.ContainSubstring(word))
-		}
-		g.Expect(said).To(gomega.ContainElement(gomega.And(matches...)), "events about %s for the reason %s", name, reason)
-	})
 }
 
 // tooLargeVM asks for more memory than any host has.
@@ -202,7 +75,7 @@ func tooLargeVM(c *cluster) func(*cluster) {
 	vm.Spec.Memory = ptr.To(resource.MustParse("1Ti"))
 	c.create(vm)
 	return func(c *cluster) {
-		c.awaitTold(soon, "too-large", vmv1alpha1.ReasonUnschedulable, "Insufficient memory")
+		c.awaitTold("too-large", vmv1alpha1.ReasonUnschedulable, "Insufficient memory")
 		if scheduled := meta.FindStatusCondition(c.vm("too-large").Status.Conditions, vmv1alpha1.ConditionScheduled); scheduled == nil ||
 			scheduled.Reason != vmv1alpha1.ReasonUnschedulable || !strings.Contains(scheduled.Message, "Insufficient memory") {
 			c.t.Errorf("the condition Scheduled is %+v", scheduled)
@@ -210,7 +83,7 @@ func tooLargeVM(c *cluster) func(*cluster) {
 		c.change("too-large", func(spec *vmv1alpha1.VirtualMachineSpec) {
 			spec.Memory, spec.CPUs = ptr.To(resource.MustParse("64Mi")), 200
 		})
-		c.awaitTold(soon, "too-large", vmv1alpha1.ReasonUnschedulable, "Insufficient cpu")
+		c.awaitTold("too-large", vmv1alpha1.ReasonUnschedulable, "Insufficient cpu")
 		c.change("too-large", func(spec *vmv1alpha1.VirtualMachineSpec) { spec.CPUs = 1 })
 		c.awaitRunning("too-large")
 	}
@@ -230,18 +103,6 @@ func tooLargeMachine(c *cluster) func(*cluster) {
 		})
 		c.delete(pool)
 	}
-}
-
-func (c *cluster) machinesOf(g gomega.Gomega, of *v1alpha1.MachineDeployment) []v1alpha1.Machine {
-	list := &v1alpha1.MachineList{}
-	g.Expect(c.client.List(c.t.Context(), list, client.MatchingLabels{"name": of.Name})).To(gomega.Succeed())
-	return list.Items
-}
-
-func (c *cluster) vmsOf(g gomega.Gomega, machine string) []vmv1alpha1.VirtualMachine {
-	list := &vmv1alpha1.VirtualMachineList{}
-	g.Expect(c.client.List(c.t.Context(), list, client.MatchingLabels{vmdriver.LabelMachine: machine})).To(gomega.Succeed())
-	return list.Items
 }
 
 // neverJoins gives a guest a token that the cluster does not know.
@@ -313,7 +174,7 @@ func strangeAddress(c *cluster) func(*cluster) {
 	vm.Spec.VMIPs = []string{"192.0.2.7/32"}
 	c.create(vm)
 	return func(c *cluster) {
-		c.awaitTold(soon, "strange-address", "AddressUnavailable", "spec.vmIPs", "192.0.2.7", "10.77.0.0/16")
+		c.awaitTold("strange-address", "AddressUnavailable", "spec.vmIPs", "192.0.2.7", "10.77.0.0/16")
 		c.change("strange-address", func(spec *vmv1alpha1.VirtualMachineSpec) { spec.VMIPs = []string{"10.77.1.7/32"} })
 		c.awaitRunning("strange-address")
 	}
@@ -330,10 +191,12 @@ func takenAddress(c *cluster) func(*cluster) {
 		}
 	}
 	return func(c *cluster) {
-		c.awaitTold(soon, "address-taker", "AddressUnavailable", "spec.vmIPs", "10.77.1.8", "default/address-owner")
-		if err := c.client.Delete(c.t.Context(), c.vm("address-owner")); err != nil {
+		c.awaitTold("address-taker", "AddressUnavailable", "spec.vmIPs", "10.77.1.8", "default/address-owner")
+		owner := c.vm("address-owner")
+		if err := c.client.Delete(c.t.Context(), owner); err != nil {
 			c.t.Fatal(err)
 		}
+		c.killAll("-uuid " + owner.Spec.UUID) // it would not shut down
 		c.awaitRunning("address-taker")
 	}
 }

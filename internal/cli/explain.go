@@ -1,0 +1,202 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	explanation "github.com/millwright-dev/millwright/internal/explain"
+	"github.com/millwright-dev/millwright/internal/manager"
+)
+
+// explainFlags say which Machine's clusters are asked, and how the answer is printed.
+type explainFlags struct {
+	clusterFlags
+
+	control, target string
+	output          string
+	nodeConditions  string
+	timeouts        explanation.Timeouts
+}
+
+// How the answer is printed.
+const (
+	outputText = "text"
+	outputJSON = "json"
+)
+
+// explainPatience is how long an API server may take to answer one request.
+const explainPatience = 10 * time.Second
+
+func newExplainCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:                        "explain",
+		Short:                      "Say why a machine is as it is",
+		SuggestionsMinimumDistance: 2,
+		Args:                       knownCommand,
+		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newExplainMachineCommand())
+	return cmd
+}
+
+func newExplainMachineCommand() *cobra.Command {
+	flags := &explainFlags{}
+	cmd := &cobra.Command{
+		Use:   "machine NAME",
+		Short: "Say why a Machine is not Running, was replaced, or is not deleted",
+		Long: `Say why a Machine is not Running, why it was replaced, or what holds its deletion up:
+each with since when, what happens next, and what you can do.
+
+It only reads. It needs no manager, and asks none. Of a Machine that is gone it says what
+events tell, which an API server keeps for an hour.`,
+		Example: `  millwright explain machine pool-a-x7k2p
+  millwright explain machine pool-a-x7k2p -n machines --control-kubeconfig control.yaml --target-kubeconfig target.yaml -o json`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				return nil
+			}
+			return usage(cmd, errors.New("give the name of one Machine"))
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := flags.validate(); err != nil {
+				return usage(cmd, err)
+			}
+			return flags.explain(cmd.Context(), args[0], time.Now(), cmd.OutOrStdout())
+		},
+	}
+	flags.add(cmd)
+	return cmd
+}
+
+func (f *explainFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	f.addFlags(flags)
+	flags.StringVarP(&f.namespace, "namespace", "n", "default", "namespace of the Machine")
+	flags.StringVar(&f.control, "control-kubeconfig", "", "kubeconfig of the cluster where the Machines live, if it is not the one in --dir; empty for the target cluster")
+	flags.StringVar(&f.target, "target-kubeconfig", "", `kubeconfig of the cluster that the nodes join; "none" if there is none; empty for the control cluster`)
+	flags.StringVarP(&f.output, "output", "o", outputText, "text or json")
+	flags.DurationVar(&f.timeouts.Creation, "machine-creation-timeout", explanation.DefaultCreationTimeout, "as the manager has it")
+	flags.DurationVar(&f.timeouts.Health, "machine-health-timeout", explanation.DefaultHealthTimeout, "as the manager has it")
+	flags.DurationVar(&f.timeouts.Drain, "machine-drain-timeout", explanation.DefaultDrainTimeout, "as the manager has it")
+	flags.StringVar(&f.nodeConditions, "node-conditions", "KernelDeadlock,ReadonlyFilesystem,DiskPressure,NetworkUnavailable", "as the manager has it")
+}
+
+// validate says all that is wrong with the flags at once.
+func (f *explainFlags) validate() error {
+	var errs []error
+	refuse := func(wrong bool, format string, args ...any) {
+		if wrong {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	refuse(f.output != outputText && f.output != outputJSON, "--output: %q is neither text nor json", f.output)
+	refuse(f.namespace == "", "--namespace: must not be empty")
+	elsewhere := f.control != "" || f.target != "" && f.target != kubeconfigNone
+	refuse(f.kubeconfig != "" && elsewhere, "--kubeconfig: cannot be used with --control-kubeconfig or --target-kubeconfig")
+	refuse(f.timeouts.Creation < 0 || f.timeouts.Health < 0 || f.timeouts.Drain < 0, "--machine-*-timeout: must not be negative")
+	return errors.Join(errs...)
+}
+
+// explain prints what there is to say of a Machine. One of which nothing is known is an
+// error.
+func (f *explainFlags) explain(ctx context.Context, name string, now time.Time, out io.Writer) error {
+	gatherer, err := f.gatherer()
+	if err != nil {
+		return err
+	}
+	facts, err := gatherer.Gather(ctx, types.NamespacedName{Namespace: f.namespace, Name: name})
+	if err != nil {
+		return err //nolint:wrapcheck // says what it is
+	}
+	report := explanation.Explain(facts, now)
+	if report.Verdict == explanation.NotFound {
+		return errors.New(strings.Join(append([]string{strings.TrimSuffix(report.Answer, ".")}, report.Advice...), "; "))
+	}
+	if f.output == outputJSON {
+		encoder := json.NewEncoder(out)
+		encoder.SetIndent("", "  ")
+		if err := encoder.Encode(report); err != nil {
+			return fmt.Errorf("writing the explanation: %w", err)
+		}
+		return nil
+	}
+	return explanation.Print(out, report) //nolint:wrapcheck // says what it is
+}
+
+// gatherer connects to both clusters. Nothing is contacted yet.
+func (f *explainFlags) gatherer() (explanation.Gatherer, error) {
+	f.timeouts.NodeConditions = splitList(f.nodeConditions)
+	made := explanation.Gatherer{Timeouts: f.timeouts}
+	control, target, err := f.configs()
+	if err != nil {
+		return made, err
+	}
+	if made.Control, err = reader(control); err != nil || target == nil {
+		return made, err
+	}
+	made.Target, err = reader(target)
+	return made, err
+}
+
+// configs are those of the control cluster and of the target cluster; nil if there is no
+// target.
+func (f *explainFlags) configs() (control, target *rest.Config, err error) {
+	if f.control == "" && (f.target == "" || f.target == kubeconfigNone) {
+		if control, err = f.restConfig(); err != nil || f.target == kubeconfigNone {
+			return control, nil, err
+		}
+		return control, control, nil
+	}
+	if f.target != "" && f.target != kubeconfigNone {
+		if target, err = loadKubeconfig("--target-kubeconfig", f.target); err != nil {
+			return nil, nil, err
+		}
+	}
+	if f.control == "" {
+		return target, target, nil
+	}
+	if control, err = loadKubeconfig("--control-kubeconfig", f.control); err != nil {
+		return nil, nil, err
+	}
+	if f.target == "" {
+		target = control
+	}
+	return control, target, nil
+}
+
+func loadKubeconfig(flag, path string) (*rest.Config, error) {
+	var config *rest.Config
+	var err error
+	if path == kubeconfigInCluster {
+		config, err = rest.InClusterConfig()
+	} else {
+		config, err = clientcmd.BuildConfigFromFlags("", path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", flag, err)
+	}
+	config.UserAgent = "millwright"
+	return config, nil
+}
+
+// reader makes a client that cannot write.
+func reader(config *rest.Config) (client.Reader, error) {
+	config = rest.CopyConfig(config)
+	config.Timeout = explainPatience
+	made, err := client.New(config, client.Options{Scheme: manager.Scheme()})
+	if err != nil {
+		return nil, fmt.Errorf("connecting to %s: %w", config.Host, err)
+	}
+	return made, nil
+}

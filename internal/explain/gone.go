@@ -1,0 +1,62 @@
+package explain
+
+import (
+	"slices"
+	"strings"
+)
+
+// gone explains why there is no Machine of the name any more.
+func (e *explainer) gone() {
+	if !e.traced() {
+		e.report.Why = nil
+		e.answer(NotFound, "does not exist, and nothing tells that it ever did", nil)
+		e.advise("Events are kept for an hour: look in the log of the manager, or in the API server's audit log, if it went before")
+		e.similar()
+		return
+	}
+	if deleted := e.last("Machine", []string{"Deleted"}, e.mine); deleted != nil {
+		e.report.Since = timeOf(deleted)
+	}
+	e.replaced()
+	e.answer(Gone, "is gone", e.report.Replaced)
+}
+
+// traced tells whether anything speaks of the Machine.
+func (e *explainer) traced() bool {
+	for i := range e.Events {
+		event := &e.Events[i]
+		if event.InvolvedObject.Kind == "Machine" && event.InvolvedObject.Name == e.Key.Name || names(event.Message, e.Key.Name) {
+			return true
+		}
+	}
+	e.fromSummaries()
+	found := len(e.report.Replaced) > 0
+	e.report.Replaced = nil
+	return found
+}
+
+// similar names Machines that may have been meant.
+func (e *explainer) similar() {
+	const most = 5
+	var close []string
+	for _, name := range e.Owners.Names {
+		if strings.Contains(name, e.Key.Name) || strings.HasPrefix(name, poolName(e.Key.Name)) {
+			close = append(close, name)
+		}
+	}
+	slices.Sort(close)
+	if len(close) > 0 {
+		e.advise("Did you mean %s?", strings.Join(close[:min(most, len(close))], ", "))
+	}
+	if len(e.Owners.Names) == 0 {
+		e.advise("There are no machines in namespace %s at all: is it the right one (--namespace)?", e.Key.Namespace)
+	}
+}
+
+// poolName is a Machine's name without what its set has generated.
+func poolName(machine string) string {
+	if at := strings.LastIndexByte(machine, '-'); at > 0 {
+		return machine[:at+1]
+	}
+	return machine
+}

@@ -1,0 +1,91 @@
+package instance
+
+import (
+	"context"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
+)
+
+// Volumes knows how a driver calls persistent volumes. It answers at once; what it does
+// not know it asks the driver in a task, and has the caller woken. Make one with
+// NewVolumes.
+type Volumes struct {
+	driver driver.Driver
+	run    func(func(ctx context.Context)) bool
+	wake   func(Key)
+
+	mu sync.Mutex
+	// known are the answers, by the volume's UID. A volume's name at its provider does
+	// not change, but an error may pass.
+	known map[types.UID]VolumeAnswer
+	// asking are those who wait for an answer.
+	asking map[types.UID][]Key
+}
+
+// VolumeAnswer is what a driver says of a volume.
+type VolumeAnswer struct {
+	// ID is the volume's ID at the provider; empty if the driver does not know it.
+	ID string
+	// Pending says that the driver has not answered yet.
+	Pending bool
+	// Err is why it gave no answer; nil if it did.
+	Err error
+}
+
+// NewVolumes makes Volumes. Run and wake are those of Options.
+func NewVolumes(d driver.Driver, run func(func(ctx context.Context)) bool, wake func(Key)) *Volumes {
+	return &Volumes{driver: d, run: run, wake: wake, known: map[types.UID]VolumeAnswer{}, asking: map[types.UID][]Key{}}
+}
+
+// Identify answers how the provider calls a volume, for whoever drains the node of a
+// machine. An error is forgotten once it was told, so that the next one asks again.
+func (v *Volumes) Identify(machine Key, pv *corev1.PersistentVolume) VolumeAnswer {
+	identifier, able := v.driver.(driver.VolumeIdentifier)
+	if !able {
+		return VolumeAnswer{}
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if answer, known := v.known[pv.UID]; known {
+		if answer.Err != nil {
+			delete(v.known, pv.UID)
+		}
+		return answer
+	}
+	waiting, under := v.asking[pv.UID]
+	v.asking[pv.UID] = append(waiting, machine)
+	if !under {
+		spec := pv.Spec.DeepCopy()
+		uid := pv.UID
+		if !v.run(func(ctx context.Context) { v.ask(ctx, identifier, uid, spec) }) {
+			delete(v.asking, uid)
+		}
+	}
+	return VolumeAnswer{Pending: true}
+}
+
+func (v *Volumes) ask(ctx context.Context, identifier driver.VolumeIdentifier, uid types.UID, spec *corev1.PersistentVolumeSpec) {
+	answer := VolumeAnswer{}
+	response, err := identifier.GetVolumeIDs(ctx, &driver.GetVolumeIDsRequest{PVSpecs: []*corev1.PersistentVolumeSpec{spec}})
+	switch {
+	case status.Is(err, codes.Unimplemented): // by what is behind a decorator
+	case err != nil:
+		answer.Err = err
+	case len(response.VolumeIDs) > 0:
+		answer.ID = response.VolumeIDs[0]
+	}
+	v.mu.Lock()
+	v.known[uid] = answer
+	waiting := v.asking[uid]
+	delete(v.asking, uid)
+	v.mu.Unlock()
+	for _, machine := range waiting {
+		v.wake(machine)
+	}
+}

@@ -1,0 +1,55 @@
+package manager
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/drain"
+	"github.com/millwright-dev/millwright/internal/index"
+	"github.com/millwright-dev/millwright/internal/instance"
+	"github.com/millwright-dev/millwright/internal/safety"
+	"github.com/millwright-dev/millwright/internal/target"
+	"github.com/millwright-dev/millwright/internal/tasks"
+)
+
+// newDrainer makes what empties the target's nodes.
+func newDrainer(cfg Config, joined *target.Cluster, runner *tasks.Runner, waker *tasks.Waker) (*drain.Drainer, error) {
+	clients, err := kubernetes.NewForConfig(cfg.Target)
+	if err != nil {
+		return nil, fmt.Errorf("target cluster: %w", err)
+	}
+	volumes := instance.NewVolumes(cfg.Driver, runner.Go, waker.Wake)
+	return drain.New(drain.Options{
+		Client: joined.Client(), Evictor: drain.NewEvictor(clients.CoreV1().RESTClient()),
+		Run: runner.Go, Wake: waker.Wake, Clock: clock.RealClock{},
+		Strategy: cfg.Drain.Strategy, DetachTimeout: cfg.Drain.DetachTimeout, ReattachTimeout: cfg.Drain.ReattachTimeout,
+		Identify: func(machine types.NamespacedName, pv *corev1.PersistentVolume) drain.Identity {
+			answer := volumes.Identify(machine, pv)
+			identity := drain.Identity{ID: answer.ID, Pending: answer.Pending}
+			if answer.Err != nil {
+				identity.Problem = answer.Err.Error()
+			}
+			return identity
+		},
+	}), nil
+}
+
+// newCollector makes what removes VMs that nobody owns.
+func newCollector(mgr ctrl.Manager, cfg Config, events *events) *safety.Collector {
+	return safety.New(safety.Options{
+		Cache: mgr.GetClient(), Live: mgr.GetAPIReader(), Namespace: cfg.Namespace,
+		Secret: func(ctx context.Context, class *v1alpha1.MachineClass) (*corev1.Secret, string, error) {
+			return index.MergedSecret(ctx, mgr.GetClient(), class)
+		},
+		Driver: cfg.Driver, Mode: cfg.Orphans.Mode, Period: cfg.Orphans.Period,
+		Events: events.recorder("orphan-collector"), Registerer: metrics.Registry, Log: cfg.Log.WithName("orphans"),
+	})
+}
