@@ -35,20 +35,43 @@ func (c *Controller) apply(ctx context.Context, f *facts, operations []operation
 	if err := c.changeOwners(ctx, set, operations); err != nil {
 		return err
 	}
+	if err := c.changeFreeze(ctx, set, operations); err != nil {
+		return err
+	}
 	var failures []error
-	var removals []operation
+	if updates := only(operations, update); len(updates) > 0 {
+		failures = append(failures, c.update(ctx, set, updates))
+	}
+	for _, op := range only(operations, create) {
+		created, err := c.create(ctx, set, op)
+		f.created += created
+		failures = append(failures, err)
+	}
+	removed, err := c.remove(ctx, set, only(operations, remove))
+	c.slowDown(ctx, f, removed)
+	return errors.Join(append(failures, err)...)
+}
+
+func only(operations []operation, wanted action) []operation {
+	var some []operation
 	for _, op := range operations {
-		switch op.action {
-		case create:
-			created, err := c.create(ctx, set, op)
-			f.created += created
-			failures = append(failures, err)
-		case remove:
-			removals = append(removals, op)
-		case adopt, release:
+		if op.action == wanted {
+			some = append(some, op)
 		}
 	}
-	return errors.Join(append(failures, c.remove(ctx, set, removals))...)
+	return some
+}
+
+// slowDown takes note of Machines that were removed because they failed.
+func (c *Controller) slowDown(ctx context.Context, f *facts, removed []operation) {
+	delay, rounds := c.slowed.failed(f, removed)
+	if delay == 0 {
+		return
+	}
+	f.notBefore = f.now.Add(delay)
+	c.Events.Eventf(f.set, corev1.EventTypeWarning, "BackOff",
+		"Machines failed before they joined, %d times in a row: the next are made in %s at the earliest", rounds, delay)
+	ctrl.LoggerFrom(ctx).Info("machines keep failing", "times", rounds, "delay", delay)
 }
 
 // create makes Machines, and says how many. It does so in batches of growing size, and
@@ -62,6 +85,7 @@ func (c *Controller) create(ctx context.Context, set *v1alpha1.MachineSet, op op
 		names = append(names, made...)
 	}
 	if len(names) > 0 {
+		slices.Sort(names)
 		c.say(ctx, set, "SuccessfulCreate", "Created", names, op.reason)
 	}
 	if failure != nil {
@@ -156,9 +180,9 @@ func ownerReference(set *v1alpha1.MachineSet) metav1.OwnerReference {
 	return *metav1.NewControllerRef(set, v1alpha1.SchemeGroupVersion.WithKind("MachineSet"))
 }
 
-// remove deletes Machines. It tries all of them, and returns the first failure in the
-// order of the plan.
-func (c *Controller) remove(ctx context.Context, set *v1alpha1.MachineSet, operations []operation) error {
+// remove deletes Machines. It tries all of them, and returns what was done and the first
+// failure in the order of the plan.
+func (c *Controller) remove(ctx context.Context, set *v1alpha1.MachineSet, operations []operation) ([]operation, error) {
 	failures := make([]error, len(operations))
 	var group errgroup.Group
 	group.SetLimit(parallel)
@@ -183,7 +207,7 @@ func (c *Controller) remove(ctx context.Context, set *v1alpha1.MachineSet, opera
 	if err != nil {
 		c.Events.Eventf(set, corev1.EventTypeWarning, "FailedDelete", "Error deleting: %v", err)
 	}
-	return err
+	return done, err
 }
 
 func (c *Controller) removeOne(ctx context.Context, set *v1alpha1.MachineSet, machine *v1alpha1.Machine) error {
@@ -222,27 +246,4 @@ func (c *Controller) say(ctx context.Context, set *v1alpha1.MachineSet, reason, 
 	}
 	c.Events.Eventf(set, corev1.EventTypeNormal, reason, "%s %d %s (%s): %s", verb, len(names), noun, list, why)
 	ctrl.LoggerFrom(ctx).Info(verb+" machines", "count", len(names), "machines", list, "why", why)
-}
-
-func (c *Controller) addFinalizer(ctx context.Context, set *v1alpha1.MachineSet) error {
-	before := set.DeepCopy()
-	if !controllerutil.AddFinalizer(set, v1alpha1.FinalizerMCM) {
-		return nil
-	}
-	return c.patchSet(ctx, set, before)
-}
-
-func (c *Controller) removeFinalizer(ctx context.Context, set *v1alpha1.MachineSet) error {
-	before := set.DeepCopy()
-	if !controllerutil.RemoveFinalizer(set, v1alpha1.FinalizerMCM) {
-		return nil
-	}
-	return client.IgnoreNotFound(c.patchSet(ctx, set, before))
-}
-
-func (c *Controller) patchSet(ctx context.Context, set, before *v1alpha1.MachineSet) error {
-	if err := c.written.Patch(ctx, c.Client, set, before); err != nil {
-		return fmt.Errorf("patching machine set %s: %w", set.Name, err)
-	}
-	return nil
 }

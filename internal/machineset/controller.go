@@ -11,6 +11,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
@@ -38,18 +39,25 @@ type Options struct {
 	Clock clock.PassiveClock
 	// Concurrency is how many sets are looked at at the same time.
 	Concurrency int
+	// Overshoot says when a set has so many Machines that it is frozen. Nil: never.
+	Overshoot *Overshoot
+	// EnforceMinReadySeconds counts Machines as available only after a set's
+	// spec.minReadySeconds, as is documented. MCM never does.
+	EnforceMinReadySeconds bool
 }
 
 // Controller reconciles MachineSets. Make one with New.
 type Controller struct {
 	Options
 	expected *expectations
+	first    baselines
+	slowed   *backoff
 	written  freshness.Ledger
 }
 
 // New makes a Controller.
 func New(opts Options) *Controller {
-	return &Controller{Options: opts, expected: newExpectations()}
+	return &Controller{Options: opts, expected: newExpectations(), slowed: newBackoff()}
 }
 
 // SetupWithManager registers the controller and what it watches.
@@ -58,6 +66,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Named("machineset").
 		For(&v1alpha1.MachineSet{}).
 		Watches(&v1alpha1.Machine{}, c.machineEvents()).
+		Watches(&v1alpha1.MachineClass{}, handler.EnqueueRequestsFromMapFunc(c.setsWaitingFor)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency}).
 		Complete(c)
 	if err != nil {
@@ -116,6 +125,16 @@ func (c *Controller) setsOf(ctx context.Context, object client.Object) []reconci
 	return requests
 }
 
+// setsWaitingFor are the sets whose Machines of a class have failed. What changed may be
+// what was wrong with it.
+func (c *Controller) setsWaitingFor(_ context.Context, class client.Object) []reconcile.Request {
+	var requests []reconcile.Request
+	for _, key := range c.slowed.waitingFor(client.ObjectKeyFromObject(class)) {
+		requests = append(requests, reconcile.Request{NamespacedName: key})
+	}
+	return requests
+}
+
 // Reconcile brings the number of a set's Machines closer to what is asked for.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	set := &v1alpha1.MachineSet{}
@@ -123,6 +142,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		if apierrors.IsNotFound(err) {
 			c.expected.forget(req.NamespacedName)
 			c.written.Forget(req.NamespacedName)
+			c.slowed.forget(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
@@ -138,7 +158,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 
 func (c *Controller) reconcile(ctx context.Context, set *v1alpha1.MachineSet) (ctrl.Result, error) {
 	deleting := !set.DeletionTimestamp.IsZero()
-	if errs := validation.MachineSet(set); len(errs) > 0 && !deleting {
+	if errs := invalid(set); len(errs) > 0 && !deleting {
 		return ctrl.Result{}, c.writeStatus(ctx, set, invalidStatus(set, errs.ToAggregate().Error(), c.Clock.Now()))
 	}
 	if !deleting {
@@ -147,6 +167,16 @@ func (c *Controller) reconcile(ctx context.Context, set *v1alpha1.MachineSet) (c
 		}
 	}
 	return c.replicate(ctx, set)
+}
+
+// invalid says what is wrong with a set. One that selects everything would adopt, and then
+// delete, what others made.
+func invalid(set *v1alpha1.MachineSet) field.ErrorList {
+	errs := validation.MachineSet(set)
+	if selector := set.Spec.Selector; selector != nil && len(selector.MatchLabels)+len(selector.MatchExpressions) == 0 {
+		errs = append(errs, field.Invalid(field.NewPath("spec", "selector"), "{}", "must not match every machine"))
+	}
+	return errs
 }
 
 // replicate plans and acts.
@@ -174,5 +204,5 @@ func (c *Controller) replicate(ctx context.Context, set *v1alpha1.MachineSet) (c
 	if err := c.writeStatus(ctx, set, nextStatus(facts, operations, failure)); err != nil {
 		return ctrl.Result{}, err
 	}
-	return ctrl.Result{}, failure
+	return ctrl.Result{RequeueAfter: nextLook(facts)}, failure
 }

@@ -27,6 +27,8 @@ type expectation struct {
 	// checked tells whether the cache was once found to hold all that the API server
 	// has of this set, with nothing unknown written since.
 	checked bool
+	// doubted tells whether something unknown was written by this process.
+	doubted bool
 	// created are the names of Machines, and when each was created.
 	created map[string]time.Time
 	// deleted are the UIDs of Machines by their names.
@@ -66,7 +68,14 @@ func (e *expectations) delete(set client.ObjectKey, machine *v1alpha1.Machine) {
 func (e *expectations) doubt(set client.ObjectKey) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.of(set).checked = false
+	e.of(set).checked, e.of(set).doubted = false, true
+}
+
+// trust records that the cache shows all that was written before this process began.
+func (e *expectations) trust(set client.ObjectKey) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.of(set).checked = true
 }
 
 func (e *expectations) forget(set client.ObjectKey) {
@@ -83,6 +92,8 @@ const (
 	complete verdict = iota
 	// behind: an event will come.
 	behind
+	// unchecked: nothing is known yet of what was written before this process began.
+	unchecked
 	// doubtful: only the API server knows.
 	doubtful
 )
@@ -98,8 +109,10 @@ func (e *expectations) judge(set client.ObjectKey, owned []*v1alpha1.Machine, no
 	known := e.of(set)
 	known.drop(cached)
 	switch {
-	case !known.checked || known.overdue(now):
+	case known.doubted || known.overdue(now):
 		return doubtful
+	case !known.checked:
+		return unchecked
 	case len(known.created)+len(known.deleted) > 0:
 		return behind
 	default:

@@ -33,7 +33,11 @@ func TestJudge(t *testing.T) {
 		after time.Duration
 		want  verdict
 	}{
-		"never checked":                       {given: newExpectations(), want: doubtful},
+		"never checked":                       {given: newExpectations(), want: unchecked},
+		"never checked, and doubted":          {given: newExpectations(), do: func(e *expectations) { e.doubt(key) }, want: doubtful},
+		"never checked, with a deletion":      {given: newExpectations(), do: func(e *expectations) { e.delete(key, a) }, owned: []*v1alpha1.Machine{a}, want: unchecked},
+		"trusted, with a deletion before":     {given: newExpectations(), do: func(e *expectations) { e.delete(key, a); e.trust(key) }, owned: []*v1alpha1.Machine{a}, want: behind},
+		"doubted, then trusted":               {given: newExpectations(), do: func(e *expectations) { e.doubt(key); e.trust(key) }, want: doubtful},
 		"nothing expected":                    {given: trusting(), want: complete},
 		"a creation that is not seen":         {given: trusting(), do: func(e *expectations) { e.create(key, "a", noon) }, want: behind},
 		"for long":                            {given: trusting(), do: func(e *expectations) { e.create(key, "a", noon) }, after: 30 * time.Second, want: behind},
@@ -45,7 +49,7 @@ func TestJudge(t *testing.T) {
 		"a deletion that is over":             {given: trusting(), do: func(e *expectations) { e.delete(key, a) }, want: complete},
 		"deleted and made again":              {given: trusting(), do: func(e *expectations) { e.delete(key, a) }, owned: []*v1alpha1.Machine{again}, want: complete},
 		"an unknown outcome":                  {given: trusting(), do: func(e *expectations) { e.doubt(key) }, owned: []*v1alpha1.Machine{a}, want: doubtful},
-		"a set that was forgotten":            {given: trusting(), do: func(e *expectations) { e.forget(key) }, want: doubtful},
+		"a set that was forgotten":            {given: trusting(), do: func(e *expectations) { e.forget(key) }, want: unchecked},
 		"what another set expects is its own": {given: trusting(), do: func(e *expectations) { e.create(other, "a", noon); e.doubt(other) }, want: complete},
 	} {
 		t.Run(reason, func(t *testing.T) {

@@ -21,6 +21,16 @@ type facts struct {
 	// certain tells whether the cache shows all that was written. If not, counting
 	// Machines would create or delete too many, and a status would be wrong.
 	certain bool
+	// parent is the deployment of the set; nil if it has none.
+	parent *v1alpha1.MachineDeployment
+	// overshoot says when the set is frozen; nil: never.
+	overshoot *Overshoot
+	// enforceMinReady tells whether spec.minReadySeconds counts.
+	enforceMinReady bool
+	// edition of the set, and notBefore, the time before which it makes no Machines since
+	// too many of that edition have failed.
+	edition   edition
+	notBefore time.Time
 	// created is how many Machines this pass has made besides.
 	created int32
 	now     time.Time
@@ -29,12 +39,6 @@ type facts struct {
 // active tells whether a Machine counts: it is not on its way out.
 func active(machine *v1alpha1.Machine) bool {
 	return machine.DeletionTimestamp.IsZero() && machine.Status.CurrentStatus.Phase != v1alpha1.MachineTerminating
-}
-
-// available tells whether a Machine can be used.
-func available(machine *v1alpha1.Machine) bool {
-	phase := machine.Status.CurrentStatus.Phase
-	return phase == v1alpha1.MachineRunning || phase == v1alpha1.MachineAvailable
 }
 
 // preserved tells whether a Machine is kept though it failed. Where the Node was asked

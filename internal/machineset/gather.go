@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -15,7 +16,7 @@ import (
 // gather reads the facts from the cache, and from the API server where the cache cannot
 // be relied upon yet.
 func (c *Controller) gather(ctx context.Context, set *v1alpha1.MachineSet) (facts, error) {
-	f := facts{set: set, now: c.Clock.Now()}
+	f := facts{set: set, now: c.Clock.Now(), overshoot: c.Overshoot, enforceMinReady: c.EnforceMinReadySeconds}
 	var err error
 	if f.owned, err = c.machines(ctx, set.Namespace, string(set.UID)); err != nil {
 		return f, err
@@ -29,8 +30,46 @@ func (c *Controller) gather(ctx context.Context, set *v1alpha1.MachineSet) (fact
 			f.strays = append(f.strays, machine)
 		}
 	}
+	if f.parent, err = c.parent(ctx, set); err != nil {
+		return f, err
+	}
+	class, err := c.class(ctx, set)
+	if err != nil {
+		return f, err
+	}
+	f.edition = editionOf(set, class)
+	f.notBefore = c.slowed.until(&f)
 	f.certain, err = c.certain(ctx, f)
 	return f, err
+}
+
+// parent is the deployment of a set, nil if it has none.
+func (c *Controller) parent(ctx context.Context, set *v1alpha1.MachineSet) (*v1alpha1.MachineDeployment, error) {
+	owner := metav1.GetControllerOfNoCopy(set)
+	if owner == nil || owner.Kind != "MachineDeployment" {
+		return nil, nil //nolint:nilnil // nil is none, as documented
+	}
+	deployment := &v1alpha1.MachineDeployment{}
+	err := c.Client.Get(ctx, client.ObjectKey{Namespace: set.Namespace, Name: owner.Name}, deployment)
+	if apierrors.IsNotFound(err) || err == nil && deployment.UID != owner.UID {
+		return nil, nil //nolint:nilnil // as above
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading machine deployment %s: %w", owner.Name, err)
+	}
+	return deployment, nil
+}
+
+// class is the class of a set, nil if there is none of that name.
+func (c *Controller) class(ctx context.Context, set *v1alpha1.MachineSet) (*v1alpha1.MachineClass, error) {
+	class := &v1alpha1.MachineClass{}
+	key := client.ObjectKey{Namespace: set.Namespace, Name: set.Spec.Template.Spec.Class.Name}
+	if err := c.Client.Get(ctx, key, class); apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // nil is none, as documented
+	} else if err != nil {
+		return nil, fmt.Errorf("reading machine class %s: %w", key.Name, err)
+	}
+	return class, nil
 }
 
 func (c *Controller) machines(ctx context.Context, namespace, controller string) ([]*v1alpha1.Machine, error) {
@@ -46,17 +85,32 @@ func (c *Controller) machines(ctx context.Context, namespace, controller string)
 	return machines, nil
 }
 
-// certain tells whether the cache shows all that was written. Before a set is first
-// counted in this process, and after a write of unknown outcome, the API server is asked.
+// certain tells whether the cache shows all that was written. Before a set is first counted
+// in this process, the cache has to be as new as the API server was at the first look; and
+// after a write of unknown outcome, the API server is asked.
 func (c *Controller) certain(ctx context.Context, f facts) (bool, error) {
 	key := client.ObjectKeyFromObject(f.set)
-	switch c.expected.judge(key, f.owned, f.now) {
-	case complete:
-		return true, nil
-	case behind:
-		return false, nil
-	case doubtful:
+	verdict := c.expected.judge(key, f.owned, f.now)
+	if verdict == unchecked {
+		baseline, err := c.first.of(f.set.Namespace, func() (*metav1.PartialObjectMetadataList, error) {
+			return c.liveMachines(ctx, f.set.Namespace, labels.Everything())
+		})
+		if err != nil {
+			return false, err
+		}
+		if verdict = baseline.judge(f.set.UID, f.owned); verdict == complete {
+			c.expected.trust(key)
+			verdict = c.expected.judge(key, f.owned, f.now)
+		}
 	}
+	if verdict != doubtful {
+		return verdict == complete, nil
+	}
+	return c.compare(ctx, f)
+}
+
+// compare compares the cache with what the API server has of one set.
+func (c *Controller) compare(ctx context.Context, f facts) (bool, error) {
 	selector, err := counted(f.set)
 	if err != nil {
 		return false, err
@@ -67,11 +121,17 @@ func (c *Controller) certain(ctx context.Context, f facts) (bool, error) {
 			cached = append(cached, machine)
 		}
 	}
-	live, err := c.liveMachines(ctx, f.set, selector)
+	list, err := c.liveMachines(ctx, f.set.Namespace, selector)
 	if err != nil {
 		return false, err
 	}
-	return c.expected.settle(key, cached, live), nil
+	var live []*metav1.PartialObjectMetadata
+	for i := range list.Items {
+		if metav1.IsControlledBy(&list.Items[i], f.set) {
+			live = append(live, &list.Items[i])
+		}
+	}
+	return c.expected.settle(client.ObjectKeyFromObject(f.set), cached, live), nil
 }
 
 // counted selects the Machines that count: a set that is being deleted has to get rid of
@@ -87,18 +147,12 @@ func counted(set *v1alpha1.MachineSet) (labels.Selector, error) {
 	return selector, nil
 }
 
-// liveMachines reads, with a quorum, the Machines that the set controls.
-func (c *Controller) liveMachines(ctx context.Context, set *v1alpha1.MachineSet, selector labels.Selector) ([]*metav1.PartialObjectMetadata, error) {
+// liveMachines reads, with a quorum, the Machines that a selector matches.
+func (c *Controller) liveMachines(ctx context.Context, namespace string, selector labels.Selector) (*metav1.PartialObjectMetadataList, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind("MachineList"))
-	if err := c.Live.List(ctx, list, client.InNamespace(set.Namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
-		return nil, fmt.Errorf("reading the machines of machine set %s: %w", set.Name, err)
+	if err := c.Live.List(ctx, list, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
+		return nil, fmt.Errorf("reading the machines: %w", err)
 	}
-	var live []*metav1.PartialObjectMetadata
-	for i := range list.Items {
-		if metav1.IsControlledBy(&list.Items[i], set) {
-			live = append(live, &list.Items[i])
-		}
-	}
-	return live, nil
+	return list, nil
 }

@@ -53,6 +53,7 @@ func machine(name string, changes ...change) *v1alpha1.Machine {
 			OwnerReferences:   []metav1.OwnerReference{ownerReference(newSet(0))},
 		},
 	}
+	m.Spec.Class = newSet(0).Spec.Template.Spec.Class
 	m.Status.CurrentStatus.Phase = v1alpha1.MachineRunning
 	for _, change := range changes {
 		change(m)

@@ -13,16 +13,20 @@ const burst = 100
 type action string
 
 const (
-	adopt   action = "adopt"
-	release action = "release"
-	create  action = "create"
-	remove  action = "delete"
+	adopt    action = "adopt"
+	release  action = "release"
+	update   action = "update"
+	freeze   action = "freeze"
+	unfreeze action = "unfreeze"
+	create   action = "create"
+	remove   action = "delete"
 )
 
 // operation is one thing to do, and why.
 type operation struct {
 	action action
-	// machine is what is adopted, released or deleted; nil for a creation.
+	// machine is what is adopted, released, updated or deleted; nil for what concerns the
+	// set.
 	machine *v1alpha1.Machine
 	// count is how many Machines are created.
 	count  int
@@ -35,6 +39,7 @@ func plan(f facts) []operation {
 		return removeAll(f, "the machine set is being deleted")
 	}
 	kept, operations := claim(f)
+	operations = append(operations, propagate(f)...)
 	if !f.certain {
 		return operations
 	}
@@ -44,9 +49,10 @@ func plan(f facts) []operation {
 			count++
 		}
 	}
+	operations = append(operations, guard(f, count)...)
 	wanted := int(f.set.Spec.Replicas)
 	if count < wanted {
-		return append(operations, grow(f.set, count, wanted)...)
+		return append(operations, grow(f, count, wanted)...)
 	}
 	return append(operations, shrink(f, kept, count-wanted)...)
 }
@@ -72,11 +78,10 @@ func claim(f facts) ([]*v1alpha1.Machine, []operation) {
 	return kept, operations
 }
 
-func grow(set *v1alpha1.MachineSet, count, wanted int) []operation {
-	if set.Labels[v1alpha1.LabelKeyFreeze] == "True" {
-		return nil
-	}
-	if _, disabled := set.Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled]; disabled {
+// grow creates what is missing. A set that is about to be unfrozen does so when it is.
+func grow(f facts, count, wanted int) []operation {
+	_, disabled := f.set.Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled]
+	if disabled || frozen(f.set) || f.now.Before(f.notBefore) {
 		return nil
 	}
 	return []operation{{

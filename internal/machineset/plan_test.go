@@ -35,8 +35,11 @@ func brief(t *testing.T, operations []operation) []string {
 	return lines
 }
 
+func frozenSet(set *v1alpha1.MachineSet) {
+	set.Labels = map[string]string{v1alpha1.LabelKeyFreeze: "True"}
+}
+
 func TestPlan(t *testing.T) {
-	frozen := func(set *v1alpha1.MachineSet) { set.Labels = map[string]string{v1alpha1.LabelKeyFreeze: "True"} }
 	frozenNot := func(set *v1alpha1.MachineSet) { set.Labels = map[string]string{v1alpha1.LabelKeyFreeze: "False"} }
 	noScaleUp := func(set *v1alpha1.MachineSet) {
 		set.Labels = map[string]string{v1alpha1.LabelKeyMachineSetScaleUpDisabled: "false"} // its presence counts
@@ -73,8 +76,8 @@ func TestPlan(t *testing.T) {
 			set: newSet(1), owned: append(machines(2, updated), machine("x")), want: []string{"delete x"},
 		},
 
-		"frozen: creates nothing":          {set: newSet(3, frozen), owned: machines(1)},
-		"frozen: still shrinks":            {set: newSet(1, frozen), owned: machines(2), want: []string{"delete m0"}},
+		"frozen: creates nothing":          {set: newSet(3, frozenSet), owned: machines(1)},
+		"frozen: still shrinks":            {set: newSet(1, frozenSet), owned: machines(2), want: []string{"delete m0"}},
 		"frozen, but not quite":            {set: newSet(1, frozenNot), want: []string{"create 1"}},
 		"scale-up disabled":                {set: newSet(3, noScaleUp), owned: machines(1)},
 		"scale-up disabled: still shrinks": {set: newSet(1, noScaleUp), owned: machines(2), want: []string{"delete m0"}},

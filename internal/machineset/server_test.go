@@ -1,13 +1,16 @@
 package machineset
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
@@ -28,6 +31,9 @@ type server struct {
 	clock         *clocktesting.FakePassiveClock
 	events        *recorder
 
+	// overshoot is what controllers are told.
+	overshoot *Overshoot
+
 	mu sync.Mutex
 	// shown are the Machines that the cache has, by name.
 	shown map[string]*v1alpha1.Machine
@@ -39,6 +45,10 @@ type server struct {
 	// lists counts the lists that the server was asked for.
 	lists int
 	uids  int
+	// numbers are resource versions that are in the order of time for all Machines, as
+	// those of a real server are, by UID and version of the fake client, and the reverse.
+	numbers map[string]int
+	fakes   map[int]string
 }
 
 // indexes adds the cache's indexes to a fake client.
@@ -51,7 +61,7 @@ func (i indexes) IndexField(_ context.Context, object client.Object, field strin
 
 func newServer(objects ...client.Object) *server {
 	s := &server{
-		shown: map[string]*v1alpha1.Machine{}, clock: clocktesting.NewFakePassiveClock(noon), events: &recorder{},
+		shown: map[string]*v1alpha1.Machine{}, numbers: map[string]int{}, fakes: map[int]string{}, clock: clocktesting.NewFakePassiveClock(noon), events: &recorder{},
 	}
 	scheme := runtime.NewScheme()
 	must(v1alpha1.AddToScheme(scheme))
@@ -82,10 +92,36 @@ func (s *server) newController() *Controller {
 	reader := interceptor.NewClient(s.live, interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 			s.lists++
-			return c.List(ctx, list, opts...)
+			if err := c.List(ctx, list, opts...); err != nil {
+				return err
+			}
+			s.numberAll()
+			machines := list.(*metav1.PartialObjectMetadataList)
+			for i := range machines.Items {
+				machines.Items[i].ResourceVersion = s.number(&machines.Items[i])
+			}
+			list.SetResourceVersion(strconv.Itoa(len(s.numbers)))
+			return nil
 		},
 	})
-	return New(Options{Client: s.Client, Live: reader, Events: s.events, Clock: s.clock, Concurrency: 1})
+	return New(Options{Client: s.Client, Live: reader, Events: s.events, Clock: s.clock, Concurrency: 1, Overshoot: s.overshoot})
+}
+
+// number is the version of a Machine in the order of time.
+func (s *server) number(machine client.Object) string {
+	key := string(machine.GetUID()) + "/" + machine.GetResourceVersion()
+	if s.numbers[key] == 0 {
+		s.numbers[key] = len(s.numbers) + 1
+		s.fakes[s.numbers[key]] = machine.GetResourceVersion()
+	}
+	return strconv.Itoa(s.numbers[key])
+}
+
+// numberAll gives numbers to all that is new, before something newer gets one.
+func (s *server) numberAll() {
+	for _, machine := range s.all() {
+		s.number(machine)
+	}
 }
 
 // write asks answer, and does the write unless it must not happen.
@@ -102,6 +138,7 @@ func (s *server) write(verb string, object client.Object, do func() error) error
 			return err
 		}
 	}
+	s.numberAll()
 	return do()
 }
 
@@ -127,6 +164,13 @@ func (s *server) delete(ctx context.Context, c client.WithWatch, object client.O
 }
 
 func (s *server) patch(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
+	if _, ok := object.(*v1alpha1.Machine); ok {
+		data, err := patch.Data(object)
+		must(err)
+		number, _ := strconv.Atoi(object.GetResourceVersion())
+		now, was := []byte(`"resourceVersion":"`+s.fakes[number]+`"`), []byte(`"resourceVersion":"`+object.GetResourceVersion()+`"`)
+		patch = client.RawPatch(patch.Type(), bytes.ReplaceAll(data, was, now))
+	}
 	return s.write("patch", object, func() error { return c.Patch(ctx, object, patch, opts...) })
 }
 
@@ -146,6 +190,7 @@ func (s *server) list(ctx context.Context, c client.WithWatch, list client.Objec
 		}
 		if owner == controller {
 			machines.Items = append(machines.Items, *machine)
+			machines.Items[len(machines.Items)-1].ResourceVersion = s.number(machine)
 		}
 	}
 	return nil
@@ -174,10 +219,14 @@ func (s *server) activeCount() int {
 }
 
 // catchUp has the cache show all that there is.
-func (s *server) catchUp() { s.shown = s.all() }
+func (s *server) catchUp() {
+	s.numberAll()
+	s.shown = s.all()
+}
 
 // show has the cache show one Machine as it is.
 func (s *server) show(name string) {
+	s.numberAll()
 	if machine := s.all()[name]; machine != nil {
 		s.shown[name] = machine
 	} else {

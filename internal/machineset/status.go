@@ -16,14 +16,18 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// Reasons of the condition ReplicaFailure, as in MCM; FailedAdopt and InvalidSpec are
-// ours.
+// Reasons of the condition ReplicaFailure, as in MCM; FailedAdopt, FailedUpdate and
+// InvalidSpec are ours.
 const (
 	reasonFailedCreate = "FailedCreate"
 	reasonFailedDelete = "FailedDelete"
 	reasonFailedAdopt  = "FailedAdopt"
+	reasonFailedUpdate = "FailedUpdate"
 	reasonInvalid      = "InvalidSpec"
 )
+
+// reasonOvershoot is the reason of the condition Frozen, as in MCM.
+const reasonOvershoot = "OverShootingReplicaCount"
 
 // mostFailed is how many failed Machines a status names. Thousands would make the
 // object too large to be stored.
@@ -57,11 +61,12 @@ func nextStatus(f facts, operations []operation, failure error) v1alpha1.Machine
 	for _, machine := range f.owned {
 		count(&next, machine, f)
 		if active(machine) && !leaving[machine] {
-			countUsable(&next, machine)
+			countUsable(&next, machine, f)
 		}
 	}
 	next.FailedMachines = failedMachines(f)
-	setReplicaFailure(&next, failureCondition(failure, f.now))
+	setCondition(&next, v1alpha1.MachineSetReplicaFailure, failureCondition(failure, f.now))
+	setCondition(&next, v1alpha1.MachineSetFrozen, frozenCondition(f, operations))
 	return next
 }
 
@@ -73,9 +78,9 @@ func count(next *v1alpha1.MachineSetStatus, machine *v1alpha1.Machine, f facts) 
 	next.AutoPreserveFailedMachineCount += one(machine.Annotations[v1alpha1.AnnotationKeyPreserve] == "auto-preserved")
 }
 
-func countUsable(next *v1alpha1.MachineSetStatus, machine *v1alpha1.Machine) {
+func countUsable(next *v1alpha1.MachineSetStatus, machine *v1alpha1.Machine, f facts) {
 	next.ReadyReplicas += one(machine.Status.CurrentStatus.Phase == v1alpha1.MachineRunning)
-	next.AvailableReplicas += one(available(machine))
+	next.AvailableReplicas += one(available(machine) && availableIn(machine, f) == 0)
 }
 
 func one(yes bool) int32 {
@@ -122,39 +127,62 @@ func failureCondition(failure error, now time.Time) *v1alpha1.MachineSetConditio
 		reason = reasonFailedCreate
 	case errors.Is(failure, errOwner):
 		reason = reasonFailedAdopt
+	case errors.Is(failure, errUpdate):
+		reason = reasonFailedUpdate
 	}
-	return replicaFailure(reason, failure.Error(), now)
+	return isTrue(v1alpha1.MachineSetReplicaFailure, reason, failure.Error(), now)
 }
 
-func replicaFailure(reason, message string, now time.Time) *v1alpha1.MachineSetCondition {
-	return &v1alpha1.MachineSetCondition{
-		Type: v1alpha1.MachineSetReplicaFailure, Status: v1alpha1.ConditionTrue,
-		Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(now),
+// frozenCondition says of a frozen set why it is, and goes on to say what was true then.
+func frozenCondition(f facts, operations []operation) *v1alpha1.MachineSetCondition {
+	if !frozen(f.set) {
+		return nil
 	}
+	if at := condition(f.set.Status.Conditions, v1alpha1.MachineSetFrozen); at >= 0 {
+		return f.set.Status.Conditions[at].DeepCopy()
+	}
+	message := "it creates no machines as long as its label " + v1alpha1.LabelKeyFreeze + " is True"
+	for _, op := range operations {
+		if op.action == freeze {
+			message = op.reason
+		}
+	}
+	return isTrue(v1alpha1.MachineSetFrozen, reasonOvershoot, message, f.now)
+}
+
+func isTrue(kind v1alpha1.MachineSetConditionType, reason, message string, now time.Time) *v1alpha1.MachineSetCondition {
+	return &v1alpha1.MachineSetCondition{
+		Type: kind, Status: v1alpha1.ConditionTrue, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(now),
+	}
+}
+
+// condition is where a condition is in a list, -1 if it is not.
+func condition(conditions []v1alpha1.MachineSetCondition, kind v1alpha1.MachineSetConditionType) int {
+	return slices.IndexFunc(conditions, func(c v1alpha1.MachineSetCondition) bool { return c.Type == kind })
 }
 
 // invalidStatus is the status of a set that cannot be worked on. Its counters stay.
 func invalidStatus(set *v1alpha1.MachineSet, sentence string, now time.Time) v1alpha1.MachineSetStatus {
 	next := *set.Status.DeepCopy()
-	setReplicaFailure(&next, replicaFailure(reasonInvalid, sentence, now))
+	setCondition(&next, v1alpha1.MachineSetReplicaFailure, isTrue(v1alpha1.MachineSetReplicaFailure, reasonInvalid, sentence, now))
 	return next
 }
 
-// setReplicaFailure puts the condition in, or takes it out if it is nil. One that was
-// there already keeps the time of its transition.
-func setReplicaFailure(status *v1alpha1.MachineSetStatus, condition *v1alpha1.MachineSetCondition) {
-	at := slices.IndexFunc(status.Conditions, func(c v1alpha1.MachineSetCondition) bool { return c.Type == v1alpha1.MachineSetReplicaFailure })
+// setCondition puts a condition in, or takes it out if it is nil. One that was there
+// already keeps the time of its transition.
+func setCondition(status *v1alpha1.MachineSetStatus, kind v1alpha1.MachineSetConditionType, wanted *v1alpha1.MachineSetCondition) {
+	at := condition(status.Conditions, kind)
 	switch {
-	case condition == nil && at >= 0:
+	case wanted == nil && at >= 0:
 		status.Conditions = slices.Delete(status.Conditions, at, at+1)
-	case condition == nil:
+	case wanted == nil:
 	case at < 0:
-		status.Conditions = append(status.Conditions, *condition)
+		status.Conditions = append(status.Conditions, *wanted)
 	default:
-		if status.Conditions[at].Status == condition.Status {
-			condition.LastTransitionTime = status.Conditions[at].LastTransitionTime
+		if status.Conditions[at].Status == wanted.Status {
+			wanted.LastTransitionTime = status.Conditions[at].LastTransitionTime
 		}
-		status.Conditions[at] = *condition
+		status.Conditions[at] = *wanted
 	}
 }
 

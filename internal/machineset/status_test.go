@@ -139,7 +139,7 @@ func TestFailedMachinesAreNotListedWithoutEnd(t *testing.T) {
 
 func TestReplicaFailureComesAndGoes(t *testing.T) {
 	frozen := v1alpha1.MachineSetCondition{Type: v1alpha1.MachineSetFrozen, Status: v1alpha1.ConditionTrue, LastTransitionTime: metav1.NewTime(noon)}
-	set := newSet(1)
+	set := newSet(1, frozenSet)
 	set.Status.Conditions = []v1alpha1.MachineSetCondition{frozen}
 	step := func(minutes int, failure error) []v1alpha1.MachineSetCondition {
 		f := facts{set: set, now: noon.Add(time.Duration(minutes) * time.Minute)}

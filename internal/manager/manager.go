@@ -255,8 +255,8 @@ func joinTarget(mgr ctrl.Manager, cfg Config) (*target.Cluster, error) {
 			&corev1.Pod{}, &corev1.PersistentVolume{}, &corev1.PersistentVolumeClaim{},
 			&storagev1.VolumeAttachment{}, &policyv1.PodDisruptionBudget{},
 		},
-		ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {Transform: drain.StripPod}},
-		Index:    drain.AddIndexes,
+		Keep:  drain.StripPod,
+		Index: drain.AddIndexes,
 	})
 	if err != nil {
 		return nil, err //nolint:wrapcheck // says that it is the target

@@ -1,13 +1,16 @@
 // Package safety removes instances that nobody owns, and does so only when it is certain.
 //
 // A Collector compares what the driver lists with the objects that own instances. What is
-// left over is removed when it was left over twice, long enough apart, and when there is
-// not so much of it that an error is the likelier explanation. See orphans.go.
+// left over is removed when it was left over twice, long enough apart, and when an error is
+// not the likelier explanation: there is not too much of it, and what is not left over is
+// listed, too. See orphans.go.
 package safety
 
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -46,12 +49,12 @@ type Options struct {
 	Driver driver.Driver
 	// Mode says what is done about orphans. Empty means Delete.
 	Mode Mode
-	// Period is the time between two passes. Required.
+	// Period is the time between two passes. Zero: there are none, as with Off.
 	Period time.Duration
 	// Grace is the least time between the first sighting of an orphan and its removal.
 	// Passes without one in which it was owned, or not there, count. Zero means Period.
 	Grace time.Duration
-	// Limit is how many orphans of one class a pass removes. If there are more, it
+	// Limit is how many orphans of one class are believed. If there are more, a pass
 	// removes none and asks; see AnnotationOrphans. Zero means DefaultLimit.
 	Limit Limit
 	// Events explains on the class what was found. Required.
@@ -129,7 +132,7 @@ func (c *Collector) Trigger() {
 // Start makes passes until the context ends. The first comes after one period, since
 // whoever was created before this process began may not be in its caches.
 func (c *Collector) Start(ctx context.Context) error {
-	if c.Mode == Off {
+	if c.Mode == Off || c.Period <= 0 {
 		return nil
 	}
 	ticker := c.Clock.NewTicker(c.Period)
@@ -172,6 +175,9 @@ func (c *Collector) Collect(ctx context.Context) error {
 		}
 	}
 	c.seen = orphans
+	maps.DeleteFunc(c.said, func(name, _ string) bool {
+		return !slices.ContainsFunc(classes.Items, func(class v1alpha1.MachineClass) bool { return class.Name == name })
+	})
 	c.counts.present(len(orphans))
 	return nil
 }
@@ -193,14 +199,15 @@ func (c *Collector) collectClass(ctx context.Context, class *v1alpha1.MachineCla
 	if err := c.Cache.List(ctx, machines, client.InNamespace(c.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing the machines: %w", err)
 	}
-	found := orphansAmong(instances, machines.Items)
-	due := c.date(class, found)
-	decision := decide(c.Mode, c.Limit, len(instances), due, allowance(class))
-	c.explain(class, found, due, decision)
-	if !decision.remove {
-		return found, nil
+	v := view{instances: instances, found: orphansAmong(instances, machines.Items), allowed: allowance(class)}
+	v.strange = strange(class.Name, instances, machines.Items)
+	v.due = c.date(class, v.found)
+	decided := decide(c.Mode, c.Limit, v)
+	c.explain(class, v, decided)
+	if !decided.remove {
+		return v.found, nil
 	}
-	return c.removeAll(ctx, class, secret, found, due), nil
+	return c.removeAll(ctx, class, secret, v), nil
 }
 
 // date gives each orphan the time of its first sighting, and returns those that have been

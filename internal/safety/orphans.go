@@ -9,9 +9,9 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// AnnotationOrphans on a MachineClass lets a pass remove up to so many orphans of the
-// class, beyond the limit of the Collector: an operator has looked at them. It holds a
-// number, and should be taken off afterwards.
+// AnnotationOrphans on a MachineClass lets the orphans of the class be removed if they are
+// no more than so many, whatever else speaks against that: an operator has looked at them.
+// It holds a number, and should be taken off afterwards.
 const AnnotationOrphans = "safety.millwright.dev/remove-orphans-up-to"
 
 // instance is what a driver lists.
@@ -72,6 +72,41 @@ func creating(machine *v1alpha1.Machine) bool {
 	return machine.Spec.ProviderID == "" || phase == "" || phase == v1alpha1.MachineCrashLoopBackOff
 }
 
+// strange tells, as half a sentence, if what a driver lists cannot be believed: the Machines
+// of the class have VMs, and none of those is listed. Empty if nothing is strange.
+func strange(class string, instances []instance, machines []v1alpha1.Machine) string {
+	listed := map[string]bool{}
+	for _, i := range instances {
+		listed[i.providerID] = true
+	}
+	missing := 0
+	for i := range machines {
+		id := machines[i].Spec.ProviderID
+		switch {
+		case machines[i].Spec.Class.Name != class || id == "":
+		case listed[id]:
+			return ""
+		default:
+			missing++
+		}
+	}
+	if missing == 0 {
+		return ""
+	}
+	return "none of the " + strconv.Itoa(missing) + " VMs that machines of the class have is among the " + strconv.Itoa(len(instances)) + " that are listed"
+}
+
+// view is what is seen of a class.
+type view struct {
+	instances []instance
+	// found are its orphans, due those that have been known for long enough.
+	found, due []orphan
+	// allowed is how many may go in any case.
+	allowed int
+	// strange is why nothing is believed, if not empty.
+	strange string
+}
+
 // decision is what is done about the orphans of a class that are due.
 type decision struct {
 	remove bool
@@ -79,19 +114,27 @@ type decision struct {
 	reason string
 }
 
-// decide says whether the orphans that are due are removed.
-func decide(mode Mode, limit Limit, instances int, due []orphan, allowed int) decision {
+// decide says whether the orphans that are due are removed. Those that are not due yet tell,
+// too, how likely an error is.
+func decide(mode Mode, limit Limit, v view) decision {
+	found, instances := len(v.found), len(v.instances)
 	switch {
-	case len(due) == 0:
+	case len(v.due) == 0:
 		return decision{}
 	case mode != Delete:
 		return decision{reason: "orphans are only reported"}
-	case limit.allows(len(due), instances) || len(due) <= allowed:
+	case found <= v.allowed:
 		return decision{remove: true}
+	case v.strange != "":
+		return decision{reason: v.strange + annotate(found)}
+	case !limit.allows(found, instances):
+		return decision{reason: strconv.Itoa(found) + " of " + strconv.Itoa(instances) + " VMs are more than may be removed at once" + annotate(found)}
 	}
-	return decision{reason: strconv.Itoa(len(due)) + " of " + strconv.Itoa(instances) +
-		" VMs are more than may be removed at once; if they are to go, annotate the class with " +
-		AnnotationOrphans + "=" + strconv.Itoa(len(due))}
+	return decision{remove: true}
+}
+
+func annotate(found int) string {
+	return "; if they are to go, annotate the class with " + AnnotationOrphans + "=" + strconv.Itoa(found)
 }
 
 // allowance is how many orphans an operator lets go; 0 if nothing that makes sense is said.

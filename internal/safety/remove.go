@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -27,6 +28,9 @@ const (
 	reasonSkipped = "OrphansNotLookedFor"
 )
 
+// callTimeout ends a call that hangs: other classes are waiting.
+const callTimeout = 5 * time.Minute
+
 // skipError is why a class was not looked at, where there is nothing wrong with us.
 type skipError struct{ why string }
 
@@ -35,6 +39,8 @@ func (e *skipError) Error() string { return e.why }
 
 // list asks the driver for all instances of a class.
 func (c *Collector) list(ctx context.Context, class *v1alpha1.MachineClass, secret *corev1.Secret) ([]instance, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	answer, err := c.Driver.ListMachines(ctx, &driver.ListMachinesRequest{MachineClass: class, Secret: secret})
 	if status.Is(err, codes.Unimplemented) {
 		return nil, &skipError{"the driver cannot list its VMs"}
@@ -49,10 +55,16 @@ func (c *Collector) list(ctx context.Context, class *v1alpha1.MachineClass, secr
 	return instances, nil
 }
 
-// removeAll removes the orphans that are due, and returns those of found that remain.
-func (c *Collector) removeAll(ctx context.Context, class *v1alpha1.MachineClass, secret *corev1.Secret, found, due []orphan) []orphan {
+// removeAll removes the orphans that are due and that are orphans by what the API server has,
+// too. It returns those that remain.
+func (c *Collector) removeAll(ctx context.Context, class *v1alpha1.MachineClass, secret *corev1.Secret, v view) []orphan {
+	confirmed, err := c.confirm(ctx, v)
+	if err != nil {
+		c.Log.Error(err, "keeping orphans", "class", class.Name)
+		return v.found
+	}
 	gone := map[string]bool{}
-	for _, o := range due {
+	for _, o := range confirmed {
 		err := c.remove(ctx, class, secret, o)
 		if err != nil {
 			c.Log.Error(err, "removing an orphan", "class", class.Name, "providerID", o.providerID)
@@ -60,10 +72,25 @@ func (c *Collector) removeAll(ctx context.Context, class *v1alpha1.MachineClass,
 		}
 		gone[o.providerID] = true
 	}
-	return slices.DeleteFunc(slices.Clone(found), func(o orphan) bool { return gone[o.providerID] })
+	return slices.DeleteFunc(slices.Clone(v.found), func(o orphan) bool { return gone[o.providerID] })
 }
 
-// remove removes one orphan, if the API server says, too, that it is one.
+// confirm reads all Machines from the API server, and returns those of the orphans that are
+// due which nobody has come to own.
+func (c *Collector) confirm(ctx context.Context, v view) ([]orphan, error) {
+	machines := &v1alpha1.MachineList{}
+	if err := c.Live.List(ctx, machines, client.InNamespace(c.Namespace)); err != nil {
+		return nil, fmt.Errorf("reading the machines: %w", err)
+	}
+	still := map[string]bool{}
+	for _, o := range orphansAmong(v.instances, machines.Items) {
+		still[o.providerID] = true
+	}
+	return slices.DeleteFunc(slices.Clone(v.due), func(o orphan) bool { return !still[o.providerID] }), nil
+}
+
+// remove removes one orphan. Calls may have taken long since all Machines were read, so it
+// looks for a Machine of that name once more.
 func (c *Collector) remove(ctx context.Context, class *v1alpha1.MachineClass, secret *corev1.Secret, o orphan) error {
 	machine := &v1alpha1.Machine{}
 	err := c.Live.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: o.machine}, machine)
@@ -73,6 +100,8 @@ func (c *Collector) remove(ctx context.Context, class *v1alpha1.MachineClass, se
 	if err == nil && (creating(machine) || machine.Spec.ProviderID == o.providerID) {
 		return fmt.Errorf("machine %s has come to own it", o.machine)
 	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	synthetic := &v1alpha1.Machine{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: o.machine},
 		Spec:       v1alpha1.MachineSpec{ProviderID: o.providerID},
@@ -88,14 +117,14 @@ func (c *Collector) remove(ctx context.Context, class *v1alpha1.MachineClass, se
 }
 
 // explain says once what was found, and why it is kept.
-func (c *Collector) explain(class *v1alpha1.MachineClass, found, due []orphan, decided decision) {
+func (c *Collector) explain(class *v1alpha1.MachineClass, v view, decided decision) {
 	switch {
-	case len(found) == 0:
+	case len(v.found) == 0:
 		delete(c.said, class.Name)
 	case decided.reason != "":
-		c.say(class, reasonKept, "VMs that nobody owns are kept: "+decided.reason+". They are "+enumerate(due))
+		c.say(class, reasonKept, "VMs that nobody owns are kept: "+decided.reason+". They are "+enumerate(v.found))
 	case !decided.remove:
-		c.say(class, reasonFound, "nobody owns these VMs, which are removed if that stays so for "+c.Grace.String()+": "+enumerate(found))
+		c.say(class, reasonFound, "nobody owns these VMs, which are removed if that stays so for "+c.Grace.String()+": "+enumerate(v.found))
 	}
 }
 

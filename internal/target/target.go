@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -45,19 +46,34 @@ type Options struct {
 	// Kinds are what has to be known of the target, beside its nodes, before it counts as
 	// one that answers.
 	Kinds []client.Object
-	// ByObject says what is kept of some kinds; nil is everything but managed fields.
-	ByObject map[client.Object]cache.ByObject
+	// Keep takes from an object what nobody reads before it is kept, beside its managed
+	// fields. Nil: nothing.
+	Keep func(object any) (any, error)
 	// Index adds indexes of those kinds to the cache. It is called once the target knows
 	// them all. Nil: there are none.
 	Index func(context.Context, client.FieldIndexer) error
+}
+
+// transform is for all kinds: one for each would ask the API server about the kind.
+func (o Options) transform() toolscache.TransformFunc {
+	strip := cache.TransformStripManagedFields()
+	if o.Keep == nil {
+		return strip
+	}
+	return func(object any) (any, error) {
+		kept, err := o.Keep(object)
+		if err != nil {
+			return nil, err
+		}
+		return strip(kept)
+	}
 }
 
 // New makes the Cluster that a kubeconfig leads to. It talks to no API server yet.
 func New(config *rest.Config, options Options) (*Cluster, error) {
 	made, err := cluster.New(config, func(opts *cluster.Options) {
 		opts.Scheme = options.Scheme
-		opts.Cache.DefaultTransform = cache.TransformStripManagedFields()
-		opts.Cache.ByObject = options.ByObject
+		opts.Cache.DefaultTransform = options.transform()
 		if options.Resync > 0 {
 			opts.Cache.SyncPeriod = &options.Resync
 		}

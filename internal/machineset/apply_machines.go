@@ -1,11 +1,13 @@
 package machineset
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 
+	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -33,7 +35,7 @@ func (c *Controller) changeOwners(ctx context.Context, set *v1alpha1.MachineSet,
 			err = c.setOwner(ctx, set, op)
 		case release:
 			err = c.dropOwner(ctx, set, op)
-		case create, remove:
+		default:
 		}
 		if err != nil {
 			return fmt.Errorf("%w: %w", errOwner, err)
@@ -80,11 +82,42 @@ func (c *Controller) dropOwner(ctx context.Context, set *v1alpha1.MachineSet, op
 	return err
 }
 
+// errUpdate marks failures to update Machines.
+var errUpdate = errors.New("updating machines")
+
+// update has Machines take over what changed in the template.
+func (c *Controller) update(ctx context.Context, set *v1alpha1.MachineSet, operations []operation) error {
+	failures := make([]error, len(operations))
+	names := make([]string, len(operations))
+	var group errgroup.Group
+	group.SetLimit(parallel)
+	for i, op := range operations {
+		group.Go(func() error {
+			err := c.patchMachine(ctx, op.machine, func(machine *v1alpha1.Machine) {
+				inherit(&set.Spec.Template.Spec, &machine.Spec)
+			})
+			switch {
+			case err == nil:
+				names[i] = op.machine.Name
+			case !apierrors.IsConflict(err): // else it is tried again when the cache shows who was first
+				failures[i] = fmt.Errorf("%w: %w", errUpdate, err)
+			}
+			return nil // a failure does not cut off the others
+		})
+	}
+	_ = group.Wait() // never fails
+	names = slices.DeleteFunc(names, func(name string) bool { return name == "" })
+	if len(names) > 0 {
+		c.say(ctx, set, "SuccessfulUpdate", "Updated", names, operations[0].reason)
+	}
+	return cmp.Or(failures...)
+}
+
 func (c *Controller) patchMachine(ctx context.Context, machine *v1alpha1.Machine, change func(*v1alpha1.Machine)) error {
 	changed := machine.DeepCopy()
 	change(changed)
 	if err := c.Client.Patch(ctx, changed, freshness.Locked(machine)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("changing the owner of machine %s: %w", machine.Name, err)
+		return fmt.Errorf("changing machine %s: %w", machine.Name, err)
 	}
 	return nil
 }

@@ -1,0 +1,51 @@
+package machineset
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// available tells whether a Machine can be used.
+func available(machine *v1alpha1.Machine) bool {
+	phase := machine.Status.CurrentStatus.Phase
+	return phase == v1alpha1.MachineRunning || phase == v1alpha1.MachineAvailable
+}
+
+// availableIn is the time after which a usable Machine counts as available: zero if it does
+// already. The time runs from when its Node turned ready or, without one, from when its
+// phase changed.
+func availableIn(machine *v1alpha1.Machine, f facts) time.Duration {
+	if !f.enforceMinReady {
+		return 0
+	}
+	since := machine.Status.CurrentStatus.LastUpdateTime
+	for _, condition := range machine.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			since = condition.LastTransitionTime
+		}
+	}
+	return max(0, since.Add(time.Duration(f.set.Spec.MinReadySeconds)*time.Second).Sub(f.now))
+}
+
+// nextLook is when time alone changes something: a delay ends, a Machine becomes available,
+// a preservation runs out. Zero is never.
+func nextLook(f facts) time.Duration {
+	soonest := max(0, f.notBefore.Sub(f.now))
+	consider := func(after time.Duration) {
+		if after > 0 && (soonest == 0 || after < soonest) {
+			soonest = after
+		}
+	}
+	for _, machine := range f.owned {
+		if active(machine) && available(machine) {
+			consider(availableIn(machine, f))
+		}
+		if machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed {
+			consider(expiry(machine).Sub(f.now))
+		}
+	}
+	return soonest
+}

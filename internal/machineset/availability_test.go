@@ -1,0 +1,84 @@
+package machineset
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+func readySince(at time.Time) change {
+	return func(m *v1alpha1.Machine) {
+		m.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(at)}}
+	}
+}
+
+func phaseSince(at time.Time) change {
+	return func(m *v1alpha1.Machine) { m.Status.CurrentStatus.LastUpdateTime = metav1.NewTime(at) }
+}
+
+func TestMinReadySeconds(t *testing.T) {
+	ago := func(d time.Duration) time.Time { return noon.Add(-d) }
+	for reason, test := range map[string]struct {
+		machine   *v1alpha1.Machine
+		enforced  bool
+		available int32
+		look      time.Duration
+	}{
+		"not enforced: at once":                  {machine("a", readySince(noon)), false, 1, 0},
+		"not long enough":                        {machine("a", readySince(ago(20*time.Second))), true, 0, 40 * time.Second},
+		"just long enough":                       {machine("a", readySince(ago(time.Minute))), true, 1, 0},
+		"the node counts, not the phase":         {machine("a", readySince(ago(time.Hour)), phaseSince(noon)), true, 1, 0},
+		"no node: since its phase changed":       {machine("a", phase(v1alpha1.MachineAvailable), phaseSince(ago(50*time.Second))), true, 0, 10 * time.Second},
+		"what is not Running never is available": {machine("a", phase(v1alpha1.MachinePending), readySince(ago(time.Second))), true, 0, 0},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			set := newSet(1, func(set *v1alpha1.MachineSet) { set.Spec.MinReadySeconds = 60 })
+			f := facts{set: set, owned: []*v1alpha1.Machine{test.machine}, now: noon, enforceMinReady: test.enforced}
+			status := nextStatus(f, nil, nil)
+			if status.AvailableReplicas != test.available {
+				t.Errorf("%d are available, want %d", status.AvailableReplicas, test.available)
+			}
+			if phase := test.machine.Status.CurrentStatus.Phase; (phase == v1alpha1.MachineRunning) != (status.ReadyReplicas == 1) {
+				t.Errorf("%d are ready", status.ReadyReplicas)
+			}
+			if got := nextLook(f); got != test.look {
+				t.Errorf("the next look is in %s, want %s", got, test.look)
+			}
+		})
+	}
+}
+
+func TestNextLookIsTheSoonest(t *testing.T) {
+	failed := phase(v1alpha1.MachineFailed)
+	f := facts{
+		set: newSet(3, func(set *v1alpha1.MachineSet) { set.Spec.MinReadySeconds = 60 }), now: noon, enforceMinReady: true,
+		owned: []*v1alpha1.Machine{
+			machine("a", readySince(noon.Add(-20*time.Second))), machine("b", failed, preservedUntil(noon.Add(30*time.Second))),
+			machine("c", failed, preservedUntil(noon.Add(-time.Hour))), machine("d", deleting, readySince(noon)),
+		},
+	}
+	if got := nextLook(f); got != 30*time.Second {
+		t.Errorf("got %s, want the end of the preservation", got)
+	}
+	f.notBefore = noon.Add(5 * time.Second)
+	if got := nextLook(f); got != 5*time.Second {
+		t.Errorf("got %s, want the end of the delay", got)
+	}
+}
+
+func TestASetThatSelectsEverythingAdoptsNothing(t *testing.T) {
+	s := newServer(newSet(0, func(set *v1alpha1.MachineSet) { set.Spec.Selector = &metav1.LabelSelector{} }), machine("theirs", stray))
+	c := s.newController()
+	pass(t, c)
+	if m := s.all()["theirs"]; len(m.OwnerReferences) > 0 || !m.DeletionTimestamp.IsZero() {
+		t.Errorf("the machine of somebody else: %+v", m.ObjectMeta)
+	}
+	conditions := s.set().Status.Conditions
+	if len(conditions) != 1 || conditions[0].Reason != "InvalidSpec" || conditions[0].Message[:14] != "spec.selector:" {
+		t.Errorf("conditions: %+v", conditions)
+	}
+}

@@ -1,0 +1,177 @@
+package machineset
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// fleet plays the machine controller and time, beside a set.
+type fleet struct {
+	*server
+	controller *Controller
+}
+
+func newFleet(objects ...client.Object) *fleet {
+	s := newServer(objects...)
+	return &fleet{s, s.newController()}
+}
+
+// step makes a pass, and lets the cache catch up. New Machines are as old as the clock says.
+func (f *fleet) step(t fataler) ctrl.Result {
+	t.Helper()
+	result, err := f.controller.Reconcile(testContext, request)
+	if err != nil {
+		t.Fatalf("reconciling: %v", err)
+	}
+	for _, m := range f.all() {
+		if m.CreationTimestamp.IsZero() {
+			m.CreationTimestamp = metav1.NewTime(f.clock.Now())
+			must(f.live.Update(testContext, m))
+		}
+	}
+	f.catchUp()
+	return result
+}
+
+// fate brings all Machines that are not leaving to a phase, as the last step of an operation.
+func (f *fleet) fate(phase v1alpha1.MachinePhase, operation v1alpha1.MachineOperationType) {
+	for _, m := range f.all() {
+		if active(m) {
+			m.Status.CurrentStatus.Phase, m.Status.LastOperation.Type = phase, operation
+			must(f.live.Update(testContext, m))
+		}
+	}
+	f.catchUp()
+}
+
+// bury ends all deletions.
+func (f *fleet) bury() {
+	for name, m := range f.all() {
+		if !m.DeletionTimestamp.IsZero() {
+			f.vanish(name)
+		}
+	}
+	f.catchUp()
+}
+
+func (f *fleet) wait(d time.Duration) { f.clock.SetTime(f.clock.Now().Add(d)) }
+
+// replacedAfter lets the Machines fail, and returns how long it takes until there are as
+// many as wanted again.
+func (f *fleet) replacedAfter(t fataler, operation v1alpha1.MachineOperationType) time.Duration {
+	t.Helper()
+	f.wait(time.Minute)
+	f.fate(v1alpha1.MachineFailed, operation)
+	from := f.clock.Now()
+	for range 10 {
+		result := f.step(t)
+		f.bury()
+		if f.activeCount() == int(f.set().Spec.Replicas) && f.allNew(from) {
+			return f.clock.Now().Sub(from)
+		}
+		f.wait(result.RequeueAfter)
+	}
+	t.Fatalf("they are not replaced")
+	return 0
+}
+
+func (f *fleet) allNew(since time.Time) bool {
+	for _, m := range f.all() {
+		if m.CreationTimestamp.Time.Before(since) {
+			return false
+		}
+	}
+	return true
+}
+
+func TestMachinesThatKeepFailingAreReplacedEverMoreSlowly(t *testing.T) {
+	f := newFleet(newSet(3))
+	f.step(t)
+	var got []time.Duration
+	for range 9 {
+		got = append(got, f.replacedAfter(t, v1alpha1.MachineOperationCreate))
+	}
+	// The first ones are replaced at once, in the second in which they failed. What is made
+	// and fails within one second counts as one failure.
+	want := []time.Duration{0, 0, 5, 10, 20, 40, 80, 160, 300}
+	for i := range want {
+		want[i] *= time.Second
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("want - got +\n%s", diff)
+	}
+	const sentence = "BackOff: Machines failed before they joined, 3 times in a row: the next are made in 10s at the earliest"
+	if text := strings.Join(f.events.lines, "\n"); strings.Count(text, sentence) != 1 || strings.Count(text, "BackOff: ") != 7 {
+		t.Errorf("events:\n%s", text)
+	}
+}
+
+func TestWhatEndsAStreak(t *testing.T) {
+	class := func(generation int64) *v1alpha1.MachineClass {
+		return &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "small", UID: "class", Generation: generation}}
+	}
+	for reason, test := range map[string]struct {
+		do   func(*fleet)
+		slow bool
+	}{
+		"nothing": {do: func(*fleet) {}, slow: true},
+		"a machine came up": {do: func(f *fleet) {
+			f.wait(time.Minute)
+			f.fate(v1alpha1.MachineRunning, v1alpha1.MachineOperationCreate)
+			f.step(t)
+		}},
+		"another generation of the set": {do: func(f *fleet) { f.scale(2); f.step(t) }},
+		"another generation of the class": {do: func(f *fleet) {
+			must(f.live.Delete(testContext, class(1)))
+			must(f.live.Create(testContext, class(2)))
+		}},
+		"a restart": {do: func(f *fleet) { f.controller = f.newController() }},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			f := newFleet(newSet(1), class(1))
+			f.step(t)
+			for range 4 {
+				f.replacedAfter(t, v1alpha1.MachineOperationCreate)
+			}
+			test.do(f)
+			if got := f.replacedAfter(t, v1alpha1.MachineOperationCreate); (got > 0) != test.slow {
+				t.Errorf("the next ones are made after %s", got)
+			}
+		})
+	}
+}
+
+// TestMachinesThatWereOfUseAreReplacedAtOnce: what fails after it joined says nothing about
+// its class.
+func TestMachinesThatWereOfUseAreReplacedAtOnce(t *testing.T) {
+	f := newFleet(newSet(2))
+	f.step(t)
+	for range 5 {
+		if got := f.replacedAfter(t, v1alpha1.MachineOperationHealthCheck); got != 0 {
+			t.Fatalf("replaced after %s", got)
+		}
+	}
+}
+
+func TestAChangedClassWakesTheSetsThatWaitForIt(t *testing.T) {
+	f := newFleet(newSet(1))
+	f.step(t)
+	wakes := func(namespace, name string) int {
+		return len(f.controller.setsWaitingFor(testContext, &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}))
+	}
+	if wakes("default", "small") != 0 {
+		t.Error("a set that does not wait is woken")
+	}
+	f.replacedAfter(t, v1alpha1.MachineOperationCreate)
+	if wakes("default", "small") != 1 || wakes("default", "other") != 0 || wakes("elsewhere", "small") != 0 {
+		t.Error("the wrong sets are woken")
+	}
+}

@@ -1,0 +1,187 @@
+package machineset
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"pgregory.net/rapid"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+func newParent(replicas int32, kind v1alpha1.MachineDeploymentStrategyType, surge string) *v1alpha1.MachineDeployment {
+	parent := &v1alpha1.MachineDeployment{}
+	parent.Spec.Replicas = replicas
+	parent.Spec.Strategy.Type = kind
+	if surge != "" {
+		value := intstr.Parse(surge)
+		bounds := v1alpha1.UpdateConfiguration{MaxSurge: &value}
+		parent.Spec.Strategy.RollingUpdate = &v1alpha1.RollingUpdateMachineDeployment{UpdateConfiguration: bounds}
+		parent.Spec.Strategy.InPlaceUpdate = &v1alpha1.InPlaceUpdateMachineDeployment{UpdateConfiguration: bounds}
+	}
+	return parent
+}
+
+// TestLimits finds out at how many Machines a set is frozen, and at how many it is unfrozen.
+func TestLimits(t *testing.T) {
+	const rolling, recreate, inPlace = v1alpha1.RollingUpdateMachineDeploymentStrategyType,
+		v1alpha1.RecreateMachineDeploymentStrategyType, v1alpha1.InPlaceUpdateMachineDeploymentStrategyType
+	for reason, test := range map[string]struct {
+		replicas  int32
+		parent    *v1alpha1.MachineDeployment
+		high, low int
+	}{
+		"no deployment: twice what is wanted":        {10, nil, 22, 21},
+		"no deployment, nothing wanted":              {0, nil, 2, 1},
+		"rolling, in numbers":                        {3, newParent(10, rolling, "3"), 15, 14},
+		"rolling, in percent, rounded up":            {3, newParent(11, rolling, "10%"), 15, 14},
+		"the default strategy with its default":      {3, newParent(10, "", ""), 13, 12},
+		"in place":                                   {3, newParent(10, inPlace, "2"), 14, 13},
+		"Recreate has no surge, and aborts nothing":  {0, newParent(10, recreate, ""), 12, 11},
+		"a surge that cannot be read is none":        {3, newParent(10, rolling, "many"), 12, 11},
+		"the set knows already that more are wanted": {20, newParent(10, rolling, "1"), 23, 22},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			f := facts{set: newSet(test.replicas), parent: test.parent, overshoot: &Overshoot{Up: 2, Down: 1}}
+			high := 0
+			for len(guard(f, high)) == 0 {
+				high++
+			}
+			frozenSet(f.set)
+			low := high
+			for len(guard(f, low)) == 0 {
+				low--
+			}
+			if high != test.high || low != test.low {
+				t.Errorf("frozen at %d, unfrozen at %d; want %d and %d", high, low, test.high, test.low)
+			}
+		})
+	}
+}
+
+func TestGuard(t *testing.T) {
+	asked := func(set *v1alpha1.MachineSet) {
+		set.Annotations = map[string]string{v1alpha1.AnnotationKeyUnfreeze: "True"}
+	}
+	onlyCondition := func(set *v1alpha1.MachineSet) {
+		set.Status.Conditions = []v1alpha1.MachineSetCondition{{Type: v1alpha1.MachineSetFrozen, Status: v1alpha1.ConditionTrue}}
+	}
+	on := &Overshoot{Up: 2, Down: 1}
+	for reason, test := range map[string]struct {
+		set   *v1alpha1.MachineSet
+		count int
+		when  *Overshoot
+		want  []string
+	}{
+		"few":                                    {newSet(3), 3, on, nil},
+		"too many":                               {newSet(3), 8, on, []string{"freeze"}},
+		"too many, frozen already":               {newSet(3, frozenSet), 8, on, nil},
+		"few again":                              {newSet(3, frozenSet), 7, on, []string{"unfreeze"}},
+		"a condition that was left":              {newSet(3, onlyCondition), 3, on, []string{"unfreeze"}},
+		"somebody asks, though there are many":   {newSet(3, frozenSet, asked), 8, on, []string{"unfreeze"}},
+		"somebody asks, though it is not frozen": {newSet(3, asked), 3, on, []string{"unfreeze"}},
+		"switched off: never frozen":             {newSet(3), 100, nil, nil},
+		"switched off: a label stays":            {newSet(3, frozenSet), 0, nil, nil},
+		"switched off: somebody asks":            {newSet(3, frozenSet, asked), 0, nil, []string{"unfreeze"}},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			var got []string
+			for _, op := range guard(facts{set: test.set, overshoot: test.when}, test.count) {
+				got = append(got, string(op.action))
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("want - got +\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestFreezeAndUnfreeze: somebody else makes Machines without end.
+func TestFreezeAndUnfreeze(t *testing.T) {
+	objects := []client.Object{newSet(2)}
+	for _, m := range machines(9) {
+		objects = append(objects, m)
+	}
+	s := newServer(objects...)
+	s.overshoot = &Overshoot{Up: 2, Down: 1}
+	c := s.newController()
+	pass(t, c)
+	set := s.set()
+	if at := condition(set.Status.Conditions, v1alpha1.MachineSetFrozen); !frozen(set) || at < 0 ||
+		set.Status.Conditions[at].Reason != "OverShootingReplicaCount" {
+		t.Fatalf("labels %v, conditions %+v", set.Labels, set.Status.Conditions)
+	}
+	if n := s.activeCount(); n != 2 {
+		t.Errorf("%d machines, want 2: a frozen set still deletes", n)
+	}
+	s.catchUp()
+	pass(t, c)
+	pass(t, c)
+	if set := s.set(); frozen(set) || len(set.Status.Conditions) != 0 {
+		t.Errorf("with two machines: labels %v, conditions %+v", set.Labels, set.Status.Conditions)
+	}
+	var frozenEvents []string
+	for _, line := range s.events.lines {
+		if strings.Contains(line, "rozeMachineSet: ") {
+			frozenEvents = append(frozenEvents, line)
+		}
+	}
+	want := []string{
+		"FrozeMachineSet: Froze machine set pool: 9 machines exist, which is no less than the limit of 6",
+		"UnfrozeMachineSet: Unfroze machine set pool: 2 machines exist, which is no more than the limit of 5",
+	}
+	if diff := cmp.Diff(want, frozenEvents); diff != "" {
+		t.Errorf("events: want - got +\n%s", diff)
+	}
+}
+
+// TestAFrozenSetCreatesNothingUntilItIsAskedTo: the annotation goes with the freeze.
+func TestAFrozenSetCreatesNothingUntilItIsAskedTo(t *testing.T) {
+	s := newServer(newSet(2, frozenSet))
+	c := s.newController() // overshoot is off: nothing else lifts the freeze
+	for range 3 {
+		pass(t, c)
+	}
+	if set := s.set(); len(s.all()) != 0 || condition(set.Status.Conditions, v1alpha1.MachineSetFrozen) < 0 {
+		t.Fatalf("%d machines, conditions %+v", len(s.all()), set.Status.Conditions)
+	}
+	set := s.set()
+	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyUnfreeze, "True")
+	must(s.live.Update(t.Context(), set))
+	pass(t, c)
+	pass(t, c)
+	if set := s.set(); len(s.all()) != 2 || frozen(set) || len(set.Annotations) != 0 || len(set.Status.Conditions) != 0 {
+		t.Errorf("%d machines, labels %v, annotations %v, conditions %+v", len(s.all()), set.Labels, set.Annotations, set.Status.Conditions)
+	}
+}
+
+// TestOwnWorkNeverFreezes: a set whose Machines fail and are replaced, whose cache lags and
+// that is scaled up, is not frozen, though far more Machine objects exist than are wanted.
+func TestOwnWorkNeverFreezes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := newServer(newSet(rapid.Int32Range(0, 4).Draw(t, "replicas")))
+		s.overshoot = &Overshoot{Up: 2, Down: 1}
+		c := s.newController()
+		for range 20 {
+			switch rapid.IntRange(0, 3).Draw(t, "event") {
+			case 0:
+				s.scale(s.set().Spec.Replicas + rapid.Int32Range(0, 3).Draw(t, "more"))
+			case 1:
+				for _, m := range s.all() {
+					m.Status.CurrentStatus.Phase = v1alpha1.MachineFailed
+					must(s.live.Update(testContext, m))
+				}
+			case 2:
+				s.catchUp()
+			}
+			pass(t, c)
+			if frozen(s.set()) {
+				t.Fatalf("frozen with %d machines of %d", s.activeCount(), s.set().Spec.Replicas)
+			}
+		}
+	})
+}

@@ -1,0 +1,140 @@
+package machineset
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+func withTemplate(change func(*v1alpha1.MachineSpec)) func(*v1alpha1.MachineSet) {
+	return func(set *v1alpha1.MachineSet) { change(&set.Spec.Template.Spec) }
+}
+
+func drainFor(d time.Duration) *v1alpha1.MachineConfiguration {
+	return &v1alpha1.MachineConfiguration{MachineDrainTimeout: &metav1.Duration{Duration: d}}
+}
+
+func TestPropagate(t *testing.T) {
+	configured := func(m *v1alpha1.Machine) { m.Spec.MachineConfiguration = drainFor(time.Hour) }
+	tainted := withTemplate(func(spec *v1alpha1.MachineSpec) {
+		spec.NodeTemplateSpec.Spec.Taints = []corev1.Taint{{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}}
+	})
+	for reason, test := range map[string]struct {
+		change func(*v1alpha1.MachineSet)
+		owned  []*v1alpha1.Machine
+		want   map[string]string
+	}{
+		"all alike": {nil, machines(2), map[string]string{}},
+		"node template": {
+			tainted, machines(2),
+			map[string]string{"m0": "the machine set has another node template", "m1": "the machine set has another node template"},
+		},
+		"a timeout is set": {
+			withTemplate(func(spec *v1alpha1.MachineSpec) { spec.MachineConfiguration = drainFor(time.Hour) }),
+			[]*v1alpha1.Machine{machine("a"), machine("b", configured)},
+			map[string]string{"a": "the machine set has another configuration"},
+		},
+		"a timeout is taken away": {
+			nil, []*v1alpha1.Machine{machine("a"), machine("b", configured)},
+			map[string]string{"b": "the machine set has another configuration"},
+		},
+		"a configuration that says nothing is none": {
+			withTemplate(func(spec *v1alpha1.MachineSpec) { spec.MachineConfiguration = &v1alpha1.MachineConfiguration{} }),
+			machines(1), map[string]string{},
+		},
+		"kind of class": {
+			withTemplate(func(spec *v1alpha1.MachineSpec) { spec.Class.Kind = "Other" }), machines(1),
+			map[string]string{"m0": "the machine set has another kind of class"},
+		},
+		"what makes new machines stays as it is in old ones": {
+			withTemplate(func(spec *v1alpha1.MachineSpec) {
+				spec.Class.Name, spec.Class.APIGroup, spec.ProviderID = "large", "example.com", "sim:///x"
+			}), machines(1), map[string]string{},
+		},
+		"only what is the set's and stays": {
+			tainted,
+			[]*v1alpha1.Machine{machine("a", deleting), machine("b", phase(v1alpha1.MachineTerminating)), machine("c", unlabelled)},
+			map[string]string{},
+		},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			set := newSet(2)
+			if test.change != nil {
+				test.change(set)
+			}
+			got := map[string]string{}
+			for _, op := range propagate(facts{set: set, owned: test.owned}) {
+				got[op.machine.Name] = op.reason
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("want - got +\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestPropagationIsWrittenOnceAndLeavesTheRest(t *testing.T) {
+	s := newServer(newSet(2), machine("a", func(m *v1alpha1.Machine) { m.Spec.ProviderID = "sim:///a" }), machine("b"))
+	c := s.newController()
+	pass(t, c)
+	set := s.set()
+	set.Spec.Template.Spec.NodeTemplateSpec.Labels = map[string]string{"disk": "fast"}
+	set.Spec.Template.Spec.MachineConfiguration = drainFor(time.Minute)
+	set.Spec.Template.Spec.Class.Name = "large"
+	must(s.live.Update(t.Context(), set))
+	s.writes = nil
+	pass(t, c)
+	if n := s.count("patch Machine"); n != 2 {
+		t.Errorf("%d patches, want one for each machine: %q", n, s.writes)
+	}
+	s.scale(2)
+	pass(t, c) // the cache shows the machines as they were
+	if set := s.set(); set.Status.ObservedGeneration != set.Generation {
+		t.Error("machines that somebody else has written keep the set from being looked at")
+	}
+	s.catchUp()
+	pass(t, c)
+	if n := s.count("patch Machine"); n != 4 { // the two of the lag, which are refused
+		t.Errorf("%d patches: %q", n, s.writes)
+	}
+	got := s.all()["a"].Spec
+	want := v1alpha1.MachineSpec{
+		Class: v1alpha1.ClassSpec{Kind: "MachineClass", Name: "small"}, ProviderID: "sim:///a", MachineConfiguration: drainFor(time.Minute),
+	}
+	want.NodeTemplateSpec.Labels = map[string]string{"disk": "fast"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("want - got +\n%s", diff)
+	}
+	if conditions := s.set().Status.Conditions; len(conditions) != 0 {
+		t.Errorf("who was first is nobody's business: %+v", conditions)
+	}
+}
+
+// TestAFailedPropagationDoesNotStopThePass: the number of machines does not depend on it.
+func TestAFailedPropagationDoesNotStopThePass(t *testing.T) {
+	s := newServer(newSet(3, withTemplate(func(spec *v1alpha1.MachineSpec) { spec.MachineConfiguration = drainFor(1) })), machine("a"), machine("b"))
+	s.answer = func(verb string, object client.Object) (error, bool) {
+		if verb == "patch" && object.GetName() == "a" {
+			return apierrors.NewForbidden(resource, "a", errors.New("no")), false
+		}
+		return nil, false
+	}
+	_, err := s.newController().Reconcile(t.Context(), request)
+	if !errors.Is(err, errUpdate) || !apierrors.IsForbidden(err) {
+		t.Errorf("got the error %v", err)
+	}
+	if len(s.all()) != 3 || s.all()["b"].Spec.MachineConfiguration == nil {
+		t.Errorf("the pass was cut off: %q", s.writes)
+	}
+	if conditions := s.set().Status.Conditions; len(conditions) != 1 || conditions[0].Reason != "FailedUpdate" {
+		t.Errorf("conditions: %+v", conditions)
+	}
+}
