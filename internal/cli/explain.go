@@ -102,10 +102,15 @@ func (f *explainFlags) validate() error {
 	}
 	refuse(f.output != outputText && f.output != outputJSON, "--output: %q is neither text nor json", f.output)
 	refuse(f.namespace == "", "--namespace: must not be empty")
-	elsewhere := f.control != "" || f.target != "" && f.target != kubeconfigNone
-	refuse(f.kubeconfig != "" && elsewhere, "--kubeconfig: cannot be used with --control-kubeconfig or --target-kubeconfig")
 	refuse(f.timeouts.Creation < 0 || f.timeouts.Health < 0 || f.timeouts.Drain < 0, "--machine-*-timeout: must not be negative")
-	return errors.Join(errs...)
+	return errors.Join(append(errs, f.validateClusters())...)
+}
+
+func (f *explainFlags) validateClusters() error {
+	if f.kubeconfig != "" && (f.control != "" || f.target != "" && f.target != kubeconfigNone) {
+		return errors.New("--kubeconfig: cannot be used with --control-kubeconfig or --target-kubeconfig")
+	}
+	return nil
 }
 
 // explain prints what there is to say of a Machine. One of which nothing is known is an
@@ -121,7 +126,7 @@ func (f *explainFlags) explain(ctx context.Context, name string, now time.Time, 
 	}
 	report := explanation.Explain(facts, now)
 	if report.Verdict == explanation.NotFound {
-		return errors.New(strings.Join(append([]string{strings.TrimSuffix(report.Answer, ".")}, report.Advice...), "; "))
+		return errors.New(strings.Join(append([]string{report.Answer}, report.Advice...), " "))
 	}
 	if f.output == outputJSON {
 		encoder := json.NewEncoder(out)
@@ -138,7 +143,11 @@ func (f *explainFlags) explain(ctx context.Context, name string, now time.Time, 
 func (f *explainFlags) gatherer() (explanation.Gatherer, error) {
 	f.timeouts.NodeConditions = splitList(f.nodeConditions)
 	made := explanation.Gatherer{Timeouts: f.timeouts}
-	control, target, err := f.configs()
+	control, err := f.controlConfig()
+	if err != nil {
+		return made, err
+	}
+	target, err := f.targetConfig(control)
 	if err != nil {
 		return made, err
 	}
@@ -149,30 +158,28 @@ func (f *explainFlags) gatherer() (explanation.Gatherer, error) {
 	return made, err
 }
 
-// configs are those of the control cluster and of the target cluster; nil if there is no
-// target.
-func (f *explainFlags) configs() (control, target *rest.Config, err error) {
-	if f.control == "" && (f.target == "" || f.target == kubeconfigNone) {
-		if control, err = f.restConfig(); err != nil || f.target == kubeconfigNone {
-			return control, nil, err
-		}
-		return control, control, nil
+// controlConfig leads to the cluster of the Machines.
+func (f *explainFlags) controlConfig() (*rest.Config, error) {
+	switch {
+	case f.control != "":
+		return loadKubeconfig("--control-kubeconfig", f.control)
+	case f.target != "" && f.target != kubeconfigNone:
+		return loadKubeconfig("--target-kubeconfig", f.target)
+	default:
+		return f.restConfig()
 	}
-	if f.target != "" && f.target != kubeconfigNone {
-		if target, err = loadKubeconfig("--target-kubeconfig", f.target); err != nil {
-			return nil, nil, err
-		}
+}
+
+// targetConfig leads to the cluster of the nodes; nil if there is none.
+func (f *explainFlags) targetConfig(control *rest.Config) (*rest.Config, error) {
+	switch f.target {
+	case kubeconfigNone:
+		return nil, nil //nolint:nilnil // as documented
+	case "":
+		return control, nil
+	default:
+		return loadKubeconfig("--target-kubeconfig", f.target)
 	}
-	if f.control == "" {
-		return target, target, nil
-	}
-	if control, err = loadKubeconfig("--control-kubeconfig", f.control); err != nil {
-		return nil, nil, err
-	}
-	if f.target == "" {
-		target = control
-	}
-	return control, target, nil
 }
 
 func loadKubeconfig(flag, path string) (*rest.Config, error) {

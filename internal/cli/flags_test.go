@@ -59,9 +59,11 @@ var notYet = []string{
 	"leader-elect-resource-lock", "machine-inplace-update-timeout", "machine-preserve-timeout",
 }
 
-// ownFlags are those that MCM has not.
+// ownFlags are those that MCM's machine-controller has not: some are those of its other
+// process, the rest are ours.
 var ownFlags = map[string]string{"driver": "", "installation": "", "machine-safety-orphan-vms": "delete",
-	"machine-max-health-replacements": "1", "drain-volume-pods": "serial", "sim-dir": "", "sim-heartbeat": "10s"}
+	"machine-max-health-replacements": "1", "drain-volume-pods": "serial",
+	"safety-up": "2", "safety-down": "1", "autoscaler-scaledown-annotation-during-rollout": "true", "enforce-min-ready-seconds": "true", "sim-dir": "", "sim-heartbeat": "10s"}
 
 func defaults(flags *pflag.FlagSet) map[string]string {
 	found := map[string]string{}

@@ -89,6 +89,10 @@ func (f *managerFlags) addTuning(flags *pflag.FlagSet) {
 	flags.DurationVar(&c.ResourceExhaustedRetry, "resource-exhausted-retry", 10*time.Minute, "time between creations that fail for lack of capacity")
 	f.addHealth(flags)
 	f.addDrain(flags)
+	flags.Int32Var(&c.Overshoot.Up, "safety-up", 2, "Machines beyond those that a set may have at which it is frozen")
+	flags.Int32Var(&c.Overshoot.Down, "safety-down", 1, "Machines less than that at which it is released again")
+	flags.BoolVar(&c.ProtectNodes, "autoscaler-scaledown-annotation-during-rollout", true, "keep the cluster autoscaler from removing nodes while their deployment is rolled out")
+	flags.BoolVar(&c.EnforceMinReadySeconds, "enforce-min-ready-seconds", true, "count Machines as available only after minReadySeconds, which MCM ignores")
 	flags.StringVar((*string)(&c.Orphans.Mode), "machine-safety-orphan-vms", string(safety.Delete), `what is done about VMs that nobody owns: "delete", "report" or "off"`)
 	flags.DurationVar(&c.Orphans.Period, "machine-safety-orphan-vms-period", 15*time.Minute, "time between two looks for VMs that nobody owns; one is removed when two of them found it")
 	flags.StringVar(&f.nodeConditions, "node-conditions", "KernelDeadlock,ReadonlyFilesystem,DiskPressure,NetworkUnavailable", "node conditions that make a Machine unhealthy unless they are False")
@@ -180,6 +184,9 @@ func (f *managerFlags) validateTuning() error {
 		if flag.value < 0 {
 			errs = append(errs, fmt.Errorf("--%s: must not be negative", flag.name))
 		}
+	}
+	if c.Overshoot.Up < 0 || c.Overshoot.Down < 0 {
+		errs = append(errs, errors.New("--safety-up, --safety-down: must not be negative"))
 	}
 	if !slices.Contains([]safety.Mode{safety.Delete, safety.Report, safety.Off}, c.Orphans.Mode) {
 		errs = append(errs, fmt.Errorf("--machine-safety-orphan-vms: %q is none of delete, report, off", c.Orphans.Mode))

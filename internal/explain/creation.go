@@ -90,6 +90,9 @@ func (e *explainer) joining() {
 	case e.Target.Problem != "":
 		e.targetAway()
 		return
+	case e.Target.Unread:
+		e.virtualMachine()
+		e.undecided()
 	case n == nil:
 		e.virtualMachine()
 		e.why(NotJoined, "", e.since(), "node %q has not joined", e.nodeName())

@@ -2,6 +2,7 @@ package explain
 
 import (
 	"bytes"
+	"encoding/json"
 	"flag"
 	"maps"
 	"os"
@@ -157,12 +158,15 @@ var departed = map[string]situation{
 		event("MachineSet", "pool-a", "SuccessfulDelete", "Deleted 1 machine (pool-a-x7k2p): 1 machine more than the 2 wanted exists", 30*time.Minute)), Gone, Surplus},
 	"gone-scaled-down-many": {all(noMachine,
 		event("MachineSet", "pool-a", "SuccessfulDelete", "Deleted 7 machines (pool-a-a, pool-a-x7k2p, pool-a-c, pool-a-d, pool-a-e and 2 more): 7 machines more than the 3 wanted exist", 30*time.Minute)), Gone, Surplus},
-	"gone-named":        {all(noMachine, event("MachineSet", "pool-a", "SuccessfulDelete", "Deleted 1 machine (pool-a-x7k2p): it was named for deletion", 30*time.Minute)), Gone, NamedForDeletion},
-	"gone-node-deleted": {all(noMachine, event("Machine", "pool-a-x7k2p", "NodeDeleted", "Node node-1 was deleted, so the machine is deleted too", 30*time.Minute), event("Machine", "pool-a-x7k2p", "Deleted", "VM cloud:///zone-1/vm-1 and its node are gone", 29*time.Minute)), Gone, NodeDeleted},
-	"gone-by-hand":      {all(noMachine, event("Machine", "pool-a-x7k2p", "Joined", "Machine pool-a-x7k2p successfully joined the cluster in 2m0s", 50*time.Minute), event("Machine", "pool-a-x7k2p", "Deleted", "VM cloud:///zone-1/vm-1 and its node are gone", 29*time.Minute)), Gone, Untold},
-	"gone-summary":      {all(noMachine, failedMachines), Gone, Failure},
-	"gone-no-trace":     {all(noMachine, event("MachineSet", "pool-a", "SuccessfulDelete", "Deleted 1 machine (pool-a-x7k2p2): it was named for deletion", 30*time.Minute)), NotFound, ""},
-	"gone-mistyped":     {all(noMachine, func(f *Facts) { f.Owners.Names = []string{"pool-a-x7k2q", "other-12345"} }), NotFound, ""},
+	"gone-named":            {all(noMachine, event("MachineSet", "pool-a", "SuccessfulDelete", "Deleted 1 machine (pool-a-x7k2p): it was named for deletion", 30*time.Minute)), Gone, NamedForDeletion},
+	"gone-node-deleted":     {all(noMachine, event("Machine", "pool-a-x7k2p", "NodeDeleted", "Node node-1 was deleted, so the machine is deleted too", 30*time.Minute), event("Machine", "pool-a-x7k2p", "Deleted", "VM cloud:///zone-1/vm-1 and its node are gone", 29*time.Minute)), Gone, NodeDeleted},
+	"gone-by-hand":          {all(noMachine, event("Machine", "pool-a-x7k2p", "Joined", "Machine pool-a-x7k2p successfully joined the cluster in 2m0s", 50*time.Minute), event("Machine", "pool-a-x7k2p", "Deleted", "VM cloud:///zone-1/vm-1 and its node are gone", 29*time.Minute)), Gone, Untold},
+	"gone-by-hand-crashing": {all(noMachine, event("Machine", "pool-a-x7k2p", "FailedCreate", "MachineClass \"pool-v1\" not found in namespace \"machines\"", 50*time.Minute), event("Machine", "pool-a-x7k2p", "Deleted", "There was no VM to delete", 29*time.Minute)), Gone, Untold},
+	"gone-failed-join-only": {all(noMachine, event("Machine", "pool-a-x7k2p", "FailedJoin", "Machine pool-a-x7k2p failed to join the cluster in 20 minutes.", 30*time.Minute)), Gone, Failure},
+	"gone-recovered":        {all(noMachine, event("Machine", "pool-a-x7k2p", "FailedJoin", "Machine pool-a-x7k2p failed to join the cluster in 20 minutes.", 40*time.Minute), event("Machine", "pool-a-x7k2p", "Joined", "Machine pool-a-x7k2p successfully re-joined the cluster", 39*time.Minute)), Gone, Untold},
+	"gone-summary":          {all(noMachine, failedMachines), Gone, Failure},
+	"gone-no-trace":         {all(noMachine, event("MachineSet", "pool-a", "SuccessfulDelete", "Deleted 1 machine (pool-a-x7k2p2): it was named for deletion", 30*time.Minute)), NotFound, ""},
+	"gone-mistyped":         {all(noMachine, func(f *Facts) { f.Owners.Names = []string{"pool-a-x7k2q", "other-12345"} }), NotFound, ""},
 }
 
 // TestExplain: what an operator reads in each situation. Golden files hold it; -update
@@ -343,4 +347,28 @@ func failedMachines(f *Facts) {
 		Name: f.Key.Name, OwnerRef: "pool-a",
 		LastOperation: v1alpha1.LastOperation{Type: create, State: failed, Description: "Machine pool-a-x7k2p failed to join the cluster in 20 minutes.", LastUpdateTime: ago(40 * time.Minute)},
 	}}
+}
+
+// TestJSON: programs get all that people get, under names that stay.
+func TestJSON(t *testing.T) {
+	report := Explain(facts(leaving["drain-budget-never"].given, event("MachineSet", "pool-a", "SuccessfulDelete", "Deleted 1 machine (pool-a-x7k2p): it was named for deletion", time.Minute), unread("x")), now)
+	text, err := json.Marshal(report)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back Report
+	if err := json.Unmarshal(text, &back); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(report, back); diff != "" {
+		t.Errorf("after a round trip (-want +got):\n%s", diff)
+	}
+	var keys map[string]any
+	if err := json.Unmarshal(text, &keys); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"advice", "answer", "at", "events", "identity", "machine", "namespace", "next", "replaced", "since", "unread", "verdict", "why"}
+	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(keys))); diff != "" {
+		t.Errorf("keys (-want +got):\n%s", diff)
+	}
 }

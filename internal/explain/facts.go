@@ -76,6 +76,8 @@ type Target struct {
 	None bool
 	// Problem says why it does not answer; empty if it does.
 	Problem string
+	// Unread tells that whoever asks may not read the node: it may be there all the same.
+	Unread bool
 	// Node is nil if there is none, or if the Machine names none.
 	Node *corev1.Node
 	// Pods are those on the node; Budgets those of the pods' namespaces; Attachments those

@@ -29,6 +29,7 @@ func (r *gathering) target(ctx context.Context) {
 	switch err := r.Target.Get(ctx, types.NamespacedName{Name: name}, node); {
 	case apierrors.IsForbidden(err):
 		r.unread("Node %s: %v", name, err)
+		found.Unread = true
 		return
 	case err == nil:
 		found.Node = node

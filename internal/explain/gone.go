@@ -29,10 +29,12 @@ func (e *explainer) traced() bool {
 			return true
 		}
 	}
-	e.fromSummaries()
-	found := len(e.report.Replaced) > 0
-	e.report.Replaced = nil
-	return found
+	for _, summary := range e.summaries() {
+		if summary.Name == e.Key.Name {
+			return true
+		}
+	}
+	return false
 }
 
 // similar names Machines that may have been meant.

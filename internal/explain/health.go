@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -20,7 +21,7 @@ func (e *explainer) well() {
 		what = "is Available: there is no target cluster that a node could join"
 	case e.Target.Problem != "":
 		e.targetAway()
-	case e.Target.None:
+	case e.Target.None, e.Target.Unread:
 	case e.Target.Node == nil:
 		e.why(NodeMissing, "", time.Time{}, "node %q does not exist now", e.nodeName())
 	default:
@@ -68,7 +69,7 @@ func (e *explainer) nodeNow() {
 	switch n := e.Target.Node; {
 	case e.Target.Problem != "":
 		e.targetAway()
-	case e.Target.None:
+	case e.Target.None, e.Target.Unread:
 	case n == nil && e.Machine.Spec.ProviderID == "": // there never was one
 	case n == nil && e.Machine.Status.LastOperation.Type == v1alpha1.MachineOperationCreate:
 		e.virtualMachine()
@@ -115,7 +116,7 @@ func (e *explainer) undecided() bool {
 	}
 	last := e.Machine.Status.LastOperation
 	if e.Target.Node == nil {
-		e.why(Other, "", last.LastUpdateTime.Time, "%s", e.own())
+		e.why(Other, "", last.LastUpdateTime.Time, "the manager said last: %s", cmp.Or(e.own(), "nothing"))
 		return true
 	}
 	e.why(Other, "", last.LastUpdateTime.Time, "its node is well now, which the manager has not seen yet. It said last: %s", e.own())

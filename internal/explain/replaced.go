@@ -12,8 +12,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/node"
 )
 
-// givenUpReasons are the reasons of the events with which a Machine becomes Failed.
-var givenUpReasons = []string{"FailedHealth", "FailedJoin", "FailedCreate"}
+// givenUpReasons are the reasons of the events with which a Machine becomes Failed, so that
+// its set deletes it. That of a creation that fails is none: it is tried again.
+var givenUpReasons = []string{"FailedHealth", "FailedJoin"}
 
 // replaced says why the Machine was deleted, from the surest source on.
 func (e *explainer) replaced() {
@@ -21,9 +22,11 @@ func (e *explainer) replaced() {
 	if told == "" {
 		e.fromMachineEvents()
 	}
-	e.fromSummaries()
 	if len(e.report.Replaced) == 0 {
 		e.fromTraces()
+	}
+	if len(e.report.Replaced) == 0 {
+		e.fromSummaries()
 	}
 	if len(e.report.Replaced) == 0 {
 		e.because(Untold, "", time.Time{}, "nothing tells why: somebody other than its set deleted it, or the events about it have expired, which an API server keeps for an hour")
@@ -77,26 +80,33 @@ func (e *explainer) fromMachineEvents() {
 }
 
 // fromSummaries takes the reason from the lists of failed machines of set and deployment.
+// A Machine that is still there is on them for what goes wrong with it now.
 func (e *explainer) fromSummaries() {
-	var summaries []v1alpha1.MachineSummary
-	if set := e.Owners.Set; set != nil {
-		summaries = append(summaries, deref(set.Status.FailedMachines)...)
-	}
-	if deployment := e.Owners.Deployment; deployment != nil {
-		for _, summary := range deployment.Status.FailedMachines {
-			summaries = append(summaries, deref(summary))
-		}
-	}
-	for _, summary := range summaries {
-		if last := summary.LastOperation; summary.Name == e.Key.Name && last.Type != v1alpha1.MachineOperationDelete && !e.said(last.Description) {
+	for _, summary := range e.summaries() {
+		if last := summary.LastOperation; summary.Name == e.Key.Name && givenUp(last.Description) {
 			e.because(Failure, "MachineSet "+summary.OwnerRef, last.LastUpdateTime.Time, "its last failure was: %s", last.Description)
 			return
 		}
 	}
 }
 
-func (e *explainer) said(text string) bool {
-	return slices.ContainsFunc(e.report.Replaced, func(f Finding) bool { return strings.Contains(f.Text, sentence("%s", text)) })
+// summaries are the lists of failed machines of set and deployment.
+func (e *explainer) summaries() []v1alpha1.MachineSummary {
+	var all []v1alpha1.MachineSummary
+	if set := e.Owners.Set; set != nil {
+		all = append(all, deref(set.Status.FailedMachines)...)
+	}
+	if deployment := e.Owners.Deployment; deployment != nil {
+		for _, summary := range deployment.Status.FailedMachines {
+			all = append(all, deref(summary))
+		}
+	}
+	return all
+}
+
+// givenUp tells whether a last operation is one with which a Machine becomes Failed.
+func givenUp(description string) bool {
+	return strings.Contains(description, "failed to join the cluster in") || strings.Contains(description, "Updating machine phase to Failed")
 }
 
 // fromTraces infers the reason where no event is left.

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -16,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/freshness"
 )
 
 var (
@@ -32,16 +31,11 @@ var (
 // failure.
 func (c *Controller) apply(ctx context.Context, f *facts, operations []operation) error {
 	for _, op := range operations {
-		var err error
-		switch op.action {
-		case create:
-			err = c.create(ctx, f, op)
-		case scale:
-			err = c.scale(ctx, *f, op)
-		case adopt:
-			err = c.adopt(ctx, f.deployment, op)
-		case release:
-			err = c.release(ctx, f.deployment, op)
+		err := c.applyOne(ctx, f, op)
+		if errors.Is(err, errNodes) {
+			ctrl.LoggerFrom(ctx).Info("Some nodes are marked later", "err", err.Error())
+			f.again = sooner(f.again, targetAway)
+			continue
 		}
 		if err != nil {
 			return err
@@ -50,171 +44,69 @@ func (c *Controller) apply(ctx context.Context, f *facts, operations []operation
 	return nil
 }
 
-// create makes the set of the current template.
-func (c *Controller) create(ctx context.Context, f *facts, op operation) error {
-	set, err := newSet(*f, op.replicas)
-	if err != nil {
-		return fmt.Errorf("%w: %w", errCreate, err)
+func (c *Controller) applyOne(ctx context.Context, f *facts, op operation) error {
+	switch op.action {
+	case create:
+		return c.create(ctx, f, op)
+	case scale, refresh:
+		return c.change(ctx, f, op)
+	case adopt:
+		return c.adopt(ctx, f.deployment, op)
+	case release:
+		return c.release(ctx, f.deployment, op)
+	case prune:
+		return c.prune(ctx, f.deployment, op)
+	case mark:
+		return c.mark(ctx, f.deployment, op)
+	case patchNodes:
+		return c.patchNodes(ctx, f.deployment, op)
+	case rollBack, refuse:
+		return c.rollBack(ctx, f.deployment, op)
 	}
-	err = c.Client.Create(ctx, set)
-	if apierrors.IsAlreadyExists(err) {
-		return c.nameTaken(ctx, f, set)
-	}
-	if err != nil {
-		c.Events.Eventf(f.deployment, corev1.EventTypeWarning, reasonSetCreateError, "Failed to create machine set %s: %v", set.Name, err)
-		return fmt.Errorf("%w: %w", errCreate, err)
-	}
-	c.writtenSets.Wrote(set)
-	f.current, f.created = set, true
-	c.say(ctx, f.deployment, "Scaled up", set, op)
 	return nil
 }
 
-// nameTaken finds out whose the set is that has the name. It may be our own, which the
-// cache did not show a moment ago, or which is being deleted.
-func (c *Controller) nameTaken(ctx context.Context, f *facts, wanted *v1alpha1.MachineSet) error {
-	taken := &v1alpha1.MachineSet{}
-	if err := c.Client.Get(ctx, client.ObjectKeyFromObject(wanted), taken); err != nil {
-		if apierrors.IsNotFound(err) {
-			return errCacheBehind
-		}
-		return fmt.Errorf("reading machine set %s: %w", wanted.Name, err)
+// rollBack gives the deployment an old template, or says why that cannot be. In both cases
+// the wish is gone.
+func (c *Controller) rollBack(ctx context.Context, deployment *v1alpha1.MachineDeployment, op operation) error {
+	before, kind := deployment.DeepCopy(), corev1.EventTypeWarning
+	if op.action == rollBack {
+		kind = corev1.EventTypeNormal
+		rolledBack(deployment, op.set).DeepCopyInto(deployment)
 	}
-	if metav1.IsControlledBy(taken, f.deployment) && sameTemplate(&taken.Spec.Template, &f.deployment.Spec.Template) {
-		return errCacheBehind
-	}
-	return errNameTaken
-}
-
-// newSet is the set of the deployment's template.
-func newSet(f facts, count int32) (*v1alpha1.MachineSet, error) {
-	deployment := f.deployment
-	var collisions int32
-	if deployment.Status.CollisionCount != nil {
-		collisions = *deployment.Status.CollisionCount
-	}
-	hash, err := templateHash(&deployment.Spec.Template, collisions)
-	if err != nil {
-		return nil, err
-	}
-	last := revision(deployment.Annotations)
-	for _, set := range f.old {
-		last = max(last, revision(set.Annotations))
-	}
-	set := &v1alpha1.MachineSet{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace:       deployment.Namespace,
-			Name:            setName(deployment.Name, hash),
-			Labels:          withHash(deployment.Spec.Template.Labels, hash),
-			Annotations:     copiedAnnotations(deployment),
-			Finalizers:      []string{v1alpha1.FinalizerMCM},
-			OwnerReferences: []metav1.OwnerReference{ownerReference(deployment)},
-		},
-		Spec: v1alpha1.MachineSetSpec{
-			Replicas:        count,
-			MinReadySeconds: deployment.Spec.MinReadySeconds,
-			Selector:        deployment.Spec.Selector.DeepCopy(),
-			Template:        *deployment.Spec.Template.DeepCopy(),
-
-			AutoPreserveFailedMachineMax: deployment.Spec.AutoPreserveFailedMachineMax,
-		},
-	}
-	set.Spec.Selector.MatchLabels = withHash(set.Spec.Selector.MatchLabels, hash)
-	set.Spec.Template.Labels = withHash(set.Spec.Template.Labels, hash)
-	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyRevision, strconv.FormatInt(last+1, 10))
-	setReplicaAnnotations(set, f)
-	return set, nil
-}
-
-func withHash(labels map[string]string, hash string) map[string]string {
-	labelled := map[string]string{v1alpha1.DefaultMachineDeploymentUniqueLabelKey: hash}
-	for key, value := range labels {
-		if key != v1alpha1.DefaultMachineDeploymentUniqueLabelKey {
-			labelled[key] = value
-		}
-	}
-	return labelled
-}
-
-// adopt takes over a set, unless the deployment is gone by now: the garbage collector
-// would then delete the set, and its controller all Machines.
-func (c *Controller) adopt(ctx context.Context, deployment *v1alpha1.MachineDeployment, op operation) error {
-	live := &metav1.PartialObjectMetadata{}
-	live.SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind("MachineDeployment"))
-	err := c.Live.Get(ctx, client.ObjectKeyFromObject(deployment), live)
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("reading machine deployment %s: %w", deployment.Name, err)
-	}
-	if err != nil || live.UID != deployment.UID || !live.DeletionTimestamp.IsZero() {
-		return errCacheBehind
-	}
-	before := op.set.DeepCopy()
-	op.set.OwnerReferences = append(op.set.OwnerReferences, ownerReference(deployment))
-	return c.changeOwner(ctx, deployment, op, before)
-}
-
-func (c *Controller) release(ctx context.Context, deployment *v1alpha1.MachineDeployment, op operation) error {
-	before := op.set.DeepCopy()
-	op.set.OwnerReferences = slices.DeleteFunc(op.set.OwnerReferences, func(owner metav1.OwnerReference) bool {
-		return owner.UID == deployment.UID
-	})
-	return c.changeOwner(ctx, deployment, op, before)
-}
-
-func (c *Controller) changeOwner(ctx context.Context, deployment *v1alpha1.MachineDeployment, op operation, before *v1alpha1.MachineSet) error {
-	if err := c.patchSet(ctx, op.set, before); err != nil {
-		return client.IgnoreNotFound(err)
-	}
-	verb := "Adopted"
-	if op.action == release {
-		verb = "Released"
-	}
-	c.Events.Eventf(deployment, corev1.EventTypeNormal, verb, "%s machine set %s: %s", verb, op.set.Name, op.reason)
-	ctrl.LoggerFrom(ctx).Info(verb+" machine set", "machineSet", op.set.Name, "why", op.reason)
-	return nil
-}
-
-func ownerReference(deployment *v1alpha1.MachineDeployment) metav1.OwnerReference {
-	return *metav1.NewControllerRef(deployment, v1alpha1.SchemeGroupVersion.WithKind("MachineDeployment"))
-}
-
-// setReplicaAnnotations records for which size of the deployment a set was last scaled.
-func setReplicaAnnotations(set *v1alpha1.MachineSet, f facts) {
-	wanted := f.deployment.Spec.Replicas
-	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyDesiredReplicas, strconv.Itoa(int(wanted)))
-	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyMaxReplicas, strconv.Itoa(int(wanted+f.surge)))
-}
-
-// scale gives a set its number, and with it the annotations that say what for.
-func (c *Controller) scale(ctx context.Context, f facts, op operation) error {
-	before := op.set.DeepCopy()
-	op.set.Spec.Replicas = op.replicas
-	setReplicaAnnotations(op.set, f)
-	maps.Copy(op.set.Annotations, copiedAnnotations(f.deployment))
-	if err := c.patchSet(ctx, op.set, before); err != nil {
+	deployment.Spec.RollbackTo = nil
+	if err := c.patchDeployment(ctx, deployment, before); err != nil {
 		return err
 	}
-	verb := "Scaled up"
-	if op.replicas < before.Spec.Replicas {
-		verb = "Scaled down"
-	}
-	c.say(ctx, f.deployment, verb, op.set, op)
+	c.Events.Event(deployment, kind, op.topic, op.reason)
+	ctrl.LoggerFrom(ctx).Info("Answered the wish to roll back", "outcome", op.topic, "why", op.reason)
 	return nil
 }
 
-// say explains an operation in one event and one log line.
-func (c *Controller) say(ctx context.Context, deployment *v1alpha1.MachineDeployment, verb string, set *v1alpha1.MachineSet, op operation) {
-	c.Events.Eventf(deployment, corev1.EventTypeNormal, "ScalingMachineSet", "%s machine set %s to %d: %s", verb, set.Name, op.replicas, op.reason)
-	ctrl.LoggerFrom(ctx).Info(verb+" machine set", "machineSet", set.Name, "replicas", op.replicas, "why", op.reason)
+// mark tells the set of a Machine to delete it before others.
+func (c *Controller) mark(ctx context.Context, deployment *v1alpha1.MachineDeployment, op operation) error {
+	machine := op.machine.DeepCopy()
+	metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyMachinePriority, chosen)
+	metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyMarkedForDeletionTime, op.since)
+	err := c.Client.Patch(ctx, machine, freshness.Locked(op.machine))
+	if apierrors.IsNotFound(err) {
+		return errCacheBehind
+	}
+	if err != nil {
+		return fmt.Errorf("marking machine %s: %w", machine.Name, err)
+	}
+	c.Events.Eventf(deployment, corev1.EventTypeNormal, "MachineMarked", "Machine %s goes first: %s", machine.Name, op.reason)
+	ctrl.LoggerFrom(ctx).Info("Marked machine for deletion", "machine", machine.Name, "since", op.since, "why", op.reason)
+	return nil
 }
 
-// recordRevision gives the deployment the revision of its current set.
-func (c *Controller) recordRevision(ctx context.Context, f facts) error {
-	if f.current == nil || revision(f.current.Annotations) <= revision(f.deployment.Annotations) {
+// record writes into the deployment what it says about its sets.
+func (c *Controller) record(ctx context.Context, f facts) error {
+	next, before := accounted(f), f.deployment.DeepCopy()
+	if equality.Semantic.DeepEqual(next, before) {
 		return nil
 	}
-	before := f.deployment.DeepCopy()
-	metav1.SetMetaDataAnnotation(&f.deployment.ObjectMeta, v1alpha1.AnnotationKeyRevision, f.current.Annotations[v1alpha1.AnnotationKeyRevision])
+	next.DeepCopyInto(f.deployment)
 	return c.patchDeployment(ctx, f.deployment, before)
 }
 
@@ -237,13 +129,6 @@ func (c *Controller) removeFinalizer(ctx context.Context, deployment *v1alpha1.M
 func (c *Controller) patchDeployment(ctx context.Context, deployment, before *v1alpha1.MachineDeployment) error {
 	if err := c.written.Patch(ctx, c.Client, deployment, before); err != nil {
 		return fmt.Errorf("patching machine deployment %s: %w", deployment.Name, err)
-	}
-	return nil
-}
-
-func (c *Controller) patchSet(ctx context.Context, set, before *v1alpha1.MachineSet) error {
-	if err := c.writtenSets.Patch(ctx, c.Client, set, before); err != nil {
-		return fmt.Errorf("patching machine set %s: %w", set.Name, err)
 	}
 	return nil
 }

@@ -3,7 +3,8 @@
 // their Machines are replaced.
 //
 // A pass gathers the facts, plans operations from them in pure functions, and applies
-// those. Each operation carries its reason into an event and a log line.
+// those. Each operation carries its reason into an event and a log line. Before sets are
+// scaled, the Machines that go first are marked, and as far as possible the nodes.
 package machinedeployment
 
 import (
@@ -11,15 +12,18 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/freshness"
@@ -39,14 +43,31 @@ type Options struct {
 	Clock clock.PassiveClock
 	// Concurrency is how many deployments are looked at at the same time.
 	Concurrency int
+	// Target is where nodes join; nil if nowhere. Without it, rollouts do not mark nodes.
+	Target Target
+	// ProtectNodes keeps autoscalers from removing nodes during a rolling update. The
+	// zero value does not.
+	ProtectNodes bool
+}
+
+// Target is the cluster that nodes join, as target.Cluster is one. It need not answer.
+type Target interface {
+	// Client reads Nodes from a cache and writes to the API server.
+	Client() client.Client
+	// Ready tells whether the target has answered, so that its cache means something.
+	Ready() bool
 }
 
 // Controller reconciles MachineDeployments. Make one with New.
 type Controller struct {
 	Options
 	written freshness.Ledger
-	// writtenSets is the same for the sets of all deployments.
-	writtenSets freshness.Ledger
+	// writtenSets is the same for the sets of all deployments, and nodes for the nodes of
+	// the target.
+	writtenSets, nodes freshness.Ledger
+	// unmarked are the keys of deployments whose nodes were seen to bear no marks of a
+	// rollout, and that had none since. To forget it costs a look at the nodes.
+	unmarked sync.Map
 }
 
 // New makes a Controller.
@@ -58,6 +79,8 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Named("machinedeployment").
 		For(&v1alpha1.MachineDeployment{}).
 		Watches(&v1alpha1.MachineSet{}, handler.EnqueueRequestsFromMapFunc(c.deploymentsOf)).
+		Watches(&v1alpha1.Machine{}, handler.EnqueueRequestsFromMapFunc(c.deploymentOf), builder.WithPredicates(markedChanges())).
+		Watches(&v1alpha1.MachineDeployment{}, handler.EnqueueRequestsFromMapFunc(c.concerned), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency}).
 		Complete(c)
 	if err != nil {
@@ -70,12 +93,17 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 // itself. The event of that write comes first.
 const staleCache = time.Second
 
+// targetAway is how long a pass waits for a target that does not answer, if there are nodes
+// to mark.
+const targetAway = 5 * time.Second
+
 // Reconcile brings a deployment closer to what is asked for.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	deployment := &v1alpha1.MachineDeployment{}
 	if err := c.Client.Get(ctx, req.NamespacedName, deployment); err != nil {
 		if apierrors.IsNotFound(err) {
 			c.written.Forget(req.NamespacedName)
+			c.unmarked.Delete(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
@@ -86,11 +114,14 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if !c.fresh(deployment, sets) {
 		return ctrl.Result{RequeueAfter: staleCache}, nil
 	}
-	err = c.reconcile(ctx, deployment, sets)
+	again, err := c.reconcile(ctx, deployment, sets)
 	if outrun(err) {
 		return ctrl.Result{RequeueAfter: staleCache}, nil
 	}
-	return ctrl.Result{}, err
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	return ctrl.Result{RequeueAfter: again}, nil
 }
 
 // outrun tells whether an error means that the world has moved on, of which the cache
@@ -112,39 +143,49 @@ func (c *Controller) fresh(deployment *v1alpha1.MachineDeployment, sets []*v1alp
 	return true
 }
 
-func (c *Controller) reconcile(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) error {
+// reconcile returns after what time to look again without an event; 0 is never.
+func (c *Controller) reconcile(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) (time.Duration, error) {
 	if !deployment.DeletionTimestamp.IsZero() {
-		return c.terminate(ctx, deployment, sets)
+		return 0, c.terminate(ctx, deployment, sets)
 	}
 	if errs := validation.MachineDeployment(deployment); len(errs) > 0 {
-		return c.writeStatus(ctx, deployment, refusal(deployment, reasonInvalid, errs.ToAggregate().Error(), c.Clock.Now()))
+		return 0, c.writeStatus(ctx, deployment, refusal(deployment, reasonInvalid, errs.ToAggregate().Error(), c.Clock.Now()))
 	}
 	if err := c.addFinalizer(ctx, deployment); err != nil {
-		return err
+		return 0, err
 	}
 	if selectsAll(deployment) {
 		sentence := "spec.selector: the empty selector selects all machines; nothing is done until it names labels."
-		return c.writeStatus(ctx, deployment, observed(refusal(deployment, reasonSelectsAll, sentence, c.Clock.Now()), deployment))
+		return 0, c.writeStatus(ctx, deployment, observed(refusal(deployment, reasonSelectsAll, sentence, c.Clock.Now()), deployment))
 	}
 	facts := gather(deployment, sets, c.Clock.Now())
-	if err := c.findStrays(ctx, &facts); err != nil {
-		return err
+	if err := c.look(ctx, &facts); err != nil {
+		return 0, err
 	}
 	operations := plan(facts)
 	failure := c.apply(ctx, &facts, operations)
+	if failure == nil && slices.ContainsFunc(operations, operation.ends) {
+		return 0, nil // the events of what was written come; what would be counted now is not right
+	}
 	if failure == nil {
-		failure = c.recordRevision(ctx, facts)
+		failure = c.record(ctx, facts)
 	}
 	if outrun(failure) {
-		return failure
+		return 0, failure
 	}
-	if failure == nil && slices.ContainsFunc(operations, operation.claims) {
-		return nil // what would be counted now is not the deployment's; the events of the sets come
+	next := nextStatus(facts, failure)
+	if err := c.writeStatus(ctx, deployment, next); err != nil {
+		return 0, err
 	}
-	if err := c.writeStatus(ctx, deployment, nextStatus(facts, failure)); err != nil {
-		return err
+	return sooner(facts.again, deadlineIn(facts, next)), failure
+}
+
+// sooner is the shorter of two times, of which 0 is never.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return max(a, b)
 	}
-	return failure
+	return min(a, b)
 }
 
 // terminate deletes the sets, and lets go when none is left.

@@ -347,3 +347,20 @@ func TestStatusIsNotWrittenForTheSelectorOnly(t *testing.T) {
 		t.Errorf("writes: %q", s.writes)
 	}
 }
+
+// TestEachRefusalIsSaid: what was said before does not hide what is new.
+func TestEachRefusalIsSaid(t *testing.T) {
+	s := newServer(newDeployment(1), newDeployment(1, func(d *v1alpha1.MachineDeployment) { d.Name, d.UID = "other", "uid-of-other" }))
+	s.pass(t)
+	s.change(func(d *v1alpha1.MachineDeployment) { d.Spec.Strategy.Type = "Slow" })
+	s.pass(t)
+	var warned []string
+	for _, line := range s.lines {
+		if reason, _, _ := strings.Cut(line, ": "); reason == "SelectorOverlap" || reason == "InvalidSpec" {
+			warned = append(warned, reason)
+		}
+	}
+	if diff := cmp.Diff([]string{"SelectorOverlap", "InvalidSpec"}, warned); diff != "" {
+		t.Errorf("want - got +\n%s", diff)
+	}
+}

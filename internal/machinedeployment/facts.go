@@ -2,20 +2,14 @@ package machinedeployment
 
 import (
 	"cmp"
-	"encoding/json"
-	"fmt"
-	"hash/fnv"
-	"maps"
 	"math"
 	"slices"
-	"strconv"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -36,8 +30,42 @@ type facts struct {
 	// surge and unavailable bound a rolling update, in machines.
 	surge, unavailable int32
 	now                time.Time
-	// created tells that current was created in this pass.
-	created bool
+	// created tells that current was created in this pass, and found that it was an old
+	// set before it.
+	created, found bool
+	// named are the Machines that an autoscaler named for deletion.
+	named []named
+	// nodes are those of the Machines, as far as a rollout marks them; nil if nobody
+	// looked.
+	nodes *nodes
+	// overlaps are the names of other deployments that select the same Machines.
+	overlaps []string
+	// again is after what time to look again without an event; 0 is never.
+	again time.Duration
+}
+
+// named is an entry of the annotation by which an autoscaler names Machines.
+type named struct {
+	name string
+	// at is when it was named, as it is written there; empty in the old form, which
+	// has names only.
+	at string
+	// machine of that name, if it is the deployment's and exists.
+	machine *v1alpha1.Machine
+}
+
+// nodes are what is known of the nodes of a deployment.
+type nodes struct {
+	// ofOld are the nodes of old sets, ofCurrent those of the current one.
+	ofOld, ofCurrent []nodeOf
+	// protect tells that a rollout keeps autoscalers from removing nodes.
+	protect bool
+}
+
+// nodeOf is a Machine and its Node. Neither may be changed: they are the cache's.
+type nodeOf struct {
+	machine *v1alpha1.Machine
+	node    *corev1.Node
 }
 
 // gather sorts out the sets that the deployment controls.
@@ -59,11 +87,13 @@ func gather(deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet,
 	return f
 }
 
+// all are the sets, the current one last. The slice is the caller's.
 func (f facts) all() []*v1alpha1.MachineSet {
-	if f.current == nil {
-		return f.old
+	all := slices.Clone(f.old)
+	if f.current != nil {
+		all = append(all, f.current)
 	}
-	return append(slices.Clone(f.old), f.current)
+	return all
 }
 
 // selects tells whether a set belongs to the deployment: by its own labels and by those of
@@ -73,50 +103,20 @@ func selects(deployment *v1alpha1.MachineDeployment, set *v1alpha1.MachineSet) b
 	return err == nil && selector.Matches(labels.Set(set.Labels)) && selector.Matches(labels.Set(set.Spec.Template.Labels))
 }
 
+// overlap tells whether the selector of one of two deployments matches what the other makes.
+func overlap(a, b *v1alpha1.MachineDeployment) bool {
+	matches := func(a, b *v1alpha1.MachineDeployment) bool {
+		selector, err := metav1.LabelSelectorAsSelector(a.Spec.Selector) // nil selects nothing
+		return err == nil && selector.Matches(labels.Set(b.Spec.Template.Labels))
+	}
+	return a.UID != b.UID && a.DeletionTimestamp.IsZero() && b.DeletionTimestamp.IsZero() && (matches(a, b) || matches(b, a))
+}
+
 // selectsAll tells whether the deployment's selector is empty, which would match whatever
 // nobody owns.
 func selectsAll(deployment *v1alpha1.MachineDeployment) bool {
 	selector := deployment.Spec.Selector
 	return len(selector.MatchLabels)+len(selector.MatchExpressions) == 0
-}
-
-// sameTemplate tells whether two templates make the same Machines. What can be changed
-// on Machines that exist (node template, timeouts) does not count, nor do the set's own
-// label and the kind of the class. The sets of a fleet that MCM has made are recognised
-// by this: with another rule, the fleet would be rolled.
-func sameTemplate(a, b *v1alpha1.MachineTemplateSpec) bool {
-	return equality.Semantic.DeepEqual(essence(a), essence(b))
-}
-
-func essence(template *v1alpha1.MachineTemplateSpec) *v1alpha1.MachineTemplateSpec {
-	reduced := template.DeepCopy()
-	delete(reduced.Labels, v1alpha1.DefaultMachineDeploymentUniqueLabelKey)
-	reduced.Spec.NodeTemplateSpec = v1alpha1.NodeTemplateSpec{}
-	reduced.Spec.MachineConfiguration = nil
-	reduced.Spec.Class.Kind = ""
-	return reduced
-}
-
-// templateHash is a number that differs between templates. It only has to be stable for
-// a set that exists: the set of a template is found by comparison.
-func templateHash(template *v1alpha1.MachineTemplateSpec, collisions int32) (string, error) {
-	encoded, err := json.Marshal(essence(template))
-	if err != nil {
-		return "", fmt.Errorf("encoding the template: %w", err)
-	}
-	hash := fnv.New32a()
-	_, _ = hash.Write(encoded) // a hash never fails
-	if collisions > 0 {
-		_, _ = hash.Write(strconv.AppendInt(nil, int64(collisions), 10))
-	}
-	return strconv.FormatUint(uint64(hash.Sum32()), 10), nil
-}
-
-// setName is the name of the set with that hash, in MCM's form.
-func setName(deployment, hash string) string {
-	const length = 5
-	safe := rand.SafeEncodeString(hash)
-	return deployment + "-" + safe[:min(length, len(safe))]
 }
 
 // bounds are how many machines an update may have beyond those wanted, and how many of
@@ -147,77 +147,4 @@ func bounds(deployment *v1alpha1.MachineDeployment) (surge, unavailable int32) {
 	}
 	// Their sum with the replicas is a number of replicas, too.
 	return int32(min(up, math.MaxInt32-total)), int32(min(down, total)) //nolint:gosec // bounded on this line
-}
-
-// asked is how many machines a set shall have. One that is being deleted shall have none.
-func asked(set *v1alpha1.MachineSet) int32 {
-	if !set.DeletionTimestamp.IsZero() {
-		return 0
-	}
-	return set.Spec.Replicas
-}
-
-// existing is how many machines a set has, those being deleted and those still to be
-// created included. It is right if the set is settled.
-func existing(set *v1alpha1.MachineSet) int32 { return max(set.Status.Replicas, asked(set)) }
-
-// usable is how many machines of a set are available and shall stay. What a set has
-// beyond what it asks for does not count: it is on its way out.
-func usable(set *v1alpha1.MachineSet) int32 { return min(set.Status.AvailableReplicas, asked(set)) }
-
-// kept is how many machines of a set failed, and are preserved. They are the last that a
-// set deletes, so removing them takes all that can be used with them.
-func kept(set *v1alpha1.MachineSet) int32 {
-	return min(set.Status.PreservedFailedReplicas, asked(set)-usable(set))
-}
-
-// settled tells whether the status of a set was written for what it is asked for now. If
-// not, it may have machines that its status does not count. A set that reports a failure
-// was looked at, too.
-func settled(set *v1alpha1.MachineSet) bool {
-	return set.Status.ObservedGeneration >= set.Generation ||
-		slices.ContainsFunc(set.Status.Conditions, func(c v1alpha1.MachineSetCondition) bool {
-			return c.Type == v1alpha1.MachineSetReplicaFailure && c.Status == v1alpha1.ConditionTrue
-		})
-}
-
-// sum adds up a number of the sets.
-func sum(sets []*v1alpha1.MachineSet, number func(*v1alpha1.MachineSet) int32) int32 {
-	var total int32
-	for _, set := range sets {
-		total += number(set)
-	}
-	return total
-}
-
-// empty tells whether the sets have no machines and will have none.
-func empty(sets []*v1alpha1.MachineSet) bool {
-	return !slices.ContainsFunc(sets, func(set *v1alpha1.MachineSet) bool { return !settled(set) || existing(set) > 0 })
-}
-
-// revision is the number of a set; 0 if it has none.
-func revision(annotations map[string]string) int64 {
-	number, _ := strconv.ParseInt(annotations[v1alpha1.AnnotationKeyRevision], 10, 64)
-	return number
-}
-
-// notCopied are the annotations of a deployment that do not go to its sets.
-var notCopied = []string{
-	"kubectl.kubernetes.io/last-applied-configuration",
-	v1alpha1.AnnotationKeyRevision,
-	v1alpha1.AnnotationKeyRevisionHistory,
-	v1alpha1.AnnotationKeyDesiredReplicas,
-	v1alpha1.AnnotationKeyMaxReplicas,
-	v1alpha1.AnnotationKeyPreferNoSchedule,
-	v1alpha1.AnnotationKeyUnfreeze,
-	v1alpha1.AnnotationKeyTriggerDeletion,
-}
-
-func copiedAnnotations(deployment *v1alpha1.MachineDeployment) map[string]string {
-	copied := map[string]string{}
-	maps.Copy(copied, deployment.Annotations)
-	for _, key := range notCopied {
-		delete(copied, key)
-	}
-	return copied
 }

@@ -1,6 +1,8 @@
 package machinedeployment
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -95,5 +98,140 @@ func TestServerAdoptsARestoredSet(t *testing.T) {
 			mine := metav1.IsControlledBy(&sets.Items[i], deployment)
 			g.Expect(mine).To(gomega.Equal(sets.Items[i].Name != set.Name))
 		}
+	}, eventually).Should(gomega.Succeed())
+}
+
+// setsDo plays the controller of sets: every set has what it asks for, at once.
+func setsDo(t *testing.T, g gomega.Gomega, e *env.Env) map[string]*v1alpha1.MachineSet {
+	t.Helper()
+	list := &v1alpha1.MachineSetList{}
+	g.Expect(e.Client.List(t.Context(), list, client.InNamespace(e.Namespace))).To(gomega.Succeed())
+	byClass := map[string]*v1alpha1.MachineSet{}
+	for i := range list.Items {
+		set := &list.Items[i]
+		byClass[set.Spec.Template.Spec.Class.Name] = set
+		if !set.DeletionTimestamp.IsZero() {
+			set.Finalizers = nil
+			g.Expect(client.IgnoreNotFound(e.Client.Update(t.Context(), set))).To(gomega.Succeed())
+			continue
+		}
+		n := set.Spec.Replicas
+		if set.Status.ObservedGeneration != set.Generation || set.Status.Replicas != n {
+			set.Status = v1alpha1.MachineSetStatus{ObservedGeneration: set.Generation, Replicas: n, ReadyReplicas: n, AvailableReplicas: n, FullyLabeledReplicas: n}
+			g.Expect(e.Client.Status().Update(t.Context(), set)).To(gomega.Succeed())
+		}
+	}
+	return byClass
+}
+
+// TestServerRolloutsHistoryAndRollback goes through three classes with a history of one,
+// and back to the second.
+func TestServerRolloutsHistoryAndRollback(t *testing.T) {
+	e := env.New(t)
+	g := gomega.NewWithT(t)
+	deployment := inNamespace(e, newDeployment(3, rolling("1", "0"), func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(int32(1)) }))
+	g.Expect(e.Client.Create(t.Context(), deployment)).To(gomega.Succeed())
+	run(t, e)
+	rolledOutTo := func(class, revision string, left ...string) {
+		t.Helper()
+		g.Eventually(func(g gomega.Gomega) {
+			sets := setsDo(t, g, e)
+			g.Expect(slices.Sorted(maps.Keys(sets))).To(gomega.Equal(left))
+			g.Expect(sets[class].Spec.Replicas).To(gomega.Equal(int32(3)))
+			g.Expect(sets[class].Annotations).To(gomega.HaveKeyWithValue(v1alpha1.AnnotationKeyRevision, revision))
+			g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment)).To(gomega.Succeed())
+			g.Expect(progressOf(deployment.Status).Reason).To(gomega.Equal("NewMachineSetAvailable"))
+			g.Expect(deployment.Status.ObservedGeneration).To(gomega.Equal(deployment.Generation))
+			g.Expect(deployment.Annotations).To(gomega.HaveKeyWithValue(v1alpha1.AnnotationKeyRevision, revision))
+		}, 2*eventually, 50*time.Millisecond).Should(gomega.Succeed())
+	}
+	patch := func(body string) {
+		t.Helper()
+		g.Expect(e.Client.Patch(t.Context(), deployment, client.RawPatch("application/merge-patch+json", []byte(body)))).To(gomega.Succeed())
+	}
+	rolledOutTo("a", "1", "a")
+	patch(`{"spec":{"template":{"spec":{"class":{"name":"b"}}}}}`)
+	rolledOutTo("b", "2", "a", "b")
+	patch(`{"spec":{"template":{"spec":{"class":{"name":"c"}}}}}`)
+	rolledOutTo("c", "3", "b", "c")
+	patch(`{"spec":{"rollbackTo":{"revision":0}}}`)
+	rolledOutTo("b", "4", "b", "c")
+	if deployment.Spec.RollbackTo != nil {
+		t.Errorf("the wish to roll back is still there: %+v", deployment.Spec.RollbackTo)
+	}
+}
+
+// TestServerMarksNamedMachines: with the rights of the shipped role, and woken by the
+// Machine that it marked.
+func TestServerMarksNamedMachines(t *testing.T) {
+	e := env.New(t)
+	g := gomega.NewWithT(t)
+	deployment := inNamespace(e, newDeployment(2))
+	g.Expect(e.Client.Create(t.Context(), deployment)).To(gomega.Succeed())
+	run(t, e)
+	var set *v1alpha1.MachineSet
+	g.Eventually(func(g gomega.Gomega) {
+		set = setsDo(t, g, e)["a"]
+		g.Expect(set).NotTo(gomega.BeNil())
+		g.Expect(set.Status.Replicas).To(gomega.Equal(int32(2)))
+	}, eventually).Should(gomega.Succeed())
+	machine := inNamespace(e, member(set, "named"))
+	machine.Spec.Class = set.Spec.Template.Spec.Class
+	g.Expect(e.Client.Create(t.Context(), machine)).To(gomega.Succeed())
+
+	change := `{"metadata":{"annotations":{"` + v1alpha1.AnnotationKeyTriggerDeletion + `":"named~` + later + `","` +
+		v1alpha1.AnnotationKeyLastReplicaChange + `":"` + later + `"}},"spec":{"replicas":1}}`
+	g.Expect(e.Client.Patch(t.Context(), deployment, client.RawPatch("application/merge-patch+json", []byte(change)))).To(gomega.Succeed())
+	g.Eventually(func(g gomega.Gomega) {
+		set := setsDo(t, g, e)["a"]
+		g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(gomega.Succeed())
+		marked := machine.Annotations[v1alpha1.AnnotationKeyMachinePriority] == "1" && machine.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime] == later
+		if set.Spec.Replicas < 2 && !marked {
+			t.Error("the set was scaled before the Machine was marked")
+		}
+		g.Expect(marked).To(gomega.BeTrue())
+		g.Expect(set.Spec.Replicas).To(gomega.Equal(int32(1)))
+		g.Expect(set.Annotations).To(gomega.HaveKeyWithValue(v1alpha1.AnnotationKeyLastReplicaChange, later))
+	}, eventually).Should(gomega.Succeed())
+	g.Expect(e.Client.Delete(t.Context(), machine)).To(gomega.Succeed())
+	g.Eventually(func(g gomega.Gomega) {
+		g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment)).To(gomega.Succeed())
+		g.Expect(deployment.Annotations).NotTo(gomega.HaveKey(v1alpha1.AnnotationKeyTriggerDeletion))
+	}, eventually).Should(gomega.Succeed())
+}
+
+// TestServerOverlappingSelectors: both deployments say so while it lasts, and work on.
+func TestServerOverlappingSelectors(t *testing.T) {
+	e := env.New(t)
+	g := gomega.NewWithT(t)
+	deployment := inNamespace(e, newDeployment(1))
+	other := inNamespace(e, newDeployment(1, func(d *v1alpha1.MachineDeployment) { d.Name = "other" }))
+	run(t, e)
+	for _, d := range []*v1alpha1.MachineDeployment{deployment, other} {
+		g.Expect(e.Client.Create(t.Context(), d)).To(gomega.Succeed())
+	}
+	said := func(g gomega.Gomega, d *v1alpha1.MachineDeployment) string {
+		g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(d), d)).To(gomega.Succeed())
+		g.Expect(d.Status.ObservedGeneration).To(gomega.Equal(d.Generation))
+		if at := conditionAt(d.Status, conditionOverlap); at >= 0 {
+			return d.Status.Conditions[at].Message
+		}
+		return ""
+	}
+	g.Eventually(func(g gomega.Gomega) {
+		g.Expect(said(g, deployment)).To(gomega.HavePrefix("spec.selector: the same machines are selected by other."))
+		g.Expect(said(g, other)).To(gomega.HavePrefix("spec.selector: the same machines are selected by pool."))
+		events := &corev1.EventList{}
+		g.Expect(e.Client.List(t.Context(), events, client.InNamespace(e.Namespace))).To(gomega.Succeed())
+		g.Expect(slices.ContainsFunc(events.Items, func(event corev1.Event) bool {
+			return event.InvolvedObject.Name == "other" && event.Reason == "SelectorOverlap" && event.Type == corev1.EventTypeWarning
+		})).To(gomega.BeTrue())
+	}, eventually).Should(gomega.Succeed())
+
+	apart := `{"spec":{"selector":{"matchLabels":{"name":"apart"}},"template":{"metadata":{"labels":{"name":"apart"}}}}}`
+	g.Expect(e.Client.Patch(t.Context(), other, client.RawPatch("application/merge-patch+json", []byte(apart)))).To(gomega.Succeed())
+	g.Eventually(func(g gomega.Gomega) {
+		g.Expect(said(g, deployment)).To(gomega.BeEmpty())
+		g.Expect(said(g, other)).To(gomega.BeEmpty())
 	}, eventually).Should(gomega.Succeed())
 }

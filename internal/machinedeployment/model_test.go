@@ -88,6 +88,14 @@ func (w *world) reconcile() {
 		if len(s.history) > 1 {
 			return // a conflict: the pass ends
 		}
+		next := refreshed(f, s.stored)
+		s.stored.Spec.Template, s.stored.Annotations = next.Spec.Template, next.Annotations
+		if op.action == refresh {
+			last := s.history[len(s.history)-1].failed
+			s.history = nil // a change of annotations is no new generation
+			w.store(s, last)
+			continue
+		}
 		w.scale(s, op, f, known)
 	}
 }

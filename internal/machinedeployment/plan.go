@@ -16,27 +16,61 @@ const (
 	scale   action = "scale"
 	adopt   action = "adopt"
 	release action = "release"
+	// refresh brings what a set takes over from the deployment up to date.
+	refresh action = "refresh"
+	// prune deletes an old set that the history has no place for.
+	prune action = "prune"
+	// mark tells a set which Machine to delete first.
+	mark action = "mark"
+	// patchNodes changes nodes.
+	patchNodes action = "patch nodes"
+	// rollBack gives the deployment the template of an old set.
+	rollBack action = "roll back"
+	// refuse answers a wish to roll back that cannot be met.
+	refuse action = "refuse"
 )
 
 // operation is one thing to do, and why.
 type operation struct {
 	action action
-	// set that is scaled, adopted or released; nil for the creation of the current one.
+	// set that it is about; nil for the creation of the current one.
 	set *v1alpha1.MachineSet
 	// replicas that the set gets by being created or scaled.
 	replicas int32
-	reason   string
+	// machine that is marked, and since when.
+	machine *v1alpha1.Machine
+	since   string
+	// nodes that are patched.
+	nodes  []nodeChange
+	reason string
+	// topic is the reason of the event that tells of it, where that is not the same for
+	// all operations of that action. Nodes without a topic are only logged.
+	topic string
 }
 
-// claims tells whether an operation changes which sets are the deployment's.
-func (op operation) claims() bool { return op.action == adopt || op.action == release }
+// ends tells whether the pass ends with an operation: what comes next is planned when the
+// caches show what it did.
+func (op operation) ends() bool {
+	return slices.Contains([]action{adopt, release, mark, rollBack, refuse}, op.action)
+}
 
 // plan says what brings the deployment closer to what is asked for. Before anything is
-// counted, it has to be clear which sets are the deployment's.
+// counted, it has to be clear which sets are the deployment's, which template is wanted,
+// and which Machines go first.
 func plan(f facts) []operation {
-	if operations := claim(f); len(operations) > 0 {
-		return operations
+	for _, first := range []func(facts) []operation{claim, planRollback, planNamed} {
+		if operations := first(f); len(operations) > 0 {
+			return operations
+		}
 	}
+	replicas := planReplicas(f)
+	operations := append(planNodes(f), replicas...)
+	operations = append(operations, planRefresh(f, replicas)...)
+	return append(operations, planHistory(f)...)
+}
+
+// planReplicas creates the current set, and scales all of them.
+func planReplicas(f facts) []operation {
 	switch {
 	case f.deployment.Spec.Paused:
 		return planPaused(f)
@@ -93,16 +127,32 @@ func backtracked(f facts) bool {
 	return f.current.Annotations[v1alpha1.AnnotationKeyDesiredReplicas] == strconv.Itoa(int(f.deployment.Spec.Replicas))
 }
 
-// planPaused scales the set that is in use, and begins no rollout.
+// planPaused scales, and begins no rollout. One that had begun stops as it is, and its sets
+// are scaled together.
 func planPaused(f facts) []operation {
-	used := slices.DeleteFunc(f.all(), func(set *v1alpha1.MachineSet) bool { return asked(set) == 0 })
+	used := inUse(f)
 	if len(used) == 0 && f.current != nil {
 		used = append(used, f.current)
 	}
-	if len(used) != 1 || used[0].Spec.Replicas == f.deployment.Spec.Replicas {
+	switch {
+	case len(used) > 1 && f.rolling && resized(f) && allSettled(f):
+		return planResized(f)
+	case len(used) != 1 || used[0].Spec.Replicas == f.deployment.Spec.Replicas:
 		return nil
 	}
 	return []operation{{action: scale, set: used[0], replicas: f.deployment.Spec.Replicas, reason: "the paused deployment was scaled"}}
+}
+
+// planResized scales the sets of a rollout that is paused: down all of them, up the current
+// one.
+func planResized(f facts) []operation {
+	if excess(f) > 0 {
+		return planScaleDown(f)
+	}
+	if f.current == nil {
+		return nil
+	}
+	return grow(f)
 }
 
 // planRecreate removes all old machines before it makes the first new one.

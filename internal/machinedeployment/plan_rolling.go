@@ -2,9 +2,6 @@ package machinedeployment
 
 import (
 	"fmt"
-	"slices"
-
-	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
 // planRolling makes new machines as far as the surge allows, and removes old ones as far
@@ -15,8 +12,11 @@ import (
 // for a removal, and a machine that is removed gives room for a new one only when it is
 // gone.
 func planRolling(f facts) []operation {
-	if slices.ContainsFunc(f.all(), func(set *v1alpha1.MachineSet) bool { return !settled(set) }) {
+	if !allSettled(f) {
 		return nil
+	}
+	if resized(f) && excess(f) > 0 {
+		return planScaleDown(f)
 	}
 	return append(grow(f), shrink(f)...)
 }

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/record"
@@ -31,7 +33,16 @@ type server struct {
 	refuse func(verb string, object client.Object) error
 	writes []string
 	lines  []string
+	// nodes is the target cluster, which may be away.
+	target client.WithWatch
+	away   bool
 }
+
+// targetOf is the target cluster of a server.
+type targetOf struct{ *server }
+
+func (t targetOf) Client() client.Client { return t.target }
+func (t targetOf) Ready() bool           { return !t.away }
 
 // indexes adds the cache's indexes to a fake client.
 type indexes struct{ *fake.ClientBuilder }
@@ -81,8 +92,23 @@ func newServer(objects ...client.Object) *server {
 			return s.write("patch "+sub, object, func() error { return c.SubResource(sub).Patch(ctx, object, patch, opts...) })
 		},
 	})
-	s.Controller = New(Options{Client: cached, Live: s.live, Events: recorder{server: s}, Clock: clocktesting.NewFakePassiveClock(noon), Concurrency: 1})
+	s.target = newTarget(s)
+	s.Controller = New(Options{Client: cached, Live: s.live, Events: recorder{server: s}, Clock: clocktesting.NewFakePassiveClock(noon), Concurrency: 1, Target: targetOf{s}, ProtectNodes: true})
 	return s
+}
+
+// newTarget is a target cluster without nodes, whose writes are counted with the others.
+func newTarget(s *server) client.WithWatch {
+	scheme := runtime.NewScheme()
+	must(corev1.AddToScheme(scheme))
+	var mu sync.Mutex // nodes are patched at the same time
+	return interceptor.NewClient(fake.NewClientBuilder().WithScheme(scheme).Build(), interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			mu.Lock()
+			defer mu.Unlock()
+			return s.write("patch node", object, func() error { return c.Patch(ctx, object, patch, opts...) })
+		},
+	})
 }
 
 func (s *server) write(verb string, object client.Object, do func() error) error {

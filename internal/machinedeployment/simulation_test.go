@@ -1,20 +1,13 @@
 package machinedeployment
 
 import (
-	"flag"
-	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // TestRollingUpdateKeepsItsBounds lets everything happen in any order: controllers that
 // are late, caches that are behind, machines that fail before or after they were
@@ -104,50 +97,5 @@ func userDoes(t *rapid.T, w *world, event string) {
 		w.scaleTo(rapid.Int32Range(0, 12).Draw(t, "replicas"))
 	case "template":
 		w.deployment.Spec.Template.Spec.Class.Name = rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "class")
-	}
-}
-
-// story plays a rollout of class a to class b in rounds, and returns what happened.
-func story(w *world, change change) string {
-	var text strings.Builder
-	w.settle(nil)
-	w.say = func(format string, args ...any) { fmt.Fprintf(&text, "  "+format+"\n", args...) }
-	fmt.Fprintf(&text, "before: %s\n", w)
-	change(w.deployment)
-	for round := 1; !w.done() && round < 100; round++ {
-		fmt.Fprintf(&text, "round %d\n", round)
-		w.round(nil)
-		fmt.Fprintf(&text, "  %s; %d exist, %d are available\n", w, w.total(), w.available())
-	}
-	return text.String()
-}
-
-func TestGoldenTranscripts(t *testing.T) {
-	for file, w := range map[string]*world{
-		"rolling.golden":  newWorld(newDeployment(5, rolling("1", "1"))),
-		"recreate.golden": newWorld(newDeployment(3, recreate)),
-	} {
-		t.Run(file, func(t *testing.T) {
-			got := story(w, class("b"))
-			path := filepath.Join("testdata", file)
-			if *update {
-				if err := os.MkdirAll("testdata", 0o755); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), got); diff != "" {
-				t.Errorf("go test -update rewrites the file: want - got +\n%s", diff)
-			}
-			if !w.done() {
-				t.Error("the rollout is not over")
-			}
-		})
 	}
 }

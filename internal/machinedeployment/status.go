@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,12 +25,19 @@ const (
 	reasonComplete       = "NewMachineSetAvailable"
 	reasonPaused         = "DeploymentPaused"
 	reasonCreated        = "NewMachineSetCreated"
+	reasonFound          = "FoundNewMachineSet"
+	reasonResumed        = "DeploymentResumed"
+	reasonTimedOut       = "ProgressDeadlineExceeded"
+	reasonFrozen         = "MachineDeploymentStateSync"
 	reasonSetCreateError = "MachineSetCreateError"
 	reasonSetUpdateError = "MachineSetUpdateError"
 	reasonSelectsAll     = "SelectingAll"
 	reasonInvalid        = "InvalidSpec"
 	reasonNotSupported   = "NotSupported"
 )
+
+// conditionOverlap is a condition of our own: somebody else selects the same Machines.
+const conditionOverlap v1alpha1.MachineDeploymentConditionType = "SelectorOverlap"
 
 // mostFailed is how many failed Machines a status names, as in a set's status.
 const mostFailed = 100
@@ -63,8 +71,10 @@ func nextStatus(f facts, failure error) v1alpha1.MachineDeploymentStatus {
 	next.UnavailableReplicas = max(0, sum(f.all(), asked)-next.AvailableReplicas)
 	next.FailedMachines = capped(next.FailedMachines)
 	setCondition(&next, availability(f, next), f.now)
-	setCondition(&next, progress(f, next, failure), f.now)
+	setProgress(&next, f, failure)
 	setReplicaFailure(&next, f)
+	setFrozen(&next, f)
+	setOverlap(&next, f)
 	return next
 }
 
@@ -96,47 +106,6 @@ func availability(f facts, next v1alpha1.MachineDeploymentStatus) v1alpha1.Machi
 	return condition(v1alpha1.MachineDeploymentAvailable, v1alpha1.ConditionFalse, reasonUnavailable, "Deployment does not have minimum availability.")
 }
 
-// progress says how the rollout goes. Autoscalers read it: until it says that the current
-// set is available, they take no machine away.
-func progress(f facts, next v1alpha1.MachineDeploymentStatus, failure error) v1alpha1.MachineDeploymentCondition {
-	const kind = v1alpha1.MachineDeploymentProgressing
-	switch {
-	case errors.Is(failure, errCreate):
-		return condition(kind, v1alpha1.ConditionFalse, reasonSetCreateError, failure.Error())
-	case errors.Is(failure, errNameTaken):
-		return condition(kind, v1alpha1.ConditionTrue, reasonUpdated, "The name of the new machine set is taken; another one is tried.")
-	case failure != nil:
-		return condition(kind, v1alpha1.ConditionFalse, reasonSetUpdateError, failure.Error())
-	case f.deployment.Spec.Paused:
-		return condition(kind, v1alpha1.ConditionUnknown, reasonPaused, "Deployment is paused")
-	case unsupported(f):
-		return condition(kind, v1alpha1.ConditionFalse, reasonNotSupported, "The template changed, and the strategy InPlaceUpdate is not supported yet.")
-	case f.current == nil:
-		return condition(kind, v1alpha1.ConditionTrue, reasonUpdated, "The old machines are being removed.")
-	case f.created:
-		return condition(kind, v1alpha1.ConditionTrue, reasonCreated, fmt.Sprintf("Created new machine set %q", f.current.Name))
-	}
-	done := condition(kind, v1alpha1.ConditionTrue, reasonComplete, fmt.Sprintf("MachineSet %q has successfully progressed.", f.current.Name))
-	if complete(f, next) || wasComplete(f, done) {
-		return done
-	}
-	return condition(kind, v1alpha1.ConditionTrue, reasonUpdated, fmt.Sprintf("MachineSet %q is progressing.", f.current.Name))
-}
-
-// wasComplete tells whether the rollout of the current set is over, so that what happens
-// now is that it is scaled, or that a machine is replaced.
-func wasComplete(f facts, done v1alpha1.MachineDeploymentCondition) bool {
-	return empty(f.old) && slices.ContainsFunc(f.deployment.Status.Conditions, func(was v1alpha1.MachineDeploymentCondition) bool {
-		return was.Type == done.Type && was.Reason == done.Reason && was.Message == done.Message
-	})
-}
-
-// complete tells whether all Machines are of the current template and can be used.
-func complete(f facts, next v1alpha1.MachineDeploymentStatus) bool {
-	wanted := f.deployment.Spec.Replicas
-	return f.current.Spec.Replicas == wanted && next.UpdatedReplicas == wanted && next.Replicas == wanted && next.AvailableReplicas == wanted
-}
-
 func condition(kind v1alpha1.MachineDeploymentConditionType, status v1alpha1.ConditionStatus, reason, message string) v1alpha1.MachineDeploymentCondition {
 	return v1alpha1.MachineDeploymentCondition{Type: kind, Status: status, Reason: reason, Message: message}
 }
@@ -144,7 +113,7 @@ func condition(kind v1alpha1.MachineDeploymentConditionType, status v1alpha1.Con
 // setCondition puts a condition in. One that says the same keeps its times.
 func setCondition(status *v1alpha1.MachineDeploymentStatus, is v1alpha1.MachineDeploymentCondition, now time.Time) {
 	is.LastUpdateTime, is.LastTransitionTime = metav1.NewTime(now), metav1.NewTime(now)
-	at := slices.IndexFunc(status.Conditions, func(c v1alpha1.MachineDeploymentCondition) bool { return c.Type == is.Type })
+	at := conditionAt(*status, is.Type)
 	if at < 0 {
 		status.Conditions = append(status.Conditions, is)
 		return
@@ -170,9 +139,43 @@ func setReplicaFailure(status *v1alpha1.MachineDeploymentStatus, f facts) {
 			}
 		}
 	}
-	status.Conditions = slices.DeleteFunc(status.Conditions, func(c v1alpha1.MachineDeploymentCondition) bool {
-		return c.Type == v1alpha1.MachineDeploymentReplicaFailure
-	})
+	dropCondition(status, v1alpha1.MachineDeploymentReplicaFailure)
+}
+
+// setOverlap says so if other deployments select the same Machines. Each keeps its own, but
+// which of them adopts one that loses its owner is chance.
+func setOverlap(status *v1alpha1.MachineDeploymentStatus, f facts) {
+	if len(f.overlaps) == 0 {
+		dropCondition(status, conditionOverlap)
+		return
+	}
+	const most = 3
+	names := strings.Join(f.overlaps[:min(most, len(f.overlaps))], ", ")
+	if more := len(f.overlaps) - most; more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	sentence := fmt.Sprintf("spec.selector: the same machines are selected by %s. Give each deployment a label of its own.", names)
+	setCondition(status, condition(conditionOverlap, v1alpha1.ConditionTrue, string(conditionOverlap), sentence), f.now)
+}
+
+// conditionAt is where a status has a condition; negative if it has not.
+func conditionAt(status v1alpha1.MachineDeploymentStatus, kind v1alpha1.MachineDeploymentConditionType) int {
+	return slices.IndexFunc(status.Conditions, func(c v1alpha1.MachineDeploymentCondition) bool { return c.Type == kind })
+}
+
+func dropCondition(status *v1alpha1.MachineDeploymentStatus, kind v1alpha1.MachineDeploymentConditionType) {
+	status.Conditions = slices.DeleteFunc(status.Conditions, func(c v1alpha1.MachineDeploymentCondition) bool { return c.Type == kind })
+}
+
+// setFrozen says so if a set creates nothing because too many machines exist.
+func setFrozen(status *v1alpha1.MachineDeploymentStatus, f facts) {
+	at := slices.IndexFunc(f.all(), frozen)
+	if at < 0 {
+		dropCondition(status, v1alpha1.MachineDeploymentFrozen)
+		return
+	}
+	sentence := fmt.Sprintf("MachineSet %q is frozen: more machines exist than it should have. It creates none until some are gone.", f.all()[at].Name)
+	setCondition(status, condition(v1alpha1.MachineDeploymentFrozen, v1alpha1.ConditionTrue, reasonFrozen, sentence), f.now)
 }
 
 // refusal is the status of a deployment that is not worked on. Its counters stay.
@@ -204,17 +207,14 @@ func (c *Controller) writeStatus(ctx context.Context, deployment *v1alpha1.Machi
 	return nil
 }
 
-// explainRefusal says once why a deployment is not worked on.
+// explainRefusal says once why a deployment is not worked on, or not as its user may think.
 func (c *Controller) explainRefusal(deployment, before *v1alpha1.MachineDeployment) {
-	find := func(d *v1alpha1.MachineDeployment) v1alpha1.MachineDeploymentCondition {
-		for _, c := range d.Status.Conditions {
-			if slices.Contains([]string{reasonInvalid, reasonSelectsAll, reasonNotSupported}, c.Reason) {
-				return c
-			}
+	for _, is := range deployment.Status.Conditions {
+		said := slices.ContainsFunc(before.Status.Conditions, func(was v1alpha1.MachineDeploymentCondition) bool {
+			return was.Reason == is.Reason && was.Message == is.Message
+		})
+		if !said && slices.Contains([]string{reasonInvalid, reasonSelectsAll, reasonNotSupported, string(conditionOverlap)}, is.Reason) {
+			c.Events.Event(deployment, corev1.EventTypeWarning, is.Reason, is.Message)
 		}
-		return v1alpha1.MachineDeploymentCondition{}
-	}
-	if refusal := find(deployment); refusal.Message != "" && refusal.Message != find(before).Message {
-		c.Events.Event(deployment, corev1.EventTypeWarning, refusal.Reason, refusal.Message)
 	}
 }

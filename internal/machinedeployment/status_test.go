@@ -143,7 +143,7 @@ func TestConditionsKeepTheirTimes(t *testing.T) {
 		want map[string][2]int
 	}{
 		{setOf("a", 3, reports(3, 1)), map[string][2]int{"Available": {0, 0}, "Progressing": {0, 0}}},
-		{setOf("a", 3, reports(3, 2)), map[string][2]int{"Available": {0, 0}, "Progressing": {0, 0}}},
+		{setOf("a", 3, reports(3, 2)), map[string][2]int{"Available": {0, 0}, "Progressing": {0, 1}}}, // the deadline counts from here
 		{setOf("a", 3), map[string][2]int{"Available": {2, 2}, "Progressing": {0, 2}}},
 		{setOf("a", 3, failing), map[string][2]int{"Available": {2, 2}, "Progressing": {0, 2}, "ReplicaFailure": {3, 3}}},
 		{setOf("a", 3, failing), map[string][2]int{"Available": {2, 2}, "Progressing": {0, 2}, "ReplicaFailure": {3, 3}}},

@@ -18,7 +18,6 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -30,14 +29,9 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
-	"github.com/millwright-dev/millwright/internal/bootstrap"
 	"github.com/millwright-dev/millwright/internal/drain"
 	"github.com/millwright-dev/millwright/internal/index"
-	"github.com/millwright-dev/millwright/internal/instance"
 	"github.com/millwright-dev/millwright/internal/machine"
-	"github.com/millwright-dev/millwright/internal/machine/unmanaged"
-	"github.com/millwright-dev/millwright/internal/machineclass"
-	"github.com/millwright-dev/millwright/internal/machinedeployment"
 	"github.com/millwright-dev/millwright/internal/machineset"
 	"github.com/millwright-dev/millwright/internal/safety"
 	"github.com/millwright-dev/millwright/internal/target"
@@ -81,6 +75,12 @@ type Config struct {
 	Drain Drain
 	// Orphans is what is done about VMs that nobody owns.
 	Orphans Orphans
+	// Overshoot is when sets with too many Machines are frozen.
+	Overshoot machineset.Overshoot
+	// ProtectNodes keeps the cluster autoscaler from removing nodes in a rollout.
+	ProtectNodes bool
+	// EnforceMinReadySeconds has Machines count as available only after minReadySeconds.
+	EnforceMinReadySeconds bool
 	// BootstrapTokenGroups are given to bearers of bootstrap tokens, separated by
 	// commas.
 	BootstrapTokenGroups string
@@ -184,50 +184,17 @@ func healthz(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte("OK")) // the client's loss
 }
 
-// addAll is the one list of controllers and of what else runs.
+// addAll adds the controllers and what else runs.
 func addAll(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, events *events) error {
-	realClock := clock.RealClock{}
 	joined, err := joinTarget(mgr, cfg)
 	if err != nil {
 		return err
 	}
-	waker := &tasks.Waker{}
-	engine := instance.New(cfg.Driver, instance.Options{
-		Run: runner.Go, Wake: waker.Wake, Clock: realClock,
-		Policy: instance.Policy{ResourceExhausted: cfg.ResourceExhaustedRetry, CreationTimeout: cfg.CreationTimeout},
-	})
-	machines := machine.Options{
-		Client: mgr.GetClient(), Engine: engine, TaskEnds: waker,
-		Events: events.recorder("machine-controller"), Clock: realClock, Concurrency: cfg.ConcurrentSyncs,
-		CreationTimeout: cfg.CreationTimeout, NodeConditions: cfg.NodeConditions, Health: cfg.Health,
-		Drain: machine.Drain{Timeout: cfg.Drain.Timeout, MaxEvictRetries: cfg.Drain.MaxEvictRetries},
+	all, err := controllers(mgr, cfg, joined, runner, events)
+	if err != nil {
+		return err
 	}
-	if joined != nil {
-		machines.Target = joined
-		machines.Tokens = &bootstrap.Tokens{Target: joined.Client(), Installation: cfg.Namespace, Groups: cfg.BootstrapTokenGroups, Clock: realClock}
-		if machines.Drain.Drainer, err = newDrainer(cfg, joined, runner, waker); err != nil {
-			return err
-		}
-	}
-	controllers := []interface{ SetupWithManager(ctrl.Manager) error }{
-		machine.New(machines),
-		machineclass.New(mgr.GetClient()),
-		machineclass.NewForSecrets(mgr.GetClient()),
-		machineset.New(machineset.Options{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: events.recorder("machineset-controller"),
-			Clock: realClock, Concurrency: cfg.ConcurrentSyncs,
-		}),
-		machinedeployment.New(machinedeployment.Options{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: events.recorder("machinedeployment-controller"),
-			Clock: realClock, Concurrency: cfg.ConcurrentSyncs,
-		}),
-	}
-	if joined != nil {
-		controllers = append(controllers, unmanaged.New(unmanaged.Options{
-			Machines: mgr.GetClient(), Target: joined, Clock: realClock, Grace: cfg.CreationTimeout,
-		}))
-	}
-	for _, c := range controllers {
+	for _, c := range all {
 		if err := c.SetupWithManager(mgr); err != nil {
 			return err //nolint:wrapcheck // says which controller it is
 		}

@@ -1,6 +1,10 @@
 package safety
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // metrics of the Collector.
 type metrics struct {
@@ -18,9 +22,24 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		}),
 	}
 	if registerer != nil {
-		registerer.MustRegister(m.orphans, m.removed)
+		// Several collectors may live in one process; they share their metrics.
+		m.orphans = registered(registerer, m.orphans)
+		m.removed = registered(registerer, m.removed)
 	}
 	return m
+}
+
+// registered registers a metric, or finds the one that is there already.
+func registered[T prometheus.Collector](registerer prometheus.Registerer, metric T) T {
+	err := registerer.Register(metric)
+	var there prometheus.AlreadyRegisteredError
+	if errors.As(err, &there) {
+		return there.ExistingCollector.(T)
+	}
+	if err != nil {
+		panic(err) // another metric of that name: a mistake of ours
+	}
+	return metric
 }
 
 func (m *metrics) present(orphans int) { m.orphans.Set(float64(orphans)) }

@@ -1,0 +1,122 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/rest"
+
+	explanation "github.com/millwright-dev/millwright/internal/explain"
+)
+
+// TestExplainAnswers: what the command says that cannot ask a cluster.
+func TestExplainAnswers(t *testing.T) {
+	nobody := kubeconfig(t, "https://127.0.0.1:1")
+	for name, tc := range map[string]struct {
+		args   []string
+		status int
+		stderr string
+	}{
+		"help":             {[]string{"explain"}, 0, ""},
+		"mistyped kind":    {[]string{"explain", "machin"}, 2, "did you mean machine?"},
+		"no name":          {[]string{"explain", "machine"}, 2, "name of one Machine"},
+		"two names":        {[]string{"explain", "machine", "a", "b"}, 2, "name of one Machine"},
+		"bad output":       {[]string{"explain", "machine", "a", "-o", "yaml"}, 2, `--output: "yaml"`},
+		"no namespace":     {[]string{"explain", "machine", "a", "-n", ""}, 2, "--namespace"},
+		"two ways to say":  {[]string{"explain", "machine", "a", "--kubeconfig=x", "--control-kubeconfig=y"}, 2, "--kubeconfig: cannot be used"},
+		"negative timeout": {[]string{"explain", "machine", "a", "--machine-drain-timeout=-1s"}, 2, "must not be negative"},
+		"no cluster":       {[]string{"explain", "machine", "a", "--dir", t.TempDir()}, 1, "millwright up"},
+		"nobody answers":   {[]string{"explain", "machine", "a", "--kubeconfig", nobody}, 1, "reading machine default/a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			if status := Main(Program{Args: tc.args, Stdout: &stdout, Stderr: &stderr}); status != tc.status {
+				t.Errorf("exit status %d, want %d", status, tc.status)
+			}
+			if !strings.Contains(stderr.String(), tc.stderr) {
+				t.Errorf("stderr lacks %q:\n%s", tc.stderr, &stderr)
+			}
+		})
+	}
+}
+
+// TestExplainWhichClusters: an operator's command asks one cluster for both if it is told of
+// one only.
+func TestExplainWhichClusters(t *testing.T) {
+	dir := t.TempDir()
+	content, err := os.ReadFile(kubeconfig(t, "https://local"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "kubeconfig"), content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("KUBERNETES_SERVICE_HOST", "") // outside of any cluster
+	control, target, other := kubeconfig(t, "https://control"), kubeconfig(t, "https://target"), kubeconfig(t, "https://other")
+	for name, tc := range map[string]struct {
+		kubeconfig, control, target string
+		wantControl, wantTarget     string
+		wantErr                     error
+	}{
+		"local mode":           {wantControl: "https://local", wantTarget: "https://local"},
+		"local, no target":     {target: "none", wantControl: "https://local"},
+		"one cluster":          {kubeconfig: other, wantControl: "https://other", wantTarget: "https://other"},
+		"both":                 {control: control, target: target, wantControl: "https://control", wantTarget: "https://target"},
+		"control only":         {control: control, wantControl: "https://control", wantTarget: "https://control"},
+		"target only":          {target: target, wantControl: "https://target", wantTarget: "https://target"},
+		"control, no target":   {control: control, target: "none", wantControl: "https://control"},
+		"in cluster, but none": {control: "inClusterConfig", wantErr: rest.ErrNotInCluster},
+		"missing file":         {control: control, target: "/nowhere/at/all", wantErr: os.ErrNotExist},
+	} {
+		t.Run(name, func(t *testing.T) {
+			flags := &explainFlags{control: tc.control, target: tc.target}
+			flags.dir, flags.kubeconfig = dir, tc.kubeconfig
+			if err := flags.validateClusters(); err != nil {
+				t.Fatal(err)
+			}
+			gotControl, err := flags.controlConfig()
+			var gotTarget *rest.Config
+			if err == nil {
+				gotTarget, err = flags.targetConfig(gotControl)
+			}
+			if !errors.Is(err, tc.wantErr) {
+				t.Fatalf("answers %v, want %v", err, tc.wantErr)
+			}
+			if err != nil {
+				return
+			}
+			if gotControl.Host != tc.wantControl || hostOf(gotTarget) != tc.wantTarget {
+				t.Errorf("control %s, target %s", gotControl.Host, hostOf(gotTarget))
+			}
+		})
+	}
+}
+
+// TestExplainAssumesTheManagersDefaults: who gives no flag to either gets the right times.
+func TestExplainAssumesTheManagersDefaults(t *testing.T) {
+	manager, explain := defaults(newManagerCommand().Flags()), defaults(newExplainMachineCommand().Flags())
+	compared := 0
+	for name, value := range explain {
+		of, both := mcmFlags[name]
+		if !both || strings.HasSuffix(name, "kubeconfig") {
+			continue
+		}
+		compared++
+		if of != value {
+			t.Errorf("--%s: %s, want %s", name, value, of)
+		}
+		if now, has := manager[name]; has && now != value {
+			t.Errorf("--%s: %s, the manager has %s", name, value, now)
+		}
+	}
+	if compared < 5 {
+		t.Errorf("%d flags are the manager's, want at least 5", compared)
+	}
+	if explanation.DefaultDrainTimeout.String() != mcmFlags["machine-drain-timeout"] {
+		t.Errorf("drain timeout %v", explanation.DefaultDrainTimeout)
+	}
+}

@@ -1,0 +1,72 @@
+package machinedeployment
+
+import (
+	"maps"
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// revision is the number of a set; 0 if it has none.
+func revision(annotations map[string]string) int64 {
+	number, _ := strconv.ParseInt(annotations[v1alpha1.AnnotationKeyRevision], 10, 64)
+	return number
+}
+
+// notCopied are the annotations of a deployment that do not go to its sets.
+var notCopied = []string{
+	"kubectl.kubernetes.io/last-applied-configuration",
+	v1alpha1.AnnotationKeyRevision,
+	v1alpha1.AnnotationKeyRevisionHistory,
+	v1alpha1.AnnotationKeyDesiredReplicas,
+	v1alpha1.AnnotationKeyMaxReplicas,
+	v1alpha1.AnnotationKeyPreferNoSchedule,
+	v1alpha1.AnnotationKeyUnfreeze,
+	v1alpha1.AnnotationKeyTriggerDeletion,
+}
+
+func copiedAnnotations(deployment *v1alpha1.MachineDeployment) map[string]string {
+	copied := map[string]string{}
+	maps.Copy(copied, deployment.Annotations)
+	for _, key := range notCopied {
+		delete(copied, key)
+	}
+	return copied
+}
+
+// isTrue is the value of labels and annotations that say yes.
+const isTrue = "True"
+
+// setReplicaAnnotations records for which size of the deployment a set was last scaled.
+func setReplicaAnnotations(set *v1alpha1.MachineSet, f facts) {
+	wanted := f.deployment.Spec.Replicas
+	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyDesiredReplicas, strconv.Itoa(int(wanted)))
+	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyMaxReplicas, strconv.Itoa(int(wanted+f.surge)))
+}
+
+// setRevision makes a set the newest. A number that it had before goes to its history.
+func setRevision(set *v1alpha1.MachineSet, last int64) {
+	if was := set.Annotations[v1alpha1.AnnotationKeyRevision]; was != "" {
+		history := was
+		if before := set.Annotations[v1alpha1.AnnotationKeyRevisionHistory]; before != "" {
+			history = strings.Join([]string{before, was}, ",")
+		}
+		metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyRevisionHistory, history)
+	}
+	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyRevision, strconv.FormatInt(last+1, 10))
+}
+
+// lastRevision is the highest number of the old sets.
+func lastRevision(f facts) int64 {
+	var last int64
+	for _, set := range f.old {
+		last = max(last, revision(set.Annotations))
+	}
+	return last
+}
+
+// frozen tells whether a set creates nothing because too many machines exist.
+func frozen(set *v1alpha1.MachineSet) bool { return set.Labels[v1alpha1.LabelKeyFreeze] == isTrue }

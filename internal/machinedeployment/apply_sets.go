@@ -1,0 +1,194 @@
+package machinedeployment
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// create makes the set of the current template.
+func (c *Controller) create(ctx context.Context, f *facts, op operation) error {
+	set, err := newSet(*f, op.replicas)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errCreate, err)
+	}
+	err = c.Client.Create(ctx, set)
+	if apierrors.IsAlreadyExists(err) {
+		return c.nameTaken(ctx, f, set)
+	}
+	if err != nil {
+		c.Events.Eventf(f.deployment, corev1.EventTypeWarning, reasonSetCreateError, "Failed to create machine set %s: %v", set.Name, err)
+		return fmt.Errorf("%w: %w", errCreate, err)
+	}
+	c.writtenSets.Wrote(set)
+	f.current, f.created = set, true
+	c.say(ctx, f.deployment, "Scaled up", set, op)
+	return nil
+}
+
+// nameTaken finds out whose the set is that has the name. It may be our own, which the
+// cache did not show a moment ago, or which is being deleted.
+func (c *Controller) nameTaken(ctx context.Context, f *facts, wanted *v1alpha1.MachineSet) error {
+	taken := &v1alpha1.MachineSet{}
+	if err := c.Client.Get(ctx, client.ObjectKeyFromObject(wanted), taken); err != nil {
+		if apierrors.IsNotFound(err) {
+			return errCacheBehind
+		}
+		return fmt.Errorf("reading machine set %s: %w", wanted.Name, err)
+	}
+	if metav1.IsControlledBy(taken, f.deployment) && sameTemplate(&taken.Spec.Template, &f.deployment.Spec.Template) {
+		return errCacheBehind
+	}
+	return errNameTaken
+}
+
+// newSet is the set of the deployment's template.
+func newSet(f facts, count int32) (*v1alpha1.MachineSet, error) {
+	deployment := f.deployment
+	var collisions int32
+	if deployment.Status.CollisionCount != nil {
+		collisions = *deployment.Status.CollisionCount
+	}
+	hash, err := templateHash(&deployment.Spec.Template, collisions)
+	if err != nil {
+		return nil, err
+	}
+	last := max(revision(deployment.Annotations), lastRevision(f))
+	set := &v1alpha1.MachineSet{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:       deployment.Namespace,
+			Name:            setName(deployment.Name, hash),
+			Labels:          withHash(deployment.Spec.Template.Labels, hash),
+			Annotations:     copiedAnnotations(deployment),
+			Finalizers:      []string{v1alpha1.FinalizerMCM},
+			OwnerReferences: []metav1.OwnerReference{ownerReference(deployment)},
+		},
+		Spec: v1alpha1.MachineSetSpec{
+			Replicas:        count,
+			MinReadySeconds: deployment.Spec.MinReadySeconds,
+			Selector:        deployment.Spec.Selector.DeepCopy(),
+			Template:        *deployment.Spec.Template.DeepCopy(),
+
+			AutoPreserveFailedMachineMax: deployment.Spec.AutoPreserveFailedMachineMax,
+		},
+	}
+	set.Spec.Selector.MatchLabels = withHash(set.Spec.Selector.MatchLabels, hash)
+	set.Spec.Template.Labels = withHash(set.Spec.Template.Labels, hash)
+	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyRevision, strconv.FormatInt(last+1, 10))
+	setReplicaAnnotations(set, f)
+	return set, nil
+}
+
+func withHash(labels map[string]string, hash string) map[string]string {
+	labelled := map[string]string{v1alpha1.DefaultMachineDeploymentUniqueLabelKey: hash}
+	for key, value := range labels {
+		if key != v1alpha1.DefaultMachineDeploymentUniqueLabelKey {
+			labelled[key] = value
+		}
+	}
+	return labelled
+}
+
+// adopt takes over a set, unless the deployment is gone by now: the garbage collector
+// would then delete the set, and its controller all Machines.
+func (c *Controller) adopt(ctx context.Context, deployment *v1alpha1.MachineDeployment, op operation) error {
+	live := &metav1.PartialObjectMetadata{}
+	live.SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind("MachineDeployment"))
+	err := c.Live.Get(ctx, client.ObjectKeyFromObject(deployment), live)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("reading machine deployment %s: %w", deployment.Name, err)
+	}
+	if err != nil || live.UID != deployment.UID || !live.DeletionTimestamp.IsZero() {
+		return errCacheBehind
+	}
+	before := op.set.DeepCopy()
+	op.set.OwnerReferences = append(op.set.OwnerReferences, ownerReference(deployment))
+	return c.changeOwner(ctx, deployment, op, before)
+}
+
+func (c *Controller) release(ctx context.Context, deployment *v1alpha1.MachineDeployment, op operation) error {
+	before := op.set.DeepCopy()
+	op.set.OwnerReferences = slices.DeleteFunc(op.set.OwnerReferences, func(owner metav1.OwnerReference) bool {
+		return owner.UID == deployment.UID
+	})
+	return c.changeOwner(ctx, deployment, op, before)
+}
+
+func (c *Controller) changeOwner(ctx context.Context, deployment *v1alpha1.MachineDeployment, op operation, before *v1alpha1.MachineSet) error {
+	if err := c.patchSet(ctx, op.set, before); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	verb := "Adopted"
+	if op.action == release {
+		verb = "Released"
+	}
+	c.Events.Eventf(deployment, corev1.EventTypeNormal, verb, "%s machine set %s: %s", verb, op.set.Name, op.reason)
+	ctrl.LoggerFrom(ctx).Info(verb+" machine set", "machineSet", op.set.Name, "why", op.reason)
+	return nil
+}
+
+func ownerReference(deployment *v1alpha1.MachineDeployment) metav1.OwnerReference {
+	return *metav1.NewControllerRef(deployment, v1alpha1.SchemeGroupVersion.WithKind("MachineDeployment"))
+}
+
+// change gives a set its number, if it is scaled, and what else it takes over.
+func (c *Controller) change(ctx context.Context, f *facts, op operation) error {
+	before, was := op.set.DeepCopy(), op.set.Spec.Replicas
+	next := refreshed(*f, op.set)
+	if op.action == scale {
+		next.Spec.Replicas = op.replicas
+		setReplicaAnnotations(next, *f)
+		maps.Copy(next.Annotations, copiedAnnotations(f.deployment))
+	}
+	f.found = f.found || op.set == f.current && revision(next.Annotations) != revision(before.Annotations)
+	next.DeepCopyInto(op.set)
+	if err := c.patchSet(ctx, op.set, before); err != nil {
+		return err
+	}
+	switch {
+	case op.action == refresh:
+		ctrl.LoggerFrom(ctx).V(1).Info("Refreshed machine set", "machineSet", op.set.Name, "why", op.reason)
+	case op.replicas < was:
+		c.say(ctx, f.deployment, "Scaled down", op.set, op)
+	default:
+		c.say(ctx, f.deployment, "Scaled up", op.set, op)
+	}
+	return nil
+}
+
+// prune deletes an old set without machines.
+func (c *Controller) prune(ctx context.Context, deployment *v1alpha1.MachineDeployment, op operation) error {
+	set := op.set
+	// The version keeps a set that got machines meanwhile.
+	preconditions := client.Preconditions{UID: &set.UID, ResourceVersion: &set.ResourceVersion}
+	if err := c.Client.Delete(ctx, set, preconditions); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("deleting machine set %s: %w", set.Name, err)
+	}
+	c.Events.Eventf(deployment, corev1.EventTypeNormal, "DeletedMachineSet", "Deleted machine set %s of revision %s: %s",
+		set.Name, set.Annotations[v1alpha1.AnnotationKeyRevision], op.reason)
+	ctrl.LoggerFrom(ctx).Info("Deleted machine set", "machineSet", set.Name, "why", op.reason)
+	return nil
+}
+
+// say explains an operation in one event and one log line.
+func (c *Controller) say(ctx context.Context, deployment *v1alpha1.MachineDeployment, verb string, set *v1alpha1.MachineSet, op operation) {
+	c.Events.Eventf(deployment, corev1.EventTypeNormal, "ScalingMachineSet", "%s machine set %s to %d: %s", verb, set.Name, op.replicas, op.reason)
+	ctrl.LoggerFrom(ctx).Info(verb+" machine set", "machineSet", set.Name, "replicas", op.replicas, "why", op.reason)
+}
+
+func (c *Controller) patchSet(ctx context.Context, set, before *v1alpha1.MachineSet) error {
+	if err := c.writtenSets.Patch(ctx, c.Client, set, before); err != nil {
+		return fmt.Errorf("patching machine set %s: %w", set.Name, err)
+	}
+	return nil
+}

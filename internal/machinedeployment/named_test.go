@@ -1,0 +1,202 @@
+package machinedeployment
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+const (
+	early = "2026-01-02T11:00:00Z"
+	later = "2026-01-02T11:30:00Z"
+)
+
+func TestParseNamed(t *testing.T) {
+	for text, want := range map[string][]named{
+		"":                                 nil,
+		"a~" + early:                       {{name: "a", at: early}},
+		"a~" + early + ", b~" + later:      {{name: "a", at: early}, {name: "b", at: later}},
+		"a,b":                              {{name: "a"}, {name: "b"}},
+		"a~yesterday,~" + early + ",,b~x~": nil,
+	} {
+		if diff := cmp.Diff(want, parseNamed(text), cmp.AllowUnexported(named{})); diff != "" {
+			t.Errorf("%q: want - got +\n%s", text, diff)
+		}
+	}
+}
+
+// scaledByName is a server with a complete deployment of three, which an autoscaler scales
+// to two and names a Machine.
+func scaledByName(t *testing.T, trigger string, machines ...func(*v1alpha1.Machine)) *server {
+	t.Helper()
+	set := setOf("a", 3, withUID)
+	objects := []client.Object{newDeployment(3), set}
+	for i, name := range []string{"m-0", "m-1", "m-2"} {
+		machine := member(set, name)
+		machine.Annotations = map[string]string{v1alpha1.AnnotationKeyMachinePriority: "3"}
+		if i < len(machines) {
+			machines[i](machine)
+		}
+		objects = append(objects, machine)
+	}
+	s := newServer(objects...)
+	s.Target = nil
+	s.pass(t)
+	s.change(func(d *v1alpha1.MachineDeployment) {
+		d.Spec.Replicas = 2
+		metav1.SetMetaDataAnnotation(&d.ObjectMeta, v1alpha1.AnnotationKeyTriggerDeletion, trigger)
+		metav1.SetMetaDataAnnotation(&d.ObjectMeta, v1alpha1.AnnotationKeyLastReplicaChange, later)
+	})
+	s.writes = nil
+	return s
+}
+
+func (s *server) machine(t *testing.T, name string) *v1alpha1.Machine {
+	t.Helper()
+	machine := &v1alpha1.Machine{}
+	must(s.live.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: name}, machine))
+	return machine
+}
+
+// TestANamedMachineIsMarkedFirst: the set is scaled only when the cache shows the mark, or
+// it would delete another Machine.
+func TestANamedMachineIsMarkedFirst(t *testing.T) {
+	for form, trigger := range map[string]string{"new": "m-1~" + later, "old": "m-1"} {
+		t.Run(form, func(t *testing.T) {
+			s := scaledByName(t, trigger)
+			s.pass(t)
+			if diff := cmp.Diff([]string{"patch m-1"}, s.writes); diff != "" {
+				t.Fatalf("first: want - got +\n%s", diff)
+			}
+			want := map[string]string{v1alpha1.AnnotationKeyMachinePriority: "1", v1alpha1.AnnotationKeyMarkedForDeletionTime: later}
+			if diff := cmp.Diff(want, s.machine(t, "m-1").Annotations); diff != "" {
+				t.Errorf("want - got +\n%s", diff)
+			}
+			s.pass(t)
+			set := s.only(t)
+			if set.Spec.Replicas != 2 || set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] != later {
+				t.Errorf("the set asks for %d, with %v", set.Spec.Replicas, set.Annotations)
+			}
+			if got := s.deployment().Annotations[v1alpha1.AnnotationKeyTriggerDeletion]; got != "m-1~"+later {
+				t.Errorf("while it is there the entry is %q", got)
+			}
+			must(s.live.Delete(t.Context(), s.machine(t, "m-1")))
+			s.pass(t)
+			if got, ok := s.deployment().Annotations[v1alpha1.AnnotationKeyTriggerDeletion]; ok {
+				t.Errorf("when it is gone the annotation is %q", got)
+			}
+			if n := slices.Index(s.writes, "patch m-0"); n >= 0 {
+				t.Errorf("another Machine was written: %q", s.writes)
+			}
+		})
+	}
+}
+
+// TestEntriesThatAreDropped: they mark nothing, and hold up nothing.
+func TestEntriesThatAreDropped(t *testing.T) {
+	phase := func(phase v1alpha1.MachinePhase) func(*v1alpha1.Machine) {
+		return func(m *v1alpha1.Machine) { m.Status.CurrentStatus.Phase = phase }
+	}
+	for reason, test := range map[string]struct {
+		trigger string
+		machine func(*v1alpha1.Machine)
+	}{
+		"failed":      {"m-0~" + later, phase(v1alpha1.MachineFailed)},
+		"terminating": {"m-0~" + later, phase(v1alpha1.MachineTerminating)},
+		"gone":        {"m-9~" + later, phase(v1alpha1.MachineRunning)},
+		"another's":   {"m-0~" + later, func(m *v1alpha1.Machine) { m.OwnerReferences[0].UID = "uid-of-another" }},
+		"no time":     {"m-0~soon", phase(v1alpha1.MachineRunning)},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			s := scaledByName(t, test.trigger, test.machine)
+			s.pass(t)
+			if got := s.machine(t, "m-0").Annotations[v1alpha1.AnnotationKeyMachinePriority]; got != "3" {
+				t.Errorf("its priority is %q", got)
+			}
+			if got, ok := s.deployment().Annotations[v1alpha1.AnnotationKeyTriggerDeletion]; ok {
+				t.Errorf("the annotation is %q", got)
+			}
+			if got := s.only(t).Spec.Replicas; got != 2 {
+				t.Errorf("the set asks for %d", got)
+			}
+		})
+	}
+}
+
+// TestNamedMachinesOfARollout: it is their sets that shrink.
+func TestNamedMachinesOfARollout(t *testing.T) {
+	f := gather(newDeployment(4, rolling("0", "2"), class("b")), sets{setOf("a", 4, withUID), setOf("b", 2, withUID)}, noon)
+	for _, name := range []string{"x", "y"} {
+		machine := member(f.current, name)
+		machine.Annotations = map[string]string{v1alpha1.AnnotationKeyMachinePriority: "1", v1alpha1.AnnotationKeyMarkedForDeletionTime: later}
+		f.named = append(f.named, named{name: name, at: later, machine: machine})
+	}
+	for _, set := range f.all() {
+		set.Annotations[v1alpha1.AnnotationKeyDesiredReplicas], set.Annotations[v1alpha1.AnnotationKeyMaxReplicas] = "6", "6"
+	}
+	if diff := cmp.Diff([]string{"pool-b to 0"}, brief(t, plan(f))); diff != "" {
+		t.Errorf("want - got +\n%s", diff)
+	}
+}
+
+func TestWhichMachinesWakeTheirDeployment(t *testing.T) {
+	set := setOf("a", 1, withUID)
+	s := newServer(newDeployment(1), set)
+	plain := member(set, "m")
+	marked := plain.DeepCopy()
+	marked.Annotations = map[string]string{v1alpha1.AnnotationKeyMarkedForDeletionTime: later}
+	prior := marked.DeepCopy()
+	prior.Annotations[v1alpha1.AnnotationKeyMachinePriority] = "1"
+	failed := marked.DeepCopy()
+	failed.Status.CurrentStatus.Phase = v1alpha1.MachineFailed
+	busy := marked.DeepCopy()
+	busy.Status.LastOperation.Description = "busy"
+	other := plain.DeepCopy()
+	other.Status.CurrentStatus.Phase = v1alpha1.MachineFailed
+	for reason, test := range map[string]struct {
+		was, is *v1alpha1.Machine
+		want    bool
+	}{
+		"it is marked": {plain, marked, true}, "a marked one fails": {marked, failed, true}, "its priority follows": {marked, prior, true},
+		"a marked one says more": {marked, busy, false}, "another fails": {plain, other, false},
+	} {
+		if got := markedChanges().Update(event.UpdateEvent{ObjectOld: test.was, ObjectNew: test.is}); got != test.want {
+			t.Errorf("%s: %t", reason, got)
+		}
+	}
+	if got := s.deploymentOf(t.Context(), marked); len(got) != 1 || got[0] != request {
+		t.Errorf("got %v, want %v", got, request)
+	}
+	orphan := marked.DeepCopy()
+	orphan.OwnerReferences = nil
+	if got := s.deploymentOf(t.Context(), orphan); len(got) != 0 {
+		t.Errorf("an orphan wakes %v", got)
+	}
+}
+
+// FuzzParseNamed: whatever somebody writes there, it is read without harm, and what is kept
+// of it is read as the same again.
+func FuzzParseNamed(f *testing.F) {
+	f.Add("a~" + early + ",b")
+	f.Add("~,~~,a~~")
+	f.Fuzz(func(t *testing.T, text string) {
+		for _, n := range parseNamed(text) {
+			if n.name == "" || strings.ContainsAny(n.name, ",~") {
+				t.Fatalf("%q names %q", text, n.name)
+			}
+			if n.at == "" {
+				continue
+			}
+			if again := parseNamed(n.name + "~" + n.at); len(again) != 1 || again[0] != n {
+				t.Fatalf("%+v is read as %+v", n, again)
+			}
+		}
+	})
+}

@@ -1,0 +1,75 @@
+package machinedeployment
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// Reasons of events about rollbacks, as in MCM.
+const (
+	reasonRollback  = "DeploymentRollback"
+	reasonNotFound  = "DeploymentRollbackRevisionNotFound"
+	reasonUnchanged = "DeploymentRollbackTemplateUnchanged"
+)
+
+// planRollback answers a wish to go back to an earlier revision. While the deployment is
+// paused, the wish waits.
+func planRollback(f facts) []operation {
+	wish := f.deployment.Spec.RollbackTo
+	if wish == nil || f.deployment.Spec.Paused {
+		return nil
+	}
+	target := revised(f, wish.Revision)
+	switch {
+	case target == nil && wish.Revision == 0:
+		return []operation{{action: refuse, topic: reasonNotFound, reason: "spec.rollbackTo: there is no earlier revision"}}
+	case target == nil:
+		return []operation{{action: refuse, topic: reasonNotFound, reason: fmt.Sprintf("spec.rollbackTo.revision: there is no machine set of revision %d", wish.Revision)}}
+	case sameTemplate(&target.Spec.Template, &f.deployment.Spec.Template):
+		return []operation{{action: refuse, topic: reasonUnchanged, reason: fmt.Sprintf("spec.rollbackTo.revision: the template is that of revision %d already", revision(target.Annotations))}}
+	}
+	reason := fmt.Sprintf("Rolled back deployment %q to revision %d", f.deployment.Name, revision(target.Annotations))
+	return []operation{{action: rollBack, set: target, topic: reasonRollback, reason: reason}}
+}
+
+// revised is the set of a revision; 0 is the last but one. Nil if there is none.
+func revised(f facts, wanted int64) *v1alpha1.MachineSet {
+	sets := slices.DeleteFunc(f.all(), func(set *v1alpha1.MachineSet) bool {
+		return !set.DeletionTimestamp.IsZero() || revision(set.Annotations) == 0
+	})
+	slices.SortStableFunc(sets, func(a, b *v1alpha1.MachineSet) int { return int(revision(b.Annotations) - revision(a.Annotations)) })
+	if wanted == 0 {
+		if len(sets) < 2 {
+			return nil
+		}
+		return sets[1]
+	}
+	at := slices.IndexFunc(sets, func(set *v1alpha1.MachineSet) bool { return revision(set.Annotations) == wanted })
+	if at < 0 {
+		return nil
+	}
+	return sets[at]
+}
+
+// rolledBack is the deployment with the template and the annotations of an old set. When it
+// was last scaled is no matter of the template, so that stays.
+func rolledBack(deployment *v1alpha1.MachineDeployment, set *v1alpha1.MachineSet) *v1alpha1.MachineDeployment {
+	deployment = deployment.DeepCopy()
+	set.Spec.Template.DeepCopyInto(&deployment.Spec.Template)
+	delete(deployment.Spec.Template.Labels, v1alpha1.DefaultMachineDeploymentUniqueLabelKey)
+	own := append([]string{v1alpha1.AnnotationKeyLastReplicaChange}, notCopied...)
+	maps.DeleteFunc(deployment.Annotations, func(key, _ string) bool { return !slices.Contains(own, key) })
+	if deployment.Annotations == nil {
+		deployment.Annotations = map[string]string{}
+	}
+	for key, value := range set.Annotations {
+		if !slices.Contains(own, key) {
+			deployment.Annotations[key] = value
+		}
+	}
+	deployment.Spec.RollbackTo = nil
+	return deployment
+}

@@ -1,0 +1,135 @@
+package machinedeployment
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// inUse are the sets that shall have machines.
+func inUse(f facts) []*v1alpha1.MachineSet {
+	return slices.DeleteFunc(f.all(), func(set *v1alpha1.MachineSet) bool { return asked(set) == 0 })
+}
+
+// resized tells whether somebody scaled the deployment since its sets were scaled. It
+// shows in the annotation of those in use; a set without one does not tell.
+func resized(f facts) bool {
+	wanted := strconv.Itoa(int(f.deployment.Spec.Replicas))
+	return slices.ContainsFunc(inUse(f), func(set *v1alpha1.MachineSet) bool {
+		desired := set.Annotations[v1alpha1.AnnotationKeyDesiredReplicas]
+		return desired != "" && desired != wanted
+	})
+}
+
+// excess is how many machines the sets ask for beyond what a rollout may have.
+func excess(f facts) int32 {
+	return max(0, sum(f.all(), asked)-(f.deployment.Spec.Replicas+f.surge))
+}
+
+// share is what a set gets when several are scaled down together.
+type share struct {
+	set  *v1alpha1.MachineSet
+	asks int32
+}
+
+// left is how many machines of the set can still be used. Those that are preserved are
+// the last that the set deletes.
+func (s share) left() int32 { return max(0, min(usable(s.set), s.asks-kept(s.set))) }
+
+// planScaleDown takes machines from all sets of a rollout, as its deployment was scaled
+// down: first those that were named for deletion, then from every set in proportion to its
+// size. It never leaves fewer available than there have to be; if a set would be left with
+// machines of no use, those go instead.
+func planScaleDown(f facts) []operation {
+	var shares []share
+	for _, set := range inUse(f) {
+		shares = append(shares, share{set, asked(set)})
+	}
+	rest := takeNamed(f, shares, excess(f))
+	if last := &shares[len(shares)-1]; last.set == f.current && last.asks > f.deployment.Spec.Replicas {
+		take := last.asks - f.deployment.Spec.Replicas // it is never to have more
+		last.asks, rest = last.asks-take, max(0, rest-take)
+	}
+	takeInProportion(f, shares, rest)
+	keepAvailable(f, shares)
+	var operations []operation
+	for _, s := range shares {
+		if s.asks < asked(s.set) {
+			operations = append(operations, operation{
+				action: scale, set: s.set, replicas: s.asks,
+				reason: fmt.Sprintf("the deployment wants %d machines, and all sets give their share", f.deployment.Spec.Replicas),
+			})
+		}
+	}
+	return operations
+}
+
+// takeNamed takes what was named for deletion, and returns how much is still to be taken.
+func takeNamed(f facts, shares []share, rest int32) int32 {
+	for i := range shares {
+		s := &shares[i]
+		for _, n := range f.named {
+			if rest > 0 && s.asks > 0 && n.machine != nil && controlledBy(n.machine, s.set) {
+				s.asks, rest = s.asks-1, rest-1
+			}
+		}
+	}
+	return rest
+}
+
+// takeInProportion takes from every set in proportion to its size, from the largest first.
+// What rounding leaves over is taken in the same order.
+func takeInProportion(f facts, shares []share, rest int32) {
+	bySize := make([]*share, len(shares))
+	for i := range shares {
+		bySize[i] = &shares[i] // the older first
+	}
+	slices.SortStableFunc(bySize, func(a, b *share) int { return cmp.Compare(asked(b.set), asked(a.set)) })
+	for _, s := range bySize {
+		take := min(rest, s.asks, max(0, asked(s.set)-proportional(f, s.set)))
+		s.asks, rest = s.asks-take, rest-take
+	}
+	for _, s := range bySize {
+		take := min(rest, s.asks)
+		s.asks, rest = s.asks-take, rest-take
+	}
+}
+
+// proportional is the size of a set in a deployment of the new size. The set's annotation
+// says which size its own belongs to.
+func proportional(f facts, set *v1alpha1.MachineSet) int32 {
+	of, err := strconv.ParseInt(set.Annotations[v1alpha1.AnnotationKeyMaxReplicas], 10, 32)
+	if err != nil || of <= 0 {
+		of = int64(sum(f.all(), asked))
+	}
+	size := math.Round(float64(asked(set)) * float64(f.deployment.Spec.Replicas+f.surge) / float64(of))
+	return int32(min(size, math.MaxInt32))
+}
+
+// keepAvailable gives back machines that have to stay available, those of the current set
+// first, and takes others instead that are of no use.
+func keepAvailable(f facts, shares []share) {
+	all := f.all()
+	least := min(f.deployment.Spec.Replicas-f.unavailable-sum(all, kept), sum(all, usable))
+	var left int32
+	for _, s := range shares {
+		left += s.left()
+	}
+	var given int32
+	for i := len(shares) - 1; i >= 0 && left < least; i-- { // the current one comes last
+		s := &shares[i]
+		was, had := s.asks, s.left()
+		s.asks = min(max(s.asks, kept(s.set))+least-left, max(s.asks, kept(s.set)+usable(s.set)))
+		left += s.left() - had
+		given += s.asks - was
+	}
+	for i := range shares {
+		s := &shares[i]
+		take := max(0, min(given, s.asks-kept(s.set)-s.left()))
+		s.asks, given = s.asks-take, given-take
+	}
+}

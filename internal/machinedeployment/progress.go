@@ -1,0 +1,124 @@
+package machinedeployment
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// setProgress puts in how the rollout goes. Its deadline counts from the last progress,
+// which is when the condition was last updated.
+func setProgress(next *v1alpha1.MachineDeploymentStatus, f facts, failure error) {
+	is := progress(f, *next, failure)
+	setCondition(next, is, f.now)
+	if !counts(is.Reason) || !progressed(f.deployment.Status, *next) {
+		return
+	}
+	next.Conditions[conditionAt(*next, is.Type)].LastUpdateTime = metav1.NewTime(f.now)
+}
+
+// progress says how the rollout goes. Autoscalers read it: until it says that the current
+// set is available, they take no machine away.
+func progress(f facts, next v1alpha1.MachineDeploymentStatus, failure error) v1alpha1.MachineDeploymentCondition {
+	const kind = v1alpha1.MachineDeploymentProgressing
+	switch {
+	case errors.Is(failure, errCreate):
+		return condition(kind, v1alpha1.ConditionFalse, reasonSetCreateError, failure.Error())
+	case errors.Is(failure, errNameTaken):
+		return condition(kind, v1alpha1.ConditionTrue, reasonUpdated, "The name of the new machine set is taken; another one is tried.")
+	case failure != nil:
+		return condition(kind, v1alpha1.ConditionFalse, reasonSetUpdateError, failure.Error())
+	case f.deployment.Spec.Paused:
+		return condition(kind, v1alpha1.ConditionUnknown, reasonPaused, "Deployment is paused")
+	case unsupported(f):
+		return condition(kind, v1alpha1.ConditionFalse, reasonNotSupported, "The template changed, and the strategy InPlaceUpdate is not supported yet.")
+	case f.current == nil:
+		return underWay(f, next, "The removal of the old machines")
+	case f.created:
+		return condition(kind, v1alpha1.ConditionTrue, reasonCreated, fmt.Sprintf("Created new machine set %q", f.current.Name))
+	case f.found:
+		return condition(kind, v1alpha1.ConditionTrue, reasonFound, fmt.Sprintf("Found new machine set %q", f.current.Name))
+	}
+	done := condition(kind, v1alpha1.ConditionTrue, reasonComplete, fmt.Sprintf("MachineSet %q has successfully progressed.", f.current.Name))
+	if complete(f, next) || wasComplete(f, done) {
+		return done
+	}
+	return underWay(f, next, fmt.Sprintf("MachineSet %q", f.current.Name))
+}
+
+// underWay says how a rollout goes that is not over.
+func underWay(f facts, next v1alpha1.MachineDeploymentStatus, what string) v1alpha1.MachineDeploymentCondition {
+	const kind = v1alpha1.MachineDeploymentProgressing
+	switch was := progressOf(f.deployment.Status); {
+	case was.Reason == reasonPaused:
+		return condition(kind, v1alpha1.ConditionUnknown, reasonResumed, "Deployment is resumed")
+	case timedOut(f, next):
+		return condition(kind, v1alpha1.ConditionFalse, reasonTimedOut, what+" has timed out progressing.")
+	}
+	return condition(kind, v1alpha1.ConditionTrue, reasonUpdated, what+" is progressing.")
+}
+
+// wasComplete tells whether the rollout of the current set is over, so that what happens
+// now is that it is scaled, or that a machine is replaced.
+func wasComplete(f facts, done v1alpha1.MachineDeploymentCondition) bool {
+	return empty(f.old) && slices.ContainsFunc(f.deployment.Status.Conditions, func(was v1alpha1.MachineDeploymentCondition) bool {
+		return was.Type == done.Type && was.Reason == done.Reason && was.Message == done.Message
+	})
+}
+
+// complete tells whether all Machines are of the current template and can be used.
+func complete(f facts, next v1alpha1.MachineDeploymentStatus) bool {
+	wanted := f.deployment.Spec.Replicas
+	return f.current.Spec.Replicas == wanted && next.UpdatedReplicas == wanted && next.Replicas == wanted && next.AvailableReplicas == wanted
+}
+
+// progressOf is what a status says of the rollout.
+func progressOf(status v1alpha1.MachineDeploymentStatus) v1alpha1.MachineDeploymentCondition {
+	if at := conditionAt(status, v1alpha1.MachineDeploymentProgressing); at >= 0 {
+		return status.Conditions[at]
+	}
+	return v1alpha1.MachineDeploymentCondition{}
+}
+
+// progressed tells whether more machines are new, ready or available, or fewer are old.
+func progressed(was, is v1alpha1.MachineDeploymentStatus) bool {
+	return is.UpdatedReplicas > was.UpdatedReplicas ||
+		is.Replicas-is.UpdatedReplicas < was.Replicas-was.UpdatedReplicas ||
+		is.ReadyReplicas > was.ReadyReplicas ||
+		is.AvailableReplicas > was.AvailableReplicas
+}
+
+// counts tells whether the deadline runs under a reason of the condition.
+func counts(reason string) bool {
+	return slices.Contains([]string{reasonUpdated, reasonCreated, reasonFound, reasonResumed}, reason)
+}
+
+// timedOut tells whether there was no progress for too long. A rollout that was late is late
+// until it progresses.
+func timedOut(f facts, next v1alpha1.MachineDeploymentStatus) bool {
+	was, limit := progressOf(f.deployment.Status), f.deployment.Spec.ProgressDeadlineSeconds
+	if limit == nil || progressed(f.deployment.Status, next) {
+		return false
+	}
+	return was.Reason == reasonTimedOut || counts(was.Reason) && !f.now.Before(deadline(was, *limit))
+}
+
+func deadline(progress v1alpha1.MachineDeploymentCondition, seconds int32) time.Time {
+	return progress.LastUpdateTime.Add(time.Duration(seconds) * time.Second)
+}
+
+// deadlineIn is the time until a rollout without progress is late; 0 if there is nothing to
+// wait for.
+func deadlineIn(f facts, next v1alpha1.MachineDeploymentStatus) time.Duration {
+	is, limit := progressOf(next), f.deployment.Spec.ProgressDeadlineSeconds
+	if limit == nil || !counts(is.Reason) {
+		return 0
+	}
+	const second = time.Second // times of the API are whole seconds
+	return max(second, deadline(is, *limit).Sub(f.now)+second)
+}

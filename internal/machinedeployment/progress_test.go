@@ -1,0 +1,97 @@
+package machinedeployment
+
+import (
+	"testing"
+	"time"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// TestProgressDeadline plays a rollout minute by minute. The deadline is three minutes after
+// the last progress.
+func TestProgressDeadline(t *testing.T) {
+	deployment := newDeployment(3, rolling("1", "0"), class("b"), func(d *v1alpha1.MachineDeployment) {
+		d.Spec.ProgressDeadlineSeconds = ptr.To(int32(180))
+	})
+	at := func(minute int, sets sets) (facts, v1alpha1.MachineDeploymentStatus) {
+		f := gather(deployment, sets, noon.Add(time.Duration(minute)*time.Minute))
+		return f, nextStatus(f, nil)
+	}
+	for _, step := range []struct {
+		minute int
+		sets   sets
+		paused bool
+		reason string
+		again  time.Duration
+	}{
+		{0, sets{setOf("a", 3), setOf("b", 1, reports(1, 0))}, false, "MachineSetUpdated", 3*time.Minute + time.Second},
+		{2, sets{setOf("a", 3), setOf("b", 1, reports(1, 0))}, false, "MachineSetUpdated", time.Minute + time.Second},
+		{3, sets{setOf("a", 3), setOf("b", 1, reports(1, 0))}, false, "ProgressDeadlineExceeded", 0},
+		{9, sets{setOf("a", 3), setOf("b", 1, reports(1, 0))}, false, "ProgressDeadlineExceeded", 0},
+		{10, sets{setOf("a", 3), setOf("b", 1)}, false, "MachineSetUpdated", 3*time.Minute + time.Second},
+		{12, sets{setOf("a", 2), setOf("b", 1)}, false, "MachineSetUpdated", 3*time.Minute + time.Second}, // fewer old ones
+		{14, sets{setOf("a", 2), setOf("b", 1)}, true, "DeploymentPaused", 0},
+		{60, sets{setOf("a", 2), setOf("b", 1)}, false, "DeploymentResumed", 3*time.Minute + time.Second},
+		{62, sets{setOf("a", 2), setOf("b", 1)}, false, "MachineSetUpdated", 3*time.Minute + time.Second},
+		{66, sets{setOf("a", 0), setOf("b", 3)}, false, "NewMachineSetAvailable", 0},
+		{99, sets{setOf("a", 0), setOf("b", 3, reports(3, 2))}, false, "NewMachineSetAvailable", 0},
+	} {
+		deployment.Spec.Paused = step.paused
+		f, next := at(step.minute, step.sets)
+		if got := progressOf(next).Reason; got != step.reason {
+			t.Errorf("minute %d: %s, want %s", step.minute, got, step.reason)
+		}
+		if got := deadlineIn(f, next); got != step.again {
+			t.Errorf("minute %d: it looks again in %s, want %s", step.minute, got, step.again)
+		}
+		deployment.Status = next
+	}
+}
+
+func TestWithoutADeadlineNothingIsLate(t *testing.T) {
+	deployment := newDeployment(3, class("b"))
+	for _, hours := range []int{0, 1, 100} {
+		f := gather(deployment, sets{setOf("a", 3), setOf("b", 1, reports(1, 0))}, noon.Add(time.Duration(hours)*time.Hour))
+		deployment.Status = nextStatus(f, nil)
+		if got := progressOf(deployment.Status); got.Reason != "MachineSetUpdated" || deadlineIn(f, deployment.Status) != 0 {
+			t.Errorf("after %d h: %+v", hours, got)
+		}
+	}
+}
+
+// TestFreeze: the deployment says what its sets are, and hands on the wish to unfreeze them.
+func TestFreeze(t *testing.T) {
+	freeze := func(set *v1alpha1.MachineSet) { set.Labels[v1alpha1.LabelKeyFreeze] = "True" }
+	s := newServer(newDeployment(3), setOf("a", 3, withUID, freeze))
+	s.Target = nil
+	frozenCondition := func() v1alpha1.MachineDeploymentCondition {
+		for _, c := range s.deployment().Status.Conditions {
+			if c.Type == v1alpha1.MachineDeploymentFrozen {
+				return c
+			}
+		}
+		return v1alpha1.MachineDeploymentCondition{}
+	}
+	s.pass(t)
+	if c := frozenCondition(); s.deployment().Labels[v1alpha1.LabelKeyFreeze] != "True" || c.Status != "True" || c.Reason != "MachineDeploymentStateSync" {
+		t.Errorf("labels %v, condition %+v", s.deployment().Labels, c)
+	}
+	s.change(func(d *v1alpha1.MachineDeployment) { d.Annotations[v1alpha1.AnnotationKeyUnfreeze] = "please" })
+	s.pass(t)
+	if got := s.only(t).Annotations[v1alpha1.AnnotationKeyUnfreeze]; got != "True" {
+		t.Errorf("the set's annotation is %q", got)
+	}
+	if got, ok := s.deployment().Annotations[v1alpha1.AnnotationKeyUnfreeze]; ok {
+		t.Errorf("the deployment's annotation is %q", got)
+	}
+	s.setSet(t, "pool-a", func(set *v1alpha1.MachineSet) {
+		delete(set.Labels, v1alpha1.LabelKeyFreeze)
+		delete(set.Annotations, v1alpha1.AnnotationKeyUnfreeze)
+	})
+	s.pass(t)
+	if c := frozenCondition(); s.deployment().Labels[v1alpha1.LabelKeyFreeze] != "" || c.Type != "" {
+		t.Errorf("labels %v, condition %+v", s.deployment().Labels, c)
+	}
+}

@@ -1,0 +1,89 @@
+package machinedeployment
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/index"
+)
+
+// findNodes adds the nodes to the facts, if there may be something to do about them. A
+// rollout does not wait for a target that does not answer.
+func (c *Controller) findNodes(ctx context.Context, f *facts) error {
+	key := client.ObjectKeyFromObject(f.deployment)
+	if marking(*f) {
+		c.unmarked.Delete(key)
+	}
+	_, unmarked := c.unmarked.Load(key)
+	due := marking(*f) || unmarking(*f) || rolledOut(*f) && !unmarked
+	if c.Target == nil || f.deployment.Spec.Paused || !due {
+		return nil
+	}
+	if !c.Target.Ready() {
+		f.again = targetAway
+		return nil
+	}
+	found := &nodes{protect: c.ProtectNodes}
+	behind := false
+	for _, set := range inUse(*f) {
+		read, fresh, err := c.nodesOf(ctx, set)
+		if err != nil {
+			return err
+		}
+		behind = behind || !fresh
+		if set == f.current {
+			found.ofCurrent = read
+		} else {
+			found.ofOld = append(found.ofOld, read...)
+		}
+	}
+	f.nodes = found
+	if behind {
+		f.again = staleCache
+	}
+	if rolledOut(*f) && !behind && len(planNodes(*f)) == 0 {
+		c.unmarked.Store(key, true)
+	}
+	return nil
+}
+
+// nodesOf reads the nodes of a set's Machines, those on their way out left aside. Fresh
+// tells whether the cache shows what was written to all of them; what it does not is left
+// out.
+func (c *Controller) nodesOf(ctx context.Context, set *v1alpha1.MachineSet) (found []nodeOf, fresh bool, err error) {
+	list := &v1alpha1.MachineList{}
+	err = c.Client.List(ctx, list, client.InNamespace(set.Namespace), client.MatchingFields{index.ByController: string(set.UID)}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, false, fmt.Errorf("listing the machines of %s: %w", set.Name, err)
+	}
+	fresh = true
+	for i := range list.Items {
+		machine := &list.Items[i]
+		name := machine.Labels[v1alpha1.NodeLabelKey]
+		if name == "" {
+			continue
+		}
+		if !machine.DeletionTimestamp.IsZero() {
+			c.nodes.Forget(client.ObjectKey{Name: name}) // it is never written again
+			continue
+		}
+		node := &corev1.Node{}
+		err := c.Target.Client().Get(ctx, client.ObjectKey{Name: name}, node, client.UnsafeDisableDeepCopy)
+		switch {
+		case apierrors.IsNotFound(err):
+			c.nodes.Forget(client.ObjectKey{Name: name})
+		case err != nil:
+			return nil, false, fmt.Errorf("reading node %s: %w", name, err)
+		case !c.nodes.Fresh(node):
+			fresh = false
+		case node.DeletionTimestamp.IsZero():
+			found = append(found, nodeOf{machine, node})
+		}
+	}
+	return found, fresh, nil
+}

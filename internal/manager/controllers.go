@@ -1,0 +1,78 @@
+package manager
+
+import (
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/millwright-dev/millwright/internal/bootstrap"
+	"github.com/millwright-dev/millwright/internal/instance"
+	"github.com/millwright-dev/millwright/internal/machine"
+	"github.com/millwright-dev/millwright/internal/machine/unmanaged"
+	"github.com/millwright-dev/millwright/internal/machineclass"
+	"github.com/millwright-dev/millwright/internal/machinedeployment"
+	"github.com/millwright-dev/millwright/internal/machineset"
+	"github.com/millwright-dev/millwright/internal/target"
+	"github.com/millwright-dev/millwright/internal/tasks"
+)
+
+// controller is what a manager runs for the objects of one kind.
+type controller interface{ SetupWithManager(ctrl.Manager) error }
+
+// controllers is the one list of all. The target is nil if there is none.
+func controllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner *tasks.Runner, events *events) ([]controller, error) {
+	machines, err := machineOptions(mgr, cfg, joined, runner, events)
+	if err != nil {
+		return nil, err
+	}
+	deployments := machinedeployment.Options{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: events.recorder("machinedeployment-controller"),
+		Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs, ProtectNodes: cfg.ProtectNodes,
+	}
+	if joined != nil {
+		deployments.Target = joined
+	}
+	all := []controller{
+		machine.New(machines),
+		machineclass.New(mgr.GetClient()),
+		machineclass.NewForSecrets(mgr.GetClient()),
+		machineset.New(machineset.Options{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: events.recorder("machineset-controller"),
+			Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs,
+			Overshoot: &cfg.Overshoot, EnforceMinReadySeconds: cfg.EnforceMinReadySeconds,
+		}),
+		machinedeployment.New(deployments),
+	}
+	if joined != nil {
+		all = append(all, unmanaged.New(unmanaged.Options{
+			Machines: mgr.GetClient(), Target: joined, Clock: clock.RealClock{}, Grace: cfg.CreationTimeout,
+		}))
+	}
+	return all, nil
+}
+
+// machineOptions are those of the controller of Machines, with the engine that it works
+// with.
+func machineOptions(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner *tasks.Runner, events *events) (machine.Options, error) {
+	waker := &tasks.Waker{}
+	engine := instance.New(cfg.Driver, instance.Options{
+		Run: runner.Go, Wake: waker.Wake, Clock: clock.RealClock{},
+		Policy: instance.Policy{ResourceExhausted: cfg.ResourceExhaustedRetry, CreationTimeout: cfg.CreationTimeout},
+	})
+	options := machine.Options{
+		Client: mgr.GetClient(), Engine: engine, TaskEnds: waker,
+		Events: events.recorder("machine-controller"), Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs,
+		CreationTimeout: cfg.CreationTimeout, NodeConditions: cfg.NodeConditions, Health: cfg.Health,
+		Drain: machine.Drain{Timeout: cfg.Drain.Timeout, MaxEvictRetries: cfg.Drain.MaxEvictRetries},
+	}
+	if joined == nil {
+		return options, nil
+	}
+	options.Target = joined
+	options.Tokens = &bootstrap.Tokens{Target: joined.Client(), Installation: cfg.Namespace, Groups: cfg.BootstrapTokenGroups, Clock: clock.RealClock{}}
+	drainer, err := newDrainer(cfg, joined, runner, waker)
+	if err != nil {
+		return options, err
+	}
+	options.Drain.Drainer = drainer
+	return options, nil
+}
