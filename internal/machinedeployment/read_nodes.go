@@ -15,41 +15,54 @@ import (
 // findNodes adds the nodes to the facts, if there may be something to do about them. A
 // rollout does not wait for a target that does not answer.
 func (c *Controller) findNodes(ctx context.Context, f *facts) error {
-	key := client.ObjectKeyFromObject(f.deployment)
-	if marking(*f) {
-		c.unmarked.Delete(key)
-	}
-	_, unmarked := c.unmarked.Load(key)
-	due := marking(*f) || unmarking(*f) || rolledOut(*f) && !unmarked
-	if c.Target == nil || f.deployment.Spec.Paused || !due {
+	if !c.nodesMatter(*f) {
 		return nil
 	}
 	if !c.Target.Ready() {
 		f.again = targetAway
 		return nil
 	}
-	found := &nodes{protect: c.ProtectNodes}
-	behind := false
-	for _, set := range inUse(*f) {
-		read, fresh, err := c.nodesOf(ctx, set)
+	found, fresh, err := c.readNodes(ctx, *f)
+	if err != nil {
+		return err
+	}
+	f.nodes = found
+	switch {
+	case !fresh:
+		f.again = staleCache
+	case rolledOut(*f) && len(planNodes(*f)) == 0:
+		c.unmarked.Store(client.ObjectKeyFromObject(f.deployment), true)
+	}
+	return nil
+}
+
+// nodesMatter tells whether nodes may have to be marked, or marks be taken off.
+func (c *Controller) nodesMatter(f facts) bool {
+	key := client.ObjectKeyFromObject(f.deployment)
+	if marking(f) {
+		c.unmarked.Delete(key)
+	}
+	_, unmarked := c.unmarked.Load(key)
+	due := marking(f) || unmarking(f) || rolledOut(f) && !unmarked
+	return c.Target != nil && !f.deployment.Spec.Paused && due
+}
+
+// readNodes reads the nodes of all sets in use. Fresh is that of nodesOf.
+func (c *Controller) readNodes(ctx context.Context, f facts) (found *nodes, fresh bool, err error) {
+	found, fresh = &nodes{protect: c.ProtectNodes}, true
+	for _, set := range inUse(f) {
+		read, shown, err := c.nodesOf(ctx, set)
 		if err != nil {
-			return err
+			return nil, false, err
 		}
-		behind = behind || !fresh
+		fresh = fresh && shown
 		if set == f.current {
 			found.ofCurrent = read
 		} else {
 			found.ofOld = append(found.ofOld, read...)
 		}
 	}
-	f.nodes = found
-	if behind {
-		f.again = staleCache
-	}
-	if rolledOut(*f) && !behind && len(planNodes(*f)) == 0 {
-		c.unmarked.Store(key, true)
-	}
-	return nil
+	return found, fresh, nil
 }
 
 // nodesOf reads the nodes of a set's Machines, those on their way out left aside. Fresh
