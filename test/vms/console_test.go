@@ -1,13 +1,15 @@
 package vms
 
 import (
+	"context"
 	"io"
-	"os"
 	"os/exec"
 	"strings"
 	"syscall"
 
 	"github.com/onsi/gomega"
+
+	"github.com/millwright-dev/millwright/test/program"
 )
 
 // session is a running "millwright vm console".
@@ -15,17 +17,15 @@ type session struct {
 	c      *cluster
 	cmd    *exec.Cmd
 	input  io.Writer
-	output *output
+	output *program.Output
 }
 
 // console connects to a VM's console, until the test ends.
 func (c *cluster) console(name string) *session {
 	c.t.Helper()
-	s := &session{c: c, output: &output{}}
-	s.cmd = exec.Command(os.Args[0], "vm", "console", name, "--dir", c.dir)
-	s.cmd.Env = append(os.Environ(), asProgram+"=1")
+	s := &session{c: c, output: &program.Output{}}
+	s.cmd = program.Command(context.Background(), "vm", "console", name, "--dir", c.dir)
 	s.cmd.Stdout, s.cmd.Stderr = s.output, s.output
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	input, err := s.cmd.StdinPipe()
 	if err != nil {
 		c.t.Fatal(err)
@@ -55,7 +55,7 @@ func (s *session) awaitOutput(words ...string) {
 		rest := s.output.String()
 		for _, word := range words {
 			_, after, found := strings.Cut(rest, word)
-			g.Expect(found).To(gomega.BeTrue(), "%q in what the console said:\n%s", word, tail(s.output.String(), 30))
+			g.Expect(found).To(gomega.BeTrue(), "%q in what the console said:\n%s", word, s.output.Tail(30))
 			rest = after
 		}
 	})

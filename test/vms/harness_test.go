@@ -1,16 +1,12 @@
 package vms
 
 import (
-	"bytes"
-	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -24,20 +20,13 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/cli"
 	"github.com/millwright-dev/millwright/internal/manager"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/program"
 )
 
-// asProgram makes this test binary be the program millwright, so that scenarios run, and
-// kill, the real thing without a build of its own. A hypervisor gets nothing of our
-// environment, but has its own.
-const asProgram = "MILLWRIGHT_TEST_AS_PROGRAM"
-
 func TestMain(m *testing.M) {
-	if os.Getenv(asProgram) != "" || os.Getenv(vmpb.EnvSpec) != "" {
-		os.Exit(cli.Main(cli.Program{Version: "test", Args: os.Args[1:], Stdout: os.Stdout, Stderr: os.Stderr}))
-	}
+	program.Main()
 	os.Exit(m.Run())
 }
 
@@ -56,28 +45,8 @@ type cluster struct {
 	// images serves the guest's files.
 	images *httptest.Server
 
-	cmd    *exec.Cmd
-	output *output
-	done   chan struct{}
-	err    error
-}
-
-// output collects what a process prints.
-type output struct {
-	mu     sync.Mutex
-	buffer bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buffer.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buffer.String()
+	// process is nil while it does not run.
+	process *program.Process
 }
 
 // guest finds what "make guest" built.
@@ -115,7 +84,7 @@ func up(t *testing.T, flags ...string) *cluster {
 	images := httptest.NewServer(http.FileServer(http.Dir(guest(t))))
 	c := &cluster{t: t, dir: dir, flags: flags, images: images}
 	t.Cleanup(func() {
-		if c.cmd != nil {
+		if c.process != nil {
 			c.stop()
 		}
 		images.Close()
@@ -124,7 +93,7 @@ func up(t *testing.T, flags ...string) *cluster {
 			c.killAll("")
 		}
 		if t.Failed() {
-			t.Logf("millwright up printed:\n%s\nits logs are in %s", tail(c.output.String(), 100), dir)
+			t.Logf("its logs are in %s", dir)
 			return
 		}
 		if err := os.RemoveAll(dir); err != nil {
@@ -138,22 +107,10 @@ func up(t *testing.T, flags ...string) *cluster {
 // start starts the cluster in its folder and waits until it is ready.
 func (c *cluster) start() {
 	c.t.Helper()
-	c.output, c.done = &output{}, make(chan struct{})
-	args := append([]string{
+	c.process = program.Start(c.t, append([]string{
 		"up", "--dir", c.dir, "--api-port", "0", "--image-port", "0", "--unsafe-no-fsync", "--v", "1",
-	}, c.flags...)
-	c.cmd = exec.Command(os.Args[0], args...)
-	c.cmd.Env = append(os.Environ(), asProgram+"=1")
-	c.cmd.Stdout, c.cmd.Stderr = c.output, c.output
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := c.cmd.Start(); err != nil {
-		c.t.Fatal(err)
-	}
-	go func(cmd *exec.Cmd, done chan struct{}) {
-		c.err = cmd.Wait()
-		close(done)
-	}(c.cmd, c.done)
-	c.eventually(soon, func(g gomega.Gomega) { g.Expect(c.output.String()).To(gomega.ContainSubstring("Ready after")) })
+	}, c.flags...)...)
+	c.eventually(soon, func(g gomega.Gomega) { g.Expect(c.process.Output.String()).To(gomega.ContainSubstring("Ready after")) })
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(c.dir, "kubeconfig"))
 	if err != nil {
 		c.t.Fatal(err)
@@ -164,28 +121,17 @@ func (c *cluster) start() {
 	}
 }
 
-// stop ends the cluster as Ctrl-C does.
+// stop ends the cluster in order.
 func (c *cluster) stop() {
 	c.t.Helper()
-	_ = c.cmd.Process.Signal(os.Interrupt) // it may be gone already
-	select {
-	case <-c.done:
-	case <-time.After(joining):
-		c.t.Error("millwright up does not end")
-		_ = c.cmd.Process.Kill() // it may be gone by now
-		<-c.done
-	}
-	if c.err != nil {
-		c.t.Errorf("millwright up did not end in order: %v", c.err)
-	}
-	c.cmd = nil
+	c.process.Stop()
+	c.process = nil
 }
 
 // kill ends the process of up at once, and no other.
 func (c *cluster) kill() {
-	_ = c.cmd.Process.Kill() // it may be gone already
-	<-c.done
-	c.cmd = nil
+	c.process.Kill()
+	c.process = nil
 }
 
 // eventually waits until the check holds.
@@ -202,18 +148,6 @@ func (c *cluster) create(objects ...client.Object) {
 			c.t.Fatal(err)
 		}
 	}
-}
-
-// run runs the program to its end, and returns what it prints.
-func run(ctx context.Context, t *testing.T, env []string, args ...string) (text string, status int) {
-	t.Helper()
-	command := exec.CommandContext(ctx, os.Args[0], args...)
-	command.Env = append(append(os.Environ(), asProgram+"=1"), env...)
-	out, err := command.CombinedOutput()
-	if command.ProcessState == nil {
-		t.Fatal(err)
-	}
-	return string(out), command.ProcessState.ExitCode()
 }
 
 // process is one that belongs to a cluster.
@@ -253,11 +187,6 @@ func (c *cluster) killAll(words string) {
 	for _, p := range c.processes(words) {
 		_ = syscall.Kill(p.pid, syscall.SIGKILL) // it may be gone already
 	}
-}
-
-func tail(text string, lines int) string {
-	all := strings.Split(text, "\n")
-	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
 // boot is the part of a ProviderSpec that says what a VM starts from.

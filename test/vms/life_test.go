@@ -16,6 +16,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/test/program"
 )
 
 // TestDeclarationsBecomeNodes: a deployment ends in nodes, by either form of boot, follows
@@ -38,15 +39,15 @@ func TestDeclarationsBecomeNodes(t *testing.T) {
 		t.Errorf("scaled %v to 1, and has %v", first, left)
 	}
 
-	text, status := run(t.Context(), t, nil, "vm", "list", "--dir", c.dir)
+	text, status := program.Run(t, "vm", "list", "--dir", c.dir)
 	if status != 0 || strings.Count(text, "\n") != 2 || !strings.Contains(text, "Running") {
 		t.Errorf("vm list: status %d\n%s", status, text)
 	}
-	text, status = run(t.Context(), t, nil, "status", "--dir", c.dir)
+	text, status = program.Run(t, "status", "--dir", c.dir)
 	if status != 0 || !strings.Contains(text, "1 Running") || !strings.Contains(text, "host-1") {
 		t.Errorf("status: %d\n%s", status, text)
 	}
-	text, status = run(t.Context(), t, nil, "up", "--dir", c.dir, "--api-port", "0", "--image-port", "0")
+	text, status = program.Run(t, "up", "--dir", c.dir, "--api-port", "0", "--image-port", "0")
 	if status != 1 || !strings.Contains(text, "in use by process") {
 		t.Errorf("a second up on the folder: status %d\n%s", status, text)
 	}
@@ -149,7 +150,7 @@ func TestDownEndsWhatWasLeft(t *testing.T) {
 		{func() { c.start(); c.awaitSettled(pool) }, "Stopping process"},
 	} {
 		step.before()
-		text, status := run(t.Context(), t, nil, "down", "--dir", c.dir)
+		text, status := program.Run(t, "down", "--dir", c.dir)
 		if status != 0 || !strings.Contains(text, step.says) {
 			t.Errorf("down: status %d, want %q:\n%s", status, step.says, text)
 		}
@@ -157,7 +158,7 @@ func TestDownEndsWhatWasLeft(t *testing.T) {
 			t.Errorf("down left %v", left)
 		}
 	}
-	<-c.done
+	_ = c.process.Wait() // its end has been seen
 	c.start()
 	if after := c.awaitSettled(pool); !cmp.Equal(before, after) {
 		t.Errorf("machines %v became %v", before, after)
@@ -226,7 +227,7 @@ func TestConsoleAndReset(t *testing.T) {
 	second.awaitOutput("pong", "100") // what was said before, and what the other one asked for
 
 	before := c.pids()
-	text, status := run(t.Context(), t, nil, "vm", "reset", name, "--dir", c.dir)
+	text, status := program.Run(t, "vm", "reset", name, "--dir", c.dir)
 	if status != 0 || !strings.Contains(text, "was reset") {
 		t.Fatalf("vm reset: status %d\n%s", status, text)
 	}
@@ -240,7 +241,7 @@ func TestConsoleAndReset(t *testing.T) {
 		{"vm", "console", "nobody", "--dir", c.dir}, {"vm", "reset", "nobody", "--dir", c.dir},
 		{"vm", "console", "--dir", c.dir}, {"vm", "list", "--dir", filepath.Join(c.dir, "nowhere")},
 	} {
-		if text, status := run(t.Context(), t, nil, wrong...); status == 0 || !strings.HasPrefix(text, "millwright: ") {
+		if text, status := program.Run(t, wrong...); status == 0 || !strings.HasPrefix(text, "millwright: ") {
 			t.Errorf("millwright %v: status %d\n%s", wrong, status, text)
 		}
 	}

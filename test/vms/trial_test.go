@@ -14,6 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	vmdriver "github.com/millwright-dev/millwright/drivers/vm"
+	"github.com/millwright-dev/millwright/test/program"
 )
 
 // endByForce spares the test at its end the time that guests have to shut down, of which
@@ -114,7 +115,7 @@ func (c *cluster) awaitMessage(name, reason string, words ...string) {
 		for _, word := range words {
 			g.Expect(ready.Message).To(gomega.ContainSubstring(word))
 		}
-		list, status := run(c.t.Context(), c.t, nil, "vm", "list", "--dir", c.dir)
+		list, status := program.Run(c.t, "vm", "list", "--dir", c.dir)
 		g.Expect(status).To(gomega.BeZero(), list)
 		line := lineOf(list, name)
 		for _, word := range append(words, reason) {
