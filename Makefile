@@ -78,6 +78,10 @@ test-unit: ## Run the tests that need neither control plane nor QEMU (go test -s
 		echo "go test -short ($$module)"; (cd "$$module" && $(gotest) -short $(TESTFLAGS) $(PKG)); \
 	done
 
+.PHONY: crash
+crash: controlplane ## Kill the manager at every point of every scenario (about ten minutes; make test does a part)
+	MILLWRIGHT_CRASH=all go test -count=1 -timeout 60m ./test/crash
+
 .PHONY: generate
 generate: ## Write deep copies and CRDs from the API types, and Go from the protocols
 	$(call tool,api) controller-gen object crd paths=./... output:crd:dir=$(CURDIR)/config/crd

@@ -1,0 +1,130 @@
+package crash
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+const (
+	// pool is the name of the class, of its Secret, and of what is made from it.
+	pool = "pool"
+	// userDataSecret is a value that must never be seen outside of Secrets.
+	userDataSecret = "what-only-the-guest-may-know"
+)
+
+// create declares objects. Their names stay as they are in points.
+func (r *run) create(ctx context.Context, objects ...client.Object) error {
+	for _, object := range objects {
+		r.gate.names.keep(object.GetName())
+		object.SetNamespace(r.cluster.Namespace)
+		if err := r.cluster.Client.Create(ctx, object); err != nil {
+			return fmt.Errorf("creating %T: %w", object, err)
+		}
+	}
+	return nil
+}
+
+// declareClass declares the class, and the Secret that it refers to.
+func declareClass(ctx context.Context, r *run) error {
+	r.leaks.secret([]byte(userDataSecret))
+	return r.create(ctx,
+		&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: pool},
+			Data:       map[string][]byte{"userData": []byte(userDataSecret + " <<BOOTSTRAP_TOKEN>>")},
+		},
+		&v1alpha1.MachineClass{
+			ObjectMeta:   metav1.ObjectMeta{Name: pool},
+			Provider:     "sim",
+			ProviderSpec: runtime.RawExtension{Raw: []byte(`{}`)},
+			SecretRef:    &corev1.SecretReference{Namespace: r.cluster.Namespace, Name: pool},
+		})
+}
+
+// template is how all Machines are declared.
+func (s scenario) template() v1alpha1.MachineSpec {
+	spec := v1alpha1.MachineSpec{
+		Class: v1alpha1.ClassSpec{Kind: v1alpha1.MachineClassKind, Name: pool},
+		NodeTemplateSpec: v1alpha1.NodeTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"pool": pool}},
+			Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "dedicated", Value: pool, Effect: corev1.TaintEffectNoSchedule}}},
+		},
+	}
+	if s.creationTimeout > 0 {
+		spec.MachineConfiguration = &v1alpha1.MachineConfiguration{MachineCreationTimeout: &metav1.Duration{Duration: s.creationTimeout}}
+	}
+	return spec
+}
+
+// declareDeployment declares so many Machines.
+func (r *run) declareDeployment(ctx context.Context, replicas int32) error {
+	labels := map[string]string{"name": pool}
+	return r.create(ctx, &v1alpha1.MachineDeployment{
+		ObjectMeta: metav1.ObjectMeta{Name: pool},
+		Spec: v1alpha1.MachineDeploymentSpec{
+			Replicas: replicas,
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: v1alpha1.MachineTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: r.scenario.template()},
+		},
+	})
+}
+
+// scale asks for another number of Machines.
+func (r *run) scale(ctx context.Context, replicas int32) error {
+	deployment := &v1alpha1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: r.cluster.Namespace, Name: pool}}
+	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas))
+	return r.cluster.Client.Patch(ctx, deployment, patch)
+}
+
+// removeAll takes away all that was declared: Machines first, since without its class a
+// Machine can hardly be removed. Those of a deployment go with it.
+func removeAll(ctx context.Context, r *run) error {
+	namespace := r.cluster.Namespace
+	for _, declared := range []client.Object{
+		&v1alpha1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pool}},
+		&v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: standalone}},
+	} {
+		if err := r.cluster.Client.Delete(ctx, declared); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+	}
+	if err := r.await(ctx, "no Machine is left", noMachine); err != nil {
+		return err
+	}
+	for _, kind := range []client.Object{&v1alpha1.MachineClass{}, &corev1.Secret{}} {
+		if err := r.cluster.Client.DeleteAllOf(ctx, kind, client.InNamespace(namespace)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// clear removes by force what a run that failed has left where others would meet it.
+func (r *run) clear(ctx context.Context) error {
+	return client.IgnoreNotFound(r.eachNode(ctx, func(node *corev1.Node) error {
+		node.Finalizers = nil
+		if err := r.cluster.Client.Update(ctx, node); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		return client.IgnoreNotFound(r.cluster.Client.Delete(ctx, node))
+	}))
+}
+
+func (r *run) eachNode(ctx context.Context, do func(*corev1.Node) error) error {
+	nodes := &corev1.NodeList{}
+	if err := r.cluster.Client.List(ctx, nodes); err != nil {
+		return err
+	}
+	for i := range nodes.Items {
+		if err := do(&nodes.Items[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,156 @@
+package crash
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// grace is how long a manager whose answer got lost may go on without an operation.
+const grace = 250 * time.Millisecond
+
+// gate is what all operations of a run's managers pass. It records them, and kills the
+// manager where that is planned.
+type gate struct {
+	names *aliases
+	// plan is nil in a run without a crash.
+	plan *crash
+
+	mu sync.Mutex
+	// open tells that operations count: those of the scenario's preparation and of
+	// its end do not.
+	open   bool
+	counts map[operation]int
+	points []point
+	// story is what happened, in order, for people.
+	story []string
+	began time.Time
+	// manager is the process that lives; nil if none does.
+	manager *process
+	hit     bool
+	// cut tells that an answer got lost, and death is near.
+	cut bool
+	// died is closed when the planned death has happened.
+	died chan struct{}
+}
+
+func newGate(plan *crash) *gate {
+	return &gate{
+		names: newAliases(), plan: plan, counts: map[operation]int{},
+		began: time.Now(), died: make(chan struct{}),
+	}
+}
+
+// count has operations count from now on, or not any more.
+func (g *gate) count(open bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.open = open
+	if open {
+		g.names.anew() // whom it concerns first is the first
+	}
+	g.tell("operations count: %v", open)
+}
+
+// recorded are the points so far.
+func (g *gate) recorded() []point {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.points)
+}
+
+// reached tells whether the planned point was.
+func (g *gate) reached() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.hit
+}
+
+// runs says which process lives.
+func (g *gate) runs(manager *process) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.manager = manager
+	g.tell("manager %d begins", manager.pid())
+}
+
+// pass lets an operation of a manager happen, and tells whether it is answered. Without
+// that, it may or may not have happened: answer says why.
+func (g *gate) pass(manager *process, op operation, happen func()) bool {
+	planned, alive := g.enter(manager, op)
+	if !alive {
+		return false
+	}
+	if planned != before {
+		happen()
+	}
+	return g.leave(manager, planned)
+}
+
+// enter tells how the manager is to die at this operation, if at all, and whether it is
+// still alive.
+func (g *gate) enter(manager *process, op operation) (planned way, alive bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.manager != manager {
+		return "", false
+	}
+	if g.cut {
+		g.tell("%s: not carried out", op)
+		g.kill()
+		return "", false
+	}
+	p := point{op, 0}
+	if g.open {
+		g.counts[op]++
+		p.occurrence = g.counts[op]
+		g.points = append(g.points, p)
+	}
+	g.tell("%s", p)
+	if !g.open || g.hit || g.plan == nil || g.plan.point != p {
+		return "", true
+	}
+	g.hit = true
+	return g.plan.way, true
+}
+
+// leave ends an operation that was planned to be the last, or nearly so.
+func (g *gate) leave(manager *process, planned way) (answered bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case g.manager != manager:
+		return false
+	case planned == "":
+		return true
+	case planned == lost:
+		g.tell("the answer gets lost")
+		g.cut = true
+		time.AfterFunc(grace, func() { g.killLate(manager) })
+	default:
+		g.kill()
+	}
+	return false
+}
+
+func (g *gate) killLate(manager *process) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.manager == manager {
+		g.kill()
+	}
+}
+
+// kill is called with the lock held: nothing else passes meanwhile.
+func (g *gate) kill() {
+	g.manager.kill()
+	g.tell("manager %d is killed", g.manager.pid())
+	g.manager, g.cut = nil, false
+	close(g.died)
+}
+
+// tell is called with the lock held.
+func (g *gate) tell(format string, args ...any) {
+	g.story = append(g.story, fmt.Sprintf("%7.3f ", time.Since(g.began).Seconds())+fmt.Sprintf(format, args...))
+}

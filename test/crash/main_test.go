@@ -1,0 +1,78 @@
+package crash
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/millwright-dev/millwright/internal/drain"
+	"github.com/millwright-dev/millwright/internal/manager"
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+// asManager makes this test binary be a manager, which reads its orders from its standard
+// input and ends with it.
+const asManager = "MILLWRIGHT_TEST_AS_MANAGER"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asManager) != "" {
+		if err := manage(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	env.Main(m)
+}
+
+// orders are what a manager is told.
+type orders struct {
+	// URL is where it finds API server and provider.
+	URL string
+	// Namespace of its Machines.
+	Namespace string
+	// OrphanPeriod is the time between two looks for orphans. Zero: nobody looks.
+	OrphanPeriod time.Duration
+	// Broken names what is wrong with this build; empty if nothing is.
+	Broken fault
+}
+
+// manage is a manager: all of it but the flags and the driver.
+func manage() error {
+	var o orders
+	decoder := json.NewDecoder(os.Stdin)
+	if err := decoder.Decode(&o); err != nil {
+		return fmt.Errorf("reading the orders: %w", err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin) // its end is what matters
+		stop()
+	}()
+	log := logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.Level(-4)}))
+	ctrl.SetLogger(log)
+	klog.SetLogger(log)
+	config := &rest.Config{Host: o.URL, QPS: 100, Burst: 200, UserAgent: "millwright-manager"}
+	config.ContentType, config.AcceptContentTypes = "application/json", "application/json" // so that names can be read on the way
+	o.Broken.spoil(config)
+	return manager.Run(ctx, manager.Config{
+		Control: config, Target: rest.CopyConfig(config), Namespace: o.Namespace, Driver: o.Broken.driver(remote{url: o.URL}),
+		Orphans:         manager.Orphans{Period: o.OrphanPeriod},
+		Drain:           manager.Drain{Strategy: drain.Serial},
+		ConcurrentSyncs: 10, CreationTimeout: 20 * time.Minute, ResourceExhaustedRetry: time.Minute,
+		// Nobody competes with it; taking over the leases of the dead is tested elsewhere.
+		Election: manager.Election{Enabled: false},
+		Log:      log,
+	})
+}

@@ -1,0 +1,68 @@
+package crash
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// givenPod has a Machine run whose node has a pod, under a budget that allows its eviction.
+func givenPod(ctx context.Context, r *run) error {
+	if err := givenDeployment(1)(ctx, r); err != nil {
+		return err
+	}
+	node, err := r.anyNode(ctx)
+	if err != nil {
+		return err
+	}
+	labels := map[string]string{"app": "guest"}
+	budget := &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Name: "budget"},
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			MaxUnavailable: ptr.To(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: labels},
+		},
+	}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "guest", Labels: labels},
+		Spec: corev1.PodSpec{
+			NodeName: node, Containers: []corev1.Container{{Name: "guest", Image: "none"}},
+			// Nobody ends it, so that it goes at once.
+			TerminationGracePeriodSeconds: ptr.To[int64](0), AutomountServiceAccountToken: ptr.To(false),
+		},
+	}
+	if err := r.create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, budget, pod); err != nil {
+		return err
+	}
+	return r.allow(ctx, budget, pod)
+}
+
+// allow says what the disruption controller would, and that the pod is ready.
+func (r *run) allow(ctx context.Context, budget *policyv1.PodDisruptionBudget, pod *corev1.Pod) error {
+	budget.Status = policyv1.PodDisruptionBudgetStatus{
+		ObservedGeneration: budget.Generation, DisruptionsAllowed: 1, CurrentHealthy: 1, ExpectedPods: 1,
+	}
+	if err := r.cluster.Client.Status().Update(ctx, budget); err != nil {
+		return fmt.Errorf("allowing a disruption: %w", err)
+	}
+	pod.Status.Phase = corev1.PodRunning
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	return r.cluster.Client.Status().Update(ctx, pod)
+}
+
+func (r *run) anyNode(ctx context.Context) (string, error) {
+	nodes := &corev1.NodeList{}
+	if err := r.cluster.Client.List(ctx, nodes, client.Limit(1)); err != nil {
+		return "", err
+	}
+	if len(nodes.Items) == 0 {
+		return "", errors.New("there is no node")
+	}
+	return nodes.Items[0].Name, nil
+}

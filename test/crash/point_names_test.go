@@ -1,0 +1,67 @@
+package crash
+
+import "testing"
+
+func TestObjectOfARequest(t *testing.T) {
+	const body = `{"metadata":{"name":"new"}}`
+	for path, want := range map[string][2]string{
+		"/api/v1/nodes/n":                             {"nodes", "n"},
+		"/api/v1/nodes/n/status":                      {"nodes/status", "n"},
+		"/api/v1/nodes":                               {"nodes", "new"},
+		"/api/v1/namespaces/ns/secrets":               {"secrets", "new"},
+		"/api/v1/namespaces/ns/pods/p/eviction":       {"pods/eviction", "p"},
+		"/api/v1/namespaces/ns":                       {"namespaces", "ns"},
+		"/apis/g/v1/namespaces/ns/machines/m":         {"machines", "m"},
+		"/apis/g/v1/namespaces/ns/machines/m/status":  {"machines/status", "m"},
+		"/apis/storage.k8s.io/v1/volumeattachments/a": {"volumeattachments", "a"},
+		"/version": {"/version", ""},
+	} {
+		resource, name := objectOf(path, []byte(body))
+		if got := [2]string{resource, name}; got != want {
+			t.Errorf("%s is about %v, want %v", path, got, want)
+		}
+	}
+}
+
+// TestNamesAreTheSameInEveryRun: names drawn by lot are replaced by their turn, by the same
+// one wherever they appear.
+func TestNamesAreTheSameInEveryRun(t *testing.T) {
+	tell := func(first, second string) []string {
+		a := newAliases()
+		a.keep("pool")
+		a.of("machines", "from-the-preparation")
+		a.anew()
+		return []string{
+			a.of("machinesets", "pool"), a.of("machines", first), a.of("machines/status", second),
+			a.of("nodes", first), a.of("machines", second), a.of("machineclasses", ""),
+		}
+	}
+	want := []string{
+		"machinesets pool", "machines machines#1", "machines/status machines#2",
+		"nodes machines#1", "machines machines#2", "machineclasses",
+	}
+	for _, names := range [][2]string{{"pool-x7", "pool-b2"}, {"pool-b2", "pool-x7"}} {
+		for i, got := range tell(names[0], names[1]) {
+			if got != want[i] {
+				t.Errorf("with %v, the name is %q, want %q", names, got, want[i])
+			}
+		}
+	}
+}
+
+// TestLeaksAreSeen: a token's secret is known from the moment that it is written.
+func TestLeaksAreSeen(t *testing.T) {
+	l := &leaks{}
+	l.token([]byte(`{"type":"bootstrap.kubernetes.io/token","data":{"token-secret":"czNjcjN0","token-id":"aWQ="}}`))
+	l.search("a line", []byte("all is well, id"))
+	if found := l.all(); len(found) != 0 {
+		t.Errorf("found %v where nothing is", found)
+	}
+	for _, text := range []string{"token id.s3cr3t was refused", `{"data":"czNjcjN0"}`} {
+		before := len(l.all())
+		l.search("a line", []byte(text))
+		if len(l.all()) != before+1 {
+			t.Errorf("%q is not found", text)
+		}
+	}
+}

@@ -1,0 +1,91 @@
+package crash
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/millwright-dev/millwright/test/program"
+)
+
+// process is a manager that runs, with its own way to the API server and the provider: what
+// it sent before its death is not taken for a word of the next one.
+type process struct {
+	cmd    *exec.Cmd
+	stdin  io.WriteCloser
+	output *program.Output
+	server *httptest.Server
+	done   chan struct{}
+	err    error
+}
+
+// newProcess starts a manager. It does nothing before it has its orders.
+func newProcess(api *apiserver, provider *provider) (*process, error) {
+	p := &process{output: &program.Output{}, done: make(chan struct{})}
+	p.cmd = exec.Command(os.Args[0])
+	p.cmd.Env = append(os.Environ(), asManager+"=1")
+	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output
+	var err error
+	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	p.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, providerPath) {
+			provider.serve(p, w, r)
+			return
+		}
+		api.serve(p, w, r)
+	}))
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.done)
+	}()
+	return p, nil
+}
+
+func (p *process) pid() int { return p.cmd.Process.Pid }
+
+// order has the manager begin.
+func (p *process) order(o orders) error {
+	o.URL = p.server.URL
+	return json.NewEncoder(p.stdin).Encode(o)
+}
+
+// kill ends the process at once, and waits until it is gone.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill() // it may be gone already
+	<-p.done
+}
+
+// ending is how long a manager may take to end in order.
+const ending = 30 * time.Second
+
+// stop ends the process in order.
+func (p *process) stop() error {
+	_ = p.stdin.Close() // it may be gone already, which is seen below
+	select {
+	case <-p.done:
+	case <-time.After(ending):
+		return fmt.Errorf("manager %d does not end", p.pid())
+	}
+	if p.err != nil {
+		return fmt.Errorf("manager %d did not end in order: %w", p.pid(), p.err)
+	}
+	return nil
+}
+
+// release frees what is left of it.
+func (p *process) release() {
+	p.kill()
+	p.server.CloseClientConnections()
+	p.server.Close()
+}

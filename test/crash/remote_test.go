@@ -1,0 +1,78 @@
+package crash
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/driver/status"
+)
+
+// remote is the manager's end of the wire to the provider.
+type remote struct{ url string }
+
+var _ simulated = remote{}
+
+func ask[A any](ctx context.Context, r remote, name sim.Method, request any) (*A, error) {
+	body, err := json.Marshal(request)
+	if err != nil {
+		return nil, status.WrapError(codes.Internal, "writing the request", err)
+	}
+	post, err := http.NewRequestWithContext(ctx, http.MethodPost, r.url+providerPath+string(name), bytes.NewReader(body))
+	if err != nil {
+		return nil, status.WrapError(codes.Internal, "making the request", err)
+	}
+	response, err := http.DefaultClient.Do(post)
+	if err != nil {
+		return nil, status.WrapError(codes.Unavailable, fmt.Sprintf("asking the provider: %v", err), err)
+	}
+	defer response.Body.Close()
+	var answer reply
+	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
+		return nil, status.WrapError(codes.Unavailable, fmt.Sprintf("reading the provider's answer: %v", err), err)
+	}
+	return unpack[A](answer)
+}
+
+func unpack[A any](answer reply) (*A, error) {
+	var result *A
+	if len(answer.Response) > 0 {
+		result = new(A)
+		if err := json.Unmarshal(answer.Response, result); err != nil {
+			return nil, status.WrapError(codes.Internal, "reading the provider's answer", err)
+		}
+	}
+	if answer.Code != codes.OK {
+		return result, status.Error(answer.Code, answer.Message)
+	}
+	return result, nil
+}
+
+func (r remote) CreateMachine(ctx context.Context, q *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
+	return ask[driver.CreateMachineResponse](ctx, r, sim.CreateMachine, q)
+}
+
+func (r remote) InitializeMachine(ctx context.Context, q *driver.InitializeMachineRequest) (*driver.InitializeMachineResponse, error) {
+	return ask[driver.InitializeMachineResponse](ctx, r, sim.InitializeMachine, q)
+}
+
+func (r remote) DeleteMachine(ctx context.Context, q *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
+	return ask[driver.DeleteMachineResponse](ctx, r, sim.DeleteMachine, q)
+}
+
+func (r remote) GetMachineStatus(ctx context.Context, q *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
+	return ask[driver.GetMachineStatusResponse](ctx, r, sim.GetMachineStatus, q)
+}
+
+func (r remote) ListMachines(ctx context.Context, q *driver.ListMachinesRequest) (*driver.ListMachinesResponse, error) {
+	return ask[driver.ListMachinesResponse](ctx, r, sim.ListMachines, q)
+}
+
+func (r remote) GetVolumeIDs(ctx context.Context, q *driver.GetVolumeIDsRequest) (*driver.GetVolumeIDsResponse, error) {
+	return ask[driver.GetVolumeIDsResponse](ctx, r, sim.GetVolumeIDs, q)
+}
