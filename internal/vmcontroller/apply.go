@@ -129,7 +129,7 @@ func (c *Controller) ensureClaim(ctx context.Context, p *pass) flow.Result {
 	case !claim.DeletionTimestamp.IsZero():
 		return p.hold(problemf(reasonVolumeLost, "persistent volume claim %s, the disk, is being deleted", p.claim))
 	}
-	return flow.Continue()
+	return c.awaitVolume(ctx, p, claim)
 }
 
 // createClaim makes the claim, unless the VM had one with something on it: a guest must
@@ -140,14 +140,15 @@ func (c *Controller) createClaim(ctx context.Context, p *pass) flow.Result {
 	if used || template == nil {
 		return p.hold(problemf(reasonVolumeLost, "persistent volume claim %s, the disk, is gone", p.claim))
 	}
-	err := c.Client.Create(ctx, claimFor(p.vm, p.claim))
+	claim := claimFor(p.vm, p.claim)
+	err := c.Client.Create(ctx, claim)
 	if apierrors.IsAlreadyExists(err) {
 		return flow.Wait(staleCache, "the claim was just made")
 	}
 	if err != nil {
 		return flow.Fail(fmt.Errorf("creating claim %s: %w", p.claim, err))
 	}
-	return flow.Continue()
+	return c.awaitVolume(ctx, p, claim)
 }
 
 // createPod makes the Pod whose name is reserved. What it is told comes from the API

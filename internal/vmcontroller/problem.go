@@ -26,6 +26,7 @@ const (
 	reasonUserDataMissing = "UserDataMissing"
 	reasonClaimTaken      = "VolumeClaimTaken"
 	reasonVolumeLost      = "VolumeLost"
+	reasonVolumePending   = "VolumePending"
 	reasonFailed          = "ReconcileError"
 )
 

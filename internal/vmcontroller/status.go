@@ -102,9 +102,14 @@ func (c *Controller) explain(before, after *v1alpha1.VirtualMachine, pod *corev1
 			kind = corev1.EventTypeNormal
 		}
 		c.Events.Eventf(after, kind, is.Reason, "The hypervisor in pod %s ended: %s", pod.Name, is.Message)
-	case is.Reason == v1alpha1.ReasonUnschedulable || is.Reason == reasonLost || pod == nil && is.Reason != reasonCreating && is.Reason != reasonTerminating:
+	case is.Reason == v1alpha1.ReasonUnschedulable || is.Reason == reasonLost || pod == nil && !usual(is.Reason):
 		c.Events.Event(after, corev1.EventTypeWarning, is.Reason, is.Message)
 	}
+}
+
+// usual tells whether every VM without a Pod may give this reason for a while.
+func usual(reason string) bool {
+	return reason == reasonCreating || reason == reasonTerminating || reason == reasonVolumePending
 }
 
 // news tells whether a condition says something that it did not say before.

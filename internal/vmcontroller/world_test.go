@@ -6,12 +6,14 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -156,10 +158,21 @@ func (w *world) declare(name string, change func(*v1alpha1.VirtualMachine)) {
 	vm := sample(name)
 	vm.Namespace, vm.UID, vm.Spec.UUID, vm.Annotations = w.namespace, "", "", nil
 	vm.Status = v1alpha1.VirtualMachineStatus{}
+	// Nobody here makes volumes.
+	vm.Spec.VolumeClaimTemplate.Spec.StorageClassName = ptr.To(w.storageClass(storagev1.VolumeBindingWaitForFirstConsumer))
 	if change != nil {
 		change(vm)
 	}
 	w.must(w.client.Create(w.Context(), vm))
+}
+
+// storageClass makes sure that there is a class with that way of binding, and names it.
+func (w *world) storageClass(mode storagev1.VolumeBindingMode) string {
+	w.Helper()
+	name := strings.ToLower(string(mode))
+	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: "example.org/none", VolumeBindingMode: &mode}
+	w.must(client.IgnoreAlreadyExists(w.client.Create(w.Context(), class)))
+	return name
 }
 
 // sample is a VM with an image and a disk.
