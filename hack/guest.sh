@@ -113,6 +113,16 @@ install_tools() {
 	have_tools || fail "${packages[*]} were installed, but do not bring syslinux, mcopy, mkfs.vfat and $mbr"
 }
 
+# start_over_with_new_lists begins anew, once, if apt can be asked which packages there are
+# now: mirrors drop a kernel as soon as there is a newer one.
+start_over_with_new_lists() {
+	if [[ $EUID -ne 0 || -n ${GUEST_LISTS_ARE_NEW:-} ]]; then return; fi
+	say "asking for the packages that there are now"
+	apt-get -o DPkg::Lock::Timeout=300 update -qq >&2 || return 0
+	clean_up
+	GUEST_LISTS_ARE_NEW=yes exec "${BASH_SOURCE[0]}"
+}
+
 # fetch_kernel downloads the package, unless it is there.
 fetch_kernel() {
 	local deb=$1 name
@@ -122,6 +132,7 @@ fetch_kernel() {
 	mkdir -p "$temporary/download" "$cache/kernel"
 	if ! (cd "$temporary/download" && apt-get download -qq "${name%%_*}" >&2 2>"$temporary/download.log"); then
 		cat "$temporary/download.log" >&2
+		start_over_with_new_lists
 		fail "the kernel cannot be fetched; apt-get update may help"
 	fi
 	[[ -f $temporary/download/$name ]] || fail "apt-get download did not bring $name"
