@@ -262,6 +262,7 @@ func bareClient(t *testing.T, config *rest.Config) client.Client {
 	return c
 }
 
+// patch changes an object by a merge patch.
 func (w *world) patch(object client.Object, merge string) {
 	w.t.Helper()
 	if err := w.Client.Patch(w.t.Context(), object, client.RawPatch("application/merge-patch+json", []byte(merge))); err != nil {

@@ -157,10 +157,7 @@ func deploymentOf(namespace, name string, replicas int32) *v1alpha1.MachineDeplo
 // scale asks for another number of Machines.
 func (w *world) scale(deployment *v1alpha1.MachineDeployment, replicas int32) {
 	w.t.Helper()
-	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas))
-	if err := w.Client.Patch(w.t.Context(), deployment, patch); err != nil {
-		w.t.Fatal(err)
-	}
+	w.patch(deployment, fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas))
 }
 
 // eventually waits until the check holds.
