@@ -33,7 +33,7 @@ func TestScaleUpAndDownWithinTheRequestBudget(t *testing.T) {
 		w.scale(deployment, machines)
 		w.eventually(2*time.Minute, func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
 	})
-	within(t, "scale up", withoutCounters(up), machines, budgetUp, budgetUpEvents)
+	within(t, "scale up", up, machines, budgetUp, budgetUpEvents)
 
 	idle := w.recorded("10 s idle", 0, func() { time.Sleep(10 * time.Second) }) // the measured time itself
 	if got := idle.Total(); got > budgetIdle {
@@ -54,7 +54,7 @@ func TestScaleUpAndDownWithinTheRequestBudget(t *testing.T) {
 		w.scale(deployment, 0)
 		w.eventually(2*time.Minute, func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
 	})
-	within(t, "scale down", withoutCounters(down), machines, budgetDown, budgetDownEvents)
+	within(t, "scale down", down, machines, budgetDown, budgetDownEvents)
 
 	w.eventually(10*time.Second, func(g gomega.Gomega) {
 		g.Expect(w.tokens(t.Context(), g)).To(gomega.BeEmpty(), "bootstrap tokens")
