@@ -266,6 +266,7 @@ func TestStopEndsAll(t *testing.T) {
 	waiting := b.pod("vm-3", "run", withSecret("never"))
 	pids := []int{b.awaitReady("vm-1"), b.awaitReady("vm-2")}
 	b.awaitEvent(waiting, eventVolumes)
+	b.eventually("the Node", b.nodeReady) // Pods are run without waiting for it
 	stop()
 	for i, pid := range pids {
 		requireDead(t, pid)
