@@ -84,8 +84,22 @@ func (d *demo) prepare(ctx context.Context, mode *localMode) error {
 	if d.client, err = client.New(config, client.Options{Scheme: manager.Scheme()}); err != nil {
 		return fmt.Errorf("connecting: %w", err)
 	}
-	d.viewer, err = newViewer(ctx, config)
-	return err
+	if d.viewer, err = newViewer(ctx, config); err != nil || !d.exit {
+		return err
+	}
+	return d.refuseForeign(ctx)
+}
+
+// refuseForeign keeps --exit, which deletes everything, from what others have made.
+func (d *demo) refuseForeign(ctx context.Context) error {
+	there, err := readView(ctx, d.viewer.cache)
+	if err != nil {
+		return err
+	}
+	if n := len(there.deployments) + len(there.machines) + len(there.vms); n > 0 {
+		return fmt.Errorf("--exit deletes everything, and there are %d machines, deployments and virtual machines in %s already: choose another --dir, or delete them", n, d.dir)
+	}
+	return nil
 }
 
 // within bounds an act, so that a demonstration which hangs says where.

@@ -58,6 +58,10 @@ func newViewer(ctx context.Context, config *rest.Config) (*viewer, error) {
 			return nil, fmt.Errorf("following %T: %w", kind, err)
 		}
 	}
+	// An informer that was asked for before the cache had started was not waited for.
+	if !followed.WaitForCacheSync(ctx) {
+		return nil, fmt.Errorf("following the cluster: %w", ctx.Err())
+	}
 	return v, nil
 }
 
