@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Builds the programs of one version of Cluster API from test/capi/VERSION into a cache
+# folder and prints that folder on stdout; progress goes to stderr.
+#
+#   hack/capi.sh v1.14.2
+#
+# The folder (see hack/cache.sh) holds
+#   core        the core manager
+#   clusterctl  the command, if the module names it as a tool
+#   crd/        the CRDs of that version
+#   webhook/    the registration of its webhooks
+#   rbac/       the roles that its manager has
+set -euo pipefail
+
+version=${1:?which version of Cluster API; see test/capi}
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+module=$repository/test/capi/$version
+[[ -f $module/go.mod ]] || { echo "there is no $module/go.mod" >&2; exit 1; }
+kind=capi-$version
+# shellcheck source=hack/cache.sh
+source "$repository/hack/cache.sh"
+
+input_hash() {
+	cd "$module"
+	{
+		go env GOVERSION GOOS GOARCH GOAMD64 GOARM64 GOEXPERIMENT
+		cat go.mod go.sum "$repository/hack/capi.sh"
+	} | hash_of_input
+}
+
+complete() { [[ -x $1/core && -d $1/crd && -d $1/webhook && -d $1/rbac ]]; }
+
+# version_flags tell the programs which release they are.
+version_flags() {
+	local major minor
+	IFS=. read -r major minor _ <<<"${version#v}"
+	printf '%s' "-s -w"
+	printf ' -X sigs.k8s.io/cluster-api/version.%s' \
+		"gitVersion=$version" "gitMajor=$major" "gitMinor=$minor" gitCommit=unknown gitTreeState=clean
+}
+
+build() {
+	local tool source name part
+	say "compiling $version"
+	while read -r tool; do
+		name=${tool##*/}
+		if [[ $name != clusterctl ]]; then name=core; fi
+		go -C "$module" build -trimpath -ldflags "$(version_flags)" -o "$1/$name" "$tool"
+	done < <(go -C "$module" list -f '{{.ImportPath}}' tool)
+	source=$(go -C "$module" list -m -f '{{.Dir}}' sigs.k8s.io/cluster-api)
+	if [[ -d $source/core/config ]]; then source=$source/core; fi
+	for part in crd/bases webhook rbac; do
+		cp -r --no-preserve=mode "$source/config/$part" "$1/${part%/*}"
+	done
+}
+
+cached "$(input_hash)" complete build

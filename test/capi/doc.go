@@ -1,0 +1,12 @@
+// Package capi tests Millwright as an infrastructure provider of Cluster API, against the
+// real core manager.
+//
+// Each folder vX.Y.Z holds the Go module from which hack/capi.sh builds one version of the
+// core (and clusterctl). A run of the tests is about one of them: MILLWRIGHT_CAPI names
+// it; without it, the newest is taken. `make test` runs that one, `make test-capi` all.
+//
+// All tests share a control plane with a controller manager, and one core, which runs
+// under its own roles and with its webhooks. Each test has a namespace, and in it a Cluster
+// whose nodes join the very same control plane, and a Millwright manager with the simulated
+// driver.
+package capi
