@@ -7,7 +7,7 @@
 # The folder (see hack/cache.sh) holds
 #   core        the core manager
 #   clusterctl  the command, if the module names it as a tool
-#   crd/        the CRDs of that version
+#   crd/        the CRDs of that version, and those that clusterctl keeps its records in
 #   webhook/    the registration of its webhooks
 #   rbac/       the roles that its manager has
 set -euo pipefail
@@ -40,7 +40,7 @@ version_flags() {
 }
 
 build() {
-	local tool source name part
+	local tool source config name part
 	say "compiling $version"
 	while read -r tool; do
 		name=${tool##*/}
@@ -48,10 +48,12 @@ build() {
 		go -C "$module" build -trimpath -ldflags "$(version_flags)" -o "$1/$name" "$tool"
 	done < <(go -C "$module" list -f '{{.ImportPath}}' tool)
 	source=$(go -C "$module" list -m -f '{{.Dir}}' sigs.k8s.io/cluster-api)
-	if [[ -d $source/core/config ]]; then source=$source/core; fi
+	config=$source/config
+	if [[ -d $source/core/config ]]; then config=$source/core/config; fi
 	for part in crd/bases webhook rbac; do
-		cp -r --no-preserve=mode "$source/config/$part" "$1/${part%/*}"
+		cp -r --no-preserve=mode "$config/$part" "$1/${part%/*}"
 	done
+	cp --no-preserve=mode "$source"/cmd/clusterctl/config/crd/bases/*.yaml "$1/crd/"
 }
 
 cached "$(input_hash)" complete build

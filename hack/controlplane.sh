@@ -4,36 +4,18 @@
 #
 #   hack/controlplane.sh
 #
-# The folder is CACHE/controlplane/HASH, where HASH covers everything that the
-# result depends on, so a second call finds its work done. Beside the executable
-# `kubernetes` lie links with the names under which it acts: kube-apiserver, etcd,
-# kube-controller-manager, kube-scheduler, kubelet and kubectl. The link
-# CACHE/controlplane/current points to the folder of the newest call; tests and
-# local mode look there.
-#
-# Environment:
-#   MILLWRIGHT_CACHE  CACHE; default ${XDG_CACHE_HOME:-$HOME/.cache}/millwright
+# The folder (see hack/cache.sh) holds the executable `kubernetes` and links with the names
+# under which it acts: kube-apiserver, etcd, kube-controller-manager, kube-scheduler,
+# kubelet and kubectl.
 set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 source_dir=$repository/controlplane
 programs=(etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kubectl)
 tick=10 # seconds between two lines of progress where there is no terminal
-
-cache=${MILLWRIGHT_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/millwright}/controlplane
-started=$SECONDS
-temporary=
-
-# The result must not depend on the caller's settings: flags of other builds
-# (GOFLAGS=-race, -mod=mod, …) or a workspace would end up in the executable.
-export CGO_ENABLED=0 GOWORK=off GOFLAGS=-buildvcs=false
-
-say() { printf '%s\n' "controlplane: $*" >&2; }
-
-elapsed() {
-	local seconds=$((SECONDS - started))
-	printf '%d:%02d' $((seconds / 60)) $((seconds % 60))
-}
+kind=controlplane
+# shellcheck source=hack/cache.sh
+source "$repository/hack/cache.sh"
 
 # progress shows one line that replaces itself on a terminal; elsewhere a plain
 # line, but not more often than every $tick seconds.
@@ -69,13 +51,13 @@ version_flags() {
 # input_hash covers the module files, the sources, this script (it holds the
 # build's flags), the compiler and the platform.
 input_hash() {
+	cd "$source_dir"
 	{
-		(cd "$source_dir" && go env GOVERSION GOOS GOARCH GOAMD64 GOARM64 GOEXPERIMENT)
-		printf '%s\n' "$1"
-		sha256sum <"${BASH_SOURCE[0]}"
-		(cd "$source_dir" && find . -type f \( -name go.mod -o -name go.sum -o -name '*.go' \) -print0 |
-			LC_ALL=C sort -z | xargs -0 sha256sum)
-	} | sha256sum | cut -c1-16
+		go env GOVERSION GOOS GOARCH GOAMD64 GOARM64 GOEXPERIMENT
+		version_flags
+		sha256sum <"$repository/hack/controlplane.sh"
+		sources_hash \( -name go.mod -o -name go.sum -o -name '*.go' \)
+	} | hash_of_input
 }
 
 complete() { [[ -x $1/kubernetes && -L $1/kubectl ]]; }
@@ -96,17 +78,17 @@ stale_packages() {
 			;;
 		esac
 	done < <(cd "$source_dir" && go list -deps -trimpath -f '{{if .Stale}}{{.ImportPath}}{{end}}' ./cmd/kubernetes \
-		2>&1 >"$list" 9>&- || echo "go list failed")
+		2>&1 >"$list" || echo "go list failed")
 	grep -c . "$list" || true
 }
 
 # compile builds the executable and counts the packages that `go build -v` names.
 compile() {
-	local total=$1 flags=$2 done=0 line status builder
+	local total=$1 done=0 line status builder
 	local log=$temporary/build.log pipe=$temporary/pipe
 	mkfifo "$pipe"
-	(cd "$source_dir" && exec go build -v -trimpath -ldflags "$flags" -o "$temporary/kubernetes" ./cmd/kubernetes) \
-		>"$pipe" 2>&1 9>&- &
+	(cd "$source_dir" && exec go build -v -trimpath -ldflags "$(version_flags)" -o "$temporary/kubernetes" ./cmd/kubernetes) \
+		>"$pipe" 2>&1 &
 	builder=$!
 	exec 8<"$pipe"
 	while :; do
@@ -140,71 +122,16 @@ make_links() {
 	for program in "${programs[@]}"; do
 		ln -s kubernetes "$1/$program"
 	done
-	say "built $("$1/kube-apiserver" --version) and $("$1/etcd" --version | head -n 1) ($(elapsed))"
+	say "$("$1/kube-apiserver" --version), $("$1/etcd" --version | head -n 1)"
 }
 
-# publish puts the finished folder in place in one step, so that nobody ever sees
-# half of it.
-publish() {
+build() {
+	local total
+	progress "looking for what has to be compiled"
+	total=$(stale_packages)
+	compile "$total"
+	make_links "$1"
 	rm -f "$temporary/build.log" "$temporary/pipe" "$temporary/stale"
-	chmod 755 "$temporary"
-	rm -rf "$1"
-	mv -T "$temporary" "$1"
-	temporary=
 }
 
-point_current_to() {
-	ln -sfn "$(basename "$1")" "$cache/.current.$$"
-	mv -fT "$cache/.current.$$" "$cache/current"
-	touch "$1"
-}
-
-# remove_old keeps this folder and the one that was used last before it: two
-# checkouts with different inputs can then work beside each other.
-remove_old() {
-	local keep=$1 folder kept=0
-	while IFS= read -r folder; do
-		[[ $folder == "$keep" ]] && continue
-		kept=$((kept + 1))
-		if ((kept > 1)); then
-			say "removing the old ${folder##*/}"
-			rm -rf "$folder"
-		fi
-	done < <(find "$cache" -mindepth 1 -maxdepth 1 -type d -name '[0-9a-f]*' -printf '%T@ %p\n' | sort -rn | cut -d' ' -f2-)
-	return 0
-}
-
-clean_up() {
-	if [[ -n $temporary ]]; then rm -rf "$temporary"; fi
-}
-
-main() {
-	command -v go >/dev/null || { say "the go command is not in PATH"; exit 1; }
-	mkdir -p "$cache"
-	local flags folder total
-	flags=$(version_flags)
-	folder=$cache/$(input_hash "$flags")
-
-	exec 9>"$cache/.lock"
-	if ! flock -n 9; then
-		say "waiting for another build that holds $cache/.lock"
-		flock 9
-	fi
-	if complete "$folder"; then
-		say "up to date"
-	else
-		trap clean_up EXIT
-		rm -rf "$cache"/.build.*
-		temporary=$(mktemp -d "$cache/.build.XXXXXX")
-		progress "looking for what has to be compiled"
-		total=$(stale_packages)
-		compile "$total" "$flags"
-		make_links "$temporary"
-		publish "$folder"
-	fi
-	point_current_to "$folder"
-	remove_old "$folder"
-	printf '%s\n' "$folder"
-}
-
-main "$@"
+cached "$(input_hash)" complete build

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onsi/gomega"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,18 +34,28 @@ const (
 	coreReady = 2 * time.Minute
 )
 
-// coreStarted holds how the start of the core went, which all tests share.
-var coreStarted struct {
-	once sync.Once
-	err  error
+// cores holds how the start of the core went at each control plane, which tests share.
+var cores struct {
+	mu      sync.Mutex
+	started map[*local.ControlPlane]func() error
 }
 
-// requireCore provides the core beside the control plane that the tests share.
+// requireCore provides the core beside a control plane that tests share.
 func requireCore(t *testing.T, c *env.Cluster) {
 	t.Helper()
-	coreStarted.once.Do(func() { coreStarted.err = startCore(t.Context(), c) })
-	if coreStarted.err != nil {
-		t.Fatal(coreStarted.err)
+	cores.mu.Lock()
+	start, ok := cores.started[c.ControlPlane]
+	if !ok {
+		// The core outlives the test that happens to be the first.
+		start = sync.OnceValue(func() error { return startCore(context.WithoutCancel(t.Context()), c) })
+		if cores.started == nil {
+			cores.started = map[*local.ControlPlane]func() error{}
+		}
+		cores.started[c.ControlPlane] = start
+	}
+	cores.mu.Unlock()
+	if err := start(); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -216,12 +225,4 @@ func registerWebhooks(ctx context.Context, c client.Client, port int, caBundle [
 		}
 	}
 	return nil
-}
-
-// coreLog is what the core has printed.
-func coreLog(t *testing.T, c *env.Cluster) string {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(c.ControlPlane.Dir(), "logs", "capi-core.log"))
-	gomega.NewWithT(t).Expect(err).NotTo(gomega.HaveOccurred())
-	return string(text)
 }

@@ -20,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	k8syaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -77,6 +79,21 @@ func (c *Cluster) UserWith(t testing.TB, paths ...string) *rest.Config {
 		}
 	}
 	return config
+}
+
+// WriteKubeconfig writes what a program needs to act as the user of a configuration that
+// has a client certificate, as that of UserWith.
+func WriteKubeconfig(t testing.TB, path string, config *rest.Config) {
+	t.Helper()
+	const name = "test"
+	file := clientcmdapi.NewConfig()
+	file.Clusters[name] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
+	file.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}
+	file.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	file.CurrentContext = name
+	if err := clientcmd.WriteToFile(*file, path); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // readRoles reads the documents of a manifest.

@@ -190,8 +190,8 @@ func TestMistakesAtTheStart(t *testing.T) {
 			g.Expect(resource.Name).NotTo(gomega.Equal("machinesets"), "in discovery")
 		}
 	})
-	w.kubeconfig("bare", bare.Admin)
-	w.kubeconfig("dead", &rest.Config{Host: "https://127.0.0.1:1"})
+	env.WriteKubeconfig(t, w.path("bare"), bare.Admin)
+	env.WriteKubeconfig(t, w.path("dead"), &rest.Config{Host: "https://127.0.0.1:1"})
 	garbage := filepath.Join(w.dir, "garbage")
 	if err := os.WriteFile(garbage, []byte("{this is no kubeconfig"), 0o600); err != nil {
 		t.Fatal(err)

@@ -12,9 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -53,25 +50,12 @@ func newWorld(t *testing.T, options ...env.Option) *world {
 		}
 	})
 	// The manager has the roles that are shipped, and no others.
-	w.kubeconfig("control", w.UserWith(t, "config/rbac/control-role.yaml"))
-	w.kubeconfig("target", w.Target.UserWith(t, "config/rbac/target-role.yaml", "config/rbac/target-role-sim.yaml"))
+	env.WriteKubeconfig(t, w.path("control"), w.UserWith(t, "config/rbac/control-role.yaml"))
+	env.WriteKubeconfig(t, w.path("target"), w.Target.UserWith(t, "config/rbac/target-role.yaml", "config/rbac/target-role-sim.yaml"))
 	return w
 }
 
 func (w *world) simDir() string { return filepath.Join(w.dir, "sim") }
-
-// kubeconfig writes a kubeconfig for the manager.
-func (w *world) kubeconfig(name string, config *rest.Config) {
-	w.t.Helper()
-	file := clientcmdapi.NewConfig()
-	file.Clusters[name] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
-	file.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}
-	file.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
-	file.CurrentContext = name
-	if err := clientcmd.WriteToFile(*file, w.path(name)); err != nil {
-		w.t.Fatal(err)
-	}
-}
 
 func (w *world) path(name string) string { return filepath.Join(w.dir, name+".kubeconfig") }
 

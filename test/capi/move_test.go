@@ -1,0 +1,90 @@
+package capi
+
+import (
+	"os/exec"
+	"testing"
+
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+// K7: the objects get new UIDs and lose their status; the VMs are found again by what is
+// left.
+func TestClusterctlMovesAClusterAndEveryVMStays(t *testing.T) {
+	t.Parallel()
+	e := env.New(t, env.WithControllerManager(), env.WithTarget())
+	w := newWorldIn(t, e.Cluster)
+	requireCore(t, e.Target)
+	labelForClusterctl(t, e.Cluster)
+	labelForClusterctl(t, e.Target)
+	clusterctl, err := coreFile("clusterctl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := w.manager()
+	w.pool("workers", 2, `{}`)
+	w.eventually(func(g gomega.Gomega) { w.settled(g, 2) })
+	before, err := w.cloud.VMs()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	// Both managers run meanwhile: only pausing keeps them apart.
+	moved := *w
+	moved.Cluster = &env.Cluster{
+		Namespace: w.Namespace, Admin: e.Target.Admin, Client: e.Target.Client, ControlPlane: e.Target.ControlPlane,
+	}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.Namespace}}
+	if err := e.Target.Client.Create(t.Context(), namespace); err != nil {
+		t.Fatal(err)
+	}
+	target := moved.managerAt(moved.Cluster)
+	out, err := exec.CommandContext(t.Context(), clusterctl, "move", "--namespace", w.Namespace,
+		"--kubeconfig", e.ControlPlane.Kubeconfig(), "--to-kubeconfig", e.Target.ControlPlane.Kubeconfig(), "-v", "2").CombinedOutput()
+	if err != nil {
+		t.Fatalf("clusterctl move: %v\n%s", err, out)
+	}
+	moved.eventually(func(g gomega.Gomega) {
+		g.Expect(moved.list(g, "Machine")).To(gomega.HaveLen(2))
+		for _, ours := range moved.list(g, "MillwrightMachine") {
+			g.Expect(condition(&ours, "Ready")).To(gomega.HaveKeyWithValue("status", "True"), ours.GetName())
+			g.Expect(condition(&ours, "Paused")).To(gomega.HaveKeyWithValue("status", "False"), ours.GetName())
+		}
+		g.Expect(w.list(g, "MillwrightMachine")).To(gomega.BeEmpty())
+	})
+	after, err := w.cloud.VMs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	gomega.NewWithT(t).Expect(after).To(gomega.Equal(before))
+	source.Stop()
+
+	// It is the new owner that they go with.
+	moved.scale("workers", 1)
+	moved.eventually(func(g gomega.Gomega) { g.Expect(moved.vms(g)).To(gomega.HaveLen(1)) })
+	target.Stop()
+}
+
+// labelForClusterctl labels the CRDs as clusterctl does when it installs them, which tells
+// it what to move.
+func labelForClusterctl(t *testing.T, c *env.Cluster) {
+	t.Helper()
+	crds := &apiextensionsv1.CustomResourceDefinitionList{}
+	if err := c.Client.List(t.Context(), crds); err != nil {
+		t.Fatal(err)
+	}
+	for _, crd := range crds.Items {
+		switch crd.Spec.Group {
+		case "cluster.x-k8s.io", "infrastructure.millwright.dev", "stub.millwright.dev", "clusterctl.cluster.x-k8s.io":
+			patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"clusterctl.cluster.x-k8s.io":""}}}`))
+			if err := c.Client.Patch(t.Context(), &crd, patch); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
