@@ -14,8 +14,11 @@ MAKEFLAGS += --no-builtin-rules
 export GOFLAGS := -buildvcs=false
 export GOWORK := off
 
+# The versions of Cluster API that the tests run against, the newest last.
+CAPI_VERSIONS := v1.7.1 v1.14.2
+
 # Every Go module of the repository.
-MODULES := . api controlplane tools
+MODULES := . api controlplane tools $(CAPI_VERSIONS:%=test/capi/%)
 # Modules whose tests run, and that the linters read. controlplane is left out: it
 # holds one small main over all of Kubernetes, and to build it is to check it.
 CODE_MODULES := . api
@@ -66,8 +69,12 @@ DEMO_FLAGS ?=
 demo: controlplane qemu guest build ## Show three virtual machines become nodes (DEMO_EXIT=1: check, clean up and end)
 	@exec bin/millwright demo $(if $(filter-out 0,$(DEMO_EXIT)),--exit) $(DEMO_FLAGS)
 
+.PHONY: capi
+capi: ## Build the core of Cluster API, the newest version, that tests run (cached)
+	@hack/capi.sh $(lastword $(CAPI_VERSIONS))
+
 .PHONY: test
-test: controlplane qemu guest ## Run every test; builds the control plane first if it changed
+test: controlplane capi qemu guest ## Run every test; builds the control plane first if it changed
 	@for module in $(test_modules); do \
 		echo "go test ($$module)"; (cd "$$module" && $(gotest) -count=1 $(TESTFLAGS) $(PKG)); \
 	done
@@ -76,6 +83,14 @@ test: controlplane qemu guest ## Run every test; builds the control plane first 
 test-unit: ## Run the tests that need neither control plane nor QEMU (go test -short)
 	@for module in $(test_modules); do \
 		echo "go test -short ($$module)"; (cd "$$module" && $(gotest) -short $(TESTFLAGS) $(PKG)); \
+	done
+
+.PHONY: test-capi
+test-capi: controlplane ## Run the tests against Cluster API with every version of its core (make test does the newest)
+	@for version in $(CAPI_VERSIONS); do \
+		hack/capi.sh $$version; \
+		echo "go test ./test/capi ($$version)"; \
+		MILLWRIGHT_CAPI=$$version go test -count=1 -timeout $(TEST_TIMEOUT) $(TESTFLAGS) ./test/capi; \
 	done
 
 .PHONY: crash
