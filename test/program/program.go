@@ -27,6 +27,9 @@ import (
 // asProgram in its environment makes a test binary be the program.
 const asProgram = "MILLWRIGHT_TEST_AS_PROGRAM"
 
+// Environment is what a script sets for the test binary to be the program.
+const Environment = asProgram + "=1"
+
 // Main runs the program and exits, if this process is to be the program; otherwise it does
 // nothing. A hypervisor is one, too: it has no environment but its own.
 func Main() {
@@ -38,7 +41,7 @@ func Main() {
 // Command is the program with arguments, not started yet. It dies with the test.
 func Command(ctx context.Context, args ...string) *exec.Cmd {
 	command := exec.CommandContext(ctx, os.Args[0], args...)
-	command.Env = append(os.Environ(), asProgram+"=1")
+	command.Env = append(os.Environ(), Environment)
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return command
 }

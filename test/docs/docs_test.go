@@ -1,0 +1,167 @@
+package docs
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/program"
+)
+
+// pages are run in this order, by one user in one cluster.
+var pages = []string{"machine.md", "machineset.md", "machinedeployment.md"}
+
+// patience is how long a page may take.
+const patience = 5 * time.Minute
+
+func TestMain(m *testing.M) {
+	program.Main()
+	os.Exit(m.Run())
+}
+
+func TestWhatThePagesSayWorks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a control plane")
+	}
+	place := newPlace(t)
+	place.up()
+	for _, page := range pages {
+		t.Run(page, func(t *testing.T) {
+			place.run(t, page)
+			place.isEmpty(t)
+		})
+	}
+}
+
+// place is a folder like a checkout: with bin/, examples/, and local mode in .millwright.
+type place struct {
+	t    *testing.T
+	dir  string
+	root string
+}
+
+func newPlace(t *testing.T) *place {
+	t.Helper()
+	root, err := env.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &place{t: t, dir: t.TempDir(), root: root}
+	if err := os.Symlink(filepath.Join(root, "examples"), filepath.Join(p.dir, "examples")); err != nil {
+		t.Fatal(err)
+	}
+	binaries, err := env.Binaries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := filepath.Join(p.dir, "bin")
+	if err := os.Mkdir(bin, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Join(binaries, "kubectl"), filepath.Join(bin, "kubectl")); err != nil {
+		t.Fatal(err)
+	}
+	script := fmt.Sprintf("#!/bin/sh\n%s exec %q \"$@\"\n", program.Environment, os.Args[0])
+	if err := os.WriteFile(filepath.Join(bin, "millwright"), []byte(script), 0o755); err != nil { //nolint:gosec // it is to be run
+		t.Fatal(err)
+	}
+	return p
+}
+
+// up starts local mode as the pages say, on ports that are free.
+func (p *place) up() {
+	p.t.Helper()
+	up := program.Start(p.t, "up", "--driver", "sim", "--dir", filepath.Join(p.dir, ".millwright"), "--api-port", "0", "--unsafe-no-fsync")
+	p.t.Cleanup(func() {
+		up.Stop()
+		if p.t.Failed() {
+			p.t.Logf("millwright up printed:\n%s", up.Output.Tail(50))
+		}
+	})
+	gomega.NewWithT(p.t).Eventually(up.Output.String).WithTimeout(time.Minute).Should(gomega.ContainSubstring("Ready after"))
+}
+
+func (p *place) kubeconfig() string { return filepath.Join(p.dir, ".millwright", "kubeconfig") }
+
+// run types what a page says. A block that fails ends the page.
+func (p *place) run(t *testing.T, page string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(p.root, "docs", page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := blocks(text)
+	if len(found) == 0 {
+		t.Fatalf("%s says nothing to type", page)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for _, block := range found {
+		shell := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", block)
+		shell.Dir = p.dir
+		shell.Env = append(os.Environ(), "KUBECONFIG="+p.kubeconfig(), "PATH="+filepath.Join(p.dir, "bin")+":"+os.Getenv("PATH"))
+		out, err := shell.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s says to type:\n%s\n%v, after:\n%s", page, block, err, out)
+		}
+		t.Logf("%s\n%s", block, out)
+	}
+}
+
+// isEmpty checks that nothing is left.
+func (p *place) isEmpty(t *testing.T) {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", p.kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.New(config, client.Options{Scheme: env.NewScheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, list := range []client.ObjectList{
+		&v1alpha1.MachineDeploymentList{}, &v1alpha1.MachineSetList{}, &v1alpha1.MachineList{}, &v1alpha1.MachineClassList{},
+	} {
+		if err := c.List(t.Context(), list); err != nil {
+			t.Fatal(err)
+		}
+		if meta.LenList(list) > 0 {
+			t.Errorf("it leaves %d objects in %T", meta.LenList(list), list)
+		}
+	}
+}
+
+// blocks finds what a page marks as to be typed.
+func blocks(text []byte) []string {
+	var found []string
+	var block strings.Builder
+	inside := false
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	for lines.Scan() {
+		switch line := lines.Text(); {
+		case line == "```sh":
+			inside = true
+		case inside && line == "```":
+			found = append(found, block.String())
+			block.Reset()
+			inside = false
+		case inside:
+			block.WriteString(line + "\n")
+		}
+	}
+	return found
+}
