@@ -94,8 +94,18 @@ test-capi: controlplane ## Run the tests against Cluster API with every version 
 	done
 
 .PHONY: crash
-crash: controlplane ## Kill the manager at every point of every scenario (about ten minutes; make test does a part)
+crash: controlplane ## Kill the manager at every point of every scenario (about twenty minutes; make test does a part)
 	MILLWRIGHT_CRASH=all go test -count=1 -timeout 60m ./test/crash
+
+# How many Machines are measured, where the result goes as JSON (nowhere by default), and
+# other flags: make bench BENCH_FLAGS=--help
+BENCH_MACHINES ?= 100
+BENCH_JSON ?=
+BENCH_FLAGS ?=
+.PHONY: bench
+bench: controlplane build ## Measure what the manager costs: requests, time, CPU, memory (BENCH_MACHINES=100 BENCH_JSON=FILE)
+	@go build -o bin/bench ./bench
+	@exec bin/bench --machines $(BENCH_MACHINES) $(if $(BENCH_JSON),--json '$(BENCH_JSON)') $(BENCH_FLAGS)
 
 .PHONY: generate
 generate: ## Write deep copies and CRDs from the API types, and Go from the protocols

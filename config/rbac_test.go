@@ -62,6 +62,9 @@ func TestRolesNameWhatTheyGrant(t *testing.T) {
 		[3]string{"rbac/driver-vm-role.yaml", "Role", "millwright-driver-vm"},
 		[3]string{"rbac/vm-controller-role.yaml", "ClusterRole", "millwright-vm-controller"},
 		[3]string{"rbac/vm-controller-role.yaml", "Role", "millwright-vm-authority"},
+		[3]string{"rbac/capi-role.yaml", "ClusterRole", "millwright-capi"},
+		[3]string{"rbac/capi-role.yaml", "Role", "millwright-capi-leader"},
+		[3]string{"rbac/capi-core-role.yaml", "ClusterRole", "millwright-capi-core"},
 	)
 	for _, key := range roles {
 		for _, rule := range readRules(t, key[0], key[1], key[2]) {

@@ -54,7 +54,7 @@ func (c *Cloud) adopt(vms []VM, want VM) (VM, error) {
 	case len(vms) > 1:
 		return VM{}, status.Error(codes.FailedPrecondition, fmt.Sprintf("there are %d VMs for %s", len(vms), v.key()))
 	case !fits(v, want):
-		return VM{}, status.Error(codes.AlreadyExists, fmt.Sprintf("VM %s exists with another pool or other tags", v.ProviderID))
+		return VM{}, status.Error(codes.AlreadyExists, fmt.Sprintf("VM %s exists with another pool, other tags or of another API", v.ProviderID))
 	case !v.GoneAt.IsZero():
 		return VM{}, status.Error(codes.Aborted, fmt.Sprintf("VM %s is being deleted", v.ProviderID))
 	}

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/status"
 )
@@ -49,6 +50,7 @@ type specJSON struct {
 type spec struct {
 	specJSON
 	latency, joinDelay, deleteDelay, visibleAfter, flapInterval time.Duration
+	face                                                        string
 }
 
 // parseSpec reads the provider specification of a class. Its errors have the code
@@ -71,6 +73,7 @@ func parseSpec(class *v1alpha1.MachineClass) (spec, error) {
 	if s.Join == "" {
 		s.Join = joinReady
 	}
+	s.face = driver.Face(class)
 	if err := s.check(); err != nil {
 		return s, status.WrapError(codes.InvalidArgument, "providerSpec."+err.Error(), err)
 	}

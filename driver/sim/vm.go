@@ -29,6 +29,8 @@ type VM struct {
 	// Pool and Tags are those of the class that it was made from.
 	Pool string            `json:"pool"`
 	Tags map[string]string `json:"tags,omitempty"`
+	// Face is the API that the Machine stands for, as in driver.Face.
+	Face string `json:"face,omitempty"`
 	// CreatedAt is when it was made.
 	CreatedAt time.Time `json:"createdAt"`
 	// VisibleAt is when it can be found by name and is listed.
@@ -81,14 +83,14 @@ func (v VM) addresses() []corev1.NodeAddress {
 	}
 }
 
-// owner is what a class may touch: the VMs of its pool that carry all its tags.
+// owner is what a class may touch: the VMs of its face and pool that carry all its tags.
 type owner struct {
-	pool string
-	tags map[string]string
+	pool, face string
+	tags       map[string]string
 }
 
 func (o owner) owns(v VM) bool {
-	if v.Pool != o.pool {
+	if v.Pool != o.pool || v.Face != o.face {
 		return false
 	}
 	for key, value := range o.tags {
@@ -106,7 +108,7 @@ func (o owner) own(vms []VM) []VM {
 
 // fits tells whether v is what a request for want would have made.
 func fits(v, want VM) bool {
-	return v.Pool == want.Pool && maps.Equal(v.Tags, want.Tags)
+	return v.Pool == want.Pool && v.Face == want.Face && maps.Equal(v.Tags, want.Tags)
 }
 
 const idScheme = "sim:///"

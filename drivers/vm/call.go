@@ -86,7 +86,7 @@ func (d *Driver) readClass(req request) (call, error) {
 		return call{}, err
 	}
 	c.key.Namespace = c.spec.pool
-	c.identity = identity{Installation: d.options.Installation, Face: faceMachine, Namespace: req.class.Namespace}
+	c.identity = identity{Installation: d.options.Installation, Face: faceOf(req.class), Namespace: req.class.Namespace}
 	if c.identity.Namespace == "" {
 		c.identity.Namespace = defaultNamespace
 	}

@@ -8,7 +8,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
 )
 
 // prefix is that of our labels and annotations.
@@ -21,7 +23,7 @@ const (
 	// LabelInstallation is Options.Installation.
 	LabelInstallation = prefix + "installation"
 	// LabelFace is the API that the machine belongs to: "machine" for
-	// machine.sapcloud.io.
+	// machine.sapcloud.io, "capi" for Cluster API.
 	LabelFace = prefix + "face"
 	// LabelNamespace is the namespace of the Machine.
 	LabelNamespace = prefix + "namespace"
@@ -45,6 +47,15 @@ const (
 
 // faceMachine is the face of machine.sapcloud.io.
 const faceMachine = "machine"
+
+// faceOf is the face that a class stands for. It becomes part of names, so that nothing that
+// is not known may become one.
+func faceOf(class *v1alpha1.MachineClass) string {
+	if driver.Face(class) == driver.FaceClusterAPI {
+		return driver.FaceClusterAPI
+	}
+	return faceMachine
+}
 
 // identity is what a VM was made for. No two living machines share one, and a machine
 // that is restored from a backup has the one that it had before.

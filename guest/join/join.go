@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/millwright-dev/millwright/guest/credential"
@@ -132,25 +133,33 @@ func (j *Joiner) live(ctx context.Context, access kube.Access) error {
 		return err
 	}
 	j.Say("node %s is Ready", j.Data.NodeName)
+	ctx, cancel := context.WithCancel(ctx)
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	defer cancel()
+	beside.Go(func() { j.answerForPods(ctx, client) })
 	return j.beat(ctx, node, &lease{client: client, node: node})
+}
+
+// answerForPods does so until ctx ends. A certificate that is not accepted ends what ctx
+// belongs to.
+func (j *Joiner) answerForPods(ctx context.Context, client *kube.Client) {
+	answering := newPods(client, j.Data.NodeName, j.Say)
+	for ctx.Err() == nil {
+		if j.retry(ctx, func() error { return answering.follow(ctx) }) == nil {
+			_ = wait(ctx, firstPause) // then the loop ends
+		}
+	}
 }
 
 // beat renews Lease and status for ever.
 func (j *Joiner) beat(ctx context.Context, node *node, lease *lease) error {
-	updated := time.Now()
 	for {
 		err := j.untilRefused(ctx, func() error {
 			if err := lease.renew(ctx, time.Now()); err != nil {
 				return err
 			}
-			if time.Since(updated) < statusInterval {
-				return nil
-			}
-			if err := node.updateStatus(ctx, time.Now()); err != nil {
-				return err
-			}
-			updated = time.Now()
-			return nil
+			return node.keepStatus(ctx, time.Now())
 		})
 		if err == nil {
 			err = wait(ctx, leaseInterval)

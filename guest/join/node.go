@@ -114,6 +114,8 @@ type node struct {
 	data   userdata.UserData
 	info   Machine
 	uid    string
+	// told is when the status was written last.
+	told time.Time
 }
 
 func (n *node) path() string { return nodesPath + "/" + url.PathEscape(n.data.NodeName) }
@@ -134,7 +136,7 @@ func (n *node) register(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return fmt.Errorf("registering the node: %w", err)
 	}
-	n.uid = created.Metadata.UID
+	n.uid, n.told = created.Metadata.UID, now
 	return nil
 }
 
@@ -170,14 +172,31 @@ func (n *node) takeOver(ctx context.Context, now time.Time) error {
 	return n.patchStatus(ctx, there, now)
 }
 
-// updateStatus repeats the status. A Node that is not there is not made again: whoever
-// deleted it did so on purpose.
-func (n *node) updateStatus(ctx context.Context, now time.Time) error {
+// keepStatus repeats the status when it is old, and when the Node says something else: the
+// controller manager writes that of a Node which was silent, such as one whose machine was
+// held, and leaves it to the Node to deny it. A Node that is not there is not made again:
+// whoever deleted it did so on purpose.
+func (n *node) keepStatus(ctx context.Context, now time.Time) error {
 	var there existing
-	if err := n.client.Get(ctx, n.path(), &there); err != nil {
+	// The API server may answer this from its cache.
+	if err := n.client.Get(ctx, n.path()+"?resourceVersion=0", &there); err != nil {
 		return fmt.Errorf("reading the node: %w", err)
 	}
+	if now.Sub(n.told) < statusInterval && there.says(conditions(now)) {
+		return nil
+	}
 	return n.patchStatus(ctx, there, now)
+}
+
+// says tells whether each of the conditions has the same status in the Node.
+func (e *existing) says(conditions []condition) bool {
+	return !slices.ContainsFunc(conditions, func(ours condition) bool {
+		return !slices.ContainsFunc(e.Status.Conditions, ours.sameStatus)
+	})
+}
+
+func (c condition) sameStatus(other condition) bool {
+	return c.Type == other.Type && c.Status == other.Status
 }
 
 func (n *node) patchStatus(ctx context.Context, there existing, now time.Time) error {
@@ -185,9 +204,7 @@ func (n *node) patchStatus(ctx context.Context, there existing, now time.Time) e
 	status.Addresses = append(status.Addresses, address{Patch: "replace"})
 	for i := range status.Conditions {
 		ours := &status.Conditions[i]
-		same := slices.IndexFunc(there.Status.Conditions, func(theirs condition) bool {
-			return theirs.Type == ours.Type && theirs.Status == ours.Status
-		})
+		same := slices.IndexFunc(there.Status.Conditions, ours.sameStatus)
 		if same >= 0 {
 			ours.Transition = there.Status.Conditions[same].Transition
 		}
@@ -196,5 +213,6 @@ func (n *node) patchStatus(ctx context.Context, there existing, now time.Time) e
 	if err != nil {
 		return fmt.Errorf("updating the node's status: %w", err)
 	}
+	n.told = now
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -49,7 +50,13 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func serve(t *testing.T, answers map[string]answer) (*server, *node) {
 	t.Helper()
 	s := &server{answers: answers, bodies: map[string]json.RawMessage{}}
-	listening := httptest.NewTLSServer(s)
+	return s, serveBy(t, s)
+}
+
+// serveBy gives a node of another server's, named "one".
+func serveBy(t *testing.T, handler http.Handler) *node {
+	t.Helper()
+	listening := httptest.NewTLSServer(handler)
 	t.Cleanup(listening.Close)
 	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: listening.Certificate().Raw})
 	client, err := kube.New(kube.Access{Server: listening.URL, Authority: authority})
@@ -57,7 +64,7 @@ func serve(t *testing.T, answers map[string]answer) (*server, *node) {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	return s, &node{
+	return &node{
 		client: client, uid: "uid-1",
 		data: userdata.UserData{NodeName: "one", ProviderID: "millwright:///default/u"},
 		info: Machine{Addresses: []string{"10.77.0.16", "fd00::16"}},
@@ -127,7 +134,7 @@ func TestRegisterLeavesAnotherMachinesNodeAlone(t *testing.T) {
 func TestDeletedNodeStaysDeleted(t *testing.T) {
 	s, n := serve(t, nil)
 	beat := &lease{client: n.client, node: n, version: "1"}
-	for _, err := range []error{n.updateStatus(t.Context(), now), beat.renew(t.Context(), now)} {
+	for _, err := range []error{n.keepStatus(t.Context(), now), beat.renew(t.Context(), now)} {
 		if !kube.IsStatus(err, http.StatusNotFound) {
 			t.Errorf("error = %v, want not found", err)
 		}
@@ -200,5 +207,40 @@ func TestRetryEndsWithItsContext(t *testing.T) {
 	j := &Joiner{Say: func(string, ...any) { cancel() }}
 	if err := j.retry(ctx, func() error { return io.EOF }); err != context.Canceled {
 		t.Errorf("retry = %v, want context.Canceled", err)
+	}
+}
+
+// TestStatusIsToldAgain: when it is old, and when the Node does not say the same.
+func TestStatusIsToldAgain(t *testing.T) {
+	ours, err := json.Marshal(conditions(now))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		conditions string
+		age        time.Duration
+		want       bool
+	}{
+		"Same":    {string(ours), statusInterval - time.Second, false},
+		"Old":     {string(ours), statusInterval, true},
+		"Unknown": {strings.ReplaceAll(string(ours), `"True"`, `"Unknown"`), time.Second, true},
+		"Missing": {`[]`, time.Second, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, n := serve(t, map[string]answer{
+				"GET /api/v1/nodes/one":          {http.StatusOK, `{"status":{"conditions":` + test.conditions + `}}`},
+				"PATCH /api/v1/nodes/one/status": {http.StatusOK, `{}`},
+			})
+			n.told = now.Add(-test.age)
+			if err := n.keepStatus(t.Context(), now); err != nil {
+				t.Fatal(err)
+			}
+			if told := s.bodies["PATCH /api/v1/nodes/one/status"] != nil; told != test.want {
+				t.Errorf("the status was told: %t, want %t", told, test.want)
+			}
+			if test.want && n.told != now {
+				t.Errorf("told at %s, want %s", n.told, now)
+			}
+		})
 	}
 }

@@ -1,5 +1,5 @@
 // Package kube changes when the way in which the guest talks to the API server does:
-// JSON over HTTP/1.1 and one TLS connection, without a client library.
+// JSON over HTTP/1.1, without a client library.
 package kube
 
 import (
@@ -115,6 +115,11 @@ func (c *Client) Patch(ctx context.Context, path, contentType string, in any) er
 	return c.do(ctx, call{method: http.MethodPatch, path: path, in: in, contentType: contentType})
 }
 
+// Delete deletes an object, with the given options.
+func (c *Client) Delete(ctx context.Context, path string, options any) error {
+	return c.do(ctx, call{method: http.MethodDelete, path: path, in: options, contentType: "application/json"})
+}
+
 // call is one request. A body is encoded anew for each, so none is sent half.
 type call struct {
 	method, path, contentType string
@@ -188,7 +193,8 @@ func drain(body io.ReadCloser) {
 }
 
 // Watch calls see with each state of the objects that a path selects, existing ones
-// first, until see says stop, the stream ends (which is an error), or ctx does.
+// first, until see says stop, the stream ends (which is an error: io.EOF if the server
+// ended it in order), or ctx does. Objects that are gone have no state.
 func (c *Client) Watch(ctx context.Context, path string, see func(object json.RawMessage) (stop bool, err error)) error {
 	ctx, cancel := context.WithCancel(ctx) // which also ends the stream
 	defer cancel()
@@ -206,8 +212,11 @@ func (c *Client) Watch(ctx context.Context, path string, see func(object json.Ra
 		if err := events.Decode(&event); err != nil {
 			return fmt.Errorf("watching %s: %w", path, err)
 		}
-		if event.Type == "ERROR" {
+		switch event.Type {
+		case "ERROR":
 			return fmt.Errorf("watching %s: the API server ended it", path)
+		case "DELETED":
+			continue
 		}
 		if stop, err := see(event.Object); stop || err != nil {
 			return err

@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 
 	"github.com/spf13/pflag"
@@ -23,8 +25,8 @@ type clusterFlags struct {
 }
 
 func (f *clusterFlags) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&f.dir, "dir", defaultDir, `folder of "millwright up"`)
-	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of another cluster than the one in --dir")
+	flags.StringVar(&f.dir, "dir", "", `folder of the "millwright up" whose cluster is meant`)
+	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster; without it and --dir, KUBECONFIG, "+defaultDir+"/kubeconfig or ~/.kube/config, whichever there is first")
 }
 
 func (f *clusterFlags) addNamespace(flags *pflag.FlagSet) {
@@ -44,18 +46,47 @@ func (f *clusterFlags) connect() (client.WithWatch, error) {
 	return c, nil
 }
 
+// restConfig says how to reach the cluster.
 func (f *clusterFlags) restConfig() (*rest.Config, error) {
-	path := f.kubeconfig
-	if path == "" {
-		path = filepath.Join(f.dir, "kubeconfig")
-	}
-	config, err := clientcmd.BuildConfigFromFlags("", path)
-	if f.kubeconfig == "" && errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf(`there is no cluster in %s: start one with "millwright up", or name another with --dir or --kubeconfig`, f.dir)
+	config, _, err := f.load("")
+	return config, err
+}
+
+// load reads the kubeconfig, and tells the namespace of its context. An empty context is the
+// current one.
+func (f *clusterFlags) load(context string) (*rest.Config, string, error) {
+	loaded := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(f.rules(), &clientcmd.ConfigOverrides{CurrentContext: context})
+	config, err := loaded.ClientConfig()
+	if clientcmd.IsEmptyConfig(err) || f.kubeconfig == "" && errors.Is(err, fs.ErrNotExist) {
+		return nil, "", fmt.Errorf(`there is no cluster in %s: start one with "millwright up", or name another with --dir, --kubeconfig or KUBECONFIG`, f.folder())
 	}
 	if err != nil {
-		return nil, fmt.Errorf("--kubeconfig: %w", err)
+		return nil, "", fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	namespace, _, err := loaded.Namespace()
+	if err != nil {
+		return nil, "", fmt.Errorf("reading the kubeconfig: %w", err)
 	}
 	config.UserAgent = "millwright"
-	return config, nil
+	return config, namespace, nil
 }
+
+// rules say where the kubeconfig is looked for.
+func (f *clusterFlags) rules() *clientcmd.ClientConfigLoadingRules {
+	inDir := filepath.Join(f.folder(), "kubeconfig")
+	switch {
+	case f.kubeconfig != "":
+		return &clientcmd.ClientConfigLoadingRules{ExplicitPath: f.kubeconfig}
+	case f.dir != "":
+		return &clientcmd.ClientConfigLoadingRules{ExplicitPath: inDir}
+	}
+	if os.Getenv(clientcmd.RecommendedConfigPathEnvVar) == "" {
+		if _, err := os.Stat(inDir); err == nil {
+			return &clientcmd.ClientConfigLoadingRules{ExplicitPath: inDir}
+		}
+	}
+	return clientcmd.NewDefaultClientConfigLoadingRules()
+}
+
+// folder is that of local mode.
+func (f *clusterFlags) folder() string { return cmp.Or(f.dir, defaultDir) }

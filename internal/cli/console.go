@@ -99,10 +99,10 @@ func (f *clusterFlags) dialVM(ctx context.Context, name string) (*grpc.ClientCon
 	if vm.Status.ActivePodUID == "" || vm.Status.NodeName == "" {
 		return nil, fmt.Errorf("virtual machine %s does not run (%s)", name, stateOf(vm))
 	}
-	socket := hostrunner.ContainerPath(hostDir(f.dir, vm.Status.NodeName), vm.Status.ActivePodUID, vmpb.SocketPath)
+	socket := hostrunner.ContainerPath(hostDir(f.folder(), vm.Status.NodeName), vm.Status.ActivePodUID, vmpb.SocketPath)
 	conn, err := hypervisor.DialSocket(socket)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("virtual machine %s runs on %s, which is no host of %s: its console can be reached on its own machine only", name, vm.Status.NodeName, f.dir)
+		return nil, fmt.Errorf("virtual machine %s runs on %s, which is no host of %s: its console can be reached on its own machine only", name, vm.Status.NodeName, f.folder())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the hypervisor of %s: %w", name, err)

@@ -163,6 +163,8 @@ How to go on, in another terminal:
 
   export KUBECONFIG=%[1]s
   %[2]s scale machinedeployment %[3]s --replicas 5
+  %[4]s rollout restart --dir %[5]s %[3]s
+  %[4]s rollout status --dir %[5]s %[3]s
   %[4]s vm list --dir %[5]s
   %[4]s vm console --dir %[5]s NAME     # Ctrl-] leaves it; type "help"
   %[4]s status --dir %[5]s

@@ -19,7 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/manager"
 )
 
-// explainFlags say which Machine's clusters are asked, and how the answer is printed.
+// explainFlags say which clusters are asked, and how the answer is printed.
 type explainFlags struct {
 	clusterFlags
 
@@ -41,54 +41,109 @@ const explainPatience = 10 * time.Second
 func newExplainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:                        "explain",
-		Short:                      "Say why a machine is as it is",
+		Short:                      "Say why a machine, or a pool of machines, is as it is",
 		SuggestionsMinimumDistance: 2,
 		Args:                       knownCommand,
 		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newExplainMachineCommand())
+	cmd.AddCommand(newExplainMachineCommand(), newExplainSetCommand(), newExplainDeploymentCommand())
 	return cmd
 }
 
-func newExplainMachineCommand() *cobra.Command {
+// explained is a kind that can be explained.
+type explained struct {
+	use     string
+	aliases []string
+	// kind is how the kind is written.
+	kind        string
+	short, long string
+	example     string
+	explain     func(ctx context.Context, from explanation.Gatherer, key types.NamespacedName) (explanation.Report, error)
+}
+
+func (k explained) command() *cobra.Command {
 	flags := &explainFlags{}
 	cmd := &cobra.Command{
-		Use:   "machine NAME",
-		Short: "Say why a Machine is not Running, was replaced, or is not deleted",
-		Long: `Say why a Machine is not Running, why it was replaced, or what holds its deletion up:
-each with since when, what happens next, and what you can do.
-
-It only reads. It needs no manager, and asks none. Of a Machine that is gone it says what
-events tell, which an API server keeps for an hour.`,
-		Example: `  millwright explain machine pool-a-x7k2p
-  millwright explain machine pool-a-x7k2p -n machines --control-kubeconfig control.yaml --target-kubeconfig target.yaml -o json`,
+		Use: k.use + " NAME", Aliases: k.aliases, Short: k.short, Long: k.long, Example: k.example,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				return nil
 			}
-			return usage(cmd, errors.New("give the name of one Machine"))
+			return usage(cmd, fmt.Errorf("give the name of one %s", k.kind))
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := flags.validate(); err != nil {
 				return usage(cmd, err)
 			}
-			return flags.explain(cmd.Context(), args[0], time.Now(), cmd.OutOrStdout())
+			return flags.explain(cmd.Context(), k, args[0], cmd.OutOrStdout())
 		},
 	}
-	flags.add(cmd)
+	flags.add(cmd, k.kind)
 	return cmd
 }
 
-func (f *explainFlags) add(cmd *cobra.Command) {
+func newExplainMachineCommand() *cobra.Command {
+	return explained{
+		use: "machine", aliases: []string{"machines", "mc"}, kind: "Machine",
+		short: "Say why a Machine is not Running, was replaced, or is not deleted",
+		long: `Say why a Machine is not Running, why it was replaced, or what holds its deletion up:
+each with since when, what happens next, and what you can do.
+
+It only reads. It needs no manager, and asks none. Of a Machine that is gone it says what
+events tell, which an API server keeps for an hour.`,
+		example: `  millwright explain machine pool-a-x7k2p
+  millwright explain machine pool-a-x7k2p -n machines --control-kubeconfig control.yaml --target-kubeconfig target.yaml -o json`,
+		explain: func(ctx context.Context, from explanation.Gatherer, key types.NamespacedName) (explanation.Report, error) {
+			facts, err := from.Gather(ctx, key)
+			return explanation.Explain(facts, time.Now()), err //nolint:wrapcheck // says what it is
+		},
+	}.command()
+}
+
+func newExplainSetCommand() *cobra.Command {
+	return explained{
+		use: "machineset", aliases: []string{"machinesets", "mcs"}, kind: "MachineSet",
+		short: "Say why a MachineSet does not have the Machines that it wants",
+		long: `Say why a MachineSet does not have the Machines that it wants: what keeps it from making
+them, what is wrong with those that it has, what happens next, and what you can do.
+
+It only reads. It needs no manager, and asks none.`,
+		example: `  millwright explain machineset pool-7d9f8`,
+		explain: func(ctx context.Context, from explanation.Gatherer, key types.NamespacedName) (explanation.Report, error) {
+			facts, err := from.GatherSet(ctx, key)
+			return explanation.ExplainPool(facts, time.Now()), err //nolint:wrapcheck // says what it is
+		},
+	}.command()
+}
+
+func newExplainDeploymentCommand() *cobra.Command {
+	return explained{
+		use: "machinedeployment", aliases: []string{"machinedeployments", "mcd"}, kind: "MachineDeployment",
+		short: "Say why a MachineDeployment does not have the Machines that it wants",
+		long: `Say why a MachineDeployment does not have the Machines that it wants, or not of its newest
+template: what keeps it from going on, what is wrong with the Machines that it has, what
+happens next, and what you can do.
+
+It only reads. It needs no manager, and asks none.`,
+		example: `  millwright explain machinedeployment pool`,
+		explain: func(ctx context.Context, from explanation.Gatherer, key types.NamespacedName) (explanation.Report, error) {
+			facts, err := from.GatherDeployment(ctx, key)
+			return explanation.ExplainPool(facts, time.Now()), err //nolint:wrapcheck // says what it is
+		},
+	}.command()
+}
+
+func (f *explainFlags) add(cmd *cobra.Command, kind string) {
 	flags := cmd.Flags()
 	f.addFlags(flags)
-	flags.StringVarP(&f.namespace, "namespace", "n", "default", "namespace of the Machine")
+	flags.StringVarP(&f.namespace, "namespace", "n", "default", "namespace of the "+kind)
 	flags.StringVar(&f.control, "control-kubeconfig", "", "kubeconfig of the cluster where the Machines live, if it is not the one in --dir; empty for the target cluster")
 	flags.StringVar(&f.target, "target-kubeconfig", "", `kubeconfig of the cluster that the nodes join; "none" if there is none; empty for the control cluster`)
 	flags.StringVarP(&f.output, "output", "o", outputText, "text or json")
 	flags.DurationVar(&f.timeouts.Creation, "machine-creation-timeout", explanation.DefaultCreationTimeout, "as the manager has it")
 	flags.DurationVar(&f.timeouts.Health, "machine-health-timeout", explanation.DefaultHealthTimeout, "as the manager has it")
 	flags.DurationVar(&f.timeouts.Drain, "machine-drain-timeout", explanation.DefaultDrainTimeout, "as the manager has it")
+	flags.DurationVar(&f.timeouts.ResourceExhausted, "resource-exhausted-retry", explanation.DefaultResourceExhaustedRetry, "as the manager has it")
 	flags.StringVar(&f.nodeConditions, "node-conditions", "KernelDeadlock,ReadonlyFilesystem,DiskPressure,NetworkUnavailable", "as the manager has it")
 }
 
@@ -102,6 +157,7 @@ func (f *explainFlags) validate() error {
 	}
 	refuse(f.output != outputText && f.output != outputJSON, "--output: %q is neither text nor json", f.output)
 	refuse(f.namespace == "", "--namespace: must not be empty")
+	refuse(f.timeouts.ResourceExhausted < 0, "--resource-exhausted-retry: must not be negative")
 	refuse(f.timeouts.Creation < 0 || f.timeouts.Health < 0 || f.timeouts.Drain < 0, "--machine-*-timeout: must not be negative")
 	return errors.Join(append(errs, f.validateClusters())...)
 }
@@ -113,18 +169,17 @@ func (f *explainFlags) validateClusters() error {
 	return nil
 }
 
-// explain prints what there is to say of a Machine. One of which nothing is known is an
+// explain prints what there is to say of an object. One of which nothing is known is an
 // error.
-func (f *explainFlags) explain(ctx context.Context, name string, now time.Time, out io.Writer) error {
+func (f *explainFlags) explain(ctx context.Context, kind explained, name string, out io.Writer) error {
 	gatherer, err := f.gatherer()
 	if err != nil {
 		return err
 	}
-	facts, err := gatherer.Gather(ctx, types.NamespacedName{Namespace: f.namespace, Name: name})
+	report, err := kind.explain(ctx, gatherer, types.NamespacedName{Namespace: f.namespace, Name: name})
 	if err != nil {
-		return err //nolint:wrapcheck // says what it is
+		return err
 	}
-	report := explanation.Explain(facts, now)
 	if report.Verdict == explanation.NotFound {
 		return errors.New(strings.Join(append([]string{report.Answer}, report.Advice...), " "))
 	}

@@ -22,12 +22,17 @@ func TestExplainAnswers(t *testing.T) {
 		stderr string
 	}{
 		"help":             {[]string{"explain"}, 0, ""},
-		"mistyped kind":    {[]string{"explain", "machin"}, 2, "did you mean machine?"},
+		"mistyped kind":    {[]string{"explain", "machin"}, 2, "did you mean machine or machineset or machinedeployment?"},
+		"no set":           {[]string{"explain", "machineset"}, 2, "name of one MachineSet"},
+		"no deployment":    {[]string{"explain", "mcd", "a", "b"}, 2, "name of one MachineDeployment"},
 		"no name":          {[]string{"explain", "machine"}, 2, "name of one Machine"},
 		"two names":        {[]string{"explain", "machine", "a", "b"}, 2, "name of one Machine"},
 		"bad output":       {[]string{"explain", "machine", "a", "-o", "yaml"}, 2, `--output: "yaml"`},
 		"no namespace":     {[]string{"explain", "machine", "a", "-n", ""}, 2, "--namespace"},
 		"two ways to say":  {[]string{"explain", "machine", "a", "--kubeconfig=x", "--control-kubeconfig=y"}, 2, "--kubeconfig: cannot be used"},
+		"negative retry":   {[]string{"explain", "machine", "a", "--resource-exhausted-retry=-1s"}, 2, "--resource-exhausted-retry: must not be negative"},
+		"set: nobody":      {[]string{"explain", "mcs", "a", "--kubeconfig", nobody}, 1, "reading machine set default/a"},
+		"deployment: none": {[]string{"explain", "mcd", "a", "--kubeconfig", nobody}, 1, "reading machine deployment default/a"},
 		"negative timeout": {[]string{"explain", "machine", "a", "--machine-drain-timeout=-1s"}, 2, "must not be negative"},
 		"no cluster":       {[]string{"explain", "machine", "a", "--dir", t.TempDir()}, 1, "millwright up"},
 		"nobody answers":   {[]string{"explain", "machine", "a", "--kubeconfig", nobody}, 1, "reading machine default/a"},

@@ -55,7 +55,7 @@ var otherDefaults = map[string]string{"kube-api-qps": "100", "kube-api-burst": "
 // notYet are flags of MCM's with nothing behind them so far. They are unknown flags until
 // there is.
 var notYet = []string{
-	"cloud-provider", "profiling", "contention-profiling", "kube-api-content-type", "controller-start-interval",
+	"cloud-provider", "kube-api-content-type", "controller-start-interval",
 	"leader-elect-resource-lock", "machine-inplace-update-timeout", "machine-preserve-timeout",
 }
 
@@ -63,6 +63,7 @@ var notYet = []string{
 // process, the rest are ours.
 var ownFlags = map[string]string{"driver": "", "installation": "", "machine-safety-orphan-vms": "delete",
 	"machine-max-health-replacements": "1", "drain-volume-pods": "serial",
+	"apis": "[mcm]", "watch-filter": "", "webhook-port": "0", "webhook-cert-dir": "", "leader-elect-namespace": "",
 	"safety-up": "2", "safety-down": "1", "autoscaler-scaledown-annotation-during-rollout": "true", "enforce-min-ready-seconds": "true", "sim-dir": "", "sim-heartbeat": "10s"}
 
 func defaults(flags *pflag.FlagSet) map[string]string {
@@ -186,6 +187,8 @@ func TestValidation(t *testing.T) {
 		"lease of no length":         {args: []string{"--leader-elect-lease-duration=900ms", "--leader-elect-renew-deadline=500ms", "--leader-elect-retry-period=100ms"}, says: []string{"--leader-elect-lease-duration"}},
 		"no retry period":            {args: []string{"--leader-elect-retry-period=0"}, says: []string{"--leader-elect"}},
 		"no election, no rules":      {args: []string{"--leader-elect=false", "--leader-elect-retry-period=0"}},
+		"profiles":                   {args: []string{"--profiling", "--contention-profiling"}},
+		"contention alone":           {args: []string{"--contention-profiling"}, says: []string{"--contention-profiling"}},
 		"all at once":                {args: []string{"--kube-api-qps=-1", "--port=-1", "--concurrent-syncs=-1", "--min-resync-period=-1s"}, says: []string{"--kube-api-qps", "--port", "--concurrent-syncs", "--min-resync-period"}},
 	}
 	for name, tc := range cases {

@@ -35,6 +35,7 @@ type managerFlags struct {
 	config          manager.Config
 	nodeConditions  string
 	replacements    string
+	apis            []string
 	driver          driverFlags
 	logging         logging
 }
@@ -70,12 +71,15 @@ same. Flags that Gardener's Machine Controller Manager has too mean what they me
 func (f *managerFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.control, "control-kubeconfig", "", `kubeconfig of the cluster where the Machines live; "inClusterConfig" for the one that this runs in; empty for the target cluster`)
 	flags.StringVar(&f.target, "target-kubeconfig", "", `kubeconfig of the cluster that the nodes join; "none" if there is none; empty for the one that this runs in`)
-	flags.StringVar(&f.namespace, "namespace", "default", "namespace of the control cluster in which the Machines live")
+	flags.StringVar(&f.namespace, "namespace", "default", `namespace of the control cluster in which the Machines live; with --apis=capi, "" for all namespaces`)
 	flags.Float32Var(&f.qps, "kube-api-qps", 100, "requests per second to each API server")
 	flags.IntVar(&f.burst, "kube-api-burst", 200, "requests to each API server that may come at once")
 	flags.StringVar(&f.config.Address, "address", "0.0.0.0", "IP address that /healthz and /metrics are served on")
 	flags.IntVar(&f.config.Port, "port", 10259, "port that /healthz and /metrics are served on, without TLS; 0 serves nothing")
+	flags.BoolVar(&f.config.Profiling.Enabled, "profiling", false, "serve profiles under /debug/pprof/ there, too")
+	flags.BoolVar(&f.config.Profiling.Contention, "contention-profiling", false, "have the profiles show where goroutines block; needs --profiling")
 	f.addTuning(flags)
+	f.addClusterAPI(flags)
 	f.driver.addFlags(flags)
 	f.logging.addFlags(flags)
 }
@@ -101,6 +105,15 @@ func (f *managerFlags) addTuning(flags *pflag.FlagSet) {
 	flags.DurationVar(&c.Election.LeaseDuration, "leader-elect-lease-duration", 15*time.Second, "time after which others may take over from a leader that does not answer")
 	flags.DurationVar(&c.Election.RenewDeadline, "leader-elect-renew-deadline", 10*time.Second, "time after which a leader that cannot renew its leases gives up")
 	flags.DurationVar(&c.Election.RetryPeriod, "leader-elect-retry-period", 2*time.Second, "time between attempts to get or renew the leases")
+}
+
+func (f *managerFlags) addClusterAPI(flags *pflag.FlagSet) {
+	c := &f.config
+	flags.StringSliceVar(&f.apis, "apis", []string{string(manager.APIMCM)}, `APIs whose machines are made, separated by commas: "mcm" for Machines of machine.sapcloud.io, "capi" for MillwrightMachines of Cluster API`)
+	flags.StringVar(&c.ClusterAPI.WatchFilter, "watch-filter", "", "value of the label cluster.x-k8s.io/watch-filter of the MillwrightMachines and MillwrightClusters that are looked after; empty for all of them")
+	flags.IntVar(&c.ClusterAPI.WebhookPort, "webhook-port", 0, "port that webhooks for the kinds of Cluster API are served on; 0 serves none, and they are not needed")
+	flags.StringVar(&c.ClusterAPI.WebhookCertDir, "webhook-cert-dir", "", "folder with tls.crt and tls.key of the webhooks")
+	flags.StringVar(&c.Election.Namespace, "leader-elect-namespace", "", "namespace of the leases; empty for that of --namespace")
 }
 
 func (f *managerFlags) addHealth(flags *pflag.FlagSet) {
@@ -132,6 +145,9 @@ func (f *managerFlags) run(ctx context.Context, stderr io.Writer) error {
 		return err
 	}
 	f.config.Namespace = f.namespace
+	for _, api := range f.apis {
+		f.config.APIs = append(f.config.APIs, manager.API(api))
+	}
 	f.config.Log = log
 	f.completeTuning()
 	if err := f.driver.open(&f.config); err != nil {
@@ -150,13 +166,35 @@ func (f *managerFlags) validate() error {
 		}
 	}
 	refuse(f.target == kubeconfigNone && f.control == "", "--control-kubeconfig: required when --target-kubeconfig is none")
-	refuse(f.namespace == "", "--namespace: must not be empty")
+	errs = append(errs, f.validateAPIs())
 	refuse(net.ParseIP(c.Address) == nil, "--address: %q is not an IP address", c.Address)
 	refuse(c.Port < 0 || c.Port > 65535, "--port: %d is not between 0 and 65535", c.Port)
 	refuse(f.qps <= 0, "--kube-api-qps: must be above 0")
 	refuse(f.burst < 0, "--kube-api-burst: must not be negative")
+	refuse(c.Profiling.Contention && !c.Profiling.Enabled, "--contention-profiling: needs --profiling")
 	errs = append(errs, f.validateTuning())
 	return errors.Join(errs...)
+}
+
+func (f *managerFlags) validateAPIs() error {
+	c := f.config
+	known := []string{string(manager.APIMCM), string(manager.APICAPI)}
+	all := len(f.apis) == 1 && f.apis[0] == string(manager.APICAPI)
+	switch unknown := slices.IndexFunc(f.apis, func(api string) bool { return !slices.Contains(known, api) }); {
+	case len(f.apis) == 0:
+		return errors.New("--apis: must not be empty")
+	case unknown >= 0:
+		return fmt.Errorf("--apis: %q is none of %s", f.apis[unknown], strings.Join(known, ", "))
+	case f.namespace == "" && !all:
+		return errors.New("--namespace: must not be empty, unless --apis is capi only")
+	case f.namespace == "" && c.Election.Enabled && c.Election.Namespace == "":
+		return errors.New("--leader-elect-namespace: required when --namespace is empty")
+	case c.ClusterAPI.WebhookPort < 0 || c.ClusterAPI.WebhookPort > 65535:
+		return fmt.Errorf("--webhook-port: %d is not between 0 and 65535", c.ClusterAPI.WebhookPort)
+	case c.ClusterAPI.WebhookPort != 0 && (c.ClusterAPI.WebhookCertDir == "" || !slices.Contains(f.apis, string(manager.APICAPI))):
+		return errors.New("--webhook-port: needs --webhook-cert-dir, and capi among --apis")
+	}
+	return nil
 }
 
 // completeTuning puts into the configuration what flags give in another form.

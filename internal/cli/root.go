@@ -75,7 +75,7 @@ func newRoot(version string) *cobra.Command {
 	}
 	root.SetFlagErrorFunc(usage)
 	root.AddCommand(
-		newUpCommand(), newDownCommand(), newStatusCommand(), newVMCommand(), newDemoCommand(), newExplainCommand(), newManagerCommand(),
+		newUpCommand(), newDownCommand(), newStatusCommand(), newVMCommand(), newDemoCommand(), newExplainCommand(), newRolloutCommand(), newManagerCommand(),
 		newHypervisorCommand(), newHostrunnerCommand(), newVersionCommand(version),
 	)
 	return root

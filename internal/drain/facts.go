@@ -75,13 +75,20 @@ func podFacts(p *corev1.Pod) pod {
 		fact.priority = *p.Spec.Priority
 	}
 	if seconds := p.Spec.TerminationGracePeriodSeconds; seconds != nil {
-		fact.grace = time.Duration(*seconds) * time.Second
+		fact.grace = duration(*seconds)
 	}
 	if fact.leaving && p.DeletionGracePeriodSeconds != nil {
-		fact.grace = time.Duration(*p.DeletionGracePeriodSeconds) * time.Second
+		fact.grace = duration(*p.DeletionGracePeriodSeconds)
 		fact.killed = *p.DeletionGracePeriodSeconds == 0
 	}
 	return fact
+}
+
+// longest is what no grace period exceeds: an API server takes any number of seconds.
+const longest = 365 * 24 * time.Hour
+
+func duration(seconds int64) time.Duration {
+	return time.Duration(min(seconds, int64(longest/time.Second))) * time.Second
 }
 
 // byPriority puts the highest first. Names make the order the same at every pass.

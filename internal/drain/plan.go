@@ -115,9 +115,17 @@ func next(f facts, r rules, p *progress) (operation, bool) {
 		p.counted = f.now
 	}
 	if p.attempts > r.retries {
-		return operation{pod: p.pod, force: true, reason: fmt.Sprintf("its eviction was refused %d times", p.attempts)}, true
+		return operation{pod: p.pod, force: true, reason: p.gaveUp()}, true
 	}
 	return operation{pod: p.pod}, true
+}
+
+// gaveUp says why the pod is deleted by force.
+func (p *progress) gaveUp() string {
+	if p.failure != nil {
+		return fmt.Sprintf("its eviction did not work %d time(s), the last one because of: %v", p.attempts, p.failure)
+	}
+	return fmt.Sprintf("its eviction was refused %d time(s)", p.attempts)
 }
 
 // counts tells whether the last request brings the pod nearer to its deletion by force.

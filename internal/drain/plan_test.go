@@ -436,3 +436,78 @@ func TestPodThatIsKilledAlready(t *testing.T) {
 		t.Errorf("a pod without any grace left is read as %+v", p)
 	}
 }
+
+// TestTryingAgainIsNoNews: while an eviction is tried again, the report says what it said
+// before. Else each try would be two writes of the Machine's status.
+func TestTryingAgainIsNoNews(t *testing.T) {
+	cases := map[string]struct {
+		answer string
+		budget *budget
+	}{
+		"error":                {"error", nil},
+		"refused":              {"refused", &budget{}},
+		"misconfigured budget": {"refused", &budget{misconfigured: true}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			s := newStory(t).pod("a", 0)
+			s.pass(answers{"a": tc.answer}, "a")
+			if tc.budget != nil {
+				s.budget("a", *tc.budget)
+			}
+			before := s.pass(nil)
+			for range 3 {
+				r := s.later(evictionInterval).pass(answers{}, "a") // under way from here on
+				for range 2 {
+					if r.Problem() != before.Problem() || r.Summary() != before.Summary() || r.Done {
+						t.Errorf("%q and %q, were %q and %q", r.Problem(), r.Summary(), before.Problem(), before.Summary())
+					}
+					if r.Wait < time.Minute {
+						t.Errorf("looked at again after %v, although only the answer brings anything new", r.Wait)
+					}
+					r = s.pass(nil)
+				}
+				p := s.l.pods["a"]
+				p.calling, p.last = false, s.facts.now
+			}
+		})
+	}
+}
+
+// TestRefusedPodThatLeavesAllTheSame: what was wrong before is forgotten.
+func TestRefusedPodThatLeavesAllTheSame(t *testing.T) {
+	for _, answer := range []string{"refused", "error"} {
+		s := newStory(t).pod("a", 0)
+		s.pass(answers{"a": answer}, "a")
+		s.change("a", func(p *pod) { p.leaving = true })
+		r := s.pass(nil)
+		s.waits(r, "pod a")
+		if r.Problem() != "" {
+			t.Errorf("problem %q of a pod that leaves", r.Problem())
+		}
+	}
+}
+
+// TestGivenUpEvictionsAreSaid: which pod is deleted by force, and why.
+func TestGivenUpEvictionsAreSaid(t *testing.T) {
+	for answer, want := range map[string]string{
+		"refused": "ns/a (its eviction was refused 1 time(s))",
+		"error":   "ns/a (its eviction did not work 1 time(s), the last one because of: broken)",
+	} {
+		s := newStory(t).pod("a", 0, "v")
+		s.rules.retries = 0
+		s.pass(answers{"a": answer}, "a")
+		s.budget("a", budget{})
+		if got := s.later(evictionInterval).pass(answers{"a": "ok"}, "force:a").Forced(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+// TestAbsurdGracePeriods: a grace period that no clock can count is a long one.
+func TestAbsurdGracePeriods(t *testing.T) {
+	p := podFacts(&corev1.Pod{Spec: corev1.PodSpec{TerminationGracePeriodSeconds: ptr.To[int64](1 << 62)}})
+	if p.grace < 24*time.Hour || (&progress{pod: p, sent: start}).detachBy(rules{detach: time.Minute}).Before(start) {
+		t.Errorf("it is read as %v", p.grace)
+	}
+}

@@ -109,6 +109,18 @@ type Failure struct {
 	Since time.Time
 }
 
+// Forced says, in one line, which pods this pass began to delete without regard to budgets,
+// and why each; empty if none.
+func (r Report) Forced() string {
+	var texts []string
+	for _, action := range r.Started {
+		if action.Forced {
+			texts = append(texts, fmt.Sprintf("%s (%s)", action.Pod, action.Reason))
+		}
+	}
+	return inShort(texts, ", ")
+}
+
 // Problem is what goes wrong, in one line and in the same words at every pass; empty if
 // nothing does.
 func (r Report) Problem() string {

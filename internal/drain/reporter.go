@@ -77,8 +77,9 @@ func (p *progress) retryAfterFailure() time.Time {
 
 // normal reports a pod of a drain that is not forced.
 func (m *reporter) normal(p *progress) {
+	again := p.sent.IsZero() && (p.refused || p.failure != nil)
 	switch {
-	case p.calling:
+	case p.calling && !again: // that it is tried again is no news
 		m.wait(p, ForAnswer, "", time.Time{}, time.Time{})
 	case !p.sent.IsZero():
 		m.leaving(p)
@@ -86,7 +87,7 @@ func (m *reporter) normal(p *progress) {
 		m.refused(p)
 	case p.failure != nil:
 		m.fail(p, p.since, "error while evicting pod %q: %v", p.key.Name, p.failure)
-		m.wait(p, ForPod, "", p.since, p.nextTry(m.f))
+		m.wait(p, ForPod, "", p.since, m.retry(p))
 	case unidentified(m.f, m.l, p.pod):
 		m.wait(p, ForIdentity, "", time.Time{}, time.Time{})
 	default:
@@ -94,8 +95,16 @@ func (m *reporter) normal(p *progress) {
 	}
 }
 
+// retry is when a request that failed is made again; zero while it is.
+func (m *reporter) retry(p *progress) time.Time {
+	if p.calling {
+		return time.Time{}
+	}
+	return p.nextTry(m.f)
+}
+
 func (m *reporter) refused(p *progress) {
-	b, next := m.f.budgets[p.uid], p.nextTry(m.f)
+	b, next := m.f.budgets[p.uid], m.retry(p)
 	object := ""
 	if b != nil {
 		object = b.key.String()

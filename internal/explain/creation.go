@@ -1,11 +1,13 @@
 package explain
 
 import (
+	"strings"
 	"time"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/bootstrap"
 	"github.com/millwright-dev/millwright/internal/node"
+	"github.com/millwright-dev/millwright/internal/wording"
 )
 
 // living explains a Machine that is not being deleted.
@@ -37,6 +39,9 @@ func (e *explainer) creating() {
 	case isFailure:
 		e.driverFailed(failed)
 		e.virtualMachine()
+	case strings.HasPrefix(last.Description, wording.NoAnswer):
+		e.why(NotLookedAt, "", last.LastUpdateTime.Time, "%s", last.Description)
+		e.advise("Look whether the driver works, and whether it reaches its provider")
 	case last.State == v1alpha1.MachineStateFailed && missing == "":
 		e.why(MissingMaterial, "", last.LastUpdateTime.Time, "%s", last.Description)
 		e.advise("Change what the sentence names. It is tried again at once when the machine, its class or its secret changes")

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/wording"
 )
 
 // deleting explains what a deletion waits for. The last operation says which step is next.
@@ -17,18 +18,18 @@ func (e *explainer) deleting() {
 	switch last := e.Machine.Status.LastOperation; {
 	case !ours(e.Machine.Finalizers):
 		e.held("", e.Machine, e.Machine.DeletionTimestamp.Time)
-	case strings.Contains(last.Description, "is also that of machine"):
-		e.why(ClaimedTwice, "", last.LastUpdateTime.Time, "%s", strings.TrimSuffix(last.Description, sayTerminate))
+	case strings.Contains(last.Description, wording.AlsoThatOf):
+		e.why(ClaimedTwice, "", last.LastUpdateTime.Time, "%s", strings.TrimSuffix(last.Description, wording.Terminating))
 		e.advise("Find out at the provider whose VM it is, and clear spec.providerID of the other machine: kubectl -n %s edit machine", e.Key.Namespace)
 	case last.Type != v1alpha1.MachineOperationDelete:
 		e.why(NotLookedAt, "", e.report.Since, "the manager has not begun with it")
-	case strings.Contains(last.Description, sayVMDeletion):
+	case strings.Contains(last.Description, wording.DeleteVM):
 		e.deletingVM(last)
-	case strings.Contains(last.Description, sayVolumes):
+	case strings.Contains(last.Description, wording.DeleteAttachments):
 		e.detaching(last)
-	case strings.Contains(last.Description, sayNode):
+	case strings.Contains(last.Description, wording.DeleteNode):
 		e.deletingNode(last)
-	case strings.Contains(last.Description, sayDrain):
+	case strings.Contains(last.Description, wording.Drain):
 		e.draining(last)
 	default:
 		e.preparing(last)
@@ -46,7 +47,7 @@ func ours(finalizers []string) bool {
 // preparing explains a deletion that has just begun, or that cannot find out about its VM.
 func (e *explainer) preparing(last v1alpha1.LastOperation) {
 	if f, ok := failureOf(last); ok {
-		f.text = strings.TrimSpace(strings.TrimSuffix(f.text, sayTerminate))
+		f.text = strings.TrimSpace(strings.TrimSuffix(f.text, wording.Terminating))
 		e.driverFailed(f)
 		return
 	}
@@ -55,7 +56,7 @@ func (e *explainer) preparing(last v1alpha1.LastOperation) {
 
 // draining explains why the node is not empty yet.
 func (e *explainer) draining(last v1alpha1.LastOperation) {
-	said := strings.TrimSpace(strings.TrimSuffix(last.Description, sayDrain))
+	said := strings.TrimSpace(strings.TrimSuffix(last.Description, wording.Drain))
 	if e.Target.Problem != "" {
 		e.targetAway()
 	} else {
@@ -73,13 +74,13 @@ func (e *explainer) draining(last v1alpha1.LastOperation) {
 // detaching explains why volumes of a node that was emptied by force are still attached.
 func (e *explainer) detaching(last v1alpha1.LastOperation) {
 	e.attachments()
-	e.why(Drain, "", last.LastUpdateTime.Time, "the manager says: %s", strings.TrimSpace(strings.TrimSuffix(last.Description, sayVolumes)))
+	e.why(Drain, "", last.LastUpdateTime.Time, "the manager says: %s", strings.TrimSpace(strings.TrimSuffix(last.Description, wording.DeleteAttachments)))
 	e.next(time.Time{}, "The VM is deleted when its volumes are detached")
 }
 
 // deletingVM explains why the VM is still there.
 func (e *explainer) deletingVM(last v1alpha1.LastOperation) {
-	said := strings.TrimSpace(strings.TrimSuffix(last.Description, sayVMDeletion))
+	said := strings.TrimSpace(strings.TrimSuffix(last.Description, wording.DeleteVM))
 	failed, isFailure := failureOf(last)
 	switch missing := e.missing(); {
 	case isFailure && missing == "":
@@ -87,9 +88,12 @@ func (e *explainer) deletingVM(last v1alpha1.LastOperation) {
 	case missing != "" && e.Machine.Spec.ProviderID != "":
 		e.why(MissingMaterial, "", last.LastUpdateTime.Time, "VM %s cannot be deleted: %s", e.Machine.Spec.ProviderID, missing)
 		e.advise("If the VM is gone already, clear spec.providerID; do not remove the finalizer by hand, or the VM is left behind")
+	case strings.HasPrefix(said, wording.NoAnswer):
+		e.why(VMRemains, "", last.LastUpdateTime.Time, "%s", said)
+		e.advise("Look whether the driver works, and whether it reaches its provider")
 	case last.State == v1alpha1.MachineStateFailed:
 		e.why(MissingMaterial, "", last.LastUpdateTime.Time, "%s", said)
-	case strings.Contains(said, "still has the VM"):
+	case strings.Contains(said, wording.StillThere):
 		e.why(VMRemains, "", last.LastUpdateTime.Time, "the provider was asked to delete VM %s, and still has it", e.Machine.Spec.ProviderID)
 		e.next(time.Time{}, "The provider is asked at least every minute whether it is gone")
 	default:
@@ -112,7 +116,7 @@ func (e *explainer) deletingNode(last v1alpha1.LastOperation) {
 	case n != nil && !n.DeletionTimestamp.IsZero():
 		e.held("Node "+n.Name, n, n.DeletionTimestamp.Time)
 	default:
-		e.why(Other, "", last.LastUpdateTime.Time, "%s", strings.TrimSpace(strings.TrimSuffix(last.Description, sayNode)))
+		e.why(Other, "", last.LastUpdateTime.Time, "%s", strings.TrimSpace(strings.TrimSuffix(last.Description, wording.DeleteNode)))
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -17,10 +18,10 @@ const mostEvents = 12
 // Explain makes a report of what is known at a moment. It never fails: what is not known
 // is said to be so.
 func Explain(facts Facts, now time.Time) Report {
-	e := &explainer{Facts: facts, now: now}
+	e := &explainer{Facts: facts, writer: writer{now: now, subject: "Machine " + facts.Key.String()}}
 	e.report = Report{Namespace: facts.Key.Namespace, Machine: facts.Key.Name, At: now, Unread: facts.Unread}
 	e.identify()
-	e.noManager()
+	e.noManager(e.Lease, "machines")
 	switch {
 	case e.Machine == nil:
 		e.gone()
@@ -34,35 +35,42 @@ func Explain(facts Facts, now time.Time) Report {
 	return e.report
 }
 
-// explainer fills a report.
+// explainer fills the report about a Machine.
 type explainer struct {
 	Facts
-	report Report
-	now    time.Time
+	writer
 }
 
-func (e *explainer) why(cause Cause, object string, since time.Time, format string, args ...any) {
+// writer is what a report is filled with.
+type writer struct {
+	report Report
+	now    time.Time
+	// subject is what the report is about.
+	subject string
+}
+
+func (e *writer) why(cause Cause, object string, since time.Time, format string, args ...any) {
 	e.report.Why = append(e.report.Why, Finding{Cause: cause, Object: object, Since: since, Text: sentence(format, args...)})
 }
 
-func (e *explainer) because(cause Cause, object string, since time.Time, format string, args ...any) {
+func (e *writer) because(cause Cause, object string, since time.Time, format string, args ...any) {
 	e.report.Replaced = append(e.report.Replaced, Finding{Cause: cause, Object: object, Since: since, Text: sentence(format, args...)})
 }
 
-func (e *explainer) next(at time.Time, format string, args ...any) {
+func (e *writer) next(at time.Time, format string, args ...any) {
 	e.report.Next = append(e.report.Next, Step{At: at, Text: sentence(format, args...)})
 }
 
 // advise says what helps, once: many pods may need the same.
-func (e *explainer) advise(format string, args ...any) {
+func (e *writer) advise(format string, args ...any) {
 	if text := sentence(format, args...); !slices.Contains(e.report.Advice, text) {
 		e.report.Advice = append(e.report.Advice, text)
 	}
 }
 
 // answer gives the verdict. The first finding says why.
-func (e *explainer) answer(verdict Verdict, what string, findings []Finding) {
-	e.report.Verdict, e.report.Answer = verdict, fmt.Sprintf("Machine %s %s", e.Key, what)
+func (e *writer) answer(verdict Verdict, what string, findings []Finding) {
+	e.report.Verdict, e.report.Answer = verdict, e.subject+" "+what
 	if len(findings) > 0 {
 		e.report.Answer += ": " + inShort(findings[0].said())
 	}
@@ -123,15 +131,16 @@ func (e *explainer) identify() {
 	}
 }
 
-// noManager says so if nobody renews the manager's lease.
-func (e *explainer) noManager() {
-	if lease := e.Lease; lease != nil && lease.Spec.RenewTime != nil {
-		const slack = 15 * time.Second // clocks differ, and API servers are slow at times
-		held := time.Duration(deref(lease.Spec.LeaseDurationSeconds)) * time.Second
-		if deref(lease.Spec.HolderIdentity) == "" || e.now.Sub(lease.Spec.RenewTime.Time) > held+slack {
-			e.why(NoManager, "Lease "+lease.Namespace+"/"+lease.Name, lease.Spec.RenewTime.Time, "no manager works on the machines of this namespace: nobody renews Lease %s/%s", lease.Namespace, lease.Name)
-			e.advise("Start the manager, or read the log of the one that should run. Until then nothing of what follows happens")
-		}
+// noManager says so if nobody renews the lease of a manager.
+func (e *writer) noManager(lease *coordinationv1.Lease, works string) {
+	if lease == nil || lease.Spec.RenewTime == nil {
+		return
+	}
+	const slack = 15 * time.Second // clocks differ, and API servers are slow at times
+	held := time.Duration(deref(lease.Spec.LeaseDurationSeconds)) * time.Second
+	if deref(lease.Spec.HolderIdentity) == "" || e.now.Sub(lease.Spec.RenewTime.Time) > held+slack {
+		e.why(NoManager, "Lease "+lease.Namespace+"/"+lease.Name, lease.Spec.RenewTime.Time, "no manager works on the %s of this namespace: nobody renews Lease %s/%s", works, lease.Namespace, lease.Name)
+		e.advise("Start the manager, or read the log of the one that should run. Until then nothing of what follows happens")
 	}
 }
 
@@ -167,16 +176,18 @@ func (e *explainer) owners() {
 
 // recent takes over the newest events.
 func (e *explainer) recent() {
+	e.quote(e.Events, e.concerns)
+}
+
+// quote takes over the newest of the events that are worth showing.
+func (e *writer) quote(events []corev1.Event, worth func(*corev1.Event) bool) {
 	var shown []*corev1.Event
-	for i := range e.Events {
-		if event := &e.Events[i]; e.concerns(event) {
-			shown = append(shown, event)
+	for i := range events {
+		if worth(&events[i]) {
+			shown = append(shown, &events[i])
 		}
 	}
-	if more := len(shown) - mostEvents; more > 0 {
-		shown = shown[more:]
-	}
-	for _, event := range shown {
+	for _, event := range shown[max(0, len(shown)-mostEvents):] {
 		e.report.Events = append(e.report.Events, Said{
 			At: timeOf(event), Type: event.Type, Object: event.InvolvedObject.Kind + " " + event.InvolvedObject.Name,
 			Reason: event.Reason, Text: sentence("%s", event.Message), Count: countOf(event),
@@ -191,9 +202,10 @@ func (e *explainer) concerns(event *corev1.Event) bool {
 	case "Machine":
 		return e.mine(event)
 	case "MachineSet":
-		return event.Type == corev1.EventTypeWarning || names(event.Message, e.Key.Name)
+		return names(event.Message, e.Key.Name) || event.Type == corev1.EventTypeWarning && event.InvolvedObject.Name == e.report.Identity.Set
 	case "MachineDeployment":
-		return event.Type == corev1.EventTypeWarning || e.report.Identity.Set != "" && names(event.Message, e.report.Identity.Set)
+		about := event.Type == corev1.EventTypeWarning || e.report.Identity.Set != "" && names(event.Message, e.report.Identity.Set)
+		return names(event.Message, e.Key.Name) || about && event.InvolvedObject.Name == e.report.Identity.Deployment
 	default:
 		return true
 	}

@@ -96,6 +96,8 @@ type Timeouts struct {
 	Health time.Duration
 	// Drain is --machine-drain-timeout; zero means 2 hours.
 	Drain time.Duration
+	// ResourceExhausted is --resource-exhausted-retry; zero means 10 minutes.
+	ResourceExhausted time.Duration
 	// NodeConditions is --node-conditions: those that make a Machine unhealthy unless they
 	// are False. Nil means the manager's default.
 	NodeConditions []string
@@ -106,6 +108,8 @@ const (
 	DefaultCreationTimeout = 20 * time.Minute
 	DefaultHealthTimeout   = 10 * time.Minute
 	DefaultDrainTimeout    = 2 * time.Hour
+	// DefaultResourceExhaustedRetry is ours: MCM has no such flag.
+	DefaultResourceExhaustedRetry = 10 * time.Minute
 )
 
 var defaultNodeConditions = []string{"KernelDeadlock", "ReadonlyFilesystem", "DiskPressure", "NetworkUnavailable"}

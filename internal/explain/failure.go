@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -9,17 +10,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/status"
-)
-
-// The sentences that the manager writes around a provider's words, which are those of MCM.
-const (
-	sayProvider   = "Cloud provider message - "
-	sayInitialize = "Initialize VM Instance"
-	sayVMDeletion = "Initiate VM deletion"
-	sayDrain      = "Initiate node drain"
-	sayTerminate  = "Set machine status to termination. Now, getting VM Status"
-	sayVolumes    = "Delete Volume Attachments"
-	sayNode       = "Initiate node object deletion"
+	"github.com/millwright-dev/millwright/internal/wording"
 )
 
 // failure is a driver's error as a Machine's last operation tells it.
@@ -35,10 +26,10 @@ type failure struct {
 
 // failureOf reads a driver's error from the last operation, if it was one.
 func failureOf(last v1alpha1.LastOperation) (failure, bool) {
-	text, said := strings.CutPrefix(last.Description, sayProvider)
-	text = strings.TrimSuffix(strings.TrimSpace(strings.TrimSuffix(text, sayVMDeletion)), ".")
-	if rest, ok := strings.CutPrefix(text, "Provider error: "); ok {
-		text, said = strings.TrimSuffix(rest, ". "+sayInitialize), true
+	text, said := strings.CutPrefix(last.Description, wording.Provider)
+	text = strings.TrimSuffix(strings.TrimSpace(strings.TrimSuffix(text, wording.DeleteVM)), ".")
+	if rest, ok := strings.CutPrefix(text, wording.ProviderError); ok {
+		text, said = strings.TrimSuffix(rest, ". "+wording.Initialize), true
 	}
 	parsed, coded := status.FromError(errors.New(text))
 	if last.State != v1alpha1.MachineStateFailed || !said && !coded && last.ErrorCode == "" {
@@ -51,7 +42,7 @@ func failureOf(last v1alpha1.LastOperation) (failure, bool) {
 	switch {
 	case last.Type == v1alpha1.MachineOperationDelete:
 		found.method = "DeleteMachine"
-	case strings.HasSuffix(last.Description, sayInitialize):
+	case strings.HasSuffix(last.Description, wording.Initialize):
 		found.method = "InitializeMachine"
 	}
 	return found, true
@@ -59,33 +50,67 @@ func failureOf(last v1alpha1.LastOperation) (failure, bool) {
 
 func (e *explainer) driverFailed(f failure) {
 	e.report.Why = append(e.report.Why, Finding{Cause: DriverError, Code: f.code.String(), Text: sentence("%s", f.text), Since: f.since})
-	e.next(time.Time{}, "The driver is asked again %s; at once when the machine, its class or its secret changes", f.again())
+	e.retried(f)
 	if advice := f.advice(e.className()); advice != "" {
 		e.advise("%s", advice)
 	}
 }
 
+// retried says when the driver is asked again. The time is known after the first failure
+// only: the same error again is not written down, and its number is in the manager's memory.
+func (e *explainer) retried(f failure) {
+	again, begin := f.again(e.Timeouts), f.since
+	if worked := e.worked(); worked.After(begin) {
+		begin = worked
+	}
+	step := Step{Text: sentence("The driver is asked again %v; at once when the machine, its class or its secret changes", again)}
+	if due := begin.Add(again.first); due.After(e.now) {
+		step.At, step.Earliest = due, true
+	}
+	e.report.Next = append(e.report.Next, step)
+}
+
 func (e *explainer) className() string { return e.Machine.Spec.Class.Name }
 
-// again says how often a call is tried. When exactly is known to the manager only.
-func (f failure) again() string {
+// retry is a range of waiting times: first after the first failure, more after each further
+// one, and never more than last.
+type retry struct{ first, last time.Duration }
+
+func (r retry) String() string {
+	if r.first == r.last {
+		return fmt.Sprintf("every %s (if the manager's --resource-exhausted-retry is that)", brief(r.first))
+	}
+	return fmt.Sprintf("after %s at first, then less and less often, at least every %s", brief(r.first), brief(r.last))
+}
+
+// The ranges of docs/error-codes.md.
+var (
+	soon = retry{time.Second, time.Minute}
+	slow = retry{3 * time.Minute, 30 * time.Minute}
+)
+
+// again says how often a call is tried.
+func (f failure) again(flags Timeouts) retry {
 	switch f.code {
 	case codes.InvalidArgument, codes.AlreadyExists, codes.PermissionDenied, codes.FailedPrecondition, codes.Unimplemented, codes.OutOfRange:
-		return "after 3m at first, then less and less often, at least every 30m"
+		return slow
 	case codes.ResourceExhausted:
 		switch f.method {
 		case "CreateMachine":
-			return "every 10m (the manager's --resource-exhausted-retry)"
+			every := cmp.Or(flags.ResourceExhausted, DefaultResourceExhaustedRetry)
+			return retry{every, every}
 		case "DeleteMachine":
-			return "after 3m at first, then less and less often, at least every 30m"
+			return slow
 		}
 	case codes.Internal, codes.DataLoss, codes.Unauthenticated:
+		const first = 5 * time.Second
 		if f.method == "DeleteMachine" {
-			return "after 5s at first, then less and less often, at least every 10m"
+			return retry{first, 10 * time.Minute}
 		}
-		return "after 5s at first, then less and less often, at least every 3m"
+		sixth := cmp.Or(flags.Creation, DefaultCreationTimeout) / 6
+		return retry{first, max(first, min(3*time.Minute, sixth))}
 	}
-	return "after 1s at first, then less and less often, at least every minute"
+	return soon
 }
 
 // advice says what helps against a code; empty where only patience does.

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -47,10 +46,7 @@ func (g Gatherer) Gather(ctx context.Context, key types.NamespacedName) (Facts, 
 	case !apierrors.IsNotFound(err):
 		return Facts{}, fmt.Errorf("reading machine %s: %w", key, err)
 	}
-	lease := &coordinationv1.Lease{}
-	if r.get(ctx, g.Control, types.NamespacedName{Namespace: key.Namespace, Name: v1alpha1.LeaseMachineController}, lease) {
-		r.facts.Lease = lease
-	}
+	r.facts.Lease = r.lease(ctx, v1alpha1.LeaseMachineController)
 	if r.facts.Machine == nil {
 		r.traces(ctx)
 	} else {
@@ -83,13 +79,7 @@ func (r *gathering) ownersEvents(ctx context.Context) {
 // traces looks for what is left of a Machine that is gone.
 func (r *gathering) traces(ctx context.Context) {
 	namespace := r.facts.Key.Namespace
-	machines := &metav1.PartialObjectMetadataList{}
-	machines.SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind("MachineList"))
-	if r.list(ctx, r.Control, machines, client.InNamespace(namespace)) {
-		for i := range machines.Items {
-			r.facts.Owners.Names = append(r.facts.Owners.Names, machines.Items[i].Name)
-		}
-	}
+	r.facts.Owners.Names = r.names(ctx, "Machine")
 	r.events(ctx, r.Control, namespace, "Machine", r.facts.Key.Name)
 	r.events(ctx, r.Control, namespace, "MachineSet", "")
 	r.events(ctx, r.Control, namespace, "MachineDeployment", "")

@@ -11,7 +11,7 @@ func (e *explainer) gone() {
 		e.report.Why = nil
 		e.answer(NotFound, "does not exist, and nothing tells that it ever did", nil)
 		e.advise("Events are kept for an hour: look in the log of the manager, or in the API server's audit log, if it went before")
-		e.similar()
+		e.similar(e.Owners.Names, e.Key.Name, "machines", e.Key.Namespace)
 		return
 	}
 	if deleted := e.last("Machine", []string{"Deleted"}, e.mine); deleted != nil {
@@ -37,21 +37,21 @@ func (e *explainer) traced() bool {
 	return false
 }
 
-// similar names Machines that may have been meant.
-func (e *explainer) similar() {
+// similar names objects that may have been meant.
+func (e *writer) similar(names []string, name, kind, namespace string) {
 	const most = 5
-	var close []string
-	for _, name := range e.Owners.Names {
-		if strings.Contains(name, e.Key.Name) || strings.HasPrefix(name, poolName(e.Key.Name)) {
-			close = append(close, name)
+	var near []string
+	for _, other := range names {
+		if strings.Contains(other, name) || strings.HasPrefix(other, poolName(name)) {
+			near = append(near, other)
 		}
 	}
-	slices.Sort(close)
-	if len(close) > 0 {
-		e.advise("Did you mean %s?", strings.Join(close[:min(most, len(close))], ", "))
+	slices.Sort(near)
+	if len(near) > 0 {
+		e.advise("Did you mean %s?", strings.Join(near[:min(most, len(near))], ", "))
 	}
-	if len(e.Owners.Names) == 0 {
-		e.advise("There are no machines in namespace %s at all: is it the right one (--namespace)?", e.Key.Namespace)
+	if len(names) == 0 {
+		e.advise("There are no %s in namespace %s at all: is it the right one (--namespace)?", kind, namespace)
 	}
 }
 

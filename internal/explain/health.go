@@ -10,6 +10,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/node"
+	"github.com/millwright-dev/millwright/internal/wording"
 )
 
 // well explains a Machine that is as far as it can come.
@@ -37,7 +38,7 @@ func (e *explainer) well() {
 // unhealthy explains a Machine that was Running and is not well.
 func (e *explainer) unhealthy() {
 	last := e.Machine.Status.LastOperation
-	if strings.Contains(last.Description, "does not exist any more") {
+	if strings.Contains(last.Description, wording.VMLost) {
 		e.why(VMLost, "", e.since(), "%s", last.Description)
 		e.advise("Find out at the provider who removed the VM")
 	}
@@ -61,7 +62,7 @@ func (e *explainer) unhealthy() {
 }
 
 func delayed(last v1alpha1.LastOperation) bool {
-	return strings.Contains(last.Description, "as other machines of")
+	return strings.Contains(last.Description, wording.Delayed)
 }
 
 // nodeNow says what is wrong with the node at present.

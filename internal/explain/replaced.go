@@ -10,6 +10,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/node"
+	"github.com/millwright-dev/millwright/internal/wording"
 )
 
 // givenUpReasons are the reasons of the events with which a Machine becomes Failed, so that
@@ -33,6 +34,9 @@ func (e *explainer) replaced() {
 	}
 }
 
+// combined is what client-go puts before the newest of many similar events.
+const combined = "(combined from similar events): "
+
 // toldBySet takes the reason from the event of the set that deleted the Machine. It
 // returns what the set said; empty if there is no such event.
 func (e *explainer) toldBySet() string {
@@ -41,20 +45,31 @@ func (e *explainer) toldBySet() string {
 		return ""
 	}
 	set, at := event.InvolvedObject.Name, timeOf(event)
-	_, reason, found := strings.Cut(event.Message, "): ")
-	switch failed, didFail := strings.CutPrefix(reason, "it failed: "); {
+	_, reason, found := strings.Cut(strings.TrimPrefix(event.Message, combined), wording.BeforeReason)
+	switch failed, didFail := strings.CutPrefix(reason, wording.Failed); {
 	case !found: // MCM's own event gives no reason
 		e.fromMachineEvents()
 		return event.Message
 	case didFail:
 		e.because(Failure, "", at, "machine set %s deleted it because it failed: %s", set, failed)
-	case strings.HasPrefix(reason, "it was named for deletion"):
+	case strings.HasPrefix(reason, wording.SetDeleted):
+		e.because(OwnerDeleted, "", at, "machine set %s deleted it: %s", set, reason)
+	case strings.HasPrefix(reason, wording.Named):
 		e.because(NamedForDeletion, "", at, "machine set %s deleted it because it was named for deletion, normally by an autoscaler", set)
 	default:
+		e.marked()
 		e.because(Surplus, "", at, "machine set %s deleted it: %s", set, reason)
 		e.scaledDown(set, at)
 	}
 	return event.Message
+}
+
+// marked says so if the Machine was chosen by name, so that it and no other went.
+func (e *explainer) marked() {
+	event := e.last("MachineDeployment", []string{"MachineMarked"}, func(event *corev1.Event) bool { return names(event.Message, e.Key.Name) })
+	if event != nil {
+		e.because(NamedForDeletion, "MachineDeployment "+event.InvolvedObject.Name, timeOf(event), "it was chosen by name, normally by an autoscaler: %s", event.Message)
+	}
 }
 
 // scaledDown says why a set had more Machines than wanted.
@@ -106,7 +121,7 @@ func (e *explainer) summaries() []v1alpha1.MachineSummary {
 
 // givenUp tells whether a last operation is one with which a Machine becomes Failed.
 func givenUp(description string) bool {
-	return strings.Contains(description, "failed to join the cluster in") || strings.Contains(description, "Updating machine phase to Failed")
+	return strings.Contains(description, wording.NeverJoined) || strings.Contains(description, wording.GivenUp)
 }
 
 // fromTraces infers the reason where no event is left.

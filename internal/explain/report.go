@@ -7,13 +7,16 @@ type Verdict string
 
 // The verdicts.
 const (
-	// Healthy: the Machine is Running, or Available where there is no node to wait for.
+	// Healthy: the Machine is Running, or Available where there is no node to wait for; the
+	// set or deployment has all Machines that it wants.
 	Healthy Verdict = "Healthy"
 	// NotRunning: it is not, and is not being deleted.
 	NotRunning Verdict = "NotRunning"
+	// Incomplete: a set or deployment does not have what it wants.
+	Incomplete Verdict = "Incomplete"
 	// Deleting: it is being deleted.
 	Deleting Verdict = "Deleting"
-	// Gone: there was such a Machine.
+	// Gone: there was such an object.
 	Gone Verdict = "Gone"
 	// NotFound: nothing tells that there ever was one.
 	NotFound Verdict = "NotFound"
@@ -80,6 +83,29 @@ const (
 	// Finalizer: somebody else's finalizer holds an object.
 	Finalizer Cause = "Finalizer"
 
+	// InvalidSpec: nothing is done before a field is corrected.
+	InvalidSpec Cause = "InvalidSpec"
+	// NotSupported: what is asked for cannot be done.
+	NotSupported Cause = "NotSupported"
+	// Overlap: another deployment selects the same Machines.
+	Overlap Cause = "Overlap"
+	// Paused: no Machine is replaced, since the deployment is paused.
+	Paused Cause = "Paused"
+	// Stalled: the rollout makes no progress.
+	Stalled Cause = "Stalled"
+	// Rollout: Machines of earlier templates are being replaced.
+	Rollout Cause = "Rollout"
+	// Frozen: the set creates nothing, since there are too many Machines.
+	Frozen Cause = "Frozen"
+	// ScaleUpDisabled: the set creates nothing, since somebody said so.
+	ScaleUpDisabled Cause = "ScaleUpDisabled"
+	// BackOff: the set waits, since its Machines keep failing.
+	BackOff Cause = "BackOff"
+	// MinReady: Machines run that do not count as available yet.
+	MinReady Cause = "MinReady"
+	// Scaling: Machines are being made or deleted.
+	Scaling Cause = "Scaling"
+
 	// Failure: the set replaced the Machine because it failed.
 	Failure Cause = "Failure"
 	// NamedForDeletion: somebody chose the Machine, normally an autoscaler.
@@ -97,8 +123,8 @@ const (
 // Finding is one thing that was found out.
 type Finding struct {
 	Cause Cause `json:"cause"`
-	// Object is what it is about, as "Kind name" or "Kind namespace/name"; empty for the
-	// Machine itself.
+	// Object is what it is about, as "Kind name" or "Kind namespace/name"; empty for what
+	// was asked about.
 	Object string `json:"object,omitempty"`
 	// Code is the name of a driver's error code; empty if it is about none.
 	Code string `json:"code,omitempty"`
@@ -143,19 +169,48 @@ type Identity struct {
 	Deployment string `json:"deployment,omitempty"`
 }
 
+// Pool says how many Machines a set or deployment has. Those that are being deleted are
+// Leaving, and count nowhere else.
+type Pool struct {
+	Wanted int32 `json:"wanted"`
+	Exist  int32 `json:"exist"`
+	// Updated are those of the newest template; all of a set are.
+	Updated   int32 `json:"updated"`
+	Ready     int32 `json:"ready"`
+	Available int32 `json:"available"`
+	Leaving   int32 `json:"leaving"`
+	// Sets are those of a deployment that have Machines, or want some; the oldest first.
+	Sets []Part `json:"sets,omitempty"`
+}
+
+// Part is a set of a deployment.
+type Part struct {
+	Name      string `json:"name"`
+	Revision  string `json:"revision"`
+	Wanted    int32  `json:"wanted"`
+	Exist     int32  `json:"exist"`
+	Available int32  `json:"available"`
+}
+
 // Report is an explanation.
 type Report struct {
 	Namespace string `json:"namespace"`
-	Machine   string `json:"machine"`
+	// One of these is the name of what was asked about; the others are empty.
+	Machine           string `json:"machine,omitempty"`
+	MachineSet        string `json:"machineSet,omitempty"`
+	MachineDeployment string `json:"machineDeployment,omitempty"`
 	// At is the time for which all of this holds.
 	At      time.Time `json:"at"`
 	Verdict Verdict   `json:"verdict"`
 	// Answer says the most important thing in one sentence, with its full stop.
 	Answer string `json:"answer"`
-	// Since is since when the phase holds, since when the Machine is being deleted, or when
-	// it went. Zero if nothing tells.
+	// Since is since when the phase holds, since when the object is being deleted, or when
+	// it went; for a set or deployment that is there, since when it is. Zero if nothing
+	// tells.
 	Since    time.Time `json:"since,omitzero"`
 	Identity Identity  `json:"identity"`
+	// Pool counts Machines; nil for a Machine.
+	Pool *Pool `json:"pool,omitempty"`
 	// Why says why it is as the answer says, the most important first.
 	Why []Finding `json:"why,omitempty"`
 	// Replaced says why the Machine was deleted.

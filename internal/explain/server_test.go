@@ -18,6 +18,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/wording"
 	"github.com/millwright-dev/millwright/test/env"
 )
 
@@ -125,7 +126,7 @@ func TestDrainOnAServer(t *testing.T) {
 		m.Status.CurrentStatus = v1alpha1.CurrentStatus{Phase: v1alpha1.MachineTerminating, LastUpdateTime: metav1.Now()}
 		m.Status.LastOperation = v1alpha1.LastOperation{
 			Type: v1alpha1.MachineOperationDelete, State: v1alpha1.MachineStateProcessing, LastUpdateTime: metav1.Now(),
-			Description: "Draining, waiting for pod disruption budget to allow the eviction of pod db-0. " + sayDrain,
+			Description: "Draining, waiting for pod disruption budget to allow the eviction of pod db-0. " + wording.Drain,
 		}
 	})
 	target := s.Target.Client

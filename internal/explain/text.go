@@ -17,7 +17,11 @@ const mostFindings = 8
 func Print(out io.Writer, r Report) error {
 	p := &printer{report: r}
 	p.line("%s", r.Answer)
-	p.identity()
+	if r.Pool != nil {
+		p.pool(*r.Pool)
+	} else {
+		p.identity()
+	}
 	p.findings("Why", r.Why)
 	p.findings("Why it was deleted", r.Replaced)
 	p.steps()
@@ -62,6 +66,26 @@ func (p *printer) identity() {
 	}
 	if len(parts) > 0 {
 		p.line("  %s", strings.Join(parts, "; "))
+	}
+}
+
+// pool prints what there is of a set or deployment.
+func (p *printer) pool(pool Pool) {
+	counts := fmt.Sprintf("%d wanted; %d exist, %d ready, %d available", pool.Wanted, pool.Exist, pool.Ready, pool.Available)
+	if p.report.MachineDeployment != "" {
+		counts = strings.Replace(counts, " exist,", fmt.Sprintf(" exist, %d of the newest template,", pool.Updated), 1)
+	}
+	if pool.Leaving > 0 {
+		counts += fmt.Sprintf("; %d more being deleted", pool.Leaving)
+	}
+	for _, part := range []struct{ name, value string }{{"class", p.report.Identity.Class}, {"deployment", p.report.Identity.Deployment}} {
+		if part.value != "" {
+			counts += "; " + part.name + " " + part.value
+		}
+	}
+	p.line("  %s", counts)
+	for _, set := range pool.Sets {
+		p.line("  set %s (revision %s): %d wanted, %d exist, %d available", set.Name, set.Revision, set.Wanted, set.Exist, set.Available)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/wording"
 )
 
 // timeout is a time, and where it comes from.
@@ -117,6 +118,6 @@ func frozen(set *v1alpha1.MachineSet) bool {
 // is said better elsewhere.
 func (e *explainer) own() string {
 	said := strings.TrimPrefix(e.Machine.Status.LastOperation.Description, "Machine "+e.Key.Name+" ")
-	said, _, _ = strings.Cut(said, ". Updating machine phase to Failed")
+	said, _, _ = strings.Cut(said, ". "+wording.GivenUp)
 	return said
 }

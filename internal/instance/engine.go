@@ -82,6 +82,9 @@ type Answer struct {
 	Failure *Failure
 	// Retry is when the driver is asked again; set if the state is Failed or Remains.
 	Retry time.Duration
+	// Since is when the call began that is under way, which may be one for another goal
+	// that has to end first; zero if none is.
+	Since time.Time
 }
 
 // Options configure an Engine.
@@ -93,6 +96,10 @@ type Options struct {
 	Wake func(Key)
 	// Policy for failed calls.
 	Policy Policy
+	// OutOfRange is called when a driver begins to answer GetMachineStatus with that code:
+	// it knows several VMs of one machine, and the one that nobody owns has to be removed.
+	// Nil: nobody is told.
+	OutOfRange func()
 	// Clock to count back-off by. Nil means the real one.
 	Clock clock.WithDelayedExecution
 }
@@ -120,8 +127,9 @@ const (
 type entry struct {
 	goal        goal
 	fingerprint fingerprint
-	// cancel ends the running call; nil if none runs.
+	// cancel ends the running call, which began then; nil if none runs.
 	cancel context.CancelFunc
+	began  time.Time
 	// forgotten has the entry dropped when the running call has ended.
 	forgotten bool
 	// answer of the last call; nil before the first one has ended.
@@ -196,7 +204,7 @@ func (e *Engine) pursue(want goal, req Request, do call) Answer {
 		if running.goal != want {
 			running.cancel()
 		}
-		return Answer{State: Underway}
+		return Answer{State: Underway, Since: running.began}
 	}
 	known := e.entry(key, want, req)
 	wait := max(known.due.Sub(e.opts.Clock.Now()), 0)
@@ -211,7 +219,7 @@ func (e *Engine) pursue(want goal, req Request, do call) Answer {
 		return answer
 	}
 	e.start(key, known, req, do)
-	return Answer{State: Underway}
+	return Answer{State: Underway, Since: known.began}
 }
 
 // entry finds what is remembered of an instance, and begins anew if the request is
@@ -248,7 +256,7 @@ func (e *Engine) start(key Key, known *entry, req Request, do call) {
 		cancel()
 		return
 	}
-	known.cancel = cancel
+	known.cancel, known.began = cancel, e.opts.Clock.Now()
 }
 
 // finish keeps the answer of a call, unless it is of no use any more.
@@ -261,7 +269,11 @@ func (e *Engine) finish(key Key, known *entry, answer Answer) {
 	if known.forgotten {
 		delete(e.entries, key)
 	}
+	doubled := known.failures == 1 && answer.Failure != nil && answer.Failure.Method == MethodStatus && answer.Failure.Code == codes.OutOfRange
 	e.mu.Unlock()
+	if doubled && e.opts.OutOfRange != nil {
+		e.opts.OutOfRange()
+	}
 	e.opts.Wake(key)
 }
 

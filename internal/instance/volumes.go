@@ -77,7 +77,7 @@ func (v *Volumes) ask(ctx context.Context, identifier driver.VolumeIdentifier, u
 	case status.Is(err, codes.Unimplemented): // by what is behind a decorator
 	case err != nil:
 		answer.Err = err
-	case len(response.VolumeIDs) > 0:
+	case response != nil && len(response.VolumeIDs) > 0:
 		answer.ID = response.VolumeIDs[0]
 	}
 	v.mu.Lock()

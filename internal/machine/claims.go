@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/index"
 	"github.com/millwright-dev/millwright/internal/instance"
 )
 
@@ -45,6 +46,33 @@ func (c *Controller) taken(ctx context.Context, machine *v1alpha1.Machine, provi
 		}
 	}
 	return "", nil
+}
+
+// rival finds the Machine that a node rather belongs to, although this one names the node
+// too; nil if there is none. Without that the two would take the node from each other
+// without end, and the deletion of one would take it from the other.
+func (c *Controller) rival(ctx context.Context, machine *v1alpha1.Machine, node *corev1.Node) (*v1alpha1.Machine, error) {
+	list := &v1alpha1.MachineList{}
+	err := c.Client.List(ctx, list, client.InNamespace(machine.Namespace),
+		client.MatchingFields{index.MachineByNode: node.Name}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("finding the machines of node %s: %w", node.Name, err)
+	}
+	for i := range list.Items {
+		if other := &list.Items[i]; other.UID != machine.UID && rather(other, machine, node) {
+			return other, nil
+		}
+	}
+	return nil, nil //nolint:nilnil // as documented
+}
+
+// rather tells whether a node is the first Machine's rather than the second's: by the VM
+// that the node says it is, failing that by which Machine was there first.
+func rather(first, second *v1alpha1.Machine, node *corev1.Node) bool {
+	if id := node.Spec.ProviderID; id != "" && (first.Spec.ProviderID == id) != (second.Spec.ProviderID == id) {
+		return first.Spec.ProviderID == id
+	}
+	return before(first, second)
 }
 
 // before tells which of two Machines was there first.

@@ -248,6 +248,91 @@ func TestDriverThatHangs(t *testing.T) {
 	}
 }
 
+// TestDriverThatHangsLater: the same of a driver that has answered before; what it answered
+// stays to be read until the call is overdue.
+func TestDriverThatHangsLater(t *testing.T) {
+	w := newWorld(t)
+	w.driver.fails(instance.MethodCreate, codes.Unavailable)
+	w.declare()
+	w.settle()
+	w.clock.Step(creationTimeout - time.Minute)
+	w.pass() // the call that hangs begins
+	if len(w.tasks) != 1 {
+		t.Fatalf("%d calls under way, want 1", len(w.tasks))
+	}
+	w.clock.Step(time.Minute)
+	if got := w.pass().RequeueAfter; got != silence-time.Minute {
+		t.Errorf("looked at again after %v", got)
+	}
+	wantStatus(t, w.machine(), want4{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "is out of order (Unavailable)"})
+	w.told()
+	w.clock.Step(silence - time.Minute)
+	for range 3 {
+		w.pass()
+		w.clock.Step(time.Minute)
+	}
+	wantStatus(t, w.machine(), want4{v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "The driver has not answered for 15m0s"})
+	if events := w.told(); len(events) != 1 {
+		t.Errorf("events %q, want one", events)
+	}
+	w.settle() // the driver answers after all
+	w.join(ready)
+	w.settle()
+	wantStatus(t, w.machine(), rejoined)
+}
+
+// TestDriverThatHangsAtADeletion: it is said, once, whatever the call is about; and when
+// the driver answers the deletion goes on.
+func TestDriverThatHangsAtADeletion(t *testing.T) {
+	cases := map[string]struct {
+		given  func(w *world)
+		marker string
+	}{
+		"deleting": {func(w *world) { w.running(); w.delete() }, sayDeletingVM},
+		"looking for it": {func(w *world) {
+			w.declare(func(m *v1alpha1.Machine) { m.Finalizers = []string{v1alpha1.FinalizerMCM} })
+			w.delete()
+		}, sayTerminating},
+		"still creating": {func(w *world) {
+			w.declare()
+			w.pass()
+			w.delete()
+		}, sayTerminating},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			tc.given(w)
+			w.pass()
+			if len(w.tasks) != 1 {
+				t.Fatalf("%d calls under way, want 1", len(w.tasks))
+			}
+			w.clock.Step(silence - time.Second)
+			if got := w.pass().RequeueAfter; got != time.Second {
+				t.Errorf("looked at again after %v", got)
+			}
+			if got := w.machine().Status.LastOperation.State; got != v1alpha1.MachineStateProcessing {
+				t.Errorf("state %q too early", got)
+			}
+			for range 3 {
+				w.clock.Step(time.Minute)
+				w.pass()
+			}
+			wantStatus(t, w.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "The driver has not answered for 15m0s. " + tc.marker})
+			if events := w.told(); len(events) != 1 || !strings.Contains(events[0], "has not answered") {
+				t.Errorf("events %q, want one", events)
+			}
+			if len(w.tasks) != 1 {
+				t.Errorf("%d calls under way, want still 1", len(w.tasks))
+			}
+			w.settle()
+			if !w.gone() || len(w.driver.vms) != 0 || w.node() != nil {
+				t.Error("something is left when the driver has answered")
+			}
+		})
+	}
+}
+
 // TestSecretChangesInMidCreation: what is under way ends, and is looked at again with the
 // new Secret; one VM is made.
 func TestSecretChangesInMidCreation(t *testing.T) {

@@ -45,10 +45,16 @@ type Options struct {
 	Tokens *bootstrap.Tokens
 	// Engine gets and removes instances.
 	Engine *instance.Engine
+	// DriverName is what classes call the engine's driver. Machines whose class is for
+	// another one get no VM, and keep the one that they have. Empty: the driver itself
+	// looks whom a class is for.
+	DriverName string
 	// TaskEnds is the source of events that the engine's Wake feeds.
 	TaskEnds source.Source
 	// Events explains to users what was done.
 	Events record.EventRecorder
+	// NodeEvents explains on nodes what concerns them. Nil: nothing is.
+	NodeEvents record.EventRecorder
 	// Clock tells the time.
 	Clock clock.PassiveClock
 	// Concurrency is how many Machines are looked at at the same time.
@@ -133,8 +139,11 @@ type Controller struct {
 	// lookout notices outages of API servers; made at the first pass.
 	lookout      *lookout
 	replacements replacements
-	// warned holds what was last said of a node that is another VM's, by Machine.
+	// warned holds the last odd thing that was said of a Machine's node, by Machine.
 	warned sync.Map
+	// twins holds the name of a node that was seen to say that it is a Machine's VM, and is
+	// not the Machine's, by Machine. Passes look whether that is still so.
+	twins sync.Map
 	// released holds the UIDs of Machines whose finalizer is off, by key, until the
 	// cache has noticed.
 	released sync.Map
@@ -213,6 +222,7 @@ func (c *Controller) forget(key types.NamespacedName) {
 	c.released.Delete(key)
 	c.replacements.forget(key)
 	c.warned.Delete(key)
+	c.twins.Delete(key)
 	if c.Drain.Drainer != nil {
 		c.Drain.Drainer.Forget(key)
 	}

@@ -310,3 +310,29 @@ func TestTokenNotIssued(t *testing.T) {
 		t.Errorf("phase %q once tokens are to be had", got)
 	}
 }
+
+// TestAvailableStays: a Machine that will have no node is asked nothing more, by this process
+// or the next, and goes without a drain, however the driver fares.
+func TestAvailableStays(t *testing.T) {
+	w := newWorld(t).withoutTarget()
+	w.driver.unnamed = true
+	w.declare()
+	w.settle()
+	w.writes, w.driver.calls = nil, nil
+	w.settleAfter(10 * creationTimeout)
+	w.restart(w.driver)
+	w.withoutTarget()
+	d := w.draining()
+	w.settleAfter(10 * creationTimeout)
+	if got := w.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineAvailable || len(w.writes) != 0 || len(w.driver.calls) != 0 {
+		t.Fatalf("phase %q, calls %v, writes:\n%s", got, w.driver.calls, w.said())
+	}
+	w.driver.fails(instance.MethodDelete, codes.Unavailable)
+	w.delete()
+	w.settle()
+	wantStatus(t, w.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "Initiate VM deletion"})
+	w.settleAfter(time.Minute)
+	if !w.gone() || len(w.driver.vms) != 0 || len(d.requests) != 0 || d.deleted != 0 {
+		t.Errorf("gone: %v, VMs %v, %d drains", w.gone(), w.driver.vms, len(d.requests))
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
@@ -99,6 +100,16 @@ func TestDeletionThatWaits(t *testing.T) {
 			},
 			repair: func(w *world) { w.create(newClass(w.namespace)) },
 			want:   deleting(v1alpha1.MachineStateFailed, `VM sim:///m1 cannot be deleted: MachineClass "small" not found in namespace "shoot".`),
+			events: 1,
+		},
+		"class of another driver": {
+			reason: "it would not find the VM and take it for deleted",
+			spoil: func(w *world) {
+				w.controller.DriverName = "scripted"
+				change(w, newClass(w.namespace), func(c *v1alpha1.MachineClass) { c.Provider = "aws" })
+			},
+			repair: func(w *world) { w.controller.DriverName = "aws" },
+			want:   deleting(v1alpha1.MachineStateFailed, `VM sim:///m1 cannot be deleted: MachineClass "small" is for the driver "aws", and this manager has the driver "scripted".`),
 			events: 1,
 		},
 	}
@@ -241,6 +252,40 @@ func TestDeletionOfWhatNeverCame(t *testing.T) {
 			}
 			if n := len(w.writes); n > 0 && w.writes[n-1].what != "patch Machine" {
 				t.Errorf("something is written to a Machine that is gone:\n%s", w.said())
+			}
+		})
+	}
+}
+
+// TestDeletionNeedsLessThanACreation: what keeps a Machine from being created does not keep
+// it from being deleted.
+func TestDeletionNeedsLessThanACreation(t *testing.T) {
+	for name, spoil := range map[string]func(w *world){
+		"class without sense": func(w *world) {
+			change(w, newClass(w.namespace), func(c *v1alpha1.MachineClass) { c.NodeTemplate = &v1alpha1.NodeTemplate{Region: "moon"} })
+		},
+		"class without finalizer": func(w *world) {
+			change(w, newClass(w.namespace), func(c *v1alpha1.MachineClass) { c.Finalizers = nil })
+		},
+		"class that is being deleted": func(w *world) { w.remove(newClass(w.namespace)) },
+		"class without a secret": func(w *world) {
+			change(w, newClass(w.namespace), func(c *v1alpha1.MachineClass) { c.SecretRef = nil })
+		},
+		"secret is gone": func(w *world) { w.remove(newSecret(w.namespace)) },
+		"timeout below zero": func(w *world) {
+			change(w, w.machine(), func(m *v1alpha1.Machine) {
+				m.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{MachineDrainTimeout: &metav1.Duration{Duration: -time.Hour}}
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.running()
+			spoil(w)
+			w.delete()
+			w.settle()
+			if !w.gone() || w.node() != nil || len(w.driver.vms) != 0 {
+				t.Error("something is left")
 			}
 		})
 	}

@@ -281,6 +281,29 @@ func TestDrainThatFails(t *testing.T) {
 	}
 }
 
+// TestEvictionsThatAreGivenUpAreTold: a drain that is not forced itself goes around a
+// budget when it has tried often enough, and says for which pods.
+func TestEvictionsThatAreGivenUpAreTold(t *testing.T) {
+	w := newWorld(t)
+	w.running()
+	forced := forPod("db")
+	forced.Started = []drain.Action{
+		{Pod: types.NamespacedName{Namespace: "shop", Name: "web"}},
+		{Pod: types.NamespacedName{Namespace: "shop", Name: "db"}, Forced: true, Reason: "its eviction was refused 361 time(s)"},
+	}
+	d := w.draining(forced, forPod("db"))
+	w.delete()
+	w.settle()
+	events := w.told()
+	if len(events) != 1 || !strings.Contains(events[0], "shop/db (its eviction was refused 361 time(s))") || strings.Contains(events[0], "web") || !strings.HasPrefix(events[0], "Warning "+reasonForcedDrain) {
+		t.Errorf("events %q, want one that names the pod and the reason", events)
+	}
+	d.reports = []drain.Report{emptied}
+	if w.settle(); d.deleted != 0 {
+		t.Error("the attachments of a node that was emptied in order are deleted")
+	}
+}
+
 // TestDrainProgressIsWrittenSeldom: a node with many pods must not cost a write for each.
 func TestDrainProgressIsWrittenSeldom(t *testing.T) {
 	w := newWorld(t)

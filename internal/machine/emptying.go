@@ -49,7 +49,7 @@ func (c *Controller) identifyNode(ctx context.Context, s *scope) flow.Result {
 		s.deletionFailed(answer.Failure, sayTerminating)
 		return flow.Wait(answer.Retry, answer.Failure.Error())
 	default:
-		return flow.Wait(0, "the driver")
+		return c.deletionSilent(s, answer, sayTerminating)
 	}
 }
 
@@ -105,6 +105,9 @@ func (c *Controller) findNode(ctx context.Context, s *scope) flow.Result {
 		}
 		return flow.Fail(fmt.Errorf("reading node %s: %w", name, err))
 	}
+	if rival, err := c.rival(ctx, s.machine, found); err != nil || rival != nil {
+		return flow.Fail(err) // its pods are none of this Machine's
+	}
 	s.force = c.forceOf(s, found.Status.Conditions)
 	if !c.nodes.Fresh(found) {
 		return flow.Wait(staleCache, "the cache to show what was written to the node")
@@ -138,6 +141,9 @@ func (c *Controller) announceTermination(ctx context.Context, s *scope) flow.Res
 	}
 	unhealthy := !node.Healthy(s.node.Status.Conditions, c.badConditions(s.machine))
 	changed, err := c.patchNodeStatus(ctx, s.node, func(n *corev1.Node) { node.SetTerminating(n, unhealthy, s.now) })
+	if err == nil && changed != s.node {
+		s.explainNode(corev1.EventTypeNormal, reasonTerminating, fmt.Sprintf("Machine %s is being deleted: its pods leave, then its VM and this node are deleted", s.key()))
+	}
 	return c.marked(ctx, s, changed, err)
 }
 
@@ -193,6 +199,9 @@ func (c *Controller) drain(ctx context.Context, s *scope) flow.Result {
 		return flow.Fail(err)
 	}
 	s.force = report.Force
+	if report.Force == drain.NotForced {
+		s.evictionsGivenUp(report)
+	}
 	switch {
 	case report.Done && report.Force == drain.NotForced:
 		s.drained()

@@ -3,6 +3,7 @@ package machine
 import (
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -11,10 +12,12 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/instrument"
 	"github.com/millwright-dev/millwright/internal/bootstrap"
 	"github.com/millwright-dev/millwright/internal/flow"
 	"github.com/millwright-dev/millwright/internal/instance"
 	"github.com/millwright-dev/millwright/internal/validation"
+	"github.com/millwright-dev/millwright/internal/wording"
 )
 
 // lifecycle is the way of a Machine from its declaration to a healthy node.
@@ -92,7 +95,7 @@ func (c *Controller) instanceAnswered(ctx context.Context, s *scope, answer inst
 		}
 		return c.creationFailed(ctx, s, answer)
 	default:
-		return c.driverSilent(ctx, s)
+		return c.driverSilent(ctx, s, answer)
 	}
 }
 
@@ -133,12 +136,34 @@ func (c *Controller) unclaimable(ctx context.Context, machine *v1alpha1.Machine,
 
 // driverSilent waits for the driver to answer. One that never does must not keep a set
 // waiting for ever.
-func (c *Controller) driverSilent(ctx context.Context, s *scope) flow.Result {
+func (c *Controller) driverSilent(ctx context.Context, s *scope, answer instance.Answer) flow.Result {
 	left := c.creationTimeLeft(ctx, s)
-	if left.over() && s.machine.Status.CurrentStatus.Phase == "" {
-		s.notCreated(fmt.Sprintf("The driver has not answered within %v", c.creationTimeout(s.machine)), left.left)
+	if !left.over() {
+		return flow.Wait(left.wait, "the driver")
 	}
-	return flow.Wait(max(left.wait, 0), "the driver")
+	switch s.machine.Status.CurrentStatus.Phase {
+	case "":
+		s.notCreated(fmt.Sprintf(wording.NoAnswer+" within %v", c.creationTimeout(s.machine)), left.left)
+	case v1alpha1.MachineCrashLoopBackOff: // it has answered before
+		wait := c.silent(answer)
+		if wait > 0 {
+			return flow.Wait(wait, "the driver")
+		}
+		s.notCreated(sayNoAnswer, left.left)
+	}
+	return flow.Wait(0, "the driver")
+}
+
+// silence is when a driver counts as one that does not answer: calls have ended by then,
+// unless the driver ignores their deadline, and there is nothing to do about that.
+const silence = instrument.DefaultTimeout + instrument.DefaultTimeout/2
+
+// silent is when that will be so of the call that is under way; not positive if it is.
+func (c *Controller) silent(answer instance.Answer) time.Duration {
+	if answer.Since.IsZero() {
+		return silence
+	}
+	return answer.Since.Add(silence).Sub(c.Clock.Now())
 }
 
 // creationImpossible says what is missing. There is nothing to try before it comes.

@@ -35,6 +35,9 @@ func (c *Controller) material(ctx context.Context, machine *v1alpha1.Machine) (m
 		}
 		return material{}, "", fmt.Errorf("reading MachineClass %s: %w", ref.Name, err)
 	}
+	if sentence := validation.Driver(class, c.DriverName); sentence != "" {
+		return material{}, sentence, nil
+	}
 	secret, missing, err := index.MergedSecret(ctx, c.Client, class)
 	return material{class: class, secret: secret}, missing, err
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -88,6 +89,29 @@ func TestWhatIsMissing(t *testing.T) {
 				change(w, w.machine(), func(m *v1alpha1.Machine) { m.Spec.Class.Kind = v1alpha1.MachineClassKind })
 			},
 			says: `Class kind "AWSMachineClass" of machine "m1" is not supported`,
+		},
+		"the right driver": {
+			spoil: func(w *world) {
+				w.controller.DriverName = "scripted"
+				change(w, newClass(w.namespace), func(c *v1alpha1.MachineClass) { c.Provider = "aws" })
+			},
+			repair: func(w *world) {
+				change(w, newClass(w.namespace), func(c *v1alpha1.MachineClass) { c.Provider = "scripted" })
+			},
+			says: `MachineClass "small" is for the driver "aws", and this manager has the driver "scripted"`,
+		},
+		"a whole node template": {
+			spoil: func(w *world) {
+				change(w, newClass(w.namespace), func(c *v1alpha1.MachineClass) {
+					c.NodeTemplate = &v1alpha1.NodeTemplate{Capacity: corev1.ResourceList{"cpu": {}, "memory": {}}, InstanceType: "a", Region: "b"}
+				})
+			},
+			repair: func(w *world) {
+				change(w, newClass(w.namespace), func(c *v1alpha1.MachineClass) {
+					c.NodeTemplate.Capacity["gpu"], c.NodeTemplate.Zone = resource.Quantity{}, "c"
+				})
+			},
+			says: `MachineClass "small" is not valid: [nodeTemplate.capacity[gpu]: Required value: needed to scale from zero, nodeTemplate.zone: Required value: needed to scale from zero]`,
 		},
 		"a sensible timeout": {
 			machine: func(m *v1alpha1.Machine) {

@@ -3,6 +3,7 @@ package machine
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -43,8 +44,39 @@ func (c *Controller) awaitNode(ctx context.Context, s *scope) flow.Result {
 	if !c.nodes.Fresh(found) {
 		return flow.Wait(staleCache, "the cache to show what was written to the node")
 	}
+	rival, err := c.rival(ctx, s.machine, found)
+	switch {
+	case err != nil:
+		return flow.Fail(err)
+	case rival != nil:
+		return c.nodeOfRival(ctx, s, name, rival.Name)
+	}
 	s.node = found
 	return flow.Continue()
+}
+
+// rivalry is when a Machine looks again whether a node is its own. Who puts that right
+// need not change anything that it would be woken for.
+const rivalry = time.Minute
+
+// nodeOfRival leaves alone a node that two Machines name and that is the other one's. It
+// counts as absent, but nobody is declared unhealthy for a label.
+func (c *Controller) nodeOfRival(ctx context.Context, s *scope, node, rival string) flow.Result {
+	s.rivalled = true
+	s.wakeWithin(rivalry)
+	sentence := fmt.Sprintf("Node %s is that of machine %q: it is left alone, whatever label %q says", node, rival, v1alpha1.NodeLabelKey)
+	c.warn(s, reasonOtherMachine, sentence)
+	if s.machine.Status.CurrentStatus.Phase == v1alpha1.MachinePending {
+		return c.awaitJoin(ctx, s, sentence)
+	}
+	return c.awaitRecovery(ctx, s, sentence)
+}
+
+// warn tells of something odd about a Machine's node once, until there is something else.
+func (c *Controller) warn(s *scope, reason, sentence string) {
+	if told, _ := c.warned.Swap(s.key(), sentence); told != sentence {
+		s.explainBoth(corev1.EventTypeWarning, reason, sentence)
+	}
 }
 
 func (c *Controller) nodeAbsent(ctx context.Context, s *scope, name string) flow.Result {
@@ -80,7 +112,7 @@ func (c *Controller) followNode(ctx context.Context, s *scope) flow.Result {
 	if err := c.Client.Delete(ctx, s.machine, client.Preconditions{UID: &s.machine.UID}); client.IgnoreNotFound(err) != nil {
 		return flow.Fail(fmt.Errorf("deleting machine %s after its node: %w", s.machine.Name, err))
 	}
-	s.explain(corev1.EventTypeNormal, reasonNodeDeleted, fmt.Sprintf("Node %s was deleted, so the machine is deleted too", s.node.Name))
+	s.explainBoth(corev1.EventTypeNormal, reasonNodeDeleted, fmt.Sprintf("Node %s was deleted, so the machine is deleted too", s.node.Name))
 	return flow.Wait(0, "the deletion of the Machine")
 }
 
@@ -143,22 +175,51 @@ func (c *Controller) adoptNode(ctx context.Context, s *scope) flow.Result {
 		return node.Adopt(n, s.machine)
 	})
 	s.node = adopted
-	c.compareIDs(s)
-	return flow.Fail(err)
+	if err != nil {
+		return flow.Fail(err)
+	}
+	return flow.Fail(c.compareIDs(ctx, s))
 }
 
 // compareIDs says so if the node is another VM's: somebody edited the Machine's provider
-// ID, or two VMs joined under one name. Nothing is done about it: the IDs that some
-// kubelets report differ from their drivers' in form only.
-func (c *Controller) compareIDs(s *scope) {
+// ID, or two VMs joined under one name; and if another node says that it is the same VM.
+// Nothing is done about it: the IDs that some kubelets report differ from their drivers'
+// in form only.
+func (c *Controller) compareIDs(ctx context.Context, s *scope) error {
+	var odd []string
 	of, ours := s.node.Spec.ProviderID, s.machine.Spec.ProviderID
-	if of == "" || of == ours {
-		return
+	if of != "" && of != ours {
+		odd = append(odd, fmt.Sprintf("Node %s says that its VM is %s, the machine that it is %s", s.node.Name, of, ours))
 	}
-	sentence := fmt.Sprintf("Node %s says that its VM is %s, the machine that it is %s", s.node.Name, of, ours)
-	if told, _ := c.warned.Swap(s.key(), sentence); told != sentence {
-		s.explain(corev1.EventTypeWarning, reasonOtherVM, sentence)
+	twin, err := c.twin(ctx, s)
+	if err != nil {
+		return err
 	}
+	if twin != "" {
+		odd = append(odd, fmt.Sprintf("Node %s, too, says that its VM is %s; the machine follows node %s", twin, ours, s.node.Name))
+	}
+	if len(odd) > 0 {
+		c.warn(s, reasonOtherVM, strings.Join(odd, ". "))
+	}
+	return nil
+}
+
+// twin names another node that says that it is the Machine's VM; empty if there is none.
+func (c *Controller) twin(ctx context.Context, s *scope) (string, error) {
+	noted, ok := c.twins.Load(s.key())
+	if !ok {
+		return "", nil
+	}
+	found := &corev1.Node{}
+	err := c.Target.Client().Get(ctx, client.ObjectKey{Name: noted.(string)}, found)
+	if client.IgnoreNotFound(err) != nil {
+		return "", fmt.Errorf("reading node %s: %w", noted, err)
+	}
+	if err != nil || found.Name == s.node.Name || found.Spec.ProviderID != s.machine.Spec.ProviderID {
+		c.twins.Delete(s.key())
+		return "", nil
+	}
+	return found.Name, nil
 }
 
 // revokeTokenOfJoined deletes the bootstrap token once the node is there: from then on

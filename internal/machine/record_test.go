@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/index"
 )
 
 // write is one request.
@@ -78,6 +79,9 @@ func listByIndex(ctx context.Context, c client.WithWatch, list client.ObjectList
 	}
 	for _, wanted := range asked.FieldSelector.Requirements() {
 		machines.Items = slices.DeleteFunc(machines.Items, func(m v1alpha1.Machine) bool {
+			if wanted.Field == index.MachineByNode {
+				return m.Labels[v1alpha1.NodeLabelKey] != wanted.Value
+			}
 			return !slices.Contains(indexes[wanted.Field](&m), wanted.Value)
 		})
 	}

@@ -20,6 +20,9 @@ type scope struct {
 	stored *v1alpha1.Machine
 	// node is the Machine's node; nil if there is none. Set by awaitNode.
 	node *corev1.Node
+	// rivalled tells that the node which the Machine names is another Machine's. Set by
+	// awaitNode.
+	rivalled bool
 	// class is the Machine's; nil if it is missing. Set by setCapacity.
 	class *v1alpha1.MachineClass
 	// now is one time for the whole pass.
@@ -38,6 +41,8 @@ type scope struct {
 // explanation is an event to be.
 type explanation struct {
 	kind, reason, message string
+	// node is the one that it is about; nil if it is about the Machine.
+	node *corev1.Node
 }
 
 func newScope(machine *v1alpha1.Machine, now time.Time) *scope {
@@ -54,7 +59,20 @@ func (s *scope) wakeWithin(d time.Duration) {
 func (s *scope) key() types.NamespacedName { return client.ObjectKeyFromObject(s.machine) }
 
 func (s *scope) explain(kind, reason, message string) {
-	s.events = append(s.events, explanation{kind, reason, message})
+	s.events = append(s.events, explanation{kind: kind, reason: reason, message: message})
+}
+
+// explainNode is explain for what concerns the node, if the pass knows one.
+func (s *scope) explainNode(kind, reason, message string) {
+	if s.node != nil {
+		s.events = append(s.events, explanation{kind, reason, message, s.node})
+	}
+}
+
+// explainBoth is for what concerns the Machine and its node alike.
+func (s *scope) explainBoth(kind, reason, message string) {
+	s.explain(kind, reason, message)
+	s.explainNode(kind, reason, message)
 }
 
 // established tells whether the Machine has an instance that need not be looked for.

@@ -17,6 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/internal/instance"
 	"github.com/millwright-dev/millwright/internal/node"
+	"github.com/millwright-dev/millwright/internal/wording"
 )
 
 // The sentences of MCM, so that either system can take over from the other, and other
@@ -24,16 +25,19 @@ import (
 const (
 	sayCreating    = "Creating machine on cloud provider"
 	sayCreated     = "Created machine on cloud provider"
-	sayProvider    = "Cloud provider message - "
-	sayTerminating = "Set machine status to termination. Now, getting VM Status"
+	sayProvider    = wording.Provider
+	sayTerminating = wording.Terminating
 	// The markers say which step of a deletion is next.
-	sayDrain       = "Initiate node drain"
-	sayAttachments = "Delete Volume Attachments"
-	sayDeletingVM  = "Initiate VM deletion"
-	sayDeleteNode  = "Initiate node object deletion"
+	sayDrain       = wording.Drain
+	sayAttachments = wording.DeleteAttachments
+	sayDeletingVM  = wording.DeleteVM
+	sayDeleteNode  = wording.DeleteNode
 )
 
-// Reasons of the events on Machines.
+// sayNoAnswer is what is said of a driver that ignores the deadlines of its calls.
+var sayNoAnswer = fmt.Sprintf(wording.NoAnswer+" for %v", silence)
+
+// Reasons of the events on Machines and their nodes.
 const (
 	reasonJoined       = "Joined"
 	reasonUnhealthy    = "Unhealthy"
@@ -42,12 +46,14 @@ const (
 	reasonFailedJoin   = "FailedJoin"
 	reasonDeleted      = "Deleted"
 	reasonNodeDeleted  = "NodeDeleted"
+	reasonTerminating  = "MachineTerminating"
 	reasonFailedHealth = "FailedHealth"
 	reasonDelayed      = "ReplacementDelayed"
 	reasonForcedDrain  = "ForcedDrain"
 	reasonFailedDrain  = "FailedDrain"
 	reasonDrained      = "Drained"
 	reasonOtherVM      = "NodeOfOtherVM"
+	reasonOtherMachine = "NodeOfOtherMachine"
 )
 
 // writeStatus writes the status of the pass, if it changed, and then says what happened.
@@ -58,7 +64,12 @@ func (c *Controller) writeStatus(ctx context.Context, s *scope) error {
 		}
 	}
 	for _, e := range s.events {
-		c.Events.Event(s.machine, e.kind, e.reason, e.message)
+		switch {
+		case e.node == nil:
+			c.Events.Event(s.machine, e.kind, e.reason, e.message)
+		case c.NodeEvents != nil:
+			c.NodeEvents.Event(e.node, e.kind, e.reason, e.message)
+		}
 	}
 	return nil
 }
@@ -105,7 +116,7 @@ func (s *scope) instanceExists(nodeExpected bool) {
 }
 
 func (s *scope) instanceLost() {
-	sentence := fmt.Sprintf("VM %s does not exist any more", s.machine.Spec.ProviderID)
+	sentence := fmt.Sprintf("VM %s "+wording.VMLost, s.machine.Spec.ProviderID)
 	if s.machine.Status.CurrentStatus.Phase != v1alpha1.MachineUnknown {
 		s.explain(corev1.EventTypeWarning, reasonUnhealthy, sentence)
 	}
@@ -124,7 +135,7 @@ func (s *scope) driverFailed(failure *instance.Failure, left time.Duration) {
 	sentence := sayProvider + failure.Err.Error()
 	switch failure.Method {
 	case instance.MethodInitialize:
-		sentence = fmt.Sprintf("Provider error: %v. Initialize VM Instance", failure.Err)
+		sentence = fmt.Sprintf(wording.ProviderError+"%v. "+wording.Initialize, failure.Err)
 	case instance.MethodPrepare:
 		s.failedToCreate(failure.Err.Error(), "", left)
 		return
@@ -195,7 +206,7 @@ func (s *scope) healthTimedOut(timeout time.Duration) {
 		s.machine.Name, timeout, describe(s.machine.Status.Conditions))
 	s.operation(v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateFailed, sentence, "")
 	s.phase(v1alpha1.MachineFailed)
-	s.explain(corev1.EventTypeWarning, reasonFailedHealth, sentence)
+	s.explainBoth(corev1.EventTypeWarning, reasonFailedHealth, sentence)
 }
 
 // replacementDelayed: the same, but others come first.

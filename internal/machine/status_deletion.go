@@ -61,6 +61,13 @@ func (s *scope) drainFailed(problem string) {
 	s.deletionImpossible(reasonFailedDrain, fmt.Sprintf("Drain failed due to - %s. Will retry in next sync.", problem), sayDrain)
 }
 
+// evictionsGivenUp: pods of a drain that is not forced itself are deleted by force.
+func (s *scope) evictionsGivenUp(report drain.Report) {
+	if pods := report.Forced(); pods != "" {
+		s.explainBoth(corev1.EventTypeWarning, reasonForcedDrain, "Deleted without regard to pod disruption budgets: "+pods)
+	}
+}
+
 // drained: the pods are gone. Nothing is written for a node on which there were none.
 func (s *scope) drained() {
 	if strings.Contains(s.machine.Status.LastOperation.Description, sayDrain) {
@@ -82,7 +89,7 @@ func (s *scope) forceDrained(report drain.Report) {
 	if left := len(report.Left); left > 0 {
 		told += fmt.Sprintf("; %d pods were left, %s among them", left, report.Left[0])
 	}
-	s.explain(corev1.EventTypeWarning, reasonForcedDrain, told)
+	s.explainBoth(corev1.EventTypeWarning, reasonForcedDrain, told)
 }
 
 // deleted: nothing is left of the Machine but what others hold.

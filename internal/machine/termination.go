@@ -88,8 +88,18 @@ func (c *Controller) deleteInstance(ctx context.Context, s *scope) flow.Result {
 		s.deletionFailed(answer.Failure, sayDeletingVM)
 		return flow.Wait(answer.Retry, answer.Failure.Error())
 	default:
-		return flow.Wait(0, "the driver")
+		return c.deletionSilent(s, answer, sayDeletingVM)
 	}
+}
+
+// deletionSilent waits for the driver to answer, and says so if it does not. The call may
+// be the creation, which has to end first.
+func (c *Controller) deletionSilent(s *scope, answer instance.Answer, marker string) flow.Result {
+	wait := c.silent(answer)
+	if wait <= 0 {
+		s.deletionImpossible(reasonFailedDelete, sayNoAnswer+".", marker)
+	}
+	return flow.Wait(max(wait, 0), "the driver")
 }
 
 // deletionWithoutClass: a class that is in use cannot vanish, since it carries our
@@ -118,6 +128,9 @@ func (c *Controller) deleteNode(ctx context.Context, s *scope) flow.Result {
 	err := c.Target.Client().Get(ctx, types.NamespacedName{Name: name}, found)
 	if client.IgnoreNotFound(err) != nil {
 		return flow.Fail(fmt.Errorf("reading node %s: %w", name, err))
+	}
+	if rival, err := c.rival(ctx, s.machine, found); err != nil || rival != nil {
+		return flow.Fail(err)
 	}
 	if err == nil {
 		if _, err := c.patchNode(ctx, found, release); client.IgnoreNotFound(err) != nil {

@@ -22,9 +22,22 @@ import (
 	"github.com/millwright-dev/millwright/internal/node"
 )
 
-// ofNode finds the Machines of a Node.
+// ofNode finds the Machines of a Node: those that name it, and those whose VM it says it
+// is although they name another one, which is noted for their passes.
 func (c *Controller) ofNode(ctx context.Context, object client.Object) []reconcile.Request {
-	return c.find(ctx, client.MatchingFields{index.MachineByNode: object.GetName()}, nil)
+	requests := c.find(ctx, client.MatchingFields{index.MachineByNode: object.GetName()}, nil)
+	id := object.(*corev1.Node).Spec.ProviderID
+	if id == "" {
+		return requests
+	}
+	others := c.find(ctx, client.MatchingFields{machineByProviderID: id}, func(machine *v1alpha1.Machine) bool {
+		named := machine.Labels[v1alpha1.NodeLabelKey]
+		return named != "" && named != object.GetName()
+	})
+	for _, other := range others {
+		c.twins.Store(other.NamespacedName, object.GetName())
+	}
+	return append(requests, others...)
 }
 
 // targetEvents are those of the target cluster that concern Machines.

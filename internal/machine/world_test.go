@@ -56,6 +56,7 @@ type world struct {
 	engine     *instance.Engine
 	controller *Controller
 	events     *record.FakeRecorder
+	nodeEvents *record.FakeRecorder
 	// tasks are driver calls that wait to be made.
 	tasks []func(context.Context)
 	// writes are all requests of the controller that change something.
@@ -124,7 +125,7 @@ func (w *world) begin(control, nodes client.WithWatch) {
 // restart ends the manager and starts another one.
 func (w *world) restart(d driver.Driver) {
 	w.tasks = nil
-	w.events = record.NewFakeRecorder(100)
+	w.events, w.nodeEvents = record.NewFakeRecorder(100), record.NewFakeRecorder(1000)
 	w.engine = instance.New(d, instance.Options{
 		Run: func(task func(context.Context)) bool {
 			w.tasks = append(w.tasks, task)
@@ -139,8 +140,8 @@ func (w *world) restart(d driver.Driver) {
 		Target: seen,
 		Tokens: &bootstrap.Tokens{Target: seen.client, Installation: w.namespace, Clock: w.clock},
 		Engine: w.engine,
-		Events: w.events,
-		Clock:  w.clock,
+		Events: w.events, NodeEvents: w.nodeEvents,
+		Clock: w.clock,
 
 		CreationTimeout: creationTimeout,
 		Health:          Health{Timeout: healthTimeout, OutagePeriod: 24 * time.Hour}, // so that only outages' own tests see it
@@ -327,12 +328,17 @@ func (w *world) tokens() []corev1.Secret {
 	})
 }
 
-// told takes the events that were sent since it was last called.
-func (w *world) told() []string {
+// told takes the events on Machines that were sent since it was last called.
+func (w *world) told() []string { return drained(w.events) }
+
+// toldOnNodes does the same for those on nodes.
+func (w *world) toldOnNodes() []string { return drained(w.nodeEvents) }
+
+func drained(recorder *record.FakeRecorder) []string {
 	var events []string
 	for {
 		select {
-		case event := <-w.events.Events:
+		case event := <-recorder.Events:
 			events = append(events, event)
 		default:
 			return events

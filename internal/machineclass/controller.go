@@ -5,8 +5,11 @@ package machineclass
 import (
 	"context"
 	"fmt"
+	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -16,9 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/freshness"
 	"github.com/millwright-dev/millwright/internal/index"
 )
 
@@ -29,6 +31,7 @@ import (
 // classes of former templates and expects them to go.
 type Controller struct {
 	client client.Client
+	holder holder
 }
 
 // New makes a Controller. The client's reads come from the cache.
@@ -53,13 +56,13 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	class := &v1alpha1.MachineClass{}
 	if err := c.client.Get(ctx, req.NamespacedName, class); err != nil {
-		return ctrl.Result{}, client.IgnoreNotFound(err)
+		return ctrl.Result{}, c.holder.absent(req.NamespacedName, err)
 	}
 	used, err := c.used(ctx, req.NamespacedName)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	return ctrl.Result{}, hold(ctx, c.client, class, v1alpha1.FinalizerMCM, used)
+	return c.holder.hold(ctx, c.client, class, v1alpha1.FinalizerMCM, used)
 }
 
 func classOf(_ context.Context, object client.Object) []reconcile.Request {
@@ -77,9 +80,24 @@ func referenceChanges() predicate.Predicate {
 	}}
 }
 
+// holder puts finalizers on objects of one kind and takes them off. The zero value is
+// ready to use.
+type holder struct {
+	// written keeps a second event from writing again what the cache does not show yet: an
+	// object and what refers to it are often made at the same time.
+	written freshness.Ledger
+}
+
+// staleCache is how long a pass waits for the cache to show what was written, be it by
+// this process or by somebody else who was first.
+const staleCache = time.Second
+
 // hold puts the finalizer on the object or takes it off, if that is a change. An object
 // that is being deleted can get no finalizer any more.
-func hold(ctx context.Context, c client.Client, object client.Object, finalizer string, needed bool) error {
+func (h *holder) hold(ctx context.Context, c client.Client, object client.Object, finalizer string, needed bool) (ctrl.Result, error) {
+	if !h.written.Fresh(object) {
+		return ctrl.Result{RequeueAfter: staleCache}, nil
+	}
 	changed := object.DeepCopyObject().(client.Object)
 	switch {
 	case needed && object.GetDeletionTimestamp().IsZero():
@@ -88,21 +106,32 @@ func hold(ctx context.Context, c client.Client, object client.Object, finalizer 
 		controllerutil.RemoveFinalizer(changed, finalizer)
 	}
 	if len(changed.GetFinalizers()) == len(object.GetFinalizers()) {
-		return nil
+		return ctrl.Result{}, nil
 	}
-	err := c.Patch(ctx, changed, client.MergeFromWithOptions(object, client.MergeFromWithOptimisticLock{}))
+	err := h.written.Patch(ctx, c, changed, object)
+	switch {
+	case err == nil, apierrors.IsNotFound(err):
+		return ctrl.Result{}, nil
+	case apierrors.IsConflict(err):
+		return ctrl.Result{RequeueAfter: staleCache}, nil
+	default:
+		return ctrl.Result{}, fmt.Errorf("finalizer of %s: %w", client.ObjectKeyFromObject(object), err)
+	}
+}
+
+// absent forgets an object that could not be read because it is gone.
+func (h *holder) absent(key client.ObjectKey, err error) error {
 	if apierrors.IsNotFound(err) {
+		h.written.Forget(key)
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("finalizer of %s: %w", client.ObjectKeyFromObject(object), err)
-	}
-	return nil
+	return fmt.Errorf("reading %s: %w", key, err)
 }
 
 // SecretController does for Secrets what Controller does for classes.
 type SecretController struct {
 	client client.Client
+	holder holder
 }
 
 // NewForSecrets makes a SecretController. The client's reads come from the cache.
@@ -115,7 +144,7 @@ func (c *SecretController) SetupWithManager(mgr ctrl.Manager) error {
 		For(&corev1.Secret{}, builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 			return len(e.ObjectOld.GetFinalizers()) != len(e.ObjectNew.GetFinalizers())
 		}})).
-		Watches(&v1alpha1.MachineClass{}, handler.EnqueueRequestsFromMapFunc(secretsOf)).
+		Watches(&v1alpha1.MachineClass{}, handler.EnqueueRequestsFromMapFunc(secretsOf), builder.WithPredicates(secretChanges())).
 		Complete(c)
 	if err != nil {
 		return fmt.Errorf("setting up the secret controller: %w", err)
@@ -127,14 +156,21 @@ func (c *SecretController) SetupWithManager(mgr ctrl.Manager) error {
 func (c *SecretController) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	secret := &corev1.Secret{}
 	if err := c.client.Get(ctx, req.NamespacedName, secret); err != nil {
-		return ctrl.Result{}, client.IgnoreNotFound(err)
+		return ctrl.Result{}, c.holder.absent(req.NamespacedName, err)
 	}
 	classes := &v1alpha1.MachineClassList{}
 	err := c.client.List(ctx, classes, client.MatchingFields{index.ClassBySecret: req.String()}, client.Limit(1), client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("finding the classes that refer to secret %s: %w", req.Name, err)
 	}
-	return ctrl.Result{}, hold(ctx, c.client, secret, v1alpha1.FinalizerSecret, len(classes.Items) > 0)
+	return c.holder.hold(ctx, c.client, secret, v1alpha1.FinalizerSecret, len(classes.Items) > 0)
+}
+
+// secretChanges lets through what changes which Secrets a class refers to.
+func secretChanges() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		return !slices.Equal(index.SecretsOf(e.ObjectOld.(*v1alpha1.MachineClass)), index.SecretsOf(e.ObjectNew.(*v1alpha1.MachineClass)))
+	}}
 }
 
 func secretsOf(_ context.Context, object client.Object) []reconcile.Request {

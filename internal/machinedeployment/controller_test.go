@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -283,11 +284,23 @@ func TestRefusedDeployments(t *testing.T) {
 		reason string
 		field  string
 	}{
-		"nil selector":     {func(d *v1alpha1.MachineDeployment) { d.Spec.Selector = nil }, "InvalidSpec", "spec.selector: "},
-		"empty selector":   {func(d *v1alpha1.MachineDeployment) { d.Spec.Selector = &metav1.LabelSelector{} }, "SelectingAll", "spec.selector: "},
-		"no class":         {func(d *v1alpha1.MachineDeployment) { d.Spec.Template.Spec.Class.Name = "" }, "InvalidSpec", "spec.template.spec.class.name: "},
-		"another surge":    {rolling("many", "1"), "InvalidSpec", "spec.strategy.rollingUpdate.maxSurge: "},
-		"another strategy": {func(d *v1alpha1.MachineDeployment) { d.Spec.Strategy.Type = "Slow" }, "InvalidSpec", "spec.strategy.type: "},
+		"nil selector":   {func(d *v1alpha1.MachineDeployment) { d.Spec.Selector = nil }, "InvalidSpec", "spec.selector: "},
+		"empty selector": {func(d *v1alpha1.MachineDeployment) { d.Spec.Selector = &metav1.LabelSelector{} }, "SelectingAll", "spec.selector: "},
+		"no class":       {func(d *v1alpha1.MachineDeployment) { d.Spec.Template.Spec.Class.Name = "" }, "InvalidSpec", "spec.template.spec.class.name: "},
+		"another surge":  {rolling("many", "1"), "InvalidSpec", "spec.strategy.rollingUpdate.maxSurge: "},
+		"selector of others": {
+			func(d *v1alpha1.MachineDeployment) { d.Spec.Selector.MatchLabels = map[string]string{"name": "other"} }, "InvalidSpec", "spec.template.metadata.labels: ",
+		},
+		"malformed selector": {
+			func(d *v1alpha1.MachineDeployment) {
+				d.Spec.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "name", Operator: "Resembles"}}
+			}, "InvalidSpec", "spec.selector: ",
+		},
+		"negative replicas":    {func(d *v1alpha1.MachineDeployment) { d.Spec.Replicas = -3 }, "InvalidSpec", "spec.replicas: "},
+		"negative surge":       {rolling("-1", "1"), "InvalidSpec", "spec.strategy.rollingUpdate.maxSurge: "},
+		"negative percentage":  {rolling("1", "-10%"), "InvalidSpec", "spec.strategy.rollingUpdate.maxUnavailable: "},
+		"malformed percentage": {rolling("ten%", "1"), "InvalidSpec", "spec.strategy.rollingUpdate.maxSurge: "},
+		"another strategy":     {func(d *v1alpha1.MachineDeployment) { d.Spec.Strategy.Type = "Slow" }, "InvalidSpec", "spec.strategy.type: "},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			s := newServer(newDeployment(3, test.change))
@@ -362,5 +375,41 @@ func TestEachRefusalIsSaid(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"SelectorOverlap", "InvalidSpec"}, warned); diff != "" {
 		t.Errorf("want - got +\n%s", diff)
+	}
+}
+
+// TestMalformedAnnotations: what somebody wrote into them is no number, or an absurd one. A
+// rollout goes on all the same.
+func TestMalformedAnnotations(t *testing.T) {
+	garbage := []string{"", "many", "-3", "99999999999999999999", "1.5", "0x10", "\x00"}
+	for _, value := range garbage {
+		t.Run(value, func(t *testing.T) {
+			spoilt := func(set *v1alpha1.MachineSet) {
+				for _, key := range []string{v1alpha1.AnnotationKeyDesiredReplicas, v1alpha1.AnnotationKeyMaxReplicas, v1alpha1.AnnotationKeyRevision, v1alpha1.AnnotationKeyRevisionHistory} {
+					set.Annotations[key] = value
+				}
+			}
+			s := newServer(newDeployment(2, rolling("1", "0"), class("b"), func(d *v1alpha1.MachineDeployment) {
+				d.Annotations = map[string]string{
+					v1alpha1.AnnotationKeyRevision: value, v1alpha1.AnnotationKeyTriggerDeletion: value + "~" + value + ",,~",
+					v1alpha1.AnnotationKeyLastReplicaChange: value,
+				}
+				d.Spec.RevisionHistoryLimit, d.Spec.ProgressDeadlineSeconds = ptr.To(int32(-1)), ptr.To(int32(-1))
+				d.Spec.MinReadySeconds = -1
+			}), setOf("a", 2, spoilt))
+			for range 12 {
+				s.pass(t)
+				for name, set := range s.all() {
+					n := set.Spec.Replicas
+					s.setSet(t, name, func(set *v1alpha1.MachineSet) {
+						set.Status.ObservedGeneration = set.Generation
+						reports(n, n)(set)
+					})
+				}
+			}
+			if got := s.progress().Reason; got != reasonComplete {
+				t.Errorf("progress: %s; sets %v", got, slices.Sorted(maps.Keys(s.all())))
+			}
+		})
 	}
 }

@@ -35,6 +35,9 @@ type facts struct {
 	created, found bool
 	// named are the Machines that an autoscaler named for deletion.
 	named []named
+	// held is how many preserved machines a set has beyond what it asks for, by its name.
+	// It never deletes those.
+	held map[string]int32
 	// nodes are those of the Machines, as far as a rollout marks them; nil if nobody
 	// looked.
 	nodes *nodes

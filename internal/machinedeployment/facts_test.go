@@ -276,7 +276,7 @@ func checkDoesNotRoll(t *testing.T, f facts) {
 			t.Errorf("it would %s a set: %s", op.action, op.reason)
 		}
 	}
-	if empty(f.old) && len(operations) > 0 {
+	if replaced(f) && len(operations) > 0 {
 		t.Errorf("no rollout goes on, but the plan is %+v", operations)
 	}
 }

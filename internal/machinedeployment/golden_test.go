@@ -38,6 +38,11 @@ func outage(w *world) {
 	})
 }
 
+// preserveOne breaks a machine that is to be preserved then.
+func preserveOne(w *world) {
+	w.sets[0].preserve(w.sets[0].machines[0])
+}
+
 // newOnesFail keeps the machines of class b from coming up.
 func newOnesFail(w *world) {
 	w.each(func(s *modelSet, m *modelMachine) {
@@ -92,6 +97,7 @@ func TestGoldenTranscripts(t *testing.T) {
 		"scaled-up":              {world: newWorld(newDeployment(4, rolling("1", "1"))), script: script{1: user(class("b")), 4: scaledTo(8)}},
 		"paused":                 {world: newWorld(newDeployment(6, rolling("2", "1"))), script: script{1: user(class("b")), 3: user(paused), 6: scaledTo(4), 9: user(resumed)}},
 		"zone-outage":            {world: newWorld(newDeployment(6, rolling("1", "1"))), script: script{1: user(class("b")), 4: outage}},
+		"preserved":              {world: newWorld(newDeployment(4, rolling("0", "1"))), script: script{1: preserveOne, 2: user(class("b"))}},
 		"all-new-fail":           {world: newWorld(newDeployment(4, rolling("1", "1"))), script: always, stays: true},
 	} {
 		t.Run(file, func(t *testing.T) {

@@ -3,13 +3,14 @@ package machinedeployment
 import (
 	"maps"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -39,32 +40,6 @@ func inNamespace[T client.Object](e *env.Env, object T) T {
 	object.SetCreationTimestamp(metav1.Time{})
 	object.SetGeneration(0)
 	return object
-}
-
-func TestServerInvalidDeployment(t *testing.T) {
-	e := env.New(t)
-	g := gomega.NewWithT(t)
-	deployment := inNamespace(e, newDeployment(2, func(d *v1alpha1.MachineDeployment) { d.Spec.Selector = nil }))
-	g.Expect(e.Client.Create(t.Context(), deployment)).To(gomega.Succeed())
-	run(t, e)
-
-	g.Eventually(func(g gomega.Gomega) {
-		g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment)).To(gomega.Succeed())
-		g.Expect(deployment.Status.Conditions).To(gomega.HaveLen(1))
-		g.Expect(deployment.Status.Conditions[0].Reason).To(gomega.Equal("InvalidSpec"))
-	}, eventually).Should(gomega.Succeed())
-	sentence := deployment.Status.Conditions[0].Message
-	if !strings.HasPrefix(sentence, "spec.selector: ") || strings.Contains(sentence, "\n") {
-		t.Errorf("the sentence is %q", sentence)
-	}
-	g.Eventually(func(g gomega.Gomega) {
-		events := &corev1.EventList{}
-		g.Expect(e.Client.List(t.Context(), events, client.InNamespace(e.Namespace))).To(gomega.Succeed())
-		g.Expect(events.Items).To(gomega.HaveLen(1))
-		event := events.Items[0]
-		g.Expect([]string{event.InvolvedObject.Name, event.Type, event.Reason, event.Message}).
-			To(gomega.Equal([]string{pool, corev1.EventTypeWarning, "InvalidSpec", sentence}))
-	}, eventually).Should(gomega.Succeed())
 }
 
 func TestServerAdoptsARestoredSet(t *testing.T) {
@@ -233,5 +208,37 @@ func TestServerOverlappingSelectors(t *testing.T) {
 	g.Eventually(func(g gomega.Gomega) {
 		g.Expect(said(g, deployment)).To(gomega.BeEmpty())
 		g.Expect(said(g, other)).To(gomega.BeEmpty())
+	}, eventually).Should(gomega.Succeed())
+}
+
+// TestServerDeletedInMidRollout: both sets go, and no other is made.
+func TestServerDeletedInMidRollout(t *testing.T) {
+	e := env.New(t)
+	g := gomega.NewWithT(t)
+	deployment := inNamespace(e, newDeployment(4, rolling("1", "0")))
+	g.Expect(e.Client.Create(t.Context(), deployment)).To(gomega.Succeed())
+	run(t, e)
+	g.Eventually(func(g gomega.Gomega) {
+		sets := setsDo(t, g, e)
+		g.Expect(sets).To(gomega.HaveKey("a"))
+		g.Expect(sets["a"].Status.Replicas).To(gomega.Equal(int32(4)))
+	}, eventually).Should(gomega.Succeed())
+	change := `{"spec":{"template":{"spec":{"class":{"name":"b"}}}}}`
+	g.Expect(e.Client.Patch(t.Context(), deployment, client.RawPatch("application/merge-patch+json", []byte(change)))).To(gomega.Succeed())
+	sets := &v1alpha1.MachineSetList{}
+	g.Eventually(func(g gomega.Gomega) {
+		g.Expect(e.Client.List(t.Context(), sets, client.InNamespace(e.Namespace))).To(gomega.Succeed())
+		g.Expect(sets.Items).To(gomega.HaveLen(2)) // and nobody makes machines of the second
+	}, eventually).Should(gomega.Succeed())
+	known := map[types.UID]bool{sets.Items[0].UID: true, sets.Items[1].UID: true}
+	g.Expect(e.Client.Delete(t.Context(), deployment)).To(gomega.Succeed())
+	g.Eventually(func(g gomega.Gomega) {
+		for class, set := range setsDo(t, g, e) {
+			if !known[set.UID] {
+				t.Errorf("a set of class %s was made for a deployment that is being deleted", class)
+			}
+		}
+		err := e.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment)
+		g.Expect(apierrors.IsNotFound(err)).To(gomega.BeTrue())
 	}, eventually).Should(gomega.Succeed())
 }

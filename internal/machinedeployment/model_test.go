@@ -31,7 +31,7 @@ type modelSet struct {
 	// the first of them being what it shows now.
 	history  []version
 	machines []*modelMachine
-	// failed counts the machines that failed after they had been available.
+	// failed counts the machines that failed after they had been available, or are preserved.
 	failed int
 	// least is how many machines had to stay available by the plans whose deletions are
 	// still to come, and known how many had failed, in all sets, as far as these plans
@@ -54,6 +54,8 @@ type version struct {
 type modelMachine struct {
 	phase    v1alpha1.MachinePhase
 	deleting bool
+	// preserved is one that its set never deletes.
+	preserved bool
 	// excused is a machine that goes because it failed, or because a user scaled the
 	// deployment. Its set does not wait for it to be gone.
 	excused bool
@@ -79,6 +81,10 @@ func (w *world) reconcile() {
 		known += s.history[0].failed
 	}
 	f := gather(w.deployment, shown, w.now)
+	f.held = map[string]int32{}
+	for _, set := range shown {
+		f.held[set.Name] = max(0, w.find(set.Name).preserved()-asked(set))
+	}
 	for _, op := range plan(f) {
 		if op.action == create {
 			w.create(f, op)
@@ -126,7 +132,7 @@ func (w *world) scale(s *modelSet, op operation, f facts, known int) {
 		s.scaled = f.current == op.set // a rollout never takes from that one
 		// If too few are available as far as the plan knows, it must not take any of
 		// them; but one of those it takes may become available meanwhile.
-		least := min(f.deployment.Spec.Replicas-f.unavailable, sum(f.all(), usable))
+		least := min(f.deployment.Spec.Replicas-f.unavailable-sum(f.all(), kept), sum(f.all(), usable))
 		if !s.pending {
 			s.least, s.known = least, known
 		}
@@ -156,9 +162,11 @@ func (w *world) runSet(s *modelSet) {
 			s.machines = append(s.machines, &modelMachine{phase: v1alpha1.MachinePending})
 		}
 	} else {
+		surpluses := len(active) - wanted
+		active = slices.DeleteFunc(active, func(m *modelMachine) bool { return m.preserved })
 		slices.SortStableFunc(active, func(a, b *modelMachine) int { return usefulness(a) - usefulness(b) })
 		for i, m := range active {
-			surplus := i < len(active)-wanted
+			surplus := i < surpluses
 			if surplus || m.phase == v1alpha1.MachineFailed {
 				w.remove(s, m, surplus)
 			}
@@ -198,6 +206,9 @@ func (w *world) count(s *modelSet) v1alpha1.MachineSetStatus {
 			status.AvailableReplicas++
 			status.ReadyReplicas++
 		}
+		if m.preserved {
+			status.PreservedFailedReplicas++
+		}
 	}
 	return status
 }
@@ -220,7 +231,8 @@ func (w *world) total() int {
 }
 
 // promised is how many machines exist or will be made for what the sets ask for, without
-// those that go because they failed or because a user scaled the deployment.
+// those that go because they failed or because a user scaled the deployment, and without
+// those that are preserved.
 func (w *world) promised() int {
 	n := 0
 	for _, s := range w.sets {
@@ -233,7 +245,18 @@ func (w *world) promised() int {
 				n++
 			}
 		}
-		n += max(active, int(s.stored.Spec.Replicas))
+		n += max(active, int(s.stored.Spec.Replicas)) - int(s.preserved())
+	}
+	return n
+}
+
+// preserved is how many machines the set will not delete.
+func (s *modelSet) preserved() int32 {
+	var n int32
+	for _, m := range s.machines {
+		if m.preserved {
+			n++
+		}
 	}
 	return n
 }
@@ -294,6 +317,19 @@ func (s *modelSet) fail(m *modelMachine) {
 	m.phase = v1alpha1.MachineFailed
 }
 
+// preserve has a machine that failed, or fails by that, stay. No plan could know that its
+// set has to delete another one instead.
+func (s *modelSet) preserve(m *modelMachine) {
+	if m == nil || m.deleting || m.preserved {
+		return
+	}
+	if !m.available() {
+		s.failed++
+	}
+	s.fail(m)
+	m.preserved = true
+}
+
 // controllers lets all controllers do their part, and the cache show it.
 func (w *world) controllers() {
 	w.reconcile()
@@ -327,11 +363,20 @@ func (w *world) done() bool {
 		if mine {
 			current++
 		}
-		if !mine && len(s.machines) > 0 || len(s.history) > 1 {
+		if !mine && len(s.machines) > int(s.preserved()) || len(s.history) > 1 {
 			return false
 		}
 	}
-	return current == 1 && w.total() == wanted && w.available() == wanted
+	return current == 1 && w.total()-int(w.preserved()) == w.available() && w.available() == wanted
+}
+
+// preserved is how many machines nobody deletes.
+func (w *world) preserved() int32 {
+	var n int32
+	for _, s := range w.sets {
+		n += s.preserved()
+	}
+	return n
 }
 
 // settle runs rounds until the rollout is over.
@@ -356,12 +401,14 @@ func (w *world) String() string {
 			switch {
 			case m.deleting:
 				counts["leaving"]++
+			case m.preserved:
+				counts["preserved"]++
 			default:
 				counts[strings.ToLower(string(m.phase))]++
 			}
 		}
 		line := fmt.Sprintf("%s wants %d:", w.name(s), s.stored.Spec.Replicas)
-		for _, state := range []string{"running", "pending", "failed", "leaving"} {
+		for _, state := range []string{"running", "pending", "failed", "preserved", "leaving"} {
 			if counts[state] > 0 {
 				line += fmt.Sprintf(" %d %s", counts[state], state)
 			}

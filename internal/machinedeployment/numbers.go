@@ -18,12 +18,16 @@ func asked(set *v1alpha1.MachineSet) int32 {
 // created included. It is right if the set is settled.
 func existing(set *v1alpha1.MachineSet) int32 { return max(set.Status.Replicas, asked(set)) }
 
+// counted is existing without what the set does not ask for any more and keeps all the same,
+// since it is preserved. No rollout waits for that to go, or counts it against the surge.
+func (f facts) counted(set *v1alpha1.MachineSet) int32 { return max(0, existing(set)-f.held[set.Name]) }
+
 // usable is how many machines of a set are available and shall stay. What a set has
 // beyond what it asks for does not count: it is on its way out.
 func usable(set *v1alpha1.MachineSet) int32 { return min(set.Status.AvailableReplicas, asked(set)) }
 
-// kept is how many machines of a set failed, and are preserved. They are the last that a
-// set deletes, so removing them takes all that can be used with them.
+// kept is how many machines of a set failed, and are preserved. A set never deletes those,
+// so to take them from what it asks for would take machines that can be used.
 func kept(set *v1alpha1.MachineSet) int32 {
 	return min(set.Status.PreservedFailedReplicas, asked(set)-usable(set))
 }
@@ -47,9 +51,10 @@ func sum(sets []*v1alpha1.MachineSet, number func(*v1alpha1.MachineSet) int32) i
 	return total
 }
 
-// empty tells whether the sets have no machines and will have none.
-func empty(sets []*v1alpha1.MachineSet) bool {
-	return !slices.ContainsFunc(sets, func(set *v1alpha1.MachineSet) bool { return !settled(set) || existing(set) > 0 })
+// replaced tells whether the old sets have no machines and will have none, but for what is
+// preserved, and what was until the rollout was over.
+func replaced(f facts) bool {
+	return finished(f) || !slices.ContainsFunc(f.old, func(set *v1alpha1.MachineSet) bool { return !settled(set) || f.counted(set) > 0 })
 }
 
 // allSettled tells whether all sets are settled.

@@ -74,7 +74,7 @@ func planReplicas(f facts) []operation {
 	switch {
 	case f.deployment.Spec.Paused:
 		return planPaused(f)
-	case empty(f.old) && !backtracked(f):
+	case replaced(f) && !backtracked(f):
 		return planCurrent(f)
 	case unsupported(f):
 		return nil // said in the status
@@ -88,7 +88,7 @@ func planReplicas(f facts) []operation {
 // unsupported tells whether machines would have to be updated in place. Nothing is done
 // then: to replace them instead is what the strategy is there to avoid.
 func unsupported(f facts) bool {
-	return f.deployment.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType && !empty(f.old)
+	return f.deployment.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType && !replaced(f)
 }
 
 // claim adopts strays, and releases sets that do not match any more.

@@ -21,7 +21,7 @@ const (
 type nodeChange struct{ is, shall *corev1.Node }
 
 // marking tells whether a rolling update goes on, during which nodes are marked.
-func marking(f facts) bool { return f.rolling && !f.deployment.Spec.Paused && !empty(f.old) }
+func marking(f facts) bool { return f.rolling && !f.deployment.Spec.Paused && !replaced(f) }
 
 // unmarking tells whether the current set was an old one, whose nodes were tainted.
 func unmarking(f facts) bool {

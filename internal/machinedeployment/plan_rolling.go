@@ -24,7 +24,7 @@ func planRolling(f facts) []operation {
 // grow gives the current set as many machines as there is room for. It also takes from
 // it what the deployment does not want any more.
 func grow(f facts) []operation {
-	wanted, total := f.deployment.Spec.Replicas, sum(f.all(), existing)
+	wanted, total := f.deployment.Spec.Replicas, sum(f.all(), f.counted)
 	most := wanted + f.surge
 	room := max(0, most-total)
 	why := fmt.Sprintf("%d machines may exist during the rollout, and %d do", most, total)
@@ -43,7 +43,7 @@ func grow(f facts) []operation {
 }
 
 // shrink removes machines of old sets: those of no use first, then others while enough
-// stay available, and in the end those that are preserved.
+// stay available. In the end the sets ask for none; those that are preserved stay.
 //
 // For a while it may leave fewer machines than the deployment wants. It never leaves so
 // few that less than the least would be available even if all others fail to come up.
@@ -75,7 +75,7 @@ func shrink(f facts) []operation {
 		}
 		if last(f) {
 			taken[i] = asked(set)
-			reasons[i] = join(reasons[i], "nothing but preserved machines is left in it")
+			reasons[i] = join(reasons[i], "it has none left but those that are preserved, which stay")
 		}
 	}
 	var operations []operation

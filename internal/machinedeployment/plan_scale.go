@@ -36,8 +36,8 @@ type share struct {
 	asks int32
 }
 
-// left is how many machines of the set can still be used. Those that are preserved are
-// the last that the set deletes.
+// left is how many machines of the set can still be used. Those that are preserved the set
+// never deletes.
 func (s share) left() int32 { return max(0, min(usable(s.set), s.asks-kept(s.set))) }
 
 // planScaleDown takes machines from all sets of a rollout, as its deployment was scaled

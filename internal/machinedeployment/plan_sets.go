@@ -34,7 +34,7 @@ func refreshed(f facts, set *v1alpha1.MachineSet) *v1alpha1.MachineSet {
 	} else {
 		refreshOld(f, set)
 	}
-	rolling := f.rolling && f.current != nil && !empty(f.old) && allSettled(f)
+	rolling := f.rolling && f.current != nil && !replaced(f) && allSettled(f)
 	if rolling && asked(set) > 0 {
 		setReplicaAnnotations(set, f)
 	}
@@ -111,8 +111,8 @@ func planHistory(f facts) []operation {
 // rolledOut tells whether all machines are of the current set, and can be used.
 func rolledOut(f facts) bool {
 	wanted := f.deployment.Spec.Replicas
-	return f.current != nil && empty(f.old) && settled(f.current) && asked(f.current) == wanted &&
-		f.current.Status.Replicas == wanted && f.current.Status.AvailableReplicas == wanted
+	return f.current != nil && replaced(f) && settled(f.current) && asked(f.current) == wanted &&
+		f.counted(f.current) == wanted && f.current.Status.AvailableReplicas == wanted
 }
 
 // accounted is the deployment with what it says about its sets: the revision, whether one is

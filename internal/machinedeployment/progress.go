@@ -44,9 +44,8 @@ func progress(f facts, next v1alpha1.MachineDeploymentStatus, failure error) v1a
 	case f.found:
 		return condition(kind, v1alpha1.ConditionTrue, reasonFound, fmt.Sprintf("Found new machine set %q", f.current.Name))
 	}
-	done := condition(kind, v1alpha1.ConditionTrue, reasonComplete, fmt.Sprintf("MachineSet %q has successfully progressed.", f.current.Name))
-	if complete(f, next) || wasComplete(f, done) {
-		return done
+	if complete(f, next) || finished(f) {
+		return condition(kind, v1alpha1.ConditionTrue, reasonComplete, completed(f.current))
 	}
 	return underWay(f, next, fmt.Sprintf("MachineSet %q", f.current.Name))
 }
@@ -63,18 +62,22 @@ func underWay(f facts, next v1alpha1.MachineDeploymentStatus, what string) v1alp
 	return condition(kind, v1alpha1.ConditionTrue, reasonUpdated, what+" is progressing.")
 }
 
-// wasComplete tells whether the rollout of the current set is over, so that what happens
-// now is that it is scaled, or that a machine is replaced.
-func wasComplete(f facts, done v1alpha1.MachineDeploymentCondition) bool {
-	return empty(f.old) && slices.ContainsFunc(f.deployment.Status.Conditions, func(was v1alpha1.MachineDeploymentCondition) bool {
-		return was.Type == done.Type && was.Reason == done.Reason && was.Message == done.Message
-	})
+// finished tells whether the rollout of the current set was over before, so that what
+// happens now is that it is scaled, or that a machine is replaced.
+func finished(f facts) bool {
+	is := progressOf(f.deployment.Status)
+	return f.current != nil && is.Reason == reasonComplete && is.Message == completed(f.current) && sum(f.old, asked) == 0
+}
+
+// completed is how a status says that the rollout of a set is over.
+func completed(set *v1alpha1.MachineSet) string {
+	return fmt.Sprintf("MachineSet %q has successfully progressed.", set.Name)
 }
 
 // complete tells whether all Machines are of the current template and can be used.
 func complete(f facts, next v1alpha1.MachineDeploymentStatus) bool {
 	wanted := f.deployment.Spec.Replicas
-	return f.current.Spec.Replicas == wanted && next.UpdatedReplicas == wanted && next.Replicas == wanted && next.AvailableReplicas == wanted
+	return f.current.Spec.Replicas == wanted && f.counted(f.current) == wanted && sum(f.all(), f.counted) == wanted && next.AvailableReplicas == wanted
 }
 
 // progressOf is what a status says of the rollout.

@@ -4,7 +4,9 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
@@ -47,6 +49,45 @@ func TestProgressDeadline(t *testing.T) {
 			t.Errorf("minute %d: it looks again in %s, want %s", step.minute, got, step.again)
 		}
 		deployment.Status = next
+	}
+}
+
+// TestARolloutDoesNotWaitForPreservedMachines: it is over with one that its old set does not
+// ask for any more, and stays so when that goes.
+func TestARolloutDoesNotWaitForPreservedMachines(t *testing.T) {
+	old, current := setOf("a", 0, withUID, reports(1, 0), preserved(1)), setOf("b", 2, withUID)
+	held := member(old, "held")
+	held.Status.CurrentStatus.Phase = v1alpha1.MachineFailed
+	held.Status.CurrentStatus.PreserveExpiryTime = &metav1.Time{Time: noon.Add(time.Hour)}
+	held.Finalizers = []string{v1alpha1.FinalizerMCM}
+	s := newServer(newDeployment(2, rolling("0", "1"), class("b")), old, current, held)
+	over := func(when string) {
+		t.Helper()
+		s.pass(t)
+		s.pass(t)
+		if got := s.progress().Reason; got != reasonComplete || nodeWrites(s) > 0 {
+			t.Errorf("%s: progress %s, %d nodes marked", when, got, nodeWrites(s))
+		}
+	}
+	over("while it is preserved")
+	must(s.live.Delete(t.Context(), held)) // what its set does at the expiry
+	over("on its way out")
+	held.Finalizers = nil
+	must(s.live.Patch(t.Context(), held, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))))
+	s.setSet(t, "pool-a", reports(0, 0))
+	over("gone")
+}
+
+// TestARolloutWaitsForOthers: what is not preserved has to be gone, and a preserved machine
+// does not hide it.
+func TestARolloutWaitsForOthers(t *testing.T) {
+	old, current := setOf("a", 0, withUID, reports(2, 0), preserved(1)), setOf("b", 2, withUID)
+	held := member(old, "held")
+	held.Annotations = map[string]string{v1alpha1.AnnotationKeyPreserve: "now"}
+	s := newServer(newDeployment(2, rolling("0", "1"), class("b")), old, current, held, member(old, "other"))
+	s.pass(t)
+	if got := s.progress().Reason; got == reasonComplete {
+		t.Errorf("progress %s, though an old machine is left", got)
 	}
 }
 

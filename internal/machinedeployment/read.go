@@ -13,6 +13,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/index"
+	"github.com/millwright-dev/millwright/internal/preservation"
 )
 
 // sets reads the sets with that controller.
@@ -57,6 +58,9 @@ func (c *Controller) look(ctx context.Context, f *facts) error {
 	if err := c.findOverlaps(ctx, f); err != nil {
 		return err
 	}
+	if err := c.findHeld(ctx, f); err != nil {
+		return err
+	}
 	return c.findNodes(ctx, f)
 }
 
@@ -76,6 +80,38 @@ func (c *Controller) findNamed(ctx context.Context, f *facts) error {
 		f.named = append(f.named, n)
 	}
 	return nil
+}
+
+// findHeld counts the preserved Machines beyond what their sets ask for.
+func (c *Controller) findHeld(ctx context.Context, f *facts) error {
+	f.held = map[string]int32{}
+	for _, set := range f.all() {
+		if existing(set) == asked(set) || !set.DeletionTimestamp.IsZero() {
+			continue
+		}
+		machines, err := c.machines(ctx, set)
+		if err != nil {
+			return err
+		}
+		var kept int32
+		for i := range machines {
+			if machines[i].DeletionTimestamp.IsZero() && preservation.Active(&machines[i], f.now) {
+				kept++
+			}
+		}
+		f.held[set.Name] = max(0, kept-asked(set))
+	}
+	return nil
+}
+
+// machines are those of a set. They are the cache's.
+func (c *Controller) machines(ctx context.Context, set *v1alpha1.MachineSet) ([]v1alpha1.Machine, error) {
+	list := &v1alpha1.MachineList{}
+	err := c.Client.List(ctx, list, client.InNamespace(set.Namespace), client.MatchingFields{index.ByController: string(set.UID)}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("listing the machines of %s: %w", set.Name, err)
+	}
+	return list.Items, nil
 }
 
 // deploymentsOf names the deployments that an event of a set concerns: the one that

@@ -9,7 +9,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/index"
 )
 
 // findNodes adds the nodes to the facts, if there may be something to do about them. A
@@ -69,14 +68,13 @@ func (c *Controller) readNodes(ctx context.Context, f facts) (found *nodes, fres
 // tells whether the cache shows what was written to all of them; what it does not is left
 // out.
 func (c *Controller) nodesOf(ctx context.Context, set *v1alpha1.MachineSet) (found []nodeOf, fresh bool, err error) {
-	list := &v1alpha1.MachineList{}
-	err = c.Client.List(ctx, list, client.InNamespace(set.Namespace), client.MatchingFields{index.ByController: string(set.UID)}, client.UnsafeDisableDeepCopy)
+	machines, err := c.machines(ctx, set)
 	if err != nil {
-		return nil, false, fmt.Errorf("listing the machines of %s: %w", set.Name, err)
+		return nil, false, err
 	}
 	fresh = true
-	for i := range list.Items {
-		machine := &list.Items[i]
+	for i := range machines {
+		machine := &machines[i]
 		name := machine.Labels[v1alpha1.NodeLabelKey]
 		if name == "" {
 			continue

@@ -11,17 +11,17 @@ import (
 
 // TestRollingUpdateKeepsItsBounds lets everything happen in any order: controllers that
 // are late, caches that are behind, machines that fail before or after they were
-// available, users that scale the deployment and change its template in the middle of a
-// rollout. At every moment
+// available and are preserved or not, users that scale the deployment and change its
+// template in the middle of a rollout. At every moment
 //
 //   - no more machines exist or are asked for than replicas and surge allow. If a user
 //     takes replicas away, there may be more for a while, but none is added. Machines
 //     that go because they failed, or because a user scaled the deployment, are not
-//     counted: sets do not wait until those are gone.
+//     counted: sets do not wait until those are gone. Nor are those that are preserved.
 //   - no available machine is deleted if that leaves fewer than have to be available,
 //     failures apart that the controller could not know of.
 //
-// In the end there are the machines that are wanted, all of the current template.
+// In the end, when nothing is preserved any more, there are the machines that are wanted, all of the current template.
 func TestRollingUpdateKeepsItsBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		bound := rapid.SampledFrom([]string{"", "0", "1", "2", "5", "0%", "10%", "30%", "100%"})
@@ -45,6 +45,7 @@ func TestRollingUpdateKeepsItsBounds(t *testing.T) {
 			}
 			allowed = max(w.promised(), w.most())
 		}
+		w.each(func(_ *modelSet, m *modelMachine) { m.preserved = false })
 		seed := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
 		if !w.settle(seed) {
 			t.Fatalf("it does not come to its end: %s %s", w, w.broken)
@@ -55,7 +56,7 @@ func TestRollingUpdateKeepsItsBounds(t *testing.T) {
 // eventsOf is what may happen in one story, the more often the more frequent.
 func eventsOf(t *rapid.T) []string {
 	events := strings.Fields("reconcile reconcile reconcile set set set cache cache cache machine machine machines controllers controllers")
-	for _, event := range []string{"template", "scale", "fail"} {
+	for _, event := range []string{"template", "scale", "fail", "preserve"} {
 		if rapid.Bool().Draw(t, event) {
 			events = append(events, event)
 		}
@@ -86,6 +87,8 @@ func happen(t *rapid.T, w *world, event string) {
 		w.turn(s, m)
 	case "fail":
 		s.fail(m)
+	case "preserve":
+		s.preserve(m)
 	default:
 		userDoes(t, w, event)
 	}

@@ -232,8 +232,11 @@ func byReason(operations []operation) map[string][]string {
 	return names
 }
 
-// say explains an operation in one event and one log line. An event holds 1024
-// characters, so that of many Machines only some are named.
+// longestEvent is how long the text of an event may be. Of many Machines only some are named
+// in it, and a provider's message may be cut.
+const longestEvent = 1024
+
+// say explains an operation in one event and one log line.
 func (c *Controller) say(ctx context.Context, set *v1alpha1.MachineSet, reason, verb string, names []string, why string) {
 	const shown = 5
 	list := strings.Join(names[:min(shown, len(names))], ", ")
@@ -244,6 +247,7 @@ func (c *Controller) say(ctx context.Context, set *v1alpha1.MachineSet, reason, 
 	if len(names) == 1 {
 		noun = "machine"
 	}
-	c.Events.Eventf(set, corev1.EventTypeNormal, reason, "%s %d %s (%s): %s", verb, len(names), noun, list, why)
+	text := fmt.Sprintf("%s %d %s (%s): %s", verb, len(names), noun, list, why)
+	c.Events.Event(set, corev1.EventTypeNormal, reason, strings.ToValidUTF8(text[:min(len(text), longestEvent)], ""))
 	ctrl.LoggerFrom(ctx).Info(verb+" machines", "count", len(names), "machines", list, "why", why)
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -178,6 +179,29 @@ func TestEventsSayHowManyAndWhy(t *testing.T) {
 	}
 	if !strings.HasSuffix(s.events.lines[0], " and 2 more): 0 of 7 machines exist") {
 		t.Errorf("the creations' event is %q", s.events.lines[0])
+	}
+}
+
+// TestTheCauseOutlivesTheMachine: when a failed Machine is gone, its set still tells what was
+// wrong, in one event for those that had the same.
+func TestTheCauseOutlivesTheMachine(t *testing.T) {
+	broken := func(why string) change {
+		return func(m *v1alpha1.Machine) {
+			m.Status.CurrentStatus.Phase = v1alpha1.MachineFailed
+			m.Status.LastOperation.Description = why
+		}
+	}
+	s := newServer(newSet(4), machine("a", broken("no such image")), machine("b"), machine("c", broken("no such image")),
+		machine("d", broken(strings.Repeat("é", 2000))))
+	pass(t, s.newController())
+	want := []string{"SuccessfulDelete: Deleted 2 machines (a, c): it failed: no such image", "SuccessfulDelete: Deleted 1 machine (d): it failed: éé"}
+	if len(s.events.lines) != len(want) {
+		t.Fatalf("got %q", s.events.lines)
+	}
+	for i, line := range s.events.lines {
+		if !strings.HasPrefix(line, want[i]) || len(line) > 1100 || !utf8.ValidString(line) {
+			t.Errorf("event %d is %q, want %q", i, line, want[i])
+		}
 	}
 }
 

@@ -43,8 +43,8 @@ func nextLook(f facts) time.Duration {
 		if active(machine) && available(machine) {
 			consider(availableIn(machine, f))
 		}
-		if machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed {
-			consider(expiry(machine).Sub(f.now))
+		if expiry := machine.Status.CurrentStatus.PreserveExpiryTime; expiry != nil {
+			consider(expiry.Sub(f.now))
 		}
 	}
 	return soonest

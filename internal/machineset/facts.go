@@ -41,26 +41,6 @@ func active(machine *v1alpha1.Machine) bool {
 	return machine.DeletionTimestamp.IsZero() && machine.Status.CurrentStatus.Phase != v1alpha1.MachineTerminating
 }
 
-// preserved tells whether a Machine is kept though it failed. Where the Node was asked
-// to be preserved, its Machine bears that wish in the annotation of what was last
-// applied, and then the Machine's own annotation does not count.
-func preserved(machine *v1alpha1.Machine, now time.Time) bool {
-	expiry := machine.Status.CurrentStatus.PreserveExpiryTime
-	if expiry != nil {
-		return now.Before(expiry.Time)
-	}
-	wish := machine.Annotations[v1alpha1.AnnotationKeyLastAppliedPreserve]
-	if wish == "" {
-		wish = machine.Annotations[v1alpha1.AnnotationKeyPreserve]
-	}
-	switch wish {
-	case "now", "when-failed", "auto-preserved":
-		return true
-	default:
-		return false
-	}
-}
-
 // priority is the rank that a Machine was given for deletion: lower goes first.
 func priority(machine *v1alpha1.Machine) int {
 	const normal = 3

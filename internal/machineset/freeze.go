@@ -25,10 +25,11 @@ func frozen(set *v1alpha1.MachineSet) bool { return set.Labels[v1alpha1.LabelKey
 // guard freezes a set that has far too many Machines, and unfreezes it when it has not any
 // more, or when somebody asks for that.
 //
-// Machines on their way out do not count, nor does it count that a deployment wants fewer
-// than its set was told: what replacing Machines, rolling updates and late caches bring
-// about is no error. A user who takes away many at once sees the set frozen for as long as
-// it takes to delete them, as in MCM.
+// Machines on their way out do not count, nor do those that are preserved, nor does it count
+// that a deployment wants fewer than its set was told: what replacing Machines, rolling
+// updates and late caches bring about is no error. Only a user who takes away many at once
+// sees the set frozen, for as long as it takes to delete them, and nothing waits for that:
+// MCM does so, and its integration tests wait for the two events.
 func guard(f facts, count int) []operation {
 	if _, asked := f.set.Annotations[v1alpha1.AnnotationKeyUnfreeze]; asked {
 		return []operation{{action: unfreeze, reason: "the annotation " + v1alpha1.AnnotationKeyUnfreeze + " asks for it"}}

@@ -185,3 +185,56 @@ func TestOwnWorkNeverFreezes(t *testing.T) {
 		}
 	})
 }
+
+// TestAUserWhoTakesManyAway sees the set frozen and unfrozen, once, as MCM's integration
+// tests want it. Nothing waits for that: who changes his mind in between gets his Machines.
+func TestAUserWhoTakesManyAway(t *testing.T) {
+	for reason, test := range map[string]struct{ from, to, then int32 }{
+		"a few":                      {6, 2, 2},
+		"more than a burst":          {104, 2, 2},
+		"all":                        {5, 0, 0},
+		"and he wants them back":     {9, 3, 8},
+		"and he wants as many again": {12, 3, 12},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			objects := []client.Object{newSet(test.from)}
+			for _, m := range machines(int(test.from)) {
+				objects = append(objects, m)
+			}
+			s := newServer(objects...)
+			s.overshoot = &Overshoot{Up: 2, Down: 1}
+			c := s.newController()
+			s.scale(test.to)
+			pass(t, c)
+			if !frozen(s.set()) {
+				t.Error("the set is not frozen")
+			}
+			s.scale(test.then)
+			for range 10 {
+				s.catchUp()
+				pass(t, c)
+			}
+			set := s.set()
+			if frozen(set) || len(set.Status.Conditions) > 0 || s.activeCount() != int(test.then) {
+				t.Errorf("in the end: %d machines, labels %v, conditions %+v", s.activeCount(), set.Labels, set.Status.Conditions)
+			}
+			seen := map[string]int{}
+			for _, line := range s.events.lines {
+				topic, _, _ := strings.Cut(line, ":")
+				seen[topic]++
+			}
+			if seen["FrozeMachineSet"] != 1 || seen["UnfrozeMachineSet"] != 1 {
+				t.Errorf("frozen %d times, unfrozen %d times", seen["FrozeMachineSet"], seen["UnfrozeMachineSet"])
+			}
+		})
+	}
+}
+
+// TestPreservedMachinesDoNotFreeze: they are kept because somebody asked for that.
+func TestPreservedMachinesDoNotFreeze(t *testing.T) {
+	owned := machines(9, annotated(v1alpha1.AnnotationKeyPreserve, "now"))
+	got := plan(facts{set: newSet(0), owned: owned, certain: true, now: noon, overshoot: &Overshoot{Up: 2, Down: 1}})
+	if diff := cmp.Diff([]string(nil), brief(t, got)); diff != "" {
+		t.Errorf("want - got +\n%s", diff)
+	}
+}

@@ -110,3 +110,44 @@ func TestServerAdoptsAndReleases(t *testing.T) {
 		g.Expect(set.Status.Conditions).To(gomega.BeEmpty())
 	}, eventually).Should(gomega.Succeed())
 }
+
+// TestServerDeletedWhileItCreates: a set of a hundred thousand is deleted when the first
+// hundreds are there. At most the burst under way is made, all of them go, and the set after them.
+func TestServerDeletedWhileItCreates(t *testing.T) {
+	e := env.New(t)
+	g := gomega.NewWithT(t)
+	set := inNamespace(e, newSet(100_000))
+	g.Expect(e.Client.Create(t.Context(), set)).To(gomega.Succeed())
+	run(t, e)
+	all := func(g gomega.Gomega) []metav1.PartialObjectMetadata {
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind("MachineList"))
+		g.Expect(e.Client.List(t.Context(), list, client.InNamespace(e.Namespace))).To(gomega.Succeed())
+		return list.Items
+	}
+	g.Eventually(func(g gomega.Gomega) { g.Expect(len(all(g))).To(gomega.BeNumerically(">", 2*burst)) }, eventually).Should(gomega.Succeed())
+
+	g.Expect(e.Client.Delete(t.Context(), set)).To(gomega.Succeed())
+	before := len(all(g))
+	most := before
+	letGo := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
+	gone := 0
+	g.Eventually(func(g gomega.Gomega) { // what the machine controller does: what is deleted goes
+		machines := all(g)
+		most = max(most, gone+len(machines))
+		for i := range machines {
+			if !machines[i].DeletionTimestamp.IsZero() {
+				machines[i].SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind("Machine"))
+				g.Expect(client.IgnoreNotFound(e.Client.Patch(t.Context(), &machines[i], letGo))).To(gomega.Succeed())
+				gone++
+			}
+		}
+		g.Expect(apierrors.IsNotFound(e.Client.Get(t.Context(), client.ObjectKeyFromObject(set), set))).To(gomega.BeTrue())
+	}, 3*eventually).Should(gomega.Succeed())
+	if left := len(all(g)); left > 0 {
+		t.Errorf("%d machines are left", left)
+	}
+	if most > before+burst {
+		t.Errorf("%d machines were made after the deletion, of which at most the burst under way should be", most-before)
+	}
+}

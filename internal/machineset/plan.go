@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/preservation"
 )
 
 // burst is how many Machines one pass creates or deletes at the most.
@@ -43,13 +44,14 @@ func plan(f facts) []operation {
 	if !f.certain {
 		return operations
 	}
-	count := 0
+	count, held := 0, 0
 	for _, machine := range kept {
 		if active(machine) {
 			count++
+			held += int(one(preservation.Active(machine, f.now)))
 		}
 	}
-	operations = append(operations, guard(f, count)...)
+	operations = append(operations, guard(f, count-held)...)
 	wanted := int(f.set.Spec.Replicas)
 	if count < wanted {
 		return append(operations, grow(f, count, wanted)...)

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/preservation"
 )
 
 // Reasons of the condition ReplicaFailure, as in MCM; FailedAdopt, FailedUpdate and
@@ -74,7 +75,7 @@ func count(next *v1alpha1.MachineSetStatus, machine *v1alpha1.Machine, f facts) 
 	next.Replicas++
 	phase := machine.Status.CurrentStatus.Phase
 	next.FullyLabeledReplicas += one(selects(&metav1.LabelSelector{MatchLabels: f.set.Spec.Template.Labels}, machine.Labels))
-	next.PreservedFailedReplicas += one(phase == v1alpha1.MachineFailed && machine.Status.CurrentStatus.PreserveExpiryTime != nil)
+	next.PreservedFailedReplicas += one(phase == v1alpha1.MachineFailed && preservation.Active(machine, f.now))
 	next.AutoPreserveFailedMachineCount += one(machine.Annotations[v1alpha1.AnnotationKeyPreserve] == "auto-preserved")
 }
 
@@ -95,7 +96,7 @@ func one(yes bool) int32 {
 func failedMachines(f facts) *[]v1alpha1.MachineSummary {
 	var failed []v1alpha1.MachineSummary
 	for _, machine := range f.owned {
-		kept := machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed && preserved(machine, f.now)
+		kept := machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed && preservation.Active(machine, f.now)
 		if machine.Status.LastOperation.State != v1alpha1.MachineStateFailed || kept {
 			continue
 		}

@@ -49,12 +49,12 @@ func TestStatusCounts(t *testing.T) {
 		"preserved": {
 			[]*v1alpha1.Machine{
 				machine("a", failed, preservedUntil(noon.Add(time.Hour))),
-				machine("b", failed, preservedUntil(noon.Add(-time.Hour))), // set is set
+				machine("b", failed, preservedUntil(noon.Add(-time.Hour))), // about to go
 				machine("c", failed, annotated(v1alpha1.AnnotationKeyPreserve, "auto-preserved")),
 				machine("d", preservedUntil(noon.Add(time.Hour)), annotated(v1alpha1.AnnotationKeyPreserve, "auto-preserved")),
 				machine("e", failed, annotated(v1alpha1.AnnotationKeyPreserve, "now")),
 			},
-			v1alpha1.MachineSetStatus{Replicas: 5, ReadyReplicas: 1, AvailableReplicas: 1, PreservedFailedReplicas: 2, AutoPreserveFailedMachineCount: 2},
+			v1alpha1.MachineSetStatus{Replicas: 5, ReadyReplicas: 1, AvailableReplicas: 1, PreservedFailedReplicas: 3, AutoPreserveFailedMachineCount: 2},
 		},
 	} {
 		t.Run(reason, func(t *testing.T) {
@@ -250,6 +250,45 @@ func TestInvalidSet(t *testing.T) {
 	pass(t, c)
 	if got := s.set().Status; len(got.Conditions) != 0 || got.Replicas != 1 || got.ObservedGeneration != 2 {
 		t.Errorf("after it was put right: %+v", got)
+	}
+}
+
+// TestRefusedSets: each gets one sentence that names the field, in a condition and in one
+// event, and no machine is made or deleted.
+func TestRefusedSets(t *testing.T) {
+	for reason, test := range map[string]struct {
+		change func(*v1alpha1.MachineSet)
+		field  string
+	}{
+		"nil selector":   {func(set *v1alpha1.MachineSet) { set.Spec.Selector = nil }, "spec.selector: "},
+		"empty selector": {func(set *v1alpha1.MachineSet) { set.Spec.Selector = &metav1.LabelSelector{} }, "spec.selector: "},
+		"malformed selector": {func(set *v1alpha1.MachineSet) {
+			set.Spec.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "name", Operator: "Resembles"}}
+		}, "spec.selector: "},
+		"selector of others": {func(set *v1alpha1.MachineSet) {
+			set.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"name": "other"}}
+		}, "spec.template.metadata.labels: "},
+		"negative replicas": {func(set *v1alpha1.MachineSet) { set.Spec.Replicas = -1 }, "spec.replicas: "},
+		"no class":          {func(set *v1alpha1.MachineSet) { set.Spec.Template.Spec.Class.Name = "" }, "spec.template.spec.class.name: "},
+		"no kind of class":  {func(set *v1alpha1.MachineSet) { set.Spec.Template.Spec.Class.Kind = "" }, "spec.template.spec.class.kind: "},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			s := newServer(newSet(3, test.change), machine("mine"), machine("lost", stray))
+			c := s.newController()
+			for range 3 {
+				pass(t, c)
+			}
+			conditions := s.set().Status.Conditions
+			if len(conditions) != 1 || conditions[0].Reason != reasonInvalid || !strings.HasPrefix(conditions[0].Message, test.field) {
+				t.Fatalf("conditions %+v", conditions)
+			}
+			if diff := cmp.Diff([]string{"InvalidSpec: " + conditions[0].Message}, s.events.lines); diff != "" {
+				t.Errorf("events: want - got +\n%s", diff)
+			}
+			if len(s.all()) != 2 || len(s.all()["lost"].OwnerReferences) > 0 {
+				t.Errorf("machines were made, deleted or adopted: %d", len(s.all()))
+			}
+		})
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/preservation"
 )
 
 // victim is a Machine to delete, and why.
@@ -16,26 +17,31 @@ type victim struct {
 }
 
 // victims picks the Machines to delete: the surplus in the order of rank, those that
-// were named for deletion, and those that failed and are not preserved.
+// were named for deletion, and those that failed. None is preserved: a set that has more
+// Machines than wanted keeps those until their preservation ends.
 func victims(kept []*v1alpha1.Machine, surplus int, set *v1alpha1.MachineSet, now time.Time) []victim {
 	var candidates []*v1alpha1.Machine
 	for _, machine := range kept {
 		updated := machine.Labels[v1alpha1.LabelKeyNodeUpdateResult] == v1alpha1.LabelValueNodeUpdateSuccessful
-		if active(machine) && !updated {
+		switch {
+		case !active(machine) || updated:
+		case !preservation.Active(machine, now):
 			candidates = append(candidates, machine)
+		case named(machine, set):
+			surplus-- // no other goes in place of the one that was named
 		}
 	}
-	slices.SortStableFunc(candidates, func(a, b *v1alpha1.Machine) int { return rank(a, b, now) })
+	slices.SortStableFunc(candidates, rank)
 
 	var chosen []victim
 	for i, machine := range candidates {
 		switch {
+		case machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed:
+			chosen = append(chosen, victim{machine, "it failed: " + machine.Status.LastOperation.Description})
 		case i < surplus:
 			chosen = append(chosen, victim{machine, surplusReason(surplus, set)})
 		case named(machine, set):
 			chosen = append(chosen, victim{machine, "it was named for deletion"})
-		case machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed && !preserved(machine, now):
-			chosen = append(chosen, victim{machine, "it failed: " + machine.Status.LastOperation.Description})
 		}
 	}
 	return chosen
@@ -62,38 +68,16 @@ func named(machine *v1alpha1.Machine, set *v1alpha1.MachineSet) bool {
 	return err == nil && !marked.After(changed)
 }
 
-// rank orders Machines for deletion, those to go first in front: what is not preserved;
-// the lower priority; what was marked for deletion, the earlier first; the worse phase;
-// the older.
-func rank(a, b *v1alpha1.Machine, now time.Time) int {
+// rank orders Machines for deletion, those to go first in front: the lower priority; what
+// was marked for deletion, the earlier first; the worse phase; the older.
+func rank(a, b *v1alpha1.Machine) int {
 	return cmp.Or(
-		rankPreserved(a, b, now),
 		cmp.Compare(priority(a), priority(b)),
 		rankMarked(a, b),
 		cmp.Compare(phaseRank(a), phaseRank(b)),
 		a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
 		cmp.Compare(a.Name, b.Name),
 	)
-}
-
-// rankPreserved: of two that are preserved, the one that nobody asked for goes first,
-// then the one that is preserved for the shorter time.
-func rankPreserved(a, b *v1alpha1.Machine, now time.Time) int {
-	keptA, keptB := preserved(a, now), preserved(b, now)
-	if !keptA || !keptB {
-		return compareBool(keptA, keptB)
-	}
-	byUser := func(m *v1alpha1.Machine) bool {
-		return m.Annotations[v1alpha1.AnnotationKeyPreserve] != "auto-preserved"
-	}
-	return cmp.Or(compareBool(byUser(a), byUser(b)), expiry(a).Compare(expiry(b)))
-}
-
-func expiry(machine *v1alpha1.Machine) time.Time {
-	if at := machine.Status.CurrentStatus.PreserveExpiryTime; at != nil {
-		return at.Time
-	}
-	return time.Time{}
 }
 
 func rankMarked(a, b *v1alpha1.Machine) int {

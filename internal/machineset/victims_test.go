@@ -22,29 +22,11 @@ func names(machines []*v1alpha1.Machine) []string {
 // TestRank lists, for each criterion, Machines in the order in which they go. Their
 // names are in no order, so that it is not the names that decide.
 func TestRank(t *testing.T) {
-	const preserve = v1alpha1.AnnotationKeyPreserve
 	priority := func(value string) change { return annotated(v1alpha1.AnnotationKeyMachinePriority, value) }
 	onlyMarked := func(at time.Time) change {
 		return annotated(v1alpha1.AnnotationKeyMarkedForDeletionTime, at.Format(time.RFC3339))
 	}
 	for reason, order := range map[string][]*v1alpha1.Machine{
-		"what is not preserved goes first, even if it is better in all else": {
-			machine("z", priority("9"), age(0)),
-			machine("a", priority("1"), phase(v1alpha1.MachineFailed), preservedUntil(noon.Add(time.Hour))),
-		},
-		"a preservation that ran out counts no more": {
-			machine("z", priority("1"), preservedUntil(noon)),
-			machine("a", priority("2"), preservedUntil(noon.Add(-time.Hour)), annotated(preserve, "now")),
-			machine("b", priority("3")),
-		},
-		"what was preserved by itself goes before what a user preserved, whatever the expiry": {
-			machine("z", annotated(preserve, "auto-preserved"), preservedUntil(noon.Add(2*time.Hour))),
-			machine("a", annotated(preserve, "now"), preservedUntil(noon.Add(time.Hour))),
-		},
-		"of those preserved alike, the earlier expiry goes first": {
-			machine("z", annotated(preserve, "now"), preservedUntil(noon.Add(time.Hour))),
-			machine("a", annotated(preserve, "now"), preservedUntil(noon.Add(2*time.Hour)), priority("1")),
-		},
 		"priority: lower first; absent, empty and unparsable are 3": {
 			machine("z", priority("-1")),
 			machine("y", priority("1")),
@@ -94,7 +76,7 @@ func TestRank(t *testing.T) {
 			for seed := range uint64(20) {
 				shuffled := slices.Clone(order)
 				rand.New(rand.NewPCG(seed, 0)).Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
-				slices.SortFunc(shuffled, func(a, b *v1alpha1.Machine) int { return rank(a, b, noon) })
+				slices.SortFunc(shuffled, rank)
 				if diff := cmp.Diff(names(order), names(shuffled)); diff != "" {
 					t.Fatalf("seed %d: want + got -\n%s", seed, diff)
 				}
@@ -152,8 +134,19 @@ func TestVictims(t *testing.T) {
 				machine("c", failed, annotated(v1alpha1.AnnotationKeyLastAppliedPreserve, "false"), annotated(v1alpha1.AnnotationKeyPreserve, "now")),
 			}, 0, []string{"a", "b", "c"},
 		},
-		"a preserved machine goes last, but goes": {
-			newSet(0), []*v1alpha1.Machine{machine("a", failed, preservedUntil(noon.Add(time.Hour))), machine("b")}, 2, []string{"b", "a"},
+		"a preserved machine stays, though none is wanted": {
+			newSet(0),
+			[]*v1alpha1.Machine{
+				machine("a", failed, preservedUntil(noon.Add(time.Hour))), machine("b"),
+				machine("c", annotated(v1alpha1.AnnotationKeyPreserve, "now")), machine("d", annotated(v1alpha1.AnnotationKeyPreserve, "when-failed")),
+			}, 4, []string{"b", "d"},
+		},
+		"a preserved machine does not give another its place": {
+			newSet(1), []*v1alpha1.Machine{machine("a"), machine("b", failed, preservedUntil(noon.Add(time.Hour)))}, 1, []string{"a"},
+		},
+		"a preserved machine that was named stays, and no other goes for it": {
+			newSet(1, scaledAt(noon)),
+			[]*v1alpha1.Machine{machine("a", failed, preservedUntil(noon.Add(time.Hour)), marked(noon)), machine("b")}, 1, nil,
 		},
 		"named before the last change of replicas": {
 			newSet(2, scaledAt(noon)), []*v1alpha1.Machine{machine("a"), machine("b", marked(noon.Add(-time.Second)))}, 0, []string{"b"},
@@ -205,17 +198,20 @@ func TestVictimsSayWhy(t *testing.T) {
 	})
 	broken := machine("broken", phase(v1alpha1.MachineFailed), annotated(v1alpha1.AnnotationKeyMachinePriority, "4"))
 	broken.Status.LastOperation.Description = "the node never joined"
+	worse := machine("worse", phase(v1alpha1.MachineFailed), annotated(v1alpha1.AnnotationKeyMachinePriority, "-1"))
+	worse.Status.LastOperation.Description = "no such image"
 	kept := []*v1alpha1.Machine{
-		machine("small", annotated(v1alpha1.AnnotationKeyMachinePriority, "0")), machine("named", marked(noon)), broken,
+		machine("small", annotated(v1alpha1.AnnotationKeyMachinePriority, "0")), machine("named", marked(noon)), broken, worse,
 	}
 	got := map[string]string{}
-	for _, v := range victims(kept, 1, set, noon) {
+	for _, v := range victims(kept, 2, set, noon) {
 		got[v.machine.Name] = v.reason
 	}
 	want := map[string]string{
-		"small":  "1 machine more than the 1 wanted exists",
+		"small":  "2 machines more than the 1 wanted exist",
 		"named":  "it was named for deletion",
 		"broken": "it failed: the node never joined",
+		"worse":  "it failed: no such image", // also as one of the surplus: its cause must outlive it
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("want - got +\n%s", diff)

@@ -1,12 +1,18 @@
 package manager
 
 import (
+	"context"
+	"fmt"
+
+	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/millwright-dev/millwright/internal/bootstrap"
 	"github.com/millwright-dev/millwright/internal/instance"
 	"github.com/millwright-dev/millwright/internal/machine"
+	"github.com/millwright-dev/millwright/internal/machine/nodeevents"
 	"github.com/millwright-dev/millwright/internal/machine/unmanaged"
 	"github.com/millwright-dev/millwright/internal/machineclass"
 	"github.com/millwright-dev/millwright/internal/machinedeployment"
@@ -18,8 +24,27 @@ import (
 // controller is what a manager runs for the objects of one kind.
 type controller interface{ SetupWithManager(ctrl.Manager) error }
 
-// controllers is the one list of all. The target is nil if there is none.
+// controllers is the one list of all: those of each face that the manager has. The target
+// is nil if there is none.
 func controllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner *tasks.Runner, events *events) ([]controller, error) {
+	var all []controller
+	if cfg.has(APIMCM) {
+		var err error
+		if all, err = mcmControllers(mgr, cfg, joined, runner, events); err != nil {
+			return nil, err
+		}
+	}
+	if cfg.has(APICAPI) {
+		all = append(all, clusterAPIControllers(mgr, cfg, runner, events)...)
+	}
+	return all, nil
+}
+
+// mcmControllers are those of MCM's API.
+func mcmControllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner *tasks.Runner, events *events) ([]controller, error) {
+	if err := addIndexes(mgr.GetFieldIndexer()); err != nil {
+		return nil, err
+	}
 	machines, err := machineOptions(mgr, cfg, joined, runner, events)
 	if err != nil {
 		return nil, err
@@ -62,7 +87,8 @@ func machineOptions(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner
 		Client: mgr.GetClient(), Engine: engine, TaskEnds: waker,
 		Events: events.recorder("machine-controller"), Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs,
 		CreationTimeout: cfg.CreationTimeout, NodeConditions: cfg.NodeConditions, Health: cfg.Health,
-		Drain: machine.Drain{Timeout: cfg.Drain.Timeout, MaxEvictRetries: cfg.Drain.MaxEvictRetries},
+		Drain:      machine.Drain{Timeout: cfg.Drain.Timeout, MaxEvictRetries: cfg.Drain.MaxEvictRetries},
+		DriverName: cfg.DriverName,
 	}
 	if joined == nil {
 		return options, nil
@@ -74,5 +100,23 @@ func machineOptions(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner
 		return options, err
 	}
 	options.Drain.Drainer = drainer
-	return options, nil
+	options.NodeEvents, err = nodeEvents(mgr, cfg)
+	return options, err
+}
+
+// nodeEvents is what writes events about nodes, until the manager ends.
+func nodeEvents(mgr ctrl.Manager, cfg Config) (record.EventRecorder, error) {
+	recorder, stop, err := nodeevents.Start(apart(cfg.Target), mgr.GetScheme(), cfg.Log.WithName("events"))
+	if err != nil {
+		return nil, fmt.Errorf("target cluster: %w", err)
+	}
+	err = mgr.Add(ctrlmanager.RunnableFunc(func(ctx context.Context) error {
+		<-ctx.Done()
+		stop()
+		return nil
+	}))
+	if err != nil {
+		return nil, fmt.Errorf("adding the events of nodes: %w", err)
+	}
+	return recorder, nil
 }

@@ -11,7 +11,6 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/tasks"
 )
 
@@ -20,7 +19,9 @@ import (
 // take over LeaseDuration after the last renewal.
 type Election struct {
 	// Enabled is false if this is the only process.
-	Enabled                                   bool
+	Enabled bool
+	// Namespace is where the leases are. Empty: that of the Config.
+	Namespace                                 string
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 }
 
@@ -39,7 +40,7 @@ func (e Election) apply(options *ctrl.Options, cfg Config, runner *tasks.Runner)
 	return nil
 }
 
-// newLock makes the lock that is both of MCM's leases.
+// newLock makes the lock that is the leases of all faces: both of MCM's for its own.
 func newLock(cfg Config, runner *tasks.Runner) (*lock, error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -53,8 +54,8 @@ func newLock(cfg Config, runner *tasks.Runner) (*lock, error) {
 	}
 	identity := resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID())}
 	made := &lock{idle: runner.Idle, log: cfg.Log.WithName("election")}
-	for _, name := range []string{v1alpha1.LeaseMachineController, v1alpha1.LeaseMachineControllerManager} {
-		one, err := resourcelock.New(resourcelock.LeasesResourceLock, cfg.Namespace, name, clients.CoreV1(), clients.CoordinationV1(), identity)
+	for _, name := range cfg.leases() {
+		one, err := resourcelock.New(resourcelock.LeasesResourceLock, cfg.leaseNamespace(), name, clients.CoreV1(), clients.CoordinationV1(), identity)
 		if err != nil {
 			return nil, fmt.Errorf("leader election: %w", err)
 		}

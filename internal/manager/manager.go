@@ -26,11 +26,12 @@ import (
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/internal/capi/core"
 	"github.com/millwright-dev/millwright/internal/drain"
-	"github.com/millwright-dev/millwright/internal/index"
 	"github.com/millwright-dev/millwright/internal/machine"
 	"github.com/millwright-dev/millwright/internal/machineset"
 	"github.com/millwright-dev/millwright/internal/safety"
@@ -44,10 +45,18 @@ type Config struct {
 	Control *rest.Config
 	// Target is the cluster that nodes join; nil if there is none.
 	Target *rest.Config
-	// Namespace of the control cluster in which everything happens. Required.
+	// Namespace of the control cluster in which everything happens. Required, unless
+	// Cluster API is the only face: then empty means all namespaces.
 	Namespace string
+	// APIs are the faces of the manager. Empty means APIMCM.
+	APIs []API
+	// ClusterAPI configures the face APICAPI.
+	ClusterAPI ClusterAPI
 	// Driver that makes and removes instances. Required.
 	Driver driver.Driver
+	// DriverName is what classes and MillwrightMachines call it; VMs are only made for
+	// those. Empty: classes are not checked. Required for APICAPI.
+	DriverName string
 	// Runnables are started with the controllers, and like them only while leading.
 	Runnables []ctrlmanager.Runnable
 
@@ -55,6 +64,8 @@ type Config struct {
 	// nothing.
 	Address string
 	Port    int
+	// Profiling serves profiles there, too.
+	Profiling Profiling
 	// ConcurrentSyncs is how many objects of one kind are looked at at the same time,
 	// and how many calls to the driver run at the same time. Required.
 	ConcurrentSyncs int
@@ -118,15 +129,16 @@ func Scheme() *runtime.Scheme {
 	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
 	utilruntime.Must(v1alpha1.AddToScheme(scheme))
 	utilruntime.Must(vmv1alpha1.AddToScheme(scheme))
+	utilruntime.Must(infrav1.AddToScheme(scheme))
 	return scheme
 }
 
 // Run runs a manager until ctx ends, or until it cannot go on.
 func Run(ctx context.Context, cfg Config) error {
-	if err := awaitControl(ctx, cfg.Control); err != nil {
+	scheme, err := prepare(ctx, cfg)
+	if err != nil {
 		return err
 	}
-	scheme := Scheme()
 	runner := tasks.New(cfg.ConcurrentSyncs)
 	options, err := managerOptions(cfg, scheme, runner)
 	if err != nil {
@@ -135,9 +147,6 @@ func Run(ctx context.Context, cfg Config) error {
 	mgr, err := ctrl.NewManager(cfg.Control, options)
 	if err != nil {
 		return fmt.Errorf("setting up: %w", err)
-	}
-	if err := index.Add(ctx, mgr.GetFieldIndexer()); err != nil {
-		return err //nolint:wrapcheck // says what it is
 	}
 	events, err := newEvents(cfg.Control, scheme)
 	if err != nil {
@@ -153,27 +162,51 @@ func Run(ctx context.Context, cfg Config) error {
 	return nil
 }
 
+// prepare checks that the control cluster has what the faces need, and makes the scheme that
+// knows their kinds.
+func prepare(ctx context.Context, cfg Config) (*runtime.Scheme, error) {
+	scheme := Scheme()
+	needed := kinds
+	if !cfg.has(APIMCM) {
+		needed = []string{"machineclasses"}
+	}
+	if err := awaitControl(ctx, cfg.Control, needed...); err != nil {
+		return nil, err
+	}
+	if !cfg.has(APICAPI) {
+		return scheme, nil
+	}
+	version, err := discoverClusterAPI(cfg.Control)
+	if err != nil {
+		return nil, err
+	}
+	core.AddToScheme(scheme, version)
+	return scheme, nil
+}
+
 func managerOptions(cfg Config, scheme *runtime.Scheme, runner *tasks.Runner) (ctrl.Options, error) {
 	timeout := shutdown
 	options := ctrl.Options{
-		Scheme: scheme,
-		Logger: cfg.Log,
-		Cache: cache.Options{
-			DefaultNamespaces: map[string]cache.Config{cfg.Namespace: {}},
-			DefaultTransform:  cache.TransformStripManagedFields(),
-		},
+		Scheme:         scheme,
+		Logger:         cfg.Log,
+		MapperProvider: newMapper,
+		Cache:          cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
 		// Several managers may live in one process; their metrics are then added up.
 		Controller:              config.Controller{MaxConcurrentReconciles: cfg.ConcurrentSyncs, SkipNameValidation: ptr.To(true)},
 		Metrics:                 metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress:  "0",
 		GracefulShutdownTimeout: &timeout,
+		WebhookServer:           cfg.ClusterAPI.webhookServer(),
+	}
+	if cfg.Namespace != "" {
+		options.Cache.DefaultNamespaces = map[string]cache.Config{cfg.Namespace: {}}
 	}
 	if cfg.ResyncPeriod > 0 {
 		options.Cache.SyncPeriod = &cfg.ResyncPeriod
 	}
 	if cfg.Port != 0 {
 		options.Metrics.BindAddress = net.JoinHostPort(cfg.Address, strconv.Itoa(cfg.Port))
-		options.Metrics.ExtraHandlers = map[string]http.Handler{"/healthz": http.HandlerFunc(healthz)}
+		options.Metrics.ExtraHandlers = cfg.Profiling.handlers()
 	}
 	return options, cfg.Election.apply(&options, cfg, runner)
 }
@@ -199,7 +232,13 @@ func addAll(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, events *events) 
 			return err //nolint:wrapcheck // says which controller it is
 		}
 	}
+	if err := cfg.ClusterAPI.addWebhooks(mgr); err != nil {
+		return err
+	}
 	runnables := append([]ctrlmanager.Runnable{runner}, cfg.Runnables...)
+	if cfg.has(APIMCM) {
+		runnables = append(runnables, newMetrics(mgr, joined))
+	}
 	if cfg.Orphans.Period > 0 {
 		runnables = append(runnables, newCollector(mgr, cfg, events))
 	}
@@ -212,7 +251,7 @@ func addAll(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, events *events) 
 }
 
 func joinTarget(mgr ctrl.Manager, cfg Config) (*target.Cluster, error) {
-	if cfg.Target == nil {
+	if cfg.Target == nil || !cfg.has(APIMCM) {
 		return nil, nil //nolint:nilnil // nil is the absent target, as documented
 	}
 	joined, err := target.New(cfg.Target, target.Options{

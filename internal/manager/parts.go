@@ -9,15 +9,18 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/capi/orphans"
 	"github.com/millwright-dev/millwright/internal/drain"
 	"github.com/millwright-dev/millwright/internal/index"
 	"github.com/millwright-dev/millwright/internal/instance"
+	"github.com/millwright-dev/millwright/internal/metrics"
 	"github.com/millwright-dev/millwright/internal/safety"
 	"github.com/millwright-dev/millwright/internal/target"
 	"github.com/millwright-dev/millwright/internal/tasks"
+	"github.com/millwright-dev/millwright/internal/validation"
 )
 
 // newDrainer makes what empties the target's nodes.
@@ -42,14 +45,38 @@ func newDrainer(cfg Config, joined *target.Cluster, runner *tasks.Runner, waker 
 	}), nil
 }
 
-// newCollector makes what removes VMs that nobody owns.
+// newCollector makes what removes VMs that nobody owns. It knows both faces, also where the
+// manager has one only: the other may belong to another manager with the same driver.
 func newCollector(mgr ctrl.Manager, cfg Config, events *events) *safety.Collector {
-	return safety.New(safety.Options{
-		Cache: mgr.GetClient(), Live: mgr.GetAPIReader(), Namespace: cfg.Namespace,
+	machines := safety.Machines{
+		Live: mgr.GetAPIReader(), Namespace: cfg.Namespace,
 		Secret: func(ctx context.Context, class *v1alpha1.MachineClass) (*corev1.Secret, string, error) {
+			// The VMs of another driver's class cannot be asked for.
+			if sentence := validation.Driver(class, cfg.DriverName); sentence != "" {
+				return nil, sentence, nil
+			}
 			return index.MergedSecret(ctx, mgr.GetClient(), class)
 		},
-		Driver: cfg.Driver, Mode: cfg.Orphans.Mode, Period: cfg.Orphans.Period,
-		Events: events.recorder("orphan-collector"), Registerer: metrics.Registry, Log: cfg.Log.WithName("orphans"),
+	}
+	if cfg.has(APIMCM) {
+		machines.Cache = mgr.GetClient()
+	}
+	infrastructure := orphans.Face{
+		Live: mgr.GetAPIReader(), Namespace: cfg.Namespace, Driver: cfg.DriverName, WatchFilter: cfg.ClusterAPI.WatchFilter,
+	}
+	if cfg.has(APICAPI) {
+		infrastructure.Cache = mgr.GetClient()
+	}
+	return safety.New(safety.Options{
+		Faces: []safety.Face{machines, infrastructure}, Driver: cfg.Driver, Mode: cfg.Orphans.Mode, Period: cfg.Orphans.Period,
+		Events: events.recorder("orphan-collector"), Registerer: ctrlmetrics.Registry, Log: cfg.Log.WithName("orphans"),
+	})
+}
+
+// newMetrics makes what tells of Machines, sets and deployments at /metrics.
+func newMetrics(mgr ctrl.Manager, joined *target.Cluster) *metrics.Collector {
+	return metrics.New(metrics.Options{
+		Reader: mgr.GetClient(), Informers: mgr.GetCache(), Elected: mgr.Elected(), Clock: clock.RealClock{},
+		Registerer: ctrlmetrics.Registry, Frozen: func() bool { return joined != nil && !joined.Ready() },
 	})
 }

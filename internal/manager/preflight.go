@@ -23,9 +23,12 @@ const controlPatience = 10 * time.Second
 // kinds are the resources that the control cluster must serve.
 var kinds = []string{"machineclasses", "machinedeployments", "machines", "machinesets"}
 
-// awaitControl waits until the control cluster answers, and checks that it serves our
-// kinds.
-func awaitControl(ctx context.Context, config *rest.Config) error {
+// awaitControl waits until the control cluster answers, and checks that it serves the
+// resources that are needed: all of our kinds, if none are named.
+func awaitControl(ctx context.Context, config *rest.Config, needed ...string) error {
+	if len(needed) == 0 {
+		needed = kinds
+	}
 	config = rest.CopyConfig(config)
 	config.Timeout = controlPatience // also for an answer that never ends
 	client, err := discovery.NewDiscoveryClientForConfig(config)
@@ -42,20 +45,20 @@ func awaitControl(ctx context.Context, config *rest.Config) error {
 	case ctx.Err() != nil:
 		return ctx.Err() //nolint:wrapcheck // the user asked for it
 	case apierrors.IsNotFound(last):
-		return missingKinds(config, kinds)
+		return missingKinds(config, needed)
 	case last != nil && final(last):
 		return fmt.Errorf("control cluster at %s refuses the user of the kubeconfig: %w", config.Host, last)
 	case err != nil || last != nil:
 		return fmt.Errorf("control cluster at %s does not answer: %w", config.Host, last)
 	}
-	if missing := missingFrom(resources); len(missing) > 0 {
+	if missing := missingFrom(resources, needed); len(missing) > 0 {
 		return missingKinds(config, missing)
 	}
 	return nil
 }
 
-func missingFrom(served *metav1.APIResourceList) []string {
-	return slices.DeleteFunc(slices.Clone(kinds), func(kind string) bool {
+func missingFrom(served *metav1.APIResourceList, needed []string) []string {
+	return slices.DeleteFunc(slices.Clone(needed), func(kind string) bool {
 		return slices.ContainsFunc(served.APIResources, func(r metav1.APIResource) bool { return r.Name == kind })
 	})
 }

@@ -103,3 +103,30 @@ func TestCriticalComponentsReady(t *testing.T) {
 		})
 	}
 }
+
+// TestEachConditionInEachState: those that MCM lists by default, and MemoryPressure, which
+// it does not.
+func TestEachConditionInEachState(t *testing.T) {
+	listed := []string{"KernelDeadlock", "ReadonlyFilesystem", "DiskPressure", "NetworkUnavailable"}
+	type states map[corev1.ConditionStatus]bool
+	onlyFalse := states{corev1.ConditionTrue: false, corev1.ConditionFalse: true, corev1.ConditionUnknown: false}
+	for kind, want := range map[corev1.NodeConditionType]states{
+		corev1.NodeReady:              {corev1.ConditionTrue: true, corev1.ConditionFalse: false, corev1.ConditionUnknown: false},
+		corev1.NodeDiskPressure:       onlyFalse,
+		corev1.NodeNetworkUnavailable: onlyFalse,
+		"KernelDeadlock":              onlyFalse,
+		"ReadonlyFilesystem":          onlyFalse,
+		corev1.NodeMemoryPressure:     {corev1.ConditionTrue: true, corev1.ConditionFalse: true, corev1.ConditionUnknown: true},
+		corev1.NodePIDPressure:        {corev1.ConditionTrue: true, corev1.ConditionFalse: true, corev1.ConditionUnknown: true},
+	} {
+		for state, healthy := range want {
+			conditions := []corev1.NodeCondition{{Type: kind, Status: state}}
+			if kind != corev1.NodeReady {
+				conditions = append(conditions, corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue})
+			}
+			if got := node.Healthy(conditions, listed); got != healthy {
+				t.Errorf("%s=%s: healthy %v, want %v", kind, state, got, healthy)
+			}
+		}
+	}
+}

@@ -8,19 +8,16 @@ package safety
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"maps"
 	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 )
 
@@ -38,13 +35,9 @@ const (
 
 // Options configure a Collector.
 type Options struct {
-	// Cache reads Machines and classes. Live reads from the API server: no instance is
-	// removed because of what a cache says. Both required.
-	Cache, Live client.Reader
-	// Namespace in which Machines and classes are. Required.
-	Namespace string
-	// Secret merges the Secrets of a class; missing says what is not there. Required.
-	Secret func(ctx context.Context, class *v1alpha1.MachineClass) (secret *corev1.Secret, missing string, err error)
+	// Faces are the APIs whose objects own instances: all that there are, also those for
+	// which this manager makes none. Required.
+	Faces []Face
 	// Driver lists and removes instances. Required.
 	Driver driver.Driver
 	// Mode says what is done about orphans. Empty means Delete.
@@ -150,73 +143,94 @@ func (c *Collector) Start(ctx context.Context) error {
 	}
 }
 
-// Collect makes one pass over all classes. A class that fails does not keep it from the
-// others.
+// Collect makes one pass over the classes of all faces. A class that fails does not keep it
+// from the others.
 func (c *Collector) Collect(ctx context.Context) error {
-	classes := &v1alpha1.MachineClassList{}
-	if err := c.Cache.List(ctx, classes, client.InNamespace(c.Namespace)); err != nil {
-		return fmt.Errorf("listing the classes: %w", err)
+	var classes []Class
+	for _, face := range c.Faces {
+		of, err := face.Classes(ctx)
+		if err != nil {
+			return err
+		}
+		classes = append(classes, of...)
 	}
 	orphans := map[sighting]time.Time{}
-	for i := range classes.Items {
-		class := &classes.Items[i]
+	for _, class := range classes {
 		found, err := c.collectClass(ctx, class)
 		if err != nil {
 			c.skip(class, err)
 			// Nobody looked, so what is known stays known.
 			for known, since := range c.seen {
-				if known.class == class.Name {
+				if known.class == class.Key {
 					found = append(found, orphan{instance: instance{providerID: known.providerID}, since: since})
 				}
 			}
 		}
 		for _, o := range found {
-			orphans[sighting{class.Name, o.providerID}] = o.since
+			orphans[sighting{class.Key, o.providerID}] = o.since
 		}
 	}
 	c.seen = orphans
-	maps.DeleteFunc(c.said, func(name, _ string) bool {
-		return !slices.ContainsFunc(classes.Items, func(class v1alpha1.MachineClass) bool { return class.Name == name })
+	maps.DeleteFunc(c.said, func(key, _ string) bool {
+		return !slices.ContainsFunc(classes, func(class Class) bool { return class.Key == key })
 	})
 	c.counts.present(len(orphans))
 	return nil
 }
 
 // collectClass looks at the instances of one class, and returns the orphans that remain.
-func (c *Collector) collectClass(ctx context.Context, class *v1alpha1.MachineClass) ([]orphan, error) {
-	secret, missing, err := c.Secret(ctx, class)
+func (c *Collector) collectClass(ctx context.Context, class Class) ([]orphan, error) {
+	if class.Skip != "" {
+		return nil, &skipError{class.Skip}
+	}
+	instances, err := c.list(ctx, class)
 	if err != nil {
 		return nil, err
 	}
-	if missing != "" {
-		return nil, &skipError{missing}
-	}
-	instances, err := c.list(ctx, class, secret)
+	owners, err := c.owners(ctx, class, false)
 	if err != nil {
 		return nil, err
 	}
-	machines := &v1alpha1.MachineList{}
-	if err := c.Cache.List(ctx, machines, client.InNamespace(c.Namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("listing the machines: %w", err)
-	}
-	v := view{instances: instances, found: orphansAmong(instances, machines.Items), allowed: allowance(class)}
-	v.strange = strange(class.Name, instances, machines.Items)
+	v := view{instances: instances, found: orphansAmong(instances, owners), allowed: allowance(class.Object)}
+	v.strange = strange(class.Key, instances, owners)
 	v.due = c.date(class, v.found)
 	decided := decide(c.Mode, c.Limit, v)
 	c.explain(class, v, decided)
 	if !decided.remove {
 		return v.found, nil
 	}
-	return c.removeAll(ctx, class, secret, v), nil
+	return c.removeAll(ctx, class, v), nil
+}
+
+// owners are those of all faces that could own instances of a class.
+func (c *Collector) owners(ctx context.Context, class Class, live bool) ([]Owner, error) {
+	var all []Owner
+	for _, face := range c.Faces {
+		owners, err := face.Owners(ctx, live)
+		switch {
+		case errors.Is(err, ErrHidden) && !class.sharedWith(face):
+		case errors.Is(err, ErrHidden):
+			return nil, &skipError{"another API uses the class, too, and its objects may not be read"}
+		case err != nil:
+			return nil, err //nolint:wrapcheck // says what it is about
+		}
+		all = append(all, owners...)
+	}
+	return all, nil
+}
+
+// sharedWith tells whether objects of a face refer to the class.
+func (c Class) sharedWith(face Face) bool {
+	return slices.Contains(c.Object.GetFinalizers(), face.Finalizer())
 }
 
 // date gives each orphan the time of its first sighting, and returns those that have been
 // known for long enough.
-func (c *Collector) date(class *v1alpha1.MachineClass, found []orphan) []orphan {
+func (c *Collector) date(class Class, found []orphan) []orphan {
 	var due []orphan
 	now := c.Clock.Now()
 	for i := range found {
-		since, known := c.seen[sighting{class.Name, found[i].providerID}]
+		since, known := c.seen[sighting{class.Key, found[i].providerID}]
 		if !known {
 			since = now
 		}

@@ -223,6 +223,20 @@ func TestTheLastVMOfAMachineIsKept(t *testing.T) {
 	}
 }
 
+// TestAnEditedIDCostsNoVM: a Machine that was pointed to the VM of another one may still
+// have the VM that was made for it.
+func TestAnEditedIDCostsNoVM(t *testing.T) {
+	w := newWorld(t, "a")
+	own, others := w.vm(t, "a", "edited"), w.vm(t, "a", "other")
+	w.put(t, machine("a", "edited", others))
+	w.put(t, machine("a", "other", others))
+	w.pass(t, 0)
+	w.pass(t, period)
+	if !w.has(t, own) || !w.has(t, others) {
+		t.Errorf("left: %q, want both", w.left(t))
+	}
+}
+
 func TestMoreThanTheLimitAreKeptUntilSomebodyAgrees(t *testing.T) {
 	w := newWorld(t, "a")
 	w.fleet(t, "a", 10)

@@ -6,10 +6,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// AnnotationOrphans on a MachineClass lets the orphans of the class be removed if they are
+// AnnotationOrphans on a MachineClass, or on what else holds a class, lets the orphans of the class be removed if they are
 // no more than so many, whatever else speaks against that: an operator has looked at them.
 // It holds a number, and should be taken off afterwards.
 const AnnotationOrphans = "safety.millwright.dev/remove-orphans-up-to"
@@ -17,8 +18,12 @@ const AnnotationOrphans = "safety.millwright.dev/remove-orphans-up-to"
 // instance is what a driver lists.
 type instance struct {
 	providerID string
-	// machine is the name of the Machine that it was made for.
-	machine string
+	// namespace and machine name the object that it was made for.
+	namespace, machine string
+}
+
+func (i instance) key() types.NamespacedName {
+	return types.NamespacedName{Namespace: i.namespace, Name: i.machine}
 }
 
 // orphan is an instance that nobody owns.
@@ -30,61 +35,61 @@ type orphan struct {
 	since time.Time
 }
 
-// orphansAmong finds the instances of a class that no Machine owns.
+// orphansAmong finds the instances of a class that no object owns.
 //
-// A Machine owns the instance whose ID it stores, whatever it is named; one that stores
+// An object owns the instance whose ID it stores, whatever it is named; one that stores
 // no ID may yet adopt any instance of its name, and so may one whose creation failed. An
-// instance of a Machine that stores another ID is an orphan only if that other one exists:
-// otherwise the driver may have changed the way it writes IDs, and then nobody's instance
-// is what it seems.
-func orphansAmong(instances []instance, machines []v1alpha1.Machine) []orphan {
-	listed := map[string]bool{}
+// instance of an object that stores another ID is an orphan only if that other one exists
+// and was made for the object, too: otherwise the driver may have changed the way it writes
+// IDs, or somebody may have edited the object's, and then the instance is not what it seems.
+func orphansAmong(instances []instance, owners []Owner) []orphan {
+	madeFor := map[string]types.NamespacedName{}
 	for _, i := range instances {
-		listed[i.providerID] = true
+		madeFor[i.providerID] = i.key()
 	}
-	owned, byName := map[string]bool{}, map[string]*v1alpha1.Machine{}
-	for i := range machines {
-		owned[machines[i].Spec.ProviderID] = true
-		byName[machines[i].Name] = &machines[i]
+	owned, byName := map[string]bool{}, map[types.NamespacedName][]Owner{}
+	for _, owner := range owners {
+		for _, id := range owner.ProviderIDs {
+			owned[id] = true
+		}
+		byName[owner.key()] = append(byName[owner.key()], owner)
 	}
 	var found []orphan
 	for _, i := range instances {
-		if owned[i.providerID] {
-			continue
-		}
-		machine := byName[i.machine]
+		named := byName[i.key()]
 		switch {
-		case machine == nil:
+		case owned[i.providerID]:
+		case len(named) == 0:
 			found = append(found, orphan{instance: i, why: "there is no machine " + i.machine})
-		case creating(machine) || !listed[machine.Spec.ProviderID]:
-			continue
-		default:
-			found = append(found, orphan{instance: i, why: "machine " + i.machine + " has VM " + machine.Spec.ProviderID})
+		case !slices.ContainsFunc(named, func(owner Owner) bool { return owner.Creating || !owner.hasOneOf(madeFor) }):
+			found = append(found, orphan{instance: i, why: "machine " + i.machine + " has VM " + named[0].ProviderIDs[0]})
 		}
 	}
 	slices.SortFunc(found, func(a, b orphan) int { return strings.Compare(a.providerID, b.providerID) })
 	return found
 }
 
-// creating tells whether a Machine may yet adopt an instance.
-func creating(machine *v1alpha1.Machine) bool {
-	phase := machine.Status.CurrentStatus.Phase
-	return machine.Spec.ProviderID == "" || phase == "" || phase == v1alpha1.MachineCrashLoopBackOff
+func (o Owner) key() types.NamespacedName {
+	return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
 }
 
-// strange tells, as half a sentence, if what a driver lists cannot be believed: the Machines
+// hasOneOf tells whether one of the instances that it stores is listed, and as its own.
+func (o Owner) hasOneOf(madeFor map[string]types.NamespacedName) bool {
+	return slices.ContainsFunc(o.ProviderIDs, func(id string) bool { return madeFor[id] == o.key() })
+}
+
+// strange tells, as half a sentence, if what a driver lists cannot be believed: the objects
 // of the class have VMs, and none of those is listed. Empty if nothing is strange.
-func strange(class string, instances []instance, machines []v1alpha1.Machine) string {
+func strange(class string, instances []instance, owners []Owner) string {
 	listed := map[string]bool{}
 	for _, i := range instances {
 		listed[i.providerID] = true
 	}
 	missing := 0
-	for i := range machines {
-		id := machines[i].Spec.ProviderID
+	for _, owner := range owners {
 		switch {
-		case machines[i].Spec.Class.Name != class || id == "":
-		case listed[id]:
+		case owner.Class != class || len(owner.ProviderIDs) == 0:
+		case slices.ContainsFunc(owner.ProviderIDs, func(id string) bool { return listed[id] }):
 			return ""
 		default:
 			missing++
@@ -138,8 +143,8 @@ func annotate(found int) string {
 }
 
 // allowance is how many orphans an operator lets go; 0 if nothing that makes sense is said.
-func allowance(class *v1alpha1.MachineClass) int {
-	allowed, err := strconv.Atoi(class.Annotations[AnnotationOrphans])
+func allowance(object client.Object) int {
+	allowed, err := strconv.Atoi(object.GetAnnotations()[AnnotationOrphans])
 	if err != nil {
 		return 0
 	}

@@ -44,6 +44,8 @@ type world struct {
 	registry      *prometheus.Registry
 	// away is the error of reads from the API server.
 	away error
+	// others are faces beside that of Machines.
+	others []Face
 	// missing is what the Secret of a class is said to lack.
 	missing string
 }
@@ -74,8 +76,9 @@ func newClient(t *testing.T) client.WithWatch {
 
 // restart is a new process. Of the options, mode and limit count.
 func (w *world) restart(options Options) {
-	options.Cache, options.Namespace, options.Driver = w.cache, namespace, w.driver
-	options.Live = interceptor.NewClient(w.server, interceptor.Funcs{
+	options.Driver = w.driver
+	machines := Machines{Cache: w.cache, Namespace: namespace}
+	machines.Live = interceptor.NewClient(w.server, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
 			if w.away != nil {
 				return w.away
@@ -89,9 +92,10 @@ func (w *world) restart(options Options) {
 			return c.List(ctx, list, opts...)
 		},
 	})
-	options.Secret = func(context.Context, *v1alpha1.MachineClass) (*corev1.Secret, string, error) {
+	machines.Secret = func(context.Context, *v1alpha1.MachineClass) (*corev1.Secret, string, error) {
 		return &corev1.Secret{}, w.missing, nil
 	}
+	options.Faces = append([]Face{machines}, w.others...)
 	options.Period, options.Events, options.Clock, options.Log = period, w.events, w.clock, logr.Discard()
 	w.registry = prometheus.NewRegistry()
 	options.Registerer = w.registry

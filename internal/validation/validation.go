@@ -5,6 +5,7 @@ package validation
 
 import (
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -144,6 +145,16 @@ func bound(value *intstr.IntOrString, path *field.Path) field.ErrorList {
 		return field.ErrorList{field.Invalid(path, value.String(), "must not be negative")}
 	}
 	return nil
+}
+
+// Driver says so if a class is meant for another driver than the one of this name; empty if
+// it is not. Another driver would not find its VMs, and take them for deleted. Classes need
+// not name a driver, and nothing is said if the name is empty: then the driver looks itself.
+func Driver(class *v1alpha1.MachineClass, name string) string {
+	if name == "" || class.Provider == "" || strings.EqualFold(class.Provider, name) {
+		return ""
+	}
+	return fmt.Sprintf("MachineClass %q is for the driver %q, and this manager has the driver %q", class.Name, class.Provider, name)
 }
 
 // MachineClass says what is wrong with a MachineClass.

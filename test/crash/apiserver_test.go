@@ -17,6 +17,8 @@ import (
 // apiserver stands before the API server: what is read goes through, what is written
 // passes the gate.
 type apiserver struct {
+	// name in points.
+	name      string
 	gate      *gate
 	leaks     *leaks
 	base      *url.URL
@@ -25,7 +27,7 @@ type apiserver struct {
 }
 
 // newAPIServer forwards to the API server of config, as its user.
-func newAPIServer(config *rest.Config, g *gate, l *leaks) (*apiserver, error) {
+func newAPIServer(name string, config *rest.Config, g *gate, l *leaks) (*apiserver, error) {
 	base, err := url.Parse(config.Host)
 	if err != nil {
 		return nil, err
@@ -40,7 +42,7 @@ func newAPIServer(config *rest.Config, g *gate, l *leaks) (*apiserver, error) {
 		FlushInterval: -1, // the events of a watch at once
 		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}
-	return &apiserver{gate: g, leaks: l, base: base, transport: transport, reads: reads}, nil
+	return &apiserver{name: name, gate: g, leaks: l, base: base, transport: transport, reads: reads}, nil
 }
 
 // verbs of what is written.
@@ -68,7 +70,7 @@ func (a *apiserver) serve(manager *process, w http.ResponseWriter, r *http.Reque
 		// Nobody reads them back: a death there is no other than one a moment later.
 		happen()
 	} else {
-		answered = a.gate.pass(manager, operation{"api", verb, a.gate.names.of(resource, name)}, happen)
+		answered = a.gate.pass(manager, operation{a.name, verb, a.gate.names.of(resource, name)}, happen)
 	}
 	if !answered || answer.err != nil {
 		panic(http.ErrAbortHandler) // no answer at all

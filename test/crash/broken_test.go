@@ -3,38 +3,46 @@ package crash
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 )
 
-// fromDriver leaves out the points before the driver is asked first: none of the builds does
-// anything wrong there.
-func fromDriver(points []point) []point {
-	first := slices.IndexFunc(points, func(p point) bool { return p.server == "driver" })
-	return points[max(first, 0):]
+// from leaves out the points before an operation is first asked for, of which the beginning
+// is given: none of the builds does anything wrong there.
+func from(points []point, first string) []point {
+	at := slices.IndexFunc(points, func(p point) bool { return strings.HasPrefix(p.operation.String(), first) })
+	return points[max(at, 0):]
 }
 
 // TestBrokenBuildsAreFound: for every invariant, a build that breaks it, and only when its
 // manager dies at the wrong moment, is found.
 func TestBrokenBuildsAreFound(t *testing.T) {
 	fleet := newFleet(t)
-	s := scenarios[1] // the shortest one in which a VM is made
 	for _, tc := range []struct {
 		broken    fault
 		invariant string
-		want      error
+		// scenario in which it is looked for, from an operation on.
+		scenario, from string
+		want           error
 	}{
-		{doubles, "one instance for a Machine", errTwoVMs},
-		{remembers, "convergence; no instance after deletion", errLeft},
-		{keepsTokens, "convergence; no token is left", errToken},
-		{tells, "no secret value gets out", errLeak},
+		{doubles, "one instance for a Machine", "create with initialise", "driver CreateMachine", errTwoVMs},
+		{remembers, "convergence; no instance after deletion", "create with initialise", "driver CreateMachine", errLeft},
+		{keepsTokens, "convergence; no token is left", "create with initialise", "driver CreateMachine", errToken},
+		{tells, "no secret value gets out", "create with initialise", "driver CreateMachine", errLeak},
+		{overlooks, "no more machines than the surge allows", "rolling update", "driver CreateMachine", errTooMany},
+		{boasts, "as many available as have to be", "rolling update", "driver CreateMachine", errTooFew},
+		{unmarks, "the machine that was named goes, and no other", "scale down by name", "api patch machinesets ", errVictim},
+		{thaws, "a frozen set creates nothing", "frozen", "api patch machinesets ", errFrozen},
+		{evictsNone, "a drain evicts", "delete with drain", "api patch nodes ", errNotEvicted},
 	} {
 		t.Run(string(tc.broken), func(t *testing.T) {
 			t.Parallel()
+			s := called(tc.scenario)
 			whole := fleet.play(t, s, nil, tc.broken)
 			if whole.err != nil {
 				t.Fatalf("it fails without a crash too: %v\n%s", whole.err, whole.transcript)
 			}
-			all := crashes(fromDriver(whole.points))
+			all := crashes(from(whole.points, tc.from))
 			for i, c := range all {
 				result := fleet.play(t, s, &c, tc.broken)
 				switch {

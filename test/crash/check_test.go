@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/env"
 )
 
 // running checks that there are so many Machines, each Running with its VM and its node,
@@ -38,7 +39,11 @@ func running(want int) func(context.Context, *run) error {
 
 // runs checks one Machine, its VM and its node.
 func (r *run) runs(ctx context.Context, machine *v1alpha1.Machine) error {
-	if phase := machine.Status.CurrentStatus.Phase; phase != v1alpha1.MachineRunning {
+	want := v1alpha1.MachineRunning
+	if r.target == nil {
+		want = v1alpha1.MachineAvailable
+	}
+	if phase := machine.Status.CurrentStatus.Phase; phase != want {
 		return fmt.Errorf("is %q: %s", phase, machine.Status.LastOperation.Description)
 	}
 	vms, err := r.cloud.VMs()
@@ -49,13 +54,16 @@ func (r *run) runs(ctx context.Context, machine *v1alpha1.Machine) error {
 	if own < 0 || vms[own].Machine != machine.Name || !vms[own].Initialized {
 		return fmt.Errorf("has no VM of its own that is ready: provider ID %q", machine.Spec.ProviderID)
 	}
+	if r.target == nil {
+		return nil
+	}
 	return r.joined(ctx, machine)
 }
 
 // joined checks a Machine's node.
 func (r *run) joined(ctx context.Context, machine *v1alpha1.Machine) error {
 	node := &corev1.Node{}
-	if err := r.cluster.Client.Get(ctx, client.ObjectKey{Name: machine.Name}, node); err != nil {
+	if err := r.target.Client.Get(ctx, client.ObjectKey{Name: machine.Name}, node); err != nil {
 		return err
 	}
 	template := machine.Spec.NodeTemplateSpec
@@ -94,23 +102,54 @@ func (r *run) besides(ctx context.Context, machines int) error {
 	if err != nil {
 		return err
 	}
-	nodes := 0
+	nodes, wantNodes := 0, machines
+	if r.target == nil {
+		wantNodes = 0
+	}
 	if err := r.eachNode(ctx, func(*corev1.Node) error { nodes++; return nil }); err != nil {
 		return err
 	}
-	if len(vms) != machines || nodes != machines {
+	if len(vms) != machines || nodes != wantNodes {
 		return fmt.Errorf("there are %d VMs and %d nodes for %d Machines", len(vms), nodes, machines)
 	}
+	for _, cluster := range []*env.Cluster{r.control, r.target} {
+		if cluster == nil {
+			continue
+		}
+		if err := r.tokens(ctx, cluster); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tokens checks that there is no bootstrap token in a cluster.
+func (r *run) tokens(ctx context.Context, cluster *env.Cluster) error {
 	secrets := &corev1.SecretList{}
-	if err := r.cluster.Client.List(ctx, secrets, client.InNamespace("kube-system")); err != nil {
+	if err := cluster.Client.List(ctx, secrets, client.InNamespace("kube-system")); err != nil {
 		return err
 	}
 	for _, secret := range secrets.Items {
-		if strings.Contains(string(secret.Data["description"]), r.cluster.Namespace+"/") {
+		if strings.Contains(string(secret.Data["description"]), r.control.Namespace+"/") {
 			return fmt.Errorf("%w: %s", errToken, secret.Name)
 		}
 	}
 	return nil
+}
+
+// refreshed checks that all is as it was wanted, and that the news has reached all Machines.
+// That it has reached their nodes is a part of the former.
+func refreshed(ctx context.Context, r *run) error {
+	machines := &v1alpha1.MachineList{}
+	if err := r.list(ctx, machines); err != nil {
+		return err
+	}
+	for _, machine := range machines.Items {
+		if machine.Spec.NodeTemplateSpec.Labels[refreshLabel] == "" {
+			return fmt.Errorf("machine %s is not refreshed", machine.Name)
+		}
+	}
+	return r.scenario.want(ctx, r)
 }
 
 // noMachine checks that all Machines are gone, and what belongs to them.
@@ -123,10 +162,28 @@ func nothing(ctx context.Context, r *run) error {
 	if err := noMachine(ctx, r); err != nil {
 		return err
 	}
-	if err := r.empty(ctx, &v1alpha1.MachineClassList{}, &corev1.SecretList{}, &corev1.PodList{}); err != nil {
+	if err := r.empty(ctx, &v1alpha1.MachineClassList{}, &corev1.SecretList{}); err != nil {
+		return err
+	}
+	if err := r.noPod(ctx); err != nil {
 		return err
 	}
 	return r.besides(ctx, 0)
+}
+
+// noPod checks that no pod is left on what were the nodes.
+func (r *run) noPod(ctx context.Context) error {
+	if r.target == nil {
+		return nil
+	}
+	pods := &corev1.PodList{}
+	if err := r.target.Client.List(ctx, pods, client.InNamespace(r.target.Namespace)); err != nil {
+		return err
+	}
+	if left := len(pods.Items); left > 0 {
+		return fmt.Errorf("%d pods are left", left)
+	}
+	return nil
 }
 
 func (r *run) empty(ctx context.Context, lists ...client.ObjectList) error {
@@ -142,5 +199,5 @@ func (r *run) empty(ctx context.Context, lists ...client.ObjectList) error {
 }
 
 func (r *run) list(ctx context.Context, list client.ObjectList) error {
-	return r.cluster.Client.List(ctx, list, client.InNamespace(r.cluster.Namespace))
+	return r.control.Client.List(ctx, list, client.InNamespace(r.control.Namespace))
 }

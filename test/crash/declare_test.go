@@ -7,9 +7,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/env"
 )
 
 const (
@@ -19,12 +21,16 @@ const (
 	userDataSecret = "what-only-the-guest-may-know"
 )
 
-// create declares objects. Their names stay as they are in points.
+// create declares objects in the control cluster. Their names stay as they are in points.
 func (r *run) create(ctx context.Context, objects ...client.Object) error {
+	return r.createIn(ctx, r.control, objects...)
+}
+
+func (r *run) createIn(ctx context.Context, cluster *env.Cluster, objects ...client.Object) error {
 	for _, object := range objects {
 		r.gate.names.keep(object.GetName())
-		object.SetNamespace(r.cluster.Namespace)
-		if err := r.cluster.Client.Create(ctx, object); err != nil {
+		object.SetNamespace(cluster.Namespace)
+		if err := cluster.Client.Create(ctx, object); err != nil {
 			return fmt.Errorf("creating %T: %w", object, err)
 		}
 	}
@@ -43,7 +49,7 @@ func declareClass(ctx context.Context, r *run) error {
 			ObjectMeta:   metav1.ObjectMeta{Name: pool},
 			Provider:     "sim",
 			ProviderSpec: runtime.RawExtension{Raw: []byte(`{}`)},
-			SecretRef:    &corev1.SecretReference{Namespace: r.cluster.Namespace, Name: pool},
+			SecretRef:    &corev1.SecretReference{Namespace: r.control.Namespace, Name: pool},
 		})
 }
 
@@ -62,35 +68,77 @@ func (s scenario) template() v1alpha1.MachineSpec {
 	return spec
 }
 
+// deploymentOption changes a deployment before it is declared.
+type deploymentOption func(*v1alpha1.MachineDeployment)
+
 // declareDeployment declares so many Machines.
-func (r *run) declareDeployment(ctx context.Context, replicas int32) error {
-	labels := map[string]string{"name": pool}
-	return r.create(ctx, &v1alpha1.MachineDeployment{
+func (r *run) declareDeployment(ctx context.Context, replicas int32, options ...deploymentOption) error {
+	deployment := &v1alpha1.MachineDeployment{
 		ObjectMeta: metav1.ObjectMeta{Name: pool},
 		Spec: v1alpha1.MachineDeploymentSpec{
 			Replicas: replicas,
-			Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: v1alpha1.MachineTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: r.scenario.template()},
+			Selector: &metav1.LabelSelector{MatchLabels: poolLabels()},
+			Template: r.scenario.machineTemplate(),
 		},
-	})
+	}
+	for _, option := range options {
+		option(deployment)
+	}
+	return r.create(ctx, deployment)
+}
+
+func poolLabels() map[string]string { return map[string]string{"name": pool} }
+
+func (s scenario) machineTemplate() v1alpha1.MachineTemplateSpec {
+	return v1alpha1.MachineTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: poolLabels()}, Spec: s.template()}
+}
+
+// patchDeployment merges something into the deployment, in one write.
+func (r *run) patchDeployment(ctx context.Context, patch string) error {
+	deployment := &v1alpha1.MachineDeployment{ObjectMeta: r.poolMeta()}
+	return r.control.Client.Patch(ctx, deployment, client.RawPatch(types.MergePatchType, []byte(patch)))
+}
+
+func (r *run) poolMeta() metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: r.control.Namespace, Name: pool}
 }
 
 // scale asks for another number of Machines.
 func (r *run) scale(ctx context.Context, replicas int32) error {
-	deployment := &v1alpha1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: r.cluster.Namespace, Name: pool}}
-	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas))
-	return r.cluster.Client.Patch(ctx, deployment, patch)
+	return r.patchDeployment(ctx, fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas))
 }
+
+// refresh declares something new that has to reach every Machine and its node: whoever
+// brought it there has looked at all of them.
+func (r *run) refresh(ctx context.Context) error {
+	const template = `{"nodeTemplate":{"metadata":{"labels":{"` + refreshLabel + `":"yes"}}}}`
+	const ofMany = `{"spec":{"template":{"spec":` + template + `}}}`
+	alone := metav1.ObjectMeta{Namespace: r.control.Namespace, Name: standalone}
+	for object, patch := range map[client.Object]string{
+		&v1alpha1.MachineDeployment{ObjectMeta: r.poolMeta()}: ofMany,
+		&v1alpha1.MachineSet{ObjectMeta: r.poolMeta()}:        ofMany,
+		&v1alpha1.Machine{ObjectMeta: alone}:                  `{"spec":` + template + `}`,
+	} {
+		err := r.control.Client.Patch(ctx, object, client.RawPatch(types.MergePatchType, []byte(patch)))
+		if client.IgnoreNotFound(err) != nil { // the scenario has others
+			return err
+		}
+	}
+	return nil
+}
+
+const refreshLabel = "refreshed"
 
 // removeAll takes away all that was declared: Machines first, since without its class a
 // Machine can hardly be removed. Those of a deployment go with it.
 func removeAll(ctx context.Context, r *run) error {
-	namespace := r.cluster.Namespace
+	namespace := r.control.Namespace
 	for _, declared := range []client.Object{
-		&v1alpha1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pool}},
+		&v1alpha1.MachineDeployment{ObjectMeta: r.poolMeta()},
+		&v1alpha1.MachineSet{ObjectMeta: r.poolMeta()},
 		&v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: standalone}},
 	} {
-		if err := r.cluster.Client.Delete(ctx, declared); client.IgnoreNotFound(err) != nil {
+		if err := r.control.Client.Delete(ctx, declared); client.IgnoreNotFound(err) != nil {
 			return err
 		}
 	}
@@ -98,7 +146,7 @@ func removeAll(ctx context.Context, r *run) error {
 		return err
 	}
 	for _, kind := range []client.Object{&v1alpha1.MachineClass{}, &corev1.Secret{}} {
-		if err := r.cluster.Client.DeleteAllOf(ctx, kind, client.InNamespace(namespace)); err != nil {
+		if err := r.control.Client.DeleteAllOf(ctx, kind, client.InNamespace(namespace)); err != nil {
 			return err
 		}
 	}
@@ -109,16 +157,19 @@ func removeAll(ctx context.Context, r *run) error {
 func (r *run) clear(ctx context.Context) error {
 	return client.IgnoreNotFound(r.eachNode(ctx, func(node *corev1.Node) error {
 		node.Finalizers = nil
-		if err := r.cluster.Client.Update(ctx, node); err != nil {
+		if err := r.target.Client.Update(ctx, node); err != nil {
 			return client.IgnoreNotFound(err)
 		}
-		return client.IgnoreNotFound(r.cluster.Client.Delete(ctx, node))
+		return client.IgnoreNotFound(r.target.Client.Delete(ctx, node))
 	}))
 }
 
 func (r *run) eachNode(ctx context.Context, do func(*corev1.Node) error) error {
+	if r.target == nil {
+		return nil
+	}
 	nodes := &corev1.NodeList{}
-	if err := r.cluster.Client.List(ctx, nodes); err != nil {
+	if err := r.target.Client.List(ctx, nodes); err != nil {
 		return err
 	}
 	for i := range nodes.Items {

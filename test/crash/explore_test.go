@@ -1,55 +1,63 @@
 package crash
 
 import (
-	"os"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/millwright-dev/millwright/test/env"
 )
 
 const (
-	// every is which part of the deaths is tried unless all are asked for: every so-and-
-	// so-many-th, which suits a test run of three minutes.
-	every = 5
 	// tries is how many runs may take place for one death.
 	tries = 3
 	// hitShare is the part of the planned points that must have been reached.
 	hitShare = 0.95
 )
 
-// TestExplore kills the manager at every point of every scenario, one after another, or at
-// every fifth unless MILLWRIGHT_CRASH is "all".
+// TestExplore kills the manager at points of every scenario, one after another: at all of
+// them if MILLWRIGHT_CRASH is "all", else at a part that is drawn by lot.
 func TestExplore(t *testing.T) {
-	step := every
-	if os.Getenv("MILLWRIGHT_CRASH") == "all" {
-		step = 1
-	}
-	fleet := newFleet(t)
-	planned, hit := 0, 0
-	for _, s := range scenarios {
+	sample, fleet := newSample(t), newFleet(t)
+	var total tally
+	t.Cleanup(func() { // when all are through
+		t.Logf("all scenarios: %d deaths planned, %d at their point", total.planned, total.hit)
+		if float64(total.hit) < hitShare*float64(total.planned) {
+			t.Errorf("only %d of %d planned points were reached", total.hit, total.planned)
+		}
+	})
+	for _, s := range everywhere() {
 		t.Run(s.name, func(t *testing.T) {
-			p, h := fleet.explore(t, s, step)
-			planned, hit = planned+p, hit+h
+			t.Parallel()
+			fleet.explore(t, s, sample, &total)
 		})
 	}
-	t.Logf("all scenarios: %d deaths planned, %d at their point", planned, hit)
-	if float64(hit) < hitShare*float64(planned) {
-		t.Errorf("only %d of %d planned points were reached", hit, planned)
+}
+
+// tally counts deaths.
+type tally struct {
+	mu           sync.Mutex
+	planned, hit int
+}
+
+func (c *tally) count(hit bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.planned++
+	if hit {
+		c.hit++
 	}
 }
 
 // fleet is the lanes that are free.
 type fleet chan *lane
 
-// newFleet makes lanes of both clusters of a pair: there, they are no pair.
+// newFleet makes lanes of both clusters of a pair.
 func newFleet(t *testing.T) fleet {
 	t.Helper()
 	pair := env.NewPair(t)
 	f := make(fleet, 2)
-	f <- &lane{pair.Cluster}
-	f <- &lane{pair.Target}
+	f <- &lane{nodes: pair.Cluster, other: pair.Target}
+	f <- &lane{nodes: pair.Target, other: pair.Cluster}
 	return f
 }
 
@@ -63,9 +71,9 @@ func (f fleet) play(t *testing.T, s scenario, plan *crash, broken fault) result 
 
 // die plays a scenario with a death, and tells whether that came. A point that comes up by
 // chance only, since work goes on in parallel, is waited for in several runs.
-func (l *lane) die(t *testing.T, s scenario, c *crash) (reached bool) {
+func (f fleet) die(t *testing.T, s scenario, c *crash) (reached bool) {
 	for range tries {
-		result := l.play(t, s, c, sound)
+		result := f.play(t, s, c, sound)
 		if result.err != nil {
 			t.Errorf("killed %s: %v\n%s", c, result.err, result.transcript)
 		}
@@ -77,34 +85,24 @@ func (l *lane) die(t *testing.T, s scenario, c *crash) (reached bool) {
 	return false
 }
 
-// explore records a scenario and plays it again for every step-th death.
-func (f fleet) explore(t *testing.T, s scenario, step int) (planned, hit int) {
+// explore records a scenario and plays it again for each death of a sample.
+func (f fleet) explore(t *testing.T, s scenario, sample sample, total *tally) {
 	recorded := f.play(t, s, nil, sound)
 	if recorded.err != nil {
 		t.Fatalf("without a crash: %v\n%s", recorded.err, recorded.transcript)
 	}
 	all := crashes(recorded.points)
-	began := time.Now()
-	var wait sync.WaitGroup
-	var mu sync.Mutex
-	for i := 0; i < len(all); i += step {
-		l := <-f
-		wait.Go(func() {
-			defer func() { f <- l }()
-			t.Run(all[i].String(), func(t *testing.T) {
-				reached := l.die(t, s, &all[i])
-				mu.Lock()
-				defer mu.Unlock()
-				planned++
-				if reached {
-					hit++
-				}
-			})
+	deaths := sample.of(all)
+	var own tally
+	t.Cleanup(func() { // when all are through
+		t.Logf("%d points recorded; %d deaths planned of %d, %d at their point", len(recorded.points), own.planned, len(all), own.hit)
+	})
+	for _, c := range deaths {
+		t.Run(c.String(), func(t *testing.T) {
+			t.Parallel()
+			reached := f.die(t, s, &c)
+			own.count(reached)
+			total.count(reached)
 		})
 	}
-	wait.Wait()
-	took := time.Since(began).Seconds()
-	t.Logf("%d points recorded; %d deaths planned of %d, %d at their point; %.1f s, %.2f s each",
-		len(recorded.points), planned, len(all), hit, took, took/float64(max(planned, 1)))
-	return planned, hit
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -35,10 +36,13 @@ const (
 	keepsTokens fault = "keeps tokens"
 	// tells has a driver whose errors repeat the request.
 	tells fault = "tells"
+	// evictsNone deletes the pods of a node that its own process has not cordoned.
+	evictsNone fault = "evicts none"
 )
 
-// patienceWithBroken is shorter than patience: there, not to be reached is expected.
-const patienceWithBroken = 10 * time.Second
+// patienceWithBroken is shorter than patience: when a broken build's manager dies, not to be
+// reached is expected.
+const patienceWithBroken = 6 * time.Second
 
 // provide is the provider's end of a driver.
 func (s scenario) provide(d *sim.Driver, broken fault) simulated {
@@ -153,10 +157,49 @@ func (t telling) CreateMachine(ctx context.Context, q *driver.CreateMachineReque
 
 // spoil breaks the way to the API server.
 func (f fault) spoil(config *rest.Config) {
-	if f == keepsTokens {
+	if look, found := firstLooks[f]; found {
+		config.Wrap(func(next http.RoundTripper) http.RoundTripper { look.next = next; return look })
+	}
+	switch f {
+	case keepsTokens:
 		issued := &sync.Map{}
 		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &keeping{next: next, issued: issued} })
+	case evictsNone:
+		cordoned := &atomic.Bool{}
+		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &deleting{next: next, cordoned: cordoned} })
 	}
+}
+
+// deleting is what evictsNone says.
+type deleting struct {
+	next     http.RoundTripper
+	cordoned *atomic.Bool
+}
+
+// RoundTrip implements http.RoundTripper.
+func (d *deleting) RoundTrip(r *http.Request) (*http.Response, error) {
+	pod, evicts := strings.CutSuffix(r.URL.Path, "/eviction")
+	switch {
+	case strings.Contains(r.URL.Path, "/nodes/") && r.Method == http.MethodPatch && strings.Contains(bodyOf(r), "unschedulable"):
+		d.cordoned.Store(true)
+	case evicts && !d.cordoned.Load():
+		r = r.Clone(r.Context())
+		r.Method, r.URL.Path, r.Body, r.ContentLength = http.MethodDelete, pod, http.NoBody, 0
+	}
+	return d.next.RoundTrip(r)
+}
+
+// bodyOf reads a request's body, and leaves it as it is.
+func bodyOf(r *http.Request) string {
+	if r.GetBody == nil {
+		return ""
+	}
+	body, err := r.GetBody()
+	if err != nil {
+		return "" // then it is taken for another request
+	}
+	text, _ := io.ReadAll(body)
+	return string(text)
 }
 
 // keeping is what keepsTokens says.
@@ -186,11 +229,6 @@ func (k *keeping) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // note remembers the token that a request has made.
 func (k *keeping) note(r *http.Request) {
-	body, err := r.GetBody()
-	if err != nil {
-		return // then it is not revoked, which is no worse
-	}
-	text, _ := io.ReadAll(body)
-	_, name := objectOf(r.URL.Path, text)
+	_, name := objectOf(r.URL.Path, []byte(bodyOf(r)))
 	k.issued.Store(name, true)
 }

@@ -67,6 +67,13 @@ func (g *gate) reached() bool {
 	return g.hit
 }
 
+// lives tells whether a process should be there: it was begun, and not killed.
+func (g *gate) lives(manager *process) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.manager == manager
+}
+
 // runs says which process lives.
 func (g *gate) runs(manager *process) {
 	g.mu.Lock()

@@ -16,6 +16,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/millwright-dev/millwright/internal/drain"
+	"github.com/millwright-dev/millwright/internal/machineset"
 	"github.com/millwright-dev/millwright/internal/manager"
 	"github.com/millwright-dev/millwright/test/env"
 )
@@ -37,12 +38,16 @@ func TestMain(m *testing.M) {
 
 // orders are what a manager is told.
 type orders struct {
-	// URL is where it finds API server and provider.
-	URL string
+	// URL is where it finds the control cluster and the provider, TargetURL where it finds
+	// the target: empty if there is none.
+	URL, TargetURL string
+	NoTarget       bool
 	// Namespace of its Machines.
 	Namespace string
 	// OrphanPeriod is the time between two looks for orphans. Zero: nobody looks.
 	OrphanPeriod time.Duration
+	// Overshoot is when sets are frozen; nil is the program's default.
+	Overshoot *machineset.Overshoot
 	// Broken names what is wrong with this build; empty if nothing is.
 	Broken fault
 }
@@ -66,10 +71,19 @@ func manage() error {
 	config := &rest.Config{Host: o.URL, QPS: 100, Burst: 200, UserAgent: "millwright-manager"}
 	config.ContentType, config.AcceptContentTypes = "application/json", "application/json" // so that names can be read on the way
 	o.Broken.spoil(config)
+	var target *rest.Config
+	if o.TargetURL != "" {
+		target = rest.CopyConfig(config)
+		target.Host = o.TargetURL
+	}
+	if o.Overshoot == nil {
+		o.Overshoot = &machineset.Overshoot{Up: 2, Down: 1}
+	}
 	return manager.Run(ctx, manager.Config{
-		Control: config, Target: rest.CopyConfig(config), Namespace: o.Namespace, Driver: o.Broken.driver(remote{url: o.URL}),
-		Orphans:         manager.Orphans{Period: o.OrphanPeriod},
-		Drain:           manager.Drain{Strategy: drain.Serial},
+		Control: config, Target: target, Namespace: o.Namespace, Driver: o.Broken.driver(remote{url: o.URL}),
+		Orphans:   manager.Orphans{Period: o.OrphanPeriod},
+		Drain:     manager.Drain{Strategy: drain.Serial},
+		Overshoot: *o.Overshoot, ProtectNodes: true, EnforceMinReadySeconds: true,
 		ConcurrentSyncs: 10, CreationTimeout: 20 * time.Minute, ResourceExhaustedRetry: time.Minute,
 		// Nobody competes with it; taking over the leases of the dead is tested elsewhere.
 		Election: manager.Election{Enabled: false},

@@ -37,7 +37,7 @@ func givenPod(ctx context.Context, r *run) error {
 			TerminationGracePeriodSeconds: ptr.To[int64](0), AutomountServiceAccountToken: ptr.To(false),
 		},
 	}
-	if err := r.create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, budget, pod); err != nil {
+	if err := r.createIn(ctx, r.target, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, budget, pod); err != nil {
 		return err
 	}
 	return r.allow(ctx, budget, pod)
@@ -48,17 +48,17 @@ func (r *run) allow(ctx context.Context, budget *policyv1.PodDisruptionBudget, p
 	budget.Status = policyv1.PodDisruptionBudgetStatus{
 		ObservedGeneration: budget.Generation, DisruptionsAllowed: 1, CurrentHealthy: 1, ExpectedPods: 1,
 	}
-	if err := r.cluster.Client.Status().Update(ctx, budget); err != nil {
+	if err := r.target.Client.Status().Update(ctx, budget); err != nil {
 		return fmt.Errorf("allowing a disruption: %w", err)
 	}
 	pod.Status.Phase = corev1.PodRunning
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-	return r.cluster.Client.Status().Update(ctx, pod)
+	return r.target.Client.Status().Update(ctx, pod)
 }
 
 func (r *run) anyNode(ctx context.Context) (string, error) {
 	nodes := &corev1.NodeList{}
-	if err := r.cluster.Client.List(ctx, nodes, client.Limit(1)); err != nil {
+	if err := r.target.Client.List(ctx, nodes, client.Limit(1)); err != nil {
 		return "", err
 	}
 	if len(nodes.Items) == 0 {

@@ -20,13 +20,21 @@ type process struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
 	output *program.Output
-	server *httptest.Server
-	done   chan struct{}
-	err    error
+	// control serves the provider, too. It is also the target if that is nil.
+	control, target *httptest.Server
+	done            chan struct{}
+	err             error
+}
+
+// servers are what a manager talks to. The target is nil if there is none, or if it is the
+// control cluster.
+type servers struct {
+	control, target *apiserver
+	provider        *provider
 }
 
 // newProcess starts a manager. It does nothing before it has its orders.
-func newProcess(api *apiserver, provider *provider) (*process, error) {
+func newProcess(s servers) (*process, error) {
 	p := &process{output: &program.Output{}, done: make(chan struct{})}
 	p.cmd = exec.Command(os.Args[0])
 	p.cmd.Env = append(os.Environ(), asManager+"=1")
@@ -38,13 +46,18 @@ func newProcess(api *apiserver, provider *provider) (*process, error) {
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}
-	p.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	p.control = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, providerPath) {
-			provider.serve(p, w, r)
+			s.provider.serve(p, w, r)
 			return
 		}
-		api.serve(p, w, r)
+		s.control.serve(p, w, r)
 	}))
+	if s.target != nil {
+		p.target = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			s.target.serve(p, w, r)
+		}))
+	}
 	go func() {
 		p.err = p.cmd.Wait()
 		close(p.done)
@@ -56,7 +69,13 @@ func (p *process) pid() int { return p.cmd.Process.Pid }
 
 // order has the manager begin.
 func (p *process) order(o orders) error {
-	o.URL = p.server.URL
+	o.URL, o.TargetURL = p.control.URL, p.control.URL
+	switch {
+	case o.NoTarget:
+		o.TargetURL = ""
+	case p.target != nil:
+		o.TargetURL = p.target.URL
+	}
 	return json.NewEncoder(p.stdin).Encode(o)
 }
 
@@ -86,6 +105,10 @@ func (p *process) stop() error {
 // release frees what is left of it.
 func (p *process) release() {
 	p.kill()
-	p.server.CloseClientConnections()
-	p.server.Close()
+	for _, server := range []*httptest.Server{p.control, p.target} {
+		if server != nil {
+			server.CloseClientConnections()
+			server.Close()
+		}
+	}
 }

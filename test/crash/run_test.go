@@ -9,8 +9,7 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/driver/sim"
@@ -22,23 +21,23 @@ import (
 // takes after the longest back-off that a single death causes.
 const patience = 40 * time.Second
 
-// lane is where runs take place, one after another: a control plane of its own, since
-// every manager looks at all nodes.
-type lane struct{ *env.Cluster }
-
 // run is one playing of a scenario.
 type run struct {
 	scenario scenario
 	broken   fault
 	patience time.Duration
 
-	// cluster has a namespace of this run's.
-	cluster  *env.Cluster
-	gate     *gate
-	leaks    *leaks
-	api      *apiserver
-	provider *provider
-	cloud    *sim.Cloud
+	// control and target have a namespace of this run's each, the same if they are one
+	// cluster. Without a target, that is nil.
+	control, target *env.Cluster
+	gate            *gate
+	leaks           *leaks
+	servers         servers
+	cloud           *sim.Cloud
+	// history is what could be observed while points were recorded; nil if nobody looks.
+	history *history
+	// named is the Machine that an autoscaler names for deletion, if it does.
+	named string
 	// revival waits for the first one's death.
 	revival sync.WaitGroup
 	// managers are all processes so far, the newest one last.
@@ -78,31 +77,41 @@ func (l *lane) play(t *testing.T, s scenario, plan *crash, broken fault) result 
 
 // prepare makes what a run needs, up to its first manager.
 func (l *lane) prepare(ctx context.Context, t *testing.T, s scenario, plan *crash, broken fault) (*run, error) {
-	cluster := *l.Cluster
-	r := &run{scenario: s, broken: broken, patience: patience, cluster: &cluster, gate: newGate(plan), leaks: &leaks{}}
-	if broken != "" {
+	r := &run{scenario: s, broken: broken, patience: patience, gate: newGate(plan), leaks: &leaks{}}
+	if broken != sound && plan != nil {
 		r.patience = patienceWithBroken
 	}
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "crash-"}}
-	if err := cluster.Client.Create(ctx, namespace); err != nil {
-		return nil, err
-	}
-	cluster.Namespace = namespace.Name
-	// The manager has the roles that are shipped, and no others.
-	config := cluster.UserWith(t, "config/rbac/control-role.yaml", "config/rbac/target-role.yaml")
 	var err error
-	if r.api, err = newAPIServer(config, r.gate, r.leaks); err != nil {
+	if r.control, r.target, err = l.clusters(ctx, s.where); err != nil {
 		return nil, err
 	}
-	nodes, err := client.New(cluster.Admin, client.Options{Scheme: manager.Scheme()})
-	if err != nil {
+	if err := r.serve(users(t, r.control, r.target)); err != nil {
 		return nil, err
 	}
 	r.cloud = sim.NewCloud(sim.CloudOptions{})
-	d := sim.New(sim.Config{Cloud: r.cloud, Nodes: nodes, RequireInitialize: s.initialize})
+	settings := sim.Config{Cloud: r.cloud, RequireInitialize: s.initialize}
+	if r.target != nil {
+		if settings.Nodes, err = client.New(r.target.Admin, client.Options{Scheme: manager.Scheme()}); err != nil {
+			return nil, err
+		}
+	}
+	d := sim.New(settings)
 	go d.Start(ctx) //nolint:errcheck // a cloud in memory can always be read
-	r.provider = newProvider(s.provide(d, broken), r.gate)
+	r.servers.provider = newProvider(s.provide(d, broken), r.gate)
 	return r, nil
+}
+
+// serve makes the ways to the API servers, as the users that the manager is there.
+func (r *run) serve(control, target *rest.Config) (err error) {
+	name := "api"
+	if target != nil {
+		name = "control"
+		if r.servers.target, err = newAPIServer("target", target, r.gate, r.leaks); err != nil {
+			return err
+		}
+	}
+	r.servers.control, err = newAPIServer(name, control, r.gate, r.leaks)
+	return err
 }
 
 // through plays the scenario and takes everything away again.
@@ -114,6 +123,9 @@ func (r *run) through(ctx context.Context) error {
 	if err := r.scenario.given(ctx, r); err != nil {
 		return fmt.Errorf("preparing: %w", err)
 	}
+	if err := r.observe(ctx); err != nil {
+		return fmt.Errorf("observing: %w", err)
+	}
 	r.gate.count(true)
 	if err := r.scenario.act(ctx, r); err != nil {
 		return fmt.Errorf("acting: %w", err)
@@ -123,15 +135,26 @@ func (r *run) through(ctx context.Context) error {
 	}
 	r.gate.count(false)
 	if r.gate.reached() {
-		// After a lost answer, what is declared may be reached before death comes.
-		if err := r.await(ctx, "a second manager", second); err != nil {
-			return err
-		}
-		if err := r.await(ctx, "what is declared, still", r.scenario.want); err != nil {
+		if err := r.after(ctx); err != nil {
 			return err
 		}
 	}
+	if err := r.await(ctx, "that all is known", complete); err != nil {
+		return err
+	}
 	return r.end(ctx)
+}
+
+// after sees that the manager after the one that died keeps things as they were wanted:
+// they may have been so before its death, and it is to have looked at them.
+func (r *run) after(ctx context.Context) error {
+	if err := r.await(ctx, "a second manager", second); err != nil {
+		return err
+	}
+	if err := r.refresh(ctx); err != nil {
+		return fmt.Errorf("declaring something new: %w", err)
+	}
+	return r.await(ctx, "what is declared, still", refreshed)
 }
 
 // second checks that the manager has been followed by another one.
@@ -146,7 +169,7 @@ func second(_ context.Context, r *run) error {
 
 // manage starts a manager.
 func (r *run) manage() error {
-	p, err := newProcess(r.api, r.provider)
+	p, err := newProcess(r.servers)
 	if err != nil {
 		return err
 	}
@@ -154,7 +177,10 @@ func (r *run) manage() error {
 	r.mu.Lock()
 	r.managers = append(r.managers, p)
 	r.mu.Unlock()
-	return p.order(orders{Namespace: r.cluster.Namespace, Broken: r.broken, OrphanPeriod: r.scenario.orphanPeriod})
+	return p.order(orders{
+		Namespace: r.control.Namespace, NoTarget: r.target == nil, Broken: r.broken,
+		OrphanPeriod: r.scenario.orphanPeriod, Overshoot: r.scenario.overshoot,
+	})
 }
 
 // revive starts a new manager when the first one was killed.
@@ -175,6 +201,9 @@ func (r *run) living() *process {
 
 // end takes away what was declared, and sees that nothing is left.
 func (r *run) end(ctx context.Context) error {
+	if r.history != nil {
+		r.history.end() // what follows is no part of it
+	}
 	if err := removeAll(ctx, r); err != nil {
 		return fmt.Errorf("taking everything away: %w", err)
 	}
@@ -183,47 +212,6 @@ func (r *run) end(ctx context.Context) error {
 	}
 	return r.living().stop()
 }
-
-// judge looks for what must never have been.
-func (r *run) judge() error {
-	journal, err := r.cloud.Journal()
-	if err != nil {
-		return err
-	}
-	var wrong []error
-	for _, p := range r.gate.recorded() {
-		if p.verb == "delete" && strings.HasPrefix(p.object, "pods ") {
-			wrong = append(wrong, fmt.Errorf("%w: %s", errNotEvicted, p))
-		}
-	}
-	for machine, history := range sim.Histories(journal) {
-		if history.MostAtOnce > 1 {
-			wrong = append(wrong, fmt.Errorf("%w: machine %s had %d VMs at once", errTwoVMs, machine, history.MostAtOnce))
-		}
-		if history.Left > 0 {
-			wrong = append(wrong, fmt.Errorf("%w: %d VMs of machine %s", errLeft, history.Left, machine))
-		}
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, p := range r.managers {
-		r.leaks.search("what the manager printed", []byte(p.output.String()))
-	}
-	for _, leak := range r.leaks.all() {
-		wrong = append(wrong, fmt.Errorf("%w: %s", errLeak, leak))
-	}
-	return errors.Join(wrong...)
-}
-
-// What must not be.
-var (
-	errTwoVMs     = errors.New("two instances of one machine")
-	errLeft       = errors.New("something is left")
-	errLeak       = errors.New("a secret value got out")
-	errNotEvicted = errors.New("a pod was deleted, not evicted")
-	errToken      = errors.New("a bootstrap token is left")
-	errNotReached = errors.New("what is declared is not reached")
-)
 
 // await waits until a check finds nothing wrong.
 func (r *run) await(ctx context.Context, what string, check func(context.Context, *run) error) error {
@@ -235,6 +223,9 @@ func (r *run) await(ctx context.Context, what string, check func(context.Context
 		if err == nil {
 			return nil
 		}
+		if err := r.fallen(); err != nil {
+			return err
+		}
 		if time.Now().After(deadline) {
 			return fmt.Errorf("%w: %s: %w", errNotReached, what, err)
 		}
@@ -244,6 +235,20 @@ func (r *run) await(ctx context.Context, what string, check func(context.Context
 		case <-ticker.C:
 		}
 	}
+}
+
+// fallen tells that a manager ended that nobody killed.
+func (r *run) fallen() error {
+	p := r.living()
+	select {
+	case <-p.done:
+	default:
+		return nil
+	}
+	if !r.gate.lives(p) {
+		return nil
+	}
+	return fmt.Errorf("manager %d ended by itself: %v", p.pid(), p.err)
 }
 
 // release ends what is left of the run.

@@ -3,17 +3,25 @@ package crash
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/internal/machineset"
 )
 
 // scenario is what an operator does, and what is to come of it.
 type scenario struct {
 	name string
+	// also are set-ups in which it is played besides the usual one, where control and
+	// target are one cluster: those in which it takes another way. where is the one in
+	// which it is played.
+	also  []setup
+	where setup
 	// initialize has VMs need a step after their creation.
 	initialize bool
 	// firstNeverJoins keeps the first VM's node from joining.
@@ -22,21 +30,48 @@ type scenario struct {
 	orphanPeriod time.Duration
 	// creationTimeout of Machines. Zero is the manager's.
 	creationTimeout time.Duration
+	// overshoot is when sets are frozen. Nil is the manager's default.
+	overshoot *machineset.Overshoot
 	// given prepares the world; act is what the points are recorded of.
 	given, act func(context.Context, *run) error
 	// want finds what is not as it shall be in the end.
 	want func(context.Context, *run) error
+	// always is what has to hold from act to the end; nil if only the end counts.
+	always rule
+}
+
+// everywhere is the scenarios, each in all its set-ups.
+func everywhere() []scenario {
+	var all []scenario
+	for _, s := range slices.Concat(lives, sizes, rollouts) {
+		s.where = together
+		all = append(all, s)
+		name := s.name
+		for _, where := range s.also {
+			s.name, s.where = fmt.Sprintf("%s, %s", name, where), where
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// called finds a scenario by its name.
+func called(name string) scenario {
+	all := everywhere()
+	return all[slices.IndexFunc(all, func(s scenario) bool { return s.name == name })]
 }
 
 // standalone is the name of a Machine that no set has made.
 const standalone = "alone"
 
-var scenarios = []scenario{
+// lives are the scenarios of single Machines.
+var lives = []scenario{
 	{
-		name:  "create",
-		given: declareClass,
-		act:   func(ctx context.Context, r *run) error { return r.declareDeployment(ctx, 1) },
-		want:  running(1),
+		name: "create", also: []setup{apart, noTarget},
+		given:  declareClass,
+		act:    func(ctx context.Context, r *run) error { return r.declareDeployment(ctx, 1) },
+		want:   running(1),
+		always: most(1),
 	},
 	{
 		name:       "create with initialise",
@@ -58,21 +93,16 @@ var scenarios = []scenario{
 		given:           declareClass,
 		act:             func(ctx context.Context, r *run) error { return r.declareDeployment(ctx, 1) },
 		want:            running(1),
+		always:          most(2), // the failed one, and its successor
 	},
 	{
-		name:  "scale down",
-		given: givenDeployment(2),
-		act:   func(ctx context.Context, r *run) error { return r.scale(ctx, 1) },
-		want:  running(1),
-	},
-	{
-		name:  "delete",
+		name: "delete", also: []setup{noTarget},
 		given: givenDeployment(1),
 		act:   removeAll,
 		want:  nothing,
 	},
 	{
-		name:  "delete with drain",
+		name: "delete with drain", also: []setup{apart},
 		given: givenPod,
 		act:   removeAll,
 		want:  nothing,
@@ -84,7 +114,7 @@ var scenarios = []scenario{
 		want:  nothing,
 	},
 	{
-		name:         "orphan",
+		name: "orphan", also: []setup{apart},
 		orphanPeriod: 300 * time.Millisecond,
 		given:        declareClass,
 		act:          addOrphan,
@@ -108,7 +138,7 @@ func givenVM(ctx context.Context, r *run) error {
 }
 
 func (r *run) vmOf(machine string) sim.VM {
-	return sim.VM{Namespace: r.cluster.Namespace, Machine: machine, Pool: r.cluster.Namespace + "/" + pool}
+	return sim.VM{Namespace: r.control.Namespace, Machine: machine, Pool: r.control.Namespace + "/" + pool}
 }
 
 // addOrphan makes a VM whose Machine does not exist any more.
@@ -125,7 +155,7 @@ func deleteAmidCreation(ctx context.Context, r *run) error {
 	}
 	err := r.await(ctx, "a VM", func(context.Context, *run) error {
 		journal, err := r.cloud.Journal()
-		if err == nil && len(sim.Histories(journal)[r.cluster.Namespace+"/"+standalone].ProviderIDs) == 0 {
+		if err == nil && len(sim.Histories(journal)[r.control.Namespace+"/"+standalone].ProviderIDs) == 0 {
 			err = errors.New("there is none")
 		}
 		return err
@@ -137,12 +167,12 @@ func deleteAmidCreation(ctx context.Context, r *run) error {
 }
 
 // givenDeployment has so many Machines run.
-func givenDeployment(replicas int32) func(context.Context, *run) error {
+func givenDeployment(replicas int32, options ...deploymentOption) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		if err := declareClass(ctx, r); err != nil {
 			return err
 		}
-		if err := r.declareDeployment(ctx, replicas); err != nil {
+		if err := r.declareDeployment(ctx, replicas, options...); err != nil {
 			return err
 		}
 		return r.await(ctx, "what is given", running(int(replicas)))

@@ -70,7 +70,6 @@ func (r Request) Agent() string {
 
 // Kind returns the class in which the request is counted.
 func (r Request) Kind() Kind {
-	base, _ := splitResource(r.Resource)
 	switch {
 	case r.User == "system:apiserver":
 		return Internal
@@ -78,9 +77,17 @@ func (r Request) Kind() Kind {
 		return Discovery
 	case r.Verb == "watch":
 		return Watch
-	case r.Group == "coordination.k8s.io" && base == "leases":
+	default:
+		return kindOf(r.Group, r.Resource)
+	}
+}
+
+// kindOf is the class of requests on API objects, watches aside.
+func kindOf(group, resource string) Kind {
+	switch base, _ := splitResource(resource); {
+	case group == "coordination.k8s.io" && base == "leases":
 		return Lease
-	case base == "events" && (r.Group == "" || r.Group == "events.k8s.io"):
+	case base == "events" && (group == "" || group == "events.k8s.io"):
 		return Event
 	default:
 		return Work

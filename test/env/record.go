@@ -22,7 +22,7 @@ type Recorder struct {
 	name   string
 	client rest.Interface
 	tail   *auditTail
-	before requestTotals
+	before Totals
 	report *Report
 }
 
@@ -55,7 +55,7 @@ func (r *Recorder) begin(ctx context.Context, path string) error {
 	if _, err := r.readToMarker(ctx); err != nil {
 		return err
 	}
-	r.before, err = scrape(ctx, r.client)
+	r.before, err = Scrape(ctx, r.client)
 	return err
 }
 
@@ -73,7 +73,7 @@ func (r *Recorder) Stop() *Report {
 	if err != nil {
 		r.t.Fatalf("ending to record requests: %v", err)
 	}
-	after, err := scrape(ctx, r.client)
+	after, err := Scrape(ctx, r.client)
 	if err != nil {
 		r.t.Fatalf("ending to record requests: %v", err)
 	}

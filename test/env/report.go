@@ -96,14 +96,14 @@ func (r *Report) Total() int { return r.Count(Filter{Kind: Work}) }
 func (r *Report) PerN(n int) float64 { return float64(r.Total()) / float64(n) }
 
 // compare fills Unaccounted from what the API server counted.
-func (r *Report) compare(before, after requestTotals) {
-	if before.started != after.started {
+func (r *Report) compare(before, after Totals) {
+	if before.Started != after.Started {
 		r.Restarted = true
 		return
 	}
-	difference := map[string]int{}
-	for key, count := range after.counts {
-		difference[key] = count - before.counts[key]
+	difference, had := after.perResource(), before.perResource()
+	for key := range difference {
+		difference[key] -= had[key]
 	}
 	for _, request := range r.Requests {
 		// What authorisation refused has not reached the place where it is counted.

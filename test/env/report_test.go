@@ -109,14 +109,23 @@ func TestParseTotals(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]int{"pods": 5, "pods/eviction": 1, "deployments.apps": 4}
-	if diff := cmp.Diff(want, got.counts); diff != "" || got.started != 1.5e9 {
-		t.Errorf("started %g, counts (-want +got):\n%s", got.started, diff)
+	want := map[Answered]int{
+		{Method: "GET", Resource: "pods", Code: 200}: 3, {Method: "GET", Resource: "pods", Code: 404}: 2,
+		{Method: "POST", Resource: "pods/eviction", Code: 201}:              1,
+		{Method: "LIST", Group: "apps", Resource: "deployments", Code: 200}: 4,
+	}
+	if diff := cmp.Diff(want, got.Counts); diff != "" || got.Started != 1.5e9 {
+		t.Errorf("started %g, counts (-want +got):\n%s", got.Started, diff)
+	}
+	perResource := map[string]int{"pods": 5, "pods/eviction": 1, "deployments.apps": 4}
+	if diff := cmp.Diff(perResource, got.perResource()); diff != "" {
+		t.Errorf("per resource (-want +got):\n%s", diff)
 	}
 }
 
 func TestCompare(t *testing.T) {
-	before := requestTotals{started: 1, counts: map[string]int{"pods": 10}}
+	pods, deployments := Answered{Resource: "pods"}, Answered{Group: "apps", Resource: "deployments"}
+	before := Totals{Started: 1, Counts: map[Answered]int{pods: 10}}
 	report := &Report{Requests: []Request{
 		{Verb: "get", Resource: "pods"},
 		{Verb: "watch", Resource: "pods"},
@@ -124,12 +133,12 @@ func TestCompare(t *testing.T) {
 		{Verb: "get", Group: "apps", Resource: "deployments"},
 		{Verb: "get", URI: "/version"},
 	}}
-	report.compare(before, requestTotals{started: 1, counts: map[string]int{"pods": 12, "deployments.apps": 1}})
+	report.compare(before, Totals{Started: 1, Counts: map[Answered]int{pods: 12, deployments: 1}})
 	if diff := cmp.Diff(map[string]int{"pods": 1}, report.Unaccounted); diff != "" {
 		t.Errorf("differences (-want +got):\n%s", diff)
 	}
 	report.Unaccounted = nil
-	report.compare(before, requestTotals{started: 2})
+	report.compare(before, Totals{Started: 2})
 	if !report.Restarted || report.Unaccounted != nil {
 		t.Errorf("want a restart to be seen, got %+v", report)
 	}

@@ -112,18 +112,28 @@ func stderrLogger() logr.Logger {
 // startControlPlane starts one with the same flags as local mode has, apart from
 // etcd's fsync, and installs the CRDs.
 func startControlPlane(dir string, v variant, log logr.Logger) (*local.ControlPlane, error) {
-	binaries, err := binaries()
-	if err != nil {
-		return nil, err
-	}
 	without := []string{local.Scheduler}
 	if !v.controllerManager {
 		without = append(without, local.ControllerManager)
 	}
-	cp, err := local.Start(context.Background(), local.Config{
-		Dir: dir, Binaries: binaries, Name: v.String(), Without: without,
-		AuditLog: true, UnsafeNoFsync: true, Logger: log,
-	})
+	return start(local.Config{Dir: dir, Name: v.String(), Without: without, AuditLog: true, Logger: log}, v)
+}
+
+// Start starts a control plane for a program that is no test, such as a benchmark:
+// kube-apiserver and etcd with this repository's CRDs, as tests have them, but for the
+// audit log, which takes time. Everything lies in dir. Whoever starts it stops it.
+func Start(dir string, log logr.Logger) (*local.ControlPlane, error) {
+	without := []string{local.Scheduler, local.ControllerManager}
+	return start(local.Config{Dir: dir, Without: without, Logger: log}, variant{})
+}
+
+func start(config local.Config, v variant) (*local.ControlPlane, error) {
+	var err error
+	if config.Binaries, err = Binaries(); err != nil {
+		return nil, err
+	}
+	config.UnsafeNoFsync = true
+	cp, err := local.Start(context.Background(), config)
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +164,8 @@ func prepareControlPlane(cp *local.ControlPlane, v variant) error {
 	return nil
 }
 
-func binaries() (string, error) {
+// Binaries is the folder of the control plane's programs, kubectl among them.
+func Binaries() (string, error) {
 	if dir := os.Getenv("KUBERNETES_BINARIES"); dir != "" {
 		return dir, nil // Start says what is missing
 	}

@@ -85,6 +85,9 @@ func up(t *testing.T, flags ...string) *cluster {
 	c := &cluster{t: t, dir: dir, flags: flags, images: images}
 	t.Cleanup(func() {
 		if c.process != nil {
+			if t.Failed() {
+				c.logConsoles()
+			}
 			c.stop()
 		}
 		images.Close()

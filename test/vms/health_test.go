@@ -1,11 +1,13 @@
 package vms
 
 import (
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/onsi/gomega"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
@@ -15,28 +17,74 @@ import (
 // up: 50 s, and a look every 5 s.
 const silence = time.Minute
 
-// TestSilentMachineIsReplaced: a guest that is held sends no sign of life. Its Machine is
-// Unknown first, then Failed, and another one takes its place.
-func TestSilentMachineIsReplaced(t *testing.T) {
-	c := up(t, "--hosts", "1", "--machine-health-timeout", "5s")
-	pool := c.pool("pool", 1, c.kernelBoot())
-	before := c.awaitSettled(pool)[0]
-	vms := &vmv1alpha1.VirtualMachineList{}
-	if err := c.client.List(t.Context(), vms); err != nil {
-		t.Fatal(err)
+// TestNodesComeAndGo: what happens to machines with nodes, when they fall silent, become
+// old or are emptied. Silence is mostly waiting, so the others take place meanwhile.
+func TestNodesComeAndGo(t *testing.T) {
+	c := up(t)
+	outcome := silentMachines(c)
+	t.Run("rolling update", func(t *testing.T) { rollingUpdate(c.in(t)) })
+	t.Run("drain", func(t *testing.T) { drainedMachines(c.in(t)) })
+	t.Run("silence", func(t *testing.T) { outcome(c.in(t)) })
+}
+
+// silentMachines holds two guests, which then give no sign of life. Machines become
+// Unknown. The one whose time is short is Failed, and another one takes its place; the one
+// whose guest goes on in time is Running again, and nothing else has happened to it.
+func silentMachines(c *cluster) func(*cluster) {
+	impatient := func(d *v1alpha1.MachineDeployment) {
+		d.Spec.Template.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{
+			MachineHealthTimeout: &metav1.Duration{Duration: 5 * time.Second},
+		}
 	}
-	pause := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"mode":"Pause"}}`))
-	if err := c.client.Patch(t.Context(), &vms.Items[0], pause); err != nil {
-		t.Fatal(err)
+	lost, held := c.pool("lost", 1, c.kernelBoot(), impatient), c.pool("held", 1, c.kernelBoot())
+	loses, holds := c.awaitMachines(lost)[0], c.awaitMachines(held)[0]
+	lostPhases, heldPhases := c.phasesOf(lost, loses), c.phasesOf(held, holds)
+	vm := c.vmNamed(holds)
+	before := c.sight(vm)
+	for _, machine := range []string{loses, holds} {
+		c.change(c.vmNamed(machine), func(spec *vmv1alpha1.VirtualMachineSpec) { spec.Mode = vmv1alpha1.ModePause })
 	}
-	c.eventually(silence+soon, func(g gomega.Gomega) {
-		machine := &v1alpha1.Machine{}
-		g.Expect(c.client.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: before}, machine)).To(gomega.Succeed())
-		g.Expect(machine.Status.CurrentStatus.Phase).To(gomega.Equal(v1alpha1.MachineUnknown))
+	return func(c *cluster) {
+		c.eventually(silence+soon, func(g gomega.Gomega) { g.Expect(heldPhases()).To(gomega.HaveLen(2)) })
+		c.change(vm, func(spec *vmv1alpha1.VirtualMachineSpec) { spec.Mode = vmv1alpha1.ModeRun })
+		c.eventually(soon, func(g gomega.Gomega) {
+			g.Expect(c.settled(g, held)).To(gomega.ConsistOf(holds))
+			g.Expect(heldPhases()).To(gomega.HaveLen(3))
+		})
+		if diff := cmp.Diff(before.QEMUs, c.sight(vm).QEMUs); diff != "" {
+			c.t.Errorf("other QEMUs run the VM that was held:\n%s", diff)
+		}
+		if diff := cmp.Diff([]v1alpha1.MachinePhase{v1alpha1.MachineRunning, v1alpha1.MachineUnknown, v1alpha1.MachineRunning}, heldPhases()); diff != "" {
+			c.t.Errorf("phases of the Machine that was held (-want +got)\n%s", diff)
+		}
+
+		c.eventually(joining, func(g gomega.Gomega) {
+			g.Expect(c.settled(g, lost)).NotTo(gomega.ContainElement(loses))
+			g.Expect(c.vmsOf(g, loses)).To(gomega.BeEmpty())
+		})
+		if diff := cmp.Diff([]v1alpha1.MachinePhase{
+			v1alpha1.MachineRunning, v1alpha1.MachineUnknown, v1alpha1.MachineFailed, v1alpha1.MachineTerminating,
+		}, lostPhases()); diff != "" {
+			c.t.Errorf("phases of the Machine that was lost (-want +got)\n%s", diff)
+		}
+	}
+}
+
+// phasesOf notes all phases that a Machine has from now on.
+func (c *cluster) phasesOf(pool *v1alpha1.MachineDeployment, name string) func() []v1alpha1.MachinePhase {
+	var seen guarded[[]v1alpha1.MachinePhase]
+	c.follow(pool, func(machines map[string]*v1alpha1.Machine) {
+		machine := machines[name]
+		if machine == nil {
+			return
+		}
+		phase := machine.Status.CurrentStatus.Phase
+		seen.change(func(phases []v1alpha1.MachinePhase) []v1alpha1.MachinePhase {
+			if len(phases) > 0 && phases[len(phases)-1] == phase {
+				return phases
+			}
+			return append(phases, phase)
+		})
 	})
-	c.eventually(joining, func(g gomega.Gomega) {
-		after := c.settled(g, pool)
-		g.Expect(after).NotTo(gomega.ContainElement(before))
-		g.Expect(c.processes("qemu-system")).To(gomega.HaveLen(1), "QEMUs")
-	})
+	return func() []v1alpha1.MachinePhase { return slices.Clone(seen.get()) }
 }

@@ -1,0 +1,204 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// MillwrightMachineKind is the kind of a MillwrightMachine.
+const MillwrightMachineKind = "MillwrightMachine"
+
+// MillwrightMachine is the infrastructure of a Machine of Cluster API: one VM that a
+// driver makes.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:storageversion
+// +kubebuilder:resource:path=millwrightmachines,scope=Namespaced,categories=cluster-api,shortName=mwm
+// +kubebuilder:metadata:labels={"cluster.x-k8s.io/v1beta1=v1alpha1","cluster.x-k8s.io/v1beta2=v1alpha1"}
+// +kubebuilder:printcolumn:name="Cluster",type=string,JSONPath=`.metadata.labels['cluster\.x-k8s\.io/cluster-name']`,description="Cluster that the machine belongs to"
+// +kubebuilder:printcolumn:name="Machine",type=string,JSONPath=`.metadata.ownerReferences[?(@.kind=="Machine")].name`,description="Machine that this is the infrastructure of"
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`,description="Whether the VM is there"
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`,description="Why it is, or is not"
+// +kubebuilder:printcolumn:name="ProviderID",type=string,JSONPath=`.spec.providerID`,description="ID of the VM at the provider"
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`,description="Time since the object was created"
+// +kubebuilder:printcolumn:name="Driver",type=string,JSONPath=`.spec.driver`,description="Driver that makes the VM",priority=1
+// +kubebuilder:printcolumn:name="FailureDomain",type=string,JSONPath=`.status.failureDomain`,description="Where the VM is",priority=1
+type MillwrightMachine struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+	// Spec says how the VM is made. Apart from providerID, changes after its creation
+	// have no effect.
+	Spec MillwrightMachineSpec `json:"spec"`
+	// Status is what is known of the VM.
+	// +optional
+	Status MillwrightMachineStatus `json:"status,omitempty"`
+}
+
+// MillwrightMachineList is a list of MillwrightMachines.
+//
+// +kubebuilder:object:root=true
+type MillwrightMachineList struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []MillwrightMachine `json:"items"`
+}
+
+// MillwrightMachineSpec says how a VM is made.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.providerSpec) != has(self.machineClassRef)",message="exactly one of providerSpec and machineClassRef is required"
+type MillwrightMachineSpec struct {
+	// ProviderID identifies the VM at the provider. The controller sets it when the VM
+	// exists. Whoever makes an object for a VM that exists already sets it beforehand.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +optional
+	ProviderID string `json:"providerID,omitempty"`
+	// FailureDomain is where the VM is. The controller sets it from the Machine before the
+	// VM is made, if the Machine names one. If it is set beforehand and the Machine names
+	// none, it is where the VM is made.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	// +optional
+	FailureDomain string `json:"failureDomain,omitempty"`
+	// Driver names the driver that makes the VM: that of the manager, as in its flag
+	// --driver.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Driver string `json:"driver"`
+	// ProviderSpec is the driver's own description of the VM, the same as in a
+	// MachineClass.
+	// +kubebuilder:pruning:PreserveUnknownFields
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=object
+	// +optional
+	ProviderSpec *runtime.RawExtension `json:"providerSpec,omitempty"`
+	// MachineClassRef names a MachineClass in the same namespace, whose providerSpec and
+	// Secrets are used. The user data in those Secrets is not.
+	// +optional
+	MachineClassRef *LocalReference `json:"machineClassRef,omitempty"`
+	// CredentialsSecretRef names a Secret in the same namespace with the credentials that
+	// the driver needs. Its data overlays that of the MachineClass's Secrets.
+	// +optional
+	CredentialsSecretRef *LocalReference `json:"credentialsSecretRef,omitempty"`
+	// FailureDomains say what is different about a VM in each failure domain. A Machine
+	// in a failure domain that is not listed is not made. An entry needs no more than a
+	// name if the driver finds the place by the zone of the node template.
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=100
+	// +optional
+	FailureDomains []Placement `json:"failureDomains,omitempty"`
+	// NodeTemplate describes the node that the VM becomes, for drivers that look at it and
+	// for autoscalers that scale from zero. Its fields overlay those of the MachineClass's
+	// nodeTemplate.
+	// +optional
+	NodeTemplate *NodeTemplate `json:"nodeTemplate,omitempty"`
+}
+
+// LocalReference names an object in the namespace of the one that refers to it.
+type LocalReference struct {
+	// Name of the object.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+}
+
+// Placement says how a VM gets into a failure domain.
+type Placement struct {
+	// Name of the failure domain.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	Name string `json:"name"`
+	// ProviderSpec is laid over the VM's providerSpec as a JSON merge patch (RFC 7396).
+	// +kubebuilder:pruning:PreserveUnknownFields
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=object
+	// +optional
+	ProviderSpec *runtime.RawExtension `json:"providerSpec,omitempty"`
+}
+
+// NodeTemplate describes the node that a VM becomes. All fields are optional.
+type NodeTemplate struct {
+	// Capacity of the node.
+	// +optional
+	Capacity corev1.ResourceList `json:"capacity,omitempty"`
+	// InstanceType of the node.
+	// +optional
+	InstanceType string `json:"instanceType,omitempty"`
+	// Region of the node.
+	// +optional
+	Region string `json:"region,omitempty"`
+	// Zone of the node. A failure domain takes its place.
+	// +optional
+	Zone string `json:"zone,omitempty"`
+	// Architecture of the node's processor.
+	// +optional
+	Architecture Architecture `json:"architecture,omitempty"`
+	// OperatingSystem of the node.
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	OperatingSystem string `json:"operatingSystem,omitempty"`
+}
+
+// MillwrightMachineStatus is what is known of a VM.
+type MillwrightMachineStatus struct {
+	// Ready tells that the VM was made. It is never taken back. Read under contract
+	// v1beta1.
+	// +kubebuilder:default=false
+	Ready bool `json:"ready"`
+	// Initialization tells the same to contract v1beta2.
+	// +optional
+	Initialization *Initialization `json:"initialization,omitempty"`
+	// ProviderID is the ID that the driver gave, by which a change of spec.providerID by
+	// hand is noticed.
+	// +optional
+	ProviderID string `json:"providerID,omitempty"`
+	// FailureDomain is where the VM is.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	// +optional
+	FailureDomain string `json:"failureDomain,omitempty"`
+	// LastKnownState is the driver's own note, which it is given back.
+	// +optional
+	LastKnownState string `json:"lastKnownState,omitempty"`
+	// FailureReason is set if this object's own specification can never work. Under
+	// contract v1beta1 the Machine is then Failed for good.
+	// +optional
+	FailureReason *string `json:"failureReason,omitempty"`
+	// FailureMessage says in words what FailureReason is about.
+	// +optional
+	FailureMessage *string `json:"failureMessage,omitempty"`
+	// Addresses of the VM as far as the driver knows them.
+	// +listType=atomic
+	// +optional
+	Addresses []MachineAddress `json:"addresses,omitempty"`
+	// Conditions: Ready, NodeJoined and Paused.
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// Initialization tells how far the infrastructure has come for the first time.
+//
+// +kubebuilder:validation:MinProperties=1
+type Initialization struct {
+	// Provisioned tells that the infrastructure was made. It is never taken back.
+	// +optional
+	Provisioned *bool `json:"provisioned,omitempty"`
+}
+
+// MachineAddress is an address of a VM.
+type MachineAddress struct {
+	// Type of the address.
+	// +kubebuilder:validation:Enum=Hostname;ExternalIP;InternalIP;ExternalDNS;InternalDNS
+	Type corev1.NodeAddressType `json:"type"`
+	// Address itself.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	Address string `json:"address"`
+}

@@ -1,0 +1,98 @@
+package v1alpha1
+
+// Finalizer holds a MillwrightMachine until its VM is gone.
+const Finalizer = "millwrightmachine.infrastructure.millwright.dev"
+
+// Lease is held by the manager that leads.
+const Lease = "millwright-cluster-api"
+
+// ClassFinalizer holds a MachineClass while a MillwrightMachine refers to it.
+const ClassFinalizer = "infrastructure.millwright.dev/machineclass-in-use"
+
+// AnnotationCreationBegun is on a MillwrightMachine from right before the driver is first
+// asked on, with the time. Without it there is no VM that would have to be deleted.
+const AnnotationCreationBegun = "infrastructure.millwright.dev/creation-begun"
+
+// Types of conditions.
+const (
+	// ConditionReady tells whether the infrastructure is there, for its whole life.
+	ConditionReady = "Ready"
+	// ConditionNodeJoined tells whether the VM has become a node.
+	ConditionNodeJoined = "NodeJoined"
+	// ConditionPaused tells whether the object is left alone.
+	ConditionPaused = "Paused"
+	// ConditionControlPlaneEndpointKnown tells whether it is known where the API servers
+	// are reached.
+	ConditionControlPlaneEndpointKnown = "ControlPlaneEndpointKnown"
+)
+
+// Reasons of ConditionReady, of a MillwrightMachine unless said otherwise.
+const (
+	// ReasonProvisioned: the infrastructure is there. Also of a MillwrightCluster.
+	ReasonProvisioned = "Provisioned"
+	// ReasonWaitingForCluster: the Cluster does not exist (yet).
+	ReasonWaitingForCluster = "WaitingForCluster"
+	// ReasonWaitingForClusterInfrastructure: the Cluster's infrastructure is not there yet.
+	ReasonWaitingForClusterInfrastructure = "WaitingForClusterInfrastructure"
+	// ReasonWaitingForBootstrapData: the Machine names no Secret with bootstrap data yet,
+	// or there is no such Secret, or it has no data.
+	ReasonWaitingForBootstrapData = "WaitingForBootstrapData"
+	// ReasonCreating: the driver was asked to make the VM.
+	ReasonCreating = "Creating"
+	// ReasonCreationFailed: the driver could not make the VM, and is asked again.
+	ReasonCreationFailed = "CreationFailed"
+	// ReasonInsufficientCapacity: the provider has no room for the VM at present.
+	ReasonInsufficientCapacity = "InsufficientCapacity"
+	// ReasonInvalidSpec: the driver refuses the VM's description.
+	ReasonInvalidSpec = "InvalidSpec"
+	// ReasonUnknownDriver: the manager has another driver.
+	ReasonUnknownDriver = "UnknownDriver"
+	// ReasonUnknownFailureDomain: nothing is said about the Machine's failure domain.
+	ReasonUnknownFailureDomain = "UnknownFailureDomain"
+	// ReasonMachineClassMissing: the MachineClass does not exist, or one of its Secrets.
+	ReasonMachineClassMissing = "MachineClassMissing"
+	// ReasonCredentialsMissing: the Secret with the credentials does not exist.
+	ReasonCredentialsMissing = "CredentialsMissing"
+	// ReasonProviderIDTaken: the VM is that of another object.
+	ReasonProviderIDTaken = "ProviderIDTaken"
+	// ReasonProviderIDChanged: spec.providerID is not the VM's any more.
+	ReasonProviderIDChanged = "ProviderIDChanged"
+	// ReasonInstanceLost: the provider does not find the VM any more.
+	ReasonInstanceLost = "InstanceLost"
+	// ReasonDeleting: the driver was asked to delete the VM.
+	ReasonDeleting = "Deleting"
+	// ReasonDeleted: the VM is gone. Of events only.
+	ReasonDeleted = "Deleted"
+	// ReasonDeletionFailed: the driver could not delete the VM, and is asked again.
+	ReasonDeletionFailed = "DeletionFailed"
+)
+
+// Reasons of ConditionNodeJoined.
+const (
+	// ReasonJoined: the VM is a node.
+	ReasonJoined = "Joined"
+	// ReasonWaitingForNode: it may yet become one.
+	ReasonWaitingForNode = "WaitingForNode"
+	// ReasonJoinTimeout: that takes too long.
+	ReasonJoinTimeout = "JoinTimeout"
+)
+
+// Reasons of ConditionControlPlaneEndpointKnown.
+const (
+	// ReasonEndpointKnown: it is known.
+	ReasonEndpointKnown = "EndpointKnown"
+	// ReasonWaitingForControlPlane: no control plane machine has an address yet.
+	ReasonWaitingForControlPlane = "WaitingForControlPlane"
+)
+
+// Reasons of ConditionPaused; they are Cluster API's.
+const (
+	// ReasonPaused: Cluster or object are paused.
+	ReasonPaused = "Paused"
+	// ReasonNotPaused: neither is.
+	ReasonNotPaused = "NotPaused"
+)
+
+// FailureInvalidConfiguration is the one value of status.failureReason that is used: one
+// of Cluster API's.
+const FailureInvalidConfiguration = "InvalidConfiguration"

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/program"
+)
+
+func TestMain(m *testing.M) {
+	program.Main()
+	os.Exit(m.Run())
+}
+
+// written is the result as its readers know it. Fields may be added to the file, but none
+// of these may go.
+type written struct {
+	Machines int            `json:"machines"`
+	MemoryMB float64        `json:"memoryMB"`
+	Phases   []writtenPhase `json:"phases"`
+}
+
+type writtenPhase struct {
+	Name               string         `json:"name"`
+	Seconds            float64        `json:"seconds"`
+	Requests           int            `json:"requests"`
+	RequestsPerMachine float64        `json:"requestsPerMachine"`
+	Events             int            `json:"events"`
+	Writes             int            `json:"writes"`
+	Conflicts          int            `json:"conflicts"`
+	CPUSeconds         float64        `json:"cpuSeconds"`
+	ByRequest          map[string]int `json:"byRequest"`
+}
+
+// TestAllPhases measures this project's manager with a few Machines.
+func TestAllPhases(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: this test needs a kube-apiserver")
+	}
+	const machines = 3
+	dir := t.TempDir()
+	got := measureFew(t, dir, "--machines=3", "--pods=2")
+	if got.Machines != machines || got.MemoryMB < 10 {
+		t.Errorf("measured %+v", got)
+	}
+	var names []string
+	for _, phase := range got.Phases {
+		names = append(names, phase.Name)
+		checkPhase(t, phase, machines)
+		for _, profile := range []string{"-cpu-1.pb.gz", "-heap.pb.gz"} {
+			if info, err := os.Stat(filepath.Join(dir, "profiles", phase.Name+profile)); err != nil || info.Size() == 0 {
+				t.Errorf("%s: there is no profile %s: %v", phase.Name, profile, err)
+			}
+		}
+	}
+	if diff := cmp.Diff([]string{scaleUp, rollingUpdate, idle, scaleDown}, names); diff != "" {
+		t.Errorf("phases (-want +got):\n%s", diff)
+	}
+}
+
+// measureFew runs the benchmark, and reads what it has written.
+func measureFew(t *testing.T, dir string, args ...string) written {
+	t.Helper()
+	o, err := parse(append(args, "--idle=1s", "--millwright", os.Args[0], "--json", filepath.Join(dir, "result.json"),
+		"--keep", filepath.Join(dir, "kept"), "--profiles", filepath.Join(dir, "profiles")), io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.manager.environment = program.Command(t.Context()).Env
+	o.limitRequests = 50
+	var out strings.Builder
+	if err := run(t.Context(), *o, &out, t.Output()); err != nil {
+		t.Fatal(err)
+	}
+	t.Log("\n" + out.String())
+	content, err := os.ReadFile(filepath.Join(dir, "result.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got written
+	if err := json.Unmarshal(content, &got); err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// checkPhase: no manager can do with less, none needs to do it twice, and what the
+// benchmark itself asks for is not counted.
+func checkPhase(t *testing.T, phase writtenPhase, machines int) {
+	t.Helper()
+	if phase.Seconds <= 0 {
+		t.Errorf("%s took %g s", phase.Name, phase.Seconds)
+	}
+	if phase.Name == idle {
+		if phase.Requests > 5 || phase.Events > 0 {
+			t.Errorf("an idle manager made %d requests and %d events", phase.Requests, phase.Events)
+		}
+		return
+	}
+	want := map[string]map[string]int{
+		scaleUp:       {"POST machines": machines, "POST nodes": machines},
+		rollingUpdate: {"POST machines": machines, "DELETE machines": machines, "POST nodes": machines, "DELETE nodes": machines},
+		scaleDown:     {"DELETE machines": machines, "DELETE nodes": machines},
+	}
+	for request, count := range want[phase.Name] {
+		if phase.ByRequest[request] != count {
+			t.Errorf("%s: %d times %s, want %d", phase.Name, phase.ByRequest[request], request, count)
+		}
+	}
+	if phase.Requests < phase.Writes || phase.Writes < 5*machines || phase.CPUSeconds <= 0 {
+		t.Errorf("%s: %+v", phase.Name, phase)
+	}
+	if listed := phase.ByRequest["LIST machines"] + phase.ByRequest["LIST nodes"]; listed > 0 {
+		t.Errorf("%s: the benchmark's own lists are counted: %v", phase.Name, phase.ByRequest)
+	}
+}
+
+// TestManagerThatEnds: its last words are told.
+func TestManagerThatEnds(t *testing.T) {
+	p, err := startManager(managerOptions{command: "echo {namespace} {qps} is wrong; exit 3", qps: 7}, t.TempDir(), "", "here")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := p.alive(t.Context())
+	defer cancel()
+	err = pause(ctx, time.Minute)
+	for _, says := range []string{"exit status 3", "here 7 is wrong"} {
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v does not say %q", err, says)
+		}
+	}
+}
+
+// TestAllProcessesOfAManagerCount: also those that a shell has started, and they are ended.
+func TestAllProcessesOfAManagerCount(t *testing.T) {
+	p, err := startManager(managerOptions{command: "sleep 1000 & sleep 1000 & echo ready; wait"}, t.TempDir(), "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = await(t.Context(), 10*time.Millisecond, func() (bool, error) { return p.lastLines() == "ready", nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []int
+	members := func(s stat) bool {
+		if s.group == p.group() {
+			found = append(found, s.pid)
+		}
+		return s.group == p.group()
+	}
+	if used, err := usageOf(members); err != nil || len(found) != 3 || used.peak < 1e5 {
+		t.Errorf("found processes %v, which use %+v, %v", found, used, err)
+	}
+	if err := p.stop(); err != nil {
+		t.Error(err)
+	}
+	// What a killed process leaves to its new parent stays listed until that has noticed.
+	err = await(t.Context(), 10*time.Millisecond, func() (bool, error) {
+		_, err := usageOf(members)
+		return !slices.ContainsFunc(found, func(pid int) bool { return peakOf(pid) > 0 }), err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestParseStat(t *testing.T) {
+	line := "4711 (a) b (c)) S 12 34 34 0 -1 4194304 1000 0 0 0 150 50 7 3 20 0 9 0 100 200 300"
+	got, err := parseStat(line)
+	if want := (stat{pid: 4711, parent: 12, group: 34, cpu: 2100 * time.Millisecond}); err != nil || got != want {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
+	}
+	for _, bad := range []string{"", "4711", "4711 (a) S 12", "4711 (a S 12 34"} {
+		if _, err := parseStat(bad); err == nil {
+			t.Errorf("%q is accepted", bad)
+		}
+	}
+}
+
+func TestComplete(t *testing.T) {
+	p := &phaseResult{Name: scaleUp, took: 2 * time.Second, requests: map[env.Answered]int{
+		{Method: "POST", Resource: "machines", Code: 201}:         4,
+		{Method: "POST", Resource: "nodes", Code: 409}:            1, // exists already, which is no conflict
+		{Method: "PATCH", Resource: "machines/status", Code: 200}: 10,
+		{Method: "PATCH", Resource: "machines/status", Code: 409}: 2,
+		{Method: "PUT", Resource: "machines/status", Code: 409}:   1,
+		{Method: "DELETE", Resource: "nodes", Code: 200}:          3,
+		{Method: "LIST", Resource: "pods", Code: 200}:             6,
+	}}
+	p.complete(4, limit{Creates: 10, Patches: 13, Deletes: 6})
+	want := &phaseResult{
+		Name: scaleUp, Seconds: 2, LimitSeconds: 2, Requests: 27, RequestsPerMachine: 6.75, Writes: 21, Conflicts: 3,
+		ByRequest: map[string]int{
+			"POST machines": 4, "POST nodes": 1, "PATCH machines/status": 12, "PUT machines/status": 1, "DELETE nodes": 3, "LIST pods": 6,
+		},
+	}
+	p.took, p.requests = 0, nil
+	if diff := cmp.Diff(want, p, cmp.AllowUnexported(phaseResult{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestOverBudget(t *testing.T) {
+	r := &result{Phases: []*phaseResult{
+		{Name: scaleUp, RequestsPerMachine: 9.5}, {Name: rollingUpdate, RequestsPerMachine: 21.01},
+		{Name: idle, Requests: 6}, {Name: scaleDown, RequestsPerMachine: 8.5},
+	}}
+	over := r.overBudget()
+	if over == nil || !strings.HasPrefix(over.Error(), rollingUpdate) || !strings.Contains(over.Error(), "\n"+idle) || strings.Count(over.Error(), "\n") != 1 {
+		t.Errorf("want two phases over their budgets, got %v", over)
+	}
+	r.Phases = r.Phases[:1]
+	if over := r.overBudget(); over != nil {
+		t.Errorf("within the budget: %v", over)
+	}
+}
+
+func TestArguments(t *testing.T) {
+	for _, args := range [][]string{{"--machines=0"}, {"--pods=-1"}, {"--qps=0"}, {"--burst=0"}, {"--idle=-1s"}, {"--timeout=0"}, {"more"}, {"--unknown"}} {
+		if _, err := parse(args, io.Discard); err == nil {
+			t.Errorf("%v is accepted", args)
+		}
+	}
+	if o, err := parse(nil, io.Discard); err != nil || o.load.machines != 100 {
+		t.Errorf("defaults: %+v, %v", o, err)
+	}
+	if _, err := (load{providerSpec: "{"}).spec(); err == nil {
+		t.Error("a providerSpec that is no JSON is accepted")
+	}
+}

@@ -1,0 +1,203 @@
+// Command bench changes when managers are measured differently.
+//
+// It starts a control plane of its own (kube-apiserver and etcd without fsync, no
+// controller manager), runs a manager against it as a process of its own, and has that
+// scale a MachineDeployment up, roll it, keep it, and scale it down again. Then it tells
+// what each of these phases cost. docs/performance.md explains what is counted and how,
+// and how to measure another manager of the same API.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/pflag"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	log.SetLogger(logr.Discard()) // the libraries', which have nothing to say here
+	if err := bench(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// options are all that a benchmark is told.
+type options struct {
+	load    load
+	manager managerOptions
+	// dir holds everything; empty means a temporary folder, which is removed.
+	dir string
+	// json is the file that the result is written to, if any.
+	json string
+	// check makes request counts above the budget an error.
+	check bool
+	// timeout bounds each phase.
+	timeout time.Duration
+	// limitRequests are those of each kind with which the API server is measured.
+	limitRequests int
+}
+
+// load is what the manager is given to do.
+type load struct {
+	machines int
+	// pods run on nodes that are no Machine's.
+	pods int
+	// idle is how long the manager has nothing to do.
+	idle               time.Duration
+	surge, unavailable string
+	// providerSpec of the classes. If it is empty, it is made of the other two.
+	providerSpec       string
+	latency, joinDelay time.Duration
+}
+
+// managerOptions say how the manager is run.
+type managerOptions struct {
+	// command is a line for the shell, with placeholders.
+	command    string
+	millwright string
+	// environment of the process; nil means that of this one.
+	environment []string
+	qps, burst  int
+	// profiles is the folder for profiles, if any.
+	profiles string
+}
+
+// defaultCommand runs this project's manager. Its simulated nodes are silent after they
+// joined. It elects no leader, since there is no other, and one that can hardly breathe
+// would give up.
+const defaultCommand = "exec {millwright} manager --driver sim --sim-heartbeat 0 --leader-elect=false" +
+	" --control-kubeconfig {kubeconfig} --target-kubeconfig {kubeconfig} --namespace {namespace}" +
+	" --kube-api-qps {qps} --kube-api-burst {burst} --address 127.0.0.1 --port {port} --profiling"
+
+func (o *options) flags() *pflag.FlagSet {
+	flags := pflag.NewFlagSet("bench", pflag.ContinueOnError)
+	flags.IntVar(&o.load.machines, "machines", 100, "number of Machines")
+	flags.IntVar(&o.load.pods, "pods", 0, "pods in the target cluster, on other nodes")
+	flags.DurationVar(&o.load.idle, "idle", 20*time.Second, "how long the manager is watched having nothing to do")
+	flags.StringVar(&o.load.surge, "surge", "20%", "maxSurge of the rolling update")
+	flags.StringVar(&o.load.unavailable, "unavailable", "20%", "maxUnavailable of the rolling update")
+	flags.DurationVar(&o.load.latency, "latency", 0, "time that each call to the simulated provider takes")
+	flags.DurationVar(&o.load.joinDelay, "join-delay", 0, "time from a VM's creation until its node joins")
+	flags.StringVar(&o.load.providerSpec, "provider-spec", "", "providerSpec of the classes, as JSON, for a driver that does not know the one of --latency and --join-delay")
+	flags.StringVar(&o.manager.command, "manager-command", defaultCommand, "line for the shell that runs the manager; {kubeconfig}, {namespace}, {qps}, {burst}, {port} (a free one) and {millwright} are filled in")
+	flags.StringVar(&o.manager.millwright, "millwright", "bin/millwright", "the program that stands for {millwright}")
+	flags.IntVar(&o.manager.qps, "qps", 1000, "requests per second that the manager may make")
+	flags.IntVar(&o.manager.burst, "burst", 2000, "requests that the manager may make at once")
+	flags.StringVar(&o.manager.profiles, "profiles", "", "folder for profiles of the manager, taken from {port}")
+	flags.StringVar(&o.dir, "keep", "", "folder for the control plane and all logs, which is kept; it must be empty or not exist")
+	flags.StringVar(&o.json, "json", "", "file that the result is written to")
+	flags.BoolVar(&o.check, "check", false, "fail if a number of requests is above the budget")
+	flags.DurationVar(&o.timeout, "timeout", 30*time.Minute, "time that a phase may take")
+	return flags
+}
+
+func (o *options) validate() error {
+	switch {
+	case o.load.machines < 1:
+		return errors.New("--machines: must be at least 1")
+	case o.load.pods < 0:
+		return errors.New("--pods: must not be negative")
+	case o.manager.qps < 1 || o.manager.burst < 1:
+		return errors.New("--qps, --burst: must be at least 1")
+	case o.load.idle < 0 || o.load.latency < 0 || o.load.joinDelay < 0 || o.timeout <= 0:
+		return errors.New("--idle, --latency, --join-delay, --timeout: must not be negative")
+	}
+	return nil
+}
+
+// bench is the whole command.
+func bench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	o, err := parse(args, stderr)
+	if errors.Is(err, pflag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return run(ctx, *o, stdout, stderr)
+}
+
+func parse(args []string, stderr io.Writer) (*options, error) {
+	o := &options{limitRequests: limitRequests}
+	flags := o.flags()
+	flags.SetOutput(stderr)
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	if flags.NArg() > 0 {
+		return nil, fmt.Errorf("unknown argument %q", flags.Arg(0))
+	}
+	return o, o.validate()
+}
+
+// run measures, and shows what it found.
+func run(ctx context.Context, o options, stdout, stderr io.Writer) error {
+	result, err := measureAll(ctx, o, logger(stderr))
+	if err != nil {
+		return err
+	}
+	fmt.Fprint(stdout, result.table()) //nolint:errcheck // the reader's loss
+	if o.json != "" {
+		if err := result.write(o.json); err != nil {
+			return err
+		}
+	}
+	if over := result.overBudget(); o.check && over != nil {
+		return over
+	}
+	return nil
+}
+
+// logger tells what happens, and when.
+func logger(out io.Writer) func(string, ...any) {
+	began := time.Now()
+	return func(format string, args ...any) {
+		fmt.Fprintf(out, "%6.1fs %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...)) //nolint:errcheck // the reader's loss
+	}
+}
+
+// measureAll runs the whole benchmark in a folder.
+func measureAll(ctx context.Context, o options, log func(string, ...any)) (result *result, err error) {
+	if o.dir == "" {
+		if o.dir, err = os.MkdirTemp("", "millwright-bench-"); err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, os.RemoveAll(o.dir)) }()
+	} else if o.dir, err = emptyDir(o.dir); err != nil {
+		return nil, fmt.Errorf("--keep: %w", err)
+	}
+	w, err := newWorld(ctx, o, log)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, w.end()) }()
+	return w.measure(ctx)
+}
+
+// emptyDir makes a folder, or makes sure that it is empty.
+func emptyDir(path string) (string, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return "", err
+	}
+	entries, err := os.ReadDir(path)
+	if err == nil && len(entries) > 0 {
+		err = fmt.Errorf("%s is not empty", path)
+	}
+	return path, err
+}

@@ -1,0 +1,301 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+// The phases, in their order.
+const (
+	scaleUp       = "scale-up"
+	rollingUpdate = "rolling-update"
+	idle          = "idle"
+	scaleDown     = "scale-down"
+)
+
+// measure runs the manager through all phases.
+func (w *world) measure(ctx context.Context) (*result, error) {
+	found, err := w.limits(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &result{Machines: w.load.machines, APIServer: found, qps: w.options.manager.qps}
+	if w.manager, err = startManager(w.options.manager, w.dir, w.cp.Kubeconfig(), namespace); err != nil {
+		return nil, err
+	}
+	ctx, cancel := w.manager.alive(ctx)
+	defer cancel()
+	if err := w.begun(ctx); err != nil {
+		return nil, err
+	}
+	for _, phase := range w.phases() {
+		measured, err := w.phase(ctx, phase)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", phase.name, err)
+		}
+		measured.complete(w.load.machines, found)
+		r.Phases = append(r.Phases, measured)
+	}
+	used, err := w.managerUsage()
+	r.MemoryMB = round(float64(used.peak)/1e6, 1)
+	return r, err
+}
+
+// begun waits until the manager has looked at the deployment, and has nothing to do.
+func (w *world) begun(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, w.timeout, errors.New("the manager does not begin"))
+	defer cancel()
+	if err := w.settled(ctx, 0); err != nil {
+		return err
+	}
+	_, err := w.quiet(ctx, env.Work, env.Event)
+	return err
+}
+
+type phase struct {
+	name string
+	// do returns when all that the manager was asked for is done.
+	do func(ctx context.Context) error
+}
+
+func (w *world) phases() []phase {
+	n := int32(w.load.machines)
+	return []phase{
+		{scaleUp, func(ctx context.Context) error { return w.change(ctx, fmt.Sprintf(`{"spec":{"replicas":%d}}`, n), n) }},
+		{rollingUpdate, func(ctx context.Context) error {
+			return w.change(ctx, fmt.Sprintf(`{"spec":{"template":{"spec":{"class":{"name":%q}}}}}`, secondClass), n)
+		}},
+		{idle, func(ctx context.Context) error { return pause(ctx, w.load.idle) }},
+		{scaleDown, func(ctx context.Context) error { return w.change(ctx, `{"spec":{"replicas":0}}`, 0) }},
+	}
+}
+
+// change patches the deployment and waits until it has what it says.
+func (w *world) change(ctx context.Context, patch string, machines int32) error {
+	deployment := &v1alpha1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pool}}
+	if err := w.client.Patch(ctx, deployment, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
+		return err
+	}
+	w.asked("PATCH", "machinedeployments")
+	return w.settled(ctx, machines)
+}
+
+// asked counts a request of the benchmark's own.
+func (w *world) asked(method, resource string) {
+	group := v1alpha1.SchemeGroupVersion.Group
+	if resource == "nodes" {
+		group = ""
+	}
+	w.own[env.Answered{Method: method, Group: group, Resource: resource, Code: http.StatusOK}]++
+}
+
+// settleInterval is the time between two looks at what is left, once the deployment says
+// that it is done.
+const settleInterval = 50 * time.Millisecond
+
+// settled waits until the deployment has so many Machines, all of them available and up to
+// date, and until nothing is left of others. While the manager works it is watched, not
+// asked.
+func (w *world) settled(ctx context.Context, machines int32) error {
+	if err := w.awaitStatus(ctx, machines); err != nil {
+		return fmt.Errorf("waiting for the deployment's status: %w", err)
+	}
+	return await(ctx, settleInterval, func() (bool, error) {
+		for _, kind := range []struct {
+			schema.GroupVersionKind
+			resource string
+		}{
+			{v1alpha1.SchemeGroupVersion.WithKind("Machine"), "machines"},
+			{schema.GroupVersionKind{Version: "v1", Kind: "Node"}, "nodes"},
+		} {
+			found, err := w.count(ctx, kind.GroupVersionKind, kind.resource)
+			if err != nil || found != int64(machines) {
+				return false, err
+			}
+		}
+		return true, nil
+	})
+}
+
+// count asks how many objects there are, without fetching them.
+func (w *world) count(ctx context.Context, kind schema.GroupVersionKind, resource string) (int64, error) {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+	if err := w.client.List(ctx, list, client.Limit(1)); err != nil {
+		return 0, err
+	}
+	w.asked("LIST", resource)
+	count := int64(len(list.Items))
+	if list.RemainingItemCount != nil {
+		count += *list.RemainingItemCount
+	}
+	return count, nil
+}
+
+// awaitStatus watches the deployment until its status says that it is done.
+func (w *world) awaitStatus(ctx context.Context, machines int32) error {
+	for {
+		done, err := w.watchStatus(ctx, machines)
+		if done || err != nil {
+			return err
+		}
+		// The API server ends watches from time to time.
+		w.log("watching the deployment again")
+	}
+}
+
+func (w *world) watchStatus(ctx context.Context, machines int32) (bool, error) {
+	watch, err := w.client.Watch(ctx, &v1alpha1.MachineDeploymentList{}, client.InNamespace(namespace))
+	if err != nil {
+		return false, err
+	}
+	defer watch.Stop()
+	for {
+		select {
+		case event, open := <-watch.ResultChan():
+			if !open {
+				return false, context.Cause(ctx)
+			}
+			if deployment, ok := event.Object.(*v1alpha1.MachineDeployment); ok && isDone(deployment, machines) {
+				return true, nil
+			}
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
+		}
+	}
+}
+
+func isDone(d *v1alpha1.MachineDeployment, machines int32) bool {
+	s := d.Status
+	return s.ObservedGeneration >= d.Generation && s.Replicas == machines && s.UpdatedReplicas == machines && s.AvailableReplicas == machines
+}
+
+// sample is everything that is counted, at one time.
+type sample struct {
+	at                    time.Time
+	totals                env.Totals
+	manager, controlPlane usage
+}
+
+func (w *world) sample(ctx context.Context) (sample, error) {
+	totals, err := env.Scrape(ctx, w.server)
+	if err != nil {
+		return sample{}, err
+	}
+	manager, err := w.managerUsage()
+	if err != nil {
+		return sample{}, err
+	}
+	controlPlane, err := usageOf(func(s stat) bool { return s.parent == os.Getpid() && s.group != w.manager.group() })
+	return sample{at: time.Now(), totals: totals, manager: manager, controlPlane: controlPlane}, err
+}
+
+func (w *world) managerUsage() (usage, error) {
+	return usageOf(func(s stat) bool { return s.group == w.manager.group() })
+}
+
+// tail is how long requests and CPU time still count for a phase whose work is done: a
+// manager may have something to finish.
+const tail = time.Second
+
+// phase measures one. Its time ends when the work is done; events, which managers write
+// slowly on purpose, are waited for.
+func (w *world) phase(ctx context.Context, p phase) (*phaseResult, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, w.timeout, fmt.Errorf("not done within %s", w.timeout))
+	defer cancel()
+	endProfiles := w.beginProfiles(ctx, p.name)
+	clear(w.own)
+	before, err := w.sample(ctx)
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	if err := p.do(ctx); err != nil {
+		return nil, err
+	}
+	took := time.Since(began)
+	if p.name != idle {
+		if err := pause(ctx, tail); err != nil {
+			return nil, err
+		}
+	}
+	after, err := w.sample(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := endProfiles(); err != nil {
+		return nil, err
+	}
+	last, err := w.quiet(ctx, env.Event)
+	if err != nil {
+		return nil, err
+	}
+	w.log("%s took %.1f s", p.name, took.Seconds())
+	return w.subtract(p.name, took, before, after, last), nil
+}
+
+// quietFor is how long nothing may have been counted for it to count as quiet.
+const (
+	quietFor   = 2 * time.Second
+	quietLimit = 5 * time.Minute
+)
+
+// quiet waits until no request of those kinds is made any more, or for quietLimit: there
+// are managers that never rest. It returns the counts as they are then.
+func (w *world) quiet(ctx context.Context, kinds ...env.Kind) (env.Totals, error) {
+	var last env.Totals
+	count, end := -1, time.Now().Add(quietLimit)
+	err := await(ctx, quietFor, func() (bool, error) {
+		var err error
+		if last, err = env.Scrape(ctx, w.server); err != nil {
+			return false, err
+		}
+		sum := 0
+		for _, kind := range kinds {
+			sum += countOf(last, kind)
+		}
+		same := sum == count
+		count = sum
+		return same || time.Now().After(end), nil
+	})
+	return last, err
+}
+
+func countOf(totals env.Totals, kind env.Kind) int {
+	sum := 0
+	for answered, count := range totals.Counts {
+		if answered.Kind() == kind {
+			sum += count
+		}
+	}
+	return sum
+}
+
+// subtract makes a result of what was counted before and after.
+func (w *world) subtract(name string, took time.Duration, before, after sample, last env.Totals) *phaseResult {
+	r := &phaseResult{
+		Name: name, took: took, requests: map[env.Answered]int{},
+		Events:          countOf(last, env.Event) - countOf(before.totals, env.Event),
+		CPU:             (after.manager.cpu - before.manager.cpu).Seconds(),
+		ControlPlaneCPU: (after.controlPlane.cpu - before.controlPlane.cpu).Seconds(),
+	}
+	for answered, count := range after.totals.Counts {
+		count -= before.totals.Counts[answered] + w.own[answered]
+		if answered.Kind() == env.Work && count > 0 {
+			r.requests[answered] = count
+		}
+	}
+	return r
+}

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// process is the manager that is measured: a shell, what it starts, and what that starts.
+// They are known by their process group.
+type process struct {
+	command *exec.Cmd
+	log     string
+	port    int
+	// ended is closed when the process that was started has ended.
+	ended chan struct{}
+	err   error
+}
+
+// startManager runs the line of the options.
+func startManager(o managerOptions, dir, kubeconfig, namespace string) (*process, error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	line := strings.NewReplacer(
+		"{millwright}", o.millwright, "{kubeconfig}", kubeconfig, "{namespace}", namespace,
+		"{qps}", strconv.Itoa(o.qps), "{burst}", strconv.Itoa(o.burst), "{port}", strconv.Itoa(port),
+	).Replace(o.command)
+	p := &process{
+		command: exec.Command("sh", "-c", line), log: filepath.Join(dir, "manager.log"), port: port,
+		ended: make(chan struct{}),
+	}
+	out, err := os.Create(p.log)
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close() //nolint:errcheck // the process has its own descriptor
+	p.command.Env, p.command.Stdout, p.command.Stderr = o.environment, out, out
+	p.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	started := make(chan error)
+	go p.run(started)
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("starting the manager: %w", err)
+	}
+	return p, nil
+}
+
+func (p *process) run(started chan<- error) {
+	// The process is to die with the thread that started it, so that has to live as long.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := p.command.Start()
+	started <- err
+	if err == nil {
+		p.err = p.command.Wait()
+		close(p.ended)
+	}
+}
+
+func freePort() (int, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer listener.Close() //nolint:errcheck // nobody connected
+	return listener.Addr().(*net.TCPAddr).Port, nil
+}
+
+// group is the number of the process group.
+func (p *process) group() int { return p.command.Process.Pid }
+
+// alive returns a context that ends, with the reason, when the manager ends.
+func (p *process) alive(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-p.ended:
+			cancel(fmt.Errorf("the manager has ended (%s); the end of its log:\n%s", p.command.ProcessState, p.lastLines()))
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(nil) }
+}
+
+func (p *process) lastLines() string {
+	const lines = 10
+	content, err := os.ReadFile(p.log)
+	if err != nil {
+		return err.Error()
+	}
+	all := strings.Split(strings.TrimSpace(string(content)), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// stopLimit is how long managers may take to end in order.
+const stopLimit = 45 * time.Second
+
+// stop ends all processes of the group, in order at first.
+func (p *process) stop() error {
+	_ = syscall.Kill(-p.group(), syscall.SIGTERM) // they may be gone
+	late := time.NewTimer(stopLimit)
+	defer late.Stop()
+	var err error
+	select {
+	case <-p.ended:
+	case <-late.C:
+		err = errors.New("the manager did not end, and was killed")
+	}
+	// What the shell has left behind, in any case.
+	_ = syscall.Kill(-p.group(), syscall.SIGKILL)
+	<-p.ended
+	return err
+}

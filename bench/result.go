@@ -1,0 +1,210 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+// result is what a benchmark found, as it is written in JSON. Later versions may add
+// fields; they keep these.
+type result struct {
+	Machines int `json:"machines"`
+	// MemoryMB is the most that was resident: the sum of the manager's processes.
+	MemoryMB  float64        `json:"memoryMB"`
+	Phases    []*phaseResult `json:"phases"`
+	APIServer limit          `json:"apiserver"`
+
+	qps int
+}
+
+// phaseResult is what one phase cost. Requests are those on API objects, without watches,
+// leases and events, which are counted apart.
+type phaseResult struct {
+	Name    string  `json:"name"`
+	Seconds float64 `json:"seconds"`
+	// LimitSeconds is the time in which an API server that has nothing else to do answers
+	// that many writes.
+	LimitSeconds       float64 `json:"limitSeconds"`
+	Requests           int     `json:"requests"`
+	RequestsPerMachine float64 `json:"requestsPerMachine"`
+	Events             int     `json:"events"`
+	// Writes are those requests that create, change or delete.
+	Writes int `json:"writes"`
+	// Conflicts are writes of what somebody else had changed before.
+	Conflicts int `json:"conflicts"`
+	// CPU is that of the manager's processes, ControlPlaneCPU that of kube-apiserver
+	// and etcd.
+	CPU             float64 `json:"cpuSeconds"`
+	ControlPlaneCPU float64 `json:"controlPlaneCPUSeconds"`
+	// ByRequest are the requests by verb and resource.
+	ByRequest map[string]int `json:"byRequest"`
+
+	took     time.Duration
+	requests map[env.Answered]int
+}
+
+// complete works out what follows from the requests.
+func (p *phaseResult) complete(machines int, found limit) {
+	methods := map[string]int{}
+	p.ByRequest = map[string]int{}
+	for answered, count := range p.requests {
+		p.Requests += count
+		methods[answered.Method] += count
+		p.ByRequest[answered.Method+" "+answered.Resource] += count
+		if isWrite(answered.Method) {
+			p.Writes += count
+		}
+		if answered.Code == http.StatusConflict && answered.Method != http.MethodPost {
+			p.Conflicts += count
+		}
+	}
+	p.RequestsPerMachine = round(float64(p.Requests)/float64(machines), 2)
+	p.Seconds = round(p.took.Seconds(), 2)
+	p.LimitSeconds = round(found.least(methods).Seconds(), 2)
+	p.CPU, p.ControlPlaneCPU = round(p.CPU, 2), round(p.ControlPlaneCPU, 2)
+}
+
+func isWrite(method string) bool {
+	return !slices.Contains([]string{"GET", "LIST", "CONNECT"}, method)
+}
+
+func round(number float64, digits int) float64 {
+	shift := math.Pow10(digits)
+	return math.Round(number*shift) / shift
+}
+
+// write writes the result as JSON.
+func (r *result) write(path string) error {
+	content, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return fmt.Errorf("writing the result: %w", err)
+	}
+	return os.WriteFile(path, append(content, '\n'), 0o644) //nolint:gosec // for everybody to read
+}
+
+// budget is what a phase may cost.
+type budget struct {
+	// perMachine and inAll are requests; 0 if there is no such budget.
+	perMachine float64
+	inAll      int
+}
+
+// text of the budget for a table.
+func (b budget) text() string {
+	if b.inAll > 0 {
+		return fmt.Sprintf("%d in all", b.inAll)
+	}
+	return fmt.Sprintf("%g", b.perMachine)
+}
+
+func (b budget) exceeded(p *phaseResult) bool {
+	return b.perMachine > 0 && p.RequestsPerMachine > b.perMachine || b.inAll > 0 && p.Requests > b.inAll
+}
+
+// budgets of requests are the same on every machine, so they can be checked everywhere.
+// Those of seconds are in docs/performance.md.
+var budgets = map[string]budget{
+	scaleUp:       {perMachine: 9.5},
+	rollingUpdate: {perMachine: 21},
+	idle:          {inAll: 5},
+	scaleDown:     {perMachine: 8.5},
+}
+
+// overBudget says which phases made more requests than they may; nil if none did.
+func (r *result) overBudget() error {
+	var over []error
+	for _, p := range r.Phases {
+		if budgets[p.Name].exceeded(p) {
+			over = append(over, fmt.Errorf("%s: %d requests, %.2f per machine, are over the budget of %s", p.Name, p.Requests, p.RequestsPerMachine, budgets[p.Name].text()))
+		}
+	}
+	return errors.Join(over...)
+}
+
+// table shows the result to people.
+func (r *result) table() string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "%d Machines, %d requests per second and client allowed\n", r.Machines, r.qps)
+	fmt.Fprintf(&text, "memory: %.1f MB\n", r.MemoryMB)
+	fmt.Fprintf(&text, "the API server's limit per second: %.0f creates, %.0f status patches, %.0f deletes\n\n",
+		r.APIServer.Creates, r.APIServer.Patches, r.APIServer.Deletes)
+	r.phaseTable(&text)
+	text.WriteString("\nRequests by verb and resource:\n\n")
+	r.requestTable(&text)
+	if over := r.overBudget(); over != nil {
+		fmt.Fprintf(&text, "\n%v\n", over)
+	}
+	return text.String()
+}
+
+func (r *result) phaseTable(text *strings.Builder) {
+	rows := newTable(text)
+	rows.row("PHASE", "SECONDS", "AT LIMIT", "REQUESTS", "PER MACHINE", "BUDGET", "WRITES", "CONFLICTS", "EVENTS", "CPU", "CPU OF CONTROL PLANE")
+	for _, p := range r.Phases {
+		atLimit := "-"
+		if p.Name != idle {
+			atLimit = fmt.Sprintf("%.0f %%", 100*p.LimitSeconds/p.Seconds)
+		}
+		rows.row(p.Name, fmt.Sprintf("%.1f", p.Seconds), atLimit, p.Requests, fmt.Sprintf("%.2f", p.RequestsPerMachine), budgets[p.Name].text(),
+			p.Writes, p.Conflicts, p.Events, fmt.Sprintf("%.1f s", p.CPU), fmt.Sprintf("%.1f s", p.ControlPlaneCPU))
+	}
+	rows.end()
+}
+
+func (r *result) requestTable(text *strings.Builder) {
+	rows := newTable(text)
+	header := []any{"VERB", "RESOURCE"}
+	sums := map[string]int{}
+	for _, p := range r.Phases {
+		header = append(header, strings.ToUpper(p.Name))
+		for request, count := range p.ByRequest {
+			sums[request] += count
+		}
+	}
+	rows.row(header...)
+	requests := slices.SortedFunc(maps.Keys(sums), func(a, b string) int {
+		if sums[a] != sums[b] {
+			return sums[b] - sums[a]
+		}
+		return strings.Compare(a, b)
+	})
+	for _, request := range requests {
+		verb, resource, _ := strings.Cut(request, " ")
+		cells := []any{verb, resource}
+		for _, p := range r.Phases {
+			cells = append(cells, p.ByRequest[request])
+		}
+		rows.row(cells...)
+	}
+	rows.end()
+}
+
+// table writes aligned columns.
+type table struct{ writer *tabwriter.Writer }
+
+func newTable(text *strings.Builder) table {
+	return table{tabwriter.NewWriter(text, 0, 0, 2, ' ', 0)}
+}
+
+func (t table) row(cells ...any) {
+	for i, cell := range cells {
+		if i > 0 {
+			fmt.Fprint(t.writer, "\t") //nolint:errcheck // writes to memory
+		}
+		fmt.Fprint(t.writer, cell) //nolint:errcheck // as above
+	}
+	fmt.Fprintln(t.writer) //nolint:errcheck // as above
+}
+
+func (t table) end() { t.writer.Flush() } //nolint:errcheck // as above

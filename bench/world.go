@@ -1,0 +1,244 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/local"
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+// world is what a benchmark runs in.
+type world struct {
+	options
+	log func(format string, args ...any)
+	cp  *local.ControlPlane
+	// client reads from the API server.
+	client client.WithWatch
+	server rest.Interface
+	// own are the requests of the benchmark itself while it measures.
+	own map[env.Answered]int
+	// manager is nil until it runs.
+	manager *process
+}
+
+// namespace of everything that the manager deals with.
+const namespace = "bench"
+
+// newWorld starts a control plane and declares a deployment of no Machines.
+func newWorld(ctx context.Context, o options, log func(string, ...any)) (*world, error) {
+	cp, err := env.Start(filepath.Join(o.dir, "controlplane"), logr.Discard())
+	if err != nil {
+		return nil, err
+	}
+	w := &world{options: o, log: log, cp: cp, own: map[env.Answered]int{}}
+	if err := errors.Join(w.connect(), w.declare(ctx)); err != nil {
+		return nil, errors.Join(err, w.end())
+	}
+	return w, nil
+}
+
+func (w *world) connect() error {
+	access := w.cp.RESTConfig()
+	access.UserAgent = "millwright-bench"
+	var err error
+	if w.client, err = client.NewWithWatch(access, client.Options{Scheme: env.NewScheme()}); err != nil {
+		return err
+	}
+	clients, err := kubernetes.NewForConfig(access)
+	if err == nil {
+		w.server = clients.Discovery().RESTClient()
+	}
+	return err
+}
+
+// end ends everything that runs.
+func (w *world) end() error {
+	var err error
+	if w.manager != nil {
+		err = w.manager.stop()
+	}
+	return errors.Join(err, w.cp.Stop(context.Background()))
+}
+
+// The two classes, of which the rolling update leads from one to the other.
+const (
+	firstClass  = "bench"
+	secondClass = "bench-2"
+	pool        = "bench"
+)
+
+func (w *world) declare(ctx context.Context) error {
+	if w.client == nil {
+		return nil // connect has said why
+	}
+	spec, err := w.load.spec()
+	if err != nil {
+		return err
+	}
+	objects := []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: namespace}},
+	}
+	for _, name := range []string{firstClass, secondClass} {
+		objects = append(objects, secret(name), class(name, spec))
+	}
+	objects = append(objects, w.deployment())
+	for _, object := range objects {
+		if err := w.client.Create(ctx, object); err != nil {
+			return err
+		}
+	}
+	return w.createPods(ctx)
+}
+
+// spec is the providerSpec of the classes.
+func (l load) spec() ([]byte, error) {
+	if l.providerSpec != "" {
+		if !json.Valid([]byte(l.providerSpec)) {
+			return nil, errors.New("--provider-spec: is no JSON")
+		}
+		return []byte(l.providerSpec), nil
+	}
+	return json.Marshal(map[string]string{"latency": l.latency.String(), "joinDelay": l.joinDelay.String()})
+}
+
+func secret(name string) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Data:       map[string][]byte{"userData": []byte("token: <<BOOTSTRAP_TOKEN>>")},
+	}
+}
+
+func class(name string, spec []byte) *v1alpha1.MachineClass {
+	return &v1alpha1.MachineClass{
+		ObjectMeta:   metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Provider:     "sim",
+		ProviderSpec: runtime.RawExtension{Raw: spec},
+		SecretRef:    &corev1.SecretReference{Namespace: namespace, Name: name},
+		// MCM cannot do without.
+		NodeTemplate: &v1alpha1.NodeTemplate{
+			InstanceType: "large", Region: "here", Zone: "here-1",
+			Capacity: corev1.ResourceList{
+				corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("8Gi"),
+				"gpu": resource.MustParse("0"), // required, to scale from zero
+			},
+		},
+	}
+}
+
+func (w *world) deployment() *v1alpha1.MachineDeployment {
+	labels := map[string]string{"name": pool}
+	return &v1alpha1.MachineDeployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pool},
+		Spec: v1alpha1.MachineDeploymentSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: v1alpha1.MachineTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: machineSpec()},
+			Strategy: v1alpha1.MachineDeploymentStrategy{
+				Type: v1alpha1.RollingUpdateMachineDeploymentStrategyType,
+				RollingUpdate: &v1alpha1.RollingUpdateMachineDeployment{UpdateConfiguration: v1alpha1.UpdateConfiguration{
+					MaxSurge: ptr.To(intstr.Parse(w.load.surge)), MaxUnavailable: ptr.To(intstr.Parse(w.load.unavailable)),
+				}},
+			},
+		},
+	}
+}
+
+func machineSpec() v1alpha1.MachineSpec {
+	return v1alpha1.MachineSpec{
+		Class: v1alpha1.ClassSpec{Kind: v1alpha1.MachineClassKind, Name: firstClass},
+		NodeTemplateSpec: v1alpha1.NodeTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"pool": pool}},
+			Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "dedicated", Value: pool, Effect: corev1.TaintEffectNoSchedule}}},
+		},
+	}
+}
+
+// podsPerNode is a kubelet's limit.
+const podsPerNode = 110
+
+// createPods makes pods as a target cluster has them: bound to nodes, which need not exist
+// for that.
+func (w *world) createPods(ctx context.Context) error {
+	return inParallel(ctx, w.load.pods, func(ctx context.Context, i int) error {
+		return w.client.Create(ctx, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: namespace, Name: fmt.Sprintf("pod-%d", i),
+				Labels: map[string]string{"app": fmt.Sprintf("app-%d", i/10)},
+			},
+			Spec: corev1.PodSpec{
+				NodeName:   fmt.Sprintf("elsewhere-%d", i/podsPerNode),
+				Containers: []corev1.Container{{Name: "main", Image: "registry.example/app:1", Env: environment()}},
+			},
+		})
+	})
+}
+
+// environment of a container, about a kilobyte of what a manager need not keep.
+func environment() []corev1.EnvVar {
+	vars := make([]corev1.EnvVar, 20)
+	for i := range vars {
+		vars[i] = corev1.EnvVar{Name: fmt.Sprintf("SETTING_%d", i), Value: "the value of a setting of an application"}
+	}
+	return vars
+}
+
+// workers make requests at the same time, where the benchmark makes many.
+const workers = 50
+
+func inParallel(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(workers)
+	for i := range n {
+		group.Go(func() error {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return do(ctx, i)
+		})
+	}
+	return group.Wait()
+}
+
+// await waits until a check, which is made again and again, holds.
+func await(ctx context.Context, interval time.Duration, check func() (bool, error)) error {
+	again := time.NewTicker(interval)
+	defer again.Stop()
+	for {
+		if done, err := check(); done || err != nil {
+			return err
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// pause lets time go by.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

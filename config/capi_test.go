@@ -1,0 +1,195 @@
+package config_test
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/yaml"
+)
+
+const infrastructureGroup = "infrastructure.millwright.dev"
+
+// crdsOfClusterAPI reads those CRDs, by kind, that Cluster API gets machines with.
+func crdsOfClusterAPI(t *testing.T) map[string]*apiextensionsv1.CustomResourceDefinition {
+	t.Helper()
+	crds := readCRDs(t)
+	maps.DeleteFunc(crds, func(_ string, crd *apiextensionsv1.CustomResourceDefinition) bool {
+		return crd.Spec.Group != infrastructureGroup
+	})
+	if len(crds) != 4 {
+		t.Fatalf("%d CRDs of %s", len(crds), infrastructureGroup)
+	}
+	return crds
+}
+
+// TestCRDsFitBothContracts: each is labelled for both, and has the fields that the label
+// promises, with the types that are read.
+func TestCRDsFitBothContracts(t *testing.T) {
+	fields := map[string]map[string]string{
+		"MillwrightMachine": {
+			".spec.providerID": "string", ".spec.failureDomain": "string", ".status.ready": "boolean",
+			".status.initialization.provisioned": "boolean", ".status.failureDomain": "string",
+			".status.failureReason": "string", ".status.failureMessage": "string",
+			".status.addresses[].type": "string", ".status.addresses[].address": "string",
+			".status.conditions[].type": "string", ".status.conditions[].status": "string",
+		},
+		"MillwrightMachineTemplate": {
+			".spec.template.metadata.labels{}": "string", ".spec.template.metadata.annotations{}": "string",
+			".spec.template.spec.providerID": "string", ".status.capacity{}": "int-or-string",
+			".status.nodeInfo.architecture": "string", ".status.nodeInfo.operatingSystem": "string",
+		},
+		"MillwrightCluster": {
+			".spec.controlPlaneEndpoint.host": "string", ".spec.controlPlaneEndpoint.port": "integer/int32",
+			".status.ready": "boolean", ".status.initialization.provisioned": "boolean",
+			".status.failureDomains[].name": "string", ".status.failureDomains[].controlPlane": "boolean",
+			".status.failureDomains[].attributes{}": "string", ".status.conditions[].type": "string",
+		},
+		"MillwrightClusterTemplate": {".spec.template.spec.controlPlaneEndpoint.host": "string"},
+	}
+	for kind, crd := range crdsOfClusterAPI(t) {
+		for _, contract := range []string{"v1beta1", "v1beta2"} {
+			if got := crd.Labels["cluster.x-k8s.io/"+contract]; got != "v1alpha1" {
+				t.Errorf("%s: the label for contract %s is %q", kind, contract, got)
+			}
+		}
+		// Autoscalers guess the plural without a dictionary.
+		if want := strings.ToLower(kind) + "s"; crd.Spec.Names.Plural != want || crd.Name != want+"."+infrastructureGroup {
+			t.Errorf("%s is called %s in %s", kind, crd.Spec.Names.Plural, crd.Name)
+		}
+		if v := crd.Spec.Versions; len(v) != 1 || !v[0].Served || !v[0].Storage || v[0].Name != "v1alpha1" {
+			t.Errorf("%s: want v1alpha1 as the only version, served and stored", kind)
+		}
+		names := crd.Spec.Names
+		if !slices.Equal(names.Categories, []string{"cluster-api"}) || len(names.ShortNames) != 1 || names.ListKind != kind+"List" {
+			t.Errorf("%s: categories %v, short names %v, list kind %s", kind, names.Categories, names.ShortNames, names.ListKind)
+		}
+		if status := crd.Spec.Versions[0].Subresources; (status != nil && status.Status != nil) != (kind != "MillwrightClusterTemplate") {
+			t.Errorf("%s: subresources %+v", kind, status)
+		}
+		got := map[string]string{}
+		walk(schemaOf(crd), "", func(path string, schema *apiextensionsv1.JSONSchemaProps) { got[path] = typeOf(schema) })
+		for path, want := range fields[kind] {
+			if got[path] != want {
+				t.Errorf("%s %s has type %q, want %q", kind, path, got[path], want)
+			}
+		}
+	}
+}
+
+// TestWhatMustBeSaid: what a machine cannot be made without, and what is there from the
+// beginning to be read (S12).
+func TestWhatMustBeSaid(t *testing.T) {
+	schema := schemaOf(crdsOfClusterAPI(t)["MillwrightMachine"])
+	if diff := cmp.Diff([]string{"driver"}, schema.Properties["spec"].Required); diff != "" {
+		t.Errorf("required in the spec (-want +got):\n%s", diff)
+	}
+	status := schema.Properties["status"]
+	if ready := status.Properties["ready"]; !slices.Contains(status.Required, "ready") || string(ready.Default.Raw) != "false" {
+		t.Errorf("status.ready: required %v, default %s", status.Required, ready.Default.Raw)
+	}
+}
+
+// TestTemplatesAreOfTheSameSpec (S19): what fits into a template fits into what is made
+// from it.
+func TestTemplatesAreOfTheSameSpec(t *testing.T) {
+	crds := crdsOfClusterAPI(t)
+	for _, kind := range []string{"MillwrightMachine", "MillwrightCluster"} {
+		of, in := schemaOf(crds[kind]).Properties["spec"], schemaOf(crds[kind+"Template"]).Properties["spec"].Properties["template"].Properties["spec"]
+		of.Description, in.Description = "", ""
+		if diff := cmp.Diff(of, in); diff != "" {
+			t.Errorf("spec of %s (-itself +template):\n%s", kind, diff)
+		}
+	}
+}
+
+// TestOlderContractHasNoFailureDomains: there the field has another form.
+func TestOlderContractHasNoFailureDomains(t *testing.T) {
+	var overlay struct {
+		Patches []struct {
+			Target struct{ Kind, Name string }
+			Patch  string
+		}
+	}
+	readYAML(t, "capi/v1beta1/kustomization.yaml", &overlay)
+	if len(overlay.Patches) != 1 {
+		t.Fatalf("%d patches", len(overlay.Patches))
+	}
+	var operations []struct{ Op, Path string }
+	if err := yaml.Unmarshal([]byte(overlay.Patches[0].Patch), &operations); err != nil {
+		t.Fatal(err)
+	}
+	crd := crdsOfClusterAPI(t)["MillwrightCluster"]
+	if target := overlay.Patches[0].Target; target.Kind != "CustomResourceDefinition" || target.Name != crd.Name {
+		t.Errorf("the patch is for %+v", target)
+	}
+	const schema = "/spec/versions/0/schema/openAPIV3Schema"
+	field, ok := strings.CutPrefix(operations[0].Path, schema+"/properties/status/properties/")
+	if _, there := schemaOf(crd).Properties["status"].Properties[field]; !ok || !there || field != "failureDomains" || operations[0].Op != "remove" {
+		t.Errorf("the patch is %+v", operations)
+	}
+}
+
+// TestComponentsListWhatIsNeeded: every CRD of the provider, the one that its machines may
+// refer to, and both roles.
+func TestComponentsListWhatIsNeeded(t *testing.T) {
+	var base struct{ Resources []string }
+	readYAML(t, "capi/base/kustomization.yaml", &base)
+	for _, name := range append(glob(t, "crd/infrastructure.*.yaml"), "crd/machine.sapcloud.io_machineclasses.yaml", "rbac/capi-role.yaml", "rbac/capi-core-role.yaml") {
+		if !slices.Contains(base.Resources, "../../"+name) {
+			t.Errorf("%s is not in the components", name)
+		}
+	}
+	for _, resource := range base.Resources {
+		if _, err := os.Stat(filepath.Join("capi/base", resource)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestCoreMayUseOurKinds (S45).
+func TestCoreMayUseOurKinds(t *testing.T) {
+	role := &rbacv1.ClusterRole{}
+	parse(t, read(t, "rbac/capi-core-role.yaml"), role)
+	if role.Labels["cluster.x-k8s.io/aggregate-to-manager"] != "true" || len(role.Rules) != 1 {
+		t.Fatalf("labels %v, %d rules", role.Labels, len(role.Rules))
+	}
+	var resources []string
+	for _, crd := range crdsOfClusterAPI(t) {
+		resources = append(resources, crd.Spec.Names.Plural)
+	}
+	rule := role.Rules[0]
+	for _, list := range [][]string{resources, rule.Resources, rule.Verbs} {
+		slices.Sort(list)
+	}
+	want := []string{"create", "delete", "get", "list", "patch", "update", "watch"}
+	if !slices.Equal(rule.Resources, resources) || !slices.Equal(rule.Verbs, want) || !slices.Equal(rule.APIGroups, []string{infrastructureGroup}) {
+		t.Errorf("rule %+v", rule)
+	}
+}
+
+// TestSecretsAreReadByName: nobody who takes over the manager can list them.
+func TestSecretsAreReadByName(t *testing.T) {
+	for _, rule := range readRules(t, "rbac/capi-role.yaml", "ClusterRole", "millwright-capi") {
+		if slices.Contains(rule.Resources, "secrets") && !slices.Equal(rule.Verbs, []string{"get"}) {
+			t.Errorf("Secrets: %v", rule.Verbs)
+		}
+	}
+}
+
+func readYAML(t *testing.T, path string, into any) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(data, into); err != nil {
+		t.Fatal(err)
+	}
+}

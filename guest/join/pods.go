@@ -1,0 +1,140 @@
+package join
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/millwright-dev/millwright/guest/kube"
+)
+
+const (
+	podsOfAll = "/api/v1/pods"
+	// watchSeconds bounds a watch, so that what one missed is found by the next.
+	watchSeconds = 300
+	// podPause is how long after a failed answer to a Pod all are looked at again.
+	podPause = 5 * time.Second
+
+	// What the guest says of Pods that are bound to its Node.
+	reasonNotRun  = "GuestRunsNoPods"
+	messageNotRun = "the guest runs no Pods: this one never started"
+)
+
+// finished are the phases that a Pod never leaves.
+var finished = []string{"Succeeded", "Failed"}
+
+// pod is what has to be known of one. Its name and that of its namespace are such as need
+// no escapes in a path.
+type pod struct {
+	Metadata struct {
+		Namespace string `json:"namespace"`
+		Name      string `json:"name"`
+		UID       string `json:"uid"`
+		Deleted   string `json:"deletionTimestamp"`
+		Grace     int64  `json:"deletionGracePeriodSeconds"`
+	} `json:"metadata"`
+	Status podStatus `json:"status"`
+}
+
+type podStatus struct {
+	Phase   string `json:"phase,omitempty"`
+	Reason  string `json:"reason,omitempty"`
+	Message string `json:"message,omitempty"`
+}
+
+func (p *pod) path() string {
+	return fmt.Sprintf("/api/v1/namespaces/%s/pods/%s", p.Metadata.Namespace, p.Metadata.Name)
+}
+
+func (p *pod) key() string { return p.Metadata.Namespace + "/" + p.Metadata.Name }
+
+// pods answers for the Pods that are bound to the Node. None is run, but one that is told
+// to end would stay for ever if nobody said that it has.
+type pods struct {
+	client *kube.Client
+	node   string
+	say    func(format string, arguments ...any)
+	// later calls a function once, after podPause.
+	later func(func())
+}
+
+func newPods(client *kube.Client, node string, say func(format string, arguments ...any)) *pods {
+	return &pods{client: client, node: node, say: say, later: func(f func()) { time.AfterFunc(podPause, f) }}
+}
+
+// follow answers to each change of a Pod until the watch ends, which is no error if the
+// server ended it. It ends soon after an answer failed, and Pods seen meanwhile do not
+// wait for that one.
+func (p *pods) follow(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	path := fmt.Sprintf("%s?watch=true&timeoutSeconds=%d&fieldSelector=%s", podsOfAll, watchSeconds, url.QueryEscape("spec.nodeName="+p.node))
+	err := p.client.Watch(ctx, path, func(text json.RawMessage) (bool, error) {
+		var seen pod
+		if err := json.Unmarshal(text, &seen); err != nil {
+			return true, fmt.Errorf("reading a pod: %w", err)
+		}
+		if err := p.answer(ctx, &seen); err != nil {
+			p.later(func() { cancel(err) })
+		}
+		return false, nil
+	})
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.Is(err, io.EOF):
+		return nil
+	default:
+		return err
+	}
+}
+
+// answer does the one thing that a Pod's state asks for; what comes of it is seen next. A
+// Pod ends as with a kubelet: it is Failed first, which is what controllers of Pods with
+// finalizers wait for, and then deleted.
+func (p *pods) answer(ctx context.Context, seen *pod) (err error) {
+	terminating, done := seen.Metadata.Deleted != "", slices.Contains(finished, seen.Status.Phase)
+	switch {
+	case terminating && !done:
+		err = p.tell(ctx, seen, "Failed")
+	case terminating && seen.Metadata.Grace > 0:
+		err = p.end(ctx, seen)
+	case seen.Status.Phase == "Pending" && seen.Status.Reason == "":
+		p.say("pods: %s is not run", seen.key())
+		err = p.tell(ctx, seen, "")
+	}
+	if kube.IsStatus(err, http.StatusNotFound) || kube.IsStatus(err, http.StatusConflict) {
+		return nil // it is gone, or another one of that name is there
+	}
+	return err
+}
+
+// tell says in the Pod's status why nothing comes of it. An empty phase stays as it is.
+func (p *pods) tell(ctx context.Context, seen *pod, phase string) error {
+	err := p.client.Patch(ctx, seen.path()+"/status", kube.MergePatch, map[string]any{
+		"metadata": map[string]string{"uid": seen.Metadata.UID}, // no other Pod of that name
+		"status":   podStatus{Phase: phase, Reason: reasonNotRun, Message: messageNotRun},
+	})
+	if err != nil {
+		return fmt.Errorf("updating the status of pod %s: %w", seen.key(), err)
+	}
+	return nil
+}
+
+// end deletes a Pod at once, for nothing of it runs.
+func (p *pods) end(ctx context.Context, seen *pod) error {
+	err := p.client.Delete(ctx, seen.path(), map[string]any{
+		"gracePeriodSeconds": 0, "preconditions": map[string]string{"uid": seen.Metadata.UID},
+	})
+	if err != nil {
+		return fmt.Errorf("deleting pod %s: %w", seen.key(), err)
+	}
+	p.say("pods: %s has ended", seen.key())
+	return nil
+}

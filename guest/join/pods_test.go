@@ -1,0 +1,129 @@
+package join
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/millwright-dev/millwright/guest/kube"
+)
+
+const (
+	podPath   = "/api/v1/namespaces/default/pods/web"
+	deleted   = `,"deletionTimestamp":"2026-11-21T05:00:00Z","deletionGracePeriodSeconds":30`
+	abandoned = `,"deletionTimestamp":"2026-11-21T05:00:00Z","deletionGracePeriodSeconds":0`
+)
+
+// seenPod is an event of a watch.
+func seenPod(kind, metadata, phase, reason string) string {
+	return fmt.Sprintf(`{"type":%q,"object":{"metadata":{"namespace":"default","name":"web","uid":"u1"%s},"status":{"phase":%q,"reason":%q}}}`,
+		kind, metadata, phase, reason)
+}
+
+// follow lets the guest see one event, and returns what it sent.
+func follow(t *testing.T, event string, code int) (*server, error) {
+	t.Helper()
+	s, n := serve(t, map[string]answer{
+		"GET /api/v1/pods":             {http.StatusOK, event},
+		"PATCH " + podPath + "/status": {code, `{}`},
+		"DELETE " + podPath:            {code, `{}`},
+	})
+	answering := newPods(n.client, "one", t.Logf)
+	return s, answering.follow(t.Context())
+}
+
+func TestPodsAreAnswered(t *testing.T) {
+	for name, test := range map[string]struct{ event, request, body string }{
+		"New": {
+			seenPod("ADDED", "", "Pending", ""), "PATCH " + podPath + "/status",
+			`{"metadata":{"uid":"u1"},"status":{"reason":"GuestRunsNoPods","message":"the guest runs no Pods: this one never started"}}`,
+		},
+		"Told":      {event: seenPod("MODIFIED", "", "Pending", "GuestRunsNoPods")},
+		"OfOthers":  {event: seenPod("MODIFIED", "", "Running", "")},
+		"Finished":  {event: seenPod("MODIFIED", "", "Succeeded", "")},
+		"Gone":      {event: seenPod("DELETED", deleted, "Failed", "")},
+		"Abandoned": {event: seenPod("MODIFIED", abandoned, "Failed", "")},
+		"ToEnd": {
+			seenPod("MODIFIED", deleted, "Running", ""), "PATCH " + podPath + "/status",
+			`{"metadata":{"uid":"u1"},"status":{"phase":"Failed","reason":"GuestRunsNoPods","message":"the guest runs no Pods: this one never started"}}`,
+		},
+		"Ended":     {seenPod("MODIFIED", deleted, "Failed", ""), "DELETE " + podPath, `{"gracePeriodSeconds":0,"preconditions":{"uid":"u1"}}`},
+		"Succeeded": {seenPod("ADDED", deleted, "Succeeded", ""), "DELETE " + podPath, `{"gracePeriodSeconds":0,"preconditions":{"uid":"u1"}}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, err := follow(t, test.event, http.StatusOK)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := []string{"GET /api/v1/pods"}
+			if test.request != "" {
+				want = append(want, test.request)
+			}
+			if diff := cmp.Diff(want, s.asked); diff != "" {
+				t.Fatalf("requests (-want +got)\n%s", diff)
+			}
+			if test.request != "" {
+				if diff := cmp.Diff(parsed(t, []byte(test.body)), parsed(t, s.bodies[test.request])); diff != "" {
+					t.Errorf("%s (-want +got)\n%s", test.request, diff)
+				}
+			}
+		})
+	}
+}
+
+func parsed(t *testing.T, text []byte) any {
+	t.Helper()
+	var value any
+	if err := json.Unmarshal(text, &value); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return value
+}
+
+// TestPodOfOthersIsLeftAlone: one that is gone, or whose name another one has by now, is
+// no failure.
+func TestPodOfOthersIsLeftAlone(t *testing.T) {
+	seen := &pod{Status: podStatus{Phase: "Running"}}
+	seen.Metadata.Namespace, seen.Metadata.Name, seen.Metadata.Deleted = "default", "web", "2026-11-21T05:00:00Z"
+	for code, want := range map[int]bool{http.StatusNotFound: false, http.StatusConflict: false, http.StatusForbidden: true} {
+		_, n := serve(t, map[string]answer{"PATCH " + podPath + "/status": {code, `{}`}})
+		if err := newPods(n.client, "one", t.Logf).answer(t.Context(), seen); (err != nil) != want {
+			t.Errorf("the answer %d is the error %v", code, err)
+		}
+	}
+}
+
+// TestFailedAnswerIsTriedAgain: a Pod that cannot be answered ends the watch after a
+// while, and holds up none of the others meanwhile.
+func TestFailedAnswerIsTriedAgain(t *testing.T) {
+	asked, pauses := make(chan string, 10), make(chan func(), 10)
+	n := serveBy(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked <- r.Method + " " + r.URL.Path
+		switch r.Method {
+		case http.MethodGet:
+			if got := r.URL.Query().Get("fieldSelector"); got != "spec.nodeName=one" {
+				t.Errorf("watches pods by %q", got)
+			}
+			_, _ = fmt.Fprintln(w, seenPod("ADDED", deleted, "Failed", ""), seenPod("ADDED", "", "Pending", ""))
+			w.(http.Flusher).Flush()
+			<-r.Context().Done() // a watch that goes on
+		case http.MethodDelete:
+			w.WriteHeader(http.StatusForbidden)
+		case http.MethodPatch:
+			(<-pauses)()
+		}
+	}))
+	answering := newPods(n.client, "one", t.Logf)
+	answering.later = func(f func()) { pauses <- f }
+	if err := answering.follow(t.Context()); !kube.IsStatus(err, http.StatusForbidden) {
+		t.Errorf("follow = %v, want the failed answer", err)
+	}
+	for _, want := range []string{"GET /api/v1/pods", "DELETE " + podPath, "PATCH " + podPath + "/status"} {
+		if got := <-asked; got != want {
+			t.Errorf("the guest sends %s, want %s", got, want)
+		}
+	}
+}

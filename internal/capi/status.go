@@ -1,0 +1,214 @@
+package capi
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
+	"github.com/millwright-dev/millwright/internal/flow"
+	"github.com/millwright-dev/millwright/internal/instance"
+)
+
+// set sets a condition, and tells whether that is news.
+func (s *scope) set(kind string, value metav1.ConditionStatus, reason, message string) bool {
+	return meta.SetStatusCondition(&s.machine.Status.Conditions, metav1.Condition{
+		Type: kind, Status: value, Reason: reason, Message: shorten(message), LastTransitionTime: metav1.NewTime(s.now),
+	})
+}
+
+// longestMessage is how long a message may be, in bytes: a driver's may be of any length.
+const longestMessage = 4096
+
+func shorten(message string) string {
+	if len(message) <= longestMessage {
+		return message
+	}
+	return strings.ToValidUTF8(message[:longestMessage], "") + "…"
+}
+
+func (s *scope) ready() *metav1.Condition {
+	return meta.FindStatusCondition(s.machine.Status.Conditions, infrav1.ConditionReady)
+}
+
+// notReadyFor tells whether the object is not ready for one of these reasons.
+func (s *scope) notReadyFor(reasons ...string) bool {
+	ready := s.ready()
+	return ready != nil && ready.Status != metav1.ConditionTrue && slices.Contains(reasons, ready.Reason)
+}
+
+// await says what has to come first. A VM that is there stays ready without it.
+func (s *scope) await(reason, message string) flow.Result {
+	if !established(s.machine) {
+		s.set(infrav1.ConditionReady, metav1.ConditionFalse, reason, message)
+	}
+	return flow.Wait(0, message)
+}
+
+// refuse says what somebody has to change.
+func (s *scope) refuse(reason, message string) flow.Result {
+	if s.set(infrav1.ConditionReady, metav1.ConditionFalse, reason, message) {
+		s.explain(corev1.EventTypeWarning, reason, message)
+	}
+	return flow.Wait(0, message)
+}
+
+// creating says that the driver is asked, unless it was in vain before: then that stays to
+// be read until there is more to say.
+func (s *scope) creating() {
+	inVain := s.notReadyFor(infrav1.ReasonCreationFailed, infrav1.ReasonInsufficientCapacity, infrav1.ReasonInvalidSpec,
+		infrav1.ReasonInstanceLost, infrav1.ReasonProviderIDTaken)
+	if inVain || s.preparationFailed() {
+		return
+	}
+	s.set(infrav1.ConditionReady, metav1.ConditionFalse, infrav1.ReasonCreating, "The driver makes the VM")
+}
+
+// preparationFailed tells whether the driver was about to be asked, but for the bootstrap
+// data.
+func (s *scope) preparationFailed() bool {
+	_, begun := s.stored.Annotations[infrav1.AnnotationCreationBegun]
+	return begun && s.notReadyFor(infrav1.ReasonWaitingForBootstrapData)
+}
+
+// provisioned tells both contracts that the VM is there.
+func (s *scope) provisioned() {
+	s.machine.Status.Ready = true
+	s.machine.Status.Initialization = &infrav1.Initialization{Provisioned: new(true)}
+	if s.set(infrav1.ConditionReady, metav1.ConditionTrue, infrav1.ReasonProvisioned, "") {
+		s.explain(corev1.EventTypeNormal, infrav1.ReasonProvisioned, "VM "+s.machine.Status.ProviderID+" is there")
+	}
+}
+
+// creationFailed says why there is no VM, and whether there can ever be one.
+func (s *scope) creationFailed(failure *instance.Failure) {
+	reason, message := reasonOf(failure), messageOf(failure)
+	if s.hopeless(failure) {
+		s.machine.Status.FailureReason = new(infrav1.FailureInvalidConfiguration)
+		s.machine.Status.FailureMessage = new(shorten(message))
+	}
+	if s.set(infrav1.ConditionReady, metav1.ConditionFalse, reason, message) {
+		s.explain(corev1.EventTypeWarning, reason, message)
+	}
+}
+
+// reasonOf says in one word why a VM could not be made.
+func reasonOf(failure *instance.Failure) string {
+	switch {
+	case failure.Method == instance.MethodPrepare:
+		return infrav1.ReasonWaitingForBootstrapData
+	case failure.Code == codes.ResourceExhausted:
+		return infrav1.ReasonInsufficientCapacity
+	case refusesSpec(failure):
+		return infrav1.ReasonInvalidSpec
+	default:
+		return infrav1.ReasonCreationFailed
+	}
+}
+
+// refusesSpec tells whether the driver refuses what it is to make. For GetMachineStatus,
+// OutOfRange means something else.
+func refusesSpec(failure *instance.Failure) bool {
+	switch failure.Code {
+	case codes.InvalidArgument:
+		return failure.Method != instance.MethodPrepare
+	case codes.OutOfRange:
+		return failure.Method == instance.MethodCreate || failure.Method == instance.MethodInitialize
+	}
+	return false
+}
+
+// hopeless tells whether nothing but another specification of this very object could help,
+// which nobody changes any more: Cluster API then gives up the Machine. A class or a Secret
+// may be repaired at any time, and a driver that has been given one may mean that.
+func (s *scope) hopeless(failure *instance.Failure) bool {
+	return refusesSpec(failure) && s.machine.Spec.ProviderSpec != nil && s.machine.Spec.CredentialsSecretRef == nil &&
+		s.machine.Spec.ProviderID == ""
+}
+
+// messageOf is what the driver said.
+func messageOf(failure *instance.Failure) string {
+	if said, ok := status.FromError(failure.Err); ok {
+		return fmt.Sprintf("%s: %s (%s)", failure.Method, said.Message(), failure.Code)
+	}
+	if failure.Method == instance.MethodPrepare {
+		return failure.Err.Error()
+	}
+	return fmt.Sprintf("%s: %v", failure.Method, failure.Err)
+}
+
+func (s *scope) joined() {
+	s.set(infrav1.ConditionNodeJoined, metav1.ConditionTrue, infrav1.ReasonJoined, "")
+}
+
+// notJoined says that there is no node yet.
+func (s *scope) notJoined(overdue bool, timeout time.Duration) {
+	if !overdue {
+		s.set(infrav1.ConditionNodeJoined, metav1.ConditionFalse, infrav1.ReasonWaitingForNode, "The VM is not a node yet")
+		return
+	}
+	message := fmt.Sprintf("The VM did not become a node within %v", timeout)
+	if s.set(infrav1.ConditionNodeJoined, metav1.ConditionFalse, infrav1.ReasonJoinTimeout, message) {
+		s.explain(corev1.EventTypeWarning, infrav1.ReasonJoinTimeout, message)
+	}
+}
+
+// waitingForNodeSince is since when the VM could have become a node.
+func (s *scope) waitingForNodeSince() time.Time {
+	if ready := s.ready(); ready != nil {
+		return ready.LastTransitionTime.Time
+	}
+	return s.now
+}
+
+// deleting says that the VM goes, unless there is something in its way.
+func (s *scope) deleting() {
+	if s.notReadyFor(infrav1.ReasonDeletionFailed, infrav1.ReasonDeleting) {
+		return
+	}
+	s.set(infrav1.ConditionReady, metav1.ConditionFalse, infrav1.ReasonDeleting, "The VM is being deleted")
+}
+
+func (s *scope) deletionFailed(failure *instance.Failure) {
+	message := messageOf(failure)
+	if s.set(infrav1.ConditionReady, metav1.ConditionFalse, infrav1.ReasonDeletionFailed, message) {
+		s.explain(corev1.EventTypeWarning, infrav1.ReasonDeletionFailed, message)
+	}
+}
+
+// undeletable says what has to be there before the VM can be deleted.
+func (s *scope) undeletable(reason, message string) flow.Result {
+	s.refuse(reason, "The VM cannot be deleted: "+message)
+	return flow.Wait(slowRetry, message)
+}
+
+// markPaused says whether the object is left alone.
+func (s *scope) markPaused(paused bool) bool {
+	if paused {
+		s.set(infrav1.ConditionPaused, metav1.ConditionTrue, infrav1.ReasonPaused, "The Cluster or this object is paused")
+	} else {
+		s.set(infrav1.ConditionPaused, metav1.ConditionFalse, infrav1.ReasonNotPaused, "")
+	}
+	return paused
+}
+
+// addressesOf are the addresses that Cluster API knows the types of, each once.
+func addressesOf(addresses []corev1.NodeAddress) []infrav1.MachineAddress {
+	known := []corev1.NodeAddressType{corev1.NodeHostName, corev1.NodeInternalIP, corev1.NodeExternalIP, corev1.NodeInternalDNS, corev1.NodeExternalDNS}
+	const longest = 256
+	var made []infrav1.MachineAddress
+	for _, a := range addresses {
+		address := infrav1.MachineAddress{Type: a.Type, Address: a.Address}
+		if slices.Contains(known, a.Type) && a.Address != "" && len(a.Address) <= longest && !slices.Contains(made, address) {
+			made = append(made, address)
+		}
+	}
+	return made
+}

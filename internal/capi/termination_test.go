@@ -1,0 +1,232 @@
+package capi
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/internal/capi/core"
+	"github.com/millwright-dev/millwright/internal/instance"
+)
+
+var errDown = errors.New("the API server is down")
+
+func ctrlRequest(w *world) ctrl.Request { return ctrl.Request{NamespacedName: w.key()} }
+
+// TestDeletionWithoutOwners (R3, S29, S40): whoever went first, the VM goes too.
+func TestDeletionWithoutOwners(t *testing.T) {
+	machine := func(w *world) { w.remove(&core.Machine{ObjectMeta: metav1.ObjectMeta{Name: machineName}}) }
+	cluster := func(w *world) { w.remove(&core.Cluster{ObjectMeta: metav1.ObjectMeta{Name: clusterName}}) }
+	for name, before := range map[string][]func(*world){
+		"all are there":   nil,
+		"Machine is gone": {machine},
+		"Cluster is gone": {cluster},
+		"both are gone":   {machine, cluster},
+		"the reference to Machine, too": {machine, cluster, func(w *world) {
+			w.changeInfra(func(m *infrav1.MillwrightMachine) { m.OwnerReferences, m.Labels = nil, nil })
+		}},
+		"infrastructure is not ready": {func(w *world) { w.changeCluster(func(c *core.Cluster) { c.Status = core.ClusterStatus{} }) }},
+		"bootstrap data are gone":     {func(w *world) { w.remove(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: bootstrapName}}) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.settle()
+			for _, step := range before {
+				step(w)
+			}
+			w.restart()
+			w.delete()
+			w.settle()
+			if !w.gone() || len(w.driver.vms) != 0 {
+				t.Errorf("gone %t, VMs %v", w.gone(), w.driver.vms)
+			}
+		})
+	}
+}
+
+// TestDeletionIsPaused (G2, K8): nothing is deleted and nothing let go.
+func TestDeletionIsPaused(t *testing.T) {
+	for name, tc := range map[string]struct{ pause, resume func(*world) }{
+		"cluster": {
+			func(w *world) { w.changeCluster(func(c *core.Cluster) { c.Spec.Paused = true }) },
+			func(w *world) { w.changeCluster(func(c *core.Cluster) { c.Spec.Paused = false }) },
+		},
+		"object": {
+			func(w *world) {
+				w.changeInfra(func(m *infrav1.MillwrightMachine) { m.Annotations[core.AnnotationPaused] = "" })
+			},
+			func(w *world) {
+				w.changeInfra(func(m *infrav1.MillwrightMachine) { delete(m.Annotations, core.AnnotationPaused) })
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.settle()
+			tc.pause(w)
+			w.delete()
+			calls := len(w.driver.calls)
+			w.settle()
+			w.wantCondition(infrav1.ConditionPaused, metav1.ConditionTrue, infrav1.ReasonPaused)
+			if w.gone() || len(w.driver.calls) != calls || len(w.infra().Finalizers) != 1 {
+				t.Errorf("gone %t, calls %v", w.gone(), w.driver.calls[calls:])
+			}
+			tc.resume(w)
+			w.settle()
+			if !w.gone() || len(w.driver.vms) != 0 {
+				t.Errorf("gone %t, VMs %v", w.gone(), w.driver.vms)
+			}
+		})
+	}
+}
+
+// TestDeletionBeforeCreation (S41): what never had a VM goes at once, unasked.
+func TestDeletionBeforeCreation(t *testing.T) {
+	for name, change := range map[string]func(*given){
+		"no owner ever":     func(g *given) { g.infra.OwnerReferences, g.infra.Finalizers = nil, []string{infrav1.Finalizer} },
+		"no bootstrap data": func(g *given) { g.machine.Spec.Bootstrap.DataSecretName = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, change)
+			w.settle()
+			w.delete()
+			w.settle()
+			if !w.gone() || len(w.driver.calls) != 0 {
+				t.Errorf("gone %t, calls %v", w.gone(), w.driver.calls)
+			}
+		})
+	}
+}
+
+// TestDeletionInMidCreation: the VM whose ID nobody knows yet goes, too, and by its ID.
+func TestDeletionInMidCreation(t *testing.T) {
+	w := newWorld(t)
+	w.driver.lost = true
+	w.settle()
+	w.delete()
+	w.settle()
+	if !w.gone() || len(w.driver.vms) != 0 || w.driver.count != 1 {
+		t.Errorf("gone %t, VMs %v of %d", w.gone(), w.driver.vms, w.driver.count)
+	}
+	if id := w.driver.deleted[0].Machine.Spec.ProviderID; id != "test:///vm-1" {
+		t.Errorf("deleted by the ID %q", id)
+	}
+}
+
+// TestDeletionFails: the finalizer stays until the VM is gone, and why is said.
+func TestDeletionFails(t *testing.T) {
+	w := newWorld(t)
+	w.settle()
+	w.driver.fails(instance.MethodDelete, codes.Unavailable)
+	w.delete()
+	result := w.settle()
+	w.wantReady(metav1.ConditionFalse, infrav1.ReasonDeletionFailed, "out of order")
+	if result.RequeueAfter <= 0 || len(w.infra().Finalizers) != 1 {
+		t.Errorf("looks again after %v, finalizers %v", result.RequeueAfter, w.infra().Finalizers)
+	}
+	w.driver.stays = true
+	if result = w.settleAfter(time.Hour); w.gone() || result.RequeueAfter <= 0 {
+		t.Error("gone although the VM is there")
+	}
+	w.driver.stays = false
+	w.settleAfter(time.Hour)
+	if !w.gone() {
+		t.Error("it stays")
+	}
+}
+
+// TestDeletionHoldsWhatItNeeds: where a VM may exist that nobody could find, it is not given
+// up.
+func TestDeletionHoldsWhatItNeeds(t *testing.T) {
+	w := newWorld(t, func(g *given) {
+		g.infra.Spec.CredentialsSecretRef = &infrav1.LocalReference{Name: "cloud"}
+		g.more = append(g.more, secret(g.infra.Namespace, "cloud", nil))
+	})
+	w.settle()
+	w.remove(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "cloud"}})
+	w.delete()
+	w.settle()
+	w.wantReady(metav1.ConditionFalse, infrav1.ReasonCredentialsMissing, "cannot be deleted", `"cloud"`)
+	w.create(secret(w.namespace, "cloud", nil))
+	w.settleAfter(time.Minute)
+	if !w.gone() || len(w.driver.vms) != 0 {
+		t.Errorf("gone %t, VMs %v", w.gone(), w.driver.vms)
+	}
+}
+
+// TestProviderIDChangedByHand: it is said, nothing is made, and the VM goes in the end.
+func TestProviderIDChangedByHand(t *testing.T) {
+	w := newWorld(t)
+	w.settle()
+	calls := len(w.driver.calls)
+	w.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderID = "test:///other" })
+	w.settle()
+	w.wantReady(metav1.ConditionFalse, infrav1.ReasonProviderIDChanged, "test:///other", "test:///vm-1")
+	if len(w.driver.calls) != calls {
+		t.Errorf("calls %v", w.driver.calls[calls:])
+	}
+	w.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderID = "" })
+	w.settle()
+	w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+	if got := w.infra().Spec.ProviderID; got != "test:///vm-1" {
+		t.Errorf("provider ID %q", got)
+	}
+	w.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderID = "test:///other" })
+	w.delete()
+	w.settle()
+	if !w.gone() || len(w.driver.vms) != 0 || w.driver.count != 1 {
+		t.Errorf("gone %t, VMs %v of %d", w.gone(), w.driver.vms, w.driver.count)
+	}
+}
+
+// TestTwoWithOneProviderID: the second never has the VM, and does not take it along when it
+// goes.
+func TestTwoWithOneProviderID(t *testing.T) {
+	owner := func(g *given) *infrav1.MillwrightMachine {
+		other := g.infra.DeepCopy()
+		other.Name, other.UID, other.Spec.ProviderID = "m0", "m0-uid", "test:///vm-0"
+		other.Status.ProviderID, other.Status.Ready = "test:///vm-0", true
+		return other
+	}
+	w := newWorld(t, func(g *given) {
+		g.more = append(g.more, owner(g))
+		g.infra.Spec.ProviderID = "test:///vm-0"
+	})
+	w.driver.vms["m0"] = "test:///vm-0"
+	w.settle()
+	w.wantReady(metav1.ConditionFalse, infrav1.ReasonProviderIDTaken, "test:///vm-0", "ns/m0")
+	w.delete()
+	w.settle()
+	if !w.gone() || len(w.driver.calls) != 0 {
+		t.Errorf("gone %t, calls %v", w.gone(), w.driver.calls)
+	}
+}
+
+// TestVMOfTheOtherFace: a driver that does not tell faces apart finds the VM of a Machine of
+// that name. It stays that Machine's, also when this object goes.
+func TestVMOfTheOtherFace(t *testing.T) {
+	w := newWorld(t)
+	w.driver.vms[machineName] = "test:///vm-0"
+	w.controller.Claimed = claimedBy("Machine ns/m1")
+	w.settle()
+	w.wantReady(metav1.ConditionFalse, infrav1.ReasonProviderIDTaken, "test:///vm-0", "Machine ns/m1")
+	if got := w.infra(); got.Spec.ProviderID != "" || got.Status.Ready {
+		t.Errorf("took the VM: %+v", got.Status)
+	}
+	w.delete()
+	w.settle()
+	if !w.gone() || w.driver.made(instance.MethodDelete) != 0 {
+		t.Errorf("gone %t, calls %v", w.gone(), w.driver.calls)
+	}
+}
+
+func claimedBy(name string) func(context.Context, string, string) (string, error) {
+	return func(context.Context, string, string) (string, error) { return name, nil }
+}

@@ -1,0 +1,207 @@
+package cli
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	explanation "github.com/millwright-dev/millwright/internal/explain"
+	"github.com/millwright-dev/millwright/internal/machineset"
+	"github.com/millwright-dev/millwright/internal/manager"
+)
+
+// TestExplainSets: why a set does not have what it wants, as the real controllers leave it.
+func TestExplainSets(t *testing.T) {
+	w := newExplainWorld(t)
+	w.manage()
+	w.classes(map[string]string{"small": `{}`, "never": `{"join":"never"}`, "full": `{"capacity":1}`, "slow": `{"deleteDelay":"1h"}`})
+	incomplete := func(cause explanation.Cause, says ...string) answer {
+		return answer{verdict: explanation.Incomplete, cause: cause, says: says}
+	}
+	want := map[string]answer{}
+	add := func(set *v1alpha1.MachineSet, a answer) {
+		w.create(set)
+		want[set.Name] = a
+	}
+	add(w.set("well", "small", 2), answer{verdict: explanation.Healthy, says: []string{"MachineSet NS/well has all 2 machines that it wants.", "2 wanted; 2 exist, 2 ready, 2 available; class small"}})
+	add(w.set("none", "small", 0), answer{verdict: explanation.Healthy, says: []string{"wants no machines, and has none"}})
+	full := incomplete(explanation.DriverError, "has 1 of 3 machines available", "2 machines are not Running, Machine full-", "(ResourceExhausted)", "Free capacity")
+	full.code = "ResourceExhausted"
+	add(w.set("full", "full", 3), full)
+	add(w.set("never", "never", 1), incomplete(explanation.NotJoined, "Machine never-", "has not joined", "millwright explain machine -n NS never-"))
+	add(w.set("nowhere", "nowhere", 1), incomplete(explanation.MissingMaterial, `MachineClass "nowhere" not found`))
+	ripe := w.set("ripe", "small", 1)
+	ripe.Spec.MinReadySeconds = 3600
+	ripening := incomplete(explanation.MinReady, "must stay ready for 1h before they count as available")
+	ripening.next = true
+	add(ripe, ripening)
+	failing := w.set("failing", "never", 1)
+	failing.Spec.Template.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{MachineCreationTimeout: &metav1.Duration{Duration: time.Second}}
+	waits := incomplete(explanation.BackOff, "Machines failed before they joined,", "times in a row", "The next machines are made; at once when the class")
+	waits.next = true
+	add(failing, waits)
+	off := w.set("off", "small", 1)
+	off.Labels = map[string]string{v1alpha1.LabelKeyMachineSetScaleUpDisabled: "true"}
+	add(off, incomplete(explanation.ScaleUpDisabled, "0 exist", "it creates no machines"))
+	bad := w.set("bad", "small", 1)
+	bad.Spec.Template.Labels = map[string]string{"pool": "other"}
+	add(bad, incomplete(explanation.InvalidSpec, "spec.template.metadata.labels", "Correct the field"))
+	all := w.set("all", "small", 1)
+	all.Spec.Selector = &metav1.LabelSelector{}
+	add(all, incomplete(explanation.InvalidSpec, "spec.selector", "must not match every machine"))
+
+	leaving := w.set("leaving", "slow", 1)
+	w.create(leaving)
+	w.reaches(t, w.only(t, "pool", "leaving").Name, v1alpha1.MachineRunning)
+	if err := w.Client.Delete(t.Context(), leaving); err != nil {
+		t.Fatal(err)
+	}
+	want["leaving"] = answer{verdict: explanation.Deleting, cause: explanation.VMRemains, says: []string{"is being deleted, and waits for 1 machine", "and still has it", "1 more being deleted"}}
+
+	for name, answer := range want {
+		t.Run(name, func(t *testing.T) { w.asks(t, "machineset", name, answer) })
+	}
+	t.Run("gone", func(t *testing.T) {
+		set := w.set("past", "small", 1)
+		w.create(set)
+		w.only(t, "pool", "past")
+		if err := w.Client.Delete(t.Context(), set); err != nil {
+			t.Fatal(err)
+		}
+		w.gone(t, set)
+		w.asks(t, "machineset", "past", answer{verdict: explanation.Gone, says: []string{"is gone", "the machine set is being deleted"}})
+	})
+	t.Run("mistyped", func(t *testing.T) {
+		status, _, errs := w.run("machineset", "wel")
+		if status != 1 {
+			t.Errorf("exit status %d", status)
+		}
+		gomega.NewWithT(t).Expect(errs).To(gomega.ContainSubstring("Did you mean well?"))
+	})
+}
+
+// TestExplainFrozen: a set that had too many Machines makes none, and all who ask hear why.
+func TestExplainFrozen(t *testing.T) {
+	w := newExplainWorld(t)
+	// Twice as many as wanted are too many, and no number is few enough again.
+	w.manage(func(config *manager.Config) { config.Overshoot = machineset.Overshoot{Up: 0, Down: 1000} })
+	w.classes(map[string]string{"never": `{"join":"never"}`})
+	for _, name := range []string{"crowd-1", "crowd-2", "crowd-3"} {
+		w.machine(w.own(name), "never", func(m *v1alpha1.Machine) { m.Labels = map[string]string{"pool": "crowd"} })
+	}
+	w.create(w.set("crowd", "never", 1))
+	why := "it is frozen, and creates no machines: 3 machines exist, which is no less than the limit of 2"
+	w.asks(t, "machineset", "crowd", answer{verdict: explanation.Incomplete, cause: explanation.Frozen, says: []string{"1 wanted; 1 exist", why, "FrozeMachineSet", v1alpha1.AnnotationKeyUnfreeze}})
+	w.asks(t, "machine", w.only(t, "pool", "crowd").Name, answer{
+		verdict: explanation.NotRunning, cause: explanation.NotJoined,
+		says: []string{"MachineSet crowd: Frozen: 3 machines exist", "It creates another one when it is frozen no longer"},
+	})
+
+	deployment := w.deployment("pool", "never", 1) // whose limit is 2, with the surge
+	w.create(deployment)
+	set := w.setOf(t, "pool")
+	for _, name := range []string{"pool-1", "pool-2"} {
+		w.machine(w.own(name), "never", func(m *v1alpha1.Machine) { m.Labels = set.Spec.Template.Labels })
+	}
+	w.asks(t, "machinedeployment", "pool", answer{
+		verdict: explanation.Incomplete, cause: explanation.Frozen,
+		says: []string{"MachineSet " + set.Name + ": it is frozen", "kubectl -n NS annotate machinedeployment pool " + v1alpha1.AnnotationKeyUnfreeze + "="},
+	})
+}
+
+// setOf waits for the one set of a deployment.
+func (w *world) setOf(t *testing.T, deployment string) *v1alpha1.MachineSet {
+	t.Helper()
+	sets := &v1alpha1.MachineSetList{}
+	w.soon(t, "there is one set of "+deployment, func(g gomega.Gomega) {
+		g.Expect(w.Client.List(t.Context(), sets, client.InNamespace(w.Namespace), client.MatchingLabels{"name": deployment})).To(gomega.Succeed())
+		g.Expect(sets.Items).To(gomega.HaveLen(1))
+	})
+	return &sets.Items[0]
+}
+
+// TestExplainDeployments: why a deployment does not have what it wants, as the real
+// controllers leave it.
+func TestExplainDeployments(t *testing.T) {
+	w := newExplainWorld(t)
+	w.manage()
+	w.classes(map[string]string{"small": `{}`, "never": `{"join":"never"}`})
+	want := map[string]answer{}
+	expect := func(name string, verdict explanation.Verdict, cause explanation.Cause, says ...string) {
+		want[name] = answer{verdict: verdict, cause: cause, says: says}
+	}
+	// rolled is a deployment whose template changed to one that never joins.
+	rolled := func(name string, change func(*v1alpha1.MachineDeployment)) {
+		d := w.deployment(name, "small", 2)
+		d.Spec.Strategy = v1alpha1.MachineDeploymentStrategy{
+			Type: v1alpha1.RollingUpdateMachineDeploymentStrategyType,
+			RollingUpdate: &v1alpha1.RollingUpdateMachineDeployment{UpdateConfiguration: v1alpha1.UpdateConfiguration{
+				MaxSurge: ptr.To(intstr.FromInt32(1)), MaxUnavailable: ptr.To(intstr.FromInt32(0)),
+			}},
+		}
+		if change != nil {
+			change(d)
+		}
+		w.create(d)
+		w.asks(t, "machinedeployment", name, answer{verdict: explanation.Healthy, says: []string{"has all 2 machines that it wants.", "2 wanted; 2 exist, 2 of the newest template, 2 ready, 2 available; class small"}})
+		w.patch(d, `{"spec":{"template":{"spec":{"class":{"name":"never"}}}}}`)
+	}
+	rolled("rolls", nil)
+	expect("rolls", explanation.Incomplete, explanation.NotJoined, "(1 of 3 are of its newest template)", "2 machines of rolls-", "(revision 1) are still to be replaced; maxSurge is 1, maxUnavailable 0", "has not joined", "(revision 2): 1 wanted, 1 exist, 0 available")
+	rolled("stalls", func(d *v1alpha1.MachineDeployment) { d.Spec.ProgressDeadlineSeconds = ptr.To[int32](2) })
+	expect("stalls", explanation.Incomplete, explanation.Stalled, "has timed out progressing. There was no progress for 2s", "has not joined")
+	rolled("in-place", func(d *v1alpha1.MachineDeployment) {
+		d.Spec.Strategy = v1alpha1.MachineDeploymentStrategy{
+			Type:          v1alpha1.InPlaceUpdateMachineDeploymentStrategyType,
+			InPlaceUpdate: &v1alpha1.InPlaceUpdateMachineDeployment{OrchestrationType: v1alpha1.OrchestrationTypeAuto},
+		}
+	})
+	expect("in-place", explanation.Incomplete, explanation.NotSupported, "the strategy InPlaceUpdate is not supported yet", "Choose another strategy")
+	paused := w.deployment("paused", "small", 1)
+	paused.Spec.Paused = true
+	w.create(paused)
+	expect("paused", explanation.Incomplete, explanation.Paused, "it is paused: sizes change, and no machine of another template is made", "To go on: kubectl -n NS patch machinedeployment paused")
+
+	bad := w.deployment("bad", "small", 1)
+	bad.Spec.Template.Labels = map[string]string{"name": "other"}
+	twin := w.deployment("twin", "small", 1)
+	other := w.deployment("other", "small", 1)
+	other.Spec.Selector, other.Spec.Template.Labels = twin.Spec.Selector, twin.Spec.Template.Labels
+	w.create(bad, twin, other)
+	expect("bad", explanation.Incomplete, explanation.InvalidSpec, "spec.template.metadata.labels")
+	expect("twin", explanation.Healthy, explanation.Overlap, "has the machine that it wants, but spec.selector: the same machines are selected by other")
+
+	off := w.deployment("off", "small", 1)
+	w.create(off)
+	w.asks(t, "machinedeployment", "off", answer{verdict: explanation.Healthy})
+	w.patch(w.setOf(t, "off"), `{"metadata":{"labels":{"`+v1alpha1.LabelKeyMachineSetScaleUpDisabled+`":"true"}}}`)
+	w.patch(off, `{"spec":{"replicas":2}}`)
+	expect("off", explanation.Incomplete, explanation.ScaleUpDisabled, "has 1 of 2 machines available: MachineSet off-")
+
+	for name, answer := range want {
+		t.Run(name, func(t *testing.T) { w.asks(t, "machinedeployment", name, answer) })
+	}
+	t.Run("selects all", func(t *testing.T) { // the last, since it overlaps with all others
+		all := w.deployment("all", "small", 1)
+		all.Spec.Selector = &metav1.LabelSelector{}
+		w.create(all)
+		w.asks(t, "machinedeployment", "all", answer{verdict: explanation.Incomplete, cause: explanation.InvalidSpec, says: []string{"the empty selector selects all machines"}})
+	})
+	t.Run("short name", func(t *testing.T) {
+		status, out, errs := w.run("mcd", "rolls", "-o", "json")
+		report := explanation.Report{}
+		if err := json.Unmarshal([]byte(out), &report); status != 0 || err != nil {
+			t.Fatalf("exit status %d, %v: %s", status, err, errs)
+		}
+		if pool := report.Pool; report.MachineDeployment != "rolls" || report.Machine != "" || pool == nil || len(pool.Sets) != 2 {
+			t.Errorf("got %s", out)
+		}
+	})
+}

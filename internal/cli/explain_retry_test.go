@@ -1,0 +1,121 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
+	explanation "github.com/millwright-dev/millwright/internal/explain"
+	"github.com/millwright-dev/millwright/internal/instance"
+)
+
+// failingDriver answers one method with a code, and knows of no VM.
+type failingDriver struct {
+	driver.Driver
+	create, remove, look error
+}
+
+func (d failingDriver) CreateMachine(context.Context, *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
+	return nil, d.create
+}
+
+func (d failingDriver) DeleteMachine(context.Context, *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
+	return nil, d.remove
+}
+
+func (d failingDriver) GetMachineStatus(context.Context, *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
+	return nil, d.look
+}
+
+// TestExplainRetriesAreTheEngines: the command says of each code when the driver is asked
+// again, which is when the engine asks.
+func TestExplainRetriesAreTheEngines(t *testing.T) {
+	absent := status.Error(codes.NotFound, "no VM")
+	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
+		failure := status.Error(code, "words")
+		if code != codes.NotFound {
+			t.Run("create/"+code.String(), func(t *testing.T) {
+				first, last := retries(t, failingDriver{create: failure, look: absent}, (*instance.Engine).Ensure)
+				saysRetries(t, v1alpha1.MachineOperationCreate, "Cloud provider message - "+failure.Error(), code, first, last)
+			})
+			t.Run("delete/"+code.String(), func(t *testing.T) {
+				first, last := retries(t, failingDriver{remove: failure, look: absent}, (*instance.Engine).Delete)
+				saysRetries(t, v1alpha1.MachineOperationDelete, "Cloud provider message - "+failure.Error()+". Initiate VM deletion", code, first, last)
+			})
+		}
+	}
+}
+
+// retries finds out how long the engine waits after the first failure, and at most, but for
+// the tenth that it adds at random.
+func retries(t *testing.T, d driver.Driver, ask func(*instance.Engine, instance.Request) instance.Answer) (first, last time.Duration) {
+	t.Helper()
+	clock := clocktesting.NewFakeClock(time.Now())
+	engine := instance.New(d, instance.Options{
+		Run:  func(task func(context.Context)) bool { go task(t.Context()); return true },
+		Wake: func(instance.Key) {}, Clock: clock,
+	})
+	request := instance.Request{Machine: &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "m"}}, Class: &v1alpha1.MachineClass{}, Secret: &corev1.Secret{}}
+	for range 15 {
+		answer := ask(engine, request)
+		for deadline := time.Now().Add(10 * time.Second); answer.State == instance.Underway; answer = ask(engine, request) {
+			if time.Now().After(deadline) {
+				t.Fatal("the engine does not answer")
+			}
+		}
+		if answer.State != instance.Failed {
+			t.Fatalf("answer %+v, want a failure", answer)
+		}
+		if first == 0 {
+			first = answer.Retry
+		}
+		last = answer.Retry
+		clock.Step(answer.Retry)
+	}
+	return first, last
+}
+
+func saysRetries(t *testing.T, kind v1alpha1.MachineOperationType, description string, code codes.Code, first, last time.Duration) {
+	t.Helper()
+	now := time.Now()
+	machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "m", Finalizers: []string{v1alpha1.FinalizerMCM}}}
+	machine.Status.CurrentStatus.Phase = v1alpha1.MachineCrashLoopBackOff
+	machine.Status.LastOperation = v1alpha1.LastOperation{
+		Type: kind, State: v1alpha1.MachineStateFailed, Description: description, LastUpdateTime: metav1.NewTime(now),
+	}
+	if kind == v1alpha1.MachineOperationDelete {
+		machine.DeletionTimestamp = &metav1.Time{Time: now}
+	} else {
+		machine.Status.LastOperation.ErrorCode = code.String()
+	}
+	report := explanation.Explain(explanation.Facts{Key: types.NamespacedName{Namespace: "n", Name: "m"}, Machine: machine}, now)
+	want := fmt.Sprintf("after %s at first, then less and less often, at least every %s", wait(first), wait(last))
+	if wait(first) == wait(last) {
+		want = "every " + wait(first)
+	}
+	if len(report.Next) == 0 || !strings.Contains(report.Next[0].Text, want) {
+		t.Errorf("the command says %+v, the engine waits %q", report.Next, want)
+	}
+}
+
+// wait is a waiting time without what was added at random.
+func wait(d time.Duration) string {
+	for _, known := range []time.Duration{time.Second, 5 * time.Second, time.Minute, 3 * time.Minute, 10 * time.Minute, 30 * time.Minute} {
+		if d >= known && d <= known+known/10 {
+			return strings.TrimSuffix(known.String(), "0s")
+		}
+	}
+	return d.String()
+}

@@ -1,0 +1,315 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/sim"
+	explanation "github.com/millwright-dev/millwright/internal/explain"
+	"github.com/millwright-dev/millwright/internal/machineset"
+	"github.com/millwright-dev/millwright/internal/manager"
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+// world is a control and a target cluster, a simulated provider, and the real manager, of
+// whose machines the command is asked as a user would. So a sentence of a controller in
+// which something is looked for cannot change unnoticed.
+type world struct {
+	*env.Env
+	t               *testing.T
+	cloud           *sim.Cloud
+	control, target string // kubeconfigs
+	// access are the rights of managers in both clusters, which all of a test share.
+	access [2]*rest.Config
+}
+
+func newExplainWorld(t *testing.T, options ...env.Option) *world {
+	t.Helper()
+	w := &world{Env: env.NewPair(t, options...), t: t, cloud: sim.NewCloud(sim.CloudOptions{})}
+	ctrl.SetLogger(logr.Discard())
+	w.control, w.target = writeKubeconfig(t, w.Admin), writeKubeconfig(t, w.Target.Admin)
+	return w
+}
+
+// writeKubeconfig writes one with all that it takes to connect.
+func writeKubeconfig(t *testing.T, config *rest.Config) string {
+	t.Helper()
+	file := clientcmdapi.NewConfig()
+	file.Clusters["c"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
+	file.AuthInfos["c"] = &clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}
+	file.Contexts["c"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "c"}
+	file.CurrentContext = "c"
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*file, path); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// manage starts a manager with the rights that are shipped, and returns what stops it. It
+// is stopped at the end of the test at the latest.
+func (w *world) manage(changes ...func(*manager.Config)) (stop func()) {
+	w.t.Helper()
+	if w.access[0] == nil {
+		w.access = [2]*rest.Config{w.UserWith(w.t, "config/rbac/control-role.yaml"), w.Target.UserWith(w.t, "config/rbac/target-role.yaml")}
+	}
+	simulated := sim.New(sim.Config{Cloud: w.cloud, Nodes: w.Target.Client, RequireInitialize: true})
+	config := manager.Config{
+		Control: w.access[0], Target: w.access[1],
+		Namespace: w.Namespace, Driver: simulated, Runnables: []ctrlmanager.Runnable{simulated},
+		ConcurrentSyncs: 20, Overshoot: machineset.Overshoot{Up: 3, Down: 1}, EnforceMinReadySeconds: true,
+		Log: logr.Discard(),
+	}
+	for _, change := range changes {
+		change(&config)
+	}
+	ctx, cancel := context.WithCancel(context.Background()) // the test's own ends before its clean-up
+	ended := make(chan error, 1)
+	go func() { ended <- manager.Run(ctx, config) }()
+	stop = func() {
+		if ctx.Err() != nil {
+			return
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			w.t.Errorf("the manager ends with %v", err)
+		}
+	}
+	w.t.Cleanup(stop)
+	return stop
+}
+
+// elected has managers take leases that they hold for seconds.
+func elected(config *manager.Config) {
+	config.Election = manager.Election{Enabled: true, LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond}
+}
+
+func (w *world) create(objects ...client.Object) {
+	w.t.Helper()
+	for _, object := range objects {
+		if err := w.Client.Create(w.t.Context(), object); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// join creates objects in the target cluster, and writes the status that they have.
+func (w *world) join(objects ...client.Object) {
+	w.t.Helper()
+	for _, object := range objects {
+		shall := object.DeepCopyObject().(client.Object)
+		if err := w.Target.Client.Create(w.t.Context(), object); err != nil {
+			w.t.Fatal(err)
+		}
+		shall.SetResourceVersion(object.GetResourceVersion())
+		if _, has := object.(*corev1.PersistentVolumeClaim); has {
+			continue
+		}
+		if err := w.Target.Client.Status().Update(w.t.Context(), shall); client.IgnoreNotFound(err) != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+func (w *world) meta(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: w.Namespace, Name: name}
+}
+
+// own makes a name that no other test's node has: nodes have no namespace.
+func (w *world) own(name string) string { return name + "-" + w.Namespace }
+
+func (w *world) patch(object client.Object, merge string) {
+	w.t.Helper()
+	if err := w.Client.Patch(w.t.Context(), object, client.RawPatch("application/merge-patch+json", []byte(merge))); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// secret and class are what machines are made from.
+func (w *world) secret(name string) *corev1.Secret {
+	return &corev1.Secret{ObjectMeta: w.meta(name), Data: map[string][]byte{"userData": []byte("x")}}
+}
+
+func (w *world) class(name, providerSpec string) *v1alpha1.MachineClass {
+	return &v1alpha1.MachineClass{
+		ObjectMeta: w.meta(name), Provider: "sim", ProviderSpec: runtime.RawExtension{Raw: []byte(providerSpec)},
+		SecretRef: &corev1.SecretReference{Namespace: w.Namespace, Name: name},
+	}
+}
+
+// classes makes classes with a Secret each.
+func (w *world) classes(specs map[string]string) {
+	w.t.Helper()
+	for name, spec := range specs {
+		w.create(w.secret(name), w.class(name, spec))
+	}
+}
+
+func (w *world) machine(name, class string, changes ...func(*v1alpha1.Machine)) *v1alpha1.Machine {
+	w.t.Helper()
+	machine := &v1alpha1.Machine{
+		ObjectMeta: w.meta(name), Spec: v1alpha1.MachineSpec{Class: v1alpha1.ClassSpec{Kind: v1alpha1.MachineClassKind, Name: class}},
+	}
+	for _, change := range changes {
+		change(machine)
+	}
+	w.create(machine)
+	return machine
+}
+
+// within sets the timeouts of a Machine.
+func within(creation, health time.Duration) func(*v1alpha1.Machine) {
+	return func(m *v1alpha1.Machine) {
+		m.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{
+			MachineCreationTimeout: &metav1.Duration{Duration: creation}, MachineHealthTimeout: &metav1.Duration{Duration: health},
+		}
+	}
+}
+
+// set is a MachineSet whose machines are of a class.
+func (w *world) set(name, class string, replicas int32) *v1alpha1.MachineSet {
+	labels := map[string]string{"pool": name}
+	return &v1alpha1.MachineSet{ObjectMeta: w.meta(name), Spec: v1alpha1.MachineSetSpec{
+		Replicas: replicas, Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: w.template(labels, class),
+	}}
+}
+
+func (w *world) deployment(name, class string, replicas int32) *v1alpha1.MachineDeployment {
+	labels := map[string]string{"name": name}
+	return &v1alpha1.MachineDeployment{ObjectMeta: w.meta(name), Spec: v1alpha1.MachineDeploymentSpec{
+		Replicas: replicas, Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: w.template(labels, class),
+	}}
+}
+
+func (w *world) template(labels map[string]string, class string) v1alpha1.MachineTemplateSpec {
+	return v1alpha1.MachineTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: labels},
+		Spec:       v1alpha1.MachineSpec{Class: v1alpha1.ClassSpec{Kind: v1alpha1.MachineClassKind, Name: class}},
+	}
+}
+
+// soon waits until a check holds.
+func (w *world) soon(t *testing.T, what string, check func(g gomega.Gomega)) {
+	t.Helper()
+	gomega.NewWithT(t).Eventually(check).WithTimeout(30*time.Second).WithPolling(200*time.Millisecond).Should(gomega.Succeed(), what)
+}
+
+// reaches waits until a Machine is in a phase.
+func (w *world) reaches(t *testing.T, name string, phase v1alpha1.MachinePhase) *v1alpha1.Machine {
+	t.Helper()
+	machine := &v1alpha1.Machine{ObjectMeta: w.meta(name)}
+	w.soon(t, name+" is "+string(phase), func(g gomega.Gomega) {
+		g.Expect(w.Client.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(gomega.Succeed())
+		g.Expect(machine.Status.CurrentStatus.Phase).To(gomega.Equal(phase), machine.Status.LastOperation.Description)
+	})
+	return machine
+}
+
+// gone waits until an object does not exist any more.
+func (w *world) gone(t *testing.T, object client.Object) {
+	t.Helper()
+	w.soon(t, object.GetName()+" is gone", func(g gomega.Gomega) {
+		err := w.Client.Get(t.Context(), client.ObjectKeyFromObject(object), object)
+		g.Expect(client.IgnoreNotFound(err)).To(gomega.Succeed())
+		g.Expect(err).To(gomega.HaveOccurred())
+	})
+}
+
+// machinesOf are the Machines of a pool, as its label has it.
+func (w *world) machinesOf(g gomega.Gomega, label, pool string) []v1alpha1.Machine {
+	list := &v1alpha1.MachineList{}
+	g.Expect(w.Client.List(w.t.Context(), list, client.InNamespace(w.Namespace), client.MatchingLabels{label: pool})).To(gomega.Succeed())
+	return list.Items
+}
+
+// only waits for the one Machine of a pool.
+func (w *world) only(t *testing.T, label, pool string) *v1alpha1.Machine {
+	t.Helper()
+	var found *v1alpha1.Machine
+	w.soon(t, "there is one machine of "+pool, func(g gomega.Gomega) {
+		machines := w.machinesOf(g, label, pool)
+		g.Expect(machines).To(gomega.HaveLen(1))
+		found = &machines[0]
+	})
+	return found
+}
+
+// run runs the command, and returns its exit status and what it printed.
+func (w *world) run(args ...string) (status int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	args = append([]string{"explain"}, args...)
+	if len(args) < 5 || args[len(args)-2] != "--target-kubeconfig" {
+		args = append(args, "--target-kubeconfig", w.target)
+	}
+	status = Main(Program{Args: append(args, "-n", w.Namespace, "--control-kubeconfig", w.control), Stdout: &out, Stderr: &errs})
+	return status, out.String(), errs.String()
+}
+
+// answer is what a user shall read of an object.
+type answer struct {
+	verdict explanation.Verdict
+	// cause and code are those of the first finding, which is the one that says why a
+	// Machine was deleted if it is gone.
+	cause explanation.Cause
+	code  string
+	// next tells that the time is named at which something is done again.
+	next bool
+	// says are texts that the user reads, besides.
+	says []string
+}
+
+// asks waits until the command gives an answer, in JSON and in text.
+func (w *world) asks(t *testing.T, kind, name string, want answer, more ...string) {
+	t.Helper()
+	var text string
+	defer func() {
+		if t.Failed() {
+			t.Logf("millwright explain %s %s:\n%s", kind, name, text)
+		}
+	}()
+	w.soon(t, "the answer about "+name, func(g gomega.Gomega) {
+		status, out, errs := w.run(append([]string{kind, name, "-o", "json"}, more...)...)
+		g.Expect(status).To(gomega.BeZero(), errs)
+		report := explanation.Report{}
+		g.Expect(json.Unmarshal([]byte(out), &report)).To(gomega.Succeed())
+		_, text, _ = w.run(append([]string{kind, name}, more...)...)
+		g.Expect(report.Verdict).To(gomega.Equal(want.verdict))
+		findings := report.Why
+		if want.verdict == explanation.Gone {
+			findings = report.Replaced
+		}
+		first := explanation.Finding{}
+		if len(findings) > 0 {
+			first = findings[0]
+		}
+		g.Expect(first.Cause).To(gomega.Equal(want.cause), fmt.Sprint(findings))
+		g.Expect(first.Code).To(gomega.Equal(want.code))
+		if want.next {
+			g.Expect(report.Next).NotTo(gomega.BeEmpty())
+			g.Expect(report.Next[0].At).To(gomega.BeTemporally(">", time.Now()))
+		}
+		for _, part := range want.says {
+			g.Expect(strings.ReplaceAll(text, w.Namespace, "NS")).To(gomega.ContainSubstring(part))
+		}
+		g.Expect(report.Unread).To(gomega.BeEmpty())
+	})
+}

@@ -1,0 +1,9 @@
+package cli
+
+import (
+	"testing"
+
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+func TestMain(m *testing.M) { env.Main(m) }

@@ -1,0 +1,95 @@
+package cli
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// TestRolloutAnswers: what the commands say that cannot ask a cluster.
+func TestRolloutAnswers(t *testing.T) {
+	nobody := kubeconfig(t, "https://127.0.0.1:1")
+	for name, tc := range map[string]struct {
+		args   []string
+		status int
+		stderr string
+	}{
+		"help":               {[]string{}, 0, ""},
+		"mistyped":           {[]string{"statsu"}, 2, "did you mean status?"},
+		"no name":            {[]string{"status"}, 2, "name of one MachineDeployment"},
+		"empty name":         {[]string{"status", ""}, 2, "name of one MachineDeployment"},
+		"kind only":          {[]string{"status", "mcd/"}, 2, "name of one MachineDeployment"},
+		"three":              {[]string{"status", "mcd", "a", "b"}, 2, "name of one MachineDeployment"},
+		"two names":          {[]string{"restart", "a", "b"}, 2, `"a" is no kind`},
+		"another kind":       {[]string{"pause", "machineset/a"}, 2, `"machineset" is no kind`},
+		"negative timeout":   {[]string{"status", "a", "--timeout=-1s"}, 2, "--timeout"},
+		"negative revision":  {[]string{"history", "a", "--revision=-1"}, 2, "--revision"},
+		"negative target":    {[]string{"undo", "a", "--to-revision=-1"}, 2, "--to-revision"},
+		"no cluster":         {[]string{"status", "a", "--dir", t.TempDir()}, 1, "millwright up"},
+		"no such kubeconfig": {[]string{"status", "a", "--kubeconfig", "/nowhere/at/all"}, 1, "/nowhere/at/all"},
+		"no such context":    {[]string{"undo", "a", "--kubeconfig", nobody, "--context", "other"}, 1, `context "other" does not exist`},
+		"nobody answers":     {[]string{"status", "a", "--kubeconfig", nobody}, 1, "reading machine deployment default/a"},
+		"nobody to change":   {[]string{"resume", "a", "--kubeconfig", nobody}, 1, "reading machine deployment default/a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			if status := Main(Program{Args: append([]string{"rollout"}, tc.args...), Stdout: &stdout, Stderr: &stderr}); status != tc.status {
+				t.Errorf("exit status %d, want %d", status, tc.status)
+			}
+			if !strings.Contains(stderr.String(), tc.stderr) {
+				t.Errorf("stderr lacks %q:\n%s", tc.stderr, &stderr)
+			}
+		})
+	}
+}
+
+func TestDeploymentName(t *testing.T) {
+	for _, args := range [][]string{
+		{"pool"}, {"mcd/pool"}, {"mcd", "pool"}, {"machinedeployment/pool"}, {"MachineDeployment", "pool"},
+		{"machinedeployments/pool"}, {"machinedeployments.machine.sapcloud.io/pool"},
+	} {
+		if name, err := deploymentName(args); name != "pool" || err != nil {
+			t.Errorf("%q is %q, %v", args, name, err)
+		}
+	}
+}
+
+// TestRolloutFlagsAreKubectls: who knows "kubectl rollout" knows these.
+func TestRolloutFlagsAreKubectls(t *testing.T) {
+	want := map[string]map[string]string{
+		"status":  {"watch": "true", "timeout": "0s", "revision": "0"},
+		"history": {"revision": "0"},
+		"undo":    {"to-revision": "0"},
+		"pause":   {}, "resume": {}, "restart": {},
+	}
+	commands := map[string]*cobra.Command{}
+	for _, cmd := range newRolloutCommand().Commands() {
+		commands[cmd.Name()] = cmd
+		cmd.Flags().VisitAll(func(flag *pflag.Flag) {
+			if flag.Usage == "" || strings.HasSuffix(flag.Usage, ".") || strings.Contains(flag.Usage, "\n") {
+				t.Errorf("%s --%s: %q", cmd.Name(), flag.Name, flag.Usage)
+			}
+		})
+	}
+	for name, flags := range want {
+		cmd := commands[name]
+		if cmd == nil {
+			t.Errorf("there is no command %q", name)
+			continue
+		}
+		has := defaults(cmd.Flags())
+		for flag, value := range flags {
+			if has[flag] != value {
+				t.Errorf("%s --%s: %q, want %q", name, flag, has[flag], value)
+			}
+		}
+		for _, flag := range []string{"namespace", "kubeconfig", "context"} {
+			if cmd.Flags().Lookup(flag) == nil {
+				t.Errorf("%s has no --%s", name, flag)
+			}
+		}
+	}
+}

@@ -1,0 +1,272 @@
+package explain
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// ExplainPool makes a report of what is known of a set or deployment at a moment: why it
+// does not have the Machines that it wants. It never fails: what is not known is said to be
+// so.
+func ExplainPool(facts PoolFacts, now time.Time) Report {
+	e := &poolExplainer{PoolFacts: facts, writer: writer{now: now, subject: facts.Kind + " " + facts.Key.String()}}
+	e.report = Report{Namespace: facts.Key.Namespace, At: now, Unread: facts.Unread}
+	if facts.Kind == kindDeployment {
+		e.report.MachineDeployment = facts.Key.Name
+	} else {
+		e.report.MachineSet = facts.Key.Name
+	}
+	if facts.exists() {
+		e.living()
+	} else {
+		e.gone()
+	}
+	e.quote(facts.Events, e.worth)
+	return e.report
+}
+
+// poolExplainer fills the report about a set or deployment.
+type poolExplainer struct {
+	PoolFacts
+	writer
+}
+
+// object is what is asked about.
+func (e *poolExplainer) object() metav1.Object {
+	if e.Kind == kindDeployment {
+		return e.Deployment
+	}
+	return &e.Sets[0]
+}
+
+// gone says what there is to say of an object that does not exist.
+func (e *poolExplainer) gone() {
+	if len(e.Events) > 0 {
+		e.report.Since = timeOf(&e.Events[len(e.Events)-1])
+		e.answer(Gone, "is gone; its last event is from "+clockOf(e.report.Since, e.now), nil)
+		return
+	}
+	e.answer(NotFound, "does not exist, and nothing tells that it ever did", nil)
+	e.similar(e.Names, e.Key.Name, strings.ToLower(e.Kind)+"s", e.Key.Namespace)
+}
+
+// living explains a set or deployment that exists.
+func (e *poolExplainer) living() {
+	e.identify()
+	e.noManager(e.Lease, "sets and deployments")
+	e.noManager(e.MachineLease, "machines")
+	if deleted := e.object().GetDeletionTimestamp(); deleted != nil {
+		e.deleting(deleted.Time)
+		return
+	}
+	if e.Kind == kindDeployment {
+		e.deployed()
+	} else {
+		e.declared(&e.Sets[0])
+	}
+	e.troubled()
+	if e.Kind == kindDeployment {
+		e.rollout()
+	}
+	pool := e.report.Pool
+	what := e.has()
+	switch {
+	case pool.complete() && len(e.report.Why) == 0:
+		e.answer(Healthy, what, nil)
+	case pool.complete():
+		e.answer(Healthy, what+", but", e.report.Why)
+		e.report.Answer = strings.Replace(e.report.Answer, "but: ", "but ", 1)
+	default:
+		e.count()
+		e.answer(Incomplete, what, e.report.Why)
+	}
+}
+
+// complete tells whether all Machines are there, can be used, and are of the newest template.
+func (p *Pool) complete() bool {
+	return p.Available >= p.Wanted && p.Exist == p.Wanted && p.Updated == p.Wanted
+}
+
+// has says how many Machines there are.
+func (e *poolExplainer) has() string {
+	pool := e.report.Pool
+	switch {
+	case pool.Wanted == 0 && pool.Exist == 0:
+		return "wants no machines, and has none"
+	case pool.complete() && pool.Wanted == 1:
+		return "has the machine that it wants"
+	case pool.complete():
+		return fmt.Sprintf("has all %s that it wants", machines(pool.Wanted))
+	}
+	what := fmt.Sprintf("has %d of %s available", pool.Available, machines(pool.Wanted))
+	if pool.Available > pool.Wanted {
+		what = fmt.Sprintf("wants %s and has %d available", machines(pool.Wanted), pool.Available)
+	}
+	if e.Kind == kindDeployment && pool.Updated < pool.Exist {
+		what += fmt.Sprintf(" (%d of %d are of its newest template)", pool.Updated, pool.Exist)
+	}
+	return what
+}
+
+func machines[N int | int32](n N) string {
+	if n == 1 {
+		return "1 machine"
+	}
+	return fmt.Sprintf("%d machines", n)
+}
+
+// identify counts. A deployment's Machines are counted by its sets' status, a set's by
+// itself: what is being deleted does not count.
+func (e *poolExplainer) identify() {
+	pool := &Pool{}
+	e.report.Pool = pool
+	e.report.Since = e.object().GetCreationTimestamp().Time
+	for i := range e.Sets {
+		set := &e.Sets[i]
+		own := e.part(set)
+		pool.Exist += own.Exist
+		pool.Available += own.Available
+		if e.current() == set {
+			pool.Updated = own.Exist
+		}
+		if e.Kind == kindDeployment && (own.Wanted > 0 || own.Exist > 0) {
+			pool.Sets = append(pool.Sets, own)
+		}
+	}
+	if e.Kind == kindDeployment {
+		pool.Wanted = e.Deployment.Spec.Replicas
+		e.report.Identity.Class = e.Deployment.Spec.Template.Spec.Class.Name
+		return
+	}
+	pool.Wanted = e.Sets[0].Spec.Replicas
+	e.report.Identity.Class = e.Sets[0].Spec.Template.Spec.Class.Name
+	if e.Deployment != nil {
+		e.report.Identity.Deployment = e.Deployment.Name
+	}
+}
+
+// part counts the Machines of a set. Its status knows which are available, and may be older
+// than the list.
+func (e *poolExplainer) part(set *v1alpha1.MachineSet) Part {
+	own := Part{Name: set.Name, Revision: revisionOf(set), Wanted: set.Spec.Replicas}
+	able := int32(0)
+	for _, machine := range e.of(set) {
+		if leavingPool(machine) {
+			e.report.Pool.Leaving++
+			continue
+		}
+		own.Exist++
+		if machine.Status.CurrentStatus.Phase == v1alpha1.MachineRunning {
+			e.report.Pool.Ready++
+		}
+		if usable(machine) {
+			able++
+		}
+	}
+	own.Available = min(able, set.Status.AvailableReplicas)
+	return own
+}
+
+// deleting says what a set or deployment waits for that is being deleted.
+func (e *poolExplainer) deleting(since time.Time) {
+	e.report.Since = since
+	e.troubled()
+	foreign := slices.DeleteFunc(slices.Clone(e.object().GetFinalizers()), func(f string) bool { return f == v1alpha1.FinalizerMCM })
+	switch left := len(e.Machines); {
+	case left > 0:
+		e.answer(Deleting, "is being deleted, and waits for "+machines(left), e.report.Why)
+		return
+	case len(e.Sets) > 0 && e.Kind == kindDeployment:
+		e.why(Other, "", since, "its machine set %s is not gone yet", e.Sets[0].Name)
+	case len(foreign) > 0:
+		for _, finalizer := range foreign {
+			e.why(Finalizer, "", since, "finalizer %s holds it", finalizer)
+		}
+		e.advise("Ask whoever owns the finalizer. Remove it by hand only if that program is gone for good")
+	}
+	e.answer(Deleting, "is being deleted", e.report.Why)
+}
+
+// unseen says so if the manager has not acted on what was declared last.
+func (e *poolExplainer) unseen(object metav1.Object, observed int64) {
+	if observed < object.GetGeneration() {
+		e.why(NotLookedAt, "", time.Time{}, "the manager has not acted yet on what was changed last (generation %d, it has seen %d)", object.GetGeneration(), observed)
+	}
+}
+
+// count explains numbers that nothing else explains.
+func (e *poolExplainer) count() {
+	if len(e.report.Why) > 0 {
+		return
+	}
+	pool := e.report.Pool
+	switch {
+	case pool.Exist < pool.Wanted:
+		e.why(Scaling, "", time.Time{}, "%d of %s exist: the others are being made", pool.Exist, machines(pool.Wanted))
+	case pool.Exist > pool.Wanted:
+		e.why(Scaling, "", time.Time{}, "%s exist, and %d are wanted: the others are being deleted", machines(pool.Exist), pool.Wanted)
+	default:
+		e.why(Scaling, "", time.Time{}, "all machines run, which the manager has not counted yet")
+	}
+}
+
+// troubled says of the Machines that are not well why, one finding for each cause.
+func (e *poolExplainer) troubled() {
+	all := groups(e.Machines)
+	for _, g := range all[:min(len(all), mostExamples)] {
+		e.group(g)
+	}
+	more := 0
+	for _, g := range all[min(len(all), mostExamples):] {
+		more += len(g)
+	}
+	if more > 0 {
+		e.why(Other, "", time.Time{}, "%s more are not well for other causes: kubectl -n %s get machines", machines(more), e.Key.Namespace)
+	}
+}
+
+func (e *poolExplainer) group(g group) {
+	machine := g[0]
+	facts, known := e.Examples[machine.Name]
+	if !known {
+		facts = Facts{Key: e.Key, Machine: machine}
+		facts.Key.Name = machine.Name
+	}
+	report := Explain(facts, e.now)
+	if report.Verdict == Healthy || report.Verdict == Gone || report.Verdict == NotFound {
+		return // since its pool was listed
+	}
+	said := slices.DeleteFunc(slices.Clone(report.Why), func(f Finding) bool { return f.Cause == NoManager })
+	first := Finding{Cause: Other, Text: "nothing is known of why"}
+	if len(said) > 0 {
+		first = said[0]
+	}
+	is, are := "is not Running", "are not Running"
+	if report.Verdict == Deleting {
+		is, are = "is being deleted", "are being deleted"
+	}
+	clause := first
+	clause.Code = "" // is kept beside the text
+	first.Object = "Machine " + machine.Name
+	first.Text = fmt.Sprintf("%s %s: %s", first.Object, is, clause.said())
+	if len(g) > 1 {
+		first.Text = fmt.Sprintf("%s %s, %s among them: %s", machines(len(g)), are, first.Object, clause.said())
+	}
+	e.report.Why = append(e.report.Why, first)
+	if len(report.Advice) > 0 {
+		e.advise("%s", report.Advice[0])
+	}
+	e.advise("See what happens next, and more: millwright explain machine -n %s %s", e.Key.Namespace, machine.Name)
+}
+
+// worth tells whether an event is worth showing: what went wrong, and what was decided.
+func (e *poolExplainer) worth(event *corev1.Event) bool {
+	return event.Type == corev1.EventTypeWarning || event.InvolvedObject.Kind == e.Kind
+}

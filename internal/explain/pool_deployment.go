@@ -1,0 +1,128 @@
+package explain
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// deployed explains a deployment that is asked about.
+func (e *poolExplainer) deployed() {
+	if !e.stopped() {
+		e.unseen(e.Deployment, e.Deployment.Status.ObservedGeneration)
+	}
+	for i := range e.Sets {
+		set := &e.Sets[i]
+		if set.Spec.Replicas > 0 || e.current() == set {
+			e.refused(set)
+			e.held(set)
+			e.ripening(set)
+		}
+	}
+}
+
+// stopped says what conditions tell of a rollout that does not go on; false if none keeps
+// the deployment from being worked on.
+func (e *poolExplainer) stopped() bool {
+	worked := true
+	for _, condition := range e.Deployment.Status.Conditions {
+		since := condition.LastTransitionTime.Time
+		switch condition.Reason {
+		case reasonInvalidSpec, "SelectingAll":
+			worked = false
+			e.why(InvalidSpec, "", since, "%s", condition.Message)
+			e.advise("Correct the field that is named. Nothing is done before")
+		case "NotSupported":
+			e.why(NotSupported, "", since, "%s", condition.Message)
+			e.advise("Choose another strategy, or undo the change of the template")
+		case "SelectorOverlap":
+			e.why(Overlap, "", since, "%s", condition.Message)
+		case "MachineSetCreateError", "MachineSetUpdateError":
+			e.why(SetBlocked, "", since, "%s", condition.Message)
+		case "ProgressDeadlineExceeded":
+			e.why(Stalled, "", condition.LastUpdateTime.Time, "%s There was no progress for %ds (spec.progressDeadlineSeconds)", condition.Message, deref(e.Deployment.Spec.ProgressDeadlineSeconds))
+		}
+	}
+	if e.Deployment.Spec.Paused {
+		e.paused()
+	}
+	return !worked
+}
+
+// paused says what a pause keeps from being done.
+func (e *poolExplainer) paused() {
+	rolls := e.old() > 0 || e.current() == nil
+	if !rolls && e.Deployment.Spec.RollbackTo == nil {
+		return
+	}
+	e.why(Paused, "", e.since("DeploymentPaused"), "it is paused: sizes change, and no machine of another template is made")
+	if e.Deployment.Spec.RollbackTo != nil {
+		e.why(Paused, "", time.Time{}, "the wish to roll back (spec.rollbackTo) waits for the end of the pause")
+	}
+	e.advise("To go on: kubectl -n %s patch machinedeployment %s --type merge -p '{\"spec\":{\"paused\":null}}'", e.Key.Namespace, e.Key.Name)
+}
+
+// since is when a condition of a reason began; zero if there is none.
+func (e *poolExplainer) since(reason string) time.Time {
+	for _, condition := range e.Deployment.Status.Conditions {
+		if condition.Reason == reason {
+			return condition.LastTransitionTime.Time
+		}
+	}
+	return time.Time{}
+}
+
+// old is how many Machines of earlier templates there are.
+func (e *poolExplainer) old() int32 { return e.report.Pool.Exist - e.report.Pool.Updated }
+
+// rollout says how far the replacement of old Machines is.
+func (e *poolExplainer) rollout() {
+	old := e.old()
+	if old == 0 || e.Deployment.Spec.Paused {
+		return
+	}
+	var sets []string
+	for _, part := range e.report.Pool.Sets {
+		if current := e.current(); part.Exist > 0 && (current == nil || part.Name != current.Name) {
+			sets = append(sets, fmt.Sprintf("%s of %s (revision %s)", machines(part.Exist), part.Name, part.Revision))
+		}
+	}
+	text := "a rollout goes on: " + strings.Join(sets, ", ") + " are still to be replaced"
+	if at := slices.IndexFunc(e.Deployment.Status.Conditions, func(c v1alpha1.MachineDeploymentCondition) bool {
+		return c.Type == v1alpha1.MachineDeploymentProgressing
+	}); at >= 0 {
+		e.deadline(e.Deployment.Status.Conditions[at])
+	}
+	e.why(Rollout, "", time.Time{}, "%s; %s", text, e.bounds())
+}
+
+// bounds says how a rollout replaces Machines.
+func (e *poolExplainer) bounds() string {
+	strategy := e.Deployment.Spec.Strategy
+	if strategy.Type != "" && strategy.Type != v1alpha1.RollingUpdateMachineDeploymentStrategyType {
+		return fmt.Sprintf("the strategy is %s", strategy.Type)
+	}
+	surge, unavailable := intstr.FromInt32(1), intstr.FromInt32(1)
+	if rolling := strategy.RollingUpdate; rolling != nil {
+		surge = *intstr.ValueOrDefault(rolling.MaxSurge, surge)
+		unavailable = *intstr.ValueOrDefault(rolling.MaxUnavailable, unavailable)
+	}
+	return fmt.Sprintf("maxSurge is %s, maxUnavailable %s", surge.String(), unavailable.String())
+}
+
+// deadline says when a rollout counts as stalled.
+func (e *poolExplainer) deadline(progress v1alpha1.MachineDeploymentCondition) {
+	limit := e.Deployment.Spec.ProgressDeadlineSeconds
+	if limit == nil || progress.Status != v1alpha1.ConditionTrue {
+		return
+	}
+	at := progress.LastUpdateTime.Add(time.Duration(*limit) * time.Second)
+	if at.After(e.now) {
+		e.report.Next = append(e.report.Next, Step{At: at, Text: "The rollout counts as stalled, unless it makes progress before; it goes on all the same"})
+	}
+}

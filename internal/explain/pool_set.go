@@ -1,0 +1,141 @@
+package explain
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/wording"
+)
+
+// reasonInvalidSpec is that of conditions which say that nothing is done before the spec is
+// corrected.
+const reasonInvalidSpec = "InvalidSpec"
+
+// declared explains a set that is asked about.
+func (e *poolExplainer) declared(set *v1alpha1.MachineSet) {
+	if !e.refused(set) {
+		e.unseen(set, set.Status.ObservedGeneration)
+	}
+	e.held(set)
+	e.ripening(set)
+}
+
+// refused says so if nothing is done about a set before its spec is corrected.
+func (e *poolExplainer) refused(set *v1alpha1.MachineSet) bool {
+	for _, condition := range set.Status.Conditions {
+		if condition.Reason == reasonInvalidSpec && condition.Status == v1alpha1.ConditionTrue {
+			e.why(InvalidSpec, e.named(set), condition.LastTransitionTime.Time, "%s", condition.Message)
+			e.advise("Correct the field that is named. Nothing is done before")
+			return true
+		}
+	}
+	return false
+}
+
+// named is a set in a finding about another object.
+func (e *poolExplainer) named(set *v1alpha1.MachineSet) string {
+	if e.Kind == kindSet {
+		return ""
+	}
+	return kindSet + " " + set.Name
+}
+
+// held says what keeps a set from creating Machines.
+func (e *poolExplainer) held(set *v1alpha1.MachineSet) {
+	if set.Labels[v1alpha1.LabelKeyFreeze] == "True" || frozen(set) {
+		e.frozen(set)
+	}
+	if _, disabled := set.Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled]; disabled {
+		e.why(ScaleUpDisabled, e.named(set), time.Time{}, "it creates no machines: it has the label %s", v1alpha1.LabelKeyMachineSetScaleUpDisabled)
+		e.advise("If nobody needs it any more: kubectl -n %s label machineset %s %s-", set.Namespace, set.Name, v1alpha1.LabelKeyMachineSetScaleUpDisabled)
+	}
+	for _, condition := range set.Status.Conditions {
+		if condition.Type == v1alpha1.MachineSetReplicaFailure && condition.Status == v1alpha1.ConditionTrue && condition.Reason != reasonInvalidSpec {
+			e.why(SetBlocked, e.named(set), condition.LastTransitionTime.Time, "%s: %s", condition.Reason, condition.Message)
+		}
+	}
+	e.backOff(set)
+}
+
+func (e *poolExplainer) frozen(set *v1alpha1.MachineSet) {
+	message, since := "its label "+v1alpha1.LabelKeyFreeze+" is True", time.Time{}
+	for _, condition := range set.Status.Conditions {
+		if condition.Type == v1alpha1.MachineSetFrozen {
+			message, since = condition.Message, condition.LastTransitionTime.Time
+		}
+	}
+	e.why(Frozen, e.named(set), since, "it is frozen, and creates no machines: %s", message)
+	e.next(time.Time{}, "It creates machines again when enough of those that exist are gone")
+	object, name := "machineset", set.Name
+	if e.Deployment != nil {
+		object, name = "machinedeployment", e.Deployment.Name
+	}
+	e.advise("Find out who makes the machines that are too many. To go on all the same: kubectl -n %s annotate %s %s %s=", set.Namespace, object, name, v1alpha1.AnnotationKeyUnfreeze)
+}
+
+// backOff says until when a set waits whose Machines keep failing. Only the event tells:
+// a manager forgets it when it ends.
+func (e *poolExplainer) backOff(set *v1alpha1.MachineSet) {
+	event := e.newest(set.Name, "BackOff")
+	if event == nil || e.Lease != nil && e.Lease.Spec.AcquireTime != nil && e.Lease.Spec.AcquireTime.After(timeOf(event)) {
+		return
+	}
+	_, text, _ := strings.Cut(event.Message, wording.NextMade)
+	text, _, _ = strings.Cut(text, " ")
+	delay, err := time.ParseDuration(text)
+	until := timeOf(event).Add(delay)
+	if err != nil || !until.After(e.now) {
+		return
+	}
+	why, _, _ := strings.Cut(event.Message, ": ")
+	e.why(BackOff, e.named(set), timeOf(event), "it waits before it makes the next machines. %s", why)
+	e.next(until, "The next machines are made; at once when the class or the template changes")
+}
+
+// newest is the newest event of a reason on a set; nil if there is none.
+func (e *poolExplainer) newest(set, reason string) *corev1.Event {
+	for i := range slices.Backward(e.Events) {
+		event := &e.Events[i]
+		if event.InvolvedObject.Kind == kindSet && event.InvolvedObject.Name == set && event.Reason == reason {
+			return event
+		}
+	}
+	return nil
+}
+
+// ripening says so if Machines run that do not count as available yet.
+func (e *poolExplainer) ripening(set *v1alpha1.MachineSet) {
+	wait := time.Duration(set.Spec.MinReadySeconds) * time.Second
+	if wait == 0 || set.Status.AvailableReplicas >= set.Status.ReadyReplicas {
+		return
+	}
+	waiting, last := 0, time.Time{}
+	for _, machine := range e.of(set) {
+		if at := readySince(machine).Add(wait); usable(machine) && at.After(e.now) {
+			waiting++
+			if at.After(last) {
+				last = at
+			}
+		}
+	}
+	if waiting == 0 {
+		return
+	}
+	e.why(MinReady, e.named(set), time.Time{}, "%s must stay ready for %s before they count as available (spec.minReadySeconds)", machines(waiting), brief(wait))
+	e.next(last, "The last of them counts as available, if it stays ready")
+}
+
+// readySince is when the node of a Machine turned ready or, without one, when the Machine
+// came into its phase.
+func readySince(machine *v1alpha1.Machine) time.Time {
+	for _, condition := range machine.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			return condition.LastTransitionTime.Time
+		}
+	}
+	return machine.Status.CurrentStatus.LastUpdateTime.Time
+}

@@ -1,0 +1,145 @@
+package manager
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/capi"
+	"github.com/millwright-dev/millwright/internal/capi/class"
+	"github.com/millwright-dev/millwright/internal/capi/cluster"
+	"github.com/millwright-dev/millwright/internal/capi/core"
+	"github.com/millwright-dev/millwright/internal/capi/template"
+	"github.com/millwright-dev/millwright/internal/capi/webhooks"
+	"github.com/millwright-dev/millwright/internal/instance"
+	"github.com/millwright-dev/millwright/internal/tasks"
+)
+
+// API is a face that the manager has: the objects for which it makes machines.
+type API string
+
+const (
+	// APIMCM are the Machines, MachineSets and MachineDeployments of machine.sapcloud.io.
+	APIMCM API = "mcm"
+	// APICAPI are the MillwrightMachines of Cluster API.
+	APICAPI API = "capi"
+)
+
+// ClusterAPI configures the face for Cluster API.
+type ClusterAPI struct {
+	// WatchFilter is the value of the label cluster.x-k8s.io/watch-filter that objects must
+	// have. Empty: all are looked after.
+	WatchFilter string
+	// WebhookPort is where webhooks are served; 0 for nowhere. WebhookCertDir holds
+	// tls.crt and tls.key.
+	WebhookPort    int
+	WebhookCertDir string
+}
+
+// has tells whether the manager has a face. Without a list it is MCM's only.
+func (c Config) has(api API) bool {
+	if len(c.APIs) == 0 {
+		return api == APIMCM
+	}
+	return slices.Contains(c.APIs, api)
+}
+
+// leases are the names of what a leader holds.
+func (c Config) leases() []string {
+	var names []string
+	if c.has(APIMCM) {
+		names = append(names, v1alpha1.LeaseMachineController, v1alpha1.LeaseMachineControllerManager)
+	}
+	if c.has(APICAPI) {
+		names = append(names, infrav1.Lease)
+	}
+	return names
+}
+
+// leaseNamespace is where they are.
+func (c Config) leaseNamespace() string {
+	if c.Election.Namespace != "" {
+		return c.Election.Namespace
+	}
+	return c.Namespace
+}
+
+// kindsOfClusterAPI are the resources of ours that its face needs.
+var kindsOfClusterAPI = []string{"millwrightmachines", "millwrightmachinetemplates", "millwrightclusters", "millwrightclustertemplates"}
+
+// discoverClusterAPI finds the version of Cluster API's kinds, and checks that all is there
+// that its face needs.
+func discoverClusterAPI(config *rest.Config) (schema.GroupVersion, error) {
+	config = rest.CopyConfig(config)
+	config.Timeout = controlPatience
+	client, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return schema.GroupVersion{}, fmt.Errorf("control cluster: %w", err)
+	}
+	var missing *core.MissingError
+	version, err := core.Discover(client)
+	switch {
+	case errors.As(err, &missing):
+		return version, fmt.Errorf("control cluster at %s: %w: install Cluster API's core first (clusterctl init), or start without --apis=capi", config.Host, err)
+	case err != nil:
+		return version, fmt.Errorf("control cluster at %s: %w", config.Host, err)
+	}
+	err = core.Serves(client, infrav1.SchemeGroupVersion, kindsOfClusterAPI...)
+	switch {
+	case errors.As(err, &missing):
+		return version, fmt.Errorf("control cluster at %s: %w: install the CRDs (kubectl apply -f config/crd)", config.Host, err)
+	case err != nil:
+		return version, fmt.Errorf("control cluster at %s: %w", config.Host, err)
+	}
+	return version, nil
+}
+
+// clusterAPIControllers are those of its face.
+func clusterAPIControllers(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, events *events) []controller {
+	waker := &tasks.Waker{}
+	engine := instance.New(cfg.Driver, instance.Options{
+		Run: runner.Go, Wake: waker.Wake, Clock: clock.RealClock{},
+		Policy: instance.Policy{ResourceExhausted: cfg.ResourceExhaustedRetry, CreationTimeout: cfg.CreationTimeout},
+	})
+	machines := capi.Options{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Engine: engine, TaskEnds: waker,
+		Events: events.recorder("millwrightmachine-controller"), Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs,
+		Driver: cfg.DriverName, WatchFilter: cfg.ClusterAPI.WatchFilter, JoinTimeout: cfg.CreationTimeout,
+	}
+	if cfg.has(APIMCM) {
+		machines.Claimed = claimedByMachine(mgr.GetClient())
+	}
+	return []controller{
+		capi.New(machines),
+		cluster.New(cluster.Options{
+			Client: mgr.GetClient(), Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs, WatchFilter: cfg.ClusterAPI.WatchFilter,
+			FailureDomains: mgr.GetScheme().IsVersionRegistered(core.V1Beta2),
+		}),
+		template.New(template.Options{Client: mgr.GetClient(), WatchFilter: cfg.ClusterAPI.WatchFilter}),
+		class.New(mgr.GetClient()),
+	}
+}
+
+// webhookServer serves webhooks, or nothing if there is no port for them.
+func (c ClusterAPI) webhookServer() webhook.Server {
+	if c.WebhookPort == 0 {
+		return nil
+	}
+	return webhook.NewServer(webhook.Options{Port: c.WebhookPort, CertDir: c.WebhookCertDir})
+}
+
+func (c ClusterAPI) addWebhooks(mgr ctrl.Manager) error {
+	if c.WebhookPort == 0 {
+		return nil
+	}
+	return webhooks.Add(mgr) //nolint:wrapcheck // says what it is
+}

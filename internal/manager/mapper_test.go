@@ -1,0 +1,48 @@
+package manager
+
+import (
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// countingMapper counts how often it is asked.
+type countingMapper struct {
+	meta.DefaultRESTMapper
+	asked int
+}
+
+func (m *countingMapper) RESTMapping(kind schema.GroupKind, versions ...string) (*meta.RESTMapping, error) {
+	m.asked++
+	return m.DefaultRESTMapper.RESTMapping(kind, versions...)
+}
+
+// TestMapperAsksOnceForWhatExists: what does not exist yet may do so later, as a kind does
+// whose CRD is installed after the start.
+func TestMapperAsksOnceForWhatExists(t *testing.T) {
+	nodes, later := schema.GroupVersionKind{Version: "v1", Kind: "Node"}, schema.GroupVersionKind{Group: "g", Version: "v1", Kind: "Later"}
+	original := &countingMapper{DefaultRESTMapper: *meta.NewDefaultRESTMapper(nil)}
+	original.Add(nodes, meta.RESTScopeRoot)
+	m := &mapper{RESTMapper: original}
+	ask := func(kind schema.GroupVersionKind, scope meta.RESTScopeName, asked int) {
+		t.Helper()
+		found, err := m.RESTMapping(kind.GroupKind(), kind.Version)
+		switch {
+		case scope == "" && !meta.IsNoMatchError(err):
+			t.Errorf("%s: want no match, got %v, %v", kind.Kind, found, err)
+		case scope != "" && (err != nil || found.Scope.Name() != scope || found.GroupVersionKind != kind):
+			t.Errorf("%s: got %v, %v", kind.Kind, found, err)
+		}
+		if original.asked != asked {
+			t.Errorf("%s: the API was asked %d times, want %d", kind.Kind, original.asked, asked)
+		}
+	}
+	ask(nodes, meta.RESTScopeNameRoot, 1)
+	ask(nodes, meta.RESTScopeNameRoot, 1)
+	ask(later, "", 2)
+	ask(later, "", 3)
+	original.Add(later, meta.RESTScopeNamespace)
+	ask(later, meta.RESTScopeNameNamespace, 4)
+	ask(later, meta.RESTScopeNameNamespace, 4)
+}

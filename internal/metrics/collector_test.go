@@ -1,0 +1,285 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// noon is when tests happen.
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+// fleet is one object of each kind, each with all that there can be.
+func fleet() (*v1alpha1.MachineClass, *v1alpha1.Machine, *v1alpha1.MachineSet, *v1alpha1.MachineDeployment) {
+	meta := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: "shop", Name: name, CreationTimestamp: metav1.NewTime(noon.Add(-time.Minute))}
+	}
+	class := &v1alpha1.MachineClass{ObjectMeta: meta("small"), NodeTemplate: &v1alpha1.NodeTemplate{InstanceType: "m1"}}
+	machine := &v1alpha1.Machine{ObjectMeta: meta("pool-1")}
+	machine.Labels = map[string]string{"node": "node-1", "name": "pool"}
+	machine.Spec.Class = v1alpha1.ClassSpec{APIGroup: "machine.sapcloud.io", Kind: "MachineClass", Name: "small"}
+	machine.Spec.ProviderID = "sim:///1"
+	machine.Spec.NodeTemplateSpec.Labels = map[string]string{corev1.LabelTopologyZone: "z1"}
+	machine.Status.CurrentStatus.Phase = v1alpha1.MachineUnknown
+	machine.Status.Conditions = []corev1.NodeCondition{
+		{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}, {Type: "Twice", Status: corev1.ConditionTrue}, {Type: "Twice", Status: corev1.ConditionFalse},
+	}
+	failed := v1alpha1.MachineSummary{
+		Name: "pool-2", ProviderID: "sim:///2", OwnerRef: "pool-a",
+		LastOperation: v1alpha1.LastOperation{State: v1alpha1.MachineStateFailed, Type: v1alpha1.MachineOperationCreate},
+	}
+	set := &v1alpha1.MachineSet{ObjectMeta: meta("pool-a")}
+	set.Spec = v1alpha1.MachineSetSpec{Replicas: 3, MinReadySeconds: 5}
+	set.Spec.Template.Spec.Class = machine.Spec.Class
+	set.Status = v1alpha1.MachineSetStatus{
+		Replicas: 3, ReadyReplicas: 2, AvailableReplicas: 1, FullyLabeledReplicas: 3, FailedMachines: &[]v1alpha1.MachineSummary{failed, failed},
+		Conditions: []v1alpha1.MachineSetCondition{{Type: v1alpha1.MachineSetFrozen, Status: v1alpha1.ConditionTrue}},
+	}
+	deployment := &v1alpha1.MachineDeployment{ObjectMeta: meta("pool")}
+	deployment.Spec = v1alpha1.MachineDeploymentSpec{
+		Replicas: 3, MinReadySeconds: 5, Paused: true, RevisionHistoryLimit: ptr.To(int32(2)), ProgressDeadlineSeconds: ptr.To(int32(600)),
+		RollbackTo: &v1alpha1.RollbackConfig{Revision: 7},
+		Strategy: v1alpha1.MachineDeploymentStrategy{
+			Type: v1alpha1.RollingUpdateMachineDeploymentStrategyType,
+			RollingUpdate: &v1alpha1.RollingUpdateMachineDeployment{UpdateConfiguration: v1alpha1.UpdateConfiguration{
+				MaxSurge: ptr.To(intstr.FromString("50%")), MaxUnavailable: ptr.To(intstr.FromInt32(1)),
+			}},
+		},
+	}
+	deployment.Status = v1alpha1.MachineDeploymentStatus{
+		Replicas: 4, ReadyReplicas: 3, AvailableReplicas: 2, UpdatedReplicas: 1, UnavailableReplicas: 2, CollisionCount: ptr.To(int32(1)),
+		FailedMachines: []*v1alpha1.MachineSummary{&failed, nil},
+		Conditions:     []v1alpha1.MachineDeploymentCondition{{Type: v1alpha1.MachineDeploymentAvailable, Status: v1alpha1.ConditionFalse}},
+	}
+	return class, machine, set, deployment
+}
+
+// collect makes a Collector of objects that is registered and was asked nothing yet.
+func collect(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) (*Collector, *prometheus.Registry) {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	registry := prometheus.NewPedanticRegistry() // refuses what was not described
+	reader := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(funcs).Build()
+	c := New(Options{Reader: reader, Clock: clocktesting.NewFakePassiveClock(noon), Registerer: registry})
+	if err := registry.Register(c); err != nil {
+		t.Fatal(err)
+	}
+	return c, registry
+}
+
+// series writes what is gathered, a line for each.
+func series(t *testing.T, registry *prometheus.Registry) []string {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for _, family := range families {
+		for _, metric := range family.Metric {
+			var labels []string
+			for _, label := range metric.Label {
+				labels = append(labels, label.GetName()+"="+label.GetValue())
+			}
+			value := metric.GetGauge().GetValue()
+			if family.GetType() == dto.MetricType_COUNTER {
+				value = metric.GetCounter().GetValue()
+			}
+			lines = append(lines, fmt.Sprintf("%s %s{%s} %v", strings.ToLower(family.GetType().String()), family.GetName(), strings.Join(labels, ","), value))
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// TestGolden has every metric once. Names and labels are what others rely on.
+func TestGolden(t *testing.T) {
+	class, machine, set, deployment := fleet()
+	c, registry := collect(t, interceptor.Funcs{}, class, machine, set, deployment)
+	pending, unhealthy := machine.DeepCopy(), machine.DeepCopy()
+	pending.Spec.ProviderID, pending.Status.CurrentStatus.Phase = "", v1alpha1.MachinePending
+	failed := machine.DeepCopy()
+	failed.Status.CurrentStatus.Phase = v1alpha1.MachineFailed
+	running := machine.DeepCopy()
+	running.Status.CurrentStatus.Phase = v1alpha1.MachineRunning
+	running.Status.LastOperation.Type = v1alpha1.MachineOperationCreate
+	unhealthy.Status.CurrentStatus.Phase = v1alpha1.MachineUnknown
+	stale := failed.DeepCopy()
+	stale.Status.LastOperation.Type = v1alpha1.MachineOperationHealthCheck
+	deleted := machine.DeepCopy()
+	deleted.DeletionTimestamp = &metav1.Time{Time: noon.Add(-30 * time.Second)}
+	c.changed(t.Context(), pending, running)
+	c.changed(t.Context(), pending, failed)
+	c.changed(t.Context(), unhealthy, stale)
+	c.changed(t.Context(), running, running)
+	c.gone(t.Context(), deleted)
+
+	got := strings.Join(series(t, registry), "\n") + "\n"
+	const path = "testdata/series.golden"
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("go test -update rewrites the file: want - got +\n%s", diff)
+	}
+	for _, d := range described {
+		name, _, _ := strings.Cut(strings.TrimPrefix(d.String(), `Desc{fqName: "`), `"`)
+		if !strings.Contains(got, " "+name+"{") {
+			t.Errorf("%s is described and not in the golden file", name)
+		}
+	}
+}
+
+// TestBareObjects: nothing of an object has to be set, and nothing is told of what is not.
+func TestBareObjects(t *testing.T) {
+	c, registry := collect(t, interceptor.Funcs{},
+		&v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Name: "m"}}, &v1alpha1.MachineSet{ObjectMeta: metav1.ObjectMeta{Name: "s"}},
+		&v1alpha1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Name: "d"}, Spec: v1alpha1.MachineDeploymentSpec{
+			Strategy: v1alpha1.MachineDeploymentStrategy{RollingUpdate: &v1alpha1.RollingUpdateMachineDeployment{
+				UpdateConfiguration: v1alpha1.UpdateConfiguration{MaxSurge: ptr.To(intstr.FromString("nonsense"))},
+			}},
+		}},
+		&v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Name: "bare"}},
+	)
+	labelled := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Name: "m", Labels: map[string]string{"name": "pool"}}}
+	made := labelled.DeepCopy()
+	made.Spec.ProviderID = "sim:///1"
+	c.changed(t.Context(), labelled, made) // no class
+	made.Spec.Class.Name, labelled.Spec.Class.Name = "bare", "bare"
+	c.changed(t.Context(), labelled, made) // no node template
+	c.gone(t.Context(), labelled)          // deleted without a word
+	lines := series(t, registry)
+	for _, part := range []string{"max_surge", "history", "deadline", "rollback", "collision", "condition", "failed_machines", "machine_delete"} {
+		if at := slices.IndexFunc(lines, func(line string) bool { return strings.Contains(line, part) }); at >= 0 {
+			t.Errorf("told: %s", lines[at])
+		}
+	}
+	if !slices.ContainsFunc(lines, func(line string) bool {
+		return strings.HasPrefix(line, "gauge mcm_machine_create_duration_seconds{instance_type=,machine_deployment=pool,")
+	}) {
+		t.Errorf("a class without node template keeps a duration from being told: %q", lines)
+	}
+}
+
+// TestWhatIsGoneHasNoSeries: as soon as the cache does not show it.
+func TestWhatIsGoneHasNoSeries(t *testing.T) {
+	_, machine, _, _ := fleet()
+	c, registry := collect(t, interceptor.Funcs{}, machine)
+	before := len(series(t, registry))
+	if err := c.Reader.(client.Client).Delete(t.Context(), machine); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range series(t, registry) {
+		if strings.Contains(line, "pool-1") {
+			t.Errorf("left: %s (of %d lines before)", line, before)
+		}
+	}
+}
+
+// TestAKindThatCannotBeRead is counted, and the others are told.
+func TestAKindThatCannotBeRead(t *testing.T) {
+	_, machine, set, deployment := fleet()
+	_, registry := collect(t, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if _, ok := list.(*v1alpha1.MachineSetList); ok {
+				return errors.New("no such luck")
+			}
+			return c.List(ctx, list, opts...)
+		},
+	}, machine, set, deployment)
+	lines := strings.Join(series(t, registry), "\n")
+	for _, want := range []string{
+		"gauge mcm_machine_items_total{} 1", "gauge mcm_machine_deployment_items_total{} 1",
+		"counter mcm_misc_scrape_failure_total{binary=machine-controller-manager,kind=MachineSet} 1",
+		"counter mcm_misc_scrape_failure_total{binary=machine-controller-manager-provider,kind=Machine} 0",
+	} {
+		if !strings.Contains(lines, want) {
+			t.Errorf("not told: %s; told is\n%s", want, lines)
+		}
+	}
+	if strings.Contains(lines, "mcm_machine_set_") {
+		t.Errorf("told of sets: %s", lines)
+	}
+}
+
+// TestStart: the metrics are there as long as it runs, and a second one stands back. What
+// happens is counted once this process leads.
+func TestStart(t *testing.T) {
+	g := gomega.NewWithT(t)
+	registry, elected := prometheus.NewRegistry(), make(chan struct{})
+	c, _ := collect(t, interceptor.Funcs{})
+	informers := &informertest.FakeInformers{Scheme: c.Reader.(client.Client).Scheme()}
+	c.Registerer, c.Informers, c.Elected = registry, informers, elected
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- c.Start(ctx) }()
+	g.Eventually(func() []string { return series(t, registry) }).ShouldNot(gomega.BeEmpty())
+	if err := New(c.Options).Start(t.Context()); err != nil {
+		t.Errorf("the second one ends with %v", err)
+	}
+
+	informer, err := informers.FakeInformerFor(ctx, &v1alpha1.Machine{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pending := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Name: "m", Namespace: "shop", Labels: map[string]string{"name": "pool"}}}
+	pending.Status.CurrentStatus.Phase = v1alpha1.MachinePending
+	failed := pending.DeepCopy()
+	failed.Status.CurrentStatus.Phase = v1alpha1.MachineFailed
+	failed.DeletionTimestamp = &metav1.Time{Time: noon.Add(-time.Second)}
+	told := func() string { return strings.Join(series(t, registry), "\n") }
+	const late = "mcm_machine_num_failed_join{instance_type=,machine_deployment=pool,namespace=shop,zone=} 1"
+	informer.Update(pending, failed)
+	informer.Delete(failed)
+	if strings.Contains(told(), "failed_join") || strings.Contains(told(), "delete_duration") {
+		t.Errorf("a stand-by counts: %s", told())
+	}
+	close(elected)
+	informer.Update(pending, failed)
+	informer.Delete(failed)
+	if got := told(); !strings.Contains(got, late) || !strings.Contains(got, "delete_duration_seconds{instance_type=,machine_deployment=pool,namespace=shop,zone=} 1") {
+		t.Errorf("told: %s", got)
+	}
+
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if left := series(t, registry); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}

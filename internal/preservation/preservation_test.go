@@ -1,0 +1,46 @@
+package preservation
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+func TestActive(t *testing.T) {
+	const own, ofNode = v1alpha1.AnnotationKeyPreserve, v1alpha1.AnnotationKeyLastAppliedPreserve
+	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	at := func(after time.Duration) *metav1.Time { return &metav1.Time{Time: noon.Add(after)} }
+	for reason, test := range map[string]struct {
+		annotations map[string]string
+		phase       v1alpha1.MachinePhase
+		expiry      *metav1.Time
+		want        bool
+	}{
+		"nobody asked":                             {phase: v1alpha1.MachineFailed},
+		"now, running":                             {annotations: map[string]string{own: Now}, phase: v1alpha1.MachineRunning, want: true},
+		"now, of the node":                         {annotations: map[string]string{ofNode: Now}, phase: v1alpha1.MachineRunning, want: true},
+		"when failed, running":                     {annotations: map[string]string{own: WhenFailed}, phase: v1alpha1.MachineRunning},
+		"when failed, unknown":                     {annotations: map[string]string{own: WhenFailed}, phase: v1alpha1.MachineUnknown},
+		"when failed, failed":                      {annotations: map[string]string{own: WhenFailed}, phase: v1alpha1.MachineFailed, want: true},
+		"by itself, failed":                        {annotations: map[string]string{own: AutoPreserved}, phase: v1alpha1.MachineFailed, want: true},
+		"by itself, recovered":                     {annotations: map[string]string{own: AutoPreserved}, phase: v1alpha1.MachineRunning},
+		"refused":                                  {annotations: map[string]string{own: "false"}, phase: v1alpha1.MachineFailed},
+		"nonsense":                                 {annotations: map[string]string{own: "please"}, phase: v1alpha1.MachineFailed},
+		"the node's word outranks the machine's":   {annotations: map[string]string{ofNode: "false", own: Now}, phase: v1alpha1.MachineFailed},
+		"an expiry ahead":                          {phase: v1alpha1.MachineFailed, expiry: at(time.Second), want: true},
+		"an expiry ahead, running":                 {phase: v1alpha1.MachineRunning, expiry: at(time.Second), want: true},
+		"it ends at its expiry":                    {phase: v1alpha1.MachineFailed, expiry: at(0)},
+		"after its expiry the wish counts no more": {annotations: map[string]string{own: Now}, phase: v1alpha1.MachineFailed, expiry: at(-time.Hour)},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Annotations: test.annotations}}
+			machine.Status.CurrentStatus = v1alpha1.CurrentStatus{Phase: test.phase, PreserveExpiryTime: test.expiry}
+			if got := Active(machine, noon); got != test.want {
+				t.Errorf("preserved: %t, want %t", got, test.want)
+			}
+		})
+	}
+}

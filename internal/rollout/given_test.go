@@ -1,0 +1,155 @@
+package rollout
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// noon is when tests look.
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+func before(ago time.Duration) metav1.Time { return metav1.NewTime(noon.Add(-ago)) }
+
+// given is what a deployment of three machines has at noon. At first that is one set of
+// class a, revision 1, whose machines run.
+type given struct {
+	deployment *v1alpha1.MachineDeployment
+	sets       []*v1alpha1.MachineSet
+	machines   []*v1alpha1.Machine
+	problem    string
+}
+
+type change func(*given)
+
+func give(changes ...change) *given {
+	labels := map[string]string{"name": "pool"}
+	g := &given{deployment: &v1alpha1.MachineDeployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "pool", UID: "pool", Generation: 2},
+		Spec: v1alpha1.MachineDeploymentSpec{
+			Replicas: 3,
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: v1alpha1.MachineTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec:       v1alpha1.MachineSpec{Class: v1alpha1.ClassSpec{Kind: v1alpha1.MachineClassKind, Name: "a"}},
+			},
+		},
+		Status: v1alpha1.MachineDeploymentStatus{ObservedGeneration: 2, Replicas: 3, UpdatedReplicas: 3, ReadyReplicas: 3, AvailableReplicas: 3},
+	}}
+	hasSet("a", 1, 3, 3)(g)
+	has("a", 3, v1alpha1.MachineRunning)(g)
+	for _, change := range changes {
+		change(g)
+	}
+	return g
+}
+
+func (g *given) facts() Facts {
+	f := sortOut(g.deployment, g.sets, g.machines)
+	f.Problem = g.problem
+	return f
+}
+
+// hasSet adds the set of a class. Its age is that of its revision.
+func hasSet(class string, revision int64, asked, available int32) change {
+	return func(g *given) {
+		template := *g.deployment.Spec.Template.DeepCopy()
+		template.Spec.Class.Name = class
+		template.Labels[v1alpha1.DefaultMachineDeploymentUniqueLabelKey] = "hash-of-" + class
+		g.sets = append(g.sets, &v1alpha1.MachineSet{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "default", Name: "pool-" + class, UID: types.UID("pool-" + class),
+				CreationTimestamp: before(time.Duration(10-revision) * time.Hour),
+				Annotations:       map[string]string{v1alpha1.AnnotationKeyRevision: strconv.FormatInt(revision, 10)},
+				OwnerReferences:   []metav1.OwnerReference{*metav1.NewControllerRef(g.deployment, v1alpha1.SchemeGroupVersion.WithKind("MachineDeployment"))},
+			},
+			Spec:   v1alpha1.MachineSetSpec{Replicas: asked, Template: template},
+			Status: v1alpha1.MachineSetStatus{Replicas: asked, AvailableReplicas: available},
+		})
+	}
+}
+
+func (g *given) set(class string) *v1alpha1.MachineSet {
+	for _, set := range g.sets {
+		if set.Name == "pool-"+class {
+			return set
+		}
+	}
+	panic("no set of class " + class)
+}
+
+// has adds machines to the set of a class.
+func has(class string, n int, phase v1alpha1.MachinePhase, changes ...func(*v1alpha1.Machine)) change {
+	return func(g *given) {
+		for range n {
+			machine := &v1alpha1.Machine{
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: "default", Name: fmt.Sprintf("pool-%s-%d", class, len(g.machines)),
+					OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(g.set(class), v1alpha1.SchemeGroupVersion.WithKind("MachineSet"))},
+				},
+				Status: v1alpha1.MachineStatus{CurrentStatus: v1alpha1.CurrentStatus{Phase: phase}},
+			}
+			for _, change := range changes {
+				change(machine)
+			}
+			g.machines = append(g.machines, machine)
+		}
+	}
+}
+
+// says is the last operation of a machine.
+func says(ago time.Duration, state v1alpha1.MachineState, code, description string) func(*v1alpha1.Machine) {
+	return func(m *v1alpha1.Machine) {
+		m.Status.LastOperation = v1alpha1.LastOperation{State: state, ErrorCode: code, Description: description, LastUpdateTime: before(ago)}
+	}
+}
+
+func leaves(ago time.Duration) func(*v1alpha1.Machine) {
+	return func(m *v1alpha1.Machine) { m.DeletionTimestamp = ptr.To(before(ago)) }
+}
+
+// rolls makes class b the wanted one, in the middle of a rollout: one new machine is made,
+// and one old one goes.
+func rolls(g *given) {
+	g.deployment.Spec.Template.Spec.Class.Name = "b"
+	g.set("a").Spec.Replicas, g.set("a").Status = 2, v1alpha1.MachineSetStatus{Replicas: 3, AvailableReplicas: 2}
+	g.machines = g.machines[:2]
+	hasSet("b", 2, 2, 1)(g)
+	has("b", 1, v1alpha1.MachineRunning)(g)
+	counts(2, 3, 5)(g)
+	progress(v1alpha1.ConditionTrue, "MachineSetUpdated", `MachineSet "pool-b" is progressing.`)(g)
+}
+
+func counts(updated, available, exist int32) change {
+	return func(g *given) {
+		s := &g.deployment.Status
+		s.UpdatedReplicas, s.AvailableReplicas, s.Replicas = updated, available, exist
+	}
+}
+
+func progress(status v1alpha1.ConditionStatus, reason, message string) change {
+	return hasCondition(v1alpha1.MachineDeploymentProgressing, status, reason, message)
+}
+
+func hasCondition(kind v1alpha1.MachineDeploymentConditionType, status v1alpha1.ConditionStatus, reason, message string) change {
+	return func(g *given) {
+		g.deployment.Status.Conditions = append(g.deployment.Status.Conditions, v1alpha1.MachineDeploymentCondition{
+			Type: kind, Status: status, Reason: reason, Message: message,
+			LastUpdateTime: before(4 * time.Minute), LastTransitionTime: before(5 * time.Minute),
+		})
+	}
+}
+
+func due(seconds int32) change {
+	return func(g *given) { g.deployment.Spec.ProgressDeadlineSeconds = &seconds }
+}
+
+func declared(do func(*v1alpha1.MachineDeployment)) change {
+	return func(g *given) { do(g.deployment) }
+}

@@ -1,0 +1,62 @@
+package rollout
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+// past is a deployment with three revisions, and two sets that nobody can go back to.
+func past(g *given) {
+	rolls(g)
+	hasSet("c", 4, 0, 0)(g)
+	g.set("a").Annotations[annotationCause] = "first try"
+	g.set("c").Annotations[annotationCause] = "bigger machines\n\x1b[31mfor the shop"
+	hasSet("gone", 3, 0, 0)(g)
+	now := before(0)
+	g.set("gone").DeletionTimestamp = &now
+	hasSet("none", 0, 0, 0)(g)
+}
+
+func TestHistory(t *testing.T) {
+	var text bytes.Buffer
+	if err := PrintHistory(&text, give(past).facts(), noon); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "history", text.String())
+}
+
+func TestRevision(t *testing.T) {
+	var text bytes.Buffer
+	if err := PrintRevision(&text, give(past).facts(), 4); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "revision", text.String())
+}
+
+func TestPick(t *testing.T) {
+	for name, tc := range map[string]struct {
+		given  change
+		wanted int64
+		set    string
+		says   string
+	}{
+		"by number":      {past, 1, "pool-a", ""},
+		"the last":       {past, 4, "pool-c", ""},
+		"the one before": {past, 0, "pool-b", ""},
+		"is going":       {past, 3, "", "has no revision 3; it has 1, 2, 4"},
+		"never was":      {past, 9, "", "has no revision 9; it has 1, 2, 4"},
+		"only one":       {func(*given) {}, 0, "", "no revision before the current one"},
+		"none at all":    {func(g *given) { g.sets = nil }, 1, "", "has no revision 1; it has none"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			set, err := pick(give(tc.given).facts(), tc.wanted)
+			if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
+				t.Fatalf("answers %v, want %q", err, tc.says)
+			}
+			if err == nil && set.Name != tc.set {
+				t.Errorf("%s, want %s", set.Name, tc.set)
+			}
+		})
+	}
+}

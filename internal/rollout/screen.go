@@ -1,0 +1,77 @@
+package rollout
+
+import (
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Screen draws lines on a terminal, over those that it drew before.
+type Screen struct {
+	// Out is the terminal.
+	Out io.Writer
+	// Size is how many columns and rows it has now. Zeroes stand for what is not known.
+	Size func() (columns, rows int)
+	// drawn are the widths of the lines that are on the terminal.
+	drawn []int
+}
+
+// Draw replaces what was drawn before. What does not fit is cut: on a line that wraps, or
+// that has left the screen, nothing can be drawn over.
+func (s *Screen) Draw(lines []string) error {
+	columns, rows := s.Size()
+	if columns <= 0 || rows <= 0 {
+		columns, rows = 80, 24
+	}
+	if most := max(rows-1, 1); len(lines) > most { // the cursor is below the last line
+		more := fmt.Sprintf("… and %d more lines", len(lines)-most+1)
+		lines = append(lines[:most-1:most-1], more)
+	}
+	var text strings.Builder
+	if up := s.rows(columns); up > 0 {
+		fmt.Fprintf(&text, "\x1b[%dA", min(up, rows-1))
+	}
+	s.drawn = s.drawn[:0]
+	for _, line := range lines {
+		line, width := cut(line, columns-1)
+		fmt.Fprintf(&text, "\r\x1b[K%s\n", line)
+		s.drawn = append(s.drawn, width)
+	}
+	text.WriteString("\x1b[J")
+	if _, err := io.WriteString(s.Out, text.String()); err != nil {
+		return fmt.Errorf("writing to the terminal: %w", err)
+	}
+	return nil
+}
+
+// rows is how many rows the drawn lines take on a terminal of that width: it may have
+// become narrower.
+func (s *Screen) rows(columns int) int {
+	sum := 0
+	for _, width := range s.drawn {
+		sum += max(1, (width+columns-1)/columns)
+	}
+	return sum
+}
+
+// cut shortens a line to a number of columns, and returns how many it takes.
+func cut(line string, columns int) (string, int) {
+	width := 0
+	for at, r := range line {
+		next := width + widthOf(r)
+		if next > columns || next == columns && at+len(string(r)) < len(line) {
+			return line[:at] + "…", width + 1
+		}
+		width = next
+	}
+	return line, width
+}
+
+// widthOf is how many columns a letter may take. Where terminals differ, it is the most.
+func widthOf(r rune) int {
+	const hangul = 0x1100 // all wide letters come after these
+	if r >= hangul && (r < 0x2000 || r > 0x27ff) {
+		return 2
+	}
+	return 1
+}

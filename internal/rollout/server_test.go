@@ -1,0 +1,274 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+func TestMain(m *testing.M) { env.Main(m) }
+
+// eventually is how long something may take to be seen.
+const eventually = 30 * time.Second
+
+// cable connects to an API server, and can be cut.
+type cable struct {
+	mu     sync.Mutex
+	cut    error
+	bodies []io.Closer
+}
+
+func (c *cable) wrap(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(request *http.Request) (*http.Response, error) {
+		c.mu.Lock()
+		cut := c.cut
+		c.mu.Unlock()
+		if cut != nil {
+			return nil, cut
+		}
+		response, err := next.RoundTrip(request)
+		if err == nil && request.URL.Query().Has("watch") {
+			c.mu.Lock()
+			c.bodies = append(c.bodies, response.Body)
+			c.mu.Unlock()
+		}
+		return response, err
+	})
+}
+
+// set ends what is watched, and has later requests fail with an error, unless that is nil.
+func (c *cable) set(cut error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, body := range c.bodies {
+		_ = body.Close() // ends the watch
+	}
+	c.bodies, c.cut = nil, cut
+}
+
+// server is an API server with a deployment in it, and no manager.
+type server struct {
+	*env.Env
+	t     *testing.T
+	cable *cable
+	key   types.NamespacedName
+}
+
+func newServer(t *testing.T, changes ...change) *server {
+	s := &server{Env: env.New(t), t: t, cable: &cable{}}
+	deployment := give(changes...).deployment
+	status := deployment.Status
+	deployment.ObjectMeta = metav1.ObjectMeta{Namespace: s.Namespace, Name: deployment.Name}
+	s.key = client.ObjectKeyFromObject(deployment)
+	s.do(s.Client.Create(t.Context(), deployment))
+	deployment.Status = status
+	deployment.Status.ObservedGeneration = deployment.Generation
+	s.do(s.Client.Status().Update(t.Context(), deployment))
+	return s
+}
+
+func (s *server) do(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// refuses checks that an error says something.
+func (s *server) refuses(err error, says string) {
+	s.t.Helper()
+	if err == nil || !strings.Contains(err.Error(), says) {
+		s.t.Errorf("answers %v, want %q", err, says)
+	}
+}
+
+// reports changes the status of the deployment.
+func (s *server) reports(available int32) {
+	s.t.Helper()
+	deployment := &v1alpha1.MachineDeployment{}
+	s.do(s.Client.Get(s.t.Context(), s.key, deployment))
+	deployment.Status.AvailableReplicas = available
+	s.do(s.Client.Status().Update(s.t.Context(), deployment))
+}
+
+// follow follows the deployment, and sends what is seen.
+func (s *server) follow(ctx context.Context) (seen <-chan Facts, ended <-chan error) {
+	s.t.Helper()
+	config, link := rest.CopyConfig(s.Admin), &Link{}
+	config.Wrap(s.cable.wrap)
+	config.Wrap(link.Wrap)
+	c, err := client.NewWithWatch(config, client.Options{Scheme: env.NewScheme()})
+	s.do(err)
+	facts, done := make(chan Facts), make(chan error, 1)
+	ctx, cancel := context.WithTimeout(ctx, 2*eventually)
+	s.t.Cleanup(cancel)
+	go func() {
+		done <- (&Follower{Client: c, Link: link}).Follow(ctx, s.key, func(f Facts) (bool, error) {
+			select {
+			case facts <- f:
+				return false, nil
+			case <-ctx.Done():
+				return false, ctx.Err()
+			}
+		})
+	}()
+	return facts, done
+}
+
+// until waits for what a check wants to see.
+func (s *server) until(seen <-chan Facts, ended <-chan error, what string, check func(Facts) bool) {
+	s.t.Helper()
+	timeout := time.After(eventually)
+	for {
+		select {
+		case facts := <-seen:
+			if check(facts) {
+				return
+			}
+		case err := <-ended:
+			s.t.Fatalf("ended with %v before this was seen: %s", err, what)
+		case <-timeout:
+			s.t.Fatalf("not seen: %s", what)
+		}
+	}
+}
+
+func available(n int32) func(Facts) bool {
+	return func(f Facts) bool { return f.Deployment.Status.AvailableReplicas == n && f.Problem == "" }
+}
+
+// TestServerFollowsThroughAnOutage: a watch that ends, and a server that does not answer for
+// a while, cost nothing but time, and the latter is said.
+func TestServerFollowsThroughAnOutage(t *testing.T) {
+	s := newServer(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	seen, ended := s.follow(ctx)
+	s.until(seen, ended, "the first state", available(3))
+
+	s.cable.set(nil)
+	s.reports(2)
+	s.until(seen, ended, "a change after the watches ended", available(2))
+
+	s.cable.set(errors.New("the cable is cut"))
+	s.reports(1)
+	s.until(seen, ended, "the problem", func(f Facts) bool {
+		return strings.Contains(f.Problem, "the cable is cut") && f.Deployment.Status.AvailableReplicas == 2
+	})
+	s.cable.set(nil)
+	s.until(seen, ended, "the change during the outage", available(1))
+
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+func TestServerSaysThatItIsGone(t *testing.T) {
+	s := newServer(t)
+	seen, ended := s.follow(t.Context())
+	s.until(seen, ended, "the first state", available(3))
+	s.do(s.Client.Delete(t.Context(), &v1alpha1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: s.key.Namespace, Name: s.key.Name}}))
+	for {
+		select {
+		case <-seen:
+		case err := <-ended:
+			if err == nil || !strings.Contains(err.Error(), "was deleted") {
+				t.Errorf("ended with %v", err)
+			}
+			return
+		}
+	}
+}
+
+// TestServerTakesNoOtherForIt: one of the same name that was made meanwhile is another.
+func TestServerTakesNoOtherForIt(t *testing.T) {
+	s := newServer(t)
+	seen, ended := s.follow(t.Context())
+	s.until(seen, ended, "the first state", available(3))
+	s.cable.set(errors.New("the cable is cut"))
+	s.do(s.Client.Delete(t.Context(), &v1alpha1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: s.key.Namespace, Name: s.key.Name}}))
+	again := give().deployment
+	again.ObjectMeta = metav1.ObjectMeta{Namespace: s.key.Namespace, Name: s.key.Name}
+	s.do(s.Client.Create(t.Context(), again))
+	s.cable.set(nil)
+	for {
+		select {
+		case <-seen:
+		case err := <-ended:
+			if err == nil || !strings.Contains(err.Error(), "was deleted") {
+				t.Errorf("ended with %v", err)
+			}
+			return
+		}
+	}
+}
+
+// TestServerWritesAreRepeated: the manager writes the status all the time.
+func TestServerWritesAreRepeated(t *testing.T) {
+	s := newServer(t)
+	disturb := 3
+	busy := interceptor.NewClient(s.watching(), interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			if disturb > 0 {
+				disturb--
+				s.reports(int32(disturb)) //nolint:gosec // at most 3
+			}
+			return c.Patch(ctx, object, patch, opts...)
+		},
+	})
+	s.do(Pause(t.Context(), busy, s.key))
+	s.refuses(Pause(t.Context(), busy, s.key), "is paused already")
+	s.refuses(Restart(t.Context(), busy, s.key, noon), "resume pool")
+	disturb = 2
+	s.do(Resume(t.Context(), busy, s.key))
+	s.refuses(Resume(t.Context(), busy, s.key), "is not paused")
+	s.do(Restart(t.Context(), busy, s.key, noon))
+	s.refuses(Restart(t.Context(), busy, s.key, noon.Add(time.Millisecond)), "within this second")
+	facts, err := Read(t.Context(), busy, s.key)
+	s.do(err)
+	if got := facts.Deployment.Spec.Template.Annotations[AnnotationRestarted]; got != "2026-01-02T12:00:00Z" {
+		t.Errorf("restarted at %q", got)
+	}
+	if disturb != 0 {
+		t.Errorf("%d disturbances did not happen", disturb)
+	}
+}
+
+func (s *server) watching() client.WithWatch {
+	s.t.Helper()
+	c, err := client.NewWithWatch(s.Admin, client.Options{Scheme: env.NewScheme()})
+	s.do(err)
+	return c
+}
+
+// TestServerRefusesWhatCannotBeRead: instead of waiting for it for ever.
+func TestServerRefusesWhatCannotBeRead(t *testing.T) {
+	s := newServer(t)
+	refused := errors.New("no")
+	c := interceptor.NewClient(s.watching(), interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if _, ok := list.(*v1alpha1.MachineList); ok {
+				return refused
+			}
+			return c.List(ctx, list, opts...)
+		},
+	})
+	err := (&Follower{Client: c, Link: &Link{}}).Follow(t.Context(), s.key, func(Facts) (bool, error) { return true, nil })
+	if !errors.Is(err, refused) || !strings.Contains(err.Error(), "listing machines") {
+		t.Errorf("ended with %v", err)
+	}
+}

@@ -1,0 +1,144 @@
+package rollout
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+var (
+	running    = v1alpha1.MachineRunning
+	pending    = v1alpha1.MachinePending
+	crashes    = v1alpha1.MachineCrashLoopBackOff
+	leaving    = v1alpha1.MachineTerminating
+	failed     = v1alpha1.MachineStateFailed
+	processing = v1alpha1.MachineStateProcessing
+)
+
+func all(changes ...change) change {
+	return func(g *given) {
+		for _, change := range changes {
+			change(g)
+		}
+	}
+}
+
+func isPaused(d *v1alpha1.MachineDeployment) { d.Spec.Paused = true }
+
+const noRoom = "Cloud provider message - machine codes error: code = [ResourceExhausted] message = [zone-1 has no m5.large left]"
+
+// situations are those that a user may look at.
+var situations = map[string]struct {
+	given change
+	want  Outcome
+}{
+	"rolled-out":      {func(*given) {}, Complete},
+	"none-wanted":     {all(declared(func(d *v1alpha1.MachineDeployment) { d.Spec.Replicas = 0 }), counts(0, 0, 0), func(g *given) { g.machines, g.set("a").Spec.Replicas, g.set("a").Status.AvailableReplicas = nil, 0, 0 }), Complete},
+	"in-the-middle":   {all(rolls, has("b", 1, pending), due(600)), Progressing},
+	"deadline-passed": {all(rolls, has("b", 1, pending), due(60)), Progressing},
+	"not-seen":        {declared(func(d *v1alpha1.MachineDeployment) { d.Generation = 3 }), Progressing},
+	"no-set-yet": {declared(func(d *v1alpha1.MachineDeployment) {
+		d.Spec.Template.Spec.Class.Name = "b"
+		d.Status.UpdatedReplicas = 0
+	}), Progressing},
+	"paused":          {all(rolls, has("b", 1, running), declared(isPaused)), Progressing},
+	"paused-and-done": {declared(isPaused), Complete},
+	"rollback-wished": {all(rolls, declared(func(d *v1alpha1.MachineDeployment) { d.Spec.RollbackTo = &v1alpha1.RollbackConfig{Revision: 1} })), Progressing},
+	"rollback-before": {declared(func(d *v1alpha1.MachineDeployment) { d.Spec.RollbackTo = &v1alpha1.RollbackConfig{} }), Progressing},
+	"being-deleted":   {declared(func(d *v1alpha1.MachineDeployment) { d.DeletionTimestamp = ptr.To(before(time.Minute)) }), Progressing},
+	"no-room": {all(rolls, has("b", 1, crashes, says(2*time.Minute, failed, "Internal", "Cloud provider message - machine codes error: code = [Internal] message = [try later]")),
+		has("b", 1, crashes, says(time.Minute, failed, "ResourceExhausted", noRoom))), Progressing},
+	"unhealthy": {all(rolls, has("b", 1, v1alpha1.MachineUnknown, says(time.Minute, processing, "", "Machine pool-b-3 is unhealthy - changing MachineState to Unknown."))), Progressing},
+	"draining": {all(rolls,
+		has("a", 1, leaving, leaves(10*time.Minute), says(time.Minute, processing, "", "Draining, waiting for pod disruption budget shop/db to allow the eviction of pod db-0. Initiate node drain")),
+		has("a", 1, running, leaves(time.Second)),
+		has("a", 3, leaving, leaves(time.Minute), says(time.Minute, processing, "", "Initiate VM deletion"))), Progressing},
+	"drain-fails": {all(rolls, has("a", 1, leaving, leaves(10*time.Minute), says(time.Minute, failed, "", "Drain failed due to - error while evicting pod \"db-0\". Initiate node drain"))), Progressing},
+	"late": {all(rolls, has("b", 1, crashes, says(time.Minute, failed, "ResourceExhausted", noRoom)), due(60), func(g *given) {
+		g.deployment.Status.Conditions[0].Status = v1alpha1.ConditionFalse
+		g.deployment.Status.Conditions[0].Reason = reasonTimedOut
+	}), Late},
+	"late-before":   {all(due(60), progress(v1alpha1.ConditionFalse, reasonTimedOut, "x"), declared(func(d *v1alpha1.MachineDeployment) { d.Generation = 3 })), Progressing},
+	"late-but-done": {all(due(60), progress(v1alpha1.ConditionFalse, reasonTimedOut, "x")), Complete},
+	"frozen": {all(rolls, hasCondition(v1alpha1.MachineDeploymentFrozen, v1alpha1.ConditionTrue, "MachineDeploymentStateSync", "MachineSet \"pool-a\" is frozen: more machines exist than it should have."),
+		hasCondition("SelectorOverlap", v1alpha1.ConditionTrue, "SelectorOverlap", "spec.selector: the same machines are selected by other."),
+		hasCondition(v1alpha1.MachineDeploymentAvailable, v1alpha1.ConditionFalse, "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")), Progressing},
+	"invalid": {all(progress(v1alpha1.ConditionFalse, "InvalidSpec", "spec.replicas: must not be negative"), declared(func(d *v1alpha1.MachineDeployment) { d.Generation = 3 })), Progressing},
+	"away":    {all(rolls, has("b", 1, pending), func(g *given) { g.problem = "127.0.0.1:16443: dial: connection refused" }), Progressing},
+	"preserved": {all(counts(3, 3, 4), func(g *given) { hasSet("old", 0, 0, 0)(g); g.set("old").Status.Replicas = 1 }, has("old", 1, v1alpha1.MachineFailed, func(m *v1alpha1.Machine) {
+		m.Status.CurrentStatus.PreserveExpiryTime = ptr.To(metav1.NewTime(noon.Add(time.Hour)))
+	})), Complete},
+	"old-one-left": {all(counts(3, 3, 4), func(g *given) { hasSet("old", 0, 0, 0)(g); g.set("old").Status.Replicas = 1 }, has("old", 1, leaving, leaves(time.Minute))), Progressing},
+	"old-ones-do-not-count": {func(g *given) {
+		hasSet("old", 0, 0, 1)(g)
+		g.set("old").Status.Replicas, g.set("a").Status.AvailableReplicas = 1, 2
+		has("old", 1, running, func(m *v1alpha1.Machine) { m.Annotations = map[string]string{v1alpha1.AnnotationKeyPreserve: "now"} })(g)
+		counts(3, 3, 4)(g)
+	}, Progressing},
+	"scaled-down":  {all(declared(func(d *v1alpha1.MachineDeployment) { d.Spec.Replicas = 2 }), func(g *given) { g.set("a").Spec.Replicas = 2 }, counts(3, 3, 3)), Progressing},
+	"letters-only": {all(rolls, has("b", 1, crashes, says(time.Minute, failed, "", "\x1b[2Jred\nalert\a"))), Progressing},
+}
+
+func TestSituations(t *testing.T) {
+	for name, tc := range situations {
+		t.Run(name, func(t *testing.T) {
+			facts := give(tc.given).facts()
+			status := Look(facts, noon)
+			if status.Outcome != tc.want {
+				t.Errorf("outcome %s, want %s", status.Outcome, tc.want)
+			}
+			text := strings.Join(View(status, noon, 90*time.Second), "\n") + "\n\n" + Line(status) + "\n\n" + Brief(status) + "\n"
+			golden(t, name, text)
+			for _, r := range strings.ReplaceAll(text, "\n", "") {
+				if r < ' ' {
+					t.Errorf("character %q reaches the terminal", r)
+				}
+			}
+			if later := Line(Look(facts, noon.Add(time.Second))); later != Line(status) {
+				t.Errorf("the line changes with time alone:\n%s\n%s", Line(status), later)
+			}
+		})
+	}
+}
+
+func golden(t *testing.T, name, text string) {
+	t.Helper()
+	path := filepath.Join("testdata", name+".txt")
+	if *update {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), text); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", path, diff)
+	}
+}
+
+// TestNoGoldenFileIsLeftOver: one for each situation, and for the history.
+func TestNoGoldenFileIsLeftOver(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".txt")
+		if _, used := situations[name]; !used && name != "history" && name != "revision" {
+			t.Errorf("%s belongs to no test", file)
+		}
+	}
+}

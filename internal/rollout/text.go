@@ -1,0 +1,149 @@
+package rollout
+
+import (
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"k8s.io/apimachinery/pkg/util/duration"
+)
+
+// View is a status as lines for a terminal. Since is how long it has been looked at.
+func View(s Status, now time.Time, since time.Duration) []string {
+	lines := []string{
+		fmt.Sprintf("machine deployment %s, %s, %s", s.Key, title(s), duration.HumanDuration(since)),
+		numbers(s) + deadline(s, now),
+	}
+	if len(s.Sets) > 0 {
+		lines = append(append(lines, ""), table(s)...)
+	}
+	if len(s.Waits) > 0 {
+		lines = append(lines, "", "Waiting:")
+	}
+	for _, wait := range s.Waits {
+		lines = append(lines, "  - "+wait.Text+ago(wait.Since, now))
+	}
+	for i := range lines {
+		lines[i] = printable(lines[i])
+	}
+	return lines
+}
+
+// ago is how long something lasts, to put behind it.
+func ago(since, now time.Time) string {
+	if since.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf(" (for %s)", duration.HumanDuration(max(0, now.Sub(since))))
+}
+
+func title(s Status) string {
+	switch {
+	case s.Outcome == Complete:
+		return fmt.Sprintf("revision %d, rolled out", s.Revision)
+	case s.Revision == 0:
+		return "no machine set for its template yet"
+	default:
+		return fmt.Sprintf("rolling out revision %d", s.Revision)
+	}
+}
+
+// numbers are the counts of a status in a clause.
+func numbers(s Status) string {
+	text := fmt.Sprintf("%d of %d updated, %d available", s.Updated, s.Wanted, s.Available)
+	if old := s.Exist - s.Updated; old > 0 {
+		text += fmt.Sprintf(", %d old", old)
+	}
+	if s.Preserved > 0 {
+		text += fmt.Sprintf(", %d preserved", s.Preserved)
+	}
+	return text
+}
+
+func deadline(s Status, now time.Time) string {
+	switch left := s.Deadline.Sub(now); {
+	case s.Outcome == Late:
+		return fmt.Sprintf("; no progress for more than %s, which is its deadline", duration.HumanDuration(s.Limit))
+	case s.Deadline.IsZero() || s.Outcome == Complete:
+		return ""
+	case left > 0:
+		return fmt.Sprintf("; has to progress within %s", duration.HumanDuration(left))
+	}
+	return "; its progress deadline is over"
+}
+
+func table(s Status) []string {
+	var text strings.Builder
+	columns := tabwriter.NewWriter(&text, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(columns, "\tSET\tREVISION\tWANTED\tEXIST\tAVAILABLE\tMACHINES")
+	for _, set := range s.Sets {
+		fmt.Fprintf(columns, "%s\t%s\t%d\t%d\t%d\t%d\t%s\n", age(set), set.Name, set.Revision, set.Wanted, set.Exist, set.Available, tally(set))
+	}
+	_ = columns.Flush() // to memory
+	return strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")
+}
+
+func age(set SetStatus) string {
+	if set.Current {
+		return "new"
+	}
+	return "old"
+}
+
+// tally counts the machines of a set by phase: "2 Running, 1 Terminating".
+func tally(set SetStatus) string {
+	parts := make([]string, len(set.Phases))
+	for i, phase := range set.Phases {
+		parts[i] = fmt.Sprintf("%d %s", phase.Count, phase.Phase)
+	}
+	if len(parts) == 0 {
+		return "none"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// Line is a status in one line. It changes only when something does.
+func Line(s Status) string {
+	parts := []string{numbers(s)}
+	for _, set := range s.Sets {
+		parts = append(parts, fmt.Sprintf("%s set %s (revision %d): %s", age(set), set.Name, set.Revision, tally(set)))
+	}
+	if len(s.Waits) > 0 {
+		parts = append(parts, "waiting: "+Shorten(s.Waits[0].Text))
+	}
+	if more := len(s.Waits) - 1; more > 0 {
+		parts[len(parts)-1] += fmt.Sprintf(" (and %d more)", more)
+	}
+	return printable(strings.Join(parts, "; "))
+}
+
+// Shorten keeps a text to a length that can be read at a glance.
+func Shorten(text string) string {
+	const most = 240
+	if runes := []rune(text); len(runes) > most {
+		return string(runes[:most]) + "…"
+	}
+	return text
+}
+
+// printable is a text without what would move the cursor. Texts come from providers and
+// users: nothing in them may reach a terminal but letters.
+func printable(text string) string {
+	return strings.TrimRight(strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, text), " ")
+}
+
+// Brief says in a clause how far a rollout is, and what it waits for first.
+func Brief(s Status) string {
+	text := numbers(s)
+	if len(s.Waits) > 0 {
+		text += "; waiting: " + Shorten(s.Waits[0].Text)
+	}
+	return printable(text)
+}

@@ -1,0 +1,218 @@
+package crash
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+// moment is what exists at one time.
+type moment struct {
+	machines map[string]*v1alpha1.Machine
+	sets     map[string]*v1alpha1.MachineSet
+}
+
+// rule finds what is wrong between one moment and the next.
+type rule func(r *run, was, is moment) error
+
+// history is every state of a namespace's Machines and MachineSets that anybody can have
+// observed, from when it was begun.
+type history struct {
+	cancel context.CancelFunc
+	wait   sync.WaitGroup
+
+	mu      sync.Mutex
+	changes []change
+	// began is the version of the first moment.
+	began uint64
+	err   error
+}
+
+// change is an object as it was written, or as it was when it went.
+type change struct {
+	version uint64
+	object  client.Object
+	gone    bool
+}
+
+// observe begins a history, if the scenario has a rule for it.
+func (r *run) observe(ctx context.Context) error {
+	if r.scenario.always == nil {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	h := &history{cancel: cancel}
+	r.history = h
+	watcher, err := client.NewWithWatch(r.control.Admin, client.Options{Scheme: env.NewScheme()})
+	if err != nil {
+		return err
+	}
+	for _, list := range kept() {
+		if err := h.follow(ctx, watcher, list, r.control.Namespace); err != nil {
+			return fmt.Errorf("watching %T: %w", list, err)
+		}
+	}
+	return nil
+}
+
+func kept() []client.ObjectList {
+	return []client.ObjectList{&v1alpha1.MachineList{}, &v1alpha1.MachineSetList{}}
+}
+
+// follow reads what exists of a kind, and then every change of it.
+func (h *history) follow(ctx context.Context, c client.WithWatch, list client.ObjectList, namespace string) error {
+	if err := c.List(ctx, list, client.InNamespace(namespace)); err != nil {
+		return err
+	}
+	objects, err := objectsOf(list)
+	if err != nil {
+		return err
+	}
+	for _, object := range objects {
+		h.began = max(h.began, h.add(object, false))
+	}
+	from := &client.ListOptions{Namespace: namespace, Raw: &metav1.ListOptions{ResourceVersion: list.GetResourceVersion()}}
+	events, err := c.Watch(ctx, list, from)
+	if err != nil {
+		return err
+	}
+	h.wait.Go(func() {
+		defer events.Stop()
+		for event := range events.ResultChan() {
+			switch event.Type {
+			case watch.Added, watch.Modified, watch.Deleted:
+				h.add(event.Object.(client.Object), event.Type == watch.Deleted)
+			default:
+				if ctx.Err() != nil {
+					return // that is how it says so
+				}
+				h.fail(fmt.Errorf("watching %T: %w", list, apierrors.FromObject(event.Object)))
+			}
+		}
+		if ctx.Err() == nil {
+			h.fail(fmt.Errorf("watching %T: it ended", list))
+		}
+	})
+	return nil
+}
+
+func objectsOf(list client.ObjectList) ([]client.Object, error) {
+	var objects []client.Object
+	items, err := meta.ExtractList(list)
+	for _, item := range items {
+		objects = append(objects, item.(client.Object))
+	}
+	return objects, err
+}
+
+// add returns the version of what it adds.
+func (h *history) add(object client.Object, gone bool) uint64 {
+	version, err := strconv.ParseUint(object.GetResourceVersion(), 10, 64)
+	if err != nil {
+		h.fail(err)
+		return 0
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.changes = append(h.changes, change{version, object, gone})
+	return version
+}
+
+func (h *history) fail(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.err = errors.Join(h.err, err)
+}
+
+// knows tells whether an object is in the history as it is.
+func (h *history) knows(object client.Object) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.ContainsFunc(h.changes, func(c change) bool {
+		return !c.gone && c.object.GetUID() == object.GetUID() && c.object.GetResourceVersion() == object.GetResourceVersion()
+	})
+}
+
+// complete checks that the history has all that exists.
+func complete(ctx context.Context, r *run) error {
+	if r.history == nil {
+		return nil
+	}
+	for _, list := range kept() {
+		if err := r.list(ctx, list); err != nil {
+			return err
+		}
+		objects, err := objectsOf(list)
+		if err != nil {
+			return err
+		}
+		for _, object := range objects {
+			if !r.history.knows(object) {
+				return fmt.Errorf("%s is not in the history as it is", object.GetName())
+			}
+		}
+	}
+	return nil
+}
+
+// end ends the history. It may have ended before.
+func (h *history) end() {
+	h.cancel()
+	h.wait.Wait()
+}
+
+// judge ends the history, and holds every moment since the beginning against a rule. The API server numbers all
+// writes of its store, so that those of several kinds can be put in order.
+func (h *history) judge(r *run, check rule) error {
+	h.end()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	slices.SortStableFunc(h.changes, func(a, b change) int { return cmp.Compare(a.version, b.version) })
+	is := moment{machines: map[string]*v1alpha1.Machine{}, sets: map[string]*v1alpha1.MachineSet{}}
+	for _, c := range h.changes {
+		was := is
+		is = was.after(c)
+		if c.version <= h.began {
+			continue
+		}
+		if err := check(r, was, is); err != nil {
+			return fmt.Errorf("%w, with version %d of %s", err, c.version, c.object.GetName())
+		}
+	}
+	return h.err
+}
+
+// after is the moment after a change.
+func (m moment) after(c change) moment {
+	switch object := c.object.(type) {
+	case *v1alpha1.Machine:
+		m.machines = changed(m.machines, object, c.gone)
+	case *v1alpha1.MachineSet:
+		m.sets = changed(m.sets, object, c.gone)
+	}
+	return m
+}
+
+func changed[O client.Object](objects map[string]O, object O, gone bool) map[string]O {
+	objects = maps.Clone(objects)
+	if gone {
+		delete(objects, object.GetName())
+	} else {
+		objects[object.GetName()] = object
+	}
+	return objects
+}

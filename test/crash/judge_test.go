@@ -1,0 +1,58 @@
+package crash
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/millwright-dev/millwright/driver/sim"
+)
+
+// judge looks for what must never have been.
+func (r *run) judge() error {
+	journal, err := r.cloud.Journal()
+	if err != nil {
+		return err
+	}
+	var wrong []error
+	for _, p := range r.gate.recorded() {
+		if p.verb == "delete" && strings.HasPrefix(p.object, "pods ") {
+			wrong = append(wrong, fmt.Errorf("%w: %s", errNotEvicted, p))
+		}
+	}
+	if r.history != nil {
+		wrong = append(wrong, r.history.judge(r, r.scenario.always))
+	}
+	for machine, history := range sim.Histories(journal) {
+		if history.MostAtOnce > 1 {
+			wrong = append(wrong, fmt.Errorf("%w: machine %s had %d VMs at once", errTwoVMs, machine, history.MostAtOnce))
+		}
+		if history.Left > 0 {
+			wrong = append(wrong, fmt.Errorf("%w: %d VMs of machine %s", errLeft, history.Left, machine))
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range r.managers {
+		r.leaks.search("what the manager printed", []byte(p.output.String()))
+	}
+	for _, leak := range r.leaks.all() {
+		wrong = append(wrong, fmt.Errorf("%w: %s", errLeak, leak))
+	}
+	return errors.Join(wrong...)
+}
+
+// What must not be, and what must have been.
+var (
+	errTwoVMs     = errors.New("two instances of one machine")
+	errLeft       = errors.New("something is left")
+	errLeak       = errors.New("a secret value got out")
+	errNotEvicted = errors.New("a pod was deleted, not evicted")
+	errToken      = errors.New("a bootstrap token is left")
+	errTooMany    = errors.New("more machines exist than may")
+	errTooFew     = errors.New("fewer machines are available than have to be")
+	errMixed      = errors.New("a new machine exists beside an old one")
+	errVictim     = errors.New("a machine is deleted that nobody named")
+	errFrozen     = errors.New("a frozen set makes a machine")
+	errNotReached = errors.New("what is declared is not reached")
+)

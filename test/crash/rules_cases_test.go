@@ -1,0 +1,114 @@
+package crash
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// story makes a history from changes in the order in which they became known, each with its
+// version. Those up to version 10 were there before.
+func story(changes ...change) *history {
+	_, cancel := context.WithCancel(context.Background())
+	h := &history{cancel: cancel, began: 10}
+	for _, c := range changes {
+		c.object.SetResourceVersion(strconv.FormatUint(c.version, 10))
+		h.add(c.object, c.gone)
+	}
+	return h
+}
+
+func at(version uint64, object client.Object) change { return change{version: version, object: object} }
+
+func goneAt(version uint64, object client.Object) change {
+	return change{version: version, object: object, gone: true}
+}
+
+func runningMachine(name, class string) *v1alpha1.Machine {
+	machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	machine.OwnerReferences = []metav1.OwnerReference{{Name: "set"}}
+	machine.Spec.Class.Name = class
+	machine.Status.CurrentStatus.Phase = v1alpha1.MachineRunning
+	return machine
+}
+
+func leavingMachine(name string) *v1alpha1.Machine {
+	machine := runningMachine(name, "old")
+	machine.DeletionTimestamp = &metav1.Time{}
+	machine.DeletionTimestamp.Time = machine.DeletionTimestamp.AddDate(1, 0, 0)
+	return machine
+}
+
+func pendingMachine(name string) *v1alpha1.Machine {
+	machine := runningMachine(name, "new")
+	machine.Status.CurrentStatus.Phase = v1alpha1.MachinePending
+	return machine
+}
+
+func setFrozen(frozen string) *v1alpha1.MachineSet {
+	return &v1alpha1.MachineSet{ObjectMeta: metav1.ObjectMeta{Name: "set", Labels: map[string]string{v1alpha1.LabelKeyFreeze: frozen}}}
+}
+
+// TestRules: each rule finds what it is there for, however short that lasts and in whichever
+// order the kinds' changes become known, and nothing else.
+func TestRules(t *testing.T) {
+	old, other := runningMachine("old", "old"), runningMachine("other", "old")
+	for name, tc := range map[string]struct {
+		rule    rule
+		changes []change
+		want    error
+	}{
+		"as many as may be": {most(2), []change{at(1, old), at(2, other), goneAt(20, other), at(21, pendingMachine("new"))}, nil},
+		"too many, for the time of one write": {
+			most(2), []change{at(1, old), at(2, other), at(20, pendingMachine("new")), goneAt(21, old)}, errTooMany,
+		},
+		"too many, but before the beginning": {most(1), []change{at(1, old), at(2, other), goneAt(11, other)}, nil},
+		"as few as may be":                   {least(1), []change{at(1, old), at(2, other), at(20, leavingMachine("other"))}, nil},
+		"too few, since one leaves":          {least(2), []change{at(1, old), at(2, other), at(20, leavingMachine("other"))}, errTooFew},
+		"too few, since the new one does not run": {
+			least(2), []change{at(1, old), at(2, other), at(20, pendingMachine("new")), goneAt(21, other)}, errTooFew,
+		},
+		"new after old":  {notMixed, []change{at(1, old), goneAt(20, old), at(21, pendingMachine("new"))}, nil},
+		"new beside old": {notMixed, []change{at(1, old), at(20, pendingMachine("new")), goneAt(21, old)}, errMixed},
+		"the named one goes": {
+			onlyNamed, []change{at(1, old), at(2, runningMachine("named", "old")), at(20, leavingMachine("named")), goneAt(21, leavingMachine("named"))}, nil,
+		},
+		"another one leaves":  {onlyNamed, []change{at(1, old), at(20, leavingMachine("old"))}, errVictim},
+		"another one is gone": {onlyNamed, []change{at(1, old), goneAt(20, old)}, errVictim},
+		"frozen, and shrinks": {frozenMakeNothing, []change{at(1, old), goneAt(20, old), at(3, setFrozen("True"))}, nil},
+		"frozen, and grows":   {frozenMakeNothing, []change{at(1, old), at(20, other), at(3, setFrozen("True"))}, errFrozen},
+		"grows before it is frozen": {
+			frozenMakeNothing, []change{at(1, setFrozen("False")), at(21, setFrozen("True")), at(20, other)}, nil,
+		},
+		"grows after it was frozen": {
+			frozenMakeNothing, []change{at(1, setFrozen("True")), at(20, setFrozen("False")), at(21, other)}, nil,
+		},
+		"both, the second": {both(most(9), least(1)), []change{at(1, old), goneAt(20, old)}, errTooFew},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var copies []change
+			for _, c := range tc.changes {
+				copies = append(copies, change{c.version, c.object.DeepCopyObject().(client.Object), c.gone})
+			}
+			if err := story(copies...).judge(&run{named: "named"}, tc.rule); !errors.Is(err, tc.want) || (err == nil) != (tc.want == nil) {
+				t.Errorf("the rule finds %v, want %v", err, tc.want)
+			}
+		})
+	}
+}
+
+// TestHistoryWithAGapIsNoHistory: what a broken watch may have missed is not taken for well.
+func TestHistoryWithAGapIsNoHistory(t *testing.T) {
+	h := story(at(1, runningMachine("old", "old")))
+	gap := errors.New("the watch broke")
+	h.fail(gap)
+	if err := h.judge(&run{}, most(9)); !errors.Is(err, gap) {
+		t.Errorf("the rule finds %v, want %v", err, gap)
+	}
+}

@@ -1,0 +1,81 @@
+package crash
+
+import (
+	"fmt"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// both are two rules.
+func both(one, other rule) rule {
+	return func(r *run, was, is moment) error {
+		if err := one(r, was, is); err != nil {
+			return err
+		}
+		return other(r, was, is)
+	}
+}
+
+// most is that no more Machines exist, those on their way out included.
+func most(limit int) rule {
+	return func(_ *run, _, is moment) error {
+		if got := len(is.machines); got > limit {
+			return fmt.Errorf("%w: %d, at most %d", errTooMany, got, limit)
+		}
+		return nil
+	}
+}
+
+// least is that so many Machines are available at the least: they run, and stay.
+func least(limit int) rule {
+	return func(_ *run, _, is moment) error {
+		got := 0
+		for _, machine := range is.machines {
+			if machine.DeletionTimestamp.IsZero() && machine.Status.CurrentStatus.Phase == v1alpha1.MachineRunning {
+				got++
+			}
+		}
+		if got < limit {
+			return fmt.Errorf("%w: %d, at least %d", errTooFew, got, limit)
+		}
+		return nil
+	}
+}
+
+// notMixed is that no Machine of one class exists beside one of another.
+func notMixed(_ *run, _, is moment) error {
+	classes := map[string]bool{}
+	for _, machine := range is.machines {
+		classes[machine.Spec.Class.Name] = true
+	}
+	if len(classes) > 1 {
+		return errMixed
+	}
+	return nil
+}
+
+// onlyNamed is that no Machine is deleted but the one that an autoscaler named.
+func onlyNamed(r *run, was, is moment) error {
+	for name := range was.machines {
+		machine, exists := is.machines[name]
+		if name != r.named && (!exists || !machine.DeletionTimestamp.IsZero()) {
+			return fmt.Errorf("%w: %s, while %s is named", errVictim, name, r.named)
+		}
+	}
+	return nil
+}
+
+// frozenMakeNothing is that no Machine comes into being while its set is frozen.
+func frozenMakeNothing(_ *run, was, is moment) error {
+	for name, machine := range is.machines {
+		if _, old := was.machines[name]; old {
+			continue
+		}
+		for _, owner := range machine.OwnerReferences {
+			if set := was.sets[owner.Name]; set != nil && set.Labels[v1alpha1.LabelKeyFreeze] == "True" {
+				return fmt.Errorf("%w: %s makes %s", errFrozen, owner.Name, name)
+			}
+		}
+	}
+	return nil
+}

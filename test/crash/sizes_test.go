@@ -1,0 +1,174 @@
+package crash
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/machineset"
+)
+
+// sizes are the scenarios in which a set or a deployment gets another size.
+var sizes = []scenario{
+	{
+		name:   "scale up",
+		given:  givenSet(1),
+		act:    func(ctx context.Context, r *run) error { return r.scaleSet(ctx, 3) },
+		want:   running(3),
+		always: both(most(3), least(1)),
+	},
+	{
+		name:   "scale down",
+		given:  givenDeployment(2),
+		act:    func(ctx context.Context, r *run) error { return r.scale(ctx, 1) },
+		want:   running(1),
+		always: both(most(2), least(1)),
+	},
+	{
+		name:   "scale down by name",
+		given:  givenDeployment(3),
+		act:    nameAndScale,
+		want:   withoutNamed,
+		always: both(onlyNamed, least(2)),
+	},
+	{
+		name: "frozen",
+		// It takes but the number wanted to freeze a set, and three less to release it.
+		overshoot: &machineset.Overshoot{Up: 0, Down: 3},
+		given:     givenFrozen,
+		act:       loseOneAndScale,
+		want:      stillFrozen,
+		always:    both(frozenMakeNothing, most(2)),
+	},
+}
+
+// givenSet has a set of so many Machines run, without a deployment.
+func givenSet(replicas int32) func(context.Context, *run) error {
+	return func(ctx context.Context, r *run) error {
+		if err := declareClass(ctx, r); err != nil {
+			return err
+		}
+		err := r.create(ctx, &v1alpha1.MachineSet{
+			ObjectMeta: metav1.ObjectMeta{Name: pool},
+			Spec: v1alpha1.MachineSetSpec{
+				Replicas: replicas,
+				Selector: &metav1.LabelSelector{MatchLabels: poolLabels()},
+				Template: r.scenario.machineTemplate(),
+			},
+		})
+		if err != nil {
+			return err
+		}
+		return r.await(ctx, "what is given", running(int(replicas)))
+	}
+}
+
+func (r *run) scaleSet(ctx context.Context, replicas int32) error {
+	patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas))
+	return r.control.Client.Patch(ctx, &v1alpha1.MachineSet{ObjectMeta: r.poolMeta()}, patch)
+}
+
+// nameAndScale does what an autoscaler does: in one write, it asks for a Machine less, and
+// names the one to go. It is not the one that would go anyway.
+func nameAndScale(ctx context.Context, r *run) error {
+	machines := &v1alpha1.MachineList{}
+	if err := r.list(ctx, machines); err != nil {
+		return err
+	}
+	r.named = youngest(machines.Items)
+	now := time.Now().UTC().Format(time.RFC3339)
+	return r.patchDeployment(ctx, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q,%q:%q}},"spec":{"replicas":%d}}`,
+		v1alpha1.AnnotationKeyTriggerDeletion, r.named+"~"+now, v1alpha1.AnnotationKeyLastReplicaChange, now, len(machines.Items)-1))
+}
+
+// youngest is the Machine that a set would keep the longest if nobody named one.
+func youngest(machines []v1alpha1.Machine) string {
+	last := slices.MaxFunc(machines, func(a, b v1alpha1.Machine) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	return last.Name
+}
+
+// withoutNamed checks that the Machine that was named is gone, and the wish with it.
+func withoutNamed(ctx context.Context, r *run) error {
+	err := r.control.Client.Get(ctx, client.ObjectKey{Namespace: r.control.Namespace, Name: r.named}, &v1alpha1.Machine{})
+	if err == nil {
+		return fmt.Errorf("machine %s still exists", r.named)
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return err
+	}
+	deployment, err := r.deployment(ctx)
+	if err != nil {
+		return err
+	}
+	if wish, left := deployment.Annotations[v1alpha1.AnnotationKeyTriggerDeletion]; left {
+		return fmt.Errorf("the deployment still names %s", wish)
+	}
+	return running(2)(ctx, r)
+}
+
+func (r *run) deployment(ctx context.Context) (*v1alpha1.MachineDeployment, error) {
+	deployment := &v1alpha1.MachineDeployment{}
+	return deployment, r.control.Client.Get(ctx, client.ObjectKey{Namespace: r.control.Namespace, Name: pool}, deployment)
+}
+
+// givenFrozen has a set of two Machines run that is frozen.
+func givenFrozen(ctx context.Context, r *run) error {
+	if err := givenDeployment(2, rolling(0, 1))(ctx, r); err != nil {
+		return err
+	}
+	return r.await(ctx, "a frozen set", func(ctx context.Context, r *run) error {
+		set, err := r.onlySet(ctx)
+		if err == nil && set.Labels[v1alpha1.LabelKeyFreeze] != "True" {
+			err = errors.New("it is not frozen")
+		}
+		return err
+	})
+}
+
+func (r *run) onlySet(ctx context.Context) (*v1alpha1.MachineSet, error) {
+	sets := &v1alpha1.MachineSetList{}
+	if err := r.list(ctx, sets); err != nil {
+		return nil, err
+	}
+	if got := len(sets.Items); got != 1 {
+		return nil, fmt.Errorf("there are %d sets, not one", got)
+	}
+	return &sets.Items[0], nil
+}
+
+// loseOneAndScale takes a Machine away from a frozen set, and asks for one more.
+func loseOneAndScale(ctx context.Context, r *run) error {
+	machines := &v1alpha1.MachineList{}
+	if err := r.list(ctx, machines); err != nil {
+		return err
+	}
+	if err := r.control.Client.Delete(ctx, &machines.Items[0]); err != nil {
+		return err
+	}
+	return r.scale(ctx, 3)
+}
+
+// stillFrozen checks that a set knows that it lacks Machines, and makes none.
+func stillFrozen(ctx context.Context, r *run) error {
+	set, err := r.onlySet(ctx)
+	if err != nil {
+		return err
+	}
+	switch {
+	case set.Labels[v1alpha1.LabelKeyFreeze] != "True":
+		return errors.New("the set is not frozen")
+	case set.Spec.Replicas != 3 || set.Status.ObservedGeneration != set.Generation:
+		return fmt.Errorf("the set knows of generation %d of %d, and wants %d Machines", set.Status.ObservedGeneration, set.Generation, set.Spec.Replicas)
+	}
+	return running(1)(ctx, r)
+}

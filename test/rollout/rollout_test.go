@@ -1,0 +1,136 @@
+package rollout
+
+import (
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/rollout"
+	"github.com/millwright-dev/millwright/test/program"
+)
+
+// TestThereAndBack replaces all machines without another class, and goes back.
+func TestThereAndBack(t *testing.T) {
+	w := newWorld(t, oneOld)
+	w.manager()
+	w.rollout(0, "status pool --timeout 2m", "successfully rolled out: revision 1, 3 machines")
+	first := w.machines()
+	w.rollout(1, "undo pool", "no revision before the current one")
+
+	w.rollout(0, "restart mcd/pool", "machinedeployment.machine.sapcloud.io/pool restarted")
+	printed, status := w.onTerminal("status machinedeployment pool --timeout 2m")
+	if status != 0 || !strings.Contains(printed, "successfully rolled out: revision 2, 3 machines") {
+		t.Fatalf("exit status %d:\n%q", status, printed)
+	}
+	if drawn := regexp.MustCompile(`\x1b\[\d+A\r\x1b\[Kmachine deployment `).FindAllString(printed, -1); len(drawn) < 2 {
+		t.Errorf("drawn over %d times:\n%q", len(drawn), printed)
+	}
+	for name, machine := range w.machines() {
+		if _, old := first[name]; old {
+			t.Errorf("machine %s was not replaced", name)
+		}
+		if machine.Spec.Class.Name != "pool" || machine.Annotations[rollout.AnnotationRestarted] == "" {
+			t.Errorf("machine %s is of class %s, with annotations %v", name, machine.Spec.Class.Name, machine.Annotations)
+		}
+	}
+	w.rollout(0, "history pool", "2 (current)   pool-", "the beginning")
+	w.rollout(0, "history pool --revision 2", "# Revision 2 of machine deployment", rollout.AnnotationRestarted, "name: pool")
+	w.rollout(0, "undo pool --to-revision 2", "its template is that of revision 2 already")
+
+	w.rollout(0, "undo pool", "pool rolled back to revision 1")
+	w.rollout(0, "status pool --timeout 2m", "successfully rolled out: revision 3")
+	if w.deployment().Spec.Template.Annotations[rollout.AnnotationRestarted] != "" {
+		t.Error("the template still has the annotation")
+	}
+	w.rollout(1, "undo pool --to-revision 1", "has no revision 1; it has 2, 3")
+	w.rollout(1, "history pool --revision 1", "has no revision 1; it has 2, 3")
+	w.rollout(1, "status pool --revision 2", "rolls out revision 3, not 2")
+}
+
+// TestPaused: what a deployment that is paused refuses, and how a rollout waits for it.
+func TestPaused(t *testing.T) {
+	w := newWorld(t)
+	w.manager()
+	w.rollout(0, "status pool --timeout 2m")
+	w.rollout(0, "pause pool", "pool paused")
+	w.rollout(1, "pause pool", "is paused already")
+	w.rollout(1, "restart pool", `run "millwright rollout resume pool" first`)
+	w.rollout(1, "undo pool", `run "millwright rollout resume pool" first`)
+	w.rollout(0, "status pool --timeout 1m", "successfully rolled out")
+
+	w.patch(`{"spec":{"template":{"metadata":{"labels":{"more":"labels"}}}}}`)
+	w.rollout(1, "status pool --timeout 5s", "was not rolled out within 5s: 0 of 3 updated", "the deployment is paused")
+	w.rollout(0, "status pool --watch=false", "the deployment is paused")
+	watched := program.Start(t, w.arguments("status pool --timeout 2m")...)
+	t.Cleanup(watched.Kill)
+	w.await(watched, "the deployment is paused")
+	w.rollout(0, "resume pool", "pool resumed")
+	w.rollout(1, "resume pool", "is not paused")
+	if err := watched.Wait(); err != nil {
+		t.Errorf("ended with %v:\n%s", err, watched.Output.String())
+	}
+	w.await(watched, "successfully rolled out: revision 2")
+}
+
+// TestLate: a rollout that makes no progress ends the watch, and says why.
+func TestLate(t *testing.T) {
+	w := newWorld(t, func(d *v1alpha1.MachineDeployment) { d.Spec.Template.Spec.Class.Name = "missing" })
+	w.manager()
+	w.patch(`{"spec":{"progressDeadlineSeconds":3}}`)
+	w.rollout(1, "status pool --timeout 2m", "exceeded its progress deadline of 3s", `MachineClass "missing" not found`)
+}
+
+// TestNobody: what is said where there is no deployment, no manager, or no server.
+func TestNobody(t *testing.T) {
+	w := newWorld(t)
+	for _, command := range []string{"status", "history", "undo", "pause", "resume", "restart"} {
+		w.rollout(1, command+" other", `there is no machine deployment "other" in namespace "`+w.Namespace+`"`)
+	}
+	w.rollout(1, "status pool --timeout 5s", "the manager has not looked at the last change")
+	w.rollout(1, "status pool --context other", `context "other" does not exist`)
+	w.rollout(1, "status pool -n elsewhere", `in namespace "elsewhere"`)
+
+	watched := program.Start(t, w.arguments("status pool")...)
+	t.Cleanup(watched.Kill)
+	w.await(watched, "the manager has not looked")
+	w.do(w.Client.Delete(t.Context(), w.deployment()))
+	if err := watched.Wait(); err == nil || watched.ExitCode() != 1 {
+		t.Errorf("ended with %v", err)
+	}
+	w.await(watched, "was deleted")
+}
+
+// TestUndoWithoutManager: the wish is written, and that nobody answers is said.
+func TestUndoWithoutManager(t *testing.T) {
+	w := newWorld(t)
+	for class, revision := range map[string]string{"pool": "2", "before": "1"} {
+		set := &v1alpha1.MachineSet{}
+		set.Namespace, set.Name = w.Namespace, "pool-"+class
+		set.Annotations = map[string]string{v1alpha1.AnnotationKeyRevision: revision}
+		set.OwnerReferences = owner(w.deployment())
+		set.Spec.Selector = w.deployment().Spec.Selector
+		set.Spec.Template = w.deployment().Spec.Template
+		set.Spec.Template.Spec.Class.Name = class
+		w.do(w.Client.Create(t.Context(), set))
+	}
+	w.rollout(1, "undo pool --timeout 1s", "nobody has answered", "revision 1", "does a manager run?")
+	if wish := w.deployment().Spec.RollbackTo; wish == nil || wish.Revision != 1 {
+		t.Errorf("spec.rollbackTo is %v", wish)
+	}
+	w.rollout(0, "undo pool --timeout 0", "is asked to roll back to revision 1")
+}
+
+// TestInterrupted: Ctrl-C ends the watch, not the rollout.
+func TestInterrupted(t *testing.T) {
+	w := newWorld(t)
+	watched := program.Start(t, w.arguments("status pool")...)
+	t.Cleanup(watched.Kill)
+	w.await(watched, "the manager has not looked")
+	w.do(syscall.Kill(watched.PID(), syscall.SIGINT))
+	if err := watched.Wait(); err == nil || watched.ExitCode() != 1 {
+		t.Errorf("ended with %v", err)
+	}
+	w.await(watched, "goes on")
+}

@@ -1,0 +1,234 @@
+package takeover
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+// accepted are the differences between what we write and what MCM wrote that a reader of
+// the objects, MCM included, does not mind. Each is a path below a kind.
+var accepted = map[string]string{
+	"MachineSet status.selector":        "ours: for the scale subresource; pruned under MCM's own CRDs",
+	"MachineDeployment status.selector": "ours: for the scale subresource; pruned under MCM's own CRDs",
+	"MachineSet status.lastOperation":   "holds a time only, which is not compared",
+	"MachineDeployment metadata.annotations.kubectl.kubernetes.io/last-applied-configuration": "written by the kubectl of the recording",
+}
+
+// Differences that are accepted in some stories only.
+const (
+	// priorityAtOnce: we give a Machine its priority when it is made, MCM when its VM exists.
+	priorityAtOnce = "Machine metadata.annotations." + v1alpha1.AnnotationKeyMachinePriority
+	// historyOfItself: when it scales the only set there is, MCM enters that set's own
+	// revision into its history, where there should be earlier ones.
+	historyOfItself = "MachineSet metadata.annotations." + v1alpha1.AnnotationKeyRevisionHistory
+)
+
+var (
+	duration = regexp.MustCompile(`\b(?:\d+h)?(?:\d+m)?\d+(?:\.\d+)?(?:ms|µs|s)\b`)
+	anyTime  = regexp.MustCompile(`[tT]ime$|creationTimestamp|deletionTimestamp`)
+)
+
+// essence is what a deployment's objects say, by kind and name, without names, times and
+// numbers that are drawn. Machines of one set that say the same are one.
+func essence(t *testing.T, objects []*unstructured.Unstructured, deployment string, also []string) map[string]any {
+	t.Helper()
+	names := map[string]string{} // what is drawn, and what stands for it
+	for _, object := range objects {
+		if object.GetKind() == "MachineSet" && of(object.GetName()) == deployment {
+			revision := object.GetAnnotations()[v1alpha1.AnnotationKeyRevision]
+			names[object.GetName()] = deployment + "-r" + revision
+			names[object.GetLabels()[v1alpha1.DefaultMachineDeploymentUniqueLabelKey]] = "hash" + revision
+		}
+	}
+	said := map[string]any{}
+	for _, object := range objects {
+		if of(object.GetName()) != deployment || !slices.Contains(order[2:], object.GetKind()) {
+			continue
+		}
+		kind := object.GetKind()
+		fields, ok := strip(object.DeepCopy().Object, kind, "", also).(map[string]any)
+		if !ok {
+			t.Fatalf("%s %s says nothing", kind, object.GetName())
+		}
+		encoded, err := json.Marshal(fields)
+		must(t, err)
+		text := string(encoded)
+		for _, drawn := range slices.Backward(slices.SortedFunc(maps.Keys(names), func(a, b string) int { return len(a) - len(b) })) {
+			text = regexp.MustCompile(regexp.QuoteMeta(drawn)+`(-[a-z0-9]{5})?\b`).ReplaceAllStringFunc(text, func(was string) string {
+				if was == drawn {
+					return names[drawn]
+				}
+				return names[drawn] + "-#"
+			})
+		}
+		text = duration.ReplaceAllString(text, "T")
+		var value any
+		must(t, json.Unmarshal([]byte(text), &value))
+		name := value.(map[string]any)["metadata"].(map[string]any)["name"]
+		key := fmt.Sprintf("%s %v", kind, name)
+		for n := 2; said[key] != nil && !cmp.Equal(said[key], value); n++ {
+			key = fmt.Sprintf("%s %v, another %d", kind, name, n)
+		}
+		said[key] = value
+	}
+	return said
+}
+
+// strip takes out what is drawn, what the API server sets, and what is accepted.
+func strip(value any, kind, path string, also []string) any {
+	fields, ok := value.(map[string]any)
+	if !ok {
+		if list, ok := value.([]any); ok {
+			for i := range list {
+				list[i] = strip(list[i], kind, path, also)
+			}
+			slices.SortFunc(list, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+			return list
+		}
+		return value
+	}
+	for key, field := range fields {
+		below := strings.TrimPrefix(path+"."+key, ".")
+		drawn := slices.Contains([]string{"uid", "resourceVersion", "generation", "observedGeneration", "managedFields", "namespace"}, key)
+		if _, minded := accepted[kind+" "+below]; minded || slices.Contains(also, kind+" "+below) || drawn || anyTime.MatchString(key) {
+			delete(fields, key)
+			continue
+		}
+		if field = strip(field, kind, below, also); field == nil {
+			delete(fields, key)
+		} else {
+			fields[key] = field
+		}
+	}
+	if len(fields) == 0 {
+		return nil // empty objects, of which our types write some
+	}
+	return fields
+}
+
+// live reads all objects of a test.
+func live(t *testing.T, e *env.Env) []*unstructured.Unstructured {
+	t.Helper()
+	var objects []*unstructured.Unstructured
+	for _, kind := range order {
+		list := &unstructured.UnstructuredList{}
+		version := v1alpha1.SchemeGroupVersion
+		if kind == "Node" || kind == "Secret" {
+			version.Group, version.Version = "", "v1"
+		}
+		list.SetGroupVersionKind(version.WithKind(kind + "List"))
+		var options []client.ListOption
+		if kind != "Node" {
+			options = append(options, client.InNamespace(e.Namespace))
+		}
+		must(t, e.Client.List(t.Context(), list, options...))
+		for i := range list.Items {
+			objects = append(objects, &list.Items[i])
+		}
+	}
+	return objects
+}
+
+// fleet is one whose objects we make as MCM's were made.
+type fleet struct {
+	*env.Env
+	t          *testing.T
+	deployment *v1alpha1.MachineDeployment
+}
+
+// begin declares one deployment of a recording, with its class and Secret, to our manager.
+func begin(t *testing.T, recording, deployment string) *fleet {
+	t.Helper()
+	e := env.New(t, env.WithOwn()) // nodes have no suffix here
+	f := &fleet{Env: e, t: t}
+	for _, object := range read(t, path(recording), e.Namespace, "") {
+		if slices.Contains([]string{"Secret", "MachineClass"}, object.GetKind()) {
+			clean := &unstructured.Unstructured{Object: object.Object}
+			clean.SetResourceVersion("")
+			clean.SetUID("")
+			clean.SetFinalizers(nil)
+			must(t, e.Client.Create(t.Context(), clean))
+		}
+		if object.GetKind() == "MachineDeployment" && object.GetName() == deployment {
+			f.deployment = &v1alpha1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: deployment}}
+			spec, err := json.Marshal(object.Object["spec"])
+			must(t, err)
+			must(t, json.Unmarshal(spec, &f.deployment.Spec))
+		}
+	}
+	must(t, e.Client.Create(t.Context(), f.deployment))
+	run(t, e)
+	return f
+}
+
+func path(recording string) string {
+	return "../../api/machine/v1alpha1/testdata/mcm/" + recording + ".json"
+}
+
+// change is what a user does.
+func (f *fleet) change(merge string) {
+	f.t.Helper()
+	must(f.t, f.Client.Patch(f.t.Context(), f.deployment, client.RawPatch(types.MergePatchType, []byte(merge))))
+}
+
+// same waits until we have written what MCM had at the moment of a recording, but for what
+// is always accepted, and for what is accepted here.
+func (f *fleet) same(recording string, also ...string) {
+	f.t.Helper()
+	want := essence(f.t, read(f.t, path(recording), f.Namespace, ""), f.deployment.Name, also)
+	diff := "nothing was compared"
+	ok := gomega.NewGomega(func(string, ...int) {}).Eventually(func() string {
+		diff = cmp.Diff(want, essence(f.t, live(f.t, f.Env), f.deployment.Name, also))
+		return diff
+	}).WithTimeout(30 * time.Second).WithPolling(300 * time.Millisecond).Should(gomega.BeEmpty())
+	if !ok {
+		f.t.Errorf("%s: MCM's - ours +\n%s", recording, diff)
+	}
+}
+
+// TestHandBack does with our manager what was done with MCM, and compares what it leaves.
+func TestHandBack(t *testing.T) {
+	t.Run("create and roll", func(t *testing.T) {
+		f := begin(t, "02-running", "pool")
+		f.same("02-running")
+		f.change(`{"spec":{"template":{"spec":{"class":{"name":"c2"}}}}}`)
+		f.same("10-rolled-out")
+	})
+	t.Run("scale down by name", func(t *testing.T) {
+		f := begin(t, "20-running", "scaled")
+		f.same("20-running")
+		machines := &v1alpha1.MachineList{}
+		must(t, f.Client.List(t.Context(), machines, client.InNamespace(f.Namespace)))
+		now := time.Now().UTC().Format(time.RFC3339)
+		f.change(fmt.Sprintf(`{"metadata":{"annotations":{%q:%q,%q:%q}},"spec":{"replicas":3}}`,
+			v1alpha1.AnnotationKeyTriggerDeletion, machines.Items[1].Name+"~"+now, v1alpha1.AnnotationKeyLastReplicaChange, now))
+		f.same("22-scale-down-by-name-done", historyOfItself)
+		err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(&machines.Items[1]), &machines.Items[1])
+		if !apierrors.IsNotFound(err) {
+			t.Errorf("the named machine: %v", err)
+		}
+	})
+	t.Run("no capacity", func(t *testing.T) {
+		begin(t, "02-running", "nocap").same("02-running", priorityAtOnce)
+	})
+	t.Run("a broken provider", func(t *testing.T) {
+		begin(t, "02-running", "broken").same("02-running", priorityAtOnce)
+	})
+}

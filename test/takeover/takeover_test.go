@@ -1,0 +1,200 @@
+package takeover
+
+import (
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+// state is all that there is of a fleet.
+type state struct {
+	deployments []v1alpha1.MachineDeployment
+	sets        []v1alpha1.MachineSet
+	machines    []v1alpha1.Machine
+	nodes       []corev1.Node
+}
+
+// look reads the fleet of a test. Its nodes have names that end in the suffix.
+func look(t *testing.T, e *env.Env, suffix string) state {
+	t.Helper()
+	deployments, sets, machines, nodes := &v1alpha1.MachineDeploymentList{}, &v1alpha1.MachineSetList{}, &v1alpha1.MachineList{}, &corev1.NodeList{}
+	for _, list := range []client.ObjectList{deployments, sets, machines} {
+		must(t, e.Client.List(t.Context(), list, client.InNamespace(e.Namespace)))
+	}
+	must(t, e.Client.List(t.Context(), nodes))
+	own := slices.DeleteFunc(nodes.Items, func(node corev1.Node) bool { return !strings.HasSuffix(node.Name, "-"+suffix) })
+	return state{deployments.Items, sets.Items, machines.Items, own}
+}
+
+// versions are the resource versions of all objects.
+func (s state) versions() map[string]string {
+	versions := map[string]string{}
+	add := func(kind string, object client.Object) {
+		versions[kind+" "+object.GetName()] = object.GetResourceVersion()
+	}
+	for i := range s.deployments {
+		add("MachineDeployment", &s.deployments[i])
+	}
+	for i := range s.sets {
+		add("MachineSet", &s.sets[i])
+	}
+	for i := range s.machines {
+		add("Machine", &s.machines[i])
+	}
+	for i := range s.nodes {
+		add("Node", &s.nodes[i])
+	}
+	return versions
+}
+
+// newest is the set of a deployment's highest revision.
+func (s state) newest(deployment string) *v1alpha1.MachineSet {
+	revision := func(set *v1alpha1.MachineSet) int {
+		n, _ := strconv.Atoi(set.Annotations[v1alpha1.AnnotationKeyRevision])
+		return n
+	}
+	var best *v1alpha1.MachineSet
+	for i := range s.sets {
+		if set := &s.sets[i]; of(set.Name) == deployment && (best == nil || revision(set) > revision(best)) {
+			best = set
+		}
+	}
+	return best
+}
+
+func (s state) deployment(name string) *v1alpha1.MachineDeployment {
+	at := slices.IndexFunc(s.deployments, func(d v1alpha1.MachineDeployment) bool { return d.Name == name })
+	return &s.deployments[at]
+}
+
+// stays tells whether a Machine has to outlive the change of managers: it was of use, or is
+// preserved, and no rollout was going to replace it.
+func (s state) stays(machine *v1alpha1.Machine) bool {
+	if !machine.DeletionTimestamp.IsZero() || machine.Spec.ProviderID == "" {
+		return false
+	}
+	deployment := s.deployment(of(machine.Name))
+	rolling := deployment.Spec.Strategy.Type == v1alpha1.RollingUpdateMachineDeploymentStrategyType && !deployment.Spec.Paused
+	return !rolling || metav1.IsControlledBy(machine, s.newest(deployment.Name))
+}
+
+// idle waits until nothing was written for a while, and tells what there is then.
+func idle(t *testing.T, e *env.Env, suffix string) state {
+	t.Helper()
+	const quiet = 3 * time.Second
+	var last state
+	since := time.Now()
+	gomega.NewWithT(t).Eventually(func() time.Duration {
+		now := look(t, e, suffix)
+		if !cmp.Equal(now.versions(), last.versions()) {
+			last, since = now, time.Now()
+		}
+		return time.Since(since)
+	}).WithTimeout(time.Minute).WithPolling(200*time.Millisecond).Should(gomega.BeNumerically(">", quiet), "it does not come to rest")
+	return last
+}
+
+// TestTakeOver puts our manager in MCM's place at each recorded moment.
+func TestTakeOver(t *testing.T) {
+	for _, file := range recordings(t) {
+		moment := strings.TrimSuffix(filepath.Base(file), ".json")
+		t.Run(moment, func(t *testing.T) {
+			t.Parallel()
+			e := env.New(t)
+			suffix := moment[:2]
+			load(t, e, file, suffix)
+			before := look(t, e, suffix)
+			var vms []string
+			for i := range before.machines {
+				if before.machines[i].Spec.ProviderID != "" {
+					vms = append(vms, before.machines[i].Name)
+				}
+			}
+			p := run(t, e, vms...)
+			after := idle(t, e, suffix)
+			compare(t, before, after, p)
+			if deployment := atRest[moment]; deployment != "" {
+				untouched(t, before, after, deployment)
+			}
+		})
+	}
+}
+
+// atRest are the moments at which a deployment was at rest.
+var atRest = map[string]string{
+	"02-running": "pool", "10-rolled-out": "pool", "20-running": "scaled", "22-scale-down-by-name-done": "scaled", "27-preserve-when-failed-annotated": "inplace",
+}
+
+// untouched checks that nothing of a deployment at rest was written, be it what it was.
+func untouched(t *testing.T, before, after state, deployment string) {
+	t.Helper()
+	is := after.versions()
+	for object, version := range before.versions() {
+		if _, name, _ := strings.Cut(object, " "); of(name) == deployment && is[object] != version {
+			t.Errorf("%s was written, though it was at rest", object)
+		}
+	}
+}
+
+// compare checks that nothing was rolled, recreated or lost.
+func compare(t *testing.T, before, after state, p *provider) {
+	t.Helper()
+	made, removed := p.did()
+	missing := map[string]int{}
+	for i := range before.deployments {
+		missing[before.deployments[i].Name] = int(before.deployments[i].Spec.Replicas)
+	}
+	for i := range before.machines {
+		if was := &before.machines[i]; before.stays(was) {
+			missing[of(was.Name)]--
+			outlives(t, was, after, removed)
+		}
+	}
+	for _, name := range made {
+		missing[of(name)]--
+	}
+	for deployment, n := range missing {
+		hopeless := deployment == "nocap" || deployment == "broken"
+		if n != 0 && !hopeless {
+			t.Errorf("deployment %s: %d machines are missing; made: %q", deployment, n, made)
+		}
+	}
+	if diff := cmp.Diff(before.setIDs(), after.setIDs()); diff != "" {
+		t.Errorf("sets, before - after +:\n%s", diff)
+	}
+}
+
+// outlives checks that a Machine and its VM are still there, as they were.
+func outlives(t *testing.T, was *v1alpha1.Machine, after state, removed []string) {
+	t.Helper()
+	at := slices.IndexFunc(after.machines, func(m v1alpha1.Machine) bool { return m.UID == was.UID })
+	if at < 0 || !after.machines[at].DeletionTimestamp.IsZero() || slices.Contains(removed, was.Name) {
+		t.Errorf("machine %s is lost", was.Name)
+		return
+	}
+	if diff := cmp.Diff(was.Spec, after.machines[at].Spec); diff != "" {
+		t.Errorf("machine %s, before - after +:\n%s", was.Name, diff)
+	}
+}
+
+// setIDs are the UIDs of all sets by their names.
+func (s state) setIDs() map[string]types.UID {
+	ids := map[string]types.UID{}
+	for i := range s.sets {
+		ids[s.sets[i].Name] = s.sets[i].UID
+	}
+	return ids
+}

@@ -1,0 +1,73 @@
+package vms
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// rollingUpdate gives three machines another class. At no moment are there more than four
+// of them or fewer than three available, and in the end all VMs and nodes are others.
+func rollingUpdate(c *cluster) {
+	const wanted, surge = 3, 1
+	pool := c.pool("roll", wanted, c.kernelBoot(), func(d *v1alpha1.MachineDeployment) {
+		d.Spec.Strategy = v1alpha1.MachineDeploymentStrategy{
+			Type: v1alpha1.RollingUpdateMachineDeploymentStrategyType,
+			RollingUpdate: &v1alpha1.RollingUpdateMachineDeployment{UpdateConfiguration: v1alpha1.UpdateConfiguration{
+				MaxUnavailable: ptr.To(intstr.FromInt32(0)), MaxSurge: ptr.To(intstr.FromInt32(surge)),
+			}},
+		}
+	})
+	old := c.awaitMachines(pool)
+	oldVMs := map[string]string{}
+	for _, machine := range old {
+		oldVMs[machine] = c.vm(c.vmNamed(machine)).Spec.UUID
+	}
+	var wrong guarded[[]string]
+	c.follow(pool, func(machines map[string]*v1alpha1.Machine) {
+		available := 0
+		for _, machine := range machines {
+			if machine.DeletionTimestamp.IsZero() && machine.Status.CurrentStatus.Phase == v1alpha1.MachineRunning {
+				available++
+			}
+		}
+		if len(machines) > wanted+surge || available < wanted {
+			wrong.change(func(moments []string) []string { return append(moments, fmt.Sprint(phaseNames(machines))) })
+		}
+	})
+
+	next := &v1alpha1.MachineClass{}
+	if err := c.client.Get(c.t.Context(), client.ObjectKeyFromObject(pool), next); err != nil {
+		c.t.Fatal(err)
+	}
+	next.ObjectMeta = metav1.ObjectMeta{Namespace: pool.Namespace, Name: "roll-v2"}
+	c.create(next)
+	patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"template":{"spec":{"class":{"name":"roll-v2"}}}}}`))
+	if err := c.client.Patch(c.t.Context(), pool, patch); err != nil {
+		c.t.Fatal(err)
+	}
+	c.eventually(joining, func(g gomega.Gomega) {
+		for _, machine := range c.settled(g, pool) {
+			g.Expect(slices.Contains(old, machine)).To(gomega.BeFalse(), machine+" is old")
+		}
+		nodes := &corev1.NodeList{}
+		g.Expect(c.client.List(c.t.Context(), nodes)).To(gomega.Succeed())
+		for machine, uuid := range oldVMs {
+			g.Expect(c.vmsOf(g, machine)).To(gomega.BeEmpty())
+			g.Expect(names(g, nodes)).NotTo(gomega.ContainElement(machine))
+			g.Expect(c.processes("-uuid "+uuid)).To(gomega.BeEmpty(), "QEMUs of "+machine)
+		}
+	})
+	for _, moment := range wrong.get() {
+		c.t.Errorf("there were more than %d machines, or fewer than %d were available: %s", wanted+surge, wanted, moment)
+	}
+	c.delete(pool)
+}
