@@ -33,8 +33,11 @@ elapsed() { printf '%d:%02d' $((SECONDS / 60)) $((SECONDS % 60)); }
 # patterns of find given.
 sources_hash() { find . -type f "$@" -print0 | sort -z | xargs -0 sha256sum; }
 
-# hash_of_input makes of standard input what names a result's folder.
-hash_of_input() { sha256sum | cut -c1-16; }
+# hash_of_input makes of standard input, and of what stands here, what names a result's
+# folder.
+hash_of_input() { cat - "${BASH_SOURCE[0]}" | sha256sum | cut -c1-16; }
+
+command -v go >/dev/null || fail "the go command is not in PATH"
 
 clean_up() {
 	if [[ -n $temporary ]]; then rm -rf "$temporary"; fi

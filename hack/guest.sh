@@ -4,39 +4,27 @@
 #
 #   hack/guest.sh
 #
-# The folder is CACHE/guest/HASH, where HASH covers everything that the result depends
-# on, so a second call finds its work done and needs no network. It holds
+# The folder (see hack/cache.sh) holds
 #   vmlinux   the kernel, as QEMU starts it directly (with the entry for PVH)
 #   initrd    the initial file system: init, written in Go, and kernel modules
 #   cmdline   the kernel's command line
 #   boot.raw  a disk with both, which a BIOS boots
-# The link CACHE/guest/current points to the folder of the newest call.
+# A second call needs no network.
 #
 # The kernel is the newest of Debian's cloud kernels that apt knows. Where apt knows
 # none, a package that an earlier call has fetched is used.
 #
 # Environment:
-#   MILLWRIGHT_CACHE             CACHE; default ${XDG_CACHE_HOME:-$HOME/.cache}/millwright
 #   MILLWRIGHT_GUEST_KERNEL_DEB  a kernel's package to use, instead of asking apt
 set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-cache=${MILLWRIGHT_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/millwright}/guest
 series='linux-image-6.1.' # the kernels that the guest was tried with
 mbr=/usr/lib/syslinux/mbr/mbr.bin
 packages=(syslinux syslinux-common mtools dosfstools)
-started=$SECONDS
-temporary=
-
-# The result must not depend on the caller's settings.
-export CGO_ENABLED=0 GOWORK=off GOFLAGS=-buildvcs=false LC_ALL=C
-
-say() { printf '%s\n' "guest: $*" >&2; }
-
-fail() {
-	say "$@"
-	exit 1
-}
+kind=guest
+# shellcheck source=hack/cache.sh
+source "$repository/hack/cache.sh"
 
 # newest_kernel prints the file name under which apt fetches the newest kernel, or
 # nothing. apt writes colons of versions as %3a.
@@ -76,15 +64,15 @@ choose_kernel() {
 # and the compiler.
 input_hash() {
 	{
-		basename "$1"
-		if [[ -n ${MILLWRIGHT_GUEST_KERNEL_DEB:-} ]]; then sha256sum <"$1"; fi
+		basename "$deb"
+		if [[ -n ${MILLWRIGHT_GUEST_KERNEL_DEB:-} ]]; then sha256sum <"$deb"; fi
 		go -C "$repository" env GOVERSION GOAMD64 GOEXPERIMENT
-		sha256sum <"${BASH_SOURCE[0]}"
+		sha256sum <"$repository/hack/guest.sh"
 		grep -E '^\s*(golang.org/x/sys|sigs.k8s.io/yaml|go.yaml.in/yaml|google.golang.org/protobuf|github.com/(pierrec/lz4|klauspost/compress|ulikunitz/xz))' \
 			"$repository/go.mod"
 		cd "$repository/guest"
-		find . -type f -name '*.go' ! -name '*_test.go' -print0 | sort -z | xargs -0 sha256sum
-	} | sha256sum | cut -c1-16
+		sources_hash -name '*.go' ! -name '*_test.go'
+	} | hash_of_input
 }
 
 complete() { [[ -f $1/vmlinux && -f $1/initrd && -f $1/cmdline && -f $1/boot.raw ]]; }
@@ -125,7 +113,7 @@ start_over_with_new_lists() {
 
 # fetch_kernel downloads the package, unless it is there.
 fetch_kernel() {
-	local deb=$1 name
+	local name
 	if [[ -f $deb ]]; then return; fi
 	name=$(basename "$deb")
 	say "fetching $name"
@@ -141,70 +129,17 @@ fetch_kernel() {
 }
 
 build() {
-	local deb=$1
 	install_tools
-	fetch_kernel "$deb"
+	fetch_kernel
 	command -v dpkg-deb >/dev/null || fail "dpkg-deb is missing; it is part of the package dpkg"
-	dpkg-deb -x "$deb" "$temporary/kernel"
+	dpkg-deb -x "$deb" "$1/kernel"
 	say "compiling init"
-	GOOS=linux GOARCH=amd64 go -C "$repository" build -trimpath -ldflags '-s -w' -o "$temporary/init" ./guest/init
-	mkdir "$temporary/output"
+	GOOS=linux GOARCH=amd64 go -C "$repository" build -trimpath -ldflags '-s -w' -o "$1/init" ./guest/init
 	(cd "$repository" && PATH=$PATH:/usr/sbin:/sbin go run ./guest/build \
-		-kernel "$temporary/kernel" -init "$temporary/init" -mbr "$mbr" -output "$temporary/output")
+		-kernel "$1/kernel" -init "$1/init" -mbr "$mbr" -output "$1")
+	rm -rf "$1/kernel" "$1/init"
+	say "it has the kernel of $(basename "$deb")"
 }
 
-# publish puts the finished folder in place in one step.
-publish() {
-	rm -rf "$1"
-	mv -T "$temporary/output" "$1"
-}
-
-point_current_to() {
-	ln -sfn "$(basename "$1")" "$cache/.current.$$"
-	mv -fT "$cache/.current.$$" "$cache/current"
-	touch "$1"
-}
-
-# remove_old keeps this folder and the one that was used last before it.
-remove_old() {
-	local keep=$1 folder kept=0
-	while IFS= read -r folder; do
-		[[ $folder == "$keep" ]] && continue
-		kept=$((kept + 1))
-		if ((kept > 1)); then rm -rf "$folder"; fi
-	done < <(find "$cache" -mindepth 1 -maxdepth 1 -type d -name '[0-9a-f]*' -printf '%T@ %p\n' | sort -rn | cut -d' ' -f2-)
-	return 0
-}
-
-clean_up() {
-	if [[ -n $temporary ]]; then rm -rf "$temporary"; fi
-}
-
-main() {
-	command -v go >/dev/null || fail "the go command is not in PATH"
-	mkdir -p "$cache"
-	local deb folder
-	deb=$(choose_kernel)
-	folder=$cache/$(input_hash "$deb")
-
-	exec 9>"$cache/.lock"
-	if ! flock -n 9; then
-		say "waiting for another build that holds $cache/.lock"
-		flock 9
-	fi
-	if complete "$folder"; then
-		say "up to date"
-	else
-		trap clean_up EXIT
-		rm -rf "$cache"/.build.*
-		temporary=$(mktemp -d "$cache/.build.XXXXXX")
-		build "$deb"
-		publish "$folder"
-		say "built from $(basename "$deb") ($((SECONDS - started)) s)"
-	fi
-	point_current_to "$folder"
-	remove_old "$folder"
-	printf '%s\n' "$folder"
-}
-
-main "$@"
+deb=$(choose_kernel)
+cached "$(input_hash)" complete build

@@ -131,10 +131,13 @@ func (m *localMode) serveImages(ctx context.Context, group *errgroup.Group) erro
 	if err != nil {
 		return err //nolint:wrapcheck // says what it is
 	}
-	m.imageURL = "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	m.imageURL = imageURL(port)
 	group.Go(func() error { return <-served })
 	return nil
 }
+
+// imageURL is where the files of --images are served.
+func imageURL(port int) string { return "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
 // startVMs starts the VM controller, and what makes volumes for it.
 func (m *localMode) startVMs(ctx context.Context, group *errgroup.Group) error {
@@ -234,6 +237,10 @@ func (m *localMode) greet(out io.Writer, took time.Duration) {
 		took.Seconds(), m.plane.Kubeconfig(), kubectl, kubectl)
 	if _, err := os.Stat(filepath.Join(m.images, "vmlinux")); err != nil && m.driver.name == driverVM {
 		fmt.Fprintf(out, "There is no guest yet, which the examples need: run \"make guest\".\n")
+	}
+	if m.driver.name == driverVM && (m.plane.Port() != defaultAPIPort || m.imageURL != imageURL(defaultImagePort)) {
+		fmt.Fprintf(out, "The examples name port %d and %s; before you apply them, change that to port %d and %s.\n",
+			defaultAPIPort, imageURL(defaultImagePort), m.plane.Port(), m.imageURL)
 	}
 	fmt.Fprintf(out, "Ctrl-C stops everything; the data stays in %s.\n", m.dir)
 }
