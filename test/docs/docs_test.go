@@ -5,9 +5,11 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -39,6 +41,7 @@ func TestWhatThePagesSayWorks(t *testing.T) {
 	}
 	place := newPlace(t)
 	place.up()
+	t.Run("examples", place.examples)
 	for _, page := range pages {
 		t.Run(page, func(t *testing.T) {
 			place.run(t, page)
@@ -119,6 +122,32 @@ func (p *place) run(t *testing.T, page string) {
 			t.Fatalf("%s says to type:\n%s\n%v, after:\n%s", page, block, err, out)
 		}
 		t.Logf("%s\n%s", block, out)
+	}
+}
+
+// needsMore are folders of examples that need kinds which local mode does not have.
+var needsMore = []string{"cluster-api"}
+
+// examples has the API server look at every example, strictly. What they do is shown by the
+// pages, and by make demo.
+func (p *place) examples(t *testing.T) {
+	examples := filepath.Join(p.root, "examples")
+	err := filepath.WalkDir(examples, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			if err == nil && slices.Contains(needsMore, entry.Name()) {
+				return filepath.SkipDir
+			}
+			return err
+		}
+		kubectl := exec.CommandContext(t.Context(), filepath.Join(p.dir, "bin", "kubectl"), "--kubeconfig", p.kubeconfig(),
+			"apply", "--dry-run=server", "--validate=strict", "-f", path)
+		if out, err := kubectl.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
