@@ -89,8 +89,8 @@ test-unit: ## Run the tests that need neither control plane nor QEMU (go test -s
 test-capi: controlplane ## Run the tests against Cluster API with every version of its core (make test does the newest)
 	@for version in $(CAPI_VERSIONS); do \
 		hack/capi.sh $$version; \
-		echo "go test ./test/capi ($$version)"; \
-		MILLWRIGHT_CAPI=$$version go test -count=1 -timeout $(TEST_TIMEOUT) $(TESTFLAGS) ./test/capi; \
+		echo "go test ./test/capi ./test/release ($$version)"; \
+		MILLWRIGHT_CAPI=$$version go test -count=1 -timeout $(TEST_TIMEOUT) $(TESTFLAGS) ./test/capi ./test/release; \
 	done
 
 .PHONY: crash
@@ -106,6 +106,12 @@ BENCH_FLAGS ?=
 bench: controlplane build ## Measure what the manager costs: requests, time, CPU, memory (BENCH_MACHINES=100 BENCH_JSON=FILE)
 	@go build -o bin/bench ./bench
 	@exec bin/bench --machines $(BENCH_MACHINES) $(if $(BENCH_JSON),--json '$(BENCH_JSON)') $(BENCH_FLAGS)
+
+# The repository of the manager's container image, whose tag is the version.
+RELEASE_IMAGE ?= ghcr.io/millwright-dev/millwright
+.PHONY: release
+release: ## Write what clusterctl installs the provider from (VERSION=v0.1.0 RELEASE_IMAGE=REPOSITORY)
+	@hack/release.sh bin/release '$(VERSION)' '$(RELEASE_IMAGE)'
 
 .PHONY: generate
 generate: ## Write deep copies and CRDs from the API types, and Go from the protocols

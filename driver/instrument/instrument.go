@@ -84,6 +84,9 @@ func Wrap(d driver.Driver, options Options) *Driver {
 	return &Driver{inner: d, options: options, metrics: newMetrics(options.Registerer, options.Provider)}
 }
 
+// TellsFaces implements driver.FaceTeller.
+func (d *Driver) TellsFaces() bool { return driver.TellsFaces(d.inner) }
+
 // CreateMachine implements driver.Driver.
 func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
 	c := call{operation: opCreate, machine: req.Machine, class: req.MachineClass, secret: req.Secret}

@@ -77,6 +77,9 @@ func New(config Config) *Driver {
 // Cloud returns the cloud that the driver works on.
 func (d *Driver) Cloud() *Cloud { return d.cloud }
 
+// TellsFaces implements driver.FaceTeller.
+func (d *Driver) TellsFaces() bool { return true }
+
 // CreateMachine implements driver.Driver.
 func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
 	var resp *driver.CreateMachineResponse

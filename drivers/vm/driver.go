@@ -71,6 +71,9 @@ func New(options Options) *Driver {
 	return &Driver{options: options, clusters: clusters{standard: options.Client}}
 }
 
+// TellsFaces implements driver.FaceTeller.
+func (d *Driver) TellsFaces() bool { return true }
+
 // CreateMachine implements driver.Driver. It returns when the VM has a host.
 //
 // If no host has room for Options.Settle, the VM is removed again, and the answer is

@@ -151,12 +151,20 @@ func (c *Controller) gather(ctx context.Context, s *scope) flow.Result {
 	case lacking.sentence != "":
 		s.refuse(lacking.reason, lacking.sentence)
 		return flow.Wait(slowRetry, lacking.sentence)
-	case s.class != nil && !held(s.class) && !s.class.DeletionTimestamp.IsZero():
-		return s.refuse(infrav1.ReasonMachineClassMissing, fmt.Sprintf("MachineClass %q of spec.machineClassRef is being deleted", s.class.Name))
-	case s.class != nil && !held(s.class):
-		return flow.Wait(0, "the class to be held by our finalizer")
 	}
-	return flow.Continue()
+	return awaitHeldClass(s)
+}
+
+// awaitHeldClass waits for our finalizer on the class: without it the class could vanish
+// while a VM is made from it.
+func awaitHeldClass(s *scope) flow.Result {
+	switch {
+	case s.class == nil || held(s.class):
+		return flow.Continue()
+	case !s.class.DeletionTimestamp.IsZero():
+		return s.refuse(infrav1.ReasonMachineClassMissing, fmt.Sprintf("MachineClass %q of spec.machineClassRef is being deleted", s.class.Name))
+	}
+	return flow.Wait(0, "the class to be held by our finalizer")
 }
 
 // beginCreation leaves a mark before the driver is asked for the first time. Without it
@@ -250,11 +258,11 @@ func (c *Controller) prepare(namespace, name string, secret *corev1.Secret) func
 		err := c.Live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, data)
 		switch {
 		case apierrors.IsNotFound(err):
-			return nil, fmt.Errorf("Secret %s with the bootstrap data does not exist", name) //nolint:staticcheck // becomes a message of its own
+			return nil, fmt.Errorf("bootstrap data: Secret %s does not exist", name)
 		case err != nil:
-			return nil, fmt.Errorf("reading Secret %s with the bootstrap data: %w", name, err)
+			return nil, fmt.Errorf("bootstrap data: reading Secret %s: %w", name, err)
 		case len(data.Data[core.BootstrapData]) == 0:
-			return nil, fmt.Errorf("Secret %s with the bootstrap data has no data under %q", name, core.BootstrapData) //nolint:staticcheck // as above
+			return nil, fmt.Errorf("bootstrap data: Secret %s has no data under %q", name, core.BootstrapData)
 		}
 		return synth.WithUserData(secret, data.Data), nil
 	}

@@ -230,3 +230,19 @@ func TestVMOfTheOtherFace(t *testing.T) {
 func claimedBy(name string) func(context.Context, string, string) (string, error) {
 	return func(context.Context, string, string) (string, error) { return name, nil }
 }
+
+// TestAdoptedVMGoesToo: one whose ID was given beforehand is the object's, even if nobody
+// had come to look for it yet.
+func TestAdoptedVMGoesToo(t *testing.T) {
+	w := newWorld(t, func(g *given) {
+		g.infra.Spec.ProviderID = "test:///vm-0"
+		g.machine.Spec.Bootstrap.DataSecretName = nil
+	})
+	w.driver.vms[machineName] = "test:///vm-0"
+	w.settle()
+	w.delete()
+	w.settle()
+	if !w.gone() || len(w.driver.vms) != 0 {
+		t.Errorf("gone %t, VMs %v", w.gone(), w.driver.vms)
+	}
+}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/client-go/tools/record"
 	testingclock "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -60,6 +61,9 @@ type world struct {
 	refuse func(what string) error
 }
 
+// scheme is that of all worlds without a server.
+var scheme = newScheme(core.V1Beta2)
+
 // newScheme knows Cluster API's kinds under a version.
 func newScheme(version schema.GroupVersion) *runtime.Scheme {
 	scheme := env.NewScheme()
@@ -78,7 +82,8 @@ func newWorld(t *testing.T, changes ...func(*given)) *world {
 	for _, change := range changes {
 		change(g)
 	}
-	w.client = fake.NewClientBuilder().WithScheme(newScheme(core.V1Beta2)).WithObjects(g.objects()...).
+	// Nothing is applied, so no field managers are needed, which are expensive to make.
+	w.client = fake.NewClientBuilder().WithScheme(scheme).WithTypeConverters(managedfields.NewDeducedTypeConverter()).WithObjects(g.objects()...).
 		WithStatusSubresource(&infrav1.MillwrightMachine{}).Build()
 	w.driver = newScripted()
 	w.restart()

@@ -18,6 +18,8 @@ import (
 const (
 	// MachineByNode finds the Machine of a Node by the Node's name.
 	MachineByNode = "machine.node"
+	// MachineByProviderID finds the Machines that have a VM, by its provider ID.
+	MachineByProviderID = "machine.providerID"
 	// MachineByClass finds the Machines of a MachineClass by its name.
 	MachineByClass = "machine.class"
 	// ByController finds Machines and MachineSets by the UID of what controls them;
@@ -39,6 +41,7 @@ func Add(ctx context.Context, indexer client.FieldIndexer) error {
 		values client.IndexerFunc
 	}{
 		{&v1alpha1.Machine{}, MachineByNode, machineByNode},
+		{&v1alpha1.Machine{}, MachineByProviderID, machineByProviderID},
 		{&v1alpha1.Machine{}, MachineByClass, machineByClass},
 		{&v1alpha1.Machine{}, ByController, byController},
 		{&v1alpha1.MachineSet{}, ByController, byController},
@@ -54,6 +57,13 @@ func Add(ctx context.Context, indexer client.FieldIndexer) error {
 func machineByNode(object client.Object) []string {
 	if node := object.GetLabels()[v1alpha1.NodeLabelKey]; node != "" {
 		return []string{node}
+	}
+	return nil
+}
+
+func machineByProviderID(object client.Object) []string {
+	if id := object.(*v1alpha1.Machine).Spec.ProviderID; id != "" {
+		return []string{id}
 	}
 	return nil
 }

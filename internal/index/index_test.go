@@ -44,6 +44,7 @@ func newMachine(m metav1.ObjectMeta, kind, class, node string) *v1alpha1.Machine
 	made := &v1alpha1.Machine{ObjectMeta: m}
 	made.Spec.Class = v1alpha1.ClassSpec{Kind: kind, Name: class}
 	if node != "" {
+		made.Spec.ProviderID = "vm:///" + made.Name
 		made.Labels = map[string]string{v1alpha1.NodeLabelKey: node}
 	}
 	return made
@@ -78,6 +79,8 @@ func TestIndexes(t *testing.T) {
 	}{
 		"node":                {"", machines, index.MachineByNode, "node-1", []string{"m1"}},
 		"no node":             {"machines without a node are not in the way", machines, index.MachineByNode, "", nil},
+		"VM":                  {"", machines, index.MachineByProviderID, "vm:///m3", []string{"m3"}},
+		"no VM":               {"machines without a VM are not in the way", machines, index.MachineByProviderID, "", nil},
 		"class":               {"a class of another kind is another class", machines, index.MachineByClass, "small", []string{"m1", "m4"}},
 		"controller":          {"", machines, index.ByController, "set-1", []string{"m1", "m2"}},
 		"bystander":           {"other owners do not count", machines, index.ByController, "bystander", nil},

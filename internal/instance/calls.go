@@ -172,7 +172,9 @@ func (e *Engine) delete(ctx context.Context, req Request) Answer {
 	case codes.OK, codes.Uninitialized:
 		return Answer{State: Remains, LastKnownState: note}
 	default:
-		return failed(MethodStatus, err)
+		answer := failed(MethodStatus, err)
+		answer.LastKnownState = note
+		return answer
 	}
 }
 

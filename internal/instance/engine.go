@@ -168,6 +168,23 @@ func (e *Engine) Find(req Request) Answer {
 	return e.pursue(goalFound, req, e.find)
 }
 
+// Abandon is for callers that can ask nothing of the driver any more. It cancels the call
+// that is under way, if any, and answers Underway until that has ended; then what the last
+// call brought, or Gone if there was none. It starts nothing.
+func (e *Engine) Abandon(key Key) Answer {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch known := e.entries[key]; {
+	case known != nil && known.cancel != nil:
+		known.cancel()
+		return Answer{State: Underway, Since: known.began}
+	case known != nil && known.answer != nil:
+		return *known.answer
+	default:
+		return Answer{State: Gone}
+	}
+}
+
 // Deleting tells whether this process has begun to delete the instance. A restart
 // forgets it.
 func (e *Engine) Deleting(key Key) bool {

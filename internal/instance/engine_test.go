@@ -292,7 +292,12 @@ func TestDriversNotesAreHandedOn(t *testing.T) {
 		if got := ask(p.Delete, request("m")); got.LastKnownState == nil || *got.LastKnownState != "half gone" {
 			t.Errorf("note of a failed deletion: %v", got.LastKnownState)
 		}
-		d.find = answering(status.Error(codes.Unavailable, "not now"))
+		d.find, d.remove = answering(status.Error(codes.Unavailable, "not now")), func(context.Context, *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
+			return &driver.DeleteMachineResponse{LastKnownState: "going"}, nil
+		}
+		if got := ask(p.Delete, request("unsure")); got.LastKnownState == nil || *got.LastKnownState != "going" {
+			t.Errorf("note of a deletion of which nobody can tell whether it is done: %v", got.LastKnownState)
+		}
 		if got := ask(p.Ensure, request("silent")); got.LastKnownState != nil {
 			t.Errorf("a note where there was none: %q", *got.LastKnownState)
 		}

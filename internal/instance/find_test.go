@@ -117,3 +117,33 @@ func TestDeleting(t *testing.T) {
 		}
 	})
 }
+
+// TestAbandon: a call that is under way is cancelled and awaited, what it brought is told,
+// and nothing is begun.
+func TestAbandon(t *testing.T) {
+	bubble(t, func(t *testing.T, d *scripted, p *process) {
+		req := request("m")
+		key := keyOf(req)
+		if got := p.Abandon(key); got.State != instance.Gone {
+			t.Errorf("state %v before anything was asked", got.State)
+		}
+		d.create = func(ctx context.Context, _ *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
+			<-ctx.Done()
+			time.Sleep(time.Second) // a provider that does not stop at once
+			return &driver.CreateMachineResponse{ProviderID: "sim://1", NodeName: "node-1"}, nil
+		}
+		p.Ensure(req)
+		synctest.Wait()
+		if got := p.Abandon(key); got.State != instance.Underway || got.Since.IsZero() {
+			t.Errorf("state %v, since %v, while a creation runs", got.State, got.Since)
+		}
+		time.Sleep(2 * time.Second)
+		if got := p.Abandon(key); got.State != instance.Exists || got.Instance.ProviderID != "sim://1" {
+			t.Errorf("state %v, VM %q after it", got.State, got.Instance.ProviderID)
+		}
+		if p.wakes(req) != 1 {
+			t.Errorf("woken %d times, want once", p.wakes(req))
+		}
+		equalCalls(t, d, "Status", "Create")
+	})
+}

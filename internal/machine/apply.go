@@ -49,18 +49,20 @@ func (c *Controller) recordIdentity(ctx context.Context, s *scope, found instanc
 
 // patchNode changes the node, if the change is one. Only a change of its taints, which
 // replaces their list, is locked: the kubelet's writes would make others fail for
-// nothing.
+// nothing. The change sees no status.
 func (c *Controller) patchNode(ctx context.Context, node *corev1.Node, change func(*corev1.Node) error) (*corev1.Node, error) {
-	changed := node.DeepCopy()
+	// Without the status, which is most of a node and is not written: comparing it is dear.
+	before := &corev1.Node{ObjectMeta: node.ObjectMeta, Spec: node.Spec}
+	changed := before.DeepCopy()
 	if err := change(changed); err != nil {
 		return node, err
 	}
-	if equality.Semantic.DeepEqual(node, changed) {
+	if equality.Semantic.DeepEqual(before, changed) {
 		return node, nil
 	}
-	patch := client.StrategicMergeFrom(node)
+	patch := client.StrategicMergeFrom(before)
 	if !equality.Semantic.DeepEqual(node.Spec.Taints, changed.Spec.Taints) {
-		patch = client.StrategicMergeFrom(node, client.MergeFromWithOptimisticLock{})
+		patch = client.StrategicMergeFrom(before, client.MergeFromWithOptimisticLock{})
 	}
 	if err := c.Target.Client().Patch(ctx, changed, patch); err != nil {
 		return node, fmt.Errorf("patching node %s: %w", node.Name, err)
@@ -71,19 +73,20 @@ func (c *Controller) patchNode(ctx context.Context, node *corev1.Node, change fu
 
 // patchNodeStatus does the same for the status, whose lists are merged by their keys.
 func (c *Controller) patchNodeStatus(ctx context.Context, node *corev1.Node, change func(*corev1.Node)) (*corev1.Node, error) {
-	changed := node.DeepCopy()
+	before := &corev1.Node{ObjectMeta: node.ObjectMeta, Status: node.Status}
+	changed := before.DeepCopy()
 	change(changed)
 	if equality.Semantic.DeepEqual(node.Status, changed.Status) {
 		return node, nil
 	}
-	if err := c.Target.Client().Status().Patch(ctx, changed, client.StrategicMergeFrom(node)); err != nil {
+	if err := c.Target.Client().Status().Patch(ctx, changed, client.StrategicMergeFrom(before)); err != nil {
 		return node, fmt.Errorf("patching the status of node %s: %w", node.Name, err)
 	}
 	c.nodes.Wrote(changed)
 	return changed, nil
 }
 
-// recordNode stores what a Machine that is being deleted turned out to be.
+// recordNode stores what a Machine turned out to be that did not say it.
 func (c *Controller) recordNode(ctx context.Context, s *scope, found instance.Instance) error {
 	return c.patchMachine(ctx, s, func(machine *v1alpha1.Machine) {
 		if machine.Spec.ProviderID == "" {

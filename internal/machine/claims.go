@@ -20,7 +20,7 @@ func (c *Controller) others(ctx context.Context, machine *v1alpha1.Machine, prov
 	}
 	list := &v1alpha1.MachineList{}
 	err := c.Client.List(ctx, list, client.InNamespace(machine.Namespace),
-		client.MatchingFields{machineByProviderID: providerID}, client.UnsafeDisableDeepCopy)
+		client.MatchingFields{index.MachineByProviderID: providerID}, client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return nil, fmt.Errorf("finding the machines of VM %s: %w", providerID, err)
 	}
@@ -100,7 +100,7 @@ func (c *Controller) staleNode(ctx context.Context, machine *v1alpha1.Machine, f
 	}
 	switch {
 	case node.Labels[v1alpha1.LabelKeyMachineName] == machine.Name,
-		node.Spec.ProviderID == found.ProviderID,
+		found.ProviderID != "" && node.Spec.ProviderID == found.ProviderID,
 		!node.CreationTimestamp.Before(&machine.CreationTimestamp):
 		return "", nil
 	}

@@ -403,3 +403,19 @@ func TestTokenOutlivesASlowVM(t *testing.T) {
 		t.Errorf("phase %q", got)
 	}
 }
+
+// TestNodeWithoutIDs: a node that was there before is not taken for that of a VM because
+// neither of them says which VM it is.
+func TestNodeWithoutIDs(t *testing.T) {
+	w := newWorld(t)
+	w.clock.Step(-time.Hour)
+	w.join(ready)
+	w.clock.Step(time.Hour)
+	w.driver.vms[machineName] = ""
+	w.declare()
+	w.delete()
+	w.settle()
+	if n := w.node(); n == nil || n.Spec.Unschedulable || !w.gone() {
+		t.Errorf("the Machine is gone: %v; the older node is %v", w.gone(), n)
+	}
+}

@@ -155,12 +155,11 @@ func New(opts Options) *Controller {
 	return &Controller{Options: opts}
 }
 
-// SetupWithManager registers the controller, its indexes and what it watches.
+// SetupWithManager registers the controller, the index that it alone uses, and what it
+// watches.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
-	for name, values := range indexes {
-		if err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.Machine{}, name, values); err != nil {
-			return fmt.Errorf("adding the index %s: %w", name, err)
-		}
+	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.Machine{}, machineByPool, byPool); err != nil {
+		return fmt.Errorf("adding the index %s: %w", machineByPool, err)
 	}
 	build := ctrl.NewControllerManagedBy(mgr).
 		Named("machine").
@@ -186,7 +185,7 @@ const staleCache = time.Second
 // Reconcile takes a Machine one pass further.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	machine := &v1alpha1.Machine{}
-	if err := c.Client.Get(ctx, req.NamespacedName, machine); err != nil {
+	if err := c.Client.Get(ctx, req.NamespacedName, machine, client.UnsafeDisableDeepCopy); err != nil {
 		if apierrors.IsNotFound(err) {
 			c.forget(req.NamespacedName)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/flow"
 	"github.com/millwright-dev/millwright/internal/instance"
 	"github.com/millwright-dev/millwright/internal/node"
+	"github.com/millwright-dev/millwright/internal/target"
 )
 
 // identifyNode finds out which node a Machine has that does not say it: the answer to its
@@ -42,7 +43,7 @@ func (c *Controller) identifyNode(ctx context.Context, s *scope) flow.Result {
 	answer := c.Engine.Find(instance.Request{Machine: s.machine, Class: material.class, Secret: material.secret})
 	switch answer.State {
 	case instance.Exists:
-		return c.recordFound(ctx, s, answer.Instance)
+		return flow.Fail(c.recordFound(ctx, s, answer.Instance))
 	case instance.Gone:
 		return flow.Continue()
 	case instance.Failed:
@@ -59,7 +60,7 @@ func (c *Controller) markedNode(ctx context.Context, machine *v1alpha1.Machine) 
 		return "", nil
 	}
 	nodes := &corev1.NodeList{}
-	err := c.Target.Client().List(ctx, nodes, client.MatchingLabels{v1alpha1.LabelKeyMachineName: machine.Name}, client.UnsafeDisableDeepCopy)
+	err := c.Target.Client().List(ctx, nodes, client.MatchingFields{target.NodeByMachine: machine.Name}, client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return "", fmt.Errorf("finding the node of machine %s: %w", machine.Name, err)
 	}
@@ -76,15 +77,15 @@ func (c *Controller) markedNode(ctx context.Context, machine *v1alpha1.Machine) 
 }
 
 // recordFound stores what the driver found. A node that is not that of the VM is left out.
-func (c *Controller) recordFound(ctx context.Context, s *scope, found instance.Instance) flow.Result {
+func (c *Controller) recordFound(ctx context.Context, s *scope, found instance.Instance) error {
 	stale, err := c.staleNode(ctx, s.machine, found)
 	if err != nil {
-		return flow.Fail(err)
+		return err
 	}
 	if stale != "" {
 		found.NodeName = ""
 	}
-	return flow.Fail(c.recordNode(ctx, s, found))
+	return c.recordNode(ctx, s, found)
 }
 
 // findNode reads the node that is to be emptied; none once the VM is being deleted, for

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
@@ -203,5 +204,42 @@ func TestRestartForgivesTheGap(t *testing.T) {
 	w.settleAfter(time.Minute)
 	if got := w.machine().Status.CurrentStatus.Phase; got == v1alpha1.MachineFailed {
 		t.Errorf("phase %q right after a restart", got)
+	}
+}
+
+// TestFailedCreationStaysFailed: neither a restart nor an outage gives a Machine that could
+// not be created another chance; a longer timeout does.
+func TestFailedCreationStaysFailed(t *testing.T) {
+	for _, name := range []string{"restart", "outage"} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			away := false
+			w.controller.Health.OutagePeriod = time.Minute
+			w.controller.Client = outage{w.controller.Client, &away}
+			for range 100 {
+				w.driver.fails(instance.MethodCreate, codes.Internal)
+			}
+			w.declare()
+			w.wait(2 * creationTimeout)
+			if got := w.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed {
+				t.Fatalf("phase %q after the timeout", got)
+			}
+			if away = name == "outage"; !away {
+				w.restart(w.driver)
+			}
+			before := w.driver.made(instance.MethodCreate)
+			w.wait(10 * time.Minute)
+			if got := w.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed || w.driver.made(instance.MethodCreate) == before {
+				t.Errorf("phase %q after %d more creations", got, w.driver.made(instance.MethodCreate)-before)
+			}
+			away = false
+			change(w, w.machine(), func(m *v1alpha1.Machine) {
+				metav1.SetMetaDataAnnotation(&m.ObjectMeta, v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout, "10h")
+			})
+			w.wait(time.Minute)
+			if got := w.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineCrashLoopBackOff {
+				t.Errorf("phase %q with more time", got)
+			}
+		})
 	}
 }

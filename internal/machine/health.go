@@ -95,16 +95,10 @@ func (c *Controller) awaitRecovery(ctx context.Context, s *scope, what string) f
 	return c.giveUp(ctx, s, what)
 }
 
-// giveUp declares the Machine Failed, if the API server itself says nothing better of its
-// node, and not too many others are being replaced.
+// giveUp declares the Machine Failed, if not too many others are being replaced, and the
+// API server itself says nothing better of its node. It is asked last, and so only about
+// Machines whose turn has come: when all of a large pool fail, it has enough to do.
 func (c *Controller) giveUp(ctx context.Context, s *scope, what string) flow.Result {
-	usable, err := c.usable(ctx, s)
-	switch {
-	case err != nil:
-		return flow.Fail(err)
-	case usable && s.machine.Status.CurrentStatus.Phase == v1alpha1.MachineUnknown:
-		return flow.Wait(staleCache, "the cache to show that the node recovered")
-	}
 	granted, err := c.mayReplace(ctx, s.machine)
 	switch {
 	case err != nil:
@@ -112,6 +106,15 @@ func (c *Controller) giveUp(ctx context.Context, s *scope, what string) flow.Res
 	case !granted:
 		s.replacementDelayed(c.healthTimeout(s.machine))
 		return flow.Wait(replacementRetry, "the replacement of other machines")
+	}
+	usable, err := c.usable(ctx, s)
+	switch {
+	case err != nil:
+		c.replacements.forget(s.key())
+		return flow.Fail(err)
+	case usable && s.machine.Status.CurrentStatus.Phase == v1alpha1.MachineUnknown:
+		c.replacements.forget(s.key())
+		return flow.Wait(staleCache, "the cache to show that the node recovered")
 	}
 	s.healthTimedOut(c.healthTimeout(s.machine))
 	return flow.Wait(0, what)

@@ -36,6 +36,9 @@ func (c *Controller) lifecycle() []flow.Step[*scope] {
 }
 
 func (c *Controller) addFinalizer(ctx context.Context, s *scope) flow.Result {
+	if controllerutil.ContainsFinalizer(s.machine, v1alpha1.FinalizerMCM) {
+		return flow.Continue()
+	}
 	return flow.Fail(c.patchMachine(ctx, s, func(machine *v1alpha1.Machine) {
 		controllerutil.AddFinalizer(machine, v1alpha1.FinalizerMCM)
 	}))

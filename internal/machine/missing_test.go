@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/internal/instance"
 )
 
 // TestWhatIsMissing: each thing that a creation needs and lacks is said in status and in
@@ -200,5 +202,51 @@ func TestMissingUntilTheEnd(t *testing.T) {
 	w.settleAfter(time.Second)
 	if got := w.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed {
 		t.Fatalf("phase %q after the creation timeout", got)
+	}
+}
+
+// TestClassGoesInMidCreation: a creation that is under way is awaited before the Machine
+// goes, and the VM that it made is not forgotten.
+func TestClassGoesInMidCreation(t *testing.T) {
+	vanish := func(w *world, c *v1alpha1.MachineClass) {
+		change(w, c, func(c *v1alpha1.MachineClass) { c.Finalizers = nil })
+		w.remove(c)
+	}
+	for name, tc := range map[string]struct {
+		change func(w *world, class *v1alpha1.MachineClass)
+		fails  bool
+		says   string
+	}{
+		"class is gone": {vanish, false, "not found"},
+		"class is another driver's": {func(w *world, c *v1alpha1.MachineClass) {
+			change(w, c, func(c *v1alpha1.MachineClass) { c.Provider = "aws" })
+		}, false, `"aws"`},
+		"class is gone, no VM comes": {vanish, true, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.controller.DriverName = "scripted"
+			if tc.fails {
+				w.driver.fails(instance.MethodCreate, codes.Unavailable)
+			}
+			w.declare(func(m *v1alpha1.Machine) { m.Finalizers = []string{v1alpha1.FinalizerMCM} })
+			w.pass()
+			tc.change(w, newClass(w.namespace))
+			w.delete()
+			w.pass()
+			if w.gone() {
+				t.Fatal("the Machine is gone before the call has ended")
+			}
+			w.settle()
+			if w.gone() != (len(w.driver.vms) == 0) {
+				t.Fatalf("the Machine is gone: %v, VMs: %v", w.gone(), w.driver.vms)
+			}
+			if !tc.fails {
+				wantStatus(t, w.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "VM sim:///m1 cannot be deleted"})
+				if got := w.machine().Status.LastOperation.Description; !strings.Contains(got, tc.says) {
+					t.Errorf("%q does not say %q", got, tc.says)
+				}
+			}
+		})
 	}
 }

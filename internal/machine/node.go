@@ -14,6 +14,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/flow"
+	"github.com/millwright-dev/millwright/internal/instance"
 	"github.com/millwright-dev/millwright/internal/node"
 )
 
@@ -31,6 +32,9 @@ func (c *Controller) awaitNode(ctx context.Context, s *scope) flow.Result {
 	}
 	if !c.Target.Ready() {
 		return flow.Wait(targetAway, "the target cluster")
+	}
+	if err := c.relabel(ctx, s); err != nil {
+		return flow.Fail(err)
 	}
 	name := s.machine.Labels[v1alpha1.NodeLabelKey]
 	found := &corev1.Node{}
@@ -53,6 +57,19 @@ func (c *Controller) awaitNode(ctx context.Context, s *scope) flow.Result {
 	}
 	s.node = found
 	return flow.Continue()
+}
+
+// relabel puts the name of its node back on a Machine that somebody took it from. Without
+// the name the node would count as missing, and a VM that is well would be replaced.
+func (c *Controller) relabel(ctx context.Context, s *scope) error {
+	if s.machine.Labels[v1alpha1.NodeLabelKey] != "" {
+		return nil
+	}
+	name, err := c.markedNode(ctx, s.machine)
+	if err != nil || name == "" {
+		return err
+	}
+	return c.recordNode(ctx, s, instance.Instance{NodeName: name})
 }
 
 // rivalry is when a Machine looks again whether a node is its own. Who puts that right

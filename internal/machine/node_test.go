@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -252,4 +253,19 @@ func (r staleReader) Get(ctx context.Context, key client.ObjectKey, object clien
 		return nil
 	}
 	return r.Client.Get(ctx, key, object, options...)
+}
+
+// TestLabelIsPutBack: a VM that is well is not replaced because somebody took the name of
+// its node from the Machine.
+func TestLabelIsPutBack(t *testing.T) {
+	w := newWorld(t)
+	w.running()
+	change(w, w.machine(), func(m *v1alpha1.Machine) { delete(m.Labels, v1alpha1.NodeLabelKey) })
+	w.wait(time.Hour)
+	if got := w.machine(); got.Status.CurrentStatus.Phase != v1alpha1.MachineRunning || got.Labels[v1alpha1.NodeLabelKey] != w.nodeName() {
+		t.Errorf("phase %q, labels %v", got.Status.CurrentStatus.Phase, got.Labels)
+	}
+	if events := w.told(); len(events) != 0 {
+		t.Errorf("events %q", events)
+	}
 }

@@ -91,18 +91,26 @@ func (l *lookout) look(ctx context.Context) report { return l.report(ctx, l.peri
 // than API servers may take to give them.
 func (l *lookout) confirm(ctx context.Context) report { return l.report(ctx, patience) }
 
+// unanswered is when a pass looks again that came while others waited for answers.
+const unanswered = time.Second
+
 // report asks if the last answers are older than the given age, or if it is time to. Only
-// the pass that asks waits for the answers.
+// the pass that asks waits for the answers; to the others nothing is well meanwhile.
 func (l *lookout) report(ctx context.Context, age time.Duration) report {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.asking && (l.last.IsZero() || l.clock.Since(l.last) >= min(age, l.interval())) {
+	old := l.last.IsZero() || l.clock.Since(l.last) >= min(age, l.interval())
+	if old && !l.asking {
 		l.ask(ctx)
+		old = false
 	}
 	made := report{well: !l.last.IsZero(), again: l.interval()}
 	for _, s := range l.servers {
 		made.well = made.well && s.failing.IsZero()
 		made.back = later(made.back, s.back)
+	}
+	if made.well && old {
+		made.well, made.again = false, unanswered
 	}
 	return made
 }

@@ -115,6 +115,37 @@ func TestLookoutHoldsNobodyUp(t *testing.T) {
 	}
 }
 
+// TestLookoutConfirmsNothingMeanwhile: what is being asked for is not known, whatever the
+// last answer was.
+func TestLookoutConfirmsNothingMeanwhile(t *testing.T) {
+	clock := testingclock.NewFakeClock(time.Now())
+	asked, answer := make(chan struct{}), make(chan struct{})
+	first := true
+	l := &lookout{clock: clock, period: time.Minute, timeout: time.Second, servers: []server{{ask: func(context.Context) error {
+		if first {
+			first = false
+			return nil
+		}
+		close(asked)
+		<-answer
+		return errAway
+	}}}}
+	if !l.look(t.Context()).well {
+		t.Fatal("a server that answers is not well")
+	}
+	clock.Step(time.Minute)
+	done := make(chan report)
+	go func() { done <- l.look(context.Background()) }()
+	<-asked
+	if got := l.confirm(t.Context()); got.well || got.again != unanswered {
+		t.Errorf("well: %v, by an answer of a minute ago; to be looked at again after %v", got.well, got.again)
+	}
+	close(answer)
+	if got := <-done; got.well {
+		t.Error("a server is well that does not answer")
+	}
+}
+
 // TestLookoutOfAnEndingProcess: that a process ends is no outage.
 func TestLookoutOfAnEndingProcess(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
@@ -143,7 +174,7 @@ func (o outage) Get(ctx context.Context, key client.ObjectKey, object client.Obj
 // TestNobodyFailsForAnOutage: with either API server away, or just back, no Machine is
 // declared Failed, whatever its timeout; once both have been there for the timeout, it is.
 func TestNobodyFailsForAnOutage(t *testing.T) {
-	const away = 3 * time.Hour
+	const away = 3 * creationTimeout // which is the longer of the two
 	phases := map[v1alpha1.MachinePhase]time.Duration{v1alpha1.MachinePending: creationTimeout, v1alpha1.MachineUnknown: healthTimeout}
 	for phase, timeout := range phases {
 		for name, down := range map[string][2]bool{

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/index"
+	"github.com/millwright-dev/millwright/internal/target"
 )
 
 // write is one request.
@@ -70,8 +71,15 @@ func (w *world) recorded(inner client.WithWatch) client.Client {
 // listByIndex answers for the indexes that a cache has and an API server has not.
 func listByIndex(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 	asked := (&client.ListOptions{}).ApplyOptions(options)
+	if asked.FieldSelector == nil {
+		return c.List(ctx, list, options...)
+	}
+	if nodes, ok := list.(*corev1.NodeList); ok {
+		marked, _ := asked.FieldSelector.RequiresExactMatch(target.NodeByMachine)
+		return c.List(ctx, nodes, client.MatchingLabels{v1alpha1.LabelKeyMachineName: marked})
+	}
 	machines, ok := list.(*v1alpha1.MachineList)
-	if !ok || asked.FieldSelector == nil {
+	if !ok {
 		return c.List(ctx, list, options...)
 	}
 	if err := c.List(ctx, machines, client.InNamespace(asked.Namespace)); err != nil {
@@ -79,10 +87,14 @@ func listByIndex(ctx context.Context, c client.WithWatch, list client.ObjectList
 	}
 	for _, wanted := range asked.FieldSelector.Requirements() {
 		machines.Items = slices.DeleteFunc(machines.Items, func(m v1alpha1.Machine) bool {
-			if wanted.Field == index.MachineByNode {
+			switch wanted.Field {
+			case index.MachineByNode:
 				return m.Labels[v1alpha1.NodeLabelKey] != wanted.Value
+			case index.MachineByProviderID:
+				return m.Spec.ProviderID != wanted.Value
+			default:
+				return poolKey(&m) != wanted.Value
 			}
-			return !slices.Contains(indexes[wanted.Field](&m), wanted.Value)
 		})
 	}
 	return nil

@@ -110,22 +110,11 @@ func limitOf(limit intstr.IntOrString, size int) int {
 // poolOf names the pool that a Machine belongs to: by convention its deployment.
 func poolOf(machine *v1alpha1.Machine) string { return machine.Labels[v1alpha1.LabelKeyName] }
 
-// machineByPool and machineByProviderID are indexes of the cache.
-const (
-	machineByPool       = "machine.pool"
-	machineByProviderID = "machine.providerID"
-)
+// machineByPool is an index of the cache: Machines by their pool's key.
+const machineByPool = "machine.pool"
 
 // poolKey is the value of machineByPool. Machines without the label are one pool, as in
 // MCM.
 func poolKey(machine *v1alpha1.Machine) string { return "name=" + poolOf(machine) }
 
-var indexes = map[string]client.IndexerFunc{
-	machineByPool: func(object client.Object) []string { return []string{poolKey(object.(*v1alpha1.Machine))} },
-	machineByProviderID: func(object client.Object) []string {
-		if id := object.(*v1alpha1.Machine).Spec.ProviderID; id != "" {
-			return []string{id}
-		}
-		return nil
-	},
-}
+func byPool(object client.Object) []string { return []string{poolKey(object.(*v1alpha1.Machine))} }

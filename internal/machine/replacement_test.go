@@ -1,15 +1,20 @@
 package machine
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
@@ -255,4 +260,87 @@ func TestLimitHoldsForManyWorkers(t *testing.T) {
 	if ok, err := w.controller.mayReplace(t.Context(), machines[0]); !ok || err != nil {
 		t.Errorf("granted: %v, err %v, although the places are free", ok, err)
 	}
+}
+
+// liveReads counts the reads of objects that no cache answers.
+type liveReads struct {
+	client.Client
+	count *int
+}
+
+func (r liveReads) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	if _, live := object.(*unstructured.Unstructured); live && key.Name != nobody {
+		*r.count++
+	}
+	return r.Client.Get(ctx, key, object, options...)
+}
+
+// TestWaitingForReplacementCostsNoRequests: a pool that fails as a whole does not load the
+// API server with questions about those whose turn has not come.
+func TestWaitingForReplacementCostsNoRequests(t *testing.T) {
+	w := newWorld(t)
+	reads := 0
+	w.controller.Target = targetView{w.target, liveReads{w.controller.Target.Client(), &reads}}
+	a := w.pool("a", 4)
+	w.passOver(a...)
+	w.clock.Step(healthTimeout)
+	w.passOver(a...)
+	if reads != 1 {
+		t.Errorf("%d requests for one replacement", reads)
+	}
+	for range 10 {
+		w.clock.Step(replacementRetry)
+		w.passOver(a[1:]...)
+	}
+	if reads != 1 {
+		t.Errorf("%d requests of those that wait", reads-1)
+	}
+}
+
+// TestPlaceIsGivenBack: a Machine that turns out to be well, or of which nobody can tell,
+// keeps no other one from being replaced.
+func TestPlaceIsGivenBack(t *testing.T) {
+	for name, client := range map[string]func(w *world) client.Client{
+		"well": func(w *world) client.Client {
+			well := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{ready}}}
+			return liveNode{w.controller.Target.Client(), well, nil}
+		},
+		"nobody can tell": func(w *world) client.Client { return liveNode{w.controller.Target.Client(), nil, errAway} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			a := w.pool("a", 2)
+			w.passOver(a...)
+			w.clock.Step(healthTimeout)
+			usual := w.controller.Target
+			w.name = a[0]
+			w.controller.Target = targetView{w.target, client(w)}
+			_, _ = w.controller.Reconcile(t.Context(), w.request()) // an error is tried again
+			w.controller.Target = usual
+			w.passOver(a[1])
+			if got := w.failed(a...); len(got) != 1 || got[0] != a[1] {
+				t.Errorf("%v are Failed, want %s", got, a[1])
+			}
+		})
+	}
+}
+
+// liveNode answers for the API server itself when it is asked for a node.
+type liveNode struct {
+	client.Client
+	node *corev1.Node
+	err  error
+}
+
+func (l liveNode) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	asked, live := object.(*unstructured.Unstructured)
+	if !live || key.Name == nobody {
+		return l.Client.Get(ctx, key, object, options...)
+	}
+	if l.err != nil {
+		return l.err
+	}
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(l.node)
+	asked.Object = content
+	return err
 }

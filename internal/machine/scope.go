@@ -16,7 +16,8 @@ type scope struct {
 	// machine is the pass's own copy. Its metadata and spec are those of the API
 	// server; its status is what the pass will write.
 	machine *v1alpha1.Machine
-	// stored is the Machine as the API server has it, status included.
+	// stored is the Machine as the API server has it, status included. It is never changed:
+	// it may be the cache's.
 	stored *v1alpha1.Machine
 	// node is the Machine's node; nil if there is none. Set by awaitNode.
 	node *corev1.Node
@@ -45,8 +46,9 @@ type explanation struct {
 	node *corev1.Node
 }
 
-func newScope(machine *v1alpha1.Machine, now time.Time) *scope {
-	return &scope{machine: machine, stored: machine.DeepCopy(), now: now}
+// newScope is that of a pass over a Machine as the cache has it.
+func newScope(cached *v1alpha1.Machine, now time.Time) *scope {
+	return &scope{machine: cached.DeepCopy(), stored: cached, now: now}
 }
 
 // wakeWithin asks for another pass; zero asks for nothing.

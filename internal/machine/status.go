@@ -58,10 +58,16 @@ const (
 
 // writeStatus writes the status of the pass, if it changed, and then says what happened.
 func (c *Controller) writeStatus(ctx context.Context, s *scope) error {
-	if !s.gone && !equality.Semantic.DeepEqual(s.stored.Status, s.machine.Status) {
-		if err := c.written.PatchStatus(ctx, c.Client, s.machine, s.stored); err != nil {
+	if !s.gone && !equality.Semantic.DeepEqual(&s.stored.Status, &s.machine.Status) {
+		// No more than is compared goes into a patch.
+		before, after := &v1alpha1.Machine{Status: s.stored.Status}, &v1alpha1.Machine{Status: s.machine.Status}
+		for _, lean := range []*v1alpha1.Machine{before, after} {
+			lean.Namespace, lean.Name, lean.ResourceVersion = s.machine.Namespace, s.machine.Name, s.stored.ResourceVersion
+		}
+		if err := c.written.PatchStatus(ctx, c.Client, after, before); err != nil {
 			return client.IgnoreNotFound(err)
 		}
+		s.machine = after
 	}
 	for _, e := range s.events {
 		switch {

@@ -74,7 +74,7 @@ func (c *Controller) deleteInstance(ctx context.Context, s *scope) flow.Result {
 		return flow.Fail(err)
 	}
 	if material.class == nil {
-		return deletionWithoutClass(s, missing)
+		return c.deletionWithoutClass(ctx, s, missing)
 	}
 	answer := c.Engine.Delete(instance.Request{Machine: s.machine, Class: material.class, Secret: material.secret})
 	s.note(answer)
@@ -103,10 +103,25 @@ func (c *Controller) deletionSilent(s *scope, answer instance.Answer, marker str
 }
 
 // deletionWithoutClass: a class that is in use cannot vanish, since it carries our
-// finalizer. So a Machine that has neither class nor provider ID never had an instance.
-func deletionWithoutClass(s *scope, missing string) flow.Result {
+// finalizer. So a Machine that has neither class nor provider ID never had an instance,
+// unless somebody took the finalizer off, or gave the class to another driver, while one
+// was made: that call is awaited, and what it made is not forgotten.
+func (c *Controller) deletionWithoutClass(ctx context.Context, s *scope, missing string) flow.Result {
 	if s.machine.Spec.ProviderID == "" {
-		return flow.Continue()
+		answer := c.Engine.Abandon(s.key())
+		if answer.State == instance.Underway {
+			return c.deletionSilent(s, answer, sayDeletingVM)
+		}
+		taken, err := c.taken(ctx, s.machine, answer.Instance.ProviderID)
+		if err != nil {
+			return flow.Fail(err)
+		}
+		if taken != "" || answer.Instance.ProviderID == "" {
+			return flow.Continue()
+		}
+		if err := c.recordFound(ctx, s, answer.Instance); err != nil {
+			return flow.Fail(err)
+		}
 	}
 	sentence := fmt.Sprintf("VM %s cannot be deleted: %s.", s.machine.Spec.ProviderID, missing)
 	s.deletionImpossible(reasonFailedDelete, sentence, sayDeletingVM)

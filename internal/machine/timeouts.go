@@ -111,9 +111,16 @@ func (c *Controller) count(seen report, begin time.Time, timeout time.Duration) 
 	return countdown{left: left, wait: max(min(left, seen.again), 0)}
 }
 
-// creationTimeLeft is how long the Machine may still take to join.
+// creationTimeLeft is how long the Machine may still take to join. One that is Failed has
+// had its time: a restart or an outage does not give it any more, a longer timeout does.
 func (c *Controller) creationTimeLeft(ctx context.Context, s *scope) countdown {
-	return c.timeLeft(ctx, s.machine.CreationTimestamp.Time, c.creationTimeout(s.machine))
+	begin, timeout := s.machine.CreationTimestamp.Time, c.creationTimeout(s.machine)
+	if s.machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed {
+		if left := begin.Add(timeout).Sub(s.now); left <= 0 {
+			return countdown{left: left}
+		}
+	}
+	return c.timeLeft(ctx, begin, timeout)
 }
 
 func later(a, b time.Time) time.Time {

@@ -30,7 +30,7 @@ func (c *Controller) ofNode(ctx context.Context, object client.Object) []reconci
 	if id == "" {
 		return requests
 	}
-	others := c.find(ctx, client.MatchingFields{machineByProviderID: id}, func(machine *v1alpha1.Machine) bool {
+	others := c.find(ctx, client.MatchingFields{index.MachineByProviderID: id}, func(machine *v1alpha1.Machine) bool {
 		named := machine.Labels[v1alpha1.NodeLabelKey]
 		return named != "" && named != object.GetName()
 	})

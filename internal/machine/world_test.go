@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
@@ -91,7 +92,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 }
 
 func newFake(objects ...client.Object) client.WithWatch {
-	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
+	return fake.NewClientBuilder().WithScheme(few).WithObjects(objects...).
 		WithStatusSubresource(&v1alpha1.Machine{}, &corev1.Node{}).Build()
 }
 
@@ -108,6 +109,20 @@ func newServerWorld(t *testing.T) *world {
 	w.begin(c, c)
 	w.create(newClass(w.namespace), newSecret(w.namespace))
 	return w
+}
+
+// few are the kinds that a world without API servers has. A fake client goes through all
+// that it may have to do with when it is made, and there are hundreds of worlds.
+var few = newFewKinds()
+
+func newFewKinds() *runtime.Scheme {
+	made := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(made); err != nil {
+			panic(err) // two kinds of one name: a mistake in this list
+		}
+	}
+	return made
 }
 
 var (

@@ -8,13 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/revision"
 )
-
-// revision is the number of a set; 0 if it has none.
-func revision(annotations map[string]string) int64 {
-	number, _ := strconv.ParseInt(annotations[v1alpha1.AnnotationKeyRevision], 10, 64)
-	return number
-}
 
 // notCopied are the annotations of a deployment that do not go to its sets.
 var notCopied = []string{
@@ -35,6 +30,21 @@ func copiedAnnotations(deployment *v1alpha1.MachineDeployment) map[string]string
 		delete(copied, key)
 	}
 	return copied
+}
+
+// ofOperation are the annotations of a deployment that concern how its machines are made and
+// chosen now, whatever template they have. So they go to old sets, too, and a rollback
+// leaves them. All others an old set keeps as they were when it was current: they say why it
+// was made, and a rollback brings them back. MCM overwrites those whenever it scales a set.
+var ofOperation = []string{v1alpha1.AnnotationKeyLastReplicaChange, v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout}
+
+// takeOver gives a set that is scaled the annotations of its deployment that concern it.
+func takeOver(set *v1alpha1.MachineSet, deployment *v1alpha1.MachineDeployment) {
+	for _, key := range ofOperation {
+		if value, ok := deployment.Annotations[key]; ok {
+			metav1.SetMetaDataAnnotation(&set.ObjectMeta, key, value)
+		}
+	}
 }
 
 // isTrue is the value of labels and annotations that say yes.
@@ -63,7 +73,7 @@ func setRevision(set *v1alpha1.MachineSet, last int64) {
 func lastRevision(f facts) int64 {
 	var last int64
 	for _, set := range f.old {
-		last = max(last, revision(set.Annotations))
+		last = max(last, revision.Number(set))
 	}
 	return last
 }

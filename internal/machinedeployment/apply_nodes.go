@@ -52,9 +52,11 @@ func (c *Controller) patchNodes(ctx context.Context, deployment *v1alpha1.Machin
 // patchNode writes a node. Only a change of its taints, which replaces their list, is
 // locked: the kubelet's writes would make others fail for nothing.
 func (c *Controller) patchNode(ctx context.Context, change nodeChange) error {
-	patch := client.StrategicMergeFrom(change.is)
+	// Without the status, which is most of a node and is not written: comparing it is dear.
+	before := &corev1.Node{ObjectMeta: change.is.ObjectMeta, Spec: change.is.Spec}
+	patch := client.StrategicMergeFrom(before)
 	if !slices.EqualFunc(change.is.Spec.Taints, change.shall.Spec.Taints, sameTaint) {
-		patch = client.StrategicMergeFrom(change.is, client.MergeFromWithOptimisticLock{})
+		patch = client.StrategicMergeFrom(before, client.MergeFromWithOptimisticLock{})
 	}
 	err := c.Target.Client().Patch(ctx, change.shall, patch)
 	if apierrors.IsNotFound(err) {

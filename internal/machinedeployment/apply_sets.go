@@ -3,7 +3,6 @@ package machinedeployment
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 
@@ -14,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/revision"
 )
 
 // create makes the set of the current template.
@@ -46,7 +46,7 @@ func (c *Controller) nameTaken(ctx context.Context, f *facts, wanted *v1alpha1.M
 		}
 		return fmt.Errorf("reading machine set %s: %w", wanted.Name, err)
 	}
-	if metav1.IsControlledBy(taken, f.deployment) && sameTemplate(&taken.Spec.Template, &f.deployment.Spec.Template) {
+	if metav1.IsControlledBy(taken, f.deployment) && revision.Same(&taken.Spec.Template, &f.deployment.Spec.Template) {
 		return errCacheBehind
 	}
 	return errNameTaken
@@ -63,7 +63,7 @@ func newSet(f facts, count int32) (*v1alpha1.MachineSet, error) {
 	if err != nil {
 		return nil, err
 	}
-	last := max(revision(deployment.Annotations), lastRevision(f))
+	last := max(revision.Number(deployment), lastRevision(f))
 	set := &v1alpha1.MachineSet{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace:       deployment.Namespace,
@@ -148,9 +148,9 @@ func (c *Controller) change(ctx context.Context, f *facts, op operation) error {
 	if op.action == scale {
 		next.Spec.Replicas = op.replicas
 		setReplicaAnnotations(next, *f)
-		maps.Copy(next.Annotations, copiedAnnotations(f.deployment))
+		takeOver(next, f.deployment)
 	}
-	f.found = f.found || op.set == f.current && revision(next.Annotations) != revision(before.Annotations)
+	f.found = f.found || op.set == f.current && revision.Number(next) != revision.Number(before)
 	next.DeepCopyInto(op.set)
 	if err := c.patchSet(ctx, op.set, before); err != nil {
 		return err

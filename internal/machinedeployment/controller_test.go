@@ -144,6 +144,32 @@ func TestScalingCarriesTheAnnotations(t *testing.T) {
 	}
 }
 
+// TestAnOldSetKeepsWhyItWasMade: what a user says of a change is said of the set that the
+// change made. What concerns the machines of all sets goes to all of them.
+func TestAnOldSetKeepsWhyItWasMade(t *testing.T) {
+	const why = "kubernetes.io/change-cause"
+	timeout := v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout
+	first := setOf("a", 3, withUID, ofRevision("1"))
+	first.Annotations[why], first.Annotations[timeout] = "the first", "1m"
+	s := newServer(newDeployment(3, class("b"), rolling("1", "1"), func(d *v1alpha1.MachineDeployment) {
+		d.Annotations = map[string]string{why: "the second", timeout: "5m", v1alpha1.AnnotationKeyLastReplicaChange: later}
+	}), first, setOf("b", 0, withUID, ofRevision("2")))
+	s.Target = nil
+	s.pass(t)
+	sets := s.all()
+	if got := sets["pool-a"].Spec.Replicas; got != 2 {
+		t.Fatalf("the old set was scaled to %d, want 2", got)
+	}
+	for set, cause := range map[string]string{"pool-a": "the first", "pool-b": "the second"} {
+		want := map[string]string{why: cause, timeout: "5m", v1alpha1.AnnotationKeyLastReplicaChange: later}
+		for key, value := range want {
+			if got := sets[set].Annotations[key]; got != value {
+				t.Errorf("%s: %s is %q, want %q", set, key, got, value)
+			}
+		}
+	}
+}
+
 func TestRevisionsCountUp(t *testing.T) {
 	s := newServer(newDeployment(0))
 	s.pass(t)

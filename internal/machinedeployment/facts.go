@@ -1,7 +1,6 @@
 package machinedeployment
 
 import (
-	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/revision"
 )
 
 // facts are what a plan is made from.
@@ -77,16 +77,9 @@ func gather(deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet,
 	f := facts{deployment: deployment, now: now, rolling: strategy == "" || strategy == v1alpha1.RollingUpdateMachineDeploymentStrategyType}
 	f.surge, f.unavailable = bounds(deployment)
 	sets = slices.Clone(sets)
-	slices.SortFunc(sets, func(a, b *v1alpha1.MachineSet) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
-	})
-	for _, set := range sets {
-		if f.current == nil && set.DeletionTimestamp.IsZero() && sameTemplate(&set.Spec.Template, &deployment.Spec.Template) {
-			f.current = set
-			continue
-		}
-		f.old = append(f.old, set)
-	}
+	slices.SortFunc(sets, revision.Older)
+	f.current = revision.Current(sets, &deployment.Spec.Template)
+	f.old = slices.DeleteFunc(sets, func(set *v1alpha1.MachineSet) bool { return set == f.current })
 	return f
 }
 

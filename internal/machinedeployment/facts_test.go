@@ -17,6 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/revision"
 )
 
 func TestBounds(t *testing.T) {
@@ -104,7 +105,7 @@ func TestWhatRolls(t *testing.T) {
 			given, changed := newDeployment(1).Spec.Template, newDeployment(1).Spec.Template
 			test.change(&changed)
 			before := changed.DeepCopy()
-			if got := !sameTemplate(&given, &changed); got != test.rolls {
+			if got := !revision.Same(&given, &changed); got != test.rolls {
 				t.Errorf("rolls: %t, want %t", got, test.rolls)
 			}
 			one, err := templateHash(&given, 0)
@@ -118,7 +119,7 @@ func TestWhatRolls(t *testing.T) {
 			if differ := one != two; differ != test.rolls {
 				t.Errorf("hashes %s and %s", one, two)
 			}
-			if !sameTemplate(before, &changed) || changed.Spec.Class != before.Spec.Class {
+			if !revision.Same(before, &changed) || changed.Spec.Class != before.Spec.Class {
 				t.Error("the comparison changed the template")
 			}
 		})
@@ -267,7 +268,7 @@ func checkDoesNotRoll(t *testing.T, f facts) {
 	if f.current == nil && !f.deployment.Spec.Paused {
 		t.Fatal("the current set is not found")
 	}
-	if f.current != nil && revision(f.current.Annotations) != revision(f.deployment.Annotations) {
+	if f.current != nil && revision.Number(f.current) != revision.Number(f.deployment) {
 		t.Errorf("found %s, which is not the one of the deployment's revision", f.current.Name)
 	}
 	operations := plan(f)

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/revision"
 )
 
 // world is a model of what a deployment's plan meets: sets whose controller is late,
@@ -359,7 +360,7 @@ func (w *world) round(seed *rand.Rand) {
 func (w *world) done() bool {
 	wanted, current := int(w.deployment.Spec.Replicas), 0
 	for _, s := range w.sets {
-		mine := sameTemplate(&s.stored.Spec.Template, &w.deployment.Spec.Template)
+		mine := revision.Same(&s.stored.Spec.Template, &w.deployment.Spec.Template)
 		if mine {
 			current++
 		}

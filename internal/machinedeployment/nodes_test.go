@@ -279,3 +279,22 @@ func TestNoMarks(t *testing.T) {
 		t.Error("marked without a target")
 	}
 }
+
+// TestANodeThatJoinsIsLeftToItsMachine: the Machine's controller writes its taints, and would
+// fail if the node changed meanwhile.
+func TestANodeThatJoinsIsLeftToItsMachine(t *testing.T) {
+	s := rollout(t, 1, 1)
+	machine := &v1alpha1.Machine{}
+	must(s.live.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "pool-b-0"}, machine))
+	machine.Status.CurrentStatus.Phase = v1alpha1.MachinePending
+	must(s.live.Update(t.Context(), machine))
+	s.pass(t)
+	if got := s.marksOf(t, "pool-b-0"); got != "" {
+		t.Errorf("a node that joins has %q", got)
+	}
+	s.setNode(t, "pool-b-0", func(node *corev1.Node) { node.Finalizers = []string{v1alpha1.FinalizerNode} })
+	s.pass(t)
+	if got := s.marksOf(t, "pool-b-0"); got != protected {
+		t.Errorf("a node that has joined has %q", got)
+	}
+}

@@ -17,7 +17,7 @@ const (
 	reasonNodesUnmarked = "NodesUnmarked"
 )
 
-// nodeChange is a node as it is, which is the cache's, and as it shall be.
+// nodeChange is a node as it is, which is the cache's, and as it shall be, without its status.
 type nodeChange struct{ is, shall *corev1.Node }
 
 // marking tells whether a rolling update goes on, during which nodes are marked.
@@ -85,6 +85,7 @@ func changed(nodes []nodeOf, change func(nodeOf, *corev1.Node)) []nodeChange {
 		node.Annotations, node.Spec.Taints = maps.Clone(node.Annotations), slices.Clone(node.Spec.Taints)
 		change(n, &node)
 		if !maps.Equal(node.Annotations, n.node.Annotations) || !slices.EqualFunc(node.Spec.Taints, n.node.Spec.Taints, sameTaint) {
+			node.Status = corev1.NodeStatus{} // it stays, and is most of a node
 			result = append(result, nodeChange{n.node, node.DeepCopy()})
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/revision"
 )
 
 // Reasons of events about rollbacks, as in MCM.
@@ -22,45 +23,26 @@ func planRollback(f facts) []operation {
 	if wish == nil || f.deployment.Spec.Paused {
 		return nil
 	}
-	target := revised(f, wish.Revision)
+	target := revision.Pick(f.all(), wish.Revision)
 	switch {
 	case target == nil && wish.Revision == 0:
 		return []operation{{action: refuse, topic: reasonNotFound, reason: "spec.rollbackTo: there is no earlier revision"}}
 	case target == nil:
 		return []operation{{action: refuse, topic: reasonNotFound, reason: fmt.Sprintf("spec.rollbackTo.revision: there is no machine set of revision %d", wish.Revision)}}
-	case sameTemplate(&target.Spec.Template, &f.deployment.Spec.Template):
-		return []operation{{action: refuse, topic: reasonUnchanged, reason: fmt.Sprintf("spec.rollbackTo.revision: the template is that of revision %d already", revision(target.Annotations))}}
+	case revision.Same(&target.Spec.Template, &f.deployment.Spec.Template):
+		return []operation{{action: refuse, topic: reasonUnchanged, reason: fmt.Sprintf("spec.rollbackTo.revision: the template is that of revision %d already", revision.Number(target))}}
 	}
-	reason := fmt.Sprintf("Rolled back deployment %q to revision %d", f.deployment.Name, revision(target.Annotations))
+	reason := fmt.Sprintf("Rolled back deployment %q to revision %d", f.deployment.Name, revision.Number(target))
 	return []operation{{action: rollBack, set: target, topic: reasonRollback, reason: reason}}
 }
 
-// revised is the set of a revision; 0 is the last but one. Nil if there is none.
-func revised(f facts, wanted int64) *v1alpha1.MachineSet {
-	sets := slices.DeleteFunc(f.all(), func(set *v1alpha1.MachineSet) bool {
-		return !set.DeletionTimestamp.IsZero() || revision(set.Annotations) == 0
-	})
-	slices.SortStableFunc(sets, func(a, b *v1alpha1.MachineSet) int { return int(revision(b.Annotations) - revision(a.Annotations)) })
-	if wanted == 0 {
-		if len(sets) < 2 {
-			return nil
-		}
-		return sets[1]
-	}
-	at := slices.IndexFunc(sets, func(set *v1alpha1.MachineSet) bool { return revision(set.Annotations) == wanted })
-	if at < 0 {
-		return nil
-	}
-	return sets[at]
-}
-
-// rolledBack is the deployment with the template and the annotations of an old set. When it
-// was last scaled is no matter of the template, so that stays.
+// rolledBack is the deployment with the template and the annotations of an old set, but for
+// those that are no matter of the template.
 func rolledBack(deployment *v1alpha1.MachineDeployment, set *v1alpha1.MachineSet) *v1alpha1.MachineDeployment {
 	deployment = deployment.DeepCopy()
 	set.Spec.Template.DeepCopyInto(&deployment.Spec.Template)
 	delete(deployment.Spec.Template.Labels, v1alpha1.DefaultMachineDeploymentUniqueLabelKey)
-	own := append([]string{v1alpha1.AnnotationKeyLastReplicaChange}, notCopied...)
+	own := slices.Concat(ofOperation, notCopied)
 	maps.DeleteFunc(deployment.Annotations, func(key, _ string) bool { return !slices.Contains(own, key) })
 	if deployment.Annotations == nil {
 		deployment.Annotations = map[string]string{}

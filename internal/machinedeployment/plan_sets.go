@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/revision"
 )
 
 // planRefresh brings the sets up to date that are not scaled anyway.
@@ -63,7 +64,7 @@ func refreshCurrent(f facts, set *v1alpha1.MachineSet) {
 	set.Spec.MinReadySeconds = f.deployment.Spec.MinReadySeconds
 	set.Spec.AutoPreserveFailedMachineMax = f.deployment.Spec.AutoPreserveFailedMachineMax
 	maps.Copy(set.Annotations, copiedAnnotations(f.deployment))
-	if last := lastRevision(f); revision(set.Annotations) <= last {
+	if last := lastRevision(f); revision.Number(set) <= last {
 		setRevision(set, last)
 	}
 	if f.nodes != nil {
@@ -119,7 +120,7 @@ func rolledOut(f facts) bool {
 // frozen, and which of the Machines that an autoscaler named are still to go.
 func accounted(f facts) *v1alpha1.MachineDeployment {
 	deployment := f.deployment.DeepCopy()
-	if f.current != nil && revision(f.current.Annotations) > revision(deployment.Annotations) {
+	if f.current != nil && revision.Number(f.current) > revision.Number(deployment) {
 		metav1.SetMetaDataAnnotation(&deployment.ObjectMeta, v1alpha1.AnnotationKeyRevision, f.current.Annotations[v1alpha1.AnnotationKeyRevision])
 	}
 	delete(deployment.Annotations, v1alpha1.AnnotationKeyUnfreeze) // its sets have it by now

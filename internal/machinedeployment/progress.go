@@ -16,7 +16,7 @@ import (
 func setProgress(next *v1alpha1.MachineDeploymentStatus, f facts, failure error) {
 	is := progress(f, *next, failure)
 	setCondition(next, is, f.now)
-	if !counts(is.Reason) || !progressed(f.deployment.Status, *next) {
+	if !counts(is.Reason) || !progressed(f.deployment.Status, *next) && !begins(f) {
 		return
 	}
 	next.Conditions[conditionAt(*next, is.Type)].LastUpdateTime = metav1.NewTime(f.now)
@@ -96,6 +96,12 @@ func progressed(was, is v1alpha1.MachineDeploymentStatus) bool {
 		is.AvailableReplicas > was.AvailableReplicas
 }
 
+// begins tells whether a rollout begins that has no set yet, so that what was said before is
+// about another one. With its set it begins once more.
+func begins(f facts) bool {
+	return f.current == nil && f.deployment.Status.ObservedGeneration < f.deployment.Generation
+}
+
 // counts tells whether the deadline runs under a reason of the condition.
 func counts(reason string) bool {
 	return slices.Contains([]string{reasonUpdated, reasonCreated, reasonFound, reasonResumed}, reason)
@@ -105,7 +111,7 @@ func counts(reason string) bool {
 // until it progresses.
 func timedOut(f facts, next v1alpha1.MachineDeploymentStatus) bool {
 	was, limit := progressOf(f.deployment.Status), f.deployment.Spec.ProgressDeadlineSeconds
-	if limit == nil || progressed(f.deployment.Status, next) {
+	if limit == nil || progressed(f.deployment.Status, next) || begins(f) {
 		return false
 	}
 	return was.Reason == reasonTimedOut || counts(was.Reason) && !f.now.Before(deadline(was, *limit))

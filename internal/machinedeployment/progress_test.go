@@ -52,6 +52,47 @@ func TestProgressDeadline(t *testing.T) {
 	}
 }
 
+// TestANewTemplateIsNotLateFromTheStart: what fixes a rollout that was late has a deadline of
+// its own, also before there is a set for it, and whatever else the deployment wants changed.
+func TestANewTemplateIsNotLateFromTheStart(t *testing.T) {
+	for strategy, given := range map[string]struct {
+		change change
+		sets   sets
+	}{
+		"Recreate, old machines are left":     {recreate, sets{setOf("a", 0, reports(1, 0))}},
+		"RollingUpdate, a set is not settled": {rolling("1", "0"), sets{setOf("a", 3), setOf("x", 1, reports(1, 0), unsettled)}},
+	} {
+		t.Run(strategy, func(t *testing.T) {
+			deployment := newDeployment(3, given.change, class("b"), func(d *v1alpha1.MachineDeployment) {
+				d.Spec.ProgressDeadlineSeconds = ptr.To(int32(180))
+			})
+			look := func(minute int) v1alpha1.MachineDeploymentCondition {
+				deployment.Status = nextStatus(gather(deployment, given.sets, noon.Add(time.Duration(minute)*time.Minute)), nil)
+				return progressOf(deployment.Status)
+			}
+			look(-60)
+			if got := look(0); got.Reason != reasonTimedOut {
+				t.Fatalf("before: %s", got.Reason)
+			}
+			deployment.Generation++
+			for _, step := range []struct {
+				minute int
+				reason string
+			}{{1, reasonUpdated}, {3, reasonUpdated}, {4, reasonTimedOut}} {
+				if got := look(step.minute); got.Reason != step.reason {
+					t.Errorf("minute %d: %s, want %s", step.minute, got.Reason, step.reason)
+				}
+			}
+			deployment.Generation++
+			look(10)
+			deployment.Generation++ // while the last one still has time: the same words, and three minutes again
+			if got := look(12); got.Reason != reasonUpdated || !got.LastUpdateTime.Time.Equal(noon.Add(12*time.Minute)) {
+				t.Errorf("the next: %s since %s", got.Reason, got.LastUpdateTime)
+			}
+		})
+	}
+}
+
 // TestARolloutDoesNotWaitForPreservedMachines: it is over with one that its old set does not
 // ask for any more, and stays so when that goes.
 func TestARolloutDoesNotWaitForPreservedMachines(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
@@ -64,9 +65,9 @@ func (c *Controller) readNodes(ctx context.Context, f facts) (found *nodes, fres
 	return found, fresh, nil
 }
 
-// nodesOf reads the nodes of a set's Machines, those on their way out left aside. Fresh
-// tells whether the cache shows what was written to all of them; what it does not is left
-// out.
+// nodesOf reads the nodes of a set's Machines, those on their way out left aside, and those
+// that join just now. Fresh tells whether the cache shows what was written to all of them;
+// what it does not is left out.
 func (c *Controller) nodesOf(ctx context.Context, set *v1alpha1.MachineSet) (found []nodeOf, fresh bool, err error) {
 	machines, err := c.machines(ctx, set)
 	if err != nil {
@@ -92,9 +93,16 @@ func (c *Controller) nodesOf(ctx context.Context, set *v1alpha1.MachineSet) (fou
 			return nil, false, fmt.Errorf("reading node %s: %w", name, err)
 		case !c.nodes.Fresh(node):
 			fresh = false
-		case node.DeletionTimestamp.IsZero():
+		case node.DeletionTimestamp.IsZero() && !joining(machine, node):
 			found = append(found, nodeOf{machine, node})
 		}
 	}
 	return found, fresh, nil
+}
+
+// joining tells whether a node is about to be adopted by its Machine's controller. That may
+// write taints, and so fails if anybody else has written. The set's status tells when the
+// node is there, which brings the next pass.
+func joining(machine *v1alpha1.Machine, node *corev1.Node) bool {
+	return machine.Status.CurrentStatus.Phase == v1alpha1.MachinePending && !controllerutil.ContainsFinalizer(node, v1alpha1.FinalizerNode)
 }

@@ -32,9 +32,9 @@ func TestRollback(t *testing.T) {
 	} {
 		t.Run(reason, func(t *testing.T) {
 			first := setOf("a", 0, withUID, ofRevision("1"))
-			first.Annotations["why"] = "first"
+			first.Annotations["why"], first.Annotations[v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout] = "first", "1m"
 			s := newServer(newDeployment(3, class("c"), rollbackTo(test.to), func(d *v1alpha1.MachineDeployment) {
-				d.Annotations = map[string]string{v1alpha1.AnnotationKeyLastReplicaChange: later, v1alpha1.AnnotationKeyRevision: "3", "why": "third"}
+				d.Annotations = map[string]string{v1alpha1.AnnotationKeyLastReplicaChange: later, v1alpha1.AnnotationKeyRevision: "3", "why": "third", v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout: "5m"}
 			}), first, setOf("b", 0, withUID, ofRevision("2")), setOf("c", 3, withUID, ofRevision("3")))
 			s.Target = nil
 			s.pass(t)
@@ -45,7 +45,7 @@ func TestRollback(t *testing.T) {
 			if _, ok := deployment.Spec.Template.Labels[v1alpha1.DefaultMachineDeploymentUniqueLabelKey]; ok {
 				t.Error("the hash is in the deployment's template")
 			}
-			if deployment.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] != later {
+			if deployment.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] != later || deployment.Annotations[v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout] != "5m" {
 				t.Errorf("annotations %v", deployment.Annotations)
 			}
 			if test.class == "a" && deployment.Annotations["why"] != "first" {

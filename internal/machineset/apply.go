@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/wording"
 )
 
 // parallel is how many equal writes are under way at the same time.
@@ -70,7 +71,7 @@ func (c *Controller) slowDown(ctx context.Context, f *facts, removed []operation
 	}
 	f.notBefore = f.now.Add(delay)
 	c.Events.Eventf(f.set, corev1.EventTypeWarning, "BackOff",
-		"Machines failed before they joined, %d times in a row: the next are made in %s at the earliest", rounds, delay)
+		"Machines failed before they joined, %d times in a row: "+wording.NextMade+"%s at the earliest", rounds, delay)
 	ctrl.LoggerFrom(ctx).Info("machines keep failing", "times", rounds, "delay", delay)
 }
 
@@ -201,7 +202,9 @@ func (c *Controller) remove(ctx context.Context, set *v1alpha1.MachineSet, opera
 	}
 	names := byReason(done)
 	for _, reason := range slices.Sorted(maps.Keys(names)) {
-		c.say(ctx, set, "SuccessfulDelete", "Deleted", names[reason], reason)
+		for _, some := range perEvent(names[reason], reason) {
+			c.say(ctx, set, "SuccessfulDelete", "Deleted", some, reason)
+		}
 	}
 	err := cmp.Or(failures...)
 	if err != nil {
@@ -222,32 +225,4 @@ func (c *Controller) removeOne(ctx context.Context, set *v1alpha1.MachineSet, ma
 		c.expected.doubt(key)
 	}
 	return fmt.Errorf("deleting machine %s: %w", machine.Name, err)
-}
-
-func byReason(operations []operation) map[string][]string {
-	names := map[string][]string{}
-	for _, op := range operations {
-		names[op.reason] = append(names[op.reason], op.machine.Name)
-	}
-	return names
-}
-
-// longestEvent is how long the text of an event may be. Of many Machines only some are named
-// in it, and a provider's message may be cut.
-const longestEvent = 1024
-
-// say explains an operation in one event and one log line.
-func (c *Controller) say(ctx context.Context, set *v1alpha1.MachineSet, reason, verb string, names []string, why string) {
-	const shown = 5
-	list := strings.Join(names[:min(shown, len(names))], ", ")
-	if more := len(names) - shown; more > 0 {
-		list = fmt.Sprintf("%s and %d more", list, more)
-	}
-	noun := "machines"
-	if len(names) == 1 {
-		noun = "machine"
-	}
-	text := fmt.Sprintf("%s %d %s (%s): %s", verb, len(names), noun, list, why)
-	c.Events.Event(set, corev1.EventTypeNormal, reason, strings.ToValidUTF8(text[:min(len(text), longestEvent)], ""))
-	ctrl.LoggerFrom(ctx).Info(verb+" machines", "count", len(names), "machines", list, "why", why)
 }

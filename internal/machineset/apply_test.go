@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/wording"
 )
 
 // count counts the writes that begin so.
@@ -202,6 +203,45 @@ func TestTheCauseOutlivesTheMachine(t *testing.T) {
 		if !strings.HasPrefix(line, want[i]) || len(line) > 1100 || !utf8.ValidString(line) {
 			t.Errorf("event %d is %q, want %q", i, line, want[i])
 		}
+	}
+}
+
+// TestEveryFailureIsTold: however many Machines fail alike, each is named beside the reason, in
+// a few events. Of those that go for another reason, some are named.
+func TestEveryFailureIsTold(t *testing.T) {
+	const many = 60
+	why := "no such image " + strings.Repeat("x", 2000)
+	objects := []client.Object{newSet(many)}
+	for i := range many {
+		objects = append(objects, machine(fmt.Sprintf("machine-of-the-pool-%03d", i), func(m *v1alpha1.Machine) {
+			m.Status.CurrentStatus.Phase = v1alpha1.MachineFailed
+			m.Status.LastOperation.Description = why
+		}))
+	}
+	s := newServer(objects...)
+	pass(t, s.newController())
+	told := strings.Join(s.events.lines, "\n")
+	for _, machine := range objects[1:] {
+		if n := strings.Count(told, machine.GetName()); n != 1 {
+			t.Errorf("%s is named %d times", machine.GetName(), n)
+		}
+	}
+	for _, line := range s.events.lines {
+		if !strings.Contains(line, wording.BeforeReason+wording.Failed+"no such image x") || len(line) > 1100 {
+			t.Errorf("got %q", line)
+		}
+	}
+	if len(s.events.lines) > many/10 {
+		t.Errorf("%d events", len(s.events.lines))
+	}
+	objects = []client.Object{newSet(0)}
+	for _, machine := range machines(many) {
+		objects = append(objects, machine)
+	}
+	others := newServer(objects...)
+	pass(t, others.newController())
+	if got := others.events.lines; len(got) != 1 || !strings.Contains(got[0], fmt.Sprintf("and %d more", many-5)) {
+		t.Errorf("got %q", got)
 	}
 }
 

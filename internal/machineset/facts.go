@@ -36,6 +36,13 @@ type facts struct {
 	now     time.Time
 }
 
+// selected tells for each set of labels whether the set's selector matches them. No selector
+// matches nothing. To parse the selector for each Machine would be most of a plan's cost.
+func (f facts) selected() func(map[string]string) bool {
+	parsed, err := metav1.LabelSelectorAsSelector(f.set.Spec.Selector)
+	return func(set map[string]string) bool { return err == nil && parsed.Matches(labels.Set(set)) }
+}
+
 // active tells whether a Machine counts: it is not on its way out.
 func active(machine *v1alpha1.Machine) bool {
 	return machine.DeletionTimestamp.IsZero() && machine.Status.CurrentStatus.Phase != v1alpha1.MachineTerminating

@@ -25,8 +25,9 @@ func (c *Controller) gather(ctx context.Context, set *v1alpha1.MachineSet) (fact
 	if err != nil {
 		return f, err
 	}
+	selected := f.selected()
 	for _, machine := range orphans {
-		if selects(set.Spec.Selector, machine.Labels) {
+		if selected(machine.Labels) {
 			f.strays = append(f.strays, machine)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/preservation"
+	"github.com/millwright-dev/millwright/internal/wording"
 )
 
 // burst is how many Machines one pass creates or deletes at the most.
@@ -37,7 +38,7 @@ type operation struct {
 // plan says what brings the set closer to what is asked for.
 func plan(f facts) []operation {
 	if !f.set.DeletionTimestamp.IsZero() {
-		return removeAll(f, "the machine set is being deleted")
+		return removeAll(f, wording.SetDeleted)
 	}
 	kept, operations := claim(f)
 	operations = append(operations, propagate(f)...)
@@ -64,8 +65,9 @@ func plan(f facts) []operation {
 func claim(f facts) ([]*v1alpha1.Machine, []operation) {
 	var kept []*v1alpha1.Machine
 	var operations []operation
+	selected := f.selected()
 	for _, machine := range f.owned {
-		if selects(f.set.Spec.Selector, machine.Labels) {
+		if selected(machine.Labels) {
 			kept = append(kept, machine)
 			continue
 		}

@@ -13,37 +13,45 @@ import (
 // events of those wake the set for the next.
 func propagate(f facts) []operation {
 	var operations []operation
+	selected := f.selected()
 	for _, machine := range f.owned {
 		if len(operations) == burst {
 			break
 		}
-		if !active(machine) || !selects(f.set.Spec.Selector, machine.Labels) {
+		if !active(machine) || !selected(machine.Labels) {
 			continue
 		}
-		if differing := inherit(&f.set.Spec.Template.Spec, machine.Spec.DeepCopy()); len(differing) > 0 {
+		if differing := differences(&f.set.Spec.Template.Spec, &machine.Spec); len(differing) > 0 {
 			operations = append(operations, operation{action: update, machine: machine, reason: "the machine set has another " + strings.Join(differing, ", ")})
 		}
 	}
 	return operations
 }
 
-// inherit copies from a template what an existing Machine takes over, and names what was
-// different.
-func inherit(template, spec *v1alpha1.MachineSpec) []string {
+// differences names what a template has and an existing Machine has yet to take over.
+func differences(template, spec *v1alpha1.MachineSpec) []string {
 	var differing []string
-	if !equality.Semantic.DeepEqual(template.NodeTemplateSpec, spec.NodeTemplateSpec) {
-		template.NodeTemplateSpec.DeepCopyInto(&spec.NodeTemplateSpec)
+	if !equality.Semantic.DeepEqual(&template.NodeTemplateSpec, &spec.NodeTemplateSpec) {
 		differing = append(differing, "node template")
 	}
-	if !equality.Semantic.DeepEqual(configuration(template), configuration(spec)) {
-		spec.MachineConfiguration = template.MachineConfiguration.DeepCopy()
+	if template.MachineConfiguration != spec.MachineConfiguration && !equality.Semantic.DeepEqual(configuration(template), configuration(spec)) {
 		differing = append(differing, "configuration")
 	}
 	if template.Class.Kind != spec.Class.Kind {
-		spec.Class.Kind = template.Class.Kind
 		differing = append(differing, "kind of class")
 	}
 	return differing
+}
+
+// inherit copies from a template what a Machine takes over, if it differs.
+func inherit(template, spec *v1alpha1.MachineSpec) {
+	if !equality.Semantic.DeepEqual(&template.NodeTemplateSpec, &spec.NodeTemplateSpec) {
+		template.NodeTemplateSpec.DeepCopyInto(&spec.NodeTemplateSpec)
+	}
+	if !equality.Semantic.DeepEqual(configuration(template), configuration(spec)) {
+		spec.MachineConfiguration = template.MachineConfiguration.DeepCopy()
+	}
+	spec.Class.Kind = template.Class.Kind
 }
 
 // configuration of a Machine; none is the same as one that says nothing.

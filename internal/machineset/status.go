@@ -74,9 +74,19 @@ func nextStatus(f facts, operations []operation, failure error) v1alpha1.Machine
 func count(next *v1alpha1.MachineSetStatus, machine *v1alpha1.Machine, f facts) {
 	next.Replicas++
 	phase := machine.Status.CurrentStatus.Phase
-	next.FullyLabeledReplicas += one(selects(&metav1.LabelSelector{MatchLabels: f.set.Spec.Template.Labels}, machine.Labels))
+	next.FullyLabeledReplicas += one(contains(machine.Labels, f.set.Spec.Template.Labels))
 	next.PreservedFailedReplicas += one(phase == v1alpha1.MachineFailed && preservation.Active(machine, f.now))
 	next.AutoPreserveFailedMachineCount += one(machine.Annotations[v1alpha1.AnnotationKeyPreserve] == "auto-preserved")
+}
+
+// contains tells whether labels are among others.
+func contains(all, some map[string]string) bool {
+	for key, value := range some {
+		if is, ok := all[key]; !ok || is != value {
+			return false
+		}
+	}
+	return true
 }
 
 func countUsable(next *v1alpha1.MachineSetStatus, machine *v1alpha1.Machine, f facts) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/preservation"
+	"github.com/millwright-dev/millwright/internal/wording"
 )
 
 // victim is a Machine to delete, and why.
@@ -37,11 +38,11 @@ func victims(kept []*v1alpha1.Machine, surplus int, set *v1alpha1.MachineSet, no
 	for i, machine := range candidates {
 		switch {
 		case machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed:
-			chosen = append(chosen, victim{machine, "it failed: " + machine.Status.LastOperation.Description})
+			chosen = append(chosen, victim{machine, wording.Failed + machine.Status.LastOperation.Description})
 		case i < surplus:
 			chosen = append(chosen, victim{machine, surplusReason(surplus, set)})
 		case named(machine, set):
-			chosen = append(chosen, victim{machine, "it was named for deletion"})
+			chosen = append(chosen, victim{machine, wording.Named})
 		}
 	}
 	return chosen
@@ -81,8 +82,12 @@ func rank(a, b *v1alpha1.Machine) int {
 }
 
 func rankMarked(a, b *v1alpha1.Machine) int {
-	timeA, errA := time.Parse(time.RFC3339, a.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime])
-	timeB, errB := time.Parse(time.RFC3339, b.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime])
+	markA, markB := a.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime], b.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime]
+	if markA == "" && markB == "" {
+		return 0 // nearly always, and parsing nothing takes its time
+	}
+	timeA, errA := time.Parse(time.RFC3339, markA)
+	timeB, errB := time.Parse(time.RFC3339, markB)
 	if errA != nil || errB != nil {
 		return compareBool(errA != nil, errB != nil)
 	}

@@ -10,6 +10,7 @@ import (
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/millwright-dev/millwright/internal/bootstrap"
+	"github.com/millwright-dev/millwright/internal/index"
 	"github.com/millwright-dev/millwright/internal/instance"
 	"github.com/millwright-dev/millwright/internal/machine"
 	"github.com/millwright-dev/millwright/internal/machine/nodeevents"
@@ -42,8 +43,8 @@ func controllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner *t
 
 // mcmControllers are those of MCM's API.
 func mcmControllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner *tasks.Runner, events *events) ([]controller, error) {
-	if err := addIndexes(mgr.GetFieldIndexer()); err != nil {
-		return nil, err
+	if err := index.Add(context.Background(), mgr.GetFieldIndexer()); err != nil {
+		return nil, err //nolint:wrapcheck // says what it is
 	}
 	machines, err := machineOptions(mgr, cfg, joined, runner, events)
 	if err != nil {
@@ -78,8 +79,8 @@ func mcmControllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner
 // machineOptions are those of the controller of Machines, with the engine that it works
 // with.
 func machineOptions(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner *tasks.Runner, events *events) (machine.Options, error) {
-	waker := &tasks.Waker{}
-	engine := instance.New(cfg.Driver, instance.Options{
+	waker, work := &tasks.Waker{}, newWork(mgr)
+	engine := instance.New(work.Driver(cfg.Driver), instance.Options{
 		Run: runner.Go, Wake: waker.Wake, Clock: clock.RealClock{},
 		Policy: instance.Policy{ResourceExhausted: cfg.ResourceExhaustedRetry, CreationTimeout: cfg.CreationTimeout},
 	})
@@ -99,7 +100,7 @@ func machineOptions(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner
 	if err != nil {
 		return options, err
 	}
-	options.Drain.Drainer = drainer
+	options.Drain.Drainer = work.Drainer(drainer)
 	options.NodeEvents, err = nodeEvents(mgr, cfg)
 	return options, err
 }

@@ -2,6 +2,7 @@ package manager
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"time"
 
@@ -68,5 +69,10 @@ func newLock(cfg Config, runner *tasks.Runner) (*lock, error) {
 func apart(config *rest.Config) *rest.Config {
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst = 20, 40
+	if config.Dial == nil {
+		// client-go has all clients share a connection whose access is the same, unless they
+		// dial in a way of their own. The times are its own.
+		config.Dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
+	}
 	return config
 }

@@ -188,12 +188,12 @@ func managerOptions(cfg Config, scheme *runtime.Scheme, runner *tasks.Runner) (c
 	timeout := shutdown
 	options := ctrl.Options{
 		Scheme:         scheme,
-		Logger:         cfg.Log,
+		Logger:         lazyLog(cfg.Log),
 		MapperProvider: newMapper,
 		Cache:          cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
 		// Several managers may live in one process; their metrics are then added up.
 		Controller:              config.Controller{MaxConcurrentReconciles: cfg.ConcurrentSyncs, SkipNameValidation: ptr.To(true)},
-		Metrics:                 metricsserver.Options{BindAddress: "0"},
+		Metrics:                 metricsserver.Options{BindAddress: "0", FilterProvider: metricsAsMCM},
 		HealthProbeBindAddress:  "0",
 		GracefulShutdownTimeout: &timeout,
 		WebhookServer:           cfg.ClusterAPI.webhookServer(),

@@ -92,6 +92,9 @@ func TestManagerFromStandByToEnd(t *testing.T) {
 		g.Expect(events.Items[0].Source.Component).To(gomega.Equal("machine-controller"))
 	}).WithTimeout(20 * time.Second).Should(gomega.Succeed())
 
+	if _, body := get(base + "/metrics"); !strings.Contains(body, "\nmcm_workqueue_adds_total{name=\"machine\"}") || strings.Contains(body, "\nworkqueue_") {
+		t.Error("the work queues are not told of under MCM's names, and only under those")
+	}
 	stop()
 	select {
 	case err := <-ended:
@@ -141,8 +144,31 @@ func TestEventsAreOfTheCoreGroup(t *testing.T) {
 // TestLeasesHaveAConnectionOfTheirOwn: neither the limit nor the connection of the other
 // requests is that of leases and events.
 func TestLeasesHaveAConnectionOfTheirOwn(t *testing.T) {
-	work := &rest.Config{Host: "https://control", QPS: 100, Burst: 200}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, r.RemoteAddr) // the client's loss
+	}))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	work := &rest.Config{Host: server.URL, QPS: 100, Burst: 200, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
 	own := apart(work)
+	connection := func(config *rest.Config) string {
+		t.Helper()
+		client, err := rest.HTTPClientFor(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := client.Get(server.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		from, _ := io.ReadAll(answer.Body)
+		return string(from)
+	}
+	if first, again, leases := connection(work), connection(rest.CopyConfig(work)), connection(own); first != again || first == leases {
+		t.Errorf("the work comes from %s and %s, leases from %s", first, again, leases)
+	}
 	if own == work || own.Host != work.Host || own.QPS == work.QPS || own.QPS <= 0 {
 		t.Errorf("leases use %+v", own)
 	}

@@ -3,13 +3,17 @@ package manager
 import (
 	"context"
 	"fmt"
+	"net/http"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/capi/orphans"
@@ -49,7 +53,7 @@ func newDrainer(cfg Config, joined *target.Cluster, runner *tasks.Runner, waker 
 // manager has one only: the other may belong to another manager with the same driver.
 func newCollector(mgr ctrl.Manager, cfg Config, events *events) *safety.Collector {
 	machines := safety.Machines{
-		Live: mgr.GetAPIReader(), Namespace: cfg.Namespace,
+		Live: mgr.GetAPIReader(), Mapper: mgr.GetRESTMapper(), Namespace: cfg.Namespace,
 		Secret: func(ctx context.Context, class *v1alpha1.MachineClass) (*corev1.Secret, string, error) {
 			// The VMs of another driver's class cannot be asked for.
 			if sentence := validation.Driver(class, cfg.DriverName); sentence != "" {
@@ -62,7 +66,7 @@ func newCollector(mgr ctrl.Manager, cfg Config, events *events) *safety.Collecto
 		machines.Cache = mgr.GetClient()
 	}
 	infrastructure := orphans.Face{
-		Live: mgr.GetAPIReader(), Namespace: cfg.Namespace, Driver: cfg.DriverName, WatchFilter: cfg.ClusterAPI.WatchFilter,
+		Live: mgr.GetAPIReader(), Mapper: mgr.GetRESTMapper(), Namespace: cfg.Namespace, Driver: cfg.DriverName, WatchFilter: cfg.ClusterAPI.WatchFilter,
 	}
 	if cfg.has(APICAPI) {
 		infrastructure.Cache = mgr.GetClient()
@@ -79,4 +83,24 @@ func newMetrics(mgr ctrl.Manager, joined *target.Cluster) *metrics.Collector {
 		Reader: mgr.GetClient(), Informers: mgr.GetCache(), Elected: mgr.Elected(), Clock: clock.RealClock{},
 		Registerer: ctrlmetrics.Registry, Frozen: func() bool { return joined != nil && !joined.Ready() },
 	})
+}
+
+// newWork makes what times the work on Machines, to tell of it there, too.
+func newWork(mgr ctrl.Manager) *metrics.Work {
+	return metrics.NewWork(metrics.Options{Reader: mgr.GetClient(), Clock: clock.RealClock{}, Registerer: ctrlmetrics.Registry})
+}
+
+// metricsAsMCM is put around all that is served beside the metrics as well. It answers for the
+// metrics itself.
+func metricsAsMCM(*rest.Config, *http.Client) (metricsserver.Filter, error) {
+	served := metrics.Handler(ctrlmetrics.Registry)
+	return func(_ logr.Logger, others http.Handler) (http.Handler, error) {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/metrics" {
+				served.ServeHTTP(w, r)
+				return
+			}
+			others.ServeHTTP(w, r)
+		}), nil
+	}, nil
 }

@@ -23,10 +23,12 @@ type once struct {
 	stale                prometheus.Counter
 }
 
+// perPool are the labels of what is told of the Machines of a deployment. See labels.
+var perPool = []string{"namespace", "machine_deployment", "instance_type", "zone"}
+
 func newOnce() *once {
-	labels := []string{"namespace", "machine_deployment", "instance_type", "zone"}
 	gauge := func(name, help string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, perPool)
 	}
 	return &once{
 		create: gauge("mcm_machine_create_duration_seconds", "Seconds from a machine's creation until its instance existed, of the last one."),
@@ -34,7 +36,7 @@ func newOnce() *once {
 		remove: gauge("mcm_machine_delete_duration_seconds", "Seconds from a machine's deletion until it was gone, of the last one."),
 		failedJoin: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mcm_machine_num_failed_join", Help: "Number of machines that did not join in time.",
-		}, labels),
+		}, perPool),
 		stale: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "mcm_machine_stale_machines_total", Help: "Number of machines that were unhealthy for too long and are replaced.",
 		}),
@@ -131,18 +133,26 @@ func (c *Collector) gone(ctx context.Context, machine *v1alpha1.Machine) {
 	}
 }
 
-// labels of a Machine. What is not known of its class or zone is empty.
+// labels of a Machine by its class, which is read.
 func (c *Collector) labels(ctx context.Context, machine *v1alpha1.Machine) ([]string, bool) {
+	class := &v1alpha1.MachineClass{}
+	key := client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.Class.Name}
+	if err := c.Reader.Get(ctx, key, class, client.UnsafeDisableDeepCopy); err != nil {
+		class = nil
+	}
+	return labels(machine, class)
+}
+
+// labels are the values of perPool for a Machine, of one that names its deployment. What is
+// not known of its class or zone is empty.
+func labels(machine *v1alpha1.Machine, class *v1alpha1.MachineClass) ([]string, bool) {
 	deployment := machine.Labels[deploymentLabel]
 	if deployment == "" {
 		return nil, false
 	}
-	class := &v1alpha1.MachineClass{}
 	instanceType := ""
-	key := client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.Class.Name}
-	if err := c.Reader.Get(ctx, key, class, client.UnsafeDisableDeepCopy); err == nil && class.NodeTemplate != nil {
+	if class != nil && class.NodeTemplate != nil {
 		instanceType = class.NodeTemplate.InstanceType
 	}
-	zone := machine.Spec.NodeTemplateSpec.Labels[corev1.LabelTopologyZone]
-	return []string{machine.Namespace, deployment, instanceType, zone}, true
+	return []string{machine.Namespace, deployment, instanceType, machine.Spec.NodeTemplateSpec.Labels[corev1.LabelTopologyZone]}, true
 }

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/revision"
 )
 
 // AnnotationRestarted on the template of a deployment is when its machines were last asked
@@ -85,7 +86,7 @@ type Wish struct {
 
 // Undo wishes a deployment back to a revision; 0 is the one before the current. The manager
 // answers by changing the template. ErrUnchanged says that it need not.
-func Undo(ctx context.Context, c client.Client, key types.NamespacedName, revision int64) (Wish, error) {
+func Undo(ctx context.Context, c client.Client, key types.NamespacedName, number int64) (Wish, error) {
 	wish := Wish{}
 	written, err := write(ctx, c, key, func(d *v1alpha1.MachineDeployment) error {
 		if err := refusePaused(d, "rolled back"); err != nil {
@@ -95,12 +96,12 @@ func Undo(ctx context.Context, c client.Client, key types.NamespacedName, revisi
 		if err := c.List(ctx, sets, client.InNamespace(key.Namespace)); err != nil {
 			return fmt.Errorf("listing machine sets: %w", err)
 		}
-		target, err := pick(sortOut(d, pointers(sets.Items), nil), revision)
+		target, err := pick(sortOut(d, pointers(sets.Items), nil), number)
 		if err != nil {
 			return err
 		}
-		wish.target, wish.Revision = target, revisionOf(target)
-		if sameTemplate(&target.Spec.Template, &d.Spec.Template) {
+		wish.target, wish.Revision = target, revision.Number(target)
+		if revision.Same(&target.Spec.Template, &d.Spec.Template) {
 			return fmt.Errorf("%w: its template is that of revision %d already", ErrUnchanged, wish.Revision)
 		}
 		// By its number, and so to the one that was looked at, whatever comes first.
@@ -122,7 +123,7 @@ func (w Wish) Answered(f Facts) (bool, error) {
 		return false, fmt.Errorf("machine deployment %s/%s was paused meanwhile: it rolls back to revision %d when it is resumed", d.Namespace, d.Name, w.Revision)
 	case d.Spec.RollbackTo != nil:
 		return false, nil
-	case sameTemplate(&d.Spec.Template, &w.target.Spec.Template):
+	case revision.Same(&d.Spec.Template, &w.target.Spec.Template):
 		return true, nil
 	case !slices.ContainsFunc(f.Sets, func(set *v1alpha1.MachineSet) bool { return set.UID == w.target.UID }):
 		return false, fmt.Errorf("machine deployment %s/%s was not rolled back: machine set %s of revision %d is gone", d.Namespace, d.Name, w.target.Name, w.Revision)
@@ -130,29 +131,16 @@ func (w Wish) Answered(f Facts) (bool, error) {
 	return false, fmt.Errorf("machine deployment %s/%s was not rolled back to revision %d: its template was changed meanwhile", d.Namespace, d.Name, w.Revision)
 }
 
-// pick finds the set of a revision by the rule of the controllers; 0 is the last but one.
+// pick finds the set of a revision by the rule of the controllers, or says why there is none.
 func pick(f Facts, wanted int64) (*v1alpha1.MachineSet, error) {
-	d, sets := f.Deployment, revisions(f)
-	if wanted == 0 {
-		if len(sets) < 2 {
-			return nil, fmt.Errorf("machine deployment %s/%s has no revision before the current one", d.Namespace, d.Name)
-		}
-		return sets[len(sets)-2], nil
+	d, set := f.Deployment, revision.Pick(f.Sets, wanted)
+	switch {
+	case set != nil:
+		return set, nil
+	case wanted == 0:
+		return nil, fmt.Errorf("machine deployment %s/%s has no revision before the current one", d.Namespace, d.Name)
 	}
-	at := slices.IndexFunc(sets, func(set *v1alpha1.MachineSet) bool { return revisionOf(set) == wanted })
-	if at < 0 {
-		return nil, fmt.Errorf("machine deployment %s/%s has no revision %d; it has %s", d.Namespace, d.Name, wanted, numbered(sets))
-	}
-	return sets[at], nil
-}
-
-// revisions are the sets that one can go back to, from old to new.
-func revisions(f Facts) []*v1alpha1.MachineSet {
-	sets := slices.DeleteFunc(slices.Clone(f.Sets), func(set *v1alpha1.MachineSet) bool {
-		return !set.DeletionTimestamp.IsZero() || revisionOf(set) == 0
-	})
-	slices.SortStableFunc(sets, func(a, b *v1alpha1.MachineSet) int { return int(revisionOf(a) - revisionOf(b)) })
-	return sets
+	return nil, fmt.Errorf("machine deployment %s/%s has no revision %d; it has %s", d.Namespace, d.Name, wanted, numbered(revision.Sorted(f.Sets)))
 }
 
 func numbered(sets []*v1alpha1.MachineSet) string {
@@ -161,7 +149,7 @@ func numbered(sets []*v1alpha1.MachineSet) string {
 	}
 	numbers := make([]string, len(sets))
 	for i, set := range sets {
-		numbers[i] = strconv.FormatInt(revisionOf(set), 10)
+		numbers[i] = strconv.FormatInt(revision.Number(set), 10)
 	}
 	return strings.Join(numbers, ", ")
 }

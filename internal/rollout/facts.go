@@ -5,15 +5,14 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/revision"
 )
 
 // Facts are what is known of a deployment at one moment. What they point to is not to be
@@ -37,9 +36,7 @@ func sortOut(deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet
 			f.Machines[set.UID] = nil
 		}
 	}
-	slices.SortFunc(f.Sets, func(a, b *v1alpha1.MachineSet) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(f.Sets, revision.Older)
 	for _, machine := range machines {
 		owner := metav1.GetControllerOfNoCopy(machine)
 		if owner == nil {
@@ -57,37 +54,7 @@ func sortOut(deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet
 
 // current is the set of the deployment's template; nil if there is none yet.
 func (f Facts) current() *v1alpha1.MachineSet {
-	at := slices.IndexFunc(f.Sets, func(set *v1alpha1.MachineSet) bool {
-		return set.DeletionTimestamp.IsZero() && sameTemplate(&set.Spec.Template, &f.Deployment.Spec.Template)
-	})
-	if at < 0 {
-		return nil
-	}
-	return f.Sets[at]
-}
-
-// revisionOf is the number of a set; 0 if it has none.
-func revisionOf(set *v1alpha1.MachineSet) int64 {
-	if set == nil {
-		return 0
-	}
-	number, _ := strconv.ParseInt(set.Annotations[v1alpha1.AnnotationKeyRevision], 10, 64)
-	return number
-}
-
-// sameTemplate tells whether two templates make the same Machines, by the rule of the
-// controllers: what is changed on Machines that exist does not count.
-func sameTemplate(a, b *v1alpha1.MachineTemplateSpec) bool {
-	return equality.Semantic.DeepEqual(essence(a), essence(b))
-}
-
-func essence(template *v1alpha1.MachineTemplateSpec) *v1alpha1.MachineTemplateSpec {
-	reduced := template.DeepCopy()
-	delete(reduced.Labels, v1alpha1.DefaultMachineDeploymentUniqueLabelKey)
-	reduced.Spec.NodeTemplateSpec = v1alpha1.NodeTemplateSpec{}
-	reduced.Spec.MachineConfiguration = nil
-	reduced.Spec.Class.Kind = ""
-	return reduced
+	return revision.Current(f.Sets, &f.Deployment.Spec.Template)
 }
 
 // Read reads the facts once.

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/revision"
 )
 
 // annotationCause is where users and kubectl note why they changed something.
@@ -20,12 +21,12 @@ func PrintHistory(out io.Writer, f Facts, now time.Time) error {
 	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(table, "REVISION\tSET\tCLASS\tAGE\tMACHINES\tCHANGE-CAUSE")
 	current := f.current()
-	for _, set := range revisions(f) {
+	for _, set := range revision.Sorted(f.Sets) {
 		mark := ""
 		if set == current {
 			mark = " (current)"
 		}
-		fmt.Fprintf(table, "%d%s\t%s\t%s\t%s\t%d\t%s\n", revisionOf(set), mark, set.Name, set.Spec.Template.Spec.Class.Name,
+		fmt.Fprintf(table, "%d%s\t%s\t%s\t%s\t%d\t%s\n", revision.Number(set), mark, set.Name, set.Spec.Template.Spec.Class.Name,
 			duration.HumanDuration(now.Sub(set.CreationTimestamp.Time)), len(f.Machines[set.UID]), cause(set))
 	}
 	if err := table.Flush(); err != nil {
@@ -42,8 +43,8 @@ func cause(set *v1alpha1.MachineSet) string {
 }
 
 // PrintRevision prints the template of one revision as YAML.
-func PrintRevision(out io.Writer, f Facts, revision int64) error {
-	set, err := pick(f, revision)
+func PrintRevision(out io.Writer, f Facts, number int64) error {
+	set, err := pick(f, number)
 	if err != nil {
 		return err
 	}
@@ -54,7 +55,7 @@ func PrintRevision(out io.Writer, f Facts, revision int64) error {
 		return fmt.Errorf("writing the template: %w", err)
 	}
 	_, err = fmt.Fprintf(out, "# Revision %d of machine deployment %s/%s, machine set %s, changed because of: %s\n%s",
-		revision, f.Deployment.Namespace, f.Deployment.Name, set.Name, cause(set), text)
+		number, f.Deployment.Namespace, f.Deployment.Name, set.Name, cause(set), text)
 	if err != nil {
 		return fmt.Errorf("writing the template: %w", err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/preservation"
+	"github.com/millwright-dev/millwright/internal/revision"
 )
 
 // Outcome is how a rollout has ended, if it has.
@@ -93,9 +94,11 @@ func Look(f Facts, now time.Time) Status {
 	s := Status{
 		Key:      types.NamespacedName{Namespace: d.Namespace, Name: d.Name},
 		Observed: d.Status.ObservedGeneration >= d.Generation,
-		Revision: revisionOf(current),
 		Wanted:   d.Spec.Replicas, Updated: d.Status.UpdatedReplicas,
 		Available: d.Status.AvailableReplicas, Exist: d.Status.Replicas,
+	}
+	if current != nil {
+		s.Revision = revision.Number(current)
 	}
 	for _, set := range f.Sets {
 		s.Preserved += preserved(f, set, now)
@@ -108,7 +111,7 @@ func Look(f Facts, now time.Time) Status {
 			continue
 		}
 		s.Sets = append(s.Sets, SetStatus{
-			Name: set.Name, Revision: revisionOf(set), Current: set == current,
+			Name: set.Name, Revision: revision.Number(set), Current: set == current,
 			Wanted: set.Spec.Replicas, Exist: int32(len(machines)), Available: set.Status.AvailableReplicas, //nolint:gosec // an API server has no room for that many
 			Phases: phases(machines),
 		})

@@ -64,6 +64,7 @@ var situations = map[string]struct {
 		has("a", 1, leaving, leaves(10*time.Minute), says(time.Minute, processing, "", "Draining, waiting for pod disruption budget shop/db to allow the eviction of pod db-0. Initiate node drain")),
 		has("a", 1, running, leaves(time.Second)),
 		has("a", 3, leaving, leaves(time.Minute), says(time.Minute, processing, "", "Initiate VM deletion"))), Progressing},
+	"not-begun":   {all(rolls, has("a", 1, running, says(time.Minute, v1alpha1.MachineStateSuccessful, "", "Machine pool-a-3 successfully joined the cluster in 2.8s"), leaves(time.Second))), Progressing},
 	"drain-fails": {all(rolls, has("a", 1, leaving, leaves(10*time.Minute), says(time.Minute, failed, "", "Drain failed due to - error while evicting pod \"db-0\". Initiate node drain"))), Progressing},
 	"late": {all(rolls, has("b", 1, crashes, says(time.Minute, failed, "ResourceExhausted", noRoom)), due(60), func(g *given) {
 		g.deployment.Status.Conditions[0].Status = v1alpha1.ConditionFalse

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/status"
+	"github.com/millwright-dev/millwright/internal/wording"
 )
 
 // mostMachines is how many machines that are going are named.
@@ -93,16 +94,10 @@ func fails(machine *v1alpha1.Machine) bool {
 		slices.Contains([]string{string(v1alpha1.MachineUnknown), string(v1alpha1.MachineFailed), string(v1alpha1.MachineCrashLoopBackOff)}, phaseOf(machine))
 }
 
-// The sentences that the manager writes around those of others, which are MCM's.
-const (
-	sayProvider   = "Cloud provider message - "
-	sayProviderIn = "Provider error: "
-)
-
 // sayNext are sentences at the end of a description that tell MCM which step is next.
 var sayNext = []string{
-	"Set machine status to termination. Now, getting VM Status", "Initiate node drain", "Delete Volume Attachments",
-	"Initiate VM deletion", "Initiate node object deletion", "Initiate machine object finalizer removal", "Initialize VM Instance",
+	wording.Terminating, wording.Drain, wording.DeleteAttachments, wording.DeleteVM, wording.DeleteNode, wording.RemoveFinalizer,
+	wording.Initialize,
 }
 
 // failure is what went wrong with a machine. The error of a driver is taken out of what
@@ -110,7 +105,7 @@ var sayNext = []string{
 func failure(machine *v1alpha1.Machine) string {
 	last := machine.Status.LastOperation
 	text := withoutNext(last.Description)
-	for _, prefix := range []string{sayProvider, sayProviderIn} {
+	for _, prefix := range []string{wording.Provider, wording.ProviderError} {
 		text = strings.TrimPrefix(text, prefix)
 	}
 	code := last.ErrorCode
@@ -150,13 +145,23 @@ func going(f Facts) []Wait {
 	slices.SortStableFunc(leaving, func(a, b *v1alpha1.Machine) int { return a.DeletionTimestamp.Compare(b.DeletionTimestamp.Time) })
 	var found []Wait
 	for _, machine := range leaving[:min(mostMachines, len(leaving))] {
-		doing := cmp.Or(withoutNext(machine.Status.LastOperation.Description), "the manager has not begun with it")
-		found = append(found, Wait{Text: sentence("machine %s is being deleted: %s", machine.Name, doing), Since: machine.DeletionTimestamp.Time})
+		found = append(found, Wait{Text: sentence("machine %s is being deleted: %s", machine.Name, doing(machine)), Since: machine.DeletionTimestamp.Time})
 	}
 	if more := len(leaving) - mostMachines; more > 0 {
 		found = append(found, Wait{Text: fmt.Sprintf("%d more machines are being deleted", more)})
 	}
 	return found
+}
+
+// doing is how far the deletion of a machine is. Until the manager has begun with it, the last
+// operation is one of its life.
+func doing(machine *v1alpha1.Machine) string {
+	const nothing = "the manager has not begun with it"
+	last := machine.Status.LastOperation
+	if last.Type != v1alpha1.MachineOperationDelete {
+		return nothing
+	}
+	return cmp.Or(withoutNext(last.Description), nothing)
 }
 
 // sentence is a text in one line without its full stop.

@@ -208,9 +208,9 @@ func (c *Collector) owners(ctx context.Context, class Class, live bool) ([]Owner
 	for _, face := range c.Faces {
 		owners, err := face.Owners(ctx, live)
 		switch {
-		case errors.Is(err, ErrHidden) && !class.sharedWith(face):
+		case errors.Is(err, ErrHidden) && driver.TellsFaces(c.Driver) && !class.sharedWith(face):
 		case errors.Is(err, ErrHidden):
-			return nil, &skipError{"another API uses the class, too, and its objects may not be read"}
+			return nil, &skipError{"objects of another API may own some, and may not be read"}
 		case err != nil:
 			return nil, err //nolint:wrapcheck // says what it is about
 		}

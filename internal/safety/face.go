@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -30,7 +31,7 @@ type Face interface {
 }
 
 // ErrHidden is the error of a face whose objects may not be read. It counts as one without
-// objects, but for classes that carry its finalizer.
+// objects if the driver tells faces apart, but for classes that carry its finalizer.
 var ErrHidden = errors.New("may not be read")
 
 // Class is what instances are made from.
@@ -68,6 +69,9 @@ type Machines struct {
 	// Secret merges the Secrets of a class; missing says what is not there, or why the class
 	// is not the driver's, and has the class skipped. Required with Cache.
 	Secret func(ctx context.Context, class *v1alpha1.MachineClass) (secret *corev1.Secret, missing string, err error)
+	// Mapper knows whether Machines are served at all, which nobody is told who may not
+	// read them. Nil: they are.
+	Mapper meta.RESTMapper
 }
 
 var _ Face = Machines{}
@@ -99,6 +103,9 @@ func (m Machines) Classes(ctx context.Context) ([]Class, error) {
 
 // Owners implements Face.
 func (m Machines) Owners(ctx context.Context, live bool) ([]Owner, error) {
+	if there, err := Served(m.Mapper, v1alpha1.SchemeGroupVersion.WithKind("Machine")); err != nil || !there {
+		return nil, err
+	}
 	from := m.Cache
 	options := []client.ListOption{client.InNamespace(m.Namespace), client.UnsafeDisableDeepCopy}
 	if live || from == nil {
@@ -152,6 +159,21 @@ func Hidden(err error) error {
 		return nil
 	}
 	return err
+}
+
+// Served tells whether the API server knows a kind. Without a mapper it does.
+func Served(mapper meta.RESTMapper, kind schema.GroupVersionKind) (bool, error) {
+	if mapper == nil {
+		return true, nil
+	}
+	_, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
+	switch {
+	case meta.IsNoMatchError(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("asking whether there are %ss: %w", kind.Kind, err)
+	}
+	return true, nil
 }
 
 // absent tells whether there is no such object, or no such kind.

@@ -23,7 +23,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
+
+// NodeByMachine is an index of the cache, to be used with client.MatchingFields: it finds
+// the Nodes that are marked as a Machine's by the Machine's name.
+const NodeByMachine = "node.machine"
+
+func nodeByMachine(object client.Object) []string {
+	if machine := object.GetLabels()[v1alpha1.LabelKeyMachineName]; machine != "" {
+		return []string{machine}
+	}
+	return nil
+}
 
 // Cluster is the target cluster. A nil Cluster means that there is none: machines are
 // then only created, and nobody waits for a node.
@@ -35,6 +48,8 @@ type Cluster struct {
 	synced  atomic.Pointer[time.Time]
 	// ready is closed when synced is set.
 	ready chan struct{}
+	// indexed tells that NodeByMachine is there: an index cannot be added twice.
+	indexed bool
 }
 
 // Options say what is kept of the target.
@@ -132,10 +147,16 @@ func (c *Cluster) inform(ctx context.Context) error {
 			return fmt.Errorf("following %T: %w", kind, err)
 		}
 	}
+	// Not before: an index asks the API server about its kind, and cannot be added twice.
+	if !c.indexed {
+		if err := c.cluster.GetFieldIndexer().IndexField(ctx, &corev1.Node{}, NodeByMachine, nodeByMachine); err != nil {
+			return fmt.Errorf("adding the index %s: %w", NodeByMachine, err)
+		}
+		c.indexed = true
+	}
 	if c.index == nil {
 		return nil
 	}
-	// Not before: an index asks the API server about its kind, and cannot be added twice.
 	return c.index(ctx, c.cluster.GetFieldIndexer())
 }
 

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/target"
 )
 
@@ -92,7 +93,9 @@ func serveNodes(w http.ResponseWriter, r *http.Request) {
 		managed := []metav1.ManagedFieldsEntry{{Manager: "kubelet"}}
 		reply(corev1.NodeList{
 			TypeMeta: metav1.TypeMeta{Kind: "NodeList", APIVersion: "v1"}, ListMeta: metav1.ListMeta{ResourceVersion: "7"},
-			Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "node-1", ResourceVersion: "7", ManagedFields: managed}}},
+			Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{
+				Name: "node-1", ResourceVersion: "7", ManagedFields: managed, Labels: map[string]string{v1alpha1.LabelKeyMachineName: "machine-1"},
+			}}},
 		})(w, r)
 	}
 }
@@ -165,6 +168,12 @@ func TestTargetThatIsAwayIsWaitedFor(t *testing.T) {
 	}
 	if len(node.ManagedFields) > 0 {
 		t.Error("managed fields are kept in memory")
+	}
+	for machine, want := range map[string]int{"machine-1": 1, "machine-2": 0} {
+		marked := &corev1.NodeList{}
+		if err := c.Client().List(t.Context(), marked, client.MatchingFields{target.NodeByMachine: machine}); err != nil || len(marked.Items) != want {
+			t.Errorf("%d nodes of %s, %v; want %d", len(marked.Items), machine, err, want)
+		}
 	}
 	g.Eventually(queue.Len).WithTimeout(patience).Should(gomega.Equal(1), "the node's event arrives")
 	if request, _ := queue.Get(); request.Name != "node-1" {

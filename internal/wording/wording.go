@@ -25,12 +25,13 @@ const (
 	Delayed = "as other machines of"
 
 	// Terminating and those that follow end a sentence about a deletion. They say which
-	// step is next.
+	// step is next. The last of them only MCM writes.
 	Terminating       = "Set machine status to termination. Now, getting VM Status"
 	Drain             = "Initiate node drain"
 	DeleteAttachments = "Delete Volume Attachments"
 	DeleteVM          = "Initiate VM deletion"
 	DeleteNode        = "Initiate node object deletion"
+	RemoveFinalizer   = "Initiate machine object finalizer removal"
 
 	// AlsoThatOf: two Machines claim one VM.
 	AlsoThatOf = "is also that of machine"

@@ -14,13 +14,20 @@ import (
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	certutil "k8s.io/client-go/util/cert"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/millwright-dev/millwright/config"
 	"github.com/millwright-dev/millwright/internal/local"
 	"github.com/millwright-dev/millwright/test/env"
 )
@@ -70,6 +77,9 @@ func startCore(ctx context.Context, c *env.Cluster) error {
 	if err := local.InstallCRDs(ctx, c.Admin, os.DirFS("testdata/crd")); err != nil {
 		return err
 	}
+	if err := fitContract(ctx, c.Client); err != nil {
+		return err
+	}
 	if err := grantCore(ctx, c); err != nil {
 		return err
 	}
@@ -100,7 +110,7 @@ func startCore(ctx context.Context, c *env.Cluster) error {
 		return err
 	}
 	err = plane.StartChild(ctx, local.Child{
-		Name: "capi-core", Path: path, Grace: 10 * time.Second,
+		Name: coreUser, Path: path, Grace: 10 * time.Second,
 		Args: []string{
 			"--kubeconfig", kubeconfig, "--feature-gates", coreFeatures,
 			"--webhook-port", fmt.Sprint(webhooks), "--webhook-cert-dir", dir,
@@ -115,6 +125,54 @@ func startCore(ctx context.Context, c *env.Cluster) error {
 		return err
 	}
 	return registerWebhooks(ctx, c.Client, webhooks, certificate)
+}
+
+// fitContract changes our CRDs as the components for this contract do.
+func fitContract(ctx context.Context, c client.Client) error {
+	text, err := os.ReadFile(filepath.Join("../../config/capi", contract, "kustomization.yaml"))
+	if err != nil {
+		return err
+	}
+	var overlay struct {
+		Patches []struct {
+			Target struct{ Name string }
+			Patch  string
+		}
+	}
+	if err := yaml.Unmarshal(text, &overlay); err != nil {
+		return err
+	}
+	for _, change := range overlay.Patches {
+		patch, err := yaml.YAMLToJSON([]byte(change.Patch))
+		if err != nil {
+			return err
+		}
+		crd := &unstructured.Unstructured{}
+		crd.SetGroupVersionKind(crdKind)
+		crd.SetName(change.Target.Name)
+		if err := c.Patch(ctx, crd, client.RawPatch(types.JSONPatchType, patch)); err != nil {
+			return fmt.Errorf("changing %s for contract %s: %w", crd.GetName(), contract, err)
+		}
+	}
+	return nil
+}
+
+var crdKind = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}
+
+// coreLog is the end of what the core said about a namespace.
+func coreLog(c *env.Cluster) string {
+	const most = 60
+	log, err := os.ReadFile(filepath.Join(c.ControlPlane.Dir(), "logs", coreUser+".log"))
+	if err != nil {
+		return err.Error()
+	}
+	var lines []string
+	for line := range strings.Lines(string(log)) {
+		if strings.Contains(line, c.Namespace) {
+			lines = append(lines, line[:min(len(line), 1000)])
+		}
+	}
+	return strings.Join(lines[max(0, len(lines)-most):], "\n")
 }
 
 // grantCore gives the core the roles that it is shipped with, and with them those that
@@ -136,6 +194,9 @@ func grantCore(ctx context.Context, c *env.Cluster) error {
 	if err := local.Apply(ctx, c.Admin, os.DirFS("testdata"), "stub-role.yaml", metav1.NamespaceSystem); err != nil {
 		return err
 	}
+	if err := local.Apply(ctx, c.Admin, config.Files, "rbac/capi-core-role.yaml", metav1.NamespaceSystem); err != nil {
+		return err
+	}
 	for _, role := range []string{"manager-role", "aggregated-manager-role"} {
 		binding := &rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: coreUser + "-" + role},
@@ -145,6 +206,28 @@ func grantCore(ctx context.Context, c *env.Cluster) error {
 		if err := c.Client.Create(ctx, binding); err != nil {
 			return err
 		}
+	}
+	for group, resource := range map[string]string{kind("MillwrightMachine").Group: "millwrightmachines", "stub.millwright.dev": "stubcontrolplanes"} {
+		if err := awaitGrant(ctx, c.Client, group, resource); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// awaitGrant waits until the controller manager has put a provider's role into the core's.
+// A core that starts before that asks in vain, and then waits longer and longer.
+func awaitGrant(ctx context.Context, c client.Client, group, resource string) error {
+	review := authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: coreUser, ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "list", Group: group, Resource: resource},
+	}}
+	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+		asked := review.DeepCopy()
+		err := c.Create(ctx, asked)
+		return asked.Status.Allowed, err
+	})
+	if err != nil {
+		return fmt.Errorf("the core may not list %s: %w", resource, err)
 	}
 	return nil
 }
@@ -190,35 +273,56 @@ func registerWebhooks(ctx context.Context, c client.Client, port int, caBundle [
 	if err != nil {
 		return err
 	}
+	return register(ctx, c, path, registration{name: coreUser, port: port, caBundle: caBundle})
+}
+
+// registration is what is different about webhooks in a test.
+type registration struct {
+	name     string
+	port     int
+	caBundle []byte
+	// namespace limits them to one; empty for all.
+	namespace string
+}
+
+func (r registration) reach(config *admissionv1.WebhookClientConfig) {
+	config.URL = ptr.To(fmt.Sprintf("https://127.0.0.1:%d%s", r.port, *config.Service.Path))
+	config.Service, config.CABundle = nil, r.caBundle
+}
+
+func (r registration) selector() *metav1.LabelSelector {
+	if r.namespace == "" {
+		return nil
+	}
+	return &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: r.namespace}}
+}
+
+// register registers the webhooks of a manifest.
+func register(ctx context.Context, c client.Client, path string, r registration) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	reach := func(config *admissionv1.WebhookClientConfig) {
-		config.URL = ptr.To(fmt.Sprintf("https://127.0.0.1:%d%s", port, *config.Service.Path))
-		config.Service, config.CABundle = nil, caBundle
-	}
 	for _, document := range strings.Split(string(text), "\n---\n") {
 		mutating, validating := &admissionv1.MutatingWebhookConfiguration{}, &admissionv1.ValidatingWebhookConfiguration{}
-		if err := yaml.Unmarshal([]byte(document), mutating); err != nil {
+		if err := errors.Join(yaml.Unmarshal([]byte(document), mutating), yaml.Unmarshal([]byte(document), validating)); err != nil {
 			return err
 		}
 		if mutating.Kind == "MutatingWebhookConfiguration" {
-			mutating.Name = coreUser
+			mutating.Name = r.name
 			for i := range mutating.Webhooks {
-				reach(&mutating.Webhooks[i].ClientConfig)
+				r.reach(&mutating.Webhooks[i].ClientConfig)
+				mutating.Webhooks[i].NamespaceSelector = r.selector()
 			}
 			if err := c.Create(ctx, mutating); err != nil {
 				return err
 			}
 			continue
 		}
-		if err := yaml.Unmarshal([]byte(document), validating); err != nil {
-			return err
-		}
-		validating.Name = coreUser
+		validating.Name = r.name
 		for i := range validating.Webhooks {
-			reach(&validating.Webhooks[i].ClientConfig)
+			r.reach(&validating.Webhooks[i].ClientConfig)
+			validating.Webhooks[i].NamespaceSelector = r.selector()
 		}
 		if err := c.Create(ctx, validating); err != nil {
 			return err

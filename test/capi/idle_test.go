@@ -1,6 +1,7 @@
 package capi
 
 import (
+	"maps"
 	"testing"
 	"time"
 
@@ -16,7 +17,22 @@ func TestNobodyWritesWhenThereIsNothingToDo(t *testing.T) {
 	w := newWorld(t)
 	w.manager()
 	w.pool("workers", 2, `{}`)
-	kinds := []string{"Cluster", "MillwrightCluster", "MachineDeployment", "MachineSet", "Machine", "MillwrightMachine", "MillwrightMachineTemplate"}
+	w.eventually(func(g gomega.Gomega) {
+		w.settled(g, 2)
+		ready, _ := condition(w.get(g, "Cluster", w.cluster), "InfrastructureReady")["status"].(string)
+		g.Expect(ready).To(gomega.Equal("True"))
+	})
+	w.staysQuiet(idleTime)
+}
+
+// staysQuiet checks that nobody writes any object of this world for that long, once the
+// core's own conditions have followed, which takes moments.
+func (w *world) staysQuiet(long time.Duration) {
+	w.t.Helper()
+	kinds := []string{
+		"Cluster", "MachineDeployment", "MachineSet", "Machine",
+		"MillwrightCluster", "MillwrightMachine", "MillwrightMachineTemplate", "MillwrightClusterTemplate",
+	}
 	versions := func(g gomega.Gomega) map[string]string {
 		seen := map[string]string{}
 		for _, kind := range kinds {
@@ -26,20 +42,13 @@ func TestNobodyWritesWhenThereIsNothingToDo(t *testing.T) {
 		}
 		return seen
 	}
-	w.eventually(func(g gomega.Gomega) {
-		w.settled(g, 2)
-		ready, _ := condition(w.get(g, "Cluster", w.cluster), "InfrastructureReady")["status"].(string)
-		g.Expect(ready).To(gomega.Equal("True"))
-	})
-	// The core's own conditions follow within moments.
-	settled := versions(gomega.NewWithT(t))
-	since := time.Now()
-	w.eventually(func(g gomega.Gomega) {
-		now := versions(g)
-		if !gomega.NewGomega(func(string, ...int) {}).Expect(now).To(gomega.Equal(settled)) {
+	g := gomega.NewWithT(w.t)
+	settled, since := versions(g), time.Now()
+	g.Eventually(func(g gomega.Gomega) {
+		if now := versions(g); !maps.Equal(now, settled) {
 			settled, since = now, time.Now()
 		}
 		g.Expect(time.Since(since)).To(gomega.BeNumerically(">", 10*time.Second))
-	})
-	gomega.NewWithT(t).Consistently(versions).WithTimeout(idleTime).WithPolling(time.Second).Should(gomega.Equal(settled))
+	}).WithTimeout(patience).WithPolling(time.Second).Should(gomega.Succeed())
+	g.Consistently(versions).WithTimeout(long).WithPolling(time.Second).Should(gomega.Equal(settled))
 }

@@ -1,11 +1,12 @@
 package capi
 
 import (
-	"context"
 	"testing"
+	"time"
 
 	"github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/driver/sim"
@@ -19,26 +20,18 @@ func TestAManagerKilledAfterEachOfItsWritesMakesOneVM(t *testing.T) {
 	changes := w.changes("MillwrightMachine")
 	running := w.manager()
 	w.pool("workers", 1, `{}`)
-	kills := 0
-	for done := false; !done; {
-		select {
-		case ours, ok := <-changes:
-			if !ok {
-				t.Fatal("the watch ended")
-			}
-			if ours.GetDeletionTimestamp() == nil && condition(ours, "NodeJoined")["status"] == "True" {
-				w.eventually(func(g gomega.Gomega) { w.settled(g, 1) })
-				w.scale("workers", 0)
-			}
-			if len(ours.GetFinalizers()) == 0 && ours.GetDeletionTimestamp() != nil {
-				done = true
-			}
-			running.Kill()
-			kills++
-			running = w.manager()
-		case <-t.Context().Done():
-			t.Fatal(context.Cause(t.Context()))
+	kills, leaving := 0, false
+	for gone := false; !gone; {
+		event := w.next(changes)
+		gone = event.Type == watch.Deleted
+		if ours := event.Object.(*unstructured.Unstructured); !leaving && condition(ours, "NodeJoined")["status"] == "True" {
+			w.eventually(func(g gomega.Gomega) { w.settled(g, 1) })
+			w.scale("workers", 0)
+			leaving = true
 		}
+		running.Kill()
+		kills++
+		running = w.manager()
 	}
 	w.eventually(func(g gomega.Gomega) { w.settled(g, 0) })
 	if kills < 5 {
@@ -57,7 +50,7 @@ func TestAManagerKilledAfterEachOfItsWritesMakesOneVM(t *testing.T) {
 
 // changes are the states that the objects of a kind go through, as far as a watch shows
 // them.
-func (w *world) changes(kindName string) <-chan *unstructured.Unstructured {
+func (w *world) changes(kindName string) <-chan watch.Event {
 	w.t.Helper()
 	list := &unstructured.UnstructuredList{}
 	gvk := kind(kindName)
@@ -67,19 +60,25 @@ func (w *world) changes(kindName string) <-chan *unstructured.Unstructured {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	watch, err := c.Watch(w.t.Context(), list, client.InNamespace(w.Namespace))
+	watching, err := c.Watch(w.t.Context(), list, client.InNamespace(w.Namespace))
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.t.Cleanup(watch.Stop)
-	objects := make(chan *unstructured.Unstructured, 1000)
-	go func() {
-		defer close(objects)
-		for event := range watch.ResultChan() {
-			if object, ok := event.Object.(*unstructured.Unstructured); ok {
-				objects <- object
-			}
+	w.t.Cleanup(watching.Stop)
+	return watching.ResultChan()
+}
+
+// next waits for the next of them.
+func (w *world) next(changes <-chan watch.Event) watch.Event {
+	w.t.Helper()
+	select {
+	case event, ok := <-changes:
+		if !ok || event.Type == watch.Error {
+			w.t.Fatalf("the watch ended: %v", event.Object)
 		}
-	}()
-	return objects
+		return event
+	case <-time.After(patience):
+		w.t.Fatalf("nothing has changed for %v", patience)
+	}
+	return watch.Event{}
 }

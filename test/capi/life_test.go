@@ -1,15 +1,50 @@
 package capi
 
 import (
+	"os"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/internal/local"
+	"github.com/millwright-dev/millwright/test/env"
 )
+
+// The phases of one Machine, none of them twice, and never Failed.
+func TestAMachineGoesThroughItsPhasesInOrder(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	changes := w.changes("Machine")
+	w.manager()
+	w.pool("workers", 0, `{}`)
+	one := w.own("one")
+	w.machine(one, `{"driver":"sim","providerSpec":{"joinDelay":"1s"}}`, `{"dataSecretName":"workers"}`)
+	var phases []string
+	for !slices.Contains(phases, "Running") {
+		machine := w.next(changes).Object.(*unstructured.Unstructured)
+		if phase := text(*machine, "status", "phase"); phase != "" && (len(phases) == 0 || phases[len(phases)-1] != phase) {
+			phases = append(phases, phase)
+		}
+	}
+	// Which of them show depends on when the core looks.
+	order := []string{"Pending", "Provisioning", "Provisioned", "Running"}
+	gomega.NewWithT(t).Expect(phases).To(gomega.Equal(slices.DeleteFunc(order, func(phase string) bool { return !slices.Contains(phases, phase) })))
+	gomega.NewWithT(t).Expect(phases).To(gomega.ContainElement("Provisioned"))
+
+	machine := w.settled(gomega.NewWithT(t), 1)[0]
+	for _, owner := range w.get(gomega.NewWithT(t), "MillwrightMachine", one).GetOwnerReferences() {
+		if owner.Kind != "Machine" || owner.UID != machine.GetUID() || owner.Controller == nil || !*owner.Controller {
+			t.Errorf("it is owned by %+v", owner)
+		}
+	}
+	w.remove("Machine", one)
+	w.eventually(func(g gomega.Gomega) { w.settled(g, 0) })
+}
 
 func TestMachinesOfADeploymentBecomeNodesAndGo(t *testing.T) {
 	t.Parallel()
@@ -134,29 +169,44 @@ func TestNothingIsMadeBeforeTheBootstrapDataIsThere(t *testing.T) {
 	w.eventually(func(g gomega.Gomega) { w.settled(g, 1) })
 }
 
-func TestAPausedMachineIsNeitherMadeNorRemoved(t *testing.T) {
+// G1, G2: whichever of the two is paused.
+func TestAPausedMachineIsNotRemoved(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.manager()
 	w.pool("workers", 1, `{}`)
 	w.eventually(func(g gomega.Gomega) { w.settled(g, 1) })
 	ours := w.list(gomega.NewWithT(t), "MillwrightMachine")[0].GetName()
+	paused := func(status string) {
+		w.eventually(func(g gomega.Gomega) {
+			g.Expect(condition(w.get(g, "MillwrightMachine", ours), "Paused")).To(gomega.HaveKeyWithValue("status", status))
+		})
+	}
+	paused("False")
+	w.patch("Cluster", w.cluster, `{"spec":{"paused":true}}`)
+	paused("True")
+	w.remove("MillwrightMachine", ours)
+	w.keepsItsVM(ours)
+
 	w.patch("MillwrightMachine", ours, `{"metadata":{"annotations":{"cluster.x-k8s.io/paused":""}}}`)
-	w.eventually(func(g gomega.Gomega) {
-		g.Expect(condition(w.get(g, "MillwrightMachine", ours), "Paused")).To(gomega.HaveKeyWithValue("status", "True"))
-	})
+	w.patch("Cluster", w.cluster, `{"spec":{"paused":false}}`)
+	w.keepsItsVM(ours)
+
 	w.scale("workers", 0)
-	w.eventually(func(g gomega.Gomega) {
-		g.Expect(w.get(g, "MillwrightMachine", ours).GetDeletionTimestamp()).NotTo(gomega.BeNil())
-	})
-	// Whatever is done to it while it is paused is followed by a pass; that pass is what
-	// must do nothing.
-	w.patch("MillwrightMachine", ours, `{"metadata":{"labels":{"touched":"yes"}}}`)
-	gomega.NewWithT(t).Consistently(func(g gomega.Gomega) {
-		g.Expect(w.vms(g)).To(gomega.Equal([]string{ours}))
-	}).WithTimeout(2e9).Should(gomega.Succeed())
 	w.patch("MillwrightMachine", ours, `{"metadata":{"annotations":{"cluster.x-k8s.io/paused":null}}}`)
 	w.eventually(func(g gomega.Gomega) { w.settled(g, 0) })
+}
+
+// keepsItsVM checks that a pass does nothing: whatever is done to the object is followed
+// by one.
+func (w *world) keepsItsVM(ours string) {
+	w.t.Helper()
+	w.patch("MillwrightMachine", ours, `{"metadata":{"labels":{"touched":"yes"}}}`)
+	gomega.NewWithT(w.t).Consistently(func(g gomega.Gomega) {
+		g.Expect(w.vms(g)).To(gomega.Equal([]string{ours}))
+		g.Expect(w.get(g, "MillwrightMachine", ours).GetDeletionTimestamp()).NotTo(gomega.BeNil())
+	}).WithTimeout(2 * time.Second).Should(gomega.Succeed())
+	w.patch("MillwrightMachine", ours, `{"metadata":{"labels":{"touched":null}}}`)
 }
 
 func TestAClusterTakesItsMachinesAlong(t *testing.T) {
@@ -170,7 +220,7 @@ func TestAClusterTakesItsMachinesAlong(t *testing.T) {
 	w.eventually(func(g gomega.Gomega) {
 		g.Expect(w.vms(g)).To(gomega.BeEmpty())
 		for _, kind := range []string{"Cluster", "MillwrightCluster", "Machine", "MillwrightMachine", "MachineDeployment"} {
-			g.Expect(w.list(g, kind)).To(gomega.BeEmpty(), kind)
+			g.Expect(names(w.list(g, kind))).To(gomega.BeEmpty(), kind)
 		}
 	})
 }
@@ -197,15 +247,34 @@ func TestDeletionSurvivesAnOwnerThatIsGone(t *testing.T) {
 				object := w.object(gone, name)
 				err := w.Client.Patch(t.Context(), object, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))
 				g.Expect(client.IgnoreNotFound(err)).To(gomega.Succeed())
-				g.Expect(apierrors.IsNotFound(w.Client.Get(t.Context(), client.ObjectKeyFromObject(object), object))).To(gomega.BeTrue())
+				w.isGone(g, gone, name)
 			})
 			w.remove("MillwrightMachine", text(machine, "spec", "infrastructureRef", "name"))
 			w.manager()
 			w.eventually(func(g gomega.Gomega) {
 				g.Expect(slices.Contains(w.vms(g), text(machine, "spec", "infrastructureRef", "name"))).To(gomega.BeFalse(), "its VM is left")
-				object := w.object("MillwrightMachine", text(machine, "spec", "infrastructureRef", "name"))
-				g.Expect(apierrors.IsNotFound(w.Client.Get(t.Context(), client.ObjectKeyFromObject(object), object))).To(gomega.BeTrue())
+				w.isGone(g, "MillwrightMachine", text(machine, "spec", "infrastructureRef", "name"))
 			})
 		})
 	}
+}
+
+func TestTheExampleWorks(t *testing.T) {
+	t.Parallel()
+	if contract != "v1beta2" {
+		t.Skip("the example is written for the newest version of Cluster API's kinds")
+	}
+	w := emptyWorld(t, env.New(t, env.WithControllerManager()).Cluster)
+	w.cluster = "demo"
+	w.apply("provider.yaml", nil)
+	w.apply(contract+"/cluster.yaml", nil)
+	w.manager()
+	if err := local.Apply(t.Context(), w.Admin, os.DirFS("../../examples/cluster-api"), "workers.yaml", w.Namespace); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually(func(g gomega.Gomega) {
+		w.settled(g, 2)
+		cpu := text(*w.get(g, "MillwrightMachineTemplate", "demo-workers"), "status", "capacity", "cpu")
+		g.Expect(cpu).To(gomega.Equal("2"), "what autoscalers read (T4)")
+	})
 }

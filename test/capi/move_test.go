@@ -6,8 +6,8 @@ import (
 
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/test/env"
@@ -74,12 +74,13 @@ func TestClusterctlMovesAClusterAndEveryVMStays(t *testing.T) {
 // it what to move.
 func labelForClusterctl(t *testing.T, c *env.Cluster) {
 	t.Helper()
-	crds := &apiextensionsv1.CustomResourceDefinitionList{}
+	crds := &unstructured.UnstructuredList{}
+	crds.SetGroupVersionKind(crdKind.GroupVersion().WithKind(crdKind.Kind + "List"))
 	if err := c.Client.List(t.Context(), crds); err != nil {
 		t.Fatal(err)
 	}
 	for _, crd := range crds.Items {
-		switch crd.Spec.Group {
+		switch text(crd, "spec", "group") {
 		case "cluster.x-k8s.io", "infrastructure.millwright.dev", "stub.millwright.dev", "clusterctl.cluster.x-k8s.io":
 			patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"clusterctl.cluster.x-k8s.io":""}}}`))
 			if err := c.Client.Patch(t.Context(), &crd, patch); err != nil {

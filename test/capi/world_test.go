@@ -13,6 +13,7 @@ import (
 
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -26,7 +27,7 @@ import (
 
 // patience is how long something may take that needs several controllers. Nothing here
 // takes a tenth of it on an idle machine.
-const patience = time.Minute
+const patience = 3 * time.Minute
 
 // world is a Cluster with its infrastructure, and a simulated provider whose VMs outlive
 // the manager.
@@ -46,7 +47,21 @@ func newWorld(t *testing.T) *world {
 
 func newWorldIn(t *testing.T, c *env.Cluster) *world {
 	t.Helper()
+	w := emptyWorld(t, c)
+	w.apply("provider.yaml", nil)
+	w.apply(contract+"/cluster.yaml", nil)
+	return w
+}
+
+// emptyWorld declares nothing yet.
+func emptyWorld(t *testing.T, c *env.Cluster) *world {
+	t.Helper()
 	requireCore(t, c)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the core said of this test:\n%s", coreLog(c))
+		}
+	})
 	w := &world{Cluster: c, t: t, dir: t.TempDir(), cluster: "c-" + c.Namespace}
 	cloud, err := sim.OpenCloud(w.path("sim"), sim.CloudOptions{})
 	if err != nil {
@@ -58,8 +73,6 @@ func newWorldIn(t *testing.T, c *env.Cluster) *world {
 			t.Error(err)
 		}
 	})
-	w.apply("provider.yaml", nil)
-	w.apply(contract+"/cluster.yaml", nil)
 	return w
 }
 
@@ -104,6 +117,17 @@ func (w *world) pool(name string, replicas int, providerSpec string) {
 	w.apply(contract+"/workers.yaml", map[string]string{"POOL": name, "REPLICAS": fmt.Sprint(replicas)})
 }
 
+// own makes a name that no other test has: that of a machine becomes that of its Node, and
+// Nodes are in no namespace.
+func (w *world) own(name string) string { return name + "-" + w.Namespace }
+
+// machine declares one Machine with its MillwrightMachine, whose spec and the Machine's
+// bootstrap are given in JSON.
+func (w *world) machine(name, spec, bootstrap string) {
+	w.t.Helper()
+	w.apply(contract+"/machine.yaml", map[string]string{"MACHINE": name, "SPEC": spec, "BOOTSTRAP": bootstrap})
+}
+
 // manager starts a manager of this world.
 func (w *world) manager(more ...string) *program.Process {
 	w.t.Helper()
@@ -133,10 +157,13 @@ func (w *world) managerAt(c *env.Cluster, more ...string) *program.Process {
 	return p
 }
 
-// kinds of the core and of ours, by name.
+// kind is one of the core's, of ours, or of the stubs, by its name.
 func kind(name string) schema.GroupVersionKind {
 	if strings.HasPrefix(name, "Millwright") {
 		return schema.GroupVersionKind{Group: "infrastructure.millwright.dev", Version: "v1alpha1", Kind: name}
+	}
+	if strings.HasPrefix(name, "Stub") {
+		return schema.GroupVersionKind{Group: "stub.millwright.dev", Version: "v1", Kind: name}
 	}
 	return schema.GroupVersionKind{Group: "cluster.x-k8s.io", Version: contract, Kind: name}
 }
@@ -217,8 +244,8 @@ func (w *world) eventually(check func(g gomega.Gomega)) {
 // MillwrightMachine, a VM and a Node of its own, and nothing besides.
 func (w *world) settled(g gomega.Gomega, count int) []unstructured.Unstructured {
 	machines := w.list(g, "Machine")
-	g.Expect(machines).To(gomega.HaveLen(count), "Machines")
-	g.Expect(w.list(g, "MillwrightMachine")).To(gomega.HaveLen(count), "MillwrightMachines")
+	g.Expect(names(machines)).To(gomega.HaveLen(count), "Machines")
+	g.Expect(names(w.list(g, "MillwrightMachine"))).To(gomega.HaveLen(count), "MillwrightMachines")
 	g.Expect(w.vms(g)).To(gomega.HaveLen(count), "VMs")
 	for _, machine := range machines {
 		g.Expect(machine.GetDeletionTimestamp()).To(gomega.BeNil(), machine.GetName())
@@ -227,6 +254,30 @@ func (w *world) settled(g gomega.Gomega, count int) []unstructured.Unstructured 
 		g.Expect(node.Spec.ProviderID).To(gomega.Equal(text(machine, "spec", "providerID")))
 	}
 	return machines
+}
+
+// isReady checks the condition Ready.
+func (w *world) isReady(g gomega.Gomega, machine, status, reason string) *unstructured.Unstructured {
+	ours := w.get(g, "MillwrightMachine", machine)
+	g.Expect(condition(ours, "Ready")).To(gomega.And(
+		gomega.HaveKeyWithValue("status", status), gomega.HaveKeyWithValue("reason", reason)), machine)
+	return ours
+}
+
+// isGone checks that an object does not exist any more.
+func (w *world) isGone(g gomega.Gomega, kindName, name string) {
+	object := w.object(kindName, name)
+	err := w.Client.Get(w.t.Context(), client.ObjectKeyFromObject(object), object)
+	g.Expect(apierrors.IsNotFound(err)).To(gomega.BeTrue(), "%s %s is there, or not to be read: %v", kindName, name, err)
+}
+
+// names is for checks whose failure would otherwise print whole objects.
+func names(objects []unstructured.Unstructured) []string {
+	names := make([]string, 0, len(objects))
+	for _, object := range objects {
+		names = append(names, object.GetName())
+	}
+	return names
 }
 
 // text is a string in an object, or "".

@@ -2,13 +2,16 @@ package takeover
 
 import (
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -18,6 +21,21 @@ import (
 )
 
 func TestMain(m *testing.M) { env.Main(m) }
+
+// together runs tests at the same time, each in a namespace of its own. They wait most of the
+// time, so the number of processors says nothing about how many may.
+func together(t *testing.T, tests map[string]func(*testing.T)) {
+	t.Helper()
+	var group errgroup.Group
+	group.SetLimit(8)
+	for _, name := range slices.Sorted(maps.Keys(tests)) {
+		group.Go(func() error {
+			t.Run(name, tests[name])
+			return nil
+		})
+	}
+	_ = group.Wait() // never fails
+}
 
 // recordings are the fleets that MCM left behind, by the moment.
 func recordings(t *testing.T) []string {

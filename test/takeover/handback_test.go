@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -42,7 +43,9 @@ const (
 
 var (
 	duration = regexp.MustCompile(`\b(?:\d+h)?(?:\d+m)?\d+(?:\.\d+)?(?:ms|µs|s)\b`)
-	anyTime  = regexp.MustCompile(`[tT]ime$|creationTimestamp|deletionTimestamp`)
+	// conditions are told to people only, and MCM tells them as Go prints them.
+	conditions = regexp.MustCompile(`Node conditions: [^"]*`)
+	anyTime    = regexp.MustCompile(`[tT]ime$|creationTimestamp|deletionTimestamp`)
 )
 
 // essence is what a deployment's objects say, by kind and name, without names, times and
@@ -59,10 +62,10 @@ func essence(t *testing.T, objects []*unstructured.Unstructured, deployment stri
 	}
 	said := map[string]any{}
 	for _, object := range objects {
-		if of(object.GetName()) != deployment || !slices.Contains(order[2:], object.GetKind()) {
+		kind := object.GetKind()
+		if of(object.GetName()) != deployment || !slices.Contains(order[2:], kind) || slices.Contains(also, kind) {
 			continue
 		}
-		kind := object.GetKind()
 		fields, ok := strip(object.DeepCopy().Object, kind, "", also).(map[string]any)
 		if !ok {
 			t.Fatalf("%s %s says nothing", kind, object.GetName())
@@ -78,7 +81,7 @@ func essence(t *testing.T, objects []*unstructured.Unstructured, deployment stri
 				return names[drawn] + "-#"
 			})
 		}
-		text = duration.ReplaceAllString(text, "T")
+		text = conditions.ReplaceAllString(duration.ReplaceAllString(text, "T"), "Node conditions: C")
 		var value any
 		must(t, json.Unmarshal([]byte(text), &value))
 		name := value.(map[string]any)["metadata"].(map[string]any)["name"]
@@ -123,9 +126,11 @@ func strip(value any, kind, path string, also []string) any {
 	return fields
 }
 
-// live reads all objects of a test.
-func live(t *testing.T, e *env.Env) []*unstructured.Unstructured {
+// live reads all objects of the fleet, whose nodes are those that its provider has made.
+func (f *fleet) live() []*unstructured.Unstructured {
+	t, e := f.t, f.Env
 	t.Helper()
+	made, _ := f.provider.did()
 	var objects []*unstructured.Unstructured
 	for _, kind := range order {
 		list := &unstructured.UnstructuredList{}
@@ -140,7 +145,9 @@ func live(t *testing.T, e *env.Env) []*unstructured.Unstructured {
 		}
 		must(t, e.Client.List(t.Context(), list, options...))
 		for i := range list.Items {
-			objects = append(objects, &list.Items[i])
+			if kind != "Node" || slices.Contains(made, list.Items[i].GetName()) {
+				objects = append(objects, &list.Items[i])
+			}
 		}
 	}
 	return objects
@@ -151,12 +158,13 @@ type fleet struct {
 	*env.Env
 	t          *testing.T
 	deployment *v1alpha1.MachineDeployment
+	provider   *provider
 }
 
 // begin declares one deployment of a recording, with its class and Secret, to our manager.
 func begin(t *testing.T, recording, deployment string) *fleet {
 	t.Helper()
-	e := env.New(t, env.WithOwn()) // nodes have no suffix here
+	e := env.New(t)
 	f := &fleet{Env: e, t: t}
 	for _, object := range read(t, path(recording), e.Namespace, "") {
 		if slices.Contains([]string{"Secret", "MachineClass"}, object.GetKind()) {
@@ -174,7 +182,13 @@ func begin(t *testing.T, recording, deployment string) *fleet {
 		}
 	}
 	must(t, e.Client.Create(t.Context(), f.deployment))
-	run(t, e)
+	f.provider = run(t, e)
+	t.Cleanup(func() {
+		made, _ := f.provider.did()
+		for _, name := range made {
+			dropNode(t, e, name)
+		}
+	})
 	return f
 }
 
@@ -189,15 +203,15 @@ func (f *fleet) change(merge string) {
 }
 
 // same waits until we have written what MCM had at the moment of a recording, but for what
-// is always accepted, and for what is accepted here.
+// is always accepted, and for what is accepted here, which may be all objects of a kind.
 func (f *fleet) same(recording string, also ...string) {
 	f.t.Helper()
 	want := essence(f.t, read(f.t, path(recording), f.Namespace, ""), f.deployment.Name, also)
 	diff := "nothing was compared"
 	ok := gomega.NewGomega(func(string, ...int) {}).Eventually(func() string {
-		diff = cmp.Diff(want, essence(f.t, live(f.t, f.Env), f.deployment.Name, also))
+		diff = cmp.Diff(want, essence(f.t, f.live(), f.deployment.Name, also))
 		return diff
-	}).WithTimeout(30 * time.Second).WithPolling(300 * time.Millisecond).Should(gomega.BeEmpty())
+	}).WithTimeout(time.Minute).WithPolling(300 * time.Millisecond).Should(gomega.BeEmpty())
 	if !ok {
 		f.t.Errorf("%s: MCM's - ours +\n%s", recording, diff)
 	}
@@ -205,30 +219,97 @@ func (f *fleet) same(recording string, also ...string) {
 
 // TestHandBack does with our manager what was done with MCM, and compares what it leaves.
 func TestHandBack(t *testing.T) {
-	t.Run("create and roll", func(t *testing.T) {
-		f := begin(t, "02-running", "pool")
-		f.same("02-running")
-		f.change(`{"spec":{"template":{"spec":{"class":{"name":"c2"}}}}}`)
-		f.same("10-rolled-out")
+	together(t, map[string]func(*testing.T){
+		"create and roll": func(t *testing.T) {
+			f := begin(t, "02-running", "pool")
+			f.same("02-running")
+			release := f.provider.holds(2)
+			f.roll("c2")
+			f.same("07-deleting-vm")
+			last := f.leaving()
+			f.finalize(last.Name, "example.com/held")
+			release()
+			f.same("08-deleting-node", "Node") // of which we have taken the finalizer by then
+			f.finalize(last.Name)
+			f.same("10-rolled-out")
+		},
+		"roll, become unhealthy, and go back while paused": func(t *testing.T) {
+			f := begin(t, "02-running", "pool")
+			f.same("02-running")
+			f.roll("c2")
+			f.same("10-rolled-out")
+			sick := f.sicken()
+			f.same("11-unknown")
+			f.change(`{"spec":{"paused":true,"template":{"spec":{"class":{"name":"c1"}}}}}`)
+			f.provider.lonely()
+			f.provider.holds(3)
+			// What MCM did after a timeout, which takes too long here: how the set and the
+			// deployment see it is the same.
+			must(t, f.Client.Delete(t.Context(), sick))
+			f.same("13-paused-failed-replaced", "Machine", "Node")
+		},
+		"scale down by name": scaleDownByName,
+		"no capacity": func(t *testing.T) {
+			begin(t, "02-running", "nocap").same("02-running", priorityAtOnce)
+		},
+		"a broken provider": func(t *testing.T) {
+			begin(t, "02-running", "broken").same("02-running", priorityAtOnce)
+		},
 	})
-	t.Run("scale down by name", func(t *testing.T) {
-		f := begin(t, "20-running", "scaled")
-		f.same("20-running")
-		machines := &v1alpha1.MachineList{}
-		must(t, f.Client.List(t.Context(), machines, client.InNamespace(f.Namespace)))
-		now := time.Now().UTC().Format(time.RFC3339)
-		f.change(fmt.Sprintf(`{"metadata":{"annotations":{%q:%q,%q:%q}},"spec":{"replicas":3}}`,
-			v1alpha1.AnnotationKeyTriggerDeletion, machines.Items[1].Name+"~"+now, v1alpha1.AnnotationKeyLastReplicaChange, now))
-		f.same("22-scale-down-by-name-done", historyOfItself)
-		err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(&machines.Items[1]), &machines.Items[1])
-		if !apierrors.IsNotFound(err) {
-			t.Errorf("the named machine: %v", err)
-		}
-	})
-	t.Run("no capacity", func(t *testing.T) {
-		begin(t, "02-running", "nocap").same("02-running", priorityAtOnce)
-	})
-	t.Run("a broken provider", func(t *testing.T) {
-		begin(t, "02-running", "broken").same("02-running", priorityAtOnce)
-	})
+}
+
+// roll gives the deployment another class.
+func (f *fleet) roll(class string) {
+	f.t.Helper()
+	f.change(fmt.Sprintf(`{"spec":{"template":{"spec":{"class":{"name":%q}}}}}`, class))
+}
+
+// leaving is the Machine that is being deleted.
+func (f *fleet) leaving() *v1alpha1.Machine {
+	f.t.Helper()
+	machines := &v1alpha1.MachineList{}
+	must(f.t, f.Client.List(f.t.Context(), machines, client.InNamespace(f.Namespace)))
+	at := slices.IndexFunc(machines.Items, func(m v1alpha1.Machine) bool { return !m.DeletionTimestamp.IsZero() })
+	if at < 0 {
+		f.t.Fatal("no machine is being deleted")
+	}
+	return &machines.Items[at]
+}
+
+// finalize has a node that somebody else holds, or does not any more.
+func (f *fleet) finalize(name string, holders ...string) {
+	f.t.Helper()
+	node := &corev1.Node{}
+	must(f.t, f.Client.Get(f.t.Context(), client.ObjectKey{Name: name}, node))
+	before := node.DeepCopy()
+	node.Finalizers = holders
+	must(f.t, f.Client.Patch(f.t.Context(), node, client.MergeFrom(before)))
+}
+
+// sicken has one of the nodes go silent, and returns its Machine.
+func (f *fleet) sicken() *v1alpha1.Machine {
+	f.t.Helper()
+	machines := &v1alpha1.MachineList{}
+	must(f.t, f.Client.List(f.t.Context(), machines, client.InNamespace(f.Namespace)))
+	sick := &machines.Items[0]
+	node := &corev1.Node{}
+	must(f.t, f.Client.Get(f.t.Context(), client.ObjectKey{Name: sick.Labels[v1alpha1.NodeLabelKey]}, node))
+	node.Status.Conditions[0].Status, node.Status.Conditions[0].Reason = corev1.ConditionUnknown, "NodeStatusUnknown"
+	must(f.t, f.Client.Status().Update(f.t.Context(), node))
+	return sick
+}
+
+func scaleDownByName(t *testing.T) {
+	f := begin(t, "20-running", "scaled")
+	f.same("20-running")
+	machines := &v1alpha1.MachineList{}
+	must(t, f.Client.List(t.Context(), machines, client.InNamespace(f.Namespace)))
+	now := time.Now().UTC().Format(time.RFC3339)
+	f.change(fmt.Sprintf(`{"metadata":{"annotations":{%q:%q,%q:%q}},"spec":{"replicas":3}}`,
+		v1alpha1.AnnotationKeyTriggerDeletion, machines.Items[1].Name+"~"+now, v1alpha1.AnnotationKeyLastReplicaChange, now))
+	f.same("22-scale-down-by-name-done", historyOfItself)
+	err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(&machines.Items[1]), &machines.Items[1])
+	if !apierrors.IsNotFound(err) {
+		t.Errorf("the named machine: %v", err)
+	}
 }

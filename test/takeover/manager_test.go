@@ -31,6 +31,34 @@ type provider struct {
 	vms   map[string]bool
 	// made and removed are the names of VMs.
 	made, removed []string
+	// most is how many VMs it deletes before it does not come back until released is closed; if
+	// that is nil, it always does.
+	most     int
+	released chan struct{}
+	// silent tells that nodes do not join any more.
+	silent bool
+}
+
+// holds makes it not come back from the deletion of a VM when it has deleted that many, until
+// it is released.
+func (p *provider) holds(most int) (release func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	released := make(chan struct{})
+	p.most, p.released = most, released
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.released = nil
+		close(released)
+	}
+}
+
+// lonely makes new VMs whose nodes do not join.
+func (p *provider) lonely() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.silent = true
 }
 
 func idOf(name string) string { return "fake:///" + name }
@@ -49,6 +77,9 @@ func (p *provider) CreateMachine(ctx context.Context, req *driver.CreateMachineR
 		p.vms[name] = true
 		p.made = append(p.made, name)
 	}
+	if p.silent {
+		return &driver.CreateMachineResponse{ProviderID: idOf(name), NodeName: name}, nil
+	}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{ProviderID: idOf(name)}}
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}}
 	conditions := node.Status.Conditions
@@ -63,9 +94,20 @@ func (p *provider) CreateMachine(ctx context.Context, req *driver.CreateMachineR
 	return &driver.CreateMachineResponse{ProviderID: idOf(name), NodeName: name}, nil
 }
 
-func (p *provider) DeleteMachine(_ context.Context, req *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
+func (p *provider) DeleteMachine(ctx context.Context, req *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if released := p.released; released != nil && p.vms[req.Machine.Name] && len(p.removed) >= p.most {
+		p.mu.Unlock()
+		select {
+		case <-released:
+		case <-ctx.Done():
+		}
+		p.mu.Lock()
+		if ctx.Err() != nil {
+			return nil, status.Error(codes.Canceled, ctx.Err().Error())
+		}
+	}
 	if p.vms[req.Machine.Name] {
 		delete(p.vms, req.Machine.Name)
 		p.removed = append(p.removed, req.Machine.Name)

@@ -103,16 +103,16 @@ func idle(t *testing.T, e *env.Env, suffix string) state {
 			last, since = now, time.Now()
 		}
 		return time.Since(since)
-	}).WithTimeout(time.Minute).WithPolling(200*time.Millisecond).Should(gomega.BeNumerically(">", quiet), "it does not come to rest")
+	}).WithTimeout(2*time.Minute).WithPolling(200*time.Millisecond).Should(gomega.BeNumerically(">", quiet), "it does not come to rest")
 	return last
 }
 
 // TestTakeOver puts our manager in MCM's place at each recorded moment.
 func TestTakeOver(t *testing.T) {
+	moments := map[string]func(*testing.T){}
 	for _, file := range recordings(t) {
 		moment := strings.TrimSuffix(filepath.Base(file), ".json")
-		t.Run(moment, func(t *testing.T) {
-			t.Parallel()
+		moments[moment] = func(t *testing.T) {
 			e := env.New(t)
 			suffix := moment[:2]
 			load(t, e, file, suffix)
@@ -129,8 +129,9 @@ func TestTakeOver(t *testing.T) {
 			if deployment := atRest[moment]; deployment != "" {
 				untouched(t, before, after, deployment)
 			}
-		})
+		}
 	}
+	together(t, moments)
 }
 
 // atRest are the moments at which a deployment was at rest.

@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestBothVersionsAreRead: the same facts, written as each version writes them.
-func TestBothVersionsAreRead(t *testing.T) {
+// TestBothVersionsOfMachinesAreRead: the same facts, written as each version writes them.
+func TestBothVersionsOfMachinesAreRead(t *testing.T) {
 	ours := schema.GroupKind{Group: "infrastructure.millwright.dev", Kind: "MillwrightMachine"}
 	for version, text := range map[string]string{
 		"v1beta1": `{"spec":{"clusterName":"c","bootstrap":{"configRef":{"kind":"X","name":"x"},"dataSecretName":"data"},"failureDomain":"b","version":"v1.36.0",
@@ -35,6 +35,10 @@ func TestBothVersionsAreRead(t *testing.T) {
 			t.Errorf("%s: %+v", version, machine)
 		}
 	}
+}
+
+// TestBothVersionsOfClustersAreRead does the same for Clusters.
+func TestBothVersionsOfClustersAreRead(t *testing.T) {
 	for version, text := range map[string]string{
 		"v1beta1": `{"spec":{"paused":true,"controlPlaneEndpoint":{"host":"h","port":6443},"infrastructureRef":{"apiVersion":"g/v1","kind":"K","name":"c"}},
 			"status":{"infrastructureReady":true,"failureDomains":{"a":{"controlPlane":true}}}}`,

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -36,6 +37,9 @@ type Face struct {
 	// WatchFilter is the value of the label core.LabelWatchFilter that objects must have
 	// for their VMs to be looked for. Empty: that does not matter.
 	WatchFilter string
+	// Mapper knows whether MillwrightMachines are served at all, which nobody is told who
+	// may not read them. Nil: they are.
+	Mapper meta.RESTMapper
 }
 
 var _ safety.Face = Face{}
@@ -45,6 +49,9 @@ func (f Face) Finalizer() string { return infrav1.ClassFinalizer }
 
 // Owners implements safety.Face. Whose manager they are does not matter.
 func (f Face) Owners(ctx context.Context, live bool) ([]safety.Owner, error) {
+	if there, err := safety.Served(f.Mapper, infrav1.SchemeGroupVersion.WithKind(infrav1.MillwrightMachineKind)); err != nil || !there {
+		return nil, err //nolint:wrapcheck // says what it is about
+	}
 	from, options := f.Cache, []client.ListOption{client.InNamespace(f.Namespace), client.UnsafeDisableDeepCopy}
 	if live || from == nil {
 		from, options = f.Live, options[:1]

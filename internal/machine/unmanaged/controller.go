@@ -48,6 +48,8 @@ type Options struct {
 type Target interface {
 	// Client reads Nodes from a cache and writes to the API server.
 	Client() client.Client
+	// Ready tells whether the target has answered. Before, reads would wait for it.
+	Ready() bool
 	// Watch makes a source of events about objects of the target.
 	Watch(object client.Object, events handler.EventHandler, filters ...predicate.Predicate) source.Source
 }
@@ -103,6 +105,9 @@ func markChanges() predicate.Predicate {
 // Reconcile marks a node, or takes the mark off.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	c.beginOnce.Do(func() { c.begun = c.Clock.Now() })
+	if !c.Target.Ready() {
+		return ctrl.Result{}, nil // the watch brings all nodes once it has
+	}
 	found := &corev1.Node{}
 	if err := c.Target.Client().Get(ctx, req.NamespacedName, found); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)

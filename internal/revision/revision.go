@@ -1,0 +1,86 @@
+// Package revision changes when the rule does by which the MachineSets of a
+// MachineDeployment are told apart: which of them is the current one, and which one a
+// number means.
+//
+// The rule is MCM's. With another one, a fleet that MCM has made would be rolled.
+package revision
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// Same tells whether two templates make the same Machines.
+func Same(a, b *v1alpha1.MachineTemplateSpec) bool {
+	return equality.Semantic.DeepEqual(Essence(a), Essence(b))
+}
+
+// Essence is a copy of a template without what does not make it another: what is changed
+// on Machines that exist (node template, timeouts), the set's own label, and the kind of
+// the class.
+func Essence(template *v1alpha1.MachineTemplateSpec) *v1alpha1.MachineTemplateSpec {
+	reduced := template.DeepCopy()
+	delete(reduced.Labels, v1alpha1.DefaultMachineDeploymentUniqueLabelKey)
+	reduced.Spec.NodeTemplateSpec = v1alpha1.NodeTemplateSpec{}
+	reduced.Spec.MachineConfiguration = nil
+	reduced.Spec.Class.Kind = ""
+	return reduced
+}
+
+// Older compares sets by their age.
+func Older(a, b *v1alpha1.MachineSet) int {
+	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+}
+
+// Current is the oldest set of a template that is not being deleted, of sets of one
+// deployment that are sorted by age; nil if there is none.
+func Current(sets []*v1alpha1.MachineSet, template *v1alpha1.MachineTemplateSpec) *v1alpha1.MachineSet {
+	return first(sets, func(set *v1alpha1.MachineSet) bool {
+		return set.DeletionTimestamp.IsZero() && Same(&set.Spec.Template, template)
+	})
+}
+
+// Number is the revision of a set, or the last one of a deployment; 0 if it has none.
+func Number(of metav1.Object) int64 {
+	number, err := strconv.ParseInt(of.GetAnnotations()[v1alpha1.AnnotationKeyRevision], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return number
+}
+
+// Sorted are those of the sets of a deployment that one can go back to, from the first
+// revision to the last.
+func Sorted(sets []*v1alpha1.MachineSet) []*v1alpha1.MachineSet {
+	numbered := slices.DeleteFunc(slices.Clone(sets), func(set *v1alpha1.MachineSet) bool {
+		return !set.DeletionTimestamp.IsZero() || Number(set) == 0
+	})
+	slices.SortStableFunc(numbered, func(a, b *v1alpha1.MachineSet) int { return cmp.Compare(Number(a), Number(b)) })
+	return numbered
+}
+
+// Pick is the set of a deployment with that number; 0 is the last but one. It is nil if
+// there is none.
+func Pick(sets []*v1alpha1.MachineSet, number int64) *v1alpha1.MachineSet {
+	numbered := Sorted(sets)
+	if number != 0 {
+		return first(numbered, func(set *v1alpha1.MachineSet) bool { return Number(set) == number })
+	}
+	if len(numbered) < 2 {
+		return nil
+	}
+	return numbered[len(numbered)-2]
+}
+
+func first(sets []*v1alpha1.MachineSet, is func(*v1alpha1.MachineSet) bool) *v1alpha1.MachineSet {
+	if at := slices.IndexFunc(sets, is); at >= 0 {
+		return sets[at]
+	}
+	return nil
+}

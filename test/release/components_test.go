@@ -1,0 +1,179 @@
+package release
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	"github.com/millwright-dev/millwright/config"
+)
+
+const infrastructureGroup = "infrastructure.millwright.dev"
+
+// TestComponentsAreWhatClusterctlWants (K3, L1): as published, and as clusterctl makes of
+// it in a namespace of the user's choice.
+func TestComponentsAreWhatClusterctlWants(t *testing.T) {
+	p := newPlace(t)
+	for _, contract := range contracts {
+		t.Run(contract, func(t *testing.T) {
+			t.Run("published", func(t *testing.T) {
+				look(t, objects(t, p.read(contract, "infrastructure-components.yaml")), "millwright-system", contract)
+			})
+			t.Run("elsewhere", func(t *testing.T) {
+				text := p.clusterctl(contract, nil, "generate", "provider", "--infrastructure", "millwright:"+release, "--target-namespace", "elsewhere")
+				look(t, objects(t, text), "elsewhere", contract)
+				if strings.Contains(string(text), "${") || strings.Contains(string(text), "millwright-system") {
+					t.Errorf("a variable or the first namespace is left:\n%s", text)
+				}
+			})
+		})
+	}
+}
+
+// look checks the components in a namespace.
+func look(t *testing.T, components []*unstructured.Unstructured, namespace, contract string) {
+	if name := only(t, components, "Namespace").GetName(); name != namespace {
+		t.Errorf("the Namespace is %s", name)
+	}
+	crds := 0
+	for _, object := range components {
+		name := object.GetKind() + " " + object.GetName()
+		if label := object.GetLabels()["cluster.x-k8s.io/provider"]; label != provider {
+			t.Errorf("%s has the provider %q", name, label)
+		}
+		if at := object.GetNamespace(); at != "" && at != namespace {
+			t.Errorf("%s is in namespace %s", name, at)
+		}
+		if object.GetKind() == "CustomResourceDefinition" {
+			crds++
+			lookAtCRD(t, decode[apiextensionsv1.CustomResourceDefinition](t, object), contract)
+		}
+	}
+	if crds != 5 {
+		t.Errorf("there are %d CRDs; want those of %s, and that of classes", crds, infrastructureGroup)
+	}
+	lookAtManager(t, decode[appsv1.Deployment](t, only(t, components, "Deployment")))
+}
+
+func lookAtManager(t *testing.T, deployment *appsv1.Deployment) {
+	containers := deployment.Spec.Template.Spec.Containers
+	if len(containers) != 1 || containers[0].Name != "manager" || containers[0].Image != image+":"+release {
+		t.Errorf("the containers are %+v", containers)
+	}
+	if account := deployment.Spec.Template.Spec.ServiceAccountName; account == "" {
+		t.Error("the manager has no service account of its own")
+	}
+}
+
+// lookAtCRD: the definition is the one that was generated, but for labels, and for what the
+// contract reads in another form.
+func lookAtCRD(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition, contract string) {
+	text, err := fs.ReadFile(config.Files, "crd/"+crd.Spec.Group+"_"+crd.Spec.Names.Plural+".yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &apiextensionsv1.CustomResourceDefinition{}
+	if err := yaml.UnmarshalStrict(text, want); err != nil {
+		t.Fatal(err)
+	}
+	if contract == "v1beta1" && crd.Spec.Names.Kind == "MillwrightCluster" {
+		status := want.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["status"]
+		if _, there := status.Properties["failureDomains"]; !there {
+			t.Error("there is nothing to be left out for v1beta1")
+		}
+		delete(status.Properties, "failureDomains")
+	}
+	if diff := cmp.Diff(want.Spec, crd.Spec); diff != "" {
+		t.Errorf("%s (-generated +released):\n%s", crd.Name, diff)
+	}
+	if crd.Spec.Group == infrastructureGroup {
+		lookAtContracts(t, crd)
+	}
+}
+
+// lookAtContracts: each contract's label names served versions only.
+func lookAtContracts(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition) {
+	served := map[string]bool{}
+	for _, version := range crd.Spec.Versions {
+		served[version.Name] = version.Served
+	}
+	for _, contract := range []string{"v1beta1", "v1beta2"} {
+		for _, version := range strings.Split(crd.Labels["cluster.x-k8s.io/"+contract], "_") {
+			if !served[version] {
+				t.Errorf("%s serves no version %q, which its label for %s names", crd.Name, version, contract)
+			}
+		}
+	}
+}
+
+// TestImageCanBeOverridden: as an operator does who has a registry of their own.
+func TestImageCanBeOverridden(t *testing.T) {
+	p := newPlace(t)
+	written, err := os.ReadFile(filepath.Join(p.dir, contract(), "clusterctl.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := filepath.Join(p.dir, "own.yaml")
+	text := string(written) + "images:\n  " + provider + ":\n    repository: mirror.example.com/mirrored\n"
+	if err := os.WriteFile(own, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, stderr, err := p.tryClusterctl(own, nil, "generate", "provider", "--infrastructure", "millwright:"+release)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, stderr)
+	}
+	deployment := decode[appsv1.Deployment](t, only(t, objects(t, out), "Deployment"))
+	if got, want := deployment.Spec.Template.Spec.Containers[0].Image, "mirror.example.com/mirrored/millwright:"+release; got != want {
+		t.Errorf("the image is %s, want %s", got, want)
+	}
+}
+
+// TestWhatIsGivenToTheScript: versions are semantic versions of a series with a contract,
+// and releases stay when others are made.
+func TestWhatIsGivenToTheScript(t *testing.T) {
+	p := newPlace(t)
+	for name, tc := range map[string]struct {
+		version, image string
+		folder         string // "" if it is refused
+	}{
+		"next patch":          {"v0.1.1", "millwright", "v0.1.1"},
+		"candidate":           {"v0.1.2-rc.1", "registry.example.com:5000/millwright", "v0.1.2-rc.1"},
+		"from a commit":       {"22a86ef-dirty", "millwright", "v0.1.0-dev-22a86ef-dirty"},
+		"zeros first":         {"0022860", "millwright", "v0.1.0-dev-0022860"},
+		"series not known":    {"v0.2.0", "millwright", ""},
+		"tag in the image":    {"v0.1.1", "millwright:v0.1.1", ""},
+		"digest in the image": {"v0.1.1", "millwright@sha256:0", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, err := p.release(tc.version, tc.image)
+			if tc.folder == "" {
+				if err == nil {
+					t.Errorf("not refused:\n%s", out)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			for _, version := range []string{tc.folder, release} {
+				for _, contract := range []string{"v1beta1", "v1beta2"} {
+					if _, err := os.Stat(filepath.Join(p.dir, contract, provider, version, "metadata.yaml")); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	left, err := filepath.Glob(filepath.Join(p.dir, ".*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
