@@ -108,7 +108,8 @@ func clusterAPIControllers(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, e
 	waker := &tasks.Waker{}
 	engine := instance.New(cfg.Driver, instance.Options{
 		Run: runner.Go, Wake: waker.Wake, Clock: clock.RealClock{},
-		Policy: instance.Policy{ResourceExhausted: cfg.ResourceExhaustedRetry, CreationTimeout: cfg.CreationTimeout},
+		Policy:     instance.Policy{ResourceExhausted: cfg.ResourceExhaustedRetry, CreationTimeout: cfg.CreationTimeout},
+		OutOfRange: cfg.outOfRange,
 	})
 	machines := capi.Options{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Engine: engine, TaskEnds: waker,

@@ -82,7 +82,8 @@ func machineOptions(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner
 	waker, work := &tasks.Waker{}, newWork(mgr)
 	engine := instance.New(work.Driver(cfg.Driver), instance.Options{
 		Run: runner.Go, Wake: waker.Wake, Clock: clock.RealClock{},
-		Policy: instance.Policy{ResourceExhausted: cfg.ResourceExhaustedRetry, CreationTimeout: cfg.CreationTimeout},
+		Policy:     instance.Policy{ResourceExhausted: cfg.ResourceExhaustedRetry, CreationTimeout: cfg.CreationTimeout},
+		OutOfRange: cfg.outOfRange,
 	})
 	options := machine.Options{
 		Client: mgr.GetClient(), Engine: engine, TaskEnds: waker,

@@ -100,6 +100,10 @@ type Config struct {
 	Election Election
 	// Log is where everything is logged to.
 	Log logr.Logger
+
+	// outOfRange is called when a driver begins to answer with that code, as one does that
+	// has found several instances of a machine.
+	outOfRange func()
 }
 
 // Drain is how nodes are emptied before their VMs go.
@@ -223,6 +227,12 @@ func addAll(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, events *events) 
 	if err != nil {
 		return err
 	}
+	runnables := append([]ctrlmanager.Runnable{runner}, cfg.Runnables...)
+	if cfg.Orphans.Period > 0 {
+		collector := newCollector(mgr, cfg, events)
+		cfg.outOfRange = collector.Trigger
+		runnables = append(runnables, collector)
+	}
 	all, err := controllers(mgr, cfg, joined, runner, events)
 	if err != nil {
 		return err
@@ -235,12 +245,8 @@ func addAll(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, events *events) 
 	if err := cfg.ClusterAPI.addWebhooks(mgr); err != nil {
 		return err
 	}
-	runnables := append([]ctrlmanager.Runnable{runner}, cfg.Runnables...)
 	if cfg.has(APIMCM) {
 		runnables = append(runnables, newMetrics(mgr, joined))
-	}
-	if cfg.Orphans.Period > 0 {
-		runnables = append(runnables, newCollector(mgr, cfg, events))
 	}
 	for _, runnable := range runnables {
 		if err := mgr.Add(runnable); err != nil {
