@@ -142,9 +142,6 @@ func (c *Controller) announceTermination(ctx context.Context, s *scope) flow.Res
 	}
 	unhealthy := !node.Healthy(s.node.Status.Conditions, c.badConditions(s.machine))
 	changed, err := c.patchNodeStatus(ctx, s.node, func(n *corev1.Node) { node.SetTerminating(n, unhealthy, s.now) })
-	if err == nil && changed != s.node {
-		s.explainNode(corev1.EventTypeNormal, reasonTerminating, fmt.Sprintf("Machine %s is being deleted: its pods leave, then its VM and this node are deleted", s.key()))
-	}
 	return c.marked(ctx, s, changed, err)
 }
 

@@ -241,7 +241,7 @@ func (s *scope) unknown(sentence string) {
 // nodeSeen copies the conditions of the node, if they changed in what counts.
 func (s *scope) nodeSeen() {
 	if node.ConditionsDiffer(s.machine.Status.Conditions, s.node.Status.Conditions) {
-		s.machine.Status.Conditions = s.node.Status.Conditions
+		s.machine.Status.Conditions = slices.Clone(s.node.Status.Conditions) // an answer is decoded into it
 	}
 }
 

@@ -47,7 +47,11 @@ const progressEvery = 5 * time.Second
 // draining: the drain waits for what the summary says.
 func (s *scope) draining(summary string) {
 	last, sentence := s.machine.Status.LastOperation, "Draining, waiting for "+summary+"."
-	if strings.HasPrefix(last.Description, "Draining, ") && last.Description != sentence+" "+sayDrain {
+	switch began := strings.HasPrefix(last.Description, "Draining, "); {
+	case !began:
+		// A node without pods goes without a word of its own.
+		s.explainNode(corev1.EventTypeNormal, reasonTerminating, fmt.Sprintf("Machine %s is being deleted: its pods leave, then its VM and this node are deleted", s.key()))
+	case last.Description != sentence+" "+sayDrain:
 		if left := last.LastUpdateTime.Add(progressEvery).Sub(s.now); left > 0 {
 			s.wakeWithin(left)
 			return

@@ -109,7 +109,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, nil // the watch brings all nodes once it has
 	}
 	found := &corev1.Node{}
-	if err := c.Target.Client().Get(ctx, req.NamespacedName, found); err != nil {
+	if err := c.Target.Client().Get(ctx, req.NamespacedName, found, client.UnsafeDisableDeepCopy); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	machines := &v1alpha1.MachineList{}
@@ -117,6 +117,9 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, fmt.Errorf("finding the machine of node %s: %w", req.Name, err)
 	}
 	if len(machines.Items) > 0 {
+		if _, marked := found.Annotations[v1alpha1.AnnotationKeyNotManaged]; !marked {
+			return ctrl.Result{}, nil // nearly always
+		}
 		return ctrl.Result{}, c.patch(ctx, found, func(n *corev1.Node) { delete(n.Annotations, v1alpha1.AnnotationKeyNotManaged) })
 	}
 	since := found.CreationTimestamp.Time
