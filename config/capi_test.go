@@ -61,6 +61,11 @@ func TestCRDsFitBothContracts(t *testing.T) {
 		}
 		got := map[string]string{}
 		walk(schemaOf(crd), "", func(path string, schema *apiextensionsv1.JSONSchemaProps) { got[path] = typeOf(schema) })
+		for path, want := range map[string]string{".apiVersion": "string", ".kind": "string", ".metadata": "object", ".spec": "object"} {
+			if got[path] != want {
+				t.Errorf("%s %s has type %q, want %q", kind, path, got[path], want)
+			}
+		}
 		for path, want := range fields[kind] {
 			if got[path] != want {
 				t.Errorf("%s %s has type %q, want %q", kind, path, got[path], want)

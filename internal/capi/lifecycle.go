@@ -178,6 +178,7 @@ func (c *Controller) beginCreation(ctx context.Context, s *scope) flow.Result {
 		return flow.Continue()
 	}
 	metav1.SetMetaDataAnnotation(&s.machine.ObjectMeta, infrav1.AnnotationCreationBegun, s.now.UTC().Format(time.RFC3339))
+	metav1.SetMetaDataAnnotation(&s.machine.ObjectMeta, infrav1.AnnotationCreationSpec, digest(&s.machine.Spec))
 	if err := c.persistSpec(ctx, s); err != nil {
 		return flow.Fail(err)
 	}

@@ -1,6 +1,9 @@
 package capi
 
 import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -10,6 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/capi/core"
 	"github.com/millwright-dev/millwright/internal/capi/synth"
+	"github.com/millwright-dev/millwright/internal/instance"
 )
 
 // scope is what the steps of one pass share.
@@ -57,4 +61,21 @@ func established(machine *infrav1.MillwrightMachine) bool {
 func begun(machine *infrav1.MillwrightMachine) bool {
 	_, asked := machine.Annotations[infrav1.AnnotationCreationBegun]
 	return asked || machine.Spec.ProviderID != "" || machine.Status.ProviderID != ""
+}
+
+// digest tells two specs apart.
+func digest(spec *infrav1.MillwrightMachineSpec) string {
+	text, err := json.Marshal(spec)
+	if err != nil {
+		return "" // fits nothing
+	}
+	return fmt.Sprintf("%.8x", sha256.Sum256(text))
+}
+
+// neverMade tells whether the driver cannot have made a VM, since it refuses the very spec
+// that it was asked with from the beginning. Such an object could not be deleted otherwise:
+// the driver refuses to look, too.
+func neverMade(machine *infrav1.MillwrightMachine, failure *instance.Failure) bool {
+	from := machine.Annotations[infrav1.AnnotationCreationSpec]
+	return hopeless(machine, failure) && machine.Status.ProviderID == "" && from != "" && from == digest(&machine.Spec)
 }

@@ -90,7 +90,7 @@ func (s *scope) provisioned() {
 // creationFailed says why there is no VM, and whether there can ever be one.
 func (s *scope) creationFailed(failure *instance.Failure) {
 	reason, message := reasonOf(failure), messageOf(failure)
-	if s.hopeless(failure) {
+	if hopeless(s.machine, failure) {
 		s.machine.Status.FailureReason = new(infrav1.FailureInvalidConfiguration)
 		s.machine.Status.FailureMessage = new(shorten(message))
 	}
@@ -128,9 +128,9 @@ func refusesSpec(failure *instance.Failure) bool {
 // hopeless tells whether nothing but another specification of this very object could help,
 // which nobody changes any more: Cluster API then gives up the Machine. A class or a Secret
 // may be repaired at any time, and a driver that has been given one may mean that.
-func (s *scope) hopeless(failure *instance.Failure) bool {
-	return refusesSpec(failure) && s.machine.Spec.ProviderSpec != nil && s.machine.Spec.CredentialsSecretRef == nil &&
-		s.machine.Spec.ProviderID == ""
+func hopeless(machine *infrav1.MillwrightMachine, failure *instance.Failure) bool {
+	return refusesSpec(failure) && machine.Spec.ProviderSpec != nil && machine.Spec.CredentialsSecretRef == nil &&
+		machine.Spec.ProviderID == ""
 }
 
 // messageOf is what the driver said.

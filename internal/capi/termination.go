@@ -80,6 +80,9 @@ func (c *Controller) identifyInstance(ctx context.Context, s *scope) flow.Result
 	case instance.Gone: // or the driver cannot look, and is asked to delete by name
 		return flow.Continue()
 	case instance.Failed:
+		if neverMade(s.machine, answer.Failure) {
+			return c.removeFinalizer(ctx, s)
+		}
 		s.deletionFailed(answer.Failure)
 		return flow.Wait(answer.Retry, answer.Failure.Error())
 	default:
@@ -154,6 +157,9 @@ func (c *Controller) deleteInstance(_ context.Context, s *scope) flow.Result {
 	case instance.Remains:
 		return flow.Wait(answer.Retry, "the VM to be gone")
 	case instance.Failed:
+		if neverMade(s.machine, answer.Failure) {
+			return flow.Continue()
+		}
 		s.deletionFailed(answer.Failure)
 		return flow.Wait(answer.Retry, answer.Failure.Error())
 	default:

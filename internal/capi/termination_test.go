@@ -105,6 +105,45 @@ func TestDeletionBeforeCreation(t *testing.T) {
 	}
 }
 
+// TestDeletionOfWhatWasRefused: a driver that refuses a spec refuses to look for its VM, too.
+// That holds nobody up, unless it was asked with another spec before.
+func TestDeletionOfWhatWasRefused(t *testing.T) {
+	refusing := []codes.Code{codes.InvalidArgument, codes.InvalidArgument, codes.InvalidArgument}
+	for name, tc := range map[string]struct {
+		before func(*world)
+		gone   bool
+	}{
+		"from the beginning": {func(w *world) {
+			w.driver.fails(instance.MethodStatus, refusing...)
+			w.settle()
+		}, true},
+		"only by its deletion": {func(w *world) {
+			w.driver.fails(instance.MethodCreate, refusing...)
+			w.settle()
+			w.driver.fails(instance.MethodDelete, refusing...)
+		}, true},
+		"after another spec": {func(w *world) {
+			w.driver.lost = true // there is a VM
+			w.settle()
+			w.changeInfra(func(m *infrav1.MillwrightMachine) {
+				m.Spec.ProviderID, m.Status.ProviderID, m.Spec.ProviderSpec = "", "", raw(`{"size":"huge"}`)
+			})
+			w.driver.fails(instance.MethodStatus, refusing...)
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			tc.before(w)
+			w.restart()
+			w.delete()
+			w.settle()
+			if w.gone() != tc.gone {
+				t.Errorf("gone %t, VMs %v", w.gone(), w.driver.vms)
+			}
+		})
+	}
+}
+
 // TestDeletionInMidCreation: the VM whose ID nobody knows yet goes, too, and by its ID.
 func TestDeletionInMidCreation(t *testing.T) {
 	w := newWorld(t)

@@ -34,21 +34,13 @@ func run(t *testing.T, e *env.Env) {
 	})
 }
 
-func inNamespace[T client.Object](e *env.Env, object T) T {
-	object.SetNamespace(e.Namespace)
-	object.SetUID("")
-	object.SetCreationTimestamp(metav1.Time{})
-	object.SetGeneration(0)
-	return object
-}
-
 func TestServerAdoptsARestoredSet(t *testing.T) {
 	e := env.New(t)
 	g := gomega.NewWithT(t)
-	set := inNamespace(e, setOf("a", 2))
+	set := env.Fresh(e, setOf("a", 2))
 	set.OwnerReferences = nil
 	g.Expect(e.Client.Create(t.Context(), set)).To(gomega.Succeed())
-	deployment := inNamespace(e, newDeployment(2))
+	deployment := env.Fresh(e, newDeployment(2))
 	g.Expect(e.Client.Create(t.Context(), deployment)).To(gomega.Succeed())
 	run(t, e) // now, since caches of different kinds are not in step
 
@@ -104,7 +96,7 @@ func setsDo(t *testing.T, g gomega.Gomega, e *env.Env) map[string]*v1alpha1.Mach
 func TestServerRolloutsHistoryAndRollback(t *testing.T) {
 	e := env.New(t)
 	g := gomega.NewWithT(t)
-	deployment := inNamespace(e, newDeployment(3, rolling("1", "0"), func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(int32(1)) }))
+	deployment := env.Fresh(e, newDeployment(3, rolling("1", "0"), func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(int32(1)) }))
 	g.Expect(e.Client.Create(t.Context(), deployment)).To(gomega.Succeed())
 	run(t, e)
 	rolledOutTo := func(class, revision string, left ...string) {
@@ -141,7 +133,7 @@ func TestServerRolloutsHistoryAndRollback(t *testing.T) {
 func TestServerMarksNamedMachines(t *testing.T) {
 	e := env.New(t)
 	g := gomega.NewWithT(t)
-	deployment := inNamespace(e, newDeployment(2))
+	deployment := env.Fresh(e, newDeployment(2))
 	g.Expect(e.Client.Create(t.Context(), deployment)).To(gomega.Succeed())
 	run(t, e)
 	var set *v1alpha1.MachineSet
@@ -150,7 +142,7 @@ func TestServerMarksNamedMachines(t *testing.T) {
 		g.Expect(set).NotTo(gomega.BeNil())
 		g.Expect(set.Status.Replicas).To(gomega.Equal(int32(2)))
 	}, eventually).Should(gomega.Succeed())
-	machine := inNamespace(e, member(set, "named"))
+	machine := env.Fresh(e, member(set, "named"))
 	machine.Spec.Class = set.Spec.Template.Spec.Class
 	g.Expect(e.Client.Create(t.Context(), machine)).To(gomega.Succeed())
 
@@ -179,8 +171,8 @@ func TestServerMarksNamedMachines(t *testing.T) {
 func TestServerOverlappingSelectors(t *testing.T) {
 	e := env.New(t)
 	g := gomega.NewWithT(t)
-	deployment := inNamespace(e, newDeployment(1))
-	other := inNamespace(e, newDeployment(1, func(d *v1alpha1.MachineDeployment) { d.Name = "other" }))
+	deployment := env.Fresh(e, newDeployment(1))
+	other := env.Fresh(e, newDeployment(1, func(d *v1alpha1.MachineDeployment) { d.Name = "other" }))
 	run(t, e)
 	for _, d := range []*v1alpha1.MachineDeployment{deployment, other} {
 		g.Expect(e.Client.Create(t.Context(), d)).To(gomega.Succeed())
@@ -215,7 +207,7 @@ func TestServerOverlappingSelectors(t *testing.T) {
 func TestServerDeletedInMidRollout(t *testing.T) {
 	e := env.New(t)
 	g := gomega.NewWithT(t)
-	deployment := inNamespace(e, newDeployment(4, rolling("1", "0")))
+	deployment := env.Fresh(e, newDeployment(4, rolling("1", "0")))
 	g.Expect(e.Client.Create(t.Context(), deployment)).To(gomega.Succeed())
 	run(t, e)
 	g.Eventually(func(g gomega.Gomega) {

@@ -7,6 +7,7 @@ package machineset
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -53,6 +54,8 @@ type Controller struct {
 	first    baselines
 	slowed   *backoff
 	written  freshness.Ledger
+	// inherited holds an *inherited by the key of its set.
+	inherited sync.Map
 }
 
 // New makes a Controller.
@@ -143,6 +146,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			c.expected.forget(req.NamespacedName)
 			c.written.Forget(req.NamespacedName)
 			c.slowed.forget(req.NamespacedName)
+			c.inherited.Delete(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}

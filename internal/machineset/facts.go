@@ -33,7 +33,10 @@ type facts struct {
 	notBefore time.Time
 	// created is how many Machines this pass has made besides.
 	created int32
-	now     time.Time
+	// inherited are the Machines that are known to have what they take over from the
+	// template. Nil: none is known.
+	inherited *inherited
+	now       time.Time
 }
 
 // selected tells for each set of labels whether the set's selector matches them. No selector

@@ -21,6 +21,7 @@ func (c *Controller) gather(ctx context.Context, set *v1alpha1.MachineSet) (fact
 	if f.owned, err = c.machines(ctx, set.Namespace, string(set.UID)); err != nil {
 		return f, err
 	}
+	f.inherited = c.inheritedBy(set, len(f.owned))
 	orphans, err := c.machines(ctx, set.Namespace, index.Orphan)
 	if err != nil {
 		return f, err

@@ -31,18 +31,10 @@ func run(t *testing.T, e *env.Env) {
 	})
 }
 
-func inNamespace[T client.Object](e *env.Env, object T) T {
-	object.SetNamespace(e.Namespace)
-	object.SetUID("")
-	object.SetCreationTimestamp(metav1.Time{})
-	object.SetGeneration(0)
-	return object
-}
-
 func TestServerInvalidSet(t *testing.T) {
 	e := env.New(t)
 	g := gomega.NewWithT(t)
-	set := inNamespace(e, newSet(2, func(set *v1alpha1.MachineSet) { set.Spec.Selector = nil }))
+	set := env.Fresh(e, newSet(2, func(set *v1alpha1.MachineSet) { set.Spec.Selector = nil }))
 	g.Expect(e.Client.Create(t.Context(), set)).To(gomega.Succeed())
 	run(t, e)
 
@@ -73,9 +65,9 @@ func TestServerInvalidSet(t *testing.T) {
 func TestServerAdoptsAndReleases(t *testing.T) {
 	e := env.New(t)
 	g := gomega.NewWithT(t)
-	lost := inNamespace(e, machine("lost", stray))
+	lost := env.Fresh(e, machine("lost", stray))
 	g.Expect(e.Client.Create(t.Context(), lost)).To(gomega.Succeed())
-	set := inNamespace(e, newSet(2))
+	set := env.Fresh(e, newSet(2))
 	g.Expect(e.Client.Create(t.Context(), set)).To(gomega.Succeed())
 	run(t, e) // now, since caches of different kinds are not in step
 
@@ -116,7 +108,7 @@ func TestServerAdoptsAndReleases(t *testing.T) {
 func TestServerDeletedWhileItCreates(t *testing.T) {
 	e := env.New(t)
 	g := gomega.NewWithT(t)
-	set := inNamespace(e, newSet(100_000))
+	set := env.Fresh(e, newSet(100_000))
 	g.Expect(e.Client.Create(t.Context(), set)).To(gomega.Succeed())
 	run(t, e)
 	all := func(g gomega.Gomega) []metav1.PartialObjectMetadata {

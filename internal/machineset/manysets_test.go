@@ -37,13 +37,13 @@ func TestServerOneListForManySets(t *testing.T) {
 	g := gomega.NewWithT(t)
 	const sets = 6
 	for i := range sets {
-		set := inNamespace(e, newSet(2))
+		set := env.Fresh(e, newSet(2))
 		set.Name = fmt.Sprintf("set-%d", i)
 		label := map[string]string{"name": set.Name}
 		set.Spec.Selector, set.Spec.Template.Labels = &metav1.LabelSelector{MatchLabels: label}, label
 		g.Expect(e.Client.Create(t.Context(), set)).To(gomega.Succeed())
 		for j := range i % 4 { // fewer than wanted, as many, and more
-			m := inNamespace(e, machine(fmt.Sprintf("%s-%d", set.Name, j)))
+			m := env.Fresh(e, machine(fmt.Sprintf("%s-%d", set.Name, j)))
 			m.Labels, m.OwnerReferences, m.Finalizers = label, []metav1.OwnerReference{ownerReference(set)}, nil
 			g.Expect(e.Client.Create(t.Context(), m)).To(gomega.Succeed())
 		}
@@ -80,13 +80,13 @@ func TestServerFreeze(t *testing.T) {
 	e := env.New(t)
 	g := gomega.NewWithT(t)
 	for _, name := range []string{"one", "two"} {
-		set := inNamespace(e, newSet(1))
+		set := env.Fresh(e, newSet(1))
 		set.Name = name
 		label := map[string]string{"name": name}
 		set.Spec.Selector, set.Spec.Template.Labels = &metav1.LabelSelector{MatchLabels: label}, label
 		g.Expect(e.Client.Create(t.Context(), set)).To(gomega.Succeed())
 		for i := range 5 {
-			m := inNamespace(e, machine(fmt.Sprintf("%s-%d", name, i)))
+			m := env.Fresh(e, machine(fmt.Sprintf("%s-%d", name, i)))
 			m.Labels, m.OwnerReferences = label, []metav1.OwnerReference{ownerReference(set)}
 			g.Expect(e.Client.Create(t.Context(), m)).To(gomega.Succeed())
 		}

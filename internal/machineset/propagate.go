@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
@@ -21,7 +23,13 @@ func propagate(f facts) []operation {
 		if !active(machine) || !selected(machine.Labels) {
 			continue
 		}
-		if differing := differences(&f.set.Spec.Template.Spec, &machine.Spec); len(differing) > 0 {
+		if f.inherited.has(machine) {
+			continue
+		}
+		differing := differences(&f.set.Spec.Template.Spec, &machine.Spec)
+		if len(differing) == 0 {
+			f.inherited.note(machine)
+		} else {
 			operations = append(operations, operation{action: update, machine: machine, reason: "the machine set has another " + strings.Join(differing, ", ")})
 		}
 	}
@@ -60,4 +68,38 @@ func configuration(spec *v1alpha1.MachineSpec) v1alpha1.MachineConfiguration {
 		return v1alpha1.MachineConfiguration{}
 	}
 	return *spec.MachineConfiguration
+}
+
+// inherited remembers, for one generation of a set, the generations of Machines that were
+// found to have what they take over. Comparing all of a large set in each pass would cost more
+// than all else. Losing it costs one comparison.
+type inherited struct {
+	uid         types.UID
+	generation  int64
+	generations map[types.UID]int64
+}
+
+func (i *inherited) has(machine *v1alpha1.Machine) bool {
+	return i != nil && machine.Generation > 0 && i.generations[machine.UID] == machine.Generation
+}
+
+func (i *inherited) note(machine *v1alpha1.Machine) {
+	if i != nil {
+		i.generations[machine.UID] = machine.Generation
+	}
+}
+
+// inheritedBy is what is known of a set's Machines. Of those that are gone, no more is kept
+// than of those that are there.
+func (c *Controller) inheritedBy(set *v1alpha1.MachineSet, machines int) *inherited {
+	key := client.ObjectKeyFromObject(set)
+	if known, ok := c.inherited.Load(key); ok {
+		i := known.(*inherited)
+		if i.uid == set.UID && i.generation == set.Generation && len(i.generations) <= 2*machines {
+			return i
+		}
+	}
+	begun := &inherited{set.UID, set.Generation, make(map[types.UID]int64, machines)}
+	c.inherited.Store(key, begun)
+	return begun
 }

@@ -134,18 +134,18 @@ func (w *world) manager(more ...string) *program.Process {
 	return w.managerAt(w.Cluster, more...)
 }
 
-// managerAt starts a manager of this world for objects that lie in the given cluster. Its
-// leases run out soon, so that the next process need not wait long after a kill.
+// managerAt starts a manager of this world for objects that lie in the given cluster. It
+// keeps its lease even where everything is slow: a manager that loses it ends.
 func (w *world) managerAt(c *env.Cluster, more ...string) *program.Process {
 	w.t.Helper()
 	path := w.path(fmt.Sprintf("manager-%d.kubeconfig", c.ControlPlane.Port()))
 	if _, err := os.Stat(path); err != nil {
-		env.WriteKubeconfig(w.t, path, c.UserWith(w.t, "config/rbac/control-role.yaml", "config/rbac/capi-role.yaml"))
+		env.WriteKubeconfig(w.t, path, c.UserWith(w.t, "config/rbac/capi-role.yaml"))
 	}
 	args := append([]string{
 		"manager", "--apis", "capi", "--driver", "sim", "--sim-dir", w.path("sim"), "--namespace", w.Namespace,
 		"--control-kubeconfig", path, "--target-kubeconfig", w.ControlPlane.Kubeconfig(), "--port", "0",
-		"--leader-elect-lease-duration", "3s", "--leader-elect-renew-deadline", "2s", "--leader-elect-retry-period", "200ms",
+		"--leader-elect-lease-duration", "2m", "--leader-elect-renew-deadline", "90s", "--leader-elect-retry-period", "200ms",
 	}, more...)
 	p := program.Start(w.t, args...)
 	w.t.Cleanup(func() {

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/test/env"
 )
@@ -149,12 +150,15 @@ func refreshed(ctx context.Context, r *run) error {
 			return fmt.Errorf("machine %s is not refreshed", machine.Name)
 		}
 	}
+	if err := r.heardOfNodes(ctx); err != nil {
+		return err
+	}
 	return r.scenario.want(ctx, r)
 }
 
 // noMachine checks that all Machines are gone, and what belongs to them.
 func noMachine(ctx context.Context, r *run) error {
-	return r.empty(ctx, &v1alpha1.MachineDeploymentList{}, &v1alpha1.MachineSetList{}, &v1alpha1.MachineList{})
+	return r.empty(ctx, &v1alpha1.MachineDeploymentList{}, &v1alpha1.MachineSetList{}, &v1alpha1.MachineList{}, &infrav1.MillwrightMachineList{})
 }
 
 // nothing checks that nothing of what was declared, or made for it, is left.

@@ -10,13 +10,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/capi/core"
 	"github.com/millwright-dev/millwright/test/env"
 )
 
 const (
 	// pool is the name of the class, of its Secret, and of what is made from it.
 	pool = "pool"
+	// simDriver is what classes call the driver.
+	simDriver = "sim"
 	// userDataSecret is a value that must never be seen outside of Secrets.
 	userDataSecret = "what-only-the-guest-may-know"
 )
@@ -47,7 +51,7 @@ func declareClass(ctx context.Context, r *run) error {
 		},
 		&v1alpha1.MachineClass{
 			ObjectMeta:   metav1.ObjectMeta{Name: pool},
-			Provider:     "sim",
+			Provider:     simDriver,
 			ProviderSpec: runtime.RawExtension{Raw: []byte(`{}`)},
 			SecretRef:    &corev1.SecretReference{Namespace: r.control.Namespace, Name: pool},
 		})
@@ -109,7 +113,7 @@ func (r *run) scale(ctx context.Context, replicas int32) error {
 }
 
 // refresh declares something new that has to reach every Machine and its node: whoever
-// brought it there has looked at all of them.
+// brought it there has looked at all of them. A MillwrightMachine hears of its node.
 func (r *run) refresh(ctx context.Context) error {
 	const template = `{"nodeTemplate":{"metadata":{"labels":{"` + refreshLabel + `":"yes"}}}}`
 	const ofMany = `{"spec":{"template":{"spec":` + template + `}}}`
@@ -118,6 +122,7 @@ func (r *run) refresh(ctx context.Context) error {
 		&v1alpha1.MachineDeployment{ObjectMeta: r.poolMeta()}: ofMany,
 		&v1alpha1.MachineSet{ObjectMeta: r.poolMeta()}:        ofMany,
 		&v1alpha1.Machine{ObjectMeta: alone}:                  `{"spec":` + template + `}`,
+		&core.Machine{ObjectMeta: alone}:                      `{"status":{"nodeRef":{"name":"` + standalone + `"}}}`,
 	} {
 		err := r.control.Client.Patch(ctx, object, client.RawPatch(types.MergePatchType, []byte(patch)))
 		if client.IgnoreNotFound(err) != nil { // the scenario has others
@@ -137,6 +142,7 @@ func removeAll(ctx context.Context, r *run) error {
 		&v1alpha1.MachineDeployment{ObjectMeta: r.poolMeta()},
 		&v1alpha1.MachineSet{ObjectMeta: r.poolMeta()},
 		&v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: standalone}},
+		&infrav1.MillwrightMachine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: standalone}},
 	} {
 		if err := r.control.Client.Delete(ctx, declared); client.IgnoreNotFound(err) != nil {
 			return err
@@ -145,7 +151,7 @@ func removeAll(ctx context.Context, r *run) error {
 	if err := r.await(ctx, "no Machine is left", noMachine); err != nil {
 		return err
 	}
-	for _, kind := range []client.Object{&v1alpha1.MachineClass{}, &corev1.Secret{}} {
+	for _, kind := range []client.Object{&v1alpha1.MachineClass{}, &corev1.Secret{}, &core.Machine{}, &core.Cluster{}} {
 		if err := r.control.Client.DeleteAllOf(ctx, kind, client.InNamespace(namespace)); err != nil {
 			return err
 		}

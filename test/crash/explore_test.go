@@ -56,8 +56,9 @@ func newFleet(t *testing.T) fleet {
 	t.Helper()
 	pair := env.NewPair(t)
 	f := make(fleet, 2)
-	f <- &lane{nodes: pair.Cluster, other: pair.Target}
-	f <- &lane{nodes: pair.Target, other: pair.Cluster}
+	one, other := withClusterAPI(t, pair.Cluster), withClusterAPI(t, pair.Target)
+	f <- &lane{nodes: one, other: other}
+	f <- &lane{nodes: other, other: one}
 	return f
 }
 

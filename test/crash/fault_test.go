@@ -50,6 +50,9 @@ func (s scenario) provide(d *sim.Driver, broken fault) simulated {
 	if s.firstNeverJoins {
 		result = &hesitant{simulated: result}
 	}
+	if s.clusterAPI {
+		result = choosy{result}
+	}
 	if broken == doubles {
 		result = doubling{result, d.Cloud()}
 	}

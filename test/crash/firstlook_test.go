@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
@@ -27,6 +28,9 @@ const (
 	unmarks fault = "unmarks"
 	// thaws does not see that a set is frozen.
 	thaws fault = "thaws"
+	// forgets does not see of which MillwrightMachines a VM may exist, unless its ID is
+	// known.
+	forgets fault = "forgets"
 )
 
 // aMoment is how far a build that overlooks things is behind. Times of creation are in
@@ -60,6 +64,10 @@ var firstLooks = map[fault]firstLook{
 		labels := set.GetLabels()
 		delete(labels, v1alpha1.LabelKeyFreeze)
 		set.SetLabels(labels)
+		return true
+	}},
+	forgets: {resource: "millwrightmachines", see: func(infra *unstructured.Unstructured) bool {
+		without(infra, infrav1.AnnotationCreationBegun)
 		return true
 	}},
 }

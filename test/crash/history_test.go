@@ -16,21 +16,22 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/test/env"
 )
 
 // moment is what exists at one time.
 type moment struct {
-	machines map[string]*v1alpha1.Machine
-	sets     map[string]*v1alpha1.MachineSet
+	machines       map[string]*v1alpha1.Machine
+	sets           map[string]*v1alpha1.MachineSet
+	infrastructure map[string]*infrav1.MillwrightMachine
 }
 
 // rule finds what is wrong between one moment and the next.
 type rule func(r *run, was, is moment) error
 
-// history is every state of a namespace's Machines and MachineSets that anybody can have
-// observed, from when it was begun.
+// history is every state of a namespace's Machines and MachineSets, or MillwrightMachines,
+// that anybody can have observed, from when it was begun.
 type history struct {
 	cancel context.CancelFunc
 	wait   sync.WaitGroup
@@ -57,11 +58,11 @@ func (r *run) observe(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	h := &history{cancel: cancel}
 	r.history = h
-	watcher, err := client.NewWithWatch(r.control.Admin, client.Options{Scheme: env.NewScheme()})
+	watcher, err := client.NewWithWatch(r.control.Admin, client.Options{Scheme: scheme})
 	if err != nil {
 		return err
 	}
-	for _, list := range kept() {
+	for _, list := range r.scenario.kept() {
 		if err := h.follow(ctx, watcher, list, r.control.Namespace); err != nil {
 			return fmt.Errorf("watching %T: %w", list, err)
 		}
@@ -69,7 +70,11 @@ func (r *run) observe(ctx context.Context) error {
 	return nil
 }
 
-func kept() []client.ObjectList {
+// kept are the kinds of which there is a history.
+func (s scenario) kept() []client.ObjectList {
+	if s.clusterAPI {
+		return []client.ObjectList{&infrav1.MillwrightMachineList{}}
+	}
 	return []client.ObjectList{&v1alpha1.MachineList{}, &v1alpha1.MachineSetList{}}
 }
 
@@ -152,7 +157,7 @@ func complete(ctx context.Context, r *run) error {
 	if r.history == nil {
 		return nil
 	}
-	for _, list := range kept() {
+	for _, list := range r.scenario.kept() {
 		if err := r.list(ctx, list); err != nil {
 			return err
 		}
@@ -182,7 +187,7 @@ func (h *history) judge(r *run, check rule) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	slices.SortStableFunc(h.changes, func(a, b change) int { return cmp.Compare(a.version, b.version) })
-	is := moment{machines: map[string]*v1alpha1.Machine{}, sets: map[string]*v1alpha1.MachineSet{}}
+	var is moment
 	for _, c := range h.changes {
 		was := is
 		is = was.after(c)
@@ -203,12 +208,17 @@ func (m moment) after(c change) moment {
 		m.machines = changed(m.machines, object, c.gone)
 	case *v1alpha1.MachineSet:
 		m.sets = changed(m.sets, object, c.gone)
+	case *infrav1.MillwrightMachine:
+		m.infrastructure = changed(m.infrastructure, object, c.gone)
 	}
 	return m
 }
 
 func changed[O client.Object](objects map[string]O, object O, gone bool) map[string]O {
 	objects = maps.Clone(objects)
+	if objects == nil {
+		objects = map[string]O{}
+	}
 	if gone {
 		delete(objects, object.GetName())
 	} else {

@@ -54,5 +54,8 @@ var (
 	errMixed      = errors.New("a new machine exists beside an old one")
 	errVictim     = errors.New("a machine is deleted that nobody named")
 	errFrozen     = errors.New("a frozen set makes a machine")
+	errUnheld     = errors.New("a VM may exist that nothing holds")
+	errNoID       = errors.New("a VM is said to be there whose ID is not known")
+	errTakenBack  = errors.New("what Cluster API was told is taken back")
 	errNotReached = errors.New("what is declared is not reached")
 )

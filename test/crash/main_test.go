@@ -46,6 +46,8 @@ type orders struct {
 	Namespace string
 	// OrphanPeriod is the time between two looks for orphans. Zero: nobody looks.
 	OrphanPeriod time.Duration
+	// ClusterAPI has it serve Cluster API, and not MCM's kinds.
+	ClusterAPI bool
 	// Overshoot is when sets are frozen; nil is the program's default.
 	Overshoot *machineset.Overshoot
 	// Broken names what is wrong with this build; empty if nothing is.
@@ -79,8 +81,13 @@ func manage() error {
 	if o.Overshoot == nil {
 		o.Overshoot = &machineset.Overshoot{Up: 2, Down: 1}
 	}
+	api := manager.APIMCM
+	if o.ClusterAPI {
+		api = manager.APICAPI
+	}
 	return manager.Run(ctx, manager.Config{
-		Control: config, Target: target, Namespace: o.Namespace, Driver: o.Broken.driver(remote{url: o.URL}),
+		Control: config, Target: target, Namespace: o.Namespace, APIs: []manager.API{api},
+		Driver: o.Broken.driver(remote{url: o.URL}), DriverName: simDriver,
 		Orphans:   manager.Orphans{Period: o.OrphanPeriod},
 		Drain:     manager.Drain{Strategy: drain.Serial},
 		Overshoot: *o.Overshoot, ProtectNodes: true, EnforceMinReadySeconds: true,

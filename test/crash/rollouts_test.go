@@ -67,7 +67,7 @@ func (r *run) rollTo(ctx context.Context, class string) error {
 func declareNewClass(ctx context.Context, r *run) error {
 	return r.create(ctx, &v1alpha1.MachineClass{
 		ObjectMeta:   metav1.ObjectMeta{Name: newClass},
-		Provider:     "sim",
+		Provider:     simDriver,
 		ProviderSpec: runtime.RawExtension{Raw: []byte(`{}`)},
 		SecretRef:    &corev1.SecretReference{Namespace: r.control.Namespace, Name: pool},
 	})

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
@@ -55,6 +56,25 @@ func setFrozen(frozen string) *v1alpha1.MachineSet {
 	return &v1alpha1.MachineSet{ObjectMeta: metav1.ObjectMeta{Name: "set", Labels: map[string]string{v1alpha1.LabelKeyFreeze: frozen}}}
 }
 
+// infrastructure is a MillwrightMachine with our finalizer and what else is said of it.
+func infrastructure(traits ...func(*infrav1.MillwrightMachine)) *infrav1.MillwrightMachine {
+	infra := &infrav1.MillwrightMachine{ObjectMeta: metav1.ObjectMeta{Name: standalone, Finalizers: []string{infrav1.Finalizer}}}
+	for _, has := range traits {
+		has(infra)
+	}
+	return infra
+}
+
+func unheld(infra *infrav1.MillwrightMachine)     { infra.Finalizers = nil }
+func hasID(infra *infrav1.MillwrightMachine)      { infra.Spec.ProviderID = "sim:///1" }
+func hasOtherID(infra *infrav1.MillwrightMachine) { infra.Spec.ProviderID = "sim:///2" }
+func isReady(infra *infrav1.MillwrightMachine) {
+	infra.Status.Ready, infra.Status.ProviderID = true, "sim:///1"
+}
+func marked(infra *infrav1.MillwrightMachine) {
+	infra.Annotations = map[string]string{infrav1.AnnotationCreationBegun: "now"}
+}
+
 // TestRules: each rule finds what it is there for, however short that lasts and in whichever
 // order the kinds' changes become known, and nothing else.
 func TestRules(t *testing.T) {
@@ -89,7 +109,15 @@ func TestRules(t *testing.T) {
 		"grows after it was frozen": {
 			frozenMakeNothing, []change{at(1, setFrozen("True")), at(20, setFrozen("False")), at(21, other)}, nil,
 		},
-		"both, the second": {both(most(9), least(1)), []change{at(1, old), goneAt(20, old)}, errTooFew},
+		"infrastructure, from the mark to the VM": {
+			orderly, []change{at(20, infrastructure(marked)), at(21, infrastructure(marked, hasID)), at(22, infrastructure(marked, hasID, isReady))}, nil,
+		},
+		"marked before it is held":  {orderly, []change{at(20, infrastructure(marked, unheld))}, errUnheld},
+		"given up before its VM is": {orderly, []change{at(1, infrastructure(hasID)), at(20, infrastructure(hasID, unheld))}, errUnheld},
+		"ready before its ID":       {orderly, []change{at(20, infrastructure(isReady)), at(21, infrastructure(isReady, hasID))}, errNoID},
+		"ready no more":             {orderly, []change{at(1, infrastructure(hasID, isReady)), at(20, infrastructure(hasID))}, errTakenBack},
+		"another ID":                {orderly, []change{at(1, infrastructure(hasID)), at(20, infrastructure(hasOtherID))}, errTakenBack},
+		"both, the second":          {both(most(9), least(1)), []change{at(1, old), goneAt(20, old)}, errTooFew},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var copies []change

@@ -85,7 +85,7 @@ func (l *lane) prepare(ctx context.Context, t *testing.T, s scenario, plan *cras
 	if r.control, r.target, err = l.clusters(ctx, s.where); err != nil {
 		return nil, err
 	}
-	if err := r.serve(users(t, r.control, r.target)); err != nil {
+	if err := r.serve(s.users(t, r.control, r.target)); err != nil {
 		return nil, err
 	}
 	r.cloud = sim.NewCloud(sim.CloudOptions{})
@@ -178,7 +178,7 @@ func (r *run) manage() error {
 	r.managers = append(r.managers, p)
 	r.mu.Unlock()
 	return p.order(orders{
-		Namespace: r.control.Namespace, NoTarget: r.target == nil, Broken: r.broken,
+		Namespace: r.control.Namespace, NoTarget: r.target == nil, Broken: r.broken, ClusterAPI: r.scenario.clusterAPI,
 		OrphanPeriod: r.scenario.orphanPeriod, Overshoot: r.scenario.overshoot,
 	})
 }

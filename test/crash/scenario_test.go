@@ -1,6 +1,7 @@
 package crash
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,11 +18,12 @@ import (
 // scenario is what an operator does, and what is to come of it.
 type scenario struct {
 	name string
-	// also are set-ups in which it is played besides the usual one, where control and
-	// target are one cluster: those in which it takes another way. where is the one in
-	// which it is played.
+	// where is the set-up in which it is played: together, where control and target are
+	// one cluster, if it is empty. also are further ones, in which it takes another way.
 	also  []setup
 	where setup
+	// clusterAPI has the manager serve Cluster API, and not MCM's kinds.
+	clusterAPI bool
 	// initialize has VMs need a step after their creation.
 	initialize bool
 	// firstNeverJoins keeps the first VM's node from joining.
@@ -43,8 +45,8 @@ type scenario struct {
 // everywhere is the scenarios, each in all its set-ups.
 func everywhere() []scenario {
 	var all []scenario
-	for _, s := range slices.Concat(lives, sizes, rollouts) {
-		s.where = together
+	for _, s := range slices.Concat(lives, sizes, rollouts, clusterAPI) {
+		s.where = cmp.Or(s.where, together)
 		all = append(all, s)
 		name := s.name
 		for _, where := range s.also {
@@ -110,7 +112,7 @@ var lives = []scenario{
 	{
 		name:  "delete amid creation",
 		given: declareClass,
-		act:   deleteAmidCreation,
+		act:   deleteAmid(declareStandalone),
 		want:  nothing,
 	},
 	{
@@ -148,22 +150,24 @@ func addOrphan(_ context.Context, r *run) error {
 	return err
 }
 
-// deleteAmidCreation takes a Machine away as soon as its VM exists.
-func deleteAmidCreation(ctx context.Context, r *run) error {
-	if err := declareStandalone(ctx, r); err != nil {
-		return err
-	}
-	err := r.await(ctx, "a VM", func(context.Context, *run) error {
-		journal, err := r.cloud.Journal()
-		if err == nil && len(sim.Histories(journal)[r.control.Namespace+"/"+standalone].ProviderIDs) == 0 {
-			err = errors.New("there is none")
+// deleteAmid takes what it declares away as soon as its VM exists.
+func deleteAmid(declare func(context.Context, *run) error) func(context.Context, *run) error {
+	return func(ctx context.Context, r *run) error {
+		if err := declare(ctx, r); err != nil {
+			return err
 		}
-		return err
-	})
-	if err != nil {
-		return err
+		err := r.await(ctx, "a VM", func(context.Context, *run) error {
+			journal, err := r.cloud.Journal()
+			if err == nil && len(sim.Histories(journal)[r.control.Namespace+"/"+standalone].ProviderIDs) == 0 {
+				err = errors.New("there is none")
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		return removeAll(ctx, r)
 	}
-	return removeAll(ctx, r)
 }
 
 // givenDeployment has so many Machines run.

@@ -64,12 +64,17 @@ func share(ctx context.Context, c *env.Cluster) (*env.Cluster, error) {
 const (
 	controlRole = "config/rbac/control-role.yaml"
 	targetRole  = "config/rbac/target-role.yaml"
+	// clusterAPIRole is instead of both where Cluster API is served.
+	clusterAPIRole = "config/rbac/capi-role.yaml"
 )
 
 // users are the manager's identities in its clusters: it has the roles that are shipped,
 // and no others. The second is nil if the first is for both.
-func users(t *testing.T, control, target *env.Cluster) (inControl, inTarget *rest.Config) {
+func (s scenario) users(t *testing.T, control, target *env.Cluster) (inControl, inTarget *rest.Config) {
 	t.Helper()
+	if s.clusterAPI {
+		return control.UserWith(t, clusterAPIRole), nil
+	}
 	switch target {
 	case nil:
 		return control.UserWith(t, controlRole), nil

@@ -5,12 +5,14 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
@@ -55,4 +57,14 @@ func (c *Cluster) RunControllers(t testing.TB, setUp func(mgr ctrl.Manager, even
 		}
 		events.Shutdown()
 	})
+}
+
+// Fresh makes an object of a fixture one that can be created in the test's namespace: it takes
+// out what an API server gives. It returns the same object.
+func Fresh[T client.Object](e *Env, object T) T {
+	object.SetNamespace(e.Namespace)
+	object.SetUID("")
+	object.SetCreationTimestamp(metav1.Time{})
+	object.SetGeneration(0)
+	return object
 }

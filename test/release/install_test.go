@@ -1,38 +1,21 @@
 package release
 
 import (
-	"context"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/onsi/gomega"
-	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
-	authenticationv1 "k8s.io/api/authentication/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-	certutil "k8s.io/client-go/util/cert"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/internal/local"
 	"github.com/millwright-dev/millwright/test/env"
-	"github.com/millwright-dev/millwright/test/program"
 )
-
-// patience is how long the manager may take to start, under load.
-const patience = time.Minute
 
 // TestClusterctlInstallsTheProvider: clusterctl init, with the check of the contract, and
 // of the names of the CRDs. What it installs is then run as the Deployment says, with the
@@ -49,11 +32,9 @@ func TestClusterctlInstallsTheProvider(t *testing.T) {
 	m.refusesChangesOfTemplates()
 
 	// Now that it is known which provider there is, nobody has to say so.
-	cluster := p.clusterctl(contract(), nil, "generate", "cluster", "c1", "--flavor", "sim", "--target-namespace", e.Namespace,
+	rendered := p.clusterctl(contract(), nil, "generate", "cluster", "c1", "--flavor", "sim", "--target-namespace", e.Namespace,
 		"--kubernetes-version", "v1.36.3", "--worker-machine-count", "1", "--kubeconfig", e.ControlPlane.Kubeconfig())
-	if len(objects(t, cluster)) == 0 {
-		t.Error("clusterctl made no cluster of the template")
-	}
+	m.makesMachines(objects(t, rendered))
 	m.process.Stop()
 }
 
@@ -164,143 +145,4 @@ func checkClusterDefinition(t *testing.T, c *env.Cluster, contract string) {
 	if _, ok := crd.Labels["clusterctl.cluster.x-k8s.io"]; !ok {
 		t.Errorf("clusterctl did not install the definition: labels %v", crd.Labels)
 	}
-}
-
-// manager is the one that was installed.
-type manager struct {
-	t       *testing.T
-	cluster *env.Cluster
-	process *program.Process
-	// port and certificate are those of its webhooks.
-	port        int
-	certificate []byte
-}
-
-// startManager starts what the Deployment says, as the service account, and waits until it
-// leads.
-func startManager(t *testing.T, c *env.Cluster) *manager {
-	t.Helper()
-	deployments := &appsv1.DeploymentList{}
-	if err := c.Client.List(t.Context(), deployments); err != nil || len(deployments.Items) != 1 {
-		t.Fatalf("%d Deployments, %v", len(deployments.Items), err)
-	}
-	deployment := deployments.Items[0]
-	m := &manager{t: t, cluster: c}
-	dir := t.TempDir()
-	m.certificate = writeCertificate(t, dir)
-	m.port = freePort(t)
-	kubeconfig := filepath.Join(dir, "kubeconfig")
-	actAs(t, c, deployment.Namespace, deployment.Spec.Template.Spec.ServiceAccountName, kubeconfig)
-
-	// What is different outside of a Pod: how the API server is reached, ports, and where
-	// the certificate is. The first of two equal flags does not count.
-	inside := strings.NewReplacer("$(POD_NAMESPACE)", deployment.Namespace, "inClusterConfig", kubeconfig)
-	var args []string
-	for _, arg := range deployment.Spec.Template.Spec.Containers[0].Args {
-		args = append(args, inside.Replace(arg))
-	}
-	args = append(args, "--port=0", fmt.Sprintf("--webhook-port=%d", m.port), "--webhook-cert-dir="+dir)
-	m.process = program.Start(t, args...)
-	t.Cleanup(func() {
-		m.process.Kill()
-		if t.Failed() {
-			t.Logf("millwright %s printed:\n%s", strings.Join(args, " "), m.process.Output.Tail(50))
-		}
-	})
-	m.eventually(func(g gomega.Gomega) {
-		g.Expect(m.process.Done()).NotTo(gomega.BeClosed())
-		leases := &coordinationv1.LeaseList{}
-		g.Expect(c.Client.List(t.Context(), leases, client.InNamespace(deployment.Namespace))).To(gomega.Succeed())
-		g.Expect(leases.Items).To(gomega.HaveLen(1))
-		g.Expect(leases.Items[0].Spec.HolderIdentity).NotTo(gomega.BeNil())
-	})
-	return m
-}
-
-// refusesChangesOfTemplates checks that the webhooks are served where they are registered.
-func (m *manager) refusesChangesOfTemplates() {
-	m.t.Helper()
-	m.reachWebhooks()
-	template := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": infrastructureGroup + "/v1alpha1", "kind": "MillwrightMachineTemplate",
-		"metadata": map[string]any{"name": "pool", "namespace": m.cluster.Namespace},
-		"spec":     map[string]any{"template": map[string]any{"spec": map[string]any{"driver": "sim", "providerSpec": map[string]any{}}}},
-	}}
-	if err := m.cluster.Client.Create(m.t.Context(), template); err != nil {
-		m.t.Fatal(err)
-	}
-	m.eventually(func(g gomega.Gomega) {
-		g.Expect(m.change(template, `{"metadata":{"labels":{"a":"b"}}}`)).To(gomega.Succeed())
-		err := m.change(template, `{"spec":{"template":{"spec":{"providerSpec":{"size":"large"}}}}}`)
-		g.Expect(apierrors.IsInvalid(err)).To(gomega.BeTrue(), "changed: %v", err)
-	})
-}
-
-func (m *manager) change(object client.Object, patch string) error {
-	return m.cluster.Client.Patch(m.t.Context(), object.DeepCopyObject().(client.Object), client.RawPatch("application/merge-patch+json", []byte(patch)), client.DryRunAll)
-}
-
-// reachWebhooks does what a Service, and cert-manager's injector, do where there are any.
-func (m *manager) reachWebhooks() {
-	m.t.Helper()
-	list := &admissionv1.ValidatingWebhookConfigurationList{}
-	if err := m.cluster.Client.List(m.t.Context(), list); err != nil || len(list.Items) != 1 {
-		m.t.Fatalf("%d configurations of webhooks, %v", len(list.Items), err)
-	}
-	configuration := &list.Items[0]
-	for i := range configuration.Webhooks {
-		reached := &configuration.Webhooks[i].ClientConfig
-		url := fmt.Sprintf("https://127.0.0.1:%d%s", m.port, *reached.Service.Path)
-		reached.URL, reached.Service, reached.CABundle = &url, nil, m.certificate
-	}
-	if err := m.cluster.Client.Update(m.t.Context(), configuration); err != nil {
-		m.t.Fatal(err)
-	}
-}
-
-func (m *manager) eventually(check func(g gomega.Gomega)) {
-	m.t.Helper()
-	gomega.NewWithT(m.t).Eventually(check).WithTimeout(patience).WithPolling(100 * time.Millisecond).Should(gomega.Succeed())
-}
-
-// actAs writes a kubeconfig for a service account.
-func actAs(t *testing.T, c *env.Cluster, namespace, name, path string) {
-	t.Helper()
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace}}
-	token := &authenticationv1.TokenRequest{}
-	if err := c.Client.SubResource("token").Create(t.Context(), account, token); err != nil {
-		t.Fatal(err)
-	}
-	file := clientcmdapi.NewConfig()
-	file.Clusters["test"] = &clientcmdapi.Cluster{Server: c.Admin.Host, CertificateAuthorityData: c.Admin.CAData}
-	file.AuthInfos["test"] = &clientcmdapi.AuthInfo{Token: token.Status.Token}
-	file.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "test"}
-	file.CurrentContext = "test"
-	if err := clientcmd.WriteToFile(*file, path); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func writeCertificate(t *testing.T, dir string) []byte {
-	t.Helper()
-	certificate, key, err := certutil.GenerateSelfSignedCertKey("127.0.0.1", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, content := range map[string][]byte{"tls.crt": certificate, "tls.key": key} {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return certificate
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close() //nolint:errcheck // nothing was written
-	return listener.Addr().(*net.TCPAddr).Port
 }

@@ -13,6 +13,10 @@ const ClassFinalizer = "infrastructure.millwright.dev/machineclass-in-use"
 // asked on, with the time. Without it there is no VM that would have to be deleted.
 const AnnotationCreationBegun = "infrastructure.millwright.dev/creation-begun"
 
+// AnnotationCreationSpec is set together with AnnotationCreationBegun: the digest of the
+// spec that the driver was asked with. As long as it fits, no call was about another one.
+const AnnotationCreationSpec = "infrastructure.millwright.dev/creation-spec"
+
 // Types of conditions.
 const (
 	// ConditionReady tells whether the infrastructure is there, for its whole life.
