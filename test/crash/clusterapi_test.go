@@ -225,21 +225,43 @@ func (r *run) heardOfNodes(ctx context.Context) error {
 	return nil
 }
 
-// orderly is that a MillwrightMachine is held before a VM can exist, that Cluster API knows
-// the ID of a VM no later than that it is there, and that neither is ever taken back.
-func orderly(_ *run, was, is moment) error {
+// orderly is what holds for a MillwrightMachine at any time.
+var orderly = both(heldBeforeVM, both(idBeforeReady, notTakenBack))
+
+// heldBeforeVM is that a finalizer is there as long as a VM may be.
+func heldBeforeVM(_ *run, _, is moment) error {
 	for name, infra := range is.infrastructure {
-		before := was.infrastructure[name]
-		if before == nil {
-			before = &infrav1.MillwrightMachine{}
-		}
-		switch _, begun := infra.Annotations[infrav1.AnnotationCreationBegun]; {
-		case (begun || infra.Spec.ProviderID != "" || infra.Status.Ready) && !controllerutil.ContainsFinalizer(infra, infrav1.Finalizer):
+		_, begun := infra.Annotations[infrav1.AnnotationCreationBegun]
+		mayHaveVM := begun || infra.Spec.ProviderID != "" || infra.Status.Ready
+		if mayHaveVM && !controllerutil.ContainsFinalizer(infra, infrav1.Finalizer) {
 			return fmt.Errorf("%w: %s", errUnheld, name)
-		case infra.Status.Ready && (infra.Spec.ProviderID == "" || infra.Spec.ProviderID != infra.Status.ProviderID):
-			return fmt.Errorf("%w: %s has the ID %q, and %q in the status", errNoID, name, infra.Spec.ProviderID, infra.Status.ProviderID)
-		case before.Spec.ProviderID != "" && infra.Spec.ProviderID != before.Spec.ProviderID, before.Status.Ready && !infra.Status.Ready:
-			return fmt.Errorf("%w: %s was %q, and is %q", errTakenBack, name, before.Spec.ProviderID, infra.Spec.ProviderID)
+		}
+	}
+	return nil
+}
+
+// idBeforeReady is that Cluster API can read the ID of a VM no later than that it is there.
+func idBeforeReady(_ *run, _, is moment) error {
+	for name, infra := range is.infrastructure {
+		if id := infra.Spec.ProviderID; infra.Status.Ready && (id == "" || id != infra.Status.ProviderID) {
+			return fmt.Errorf("%w: %s has the ID %q, and %q in the status", errNoID, name, id, infra.Status.ProviderID)
+		}
+	}
+	return nil
+}
+
+// notTakenBack is that neither the ID nor that the VM is there is ever taken back.
+func notTakenBack(_ *run, was, is moment) error {
+	for name, before := range was.infrastructure {
+		infra := is.infrastructure[name]
+		if infra == nil {
+			continue
+		}
+		if id := before.Spec.ProviderID; id != "" && infra.Spec.ProviderID != id {
+			return fmt.Errorf("%w: %s had the ID %q, and has %q", errTakenBack, name, id, infra.Spec.ProviderID)
+		}
+		if before.Status.Ready && !infra.Status.Ready {
+			return fmt.Errorf("%w: %s was ready", errTakenBack, name)
 		}
 	}
 	return nil

@@ -6,7 +6,8 @@
 // taken away. What may exist on the way there, such as the bounds of a rolling update, is
 // held against every state that a watch can have shown.
 //
-// Scenarios of Cluster API's face do the core's share themselves.
+// Some scenarios are about MillwrightMachines. They do themselves what the core of Cluster API
+// would, which is not there.
 //
 // Most scenarios are played in one cluster. Those that take another way in others, since
 // writes to two clusters can be told apart or nodes are missing, are played there too.
