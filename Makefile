@@ -108,7 +108,7 @@ bench: controlplane build ## Measure what the manager costs: requests, time, CPU
 	@exec bin/bench --machines $(BENCH_MACHINES) $(if $(BENCH_JSON),--json '$(BENCH_JSON)') $(BENCH_FLAGS)
 
 # The repository of the manager's container image, whose tag is the version.
-RELEASE_IMAGE ?= ghcr.io/millwright-dev/millwright
+RELEASE_IMAGE ?= millwright-dev/millwright
 .PHONY: release
 release: ## Write what clusterctl installs the provider from (VERSION=v0.1.0 RELEASE_IMAGE=REPOSITORY)
 	@hack/release.sh bin/release '$(VERSION)' '$(RELEASE_IMAGE)'

@@ -2,6 +2,7 @@ package capi
 
 import (
 	"cmp"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -29,6 +30,11 @@ func TestMain(m *testing.M) {
 	if contract == "" {
 		fmt.Fprintf(os.Stderr, "MILLWRIGHT_CAPI=%s: there are only %s and %s\n", version, oldest, newest)
 		os.Exit(2)
+	}
+	// Stories mostly wait, so more of them go at a time than there are processors. What the
+	// command line says counts more.
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
 	}
 	env.Main(m)
 }

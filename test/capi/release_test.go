@@ -1,0 +1,71 @@
+package capi
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/millwright-dev/millwright/internal/local"
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+// What clusterctl makes of the template for simulated machines, as it is released, becomes
+// machines.
+func TestTheReleasedTemplateWorks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	root, err := env.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	binaries, err := env.Binaries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := exec.CommandContext(t.Context(), filepath.Join(root, "hack", "release.sh"), w.dir, "v0.1.0", "millwright")
+	write.Env = append(os.Environ(), "KUBECTL="+filepath.Join(binaries, "kubectl"))
+	if out, err := write.CombinedOutput(); err != nil {
+		t.Fatalf("hack/release.sh: %v\n%s", err, out)
+	}
+	clusterctl, err := coreFile("clusterctl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	render := exec.CommandContext(t.Context(), clusterctl, "--config", filepath.Join(w.dir, contract, "clusterctl.yaml"),
+		"generate", "cluster", "released", "--infrastructure", "millwright:v0.1.0", "--flavor", "sim", "--target-namespace", w.Namespace,
+		"--kubernetes-version", "v1.36.3", "--worker-machine-count", "2")
+	render.Env = []string{"HOME=" + w.dir, "XDG_CONFIG_HOME=" + w.dir, "CLUSTERCTL_DISABLE_VERSIONCHECK=true"}
+	rendered, err := render.Output()
+	if err != nil {
+		t.Fatalf("clusterctl generate cluster: %v", err)
+	}
+	if err := local.ApplyText(t.Context(), w.Client, rendered, w.Namespace); err != nil {
+		t.Fatal(err)
+	}
+	manager := w.manager()
+	w.eventually(func(g gomega.Gomega) {
+		machines := w.list(g, "Machine")
+		g.Expect(machines).To(gomega.HaveLen(2))
+		for _, machine := range machines {
+			g.Expect(phase(machine)).To(gomega.Equal("Provisioned"), machine.GetName())
+		}
+		g.Expect(w.vms(g)).To(gomega.HaveLen(2))
+		capacity := w.get(g, "MillwrightMachineTemplate", "released-workers").Object["status"]
+		g.Expect(capacity).To(gomega.HaveKeyWithValue("capacity", gomega.HaveKeyWithValue("memory", "4Gi")))
+	})
+
+	// With the Cluster goes everything that was made for it.
+	w.remove("Cluster", "released")
+	w.eventually(func(g gomega.Gomega) {
+		g.Expect(w.list(g, "Machine")).To(gomega.BeEmpty())
+		g.Expect(w.list(g, "MillwrightMachineTemplate")).To(gomega.BeEmpty())
+		g.Expect(w.vms(g)).To(gomega.BeEmpty())
+	})
+	manager.Stop()
+}
+
+func phase(machine unstructured.Unstructured) string { return text(machine, "status", "phase") }
