@@ -191,7 +191,11 @@ func TestAPausedMachineIsNotRemoved(t *testing.T) {
 	w.patch("Cluster", w.cluster, `{"spec":{"paused":false}}`)
 	w.keepsItsVM(ours)
 
+	// An older core does not scale a set one of whose machines has lost its infrastructure.
 	w.scale("workers", 0)
+	w.eventually(func(g gomega.Gomega) {
+		g.Expect(w.get(g, "Machine", ours).GetDeletionTimestamp()).NotTo(gomega.BeNil())
+	})
 	w.patch("MillwrightMachine", ours, `{"metadata":{"annotations":{"cluster.x-k8s.io/paused":null}}}`)
 	w.eventually(func(g gomega.Gomega) { w.settled(g, 0) })
 }

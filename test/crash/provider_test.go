@@ -51,6 +51,7 @@ type simulated interface {
 	driver.Driver
 	driver.Initializer
 	driver.VolumeIdentifier
+	driver.FaceTeller
 }
 
 // provider is the provider's end of the wire. It lives in the test's process, as clouds

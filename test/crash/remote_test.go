@@ -18,6 +18,9 @@ type remote struct{ url string }
 
 var _ simulated = remote{}
 
+// TellsFaces implements driver.FaceTeller, as the simulated driver does.
+func (r remote) TellsFaces() bool { return true }
+
 func ask[A any](ctx context.Context, r remote, name sim.Method, request any) (*A, error) {
 	body, err := json.Marshal(request)
 	if err != nil {
