@@ -24,7 +24,12 @@ func (c call) ensureUserData(ctx context.Context, owner *vmv1alpha1.VirtualMachi
 		return nil
 	}
 	// Another call for the same machine may write the Secret as well.
-	return retry.OnError(retry.DefaultRetry, raced, func() error { return c.writeUserData(ctx, owner) })
+	err := retry.OnError(retry.DefaultRetry, raced, func() error { return c.writeUserData(ctx, owner) })
+	if apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err) {
+		// Not InvalidArgument: the specification is right, and other user data may do.
+		return status.WrapError(codes.FailedPrecondition, "storing the user data: "+textOf(err), err)
+	}
+	return err
 }
 
 func raced(err error) bool {

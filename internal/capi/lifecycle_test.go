@@ -294,7 +294,7 @@ func TestFailures(t *testing.T) {
 				t.Fatalf("failed for good = %t, want %t", final, tc.final)
 			}
 			if tc.final {
-				if *got.FailureReason != infrav1.FailureInvalidConfiguration {
+				if *got.FailureReason != "InvalidConfiguration" { // Cluster API's own word
 					t.Errorf("reason %q", *got.FailureReason)
 				}
 				return

@@ -1,7 +1,7 @@
 package v1alpha1
 
 // Finalizer holds a MillwrightMachine until its VM is gone.
-const Finalizer = "millwrightmachine.infrastructure.millwright.dev"
+const Finalizer = "infrastructure.millwright.dev/millwrightmachine"
 
 // Lease is held by the manager that leads.
 const Lease = "millwright-cluster-api"
