@@ -74,6 +74,7 @@ type Controller struct {
 	given    *addressBook
 	attempts *attempts
 	reports  *reports
+	told     *told
 	streams  *streams
 	queue    atomic.Pointer[queue]
 }
@@ -90,7 +91,7 @@ func New(opts Options) *Controller {
 	certificate, _ := opts.Authority.PEM()
 	return &Controller{
 		Options: opts, certificate: string(certificate), began: opts.Clock.Now(),
-		given: newAddressBook(), attempts: newAttempts(), reports: newReports(), streams: newStreams(),
+		given: newAddressBook(), attempts: newAttempts(), reports: newReports(), told: newTold(), streams: newStreams(),
 	}
 }
 
@@ -211,4 +212,5 @@ func (c *Controller) forget(vm types.NamespacedName) {
 	}
 	c.attempts.forget(vm)
 	c.reports.forget(vm)
+	c.told.forget(vm)
 }

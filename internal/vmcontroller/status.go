@@ -93,6 +93,16 @@ func (c *Controller) explain(before, after *v1alpha1.VirtualMachine, pod *corev1
 	if is == nil || !news(was, is) {
 		return
 	}
+	what := telling{reason: is.Reason, message: is.Message}
+	if is.Reason == reasonRunning {
+		what.message = ""
+	}
+	if pod != nil {
+		what.pod = pod.UID
+	}
+	if !c.told.isNews(client.ObjectKeyFromObject(after), what) {
+		return
+	}
 	switch {
 	case is.Reason == reasonRunning:
 		c.Events.Eventf(after, corev1.EventTypeNormal, reasonRunning, "Running on %s", after.Status.NodeName)
