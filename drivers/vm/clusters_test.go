@@ -186,7 +186,7 @@ func TestClusterRefuses(t *testing.T) {
 			large := *as
 			large.secret = &corev1.Secret{Data: map[string][]byte{"userData": []byte(strings.Repeat("x", 1<<20+1))}}
 			return &large
-		}(), codes.InvalidArgument, "data"},
+		}(), codes.FailedPrecondition, "data"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
