@@ -41,13 +41,9 @@ func TestMain(m *testing.M) {
 
 // coreFile finds a file that hack/capi.sh has built.
 func coreFile(path ...string) (string, error) {
-	cache := os.Getenv("MILLWRIGHT_CACHE")
-	if cache == "" {
-		userCache, err := os.UserCacheDir()
-		if err != nil {
-			return "", fmt.Errorf("finding what hack/capi.sh has built: %w", err)
-		}
-		cache = filepath.Join(userCache, "millwright")
+	cache, err := env.CacheDir()
+	if err != nil {
+		return "", err
 	}
 	file := filepath.Join(append([]string{cache, "capi-" + version, "current"}, path...)...)
 	if _, err := os.Stat(file); err != nil {

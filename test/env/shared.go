@@ -169,15 +169,23 @@ func Binaries() (string, error) {
 	if dir := os.Getenv("KUBERNETES_BINARIES"); dir != "" {
 		return dir, nil // Start says what is missing
 	}
-	cache := os.Getenv("MILLWRIGHT_CACHE")
-	if cache == "" {
-		userCache, err := os.UserCacheDir()
-		if err != nil {
-			return "", fmt.Errorf("finding the control plane binaries: %w", err)
-		}
-		cache = filepath.Join(userCache, "millwright")
+	cache, err := CacheDir()
+	if err != nil {
+		return "", err
 	}
 	return local.FindBinaries(cache)
+}
+
+// CacheDir is the folder in which hack/cache.sh keeps what is slow to build.
+func CacheDir() (string, error) {
+	if dir := os.Getenv("MILLWRIGHT_CACHE"); dir != "" {
+		return dir, nil
+	}
+	userCache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("finding what was built: %w", err)
+	}
+	return filepath.Join(userCache, "millwright"), nil
 }
 
 func installCRDs(admin *rest.Config) error {

@@ -46,13 +46,9 @@ func artifacts(t *testing.T) string {
 	if _, err := exec.LookPath(qemu.DefaultProgram); err != nil {
 		t.Fatalf("%v; run `make qemu`", err)
 	}
-	cache := os.Getenv("MILLWRIGHT_CACHE")
-	if cache == "" {
-		user, err := os.UserCacheDir()
-		if err != nil {
-			t.Fatal(err)
-		}
-		cache = filepath.Join(user, "millwright")
+	cache, err := env.CacheDir()
+	if err != nil {
+		t.Fatal(err)
 	}
 	folder := filepath.Join(cache, "guest", "current")
 	if _, err := os.Stat(filepath.Join(folder, "boot.raw")); err != nil {

@@ -38,13 +38,9 @@ func TestMain(m *testing.M) {
 // coreFile finds a file that hack/capi.sh has built.
 func coreFile(t *testing.T, name string) string {
 	t.Helper()
-	cache := os.Getenv("MILLWRIGHT_CACHE")
-	if cache == "" {
-		userCache, err := os.UserCacheDir()
-		if err != nil {
-			t.Fatal(err)
-		}
-		cache = filepath.Join(userCache, "millwright")
+	cache, err := env.CacheDir()
+	if err != nil {
+		t.Fatal(err)
 	}
 	file := filepath.Join(cache, "capi-"+version, "current", name)
 	if _, err := os.Stat(file); err != nil {

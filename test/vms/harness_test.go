@@ -22,6 +22,7 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/manager"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/env"
 	"github.com/millwright-dev/millwright/test/program"
 )
 
@@ -52,13 +53,9 @@ type cluster struct {
 // guest finds what "make guest" built.
 func guest(t *testing.T) string {
 	t.Helper()
-	cache := os.Getenv("MILLWRIGHT_CACHE")
-	if cache == "" {
-		user, err := os.UserCacheDir()
-		if err != nil {
-			t.Fatal(err)
-		}
-		cache = filepath.Join(user, "millwright")
+	cache, err := env.CacheDir()
+	if err != nil {
+		t.Fatal(err)
 	}
 	dir := filepath.Join(cache, "guest", "current")
 	for _, file := range []string{"vmlinux", "initrd", "boot.raw", "cmdline"} {
