@@ -80,8 +80,9 @@ func many(nodes []nodeChange, what string) string {
 // changed returns the nodes that a change makes a difference to, with it.
 func changed(nodes []nodeOf, change func(nodeOf, *corev1.Node)) []nodeChange {
 	var result []nodeChange
+	var node corev1.Node // one for all: most need no change, and nodes are large
 	for _, n := range nodes {
-		node := *n.node // most need no change, and nodes are large
+		node = *n.node
 		node.Annotations, node.Spec.Taints = maps.Clone(node.Annotations), slices.Clone(node.Spec.Taints)
 		change(n, &node)
 		if !maps.Equal(node.Annotations, n.node.Annotations) || !slices.EqualFunc(node.Spec.Taints, n.node.Spec.Taints, sameTaint) {

@@ -56,6 +56,8 @@ type Controller struct {
 	written  freshness.Ledger
 	// inherited holds an *inherited by the key of its set.
 	inherited sync.Map
+	// sizes holds how many Machines a set had at the last look, by its key.
+	sizes sync.Map
 }
 
 // New makes a Controller.
@@ -82,6 +84,10 @@ const (
 	// settle is how long events of Machines are gathered before their set is looked
 	// at: the Machines of a set change in swarms.
 	settle = 100 * time.Millisecond
+	// settleFor is for how many Machines that is long enough. A pass looks at all of a
+	// set's, so it is made the more seldom the more there are; else the cost of a Machine
+	// would grow with their number.
+	settleFor = 500
 	// staleCache is how long a pass waits for the cache to show what this process
 	// wrote itself. The event of that write comes first.
 	staleCache = time.Second
@@ -93,7 +99,7 @@ func (c *Controller) machineEvents() handler.EventHandler {
 	wake := func(ctx context.Context, q queue, objects ...client.Object) {
 		for _, object := range objects {
 			for _, request := range c.setsOf(ctx, object) {
-				q.AddAfter(request, settle)
+				q.AddAfter(request, c.settling(request.NamespacedName))
 			}
 		}
 	}
@@ -106,6 +112,15 @@ func (c *Controller) machineEvents() handler.EventHandler {
 			}
 		},
 	}
+}
+
+// settling is how long events are gathered for a set.
+func (c *Controller) settling(set client.ObjectKey) time.Duration {
+	machines := 0
+	if size, known := c.sizes.Load(set); known {
+		machines = size.(int)
+	}
+	return settle * time.Duration(max(1, machines/settleFor))
 }
 
 func (c *Controller) setsOf(ctx context.Context, object client.Object) []reconcile.Request {
@@ -147,6 +162,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			c.written.Forget(req.NamespacedName)
 			c.slowed.forget(req.NamespacedName)
 			c.inherited.Delete(req.NamespacedName)
+			c.sizes.Delete(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
@@ -189,6 +205,7 @@ func (c *Controller) replicate(ctx context.Context, set *v1alpha1.MachineSet) (c
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+	c.sizes.Store(client.ObjectKeyFromObject(set), len(facts.owned))
 	// Deleting a set means: delete its Machines, then let go.
 	if !set.DeletionTimestamp.IsZero() && len(facts.owned) == 0 && facts.certain {
 		return ctrl.Result{}, c.removeFinalizer(ctx, set)
