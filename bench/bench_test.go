@@ -67,6 +67,27 @@ func TestAllPhases(t *testing.T) {
 	}
 }
 
+// TestPods: they are of a size that target clusters have, and no node has more than it can.
+func TestPods(t *testing.T) {
+	const pods = 2*podsPerNode + 1
+	perNode, names := map[string]int{}, map[string]bool{}
+	for i := range pods {
+		p := pod(i)
+		perNode[p.Spec.NodeName]++
+		names[p.Name] = true
+		if content, err := json.Marshal(p); err != nil || len(content) < 3000 || len(content) > 4500 {
+			t.Fatalf("pod %d has %d bytes, %v", i, len(content), err)
+		}
+	}
+	want := map[string]int{node(0).Name: podsPerNode, node(1).Name: podsPerNode, node(2).Name: 1}
+	if diff := cmp.Diff(want, perNode); diff != "" {
+		t.Errorf("pods per node, -want +got:\n%s", diff)
+	}
+	if nodes := (load{pods: pods}).otherNodes(); nodes != len(want) || len(names) != pods {
+		t.Errorf("%d nodes, %d names", nodes, len(names))
+	}
+}
+
 // measureFew runs the benchmark, and reads what it has written.
 func measureFew(t *testing.T, dir string, args ...string) written {
 	t.Helper()

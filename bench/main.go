@@ -52,7 +52,7 @@ type options struct {
 // load is what the manager is given to do.
 type load struct {
 	machines int
-	// pods run on nodes that are no Machine's.
+	// pods are on nodes that are no Machine's.
 	pods int
 	// idle is how long the manager has nothing to do.
 	idle               time.Duration
@@ -84,7 +84,7 @@ const defaultCommand = "exec {millwright} manager --driver sim --sim-heartbeat 0
 func (o *options) flags() *pflag.FlagSet {
 	flags := pflag.NewFlagSet("bench", pflag.ContinueOnError)
 	flags.IntVar(&o.load.machines, "machines", 100, "number of Machines")
-	flags.IntVar(&o.load.pods, "pods", 0, "pods in the target cluster, on other nodes")
+	flags.IntVar(&o.load.pods, "pods", 0, "pods in the target cluster before anything is measured, on nodes that are no Machine's")
 	flags.DurationVar(&o.load.idle, "idle", 20*time.Second, "how long the manager is watched having nothing to do")
 	flags.StringVar(&o.load.surge, "surge", "20%", "maxSurge of the rolling update")
 	flags.StringVar(&o.load.unavailable, "unavailable", "20%", "maxUnavailable of the rolling update")

@@ -116,12 +116,13 @@ func (w *world) settled(ctx context.Context, machines int32) error {
 		for _, kind := range []struct {
 			schema.GroupVersionKind
 			resource string
+			want     int
 		}{
-			{v1alpha1.SchemeGroupVersion.WithKind("Machine"), "machines"},
-			{schema.GroupVersionKind{Version: "v1", Kind: "Node"}, "nodes"},
+			{v1alpha1.SchemeGroupVersion.WithKind("Machine"), "machines", int(machines)},
+			{schema.GroupVersionKind{Version: "v1", Kind: "Node"}, "nodes", int(machines) + w.load.otherNodes()},
 		} {
 			found, err := w.count(ctx, kind.GroupVersionKind, kind.resource)
-			if err != nil || found != int64(machines) {
+			if err != nil || found != int64(kind.want) {
 				return false, err
 			}
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"path/filepath"
 	"time"
 
@@ -106,7 +105,7 @@ func (w *world) declare(ctx context.Context) error {
 			return err
 		}
 	}
-	return w.createPods(ctx)
+	return w.populate(ctx)
 }
 
 // spec is the providerSpec of the classes.
@@ -169,35 +168,6 @@ func machineSpec() v1alpha1.MachineSpec {
 			Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "dedicated", Value: pool, Effect: corev1.TaintEffectNoSchedule}}},
 		},
 	}
-}
-
-// podsPerNode is a kubelet's limit.
-const podsPerNode = 110
-
-// createPods makes pods as a target cluster has them: bound to nodes, which need not exist
-// for that.
-func (w *world) createPods(ctx context.Context) error {
-	return inParallel(ctx, w.load.pods, func(ctx context.Context, i int) error {
-		return w.client.Create(ctx, &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{
-				Namespace: namespace, Name: fmt.Sprintf("pod-%d", i),
-				Labels: map[string]string{"app": fmt.Sprintf("app-%d", i/10)},
-			},
-			Spec: corev1.PodSpec{
-				NodeName:   fmt.Sprintf("elsewhere-%d", i/podsPerNode),
-				Containers: []corev1.Container{{Name: "main", Image: "registry.example/app:1", Env: environment()}},
-			},
-		})
-	})
-}
-
-// environment of a container, about a kilobyte of what a manager need not keep.
-func environment() []corev1.EnvVar {
-	vars := make([]corev1.EnvVar, 20)
-	for i := range vars {
-		vars[i] = corev1.EnvVar{Name: fmt.Sprintf("SETTING_%d", i), Value: "the value of a setting of an application"}
-	}
-	return vars
 }
 
 // workers make requests at the same time, where the benchmark makes many.

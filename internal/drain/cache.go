@@ -56,29 +56,43 @@ func volumeOf(attachment *storagev1.VolumeAttachment) string {
 }
 
 // StripPod leaves of a Pod what a drain reads, and is a transform for the cache of the
-// target cluster's Pods, which may be many. What is no Pod is returned as it is. It never
-// fails.
+// target cluster's Pods, which may be many. It changes the Pod itself, of which the cache has
+// the only copy at that time. A Pod without containers, which no API server has, was stripped
+// before: caches do that twice, and by then others may read it. What is no Pod is returned as
+// it is. It never fails.
 func StripPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
-	if !ok {
+	if !ok || len(pod.Spec.Containers) == 0 {
 		return object, nil
 	}
-	stripped := &corev1.Pod{
+	*pod = corev1.Pod{
 		TypeMeta: pod.TypeMeta,
 		ObjectMeta: metav1.ObjectMeta{
 			Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
-			Labels: pod.Labels, OwnerReferences: pod.OwnerReferences,
+			Labels: pod.Labels, Annotations: mirrorOf(pod), OwnerReferences: pod.OwnerReferences,
 			DeletionTimestamp: pod.DeletionTimestamp, DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
 		},
 		Spec: corev1.PodSpec{
-			NodeName: pod.Spec.NodeName, Priority: pod.Spec.Priority,
+			NodeName: pod.Spec.NodeName, Priority: pod.Spec.Priority, Volumes: claimedVolumes(pod),
 			TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
 		},
 		Status: corev1.PodStatus{Phase: pod.Status.Phase},
 	}
-	if mirror, ok := pod.Annotations[corev1.MirrorPodAnnotationKey]; ok {
-		stripped.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: mirror}
+	return pod, nil
+}
+
+// mirrorOf is the annotation by which a Pod is known that only mirrors what a kubelet runs.
+func mirrorOf(pod *corev1.Pod) map[string]string {
+	mirror, ok := pod.Annotations[corev1.MirrorPodAnnotationKey]
+	if !ok {
+		return nil
 	}
+	return map[string]string{corev1.MirrorPodAnnotationKey: mirror}
+}
+
+// claimedVolumes are those volumes of a Pod that are claims.
+func claimedVolumes(pod *corev1.Pod) []corev1.Volume {
+	var volumes []corev1.Volume
 	for i := range pod.Spec.Volumes {
 		volume := &pod.Spec.Volumes[i]
 		kept := corev1.Volume{Name: volume.Name}
@@ -90,9 +104,9 @@ func StripPod(object any) (any, error) {
 		default:
 			continue
 		}
-		stripped.Spec.Volumes = append(stripped.Spec.Volumes, kept)
+		volumes = append(volumes, kept)
 	}
-	return stripped, nil
+	return volumes
 }
 
 // PodChanges lets through what a drain waits for of Pods: that one comes to a node,

@@ -45,7 +45,7 @@ func drainerOver(t *testing.T, objects ...client.Object) *Drainer {
 }
 
 func onNode(name string, change func(*corev1.Pod)) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{NodeName: "node"}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{NodeName: "node", Containers: []corev1.Container{{Name: "main"}}}}
 	if change != nil {
 		change(p)
 	}

@@ -12,8 +12,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/onsi/gomega"
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -42,6 +40,8 @@ const (
 )
 
 var (
+	// spoken is what we say of a drain before the words by which MCM knows the step.
+	spoken   = regexp.MustCompile(`Draining, waiting for [^"]*\. (Initiate node drain)`)
 	duration = regexp.MustCompile(`\b(?:\d+h)?(?:\d+m)?\d+(?:\.\d+)?(?:ms|µs|s)\b`)
 	// conditions are told to people only, and MCM tells them as Go prints them.
 	conditions = regexp.MustCompile(`Node conditions: [^"]*`)
@@ -52,15 +52,8 @@ var (
 // numbers that are drawn. Machines of one set that say the same are one.
 func essence(t *testing.T, objects []*unstructured.Unstructured, deployment string, also []string) map[string]any {
 	t.Helper()
-	names := map[string]string{} // what is drawn, and what stands for it
-	for _, object := range objects {
-		if object.GetKind() == "MachineSet" && of(object.GetName()) == deployment {
-			revision := object.GetAnnotations()[v1alpha1.AnnotationKeyRevision]
-			names[object.GetName()] = deployment + "-r" + revision
-			names[object.GetLabels()[v1alpha1.DefaultMachineDeploymentUniqueLabelKey]] = "hash" + revision
-		}
-	}
-	said := map[string]any{}
+	names := drawnNames(objects, deployment)
+	texts := map[string][]string{} // in the order of the texts, so that names do not matter
 	for _, object := range objects {
 		kind := object.GetKind()
 		if of(object.GetName()) != deployment || !slices.Contains(order[2:], kind) || slices.Contains(also, kind) {
@@ -72,26 +65,54 @@ func essence(t *testing.T, objects []*unstructured.Unstructured, deployment stri
 		}
 		encoded, err := json.Marshal(fields)
 		must(t, err)
-		text := string(encoded)
-		for _, drawn := range slices.Backward(slices.SortedFunc(maps.Keys(names), func(a, b string) int { return len(a) - len(b) })) {
-			text = regexp.MustCompile(regexp.QuoteMeta(drawn)+`(-[a-z0-9]{5})?\b`).ReplaceAllStringFunc(text, func(was string) string {
-				if was == drawn {
-					return names[drawn]
-				}
-				return names[drawn] + "-#"
-			})
+		key := names.replace(kind + " " + object.GetName())
+		texts[key] = append(texts[key], plain(names.replace(string(encoded))))
+	}
+	said := map[string]any{}
+	for key, all := range texts {
+		slices.Sort(all)
+		for i, text := range slices.Compact(all) {
+			var value any
+			must(t, json.Unmarshal([]byte(text), &value))
+			said[key+strings.Repeat(", another", i)] = value
 		}
-		text = conditions.ReplaceAllString(duration.ReplaceAllString(text, "T"), "Node conditions: C")
-		var value any
-		must(t, json.Unmarshal([]byte(text), &value))
-		name := value.(map[string]any)["metadata"].(map[string]any)["name"]
-		key := fmt.Sprintf("%s %v", kind, name)
-		for n := 2; said[key] != nil && !cmp.Equal(said[key], value); n++ {
-			key = fmt.Sprintf("%s %v, another %d", kind, name, n)
-		}
-		said[key] = value
 	}
 	return said
+}
+
+// drawn are names that were drawn, and what stands for each.
+type drawn map[string]string
+
+func drawnNames(objects []*unstructured.Unstructured, deployment string) drawn {
+	names := drawn{}
+	for _, object := range objects {
+		if object.GetKind() == "MachineSet" && of(object.GetName()) == deployment {
+			revision := object.GetAnnotations()[v1alpha1.AnnotationKeyRevision]
+			names[object.GetName()] = deployment + "-r" + revision
+			names[object.GetLabels()[v1alpha1.DefaultMachineDeploymentUniqueLabelKey]] = "hash" + revision
+		}
+	}
+	return names
+}
+
+// replace puts in what stands for the names, and for those of machines, which begin with them.
+func (names drawn) replace(text string) string {
+	longestFirst := slices.SortedFunc(maps.Keys(names), func(a, b string) int { return len(b) - len(a) })
+	for _, name := range longestFirst {
+		text = regexp.MustCompile(regexp.QuoteMeta(name)+`(-[a-z0-9]{5})?\b`).ReplaceAllStringFunc(text, func(was string) string {
+			if was == name {
+				return names[name]
+			}
+			return names[name] + "-#"
+		})
+	}
+	return text
+}
+
+// plain takes out what is said to people only.
+func plain(text string) string {
+	text = spoken.ReplaceAllString(text, "$1")
+	return conditions.ReplaceAllString(duration.ReplaceAllString(text, "T"), "Node conditions: C")
 }
 
 // strip takes out what is drawn, what the API server sets, and what is accepted.
@@ -159,13 +180,18 @@ type fleet struct {
 	t          *testing.T
 	deployment *v1alpha1.MachineDeployment
 	provider   *provider
+	gate       *gate
 }
 
-// begin declares one deployment of a recording, with its class and Secret, to our manager.
-func begin(t *testing.T, recording, deployment string) *fleet {
+// begin declares one deployment of a recording, with its class and Secret, to our manager. The
+// provider is prepared before.
+func begin(t *testing.T, recording, deployment string, prepare ...func(*provider)) *fleet {
 	t.Helper()
 	e := env.New(t)
-	f := &fleet{Env: e, t: t}
+	f := &fleet{Env: e, t: t, provider: newProvider(e), gate: &gate{}}
+	for _, change := range prepare {
+		change(f.provider)
+	}
 	for _, object := range read(t, path(recording), e.Namespace, "") {
 		if slices.Contains([]string{"Secret", "MachineClass"}, object.GetKind()) {
 			clean := &unstructured.Unstructured{Object: object.Object}
@@ -182,7 +208,7 @@ func begin(t *testing.T, recording, deployment string) *fleet {
 		}
 	}
 	must(t, e.Client.Create(t.Context(), f.deployment))
-	f.provider = run(t, e)
+	run(t, e, f.provider, f.gate)
 	t.Cleanup(func() {
 		made, _ := f.provider.did()
 		for _, name := range made {
@@ -202,88 +228,36 @@ func (f *fleet) change(merge string) {
 	must(f.t, f.Client.Patch(f.t.Context(), f.deployment, client.RawPatch(types.MergePatchType, []byte(merge))))
 }
 
+// machines are those of the fleet, by their names.
+func (f *fleet) machines() []v1alpha1.Machine {
+	f.t.Helper()
+	machines := &v1alpha1.MachineList{}
+	must(f.t, f.Client.List(f.t.Context(), machines, client.InNamespace(f.Namespace)))
+	return machines.Items
+}
+
 // same waits until we have written what MCM had at the moment of a recording, but for what
 // is always accepted, and for what is accepted here, which may be all objects of a kind.
 func (f *fleet) same(recording string, also ...string) {
 	f.t.Helper()
-	want := essence(f.t, read(f.t, path(recording), f.Namespace, ""), f.deployment.Name, also)
+	f.sameBut(recording, func([]*unstructured.Unstructured) {}, also...)
+}
+
+// sameBut is same, where the recording is changed before to what ours has instead.
+func (f *fleet) sameBut(recording string, instead difference, also ...string) {
+	f.t.Helper()
+	compared.Store(moment{recording, f.deployment.Name}, true)
+	recorded := read(f.t, path(recording), f.Namespace, "")
+	instead(slices.DeleteFunc(slices.Clone(recorded), func(object *unstructured.Unstructured) bool {
+		return of(object.GetName()) != f.deployment.Name
+	}))
+	want := essence(f.t, recorded, f.deployment.Name, also)
 	diff := "nothing was compared"
 	ok := gomega.NewGomega(func(string, ...int) {}).Eventually(func() string {
 		diff = cmp.Diff(want, essence(f.t, f.live(), f.deployment.Name, also))
 		return diff
 	}).WithTimeout(time.Minute).WithPolling(300 * time.Millisecond).Should(gomega.BeEmpty())
 	if !ok {
-		f.t.Errorf("%s: MCM's - ours +\n%s", recording, diff)
-	}
-}
-
-// TestHandBack does with our manager what was done with MCM, and compares what it leaves.
-func TestHandBack(t *testing.T) {
-	together(t, map[string]func(*testing.T){
-		"create and roll": func(t *testing.T) {
-			f := begin(t, "02-running", "pool")
-			f.same("02-running")
-			release := f.provider.holds(2)
-			f.roll("c2")
-			f.same("07-deleting-vm")
-			release() // what follows we do in one pass, so that there is nothing to hand back at 08 and 09
-			f.same("10-rolled-out")
-		},
-		"roll, become unhealthy, and go back while paused": func(t *testing.T) {
-			f := begin(t, "02-running", "pool")
-			f.same("02-running")
-			f.roll("c2")
-			f.same("10-rolled-out")
-			sick := f.sicken()
-			f.same("11-unknown")
-			f.change(`{"spec":{"paused":true,"template":{"spec":{"class":{"name":"c1"}}}}}`)
-			f.provider.lonely()
-			f.provider.holds(3)
-			// What MCM did after a timeout, which takes too long here: how the set and the
-			// deployment see it is the same.
-			must(t, f.Client.Delete(t.Context(), sick))
-			f.same("13-paused-failed-replaced", "Machine", "Node")
-		},
-		"scale down by name": scaleDownByName,
-		"no capacity": func(t *testing.T) {
-			begin(t, "02-running", "nocap").same("02-running", priorityAtOnce)
-		},
-		"a broken provider": func(t *testing.T) {
-			begin(t, "02-running", "broken").same("02-running", priorityAtOnce)
-		},
-	})
-}
-
-// roll gives the deployment another class.
-func (f *fleet) roll(class string) {
-	f.t.Helper()
-	f.change(fmt.Sprintf(`{"spec":{"template":{"spec":{"class":{"name":%q}}}}}`, class))
-}
-
-// sicken has one of the nodes go silent, and returns its Machine.
-func (f *fleet) sicken() *v1alpha1.Machine {
-	f.t.Helper()
-	machines := &v1alpha1.MachineList{}
-	must(f.t, f.Client.List(f.t.Context(), machines, client.InNamespace(f.Namespace)))
-	sick := &machines.Items[0]
-	node := &corev1.Node{}
-	must(f.t, f.Client.Get(f.t.Context(), client.ObjectKey{Name: sick.Labels[v1alpha1.NodeLabelKey]}, node))
-	node.Status.Conditions[0].Status, node.Status.Conditions[0].Reason = corev1.ConditionUnknown, "NodeStatusUnknown"
-	must(f.t, f.Client.Status().Update(f.t.Context(), node))
-	return sick
-}
-
-func scaleDownByName(t *testing.T) {
-	f := begin(t, "20-running", "scaled")
-	f.same("20-running")
-	machines := &v1alpha1.MachineList{}
-	must(t, f.Client.List(t.Context(), machines, client.InNamespace(f.Namespace)))
-	now := time.Now().UTC().Format(time.RFC3339)
-	f.change(fmt.Sprintf(`{"metadata":{"annotations":{%q:%q,%q:%q}},"spec":{"replicas":3}}`,
-		v1alpha1.AnnotationKeyTriggerDeletion, machines.Items[1].Name+"~"+now, v1alpha1.AnnotationKeyLastReplicaChange, now))
-	f.same("22-scale-down-by-name-done", historyOfItself)
-	err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(&machines.Items[1]), &machines.Items[1])
-	if !apierrors.IsNotFound(err) {
-		t.Errorf("the named machine: %v", err)
+		f.t.Fatalf("%s: MCM's - ours +\n%s", recording, diff)
 	}
 }

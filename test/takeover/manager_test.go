@@ -61,6 +61,19 @@ func (p *provider) lonely() {
 	p.silent = true
 }
 
+// joins has the nodes of all VMs join, now and from now on.
+func (p *provider) joins(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.silent = false
+	for name := range p.vms {
+		if err := p.join(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func idOf(name string) string { return "fake:///" + name }
 
 func (p *provider) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
@@ -77,21 +90,24 @@ func (p *provider) CreateMachine(ctx context.Context, req *driver.CreateMachineR
 		p.vms[name] = true
 		p.made = append(p.made, name)
 	}
-	if p.silent {
-		return &driver.CreateMachineResponse{ProviderID: idOf(name), NodeName: name}, nil
+	if !p.silent {
+		if err := p.join(ctx, name); err != nil {
+			return nil, status.Error(codes.Unavailable, err.Error())
+		}
 	}
+	return &driver.CreateMachineResponse{ProviderID: idOf(name), NodeName: name}, nil
+}
+
+// join makes the node of a VM.
+func (p *provider) join(ctx context.Context, name string) error {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{ProviderID: idOf(name)}}
-	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}}
-	conditions := node.Status.Conditions
+	conditions := []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}}
 	if err := p.nodes.Create(ctx, node); err != nil && !apierrors.IsAlreadyExists(err) {
-		return nil, status.Error(codes.Unavailable, err.Error())
+		return err
 	}
 	before := node.DeepCopy()
 	before.Status.Conditions, node.Status.Conditions = nil, conditions
-	if err := p.nodes.Status().Patch(ctx, node, client.MergeFrom(before)); err != nil {
-		return nil, status.Error(codes.Unavailable, err.Error())
-	}
-	return &driver.CreateMachineResponse{ProviderID: idOf(name), NodeName: name}, nil
+	return p.nodes.Status().Patch(ctx, node, client.MergeFrom(before))
 }
 
 func (p *provider) DeleteMachine(ctx context.Context, req *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
@@ -141,16 +157,22 @@ func (p *provider) did() (made, removed []string) {
 	return append(made, p.made...), append(removed, p.removed...)
 }
 
-// run runs our manager on the test's namespace until the test ends, with the timeouts that
-// are the default, under the roles that are shipped.
-func run(t *testing.T, e *env.Env, vms ...string) *provider {
-	t.Helper()
+// newProvider has these VMs.
+func newProvider(e *env.Env, vms ...string) *provider {
 	p := &provider{nodes: e.Client, vms: map[string]bool{}}
 	for _, name := range vms {
 		p.vms[name] = true
 	}
+	return p
+}
+
+// run runs our manager on the test's namespace until the test ends, with the timeouts that
+// are the default, under the roles that are shipped. All its requests go through the gate.
+func run(t *testing.T, e *env.Env, p *provider, g *gate) {
+	t.Helper()
 	log.SetLogger(logr.Discard())
 	access := e.UserWith(t, "config/rbac/control-role.yaml", "config/rbac/target-role.yaml")
+	access.Wrap(g.around)
 	ctx, stop := context.WithCancel(context.Background()) // the test's own ends before its clean-up
 	ended := make(chan error, 1)
 	go func() {
@@ -169,7 +191,6 @@ func run(t *testing.T, e *env.Env, vms ...string) *provider {
 		}
 	})
 	awaitWork(t, e)
-	return p
 }
 
 // awaitWork waits until the manager has worked on a set that is made for that. It looks at

@@ -123,7 +123,8 @@ func TestTakeOver(t *testing.T) {
 					vms = append(vms, before.machines[i].Name)
 				}
 			}
-			p := run(t, e, vms...)
+			p := newProvider(e, vms...)
+			run(t, e, p, &gate{})
 			after := idle(t, e, suffix)
 			compare(t, before, after, p)
 			if deployment := atRest[moment]; deployment != "" {

@@ -1,0 +1,292 @@
+package takeover
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/wording"
+)
+
+// moment is a deployment at the time of a recording.
+type moment struct{ recording, deployment string }
+
+// compared are the moments that were.
+var compared sync.Map
+
+// leftOut are the moments that are not compared, and why. What is told of in-place updates and
+// preservation is in the table of README.md, which has to change when they are there.
+var leftOut = map[moment]string{
+	{"23-inplace-candidates", "inplace"}:             noInPlace,
+	{"24-inplace-ready-for-update", "inplace"}:       noInPlace,
+	{"25-inplace-node-updated", "inplace"}:           noInPlace,
+	{"26-inplace-done", "inplace"}:                   noInPlace,
+	{"27-preserve-when-failed-annotated", "inplace"}: noInPlace,
+	{"28-preserve-when-failed", "inplace"}:           noInPlace,
+	{"29-preserve-now", "inplace"}:                   noInPlace,
+	{"30-preserve-stopped", "inplace"}:               noInPlace,
+	{"29-preserve-now", "scaled"}:                    noPreservation,
+	{"30-preserve-stopped", "scaled"}:                noPreservation,
+}
+
+const (
+	noInPlace      = "in-place updates are not there yet: nobody selects the nodes, nor moves Machines from one set to the other"
+	noPreservation = "preservation is not there yet: nobody writes preserveExpiryTime, nor the node's condition Preserved"
+)
+
+// TestHandBack does with our manager what was done with MCM, and compares what it leaves at
+// each recorded moment, as MCM would find it if it went on from there.
+func TestHandBack(t *testing.T) {
+	together(t, map[string]func(*testing.T){
+		"create, roll, become unhealthy, and go back while paused": firstRecording,
+		"scale down by name": scaleDownByName,
+		"in place": func(t *testing.T) {
+			f := begin(t, "20-running", "inplace")
+			f.same("20-running")
+			f.same("21-scale-down-by-name-marked")
+			f.same("22-scale-down-by-name-done")
+		},
+		"no capacity":       noCapacity,
+		"a broken provider": brokenProvider,
+	})
+	t.Run("no moment is forgotten", everyMoment)
+}
+
+// everyMoment checks that all were compared, or are left out for a reason.
+func everyMoment(t *testing.T) {
+	for _, file := range recordings(t) {
+		recording := strings.TrimSuffix(filepath.Base(file), ".json")
+		for _, object := range read(t, file, "", "") {
+			if object.GetKind() != "MachineDeployment" {
+				continue
+			}
+			m := moment{recording, object.GetName()}
+			_, done := compared.Load(m)
+			if _, known := leftOut[m]; done == known {
+				t.Errorf("%v: compared: %v, left out: %v", m, done, known)
+			}
+		}
+	}
+}
+
+// firstRecording is that of the deployment pool, at each of its moments.
+func firstRecording(t *testing.T) {
+	f := begin(t, "01-creating", "pool", (*provider).lonely)
+	f.same("01-creating")
+	must(t, f.provider.joins(t.Context()))
+	f.same("02-running")
+
+	old := f.names()
+	stop := f.beforeMarking(old...)
+	f.roll("c2")
+	first := stop.reached(t)
+	f.sameBut("03-mid-rollout-old-terminating", statusOf(t, "02-running"))
+	rest := slices.DeleteFunc(old, func(name string) bool { return name == first })
+	pods := map[string]*corev1.Pod{}
+	for _, node := range rest {
+		pods[node] = f.occupy(node)
+	}
+	f.gate.goOn()
+	f.sameBut("04-mid-rollout-draining", marked(t))
+	second := f.leaving()
+	last := slices.DeleteFunc(rest, func(name string) bool { return name == second })[0]
+	stop = f.beforeMarking(last)
+	f.vacate(pods[second])
+	stop.reached(t)
+	f.sameBut("05-rollout-ending-creation-timeout", statusOf(t, "02-running"))
+	f.gate.goOn()
+	f.sameBut("06-deleting-drain", marked(t))
+	f.deleteLast(t, pods[last])
+	f.same("10-rolled-out")
+	f.goBackWhilePaused(t)
+}
+
+// deleteLast goes through the deletion of the last old VM, of which a pod is left.
+func (f *fleet) deleteLast(t *testing.T, pod *corev1.Pod) {
+	t.Helper()
+	release := f.provider.holds(2)
+	f.vacate(pod)
+	f.same("07-deleting-vm")
+	stop := f.gate.before("PATCH", "/nodes/", "", pod.Spec.NodeName)
+	release()
+	stop.reached(t)
+	f.sameBut("08-deleting-node", statusOf(t, "07-deleting-vm"))
+	stop = f.gate.before("PATCH", "/machines/", "", pod.Spec.NodeName)
+	stop.reached(t)
+	f.sameBut("09-deleting-finalizer", statusOf(t, "07-deleting-vm"))
+	f.gate.goOn()
+}
+
+// goBackWhilePaused has a Machine replaced that is unhealthy, after the deployment was paused
+// and given its first class again. What MCM did after a timeout, which takes too long here, is
+// done by hand: how the set and the deployment see it is the same.
+func (f *fleet) goBackWhilePaused(t *testing.T) {
+	t.Helper()
+	sick := f.sicken(f.names()[0])
+	f.same("11-unknown")
+	f.same("12-unknown-and-replaced-creation")
+	f.change(`{"spec":{"paused":true,"template":{"spec":{"class":{"name":"c1"}}}}}`)
+	f.provider.lonely()
+	stop := f.beforeMarking(sick)
+	must(t, f.Client.Delete(t.Context(), f.machine(sick)))
+	stop.reached(t)
+	f.sameBut("13-paused-failed-replaced", statusOf(t, "11-unknown"))
+	f.gate.goOn()
+}
+
+// names are those of the Machines, which are also those of their nodes.
+func (f *fleet) names() []string {
+	f.t.Helper()
+	var names []string
+	for _, machine := range f.machines() {
+		names = append(names, machine.Name)
+	}
+	return names
+}
+
+func (f *fleet) machine(name string) *v1alpha1.Machine {
+	return &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: name}}
+}
+
+// leaving is the Machine that is being deleted.
+func (f *fleet) leaving() string {
+	f.t.Helper()
+	machines := f.machines()
+	at := slices.IndexFunc(machines, func(m v1alpha1.Machine) bool { return !m.DeletionTimestamp.IsZero() })
+	if at < 0 {
+		f.t.Fatal("no Machine is being deleted")
+	}
+	return machines[at].Name
+}
+
+// beforeMarking stops before one of the nodes is marked as one that goes, which is the
+// first write of a deletion.
+func (f *fleet) beforeMarking(nodes ...string) *stop {
+	return f.gate.before("PATCH", "/nodes/", "/status", nodes...)
+}
+
+// occupy puts a pod on a node. It does not leave by itself, since there is no kubelet.
+func (f *fleet) occupy(node string) *corev1.Pod {
+	f.t.Helper()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: "on-" + node}}
+	pod.Spec = corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "main", Image: "registry.example/app:1"}}}
+	must(f.t, f.Client.Create(f.t.Context(), pod))
+	return pod
+}
+
+// vacate plays the kubelet that has ended a pod.
+func (f *fleet) vacate(pod *corev1.Pod) {
+	f.t.Helper()
+	must(f.t, f.Client.Delete(f.t.Context(), pod, client.GracePeriodSeconds(0)))
+}
+
+// roll gives the deployment another class.
+func (f *fleet) roll(class string) {
+	f.t.Helper()
+	f.change(fmt.Sprintf(`{"spec":{"template":{"spec":{"class":{"name":%q}}}}}`, class))
+}
+
+// sicken has the node of a Machine go silent. It returns the name of both.
+func (f *fleet) sicken(name string) string {
+	f.t.Helper()
+	node := &corev1.Node{}
+	must(f.t, f.Client.Get(f.t.Context(), client.ObjectKey{Name: name}, node))
+	node.Status.Conditions[0].Status, node.Status.Conditions[0].Reason = corev1.ConditionUnknown, "NodeStatusUnknown"
+	must(f.t, f.Client.Status().Update(f.t.Context(), node))
+	return name
+}
+
+// scaleDownByName is the second recording, as far as it is about the deployment scaled.
+func scaleDownByName(t *testing.T) {
+	f := begin(t, "20-running", "scaled")
+	f.same("20-running")
+	names := f.names()
+	named := names[1]
+	stop := f.beforeMarking(named)
+	now := time.Now().UTC().Format(time.RFC3339)
+	f.change(fmt.Sprintf(`{"metadata":{"annotations":{%q:%q,%q:%q}},"spec":{"replicas":3}}`,
+		v1alpha1.AnnotationKeyTriggerDeletion, named+"~"+now, v1alpha1.AnnotationKeyLastReplicaChange, now))
+	stop.reached(t)
+	f.sameBut("21-scale-down-by-name-marked", statusOf(t, "20-running"), historyOfItself)
+	f.gate.goOn()
+	for _, moment := range []string{"22-scale-down-by-name-done", "23-inplace-candidates", "24-inplace-ready-for-update", "25-inplace-node-updated", "26-inplace-done"} {
+		f.same(moment, historyOfItself)
+	}
+	if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(f.machine(named)), f.machine(named)); !apierrors.IsNotFound(err) {
+		t.Errorf("the named machine: %v", err)
+	}
+	f.annotate(names[0], v1alpha1.AnnotationKeyPreserve, "when-failed")
+	f.same("27-preserve-when-failed-annotated", historyOfItself)
+	f.sicken(names[0])
+	f.same("28-preserve-when-failed", historyOfItself)
+}
+
+// annotate is what a user does to a Machine.
+func (f *fleet) annotate(machine, key, value string) {
+	f.t.Helper()
+	patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, key, value))
+	must(f.t, f.Client.Patch(f.t.Context(), f.machine(machine), patch))
+}
+
+// timedOut are the differences between a Machine whose creation took too long here and there:
+// MCM was told by a flag how long that is, for which a user's annotation stands here.
+var timedOut = []string{priorityAtOnce, "Machine metadata.annotations." + v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout}
+
+// noCapacity is what the first recording has of a deployment that gets no VMs. At some moments
+// the creation of its Machine had taken too long, and it was being replaced. It has neither a
+// VM nor a node, so we write nothing after the first word on its deletion.
+func noCapacity(t *testing.T) {
+	f := begin(t, "02-running", "nocap")
+	for _, moment := range []string{
+		"01-creating", "02-running", "03-mid-rollout-old-terminating", "04-mid-rollout-draining",
+		"06-deleting-drain", "07-deleting-vm", "08-deleting-node", "09-deleting-finalizer",
+	} {
+		f.same(moment, timedOut...)
+	}
+	f.giveUp()
+	f.same("10-rolled-out", timedOut...)
+	f.same("12-unknown-and-replaced-creation", timedOut...)
+	for _, moment := range []string{"05-rollout-ending-creation-timeout", "11-unknown", "13-paused-failed-replaced"} {
+		f.sameBut(moment, says(t, wording.Terminating), timedOut...)
+	}
+	f.gate.goOn()
+	f.same("06-deleting-drain", timedOut...)
+}
+
+// brokenProvider is the same for a deployment whose provider only makes errors.
+func brokenProvider(t *testing.T) {
+	f := begin(t, "02-running", "broken")
+	for _, moment := range []string{
+		"01-creating", "02-running", "03-mid-rollout-old-terminating", "04-mid-rollout-draining",
+		"05-rollout-ending-creation-timeout", "06-deleting-drain", "07-deleting-vm", "08-deleting-node",
+		"09-deleting-finalizer", "10-rolled-out", "11-unknown",
+	} {
+		f.same(moment, timedOut...)
+	}
+	f.giveUp()
+	f.sameBut("12-unknown-and-replaced-creation", says(t, wording.Terminating), timedOut...)
+	f.gate.goOn()
+	f.same("13-paused-failed-replaced", timedOut...)
+}
+
+// giveUp ends the time that the only Machine has to be created, and stops before it is let go.
+func (f *fleet) giveUp() {
+	f.t.Helper()
+	name := f.names()[0]
+	stop := f.gate.before("PATCH", "/machines/", "", name)
+	f.annotate(name, v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout, "1s")
+	stop.reached(f.t)
+	gomega.NewWithT(f.t).Expect(f.leaving()).To(gomega.Equal(name))
+}
