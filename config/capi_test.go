@@ -50,6 +50,8 @@ func TestCRDsFitBothContracts(t *testing.T) {
 			".status.ready": "boolean", ".status.initialization.provisioned": "boolean",
 			".status.failureDomains[].name": "string", ".status.failureDomains[].controlPlane": "boolean",
 			".status.failureDomains[].attributes{}": "string", ".status.conditions[].type": "string",
+			".spec.failureDomainsFrom.driver": "string", ".spec.failureDomainsFrom.providerSpec": "object+unknown",
+			".spec.failureDomainsFrom.machineClassRef.name": "string", ".spec.failureDomainsFrom.credentialsSecretRef.name": "string",
 		},
 		"MillwrightClusterTemplate": {".spec.template.spec.controlPlaneEndpoint.host": "string"},
 	}

@@ -58,10 +58,11 @@ var (
 	_ driver.Initializer      = (*Driver)(nil)
 	_ driver.VolumeIdentifier = (*Driver)(nil)
 	_ driver.ClassMigrator    = (*Driver)(nil)
+	_ driver.Placer           = (*Driver)(nil)
 )
 
 // The values of the metric label "operation", which are those that MCM's drivers use.
-// GenerateMachineClassForMigration has none there.
+// GenerateMachineClassForMigration and ListFailureDomains have none there.
 const (
 	opCreate     = "create_machine"
 	opInitialize = "initialize_machine"
@@ -70,6 +71,7 @@ const (
 	opList       = "list_machine"
 	opVolumes    = "get_volume_ids"
 	opMigrate    = "generate_machine_class_for_migration"
+	opDomains    = "list_failure_domains"
 )
 
 // Wrap returns d with the decorator around it. It panics if the registerer holds
@@ -152,6 +154,30 @@ func (d *Driver) GenerateMachineClassForMigration(ctx context.Context, req *driv
 	return invoke(ctx, d, c, func(ctx context.Context) (*driver.GenerateMachineClassForMigrationResponse, error) {
 		return inner.GenerateMachineClassForMigration(ctx, req)
 	})
+}
+
+// ListFailureDomains implements driver.Placer.
+func (d *Driver) ListFailureDomains(ctx context.Context, req *driver.ListFailureDomainsRequest) (*driver.ListFailureDomainsResponse, error) {
+	inner, ok := d.inner.(driver.Placer)
+	if !ok {
+		return nil, unimplemented("ListFailureDomains")
+	}
+	c := call{operation: opDomains, class: req.MachineClass, secret: req.Secret}
+	return invoke(ctx, d, c, func(ctx context.Context) (*driver.ListFailureDomainsResponse, error) {
+		return inner.ListFailureDomains(ctx, req)
+	})
+}
+
+// PlaceMachine implements driver.Placer. The provider is not asked, so there is no deadline,
+// and the call is neither counted nor logged.
+func (d *Driver) PlaceMachine(req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
+	inner, ok := d.inner.(driver.Placer)
+	if !ok {
+		return nil, unimplemented("PlaceMachine")
+	}
+	ctx := context.Background()
+	resp, _, err := guarded(ctx, func(context.Context) (*driver.PlaceMachineResponse, error) { return inner.PlaceMachine(req) })
+	return resp, checked(ctx, "", resp == nil, err)
 }
 
 // unimplemented is the answer for an interface that is absent. No call was made, so

@@ -75,6 +75,14 @@ func (f full) GenerateMachineClassForMigration(ctx context.Context, _ *driver.Ge
 	return answer[driver.GenerateMachineClassForMigrationResponse](ctx, f.stub)
 }
 
+func (f full) ListFailureDomains(ctx context.Context, _ *driver.ListFailureDomainsRequest) (*driver.ListFailureDomainsResponse, error) {
+	return answer[driver.ListFailureDomainsResponse](ctx, f.stub)
+}
+
+func (f full) PlaceMachine(*driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
+	return answer[driver.PlaceMachineResponse](context.Background(), f.stub)
+}
+
 var (
 	machine = &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "m"}}
 	class   = &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}}
@@ -109,6 +117,10 @@ func operations(d *instrument.Driver, secret *corev1.Secret) map[string]func(con
 		},
 		"generate_machine_class_for_migration": func(ctx context.Context) (bool, error) {
 			r, err := d.GenerateMachineClassForMigration(ctx, &driver.GenerateMachineClassForMigrationRequest{MachineClass: class})
+			return r != nil, err
+		},
+		"list_failure_domains": func(ctx context.Context) (bool, error) {
+			r, err := d.ListFailureDomains(ctx, &driver.ListFailureDomainsRequest{MachineClass: class, Secret: secret})
 			return r != nil, err
 		},
 	}
@@ -146,10 +158,12 @@ func TestResultsAreHandedThrough(t *testing.T) {
 func TestAbsentMethodsAreUnimplemented(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	calls := operations(instrument.Wrap(&stub{}, instrument.Options{Registerer: registry}), nil)
-	for _, operation := range []string{"initialize_machine", "get_volume_ids", "generate_machine_class_for_migration"} {
+	for _, operation := range []string{"initialize_machine", "get_volume_ids", "generate_machine_class_for_migration", "list_failure_domains"} {
 		_, err := calls[operation](t.Context())
 		wantCode(t, err, codes.Unimplemented)
 	}
+	_, err := instrument.Wrap(&stub{}, instrument.Options{}).PlaceMachine(&driver.PlaceMachineRequest{MachineClass: class, FailureDomain: "a"})
+	wantCode(t, err, codes.Unimplemented)
 	if families, err := registry.Gather(); len(families) != 0 || err != nil {
 		t.Errorf("metrics of calls that were not made: %v (%v)", families, err)
 	}
@@ -188,6 +202,34 @@ func TestMetrics(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("metrics (-want +got):\n%s", diff)
+	}
+}
+
+// TestPlacing: it is no call of the provider, so all that is done about it is to keep it
+// from doing harm.
+func TestPlacing(t *testing.T) {
+	failure := status.Error(codes.NotFound, "no such place")
+	for name, tc := range map[string]struct {
+		given *stub
+		want  codes.Code
+	}{
+		"success":     {&stub{}, codes.OK},
+		"failure":     {&stub{do: func(context.Context) error { return failure }}, codes.NotFound},
+		"panic":       {&stub{do: func(context.Context) error { panic("oh") }}, codes.Internal},
+		"no response": {&stub{silent: true}, codes.Internal},
+	} {
+		t.Run(name, func(t *testing.T) {
+			registry := prometheus.NewPedanticRegistry()
+			d := instrument.Wrap(full{tc.given}, instrument.Options{Registerer: registry})
+			resp, err := d.PlaceMachine(&driver.PlaceMachineRequest{MachineClass: class, FailureDomain: "a"})
+			wantCode(t, err, tc.want)
+			if tc.want == codes.OK && resp == nil {
+				t.Error("the response is lost")
+			}
+			if families, err := registry.Gather(); len(families) != 0 || err != nil {
+				t.Errorf("metrics: %v (%v)", families, err)
+			}
+		})
 	}
 }
 

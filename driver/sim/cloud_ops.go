@@ -38,6 +38,9 @@ func (c *Cloud) create(want VM, capacity int) (VM, bool, error) {
 			want, err = c.adopt(vms, want)
 			return err
 		}
+		if err := c.checkZone(want.Zone); err != nil {
+			return err
+		}
 		if err := c.checkCapacity(want.Pool, capacity); err != nil {
 			return err
 		}
@@ -54,7 +57,7 @@ func (c *Cloud) adopt(vms []VM, want VM) (VM, error) {
 	case len(vms) > 1:
 		return VM{}, status.Error(codes.FailedPrecondition, fmt.Sprintf("there are %d VMs for %s", len(vms), v.key()))
 	case !fits(v, want):
-		return VM{}, status.Error(codes.AlreadyExists, fmt.Sprintf("VM %s exists with another pool, other tags or of another API", v.ProviderID))
+		return VM{}, status.Error(codes.AlreadyExists, fmt.Sprintf("VM %s exists with another pool, other tags, in another zone or of another API", v.ProviderID))
 	case !v.GoneAt.IsZero():
 		return VM{}, status.Error(codes.Aborted, fmt.Sprintf("VM %s is being deleted", v.ProviderID))
 	}

@@ -24,13 +24,16 @@
 //	flapInterval  duration  30s
 //	pool          string    pool of the VM; namespace/name of the class
 //	capacity      integer   number of VMs that the pool can hold; 0 is without limit
+//	zone          string    zone of the VM: one that the cloud has (Cloud.SetZones), or
+//	                        creation is answered with FailedPrecondition; none
 //	tags          object    tags of the VM, text to text
 //	nodeLabels    object    labels with which the node registers
 //	nodeTaints    array     taints with which the node registers, as in a Node
 //
 // Pool and tags identify the cluster: a class only sees, lists and deletes VMs of
 // its pool that carry all its tags. A VM of the wanted name with another pool or
-// other tags is foreign: CreateMachine answers AlreadyExists.
+// other tags is foreign: CreateMachine answers AlreadyExists. So it does where the VM is in
+// another zone than the one that is wanted.
 //
 // The provider field of the class and the data of the Secret are not looked at.
 //

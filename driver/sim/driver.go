@@ -40,8 +40,8 @@ type Config struct {
 	LeaveVanishedNodes bool
 }
 
-// Driver is the simulated driver. It also implements driver.Initializer and
-// driver.VolumeIdentifier. Make it with [New]; nodes join only while Start runs.
+// Driver is the simulated driver. It also implements driver.Initializer,
+// driver.VolumeIdentifier and driver.Placer. Make it with [New]; nodes join only while Start runs.
 type Driver struct {
 	config Config
 	cloud  *Cloud
@@ -56,6 +56,7 @@ var (
 	_ driver.Driver           = (*Driver)(nil)
 	_ driver.Initializer      = (*Driver)(nil)
 	_ driver.VolumeIdentifier = (*Driver)(nil)
+	_ driver.Placer           = (*Driver)(nil)
 )
 
 const (

@@ -11,14 +11,15 @@ import (
 // Method names a method of the driver in faults and in the journal.
 type Method string
 
-// The methods of the driver.
+// The methods of the driver, but for PlaceMachine, which asks nobody.
 const (
-	CreateMachine     Method = "CreateMachine"
-	DeleteMachine     Method = "DeleteMachine"
-	GetMachineStatus  Method = "GetMachineStatus"
-	ListMachines      Method = "ListMachines"
-	InitializeMachine Method = "InitializeMachine"
-	GetVolumeIDs      Method = "GetVolumeIDs"
+	CreateMachine      Method = "CreateMachine"
+	DeleteMachine      Method = "DeleteMachine"
+	GetMachineStatus   Method = "GetMachineStatus"
+	ListMachines       Method = "ListMachines"
+	InitializeMachine  Method = "InitializeMachine"
+	GetVolumeIDs       Method = "GetVolumeIDs"
+	ListFailureDomains Method = "ListFailureDomains"
 )
 
 // Effect is what happened to a VM.
@@ -47,7 +48,8 @@ type Entry struct {
 	Time time.Time `json:"time"`
 	// PID is the process that wrote it.
 	PID int `json:"pid"`
-	// Machine is "namespace/name". Empty for ListMachines and GetVolumeIDs.
+	// Machine is "namespace/name". Empty for ListMachines, GetVolumeIDs and
+	// ListFailureDomains.
 	Machine string `json:"machine,omitempty"`
 	// Method that was called.
 	Method Method `json:"method,omitempty"`

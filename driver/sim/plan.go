@@ -15,7 +15,7 @@ func (d *Driver) plan(c call, class *v1alpha1.MachineClass) VM {
 	now := d.cloud.clock.Now()
 	v := VM{
 		Namespace: c.namespace, Machine: c.name, NodeName: c.name,
-		Pool: c.spec.Pool, Tags: maps.Clone(c.spec.Tags), Face: c.spec.face,
+		Pool: c.spec.Pool, Tags: maps.Clone(c.spec.Tags), Zone: c.spec.Zone, Face: c.spec.face,
 		CreatedAt: now, VisibleAt: now.Add(c.spec.visibleAfter),
 		Initialized: !d.config.RequireInitialize,
 	}
@@ -55,6 +55,9 @@ func nodeLabels(c call, template *v1alpha1.NodeTemplate) map[string]string {
 		if template.Architecture != nil && *template.Architecture != "" {
 			labels[corev1.LabelArchStable] = *template.Architecture
 		}
+	}
+	if c.spec.Zone != "" {
+		labels[corev1.LabelTopologyZone] = c.spec.Zone
 	}
 	maps.Copy(labels, c.spec.NodeLabels)
 	return labels

@@ -40,6 +40,7 @@ type specJSON struct {
 	Join         joinMode          `json:"join"`
 	FlapInterval string            `json:"flapInterval"`
 	Pool         string            `json:"pool"`
+	Zone         string            `json:"zone"`
 	Capacity     int               `json:"capacity"`
 	Tags         map[string]string `json:"tags"`
 	NodeLabels   map[string]string `json:"nodeLabels"`
@@ -113,6 +114,8 @@ func (s *spec) check() error {
 		return fmt.Errorf("jitter: %v is not between 0 and 1", s.Jitter)
 	case s.Capacity < 0:
 		return fmt.Errorf("capacity: %d is negative", s.Capacity)
+	case s.Zone != "" && !isZone(s.Zone):
+		return fmt.Errorf("zone: %q cannot be a zone", s.Zone)
 	}
 	switch s.Join {
 	case joinReady, joinNotReady, joinFlap, joinNever:

@@ -25,6 +25,9 @@ type store interface {
 	put(v VM) error
 	// remove forgets a VM. made still counts it.
 	remove(v VM) error
+	// zones returns the names that setZones was last given.
+	zones() ([]string, error)
+	setZones(names []string) error
 	// record appends to the journal. It needs no lock.
 	record(e Entry) error
 	// journal returns what was recorded.
@@ -43,6 +46,7 @@ type memoryStore struct {
 	ids      map[string]VM
 	counts   map[string]int
 	pools    map[string]int
+	places   []string
 
 	journalMu sync.Mutex
 	entries   []Entry
@@ -106,6 +110,13 @@ func (m *memoryStore) remove(v VM) error {
 	if len(m.machines[v.key()]) == 0 {
 		delete(m.machines, v.key())
 	}
+	return nil
+}
+
+func (m *memoryStore) zones() ([]string, error) { return slices.Clone(m.places), nil }
+
+func (m *memoryStore) setZones(names []string) error {
+	m.places = slices.Clone(names)
 	return nil
 }
 

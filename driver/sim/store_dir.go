@@ -18,6 +18,7 @@ import (
 //
 //	lock                                  locked by whoever changes something
 //	journal                               one JSON object per line, append only
+//	zones                                 a JSON list of the zones, if there are any
 //	vms/<namespace>/<machine>/<tail>.json a VM; tail is the end of its provider ID
 //	vms/<namespace>/<machine>/<tail>.gone a VM that was removed
 //
@@ -35,7 +36,7 @@ type dirStore struct {
 const (
 	aliveSuffix = ".json"
 	goneSuffix  = ".gone"
-	// scratch is the file that a VM is written to before its rename. One is enough,
+	// scratch is the file that all is written to before its rename. One is enough,
 	// since there is one writer at a time.
 	scratch = "scratch"
 )
@@ -181,19 +182,43 @@ func (d *dirStore) made(key string) (int, error) {
 }
 
 func (d *dirStore) put(v VM) error {
-	data, err := json.Marshal(v)
-	if err != nil {
+	if err := os.MkdirAll(d.machineDir(v.key()), 0o700); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(d.machineDir(v.key()), 0o700); err != nil {
+	return d.write(d.path(v, aliveSuffix), v)
+}
+
+// write writes a file as a whole.
+func (d *dirStore) write(path string, content any) error {
+	data, err := json.Marshal(content)
+	if err != nil {
 		return err
 	}
 	temp := filepath.Join(d.dir, scratch)
 	if err := os.WriteFile(temp, data, 0o600); err != nil {
 		return err
 	}
-	return os.Rename(temp, d.path(v, aliveSuffix))
+	return os.Rename(temp, path)
 }
+
+func (d *dirStore) zonesFile() string { return filepath.Join(d.dir, "zones") }
+
+func (d *dirStore) zones() ([]string, error) {
+	data, err := os.ReadFile(d.zonesFile())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	if err := json.Unmarshal(data, &names); err != nil {
+		return nil, fmt.Errorf("reading %s: %w", d.zonesFile(), err)
+	}
+	return names, nil
+}
+
+func (d *dirStore) setZones(names []string) error { return d.write(d.zonesFile(), names) }
 
 func (d *dirStore) remove(v VM) error {
 	err := os.Rename(d.path(v, aliveSuffix), d.path(v, goneSuffix))

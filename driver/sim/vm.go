@@ -29,6 +29,8 @@ type VM struct {
 	// Pool and Tags are those of the class that it was made from.
 	Pool string            `json:"pool"`
 	Tags map[string]string `json:"tags,omitempty"`
+	// Zone that it is in; empty if nobody asked for one.
+	Zone string `json:"zone,omitempty"`
 	// Face is the API that the Machine stands for, as in driver.Face.
 	Face string `json:"face,omitempty"`
 	// CreatedAt is when it was made.
@@ -108,7 +110,7 @@ func (o owner) own(vms []VM) []VM {
 
 // fits tells whether v is what a request for want would have made.
 func fits(v, want VM) bool {
-	return v.Pool == want.Pool && v.Face == want.Face && maps.Equal(v.Tags, want.Tags)
+	return v.Pool == want.Pool && v.Zone == want.Zone && v.Face == want.Face && maps.Equal(v.Tags, want.Tags)
 }
 
 const idScheme = "sim:///"

@@ -31,6 +31,7 @@ func NewClient(config *rest.Config) (client.WithWatch, error) {
 	}
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Secret"), meta.RESTScopeNamespace)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
 	mapper.Add(vmv1alpha1.SchemeGroupVersion.WithKind(vmv1alpha1.VirtualMachineKind), meta.RESTScopeNamespace)
 	config = rest.CopyConfig(config)
 	if config.UserAgent == "" {

@@ -26,7 +26,7 @@ const DefaultSettle = 2 * time.Second
 type Options struct {
 	// Client reaches the infrastructure cluster of classes whose Secret has no
 	// kubeconfig. It must read from the API server, not from a cache, and its scheme
-	// must know Secrets and VirtualMachines: see NewClient. Nil means that such classes
+	// must know Secrets, Nodes and VirtualMachines: see NewClient. Nil means that such classes
 	// are refused with FailedPrecondition.
 	Client client.WithWatch
 	// Installation tells several control planes apart that share an infrastructure
@@ -46,14 +46,17 @@ type Options struct {
 }
 
 // Driver makes VirtualMachine objects for machines. It has no volumes of its own and no
-// steps after creation, so it implements none of the optional interfaces. Make it with
+// steps after creation; of the optional interfaces it implements driver.Placer. Make it with
 // [New]; it is safe for concurrent use.
 type Driver struct {
 	options  Options
 	clusters clusters
 }
 
-var _ driver.Driver = (*Driver)(nil)
+var (
+	_ driver.Driver = (*Driver)(nil)
+	_ driver.Placer = (*Driver)(nil)
+)
 
 // New returns a driver. It makes no request.
 func New(options Options) *Driver {
@@ -88,7 +91,7 @@ func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineReq
 	if err != nil {
 		return nil, coded(fmt.Sprintf("creating VM %s", c.key), err)
 	}
-	return &driver.CreateMachineResponse{ProviderID: providerID(vm), NodeName: c.identity.Machine, Addresses: c.addresses(vm)}, nil
+	return &driver.CreateMachineResponse{ProviderID: providerID(vm), NodeName: c.nodeName(), Addresses: c.addresses(vm)}, nil
 }
 
 // DeleteMachine implements driver.Driver. It returns when the VM is gone, or with
@@ -118,7 +121,7 @@ func (d *Driver) GetMachineStatus(ctx context.Context, req *driver.GetMachineSta
 	if vm == nil {
 		return nil, status.Error(codes.NotFound, fmt.Sprintf("there is no VM for %s", c.wanted()))
 	}
-	return &driver.GetMachineStatusResponse{ProviderID: providerID(vm), NodeName: c.identity.Machine, Addresses: c.addresses(vm)}, nil
+	return &driver.GetMachineStatusResponse{ProviderID: providerID(vm), NodeName: c.nodeName(), Addresses: c.addresses(vm)}, nil
 }
 
 // ListMachines implements driver.Driver. It returns the VMs in the class's pool that this

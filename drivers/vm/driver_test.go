@@ -89,6 +89,7 @@ func TestWhatIsMade(t *testing.T) {
 		"image":      object{"url": "https://example.com/disk.img", "checksum": checksum, "format": "QCOW2"},
 		"kernelBoot": object{"kernel": object{"url": "http://example.com/k", "checksum": checksum}, "initrd": object{"url": "file:///i"}, "commandLine": "console=ttyS0"},
 		"addresses":  []string{"10.77.1.5", "fd00::5/128"}, "hypervisorImage": "hypervisor:1",
+		"failureDomain": "rack-7",
 	})
 	w.hosts()
 	w.mustCreate("pool-1.a")
@@ -104,6 +105,7 @@ func TestWhatIsMade(t *testing.T) {
 			StorageClassName: ptr.To("fast"),
 		}},
 		VMIPs:           []string{"10.77.1.5", "fd00::5/128"},
+		FailureDomain:   "rack-7",
 		MigrateStrategy: vmv1alpha1.MigrateCold, Mode: vmv1alpha1.ModeRun, LeaseMode: vmv1alpha1.LeaseStorageLocking,
 		UserData: &vmv1alpha1.UserData{SecretRef: vmv1alpha1.SecretKeyReference{Name: name, Key: "userData"}},
 		KernelBoot: &vmv1alpha1.KernelBoot{

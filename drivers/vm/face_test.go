@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
@@ -23,5 +24,15 @@ func TestFacesAreApart(t *testing.T) {
 	}
 	if names["machine"] == names["capi"] {
 		t.Errorf("both are called %s", names["capi"])
+	}
+}
+
+// The node of a Machine is called like that, and the one of Cluster API's like its guest.
+func TestNodeNameOfEachFace(t *testing.T) {
+	for face, want := range map[string]string{faceMachine: "m", driver.FaceClusterAPI: "m-hash"} {
+		c := call{identity: identity{Face: face, Machine: "m"}, key: client.ObjectKey{Name: "m-hash"}}
+		if got := c.nodeName(); got != want {
+			t.Errorf("node of face %s: %s, want %s", face, got, want)
+		}
 	}
 }

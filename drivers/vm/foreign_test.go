@@ -105,6 +105,7 @@ func TestMisfits(t *testing.T) {
 		"image":           {object{"image": object{"url": "https://example.com/other.img"}}, codes.AlreadyExists},
 		"kernel":          {object{"kernelBoot": object{"kernel": object{"url": "https://example.com/k"}}}, codes.AlreadyExists},
 		"address":         {object{"addresses": []string{"10.77.1.1"}}, codes.AlreadyExists},
+		"failure domain":  {object{"failureDomain": "a"}, codes.AlreadyExists},
 		"role":            {object{"tags": object{"kubernetes.io/cluster/shoot": "1", "kubernetes.io/role/other": "1"}}, codes.AlreadyExists},
 		"another tag":     {object{"tags": object{"kubernetes.io/cluster/shoot": "1", "kubernetes.io/role/worker": "1", "team": "b"}}, codes.OK},
 		"changeable ones": {object{"migrateStrategy": "Cold", "hypervisorImage": "new"}, codes.OK},

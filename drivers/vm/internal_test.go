@@ -8,7 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"pgregory.net/rapid"
 
@@ -117,5 +120,41 @@ func TestClientsAreKept(t *testing.T) {
 	}
 	if get(1) == second || len(c.known) != mostClients || len(c.recent) != mostClients {
 		t.Errorf("%d clients are kept, want %d", len(c.known), mostClients)
+	}
+}
+
+// TestDomainsOfHosts: zones, and hosts that have none.
+func TestDomainsOfHosts(t *testing.T) {
+	const zone, hostname = corev1.LabelTopologyZone, corev1.LabelHostname
+	type labels = map[string]string
+	for name, tc := range map[string]struct {
+		hosts []labels
+		want  map[string]string // the label that counts, by failure domain
+	}{
+		"no hosts":           {want: labels{}},
+		"zones":              {hosts: []labels{{zone: "b", hostname: "h1"}, {zone: "a", hostname: "h2"}, {zone: "b", hostname: "h3"}}, want: labels{"a": zone, "b": zone}},
+		"no zones":           {hosts: []labels{{hostname: "h2"}, {hostname: "h1"}}, want: labels{"h1": hostname, "h2": hostname}},
+		"some have none":     {hosts: []labels{{zone: "a", hostname: "h1"}, {hostname: "h2"}}, want: labels{"a": zone, "h2": hostname}},
+		"a zone like a host": {hosts: []labels{{hostname: "x"}, {zone: "x", hostname: "h2"}}, want: labels{"x": zone}},
+		"a host like a zone": {hosts: []labels{{zone: "x", hostname: "h2"}, {hostname: "x"}}, want: labels{"x": zone}},
+		"an empty zone":      {hosts: []labels{{zone: "", hostname: "h1"}}, want: labels{}},
+		"nothing to go by":   {hosts: []labels{nil}, want: labels{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var hosts []metav1.PartialObjectMetadata
+			for _, labels := range tc.hosts {
+				hosts = append(hosts, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Labels: labels}})
+			}
+			got, last := labels{}, ""
+			for _, domain := range domainsOf(hosts) {
+				if domain.Name <= last {
+					t.Errorf("%s comes after %s", domain.Name, last)
+				}
+				got[domain.Name], last = domain.Attributes[AttributeLabel], domain.Name
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("failure domains (-want +got):\n%s", diff)
+			}
+		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
 )
 
 // virtualMachine is the object that the call wants, with a UUID that was just drawn.
@@ -32,6 +33,7 @@ func (c call) virtualMachine() *vmv1alpha1.VirtualMachine {
 			Memory:              ptr.To(s.memory),
 			VolumeClaimTemplate: s.volumeClaim(),
 			VMIPs:               s.addresses,
+			FailureDomain:       s.failureDomain,
 			MigrateStrategy:     s.migrateStrategy,
 			UUID:                string(uuid.NewUUID()),
 		},
@@ -74,6 +76,7 @@ func (c call) misfits(vm *vmv1alpha1.VirtualMachine) []string {
 		{"image", want.Spec.InitialImage, vm.Spec.InitialImage},
 		{"kernelBoot", want.Spec.KernelBoot, vm.Spec.KernelBoot},
 		{"addresses", want.Spec.VMIPs, vm.Spec.VMIPs},
+		{domainField, want.Spec.FailureDomain, vm.Spec.FailureDomain},
 	} {
 		if !equality.Semantic.DeepEqual(f.want, f.have) {
 			fields = append(fields, specPath+"."+f.name)
@@ -102,5 +105,15 @@ func (c call) addresses(vm *vmv1alpha1.VirtualMachine) []corev1.NodeAddress {
 	for _, address := range vm.Status.Addresses {
 		addresses = append(addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: address})
 	}
-	return append(addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: c.identity.Machine})
+	return append(addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: c.nodeName()})
+}
+
+// nodeName is the name of the machine's node. User data of a Machine say the machine's. Those
+// of Cluster API are written before anybody knows a name, and leave it to the guest, whose
+// host name is the VM's.
+func (c call) nodeName() string {
+	if c.identity.Face == driver.FaceClusterAPI {
+		return c.key.Name
+	}
+	return c.identity.Machine
 }

@@ -30,6 +30,7 @@ type spec struct {
 	image           *vmv1alpha1.InitialImage
 	kernelBoot      *vmv1alpha1.KernelBoot
 	addresses       []string
+	failureDomain   string
 	migrateStrategy vmv1alpha1.MigrateStrategy
 	hypervisorImage string
 }
@@ -78,6 +79,7 @@ func parseSpec(raw []byte, p *problems) spec {
 	s.readTags(o)
 	s.readBoot(o)
 	s.addresses = readAddresses(o)
+	s.failureDomain = o.named(domainField, validation.IsValidLabelValue)
 	s.migrateStrategy = vmv1alpha1.MigrateStrategy(o.oneOf("migrateStrategy", string(vmv1alpha1.MigrateLive), string(vmv1alpha1.MigrateCold)))
 	s.hypervisorImage = o.text("hypervisorImage")
 	if strings.ContainsFunc(s.hypervisorImage, isBlank) {

@@ -136,10 +136,12 @@ func TestBadProviderSpecs(t *testing.T) {
 			"providerSpec.addresses[5]: must be a text, not a number",
 			`providerSpec.addresses[1]: "10.0.0.0/24" is no IP address`, `providerSpec.addresses[2]: "::ffff:10.0.0.1" is no IP address`,
 			`providerSpec.addresses[3]: "fe80::1%eth0" is no IP address`, "providerSpec.addresses[4]: is a second address of its IP version"}},
+		"failure domain": {object{"failureDomain": "a/b"}, codes.InvalidArgument, []string{
+			"providerSpec.failureDomain: a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"}},
 		"strategy":   {object{"migrateStrategy": "live"}, codes.InvalidArgument, []string{`providerSpec.migrateStrategy: "live" is none of Live, Cold`}},
 		"hypervisor": {object{"hypervisorImage": "a b"}, codes.InvalidArgument, []string{"providerSpec.hypervisorImage: must not contain blanks"}},
 		"unknown": {object{"vmpol": "x", "somethingElse": true}, codes.InvalidArgument, []string{
-			"providerSpec.somethingElse: is not known (known: addresses, apiVersion, cpus, hypervisorImage, image, kernelBoot, kind, memory, migrateStrategy, rootFsSize, size, storageClassName, tags, vmPool)",
+			"providerSpec.somethingElse: is not known (known: addresses, apiVersion, cpus, failureDomain, hypervisorImage, image, kernelBoot, kind, memory, migrateStrategy, rootFsSize, size, storageClassName, tags, vmPool)",
 			"providerSpec.vmpol: is not known (is vmPool meant?)"}},
 		"sizes and more": {object{"cpus": 999, "kernelboot": object{}}, codes.InvalidArgument, []string{
 			"providerSpec.cpus: 999 is not between 1 and 255", "providerSpec.kernelboot: is not known (is kernelBoot meant?)"}},

@@ -68,7 +68,7 @@ const (
 )
 
 // readUserData finds the seed among the disks and reads the user data in it.
-func readUserData(uuid string) (userdata.UserData, error) {
+func readUserData(machine userdata.Machine) (userdata.UserData, error) {
 	disks, err := filepath.Glob("/dev/vd[a-z]")
 	if err != nil {
 		return userdata.UserData{}, err
@@ -81,7 +81,7 @@ func readUserData(uuid string) (userdata.UserData, error) {
 		if err != nil {
 			return userdata.UserData{}, fmt.Errorf("reading %s: %w", disk, err)
 		}
-		return userdata.Parse(content, uuid)
+		return userdata.Parse(content, machine)
 	}
 	return userdata.UserData{}, errors.New("there is no volume " + seedVolume + ", so there is nothing to join")
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/guest/credential"
 	"github.com/millwright-dev/millwright/guest/join"
 	"github.com/millwright-dev/millwright/guest/metadata"
+	"github.com/millwright-dev/millwright/guest/userdata"
 )
 
 // rootDisk is the first disk; the hypervisor attaches the root disk before the seed.
@@ -78,7 +79,7 @@ func (g *guest) join(ctx context.Context) {
 		g.out.Say("network: %v", err)
 		return
 	}
-	data, err := readUserData(systemUUID())
+	data, err := readUserData(userdata.Machine{Name: told.Name, UUID: systemUUID()})
 	if err != nil {
 		g.out.Say("seed: %v", err)
 		return

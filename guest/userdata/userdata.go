@@ -3,6 +3,7 @@ package userdata
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -43,7 +44,7 @@ type UserData struct {
 	CertificateAuthority string `json:"certificateAuthority"`
 	// Token is the bootstrap token, ID.SECRET. Required.
 	Token string `json:"token"`
-	// NodeName is the name of the Node. Required.
+	// NodeName is the name of the Node. Empty: it is the machine's.
 	NodeName string `json:"nodeName"`
 	// ProviderID of the Node. ${uuid} in it becomes the machine's UUID. May be empty.
 	ProviderID string `json:"providerID"`
@@ -63,9 +64,17 @@ type Taint struct {
 	Effect string `json:"effect"`
 }
 
-// Parse reads user data and puts the machine's UUID in. The error is ErrForeign, or a
-// *FieldError that names the first wrong field; a field that is not known is wrong.
-func Parse(content []byte, uuid string) (UserData, error) {
+// Machine is what user data may leave to the machine that reads them.
+type Machine struct {
+	// Name is that of the Node, if the user data name none.
+	Name string
+	// UUID stands for ${uuid}. May be empty.
+	UUID string
+}
+
+// Parse reads user data and puts in what they leave to the machine. The error is ErrForeign,
+// or a *FieldError that names the first wrong field; a field that is not known is wrong.
+func Parse(content []byte, machine Machine) (UserData, error) {
 	first, rest, _ := bytes.Cut(content, []byte("\n"))
 	if strings.TrimRight(string(first), " \t\r") != Header {
 		return UserData{}, ErrForeign
@@ -74,13 +83,14 @@ func Parse(content []byte, uuid string) (UserData, error) {
 	if err := yaml.UnmarshalStrict(rest, &data); err != nil {
 		return UserData{}, &FieldError{"document", withoutValues(err)}
 	}
+	data.NodeName = cmp.Or(data.NodeName, machine.Name)
 	if err := data.validate(); err != nil {
 		return UserData{}, err
 	}
-	if strings.Contains(data.ProviderID, uuidVariable) && uuid == "" {
+	if strings.Contains(data.ProviderID, uuidVariable) && machine.UUID == "" {
 		return UserData{}, &FieldError{"providerID", "asks for a UUID, and the machine has none"}
 	}
-	data.ProviderID = strings.ReplaceAll(data.ProviderID, uuidVariable, strings.ToLower(uuid))
+	data.ProviderID = strings.ReplaceAll(data.ProviderID, uuidVariable, strings.ToLower(machine.UUID))
 	return data, nil
 }
 

@@ -20,7 +20,7 @@ labels: {a: b}
 taints:
 - {key: k, value: v, effect: NoExecute}
 `
-	got, err := Parse([]byte(full), uuid)
+	got, err := Parse([]byte(full), Machine{Name: "vm", UUID: uuid})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,6 +32,19 @@ taints:
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// Data that several machines share leave the name to each.
+func TestParseTakesTheMachinesName(t *testing.T) {
+	nameless := strings.Replace(minimal, "nodeName: one\n", "", 1)
+	got, err := Parse([]byte(nameless), Machine{Name: "vm"})
+	if err != nil || got.NodeName != "vm" {
+		t.Errorf("Parse = %+v, %v, want the node name vm", got, err)
+	}
+	var wrong *FieldError
+	if _, err := Parse([]byte(nameless), Machine{Name: "VM"}); !errors.As(err, &wrong) || wrong.Field != "nodeName" {
+		t.Errorf("Parse = %v, want an error about nodeName", err)
 	}
 }
 
@@ -54,7 +67,7 @@ func TestParseNamesTheWrongField(t *testing.T) {
 		"TokenIsNoYAML": {minimal + "\ttoken: abcdef." + secret + "\n", "document"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := Parse([]byte(test.text), "")
+			_, err := Parse([]byte(test.text), Machine{})
 			var wrong *FieldError
 			if !errors.As(err, &wrong) || wrong.Field != test.field {
 				t.Fatalf("Parse = %v, want an error about %s", err, test.field)
@@ -68,7 +81,7 @@ func TestParseNamesTheWrongField(t *testing.T) {
 
 func TestParseLeavesOtherFormatsAlone(t *testing.T) {
 	for _, text := range []string{"", "#cloud-config\nserver: x\n", "#!/bin/sh\n", " " + minimal} {
-		if _, err := Parse([]byte(text), ""); !errors.Is(err, ErrForeign) {
+		if _, err := Parse([]byte(text), Machine{}); !errors.Is(err, ErrForeign) {
 			t.Errorf("Parse(%q) = %v, want ErrForeign", text, err)
 		}
 	}
@@ -77,7 +90,7 @@ func TestParseLeavesOtherFormatsAlone(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(minimal))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		_, err := Parse(text, uuid)
+		_, err := Parse(text, Machine{UUID: uuid})
 		if wrong := (*FieldError)(nil); err != nil && !errors.Is(err, ErrForeign) && !errors.As(err, &wrong) {
 			t.Errorf("%v is neither ErrForeign nor a *FieldError", err)
 		}

@@ -69,6 +69,7 @@ func podFor(vm *v1alpha1.VirtualMachine, s setting) (*corev1.Pod, error) {
 			EnableServiceLinks:            ptr.To(false),
 			TerminationGracePeriodSeconds: ptr.To[int64](gracePeriod),
 			NodeSelector:                  map[string]string{v1alpha1.HostKey: ""},
+			Affinity:                      affinity(vm.Spec.FailureDomain),
 			Tolerations:                   tolerations(),
 			Containers: []corev1.Container{{
 				Name: containerName, Image: image, Command: vmpb.Command(),
@@ -81,6 +82,24 @@ func podFor(vm *v1alpha1.VirtualMachine, s setting) (*corev1.Pod, error) {
 		pod.Annotations[v1alpha1.AnnotationAddresses] = strings.Join(addresses, ",")
 	}
 	return pod, nil
+}
+
+// affinity keeps a hypervisor to the hosts of a failure domain; nil if there is none. A host
+// without a zone is one by itself.
+func affinity(domain string) *corev1.Affinity {
+	if domain == "" {
+		return nil
+	}
+	is := func(label string) corev1.NodeSelectorRequirement {
+		return corev1.NodeSelectorRequirement{Key: label, Operator: corev1.NodeSelectorOpIn, Values: []string{domain}}
+	}
+	noZone := corev1.NodeSelectorRequirement{Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpDoesNotExist}
+	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{ // one of them has to fit
+			{MatchExpressions: []corev1.NodeSelectorRequirement{is(corev1.LabelTopologyZone)}},
+			{MatchExpressions: []corev1.NodeSelectorRequirement{is(corev1.LabelHostname), noZone}},
+		},
+	}}}
 }
 
 // tolerations let a hypervisor stay where it is whatever becomes of its host: it may

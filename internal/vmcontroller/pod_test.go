@@ -39,6 +39,7 @@ func TestPods(t *testing.T) {
 			vm.Status.VolumeClaimName, vm.Status.ImagePrepared = "a", true
 			vm.Spec.HypervisorImage = "hypervisor:own"
 			vm.Spec.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}
+			vm.Spec.FailureDomain = "rack-7"
 		}},
 		"ephemeral": {plain, func(vm *v1alpha1.VirtualMachine) {
 			vm.Spec.VolumeClaimTemplate, vm.Status.ImagePrepared = nil, true

@@ -68,6 +68,7 @@ func everyField(spec *vmv1alpha1.VirtualMachineSpec) {
 			},
 		},
 		VMIPs:           []string{"192.0.2.1/32", "2001:db8::1"},
+		FailureDomain:   "rack-7",
 		MigrateStrategy: vmv1alpha1.MigrateCold,
 		Mode:            vmv1alpha1.ModePause,
 		LeaseMode:       vmv1alpha1.LeaseFullLeases,

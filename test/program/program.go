@@ -57,7 +57,7 @@ func Run(t *testing.T, args ...string) (text string, status int) {
 	return string(out), command.ProcessState.ExitCode()
 }
 
-// Process is a running millwright.
+// Process is a running millwright, or another program that tests run like it.
 type Process struct {
 	// Output collects what it prints.
 	Output Output
@@ -70,7 +70,13 @@ type Process struct {
 // Start starts the program. Whoever starts it ends it.
 func Start(t *testing.T, args ...string) *Process {
 	t.Helper()
-	p := &Process{t: t, done: make(chan struct{}), cmd: Command(context.Background(), args...)}
+	return StartOther(t, Command(context.Background(), args...))
+}
+
+// StartOther starts another program in the same way. It should die with the test, too.
+func StartOther(t *testing.T, command *exec.Cmd) *Process {
+	t.Helper()
+	p := &Process{t: t, done: make(chan struct{}), cmd: command}
 	p.cmd.Stdout, p.cmd.Stderr = &p.Output, &p.Output
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -106,7 +112,7 @@ func (p *Process) Stop() {
 	p.t.Helper()
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may be gone already
 	if err := p.Wait(); err != nil {
-		p.t.Errorf("millwright did not end in order: %v", err)
+		p.t.Errorf("%s did not end in order: %v", p.cmd, err)
 	}
 }
 
@@ -117,7 +123,7 @@ func (p *Process) Wait() error {
 	select {
 	case <-p.done:
 	case <-time.After(stopLimit):
-		p.t.Error("millwright does not end")
+		p.t.Errorf("%s does not end", p.cmd)
 		p.Kill()
 	}
 	return p.err

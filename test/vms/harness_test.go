@@ -21,7 +21,6 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/manager"
-	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/env"
 	"github.com/millwright-dev/millwright/test/program"
 )
@@ -150,42 +149,16 @@ func (c *cluster) create(objects ...client.Object) {
 	}
 }
 
-// process is one that belongs to a cluster.
-type process struct {
-	pid  int
-	args string
-}
-
 // processes finds those of this cluster whose command line has the words.
-func (c *cluster) processes(words string) []process {
-	var found []process
-	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			continue // it has ended
-		}
-		pid := 0
-		if _, err := fmt.Sscanf(file, "/proc/%d/cmdline", &pid); err != nil {
-			c.t.Fatal(err)
-		}
-		args := strings.ReplaceAll(string(text), "\x00", " ")
-		environment, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid)) //nolint:errcheck // it has ended
-		mine := strings.Contains(args, c.dir) || strings.Contains(string(environment), vmpb.EnvRoot+"="+c.dir)
-		if mine && strings.Contains(args, words) {
-			found = append(found, process{pid, args})
-		}
-	}
-	return found
+func (c *cluster) processes(words string) []program.Running {
+	c.t.Helper()
+	return program.Processes(c.t, c.dir, words)
 }
 
 // killAll kills those processes.
 func (c *cluster) killAll(words string) {
 	for _, p := range c.processes(words) {
-		_ = syscall.Kill(p.pid, syscall.SIGKILL) // it may be gone already
+		_ = syscall.Kill(p.PID, syscall.SIGKILL) // it may be gone already
 	}
 }
 

@@ -169,7 +169,7 @@ func TestDownEndsWhatWasLeft(t *testing.T) {
 func (c *cluster) pids() []int {
 	pids := []int{}
 	for _, p := range c.processes("qemu-system") {
-		pids = append(pids, p.pid)
+		pids = append(pids, p.PID)
 	}
 	return pids
 }
@@ -180,7 +180,7 @@ func (c *cluster) killOne(words string) {
 	if len(found) == 0 {
 		c.t.Fatalf("no process has %q in its command line", words)
 	}
-	if err := syscall.Kill(found[0].pid, syscall.SIGKILL); err != nil {
+	if err := syscall.Kill(found[0].PID, syscall.SIGKILL); err != nil {
 		c.t.Fatal(err)
 	}
 }

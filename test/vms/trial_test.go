@@ -65,7 +65,7 @@ func (c *cluster) wantUndisturbed(name string, before sighting) {
 func (c *cluster) pidsOf(words string) []int {
 	var pids []int
 	for _, p := range c.processes(words) {
-		pids = append(pids, p.pid)
+		pids = append(pids, p.PID)
 	}
 	return pids
 }

@@ -2,6 +2,7 @@ package v1alpha1
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // MillwrightClusterKind is the kind of a MillwrightCluster.
@@ -57,12 +58,42 @@ type MillwrightClusterSpec struct {
 	// +optional
 	ControlPlanePort int32 `json:"controlPlanePort,omitempty"`
 	// FailureDomains that machines may be placed in. How they get there is said in
-	// spec.failureDomains of the MillwrightMachines.
+	// spec.failureDomains of the MillwrightMachines, or known to the driver.
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=100
 	// +optional
 	FailureDomains []FailureDomain `json:"failureDomains,omitempty"`
+	// FailureDomainsFrom has the driver asked for failure domains, every few minutes. They
+	// are added to those of failureDomains; where both have one of a name, that of
+	// failureDomains counts. Control plane machines may be placed in those of the driver.
+	// +optional
+	FailureDomainsFrom *FailureDomainSource `json:"failureDomainsFrom,omitempty"`
+}
+
+// FailureDomainSource says what a driver is asked for failure domains with.
+//
+// +kubebuilder:validation:XValidation:rule="!(has(self.providerSpec) && has(self.machineClassRef))",message="at most one of providerSpec and machineClassRef is allowed"
+type FailureDomainSource struct {
+	// Driver names the driver that is asked: that of the manager, as in its flag --driver.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Driver string `json:"driver"`
+	// ProviderSpec is the driver's own description of a VM, as far as its failure domains
+	// depend on it.
+	// +kubebuilder:pruning:PreserveUnknownFields
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=object
+	// +optional
+	ProviderSpec *runtime.RawExtension `json:"providerSpec,omitempty"`
+	// MachineClassRef names a MachineClass in the same namespace, whose providerSpec and
+	// Secrets are used.
+	// +optional
+	MachineClassRef *LocalReference `json:"machineClassRef,omitempty"`
+	// CredentialsSecretRef names a Secret in the same namespace with the credentials that
+	// the driver needs. Its data overlays that of the MachineClass's Secrets.
+	// +optional
+	CredentialsSecretRef *LocalReference `json:"credentialsSecretRef,omitempty"`
 }
 
 // APIEndpoint is where API servers are reached.
@@ -100,14 +131,14 @@ type MillwrightClusterStatus struct {
 	// Initialization tells the same to contract v1beta2.
 	// +optional
 	Initialization *Initialization `json:"initialization,omitempty"`
-	// FailureDomains are those of the spec. Contract v1beta1 has another form of this
+	// FailureDomains are those of the spec and of the driver. Contract v1beta1 has another form of this
 	// field, so it is left out of the definitions for that contract.
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=100
 	// +optional
 	FailureDomains []FailureDomain `json:"failureDomains,omitempty"`
-	// Conditions: Ready, ControlPlaneEndpointKnown and Paused.
+	// Conditions: Ready, ControlPlaneEndpointKnown, FailureDomainsKnown and Paused.
 	// +listType=map
 	// +listMapKey=type
 	// +optional

@@ -85,8 +85,9 @@ type MillwrightMachineSpec struct {
 	// +optional
 	CredentialsSecretRef *LocalReference `json:"credentialsSecretRef,omitempty"`
 	// FailureDomains say what is different about a VM in each failure domain. A Machine
-	// in a failure domain that is not listed is not made. An entry needs no more than a
-	// name if the driver finds the place by the zone of the node template.
+	// in a failure domain that is not listed is not made, unless the driver knows how its
+	// VMs get into failure domains. An entry needs no more than a name if the driver finds
+	// the place by the zone of the node template.
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=100

@@ -9,6 +9,10 @@ const Lease = "millwright-cluster-api"
 // ClassFinalizer holds a MachineClass while a MillwrightMachine refers to it.
 const ClassFinalizer = "infrastructure.millwright.dev/machineclass-in-use"
 
+// SecretFinalizer holds a Secret while a MillwrightMachine needs it: without it the driver
+// could not delete the VM.
+const SecretFinalizer = "infrastructure.millwright.dev/secret-in-use"
+
 // AnnotationCreationBegun is on a MillwrightMachine from right before the driver is first
 // asked on, with the time. Without it there is no VM that would have to be deleted.
 const AnnotationCreationBegun = "infrastructure.millwright.dev/creation-begun"
@@ -16,6 +20,14 @@ const AnnotationCreationBegun = "infrastructure.millwright.dev/creation-begun"
 // AnnotationCreationSpec is set together with AnnotationCreationBegun: the digest of the
 // spec that the driver was asked with. As long as it fits, no call was about another one.
 const AnnotationCreationSpec = "infrastructure.millwright.dev/creation-spec"
+
+// AnnotationInstallation is set together with AnnotationCreationBegun: the installation of
+// the manager that asks the driver. That of another one would not find the VM.
+const AnnotationInstallation = "infrastructure.millwright.dev/installation"
+
+// AnnotationInstanceGone is on a MillwrightMachine that is being deleted and whose VM is gone,
+// before the Secrets may go that were needed for that.
+const AnnotationInstanceGone = "infrastructure.millwright.dev/instance-gone"
 
 // Types of conditions.
 const (
@@ -28,6 +40,9 @@ const (
 	// ConditionControlPlaneEndpointKnown tells whether it is known where the API servers
 	// are reached.
 	ConditionControlPlaneEndpointKnown = "ControlPlaneEndpointKnown"
+	// ConditionFailureDomainsKnown tells whether the driver has told its failure domains. It
+	// is there only if the driver is to be asked.
+	ConditionFailureDomainsKnown = "FailureDomainsKnown"
 )
 
 // Reasons of ConditionReady, of a MillwrightMachine unless said otherwise.
@@ -49,13 +64,19 @@ const (
 	ReasonInsufficientCapacity = "InsufficientCapacity"
 	// ReasonInvalidSpec: the driver refuses the VM's description.
 	ReasonInvalidSpec = "InvalidSpec"
-	// ReasonUnknownDriver: the manager has another driver.
+	// ReasonUnknownDriver: the manager has another driver. Also of FailureDomainsKnown.
 	ReasonUnknownDriver = "UnknownDriver"
-	// ReasonUnknownFailureDomain: nothing is said about the Machine's failure domain.
+	// ReasonOtherInstallation: the VM was made by a manager of another installation, and only
+	// such a one finds it.
+	ReasonOtherInstallation = "OtherInstallation"
+	// ReasonUnknownFailureDomain: nothing is said about the Machine's failure domain, and
+	// the driver does not know how a VM gets there.
 	ReasonUnknownFailureDomain = "UnknownFailureDomain"
 	// ReasonMachineClassMissing: the MachineClass does not exist, or one of its Secrets.
+	// Also of FailureDomainsKnown.
 	ReasonMachineClassMissing = "MachineClassMissing"
-	// ReasonCredentialsMissing: the Secret with the credentials does not exist.
+	// ReasonCredentialsMissing: the Secret with the credentials does not exist. Also of
+	// FailureDomainsKnown.
 	ReasonCredentialsMissing = "CredentialsMissing"
 	// ReasonProviderIDTaken: the VM is that of another object.
 	ReasonProviderIDTaken = "ProviderIDTaken"
@@ -87,6 +108,19 @@ const (
 	ReasonEndpointKnown = "EndpointKnown"
 	// ReasonWaitingForControlPlane: no control plane machine has an address yet.
 	ReasonWaitingForControlPlane = "WaitingForControlPlane"
+)
+
+// Reasons of ConditionFailureDomainsKnown, beside those of ConditionReady that say so.
+const (
+	// ReasonFailureDomainsTold: the driver has told them.
+	ReasonFailureDomainsTold = "FailureDomainsTold"
+	// ReasonWaitingForDriver: the driver has not answered yet.
+	ReasonWaitingForDriver = "WaitingForDriver"
+	// ReasonAskingFailed: the driver could not tell, and is asked again.
+	ReasonAskingFailed = "AskingFailed"
+	// ReasonNotSupported: the driver knows of no failure domains, or this version of
+	// Cluster API reads them in another form.
+	ReasonNotSupported = "NotSupported"
 )
 
 // Reasons of ConditionPaused; they are Cluster API's.

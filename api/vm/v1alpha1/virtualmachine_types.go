@@ -85,6 +85,13 @@ type VirtualMachineSpec struct {
 	// +listType=atomic
 	// +optional
 	VMIPs []string `json:"vmIPs,omitempty"`
+	// FailureDomain says which hosts the VM may run on: those whose label
+	// topology.kubernetes.io/zone has this value, and of those without that label the one
+	// whose label kubernetes.io/hostname has it. Empty: all hosts.
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$`
+	// +optional
+	FailureDomain string `json:"failureDomain,omitempty"`
 	// MigrateStrategy says how the VM leaves a host.
 	// +kubebuilder:default=Live
 	// +optional

@@ -1,6 +1,6 @@
 // Package cluster tells Cluster API what the machines of a Cluster share: where its API
-// servers are reached, and which failure domains there are. Nothing is made for a
-// MillwrightCluster, so that nothing holds its deletion either.
+// servers are reached, and which failure domains the user and the driver know. Nothing is
+// made for a MillwrightCluster, so that nothing holds its deletion either.
 package cluster
 
 import (
@@ -23,8 +23,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/capi/core"
 	"github.com/millwright-dev/millwright/internal/flow"
 )
@@ -43,6 +45,10 @@ type Options struct {
 	// FailureDomains tells that Cluster API reads failure domains in the form in which
 	// they are written: that of contract v1beta2.
 	FailureDomains bool
+	// Asker asks the driver for failure domains. Required.
+	Asker *Asker
+	// TaskEnds is the source of events that the asker's Wake feeds.
+	TaskEnds source.Source
 }
 
 // staleCache is how long a pass waits for the cache to show what another has written. The
@@ -63,6 +69,8 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		For(&infrav1.MillwrightCluster{}, builder.WithPredicates(predicate.NewPredicateFuncs(c.watched))).
 		Watches(&core.Cluster{}, mapped(c.ofCluster), builder.WithPredicates(clusterChanges())).
 		Watches(&infrav1.MillwrightMachine{}, mapped(c.ofControlPlane), builder.WithPredicates(addressChanges())).
+		Watches(&v1alpha1.MachineClass{}, mapped(c.ofClass), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesRawSource(c.TaskEnds).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency}).
 		Complete(c)
 	if err != nil {
@@ -113,7 +121,7 @@ func addressChanges() predicate.Predicate {
 		},
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			was, is := e.ObjectOld.(*infrav1.MillwrightMachine), e.ObjectNew.(*infrav1.MillwrightMachine)
-			return controlPlane(is) && len(was.Status.Addresses) != len(is.Status.Addresses)
+			return controlPlane(is) && (!controlPlane(was) || len(was.Status.Addresses) != len(is.Status.Addresses))
 		},
 		DeleteFunc: func(event.DeleteEvent) bool { return false },
 	}
@@ -132,9 +140,13 @@ type scope struct {
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	infra := &infrav1.MillwrightCluster{}
 	if err := c.Client.Get(ctx, req.NamespacedName, infra); err != nil {
+		if apierrors.IsNotFound(err) {
+			c.Asker.Forget(req.NamespacedName)
+		}
 		return ctrl.Result{}, client.IgnoreNotFound(err) //nolint:wrapcheck // says what it is about
 	}
 	if _, managed := infra.Annotations[core.AnnotationManagedBy]; managed || !c.watched(infra) || !infra.DeletionTimestamp.IsZero() {
+		c.Asker.Forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}
 	s := &scope{infra: infra, stored: infra.DeepCopy(), now: metav1.NewTime(c.Clock.Now())}
@@ -143,6 +155,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		{Name: "RespectPause", Run: c.respectPause},
 		{Name: "Provision", Run: c.provision},
 		{Name: "FindEndpoint", Run: c.findEndpoint},
+		{Name: "FindFailureDomains", Run: c.findFailureDomains},
 	})
 	if err := c.persist(ctx, s); err != nil && outcome.Err == nil {
 		outcome.Err = err
@@ -189,9 +202,6 @@ func (c *Controller) respectPause(_ context.Context, s *scope) flow.Result {
 func (c *Controller) provision(_ context.Context, s *scope) flow.Result {
 	s.infra.Status.Ready = true
 	s.infra.Status.Initialization = &infrav1.Initialization{Provisioned: new(true)}
-	if c.FailureDomains {
-		s.infra.Status.FailureDomains = s.infra.Spec.FailureDomains
-	}
 	s.set(infrav1.ConditionReady, metav1.ConditionTrue, infrav1.ReasonProvisioned, "")
 	return flow.Continue()
 }
@@ -207,7 +217,7 @@ func (c *Controller) findEndpoint(ctx context.Context, s *scope) flow.Result {
 		if host == "" {
 			s.set(infrav1.ConditionControlPlaneEndpointKnown, metav1.ConditionFalse, infrav1.ReasonWaitingForControlPlane,
 				"No endpoint is given, and no control plane machine has an address yet")
-			return flow.Wait(0, "an address of a control plane machine")
+			return flow.Continue() // the address brings an event
 		}
 		s.infra.Spec.ControlPlaneEndpoint = &infrav1.APIEndpoint{Host: host, Port: s.port()}
 	}

@@ -19,6 +19,7 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/internal/capi/core"
 	"github.com/millwright-dev/millwright/internal/capi/synth"
 	"github.com/millwright-dev/millwright/internal/index"
@@ -32,8 +33,10 @@ type Face struct {
 	Cache, Live client.Reader
 	// Namespace in which the objects are. Empty: in all.
 	Namespace string
-	// Driver is the name of the manager's driver: VMs of others cannot be listed.
+	// Driver is the name of the manager's driver: VMs of others cannot be listed. Placer is
+	// that driver, if it knows failure domains; nil if it does not.
 	Driver string
+	Placer driver.Placer
 	// WatchFilter is the value of the label core.LabelWatchFilter that objects must have
 	// for their VMs to be looked for. Empty: that does not matter.
 	WatchFilter string
@@ -207,7 +210,7 @@ func (f Face) complete(ctx context.Context, class *safety.Class, d description, 
 	if d.template != "" {
 		machine.Annotations = map[string]string{core.AnnotationClonedFrom: d.template}
 	}
-	given := synth.Given{Machine: machine, FailureDomain: domain, Secret: map[string][]byte{}}
+	given := synth.Given{Machine: machine, FailureDomain: domain, Placer: f.Placer, Secret: map[string][]byte{}}
 	if ref := d.spec.MachineClassRef; ref != nil {
 		of := &v1alpha1.MachineClass{}
 		if err := f.Cache.Get(ctx, types.NamespacedName{Namespace: machine.Namespace, Name: ref.Name}, of); err != nil {

@@ -16,6 +16,8 @@ import (
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/internal/bootstrap"
 	"github.com/millwright-dev/millwright/internal/capi/core"
 )
@@ -31,6 +33,9 @@ type Given struct {
 	Secret map[string][]byte
 	// FailureDomain in which the VM shall be; empty if it does not matter.
 	FailureDomain string
+	// Placer is the driver, if it knows how a VM gets into a failure domain of which the
+	// Machine says nothing; nil if it does not. It is asked for nothing else.
+	Placer driver.Placer
 }
 
 // Objects are what a request to a driver carries.
@@ -41,7 +46,8 @@ type Objects struct {
 	Secret *corev1.Secret
 }
 
-// ErrFailureDomain is the error about a failure domain of which the Machine says nothing.
+// ErrFailureDomain is the error about a failure domain of which the Machine says nothing, and
+// that the driver does not know either.
 var ErrFailureDomain = errors.New("is not in spec.failureDomains")
 
 // Request makes what a request to a driver carries.
@@ -49,7 +55,7 @@ func Request(given Given) (Objects, error) {
 	spec := &given.Machine.Spec
 	class := classOf(given)
 	class.NodeTemplate = NodeTemplate(class.NodeTemplate, spec.NodeTemplate)
-	if err := place(class, spec.FailureDomains, given.FailureDomain); err != nil {
+	if err := place(class, given); err != nil {
 		return Objects{}, err
 	}
 	data := maps.Clone(given.Secret)
@@ -105,30 +111,59 @@ func className(machine *infrav1.MillwrightMachine) string {
 	return machine.Name
 }
 
-// place changes the class so that its VM gets into the failure domain.
-func place(class *v1alpha1.MachineClass, placements []infrav1.Placement, domain string) error {
+// place changes the class so that its VM gets into the failure domain. What the Machine says
+// counts more than what the driver does.
+func place(class *v1alpha1.MachineClass, given Given) error {
+	domain := given.FailureDomain
 	if domain == "" {
 		return nil
 	}
-	for i := range placements {
-		if placements[i].Name != domain {
-			continue
-		}
-		if class.NodeTemplate == nil {
-			class.NodeTemplate = &v1alpha1.NodeTemplate{}
-		}
-		class.NodeTemplate.Zone = domain
-		if placements[i].ProviderSpec == nil {
-			return nil
-		}
-		merged, err := merge(class.ProviderSpec.Raw, placements[i].ProviderSpec.Raw)
-		if err != nil {
-			return fmt.Errorf("spec.failureDomains[%q].providerSpec: %w", domain, err)
-		}
-		class.ProviderSpec = runtime.RawExtension{Raw: merged}
-		return nil
+	spec, err := placed(class, given)
+	if err != nil {
+		return err
 	}
-	return fmt.Errorf("failure domain %q %w", domain, ErrFailureDomain)
+	if class.NodeTemplate == nil {
+		class.NodeTemplate = &v1alpha1.NodeTemplate{}
+	}
+	class.NodeTemplate.Zone, class.ProviderSpec = domain, spec
+	return nil
+}
+
+// placed is the provider specification of a VM in the failure domain.
+func placed(class *v1alpha1.MachineClass, given Given) (runtime.RawExtension, error) {
+	domain := given.FailureDomain
+	for _, placement := range given.Machine.Spec.FailureDomains {
+		switch {
+		case placement.Name != domain:
+			continue
+		case placement.ProviderSpec == nil:
+			return class.ProviderSpec, nil
+		}
+		patched, err := merge(class.ProviderSpec.Raw, placement.ProviderSpec.Raw)
+		if err != nil {
+			return runtime.RawExtension{}, fmt.Errorf("spec.failureDomains[%q].providerSpec: %w", domain, err)
+		}
+		return runtime.RawExtension{Raw: patched}, nil
+	}
+	if given.Placer == nil {
+		return runtime.RawExtension{}, fmt.Errorf("failure domain %q %w", domain, ErrFailureDomain)
+	}
+	return placedByDriver(class, given)
+}
+
+func placedByDriver(class *v1alpha1.MachineClass, given Given) (runtime.RawExtension, error) {
+	resp, err := given.Placer.PlaceMachine(&driver.PlaceMachineRequest{MachineClass: class, FailureDomain: given.FailureDomain})
+	said, _ := status.FromError(err)
+	switch said.Code() {
+	case codes.OK:
+		return resp.ProviderSpec, nil
+	case codes.Unimplemented:
+		return runtime.RawExtension{}, fmt.Errorf("failure domain %q %w", given.FailureDomain, ErrFailureDomain)
+	case codes.NotFound:
+		return runtime.RawExtension{}, fmt.Errorf("failure domain %q %w, and the driver says: %s", given.FailureDomain, ErrFailureDomain, said.Message())
+	default:
+		return runtime.RawExtension{}, fmt.Errorf("placing the VM in failure domain %q: %s", given.FailureDomain, said.Message())
+	}
 }
 
 // NodeTemplate lays what a machine or a template says of its node over what its class

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,6 +18,9 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -169,5 +173,61 @@ func TestTemplateStatus(t *testing.T) {
 				t.Errorf("status (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// placer is a driver that knows failure domains, unless it fails.
+type placer struct {
+	driver.Placer
+	err error
+}
+
+func (p placer) PlaceMachine(req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
+	spec, err := driver.WithField(req.MachineClass.ProviderSpec, "zone", req.FailureDomain)
+	return &driver.PlaceMachineResponse{ProviderSpec: spec}, errors.Join(p.err, err)
+}
+
+// TestPlacing: the Machine's own word counts first, then the driver's.
+func TestPlacing(t *testing.T) {
+	for name, tc := range map[string]struct {
+		own    []infrav1.Placement
+		placer driver.Placer
+		want   string // empty: an error
+		// unknown tells that nobody knows the failure domain; says is part of the error.
+		unknown bool
+		says    string
+	}{
+		"the driver knows":             {placer: placer{}, want: `{"size":"small","tags":{"a":"b"},"zone":"a"}`},
+		"the machine knows others":     {own: []infrav1.Placement{{Name: "b"}}, placer: placer{}, want: `{"size":"small","tags":{"a":"b"},"zone":"a"}`},
+		"the machine knows better":     {own: []infrav1.Placement{{Name: "a", ProviderSpec: raw(`{"zone":"own"}`)}}, placer: placer{}, want: `{"size":"small","tags":{"a":"b"},"zone":"own"}`},
+		"the machine says only a name": {own: []infrav1.Placement{{Name: "a"}}, placer: placer{}, want: `{"size":"small","tags":{"a":"b"}}`},
+		"no driver":                    {unknown: true, says: `"a"`},
+		"a driver without":             {placer: placer{err: status.Error(codes.Unimplemented, "no")}, unknown: true, says: `"a"`},
+		"no such name":                 {placer: placer{err: status.Error(codes.NotFound, "odd name")}, unknown: true, says: "odd name"},
+		"the specification is broken":  {placer: placer{err: status.Error(codes.InvalidArgument, "no object")}, says: "no object"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := with(func(m *infrav1.MillwrightMachine) { m.Spec.FailureDomains = tc.own })
+			objects, err := Request(Given{Machine: m, FailureDomain: "a", Placer: tc.placer})
+			if tc.want == "" {
+				if err == nil || errors.Is(err, ErrFailureDomain) != tc.unknown || !strings.Contains(err.Error(), tc.says) {
+					t.Errorf("error %v", err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := string(objects.Class.ProviderSpec.Raw); got != tc.want || objects.Class.NodeTemplate.Zone != "a" {
+				t.Errorf("specification %s, zone %q; want %s", got, objects.Class.NodeTemplate.Zone, tc.want)
+			}
+		})
+	}
+}
+
+func TestNotPlaced(t *testing.T) {
+	objects, err := Request(Given{Machine: machine(), Placer: placer{err: status.Error(codes.Internal, "not to be asked")}})
+	if err != nil || objects.Class.NodeTemplate != nil {
+		t.Errorf("without a failure domain: %+v, %v", objects.Class, err)
 	}
 }

@@ -1,0 +1,130 @@
+package sim_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/driver/status"
+)
+
+func (w world) domains() ([]driver.FailureDomain, error) {
+	resp, err := w.ListFailureDomains(w.t.Context(), &driver.ListFailureDomainsRequest{MachineClass: w.class, Secret: &corev1.Secret{}})
+	if err != nil {
+		return nil, err
+	}
+	return resp.FailureDomains, nil
+}
+
+// placed returns the world with the class whose VMs are made in a failure domain.
+func (w world) placed(domain string) world {
+	w.t.Helper()
+	resp, err := w.PlaceMachine(&driver.PlaceMachineRequest{MachineClass: w.class, FailureDomain: domain})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	class := w.class.DeepCopy()
+	class.ProviderSpec = resp.ProviderSpec
+	return w.with(class)
+}
+
+func setZones(t *testing.T, cloud *sim.Cloud, names ...string) {
+	t.Helper()
+	if err := cloud.SetZones(names...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestZones(t *testing.T) {
+	for name, cloud := range clouds(t) {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, sim.Config{Cloud: cloud}, nil)
+			if got, err := w.domains(); err != nil || len(got) != 0 {
+				t.Errorf("a new cloud has %v, %v", got, err)
+			}
+			setZones(t, cloud, "c")
+			setZones(t, cloud)
+			if got, err := w.domains(); err != nil || len(got) != 0 {
+				t.Errorf("left are %v, %v", got, err)
+			}
+			setZones(t, cloud, "b", "a", "b")
+			got, err := w.domains()
+			if diff := cmp.Diff([]driver.FailureDomain{{Name: "a"}, {Name: "b"}}, got); diff != "" || err != nil {
+				t.Errorf("failure domains (-want +got):\n%s%v", diff, err)
+			}
+		})
+	}
+}
+
+func TestVMsInZones(t *testing.T) {
+	for name, cloud := range clouds(t) {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, sim.Config{Cloud: cloud}, object{"pool": "p"})
+			setZones(t, cloud, "a", "b")
+			inA := w.placed("a")
+			inA.mustCreate("m")
+			if vm := w.vms()[0]; vm.Zone != "a" || vm.Node.Labels[corev1.LabelTopologyZone] != "a" {
+				t.Errorf("the VM is %+v", vm)
+			}
+			_, err := w.placed("b").create("m")
+			wantCode(t, err, codes.AlreadyExists)
+			_, err = w.placed("c").create("n")
+			wantCode(t, err, codes.FailedPrecondition)
+			if text := fmt.Sprint(err); !strings.Contains(text, `"c"`) || !strings.Contains(text, "a, b") {
+				t.Errorf("the answer is %s", text)
+			}
+
+			setZones(t, cloud, "b")
+			inA.mustCreate("m") // what is there is adopted
+			if list := inA.list(); len(list) != 1 {
+				t.Errorf("the list is %v", list)
+			}
+			inA.mustRemove("m", "")
+		})
+	}
+}
+
+// TestZonesOfAnotherProcess: handles of one directory see the same.
+func TestZonesOfAnotherProcess(t *testing.T) {
+	dir := t.TempDir()
+	one, other := openCloud(t, dir), openCloud(t, dir)
+	setZones(t, one, "a")
+	if got, err := other.Zones(); err != nil || !cmp.Equal(got, []string{"a"}) {
+		t.Errorf("zones are %v, %v", got, err)
+	}
+}
+
+func TestPlacing(t *testing.T) {
+	w := newWorld(t, sim.Config{}, object{"pool": "p", "zone": "z"})
+	before := w.class.DeepCopy()
+	if got := string(w.placed("a").class.ProviderSpec.Raw); got != `{"pool":"p","zone":"a"}` {
+		t.Errorf("the specification is %s", got)
+	}
+	if diff := cmp.Diff(before, w.class); diff != "" {
+		t.Errorf("the class was changed:\n%s", diff)
+	}
+	_, err := w.PlaceMachine(&driver.PlaceMachineRequest{MachineClass: w.class, FailureDomain: "a/b"})
+	wantCode(t, err, codes.NotFound)
+	if err := w.Cloud().SetZones("a/b"); err == nil {
+		t.Error("a zone has a name that no label can have")
+	}
+	_, err = newWorld(t, sim.Config{}, object{"zone": "a/b"}).create("m")
+	wantCode(t, err, codes.InvalidArgument)
+}
+
+// TestFaultsOfListing: tests of controllers play with them.
+func TestFaultsOfListing(t *testing.T) {
+	w := newWorld(t, sim.Config{}, nil)
+	w.Cloud().Fail(sim.Fault{Method: sim.ListFailureDomains})
+	_, err := w.domains()
+	wantCode(t, err, codes.Unavailable)
+	if _, err := w.domains(); status.Code(err) != codes.OK {
+		t.Errorf("the second time: %v", err)
+	}
+}

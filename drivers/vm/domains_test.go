@@ -1,0 +1,113 @@
+package vm_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
+	"github.com/millwright-dev/millwright/drivers/vm"
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+func (w *world) domains() ([]driver.FailureDomain, error) {
+	resp, err := w.ListFailureDomains(w.t.Context(), &driver.ListFailureDomainsRequest{MachineClass: w.class, Secret: w.secret})
+	if err != nil {
+		return nil, err
+	}
+	return resp.FailureDomains, nil
+}
+
+// node makes a Node.
+func (w *world) node(name string, labels map[string]string) *corev1.Node {
+	w.t.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
+	w.must(w.admin.Create(w.t.Context(), node))
+	return node
+}
+
+// TestFailureDomains reads those of real Nodes, under the role that is shipped for it.
+func TestFailureDomains(t *testing.T) {
+	w := newWorldWithout(t)
+	_, err := w.domains()
+	wantCode(t, err, codes.PermissionDenied)
+	if err == nil || !strings.Contains(err.Error(), "nodes") {
+		t.Errorf("the answer is %v", err)
+	}
+
+	w.UserWith(t, "config/rbac/driver-vm-hosts-role.yaml")
+	if got, err := w.domains(); err != nil || len(got) != 0 {
+		t.Errorf("no host has %v, %v", got, err)
+	}
+
+	host := map[string]string{vmv1alpha1.HostKey: "", corev1.LabelHostname: "host-1"}
+	w.node("host-1", host)
+	w.node("no-host", map[string]string{corev1.LabelHostname: "no-host", corev1.LabelTopologyZone: "nowhere"})
+	w.class.ProviderSpec.Raw = []byte(`{}`) // whatever it says
+	got, err := w.domains()
+	want := []driver.FailureDomain{{Name: "host-1", Attributes: map[string]string{vm.AttributeLabel: corev1.LabelHostname}}}
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("failure domains (-want +got):\n%s%v", diff, err)
+	}
+}
+
+// newWorldWithout is a world with nodes of its own, whose driver may not see them.
+func newWorldWithout(t *testing.T) *world {
+	t.Helper()
+	e := env.New(t, env.WithOwn())
+	w := &world{t: t, Env: e, secret: &corev1.Secret{}, admin: newClient(t, e)}
+	cluster, err := vm.NewClient(e.UserWith(t, "config/rbac/driver-vm-role.yaml"))
+	w.must(err)
+	w.cluster, w.class = cluster, w.newClass(nil)
+	return w.with(vm.Options{Installation: "test"})
+}
+
+// TestFailureDomainsOfTheSecretsCluster: the kubeconfig says where the hosts are.
+func TestFailureDomainsOfTheSecretsCluster(t *testing.T) {
+	w := newWorld(t, vm.Options{})
+	name := "host-" + w.Namespace
+	w.node(name, map[string]string{vmv1alpha1.HostKey: "", corev1.LabelTopologyZone: name})
+	got, err := w.withKubeconfig(w.kubeconfig("system:masters")).domains()
+	want := driver.FailureDomain{Name: name, Attributes: map[string]string{vm.AttributeLabel: corev1.LabelTopologyZone}}
+	if err != nil || len(got) != 1 || !cmp.Equal(got[0], want) {
+		t.Errorf("failure domains %v, %v; want %v", got, err, want)
+	}
+	_, err = w.withKubeconfig([]byte("no kubeconfig")).domains()
+	wantCode(t, err, codes.InvalidArgument)
+	_, err = w.withKubeconfig(nil).domains()
+	wantCode(t, err, codes.FailedPrecondition)
+}
+
+func TestPlacing(t *testing.T) {
+	d := vm.New(vm.Options{})
+	for name, tc := range map[string]struct {
+		spec, domain, want string
+		code               codes.Code
+	}{
+		"zone":           {spec: `{"size":"small"}`, domain: "rack-7", want: `{"failureDomain":"rack-7","size":"small"}`},
+		"another before": {spec: `{"failureDomain":"a"}`, domain: "b", want: `{"failureDomain":"b"}`},
+		"no name":        {spec: `{}`, code: codes.NotFound},
+		"no label":       {spec: `{}`, domain: "a/b", code: codes.NotFound},
+		"no object":      {spec: `[]`, domain: "a", code: codes.InvalidArgument},
+	} {
+		t.Run(name, func(t *testing.T) {
+			class := classOf([]byte(tc.spec))
+			resp, err := d.PlaceMachine(&driver.PlaceMachineRequest{MachineClass: class, FailureDomain: tc.domain})
+			if status.Code(err) != tc.code {
+				t.Fatalf("%v, want %v", err, tc.code)
+			}
+			if err == nil && string(resp.ProviderSpec.Raw) != tc.want {
+				t.Errorf("%s, want %s", resp.ProviderSpec.Raw, tc.want)
+			}
+			if string(class.ProviderSpec.Raw) != tc.spec {
+				t.Error("the request was changed")
+			}
+		})
+	}
+}

@@ -1,0 +1,54 @@
+package vms
+
+import (
+	"testing"
+
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/codes"
+)
+
+// TestVMsStayInTheirFailureDomain: the zone of the hosts, or the one host that has none. The
+// name of a host that is in a zone is no failure domain.
+func TestVMsStayInTheirFailureDomain(t *testing.T) {
+	c := up(t, "--hosts", "2")
+	zone := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"topology.kubernetes.io/zone":"rack-7"}}}`))
+	host := &corev1.Node{}
+	host.Name = "host-1"
+	if err := c.client.Patch(t.Context(), host, zone); err != nil {
+		t.Fatal(err)
+	}
+	hosts := map[string]string{"rack-7": "host-1", "host-2": "host-2"}
+	for domain := range hosts {
+		c.pool("in-"+domain, 2, c.kernelBoot()+`,"failureDomain":"`+domain+`"`)
+	}
+	c.pool("in-host-1", 1, c.kernelBoot()+`,"failureDomain":"host-1"`)
+
+	c.eventually(joining, func(g gomega.Gomega) {
+		vms := &vmv1alpha1.VirtualMachineList{}
+		g.Expect(c.client.List(t.Context(), vms)).To(gomega.Succeed())
+		placed := map[string]int{}
+		for _, vm := range vms.Items {
+			want, known := hosts[vm.Spec.FailureDomain]
+			if !known {
+				continue // it is refused, below
+			}
+			pod := &corev1.Pod{}
+			g.Expect(c.client.Get(t.Context(), client.ObjectKey{Namespace: vm.Namespace, Name: vm.Status.ActivePodName}, pod)).To(gomega.Succeed())
+			g.Expect(pod.Spec.NodeName).To(gomega.Equal(want), "host of a VM in "+vm.Spec.FailureDomain)
+			placed[vm.Spec.FailureDomain]++
+		}
+		g.Expect(placed).To(gomega.Equal(map[string]int{"rack-7": 2, "host-2": 2}))
+
+		machines := &v1alpha1.MachineList{}
+		g.Expect(c.client.List(t.Context(), machines, client.MatchingLabels{"name": "in-host-1"})).To(gomega.Succeed())
+		g.Expect(machines.Items).To(gomega.HaveLen(1))
+		last := machines.Items[0].Status.LastOperation
+		g.Expect(last.ErrorCode).To(gomega.Equal(codes.ResourceExhausted.String()), last.Description)
+		g.Expect(last.Description).To(gomega.ContainSubstring("affinity"))
+	})
+}
