@@ -33,8 +33,9 @@ func (c *Controller) others(ctx context.Context, machine *v1alpha1.Machine, prov
 	return others, nil
 }
 
-// taken says whose the VM is, if it is that of a Machine that was there before; empty if
-// it is not. Without that, deleting one of the two would take the VM from the other.
+// taken says whose the VM is, if it is that of a Machine that was there before, or of an
+// object of another API; empty if it is not. Without that, deleting one of the two would take
+// the VM from the other.
 func (c *Controller) taken(ctx context.Context, machine *v1alpha1.Machine, providerID string) (string, error) {
 	others, err := c.others(ctx, machine, providerID)
 	if err != nil {
@@ -45,7 +46,57 @@ func (c *Controller) taken(ctx context.Context, machine *v1alpha1.Machine, provi
 			return fmt.Sprintf("VM %s is that of machine %q already", providerID, other.Name), nil
 		}
 	}
+	other, err := c.claimant(ctx, machine.Namespace, providerID, func(other instance.Claimant) bool {
+		// A Machine that names no VM was given this one for a name that both may have.
+		return machine.Spec.ProviderID == "" || other.Before(Claim(machine))
+	})
+	if err != nil || other == "" {
+		return "", err
+	}
+	return fmt.Sprintf("VM %s is that of %s already", providerID, other), nil
+}
+
+// Claim is what a Machine has on the VM that it names.
+func Claim(machine *v1alpha1.Machine) instance.Claimant {
+	return instance.Claimant{
+		Name:     fmt.Sprintf("Machine %s", client.ObjectKeyFromObject(machine)),
+		Certain:  established(machine),
+		Deleting: !machine.DeletionTimestamp.IsZero(),
+		Since:    machine.CreationTimestamp.Time,
+	}
+}
+
+// claimant names an object of another API that names a VM and whose claim counts; empty if
+// there is none.
+func (c *Controller) claimant(ctx context.Context, namespace, providerID string, counts func(instance.Claimant) bool) (string, error) {
+	if c.Claimed == nil || providerID == "" {
+		return "", nil
+	}
+	others, err := c.Claimed(ctx, namespace, providerID)
+	if err != nil {
+		return "", err
+	}
+	for _, other := range others {
+		if counts(other) {
+			return other.Name, nil
+		}
+	}
 	return "", nil
+}
+
+// sharer names another object that has the Machine's VM and is to keep it; empty if there is
+// none.
+func (c *Controller) sharer(ctx context.Context, machine *v1alpha1.Machine) (string, error) {
+	others, err := c.others(ctx, machine, machine.Spec.ProviderID)
+	if err != nil {
+		return "", err
+	}
+	for _, other := range others {
+		if other.DeletionTimestamp.IsZero() {
+			return fmt.Sprintf("machine %q", other.Name), nil
+		}
+	}
+	return c.claimant(ctx, machine.Namespace, machine.Spec.ProviderID, func(other instance.Claimant) bool { return !other.Deleting })
 }
 
 // rival finds the Machine that a node rather belongs to, although this one names the node

@@ -2,6 +2,7 @@ package machine
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -97,6 +98,167 @@ func TestBothOfTwoMachinesAreDeleted(t *testing.T) {
 	w.settle()
 	if !w.gone() || len(w.driver.vms) != 0 {
 		t.Error("something is left")
+	}
+}
+
+// otherAPI has an object of another API name the VM of the Machine that the test is about.
+func (w *world) otherAPI(changes ...func(*instance.Claimant)) {
+	claim := instance.Claimant{Name: "MillwrightMachine shoot/m1", Since: w.clock.Now().Add(time.Hour)}
+	for _, change := range changes {
+		change(&claim)
+	}
+	w.controller.Claimed = func(_ context.Context, namespace, providerID string) ([]instance.Claimant, error) {
+		if namespace != w.namespace || providerID != "sim:///m1" {
+			return nil, nil
+		}
+		return []instance.Claimant{claim}, nil
+	}
+}
+
+func certain(c *instance.Claimant)  { c.Certain = true }
+func elder(c *instance.Claimant)    { c.Since = c.Since.Add(-2 * time.Hour) }
+func deleting(c *instance.Claimant) { c.Deleting = true }
+
+// TestVMOfTheOtherAPI: a driver that does not tell APIs apart finds the VM of an object of
+// that name, or a user writes the ID of one to another. It stays with who has the better
+// right, and no other one is made.
+func TestVMOfTheOtherAPI(t *testing.T) {
+	named := func(*v1alpha1.Machine) {}
+	cases := map[string]struct {
+		reason  string
+		machine func(*v1alpha1.Machine)
+		theirs  []func(*instance.Claimant)
+		want    v1alpha1.MachinePhase
+	}{
+		"found by its name":           {"no object but one can have got it", named, nil, v1alpha1.MachineFailed},
+		"found by its name, for sure": {"the same", named, []func(*instance.Claimant){certain}, v1alpha1.MachineFailed},
+		"found while it is deleted":   {"it is about to go", named, []func(*instance.Claimant){certain, deleting}, v1alpha1.MachineFailed},
+		"restored, theirs for sure":   {"ours may be written by hand", restored, []func(*instance.Claimant){certain}, v1alpha1.MachineCrashLoopBackOff},
+		"restored, theirs is older":   {"either may be written by hand", restored, []func(*instance.Claimant){elder}, v1alpha1.MachineCrashLoopBackOff},
+		"restored, theirs is younger": {"the same", restored, nil, v1alpha1.MachinePending},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.otherAPI(tc.theirs...)
+			w.driver.vms[machineName] = "sim:///m1"
+			w.declare(tc.machine)
+			w.settle()
+			w.settleAfter(time.Minute)
+			if tc.want == v1alpha1.MachinePending {
+				if got := w.machine().Status.CurrentStatus.Phase; got != tc.want {
+					t.Errorf("phase %q: %s", got, tc.reason)
+				}
+				return
+			}
+			wantStatus(t, w.machine(), want4{tc.want, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "VM sim:///m1 is that of MillwrightMachine shoot/m1 already"})
+			if events := w.told(); len(events) != 1 {
+				t.Errorf("events %q, want one", events)
+			}
+			if w.driver.made(instance.MethodCreate) != 0 {
+				t.Error("another VM is made")
+			}
+		})
+	}
+}
+
+// TestDeletionLeavesTheVMOfTheOtherAPI: a Machine that never had the VM which the driver knows
+// by its name goes without it, also where no node has to be found.
+func TestDeletionLeavesTheVMOfTheOtherAPI(t *testing.T) {
+	for name, given := range map[string]func(w *world){
+		"with a target":    func(*world) {},
+		"without a target": func(w *world) { w.withoutTarget() },
+		"class gone": func(w *world) {
+			w.settle()
+			change(w, newClass(w.namespace), func(c *v1alpha1.MachineClass) { c.Finalizers = nil })
+			w.remove(newClass(w.namespace))
+		},
+	} {
+		for _, goes := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				w := newWorld(t)
+				w.otherAPI(certain, func(c *instance.Claimant) { c.Deleting = goes })
+				w.driver.vms[machineName] = "sim:///m1"
+				w.declare(owned)
+				given(w)
+				w.settle()
+				w.told()
+				w.delete()
+				w.settle()
+				if !w.gone() || w.driver.made(instance.MethodDelete) != 0 || w.driver.vms[machineName] == "" {
+					t.Errorf("gone: %v, calls %v, VMs %v", w.gone(), w.driver.calls, w.driver.vms)
+				}
+				if events := w.told(); len(events) != 1 || name != "class gone" && !strings.Contains(events[0], "is that of MillwrightMachine shoot/m1 already; it is left alone") {
+					t.Errorf("events %q", events)
+				}
+			})
+		}
+	}
+}
+
+// TestDeletionTakesNoVMOfTheOtherAPI: a Machine that has a VM which another object names too is
+// held until a user says whose it is, or until both go.
+func TestDeletionTakesNoVMOfTheOtherAPI(t *testing.T) {
+	begin := func(t *testing.T) *world {
+		t.Helper()
+		w := newWorld(t)
+		w.otherAPI()
+		w.driver.vms[machineName] = "sim:///m1"
+		w.declare(inPhase(v1alpha1.MachineRunning))
+		w.join(ready)
+		w.delete()
+		w.settle()
+		w.settleAfter(time.Hour)
+		wantStatus(t, w.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "VM sim:///m1 is also that of MillwrightMachine shoot/m1: clear spec.providerID"})
+		if len(w.driver.calls) != 0 || w.node().Spec.Unschedulable {
+			t.Errorf("calls %v, or the node is emptied", w.driver.calls)
+		}
+		return w
+	}
+	t.Run("cleared", func(t *testing.T) {
+		w := begin(t)
+		change(w, w.machine(), func(m *v1alpha1.Machine) {
+			m.Spec.ProviderID = ""
+			delete(m.Labels, v1alpha1.NodeLabelKey)
+		})
+		w.settleAfter(time.Minute)
+		if !w.gone() || w.driver.vms[machineName] == "" || w.node() == nil {
+			t.Errorf("gone: %v, VMs %v, node left: %v", w.gone(), w.driver.vms, w.node() != nil)
+		}
+	})
+	t.Run("both go", func(t *testing.T) {
+		w := begin(t)
+		w.otherAPI(deleting)
+		w.settleAfter(time.Minute)
+		if !w.gone() || len(w.driver.vms) != 0 {
+			t.Errorf("gone: %v, VMs %v", w.gone(), w.driver.vms)
+		}
+	})
+}
+
+// TestClaimsCannotBeRead: then nothing is taken, and nothing deleted.
+func TestClaimsCannotBeRead(t *testing.T) {
+	w := newWorld(t)
+	w.controller.Claimed = func(context.Context, string, string) ([]instance.Claimant, error) { return nil, errDown }
+	w.driver.vms[machineName] = "sim:///m1"
+	w.declare()
+	pass := func() error {
+		_, err := w.controller.Reconcile(t.Context(), w.request())
+		w.call()
+		return err
+	}
+	for range 3 {
+		_ = pass() // the first ones ask the driver
+	}
+	if err := pass(); !errors.Is(err, errDown) || w.machine().Spec.ProviderID != "" {
+		t.Errorf("error %v, provider ID %q", err, w.machine().Spec.ProviderID)
+	}
+	w.delete()
+	for range 3 {
+		_ = pass()
+	}
+	if err := pass(); !errors.Is(err, errDown) || w.gone() || len(w.driver.vms) != 1 {
+		t.Errorf("error %v, gone: %v, VMs %v", err, w.gone(), w.driver.vms)
 	}
 }
 

@@ -69,6 +69,9 @@ type Options struct {
 	Health Health
 	// Drain is how nodes are emptied.
 	Drain Drain
+	// Claimed finds the objects of another API that name a VM: a driver may give VMs of
+	// both. Nil: there is no other API.
+	Claimed instance.Claimants
 }
 
 // Health is how long Machines may be unhealthy, and how many are then replaced.

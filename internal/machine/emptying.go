@@ -23,7 +23,7 @@ import (
 // identifyNode finds out which node a Machine has that does not say it: the answer to its
 // creation may have been lost, and the VM joined all the same.
 func (c *Controller) identifyNode(ctx context.Context, s *scope) flow.Result {
-	if c.Target == nil || s.machine.Labels[v1alpha1.NodeLabelKey] != "" || c.Engine.Deleting(s.key()) {
+	if c.Target == nil || s.machine.Labels[v1alpha1.NodeLabelKey] != "" || s.foreign != "" || c.Engine.Deleting(s.key()) {
 		return flow.Continue()
 	}
 	name, err := c.markedNode(ctx, s.machine)
@@ -33,6 +33,20 @@ func (c *Controller) identifyNode(ctx context.Context, s *scope) flow.Result {
 	case name != "":
 		return flow.Fail(c.recordNode(ctx, s, instance.Instance{NodeName: name}))
 	}
+	return c.identify(ctx, s)
+}
+
+// identifyInstance finds out which VM a Machine has that does not say it, where that may be
+// one of another API: the driver would delete it for its name.
+func (c *Controller) identifyInstance(ctx context.Context, s *scope) flow.Result {
+	if c.Claimed == nil || s.machine.Spec.ProviderID != "" || c.Engine.Deleting(s.key()) {
+		return flow.Continue()
+	}
+	return c.identify(ctx, s)
+}
+
+// identify asks the driver for the Machine's VM, and stores what it is.
+func (c *Controller) identify(ctx context.Context, s *scope) flow.Result {
 	material, _, err := c.material(ctx, s.machine)
 	if err != nil {
 		return flow.Fail(err)
@@ -43,7 +57,7 @@ func (c *Controller) identifyNode(ctx context.Context, s *scope) flow.Result {
 	answer := c.Engine.Find(instance.Request{Machine: s.machine, Class: material.class, Secret: material.secret})
 	switch answer.State {
 	case instance.Exists:
-		return flow.Fail(c.recordFound(ctx, s, answer.Instance))
+		return flow.Fail(c.identified(ctx, s, answer.Instance))
 	case instance.Gone:
 		return flow.Continue()
 	case instance.Failed:
@@ -52,6 +66,17 @@ func (c *Controller) identifyNode(ctx context.Context, s *scope) flow.Result {
 	default:
 		return c.deletionSilent(s, answer, sayTerminating)
 	}
+}
+
+// identified stores what the driver found, unless it is another object's.
+func (c *Controller) identified(ctx context.Context, s *scope, found instance.Instance) error {
+	if s.machine.Spec.ProviderID == "" {
+		var err error
+		if s.foreign, err = c.taken(ctx, s.machine, found.ProviderID); err != nil || s.foreign != "" {
+			return err
+		}
+	}
+	return c.recordFound(ctx, s, found)
 }
 
 // markedNode is the name of the node that carries the Machine's name; empty if none does.

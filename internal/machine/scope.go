@@ -33,6 +33,9 @@ type scope struct {
 	// within is when another pass is due at the latest, whatever else the pass waits for;
 	// zero if there is no such time.
 	within time.Duration
+	// foreign says whose the VM is that the driver finds for a Machine that names none, if
+	// it is another object's. Set by identifyInstance and identifyNode.
+	foreign string
 	// force says why the drain is forced; termination only.
 	force drain.Force
 	// gone is set when the finalizer was removed: there is no status left to write.

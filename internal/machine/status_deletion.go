@@ -99,7 +99,10 @@ func (s *scope) forceDrained(report drain.Report) {
 // deleted: nothing is left of the Machine but what others hold.
 func (s *scope) deleted() {
 	sentence := "There was no VM to delete"
-	if id := s.machine.Spec.ProviderID; id != "" {
+	switch id := s.machine.Spec.ProviderID; {
+	case s.foreign != "":
+		sentence = s.foreign + "; it is left alone"
+	case id != "":
 		sentence = fmt.Sprintf("VM %s and its node are gone", id)
 	}
 	s.explain(corev1.EventTypeNormal, reasonDeleted, sentence)

@@ -16,6 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/flow"
 	"github.com/millwright-dev/millwright/internal/instance"
 	"github.com/millwright-dev/millwright/internal/node"
+	"github.com/millwright-dev/millwright/internal/wording"
 )
 
 // termination is the way of a Machine that is being deleted.
@@ -23,6 +24,7 @@ func (c *Controller) termination() []flow.Step[*scope] {
 	return []flow.Step[*scope]{
 		{Name: "BeginTermination", Run: c.beginTermination},
 		{Name: "AwaitSoleClaim", Run: c.awaitSoleClaim},
+		{Name: "IdentifyInstance", Run: c.identifyInstance},
 		{Name: "IdentifyNode", Run: c.identifyNode},
 		{Name: "FindNode", Run: c.findNode},
 		{Name: "AnnounceTermination", Run: c.announceTermination},
@@ -46,29 +48,27 @@ func (c *Controller) beginTermination(_ context.Context, s *scope) flow.Result {
 	return flow.Continue()
 }
 
-// awaitSoleClaim holds a deletion back that would take the VM from another Machine. Who
-// of the two it belongs to, only a user can tell.
+// awaitSoleClaim holds a deletion back that would take the VM from another object. Who of
+// the two it belongs to, only a user can tell.
 func (c *Controller) awaitSoleClaim(ctx context.Context, s *scope) flow.Result {
 	if c.Engine.Deleting(s.key()) {
 		return flow.Continue()
 	}
-	others, err := c.others(ctx, s.machine, s.machine.Spec.ProviderID)
-	if err != nil {
+	other, err := c.sharer(ctx, s.machine)
+	if err != nil || other == "" {
 		return flow.Fail(err)
 	}
-	for _, other := range others {
-		if other.DeletionTimestamp.IsZero() {
-			sentence := fmt.Sprintf("VM %s is also that of machine %q: clear spec.providerID of the one that it does not belong to.", s.machine.Spec.ProviderID, other.Name)
-			s.deletionImpossible(reasonFailedDelete, sentence, sayTerminating)
-			return flow.Wait(time.Minute, sentence)
-		}
-	}
-	return flow.Continue()
+	sentence := fmt.Sprintf("VM %s "+wording.AlsoThatOf+" %s: clear spec.providerID of the one that it does not belong to.", s.machine.Spec.ProviderID, other)
+	s.deletionImpossible(reasonFailedDelete, sentence, sayTerminating)
+	return flow.Wait(time.Minute, sentence)
 }
 
 // deleteInstance has the driver remove the instance, and goes on when the driver says
 // that it is gone.
 func (c *Controller) deleteInstance(ctx context.Context, s *scope) flow.Result {
+	if s.foreign != "" {
+		return flow.Continue()
+	}
 	material, missing, err := c.material(ctx, s.machine)
 	if err != nil {
 		return flow.Fail(err)

@@ -6,22 +6,46 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/capi"
 	"github.com/millwright-dev/millwright/internal/index"
+	"github.com/millwright-dev/millwright/internal/instance"
+	"github.com/millwright-dev/millwright/internal/machine"
 )
 
-// claimedByMachine tells which Machine of machine.sapcloud.io has a VM: drivers that do not
-// tell faces apart would give one VM to two machines of one name.
-func claimedByMachine(cache client.Reader) func(context.Context, string, string) (string, error) {
-	return func(ctx context.Context, namespace, providerID string) (string, error) {
+// Drivers that do not tell faces apart would give one VM to two machines of one name, and
+// users may write the ID of one to another. So each face asks what the other has, if the
+// manager has both.
+
+// claimedByMachines finds the Machines of machine.sapcloud.io that name a VM.
+func claimedByMachines(cache client.Reader) instance.Claimants {
+	return func(ctx context.Context, namespace, providerID string) ([]instance.Claimant, error) {
 		list := &v1alpha1.MachineList{}
 		err := cache.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{index.MachineByProviderID: providerID}, client.UnsafeDisableDeepCopy)
 		if err != nil {
-			return "", fmt.Errorf("finding the machine of VM %s: %w", providerID, err)
+			return nil, fmt.Errorf("finding the Machine of VM %s: %w", providerID, err)
 		}
-		if len(list.Items) == 0 {
-			return "", nil
+		var found []instance.Claimant
+		for i := range list.Items {
+			found = append(found, machine.Claim(&list.Items[i]))
 		}
-		return "Machine " + client.ObjectKeyFromObject(&list.Items[0]).String(), nil
+		return found, nil
+	}
+}
+
+// claimedByInfrastructure finds the MillwrightMachines that name a VM.
+func claimedByInfrastructure(cache client.Reader) instance.Claimants {
+	return func(ctx context.Context, namespace, providerID string) ([]instance.Claimant, error) {
+		list := &infrav1.MillwrightMachineList{}
+		err := cache.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{capi.ByProviderID: providerID}, client.UnsafeDisableDeepCopy)
+		if err != nil {
+			return nil, fmt.Errorf("finding the MillwrightMachine of VM %s: %w", providerID, err)
+		}
+		var found []instance.Claimant
+		for i := range list.Items {
+			found = append(found, capi.Claim(&list.Items[i], providerID))
+		}
+		return found, nil
 	}
 }

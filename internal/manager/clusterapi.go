@@ -14,6 +14,7 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/internal/capi"
 	"github.com/millwright-dev/millwright/internal/capi/class"
 	"github.com/millwright-dev/millwright/internal/capi/cluster"
@@ -105,7 +106,8 @@ func discoverClusterAPI(config *rest.Config) (schema.GroupVersion, error) {
 
 // clusterAPIControllers are those of its face.
 func clusterAPIControllers(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, events *events) []controller {
-	waker := &tasks.Waker{}
+	waker, asked := &tasks.Waker{}, &tasks.Waker{}
+	placer, _ := cfg.Driver.(driver.Placer)
 	engine := instance.New(cfg.Driver, instance.Options{
 		Run: runner.Go, Wake: waker.Wake, Clock: clock.RealClock{},
 		Policy:     instance.Policy{ResourceExhausted: cfg.ResourceExhaustedRetry, CreationTimeout: cfg.CreationTimeout},
@@ -114,16 +116,19 @@ func clusterAPIControllers(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, e
 	machines := capi.Options{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Engine: engine, TaskEnds: waker,
 		Events: events.recorder("millwrightmachine-controller"), Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs,
-		Driver: cfg.DriverName, WatchFilter: cfg.ClusterAPI.WatchFilter, JoinTimeout: cfg.CreationTimeout,
+		Driver: cfg.DriverName, Placer: placer, WatchFilter: cfg.ClusterAPI.WatchFilter, JoinTimeout: cfg.CreationTimeout,
 	}
 	if cfg.has(APIMCM) {
-		machines.Claimed = claimedByMachine(mgr.GetClient())
+		machines.Claimed = claimedByMachines(mgr.GetClient())
 	}
 	return []controller{
 		capi.New(machines),
 		cluster.New(cluster.Options{
 			Client: mgr.GetClient(), Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs, WatchFilter: cfg.ClusterAPI.WatchFilter,
-			FailureDomains: mgr.GetScheme().IsVersionRegistered(core.V1Beta2),
+			FailureDomains: mgr.GetScheme().IsVersionRegistered(core.V1Beta2), TaskEnds: asked,
+			Asker: cluster.NewAsker(cluster.AskerOptions{
+				Driver: placer, DriverName: cfg.DriverName, Live: mgr.GetAPIReader(), Run: runner.Go, Wake: asked.Wake, Clock: clock.RealClock{},
+			}),
 		}),
 		template.New(template.Options{Client: mgr.GetClient(), WatchFilter: cfg.ClusterAPI.WatchFilter}),
 		class.New(mgr.GetClient()),

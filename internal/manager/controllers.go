@@ -92,6 +92,9 @@ func machineOptions(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner
 		Drain:      machine.Drain{Timeout: cfg.Drain.Timeout, MaxEvictRetries: cfg.Drain.MaxEvictRetries},
 		DriverName: cfg.DriverName,
 	}
+	if cfg.has(APICAPI) {
+		options.Claimed = claimedByInfrastructure(mgr.GetClient())
+	}
 	if joined == nil {
 		return options, nil
 	}

@@ -16,6 +16,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/internal/capi/orphans"
 	"github.com/millwright-dev/millwright/internal/drain"
 	"github.com/millwright-dev/millwright/internal/index"
@@ -68,6 +69,7 @@ func newCollector(mgr ctrl.Manager, cfg Config, events *events) *safety.Collecto
 	infrastructure := orphans.Face{
 		Live: mgr.GetAPIReader(), Mapper: mgr.GetRESTMapper(), Namespace: cfg.Namespace, Driver: cfg.DriverName, WatchFilter: cfg.ClusterAPI.WatchFilter,
 	}
+	infrastructure.Placer, _ = cfg.Driver.(driver.Placer)
 	if cfg.has(APICAPI) {
 		infrastructure.Cache = mgr.GetClient()
 	}

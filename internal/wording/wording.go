@@ -33,8 +33,8 @@ const (
 	DeleteNode        = "Initiate node object deletion"
 	RemoveFinalizer   = "Initiate machine object finalizer removal"
 
-	// AlsoThatOf: two Machines claim one VM.
-	AlsoThatOf = "is also that of machine"
+	// AlsoThatOf: two objects claim one VM.
+	AlsoThatOf = "is also that of"
 	// StillThere: the provider was asked to delete the VM, and has it.
 	StillThere = "still has the VM"
 )

@@ -28,7 +28,7 @@ func TestWhatCannotWorkIsSaidAndMakesNoVM(t *testing.T) {
 		"spec":        {`{"driver":"sim","providerSpec":{"join":"sideways"}}`, data, "InvalidSpec", `"sideways"`, true},
 		"credentials": {`{"driver":"sim","providerSpec":{},"credentialsSecretRef":{"name":"missing"}}`, data, "CredentialsMissing", `"missing"`, false},
 		"class":       {`{"driver":"sim","machineClassRef":{"name":"missing"}}`, data, "MachineClassMissing", `"missing"`, false},
-		"domain":      {`{"driver":"sim","providerSpec":{},"failureDomain":"nowhere"}`, data, "UnknownFailureDomain", `"nowhere"`, false},
+		"domain":      {`{"driver":"sim","providerSpec":{},"failureDomain":"no/where"}`, data, "UnknownFailureDomain", `"no/where"`, false},
 		"data":        {`{"driver":"sim","providerSpec":{}}`, `{"dataSecretName":"missing"}`, "WaitingForBootstrapData", "missing", false},
 		"no-data":     {`{"driver":"sim","providerSpec":{}}`, w.neverReady(), "WaitingForBootstrapData", "no-data", false},
 	}

@@ -5,8 +5,11 @@
 // core (and clusterctl). A run of the tests is about one of them: MILLWRIGHT_CAPI names
 // it; without it, the newest is taken. `make test` runs that one, `make test-capi` all.
 //
-// All tests share a control plane with a controller manager, and one core, which runs
-// under its own roles and with its webhooks. Each test has a namespace, and in it a Cluster
-// whose nodes join the very same control plane, and a Millwright manager with the simulated
-// driver.
+// All tests but one share a control plane with a controller manager, and one core, which
+// runs under its own roles and with its webhooks. Each test has a namespace, and in it a
+// Cluster whose nodes join the very same control plane, and a Millwright manager with the
+// simulated driver.
+//
+// TestMachinesAreVirtualMachines has a "millwright up" of its own, and does what
+// docs/cluster-api.md says to do on one machine: its nodes are guests of QEMU.
 package capi

@@ -276,7 +276,9 @@ func TestTheExampleWorks(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.eventually(func(g gomega.Gomega) {
-		w.settled(g, 2)
+		for _, machine := range w.settled(g, 2) {
+			g.Expect(condition(&machine, "UpToDate")).To(gomega.HaveKeyWithValue("status", "True"), machine.GetName())
+		}
 		cpu := text(*w.get(g, "MillwrightMachineTemplate", "demo-workers"), "status", "capacity", "cpu")
 		g.Expect(cpu).To(gomega.Equal("2"), "what autoscalers read (T4)")
 	})

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/internal/local"
 	"github.com/millwright-dev/millwright/test/env"
@@ -159,6 +160,9 @@ func (w *world) managerAt(c *env.Cluster, more ...string) *program.Process {
 
 // kind is one of the core's, of ours, or of the stubs, by its name.
 func kind(name string) schema.GroupVersionKind {
+	if name == vmv1alpha1.VirtualMachineKind {
+		return vmv1alpha1.SchemeGroupVersion.WithKind(name)
+	}
 	if strings.HasPrefix(name, "Millwright") {
 		return schema.GroupVersionKind{Group: "infrastructure.millwright.dev", Version: "v1alpha1", Kind: name}
 	}

@@ -7,6 +7,7 @@
 package core
 
 import (
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -102,10 +103,34 @@ func (r Reference) Is(kind schema.GroupKind) bool {
 type MachineStatus struct {
 	// NodeRef names the node that the machine became.
 	NodeRef *Reference `json:"nodeRef,omitempty"`
+	// Conditions of the machine.
+	Conditions []Condition `json:"conditions,omitempty"`
 }
+
+// Condition is what is read of a condition.
+type Condition struct {
+	// Type says what it is about.
+	Type string `json:"type"`
+	// Status tells whether that is so.
+	Status metav1.ConditionStatus `json:"status"`
+}
+
+// conditionNodeHealthy tells whether the node is ready, and complains of nothing.
+const conditionNodeHealthy = "NodeHealthy"
 
 // HasNode tells whether the machine became a node.
 func (m *Machine) HasNode() bool { return m.Status.NodeRef != nil && m.Status.NodeRef.Name != "" }
+
+// Healthy tells whether Cluster API says that the machine's node is.
+func (m *Machine) Healthy() bool {
+	return slices.Contains(m.Status.Conditions, Condition{Type: conditionNodeHealthy, Status: metav1.ConditionTrue})
+}
+
+// ControlPlane tells whether the machine is of a control plane.
+func (m *Machine) ControlPlane() bool {
+	_, marked := m.Labels[LabelControlPlane]
+	return marked
+}
 
 // MachineList is a list of Machines.
 type MachineList struct {
@@ -218,6 +243,7 @@ func (m *Machine) DeepCopyObject() runtime.Object {
 	if ref := m.Status.NodeRef; ref != nil {
 		copied.Status.NodeRef = new(*ref)
 	}
+	copied.Status.Conditions = slices.Clone(m.Status.Conditions)
 	return copied
 }
 

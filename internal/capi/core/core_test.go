@@ -20,10 +20,11 @@ func TestBothVersionsOfMachinesAreRead(t *testing.T) {
 	for version, text := range map[string]string{
 		"v1beta1": `{"spec":{"clusterName":"c","bootstrap":{"configRef":{"kind":"X","name":"x"},"dataSecretName":"data"},"failureDomain":"b","version":"v1.36.0",
 			"infrastructureRef":{"apiVersion":"infrastructure.millwright.dev/v1alpha1","kind":"MillwrightMachine","namespace":"ns","name":"m"}},
-			"status":{"nodeRef":{"apiVersion":"v1","kind":"Node","name":"n","uid":"u"},"infrastructureReady":true,"conditions":[{"type":"Ready","status":"True","severity":"Info"}]}}`,
+			"status":{"nodeRef":{"apiVersion":"v1","kind":"Node","name":"n","uid":"u"},"infrastructureReady":true,"conditions":[{"type":"Ready","status":"False","severity":"Info"},{"type":"NodeHealthy","status":"True"}]}}`,
 		"v1beta2": `{"spec":{"clusterName":"c","bootstrap":{"configRef":{"apiGroup":"g","kind":"X","name":"x"},"dataSecretName":"data"},"failureDomain":"b","version":"v1.36.0",
 			"infrastructureRef":{"apiGroup":"infrastructure.millwright.dev","kind":"MillwrightMachine","name":"m"}},
-			"status":{"nodeRef":{"name":"n"},"initialization":{"infrastructureProvisioned":true}}}`,
+			"status":{"nodeRef":{"name":"n"},"initialization":{"infrastructureProvisioned":true},
+			"conditions":[{"type":"Ready","status":"False","reason":"R","message":"m"},{"type":"NodeHealthy","status":"True","reason":"NodeHealthy"}]}}`,
 	} {
 		machine := &Machine{}
 		if err := json.Unmarshal([]byte(text), machine); err != nil {
@@ -31,7 +32,7 @@ func TestBothVersionsOfMachinesAreRead(t *testing.T) {
 		}
 		spec := machine.Spec
 		if spec.ClusterName != "c" || *spec.Bootstrap.DataSecretName != "data" || spec.FailureDomain != "b" || !spec.InfrastructureRef.Is(ours) ||
-			spec.InfrastructureRef.Name != "m" || !machine.HasNode() {
+			spec.InfrastructureRef.Name != "m" || !machine.HasNode() || !machine.Healthy() {
 			t.Errorf("%s: %+v", version, machine)
 		}
 	}

@@ -1,0 +1,84 @@
+package capi
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/millwright-dev/millwright/driver/sim"
+)
+
+// M9, S32, S33: somebody removes the VM of a machine that was ready. Its node goes silent, and
+// with that the driver is asked; the loss is said, to the core too, and no other VM is made.
+// What was told once is not taken back. When the VM is found again, all is well.
+func TestAVMThatVanishesIsMissedAndFoundAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.manager()
+	w.pool("workers", 0, `{}`)
+	one, two := w.own("one"), w.own("two")
+	w.machine(one, `{"driver":"sim","providerSpec":{}}`, data)
+	w.machine(two, `{"driver":"sim","providerSpec":{}}`, data)
+	w.eventually(func(g gomega.Gomega) {
+		for _, machine := range w.settled(g, 2) {
+			g.Expect(condition(&machine, "NodeHealthy")).To(gomega.HaveKeyWithValue("status", "True"), machine.GetName())
+		}
+	})
+	if gone, err := w.cloud.Vanish(one); err != nil || gone != 1 {
+		t.Fatalf("%d VMs vanished, %v", gone, err)
+	}
+	w.eventually(func(g gomega.Gomega) { // the node controller waits most of a minute
+		ours := w.isReady(g, one, "False", "InstanceLost")
+		g.Expect(condition(ours, "Ready")).To(gomega.HaveKeyWithValue("message", gomega.ContainSubstring(text(*ours, "spec", "providerID"))))
+		w.toldForGood(g, ours)
+		machine := w.get(g, "Machine", one)
+		g.Expect(condition(machine, "InfrastructureReady")).To(gomega.And(
+			gomega.HaveKeyWithValue("status", "False"), gomega.HaveKeyWithValue("reason", "InstanceLost")))
+		g.Expect(text(*machine, "status", "phase")).To(gomega.Equal("Running"))
+		g.Expect(w.vms(g)).To(gomega.Equal([]string{two}))
+		w.isReady(g, two, "True", "Provisioned")
+	})
+
+	w.restore(one)
+	w.eventually(func(g gomega.Gomega) {
+		w.toldForGood(g, w.isReady(g, one, "True", "Provisioned"))
+		g.Expect(condition(w.get(g, "Machine", one), "InfrastructureReady")).To(gomega.HaveKeyWithValue("status", "True"))
+	})
+	entries, err := w.cloud.Journal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for machine, history := range sim.Histories(entries) {
+		if len(history.ProviderIDs) != 1 {
+			t.Errorf("%s had the VMs %v", machine, history.ProviderIDs)
+		}
+	}
+	w.remove("Machine", one)
+	w.remove("Machine", two)
+	w.eventually(func(g gomega.Gomega) { w.settled(g, 0) })
+}
+
+// toldForGood checks that it stands that the VM was there, and that nothing is beyond help.
+func (w *world) toldForGood(g gomega.Gomega, ours *unstructured.Unstructured) {
+	ready, _, _ := unstructured.NestedBool(ours.Object, "status", "ready")
+	provisioned, _, _ := unstructured.NestedBool(ours.Object, "status", "initialization", "provisioned")
+	g.Expect(ready && provisioned).To(gomega.BeTrue())
+	g.Expect(text(*ours, "status", "failureReason")).To(gomega.BeEmpty())
+}
+
+// restore brings the VM of a machine back that has vanished: the simulated provider keeps its
+// file under another name.
+func (w *world) restore(machine string) {
+	w.t.Helper()
+	files, err := filepath.Glob(filepath.Join(w.path("sim"), "vms", w.Namespace, machine, "*.gone"))
+	if err != nil || len(files) != 1 {
+		w.t.Fatalf("VMs of %s that are gone: %v, %v", machine, files, err)
+	}
+	if err := os.Rename(files[0], strings.TrimSuffix(files[0], ".gone")+".json"); err != nil {
+		w.t.Fatal(err)
+	}
+}
