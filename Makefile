@@ -18,10 +18,10 @@ export GOWORK := off
 CAPI_VERSIONS := v1.7.1 v1.14.2
 
 # Every Go module of the repository.
-MODULES := . api controlplane tools $(CAPI_VERSIONS:%=test/capi/%)
+MODULES := . api controlplane hack/image tools $(CAPI_VERSIONS:%=test/capi/%)
 # Modules whose tests run, and that the linters read. controlplane is left out: it
 # holds one small main over all of Kubernetes, and to build it is to check it.
-CODE_MODULES := . api
+CODE_MODULES := . api hack/image
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
@@ -47,9 +47,12 @@ CYCLO_FAIL := 15
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
+# Where the program goes, and more flags for the linker.
+BINARY := bin/millwright
+LDFLAGS :=
 .PHONY: build
 build: ## Build bin/millwright
-	CGO_ENABLED=0 go build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/millwright ./cmd/millwright
+	CGO_ENABLED=0 go build -trimpath -ldflags '-X main.version=$(VERSION) $(LDFLAGS)' -o '$(BINARY)' ./cmd/millwright
 
 .PHONY: controlplane
 controlplane: ## Build the Kubernetes control plane that local mode and tests start (cached)
@@ -86,7 +89,7 @@ test-unit: ## Run the tests that need neither control plane nor QEMU (go test -s
 	done
 
 .PHONY: test-capi
-test-capi: controlplane ## Run the tests against Cluster API with every version of its core (make test does the newest)
+test-capi: controlplane qemu guest ## Run the tests against Cluster API with every version of its core (make test does the newest)
 	@for version in $(CAPI_VERSIONS); do \
 		hack/capi.sh $$version; \
 		echo "go test ./test/capi ./test/release ($$version)"; \
@@ -112,6 +115,13 @@ RELEASE_IMAGE ?= millwright-dev/millwright
 .PHONY: release
 release: ## Write what clusterctl installs the provider from (VERSION=v0.1.0 RELEASE_IMAGE=REPOSITORY)
 	@hack/release.sh bin/release '$(VERSION)' '$(RELEASE_IMAGE)'
+
+# Platforms that the image is for: linux/amd64 and linux/arm64; by default that of this
+# machine. The first build for another one takes minutes.
+IMAGE_PLATFORMS ?=
+.PHONY: image
+image: ## Build that image without a container engine (as release; IMAGE_PLATFORMS="linux/amd64 linux/arm64" IMAGE_PUSH=1)
+	@hack/image.sh $(if $(filter-out 0,$(IMAGE_PUSH)),--push) bin/image '$(VERSION)' '$(RELEASE_IMAGE)' $(IMAGE_PLATFORMS)
 
 .PHONY: generate
 generate: ## Write deep copies and CRDs from the API types, and Go from the protocols

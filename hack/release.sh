@@ -31,14 +31,7 @@ series() {
 	awk '$1 == "-" { major = $3 } $1 == "minor:" { minor = $2 } $1 == "contract:" { print major, minor, $2 }' "$1"
 }
 
-part='(0|[1-9][0-9]*)'
-word='[0-9A-Za-z-]+'
-if [[ ! $version =~ ^v$part\.$part\.$part(-$word(\.$word)*)?$ ]]; then
-	given=$version
-	read -r major minor _ < <(series "$sources/v1beta2/metadata.yaml")
-	version=v$major.$minor.0-dev-${given//[^0-9A-Za-z-]/-}
-	echo "release: $given is not a version like v0.1.0, so this is $version" >&2
-fi
+version=$("$repository/hack/version.sh" "$version")
 [[ ${image##*/} != *[:@]* ]] || fail "the image $image has a tag or a digest; its tag is to be the version"
 IFS=. read -r major minor _ <<<"${version#v}"
 

@@ -90,6 +90,7 @@ var rules = []rule{
 	{from: []string{"guest"}, may: []string{"proto"}, never: []string{"internal"}},
 	{from: []string{"compat"}, may: []string{"api", "driver", "provider"}},
 	{from: []string{"controlplane"}},
+	{from: []string{"hack/image"}},
 	{from: []string{"tools"}},
 	{from: []string{"internal/layers"}},
 }

@@ -27,6 +27,7 @@ var contracts = map[string][]string{oldest: {"v1beta1"}, newest: {"v1beta1", "v1
 func contract() string { return contracts[len(contracts)-1] }
 
 func TestMain(m *testing.M) {
+	enterContainer()
 	program.Main()
 	if contracts == nil {
 		fmt.Fprintf(os.Stderr, "MILLWRIGHT_CAPI=%s: there are only %s and %s\n", version, oldest, newest)

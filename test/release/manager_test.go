@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -36,50 +38,99 @@ type manager struct {
 	t       *testing.T
 	cluster *env.Cluster
 	process *program.Process
-	// port and certificate are those of its webhooks.
-	port        int
-	certificate []byte
+	// namespace and pod are what the Deployment says.
+	namespace string
+	pod       corev1.PodSpec
+	// port is that of its probes.
+	port int
+	// webhookPort and certificate are those of its webhooks; certificates is the folder that
+	// they get it from.
+	webhookPort  int
+	certificate  []byte
+	certificates string
 }
 
-// startManager starts what the Deployment says, as the service account, and waits until it
-// leads.
-func startManager(t *testing.T, c *env.Cluster) *manager {
+// installed is the manager of the Deployment that there is, not started yet.
+func installed(t *testing.T, c *env.Cluster) *manager {
 	t.Helper()
 	deployments := &appsv1.DeploymentList{}
 	if err := c.Client.List(t.Context(), deployments); err != nil || len(deployments.Items) != 1 {
 		t.Fatalf("%d Deployments, %v", len(deployments.Items), err)
 	}
 	deployment := deployments.Items[0]
-	m := &manager{t: t, cluster: c}
-	dir := t.TempDir()
-	m.certificate = writeCertificate(t, dir)
-	m.port = freePort(t)
-	kubeconfig := filepath.Join(dir, "kubeconfig")
-	actAs(t, c, deployment.Namespace, deployment.Spec.Template.Spec.ServiceAccountName, kubeconfig)
+	m := &manager{t: t, cluster: c, namespace: deployment.Namespace, pod: deployment.Spec.Template.Spec, certificates: t.TempDir()}
+	m.certificate = writeCertificate(t, m.certificates)
+	m.port, m.webhookPort = freePort(t), freePort(t)
+	return m
+}
 
-	// What is different outside of a Pod: how the API server is reached, ports, and where
-	// the certificate is. The first of two equal flags does not count.
-	inside := strings.NewReplacer("$(POD_NAMESPACE)", deployment.Namespace, "inClusterConfig", kubeconfig)
+// startManager starts what the Deployment says, as the service account, and waits until it
+// leads.
+func startManager(t *testing.T, c *env.Cluster) *manager {
+	t.Helper()
+	m := installed(t, c)
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	m.writeKubeconfig(kubeconfig)
+	// What is different outside of a Pod: how the API server is reached, and where the
+	// certificate is.
+	args := m.args("inClusterConfig", kubeconfig)
+	m.start(program.Command(context.Background(), append(args, "--webhook-cert-dir="+m.certificates)...))
+	m.isReady()
+	m.leads()
+	return m
+}
+
+// args are the Deployment's, with other ports, since there is one network for all tests. The
+// first of two equal flags does not count.
+func (m *manager) args(replacements ...string) []string {
+	inside := strings.NewReplacer(append(replacements, "$(POD_NAMESPACE)", m.namespace)...)
 	var args []string
-	for _, arg := range deployment.Spec.Template.Spec.Containers[0].Args {
+	for _, arg := range m.pod.Containers[0].Args {
 		args = append(args, inside.Replace(arg))
 	}
-	args = append(args, "--port=0", fmt.Sprintf("--webhook-port=%d", m.port), "--webhook-cert-dir="+dir)
-	m.process = program.Start(t, args...)
-	t.Cleanup(func() {
+	return append(args, fmt.Sprintf("--port=%d", m.port), fmt.Sprintf("--webhook-port=%d", m.webhookPort))
+}
+
+// start starts it in some form. It ends with the test.
+func (m *manager) start(command *exec.Cmd) {
+	m.t.Helper()
+	m.process = program.StartOther(m.t, command)
+	m.t.Cleanup(func() {
 		m.process.Kill()
-		if t.Failed() {
-			t.Logf("millwright %s printed:\n%s", strings.Join(args, " "), m.process.Output.Tail(50))
+		if m.t.Failed() {
+			m.t.Logf("millwright %s printed:\n%s", strings.Join(command.Args[1:], " "), m.process.Output.Tail(50))
 		}
 	})
+}
+
+// leads waits until it does.
+func (m *manager) leads() {
+	m.t.Helper()
 	m.eventually(func(g gomega.Gomega) {
 		g.Expect(m.process.Done()).NotTo(gomega.BeClosed())
 		leases := &coordinationv1.LeaseList{}
-		g.Expect(c.Client.List(t.Context(), leases, client.InNamespace(deployment.Namespace))).To(gomega.Succeed())
+		g.Expect(m.cluster.Client.List(m.t.Context(), leases, client.InNamespace(m.namespace))).To(gomega.Succeed())
 		g.Expect(leases.Items).To(gomega.HaveLen(1))
-		g.Expect(leases.Items[0].Spec.HolderIdentity).NotTo(gomega.BeNil())
+		g.Expect(leases.Items[0].Spec.HolderIdentity).To(gomega.HaveValue(gomega.Not(gomega.BeEmpty())))
 	})
-	return m
+}
+
+// isReady waits until its probes get the answer that the kubelet wants.
+func (m *manager) isReady() {
+	m.t.Helper()
+	container := m.pod.Containers[0]
+	for _, probe := range []*corev1.Probe{container.ReadinessProbe, container.LivenessProbe} {
+		url := fmt.Sprintf("http://127.0.0.1:%d%s", m.port, probe.HTTPGet.Path)
+		m.eventually(func(g gomega.Gomega) {
+			g.Expect(m.process.Done()).NotTo(gomega.BeClosed())
+			request, err := http.NewRequestWithContext(m.t.Context(), http.MethodGet, url, nil)
+			g.Expect(err).NotTo(gomega.HaveOccurred())
+			response, err := http.DefaultClient.Do(request)
+			g.Expect(err).NotTo(gomega.HaveOccurred())
+			g.Expect(response.Body.Close()).To(gomega.Succeed())
+			g.Expect(response.StatusCode).To(gomega.Equal(http.StatusOK), url)
+		})
+	}
 }
 
 // refusesChangesOfTemplates checks that the webhooks are served where they are registered.
@@ -186,7 +237,7 @@ func (m *manager) reachWebhooks() {
 	configuration := &list.Items[0]
 	for i := range configuration.Webhooks {
 		reached := &configuration.Webhooks[i].ClientConfig
-		url := fmt.Sprintf("https://127.0.0.1:%d%s", m.port, *reached.Service.Path)
+		url := fmt.Sprintf("https://127.0.0.1:%d%s", m.webhookPort, *reached.Service.Path)
 		reached.URL, reached.Service, reached.CABundle = &url, nil, m.certificate
 	}
 	if err := m.cluster.Client.Update(m.t.Context(), configuration); err != nil {
@@ -199,21 +250,27 @@ func (m *manager) eventually(check func(g gomega.Gomega)) {
 	gomega.NewWithT(m.t).Eventually(check).WithTimeout(patience).WithPolling(100 * time.Millisecond).Should(gomega.Succeed())
 }
 
-// actAs writes a kubeconfig for a service account.
-func actAs(t *testing.T, c *env.Cluster, namespace, name, path string) {
-	t.Helper()
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace}}
-	token := &authenticationv1.TokenRequest{}
-	if err := c.Client.SubResource("token").Create(t.Context(), account, token); err != nil {
-		t.Fatal(err)
+// token is one of its service account.
+func (m *manager) token() string {
+	m.t.Helper()
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: m.pod.ServiceAccountName, Namespace: m.namespace}}
+	request := &authenticationv1.TokenRequest{}
+	if err := m.cluster.Client.SubResource("token").Create(m.t.Context(), account, request); err != nil {
+		m.t.Fatal(err)
 	}
+	return request.Status.Token
+}
+
+// writeKubeconfig has whoever uses the file act as its service account.
+func (m *manager) writeKubeconfig(path string) {
+	m.t.Helper()
 	file := clientcmdapi.NewConfig()
-	file.Clusters["test"] = &clientcmdapi.Cluster{Server: c.Admin.Host, CertificateAuthorityData: c.Admin.CAData}
-	file.AuthInfos["test"] = &clientcmdapi.AuthInfo{Token: token.Status.Token}
+	file.Clusters["test"] = &clientcmdapi.Cluster{Server: m.cluster.Admin.Host, CertificateAuthorityData: m.cluster.Admin.CAData}
+	file.AuthInfos["test"] = &clientcmdapi.AuthInfo{Token: m.token()}
 	file.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "test"}
 	file.CurrentContext = "test"
 	if err := clientcmd.WriteToFile(*file, path); err != nil {
-		t.Fatal(err)
+		m.t.Fatal(err)
 	}
 }
 
@@ -224,7 +281,8 @@ func writeCertificate(t *testing.T, dir string) []byte {
 		t.Fatal(err)
 	}
 	for name, content := range map[string][]byte{"tls.crt": certificate, "tls.key": key} {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+		// The mode of a Secret's files in a Pod.
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil { //nolint:gosec // see above
 			t.Fatal(err)
 		}
 	}

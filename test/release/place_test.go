@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	k8syaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
@@ -54,6 +56,29 @@ func (p *place) release(version, image string) (string, error) {
 	command.Env = append(os.Environ(), "KUBECTL="+filepath.Join(binaries, "kubectl"))
 	out, err := command.CombinedOutput()
 	return string(out), err
+}
+
+// images builds the image of the release for this machine several times at once, and returns
+// the folders of its layouts.
+func (p *place) images(names ...string) []string {
+	p.t.Helper()
+	var dirs []string
+	var group errgroup.Group
+	for _, name := range names {
+		dir := filepath.Join(p.dir, name)
+		dirs = append(dirs, dir)
+		group.Go(func() error {
+			command := exec.CommandContext(p.t.Context(), filepath.Join(root(p.t), "hack", "image.sh"), dir, release, image)
+			if out, err := command.CombinedOutput(); err != nil {
+				return fmt.Errorf("hack/image.sh: %w\n%s", err, out)
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		p.t.Fatal(err)
+	}
+	return dirs
 }
 
 // read reads a file of the release.

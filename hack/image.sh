@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Builds the manager's container image. That takes no container engine: the image holds
+# the program, which needs no libraries, and root certificates.
+#
+#   hack/image.sh [--push] DIRECTORY VERSION IMAGE [PLATFORM...]
+#
+# DIRECTORY becomes an OCI layout with the image, for each PLATFORM, such as linux/arm64;
+# for the one of this machine if none is given. VERSION and IMAGE are those of
+# hack/release.sh, which writes the manifests that refer to this image. With --push it is
+# also pushed to IMAGE:VERSION, with the credentials that a login of Docker, Podman or crane
+# has left. The same sources and compiler make the same image, wherever and whenever.
+#
+# Environment:
+#   SOURCE_DATE_EPOCH  when the image was made, in seconds since 1970; by default, when
+#                      the commit was
+set -euo pipefail
+
+push=()
+if [[ ${1:-} == --push ]]; then
+	push=(--push)
+	shift
+fi
+directory=${1:?which folder to write to} given=${2:?which version} image=${3:?which container image}
+platforms=("${@:4}")
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+# Nothing of the caller's settings takes part.
+unset GOOS GOARCH
+export CGO_ENABLED=0 GOWORK=off GOFLAGS=-buildvcs=false GOAMD64=v1 GOARM64=v8.0 GOEXPERIMENT=
+
+fail() {
+	echo "image: $*" >&2
+	exit 1
+}
+
+[[ ${image##*/} != *[:@]* ]] || fail "the image $image has a tag or a digest; its tag is to be the version"
+if ((${#platforms[@]} == 0)); then platforms=("linux/$(go env GOHOSTARCH)"); fi
+version=$("$repository/hack/version.sh" "$given")
+directory=$(realpath -m "$directory")
+# What is not known, in sources without a repository, is not said.
+revision=$(git -C "$repository" describe --always --dirty --abbrev=40 --exclude='*' 2>/dev/null) || revision=
+created=${SOURCE_DATE_EPOCH:-$(git -C "$repository" log -1 --format=%ct 2>/dev/null)} || created=0
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+programs=()
+for platform in "${platforms[@]}"; do
+	case $platform in
+	linux/amd64 | linux/arm64) ;;
+	*) fail "the platform $platform is neither linux/amd64 nor linux/arm64" ;;
+	esac
+	echo "image: building for $platform" >&2
+	binary=$scratch/${platform//\//-}
+	MAKEFLAGS='' GOOS=${platform%/*} GOARCH=${platform#*/} make --silent -C "$repository" build \
+		VERSION="$version" BINARY="$binary" LDFLAGS='-s -w' >&2
+	programs+=("$platform=$binary")
+done
+
+digest=$(go -C "$repository/hack/image" run . --layout "$directory" --reference "$image:$version" \
+	--revision "$revision" --created "${created:-0}" "${push[@]}" "${programs[@]}")
+echo "$directory: $image:$version for ${platforms[*]}"
+if ((${#push[@]})); then
+	echo "pushed as $image@$digest"
+else
+	echo "$digest"
+	echo "Push it with one of"
+	echo "  make image IMAGE_PUSH=1 (and what else was set)"
+	echo "  crane push $directory $image:$version"
+	echo "  skopeo copy --all oci:$directory:$version docker://$image:$version"
+fi

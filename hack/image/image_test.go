@@ -1,0 +1,297 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"io"
+	"io/fs"
+	"log"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
+)
+
+// place is where somebody makes an image.
+type place struct {
+	t   *testing.T
+	dir string
+}
+
+func newPlace(t *testing.T) *place {
+	t.Helper()
+	// Whoever runs the tests may be logged in somewhere.
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("DOCKER_CONFIG", t.TempDir())
+	t.Setenv("REGISTRY_AUTH_FILE", filepath.Join(t.TempDir(), "none"))
+	return &place{t: t, dir: t.TempDir()}
+}
+
+func (p *place) path(name string) string { return filepath.Join(p.dir, name) }
+
+// write makes a file that is of this moment.
+func (p *place) write(name, content string) string {
+	p.t.Helper()
+	path := p.path(name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		p.t.Fatal(err)
+	}
+	return path
+}
+
+// make runs the command for programs of both platforms, and returns what it printed.
+func (p *place) make(layout, reference string, flags ...string) (string, error) {
+	args := append([]string{"--layout", p.path(layout), "--reference", reference, "--revision", "abc", "--created", "1700000000"}, flags...)
+	args = append(args,
+		"linux/amd64="+p.write("amd64", "a program"),
+		"linux/arm64="+p.write("arm64", "the same for another machine"))
+	var out bytes.Buffer
+	err := run(context.Background(), args, &out)
+	return strings.TrimSpace(out.String()), err
+}
+
+const reference = "registry.example.com/team/millwright:v0.1.0"
+
+func TestImageIsOfTheFormAndSaysWhatItIs(t *testing.T) {
+	p := newPlace(t)
+	digest, err := p.make("image", reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	index := read(t, p.path("image"), digest)
+	if err := validate.Index(index); err != nil {
+		t.Errorf("the image is not well-formed: %v", err)
+	}
+	manifest, err := index.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(labels, manifest.Annotations); diff != "" {
+		t.Errorf("annotations (-want +got):\n%s", diff)
+	}
+	for i, platform := range []v1.Platform{{OS: "linux", Architecture: "amd64"}, {OS: "linux", Architecture: "arm64"}} {
+		image := imageIn(t, index, manifest.Manifests[i].Digest)
+		if got := manifest.Manifests[i].Platform; got == nil || !got.Equals(platform) {
+			t.Errorf("image %d is for %v, want %v", i, got, platform)
+		}
+		if kind := manifest.Manifests[i].ArtifactType; kind != "" {
+			t.Errorf("the image for %s is called a %s", platform, kind)
+		}
+		isFor(t, image, platform)
+	}
+}
+
+func imageIn(t *testing.T, index v1.ImageIndex, digest v1.Hash) v1.Image {
+	t.Helper()
+	image, err := index.Image(digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return image
+}
+
+// labels are those of the image that make makes.
+var labels = map[string]string{
+	"org.opencontainers.image.title": "Millwright", "org.opencontainers.image.description": "Machine manager for Kubernetes",
+	"org.opencontainers.image.licenses": "Apache-2.0", "org.opencontainers.image.source": "https://github.com/millwright-dev/millwright",
+	"org.opencontainers.image.version": "v0.1.0", "org.opencontainers.image.revision": "abc", "org.opencontainers.image.created": "2023-11-14T22:13:20Z",
+}
+
+// isFor checks the configuration of an image for a platform.
+func isFor(t *testing.T, image v1.Image, platform v1.Platform) {
+	t.Helper()
+	config, err := image.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := v1.Config{
+		User: "65532:65532", Entrypoint: []string{"/usr/bin/millwright"}, Env: []string{"PATH=/usr/bin"}, WorkingDir: "/", Labels: labels,
+	}
+	if diff := cmp.Diff(want, config.Config); diff != "" {
+		t.Errorf("configuration for %s (-want +got):\n%s", platform, diff)
+	}
+	if !config.Platform().Equals(platform) || !config.Created.Equal(time.Unix(1700000000, 0)) {
+		t.Errorf("the configuration for %s is for %s, of %s", platform, config.Platform(), config.Created)
+	}
+}
+
+// read finds the image of a layout.
+func read(t *testing.T, folder, digest string) v1.ImageIndex {
+	t.Helper()
+	hash, err := v1.NewHash(digest)
+	if err != nil {
+		t.Fatalf("printed as digest: %v", err)
+	}
+	all, err := layout.ImageIndexFromPath(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	index, err := all.ImageIndex(hash)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return index
+}
+
+// TestSameInputMakesTheSameImage: down to the last byte of the layout, for another user in
+// another place, at another time.
+func TestSameInputMakesTheSameImage(t *testing.T) {
+	first := newPlace(t)
+	digest, err := first.make("image", reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := newPlace(t)
+	again, err := second.make("somewhere/else", reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again != digest {
+		t.Errorf("%s and %s", digest, again)
+	}
+	if diff := cmp.Diff(files(t, first.path("image")), files(t, second.path("somewhere/else"))); diff != "" {
+		t.Errorf("layouts (-first +second):\n%s", diff)
+	}
+	if other, err := second.make("image", reference, "--created", "1700000001"); err != nil || other == digest {
+		t.Errorf("an image of another time is %s, %v", other, err)
+	}
+}
+
+// files are all below a folder.
+func files(t *testing.T, folder string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	root := os.DirFS(folder)
+	err := fs.WalkDir(root, ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		content, err := fs.ReadFile(root, path)
+		all[path] = string(content)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// TestLayoutTakesThePlaceOfAnOlderOne: and of nothing else.
+func TestLayoutTakesThePlaceOfAnOlderOne(t *testing.T) {
+	p := newPlace(t)
+	if _, err := p.make("image", "registry.example.com/team/millwright:v0.0.9"); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"image", "fresh"} {
+		if _, err := p.make(name, reference); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(files(t, p.path("fresh")), files(t, p.path("image"))); diff != "" {
+		t.Errorf("something is left of the older one:\n%s", diff)
+	}
+	mine := p.write("mine/precious", "text")
+	if _, err := p.make("mine", reference); err == nil {
+		t.Error("a folder of something else is replaced")
+	}
+	if _, err := os.Stat(mine); err != nil {
+		t.Error(err)
+	}
+	if left, err := filepath.Glob(p.path(".*")); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+func TestPushedImageIsTheOneOfTheLayout(t *testing.T) {
+	p := newPlace(t)
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	defer server.Close()
+	pushed := strings.TrimPrefix(server.URL, "http://") + "/team/millwright:v0.1.0"
+	if _, err := p.make("image", pushed); err != nil {
+		t.Fatal(err)
+	}
+	tag, err := name.NewTag(pushed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := remote.Index(tag); err == nil {
+		t.Error("pushed without having been asked to")
+	}
+	digest, err := p.make("image", pushed, "--push")
+	if err != nil {
+		t.Fatal(err)
+	}
+	index, err := remote.Index(tag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := index.Digest(); err != nil || got.String() != digest {
+		t.Errorf("%s is pushed, %v; made is %s", got, err, digest)
+	}
+	if err := validate.Index(index); err != nil {
+		t.Errorf("what can be pulled is not well-formed: %v", err)
+	}
+}
+
+func TestCommandLine(t *testing.T) {
+	p := newPlace(t)
+	program := "linux/amd64=" + p.write("amd64", "a program")
+	for name, args := range map[string][]string{
+		"nothing":             nil,
+		"no program":          {"--layout", p.path("image"), "--reference", reference},
+		"no layout":           {"--reference", reference, program},
+		"no reference":        {"--layout", p.path("image"), program},
+		"no path":             {"--layout", p.path("image"), "--reference", reference, "linux/amd64"},
+		"no such program":     {"--layout", p.path("image"), "--reference", reference, "linux/amd64=" + p.path("none")},
+		"no name of an image": {"--layout", p.path("image"), "--reference", "Millwright!", program},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := run(t.Context(), args, io.Discard); err == nil {
+				t.Error("not refused")
+			}
+			if _, err := os.Stat(p.path("image")); err == nil {
+				t.Error("an image is written all the same")
+			}
+		})
+	}
+}
+
+// TestRoots: they are what Go reads as a system's, one certificate each.
+func TestRoots(t *testing.T) {
+	text, err := roots()
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{}
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		certificate, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !certificate.IsCA {
+			t.Errorf("%s is no authority", certificate.Subject)
+		}
+		known[certificate.Subject.CommonName] = true
+	}
+	if !known["ISRG Root X1"] || len(known) < 100 {
+		t.Errorf("%d authorities: %v", len(known), known)
+	}
+	if !x509.NewCertPool().AppendCertsFromPEM(text) {
+		t.Error("Go reads no certificate in it")
+	}
+}
