@@ -78,5 +78,18 @@ func lastRevision(f facts) int64 {
 	return last
 }
 
+// templateRevision is the number that the deployment's template has, or is about to get.
+func templateRevision(f facts) int64 {
+	last := lastRevision(f)
+	switch {
+	case f.current == nil:
+		return max(revision.Number(f.deployment), last) + 1
+	case revision.Number(f.current) <= last:
+		return last + 1
+	default:
+		return revision.Number(f.current)
+	}
+}
+
 // frozen tells whether a set creates nothing because too many machines exist.
 func frozen(set *v1alpha1.MachineSet) bool { return set.Labels[v1alpha1.LabelKeyFreeze] == isTrue }

@@ -61,15 +61,21 @@ func (c *Controller) applyOne(ctx context.Context, f *facts, op operation) error
 	case patchNodes:
 		return c.patchNodes(ctx, f.deployment, op)
 	case rollBack, refuse:
-		return c.rollBack(ctx, f.deployment, op)
+		return c.rollBack(ctx, *f, op)
 	}
 	return nil
 }
 
 // rollBack gives the deployment an old template, or says why that cannot be. In both cases
-// the wish is gone.
-func (c *Controller) rollBack(ctx context.Context, deployment *v1alpha1.MachineDeployment, op operation) error {
-	before, kind := deployment.DeepCopy(), corev1.EventTypeWarning
+// the wish is gone. That it cannot be is said first, or nobody would know after a crash.
+func (c *Controller) rollBack(ctx context.Context, f facts, op operation) error {
+	deployment, kind := f.deployment, corev1.EventTypeWarning
+	if op.action == refuse {
+		if err := c.writeStatus(ctx, deployment, refusedRollback(f, op)); err != nil {
+			return err
+		}
+	}
+	before := deployment.DeepCopy()
 	if op.action == rollBack {
 		kind = corev1.EventTypeNormal
 		rolledBack(deployment, op.set).DeepCopyInto(deployment)

@@ -22,6 +22,9 @@ func (c *Controller) create(ctx context.Context, f *facts, op operation) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", errCreate, err)
 	}
+	if sentence := unselected(f.deployment, set); sentence != "" {
+		return fmt.Errorf("%w: %s", errCreate, sentence)
+	}
 	err = c.Client.Create(ctx, set)
 	if apierrors.IsAlreadyExists(err) {
 		return c.nameTaken(ctx, f, set)
@@ -37,7 +40,8 @@ func (c *Controller) create(ctx context.Context, f *facts, op operation) error {
 }
 
 // nameTaken finds out whose the set is that has the name. It may be our own, which the
-// cache did not show a moment ago, or which is being deleted.
+// cache did not show a moment ago. One that is being deleted is of no use any more, and may
+// be there for as long as its last machine is: the next one has another name.
 func (c *Controller) nameTaken(ctx context.Context, f *facts, wanted *v1alpha1.MachineSet) error {
 	taken := &v1alpha1.MachineSet{}
 	if err := c.Client.Get(ctx, client.ObjectKeyFromObject(wanted), taken); err != nil {
@@ -46,7 +50,8 @@ func (c *Controller) nameTaken(ctx context.Context, f *facts, wanted *v1alpha1.M
 		}
 		return fmt.Errorf("reading machine set %s: %w", wanted.Name, err)
 	}
-	if metav1.IsControlledBy(taken, f.deployment) && revision.Same(&taken.Spec.Template, &f.deployment.Spec.Template) {
+	ours := metav1.IsControlledBy(taken, f.deployment) && taken.DeletionTimestamp.IsZero()
+	if ours && revision.Same(&taken.Spec.Template, &f.deployment.Spec.Template) {
 		return errCacheBehind
 	}
 	return errNameTaken

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -27,7 +28,6 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/freshness"
-	"github.com/millwright-dev/millwright/internal/validation"
 )
 
 // Options configure a Controller.
@@ -148,8 +148,8 @@ func (c *Controller) reconcile(ctx context.Context, deployment *v1alpha1.Machine
 	if !deployment.DeletionTimestamp.IsZero() {
 		return 0, c.terminate(ctx, deployment, sets)
 	}
-	if errs := validation.MachineDeployment(deployment); len(errs) > 0 {
-		return 0, c.writeStatus(ctx, deployment, refusal(deployment, reasonInvalid, errs.ToAggregate().Error(), c.Clock.Now()))
+	if sentence := problem(deployment, sets); sentence != "" {
+		return 0, c.writeStatus(ctx, deployment, refusal(deployment, reasonInvalid, sentence, c.Clock.Now()))
 	}
 	if err := c.addFinalizer(ctx, deployment); err != nil {
 		return 0, err
@@ -188,19 +188,26 @@ func sooner(a, b time.Duration) time.Duration {
 	return min(a, b)
 }
 
-// terminate deletes the sets, and lets go when none is left.
+// terminate deletes the sets, and lets go when none is left. One that is deleted without its
+// sets waits until the garbage collector has taken those from it, and then its finalizer.
 func (c *Controller) terminate(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) error {
+	if slices.Contains(deployment.Finalizers, metav1.FinalizerOrphanDependents) {
+		return nil
+	}
 	if len(sets) == 0 {
 		return c.removeFinalizer(ctx, deployment)
 	}
+	var failure error
 	for _, set := range sets {
 		if !set.DeletionTimestamp.IsZero() {
 			continue
 		}
-		// The UID keeps a set of the same name that was made meanwhile.
-		if err := c.Client.Delete(ctx, set, client.Preconditions{UID: &set.UID}); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("deleting machine set %s: %w", set.Name, err)
+		// The UID keeps a set of the same name that was made meanwhile. The version keeps one that
+		// was taken from the deployment: caches of different kinds are not in step.
+		as := client.Preconditions{UID: &set.UID, ResourceVersion: &set.ResourceVersion}
+		if err := c.Client.Delete(ctx, set, as); client.IgnoreNotFound(err) != nil {
+			failure = errors.Join(failure, fmt.Errorf("deleting machine set %s: %w", set.Name, err))
 		}
 	}
-	return nil
+	return failure
 }

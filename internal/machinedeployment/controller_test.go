@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/revision"
 )
 
 func TestANewDeploymentGetsASet(t *testing.T) {
@@ -112,20 +113,137 @@ func TestTheNameIsTaken(t *testing.T) {
 	}
 }
 
-func TestTheNameIsThatOfASetBeingDeleted(t *testing.T) {
-	s := newServer(newDeployment(3))
+// TestTheCurrentSetIsDeletedByHand: another one of the same template takes its place, as fast
+// as a rollout would, and the status tells how many machines are left.
+func TestTheCurrentSetIsDeletedByHand(t *testing.T) {
+	s := newServer(newDeployment(5, rolling("1", "2")))
+	s.Target = nil
+	s.pass(t)
+	first, second := s.only(t).Name, ""
+	reported := func(name string, replicas, available int32) {
+		s.setSet(t, name, func(set *v1alpha1.MachineSet) {
+			set.Status.ObservedGeneration = set.Generation
+			reports(replicas, available)(set)
+		})
+	}
+	check := func(when string, replicas, available int32, asked map[string]int32) {
+		t.Helper()
+		asks := map[string]int32{}
+		for name, set := range s.all() {
+			asks[name] = set.Spec.Replicas
+		}
+		status := s.deployment().Status
+		if diff := cmp.Diff(asked, asks); diff != "" || status.Replicas != replicas || status.AvailableReplicas != available {
+			t.Fatalf("%s: want - got +\n%sstatus %+v", when, diff, status)
+		}
+	}
+	reported(first, 5, 5)
+	s.pass(t)
 	s.pass(t)
 	must(s.live.Delete(t.Context(), s.only(t)))
+	s.setSet(t, first, func(set *v1alpha1.MachineSet) { set.Generation++ }) // as an API server does
 	s.pass(t)
-	if got := s.deployment().Status.CollisionCount; got != nil {
-		t.Errorf("%d collisions with itself", *got)
+	check("before the set has said how many machines it has", 5, 5, map[string]int32{first: 5})
+	reported(first, 5, 0)
+	s.lines = nil
+	if _, err := s.Reconcile(t.Context(), request); !errors.Is(err, errNameTaken) {
+		t.Fatalf("got the error %v", err)
 	}
-	set := s.only(t)
-	set.Finalizers = nil
-	must(s.live.Update(t.Context(), set))
+	check("the name is taken", 5, 0, map[string]int32{first: 5})
 	s.pass(t)
-	if set := s.only(t); !set.DeletionTimestamp.IsZero() {
-		t.Error("no new set was made after the old one was gone")
+	second = revision.Current(slices.Collect(maps.Values(s.all())), &s.deployment().Spec.Template).Name
+	want := "ScalingMachineSet: Scaled up machine set " + second + " to 1: the machine set of this template is being deleted: 6 machines may exist during the rollout, and 5 do"
+	if diff := cmp.Diff([]string{want}, s.lines); diff != "" {
+		t.Errorf("events: want - got +\n%s", diff)
+	}
+	reported(second, 1, 1)
+	reported(first, 2, 0)
+	s.pass(t)
+	check("2 are left", 3, 1, map[string]int32{first: 5, second: 4})
+	gone := s.all()[first]
+	gone.Finalizers = nil
+	must(s.live.Update(t.Context(), gone))
+	reported(second, 4, 4)
+	s.pass(t)
+	reported(second, 5, 5)
+	s.pass(t)
+	check("gone", 5, 5, map[string]int32{second: 5})
+	if d := s.deployment(); d.Status.ObservedGeneration != d.Generation || s.progress().Reason != reasonComplete {
+		t.Errorf("status %+v", d.Status)
+	}
+}
+
+// TestASetThatIsNotSelectedIsNeverMade: it would be released at once, and another one made,
+// without end.
+func TestASetThatIsNotSelectedIsNeverMade(t *testing.T) {
+	const hash = v1alpha1.DefaultMachineDeploymentUniqueLabelKey
+	expression := func(operator metav1.LabelSelectorOperator, values ...string) change {
+		return func(d *v1alpha1.MachineDeployment) {
+			d.Spec.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: hash, Operator: operator, Values: values}}
+		}
+	}
+	ofASet := func(d *v1alpha1.MachineDeployment) {
+		labels := map[string]string{"name": pool, hash: "123"}
+		d.Spec.Selector, d.Spec.Template.Labels = &metav1.LabelSelector{MatchLabels: labels}, labels
+	}
+	made := func(set *v1alpha1.MachineSet) {
+		withUID(set)
+		set.Labels[hash], set.Spec.Template.Labels[hash], set.Spec.Selector.MatchLabels[hash] = "123", "123", "123"
+	}
+	for reason, test := range map[string]struct {
+		change  change
+		sets    sets
+		refused bool
+		left    int
+	}{
+		"copied from a set":              {ofASet, nil, true, 0},
+		"no hash":                        {expression(metav1.LabelSelectorOpDoesNotExist), nil, true, 0},
+		"another hash":                   {expression(metav1.LabelSelectorOpNotIn, "123"), nil, false, 1},
+		"the set is there":               {ofASet, sets{setOf("a", 3, made)}, false, 1},
+		"the set is there, and old":      {func(d *v1alpha1.MachineDeployment) { ofASet(d); class("b")(d) }, sets{setOf("a", 3, made)}, true, 1},
+		"the set is there, but not ours": {expression(metav1.LabelSelectorOpDoesNotExist), sets{setOf("a", 3, withUID)}, true, 1},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			s := newServer(newDeployment(3, test.change))
+			for _, set := range test.sets {
+				must(s.live.Create(t.Context(), set))
+			}
+			for range 5 {
+				s.pass(t)
+			}
+			if got := len(s.all()); got != test.left {
+				t.Errorf("%d sets, want %d", got, test.left)
+			}
+			got := s.progress()
+			if refused := got.Reason == reasonInvalid; refused != test.refused {
+				t.Fatalf("got %+v", got)
+			}
+			if !test.refused {
+				return
+			}
+			if !strings.HasPrefix(got.Message, "spec.selector: ") || !slices.Equal(s.lines, []string{"InvalidSpec: " + got.Message}) {
+				t.Errorf("%q, events %q", got.Message, s.lines)
+			}
+			for _, set := range s.all() {
+				if set.Spec.Replicas != 3 || !metav1.IsControlledBy(set, s.deployment()) {
+					t.Errorf("set %s is not left alone: %+v", set.Name, set.ObjectMeta)
+				}
+			}
+		})
+	}
+}
+
+// TestASetThatIsNotSelectedIsNotCreated: whatever the plan is.
+func TestASetThatIsNotSelectedIsNotCreated(t *testing.T) {
+	s := newServer(newDeployment(3, func(d *v1alpha1.MachineDeployment) {
+		d.Spec.Selector.MatchLabels = map[string]string{v1alpha1.DefaultMachineDeploymentUniqueLabelKey: "123"}
+	}))
+	f := gather(s.deployment(), nil, noon)
+	if err := s.create(t.Context(), &f, operation{action: create, replicas: 3}); !errors.Is(err, errCreate) {
+		t.Errorf("got the error %v", err)
+	}
+	if len(s.all()) > 0 {
+		t.Error("it was created")
 	}
 }
 
@@ -325,6 +443,11 @@ func TestRefusedDeployments(t *testing.T) {
 		"negative replicas":    {func(d *v1alpha1.MachineDeployment) { d.Spec.Replicas = -3 }, "InvalidSpec", "spec.replicas: "},
 		"negative surge":       {rolling("-1", "1"), "InvalidSpec", "spec.strategy.rollingUpdate.maxSurge: "},
 		"negative percentage":  {rolling("1", "-10%"), "InvalidSpec", "spec.strategy.rollingUpdate.maxUnavailable: "},
+		"absurd percentage":    {rolling("5000000000000000000%", "0"), "InvalidSpec", "spec.strategy.rollingUpdate.maxSurge: "},
+		"no number at all":     {rolling("1", "9223372036854775807%"), "InvalidSpec", "spec.strategy.rollingUpdate.maxUnavailable: "},
+		"negative deadline":    {func(d *v1alpha1.MachineDeployment) { d.Spec.ProgressDeadlineSeconds = ptr.To(int32(-1)) }, "InvalidSpec", "spec.progressDeadlineSeconds: "},
+		"negative history":     {func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(int32(-1)) }, "InvalidSpec", "spec.revisionHistoryLimit: "},
+		"negative time":        {func(d *v1alpha1.MachineDeployment) { d.Spec.MinReadySeconds = -1 }, "InvalidSpec", "spec.minReadySeconds: "},
 		"malformed percentage": {rolling("ten%", "1"), "InvalidSpec", "spec.strategy.rollingUpdate.maxSurge: "},
 		"another strategy":     {func(d *v1alpha1.MachineDeployment) { d.Spec.Strategy.Type = "Slow" }, "InvalidSpec", "spec.strategy.type: "},
 	} {
@@ -365,6 +488,12 @@ func TestInPlaceIsSaidNotToBeSupported(t *testing.T) {
 	if got := s.progress(); got.Reason != "NotSupported" {
 		t.Errorf("got %+v", got)
 	}
+	s.change(func(d *v1alpha1.MachineDeployment) { d.Spec.Replicas = 7 })
+	s.pass(t)
+	if set := s.only(t); set.Spec.Replicas != 7 || s.progress().Reason != "NotSupported" {
+		t.Errorf("scaled to %d, %+v", set.Spec.Replicas, s.progress())
+	}
+	s.lines = s.lines[:1]
 	if len(s.lines) != 1 {
 		t.Errorf("events %q, want one", s.lines)
 	}
@@ -404,6 +533,29 @@ func TestEachRefusalIsSaid(t *testing.T) {
 	}
 }
 
+// TestOneThatSelectsAllOverlapsWithNobody: it does nothing.
+func TestOneThatSelectsAllOverlapsWithNobody(t *testing.T) {
+	for reason, test := range map[string]struct {
+		selector *metav1.LabelSelector
+		name     string
+	}{
+		"other machines": {&metav1.LabelSelector{}, "greedy"},
+		"the same":       {&metav1.LabelSelector{}, pool},
+		"no selector":    {nil, "greedy"},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			s := newServer(newDeployment(1), newDeployment(1, func(d *v1alpha1.MachineDeployment) {
+				d.Name, d.UID, d.Spec.Selector = "greedy", "uid-of-greedy", test.selector
+				d.Spec.Template.Labels = map[string]string{"name": test.name}
+			}))
+			s.pass(t)
+			if at := conditionAt(s.deployment().Status, conditionOverlap); at >= 0 {
+				t.Errorf("got %+v", s.deployment().Status.Conditions[at])
+			}
+		})
+	}
+}
+
 // TestMalformedAnnotations: what somebody wrote into them is no number, or an absurd one. A
 // rollout goes on all the same.
 func TestMalformedAnnotations(t *testing.T) {
@@ -420,8 +572,6 @@ func TestMalformedAnnotations(t *testing.T) {
 					v1alpha1.AnnotationKeyRevision: value, v1alpha1.AnnotationKeyTriggerDeletion: value + "~" + value + ",,~",
 					v1alpha1.AnnotationKeyLastReplicaChange: value,
 				}
-				d.Spec.RevisionHistoryLimit, d.Spec.ProgressDeadlineSeconds = ptr.To(int32(-1)), ptr.To(int32(-1))
-				d.Spec.MinReadySeconds = -1
 			}), setOf("a", 2, spoilt))
 			for range 12 {
 				s.pass(t)

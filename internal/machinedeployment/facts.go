@@ -25,6 +25,9 @@ type facts struct {
 	old []*v1alpha1.MachineSet
 	// strays are sets that nothing controls and that match.
 	strays []*v1alpha1.MachineSet
+	// released are sets with machines that were made for the deployment, that nothing
+	// controls, and that do not match any more.
+	released []*v1alpha1.MachineSet
 	// rolling tells that machines are replaced a few at a time. It is the default.
 	rolling bool
 	// surge and unavailable bound a rolling update, in machines.
@@ -92,27 +95,44 @@ func (f facts) all() []*v1alpha1.MachineSet {
 	return all
 }
 
-// selects tells whether a set belongs to the deployment: by its own labels and by those of
+// selection is the deployment's selector. Without one, or with one that cannot be read,
+// nothing is selected.
+func selection(deployment *v1alpha1.MachineDeployment) labels.Selector {
+	selector, err := metav1.LabelSelectorAsSelector(deployment.Spec.Selector)
+	if err != nil {
+		return labels.Nothing()
+	}
+	return selector
+}
+
+// matches tells whether a set belongs to what is selected: by its own labels and by those of
 // the Machines that it makes.
-func selects(deployment *v1alpha1.MachineDeployment, set *v1alpha1.MachineSet) bool {
-	selector, err := metav1.LabelSelectorAsSelector(deployment.Spec.Selector) // nil selects nothing
-	return err == nil && selector.Matches(labels.Set(set.Labels)) && selector.Matches(labels.Set(set.Spec.Template.Labels))
+func matches(selector labels.Selector, set *v1alpha1.MachineSet) bool {
+	return selector.Matches(labels.Set(set.Labels)) && selector.Matches(labels.Set(set.Spec.Template.Labels))
+}
+
+// madeFor tells whether a set was made for a deployment of that name, whoever it belongs to
+// now. Its name follows from the hash that it gives its Machines.
+func madeFor(deployment *v1alpha1.MachineDeployment, set *v1alpha1.MachineSet) bool {
+	hash := set.Spec.Template.Labels[v1alpha1.DefaultMachineDeploymentUniqueLabelKey]
+	return hash != "" && set.Name == setName(deployment.Name, hash)
 }
 
 // overlap tells whether the selector of one of two deployments matches what the other makes.
+// One that is going, or that selects everything, makes nothing.
 func overlap(a, b *v1alpha1.MachineDeployment) bool {
-	matches := func(a, b *v1alpha1.MachineDeployment) bool {
-		selector, err := metav1.LabelSelectorAsSelector(a.Spec.Selector) // nil selects nothing
-		return err == nil && selector.Matches(labels.Set(b.Spec.Template.Labels))
+	works := func(d *v1alpha1.MachineDeployment) bool { return d.DeletionTimestamp.IsZero() && !selectsAll(d) }
+	takes := func(a, b *v1alpha1.MachineDeployment) bool {
+		return selection(a).Matches(labels.Set(b.Spec.Template.Labels))
 	}
-	return a.UID != b.UID && a.DeletionTimestamp.IsZero() && b.DeletionTimestamp.IsZero() && (matches(a, b) || matches(b, a))
+	return a.UID != b.UID && works(a) && works(b) && (takes(a, b) || takes(b, a))
 }
 
 // selectsAll tells whether the deployment's selector is empty, which would match whatever
 // nobody owns.
 func selectsAll(deployment *v1alpha1.MachineDeployment) bool {
 	selector := deployment.Spec.Selector
-	return len(selector.MatchLabels)+len(selector.MatchExpressions) == 0
+	return selector != nil && len(selector.MatchLabels)+len(selector.MatchExpressions) == 0
 }
 
 // bounds are how many machines an update may have beyond those wanted, and how many of

@@ -203,6 +203,48 @@ func TestServerOverlappingSelectors(t *testing.T) {
 	}, eventually).Should(gomega.Succeed())
 }
 
+// TestServerSetDeletedByHand: while its machines leave, another one takes its place, and has no
+// more than there is room for.
+func TestServerSetDeletedByHand(t *testing.T) {
+	e := env.New(t)
+	g := gomega.NewWithT(t)
+	deployment := env.Fresh(e, newDeployment(3, rolling("1", "1")))
+	g.Expect(e.Client.Create(t.Context(), deployment)).To(gomega.Succeed())
+	run(t, e)
+	var first *v1alpha1.MachineSet
+	g.Eventually(func(g gomega.Gomega) {
+		first = setsDo(t, g, e)["a"]
+		g.Expect(first).NotTo(gomega.BeNil())
+		g.Expect(first.Status.Replicas).To(gomega.Equal(int32(3)))
+	}, eventually).Should(gomega.Succeed())
+	g.Expect(e.Client.Delete(t.Context(), first)).To(gomega.Succeed())
+	g.Eventually(func(g gomega.Gomega) {
+		g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(first), first)).To(gomega.Succeed())
+		first.Status.ObservedGeneration, first.Status.AvailableReplicas = first.Generation, 0
+		g.Expect(e.Client.Status().Update(t.Context(), first)).To(gomega.Succeed())
+	}, eventually).Should(gomega.Succeed())
+	sets := &v1alpha1.MachineSetList{}
+	g.Eventually(func(g gomega.Gomega) {
+		g.Expect(e.Client.List(t.Context(), sets, client.InNamespace(e.Namespace))).To(gomega.Succeed())
+		g.Expect(sets.Items).To(gomega.HaveLen(2))
+		for _, set := range sets.Items {
+			if set.Name != first.Name {
+				g.Expect(set.Spec.Replicas).To(gomega.Equal(int32(1)))
+			}
+		}
+		g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment)).To(gomega.Succeed())
+		g.Expect(deployment.Status.ObservedGeneration).To(gomega.Equal(deployment.Generation))
+		g.Expect(deployment.Status.AvailableReplicas).To(gomega.BeZero())
+	}, eventually).Should(gomega.Succeed())
+	g.Eventually(func(g gomega.Gomega) { // as its finalizer is gone by this
+		set := setsDo(t, g, e)["a"]
+		g.Expect(set.Name).NotTo(gomega.Equal(first.Name))
+		g.Expect(set.Status.Replicas).To(gomega.Equal(int32(3)))
+		g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment)).To(gomega.Succeed())
+		g.Expect(progressOf(deployment.Status).Reason).To(gomega.Equal(reasonComplete))
+	}, eventually).Should(gomega.Succeed())
+}
+
 // TestServerDeletedInMidRollout: both sets go, and no other is made.
 func TestServerDeletedInMidRollout(t *testing.T) {
 	e := env.New(t)

@@ -21,6 +21,8 @@ type world struct {
 	now        time.Time
 	// broken is what was seen that must not be; empty if all is well.
 	broken string
+	// gone is how many machines had failed in sets that are no more.
+	gone int
 	// say is told what happens.
 	say func(format string, args ...any)
 }
@@ -76,7 +78,7 @@ func (w *world) store(s *modelSet, failed int) {
 // reconcile is a pass of the deployment's controller, with what its cache shows.
 func (w *world) reconcile() {
 	var shown []*v1alpha1.MachineSet
-	known := 0
+	known := w.gone
 	for _, s := range w.sets {
 		shown = append(shown, s.history[0].set.DeepCopy())
 		known += s.history[0].failed
@@ -86,9 +88,12 @@ func (w *world) reconcile() {
 	for _, set := range shown {
 		f.held[set.Name] = max(0, w.find(set.Name).preserved()-asked(set))
 	}
+	var failure error
 	for _, op := range plan(f) {
 		if op.action == create {
-			w.create(f, op)
+			if failure = w.create(&f, op); failure != nil {
+				break
+			}
 			continue
 		}
 		s := w.find(op.set.Name)
@@ -104,27 +109,38 @@ func (w *world) reconcile() {
 			continue
 		}
 		w.scale(s, op, f, known)
+		op.set.Spec.Replicas, op.set.Generation = s.stored.Spec.Replicas, s.stored.Generation
 	}
+	w.deployment.Status = nextStatus(f, failure)
 }
 
 func (w *world) find(name string) *modelSet {
 	return w.sets[slices.IndexFunc(w.sets, func(s *modelSet) bool { return s.stored.Name == name })]
 }
 
-func (w *world) create(f facts, op operation) {
-	set, err := newSet(f, op.replicas)
+// create makes a set, unless its name is still that of one which is being deleted.
+func (w *world) create(f *facts, op operation) error {
+	set, err := newSet(*f, op.replicas)
 	if err != nil {
 		panic(err)
 	}
-	if slices.ContainsFunc(w.sets, func(s *modelSet) bool { return s.stored.Name == set.Name }) {
-		w.broken = fmt.Sprintf("set %s is created twice", set.Name)
-		return
+	for _, s := range w.sets {
+		switch {
+		case s.stored.Name != set.Name:
+		case s.leaves():
+			return errNameTaken
+		default:
+			w.broken = fmt.Sprintf("set %s is created twice", set.Name)
+			return errNameTaken
+		}
 	}
 	set.Generation, set.CreationTimestamp = 1, metav1.NewTime(w.now)
 	s := &modelSet{stored: set, wanted: f.deployment.Spec.Replicas}
 	w.store(s, 0)
 	w.sets = append(w.sets, s)
+	f.current, f.created = set.DeepCopy(), true
 	w.say("create %s with %d: %s", w.name(s), op.replicas, op.reason)
+	return nil
 }
 
 func (w *world) scale(s *modelSet, op operation, f facts, known int) {
@@ -133,7 +149,9 @@ func (w *world) scale(s *modelSet, op operation, f facts, known int) {
 		s.scaled = f.current == op.set // a rollout never takes from that one
 		// If too few are available as far as the plan knows, it must not take any of
 		// them; but one of those it takes may become available meanwhile.
-		least := min(f.deployment.Spec.Replicas-f.unavailable-sum(f.all(), kept), sum(f.all(), usable))
+		// What is preserved counts as wanted, also if its set has more than it asks for.
+		preserved := sum(f.all(), func(set *v1alpha1.MachineSet) int32 { return set.Status.PreservedFailedReplicas })
+		least := min(f.deployment.Spec.Replicas-f.unavailable-preserved, sum(f.all(), usable))
 		if !s.pending {
 			s.least, s.known = least, known
 		}
@@ -156,6 +174,33 @@ func (w *world) name(s *modelSet) string { return s.stored.Spec.Template.Spec.Cl
 
 // runSet is a pass of the set's controller.
 func (w *world) runSet(s *modelSet) {
+	if s.leaves() {
+		w.empty(s)
+	} else {
+		w.fill(s)
+	}
+	status := w.count(s)
+	status.ObservedGeneration = s.stored.Generation
+	s.pending, s.scaled = false, false
+	if fmt.Sprint(status) != fmt.Sprint(s.stored.Status) {
+		s.stored.Status = status
+		w.store(s, s.failed)
+	}
+}
+
+// empty deletes the machines of a set that is being deleted, and the set with the last.
+func (w *world) empty(s *modelSet) {
+	for _, m := range s.machines {
+		m.deleting, m.excused, m.preserved = true, m.excused || m.preserved, false
+	}
+	if len(s.machines) == 0 {
+		w.gone += s.failed
+		w.sets = slices.DeleteFunc(w.sets, func(other *modelSet) bool { return other == s })
+	}
+}
+
+// fill makes and deletes machines until the set has what it asks for.
+func (w *world) fill(s *modelSet) {
 	active := slices.DeleteFunc(slices.Clone(s.machines), func(m *modelMachine) bool { return m.deleting })
 	wanted := int(s.stored.Spec.Replicas)
 	if len(active) < wanted {
@@ -173,13 +218,6 @@ func (w *world) runSet(s *modelSet) {
 			}
 		}
 	}
-	status := w.count(s)
-	status.ObservedGeneration = s.stored.Generation
-	s.pending, s.scaled = false, false
-	if fmt.Sprint(status) != fmt.Sprint(s.stored.Status) {
-		s.stored.Status = status
-		w.store(s, s.failed)
-	}
 }
 
 func usefulness(m *modelMachine) int {
@@ -191,7 +229,7 @@ func usefulness(m *modelMachine) int {
 func (w *world) remove(s *modelSet, m *modelMachine, surplus bool) {
 	was := m.available()
 	m.deleting, m.excused = true, !surplus || s.scaled
-	unforeseen := -s.known
+	unforeseen := w.gone - s.known
 	for _, other := range w.sets {
 		unforeseen += other.failed
 	}
@@ -207,7 +245,7 @@ func (w *world) count(s *modelSet) v1alpha1.MachineSetStatus {
 			status.AvailableReplicas++
 			status.ReadyReplicas++
 		}
-		if m.preserved {
+		if m.preserved && m.phase == v1alpha1.MachineFailed {
 			status.PreservedFailedReplicas++
 		}
 	}
@@ -246,7 +284,7 @@ func (w *world) promised() int {
 				n++
 			}
 		}
-		n += max(active, int(s.stored.Spec.Replicas)) - int(s.preserved())
+		n += max(active, int(asked(s.stored))) - int(s.preserved())
 	}
 	return n
 }
@@ -262,8 +300,23 @@ func (s *modelSet) preserved() int32 {
 	return n
 }
 
+// leaves tells whether the set is being deleted.
+func (s *modelSet) leaves() bool { return !s.stored.DeletionTimestamp.IsZero() }
+
+// deleteSet is what a user does by hand. No plan could know that its machines go.
+func (w *world) deleteSet(s *modelSet) {
+	if s.leaves() {
+		return
+	}
+	s.failed += int(w.count(s).AvailableReplicas)
+	s.stored.DeletionTimestamp = &metav1.Time{Time: w.now}
+	s.stored.Generation++
+	w.store(s, s.failed)
+}
+
 // scaleTo is what a user does.
 func (w *world) scaleTo(replicas int32) {
+	w.deployment.Generation++
 	w.deployment.Spec.Replicas = replicas
 	for _, s := range w.sets {
 		s.excuse()
@@ -321,7 +374,7 @@ func (s *modelSet) fail(m *modelMachine) {
 // preserve has a machine that failed, or fails by that, stay. No plan could know that its
 // set has to delete another one instead.
 func (s *modelSet) preserve(m *modelMachine) {
-	if m == nil || m.deleting || m.preserved {
+	if m == nil || m.deleting || m.preserved || s.leaves() {
 		return
 	}
 	if !m.available() {
@@ -331,10 +384,18 @@ func (s *modelSet) preserve(m *modelMachine) {
 	m.preserved = true
 }
 
+// hold has a machine stay that can be used.
+func (s *modelSet) hold(m *modelMachine) {
+	if m != nil && m.available() {
+		m.preserved = true
+		s.failed++ // its set has to delete another one instead
+	}
+}
+
 // controllers lets all controllers do their part, and the cache show it.
 func (w *world) controllers() {
 	w.reconcile()
-	for _, s := range w.sets {
+	for _, s := range slices.Clone(w.sets) {
 		w.runSet(s)
 		s.history = s.history[len(s.history)-1:]
 	}
@@ -360,6 +421,9 @@ func (w *world) round(seed *rand.Rand) {
 func (w *world) done() bool {
 	wanted, current := int(w.deployment.Spec.Replicas), 0
 	for _, s := range w.sets {
+		if s.leaves() {
+			return false
+		}
 		mine := revision.Same(&s.stored.Spec.Template, &w.deployment.Spec.Template)
 		if mine {
 			current++
@@ -380,13 +444,17 @@ func (w *world) preserved() int32 {
 	return n
 }
 
-// settle runs rounds until the rollout is over.
-func (w *world) settle(seed *rand.Rand) bool {
+// settle runs rounds until the rollout is over, and tells whether all went well.
+func (w *world) settle(seed *rand.Rand) bool { return w.ends(seed) && w.broken == "" }
+
+// ends runs rounds until the rollout is over, and everybody has said so.
+func (w *world) ends(seed *rand.Rand) bool {
 	for range 300 {
 		w.round(seed)
-		if w.done() && w.broken == "" {
-			w.round(nil)
-			w.round(nil)
+		if w.done() {
+			for range 4 {
+				w.round(nil)
+			}
 			return w.done()
 		}
 	}

@@ -146,6 +146,19 @@ func TestNamedMachinesOfARollout(t *testing.T) {
 	}
 }
 
+// TestANamedMachineThatGoesIsNotTakenTwice: its set asks for one less already.
+func TestANamedMachineThatGoesIsNotTakenTwice(t *testing.T) {
+	of4 := scaledFor(4, 5)
+	old, current := setOf("a", 2, withUID, of4), setOf("b", 2, withUID, of4)
+	first, second := member(old, "first"), member(current, "second")
+	first.DeletionTimestamp = &metav1.Time{Time: noon}
+	f := gather(newDeployment(2, rolling("1", "1"), class("b")), sets{old, current}, noon)
+	f.named = []named{{name: "first", at: early, machine: first}, {name: "second", at: later, machine: second}}
+	if diff := cmp.Diff([]string{"pool-b to 1"}, brief(t, planReplicas(f))); diff != "" {
+		t.Errorf("want - got +\n%s", diff)
+	}
+}
+
 func TestWhichMachinesWakeTheirDeployment(t *testing.T) {
 	set := setOf("a", 1, withUID)
 	s := newServer(newDeployment(1), set)

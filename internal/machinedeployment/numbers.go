@@ -54,8 +54,11 @@ func sum(sets []*v1alpha1.MachineSet, number func(*v1alpha1.MachineSet) int32) i
 // replaced tells whether the old sets have no machines and will have none, but for what is
 // preserved, and what was until the rollout was over.
 func replaced(f facts) bool {
-	return finished(f) || !slices.ContainsFunc(f.old, func(set *v1alpha1.MachineSet) bool { return !settled(set) || f.counted(set) > 0 })
+	return finished(f) || !slices.ContainsFunc(f.old, f.occupied)
 }
+
+// occupied tells whether a set has machines, or may have some that it did not report yet.
+func (f facts) occupied(set *v1alpha1.MachineSet) bool { return !settled(set) || f.counted(set) > 0 }
 
 // allSettled tells whether all sets are settled.
 func allSettled(f facts) bool {

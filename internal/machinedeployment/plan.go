@@ -72,12 +72,10 @@ func plan(f facts) []operation {
 // planReplicas creates the current set, and scales all of them.
 func planReplicas(f facts) []operation {
 	switch {
-	case f.deployment.Spec.Paused:
-		return planPaused(f)
+	case f.deployment.Spec.Paused, unsupported(f): // the latter is said in the status
+		return planHalted(f)
 	case replaced(f) && !backtracked(f):
 		return planCurrent(f)
-	case unsupported(f):
-		return nil // said in the status
 	case f.deployment.Spec.Strategy.Type == v1alpha1.RecreateMachineDeploymentStrategyType:
 		return planRecreate(f)
 	default:
@@ -85,17 +83,20 @@ func planReplicas(f facts) []operation {
 	}
 }
 
-// unsupported tells whether machines would have to be updated in place. Nothing is done
-// then: to replace them instead is what the strategy is there to avoid.
+// unsupported tells whether machines would have to be updated in place. They stay as they are
+// then: to replace them instead is what the strategy is there to avoid. Those of a set that
+// is being deleted go in any case.
 func unsupported(f facts) bool {
-	return f.deployment.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType && !replaced(f)
+	return f.deployment.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType && !finished(f) &&
+		slices.ContainsFunc(f.old, func(set *v1alpha1.MachineSet) bool { return set.DeletionTimestamp.IsZero() && f.occupied(set) })
 }
 
 // claim adopts strays, and releases sets that do not match any more.
 func claim(f facts) []operation {
 	var operations []operation
+	selector := selection(f.deployment)
 	for _, set := range f.all() {
-		if set.DeletionTimestamp.IsZero() && !selects(f.deployment, set) {
+		if set.DeletionTimestamp.IsZero() && !matches(selector, set) {
 			operations = append(operations, operation{action: release, set: set, reason: "its labels do not match the selector any more"})
 		}
 	}
@@ -127,20 +128,51 @@ func backtracked(f facts) bool {
 	return f.current.Annotations[v1alpha1.AnnotationKeyDesiredReplicas] == strconv.Itoa(int(f.deployment.Spec.Replicas))
 }
 
-// planPaused scales, and begins no rollout. One that had begun stops as it is, and its sets
+// planHalted scales, and begins no rollout. One that had begun stops as it is, and its sets
 // are scaled together.
-func planPaused(f facts) []operation {
+func planHalted(f facts) []operation {
 	used := inUse(f)
-	if len(used) == 0 && f.current != nil {
-		used = append(used, f.current)
+	if len(used) == 0 {
+		used = latest(f)
 	}
 	switch {
-	case len(used) > 1 && f.rolling && resized(f) && allSettled(f):
+	case len(used) > 1 && (f.rolling || unsupported(f)) && resized(f) && allSettled(f):
 		return planResized(f)
-	case len(used) != 1 || used[0].Spec.Replicas == f.deployment.Spec.Replicas:
+	case len(used) != 1:
 		return nil
 	}
-	return []operation{{action: scale, set: used[0], replicas: f.deployment.Spec.Replicas, reason: "the paused deployment was scaled"}}
+	replicas := reachable(f, used[0])
+	if replicas == used[0].Spec.Replicas {
+		return nil
+	}
+	reason := "the deployment was scaled, and its template is not rolled out"
+	if f.deployment.Spec.Paused {
+		reason = "the paused deployment was scaled"
+	}
+	return []operation{{action: scale, set: used[0], replicas: replicas, reason: reason}}
+}
+
+// reachable is the size of the deployment, or as much of it as the only set in use may have
+// now: machines that a rollout took from others may still be on their way out.
+func reachable(f facts, set *v1alpha1.MachineSet) int32 {
+	wanted := f.deployment.Spec.Replicas
+	bounded := f.rolling || unsupported(f)
+	others := slices.ContainsFunc(f.all(), func(other *v1alpha1.MachineSet) bool { return other != set && f.occupied(other) })
+	if !bounded || asked(set) >= wanted || !others && !backtracked(f) {
+		return wanted
+	}
+	return min(wanted, asked(set)+room(f))
+}
+
+// latest is the set by which a deployment is scaled up that has none in use: the current one,
+// or else the newest of the old ones, as in MCM. Machines of a set that is being deleted
+// have to be gone first.
+func latest(f facts) []*v1alpha1.MachineSet {
+	if slices.ContainsFunc(f.old, func(set *v1alpha1.MachineSet) bool { return !set.DeletionTimestamp.IsZero() && f.occupied(set) }) {
+		return nil
+	}
+	staying := slices.DeleteFunc(f.all(), func(set *v1alpha1.MachineSet) bool { return !set.DeletionTimestamp.IsZero() })
+	return staying[max(0, len(staying)-1):]
 }
 
 // planResized scales the sets of a rollout that is paused: down all of them, up the current

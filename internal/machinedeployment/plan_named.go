@@ -42,10 +42,13 @@ func (n named) since(f facts) string {
 	return cmp.Or(n.at, f.deployment.Annotations[v1alpha1.AnnotationKeyLastReplicaChange], was, f.now.UTC().Format(time.RFC3339))
 }
 
+// stays tells whether nobody has deleted a named Machine yet.
+func (n named) stays() bool { return n.machine != nil && n.machine.DeletionTimestamp.IsZero() }
+
 // goes tells whether a named Machine is still to be deleted. One that failed is replaced
 // by its set, or gone without replacement if the set has one too many.
 func (n named) goes() bool {
-	if n.machine == nil || !n.machine.DeletionTimestamp.IsZero() {
+	if !n.stays() {
 		return false
 	}
 	phase := n.machine.Status.CurrentStatus.Phase

@@ -2,6 +2,10 @@ package machinedeployment
 
 import (
 	"fmt"
+	"slices"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/revision"
 )
 
 // planRolling makes new machines as far as the surge allows, and removes old ones as far
@@ -25,11 +29,10 @@ func planRolling(f facts) []operation {
 // it what the deployment does not want any more.
 func grow(f facts) []operation {
 	wanted, total := f.deployment.Spec.Replicas, sum(f.all(), f.counted)
-	most := wanted + f.surge
-	room := max(0, most-total)
+	most, room := wanted+f.surge, room(f)
 	why := fmt.Sprintf("%d machines may exist during the rollout, and %d do", most, total)
 	if f.current == nil {
-		return []operation{{action: create, replicas: min(wanted, room), reason: "the template changed: " + why}}
+		return []operation{{action: create, replicas: min(wanted, room), reason: whyNew(f) + ": " + why}}
 	}
 	asks := f.current.Spec.Replicas
 	switch {
@@ -40,6 +43,24 @@ func grow(f facts) []operation {
 	default:
 		return []operation{{action: scale, set: f.current, replicas: min(wanted, asks+room), reason: why}}
 	}
+}
+
+// room is how many machines may be made now. As long as a set did not report, nobody knows.
+func room(f facts) int32 {
+	if !allSettled(f) {
+		return 0
+	}
+	return max(0, f.deployment.Spec.Replicas+f.surge-sum(f.all(), f.counted))
+}
+
+// whyNew says why there is no set of the template.
+func whyNew(f facts) string {
+	if slices.ContainsFunc(f.old, func(set *v1alpha1.MachineSet) bool {
+		return revision.Same(&set.Spec.Template, &f.deployment.Spec.Template)
+	}) {
+		return "the machine set of this template is being deleted" // or it would be the current one
+	}
+	return "the template changed"
 }
 
 // shrink removes machines of old sets: those of no use first, then others while enough

@@ -68,12 +68,13 @@ func planScaleDown(f facts) []operation {
 	return operations
 }
 
-// takeNamed takes what was named for deletion, and returns how much is still to be taken.
+// takeNamed takes what was named for deletion, and returns how much is still to be taken. What
+// goes already was taken before.
 func takeNamed(f facts, shares []share, rest int32) int32 {
 	for i := range shares {
 		s := &shares[i]
 		for _, n := range f.named {
-			if rest > 0 && s.asks > 0 && n.machine != nil && controlledBy(n.machine, s.set) {
+			if rest > 0 && s.asks > 0 && n.stays() && controlledBy(n.machine, s.set) {
 				s.asks, rest = s.asks-1, rest-1
 			}
 		}

@@ -16,12 +16,21 @@ import (
 func planRefresh(f facts, replicas []operation) []operation {
 	var operations []operation
 	for _, set := range f.all() {
+		if idle(f, set) {
+			continue
+		}
 		scaled := slices.ContainsFunc(replicas, func(op operation) bool { return op.set == set })
 		if !scaled && set.DeletionTimestamp.IsZero() && !equality.Semantic.DeepEqual(set, refreshed(f, set)) {
 			operations = append(operations, operation{action: refresh, set: set, reason: "the deployment has changed in what needs no new machines"})
 		}
 	}
 	return operations
+}
+
+// idle tells at a glance that a set takes over nothing: an old one that shall have no machines.
+// There may be hundreds.
+func idle(f facts, set *v1alpha1.MachineSet) bool {
+	return set != f.current && asked(set) == 0 && !frozen(set)
 }
 
 // refreshed is a set with all that it takes over from the deployment besides its size.
@@ -35,8 +44,7 @@ func refreshed(f facts, set *v1alpha1.MachineSet) *v1alpha1.MachineSet {
 	} else {
 		refreshOld(f, set)
 	}
-	rolling := f.rolling && f.current != nil && !replaced(f) && allSettled(f)
-	if rolling && asked(set) > 0 {
+	if asked(set) > 0 && f.rolling && f.current != nil && !replaced(f) && allSettled(f) {
 		setReplicaAnnotations(set, f)
 	}
 	if _, wished := f.deployment.Annotations[v1alpha1.AnnotationKeyUnfreeze]; wished && frozen(set) {
@@ -113,7 +121,7 @@ func planHistory(f facts) []operation {
 func rolledOut(f facts) bool {
 	wanted := f.deployment.Spec.Replicas
 	return f.current != nil && replaced(f) && settled(f.current) && asked(f.current) == wanted &&
-		f.counted(f.current) == wanted && f.current.Status.AvailableReplicas == wanted
+		f.counted(f.current) == wanted && usable(f.current) == wanted
 }
 
 // accounted is the deployment with what it says about its sets: the revision, whether one is

@@ -2,6 +2,7 @@ package machinedeployment
 
 import (
 	"fmt"
+	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -122,16 +123,32 @@ func TestPlan(t *testing.T) {
 
 		"in place: new":                                  {newDeployment(3, inPlace("0", "1")), nil, nil, []string{"create 3"}},
 		"in place: scaled":                               {newDeployment(5, inPlace("0", "1")), sets{setOf("a", 3)}, nil, []string{"pool-a to 5"}},
-		"in place: the template changed":                 {newDeployment(5, inPlace("0", "1"), class("b")), sets{setOf("a", 3)}, nil, nil},
+		"in place: the template changed":                 {newDeployment(3, inPlace("0", "1"), class("b")), sets{setOf("a", 3)}, nil, nil},
+		"in place: changed, then scaled up":              {newDeployment(5, inPlace("0", "1"), class("b")), sets{setOf("a", 3)}, nil, []string{"pool-a to 5"}},
+		"in place: changed, then scaled down":            {newDeployment(1, inPlace("0", "1"), class("b")), sets{setOf("a", 3), setOf("b", 0)}, nil, []string{"pool-a to 1"}},
+		"in place: MCM has begun, then scaled up":        {newDeployment(5, inPlace("0", "1"), class("b")), sets{setOf("a", 2), setOf("b", 1)}, nil, []string{"pool-b to 3"}},
+		"in place: MCM has begun, then scaled down":      {newDeployment(1, inPlace("0", "1"), class("b")), sets{setOf("a", 2), setOf("b", 1)}, nil, []string{"pool-a to 0"}},
+		"in place: the set is deleted":                   {newDeployment(3, inPlace("0", "1")), sets{setOf("a", 2, leaving)}, nil, []string{"create 1"}},
 		"in place: MCM has begun":                        {newDeployment(3, inPlace("0", "1"), class("b")), sets{setOf("a", 2), setOf("b", 1)}, nil, nil},
 		"in place: changed while there were no machines": {newDeployment(3, inPlace("0", "1"), class("b")), sets{setOf("a", 0)}, nil, []string{"create 3"}},
 
-		"paused: no rollout begins":        {newDeployment(3, paused, class("b")), sets{setOf("a", 3)}, nil, nil},
-		"paused: not even a first set":     {newDeployment(3, paused), nil, nil, nil},
-		"paused: a rollout stops":          {newDeployment(3, paused, one, class("b")), sets{setOf("a", 2), setOf("b", 2)}, nil, nil},
-		"paused: scaled":                   {newDeployment(5, paused), sets{setOf("a", 3)}, nil, []string{"pool-a to 5"}},
-		"paused: scaled down":              {newDeployment(1, paused, class("b")), sets{setOf("a", 3), setOf("b", 0)}, nil, []string{"pool-a to 1"}},
-		"paused: scaled from zero":         {newDeployment(2, paused, class("b")), sets{setOf("a", 0), setOf("b", 0)}, nil, []string{"pool-b to 2"}},
+		"paused: no rollout begins":    {newDeployment(3, paused, class("b")), sets{setOf("a", 3)}, nil, nil},
+		"paused: not even a first set": {newDeployment(3, paused), nil, nil, nil},
+		"paused: a rollout stops":      {newDeployment(3, paused, one, class("b")), sets{setOf("a", 2), setOf("b", 2)}, nil, nil},
+		"paused: scaled":               {newDeployment(5, paused), sets{setOf("a", 3)}, nil, []string{"pool-a to 5"}},
+		"paused: scaled down":          {newDeployment(1, paused, class("b")), sets{setOf("a", 3), setOf("b", 0)}, nil, []string{"pool-a to 1"}},
+		"paused: scaled from zero":     {newDeployment(2, paused, class("b")), sets{setOf("a", 0), setOf("b", 0)}, nil, []string{"pool-b to 2"}},
+		"paused: scaled from zero, template changed": {
+			newDeployment(3, paused, class("d")), sets{setOf("a", 0), setOf("b", 0), setOf("c", 0, leaving)}, nil, []string{"pool-b to 3"},
+		},
+		"paused: still zero": {newDeployment(0, paused, class("b")), sets{setOf("a", 0)}, nil, nil},
+		"paused: scaled up, machines of the set that was deleted are left": {
+			newDeployment(3, paused, class("b")), sets{setOf("a", 0), setOf("b", 0, leaving, reports(3, 0))}, nil, nil,
+		},
+		"paused: machines that the rollout took are leaving": {
+			newDeployment(5, paused, one, class("b")), sets{setOf("a", 0, reports(2, 0)), setOf("b", 3)}, nil, []string{"pool-b to 4"},
+		},
+		"paused: how many, nobody knows":   {newDeployment(5, paused, one, class("b")), sets{setOf("a", 0, unsettled), setOf("b", 3)}, nil, nil},
 		"paused: scaled, template changed": {newDeployment(5, paused, class("b")), sets{setOf("a", 3)}, nil, []string{"pool-a to 5"}},
 
 		"a stray is adopted before anything else": {newDeployment(3), nil, sets{setOf("a", 3)}, []string{"adopt pool-a"}},
@@ -172,12 +189,49 @@ func TestSelects(t *testing.T) {
 	} {
 		set := &v1alpha1.MachineSet{ObjectMeta: metav1.ObjectMeta{Labels: test.labels}}
 		set.Spec.Template.Labels = test.template
-		if got := selects(deployment, set); got != test.want {
+		if got := matches(selection(deployment), set); got != test.want {
 			t.Errorf("%s: got %t", reason, got)
 		}
 	}
 	deployment.Spec.Selector = nil
-	if selects(deployment, setOf("a", 1)) {
+	if matches(selection(deployment), setOf("a", 1)) {
 		t.Error("no selector selects a set")
+	}
+}
+
+// overOldSets is a pass over a deployment with many old sets, each of a class of its own.
+func overOldSets(n int) func() {
+	all := sets{setOf("b", 3)}
+	for i := range n {
+		all = append(all, setOf("a", 0, func(set *v1alpha1.MachineSet) {
+			set.Name, set.Spec.Template.Spec.Class.Name = "pool-"+strconv.Itoa(i), "class-"+strconv.Itoa(i)
+		}))
+	}
+	deployment := newDeployment(3, class("b"))
+	return func() {
+		f := gather(deployment, all, noon)
+		plan(f)
+		nextStatus(f, nil)
+	}
+}
+
+// BenchmarkManyOldSets is a pass over a deployment that keeps all its history.
+func BenchmarkManyOldSets(b *testing.B) {
+	for _, n := range []int{10, 1000} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			pass := overOldSets(n)
+			b.ReportAllocs()
+			for b.Loop() {
+				pass()
+			}
+		})
+	}
+}
+
+// TestOldSetsCostLittle: a pass looks at each of them, and copies none.
+func TestOldSetsCostLittle(t *testing.T) {
+	few, many := testing.AllocsPerRun(3, overOldSets(10)), testing.AllocsPerRun(3, overOldSets(1010))
+	if many > few+1000 {
+		t.Errorf("10 old sets: %.0f allocations; 1000 more of them: %.0f", few, many)
 	}
 }

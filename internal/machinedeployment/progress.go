@@ -36,7 +36,7 @@ func progress(f facts, next v1alpha1.MachineDeploymentStatus, failure error) v1a
 	case f.deployment.Spec.Paused:
 		return condition(kind, v1alpha1.ConditionUnknown, reasonPaused, "Deployment is paused")
 	case unsupported(f):
-		return condition(kind, v1alpha1.ConditionFalse, reasonNotSupported, "The template changed, and the strategy InPlaceUpdate is not supported yet.")
+		return condition(kind, v1alpha1.ConditionFalse, reasonNotSupported, "The template changed, and the strategy InPlaceUpdate is not supported yet. The machines stay as they are; scaling works.")
 	case f.current == nil:
 		return underWay(f, next, "The removal of the old machines")
 	case f.created:
@@ -44,7 +44,7 @@ func progress(f facts, next v1alpha1.MachineDeploymentStatus, failure error) v1a
 	case f.found:
 		return condition(kind, v1alpha1.ConditionTrue, reasonFound, fmt.Sprintf("Found new machine set %q", f.current.Name))
 	}
-	if complete(f, next) || finished(f) {
+	if complete(f) || finished(f) {
 		return condition(kind, v1alpha1.ConditionTrue, reasonComplete, completed(f.current))
 	}
 	return underWay(f, next, fmt.Sprintf("MachineSet %q", f.current.Name))
@@ -74,10 +74,11 @@ func completed(set *v1alpha1.MachineSet) string {
 	return fmt.Sprintf("MachineSet %q has successfully progressed.", set.Name)
 }
 
-// complete tells whether all Machines are of the current template and can be used.
-func complete(f facts, next v1alpha1.MachineDeploymentStatus) bool {
+// complete tells whether all Machines are of the current template and can be used, but for
+// those that a set keeps beyond what it asks for.
+func complete(f facts) bool {
 	wanted := f.deployment.Spec.Replicas
-	return f.current.Spec.Replicas == wanted && f.counted(f.current) == wanted && sum(f.all(), f.counted) == wanted && next.AvailableReplicas == wanted
+	return asked(f.current) == wanted && f.counted(f.current) == wanted && sum(f.all(), f.counted) == wanted && usable(f.current) == wanted
 }
 
 // progressOf is what a status says of the rollout.

@@ -119,6 +119,32 @@ func TestARolloutDoesNotWaitForPreservedMachines(t *testing.T) {
 	over("gone")
 }
 
+// TestARolloutDoesNotWaitForAHealthyPreservedMachine: that can be used, and nobody counts it.
+func TestARolloutDoesNotWaitForAHealthyPreservedMachine(t *testing.T) {
+	old, current := setOf("a", 0, withUID, reports(1, 1), ofRevision("1")), setOf("b", 3, withUID, ofRevision("2"))
+	held := member(old, "held")
+	held.Annotations = map[string]string{v1alpha1.AnnotationKeyPreserve: "now"}
+	held.Status.CurrentStatus.PreserveExpiryTime = &metav1.Time{Time: noon.Add(time.Hour)}
+	s := newServer(newDeployment(3, rolling("1", "1"), class("b"), func(d *v1alpha1.MachineDeployment) {
+		d.Spec.RevisionHistoryLimit = ptr.To(int32(0))
+	}), old, current, held, setOf("0", 0, withUID))
+	s.Target = nil
+	s.setSet(t, "pool-b", reports(3, 2))
+	s.pass(t)
+	if got := s.progress().Reason; got == reasonComplete || len(s.all()) != 3 {
+		t.Errorf("progress %s with %d sets, though a new machine is missing", got, len(s.all()))
+	}
+	s.setSet(t, "pool-b", reports(3, 3))
+	s.pass(t)
+	if got := s.progress().Reason; got != reasonComplete {
+		t.Errorf("progress %s", got)
+	}
+	sets := s.all()
+	if set, ok := sets["pool-0"]; ok && set.DeletionTimestamp.IsZero() || sets["pool-a"] == nil {
+		t.Errorf("the history is not cut, or too much: %d sets", len(sets))
+	}
+}
+
 // TestARolloutWaitsForOthers: what is not preserved has to be gone, and a preserved machine
 // does not hide it.
 func TestARolloutWaitsForOthers(t *testing.T) {

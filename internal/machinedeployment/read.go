@@ -30,18 +30,21 @@ func (c *Controller) sets(ctx context.Context, namespace, controller string) ([]
 	return sets, nil
 }
 
-// findStrays adds to the facts the sets that the deployment should adopt.
-func (c *Controller) findStrays(ctx context.Context, f *facts) error {
-	if c.Live == nil {
-		return nil
-	}
+// findOrphans adds to the facts the sets that the deployment should adopt, and those that it
+// released.
+func (c *Controller) findOrphans(ctx context.Context, f *facts) error {
 	orphans, err := c.sets(ctx, f.deployment.Namespace, index.Orphan)
 	if err != nil {
 		return err
 	}
+	selector := selection(f.deployment)
 	for _, set := range orphans {
-		if set.DeletionTimestamp.IsZero() && selects(f.deployment, set) {
+		mine := matches(selector, set)
+		switch {
+		case mine && c.Live != nil && set.DeletionTimestamp.IsZero():
 			f.strays = append(f.strays, set)
+		case !mine && existing(set) > 0 && madeFor(f.deployment, set):
+			f.released = append(f.released, set)
 		}
 	}
 	return nil
@@ -49,7 +52,7 @@ func (c *Controller) findStrays(ctx context.Context, f *facts) error {
 
 // look adds to the facts what is to be read beside the sets.
 func (c *Controller) look(ctx context.Context, f *facts) error {
-	if err := c.findStrays(ctx, f); err != nil {
+	if err := c.findOrphans(ctx, f); err != nil {
 		return err
 	}
 	if err := c.findNamed(ctx, f); err != nil {
@@ -115,7 +118,7 @@ func (c *Controller) machines(ctx context.Context, set *v1alpha1.MachineSet) ([]
 }
 
 // deploymentsOf names the deployments that an event of a set concerns: the one that
-// controls it, or those that might.
+// controls it, or those that might, or that one that did.
 func (c *Controller) deploymentsOf(ctx context.Context, set client.Object) []reconcile.Request {
 	if owner := metav1.GetControllerOfNoCopy(set); owner != nil {
 		if owner.Kind != "MachineDeployment" {
@@ -129,8 +132,9 @@ func (c *Controller) deploymentsOf(ctx context.Context, set client.Object) []rec
 	}
 	var requests []reconcile.Request
 	for i := range list.Items {
-		if selects(&list.Items[i], set.(*v1alpha1.MachineSet)) {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		other, set := &list.Items[i], set.(*v1alpha1.MachineSet)
+		if matches(selection(other), set) || madeFor(other, set) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(other)})
 		}
 	}
 	return requests

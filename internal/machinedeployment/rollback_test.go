@@ -1,10 +1,12 @@
 package machinedeployment
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
@@ -66,6 +68,72 @@ func TestRollback(t *testing.T) {
 				t.Errorf("it says %s", got)
 			}
 		})
+	}
+}
+
+// TestARollbackThatCannotBeIsSaid: until there is another template.
+func TestARollbackThatCannotBeIsSaid(t *testing.T) {
+	s := newServer(newDeployment(3, class("b"), rollbackTo(99)), setOf("a", 0, withUID, ofRevision("1")), setOf("b", 3, withUID, ofRevision("2")))
+	s.Target = nil
+	said := func() v1alpha1.MachineDeploymentCondition {
+		if at := conditionAt(s.deployment().Status, conditionRollbackRefused); at >= 0 {
+			return s.deployment().Status.Conditions[at]
+		}
+		return v1alpha1.MachineDeploymentCondition{}
+	}
+	refused := errors.New("no")
+	s.refuse = func(verb string, _ client.Object) error {
+		if verb == "patch" && said().Reason != "" {
+			return refused // as if the process ended here
+		}
+		return nil
+	}
+	if _, err := s.Reconcile(t.Context(), request); !errors.Is(err, refused) {
+		t.Fatalf("got the error %v", err)
+	}
+	s.refuse = nil
+	check := func(when string) {
+		t.Helper()
+		const want = "spec.rollbackTo.revision: there is no machine set of revision 99; the template stays that of revision 2."
+		if is := said(); is.Status != "True" || is.Reason != "DeploymentRollbackRevisionNotFound" || is.Message != want {
+			t.Errorf("%s: %+v", when, is)
+		}
+	}
+	check("the wish is still there")
+	s.pass(t)
+	s.pass(t)
+	if s.deployment().Spec.RollbackTo != nil {
+		t.Error("the wish is not answered")
+	}
+	check("answered")
+	s.change(func(d *v1alpha1.MachineDeployment) { d.Spec.Replicas = 4 })
+	s.pass(t)
+	check("scaled")
+	s.change(rollbackTo(1))
+	s.pass(t)
+	s.pass(t)
+	if is := said(); is.Reason != "" {
+		t.Errorf("rolled back to another revision, but it says %+v", is)
+	}
+	if want := 1; strings.Count(strings.Join(s.lines, "\n"), "DeploymentRollbackRevisionNotFound") != want {
+		t.Errorf("events %q", s.lines)
+	}
+}
+
+// TestARollbackOfOneThatIsNew: what comes next is the first template, and no change of it.
+func TestARollbackOfOneThatIsNew(t *testing.T) {
+	s := newServer(newDeployment(1, rollbackTo(0)))
+	for range 4 {
+		s.pass(t)
+	}
+	at := conditionAt(s.deployment().Status, conditionRollbackRefused)
+	if at < 0 || !strings.HasPrefix(s.deployment().Status.Conditions[at].Message, "spec.rollbackTo: there is no earlier revision;") {
+		t.Errorf("got %+v", s.deployment().Status.Conditions)
+	}
+	s.change(class("b"))
+	s.pass(t)
+	if at := conditionAt(s.deployment().Status, conditionRollbackRefused); at >= 0 {
+		t.Errorf("with another template it says %+v", s.deployment().Status.Conditions[at])
 	}
 }
 

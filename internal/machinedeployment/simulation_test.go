@@ -50,13 +50,43 @@ func TestRollingUpdateKeepsItsBounds(t *testing.T) {
 		if !w.settle(seed) {
 			t.Fatalf("it does not come to its end: %s %s", w, w.broken)
 		}
+		if is := progressOf(w.deployment.Status); is.Reason != reasonComplete {
+			t.Fatalf("all is done, but Progressing says %s: %s", is.Reason, is.Message)
+		}
+	})
+}
+
+// TestWhateverChangesItEnds: users pause and resume the rollout, and change its bounds and its
+// strategy. The bounds are moved by that; but in the end there are the machines that are
+// wanted, and the status says so.
+func TestWhateverChangesItEnds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(newDeployment(rapid.Int32Range(0, 12).Draw(t, "replicas"), rolling("", "")))
+		if !w.settle(nil) {
+			t.Fatalf("the first machines do not come up: %s", w)
+		}
+		events := append(eventsOf(t), "pause", "resume", "bounds", "recreate")
+		for _, event := range rapid.SliceOfN(rapid.SampledFrom(events), 100, 100).Draw(t, "events") {
+			happen(t, w, event)
+			if strings.Contains(w.broken, "twice") {
+				t.Fatal(w.broken)
+			}
+		}
+		w.deployment.Spec.Paused = false
+		w.each(func(_ *modelSet, m *modelMachine) { m.preserved = false })
+		if seed := rapid.Uint64().Draw(t, "seed"); !w.ends(rand.New(rand.NewPCG(seed, 0))) {
+			t.Fatalf("it does not come to its end: %s", w)
+		}
+		if is := progressOf(w.deployment.Status); is.Reason != reasonComplete {
+			t.Fatalf("all is done, but Progressing says %s: %s", is.Reason, is.Message)
+		}
 	})
 }
 
 // eventsOf is what may happen in one story, the more often the more frequent.
 func eventsOf(t *rapid.T) []string {
 	events := strings.Fields("reconcile reconcile reconcile set set set cache cache cache machine machine machines controllers controllers")
-	for _, event := range []string{"template", "scale", "fail", "preserve"} {
+	for _, event := range []string{"template", "scale", "fail", "preserve", "hold", "delete"} {
 		if rapid.Bool().Draw(t, event) {
 			events = append(events, event)
 		}
@@ -67,6 +97,10 @@ func eventsOf(t *rapid.T) []string {
 
 // happen lets an event happen, to a set and a machine that are drawn.
 func happen(t *rapid.T, w *world, event string) {
+	if len(w.sets) == 0 {
+		w.reconcile() // a user deleted the last one
+		return
+	}
 	s := rapid.SampledFrom(w.sets).Draw(t, "set")
 	var m *modelMachine
 	if len(s.machines) > 0 {
@@ -87,15 +121,27 @@ func happen(t *rapid.T, w *world, event string) {
 		w.turn(s, m)
 	case "fail":
 		s.fail(m)
-	case "preserve":
-		s.preserve(m)
 	default:
-		userDoes(t, w, event)
+		userDoes(t, w, event, s, m)
 	}
 }
 
-func userDoes(t *rapid.T, w *world, event string) {
+func userDoes(t *rapid.T, w *world, event string, s *modelSet, m *modelMachine) {
+	w.deployment.Generation++
 	switch event {
+	case "preserve":
+		s.preserve(m)
+	case "hold":
+		s.hold(m)
+	case "delete":
+		w.deleteSet(s)
+	case "pause", "resume":
+		w.deployment.Spec.Paused = event == "pause"
+	case "bounds":
+		bound := rapid.SampledFrom([]string{"0", "2", "30%"})
+		rolling(bound.Draw(t, "surge"), bound.Draw(t, "unavailable"))(w.deployment)
+	case "recreate":
+		recreate(w.deployment)
 	case "scale":
 		w.scaleTo(rapid.Int32Range(0, 12).Draw(t, "replicas"))
 	case "template":

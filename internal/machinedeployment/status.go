@@ -39,6 +39,14 @@ const (
 // conditionOverlap is a condition of our own: somebody else selects the same Machines.
 const conditionOverlap v1alpha1.MachineDeploymentConditionType = "SelectorOverlap"
 
+// conditionReleased is a condition of our own: sets with machines do not match the selector
+// any more.
+const conditionReleased v1alpha1.MachineDeploymentConditionType = "SetReleased"
+
+// conditionRollbackRefused is a condition of our own: the revision that somebody wanted to go
+// back to does not exist.
+const conditionRollbackRefused v1alpha1.MachineDeploymentConditionType = "RollbackRefused"
+
 // mostFailed is how many failed Machines a status names, as in a set's status.
 const mostFailed = 100
 
@@ -75,6 +83,8 @@ func nextStatus(f facts, failure error) v1alpha1.MachineDeploymentStatus {
 	setReplicaFailure(&next, f)
 	setFrozen(&next, f)
 	setOverlap(&next, f)
+	setReleased(&next, f)
+	setUnmet(&next, f)
 	return next
 }
 
@@ -149,13 +159,58 @@ func setOverlap(status *v1alpha1.MachineDeploymentStatus, f facts) {
 		dropCondition(status, conditionOverlap)
 		return
 	}
-	const most = 3
-	names := strings.Join(f.overlaps[:min(most, len(f.overlaps))], ", ")
-	if more := len(f.overlaps) - most; more > 0 {
-		names += fmt.Sprintf(" and %d more", more)
-	}
-	sentence := fmt.Sprintf("spec.selector: the same machines are selected by %s. Give each deployment a label of its own.", names)
+	sentence := fmt.Sprintf("spec.selector: the same machines are selected by %s. Give each deployment a label of its own.", few(f.overlaps))
 	setCondition(status, condition(conditionOverlap, v1alpha1.ConditionTrue, string(conditionOverlap), sentence), f.now)
+}
+
+// few names some of many.
+func few(names []string) string {
+	const most = 3
+	named := strings.Join(names[:min(most, len(names))], ", ")
+	if more := len(names) - most; more > 0 {
+		named += fmt.Sprintf(" and %d more", more)
+	}
+	return named
+}
+
+// setReleased says so if sets that were the deployment's have machines, and do not match its
+// selector any more. As in MCM, they are set free with their machines.
+func setReleased(status *v1alpha1.MachineDeploymentStatus, f facts) {
+	if len(f.released) == 0 {
+		dropCondition(status, conditionReleased)
+		return
+	}
+	var names []string
+	for _, set := range f.released {
+		names = append(names, fmt.Sprintf("%s (machines: %d)", set.Name, existing(set)))
+	}
+	slices.Sort(names)
+	sentence := fmt.Sprintf("spec.selector: it does not match machine sets that were the deployment's: %s. "+
+		"They keep their machines, which are neither counted nor updated here. Delete them, or select them again.", few(names))
+	setCondition(status, condition(conditionReleased, v1alpha1.ConditionTrue, string(conditionReleased), sentence), f.now)
+}
+
+// unmet is how a status says that a wish to roll back was not met. It counts until another
+// template becomes the deployment's.
+func unmet(f facts, why string) string {
+	return fmt.Sprintf("%s; the template stays that of revision %d.", why, templateRevision(f))
+}
+
+// setUnmet takes out what was said of a wish to roll back that is of no interest any more.
+func setUnmet(status *v1alpha1.MachineDeploymentStatus, f facts) {
+	at := conditionAt(*status, conditionRollbackRefused)
+	if at >= 0 && !strings.HasSuffix(status.Conditions[at].Message, unmet(f, "")) {
+		dropCondition(status, conditionRollbackRefused)
+	}
+}
+
+// refusedRollback is the status after a wish to roll back that cannot be met.
+func refusedRollback(f facts, op operation) v1alpha1.MachineDeploymentStatus {
+	next := *f.deployment.Status.DeepCopy()
+	if op.topic == reasonNotFound {
+		setCondition(&next, condition(conditionRollbackRefused, v1alpha1.ConditionTrue, op.topic, unmet(f, op.reason)), f.now)
+	}
+	return next
 }
 
 // conditionAt is where a status has a condition; negative if it has not.

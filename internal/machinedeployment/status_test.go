@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -188,6 +189,77 @@ func TestFailedMachines(t *testing.T) {
 	got = list(setOf("a", 1, named(many...)), current)
 	if len(got) != 100 || got[99].LastOperation.Description != "no (and at least 2 more failed machines)" {
 		t.Errorf("%d are listed, the last says %q", len(got), got[len(got)-1].LastOperation.Description)
+	}
+}
+
+// TestReleasedSetsAreSaid: with their machines, until those are gone or somebody has them.
+func TestReleasedSetsAreSaid(t *testing.T) {
+	s := newServer(newDeployment(3))
+	s.Target = nil
+	s.pass(t)
+	name := s.only(t).Name
+	s.setSet(t, name, reports(3, 3))
+	said := func() string {
+		s.pass(t)
+		if at := conditionAt(s.deployment().Status, conditionReleased); at >= 0 {
+			return s.deployment().Status.Conditions[at].Message
+		}
+		return ""
+	}
+	labelled := func(value string) change {
+		return func(d *v1alpha1.MachineDeployment) {
+			d.Spec.Selector.MatchLabels = map[string]string{"name": value}
+			d.Spec.Template.Labels = map[string]string{"name": value}
+		}
+	}
+	want := func(when, machines string) {
+		t.Helper()
+		begin := "spec.selector: it does not match machine sets that were the deployment's: " + name + " (machines: " + machines + "). "
+		if got := said(); !strings.HasPrefix(got, begin) {
+			t.Errorf("%s: %q", when, got)
+		}
+	}
+	s.change(labelled("other"))
+	s.pass(t)
+	if set := s.all()[name]; len(set.OwnerReferences) > 0 || set.Spec.Replicas != 3 {
+		t.Fatalf("it is not released as it is: %+v", set)
+	}
+	if got := s.deploymentsOf(t.Context(), s.all()[name]); len(got) != 1 || got[0] != request {
+		t.Errorf("its events wake %v", got)
+	}
+	want("released", "3")
+	s.change(labelled(pool))
+	s.pass(t)
+	if got := said(); strings.Contains(got, name) || len(s.all()[name].OwnerReferences) != 1 {
+		t.Errorf("selected again: %q", got)
+	}
+	s.change(labelled("other"))
+	s.pass(t)
+	must(s.live.Delete(t.Context(), s.all()[name]))
+	s.setSet(t, name, reports(1, 0))
+	want("it is being deleted", "1")
+	set := s.all()[name]
+	set.Finalizers = nil
+	must(s.live.Update(t.Context(), set))
+	if got := said(); strings.Contains(got, name) {
+		t.Errorf("gone: %q", got)
+	}
+}
+
+// TestOtherSetsAreNotSaidToBeReleased: those without machines, and those of others.
+func TestOtherSetsAreNotSaidToBeReleased(t *testing.T) {
+	orphan := func(set *v1alpha1.MachineSet) {
+		set.OwnerReferences, set.Labels["name"] = nil, "other"
+		set.Name = setName(pool, set.Spec.Template.Labels["machine-template-hash"])
+	}
+	s := newServer(newDeployment(3, class("d")), setOf("a", 0, orphan), setOf("b", 2, orphan, func(set *v1alpha1.MachineSet) {
+		set.Name = "tool-" + strings.TrimPrefix(set.Name, "pool-")
+	}), setOf("c", 2, orphan, func(set *v1alpha1.MachineSet) {
+		set.OwnerReferences = []metav1.OwnerReference{ownerReference(newDeployment(1, func(d *v1alpha1.MachineDeployment) { d.UID = "uid-of-another" }))}
+	}))
+	s.pass(t)
+	if at := conditionAt(s.deployment().Status, conditionReleased); at >= 0 {
+		t.Errorf("got %+v", s.deployment().Status.Conditions[at])
 	}
 }
 

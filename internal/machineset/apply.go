@@ -207,7 +207,7 @@ func (c *Controller) remove(ctx context.Context, set *v1alpha1.MachineSet, opera
 		}
 	}
 	err := cmp.Or(failures...)
-	if err != nil {
+	if err != nil && !apierrors.IsConflict(err) {
 		c.Events.Eventf(set, corev1.EventTypeWarning, "FailedDelete", "Error deleting: %v", err)
 	}
 	return done, err
@@ -216,8 +216,15 @@ func (c *Controller) remove(ctx context.Context, set *v1alpha1.MachineSet, opera
 func (c *Controller) removeOne(ctx context.Context, set *v1alpha1.MachineSet, machine *v1alpha1.Machine) error {
 	key := client.ObjectKeyFromObject(set)
 	// The UID keeps a Machine of the same name that was made meanwhile.
-	err := c.Client.Delete(ctx, machine.DeepCopy(), client.Preconditions{UID: &machine.UID})
-	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+	as := client.Preconditions{UID: &machine.UID}
+	whole := !set.DeletionTimestamp.IsZero()
+	if whole {
+		// The Machine may have been let go of before its set, of which the cache need not know
+		// yet: caches of different kinds are not in step.
+		as.ResourceVersion = &machine.ResourceVersion
+	}
+	err := c.Client.Delete(ctx, machine.DeepCopy(), as)
+	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) && !whole {
 		c.expected.delete(key, machine) // gone already, which the cache did not show
 		return nil
 	}

@@ -1,6 +1,8 @@
 package machineset
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -173,5 +175,37 @@ func TestAChangedClassWakesTheSetsThatWaitForIt(t *testing.T) {
 	f.replacedAfter(t, v1alpha1.MachineOperationCreate)
 	if wakes("default", "small") != 1 || wakes("default", "other") != 0 || wakes("elsewhere", "small") != 0 {
 		t.Error("the wrong sets are woken")
+	}
+}
+
+// TestWhatFailsInABackOffGoesAtOnce: to remove it costs the provider nothing, and it may hold
+// what others need.
+func TestWhatFailsInABackOffGoesAtOnce(t *testing.T) {
+	f := newFleet(newSet(2))
+	f.step(t)
+	for range 4 {
+		f.replacedAfter(t, v1alpha1.MachineOperationCreate)
+	}
+	fail := func(m *v1alpha1.Machine) {
+		m.Status.CurrentStatus.Phase, m.Status.LastOperation.Type = v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate
+		must(f.live.Update(testContext, m))
+		f.catchUp()
+	}
+	f.wait(time.Minute)
+	all := slices.Sorted(maps.Keys(f.all()))
+	fail(f.all()[all[0]])
+	f.step(t)
+	f.bury()
+	wait := f.step(t).RequeueAfter
+	if wait == 0 || f.activeCount() != 1 {
+		t.Fatalf("the set does not back off: %d machines, next look after %s", f.activeCount(), wait)
+	}
+	fail(f.all()[all[1]])
+	again := f.step(t).RequeueAfter
+	if n := f.activeCount(); n != 0 {
+		t.Errorf("%d machines are left, though the last one failed", n)
+	}
+	if again != wait {
+		t.Errorf("the delay was %s, and is %s since another machine of the same round failed", wait, again)
 	}
 }

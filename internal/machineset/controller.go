@@ -190,11 +190,14 @@ func (c *Controller) reconcile(ctx context.Context, set *v1alpha1.MachineSet) (c
 }
 
 // invalid says what is wrong with a set. One that selects everything would adopt, and then
-// delete, what others made.
+// delete, what others made. MCM accepts a negative time and ignores it.
 func invalid(set *v1alpha1.MachineSet) field.ErrorList {
 	errs := validation.MachineSet(set)
 	if selector := set.Spec.Selector; selector != nil && len(selector.MatchLabels)+len(selector.MatchExpressions) == 0 {
 		errs = append(errs, field.Invalid(field.NewPath("spec", "selector"), "{}", "must not match every machine"))
+	}
+	if seconds := set.Spec.MinReadySeconds; seconds < 0 {
+		errs = append(errs, field.Invalid(field.NewPath("spec", "minReadySeconds"), seconds, "must not be negative"))
 	}
 	return errs
 }
@@ -206,8 +209,7 @@ func (c *Controller) replicate(ctx context.Context, set *v1alpha1.MachineSet) (c
 		return ctrl.Result{}, err
 	}
 	c.sizes.Store(client.ObjectKeyFromObject(set), len(facts.owned))
-	// Deleting a set means: delete its Machines, then let go.
-	if !set.DeletionTimestamp.IsZero() && len(facts.owned) == 0 && facts.certain {
+	if facts.over() {
 		return ctrl.Result{}, c.removeFinalizer(ctx, set)
 	}
 	operations := plan(facts)

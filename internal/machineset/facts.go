@@ -1,6 +1,7 @@
 package machineset
 
 import (
+	"slices"
 	"strconv"
 	"time"
 
@@ -44,6 +45,18 @@ type facts struct {
 func (f facts) selected() func(map[string]string) bool {
 	parsed, err := metav1.LabelSelectorAsSelector(f.set.Spec.Selector)
 	return func(set map[string]string) bool { return err == nil && parsed.Matches(labels.Set(set)) }
+}
+
+// orphaning tells whether the set is being deleted without its Machines. The garbage collector
+// lets go of those, and takes its finalizer from the set after that.
+func (f facts) orphaning() bool {
+	return !f.set.DeletionTimestamp.IsZero() && slices.Contains(f.set.Finalizers, metav1.FinalizerOrphanDependents)
+}
+
+// over tells whether a set that is being deleted can be let go. Deleting one means: delete its
+// Machines, or have them taken from it, then let go.
+func (f facts) over() bool {
+	return !f.set.DeletionTimestamp.IsZero() && !f.orphaning() && len(f.owned) == 0 && f.certain
 }
 
 // active tells whether a Machine counts: it is not on its way out.

@@ -37,7 +37,10 @@ type operation struct {
 
 // plan says what brings the set closer to what is asked for.
 func plan(f facts) []operation {
-	if !f.set.DeletionTimestamp.IsZero() {
+	switch {
+	case f.orphaning():
+		return nil
+	case !f.set.DeletionTimestamp.IsZero():
 		return removeAll(f, wording.SetDeleted)
 	}
 	kept, operations := claim(f)
@@ -54,7 +57,7 @@ func plan(f facts) []operation {
 	}
 	operations = append(operations, guard(f, count-held)...)
 	wanted := int(f.set.Spec.Replicas)
-	if count < wanted {
+	if count < wanted && !f.now.Before(f.notBefore) {
 		return append(operations, grow(f, count, wanted)...)
 	}
 	return append(operations, shrink(f, kept, count-wanted)...)
@@ -85,7 +88,7 @@ func claim(f facts) ([]*v1alpha1.Machine, []operation) {
 // grow creates what is missing. A set that is about to be unfrozen does so when it is.
 func grow(f facts, count, wanted int) []operation {
 	_, disabled := f.set.Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled]
-	if disabled || frozen(f.set) || f.now.Before(f.notBefore) {
+	if disabled || frozen(f.set) {
 		return nil
 	}
 	return []operation{{
@@ -95,6 +98,8 @@ func grow(f facts, count, wanted int) []operation {
 	}}
 }
 
+// shrink removes what is too many, what failed, and what was named. There may also be too few,
+// of which the set makes none for now.
 func shrink(f facts, kept []*v1alpha1.Machine, surplus int) []operation {
 	var operations []operation
 	for _, victim := range victims(kept, surplus, f.set, f.now) {

@@ -3,6 +3,7 @@ package machineset
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -44,16 +45,25 @@ func TestPlan(t *testing.T) {
 	noScaleUp := func(set *v1alpha1.MachineSet) {
 		set.Labels = map[string]string{v1alpha1.LabelKeyMachineSetScaleUpDisabled: "false"} // its presence counts
 	}
+	orphaning := func(set *v1alpha1.MachineSet) {
+		set.DeletionTimestamp, set.Finalizers = &metav1.Time{Time: noon}, []string{v1alpha1.FinalizerMCM, metav1.FinalizerOrphanDependents}
+	}
+	foreground := func(set *v1alpha1.MachineSet) {
+		set.DeletionTimestamp, set.Finalizers = &metav1.Time{Time: noon}, []string{v1alpha1.FinalizerMCM, metav1.FinalizerDeleteDependents}
+	}
 	gone := func(set *v1alpha1.MachineSet) { set.DeletionTimestamp = &metav1.Time{Time: noon} }
 	failed := phase(v1alpha1.MachineFailed)
 	updated := labelled(v1alpha1.LabelKeyNodeUpdateResult, v1alpha1.LabelValueNodeUpdateSuccessful)
 	other := func(m *v1alpha1.Machine) { m.Labels = map[string]string{"name": "other"} }
+
+	backOff := map[bool]time.Time{true: noon.Add(time.Minute)}
 
 	for reason, test := range map[string]struct {
 		set       *v1alpha1.MachineSet
 		owned     []*v1alpha1.Machine
 		strays    []*v1alpha1.Machine
 		uncertain bool
+		backsOff  bool
 		want      []string
 	}{
 		"nothing wanted, nothing there":                 {set: newSet(0)},
@@ -82,9 +92,18 @@ func TestPlan(t *testing.T) {
 		"scale-up disabled":                {set: newSet(3, noScaleUp), owned: machines(1)},
 		"scale-up disabled: still shrinks": {set: newSet(1, noScaleUp), owned: machines(2), want: []string{"delete m0"}},
 
-		"uncertain: nothing is created":   {set: newSet(3), uncertain: true},
-		"uncertain: nothing is deleted":   {set: newSet(0), owned: machines(3), uncertain: true},
-		"uncertain: not even what failed": {set: newSet(1), owned: machines(1, failed), uncertain: true},
+		"backing off: creates nothing":  {set: newSet(3), owned: machines(1), backsOff: true},
+		"backing off: what failed goes": {set: newSet(3), owned: append(machines(1), machine("f", failed)), backsOff: true, want: []string{"delete f"}},
+		"backing off: what was named goes": {
+			set: newSet(3, func(set *v1alpha1.MachineSet) {
+				set.Annotations = map[string]string{v1alpha1.AnnotationKeyLastReplicaChange: noon.Format(time.RFC3339)}
+			}),
+			owned: append(machines(1), machine("n", marked(noon))), backsOff: true, want: []string{"delete n"},
+		},
+		"backing off: what is too many goes": {set: newSet(1), owned: machines(2), backsOff: true, want: []string{"delete m0"}},
+		"uncertain: nothing is created":      {set: newSet(3), uncertain: true},
+		"uncertain: nothing is deleted":      {set: newSet(0), owned: machines(3), uncertain: true},
+		"uncertain: not even what failed":    {set: newSet(1), owned: machines(1, failed), uncertain: true},
 		"uncertain: owners can be changed all the same": {
 			set: newSet(2), owned: []*v1alpha1.Machine{machine("a", other)}, strays: []*v1alpha1.Machine{machine("b", stray)}, uncertain: true,
 			want: []string{"release a", "adopt b"},
@@ -114,10 +133,14 @@ func TestPlan(t *testing.T) {
 		"deleting: preserved ones too": {
 			set: newSet(3, gone), owned: machines(1, failed, preservedUntil(noon.Add(1))), want: []string{"delete m0"},
 		},
+		"deleting in the foreground: as any": {set: newSet(3, foreground), owned: machines(1), want: []string{"delete m0"}},
+		"deleting with orphans: nothing is done": {
+			set: newSet(3, orphaning), owned: append(machines(2), machine("f", failed), machine("x", other)), strays: machines(2, stray),
+		},
 		"deleting: a burst at a time": {set: newSet(0, gone), owned: machines(250), want: []string{"delete 100"}},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			got := plan(facts{set: test.set, owned: test.owned, strays: test.strays, certain: !test.uncertain, now: noon})
+			got := plan(facts{set: test.set, owned: test.owned, strays: test.strays, certain: !test.uncertain, now: noon, notBefore: backOff[test.backsOff]})
 			if diff := cmp.Diff(test.want, brief(t, got)); diff != "" {
 				t.Errorf("want - got +\n%s", diff)
 			}

@@ -155,11 +155,14 @@ func (s *server) delete(ctx context.Context, c client.WithWatch, object client.O
 	options := &client.DeleteOptions{}
 	options.ApplyOptions(opts)
 	return s.write("delete", object, func() error {
-		// The fake client does not look at preconditions.
-		if is := s.all()[object.GetName()]; is != nil && options.Preconditions != nil && is.UID != *options.Preconditions.UID {
-			return apierrors.NewConflict(resource, object.GetName(), errors.New("the UID differs"))
+		// The fake client does not look at UIDs, and knows no versions of ours.
+		if is := s.all()[object.GetName()]; is != nil && options.Preconditions != nil {
+			version := options.Preconditions.ResourceVersion
+			if is.UID != *options.Preconditions.UID || version != nil && s.number(is) != *version {
+				return apierrors.NewConflict(resource, object.GetName(), errors.New("it is another one, or was changed"))
+			}
 		}
-		return c.Delete(ctx, object, opts...)
+		return c.Delete(ctx, object)
 	})
 }
 

@@ -305,3 +305,17 @@ func TestAnInvalidSetCanBeDeleted(t *testing.T) {
 		t.Error("its machine stays")
 	}
 }
+
+// TestNegativeMinReadySeconds: what nobody can mean is said by its field, and nothing is done.
+func TestNegativeMinReadySeconds(t *testing.T) {
+	s := newServer(newSet(1, func(set *v1alpha1.MachineSet) { set.Spec.MinReadySeconds = -5 }))
+	c := s.newController()
+	pass(t, c)
+	is := s.set().Status.Conditions
+	if len(is) != 1 || is[0].Reason != "InvalidSpec" || !strings.HasPrefix(is[0].Message, "spec.minReadySeconds: ") {
+		t.Errorf("conditions %+v", is)
+	}
+	if len(s.all()) > 0 {
+		t.Error("machines were made")
+	}
+}

@@ -21,21 +21,13 @@ type victim struct {
 // were named for deletion, and those that failed. None is preserved: a set that has more
 // Machines than wanted keeps those until their preservation ends.
 func victims(kept []*v1alpha1.Machine, surplus int, set *v1alpha1.MachineSet, now time.Time) []victim {
-	var candidates []*v1alpha1.Machine
 	for _, machine := range kept {
-		updated := machine.Labels[v1alpha1.LabelKeyNodeUpdateResult] == v1alpha1.LabelValueNodeUpdateSuccessful
-		switch {
-		case !active(machine) || updated:
-		case !preservation.Active(machine, now):
-			candidates = append(candidates, machine)
-		case named(machine, set):
+		if removable(machine) && preservation.Active(machine, now) && named(machine, set) {
 			surplus-- // no other goes in place of the one that was named
 		}
 	}
-	slices.SortStableFunc(candidates, rank)
-
 	var chosen []victim
-	for i, machine := range candidates {
+	for i, machine := range candidates(kept, surplus, set, now) {
 		switch {
 		case machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed:
 			chosen = append(chosen, victim{machine, wording.Failed + machine.Status.LastOperation.Description})
@@ -48,6 +40,26 @@ func victims(kept []*v1alpha1.Machine, surplus int, set *v1alpha1.MachineSet, no
 	return chosen
 }
 
+// candidates are the Machines that may be picked, in the order of rank. To put Machines in order
+// takes long, so without a surplus they are only those that go anyway.
+func candidates(kept []*v1alpha1.Machine, surplus int, set *v1alpha1.MachineSet, now time.Time) []*v1alpha1.Machine {
+	var some []*v1alpha1.Machine
+	for _, machine := range kept {
+		goes := surplus > 0 || machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed || named(machine, set)
+		if goes && removable(machine) && !preservation.Active(machine, now) {
+			some = append(some, machine)
+		}
+	}
+	slices.SortStableFunc(some, rank)
+	return some
+}
+
+// removable tells whether a Machine may be picked at all: it is not on its way out, and was not
+// updated in place.
+func removable(machine *v1alpha1.Machine) bool {
+	return active(machine) && machine.Labels[v1alpha1.LabelKeyNodeUpdateResult] != v1alpha1.LabelValueNodeUpdateSuccessful
+}
+
 func surplusReason(surplus int, set *v1alpha1.MachineSet) string {
 	if surplus == 1 {
 		return fmt.Sprintf("1 machine more than the %d wanted exists", set.Spec.Replicas)
@@ -58,10 +70,11 @@ func surplusReason(surplus int, set *v1alpha1.MachineSet) string {
 // named tells whether an autoscaler named the Machine for deletion, in the same write as
 // or before the set's last change of replicas.
 func named(machine *v1alpha1.Machine, set *v1alpha1.MachineSet) bool {
-	if priority(machine) != 1 {
+	mark := machine.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime]
+	if mark == "" || priority(machine) != 1 {
 		return false
 	}
-	marked, err := time.Parse(time.RFC3339, machine.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime])
+	marked, err := time.Parse(time.RFC3339, mark)
 	if err != nil {
 		return false
 	}

@@ -217,3 +217,16 @@ func TestVictimsSayWhy(t *testing.T) {
 		t.Errorf("want - got +\n%s", diff)
 	}
 }
+
+// TestNobodyIsPutInOrderWithoutASurplus: a set at rest is looked at often, and may be large.
+func TestNobodyIsPutInOrderWithoutASurplus(t *testing.T) {
+	set, kept := newSet(5000), machines(4999)
+	kept = append(kept, machine("failed", phase(v1alpha1.MachineFailed)))
+	if got := victims(kept, 0, set, noon); len(got) != 1 || got[0].machine.Name != "failed" {
+		t.Fatalf("%d victims", len(got))
+	}
+	cost := testing.AllocsPerRun(5, func() { victims(kept[:4999], 0, set, noon) })
+	if cost > 0 {
+		t.Errorf("a look at %d machines, of which none goes, makes %.0f allocations", len(kept)-1, cost)
+	}
+}

@@ -7,6 +7,7 @@ package revision
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strconv"
 
@@ -17,20 +18,31 @@ import (
 )
 
 // Same tells whether two templates make the same Machines.
-func Same(a, b *v1alpha1.MachineTemplateSpec) bool {
-	return equality.Semantic.DeepEqual(Essence(a), Essence(b))
+func Same(a, b *v1alpha1.MachineTemplateSpec) bool { return is(Essence(b))(a) }
+
+// is tells whether templates make the same Machines as the one with that essence. A set is
+// mostly of another class, or was restarted: that is looked at first, since there may be
+// hundreds.
+func is(essence *v1alpha1.MachineTemplateSpec) func(*v1alpha1.MachineTemplateSpec) bool {
+	return func(template *v1alpha1.MachineTemplateSpec) bool {
+		return template.Spec.Class.Name == essence.Spec.Class.Name && maps.Equal(template.Annotations, essence.Annotations) &&
+			equality.Semantic.DeepEqual(Essence(template), essence)
+	}
 }
 
-// Essence is a copy of a template without what does not make it another: what is changed
-// on Machines that exist (node template, timeouts), the set's own label, and the kind of
-// the class.
+// Essence is a template without what does not make it another: what is changed on Machines
+// that exist (node template, timeouts), the set's own label, and the kind of the class. It
+// is only to be read: the rest is the template's own.
 func Essence(template *v1alpha1.MachineTemplateSpec) *v1alpha1.MachineTemplateSpec {
-	reduced := template.DeepCopy()
-	delete(reduced.Labels, v1alpha1.DefaultMachineDeploymentUniqueLabelKey)
+	reduced := *template
+	if _, ofSet := reduced.Labels[v1alpha1.DefaultMachineDeploymentUniqueLabelKey]; ofSet {
+		reduced.Labels = maps.Clone(reduced.Labels)
+		delete(reduced.Labels, v1alpha1.DefaultMachineDeploymentUniqueLabelKey)
+	}
 	reduced.Spec.NodeTemplateSpec = v1alpha1.NodeTemplateSpec{}
 	reduced.Spec.MachineConfiguration = nil
 	reduced.Spec.Class.Kind = ""
-	return reduced
+	return &reduced
 }
 
 // Older compares sets by their age.
@@ -41,8 +53,9 @@ func Older(a, b *v1alpha1.MachineSet) int {
 // Current is the oldest set of a template that is not being deleted, of sets of one
 // deployment that are sorted by age; nil if there is none.
 func Current(sets []*v1alpha1.MachineSet, template *v1alpha1.MachineTemplateSpec) *v1alpha1.MachineSet {
+	wanted := is(Essence(template))
 	return first(sets, func(set *v1alpha1.MachineSet) bool {
-		return set.DeletionTimestamp.IsZero() && Same(&set.Spec.Template, template)
+		return set.DeletionTimestamp.IsZero() && wanted(&set.Spec.Template)
 	})
 }
 

@@ -86,6 +86,7 @@ type PhaseCount struct {
 const (
 	reasonTimedOut = "ProgressDeadlineExceeded"
 	reasonComplete = "NewMachineSetAvailable"
+	reasonInvalid  = "InvalidSpec"
 )
 
 // Look says how a rollout goes at a moment.

@@ -27,10 +27,13 @@ func waits(f Facts, s Status) []Wait {
 	d := f.Deployment
 	add(f.Problem != "", "the API server does not answer, so this may be old: %s", f.Problem)
 	add(!d.DeletionTimestamp.IsZero(), "the deployment is being deleted")
-	add(!s.Observed, "the manager has not looked at the last change of the deployment yet")
+	refused := progressing(d).Reason == reasonInvalid
+	add(!s.Observed && !refused, "the manager has not looked at the last change of the deployment yet")
 	add(d.Spec.Paused, "the deployment is paused: machines are replaced when it is resumed")
 	add(d.Spec.RollbackTo != nil, "%s", wished(d))
 	found = append(found, said(d)...)
+	// What is wrong counts as not observed, so whether the manager has looked cannot be told.
+	add(!s.Observed && refused, "the manager has done nothing about the last change of the deployment")
 	found = append(found, failing(f)...)
 	return append(found, going(f)...)
 }

@@ -5,6 +5,7 @@ package validation
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -69,7 +70,26 @@ func MachineSet(set *v1alpha1.MachineSet) field.ErrorList {
 // MachineDeployment says what is wrong with a MachineDeployment.
 func MachineDeployment(deployment *v1alpha1.MachineDeployment) field.ErrorList {
 	errs := replicated(deployment.Spec.Replicas, deployment.Spec.Selector, &deployment.Spec.Template)
-	return append(errs, strategy(&deployment.Spec.Strategy, spec.Child("strategy"))...)
+	errs = append(errs, strategy(&deployment.Spec.Strategy, spec.Child("strategy"))...)
+	return append(errs, limits(&deployment.Spec)...)
+}
+
+// limits refuses what MCM takes and nobody can mean.
+func limits(of *v1alpha1.MachineDeploymentSpec) field.ErrorList {
+	var errs field.ErrorList
+	for _, limit := range []struct {
+		name  string
+		value *int32
+	}{
+		{"minReadySeconds", &of.MinReadySeconds},
+		{"revisionHistoryLimit", of.RevisionHistoryLimit},
+		{"progressDeadlineSeconds", of.ProgressDeadlineSeconds},
+	} {
+		if limit.value != nil && *limit.value < 0 {
+			errs = append(errs, field.Invalid(spec.Child(limit.name), *limit.value, "must not be negative"))
+		}
+	}
+	return errs
 }
 
 func replicated(replicas int32, selector *metav1.LabelSelector, template *v1alpha1.MachineTemplateSpec) field.ErrorList {
@@ -141,8 +161,8 @@ func bound(value *intstr.IntOrString, path *field.Path) field.ErrorList {
 	if err != nil {
 		return field.ErrorList{field.Invalid(path, value.String(), "must be a number or a percentage such as 20%")}
 	}
-	if number < 0 {
-		return field.ErrorList{field.Invalid(path, value.String(), "must not be negative")}
+	if number < 0 || number > math.MaxInt32 {
+		return field.ErrorList{field.Invalid(path, value.String(), fmt.Sprintf("must be between 0 and %d", math.MaxInt32))}
 	}
 	return nil
 }

@@ -111,9 +111,10 @@ func TestReplicated(t *testing.T) {
 	}
 }
 
+func text(s string) *intstr.IntOrString { v := intstr.FromString(s); return &v }
+
 func TestStrategy(t *testing.T) {
 	number := func(n int32) *intstr.IntOrString { v := intstr.FromInt32(n); return &v }
-	text := func(s string) *intstr.IntOrString { v := intstr.FromString(s); return &v }
 	rolling := func(unavailable, surge *intstr.IntOrString) v1alpha1.MachineDeploymentStrategy {
 		return v1alpha1.MachineDeploymentStrategy{Type: "RollingUpdate", RollingUpdate: &v1alpha1.RollingUpdateMachineDeployment{
 			UpdateConfiguration: v1alpha1.UpdateConfiguration{MaxUnavailable: unavailable, MaxSurge: surge},
@@ -159,6 +160,21 @@ func TestStrategy(t *testing.T) {
 			expect(t, tc.reason, tc.want, validation.MachineDeployment(deployment))
 		})
 	}
+}
+
+func TestLimits(t *testing.T) {
+	below, most := int32(-1), text("2147483647%")
+	deployment := &v1alpha1.MachineDeployment{}
+	deployment.Spec.Selector, deployment.Spec.Template = selecting(), template()
+	deployment.Spec.Strategy.RollingUpdate = &v1alpha1.RollingUpdateMachineDeployment{UpdateConfiguration: v1alpha1.UpdateConfiguration{MaxSurge: most}}
+	deployment.Spec.RevisionHistoryLimit, deployment.Spec.ProgressDeadlineSeconds = new(int32), new(int32)
+	expect(t, "zero, and the most", nil, validation.MachineDeployment(deployment))
+	deployment.Spec.MinReadySeconds, deployment.Spec.RevisionHistoryLimit, deployment.Spec.ProgressDeadlineSeconds = below, &below, &below
+	deployment.Spec.Strategy.RollingUpdate.MaxSurge = text("2147483648%")
+	expect(t, "below and beyond", []string{
+		invalid + "spec.strategy.rollingUpdate.maxSurge", invalid + "spec.minReadySeconds",
+		invalid + "spec.revisionHistoryLimit", invalid + "spec.progressDeadlineSeconds",
+	}, validation.MachineDeployment(deployment))
 }
 
 func TestMachineClass(t *testing.T) {

@@ -1,0 +1,224 @@
+package machineset
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+// collecting is how long the garbage collector may take. It looks for new kinds of objects
+// every 30 seconds.
+const collecting = 2 * time.Minute
+
+// orphaned is a set that is deleted with the finalizer "orphan".
+func orphaned(set *v1alpha1.MachineSet) {
+	set.Finalizers = []string{v1alpha1.FinalizerMCM, metav1.FinalizerOrphanDependents}
+}
+
+// free is what the garbage collector does to a Machine of such a set.
+func (s *server) free(name string) {
+	m := s.all()[name]
+	m.OwnerReferences = nil
+	must(s.live.Update(testContext, m))
+}
+
+// finish is what it does to the set at last.
+func (s *server) finish() {
+	set := s.set()
+	set.Finalizers = []string{v1alpha1.FinalizerMCM}
+	must(s.live.Update(testContext, set))
+}
+
+func (s *server) setIsGone() bool {
+	err := s.live.Get(testContext, request.NamespacedName, &v1alpha1.MachineSet{})
+	return apierrors.IsNotFound(err)
+}
+
+// TestAnOrphaningSetLeavesItsMachines: whatever state they are in, and however far the garbage
+// collector is.
+func TestAnOrphaningSetLeavesItsMachines(t *testing.T) {
+	s := newServer(newSet(3, orphaned), machine("a"), machine("b", phase(v1alpha1.MachineFailed)))
+	c := s.newController()
+	pass := func() {
+		t.Helper()
+		if _, err := c.Reconcile(testContext, request); err != nil {
+			t.Fatal(err)
+		}
+		s.catchUp()
+		if !slices.Contains(s.set().Finalizers, v1alpha1.FinalizerMCM) {
+			t.Fatal("the set is let go before the garbage collector has done its work")
+		}
+	}
+	must(s.live.Delete(testContext, s.set()))
+	pass()
+	s.free("a")
+	s.catchUp()
+	pass()
+	s.free("b")
+	pass() // the cache does not show it
+	pass() // nor that the set is free
+	s.finish()
+	if _, err := c.Reconcile(testContext, request); err != nil {
+		t.Fatal(err)
+	}
+	if !s.setIsGone() {
+		t.Error("the set is not let go")
+	}
+	s.untouched(t)
+}
+
+// untouched checks that the controller has left all Machines alone.
+func (s *server) untouched(t *testing.T) {
+	t.Helper()
+	for name, m := range s.all() {
+		if !m.DeletionTimestamp.IsZero() {
+			t.Errorf("machine %s is deleted", name)
+		}
+	}
+	for _, write := range s.writes {
+		if strings.HasPrefix(write, "create") || strings.HasPrefix(write, "delete") || strings.HasPrefix(write, "patch Machine ") {
+			t.Errorf("a write: %s", write)
+		}
+	}
+}
+
+// TestAnOrphanThatTheCacheShowsAsOwned: the cache of sets is ahead of that of Machines.
+func TestAnOrphanThatTheCacheShowsAsOwned(t *testing.T) {
+	s := newServer(newSet(1, orphaned), machine("a"))
+	c := s.newController()
+	must(s.live.Delete(testContext, s.set()))
+	s.free("a")
+	s.finish()
+	result, err := c.Reconcile(testContext, request)
+	if err != nil || result.RequeueAfter == 0 {
+		t.Errorf("the pass ends with %v, %v; it should be made again", result, err)
+	}
+	if !s.all()["a"].DeletionTimestamp.IsZero() {
+		t.Fatal("the machine is deleted")
+	}
+	if s.setIsGone() {
+		t.Error("the set is let go before the cache shows that it has no machine")
+	}
+	if len(s.events.lines) > 0 {
+		t.Errorf("events %q", s.events.lines)
+	}
+	s.catchUp()
+	if _, err := c.Reconcile(testContext, request); err != nil {
+		t.Fatal(err)
+	}
+	if !s.setIsGone() {
+		t.Error("the set is not let go")
+	}
+}
+
+// TestADeletedSetTriesAgainWithAMachineThatChanged: that is no failure to tell anybody of, nor
+// is it taken for done.
+func TestADeletedSetTriesAgainWithAMachineThatChanged(t *testing.T) {
+	set := newSet(1, func(set *v1alpha1.MachineSet) { set.Finalizers = []string{v1alpha1.FinalizerMCM} })
+	s := newServer(set, machine("a"), machine("b"))
+	c := s.newController()
+	must(s.live.Delete(testContext, s.set()))
+	changed := s.all()["a"]
+	changed.Annotations = map[string]string{"new": ""}
+	must(s.live.Update(testContext, changed))
+	for range 2 {
+		if _, err := c.Reconcile(testContext, request); err != nil {
+			t.Fatal(err)
+		}
+		if s.all()["b"].DeletionTimestamp.IsZero() {
+			t.Error("one that did not change waits for the one that did")
+		}
+		s.catchUp()
+	}
+	for name, m := range s.all() {
+		if m.DeletionTimestamp.IsZero() {
+			t.Errorf("machine %s is not deleted", name)
+		}
+		s.vanish(name)
+	}
+	s.catchUp()
+	if _, err := c.Reconcile(testContext, request); err != nil {
+		t.Fatal(err)
+	}
+	if !s.setIsGone() {
+		t.Error("the set is not let go")
+	}
+	if strings.Contains(strings.Join(s.events.lines, "\n"), "FailedDelete") {
+		t.Errorf("events %q", s.events.lines)
+	}
+}
+
+// TestServerOrphansMachines: with the real garbage collector, the Machines outlive their set,
+// the next set of that name takes them over, and they go when that is deleted in the
+// foreground.
+func TestServerOrphansMachines(t *testing.T) {
+	e := env.New(t, env.WithControllerManager())
+	g := gomega.NewWithT(t)
+	run(t, e)
+	all := func(g gomega.Gomega) []v1alpha1.Machine {
+		list := &v1alpha1.MachineList{}
+		g.Expect(e.Client.List(t.Context(), list, client.InNamespace(e.Namespace))).To(gomega.Succeed())
+		return list.Items
+	}
+	known := map[types.UID]bool{}
+	begin := func() *v1alpha1.MachineSet {
+		set := env.Fresh(e, newSet(3))
+		g.Expect(e.Client.Create(t.Context(), set)).To(gomega.Succeed())
+		g.Eventually(func(g gomega.Gomega) {
+			machines := all(g)
+			g.Expect(machines).To(gomega.HaveLen(3))
+			for i := range machines {
+				g.Expect(metav1.IsControlledBy(&machines[i], set)).To(gomega.BeTrue())
+				known[machines[i].UID] = true
+			}
+			// Then the garbage collector has seen the owners, too.
+			g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(set), set)).To(gomega.Succeed())
+			g.Expect(set.Status.Replicas).To(gomega.BeEquivalentTo(3))
+		}, eventually).Should(gomega.Succeed())
+		return set
+	}
+	end := func(set *v1alpha1.MachineSet, how metav1.DeletionPropagation, meanwhile func(gomega.Gomega, *v1alpha1.Machine)) {
+		g.Expect(e.Client.Delete(t.Context(), set, client.PropagationPolicy(how))).To(gomega.Succeed())
+		g.Eventually(func(g gomega.Gomega) {
+			machines := all(g)
+			for i := range machines {
+				meanwhile(g, &machines[i])
+			}
+			g.Expect(apierrors.IsNotFound(e.Client.Get(t.Context(), client.ObjectKeyFromObject(set), set))).To(gomega.BeTrue())
+		}, collecting).Should(gomega.Succeed())
+	}
+	end(begin(), metav1.DeletePropagationOrphan, func(_ gomega.Gomega, m *v1alpha1.Machine) {
+		if !m.DeletionTimestamp.IsZero() {
+			t.Fatalf("machine %s is deleted with its set", m.Name)
+		}
+	})
+	left := all(g)
+	for i := range left {
+		if len(left[i].OwnerReferences) > 0 {
+			t.Errorf("machine %s is left with owner %v", left[i].Name, left[i].OwnerReferences)
+		}
+	}
+	second := begin()
+	if len(known) != 3 {
+		t.Errorf("%d machines were made in all, want the first 3", len(known))
+	}
+	letGo := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
+	end(second, metav1.DeletePropagationForeground, func(g gomega.Gomega, m *v1alpha1.Machine) {
+		if !m.DeletionTimestamp.IsZero() {
+			g.Expect(client.IgnoreNotFound(e.Client.Patch(t.Context(), m, letGo))).To(gomega.Succeed())
+		}
+	})
+	if left := all(g); len(left) > 0 {
+		t.Errorf("%d machines are left after a deletion in the foreground", len(left))
+	}
+}
