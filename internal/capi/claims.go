@@ -26,8 +26,11 @@ type claim func(ours, other instance.Claimant) bool
 // earlier is the claim of one whose VM it is for certain, or that was there before.
 func earlier(ours, other instance.Claimant) bool { return other.Before(ours) }
 
-// alive is the claim of one that is not being deleted.
-func alive(_, other instance.Claimant) bool { return !other.Deleting }
+// alive is the claim of one that is not being deleted, unless the VM is ours for certain and
+// it only names it.
+func alive(ours, other instance.Claimant) bool {
+	return !other.Deleting && (other.Certain || !ours.Certain)
+}
 
 // recorded is the claim of one whose VM it is for certain, while it is not ours.
 func recorded(ours, other instance.Claimant) bool { return other.Certain && !ours.Certain }

@@ -10,6 +10,7 @@ package capi
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -25,6 +26,7 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/internal/capi/core"
 	"github.com/millwright-dev/millwright/internal/flow"
 	"github.com/millwright-dev/millwright/internal/freshness"
@@ -55,15 +57,19 @@ type Options struct {
 	Concurrency int
 	// Driver is the name of the engine's driver. Required.
 	Driver string
+	// Placer is the engine's driver, if it knows failure domains. Nil: it does not.
+	Placer driver.Placer
+	// Installation is the name by which the driver knows its VMs among those of others. Empty:
+	// it has none.
+	Installation string
 	// WatchFilter is the value of the label core.LabelWatchFilter that objects must have.
 	// Empty: all are looked after.
 	WatchFilter string
 	// JoinTimeout is the time that a VM has to become a node before that is said to be
 	// wrong. Zero means DefaultJoinTimeout.
 	JoinTimeout time.Duration
-	// Claimed tells which machine of another face has a VM; empty if none has. Nil: there
-	// is no other face.
-	Claimed func(ctx context.Context, namespace, providerID string) (string, error)
+	// Claimed finds the machines of another face that name a VM. Nil: there is no other face.
+	Claimed instance.Claimants
 }
 
 // Controller reconciles MillwrightMachines. Make one with New.
@@ -72,6 +78,11 @@ type Controller struct {
 	// begun is when the controller was made. No timeout counts from before it.
 	begun   time.Time
 	written freshness.Ledger
+	// looks holds when the driver is asked about VMs that are there, by object.
+	looks sync.Map
+	// foreign holds the UIDs of objects of other installations that were told of, by object.
+	foreign sync.Map
+	secrets *Secrets
 }
 
 // New makes a Controller.
@@ -79,8 +90,13 @@ func New(opts Options) *Controller {
 	if opts.JoinTimeout == 0 {
 		opts.JoinTimeout = DefaultJoinTimeout
 	}
-	return &Controller{Options: opts, begun: opts.Clock.Now()}
+	c := &Controller{Options: opts, begun: opts.Clock.Now()}
+	c.secrets = &Secrets{client: opts.Client, live: opts.Live, ours: c.holdsSecretsOf}
+	return c
 }
+
+// Secrets is what the controller knows of the Secrets of MillwrightMachines.
+func (c *Controller) Secrets() *Secrets { return c.secrets }
 
 // SetupWithManager registers the controller, its indexes and what it watches.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
@@ -118,6 +134,9 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		if apierrors.IsNotFound(err) {
 			c.Engine.Forget(req.NamespacedName)
 			c.written.Forget(req.NamespacedName)
+			c.looks.Delete(req.NamespacedName)
+			c.foreign.Delete(req.NamespacedName)
+			c.secrets.forget(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err) //nolint:wrapcheck // says what it is about
 	}
@@ -128,14 +147,11 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{RequeueAfter: staleCache}, nil
 	}
 	s := newScope(machine, c.Clock.Now())
-	steps := c.lifecycle()
-	if !machine.DeletionTimestamp.IsZero() {
-		steps = c.termination()
-	}
-	outcome := flow.Run(ctx, s, steps)
+	outcome := flow.Run(ctx, s, c.steps(machine))
 	if err := c.persist(ctx, s); err != nil && outcome.Err == nil {
 		outcome.Err = err
 	}
+	s.wakeWithin(outcome.After)
 	return c.result(ctx, s, outcome)
 }
 
@@ -154,5 +170,5 @@ func (c *Controller) result(ctx context.Context, s *scope, outcome flow.Outcome)
 	if !outcome.Done() {
 		log.V(1).Info("waiting", "step", outcome.Step, "for", outcome.Reason, "atMost", outcome.After)
 	}
-	return ctrl.Result{RequeueAfter: outcome.After}, nil
+	return ctrl.Result{RequeueAfter: s.within}, nil
 }

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/status"
@@ -24,6 +25,9 @@ type scripted struct {
 	lost bool
 	// stays has deletions accepted without effect.
 	stays bool
+	// local has a VM be found only with the providerSpec that it was made with.
+	local bool
+	specs map[string]string
 	calls []instance.Method
 	// created are the requests of creations, deleted those of deletions.
 	created []*driver.CreateMachineRequest
@@ -34,7 +38,7 @@ type scripted struct {
 var _ driver.Driver = (*scripted)(nil)
 
 func newScripted() *scripted {
-	return &scripted{vms: map[string]string{}, failures: map[instance.Method][]error{}}
+	return &scripted{vms: map[string]string{}, specs: map[string]string{}, failures: map[instance.Method][]error{}}
 }
 
 // fails has the next calls of a method fail.
@@ -59,8 +63,11 @@ func (d *scripted) made(method instance.Method) int {
 	return len(slices.DeleteFunc(slices.Clone(d.calls), func(m instance.Method) bool { return m != method }))
 }
 
-func (d *scripted) find(name, id string) (string, bool) {
+func (d *scripted) find(name, id string, class *v1alpha1.MachineClass) (string, bool) {
 	have, ok := d.vms[name]
+	if d.local && d.specs[name] != string(class.ProviderSpec.Raw) {
+		return "", false
+	}
 	return have, ok && (id == "" || id == have)
 }
 
@@ -79,6 +86,7 @@ func (d *scripted) CreateMachine(_ context.Context, req *driver.CreateMachineReq
 	if _, there := d.vms[req.Machine.Name]; !there {
 		d.count++
 		d.vms[req.Machine.Name] = fmt.Sprintf("test:///vm-%d", d.count)
+		d.specs[req.Machine.Name] = string(req.MachineClass.ProviderSpec.Raw)
 	}
 	if d.lost {
 		d.lost = false
@@ -91,7 +99,7 @@ func (d *scripted) GetMachineStatus(_ context.Context, req *driver.GetMachineSta
 	if err := d.next(instance.MethodStatus); err != nil {
 		return nil, err
 	}
-	id, ok := d.find(req.Machine.Name, req.Machine.Spec.ProviderID)
+	id, ok := d.find(req.Machine.Name, req.Machine.Spec.ProviderID, req.MachineClass)
 	if !ok {
 		return nil, status.Error(codes.NotFound, "no such VM")
 	}
@@ -103,7 +111,7 @@ func (d *scripted) DeleteMachine(_ context.Context, req *driver.DeleteMachineReq
 	if err := d.next(instance.MethodDelete); err != nil {
 		return nil, err
 	}
-	if _, ok := d.find(req.Machine.Name, req.Machine.Spec.ProviderID); ok && !d.stays {
+	if _, ok := d.find(req.Machine.Name, req.Machine.Spec.ProviderID, req.MachineClass); ok && !d.stays {
 		delete(d.vms, req.Machine.Name)
 	}
 	return &driver.DeleteMachineResponse{}, nil

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/instrument"
 	"github.com/millwright-dev/millwright/internal/capi/core"
 	"github.com/millwright-dev/millwright/internal/capi/synth"
 	"github.com/millwright-dev/millwright/internal/flow"
@@ -22,16 +23,20 @@ import (
 func (c *Controller) lifecycle() []flow.Step[*scope] {
 	return []flow.Step[*scope]{
 		{Name: "AwaitOwner", Run: c.awaitOwner},
+		{Name: "LeaveOtherInstallation", Run: c.leaveOtherInstallation},
 		{Name: "EndIfFailed", Run: c.endIfFailed},
 		{Name: "AwaitCluster", Run: c.awaitCluster},
 		{Name: "RespectPause", Run: c.respectPause},
-		{Name: "AddFinalizer", Run: c.addFinalizer},
+		{Name: "Mark", Run: c.mark},
 		{Name: "CheckProviderID", Run: c.checkProviderID},
 		{Name: "AwaitClusterInfrastructure", Run: c.awaitClusterInfrastructure},
 		{Name: "AwaitBootstrapData", Run: c.awaitBootstrapData},
+		{Name: "EndIfUnwanted", Run: c.endIfUnwanted},
 		{Name: "Gather", Run: c.gather},
+		{Name: "HoldSecrets", Run: c.holdSecrets},
 		{Name: "BeginCreation", Run: c.beginCreation},
 		{Name: "EnsureInstance", Run: c.ensureInstance},
+		{Name: "LookAfterInstance", Run: c.lookAfterInstance},
 		{Name: "AwaitNode", Run: c.awaitNode},
 	}
 }
@@ -50,11 +55,17 @@ func (c *Controller) awaitOwner(ctx context.Context, s *scope) flow.Result {
 }
 
 // endIfFailed leaves alone what is declared to be beyond help. Cluster API replaces it.
-func (c *Controller) endIfFailed(_ context.Context, s *scope) flow.Result {
-	if s.machine.Status.FailureReason != nil || s.machine.Status.FailureMessage != nil {
-		return flow.Stop("it has failed for good")
+func (c *Controller) endIfFailed(ctx context.Context, s *scope) flow.Result {
+	if s.machine.Status.FailureReason == nil && s.machine.Status.FailureMessage == nil {
+		return flow.Continue()
 	}
-	return flow.Continue()
+	if err := c.findCluster(ctx, s); err != nil {
+		return flow.Fail(err)
+	}
+	if !core.Moved(s.machine) {
+		s.markPaused(core.Paused(s.cluster, s.machine))
+	}
+	return flow.Stop("it has failed for good")
 }
 
 func (c *Controller) awaitCluster(ctx context.Context, s *scope) flow.Result {
@@ -77,8 +88,15 @@ func (c *Controller) respectPause(_ context.Context, s *scope) flow.Result {
 	return flow.Continue()
 }
 
-func (c *Controller) addFinalizer(ctx context.Context, s *scope) flow.Result {
-	if !controllerutil.AddFinalizer(s.machine, infrav1.Finalizer) {
+// mark adds the finalizer, and has the object say that it is of a control plane, as providers
+// of control planes do: without one, only the Machine says so.
+func (c *Controller) mark(ctx context.Context, s *scope) flow.Result {
+	news := controllerutil.AddFinalizer(s.machine, infrav1.Finalizer)
+	if _, marked := s.machine.Labels[core.LabelControlPlane]; s.owner.ControlPlane() && !marked {
+		metav1.SetMetaDataLabel(&s.machine.ObjectMeta, core.LabelControlPlane, "")
+		news = true
+	}
+	if !news {
 		return flow.Continue()
 	}
 	return flow.Fail(c.persistSpec(ctx, s))
@@ -130,6 +148,15 @@ func (c *Controller) awaitBootstrapData(_ context.Context, s *scope) flow.Result
 	return s.await(infrav1.ReasonWaitingForBootstrapData, "Machine "+s.owner.Name+" names no bootstrap data yet")
 }
 
+// endIfUnwanted makes no VM for a Machine that is being deleted: that may be held by hooks
+// for as long as they like. The VM of a creation that was begun is found when it is deleted.
+func (c *Controller) endIfUnwanted(_ context.Context, s *scope) flow.Result {
+	if established(s.machine) || s.machine.Spec.ProviderID != "" || s.owner.DeletionTimestamp.IsZero() {
+		return flow.Continue()
+	}
+	return s.await(infrav1.ReasonDeleting, "Machine "+s.owner.Name+" is being deleted, so no VM is made for it")
+}
+
 // slowRetry is when a pass comes again that waits for something which brings no event.
 const slowRetry = 30 * time.Second
 
@@ -137,9 +164,6 @@ const slowRetry = 30 * time.Second
 func (c *Controller) gather(ctx context.Context, s *scope) flow.Result {
 	if established(s.machine) {
 		return flow.Continue()
-	}
-	if s.machine.Spec.Driver != c.Driver {
-		return s.refuse(infrav1.ReasonUnknownDriver, fmt.Sprintf("spec.driver is %q, and this manager has the driver %q only", s.machine.Spec.Driver, c.Driver))
 	}
 	if domain := s.owner.Spec.FailureDomain; domain != "" && !begun(s.machine) {
 		s.machine.Spec.FailureDomain = domain
@@ -149,19 +173,24 @@ func (c *Controller) gather(ctx context.Context, s *scope) flow.Result {
 	case err != nil:
 		return flow.Fail(err)
 	case lacking.sentence != "":
+		s.takeBackPlace()
 		s.refuse(lacking.reason, lacking.sentence)
 		return flow.Wait(slowRetry, lacking.sentence)
+	case s.class != nil && !held(s.class):
+		s.takeBackPlace()
+		return awaitHeldClass(s)
 	}
-	return awaitHeldClass(s)
+	return flow.Continue()
 }
+
+// takeBackPlace leaves the failure domain as it was: before a creation is begun the Machine
+// may yet name another one, or none.
+func (s *scope) takeBackPlace() { s.machine.Spec.FailureDomain = s.stored.Spec.FailureDomain }
 
 // awaitHeldClass waits for our finalizer on the class: without it the class could vanish
 // while a VM is made from it.
 func awaitHeldClass(s *scope) flow.Result {
-	switch {
-	case s.class == nil || held(s.class):
-		return flow.Continue()
-	case !s.class.DeletionTimestamp.IsZero():
+	if !s.class.DeletionTimestamp.IsZero() {
 		return s.refuse(infrav1.ReasonMachineClassMissing, fmt.Sprintf("MachineClass %q of spec.machineClassRef is being deleted", s.class.Name))
 	}
 	return flow.Wait(0, "the class to be held by our finalizer")
@@ -178,7 +207,10 @@ func (c *Controller) beginCreation(ctx context.Context, s *scope) flow.Result {
 		return flow.Continue()
 	}
 	metav1.SetMetaDataAnnotation(&s.machine.ObjectMeta, infrav1.AnnotationCreationBegun, s.now.UTC().Format(time.RFC3339))
-	metav1.SetMetaDataAnnotation(&s.machine.ObjectMeta, infrav1.AnnotationCreationSpec, digest(&s.machine.Spec))
+	metav1.SetMetaDataAnnotation(&s.machine.ObjectMeta, infrav1.AnnotationCreationSpec, digest(s.objects.Class))
+	if c.Installation != "" {
+		metav1.SetMetaDataAnnotation(&s.machine.ObjectMeta, infrav1.AnnotationInstallation, c.Installation)
+	}
 	if err := c.persistSpec(ctx, s); err != nil {
 		return flow.Fail(err)
 	}
@@ -202,12 +234,30 @@ func (c *Controller) ensureInstance(ctx context.Context, s *scope) flow.Result {
 	case instance.Exists:
 		return c.adopt(ctx, s, answer.Instance)
 	case instance.Lost:
-		return s.refuse(infrav1.ReasonInstanceLost, "The provider does not find VM "+s.machine.Spec.ProviderID)
+		c.Engine.Forget(s.key())
+		s.lost()
+		return flow.Wait(lookSoon, "the VM to be found again")
 	case instance.Failed:
 		return c.creationFailed(ctx, s, answer)
 	default:
+		return c.awaitDriver(s, answer, infrav1.ReasonCreationFailed)
+	}
+}
+
+// silence is when a driver counts as one that does not answer: calls have ended by then,
+// unless the driver ignores their deadline, and there is nothing to do about that.
+const silence = instrument.DefaultTimeout + instrument.DefaultTimeout/2
+
+// awaitDriver waits for the driver to answer, and says so if it does not.
+func (c *Controller) awaitDriver(s *scope, answer instance.Answer, reason string) flow.Result {
+	if answer.Since.IsZero() { // it is asked later, and that brings a pass
 		return flow.Wait(0, "the driver")
 	}
+	left := answer.Since.Add(silence).Sub(s.now)
+	if left <= 0 {
+		s.refuse(reason, fmt.Sprintf("The driver has not answered for %v", silence))
+	}
+	return flow.Wait(max(left, 0), "the driver")
 }
 
 // adopt makes the VM the MillwrightMachine's, unless it is another's already.
@@ -215,6 +265,7 @@ func (c *Controller) adopt(ctx context.Context, s *scope, found instance.Instanc
 	if result := c.claim(ctx, s, found.ProviderID); result != nil {
 		return *result
 	}
+	s.foundAsAskedFor()
 	s.machine.Status.ProviderID = found.ProviderID
 	s.machine.Status.FailureDomain = s.machine.Spec.FailureDomain
 	s.machine.Status.Addresses = addressesOf(found.Addresses)
@@ -246,9 +297,13 @@ func (c *Controller) creationFailed(ctx context.Context, s *scope, answer instan
 		if result := c.claim(ctx, s, id); result != nil {
 			return *result
 		}
+		s.foundAsAskedFor()
+	}
+	if leavesOpen(answer.Failure) {
+		delete(s.machine.Annotations, infrav1.AnnotationCreationSpec)
 	}
 	s.creationFailed(answer.Failure)
-	return flow.Wait(answer.Retry, answer.Failure.Error())
+	return flow.Wait(s.retry(answer.Retry), answer.Failure.Error())
 }
 
 // prepare makes the Secret with which a VM is created: with the bootstrap data as its user

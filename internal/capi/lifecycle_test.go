@@ -1,6 +1,8 @@
 package capi
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/internal/capi/core"
 	"github.com/millwright-dev/millwright/internal/instance"
 )
@@ -155,10 +158,20 @@ func TestFailedForGood(t *testing.T) {
 		"message": func(m *infrav1.MillwrightMachine) { m.Status.FailureMessage = new("broken") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, func(g *given) { change(g.infra); g.infra.Finalizers = []string{infrav1.Finalizer} })
+			w := newWorld(t, func(g *given) {
+				change(g.infra)
+				g.infra.Finalizers = []string{infrav1.Finalizer}
+				g.infra.Status.Conditions = []metav1.Condition{{Type: infrav1.ConditionPaused, Status: metav1.ConditionFalse, Reason: infrav1.ReasonNotPaused}}
+			})
 			before := w.infra()
 			w.settle()
 			w.wantNothing(before)
+			w.changeCluster(func(c *core.Cluster) { c.Spec.Paused = true })
+			w.settle()
+			w.wantCondition(infrav1.ConditionPaused, metav1.ConditionTrue, infrav1.ReasonPaused) // G3
+			w.changeCluster(func(c *core.Cluster) { c.Spec.Paused = false })
+			w.settle()
+			w.wantCondition(infrav1.ConditionPaused, metav1.ConditionFalse, infrav1.ReasonNotPaused)
 			w.delete()
 			w.settle()
 			if !w.gone() {
@@ -204,7 +217,7 @@ func TestBootstrapDataArePassedUnchanged(t *testing.T) {
 					g.bootstrap.Data[core.BootstrapFormat] = []byte(format)
 				}
 				g.infra.Spec.CredentialsSecretRef = &infrav1.LocalReference{Name: "cloud"}
-				g.more = append(g.more, secret(g.infra.Namespace, "cloud", map[string]string{"token": "t", "userData": "not this"}))
+				g.more = append(g.more, secret(g.infra.Namespace, "cloud", map[string]string{"token": "t", "userData": "not this", "userDataFormat": "nor this"}))
 			})
 			w.settle()
 			want := map[string][]byte{"token": []byte("t"), "userData": []byte(bootstrapData)}
@@ -258,6 +271,7 @@ func TestFailures(t *testing.T) {
 		g.infra.Spec.CredentialsSecretRef = &infrav1.LocalReference{Name: "cloud"}
 		g.more = append(g.more, secret(g.infra.Namespace, "cloud", nil))
 	}
+	cloned := func(g *given) { g.infra.Annotations = map[string]string{core.AnnotationClonedFrom: "workers"} }
 	asItIs := func(*given) {}
 	for name, tc := range map[string]struct {
 		given  func(*given)
@@ -266,9 +280,10 @@ func TestFailures(t *testing.T) {
 		reason string
 		final  bool
 	}{
-		"own spec":                      {asItIs, instance.MethodCreate, codes.InvalidArgument, infrav1.ReasonInvalidSpec, true},
-		"own spec, found when looking":  {asItIs, instance.MethodStatus, codes.InvalidArgument, infrav1.ReasonInvalidSpec, true},
-		"own size":                      {asItIs, instance.MethodCreate, codes.OutOfRange, infrav1.ReasonInvalidSpec, true},
+		"own spec":                      {asItIs, instance.MethodStatus, codes.InvalidArgument, infrav1.ReasonInvalidSpec, true},
+		"a template's spec":             {cloned, instance.MethodStatus, codes.InvalidArgument, infrav1.ReasonInvalidSpec, false},
+		"perhaps the bootstrap data":    {asItIs, instance.MethodCreate, codes.InvalidArgument, infrav1.ReasonInvalidSpec, false},
+		"perhaps the data's size":       {asItIs, instance.MethodCreate, codes.OutOfRange, infrav1.ReasonInvalidSpec, false},
 		"several VMs":                   {asItIs, instance.MethodStatus, codes.OutOfRange, infrav1.ReasonCreationFailed, false},
 		"the class's spec":              {withClass, instance.MethodCreate, codes.InvalidArgument, infrav1.ReasonInvalidSpec, false},
 		"the class's size":              {withClass, instance.MethodCreate, codes.OutOfRange, infrav1.ReasonInvalidSpec, false},
@@ -305,6 +320,121 @@ func TestFailures(t *testing.T) {
 			w.settleAfter(time.Hour)
 			w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
 		})
+	}
+}
+
+// TestOneEventPerKindOfFailure: the driver's words may be others with each attempt.
+func TestOneEventPerKindOfFailure(t *testing.T) {
+	const long = 5000
+	for name, method := range map[string]instance.Method{"creation": instance.MethodCreate, "deletion": instance.MethodDelete} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			if method == instance.MethodDelete {
+				w.settle()
+				w.delete()
+				w.told()
+			}
+			fail := func(code codes.Code, words string) {
+				w.driver.failures[method] = append(w.driver.failures[method], status.Error(code, words))
+			}
+			for n := range 5 {
+				fail(codes.Unavailable, fmt.Sprintf("request %d: try later", n))
+			}
+			for n := range 5 {
+				fail(codes.Internal, fmt.Sprintf("request %d: %s", n, strings.Repeat("fault ", long)))
+			}
+			for range 10 {
+				w.clock.Step(w.settle().RequeueAfter)
+			}
+			if told := w.told(); len(told) != 2 || !strings.Contains(told[0], "request 0") || len(w.driver.failures[method]) != 0 {
+				t.Errorf("%d events, %d failures left", len(told), len(w.driver.failures[method]))
+			}
+			w.wantCondition(infrav1.ConditionReady, metav1.ConditionFalse, readyOf(w).Reason, "request 4", "… (Internal)")
+		})
+	}
+}
+
+// TestDriverThatNeverAnswers: it is said, and what it answers in the end counts.
+func TestDriverThatNeverAnswers(t *testing.T) {
+	w := newWorld(t)
+	hangs := func() {
+		for len(w.tasks) == 0 {
+			w.pass()
+		}
+	}
+	hangs()
+	if result := w.pass(); result.RequeueAfter <= 0 || result.RequeueAfter > silence {
+		t.Errorf("looks again after %v", result.RequeueAfter)
+	}
+	w.wantReady(metav1.ConditionFalse, infrav1.ReasonCreating)
+	w.clock.Step(silence)
+	w.pass()
+	w.wantReady(metav1.ConditionFalse, infrav1.ReasonCreationFailed, "has not answered for 15m")
+	w.told()
+	w.settle()
+	w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+	w.delete()
+	hangs()
+	w.pass()
+	w.wantReady(metav1.ConditionFalse, infrav1.ReasonDeleting)
+	w.told()
+	w.clock.Step(silence)
+	w.pass()
+	w.pass()
+	w.wantReady(metav1.ConditionFalse, infrav1.ReasonDeletionFailed, "has not answered for 15m")
+	if told := w.told(); len(told) != 1 {
+		t.Errorf("events %q, want one", told)
+	}
+	w.settle()
+	if !w.gone() || len(w.driver.vms) != 0 {
+		t.Errorf("gone %t, VMs %v", w.gone(), w.driver.vms)
+	}
+}
+
+// TestNoVMForAMachineThatGoes: a hook may hold the Machine for long, and nobody wants its VM
+// any more. One that there may be goes with the object all the same.
+func TestNoVMForAMachineThatGoes(t *testing.T) {
+	goes := func(g *given) {
+		g.machine.DeletionTimestamp, g.machine.Finalizers = new(metav1.NewTime(g.infra.CreationTimestamp.Time)), []string{"machine.cluster.x-k8s.io"}
+	}
+	w := newWorld(t, goes)
+	w.settleAfter(time.Hour)
+	w.wantReady(metav1.ConditionFalse, infrav1.ReasonDeleting, "Machine m1 is being deleted")
+	if len(w.driver.calls) != 0 {
+		t.Errorf("calls %v", w.driver.calls)
+	}
+
+	w = newWorld(t, func(g *given) { g.machine.Finalizers = []string{"machine.cluster.x-k8s.io"} })
+	w.driver.fails(instance.MethodCreate, codes.ResourceExhausted)
+	w.settle()
+	w.remove(&core.Machine{ObjectMeta: metav1.ObjectMeta{Name: machineName}})
+	w.settleAfter(time.Hour)
+	if n := w.driver.made(instance.MethodCreate); n != 1 {
+		t.Errorf("%d attempts, and one was before", n)
+	}
+	w.driver.vms[machineName] = "test:///vm-0" // made without our hearing of it
+	w.delete()
+	w.settle()
+	if !w.gone() || len(w.driver.vms) != 0 {
+		t.Errorf("gone %t, VMs %v", w.gone(), w.driver.vms)
+	}
+
+	w = newWorld(t, goes, func(g *given) { g.infra.Spec.ProviderID = "test:///vm-0" })
+	w.driver.vms[machineName] = "test:///vm-0"
+	w.settle()
+	w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+}
+
+// TestFailureDomainIsTakenBack: before a creation is begun, what the Machine says last counts.
+func TestFailureDomainIsTakenBack(t *testing.T) {
+	w := newWorld(t, func(g *given) { g.machine.Spec.FailureDomain = "nowhere" })
+	w.settle()
+	w.wantReady(metav1.ConditionFalse, infrav1.ReasonUnknownFailureDomain)
+	w.changeMachine(func(m *core.Machine) { m.Spec.FailureDomain = "" })
+	w.settle()
+	w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+	if got := w.infra(); got.Spec.FailureDomain != "" {
+		t.Errorf("failure domain %q", got.Spec.FailureDomain)
 	}
 }
 
@@ -387,8 +517,7 @@ func TestLost(t *testing.T) {
 // anybody's end.
 func TestJoin(t *testing.T) {
 	w := newWorld(t)
-	result := w.settle()
-	if result.RequeueAfter != joinTimeout {
+	if result := w.settle(); result.RequeueAfter <= 0 || result.RequeueAfter > joinTimeout {
 		t.Errorf("looks again after %v", result.RequeueAfter)
 	}
 	w.restart() // and the clock begins anew

@@ -61,9 +61,6 @@ func (c *Controller) lookAfterInstance(ctx context.Context, s *scope) flow.Resul
 // collectForLook collects what the driver gets, and tells whether it can be asked. That
 // something is missing is no fault of the VM's.
 func (c *Controller) collectForLook(ctx context.Context, s *scope) (bool, error) {
-	if s.machine.Spec.Driver != c.Driver {
-		return false, nil
-	}
 	lacking, err := c.collect(ctx, s)
 	return lacking == lack{}, err
 }
@@ -76,12 +73,15 @@ func (c *Controller) seen(s *scope, l *look, answer instance.Answer) {
 	case instance.Underway:
 		return // its end brings a pass
 	case instance.Exists:
+		s.foundAsAskedFor()
 		if s.notReadyFor(infrav1.ReasonInstanceLost) {
 			s.provisioned()
 		}
 	case instance.Lost:
-		s.lost()
-		next = lookSoon
+		if !s.askedAnew() { // or the driver may look in the wrong place
+			s.lost()
+			next = lookSoon
+		}
 	default:
 		if !s.owner.Healthy() || s.notReadyFor(infrav1.ReasonInstanceLost) {
 			next = lookSoon

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/internal/capi/core"
 	"github.com/millwright-dev/millwright/internal/instance"
@@ -207,7 +208,7 @@ func TestNotAskedAbout(t *testing.T) {
 	for name, change := range map[string]func(*world){
 		"paused":             func(w *world) { w.changeCluster(func(c *core.Cluster) { c.Spec.Paused = true }) },
 		"of another driver":  func(w *world) { w.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.Driver = "other" }) },
-		"without its Secret": func(w *world) { w.remove(secret(w.namespace, "cloud", nil)) },
+		"without its Secret": func(w *world) { w.lose() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := joined(t, func(g *given) {
@@ -225,6 +226,33 @@ func TestNotAskedAbout(t *testing.T) {
 				t.Errorf("calls %v", w.driver.calls)
 			}
 		})
+	}
+}
+
+// TestLookedForElsewhere: with a class that was changed since, a driver that finds none has said
+// nothing about the VM; one that finds it has, and is believed from then on.
+func TestLookedForElsewhere(t *testing.T) {
+	w := joined(t, func(g *given) {
+		g.infra.Spec.ProviderSpec, g.infra.Spec.MachineClassRef = nil, &infrav1.LocalReference{Name: "small"}
+		g.more = append(g.more, newClass(g.infra.Namespace))
+	})
+	alter := func(spec string) {
+		change(w, newClass(w.namespace), func(c *v1alpha1.MachineClass) { c.ProviderSpec = *raw(spec) })
+	}
+	w.driver.local = true
+	alter(`{"size":"big"}`)
+	w.settleAfter(byThen)
+	w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+	if len(w.driver.calls) == 0 || len(w.writes) != 0 {
+		t.Errorf("calls %v, writes %v", w.driver.calls, w.writes)
+	}
+	w.driver.local = false
+	w.settleAfter(byThen)
+	w.burn()
+	w.settleAfter(byThen)
+	w.wantLost()
+	if len(w.writes) != 2 {
+		t.Errorf("writes %v", w.writes)
 	}
 }
 
@@ -306,6 +334,7 @@ func TestMachineChanges(t *testing.T) {
 		"label":          {func(m *core.Machine) { m.Labels = map[string]string{"a": "b"} }, false},
 		"bootstrap data": {func(m *core.Machine) { m.Spec.Bootstrap.DataSecretName = new("data") }, true},
 		"failure domain": {func(m *core.Machine) { m.Spec.FailureDomain = "a" }, true},
+		"deletion":       {func(m *core.Machine) { m.DeletionTimestamp = new(metav1.Now()) }, true},
 		"node":           {func(m *core.Machine) { m.Status.NodeRef = &core.Reference{Name: "n"} }, true},
 		"control plane":  {func(m *core.Machine) { m.Labels = map[string]string{core.LabelControlPlane: ""} }, true},
 		"healthy":        {func(m *core.Machine) { m.Status.Conditions = []core.Condition{{Type: "NodeHealthy", Status: "True"}} }, true},

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -68,7 +69,7 @@ func clusterOf(s *scope) string {
 // collect makes what the driver gets.
 func (c *Controller) collect(ctx context.Context, s *scope) (lack, error) {
 	spec := &s.machine.Spec
-	given := synth.Given{Machine: s.machine, FailureDomain: spec.FailureDomain}
+	given := synth.Given{Machine: s.machine, FailureDomain: spec.FailureDomain, Placer: c.Placer}
 	switch {
 	case spec.MachineClassRef != nil:
 		class, secret, lacking, err := c.class(ctx, s.machine)
@@ -79,17 +80,29 @@ func (c *Controller) collect(ctx context.Context, s *scope) (lack, error) {
 	case spec.ProviderSpec == nil: // the API server refuses that; an old object may have it
 		return lack{infrav1.ReasonInvalidSpec, "neither spec.providerSpec nor spec.machineClassRef is set"}, nil
 	}
+	s.credentials = given.Class != nil && len(OfClass(given.Class)) > 0
 	if ref := spec.CredentialsSecretRef; ref != nil {
-		secret := &corev1.Secret{}
-		if err := c.Live.Get(ctx, types.NamespacedName{Namespace: s.machine.Namespace, Name: ref.Name}, secret); err != nil {
-			if apierrors.IsNotFound(err) {
-				return lack{infrav1.ReasonCredentialsMissing, fmt.Sprintf("Secret %q of spec.credentialsSecretRef does not exist", ref.Name)}, nil
-			}
-			return lack{}, fmt.Errorf("reading Secret %s: %w", ref.Name, err)
+		data, lacking, err := c.credentials(ctx, s, ref.Name)
+		if err != nil || lacking != (lack{}) {
+			return lacking, err
 		}
-		given.Secret = overlay(given.Secret, secret.Data)
+		given.Secret = overlay(given.Secret, data)
 	}
 	return s.synthesise(given)
+}
+
+// credentials reads what the driver needs to log in.
+func (c *Controller) credentials(ctx context.Context, s *scope, name string) (map[string][]byte, lack, error) {
+	secret := &corev1.Secret{}
+	if err := c.Live.Get(ctx, types.NamespacedName{Namespace: s.machine.Namespace, Name: name}, secret); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil, lack{infrav1.ReasonCredentialsMissing, fmt.Sprintf("Secret %q of spec.credentialsSecretRef does not exist", name)}, nil
+		}
+		return nil, lack{}, fmt.Errorf("reading Secret %s: %w", name, err)
+	}
+	s.credentials = true
+	s.unheld = !controllerutil.ContainsFinalizer(secret, infrav1.SecretFinalizer) && secret.DeletionTimestamp.IsZero()
+	return secret.Data, lack{}, nil
 }
 
 func overlay(under, over map[string][]byte) map[string][]byte {

@@ -2,6 +2,7 @@ package capi
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -81,6 +82,87 @@ func TestLifeOnAServer(t *testing.T) {
 				t.Errorf("gone %t, VMs %v", w.gone(), w.driver.vms)
 			}
 		})
+	}
+}
+
+// TestWhatAVMIsMadeFromStays: without a VM it may be corrected, with one a driver would look
+// in another place. All else may change, and what clusterctl moves arrives.
+func TestWhatAVMIsMadeFromStays(t *testing.T) {
+	w := newServerWorld(t, core.V1Beta2)
+	w.changeInfra(func(m *infrav1.MillwrightMachine) {
+		m.Spec.ProviderSpec = raw(`{"size":"small","disk":{"gib":[1,2]},"tags":{"a":"b"}}`)
+		m.Spec.CredentialsSecretRef = &infrav1.LocalReference{Name: "cloud"}
+		m.Spec.FailureDomains = append(m.Spec.FailureDomains, infrav1.Placement{Name: "c", ProviderSpec: raw(`{"zone":"zone-c"}`)})
+	})
+	w.create(secret(w.namespace, "cloud", nil))
+	w.settle()
+	w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+	for name, edit := range map[string]func(*infrav1.MillwrightMachineSpec){
+		"driver": func(s *infrav1.MillwrightMachineSpec) { s.Driver = "other" },
+		"a value": func(s *infrav1.MillwrightMachineSpec) {
+			s.ProviderSpec = raw(`{"size":"big","disk":{"gib":[1,2]},"tags":{"a":"b"}}`)
+		},
+		"a value in a list": func(s *infrav1.MillwrightMachineSpec) {
+			s.ProviderSpec = raw(`{"size":"small","disk":{"gib":[1,3]},"tags":{"a":"b"}}`)
+		},
+		"the name of a tag": func(s *infrav1.MillwrightMachineSpec) {
+			s.ProviderSpec = raw(`{"size":"small","disk":{"gib":[1,2]},"tags":{"c":"b"}}`)
+		},
+		"one field more": func(s *infrav1.MillwrightMachineSpec) {
+			s.ProviderSpec = raw(`{"size":"small","disk":{"gib":[1,2]},"tags":{"a":"b"},"x":1}`)
+		},
+		"one field less": func(s *infrav1.MillwrightMachineSpec) { s.ProviderSpec = raw(`{"size":"small","disk":{"gib":[1,2]}}`) },
+		"a class": func(s *infrav1.MillwrightMachineSpec) {
+			s.ProviderSpec, s.MachineClassRef = nil, &infrav1.LocalReference{Name: "small"}
+		},
+		"other credentials":        func(s *infrav1.MillwrightMachineSpec) { s.CredentialsSecretRef.Name = "other" },
+		"no credentials":           func(s *infrav1.MillwrightMachineSpec) { s.CredentialsSecretRef = nil },
+		"no failure domains":       func(s *infrav1.MillwrightMachineSpec) { s.FailureDomains = nil },
+		"another failure domain":   func(s *infrav1.MillwrightMachineSpec) { s.FailureDomains[1].Name = "d" },
+		"a failure domain's patch": func(s *infrav1.MillwrightMachineSpec) { s.FailureDomains[1].ProviderSpec = raw(`{"zone":"d"}`) },
+	} {
+		infra := w.infra()
+		edit(&infra.Spec)
+		if err := w.client.Update(t.Context(), infra); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "once there is a VM") {
+			t.Errorf("%s: changed with %v", name, err)
+		}
+	}
+	w.changeInfra(func(m *infrav1.MillwrightMachine) {
+		m.Labels["a"] = "b"
+		m.Spec.NodeTemplate = &infrav1.NodeTemplate{InstanceType: "x"}
+		m.Spec.ProviderSpec = raw(`{"tags":{"a":"b"}, "disk":{"gib":[1,2]}, "size":"small"}`) // the same, written in another way
+	})
+	moved := w.infra()
+	w.changeInfra(func(m *infrav1.MillwrightMachine) { m.Finalizers = nil })
+	w.remove(w.infra())
+	moved.UID, moved.ResourceVersion = "", ""
+	w.create(moved)
+	w.restart()
+	w.settle()
+	w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+	w.delete()
+	w.settle()
+	if !w.gone() || len(w.driver.vms) != 0 || w.driver.count != 1 {
+		t.Errorf("gone %t, VMs %v of %d", w.gone(), w.driver.vms, w.driver.count)
+	}
+}
+
+// TestWhatTheServerDoesNotNotice: of an object that it does not know the fields of, it does not
+// see that one took the place of another. Nor may a class not be changed. Either holds the
+// deletion of a VM that is not found any more.
+func TestWhatTheServerDoesNotNotice(t *testing.T) {
+	w := newServerWorld(t, core.V1Beta2)
+	w.driver.local = true
+	w.settle()
+	w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+	w.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderSpec = raw(`{"colour":"red"}`) })
+	w.delete()
+	w.settle()
+	w.wantReady(metav1.ConditionFalse, infrav1.ReasonSpecChanged, "cannot be deleted")
+	w.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderSpec = raw(`{"size":"small"}`) })
+	w.settleAfter(time.Minute)
+	if !w.gone() || len(w.driver.vms) != 0 {
+		t.Errorf("gone %t, VMs %v", w.gone(), w.driver.vms)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/status"
+	"github.com/millwright-dev/millwright/internal/capi/core"
 	"github.com/millwright-dev/millwright/internal/flow"
 	"github.com/millwright-dev/millwright/internal/instance"
 )
@@ -27,11 +28,14 @@ func (s *scope) set(kind string, value metav1.ConditionStatus, reason, message s
 // longestMessage is how long a message may be, in bytes: a driver's may be of any length.
 const longestMessage = 4096
 
-func shorten(message string) string {
-	if len(message) <= longestMessage {
+func shorten(message string) string { return shortenTo(longestMessage, message) }
+
+func shortenTo(longest int, message string) string {
+	if len(message) <= longest {
 		return message
 	}
-	return strings.ToValidUTF8(message[:longestMessage], "") + "…"
+	const cut = "…"
+	return strings.ToValidUTF8(message[:longest-len(cut)], "") + cut
 }
 
 func (s *scope) ready() *metav1.Condition {
@@ -87,16 +91,38 @@ func (s *scope) provisioned() {
 	}
 }
 
+// lost says that the VM is gone, without taking back that it was there.
+func (s *scope) lost() {
+	s.refuse(infrav1.ReasonInstanceLost, "The provider does not find VM "+s.machine.Spec.ProviderID)
+}
+
 // creationFailed says why there is no VM, and whether there can ever be one.
 func (s *scope) creationFailed(failure *instance.Failure) {
-	reason, message := reasonOf(failure), messageOf(failure)
 	if hopeless(s.machine, failure) {
 		s.machine.Status.FailureReason = new(infrav1.FailureInvalidConfiguration)
-		s.machine.Status.FailureMessage = new(shorten(message))
+		s.machine.Status.FailureMessage = new(shorten(messageOf(failure)))
 	}
-	if s.set(infrav1.ConditionReady, metav1.ConditionFalse, reason, message) {
+	s.driverFailed(reasonOf(failure), failure)
+}
+
+// driverFailed says what the driver said. There is an event if it is a failure of another
+// kind than before: the words may differ with each attempt.
+func (s *scope) driverFailed(reason string, failure *instance.Failure) {
+	message, kind := messageOf(failure), kindOf(failure)
+	ready := s.ready()
+	again := s.notReadyFor(reason) && strings.HasSuffix(ready.Message, kind)
+	message = shortenTo(longestMessage-len(kind), message) + kind
+	if s.set(infrav1.ConditionReady, metav1.ConditionFalse, reason, message) && !again {
 		s.explain(corev1.EventTypeWarning, reason, message)
 	}
+}
+
+// kindOf ends what is said of a failure: with its code, if it is a driver's.
+func kindOf(failure *instance.Failure) string {
+	if failure.Method == instance.MethodPrepare {
+		return ""
+	}
+	return fmt.Sprintf(" (%s)", failure.Code)
 }
 
 // reasonOf says in one word why a VM could not be made.
@@ -125,18 +151,30 @@ func refusesSpec(failure *instance.Failure) bool {
 	return false
 }
 
-// hopeless tells whether nothing but another specification of this very object could help,
-// which nobody changes any more: Cluster API then gives up the Machine. A class or a Secret
-// may be repaired at any time, and a driver that has been given one may mean that.
+// hopeless tells whether nothing but another specification of this very object could help:
+// Cluster API then gives up the Machine. A class or a Secret may be repaired at any time, and
+// a driver that has been given one may mean that; a creation was given the bootstrap data. Nor
+// is it the end of what was made from a template: the next one would be the same, and there
+// would be one after the other without end.
 func hopeless(machine *infrav1.MillwrightMachine, failure *instance.Failure) bool {
-	return refusesSpec(failure) && machine.Spec.ProviderSpec != nil && machine.Spec.CredentialsSecretRef == nil &&
-		machine.Spec.ProviderID == ""
+	return refusesSpec(failure) && failure.Method == instance.MethodStatus && ownSpecOnly(machine) &&
+		machine.Annotations[core.AnnotationClonedFrom] == ""
+}
+
+// leavesOpen tells whether there may be a VM after a failure. There is none after one before
+// the creation, or if the creation was refused for what it was asked for.
+func leavesOpen(failure *instance.Failure) bool {
+	switch failure.Method {
+	case instance.MethodPrepare, instance.MethodStatus:
+		return false
+	}
+	return !refusesSpec(failure)
 }
 
 // messageOf is what the driver said.
 func messageOf(failure *instance.Failure) string {
 	if said, ok := status.FromError(failure.Err); ok {
-		return fmt.Sprintf("%s: %s (%s)", failure.Method, said.Message(), failure.Code)
+		return fmt.Sprintf("%s: %s", failure.Method, said.Message())
 	}
 	if failure.Method == instance.MethodPrepare {
 		return failure.Err.Error()
@@ -168,25 +206,33 @@ func (s *scope) waitingForNodeSince() time.Time {
 	return s.now
 }
 
-// deleting says that the VM goes, unless there is something in its way.
+// deleting says that the VM goes, unless that has failed: then that stays to be read.
 func (s *scope) deleting() {
-	if s.notReadyFor(infrav1.ReasonDeletionFailed, infrav1.ReasonDeleting) {
+	if s.notReadyFor(infrav1.ReasonDeletionFailed) {
 		return
 	}
 	s.set(infrav1.ConditionReady, metav1.ConditionFalse, infrav1.ReasonDeleting, "The VM is being deleted")
 }
 
 func (s *scope) deletionFailed(failure *instance.Failure) {
-	message := messageOf(failure)
-	if s.set(infrav1.ConditionReady, metav1.ConditionFalse, infrav1.ReasonDeletionFailed, message) {
-		s.explain(corev1.EventTypeWarning, infrav1.ReasonDeletionFailed, message)
-	}
+	s.driverFailed(infrav1.ReasonDeletionFailed, failure)
 }
 
 // undeletable says what has to be there before the VM can be deleted.
 func (s *scope) undeletable(reason, message string) flow.Result {
-	s.refuse(reason, "The VM cannot be deleted: "+message)
+	s.refuse(reason, undeletableIs+message)
 	return flow.Wait(slowRetry, message)
+}
+
+// unfound says that the driver does not find a VM that it found before, when it was asked with
+// something else.
+func (s *scope) unfound() flow.Result {
+	changed := "spec"
+	if ref := s.machine.Spec.MachineClassRef; ref != nil {
+		changed = fmt.Sprintf("MachineClass %q or spec", ref.Name)
+	}
+	return s.undeletable(infrav1.ReasonSpecChanged, changed+" was changed since the driver last found it, and now it does not; "+
+		"set back what was changed, or make sure that the VM is gone and remove the finalizer "+infrav1.Finalizer)
 }
 
 // markPaused says whether the object is left alone.

@@ -18,10 +18,12 @@ import (
 func (c *Controller) termination() []flow.Step[*scope] {
 	return []flow.Step[*scope]{
 		{Name: "EndIfReleased", Run: c.endIfReleased},
+		{Name: "LeaveOtherInstallation", Run: c.leaveOtherInstallation},
 		{Name: "FindOwners", Run: c.findOwners},
 		{Name: "RespectPause", Run: c.respectPause},
 		{Name: "Gather", Run: c.gatherForDeletion},
 		{Name: "IdentifyInstance", Run: c.identifyInstance},
+		{Name: "AwaitFinding", Run: c.awaitFinding},
 		{Name: "AwaitSoleClaim", Run: c.awaitSoleClaim},
 		{Name: "DeleteInstance", Run: c.deleteInstance},
 		{Name: "RemoveFinalizer", Run: c.removeFinalizer},
@@ -49,12 +51,8 @@ func (c *Controller) gatherForDeletion(ctx context.Context, s *scope) flow.Resul
 	if !begun(s.machine) {
 		return flow.Continue()
 	}
-	s.deleting()
 	if recorded := s.machine.Status.ProviderID; recorded != "" {
 		s.machine.Spec.ProviderID = recorded // whatever was written there by hand
-	}
-	if s.machine.Spec.Driver != c.Driver {
-		return s.undeletable(infrav1.ReasonUnknownDriver, fmt.Sprintf("spec.driver is %q, and this manager has the driver %q only", s.machine.Spec.Driver, c.Driver))
 	}
 	lacking, err := c.collect(ctx, s)
 	switch {
@@ -78,16 +76,55 @@ func (c *Controller) identifyInstance(ctx context.Context, s *scope) flow.Result
 	case instance.Exists:
 		return c.identified(ctx, s, answer.Instance.ProviderID)
 	case instance.Gone: // or the driver cannot look, and is asked to delete by name
+		if s.askedAnew() {
+			return c.unfound(s)
+		}
 		return flow.Continue()
 	case instance.Failed:
-		if neverMade(s.machine, answer.Failure) {
+		if s.neverMade(answer.Failure) {
 			return c.removeFinalizer(ctx, s)
 		}
 		s.deletionFailed(answer.Failure)
-		return flow.Wait(answer.Retry, answer.Failure.Error())
+		return flow.Wait(s.retry(answer.Retry), answer.Failure.Error())
 	default:
-		return flow.Wait(0, "the driver")
+		return c.awaitDeletion(s, answer)
 	}
+}
+
+// awaitFinding has a driver that is asked with another specification than before find the VM
+// first. One that looks in another place would say that there is none, and it would run on.
+// Once it is found, it is deleted as always.
+func (c *Controller) awaitFinding(_ context.Context, s *scope) flow.Result {
+	if s.gone || !begun(s.machine) || s.machine.Spec.ProviderID == "" || !s.askedAnew() || c.Engine.Deleting(s.key()) {
+		return flow.Continue()
+	}
+	answer := c.Engine.Ensure(s.request()) // makes nothing where there is an ID
+	switch {
+	case answer.State == instance.Exists, answer.Instance.ProviderID != "":
+		s.foundAsAskedFor()
+		return flow.Continue()
+	case answer.State == instance.Lost:
+		return c.unfound(s)
+	case answer.State == instance.Failed:
+		s.deletionFailed(answer.Failure)
+		return flow.Wait(s.retry(answer.Retry), answer.Failure.Error())
+	default:
+		return c.awaitDeletion(s, answer)
+	}
+}
+
+// unfound holds a deletion whose VM may be where the driver does not look any more.
+func (c *Controller) unfound(s *scope) flow.Result {
+	c.Engine.Forget(s.key()) // or it would say the same for ever
+	return s.unfound()
+}
+
+// awaitDeletion waits for the driver's answer.
+func (c *Controller) awaitDeletion(s *scope, answer instance.Answer) flow.Result {
+	if !s.held() {
+		s.deleting()
+	}
+	return c.awaitDriver(s, answer, infrav1.ReasonDeletionFailed)
 }
 
 // identified stores which VM is to go, so that the driver gets its ID.
@@ -101,6 +138,7 @@ func (c *Controller) identified(ctx context.Context, s *scope, providerID string
 	}
 	s.machine.Spec.ProviderID = providerID
 	s.objects.Machine.Spec.ProviderID = providerID
+	s.foundAsAskedFor()
 	if err := c.persistSpec(ctx, s); err != nil {
 		return flow.Fail(err)
 	}
@@ -142,10 +180,16 @@ func (c *Controller) awaitSoleClaim(ctx context.Context, s *scope) flow.Result {
 
 // deleteInstance has the driver remove the VM, and goes on when the driver says that it is
 // gone.
-func (c *Controller) deleteInstance(_ context.Context, s *scope) flow.Result {
+func (c *Controller) deleteInstance(ctx context.Context, s *scope) flow.Result {
 	if s.gone || !begun(s.machine) {
 		return flow.Continue()
 	}
+	if s.machine.Annotations[infrav1.AnnotationInstanceSpec] != s.stored.Annotations[infrav1.AnnotationInstanceSpec] {
+		if err := c.persistSpec(ctx, s); err != nil { // or nobody would know tomorrow that it was there
+			return flow.Fail(err)
+		}
+	}
+	s.deleting()
 	answer := c.Engine.Delete(s.request())
 	if answer.LastKnownState != nil {
 		s.machine.Status.LastKnownState = *answer.LastKnownState
@@ -157,13 +201,13 @@ func (c *Controller) deleteInstance(_ context.Context, s *scope) flow.Result {
 	case instance.Remains:
 		return flow.Wait(answer.Retry, "the VM to be gone")
 	case instance.Failed:
-		if neverMade(s.machine, answer.Failure) {
+		if s.neverMade(answer.Failure) {
 			return flow.Continue()
 		}
 		s.deletionFailed(answer.Failure)
-		return flow.Wait(answer.Retry, answer.Failure.Error())
+		return flow.Wait(s.retry(answer.Retry), answer.Failure.Error())
 	default:
-		return flow.Wait(0, "the driver")
+		return c.awaitDeletion(s, answer)
 	}
 }
 
@@ -172,6 +216,9 @@ func (s *scope) request() instance.Request {
 }
 
 func (c *Controller) removeFinalizer(ctx context.Context, s *scope) flow.Result {
+	if err := c.releaseSecrets(ctx, s); err != nil {
+		return flow.Fail(err)
+	}
 	if !controllerutil.RemoveFinalizer(s.machine, infrav1.Finalizer) {
 		return flow.Continue()
 	}

@@ -18,14 +18,18 @@ import (
 // that they refer to.
 const ByClass = "millwrightmachine.class"
 
+// ByProviderID is an index of MillwrightMachines in the cache: by the IDs of the VMs that they
+// name, in spec or status.
+const ByProviderID = "millwrightmachine.providerID"
+
 // Further indexes of MillwrightMachines.
 const (
-	byProviderID = "millwrightmachine.providerID"
-	byCluster    = "millwrightmachine.cluster"
+	byCluster = "millwrightmachine.cluster"
+	bySecret  = "millwrightmachine.secret"
 )
 
 var indexes = map[string]client.IndexerFunc{
-	byProviderID: func(object client.Object) []string {
+	ByProviderID: func(object client.Object) []string {
 		machine := object.(*infrav1.MillwrightMachine)
 		ids := nonEmpty(machine.Spec.ProviderID)
 		if machine.Status.ProviderID != machine.Spec.ProviderID {
@@ -34,6 +38,12 @@ var indexes = map[string]client.IndexerFunc{
 		return ids
 	},
 	byCluster: func(object client.Object) []string { return nonEmpty(object.GetLabels()[core.LabelCluster]) },
+	bySecret: func(object client.Object) []string {
+		if ref := object.(*infrav1.MillwrightMachine).Spec.CredentialsSecretRef; ref != nil {
+			return nonEmpty(ref.Name)
+		}
+		return nil
+	},
 	ByClass: func(object client.Object) []string {
 		if ref := object.(*infrav1.MillwrightMachine).Spec.MachineClassRef; ref != nil {
 			return nonEmpty(ref.Name)
@@ -90,8 +100,10 @@ func machineChanges() predicate.Predicate {
 		was, is := e.ObjectOld.(*core.Machine), e.ObjectNew.(*core.Machine)
 		return !ptr.Equal(was.Spec.Bootstrap.DataSecretName, is.Spec.Bootstrap.DataSecretName) ||
 			was.Spec.FailureDomain != is.Spec.FailureDomain ||
+			was.DeletionTimestamp.IsZero() != is.DeletionTimestamp.IsZero() ||
 			was.Spec.InfrastructureRef != is.Spec.InfrastructureRef ||
-			was.HasNode() != is.HasNode()
+			was.HasNode() != is.HasNode() || was.Healthy() != is.Healthy() ||
+			was.ControlPlane() != is.ControlPlane()
 	}}
 }
 

@@ -41,7 +41,7 @@ const defaultHeartbeat = 10 * time.Second
 
 // open puts the driver into the manager's configuration.
 func (f *driverFlags) open(config *manager.Config) error {
-	config.DriverName = f.name
+	config.DriverName, config.Installation = f.name, f.installation
 	switch f.name {
 	case driverSim:
 		return f.openSim(config)

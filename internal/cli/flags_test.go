@@ -48,23 +48,32 @@ var mcmFlags = map[string]string{
 	"resource-exhausted-retry":                     "10m0s",
 }
 
+// mcmSetFlags are those that only the other process of MCM has, which looks after sets and
+// deployments, and their defaults.
+var mcmSetFlags = map[string]string{
+	"safety-up":                          "2",
+	"safety-down":                        "1",
+	"machine-safety-overshooting-period": "1m0s",
+	"autoscaler-scaledown-annotation-during-rollout": "true",
+}
+
 // otherDefaults are those on purpose: a request limit that one process needs which does
 // the work of two, and the one with which Gardener runs MCM.
 var otherDefaults = map[string]string{"kube-api-qps": "100", "kube-api-burst": "200"}
 
 // notYet are flags of MCM's with nothing behind them so far. They are unknown flags until
-// there is.
+// there is. There is nothing to set a period for overshooting: sets are counted in every pass.
 var notYet = []string{
 	"cloud-provider", "kube-api-content-type", "controller-start-interval",
 	"leader-elect-resource-lock", "machine-inplace-update-timeout", "machine-preserve-timeout",
+	"machine-safety-overshooting-period",
 }
 
-// ownFlags are those that MCM's machine-controller has not: some are those of its other
-// process, the rest are ours.
+// ownFlags are those that MCM has not.
 var ownFlags = map[string]string{"driver": "", "installation": "", "machine-safety-orphan-vms": "delete",
 	"machine-max-health-replacements": "1", "drain-volume-pods": "serial",
-	"apis": "[mcm]", "watch-filter": "", "webhook-port": "0", "webhook-cert-dir": "", "leader-elect-namespace": "",
-	"safety-up": "2", "safety-down": "1", "autoscaler-scaledown-annotation-during-rollout": "true", "enforce-min-ready-seconds": "true", "sim-dir": "", "sim-heartbeat": "10s"}
+	"apis": "[mcm]", "watch-filter": "", "webhook-port": "0", "webhook-cert-dir": "", "leader-elect-namespace": "", "leader-elect-resource-name": "millwright-cluster-api",
+	"enforce-min-ready-seconds": "true", "sim-dir": "", "sim-heartbeat": "10s"}
 
 func defaults(flags *pflag.FlagSet) map[string]string {
 	found := map[string]string{}
@@ -76,7 +85,7 @@ func defaults(flags *pflag.FlagSet) map[string]string {
 // same.
 func TestFlagsAreMCMs(t *testing.T) {
 	want := map[string]string{}
-	for _, set := range []map[string]string{mcmFlags, otherDefaults, ownFlags} {
+	for _, set := range []map[string]string{mcmFlags, mcmSetFlags, otherDefaults, ownFlags} {
 		for name, value := range set {
 			want[name] = value
 		}

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/utils/ptr"
 
+	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/drain"
 	"github.com/millwright-dev/millwright/internal/machine"
 	"github.com/millwright-dev/millwright/internal/manager"
@@ -115,6 +116,7 @@ func (f *managerFlags) addClusterAPI(flags *pflag.FlagSet) {
 	flags.IntVar(&c.ClusterAPI.WebhookPort, "webhook-port", 0, "port that webhooks for the kinds of Cluster API are served on; 0 serves none, and they are not needed")
 	flags.StringVar(&c.ClusterAPI.WebhookCertDir, "webhook-cert-dir", "", "folder with tls.crt and tls.key of the webhooks")
 	flags.StringVar(&c.Election.Namespace, "leader-elect-namespace", "", "namespace of the leases; empty for that of --namespace")
+	flags.StringVar(&c.Election.ClusterAPILease, "leader-elect-resource-name", infrav1.Lease, "name of the lease of the API capi; managers of different objects need different ones, the names of MCM's leases are fixed")
 }
 
 func (f *managerFlags) addHealth(flags *pflag.FlagSet) {

@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/capi/class"
 	"github.com/millwright-dev/millwright/internal/capi/cluster"
 	"github.com/millwright-dev/millwright/internal/capi/core"
+	"github.com/millwright-dev/millwright/internal/capi/secret"
 	"github.com/millwright-dev/millwright/internal/capi/template"
 	"github.com/millwright-dev/millwright/internal/capi/webhooks"
 	"github.com/millwright-dev/millwright/internal/instance"
@@ -61,7 +63,7 @@ func (c Config) leases() []string {
 		names = append(names, v1alpha1.LeaseMachineController, v1alpha1.LeaseMachineControllerManager)
 	}
 	if c.has(APICAPI) {
-		names = append(names, infrav1.Lease)
+		names = append(names, cmp.Or(c.Election.ClusterAPILease, infrav1.Lease))
 	}
 	return names
 }
@@ -116,13 +118,15 @@ func clusterAPIControllers(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, e
 	machines := capi.Options{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Engine: engine, TaskEnds: waker,
 		Events: events.recorder("millwrightmachine-controller"), Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs,
-		Driver: cfg.DriverName, Placer: placer, WatchFilter: cfg.ClusterAPI.WatchFilter, JoinTimeout: cfg.CreationTimeout,
+		Driver: cfg.DriverName, Installation: cfg.Installation, Placer: placer, WatchFilter: cfg.ClusterAPI.WatchFilter, JoinTimeout: cfg.CreationTimeout,
 	}
 	if cfg.has(APIMCM) {
 		machines.Claimed = claimedByMachines(mgr.GetClient())
 	}
+	ofMachines := capi.New(machines)
 	return []controller{
-		capi.New(machines),
+		ofMachines,
+		secret.New(ofMachines.Secrets()),
 		cluster.New(cluster.Options{
 			Client: mgr.GetClient(), Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs, WatchFilter: cfg.ClusterAPI.WatchFilter,
 			FailureDomains: mgr.GetScheme().IsVersionRegistered(core.V1Beta2), TaskEnds: asked,

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr/testr"
+	"github.com/google/go-cmp/cmp"
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -35,6 +36,11 @@ func TestFaces(t *testing.T) {
 		if got := tc.config.leases(); len(got) != tc.leases {
 			t.Errorf("%s: leases %v", name, got)
 		}
+	}
+	named := Config{APIs: []API{APIMCM, APICAPI}, Election: Election{ClusterAPILease: "team"}}
+	want := []string{v1alpha1.LeaseMachineController, v1alpha1.LeaseMachineControllerManager, "team"}
+	if diff := cmp.Diff(want, named.leases()); diff != "" {
+		t.Errorf("leases with a name (-want +got):\n%s", diff)
 	}
 	if got := (Config{Namespace: "a"}).leaseNamespace(); got != "a" {
 		t.Errorf("leases are in %q", got)

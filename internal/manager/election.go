@@ -22,7 +22,10 @@ type Election struct {
 	// Enabled is false if this is the only process.
 	Enabled bool
 	// Namespace is where the leases are. Empty: that of the Config.
-	Namespace                                 string
+	Namespace string
+	// ClusterAPILease is the name of the lease of the face APICAPI. Empty: infrav1.Lease. Those
+	// of MCM's face have the names that MCM gives them.
+	ClusterAPILease                           string
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 }
 

@@ -57,6 +57,8 @@ type Config struct {
 	// DriverName is what classes and MillwrightMachines call it; VMs are only made for
 	// those. Empty: classes are not checked. Required for APICAPI.
 	DriverName string
+	// Installation is the name by which the driver knows its VMs among those of others.
+	Installation string
 	// Runnables are started with the controllers, and like them only while leading.
 	Runnables []ctrlmanager.Runnable
 

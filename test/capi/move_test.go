@@ -6,10 +6,12 @@ import (
 
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/test/env"
 )
 
@@ -26,9 +28,12 @@ func TestClusterctlMovesAClusterAndEveryVMStays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	source := w.manager()
+	source := w.manager("--installation", "ours")
 	w.pool("workers", 2, `{}`)
-	w.eventually(func(g gomega.Gomega) { w.settled(g, 2) })
+	w.declareShared()
+	third := w.own("third")
+	w.machine(third, `{"driver":"sim","machineClassRef":{"name":"small"},"credentialsSecretRef":{"name":"cloud"}}`, data)
+	w.eventually(func(g gomega.Gomega) { w.settled(g, 3) })
 	before, err := w.cloud.VMs()
 	if err != nil {
 		t.Fatal(err)
@@ -43,14 +48,14 @@ func TestClusterctlMovesAClusterAndEveryVMStays(t *testing.T) {
 	if err := e.Target.Client.Create(t.Context(), namespace); err != nil {
 		t.Fatal(err)
 	}
-	target := moved.managerAt(moved.Cluster)
+	target := moved.managerAt(moved.Cluster, "--installation", "ours")
 	out, err := exec.CommandContext(t.Context(), clusterctl, "move", "--namespace", w.Namespace,
 		"--kubeconfig", e.ControlPlane.Kubeconfig(), "--to-kubeconfig", e.Target.ControlPlane.Kubeconfig(), "-v", "2").CombinedOutput()
 	if err != nil {
 		t.Fatalf("clusterctl move: %v\n%s", err, out)
 	}
 	moved.eventually(func(g gomega.Gomega) {
-		g.Expect(moved.list(g, "Machine")).To(gomega.HaveLen(2))
+		g.Expect(moved.list(g, "Machine")).To(gomega.HaveLen(3))
 		for _, ours := range moved.list(g, "MillwrightMachine") {
 			g.Expect(condition(&ours, "Ready")).To(gomega.HaveKeyWithValue("status", "True"), ours.GetName())
 			g.Expect(condition(&ours, "Paused")).To(gomega.HaveKeyWithValue("status", "False"), ours.GetName())
@@ -64,10 +69,43 @@ func TestClusterctlMovesAClusterAndEveryVMStays(t *testing.T) {
 	gomega.NewWithT(t).Expect(after).To(gomega.Equal(before))
 	source.Stop()
 
-	// It is the new owner that they go with.
+	// It is the new owner that they go with, and that holds what is needed for it.
 	moved.scale("workers", 1)
-	moved.eventually(func(g gomega.Gomega) { g.Expect(moved.vms(g)).To(gomega.HaveLen(1)) })
+	moved.eventually(func(g gomega.Gomega) { g.Expect(moved.vms(g)).To(gomega.HaveLen(2)) })
+	for _, object := range shared(w.Namespace) {
+		if err := moved.Client.Delete(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	moved.remove("Machine", third)
+	moved.eventually(func(g gomega.Gomega) {
+		g.Expect(moved.vms(g)).To(gomega.HaveLen(1))
+		for _, c := range []*world{w, &moved} {
+			for _, object := range shared(w.Namespace) {
+				err := c.Client.Get(t.Context(), client.ObjectKeyFromObject(object), object)
+				g.Expect(apierrors.IsNotFound(err)).To(gomega.BeTrue(), "%T: %v", object, err)
+			}
+		}
+	})
 	target.Stop()
+}
+
+// shared are a class and a Secret that nobody owns: clusterctl moves them for their label.
+func shared(namespace string) []client.Object {
+	meta := metav1.ObjectMeta{Namespace: namespace, Labels: map[string]string{"clusterctl.cluster.x-k8s.io/move": ""}}
+	class, secret := &v1alpha1.MachineClass{ObjectMeta: *meta.DeepCopy()}, &corev1.Secret{ObjectMeta: *meta.DeepCopy()}
+	class.Name, class.ProviderSpec.Raw = "small", []byte(`{}`)
+	secret.Name = "cloud"
+	return []client.Object{class, secret}
+}
+
+func (w *world) declareShared() {
+	w.t.Helper()
+	for _, object := range shared(w.Namespace) {
+		if err := w.Client.Create(w.t.Context(), object); err != nil {
+			w.t.Fatal(err)
+		}
+	}
 }
 
 // labelForClusterctl labels the CRDs as clusterctl does when it installs them, which tells
@@ -81,7 +119,7 @@ func labelForClusterctl(t *testing.T, c *env.Cluster) {
 	}
 	for _, crd := range crds.Items {
 		switch text(crd, "spec", "group") {
-		case "cluster.x-k8s.io", "infrastructure.millwright.dev", "stub.millwright.dev", "clusterctl.cluster.x-k8s.io":
+		case "cluster.x-k8s.io", "infrastructure.millwright.dev", "stub.millwright.dev", "machine.sapcloud.io", "clusterctl.cluster.x-k8s.io":
 			patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"clusterctl.cluster.x-k8s.io":""}}}`))
 			if err := c.Client.Patch(t.Context(), &crd, patch); err != nil {
 				t.Fatal(err)

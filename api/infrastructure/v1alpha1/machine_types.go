@@ -17,6 +17,11 @@ const MillwrightMachineKind = "MillwrightMachine"
 // +kubebuilder:storageversion
 // +kubebuilder:resource:path=millwrightmachines,scope=Namespaced,categories=cluster-api,shortName=mwm
 // +kubebuilder:metadata:labels={"cluster.x-k8s.io/v1beta1=v1alpha1","cluster.x-k8s.io/v1beta2=v1alpha1"}
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.providerID) || self.spec.driver == oldSelf.spec.driver",message="cannot be changed once there is a VM: it would not be found any more",fieldPath=".spec.driver"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.providerID) || (has(self.spec.providerSpec) == has(oldSelf.spec.providerSpec) && (!has(self.spec.providerSpec) || self.spec.providerSpec == oldSelf.spec.providerSpec))",message="cannot be changed once there is a VM: it would not be found any more",fieldPath=".spec.providerSpec"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.providerID) || (has(self.spec.machineClassRef) == has(oldSelf.spec.machineClassRef) && (!has(self.spec.machineClassRef) || self.spec.machineClassRef == oldSelf.spec.machineClassRef))",message="cannot be changed once there is a VM: it would not be found any more",fieldPath=".spec.machineClassRef"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.providerID) || (has(self.spec.credentialsSecretRef) == has(oldSelf.spec.credentialsSecretRef) && (!has(self.spec.credentialsSecretRef) || self.spec.credentialsSecretRef == oldSelf.spec.credentialsSecretRef))",message="cannot be changed once there is a VM: it would not be found any more",fieldPath=".spec.credentialsSecretRef"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.providerID) || (has(self.spec.failureDomains) == has(oldSelf.spec.failureDomains) && (!has(self.spec.failureDomains) || self.spec.failureDomains == oldSelf.spec.failureDomains))",message="cannot be changed once there is a VM: it would not be found any more",fieldPath=".spec.failureDomains"
 // +kubebuilder:printcolumn:name="Cluster",type=string,JSONPath=`.metadata.labels['cluster\.x-k8s\.io/cluster-name']`,description="Cluster that the machine belongs to"
 // +kubebuilder:printcolumn:name="Machine",type=string,JSONPath=`.metadata.ownerReferences[?(@.kind=="Machine")].name`,description="Machine that this is the infrastructure of"
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`,description="Whether the VM is there"
@@ -29,8 +34,9 @@ type MillwrightMachine struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	// Spec says how the VM is made. Apart from providerID, changes after its creation
-	// have no effect.
+	// Spec says how the VM is made. Once there is one, what says so cannot be changed:
+	// driver, providerSpec, machineClassRef, credentialsSecretRef and failureDomains.
+	// Changes of the rest have no effect.
 	Spec MillwrightMachineSpec `json:"spec"`
 	// Status is what is known of the VM.
 	// +optional

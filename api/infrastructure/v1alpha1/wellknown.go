@@ -17,9 +17,14 @@ const SecretFinalizer = "infrastructure.millwright.dev/secret-in-use"
 // asked on, with the time. Without it there is no VM that would have to be deleted.
 const AnnotationCreationBegun = "infrastructure.millwright.dev/creation-begun"
 
-// AnnotationCreationSpec is set together with AnnotationCreationBegun: the digest of the
-// spec that the driver was asked with. As long as it fits, no call was about another one.
+// AnnotationCreationSpec is set together with AnnotationCreationBegun: the digest of what the
+// driver was asked with. It is taken off when there may be a VM. As long as it fits, no call
+// was about another one.
 const AnnotationCreationSpec = "infrastructure.millwright.dev/creation-spec"
+
+// AnnotationInstanceSpec is the digest of what the driver was asked with when it last found
+// the VM. Asked with something else, it may look in another place.
+const AnnotationInstanceSpec = "infrastructure.millwright.dev/instance-spec"
 
 // AnnotationInstallation is set together with AnnotationCreationBegun: the installation of
 // the manager that asks the driver. That of another one would not find the VM.
@@ -82,9 +87,13 @@ const (
 	ReasonProviderIDTaken = "ProviderIDTaken"
 	// ReasonProviderIDChanged: spec.providerID is not the VM's any more.
 	ReasonProviderIDChanged = "ProviderIDChanged"
+	// ReasonSpecChanged: the driver does not find a VM that is to be deleted, but was asked
+	// with something else when it last did.
+	ReasonSpecChanged = "SpecChanged"
 	// ReasonInstanceLost: the provider does not find the VM any more.
 	ReasonInstanceLost = "InstanceLost"
-	// ReasonDeleting: the driver was asked to delete the VM.
+	// ReasonDeleting: the driver was asked to delete the VM, or no VM is made since the
+	// Machine is being deleted.
 	ReasonDeleting = "Deleting"
 	// ReasonDeleted: the VM is gone. Of events only.
 	ReasonDeleted = "Deleted"

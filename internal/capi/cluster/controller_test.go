@@ -114,12 +114,14 @@ func TestLeftAlone(t *testing.T) {
 		change func(*given)
 		paused bool
 	}{
-		"no owner":           {rule: "C9", change: func(g *given) { g.infra.OwnerReferences = nil }},
-		"owner is gone":      {rule: "C9", change: func(g *given) { g.cluster = nil }},
-		"managed by another": {rule: "C8", change: func(g *given) { g.infra.Annotations = map[string]string{core.AnnotationManagedBy: ""} }},
-		"another manager's":  {rule: "M14", change: func(g *given) { g.infra.Labels = map[string]string{core.LabelWatchFilter: "theirs"} }},
-		"paused cluster":     {rule: "G1", change: func(g *given) { g.cluster.Spec.Paused = true }, paused: true},
-		"paused object":      {rule: "G1", change: func(g *given) { g.infra.Annotations = map[string]string{core.AnnotationPaused: ""} }, paused: true},
+		"no owner":               {rule: "C9", change: func(g *given) { g.infra.OwnerReferences = nil }},
+		"owner of another kind":  {rule: "C9", change: func(g *given) { g.infra.OwnerReferences[0].Kind = "ClusterClass" }},
+		"owner of another group": {rule: "C9", change: func(g *given) { g.infra.OwnerReferences[0].APIVersion = "example.com/v1" }},
+		"owner is gone":          {rule: "C9", change: func(g *given) { g.cluster = nil }},
+		"managed by another":     {rule: "C8", change: func(g *given) { g.infra.Annotations = map[string]string{core.AnnotationManagedBy: ""} }},
+		"another manager's":      {rule: "M14", change: func(g *given) { g.infra.Labels = map[string]string{core.LabelWatchFilter: "theirs"} }},
+		"paused cluster":         {rule: "G1", change: func(g *given) { g.cluster.Spec.Paused = true }, paused: true},
+		"paused object":          {rule: "G1", change: func(g *given) { g.infra.Annotations = map[string]string{core.AnnotationPaused: ""} }, paused: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newGiven()
@@ -216,8 +218,13 @@ func TestWhoseClusterItIs(t *testing.T) {
 	if got := c.ofCluster(t.Context(), g.cluster); len(got) != 1 || got[0].Name != "infra" {
 		t.Errorf("requests %v", got)
 	}
-	g.cluster.Spec.InfrastructureRef.Kind = "OtherCluster"
-	if got := c.ofCluster(t.Context(), g.cluster); len(got) != 0 {
-		t.Errorf("requests %v", got)
+	for _, other := range []core.Reference{
+		{APIGroup: infrav1.GroupName, Kind: "OtherCluster", Name: "infra"},
+		{APIGroup: "infrastructure.example.com", Kind: infrav1.MillwrightClusterKind, Name: "infra"},
+	} {
+		g.cluster.Spec.InfrastructureRef = other
+		if got := c.ofCluster(t.Context(), g.cluster); len(got) != 0 {
+			t.Errorf("%+v: requests %v", other, got)
+		}
 	}
 }

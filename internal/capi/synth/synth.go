@@ -59,7 +59,8 @@ func Request(given Given) (Objects, error) {
 		return Objects{}, err
 	}
 	data := maps.Clone(given.Secret)
-	delete(data, bootstrap.UserDataKey) // that of a class is not for machines of this face
+	delete(data, bootstrap.UserDataKey) // that of a class is not for machines of this face,
+	delete(data, formatKey)             // nor what it says of them
 	return Objects{Machine: machineOf(given.Machine, class.Name), Class: class, Secret: &corev1.Secret{Data: data}}, nil
 }
 
@@ -78,6 +79,7 @@ func machineOf(of *infrav1.MillwrightMachine, class string) *v1alpha1.Machine {
 		},
 	}
 	made.Status.LastKnownState = of.Status.LastKnownState
+	failing(made, of)
 	return made
 }
 

@@ -61,7 +61,7 @@ func TestRequestIsGolden(t *testing.T) {
 				m.Spec.NodeTemplate = &infrav1.NodeTemplate{Capacity: capacity("memory", "8Gi"), InstanceType: "own", Architecture: "arm64"}
 				m.Spec.FailureDomains = []infrav1.Placement{{Name: "a"}, {Name: "b", ProviderSpec: raw(`{"zone":"b","tags":{"c":null,"e":1.50}}`)}}
 			}),
-			Class: class, FailureDomain: "b", Secret: map[string][]byte{"userData": []byte("of others"), "token": []byte("secret")},
+			Class: class, FailureDomain: "b", Secret: map[string][]byte{"userData": []byte("of others"), "userDataFormat": []byte("theirs"), "token": []byte("secret")},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -3,6 +3,7 @@
 package template
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -12,6 +13,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -56,6 +58,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Named("millwrightmachinetemplate").
 		For(&infrav1.MillwrightMachineTemplate{}, builder.WithPredicates(predicate.NewPredicateFuncs(watched))).
 		Watches(&v1alpha1.MachineClass{}, handler.EnqueueRequestsFromMapFunc(c.ofClass), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&core.Cluster{}, handler.EnqueueRequestsFromMapFunc(c.ofCluster), builder.WithPredicates(pauseChanges())).
 		Complete(c)
 	if err != nil {
 		return fmt.Errorf("setting up the controller of MillwrightMachineTemplates: %w", err)
@@ -76,14 +79,64 @@ func (c *Controller) ofClass(ctx context.Context, object client.Object) []reconc
 	return requests
 }
 
+// ofCluster finds the templates of a Cluster.
+func (c *Controller) ofCluster(ctx context.Context, object client.Object) []reconcile.Request {
+	list := &infrav1.MillwrightMachineTemplateList{}
+	if err := c.Client.List(ctx, list, client.InNamespace(object.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
+		return nil // the cache ends with the process
+	}
+	var requests []reconcile.Request
+	for i := range list.Items {
+		if template := &list.Items[i]; clusterOf(template) == object.GetName() {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(template)})
+		}
+	}
+	return requests
+}
+
+// clusterOf names the Cluster; empty if nothing does.
+func clusterOf(template *infrav1.MillwrightMachineTemplate) string {
+	return cmp.Or(template.Labels[core.LabelCluster], core.Owner(template, core.ClusterKind))
+}
+
+func pauseChanges() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false },
+		DeleteFunc: func(event.DeleteEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			return e.ObjectOld.(*core.Cluster).Spec.Paused != e.ObjectNew.(*core.Cluster).Spec.Paused
+		},
+	}
+}
+
+// paused tells whether the template or its Cluster is to be left alone.
+func (c *Controller) paused(ctx context.Context, template *infrav1.MillwrightMachineTemplate) (bool, error) {
+	name := clusterOf(template)
+	if name == "" {
+		return core.Paused(nil, template), nil
+	}
+	cluster := &core.Cluster{}
+	err := c.Client.Get(ctx, types.NamespacedName{Namespace: template.Namespace, Name: name}, cluster)
+	switch {
+	case apierrors.IsNotFound(err):
+		return core.Paused(nil, template), nil
+	case err != nil:
+		return false, fmt.Errorf("reading Cluster %s: %w", name, err)
+	}
+	return core.Paused(cluster, template), nil
+}
+
 // Reconcile brings the status of a template up to date.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	template := &infrav1.MillwrightMachineTemplate{}
 	if err := c.Client.Get(ctx, req.NamespacedName, template); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err) //nolint:wrapcheck // says what it is about
 	}
-	if !template.DeletionTimestamp.IsZero() || core.Paused(nil, template) || !core.Watched(c.WatchFilter, template) {
+	if !template.DeletionTimestamp.IsZero() || !core.Watched(c.WatchFilter, template) {
 		return ctrl.Result{}, nil
+	}
+	if paused, err := c.paused(ctx, template); err != nil || paused {
+		return ctrl.Result{}, err
 	}
 	class, err := c.class(ctx, template)
 	if err != nil {

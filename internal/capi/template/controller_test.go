@@ -72,6 +72,9 @@ func TestLeftAlone(t *testing.T) {
 		"paused": func(m *infrav1.MillwrightMachineTemplate) {
 			m.Annotations = map[string]string{core.AnnotationPaused: ""}
 		},
+		"of a paused Cluster": func(m *infrav1.MillwrightMachineTemplate) {
+			m.OwnerReferences = []metav1.OwnerReference{{APIVersion: core.V1Beta2.String(), Kind: core.ClusterKind, Name: "paused"}}
+		},
 		"another manager's": func(m *infrav1.MillwrightMachineTemplate) { m.Labels = nil },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -82,8 +85,15 @@ func TestLeftAlone(t *testing.T) {
 			if err := infrav1.AddToScheme(scheme); err != nil {
 				t.Fatal(err)
 			}
-			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(template).WithStatusSubresource(template).Build()
-			if _, err := New(Options{Client: c, WatchFilter: "ours"}).Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(template)}); err != nil {
+			core.AddToScheme(scheme, core.V1Beta2)
+			cluster := &core.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "paused"}}
+			cluster.Spec.Paused = true
+			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(template, cluster).WithStatusSubresource(template).Build()
+			controller := New(Options{Client: c, WatchFilter: "ours"})
+			if found := controller.ofCluster(t.Context(), cluster); (len(found) == 1) != (len(template.OwnerReferences) == 1) {
+				t.Errorf("templates of the Cluster: %v", found)
+			}
+			if _, err := controller.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(template)}); err != nil {
 				t.Fatal(err)
 			}
 			got := &infrav1.MillwrightMachineTemplate{}
