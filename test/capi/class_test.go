@@ -29,6 +29,11 @@ func TestAClusterOfAClassIsMadeAndChangedOnce(t *testing.T) {
 			g.Expect(w.node(g, text(machine, "status", "nodeRef", "name")).Labels).To(gomega.HaveKeyWithValue("size", size))
 		}
 		g.Expect(names(w.list(g, "MillwrightMachineTemplate"))).To(gomega.HaveLen(templates))
+		// The core first has a Secret own it. The garbage collector takes that reference
+		// off, which hears of new kinds every half minute only.
+		for _, infra := range w.list(g, "MillwrightCluster") {
+			g.Expect(infra.GetOwnerReferences()).To(gomega.HaveLen(1))
+		}
 	}
 	w.eventually(func(g gomega.Gomega) { grown(g, "small", 2) })
 	w.staysQuiet(20 * time.Second)
