@@ -91,7 +91,7 @@ func ordinary(containers int) *corev1.Pod {
 		Labels:          map[string]string{"app.kubernetes.io/name": "shop", "pod-template-hash": "6d5f9c7b8"},
 		Annotations:     map[string]string{"checksum/config": strings.Repeat("0f", 32)},
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "shop-6d5f9c7b8", UID: "x", Controller: ptr.To(true)}},
-		ManagedFields:   []metav1.ManagedFieldsEntry{{Manager: "kubelet", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:status":` + strings.Repeat(" ", 1500) + `{}}`)}}},
+		ManagedFields:   []metav1.ManagedFieldsEntry{{Manager: "kubelet", FieldsV1: metav1.NewFieldsV1(`{"f:status":` + strings.Repeat(" ", 1500) + `{}}`)}},
 	}}
 	pod.Spec.NodeName, pod.Status.Phase = "ip-10-250-0-17.eu-central-1.compute.internal", corev1.PodRunning
 	for i := range containers {
@@ -162,7 +162,7 @@ func fillKnown(value reflect.Value) bool {
 	case *resource.Quantity:
 		*known = resource.MustParse("1")
 	case *metav1.FieldsV1:
-		known.Raw = []byte(`{"f:spec":{}}`)
+		known.SetRawString(`{"f:spec":{}}`)
 	default:
 		return false
 	}

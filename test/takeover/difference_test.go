@@ -16,15 +16,6 @@ import (
 // the words of the status lead it to was begun at that time, and can be repeated.
 type difference func(recorded []*unstructured.Unstructured)
 
-// both changes all of it.
-func both(differences ...difference) difference {
-	return func(recorded []*unstructured.Unstructured) {
-		for _, differs := range differences {
-			differs(recorded)
-		}
-	}
-}
-
 // going calls the function with each Machine that is being deleted.
 func going(change func(machine *unstructured.Unstructured)) difference {
 	return func(recorded []*unstructured.Unstructured) {
