@@ -3,8 +3,10 @@
 package index
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,6 +27,12 @@ const (
 	// ByController finds Machines and MachineSets by the UID of what controls them;
 	// those that nothing controls are found under Orphan.
 	ByController = "controller"
+	// MachineSetBySelector finds MachineSets by one of the labels that their selector asks for,
+	// as SelectorLabel has it.
+	MachineSetBySelector = "machineset.selector"
+	// MachineSetByTemplate finds MachineSets by each of the labels of their template, as
+	// "key=value".
+	MachineSetByTemplate = "machineset.template"
 	// ClassBySecret finds the MachineClasses that refer to a Secret, by
 	// "namespace/name".
 	ClassBySecret = "class.secret"
@@ -45,6 +53,8 @@ func Add(ctx context.Context, indexer client.FieldIndexer) error {
 		{&v1alpha1.Machine{}, MachineByClass, machineByClass},
 		{&v1alpha1.Machine{}, ByController, byController},
 		{&v1alpha1.MachineSet{}, ByController, byController},
+		{&v1alpha1.MachineSet{}, MachineSetBySelector, machineSetBySelector},
+		{&v1alpha1.MachineSet{}, MachineSetByTemplate, machineSetByTemplate},
 		{&v1alpha1.MachineClass{}, ClassBySecret, classBySecret},
 	} {
 		if err := indexer.IndexField(ctx, index.object, index.name, index.values); err != nil {
@@ -81,6 +91,47 @@ func byController(object client.Object) []string {
 		return []string{string(owner.UID)}
 	}
 	return []string{Orphan}
+}
+
+func machineSetBySelector(object client.Object) []string {
+	return []string{SelectorLabel(object.(*v1alpha1.MachineSet).Spec.Selector)}
+}
+
+func machineSetByTemplate(object client.Object) []string {
+	return Labels(object.(*v1alpha1.MachineSet).Spec.Template.Labels)
+}
+
+// Labels are a set of labels, each as "key=value", in no certain order.
+func Labels(of map[string]string) []string {
+	pairs := make([]string, 0, len(of))
+	for key, value := range of {
+		pairs = append(pairs, key+"="+value)
+	}
+	return pairs
+}
+
+// NoLabel is the value of MachineSetBySelector for selectors without matchLabels.
+const NoLabel = "none"
+
+// SelectorLabel is the label that a selector asks for, as "key=value": of several the one that
+// few objects are likely to have in common, which is that of a template's hash, or else the one
+// with the longest value. It is NoLabel if there is none.
+func SelectorLabel(selector *metav1.LabelSelector) string {
+	if selector == nil || len(selector.MatchLabels) == 0 {
+		return NoLabel
+	}
+	const hash = v1alpha1.DefaultMachineDeploymentUniqueLabelKey
+	if value, ok := selector.MatchLabels[hash]; ok {
+		return hash + "=" + value
+	}
+	best := ""
+	for key, value := range selector.MatchLabels {
+		_, longest, _ := strings.Cut(best, "=")
+		if order := cmp.Compare(len(value), len(longest)); best == "" || order > 0 || order == 0 && key+"="+value < best {
+			best = key + "=" + value
+		}
+	}
+	return best
 }
 
 func classBySecret(object client.Object) []string {

@@ -50,6 +50,14 @@ func newMachine(m metav1.ObjectMeta, kind, class, node string) *v1alpha1.Machine
 	return made
 }
 
+// newSet is a set of which selector and template have those labels.
+func newSet(m metav1.ObjectMeta, labels map[string]string) *v1alpha1.MachineSet {
+	made := &v1alpha1.MachineSet{ObjectMeta: m}
+	made.Spec.Selector = &metav1.LabelSelector{MatchLabels: labels}
+	made.Spec.Template.Labels = labels
+	return made
+}
+
 func TestIndexes(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
@@ -60,8 +68,9 @@ func TestIndexes(t *testing.T) {
 		newMachine(controlled("m2", "set-1"), "MachineClass", "large", ""),
 		newMachine(controlled("m3", "set-2"), "AWSMachineClass", "small", "node-3"),
 		newMachine(meta("m4"), "MachineClass", "small", ""),
-		&v1alpha1.MachineSet{ObjectMeta: controlled("set-1", "deployment-1")},
-		&v1alpha1.MachineSet{ObjectMeta: meta("set-2")},
+		newSet(controlled("set-1", "deployment-1"), map[string]string{"name": "pool", "machine-template-hash": "x"}),
+		newSet(meta("set-2"), map[string]string{"name": "pool", "a": "zone-1"}),
+		newSet(meta("set-3"), nil),
 		&v1alpha1.MachineClass{ObjectMeta: meta("small"), SecretRef: &corev1.SecretReference{Namespace: "ns", Name: "both"}},
 		&v1alpha1.MachineClass{ObjectMeta: meta("large"), SecretRef: &corev1.SecretReference{Name: "both"}, CredentialsSecretRef: &corev1.SecretReference{Namespace: "other", Name: "cloud"}},
 	)}
@@ -86,7 +95,12 @@ func TestIndexes(t *testing.T) {
 		"bystander":           {"other owners do not count", machines, index.ByController, "bystander", nil},
 		"orphans":             {"", machines, index.ByController, index.Orphan, []string{"m4"}},
 		"sets":                {"", sets, index.ByController, "deployment-1", []string{"set-1"}},
-		"orphan sets":         {"", sets, index.ByController, index.Orphan, []string{"set-2"}},
+		"orphan sets":         {"", sets, index.ByController, index.Orphan, []string{"set-2", "set-3"}},
+		"hash":                {"the hash says more than the other labels", sets, index.MachineSetBySelector, "machine-template-hash=x", []string{"set-1"}},
+		"longest value":       {"without a hash, the longest value says most", sets, index.MachineSetBySelector, "a=zone-1", []string{"set-2"}},
+		"other label":         {"a selector is found by one label", sets, index.MachineSetBySelector, "name=pool", nil},
+		"no label":            {"", sets, index.MachineSetBySelector, index.NoLabel, []string{"set-3"}},
+		"template":            {"a template is found by each label", sets, index.MachineSetByTemplate, "name=pool", []string{"set-1", "set-2"}},
 		"secret":              {"no namespace means the class's own", classes, index.ClassBySecret, "ns/both", []string{"large", "small"}},
 		"credentials":         {"", classes, index.ClassBySecret, "other/cloud", []string{"large"}},
 		"secret of elsewhere": {"", classes, index.ClassBySecret, "other/both", nil},
@@ -146,5 +160,25 @@ func TestAddSaysWhatWentWrong(t *testing.T) {
 	broken := errors.New("the cache has started")
 	if err := index.Add(t.Context(), builder{ClientBuilder: fake.NewClientBuilder(), fail: broken}); !errors.Is(err, broken) {
 		t.Errorf("error %v, want the indexer's", err)
+	}
+}
+
+// TestSelectorLabel: it is the same each time, whatever the order of a map.
+func TestSelectorLabel(t *testing.T) {
+	for want, selector := range map[string]*metav1.LabelSelector{
+		"a=long":                  {MatchLabels: map[string]string{"a": "long", "b": "long", "c": "no"}},
+		"a=":                      {MatchLabels: map[string]string{"a": "", "b": ""}},
+		"machine-template-hash=x": {MatchLabels: map[string]string{"machine-template-hash": "x", "a": "longer"}},
+	} {
+		for range 20 {
+			if got := index.SelectorLabel(selector); got != want {
+				t.Fatalf("%q, want %q", got, want)
+			}
+		}
+	}
+	for _, selector := range []*metav1.LabelSelector{nil, {}, {MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: metav1.LabelSelectorOpExists}}}} {
+		if got := index.SelectorLabel(selector); got != index.NoLabel {
+			t.Errorf("%q of %v", got, selector)
+		}
 	}
 }

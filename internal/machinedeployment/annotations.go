@@ -51,10 +51,9 @@ func takeOver(set *v1alpha1.MachineSet, deployment *v1alpha1.MachineDeployment) 
 const isTrue = "True"
 
 // setReplicaAnnotations records for which size of the deployment a set was last scaled.
-func setReplicaAnnotations(set *v1alpha1.MachineSet, f facts) {
-	wanted := f.deployment.Spec.Replicas
-	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyDesiredReplicas, strconv.Itoa(int(wanted)))
-	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyMaxReplicas, strconv.Itoa(int(wanted+f.surge)))
+func setReplicaAnnotations(set *v1alpha1.MachineSet, f facts, size int32) {
+	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyDesiredReplicas, strconv.Itoa(int(size)))
+	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyMaxReplicas, strconv.Itoa(int(size+f.surge)))
 }
 
 // setRevision makes a set the newest. A number that it had before goes to its history.

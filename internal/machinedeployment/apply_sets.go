@@ -1,6 +1,7 @@
 package machinedeployment
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -90,7 +91,7 @@ func newSet(f facts, count int32) (*v1alpha1.MachineSet, error) {
 	set.Spec.Selector.MatchLabels = withHash(set.Spec.Selector.MatchLabels, hash)
 	set.Spec.Template.Labels = withHash(set.Spec.Template.Labels, hash)
 	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyRevision, strconv.FormatInt(last+1, 10))
-	setReplicaAnnotations(set, f)
+	setReplicaAnnotations(set, f, deployment.Spec.Replicas)
 	return set, nil
 }
 
@@ -152,7 +153,7 @@ func (c *Controller) change(ctx context.Context, f *facts, op operation) error {
 	next := refreshed(*f, op.set)
 	if op.action == scale {
 		next.Spec.Replicas = op.replicas
-		setReplicaAnnotations(next, *f)
+		setReplicaAnnotations(next, *f, cmp.Or(op.size, f.deployment.Spec.Replicas))
 		takeOver(next, f.deployment)
 	}
 	f.found = f.found || op.set == f.current && revision.Number(next) != revision.Number(before)

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -28,6 +27,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/freshness"
+	"github.com/millwright-dev/millwright/internal/index"
 )
 
 // Options configure a Controller.
@@ -37,6 +37,8 @@ type Options struct {
 	// Live reads from the API server. It is asked before sets that nothing controls are
 	// adopted; if it is nil, none are.
 	Live client.Reader
+	// Machines finds those of a set. Nil: by listing them with Client.
+	Machines index.Machines
 	// Events explains to users what was done.
 	Events record.EventRecorder
 	// Clock tells the time.
@@ -68,10 +70,17 @@ type Controller struct {
 	// unmarked are the keys of deployments whose nodes were seen to bear no marks of a
 	// rollout, and that had none since. To forget it costs a look at the nodes.
 	unmarked sync.Map
+	// counted is when the status of a deployment that is being deleted was written, by its key.
+	counted sync.Map
 }
 
 // New makes a Controller.
-func New(opts Options) *Controller { return &Controller{Options: opts} }
+func New(opts Options) *Controller {
+	if opts.Machines == nil {
+		opts.Machines = index.Listed(opts.Client)
+	}
+	return &Controller{Options: opts}
+}
 
 // SetupWithManager registers the controller and what it watches.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
@@ -104,6 +113,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		if apierrors.IsNotFound(err) {
 			c.written.Forget(req.NamespacedName)
 			c.unmarked.Delete(req.NamespacedName)
+			c.counted.Delete(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
@@ -146,7 +156,7 @@ func (c *Controller) fresh(deployment *v1alpha1.MachineDeployment, sets []*v1alp
 // reconcile returns after what time to look again without an event; 0 is never.
 func (c *Controller) reconcile(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) (time.Duration, error) {
 	if !deployment.DeletionTimestamp.IsZero() {
-		return 0, c.terminate(ctx, deployment, sets)
+		return c.terminate(ctx, deployment, sets)
 	}
 	if sentence := problem(deployment, sets); sentence != "" {
 		return 0, c.writeStatus(ctx, deployment, refusal(deployment, reasonInvalid, sentence, c.Clock.Now()))
@@ -186,28 +196,4 @@ func sooner(a, b time.Duration) time.Duration {
 		return max(a, b)
 	}
 	return min(a, b)
-}
-
-// terminate deletes the sets, and lets go when none is left. One that is deleted without its
-// sets waits until the garbage collector has taken those from it, and then its finalizer.
-func (c *Controller) terminate(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) error {
-	if slices.Contains(deployment.Finalizers, metav1.FinalizerOrphanDependents) {
-		return nil
-	}
-	if len(sets) == 0 {
-		return c.removeFinalizer(ctx, deployment)
-	}
-	var failure error
-	for _, set := range sets {
-		if !set.DeletionTimestamp.IsZero() {
-			continue
-		}
-		// The UID keeps a set of the same name that was made meanwhile. The version keeps one that
-		// was taken from the deployment: caches of different kinds are not in step.
-		as := client.Preconditions{UID: &set.UID, ResourceVersion: &set.ResourceVersion}
-		if err := c.Client.Delete(ctx, set, as); client.IgnoreNotFound(err) != nil {
-			failure = errors.Join(failure, fmt.Errorf("deleting machine set %s: %w", set.Name, err))
-		}
-	}
-	return failure
 }

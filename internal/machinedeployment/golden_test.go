@@ -96,9 +96,12 @@ func TestGoldenTranscripts(t *testing.T) {
 		"scaled-down":            {world: newWorld(newDeployment(10, rolling("2", "2"))), script: script{1: user(class("b")), 4: scaledTo(4)}},
 		"scaled-up":              {world: newWorld(newDeployment(4, rolling("1", "1"))), script: script{1: user(class("b")), 4: scaledTo(8)}},
 		"paused":                 {world: newWorld(newDeployment(6, rolling("2", "1"))), script: script{1: user(class("b")), 3: user(paused), 6: scaledTo(4), 9: user(resumed)}},
-		"zone-outage":            {world: newWorld(newDeployment(6, rolling("1", "1"))), script: script{1: user(class("b")), 4: outage}},
-		"preserved":              {world: newWorld(newDeployment(4, rolling("0", "1"))), script: script{1: preserveOne, 2: user(class("b"))}},
-		"all-new-fail":           {world: newWorld(newDeployment(4, rolling("1", "1"))), script: always, stays: true},
+		"paused-before-a-rollout": {world: newWorld(newDeployment(6, rolling("2", "1"))), script: script{
+			1: user(class("b")), 3: user(paused, class("c")), 4: scaledTo(10), 8: scaledTo(4), 11: user(resumed),
+		}},
+		"zone-outage":  {world: newWorld(newDeployment(6, rolling("1", "1"))), script: script{1: user(class("b")), 4: outage}},
+		"preserved":    {world: newWorld(newDeployment(4, rolling("0", "1"))), script: script{1: preserveOne, 2: user(class("b"))}},
+		"all-new-fail": {world: newWorld(newDeployment(4, rolling("1", "1"))), script: always, stays: true},
 	} {
 		t.Run(file, func(t *testing.T) {
 			rounds := 60

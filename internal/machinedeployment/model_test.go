@@ -1,6 +1,7 @@
 package machinedeployment
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -162,7 +163,7 @@ func (w *world) scale(s *modelSet, op operation, f facts, known int) {
 	}
 	s.wanted = f.deployment.Spec.Replicas
 	s.stored.Spec.Replicas = op.replicas
-	setReplicaAnnotations(s.stored, f)
+	setReplicaAnnotations(s.stored, f, cmp.Or(op.size, f.deployment.Spec.Replicas))
 	s.stored.Generation++
 	last := s.history[len(s.history)-1].failed
 	s.history = nil // the controller knows what it wrote
@@ -271,7 +272,7 @@ func (w *world) total() int {
 
 // promised is how many machines exist or will be made for what the sets ask for, without
 // those that go because they failed or because a user scaled the deployment, and without
-// those that are preserved.
+// those that are preserved beyond what their set asks for.
 func (w *world) promised() int {
 	n := 0
 	for _, s := range w.sets {
@@ -284,7 +285,16 @@ func (w *world) promised() int {
 				n++
 			}
 		}
-		n += max(active, int(asked(s.stored))) - int(s.preserved())
+		n += max(active, int(asked(s.stored))) - int(max(0, s.preserved()-asked(s.stored)))
+	}
+	return n
+}
+
+// asked is how many machines all sets ask for.
+func (w *world) asked() int32 {
+	var n int32
+	for _, s := range w.sets {
+		n += asked(s.stored)
 	}
 	return n
 }

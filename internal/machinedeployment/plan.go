@@ -37,6 +37,8 @@ type operation struct {
 	set *v1alpha1.MachineSet
 	// replicas that the set gets by being created or scaled.
 	replicas int32
+	// size of the deployment that a set is scaled for; 0 is the one that is wanted.
+	size int32
 	// machine that is marked, and since when.
 	machine *v1alpha1.Machine
 	since   string
@@ -72,9 +74,9 @@ func plan(f facts) []operation {
 // planReplicas creates the current set, and scales all of them.
 func planReplicas(f facts) []operation {
 	switch {
-	case f.deployment.Spec.Paused, unsupported(f): // the latter is said in the status
+	case halted(f): // why, is said in the status
 		return planHalted(f)
-	case replaced(f) && !backtracked(f):
+	case replaced(f) && !(f.current != nil && reduced(f, f.current)):
 		return planCurrent(f)
 	case f.deployment.Spec.Strategy.Type == v1alpha1.RecreateMachineDeploymentStrategyType:
 		return planRecreate(f)
@@ -82,6 +84,9 @@ func planReplicas(f facts) []operation {
 		return planRolling(f)
 	}
 }
+
+// halted tells whether no machine is replaced now.
+func halted(f facts) bool { return f.deployment.Spec.Paused || unsupported(f) }
 
 // unsupported tells whether machines would have to be updated in place. They stay as they are
 // then: to replace them instead is what the strategy is there to avoid. Those of a set that
@@ -118,14 +123,14 @@ func planCurrent(f facts) []operation {
 	return []operation{{action: scale, set: f.current, replicas: wanted, reason: fmt.Sprintf("the deployment wants %d machines", wanted)}}
 }
 
-// backtracked tells whether the current set has to grow though nobody scaled the deployment
-// since it was last scaled itself. So it was an old set for a while, and machines that a
-// rollout took from it may still be on their way out: the bounds of a rollout hold on.
-func backtracked(f facts) bool {
-	if f.current == nil || !f.rolling || asked(f.current) >= f.deployment.Spec.Replicas {
+// reduced tells whether a set has to grow though nobody scaled the deployment since the set
+// was last scaled. So a rollout took machines from it, which may still be on their way out:
+// the bounds of a rollout hold on.
+func reduced(f facts, set *v1alpha1.MachineSet) bool {
+	if !f.rolling || asked(set) >= f.deployment.Spec.Replicas {
 		return false
 	}
-	return f.current.Annotations[v1alpha1.AnnotationKeyDesiredReplicas] == strconv.Itoa(int(f.deployment.Spec.Replicas))
+	return set.Annotations[v1alpha1.AnnotationKeyDesiredReplicas] == strconv.Itoa(int(f.deployment.Spec.Replicas))
 }
 
 // planHalted scales, and begins no rollout. One that had begun stops as it is, and its sets
@@ -136,7 +141,7 @@ func planHalted(f facts) []operation {
 		used = latest(f)
 	}
 	switch {
-	case len(used) > 1 && (f.rolling || unsupported(f)) && resized(f) && allSettled(f):
+	case len(used) > 1 && resized(f) && allSettled(f):
 		return planResized(f)
 	case len(used) != 1:
 		return nil
@@ -158,7 +163,7 @@ func reachable(f facts, set *v1alpha1.MachineSet) int32 {
 	wanted := f.deployment.Spec.Replicas
 	bounded := f.rolling || unsupported(f)
 	others := slices.ContainsFunc(f.all(), func(other *v1alpha1.MachineSet) bool { return other != set && f.occupied(other) })
-	if !bounded || asked(set) >= wanted || !others && !backtracked(f) {
+	if !bounded || asked(set) >= wanted || !others && !reduced(f, set) {
 		return wanted
 	}
 	return min(wanted, asked(set)+room(f))
@@ -175,16 +180,18 @@ func latest(f facts) []*v1alpha1.MachineSet {
 	return staying[max(0, len(staying)-1):]
 }
 
-// planResized scales the sets of a rollout that is paused: down all of them, up the current
-// one.
+// planResized scales the sets of a rollout that is halted: down all of them, up the current
+// one. If that has no part in it, all others are scaled up, too: a rollout to the current
+// template has not begun.
 func planResized(f facts) []operation {
-	if excess(f) > 0 {
+	switch {
+	case excess(f) > 0:
 		return planScaleDown(f)
+	case begun(f):
+		return grow(f)
+	default:
+		return planScaleUp(f)
 	}
-	if f.current == nil {
-		return nil
-	}
-	return grow(f)
 }
 
 // planRecreate removes all old machines before it makes the first new one.

@@ -25,10 +25,28 @@ func resized(f facts) bool {
 	})
 }
 
-// excess is how many machines the sets ask for beyond what a rollout may have.
-func excess(f facts) int32 {
-	return max(0, sum(f.all(), asked)-(f.deployment.Spec.Replicas+f.surge))
+// begun tells whether the current set has a part in the machines.
+func begun(f facts) bool { return f.current != nil && asked(f.current) > 0 }
+
+// most is how many machines the sets may ask for together. The surge is for a rollout: as
+// long as one is halted that has not begun, there is none.
+func most(f facts) int32 {
+	if halted(f) && !begun(f) {
+		return f.deployment.Spec.Replicas
+	}
+	return f.deployment.Spec.Replicas + f.surge
 }
+
+// excess is how many machines the sets ask for beyond what they may.
+func excess(f facts) int32 { return max(0, sum(f.all(), asked)-most(f)) }
+
+// lacking is how many machines the sets do not ask for yet though they may.
+func lacking(f facts) int32 { return max(0, most(f)-sum(f.all(), asked)) }
+
+// postponed tells whether a halted deployment was scaled up, and some of its new machines have
+// to wait until others are gone. As long as it is, some set in use says that it was scaled for
+// another size, so that they are not forgotten.
+func postponed(f facts) bool { return halted(f) && resized(f) && lacking(f) > room(f) }
 
 // share is what a set gets when several are scaled down together.
 type share struct {
@@ -62,6 +80,28 @@ func planScaleDown(f facts) []operation {
 			operations = append(operations, operation{
 				action: scale, set: s.set, replicas: s.asks,
 				reason: fmt.Sprintf("the deployment wants %d machines, and all sets give their share", f.deployment.Spec.Replicas),
+			})
+		}
+	}
+	return operations
+}
+
+// planScaleUp gives all sets in use more machines, in proportion to their sizes and as far as
+// there is room.
+func planScaleUp(f facts) []operation {
+	used := inUse(f)
+	slices.Reverse(used) // the newer first
+	slices.SortStableFunc(used, func(a, b *v1alpha1.MachineSet) int { return cmp.Compare(asked(b), asked(a)) })
+	rest, of := min(lacking(f), room(f)), sum(used, asked)
+	size := sum(used, asked) + rest
+	var operations []operation
+	for _, set := range used {
+		more := int32(math.Round(float64(rest) * float64(asked(set)) / float64(of)))
+		rest, of = rest-more, of-asked(set)
+		if more > 0 {
+			operations = append(operations, operation{
+				action: scale, set: set, replicas: asked(set) + more, size: size,
+				reason: fmt.Sprintf("the deployment wants %d machines, and all sets in use get their share", f.deployment.Spec.Replicas),
 			})
 		}
 	}
@@ -104,10 +144,10 @@ func takeInProportion(f facts, shares []share, rest int32) {
 // says which size its own belongs to.
 func proportional(f facts, set *v1alpha1.MachineSet) int32 {
 	of, err := strconv.ParseInt(set.Annotations[v1alpha1.AnnotationKeyMaxReplicas], 10, 32)
-	if err != nil || of <= 0 {
+	if err != nil || of <= 0 || halted(f) && !begun(f) { // in the last case there was a surge, and is none
 		of = int64(sum(f.all(), asked))
 	}
-	size := math.Round(float64(asked(set)) * float64(f.deployment.Spec.Replicas+f.surge) / float64(of))
+	size := math.Round(float64(asked(set)) * float64(most(f)) / float64(of))
 	return int32(min(size, math.MaxInt32))
 }
 

@@ -44,8 +44,8 @@ func refreshed(f facts, set *v1alpha1.MachineSet) *v1alpha1.MachineSet {
 	} else {
 		refreshOld(f, set)
 	}
-	if asked(set) > 0 && f.rolling && f.current != nil && !replaced(f) && allSettled(f) {
-		setReplicaAnnotations(set, f)
+	if asked(set) > 0 && f.rolling && f.current != nil && !replaced(f) && allSettled(f) && !postponed(f) {
+		setReplicaAnnotations(set, f, f.deployment.Spec.Replicas)
 	}
 	if _, wished := f.deployment.Annotations[v1alpha1.AnnotationKeyUnfreeze]; wished && frozen(set) {
 		set.Annotations[v1alpha1.AnnotationKeyUnfreeze] = isTrue

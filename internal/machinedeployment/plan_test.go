@@ -148,7 +148,39 @@ func TestPlan(t *testing.T) {
 		"paused: machines that the rollout took are leaving": {
 			newDeployment(5, paused, one, class("b")), sets{setOf("a", 0, reports(2, 0)), setOf("b", 3)}, nil, []string{"pool-b to 4"},
 		},
-		"paused: how many, nobody knows":   {newDeployment(5, paused, one, class("b")), sets{setOf("a", 0, unsettled), setOf("b", 3)}, nil, nil},
+		"paused: how many, nobody knows": {newDeployment(5, paused, one, class("b")), sets{setOf("a", 0, unsettled), setOf("b", 3)}, nil, nil},
+		"paused: only an old set is in use, and the rollout took machines from it": {
+			newDeployment(2, paused, rolling("0", "1"), class("c")), sets{setOf("a", 1, desired("2"), reports(2, 1)), setOf("b", 0)}, nil, nil,
+		},
+		"paused: scaled up, two old sets are in use": {
+			newDeployment(8, paused, one, class("c")), sets{setOf("a", 3, desired("4")), setOf("b", 1, desired("4"))}, nil,
+			[]string{"pool-a to 6", "pool-b to 2"},
+		},
+		"paused: scaled up, the current set has no machines": {
+			newDeployment(6, paused, one, class("c")), sets{setOf("a", 2, desired("4")), setOf("b", 2, desired("4")), setOf("c", 0)}, nil,
+			[]string{"pool-b to 3", "pool-a to 3"},
+		},
+		"paused: scaled up, leaving machines take up room": {
+			newDeployment(8, paused, one, class("c")), sets{setOf("a", 3, desired("4"), reports(5, 3)), setOf("b", 1, desired("4"))}, nil,
+			[]string{"pool-a to 5", "pool-b to 2"},
+		},
+		"paused: scaled up, they are gone": {
+			newDeployment(8, paused, one, class("c")), sets{setOf("a", 5, desired("7")), setOf("b", 2, desired("7"))}, nil, []string{"pool-a to 6"},
+		},
+		"paused: nobody scaled": {
+			newDeployment(8, paused, one, class("c")), sets{setOf("a", 5, desired("8")), setOf("b", 2, desired("8"))}, nil, nil,
+		},
+		"paused: scaled down, two old sets are in use": {
+			newDeployment(4, paused, one, class("c")), sets{setOf("a", 4, scaledFor(8, 9)), setOf("b", 4, scaledFor(8, 9))}, nil,
+			[]string{"pool-a to 2", "pool-b to 2"},
+		},
+		"paused: scaled up in a rollout, of which only the new set grows": {
+			newDeployment(8, paused, one, class("b")), sets{setOf("a", 3, desired("4")), setOf("b", 1, desired("4"))}, nil, []string{"pool-b to 6"},
+		},
+		"paused: scaled with the strategy Recreate": {
+			newDeployment(8, paused, recreate, class("c")), sets{setOf("a", 2, desired("4")), setOf("b", 2, desired("4"))}, nil,
+			[]string{"pool-b to 4", "pool-a to 4"},
+		},
 		"paused: scaled, template changed": {newDeployment(5, paused, class("b")), sets{setOf("a", 3)}, nil, []string{"pool-a to 5"}},
 
 		"a stray is adopted before anything else": {newDeployment(3), nil, sets{setOf("a", 3)}, []string{"adopt pool-a"}},

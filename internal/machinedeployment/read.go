@@ -97,8 +97,8 @@ func (c *Controller) findHeld(ctx context.Context, f *facts) error {
 			return err
 		}
 		var kept int32
-		for i := range machines {
-			if machines[i].DeletionTimestamp.IsZero() && preservation.Active(&machines[i], f.now) {
+		for _, machine := range machines {
+			if machine.DeletionTimestamp.IsZero() && preservation.Active(machine, f.now) {
 				kept++
 			}
 		}
@@ -108,13 +108,12 @@ func (c *Controller) findHeld(ctx context.Context, f *facts) error {
 }
 
 // machines are those of a set. They are the cache's.
-func (c *Controller) machines(ctx context.Context, set *v1alpha1.MachineSet) ([]v1alpha1.Machine, error) {
-	list := &v1alpha1.MachineList{}
-	err := c.Client.List(ctx, list, client.InNamespace(set.Namespace), client.MatchingFields{index.ByController: string(set.UID)}, client.UnsafeDisableDeepCopy)
+func (c *Controller) machines(ctx context.Context, set *v1alpha1.MachineSet) ([]*v1alpha1.Machine, error) {
+	machines, err := c.Machines.ControlledBy(ctx, set.Namespace, string(set.UID))
 	if err != nil {
-		return nil, fmt.Errorf("listing the machines of %s: %w", set.Name, err)
+		return nil, fmt.Errorf("machine set %s: %w", set.Name, err)
 	}
-	return list.Items, nil
+	return machines, nil
 }
 
 // deploymentsOf names the deployments that an event of a set concerns: the one that

@@ -74,8 +74,7 @@ func (c *Controller) nodesOf(ctx context.Context, set *v1alpha1.MachineSet) (fou
 		return nil, false, err
 	}
 	fresh = true
-	for i := range machines {
-		machine := &machines[i]
+	for _, machine := range machines {
 		name := machine.Labels[v1alpha1.NodeLabelKey]
 		if name == "" {
 			continue

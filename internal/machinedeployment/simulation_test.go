@@ -11,17 +11,19 @@ import (
 
 // TestRollingUpdateKeepsItsBounds lets everything happen in any order: controllers that
 // are late, caches that are behind, machines that fail before or after they were
-// available and are preserved or not, users that scale the deployment and change its
-// template in the middle of a rollout. At every moment
+// available and are preserved or not, zones that fail, users that scale the deployment,
+// change its template and pause it in the middle of a rollout. At every moment
 //
 //   - no more machines exist or are asked for than replicas and surge allow. If a user
 //     takes replicas away, there may be more for a while, but none is added. Machines
-//     that go because they failed, or because a user scaled the deployment, are not
-//     counted: sets do not wait until those are gone. Nor are those that are preserved.
+//     that go because they failed, or that were on their way out when a user scaled
+//     the deployment, are not counted: sets do not wait until those are gone. Nor are
+//     those that are preserved.
 //   - no available machine is deleted if that leaves fewer than have to be available,
 //     failures apart that the controller could not know of.
 //
-// In the end, when nothing is preserved any more, there are the machines that are wanted, all of the current template.
+// In the end, when nothing is preserved or paused any more, there are the machines that are
+// wanted, all of the current template.
 func TestRollingUpdateKeepsItsBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		bound := rapid.SampledFrom([]string{"", "0", "1", "2", "5", "0%", "10%", "30%", "100%"})
@@ -45,6 +47,7 @@ func TestRollingUpdateKeepsItsBounds(t *testing.T) {
 			}
 			allowed = max(w.promised(), w.most())
 		}
+		w.deployment.Spec.Paused = false
 		w.each(func(_ *modelSet, m *modelMachine) { m.preserved = false })
 		seed := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
 		if !w.settle(seed) {
@@ -56,16 +59,15 @@ func TestRollingUpdateKeepsItsBounds(t *testing.T) {
 	})
 }
 
-// TestWhateverChangesItEnds: users pause and resume the rollout, and change its bounds and its
-// strategy. The bounds are moved by that; but in the end there are the machines that are
-// wanted, and the status says so.
+// TestWhateverChangesItEnds: users change the bounds of the rollout and its strategy, too. In the
+// end there are the machines that are wanted, and the status says so.
 func TestWhateverChangesItEnds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(newDeployment(rapid.Int32Range(0, 12).Draw(t, "replicas"), rolling("", "")))
 		if !w.settle(nil) {
 			t.Fatalf("the first machines do not come up: %s", w)
 		}
-		events := append(eventsOf(t), "pause", "resume", "bounds", "recreate")
+		events := append(eventsOf(t), "bounds", "recreate")
 		for _, event := range rapid.SliceOfN(rapid.SampledFrom(events), 100, 100).Draw(t, "events") {
 			happen(t, w, event)
 			if strings.Contains(w.broken, "twice") {
@@ -83,12 +85,50 @@ func TestWhateverChangesItEnds(t *testing.T) {
 	})
 }
 
+// TestAPausedDeploymentIsScaled: wherever a rollout is paused, the sets ask for as many
+// machines as are wanted then; if it has begun, also for up to as many more as the surge is.
+func TestAPausedDeploymentIsScaled(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		bound := rapid.SampledFrom([]string{"", "0", "2", "30%"})
+		w := newWorld(newDeployment(rapid.Int32Range(1, 12).Draw(t, "replicas"), rolling(bound.Draw(t, "surge"), bound.Draw(t, "unavailable"))))
+		if !w.settle(nil) {
+			t.Fatalf("the first machines do not come up: %s", w)
+		}
+		events := strings.Fields("reconcile set cache machine machines controllers template scale fail preserve")
+		for _, event := range rapid.SliceOfN(rapid.SampledFrom(events), 40, 40).Draw(t, "events") {
+			happen(t, w, event)
+		}
+		w.deployment.Spec.Paused = true
+		rounds := func(n int) {
+			for range n {
+				w.round(nil)
+			}
+		}
+		rounds(rapid.SampledFrom([]int{5, 30}).Draw(t, "rounds")) // the former leaves no time for all that happens
+		was, before := w.asked(), w.deployment.Spec.Replicas
+		wanted := rapid.Int32Range(0, 20).Filter(func(n int32) bool { return n != before }).Draw(t, "wanted")
+		w.scaleTo(wanted)
+		rounds(30)
+		least, most := wanted, int32(w.most())
+		if wanted < before {
+			least = min(was, wanted)
+		}
+		if is := w.asked(); is < least || is > most {
+			t.Fatalf("%d machines are asked for, want %d to %d: %s", is, least, most, w)
+		}
+		if w.broken != "" {
+			t.Fatalf("%s: %s", w.broken, w)
+		}
+	})
+}
+
 // eventsOf is what may happen in one story, the more often the more frequent.
 func eventsOf(t *rapid.T) []string {
 	events := strings.Fields("reconcile reconcile reconcile set set set cache cache cache machine machine machines controllers controllers")
-	for _, event := range []string{"template", "scale", "fail", "preserve", "hold", "delete"} {
-		if rapid.Bool().Draw(t, event) {
-			events = append(events, event)
+	everything := rapid.Bool().Draw(t, "everything")
+	for _, some := range []string{"template", "scale", "fail", "outage", "preserve", "hold", "delete", "pause resume"} {
+		if everything || rapid.Bool().Draw(t, some) {
+			events = append(events, strings.Fields(some)...)
 		}
 	}
 	slices.Sort(events)
@@ -121,6 +161,8 @@ func happen(t *rapid.T, w *world, event string) {
 		w.turn(s, m)
 	case "fail":
 		s.fail(m)
+	case "outage":
+		outage(w)
 	default:
 		userDoes(t, w, event, s, m)
 	}

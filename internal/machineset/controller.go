@@ -17,14 +17,17 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/freshness"
+	"github.com/millwright-dev/millwright/internal/index"
 	"github.com/millwright-dev/millwright/internal/validation"
 )
 
@@ -34,6 +37,8 @@ type Options struct {
 	Client client.Client
 	// Live reads from the API server.
 	Live client.Reader
+	// Machines finds those of a set. Nil: by listing them with Client.
+	Machines index.Machines
 	// Events explains to users what was done.
 	Events record.EventRecorder
 	// Clock tells the time.
@@ -62,6 +67,9 @@ type Controller struct {
 
 // New makes a Controller.
 func New(opts Options) *Controller {
+	if opts.Machines == nil {
+		opts.Machines = index.Listed(opts.Client)
+	}
 	return &Controller{Options: opts, expected: newExpectations(), slowed: newBackoff()}
 }
 
@@ -71,6 +79,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Named("machineset").
 		For(&v1alpha1.MachineSet{}).
 		Watches(&v1alpha1.Machine{}, c.machineEvents()).
+		Watches(&v1alpha1.MachineSet{}, handler.EnqueueRequestsFromMapFunc(c.concerned), builder.WithPredicates(otherSelection())).
 		Watches(&v1alpha1.MachineClass{}, handler.EnqueueRequestsFromMapFunc(c.setsWaitingFor)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency}).
 		Complete(c)
@@ -193,7 +202,7 @@ func (c *Controller) reconcile(ctx context.Context, set *v1alpha1.MachineSet) (c
 // delete, what others made. MCM accepts a negative time and ignores it.
 func invalid(set *v1alpha1.MachineSet) field.ErrorList {
 	errs := validation.MachineSet(set)
-	if selector := set.Spec.Selector; selector != nil && len(selector.MatchLabels)+len(selector.MatchExpressions) == 0 {
+	if selectsAll(set.Spec.Selector) {
 		errs = append(errs, field.Invalid(field.NewPath("spec", "selector"), "{}", "must not match every machine"))
 	}
 	if seconds := set.Spec.MinReadySeconds; seconds < 0 {
@@ -209,13 +218,18 @@ func (c *Controller) replicate(ctx context.Context, set *v1alpha1.MachineSet) (c
 		return ctrl.Result{}, err
 	}
 	c.sizes.Store(client.ObjectKeyFromObject(set), len(facts.owned))
-	if facts.over() {
+	if facts.over() && controllerutil.ContainsFinalizer(set, v1alpha1.FinalizerMCM) {
 		return ctrl.Result{}, c.removeFinalizer(ctx, set)
 	}
 	operations := plan(facts)
 	failure := c.apply(ctx, &facts, operations)
-	if apierrors.IsConflict(failure) {
-		return ctrl.Result{}, failure // somebody else was first; not for users to read
+	told := failure
+	if apierrors.IsConflict(failure) { // somebody else was first; not for users to read
+		if set.DeletionTimestamp.IsZero() {
+			return ctrl.Result{}, failure
+		}
+		// Many Machines that change while they are deleted would keep the numbers as they were.
+		told = nil
 	}
 	if !facts.certain {
 		// What would be counted now was true once, but belongs to no generation.
@@ -224,7 +238,7 @@ func (c *Controller) replicate(ctx context.Context, set *v1alpha1.MachineSet) (c
 		}
 		return ctrl.Result{RequeueAfter: staleCache}, nil
 	}
-	if err := c.writeStatus(ctx, set, nextStatus(facts, operations, failure)); err != nil {
+	if err := c.writeStatus(ctx, set, nextStatus(facts, operations, told)); err != nil {
 		return ctrl.Result{}, err
 	}
 	return ctrl.Result{RequeueAfter: nextLook(facts)}, failure

@@ -37,7 +37,9 @@ type facts struct {
 	// inherited are the Machines that are known to have what they take over from the
 	// template. Nil: none is known.
 	inherited *inherited
-	now       time.Time
+	// overlaps are the names of other sets that select the same Machines, in their order.
+	overlaps []string
+	now      time.Time
 }
 
 // selected tells for each set of labels whether the set's selector matches them. No selector

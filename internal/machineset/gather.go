@@ -18,13 +18,13 @@ import (
 func (c *Controller) gather(ctx context.Context, set *v1alpha1.MachineSet) (facts, error) {
 	f := facts{set: set, now: c.Clock.Now(), overshoot: c.Overshoot, enforceMinReady: c.EnforceMinReadySeconds}
 	var err error
-	if f.owned, err = c.machines(ctx, set.Namespace, string(set.UID)); err != nil {
-		return f, err
+	if f.owned, err = c.Machines.ControlledBy(ctx, set.Namespace, string(set.UID)); err != nil {
+		return f, err //nolint:wrapcheck // says what it is
 	}
 	f.inherited = c.inheritedBy(set, len(f.owned))
-	orphans, err := c.machines(ctx, set.Namespace, index.Orphan)
+	orphans, err := c.Machines.ControlledBy(ctx, set.Namespace, index.Orphan)
 	if err != nil {
-		return f, err
+		return f, err //nolint:wrapcheck // as above
 	}
 	selected := f.selected()
 	for _, machine := range orphans {
@@ -33,6 +33,9 @@ func (c *Controller) gather(ctx context.Context, set *v1alpha1.MachineSet) (fact
 		}
 	}
 	if f.parent, err = c.parent(ctx, set); err != nil {
+		return f, err
+	}
+	if err = c.findOverlaps(ctx, &f); err != nil {
 		return f, err
 	}
 	class, err := c.class(ctx, set)
@@ -72,19 +75,6 @@ func (c *Controller) class(ctx context.Context, set *v1alpha1.MachineSet) (*v1al
 		return nil, fmt.Errorf("reading machine class %s: %w", key.Name, err)
 	}
 	return class, nil
-}
-
-func (c *Controller) machines(ctx context.Context, namespace, controller string) ([]*v1alpha1.Machine, error) {
-	list := &v1alpha1.MachineList{}
-	err := c.Client.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{index.ByController: controller}, client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return nil, fmt.Errorf("listing machines: %w", err)
-	}
-	machines := make([]*v1alpha1.Machine, len(list.Items))
-	for i := range list.Items {
-		machines[i] = &list.Items[i]
-	}
-	return machines, nil
 }
 
 // certain tells whether the cache shows all that was written. Before a set is first counted

@@ -68,6 +68,7 @@ func nextStatus(f facts, operations []operation, failure error) v1alpha1.Machine
 	next.FailedMachines = failedMachines(f)
 	setCondition(&next, v1alpha1.MachineSetReplicaFailure, failureCondition(failure, f.now))
 	setCondition(&next, v1alpha1.MachineSetFrozen, frozenCondition(f, operations))
+	setCondition(&next, conditionOverlap, overlapCondition(f))
 	return next
 }
 
@@ -210,21 +211,18 @@ func (c *Controller) writeStatus(ctx context.Context, set *v1alpha1.MachineSet, 
 	if err := c.written.PatchStatus(ctx, c.Client, set, before); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("status of machine set %s: %w", set.Name, err))
 	}
-	c.explainInvalid(set, before)
+	c.complain(set, before)
 	return nil
 }
 
-// explainInvalid says once what is wrong with a set.
-func (c *Controller) explainInvalid(set, before *v1alpha1.MachineSet) {
-	find := func(s *v1alpha1.MachineSet) string {
-		for _, condition := range s.Status.Conditions {
-			if condition.Reason == reasonInvalid {
-				return condition.Message
-			}
+// complain says once what is wrong with a set, or with the sets beside it.
+func (c *Controller) complain(set, before *v1alpha1.MachineSet) {
+	for _, is := range set.Status.Conditions {
+		said := slices.ContainsFunc(before.Status.Conditions, func(was v1alpha1.MachineSetCondition) bool {
+			return was.Reason == is.Reason && was.Message == is.Message
+		})
+		if !said && (is.Reason == reasonInvalid || is.Reason == string(conditionOverlap)) {
+			c.Events.Event(set, corev1.EventTypeWarning, is.Reason, is.Message)
 		}
-		return ""
-	}
-	if message := find(set); message != "" && message != find(before) {
-		c.Events.Event(set, corev1.EventTypeWarning, reasonInvalid, message)
 	}
 }

@@ -51,7 +51,7 @@ func mcmControllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner
 		return nil, err
 	}
 	deployments := machinedeployment.Options{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: events.recorder("machinedeployment-controller"),
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Machines: cfg.machines, Events: events.recorder("machinedeployment-controller"),
 		Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs, ProtectNodes: cfg.ProtectNodes,
 	}
 	if joined != nil {
@@ -62,7 +62,7 @@ func mcmControllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner
 		machineclass.New(mgr.GetClient()),
 		machineclass.NewForSecrets(mgr.GetClient()),
 		machineset.New(machineset.Options{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: events.recorder("machineset-controller"),
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Machines: cfg.machines, Events: events.recorder("machineset-controller"),
 			Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs,
 			Overshoot: &cfg.Overshoot, EnforceMinReadySeconds: cfg.EnforceMinReadySeconds,
 		}),

@@ -32,6 +32,7 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/internal/capi/core"
 	"github.com/millwright-dev/millwright/internal/drain"
+	"github.com/millwright-dev/millwright/internal/index"
 	"github.com/millwright-dev/millwright/internal/machine"
 	"github.com/millwright-dev/millwright/internal/machineset"
 	"github.com/millwright-dev/millwright/internal/safety"
@@ -106,6 +107,8 @@ type Config struct {
 	// outOfRange is called when a driver begins to answer with that code, as one does that
 	// has found several instances of a machine.
 	outOfRange func()
+	// machines finds Machines in the cache.
+	machines *index.Informers
 }
 
 // Drain is how nodes are emptied before their VMs go.
@@ -146,6 +149,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	runner := tasks.New(cfg.ConcurrentSyncs)
+	cfg.machines = &index.Informers{}
 	options, err := managerOptions(cfg, scheme, runner)
 	if err != nil {
 		return err
@@ -196,9 +200,11 @@ func managerOptions(cfg Config, scheme *runtime.Scheme, runner *tasks.Runner) (c
 		Scheme:         scheme,
 		Logger:         lazyLog(cfg.Log),
 		MapperProvider: newMapper,
-		Cache:          cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
-		// Several managers may live in one process; their metrics are then added up.
-		Controller:              config.Controller{MaxConcurrentReconciles: cfg.ConcurrentSyncs, SkipNameValidation: ptr.To(true)},
+		Cache:          cache.Options{DefaultTransform: cache.TransformStripManagedFields(), NewInformer: cfg.machines.NewInformer},
+		// Several managers may live in one process; their metrics are then added up. The controllers
+		// of machines, sets, deployments and clusters say themselves how much they do at once; for
+		// classes, Secrets and nodes a few are enough, and each costs the memory of its stack.
+		Controller:              config.Controller{MaxConcurrentReconciles: min(cfg.ConcurrentSyncs, 5), SkipNameValidation: ptr.To(true)},
 		Metrics:                 metricsserver.Options{BindAddress: "0", FilterProvider: metricsAsMCM},
 		HealthProbeBindAddress:  "0",
 		GracefulShutdownTimeout: &timeout,

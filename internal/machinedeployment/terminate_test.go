@@ -1,0 +1,155 @@
+package machinedeployment
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// statusWrites is how many statuses were written since the last call.
+func (s *server) statusWrites() int {
+	n := 0
+	for _, write := range s.writes {
+		if strings.HasPrefix(write, "patch status ") {
+			n++
+		}
+	}
+	s.writes = nil
+	return n
+}
+
+// counters are the numbers of a status that users watch.
+func (s *server) counters() string {
+	status := s.deployment().Status
+	return fmt.Sprintf("%d exist, %d updated, %d ready, %d available, %d unavailable; generation %d",
+		status.Replicas, status.UpdatedReplicas, status.ReadyReplicas, status.AvailableReplicas, status.UnavailableReplicas, status.ObservedGeneration)
+}
+
+// TestADeploymentThatIsDeletedCountsDown: in the middle of a rollout, until the last machine is
+// gone, and also if somebody else's finalizer holds the deployment beyond that.
+func TestADeploymentThatIsDeletedCountsDown(t *testing.T) {
+	for name, finalizers := range map[string][]string{
+		"background": {v1alpha1.FinalizerMCM},
+		"foreground": {v1alpha1.FinalizerMCM, metav1.FinalizerDeleteDependents},
+		"held":       {v1alpha1.FinalizerMCM, "example.com/backup"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(newDeployment(3, class("b"), rolling("1", "1")), setOf("a", 2, withUID, mcm), setOf("b", 2, withUID, mcm))
+			now := clocktesting.NewFakePassiveClock(noon)
+			s.Clock = now
+			s.change(func(d *v1alpha1.MachineDeployment) { d.Finalizers = finalizers })
+			s.pass(t)
+			progress := s.progress()
+			s.change(func(*v1alpha1.MachineDeployment) {}) // as a deletion makes it
+			must(s.live.Delete(t.Context(), s.deployment()))
+			// counts is what is to be read after the sets have changed.
+			counts := func(want string, wantWrites int, changes ...func()) {
+				t.Helper()
+				for _, change := range changes {
+					change()
+				}
+				now.SetTime(now.Now().Add(settle))
+				s.pass(t)
+				if diff := cmp.Diff(want, s.counters()); diff != "" {
+					t.Errorf("want - got +\n%s", diff)
+				}
+				if got := s.statusWrites(); got != wantWrites {
+					t.Errorf("%d statuses were written, want %d", got, wantWrites)
+				}
+			}
+			has := func(set string, exist, available int32) func() {
+				return func() { s.setSet(t, set, reports(exist, available)) }
+			}
+			s.statusWrites()
+			counts("4 exist, 2 updated, 4 ready, 4 available, 0 unavailable; generation 3", 1)
+			counts("4 exist, 2 updated, 0 ready, 0 available, 4 unavailable; generation 3", 1, has("pool-a", 2, 0), has("pool-b", 2, 0))
+			counts("3 exist, 2 updated, 0 ready, 0 available, 3 unavailable; generation 3", 1, has("pool-a", 1, 0))
+			counts("3 exist, 2 updated, 0 ready, 0 available, 3 unavailable; generation 3", 0)
+			counts("2 exist, 2 updated, 0 ready, 0 available, 2 unavailable; generation 3", 1, func() { s.remove("pool-a") })
+			if diff := cmp.Diff(progress, s.progress()); diff != "" {
+				t.Errorf("it does not roll, and its progress changed:\n%s", diff)
+			}
+			s.remove("pool-b")
+			s.pass(t)
+			if name == "background" {
+				if !s.isGone() || s.statusWrites() > 0 {
+					t.Error("it is not gone, or its status was written for nobody")
+				}
+				return
+			}
+			counts("0 exist, 0 updated, 0 ready, 0 available, 0 unavailable; generation 3", 1)
+			counts("0 exist, 0 updated, 0 ready, 0 available, 0 unavailable; generation 3", 0)
+		})
+	}
+}
+
+// remove is the end of a set that is being deleted.
+func (s *server) remove(name string) {
+	set := s.all()[name]
+	set.Finalizers = nil
+	must(s.live.Update(context.Background(), set))
+}
+
+// TestADeploymentThatIsDeletedIsCountedSeldom: its sets change three hundred times
+// in 300 ms.
+func TestADeploymentThatIsDeletedIsCountedSeldom(t *testing.T) {
+	s := newServer(newDeployment(300), setOf("a", 300, withUID, mcm))
+	now := clocktesting.NewFakePassiveClock(noon)
+	s.Clock = now
+	s.pass(t)
+	must(s.live.Delete(t.Context(), s.deployment()))
+	s.pass(t)
+	s.statusWrites()
+	late := false
+	for left := int32(299); left > 0; left-- {
+		now.SetTime(now.Now().Add(time.Millisecond))
+		s.setSet(t, "pool-a", reports(left, 0))
+		late = s.pass(t).RequeueAfter > 0
+	}
+	if got := s.statusWrites(); got > 3 {
+		t.Errorf("%d statuses were written in 300 ms", got)
+	}
+	if !late {
+		t.Fatal("what came last is not counted later")
+	}
+	now.SetTime(now.Now().Add(settle))
+	s.pass(t)
+	if got := s.deployment().Status.Replicas; got != 1 {
+		t.Errorf("%d machines are counted, want 1", got)
+	}
+}
+
+// TestWhatIsSaidOfADeploymentThatIsDeleted: sets that it released stay, others overlap with it
+// no more, and it counts what a broken one has, too.
+func TestWhatIsSaidOfADeploymentThatIsDeleted(t *testing.T) {
+	s := newServer(newDeployment(2), setOf("a", 2, withUID, mcm), newDeployment(1, func(d *v1alpha1.MachineDeployment) { d.Name, d.UID = "other", "uid-of-other" }))
+	s.change(func(d *v1alpha1.MachineDeployment) {
+		d.Finalizers = []string{v1alpha1.FinalizerMCM}
+	})
+	s.pass(t)
+	released := condition(conditionReleased, v1alpha1.ConditionTrue, string(conditionReleased), "spec.selector: some set")
+	deployment := s.deployment()
+	if conditionAt(deployment.Status, conditionOverlap) < 0 {
+		t.Fatal("the two do not overlap")
+	}
+	setCondition(&deployment.Status, released, noon)
+	must(s.live.Status().Update(t.Context(), deployment))
+	s.change(func(d *v1alpha1.MachineDeployment) { d.Spec.Selector, d.Spec.Replicas = nil, -1 })
+	must(s.live.Delete(t.Context(), s.deployment()))
+	s.pass(t)
+	status := s.deployment().Status
+	if conditionAt(status, conditionOverlap) >= 0 || conditionAt(status, conditionReleased) < 0 {
+		t.Errorf("got %+v", status.Conditions)
+	}
+	if status.Replicas != 2 || status.ObservedGeneration != s.deployment().Generation {
+		t.Errorf("got %+v", status)
+	}
+}
