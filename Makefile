@@ -125,7 +125,7 @@ image: ## Build that image without a container engine (as release; IMAGE_PLATFOR
 
 .PHONY: generate
 generate: ## Write deep copies and CRDs from the API types, and Go from the protocols
-	$(call tool,api) controller-gen object crd paths=./... output:crd:dir=$(CURDIR)/config/crd
+	$(call tool,api) controller-gen object crd:generateEmbeddedObjectMeta=true paths=./... output:crd:dir=$(CURDIR)/config/crd
 	$(call tool,proto) buf generate
 
 .PHONY: tidy

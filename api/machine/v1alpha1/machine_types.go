@@ -85,23 +85,33 @@ type NodeTemplateSpec struct {
 type MachineConfiguration struct {
 	// MachineDrainTimeout is the time after which a drain becomes forceful
 	// (flag --machine-drain-timeout).
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[-+]?(0|([0-9]{1,6}(\.[0-9]*)?h|[0-9]{1,8}(\.[0-9]*)?m|[0-9]{1,9}(\.[0-9]*)?s|[0-9]{1,12}(\.[0-9]*)?ms|[0-9]{1,15}(\.[0-9]*)?[uµμ]s|[0-9]{1,18}ns)+)$`
 	// +optional
 	MachineDrainTimeout *metav1.Duration `json:"drainTimeout,omitempty"`
 	// MachineHealthTimeout is the time after which an unhealthy machine is
 	// declared Failed (flag --machine-health-timeout).
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[-+]?(0|([0-9]{1,6}(\.[0-9]*)?h|[0-9]{1,8}(\.[0-9]*)?m|[0-9]{1,9}(\.[0-9]*)?s|[0-9]{1,12}(\.[0-9]*)?ms|[0-9]{1,15}(\.[0-9]*)?[uµμ]s|[0-9]{1,18}ns)+)$`
 	// +optional
 	MachineHealthTimeout *metav1.Duration `json:"healthTimeout,omitempty"`
 	// MachineCreationTimeout is the time after which a machine that has not joined
 	// is declared Failed (flag --machine-creation-timeout). The annotation
 	// AnnotationKeyMachineEffectiveCreationTimeout outranks both.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[-+]?(0|([0-9]{1,6}(\.[0-9]*)?h|[0-9]{1,8}(\.[0-9]*)?m|[0-9]{1,9}(\.[0-9]*)?s|[0-9]{1,12}(\.[0-9]*)?ms|[0-9]{1,15}(\.[0-9]*)?[uµμ]s|[0-9]{1,18}ns)+)$`
 	// +optional
 	MachineCreationTimeout *metav1.Duration `json:"creationTimeout,omitempty"`
 	// MachineInPlaceUpdateTimeout is the time after which an in-place update is
 	// declared failed (flag --machine-inplace-update-timeout).
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[-+]?(0|([0-9]{1,6}(\.[0-9]*)?h|[0-9]{1,8}(\.[0-9]*)?m|[0-9]{1,9}(\.[0-9]*)?s|[0-9]{1,12}(\.[0-9]*)?ms|[0-9]{1,15}(\.[0-9]*)?[uµμ]s|[0-9]{1,18}ns)+)$`
 	// +optional
 	MachineInPlaceUpdateTimeout *metav1.Duration `json:"inPlaceUpdateTimeout,omitempty"`
 	// MachinePreserveTimeout is the time for which a preserved machine is kept
 	// (flag --machine-preserve-timeout).
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[-+]?(0|([0-9]{1,6}(\.[0-9]*)?h|[0-9]{1,8}(\.[0-9]*)?m|[0-9]{1,9}(\.[0-9]*)?s|[0-9]{1,12}(\.[0-9]*)?ms|[0-9]{1,15}(\.[0-9]*)?[uµμ]s|[0-9]{1,18}ns)+)$`
 	// +optional
 	MachinePreserveTimeout *metav1.Duration `json:"machinePreserveTimeout,omitempty"`
 	// DisableHealthTimeout keeps an unhealthy machine from ever being declared

@@ -139,10 +139,12 @@ const (
 type UpdateConfiguration struct {
 	// MaxUnavailable is how many machines, or what percentage (rounded down), may be
 	// missing during the update.
+	// +kubebuilder:validation:XValidation:rule="type(self) == string || int(self) == int(self) % 2147483648",message="must fit into 32 bits"
 	// +optional
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
 	// MaxSurge is how many machines, or what percentage (rounded up), may exist
 	// beyond the wanted number during the update.
+	// +kubebuilder:validation:XValidation:rule="type(self) == string || int(self) == int(self) % 2147483648",message="must fit into 32 bits"
 	// +optional
 	MaxSurge *intstr.IntOrString `json:"maxSurge,omitempty"`
 }
