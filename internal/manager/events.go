@@ -18,13 +18,22 @@ type events struct {
 	scheme      *runtime.Scheme
 }
 
+// correlation is how much is told of one object. A rollout takes many steps, and each has an
+// event that says why; client-go by default drops what goes beyond 25 and one more in five
+// minutes, and merges what goes beyond ten with the same reason.
+var correlation = record.CorrelatorOptions{
+	BurstSize: 200,
+	QPS:       0.1,
+	MaxEvents: 100, // with the same reason, in ten minutes
+}
+
 // newEvents starts sending events, on a connection and under a limit of their own.
 func newEvents(cluster *rest.Config, scheme *runtime.Scheme) (*events, error) {
 	clients, err := kubernetes.NewForConfig(apart(cluster))
 	if err != nil {
 		return nil, fmt.Errorf("events: %w", err)
 	}
-	broadcaster := record.NewBroadcaster()
+	broadcaster := record.NewBroadcaster(record.WithCorrelatorOptions(correlation))
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: clients.CoreV1().Events("")})
 	return &events{broadcaster: broadcaster, scheme: scheme}, nil
 }

@@ -109,6 +109,8 @@ type Config struct {
 	outOfRange func()
 	// machines finds Machines in the cache.
 	machines *index.Informers
+	// unreadable tells what the cache cannot read.
+	unreadable *unreadable
 }
 
 // Drain is how nodes are emptied before their VMs go.
@@ -150,6 +152,7 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	runner := tasks.New(cfg.ConcurrentSyncs)
 	cfg.machines = &index.Informers{}
+	cfg.unreadable = &unreadable{log: cfg.Log.WithName("cache"), scheme: scheme, namespace: cfg.Namespace}
 	options, err := managerOptions(cfg, scheme, runner)
 	if err != nil {
 		return err
@@ -163,6 +166,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer events.shutdown()
+	cfg.unreadable.reader, cfg.unreadable.events = mgr.GetAPIReader(), events.recorder("manager")
 	if err := addAll(mgr, cfg, runner, events); err != nil {
 		return err
 	}
@@ -200,7 +204,7 @@ func managerOptions(cfg Config, scheme *runtime.Scheme, runner *tasks.Runner) (c
 		Scheme:         scheme,
 		Logger:         lazyLog(cfg.Log),
 		MapperProvider: newMapper,
-		Cache:          cache.Options{DefaultTransform: cache.TransformStripManagedFields(), NewInformer: cfg.machines.NewInformer},
+		Cache:          cache.Options{DefaultTransform: cache.TransformStripManagedFields(), NewInformer: cfg.unreadable.watching(cfg.machines.NewInformer)},
 		// Several managers may live in one process; their metrics are then added up. The controllers
 		// of machines, sets, deployments and clusters say themselves how much they do at once; for
 		// classes, Secrets and nodes a few are enough, and each costs the memory of its stack.

@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -139,6 +141,36 @@ func TestEventsAreOfTheCoreGroup(t *testing.T) {
 		defer mu.Unlock()
 		return posted
 	}).WithTimeout(10 * time.Second).Should(gomega.Equal([]string{"POST /api/v1/namespaces/shoot/events"}))
+}
+
+// TestEachStepOfARolloutHasItsEvent: none is dropped or merged with others.
+func TestEachStepOfARolloutHasItsEvent(t *testing.T) {
+	const steps = 60
+	var posted, merged atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		posted.Add(1)
+		if r.Method != http.MethodPost || bytes.Contains(body, []byte("combined")) {
+			merged.Add(1)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusCreated)
+		_, _ = w.Write(body) // the client's loss
+	}))
+	defer server.Close()
+	events, err := newEvents(&rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, env.NewScheme())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer events.shutdown()
+	deployment := &v1alpha1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shoot", Name: "pool"}}
+	for i := range steps {
+		events.recorder("machinedeployment-controller").Eventf(deployment, corev1.EventTypeNormal, "Scaled", "step %d", i)
+	}
+	gomega.NewWithT(t).Eventually(posted.Load).WithTimeout(30 * time.Second).Should(gomega.BeEquivalentTo(steps))
+	if merged.Load() > 0 {
+		t.Errorf("%d of %d events were merged with others", merged.Load(), steps)
+	}
 }
 
 // TestLeasesHaveAConnectionOfTheirOwn: neither the limit nor the connection of the other

@@ -1,0 +1,88 @@
+package manager
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// newInformer makes the informers of a cache, as cache.Options has it.
+type newInformer func(toolscache.ListerWatcher, runtime.Object, time.Duration, toolscache.Indexers) toolscache.SharedIndexInformer
+
+// unreadable tells which object keeps a cache from reading a kind of MCM's API. Our CRDs refuse
+// nearly all that our types cannot hold, MCM's do not: there, "drainTimeout: 10" in one
+// Machine keeps every Machine from being looked at, and client-go's error names none.
+type unreadable struct {
+	// reader asks the API server; the others say what was found.
+	reader client.Reader
+	events record.EventRecorder
+	log    logr.Logger
+	scheme *runtime.Scheme
+	// namespace is where the cache looks; empty is everywhere.
+	namespace string
+}
+
+// watching makes informers as made does, which tell why they cannot list.
+func (u *unreadable) watching(made newInformer) newInformer {
+	return func(from toolscache.ListerWatcher, object runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
+		kind, err := apiutil.GVKForObject(object, u.scheme)
+		lists, ok := from.(*toolscache.ListWatch)
+		if err == nil && ok && kind.GroupVersion() == v1alpha1.SchemeGroupVersion {
+			list := lists.ListWithContextFunc
+			lists.ListWithContextFunc = func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+				found, err := list(ctx, options)
+				if answered := apierrors.APIStatus(nil); err != nil && !errors.As(err, &answered) && ctx.Err() == nil {
+					u.tell(ctx, kind)
+				}
+				return found, err
+			}
+		}
+		return made(from, object, resync, indexers)
+	}
+}
+
+// tell tells which objects of a kind cannot be read, if any, in the log and by an event of each.
+func (u *unreadable) tell(ctx context.Context, kind schema.GroupVersionKind) {
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+	if err := u.reader.List(ctx, list, client.InNamespace(u.namespace)); err != nil {
+		return // then that is what is wrong, and the informer says so
+	}
+	for i := range list.Items {
+		object := &list.Items[i]
+		if err := u.read(object); err != nil {
+			u.log.Error(err, "an object cannot be read, and keeps all of its kind from being looked at until it is corrected", "kind", kind.Kind, "object", client.ObjectKeyFromObject(object))
+			u.events.Eventf(object, corev1.EventTypeWarning, "Unreadable", "The manager cannot read this, nor look at anything of its kind until it is corrected: %v", err)
+		}
+	}
+}
+
+// read reads an object as our clients do.
+func (u *unreadable) read(object *unstructured.Unstructured) error {
+	raw, err := json.Marshal(object)
+	if err != nil {
+		return fmt.Errorf("writing it as JSON: %w", err)
+	}
+	typed, err := u.scheme.New(object.GroupVersionKind())
+	if err != nil {
+		return err //nolint:wrapcheck // names the kind
+	}
+	return utiljson.Unmarshal(raw, typed) //nolint:wrapcheck // shown as it is
+}

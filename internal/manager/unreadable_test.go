@@ -1,0 +1,72 @@
+package manager
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+// TestWhatCannotBeReadIsNamed: one object that cannot be read holds up all of its kind, so its
+// owner is told; and once it is corrected, the others are looked at.
+func TestWhatCannotBeReadIsNamed(t *testing.T) {
+	e := env.New(t)
+	g := gomega.NewWithT(t)
+	bad := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
+		"nodeTemplate": map[string]any{"metadata": map[string]any{"creationTimestamp": "yesterday"}},
+	}}}
+	bad.SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind("Machine"))
+	bad.SetNamespace(e.Namespace)
+	bad.SetName("bad")
+	good := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: "good"}}
+	good.Spec.Class = v1alpha1.ClassSpec{Kind: v1alpha1.MachineClassKind, Name: "missing"}
+	for _, object := range []client.Object{bad, good} {
+		g.Expect(e.Client.Create(t.Context(), object)).To(gomega.Succeed())
+	}
+
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- Run(ctx, Config{
+			Control: e.UserWith(t, "config/rbac/control-role.yaml"), Namespace: e.Namespace, Driver: sim.New(sim.Config{}),
+			ConcurrentSyncs: 5, CreationTimeout: time.Minute, Log: testr.New(t),
+		})
+	}()
+	defer func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("the manager ends with %v", err)
+		}
+	}()
+	g.Eventually(func(g gomega.Gomega) {
+		events := &corev1.EventList{}
+		g.Expect(e.Client.List(t.Context(), events, client.InNamespace(e.Namespace))).To(gomega.Succeed())
+		var told []string
+		for i := range events.Items {
+			if event := &events.Items[i]; event.Reason == "Unreadable" {
+				told = append(told, event.InvolvedObject.Kind+" "+event.InvolvedObject.Name)
+				g.Expect(strings.Contains(event.Message, `"yesterday"`)).To(gomega.BeTrue(), event.Message)
+			}
+		}
+		g.Expect(told).To(gomega.Equal([]string{"Machine bad"}))
+	}).WithTimeout(time.Minute).Should(gomega.Succeed())
+	g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(good), good)).To(gomega.Succeed())
+	g.Expect(good.Status.CurrentStatus.Phase).To(gomega.BeEmpty())
+
+	g.Expect(e.Client.Delete(t.Context(), bad)).To(gomega.Succeed())
+	g.Eventually(func(g gomega.Gomega) {
+		g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(good), good)).To(gomega.Succeed())
+		g.Expect(good.Status.CurrentStatus.Phase).To(gomega.Equal(v1alpha1.MachineCrashLoopBackOff))
+	}).WithTimeout(time.Minute).Should(gomega.Succeed())
+}
