@@ -55,10 +55,13 @@ func (f *clusterFlags) restConfig() (*rest.Config, error) {
 // load reads the kubeconfig, and tells the namespace of its context. An empty context is the
 // current one.
 func (f *clusterFlags) load(context string) (*rest.Config, string, error) {
+	if f.kubeconfig != "" && f.dir != "" {
+		return nil, "", &usageError{err: errors.New("--kubeconfig: cannot be used with --dir")}
+	}
 	loaded := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(f.rules(), &clientcmd.ConfigOverrides{CurrentContext: context})
 	config, err := loaded.ClientConfig()
 	if clientcmd.IsEmptyConfig(err) || f.kubeconfig == "" && errors.Is(err, fs.ErrNotExist) {
-		return nil, "", fmt.Errorf(`there is no cluster in %s: start one with "millwright up", or name another with --dir, --kubeconfig or KUBECONFIG`, f.folder())
+		return nil, "", f.noCluster()
 	}
 	if err != nil {
 		return nil, "", fmt.Errorf("reading the kubeconfig: %w", err)
@@ -69,6 +72,18 @@ func (f *clusterFlags) load(context string) (*rest.Config, string, error) {
 	}
 	config.UserAgent = "millwright"
 	return config, namespace, nil
+}
+
+// noCluster says where none was found.
+func (f *clusterFlags) noCluster() error {
+	switch environment := os.Getenv(clientcmd.RecommendedConfigPathEnvVar); {
+	case f.kubeconfig != "":
+		return fmt.Errorf("there is no cluster in the kubeconfig %s", f.kubeconfig)
+	case f.dir == "" && environment != "":
+		return fmt.Errorf("there is no cluster in %s, which %s names: correct that, or name another with --kubeconfig or --dir", environment, clientcmd.RecommendedConfigPathEnvVar)
+	default:
+		return fmt.Errorf(`there is no cluster in %s: start one with "millwright up", or name another with --dir, --kubeconfig or KUBECONFIG`, f.folder())
+	}
 }
 
 // rules say where the kubeconfig is looked for.

@@ -79,16 +79,33 @@ func TestWhichCluster(t *testing.T) {
 	}
 }
 
-// TestNoCluster: a user who has started nothing is told how to.
+// TestNoCluster: a user who has started nothing is told how to, and one who named a place is
+// told that nothing is there.
 func TestNoCluster(t *testing.T) {
 	t.Chdir(t.TempDir())
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
-	t.Setenv("KUBECONFIG", "")
 	before := clientcmd.RecommendedHomeFile
 	clientcmd.RecommendedHomeFile = filepath.Join(t.TempDir(), "config")
 	t.Cleanup(func() { clientcmd.RecommendedHomeFile = before })
-	_, _, err := (&clusterFlags{}).load("")
-	if err == nil || !strings.Contains(err.Error(), "millwright up") {
-		t.Errorf("says %v", err)
+	if err := os.WriteFile("empty", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		environment string
+		flags       clusterFlags
+		says        string
+	}{
+		"nothing":              {says: "millwright up"},
+		"another folder":       {environment: "/nowhere", flags: clusterFlags{dir: "other"}, says: "in other: start one"},
+		"the environment":      {environment: "/nowhere/at/all", says: "in /nowhere/at/all, which KUBECONFIG names"},
+		"an empty kubeconfig":  {environment: "/nowhere", flags: clusterFlags{kubeconfig: "empty"}, says: "the kubeconfig empty"},
+		"two at the same time": {flags: clusterFlags{kubeconfig: "empty", dir: "other"}, says: "cannot be used with --dir"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("KUBECONFIG", tc.environment)
+			if _, _, err := tc.flags.load(""); err == nil || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("says %v, want %q", err, tc.says)
+			}
+		})
 	}
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 
@@ -22,10 +23,10 @@ func newDisplay(out io.Writer, live bool) *display {
 	return &display{out: out, live: live, shown: map[string]string{}}
 }
 
-// isTerminal reports whether somebody watches.
+// isTerminal reports whether somebody watches, on a terminal that can be drawn on.
 func isTerminal(out io.Writer) bool {
 	file, ok := out.(interface{ Fd() uintptr })
-	return ok && term.IsTerminal(int(file.Fd()))
+	return ok && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(file.Fd()))
 }
 
 // show makes the display show what the map says, and nothing else.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,9 +11,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	explanation "github.com/millwright-dev/millwright/internal/explain"
@@ -23,6 +24,7 @@ import (
 type explainFlags struct {
 	clusterFlags
 
+	context         string
 	control, target string
 	output          string
 	nodeConditions  string
@@ -66,7 +68,7 @@ func (k explained) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: k.use + " NAME", Aliases: k.aliases, Short: k.short, Long: k.long, Example: k.example,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 {
+			if len(args) == 1 && args[0] != "" {
 				return nil
 			}
 			return usage(cmd, fmt.Errorf("give the name of one %s", k.kind))
@@ -78,6 +80,7 @@ func (k explained) command() *cobra.Command {
 			return flags.explain(cmd.Context(), k, args[0], cmd.OutOrStdout())
 		},
 	}
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	flags.add(cmd, k.kind)
 	return cmd
 }
@@ -136,8 +139,9 @@ It only reads. It needs no manager, and asks none.`,
 func (f *explainFlags) add(cmd *cobra.Command, kind string) {
 	flags := cmd.Flags()
 	f.addFlags(flags)
-	flags.StringVarP(&f.namespace, "namespace", "n", "default", "namespace of the "+kind)
-	flags.StringVar(&f.control, "control-kubeconfig", "", "kubeconfig of the cluster where the Machines live, if it is not the one in --dir; empty for the target cluster")
+	flags.StringVar(&f.context, "context", "", "context of the kubeconfig that leads to the Machines; empty for its current one")
+	flags.StringVarP(&f.namespace, "namespace", "n", "", "namespace of the "+kind+`; empty for that of the context, or else "default"`)
+	flags.StringVar(&f.control, "control-kubeconfig", "", "kubeconfig of the cluster where the Machines live, if it is not the one of --kubeconfig and --dir; empty for the target cluster")
 	flags.StringVar(&f.target, "target-kubeconfig", "", `kubeconfig of the cluster that the nodes join; "none" if there is none; empty for the control cluster`)
 	flags.StringVarP(&f.output, "output", "o", outputText, "text or json")
 	flags.DurationVar(&f.timeouts.Creation, "machine-creation-timeout", explanation.DefaultCreationTimeout, "as the manager has it")
@@ -156,15 +160,19 @@ func (f *explainFlags) validate() error {
 		}
 	}
 	refuse(f.output != outputText && f.output != outputJSON, "--output: %q is neither text nor json", f.output)
-	refuse(f.namespace == "", "--namespace: must not be empty")
 	refuse(f.timeouts.ResourceExhausted < 0, "--resource-exhausted-retry: must not be negative")
 	refuse(f.timeouts.Creation < 0 || f.timeouts.Health < 0 || f.timeouts.Drain < 0, "--machine-*-timeout: must not be negative")
 	return errors.Join(append(errs, f.validateClusters())...)
 }
 
 func (f *explainFlags) validateClusters() error {
-	if f.kubeconfig != "" && (f.control != "" || f.target != "" && f.target != kubeconfigNone) {
-		return errors.New("--kubeconfig: cannot be used with --control-kubeconfig or --target-kubeconfig")
+	if f.control == "" && (f.target == "" || f.target == kubeconfigNone) {
+		return nil
+	}
+	for name, value := range map[string]string{"--kubeconfig": f.kubeconfig, "--dir": f.dir} {
+		if value != "" {
+			return fmt.Errorf("%s: cannot be used with --control-kubeconfig or --target-kubeconfig", name)
+		}
 	}
 	return nil
 }
@@ -172,11 +180,11 @@ func (f *explainFlags) validateClusters() error {
 // explain prints what there is to say of an object. One of which nothing is known is an
 // error.
 func (f *explainFlags) explain(ctx context.Context, kind explained, name string, out io.Writer) error {
-	gatherer, err := f.gatherer()
+	gatherer, namespace, err := f.gatherer()
 	if err != nil {
 		return err
 	}
-	report, err := kind.explain(ctx, gatherer, types.NamespacedName{Namespace: f.namespace, Name: name})
+	report, err := kind.explain(ctx, gatherer, types.NamespacedName{Namespace: namespace, Name: name})
 	if err != nil {
 		return err
 	}
@@ -194,62 +202,65 @@ func (f *explainFlags) explain(ctx context.Context, kind explained, name string,
 	return explanation.Print(out, report) //nolint:wrapcheck // says what it is
 }
 
-// gatherer connects to both clusters. Nothing is contacted yet.
-func (f *explainFlags) gatherer() (explanation.Gatherer, error) {
+// gatherer connects to both clusters, and tells which namespace is meant. Nothing is contacted
+// yet.
+func (f *explainFlags) gatherer() (made explanation.Gatherer, namespace string, err error) {
 	f.timeouts.NodeConditions = splitList(f.nodeConditions)
-	made := explanation.Gatherer{Timeouts: f.timeouts}
-	control, err := f.controlConfig()
+	made.Timeouts = f.timeouts
+	control, namespace, err := f.controlConfig()
 	if err != nil {
-		return made, err
+		return made, "", err
 	}
+	namespace = cmp.Or(f.namespace, namespace)
 	target, err := f.targetConfig(control)
 	if err != nil {
-		return made, err
+		return made, "", err
 	}
 	if made.Control, err = reader(control); err != nil || target == nil {
-		return made, err
+		return made, namespace, err
 	}
 	made.Target, err = reader(target)
-	return made, err
+	return made, namespace, err
 }
 
-// controlConfig leads to the cluster of the Machines.
-func (f *explainFlags) controlConfig() (*rest.Config, error) {
+// controlConfig leads to the cluster of the Machines, and tells the namespace of its context.
+func (f *explainFlags) controlConfig() (*rest.Config, string, error) {
 	switch {
 	case f.control != "":
-		return loadKubeconfig("--control-kubeconfig", f.control)
+		return loadKubeconfig("--control-kubeconfig", f.control, f.context)
 	case f.target != "" && f.target != kubeconfigNone:
-		return loadKubeconfig("--target-kubeconfig", f.target)
+		return loadKubeconfig("--target-kubeconfig", f.target, f.context)
 	default:
-		return f.restConfig()
+		return f.load(f.context)
 	}
 }
 
 // targetConfig leads to the cluster of the nodes; nil if there is none.
 func (f *explainFlags) targetConfig(control *rest.Config) (*rest.Config, error) {
-	switch f.target {
-	case kubeconfigNone:
+	switch {
+	case f.target == kubeconfigNone:
 		return nil, nil //nolint:nilnil // as documented
-	case "":
+	case f.target == "" || f.control == "":
 		return control, nil
 	default:
-		return loadKubeconfig("--target-kubeconfig", f.target)
+		target, _, err := loadKubeconfig("--target-kubeconfig", f.target, "")
+		return target, err
 	}
 }
 
-func loadKubeconfig(flag, path string) (*rest.Config, error) {
-	var config *rest.Config
-	var err error
+// loadKubeconfig reads the file that a flag names.
+func loadKubeconfig(flag, path, context string) (config *rest.Config, namespace string, err error) {
 	if path == kubeconfigInCluster {
 		config, err = rest.InClusterConfig()
+		namespace = metav1.NamespaceDefault
 	} else {
-		config, err = clientcmd.BuildConfigFromFlags("", path)
+		config, namespace, err = (&clusterFlags{kubeconfig: path}).load(context)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", flag, err)
+		return nil, "", fmt.Errorf("%s: %w", flag, err)
 	}
 	config.UserAgent = "millwright"
-	return config, nil
+	return config, namespace, nil
 }
 
 // reader makes a client that cannot write.

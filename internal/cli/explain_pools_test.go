@@ -39,7 +39,7 @@ func TestExplainSets(t *testing.T) {
 	add(w.set("nowhere", "nowhere", 1), incomplete(explanation.MissingMaterial, `MachineClass "nowhere" not found`))
 	ripe := w.set("ripe", "small", 1)
 	ripe.Spec.MinReadySeconds = 3600
-	ripening := incomplete(explanation.MinReady, "must stay ready for 1h before they count as available")
+	ripening := incomplete(explanation.MinReady, "must stay ready for 1h to count as available")
 	ripening.next = true
 	add(ripe, ripening)
 	failing := w.set("failing", "never", 1)
@@ -53,6 +53,10 @@ func TestExplainSets(t *testing.T) {
 	bad := w.set("bad", "small", 1)
 	bad.Spec.Template.Labels = map[string]string{"pool": "other"}
 	add(bad, incomplete(explanation.InvalidSpec, "spec.template.metadata.labels", "Correct the field"))
+	one, two := w.set("one", "small", 1), w.set("two", "small", 1)
+	two.Spec.Selector, two.Spec.Template.Labels = one.Spec.Selector, one.Spec.Template.Labels
+	add(one, answer{verdict: explanation.Healthy, cause: explanation.Overlap, says: []string{"has the machine that it wants, but spec.selector: the same machines are selected by two. Give each set a label of its own.", "SelectorOverlap"}})
+	add(two, answer{verdict: explanation.Healthy, cause: explanation.Overlap, says: []string{"selected by one"}})
 	all := w.set("all", "small", 1)
 	all.Spec.Selector = &metav1.LabelSelector{}
 	add(all, incomplete(explanation.InvalidSpec, "spec.selector", "must not match every machine"))
@@ -132,7 +136,7 @@ func (w *world) setOf(t *testing.T, deployment string) *v1alpha1.MachineSet {
 func TestExplainDeployments(t *testing.T) {
 	w := newExplainWorld(t)
 	w.manage()
-	w.classes(map[string]string{"small": `{}`, "never": `{"join":"never"}`})
+	w.classes(map[string]string{"small": `{}`, "never": `{"join":"never"}`, "slow": `{"deleteDelay":"1h"}`})
 	want := map[string]answer{}
 	expect := func(name string, verdict explanation.Verdict, cause explanation.Cause, says ...string) {
 		want[name] = answer{verdict: verdict, cause: cause, says: says}
@@ -167,7 +171,7 @@ func TestExplainDeployments(t *testing.T) {
 	paused := w.deployment("paused", "small", 1)
 	paused.Spec.Paused = true
 	w.create(paused)
-	expect("paused", explanation.Incomplete, explanation.Paused, "it is paused: sizes change, and no machine of another template is made", "To go on: kubectl -n NS patch machinedeployment paused")
+	expect("paused", explanation.Incomplete, explanation.Paused, "it is paused: sizes change, and no machine of another template is made", "To go on: millwright rollout resume paused -n NS")
 
 	bad := w.deployment("bad", "small", 1)
 	bad.Spec.Template.Labels = map[string]string{"name": "other"}
@@ -185,9 +189,36 @@ func TestExplainDeployments(t *testing.T) {
 	w.patch(off, `{"spec":{"replicas":2}}`)
 	expect("off", explanation.Incomplete, explanation.ScaleUpDisabled, "has 1 of 2 machines available: MachineSet off-")
 
+	renamed := w.deployment("renamed", "small", 1)
+	back := w.deployment("back", "small", 1)
+	w.create(renamed, back)
+	for _, name := range []string{"renamed", "back"} {
+		w.asks(t, "machinedeployment", name, answer{verdict: explanation.Healthy})
+	}
+	w.patch(renamed, `{"spec":{"selector":{"matchLabels":{"name":"new-name"}},"template":{"metadata":{"labels":{"name":"new-name"}}}}}`)
+	expect("renamed", explanation.Healthy, explanation.Released, "has the machine that it wants, but spec.selector: it does not match machine sets that were the deployment's: renamed-", "(machines: 1)", "kubectl -n NS delete machineset NAME", "change spec.selector so that it matches")
+	w.patch(back, `{"spec":{"rollbackTo":{"revision":77}}}`)
+	expect("back", explanation.Healthy, explanation.RollbackRefused, "has the machine that it wants, but spec.rollbackTo.revision: there is no machine set of revision 77; the template stays that of revision 1.", "millwright rollout history back -n NS")
+
 	for name, answer := range want {
 		t.Run(name, func(t *testing.T) { w.asks(t, "machinedeployment", name, answer) })
 	}
+	t.Run("is deleted", func(t *testing.T) { w.deletes(t, w.deployment("leaving", "slow", 2)) })
+	t.Run("is held", func(t *testing.T) {
+		held := w.deployment("held", "small", 1)
+		held.Finalizers = []string{"example.com/backup"}
+		w.create(held)
+		w.asks(t, "machinedeployment", "held", answer{verdict: explanation.Healthy})
+		if err := w.Client.Delete(t.Context(), held); err != nil {
+			t.Fatal(err)
+		}
+		w.asks(t, "machinedeployment", "held", answer{
+			verdict: explanation.Deleting, cause: explanation.Finalizer,
+			says: []string{"is being deleted: finalizer example.com/backup holds the deployment", "1 wanted; 0 exist", "Ask whoever owns finalizer example.com/backup"},
+		})
+		w.counts(t, held, 0)
+		w.patch(held, `{"metadata":{"finalizers":null}}`)
+	})
 	t.Run("selects all", func(t *testing.T) { // the last, since it overlaps with all others
 		all := w.deployment("all", "small", 1)
 		all.Spec.Selector = &metav1.LabelSelector{}
@@ -203,5 +234,31 @@ func TestExplainDeployments(t *testing.T) {
 		if pool := report.Pool; report.MachineDeployment != "rolls" || report.Machine != "" || pool == nil || len(pool.Sets) != 2 {
 			t.Errorf("got %s", out)
 		}
+	})
+}
+
+// deletes deletes a deployment in the foreground whose machines take for ever to go.
+func (w *world) deletes(t *testing.T, deployment *v1alpha1.MachineDeployment) {
+	w.create(deployment)
+	w.asks(t, "machinedeployment", deployment.Name, answer{verdict: explanation.Healthy})
+	if err := w.Client.Delete(t.Context(), deployment, client.PropagationPolicy(metav1.DeletePropagationForeground)); err != nil {
+		t.Fatal(err)
+	}
+	w.asks(t, "machinedeployment", deployment.Name, answer{
+		verdict: explanation.Deleting, cause: explanation.VMRemains,
+		says: []string{"is being deleted, and waits for 2 machines: 2 machines are being deleted, Machine leaving-", "and still has it", "2 more being deleted"},
+	})
+	w.counts(t, deployment, deployment.Spec.Replicas)
+}
+
+// counts waits until the status of a deployment that is being deleted says that so many machines
+// are left, none of which can be used.
+func (w *world) counts(t *testing.T, deployment *v1alpha1.MachineDeployment, left int32) {
+	t.Helper()
+	w.soon(t, "the status counts down", func(g gomega.Gomega) {
+		g.Expect(w.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment)).To(gomega.Succeed())
+		status := deployment.Status
+		g.Expect([]int32{status.Replicas, status.ReadyReplicas, status.AvailableReplicas, status.UnavailableReplicas}).To(gomega.Equal([]int32{left, 0, 0, left}))
+		g.Expect(status.ObservedGeneration).To(gomega.Equal(deployment.Generation))
 	})
 }

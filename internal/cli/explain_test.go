@@ -28,7 +28,9 @@ func TestExplainAnswers(t *testing.T) {
 		"no name":          {[]string{"explain", "machine"}, 2, "name of one Machine"},
 		"two names":        {[]string{"explain", "machine", "a", "b"}, 2, "name of one Machine"},
 		"bad output":       {[]string{"explain", "machine", "a", "-o", "yaml"}, 2, `--output: "yaml"`},
-		"no namespace":     {[]string{"explain", "machine", "a", "-n", ""}, 2, "--namespace"},
+		"empty name":       {[]string{"explain", "machine", ""}, 2, "name of one Machine"},
+		"and a folder":     {[]string{"explain", "machine", "a", "--dir=x", "--target-kubeconfig=y"}, 2, "--dir: cannot be used"},
+		"no such context":  {[]string{"explain", "machine", "a", "--kubeconfig", nobody, "--context", "other"}, 1, `context "other" does not exist`},
 		"two ways to say":  {[]string{"explain", "machine", "a", "--kubeconfig=x", "--control-kubeconfig=y"}, 2, "--kubeconfig: cannot be used"},
 		"negative retry":   {[]string{"explain", "machine", "a", "--resource-exhausted-retry=-1s"}, 2, "--resource-exhausted-retry: must not be negative"},
 		"set: nobody":      {[]string{"explain", "mcs", "a", "--kubeconfig", nobody}, 1, "reading machine set default/a"},
@@ -79,11 +81,13 @@ func TestExplainWhichClusters(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			flags := &explainFlags{control: tc.control, target: tc.target}
-			flags.dir, flags.kubeconfig = dir, tc.kubeconfig
+			if flags.kubeconfig = tc.kubeconfig; tc.kubeconfig+tc.control+strings.TrimPrefix(tc.target, kubeconfigNone) == "" {
+				flags.dir = dir
+			}
 			if err := flags.validateClusters(); err != nil {
 				t.Fatal(err)
 			}
-			gotControl, err := flags.controlConfig()
+			gotControl, _, err := flags.controlConfig()
 			var gotTarget *rest.Config
 			if err == nil {
 				gotTarget, err = flags.targetConfig(gotControl)
@@ -101,13 +105,35 @@ func TestExplainWhichClusters(t *testing.T) {
 	}
 }
 
-// TestExplainAssumesTheManagersDefaults: who gives no flag to either gets the right times.
+// TestExplainWhichNamespace: that of the context, as for the commands about rollouts.
+func TestExplainWhichNamespace(t *testing.T) {
+	path := contexts(t, filepath.Join(t.TempDir(), "kubeconfig"), "host")
+	for name, tc := range map[string]struct {
+		flags explainFlags
+		want  string
+	}{
+		"of the context":           {explainFlags{clusterFlags: clusterFlags{kubeconfig: path}, context: "two"}, "of-two"},
+		"the flag comes first":     {explainFlags{clusterFlags: clusterFlags{kubeconfig: path, namespace: "mine"}, context: "two"}, "mine"},
+		"the context has none":     {explainFlags{clusterFlags: clusterFlags{kubeconfig: path}}, "default"},
+		"of the control cluster's": {explainFlags{control: path, target: kubeconfigNone, context: "two"}, "of-two"},
+		"of the only cluster's":    {explainFlags{target: path, context: "two"}, "of-two"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, namespace, err := tc.flags.gatherer(); namespace != tc.want || err != nil {
+				t.Errorf("namespace %q, %v; want %q", namespace, err, tc.want)
+			}
+		})
+	}
+}
+
+// TestExplainAssumesTheManagersDefaults: who gives no flag to either gets the right times. Which
+// cluster and namespace are asked, the kubeconfig says, as for other commands of users.
 func TestExplainAssumesTheManagersDefaults(t *testing.T) {
 	manager, explain := defaults(newManagerCommand().Flags()), defaults(newExplainMachineCommand().Flags())
 	compared := 0
 	for name, value := range explain {
 		of, both := mcmFlags[name]
-		if !both || strings.HasSuffix(name, "kubeconfig") {
+		if !both || strings.HasSuffix(name, "kubeconfig") || name == "namespace" {
 			continue
 		}
 		compared++
@@ -118,8 +144,8 @@ func TestExplainAssumesTheManagersDefaults(t *testing.T) {
 			t.Errorf("--%s: %s, the manager has %s", name, value, now)
 		}
 	}
-	if compared < 5 {
-		t.Errorf("%d flags are the manager's, want at least 5", compared)
+	if compared < 4 {
+		t.Errorf("%d flags are the manager's, want at least 4", compared)
 	}
 	if explanation.DefaultDrainTimeout.String() != mcmFlags["machine-drain-timeout"] {
 		t.Errorf("drain timeout %v", explanation.DefaultDrainTimeout)

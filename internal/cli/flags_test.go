@@ -62,11 +62,10 @@ var mcmSetFlags = map[string]string{
 var otherDefaults = map[string]string{"kube-api-qps": "100", "kube-api-burst": "200"}
 
 // notYet are flags of MCM's with nothing behind them so far. They are unknown flags until
-// there is. There is nothing to set a period for overshooting: sets are counted in every pass.
+// there is.
 var notYet = []string{
 	"cloud-provider", "kube-api-content-type", "controller-start-interval",
 	"leader-elect-resource-lock", "machine-inplace-update-timeout", "machine-preserve-timeout",
-	"machine-safety-overshooting-period",
 }
 
 // ownFlags are those that MCM has not.
@@ -196,6 +195,8 @@ func TestValidation(t *testing.T) {
 		"lease of no length":         {args: []string{"--leader-elect-lease-duration=900ms", "--leader-elect-renew-deadline=500ms", "--leader-elect-retry-period=100ms"}, says: []string{"--leader-elect-lease-duration"}},
 		"no retry period":            {args: []string{"--leader-elect-retry-period=0"}, says: []string{"--leader-elect"}},
 		"no election, no rules":      {args: []string{"--leader-elect=false", "--leader-elect-retry-period=0"}},
+		"no overshooting period":     {args: []string{"--machine-safety-overshooting-period=0"}},
+		"negative overshooting":      {args: []string{"--machine-safety-overshooting-period=-1s"}, says: []string{"--machine-safety-overshooting-period"}},
 		"profiles":                   {args: []string{"--profiling", "--contention-profiling"}},
 		"contention alone":           {args: []string{"--contention-profiling"}, says: []string{"--contention-profiling"}},
 		"all at once":                {args: []string{"--kube-api-qps=-1", "--port=-1", "--concurrent-syncs=-1", "--min-resync-period=-1s"}, says: []string{"--kube-api-qps", "--port", "--concurrent-syncs", "--min-resync-period"}},

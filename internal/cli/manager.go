@@ -37,9 +37,11 @@ type managerFlags struct {
 	config          manager.Config
 	nodeConditions  string
 	replacements    string
-	apis            []string
-	driver          driverFlags
-	logging         logging
+	// overshootingPeriod is without effect: sets are counted in every pass.
+	overshootingPeriod time.Duration
+	apis               []string
+	driver             driverFlags
+	logging            logging
 }
 
 // managerAgent is how the manager's requests are told apart in an audit log.
@@ -80,6 +82,7 @@ func (f *managerFlags) add(flags *pflag.FlagSet) {
 	flags.IntVar(&f.config.Port, "port", 10259, "port that /healthz and /metrics are served on, without TLS; 0 serves nothing")
 	flags.BoolVar(&f.config.Profiling.Enabled, "profiling", false, "serve profiles under /debug/pprof/ there, too")
 	flags.BoolVar(&f.config.Profiling.Contention, "contention-profiling", false, "have the profiles show where goroutines block; needs --profiling")
+	flags.DurationVar(&f.overshootingPeriod, "machine-safety-overshooting-period", time.Minute, "accepted since MCM has it, and without effect: the Machines of a set are counted whenever it is looked at")
 	f.addTuning(flags)
 	f.addClusterAPI(flags)
 	f.driver.addFlags(flags)
@@ -183,6 +186,7 @@ func (f *managerFlags) validate() error {
 	refuse(f.qps <= 0, "--kube-api-qps: must be above 0")
 	refuse(f.burst < 0, "--kube-api-burst: must not be negative")
 	refuse(c.Profiling.Contention && !c.Profiling.Enabled, "--contention-profiling: needs --profiling")
+	refuse(f.overshootingPeriod < 0, "--machine-safety-overshooting-period: must not be negative")
 	errs = append(errs, f.validateTuning())
 	return errors.Join(errs...)
 }

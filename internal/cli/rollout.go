@@ -45,6 +45,7 @@ type rolloutFlags struct {
 }
 
 func (f *rolloutFlags) add(cmd *cobra.Command) {
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	f.addFlags(cmd.Flags())
 	cmd.Flags().StringVar(&f.context, "context", "", "context of the kubeconfig; empty for its current one")
 	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", `namespace of the deployment; empty for that of the context, or else "default"`)
@@ -72,7 +73,9 @@ func deploymentName(args []string) (string, error) {
 		kind, name = deploymentKinds[0], all
 	}
 	switch {
-	case len(args) == 0 || name == "" || strings.Contains(name, "/"):
+	case strings.Contains(name, "/"):
+		return "", fmt.Errorf("%q is no name: give the name of one MachineDeployment, as NAME, machinedeployment/NAME or mcd/NAME", all)
+	case name == "":
 		return "", errors.New("give the name of one MachineDeployment")
 	case !isDeployment(kind):
 		return "", fmt.Errorf("%q is no kind that is rolled out here: give NAME, machinedeployment/NAME or mcd/NAME", kind)

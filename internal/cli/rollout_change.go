@@ -103,11 +103,19 @@ func (s subject) undo(cmd *cobra.Command, revision int64, timeout time.Duration)
 	ctx, cancel = context.WithTimeout(cmd.Context(), timeout)
 	defer cancel()
 	follower := rollout.Follower{Client: s.client, Link: s.link}
-	err = follower.Follow(ctx, s.key, wish.Answered)
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil {
-		return fmt.Errorf("nobody has answered the wish to roll back machine deployment %s to revision %d within %s: does a manager run? The wish stays in spec.rollbackTo", s.key, wish.Revision, timeout)
-	}
-	if err != nil {
+	refusal := ""
+	err = follower.Follow(ctx, s.key, func(facts rollout.Facts) (bool, error) {
+		refusal = rollout.Refusal(facts)
+		return wish.Answered(facts) //nolint:wrapcheck // says what it is
+	})
+	switch stays := "The wish stays in spec.rollbackTo. " + rollout.Withdrawal(s.key); {
+	case cmd.Context().Err() != nil:
+		return fmt.Errorf("not waited for any more: machine deployment %s is to be rolled back to revision %d. %s", s.key, wish.Revision, stays)
+	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil && refusal != "":
+		return fmt.Errorf("machine deployment %s was not rolled back to revision %d within %s: %s. %s", s.key, wish.Revision, timeout, refusal, stays)
+	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil:
+		return fmt.Errorf("nobody has answered the wish to roll back machine deployment %s to revision %d within %s: does a manager run? %s", s.key, wish.Revision, timeout, stays)
+	case err != nil:
 		return err //nolint:wrapcheck // says what it is
 	}
 	return s.say(cmd, "rolled back to revision %d", wish.Revision)

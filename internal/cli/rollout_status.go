@@ -23,6 +23,10 @@ type rolloutStatusFlags struct {
 	revision int64
 }
 
+// rolloutBeat is after what time to look whether a manager is still there: when it is not,
+// nothing changes.
+const rolloutBeat = 5 * time.Second
+
 func newRolloutStatusCommand() *cobra.Command {
 	flags := &rolloutStatusFlags{}
 	cmd := &cobra.Command{
@@ -57,7 +61,7 @@ no such MachineDeployment (any more).`,
 
 func (f *rolloutStatusFlags) run(ctx context.Context, s subject, out io.Writer) error {
 	w := &rolloutWatch{flags: f, out: out, begin: time.Now()}
-	follower := rollout.Follower{Client: s.client, Link: s.link, Pace: time.Second}
+	follower := rollout.Follower{Client: s.client, Link: s.link, Pace: time.Second, Beat: rolloutBeat, Around: rolloutBeat}
 	if isTerminal(out) {
 		w.screen = &rollout.Screen{Out: out, Size: func() (int, int) { return terminalSize(out) }}
 		follower.Pace, follower.Beat = 100*time.Millisecond, time.Second

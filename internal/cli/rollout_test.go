@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"io"
 	"strings"
 	"testing"
 
@@ -23,6 +24,7 @@ func TestRolloutAnswers(t *testing.T) {
 		"empty name":         {[]string{"status", ""}, 2, "name of one MachineDeployment"},
 		"kind only":          {[]string{"status", "mcd/"}, 2, "name of one MachineDeployment"},
 		"three":              {[]string{"status", "mcd", "a", "b"}, 2, "name of one MachineDeployment"},
+		"two slashes":        {[]string{"status", "a/b/c"}, 2, `"a/b/c" is no name`},
 		"two names":          {[]string{"restart", "a", "b"}, 2, `"a" is no kind`},
 		"another kind":       {[]string{"pause", "machineset/a"}, 2, `"machineset" is no kind`},
 		"negative timeout":   {[]string{"status", "a", "--timeout=-1s"}, 2, "--timeout"},
@@ -54,6 +56,30 @@ func TestDeploymentName(t *testing.T) {
 		if name, err := deploymentName(args); name != "pool" || err != nil {
 			t.Errorf("%q is %q, %v", args, name, err)
 		}
+	}
+}
+
+// TestNamesAreNoFiles: a shell that completes a name offers no files.
+func TestNamesAreNoFiles(t *testing.T) {
+	for _, command := range [][]string{{"rollout", "status"}, {"rollout", "undo"}, {"rollout", "pause"}, {"explain", "machine"}, {"explain", "machinedeployment"}} {
+		var stdout, stderr bytes.Buffer
+		args := append(append([]string{cobra.ShellCompRequestCmd}, command...), "")
+		if status := Main(Program{Args: args, Stdout: &stdout, Stderr: &stderr}); status != 0 || stdout.String() != ":4\n" { // ShellCompDirectiveNoFileComp
+			t.Errorf("%q: exit status %d, %q", command, status, stdout.String())
+		}
+	}
+}
+
+// TestVersionFlag: it says what the command says.
+func TestVersionFlag(t *testing.T) {
+	var said [2]bytes.Buffer
+	for i, arg := range []string{"version", "--version"} {
+		if status := Main(Program{Version: "v1.2.3", Args: []string{arg}, Stdout: &said[i], Stderr: io.Discard}); status != 0 {
+			t.Errorf("%s: exit status %d", arg, status)
+		}
+	}
+	if said[0].String() != said[1].String() || !strings.HasPrefix(said[1].String(), "millwright v1.2.3 (") {
+		t.Errorf("say %q and %q", said[0].String(), said[1].String())
 	}
 }
 

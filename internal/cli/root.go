@@ -73,6 +73,8 @@ func newRoot(version string) *cobra.Command {
 		Args:                       knownCommand,
 		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.Version = versionLine(version)
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(usage)
 	root.AddCommand(
 		newUpCommand(), newDownCommand(), newStatusCommand(), newVMCommand(), newDemoCommand(), newExplainCommand(), newRolloutCommand(), newManagerCommand(),
@@ -113,12 +115,17 @@ func newVersionCommand(version string) *cobra.Command {
 		Short: "Print the version",
 		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			goVersion := ""
-			if info, ok := debug.ReadBuildInfo(); ok {
-				goVersion = info.GoVersion
-			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "millwright %s (%s)\n", version, goVersion)
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), versionLine(version))
 			return err
 		},
 	}
+}
+
+// versionLine is what "millwright version" and "millwright --version" print.
+func versionLine(version string) string {
+	goVersion := ""
+	if info, ok := debug.ReadBuildInfo(); ok {
+		goVersion = info.GoVersion
+	}
+	return fmt.Sprintf("millwright %s (%s)", version, goVersion)
 }

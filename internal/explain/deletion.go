@@ -36,7 +36,7 @@ func (e *explainer) deleting() {
 	}
 	e.answer(Deleting, "is being deleted", e.report.Why)
 	if first := e.report.Replaced[0]; first.Cause != Untold {
-		e.report.Answer += " Why it was deleted: " + inShort(first.said()) + "."
+		e.report.Answer += " Why it was deleted: " + inShort(first.String()) + "."
 	}
 }
 
@@ -140,7 +140,12 @@ func (e *explainer) held(object string, held metav1.Object, since time.Time) {
 	if what == "" {
 		what = "the machine"
 	}
-	for _, finalizer := range held.GetFinalizers() {
+	e.heldBy(held.GetFinalizers(), object, what, held, since)
+}
+
+// heldBy says whose some finalizers of an object are.
+func (e *writer) heldBy(finalizers []string, object, what string, held metav1.Object, since time.Time) {
+	for _, finalizer := range finalizers {
 		of, known := knownHolders[finalizer]
 		if !known {
 			of = "nobody known here"

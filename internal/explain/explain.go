@@ -68,17 +68,23 @@ func (e *writer) advise(format string, args ...any) {
 	}
 }
 
+// remedy is advice against what was found last.
+func (e *writer) remedy(format string, args ...any) {
+	e.advise(format, args...)
+	e.report.Why[len(e.report.Why)-1].Remedy = sentence(format, args...)
+}
+
 // answer gives the verdict. The first finding says why.
 func (e *writer) answer(verdict Verdict, what string, findings []Finding) {
 	e.report.Verdict, e.report.Answer = verdict, e.subject+" "+what
 	if len(findings) > 0 {
-		e.report.Answer += ": " + inShort(findings[0].said())
+		e.report.Answer += ": " + inShort(findings[0].String())
 	}
 	e.report.Answer = strings.TrimSuffix(e.report.Answer, ".") + "."
 }
 
-// said is a finding in a clause that stands by itself.
-func (f Finding) said() string {
+// String is a finding in a clause that stands by itself.
+func (f Finding) String() string {
 	said := f.Text
 	if f.Object != "" && !strings.Contains(said, f.Object) {
 		said = f.Object + ": " + said
@@ -140,7 +146,7 @@ func (e *writer) noManager(lease *coordinationv1.Lease, works string) {
 	held := time.Duration(deref(lease.Spec.LeaseDurationSeconds)) * time.Second
 	if deref(lease.Spec.HolderIdentity) == "" || e.now.Sub(lease.Spec.RenewTime.Time) > held+slack {
 		e.why(NoManager, "Lease "+lease.Namespace+"/"+lease.Name, lease.Spec.RenewTime.Time, "no manager works on the %s of this namespace: nobody renews Lease %s/%s", works, lease.Namespace, lease.Name)
-		e.advise("Start the manager, or read the log of the one that should run. Until then nothing of what follows happens")
+		e.remedy("Start the manager, or read the log of the one that should run. Until then nothing of what follows happens")
 	}
 }
 

@@ -80,6 +80,9 @@ type Target struct {
 	Unread bool
 	// Node is nil if there is none, or if the Machine names none.
 	Node *corev1.Node
+	// Copied tells that all that is known of the node is what the manager copied into the
+	// Machine: its conditions, which may be old.
+	Copied bool
 	// Pods are those on the node; Budgets those of the pods' namespaces; Attachments those
 	// of the node. They are read only if the Machine is being deleted.
 	Pods        []corev1.Pod

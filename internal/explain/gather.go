@@ -69,10 +69,10 @@ func (r *gathering) surroundings(ctx context.Context) {
 
 func (r *gathering) ownersEvents(ctx context.Context) {
 	if set := r.facts.Owners.Set; set != nil {
-		r.events(ctx, r.Control, set.Namespace, "MachineSet", set.Name)
+		r.eventsOf(ctx, kindSet, set)
 	}
 	if deployment := r.facts.Owners.Deployment; deployment != nil {
-		r.events(ctx, r.Control, deployment.Namespace, "MachineDeployment", deployment.Name)
+		r.eventsOf(ctx, kindDeployment, deployment)
 	}
 }
 
@@ -204,6 +204,16 @@ func (r *gathering) list(ctx context.Context, from client.Reader, list client.Ob
 func (r *gathering) unread(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	r.facts.Unread = append(r.facts.Unread, strings.TrimPrefix(strings.TrimPrefix(text, "*v1alpha1."), "*v1."))
+}
+
+// eventsOf reads the events on an object, without those on one that had the name before.
+func (r *gathering) eventsOf(ctx context.Context, kind string, object metav1.Object) {
+	before := len(r.facts.Events)
+	r.events(ctx, r.Control, object.GetNamespace(), kind, object.GetName())
+	own := slices.DeleteFunc(slices.Clone(r.facts.Events[before:]), func(event corev1.Event) bool {
+		return event.InvolvedObject.UID != "" && event.InvolvedObject.UID != object.GetUID()
+	})
+	r.facts.Events = append(r.facts.Events[:before], own...)
 }
 
 // events reads the events on an object, or on all of a kind if it has no name.

@@ -116,7 +116,7 @@ func (e *explainer) undecided() bool {
 		return false
 	}
 	last := e.Machine.Status.LastOperation
-	if e.Target.Node == nil {
+	if e.Target.Node == nil || e.Target.Copied {
 		e.why(Other, "", last.LastUpdateTime.Time, "the manager said last: %s", cmp.Or(e.own(), "nothing"))
 		return true
 	}

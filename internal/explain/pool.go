@@ -71,13 +71,16 @@ func (e *poolExplainer) living() {
 	} else {
 		e.declared(&e.Sets[0])
 	}
-	e.troubled()
+	e.troubled(e.Machines)
 	if e.Kind == kindDeployment {
 		e.rollout()
 	}
+	e.remarks()
 	pool := e.report.Pool
 	what := e.has()
 	switch {
+	case e.unlisted() != "":
+		e.answer(Unknown, what+" by its status. It cannot be told whether that is so, and why: "+e.unlisted()+" cannot be read", nil)
 	case pool.complete() && len(e.report.Why) == 0:
 		e.answer(Healthy, what, nil)
 	case pool.complete():
@@ -91,7 +94,18 @@ func (e *poolExplainer) living() {
 
 // complete tells whether all Machines are there, can be used, and are of the newest template.
 func (p *Pool) complete() bool {
-	return p.Available >= p.Wanted && p.Exist == p.Wanted && p.Updated == p.Wanted
+	return min(p.Available, p.current.Available) >= p.Wanted && p.Exist-p.Preserved == p.Wanted && p.Updated-p.current.Preserved == p.Wanted
+}
+
+// unlisted is what could not be listed of that which is the object's; empty if all was.
+func (e *poolExplainer) unlisted() string {
+	switch {
+	case e.SetsUnread:
+		return "its machine sets"
+	case e.MachinesUnread:
+		return "its machines"
+	}
+	return ""
 }
 
 // has says how many Machines there are.
@@ -133,12 +147,18 @@ func (e *poolExplainer) identify() {
 		own := e.part(set)
 		pool.Exist += own.Exist
 		pool.Available += own.Available
+		pool.Preserved += own.Preserved
 		if e.current() == set {
-			pool.Updated = own.Exist
+			pool.Updated, pool.current = own.Exist, own
 		}
 		if e.Kind == kindDeployment && (own.Wanted > 0 || own.Exist > 0) {
 			pool.Sets = append(pool.Sets, own)
 		}
+	}
+	if e.SetsUnread {
+		status := e.Deployment.Status
+		pool.Exist, pool.Updated, pool.Ready, pool.Available = status.Replicas, status.UpdatedReplicas, status.ReadyReplicas, status.AvailableReplicas
+		pool.current.Available = min(status.AvailableReplicas, status.UpdatedReplicas)
 	}
 	if e.Kind == kindDeployment {
 		pool.Wanted = e.Deployment.Spec.Replicas
@@ -156,8 +176,13 @@ func (e *poolExplainer) identify() {
 // than the list.
 func (e *poolExplainer) part(set *v1alpha1.MachineSet) Part {
 	own := Part{Name: set.Name, Revision: revisionOf(set), Wanted: set.Spec.Replicas}
-	able := int32(0)
-	for _, machine := range e.of(set) {
+	if e.MachinesUnread {
+		own.Exist, own.Available = set.Status.Replicas, set.Status.AvailableReplicas
+		e.report.Pool.Ready += set.Status.ReadyReplicas
+		return own
+	}
+	able, machines := int32(0), e.of(set)
+	for _, machine := range machines {
 		if leavingPool(machine) {
 			e.report.Pool.Leaving++
 			continue
@@ -171,32 +196,15 @@ func (e *poolExplainer) part(set *v1alpha1.MachineSet) Part {
 		}
 	}
 	own.Available = min(able, set.Status.AvailableReplicas)
+	own.Preserved = Kept(machines, own.Exist-own.Wanted, e.now)
 	return own
 }
 
-// deleting says what a set or deployment waits for that is being deleted.
-func (e *poolExplainer) deleting(since time.Time) {
-	e.report.Since = since
-	e.troubled()
-	foreign := slices.DeleteFunc(slices.Clone(e.object().GetFinalizers()), func(f string) bool { return f == v1alpha1.FinalizerMCM })
-	switch left := len(e.Machines); {
-	case left > 0:
-		e.answer(Deleting, "is being deleted, and waits for "+machines(left), e.report.Why)
-		return
-	case len(e.Sets) > 0 && e.Kind == kindDeployment:
-		e.why(Other, "", since, "its machine set %s is not gone yet", e.Sets[0].Name)
-	case len(foreign) > 0:
-		for _, finalizer := range foreign {
-			e.why(Finalizer, "", since, "finalizer %s holds it", finalizer)
-		}
-		e.advise("Ask whoever owns the finalizer. Remove it by hand only if that program is gone for good")
-	}
-	e.answer(Deleting, "is being deleted", e.report.Why)
-}
-
-// unseen says so if the manager has not acted on what was declared last.
+// unseen says so if the manager has not acted on what was declared last. If it has tried in
+// vain, which does not count as seen, that was said.
 func (e *poolExplainer) unseen(object metav1.Object, observed int64) {
-	if observed < object.GetGeneration() {
+	tried := slices.ContainsFunc(e.report.Why, func(f Finding) bool { return f.Cause == SetBlocked })
+	if observed < object.GetGeneration() && !tried {
 		e.why(NotLookedAt, "", time.Time{}, "the manager has not acted yet on what was changed last (generation %d, it has seen %d)", object.GetGeneration(), observed)
 	}
 }
@@ -210,16 +218,16 @@ func (e *poolExplainer) count() {
 	switch {
 	case pool.Exist < pool.Wanted:
 		e.why(Scaling, "", time.Time{}, "%d of %s exist: the others are being made", pool.Exist, machines(pool.Wanted))
-	case pool.Exist > pool.Wanted:
-		e.why(Scaling, "", time.Time{}, "%s exist, and %d are wanted: the others are being deleted", machines(pool.Exist), pool.Wanted)
+	case pool.Exist-pool.Preserved > pool.Wanted:
+		e.why(Scaling, "", time.Time{}, "%s exist, and %d are wanted: the others are being deleted", machines(pool.Exist-pool.Preserved), pool.Wanted)
 	default:
 		e.why(Scaling, "", time.Time{}, "all machines run, which the manager has not counted yet")
 	}
 }
 
-// troubled says of the Machines that are not well why, one finding for each cause.
-func (e *poolExplainer) troubled() {
-	all := groups(e.Machines)
+// troubled says of those Machines that are not well why, one finding for each cause.
+func (e *poolExplainer) troubled(of []v1alpha1.Machine) {
+	all := groups(of)
 	for _, g := range all[:min(len(all), mostExamples)] {
 		e.group(g)
 	}
@@ -236,7 +244,7 @@ func (e *poolExplainer) group(g group) {
 	machine := g[0]
 	facts, known := e.Examples[machine.Name]
 	if !known {
-		facts = Facts{Key: e.Key, Machine: machine}
+		facts = Facts{Key: e.Key, Machine: machine, Target: copied(machine)}
 		facts.Key.Name = machine.Name
 	}
 	report := Explain(facts, e.now)
@@ -255,14 +263,15 @@ func (e *poolExplainer) group(g group) {
 	clause := first
 	clause.Code = "" // is kept beside the text
 	first.Object = "Machine " + machine.Name
-	first.Text = fmt.Sprintf("%s %s: %s", first.Object, is, clause.said())
+	first.Text = fmt.Sprintf("%s %s: %s", first.Object, is, clause.String())
 	if len(g) > 1 {
-		first.Text = fmt.Sprintf("%s %s, %s among them: %s", machines(len(g)), are, first.Object, clause.said())
+		first.Text = fmt.Sprintf("%s %s, %s among them: %s", machines(len(g)), are, first.Object, clause.String())
+	}
+	if len(report.Advice) > 0 {
+		first.Remedy = report.Advice[0]
+		e.advise("%s", first.Remedy)
 	}
 	e.report.Why = append(e.report.Why, first)
-	if len(report.Advice) > 0 {
-		e.advise("%s", report.Advice[0])
-	}
 	e.advise("See what happens next, and more: millwright explain machine -n %s %s", e.Key.Namespace, machine.Name)
 }
 

@@ -36,12 +36,10 @@ func (e *poolExplainer) stopped() bool {
 		case reasonInvalidSpec, "SelectingAll":
 			worked = false
 			e.why(InvalidSpec, "", since, "%s", condition.Message)
-			e.advise("Correct the field that is named. Nothing is done before")
+			e.remedy("Correct the field that is named. Nothing is done before")
 		case "NotSupported":
 			e.why(NotSupported, "", since, "%s", condition.Message)
-			e.advise("Choose another strategy, or undo the change of the template")
-		case "SelectorOverlap":
-			e.why(Overlap, "", since, "%s", condition.Message)
+			e.remedy("Choose another strategy, or undo the change of the template")
 		case "MachineSetCreateError", "MachineSetUpdateError":
 			e.why(SetBlocked, "", since, "%s", condition.Message)
 		case "ProgressDeadlineExceeded":
@@ -56,7 +54,7 @@ func (e *poolExplainer) stopped() bool {
 
 // paused says what a pause keeps from being done.
 func (e *poolExplainer) paused() {
-	rolls := e.old() > 0 || e.current() == nil
+	rolls := e.old() > 0 || e.current() == nil && !e.SetsUnread
 	if !rolls && e.Deployment.Spec.RollbackTo == nil {
 		return
 	}
@@ -64,7 +62,7 @@ func (e *poolExplainer) paused() {
 	if e.Deployment.Spec.RollbackTo != nil {
 		e.why(Paused, "", time.Time{}, "the wish to roll back (spec.rollbackTo) waits for the end of the pause")
 	}
-	e.advise("To go on: kubectl -n %s patch machinedeployment %s --type merge -p '{\"spec\":{\"paused\":null}}'", e.Key.Namespace, e.Key.Name)
+	e.advise("To go on: millwright rollout resume %s -n %s", e.Key.Name, e.Key.Namespace)
 }
 
 // since is when a condition of a reason began; zero if there is none.
@@ -77,8 +75,11 @@ func (e *poolExplainer) since(reason string) time.Time {
 	return time.Time{}
 }
 
-// old is how many Machines of earlier templates there are.
-func (e *poolExplainer) old() int32 { return e.report.Pool.Exist - e.report.Pool.Updated }
+// old is how many Machines of earlier templates are to be replaced.
+func (e *poolExplainer) old() int32 {
+	pool := e.report.Pool
+	return pool.Exist - pool.Updated - (pool.Preserved - pool.current.Preserved)
+}
 
 // rollout says how far the replacement of old Machines is.
 func (e *poolExplainer) rollout() {
@@ -88,11 +89,18 @@ func (e *poolExplainer) rollout() {
 	}
 	var sets []string
 	for _, part := range e.report.Pool.Sets {
-		if current := e.current(); part.Exist > 0 && (current == nil || part.Name != current.Name) {
-			sets = append(sets, fmt.Sprintf("%s of %s (revision %s)", machines(part.Exist), part.Name, part.Revision))
+		left := part.Exist - part.Preserved
+		if current := e.current(); left > 0 && (current == nil || part.Name != current.Name) {
+			sets = append(sets, fmt.Sprintf("%s of %s (revision %s)", machines(left), part.Name, part.Revision))
 		}
 	}
+	if e.SetsUnread {
+		sets = []string{machines(old)}
+	}
 	text := "a rollout goes on: " + strings.Join(sets, ", ") + " are still to be replaced"
+	if old == 1 {
+		text = strings.Replace(text, " are ", " is ", 1)
+	}
 	if at := slices.IndexFunc(e.Deployment.Status.Conditions, func(c v1alpha1.MachineDeploymentCondition) bool {
 		return c.Type == v1alpha1.MachineDeploymentProgressing
 	}); at >= 0 {

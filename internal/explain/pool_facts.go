@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -12,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/preservation"
+	"github.com/millwright-dev/millwright/internal/revision"
 )
 
 // The kinds of pools.
@@ -32,6 +35,8 @@ type PoolFacts struct {
 	Sets []v1alpha1.MachineSet
 	// Machines are those of the sets.
 	Machines []v1alpha1.Machine
+	// SetsUnread and MachinesUnread tell that they could not be listed: there may be some.
+	SetsUnread, MachinesUnread bool
 	// Examples are the facts of some Machines that are not well, by name.
 	Examples map[string]Facts
 	// Names are those of the objects of the kind that there are in the namespace; filled
@@ -54,16 +59,39 @@ func (f *PoolFacts) exists() bool {
 	return len(f.Sets) > 0
 }
 
-// current is the set that is to have the Machines: that of the deployment's revision, or the
+// current is the set that is to have the Machines: that of the deployment's template, or the
 // one that is asked about. Nil if there is none yet.
 func (f *PoolFacts) current() *v1alpha1.MachineSet {
+	if f.Kind == kindSet {
+		return &f.Sets[0]
+	}
+	sets := make([]*v1alpha1.MachineSet, len(f.Sets))
 	for i := range f.Sets {
-		set := &f.Sets[i]
-		if f.Kind == kindSet || revisionOf(set) == revisionOf(f.Deployment) && set.Spec.Template.Spec.Class == f.Deployment.Spec.Template.Spec.Class {
-			return set
+		sets[i] = &f.Sets[i]
+	}
+	return revision.Current(sets, &f.Deployment.Spec.Template)
+}
+
+// Kept is how many of the Machines of a set are kept since they are preserved, of those that
+// are beyond what it asks for.
+func Kept(machines []*v1alpha1.Machine, beyond int32, now time.Time) int32 {
+	var kept int32
+	for _, machine := range machines {
+		if machine.DeletionTimestamp.IsZero() && preservation.Active(machine, now) {
+			kept++
 		}
 	}
-	return nil
+	return min(kept, max(0, beyond))
+}
+
+// copied is what a Machine tells of its node: the manager copies the conditions into it.
+func copied(machine *v1alpha1.Machine) Target {
+	if len(machine.Status.Conditions) == 0 {
+		return Target{}
+	}
+	node := &corev1.Node{Status: corev1.NodeStatus{Conditions: machine.Status.Conditions}}
+	node.Name, node.CreationTimestamp = machine.Labels[v1alpha1.NodeLabelKey], machine.CreationTimestamp
+	return Target{Node: node, Copied: true}
 }
 
 func revisionOf(object metav1.Object) string {

@@ -45,38 +45,42 @@ func (g Gatherer) GatherDeployment(ctx context.Context, key types.NamespacedName
 	switch err := g.Control.Get(ctx, key, deployment); {
 	case err == nil:
 		facts.Deployment = deployment
-		facts.Sets = r.setsOf(ctx, deployment)
+		facts.Sets, facts.SetsUnread = r.setsOf(ctx, deployment)
 	case !apierrors.IsNotFound(err):
 		return PoolFacts{}, fmt.Errorf("reading machine deployment %s: %w", key, err)
 	}
 	return r.pool(ctx, facts), nil
 }
 
-func (r *gathering) setsOf(ctx context.Context, deployment *v1alpha1.MachineDeployment) []v1alpha1.MachineSet {
+func (r *gathering) setsOf(ctx context.Context, deployment *v1alpha1.MachineDeployment) (owned []v1alpha1.MachineSet, unread bool) {
 	list := &v1alpha1.MachineSetList{}
-	r.list(ctx, r.Control, list, client.InNamespace(deployment.Namespace))
+	if !r.list(ctx, r.Control, list, client.InNamespace(deployment.Namespace)) {
+		return nil, true
+	}
 	sets := slices.DeleteFunc(list.Items, func(set v1alpha1.MachineSet) bool { return !metav1.IsControlledBy(&set, deployment) })
 	slices.SortFunc(sets, func(a, b v1alpha1.MachineSet) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
-	return sets
+	return sets, false
 }
 
 // pool reads what there is around a set or deployment.
 func (r *gathering) pool(ctx context.Context, facts PoolFacts) PoolFacts {
 	facts.Lease = r.lease(ctx, v1alpha1.LeaseMachineControllerManager)
 	facts.MachineLease = r.lease(ctx, v1alpha1.LeaseMachineController)
-	r.events(ctx, r.Control, facts.Key.Namespace, facts.Kind, facts.Key.Name)
-	if !facts.exists() {
-		facts.Names = r.names(ctx, facts.Kind)
+	if facts.Kind == kindDeployment && facts.exists() {
+		r.eventsOf(ctx, kindDeployment, facts.Deployment)
 	}
 	for i := range facts.Sets {
-		if facts.Kind == kindDeployment {
-			r.events(ctx, r.Control, facts.Key.Namespace, kindSet, facts.Sets[i].Name)
-		}
+		r.eventsOf(ctx, kindSet, &facts.Sets[i])
+	}
+	if !facts.exists() {
+		r.events(ctx, r.Control, facts.Key.Namespace, facts.Kind, facts.Key.Name)
+		facts.Names = r.names(ctx, facts.Kind)
 	}
 	machines := &v1alpha1.MachineList{}
-	if len(facts.Sets) > 0 && r.list(ctx, r.Control, machines, client.InNamespace(facts.Key.Namespace)) {
+	if len(facts.Sets) > 0 {
+		facts.MachinesUnread = !r.list(ctx, r.Control, machines, client.InNamespace(facts.Key.Namespace))
 		facts.Machines = slices.DeleteFunc(machines.Items, func(machine v1alpha1.Machine) bool {
 			return !slices.ContainsFunc(facts.Sets, func(set v1alpha1.MachineSet) bool { return metav1.IsControlledBy(&machine, &set) })
 		})

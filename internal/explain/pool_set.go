@@ -1,7 +1,6 @@
 package explain
 
 import (
-	"slices"
 	"strings"
 	"time"
 
@@ -17,10 +16,11 @@ const reasonInvalidSpec = "InvalidSpec"
 
 // declared explains a set that is asked about.
 func (e *poolExplainer) declared(set *v1alpha1.MachineSet) {
-	if !e.refused(set) {
+	refused := e.refused(set)
+	e.held(set)
+	if !refused {
 		e.unseen(set, set.Status.ObservedGeneration)
 	}
-	e.held(set)
 	e.ripening(set)
 }
 
@@ -29,7 +29,7 @@ func (e *poolExplainer) refused(set *v1alpha1.MachineSet) bool {
 	for _, condition := range set.Status.Conditions {
 		if condition.Reason == reasonInvalidSpec && condition.Status == v1alpha1.ConditionTrue {
 			e.why(InvalidSpec, e.named(set), condition.LastTransitionTime.Time, "%s", condition.Message)
-			e.advise("Correct the field that is named. Nothing is done before")
+			e.remedy("Correct the field that is named. Nothing is done before")
 			return true
 		}
 	}
@@ -51,7 +51,7 @@ func (e *poolExplainer) held(set *v1alpha1.MachineSet) {
 	}
 	if _, disabled := set.Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled]; disabled {
 		e.why(ScaleUpDisabled, e.named(set), time.Time{}, "it creates no machines: it has the label %s", v1alpha1.LabelKeyMachineSetScaleUpDisabled)
-		e.advise("If nobody needs it any more: kubectl -n %s label machineset %s %s-", set.Namespace, set.Name, v1alpha1.LabelKeyMachineSetScaleUpDisabled)
+		e.remedy("If nobody needs it any more: kubectl -n %s label machineset %s %s-", set.Namespace, set.Name, v1alpha1.LabelKeyMachineSetScaleUpDisabled)
 	}
 	for _, condition := range set.Status.Conditions {
 		if condition.Type == v1alpha1.MachineSetReplicaFailure && condition.Status == v1alpha1.ConditionTrue && condition.Reason != reasonInvalidSpec {
@@ -74,7 +74,7 @@ func (e *poolExplainer) frozen(set *v1alpha1.MachineSet) {
 	if e.Deployment != nil {
 		object, name = "machinedeployment", e.Deployment.Name
 	}
-	e.advise("Find out who makes the machines that are too many. To go on all the same: kubectl -n %s annotate %s %s %s=", set.Namespace, object, name, v1alpha1.AnnotationKeyUnfreeze)
+	e.remedy("Find out who makes the machines that are too many. To go on all the same: kubectl -n %s annotate %s %s %s=", set.Namespace, object, name, v1alpha1.AnnotationKeyUnfreeze)
 }
 
 // backOff says until when a set waits whose Machines keep failing. Only the event tells:
@@ -98,13 +98,15 @@ func (e *poolExplainer) backOff(set *v1alpha1.MachineSet) {
 
 // newest is the newest event of a reason on a set; nil if there is none.
 func (e *poolExplainer) newest(set, reason string) *corev1.Event {
-	for i := range slices.Backward(e.Events) {
+	var found *corev1.Event
+	for i := range e.Events {
 		event := &e.Events[i]
-		if event.InvolvedObject.Kind == kindSet && event.InvolvedObject.Name == set && event.Reason == reason {
-			return event
+		is := event.InvolvedObject.Kind == kindSet && event.InvolvedObject.Name == set && event.Reason == reason
+		if is && (found == nil || !timeOf(event).Before(timeOf(found))) {
+			found = event
 		}
 	}
-	return nil
+	return found
 }
 
 // ripening says so if Machines run that do not count as available yet.
@@ -125,17 +127,18 @@ func (e *poolExplainer) ripening(set *v1alpha1.MachineSet) {
 	if waiting == 0 {
 		return
 	}
-	e.why(MinReady, e.named(set), time.Time{}, "%s must stay ready for %s before they count as available (spec.minReadySeconds)", machines(waiting), brief(wait))
+	e.why(MinReady, e.named(set), time.Time{}, "%s must stay ready for %s to count as available (spec.minReadySeconds)", machines(waiting), brief(wait))
 	e.next(last, "The last of them counts as available, if it stays ready")
 }
 
-// readySince is when the node of a Machine turned ready or, without one, when the Machine
-// came into its phase.
+// readySince is when the node of a Machine turned ready or, without one or by a clock that is
+// ahead, when the Machine came into its phase.
 func readySince(machine *v1alpha1.Machine) time.Time {
+	since := machine.Status.CurrentStatus.LastUpdateTime
 	for _, condition := range machine.Status.Conditions {
-		if condition.Type == corev1.NodeReady {
-			return condition.LastTransitionTime.Time
+		if condition.Type == corev1.NodeReady && (since.IsZero() || condition.LastTransitionTime.Before(&since)) {
+			since = condition.LastTransitionTime
 		}
 	}
-	return machine.Status.CurrentStatus.LastUpdateTime.Time
+	return since.Time
 }

@@ -40,6 +40,7 @@ var poolSituations = map[string]poolSituation{
 	"set-no-manager": {kindSet, func(f *PoolFacts) { ofLease(f, "", 40*time.Minute) }, Healthy, NoManager},
 	"set-invalid":    {kindSet, allOf(setSays(v1alpha1.MachineSetReplicaFailure, "InvalidSpec", "spec.selector: Required value: which machines are the set's"), func(f *PoolFacts) { f.Sets[0].Generation = 4 }), Healthy, InvalidSpec},
 	"set-quota":      {kindSet, allOf(setSays(v1alpha1.MachineSetReplicaFailure, "FailedCreate", `creating machines: machines.machine.sapcloud.io "pool-a-*" is forbidden: exceeded quota`), lacks(1)), Incomplete, SetBlocked},
+	"set-blocked":    {kindSet, allOf(setSays(v1alpha1.MachineSetReplicaFailure, "FailedCreate", "creating machines: metadata.labels: Invalid value"), lacks(3), func(f *PoolFacts) { f.Sets[0].Generation = 4 }), Incomplete, SetBlocked},
 	"set-frozen":     {kindSet, allOf(setSays(v1alpha1.MachineSetFrozen, "OverShootingReplicaCount", "9 machines exist, which is no less than the limit of 6"), lacks(1)), Incomplete, Frozen},
 	"set-label-frozen": {kindSet, allOf(func(f *PoolFacts) {
 		f.Sets[0].Labels, f.Deployment = map[string]string{v1alpha1.LabelKeyFreeze: "True"}, nil
@@ -53,7 +54,9 @@ var poolSituations = map[string]poolSituation{
 	"set-min-ready": {kindSet, func(f *PoolFacts) {
 		f.Sets[0].Spec.MinReadySeconds, f.Sets[0].Status.AvailableReplicas = 600, 2
 		f.Machines[0].Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: ago(time.Minute)}}
+		f.Machines[0].Status.CurrentStatus.LastUpdateTime = ago(time.Minute)
 	}, Incomplete, MinReady},
+	"set-overlap": {kindSet, setSays("SelectorOverlap", "SelectorOverlap", "spec.selector: the same machines are selected by other. Give each set a label of its own."), Healthy, Overlap},
 	"set-failing": {kindSet, allOf(failing(0, 3*time.Minute), failing(1, time.Minute)), Incomplete, DriverError},
 	"set-unread":  {kindSet, allOf(failing(0, 3*time.Minute), func(f *PoolFacts) { f.Examples = nil }), Incomplete, DriverError},
 	"set-deleting": {kindSet, func(f *PoolFacts) {
@@ -65,8 +68,14 @@ var poolSituations = map[string]poolSituation{
 			m.Status.LastOperation = v1alpha1.LastOperation{Type: v1alpha1.MachineOperationDelete, State: works, LastUpdateTime: ago(30 * time.Second), Description: "Drain successful. " + wording.DeleteVM}
 		}
 	}, Deleting, VMRemains},
+	"set-deleting-begins": {kindSet, allOf(failing(0, time.Minute), func(f *PoolFacts) {
+		f.Sets[0].DeletionTimestamp, f.Sets[0].Finalizers = ptr.To(ago(time.Minute)), []string{v1alpha1.FinalizerMCM}
+	}), Deleting, Scaling},
 	"set-held": {kindSet, func(f *PoolFacts) {
 		f.Sets[0].DeletionTimestamp, f.Sets[0].Finalizers, f.Machines = ptr.To(ago(time.Minute)), []string{"example.com/backup"}, nil
+	}, Deleting, Finalizer},
+	"set-orphaning": {kindSet, func(f *PoolFacts) {
+		f.Sets[0].DeletionTimestamp, f.Sets[0].Finalizers = ptr.To(ago(time.Minute)), []string{v1alpha1.FinalizerMCM, metav1.FinalizerOrphanDependents}
 	}, Deleting, Finalizer},
 	"set-mistyped": {kindSet, func(f *PoolFacts) { f.Sets, f.Machines, f.Names = nil, nil, []string{"pool-b"} }, NotFound, ""},
 	"set-gone": {kindSet, func(f *PoolFacts) {
@@ -74,18 +83,68 @@ var poolSituations = map[string]poolSituation{
 		f.Events = []corev1.Event{poolEvent(kindSet, "pool-a", corev1.EventTypeNormal, "SuccessfulDelete", "Deleted 1 machine (pool-a-1): the machine set is being deleted", time.Minute)}
 	}, Gone, ""},
 
-	"deployment-complete":  {kindDeployment, allOf(), Healthy, ""},
-	"deployment-invalid":   {kindDeployment, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "InvalidSpec", "spec.selector: Required value: which machines are the deployment's"), Healthy, InvalidSpec},
-	"deployment-all":       {kindDeployment, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "SelectingAll", "spec.selector: the empty selector selects all machines; nothing is done until it names labels."), Healthy, InvalidSpec},
-	"deployment-in-place":  {kindDeployment, allOf(rolls, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "NotSupported", "The template changed, and the strategy InPlaceUpdate is not supported yet.")), Incomplete, NotSupported},
-	"deployment-overlap":   {kindDeployment, deploymentSays("SelectorOverlap", v1alpha1.ConditionTrue, "SelectorOverlap", "spec.selector: the same machines are selected by other. Give each deployment a label of its own."), Healthy, Overlap},
-	"deployment-rolling":   {kindDeployment, allOf(rolls, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionTrue, "MachineSetUpdated", `MachineSet "pool-b" is progressing.`)), Incomplete, Rollout},
-	"deployment-stalled":   {kindDeployment, allOf(rolls, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "ProgressDeadlineExceeded", `MachineSet "pool-b" has timed out progressing.`), failing(3, time.Minute)), Incomplete, Stalled},
-	"deployment-paused":    {kindDeployment, allOf(rolls, func(f *PoolFacts) { f.Deployment.Spec.Paused = true }, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionUnknown, "DeploymentPaused", "Deployment is paused")), Incomplete, Paused},
-	"deployment-idle":      {kindDeployment, func(f *PoolFacts) { f.Deployment.Spec.Paused = true }, Healthy, ""},
-	"deployment-frozen":    {kindDeployment, allOf(setSays(v1alpha1.MachineSetFrozen, "OverShootingReplicaCount", "9 machines exist, which is no less than the limit of 6"), lacks(1)), Incomplete, Frozen},
-	"deployment-no-set":    {kindDeployment, func(f *PoolFacts) { f.Sets, f.Machines = nil, nil }, Incomplete, Scaling},
-	"deployment-set-fails": {kindDeployment, allOf(func(f *PoolFacts) { f.Sets, f.Machines = nil, nil }, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "MachineSetCreateError", "creating a machine set: forbidden")), Incomplete, SetBlocked},
+	"set-unlisted":                {kindSet, unlisted("Machine"), Unknown, ""},
+	"deployment-unlisted":         {kindDeployment, unlisted("Machine"), Unknown, ""},
+	"deployment-unlisted-lacks":   {kindDeployment, allOf(unlisted("MachineSet"), func(f *PoolFacts) { f.Deployment.Status.AvailableReplicas = 1 }), Unknown, ""},
+	"deployment-unlisted-paused":  {kindDeployment, allOf(rolls, unlisted("MachineSet"), func(f *PoolFacts) { f.Deployment.Spec.Paused, f.Deployment.Status.UpdatedReplicas = true, 1 }), Unknown, Paused},
+	"deployment-unlisted-leaving": {kindDeployment, allOf(unlisted("MachineSet"), deploymentLeaves()), Deleting, ""},
+	"deployment-preserved":        {kindDeployment, allOf(rolled, keeps(0)), Healthy, ""},
+	"deployment-preserved-and-old": {kindDeployment, allOf(rolled, keeps(0), func(f *PoolFacts) {
+		f.Sets[0].Spec.Replicas, f.Machines = 1, append(f.Machines, member(&f.Sets[0], "pool-a-2"))
+	}), Incomplete, Rollout},
+	"deployment-preserved-instead": {kindDeployment, allOf(rolled, keeps(0), func(f *PoolFacts) { f.Sets[1].Status.AvailableReplicas = 2 }), Incomplete, Scaling},
+	"set-preserved":                {kindSet, allOf(keeps(2), func(f *PoolFacts) { f.Sets[0].Spec.Replicas = 2 }), Healthy, ""},
+	"set-node-not-ready": {kindSet, func(f *PoolFacts) {
+		f.Machines[0].Status.CurrentStatus = v1alpha1.CurrentStatus{Phase: v1alpha1.MachinePending, LastUpdateTime: ago(time.Minute)}
+		f.Machines[0].Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "KubeletNotReady", Message: "no network", LastTransitionTime: ago(time.Minute)}}
+	}, Incomplete, NodeUnhealthy},
+	"deployment-leaving": {kindDeployment, allOf(deploymentLeaves(metav1.FinalizerDeleteDependents), func(f *PoolFacts) {
+		f.Sets[0].DeletionTimestamp, f.Sets[0].Finalizers, f.Machines = ptr.To(ago(time.Minute)), []string{v1alpha1.FinalizerMCM}, nil
+	}), Deleting, Other},
+	"deployment-set-held": {kindDeployment, allOf(deploymentLeaves(), func(f *PoolFacts) {
+		f.Sets[0].DeletionTimestamp, f.Sets[0].Finalizers, f.Machines = ptr.To(ago(time.Minute)), []string{"example.com/backup"}, nil
+	}), Deleting, Finalizer},
+	"deployment-orphaning":   {kindDeployment, deploymentLeaves(metav1.FinalizerOrphanDependents), Deleting, Finalizer},
+	"deployment-complete":    {kindDeployment, allOf(), Healthy, ""},
+	"deployment-invalid":     {kindDeployment, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "InvalidSpec", "spec.selector: Required value: which machines are the deployment's"), Healthy, InvalidSpec},
+	"deployment-all":         {kindDeployment, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "SelectingAll", "spec.selector: the empty selector selects all machines; nothing is done until it names labels."), Healthy, InvalidSpec},
+	"deployment-in-place":    {kindDeployment, allOf(rolls, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "NotSupported", "The template changed, and the strategy InPlaceUpdate is not supported yet.")), Incomplete, NotSupported},
+	"deployment-overlap":     {kindDeployment, deploymentSays("SelectorOverlap", v1alpha1.ConditionTrue, "SelectorOverlap", "spec.selector: the same machines are selected by other. Give each deployment a label of its own."), Healthy, Overlap},
+	"deployment-released":    {kindDeployment, deploymentSays("SetReleased", v1alpha1.ConditionTrue, "SetReleased", "spec.selector: it does not match machine sets that were the deployment's: pool-0 (machines: 3). They keep their machines, which are neither counted nor updated here. Delete them, or select them again."), Healthy, Released},
+	"deployment-no-way-back": {kindDeployment, allOf(rolls, failing(3, time.Minute), deploymentSays("RollbackRefused", v1alpha1.ConditionTrue, "DeploymentRollbackRevisionNotFound", "spec.rollbackTo.revision: there is no machine set of revision 7; the template stays that of revision 2.")), Incomplete, DriverError},
+	"deployment-set-overlap": {kindDeployment, setSays("SelectorOverlap", "SelectorOverlap", "spec.selector: the same machines are selected by other. Give each set a label of its own."), Healthy, Overlap},
+	"deployment-rolling":     {kindDeployment, allOf(rolls, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionTrue, "MachineSetUpdated", `MachineSet "pool-b" is progressing.`)), Incomplete, Rollout},
+	"deployment-stalled":     {kindDeployment, allOf(rolls, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "ProgressDeadlineExceeded", `MachineSet "pool-b" has timed out progressing.`), failing(3, time.Minute)), Incomplete, Stalled},
+	"deployment-paused":      {kindDeployment, allOf(rolls, func(f *PoolFacts) { f.Deployment.Spec.Paused = true }, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionUnknown, "DeploymentPaused", "Deployment is paused")), Incomplete, Paused},
+	"deployment-idle":        {kindDeployment, func(f *PoolFacts) { f.Deployment.Spec.Paused = true }, Healthy, ""},
+	"deployment-frozen":      {kindDeployment, allOf(setSays(v1alpha1.MachineSetFrozen, "OverShootingReplicaCount", "9 machines exist, which is no less than the limit of 6"), lacks(1)), Incomplete, Frozen},
+	"deployment-no-set":      {kindDeployment, func(f *PoolFacts) { f.Sets, f.Machines = nil, nil }, Incomplete, Scaling},
+	"deployment-set-fails":   {kindDeployment, allOf(func(f *PoolFacts) { f.Sets, f.Machines = nil, nil }, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "MachineSetCreateError", "creating a machine set: forbidden")), Incomplete, SetBlocked},
+}
+
+// unlisted has a kind not be readable. What is seen of it is in the status of the others.
+func unlisted(kind string) givenPool {
+	return func(f *PoolFacts) {
+		if kind == kindSet {
+			f.Sets, f.SetsUnread = nil, true
+		}
+		f.Machines, f.MachinesUnread = nil, true
+		f.Deployment.Status.Replicas, f.Deployment.Status.UpdatedReplicas, f.Deployment.Status.ReadyReplicas, f.Deployment.Status.AvailableReplicas = 3, 3, 3, 3
+		f.Unread = []string{kind + "List: forbidden"}
+	}
+}
+
+// rolled ends a rollout, but for the first Machine of the old set.
+func rolled(f *PoolFacts) {
+	rolls(f)
+	next := &f.Sets[1]
+	f.Sets[0].Spec.Replicas, f.Sets[0].Status.AvailableReplicas, next.Spec.Replicas, next.Status.AvailableReplicas = 0, 1, 3, 3
+	f.Machines = []v1alpha1.Machine{f.Machines[0], member(next, "pool-b-1"), member(next, "pool-b-2"), member(next, "pool-b-3")}
+}
+
+// keeps preserves a Machine.
+func keeps(i int) givenPool {
+	return func(f *PoolFacts) { f.Machines[i].Status.CurrentStatus.PreserveExpiryTime = ptr.To(ago(-time.Hour)) }
 }
 
 // pool are the facts of three Machines that run.
@@ -144,6 +203,13 @@ func deploymentSays(kind v1alpha1.MachineDeploymentConditionType, status v1alpha
 		f.Deployment.Status.Conditions = []v1alpha1.MachineDeploymentCondition{{
 			Type: kind, Status: status, Reason: reason, Message: message, LastTransitionTime: ago(time.Hour), LastUpdateTime: ago(5 * time.Minute),
 		}}
+	}
+}
+
+// deploymentLeaves has the deployment be deleted, and held by those finalizers too.
+func deploymentLeaves(finalizers ...string) givenPool {
+	return func(f *PoolFacts) {
+		f.Deployment.DeletionTimestamp, f.Deployment.Finalizers = ptr.To(ago(time.Minute)), append([]string{v1alpha1.FinalizerMCM}, finalizers...)
 	}
 }
 

@@ -14,6 +14,9 @@ const (
 	NotRunning Verdict = "NotRunning"
 	// Incomplete: a set or deployment does not have what it wants.
 	Incomplete Verdict = "Incomplete"
+	// Unknown: the Machines of a set or deployment cannot be read, so only what its status
+	// says is known.
+	Unknown Verdict = "Unknown"
 	// Deleting: it is being deleted.
 	Deleting Verdict = "Deleting"
 	// Gone: there was such an object.
@@ -87,8 +90,12 @@ const (
 	InvalidSpec Cause = "InvalidSpec"
 	// NotSupported: what is asked for cannot be done.
 	NotSupported Cause = "NotSupported"
-	// Overlap: another deployment selects the same Machines.
+	// Overlap: another set or deployment selects the same Machines.
 	Overlap Cause = "Overlap"
+	// Released: sets with Machines that were the deployment's are not any more.
+	Released Cause = "Released"
+	// RollbackRefused: the revision that somebody wanted to go back to does not exist.
+	RollbackRefused Cause = "RollbackRefused"
 	// Paused: no Machine is replaced, since the deployment is paused.
 	Paused Cause = "Paused"
 	// Stalled: the rollout makes no progress.
@@ -132,6 +139,9 @@ type Finding struct {
 	Text string `json:"text"`
 	// Since is when it began; zero if nothing tells.
 	Since time.Time `json:"since,omitzero"`
+	// Remedy is the most important advice against it, which the report has among the others;
+	// empty if there is none.
+	Remedy string `json:"-"`
 }
 
 // Step is something that will happen.
@@ -179,8 +189,14 @@ type Pool struct {
 	Ready     int32 `json:"ready"`
 	Available int32 `json:"available"`
 	Leaving   int32 `json:"leaving"`
+	// Preserved are those of Exist that are beyond what their sets ask for, and are kept
+	// since they are preserved.
+	Preserved int32 `json:"preserved,omitempty"`
 	// Sets are those of a deployment that have Machines, or want some; the oldest first.
 	Sets []Part `json:"sets,omitempty"`
+
+	// current is the part of Updated.
+	current Part
 }
 
 // Part is a set of a deployment.
@@ -190,6 +206,8 @@ type Part struct {
 	Wanted    int32  `json:"wanted"`
 	Exist     int32  `json:"exist"`
 	Available int32  `json:"available"`
+	// Preserved is as that of Pool.
+	Preserved int32 `json:"preserved,omitempty"`
 }
 
 // Report is an explanation.

@@ -78,6 +78,9 @@ func (p *printer) pool(pool Pool) {
 	if pool.Leaving > 0 {
 		counts += fmt.Sprintf("; %d more being deleted", pool.Leaving)
 	}
+	if pool.Preserved > 0 {
+		counts += fmt.Sprintf("; %d preserved", pool.Preserved)
+	}
 	for _, part := range []struct{ name, value string }{{"class", p.report.Identity.Class}, {"deployment", p.report.Identity.Deployment}} {
 		if part.value != "" {
 			counts += "; " + part.name + " " + part.value
@@ -118,7 +121,7 @@ func (p *printer) findings(title string, findings []Finding) {
 	p.line("")
 	p.line("%s:", title)
 	for _, finding := range findings[:min(len(findings), mostFindings)] {
-		p.line("  - %s%s", finding.said(), p.since(finding.Since))
+		p.line("  - %s%s", finding.String(), p.since(finding.Since))
 	}
 	if more := len(findings) - mostFindings; more > 0 {
 		p.line("  - and %d more: -o json shows all", more)

@@ -65,7 +65,8 @@ var rules = []rule{
 
 	// What reads what controllers wrote, to tell monitoring systems and people.
 	{from: []string{"internal/metrics"}, may: []string{"api", "driver", "internal/drain"}},
-	{from: []string{"internal/explain", "internal/rollout"}, may: append([]string{"api", "driver"}, parts...)},
+	{from: []string{"internal/explain"}, may: append([]string{"api", "driver"}, parts...)},
+	{from: []string{"internal/rollout"}, may: append([]string{"api", "internal/explain"}, parts...)},
 
 	// What runs around the controllers on one host.
 	{

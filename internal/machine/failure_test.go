@@ -1,10 +1,13 @@
 package machine
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -239,6 +242,39 @@ func TestFailedCreationStaysFailed(t *testing.T) {
 			w.wait(time.Minute)
 			if got := w.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineCrashLoopBackOff {
 				t.Errorf("phase %q with more time", got)
+			}
+		})
+	}
+}
+
+// TestADriverMaySayAnything: however much it says, in whatever encoding, its words are stored,
+// cut, and once; the words that say which step of a deletion is next stay whole.
+func TestADriverMaySayAnything(t *testing.T) {
+	words := errors.New("begin \xff" + strings.Repeat("é", 1<<20) + " end")
+	for method, end := range map[instance.Method]string{
+		instance.MethodCreate: " end", instance.MethodDelete: " end. Initiate VM deletion",
+	} {
+		t.Run(string(method), func(t *testing.T) {
+			w := newWorld(t)
+			w.driver.errors[method] = slices.Repeat([]error{words}, 3)
+			w.declare()
+			w.settle()
+			if method == instance.MethodDelete {
+				w.delete()
+			}
+			w.settle()
+			w.writes = nil
+			w.settleAfter(time.Minute)
+			if strings.Contains(w.said(), "status of Machine") {
+				t.Errorf("the same words are written again:\n%s", w.said())
+			}
+			got := w.machine().Status.LastOperation.Description
+			if len(got) > 4096 || !strings.Contains(got, "begin \uFFFDéé") || !strings.Contains(got, "éé [...] éé") || !strings.HasSuffix(got, end) {
+				t.Errorf("%d bytes, from %.60q to %q", len(got), got, got[max(0, len(got)-60):])
+			}
+			events := w.told()
+			if len(events) == 0 || slices.ContainsFunc(events, func(event string) bool { return len(event) > 1100 || !utf8.ValidString(event) }) {
+				t.Errorf("%d events, or one that is too long", len(events))
 			}
 		})
 	}

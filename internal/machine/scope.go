@@ -82,6 +82,18 @@ func (s *scope) explainBoth(kind, reason, message string) {
 
 // established tells whether the Machine has an instance that need not be looked for.
 func established(machine *v1alpha1.Machine) bool {
-	phase := machine.Status.CurrentStatus.Phase
-	return machine.Spec.ProviderID != "" && phase != "" && phase != v1alpha1.MachineCrashLoopBackOff
+	return machine.Spec.ProviderID != "" && !unsettled(machine)
+}
+
+// unsettled tells whether the phase says nothing of an instance. Terminating does not if nobody
+// deletes the Machine: it was restored from a backup without its deletion.
+func unsettled(machine *v1alpha1.Machine) bool {
+	switch machine.Status.CurrentStatus.Phase {
+	case "", v1alpha1.MachineCrashLoopBackOff:
+		return true
+	case v1alpha1.MachineTerminating:
+		return machine.DeletionTimestamp.IsZero()
+	default:
+		return false
+	}
 }

@@ -70,18 +70,27 @@ func (c *Controller) writeStatus(ctx context.Context, s *scope) error {
 		s.machine = after
 	}
 	for _, e := range s.events {
+		message := wording.Shorten(e.message, longestEvent)
 		switch {
 		case e.node == nil:
-			c.Events.Event(s.machine, e.kind, e.reason, e.message)
+			c.Events.Event(s.machine, e.kind, e.reason, message)
 		case c.NodeEvents != nil:
-			c.NodeEvents.Event(e.node, e.kind, e.reason, e.message)
+			c.NodeEvents.Event(e.node, e.kind, e.reason, message)
 		}
 	}
 	return nil
 }
 
+// longestDescription and longestEvent are how many bytes of a text are stored: a driver may fail
+// with any.
+const (
+	longestDescription = 4096
+	longestEvent       = 1024
+)
+
 // operation records what was last done, and tells whether that is news.
 func (s *scope) operation(kind v1alpha1.MachineOperationType, state v1alpha1.MachineState, description, errorCode string) bool {
+	description = wording.Shorten(description, longestDescription)
 	last := &s.machine.Status.LastOperation
 	if last.Type == kind && last.State == state && last.Description == description && last.ErrorCode == errorCode {
 		return false
@@ -108,7 +117,7 @@ func (s *scope) phase(phase v1alpha1.MachinePhase) {
 
 // instanceExists: a new Machine waits for its node from now on, if there will be one.
 func (s *scope) instanceExists(nodeExpected bool) {
-	if phase := s.machine.Status.CurrentStatus.Phase; phase != "" && phase != v1alpha1.MachineCrashLoopBackOff {
+	if !unsettled(s.machine) {
 		return
 	}
 	if !nodeExpected {
@@ -151,7 +160,7 @@ func (s *scope) driverFailed(failure *instance.Failure, left time.Duration) {
 
 func (s *scope) failedToCreate(sentence, code string, left time.Duration) {
 	before := s.machine.Status.LastOperation
-	if before.State != v1alpha1.MachineStateFailed || before.ErrorCode != code || (code == "" && before.Description != sentence) {
+	if before.State != v1alpha1.MachineStateFailed || before.ErrorCode != code || (code == "" && before.Description != wording.Shorten(sentence, longestDescription)) {
 		s.explain(corev1.EventTypeWarning, reasonFailedCreate, sentence)
 	}
 	s.operation(v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, sentence, code)

@@ -2,6 +2,7 @@ package machinedeployment
 
 import (
 	"maps"
+	"math"
 	"strconv"
 	"strings"
 
@@ -53,15 +54,23 @@ const isTrue = "True"
 // setReplicaAnnotations records for which size of the deployment a set was last scaled.
 func setReplicaAnnotations(set *v1alpha1.MachineSet, f facts, size int32) {
 	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyDesiredReplicas, strconv.Itoa(int(size)))
-	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyMaxReplicas, strconv.Itoa(int(size+f.surge)))
+	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyMaxReplicas, strconv.Itoa(int(size)+int(f.surge)))
 }
 
-// setRevision makes a set the newest. A number that it had before goes to its history.
+// longestHistory is how many characters the history of a set's revisions may have, as that of a
+// ReplicaSet in Kubernetes.
+const longestHistory = 2000
+
+// setRevision makes a set the newest. A number that it had before goes to its history, of which
+// the oldest numbers go if it gets too long.
 func setRevision(set *v1alpha1.MachineSet, last int64) {
 	if was := set.Annotations[v1alpha1.AnnotationKeyRevision]; was != "" {
 		history := was
 		if before := set.Annotations[v1alpha1.AnnotationKeyRevisionHistory]; before != "" {
 			history = strings.Join([]string{before, was}, ",")
+		}
+		for len(history) > longestHistory {
+			_, history, _ = strings.Cut(history, ",")
 		}
 		metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyRevisionHistory, history)
 	}
@@ -72,9 +81,19 @@ func setRevision(set *v1alpha1.MachineSet, last int64) {
 func lastRevision(f facts) int64 {
 	var last int64
 	for _, set := range f.old {
-		last = max(last, revision.Number(set))
+		last = max(last, followed(set))
 	}
 	return last
+}
+
+// followed is the revision of a set or a deployment, as far as another one can come after it.
+// The last of all numbers somebody wrote there; it does not count.
+func followed(of metav1.Object) int64 {
+	number := revision.Number(of)
+	if number == math.MaxInt64 {
+		return 0
+	}
+	return number
 }
 
 // templateRevision is the number that the deployment's template has, or is about to get.
@@ -82,7 +101,7 @@ func templateRevision(f facts) int64 {
 	last := lastRevision(f)
 	switch {
 	case f.current == nil:
-		return max(revision.Number(f.deployment), last) + 1
+		return max(followed(f.deployment), last) + 1
 	case revision.Number(f.current) <= last:
 		return last + 1
 	default:

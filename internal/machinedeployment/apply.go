@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -23,21 +24,42 @@ var (
 	errNameTaken = errors.New("the name of the new machine set is taken")
 	// errCreate marks failures to create a set.
 	errCreate = errors.New("creating a machine set")
+	// errMutated: a set would not be made as it is asked for. The sentence is for users.
+	errMutated = errors.New("spec.template: the API server changes the template of a new machine set")
+	// errMark marks failures to mark a Machine that was named for deletion.
+	errMark = errors.New("marking a machine")
 	// errCacheBehind: the cache does not show what there is yet.
 	errCacheBehind = errors.New("the cache is behind")
 )
 
+// carryOut applies what is planned, and tells whether the pass ends with that. Machines that
+// cannot be marked hold up nothing but what they are marked for.
+func (c *Controller) carryOut(ctx context.Context, f *facts) (ends bool, failure error) {
+	operations := plan(*f)
+	failure = c.apply(ctx, f, operations)
+	if failure == nil && len(operations) > 0 && len(f.unmarked) == len(operations) {
+		operations = plan(*f)
+		failure = c.apply(ctx, f, operations)
+	}
+	return failure == nil && slices.ContainsFunc(operations, operation.ends), failure
+}
+
 // apply carries out a plan, and keeps the facts up to date with it. It stops at the first
-// failure.
+// failure, but for marks: those that are left out are in the facts, and come later.
 func (c *Controller) apply(ctx context.Context, f *facts, operations []operation) error {
+	nodesLater := false
 	for _, op := range operations {
-		err := c.applyOne(ctx, f, op)
-		if errors.Is(err, errNodes) {
-			ctrl.LoggerFrom(ctx).Info("Some nodes are marked later", "err", err.Error())
-			f.again = sooner(f.again, targetAway)
-			continue
+		if nodesLater && op.action == patchNodes {
+			continue // a target that does not answer costs its time once
 		}
-		if err != nil {
+		err := c.applyOne(ctx, f, op)
+		switch {
+		case errors.Is(err, errNodes):
+			ctrl.LoggerFrom(ctx).Info("Some nodes are marked later", "err", err.Error())
+			f.again, nodesLater = sooner(f.again, targetAway), true
+		case errors.Is(err, errMark) && !outrun(err):
+			f.unmarked, f.unmarkedWhy = append(f.unmarked, op.machine.Name), errors.Join(f.unmarkedWhy, err)
+		case err != nil:
 			return err
 		}
 	}
@@ -99,7 +121,7 @@ func (c *Controller) mark(ctx context.Context, deployment *v1alpha1.MachineDeplo
 		return errCacheBehind
 	}
 	if err != nil {
-		return fmt.Errorf("marking machine %s: %w", machine.Name, err)
+		return fmt.Errorf("%w: %s: %w", errMark, machine.Name, err)
 	}
 	c.Events.Eventf(deployment, corev1.EventTypeNormal, "MachineMarked", "Machine %s goes first: %s", machine.Name, op.reason)
 	ctrl.LoggerFrom(ctx).Info("Marked machine for deletion", "machine", machine.Name, "since", op.since, "why", op.reason)

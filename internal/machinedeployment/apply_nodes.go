@@ -45,8 +45,18 @@ func (c *Controller) patchNodes(ctx context.Context, deployment *v1alpha1.Machin
 	if op.topic != "" {
 		c.Events.Event(deployment, corev1.EventTypeNormal, op.topic, op.reason)
 	}
-	ctrl.LoggerFrom(ctx).V(1).Info("Patched nodes", "why", op.reason)
+	ctrl.LoggerFrom(ctx).Info("Patched nodes", "why", op.reason)
 	return nil
+}
+
+// forgetNodes drops what was written to the nodes of a set without machines: nobody looks at them
+// any more.
+func (c *Controller) forgetNodes(of []nodeOf, set *v1alpha1.MachineSet) {
+	for _, n := range of {
+		if controlledBy(n.machine, set) {
+			c.nodes.Forget(client.ObjectKeyFromObject(n.node))
+		}
+	}
 }
 
 // patchNode writes a node. Only a change of its taints, which replaces their list, is

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -26,6 +27,9 @@ func (c *Controller) create(ctx context.Context, f *facts, op operation) error {
 	if sentence := unselected(f.deployment, set); sentence != "" {
 		return fmt.Errorf("%w: %s", errCreate, sentence)
 	}
+	if err := c.rehearse(ctx, f.deployment, set); err != nil {
+		return err
+	}
 	err = c.Client.Create(ctx, set)
 	if apierrors.IsAlreadyExists(err) {
 		return c.nameTaken(ctx, f, set)
@@ -37,6 +41,21 @@ func (c *Controller) create(ctx context.Context, f *facts, op operation) error {
 	c.writtenSets.Wrote(set)
 	f.current, f.created = set, true
 	c.say(ctx, f.deployment, "Scaled up", set, op)
+	return nil
+}
+
+// rehearse refuses to make a set that would not be the one that was asked for, as a webhook can
+// see to. The deployment would not know it for its own, and make others without end. It costs
+// one request for each set.
+func (c *Controller) rehearse(ctx context.Context, deployment *v1alpha1.MachineDeployment, set *v1alpha1.MachineSet) error {
+	made := set.DeepCopy()
+	if c.Client.Create(ctx, made, client.DryRunAll) != nil {
+		return nil // what is wrong, the creation itself tells
+	}
+	if fields := mutated(deployment, made); len(fields) > 0 {
+		return fmt.Errorf("%w (%s), so that the set would not be known for the deployment's, and others would be made without end. "+
+			"Mostly a mutating webhook does that: keep it from machine sets", errMutated, strings.Join(fields, ", "))
+	}
 	return nil
 }
 
@@ -69,7 +88,7 @@ func newSet(f facts, count int32) (*v1alpha1.MachineSet, error) {
 	if err != nil {
 		return nil, err
 	}
-	last := max(revision.Number(deployment), lastRevision(f))
+	last := max(followed(deployment), lastRevision(f))
 	set := &v1alpha1.MachineSet{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace:       deployment.Namespace,
@@ -137,6 +156,7 @@ func (c *Controller) changeOwner(ctx context.Context, deployment *v1alpha1.Machi
 	verb := "Adopted"
 	if op.action == release {
 		verb = "Released"
+		c.writtenSets.Forget(client.ObjectKeyFromObject(op.set)) // it is not looked at any more
 	}
 	c.Events.Eventf(deployment, corev1.EventTypeNormal, verb, "%s machine set %s: %s", verb, op.set.Name, op.reason)
 	ctrl.LoggerFrom(ctx).Info(verb+" machine set", "machineSet", op.set.Name, "why", op.reason)
@@ -159,15 +179,22 @@ func (c *Controller) change(ctx context.Context, f *facts, op operation) error {
 	f.found = f.found || op.set == f.current && revision.Number(next) != revision.Number(before)
 	next.DeepCopyInto(op.set)
 	if err := c.patchSet(ctx, op.set, before); err != nil {
+		if apierrors.IsNotFound(err) {
+			return errCacheBehind
+		}
 		return err
 	}
 	switch {
 	case op.action == refresh:
-		ctrl.LoggerFrom(ctx).V(1).Info("Refreshed machine set", "machineSet", op.set.Name, "why", op.reason)
+		c.Events.Eventf(f.deployment, corev1.EventTypeNormal, "RefreshedMachineSet", "Refreshed machine set %s: %s", op.set.Name, op.reason)
+		ctrl.LoggerFrom(ctx).Info("Refreshed machine set", "machineSet", op.set.Name, "why", op.reason)
 	case op.replicas < was:
 		c.say(ctx, f.deployment, "Scaled down", op.set, op)
 	default:
 		c.say(ctx, f.deployment, "Scaled up", op.set, op)
+	}
+	if asked(op.set) == 0 && f.nodes != nil {
+		c.forgetNodes(f.nodes.ofOld, op.set)
 	}
 	return nil
 }

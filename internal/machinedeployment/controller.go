@@ -11,7 +11,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -34,8 +33,9 @@ import (
 type Options struct {
 	// Client of the control cluster; reads come from the cache.
 	Client client.Client
-	// Live reads from the API server. It is asked before sets that nothing controls are
-	// adopted; if it is nil, none are.
+	// Live reads from the API server. It is asked before the first deployment of a namespace is
+	// worked on, and before sets that nothing controls are adopted; if it is nil, the cache is
+	// taken for up to date from the start, and no set is adopted.
 	Live client.Reader
 	// Machines finds those of a set. Nil: by listing them with Client.
 	Machines index.Machines
@@ -67,6 +67,7 @@ type Controller struct {
 	// writtenSets is the same for the sets of all deployments, and nodes for the nodes of
 	// the target.
 	writtenSets, nodes freshness.Ledger
+	first              baselines
 	// unmarked are the keys of deployments whose nodes were seen to bear no marks of a
 	// rollout, and that had none since. To forget it costs a look at the nodes.
 	unmarked sync.Map
@@ -121,7 +122,9 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if !c.fresh(deployment, sets) {
+	if shown, err := c.caughtUp(ctx, deployment, sets); err != nil {
+		return ctrl.Result{}, err
+	} else if !shown || !c.fresh(deployment, sets) {
 		return ctrl.Result{RequeueAfter: staleCache}, nil
 	}
 	again, err := c.reconcile(ctx, deployment, sets)
@@ -172,9 +175,8 @@ func (c *Controller) reconcile(ctx context.Context, deployment *v1alpha1.Machine
 	if err := c.look(ctx, &facts); err != nil {
 		return 0, err
 	}
-	operations := plan(facts)
-	failure := c.apply(ctx, &facts, operations)
-	if failure == nil && slices.ContainsFunc(operations, operation.ends) {
+	ends, failure := c.carryOut(ctx, &facts)
+	if ends {
 		return 0, nil // the events of what was written come; what would be counted now is not right
 	}
 	if failure == nil {
@@ -187,7 +189,7 @@ func (c *Controller) reconcile(ctx context.Context, deployment *v1alpha1.Machine
 	if err := c.writeStatus(ctx, deployment, next); err != nil {
 		return 0, err
 	}
-	return sooner(facts.again, deadlineIn(facts, next)), failure
+	return sooner(facts.again, deadlineIn(facts, next)), errors.Join(failure, facts.unmarkedWhy)
 }
 
 // sooner is the shorter of two times, of which 0 is never.

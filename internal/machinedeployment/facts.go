@@ -38,8 +38,12 @@ type facts struct {
 	created, found bool
 	// named are the Machines that an autoscaler named for deletion.
 	named []named
-	// held is how many preserved machines a set has beyond what it asks for, by its name.
-	// It never deletes those.
+	// unmarked are the names of those that could not be marked in this pass, and unmarkedWhy says
+	// why, to users.
+	unmarked    []string
+	unmarkedWhy error
+	// held is how many machines a set keeps beyond what it asks for since some are preserved,
+	// by its name.
 	held map[string]int32
 	// nodes are those of the Machines, as far as a rollout marks them; nil if nobody
 	// looked.
@@ -123,9 +127,24 @@ func madeFor(deployment *v1alpha1.MachineDeployment, set *v1alpha1.MachineSet) b
 func overlap(a, b *v1alpha1.MachineDeployment) bool {
 	works := func(d *v1alpha1.MachineDeployment) bool { return d.DeletionTimestamp.IsZero() && !selectsAll(d) }
 	takes := func(a, b *v1alpha1.MachineDeployment) bool {
-		return selection(a).Matches(labels.Set(b.Spec.Template.Labels))
+		made := b.Spec.Template.Labels
+		return asksFor(a, made) && selection(a).Matches(labels.Set(made))
 	}
 	return a.UID != b.UID && works(a) && works(b) && (takes(a, b) || takes(b, a))
+}
+
+// asksFor tells whether labels have all that the selector names, which is mostly not so, and
+// costs much less than the whole of it.
+func asksFor(deployment *v1alpha1.MachineDeployment, made map[string]string) bool {
+	if deployment.Spec.Selector == nil {
+		return false
+	}
+	for key, value := range deployment.Spec.Selector.MatchLabels {
+		if is, ok := made[key]; !ok || is != value {
+			return false
+		}
+	}
+	return true
 }
 
 // selectsAll tells whether the deployment's selector is empty, which would match whatever

@@ -58,8 +58,8 @@ type version struct {
 type modelMachine struct {
 	phase    v1alpha1.MachinePhase
 	deleting bool
-	// preserved is one that its set never deletes.
-	preserved bool
+	// preserved is one that its set never deletes, and no other one in place of it if it was named.
+	preserved, named bool
 	// excused is a machine that goes because it failed, or because a user scaled the
 	// deployment. Its set does not wait for it to be gone.
 	excused bool
@@ -87,7 +87,7 @@ func (w *world) reconcile() {
 	f := gather(w.deployment, shown, w.now)
 	f.held = map[string]int32{}
 	for _, set := range shown {
-		f.held[set.Name] = max(0, w.find(set.Name).preserved()-asked(set))
+		f.held[set.Name] = held(set, w.find(set.Name).objects(), w.now)
 	}
 	var failure error
 	for _, op := range plan(f) {
@@ -136,6 +136,7 @@ func (w *world) create(f *facts, op operation) error {
 		}
 	}
 	set.Generation, set.CreationTimestamp = 1, metav1.NewTime(w.now)
+	set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] = later
 	s := &modelSet{stored: set, wanted: f.deployment.Spec.Replicas}
 	w.store(s, 0)
 	w.sets = append(w.sets, s)
@@ -151,8 +152,13 @@ func (w *world) scale(s *modelSet, op operation, f facts, known int) {
 		// If too few are available as far as the plan knows, it must not take any of
 		// them; but one of those it takes may become available meanwhile.
 		// What is preserved counts as wanted, also if its set has more than it asks for.
-		preserved := sum(f.all(), func(set *v1alpha1.MachineSet) int32 { return set.Status.PreservedFailedReplicas })
-		least := min(f.deployment.Spec.Replicas-f.unavailable-preserved, sum(f.all(), usable))
+		preserved := total(f.all(), func(set *v1alpha1.MachineSet) int32 { return set.Status.PreservedFailedReplicas })
+		least := int32(min(int64(f.deployment.Spec.Replicas-f.unavailable)-preserved, total(f.all(), usable)))
+		for _, other := range w.sets {
+			if other.pending { // the deployment may want less by now
+				other.least = min(other.least, least)
+			}
+		}
 		if !s.pending {
 			s.least, s.known = least, known
 		}
@@ -209,7 +215,7 @@ func (w *world) fill(s *modelSet) {
 			s.machines = append(s.machines, &modelMachine{phase: v1alpha1.MachinePending})
 		}
 	} else {
-		surpluses := len(active) - wanted
+		surpluses := len(active) - wanted - int(s.named())
 		active = slices.DeleteFunc(active, func(m *modelMachine) bool { return m.preserved })
 		slices.SortStableFunc(active, func(a, b *modelMachine) int { return usefulness(a) - usefulness(b) })
 		for i, m := range active {
@@ -271,8 +277,7 @@ func (w *world) total() int {
 }
 
 // promised is how many machines exist or will be made for what the sets ask for, without
-// those that go because they failed or because a user scaled the deployment, and without
-// those that are preserved beyond what their set asks for.
+// those that go because they failed or because a user scaled the deployment.
 func (w *world) promised() int {
 	n := 0
 	for _, s := range w.sets {
@@ -285,7 +290,7 @@ func (w *world) promised() int {
 				n++
 			}
 		}
-		n += max(active, int(asked(s.stored))) - int(max(0, s.preserved()-asked(s.stored)))
+		n += max(active, int(asked(s.stored)))
 	}
 	return n
 }
@@ -308,6 +313,36 @@ func (s *modelSet) preserved() int32 {
 		}
 	}
 	return n
+}
+
+// named is how many of those were named for deletion.
+func (s *modelSet) named() int32 {
+	var n int32
+	for _, m := range s.machines {
+		if m.preserved && m.named {
+			n++
+		}
+	}
+	return n
+}
+
+// objects are the machines as their deployment reads them.
+func (s *modelSet) objects() []*v1alpha1.Machine {
+	var objects []*v1alpha1.Machine
+	for _, m := range s.machines {
+		object := &v1alpha1.Machine{}
+		if m.deleting {
+			object.DeletionTimestamp = &metav1.Time{Time: noon}
+		}
+		if m.preserved {
+			preservedFor(24 * time.Hour)(object)
+		}
+		if m.named {
+			markedAt(early)(object)
+		}
+		objects = append(objects, object)
+	}
+	return objects
 }
 
 // leaves tells whether the set is being deleted.
@@ -345,9 +380,17 @@ func (w *world) least() int32 {
 	return w.deployment.Spec.Replicas - unavailable
 }
 
+// most is how many machines may exist: besides those of the rollout what is preserved beyond
+// what its set asks for.
 func (w *world) most() int {
 	surge, _ := bounds(w.deployment)
-	return int(w.deployment.Spec.Replicas + surge)
+	most := w.deployment.Spec.Replicas + surge
+	for _, s := range w.sets {
+		is := s.stored.DeepCopy()
+		is.Status.Replicas = int32(len(s.machines))
+		most += held(is, s.objects(), w.now)
+	}
+	return int(most)
 }
 
 // each does something for all machines.
@@ -434,7 +477,7 @@ func (w *world) done() bool {
 		if s.leaves() {
 			return false
 		}
-		mine := revision.Same(&s.stored.Spec.Template, &w.deployment.Spec.Template)
+		mine := w.current(s)
 		if mine {
 			current++
 		}
@@ -452,6 +495,11 @@ func (w *world) preserved() int32 {
 		n += s.preserved()
 	}
 	return n
+}
+
+// current tells whether a set is the one of the template.
+func (w *world) current(s *modelSet) bool {
+	return revision.Same(&s.stored.Spec.Template, &w.deployment.Spec.Template)
 }
 
 // settle runs rounds until the rollout is over, and tells whether all went well.

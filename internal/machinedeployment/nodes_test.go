@@ -190,7 +190,7 @@ func TestAPreservedNodeStaysProtected(t *testing.T) {
 	if got := planNodes(f); len(got) != 1 || len(got[0].nodes[0].shall.Annotations) != 0 {
 		t.Errorf("the marks of a rollout that is over stay: %+v", got)
 	}
-	machine.Status.CurrentStatus.PreserveExpiryTime = &metav1.Time{Time: noon}
+	machine.Status.CurrentStatus.PreserveExpiryTime = &metav1.Time{Time: noon.Add(1)}
 	if got := planNodes(f); len(got) != 0 {
 		t.Errorf("a preserved node is released: %+v", got)
 	}

@@ -1,17 +1,21 @@
 package machinedeployment
 
 import (
+	"math"
 	"slices"
+	"time"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/preservation"
 )
 
-// asked is how many machines a set shall have. One that is being deleted shall have none.
+// asked is how many machines a set shall have. One that is being deleted shall have none. This
+// and all numbers below are never negative, whatever somebody wrote into a set.
 func asked(set *v1alpha1.MachineSet) int32 {
 	if !set.DeletionTimestamp.IsZero() {
 		return 0
 	}
-	return set.Spec.Replicas
+	return max(0, set.Spec.Replicas)
 }
 
 // existing is how many machines a set has, those being deleted and those still to be
@@ -22,14 +26,36 @@ func existing(set *v1alpha1.MachineSet) int32 { return max(set.Status.Replicas, 
 // since it is preserved. No rollout waits for that to go, or counts it against the surge.
 func (f facts) counted(set *v1alpha1.MachineSet) int32 { return max(0, existing(set)-f.held[set.Name]) }
 
+// held is how many of its machines a set keeps beyond what it asks for: it never deletes those that
+// are preserved, and no other one in place of one that was named.
+func held(set *v1alpha1.MachineSet, machines []*v1alpha1.Machine, now time.Time) int32 {
+	var active, spared, picked int32
+	for _, machine := range machines {
+		if !machine.DeletionTimestamp.IsZero() {
+			continue
+		}
+		active++
+		if preservation.Active(machine, now) {
+			spared++
+			if seenAsNamed(machine, set) {
+				picked++
+			}
+		}
+	}
+	beyond := max(spared-asked(set), min(picked, active-asked(set)))
+	return max(0, min(beyond, existing(set)-asked(set)))
+}
+
 // usable is how many machines of a set are available and shall stay. What a set has
 // beyond what it asks for does not count: it is on its way out.
-func usable(set *v1alpha1.MachineSet) int32 { return min(set.Status.AvailableReplicas, asked(set)) }
+func usable(set *v1alpha1.MachineSet) int32 {
+	return max(0, min(set.Status.AvailableReplicas, asked(set)))
+}
 
 // kept is how many machines of a set failed, and are preserved. A set never deletes those,
 // so to take them from what it asks for would take machines that can be used.
 func kept(set *v1alpha1.MachineSet) int32 {
-	return min(set.Status.PreservedFailedReplicas, asked(set)-usable(set))
+	return max(0, min(set.Status.PreservedFailedReplicas, asked(set)-usable(set)))
 }
 
 // settled tells whether the status of a set was written for what it is asked for now. If
@@ -42,14 +68,21 @@ func settled(set *v1alpha1.MachineSet) bool {
 		})
 }
 
-// sum adds up a number of the sets.
-func sum(sets []*v1alpha1.MachineSet, number func(*v1alpha1.MachineSet) int32) int32 {
-	var total int32
+// total adds up a number of the sets, of which negative ones count as 0. The sum of some may be
+// more than one can have.
+func total(sets []*v1alpha1.MachineSet, number func(*v1alpha1.MachineSet) int32) int64 {
+	var sum int64
 	for _, set := range sets {
-		total += number(set)
+		sum += int64(max(0, number(set)))
 	}
-	return total
+	return sum
 }
+
+// bounded is a number of machines as an object can hold it.
+func bounded(n int64) int32 { return int32(min(max(0, n), math.MaxInt32)) }
+
+// plus adds what a set reports to a number of machines.
+func plus(n, reported int32) int32 { return bounded(int64(n) + int64(max(0, reported))) }
 
 // replaced tells whether the old sets have no machines and will have none, but for what is
 // preserved, and what was until the rollout was over.

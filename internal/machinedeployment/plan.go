@@ -66,7 +66,7 @@ func plan(f facts) []operation {
 		}
 	}
 	replicas := planReplicas(f)
-	operations := append(planNodes(f), replicas...)
+	operations := append(planNodes(f), withhold(f, replicas)...)
 	operations = append(operations, planRefresh(f, replicas)...)
 	return append(operations, planHistory(f)...)
 }

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/preservation"
 )
 
 // Reasons of events about nodes, which are ours.
@@ -103,7 +104,7 @@ func protection(f facts) func(nodeOf, *corev1.Node) {
 		case marking(f) && f.nodes.protect && !users:
 			metav1.SetMetaDataAnnotation(&node.ObjectMeta, v1alpha1.AnnotationKeyScaleDownDisabled, "true")
 			metav1.SetMetaDataAnnotation(&node.ObjectMeta, v1alpha1.AnnotationKeyScaleDownDisabledByMCM, "true")
-		case rolledOut(f) && ours && n.machine.Status.CurrentStatus.PreserveExpiryTime == nil:
+		case rolledOut(f) && ours && !preservation.Active(n.machine, f.now):
 			delete(node.Annotations, v1alpha1.AnnotationKeyScaleDownDisabled)
 			delete(node.Annotations, v1alpha1.AnnotationKeyScaleDownDisabledByMCM)
 		}

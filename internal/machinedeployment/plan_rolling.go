@@ -28,9 +28,8 @@ func planRolling(f facts) []operation {
 // grow gives the current set as many machines as there is room for. It also takes from
 // it what the deployment does not want any more.
 func grow(f facts) []operation {
-	wanted, total := f.deployment.Spec.Replicas, sum(f.all(), f.counted)
-	most, room := wanted+f.surge, room(f)
-	why := fmt.Sprintf("%d machines may exist during the rollout, and %d do", most, total)
+	wanted, room := f.deployment.Spec.Replicas, room(f)
+	why := fmt.Sprintf("%d machines may exist during the rollout, and %d do", wanted+f.surge, total(f.all(), f.counted))
 	if f.current == nil {
 		return []operation{{action: create, replicas: min(wanted, room), reason: whyNew(f) + ": " + why}}
 	}
@@ -50,7 +49,7 @@ func room(f facts) int32 {
 	if !allSettled(f) {
 		return 0
 	}
-	return max(0, f.deployment.Spec.Replicas+f.surge-sum(f.all(), f.counted))
+	return bounded(int64(f.deployment.Spec.Replicas+f.surge) - total(f.all(), f.counted))
 }
 
 // whyNew says why there is no set of the template.
@@ -70,13 +69,13 @@ func whyNew(f facts) string {
 // few that less than the least would be available even if all others fail to come up.
 func shrink(f facts) []operation {
 	all := f.all()
-	least := f.deployment.Spec.Replicas - f.unavailable - sum(all, kept)
+	least := int64(f.deployment.Spec.Replicas-f.unavailable) - total(all, kept)
 	var missing int32
 	if f.current != nil {
 		missing = asked(f.current) - usable(f.current)
 	}
-	room := max(0, sum(all, asked)-least-missing)
-	spare := max(0, sum(all, usable)-least)
+	room := bounded(total(all, asked) - least - int64(missing))
+	spare := bounded(total(all, usable) - least)
 
 	taken := make([]int32, len(f.old))
 	reasons := make([]string, len(f.old))
@@ -92,7 +91,7 @@ func shrink(f facts) []operation {
 		room, spare = room-useful, spare-useful
 		taken[i] += useful
 		if useful > 0 {
-			reasons[i] = join(reasons[i], fmt.Sprintf("%d can be spared, since %d of all are available and %d have to be", useful, sum(all, usable), max(0, least)))
+			reasons[i] = join(reasons[i], fmt.Sprintf("%d can be spared, since %d of all are available and %d have to be", useful, total(all, usable), max(0, least)))
 		}
 		if last(f) {
 			taken[i] = asked(set)
@@ -110,8 +109,8 @@ func shrink(f facts) []operation {
 
 // last tells whether the rollout is over but for machines that are preserved.
 func last(f facts) bool {
-	rest := sum(f.old, kept)
-	return f.current != nil && rest > 0 && sum(f.old, asked) == rest && usable(f.current) == asked(f.current)
+	rest := total(f.old, kept)
+	return f.current != nil && rest > 0 && total(f.old, asked) == rest && usable(f.current) == asked(f.current)
 }
 
 func join(a, b string) string {

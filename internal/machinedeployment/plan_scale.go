@@ -28,20 +28,21 @@ func resized(f facts) bool {
 // begun tells whether the current set has a part in the machines.
 func begun(f facts) bool { return f.current != nil && asked(f.current) > 0 }
 
-// most is how many machines the sets may ask for together. The surge is for a rollout: as
-// long as one is halted that has not begun, there is none.
+// most is how many machines the sets may ask for together. The surge is for a rollout: if no
+// machines are wanted, or it is halted before it has begun, there is none.
 func most(f facts) int32 {
-	if halted(f) && !begun(f) {
-		return f.deployment.Spec.Replicas
+	wanted := f.deployment.Spec.Replicas
+	if wanted == 0 || halted(f) && !begun(f) {
+		return wanted
 	}
-	return f.deployment.Spec.Replicas + f.surge
+	return wanted + f.surge
 }
 
 // excess is how many machines the sets ask for beyond what they may.
-func excess(f facts) int32 { return max(0, sum(f.all(), asked)-most(f)) }
+func excess(f facts) int32 { return bounded(total(f.all(), asked) - int64(most(f))) }
 
 // lacking is how many machines the sets do not ask for yet though they may.
-func lacking(f facts) int32 { return max(0, most(f)-sum(f.all(), asked)) }
+func lacking(f facts) int32 { return bounded(int64(most(f)) - total(f.all(), asked)) }
 
 // postponed tells whether a halted deployment was scaled up, and some of its new machines have
 // to wait until others are gone. As long as it is, some set in use says that it was scaled for
@@ -92,8 +93,8 @@ func planScaleUp(f facts) []operation {
 	used := inUse(f)
 	slices.Reverse(used) // the newer first
 	slices.SortStableFunc(used, func(a, b *v1alpha1.MachineSet) int { return cmp.Compare(asked(b), asked(a)) })
-	rest, of := min(lacking(f), room(f)), sum(used, asked)
-	size := sum(used, asked) + rest
+	rest, of := min(lacking(f), room(f)), bounded(total(used, asked))
+	size := of + rest
 	var operations []operation
 	for _, set := range used {
 		more := int32(math.Round(float64(rest) * float64(asked(set)) / float64(of)))
@@ -145,7 +146,7 @@ func takeInProportion(f facts, shares []share, rest int32) {
 func proportional(f facts, set *v1alpha1.MachineSet) int32 {
 	of, err := strconv.ParseInt(set.Annotations[v1alpha1.AnnotationKeyMaxReplicas], 10, 32)
 	if err != nil || of <= 0 || halted(f) && !begun(f) { // in the last case there was a surge, and is none
-		of = int64(sum(f.all(), asked))
+		of = total(f.all(), asked)
 	}
 	size := math.Round(float64(asked(set)) * float64(most(f)) / float64(of))
 	return int32(min(size, math.MaxInt32))
@@ -155,22 +156,21 @@ func proportional(f facts, set *v1alpha1.MachineSet) int32 {
 // first, and takes others instead that are of no use.
 func keepAvailable(f facts, shares []share) {
 	all := f.all()
-	least := min(f.deployment.Spec.Replicas-f.unavailable-sum(all, kept), sum(all, usable))
-	var left int32
+	least := min(int64(f.deployment.Spec.Replicas-f.unavailable)-total(all, kept), total(all, usable))
+	var left, given int64
 	for _, s := range shares {
-		left += s.left()
+		left += int64(s.left())
 	}
-	var given int32
 	for i := len(shares) - 1; i >= 0 && left < least; i-- { // the current one comes last
 		s := &shares[i]
 		was, had := s.asks, s.left()
-		s.asks = min(max(s.asks, kept(s.set))+least-left, max(s.asks, kept(s.set)+usable(s.set)))
-		left += s.left() - had
-		given += s.asks - was
+		s.asks = bounded(min(int64(max(s.asks, kept(s.set)))+least-left, int64(max(s.asks, kept(s.set)+usable(s.set)))))
+		left += int64(s.left() - had)
+		given += int64(s.asks - was)
 	}
 	for i := range shares {
 		s := &shares[i]
-		take := max(0, min(given, s.asks-kept(s.set)-s.left()))
-		s.asks, given = s.asks-take, given-take
+		take := bounded(min(given, int64(s.asks-kept(s.set)-s.left())))
+		s.asks, given = s.asks-take, given-int64(take)
 	}
 }

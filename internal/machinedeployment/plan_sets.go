@@ -20,11 +20,22 @@ func planRefresh(f facts, replicas []operation) []operation {
 			continue
 		}
 		scaled := slices.ContainsFunc(replicas, func(op operation) bool { return op.set == set })
-		if !scaled && set.DeletionTimestamp.IsZero() && !equality.Semantic.DeepEqual(set, refreshed(f, set)) {
-			operations = append(operations, operation{action: refresh, set: set, reason: "the deployment has changed in what needs no new machines"})
+		if scaled || !set.DeletionTimestamp.IsZero() {
+			continue
+		}
+		if next := refreshed(f, set); !equality.Semantic.DeepEqual(set, next) {
+			operations = append(operations, operation{action: refresh, set: set, reason: whyRefreshed(set, next)})
 		}
 	}
 	return operations
+}
+
+// whyRefreshed says what a set takes over besides its size.
+func whyRefreshed(set, next *v1alpha1.MachineSet) string {
+	if equality.Semantic.DeepEqual(set.Spec, next.Spec) {
+		return "its annotations follow the deployment and its rollout"
+	}
+	return "the deployment has changed in what needs no new machines"
 }
 
 // idle tells at a glance that a set takes over nothing: an old one that shall have no machines.
@@ -44,7 +55,8 @@ func refreshed(f facts, set *v1alpha1.MachineSet) *v1alpha1.MachineSet {
 	} else {
 		refreshOld(f, set)
 	}
-	if asked(set) > 0 && f.rolling && f.current != nil && !replaced(f) && allSettled(f) && !postponed(f) {
+	together := f.rolling && f.current != nil && !replaced(f) || halted(f) && resized(f)
+	if asked(set) > 0 && together && allSettled(f) && !postponed(f) {
 		setReplicaAnnotations(set, f, f.deployment.Spec.Replicas)
 	}
 	if _, wished := f.deployment.Annotations[v1alpha1.AnnotationKeyUnfreeze]; wished && frozen(set) {
@@ -128,7 +140,7 @@ func rolledOut(f facts) bool {
 // frozen, and which of the Machines that an autoscaler named are still to go.
 func accounted(f facts) *v1alpha1.MachineDeployment {
 	deployment := f.deployment.DeepCopy()
-	if f.current != nil && revision.Number(f.current) > revision.Number(deployment) {
+	if f.current != nil && revision.Number(f.current) > followed(deployment) {
 		metav1.SetMetaDataAnnotation(&deployment.ObjectMeta, v1alpha1.AnnotationKeyRevision, f.current.Annotations[v1alpha1.AnnotationKeyRevision])
 	}
 	delete(deployment.Annotations, v1alpha1.AnnotationKeyUnfreeze) // its sets have it by now

@@ -174,6 +174,9 @@ func TestPlan(t *testing.T) {
 			newDeployment(4, paused, one, class("c")), sets{setOf("a", 4, scaledFor(8, 9)), setOf("b", 4, scaledFor(8, 9))}, nil,
 			[]string{"pool-a to 2", "pool-b to 2"},
 		},
+		"paused: scaled to zero in a rollout": {
+			newDeployment(0, paused, one, class("b")), sets{setOf("a", 3, desired("4")), setOf("b", 1, desired("4"))}, nil, []string{"pool-a to 0", "pool-b to 0"},
+		},
 		"paused: scaled up in a rollout, of which only the new set grows": {
 			newDeployment(8, paused, one, class("b")), sets{setOf("a", 3, desired("4")), setOf("b", 1, desired("4"))}, nil, []string{"pool-b to 6"},
 		},

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -45,4 +46,31 @@ func unselected(deployment *v1alpha1.MachineDeployment, set *v1alpha1.MachineSet
 	}
 	const key = v1alpha1.DefaultMachineDeploymentUniqueLabelKey
 	return fmt.Sprintf("spec.selector: %q does not match the machine set that would be made, which has the label %s=%s. Leave that label to the sets.", selector, key, set.Labels[key])
+}
+
+// mutated names the fields by which a new set, as the API server makes it, is not that of the
+// deployment's template. There are none if it is.
+func mutated(deployment *v1alpha1.MachineDeployment, made *v1alpha1.MachineSet) []string {
+	want, is, selector := revision.Essence(&deployment.Spec.Template), revision.Essence(&made.Spec.Template), selection(deployment)
+	if equality.Semantic.DeepEqual(want, is) && matches(selector, made) {
+		return nil
+	}
+	var fields []string
+	for _, field := range []struct {
+		name string
+		same bool
+	}{
+		{"metadata.labels", selector.Matches(labels.Set(made.Labels))},
+		{"spec.template.metadata.labels", equality.Semantic.DeepEqual(want.Labels, is.Labels)},
+		{"spec.template.metadata.annotations", equality.Semantic.DeepEqual(want.Annotations, is.Annotations)},
+		{"spec.template.spec", equality.Semantic.DeepEqual(want.Spec, is.Spec)},
+	} {
+		if !field.same {
+			fields = append(fields, field.name)
+		}
+	}
+	if len(fields) == 0 {
+		return []string{"spec.template.metadata"}
+	}
+	return fields
 }

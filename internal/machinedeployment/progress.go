@@ -27,11 +27,13 @@ func setProgress(next *v1alpha1.MachineDeploymentStatus, f facts, failure error)
 func progress(f facts, next v1alpha1.MachineDeploymentStatus, failure error) v1alpha1.MachineDeploymentCondition {
 	const kind = v1alpha1.MachineDeploymentProgressing
 	switch {
+	case errors.Is(failure, errMutated):
+		return condition(kind, v1alpha1.ConditionFalse, reasonMutated, failure.Error())
 	case errors.Is(failure, errCreate):
 		return condition(kind, v1alpha1.ConditionFalse, reasonSetCreateError, failure.Error())
 	case errors.Is(failure, errNameTaken):
 		return condition(kind, v1alpha1.ConditionTrue, reasonUpdated, "The name of the new machine set is taken; another one is tried.")
-	case failure != nil:
+	case failure != nil && !finished(f): // one that is over stays so: the failure is said apart
 		return condition(kind, v1alpha1.ConditionFalse, reasonSetUpdateError, failure.Error())
 	case f.deployment.Spec.Paused:
 		return condition(kind, v1alpha1.ConditionUnknown, reasonPaused, "Deployment is paused")
@@ -66,7 +68,7 @@ func underWay(f facts, next v1alpha1.MachineDeploymentStatus, what string) v1alp
 // happens now is that it is scaled, or that a machine is replaced.
 func finished(f facts) bool {
 	is := progressOf(f.deployment.Status)
-	return f.current != nil && is.Reason == reasonComplete && is.Message == completed(f.current) && sum(f.old, asked) == 0
+	return f.current != nil && is.Reason == reasonComplete && is.Message == completed(f.current) && total(f.old, asked) == 0
 }
 
 // completed is how a status says that the rollout of a set is over.
@@ -78,7 +80,7 @@ func completed(set *v1alpha1.MachineSet) string {
 // those that a set keeps beyond what it asks for.
 func complete(f facts) bool {
 	wanted := f.deployment.Spec.Replicas
-	return asked(f.current) == wanted && f.counted(f.current) == wanted && sum(f.all(), f.counted) == wanted && usable(f.current) == wanted
+	return asked(f.current) == wanted && f.counted(f.current) == wanted && total(f.all(), f.counted) == int64(wanted) && usable(f.current) == wanted
 }
 
 // progressOf is what a status says of the rollout.

@@ -1,6 +1,7 @@
 package machinedeployment
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -13,10 +14,10 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/index"
-	"github.com/millwright-dev/millwright/internal/preservation"
 )
 
-// sets reads the sets with that controller.
+// sets reads the sets with that controller, in the order of their names: what is said of them must
+// not change with the order in the cache.
 func (c *Controller) sets(ctx context.Context, namespace, controller string) ([]*v1alpha1.MachineSet, error) {
 	list := &v1alpha1.MachineSetList{}
 	err := c.Client.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{index.ByController: controller})
@@ -27,6 +28,7 @@ func (c *Controller) sets(ctx context.Context, namespace, controller string) ([]
 	for i := range list.Items {
 		sets[i] = &list.Items[i]
 	}
+	slices.SortFunc(sets, func(a, b *v1alpha1.MachineSet) int { return cmp.Compare(a.Name, b.Name) })
 	return sets, nil
 }
 
@@ -96,13 +98,7 @@ func (c *Controller) findHeld(ctx context.Context, f *facts) error {
 		if err != nil {
 			return err
 		}
-		var kept int32
-		for _, machine := range machines {
-			if machine.DeletionTimestamp.IsZero() && preservation.Active(machine, f.now) {
-				kept++
-			}
-		}
-		f.held[set.Name] = max(0, kept-asked(set))
+		f.held[set.Name] = held(set, machines, f.now)
 	}
 	return nil
 }
@@ -154,8 +150,8 @@ func (c *Controller) findOverlaps(ctx context.Context, f *facts) error {
 	return nil
 }
 
-// concerned names the deployments that overlap with one that was made, changed or deleted,
-// or that said so of it before.
+// concerned names the deployments that overlap with one that was made, changed or deleted. It is
+// asked about that as it was and as it is.
 func (c *Controller) concerned(ctx context.Context, changed client.Object) []reconcile.Request {
 	list := &v1alpha1.MachineDeploymentList{}
 	if err := c.Client.List(ctx, list, client.InNamespace(changed.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
@@ -164,7 +160,7 @@ func (c *Controller) concerned(ctx context.Context, changed client.Object) []rec
 	var requests []reconcile.Request
 	for i := range list.Items {
 		other := &list.Items[i]
-		if overlap(changed.(*v1alpha1.MachineDeployment), other) || conditionAt(other.Status, conditionOverlap) >= 0 {
+		if overlap(changed.(*v1alpha1.MachineDeployment), other) {
 			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(other)})
 		}
 	}

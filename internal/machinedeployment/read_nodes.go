@@ -3,6 +3,8 @@ package machinedeployment
 import (
 	"context"
 	"fmt"
+	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -31,9 +33,28 @@ func (c *Controller) findNodes(ctx context.Context, f *facts) error {
 	case !fresh:
 		f.again = staleCache
 	case rolledOut(*f) && len(planNodes(*f)) == 0:
-		c.unmarked.Store(client.ObjectKeyFromObject(f.deployment), true)
+		if in, some := stillProtected(*f); some {
+			f.again = in
+		} else {
+			c.unmarked.Store(client.ObjectKeyFromObject(f.deployment), true)
+		}
 	}
 	return nil
+}
+
+// stillProtected tells whether a rollout that is over left nodes protected, since their Machines are
+// preserved, and in what time the first of these preservations ends; 0 if nothing says so.
+func stillProtected(f facts) (in time.Duration, some bool) {
+	for _, n := range slices.Concat(f.nodes.ofOld, f.nodes.ofCurrent) {
+		if _, ours := n.node.Annotations[v1alpha1.AnnotationKeyScaleDownDisabledByMCM]; !ours {
+			continue
+		}
+		some = true
+		if expiry := n.machine.Status.CurrentStatus.PreserveExpiryTime; expiry != nil {
+			in = sooner(in, expiry.Sub(f.now))
+		}
+	}
+	return in, some
 }
 
 // nodesMatter tells whether nodes may have to be marked, or marks be taken off.

@@ -33,7 +33,7 @@ func TestPlanScaleDown(t *testing.T) {
 		"an annotation that is no number":                         {5, rolling("0", "5"), sets{setOf("a", 6, of10), setOf("c", 4, of10, func(s *v1alpha1.MachineSet) { s.Annotations[v1alpha1.AnnotationKeyMaxReplicas] = "x" })}, []string{"pool-a to 3", "pool-c to 2"}},
 		"new ones that are not there yet go rather than old ones": {5, rolling("0", "0%"), sets{setOf("a", 5, of10), setOf("c", 5, of10, reports(5, 0))}, []string{"pool-a to 4", "pool-c to 1"}},
 		"nobody scaled, so the rollout goes on":                   {10, rolling("0", "1"), sets{setOf("a", 6, of10), setOf("c", 4, of10)}, []string{"pool-a to 5"}},
-		"scaled to zero":                                          {0, rolling("1", "0"), sets{setOf("a", 6, of10), setOf("c", 4, of10)}, []string{"pool-a to 1", "pool-c to 0"}},
+		"scaled to zero":                                          {0, rolling("1", "0"), sets{setOf("a", 6, of10), setOf("c", 4, of10)}, []string{"pool-a to 0", "pool-c to 0"}},
 		"scaled up: only the new set grows":                       {14, rolling("0", "1"), sets{setOf("a", 6, of10), setOf("c", 4, of10)}, []string{"pool-c to 8"}},
 	} {
 		t.Run(reason, func(t *testing.T) {
@@ -67,7 +67,7 @@ func TestScaleDownKeepsWhatIsAvailable(t *testing.T) {
 		}
 		before := map[string]int32{}
 		left := map[string]int32{}
-		var total, available int32
+		var rest, available int32
 		for _, set := range all {
 			before[set.Name], left[set.Name] = asked(set), asked(set)
 		}
@@ -78,17 +78,53 @@ func TestScaleDownKeepsWhatIsAvailable(t *testing.T) {
 			}
 		}
 		for _, set := range all {
-			total += left[set.Name]
+			rest += left[set.Name]
 			available += share{set, left[set.Name]}.left()
 		}
-		if most := deployment.Spec.Replicas + f.surge; total > most {
-			t.Fatalf("%d are left, at most %d may be", total, most)
+		if most := deployment.Spec.Replicas + f.surge; rest > most {
+			t.Fatalf("%d are left, at most %d may be", rest, most)
 		}
-		least := min(deployment.Spec.Replicas-f.unavailable-sum(all, kept), sum(all, usable))
+		least := int32(min(int64(deployment.Spec.Replicas-f.unavailable)-total(all, kept), total(all, usable)))
 		if available < least {
 			t.Fatalf("%d stay available, at least %d have to", available, least)
 		}
 	})
+}
+
+// TestAPausedDeploymentRecordsItsSize: for which size its sets are scaled, which is less than
+// what is wanted as long as machines have to wait for others to be gone.
+func TestAPausedDeploymentRecordsItsSize(t *testing.T) {
+	for reason, test := range map[string]struct {
+		sets sets
+		want map[string][]string
+	}{
+		"there is nothing to scale":   {sets{setOf("a", 5, scaledFor(7, 8)), setOf("b", 3, scaledFor(7, 8))}, map[string][]string{"pool-a": {"5", "8"}, "pool-b": {"3", "8"}}},
+		"all at once":                 {sets{setOf("a", 3, scaledFor(4, 5)), setOf("b", 1, scaledFor(4, 5))}, map[string][]string{"pool-a": {"6", "8"}, "pool-b": {"2", "8"}}},
+		"some of it":                  {sets{setOf("a", 3, scaledFor(4, 5), reports(5, 3)), setOf("b", 1, scaledFor(4, 5))}, map[string][]string{"pool-a": {"5", "7"}, "pool-b": {"2", "7"}}},
+		"nothing yet":                 {sets{setOf("a", 3, scaledFor(4, 5), reports(8, 3)), setOf("b", 1, scaledFor(4, 5))}, map[string][]string{"pool-a": {"3", "4"}, "pool-b": {"1", "4"}}},
+		"the current set grows":       {sets{setOf("a", 3, scaledFor(4, 5)), setOf("c", 1, scaledFor(4, 5))}, map[string][]string{"pool-a": {"3", "8"}, "pool-c": {"6", "8"}}},
+		"the current set grows a bit": {sets{setOf("a", 3, scaledFor(4, 5), reports(5, 3)), setOf("c", 1, scaledFor(4, 5))}, map[string][]string{"pool-a": {"3", "4"}, "pool-c": {"4", "8"}}},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			s := newServer(newDeployment(8, paused, rolling("1", "1"), class("c")), test.sets[0], test.sets[1])
+			s.Target = nil
+			for range 2 { // the second brings up to date what was not scaled
+				before := s.all()
+				s.pass(t)
+				for name, set := range s.all() {
+					set.Status.Replicas += set.Spec.Replicas - before[name].Spec.Replicas
+					must(s.live.Status().Update(t.Context(), set))
+				}
+			}
+			got := map[string][]string{}
+			for name, set := range s.all() {
+				got[name] = []string{strconv.Itoa(int(set.Spec.Replicas)), set.Annotations[v1alpha1.AnnotationKeyDesiredReplicas]}
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("want - got +\n%s", diff)
+			}
+		})
+	}
 }
 
 // TestRefreshed: what can be changed on Machines that exist goes into the current set, and

@@ -80,6 +80,9 @@ func newServer(objects ...client.Object) *server {
 			return err
 		},
 		Create: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.CreateOption) error {
+			if options := (&client.CreateOptions{}).ApplyOptions(opts); len(options.DryRun) > 0 {
+				return s.rehearse(object, func() error { return c.Create(ctx, object, opts...) })
+			}
 			return s.write("create", object, func() error {
 				object.SetUID("uid-of-" + object.GetUID())
 				return c.Create(ctx, object, opts...)
@@ -109,6 +112,16 @@ func newTarget(s *server) client.WithWatch {
 			return s.write("patch node", object, func() error { return c.Patch(ctx, object, patch, opts...) })
 		},
 	})
+}
+
+// rehearse is a creation that writes nothing.
+func (s *server) rehearse(object client.Object, do func() error) error {
+	if s.refuse != nil {
+		if err := s.refuse("create", object); err != nil {
+			return err
+		}
+	}
+	return do()
 }
 
 func (s *server) write(verb string, object client.Object, do func() error) error {

@@ -14,11 +14,11 @@ import (
 // available and are preserved or not, zones that fail, users that scale the deployment,
 // change its template and pause it in the middle of a rollout. At every moment
 //
-//   - no more machines exist or are asked for than replicas and surge allow. If a user
-//     takes replicas away, there may be more for a while, but none is added. Machines
-//     that go because they failed, or that were on their way out when a user scaled
-//     the deployment, are not counted: sets do not wait until those are gone. Nor are
-//     those that are preserved.
+//   - no more machines exist or are asked for than replicas and surge allow, and what is
+//     preserved beyond what its set asks for: that no rollout waits for. If a user takes
+//     replicas away, there may be more for a while, but none is added. Machines that go
+//     because they failed, or that were on their way out when a user scaled the
+//     deployment, are not counted: sets do not wait until those are gone.
 //   - no available machine is deleted if that leaves fewer than have to be available,
 //     failures apart that the controller could not know of.
 //
@@ -32,20 +32,15 @@ func TestRollingUpdateKeepsItsBounds(t *testing.T) {
 		if !w.settle(nil) {
 			t.Fatalf("the first machines do not come up: %s", w)
 		}
-		allowed := w.most()
 		for _, event := range rapid.SliceOfN(rapid.SampledFrom(eventsOf(t)), 100, 100).Draw(t, "events") {
-			was := w.deployment.Spec.Replicas
+			before := w.promised()
 			happen(t, w, event)
-			if w.deployment.Spec.Replicas != was {
-				allowed = max(w.promised(), w.most())
-			}
-			if w.promised() > allowed {
-				t.Fatalf("%d machines exist or are asked for, at most %d are allowed: %s", w.promised(), allowed, w)
+			if is := w.promised(); is > max(before, w.most()) {
+				t.Fatalf("%d machines exist or are asked for, at most %d are allowed: %s", is, w.most(), w)
 			}
 			if w.broken != "" {
 				t.Fatalf("%s: %s", w.broken, w)
 			}
-			allowed = max(w.promised(), w.most())
 		}
 		w.deployment.Spec.Paused = false
 		w.each(func(_ *modelSet, m *modelMachine) { m.preserved = false })
@@ -86,7 +81,8 @@ func TestWhateverChangesItEnds(t *testing.T) {
 }
 
 // TestAPausedDeploymentIsScaled: wherever a rollout is paused, the sets ask for as many
-// machines as are wanted then; if it has begun, also for up to as many more as the surge is.
+// machines as are wanted then; if the current set has some of them, for up to as many more as
+// the surge is.
 func TestAPausedDeploymentIsScaled(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		bound := rapid.SampledFrom([]string{"", "0", "2", "30%"})
@@ -107,11 +103,15 @@ func TestAPausedDeploymentIsScaled(t *testing.T) {
 		rounds(rapid.SampledFrom([]int{5, 30}).Draw(t, "rounds")) // the former leaves no time for all that happens
 		was, before := w.asked(), w.deployment.Spec.Replicas
 		wanted := rapid.Int32Range(0, 20).Filter(func(n int32) bool { return n != before }).Draw(t, "wanted")
+		begun := slices.ContainsFunc(w.sets, func(s *modelSet) bool { return w.current(s) && asked(s.stored) > 0 })
 		w.scaleTo(wanted)
 		rounds(30)
-		least, most := wanted, int32(w.most())
+		least, most := wanted, wanted
 		if wanted < before {
 			least = min(was, wanted)
+		}
+		if surge, _ := bounds(w.deployment); begun && wanted > 0 {
+			most += surge
 		}
 		if is := w.asked(); is < least || is > most {
 			t.Fatalf("%d machines are asked for, want %d to %d: %s", is, least, most, w)
@@ -126,7 +126,7 @@ func TestAPausedDeploymentIsScaled(t *testing.T) {
 func eventsOf(t *rapid.T) []string {
 	events := strings.Fields("reconcile reconcile reconcile set set set cache cache cache machine machine machines controllers controllers")
 	everything := rapid.Bool().Draw(t, "everything")
-	for _, some := range []string{"template", "scale", "fail", "outage", "preserve", "hold", "delete", "pause resume"} {
+	for _, some := range []string{"template", "scale", "fail", "outage", "preserve", "hold name", "delete", "pause resume"} {
 		if everything || rapid.Bool().Draw(t, some) {
 			events = append(events, strings.Fields(some)...)
 		}
@@ -175,6 +175,11 @@ func userDoes(t *rapid.T, w *world, event string, s *modelSet, m *modelMachine) 
 		s.preserve(m)
 	case "hold":
 		s.hold(m)
+	case "name":
+		if wanted := w.deployment.Spec.Replicas; m != nil && m.preserved && !m.named && wanted > 0 {
+			m.named = true
+			w.scaleTo(wanted - 1)
+		}
 	case "delete":
 		w.deleteSet(s)
 	case "pause", "resume":

@@ -16,8 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// Reasons of conditions and events, as in MCM; MachineSetUpdateError, InvalidSpec and
-// NotSupported are ours.
+// Reasons of conditions and events, as in MCM; those from MachineSetUpdateError on are ours.
 const (
 	reasonAvailable      = "MinimumReplicasAvailable"
 	reasonUnavailable    = "MinimumReplicasUnavailable"
@@ -30,8 +29,10 @@ const (
 	reasonTimedOut       = "ProgressDeadlineExceeded"
 	reasonFrozen         = "MachineDeploymentStateSync"
 	reasonSetCreateError = "MachineSetCreateError"
-	reasonSetUpdateError = "MachineSetUpdateError"
 	reasonSelectsAll     = "SelectingAll"
+	reasonSetUpdateError = "MachineSetUpdateError"
+	reasonMutated        = "TemplateMutated"
+	reasonMarkError      = "MachineMarkError"
 	reasonInvalid        = "InvalidSpec"
 	reasonNotSupported   = "NotSupported"
 )
@@ -60,7 +61,7 @@ func nextStatus(f facts, failure error) v1alpha1.MachineDeploymentStatus {
 		CollisionCount:     was.CollisionCount,
 		Selector:           metav1.FormatLabelSelector(f.deployment.Spec.Selector),
 	}
-	if failure != nil {
+	if failure != nil || f.unmarkedWhy != nil {
 		next.ObservedGeneration = was.ObservedGeneration
 	}
 	if errors.Is(failure, errNameTaken) {
@@ -71,16 +72,16 @@ func nextStatus(f facts, failure error) v1alpha1.MachineDeploymentStatus {
 		next.CollisionCount = &collisions
 	}
 	if f.current != nil {
-		next.UpdatedReplicas = f.current.Status.Replicas
+		next.UpdatedReplicas = max(0, f.current.Status.Replicas)
 	}
 	for _, set := range f.all() {
 		count(&next, set)
 	}
-	next.UnavailableReplicas = max(0, sum(f.all(), asked)-next.AvailableReplicas)
+	next.UnavailableReplicas = bounded(total(f.all(), asked) - int64(next.AvailableReplicas))
 	next.FailedMachines = capped(next.FailedMachines)
 	setCondition(&next, availability(f, next), f.now)
 	setProgress(&next, f, failure)
-	setReplicaFailure(&next, f)
+	setReplicaFailure(&next, f, failure)
 	setFrozen(&next, f)
 	setOverlap(&next, f)
 	setReleased(&next, f)
@@ -89,10 +90,10 @@ func nextStatus(f facts, failure error) v1alpha1.MachineDeploymentStatus {
 }
 
 func count(next *v1alpha1.MachineDeploymentStatus, set *v1alpha1.MachineSet) {
-	next.Replicas += set.Status.Replicas
-	next.ReadyReplicas += set.Status.ReadyReplicas
-	next.AvailableReplicas += set.Status.AvailableReplicas
-	next.PreservedFailedReplicas += set.Status.PreservedFailedReplicas
+	next.Replicas = plus(next.Replicas, set.Status.Replicas)
+	next.ReadyReplicas = plus(next.ReadyReplicas, set.Status.ReadyReplicas)
+	next.AvailableReplicas = plus(next.AvailableReplicas, set.Status.AvailableReplicas)
+	next.PreservedFailedReplicas = plus(next.PreservedFailedReplicas, set.Status.PreservedFailedReplicas)
 	if set.Status.FailedMachines != nil {
 		for i := range *set.Status.FailedMachines {
 			next.FailedMachines = append(next.FailedMachines, (*set.Status.FailedMachines)[i].DeepCopy())
@@ -138,18 +139,29 @@ func setCondition(status *v1alpha1.MachineDeploymentStatus, is v1alpha1.MachineD
 	*was = is
 }
 
-// setReplicaFailure repeats what the current set, or else an old one, says of its
-// failures.
-func setReplicaFailure(status *v1alpha1.MachineDeploymentStatus, f facts) {
+// setReplicaFailure says what failed that is no matter of a rollout: to scale a deployment whose
+// rollout is over, or to mark a Machine. Otherwise it repeats what the current set, or else an
+// old one, says of its failures.
+func setReplicaFailure(status *v1alpha1.MachineDeploymentStatus, f facts, failure error) {
+	const kind = v1alpha1.MachineDeploymentReplicaFailure
+	switch {
+	case failure != nil && finished(f):
+		setCondition(status, condition(kind, v1alpha1.ConditionTrue, reasonSetUpdateError, failure.Error()), f.now)
+		return
+	case f.unmarkedWhy != nil:
+		sentence := f.unmarkedWhy.Error() + ". Its machine set is not scaled down until it is marked, since another machine would go."
+		setCondition(status, condition(kind, v1alpha1.ConditionTrue, reasonMarkError, sentence), f.now)
+		return
+	}
 	for _, set := range slices.Backward(f.all()) { // the current one comes last
 		for _, failure := range set.Status.Conditions {
 			if failure.Type == v1alpha1.MachineSetReplicaFailure {
-				setCondition(status, condition(v1alpha1.MachineDeploymentReplicaFailure, failure.Status, failure.Reason, failure.Message), f.now)
+				setCondition(status, condition(kind, failure.Status, failure.Reason, failure.Message), f.now)
 				return
 			}
 		}
 	}
-	dropCondition(status, v1alpha1.MachineDeploymentReplicaFailure)
+	dropCondition(status, kind)
 }
 
 // setOverlap says so if other deployments select the same Machines. Each keeps its own, but
@@ -268,7 +280,7 @@ func (c *Controller) explainRefusal(deployment, before *v1alpha1.MachineDeployme
 		said := slices.ContainsFunc(before.Status.Conditions, func(was v1alpha1.MachineDeploymentCondition) bool {
 			return was.Reason == is.Reason && was.Message == is.Message
 		})
-		if !said && slices.Contains([]string{reasonInvalid, reasonSelectsAll, reasonNotSupported, string(conditionOverlap)}, is.Reason) {
+		if !said && slices.Contains([]string{reasonInvalid, reasonSelectsAll, reasonNotSupported, reasonMutated, reasonMarkError, string(conditionOverlap)}, is.Reason) {
 			c.Events.Event(deployment, corev1.EventTypeWarning, is.Reason, is.Message)
 		}
 	}

@@ -65,7 +65,7 @@ func leavingStatus(f facts, failure error) v1alpha1.MachineDeploymentStatus {
 	next.UnavailableReplicas = max(0, next.Replicas-next.AvailableReplicas)
 	for _, set := range f.old {
 		if revision.Same(&set.Spec.Template, &f.deployment.Spec.Template) {
-			next.UpdatedReplicas += set.Status.Replicas
+			next.UpdatedReplicas = plus(next.UpdatedReplicas, set.Status.Replicas)
 		}
 	}
 	for _, kind := range []v1alpha1.MachineDeploymentConditionType{v1alpha1.MachineDeploymentProgressing, conditionReleased} {

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"regexp"
 	"slices"
-	"strings"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -30,10 +30,10 @@ var errCreate = errors.New("creating machines")
 
 // apply carries out a plan. Machines are counted with those that are adopted and without
 // those that are released, so if that fails, nothing is created or deleted. The facts
-// learn how many were created.
+// learn what was created and changed.
 func (c *Controller) apply(ctx context.Context, f *facts, operations []operation) error {
 	set := f.set
-	if err := c.changeOwners(ctx, set, operations); err != nil {
+	if err := c.changeOwners(ctx, f, operations); err != nil {
 		return err
 	}
 	if err := c.changeFreeze(ctx, set, operations); err != nil {
@@ -41,16 +41,16 @@ func (c *Controller) apply(ctx context.Context, f *facts, operations []operation
 	}
 	var failures []error
 	if updates := only(operations, update); len(updates) > 0 {
-		failures = append(failures, c.update(ctx, set, updates))
+		failures = append(failures, c.update(ctx, f, updates))
 	}
 	for _, op := range only(operations, create) {
 		created, err := c.create(ctx, set, op)
 		f.created += created
 		failures = append(failures, err)
 	}
-	removed, err := c.remove(ctx, set, only(operations, remove))
+	removed, err := c.remove(ctx, f, only(operations, remove))
 	c.slowDown(ctx, f, removed)
-	return errors.Join(append(failures, err)...)
+	return errors.Join(serious(append(failures, err))...)
 }
 
 func only(operations []operation, wanted action) []operation {
@@ -135,6 +135,19 @@ func refused(err error) bool {
 	return code >= http.StatusBadRequest && code < http.StatusInternalServerError && code != http.StatusRequestTimeout
 }
 
+// conflict tells whether somebody else was first.
+func conflict(err error) bool { return apierrors.IsConflict(err) && ofObject(err) }
+
+// gone tells whether what was to be written is not there any more.
+func gone(err error) bool { return apierrors.IsNotFound(err) && ofObject(err) }
+
+// ofObject tells whether an error is what the API server says of an object. A webhook may say no
+// with any code, and names none.
+func ofObject(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Name != ""
+}
+
 // namelessError is an error with another text.
 type namelessError struct {
 	error
@@ -144,14 +157,17 @@ type namelessError struct {
 func (e namelessError) Error() string { return e.text }
 func (e namelessError) Unwrap() error { return e.error }
 
-// withoutName takes the generated name out of the text of an error. In a condition, a
-// text that is new at every attempt would cause a write, which would cause an attempt.
+// withoutName takes the generated name out of the text of an error, or each attempt would write
+// another text into the set's condition. A webhook's text may have the name, too.
 func withoutName(err error, set string) error {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) || status.Status().Details == nil || status.Status().Details.Name == "" {
-		return err
-	}
-	return namelessError{err, strings.ReplaceAll(err.Error(), status.Status().Details.Name, set+"-*")}
+	return namelessError{err, generated(set).ReplaceAllLiteralString(err.Error(), set+"-*")}
+}
+
+// generated matches the names that the API server makes for Machines of a set. It cuts what
+// they begin with to 58 characters, and appends five.
+func generated(set string) *regexp.Regexp {
+	prefix := set + "-"
+	return regexp.MustCompile(regexp.QuoteMeta(prefix[:min(len(prefix), 58)]) + "[bcdfghjklmnpqrstvwxz2456789]{5}")
 }
 
 // newMachine is what the set's template makes. It carries from the start what the
@@ -183,13 +199,13 @@ func ownerReference(set *v1alpha1.MachineSet) metav1.OwnerReference {
 
 // remove deletes Machines. It tries all of them, and returns what was done and the first
 // failure in the order of the plan.
-func (c *Controller) remove(ctx context.Context, set *v1alpha1.MachineSet, operations []operation) ([]operation, error) {
+func (c *Controller) remove(ctx context.Context, f *facts, operations []operation) ([]operation, error) {
 	failures := make([]error, len(operations))
 	var group errgroup.Group
 	group.SetLimit(parallel)
 	for i, op := range operations {
 		group.Go(func() error {
-			failures[i] = c.removeOne(ctx, set, op.machine)
+			failures[i] = c.removeOne(ctx, f, op.machine)
 			return nil // a failure does not cut off the others: their outcome would be unknown
 		})
 	}
@@ -200,36 +216,38 @@ func (c *Controller) remove(ctx context.Context, set *v1alpha1.MachineSet, opera
 			done = append(done, op)
 		}
 	}
-	names := byReason(done)
-	for _, reason := range slices.Sorted(maps.Keys(names)) {
-		for _, some := range perEvent(names[reason], reason) {
-			c.say(ctx, set, "SuccessfulDelete", "Deleted", some, reason)
-		}
-	}
-	err := cmp.Or(failures...)
-	if err != nil && !apierrors.IsConflict(err) {
-		c.Events.Eventf(set, corev1.EventTypeWarning, "FailedDelete", "Error deleting: %v", err)
+	c.sayEach(ctx, f.set, "SuccessfulDelete", "Deleted", done)
+	err := cmp.Or(serious(failures)...)
+	if err != nil && !conflict(err) {
+		c.Events.Eventf(f.set, corev1.EventTypeWarning, "FailedDelete", "Error deleting: %v", err)
 	}
 	return done, err
 }
 
-func (c *Controller) removeOne(ctx context.Context, set *v1alpha1.MachineSet, machine *v1alpha1.Machine) error {
-	key := client.ObjectKeyFromObject(set)
-	// The UID keeps a Machine of the same name that was made meanwhile.
-	as := client.Preconditions{UID: &machine.UID}
-	whole := !set.DeletionTimestamp.IsZero()
-	if whole {
-		// The Machine may have been let go of before its set, of which the cache need not know
-		// yet: caches of different kinds are not in step.
-		as.ResourceVersion = &machine.ResourceVersion
-	}
+func (c *Controller) removeOne(ctx context.Context, f *facts, machine *v1alpha1.Machine) error {
+	key := client.ObjectKeyFromObject(f.set)
+	// The UID keeps a Machine of the same name that was made meanwhile. The version keeps one
+	// that was chosen for what it is no more: it may be preserved by now, or have been let go of
+	// before its set.
+	version := cmp.Or(f.changed[machine.UID], machine.ResourceVersion)
+	as := client.Preconditions{UID: &machine.UID, ResourceVersion: &version}
 	err := c.Client.Delete(ctx, machine.DeepCopy(), as)
-	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) && !whole {
-		c.expected.delete(key, machine) // gone already, which the cache did not show
+	if err == nil || gone(err) {
+		c.expected.delete(key, machine, c.Clock.Now()) // gone already, if the cache did not show it
 		return nil
 	}
 	if !refused(err) {
 		c.expected.doubt(key)
 	}
 	return fmt.Errorf("deleting machine %s: %w", machine.Name, err)
+}
+
+// serious are failures without conflicts, if there are others. Of a conflict nobody needs to be
+// told: what changed meanwhile is looked at again.
+func serious(failures []error) []error {
+	others := slices.DeleteFunc(slices.Clone(failures), conflict)
+	if errors.Join(others...) == nil {
+		return failures
+	}
+	return others
 }

@@ -20,21 +20,21 @@ import (
 var errOwner = errors.New("adopting and releasing machines")
 
 // changeOwners adopts and releases Machines, and stops at the first failure.
-func (c *Controller) changeOwners(ctx context.Context, set *v1alpha1.MachineSet, operations []operation) error {
+func (c *Controller) changeOwners(ctx context.Context, f *facts, operations []operation) error {
 	alive := false
 	for _, op := range operations {
 		var err error
 		switch op.action {
 		case adopt:
 			if !alive {
-				if err := c.checkAlive(ctx, set); err != nil {
+				if err := c.checkAlive(ctx, f.set); err != nil {
 					return err
 				}
 				alive = true
 			}
-			err = c.setOwner(ctx, set, op)
+			err = c.setOwner(ctx, f, op)
 		case release:
-			err = c.dropOwner(ctx, set, op)
+			err = c.dropOwner(ctx, f.set, op)
 		default:
 		}
 		if err != nil {
@@ -60,18 +60,19 @@ func (c *Controller) checkAlive(ctx context.Context, set *v1alpha1.MachineSet) e
 	return nil
 }
 
-func (c *Controller) setOwner(ctx context.Context, set *v1alpha1.MachineSet, op operation) error {
-	err := c.patchMachine(ctx, op.machine, func(machine *v1alpha1.Machine) {
-		machine.OwnerReferences = append(machine.OwnerReferences, ownerReference(set))
+func (c *Controller) setOwner(ctx context.Context, f *facts, op operation) error {
+	version, err := c.patchMachine(ctx, op.machine, func(machine *v1alpha1.Machine) {
+		machine.OwnerReferences = append(machine.OwnerReferences, ownerReference(f.set))
 	})
 	if err == nil {
-		c.say(ctx, set, "Adopted", "Adopted", []string{op.machine.Name}, op.reason)
+		f.note(op.machine, version)
+		c.say(ctx, f.set, "Adopted", "Adopted", []string{op.machine.Name}, op.reason)
 	}
 	return err
 }
 
 func (c *Controller) dropOwner(ctx context.Context, set *v1alpha1.MachineSet, op operation) error {
-	err := c.patchMachine(ctx, op.machine, func(machine *v1alpha1.Machine) {
+	_, err := c.patchMachine(ctx, op.machine, func(machine *v1alpha1.Machine) {
 		machine.OwnerReferences = slices.DeleteFunc(machine.OwnerReferences, func(owner metav1.OwnerReference) bool {
 			return owner.UID == set.UID
 		})
@@ -86,38 +87,43 @@ func (c *Controller) dropOwner(ctx context.Context, set *v1alpha1.MachineSet, op
 var errUpdate = errors.New("updating machines")
 
 // update has Machines take over what changed in the template.
-func (c *Controller) update(ctx context.Context, set *v1alpha1.MachineSet, operations []operation) error {
+func (c *Controller) update(ctx context.Context, f *facts, operations []operation) error {
 	failures := make([]error, len(operations))
-	names := make([]string, len(operations))
+	versions := make([]string, len(operations))
 	var group errgroup.Group
 	group.SetLimit(parallel)
 	for i, op := range operations {
 		group.Go(func() error {
-			err := c.patchMachine(ctx, op.machine, func(machine *v1alpha1.Machine) {
-				inherit(&set.Spec.Template.Spec, &machine.Spec)
+			version, err := c.patchMachine(ctx, op.machine, func(machine *v1alpha1.Machine) {
+				inherit(&f.set.Spec.Template.Spec, &machine.Spec)
 			})
 			switch {
 			case err == nil:
-				names[i] = op.machine.Name
-			case !apierrors.IsConflict(err): // else it is tried again when the cache shows who was first
+				versions[i] = version
+			case !conflict(err): // else it is tried again when the cache shows who was first
 				failures[i] = fmt.Errorf("%w: %w", errUpdate, err)
 			}
 			return nil // a failure does not cut off the others
 		})
 	}
 	_ = group.Wait() // never fails
-	names = slices.DeleteFunc(names, func(name string) bool { return name == "" })
-	if len(names) > 0 {
-		c.say(ctx, set, "SuccessfulUpdate", "Updated", names, operations[0].reason)
+	var done []operation
+	for i, op := range operations {
+		if versions[i] != "" {
+			done = append(done, op)
+			f.note(op.machine, versions[i])
+		}
 	}
+	c.sayEach(ctx, f.set, "SuccessfulUpdate", "Updated", done)
 	return cmp.Or(failures...)
 }
 
-func (c *Controller) patchMachine(ctx context.Context, machine *v1alpha1.Machine, change func(*v1alpha1.Machine)) error {
+// patchMachine returns the Machine's new version: the old one if the Machine is gone.
+func (c *Controller) patchMachine(ctx context.Context, machine *v1alpha1.Machine, change func(*v1alpha1.Machine)) (string, error) {
 	changed := machine.DeepCopy()
 	change(changed)
-	if err := c.Client.Patch(ctx, changed, freshness.Locked(machine)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("changing machine %s: %w", machine.Name, err)
+	if err := c.Client.Patch(ctx, changed, freshness.Locked(machine)); err != nil && !gone(err) {
+		return "", fmt.Errorf("changing machine %s: %w", machine.Name, err)
 	}
-	return nil
+	return changed.ResourceVersion, nil
 }

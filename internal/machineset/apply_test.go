@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -75,7 +76,12 @@ func TestAFailureIsSaidOnce(t *testing.T) {
 			return nil, false
 		}
 		attempt++
-		return apierrors.NewForbidden(resource, fmt.Sprintf("pool-x%d", attempt), errors.New("exceeded quota")), false
+		name := "pool-bc2x" + string("456789"[attempt])
+		if attempt%2 == 0 { // a webhook has but a text
+			text := fmt.Sprintf("machines.machine.sapcloud.io %q is forbidden: exceeded quota", name)
+			return &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: text}}, false
+		}
+		return apierrors.NewForbidden(resource, name, errors.New("exceeded quota")), false
 	}
 	c := s.newController()
 	for range 5 {
@@ -372,5 +378,15 @@ func TestADeletedSetIsNotLetGoByAStaleCache(t *testing.T) {
 	pass(t, s.newController())
 	if !slices.Contains(s.set().Finalizers, v1alpha1.FinalizerMCM) {
 		t.Error("the set was let go, though it has a machine")
+	}
+}
+
+// TestAReleasedMachineKeepsItsOtherOwners: they are nobody's business here.
+func TestAReleasedMachineKeepsItsOtherOwners(t *testing.T) {
+	theirs := metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Rack", Name: "r1", UID: "uid-of-r1"}
+	s := newServer(newSet(0), machine("a", unlabelled, func(m *v1alpha1.Machine) { m.OwnerReferences = append(m.OwnerReferences, theirs) }))
+	pass(t, s.newController())
+	if diff := cmp.Diff([]metav1.OwnerReference{theirs}, s.all()["a"].OwnerReferences); diff != "" {
+		t.Errorf("owners: want - got +\n%s", diff)
 	}
 }

@@ -15,7 +15,8 @@ func available(machine *v1alpha1.Machine) bool {
 }
 
 // availableIn is the time after which a usable Machine counts as available: zero if it does
-// already. The time runs from when its Node turned ready or, without one, from when its
+// already. The time runs from when its Node turned ready. Without one, or if the Node's clock
+// is so far ahead that it says to have been ready only later, it runs from when the Machine's
 // phase changed.
 func availableIn(machine *v1alpha1.Machine, f facts) time.Duration {
 	if !f.enforceMinReady {
@@ -23,7 +24,7 @@ func availableIn(machine *v1alpha1.Machine, f facts) time.Duration {
 	}
 	since := machine.Status.CurrentStatus.LastUpdateTime
 	for _, condition := range machine.Status.Conditions {
-		if condition.Type == corev1.NodeReady {
+		if condition.Type == corev1.NodeReady && (since.IsZero() || condition.LastTransitionTime.Before(&since)) {
 			since = condition.LastTransitionTime
 		}
 	}

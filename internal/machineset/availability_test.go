@@ -32,6 +32,8 @@ func TestMinReadySeconds(t *testing.T) {
 		"not long enough":                        {machine("a", readySince(ago(20*time.Second))), true, 0, 40 * time.Second},
 		"just long enough":                       {machine("a", readySince(ago(time.Minute))), true, 1, 0},
 		"the node counts, not the phase":         {machine("a", readySince(ago(time.Hour)), phaseSince(noon)), true, 1, 0},
+		"the node's clock is an hour ahead":      {machine("a", readySince(noon.Add(time.Hour)), phaseSince(ago(50*time.Second))), true, 0, 10 * time.Second},
+		"it is, and that hour is over":           {machine("a", readySince(noon), phaseSince(ago(time.Hour))), true, 1, 0},
 		"no node: since its phase changed":       {machine("a", phase(v1alpha1.MachineAvailable), phaseSince(ago(50*time.Second))), true, 0, 10 * time.Second},
 		"what is not Running never is available": {machine("a", phase(v1alpha1.MachinePending), readySince(ago(time.Second))), true, 0, 0},
 	} {

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -32,8 +33,12 @@ type streak struct {
 	of edition
 	// rounds counts failures. Machines that were made together fail in one round.
 	rounds int
-	// first and last are when a round was counted.
-	first, last time.Time
+	// first and newest are when the newest Machine was made that existed in the first round,
+	// and in the last. Like all times of creation they are by the API server's clock, which may
+	// not be compared with this process's.
+	first, newest metav1.Time
+	// last is when the last round was counted.
+	last time.Time
 	// class is the name of the class.
 	class string
 }
@@ -59,17 +64,31 @@ func (b *backoff) failed(f *facts, removed []operation) (delay time.Duration, ro
 	key := client.ObjectKeyFromObject(f.set)
 	known := b.sets[key]
 	if known == nil || known.of != f.edition {
-		known = &streak{of: f.edition, first: f.now, class: f.set.Spec.Template.Spec.Class.Name}
+		known = &streak{of: f.edition, class: f.set.Spec.Template.Spec.Class.Name}
 	}
 	for _, op := range removed {
-		if neverOfUse(op.machine) && op.machine.CreationTimestamp.After(known.last) {
+		if neverOfUse(op.machine) && known.newest.Before(&op.machine.CreationTimestamp) {
 			known.rounds++
-			known.last = f.now
+			known.newest, known.last = newest(f.owned), f.now
+			if known.rounds == 1 {
+				known.first = known.newest
+			}
 			b.sets[key] = known
 			return known.delay(), known.rounds
 		}
 	}
 	return 0, known.rounds
+}
+
+// newest is when the newest of some Machines was made.
+func newest(machines []*v1alpha1.Machine) metav1.Time {
+	var last metav1.Time
+	for _, machine := range machines {
+		if last.Before(&machine.CreationTimestamp) {
+			last = machine.CreationTimestamp
+		}
+	}
+	return last
 }
 
 // neverOfUse tells whether a Machine failed while it was made, or while it joined.
@@ -103,7 +122,7 @@ func (b *backoff) until(f *facts) time.Time {
 	}
 	over := known.of != f.edition
 	for _, machine := range f.owned {
-		over = over || available(machine) && machine.CreationTimestamp.After(known.first)
+		over = over || available(machine) && known.first.Before(&machine.CreationTimestamp)
 	}
 	if over {
 		delete(b.sets, key)

@@ -98,12 +98,10 @@ func TestMachinesThatKeepFailingAreReplacedEverMoreSlowly(t *testing.T) {
 	f := newFleet(newSet(3))
 	f.step(t)
 	var got []time.Duration
-	for range 9 {
+	for range 8 {
 		got = append(got, f.replacedAfter(t, v1alpha1.MachineOperationCreate))
 	}
-	// The first ones are replaced at once, in the second in which they failed. What is made
-	// and fails within one second counts as one failure.
-	want := []time.Duration{0, 0, 5, 10, 20, 40, 80, 160, 300}
+	want := []time.Duration{0, 5, 10, 20, 40, 80, 160, 300}
 	for i := range want {
 		want[i] *= time.Second
 	}
@@ -207,5 +205,42 @@ func TestWhatFailsInABackOffGoesAtOnce(t *testing.T) {
 	}
 	if again != wait {
 		t.Errorf("the delay was %s, and is %s since another machine of the same round failed", wait, again)
+	}
+}
+
+// TestOneBatchIsOneFailure: the API server's clock, by which Machines were made, need not be that of
+// this process.
+func TestOneBatchIsOneFailure(t *testing.T) {
+	for reason, skew := range map[string]time.Duration{"alike": 0, "the API server's is ahead": 2 * time.Minute, "it is behind": -2 * time.Minute} {
+		t.Run(reason, func(t *testing.T) {
+			b := newBackoff()
+			fails := func(at time.Duration, made ...*v1alpha1.Machine) {
+				for i, m := range made {
+					f := &facts{set: newSet(3), now: noon.Add(at + time.Duration(i)*time.Second), owned: made[i:], edition: edition{"a", "b"}}
+					b.failed(f, []operation{{action: remove, machine: m}})
+				}
+			}
+			failed := func(m *v1alpha1.Machine) {
+				m.Status.CurrentStatus.Phase, m.Status.LastOperation.Type = v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate
+			}
+			is := func(rounds int) {
+				t.Helper()
+				if got := b.sets[request.NamespacedName].rounds; got != rounds {
+					t.Errorf("%d failures are counted, want %d", got, rounds)
+				}
+			}
+			fails(0, machines(3, failed, age(time.Minute-skew))...)
+			is(1)
+			fails(time.Minute, machines(3, failed, age(-10*time.Second-skew))...)
+			is(2)
+			f := &facts{set: newSet(3), now: noon.Add(time.Minute), owned: machines(1, age(time.Minute-skew)), edition: edition{"a", "b"}}
+			if b.until(f).IsZero() {
+				t.Error("a machine that was made before the first failure ends the streak")
+			}
+			f.owned = machines(1, age(-10*time.Second-skew))
+			if !b.until(f).IsZero() {
+				t.Error("a machine that was made since the first failure, and came up, does not end the streak")
+			}
+		})
 	}
 }

@@ -127,7 +127,7 @@ func TestOneListServesAllSets(t *testing.T) {
 func TestOwnDeletionsOutlastTheBaseline(t *testing.T) {
 	s := newServer(newSet(1), machine("a"))
 	c := s.newController()
-	c.expected.delete(request.NamespacedName, s.shown["a"])
+	c.expected.delete(request.NamespacedName, s.shown["a"], noon)
 	f, err := c.gather(t.Context(), s.set())
 	if err != nil || f.certain {
 		t.Fatalf("certain: %t, error: %v, though the cache does not show a deletion", f.certain, err)

@@ -7,9 +7,11 @@ package machineset
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -23,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -63,6 +66,8 @@ type Controller struct {
 	inherited sync.Map
 	// sizes holds how many Machines a set had at the last look, by its key.
 	sizes sync.Map
+	// orphaned holds the UIDs of sets that are deleted without their Machines.
+	orphaned sync.Map
 }
 
 // New makes a Controller.
@@ -77,9 +82,10 @@ func New(opts Options) *Controller {
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("machineset").
-		For(&v1alpha1.MachineSet{}).
+		For(&v1alpha1.MachineSet{}, builder.WithPredicates(news())).
 		Watches(&v1alpha1.Machine{}, c.machineEvents()).
 		Watches(&v1alpha1.MachineSet{}, handler.EnqueueRequestsFromMapFunc(c.concerned), builder.WithPredicates(otherSelection())).
+		Watches(&v1alpha1.MachineSet{}, c.deletions()).
 		Watches(&v1alpha1.MachineClass{}, handler.EnqueueRequestsFromMapFunc(c.setsWaitingFor)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency}).
 		Complete(c)
@@ -121,6 +127,29 @@ func (c *Controller) machineEvents() handler.EventHandler {
 			}
 		},
 	}
+}
+
+// news lets through what calls for a look at a set. That a condition says the same in other words
+// does not: this controller has written that, after a failure with a new text, and to look at once
+// would be to try again past the rate limit.
+func news() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		was, is := e.ObjectOld.(*v1alpha1.MachineSet), e.ObjectNew.(*v1alpha1.MachineSet)
+		resync := was.ResourceVersion == is.ResourceVersion
+		return resync || !equality.Semantic.DeepEqual(withoutWords(was), withoutWords(is))
+	}}
+}
+
+// withoutWords is a set without what every status write changes, and without what its conditions
+// say.
+func withoutWords(set *v1alpha1.MachineSet) *v1alpha1.MachineSet {
+	lean := *set
+	lean.ResourceVersion, lean.ManagedFields, lean.Status.LastOperation = "", nil, v1alpha1.LastOperation{}
+	lean.Status.Conditions = slices.Clone(set.Status.Conditions)
+	for i := range lean.Status.Conditions {
+		lean.Status.Conditions[i].Message = ""
+	}
+	return &lean
 }
 
 // settling is how long events are gathered for a set.
@@ -179,7 +208,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{RequeueAfter: staleCache}, nil
 	}
 	result, err := c.reconcile(ctx, set)
-	if apierrors.IsConflict(err) {
+	if conflict(err) {
 		return ctrl.Result{RequeueAfter: staleCache}, nil
 	}
 	return result, err
@@ -224,7 +253,7 @@ func (c *Controller) replicate(ctx context.Context, set *v1alpha1.MachineSet) (c
 	operations := plan(facts)
 	failure := c.apply(ctx, &facts, operations)
 	told := failure
-	if apierrors.IsConflict(failure) { // somebody else was first; not for users to read
+	if conflict(failure) { // somebody else was first; not for users to read
 		if set.DeletionTimestamp.IsZero() {
 			return ctrl.Result{}, failure
 		}

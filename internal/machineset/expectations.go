@@ -11,8 +11,8 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// patience is how long a created Machine may be missing from the cache before the API
-// server is asked whether it still exists.
+// patience is how long a created Machine may be missing from the cache, or a deleted one be there
+// as if nothing were, before the API server is asked.
 const patience = 30 * time.Second
 
 // expectations remembers what was created and deleted and is not seen in the cache yet.
@@ -31,8 +31,14 @@ type expectation struct {
 	doubted bool
 	// created are the names of Machines, and when each was created.
 	created map[string]time.Time
-	// deleted are the UIDs of Machines by their names.
-	deleted map[string]types.UID
+	// deleted are Machines by their names.
+	deleted map[string]deletion
+}
+
+// deletion is which Machine was deleted, and when.
+type deletion struct {
+	uid types.UID
+	at  time.Time
 }
 
 func newExpectations() *expectations {
@@ -49,7 +55,7 @@ func (e *expectations) of(set client.ObjectKey) *expectation {
 }
 
 func newExpectation() *expectation {
-	return &expectation{created: map[string]time.Time{}, deleted: map[string]types.UID{}}
+	return &expectation{created: map[string]time.Time{}, deleted: map[string]deletion{}}
 }
 
 func (e *expectations) create(set client.ObjectKey, name string, now time.Time) {
@@ -58,10 +64,10 @@ func (e *expectations) create(set client.ObjectKey, name string, now time.Time) 
 	e.of(set).created[name] = now
 }
 
-func (e *expectations) delete(set client.ObjectKey, machine *v1alpha1.Machine) {
+func (e *expectations) delete(set client.ObjectKey, machine *v1alpha1.Machine, now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.of(set).deleted[machine.Name] = machine.UID
+	e.of(set).deleted[machine.Name] = deletion{machine.UID, now}
 }
 
 // doubt records that a creation or deletion may or may not have happened.
@@ -127,18 +133,23 @@ func (e *expectation) drop(cached map[string]*v1alpha1.Machine) {
 			delete(e.created, name)
 		}
 	}
-	for name, uid := range e.deleted {
-		if machine := cached[name]; machine == nil || machine.UID != uid || !machine.DeletionTimestamp.IsZero() {
+	for name, deleted := range e.deleted {
+		if machine := cached[name]; machine == nil || machine.UID != deleted.uid || !machine.DeletionTimestamp.IsZero() {
 			delete(e.deleted, name)
 		}
 	}
 }
 
-// overdue tells whether a Machine is missing from the cache for too long: it may have
-// been deleted before the cache showed it.
+// overdue tells whether the cache does not show something for too long: a Machine may have been
+// deleted before the cache showed it, and a webhook may have said of one that it is gone.
 func (e *expectation) overdue(now time.Time) bool {
 	for _, at := range e.created {
 		if now.Sub(at) > patience {
+			return true
+		}
+	}
+	for _, deleted := range e.deleted {
+		if now.Sub(deleted.at) > patience {
 			return true
 		}
 	}

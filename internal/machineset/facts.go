@@ -1,12 +1,12 @@
 package machineset
 
 import (
-	"slices"
 	"strconv"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
@@ -34,12 +34,26 @@ type facts struct {
 	notBefore time.Time
 	// created is how many Machines this pass has made besides.
 	created int32
+	// changed are the versions of the Machines that this pass has changed, by their UIDs. Nil
+	// is none.
+	changed map[types.UID]string
 	// inherited are the Machines that are known to have what they take over from the
 	// template. Nil: none is known.
 	inherited *inherited
+	// orphaned tells that the set is deleted without its Machines, also when the garbage
+	// collector has let go of those that it knew.
+	orphaned bool
 	// overlaps are the names of other sets that select the same Machines, in their order.
 	overlaps []string
 	now      time.Time
+}
+
+// note takes down the version that a Machine has after this pass has changed it.
+func (f *facts) note(machine *v1alpha1.Machine, version string) {
+	if f.changed == nil {
+		f.changed = map[types.UID]string{}
+	}
+	f.changed[machine.UID] = version
 }
 
 // selected tells for each set of labels whether the set's selector matches them. No selector
@@ -49,22 +63,15 @@ func (f facts) selected() func(map[string]string) bool {
 	return func(set map[string]string) bool { return err == nil && parsed.Matches(labels.Set(set)) }
 }
 
-// orphaning tells whether the set is being deleted without its Machines. The garbage collector
-// lets go of those, and takes its finalizer from the set after that.
-func (f facts) orphaning() bool {
-	return !f.set.DeletionTimestamp.IsZero() && slices.Contains(f.set.Finalizers, metav1.FinalizerOrphanDependents)
-}
-
 // over tells whether a set that is being deleted can be let go. Deleting one means: delete its
 // Machines, or have them taken from it, then let go.
 func (f facts) over() bool {
-	return !f.set.DeletionTimestamp.IsZero() && !f.orphaning() && len(f.owned) == 0 && f.certain
+	return !f.set.DeletionTimestamp.IsZero() && !orphaning(f.set) && len(f.owned) == 0 && f.certain
 }
 
-// active tells whether a Machine counts: it is not on its way out.
-func active(machine *v1alpha1.Machine) bool {
-	return machine.DeletionTimestamp.IsZero() && machine.Status.CurrentStatus.Phase != v1alpha1.MachineTerminating
-}
+// active tells whether a Machine counts: it is not on its way out. Its phase does not tell: one
+// that is Terminating though nobody deletes it, as after a restore from a backup, stays.
+func active(machine *v1alpha1.Machine) bool { return machine.DeletionTimestamp.IsZero() }
 
 // priority is the rank that a Machine was given for deletion: lower goes first.
 func priority(machine *v1alpha1.Machine) int {

@@ -15,7 +15,8 @@ type Overshoot struct {
 	// its deployment wants, with the surge; of one without a deployment, it is twice what
 	// the set wants.
 	Up int32
-	// Down is how many fewer than those that froze it a set must have to be unfrozen.
+	// Down is how many fewer than those that froze it a set must have to be unfrozen. What
+	// froze it never unfreezes it, and having none always does.
 	Down int32
 }
 
@@ -37,8 +38,8 @@ func guard(f facts, count int) []operation {
 	if f.overshoot == nil {
 		return nil
 	}
-	high := limit(f.set, f.parent) + int(f.overshoot.Up)
-	low := high - int(f.overshoot.Down)
+	high := max(1, limit(f.set, f.parent)+int(f.overshoot.Up))
+	low := max(0, high-max(1, int(f.overshoot.Down)))
 	switch {
 	case count >= high && !frozen(f.set):
 		return []operation{{action: freeze, reason: fmt.Sprintf("%d machines exist, which is no less than the limit of %d", count, high)}}

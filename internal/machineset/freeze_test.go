@@ -63,6 +63,34 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// TestWhatFreezesASetNeverUnfreezesIt: whatever the two numbers are, it is frozen for some number of
+// machines, and unfrozen for fewer, none at the latest.
+func TestWhatFreezesASetNeverUnfreezesIt(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		small := rapid.Int32Range(0, 5)
+		when := &Overshoot{Up: small.Draw(t, "up"), Down: small.Draw(t, "down")}
+		f := facts{set: newSet(small.Draw(t, "replicas")), overshoot: when}
+		if rapid.Bool().Draw(t, "deployment") {
+			f.parent = newParent(small.Draw(t, "wanted"), v1alpha1.RecreateMachineDeploymentStrategyType, "")
+		}
+		acts := func(count int) bool { return len(guard(f, count)) > 0 }
+		if acts(0) {
+			t.Fatal("a set without machines is frozen")
+		}
+		high := 1
+		for !acts(high) {
+			high++
+		}
+		frozenSet(f.set)
+		if acts(high) {
+			t.Fatalf("%d machines freeze and unfreeze it", high)
+		}
+		if !acts(0) {
+			t.Fatal("a set without machines stays frozen")
+		}
+	})
+}
+
 func TestGuard(t *testing.T) {
 	asked := func(set *v1alpha1.MachineSet) {
 		set.Annotations = map[string]string{v1alpha1.AnnotationKeyUnfreeze: "True"}

@@ -17,6 +17,7 @@ import (
 // be relied upon yet.
 func (c *Controller) gather(ctx context.Context, set *v1alpha1.MachineSet) (facts, error) {
 	f := facts{set: set, now: c.Clock.Now(), overshoot: c.Overshoot, enforceMinReady: c.EnforceMinReadySeconds}
+	_, f.orphaned = c.orphaned.Load(set.UID)
 	var err error
 	if f.owned, err = c.Machines.ControlledBy(ctx, set.Namespace, string(set.UID)); err != nil {
 		return f, err //nolint:wrapcheck // says what it is

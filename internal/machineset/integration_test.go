@@ -1,6 +1,7 @@
 package machineset
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -100,6 +101,42 @@ func TestServerAdoptsAndReleases(t *testing.T) {
 		g.Expect(set.Status.Replicas).To(gomega.BeEquivalentTo(2))
 		g.Expect(set.Status.FullyLabeledReplicas).To(gomega.BeEquivalentTo(2))
 		g.Expect(set.Status.Conditions).To(gomega.BeEmpty())
+	}, eventually).Should(gomega.Succeed())
+}
+
+// TestServerWakesForOthersMachines: a set that is at rest hears of a machine that it might adopt,
+// and of one that is taken from it, though neither names the set as its owner.
+func TestServerWakesForOthersMachines(t *testing.T) {
+	e := env.New(t)
+	g := gomega.NewWithT(t)
+	set := env.Fresh(e, newSet(2))
+	g.Expect(e.Client.Create(t.Context(), set)).To(gomega.Succeed())
+	run(t, e)
+	atRest := func(machines int) []v1alpha1.Machine {
+		t.Helper()
+		var owned []v1alpha1.Machine
+		g.Eventually(func(g gomega.Gomega) {
+			g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(set), set)).To(gomega.Succeed())
+			g.Expect(set.Status.Replicas).To(gomega.BeEquivalentTo(machines))
+			list := &v1alpha1.MachineList{}
+			g.Expect(e.Client.List(t.Context(), list, client.InNamespace(e.Namespace))).To(gomega.Succeed())
+			owned = slices.DeleteFunc(list.Items, func(m v1alpha1.Machine) bool { return !metav1.IsControlledBy(&m, set) })
+			g.Expect(owned).To(gomega.HaveLen(machines))
+		}, eventually).Should(gomega.Succeed())
+		return owned
+	}
+	atRest(2)
+	g.Expect(e.Client.Create(t.Context(), env.Fresh(e, machine("lost", stray)))).To(gomega.Succeed())
+	adopted := atRest(3) // and one of the three is deleted, which is one too many
+	kept := slices.IndexFunc(adopted, func(m v1alpha1.Machine) bool { return m.DeletionTimestamp.IsZero() })
+
+	// Somebody takes away one that the set does not select: it makes another in its place.
+	taken := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"ownerReferences":null,"labels":{"name":"elsewhere"}}}`))
+	g.Expect(e.Client.Patch(t.Context(), &adopted[kept], taken)).To(gomega.Succeed())
+	g.Eventually(func(g gomega.Gomega) {
+		list := &v1alpha1.MachineList{}
+		g.Expect(e.Client.List(t.Context(), list, client.InNamespace(e.Namespace))).To(gomega.Succeed())
+		g.Expect(list.Items).To(gomega.HaveLen(4))
 	}, eventually).Should(gomega.Succeed())
 }
 

@@ -8,14 +8,16 @@ import (
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/preservation"
 )
 
-var phases = []v1alpha1.MachinePhase{v1alpha1.MachinePending, v1alpha1.MachineUnknown, v1alpha1.MachineRunning}
+var phases = []v1alpha1.MachinePhase{v1alpha1.MachinePending, v1alpha1.MachineUnknown, v1alpha1.MachineRunning, v1alpha1.MachineFailed}
 
 var request = ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "default", Name: pool}}
 
@@ -30,6 +32,8 @@ type trial struct {
 	// is "lost but done", or "refused". Empty is none.
 	trouble string
 	nth     int
+	// surplus is how many Machines that did not fail the pass may yet delete.
+	surplus int
 	// broken is what was seen that must not be. It is kept, since writes happen in
 	// goroutines, which cannot end the test.
 	broken string
@@ -41,20 +45,49 @@ func newTrial(t *rapid.T) *trial {
 		objects = append(objects, m)
 	}
 	tr := &trial{server: newServer(objects...)}
+	if rapid.Bool().Draw(t, "overshoot") {
+		tr.overshoot = &Overshoot{Up: 2, Down: 1}
+	}
 	tr.controller = tr.newController()
-	tr.answer = tr.judge
+	tr.answer, tr.happens = tr.fail, tr.judge
 	return tr
 }
 
-// judge checks a write before it happens, and makes trouble.
-func (tr *trial) judge(verb string, _ client.Object) (error, bool) {
-	wanted, there := int(tr.set().Spec.Replicas), tr.activeCount()
+// judge checks a creation or deletion that happens. What is wanted, the controller knows only
+// from the cache; what there is, it has to know.
+func (tr *trial) judge(verb string, object client.Object) {
+	set := tr.cachedSet()
+	wanted, there := int(set.Spec.Replicas), tr.activeCount()
 	switch {
 	case verb == "create" && there >= wanted:
 		tr.broken = fmt.Sprintf("a machine is created, though %d of %d exist", there, wanted)
-	case verb == "delete" && there <= wanted:
-		tr.broken = fmt.Sprintf("a machine is deleted, though only %d of %d exist", there, wanted)
-	case verb != "create" && verb != "delete":
+	case verb == "create" && frozen(set):
+		tr.broken = "a frozen set creates a machine"
+	case verb == "delete":
+		machine := tr.all()[object.GetName()]
+		if preservation.Active(machine, noon) {
+			tr.broken = "a preserved machine is deleted"
+		}
+		if machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed {
+			return
+		}
+		if tr.surplus--; tr.surplus < 0 {
+			tr.broken = fmt.Sprintf("a machine that did not fail is deleted, though only %d of %d exist", there, wanted)
+		}
+	}
+}
+
+// cachedSet is the set as the controller knows it.
+func (tr *trial) cachedSet() *v1alpha1.MachineSet {
+	if tr.shownSet != nil {
+		return tr.shownSet
+	}
+	return tr.set()
+}
+
+// fail makes trouble.
+func (tr *trial) fail(verb string, _ client.Object) (error, bool) {
+	if verb != "create" && verb != "delete" {
 		return nil, false
 	}
 	if tr.nth++; tr.nth%2 == 0 {
@@ -79,6 +112,11 @@ func (tr *trial) check(t *rapid.T) {
 
 func (tr *trial) pass(t *rapid.T) {
 	tr.trouble, tr.nth = rapid.SampledFrom([]string{"", "", "lost", "lost but done", "refused"}).Draw(t, "trouble"), 0
+	tr.passOnce(t)
+}
+
+func (tr *trial) passOnce(t *rapid.T) {
+	tr.surplus = tr.activeCount() - int(tr.cachedSet().Spec.Replicas)
 	pass(t, tr.controller)
 }
 
@@ -108,27 +146,65 @@ func (tr *trial) vanishOne(t *rapid.T) {
 	t.Skip("nothing is being deleted")
 }
 
-// changeOne gives a machine another phase, and with it another rank.
-func (tr *trial) changeOne(t *rapid.T) {
-	if len(tr.all()) == 0 {
+// one is any Machine that there is.
+func (tr *trial) one(t *rapid.T) *v1alpha1.Machine {
+	all := tr.all()
+	if len(all) == 0 {
 		t.Skip("no machines")
 	}
-	m := tr.all()[rapid.SampledFrom(slices.Sorted(maps.Keys(tr.all()))).Draw(t, "name")]
+	return all[rapid.SampledFrom(slices.Sorted(maps.Keys(all))).Draw(t, "name")]
+}
+
+// changeOne gives a machine another phase, and with it another rank.
+func (tr *trial) changeOne(t *rapid.T) {
+	m := tr.one(t)
 	m.Status.CurrentStatus.Phase = rapid.SampledFrom(phases).Draw(t, "phase")
 	must(tr.live.Update(testContext, m))
-	tr.show(m.Name)
 }
+
+// preserveOne is what a user does who wants to keep a machine, or not any more.
+func (tr *trial) preserveOne(t *rapid.T) {
+	m := tr.one(t)
+	wish := rapid.SampledFrom([]string{preservation.Now, preservation.WhenFailed, "false"}).Draw(t, "wish")
+	metav1.SetMetaDataAnnotation(&m.ObjectMeta, v1alpha1.AnnotationKeyPreserve, wish)
+	must(tr.live.Update(testContext, m))
+}
+
+// freeze is what a user does who does not want more machines.
+func (tr *trial) freeze(*rapid.T) {
+	set := tr.set()
+	frozenSet(set)
+	must(tr.live.Update(testContext, set))
+}
+
+// thaw is the reverse.
+func (tr *trial) thaw(*rapid.T) {
+	set := tr.set()
+	set.Labels = nil
+	must(tr.live.Update(testContext, set))
+}
+
+// holdSet has the cache show the set as it is now, whatever happens, until the set is shown.
+func (tr *trial) holdSet(*rapid.T) { tr.shownSet = tr.set() }
+
+func (tr *trial) showSet(*rapid.T) { tr.shownSet = nil }
 
 // end is when the cache is in step and nothing goes wrong any more.
 func (tr *trial) end(t *rapid.T) {
 	tr.trouble = ""
+	tr.thaw(t)
+	tr.showSet(t)
 	for range 20 {
 		tr.catchUp()
-		pass(t, tr.controller)
+		tr.passOnce(t)
 	}
 	tr.check(t)
 	set := tr.set()
-	if there, wanted := tr.activeCount(), int(set.Spec.Replicas); there != wanted {
+	preserved := 0
+	for _, m := range tr.all() {
+		preserved += int(one(active(m) && preservation.Active(m, noon)))
+	}
+	if there, wanted := tr.activeCount(), max(preserved, int(set.Spec.Replicas)); there != wanted {
 		t.Fatalf("%d machines in the end, want %d", there, wanted)
 	}
 	if status := set.Status; status.ObservedGeneration != set.Generation || int(status.Replicas) != len(tr.all()) {
@@ -137,9 +213,11 @@ func (tr *trial) end(t *rapid.T) {
 }
 
 // TestNeverMoreNorFewerThanWanted lets a cache lag behind, show things in any order and
-// lose nothing but time; answers get lost, requests are refused, and processes start
-// anew. At no creation may there be enough Machines already, and at no deletion may there
-// be no more than enough. In the end there are as many as wanted.
+// lose nothing but time; Machines fail and are preserved, the set is frozen, answers get lost,
+// requests are refused, and processes start anew. At no creation may there be enough Machines
+// already, or the set be frozen. No preserved Machine is deleted, and a pass deletes no more of
+// those that did not fail than there are too many. In the end there are as many as wanted, or as
+// are preserved.
 func TestNeverMoreNorFewerThanWanted(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		tr := newTrial(t)
@@ -151,7 +229,12 @@ func TestNeverMoreNorFewerThanWanted(t *testing.T) {
 			"show all": func(*rapid.T) { tr.catchUp() },
 			"show":     tr.showOne,
 			"change":   tr.changeOne,
+			"preserve": tr.preserveOne,
+			"freeze":   tr.freeze,
+			"thaw":     tr.thaw,
 			"vanish":   tr.vanishOne,
+			"hold set": tr.holdSet,
+			"show set": tr.showSet,
 		})
 		tr.end(t)
 	})

@@ -1,8 +1,10 @@
 package machineset
 
 import (
+	"context"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -10,7 +12,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/test/env"
@@ -90,6 +96,53 @@ func (s *server) untouched(t *testing.T) {
 			t.Errorf("a write: %s", write)
 		}
 	}
+}
+
+// TestAMachineThatIsMadeWhileItsSetIsOrphaned: the garbage collector does not know of it, and is
+// done before the pass is that makes it.
+func TestAMachineThatIsMadeWhileItsSetIsOrphaned(t *testing.T) {
+	s := newServer(newSet(2), machine("a"))
+	c := s.newController()
+	watch := c.deletions()
+	seen := func() {
+		watch.Update(testContext, event.UpdateEvent{ObjectOld: newSet(2), ObjectNew: s.set()}, nil)
+	}
+	s.answer = func(verb string, _ client.Object) (error, bool) {
+		if verb == "create" {
+			s.answer = nil
+			set := s.set()
+			set.Finalizers = append(set.Finalizers, metav1.FinalizerOrphanDependents)
+			must(s.live.Update(testContext, set))
+			must(s.live.Delete(testContext, set))
+			seen()
+			s.free("a")
+			s.finish()
+			seen()
+		}
+		return nil, false
+	}
+	for range 5 {
+		if _, err := c.Reconcile(testContext, request); err != nil {
+			t.Fatal(err)
+		}
+		s.catchUp()
+	}
+	if !s.setIsGone() {
+		t.Error("the set is not let go")
+	}
+	if len(s.all()) != 2 {
+		t.Errorf("%d machines are left, want 2", len(s.all()))
+	}
+	for name, m := range s.all() {
+		if !m.DeletionTimestamp.IsZero() || len(m.OwnerReferences) > 0 {
+			t.Errorf("machine %s is deleted at %s, and has owners %v", name, m.DeletionTimestamp, m.OwnerReferences)
+		}
+	}
+	watch.Delete(testContext, event.DeleteEvent{Object: newSet(2)}, nil)
+	c.orphaned.Range(func(uid, _ any) bool {
+		t.Errorf("set %s is remembered, though it is gone", uid)
+		return true
+	})
 }
 
 // TestAnOrphanThatTheCacheShowsAsOwned: the cache of sets is ahead of that of Machines.
@@ -220,5 +273,55 @@ func TestServerOrphansMachines(t *testing.T) {
 	})
 	if left := all(g); len(left) > 0 {
 		t.Errorf("%d machines are left after a deletion in the foreground", len(left))
+	}
+}
+
+// lateClient makes the first Machine late.
+type lateClient struct {
+	client.Client
+	once sync.Once
+	// began is closed when the first is to be made, and proceed by the test when it may be.
+	began, proceed chan struct{}
+}
+
+func (c *lateClient) Create(ctx context.Context, object client.Object, opts ...client.CreateOption) error {
+	if _, ok := object.(*v1alpha1.Machine); ok {
+		c.once.Do(func() {
+			close(c.began)
+			<-c.proceed
+		})
+	}
+	return c.Client.Create(ctx, object, opts...) //nolint:wrapcheck // it stands in for it
+}
+
+// TestServerOrphansAMachineThatIsBeingMade: with the real garbage collector, which is done with
+// the set before the Machine exists.
+func TestServerOrphansAMachineThatIsBeingMade(t *testing.T) {
+	e := env.New(t, env.WithControllerManager())
+	g := gomega.NewWithT(t)
+	late := &lateClient{began: make(chan struct{}), proceed: make(chan struct{})}
+	proceed := sync.OnceFunc(func() { close(late.proceed) })
+	defer proceed()
+	e.RunControllers(t, func(mgr ctrl.Manager, events record.EventRecorder) error {
+		late.Client = mgr.GetClient()
+		return New(Options{Client: late, Live: mgr.GetAPIReader(), Events: events, Clock: clock.RealClock{}, Concurrency: 1}).SetupWithManager(mgr)
+	})
+	set := env.Fresh(e, newSet(1))
+	g.Expect(e.Client.Create(t.Context(), set)).To(gomega.Succeed())
+	g.Eventually(late.began, eventually).Should(gomega.BeClosed())
+	g.Expect(e.Client.Delete(t.Context(), set, client.PropagationPolicy(metav1.DeletePropagationOrphan))).To(gomega.Succeed())
+	g.Eventually(func(g gomega.Gomega) {
+		g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(set), set)).To(gomega.Succeed())
+		g.Expect(set.Finalizers).To(gomega.Equal([]string{v1alpha1.FinalizerMCM}))
+	}, collecting).Should(gomega.Succeed())
+	proceed()
+	g.Eventually(func(g gomega.Gomega) {
+		g.Expect(apierrors.IsNotFound(e.Client.Get(t.Context(), client.ObjectKeyFromObject(set), set))).To(gomega.BeTrue())
+	}, collecting).Should(gomega.Succeed())
+	list := &v1alpha1.MachineList{}
+	g.Expect(e.Client.List(t.Context(), list, client.InNamespace(e.Namespace))).To(gomega.Succeed())
+	g.Expect(list.Items).To(gomega.HaveLen(1))
+	if m := list.Items[0]; !m.DeletionTimestamp.IsZero() || len(m.OwnerReferences) > 0 {
+		t.Errorf("the machine is deleted at %s, and has owners %v", m.DeletionTimestamp, m.OwnerReferences)
 	}
 }

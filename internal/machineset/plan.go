@@ -1,7 +1,9 @@
 package machineset
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/preservation"
@@ -38,8 +40,10 @@ type operation struct {
 // plan says what brings the set closer to what is asked for.
 func plan(f facts) []operation {
 	switch {
-	case f.orphaning():
+	case orphaning(f.set):
 		return nil
+	case f.orphaned:
+		return releaseAll(f)
 	case !f.set.DeletionTimestamp.IsZero():
 		return removeAll(f, wording.SetDeleted)
 	}
@@ -82,7 +86,14 @@ func claim(f facts) ([]*v1alpha1.Machine, []operation) {
 			operations = append(operations, operation{action: adopt, machine: machine, reason: "it has no owner and its labels match the selector"})
 		}
 	}
-	return kept, operations
+	return kept, byName(operations)
+}
+
+// byName puts operations on Machines in order. A cache lists in none, and the first failure of
+// the same operations has to be the same in each pass, since a status tells it.
+func byName(operations []operation) []operation {
+	slices.SortFunc(operations, func(a, b operation) int { return cmp.Compare(a.machine.Name, b.machine.Name) })
+	return operations
 }
 
 // grow creates what is missing. A set that is about to be unfrozen does so when it is.
@@ -102,7 +113,7 @@ func grow(f facts, count, wanted int) []operation {
 // of which the set makes none for now.
 func shrink(f facts, kept []*v1alpha1.Machine, surplus int) []operation {
 	var operations []operation
-	for _, victim := range victims(kept, surplus, f.set, f.now) {
+	for _, victim := range victims(f, kept, surplus) {
 		if len(operations) == burst {
 			break
 		}
@@ -114,9 +125,11 @@ func shrink(f facts, kept []*v1alpha1.Machine, surplus int) []operation {
 func removeAll(f facts, reason string) []operation {
 	var operations []operation
 	for _, machine := range f.owned {
-		if machine.DeletionTimestamp.IsZero() && len(operations) < burst {
+		if machine.DeletionTimestamp.IsZero() {
 			operations = append(operations, operation{action: remove, machine: machine, reason: reason})
 		}
 	}
-	return operations
+	return oneBurst(byName(operations))
 }
+
+func oneBurst(operations []operation) []operation { return operations[:min(len(operations), burst)] }

@@ -64,6 +64,7 @@ func TestPlan(t *testing.T) {
 		strays    []*v1alpha1.Machine
 		uncertain bool
 		backsOff  bool
+		parent    *v1alpha1.MachineDeployment
 		want      []string
 	}{
 		"nothing wanted, nothing there":                 {set: newSet(0)},
@@ -75,7 +76,7 @@ func TestPlan(t *testing.T) {
 		"too many":                                      {set: newSet(1), owned: machines(3), want: []string{"delete m0", "delete m1"}},
 		"far too many: a burst at a time":               {set: newSet(0), owned: machines(250), want: []string{"delete 100"}},
 		"machines that are leaving don't count":         {set: newSet(2), owned: machines(2, deleting), want: []string{"create 2"}},
-		"nor do Terminating ones":                       {set: newSet(2), owned: machines(2, phase(v1alpha1.MachineTerminating)), want: []string{"create 2"}},
+		"Terminating ones that nobody deletes do":       {set: newSet(1), owned: machines(2, phase(v1alpha1.MachineTerminating)), want: []string{"delete m0"}},
 		"failed machines count until they go":           {set: newSet(2), owned: machines(2, failed), want: []string{"delete m0", "delete m1"}},
 		"failed ones stay as long as there are too few": {set: newSet(3), owned: machines(2, failed), want: []string{"create 1"}},
 		"many failed: a burst at a time":                {set: newSet(200), owned: machines(200, failed), want: []string{"delete 100"}},
@@ -84,6 +85,7 @@ func TestPlan(t *testing.T) {
 		},
 		"updated in place: counted but not removed": {
 			set: newSet(1), owned: append(machines(2, updated), machine("x")), want: []string{"delete x"},
+			parent: newParent(2, v1alpha1.InPlaceUpdateMachineDeploymentStrategyType, ""),
 		},
 
 		"frozen: creates nothing":          {set: newSet(3, frozenSet), owned: machines(1)},
@@ -140,7 +142,7 @@ func TestPlan(t *testing.T) {
 		"deleting: a burst at a time": {set: newSet(0, gone), owned: machines(250), want: []string{"delete 100"}},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			got := plan(facts{set: test.set, owned: test.owned, strays: test.strays, certain: !test.uncertain, now: noon, notBefore: backOff[test.backsOff]})
+			got := plan(facts{set: test.set, owned: test.owned, strays: test.strays, parent: test.parent, certain: !test.uncertain, now: noon, notBefore: backOff[test.backsOff]})
 			if diff := cmp.Diff(test.want, brief(t, got)); diff != "" {
 				t.Errorf("want - got +\n%s", diff)
 			}

@@ -17,9 +17,6 @@ func propagate(f facts) []operation {
 	var operations []operation
 	selected := f.selected()
 	for _, machine := range f.owned {
-		if len(operations) == burst {
-			break
-		}
 		if !active(machine) || !selected(machine.Labels) {
 			continue
 		}
@@ -33,7 +30,7 @@ func propagate(f facts) []operation {
 			operations = append(operations, operation{action: update, machine: machine, reason: "the machine set has another " + strings.Join(differing, ", ")})
 		}
 	}
-	return operations
+	return oneBurst(byName(operations))
 }
 
 // differences names what a template has and an existing Machine has yet to take over.

@@ -62,7 +62,7 @@ func TestPropagate(t *testing.T) {
 		"only what is the set's and stays": {
 			tainted,
 			[]*v1alpha1.Machine{machine("a", deleting), machine("b", phase(v1alpha1.MachineTerminating)), machine("c", unlabelled)},
-			map[string]string{},
+			map[string]string{"b": "the machine set has another node template"},
 		},
 	} {
 		t.Run(reason, func(t *testing.T) {

@@ -3,6 +3,8 @@ package machineset
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -54,6 +56,16 @@ func listed(names []string, why string) string {
 		return strings.Join(names, ", ")
 	}
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), more)
+}
+
+// sayEach explains operations on Machines, those with one reason together.
+func (c *Controller) sayEach(ctx context.Context, set *v1alpha1.MachineSet, reason, verb string, done []operation) {
+	names := byReason(done)
+	for _, why := range slices.Sorted(maps.Keys(names)) {
+		for _, some := range perEvent(names[why], why) {
+			c.say(ctx, set, reason, verb, some, why)
+		}
+	}
 }
 
 // say explains an operation in one event and one log line.

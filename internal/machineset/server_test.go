@@ -24,7 +24,7 @@ import (
 )
 
 // server is an API server, and a cache of it that shows Machines only when it is told
-// to. Sets are always shown as they are.
+// to. The set is shown as it is, unless it is told to show what was before.
 type server struct {
 	client.Client // what controllers use: writes to the server, reads from the cache
 	live          client.WithWatch
@@ -37,6 +37,10 @@ type server struct {
 	mu sync.Mutex
 	// shown are the Machines that the cache has, by name.
 	shown map[string]*v1alpha1.Machine
+	// shownSet is the set that the cache has; nil: as it is.
+	shownSet *v1alpha1.MachineSet
+	// happens, if set, is told of the creations and deletions that are done, before they are.
+	happens func(verb string, object client.Object)
 	// answer, if set, decides about a write before it is done: an error is returned to
 	// the writer, and done tells whether the write happens nevertheless.
 	answer func(verb string, object client.Object) (err error, done bool)
@@ -69,6 +73,7 @@ func newServer(objects ...client.Object) *server {
 	must(index.Add(context.Background(), indexes{builder}))
 	s.live = builder.Build()
 	s.Client = interceptor.NewClient(s.live, interceptor.Funcs{
+		Get:    s.get,
 		List:   s.list,
 		Create: s.create,
 		Delete: s.delete,
@@ -132,8 +137,8 @@ func (s *server) write(verb string, object client.Object, do func() error) error
 	s.writes = append(s.writes, strings.TrimSpace(fmt.Sprintf("%s %s %s", verb, kind, object.GetName())))
 	if s.answer != nil {
 		if err, done := s.answer(verb, object); err != nil {
-			if done {
-				must(do())
+			if done { // or refused: neither is known to the writer
+				_ = do()
 			}
 			return err
 		}
@@ -147,6 +152,7 @@ func (s *server) create(ctx context.Context, c client.WithWatch, object client.O
 		s.uids++
 		object.SetUID(types.UID(fmt.Sprintf("uid-%d", s.uids)))
 		object.SetName(fmt.Sprintf("%s%04d", object.GetGenerateName(), s.uids)) // the same in every run
+		s.tell("create", object)
 		return c.Create(ctx, object, opts...)
 	})
 }
@@ -162,19 +168,42 @@ func (s *server) delete(ctx context.Context, c client.WithWatch, object client.O
 				return apierrors.NewConflict(resource, object.GetName(), errors.New("it is another one, or was changed"))
 			}
 		}
+		s.tell("delete", object)
 		return c.Delete(ctx, object)
 	})
 }
 
 func (s *server) patch(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
-	if _, ok := object.(*v1alpha1.Machine); ok {
+	machine, ok := object.(*v1alpha1.Machine)
+	if ok {
 		data, err := patch.Data(object)
 		must(err)
 		number, _ := strconv.Atoi(object.GetResourceVersion())
 		now, was := []byte(`"resourceVersion":"`+s.fakes[number]+`"`), []byte(`"resourceVersion":"`+object.GetResourceVersion()+`"`)
 		patch = client.RawPatch(patch.Type(), bytes.ReplaceAll(data, was, now))
 	}
-	return s.write("patch", object, func() error { return c.Patch(ctx, object, patch, opts...) })
+	return s.write("patch", object, func() error {
+		err := c.Patch(ctx, object, patch, opts...)
+		if err == nil && ok {
+			machine.ResourceVersion = s.number(machine)
+		}
+		return err
+	})
+}
+
+func (s *server) tell(verb string, object client.Object) {
+	if s.happens != nil {
+		s.happens(verb, object)
+	}
+}
+
+// get answers from the cache.
+func (s *server) get(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
+	if set, ok := object.(*v1alpha1.MachineSet); ok && s.shownSet != nil {
+		s.shownSet.DeepCopyInto(set)
+		return nil
+	}
+	return c.Get(ctx, key, object, opts...)
 }
 
 // list answers from the cache.

@@ -59,3 +59,18 @@ func TestLargeSetsAreLookedAtMoreSeldom(t *testing.T) {
 		}
 	}
 }
+
+// TestAMachineThatIsListedAgainWakesNobody: only one that has changed does.
+func TestAMachineThatIsListedAgainWakesNobody(t *testing.T) {
+	version := func(v string) *v1alpha1.Machine {
+		return machine("a", func(m *v1alpha1.Machine) { m.ResourceVersion = v })
+	}
+	events := newServer().newController().machineEvents()
+	for is, want := range map[string]bool{"1": false, "2": true} {
+		queue := &delays{}
+		events.Update(testContext, event.TypedUpdateEvent[client.Object]{ObjectOld: version("1"), ObjectNew: version(is)}, queue)
+		if got := len(queue.seen) > 0; got != want {
+			t.Errorf("version 1 became %s: woken: %t", is, got)
+		}
+	}
+}

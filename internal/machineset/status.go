@@ -15,6 +15,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/preservation"
+	"github.com/millwright-dev/millwright/internal/wording"
 )
 
 // Reasons of the condition ReplicaFailure, as in MCM; FailedAdopt, FailedUpdate and
@@ -30,9 +31,13 @@ const (
 // reasonOvershoot is the reason of the condition Frozen, as in MCM.
 const reasonOvershoot = "OverShootingReplicaCount"
 
-// mostFailed is how many failed Machines a status names. Thousands would make the
+// mostFailed is how many failed Machines a status names, and longestFailed how many bytes it has
+// of what is said of each. Thousands of Machines, or all that some providers say, would make the
 // object too large to be stored.
-const mostFailed = 100
+const (
+	mostFailed    = 100
+	longestFailed = 1024
+)
 
 // nextStatus is the status that follows from the facts, from the operations that were
 // carried out, and from a failure of one of them.
@@ -122,8 +127,15 @@ func failedMachines(f facts) *[]v1alpha1.MachineSummary {
 		return nil
 	}
 	slices.SortFunc(failed, func(a, b v1alpha1.MachineSummary) int { return cmp.Compare(a.Name, b.Name) })
-	if more := len(failed) - mostFailed; more > 0 {
+	more := len(failed) - mostFailed
+	if more > 0 {
 		failed = failed[:mostFailed]
+	}
+	for i := range failed {
+		last := &failed[i].LastOperation
+		last.Description = wording.Shorten(last.Description, longestFailed)
+	}
+	if more > 0 {
 		failed[mostFailed-1].LastOperation.Description += fmt.Sprintf(" (and %d more failed machines)", more)
 	}
 	return &failed

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -134,6 +135,28 @@ func TestFailedMachinesAreNotListedWithoutEnd(t *testing.T) {
 		if owned[n-100].Status.LastOperation.Description != "no capacity" {
 			t.Error("the note went into the machine itself")
 		}
+	}
+}
+
+// TestFailedMachinesFitIntoAStatus: some providers answer with a page of HTML.
+func TestFailedMachinesFitIntoAStatus(t *testing.T) {
+	page := "no capacity " + strings.Repeat("<é>", 10_000)
+	var owned []*v1alpha1.Machine
+	for i := range 101 {
+		owned = append(owned, machine(fmt.Sprintf("m%04d", i), failedOperation, func(m *v1alpha1.Machine) { m.Status.LastOperation.Description = page }))
+	}
+	got := *nextStatus(facts{set: newSet(6), owned: owned, now: noon}, nil, nil).FailedMachines
+	for i, failed := range got {
+		words, more, _ := strings.Cut(failed.LastOperation.Description, " (and ")
+		if len(words) > 1024 || !utf8.ValidString(words) || !strings.HasPrefix(words, "no capacity <é><é>") || !strings.Contains(words, " [...] ") {
+			t.Errorf("%d bytes: %.60s", len(words), words)
+		}
+		if last := i == len(got)-1; last != (more == "1 more failed machines)") {
+			t.Errorf("machine %d of %d ends with %q", i, len(got), more)
+		}
+	}
+	if owned[0].Status.LastOperation.Description != page {
+		t.Error("the machine itself is changed")
 	}
 }
 
@@ -318,4 +341,23 @@ func TestNegativeMinReadySeconds(t *testing.T) {
 	if len(s.all()) > 0 {
 		t.Error("machines were made")
 	}
+}
+
+// TestTheTimeOfTheLastOperation is when the status was last written.
+func TestTheTimeOfTheLastOperation(t *testing.T) {
+	s := newServer(newSet(1), machine("a"))
+	c := s.newController()
+	at := func(want time.Time) {
+		t.Helper()
+		pass(t, c)
+		if got := s.set().Status.LastOperation.LastUpdateTime; !got.Time.Equal(want) {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	at(noon)
+	s.clock.SetTime(noon.Add(time.Minute))
+	at(noon)
+	s.vanishNow("a")
+	s.catchUp()
+	at(noon.Add(time.Minute))
 }

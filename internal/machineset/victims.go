@@ -20,14 +20,15 @@ type victim struct {
 // victims picks the Machines to delete: the surplus in the order of rank, those that
 // were named for deletion, and those that failed. None is preserved: a set that has more
 // Machines than wanted keeps those until their preservation ends.
-func victims(kept []*v1alpha1.Machine, surplus int, set *v1alpha1.MachineSet, now time.Time) []victim {
+func victims(f facts, kept []*v1alpha1.Machine, surplus int) []victim {
+	set, inPlace := f.set, updatesInPlace(f.parent)
 	for _, machine := range kept {
-		if removable(machine) && preservation.Active(machine, now) && named(machine, set) {
+		if removable(machine, inPlace) && preservation.Active(machine, f.now) && named(machine, set) {
 			surplus-- // no other goes in place of the one that was named
 		}
 	}
 	var chosen []victim
-	for i, machine := range candidates(kept, surplus, set, now) {
+	for i, machine := range candidates(f, kept, surplus) {
 		switch {
 		case machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed:
 			chosen = append(chosen, victim{machine, wording.Failed + machine.Status.LastOperation.Description})
@@ -42,11 +43,12 @@ func victims(kept []*v1alpha1.Machine, surplus int, set *v1alpha1.MachineSet, no
 
 // candidates are the Machines that may be picked, in the order of rank. To put Machines in order
 // takes long, so without a surplus they are only those that go anyway.
-func candidates(kept []*v1alpha1.Machine, surplus int, set *v1alpha1.MachineSet, now time.Time) []*v1alpha1.Machine {
+func candidates(f facts, kept []*v1alpha1.Machine, surplus int) []*v1alpha1.Machine {
 	var some []*v1alpha1.Machine
+	inPlace := updatesInPlace(f.parent)
 	for _, machine := range kept {
-		goes := surplus > 0 || machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed || named(machine, set)
-		if goes && removable(machine) && !preservation.Active(machine, now) {
+		goes := surplus > 0 || machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed || named(machine, f.set)
+		if goes && removable(machine, inPlace) && !preservation.Active(machine, f.now) {
 			some = append(some, machine)
 		}
 	}
@@ -54,10 +56,17 @@ func candidates(kept []*v1alpha1.Machine, surplus int, set *v1alpha1.MachineSet,
 	return some
 }
 
-// removable tells whether a Machine may be picked at all: it is not on its way out, and was not
-// updated in place.
-func removable(machine *v1alpha1.Machine) bool {
-	return active(machine) && machine.Labels[v1alpha1.LabelKeyNodeUpdateResult] != v1alpha1.LabelValueNodeUpdateSuccessful
+// removable tells whether a Machine may be picked at all: it is not on its way out, and did not
+// just come from another set of its deployment, updated in place. Where nothing is updated in
+// place, the label that says so is a leftover, which nobody would ever take off.
+func removable(machine *v1alpha1.Machine, inPlace bool) bool {
+	came := inPlace && machine.Labels[v1alpha1.LabelKeyNodeUpdateResult] == v1alpha1.LabelValueNodeUpdateSuccessful
+	return active(machine) && !came
+}
+
+// updatesInPlace tells whether a deployment does so; nil is none.
+func updatesInPlace(deployment *v1alpha1.MachineDeployment) bool {
+	return deployment != nil && deployment.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType
 }
 
 func surplusReason(surplus int, set *v1alpha1.MachineSet) string {

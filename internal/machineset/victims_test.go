@@ -92,7 +92,6 @@ func TestVictims(t *testing.T) {
 		}
 	}
 	failed := phase(v1alpha1.MachineFailed)
-	updated := labelled(v1alpha1.LabelKeyNodeUpdateResult, v1alpha1.LabelValueNodeUpdateSuccessful)
 	for reason, test := range map[string]struct {
 		set     *v1alpha1.MachineSet
 		kept    []*v1alpha1.Machine
@@ -105,8 +104,10 @@ func TestVictims(t *testing.T) {
 			[]string{"c", "b"},
 		},
 		"what is leaving already is not chosen": {
-			newSet(1), []*v1alpha1.Machine{machine("a", deleting), machine("b", phase(v1alpha1.MachineTerminating)), machine("c"), machine("d")}, 1,
-			[]string{"c"},
+			newSet(1), []*v1alpha1.Machine{machine("a", deleting), machine("c"), machine("d")}, 1, []string{"c"},
+		},
+		"what is Terminating, and nobody deletes, goes first": {
+			newSet(1), []*v1alpha1.Machine{machine("a"), machine("b", phase(v1alpha1.MachineTerminating))}, 1, []string{"b"},
 		},
 		"failed machines go although there is no surplus": {
 			newSet(2), []*v1alpha1.Machine{machine("a"), machine("b", failed)}, 0, []string{"b"},
@@ -148,6 +149,13 @@ func TestVictims(t *testing.T) {
 			newSet(1, scaledAt(noon)),
 			[]*v1alpha1.Machine{machine("a", failed, preservedUntil(noon.Add(time.Hour)), marked(noon)), machine("b")}, 1, nil,
 		},
+		"nor does it count any more when it is on its way out": {
+			newSet(1, scaledAt(noon)),
+			[]*v1alpha1.Machine{
+				machine("a", deleting, preservedUntil(noon.Add(time.Hour)), marked(noon)),
+				machine("b"), machine("c"),
+			}, 1, []string{"b"},
+		},
 		"named before the last change of replicas": {
 			newSet(2, scaledAt(noon)), []*v1alpha1.Machine{machine("a"), machine("b", marked(noon.Add(-time.Second)))}, 0, []string{"b"},
 		},
@@ -171,21 +179,51 @@ func TestVictims(t *testing.T) {
 			newSet(2, scaledAt(noon)), []*v1alpha1.Machine{machine("a", failed, preservedUntil(noon.Add(time.Hour))), machine("b"), machine("c", marked(noon))}, 1,
 			[]string{"c"},
 		},
-		"updated in place: exempt from all of it": {
-			newSet(0, scaledAt(noon)),
-			[]*v1alpha1.Machine{machine("a", updated, failed), machine("b", updated, marked(noon)), machine("c", updated), machine("d")}, 4,
-			[]string{"d"},
-		},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			var got []string
-			for _, v := range victims(test.kept, test.surplus, test.set, noon) {
-				got = append(got, v.machine.Name)
+			got := victims(facts{set: test.set, now: noon}, test.kept, test.surplus)
+			if diff := cmp.Diff(test.want, chosen(got)); diff != "" {
+				t.Errorf("want - got +\n%s", diff)
+			}
+			for _, v := range got {
 				if v.reason == "" {
 					t.Errorf("no reason for %s", v.machine.Name)
 				}
 			}
-			if diff := cmp.Diff(test.want, got); diff != "" {
+		})
+	}
+}
+
+// chosen are the names of victims.
+func chosen(victims []victim) []string {
+	var names []string
+	for _, v := range victims {
+		names = append(names, v.machine.Name)
+	}
+	return names
+}
+
+// TestUpdatedInPlace: Machines that moved from one set of a deployment to another are exempt from
+// everything until they are counted there. In other deployments, and in none, they are as any.
+func TestUpdatedInPlace(t *testing.T) {
+	updated := labelled(v1alpha1.LabelKeyNodeUpdateResult, v1alpha1.LabelValueNodeUpdateSuccessful)
+	set := newSet(0, func(set *v1alpha1.MachineSet) {
+		set.Annotations = map[string]string{v1alpha1.AnnotationKeyLastReplicaChange: noon.Format(time.RFC3339)}
+	})
+	kept := []*v1alpha1.Machine{
+		machine("a", updated, phase(v1alpha1.MachineFailed)), machine("b", updated, marked(noon)), machine("c", updated), machine("d"),
+	}
+	for reason, test := range map[string]struct {
+		parent *v1alpha1.MachineDeployment
+		want   []string
+	}{
+		"in place":               {newParent(0, v1alpha1.InPlaceUpdateMachineDeploymentStrategyType, ""), []string{"d"}},
+		"no longer in place":     {newParent(0, v1alpha1.RollingUpdateMachineDeploymentStrategyType, ""), []string{"b", "a", "c", "d"}},
+		"there is no deployment": {nil, []string{"b", "a", "c", "d"}},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			got := victims(facts{set: set, parent: test.parent, now: noon}, kept, 4)
+			if diff := cmp.Diff(test.want, chosen(got)); diff != "" {
 				t.Errorf("want - got +\n%s", diff)
 			}
 		})
@@ -204,7 +242,7 @@ func TestVictimsSayWhy(t *testing.T) {
 		machine("small", annotated(v1alpha1.AnnotationKeyMachinePriority, "0")), machine("named", marked(noon)), broken, worse,
 	}
 	got := map[string]string{}
-	for _, v := range victims(kept, 2, set, noon) {
+	for _, v := range victims(facts{set: set, now: noon}, kept, 2) {
 		got[v.machine.Name] = v.reason
 	}
 	want := map[string]string{
@@ -220,12 +258,12 @@ func TestVictimsSayWhy(t *testing.T) {
 
 // TestNobodyIsPutInOrderWithoutASurplus: a set at rest is looked at often, and may be large.
 func TestNobodyIsPutInOrderWithoutASurplus(t *testing.T) {
-	set, kept := newSet(5000), machines(4999)
+	f, kept := facts{set: newSet(5000), now: noon}, machines(4999)
 	kept = append(kept, machine("failed", phase(v1alpha1.MachineFailed)))
-	if got := victims(kept, 0, set, noon); len(got) != 1 || got[0].machine.Name != "failed" {
+	if got := victims(f, kept, 0); len(got) != 1 || got[0].machine.Name != "failed" {
 		t.Fatalf("%d victims", len(got))
 	}
-	cost := testing.AllocsPerRun(5, func() { victims(kept[:4999], 0, set, noon) })
+	cost := testing.AllocsPerRun(5, func() { victims(f, kept[:4999], 0) })
 	if cost > 0 {
 		t.Errorf("a look at %d machines, of which none goes, makes %.0f allocations", len(kept)-1, cost)
 	}

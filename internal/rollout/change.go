@@ -17,6 +17,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/revision"
+	"github.com/millwright-dev/millwright/internal/validation"
 )
 
 // AnnotationRestarted on the template of a deployment is when its machines were last asked
@@ -51,12 +52,15 @@ func Resume(ctx context.Context, c client.Client, key types.NamespacedName) erro
 	return err
 }
 
-// Restart has all machines of a deployment replaced, by its strategy. One that is paused is
-// an error.
+// Restart has all machines of a deployment replaced, by its strategy. One that is paused, or
+// that is to be rolled back, is an error: a rollback writes the whole template.
 func Restart(ctx context.Context, c client.Client, key types.NamespacedName, now time.Time) error {
 	_, err := write(ctx, c, key, func(d *v1alpha1.MachineDeployment) error {
 		if err := refusePaused(d, "restarted"); err != nil {
 			return err
+		}
+		if d.Spec.RollbackTo != nil {
+			return fmt.Errorf("machine deployment %s cannot be restarted: %s, and would take the restart back. %s", key, wished(d), Withdrawal(key))
 		}
 		at := now.UTC().Format(time.RFC3339)
 		if d.Spec.Template.Annotations[AnnotationRestarted] == at {
@@ -75,6 +79,26 @@ func refusePaused(d *v1alpha1.MachineDeployment, done string) error {
 	return nil
 }
 
+// refuseInvalid says what keeps a manager from doing anything with a deployment: a wish would
+// stay, and be answered much later.
+func refuseInvalid(d *v1alpha1.MachineDeployment, done string) error {
+	problem := ""
+	switch errs := validation.MachineDeployment(d); {
+	case len(errs) > 0:
+		problem = errs.ToAggregate().Error()
+	case len(d.Spec.Selector.MatchLabels)+len(d.Spec.Selector.MatchExpressions) == 0:
+		problem = "spec.selector: it selects all machines"
+	default:
+		return nil
+	}
+	return fmt.Errorf("machine deployment %s/%s cannot be %s before its spec is corrected: %s", d.Namespace, d.Name, done, problem)
+}
+
+// Withdrawal says how to withdraw a wish to roll back.
+func Withdrawal(key types.NamespacedName) string {
+	return fmt.Sprintf("To withdraw that: kubectl -n %s patch machinedeployment %s --type merge -p '{\"spec\":{\"rollbackTo\":null}}'", key.Namespace, key.Name)
+}
+
 // Wish is a wish to roll back that the manager is to answer.
 type Wish struct {
 	// Revision to go back to.
@@ -85,11 +109,12 @@ type Wish struct {
 }
 
 // Undo wishes a deployment back to a revision; 0 is the one before the current. The manager
-// answers by changing the template. ErrUnchanged says that it need not.
+// answers by changing the template. ErrUnchanged says that it need not. A deployment that no
+// manager would work on is an error, and no wish is written.
 func Undo(ctx context.Context, c client.Client, key types.NamespacedName, number int64) (Wish, error) {
 	wish := Wish{}
 	written, err := write(ctx, c, key, func(d *v1alpha1.MachineDeployment) error {
-		if err := refusePaused(d, "rolled back"); err != nil {
+		if err := errors.Join(refusePaused(d, "rolled back"), refuseInvalid(d, "rolled back")); err != nil {
 			return err
 		}
 		sets := &v1alpha1.MachineSetList{}
@@ -122,7 +147,7 @@ func (w Wish) Answered(f Facts) (bool, error) {
 	case d.Spec.RollbackTo != nil && d.Spec.Paused:
 		return false, fmt.Errorf("machine deployment %s/%s was paused meanwhile: it rolls back to revision %d when it is resumed", d.Namespace, d.Name, w.Revision)
 	case d.Spec.RollbackTo != nil:
-		return false, nil
+		return false, refuseInvalid(d, "rolled back")
 	case revision.Same(&d.Spec.Template, &w.target.Spec.Template):
 		return true, nil
 	case !slices.ContainsFunc(f.Sets, func(set *v1alpha1.MachineSet) bool { return set.UID == w.target.UID }):
@@ -159,13 +184,16 @@ func numbered(sets []*v1alpha1.MachineSet) string {
 var contention = wait.Backoff{Steps: 10, Duration: 10 * time.Millisecond, Factor: 1.6, Jitter: 0.2}
 
 // write reads a deployment and writes what has been changed, unless somebody was faster:
-// then it does so again.
+// then it does so again. One that is being deleted is an error.
 func write(ctx context.Context, c client.Client, key types.NamespacedName, do func(*v1alpha1.MachineDeployment) error) (*v1alpha1.MachineDeployment, error) {
 	var changed *v1alpha1.MachineDeployment
 	err := retry.RetryOnConflict(contention, func() error {
 		read, err := get(ctx, c, key)
 		if err != nil {
 			return err
+		}
+		if !read.DeletionTimestamp.IsZero() {
+			return fmt.Errorf("machine deployment %s is being deleted", key)
 		}
 		changed = read.DeepCopy()
 		if err := do(changed); err != nil {

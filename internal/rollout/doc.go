@@ -5,7 +5,7 @@
 // writes are fields of the deployment that MCM knows as well.
 //
 //	Read, Follow                    objects → Facts    the parts that read from an API server
-//	Look                            Facts → Status     pure
+//	Look                            Facts → Status     pure; what is waited for, internal/explain finds
 //	View, Line                      Status → text      pure
 //	Pause, Resume, Restart, Undo    the parts that write
 package rollout

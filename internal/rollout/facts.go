@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/explain"
 	"github.com/millwright-dev/millwright/internal/revision"
 )
 
@@ -23,6 +24,8 @@ type Facts struct {
 	Sets []*v1alpha1.MachineSet
 	// Machines are those of each set, by its UID.
 	Machines map[types.UID][]*v1alpha1.Machine
+	// Around is what else tells why a rollout does not go on.
+	Around Around
 	// Problem is why the API server does not tell of changes just now; empty if it does.
 	Problem string
 }
@@ -55,6 +58,21 @@ func sortOut(deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet
 // current is the set of the deployment's template; nil if there is none yet.
 func (f Facts) current() *v1alpha1.MachineSet {
 	return revision.Current(f.Sets, &f.Deployment.Spec.Template)
+}
+
+// pool are the facts for those who explain deployments.
+func (f Facts) pool() explain.PoolFacts {
+	made := explain.PoolFacts{
+		Kind: "MachineDeployment", Key: client.ObjectKeyFromObject(f.Deployment), Deployment: f.Deployment,
+		Events: f.Around.Events, Lease: f.Around.Lease, MachineLease: f.Around.MachineLease,
+	}
+	for _, set := range f.Sets {
+		made.Sets = append(made.Sets, *set)
+		for _, machine := range f.Machines[set.UID] {
+			made.Machines = append(made.Machines, *machine)
+		}
+	}
+	return made
 }
 
 // Read reads the facts once.

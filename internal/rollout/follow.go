@@ -33,6 +33,8 @@ type Follower struct {
 	Pace time.Duration
 	// Beat is after what time to look again though nothing has changed; 0 is never.
 	Beat time.Duration
+	// Around is how old what is around may be when it is looked at; 0 leaves it out.
+	Around time.Duration
 }
 
 // Follow shows what is known of a deployment, at once and whenever it has changed, until
@@ -147,14 +149,18 @@ func (f *Follower) look(ctx context.Context, s stores, first *v1alpha1.MachineDe
 	}
 	pace := time.NewTimer(0)
 	defer pace.Stop()
+	around, read := Around{}, time.Time{}
 	for {
+		if f.Around > 0 && time.Since(read) >= f.Around {
+			around, read = readAround(ctx, f.Client, first.Namespace), time.Now()
+		}
 		facts, err := s.facts(first)
 		if err != nil {
 			return err
 		}
 		// What a follower gets first may be older than what was read before.
 		if facts.Deployment.Generation >= first.Generation {
-			facts.Problem = f.Link.Problem()
+			facts.Around, facts.Problem = around, f.Link.Problem()
 			if enough, err := see(facts); enough || err != nil {
 				return err
 			}

@@ -23,6 +23,7 @@ type given struct {
 	deployment *v1alpha1.MachineDeployment
 	sets       []*v1alpha1.MachineSet
 	machines   []*v1alpha1.Machine
+	around     Around
 	problem    string
 }
 
@@ -52,7 +53,7 @@ func give(changes ...change) *given {
 
 func (g *given) facts() Facts {
 	f := sortOut(g.deployment, g.sets, g.machines)
-	f.Problem = g.problem
+	f.Around, f.Problem = g.around, g.problem
 	return f
 }
 
@@ -93,6 +94,7 @@ func has(class string, n int, phase v1alpha1.MachinePhase, changes ...func(*v1al
 					Namespace: "default", Name: fmt.Sprintf("pool-%s-%d", class, len(g.machines)),
 					OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(g.set(class), v1alpha1.SchemeGroupVersion.WithKind("MachineSet"))},
 				},
+				Spec:   v1alpha1.MachineSpec{Class: v1alpha1.ClassSpec{Kind: v1alpha1.MachineClassKind, Name: class}},
 				Status: v1alpha1.MachineStatus{CurrentStatus: v1alpha1.CurrentStatus{Phase: phase}},
 			}
 			for _, change := range changes {
@@ -114,7 +116,9 @@ func says(ago time.Duration, state v1alpha1.MachineState, code, description stri
 }
 
 func leaves(ago time.Duration) func(*v1alpha1.Machine) {
-	return func(m *v1alpha1.Machine) { m.DeletionTimestamp = ptr.To(before(ago)) }
+	return func(m *v1alpha1.Machine) {
+		m.DeletionTimestamp, m.Finalizers = ptr.To(before(ago)), []string{v1alpha1.FinalizerMCM}
+	}
 }
 
 // rolls makes class b the wanted one, in the middle of a rollout: one new machine is made,

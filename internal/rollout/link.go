@@ -1,17 +1,24 @@
 package rollout
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// Link knows whether an API server answers. The clients that use it must be made from a
-// configuration whose transport it wraps.
+// Link knows whether an API server tells of what a Follower follows. The clients that use it
+// must be made from a configuration whose transport it wraps.
 type Link struct {
-	mu      sync.Mutex
+	mu sync.Mutex
+	// away are the resources whose last list or watch failed: each is tried again by itself,
+	// after waits of its own.
+	away    map[string]bool
 	problem string
 	changed func()
 }
@@ -20,17 +27,30 @@ type Link struct {
 func (l *Link) Wrap(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(request *http.Request) (*http.Response, error) {
 		response, err := next.RoundTrip(request)
+		resource, is := followed(request.URL.Path)
 		switch {
-		case request.Context().Err() != nil: // we ended it
+		case !is || request.Context().Err() != nil: // we ended it
 		case err != nil:
-			l.set(fmt.Sprintf("%s: %v", request.URL.Host, inner(err)))
+			l.set(resource, fmt.Sprintf("%s: %v", request.URL.Host, inner(err)))
 		case refusal(response.StatusCode):
-			l.set(fmt.Sprintf("%s: %s", request.URL.Host, response.Status))
+			l.set(resource, fmt.Sprintf("%s: %s", request.URL.Host, response.Status))
 		default:
-			l.set("")
+			l.set(resource, "")
 		}
 		return response, err
 	})
+}
+
+// followed is the resource that a list or watch is of, if it is one that is followed. Of paths
+// it knows /apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE.
+func followed(path string) (resource string, is bool) {
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	const namespaced = 6
+	if len(parts) < namespaced {
+		return "", false
+	}
+	parts = parts[len(parts)-namespaced:] // an API server may be below a path
+	return parts[5], parts[0] == "apis" && parts[1] == v1alpha1.GroupName && parts[3] == "namespaces"
 }
 
 // refusal tells whether an answer means that changes are not heard of.
@@ -51,14 +71,26 @@ type roundTripper func(*http.Request) (*http.Response, error)
 // RoundTrip implements http.RoundTripper.
 func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
 
-// set notes how a request went. Of several problems in a row, the first is kept.
-func (l *Link) set(problem string) {
+// set notes how a request went. Of several problems in a row, the first is kept until all
+// that failed is answered.
+func (l *Link) set(resource, problem string) {
 	l.mu.Lock()
-	call := l.changed
-	if (problem == "") == (l.problem == "") {
-		call = nil
+	was := l.problem
+	if problem == "" {
+		delete(l.away, resource)
 	} else {
-		l.problem = problem
+		if l.away == nil {
+			l.away = map[string]bool{}
+		}
+		l.away[resource] = true
+		l.problem = cmp.Or(l.problem, problem)
+	}
+	if len(l.away) == 0 {
+		l.problem = ""
+	}
+	call := l.changed
+	if l.problem == was {
+		call = nil
 	}
 	l.mu.Unlock()
 	if call != nil {
@@ -66,7 +98,8 @@ func (l *Link) set(problem string) {
 	}
 }
 
-// Problem is why the API server does not answer; empty if it does.
+// Problem is why the API server does not tell of something that is followed; empty if it tells
+// of all.
 func (l *Link) Problem() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -9,11 +10,28 @@ import (
 	"testing"
 )
 
+func TestFollowed(t *testing.T) {
+	for path, want := range map[string]string{
+		"/apis/machine.sapcloud.io/v1alpha1/namespaces/default/machines":           "machines",
+		"/below/apis/machine.sapcloud.io/v1alpha1/namespaces/default/machinesets/": "machinesets",
+		"/apis/machine.sapcloud.io/v1alpha1/namespaces/default/machines/one":       "",
+		"/apis/coordination.k8s.io/v1/namespaces/default/leases":                   "",
+		"/api/v1/namespaces/default/events":                                        "",
+		"/version":                                                                 "",
+	} {
+		if resource, is := followed(path); is != (want != "") || is && resource != want {
+			t.Errorf("%s: %q, %t; want %q", path, resource, is, want)
+		}
+	}
+}
+
 func TestLink(t *testing.T) {
 	refused := &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 	type answer struct {
 		status int
 		err    error
+		// of is the resource; empty is machines.
+		of string
 	}
 	ok := answer{status: 200}
 	for name, tc := range map[string]struct {
@@ -30,6 +48,10 @@ func TestLink(t *testing.T) {
 		"credentials ran out":     {[]answer{{status: 401}}, "server: 401 Unauthorized", 1},
 		"too old a version":       {[]answer{{status: 410}}, "", 0},
 		"conflict is an answer":   {[]answer{{err: refused}, {status: 409}}, "", 2},
+		"one is not all":          {[]answer{{err: refused}, {err: refused, of: "machinesets"}, ok}, "server: dial: connection refused", 1},
+		"all are back":            {[]answer{{err: refused}, {err: refused, of: "machinesets"}, ok, {status: 200, of: "machinesets"}}, "", 2},
+		"it is not followed":      {[]answer{{err: refused, of: "machines/one"}}, "", 0},
+		"nor does it help":        {[]answer{{err: refused}, {status: 200, of: "machines/one"}}, "server: dial: connection refused", 1},
 		"we have had enough":      {[]answer{{err: context.Canceled}}, "", 0},
 		"we have, but it was bad": {[]answer{{err: refused}, {err: context.Canceled}}, "server: dial: connection refused", 1},
 	} {
@@ -41,7 +63,7 @@ func TestLink(t *testing.T) {
 				if errors.Is(a.err, context.Canceled) {
 					cancel()
 				}
-				request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://server/api", http.NoBody)
+				request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://server/below/apis/machine.sapcloud.io/v1alpha1/namespaces/default/"+cmp.Or(a.of, "machines"), http.NoBody)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -16,13 +17,14 @@ type Screen struct {
 	drawn []int
 }
 
-// Draw replaces what was drawn before. What does not fit is cut: on a line that wraps, or
-// that has left the screen, nothing can be drawn over.
+// Draw replaces what was drawn before. Items of lists go on in the next line; what else does
+// not fit is cut: on a line that wraps, or that has left the screen, nothing can be drawn over.
 func (s *Screen) Draw(lines []string) error {
 	columns, rows := s.Size()
 	if columns <= 0 || rows <= 0 {
 		columns, rows = 80, 24
 	}
+	lines = broken(lines, columns-1)
 	if most := max(rows-1, 1); len(lines) > most { // the cursor is below the last line
 		more := fmt.Sprintf("… and %d more lines", len(lines)-most+1)
 		lines = append(lines[:most-1:most-1], more)
@@ -52,6 +54,52 @@ func (s *Screen) rows(columns int) int {
 		sum += max(1, (width+columns-1)/columns)
 	}
 	return sum
+}
+
+// item is how items of lists begin.
+const item = "  - "
+
+// broken breaks items of lists that are too long between words, into a few lines each.
+func broken(lines []string, columns int) []string {
+	const most = 4
+	var all []string
+	for _, line := range lines {
+		indent := strings.Repeat(" ", len(item))
+		if !strings.HasPrefix(line, item) || columns < 2*len(item) {
+			all = append(all, line)
+			continue
+		}
+		for n := 1; n < most && !fits(line, columns); n++ {
+			at := lineBreak(line, columns)
+			if at <= len(item) {
+				break
+			}
+			all = append(all, strings.TrimRight(line[:at], " "))
+			line = indent + strings.TrimLeft(line[at:], " ")
+		}
+		all = append(all, line)
+	}
+	return all
+}
+
+func fits(line string, columns int) bool {
+	short, _ := cut(line, columns)
+	return short == line
+}
+
+// lineBreak is after how many bytes a line is to be broken that is too long: behind the last
+// word that fits, or else within the first.
+func lineBreak(line string, columns int) int {
+	width, blank := 0, 0
+	for at, r := range line {
+		if r == ' ' && at > len(item) {
+			blank = at
+		}
+		if width += widthOf(r); width > columns {
+			return cmp.Or(blank, at)
+		}
+	}
+	return len(line)
 }
 
 // cut shortens a line to a number of columns, and returns how many it takes.

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -192,6 +193,29 @@ func TestServerSaysThatItIsGone(t *testing.T) {
 			return
 		}
 	}
+}
+
+// TestServerTellsWhatIsAround: also when nothing that is followed changes, as where no manager
+// runs any more.
+func TestServerTellsWhatIsAround(t *testing.T) {
+	s := newServer(t)
+	ctx, cancel := context.WithTimeout(t.Context(), eventually)
+	defer cancel()
+	follower := &Follower{Client: s.watching(), Link: &Link{}, Beat: 10 * time.Millisecond, Around: 10 * time.Millisecond}
+	held := lease(time.Hour)
+	held.Namespace = s.Namespace
+	s.do(follower.Follow(ctx, s.key, func(f Facts) (bool, error) {
+		if f.Around.MachineLease != nil && len(f.Around.Events) > 0 {
+			return true, nil
+		}
+		if f.Around.MachineLease == nil && held.UID == "" {
+			s.do(s.Client.Create(ctx, held))
+			event := &corev1.Event{InvolvedObject: corev1.ObjectReference{Kind: "MachineSet", Namespace: s.Namespace, Name: "pool-a"}, Reason: "BackOff"}
+			event.Namespace, event.Name = s.Namespace, "waits"
+			s.do(s.Client.Create(ctx, event))
+		}
+		return false, nil
+	}))
 }
 
 // TestServerTakesNoOtherForIt: one of the same name that was made meanwhile is another.

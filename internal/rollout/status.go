@@ -1,13 +1,14 @@
 package rollout
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/preservation"
+	"github.com/millwright-dev/millwright/internal/explain"
 	"github.com/millwright-dev/millwright/internal/revision"
 )
 
@@ -60,6 +61,8 @@ type Wait struct {
 	Text string
 	// Since is when it began; zero if nothing tells.
 	Since time.Time
+	// Remedy says what to do about it, if there is something; without its full stop.
+	Remedy string
 }
 
 // SetStatus is how one set of a rollout stands.
@@ -84,9 +87,10 @@ type PhaseCount struct {
 // Reasons of the condition Progressing that mean more here than their message, as the
 // controllers have them.
 const (
-	reasonTimedOut = "ProgressDeadlineExceeded"
-	reasonComplete = "NewMachineSetAvailable"
-	reasonInvalid  = "InvalidSpec"
+	reasonTimedOut   = "ProgressDeadlineExceeded"
+	reasonComplete   = "NewMachineSetAvailable"
+	reasonInvalid    = "InvalidSpec"
+	reasonSelectsAll = "SelectingAll"
 )
 
 // Look says how a rollout goes at a moment.
@@ -103,6 +107,9 @@ func Look(f Facts, now time.Time) Status {
 	}
 	for _, set := range f.Sets {
 		s.Preserved += preserved(f, set, now)
+	}
+	if !s.Observed || Refusal(f) != "" {
+		s.recount(f)
 	}
 	s.Outcome = outcome(f, s, now)
 	s.setDeadline(d)
@@ -124,9 +131,31 @@ func Look(f Facts, now time.Time) Status {
 		return int(b.Revision - a.Revision)
 	})
 	if s.Outcome != Complete {
-		s.Waits = waits(f, s)
+		s.Waits = waits(f, s, now)
 	}
 	return s
+}
+
+// recount counts as the manager does when it works on a deployment. Until then, the counts in
+// the deployment's status are about an earlier template.
+func (s *Status) recount(f Facts) {
+	s.Updated, s.Available, s.Exist = 0, 0, 0
+	for _, set := range f.Sets {
+		s.Available += set.Status.AvailableReplicas
+		s.Exist += set.Status.Replicas
+	}
+	if current := f.current(); current != nil {
+		s.Updated = current.Status.Replicas
+	}
+}
+
+// Refusal is what the manager said last of a deployment that it does not work on before its
+// spec is corrected; empty if it does. It may be about an earlier spec.
+func Refusal(f Facts) string {
+	if is := progressing(f.Deployment); is.Reason == reasonInvalid || is.Reason == reasonSelectsAll {
+		return sentence("%s", cmp.Or(is.Message, is.Reason))
+	}
+	return ""
 }
 
 // outcome follows the controllers: complete is what they call so, late is what they say.
@@ -137,7 +166,7 @@ func outcome(f Facts, s Status, now time.Time) Outcome {
 		usable, kept = current.Status.AvailableReplicas, preserved(f, current, now)
 	}
 	switch {
-	case !s.Observed || d.Spec.RollbackTo != nil || !d.DeletionTimestamp.IsZero():
+	case f.Problem != "" || !s.Observed || d.Spec.RollbackTo != nil || !d.DeletionTimestamp.IsZero():
 		return Progressing
 	case s.Updated-kept == s.Wanted && s.Exist-s.Preserved == s.Wanted && min(s.Available, usable) >= s.Wanted:
 		return Complete
@@ -149,13 +178,7 @@ func outcome(f Facts, s Status, now time.Time) Outcome {
 
 // preserved is how many machines of a set are beyond what it asks for, and preserved.
 func preserved(f Facts, set *v1alpha1.MachineSet, now time.Time) int32 {
-	var kept int32
-	for _, machine := range f.Machines[set.UID] {
-		if machine.DeletionTimestamp.IsZero() && preservation.Active(machine, now) {
-			kept++
-		}
-	}
-	return min(kept, max(0, set.Status.Replicas-set.Spec.Replicas))
+	return explain.Kept(f.Machines[set.UID], set.Status.Replicas-set.Spec.Replicas, now)
 }
 
 func (s *Status) setDeadline(d *v1alpha1.MachineDeployment) {

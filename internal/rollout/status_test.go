@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -76,7 +78,36 @@ var situations = map[string]struct {
 		hasCondition("SelectorOverlap", v1alpha1.ConditionTrue, "SelectorOverlap", "spec.selector: the same machines are selected by other."),
 		hasCondition(v1alpha1.MachineDeploymentAvailable, v1alpha1.ConditionFalse, "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")), Progressing},
 	"invalid": {all(progress(v1alpha1.ConditionFalse, "InvalidSpec", "spec.replicas: must not be negative"), declared(func(d *v1alpha1.MachineDeployment) { d.Generation = 3 })), Progressing},
-	"away":    {all(rolls, has("b", 1, pending), func(g *given) { g.problem = "127.0.0.1:16443: dial: connection refused" }), Progressing},
+	"invalid-template": {all(progress(v1alpha1.ConditionFalse, "InvalidSpec", "spec.strategy.inPlaceUpdate: Required value"), declared(func(d *v1alpha1.MachineDeployment) {
+		d.Generation, d.Spec.Template.Spec.Class.Name = 3, "b"
+	})), Progressing},
+	"no-manager":       {all(rolls, has("b", 1, ""), func(g *given) { g.around.MachineLease = lease(89 * time.Second) }), Progressing},
+	"manager-is-there": {all(rolls, has("b", 1, ""), func(g *given) { g.around.MachineLease = lease(10 * time.Second) }), Progressing},
+	"backs-off": {all(rolls, func(g *given) {
+		g.machines, g.set("b").Status = g.machines[:2], v1alpha1.MachineSetStatus{}
+		g.around.Events = []corev1.Event{
+			{InvolvedObject: corev1.ObjectReference{Kind: "MachineSet", Name: "pool-b"}, Reason: "BackOff", LastTimestamp: before(10 * time.Second), Message: "Machines failed before they joined, 5 times in a row: the next are made in 40s at the earliest"},
+			{InvolvedObject: corev1.ObjectReference{Kind: "MachineSet", Name: "pool-b"}, Reason: "BackOff", LastTimestamp: before(time.Minute), Message: "Machines failed before they joined, 4 times in a row: the next are made in 20s at the earliest"},
+		}
+	}), Progressing},
+	"min-ready": {all(rolls, func(g *given) {
+		g.set("b").Spec.MinReadySeconds, g.set("b").Status.ReadyReplicas, g.set("b").Status.AvailableReplicas = 600, 1, 0
+		g.machines[2].Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: before(time.Minute)}}
+	}), Progressing},
+	"not-joined":     {all(rolls, has("b", 2, pending, onNode())), Progressing},
+	"not-ready":      {all(rolls, has("b", 1, pending, onNode(corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "KubeletNotReady", Message: "cni plugin not initialized", LastTransitionTime: before(2 * time.Minute)}))), Progressing},
+	"not-useful-yet": {all(rolls, has("b", 1, pending, onNode(corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: before(2 * time.Minute)}), says(time.Minute, processing, "", "Creating machine on cloud provider"))), Progressing},
+	"late-not-joined": {all(rolls, has("b", 1, pending, onNode()), due(60), func(g *given) {
+		g.deployment.Status.Conditions[0].Status = v1alpha1.ConditionFalse
+		g.deployment.Status.Conditions[0].Reason = reasonTimedOut
+	}), Late},
+	"class-refused": {all(rolls, has("a", 1, leaving, leaves(time.Hour), says(time.Hour, failed, "InvalidArgument", "Cloud provider message - machine codes error: code = [InvalidArgument] message = [providerSpec.zone: must not be empty] Initiate VM deletion"))), Progressing},
+	"not-marked":    {all(rolls, hasCondition(v1alpha1.MachineDeploymentReplicaFailure, v1alpha1.ConditionTrue, "MarkError", "marking node n: forbidden.")), Progressing},
+	"blocked": {all(rolls, hasCondition(v1alpha1.MachineDeploymentReplicaFailure, v1alpha1.ConditionTrue, "FailedCreate", "creating machines: exceeded quota"), func(g *given) {
+		g.set("b").Status.Conditions = []v1alpha1.MachineSetCondition{{Type: v1alpha1.MachineSetReplicaFailure, Status: v1alpha1.ConditionTrue, Reason: "FailedCreate", Message: "creating machines: exceeded quota", LastTransitionTime: before(time.Minute)}}
+	}), Progressing},
+	"away-and-done": {func(g *given) { g.problem = "127.0.0.1:16443: dial: connection refused" }, Progressing},
+	"away":          {all(rolls, has("b", 1, pending), func(g *given) { g.problem = "127.0.0.1:16443: dial: connection refused" }), Progressing},
 	"preserved": {all(counts(3, 3, 4), func(g *given) { hasSet("old", 0, 0, 0)(g); g.set("old").Status.Replicas = 1 }, has("old", 1, v1alpha1.MachineFailed, func(m *v1alpha1.Machine) {
 		m.Status.CurrentStatus.PreserveExpiryTime = ptr.To(metav1.NewTime(noon.Add(time.Hour)))
 	})), Complete},
@@ -89,6 +120,21 @@ var situations = map[string]struct {
 	}, Progressing},
 	"scaled-down":  {all(declared(func(d *v1alpha1.MachineDeployment) { d.Spec.Replicas = 2 }), func(g *given) { g.set("a").Spec.Replicas = 2 }, counts(3, 3, 3)), Progressing},
 	"letters-only": {all(rolls, has("b", 1, crashes, says(time.Minute, failed, "", "\x1b[2Jred\nalert\a"))), Progressing},
+}
+
+// onNode has a machine name its node, and copies conditions of that.
+func onNode(conditions ...corev1.NodeCondition) func(*v1alpha1.Machine) {
+	return func(m *v1alpha1.Machine) {
+		m.Labels, m.Spec.ProviderID, m.Status.Conditions = map[string]string{v1alpha1.NodeLabelKey: "node-of-" + m.Name}, "cloud:///"+m.Name, conditions
+	}
+}
+
+// lease is one that a manager has renewed so long ago.
+func lease(ago time.Duration) *coordinationv1.Lease {
+	renewed := metav1.NewMicroTime(noon.Add(-ago))
+	made := &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To("manager"), LeaseDurationSeconds: ptr.To[int32](15), RenewTime: &renewed}}
+	made.Namespace, made.Name = "default", v1alpha1.LeaseMachineController
+	return made
 }
 
 func TestSituations(t *testing.T) {

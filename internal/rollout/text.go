@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -23,12 +24,26 @@ func View(s Status, now time.Time, since time.Duration) []string {
 		lines = append(lines, "", "Waiting:")
 	}
 	for _, wait := range s.Waits {
-		lines = append(lines, "  - "+wait.Text+ago(wait.Since, now))
+		lines = append(lines, item+wait.Text+ago(wait.Since, now))
+	}
+	if can := remedies(s); len(can) > 0 {
+		lines = append(append(lines, "", "You can:"), can...)
 	}
 	for i := range lines {
 		lines[i] = printable(lines[i])
 	}
 	return lines
+}
+
+// remedies are those of all waits, each once.
+func remedies(s Status) []string {
+	var can []string
+	for _, wait := range s.Waits {
+		if line := item + wait.Remedy; wait.Remedy != "" && !slices.Contains(can, line) {
+			can = append(can, line)
+		}
+	}
+	return can
 }
 
 // ago is how long something lasts, to put behind it.
@@ -111,12 +126,21 @@ func Line(s Status) string {
 		parts = append(parts, fmt.Sprintf("%s set %s (revision %d): %s", age(set), set.Name, set.Revision, tally(set)))
 	}
 	if len(s.Waits) > 0 {
-		parts = append(parts, "waiting: "+Shorten(s.Waits[0].Text))
-	}
-	if more := len(s.Waits) - 1; more > 0 {
-		parts[len(parts)-1] += fmt.Sprintf(" (and %d more)", more)
+		text := "waiting: " + Shorten(s.Waits[0].Text)
+		if more := len(s.Waits) - 1; more > 0 {
+			text += fmt.Sprintf(" (and %d more)", more)
+		}
+		parts = append(parts, text+can(s.Waits[0]))
 	}
 	return printable(strings.Join(parts, "; "))
+}
+
+// can is the remedy against what is waited for, to put behind it.
+func can(wait Wait) string {
+	if wait.Remedy == "" {
+		return ""
+	}
+	return "; you can: " + Shorten(wait.Remedy)
 }
 
 // Shorten keeps a text to a length that can be read at a glance.
@@ -143,7 +167,7 @@ func printable(text string) string {
 func Brief(s Status) string {
 	text := numbers(s)
 	if len(s.Waits) > 0 {
-		text += "; waiting: " + Shorten(s.Waits[0].Text)
+		text += "; waiting: " + Shorten(s.Waits[0].Text) + can(s.Waits[0])
 	}
 	return printable(text)
 }

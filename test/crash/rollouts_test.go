@@ -40,6 +40,13 @@ var rollouts = []scenario{
 		want:   rolledBack,
 		always: both(most(3), least(2)),
 	},
+	{
+		name:   "rollback amid a rolling update",
+		given:  givenBothClasses(2, rolling(1, 0)),
+		act:    rollBackAmid,
+		want:   rolledBack,
+		always: both(most(3), least(2)),
+	},
 }
 
 // rolling has Machines replaced one after another within these bounds.
@@ -106,6 +113,29 @@ func givenSecondRevision(ctx context.Context, r *run) error {
 		return err
 	}
 	return r.await(ctx, "the second revision", allOf(2, newClass))
+}
+
+// rollBackAmid begins a rolling update, and goes back as soon as the first new Machine exists.
+func rollBackAmid(ctx context.Context, r *run) error {
+	if err := r.rollTo(ctx, newClass); err != nil {
+		return err
+	}
+	err := r.await(ctx, "a Machine of the new class", func(ctx context.Context, r *run) error {
+		machines := &v1alpha1.MachineList{}
+		if err := r.list(ctx, machines); err != nil {
+			return err
+		}
+		for _, machine := range machines.Items {
+			if machine.Spec.Class.Name == newClass {
+				return nil
+			}
+		}
+		return errors.New("there is none")
+	})
+	if err != nil {
+		return err
+	}
+	return r.patchDeployment(ctx, `{"spec":{"rollbackTo":{}}}`)
 }
 
 // allOf checks that so many Machines run, all of them of one class.

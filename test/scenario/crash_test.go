@@ -27,12 +27,12 @@ func TestKillingTheManagerAtAnyMoment(t *testing.T) {
 			// Half-way, whatever was reached: the second half of the kills hits deletions.
 			survivor := w.manager()
 			w.eventually(2*time.Minute, func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
-			survivor.Kill()
+			survivor.Stop()
 			w.oneVMEach(machines)
 			w.scale(deployment, 0)
 		}
 		// Slow enough that every kill hits a manager in the midst of its work.
-		manager := w.manager("--kube-api-qps", "50", "--kube-api-burst", "10")
+		manager := w.victim("--kube-api-qps", "50", "--kube-api-burst", "10")
 		w.leads(manager)
 		moment := time.Duration(random.Int64N(int64(600 * time.Millisecond)))
 		time.Sleep(moment) // the random moment itself

@@ -72,13 +72,21 @@ func millwright(t *testing.T, args ...string) *program.Process {
 	return p
 }
 
-// manager starts a manager in this world. Its leases run out soon, so that the next
-// process need not wait long after a kill.
+// manager starts a manager in this world. It keeps its leases on a busy machine, too, and
+// gives them away when it is stopped.
 func (w *world) manager(more ...string) *program.Process {
 	w.t.Helper()
 	return millwright(w.t, append([]string{
 		"manager", "--driver", "sim", "--sim-dir", w.simDir(), "--sim-heartbeat", "0", "--namespace", w.Namespace,
 		"--control-kubeconfig", w.path("control"), "--target-kubeconfig", w.path("target"), "--port", "0",
+	}, more...)...)
+}
+
+// victim starts a manager that is to be killed. Its leases run out soon, so that the next
+// process need not wait long for them.
+func (w *world) victim(more ...string) *program.Process {
+	w.t.Helper()
+	return w.manager(append([]string{
 		"--leader-elect-lease-duration", "3s", "--leader-elect-renew-deadline", "2s", "--leader-elect-retry-period", "200ms",
 	}, more...)...)
 }

@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// revisions makes a deployment of two revisions, and no manager.
+func (w *world) revisions(t *testing.T, name string) *v1alpha1.MachineDeployment {
+	t.Helper()
+	deployment := w.deployment(name, "now", 0)
+	w.create(deployment)
+	for revision, class := range map[string]string{"1": "before", "2": "now"} {
+		set := w.set(name+"-"+class, class, 0)
+		set.Annotations = map[string]string{v1alpha1.AnnotationKeyRevision: revision}
+		set.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(deployment, v1alpha1.SchemeGroupVersion.WithKind("MachineDeployment"))}
+		w.create(set)
+	}
+	return deployment
+}
+
+// wished waits for a wish to roll back.
+func (w *world) wished(t *testing.T, deployment *v1alpha1.MachineDeployment) {
+	t.Helper()
+	w.soon(t, "somebody wishes to roll back "+deployment.Name, func(g gomega.Gomega) {
+		g.Expect(w.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment)).To(gomega.Succeed())
+		g.Expect(deployment.Spec.RollbackTo).NotTo(gomega.BeNil())
+	})
+}
+
+// rollout runs a command about rollouts until the context ends.
+func (w *world) rollout(ctx context.Context, args ...string) (printed string, err error) {
+	var out bytes.Buffer
+	root := newRoot("test")
+	root.SetOut(&out)
+	root.SetArgs(append(append([]string{"rollout"}, args...), "--kubeconfig", w.control, "-n", w.Namespace))
+	err = root.ExecuteContext(ctx)
+	return out.String(), err
+}
+
+// TestUndoUnanswered: the wish stays, how to withdraw it is said, and a restart does not get
+// lost in it.
+func TestUndoUnanswered(t *testing.T) {
+	w := newExplainWorld(t)
+	deployment := w.revisions(t, "pool")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := w.rollout(ctx, "undo", "pool")
+		ended <- err
+	}()
+	w.wished(t, deployment)
+	cancel()
+	withdraw := "To withdraw that: kubectl -n " + w.Namespace + " patch machinedeployment pool"
+	says := func(err error, says ...string) {
+		t.Helper()
+		for _, text := range says {
+			if err == nil || !strings.Contains(err.Error(), text) {
+				t.Errorf("says %v, want %q", err, text)
+			}
+		}
+	}
+	says(<-ended, "not waited for any more", "to be rolled back to revision 1", "stays in spec.rollbackTo", withdraw)
+
+	_, err := w.rollout(t.Context(), "undo", "pool", "--timeout", "1ms")
+	says(err, "does a manager run?", withdraw)
+	_, err = w.rollout(t.Context(), "restart", "pool")
+	says(err, "cannot be restarted", "wish to roll back to revision 1", withdraw)
+
+	before := deployment.DeepCopy()
+	deployment.Spec.RollbackTo = nil
+	deployment.Spec.Strategy.Type = v1alpha1.InPlaceUpdateMachineDeploymentStrategyType
+	if err := w.Client.Patch(t.Context(), deployment, client.MergeFrom(before)); err != nil {
+		t.Fatal(err)
+	}
+	_, err = w.rollout(t.Context(), "undo", "pool")
+	says(err, "cannot be rolled back before its spec is corrected: spec.strategy.inPlaceUpdate")
+	if err := w.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment); err != nil || deployment.Spec.RollbackTo != nil {
+		t.Errorf("spec.rollbackTo is %v, %v", deployment.Spec.RollbackTo, err)
+	}
+}

@@ -1,0 +1,69 @@
+package machinedeployment
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// TestDefaultsAreNotWrittenBack: whatever a deployment goes through, its specification stays
+// what was declared.
+func TestDefaultsAreNotWrittenBack(t *testing.T) {
+	for given, strategy := range map[string]change{
+		"no strategy": func(*v1alpha1.MachineDeployment) {},
+		"only its type": func(d *v1alpha1.MachineDeployment) {
+			d.Spec.Strategy.Type = v1alpha1.RollingUpdateMachineDeploymentStrategyType
+		},
+		"no numbers": rolling("", ""),
+		"both are 0": rolling("0", "0"),
+	} {
+		t.Run(given, func(t *testing.T) {
+			declared := newDeployment(2, strategy)
+			s := newServer(declared.DeepCopy())
+			s.Target = nil
+			for _, step := range []struct {
+				name           string
+				change, answer change // what the user does, and what it makes of the declaration
+			}{
+				{"created", nil, nil},
+				{"scaled", func(d *v1alpha1.MachineDeployment) { d.Spec.Replicas = 4 }, nil},
+				{"rolled", class("b"), nil},
+				{"rolled back", rollbackTo(1), class("a")},
+			} {
+				if step.change != nil {
+					s.change(step.change)
+					step.change(declared)
+				}
+				if step.answer != nil {
+					step.answer(declared)
+					declared.Spec.RollbackTo = nil
+				}
+				for range 12 {
+					s.pass(t)
+					s.settle(t)
+				}
+				is := s.deployment()
+				if is.Status.AvailableReplicas != declared.Spec.Replicas || progressOf(is.Status).Reason != reasonComplete {
+					t.Fatalf("%s: it is not done: %+v", step.name, is.Status)
+				}
+				if diff := cmp.Diff(declared.Spec, is.Spec); diff != "" {
+					t.Errorf("%s: want - got +\n%s", step.name, diff)
+				}
+			}
+		})
+	}
+}
+
+// settle plays the controller of sets: every set has what it asks for, at once.
+func (s *server) settle(t *testing.T) {
+	t.Helper()
+	for name, set := range s.all() {
+		n := set.Spec.Replicas
+		s.setSet(t, name, func(set *v1alpha1.MachineSet) {
+			set.Status.ObservedGeneration = set.Generation
+			reports(n, n)(set)
+		})
+	}
+}

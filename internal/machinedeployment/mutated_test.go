@@ -1,0 +1,150 @@
+package machinedeployment
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/onsi/gomega"
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+// TestASetThatWouldBeAnother is not made: the deployment would not know it for its own, and make
+// others without end. What has no part in a template may be changed.
+func TestASetThatWouldBeAnother(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*v1alpha1.MachineSet)
+		fields string
+	}{
+		"annotations of the machines": {func(set *v1alpha1.MachineSet) {
+			set.Spec.Template.Annotations = map[string]string{"policy.example.com/seen": "true"}
+		}, "(spec.template.metadata.annotations)"},
+		"labels of the machines": {func(set *v1alpha1.MachineSet) { set.Spec.Template.Labels["team"] = "a" }, "(spec.template.metadata.labels)"},
+		"the class":              {func(set *v1alpha1.MachineSet) { set.Spec.Template.Spec.Class.Name = "z" }, "(spec.template.spec)"},
+		"a name":                 {func(set *v1alpha1.MachineSet) { set.Spec.Template.Name = "z" }, "(spec.template.metadata)"},
+		"labels":                 {func(set *v1alpha1.MachineSet) { set.Labels = map[string]string{"name": "other"} }, "(metadata.labels)"},
+		"two fields": {func(set *v1alpha1.MachineSet) {
+			set.Labels = map[string]string{"name": "other"}
+			set.Spec.Template.Spec.Class.Name = "z"
+		}, "(metadata.labels, spec.template.spec)"},
+		"an annotation of the set": {func(set *v1alpha1.MachineSet) { set.Annotations["policy.example.com/seen"] = "true" }, ""},
+		"what nodes get": {func(set *v1alpha1.MachineSet) {
+			set.Spec.Template.Spec.NodeTemplateSpec.Labels = map[string]string{"team": "a"}
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(newDeployment(3, class("b")), setOf("a", 3, withUID))
+			s.Target = nil
+			changes := true
+			s.refuse = func(verb string, object client.Object) error {
+				if set, ok := object.(*v1alpha1.MachineSet); ok && verb == "create" && changes {
+					test.change(set)
+				}
+				return nil
+			}
+			for range 4 {
+				_, err := s.Reconcile(t.Context(), request)
+				if test.fields != "" && (err == nil || !strings.Contains(err.Error(), test.fields)) {
+					t.Fatalf("got the error %v, want one about %s", err, test.fields)
+				}
+			}
+			if test.fields == "" {
+				if n := len(s.all()); n != 2 {
+					t.Errorf("there are %d sets, want 2", n)
+				}
+				return
+			}
+			if set := s.only(t); set.Spec.Replicas != 3 {
+				t.Errorf("the old set asks for %d, want 3", set.Spec.Replicas)
+			}
+			got := s.progress()
+			if got.Reason != reasonMutated || got.Status != v1alpha1.ConditionFalse || !strings.HasPrefix(got.Message, "spec.template: ") {
+				t.Errorf("got %+v", got)
+			}
+			if diff := cmp.Diff([]string{reasonMutated + ": " + got.Message}, s.lines); diff != "" {
+				t.Errorf("events: want - got +\n%s", diff)
+			}
+			if n := len(slices.DeleteFunc(slices.Clone(s.writes), func(w string) bool { return w != "patch status pool" })); n != 1 {
+				t.Errorf("the status was written %d times: %q", n, s.writes)
+			}
+			changes = false
+			s.pass(t)
+			if n := len(s.all()); n != 2 {
+				t.Errorf("nothing changes new sets any more, and there are %d, want 2", n)
+			}
+		})
+	}
+}
+
+// mutating is a webhook that answers every review with a patch.
+func mutating(t *testing.T, patch string) admissionregistrationv1.WebhookClientConfig {
+	t.Helper()
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		review := &admissionv1.AdmissionReview{}
+		if err := json.NewDecoder(r.Body).Decode(review); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		review.Response = &admissionv1.AdmissionResponse{
+			UID: review.Request.UID, Allowed: true, Patch: []byte(patch), PatchType: ptr.To(admissionv1.PatchTypeJSONPatch),
+		}
+		_ = json.NewEncoder(w).Encode(review)
+	}))
+	t.Cleanup(server.Close)
+	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	return admissionregistrationv1.WebhookClientConfig{URL: &server.URL, CABundle: authority}
+}
+
+// TestServerMutatedSets: the API server says what a webhook would make of a new set.
+func TestServerMutatedSets(t *testing.T) {
+	e := env.New(t)
+	hook := &admissionregistrationv1.MutatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "mutated-sets-" + e.Namespace},
+		Webhooks: []admissionregistrationv1.MutatingWebhook{{
+			Name: "mutate.example.com", AdmissionReviewVersions: []string{"v1"}, SideEffects: ptr.To(admissionregistrationv1.SideEffectClassNone),
+			FailurePolicy:     ptr.To(admissionregistrationv1.Fail),
+			ClientConfig:      mutating(t, `[{"op":"add","path":"/spec/template/metadata/annotations","value":{"policy.example.com/seen":"true"}}]`),
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": e.Namespace}},
+			Rules: []admissionregistrationv1.RuleWithOperations{{
+				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+				Rule:       admissionregistrationv1.Rule{APIGroups: []string{v1alpha1.GroupName}, APIVersions: []string{"v1alpha1"}, Resources: []string{"machinesets"}},
+			}},
+		}},
+	}
+	must(e.Client.Create(t.Context(), hook))
+	t.Cleanup(func() { must(client.IgnoreNotFound(e.Client.Delete(context.Background(), hook))) })
+	g := gomega.NewWithT(t)
+	g.Eventually(func() map[string]string { // the API server takes a while to know the webhook
+		probe := env.Fresh(e, setOf("probe", 0))
+		probe.OwnerReferences = nil
+		must(e.Client.Create(t.Context(), probe, client.DryRunAll))
+		return probe.Spec.Template.Annotations
+	}).WithTimeout(eventually).Should(gomega.HaveLen(1))
+
+	deployment := env.Fresh(e, newDeployment(3))
+	must(e.Client.Create(t.Context(), deployment))
+	run(t, e)
+	key := client.ObjectKeyFromObject(deployment)
+	g.Eventually(func() string {
+		must(e.Client.Get(t.Context(), key, deployment))
+		return progressOf(deployment.Status).Reason
+	}).WithTimeout(eventually).Should(gomega.Equal(reasonMutated))
+	list := &v1alpha1.MachineSetList{}
+	must(e.Client.List(t.Context(), list, client.InNamespace(e.Namespace)))
+	if len(list.Items) > 0 {
+		t.Errorf("%d sets were made", len(list.Items))
+	}
+}

@@ -1,0 +1,234 @@
+package machinedeployment
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// preservedFor preserves a Machine for that long.
+func preservedFor(d time.Duration) func(*v1alpha1.Machine) {
+	return func(m *v1alpha1.Machine) {
+		m.Status.CurrentStatus.PreserveExpiryTime = &metav1.Time{Time: noon.Add(d)}
+	}
+}
+
+// markedAt marks a Machine as one that an autoscaler named.
+func markedAt(when string) func(*v1alpha1.Machine) {
+	return func(m *v1alpha1.Machine) {
+		m.Annotations = map[string]string{v1alpha1.AnnotationKeyMachinePriority: "1", v1alpha1.AnnotationKeyMarkedForDeletionTime: when}
+	}
+}
+
+// TestANamedMachineThatFailedAndIsPreserved: its set never deletes it, and has to know that no
+// other goes in its place. Without preservation it goes anyway.
+func TestANamedMachineThatFailedAndIsPreserved(t *testing.T) {
+	for name, test := range map[string]struct {
+		expiry          time.Duration
+		priority, entry string
+	}{
+		"preserved":     {time.Hour, "1", "m-0~" + later},
+		"not any more":  {0, "3", ""},
+		"ran out early": {-time.Hour, "3", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := scaledByName(t, "m-0~"+later, func(m *v1alpha1.Machine) {
+				m.Status.CurrentStatus.Phase = v1alpha1.MachineFailed
+				preservedFor(test.expiry)(m)
+			})
+			for range 3 {
+				s.pass(t)
+			}
+			if got := s.machine(t, "m-0").Annotations[v1alpha1.AnnotationKeyMachinePriority]; got != test.priority {
+				t.Errorf("its priority is %q, want %q", got, test.priority)
+			}
+			if got := s.deployment().Annotations[v1alpha1.AnnotationKeyTriggerDeletion]; got != test.entry {
+				t.Errorf("the annotation is %q, want %q", got, test.entry)
+			}
+			if got := s.only(t).Spec.Replicas; got != 2 {
+				t.Errorf("the set asks for %d, want 2", got)
+			}
+		})
+	}
+}
+
+// TestAMachineThatIsNamedTwice is marked once, with the latest time.
+func TestAMachineThatIsNamedTwice(t *testing.T) {
+	for name, trigger := range map[string]string{
+		"the later first":          "m-1~" + later + ",m-1~" + early,
+		"the later last":           "m-1~" + early + ",m-1~" + later,
+		"the same":                 "m-1~" + later + ",m-1~" + later,
+		"the old form and the new": "m-1,m-1~" + later,
+		"the new form and the old": "m-1~" + later + ",m-1",
+		"another time zone":        "m-1~" + later + ",m-1~2026-01-02T12:15:00+01:00",
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := scaledByName(t, trigger)
+			for range 5 {
+				s.pass(t)
+			}
+			marks := slices.DeleteFunc(slices.Clone(s.writes), func(w string) bool { return w != "patch m-1" })
+			if got := s.machine(t, "m-1").Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime]; got != later || len(marks) != 1 {
+				t.Errorf("marked %d times, with %q", len(marks), got)
+			}
+			if got := s.deployment().Annotations[v1alpha1.AnnotationKeyTriggerDeletion]; got != "m-1~"+later {
+				t.Errorf("the annotation is %q", got)
+			}
+			if n := s.only(t).Spec.Replicas; n != 2 {
+				t.Errorf("the set asks for %d, want 2", n)
+			}
+		})
+	}
+}
+
+// TestHeld counts what a set keeps though it does not ask for it.
+func TestHeld(t *testing.T) {
+	preserved, over := preservedFor(time.Hour), preservedFor(0)
+	deleting := func(m *v1alpha1.Machine) { m.DeletionTimestamp = &metav1.Time{Time: noon} }
+	named := markedAt(early)
+	type machine = []func(*v1alpha1.Machine)
+	plain := machine{}
+	for name, test := range map[string]struct {
+		asked, exist int32
+		machines     []machine
+		want         int32
+	}{
+		"none":                              {2, 3, []machine{plain, plain, plain}, 0},
+		"a preserved one is one of those":   {2, 3, []machine{{preserved}, plain, plain}, 0},
+		"more than asked for":               {1, 3, []machine{{preserved}, {preserved}, {preserved}}, 2},
+		"one that was named":                {2, 3, []machine{{preserved, named}, plain, plain}, 1},
+		"named, and preserved until now":    {2, 3, []machine{{over, named}, plain, plain}, 0},
+		"named later than the set was told": {2, 3, []machine{{preserved, markedAt("2026-01-02T11:45:00Z")}, plain, plain}, 0},
+		"named at a time that is none":      {2, 3, []machine{{preserved, markedAt("noon")}, plain, plain}, 0},
+		"of several only the surplus":       {2, 3, []machine{{preserved, named}, {preserved, named}, plain}, 1},
+		"it goes":                           {2, 3, []machine{{preserved, named, deleting}, plain, plain}, 0},
+		"nothing is held in place of it":    {2, 4, []machine{{preserved, named}, plain, {deleting}, {deleting}}, 0},
+		"no more than the set reports":      {1, 2, []machine{{preserved}, {preserved}, {preserved}}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			set := setOf("a", test.asked, withUID, reports(test.exist, test.exist))
+			set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] = later
+			var machines []*v1alpha1.Machine
+			for i, changes := range test.machines {
+				m := member(set, fmt.Sprintf("m-%d", i))
+				for _, change := range changes {
+					change(m)
+				}
+				machines = append(machines, m)
+			}
+			if got := held(set, machines, noon); got != test.want {
+				t.Errorf("got %d, want %d", got, test.want)
+			}
+		})
+	}
+}
+
+// TestARolloutDoesNotWaitForANamedMachineThatIsPreserved: its set keeps it beyond what it asks
+// for, and no other goes in its place.
+func TestARolloutDoesNotWaitForANamedMachineThatIsPreserved(t *testing.T) {
+	old := setOf("a", 3, withUID, reports(4, 4))
+	old.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] = later
+	objects := []client.Object{newDeployment(3, rolling("1", "0"), class("b")), old}
+	for i := range 4 {
+		machine := member(old, fmt.Sprintf("m-%d", i))
+		if i == 0 {
+			preservedFor(time.Hour)(machine)
+			markedAt(early)(machine)
+		}
+		objects = append(objects, machine)
+	}
+	s := newServer(objects...)
+	s.Target = nil
+	s.pass(t)
+	for name, set := range s.all() {
+		if name != old.Name && set.Spec.Replicas != 1 {
+			t.Errorf("the new set asks for %d, want 1", set.Spec.Replicas)
+		}
+	}
+	if n := len(s.all()); n != 2 {
+		t.Errorf("there are %d sets, want 2", n)
+	}
+}
+
+// TestAMachineThatCannotBeMarked holds up nothing but the scaling down of its set.
+func TestAMachineThatCannotBeMarked(t *testing.T) {
+	forbidden := apierrors.NewForbidden(v1alpha1.SchemeGroupVersion.WithResource("machines").GroupResource(), "m-1", errors.New("a policy says no"))
+	policy := func(s *server, refused *string) {
+		s.refuse = func(verb string, object client.Object) error {
+			if verb == "patch" && object.GetName() == *refused {
+				return forbidden
+			}
+			return nil
+		}
+	}
+	failing := func(t *testing.T, s *server) {
+		t.Helper()
+		if _, err := s.Reconcile(t.Context(), request); !errors.Is(err, errMark) {
+			t.Fatalf("got the error %v", err)
+		}
+	}
+	t.Run("scaled up", func(t *testing.T) {
+		s, refused := scaledByName(t, "m-1~"+later), "m-1"
+		policy(s, &refused)
+		s.change(func(d *v1alpha1.MachineDeployment) { d.Spec.Replicas = 30 })
+		failing(t, s)
+		if n := s.only(t).Spec.Replicas; n != 30 {
+			t.Errorf("the set asks for %d, want 30", n)
+		}
+	})
+	t.Run("scaled down", func(t *testing.T) {
+		s, refused := scaledByName(t, "m-1~"+later+",m-2~"+later), "m-1"
+		policy(s, &refused)
+		s.lines = nil
+		s.pass(t) // the other one is marked
+		for range 3 {
+			failing(t, s)
+		}
+		if n := s.only(t).Spec.Replicas; n != 3 {
+			t.Errorf("the set asks for %d, want 3", n)
+		}
+		at := conditionAt(s.deployment().Status, v1alpha1.MachineDeploymentReplicaFailure)
+		if at < 0 {
+			t.Fatalf("nothing is said: %+v", s.deployment().Status.Conditions)
+		}
+		said := s.deployment().Status.Conditions[at]
+		if said.Reason != reasonMarkError || !strings.Contains(said.Message, "m-1: ") || s.progress().Reason != reasonComplete {
+			t.Errorf("got %+v, and progress %+v", said, s.progress())
+		}
+		events := slices.DeleteFunc(s.lines, func(line string) bool { return !strings.HasPrefix(line, reasonMarkError) })
+		if diff := cmp.Diff([]string{reasonMarkError + ": " + said.Message}, events); diff != "" {
+			t.Errorf("events: want - got +\n%s", diff)
+		}
+		refused = ""
+		for range 2 {
+			s.pass(t)
+		}
+		if n := s.only(t).Spec.Replicas; n != 2 {
+			t.Errorf("it can be marked, and the set asks for %d, want 2", n)
+		}
+		if at := conditionAt(s.deployment().Status, v1alpha1.MachineDeploymentReplicaFailure); at >= 0 {
+			t.Errorf("it is still said: %+v", s.deployment().Status.Conditions[at])
+		}
+	})
+	t.Run("another set goes on", func(t *testing.T) {
+		f := gather(newDeployment(3, rolling("1", "0"), class("b")), sets{setOf("a", 3, withUID), setOf("b", 1, withUID)}, noon)
+		f.named, f.unmarked = []named{{"m-1", later, member(f.current, "m-1")}}, []string{"m-1"}
+		if diff := cmp.Diff([]string{"pool-a to 2"}, brief(t, withhold(f, planReplicas(f)))); diff != "" {
+			t.Errorf("named in the new set: want - got +\n%s", diff)
+		}
+		f.named[0].machine = member(f.old[0], "m-1")
+		if got := brief(t, withhold(f, planReplicas(f))); len(got) > 0 {
+			t.Errorf("named in the old set, but planned is %q", got)
+		}
+	})
+}

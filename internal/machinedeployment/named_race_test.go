@@ -1,0 +1,140 @@
+package machinedeployment
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// TestANamedMachineGoesBeforeItIsMarked: it was not marked yet, so no event of it brings the
+// next pass.
+func TestANamedMachineGoesBeforeItIsMarked(t *testing.T) {
+	s := scaledByName(t, "m-1~"+later)
+	s.refuse = func(verb string, object client.Object) error {
+		if verb != "patch" || object.GetName() != "m-1" {
+			return nil
+		}
+		must(s.live.Delete(t.Context(), s.machine(t, "m-1")))
+		return apierrors.NewNotFound(v1alpha1.SchemeGroupVersion.WithResource("machines").GroupResource(), "m-1")
+	}
+	if s.pass(t).RequeueAfter == 0 {
+		t.Error("nothing brings the next pass")
+	}
+	s.pass(t)
+	if got := s.only(t).Spec.Replicas; got != 2 {
+		t.Errorf("the set asks for %d", got)
+	}
+	if got, ok := s.deployment().Annotations[v1alpha1.AnnotationKeyTriggerDeletion]; ok {
+		t.Errorf("the annotation is %q", got)
+	}
+}
+
+// TestTheOldFormWithoutATime: a Machine that was marked once stays marked so, however much time
+// has passed. Nothing else says when it was named.
+func TestTheOldFormWithoutATime(t *testing.T) {
+	s := scaledByName(t, "m-1")
+	s.change(func(d *v1alpha1.MachineDeployment) { delete(d.Annotations, v1alpha1.AnnotationKeyLastReplicaChange) })
+	now := clocktesting.NewFakePassiveClock(noon)
+	s.Clock = now
+	for range 4 {
+		s.pass(t)
+		now.SetTime(now.Now().Add(time.Second))
+	}
+	if n := len(slices.DeleteFunc(slices.Clone(s.writes), func(w string) bool { return w != "patch m-1" })); n != 1 {
+		t.Errorf("it was marked %d times: %q", n, s.writes)
+	}
+	if got := s.machine(t, "m-1").Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime]; got != noon.Format(time.RFC3339) {
+		t.Errorf("it was named at %q", got)
+	}
+	if got := s.only(t).Spec.Replicas; got != 2 {
+		t.Errorf("the set asks for %d", got)
+	}
+}
+
+// TestAMachineIsNamedAgain: the last time is what counts. Its set compares that with the time
+// at which the deployment was scaled.
+func TestAMachineIsNamedAgain(t *testing.T) {
+	s := scaledByName(t, "m-1~"+early)
+	s.pass(t)
+	s.change(func(d *v1alpha1.MachineDeployment) {
+		d.Annotations[v1alpha1.AnnotationKeyTriggerDeletion] = "m-1~" + later
+	})
+	for range 3 {
+		s.pass(t)
+	}
+	want := map[string]string{v1alpha1.AnnotationKeyMachinePriority: "1", v1alpha1.AnnotationKeyMarkedForDeletionTime: later}
+	if diff := cmp.Diff(want, s.machine(t, "m-1").Annotations); diff != "" {
+		t.Errorf("want - got +\n%s", diff)
+	}
+	if got := s.deployment().Annotations[v1alpha1.AnnotationKeyTriggerDeletion]; got != "m-1~"+later {
+		t.Errorf("the entry is %q", got)
+	}
+}
+
+// TestASetThatIsNotScaledLearnsOfTheChange: without the time of it, it would not delete its
+// Machine that was named. The rollout has room for all of its Machines here.
+func TestASetThatIsNotScaledLearnsOfTheChange(t *testing.T) {
+	of4 := scaledFor(4, 5)
+	old, current := setOf("a", 3, withUID, of4), setOf("b", 1, withUID, of4, reports(1, 0))
+	s := newServer(newDeployment(3, rolling("1", "0"), class("b"), func(d *v1alpha1.MachineDeployment) {
+		d.Annotations = map[string]string{v1alpha1.AnnotationKeyTriggerDeletion: "m~" + later, v1alpha1.AnnotationKeyLastReplicaChange: later}
+	}), old, current, member(old, "m"))
+	s.Target = nil
+	for range 3 {
+		s.pass(t)
+	}
+	for name, replicas := range map[string]int32{"pool-a": 3, "pool-b": 1} {
+		set := s.all()[name]
+		if set.Spec.Replicas != replicas {
+			t.Errorf("%s asks for %d, want %d", name, set.Spec.Replicas, replicas)
+		}
+		if got := set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange]; got != later {
+			t.Errorf("%s: the change was at %q, want %q", name, got, later)
+		}
+	}
+	if got := s.machine(t, "m").Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime]; got != later {
+		t.Errorf("the machine was named at %q", got)
+	}
+}
+
+// TestAnEntryEndsWithItsMachine: between the mark and the scaling it fails, or somebody deletes
+// it. The deployment is scaled all the same, and nothing else is marked.
+func TestAnEntryEndsWithItsMachine(t *testing.T) {
+	for reason, happens := range map[string]func(*server, *v1alpha1.Machine){
+		"it fails": func(s *server, m *v1alpha1.Machine) {
+			m.Status.CurrentStatus.Phase = v1alpha1.MachineFailed
+			must(s.live.Update(t.Context(), m))
+		},
+		"it is deleted": func(s *server, m *v1alpha1.Machine) { must(s.live.Delete(t.Context(), m)) },
+		"it leaves": func(s *server, m *v1alpha1.Machine) {
+			m.Finalizers = []string{v1alpha1.FinalizerMCM}
+			must(s.live.Update(t.Context(), m))
+			must(s.live.Delete(t.Context(), m))
+		},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			s := scaledByName(t, "m-1~"+later)
+			s.pass(t)
+			happens(s, s.machine(t, "m-1"))
+			s.pass(t)
+			if got := s.only(t).Spec.Replicas; got != 2 {
+				t.Errorf("the set asks for %d", got)
+			}
+			if got, ok := s.deployment().Annotations[v1alpha1.AnnotationKeyTriggerDeletion]; ok {
+				t.Errorf("the annotation is %q", got)
+			}
+			for _, name := range []string{"m-0", "m-2"} {
+				if diff := cmp.Diff(map[string]string{v1alpha1.AnnotationKeyMachinePriority: "3"}, s.machine(t, name).Annotations); diff != "" {
+					t.Errorf("%s: want - got +\n%s", name, diff)
+				}
+			}
+		})
+	}
+}

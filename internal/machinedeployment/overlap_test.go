@@ -1,0 +1,86 @@
+package machinedeployment
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// narrow is a deployment of which the selector of "pool" matches what it makes, and not the other
+// way round.
+func narrow(d *v1alpha1.MachineDeployment) {
+	d.Name, d.UID = "narrow", "uid-of-narrow"
+	labels := map[string]string{"name": pool, "zone": "a"}
+	d.Spec.Selector.MatchLabels, d.Spec.Template.Labels = labels, labels
+}
+
+// apart makes deployments that have nothing to do with "pool".
+func apart(d *v1alpha1.MachineDeployment) {
+	labels := map[string]string{"name": d.Name}
+	d.Spec.Selector.MatchLabels, d.Spec.Template.Labels = labels, labels
+}
+
+// TestSelectorsThatOverlapOneWay: both deployments say so.
+func TestSelectorsThatOverlapOneWay(t *testing.T) {
+	s := newServer(newDeployment(1), newDeployment(1, narrow), newDeployment(1, func(d *v1alpha1.MachineDeployment) { d.Name, d.UID = "far", "uid-of-far" }, apart))
+	for name, want := range map[string]string{pool: "narrow", "narrow": pool, "far": ""} {
+		key := client.ObjectKey{Namespace: "default", Name: name}
+		if _, err := s.Reconcile(t.Context(), reconcile.Request{NamespacedName: key}); err != nil {
+			t.Fatal(err)
+		}
+		deployment := &v1alpha1.MachineDeployment{}
+		must(s.live.Get(t.Context(), key, deployment))
+		said := ""
+		if at := conditionAt(deployment.Status, conditionOverlap); at >= 0 {
+			said = deployment.Status.Conditions[at].Message
+		}
+		if want != "" {
+			want = "spec.selector: the same machines are selected by " + want + ". Give each deployment a label of its own."
+		}
+		if said != want {
+			t.Errorf("%s says %q, want %q", name, said, want)
+		}
+	}
+}
+
+// queue keeps what is to be reconciled.
+type queue struct {
+	workqueue.TypedRateLimitingInterface[reconcile.Request]
+	names []string
+}
+
+func (q *queue) Add(item reconcile.Request) { q.names = append(q.names, item.Name) }
+
+// TestWhoIsWokenByAnOverlap: those that overlap with a deployment as it was, as it is, or both.
+func TestWhoIsWokenByAnOverlap(t *testing.T) {
+	is, was := newDeployment(1, narrow), newDeployment(1, narrow)
+	apart(is)
+	s := newServer(newDeployment(1), is, newDeployment(1, func(d *v1alpha1.MachineDeployment) { d.Name, d.UID = "far", "uid-of-far" }, apart))
+	handle := handler.EnqueueRequestsFromMapFunc(s.concerned)
+	for reason, test := range map[string]struct {
+		happens func(*queue)
+		want    []string
+	}{
+		"it begins":      {func(q *queue) { handle.Update(t.Context(), event.UpdateEvent{ObjectOld: is, ObjectNew: was}, q) }, []string{pool}},
+		"it ends":        {func(q *queue) { handle.Update(t.Context(), event.UpdateEvent{ObjectOld: was, ObjectNew: is}, q) }, []string{pool}},
+		"it goes on":     {func(q *queue) { handle.Update(t.Context(), event.UpdateEvent{ObjectOld: was, ObjectNew: was}, q) }, []string{pool}},
+		"there is none":  {func(q *queue) { handle.Update(t.Context(), event.UpdateEvent{ObjectOld: is, ObjectNew: is}, q) }, nil},
+		"one is made":    {func(q *queue) { handle.Create(t.Context(), event.CreateEvent{Object: was}, q) }, []string{pool}},
+		"one is deleted": {func(q *queue) { handle.Delete(t.Context(), event.DeleteEvent{Object: was}, q) }, []string{pool}},
+	} {
+		q := &queue{}
+		test.happens(q)
+		slices.Sort(q.names)
+		if diff := cmp.Diff(test.want, q.names); diff != "" {
+			t.Errorf("%s: want - got +\n%s", reason, diff)
+		}
+	}
+}

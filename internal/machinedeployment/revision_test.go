@@ -1,0 +1,76 @@
+package machinedeployment
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/ptr"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// TestARollbackTakesTheAnnotationsOfTheRevision: they say why it was made. Those of the template
+// that is left go, and those that are no matter of a template stay.
+func TestARollbackTakesTheAnnotationsOfTheRevision(t *testing.T) {
+	const applied = "kubectl.kubernetes.io/last-applied-configuration"
+	first := setOf("a", 0, withUID, ofRevision("1"))
+	first.Annotations["cause"], first.Annotations["only of the first"] = "the first", "x"
+	s := newServer(newDeployment(3, class("b"), rollbackTo(1), func(d *v1alpha1.MachineDeployment) {
+		d.Annotations = map[string]string{
+			"cause": "the second", "only of the second": "y",
+			applied: "{}", v1alpha1.AnnotationKeyRevision: "2", v1alpha1.AnnotationKeyLastReplicaChange: later,
+		}
+	}), first, setOf("b", 3, withUID, ofRevision("2")))
+	s.Target = nil
+	s.pass(t)
+	want := map[string]string{
+		"cause": "the first", "only of the first": "x",
+		applied: "{}", v1alpha1.AnnotationKeyRevision: "2", v1alpha1.AnnotationKeyLastReplicaChange: later,
+	}
+	if diff := cmp.Diff(want, s.deployment().Annotations); diff != "" {
+		t.Errorf("want - got +\n%s", diff)
+	}
+}
+
+// TestARevisionIsGivenOnce: also if no set is left that had one.
+func TestARevisionIsGivenOnce(t *testing.T) {
+	s := newServer(newDeployment(1, func(d *v1alpha1.MachineDeployment) {
+		d.Annotations = map[string]string{v1alpha1.AnnotationKeyRevision: "5"}
+	}))
+	s.pass(t)
+	for what, got := range map[string]string{
+		"the set":        s.only(t).Annotations[v1alpha1.AnnotationKeyRevision],
+		"the deployment": s.deployment().Annotations[v1alpha1.AnnotationKeyRevision],
+	} {
+		if got != "6" {
+			t.Errorf("%s has the revision %q, want 6", what, got)
+		}
+	}
+}
+
+// TestASetThatIsUsedAgainIsNotPruned: somebody scaled it, which the cache does not show yet.
+func TestASetThatIsUsedAgainIsNotPruned(t *testing.T) {
+	s := newServer(newDeployment(3, class("b"), func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(int32(0)) }),
+		setOf("a", 0, withUID), setOf("b", 3, withUID))
+	shown := s.all()["pool-a"]
+	s.setSet(t, "pool-a", func(set *v1alpha1.MachineSet) { set.Spec.Replicas = 1 })
+	op := operation{action: prune, set: shown, reason: "the history is full"}
+	if err := s.prune(t.Context(), s.deployment(), op); !apierrors.IsConflict(err) {
+		t.Errorf("got the error %v", err)
+	}
+	if len(s.all()) != 2 || len(s.lines) > 0 {
+		t.Errorf("left are %q, said is %q", slices.Sorted(maps.Keys(s.all())), s.lines)
+	}
+}
+
+// TestNoHistoryIsCutBeforeThereIsASet: the sets that are there may be all that tells what was.
+func TestNoHistoryIsCutBeforeThereIsASet(t *testing.T) {
+	f := gather(newDeployment(3, paused, class("c"), func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(int32(0)) }),
+		sets{setOf("a", 0), setOf("b", 0)}, noon)
+	for _, op := range planHistory(f) {
+		t.Errorf("%s %s: %s", op.action, op.set.Name, op.reason)
+	}
+}

@@ -1,0 +1,173 @@
+package machinedeployment
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr/funcr"
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// heard is a pass, and what it logs for everybody, as "message: why".
+func (s *server) heard(t *testing.T) ([]string, error) {
+	t.Helper()
+	var logged []string
+	log := funcr.NewJSON(func(line string) {
+		var said struct{ Msg, Why string }
+		must(json.Unmarshal([]byte(line), &said))
+		logged = append(logged, said.Msg+": "+said.Why)
+	}, funcr.Options{})
+	_, err := s.Reconcile(ctrl.LoggerInto(t.Context(), log), request)
+	return logged, err
+}
+
+// TestEachOperationIsSaid: in one event and one line of the log, both of which say why.
+func TestEachOperationIsSaid(t *testing.T) {
+	const named, orphan = "the autoscaler named it for deletion", "it has no owner and its labels match the selector"
+	free := func(set *v1alpha1.MachineSet) { set.OwnerReferences = nil }
+	other := func(set *v1alpha1.MachineSet) { set.Labels = map[string]string{"name": "other"} }
+	noHistory := func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(int32(0)) }
+	trigger := func(d *v1alpha1.MachineDeployment) {
+		d.Annotations = map[string]string{v1alpha1.AnnotationKeyTriggerDeletion: "m~" + later}
+	}
+	slow := func(d *v1alpha1.MachineDeployment) { d.Spec.MinReadySeconds = 9 }
+	set := setOf("a", 3, withUID)
+	for operation, test := range map[string]struct {
+		deployment *v1alpha1.MachineDeployment
+		objects    []client.Object
+		event, log string
+	}{
+		"create": {
+			newDeployment(3), nil,
+			"ScalingMachineSet: Scaled up machine set pool-69569 to 3: there is no machine set for this template yet",
+			"Scaled up machine set: there is no machine set for this template yet",
+		},
+		"scale up": {
+			newDeployment(5), []client.Object{set},
+			"ScalingMachineSet: Scaled up machine set pool-a to 5: the deployment wants 5 machines",
+			"Scaled up machine set: the deployment wants 5 machines",
+		},
+		"scale down": {
+			newDeployment(1), []client.Object{set},
+			"ScalingMachineSet: Scaled down machine set pool-a to 1: the deployment wants 1 machines",
+			"Scaled down machine set: the deployment wants 1 machines",
+		},
+		"adopt": {
+			newDeployment(3), []client.Object{setOf("a", 3, free)},
+			"Adopted: Adopted machine set pool-a: " + orphan, "Adopted machine set: " + orphan,
+		},
+		"release": {
+			newDeployment(3), []client.Object{set, setOf("b", 2, withUID, other)},
+			"Released: Released machine set pool-b: its labels do not match the selector any more",
+			"Released machine set: its labels do not match the selector any more",
+		},
+		"refresh": {
+			newDeployment(3, slow), []client.Object{set},
+			"RefreshedMachineSet: Refreshed machine set pool-a: the deployment has changed in what needs no new machines",
+			"Refreshed machine set: the deployment has changed in what needs no new machines",
+		},
+		"refresh annotations": {
+			newDeployment(3, func(d *v1alpha1.MachineDeployment) { d.Annotations = map[string]string{"why": "so"} }), []client.Object{set},
+			"RefreshedMachineSet: Refreshed machine set pool-a: its annotations follow the deployment and its rollout",
+			"Refreshed machine set: its annotations follow the deployment and its rollout",
+		},
+		"prune": {
+			newDeployment(3, class("b"), noHistory), []client.Object{setOf("a", 0, withUID, ofRevision("1")), setOf("b", 3, withUID, ofRevision("2"))},
+			"DeletedMachineSet: Deleted machine set pool-a of revision 1: 0 old machine sets are kept",
+			"Deleted machine set: 0 old machine sets are kept",
+		},
+		"mark": {
+			newDeployment(2, trigger), []client.Object{set, member(set, "m")},
+			"MachineMarked: Machine m goes first: " + named, "Marked machine for deletion: " + named,
+		},
+		"roll back": {
+			newDeployment(3, class("b"), rollbackTo(1)), []client.Object{setOf("a", 0, withUID, ofRevision("1")), setOf("b", 3, withUID, ofRevision("2"))},
+			`DeploymentRollback: Rolled back deployment "pool" to revision 1`,
+			`Answered the wish to roll back: Rolled back deployment "pool" to revision 1`,
+		},
+		"refuse": {
+			newDeployment(3, rollbackTo(7)), []client.Object{set},
+			"DeploymentRollbackRevisionNotFound: spec.rollbackTo.revision: there is no machine set of revision 7",
+			"Answered the wish to roll back: spec.rollbackTo.revision: there is no machine set of revision 7",
+		},
+	} {
+		t.Run(operation, func(t *testing.T) {
+			s := newServer(append([]client.Object{test.deployment}, test.objects...)...)
+			s.Target = nil
+			logged, err := s.heard(t)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff([]string{test.event}, s.lines); diff != "" {
+				t.Errorf("events: want - got +\n%s", diff)
+			}
+			if diff := cmp.Diff([]string{test.log}, logged); diff != "" {
+				t.Errorf("log: want - got +\n%s", diff)
+			}
+			again, err := s.heard(t)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, line := range again {
+				if line == test.log {
+					t.Errorf("it is done, and said again: %q", again)
+				}
+			}
+		})
+	}
+}
+
+// TestNodesThatAreMarkedAreSaid: each time in the log. Events are for the first and the last:
+// what is done to the nodes of new machines in between tells users nothing new.
+func TestNodesThatAreMarkedAreSaid(t *testing.T) {
+	s := rollout(t, 2, 1)
+	s.setSet(t, "pool-b", reports(1, 0)) // so that nothing else is done
+	s.pass(t)
+	if events := strings.Join(s.lines, "\n"); strings.Count(events, "NodesMarked: 2 nodes of machines that will be replaced") != 1 {
+		t.Errorf("first: %q", s.lines)
+	}
+	must(s.live.Create(t.Context(), member(s.all()["pool-b"], "late")))
+	must(s.target.Create(t.Context(), nodeNamed("late")))
+	step := func(when string, event, log []string) {
+		t.Helper()
+		s.lines = nil
+		logged, err := s.heard(t)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(log, logged); diff != "" {
+			t.Errorf("%s: log: want - got +\n%s", when, diff)
+		}
+		if diff := cmp.Diff(event, s.lines); diff != "" {
+			t.Errorf("%s: events: want - got +\n%s", when, diff)
+		}
+	}
+	step("a new node", nil, []string{"Patched nodes: 1 node of new machines, during the rollout"})
+	step("nothing new", nil, nil)
+	finish(t, s)
+	step("it is over", []string{"NodesUnmarked: 1 node released: the rollout is over"}, []string{"Patched nodes: 1 node released: the rollout is over"})
+}
+
+// TestASetThatIsRefusedIsSaid: in an event. The error goes into the log with the pass.
+func TestASetThatIsRefusedIsSaid(t *testing.T) {
+	s := newServer(newDeployment(3))
+	s.refuse = func(verb string, _ client.Object) error {
+		if verb == "create" {
+			return errors.New("exceeded quota")
+		}
+		return nil
+	}
+	if _, err := s.heard(t); !errors.Is(err, errCreate) {
+		t.Fatalf("got the error %v", err)
+	}
+	if diff := cmp.Diff([]string{"MachineSetCreateError: Failed to create machine set pool-69569: exceeded quota"}, s.lines); diff != "" {
+		t.Errorf("events: want - got +\n%s", diff)
+	}
+}

@@ -1,0 +1,201 @@
+package machineset
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+// annotate is what a user does to a Machine, unseen by the cache.
+func (s *server) annotate(name, key, value string) {
+	m := s.all()[name]
+	metav1.SetMetaDataAnnotation(&m.ObjectMeta, key, value)
+	must(s.live.Update(testContext, m))
+}
+
+// leaving are the names of the Machines that are being deleted, in their order.
+func (s *server) leaving() []string {
+	var names []string
+	for name, m := range s.all() {
+		if !m.DeletionTimestamp.IsZero() {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// lookAgain is a pass that meets something that changed: it is made again, and nobody is told.
+func lookAgain(t *testing.T, s *server, c *Controller) {
+	t.Helper()
+	result, err := c.Reconcile(t.Context(), request)
+	if err != nil || result.RequeueAfter == 0 {
+		t.Errorf("the pass ends with %+v and the error %v; it should be made again", result, err)
+	}
+	if said := strings.Join(s.events.lines, "\n"); strings.Contains(said, "FailedDelete") || len(s.set().Status.Conditions) > 0 {
+		t.Errorf("events %q, conditions %+v", s.events.lines, s.set().Status.Conditions)
+	}
+}
+
+// TestAMachineThatIsPreservedJustBefore is not deleted, whatever it would be deleted for, though
+// the cache does not show its preservation yet. Those beside it go.
+func TestAMachineThatIsPreservedJustBefore(t *testing.T) {
+	for reason, test := range map[string]struct {
+		replicas int32
+		is       change
+	}{
+		"surplus": {0, func(*v1alpha1.Machine) {}},
+		"failed":  {2, phase(v1alpha1.MachineFailed)},
+		"named":   {2, marked(noon)},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			set := newSet(test.replicas)
+			set.Annotations = map[string]string{v1alpha1.AnnotationKeyLastReplicaChange: noon.Format(time.RFC3339)}
+			s := newServer(set, machine("kept", test.is), machine("other", test.is))
+			s.annotate("kept", v1alpha1.AnnotationKeyPreserve, "now")
+			c := s.newController()
+			c.expected.trust(request.NamespacedName) // its cache was once in step
+			lookAgain(t, s, c)
+			if diff := cmp.Diff([]string{"other"}, s.leaving()); diff != "" {
+				t.Fatalf("leaving: want - got +\n%s", diff)
+			}
+			for range 3 {
+				s.catchUp()
+				pass(t, c)
+			}
+			if !s.all()["kept"].DeletionTimestamp.IsZero() {
+				t.Error("the preserved machine is deleted")
+			}
+			if set := s.set(); set.Status.ObservedGeneration != set.Generation {
+				t.Errorf("the set is never done: %+v", set.Status)
+			}
+		})
+	}
+}
+
+// TestAConflictHidesNoFailure: what was refused is told, also if a machine before it in the
+// order changed meanwhile, of which nobody is told.
+func TestAConflictHidesNoFailure(t *testing.T) {
+	s := newServer(newSet(0), machine("a"), machine("b"))
+	s.answer = func(verb string, object client.Object) (error, bool) {
+		if verb == "delete" && object.GetName() == "b" {
+			return apierrors.NewForbidden(resource, "b", errors.New("no")), false
+		}
+		return nil, false
+	}
+	s.annotate("a", "new", "")
+	c := s.newController()
+	c.expected.trust(request.NamespacedName)
+	if _, err := c.Reconcile(t.Context(), request); !apierrors.IsForbidden(err) {
+		t.Errorf("got the error %v", err)
+	}
+	said := strings.Join(s.events.lines, "\n")
+	conditions := s.set().Status.Conditions
+	if !strings.Contains(said, "FailedDelete") || len(conditions) != 1 || conditions[0].Reason != "FailedDelete" {
+		t.Fatalf("events %q, conditions %+v", s.events.lines, conditions)
+	}
+	if strings.Contains(said+conditions[0].Message, "conflict") || strings.Contains(conditions[0].Message, "another one") {
+		t.Errorf("a conflict is told: events %q, conditions %+v", s.events.lines, conditions)
+	}
+}
+
+// TestOwnChangesAreNoReasonToLookAgain: a machine that is changed and deleted in one pass costs
+// no more than these two requests.
+func TestOwnChangesAreNoReasonToLookAgain(t *testing.T) {
+	for reason, test := range map[string]struct {
+		is   change
+		want []string
+	}{
+		"updated": {func(m *v1alpha1.Machine) { m.Spec.MachineConfiguration = drainFor(time.Hour) }, []string{"patch Machine a", "delete Machine a"}},
+		"adopted": {stray, []string{"patch Machine a", "delete Machine a"}},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			s := newServer(newSet(0, heldBy(v1alpha1.FinalizerMCM)), machine("a", test.is))
+			pass(t, s.newController())
+			if diff := cmp.Diff(test.want, s.writes[:2]); diff != "" {
+				t.Errorf("want - got +\n%s", diff)
+			}
+			if s.activeCount() > 0 {
+				t.Error("the machine is not deleted")
+			}
+		})
+	}
+}
+
+// hastyUser does something just before the first deletion of each Machine.
+type hastyUser struct {
+	client.Client
+	does func(client.Object)
+	seen sync.Map
+}
+
+func (u *hastyUser) Delete(ctx context.Context, object client.Object, opts ...client.DeleteOption) error {
+	if _, again := u.seen.LoadOrStore(object.GetName(), true); !again {
+		u.does(object)
+	}
+	return u.Client.Delete(ctx, object, opts...) //nolint:wrapcheck // it stands in for it
+}
+
+// TestServerKeepsWhatIsPreservedJustBefore: a real API server refuses to delete what the cache
+// does not show yet, and the rest goes at the next look.
+func TestServerKeepsWhatIsPreservedJustBefore(t *testing.T) {
+	e := env.New(t)
+	g := gomega.NewWithT(t)
+	set := env.Fresh(e, newSet(0))
+	g.Expect(e.Client.Create(t.Context(), set)).To(gomega.Succeed())
+	for _, name := range []string{"kept", "other"} {
+		m := env.Fresh(e, machine(name))
+		m.OwnerReferences = []metav1.OwnerReference{ownerReference(set)}
+		g.Expect(e.Client.Create(t.Context(), m)).To(gomega.Succeed())
+	}
+	user := &hastyUser{does: func(object client.Object) {
+		wish := map[string]string{"kept": "now", "other": "false"}[object.GetName()]
+		patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+v1alpha1.AnnotationKeyPreserve+`":"`+wish+`"}}}`))
+		m := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: object.GetName()}}
+		if err := e.Client.Patch(t.Context(), m, patch); err != nil {
+			t.Errorf("preserving %s: %v", m.Name, err)
+		}
+	}}
+	e.RunControllers(t, func(mgr ctrl.Manager, events record.EventRecorder) error {
+		user.Client = mgr.GetClient()
+		return New(Options{Client: user, Live: mgr.GetAPIReader(), Events: events, Clock: clock.RealClock{}, Concurrency: 1}).SetupWithManager(mgr)
+	})
+	g.Eventually(func(g gomega.Gomega) {
+		m := &v1alpha1.Machine{}
+		g.Expect(e.Client.Get(t.Context(), client.ObjectKey{Namespace: e.Namespace, Name: "other"}, m)).To(gomega.Succeed())
+		g.Expect(m.DeletionTimestamp).NotTo(gomega.BeNil())
+		g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(set), set)).To(gomega.Succeed())
+		g.Expect(set.Status.ObservedGeneration).To(gomega.Equal(set.Generation))
+		g.Expect(set.Status.Conditions).To(gomega.BeEmpty())
+	}, eventually).Should(gomega.Succeed())
+	m := &v1alpha1.Machine{}
+	g.Expect(e.Client.Get(t.Context(), client.ObjectKey{Namespace: e.Namespace, Name: "kept"}, m)).To(gomega.Succeed())
+	if !m.DeletionTimestamp.IsZero() {
+		t.Error("the preserved machine is deleted")
+	}
+	events := &corev1.EventList{}
+	g.Expect(e.Client.List(t.Context(), events, client.InNamespace(e.Namespace))).To(gomega.Succeed())
+	for i := range events.Items {
+		if events.Items[i].Reason == "FailedDelete" {
+			t.Errorf("a conflict is told: %s", events.Items[i].Message)
+		}
+	}
+}

@@ -1,0 +1,71 @@
+package machineset
+
+import (
+	"net/http"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// TestAWebhookMayDenyWithAnyCode: it is no proof that a Machine is gone, or that somebody else was
+// first. Users are told, and what was denied is tried again.
+func TestAWebhookMayDenyWithAnyCode(t *testing.T) {
+	for name, test := range map[string]struct {
+		verb, reason string
+		set          *v1alpha1.MachineSet
+		machines     []*v1alpha1.Machine
+		code         int32
+	}{
+		"a deletion, as a conflict":  {"delete", reasonFailedDelete, newSet(1), machines(2), http.StatusConflict},
+		"a deletion, as not found":   {"delete", reasonFailedDelete, newSet(1), machines(2), http.StatusNotFound},
+		"a deletion, as forbidden":   {"delete", reasonFailedDelete, newSet(1), machines(2), http.StatusForbidden},
+		"a creation, as a conflict":  {"create", reasonFailedCreate, newSet(1), nil, http.StatusConflict},
+		"an adoption, as not found":  {"patch", reasonFailedAdopt, newSet(1), machines(1, stray), http.StatusNotFound},
+		"an adoption, as a conflict": {"patch", reasonFailedAdopt, newSet(1), machines(1, stray), http.StatusConflict},
+		"a change, as a conflict": {"patch", reasonFailedUpdate, newSet(1, withTemplate(func(spec *v1alpha1.MachineSpec) {
+			spec.NodeTemplateSpec.Labels = map[string]string{"new": "label"}
+		})), machines(1), http.StatusConflict},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects := []client.Object{test.set}
+			for _, m := range test.machines {
+				objects = append(objects, m)
+			}
+			s := newServer(objects...)
+			denials := 0
+			s.answer = func(verb string, object client.Object) (error, bool) {
+				if _, ok := object.(*v1alpha1.Machine); !ok || verb != test.verb {
+					return nil, false
+				}
+				denials++
+				return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: test.code, Message: "busy, try later"}}, false
+			}
+			c := s.newController()
+			for attempt := 1; attempt <= 3; attempt++ {
+				if _, err := c.Reconcile(t.Context(), request); err == nil {
+					t.Fatal("the pass went well")
+				}
+				s.catchUp()
+				if denials != attempt {
+					t.Fatalf("%d attempts in %d passes", denials, attempt)
+				}
+			}
+			conditions := s.set().Status.Conditions
+			if len(conditions) != 1 || conditions[0].Reason != test.reason {
+				t.Errorf("conditions %+v, want %s", conditions, test.reason)
+			}
+			s.answer = nil
+			for range 3 {
+				pass(t, c)
+				s.catchUp()
+			}
+			if n := s.activeCount(); n != 1 || len(s.set().Status.Conditions) > 0 {
+				t.Errorf("%d machines, conditions %+v", n, s.set().Status.Conditions)
+			}
+		})
+	}
+}

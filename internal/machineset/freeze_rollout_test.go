@@ -1,0 +1,126 @@
+package machineset
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// rolling is a deployment with two sets, between which it moves replicas in any way that its
+// surge allows.
+type rolling struct {
+	*server
+	controller *Controller
+	// wanted is what the deployment asks for. The cache may show less.
+	wanted, surge int32
+	// current is the set that is to have all.
+	current, other string
+}
+
+var versions = []string{pool, "next"}
+
+func newRolling(t *rapid.T) *rolling {
+	surge := rapid.SampledFrom([]string{"0", "1", "3", "50%"}).Draw(t, "surge")
+	deployment := newParent(rapid.Int32Range(0, 8).Draw(t, "replicas"), v1alpha1.RollingUpdateMachineDeploymentStrategyType, surge)
+	deployment.Namespace, deployment.Name, deployment.UID = "default", "owner", "d"
+	r := &rolling{wanted: deployment.Spec.Replicas, current: versions[1], other: versions[0]}
+	r.server = newServer(deployment, newSet(r.wanted, ofDeployment("d", "1")), namedSet(versions[1], ofDeployment("d", "2")))
+	r.overshoot = &Overshoot{Up: 2, Down: 1}
+	r.controller = r.newController()
+	return r
+}
+
+func (r *rolling) version(name string) *v1alpha1.MachineSet {
+	set := &v1alpha1.MachineSet{}
+	must(r.live.Get(testContext, client.ObjectKey{Namespace: "default", Name: name}, set))
+	return set
+}
+
+func (r *rolling) deployment() *v1alpha1.MachineDeployment {
+	deployment := &v1alpha1.MachineDeployment{}
+	must(r.live.Get(testContext, client.ObjectKey{Namespace: "default", Name: "owner"}, deployment))
+	return deployment
+}
+
+func (r *rolling) resize(name string, by int32) {
+	set := r.version(name)
+	set.Spec.Replicas += by
+	set.Generation++
+	must(r.live.Update(testContext, set))
+}
+
+// grow has the current set ask for more. That is at most what the deployment wants and as many
+// more as its surge allows, of which the cache shows the set and the deployment one by one.
+func (r *rolling) grow(t *rapid.T) {
+	deployment := r.deployment()
+	deployment.Spec.Replicas = r.wanted
+	room := r.wanted + int32(surge(deployment)) - r.version(r.current).Spec.Replicas - r.version(r.other).Spec.Replicas
+	r.resize(r.current, rapid.Int32Range(0, max(0, room)).Draw(t, "more"))
+}
+
+func (r *rolling) shrink(t *rapid.T) {
+	r.resize(r.other, -rapid.Int32Range(0, r.version(r.other).Spec.Replicas).Draw(t, "fewer"))
+}
+
+// turn is a change of the template back to what the old set has.
+func (r *rolling) turn(*rapid.T) { r.current, r.other = r.other, r.current }
+
+func (r *rolling) scaleUp(t *rapid.T) { r.wanted += rapid.Int32Range(1, 5).Draw(t, "more wanted") }
+
+func (r *rolling) showDeployment(*rapid.T) {
+	deployment := r.deployment()
+	deployment.Spec.Replicas = r.wanted
+	must(r.live.Update(testContext, deployment))
+}
+
+func (r *rolling) fail(t *rapid.T) {
+	for _, m := range r.all() {
+		if rapid.Bool().Draw(t, "fails") {
+			m.Status.CurrentStatus.Phase = v1alpha1.MachineFailed
+			must(r.live.Update(testContext, m))
+		}
+	}
+}
+
+func (r *rolling) bury(*rapid.T) {
+	for name, m := range r.all() {
+		if !m.DeletionTimestamp.IsZero() {
+			r.vanish(name)
+		}
+	}
+}
+
+func (r *rolling) pass(t *rapid.T) {
+	name := rapid.SampledFrom(versions).Draw(t, "set")
+	request := ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "default", Name: name}}
+	if _, err := r.controller.Reconcile(testContext, request); err != nil {
+		t.Fatalf("reconciling: %v", err)
+	}
+	if set := r.version(name); frozen(set) {
+		t.Fatalf("%s is frozen, which asks for %d of %d; in all there are %d machines", name, set.Spec.Replicas, r.wanted, r.activeCount())
+	}
+}
+
+// TestRolloutsNeverFreeze: whatever a deployment does to its sets that still wants as many
+// machines, and whatever of that the caches show.
+func TestRolloutsNeverFreeze(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := newRolling(t)
+		t.Repeat(map[string]func(*rapid.T){
+			"pass":            r.pass,
+			"pass again":      r.pass,
+			"grow":            r.grow,
+			"shrink":          r.shrink,
+			"turn":            r.turn,
+			"scale up":        r.scaleUp,
+			"show deployment": r.showDeployment,
+			"fail":            r.fail,
+			"bury":            r.bury,
+			"show machines":   func(*rapid.T) { r.catchUp() },
+		})
+	})
+}

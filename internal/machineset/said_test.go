@@ -1,0 +1,178 @@
+package machineset
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// heard is a pass, and what it logs for everybody, as "message: why".
+func heard(t *testing.T, c *Controller) ([]string, error) {
+	t.Helper()
+	var logged []string
+	log := funcr.NewJSON(func(line string) {
+		var said struct{ Msg, Why string }
+		must(json.Unmarshal([]byte(line), &said))
+		logged = append(logged, said.Msg+": "+said.Why)
+	}, funcr.Options{})
+	_, err := c.Reconcile(ctrl.LoggerInto(t.Context(), log), request)
+	return logged, err
+}
+
+// TestEachOperationIsSaid: in one event and one line of the log, both of which say why.
+func TestEachOperationIsSaid(t *testing.T) {
+	const orphan, changed = "it has no owner and its labels match the selector", "its labels do not match the selector any more"
+	scaled := func(set *v1alpha1.MachineSet) {
+		set.Annotations = map[string]string{v1alpha1.AnnotationKeyLastReplicaChange: noon.Format(time.RFC3339)}
+	}
+	lift := func(set *v1alpha1.MachineSet) {
+		frozenSet(set)
+		metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyUnfreeze, "True")
+	}
+	broken := func(m *v1alpha1.Machine) { m.Status.LastOperation.Description = "no such image" }
+	configured := func(m *v1alpha1.Machine) { m.Spec.MachineConfiguration = drainFor(time.Hour) }
+	relabelled := func(m *v1alpha1.Machine) { m.Spec.NodeTemplateSpec.Labels = map[string]string{"disk": "slow"} }
+	for operation, test := range map[string]struct {
+		objects     []client.Object
+		events, log []string
+	}{
+		"create": {
+			[]client.Object{newSet(1)},
+			[]string{"SuccessfulCreate: Created 1 machine (pool-0001): 0 of 1 machines exist"}, []string{"Created machines: 0 of 1 machines exist"},
+		},
+		"delete": {
+			[]client.Object{newSet(0), machine("a")},
+			[]string{"SuccessfulDelete: Deleted 1 machine (a): 1 machine more than the 0 wanted exists"},
+			[]string{"Deleted machines: 1 machine more than the 0 wanted exists"},
+		},
+		"delete one that was named": {
+			[]client.Object{newSet(1, scaled), machine("a", marked(noon))},
+			[]string{"SuccessfulDelete: Deleted 1 machine (a): it was named for deletion"}, []string{"Deleted machines: it was named for deletion"},
+		},
+		"delete one that failed": {
+			[]client.Object{newSet(1), machine("a", phase(v1alpha1.MachineFailed), broken)},
+			[]string{"SuccessfulDelete: Deleted 1 machine (a): it failed: no such image"}, []string{"Deleted machines: it failed: no such image"},
+		},
+		"adopt": {
+			[]client.Object{newSet(1), machine("a", stray)},
+			[]string{"Adopted: Adopted 1 machine (a): " + orphan}, []string{"Adopted machines: " + orphan},
+		},
+		"release": {
+			[]client.Object{newSet(0), machine("a", unlabelled)},
+			[]string{"Released: Released 1 machine (a): " + changed}, []string{"Released machines: " + changed},
+		},
+		"update, each for its reason": {
+			[]client.Object{newSet(3), machine("a", configured), machine("b", relabelled), machine("c", configured)},
+			[]string{
+				"SuccessfulUpdate: Updated 2 machines (a, c): the machine set has another configuration",
+				"SuccessfulUpdate: Updated 1 machine (b): the machine set has another node template",
+			},
+			[]string{"Updated machines: the machine set has another configuration", "Updated machines: the machine set has another node template"},
+		},
+		"freeze": {
+			[]client.Object{newSet(0), machine("a"), machine("b")},
+			[]string{
+				"FrozeMachineSet: Froze machine set pool: 2 machines exist, which is no less than the limit of 2",
+				"SuccessfulDelete: Deleted 2 machines (a, b): 2 machines more than the 0 wanted exist",
+			},
+			[]string{
+				"Froze the machine set: 2 machines exist, which is no less than the limit of 2",
+				"Deleted machines: 2 machines more than the 0 wanted exist",
+			},
+		},
+		"unfreeze": {
+			[]client.Object{newSet(0, lift)},
+			[]string{"UnfrozeMachineSet: Unfroze machine set pool: the annotation " + v1alpha1.AnnotationKeyUnfreeze + " asks for it"},
+			[]string{"Unfroze the machine set: the annotation " + v1alpha1.AnnotationKeyUnfreeze + " asks for it"},
+		},
+	} {
+		t.Run(operation, func(t *testing.T) {
+			s := newServer(test.objects...)
+			if operation == "freeze" {
+				s.overshoot = &Overshoot{Up: 2, Down: 1}
+			}
+			c := s.newController()
+			logged, err := heard(t, c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.events, s.events.lines); diff != "" {
+				t.Errorf("events: want - got +\n%s", diff)
+			}
+			if diff := cmp.Diff(test.log, logged); diff != "" {
+				t.Errorf("log: want - got +\n%s", diff)
+			}
+			s.catchUp()
+			s.events.lines = nil
+			if _, err := heard(t, c); err != nil {
+				t.Fatal(err)
+			}
+			for _, line := range s.events.lines {
+				if slices.Contains(test.events, line) {
+					t.Errorf("it is done, and said again: %q", line)
+				}
+			}
+		})
+	}
+}
+
+// TestWhatIsRefusedIsSaid: in an event. The error goes into the log with the pass.
+func TestWhatIsRefusedIsSaid(t *testing.T) {
+	for verb, test := range map[string]struct {
+		replicas int32
+		want     string
+	}{
+		"create": {2, `FailedCreate: Error creating: machines.machine.sapcloud.io is forbidden: no`},
+		"delete": {0, `FailedDelete: Error deleting: deleting machine a: machines.machine.sapcloud.io is forbidden: no`},
+	} {
+		t.Run(verb, func(t *testing.T) {
+			s := newServer(newSet(test.replicas), machine("a"))
+			s.answer = func(asked string, _ client.Object) (error, bool) {
+				if asked == verb {
+					return apierrors.NewForbidden(resource, "", errors.New("no")), false
+				}
+				return nil, false
+			}
+			if _, err := heard(t, s.newController()); !apierrors.IsForbidden(err) {
+				t.Fatalf("got the error %v", err)
+			}
+			if diff := cmp.Diff([]string{test.want}, s.events.lines); diff != "" {
+				t.Errorf("events: want - got +\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestWhatIsGoneCountsAsDeleted: somebody else was first, of which the cache does not show
+// anything yet.
+func TestWhatIsGoneCountsAsDeleted(t *testing.T) {
+	s := newServer(newSet(0), machine("a"))
+	c := s.newController()
+	c.expected.trust(request.NamespacedName)
+	s.vanishNow("a")
+	if _, err := heard(t, c); err != nil {
+		t.Errorf("got the error %v", err)
+	}
+	if diff := cmp.Diff([]string{"SuccessfulDelete: Deleted 1 machine (a): 1 machine more than the 0 wanted exists"}, s.events.lines); diff != "" {
+		t.Errorf("events: want - got +\n%s", diff)
+	}
+	if set := s.set(); set.Status.ObservedGeneration != set.Generation || len(set.Status.Conditions) > 0 {
+		t.Errorf("status %+v", set.Status)
+	}
+	writes := s.count("delete")
+	pass(t, c)
+	if again := s.count("delete") - writes; again > 0 {
+		t.Error("it is deleted again, before the cache shows that it is gone")
+	}
+}

@@ -1,0 +1,98 @@
+package docs
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+
+	"github.com/millwright-dev/millwright/config"
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+// document is one object of a file of examples.
+type document struct {
+	file string
+	kind schema.GroupKind
+	text []byte
+}
+
+// documents are all objects of all examples.
+func documents(t *testing.T) []document {
+	t.Helper()
+	root, err := env.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []document
+	err = filepath.WalkDir(filepath.Join(root, "examples"), func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
+		for {
+			text, err := reader.Read()
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			var object metav1.TypeMeta
+			if err := yaml.Unmarshal(text, &object); err != nil {
+				return err
+			}
+			found = append(found, document{path, object.GroupVersionKind().GroupKind(), text})
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// ownKinds are those that we define.
+func ownKinds(t *testing.T) map[schema.GroupKind]bool {
+	t.Helper()
+	files, err := fs.Glob(config.Files, "crd/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d CRDs, %v", len(files), err)
+	}
+	kinds := map[schema.GroupKind]bool{}
+	for _, file := range files {
+		text, err := config.Files.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		crd := &apiextensionsv1.CustomResourceDefinition{}
+		if err := yaml.Unmarshal(text, crd); err != nil {
+			t.Fatal(err)
+		}
+		kinds[schema.GroupKind{Group: crd.Spec.Group, Kind: crd.Spec.Names.Kind}] = true
+	}
+	return kinds
+}
+
+func TestThereIsAnExampleOfEveryKind(t *testing.T) {
+	missing := ownKinds(t)
+	for _, document := range documents(t) {
+		delete(missing, document.kind)
+	}
+	for kind := range missing {
+		t.Errorf("no example of %s", kind)
+	}
+}
