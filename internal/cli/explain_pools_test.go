@@ -94,7 +94,7 @@ func TestExplainSets(t *testing.T) {
 // TestExplainFrozen: a set that had too many Machines makes none, and all who ask hear why.
 func TestExplainFrozen(t *testing.T) {
 	w := newExplainWorld(t)
-	// Twice as many as wanted are too many, and no number is few enough again.
+	// Twice as many as wanted are too many, and only none is few enough again.
 	w.manage(func(config *manager.Config) { config.Overshoot = machineset.Overshoot{Up: 0, Down: 1000} })
 	w.classes(map[string]string{"never": `{"join":"never"}`})
 	for _, name := range []string{"crowd-1", "crowd-2", "crowd-3"} {

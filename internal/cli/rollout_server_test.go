@@ -59,7 +59,7 @@ func TestUndoUnanswered(t *testing.T) {
 	}()
 	w.wished(t, deployment)
 	cancel()
-	withdraw := "To withdraw that: kubectl -n " + w.Namespace + " patch machinedeployment pool"
+	withdraw := "To withdraw that: kubectl -n " + w.Namespace + " patch machinedeployments.machine.sapcloud.io pool"
 	says := func(err error, says ...string) {
 		t.Helper()
 		for _, text := range says {

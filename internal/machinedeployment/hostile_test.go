@@ -34,26 +34,9 @@ func TestAbsurdNumbers(t *testing.T) {
 			all = append(all, set)
 		}
 		f := gather(deployment, all, noon)
-		sum := int64(0)
-		for _, set := range f.all() {
-			sum += int64(set.Spec.Replicas)
-		}
 		for _, op := range plan(f) {
-			if op.action != scale && op.action != create {
-				continue
-			}
-			current, was := op.action == create || op.set == f.current, int32(0)
-			if op.action == scale {
-				was = op.set.Spec.Replicas
-			}
-			most := int64(deployment.Spec.Replicas) + int64(f.surge)
-			switch after := sum - int64(was) + int64(op.replicas); {
-			case op.replicas < 0:
-				t.Fatalf("%s to %d: %s", op.action, op.replicas, op.reason)
-			case current && op.replicas > deployment.Spec.Replicas:
-				t.Fatalf("the current set gets %d of %d: %s", op.replicas, deployment.Spec.Replicas, op.reason)
-			case current && op.replicas > was && !replaced(f) && after > most:
-				t.Fatalf("%d are asked for, of at most %d: %s", after, most, op.reason)
+			if op.action == scale || op.action == create {
+				judge(t, f, op)
 			}
 		}
 		for _, n := range []int32{nextStatus(f, nil).Replicas, nextStatus(f, nil).AvailableReplicas, nextStatus(f, nil).UnavailableReplicas} {
@@ -62,6 +45,27 @@ func TestAbsurdNumbers(t *testing.T) {
 			}
 		}
 	})
+}
+
+// judge fails if an operation gives a set more than it may have.
+func judge(t *rapid.T, f facts, op operation) {
+	sum, was, wanted := int64(0), int32(0), f.deployment.Spec.Replicas
+	for _, set := range f.all() {
+		sum += int64(set.Spec.Replicas)
+	}
+	if op.action == scale {
+		was = op.set.Spec.Replicas
+	}
+	current := op.action == create || op.set == f.current
+	most := int64(wanted) + int64(f.surge)
+	switch after := sum - int64(was) + int64(op.replicas); {
+	case op.replicas < 0:
+		t.Fatalf("%s to %d: %s", op.action, op.replicas, op.reason)
+	case current && op.replicas > wanted:
+		t.Fatalf("the current set gets %d of %d: %s", op.replicas, wanted, op.reason)
+	case current && op.replicas > was && !replaced(f) && after > most:
+		t.Fatalf("%d are asked for, of at most %d: %s", after, most, op.reason)
+	}
 }
 
 // TestTheLastOfAllRevisions: no number comes after it, so it does not count.

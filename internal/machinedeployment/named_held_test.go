@@ -160,75 +160,81 @@ func TestARolloutDoesNotWaitForANamedMachineThatIsPreserved(t *testing.T) {
 	}
 }
 
-// TestAMachineThatCannotBeMarked holds up nothing but the scaling down of its set.
+// refusedMachine has every write of a Machine fail, as long as it is named.
+func (s *server) refusedMachine(name *string) {
+	s.refuse = func(verb string, object client.Object) error {
+		if verb == "patch" && object.GetName() == *name {
+			return apierrors.NewForbidden(v1alpha1.SchemeGroupVersion.WithResource("machines").GroupResource(), *name, errors.New("a policy says no"))
+		}
+		return nil
+	}
+}
+
+// unmarked is a pass in which a Machine cannot be marked.
+func (s *server) unmarked(t *testing.T) {
+	t.Helper()
+	if _, err := s.Reconcile(t.Context(), request); !errors.Is(err, errMark) {
+		t.Fatalf("got the error %v", err)
+	}
+}
+
+// TestAMachineThatCannotBeMarked does not keep its set from growing.
 func TestAMachineThatCannotBeMarked(t *testing.T) {
-	forbidden := apierrors.NewForbidden(v1alpha1.SchemeGroupVersion.WithResource("machines").GroupResource(), "m-1", errors.New("a policy says no"))
-	policy := func(s *server, refused *string) {
-		s.refuse = func(verb string, object client.Object) error {
-			if verb == "patch" && object.GetName() == *refused {
-				return forbidden
-			}
-			return nil
-		}
+	s, refused := scaledByName(t, "m-1~"+later), "m-1"
+	s.refusedMachine(&refused)
+	s.change(func(d *v1alpha1.MachineDeployment) { d.Spec.Replicas = 30 })
+	s.unmarked(t)
+	if n := s.only(t).Spec.Replicas; n != 30 {
+		t.Errorf("the set asks for %d, want 30", n)
 	}
-	failing := func(t *testing.T, s *server) {
-		t.Helper()
-		if _, err := s.Reconcile(t.Context(), request); !errors.Is(err, errMark) {
-			t.Fatalf("got the error %v", err)
-		}
+}
+
+// TestASetWithAMachineThatCannotBeMarkedIsNotScaledDown: another one would go. That is said, and
+// is no matter of the rollout, which is over.
+func TestASetWithAMachineThatCannotBeMarkedIsNotScaledDown(t *testing.T) {
+	s, refused := scaledByName(t, "m-1~"+later+",m-2~"+later), "m-1"
+	s.refusedMachine(&refused)
+	s.lines = nil
+	s.pass(t) // the other one is marked
+	for range 3 {
+		s.unmarked(t)
 	}
-	t.Run("scaled up", func(t *testing.T) {
-		s, refused := scaledByName(t, "m-1~"+later), "m-1"
-		policy(s, &refused)
-		s.change(func(d *v1alpha1.MachineDeployment) { d.Spec.Replicas = 30 })
-		failing(t, s)
-		if n := s.only(t).Spec.Replicas; n != 30 {
-			t.Errorf("the set asks for %d, want 30", n)
-		}
-	})
-	t.Run("scaled down", func(t *testing.T) {
-		s, refused := scaledByName(t, "m-1~"+later+",m-2~"+later), "m-1"
-		policy(s, &refused)
-		s.lines = nil
-		s.pass(t) // the other one is marked
-		for range 3 {
-			failing(t, s)
-		}
-		if n := s.only(t).Spec.Replicas; n != 3 {
-			t.Errorf("the set asks for %d, want 3", n)
-		}
-		at := conditionAt(s.deployment().Status, v1alpha1.MachineDeploymentReplicaFailure)
-		if at < 0 {
-			t.Fatalf("nothing is said: %+v", s.deployment().Status.Conditions)
-		}
-		said := s.deployment().Status.Conditions[at]
-		if said.Reason != reasonMarkError || !strings.Contains(said.Message, "m-1: ") || s.progress().Reason != reasonComplete {
-			t.Errorf("got %+v, and progress %+v", said, s.progress())
-		}
-		events := slices.DeleteFunc(s.lines, func(line string) bool { return !strings.HasPrefix(line, reasonMarkError) })
-		if diff := cmp.Diff([]string{reasonMarkError + ": " + said.Message}, events); diff != "" {
-			t.Errorf("events: want - got +\n%s", diff)
-		}
-		refused = ""
-		for range 2 {
-			s.pass(t)
-		}
-		if n := s.only(t).Spec.Replicas; n != 2 {
-			t.Errorf("it can be marked, and the set asks for %d, want 2", n)
-		}
-		if at := conditionAt(s.deployment().Status, v1alpha1.MachineDeploymentReplicaFailure); at >= 0 {
-			t.Errorf("it is still said: %+v", s.deployment().Status.Conditions[at])
-		}
-	})
-	t.Run("another set goes on", func(t *testing.T) {
-		f := gather(newDeployment(3, rolling("1", "0"), class("b")), sets{setOf("a", 3, withUID), setOf("b", 1, withUID)}, noon)
-		f.named, f.unmarked = []named{{"m-1", later, member(f.current, "m-1")}}, []string{"m-1"}
-		if diff := cmp.Diff([]string{"pool-a to 2"}, brief(t, withhold(f, planReplicas(f)))); diff != "" {
-			t.Errorf("named in the new set: want - got +\n%s", diff)
-		}
-		f.named[0].machine = member(f.old[0], "m-1")
-		if got := brief(t, withhold(f, planReplicas(f))); len(got) > 0 {
-			t.Errorf("named in the old set, but planned is %q", got)
-		}
-	})
+	if n := s.only(t).Spec.Replicas; n != 3 {
+		t.Errorf("the set asks for %d, want 3", n)
+	}
+	at := conditionAt(s.deployment().Status, v1alpha1.MachineDeploymentReplicaFailure)
+	if at < 0 {
+		t.Fatalf("nothing is said: %+v", s.deployment().Status.Conditions)
+	}
+	said := s.deployment().Status.Conditions[at]
+	if said.Reason != reasonMarkError || !strings.Contains(said.Message, "m-1: ") || s.progress().Reason != reasonComplete {
+		t.Errorf("got %+v, and progress %+v", said, s.progress())
+	}
+	events := slices.DeleteFunc(s.lines, func(line string) bool { return !strings.HasPrefix(line, reasonMarkError) })
+	if diff := cmp.Diff([]string{reasonMarkError + ": " + said.Message}, events); diff != "" {
+		t.Errorf("events: want - got +\n%s", diff)
+	}
+	refused = ""
+	for range 2 {
+		s.pass(t)
+	}
+	if n := s.only(t).Spec.Replicas; n != 2 {
+		t.Errorf("it can be marked, and the set asks for %d, want 2", n)
+	}
+	if at := conditionAt(s.deployment().Status, v1alpha1.MachineDeploymentReplicaFailure); at >= 0 {
+		t.Errorf("it is still said: %+v", s.deployment().Status.Conditions[at])
+	}
+}
+
+// TestOtherSetsAreScaledDown, whichever Machine cannot be marked.
+func TestOtherSetsAreScaledDown(t *testing.T) {
+	f := gather(newDeployment(3, rolling("1", "0"), class("b")), sets{setOf("a", 3, withUID), setOf("b", 1, withUID)}, noon)
+	f.named, f.unmarked = []named{{"m-1", later, member(f.current, "m-1")}}, []string{"m-1"}
+	if diff := cmp.Diff([]string{"pool-a to 2"}, brief(t, withhold(f, planReplicas(f)))); diff != "" {
+		t.Errorf("named in the new set: want - got +\n%s", diff)
+	}
+	f.named[0].machine = member(f.old[0], "m-1")
+	if got := brief(t, withhold(f, planReplicas(f))); len(got) > 0 {
+		t.Errorf("named in the old set, but planned is %q", got)
+	}
 }

@@ -254,10 +254,12 @@ func (c *Controller) replicate(ctx context.Context, set *v1alpha1.MachineSet) (c
 	failure := c.apply(ctx, &facts, operations)
 	told := failure
 	if conflict(failure) { // somebody else was first; not for users to read
-		if set.DeletionTimestamp.IsZero() {
+		froze := frozen(set) && len(only(operations, freeze)) > 0
+		if set.DeletionTimestamp.IsZero() && !froze {
 			return ctrl.Result{}, failure
 		}
-		// Many Machines that change while they are deleted would keep the numbers as they were.
+		// Many Machines that change while they are deleted would keep the numbers as they were; and
+		// why a set is frozen, no later pass knows.
 		told = nil
 	}
 	if !facts.certain {

@@ -1,10 +1,12 @@
 package machineset
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"pgregory.net/rapid"
@@ -164,6 +166,33 @@ func TestFreezeAndUnfreeze(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, frozenEvents); diff != "" {
 		t.Errorf("events: want - got +\n%s", diff)
+	}
+}
+
+// TestWhyASetIsFrozenIsSaidAlsoAfterAConflict: Machines that are deleted in the same pass may be
+// changed by others meanwhile.
+func TestWhyASetIsFrozenIsSaidAlsoAfterAConflict(t *testing.T) {
+	objects := []client.Object{newSet(2)}
+	for _, m := range machines(9) {
+		objects = append(objects, m)
+	}
+	s := newServer(objects...)
+	s.overshoot = &Overshoot{Up: 2, Down: 5}
+	s.answer = func(verb string, object client.Object) (error, bool) {
+		if verb == "delete" && object.GetName() == "m3" {
+			return apierrors.NewConflict(resource, "m3", errors.New("changed")), false
+		}
+		return nil, false
+	}
+	c := s.newController()
+	for range 3 {
+		pass(t, c)
+		s.catchUp()
+	}
+	conditions := s.set().Status.Conditions
+	at := condition(conditions, v1alpha1.MachineSetFrozen)
+	if at < 0 || conditions[at].Message != "9 machines exist, which is no less than the limit of 6" || len(conditions) != 1 {
+		t.Errorf("conditions %+v", conditions)
 	}
 }
 

@@ -96,7 +96,7 @@ func refuseInvalid(d *v1alpha1.MachineDeployment, done string) error {
 
 // Withdrawal says how to withdraw a wish to roll back.
 func Withdrawal(key types.NamespacedName) string {
-	return fmt.Sprintf("To withdraw that: kubectl -n %s patch machinedeployment %s --type merge -p '{\"spec\":{\"rollbackTo\":null}}'", key.Namespace, key.Name)
+	return fmt.Sprintf("To withdraw that: kubectl -n %s patch machinedeployments.machine.sapcloud.io %s --type merge -p '{\"spec\":{\"rollbackTo\":null}}'", key.Namespace, key.Name)
 }
 
 // Wish is a wish to roll back that the manager is to answer.

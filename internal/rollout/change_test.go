@@ -80,7 +80,7 @@ func TestRefusals(t *testing.T) {
 		"undo what is deleted":     {all(rolls, goes), undo, "is being deleted"},
 		"restart":                  {rolls, restart, ""},
 		"restart with a wish":      {all(rolls, wished), restart, "wish to roll back to revision 1"},
-		"how to withdraw the wish": {all(rolls, wished), restart, `kubectl -n default patch machinedeployment pool --type merge -p '{"spec":{"rollbackTo":null}}'`},
+		"how to withdraw the wish": {all(rolls, wished), restart, `kubectl -n default patch machinedeployments.machine.sapcloud.io pool --type merge -p '{"spec":{"rollbackTo":null}}'`},
 		"restart what is deleted":  {all(rolls, goes), restart, "is being deleted"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -91,7 +91,13 @@ func (s state) stays(machine *v1alpha1.Machine) bool {
 	return !rolling || metav1.IsControlledBy(machine, s.newest(deployment.Name))
 }
 
-// idle waits until nothing was written for a while, and tells what there is then.
+// leaving tells whether a Machine is on its way out.
+func (s state) leaving() bool {
+	return slices.ContainsFunc(s.machines, func(m v1alpha1.Machine) bool { return !m.DeletionTimestamp.IsZero() })
+}
+
+// idle waits until no Machine is leaving, and nothing was written for a while, and tells what
+// there is then.
 func idle(t *testing.T, e *env.Env, suffix string) state {
 	t.Helper()
 	const quiet = 3 * time.Second
@@ -99,7 +105,7 @@ func idle(t *testing.T, e *env.Env, suffix string) state {
 	since := time.Now()
 	gomega.NewWithT(t).Eventually(func() time.Duration {
 		now := look(t, e, suffix)
-		if !cmp.Equal(now.versions(), last.versions()) {
+		if now.leaving() || !cmp.Equal(now.versions(), last.versions()) {
 			last, since = now, time.Now()
 		}
 		return time.Since(since)
