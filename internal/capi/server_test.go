@@ -253,7 +253,7 @@ func run(t *testing.T, e *env.Env, scheme *runtime.Scheme, driver *scripted) {
 	mgr, err := ctrl.NewManager(access, ctrl.Options{
 		Scheme:                 scheme,
 		Cache:                  cache.Options{DefaultNamespaces: map[string]cache.Config{e.Namespace: {}}},
-		Controller:             config.Controller{SkipNameValidation: new(true)},
+		Controller:             config.Controller{SkipNameValidation: new(true), UsePriorityQueue: new(false)},
 		Metrics:                metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress: "0",
 	})

@@ -142,7 +142,7 @@ func (f *managerFlags) addDrain(flags *pflag.FlagSet) {
 // gcPercent is how much the heap of a manager grows between two garbage collections. Most of
 // what it allocates is gone soon, and little stays, so to collect more often than Go does by
 // default (100) costs little time and saves memory. GOGC in the environment goes before it.
-const gcPercent = 60
+const gcPercent = 40
 
 func (f *managerFlags) run(ctx context.Context, stderr io.Writer) error {
 	if err := f.validate(); err != nil {

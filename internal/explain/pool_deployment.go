@@ -42,6 +42,12 @@ func (e *poolExplainer) stopped() bool {
 			e.remedy("Choose another strategy, or undo the change of the template")
 		case "MachineSetCreateError", "MachineSetUpdateError":
 			e.why(SetBlocked, "", since, "%s", condition.Message)
+		case "TemplateMutated":
+			e.why(SetBlocked, "", since, "%s", condition.Message)
+			e.remedy("Keep mutating webhooks and policies from changing the templates of machinesets: their machines would not be what the deployment asks for")
+		case "MachineMarkError":
+			e.why(SetBlocked, "", since, "%s", condition.Message)
+			e.remedy("Look at policies, webhooks and rights on machines: one was named for deletion and cannot be marked, so its set is not scaled down")
 		case "ProgressDeadlineExceeded":
 			e.why(Stalled, "", condition.LastUpdateTime.Time, "%s There was no progress for %ds (spec.progressDeadlineSeconds)", condition.Message, deref(e.Deployment.Spec.ProgressDeadlineSeconds))
 		}

@@ -120,6 +120,8 @@ var poolSituations = map[string]poolSituation{
 	"deployment-frozen":      {kindDeployment, allOf(setSays(v1alpha1.MachineSetFrozen, "OverShootingReplicaCount", "9 machines exist, which is no less than the limit of 6"), lacks(1)), Incomplete, Frozen},
 	"deployment-no-set":      {kindDeployment, func(f *PoolFacts) { f.Sets, f.Machines = nil, nil }, Incomplete, Scaling},
 	"deployment-set-fails":   {kindDeployment, allOf(func(f *PoolFacts) { f.Sets, f.Machines = nil, nil }, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "MachineSetCreateError", "creating a machine set: forbidden")), Incomplete, SetBlocked},
+	"deployment-mutated":     {kindDeployment, allOf(func(f *PoolFacts) { f.Sets, f.Machines = nil, nil }, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "TemplateMutated", "spec.template: the API server changes the template of a new machine set (labels)")), Incomplete, SetBlocked},
+	"deployment-unmarked":    {kindDeployment, deploymentSays(v1alpha1.MachineDeploymentReplicaFailure, v1alpha1.ConditionTrue, "MachineMarkError", "marking machine pool-b-1: forbidden"), Healthy, SetBlocked},
 }
 
 // unlisted has a kind not be readable. What is seen of it is in the status of the others.

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -42,7 +43,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("machineclass").
 		For(&v1alpha1.MachineClass{}).
-		Watches(&v1alpha1.Machine{}, handler.EnqueueRequestsFromMapFunc(classOf), builder.WithPredicates(referenceChanges())).
+		Watches(&v1alpha1.Machine{}, machineEvents(), builder.WithPredicates(referenceChanges())).
 		Watches(&v1alpha1.MachineSet{}, handler.EnqueueRequestsFromMapFunc(classOf), builder.WithPredicates(referenceChanges())).
 		Watches(&v1alpha1.MachineDeployment{}, handler.EnqueueRequestsFromMapFunc(classOf), builder.WithPredicates(referenceChanges())).
 		Complete(c)
@@ -63,6 +64,27 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	return c.holder.hold(ctx, c.client, class, v1alpha1.FinalizerMCM, used)
+}
+
+// settle is how long events of Machines are gathered before their class is looked at: a class
+// may have thousands, and they come and go in swarms.
+const settle = 100 * time.Millisecond
+
+// machineEvents brings events of Machines to their classes.
+func machineEvents() handler.EventHandler {
+	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	wake := func(ctx context.Context, q queue, objects ...client.Object) {
+		for _, object := range objects {
+			for _, request := range classOf(ctx, object) {
+				q.AddAfter(request, settle)
+			}
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { wake(ctx, q, e.Object) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { wake(ctx, q, e.ObjectOld, e.ObjectNew) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { wake(ctx, q, e.Object) },
+	}
 }
 
 func classOf(_ context.Context, object client.Object) []reconcile.Request {

@@ -102,7 +102,7 @@ const (
 	// settleFor is for how many Machines that is long enough. A pass looks at all of a
 	// set's, so it is made the more seldom the more there are; else the cost of a Machine
 	// would grow with their number.
-	settleFor = 500
+	settleFor = 300
 	// staleCache is how long a pass waits for the cache to show what this process
 	// wrote itself. The event of that write comes first.
 	staleCache = time.Second

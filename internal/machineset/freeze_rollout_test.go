@@ -16,7 +16,7 @@ type rolling struct {
 	*server
 	controller *Controller
 	// wanted is what the deployment asks for. The cache may show less.
-	wanted, surge int32
+	wanted int32
 	// current is the set that is to have all.
 	current, other string
 }

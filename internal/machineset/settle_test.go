@@ -27,7 +27,7 @@ func TestLargeSetsAreLookedAtMoreSeldom(t *testing.T) {
 		machines int
 		want     time.Duration
 	}{
-		{0, 100 * time.Millisecond}, {499, 100 * time.Millisecond}, {999, 100 * time.Millisecond}, {1000, 200 * time.Millisecond}, {1700, 300 * time.Millisecond},
+		{0, 100 * time.Millisecond}, {500, 100 * time.Millisecond}, {599, 100 * time.Millisecond}, {600, 200 * time.Millisecond}, {1700, 500 * time.Millisecond},
 	} {
 		s := newServer(newSet(int32(test.machines), func(set *v1alpha1.MachineSet) { set.Finalizers = []string{v1alpha1.FinalizerMCM} }))
 		for _, m := range machines(test.machines) {

@@ -208,7 +208,11 @@ func managerOptions(cfg Config, scheme *runtime.Scheme, runner *tasks.Runner) (c
 		// Several managers may live in one process; their metrics are then added up. The controllers
 		// of machines, sets, deployments and clusters say themselves how much they do at once; for
 		// classes, Secrets and nodes a few are enough, and each costs the memory of its stack.
-		Controller:              config.Controller{MaxConcurrentReconciles: min(cfg.ConcurrentSyncs, 5), SkipNameValidation: ptr.To(true)},
+		// The priority queue of controller-runtime 0.24 can lock up when it is shut down
+		// (kubernetes-sigs/controller-runtime#3538); leases would then not be released.
+		Controller: config.Controller{
+			MaxConcurrentReconciles: min(cfg.ConcurrentSyncs, 5), SkipNameValidation: ptr.To(true), UsePriorityQueue: ptr.To(false),
+		},
 		Metrics:                 metricsserver.Options{BindAddress: "0", FilterProvider: metricsAsMCM},
 		HealthProbeBindAddress:  "0",
 		GracefulShutdownTimeout: &timeout,

@@ -54,7 +54,7 @@ func RunVMs(ctx context.Context, cfg VMConfig) error {
 		Scheme:                  scheme,
 		Logger:                  cfg.Log,
 		Cache:                   cache.Options{ByObject: vmcontroller.CacheByObject(), DefaultTransform: cache.TransformStripManagedFields()},
-		Controller:              config.Controller{SkipNameValidation: ptr.To(true)},
+		Controller:              config.Controller{SkipNameValidation: ptr.To(true), UsePriorityQueue: ptr.To(false)},
 		Metrics:                 metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress:  "0",
 		GracefulShutdownTimeout: &timeout,

@@ -88,7 +88,7 @@ func (w *world) start() {
 	mgr, err := ctrl.NewManager(w.access, ctrl.Options{
 		Scheme:                 testScheme(),
 		Cache:                  cache.Options{DefaultNamespaces: map[string]cache.Config{w.namespace: {}}, ByObject: CacheByObject()},
-		Controller:             config.Controller{SkipNameValidation: ptr.To(true)}, // a controller for each test
+		Controller:             config.Controller{SkipNameValidation: ptr.To(true), UsePriorityQueue: ptr.To(false)}, // a controller for each test
 		Metrics:                metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress: "0",
 	})

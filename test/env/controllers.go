@@ -28,7 +28,7 @@ func (c *Cluster) RunControllers(t testing.TB, setUp func(mgr ctrl.Manager, even
 	mgr, err := ctrl.NewManager(access, ctrl.Options{
 		Scheme:                 NewScheme(),
 		Cache:                  cache.Options{DefaultNamespaces: map[string]cache.Config{c.Namespace: {}}},
-		Controller:             config.Controller{SkipNameValidation: ptr.To(true)}, // a controller for each test
+		Controller:             config.Controller{SkipNameValidation: ptr.To(true), UsePriorityQueue: ptr.To(false)}, // a controller for each test
 		Metrics:                metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress: "0",
 	})

@@ -69,7 +69,7 @@ func (w *world) start(e *env.Env, scheme *runtime.Scheme) {
 	mgr, err := ctrl.NewManager(e.UserWith(w.T, "config/rbac/capi-role.yaml"), ctrl.Options{
 		Scheme:                 scheme,
 		Cache:                  cache.Options{DefaultNamespaces: map[string]cache.Config{e.Namespace: {}}},
-		Controller:             config.Controller{SkipNameValidation: new(true)},
+		Controller:             config.Controller{SkipNameValidation: new(true), UsePriorityQueue: new(false)},
 		Metrics:                metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress: "0",
 	})
