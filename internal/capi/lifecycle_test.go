@@ -16,6 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/internal/capi/core"
 	"github.com/millwright-dev/millwright/internal/instance"
+	"github.com/millwright-dev/millwright/internal/wording"
 )
 
 // TestCreation: a VM is made, and both contracts hear of it, the ID before all else.
@@ -323,6 +324,15 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+// TestADriverMaySayAnything: bytes that no object can hold would be another text than the stored
+// one at each pass, and be written each time.
+func TestADriverMaySayAnything(t *testing.T) {
+	w := newWorld(t)
+	w.driver.failures[instance.MethodCreate] = []error{status.Error(codes.Internal, "no \xff disk")}
+	w.settle()
+	w.wantCondition(infrav1.ConditionReady, metav1.ConditionFalse, readyOf(w).Reason, "no \uFFFD disk")
+}
+
 // TestOneEventPerKindOfFailure: the driver's words may be others with each attempt.
 func TestOneEventPerKindOfFailure(t *testing.T) {
 	const long = 5000
@@ -349,7 +359,7 @@ func TestOneEventPerKindOfFailure(t *testing.T) {
 			if told := w.told(); len(told) != 2 || !strings.Contains(told[0], "request 0") || len(w.driver.failures[method]) != 0 {
 				t.Errorf("%d events, %d failures left", len(told), len(w.driver.failures[method]))
 			}
-			w.wantCondition(infrav1.ConditionReady, metav1.ConditionFalse, readyOf(w).Reason, "request 4", "… (Internal)")
+			w.wantCondition(infrav1.ConditionReady, metav1.ConditionFalse, readyOf(w).Reason, "request 4", wording.Cut, " (Internal)")
 		})
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/capi/core"
 	"github.com/millwright-dev/millwright/internal/flow"
 	"github.com/millwright-dev/millwright/internal/instance"
+	"github.com/millwright-dev/millwright/internal/wording"
 )
 
 // set sets a condition, and tells whether that is news.
@@ -28,15 +29,7 @@ func (s *scope) set(kind string, value metav1.ConditionStatus, reason, message s
 // longestMessage is how long a message may be, in bytes: a driver's may be of any length.
 const longestMessage = 4096
 
-func shorten(message string) string { return shortenTo(longestMessage, message) }
-
-func shortenTo(longest int, message string) string {
-	if len(message) <= longest {
-		return message
-	}
-	const cut = "…"
-	return strings.ToValidUTF8(message[:longest-len(cut)], "") + cut
-}
+func shorten(message string) string { return wording.Shorten(message, longestMessage) }
 
 func (s *scope) ready() *metav1.Condition {
 	return meta.FindStatusCondition(s.machine.Status.Conditions, infrav1.ConditionReady)
@@ -111,7 +104,7 @@ func (s *scope) driverFailed(reason string, failure *instance.Failure) {
 	message, kind := messageOf(failure), kindOf(failure)
 	ready := s.ready()
 	again := s.notReadyFor(reason) && strings.HasSuffix(ready.Message, kind)
-	message = shortenTo(longestMessage-len(kind), message) + kind
+	message = wording.Shorten(message, longestMessage-len(kind)) + kind
 	if s.set(infrav1.ConditionReady, metav1.ConditionFalse, reason, message) && !again {
 		s.explain(corev1.EventTypeWarning, reason, message)
 	}
