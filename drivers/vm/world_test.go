@@ -247,8 +247,8 @@ func (w *world) changeStatus(of *vmv1alpha1.VirtualMachine, change func(*vmv1alp
 	w.t.Helper()
 	changed := of.DeepCopy()
 	change(&changed.Status)
-	if err := w.admin.Status().Patch(w.t.Context(), changed, client.MergeFrom(of)); client.IgnoreNotFound(err) != nil {
-		w.t.Error(err)
+	if err := w.admin.Status().Patch(w.t.Context(), changed, client.MergeFrom(of)); client.IgnoreNotFound(err) != nil && w.t.Context().Err() == nil {
+		w.t.Error(err) // what hosts writes when the test has ended may be cut off
 	}
 }
 

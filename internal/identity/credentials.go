@@ -104,6 +104,9 @@ func (c *Credentials) have() (cert *tls.Certificate, due bool) {
 func (c *Credentials) renew(ctx context.Context) (*tls.Certificate, error) {
 	shared := context.WithoutCancel(ctx)
 	result := c.flight.DoChan("", func() (any, error) {
+		if cert, due := c.have(); !due {
+			return cert, nil // somebody else's attempt ended since ours was found to be needed
+		}
 		ctx, cancel := context.WithTimeout(shared, obtainTimeout)
 		defer cancel()
 		cert, err := c.obtain(ctx)
