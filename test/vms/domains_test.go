@@ -19,9 +19,9 @@ func TestVMsStayInTheirFailureDomain(t *testing.T) {
 	zone := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"topology.kubernetes.io/zone":"rack-7"}}}`))
 	host := &corev1.Node{}
 	host.Name = "host-1"
-	if err := c.client.Patch(t.Context(), host, zone); err != nil {
-		t.Fatal(err)
-	}
+	c.eventually(joining, func(g gomega.Gomega) { // hosts register when the control plane is ready
+		g.Expect(c.client.Patch(t.Context(), host, zone)).To(gomega.Succeed())
+	})
 	hosts := map[string]string{"rack-7": "host-1", "host-2": "host-2"}
 	for domain := range hosts {
 		c.pool("in-"+domain, 2, c.kernelBoot()+`,"failureDomain":"`+domain+`"`)
