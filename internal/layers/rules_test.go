@@ -59,7 +59,7 @@ var rules = []rule{
 		from: []string{"internal/capi"},
 		may: []string{
 			"api", "driver", "internal/instance", "internal/flow", "internal/bootstrap", "internal/freshness", "internal/index",
-			"internal/safety", "internal/tasks",
+			"internal/safety", "internal/tasks", "internal/wording",
 		},
 	},
 
