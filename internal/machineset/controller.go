@@ -240,6 +240,21 @@ func invalid(set *v1alpha1.MachineSet) field.ErrorList {
 	return errs
 }
 
+// plan plans. No set is frozen over what a cache shows of its deployment, which may be older than
+// what it shows of the set: one that was scaled up and then replaced would have too many for what
+// was wanted before. So the API server is asked first.
+func (c *Controller) plan(ctx context.Context, f *facts) ([]operation, error) {
+	operations := plan(*f)
+	if f.parent == nil || len(only(operations, freeze)) == 0 {
+		return operations, nil
+	}
+	var err error
+	if f.parent, err = c.parent(ctx, c.Live, f.set); err != nil {
+		return nil, err
+	}
+	return plan(*f), nil
+}
+
 // replicate plans and acts.
 func (c *Controller) replicate(ctx context.Context, set *v1alpha1.MachineSet) (ctrl.Result, error) {
 	facts, err := c.gather(ctx, set)
@@ -250,7 +265,10 @@ func (c *Controller) replicate(ctx context.Context, set *v1alpha1.MachineSet) (c
 	if facts.over() && controllerutil.ContainsFinalizer(set, v1alpha1.FinalizerMCM) {
 		return ctrl.Result{}, c.removeFinalizer(ctx, set)
 	}
-	operations := plan(facts)
+	operations, err := c.plan(ctx, &facts)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
 	failure := c.apply(ctx, &facts, operations)
 	told := failure
 	if conflict(failure) { // somebody else was first; not for users to read

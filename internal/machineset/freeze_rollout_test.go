@@ -1,6 +1,8 @@
 package machineset
 
 import (
+	"maps"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -15,8 +17,6 @@ import (
 type rolling struct {
 	*server
 	controller *Controller
-	// wanted is what the deployment asks for. The cache may show less.
-	wanted int32
 	// current is the set that is to have all.
 	current, other string
 }
@@ -27,8 +27,9 @@ func newRolling(t *rapid.T) *rolling {
 	surge := rapid.SampledFrom([]string{"0", "1", "3", "50%"}).Draw(t, "surge")
 	deployment := newParent(rapid.Int32Range(0, 8).Draw(t, "replicas"), v1alpha1.RollingUpdateMachineDeploymentStrategyType, surge)
 	deployment.Namespace, deployment.Name, deployment.UID = "default", "owner", "d"
-	r := &rolling{wanted: deployment.Spec.Replicas, current: versions[1], other: versions[0]}
-	r.server = newServer(deployment, newSet(r.wanted, ofDeployment("d", "1")), namedSet(versions[1], ofDeployment("d", "2")))
+	r := &rolling{current: versions[1], other: versions[0]}
+	r.server = newServer(deployment, newSet(deployment.Spec.Replicas, ofDeployment("d", "1")), namedSet(versions[1], ofDeployment("d", "2")))
+	r.shownDeployment = deployment
 	r.overshoot = &Overshoot{Up: 2, Down: 1}
 	r.controller = r.newController()
 	return r
@@ -57,8 +58,7 @@ func (r *rolling) resize(name string, by int32) {
 // more as its surge allows, of which the cache shows the set and the deployment one by one.
 func (r *rolling) grow(t *rapid.T) {
 	deployment := r.deployment()
-	deployment.Spec.Replicas = r.wanted
-	room := r.wanted + int32(surge(deployment)) - r.version(r.current).Spec.Replicas - r.version(r.other).Spec.Replicas
+	room := deployment.Spec.Replicas + int32(surge(deployment)) - r.version(r.current).Spec.Replicas - r.version(r.other).Spec.Replicas
 	r.resize(r.current, part(t, room))
 }
 
@@ -77,17 +77,18 @@ func part(t *rapid.T, of int32) int32 {
 // turn is a change of the template back to what the old set has.
 func (r *rolling) turn(*rapid.T) { r.current, r.other = r.other, r.current }
 
-func (r *rolling) scaleUp(t *rapid.T) { r.wanted += rapid.Int32Range(1, 9).Draw(t, "more wanted") }
-
-func (r *rolling) showDeployment(*rapid.T) {
+func (r *rolling) scaleUp(t *rapid.T) {
 	deployment := r.deployment()
-	deployment.Spec.Replicas = r.wanted
+	deployment.Spec.Replicas += rapid.Int32Range(1, 9).Draw(t, "more wanted")
 	must(r.live.Update(testContext, deployment))
 }
 
+func (r *rolling) showDeployment(*rapid.T) { r.shownDeployment = r.deployment() }
+
 func (r *rolling) fail(t *rapid.T) {
-	for _, m := range r.all() {
-		if rapid.Bool().Draw(t, "fails") {
+	machines := r.all()
+	for _, name := range slices.Sorted(maps.Keys(machines)) { // the same in every run
+		if m := machines[name]; rapid.Bool().Draw(t, "fails") {
 			m.Status.CurrentStatus.Phase = v1alpha1.MachineFailed
 			must(r.live.Update(testContext, m))
 		}
@@ -112,7 +113,7 @@ func (r *rolling) pass(t *rapid.T) {
 		t.Fatalf("reconciling: %v", err)
 	}
 	if set := r.version(name); frozen(set) {
-		t.Fatalf("%s is frozen, which asks for %d of %d; in all there are %d machines", name, set.Spec.Replicas, r.wanted, r.activeCount())
+		t.Fatalf("%s is frozen, which asks for %d of %d; in all there are %d machines", name, set.Spec.Replicas, r.deployment().Spec.Replicas, r.activeCount())
 	}
 }
 

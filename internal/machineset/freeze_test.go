@@ -243,6 +243,40 @@ func TestOwnWorkNeverFreezes(t *testing.T) {
 	})
 }
 
+// TestNoSetIsFrozenOverAnOldDeployment: eight machines were asked for, and then a rollout took the
+// set to none, of which the cache shows the set alone. A user who wants fewer is another matter.
+func TestNoSetIsFrozenOverAnOldDeployment(t *testing.T) {
+	for reason, test := range map[string]struct {
+		shown, is int32
+		want      bool
+	}{
+		"the deployment asks for as many":    {shown: 0, is: 8, want: false},
+		"the deployment asks for fewer, too": {shown: 0, is: 1, want: true},
+		"the cache shows it":                 {shown: 8, is: 8, want: false},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			deployment := newParent(test.is, v1alpha1.RollingUpdateMachineDeploymentStrategyType, "1")
+			deployment.Namespace, deployment.Name, deployment.UID = "default", "owner", "d"
+			objects := []client.Object{deployment, newSet(0, ofDeployment("d", "1"))}
+			for _, m := range machines(8) {
+				m.Labels[v1alpha1.DefaultMachineDeploymentUniqueLabelKey] = "1"
+				objects = append(objects, m)
+			}
+			s := newServer(objects...)
+			s.overshoot = &Overshoot{Up: 2, Down: 1}
+			s.shownDeployment = deployment.DeepCopy()
+			s.shownDeployment.Spec.Replicas = test.shown
+			pass(t, s.newController())
+			if set := s.set(); frozen(set) != test.want {
+				t.Errorf("labels %v, want frozen: %t", set.Labels, test.want)
+			}
+			if n := s.activeCount(); n != 0 {
+				t.Errorf("%d machines, want none", n)
+			}
+		})
+	}
+}
+
 // TestAUserWhoTakesManyAway sees the set frozen and unfrozen, once, as MCM's integration
 // tests want it. Nothing waits for that: who changes his mind in between gets his Machines.
 func TestAUserWhoTakesManyAway(t *testing.T) {

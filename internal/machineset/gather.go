@@ -33,7 +33,7 @@ func (c *Controller) gather(ctx context.Context, set *v1alpha1.MachineSet) (fact
 			f.strays = append(f.strays, machine)
 		}
 	}
-	if f.parent, err = c.parent(ctx, set); err != nil {
+	if f.parent, err = c.parent(ctx, c.Client, set); err != nil {
 		return f, err
 	}
 	if err = c.findOverlaps(ctx, &f); err != nil {
@@ -50,13 +50,13 @@ func (c *Controller) gather(ctx context.Context, set *v1alpha1.MachineSet) (fact
 }
 
 // parent is the deployment of a set, nil if it has none.
-func (c *Controller) parent(ctx context.Context, set *v1alpha1.MachineSet) (*v1alpha1.MachineDeployment, error) {
+func (c *Controller) parent(ctx context.Context, from client.Reader, set *v1alpha1.MachineSet) (*v1alpha1.MachineDeployment, error) {
 	owner := metav1.GetControllerOfNoCopy(set)
 	if owner == nil || owner.Kind != "MachineDeployment" {
 		return nil, nil //nolint:nilnil // nil is none, as documented
 	}
 	deployment := &v1alpha1.MachineDeployment{}
-	err := c.Client.Get(ctx, client.ObjectKey{Namespace: set.Namespace, Name: owner.Name}, deployment)
+	err := from.Get(ctx, client.ObjectKey{Namespace: set.Namespace, Name: owner.Name}, deployment)
 	if apierrors.IsNotFound(err) || err == nil && deployment.UID != owner.UID {
 		return nil, nil //nolint:nilnil // as above
 	}

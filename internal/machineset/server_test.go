@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -39,6 +41,8 @@ type server struct {
 	shown map[string]*v1alpha1.Machine
 	// shownSet is the set that the cache has; nil: as it is.
 	shownSet *v1alpha1.MachineSet
+	// shownDeployment is the same for the deployment.
+	shownDeployment *v1alpha1.MachineDeployment
 	// happens, if set, is told of the creations and deletions that are done, before they are.
 	happens func(verb string, object client.Object)
 	// answer, if set, decides about a write before it is done: an error is returned to
@@ -203,6 +207,10 @@ func (s *server) get(ctx context.Context, c client.WithWatch, key client.ObjectK
 		s.shownSet.DeepCopyInto(set)
 		return nil
 	}
+	if deployment, ok := object.(*v1alpha1.MachineDeployment); ok && s.shownDeployment != nil {
+		s.shownDeployment.DeepCopyInto(deployment)
+		return nil
+	}
 	return c.Get(ctx, key, object, opts...)
 }
 
@@ -215,8 +223,8 @@ func (s *server) list(ctx context.Context, c client.WithWatch, list client.Objec
 	options := &client.ListOptions{}
 	options.ApplyOptions(opts)
 	controller, _ := options.FieldSelector.RequiresExactMatch(index.ByController)
-	for _, machine := range s.shown {
-		owner := index.Orphan
+	for _, name := range slices.Sorted(maps.Keys(s.shown)) { // the same in every run
+		machine, owner := s.shown[name], index.Orphan
 		if len(machine.OwnerReferences) > 0 {
 			owner = string(machine.OwnerReferences[0].UID)
 		}
