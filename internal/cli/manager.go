@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
@@ -139,18 +138,11 @@ func (f *managerFlags) addDrain(flags *pflag.FlagSet) {
 	flags.StringVar((*string)(&d.Strategy), "drain-volume-pods", string(drain.Serial), `how pods with volumes leave a node: "serial", one after another, or "independent", as far as they share no volume`)
 }
 
-// gcPercent is how much the heap of a manager grows between two garbage collections. Most of
-// what it allocates is gone soon, and little stays, so to collect more often than Go does by
-// default (100) costs little time and saves memory. GOGC in the environment goes before it.
-const gcPercent = 40
-
 func (f *managerFlags) run(ctx context.Context, stderr io.Writer) error {
 	if err := f.validate(); err != nil {
 		return &usageError{command: "manager", err: err}
 	}
-	if _, given := os.LookupEnv("GOGC"); !given {
-		debug.SetGCPercent(gcPercent)
-	}
+	collectGarbage(ctx, heapPeriod)
 	log, err := f.logging.setUp(stderr)
 	if err != nil {
 		return &usageError{command: "manager", err: err}
