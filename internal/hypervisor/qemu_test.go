@@ -208,14 +208,15 @@ func TestRealGuestIsAskedToEnd(t *testing.T) {
 	for name, test := range map[string]struct {
 		guest  []byte
 		banner string
+		grace  time.Duration
 		want   qemu.ExitReason
 	}{
-		"obedient": {bootsector.Echo, bootsector.EchoBanner, qemu.GuestShutdown},
-		"deaf":     {bootsector.Counter, bootsector.CounterBanner, qemu.HostQuit},
+		"obedient": {bootsector.Echo, bootsector.EchoBanner, patience, qemu.GuestShutdown},
+		"deaf":     {bootsector.Counter, bootsector.CounterBanner, 5 * time.Second, qemu.HostQuit},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newReal(t, test.guest)
-			r.config.Timing.Grace = 5 * time.Second
+			r.config.Timing.Grace = test.grace
 			r.start()
 			process := r.process()
 			r.console(r.dial()).until(test.banner)

@@ -24,14 +24,17 @@ import (
 // eventually is how long a condition may take to come true.
 const eventually = 20 * time.Second
 
-// run runs the controller, and no other, against a real API server.
-func run(t *testing.T, e *env.Env) {
+// run runs the controller, and no other, against a real API server. It returns a client that
+// reads what the controller's cache has.
+func run(t *testing.T, e *env.Env) (cached client.Reader) {
 	t.Helper()
 	e.RunControllers(t, func(mgr ctrl.Manager, events record.EventRecorder) error {
+		cached = mgr.GetCache()
 		return New(Options{
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: events, Clock: clock.RealClock{}, Concurrency: 2,
 		}).SetupWithManager(mgr)
 	})
+	return cached
 }
 
 func TestServerAdoptsARestoredSet(t *testing.T) {
@@ -135,7 +138,7 @@ func TestServerMarksNamedMachines(t *testing.T) {
 	g := gomega.NewWithT(t)
 	deployment := env.Fresh(e, newDeployment(2))
 	g.Expect(e.Client.Create(t.Context(), deployment)).To(gomega.Succeed())
-	run(t, e)
+	cached := run(t, e)
 	var set *v1alpha1.MachineSet
 	g.Eventually(func(g gomega.Gomega) {
 		set = setsDo(t, g, e)["a"]
@@ -145,6 +148,9 @@ func TestServerMarksNamedMachines(t *testing.T) {
 	machine := env.Fresh(e, member(set, "named"))
 	machine.Spec.Class = set.Spec.Template.Spec.Class
 	g.Expect(e.Client.Create(t.Context(), machine)).To(gomega.Succeed())
+	g.Eventually(func(g gomega.Gomega) { // what is named and not seen counts as gone
+		g.Expect(cached.Get(t.Context(), client.ObjectKeyFromObject(machine), &v1alpha1.Machine{})).To(gomega.Succeed())
+	}, eventually).Should(gomega.Succeed())
 
 	change := `{"metadata":{"annotations":{"` + v1alpha1.AnnotationKeyTriggerDeletion + `":"named~` + later + `","` +
 		v1alpha1.AnnotationKeyLastReplicaChange + `":"` + later + `"}},"spec":{"replicas":1}}`

@@ -28,17 +28,6 @@ import (
 	"github.com/millwright-dev/millwright/test/env"
 )
 
-// freePort is one that was free a moment ago.
-func freePort(t *testing.T) int {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
-}
-
 // get asks for a page; an error counts as no page.
 func get(url string) (int, string) {
 	resp, err := http.Get(url)
@@ -55,9 +44,12 @@ func get(url string) (int, string) {
 // shipped.
 func TestManagerFromStandByToEnd(t *testing.T) {
 	e := newElection(t)
-	mcmLeads, mcmDies := e.compete(e.mcm(both[0], "mcm"), fast)
+	mcmLeads, mcmDies := e.compete(e.mcm(both[0], "mcm"), steady)
 	e.await(mcmLeads)
-	port := freePort(t)
+	port, err := e.env.ControlPlane.PortFor("manager", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	ended := make(chan error, 1)
@@ -65,13 +57,13 @@ func TestManagerFromStandByToEnd(t *testing.T) {
 		ended <- Run(ctx, Config{
 			Control: e.env.UserWith(t, "config/rbac/control-role.yaml"), Namespace: e.env.Namespace, Driver: sim.New(sim.Config{}),
 			Address: "127.0.0.1", Port: port, ConcurrentSyncs: 5, CreationTimeout: time.Minute,
-			Election: Election{Enabled: true, LeaseDuration: 2 * time.Second, RenewDeadline: time.Second, RetryPeriod: 100 * time.Millisecond},
+			Election: Election{Enabled: true, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 100 * time.Millisecond},
 			Log:      testr.New(t),
 		})
 	}()
 	g := gomega.NewWithT(t)
 	base := fmt.Sprintf("http://127.0.0.1:%d", port)
-	g.Eventually(func() string { _, body := get(base + "/healthz"); return body }).WithTimeout(20 * time.Second).Should(gomega.Equal("OK"))
+	g.Eventually(func() string { _, body := get(base + "/healthz"); return body }).WithTimeout(time.Minute).Should(gomega.Equal("OK"))
 	if status, body := get(base + "/metrics"); status != http.StatusOK || !strings.Contains(body, "process_start_time_seconds") {
 		t.Errorf("a stand-by serves no metrics: %d", status)
 	}
@@ -92,7 +84,7 @@ func TestManagerFromStandByToEnd(t *testing.T) {
 		g.Expect(e.env.Client.List(t.Context(), events, client.InNamespace(e.env.Namespace))).To(gomega.Succeed())
 		g.Expect(events.Items).NotTo(gomega.BeEmpty())
 		g.Expect(events.Items[0].Source.Component).To(gomega.Equal("machine-controller"))
-	}).WithTimeout(20 * time.Second).Should(gomega.Succeed())
+	}).WithTimeout(time.Minute).Should(gomega.Succeed())
 
 	if _, body := get(base + "/metrics"); !strings.Contains(body, "\nmcm_workqueue_adds_total{name=\"machine\"}") || strings.Contains(body, "\nworkqueue_") {
 		t.Error("the work queues are not told of under MCM's names, and only under those")

@@ -56,10 +56,10 @@ func TestImageRejected(t *testing.T) {
 	if vm.Status.Phase != v1alpha1.PhaseCreating || vm.Status.ActivePodName != pod.Name {
 		t.Errorf("phase %s, pod %s", vm.Status.Phase, vm.Status.ActivePodName)
 	}
-	vm.Spec.InitialImage.URL = "http://images.example/other.raw"
-	w.must(w.client.Update(t.Context(), vm))
+	const other = "http://images.example/other.raw"
+	w.change("a", func(vm *v1alpha1.VirtualMachine) { vm.Spec.InitialImage.URL = other })
 	next := w.awaitPod("a", pod.Name)
-	if got := w.specOf(next).GetInitialImage().GetUrl(); got != vm.Spec.InitialImage.URL {
+	if got := w.specOf(next).GetInitialImage().GetUrl(); got != other {
 		t.Errorf("image %s", got)
 	}
 }

@@ -136,10 +136,9 @@ func TestRestartAtEachStep(t *testing.T) {
 	// The first thing a hypervisor hears from a new process.
 	w.wantStatus(w.hypervisor("a", pod, 1).lease(), vmpb.RunLeaseUpdate_STATUS_OK)
 	// A change of the spec is looked at by a process that has no report.
-	vm := w.vm("a")
-	vm.Spec.CPUs = 3
-	w.must(w.client.Update(t.Context(), vm))
-	w.eventually("the change is seen", func() bool { return w.vm("a").Status.ObservedGeneration == vm.Generation })
+	w.change("a", func(vm *v1alpha1.VirtualMachine) { vm.Spec.CPUs = 3 })
+	generation := w.vm("a").Generation
+	w.eventually("the change is seen", func() bool { return w.vm("a").Status.ObservedGeneration == generation })
 	if got := w.ready("a"); got != reasonRunning || len(w.pods("a")) != 1 {
 		t.Errorf("ready %s, %d pods", got, len(w.pods("a")))
 	}

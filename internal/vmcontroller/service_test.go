@@ -84,17 +84,13 @@ func TestTokens(t *testing.T) {
 func TestPause(t *testing.T) {
 	w := newWorld(t)
 	_, h, next := w.running("a")
-	vm := w.vm("a")
-	vm.Spec.Mode = v1alpha1.ModePause
-	w.must(w.client.Update(t.Context(), vm))
+	w.change("a", func(vm *v1alpha1.VirtualMachine) { vm.Spec.Mode = v1alpha1.ModePause })
 	if update := next(); update.GetStatus() != vmpb.RunLeaseUpdate_STATUS_OK || !update.GetPaused() {
 		t.Errorf("run lease says %v", update)
 	}
 	h.report(vmpb.ReportStateRequest_STATE_PAUSED, nil)
 	w.awaitReady("a", reasonPaused)
-	vm = w.vm("a")
-	vm.Spec.Mode = v1alpha1.ModeRun
-	w.must(w.client.Update(t.Context(), vm))
+	w.change("a", func(vm *v1alpha1.VirtualMachine) { vm.Spec.Mode = v1alpha1.ModeRun })
 	if update := next(); update.GetStatus() != vmpb.RunLeaseUpdate_STATUS_OK || update.GetPaused() {
 		t.Errorf("run lease says %v", update)
 	}

@@ -188,6 +188,9 @@ func TestAPausedMachineIsNotRemoved(t *testing.T) {
 	w.keepsItsVM(ours)
 
 	w.patch("MillwrightMachine", ours, `{"metadata":{"annotations":{"cluster.x-k8s.io/paused":""}}}`)
+	// Who says again that it is paused has seen the annotation, and not only the Cluster.
+	w.forgetConditions(ours)
+	paused("True")
 	w.patch("Cluster", w.cluster, `{"spec":{"paused":false}}`)
 	w.keepsItsVM(ours)
 
@@ -198,6 +201,15 @@ func TestAPausedMachineIsNotRemoved(t *testing.T) {
 	})
 	w.patch("MillwrightMachine", ours, `{"metadata":{"annotations":{"cluster.x-k8s.io/paused":null}}}`)
 	w.eventually(func(g gomega.Gomega) { w.settled(g, 0) })
+}
+
+// forgetConditions takes away what a MillwrightMachine says.
+func (w *world) forgetConditions(ours string) {
+	w.t.Helper()
+	none := client.RawPatch("application/merge-patch+json", []byte(`{"status":{"conditions":null}}`))
+	if err := w.Client.Status().Patch(w.t.Context(), w.object("MillwrightMachine", ours), none); err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 // keepsItsVM checks that a pass does nothing: whatever is done to the object is followed

@@ -58,18 +58,14 @@ func declareClass(ctx context.Context, r *run) error {
 }
 
 // template is how all Machines are declared.
-func (s scenario) template() v1alpha1.MachineSpec {
-	spec := v1alpha1.MachineSpec{
+func (scenario) template() v1alpha1.MachineSpec {
+	return v1alpha1.MachineSpec{
 		Class: v1alpha1.ClassSpec{Kind: v1alpha1.MachineClassKind, Name: pool},
 		NodeTemplateSpec: v1alpha1.NodeTemplateSpec{
 			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"pool": pool}},
 			Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "dedicated", Value: pool, Effect: corev1.TaintEffectNoSchedule}}},
 		},
 	}
-	if s.creationTimeout > 0 {
-		spec.MachineConfiguration = &v1alpha1.MachineConfiguration{MachineCreationTimeout: &metav1.Duration{Duration: s.creationTimeout}}
-	}
-	return spec
 }
 
 // deploymentOption changes a deployment before it is declared.

@@ -30,8 +30,6 @@ type scenario struct {
 	firstNeverJoins bool
 	// orphanPeriod is the time between two looks for orphans. Zero: nobody looks.
 	orphanPeriod time.Duration
-	// creationTimeout of Machines. Zero is the manager's.
-	creationTimeout time.Duration
 	// overshoot is when sets are frozen. Nil is the manager's default.
 	overshoot *machineset.Overshoot
 	// given prepares the world; act is what the points are recorded of.
@@ -91,9 +89,8 @@ var lives = []scenario{
 	{
 		name:            "failed join",
 		firstNeverJoins: true,
-		creationTimeout: 1500 * time.Millisecond,
 		given:           declareClass,
-		act:             func(ctx context.Context, r *run) error { return r.declareDeployment(ctx, 1) },
+		act:             declareAndFail,
 		want:            running(1),
 		always:          most(2), // the failed one, and its successor
 	},
@@ -126,6 +123,32 @@ var lives = []scenario{
 
 func declareStandalone(ctx context.Context, r *run) error {
 	return r.create(ctx, &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Name: standalone}, Spec: r.scenario.template()})
+}
+
+// declareAndFail declares a deployment of one Machine, and ends the time that it has to join
+// when its VM exists. Its successor has all the time that it takes.
+func declareAndFail(ctx context.Context, r *run) error {
+	if err := r.declareDeployment(ctx, 1); err != nil {
+		return err
+	}
+	var waits string
+	err := r.await(ctx, "a Machine Pending", func(ctx context.Context, r *run) error {
+		machines := &v1alpha1.MachineList{}
+		if err := r.list(ctx, machines); err != nil {
+			return err
+		}
+		for _, machine := range machines.Items {
+			if machine.Status.CurrentStatus.Phase == v1alpha1.MachinePending {
+				waits = machine.Name
+				return nil
+			}
+		}
+		return errors.New("there is none")
+	})
+	if err != nil {
+		return err
+	}
+	return r.endTimeToJoin(ctx, waits)
 }
 
 // givenVM has the VM of a Machine exist that does not: its declaration was lost, and is

@@ -136,8 +136,13 @@ func nameAndFail(ctx context.Context, r *run) error {
 	if err := r.nameAndScale(ctx, 1); err != nil {
 		return err
 	}
+	return r.endTimeToJoin(ctx, r.named)
+}
+
+// endTimeToJoin has a Machine fail that waits for its node.
+func (r *run) endTimeToJoin(ctx context.Context, name string) error {
 	patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"1ms"}}}`, v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout))
-	machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: r.control.Namespace, Name: r.named}}
+	machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: r.control.Namespace, Name: name}}
 	return client.IgnoreNotFound(r.control.Client.Patch(ctx, machine, patch))
 }
 

@@ -60,7 +60,7 @@ func installed(t *testing.T, c *env.Cluster) *manager {
 	deployment := deployments.Items[0]
 	m := &manager{t: t, cluster: c, namespace: deployment.Namespace, pod: deployment.Spec.Template.Spec, certificates: t.TempDir()}
 	m.certificate = writeCertificate(t, m.certificates)
-	m.port, m.webhookPort = freePort(t), freePort(t)
+	m.port, m.webhookPort = freePort(t, c, "manager"), freePort(t, c, "webhooks")
 	return m
 }
 
@@ -289,12 +289,12 @@ func writeCertificate(t *testing.T, dir string) []byte {
 	return certificate
 }
 
-func freePort(t *testing.T) int {
+// freePort is a port that no client's connection can get meanwhile.
+func freePort(t *testing.T, c *env.Cluster, name string) int {
 	t.Helper()
-	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
+	port, err := c.ControlPlane.PortFor(name, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer listener.Close() //nolint:errcheck // nothing was written
-	return listener.Addr().(*net.TCPAddr).Port
+	return port
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -90,7 +91,7 @@ func (w *world) kubeconfig(name string, config *rest.Config) {
 }
 
 // manager runs a manager until the test ends.
-func (w *world) manager() {
+func (w *world) manager() *program.Process {
 	w.t.Helper()
 	manager := program.Start(w.t,
 		"manager", "--driver", "sim", "--sim-dir", filepath.Join(w.dir, "sim"), "--sim-heartbeat", "0", "--namespace", w.Namespace,
@@ -101,6 +102,7 @@ func (w *world) manager() {
 			w.t.Logf("the manager printed:\n%s", manager.Output.Tail(100))
 		}
 	})
+	return manager
 }
 
 // rollout runs "millwright rollout", and checks how it ends and, of each text, that it prints
@@ -123,8 +125,9 @@ func (w *world) arguments(args string) []string {
 	return append(append([]string{"rollout"}, strings.Fields(args)...), "--kubeconfig", w.path("user"))
 }
 
-// onTerminal is rollout on a terminal.
-func (w *world) onTerminal(args string) (printed string, status int) {
+// onTerminal is rollout on a terminal. What is to happen meanwhile does when something is
+// drawn.
+func (w *world) onTerminal(args string, meanwhile func()) (printed string, status int) {
 	w.t.Helper()
 	command := program.Command(w.t.Context(), w.arguments(args)...)
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
@@ -139,12 +142,14 @@ func (w *world) onTerminal(args string) (printed string, status int) {
 	command.Stdout, command.Stderr = slave, slave
 	w.do(command.Start())
 	w.do(slave.Close())
-	read := make(chan string)
+	var once sync.Once
+	drawn, read := make(chan struct{}), make(chan string, 1)
 	go func() {
 		var text strings.Builder
 		buffer := make([]byte, 4096)
 		for {
 			n, err := master.Read(buffer)
+			once.Do(func() { close(drawn) })
 			text.Write(buffer[:n])
 			if err != nil { // the program has ended
 				read <- text.String()
@@ -152,6 +157,8 @@ func (w *world) onTerminal(args string) (printed string, status int) {
 			}
 		}
 	}()
+	<-drawn
+	meanwhile()
 	printed = <-read
 	_ = command.Wait() // the exit status tells
 	return printed, command.ProcessState.ExitCode()

@@ -14,13 +14,14 @@ import (
 // TestThereAndBack replaces all machines without another class, and goes back.
 func TestThereAndBack(t *testing.T) {
 	w := newWorld(t, oneOld)
-	w.manager()
+	manager := w.manager()
 	w.rollout(0, "status pool --timeout 2m", "successfully rolled out: revision 1, 3 machines")
 	first := w.machines()
 	w.rollout(1, "undo pool", "no revision before the current one")
 
+	manager.Kill() // or it could be done before anybody looks
 	w.rollout(0, "restart mcd/pool", "machinedeployment.machine.sapcloud.io/pool restarted")
-	printed, status := w.onTerminal("status machinedeployment pool --timeout 2m")
+	printed, status := w.onTerminal("status machinedeployment pool --timeout 2m", func() { w.manager() })
 	if status != 0 || !strings.Contains(printed, "successfully rolled out: revision 2, 3 machines") {
 		t.Fatalf("exit status %d:\n%q", status, printed)
 	}

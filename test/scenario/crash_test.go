@@ -52,7 +52,7 @@ func TestKillingTheManagerAtAnyMoment(t *testing.T) {
 // leads waits until the manager does the work.
 func (w *world) leads(manager *program.Process) {
 	w.t.Helper()
-	w.eventually(30*time.Second, func(g gomega.Gomega) {
+	w.eventually(time.Minute, func(g gomega.Gomega) {
 		g.Expect(manager.Output.String()).To(gomega.ContainSubstring("Starting workers"))
 	})
 }

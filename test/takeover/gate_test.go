@@ -52,7 +52,7 @@ func (s *stop) reached(t *testing.T) string {
 	select {
 	case name := <-s.at:
 		return name
-	case <-time.After(time.Minute):
+	case <-time.After(patience):
 		t.Fatalf("no %s of %s…%s for any of %q", s.verb, s.before, s.after, s.names)
 		return ""
 	}

@@ -220,13 +220,13 @@ func begin(t *testing.T, recording, deployment string, prepare ...func(*provider
 		}
 	}
 	must(t, e.Client.Create(t.Context(), f.deployment))
-	run(t, e, f.provider, f.gate)
-	t.Cleanup(func() {
+	t.Cleanup(func() { // when the manager has ended
 		made, _ := f.provider.did()
 		for _, name := range made {
 			dropNode(t, e, name)
 		}
 	})
+	run(t, e, f.provider, f.gate)
 	return f
 }
 
@@ -268,7 +268,7 @@ func (f *fleet) sameBut(recording string, instead difference, also ...string) {
 	ok := gomega.NewGomega(func(string, ...int) {}).Eventually(func() string {
 		diff = cmp.Diff(want, essence(f.t, f.live(), f.deployment.Name, also))
 		return diff
-	}).WithTimeout(time.Minute).WithPolling(300 * time.Millisecond).Should(gomega.BeEmpty())
+	}).WithTimeout(patience).WithPolling(300 * time.Millisecond).Should(gomega.BeEmpty())
 	if !ok {
 		f.t.Fatalf("%s: MCM's - ours +\n%s", recording, diff)
 	}

@@ -2,7 +2,6 @@ package takeover
 
 import (
 	"testing"
-	"time"
 
 	"github.com/onsi/gomega"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -31,6 +30,6 @@ func TestScaleSubresource(t *testing.T) {
 			for i := range machines.Items {
 				g.Expect(machines.Items[i].Status.CurrentStatus.Phase).To(gomega.Equal(v1alpha1.MachineRunning))
 			}
-		}).WithTimeout(time.Minute).Should(gomega.Succeed())
+		}).WithTimeout(patience).Should(gomega.Succeed())
 	}
 }

@@ -203,8 +203,9 @@ func (f *fleet) sicken(name string) string {
 	f.t.Helper()
 	node := &corev1.Node{}
 	must(f.t, f.Client.Get(f.t.Context(), client.ObjectKey{Name: name}, node))
+	before := node.DeepCopy()
 	node.Status.Conditions[0].Status, node.Status.Conditions[0].Reason = corev1.ConditionUnknown, "NodeStatusUnknown"
-	must(f.t, f.Client.Status().Update(f.t.Context(), node))
+	must(f.t, f.Client.Status().Patch(f.t.Context(), node, client.MergeFrom(before)))
 	return name
 }
 

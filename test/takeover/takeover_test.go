@@ -1,6 +1,8 @@
 package takeover
 
 import (
+	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -96,8 +98,24 @@ func (s state) leaving() bool {
 	return slices.ContainsFunc(s.machines, func(m v1alpha1.Machine) bool { return !m.DeletionTimestamp.IsZero() })
 }
 
-// idle waits until no Machine is leaving, and nothing was written for a while, and tells what
-// there is then.
+// complete tells whether the deployments have as many Machines as they want, and those a VM
+// that can have one.
+func (s state) complete() bool {
+	machines := map[string]int{}
+	for i := range s.machines {
+		name := of(s.machines[i].Name)
+		machines[name]++
+		if s.machines[i].Spec.ProviderID == "" && !slices.Contains(hopeless, name) {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(s.deployments, func(d v1alpha1.MachineDeployment) bool {
+		return machines[d.Name] != int(d.Spec.Replicas)
+	})
+}
+
+// idle waits until all is complete, no Machine is leaving, and nothing was written for a
+// while, and tells what there is then.
 func idle(t *testing.T, e *env.Env, suffix string) state {
 	t.Helper()
 	const quiet = 3 * time.Second
@@ -105,11 +123,13 @@ func idle(t *testing.T, e *env.Env, suffix string) state {
 	since := time.Now()
 	gomega.NewWithT(t).Eventually(func() time.Duration {
 		now := look(t, e, suffix)
-		if now.leaving() || !cmp.Equal(now.versions(), last.versions()) {
+		if !now.complete() || now.leaving() || !cmp.Equal(now.versions(), last.versions()) {
 			last, since = now, time.Now()
 		}
 		return time.Since(since)
-	}).WithTimeout(2*time.Minute).WithPolling(200*time.Millisecond).Should(gomega.BeNumerically(">", quiet), "it does not come to rest")
+	}).WithTimeout(patience).WithPolling(200*time.Millisecond).Should(gomega.BeNumerically(">", quiet), func() string {
+		return fmt.Sprintf("it does not come to rest: %v", slices.Sorted(maps.Keys(last.versions())))
+	})
 	return last
 }
 
