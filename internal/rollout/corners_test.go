@@ -1,0 +1,107 @@
+package rollout
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+func isPreserved(m *v1alpha1.Machine) {
+	m.Status.CurrentStatus.PreserveExpiryTime = ptr.To(metav1.NewTime(noon.Add(time.Hour)))
+}
+
+// TestPreservedBesidesThoseWanted: also one of the current template does not keep a rollout from
+// being complete.
+func TestPreservedBesidesThoseWanted(t *testing.T) {
+	beside := func(g *given) { g.set("a").Status.Replicas = 4 }
+	status := Look(give(counts(4, 3, 4), beside, has("a", 1, v1alpha1.MachineFailed, isPreserved)).facts(), noon)
+	if status.Outcome != Complete || status.Preserved != 1 {
+		t.Errorf("outcome %s, %d preserved", status.Outcome, status.Preserved)
+	}
+}
+
+// TestCountsAreOfTheTemplateOfNow: the deployment's status is about an earlier one before a manager
+// has worked on this one.
+func TestCountsAreOfTheTemplateOfNow(t *testing.T) {
+	other := declared(func(d *v1alpha1.MachineDeployment) { d.Spec.Template.Spec.Class.Name = "b" })
+	for reason, so := range map[string]change{
+		"not looked at": declared(func(d *v1alpha1.MachineDeployment) { d.Generation = 3 }),
+		"refused":       progress(v1alpha1.ConditionFalse, "InvalidSpec", "spec.replicas: must not be negative"),
+		"selects all":   progress(v1alpha1.ConditionFalse, "SelectingAll", "spec.selector: the empty selector selects all machines"),
+	} {
+		t.Run(reason, func(t *testing.T) {
+			if s := Look(give(other, so).facts(), noon); s.Updated != 0 || s.Available != 3 || s.Exist != 3 {
+				t.Errorf("%d updated, %d available, %d exist", s.Updated, s.Available, s.Exist)
+			}
+		})
+	}
+}
+
+// TestWhichSetsAreShown: the current one first whatever its number is, and one that is to get
+// machines before it has any.
+func TestWhichSetsAreShown(t *testing.T) {
+	var names []string
+	for _, set := range Look(give(hasSet("old", 2, 2, 0), hasSet("idle", 3, 0, 0)).facts(), noon).Sets {
+		names = append(names, set.Name)
+	}
+	if !slices.Equal(names, []string{"pool-a", "pool-old"}) {
+		t.Errorf("shown: %q", names)
+	}
+}
+
+// TestNoDeadlineRunsWhenARolloutIsComplete, whatever comes after it.
+func TestNoDeadlineRunsWhenARolloutIsComplete(t *testing.T) {
+	s := Look(give(due(600), progress(v1alpha1.ConditionTrue, reasonComplete, "done")).facts(), noon)
+	if s.Limit != 10*time.Minute || !s.Deadline.IsZero() {
+		t.Errorf("limit %s, deadline %s", s.Limit, s.Deadline)
+	}
+}
+
+// TestThatEnoughAreAvailableIsNoComplaint: nearly every deployment says so during a rollout.
+func TestThatEnoughAreAvailableIsNoComplaint(t *testing.T) {
+	enough := hasCondition(v1alpha1.MachineDeploymentAvailable, v1alpha1.ConditionTrue, "MinimumReplicasAvailable", "Deployment has minimum availability.")
+	for _, wait := range Look(give(rolls, enough).facts(), noon).Waits {
+		if strings.Contains(wait.Text, "minimum availability") {
+			t.Errorf("it waits for %q", wait.Text)
+		}
+	}
+}
+
+// TestOnlyItsOwnIsSortedOut: a namespace has other deployments, whose machines count for nothing here.
+func TestOnlyItsOwnIsSortedOut(t *testing.T) {
+	g, other := give(hasSet("old", 0, 0, 0)), give()
+	other.deployment.UID, other.sets = "other", nil
+	hasSet("theirs", 1, 3, 3)(other)
+	other.machines = nil
+	has("theirs", 3, v1alpha1.MachineRunning)(other)
+	f := sortOut(g.deployment, append(other.sets, g.sets...), append(other.machines, g.machines...))
+	var names []string
+	for _, set := range f.Sets {
+		names = append(names, set.Name)
+	}
+	if !slices.Equal(names, []string{"pool-old", "pool-a"}) || len(f.Machines) != 2 || len(f.Machines["pool-a"]) != 3 {
+		t.Errorf("sets %q, machines of %d sets", names, len(f.Machines))
+	}
+}
+
+// TestAScreenOfUnknownHeight shows everything, and an empty line takes a row when it is drawn over.
+func TestAScreenOfUnknownHeight(t *testing.T) {
+	var out bytes.Buffer
+	s := &Screen{Out: &out, Size: func() (int, int) { return 80, 0 }}
+	for range 2 {
+		out.Reset()
+		if err := s.Draw([]string{"one", "", "two"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if text := out.String(); !strings.HasPrefix(text, "\x1b[3A") || !strings.Contains(text, "two") {
+		t.Errorf("drew %q", text)
+	}
+}
