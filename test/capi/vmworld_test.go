@@ -62,7 +62,12 @@ func newVMWorld(t *testing.T) *vmWorld {
 func (w *vmWorld) up() {
 	w.t.Helper()
 	up := program.Start(w.t, "up", "--dir", w.path(".millwright"), "--api-port", "0", "--image-port", "0", "--unsafe-no-fsync", "--v", "1")
-	w.t.Cleanup(up.Stop)
+	w.t.Cleanup(func() {
+		if w.t.Failed() {
+			program.LogConsoles(w.t, w.path(".millwright"))
+		}
+		up.Stop()
+	})
 	gomega.NewWithT(w.t).Eventually(up.Output.String).WithTimeout(patience).Should(gomega.ContainSubstring("Ctrl-C stops"))
 	// The example names ports that may be taken; "up" says what to do about that.
 	ports := regexp.MustCompile(`change that to port (\d+) and (http://\S+)\.`).FindStringSubmatch(up.Output.String())

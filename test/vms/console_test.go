@@ -9,7 +9,6 @@ import (
 
 	"github.com/onsi/gomega"
 
-	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/test/program"
 )
 
@@ -40,25 +39,6 @@ func (c *cluster) console(name string) *session {
 		_ = s.cmd.Wait()         // by a signal
 	})
 	return s
-}
-
-// logConsoles logs the ends of what all guests have said, for whoever has to find out why
-// one does not join.
-func (c *cluster) logConsoles() {
-	vms := &vmv1alpha1.VirtualMachineList{}
-	if err := c.client.List(context.Background(), vms); err != nil {
-		c.t.Logf("the guests' consoles: %v", err)
-	}
-	for _, vm := range vms.Items {
-		// A console goes on for ever; what was said before comes at once.
-		ctx, cancel := context.WithTimeout(context.Background(), soon/10)
-		output := &program.Output{}
-		command := program.Command(ctx, "vm", "console", vm.Name, "--dir", c.dir)
-		command.Stdout, command.Stderr = output, output
-		err := command.Run()
-		cancel()
-		c.t.Logf("the console of VM %s (%v):\n%s", vm.Name, err, output.Tail(15))
-	}
 }
 
 func (s *session) write(text string) {

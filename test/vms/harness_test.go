@@ -1,6 +1,7 @@
 package vms
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -82,7 +83,7 @@ func up(t *testing.T, flags ...string) *cluster {
 	t.Cleanup(func() {
 		if c.process != nil {
 			if t.Failed() {
-				c.logConsoles()
+				program.LogConsoles(c.t, c.dir)
 			}
 			c.stop()
 		}
@@ -162,9 +163,14 @@ func (c *cluster) killAll(words string) {
 	}
 }
 
-// boot is the part of a ProviderSpec that says what a VM starts from.
+// kernelBoot is the part of a ProviderSpec that says what a VM starts from.
 func (c *cluster) kernelBoot() string {
-	return fmt.Sprintf(`"kernelBoot":{"kernel":{"url":"%[1]s/vmlinux"},"initrd":{"url":"%[1]s/initrd"},"commandLine":"console=ttyS0 quiet"}`, c.images.URL)
+	commandLine, err := os.ReadFile(filepath.Join(guest(c.t), "cmdline"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return fmt.Sprintf(`"kernelBoot":{"kernel":{"url":"%[1]s/vmlinux"},"initrd":{"url":"%[1]s/initrd"},"commandLine":%[2]q}`,
+		c.images.URL, bytes.TrimSpace(commandLine))
 }
 
 func (c *cluster) diskBoot() string {
