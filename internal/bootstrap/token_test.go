@@ -75,9 +75,8 @@ func TestIssuedToken(t *testing.T) {
 }
 
 func TestFormOfTokens(t *testing.T) {
-	c := newCluster(t)
 	rapid.Check(t, func(rt *rapid.T) {
-		tokens := c.tokens()
+		tokens := newCluster(t).tokens() // a cluster of its own, or it would depend on those before
 		tokens.Installation = rapid.String().Draw(rt, "installation")
 		key := types.NamespacedName{Namespace: rapid.String().Draw(rt, "namespace"), Name: rapid.String().Draw(rt, "name")}
 		token, err := tokens.Issue(t.Context(), key, valid)

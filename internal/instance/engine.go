@@ -102,6 +102,9 @@ type Options struct {
 	OutOfRange func()
 	// Clock to count back-off by. Nil means the real one.
 	Clock clock.WithDelayedExecution
+	// Chance is at least 0 and less than 1. It keeps calls that failed together from being
+	// repeated together. Nil means a random number.
+	Chance func() float64
 }
 
 // Engine brings instances to their declared state. Make one with New.
@@ -144,6 +147,9 @@ type entry struct {
 func New(d driver.Driver, opts Options) *Engine {
 	if opts.Clock == nil {
 		opts.Clock = clock.RealClock{}
+	}
+	if opts.Chance == nil {
+		opts.Chance = rand.Float64
 	}
 	return &Engine{driver: d, opts: opts, entries: map[Key]*entry{}}
 }
@@ -305,6 +311,6 @@ func (known *entry) count(answer Answer, opts Options) {
 	}
 	known.failures++
 	wait := back.after(known.failures)
-	wait += time.Duration(rand.Float64() * 0.1 * float64(wait)) //nolint:gosec // jitter needs no secrecy
+	wait += time.Duration(opts.Chance() * 0.1 * float64(wait))
 	known.due = opts.Clock.Now().Add(wait)
 }

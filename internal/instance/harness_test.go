@@ -121,7 +121,7 @@ type process struct {
 }
 
 // start starts a process in a synctest bubble. It ends with the test at the latest.
-func start(t *testing.T, d driver.Driver) *process {
+func start(t *testing.T, d driver.Driver, changes ...func(*instance.Options)) *process {
 	t.Helper()
 	p := &process{woken: map[instance.Key]int{}, wake: make(chan instance.Key, 10_000)}
 	runner := tasks.New(100)
@@ -133,12 +133,16 @@ func start(t *testing.T, d driver.Driver) *process {
 	}()
 	p.stop = sync.OnceFunc(func() { lose(); <-ended })
 	t.Cleanup(p.stop)
-	p.Engine = instance.New(d, instance.Options{Run: runner.Go, Wake: func(key instance.Key) {
+	opts := instance.Options{Run: runner.Go, Wake: func(key instance.Key) {
 		p.mu.Lock()
 		p.woken[key]++
 		p.mu.Unlock()
 		p.wake <- key
-	}})
+	}}
+	for _, change := range changes {
+		change(&opts)
+	}
+	p.Engine = instance.New(d, opts)
 	return p
 }
 

@@ -50,6 +50,8 @@ type story struct {
 	t       *testing.T
 	driver  *guarded
 	process *process
+	// chance is the same for all calls, whose order is not the same in every run.
+	chance float64
 	// machines as the API server has them.
 	machines []*plot
 }
@@ -71,6 +73,7 @@ const removal = 15 * time.Second
 type script struct {
 	spec       map[string]string
 	seed       uint64
+	chance     float64
 	initialize bool
 	steps      []step
 }
@@ -92,6 +95,7 @@ func drawScript(rt *rapid.T) script {
 			"deleteDelay":  rapid.SampledFrom([]string{"0s", removal.String()}).Draw(rt, "deleteDelay"),
 		},
 		seed:       rapid.Uint64().Draw(rt, "seed"),
+		chance:     float64(rapid.IntRange(0, 99).Draw(rt, "percent")) / 100,
 		initialize: rapid.Bool().Draw(rt, "initialize"),
 		steps:      rapid.SliceOfN(rapid.OneOf(controllerSteps(), controllerSteps(), providerSteps()), 1, 40).Draw(rt, "steps"),
 	}
@@ -157,13 +161,13 @@ func (sc script) tell(t *testing.T) error {
 	if err != nil {
 		return err //nolint:wrapcheck // of a map of texts
 	}
-	s := &story{t: t, driver: &guarded{Driver: sim.New(sim.Config{Seed: sc.seed, RequireInitialize: sc.initialize})}}
+	s := &story{t: t, chance: sc.chance, driver: &guarded{Driver: sim.New(sim.Config{Seed: sc.seed, RequireInitialize: sc.initialize})}}
 	for i := range machines {
 		req := request(instanceName(i))
 		req.Class.ProviderSpec.Raw = spec
 		s.machines = append(s.machines, &plot{req: req})
 	}
-	s.process = start(t, s.driver)
+	s.start()
 	defer func() { s.process.stop() }()
 	for _, step := range sc.steps {
 		err := step.run(s)
@@ -194,7 +198,11 @@ func (m *plot) store(answer instance.Answer) {
 
 func (s *story) restart() {
 	s.process.stop()
-	s.process = start(s.t, s.driver)
+	s.start()
+}
+
+func (s *story) start() {
+	s.process = start(s.t, s.driver, func(opts *instance.Options) { opts.Chance = func() float64 { return s.chance } })
 }
 
 // check is what holds at every moment.
