@@ -404,7 +404,7 @@ func TestDriverThatHangs(t *testing.T) {
 	}
 	w.clock.Step(time.Second)
 	w.pass()
-	wantStatus(t, w.machine(), want4{v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "The driver has not answered within 20m0s"})
+	wantStatus(t, w.machine(), want4{v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "The driver has not answered within 20m"})
 	if len(w.tasks) != 1 {
 		t.Errorf("%d calls under way, want still 1", len(w.tasks))
 	}

@@ -144,6 +144,8 @@ type Controller struct {
 	replacements replacements
 	// warned holds the last odd thing that was said of a Machine's node, by Machine.
 	warned sync.Map
+	// refusals holds what API servers refused to have on nodes.
+	refusals refusals
 	// twins holds the name of a node that was seen to say that it is a Machine's VM, and is
 	// not the Machine's, by Machine. Passes look whether that is still so.
 	twins sync.Map
@@ -225,6 +227,7 @@ func (c *Controller) forget(key types.NamespacedName) {
 	c.replacements.forget(key)
 	c.warned.Delete(key)
 	c.twins.Delete(key)
+	c.refusals.forget(key)
 	if c.Drain.Drainer != nil {
 		c.Drain.Drainer.Forget(key)
 	}

@@ -146,7 +146,7 @@ func (c *Controller) driverSilent(ctx context.Context, s *scope, answer instance
 	}
 	switch s.machine.Status.CurrentStatus.Phase {
 	case "":
-		s.notCreated(fmt.Sprintf(wording.NoAnswer+" within %v", c.creationTimeout(s.machine)), left.left)
+		s.notCreated(fmt.Sprintf(wording.NoAnswer+" within %s", wording.Duration(c.creationTimeout(s.machine))), left.left)
 	case v1alpha1.MachineCrashLoopBackOff: // it has answered before
 		wait := c.silent(answer)
 		if wait > 0 {

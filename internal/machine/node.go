@@ -2,6 +2,7 @@ package machine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -168,9 +169,15 @@ func (c *Controller) setCapacity(ctx context.Context, s *scope) flow.Result {
 		}
 		return flow.Fail(fmt.Errorf("reading MachineClass %s: %w", key.Name, err))
 	}
+	err := c.unlessRefused(s, reasonCapacityRefused, virtualCapacity(class), func() error {
+		changed, err := c.patchNodeStatus(ctx, s.node, func(n *corev1.Node) { node.SetCapacity(n, virtualCapacity(class)) })
+		s.node = changed
+		return err
+	})
+	if errors.Is(err, errRefused) {
+		return flow.Continue()
+	}
 	s.class = class
-	changed, err := c.patchNodeStatus(ctx, s.node, func(n *corev1.Node) { node.SetCapacity(n, virtualCapacity(class)) })
-	s.node = changed
 	return flow.Fail(err)
 }
 
@@ -181,21 +188,38 @@ func virtualCapacity(class *v1alpha1.MachineClass) corev1.ResourceList {
 	return class.NodeTemplate.VirtualCapacity
 }
 
-// adoptNode marks the node as the Machine's and brings the node template up to date.
+// adoptNode marks the node as the Machine's and brings the node template up to date. From
+// then on nobody can take the node away before its VM, so nothing is told of it and no token
+// is revoked before. What is wrong with a template holds none of that back: where the API
+// server refuses the whole, the node is only marked.
 func (c *Controller) adoptNode(ctx context.Context, s *scope) flow.Result {
-	adopted, err := c.patchNode(ctx, s.node, func(n *corev1.Node) error {
-		if s.class != nil {
-			if err := node.RecordCapacity(n, virtualCapacity(s.class)); err != nil {
-				return err //nolint:wrapcheck // says what it is about
+	c.sayUnfit(s)
+	err := c.unlessRefused(s, reasonTemplateRefused, &s.machine.Spec.NodeTemplateSpec, func() error {
+		return c.changeNode(ctx, s, func(n *corev1.Node) error {
+			if s.class != nil {
+				if err := node.RecordCapacity(n, virtualCapacity(s.class)); err != nil {
+					return err //nolint:wrapcheck // says what it is about
+				}
 			}
-		}
-		return node.Adopt(n, s.machine)
+			return node.Adopt(n, s.machine)
+		})
 	})
-	s.node = adopted
+	if errors.Is(err, errRefused) {
+		err = c.changeNode(ctx, s, func(n *corev1.Node) error {
+			node.Mark(n, s.machine)
+			return nil
+		})
+	}
 	if err != nil {
 		return flow.Fail(err)
 	}
 	return flow.Fail(c.compareIDs(ctx, s))
+}
+
+func (c *Controller) changeNode(ctx context.Context, s *scope, change func(*corev1.Node) error) error {
+	changed, err := c.patchNode(ctx, s.node, change)
+	s.node = changed
+	return err
 }
 
 // compareIDs says so if the node is another VM's: somebody edited the Machine's provider

@@ -64,6 +64,11 @@ func TestNothingIsWrittenWhenNothingChanged(t *testing.T) {
 			change(w, newClass(w.namespace), func(c *v1alpha1.MachineClass) { c.NodeTemplate = virtual(2) })
 			w.running()
 		},
+		"in a bad template": func(w *world) {
+			w.running(func(m *v1alpha1.Machine) {
+				m.Spec.NodeTemplateSpec.Labels = map[string]string{"bad key": "v", "good": "v"}
+			})
+		},
 		"in a rich template": func(w *world) {
 			w.running(func(m *v1alpha1.Machine) {
 				m.Spec.NodeTemplateSpec.Labels = map[string]string{"b": "2", "a": "1"}

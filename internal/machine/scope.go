@@ -24,7 +24,8 @@ type scope struct {
 	// rivalled tells that the node which the Machine names is another Machine's. Set by
 	// awaitNode.
 	rivalled bool
-	// class is the Machine's; nil if it is missing. Set by setCapacity.
+	// class is the Machine's; nil if it is missing, or if the node may not have its capacity.
+	// Set by setCapacity.
 	class *v1alpha1.MachineClass
 	// now is one time for the whole pass.
 	now time.Time
@@ -47,6 +48,8 @@ type explanation struct {
 	kind, reason, message string
 	// node is the one that it is about; nil if it is about the Machine.
 	node *corev1.Node
+	// sent is called once it is sent; it may be nil.
+	sent func()
 }
 
 // newScope is that of a pass over a Machine as the cache has it.
@@ -70,7 +73,7 @@ func (s *scope) explain(kind, reason, message string) {
 // explainNode is explain for what concerns the node, if the pass knows one.
 func (s *scope) explainNode(kind, reason, message string) {
 	if s.node != nil {
-		s.events = append(s.events, explanation{kind, reason, message, s.node})
+		s.events = append(s.events, explanation{kind: kind, reason: reason, message: message, node: s.node})
 	}
 }
 

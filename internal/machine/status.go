@@ -54,6 +54,10 @@ const (
 	reasonDrained      = "Drained"
 	reasonOtherVM      = "NodeOfOtherVM"
 	reasonOtherMachine = "NodeOfOtherMachine"
+
+	reasonUnfit           = "InvalidNodeTemplate"
+	reasonTemplateRefused = "NodeTemplateRefused"
+	reasonCapacityRefused = "VirtualCapacityRefused"
 )
 
 // writeStatus writes the status of the pass, if it changed, and then says what happened.
@@ -76,6 +80,9 @@ func (c *Controller) writeStatus(ctx context.Context, s *scope) error {
 			c.Events.Event(s.machine, e.kind, e.reason, message)
 		case c.NodeEvents != nil:
 			c.NodeEvents.Event(e.node, e.kind, e.reason, message)
+		}
+		if e.sent != nil {
+			e.sent()
 		}
 	}
 	return nil
@@ -195,7 +202,11 @@ func keepsState(code codes.Code) bool {
 
 // neverJoined: the creation timeout is over.
 func (s *scope) neverJoined(timeout time.Duration) {
-	sentence := fmt.Sprintf("Machine %s failed to join the cluster in %v minutes.", s.machine.Name, timeout.Minutes())
+	within := wording.Duration(timeout)
+	if timeout%time.Minute == 0 { // as MCM says it
+		within = fmt.Sprintf("%d minutes", timeout/time.Minute)
+	}
+	sentence := fmt.Sprintf("Machine %s "+wording.NeverJoined+" %s.", s.machine.Name, within)
 	s.operation(s.machine.Status.LastOperation.Type, v1alpha1.MachineStateFailed, sentence, s.machine.Status.LastOperation.ErrorCode)
 	s.phase(v1alpha1.MachineFailed)
 	s.explain(corev1.EventTypeWarning, reasonFailedJoin, sentence)
@@ -208,7 +219,7 @@ func (s *scope) joined() {
 	switch s.machine.Status.CurrentStatus.Phase {
 	case "", v1alpha1.MachinePending, v1alpha1.MachineCrashLoopBackOff:
 		took := s.now.Sub(s.machine.CreationTimestamp.Time)
-		kind, sentence = v1alpha1.MachineOperationCreate, fmt.Sprintf("Machine %s successfully joined the cluster in %v", s.machine.Name, took)
+		kind, sentence = v1alpha1.MachineOperationCreate, fmt.Sprintf("Machine %s successfully joined the cluster in %s", s.machine.Name, wording.Duration(took))
 	}
 	s.operation(kind, v1alpha1.MachineStateSuccessful, sentence, "")
 	s.phase(v1alpha1.MachineRunning)

@@ -22,24 +22,35 @@ import (
 // What was last applied is kept in an annotation, in the form that MCM writes. If that
 // cannot be read, nothing counts as applied before, so that nothing is removed, and it
 // is written anew. Adopting a node a second time changes nothing.
+//
+// What no node may have is left out; Unfit says what that is. What was last applied under
+// the same key stays then.
 func Adopt(node *corev1.Node, machine *v1alpha1.Machine) error {
 	record := node.Annotations[v1alpha1.AnnotationKeyLastAppliedNodeTemplate]
 	last := lastApplied(record)
-	template := machine.Spec.NodeTemplateSpec
+	template, _ := fit(node, last, &machine.Spec.NodeTemplateSpec)
 	node.Annotations = merge(node.Annotations, last.Annotations, template.Annotations)
 	node.Labels = merge(node.Labels, last.Labels, template.Labels)
 	node.Spec.Taints = mergeTaints(node.Spec.Taints, last.Spec.Taints, template.Spec.Taints)
 
-	if !slices.Contains(node.Finalizers, v1alpha1.FinalizerNode) {
-		node.Finalizers = append(node.Finalizers, v1alpha1.FinalizerNode)
-	}
-	metav1.SetMetaDataLabel(&node.ObjectMeta, v1alpha1.LabelKeyMachineName, machine.Name)
+	Mark(node, machine)
 
 	record, err := recordOf(record, last, &template)
 	if err == nil && record != "" {
 		metav1.SetMetaDataAnnotation(&node.ObjectMeta, v1alpha1.AnnotationKeyLastAppliedNodeTemplate, record)
 	}
 	return err
+}
+
+// Mark changes the node to carry only what marks it as its machine's: the finalizer, and the
+// label with the machine's name unless the name is no value for a label.
+func Mark(node *corev1.Node, machine *v1alpha1.Machine) {
+	if !slices.Contains(node.Finalizers, v1alpha1.FinalizerNode) {
+		node.Finalizers = append(node.Finalizers, v1alpha1.FinalizerNode)
+	}
+	if unfitName(node, machine) == "" {
+		metav1.SetMetaDataLabel(&node.ObjectMeta, v1alpha1.LabelKeyMachineName, machine.Name)
+	}
 }
 
 // Release changes the node to no longer be held by its machine.

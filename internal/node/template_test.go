@@ -23,7 +23,13 @@ func newMachine(template v1alpha1.NodeTemplateSpec) *v1alpha1.Machine {
 	return m
 }
 
-func adopt(t testing.TB, n *corev1.Node, template v1alpha1.NodeTemplateSpec) {
+// fatal is a test, of which there are two kinds.
+type fatal interface {
+	Helper()
+	Fatal(args ...any)
+}
+
+func adopt(t fatal, n *corev1.Node, template v1alpha1.NodeTemplateSpec) {
 	t.Helper()
 	if err := node.Adopt(n, newMachine(template)); err != nil {
 		t.Fatal(err)
@@ -195,12 +201,12 @@ func TestThreeWayMerge(t *testing.T) {
 		w.node.Labels, w.node.Annotations = map[string]string{}, map[string]string{}
 		w.users.Labels, w.users.Annotations = map[string]string{}, map[string]string{}
 		rt.Repeat(map[string]func(*rapid.T){
-			"template":        func(rt *rapid.T) { w.template = drawTemplate(rt); w.adopt(t, rt) },
+			"template":        func(rt *rapid.T) { w.template = drawTemplate(rt); w.adopt(rt) },
 			"user labels":     func(rt *rapid.T) { put(rt, w.node.Labels, w.users.Labels) },
 			"user annotates":  func(rt *rapid.T) { put(rt, w.node.Annotations, w.users.Annotations) },
 			"user taints":     w.userTaints,
 			"user interferes": w.interfere,
-			"again":           func(rt *rapid.T) { w.adopt(t, rt) },
+			"again":           func(rt *rapid.T) { w.adopt(rt) },
 		})
 	})
 }
@@ -230,11 +236,11 @@ func (w *world) interfere(rt *rapid.T) {
 	w.node.Spec.Taints = slices.DeleteFunc(w.node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key })
 }
 
-func (w *world) adopt(t *testing.T, rt *rapid.T) {
+func (w *world) adopt(rt *rapid.T) {
 	before := w.node.DeepCopy()
-	adopt(t, w.node, w.template)
+	adopt(rt, w.node, w.template)
 	once := w.node.DeepCopy()
-	adopt(t, w.node, w.template)
+	adopt(rt, w.node, w.template)
 	if diff := cmp.Diff(once, w.node); diff != "" {
 		rt.Fatalf("a second Adopt changes the node (-once +twice):\n%s", diff)
 	}

@@ -49,6 +49,8 @@ const (
 	Named = "it was named for deletion"
 	// SetDeleted: the set goes, with all its Machines.
 	SetDeleted = "the machine set is being deleted"
-	// NextMade comes before the time for which the set waits, since its Machines fail.
-	NextMade = "the next are made in "
+	// NextMade comes before the time for which the set waits, since its Machines fail, and
+	// LastFailed before the name of the last of them and why that failed.
+	NextMade   = "the next are made in "
+	LastFailed = ". The last was "
 )
