@@ -1,5 +1,5 @@
-// Package freshness keeps a controller from acting on a cache that is older than the
-// controller's own writes.
+// Package freshness keeps controllers in step with the API server: none acts on a cache that is
+// older than its own writes, and none that was refused waits for long until it asks again.
 //
 // It holds no truth: when it is lost, as in a restart, caches are filled anew.
 package freshness

@@ -9,11 +9,14 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -44,9 +47,7 @@ func (c *Controller) apply(ctx context.Context, f *facts, operations []operation
 		failures = append(failures, c.update(ctx, f, updates))
 	}
 	for _, op := range only(operations, create) {
-		created, err := c.create(ctx, set, op)
-		f.created += created
-		failures = append(failures, err)
+		failures = append(failures, c.create(ctx, f, op))
 	}
 	removed, err := c.remove(ctx, f, only(operations, remove))
 	c.slowDown(ctx, f, removed)
@@ -65,39 +66,45 @@ func only(operations []operation, wanted action) []operation {
 
 // slowDown takes note of Machines that were removed because they failed.
 func (c *Controller) slowDown(ctx context.Context, f *facts, removed []operation) {
-	delay, rounds := c.slowed.failed(f, removed)
+	delay, rounds, last := c.slowed.failed(f, removed)
 	if delay == 0 {
 		return
 	}
 	f.notBefore = f.now.Add(delay)
-	c.Events.Eventf(f.set, corev1.EventTypeWarning, "BackOff",
-		"Machines failed before they joined, %d times in a row: "+wording.NextMade+"%s at the earliest", rounds, delay)
+	text := fmt.Sprintf("Machines failed before they joined, %d times in a row: "+wording.NextMade+"%s at the earliest", rounds, delay)
+	if why := last.Status.LastOperation.Description; why != "" {
+		text += wording.LastFailed + last.Name + ": " + wording.Shorten(why, longestEvent/2)
+	}
+	c.Events.Event(f.set, corev1.EventTypeWarning, "BackOff", text)
 	ctrl.LoggerFrom(ctx).Info("machines keep failing", "times", rounds, "delay", delay)
 }
 
-// create makes Machines, and says how many. It does so in batches of growing size, and
+// create makes Machines, and notes how many. It does so in batches of growing size, and
 // stops after a batch that had a failure: what the first Machine is refused for, the hundredth is too.
-func (c *Controller) create(ctx context.Context, set *v1alpha1.MachineSet, op operation) (int32, error) {
+func (c *Controller) create(ctx context.Context, f *facts, op operation) error {
 	var names []string
 	var failure error
 	for batch := 1; len(names) < op.count && failure == nil; batch *= 2 {
 		var made []string
-		made, failure = c.createBatch(ctx, set, min(batch, op.count-len(names)))
+		made, failure = c.createBatch(ctx, f, min(batch, op.count-len(names)))
 		names = append(names, made...)
 	}
+	f.created += int32(len(names)) //nolint:gosec // at most a burst
 	if len(names) > 0 {
 		slices.Sort(names)
-		c.say(ctx, set, "SuccessfulCreate", "Created", names, op.reason)
+		c.say(ctx, f.set, "SuccessfulCreate", "Created", names, op.reason)
 	}
 	if failure != nil {
-		c.Events.Eventf(set, corev1.EventTypeWarning, "FailedCreate", "Error creating: %v", failure)
+		c.Events.Eventf(f.set, corev1.EventTypeWarning, "FailedCreate", "Error creating: %v", failure)
 		failure = fmt.Errorf("%w: %w", errCreate, failure)
 	}
-	return int32(len(names)), failure //nolint:gosec // at most a burst
+	return failure
 }
 
-func (c *Controller) createBatch(ctx context.Context, set *v1alpha1.MachineSet, size int) ([]string, error) {
+func (c *Controller) createBatch(ctx context.Context, f *facts, size int) ([]string, error) {
+	set := f.set
 	machines := make([]*v1alpha1.Machine, size)
+	var unknown atomic.Int32
 	var group errgroup.Group // a failure does not cut off the others: their outcome would be unknown
 	group.SetLimit(parallel)
 	for i := range machines {
@@ -105,9 +112,13 @@ func (c *Controller) createBatch(ctx context.Context, set *v1alpha1.MachineSet, 
 			machine := newMachine(set)
 			if err := c.Client.Create(ctx, machine); err != nil {
 				if !refused(err) {
+					unknown.Add(1)
 					c.expected.doubt(client.ObjectKeyFromObject(set))
 				}
 				return withoutName(err, set.Name)
+			}
+			if !selects(set.Spec.Selector, machine.Labels) {
+				return withoutName(c.takeBack(ctx, set, machine), set.Name)
 			}
 			c.expected.create(client.ObjectKeyFromObject(set), machine.Name, c.Clock.Now())
 			machines[i] = machine
@@ -115,6 +126,7 @@ func (c *Controller) createBatch(ctx context.Context, set *v1alpha1.MachineSet, 
 		})
 	}
 	err := group.Wait()
+	f.unknown += unknown.Load()
 	var names []string
 	for _, machine := range machines {
 		if machine != nil {
@@ -122,6 +134,17 @@ func (c *Controller) createBatch(ctx context.Context, set *v1alpha1.MachineSet, 
 		}
 	}
 	return names, err
+}
+
+// takeBack deletes a Machine that was made with other labels than those of the template, as by a
+// webhook, and says so. The set would let go of it and make another in its place, and so on.
+func (c *Controller) takeBack(ctx context.Context, set *v1alpha1.MachineSet, machine *v1alpha1.Machine) error {
+	why := fmt.Errorf("what is made has the labels %q, which the selector %q does not match",
+		labels.Set(machine.Labels), metav1.FormatLabelSelector(set.Spec.Selector))
+	if err := c.Client.Delete(ctx, machine, client.Preconditions{UID: &machine.UID}); err != nil && !gone(err) {
+		return fmt.Errorf("%w, and deleting it: %w", why, err)
+	}
+	return why
 }
 
 // refused tells whether an error proves that nothing was written: the API server has
@@ -211,10 +234,12 @@ func (c *Controller) remove(ctx context.Context, f *facts, operations []operatio
 	}
 	_ = group.Wait() // never fails
 	var done []operation
+	f.removed = map[types.UID]bool{}
 	for i, op := range operations {
 		if failures[i] == nil {
 			done = append(done, op)
 		}
+		f.removed[op.machine.UID] = failures[i] == nil || !refused(failures[i])
 	}
 	c.sayEach(ctx, f.set, "SuccessfulDelete", "Deleted", done)
 	err := cmp.Or(serious(failures)...)

@@ -17,6 +17,7 @@ import (
 func (c *Controller) changeFreeze(ctx context.Context, set *v1alpha1.MachineSet, operations []operation) error {
 	for _, op := range operations {
 		before := set.DeepCopy()
+		was := frozen(set) || condition(set.Status.Conditions, v1alpha1.MachineSetFrozen) >= 0
 		reason, message := "FrozeMachineSet", "Froze"
 		switch op.action {
 		case freeze:
@@ -30,6 +31,9 @@ func (c *Controller) changeFreeze(ctx context.Context, set *v1alpha1.MachineSet,
 		}
 		if err := c.patchSet(ctx, set, before); err != nil {
 			return err
+		}
+		if op.action == unfreeze && !was {
+			continue // somebody asked for what is so already
 		}
 		// MCM's events of this kind are normal ones.
 		c.Events.Eventf(set, corev1.EventTypeNormal, reason, "%s machine set %s: %s", message, set.Name, op.reason)

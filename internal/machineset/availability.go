@@ -17,7 +17,7 @@ func available(machine *v1alpha1.Machine) bool {
 // availableIn is the time after which a usable Machine counts as available: zero if it does
 // already. The time runs from when its Node turned ready. Without one, or if the Node's clock
 // is so far ahead that it says to have been ready only later, it runs from when the Machine's
-// phase changed.
+// phase changed. If that is yet to come, since a clock was set back, it begins only now.
 func availableIn(machine *v1alpha1.Machine, f facts) time.Duration {
 	if !f.enforceMinReady {
 		return 0
@@ -28,7 +28,8 @@ func availableIn(machine *v1alpha1.Machine, f facts) time.Duration {
 			since = condition.LastTransitionTime
 		}
 	}
-	return max(0, since.Add(time.Duration(f.set.Spec.MinReadySeconds)*time.Second).Sub(f.now))
+	wanted := time.Duration(f.set.Spec.MinReadySeconds) * time.Second
+	return min(wanted, max(0, since.Add(wanted).Sub(f.now)))
 }
 
 // nextLook is when time alone changes something: a delay ends, a Machine becomes available,

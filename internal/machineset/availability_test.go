@@ -54,6 +54,19 @@ func TestMinReadySeconds(t *testing.T) {
 	}
 }
 
+// TestTheClockGoesBack: or this process's is behind that of the one before it. What is said to have
+// been ready only later waits no longer than what turned ready just now.
+func TestTheClockGoesBack(t *testing.T) {
+	for seconds, want := range map[int32]time.Duration{0: 0, 60: time.Minute} {
+		set := newSet(1, func(set *v1alpha1.MachineSet) { set.Spec.MinReadySeconds = seconds })
+		later := machine("a", readySince(noon.Add(time.Hour)), phaseSince(noon.Add(time.Hour)))
+		f := facts{set: set, owned: []*v1alpha1.Machine{later}, now: noon, enforceMinReady: true}
+		if got, available := nextLook(f), nextStatus(f, nil, nil).AvailableReplicas; got != want || (available == 1) != (want == 0) {
+			t.Errorf("minReadySeconds is %d: %d are available, and the next look is in %s, want %s", seconds, available, got, want)
+		}
+	}
+}
+
 func TestNextLookIsTheSoonest(t *testing.T) {
 	failed := phase(v1alpha1.MachineFailed)
 	f := facts{

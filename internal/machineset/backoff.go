@@ -57,8 +57,8 @@ func editionOf(set *v1alpha1.MachineSet, class *v1alpha1.MachineClass) edition {
 func newBackoff() *backoff { return &backoff{sets: map[client.ObjectKey]*streak{}} }
 
 // failed counts Machines that were removed because they failed. It returns how long the set
-// waits now, if there is something new to say about that.
-func (b *backoff) failed(f *facts, removed []operation) (delay time.Duration, rounds int) {
+// waits now, and the last of those Machines, if there is something new to say about that.
+func (b *backoff) failed(f *facts, removed []operation) (delay time.Duration, rounds int, last *v1alpha1.Machine) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	key := client.ObjectKeyFromObject(f.set)
@@ -74,10 +74,10 @@ func (b *backoff) failed(f *facts, removed []operation) (delay time.Duration, ro
 				known.first = known.newest
 			}
 			b.sets[key] = known
-			return known.delay(), known.rounds
+			return known.delay(), known.rounds, op.machine
 		}
 	}
-	return 0, known.rounds
+	return 0, known.rounds, nil
 }
 
 // newest is when the newest of some Machines was made.

@@ -2,6 +2,7 @@ package machineset
 
 import (
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -111,6 +112,29 @@ func TestMachinesThatKeepFailingAreReplacedEverMoreSlowly(t *testing.T) {
 	const sentence = "BackOff: Machines failed before they joined, 3 times in a row: the next are made in 10s at the earliest"
 	if text := strings.Join(f.events.lines, "\n"); strings.Count(text, sentence) != 1 || strings.Count(text, "BackOff: ") != 7 {
 		t.Errorf("events:\n%s", text)
+	}
+}
+
+// TestABackOffSaysWhy: a set that waits shows no Machine that could tell.
+func TestABackOffSaysWhy(t *testing.T) {
+	f := newFleet(newSet(1))
+	f.step(t)
+	for range 2 {
+		f.wait(time.Minute)
+		f.fate(v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate)
+		for name, m := range f.all() {
+			m.Status.LastOperation.Description = "Machine " + name + " failed to join the cluster in 20 minutes."
+			must(f.live.Update(testContext, m))
+		}
+		f.catchUp()
+		f.step(t)
+		f.bury()
+		f.step(t)
+	}
+	last := regexp.MustCompile(`BackOff: .* at the earliest\. The last was (\S+): Machine (\S+) failed to join the cluster in 20 minutes\.`)
+	said := last.FindAllStringSubmatch(strings.Join(f.events.lines, "\n"), -1)
+	if len(said) != 1 || said[0][1] != said[0][2] {
+		t.Errorf("events:\n%s", strings.Join(f.events.lines, "\n"))
 	}
 }
 

@@ -1,55 +1,111 @@
 package machineset
 
 import (
+	"context"
 	"sync"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/utils/clock"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
+
+// askAgain is how long after a failure the API server is not asked again for a namespace. Each of
+// its sets would have it list all that there is.
+const askAgain = time.Second
 
 // baselines hold, for each namespace, what the API server had when this process first asked.
 // Writes of a process before this one are in there, so a cache that is as new shows them.
 // It saves a list for each set.
 type baselines struct {
 	mu         sync.Mutex
-	namespaces map[string]*baseline
+	namespaces map[string]*firstLook
 }
 
-// baseline is one list of all Machines.
+// firstLook is the baseline of a namespace, or why there is none yet. Its lock is held while the
+// API server is asked.
+type firstLook struct {
+	mu       sync.Mutex
+	baseline *baseline
+	failure  error
+	failed   time.Time
+}
+
+// baseline is one list of all sets, and one of all Machines.
 type baseline struct {
-	// version is that of the list: whatever is newer was written later.
+	// version is that of the list of Machines: whatever is newer was written later.
 	version string
 	// machines are the versions of Machines by their UIDs, by the UIDs of what controls
 	// them.
 	machines map[types.UID]map[types.UID]string
+
+	mu sync.Mutex
+	// sets are the versions of those sets, by name, of which the cache has not shown as much yet.
+	sets map[string]string
+}
+
+func (b *baselines) look(namespace string) *firstLook {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.namespaces == nil {
+		b.namespaces = map[string]*firstLook{}
+	}
+	if b.namespaces[namespace] == nil {
+		b.namespaces[namespace] = &firstLook{}
+	}
+	return b.namespaces[namespace]
 }
 
 // of returns the baseline of a namespace, which is read if it is not known. Whoever else
-// needs it meanwhile waits for the same list.
-func (b *baselines) of(namespace string, read func() (*metav1.PartialObjectMetadataList, error)) (*baseline, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if known := b.namespaces[namespace]; known != nil {
-		return known, nil
+// needs it meanwhile waits for the same answer, and soon after a failure gets that.
+func (b *baselines) of(namespace string, by clock.PassiveClock, read func() (*baseline, error)) (*baseline, error) {
+	look := b.look(namespace)
+	look.mu.Lock()
+	defer look.mu.Unlock()
+	if look.baseline == nil && (look.failure == nil || by.Since(look.failed) >= askAgain) {
+		look.baseline, look.failure = read()
+		look.failed = by.Now()
 	}
-	list, err := read()
-	if err != nil {
-		return nil, err
-	}
-	if b.namespaces == nil {
-		b.namespaces = map[string]*baseline{}
-	}
-	b.namespaces[namespace] = newBaseline(list)
-	return b.namespaces[namespace], nil
+	return look.baseline, look.failure
 }
 
-func newBaseline(list *metav1.PartialObjectMetadataList) *baseline {
-	b := &baseline{version: list.ResourceVersion, machines: map[types.UID]map[types.UID]string{}}
-	for i := range list.Items {
-		machine := &list.Items[i]
+// baseline is the baseline of a namespace.
+func (c *Controller) baseline(ctx context.Context, namespace string) (*baseline, error) {
+	return c.first.of(namespace, c.Clock, func() (*baseline, error) {
+		sets, err := c.liveList(ctx, "MachineSet", namespace, labels.Everything())
+		if err != nil {
+			return nil, err
+		}
+		machines, err := c.liveList(ctx, "Machine", namespace, labels.Everything())
+		if err != nil {
+			return nil, err
+		}
+		return newBaseline(sets, machines), nil
+	})
+}
+
+// fresh tells whether the cache shows all that was written to a set, by this process and by those
+// before it. Machines are kept as the set says, and writing those does not fail when it says
+// something else by now.
+func (c *Controller) fresh(ctx context.Context, set *v1alpha1.MachineSet) (bool, error) {
+	baseline, err := c.baseline(ctx, set.Namespace)
+	if err != nil {
+		return false, err
+	}
+	return baseline.shows(set) && c.written.Fresh(set), nil
+}
+
+func newBaseline(sets, machines *metav1.PartialObjectMetadataList) *baseline {
+	b := &baseline{version: machines.ResourceVersion, machines: map[types.UID]map[types.UID]string{}, sets: map[string]string{}}
+	for i := range sets.Items {
+		b.sets[sets.Items[i].Name] = sets.Items[i].ResourceVersion
+	}
+	for i := range machines.Items {
+		machine := &machines.Items[i]
 		owner := metav1.GetControllerOfNoCopy(machine)
 		if owner == nil {
 			continue
@@ -60,6 +116,18 @@ func newBaseline(list *metav1.PartialObjectMetadataList) *baseline {
 		b.machines[owner.UID][machine.UID] = machine.ResourceVersion
 	}
 	return b
+}
+
+// shows tells whether a set, as the cache has it, is no older than it was in the baseline. One that
+// was not there is.
+func (b *baseline) shows(set *v1alpha1.MachineSet) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if older(set.ResourceVersion, b.sets[set.Name]) {
+		return false
+	}
+	delete(b.sets, set.Name)
+	return true
 }
 
 // judge tells whether the cache, of which owned are the Machines of a set, is as new as the

@@ -8,6 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
 	"pgregory.net/rapid"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -49,7 +50,7 @@ func TestBaselineJudge(t *testing.T) {
 			for _, m := range test.live {
 				list.Items = append(list.Items, *meta(m))
 			}
-			if got := newBaseline(list).judge(set, test.owned); got != test.want {
+			if got := newBaseline(&metav1.PartialObjectMetadataList{}, list).judge(set, test.owned); got != test.want {
 				t.Errorf("got %d, want %d", got, test.want)
 			}
 		})
@@ -88,7 +89,7 @@ func TestBaselineNeverTrustsAnOldCache(t *testing.T) {
 		}
 		// A cache that shows the same as the list is as good, whatever came and went between.
 		older := cached < listed && !maps.Equal(history[cached], history[listed])
-		switch got := newBaseline(list).judge("uid-of-pool", owned); {
+		switch got := newBaseline(&metav1.PartialObjectMetadataList{}, list).judge("uid-of-pool", owned); {
 		case got == complete && older:
 			t.Fatalf("the cache at %d is trusted, the list is from %d: %v", cached, listed, history)
 		case got != complete && cached >= listed && !missing:
@@ -97,28 +98,75 @@ func TestBaselineNeverTrustsAnOldCache(t *testing.T) {
 	})
 }
 
-// TestOneListServesAllSets: it is read again only if it failed.
-func TestOneListServesAllSets(t *testing.T) {
+// TestOneLookServesAllSets: it is taken again only if it failed, and not at once.
+func TestOneLookServesAllSets(t *testing.T) {
 	var b baselines
+	clock := clocktesting.NewFakePassiveClock(noon)
 	reads, failure := 0, errors.New("away")
-	read := func() (*metav1.PartialObjectMetadataList, error) {
-		reads++
-		if failure != nil {
+	read := func() (*baseline, error) {
+		if reads++; failure != nil {
 			return nil, failure
 		}
-		return &metav1.PartialObjectMetadataList{}, nil
+		return &baseline{}, nil
 	}
-	if _, err := b.of("default", read); !errors.Is(err, failure) {
-		t.Errorf("got the error %v", err)
+	fails := func(want int) {
+		t.Helper()
+		if known, err := b.of("default", clock, read); known != nil || err == nil || reads != want {
+			t.Errorf("got %v and the error %v after %d reads, want %d", known, err, reads, want)
+		}
 	}
+	fails(1)
+	clock.SetTime(noon.Add(askAgain - 1))
+	fails(1)
+	clock.SetTime(noon.Add(askAgain))
+	fails(2)
 	failure = nil
-	first, _ := b.of("default", read)
-	second, _ := b.of("default", read)
-	if first == nil || first != second || reads != 2 {
+	fails(2)
+	if other, err := b.of("other", clock, read); other == nil || err != nil {
+		t.Errorf("another namespace has the same failure: %v", err)
+	}
+	clock.SetTime(noon.Add(2 * askAgain))
+	first, _ := b.of("default", clock, read)
+	second, _ := b.of("default", clock, read)
+	if first == nil || first != second || reads != 4 {
 		t.Errorf("%d reads", reads)
 	}
-	if other, _ := b.of("other", read); other == first || reads != 3 {
-		t.Error("another namespace has the same list")
+	if other, _ := b.of("other", clock, read); other == first || reads != 4 {
+		t.Error("another namespace has the same answer")
+	}
+}
+
+// TestBaselineShows: a set is awaited until it is shown, and then never again.
+func TestBaselineShows(t *testing.T) {
+	set := func(name, version string) *v1alpha1.MachineSet {
+		return namedSet(name, func(set *v1alpha1.MachineSet) { set.ResourceVersion = version })
+	}
+	for reason, test := range map[string]struct {
+		shown []*v1alpha1.MachineSet
+		want  bool
+	}{
+		"as it was":                      {[]*v1alpha1.MachineSet{set("a", "10")}, true},
+		"newer":                          {[]*v1alpha1.MachineSet{set("a", "11")}, true},
+		"older":                          {[]*v1alpha1.MachineSet{set("a", "9")}, false},
+		"another is older":               {[]*v1alpha1.MachineSet{set("b", "9")}, true},
+		"made since":                     {[]*v1alpha1.MachineSet{set("c", "12")}, true},
+		"older, after others were shown": {[]*v1alpha1.MachineSet{set("b", "8"), set("c", "12"), set("a", "9")}, false},
+		"older than what was shown: a server that was restored": {[]*v1alpha1.MachineSet{set("a", "10"), set("a", "7")}, true},
+		"a version that is no number":                           {[]*v1alpha1.MachineSet{set("a", "x")}, true},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			sets := &metav1.PartialObjectMetadataList{}
+			for name, version := range map[string]string{"a": "10", "b": "8"} {
+				sets.Items = append(sets.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: version}})
+			}
+			baseline, got := newBaseline(sets, &metav1.PartialObjectMetadataList{}), false
+			for _, set := range test.shown {
+				got = baseline.shows(set)
+			}
+			if got != test.want {
+				t.Errorf("it is shown: %t", got)
+			}
+		})
 	}
 }
 

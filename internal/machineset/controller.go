@@ -87,7 +87,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.MachineSet{}, handler.EnqueueRequestsFromMapFunc(c.concerned), builder.WithPredicates(otherSelection())).
 		Watches(&v1alpha1.MachineSet{}, c.deletions()).
 		Watches(&v1alpha1.MachineClass{}, handler.EnqueueRequestsFromMapFunc(c.setsWaitingFor)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, RateLimiter: freshness.RateLimiter()}).
 		Complete(c)
 	if err != nil {
 		return fmt.Errorf("setting up the machine set controller: %w", err)
@@ -103,8 +103,8 @@ const (
 	// set's, so it is made the more seldom the more there are; else the cost of a Machine
 	// would grow with their number.
 	settleFor = 300
-	// staleCache is how long a pass waits for the cache to show what this process
-	// wrote itself. The event of that write comes first.
+	// staleCache is how long a pass waits for the cache to show what this process, or one
+	// before it, wrote. The event of that write comes first.
 	staleCache = time.Second
 )
 
@@ -204,7 +204,9 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	if !c.written.Fresh(set) {
+	if fresh, err := c.fresh(ctx, set); err != nil {
+		return ctrl.Result{}, err
+	} else if !fresh {
 		return ctrl.Result{RequeueAfter: staleCache}, nil
 	}
 	result, err := c.reconcile(ctx, set)

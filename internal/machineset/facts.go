@@ -32,8 +32,11 @@ type facts struct {
 	// too many of that edition have failed.
 	edition   edition
 	notBefore time.Time
-	// created is how many Machines this pass has made besides.
-	created int32
+	// created is how many Machines this pass has made besides, and unknown how many it may have
+	// made.
+	created, unknown int32
+	// removed are the UIDs of the Machines that this pass has deleted, or may have. Nil is none.
+	removed map[types.UID]bool
 	// changed are the versions of the Machines that this pass has changed, by their UIDs. Nil
 	// is none.
 	changed map[types.UID]string

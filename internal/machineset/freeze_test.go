@@ -130,6 +130,39 @@ func TestGuard(t *testing.T) {
 	}
 }
 
+// TestUnfreezingWhatIsNotFrozen: the wish is taken off, and nothing is said of a change that is none.
+func TestUnfreezingWhatIsNotFrozen(t *testing.T) {
+	asked := func(set *v1alpha1.MachineSet) {
+		set.Annotations = map[string]string{v1alpha1.AnnotationKeyUnfreeze: "True"}
+	}
+	noLabel := func(set *v1alpha1.MachineSet) {
+		set.Status.Conditions = []v1alpha1.MachineSetCondition{*isTrue(v1alpha1.MachineSetFrozen, reasonOvershoot, "too many", noon)}
+	}
+	for reason, test := range map[string]struct {
+		set  *v1alpha1.MachineSet
+		said int
+	}{
+		"it is not frozen":              {newSet(1, asked), 0},
+		"it is":                         {newSet(1, asked, frozenSet), 1},
+		"it is, but for the label":      {newSet(1, asked, noLabel), 1},
+		"it was, and nobody has to ask": {newSet(1, noLabel), 1},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			s := newServer(test.set, machine("a"))
+			s.overshoot = &Overshoot{Up: 2, Down: 1}
+			c := s.newController()
+			log, err := heard(t, c)
+			if err != nil || len(s.events.lines) != test.said || len(log) != test.said {
+				t.Errorf("got the error %v, the events %q and the log %q", err, s.events.lines, log)
+			}
+			pass(t, c)
+			if set := s.set(); frozen(set) || set.Annotations[v1alpha1.AnnotationKeyUnfreeze] != "" || len(set.Status.Conditions) > 0 {
+				t.Errorf("labels %v, annotations %v, conditions %+v", set.Labels, set.Annotations, set.Status.Conditions)
+			}
+		})
+	}
+}
+
 // TestFreezeAndUnfreeze: somebody else makes Machines without end.
 func TestFreezeAndUnfreeze(t *testing.T) {
 	objects := []client.Object{newSet(2)}

@@ -85,9 +85,7 @@ func (c *Controller) certain(ctx context.Context, f facts) (bool, error) {
 	key := client.ObjectKeyFromObject(f.set)
 	verdict := c.expected.judge(key, f.owned, f.now)
 	if verdict == unchecked {
-		baseline, err := c.first.of(f.set.Namespace, func() (*metav1.PartialObjectMetadataList, error) {
-			return c.liveMachines(ctx, f.set.Namespace, labels.Everything())
-		})
+		baseline, err := c.baseline(ctx, f.set.Namespace)
 		if err != nil {
 			return false, err
 		}
@@ -114,7 +112,7 @@ func (c *Controller) compare(ctx context.Context, f facts) (bool, error) {
 			cached = append(cached, machine)
 		}
 	}
-	list, err := c.liveMachines(ctx, f.set.Namespace, selector)
+	list, err := c.liveList(ctx, "Machine", f.set.Namespace, selector)
 	if err != nil {
 		return false, err
 	}
@@ -140,12 +138,12 @@ func counted(set *v1alpha1.MachineSet) (labels.Selector, error) {
 	return selector, nil
 }
 
-// liveMachines reads, with a quorum, the Machines that a selector matches.
-func (c *Controller) liveMachines(ctx context.Context, namespace string, selector labels.Selector) (*metav1.PartialObjectMetadataList, error) {
+// liveList reads, with a quorum, the objects of a kind that a selector matches.
+func (c *Controller) liveList(ctx context.Context, kind, namespace string, selector labels.Selector) (*metav1.PartialObjectMetadataList, error) {
 	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind("MachineList"))
+	list.SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind(kind + "List"))
 	if err := c.Live.List(ctx, list, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
-		return nil, fmt.Errorf("reading the machines: %w", err)
+		return nil, fmt.Errorf("reading every %s: %w", kind, err)
 	}
 	return list, nil
 }

@@ -50,9 +50,9 @@ type server struct {
 	answer func(verb string, object client.Object) (err error, done bool)
 	// writes are "verb kind name" of what was asked for, in order.
 	writes []string
-	// lists counts the lists that the server was asked for.
-	lists int
-	uids  int
+	// lists counts the lists of Machines that the server was asked for, and setLists those of sets.
+	lists, setLists int
+	uids            int
 	// numbers are resource versions that are in the order of time for all Machines, as
 	// those of a real server are, by UID and version of the fake client, and the reverse.
 	numbers map[string]int
@@ -100,6 +100,10 @@ func must(err error) {
 func (s *server) newController() *Controller {
 	reader := interceptor.NewClient(s.live, interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if list.GetObjectKind().GroupVersionKind().Kind == "MachineSetList" {
+				s.setLists++
+				return c.List(ctx, list, opts...)
+			}
 			s.lists++
 			if err := c.List(ctx, list, opts...); err != nil {
 				return err
@@ -128,8 +132,9 @@ func (s *server) number(machine client.Object) string {
 
 // numberAll gives numbers to all that is new, before something newer gets one.
 func (s *server) numberAll() {
-	for _, machine := range s.all() {
-		s.number(machine)
+	machines := s.all()
+	for _, name := range slices.Sorted(maps.Keys(machines)) { // the same in every run
+		s.number(machines[name])
 	}
 }
 
@@ -178,21 +183,26 @@ func (s *server) delete(ctx context.Context, c client.WithWatch, object client.O
 }
 
 func (s *server) patch(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
-	machine, ok := object.(*v1alpha1.Machine)
-	if ok {
-		data, err := patch.Data(object)
-		must(err)
-		number, _ := strconv.Atoi(object.GetResourceVersion())
-		now, was := []byte(`"resourceVersion":"`+s.fakes[number]+`"`), []byte(`"resourceVersion":"`+object.GetResourceVersion()+`"`)
-		patch = client.RawPatch(patch.Type(), bytes.ReplaceAll(data, was, now))
-	}
 	return s.write("patch", object, func() error {
+		machine, ok := object.(*v1alpha1.Machine)
+		if ok {
+			patch = s.locked(machine, patch)
+		}
 		err := c.Patch(ctx, object, patch, opts...)
 		if err == nil && ok {
 			machine.ResourceVersion = s.number(machine)
 		}
 		return err
 	})
+}
+
+// locked is a patch of a Machine with the version that the fake client knows.
+func (s *server) locked(machine *v1alpha1.Machine, patch client.Patch) client.Patch {
+	data, err := patch.Data(machine)
+	must(err)
+	number, _ := strconv.Atoi(machine.ResourceVersion)
+	now, was := []byte(`"resourceVersion":"`+s.fakes[number]+`"`), []byte(`"resourceVersion":"`+machine.ResourceVersion+`"`)
+	return client.RawPatch(patch.Type(), bytes.ReplaceAll(data, was, now))
 }
 
 func (s *server) tell(verb string, object client.Object) {

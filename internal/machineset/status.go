@@ -44,8 +44,9 @@ const (
 //
 // Whoever plans with this status relies on two things. If its generation is the set's,
 // then Replicas counts every Machine that exists, whether the cache shows it or not. And
-// a Machine that is on its way out is not
-// counted as ready or available, not even in the pass that deletes it.
+// a Machine that is on its way out is not counted as ready or available, not even in the
+// pass that deletes it. What may have been made or deleted, since the answer was lost, is
+// taken for that.
 func nextStatus(f facts, operations []operation, failure error) v1alpha1.MachineSetStatus {
 	next := v1alpha1.MachineSetStatus{
 		Conditions:         slices.Clone(f.set.Status.Conditions),
@@ -53,16 +54,14 @@ func nextStatus(f facts, operations []operation, failure error) v1alpha1.Machine
 		ObservedGeneration: f.set.Generation,
 		Selector:           metav1.FormatLabelSelector(f.set.Spec.Selector),
 
-		Replicas: f.created, FullyLabeledReplicas: f.created,
+		Replicas: f.created + f.unknown, FullyLabeledReplicas: f.created,
 	}
 	if failure != nil {
 		next.ObservedGeneration = f.set.Status.ObservedGeneration
 	}
 	leaving := map[*v1alpha1.Machine]bool{}
-	for _, op := range operations {
-		if op.action == remove && failure == nil {
-			leaving[op.machine] = true
-		}
+	for _, op := range only(operations, remove) {
+		leaving[op.machine] = failure == nil || f.removed[op.machine.UID]
 	}
 	for _, machine := range f.owned {
 		count(&next, machine, f)
