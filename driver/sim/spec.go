@@ -5,6 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -65,7 +69,7 @@ func parseSpec(class *v1alpha1.MachineClass) (spec, error) {
 		dec := json.NewDecoder(bytes.NewReader(raw))
 		dec.DisallowUnknownFields()
 		if err := dec.Decode(&s.specJSON); err != nil {
-			return s, status.WrapError(codes.InvalidArgument, decodeMessage(err), err)
+			return s, status.WrapError(codes.InvalidArgument, decodeMessage(raw, err), err)
 		}
 	}
 	if s.Pool == "" {
@@ -82,11 +86,32 @@ func parseSpec(class *v1alpha1.MachineClass) (spec, error) {
 }
 
 // decodeMessage names the field where the decoder knows it.
-func decodeMessage(err error) string {
+func decodeMessage(raw []byte, err error) string {
 	if typeErr, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && typeErr.Field != "" {
 		return fmt.Sprintf("providerSpec.%s: a JSON %s does not fit", typeErr.Field, typeErr.Value)
 	}
-	return fmt.Sprintf("providerSpec: %v", err)
+	unknown := unknownField.FindStringSubmatch(err.Error())
+	var fields map[string]json.RawMessage
+	if unknown == nil || json.Unmarshal(raw, &fields) != nil || fields[unknown[1]] == nil {
+		return fmt.Sprintf("providerSpec: %v", err) // such as of a field in a taint
+	}
+	return fmt.Sprintf("providerSpec.%s: is not known (known: %s)", unknown[1], strings.Join(fieldNames(), ", "))
+}
+
+// unknownField is how the decoder names a field that it does not know. It has no type for
+// that; where the words are others one day, they are passed on as they are.
+var unknownField = regexp.MustCompile(`^json: unknown field "(.*)"$`)
+
+// fieldNames are the fields of the provider specification, sorted.
+func fieldNames() []string {
+	var names []string
+	for field := range reflect.TypeFor[specJSON]().Fields() {
+		if name := field.Tag.Get("json"); name != "apiVersion" && name != "kind" {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // check validates the fields and fills in the durations. Its errors begin with the

@@ -47,6 +47,10 @@ func down(ctx context.Context, dir string, out io.Writer) error {
 			return err
 		}
 	}
+	left, err := findRemains(dir)
+	if err != nil {
+		return err
+	}
 	if err := local.EndLeftOvers(ctx, dir); err != nil {
 		return fmt.Errorf("stopping the control plane: %w", err)
 	}
@@ -54,17 +58,17 @@ func down(ctx context.Context, dir string, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("looking for hosts in %s: %w", dir, err)
 	}
-	left := 0
+	left.vms = 0 // how many there are to stop is known now
 	for _, host := range hosts {
 		count, err := hostrunner.StopLeftOvers(ctx, host)
 		if err != nil {
 			return fmt.Errorf("stopping the virtual machines of %s: %w", filepath.Base(host), err)
 		}
-		left += count
+		left.vms += count
 	}
 	switch {
-	case left > 0:
-		fmt.Fprintf(out, "Stopped %s that an earlier \"up\" left behind.\n", countOf(left, "virtual machine"))
+	case !left.none():
+		fmt.Fprintf(out, "Stopped %s that an earlier \"up\" left behind.\n", left)
 	case pid == 0:
 		fmt.Fprintf(out, "Nothing runs in %s.\n", dir)
 	}

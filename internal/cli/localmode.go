@@ -54,7 +54,7 @@ func (m *localMode) start(ctx context.Context) error {
 	if err != nil {
 		return err //nolint:wrapcheck // says what it is
 	}
-	for _, step := range []func(context.Context) error{m.install, m.plane.AllowJoining, m.listen} {
+	for _, step := range []func(context.Context) error{m.rememberDriver, m.install, m.plane.AllowJoining, m.listen} {
 		if err := step(ctx); err != nil {
 			return errors.Join(err, m.stop(context.WithoutCancel(ctx)))
 		}
@@ -232,9 +232,8 @@ func gatewayOf(network netip.Prefix) netip.Addr { return network.Addr().Next().N
 
 // greet says that everything runs, and how to go on.
 func (m *localMode) greet(out io.Writer, took time.Duration) {
-	kubectl := filepath.Join(m.binaries, "kubectl")
-	fmt.Fprintf(out, "Ready after %.1f s. Try:\n\n  export KUBECONFIG=%s\n  %s apply -f examples/\n  %s get machinedeployments,machinesets,machines,virtualmachines,nodes\n\n",
-		took.Seconds(), m.plane.Kubeconfig(), kubectl, kubectl)
+	fmt.Fprintf(out, "Ready after %.1f s. Try:\n\n", took.Seconds())
+	m.howToGoOn(out, filepath.Join(m.binaries, "kubectl"), m.plane.Kubeconfig())
 	if _, err := os.Stat(filepath.Join(m.images, "vmlinux")); err != nil && m.driver.name == driverVM {
 		fmt.Fprintf(out, "There is no guest yet, which the examples need: run \"make guest\".\n")
 	}
@@ -243,4 +242,13 @@ func (m *localMode) greet(out io.Writer, took time.Duration) {
 			defaultAPIPort, imageURL(defaultImagePort), m.plane.Port(), m.imageURL)
 	}
 	fmt.Fprintf(out, "Ctrl-C stops everything; the data stays in %s.\n", m.dir)
+}
+
+// howToGoOn says what to type next.
+func (m *localMode) howToGoOn(out io.Writer, kubectl, kubeconfig string) {
+	examples, kinds := "examples/", "machinedeployments,machinesets,machines,virtualmachines,nodes"
+	if m.driver.name == driverSim {
+		examples, kinds = "examples/sim/", "machinedeployments,machinesets,machines,nodes"
+	}
+	fmt.Fprintf(out, "  export KUBECONFIG=%s\n  %s apply -f %s\n  %s get %s\n\n", kubeconfig, kubectl, examples, kubectl, kinds)
 }

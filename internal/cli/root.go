@@ -10,10 +10,12 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // Program is what a run of the program is given.
@@ -38,7 +40,7 @@ func Main(p Program) int {
 	root.SetArgs(p.Args)
 	root.SetOut(p.Stdout)
 	root.SetErr(p.Stderr)
-	err := root.ExecuteContext(ctx)
+	err := execute(ctx, root)
 	if err == nil {
 		return 0
 	}
@@ -75,7 +77,8 @@ func newRoot(version string) *cobra.Command {
 	}
 	root.Version = versionLine(version)
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.SetFlagErrorFunc(usage)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, plainly(err)) })
+	root.SetHelpCommand(newHelpCommand())
 	root.AddCommand(
 		newUpCommand(), newDownCommand(), newStatusCommand(), newVMCommand(), newDemoCommand(), newExplainCommand(), newRolloutCommand(), newManagerCommand(),
 		newHypervisorCommand(), newHostrunnerCommand(), newVersionCommand(version),
@@ -99,6 +102,64 @@ func knownCommand(root *cobra.Command, args []string) error {
 		err = fmt.Errorf("%w; did you mean %s?", err, strings.Join(like, " or "))
 	}
 	return usage(root, err)
+}
+
+// newHelpCommand is like cobra's, but knows what is no command.
+func newHelpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "Help on a command",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			of, rest, err := cmd.Root().Find(args)
+			if err != nil {
+				return usage(cmd, err)
+			}
+			if len(rest) > 0 {
+				if err := of.ValidateArgs(rest); err != nil {
+					return err //nolint:wrapcheck // says what it is
+				}
+			}
+			of.InitDefaultHelpFlag() // so that its help lists it
+			return of.Help()
+		},
+	}
+}
+
+// execute runs the command that the arguments name. It refuses --help on one that does not
+// exist, where cobra would give help on the commands above it.
+func execute(ctx context.Context, root *cobra.Command) error {
+	var refused error
+	help := root.HelpFunc()
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		if names := cmd.Flags().Args(); cmd.HasSubCommands() && len(names) > 0 {
+			refused = cmd.ValidateArgs(names)
+		}
+		if refused == nil {
+			help(cmd, args)
+		}
+	})
+	err := root.ExecuteContext(ctx)
+	return errors.Join(refused, err)
+}
+
+// plainly says without the names of functions that the value of a flag does not fit.
+func plainly(err error) error {
+	var invalid *pflag.InvalidValueError
+	if !errors.As(err, &invalid) {
+		return err
+	}
+	flag, value := invalid.GetFlag(), invalid.GetValue()
+	if errors.Is(err, strconv.ErrRange) {
+		return fmt.Errorf("--%s: %s is out of range", flag.Name, value)
+	}
+	want, known := map[string]string{
+		"int": "a whole number", "int32": "a whole number", "int64": "a whole number", "float32": "a number",
+		"bool": "true or false", "duration": "a duration, such as 90s or 5m",
+	}[flag.Value.Type()]
+	if !known {
+		return err
+	}
+	return fmt.Errorf("--%s: %q is not %s", flag.Name, value, want)
 }
 
 // noArguments refuses arguments that are no flags.

@@ -37,8 +37,7 @@ func (f *clusterFlags) status(ctx context.Context, out io.Writer) error {
 		return err //nolint:wrapcheck // says what it is
 	}
 	if pid == 0 {
-		_, err := fmt.Fprintf(out, "Nothing runs in %s. Start it with: millwright up --dir %s\n", f.dir, f.dir)
-		return err
+		return statusOfRemains(f.dir, out)
 	}
 	c, err := f.connect()
 	if err != nil {

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -52,7 +54,10 @@ kube-scheduler, as "make controlplane" builds them. Each host is a process that 
 hypervisors, as a kubelet would. Ctrl-C stops everything in order; the data stays in the
 folder, and the next "up" goes on with it, also after a crash.`,
 		Example: `  millwright up
-  kubectl --kubeconfig .millwright/kubeconfig apply -f examples/`,
+  kubectl --kubeconfig .millwright/kubeconfig apply -f examples/
+
+  millwright up --driver sim --dir simulated
+  kubectl --kubeconfig simulated/kubeconfig apply -f examples/sim/`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return flags.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), nil)
@@ -97,13 +102,26 @@ func (f *upFlags) validateUp() error {
 			errs = append(errs, fmt.Errorf("--%s: %d is not between 0 and 65535", port.flag, port.value))
 		}
 	}
-	if !f.network.Addr().Is4() || f.network != f.network.Masked() || f.network.Bits() < 8 || f.network.Bits() > 24 {
-		errs = append(errs, fmt.Errorf("--vm-network: %s is not an IPv4 network of 8 to 24 bits", f.network))
-	}
 	if f.driver.name != driverVM && f.driver.name != driverSim {
 		errs = append(errs, fmt.Errorf("--driver: there is no driver %q; known drivers: vm, sim", f.driver.name))
 	}
+	errs = append(errs, f.validateVMs()...)
 	return errors.Join(append(errs, f.validateTuning())...)
+}
+
+// validateVMs says what is wrong with the flags that virtual machines need.
+func (f *upFlags) validateVMs() []error {
+	var errs []error
+	if f.hosts == 0 && f.driver.name == driverVM {
+		errs = append(errs, errors.New("--hosts: the driver vm needs at least 1"))
+	}
+	if !f.network.Addr().Is4() || f.network != f.network.Masked() || f.network.Bits() < 8 || f.network.Bits() > 24 {
+		errs = append(errs, fmt.Errorf("--vm-network: %s is not an IPv4 network of 8 to 24 bits", f.network))
+	}
+	if !slices.Contains([]string{"auto", "kvm", "tcg"}, f.accel) {
+		errs = append(errs, fmt.Errorf("--accelerator: %q is none of auto, kvm and tcg", f.accel))
+	}
+	return errs
 }
 
 // run runs local mode until the context ends, or until what use does has ended, if there
@@ -111,6 +129,9 @@ func (f *upFlags) validateUp() error {
 func (f *upFlags) run(ctx context.Context, stdout, stderr io.Writer, use func(context.Context, *localMode) error) error {
 	if err := f.validateUp(); err != nil {
 		return &usageError{command: "up", err: err}
+	}
+	if err := f.refuseOtherDriver(); err != nil {
+		return err
 	}
 	logs, err := f.openLog(stderr)
 	if err != nil {
@@ -140,6 +161,43 @@ func (f *upFlags) run(ctx context.Context, stdout, stderr io.Writer, use func(co
 	err = mode.run(ctx, use)
 	fmt.Fprintln(stdout, "Stopping ...")
 	return errors.Join(err, mode.stop(context.WithoutCancel(ctx)))
+}
+
+// driverFile is the file in the folder that says which driver it was made with.
+func (f *upFlags) driverFile() string { return filepath.Join(f.dir, "driver") }
+
+// refuseOtherDriver keeps a driver from a folder with machines of another one, of which it
+// would not know.
+func (f *upFlags) refuseOtherDriver() error {
+	content, err := os.ReadFile(f.driverFile())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // a new folder
+	}
+	if err != nil {
+		return fmt.Errorf("looking which driver %s was made with: %w", f.dir, err)
+	}
+	if made := strings.TrimSpace(string(content)); made != f.driver.name {
+		return fmt.Errorf("--driver: the folder %s was made with the driver %s, which %s would not go on with: use --driver %s, or another folder with --dir",
+			f.dir, made, f.driver.name, made)
+	}
+	return nil
+}
+
+// upAgain is what to type to go on with a folder.
+func upAgain(dir string) string {
+	content, err := os.ReadFile((&upFlags{dir: dir}).driverFile())
+	if err == nil && strings.TrimSpace(string(content)) == driverSim {
+		return "millwright up --driver sim --dir " + dir
+	}
+	return "millwright up --dir " + dir
+}
+
+// rememberDriver writes down which driver the folder is made with.
+func (f *upFlags) rememberDriver(context.Context) error {
+	if err := os.WriteFile(f.driverFile(), []byte(f.driver.name+"\n"), 0o600); err != nil {
+		return fmt.Errorf("writing down the driver: %w", err)
+	}
+	return nil
 }
 
 // openLog opens the file for logs. Another process may have the folder, and then this one

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -15,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/local"
 )
 
 func newVMCommand() *cobra.Command {
@@ -46,13 +48,31 @@ func newVMListCommand() *cobra.Command {
 			if all {
 				namespace = ""
 			}
-			return listVMs(cmd.Context(), c, namespace, time.Now(), cmd.OutOrStdout())
+			if err := listVMs(cmd.Context(), c, namespace, time.Now(), cmd.OutOrStdout()); err != nil {
+				return flags.explainStopped(err)
+			}
+			return nil
 		},
 	}
 	flags.addFlags(cmd.Flags())
 	flags.addNamespace(cmd.Flags())
 	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "list those of all namespaces")
 	return cmd
+}
+
+// explainStopped says how to start a cluster of local mode that does not answer because
+// nothing runs there.
+func (f *clusterFlags) explainStopped(err error) error {
+	for _, file := range f.rules().GetLoadingPrecedence() {
+		dir := filepath.Dir(file)
+		if !local.IsFolder(dir) {
+			continue
+		}
+		if pid, problem := local.Holder(dir); problem == nil && pid == 0 {
+			return fmt.Errorf("nothing runs in %s: start it with: %s", dir, upAgain(dir))
+		}
+	}
+	return err
 }
 
 // listVMs prints one line for each VM of a namespace, of all if that is empty.

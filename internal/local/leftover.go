@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -176,6 +177,36 @@ func awaitEnd(ctx context.Context, handle int, patience time.Duration) (bool, er
 			return false, ctx.Err()
 		}
 	}
+}
+
+// LeftOvers names what a killed process left running in the folder of its control plane. It
+// changes nothing. While somebody uses the folder, that is what runs.
+func LeftOvers(dir string) ([]string, error) {
+	files, err := filepath.Glob(layout(dir).pidFile("*"))
+	if err != nil {
+		return nil, fmt.Errorf("looking for what runs in %s: %w", dir, err)
+	}
+	var names []string
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it was stopped just now
+		}
+		if err != nil {
+			return nil, fmt.Errorf("looking for what runs in %s: %w", dir, err)
+		}
+		var id identity
+		if json.Unmarshal(content, &id) != nil {
+			continue // not ours
+		}
+		switch actual, err := identify(id.PID); {
+		case err == nil && actual == id:
+			names = append(names, strings.TrimSuffix(filepath.Base(file), ".json"))
+		case err != nil && !errors.Is(err, errNoProcess):
+			return nil, fmt.Errorf("looking for process %d: %w", id.PID, err)
+		}
+	}
+	return names, nil
 }
 
 // EndLeftOvers ends the children that a killed process left behind in the folder of its

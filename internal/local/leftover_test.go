@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -83,6 +84,29 @@ func TestStrangerWithTheSameNumberIsLeftAlone(t *testing.T) {
 				t.Errorf("want the file to be gone, got %v", err)
 			}
 		})
+	}
+}
+
+// TestLeftOversAreNamed: those that live, and no strangers with their numbers.
+func TestLeftOversAreNamed(t *testing.T) {
+	dir := layout(t.TempDir())
+	if names := value[[]string](t)(LeftOvers(string(dir))); len(names) != 0 {
+		t.Errorf("an empty folder has %v", names)
+	}
+	must(t, dir.create())
+	left, ended := spawn(t, obedient), spawn(t, "echo up")
+	must(t, writeIdentity(dir.pidFile(Etcd), left.PID()))
+	<-ended.Ended()
+	must(t, os.WriteFile(dir.pidFile(APIServer), value[[]byte](t)(json.Marshal(identity{PID: ended.PID(), Start: 1, Boot: "x"})), 0o600))
+	stranger := value[identity](t)(identify(left.PID()))
+	stranger.Start--
+	must(t, os.WriteFile(dir.pidFile(Scheduler), value[[]byte](t)(json.Marshal(stranger)), 0o600))
+	must(t, os.WriteFile(dir.pidFile(ControllerManager), []byte("{"), 0o600))
+	if names := value[[]string](t)(LeftOvers(string(dir))); !slices.Equal(names, []string{Etcd}) {
+		t.Errorf("want only etcd, got %v", names)
+	}
+	if !alive(left) {
+		t.Error("it was ended")
 	}
 }
 

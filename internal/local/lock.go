@@ -55,6 +55,12 @@ func writePID(file *os.File) error {
 	return err
 }
 
+// IsFolder tells whether a control plane was started in the folder at some time.
+func IsFolder(dir string) bool {
+	_, err := os.Stat(layout(dir).lock())
+	return err == nil
+}
+
 // Holder returns the process that uses the folder of a control plane: 0 if none does, -1
 // if one does whose number is not known. A folder that does not exist is used by none.
 func Holder(dir string) (int, error) {

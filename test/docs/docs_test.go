@@ -23,7 +23,7 @@ import (
 )
 
 // pages are run in this order, by one user in one cluster.
-var pages = []string{"machine.md", "machineset.md", "machinedeployment.md"}
+var pages = []string{"machine.md", "machineset.md", "machinedeployment.md", "driver-sim.md"}
 
 // patience is how long a page may take.
 const patience = 5 * time.Minute

@@ -1,0 +1,95 @@
+package cli
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/millwright-dev/millwright/internal/hostrunner/process"
+)
+
+// printed runs a command that shall succeed, and returns what it prints.
+func printed(t *testing.T, args ...string) string {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	if status := Main(Program{Version: "v1.2.3", Args: args, Stdout: &stdout, Stderr: &stderr}); status != 0 {
+		t.Fatalf("%v: status %d, %s", args, status, &stderr)
+	}
+	return stdout.String()
+}
+
+// folderOf is a folder that an "up" has used which does not run.
+func folderOf(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "lock"), []byte("1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// TestStatusOfWhatAKilledUpLeft: what goes on without its "up" is said, and how to end it;
+// and "down" ends it.
+func TestStatusOfWhatAKilledUpLeft(t *testing.T) {
+	dir := folderOf(t)
+	for _, uid := range []string{"first", "second"} {
+		pod := filepath.Join(dir, "hosts", "host-1", "pods", uid)
+		if err := os.MkdirAll(pod, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		left, err := process.Start(pod, process.Command{Path: "/bin/sleep", Args: []string{"600"}, Log: filepath.Join(pod, "log")}, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { left.Kill(); <-left.Ended() })
+	}
+	for range 2 { // to look changes nothing
+		said := printed(t, "status", "--dir", dir)
+		if strings.Contains(said, "Nothing runs") || !strings.Contains(said, "2 virtual machines") || !strings.Contains(said, "millwright down --dir "+dir) {
+			t.Errorf("says:\n%s", said)
+		}
+	}
+	if said := printed(t, "down", "--dir", dir); !strings.Contains(said, "Stopped 2 virtual machines that") {
+		t.Errorf("down says:\n%s", said)
+	}
+	if said := printed(t, "status", "--dir", dir); !strings.Contains(said, "Nothing runs") {
+		t.Errorf("says afterwards:\n%s", said)
+	}
+}
+
+// TestListOfNothing: where the kubeconfig leads to a cluster of local mode that was stopped,
+// that is said instead of what the connection failed with.
+func TestListOfNothing(t *testing.T) {
+	dir := folderOf(t)
+	path := kubeconfig(t, "https://127.0.0.1:1")
+	if err := os.Rename(path, filepath.Join(dir, "kubeconfig")); err != nil {
+		t.Fatal(err)
+	}
+	list := func() string {
+		var stdout, stderr bytes.Buffer
+		if status := Main(Program{Args: []string{"vm", "list", "--kubeconfig", filepath.Join(dir, "kubeconfig")}, Stdout: &stdout, Stderr: &stderr}); status != 1 {
+			t.Errorf("status %d", status)
+		}
+		return stderr.String()
+	}
+	want := "millwright: nothing runs in " + dir + ": start it with: millwright up --dir " + dir + "\n"
+	if said := list(); said != want {
+		t.Errorf("says %q, want %q", said, want)
+	}
+	// Somebody has the folder, so it is something else that is wrong.
+	lock, err := os.Open(filepath.Join(dir, "lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close() //nolint:errcheck // only read
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if said := list(); strings.Contains(said, "nothing runs") || !strings.Contains(said, "127.0.0.1:1") {
+		t.Errorf("says %q of a folder that is used", said)
+	}
+}
