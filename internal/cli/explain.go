@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	explanation "github.com/millwright-dev/millwright/internal/explain"
 	"github.com/millwright-dev/millwright/internal/manager"
 )
@@ -41,15 +43,61 @@ const (
 const explainPatience = 10 * time.Second
 
 func newExplainCommand() *cobra.Command {
+	flags := &explainFlags{}
 	cmd := &cobra.Command{
-		Use:                        "explain",
-		Short:                      "Say why a machine, or a pool of machines, is as it is",
+		Use:   "explain KIND/NAME",
+		Short: "Say why a machine, or a pool of machines, is as it is",
+		Example: `  millwright explain machine pool-a-x7k2p
+  millwright explain mcd/pool`,
 		SuggestionsMinimumDistance: 2,
-		Args:                       knownCommand,
-		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			_, _, err := explainedObject(cmd, args)
+			return err
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			kind, name, err := explainedObject(cmd, args)
+			if err != nil {
+				return err
+			}
+			return flags.run(cmd, kind, name)
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	cmd.AddCommand(newExplainMachineCommand(), newExplainSetCommand(), newExplainDeploymentCommand())
+	flags.add(cmd, "object")
+	for _, kind := range explainedKinds() {
+		cmd.AddCommand(kind.command())
+	}
 	return cmd
+}
+
+// explainedKinds are those that can be explained.
+func explainedKinds() []explained {
+	return []explained{explainedMachine(), explainedSet(), explainedDeployment()}
+}
+
+// explainedObject reads KIND/NAME, or KIND NAME where the kind is not written as the command is.
+func explainedObject(cmd *cobra.Command, args []string) (kind explained, name string, err error) {
+	of, name, _ := strings.Cut(strings.Join(args, "/"), "/")
+	of, _ = strings.CutSuffix(strings.ToLower(of), "."+v1alpha1.GroupName)
+	if slices.Contains([]string{"machineclass", "machineclasses", "mcc"}, of) {
+		return kind, "", usage(cmd, fmt.Errorf("classes are not explained: a class does nothing by itself. Ask about a machine, set or deployment that uses it, which tells what is wrong with the class, too. To look at it: kubectl get machineclasses.%s %s", v1alpha1.GroupName, cmp.Or(name, "NAME")))
+	}
+	for _, kind := range explainedKinds() {
+		if of != kind.use && !slices.Contains(kind.aliases, of) {
+			continue
+		}
+		if name == "" || strings.Contains(name, "/") {
+			return kind, "", usage(cmd, fmt.Errorf("give the name of one %s", kind.kind))
+		}
+		return kind, name, nil
+	}
+	return kind, "", knownCommand(cmd, args)
 }
 
 // explained is a kind that can be explained.
@@ -74,10 +122,7 @@ func (k explained) command() *cobra.Command {
 			return usage(cmd, fmt.Errorf("give the name of one %s", k.kind))
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := flags.validate(); err != nil {
-				return usage(cmd, err)
-			}
-			return flags.explain(cmd.Context(), k, args[0], cmd.OutOrStdout())
+			return flags.run(cmd, k, args[0])
 		},
 	}
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
@@ -85,7 +130,7 @@ func (k explained) command() *cobra.Command {
 	return cmd
 }
 
-func newExplainMachineCommand() *cobra.Command {
+func explainedMachine() explained {
 	return explained{
 		use: "machine", aliases: []string{"machines", "mc"}, kind: "Machine",
 		short: "Say why a Machine is not Running, was replaced, or is not deleted",
@@ -100,10 +145,10 @@ events tell, which an API server keeps for an hour.`,
 			facts, err := from.Gather(ctx, key)
 			return explanation.Explain(facts, time.Now()), err //nolint:wrapcheck // says what it is
 		},
-	}.command()
+	}
 }
 
-func newExplainSetCommand() *cobra.Command {
+func explainedSet() explained {
 	return explained{
 		use: "machineset", aliases: []string{"machinesets", "mcs"}, kind: "MachineSet",
 		short: "Say why a MachineSet does not have the Machines that it wants",
@@ -116,10 +161,10 @@ It only reads. It needs no manager, and asks none.`,
 			facts, err := from.GatherSet(ctx, key)
 			return explanation.ExplainPool(facts, time.Now()), err //nolint:wrapcheck // says what it is
 		},
-	}.command()
+	}
 }
 
-func newExplainDeploymentCommand() *cobra.Command {
+func explainedDeployment() explained {
 	return explained{
 		use: "machinedeployment", aliases: []string{"machinedeployments", "mcd"}, kind: "MachineDeployment",
 		short: "Say why a MachineDeployment does not have the Machines that it wants",
@@ -133,7 +178,7 @@ It only reads. It needs no manager, and asks none.`,
 			facts, err := from.GatherDeployment(ctx, key)
 			return explanation.ExplainPool(facts, time.Now()), err //nolint:wrapcheck // says what it is
 		},
-	}.command()
+	}
 }
 
 func (f *explainFlags) add(cmd *cobra.Command, kind string) {
@@ -175,6 +220,14 @@ func (f *explainFlags) validateClusters() error {
 		}
 	}
 	return nil
+}
+
+// run is the command for an object of a kind.
+func (f *explainFlags) run(cmd *cobra.Command, kind explained, name string) error {
+	if err := f.validate(); err != nil {
+		return usage(cmd, err)
+	}
+	return f.explain(cmd.Context(), kind, name, cmd.OutOrStdout())
 }
 
 // explain prints what there is to say of an object. One of which nothing is known is an

@@ -188,7 +188,7 @@ func TestExplainDeletions(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ends := []string{"At ", "the drain timeout is 2h", "kubectl -n NS label machine"}
+	ends := []string{"At ", "the drain timeout is 2h", "kubectl -n NS label machines.machine.sapcloud.io"}
 
 	deletes("budget", "small", func(node string) {
 		w.join(w.pod("busy", node), w.budget("busy", policyv1.PodDisruptionBudgetStatus{ObservedGeneration: 1, ExpectedPods: 3, CurrentHealthy: 2, DesiredHealthy: 2}))

@@ -44,7 +44,7 @@ func TestExplainSets(t *testing.T) {
 	add(ripe, ripening)
 	failing := w.set("failing", "never", 1)
 	failing.Spec.Template.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{MachineCreationTimeout: &metav1.Duration{Duration: time.Second}}
-	waits := incomplete(explanation.BackOff, "Machines failed before they joined,", "times in a row", "The next machines are made; at once when the class")
+	waits := incomplete(explanation.BackOff, "Machines failed before they joined,", "times in a row, at last failing-", "failed to join the cluster in", "See why they do not join", "The next machines are made; at once when the class")
 	waits.next = true
 	add(failing, waits)
 	off := w.set("off", "small", 1)
@@ -116,7 +116,7 @@ func TestExplainFrozen(t *testing.T) {
 	}
 	w.asks(t, "machinedeployment", "pool", answer{
 		verdict: explanation.Incomplete, cause: explanation.Frozen,
-		says: []string{"MachineSet " + set.Name + ": it is frozen", "kubectl -n NS annotate machinedeployment pool " + v1alpha1.AnnotationKeyUnfreeze + "="},
+		says: []string{"MachineSet " + set.Name + ": it is frozen", "kubectl -n NS annotate machinedeployments.machine.sapcloud.io pool " + v1alpha1.AnnotationKeyUnfreeze + "="},
 	})
 }
 
@@ -158,9 +158,9 @@ func TestExplainDeployments(t *testing.T) {
 		w.patch(d, `{"spec":{"template":{"spec":{"class":{"name":"never"}}}}}`)
 	}
 	rolled("rolls", nil)
-	expect("rolls", explanation.Incomplete, explanation.NotJoined, "(1 of 3 are of its newest template)", "2 machines of rolls-", "(revision 1) are still to be replaced; maxSurge is 1, maxUnavailable 0", "has not joined", "(revision 2): 1 wanted, 1 exist, 0 available")
+	expect("rolls", explanation.Incomplete, explanation.NotJoined, "(1 of 3 is of its newest template)", "2 machines of rolls-", "(revision 1) are still to be replaced; maxSurge is 1, maxUnavailable 0", "has not joined", "(revision 2): 1 wanted, 1 exist, 0 available")
 	rolled("stalls", func(d *v1alpha1.MachineDeployment) { d.Spec.ProgressDeadlineSeconds = ptr.To[int32](2) })
-	expect("stalls", explanation.Incomplete, explanation.Stalled, "has timed out progressing. There was no progress for 2s", "has not joined")
+	expect("stalls", explanation.Incomplete, explanation.NotJoined, "has timed out progressing. There was no progress for 2s", "has not joined")
 	rolled("in-place", func(d *v1alpha1.MachineDeployment) {
 		d.Spec.Strategy = v1alpha1.MachineDeploymentStrategy{
 			Type:          v1alpha1.InPlaceUpdateMachineDeploymentStrategyType,
@@ -196,7 +196,7 @@ func TestExplainDeployments(t *testing.T) {
 		w.asks(t, "machinedeployment", name, answer{verdict: explanation.Healthy})
 	}
 	w.patch(renamed, `{"spec":{"selector":{"matchLabels":{"name":"new-name"}},"template":{"metadata":{"labels":{"name":"new-name"}}}}}`)
-	expect("renamed", explanation.Healthy, explanation.Released, "has the machine that it wants, but spec.selector: it does not match machine sets that were the deployment's: renamed-", "(machines: 1)", "kubectl -n NS delete machineset NAME", "change spec.selector so that it matches")
+	expect("renamed", explanation.Healthy, explanation.Released, "has the machine that it wants, but spec.selector: it does not match machine sets that were the deployment's: renamed-", "(machines: 1)", "kubectl -n NS delete machinesets.machine.sapcloud.io NAME", "change spec.selector so that it matches")
 	w.patch(back, `{"spec":{"rollbackTo":{"revision":77}}}`)
 	expect("back", explanation.Healthy, explanation.RollbackRefused, "has the machine that it wants, but spec.rollbackTo.revision: there is no machine set of revision 77; the template stays that of revision 1.", "millwright rollout history back -n NS")
 

@@ -23,6 +23,17 @@ func TestExplainAnswers(t *testing.T) {
 	}{
 		"help":             {[]string{"explain"}, 0, ""},
 		"mistyped kind":    {[]string{"explain", "machin"}, 2, "did you mean machine or machineset or machinedeployment?"},
+		"class":            {[]string{"explain", "machineclass", "pool-v1"}, 2, "classes are not explained: a class does nothing by itself"},
+		"class by kind":    {[]string{"explain", "mcc/pool-v1"}, 2, "kubectl get machineclasses.machine.sapcloud.io pool-v1"},
+		"by kind":          {[]string{"explain", "mcd/a", "--kubeconfig", nobody}, 1, "reading machine deployment default/a"},
+		"set by kind":      {[]string{"explain", "-n", "b", "mcs/a", "--kubeconfig", nobody}, 1, "reading machine set b/a"},
+		"machine by kind":  {[]string{"explain", "machine/a", "--kubeconfig", nobody}, 1, "reading machine default/a"},
+		"full kind":        {[]string{"explain", "MachineDeployments.machine.sapcloud.io", "a", "--kubeconfig", nobody}, 1, "reading machine deployment default/a"},
+		"flag first":       {[]string{"explain", "-n", "b", "machine", "a", "--kubeconfig", nobody}, 1, "reading machine b/a"},
+		"kind without":     {[]string{"explain", "mcd/"}, 2, "name of one MachineDeployment"},
+		"by kind, flags":   {[]string{"explain", "mcd/a", "-o", "yaml"}, 2, `--output: "yaml"`},
+		"two slashes":      {[]string{"explain", "mcd/a/b"}, 2, "name of one MachineDeployment"},
+		"other kind":       {[]string{"explain", "pod/a"}, 2, `there is no command "pod/a"`},
 		"no set":           {[]string{"explain", "machineset"}, 2, "name of one MachineSet"},
 		"no deployment":    {[]string{"explain", "mcd", "a", "b"}, 2, "name of one MachineDeployment"},
 		"no name":          {[]string{"explain", "machine"}, 2, "name of one Machine"},
@@ -129,7 +140,7 @@ func TestExplainWhichNamespace(t *testing.T) {
 // TestExplainAssumesTheManagersDefaults: who gives no flag to either gets the right times. Which
 // cluster and namespace are asked, the kubeconfig says, as for other commands of users.
 func TestExplainAssumesTheManagersDefaults(t *testing.T) {
-	manager, explain := defaults(newManagerCommand().Flags()), defaults(newExplainMachineCommand().Flags())
+	manager, explain := defaults(newManagerCommand().Flags()), defaults(explainedMachine().command().Flags())
 	compared := 0
 	for name, value := range explain {
 		of, both := mcmFlags[name]

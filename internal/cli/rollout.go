@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -77,6 +78,8 @@ func deploymentName(args []string) (string, error) {
 		return "", fmt.Errorf("%q is no name: give the name of one MachineDeployment, as NAME, machinedeployment/NAME or mcd/NAME", all)
 	case name == "":
 		return "", errors.New("give the name of one MachineDeployment")
+	case !isDeployment(kind) && len(args) > 1:
+		return "", fmt.Errorf("give the name of one MachineDeployment, as NAME, machinedeployment/NAME or mcd/NAME; %q is no kind that is rolled out here", kind)
 	case !isDeployment(kind):
 		return "", fmt.Errorf("%q is no kind that is rolled out here: give NAME, machinedeployment/NAME or mcd/NAME", kind)
 	}
@@ -90,6 +93,21 @@ func isDeployment(kind string) bool {
 		}
 	}
 	return false
+}
+
+// notNegative refuses values of flags that are less than zero, by their names.
+func notNegative(values map[string]int64) error {
+	var wrong []string
+	for name, value := range values {
+		if value < 0 {
+			wrong = append(wrong, "--"+name)
+		}
+	}
+	if len(wrong) == 0 {
+		return nil
+	}
+	slices.Sort(wrong)
+	return fmt.Errorf("%s: must not be negative", strings.Join(wrong, ", "))
 }
 
 // subject is the deployment that a command is about, and how to get at it.

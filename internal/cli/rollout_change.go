@@ -70,8 +70,8 @@ The template, and annotations of the MachineDeployment, become those of that rev
 gets a new number. "millwright rollout history" lists what there is to go back to.`,
 		Args: oneDeployment,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if revision < 0 || timeout < 0 {
-				return usage(cmd, errors.New("--to-revision, --timeout: must not be negative"))
+			if err := notNegative(map[string]int64{"timeout": int64(timeout), "to-revision": revision}); err != nil {
+				return usage(cmd, err)
 			}
 			s, err := flags.open(args)
 			if err != nil {

@@ -20,6 +20,7 @@ func (w *world) revisions(t *testing.T, name string) *v1alpha1.MachineDeployment
 	w.create(deployment)
 	for revision, class := range map[string]string{"1": "before", "2": "now"} {
 		set := w.set(name+"-"+class, class, 0)
+		set.Spec.Selector, set.Spec.Template.Labels = deployment.Spec.Selector, deployment.Spec.Template.Labels
 		set.Annotations = map[string]string{v1alpha1.AnnotationKeyRevision: revision}
 		set.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(deployment, v1alpha1.SchemeGroupVersion.WithKind("MachineDeployment"))}
 		w.create(set)
@@ -44,6 +45,31 @@ func (w *world) rollout(ctx context.Context, args ...string) (printed string, er
 	root.SetArgs(append(append([]string{"rollout"}, args...), "--kubeconfig", w.control, "-n", w.Namespace))
 	err = root.ExecuteContext(ctx)
 	return out.String(), err
+}
+
+// onWrite is an output that does something when the first is written.
+type onWrite func()
+
+func (do onWrite) Write(p []byte) (int, error) {
+	do()
+	return len(p), nil
+}
+
+// TestInterruptedStatus: who ends the watch hears what was waited for, and no promise.
+func TestInterruptedStatus(t *testing.T) {
+	w := newExplainWorld(t)
+	deployment := w.deployment("pool", "now", 1)
+	w.create(deployment)
+	ctx, cancel := context.WithCancel(t.Context())
+	root := newRoot("test")
+	root.SetOut(onWrite(cancel))
+	root.SetArgs([]string{"rollout", "status", "pool", "--kubeconfig", w.control, "-n", w.Namespace})
+	err := root.ExecuteContext(ctx)
+	for _, says := range []string{"not watched any more; whether the rollout of machine deployment", "0 of 1 updated", "waiting: the manager has not looked"} {
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("says %v, want %q", err, says)
+		}
+	}
 }
 
 // TestUndoUnanswered: the wish stays, how to withdraw it is said, and a restart does not get

@@ -42,8 +42,8 @@ no such MachineDeployment (any more).`,
   millwright rollout status mcd/pool --watch=false`,
 		Args: oneDeployment,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if flags.timeout < 0 || flags.revision < 0 {
-				return usage(cmd, errors.New("--timeout, --revision: must not be negative"))
+			if err := notNegative(map[string]int64{"timeout": int64(flags.timeout), "revision": flags.revision}); err != nil {
+				return usage(cmd, err)
 			}
 			s, err := flags.open(args)
 			if err != nil {
@@ -74,7 +74,7 @@ func (f *rolloutStatusFlags) run(ctx context.Context, s subject, out io.Writer) 
 	err := follower.Follow(within, s.key, w.see)
 	switch {
 	case ctx.Err() != nil:
-		return fmt.Errorf("not watched any more; the rollout of machine deployment %s goes on", s.key)
+		return fmt.Errorf("not watched any more; whether the rollout of machine deployment %s goes on does not depend on that%s", s.key, w.state())
 	case within.Err() != nil && errors.Is(err, within.Err()):
 		return fmt.Errorf("machine deployment %s was not rolled out within %s%s", s.key, f.timeout, w.state())
 	}

@@ -27,6 +27,7 @@ func (e *explainer) living() {
 	default:
 		e.updating()
 	}
+	e.nodeTemplate()
 	e.answer(NotRunning, "is not Running", e.report.Why)
 }
 
@@ -101,7 +102,7 @@ func (e *explainer) joining() {
 	case n == nil:
 		e.virtualMachine()
 		e.why(NotJoined, "", e.since(), "node %q has not joined", e.nodeName())
-		e.advise("Look at the VM's console%s: it cannot reach the API server, its user data is wrong, or it is slow", e.console())
+		e.lookAt("it cannot reach the API server, its user data is wrong, or it is slow")
 	default:
 		e.nodeConditions()
 		if !node.CriticalComponentsReady(n) {

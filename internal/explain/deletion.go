@@ -20,7 +20,7 @@ func (e *explainer) deleting() {
 		e.held("", e.Machine, e.Machine.DeletionTimestamp.Time)
 	case strings.Contains(last.Description, wording.AlsoThatOf):
 		e.why(ClaimedTwice, "", last.LastUpdateTime.Time, "%s", strings.TrimSuffix(last.Description, wording.Terminating))
-		e.advise("Find out at the provider whose VM it is, and clear spec.providerID of the other machine: kubectl -n %s edit machine", e.Key.Namespace)
+		e.advise("Find out at the provider whose VM it is, and clear spec.providerID of the other machine: kubectl -n %s edit %s NAME", e.Key.Namespace, machineResource)
 	case last.Type != v1alpha1.MachineOperationDelete:
 		e.why(NotLookedAt, "", e.report.Since, "the manager has not begun with it")
 	case strings.Contains(last.Description, wording.DeleteVM):
@@ -49,6 +49,7 @@ func (e *explainer) preparing(last v1alpha1.LastOperation) {
 	if f, ok := failureOf(last); ok {
 		f.text = strings.TrimSpace(strings.TrimSuffix(f.text, wording.Terminating))
 		e.driverFailed(f)
+		e.wayOut(f)
 		return
 	}
 	e.why(Other, "", last.LastUpdateTime.Time, "%s", last.Description)
@@ -85,6 +86,7 @@ func (e *explainer) deletingVM(last v1alpha1.LastOperation) {
 	switch missing := e.missing(); {
 	case isFailure && missing == "":
 		e.driverFailed(failed)
+		e.wayOut(failed)
 	case missing != "" && e.Machine.Spec.ProviderID != "":
 		e.why(MissingMaterial, "", last.LastUpdateTime.Time, "VM %s cannot be deleted: %s", e.Machine.Spec.ProviderID, missing)
 		e.advise("If the VM is gone already, clear spec.providerID; do not remove the finalizer by hand, or the VM is left behind")

@@ -2,6 +2,7 @@ package explain
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/drain"
+	"github.com/millwright-dev/millwright/internal/wording"
 )
 
 // severity orders what pods wait for: what does not pass by itself comes first, then what
@@ -107,13 +109,20 @@ func (e *explainer) budget(pdb *policyv1.PodDisruptionBudget, pod string) bool {
 	case status.DisruptionsAllowed > 0:
 		return false
 	case status.ExpectedPods > 0 && status.CurrentHealthy >= status.ExpectedPods && len(status.DisruptedPods) == 0:
-		e.why(BudgetNever, object, since, "it never allows an eviction of pod %s: all %d pods are healthy, and it wants %d", pod, status.CurrentHealthy, status.DesiredHealthy)
+		e.why(BudgetNever, object, since, "it never allows an eviction of pod %s: %s healthy, and it wants %d", pod, allPods(status.CurrentHealthy), status.DesiredHealthy)
 		e.advise("Have the owner of %s allow one pod to be missing, or add a pod", object)
 	default:
-		e.why(Budget, object, since, "it allows no eviction of pod %s now: %d of %d pods are healthy, and it wants %d", pod, status.CurrentHealthy, status.ExpectedPods, status.DesiredHealthy)
+		e.why(Budget, object, since, "it allows no eviction of pod %s now: %d of %d pods %s healthy, and it wants %d", pod, status.CurrentHealthy, status.ExpectedPods, wording.Are(status.CurrentHealthy), status.DesiredHealthy)
 		e.advise("Look why pods that %s covers are not healthy", object)
 	}
 	return true
+}
+
+func allPods(n int32) string {
+	if n == 1 {
+		return "the only pod is"
+	}
+	return fmt.Sprintf("all %d pods are", n)
 }
 
 // attachments lists volumes of the node that no pod there holds any more, or that cannot
@@ -151,5 +160,5 @@ func (e *explainer) force() {
 	}
 	t := e.drainTimeout()
 	e.next(e.Machine.DeletionTimestamp.Add(t.Duration), "What is left then is deleted without regard to budgets and grace, and the VM with it: the drain timeout is %v", t)
-	e.advise("To go on at once, at the price of pods that end without grace: kubectl -n %s label machine %s %s=True", e.Key.Namespace, e.Key.Name, v1alpha1.LabelKeyForceDeletion)
+	e.advise("To go on at once, at the price of pods that end without grace: kubectl -n %s label %s %s %s=True", e.Key.Namespace, machineResource, e.Key.Name, v1alpha1.LabelKeyForceDeletion)
 }

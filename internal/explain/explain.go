@@ -10,6 +10,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/wording"
+)
+
+// The resources in commands for kubectl, by their full names: Cluster API has some of the same
+// short ones.
+const (
+	machineResource    = "machines." + v1alpha1.GroupName
+	setResource        = "machinesets." + v1alpha1.GroupName
+	deploymentResource = "machinedeployments." + v1alpha1.GroupName
+	vmResource         = "virtualmachines." + vmv1alpha1.GroupName
 )
 
 // mostEvents is how many events a report shows.
@@ -95,14 +106,11 @@ func (f Finding) String() string {
 	return said
 }
 
-// inShort keeps an answer to a line that can be read at a glance. The whole text is in the
-// finding.
+// inShort keeps an answer to a line that can be read at a glance, with the end: there providers
+// say what went wrong. The whole text is in the finding.
 func inShort(text string) string {
 	const most = 240
-	if runes := []rune(text); len(runes) > most {
-		return string(runes[:most]) + "…"
-	}
-	return text
+	return wording.Shorten(text, most)
 }
 
 // sentence is a text in one line without its full stop.
@@ -202,19 +210,30 @@ func (e *writer) quote(events []corev1.Event, worth func(*corev1.Event) bool) {
 }
 
 // concerns tells whether an event is worth showing. Most of what sets and deployments do
-// is about other Machines.
+// is about other Machines, or was before there was this one.
 func (e *explainer) concerns(event *corev1.Event) bool {
+	warns := event.Type == corev1.EventTypeWarning && (e.Machine == nil || !timeOf(event).Before(e.Machine.CreationTimestamp.Time))
 	switch event.InvolvedObject.Kind {
 	case "Machine":
 		return e.mine(event)
-	case "MachineSet":
-		return names(event.Message, e.Key.Name) || event.Type == corev1.EventTypeWarning && event.InvolvedObject.Name == e.report.Identity.Set
-	case "MachineDeployment":
-		about := event.Type == corev1.EventTypeWarning || e.report.Identity.Set != "" && names(event.Message, e.report.Identity.Set)
+	case kindSet:
+		return names(event.Message, e.Key.Name) || warns && event.InvolvedObject.Name == e.report.Identity.Set
+	case kindDeployment:
+		about := warns || e.shrinks(event)
 		return names(event.Message, e.Key.Name) || about && event.InvolvedObject.Name == e.report.Identity.Deployment
 	default:
 		return true
 	}
+}
+
+// shrinks tells whether with an event the Machine's set was scaled down, so that the Machine may
+// have been deleted for that.
+func (e *explainer) shrinks(event *corev1.Event) bool {
+	stays := e.Machine != nil && e.Machine.DeletionTimestamp.IsZero()
+	after := e.Machine != nil && !stays && timeOf(event).After(e.Machine.DeletionTimestamp.Time)
+	before := e.Machine != nil && timeOf(event).Before(e.Machine.CreationTimestamp.Time)
+	return !stays && !after && !before && e.report.Identity.Set != "" &&
+		strings.Contains(event.Message, "Scaled down") && names(event.Message, e.report.Identity.Set)
 }
 
 func countOf(event *corev1.Event) int32 {

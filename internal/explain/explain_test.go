@@ -6,7 +6,9 @@ import (
 	"flag"
 	"maps"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +22,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/wording"
 )
 
@@ -43,7 +46,13 @@ const (
 
 // living are situations of Machines that nobody deletes.
 var living = map[string]situation{
-	"running":                 {all(), Healthy, ""},
+	"running": {all(), Healthy, ""},
+	"running-events": {all(
+		event("MachineDeployment", "pool", "InvalidSpec", "spec.replicas: must not be negative", time.Hour),
+		event("MachineSet", "pool-a", "FailedCreate", "Error creating: exceeded quota", 13*time.Minute),
+		event("MachineSet", "pool-a", "BackOff", "Machines failed before they joined, 2 times in a row: the next are made in 5s at the earliest", 5*time.Minute),
+		event("MachineDeployment", "pool", "ScalingMachineSet", "Scaled up machine set pool-a to 4: the deployment wants 4 machines", 4*time.Minute),
+		event("MachineDeployment", "pool", "ScalingMachineSet", "Scaled down machine set pool-a to 3: the deployment wants 3 machines", 3*time.Minute)), Healthy, ""},
 	"running-node-unwell":     {kubeletSilent(20 * time.Second), Healthy, NodeUnhealthy},
 	"running-no-manager":      {lease("", 40*time.Minute, time.Hour), Healthy, NoManager},
 	"available":               {all(phase(v1alpha1.MachineAvailable, time.Minute), noNode, func(f *Facts) { f.Target.None = true }), Healthy, ""},
@@ -65,6 +74,8 @@ var living = map[string]situation{
 	"driver-without-code":     {createFailed(time.Minute, wording.Provider+"connection refused", "Unknown"), NotRunning, DriverError},
 	"initialize-fails":        {createFailed(time.Minute, "Provider error: machine codes error: code = [Internal] message = [cannot set source check]. "+wording.Initialize, "Internal"), NotRunning, DriverError},
 	"provider-writes-to-term": {createFailed(time.Minute, wording.Provider+"bad\x1b[31m\nnews", "Unknown"), NotRunning, DriverError},
+	"no-such-zone":            {createFailed(time.Minute, wording.Provider+"machine codes error: code = [FailedPrecondition] message = [there is no zone \"nowhere\" (zones: )]", "FailedPrecondition"), NotRunning, DriverError},
+	"not-allowed":             {createFailed(time.Minute, wording.Provider+"machine codes error: code = [PermissionDenied] message = [virtualmachines is forbidden in the namespace \"nope\"]", "PermissionDenied"), NotRunning, DriverError},
 	"vm-unschedulable": {all(createFailed(time.Minute, wording.Provider+"machine codes error: code = [ResourceExhausted] message = [no host has room]", "ResourceExhausted"),
 		virtualMachine(metav1.ConditionFalse, "Scheduling", "0/2 nodes are available: 2 Insufficient memory.")), NotRunning, DriverError},
 
@@ -73,10 +84,14 @@ var living = map[string]situation{
 	"not-joined-own-time": {all(phase(v1alpha1.MachinePending, 7*time.Minute), noNode, lastCreating, annotated(v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout, "10m")), NotRunning, NotJoined},
 	"not-joined-vm-bad":   {all(phase(v1alpha1.MachinePending, 7*time.Minute), noNode, lastCreating, virtualMachine(metav1.ConditionFalse, "Preparing", "120 MiB of 2048 MiB written")), NotRunning, VMNotReady},
 	"not-joined-vm-well":  {all(phase(v1alpha1.MachinePending, 7*time.Minute), noNode, lastCreating, virtualMachine(metav1.ConditionTrue, "Running", "")), NotRunning, NotJoined},
-	"joined-not-ready":    {all(phase(v1alpha1.MachinePending, 7*time.Minute), lastCreating, condition(corev1.NodeReady, corev1.ConditionFalse, "KubeletNotReady", "cni plugin not initialized", 2*time.Minute)), NotRunning, NodeUnhealthy},
-	"critical-components": {all(phase(v1alpha1.MachinePending, 7*time.Minute), lastCreating, criticalTaint), NotRunning, CriticalComponents},
-	"target-away":         {all(phase(v1alpha1.MachinePending, 7*time.Minute), noNode, lastCreating, targetProblem), NotRunning, TargetAway},
-	"joined-just-now":     {all(phase(v1alpha1.MachinePending, 7*time.Minute), lastCreating), NotRunning, Other},
+	"not-joined-no-image": {all(phase(v1alpha1.MachinePending, 7*time.Minute), noNode, lastCreating, virtualMachine(metav1.ConditionFalse, imageUnavailable,
+		"initial_image: the image cannot be fetched: image https://images.example.com/releases/2026/11/"+strings.Repeat("very-long-", 12)+"name.qcow2: the server answered 404 Not Found"), vmCreating), NotRunning, VMNotReady},
+	"not-joined-no-host":   {all(phase(v1alpha1.MachinePending, 7*time.Minute), noNode, lastCreating, virtualMachine(metav1.ConditionFalse, "Unschedulable", "0/2 nodes are available: 2 Insufficient memory."), vmCreating), NotRunning, VMNotReady},
+	"not-joined-preparing": {all(phase(v1alpha1.MachinePending, 7*time.Minute), noNode, lastCreating, virtualMachine(metav1.ConditionFalse, "Preparing", "120 MiB of 2048 MiB written"), vmCreating), NotRunning, VMNotReady},
+	"joined-not-ready":     {all(phase(v1alpha1.MachinePending, 7*time.Minute), lastCreating, condition(corev1.NodeReady, corev1.ConditionFalse, "KubeletNotReady", "cni plugin not initialized", 2*time.Minute)), NotRunning, NodeUnhealthy},
+	"critical-components":  {all(phase(v1alpha1.MachinePending, 7*time.Minute), lastCreating, criticalTaint), NotRunning, CriticalComponents},
+	"target-away":          {all(phase(v1alpha1.MachinePending, 7*time.Minute), noNode, lastCreating, targetProblem), NotRunning, TargetAway},
+	"joined-just-now":      {all(phase(v1alpha1.MachinePending, 7*time.Minute), lastCreating), NotRunning, Other},
 
 	"kubelet-silent": {all(phase(v1alpha1.MachineUnknown, 4*time.Minute), kubeletSilent(4*time.Minute),
 		last(health, works, 4*time.Minute, "Machine pool-a-x7k2p is unhealthy - changing MachinePhase to Unknown. Node conditions: Ready=Unknown (NodeStatusUnknown)", "")), NotRunning, NodeUnhealthy},
@@ -113,6 +128,8 @@ var leaving = map[string]situation{
 		pod("db-0", nil), budget("db", policyv1.PodDisruptionBudgetStatus{ExpectedPods: 3, CurrentHealthy: 2, DesiredHealthy: 2})), Deleting, Budget},
 	"drain-budget-never": {all(deletes(failed, time.Minute, `Drain failed due to - error while evicting pod "db-0": pod disruption budget shop/db is misconfigured and requires zero voluntary evictions. Will retry in next sync. `+wording.Drain),
 		pod("db-0", nil), pod("web", leaves(10*time.Second)), budget("db", policyv1.PodDisruptionBudgetStatus{ExpectedPods: 2, CurrentHealthy: 2, DesiredHealthy: 2})), Deleting, BudgetNever},
+	"drain-only-pod": {all(deletes(works, time.Minute, "Draining, waiting for pod disruption budget shop/db to allow the eviction of pod shop/db-0. "+wording.Drain),
+		pod("db-0", nil), budget("db", policyv1.PodDisruptionBudgetStatus{ExpectedPods: 1, CurrentHealthy: 1, DesiredHealthy: 1})), Deleting, BudgetNever},
 	"drain-two-budgets": {all(deletes(failed, time.Minute, `Drain failed due to - error while evicting pod "db-0": This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.. Will retry in next sync. `+wording.Drain),
 		pod("db-0", nil), budget("db", policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: 1}), budget("all", policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: 1})), Deleting, BudgetNever},
 	"drain-pod-finalizer": {all(deletes(works, time.Minute, "Draining, waiting for pod shop/db-0 to end. "+wording.Drain), pod("db-0", func(p *corev1.Pod) {
@@ -145,8 +162,13 @@ var leaving = map[string]situation{
 	"delete-chosen":         {all(deletes(works, time.Minute, "Drain successful. "+wording.DeleteVM), annotated(v1alpha1.AnnotationKeyMachinePriority, "1"), annotated(v1alpha1.AnnotationKeyMarkedForDeletionTime, "2026-11-21T02:53:00Z")), Deleting, VMRemains},
 	"delete-old-revision":   {all(deletes(works, time.Minute, "Drain successful. "+wording.DeleteVM), func(f *Facts) { f.Owners.Deployment.Annotations[v1alpha1.AnnotationKeyRevision] = "2" }), Deleting, VMRemains},
 	"delete-unhealthy-node": {all(deletes(works, time.Minute, "Drain successful. "+wording.DeleteVM), kubeletSilent(20*time.Minute), condition(v1alpha1.NodeTerminationCondition, corev1.ConditionTrue, v1alpha1.NodeUnhealthy, "", 6*time.Minute)), Deleting, VMRemains},
-	"delete-node-deleted":   {all(deletes(works, time.Minute, "Drain successful. "+wording.DeleteVM), event("Machine", "pool-a-x7k2p", "NodeDeleted", "Node node-1 was deleted, so the machine is deleted too", 6*time.Minute)), Deleting, VMRemains},
-	"delete-set-deleted":    {all(deletes(works, time.Minute, "Drain successful. "+wording.DeleteVM), func(f *Facts) { f.Owners.Set.DeletionTimestamp = ptr.To(ago(7 * time.Minute)) }), Deleting, VMRemains},
+	"delete-scaled-down": {all(deletes(works, time.Minute, "Drain successful. "+wording.DeleteVM),
+		event("MachineDeployment", "pool", "ScalingMachineSet", "Scaled down machine set pool-a to 4: the deployment wants 4 machines", 20*time.Minute),
+		event("MachineDeployment", "pool", "ScalingMachineSet", "Scaled down machine set pool-a to 3: the deployment wants 3 machines", 7*time.Minute),
+		event("MachineSet", "pool-a", "SuccessfulDelete", "Deleted 1 machine (pool-a-x7k2p): 1 machine more than the 3 wanted exists", 6*time.Minute),
+		event("MachineDeployment", "pool", "ScalingMachineSet", "Scaled down machine set pool-a to 2: the deployment wants 2 machines", 2*time.Minute)), Deleting, VMRemains},
+	"delete-node-deleted": {all(deletes(works, time.Minute, "Drain successful. "+wording.DeleteVM), event("Machine", "pool-a-x7k2p", "NodeDeleted", "Node node-1 was deleted, so the machine is deleted too", 6*time.Minute)), Deleting, VMRemains},
+	"delete-set-deleted":  {all(deletes(works, time.Minute, "Drain successful. "+wording.DeleteVM), func(f *Facts) { f.Owners.Set.DeletionTimestamp = ptr.To(ago(7 * time.Minute)) }), Deleting, VMRemains},
 }
 
 // departed are situations of Machines that are gone.
@@ -213,6 +235,41 @@ func explains(t *testing.T, name string, s situation) {
 	isGolden(t, filepath.Join("testdata", name+".txt"), text.String())
 }
 
+// TestCommandsNameOurResources: where Cluster API is installed, too, "machine" is one of its own.
+func TestCommandsNameOurResources(t *testing.T) {
+	short := regexp.MustCompile(`kubectl( -n \S+)? [a-z]+ (machine|machineset|machinedeployment|virtualmachine)s? .*`)
+	check := func(name string, r Report) {
+		said := slices.Clone(r.Advice)
+		for _, finding := range r.Why {
+			said = append(said, finding.Text+" ")
+		}
+		for _, text := range said {
+			if command := short.FindString(text + " "); command != "" {
+				t.Errorf("%s: %s", name, command)
+			}
+		}
+	}
+	for _, table := range []map[string]situation{living, leaving, departed} {
+		for name, s := range table {
+			check(name, Explain(facts(s.given), now))
+		}
+	}
+	for name, s := range poolSituations {
+		check(name, ExplainPool(pool(s.kind, s.given), now))
+	}
+	check("many causes", ExplainPool(pool(kindDeployment, manyCauses), now))
+}
+
+// manyCauses has more Machines fail, each for something else, than are looked at.
+func manyCauses(f *PoolFacts) {
+	for i := range 2 * mostExamples {
+		machine := member(&f.Sets[0], "pool-a-9"+strconv.Itoa(i))
+		machine.Status.CurrentStatus.Phase = v1alpha1.MachineFailed
+		machine.Status.LastOperation.Description = "cause " + strconv.Itoa(i)
+		f.Machines = append(f.Machines, machine)
+	}
+}
+
 // TestTextIsForTerminals: nothing that a provider says can move the cursor, and the answer
 // is one line.
 func TestTextIsForTerminals(t *testing.T) {
@@ -261,6 +318,9 @@ func TestNames(t *testing.T) {
 		}
 	}
 }
+
+// vmCreating is a VM that has not run yet.
+func vmCreating(f *Facts) { f.VM.Status.Phase = vmv1alpha1.PhaseCreating }
 
 func classMissing(f *Facts) { f.Material = Material{ClassMissing: true} }
 

@@ -120,11 +120,20 @@ func (f failure) advice(class string) string {
 		return "Free capacity or raise the quota at the provider, or use a class of another zone or size"
 	case codes.InvalidArgument, codes.OutOfRange:
 		return fmt.Sprintf("Correct the providerSpec of MachineClass %s: the message names the field", class)
-	case codes.PermissionDenied, codes.Unauthenticated:
-		return fmt.Sprintf("Correct the credentials in the secret of MachineClass %s, or what they are allowed to do", class)
+	case codes.PermissionDenied:
+		correct := fmt.Sprintf("Correct the credentials in the secret of MachineClass %s, or the driver's own if it has none, or what they are allowed to do", class)
+		if f.method == "CreateMachine" {
+			correct += ". If the class names something by mistake, such as a pool or a project, correct that"
+		}
+		return correct
+	case codes.Unauthenticated:
+		return fmt.Sprintf("Correct the credentials in the secret of MachineClass %s, or the driver's own if it has none", class)
 	case codes.AlreadyExists:
 		return "Remove the other VM at the provider, if it is nobody's; a machine of a set gets a successor with another name"
 	case codes.FailedPrecondition:
+		if f.method == "CreateMachine" {
+			return fmt.Sprintf("Have MachineClass %s name another one of what the message says, or mend that at the provider: the VM needs something that is not there, or not in a state for it", class)
+		}
 		return "Repair the VM at the provider: its state does not allow what is asked"
 	case codes.Unimplemented:
 		return "The driver does not support this: look at its documentation"

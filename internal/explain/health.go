@@ -28,6 +28,7 @@ func (e *explainer) well() {
 	default:
 		e.nodeConditions()
 	}
+	e.nodeTemplate()
 	if len(e.report.Why) > 0 {
 		what += ", but"
 	}
@@ -48,7 +49,7 @@ func (e *explainer) unhealthy() {
 	case delayed(last):
 		e.why(ReplacementDelayed, "", last.LastUpdateTime.Time, "%s", e.own())
 		e.next(time.Time{}, "It becomes Failed once the others are replaced, or Running if its node recovers")
-		e.advise("Look why so many machines of the pool fail at once: kubectl -n %s get machines", e.Key.Namespace)
+		e.advise("Look why so many machines of the pool fail at once: kubectl -n %s get %s", e.Key.Namespace, machineResource)
 		return
 	case e.undecided(), e.Target.Problem != "":
 		return
@@ -75,7 +76,7 @@ func (e *explainer) nodeNow() {
 	case n == nil && e.Machine.Status.LastOperation.Type == v1alpha1.MachineOperationCreate:
 		e.virtualMachine()
 		e.why(NotJoined, "", e.Machine.CreationTimestamp.Time, "node %q has not joined", e.nodeName())
-		e.advise("Look at the VM's console%s", e.console())
+		e.lookAt("it cannot reach the API server, its user data is wrong, or it was slow")
 	case n == nil:
 		e.virtualMachine()
 		e.why(NodeMissing, "", e.since(), "node %q does not exist any more", e.nodeName())

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/wording"
 )
 
 // ExplainPool makes a report of what is known of a set or deployment at a moment: why it
@@ -73,6 +74,7 @@ func (e *poolExplainer) living() {
 	}
 	e.troubled(e.Machines)
 	if e.Kind == kindDeployment {
+		e.late()
 		e.rollout()
 	}
 	e.remarks()
@@ -124,17 +126,12 @@ func (e *poolExplainer) has() string {
 		what = fmt.Sprintf("wants %s and has %d available", machines(pool.Wanted), pool.Available)
 	}
 	if e.Kind == kindDeployment && pool.Updated < pool.Exist {
-		what += fmt.Sprintf(" (%d of %d are of its newest template)", pool.Updated, pool.Exist)
+		what += fmt.Sprintf(" (%d of %d %s of its newest template)", pool.Updated, pool.Exist, wording.Are(pool.Updated))
 	}
 	return what
 }
 
-func machines[N int | int32](n N) string {
-	if n == 1 {
-		return "1 machine"
-	}
-	return fmt.Sprintf("%d machines", n)
-}
+func machines[N int | int32](n N) string { return wording.Machines(n) }
 
 // identify counts. A deployment's Machines are counted by its sets' status, a set's by
 // itself: what is being deleted does not count.
@@ -227,7 +224,7 @@ func (e *poolExplainer) count() {
 
 // troubled says of those Machines that are not well why, one finding for each cause.
 func (e *poolExplainer) troubled(of []v1alpha1.Machine) {
-	all := groups(of)
+	all := e.groups(of)
 	for _, g := range all[:min(len(all), mostExamples)] {
 		e.group(g)
 	}
@@ -236,7 +233,7 @@ func (e *poolExplainer) troubled(of []v1alpha1.Machine) {
 		more += len(g)
 	}
 	if more > 0 {
-		e.why(Other, "", time.Time{}, "%s more are not well for other causes: kubectl -n %s get machines", machines(more), e.Key.Namespace)
+		e.why(Other, "", time.Time{}, "%s more are not well for other causes: kubectl -n %s get %s", machines(more), e.Key.Namespace, machineResource)
 	}
 }
 
@@ -275,7 +272,8 @@ func (e *poolExplainer) group(g group) {
 	e.advise("See what happens next, and more: millwright explain machine -n %s %s", e.Key.Namespace, machine.Name)
 }
 
-// worth tells whether an event is worth showing: what went wrong, and what was decided.
+// worth tells whether an event is worth showing: what went wrong, and what was decided. That
+// something follows, like annotations of sets those of their deployment, is neither.
 func (e *poolExplainer) worth(event *corev1.Event) bool {
-	return event.Type == corev1.EventTypeWarning || event.InvolvedObject.Kind == e.Kind
+	return event.Type == corev1.EventTypeWarning || event.InvolvedObject.Kind == e.Kind && event.Reason != "RefreshedMachineSet"
 }

@@ -16,14 +16,19 @@ func (e *poolExplainer) deleting(since time.Time) {
 		e.orphaning(since)
 		return
 	}
-	if unlisted := e.unlisted(); unlisted != "" {
+	failed := e.undeletable()
+	if unlisted := e.unlisted(); unlisted != "" && !failed {
 		e.answer(Deleting, "is being deleted. It cannot be told what it waits for: "+unlisted+" cannot be read", nil)
 		return
 	}
 	leaving := slices.DeleteFunc(slices.Clone(e.Machines), func(machine v1alpha1.Machine) bool { return !leavingPool(&machine) })
 	e.troubled(leaving)
 	if more := len(e.Machines) - len(leaving); more > 0 {
-		e.why(Scaling, "", time.Time{}, "the deletion of %s has not begun: many are not deleted all at once", machines(more))
+		text := "the deletion of %s has not begun"
+		if len(leaving) > 0 && !failed {
+			text += ": many are not deleted all at once"
+		}
+		e.why(Scaling, "", time.Time{}, text, machines(more))
 	}
 	if left := len(e.Machines); left > 0 {
 		e.answer(Deleting, "is being deleted, and waits for "+machines(left), e.report.Why)
@@ -40,6 +45,41 @@ func (e *poolExplainer) deleting(since time.Time) {
 	}
 	e.heldBy(foreign(e.object()), "", what, e.object(), since)
 	e.answer(Deleting, "is being deleted", e.report.Why)
+}
+
+// undeletable says what keeps the manager from deleting what is to go; false if nothing tells of
+// that.
+func (e *poolExplainer) undeletable() bool {
+	known := len(e.report.Why)
+	for i := range e.Sets {
+		e.undeleted(&e.Sets[i])
+	}
+	if e.Kind == kindDeployment {
+		for _, condition := range e.Deployment.Status.Conditions {
+			// What was said of the rollout is as old as that. What sets say, they have said.
+			is := condition.Type == v1alpha1.MachineDeploymentReplicaFailure && condition.Status == v1alpha1.ConditionTrue
+			if is && condition.Reason == "MachineSetUpdateError" {
+				e.why(SetBlocked, "", condition.LastTransitionTime.Time, "%s", condition.Message)
+			}
+		}
+	}
+	return len(e.report.Why) > known
+}
+
+// undeleted says of a set what keeps its Machines from being deleted, if there are some whose
+// deletion has not begun. What it could not create is of no interest any more.
+func (e *poolExplainer) undeleted(set *v1alpha1.MachineSet) {
+	if e.staying(set) {
+		e.failures(set, func(reason string) bool { return reason != "FailedCreate" })
+	}
+}
+
+// staying tells whether a set has Machines whose deletion has not begun.
+func (e *poolExplainer) staying(set *v1alpha1.MachineSet) bool {
+	if e.MachinesUnread {
+		return set.Status.Replicas > 0
+	}
+	return slices.ContainsFunc(e.of(set), func(machine *v1alpha1.Machine) bool { return !leavingPool(machine) })
 }
 
 // orphaning explains the deletion of an object that leaves what it owns.

@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -16,12 +17,46 @@ func (e *poolExplainer) deployed() {
 	if !e.stopped() {
 		e.unseen(e.Deployment, e.Deployment.Status.ObservedGeneration)
 	}
+	current := e.current()
+	if current != nil {
+		e.refused(current)
+		e.held(current)
+		e.backOff(current)
+		e.ripening(current)
+	}
+	for set := range e.earlier(current) {
+		e.refused(set)
+		e.held(set)
+		e.ripening(set)
+	}
 	for i := range e.Sets {
-		set := &e.Sets[i]
-		if set.Spec.Replicas > 0 || e.current() == set {
+		if set := &e.Sets[i]; set != current && set.Spec.Replicas == 0 && e.staying(set) {
 			e.refused(set)
-			e.held(set)
-			e.ripening(set)
+			e.undeleted(set)
+		}
+	}
+}
+
+// earlier are the sets of earlier templates that are to have Machines.
+func (e *poolExplainer) earlier(current *v1alpha1.MachineSet) iter.Seq[*v1alpha1.MachineSet] {
+	return func(yield func(*v1alpha1.MachineSet) bool) {
+		for i := range e.Sets {
+			if set := &e.Sets[i]; set != current && set.Spec.Replicas > 0 && !yield(set) {
+				return
+			}
+		}
+	}
+}
+
+// late says what does not tell why a rollout does not go on: that earlier sets wait, which it
+// replaces, and that it is late.
+func (e *poolExplainer) late() {
+	for set := range e.earlier(e.current()) {
+		e.backOff(set)
+	}
+	for _, condition := range e.Deployment.Status.Conditions {
+		if condition.Reason == "ProgressDeadlineExceeded" {
+			e.why(Stalled, "", condition.LastUpdateTime.Time, "%s There was no progress for %ds (spec.progressDeadlineSeconds)", condition.Message, deref(e.Deployment.Spec.ProgressDeadlineSeconds))
 		}
 	}
 }
@@ -48,8 +83,6 @@ func (e *poolExplainer) stopped() bool {
 		case "MachineMarkError":
 			e.why(SetBlocked, "", since, "%s", condition.Message)
 			e.remedy("Look at policies, webhooks and rights on machines: one was named for deletion and cannot be marked, so its set is not scaled down")
-		case "ProgressDeadlineExceeded":
-			e.why(Stalled, "", condition.LastUpdateTime.Time, "%s There was no progress for %ds (spec.progressDeadlineSeconds)", condition.Message, deref(e.Deployment.Spec.ProgressDeadlineSeconds))
 		}
 	}
 	if e.Deployment.Spec.Paused {

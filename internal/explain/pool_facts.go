@@ -111,7 +111,7 @@ func (f *PoolFacts) of(set *v1alpha1.MachineSet) []*v1alpha1.Machine {
 
 // leaving tells whether a Machine is on its way out, so that its set does not count it.
 func leavingPool(machine *v1alpha1.Machine) bool {
-	return !machine.DeletionTimestamp.IsZero() || machine.Status.CurrentStatus.Phase == v1alpha1.MachineTerminating
+	return !machine.DeletionTimestamp.IsZero()
 }
 
 // usable tells whether a Machine is as far as it can come.
@@ -124,9 +124,10 @@ func usable(machine *v1alpha1.Machine) bool {
 // state is newest first.
 type group []*v1alpha1.Machine
 
-// groups sorts the Machines that are not well by what is said of them: those that are on
-// their way out last, else the largest group first.
-func groups(machines []v1alpha1.Machine) []group {
+// groups sorts the Machines that are not well by what is said of them: first those of the
+// newest template, which a rollout waits for, and last those that are on their way out; else the
+// largest group first.
+func (f *PoolFacts) groups(machines []v1alpha1.Machine) []group {
 	same := map[string]group{}
 	for i := range machines {
 		if machine := &machines[i]; !usable(machine) {
@@ -140,15 +141,25 @@ func groups(machines []v1alpha1.Machine) []group {
 			return cmp.Or(newer, cmp.Compare(a.Name, b.Name))
 		})
 	}
+	if len(same) == 0 {
+		return nil // there may be no set
+	}
+	current := f.current()
 	return slices.SortedFunc(maps.Values(same), func(a, b group) int {
-		leaves := func(g group) int {
-			if leavingPool(g[0]) {
-				return 1
-			}
-			return 0
-		}
-		return cmp.Or(leaves(a)-leaves(b), len(b)-len(a), cmp.Compare(a[0].Name, b[0].Name))
+		return cmp.Or(a.rank(current)-b.rank(current), len(b)-len(a), cmp.Compare(a[0].Name, b[0].Name))
 	})
+}
+
+// rank says which groups come first, by the set of the newest template; nil is none.
+func (g group) rank(current *v1alpha1.MachineSet) int {
+	newest := func(machine *v1alpha1.Machine) bool { return current != nil && metav1.IsControlledBy(machine, current) }
+	switch {
+	case leavingPool(g[0]):
+		return 2
+	case slices.ContainsFunc(g, newest):
+		return 0
+	}
+	return 1
 }
 
 // complaint is what is said of a Machine, without what is its own.

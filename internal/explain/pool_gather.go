@@ -86,7 +86,8 @@ func (r *gathering) pool(ctx context.Context, facts PoolFacts) PoolFacts {
 		})
 	}
 	facts.Examples = map[string]Facts{}
-	for _, group := range groups(facts.Machines)[:min(mostExamples, len(groups(facts.Machines)))] {
+	groups := facts.groups(facts.Machines)
+	for _, group := range groups[:min(mostExamples, len(groups))] {
 		example, err := r.Gather(ctx, client.ObjectKeyFromObject(group[0]))
 		if err != nil {
 			r.unread("Machine %s: %v", group[0].Name, err)

@@ -30,7 +30,7 @@ func (e *poolExplainer) remarksOfDeployment() (overlap bool) {
 			e.why(Overlap, "", since, "%s", condition.Message)
 		case "SetReleased":
 			e.why(Released, "", since, "%s", condition.Message)
-			e.remedy("To drain and delete the machines of a released set: kubectl -n %s delete machineset NAME. To have them back: change spec.selector so that it matches the set", key.Namespace)
+			e.remedy("To drain and delete the machines of a released set: kubectl -n %s delete %s NAME. To have them back: change spec.selector so that it matches the set", key.Namespace, setResource)
 		case "RollbackRefused":
 			e.why(RollbackRefused, "", since, "%s", condition.Message)
 			e.remedy("See what one can go back to: millwright rollout history %s -n %s. The refusal is forgotten with the next change of the template", key.Name, key.Namespace)

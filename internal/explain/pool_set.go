@@ -18,6 +18,7 @@ const reasonInvalidSpec = "InvalidSpec"
 func (e *poolExplainer) declared(set *v1alpha1.MachineSet) {
 	refused := e.refused(set)
 	e.held(set)
+	e.backOff(set)
 	if !refused {
 		e.unseen(set, set.Status.ObservedGeneration)
 	}
@@ -51,14 +52,20 @@ func (e *poolExplainer) held(set *v1alpha1.MachineSet) {
 	}
 	if _, disabled := set.Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled]; disabled {
 		e.why(ScaleUpDisabled, e.named(set), time.Time{}, "it creates no machines: it has the label %s", v1alpha1.LabelKeyMachineSetScaleUpDisabled)
-		e.remedy("If nobody needs it any more: kubectl -n %s label machineset %s %s-", set.Namespace, set.Name, v1alpha1.LabelKeyMachineSetScaleUpDisabled)
+		e.remedy("If nobody needs it any more: kubectl -n %s label %s %s %s-", set.Namespace, setResource, set.Name, v1alpha1.LabelKeyMachineSetScaleUpDisabled)
 	}
+	e.failures(set, func(string) bool { return true })
+}
+
+// failures says what the manager could not do for a set, for those reasons that are of interest.
+// That its spec is refused is said elsewhere.
+func (e *poolExplainer) failures(set *v1alpha1.MachineSet, interests func(reason string) bool) {
 	for _, condition := range set.Status.Conditions {
-		if condition.Type == v1alpha1.MachineSetReplicaFailure && condition.Status == v1alpha1.ConditionTrue && condition.Reason != reasonInvalidSpec {
+		is := condition.Type == v1alpha1.MachineSetReplicaFailure && condition.Status == v1alpha1.ConditionTrue
+		if is && condition.Reason != reasonInvalidSpec && interests(condition.Reason) {
 			e.why(SetBlocked, e.named(set), condition.LastTransitionTime.Time, "%s: %s", condition.Reason, condition.Message)
 		}
 	}
-	e.backOff(set)
 }
 
 func (e *poolExplainer) frozen(set *v1alpha1.MachineSet) {
@@ -70,9 +77,9 @@ func (e *poolExplainer) frozen(set *v1alpha1.MachineSet) {
 	}
 	e.why(Frozen, e.named(set), since, "it is frozen, and creates no machines: %s", message)
 	e.next(time.Time{}, "It creates machines again when enough of those that exist are gone")
-	object, name := "machineset", set.Name
+	object, name := setResource, set.Name
 	if e.Deployment != nil {
-		object, name = "machinedeployment", e.Deployment.Name
+		object, name = deploymentResource, e.Deployment.Name
 	}
 	e.remedy("Find out who makes the machines that are too many. To go on all the same: kubectl -n %s annotate %s %s %s=", set.Namespace, object, name, v1alpha1.AnnotationKeyUnfreeze)
 }
@@ -84,16 +91,41 @@ func (e *poolExplainer) backOff(set *v1alpha1.MachineSet) {
 	if event == nil || e.Lease != nil && e.Lease.Spec.AcquireTime != nil && e.Lease.Spec.AcquireTime.After(timeOf(event)) {
 		return
 	}
-	_, text, _ := strings.Cut(event.Message, wording.NextMade)
+	message := strings.TrimPrefix(event.Message, combined)
+	_, text, _ := strings.Cut(message, wording.NextMade)
 	text, _, _ = strings.Cut(text, " ")
 	delay, err := time.ParseDuration(text)
 	until := timeOf(event).Add(delay)
 	if err != nil || !until.After(e.now) {
 		return
 	}
-	why, _, _ := strings.Cut(event.Message, ": ")
-	e.why(BackOff, e.named(set), timeOf(event), "it waits before it makes the next machines. %s", why)
+	why, _, _ := strings.Cut(message, ": ")
+	_, last, told := strings.Cut(message, wording.LastFailed)
+	if !told {
+		e.why(BackOff, e.named(set), timeOf(event), "it waits before it makes the next machines. %s", why)
+	} else {
+		e.lastFailed(set, why, last, timeOf(event))
+	}
 	e.next(until, "The next machines are made; at once when the class or the template changes")
+}
+
+// lastFailed says of what the Machines fail for which a set waits: that of which the last did.
+func (e *poolExplainer) lastFailed(set *v1alpha1.MachineSet, why, last string, since time.Time) {
+	name, said, _ := strings.Cut(last, ": ")
+	f, isFailure := failureOf(v1alpha1.LastOperation{Type: v1alpha1.MachineOperationCreate, State: v1alpha1.MachineStateFailed, Description: said})
+	found := Finding{Cause: BackOff, Object: e.named(set), Since: since}
+	advice := "See why they do not join while the next ones try: millwright explain machine -n %s NAME, and look at the console of its VM: it cannot reach the API server, its user data is wrong, or it is slow"
+	advice = sentence(advice, set.Namespace)
+	said = strings.TrimPrefix(said, "Machine "+name+" ")
+	if isFailure {
+		said, found.Code = f.text, f.code.String()
+		advice = f.advice(set.Spec.Template.Spec.Class.Name)
+	}
+	found.Text = sentence("it waits before it makes the next machines. %s, at last %s: %s", why, name, said)
+	e.report.Why = append(e.report.Why, found)
+	if advice != "" {
+		e.remedy("%s", advice)
+	}
 }
 
 // newest is the newest event of a reason on a set; nil if there is none.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -48,9 +49,11 @@ var poolSituations = map[string]poolSituation{
 	"set-scale-up-off": {kindSet, allOf(func(f *PoolFacts) {
 		f.Sets[0].Labels = map[string]string{v1alpha1.LabelKeyMachineSetScaleUpDisabled: ""}
 	}, lacks(1)), Incomplete, ScaleUpDisabled},
-	"set-back-off":   {kindSet, allOf(backsOff(30*time.Second), lacks(1)), Incomplete, BackOff},
-	"set-backed-off": {kindSet, allOf(backsOff(50*time.Second), lacks(1)), Incomplete, Scaling},
-	"set-restarted":  {kindSet, allOf(backsOff(30*time.Second), lacks(1), func(f *PoolFacts) { ofLease(f, "new", 10*time.Second) }), Incomplete, Scaling},
+	"set-back-off":    {kindSet, allOf(backsOff(30*time.Second), lacks(1)), Incomplete, BackOff},
+	"set-never-joins": {kindSet, allOf(backsOff(30*time.Second, wording.LastFailed+"pool-a-z: Machine pool-a-z failed to join the cluster in 20 minutes."), lacks(1)), Incomplete, BackOff},
+	"set-no-credit":   {kindSet, allOf(backsOff(30*time.Second, wording.LastFailed+"pool-a-z: "+wording.Provider+"machine codes error: code = [ResourceExhausted] message = [zone-1: is full]"), lacks(1)), Incomplete, BackOff},
+	"set-backed-off":  {kindSet, allOf(backsOff(50*time.Second), lacks(1)), Incomplete, Scaling},
+	"set-restarted":   {kindSet, allOf(backsOff(30*time.Second), lacks(1), func(f *PoolFacts) { ofLease(f, "new", 10*time.Second) }), Incomplete, Scaling},
 	"set-min-ready": {kindSet, func(f *PoolFacts) {
 		f.Sets[0].Spec.MinReadySeconds, f.Sets[0].Status.AvailableReplicas = 600, 2
 		f.Machines[0].Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: ago(time.Minute)}}
@@ -104,24 +107,35 @@ var poolSituations = map[string]poolSituation{
 	"deployment-set-held": {kindDeployment, allOf(deploymentLeaves(), func(f *PoolFacts) {
 		f.Sets[0].DeletionTimestamp, f.Sets[0].Finalizers, f.Machines = ptr.To(ago(time.Minute)), []string{"example.com/backup"}, nil
 	}), Deleting, Finalizer},
-	"deployment-orphaning":   {kindDeployment, deploymentLeaves(metav1.FinalizerOrphanDependents), Deleting, Finalizer},
-	"deployment-complete":    {kindDeployment, allOf(), Healthy, ""},
-	"deployment-invalid":     {kindDeployment, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "InvalidSpec", "spec.selector: Required value: which machines are the deployment's"), Healthy, InvalidSpec},
-	"deployment-all":         {kindDeployment, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "SelectingAll", "spec.selector: the empty selector selects all machines; nothing is done until it names labels."), Healthy, InvalidSpec},
-	"deployment-in-place":    {kindDeployment, allOf(rolls, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "NotSupported", "The template changed, and the strategy InPlaceUpdate is not supported yet.")), Incomplete, NotSupported},
-	"deployment-overlap":     {kindDeployment, deploymentSays("SelectorOverlap", v1alpha1.ConditionTrue, "SelectorOverlap", "spec.selector: the same machines are selected by other. Give each deployment a label of its own."), Healthy, Overlap},
-	"deployment-released":    {kindDeployment, deploymentSays("SetReleased", v1alpha1.ConditionTrue, "SetReleased", "spec.selector: it does not match machine sets that were the deployment's: pool-0 (machines: 3). They keep their machines, which are neither counted nor updated here. Delete them, or select them again."), Healthy, Released},
-	"deployment-no-way-back": {kindDeployment, allOf(rolls, failing(3, time.Minute), deploymentSays("RollbackRefused", v1alpha1.ConditionTrue, "DeploymentRollbackRevisionNotFound", "spec.rollbackTo.revision: there is no machine set of revision 7; the template stays that of revision 2.")), Incomplete, DriverError},
-	"deployment-set-overlap": {kindDeployment, setSays("SelectorOverlap", "SelectorOverlap", "spec.selector: the same machines are selected by other. Give each set a label of its own."), Healthy, Overlap},
-	"deployment-rolling":     {kindDeployment, allOf(rolls, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionTrue, "MachineSetUpdated", `MachineSet "pool-b" is progressing.`)), Incomplete, Rollout},
-	"deployment-stalled":     {kindDeployment, allOf(rolls, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "ProgressDeadlineExceeded", `MachineSet "pool-b" has timed out progressing.`), failing(3, time.Minute)), Incomplete, Stalled},
-	"deployment-paused":      {kindDeployment, allOf(rolls, func(f *PoolFacts) { f.Deployment.Spec.Paused = true }, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionUnknown, "DeploymentPaused", "Deployment is paused")), Incomplete, Paused},
-	"deployment-idle":        {kindDeployment, func(f *PoolFacts) { f.Deployment.Spec.Paused = true }, Healthy, ""},
-	"deployment-frozen":      {kindDeployment, allOf(setSays(v1alpha1.MachineSetFrozen, "OverShootingReplicaCount", "9 machines exist, which is no less than the limit of 6"), lacks(1)), Incomplete, Frozen},
-	"deployment-no-set":      {kindDeployment, func(f *PoolFacts) { f.Sets, f.Machines = nil, nil }, Incomplete, Scaling},
-	"deployment-set-fails":   {kindDeployment, allOf(func(f *PoolFacts) { f.Sets, f.Machines = nil, nil }, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "MachineSetCreateError", "creating a machine set: forbidden")), Incomplete, SetBlocked},
-	"deployment-mutated":     {kindDeployment, allOf(func(f *PoolFacts) { f.Sets, f.Machines = nil, nil }, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "TemplateMutated", "spec.template: the API server changes the template of a new machine set (labels)")), Incomplete, SetBlocked},
-	"deployment-unmarked":    {kindDeployment, deploymentSays(v1alpha1.MachineDeploymentReplicaFailure, v1alpha1.ConditionTrue, "MachineMarkError", "marking machine pool-b-1: forbidden"), Healthy, SetBlocked},
+	"deployment-orphaning":     {kindDeployment, deploymentLeaves(metav1.FinalizerOrphanDependents), Deleting, Finalizer},
+	"deployment-complete":      {kindDeployment, allOf(), Healthy, ""},
+	"deployment-invalid":       {kindDeployment, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "InvalidSpec", "spec.selector: Required value: which machines are the deployment's"), Healthy, InvalidSpec},
+	"deployment-all":           {kindDeployment, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "SelectingAll", "spec.selector: the empty selector selects all machines; nothing is done until it names labels."), Healthy, InvalidSpec},
+	"deployment-in-place":      {kindDeployment, allOf(rolls, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "NotSupported", "The template changed, and the strategy InPlaceUpdate is not supported yet.")), Incomplete, NotSupported},
+	"deployment-overlap":       {kindDeployment, deploymentSays("SelectorOverlap", v1alpha1.ConditionTrue, "SelectorOverlap", "spec.selector: the same machines are selected by other. Give each deployment a label of its own."), Healthy, Overlap},
+	"deployment-released":      {kindDeployment, deploymentSays("SetReleased", v1alpha1.ConditionTrue, "SetReleased", "spec.selector: it does not match machine sets that were the deployment's: pool-0 (machines: 3). They keep their machines, which are neither counted nor updated here. Delete them, or select them again."), Healthy, Released},
+	"deployment-no-way-back":   {kindDeployment, allOf(rolls, failing(3, time.Minute), deploymentSays("RollbackRefused", v1alpha1.ConditionTrue, "DeploymentRollbackRevisionNotFound", "spec.rollbackTo.revision: there is no machine set of revision 7; the template stays that of revision 2.")), Incomplete, DriverError},
+	"deployment-set-overlap":   {kindDeployment, setSays("SelectorOverlap", "SelectorOverlap", "spec.selector: the same machines are selected by other. Give each set a label of its own."), Healthy, Overlap},
+	"deployment-rolling":       {kindDeployment, allOf(rolls, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionTrue, "MachineSetUpdated", `MachineSet "pool-b" is progressing.`)), Incomplete, Rollout},
+	"deployment-stalled":       {kindDeployment, allOf(rolls, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "ProgressDeadlineExceeded", `MachineSet "pool-b" has timed out progressing.`), failing(3, time.Minute)), Incomplete, DriverError},
+	"deployment-stalled-why":   {kindDeployment, allOf(rolls, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "ProgressDeadlineExceeded", `MachineSet "pool-b" has timed out progressing.`)), Incomplete, Stalled},
+	"deployment-old-backs-off": {kindDeployment, allOf(rolls, backsOff(30*time.Second), failing(3, time.Minute)), Incomplete, DriverError},
+	"deployment-new-first": {kindDeployment, allOf(rolls, failing(3, time.Minute), func(f *PoolFacts) {
+		f.Machines[0].Status.CurrentStatus.Phase, f.Machines[1].Status.CurrentStatus.Phase = v1alpha1.MachineUnknown, v1alpha1.MachineUnknown
+	}), Incomplete, DriverError},
+	"deployment-refreshed": {kindDeployment, func(f *PoolFacts) {
+		f.Events = []corev1.Event{
+			poolEvent(kindDeployment, "pool", corev1.EventTypeNormal, "ScalingMachineSet", "Scaled up machine set pool-a to 3: the deployment wants 3 machines", 2*time.Minute),
+			poolEvent(kindDeployment, "pool", corev1.EventTypeNormal, "RefreshedMachineSet", "Refreshed machine set pool-a: its annotations follow those of the deployment", time.Minute),
+		}
+	}, Healthy, ""},
+	"deployment-paused":    {kindDeployment, allOf(rolls, func(f *PoolFacts) { f.Deployment.Spec.Paused = true }, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionUnknown, "DeploymentPaused", "Deployment is paused")), Incomplete, Paused},
+	"deployment-idle":      {kindDeployment, func(f *PoolFacts) { f.Deployment.Spec.Paused = true }, Healthy, ""},
+	"deployment-frozen":    {kindDeployment, allOf(setSays(v1alpha1.MachineSetFrozen, "OverShootingReplicaCount", "9 machines exist, which is no less than the limit of 6"), lacks(1)), Incomplete, Frozen},
+	"deployment-no-set":    {kindDeployment, func(f *PoolFacts) { f.Sets, f.Machines = nil, nil }, Incomplete, Scaling},
+	"deployment-set-fails": {kindDeployment, allOf(func(f *PoolFacts) { f.Sets, f.Machines = nil, nil }, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "MachineSetCreateError", "creating a machine set: forbidden")), Incomplete, SetBlocked},
+	"deployment-mutated":   {kindDeployment, allOf(func(f *PoolFacts) { f.Sets, f.Machines = nil, nil }, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "TemplateMutated", "spec.template: the API server changes the template of a new machine set (labels)")), Incomplete, SetBlocked},
+	"deployment-unmarked":  {kindDeployment, deploymentSays(v1alpha1.MachineDeploymentReplicaFailure, v1alpha1.ConditionTrue, "MachineMarkError", "marking machine pool-b-1: forbidden"), Healthy, SetBlocked},
 }
 
 // unlisted has a kind not be readable. What is seen of it is in the status of the others.
@@ -222,10 +236,10 @@ func poolEvent(kind, name, of, reason, message string, since time.Duration) core
 	}
 }
 
-func backsOff(since time.Duration) givenPool {
+func backsOff(since time.Duration, last ...string) givenPool {
 	return func(f *PoolFacts) {
 		f.Events = append(f.Events, poolEvent(kindSet, "pool-a", corev1.EventTypeWarning, "BackOff",
-			"Machines failed before they joined, 5 times in a row: the next are made in 40s at the earliest", since))
+			"Machines failed before they joined, 5 times in a row: the next are made in 40s at the earliest"+strings.Join(last, ""), since))
 	}
 }
 

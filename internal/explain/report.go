@@ -48,6 +48,8 @@ const (
 	NodeUnhealthy Cause = "NodeUnhealthy"
 	// CriticalComponents: the node waits for pods without which it is of no use.
 	CriticalComponents Cause = "CriticalComponents"
+	// NodeTemplate: the node is not as the template for it says.
+	NodeTemplate Cause = "NodeTemplate"
 	// VMLost: the VM does not exist any more.
 	VMLost Cause = "VMLost"
 	// VMNotReady: the VirtualMachine is not Ready.

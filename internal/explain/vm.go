@@ -31,6 +31,34 @@ func (e *explainer) virtualMachine() {
 	e.why(VMNotReady, object, ready.LastTransitionTime.Time, "its VM%s is not ready (%s): %s", where, ready.Reason, ready.Message)
 }
 
+// Reasons for which the image of a VM is not there, as hypervisors have them.
+const (
+	imageUnavailable = "ImageUnavailable"
+	imageRejected    = "ImageRejected"
+)
+
+// lookAt says where to look for why a VM has not joined: at its console, which may tell what
+// goes wrong in it, or at what keeps it from running.
+func (e *explainer) lookAt(because string) {
+	vm, class := e.VM, e.className()
+	if vm == nil || vm.Status.Phase != vmv1alpha1.PhaseCreating {
+		e.advise("Look at the VM's console%s: %s", e.console(), because)
+		return
+	}
+	reason := ""
+	if ready := meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionReady); ready != nil {
+		reason = ready.Reason
+	}
+	switch reason {
+	case imageUnavailable, imageRejected:
+		e.advise("Correct the image that MachineClass %s names, or what its server answers: the VM has never run, so its console tells nothing", class)
+	case vmv1alpha1.ReasonUnschedulable:
+		e.advise("Free room on a host, or add one: the VM has not run yet, so its console tells nothing")
+	default:
+		e.advise("If it takes too long, look at the VM: kubectl -n %s describe %s %s. It has not run yet, so its console tells nothing", vm.Namespace, vmResource, vm.Name)
+	}
+}
+
 // console names the command that shows the console; empty if there is none.
 func (e *explainer) console() string {
 	if e.VM == nil {

@@ -156,9 +156,19 @@ func (w Wish) Answered(f Facts) (bool, error) {
 	return false, fmt.Errorf("machine deployment %s/%s was not rolled back to revision %d: its template was changed meanwhile", d.Namespace, d.Name, w.Revision)
 }
 
-// pick finds the set of a revision by the rule of the controllers, or says why there is none.
+// pick finds the set of a revision, or says why there is none. 0 is the last one of another
+// template than the deployment's, which may have no set yet, or an old one that has no new number
+// yet. By the controllers' rule, the last but one, machines would go that are in use.
 func pick(f Facts, wanted int64) (*v1alpha1.MachineSet, error) {
 	d, set := f.Deployment, revision.Pick(f.Sets, wanted)
+	if wanted == 0 {
+		set = nil
+		for _, numbered := range revision.Sorted(f.Sets) {
+			if !revision.Same(&numbered.Spec.Template, &d.Spec.Template) {
+				set = numbered
+			}
+		}
+	}
 	switch {
 	case set != nil:
 		return set, nil

@@ -23,9 +23,6 @@ func TestAnswers(t *testing.T) {
 		wished(g)
 		g.deployment.Generation, g.deployment.Spec.RollbackTo = 4, nil
 	}
-	to := func(class string) change {
-		return func(g *given) { g.deployment.Spec.Template.Spec.Class.Name = class }
-	}
 	for name, tc := range map[string]struct {
 		now  change
 		done bool

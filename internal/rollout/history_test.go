@@ -43,10 +43,13 @@ func TestPick(t *testing.T) {
 	}{
 		"by number":      {past, 1, "pool-a", ""},
 		"the last":       {past, 4, "pool-c", ""},
-		"the one before": {past, 0, "pool-b", ""},
+		"the one before": {rolls, 0, "pool-a", ""},
 		"is going":       {past, 3, "", "has no revision 3; it has 1, 2, 4"},
 		"never was":      {past, 9, "", "has no revision 9; it has 1, 2, 4"},
 		"only one":       {func(*given) {}, 0, "", "no revision before the current one"},
+		"of no set yet":  {all(rolls, to("d")), 0, "pool-b", ""},
+		"of an old one":  {past, 0, "pool-c", ""},
+		"twice the same": {all(rolls, twice("b")), 0, "pool-a", ""},
 		"none at all":    {func(g *given) { g.sets = nil }, 1, "", "has no revision 1; it has none"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -58,5 +61,18 @@ func TestPick(t *testing.T) {
 				t.Errorf("%s, want %s", set.Name, tc.set)
 			}
 		})
+	}
+}
+
+// to gives the template another class.
+func to(class string) change {
+	return func(g *given) { g.deployment.Spec.Template.Spec.Class.Name = class }
+}
+
+// twice adds a second set with the template of a class, and the next revision.
+func twice(class string) change {
+	return func(g *given) {
+		hasSet("second", 3, 0, 0)(g)
+		g.set("second").Spec.Template.Spec.Class.Name = class
 	}
 }

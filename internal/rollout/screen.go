@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -17,18 +18,16 @@ type Screen struct {
 	drawn []int
 }
 
-// Draw replaces what was drawn before. Items of lists go on in the next line; what else does
-// not fit is cut: on a line that wraps, or that has left the screen, nothing can be drawn over.
+// Draw replaces what was drawn before. Items of lists, and the last column of a table, go on in
+// the next line; what else does not fit is cut: on a line that wraps, or that has left the
+// screen, nothing can be drawn over.
 func (s *Screen) Draw(lines []string) error {
 	columns, rows := s.Size()
 	if columns <= 0 || rows <= 0 {
 		columns, rows = 80, 24
 	}
 	lines = broken(lines, columns-1)
-	if most := max(rows-1, 1); len(lines) > most { // the cursor is below the last line
-		more := fmt.Sprintf("… and %d more lines", len(lines)-most+1)
-		lines = append(lines[:most-1:most-1], more)
-	}
+	lines = fitted(lines, max(rows-1, 1)) // the cursor is below the last line
 	var text strings.Builder
 	if up := s.rows(columns); up > 0 {
 		fmt.Fprintf(&text, "\x1b[%dA", min(up, rows-1))
@@ -44,6 +43,22 @@ func (s *Screen) Draw(lines []string) error {
 		return fmt.Errorf("writing to the terminal: %w", err)
 	}
 	return nil
+}
+
+// fitted leaves out lines if there are too many: first the table, since the numbers before it and
+// what is waited for tell more, and then the last.
+func fitted(lines []string, most int) []string {
+	all := len(lines)
+	if all <= most {
+		return lines
+	}
+	if from := slices.Index(lines, ""); from >= 0 {
+		if to := slices.Index(lines[from+1:], ""); to >= 0 {
+			lines = slices.Concat(lines[:from], lines[from+1+to:])
+		}
+	}
+	lines = lines[:min(len(lines), most-1)]
+	return append(slices.Clip(lines), fmt.Sprintf("… and %d more lines", all-len(lines)))
 }
 
 // rows is how many rows the drawn lines take on a terminal of that width: it may have
@@ -63,7 +78,18 @@ const item = "  - "
 func broken(lines []string, columns int) []string {
 	const most = 4
 	var all []string
+	column := 0 // where the last one of a table begins
 	for _, line := range lines {
+		switch {
+		case line == "":
+			column = 0
+		case strings.HasSuffix(line, lastColumn):
+			column = len(line) - len(lastColumn)
+		}
+		if column > 0 {
+			all = append(all, row(line, column, columns)...)
+			continue
+		}
 		indent := strings.Repeat(" ", len(item))
 		if !strings.HasPrefix(line, item) || columns < 2*len(item) {
 			all = append(all, line)
@@ -80,6 +106,35 @@ func broken(lines []string, columns int) []string {
 		all = append(all, line)
 	}
 	return all
+}
+
+// lastColumn is the title of the last column of the table.
+const lastColumn = "MACHINES"
+
+// row breaks a row of the table between the parts of its last column.
+func row(line string, column, columns int) []string {
+	const enough = 16 // for most parts
+	indent := strings.Repeat(" ", column)
+	if columns-column < enough {
+		indent = strings.Repeat(" ", 2*len(item))
+	}
+	if fits(line, columns) || len(line) <= column || strings.HasSuffix(line, lastColumn) || columns < len(indent)+enough {
+		return []string{line}
+	}
+	var all []string
+	now := strings.TrimRight(line[:column], " ")
+	for i, part := range strings.SplitAfter(line[column:], ", ") {
+		next := now + part
+		if i == 0 {
+			next = line[:column] + part
+		}
+		if !fits(strings.TrimRight(next, " "), columns) {
+			all = append(all, strings.TrimRight(now, " "))
+			next = indent + part
+		}
+		now = next
+	}
+	return append(all, now)
 }
 
 func fits(line string, columns int) bool {

@@ -137,9 +137,17 @@ func TestScreenCuts(t *testing.T) {
 		"item of wide words": {12, 9, []string{"  - 機械機械機械"}, []string{"  - 機械機", "    械機械"}},
 		"long item":          {12, 9, []string{"  - one two three four five six seven"}, []string{"  - one two", "    three", "    four", "    five s…"}},
 		"item, no room":      {6, 9, []string{"  - one two"}, []string{"  - …"}},
-		"too many":           {40, 4, []string{"1", "2", "3", "4", "5"}, []string{"1", "2", "… and 3 more lines"}},
-		"one row":            {40, 1, []string{"1", "2"}, []string{"… and 2 more lines"}},
-		"unknown size":       {0, 0, []string{strings.Repeat("x", 90)}, []string{strings.Repeat("x", 78) + "…"}},
+		"table": {26, 9, []string{"x", "", "      SET   MACHINES", "new   a     1 New, 2 Running, 1 Failed", "old   b     3 Running"},
+			[]string{"x", "", "      SET   MACHINES", "new   a     1 New,", "        2 Running,", "        1 Failed", "old   b     3 Running"}},
+		"wide table": {36, 9, []string{"      SET   MACHINES", "new   a     1 New, 2 Running, 1 Failed", "old   b     3 Running"},
+			[]string{"      SET   MACHINES", "new   a     1 New, 2 Running,", "            1 Failed", "old   b     3 Running"}},
+		"narrow table":      {20, 9, []string{"      SET   MACHINES", "new   a     1 New, 2 Running"}, []string{"      SET   MACHINES"[:18] + "…", "new   a     1 New,…"}},
+		"no room for table": {40, 6, []string{"head", "", "      SET   MACHINES", "new   a     none", "", "Waiting:", "  - for it"}, []string{"head", "", "Waiting:", "  - for it", "… and 3 more lines"}},
+		"little room":       {40, 4, []string{"head", "", "      SET   MACHINES", "new   a     none", "", "Waiting:", "  - for it"}, []string{"head", "", "… and 5 more lines"}},
+		"no room, no wait":  {40, 4, []string{"head", "", "      SET   MACHINES", "new   a     none"}, []string{"head", "", "… and 2 more lines"}},
+		"too many":          {40, 4, []string{"1", "2", "3", "4", "5"}, []string{"1", "2", "… and 3 more lines"}},
+		"one row":           {40, 1, []string{"1", "2"}, []string{"… and 2 more lines"}},
+		"unknown size":      {0, 0, []string{strings.Repeat("x", 90)}, []string{strings.Repeat("x", 78) + "…"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out strings.Builder

@@ -36,10 +36,11 @@ type Status struct {
 	Observed bool
 	// Revision of the set of the current template; 0 if there is no such set yet.
 	Revision int64
-	// Wanted, Updated, Available and Exist count machines: those that the deployment
-	// wants, those of its current template, those of any template that can be used, and
-	// all, those included that are being deleted.
-	Wanted, Updated, Available, Exist int32
+	// Wanted, Updated, Available, Exist and Old count machines: those that the deployment
+	// wants, those of its current template that are not being deleted, those of any template
+	// that can be used, all, and those of other templates. The last two include those that are
+	// being deleted.
+	Wanted, Updated, Available, Exist, Old int32
 	// Preserved counts machines beyond those that their sets ask for, which are kept since
 	// they are preserved. No rollout waits for them to go.
 	Preserved int32
@@ -112,6 +113,7 @@ func Look(f Facts, now time.Time) Status {
 		s.recount(f)
 	}
 	s.Outcome = outcome(f, s, now)
+	s.listed(f)
 	s.setDeadline(d)
 	for _, set := range slices.Backward(f.Sets) {
 		machines := f.Machines[set.UID]
@@ -149,6 +151,24 @@ func (s *Status) recount(f Facts) {
 	}
 }
 
+// listed keeps the counts to what the machines themselves tell: one that is being deleted is no
+// machine of the template any more, and one that is gone is no old one.
+func (s *Status) listed(f Facts) {
+	current, live, old := f.current(), int32(0), int32(0)
+	for _, set := range f.Sets {
+		for _, machine := range f.Machines[set.UID] {
+			switch {
+			case set != current:
+				old++
+			case machine.DeletionTimestamp.IsZero():
+				live++
+			}
+		}
+	}
+	s.Old = min(max(0, s.Exist-s.Updated), old)
+	s.Updated = min(s.Updated, live)
+}
+
 // Refusal is what the manager said last of a deployment that it does not work on before its
 // spec is corrected; empty if it does. It may be about an earlier spec.
 func Refusal(f Facts) string {
@@ -166,7 +186,7 @@ func outcome(f Facts, s Status, now time.Time) Outcome {
 		usable, kept = current.Status.AvailableReplicas, preserved(f, current, now)
 	}
 	switch {
-	case f.Problem != "" || !s.Observed || d.Spec.RollbackTo != nil || !d.DeletionTimestamp.IsZero():
+	case f.Problem != "" || !s.Observed || Refusal(f) != "" || d.Spec.RollbackTo != nil || !d.DeletionTimestamp.IsZero():
 		return Progressing
 	case s.Updated-kept == s.Wanted && s.Exist-s.Preserved == s.Wanted && min(s.Available, usable) >= s.Wanted:
 		return Complete

@@ -59,6 +59,19 @@ var situations = map[string]struct {
 	"rollback-wished": {all(rolls, declared(func(d *v1alpha1.MachineDeployment) { d.Spec.RollbackTo = &v1alpha1.RollbackConfig{Revision: 1} })), Progressing},
 	"rollback-before": {declared(func(d *v1alpha1.MachineDeployment) { d.Spec.RollbackTo = &v1alpha1.RollbackConfig{} }), Progressing},
 	"being-deleted":   {declared(func(d *v1alpha1.MachineDeployment) { d.DeletionTimestamp = ptr.To(before(time.Minute)) }), Progressing},
+	"being-deleted-held": {all(declared(func(d *v1alpha1.MachineDeployment) { d.DeletionTimestamp = ptr.To(before(time.Minute)) }), func(g *given) { g.machines = nil },
+		has("a", 1, leaving, leaves(time.Minute), says(time.Minute, failed, "InvalidArgument", "Cloud provider message - machine codes error: code = [InvalidArgument] message = [providerSpec.zone: must not be empty] Initiate VM deletion")),
+		has("a", 1, running)), Progressing},
+	"new-one-leaves":    {all(rolls, has("b", 1, leaving, leaves(time.Minute))), Progressing},
+	"old-one-just-gone": {counts(3, 3, 4), Progressing},
+	"old-set-backs-off": {all(rolls, has("b", 1, crashes, says(time.Minute, failed, "ResourceExhausted", noRoom)), func(g *given) {
+		g.around.Events = []corev1.Event{{InvolvedObject: corev1.ObjectReference{Kind: "MachineSet", Name: "pool-a"}, Reason: "BackOff", LastTimestamp: before(10 * time.Second), Message: "Machines failed before they joined, 5 times in a row: the next are made in 40s at the earliest"}}
+	}), Progressing},
+	"never-joins": {all(rolls, func(g *given) {
+		g.machines, g.set("b").Status = g.machines[:2], v1alpha1.MachineSetStatus{}
+		g.around.Events = []corev1.Event{{InvolvedObject: corev1.ObjectReference{Kind: "MachineSet", Name: "pool-b"}, Reason: "BackOff", LastTimestamp: before(10 * time.Second), Message: "Machines failed before they joined, 5 times in a row: the next are made in 40s at the earliest. The last was pool-b-9: Machine pool-b-9 failed to join the cluster in 20 minutes."}}
+	}), Progressing},
+	"no-image": {all(rolls, has("b", 1, crashes, says(time.Minute, failed, "Unknown", "Cloud provider message - image https://images.example.com/"+strings.Repeat("very-long-", 20)+"name.qcow2: the server answered 404 Not Found"))), Progressing},
 	"no-room": {all(rolls, has("b", 1, crashes, says(2*time.Minute, failed, "Internal", "Cloud provider message - machine codes error: code = [Internal] message = [try later]")),
 		has("b", 1, crashes, says(time.Minute, failed, "ResourceExhausted", noRoom))), Progressing},
 	"unhealthy": {all(rolls, has("b", 1, v1alpha1.MachineUnknown, says(time.Minute, processing, "", "Machine pool-b-3 is unhealthy - changing MachineState to Unknown."))), Progressing},

@@ -9,6 +9,8 @@ import (
 	"unicode"
 
 	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/millwright-dev/millwright/internal/wording"
 )
 
 // View is a status as lines for a terminal. Since is how long it has been looked at.
@@ -68,8 +70,11 @@ func title(s Status) string {
 // numbers are the counts of a status in a clause.
 func numbers(s Status) string {
 	text := fmt.Sprintf("%d of %d updated, %d available", s.Updated, s.Wanted, s.Available)
-	if old := s.Exist - s.Updated; old > 0 {
-		text += fmt.Sprintf(", %d old", old)
+	if s.Updated > s.Wanted {
+		text = fmt.Sprintf("%d wanted, %d updated, %d available", s.Wanted, s.Updated, s.Available)
+	}
+	if s.Old > 0 {
+		text += fmt.Sprintf(", %d old", s.Old)
 	}
 	if s.Preserved > 0 {
 		text += fmt.Sprintf(", %d preserved", s.Preserved)
@@ -92,7 +97,7 @@ func deadline(s Status, now time.Time) string {
 func table(s Status) []string {
 	var text strings.Builder
 	columns := tabwriter.NewWriter(&text, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(columns, "\tSET\tREVISION\tWANTED\tEXIST\tAVAILABLE\tMACHINES")
+	fmt.Fprintln(columns, "\tSET\tREVISION\tWANTED\tEXIST\tAVAILABLE\t"+lastColumn)
 	for _, set := range s.Sets {
 		fmt.Fprintf(columns, "%s\t%s\t%d\t%d\t%d\t%d\t%s\n", age(set), set.Name, set.Revision, set.Wanted, set.Exist, set.Available, tally(set))
 	}
@@ -143,13 +148,11 @@ func can(wait Wait) string {
 	return "; you can: " + Shorten(wait.Remedy)
 }
 
-// Shorten keeps a text to a length that can be read at a glance.
+// Shorten keeps a text to a length that can be read at a glance, with its end: there providers
+// say what went wrong.
 func Shorten(text string) string {
 	const most = 240
-	if runes := []rune(text); len(runes) > most {
-		return string(runes[:most]) + "…"
-	}
-	return text
+	return wording.Shorten(text, most)
 }
 
 // printable is a text without what would move the cursor. Texts come from providers and

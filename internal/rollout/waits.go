@@ -22,13 +22,25 @@ func waits(f Facts, s Status, now time.Time) []Wait {
 	}
 	d := f.Deployment
 	add(f.Problem != "", "the API server does not answer, so this may be old: %s", f.Problem)
-	add(!d.DeletionTimestamp.IsZero(), "the deployment is being deleted")
 	add(!s.Observed && Refusal(f) == "", "the manager has not looked at the last change of the deployment yet")
 	add(d.Spec.Paused, "the deployment is paused: machines are replaced when it is resumed")
 	add(d.Spec.RollbackTo != nil, "%s", wished(d))
 	explained := explained(f, s.Outcome == Late, now)
+	if !d.DeletionTimestamp.IsZero() {
+		explained = deletion(explained)
+	}
 	found = append(found, said(d, explained)...)
 	return append(found, explained...)
+}
+
+// deletion says of what is found wrong with a deployment that it holds up its deletion.
+func deletion(explained []Wait) []Wait {
+	first := Wait{Text: "the deployment is being deleted"}
+	if len(explained) > 0 {
+		first, explained = explained[0], explained[1:]
+		first.Text = "the deployment is being deleted: " + first.Text
+	}
+	return append([]Wait{first}, explained...)
 }
 
 // wished says what became of a wish to roll back that is not answered.

@@ -1,0 +1,65 @@
+package rollout
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// TestARefusedDeploymentIsNotRolledOut: all its machines run, and nothing is done for it.
+func TestARefusedDeploymentIsNotRolledOut(t *testing.T) {
+	for reason, message := range map[string]string{
+		reasonSelectsAll: "spec.selector: the empty selector selects all machines; nothing is done until it names labels",
+		reasonInvalid:    "spec.selector: it does not match a new machine set",
+	} {
+		t.Run(reason, func(t *testing.T) {
+			status := Look(give(progress(v1alpha1.ConditionFalse, reason, message+".")).facts(), noon)
+			if status.Outcome != Progressing {
+				t.Errorf("outcome %s", status.Outcome)
+			}
+			if line := Line(status); strings.Count(line, message) != 1 {
+				t.Errorf("it should say once why: %s", line)
+			}
+		})
+	}
+}
+
+// TestTerminatingThoughNobodyDeletesIt: as after a restore from a backup. Its set counts it, so it
+// is a machine of the template.
+func TestTerminatingThoughNobodyDeletesIt(t *testing.T) {
+	stays := func(g *given) { g.machines[0].Status.CurrentStatus.Phase = leaving }
+	if status := Look(give(stays, counts(3, 2, 3)).facts(), noon); status.Updated != 3 {
+		t.Errorf("%d updated", status.Updated)
+	}
+}
+
+// TestWhyADeletionDoesNotBegin: what the sets say of it is said of the rollout.
+func TestWhyADeletionDoesNotBegin(t *testing.T) {
+	const denied = `deleting machine pool-a-0: admission webhook "policy" denied the request`
+	fails := func(g *given) {
+		g.set("a").Status.Conditions = []v1alpha1.MachineSetCondition{{Type: v1alpha1.MachineSetReplicaFailure, Status: v1alpha1.ConditionTrue, Reason: "FailedDelete", Message: denied, LastTransitionTime: before(time.Minute)}}
+		hasCondition(v1alpha1.MachineDeploymentReplicaFailure, v1alpha1.ConditionTrue, "FailedDelete", denied)(g)
+	}
+	for name, g := range map[string]*given{
+		"of the deployment": give(fails, declared(func(d *v1alpha1.MachineDeployment) { d.DeletionTimestamp = ptr.To(metav1.NewTime(noon)) })),
+		"of old machines":   give(rolls, fails, func(g *given) { g.set("a").Spec.Replicas = 0 }),
+	} {
+		t.Run(name, func(t *testing.T) {
+			said := 0
+			waits := Look(g.facts(), noon).Waits
+			for _, wait := range waits {
+				if strings.Contains(wait.Text, "MachineSet pool-a: FailedDelete: "+denied) {
+					said++
+				}
+			}
+			if said != 1 || !strings.Contains(waits[0].Text, denied) {
+				t.Errorf("it waits for %+v", waits)
+			}
+		})
+	}
+}
