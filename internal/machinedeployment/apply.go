@@ -8,10 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -58,7 +56,7 @@ func (c *Controller) apply(ctx context.Context, f *facts, operations []operation
 			ctrl.LoggerFrom(ctx).Info("Some nodes are marked later", "err", err.Error())
 			f.again, nodesLater = sooner(f.again, targetAway), true
 		case errors.Is(err, errMark) && !outrun(err):
-			f.unmarked, f.unmarkedWhy = append(f.unmarked, op.machine.Name), errors.Join(f.unmarkedWhy, err)
+			f.leaveUnmarked(op.machine.Name, err)
 		case err != nil:
 			return err
 		}
@@ -117,11 +115,14 @@ func (c *Controller) mark(ctx context.Context, deployment *v1alpha1.MachineDeplo
 	metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyMachinePriority, chosen)
 	metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyMarkedForDeletionTime, op.since)
 	err := c.Client.Patch(ctx, machine, freshness.Locked(op.machine))
-	if apierrors.IsNotFound(err) {
+	if gone(err) {
 		return errCacheBehind
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %s: %w", errMark, machine.Name, err)
+	}
+	if !(named{machine: machine}).marked(op.since) {
+		return fmt.Errorf("%w: %s: the API server changes its mark. Mostly a mutating webhook does that: keep it from machines", errMark, machine.Name)
 	}
 	c.Events.Eventf(deployment, corev1.EventTypeNormal, "MachineMarked", "Machine %s goes first: %s", machine.Name, op.reason)
 	ctrl.LoggerFrom(ctx).Info("Marked machine for deletion", "machine", machine.Name, "since", op.since, "why", op.reason)
@@ -151,7 +152,7 @@ func (c *Controller) removeFinalizer(ctx context.Context, deployment *v1alpha1.M
 	if !controllerutil.RemoveFinalizer(deployment, v1alpha1.FinalizerMCM) {
 		return nil
 	}
-	return client.IgnoreNotFound(c.patchDeployment(ctx, deployment, before))
+	return unlessGone(c.patchDeployment(ctx, deployment, before))
 }
 
 func (c *Controller) patchDeployment(ctx context.Context, deployment, before *v1alpha1.MachineDeployment) error {

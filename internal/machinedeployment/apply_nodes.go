@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -69,7 +68,7 @@ func (c *Controller) patchNode(ctx context.Context, change nodeChange) error {
 		patch = client.StrategicMergeFrom(before, client.MergeFromWithOptimisticLock{})
 	}
 	err := c.Target.Client().Patch(ctx, change.shall, patch)
-	if apierrors.IsNotFound(err) {
+	if gone(err) {
 		return nil // it went meanwhile
 	}
 	if err != nil {

@@ -31,7 +31,7 @@ func (c *Controller) create(ctx context.Context, f *facts, op operation) error {
 		return err
 	}
 	err = c.Client.Create(ctx, set)
-	if apierrors.IsAlreadyExists(err) {
+	if apierrors.IsAlreadyExists(err) && ofObject(err) {
 		return c.nameTaken(ctx, f, set)
 	}
 	if err != nil {
@@ -151,7 +151,7 @@ func (c *Controller) release(ctx context.Context, deployment *v1alpha1.MachineDe
 
 func (c *Controller) changeOwner(ctx context.Context, deployment *v1alpha1.MachineDeployment, op operation, before *v1alpha1.MachineSet) error {
 	if err := c.patchSet(ctx, op.set, before); err != nil {
-		return client.IgnoreNotFound(err)
+		return unlessGone(err)
 	}
 	verb := "Adopted"
 	if op.action == release {
@@ -179,7 +179,7 @@ func (c *Controller) change(ctx context.Context, f *facts, op operation) error {
 	f.found = f.found || op.set == f.current && revision.Number(next) != revision.Number(before)
 	next.DeepCopyInto(op.set)
 	if err := c.patchSet(ctx, op.set, before); err != nil {
-		if apierrors.IsNotFound(err) {
+		if gone(err) {
 			return errCacheBehind
 		}
 		return err
@@ -204,7 +204,7 @@ func (c *Controller) prune(ctx context.Context, deployment *v1alpha1.MachineDepl
 	set := op.set
 	// The version keeps a set that got machines meanwhile.
 	preconditions := client.Preconditions{UID: &set.UID, ResourceVersion: &set.ResourceVersion}
-	if err := c.Client.Delete(ctx, set, preconditions); client.IgnoreNotFound(err) != nil {
+	if err := c.Client.Delete(ctx, set, preconditions); unlessGone(err) != nil {
 		return fmt.Errorf("deleting machine set %s: %w", set.Name, err)
 	}
 	c.Events.Eventf(deployment, corev1.EventTypeNormal, "DeletedMachineSet", "Deleted machine set %s of revision %s: %s",

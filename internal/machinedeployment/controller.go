@@ -73,6 +73,8 @@ type Controller struct {
 	unmarked sync.Map
 	// counted is when the status of a deployment that is being deleted was written, by its key.
 	counted sync.Map
+	// orphaned holds the UIDs of deployments that are deleted without their sets.
+	orphaned sync.Map
 }
 
 // New makes a Controller.
@@ -91,7 +93,8 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.MachineSet{}, handler.EnqueueRequestsFromMapFunc(c.deploymentsOf)).
 		Watches(&v1alpha1.Machine{}, handler.EnqueueRequestsFromMapFunc(c.deploymentOf), builder.WithPredicates(markedChanges())).
 		Watches(&v1alpha1.MachineDeployment{}, handler.EnqueueRequestsFromMapFunc(c.concerned), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency}).
+		Watches(&v1alpha1.MachineDeployment{}, c.deletions()).
+		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, RateLimiter: freshness.RateLimiter()}).
 		Complete(c)
 	if err != nil {
 		return fmt.Errorf("setting up the machine deployment controller: %w", err)
@@ -139,7 +142,31 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 
 // outrun tells whether an error means that the world has moved on, of which the cache
 // will tell. That is not for users to read.
-func outrun(err error) bool { return apierrors.IsConflict(err) || errors.Is(err, errCacheBehind) }
+func outrun(err error) bool {
+	return apierrors.IsConflict(err) && ofObject(err) || errors.Is(err, errCacheBehind)
+}
+
+// gone tells whether an error means that what was to be written is not there any more.
+func gone(err error) bool { return apierrors.IsNotFound(err) && ofObject(err) }
+
+// unlessGone is an error, if it is not that.
+func unlessGone(err error) error {
+	if gone(err) {
+		return nil
+	}
+	return err
+}
+
+// ofObject tells whether the API server says an error of an object, which it names. A webhook,
+// which may say no with any code, does not.
+func ofObject(err error) bool {
+	var answer apierrors.APIStatus
+	if !errors.As(err, &answer) {
+		return false
+	}
+	details := answer.Status().Details
+	return details != nil && details.Name != ""
+}
 
 // fresh tells whether the cache shows all that this process wrote to the deployment and
 // its sets. A set that was created and is not seen yet is looked for by its name, which
@@ -189,7 +216,7 @@ func (c *Controller) reconcile(ctx context.Context, deployment *v1alpha1.Machine
 	if err := c.writeStatus(ctx, deployment, next); err != nil {
 		return 0, err
 	}
-	return sooner(facts.again, deadlineIn(facts, next)), errors.Join(failure, facts.unmarkedWhy)
+	return sooner(facts.again, deadlineIn(facts, next)), errors.Join(failure, whyUnmarked(facts))
 }
 
 // sooner is the shorter of two times, of which 0 is never.

@@ -110,7 +110,7 @@ func TestAMachineThatChangesWhileItIsMarkedIsNoRefusal(t *testing.T) {
 // TestAStatusIsOfNoGenerationUntilAllIsMarked: a set was not scaled as it was asked for.
 func TestAStatusIsOfNoGenerationUntilAllIsMarked(t *testing.T) {
 	f := gather(newDeployment(3), sets{setOf("a", 3)}, noon)
-	f.unmarkedWhy = errMark
+	f.leaveUnmarked("m-1", errMark)
 	if got := nextStatus(f, nil).ObservedGeneration; got != 0 {
 		t.Errorf("it is that of generation %d", got)
 	}

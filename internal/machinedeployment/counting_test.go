@@ -30,6 +30,39 @@ func TestASetThatSaysNothingDoesNotTellThatTheDeploymentWasScaled(t *testing.T) 
 	}
 }
 
+// TestAnOldFailureDoesNotTellThatASetWasLookedAt: a set that has what it asks for makes none, so
+// that it failed to is of before it was scaled down. It may have machines that it did not report.
+func TestAnOldFailureDoesNotTellThatASetWasLookedAt(t *testing.T) {
+	failed := func(reason string) func(*v1alpha1.MachineSet) {
+		return func(set *v1alpha1.MachineSet) {
+			unsettled(set)
+			set.Status.Conditions = []v1alpha1.MachineSetCondition{{Type: v1alpha1.MachineSetReplicaFailure, Status: v1alpha1.ConditionTrue, Reason: reason}}
+		}
+	}
+	create := failed("FailedCreate")
+	for reason, test := range map[string]struct {
+		set  *v1alpha1.MachineSet
+		want bool
+	}{
+		"it may still fail":           {setOf("a", 3, reports(2, 2), create), true},
+		"one of them may be leaving":  {setOf("a", 3, reports(3, 2), create), true},
+		"it has enough":               {setOf("a", 2, reports(2, 2), create), false},
+		"it has more":                 {setOf("a", 1, reports(2, 2), create), false},
+		"none are asked for":          {setOf("a", 0, create), false},
+		"none are, and it is deleted": {setOf("a", 3, reports(0, 0), create, leaving), false},
+		"another failure":             {setOf("a", 0, reports(2, 2), failed("FailedDelete")), true},
+		"it was looked at since":      {setOf("a", 0, create, func(set *v1alpha1.MachineSet) { set.Status.ObservedGeneration = set.Generation }), true},
+	} {
+		if got := settled(test.set); got != test.want {
+			t.Errorf("%s: settled is %t", reason, got)
+		}
+	}
+	f := gather(newDeployment(3, recreate, class("b")), sets{setOf("a", 0, create)}, noon)
+	if got := brief(t, planReplicas(f)); len(got) > 0 {
+		t.Errorf("before the old machines are known to be gone, planned is %q", got)
+	}
+}
+
 // TestNothingIsUnavailableBelowZero: machines that are too many are there for a while.
 func TestNothingIsUnavailableBelowZero(t *testing.T) {
 	for reason, test := range map[string]struct {

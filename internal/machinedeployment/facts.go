@@ -39,9 +39,9 @@ type facts struct {
 	// named are the Machines that an autoscaler named for deletion.
 	named []named
 	// unmarked are the names of those that could not be marked in this pass, and unmarkedWhy says
-	// why, to users.
+	// why of the first of them.
 	unmarked    []string
-	unmarkedWhy error
+	unmarkedWhy []error
 	// held is how many machines a set keeps beyond what it asks for since some are preserved,
 	// by its name.
 	held map[string]int32

@@ -60,13 +60,17 @@ func kept(set *v1alpha1.MachineSet) int32 {
 
 // settled tells whether the status of a set was written for what it is asked for now. If
 // not, it may have machines that its status does not count. A set that reports a failure
-// was looked at, too.
+// was looked at, too, unless that is an old one: a set that has what it is asked for makes none.
 func settled(set *v1alpha1.MachineSet) bool {
-	return set.Status.ObservedGeneration >= set.Generation ||
+	return reported(set) ||
 		slices.ContainsFunc(set.Status.Conditions, func(c v1alpha1.MachineSetCondition) bool {
-			return c.Type == v1alpha1.MachineSetReplicaFailure && c.Status == v1alpha1.ConditionTrue
+			old := c.Reason == reasonFailedCreate && usable(set) == asked(set)
+			return c.Type == v1alpha1.MachineSetReplicaFailure && c.Status == v1alpha1.ConditionTrue && !old
 		})
 }
+
+// reported tells whether a set has looked at what it is asked for now, and nothing failed.
+func reported(set *v1alpha1.MachineSet) bool { return set.Status.ObservedGeneration >= set.Generation }
 
 // total adds up a number of the sets, of which negative ones count as 0. The sum of some may be
 // more than one can have.

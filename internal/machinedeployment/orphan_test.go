@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/test/env"
@@ -80,6 +81,47 @@ func TestAnOrphaningDeploymentLeavesItsSets(t *testing.T) {
 			t.Errorf("set %s is deleted at %v and owned by %v", name, set.DeletionTimestamp, set.OwnerReferences)
 		}
 	}
+}
+
+// TestASetThatTheGarbageCollectorDidNotKnow was made while its deployment was deleted without its
+// sets: it stays with its machines, whether a pass saw the finalizer or only an event told of it.
+func TestASetThatTheGarbageCollectorDidNotKnow(t *testing.T) {
+	for name, see := range map[string]func(*server){
+		"a pass": func(s *server) { s.pass(t) },
+		"an event": func(s *server) {
+			s.deletions().Update(t.Context(), event.UpdateEvent{ObjectOld: newDeployment(3, orphaned), ObjectNew: s.deployment()}, nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(newDeployment(3, orphaned), setOf("a", 3, withUID, mcm), setOf("b", 0, withUID, mcm))
+			must(s.live.Delete(t.Context(), s.deployment()))
+			see(s)
+			s.free("pool-b")
+			s.finish()
+			for range 2 {
+				s.pass(t)
+			}
+			set := s.all()["pool-a"]
+			if set == nil || !set.DeletionTimestamp.IsZero() || len(set.OwnerReferences) > 0 {
+				t.Errorf("it does not stay: %+v", set)
+			}
+			if !s.isGone() {
+				t.Error("the deployment is not let go")
+			}
+		})
+	}
+	t.Run("it is not remembered for ever", func(t *testing.T) {
+		s := newServer()
+		gone := newDeployment(3, orphaned, func(d *v1alpha1.MachineDeployment) { d.DeletionTimestamp = &metav1.Time{Time: noon} })
+		s.deletions().Create(t.Context(), event.CreateEvent{Object: gone}, nil)
+		if _, ok := s.orphaned.Load(gone.UID); !ok {
+			t.Error("it is not remembered at all")
+		}
+		s.deletions().Delete(t.Context(), event.DeleteEvent{Object: gone}, nil)
+		if _, ok := s.orphaned.Load(gone.UID); ok {
+			t.Error("it is gone, and still remembered")
+		}
+	})
 }
 
 // showing has the cache show sets as they are now, whatever happens to them.

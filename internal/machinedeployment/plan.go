@@ -1,11 +1,11 @@
 package machinedeployment
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/wording"
 )
 
 // action is what an operation does.
@@ -65,8 +65,8 @@ func plan(f facts) []operation {
 			return operations
 		}
 	}
-	replicas := planReplicas(f)
-	operations := append(planNodes(f), withhold(f, replicas)...)
+	replicas := withhold(f, planReplicas(f))
+	operations := append(planNodes(f), replicas...)
 	operations = append(operations, planRefresh(f, replicas)...)
 	return append(operations, planHistory(f)...)
 }
@@ -120,7 +120,7 @@ func planCurrent(f facts) []operation {
 	if f.current.Spec.Replicas == wanted {
 		return nil
 	}
-	return []operation{{action: scale, set: f.current, replicas: wanted, reason: fmt.Sprintf("the deployment wants %d machines", wanted)}}
+	return []operation{{action: scale, set: f.current, replicas: wanted, reason: "the deployment wants " + wording.Machines(wanted)}}
 }
 
 // reduced tells whether a set has to grow though nobody scaled the deployment since the set

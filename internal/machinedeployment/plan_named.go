@@ -2,6 +2,8 @@ package machinedeployment
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -106,12 +108,32 @@ func planNamed(f facts) []operation {
 
 // withhold leaves out what scales sets down of which a named Machine could not be marked.
 func withhold(f facts, operations []operation) []operation {
-	unmarked := func(set *v1alpha1.MachineSet) bool {
-		return slices.ContainsFunc(f.named, func(n named) bool { return slices.Contains(f.unmarked, n.name) && controlledBy(n.machine, set) })
-	}
 	return slices.DeleteFunc(slices.Clone(operations), func(op operation) bool {
-		return op.action == scale && op.replicas < asked(op.set) && unmarked(op.set)
+		return op.action == scale && op.replicas < asked(op.set) && withheld(f, op.set)
 	})
+}
+
+// withheld tells whether a set is not scaled down, since a named Machine of it could not be marked.
+func withheld(f facts, set *v1alpha1.MachineSet) bool {
+	return slices.ContainsFunc(f.named, func(n named) bool { return slices.Contains(f.unmarked, n.name) && controlledBy(n.machine, set) })
+}
+
+// leaveUnmarked takes note of a Machine that could not be marked.
+func (f *facts) leaveUnmarked(name string, why error) {
+	const most = 3 // there may be thousands, mostly for the same reason
+	f.unmarked = append(f.unmarked, name)
+	if len(f.unmarkedWhy) < most {
+		f.unmarkedWhy = append(f.unmarkedWhy, why)
+	}
+}
+
+// whyUnmarked says to users why Machines could not be marked; nil if all could.
+func whyUnmarked(f facts) error {
+	why := errors.Join(f.unmarkedWhy...)
+	if more := len(f.unmarked) - len(f.unmarkedWhy); more > 0 {
+		return fmt.Errorf("%w\nand %d more", why, more)
+	}
+	return why
 }
 
 // recordNamed keeps the entries of Machines that are still to be deleted.

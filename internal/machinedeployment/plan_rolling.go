@@ -6,6 +6,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/revision"
+	"github.com/millwright-dev/millwright/internal/wording"
 )
 
 // planRolling makes new machines as far as the surge allows, and removes old ones as far
@@ -14,7 +15,8 @@ import (
 //
 // Both can be planned at the same time: a machine that does not exist yet gives no room
 // for a removal, and a machine that is removed gives room for a new one only when it is
-// gone.
+// gone. But a set that failed may have made machines that it does not know of: what is taken from
+// it comes first, and it reports again before others are made.
 func planRolling(f facts) []operation {
 	if !allSettled(f) {
 		return nil
@@ -22,21 +24,25 @@ func planRolling(f facts) []operation {
 	if resized(f) && excess(f) > 0 {
 		return planScaleDown(f)
 	}
-	return append(grow(f), shrink(f)...)
+	smaller := shrink(f)
+	if slices.ContainsFunc(smaller, func(op operation) bool { return !reported(op.set) }) {
+		return smaller
+	}
+	return append(grow(f), smaller...)
 }
 
 // grow gives the current set as many machines as there is room for. It also takes from
 // it what the deployment does not want any more.
 func grow(f facts) []operation {
 	wanted, room := f.deployment.Spec.Replicas, room(f)
-	why := fmt.Sprintf("%d machines may exist during the rollout, and %d do", wanted+f.surge, total(f.all(), f.counted))
+	why := fmt.Sprintf("%s may exist during the rollout, and %d do", wording.Machines(wanted+f.surge), total(f.all(), f.counted))
 	if f.current == nil {
 		return []operation{{action: create, replicas: min(wanted, room), reason: whyNew(f) + ": " + why}}
 	}
 	asks := f.current.Spec.Replicas
 	switch {
 	case asks > wanted:
-		return []operation{{action: scale, set: f.current, replicas: wanted, reason: fmt.Sprintf("the deployment wants %d machines", wanted)}}
+		return []operation{{action: scale, set: f.current, replicas: wanted, reason: "the deployment wants " + wording.Machines(wanted)}}
 	case asks == wanted || room == 0:
 		return nil
 	default:
@@ -83,7 +89,7 @@ func shrink(f facts) []operation {
 		taken[i] = min(asked(set)-usable(set)-kept(set), room)
 		room -= taken[i]
 		if taken[i] > 0 {
-			reasons[i] = fmt.Sprintf("%d of its machines are unavailable", taken[i])
+			reasons[i] = fmt.Sprintf("%d of its machines %s unavailable", taken[i], wording.Are(taken[i]))
 		}
 	}
 	for i, set := range f.old {
@@ -91,7 +97,7 @@ func shrink(f facts) []operation {
 		room, spare = room-useful, spare-useful
 		taken[i] += useful
 		if useful > 0 {
-			reasons[i] = join(reasons[i], fmt.Sprintf("%d can be spared, since %d of all are available and %d have to be", useful, total(all, usable), max(0, least)))
+			reasons[i] = join(reasons[i], fmt.Sprintf("%d can be spared, since %d of all %s available and %d %s to be", useful, total(all, usable), wording.Are(total(all, usable)), max(0, least), wording.Have(max(0, least))))
 		}
 		if last(f) {
 			taken[i] = asked(set)

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/wording"
 )
 
 // inUse are the sets that shall have machines.
@@ -80,7 +81,7 @@ func planScaleDown(f facts) []operation {
 		if s.asks < asked(s.set) {
 			operations = append(operations, operation{
 				action: scale, set: s.set, replicas: s.asks,
-				reason: fmt.Sprintf("the deployment wants %d machines, and all sets give their share", f.deployment.Spec.Replicas),
+				reason: fmt.Sprintf("the deployment wants %s, and all sets give their share", wording.Machines(f.deployment.Spec.Replicas)),
 			})
 		}
 	}
@@ -102,7 +103,7 @@ func planScaleUp(f facts) []operation {
 		if more > 0 {
 			operations = append(operations, operation{
 				action: scale, set: set, replicas: asked(set) + more, size: size,
-				reason: fmt.Sprintf("the deployment wants %d machines, and all sets in use get their share", f.deployment.Spec.Replicas),
+				reason: fmt.Sprintf("the deployment wants %s, and all sets in use get their share", wording.Machines(f.deployment.Spec.Replicas)),
 			})
 		}
 	}

@@ -56,7 +56,7 @@ func refreshed(f facts, set *v1alpha1.MachineSet) *v1alpha1.MachineSet {
 		refreshOld(f, set)
 	}
 	together := f.rolling && f.current != nil && !replaced(f) || halted(f) && resized(f)
-	if asked(set) > 0 && together && allSettled(f) && !postponed(f) {
+	if asked(set) > 0 && together && allSettled(f) && !postponed(f) && !withheld(f, set) {
 		setReplicaAnnotations(set, f, f.deployment.Spec.Replicas)
 	}
 	if _, wished := f.deployment.Annotations[v1alpha1.AnnotationKeyUnfreeze]; wished && frozen(set) {

@@ -77,6 +77,9 @@ func TestPlan(t *testing.T) {
 		"rolling: they are gone":                {newDeployment(5, rolling("2", "0"), class("b")), sets{setOf("a", 3), setOf("b", 2)}, nil, []string{"pool-b to 4"}},
 		"rolling: the last one":                 {newDeployment(5, one, class("b")), sets{setOf("a", 1), setOf("b", 5)}, nil, []string{"pool-a to 0"}},
 		"rolling: a set has not reported":       {newDeployment(5, one, class("b")), sets{setOf("a", 5, unsettled)}, nil, nil},
+		"rolling: an old set failed, and may have machines that it does not know": {
+			newDeployment(3, rolling("1", "3"), class("b")), sets{setOf("a", 1, reports(0, 0), unsettled, refused)}, nil, []string{"pool-a to 0"},
+		},
 		"rolling: the new set has not reported": {newDeployment(5, one, class("b")), sets{setOf("a", 5), setOf("b", 1, unsettled)}, nil, nil},
 		"rolling: the new set is refused its machine": {
 			newDeployment(5, one, class("b")), sets{setOf("a", 5), setOf("b", 1, reports(0, 0), unsettled, refused)}, nil, []string{"pool-a to 4"},

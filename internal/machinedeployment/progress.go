@@ -14,12 +14,15 @@ import (
 // setProgress puts in how the rollout goes. Its deadline counts from the last progress,
 // which is when the condition was last updated.
 func setProgress(next *v1alpha1.MachineDeploymentStatus, f facts, failure error) {
-	is := progress(f, *next, failure)
+	was, is := progressOf(f.deployment.Status), progress(f, *next, failure)
 	setCondition(next, is, f.now)
-	if !counts(is.Reason) || !progressed(f.deployment.Status, *next) && !begins(f) {
-		return
+	since := &next.Conditions[conditionAt(*next, is.Type)].LastUpdateTime
+	switch {
+	case runs(is.Reason) && progressed(f.deployment.Status, *next) || counts(is.Reason) && begins(f):
+		*since = metav1.NewTime(f.now)
+	case interrupts(was.Reason, is.Reason) && !begins(f):
+		*since = was.LastUpdateTime
 	}
-	next.Conditions[conditionAt(*next, is.Type)].LastUpdateTime = metav1.NewTime(f.now)
 }
 
 // progress says how the rollout goes. Autoscalers read it: until it says that the current
@@ -33,7 +36,7 @@ func progress(f facts, next v1alpha1.MachineDeploymentStatus, failure error) v1a
 		return condition(kind, v1alpha1.ConditionFalse, reasonSetCreateError, failure.Error())
 	case errors.Is(failure, errNameTaken):
 		return condition(kind, v1alpha1.ConditionTrue, reasonUpdated, "The name of the new machine set is taken; another one is tried.")
-	case failure != nil && !finished(f): // one that is over stays so: the failure is said apart
+	case failure != nil && !saidApart(f, next):
 		return condition(kind, v1alpha1.ConditionFalse, reasonSetUpdateError, failure.Error())
 	case f.deployment.Spec.Paused:
 		return condition(kind, v1alpha1.ConditionUnknown, reasonPaused, "Deployment is paused")
@@ -50,6 +53,12 @@ func progress(f facts, next v1alpha1.MachineDeploymentStatus, failure error) v1a
 		return condition(kind, v1alpha1.ConditionTrue, reasonComplete, completed(f.current))
 	}
 	return underWay(f, next, fmt.Sprintf("MachineSet %q", f.current.Name))
+}
+
+// saidApart tells whether a failure is no matter of the rollout: it is over, or paused, or late,
+// and stays so.
+func saidApart(f facts, next v1alpha1.MachineDeploymentStatus) bool {
+	return finished(f) || f.deployment.Spec.Paused || timedOut(f, next)
 }
 
 // underWay says how a rollout goes that is not over.
@@ -99,15 +108,23 @@ func progressed(was, is v1alpha1.MachineDeploymentStatus) bool {
 		is.AvailableReplicas > was.AvailableReplicas
 }
 
-// begins tells whether a rollout begins that has no set yet, so that what was said before is
-// about another one. With its set it begins once more.
+// begins tells whether a rollout begins, so that what was said before is about another one: it
+// has no set yet, and once more when it has.
 func begins(f facts) bool {
-	return f.current == nil && f.deployment.Status.ObservedGeneration < f.deployment.Generation
+	return f.created || f.found || f.current == nil && f.deployment.Status.ObservedGeneration < f.deployment.Generation
 }
 
 // counts tells whether the deadline runs under a reason of the condition.
 func counts(reason string) bool {
 	return slices.Contains([]string{reasonUpdated, reasonCreated, reasonFound, reasonResumed}, reason)
+}
+
+// runs tells whether the deadline runs under a reason, or goes on since a write failed.
+func runs(reason string) bool { return counts(reason) || reason == reasonSetUpdateError }
+
+// interrupts tells whether a write failed, or does not any more, which is no progress.
+func interrupts(was, is string) bool {
+	return is == reasonSetUpdateError && runs(was) || was == reasonSetUpdateError && is == reasonUpdated
 }
 
 // timedOut tells whether there was no progress for too long. A rollout that was late is late
@@ -117,7 +134,7 @@ func timedOut(f facts, next v1alpha1.MachineDeploymentStatus) bool {
 	if limit == nil || progressed(f.deployment.Status, next) || begins(f) {
 		return false
 	}
-	return was.Reason == reasonTimedOut || counts(was.Reason) && !f.now.Before(deadline(was, *limit))
+	return was.Reason == reasonTimedOut || runs(was.Reason) && !f.now.Before(deadline(was, *limit))
 }
 
 func deadline(progress v1alpha1.MachineDeploymentCondition, seconds int32) time.Time {

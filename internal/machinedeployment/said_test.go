@@ -56,8 +56,8 @@ func TestEachOperationIsSaid(t *testing.T) {
 		},
 		"scale down": {
 			newDeployment(1), []client.Object{set},
-			"ScalingMachineSet: Scaled down machine set pool-a to 1: the deployment wants 1 machines",
-			"Scaled down machine set: the deployment wants 1 machines",
+			"ScalingMachineSet: Scaled down machine set pool-a to 1: the deployment wants 1 machine",
+			"Scaled down machine set: the deployment wants 1 machine",
 		},
 		"adopt": {
 			newDeployment(3), []client.Object{setOf("a", 3, free)},

@@ -11,9 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/wording"
 )
 
 // Reasons of conditions and events, as in MCM; those from MachineSetUpdateError on are ours.
@@ -37,6 +37,9 @@ const (
 	reasonNotSupported   = "NotSupported"
 )
 
+// reasonFailedCreate is what a set says that cannot make its machines.
+const reasonFailedCreate = "FailedCreate"
+
 // conditionOverlap is a condition of our own: somebody else selects the same Machines.
 const conditionOverlap v1alpha1.MachineDeploymentConditionType = "SelectorOverlap"
 
@@ -51,6 +54,10 @@ const conditionRollbackRefused v1alpha1.MachineDeploymentConditionType = "Rollba
 // mostFailed is how many failed Machines a status names, as in a set's status.
 const mostFailed = 100
 
+// longestSaid is how many bytes a condition says at most, as an event may. What a webhook answers
+// has no bound, and nor has the number of sets.
+const longestSaid = 1024
+
 // nextStatus is the status that follows from the facts, and from a failure to change
 // them.
 func nextStatus(f facts, failure error) v1alpha1.MachineDeploymentStatus {
@@ -61,7 +68,7 @@ func nextStatus(f facts, failure error) v1alpha1.MachineDeploymentStatus {
 		CollisionCount:     was.CollisionCount,
 		Selector:           metav1.FormatLabelSelector(f.deployment.Spec.Selector),
 	}
-	if failure != nil || f.unmarkedWhy != nil {
+	if failure != nil || len(f.unmarked) > 0 {
 		next.ObservedGeneration = was.ObservedGeneration
 	}
 	if errors.Is(failure, errNameTaken) {
@@ -118,7 +125,7 @@ func availability(f facts, next v1alpha1.MachineDeploymentStatus) v1alpha1.Machi
 }
 
 func condition(kind v1alpha1.MachineDeploymentConditionType, status v1alpha1.ConditionStatus, reason, message string) v1alpha1.MachineDeploymentCondition {
-	return v1alpha1.MachineDeploymentCondition{Type: kind, Status: status, Reason: reason, Message: message}
+	return v1alpha1.MachineDeploymentCondition{Type: kind, Status: status, Reason: reason, Message: wording.Shorten(message, longestSaid)}
 }
 
 // setCondition puts a condition in. One that says the same keeps its times.
@@ -140,16 +147,16 @@ func setCondition(status *v1alpha1.MachineDeploymentStatus, is v1alpha1.MachineD
 }
 
 // setReplicaFailure says what failed that is no matter of a rollout: to scale a deployment whose
-// rollout is over, or to mark a Machine. Otherwise it repeats what the current set, or else an
-// old one, says of its failures.
+// rollout is over, paused or late, or to mark a Machine. Otherwise it repeats what the current
+// set, or else an old one, says of its failures.
 func setReplicaFailure(status *v1alpha1.MachineDeploymentStatus, f facts, failure error) {
 	const kind = v1alpha1.MachineDeploymentReplicaFailure
 	switch {
-	case failure != nil && finished(f):
+	case failure != nil && !said(*status, failure):
 		setCondition(status, condition(kind, v1alpha1.ConditionTrue, reasonSetUpdateError, failure.Error()), f.now)
 		return
-	case f.unmarkedWhy != nil:
-		sentence := f.unmarkedWhy.Error() + ". Its machine set is not scaled down until it is marked, since another machine would go."
+	case len(f.unmarked) > 0:
+		sentence := whyUnmarked(f).Error() + ". Its machine set is not scaled down until it is marked, since another machine would go."
 		setCondition(status, condition(kind, v1alpha1.ConditionTrue, reasonMarkError, sentence), f.now)
 		return
 	}
@@ -162,6 +169,11 @@ func setReplicaFailure(status *v1alpha1.MachineDeploymentStatus, f facts, failur
 		}
 	}
 	dropCondition(status, kind)
+}
+
+// said tells whether the progress in a status tells of a failure.
+func said(status v1alpha1.MachineDeploymentStatus, failure error) bool {
+	return errors.Is(failure, errNameTaken) || progressOf(status).Message == wording.Shorten(failure.Error(), longestSaid)
 }
 
 // setOverlap says so if other deployments select the same Machines. Each keeps its own, but
@@ -268,7 +280,7 @@ func (c *Controller) writeStatus(ctx context.Context, deployment *v1alpha1.Machi
 	before := deployment.DeepCopy()
 	deployment.Status = next
 	if err := c.written.PatchStatus(ctx, c.Client, deployment, before); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("status of machine deployment %s: %w", deployment.Name, err))
+		return unlessGone(fmt.Errorf("status of machine deployment %s: %w", deployment.Name, err))
 	}
 	c.explainRefusal(deployment, before)
 	return nil

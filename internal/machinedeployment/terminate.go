@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -24,13 +22,20 @@ const settle = 100 * time.Millisecond
 // those from it, and then its finalizer. It returns after what time to look again without an
 // event; 0 is never.
 func (c *Controller) terminate(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) (time.Duration, error) {
-	if slices.Contains(deployment.Finalizers, metav1.FinalizerOrphanDependents) {
+	if orphaning(deployment) {
+		c.orphaned.Store(deployment.UID, struct{}{})
 		return 0, nil
 	}
 	if len(sets) == 0 && controllerutil.ContainsFinalizer(deployment, v1alpha1.FinalizerMCM) {
 		return 0, c.removeFinalizer(ctx, deployment)
 	}
+	if _, orphaned := c.orphaned.Load(deployment.UID); orphaned {
+		return 0, c.releaseSets(ctx, deployment, sets)
+	}
 	failure := c.deleteSets(ctx, sets)
+	if outrun(failure) {
+		return 0, failure
+	}
 	key, now := client.ObjectKeyFromObject(deployment), c.Clock.Now()
 	if last, ok := c.counted.Load(key); ok && failure == nil {
 		if wait := settle - now.Sub(last.(time.Time)); wait > 0 && wait <= settle {
@@ -50,7 +55,7 @@ func (c *Controller) deleteSets(ctx context.Context, sets []*v1alpha1.MachineSet
 		// The UID keeps a set of the same name that was made meanwhile. The version keeps one that
 		// was taken from the deployment: caches of different kinds are not in step.
 		as := client.Preconditions{UID: &set.UID, ResourceVersion: &set.ResourceVersion}
-		if err := c.Client.Delete(ctx, set, as); client.IgnoreNotFound(err) != nil {
+		if err := c.Client.Delete(ctx, set, as); unlessGone(err) != nil {
 			failure = errors.Join(failure, fmt.Errorf("deleting machine set %s: %w", set.Name, err))
 		}
 	}
@@ -78,6 +83,9 @@ func leavingStatus(f facts, failure error) v1alpha1.MachineDeploymentStatus {
 		default:
 			next.Conditions[at] = was.Conditions[stored]
 		}
+	}
+	if failure != nil {
+		setCondition(&next, condition(v1alpha1.MachineDeploymentReplicaFailure, v1alpha1.ConditionTrue, reasonSetUpdateError, failure.Error()), f.now)
 	}
 	return next
 }

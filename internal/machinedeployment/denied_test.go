@@ -1,0 +1,331 @@
+package machinedeployment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// denied is what the API server answers if a webhook says no with a code.
+func denied(code int32) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Message: `admission webhook "policy.example.com" denied the request: no`}}
+}
+
+// says tells whether a condition of a kind says something.
+func says(status v1alpha1.MachineDeploymentStatus, kind v1alpha1.MachineDeploymentConditionType, text string) bool {
+	at := conditionAt(status, kind)
+	return at >= 0 && strings.Contains(status.Conditions[at].Message, text)
+}
+
+// deniedDeletions has a webhook say no to every deletion.
+func (s *server) deniedDeletions(code int32) {
+	s.Client = interceptor.NewClient(s.Client.(client.WithWatch), interceptor.Funcs{Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error {
+		return denied(code)
+	}})
+}
+
+// TestAWebhookThatAnswersAsTheServerDoes: with whatever code it says no, that is said, and the
+// next attempt takes longer each time.
+func TestAWebhookThatAnswersAsTheServerDoes(t *testing.T) {
+	for _, code := range []int32{http.StatusForbidden, http.StatusConflict, http.StatusNotFound} {
+		t.Run(fmt.Sprintf("a set is not scaled, %d", code), func(t *testing.T) {
+			s := newServer(newDeployment(4), setOf("a", 3, withUID))
+			s.Target = nil
+			s.refuse = func(_ string, object client.Object) error {
+				if _, ok := object.(*v1alpha1.MachineSet); ok {
+					return denied(code)
+				}
+				return nil
+			}
+			s.fails(t)
+			if !says(s.deployment().Status, v1alpha1.MachineDeploymentProgressing, "denied") {
+				t.Errorf("nobody says it: %+v", s.deployment().Status.Conditions)
+			}
+		})
+		t.Run(fmt.Sprintf("a machine is not marked, %d", code), func(t *testing.T) {
+			s := scaledByName(t, "m-1~"+later)
+			s.refuse = func(_ string, object client.Object) error {
+				if _, ok := object.(*v1alpha1.Machine); ok {
+					return denied(code)
+				}
+				return nil
+			}
+			s.unmarked(t)
+			if !says(s.deployment().Status, v1alpha1.MachineDeploymentReplicaFailure, "denied") {
+				t.Errorf("nobody says it: %+v", s.deployment().Status.Conditions)
+			}
+		})
+		t.Run(fmt.Sprintf("an old set is not deleted, %d", code), func(t *testing.T) {
+			s := newServer(newDeployment(3, class("b"), func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To[int32](0) }),
+				setOf("a", 0, withUID), setOf("b", 3, withUID))
+			s.Target = nil
+			s.deniedDeletions(code)
+			s.fails(t)
+			if slices.ContainsFunc(s.lines, func(line string) bool { return strings.HasPrefix(line, "DeletedMachineSet") }) {
+				t.Errorf("it is there, and said is %q", s.lines)
+			}
+		})
+		t.Run(fmt.Sprintf("the deployment is not let go, %d", code), func(t *testing.T) {
+			s := newServer(newDeployment(0, func(d *v1alpha1.MachineDeployment) { d.Finalizers = []string{v1alpha1.FinalizerMCM} }))
+			must(s.live.Delete(t.Context(), s.deployment()))
+			s.refuse = func(string, client.Object) error { return denied(code) }
+			s.fails(t)
+		})
+	}
+}
+
+// fails is a pass that ends with an error, after which the next one waits longer.
+func (s *server) fails(t *testing.T) {
+	t.Helper()
+	if _, err := s.Reconcile(t.Context(), request); err == nil {
+		t.Error("no error")
+	}
+}
+
+// TestTheDeletionOfSetsIsDenied: that is said, in the middle of a rollout and after it.
+func TestTheDeletionOfSetsIsDenied(t *testing.T) {
+	for name, sets := range map[string]sets{
+		"after a rollout":  {setOf("b", 3, withUID, mcm)},
+		"during a rollout": {setOf("a", 2, withUID, mcm), setOf("b", 2, withUID, mcm)},
+	} {
+		for _, code := range []int32{http.StatusForbidden, http.StatusConflict, http.StatusNotFound} {
+			t.Run(fmt.Sprintf("%s, %d", name, code), func(t *testing.T) {
+				s := newServer(newDeployment(3, class("b"), rolling("1", "1"), func(d *v1alpha1.MachineDeployment) { d.Finalizers = []string{v1alpha1.FinalizerMCM} }))
+				for _, set := range sets {
+					must(s.live.Create(t.Context(), set.DeepCopy()))
+				}
+				s.Target = nil
+				s.pass(t)
+				must(s.live.Delete(t.Context(), s.deployment()))
+				s.deniedDeletions(code)
+				s.fails(t)
+				if !says(s.deployment().Status, v1alpha1.MachineDeploymentReplicaFailure, "denied") {
+					t.Errorf("nobody says it: %+v", s.deployment().Status.Conditions)
+				}
+				s.statusWrites()
+				s.fails(t)
+				if got := s.statusWrites(); got > 0 {
+					t.Errorf("the same was written %d times more", got)
+				}
+			})
+		}
+	}
+}
+
+// TestAFailureIsNoProgress: a write that fails, once or for long, does not give a rollout more
+// time, and one that is late stays so. What failed is said all the same.
+func TestAFailureIsNoProgress(t *testing.T) {
+	leader := errors.New("Internal error occurred: etcdserver: leader changed")
+	for name, steps := range map[string][]struct {
+		minute  int
+		failure error
+		change  func(*v1alpha1.MachineDeployment, sets)
+		reason  string
+	}{
+		"late before": {
+			{-60, nil, nil, reasonUpdated}, {0, nil, nil, reasonTimedOut},
+			{1, leader, nil, reasonTimedOut}, {2, nil, nil, reasonTimedOut}, {5, nil, nil, reasonTimedOut},
+		},
+		"late afterwards": {{0, nil, nil, reasonUpdated}, {1, leader, nil, reasonSetUpdateError}, {2, nil, nil, reasonUpdated}, {3, nil, nil, reasonTimedOut}},
+		"late meanwhile":  {{0, nil, nil, reasonUpdated}, {2, leader, nil, reasonSetUpdateError}, {3, leader, nil, reasonTimedOut}, {4, nil, nil, reasonTimedOut}},
+		"other words": {
+			{0, nil, nil, reasonUpdated}, {1, leader, nil, reasonSetUpdateError}, {2, errors.New("the same"), nil, reasonSetUpdateError}, {3, nil, nil, reasonTimedOut},
+		},
+		"failing from the start": {{0, leader, nil, reasonSetUpdateError}, {2, nil, nil, reasonUpdated}, {3, nil, nil, reasonTimedOut}},
+		"progress all the same": {
+			{0, nil, nil, reasonUpdated}, {2, leader, func(_ *v1alpha1.MachineDeployment, s sets) { reports(1, 1)(s[1]) }, reasonSetUpdateError},
+			{4, nil, nil, reasonUpdated}, {5, nil, nil, reasonTimedOut},
+		},
+		"a pause is no delay": {
+			{0, nil, nil, reasonUpdated}, {1, leader, func(d *v1alpha1.MachineDeployment, _ sets) { d.Spec.Paused = true }, reasonPaused},
+			{60, nil, func(d *v1alpha1.MachineDeployment, _ sets) { d.Spec.Paused = false }, reasonResumed}, {62, nil, nil, reasonUpdated},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			deployment := newDeployment(3, rolling("1", "0"), class("b"), func(d *v1alpha1.MachineDeployment) { d.Spec.ProgressDeadlineSeconds = ptr.To[int32](180) })
+			all := sets{setOf("a", 3), setOf("b", 1, reports(1, 0))}
+			for _, step := range steps {
+				if step.change != nil {
+					step.change(deployment, all)
+				}
+				f := gather(deployment, all, noon.Add(time.Duration(step.minute)*time.Minute))
+				deployment.Status = nextStatus(f, step.failure)
+				if got := progressOf(deployment.Status); got.Reason != step.reason {
+					t.Errorf("minute %d: %s, want %s", step.minute, got.Reason, step.reason)
+				}
+				failed := step.failure != nil
+				said := failed && (says(deployment.Status, v1alpha1.MachineDeploymentProgressing, step.failure.Error()) ||
+					says(deployment.Status, v1alpha1.MachineDeploymentReplicaFailure, step.failure.Error()))
+				if failed != said {
+					t.Errorf("minute %d: the failure is not said: %+v", step.minute, deployment.Status.Conditions)
+				}
+			}
+		})
+	}
+}
+
+// TestARolloutThatBeginsWithAFailureHasItsWholeTime, though the one before was nearly late.
+func TestARolloutThatBeginsWithAFailureHasItsWholeTime(t *testing.T) {
+	deployment := newDeployment(3, rolling("1", "0"), class("b"), func(d *v1alpha1.MachineDeployment) { d.Spec.ProgressDeadlineSeconds = ptr.To[int32](180) })
+	all := sets{setOf("a", 3), setOf("b", 1, reports(1, 0))}
+	deployment.Status = nextStatus(gather(deployment, all, noon), nil)
+	for _, minute := range []int{2, 4} {
+		class("c")(deployment)
+		f := gather(deployment, append(slices.Clone(all), setOf("c", 0)), noon.Add(time.Duration(minute)*time.Minute))
+		f.created = true
+		next := nextStatus(f, errors.New("the scaling failed"))
+		if got := progressOf(next); got.Reason != reasonSetUpdateError || !got.LastUpdateTime.Time.Equal(f.now) {
+			t.Errorf("minute %d: %s since %s, want %s from then on", minute, got.Reason, got.LastUpdateTime, reasonSetUpdateError)
+		}
+	}
+}
+
+// TestAMarkThatDoesNotStay: a webhook takes it off as it is written. That is said, and holds up
+// nothing but the scaling of that set.
+func TestAMarkThatDoesNotStay(t *testing.T) {
+	for name, takeOff := range map[string]func(*v1alpha1.Machine){
+		"the priority": func(m *v1alpha1.Machine) { m.Annotations[v1alpha1.AnnotationKeyMachinePriority] = "3" },
+		"the time":     func(m *v1alpha1.Machine) { delete(m.Annotations, v1alpha1.AnnotationKeyMarkedForDeletionTime) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := scaledByName(t, "m-1~"+later)
+			s.lines = nil
+			s.refuse = func(_ string, object client.Object) error {
+				if machine, ok := object.(*v1alpha1.Machine); ok {
+					takeOff(machine)
+				}
+				return nil
+			}
+			s.unmarked(t)
+			if got := s.deployment(); !says(got.Status, v1alpha1.MachineDeploymentReplicaFailure, "m-1: the API server changes its mark") {
+				t.Errorf("nobody says it: %+v", got.Status.Conditions)
+			}
+			if slices.ContainsFunc(s.lines, func(line string) bool { return strings.HasPrefix(line, "MachineMarked") }) {
+				t.Errorf("it is not marked, and said is %q", s.lines)
+			}
+			s.change(func(d *v1alpha1.MachineDeployment) { d.Spec.Replicas = 30 })
+			s.unmarked(t)
+			if n := s.only(t).Spec.Replicas; n != 30 {
+				t.Errorf("the set asks for %d, want 30", n)
+			}
+		})
+	}
+}
+
+// TestASetThatIsNotScaledDownGetsTheRest: the wish to unfreeze it, and what its machines that exist
+// take over. That it was scaled for the new size it does not say.
+func TestASetThatIsNotScaledDownGetsTheRest(t *testing.T) {
+	s, refused := scaledByName(t, "m-1~"+later), "m-1"
+	s.refusedMachine(&refused)
+	s.setSet(t, "pool-a", func(set *v1alpha1.MachineSet) { set.Labels[v1alpha1.LabelKeyFreeze] = isTrue })
+	s.change(func(d *v1alpha1.MachineDeployment) {
+		metav1.SetMetaDataAnnotation(&d.ObjectMeta, v1alpha1.AnnotationKeyUnfreeze, "please")
+		d.Spec.Template.Spec.NodeTemplateSpec.Labels = map[string]string{"team": "a"}
+	})
+	for range 2 {
+		s.unmarked(t)
+	}
+	set := s.only(t)
+	if got := set.Annotations[v1alpha1.AnnotationKeyUnfreeze]; got != isTrue {
+		t.Errorf("the wish to unfreeze is %q, and is that of the deployment: %q", got, s.deployment().Annotations[v1alpha1.AnnotationKeyUnfreeze])
+	}
+	if got := set.Spec.Template.Spec.NodeTemplateSpec.Labels; got["team"] != "a" {
+		t.Errorf("its nodes get the labels %v", got)
+	}
+	if set.Spec.Replicas != 3 {
+		t.Errorf("the set asks for %d, want 3", set.Spec.Replicas)
+	}
+}
+
+// TestASetThatIsNotScaledDownIsStillToBe: in a rollout, all sets say for which size they were
+// scaled, and that is how it is known that the deployment was scaled.
+func TestASetThatIsNotScaledDownIsStillToBe(t *testing.T) {
+	f := gather(newDeployment(4, rolling("1", "0"), class("b")), sets{setOf("a", 6, withUID, scaledFor(8, 9)), setOf("b", 3, withUID, scaledFor(8, 9))}, noon)
+	f.named, f.unmarked = []named{{"m-1", later, member(f.old[0], "m-1")}}, []string{"m-1"}
+	for _, op := range plan(f) {
+		if op.set != f.old[0] {
+			continue
+		}
+		if op.action != refresh {
+			t.Errorf("the old set: %s", op.action)
+		}
+		if next := refreshed(f, op.set); next.Annotations[v1alpha1.AnnotationKeyDesiredReplicas] != "8" {
+			t.Errorf("it says that it was scaled for %s", next.Annotations[v1alpha1.AnnotationKeyDesiredReplicas])
+		}
+	}
+}
+
+// TestManyMachinesThatCannotBeMarked: some are named.
+func TestManyMachinesThatCannotBeMarked(t *testing.T) {
+	const n = 200
+	set := setOf("a", n, withUID)
+	objects, names := []client.Object{newDeployment(n), set}, []string{}
+	for i := range n {
+		machine := member(set, fmt.Sprintf("a-long-name-as-of-a-worker-pool-in-a-zone-%05d", i))
+		objects, names = append(objects, machine), append(names, machine.Name+"~"+later)
+	}
+	s := newServer(objects...)
+	s.Target = nil
+	s.pass(t)
+	s.change(func(d *v1alpha1.MachineDeployment) {
+		d.Spec.Replicas = 0
+		d.Annotations[v1alpha1.AnnotationKeyTriggerDeletion] = strings.Join(names, ",")
+		d.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] = later
+	})
+	s.refuse = func(_ string, object client.Object) error {
+		if _, ok := object.(*v1alpha1.Machine); ok {
+			return denied(http.StatusForbidden)
+		}
+		return nil
+	}
+	_, err := s.Reconcile(t.Context(), request)
+	if !errors.Is(err, errMark) || len(err.Error()) > longestSaid {
+		t.Errorf("the error has %d bytes: %.200v", len(err.Error()), err)
+	}
+	at := conditionAt(s.deployment().Status, v1alpha1.MachineDeploymentReplicaFailure)
+	if at < 0 {
+		t.Fatal("nothing is said")
+	}
+	message := s.deployment().Status.Conditions[at].Message
+	for _, part := range []string{"-00000: ", "and 197 more. Its machine set"} {
+		if !strings.Contains(message, part) || len(message) > longestSaid {
+			t.Errorf("want %q within %d bytes, got %d: %s", part, longestSaid, len(message), message)
+		}
+	}
+}
+
+// TestALongRefusalIsCut, and said once: an object has its bounds, and nobody reads that much.
+func TestALongRefusalIsCut(t *testing.T) {
+	s := newServer(newDeployment(4), setOf("a", 3, withUID))
+	s.Target = nil
+	s.refuse = func(_ string, object client.Object) error {
+		if _, ok := object.(*v1alpha1.MachineSet); ok {
+			return errors.New("the first word, " + strings.Repeat("and another word, ", 10000) + "the last word")
+		}
+		return nil
+	}
+	s.fails(t)
+	s.fails(t)
+	said := 0
+	for _, c := range s.deployment().Status.Conditions {
+		if strings.Contains(c.Message, "the first word") && strings.HasSuffix(c.Message, "the last word") && len(c.Message) <= longestSaid {
+			said++
+		}
+	}
+	if said != 1 {
+		t.Errorf("said %d times", said)
+	}
+}
