@@ -115,7 +115,7 @@ func (c *Controller) mark(ctx context.Context, deployment *v1alpha1.MachineDeplo
 	metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyMachinePriority, chosen)
 	metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyMarkedForDeletionTime, op.since)
 	err := c.Client.Patch(ctx, machine, freshness.Locked(op.machine))
-	if gone(err) {
+	if freshness.Gone(err) {
 		return errCacheBehind
 	}
 	if err != nil {
@@ -152,7 +152,7 @@ func (c *Controller) removeFinalizer(ctx context.Context, deployment *v1alpha1.M
 	if !controllerutil.RemoveFinalizer(deployment, v1alpha1.FinalizerMCM) {
 		return nil
 	}
-	return unlessGone(c.patchDeployment(ctx, deployment, before))
+	return freshness.UnlessGone(c.patchDeployment(ctx, deployment, before))
 }
 
 func (c *Controller) patchDeployment(ctx context.Context, deployment, before *v1alpha1.MachineDeployment) error {

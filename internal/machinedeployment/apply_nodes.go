@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/freshness"
 )
 
 // errNodes marks failures to mark nodes. They do not hold up a rollout: without the marks
@@ -68,7 +69,7 @@ func (c *Controller) patchNode(ctx context.Context, change nodeChange) error {
 		patch = client.StrategicMergeFrom(before, client.MergeFromWithOptimisticLock{})
 	}
 	err := c.Target.Client().Patch(ctx, change.shall, patch)
-	if gone(err) {
+	if freshness.Gone(err) {
 		return nil // it went meanwhile
 	}
 	if err != nil {

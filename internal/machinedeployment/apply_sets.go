@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/freshness"
 	"github.com/millwright-dev/millwright/internal/revision"
 )
 
@@ -31,7 +32,7 @@ func (c *Controller) create(ctx context.Context, f *facts, op operation) error {
 		return err
 	}
 	err = c.Client.Create(ctx, set)
-	if apierrors.IsAlreadyExists(err) && ofObject(err) {
+	if freshness.Taken(err) {
 		return c.nameTaken(ctx, f, set)
 	}
 	if err != nil {
@@ -151,7 +152,7 @@ func (c *Controller) release(ctx context.Context, deployment *v1alpha1.MachineDe
 
 func (c *Controller) changeOwner(ctx context.Context, deployment *v1alpha1.MachineDeployment, op operation, before *v1alpha1.MachineSet) error {
 	if err := c.patchSet(ctx, op.set, before); err != nil {
-		return unlessGone(err)
+		return freshness.UnlessGone(err)
 	}
 	verb := "Adopted"
 	if op.action == release {
@@ -179,7 +180,7 @@ func (c *Controller) change(ctx context.Context, f *facts, op operation) error {
 	f.found = f.found || op.set == f.current && revision.Number(next) != revision.Number(before)
 	next.DeepCopyInto(op.set)
 	if err := c.patchSet(ctx, op.set, before); err != nil {
-		if gone(err) {
+		if freshness.Gone(err) {
 			return errCacheBehind
 		}
 		return err
@@ -204,7 +205,7 @@ func (c *Controller) prune(ctx context.Context, deployment *v1alpha1.MachineDepl
 	set := op.set
 	// The version keeps a set that got machines meanwhile.
 	preconditions := client.Preconditions{UID: &set.UID, ResourceVersion: &set.ResourceVersion}
-	if err := c.Client.Delete(ctx, set, preconditions); unlessGone(err) != nil {
+	if err := c.Client.Delete(ctx, set, preconditions); freshness.UnlessGone(err) != nil {
 		return fmt.Errorf("deleting machine set %s: %w", set.Name, err)
 	}
 	c.Events.Eventf(deployment, corev1.EventTypeNormal, "DeletedMachineSet", "Deleted machine set %s of revision %s: %s",

@@ -143,29 +143,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 // outrun tells whether an error means that the world has moved on, of which the cache
 // will tell. That is not for users to read.
 func outrun(err error) bool {
-	return apierrors.IsConflict(err) && ofObject(err) || errors.Is(err, errCacheBehind)
-}
-
-// gone tells whether an error means that what was to be written is not there any more.
-func gone(err error) bool { return apierrors.IsNotFound(err) && ofObject(err) }
-
-// unlessGone is an error, if it is not that.
-func unlessGone(err error) error {
-	if gone(err) {
-		return nil
-	}
-	return err
-}
-
-// ofObject tells whether the API server says an error of an object, which it names. A webhook,
-// which may say no with any code, does not.
-func ofObject(err error) bool {
-	var answer apierrors.APIStatus
-	if !errors.As(err, &answer) {
-		return false
-	}
-	details := answer.Status().Details
-	return details != nil && details.Name != ""
+	return freshness.Conflict(err) || errors.Is(err, errCacheBehind)
 }
 
 // fresh tells whether the cache shows all that this process wrote to the deployment and

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/freshness"
 	"github.com/millwright-dev/millwright/internal/wording"
 )
 
@@ -280,7 +281,7 @@ func (c *Controller) writeStatus(ctx context.Context, deployment *v1alpha1.Machi
 	before := deployment.DeepCopy()
 	deployment.Status = next
 	if err := c.written.PatchStatus(ctx, c.Client, deployment, before); err != nil {
-		return unlessGone(fmt.Errorf("status of machine deployment %s: %w", deployment.Name, err))
+		return freshness.UnlessGone(fmt.Errorf("status of machine deployment %s: %w", deployment.Name, err))
 	}
 	c.explainRefusal(deployment, before)
 	return nil

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/freshness"
 	"github.com/millwright-dev/millwright/internal/revision"
 )
 
@@ -55,7 +56,7 @@ func (c *Controller) deleteSets(ctx context.Context, sets []*v1alpha1.MachineSet
 		// The UID keeps a set of the same name that was made meanwhile. The version keeps one that
 		// was taken from the deployment: caches of different kinds are not in step.
 		as := client.Preconditions{UID: &set.UID, ResourceVersion: &set.ResourceVersion}
-		if err := c.Client.Delete(ctx, set, as); unlessGone(err) != nil {
+		if err := c.Client.Delete(ctx, set, as); freshness.UnlessGone(err) != nil {
 			failure = errors.Join(failure, fmt.Errorf("deleting machine set %s: %w", set.Name, err))
 		}
 	}

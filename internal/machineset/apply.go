@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/freshness"
 	"github.com/millwright-dev/millwright/internal/wording"
 )
 
@@ -141,7 +142,7 @@ func (c *Controller) createBatch(ctx context.Context, f *facts, size int) ([]str
 func (c *Controller) takeBack(ctx context.Context, set *v1alpha1.MachineSet, machine *v1alpha1.Machine) error {
 	why := fmt.Errorf("what is made has the labels %q, which the selector %q does not match",
 		labels.Set(machine.Labels), metav1.FormatLabelSelector(set.Spec.Selector))
-	if err := c.Client.Delete(ctx, machine, client.Preconditions{UID: &machine.UID}); err != nil && !gone(err) {
+	if err := c.Client.Delete(ctx, machine, client.Preconditions{UID: &machine.UID}); err != nil && !freshness.Gone(err) {
 		return fmt.Errorf("%w, and deleting it: %w", why, err)
 	}
 	return why
@@ -156,19 +157,6 @@ func refused(err error) bool {
 	}
 	code := status.Status().Code
 	return code >= http.StatusBadRequest && code < http.StatusInternalServerError && code != http.StatusRequestTimeout
-}
-
-// conflict tells whether somebody else was first.
-func conflict(err error) bool { return apierrors.IsConflict(err) && ofObject(err) }
-
-// gone tells whether what was to be written is not there any more.
-func gone(err error) bool { return apierrors.IsNotFound(err) && ofObject(err) }
-
-// ofObject tells whether an error is what the API server says of an object. A webhook may say no
-// with any code, and names none.
-func ofObject(err error) bool {
-	var status apierrors.APIStatus
-	return errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Name != ""
 }
 
 // namelessError is an error with another text.
@@ -243,7 +231,7 @@ func (c *Controller) remove(ctx context.Context, f *facts, operations []operatio
 	}
 	c.sayEach(ctx, f.set, "SuccessfulDelete", "Deleted", done)
 	err := cmp.Or(serious(failures)...)
-	if err != nil && !conflict(err) {
+	if err != nil && !freshness.Conflict(err) {
 		c.Events.Eventf(f.set, corev1.EventTypeWarning, "FailedDelete", "Error deleting: %v", err)
 	}
 	return done, err
@@ -257,7 +245,7 @@ func (c *Controller) removeOne(ctx context.Context, f *facts, machine *v1alpha1.
 	version := cmp.Or(f.changed[machine.UID], machine.ResourceVersion)
 	as := client.Preconditions{UID: &machine.UID, ResourceVersion: &version}
 	err := c.Client.Delete(ctx, machine.DeepCopy(), as)
-	if err == nil || gone(err) {
+	if err == nil || freshness.Gone(err) {
 		c.expected.delete(key, machine, c.Clock.Now()) // gone already, if the cache did not show it
 		return nil
 	}
@@ -270,7 +258,7 @@ func (c *Controller) removeOne(ctx context.Context, f *facts, machine *v1alpha1.
 // serious are failures without conflicts, if there are others. Of a conflict nobody needs to be
 // told: what changed meanwhile is looked at again.
 func serious(failures []error) []error {
-	others := slices.DeleteFunc(slices.Clone(failures), conflict)
+	others := slices.DeleteFunc(slices.Clone(failures), freshness.Conflict)
 	if errors.Join(others...) == nil {
 		return failures
 	}

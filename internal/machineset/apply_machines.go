@@ -100,7 +100,7 @@ func (c *Controller) update(ctx context.Context, f *facts, operations []operatio
 			switch {
 			case err == nil:
 				versions[i] = version
-			case !conflict(err): // else it is tried again when the cache shows who was first
+			case !freshness.Conflict(err): // else it is tried again when the cache shows who was first
 				failures[i] = fmt.Errorf("%w: %w", errUpdate, err)
 			}
 			return nil // a failure does not cut off the others
@@ -122,7 +122,7 @@ func (c *Controller) update(ctx context.Context, f *facts, operations []operatio
 func (c *Controller) patchMachine(ctx context.Context, machine *v1alpha1.Machine, change func(*v1alpha1.Machine)) (string, error) {
 	changed := machine.DeepCopy()
 	change(changed)
-	if err := c.Client.Patch(ctx, changed, freshness.Locked(machine)); err != nil && !gone(err) {
+	if err := c.Client.Patch(ctx, changed, freshness.Locked(machine)); err != nil && !freshness.Gone(err) {
 		return "", fmt.Errorf("changing machine %s: %w", machine.Name, err)
 	}
 	return changed.ResourceVersion, nil

@@ -210,7 +210,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{RequeueAfter: staleCache}, nil
 	}
 	result, err := c.reconcile(ctx, set)
-	if conflict(err) {
+	if freshness.Conflict(err) {
 		return ctrl.Result{RequeueAfter: staleCache}, nil
 	}
 	return result, err
@@ -273,7 +273,7 @@ func (c *Controller) replicate(ctx context.Context, set *v1alpha1.MachineSet) (c
 	}
 	failure := c.apply(ctx, &facts, operations)
 	told := failure
-	if conflict(failure) { // somebody else was first; not for users to read
+	if freshness.Conflict(failure) { // somebody else was first; not for users to read
 		froze := frozen(set) && len(only(operations, freeze)) > 0
 		if set.DeletionTimestamp.IsZero() && !froze {
 			return ctrl.Result{}, failure
