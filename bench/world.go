@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/local"
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/test/env"
 )
 
@@ -28,7 +28,7 @@ import (
 type world struct {
 	options
 	log func(format string, args ...any)
-	cp  *local.ControlPlane
+	cp  *controlplane.ControlPlane
 	// client reads from the API server.
 	client client.WithWatch
 	server rest.Interface

@@ -9,7 +9,7 @@
 set -euo pipefail
 
 qemu=qemu-system-x86_64
-machine=pc-q35-7.2 # as internal/hypervisor/qemu pins it; a test compares the two
+machine=pc-q35-7.2 # as internal/vm/hypervisor/qemu pins it; a test compares the two
 packages=(qemu-system-x86 qemu-utils) # the first brings SeaBIOS with it
 install=(apt-get -o DPkg::Lock::Timeout=300 install --yes --no-install-recommends "${packages[@]}")
 

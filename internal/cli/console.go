@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/hostrunner"
-	"github.com/millwright-dev/millwright/internal/hypervisor"
+	"github.com/millwright-dev/millwright/internal/local/hostrunner"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/local"
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/internal/manager"
 )
 
@@ -115,7 +115,7 @@ func (d *demo) within(ctx context.Context, act func(context.Context) error) erro
 
 func (d *demo) apply(ctx context.Context) error {
 	fmt.Fprintf(d.stdout, "Applying %s ...\n", d.examples)
-	if err := local.Apply(ctx, d.mode.plane.RESTConfig(), os.DirFS(d.examples), "*.yaml", localNamespace); err != nil {
+	if err := controlplane.Apply(ctx, d.mode.plane.RESTConfig(), os.DirFS(d.examples), "*.yaml", localNamespace); err != nil {
 		return fmt.Errorf("applying %s: %w", d.examples, err)
 	}
 	return nil

@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/millwright-dev/millwright/internal/hostrunner"
-	"github.com/millwright-dev/millwright/internal/local"
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
+	"github.com/millwright-dev/millwright/internal/local/hostrunner"
 )
 
 func newDownCommand() *cobra.Command {
@@ -37,7 +37,7 @@ const downPatience = time.Minute
 func down(ctx context.Context, dir string, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, downPatience)
 	defer cancel()
-	pid, err := local.Holder(dir)
+	pid, err := controlplane.Holder(dir)
 	if err != nil {
 		return err //nolint:wrapcheck // says what it is
 	}
@@ -51,7 +51,7 @@ func down(ctx context.Context, dir string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := local.EndLeftOvers(ctx, dir); err != nil {
+	if err := controlplane.EndLeftOvers(ctx, dir); err != nil {
 		return fmt.Errorf("stopping the control plane: %w", err)
 	}
 	hosts, err := filepath.Glob(hostDir(dir, "*"))
@@ -84,7 +84,7 @@ func stopHolder(ctx context.Context, dir string, pid int) error {
 	again := time.NewTicker(100 * time.Millisecond)
 	defer again.Stop()
 	for {
-		holder, err := local.Holder(dir)
+		holder, err := controlplane.Holder(dir)
 		if err != nil {
 			return err //nolint:wrapcheck // says what it is
 		}

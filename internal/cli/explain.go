@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	explanation "github.com/millwright-dev/millwright/internal/explain"
 	"github.com/millwright-dev/millwright/internal/manager"
+	explanation "github.com/millwright-dev/millwright/internal/observe/explain"
 )
 
 // explainFlags say which clusters are asked, and how the answer is printed.

@@ -17,8 +17,8 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/sim"
-	explanation "github.com/millwright-dev/millwright/internal/explain"
 	"github.com/millwright-dev/millwright/internal/manager"
+	explanation "github.com/millwright-dev/millwright/internal/observe/explain"
 )
 
 // TestExplainCreations: what keeps a Machine from being created, with each code that a

@@ -12,9 +12,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	explanation "github.com/millwright-dev/millwright/internal/explain"
-	"github.com/millwright-dev/millwright/internal/machineset"
+	"github.com/millwright-dev/millwright/internal/controllers/machineset"
 	"github.com/millwright-dev/millwright/internal/manager"
+	explanation "github.com/millwright-dev/millwright/internal/observe/explain"
 )
 
 // TestExplainSets: why a set does not have what it wants, as the real controllers leave it.

@@ -17,8 +17,8 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/status"
-	explanation "github.com/millwright-dev/millwright/internal/explain"
-	"github.com/millwright-dev/millwright/internal/instance"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	explanation "github.com/millwright-dev/millwright/internal/observe/explain"
 )
 
 // failingDriver answers one method with a code, and knows of no VM.

@@ -10,7 +10,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	explanation "github.com/millwright-dev/millwright/internal/explain"
+	explanation "github.com/millwright-dev/millwright/internal/observe/explain"
 )
 
 // TestExplainAnswers: what the command says that cannot ask a cluster.

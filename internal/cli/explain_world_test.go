@@ -22,9 +22,9 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/sim"
-	explanation "github.com/millwright-dev/millwright/internal/explain"
-	"github.com/millwright-dev/millwright/internal/machineset"
+	"github.com/millwright-dev/millwright/internal/controllers/machineset"
 	"github.com/millwright-dev/millwright/internal/manager"
+	explanation "github.com/millwright-dev/millwright/internal/observe/explain"
 	"github.com/millwright-dev/millwright/test/env"
 )
 

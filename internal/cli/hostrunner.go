@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/millwright-dev/millwright/internal/hostrunner"
+	"github.com/millwright-dev/millwright/internal/local/hostrunner"
 )
 
 // hostrunnerFlags are the flags of "millwright hostrunner".

@@ -12,7 +12,7 @@ import (
 
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 
-	"github.com/millwright-dev/millwright/internal/identity"
+	"github.com/millwright-dev/millwright/internal/vm/identity"
 )
 
 // TestHypervisorRefusesNonsense: what is wrong with a hypervisor's environment is said in

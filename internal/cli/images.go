@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 
-	"github.com/millwright-dev/millwright/internal/hypervisor"
-	"github.com/millwright-dev/millwright/internal/image"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
+	"github.com/millwright-dev/millwright/internal/vm/image"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 

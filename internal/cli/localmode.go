@@ -19,8 +19,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/millwright-dev/millwright/config"
-	"github.com/millwright-dev/millwright/internal/hostrunner/provisioner"
-	"github.com/millwright-dev/millwright/internal/local"
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
+	"github.com/millwright-dev/millwright/internal/local/hostrunner/provisioner"
 	"github.com/millwright-dev/millwright/internal/manager"
 )
 
@@ -29,7 +29,7 @@ type localMode struct {
 	*upFlags
 	log     logr.Logger
 	program string // this one
-	plane   *local.ControlPlane
+	plane   *controlplane.ControlPlane
 	admin   kubernetes.Interface
 	// listener is the VM controller's.
 	listener net.Listener
@@ -47,7 +47,7 @@ const (
 // start starts the control plane and puts into it what the rest needs.
 func (m *localMode) start(ctx context.Context) error {
 	var err error
-	m.plane, err = local.Start(ctx, local.Config{
+	m.plane, err = controlplane.Start(ctx, controlplane.Config{
 		Dir: m.dir, Binaries: m.binaries, APIServerPort: m.ports.api, UnsafeNoFsync: m.noFsync,
 		ServerNames: []string{gatewayOf(m.network).String()}, Logger: m.log.WithName("local"),
 	})
@@ -69,7 +69,7 @@ func (m *localMode) install(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reading the CRDs: %w", err)
 	}
-	if err := local.InstallCRDs(ctx, admin, crds); err != nil {
+	if err := controlplane.InstallCRDs(ctx, admin, crds); err != nil {
 		return err //nolint:wrapcheck // says what it is
 	}
 	// The namespace comes before what is in it, and the bindings need not come last.
@@ -80,7 +80,7 @@ func (m *localMode) install(ctx context.Context) error {
 		{"rbac/target-role*.yaml", localNamespace},
 		{"rbac/vm-controller-role.yaml", systemNamespace},
 	} {
-		if err := local.Apply(ctx, admin, config.Files, manifests.files, manifests.namespace); err != nil {
+		if err := controlplane.Apply(ctx, admin, config.Files, manifests.files, manifests.namespace); err != nil {
 			return err //nolint:wrapcheck // says what it is
 		}
 	}
@@ -127,7 +127,7 @@ func (m *localMode) serveImages(ctx context.Context, group *errgroup.Group) erro
 	if err != nil {
 		return err //nolint:wrapcheck // says what it is
 	}
-	served, err := local.ServeFiles(ctx, m.images, port)
+	served, err := controlplane.ServeFiles(ctx, m.images, port)
 	if err != nil {
 		return err //nolint:wrapcheck // says what it is
 	}
@@ -187,7 +187,7 @@ func (m *localMode) startHosts(ctx context.Context, _ *errgroup.Group) error {
 		if err := m.plane.WriteKubeconfig(kubeconfig, "system:node:"+name, "system:nodes"); err != nil {
 			return err //nolint:wrapcheck // says what it is
 		}
-		err := m.plane.StartChild(ctx, local.Child{
+		err := m.plane.StartChild(ctx, controlplane.Child{
 			Name: name, Path: m.program, Grace: hostGrace,
 			Args: []string{
 				"hostrunner", "--name", name, "--dir", dir, "--kubeconfig", kubeconfig,

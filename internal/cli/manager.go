@@ -21,10 +21,10 @@ import (
 	"k8s.io/utils/ptr"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/drain"
-	"github.com/millwright-dev/millwright/internal/machine"
+	"github.com/millwright-dev/millwright/internal/controllers/machine"
+	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
+	"github.com/millwright-dev/millwright/internal/lifecycle/orphans"
 	"github.com/millwright-dev/millwright/internal/manager"
-	"github.com/millwright-dev/millwright/internal/safety"
 )
 
 // managerFlags are MCM's flags, as far as there is something behind them.
@@ -101,7 +101,7 @@ func (f *managerFlags) addTuning(flags *pflag.FlagSet) {
 	flags.Int32Var(&c.Overshoot.Down, "safety-down", 1, "Machines less than that at which it is released again")
 	flags.BoolVar(&c.ProtectNodes, "autoscaler-scaledown-annotation-during-rollout", true, "keep the cluster autoscaler from removing nodes while their deployment is rolled out")
 	flags.BoolVar(&c.EnforceMinReadySeconds, "enforce-min-ready-seconds", true, "count Machines as available only after minReadySeconds, which MCM ignores")
-	flags.StringVar((*string)(&c.Orphans.Mode), "machine-safety-orphan-vms", string(safety.Delete), `what is done about VMs that nobody owns: "delete", "report" or "off"`)
+	flags.StringVar((*string)(&c.Orphans.Mode), "machine-safety-orphan-vms", string(orphans.Delete), `what is done about VMs that nobody owns: "delete", "report" or "off"`)
 	flags.DurationVar(&c.Orphans.Period, "machine-safety-orphan-vms-period", 15*time.Minute, "time between two looks for VMs that nobody owns; one is removed when two of them found it")
 	flags.StringVar(&f.nodeConditions, "node-conditions", "KernelDeadlock,ReadonlyFilesystem,DiskPressure,NetworkUnavailable", "node conditions that make a Machine unhealthy unless they are False")
 	flags.StringVar(&c.BootstrapTokenGroups, "bootstrap-token-auth-extra-groups", "", "groups of bearers of bootstrap tokens, separated by commas; each begins with system:bootstrappers:")
@@ -233,7 +233,7 @@ func (f *managerFlags) validateTuning() error {
 	if c.Overshoot.Up < 0 || c.Overshoot.Down < 0 {
 		errs = append(errs, errors.New("--safety-up, --safety-down: must not be negative"))
 	}
-	if !slices.Contains([]safety.Mode{safety.Delete, safety.Report, safety.Off}, c.Orphans.Mode) {
+	if !slices.Contains([]orphans.Mode{orphans.Delete, orphans.Report, orphans.Off}, c.Orphans.Mode) {
 		errs = append(errs, fmt.Errorf("--machine-safety-orphan-vms: %q is none of delete, report, off", c.Orphans.Mode))
 	}
 	if c.Drain.Strategy != drain.Serial && c.Drain.Strategy != drain.Independent {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/millwright-dev/millwright/internal/rollout"
+	"github.com/millwright-dev/millwright/internal/observe/rollout"
 )
 
 // rolloutPatience is how long an API server may take for all that a command asks of it.

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/term"
 	"k8s.io/apimachinery/pkg/util/duration"
 
-	"github.com/millwright-dev/millwright/internal/rollout"
+	"github.com/millwright-dev/millwright/internal/observe/rollout"
 )
 
 // rolloutStatusFlags say how long to watch a rollout, and which.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/local"
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
 )
 
 func newStatusCommand() *cobra.Command {
@@ -32,7 +32,7 @@ func newStatusCommand() *cobra.Command {
 }
 
 func (f *clusterFlags) status(ctx context.Context, out io.Writer) error {
-	pid, err := local.Holder(f.dir)
+	pid, err := controlplane.Holder(f.dir)
 	if err != nil {
 		return err //nolint:wrapcheck // says what it is
 	}

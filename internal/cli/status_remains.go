@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/millwright-dev/millwright/internal/local"
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
 )
 
 // remains is what still runs of an "up" that was killed.
@@ -49,7 +49,7 @@ Do not delete the folder before it is stopped.
 
 // findRemains looks for what runs in a folder, and changes nothing.
 func findRemains(dir string) (remains, error) {
-	parts, err := local.LeftOvers(dir)
+	parts, err := controlplane.LeftOvers(dir)
 	if err != nil {
 		return remains{}, err //nolint:wrapcheck // says what it is
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millwright-dev/millwright/internal/hostrunner/process"
+	"github.com/millwright-dev/millwright/internal/local/hostrunner/process"
 )
 
 // printed runs a command that shall succeed, and returns what it prints.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/millwright-dev/millwright/internal/local"
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
 )
 
 // upFlags are the flags of "millwright up".
@@ -233,7 +233,7 @@ func (m *localMode) find() error {
 		return err
 	}
 	if m.binaries == "" {
-		if m.binaries, err = local.FindBinaries(cache); err != nil {
+		if m.binaries, err = controlplane.FindBinaries(cache); err != nil {
 			return err //nolint:wrapcheck // says what to do
 		}
 	}
@@ -269,7 +269,7 @@ func explainCancel(ctx context.Context, err error) error {
 
 // explainPort says how to use another port than one that is taken.
 func explainPort(err error) error {
-	var taken *local.PortTakenError
+	var taken *controlplane.PortTakenError
 	if !errors.As(err, &taken) {
 		return err
 	}

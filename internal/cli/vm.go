@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/local"
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
 )
 
 func newVMCommand() *cobra.Command {
@@ -65,10 +65,10 @@ func newVMListCommand() *cobra.Command {
 func (f *clusterFlags) explainStopped(err error) error {
 	for _, file := range f.rules().GetLoadingPrecedence() {
 		dir := filepath.Dir(file)
-		if !local.IsFolder(dir) {
+		if !controlplane.IsFolder(dir) {
 			continue
 		}
-		if pid, problem := local.Holder(dir); problem == nil && pid == 0 {
+		if pid, problem := controlplane.Holder(dir); problem == nil && pid == 0 {
 			return fmt.Errorf("nothing runs in %s: start it with: %s", dir, upAgain(dir))
 		}
 	}

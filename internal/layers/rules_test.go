@@ -1,5 +1,7 @@
 package layers
 
+import "slices"
+
 // rule says what the packages of some folders may import. Folders are paths below
 // the root of the repository, and stand for everything below them that no longer
 // path of another rule claims. A folder's own packages may always import each other.
@@ -14,11 +16,15 @@ type rule struct {
 // kubernetes is refused where code must work without any cluster.
 var kubernetes = []string{"k8s.io", "sigs.k8s.io"}
 
-// parts are what controllers are made of. None imports another.
+// parts are what controllers are made of. None imports another, but for flow.
 var parts = []string{
-	"internal/bootstrap", "internal/drain", "internal/freshness", "internal/index", "internal/node",
-	"internal/preservation", "internal/revision", "internal/target", "internal/tasks", "internal/validation", "internal/wording",
+	"internal/reconcile/expectations", "internal/reconcile/fieldindex", "internal/reconcile/messages",
+	"internal/reconcile/target", "internal/reconcile/tasks", "internal/reconcile/validation",
+	"internal/lifecycle/bootstrap", "internal/lifecycle/drain", "internal/lifecycle/noderef", "internal/lifecycle/preservation",
 }
+
+// pure are rules of one controller that others apply, too.
+var pure = []string{"internal/controllers/machinedeployment/revision"}
 
 // rules is the architecture. Rows of folders that do not exist yet are wanted: they
 // say what may come.
@@ -30,55 +36,53 @@ var rules = []rule{
 	{from: []string{"driver"}, may: []string{"api"}, never: []string{"internal"}},
 
 	// Code that knows nothing of Kubernetes.
-	{from: []string{"internal/flow"}, never: kubernetes},
-	{
-		from:  []string{"internal/hypervisor", "internal/image", "internal/network"},
-		may:   []string{"internal/flow", "internal/hypervisor", "internal/image", "internal/network", "proto"},
-		never: kubernetes,
-	},
+	{from: []string{"internal/reconcile/flow"}, never: kubernetes},
+	{from: []string{"internal/vm"}, may: []string{"internal/reconcile/flow", "proto"}, never: kubernetes},
 
 	// Virtual machines. The driver goes through objects, like a driver outside.
-	{from: []string{"internal/vmcontroller"}, may: []string{"api", "proto", "internal/flow", "internal/identity"}},
+	{
+		from: []string{"internal/controllers/virtualmachine"},
+		may:  []string{"api", "proto", "internal/reconcile/flow", "internal/vm/identity"},
+	},
 	{from: []string{"drivers/vm"}, may: []string{"api", "driver"}, never: []string{"internal"}},
 
 	// What controllers stand on.
-	{from: parts, may: []string{"api", "internal/flow"}},
+	{from: append(slices.Clone(parts), pure...), may: []string{"api", "internal/reconcile/flow"}},
 	{
-		from: []string{"internal/instance", "internal/safety"},
-		may:  []string{"api", "driver", "internal/flow", "internal/tasks"},
+		from: []string{"internal/lifecycle/instance", "internal/lifecycle/orphans"},
+		may:  []string{"api", "driver", "internal/reconcile/flow", "internal/reconcile/tasks"},
 	},
 
 	// Controllers. None imports another: they meet in the objects only.
 	{
 		from: []string{
-			"internal/machine", "internal/machineset", "internal/machinedeployment", "internal/machineclass",
+			"internal/controllers/machine", "internal/controllers/machineset",
+			"internal/controllers/machinedeployment", "internal/controllers/machineclass",
 		},
-		may: append([]string{"api", "driver", "internal/instance", "internal/flow"}, parts...),
+		may: slices.Concat([]string{"api", "driver", "internal/lifecycle/instance", "internal/reconcile/flow"}, parts, pure),
 	},
 	{
-		from: []string{"internal/capi"},
+		from: []string{"internal/controllers/capi"},
 		may: []string{
-			"api", "driver", "internal/instance", "internal/flow", "internal/bootstrap", "internal/freshness", "internal/index",
-			"internal/safety", "internal/tasks", "internal/wording",
+			"api", "driver", "internal/lifecycle/instance", "internal/lifecycle/bootstrap", "internal/lifecycle/orphans",
+			"internal/reconcile/flow", "internal/reconcile/expectations", "internal/reconcile/fieldindex",
+			"internal/reconcile/tasks", "internal/reconcile/messages",
 		},
 	},
 
 	// What reads what controllers wrote, to tell monitoring systems and people.
-	{from: []string{"internal/metrics"}, may: []string{"api", "driver", "internal/drain"}},
-	{from: []string{"internal/explain"}, may: append([]string{"api", "driver"}, parts...)},
-	{from: []string{"internal/rollout"}, may: append([]string{"api", "internal/explain"}, parts...)},
+	{from: []string{"internal/observe/metrics"}, may: []string{"api", "driver", "internal/lifecycle/drain"}},
+	{from: []string{"internal/observe/explain"}, may: slices.Concat([]string{"api", "driver"}, parts, pure)},
+	{from: []string{"internal/observe/rollout"}, may: slices.Concat([]string{"api", "internal/observe/explain"}, parts, pure)},
 
 	// What runs around the controllers on one host.
-	{
-		from: []string{"internal/hostrunner", "internal/local", "internal/identity"},
-		may:  []string{"api", "proto", "internal/flow"},
-	},
+	{from: []string{"internal/local"}, may: []string{"api", "proto", "internal/reconcile/flow"}},
 
 	// Where everything is put together.
 	{
 		from:  []string{"internal/manager", "provider"},
 		may:   []string{"api", "config", "proto", "driver", "drivers", "internal"},
-		never: []string{"internal/local", "internal/hostrunner", "internal/cli", "cmd"},
+		never: []string{"internal/local", "internal/cli", "cmd"},
 	},
 	{
 		from: []string{"internal/cli", "cmd", "test", "bench"},

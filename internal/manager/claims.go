@@ -8,10 +8,10 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/capi"
-	"github.com/millwright-dev/millwright/internal/index"
-	"github.com/millwright-dev/millwright/internal/instance"
-	"github.com/millwright-dev/millwright/internal/machine"
+	"github.com/millwright-dev/millwright/internal/controllers/capi"
+	"github.com/millwright-dev/millwright/internal/controllers/machine"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
 // Drivers that do not tell faces apart would give one VM to two machines of one name, and
@@ -22,7 +22,7 @@ import (
 func claimedByMachines(cache client.Reader) instance.Claimants {
 	return func(ctx context.Context, namespace, providerID string) ([]instance.Claimant, error) {
 		list := &v1alpha1.MachineList{}
-		err := cache.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{index.MachineByProviderID: providerID}, client.UnsafeDisableDeepCopy)
+		err := cache.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{fieldindex.MachineByProviderID: providerID}, client.UnsafeDisableDeepCopy)
 		if err != nil {
 			return nil, fmt.Errorf("finding the Machine of VM %s: %w", providerID, err)
 		}

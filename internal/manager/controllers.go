@@ -9,17 +9,17 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 
-	"github.com/millwright-dev/millwright/internal/bootstrap"
-	"github.com/millwright-dev/millwright/internal/index"
-	"github.com/millwright-dev/millwright/internal/instance"
-	"github.com/millwright-dev/millwright/internal/machine"
-	"github.com/millwright-dev/millwright/internal/machine/nodeevents"
-	"github.com/millwright-dev/millwright/internal/machine/unmanaged"
-	"github.com/millwright-dev/millwright/internal/machineclass"
-	"github.com/millwright-dev/millwright/internal/machinedeployment"
-	"github.com/millwright-dev/millwright/internal/machineset"
-	"github.com/millwright-dev/millwright/internal/target"
-	"github.com/millwright-dev/millwright/internal/tasks"
+	"github.com/millwright-dev/millwright/internal/controllers/machine"
+	"github.com/millwright-dev/millwright/internal/controllers/machine/nodeevents"
+	"github.com/millwright-dev/millwright/internal/controllers/machine/unmanaged"
+	"github.com/millwright-dev/millwright/internal/controllers/machineclass"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment"
+	"github.com/millwright-dev/millwright/internal/controllers/machineset"
+	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+	"github.com/millwright-dev/millwright/internal/reconcile/target"
+	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
 
 // controller is what a manager runs for the objects of one kind.
@@ -43,7 +43,7 @@ func controllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner *t
 
 // mcmControllers are those of MCM's API.
 func mcmControllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner *tasks.Runner, events *events) ([]controller, error) {
-	if err := index.Add(context.Background(), mgr.GetFieldIndexer()); err != nil {
+	if err := fieldindex.Add(context.Background(), mgr.GetFieldIndexer()); err != nil {
 		return nil, err //nolint:wrapcheck // says what it is
 	}
 	machines, err := machineOptions(mgr, cfg, joined, runner, events)

@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	"github.com/millwright-dev/millwright/internal/tasks"
+	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
 
 // Election configures leader election. Its times follow client-go: a leader renews its

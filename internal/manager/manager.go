@@ -30,14 +30,14 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
-	"github.com/millwright-dev/millwright/internal/capi/core"
-	"github.com/millwright-dev/millwright/internal/drain"
-	"github.com/millwright-dev/millwright/internal/index"
-	"github.com/millwright-dev/millwright/internal/machine"
-	"github.com/millwright-dev/millwright/internal/machineset"
-	"github.com/millwright-dev/millwright/internal/safety"
-	"github.com/millwright-dev/millwright/internal/target"
-	"github.com/millwright-dev/millwright/internal/tasks"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
+	"github.com/millwright-dev/millwright/internal/controllers/machine"
+	"github.com/millwright-dev/millwright/internal/controllers/machineset"
+	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
+	"github.com/millwright-dev/millwright/internal/lifecycle/orphans"
+	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+	"github.com/millwright-dev/millwright/internal/reconcile/target"
+	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
 
 // Config is all that a manager is told. The flags of the command line fill it.
@@ -108,7 +108,7 @@ type Config struct {
 	// has found several instances of a machine.
 	outOfRange func()
 	// machines finds Machines in the cache.
-	machines *index.Informers
+	machines *fieldindex.Informers
 	// unreadable tells what the cache cannot read.
 	unreadable *unreadable
 }
@@ -126,7 +126,7 @@ type Drain struct {
 // Orphans is what is done about VMs that nobody owns.
 type Orphans struct {
 	// Mode says what; empty means that they are deleted.
-	Mode safety.Mode
+	Mode orphans.Mode
 	// Period is the time between two looks. Zero means that nobody looks.
 	Period time.Duration
 }
@@ -151,7 +151,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	runner := tasks.New(cfg.ConcurrentSyncs)
-	cfg.machines = &index.Informers{}
+	cfg.machines = &fieldindex.Informers{}
 	cfg.unreadable = &unreadable{log: cfg.Log.WithName("cache"), scheme: scheme, namespace: cfg.Namespace}
 	options, err := managerOptions(cfg, scheme, runner)
 	if err != nil {

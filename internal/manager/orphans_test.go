@@ -16,7 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/sim"
-	"github.com/millwright-dev/millwright/internal/safety"
+	"github.com/millwright-dev/millwright/internal/lifecycle/orphans"
 	"github.com/millwright-dev/millwright/test/env"
 )
 
@@ -31,7 +31,7 @@ func TestOutOfRangeBringsALookForOrphans(t *testing.T) {
 		Driver: sim.New(sim.Config{Cloud: cloud}), DriverName: "sim", ConcurrentSyncs: 5, CreationTimeout: time.Minute,
 		Log: testr.New(t),
 	}
-	cfg.Orphans.Mode, cfg.Orphans.Period = safety.Report, time.Hour
+	cfg.Orphans.Mode, cfg.Orphans.Period = orphans.Report, time.Hour
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- Run(ctx, cfg) }()

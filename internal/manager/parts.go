@@ -17,15 +17,15 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
-	"github.com/millwright-dev/millwright/internal/capi/orphans"
-	"github.com/millwright-dev/millwright/internal/drain"
-	"github.com/millwright-dev/millwright/internal/index"
-	"github.com/millwright-dev/millwright/internal/instance"
-	"github.com/millwright-dev/millwright/internal/metrics"
-	"github.com/millwright-dev/millwright/internal/safety"
-	"github.com/millwright-dev/millwright/internal/target"
-	"github.com/millwright-dev/millwright/internal/tasks"
-	"github.com/millwright-dev/millwright/internal/validation"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/owners"
+	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/lifecycle/orphans"
+	"github.com/millwright-dev/millwright/internal/observe/metrics"
+	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+	"github.com/millwright-dev/millwright/internal/reconcile/target"
+	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
+	"github.com/millwright-dev/millwright/internal/reconcile/validation"
 )
 
 // newDrainer makes what empties the target's nodes.
@@ -52,29 +52,29 @@ func newDrainer(cfg Config, joined *target.Cluster, runner *tasks.Runner, waker 
 
 // newCollector makes what removes VMs that nobody owns. It knows both faces, also where the
 // manager has one only: the other may belong to another manager with the same driver.
-func newCollector(mgr ctrl.Manager, cfg Config, events *events) *safety.Collector {
-	machines := safety.Machines{
+func newCollector(mgr ctrl.Manager, cfg Config, events *events) *orphans.Collector {
+	machines := orphans.Machines{
 		Live: mgr.GetAPIReader(), Mapper: mgr.GetRESTMapper(), Namespace: cfg.Namespace,
 		Secret: func(ctx context.Context, class *v1alpha1.MachineClass) (*corev1.Secret, string, error) {
 			// The VMs of another driver's class cannot be asked for.
 			if sentence := validation.Driver(class, cfg.DriverName); sentence != "" {
 				return nil, sentence, nil
 			}
-			return index.MergedSecret(ctx, mgr.GetClient(), class)
+			return fieldindex.MergedSecret(ctx, mgr.GetClient(), class)
 		},
 	}
 	if cfg.has(APIMCM) {
 		machines.Cache = mgr.GetClient()
 	}
-	infrastructure := orphans.Face{
+	infrastructure := owners.Face{
 		Live: mgr.GetAPIReader(), Mapper: mgr.GetRESTMapper(), Namespace: cfg.Namespace, Driver: cfg.DriverName, WatchFilter: cfg.ClusterAPI.WatchFilter,
 	}
 	infrastructure.Placer, _ = cfg.Driver.(driver.Placer)
 	if cfg.has(APICAPI) {
 		infrastructure.Cache = mgr.GetClient()
 	}
-	return safety.New(safety.Options{
-		Faces: []safety.Face{machines, infrastructure}, Driver: cfg.Driver, Mode: cfg.Orphans.Mode, Period: cfg.Orphans.Period,
+	return orphans.New(orphans.Options{
+		Faces: []orphans.Face{machines, infrastructure}, Driver: cfg.Driver, Mode: cfg.Orphans.Mode, Period: cfg.Orphans.Period,
 		Events: events.recorder("orphan-collector"), Registerer: ctrlmetrics.Registry, Log: cfg.Log.WithName("orphans"),
 	})
 }

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"github.com/millwright-dev/millwright/internal/vmcontroller"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine"
 )
 
 // VMConfig is all that a VM controller is told.
@@ -53,7 +53,7 @@ func RunVMs(ctx context.Context, cfg VMConfig) error {
 	mgr, err := ctrl.NewManager(cfg.Infrastructure, ctrl.Options{
 		Scheme:                  scheme,
 		Logger:                  cfg.Log,
-		Cache:                   cache.Options{ByObject: vmcontroller.CacheByObject(), DefaultTransform: cache.TransformStripManagedFields()},
+		Cache:                   cache.Options{ByObject: virtualmachine.CacheByObject(), DefaultTransform: cache.TransformStripManagedFields()},
 		Controller:              config.Controller{SkipNameValidation: ptr.To(true), UsePriorityQueue: ptr.To(false)},
 		Metrics:                 metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress:  "0",
@@ -82,11 +82,11 @@ func addVMs(ctx context.Context, mgr ctrl.Manager, cfg VMConfig, events *events)
 	if err != nil {
 		return fmt.Errorf("connecting to the infrastructure cluster: %w", err)
 	}
-	authority, err := vmcontroller.LoadAuthority(ctx, live, cfg.Namespace)
+	authority, err := virtualmachine.LoadAuthority(ctx, live, cfg.Namespace)
 	if err != nil {
 		return err //nolint:wrapcheck // says what it is
 	}
-	vms := vmcontroller.New(vmcontroller.Options{
+	vms := virtualmachine.New(virtualmachine.Options{
 		Client: mgr.GetClient(), APIReader: live, Events: events.recorder("vm-controller"), Clock: clock.RealClock{},
 		Image: cfg.Image, Endpoint: cfg.Endpoint, Authority: authority, Accelerator: cfg.Accelerator,
 		Networks: cfg.Networks, Concurrency: cfg.ConcurrentSyncs,
@@ -94,7 +94,7 @@ func addVMs(ctx context.Context, mgr ctrl.Manager, cfg VMConfig, events *events)
 	if err := vms.SetupWithManager(mgr); err != nil {
 		return err //nolint:wrapcheck // says which controller it is
 	}
-	if err := mgr.Add(vmcontroller.NewServer(vms, cfg.Listener)); err != nil {
+	if err := mgr.Add(virtualmachine.NewServer(vms, cfg.Listener)); err != nil {
 		return fmt.Errorf("adding the service for hypervisors: %w", err)
 	}
 	return nil

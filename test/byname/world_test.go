@@ -23,9 +23,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/index"
-	"github.com/millwright-dev/millwright/internal/machinedeployment"
-	"github.com/millwright-dev/millwright/internal/machineset"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment"
+	"github.com/millwright-dev/millwright/internal/controllers/machineset"
+	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
 var (
@@ -133,7 +133,7 @@ func newWorld(replicas int32) *world {
 	scheme := runtime.NewScheme()
 	must(v1alpha1.AddToScheme(scheme))
 	w := &world{shown: map[string]moment{}, indexers: indexers{}, clock: clocktesting.NewFakePassiveClock(noon)}
-	must(index.Add(ctx, w.indexers))
+	must(fieldindex.Add(ctx, w.indexers))
 	w.live = fake.NewClientBuilder().WithScheme(scheme).WithObjects(deployment).
 		WithStatusSubresource(&v1alpha1.MachineSet{}, &v1alpha1.MachineDeployment{}).Build()
 	w.restart()

@@ -28,7 +28,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/millwright-dev/millwright/config"
-	"github.com/millwright-dev/millwright/internal/local"
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/test/env"
 )
 
@@ -44,7 +44,7 @@ const (
 // cores holds how the start of the core went at each control plane, which tests share.
 var cores struct {
 	mu      sync.Mutex
-	started map[*local.ControlPlane]func() error
+	started map[*controlplane.ControlPlane]func() error
 }
 
 // requireCore provides the core beside a control plane that tests share.
@@ -56,7 +56,7 @@ func requireCore(t *testing.T, c *env.Cluster) {
 		// The core outlives the test that happens to be the first.
 		start = sync.OnceValue(func() error { return startCore(context.WithoutCancel(t.Context()), c) })
 		if cores.started == nil {
-			cores.started = map[*local.ControlPlane]func() error{}
+			cores.started = map[*controlplane.ControlPlane]func() error{}
 		}
 		cores.started[c.ControlPlane] = start
 	}
@@ -71,10 +71,10 @@ func startCore(ctx context.Context, c *env.Cluster) error {
 	if err != nil {
 		return err
 	}
-	if err := local.InstallCRDs(ctx, c.Admin, os.DirFS(crds)); err != nil {
+	if err := controlplane.InstallCRDs(ctx, c.Admin, os.DirFS(crds)); err != nil {
 		return err
 	}
-	if err := local.InstallCRDs(ctx, c.Admin, os.DirFS("testdata/crd")); err != nil {
+	if err := controlplane.InstallCRDs(ctx, c.Admin, os.DirFS("testdata/crd")); err != nil {
 		return err
 	}
 	if err := fitContract(ctx, c.Client); err != nil {
@@ -109,7 +109,7 @@ func startCore(ctx context.Context, c *env.Cluster) error {
 	if err != nil {
 		return err
 	}
-	err = plane.StartChild(ctx, local.Child{
+	err = plane.StartChild(ctx, controlplane.Child{
 		Name: coreUser, Path: path, Grace: 10 * time.Second,
 		Args: []string{
 			"--kubeconfig", kubeconfig, "--feature-gates", coreFeatures,
@@ -187,14 +187,14 @@ func grantCore(ctx context.Context, c *env.Cluster) error {
 		if err != nil {
 			return err
 		}
-		if err := local.ApplyText(ctx, c.Client, text, metav1.NamespaceSystem); err != nil {
+		if err := controlplane.ApplyText(ctx, c.Client, text, metav1.NamespaceSystem); err != nil {
 			return err
 		}
 	}
-	if err := local.Apply(ctx, c.Admin, os.DirFS("testdata"), "stub-role.yaml", metav1.NamespaceSystem); err != nil {
+	if err := controlplane.Apply(ctx, c.Admin, os.DirFS("testdata"), "stub-role.yaml", metav1.NamespaceSystem); err != nil {
 		return err
 	}
-	if err := local.Apply(ctx, c.Admin, config.Files, "rbac/capi-core-role.yaml", metav1.NamespaceSystem); err != nil {
+	if err := controlplane.Apply(ctx, c.Admin, config.Files, "rbac/capi-core-role.yaml", metav1.NamespaceSystem); err != nil {
 		return err
 	}
 	for _, role := range []string{"manager-role", "aggregated-manager-role"} {

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/millwright-dev/millwright/internal/local"
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/test/env"
 )
 
@@ -284,7 +284,7 @@ func TestTheExampleWorks(t *testing.T) {
 	w.apply("provider.yaml", nil)
 	w.apply(contract+"/cluster.yaml", nil)
 	w.manager()
-	if err := local.Apply(t.Context(), w.Admin, os.DirFS("../../examples/cluster-api"), "workers.yaml", w.Namespace); err != nil {
+	if err := controlplane.Apply(t.Context(), w.Admin, os.DirFS("../../examples/cluster-api"), "workers.yaml", w.Namespace); err != nil {
 		t.Fatal(err)
 	}
 	w.eventually(func(g gomega.Gomega) {

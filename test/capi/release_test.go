@@ -9,7 +9,7 @@ import (
 	"github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/millwright-dev/millwright/internal/local"
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/test/env"
 )
 
@@ -43,7 +43,7 @@ func TestTheReleasedTemplateWorks(t *testing.T) {
 	if err != nil {
 		t.Fatalf("clusterctl generate cluster: %v", err)
 	}
-	if err := local.ApplyText(t.Context(), w.Client, rendered, w.Namespace); err != nil {
+	if err := controlplane.ApplyText(t.Context(), w.Client, rendered, w.Namespace); err != nil {
 		t.Fatal(err)
 	}
 	manager := w.manager()

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/config"
-	"github.com/millwright-dev/millwright/internal/local"
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/test/env"
 	"github.com/millwright-dev/millwright/test/program"
 )
@@ -116,10 +116,10 @@ const managerUser = "millwright-capi"
 // grant gives the manager its roles. That of the driver is there already.
 func (w *vmWorld) grant() {
 	w.t.Helper()
-	if err := local.Apply(w.t.Context(), w.Admin, config.Files, "rbac/capi-role.yaml", w.Namespace); err != nil {
+	if err := controlplane.Apply(w.t.Context(), w.Admin, config.Files, "rbac/capi-role.yaml", w.Namespace); err != nil {
 		w.t.Fatal(err)
 	}
-	if err := local.Apply(w.t.Context(), w.Admin, os.DirFS("testdata"), "vms-roles.yaml", w.Namespace); err != nil {
+	if err := controlplane.Apply(w.t.Context(), w.Admin, os.DirFS("testdata"), "vms-roles.yaml", w.Namespace); err != nil {
 		w.t.Fatal(err)
 	}
 	kubeconfig, err := clientcmd.LoadFromFile(w.path(".millwright/kubeconfig"))

@@ -21,7 +21,7 @@ import (
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/sim"
-	"github.com/millwright-dev/millwright/internal/local"
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/test/env"
 	"github.com/millwright-dev/millwright/test/program"
 )
@@ -106,7 +106,7 @@ func (w *world) apply(file string, variables map[string]string) {
 		}
 		return value
 	})
-	if err := local.ApplyText(w.t.Context(), w.Client, []byte(filled), w.Namespace); err != nil {
+	if err := controlplane.ApplyText(w.t.Context(), w.Client, []byte(filled), w.Namespace); err != nil {
 		w.t.Fatalf("applying %s: %v", file, err)
 	}
 }

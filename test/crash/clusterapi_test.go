@@ -21,8 +21,8 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/status"
-	"github.com/millwright-dev/millwright/internal/capi/core"
-	"github.com/millwright-dev/millwright/internal/capi/core/coretest"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/core/coretest"
 	"github.com/millwright-dev/millwright/test/env"
 )
 

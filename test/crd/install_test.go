@@ -13,7 +13,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/config"
-	"github.com/millwright-dev/millwright/internal/local"
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/test/env"
 )
 
@@ -43,7 +43,7 @@ func TestInstallCRDs(t *testing.T) {
 	}
 	generations := map[string]int64{}
 	for range 2 {
-		if err := local.InstallCRDs(t.Context(), e.Admin, crds); err != nil {
+		if err := controlplane.InstallCRDs(t.Context(), e.Admin, crds); err != nil {
 			t.Fatal(err)
 		}
 		machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, GenerateName: "after-"}}

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"github.com/millwright-dev/millwright/internal/index"
+	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
 // RunControllers runs what setUp adds to a manager, and nothing else, in the test's
@@ -35,7 +35,7 @@ func (c *Cluster) RunControllers(t testing.TB, setUp func(mgr ctrl.Manager, even
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := index.Add(t.Context(), mgr.GetFieldIndexer()); err != nil {
+	if err := fieldindex.Add(t.Context(), mgr.GetFieldIndexer()); err != nil {
 		t.Fatal(err)
 	}
 	clients, err := kubernetes.NewForConfig(access)

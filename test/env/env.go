@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/local"
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
 )
 
 // UserAgent is that of Admin and Client, so that a Report can tell a test's own
@@ -49,7 +49,7 @@ type Cluster struct {
 	Client client.Client
 	// ControlPlane is shared with the other tests of the package unless the test
 	// asked for WithOwn. Shared ones must not be stopped or killed.
-	ControlPlane *local.ControlPlane
+	ControlPlane *controlplane.ControlPlane
 }
 
 type options struct {
@@ -114,7 +114,7 @@ func New(t testing.TB, opts ...Option) *Env {
 func newCluster(t testing.TB, v variant, own bool) (*Cluster, error) {
 	get := running.get
 	if own {
-		get = func(v variant) (*local.ControlPlane, error) { return startOwn(t, v) }
+		get = func(v variant) (*controlplane.ControlPlane, error) { return startOwn(t, v) }
 	}
 	cp, err := get(v)
 	if err != nil {
@@ -129,7 +129,7 @@ func newCluster(t testing.TB, v variant, own bool) (*Cluster, error) {
 }
 
 // startOwn starts a control plane that ends with the test.
-func startOwn(t testing.TB, v variant) (*local.ControlPlane, error) {
+func startOwn(t testing.TB, v variant) (*controlplane.ControlPlane, error) {
 	dir, err := os.MkdirTemp(running.dir, "own-"+v.String()+"-")
 	if err != nil {
 		return nil, err

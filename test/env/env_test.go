@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/local"
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/test/env"
 )
 
@@ -243,11 +243,11 @@ func TestOwnControlPlaneCanBeTakenAway(t *testing.T) {
 	must(t, e.Client.Create(ctx, secret(e.Namespace, "kept")))
 	recorder := e.Record(t)
 
-	must(t, e.ControlPlane.StopComponent(ctx, local.APIServer))
+	must(t, e.ControlPlane.StopComponent(ctx, controlplane.APIServer))
 	if err := e.Client.List(ctx, &corev1.NodeList{}); err == nil || apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
 		t.Errorf("want no answer from a stopped API server, got %v", err)
 	}
-	must(t, e.ControlPlane.StartComponent(ctx, local.APIServer))
+	must(t, e.ControlPlane.StartComponent(ctx, controlplane.APIServer))
 	must(t, e.Client.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: "kept"}, &corev1.Secret{}))
 
 	report := recorder.Stop()

@@ -21,7 +21,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/config"
-	"github.com/millwright-dev/millwright/internal/local"
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
 )
 
 // variant tells the control planes of a package apart.
@@ -45,7 +45,7 @@ func (v variant) String() string {
 type pool struct {
 	dir    string
 	mu     sync.Mutex
-	shared map[variant]func() (*local.ControlPlane, error)
+	shared map[variant]func() (*controlplane.ControlPlane, error)
 }
 
 // running is the pool while Run runs.
@@ -63,7 +63,7 @@ func Run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "env:", err)
 		return 1
 	}
-	running = &pool{dir: dir, shared: map[variant]func() (*local.ControlPlane, error){}}
+	running = &pool{dir: dir, shared: map[variant]func() (*controlplane.ControlPlane, error){}}
 	code := m.Run()
 	if err := running.end(); err != nil {
 		fmt.Fprintln(os.Stderr, "env: ending the control planes:", err)
@@ -74,11 +74,11 @@ func Run(m *testing.M) int {
 
 // get returns the shared control plane and starts it at its first use. Different
 // variants start at the same time.
-func (p *pool) get(v variant) (*local.ControlPlane, error) {
+func (p *pool) get(v variant) (*controlplane.ControlPlane, error) {
 	p.mu.Lock()
 	start, ok := p.shared[v]
 	if !ok {
-		start = sync.OnceValues(func() (*local.ControlPlane, error) {
+		start = sync.OnceValues(func() (*controlplane.ControlPlane, error) {
 			return startControlPlane(filepath.Join(p.dir, v.String()), v, stderrLogger())
 		})
 		p.shared[v] = start
@@ -111,29 +111,29 @@ func stderrLogger() logr.Logger {
 
 // startControlPlane starts one with the same flags as local mode has, apart from
 // etcd's fsync, and installs the CRDs.
-func startControlPlane(dir string, v variant, log logr.Logger) (*local.ControlPlane, error) {
-	without := []string{local.Scheduler}
+func startControlPlane(dir string, v variant, log logr.Logger) (*controlplane.ControlPlane, error) {
+	without := []string{controlplane.Scheduler}
 	if !v.controllerManager {
-		without = append(without, local.ControllerManager)
+		without = append(without, controlplane.ControllerManager)
 	}
-	return start(local.Config{Dir: dir, Name: v.String(), Without: without, AuditLog: true, Logger: log}, v)
+	return start(controlplane.Config{Dir: dir, Name: v.String(), Without: without, AuditLog: true, Logger: log}, v)
 }
 
 // Start starts a control plane for a program that is no test, such as a benchmark:
 // kube-apiserver and etcd with this repository's CRDs, as tests have them, but for the
 // audit log, which takes time. Everything lies in dir. Whoever starts it stops it.
-func Start(dir string, log logr.Logger) (*local.ControlPlane, error) {
-	without := []string{local.Scheduler, local.ControllerManager}
-	return start(local.Config{Dir: dir, Without: without, Logger: log}, variant{})
+func Start(dir string, log logr.Logger) (*controlplane.ControlPlane, error) {
+	without := []string{controlplane.Scheduler, controlplane.ControllerManager}
+	return start(controlplane.Config{Dir: dir, Without: without, Logger: log}, variant{})
 }
 
-func start(config local.Config, v variant) (*local.ControlPlane, error) {
+func start(config controlplane.Config, v variant) (*controlplane.ControlPlane, error) {
 	var err error
 	if config.Binaries, err = Binaries(); err != nil {
 		return nil, err
 	}
 	config.UnsafeNoFsync = true
-	cp, err := local.Start(context.Background(), config)
+	cp, err := controlplane.Start(context.Background(), config)
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +143,7 @@ func start(config local.Config, v variant) (*local.ControlPlane, error) {
 	return cp, nil
 }
 
-func prepareControlPlane(cp *local.ControlPlane, v variant) error {
+func prepareControlPlane(cp *controlplane.ControlPlane, v variant) error {
 	admin := cp.RESTConfig()
 	if err := installCRDs(admin); err != nil {
 		return err
@@ -173,7 +173,7 @@ func Binaries() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return local.FindBinaries(cache)
+	return controlplane.FindBinaries(cache)
 }
 
 // CacheDir is the folder in which hack/cache.sh keeps what is slow to build.

@@ -26,7 +26,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/millwright-dev/millwright/internal/local"
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/test/env"
 )
 
@@ -49,7 +49,7 @@ func TestImage(t *testing.T) {
 	t.Run("runs", func(t *testing.T) {
 		needsRoot(t)
 		e := env.New(t, env.WithOwn())
-		if err := local.InstallCRDs(t.Context(), e.Admin, os.DirFS("testdata/cert-manager")); err != nil {
+		if err := controlplane.InstallCRDs(t.Context(), e.Admin, os.DirFS("testdata/cert-manager")); err != nil {
 			t.Fatal(err)
 		}
 		p.init(e.Cluster, contract())

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/millwright-dev/millwright/internal/local"
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/test/env"
 )
 
@@ -23,7 +23,7 @@ import (
 func TestClusterctlInstallsTheProvider(t *testing.T) {
 	p := newPlace(t)
 	e := env.New(t, env.WithOwn())
-	if err := local.InstallCRDs(t.Context(), e.Admin, os.DirFS("testdata/cert-manager")); err != nil {
+	if err := controlplane.InstallCRDs(t.Context(), e.Admin, os.DirFS("testdata/cert-manager")); err != nil {
 		t.Fatal(err)
 	}
 	p.init(e.Cluster, contract())
@@ -46,7 +46,7 @@ func TestUpgradeFromTheOlderContract(t *testing.T) {
 	}
 	p := newPlace(t)
 	e := env.New(t, env.WithOwn())
-	if err := local.InstallCRDs(t.Context(), e.Admin, os.DirFS("testdata/cert-manager")); err != nil {
+	if err := controlplane.InstallCRDs(t.Context(), e.Admin, os.DirFS("testdata/cert-manager")); err != nil {
 		t.Fatal(err)
 	}
 	p.init(e.Cluster, "v1beta1")

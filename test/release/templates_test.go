@@ -20,7 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/drivers/vm"
-	"github.com/millwright-dev/millwright/internal/local"
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/test/env"
 )
 
@@ -163,7 +163,7 @@ func installCore(t *testing.T, c *env.Cluster) {
 	t.Helper()
 	source := moduleDir(t)
 	for _, dir := range []string{coreFile(t, "crd"), filepath.Join(source, "bootstrap/kubeadm/config/crd/bases"), filepath.Join(source, "controlplane/kubeadm/config/crd/bases")} {
-		if err := local.InstallCRDs(t.Context(), c.Admin, os.DirFS(dir)); err != nil {
+		if err := controlplane.InstallCRDs(t.Context(), c.Admin, os.DirFS(dir)); err != nil {
 			t.Fatal(err)
 		}
 	}

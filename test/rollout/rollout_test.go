@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/rollout"
+	"github.com/millwright-dev/millwright/internal/observe/rollout"
 	"github.com/millwright-dev/millwright/test/program"
 )
 

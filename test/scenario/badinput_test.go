@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/local"
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/test/env"
 )
 
@@ -134,7 +134,7 @@ func TestTwoManagers(t *testing.T) {
 // is made that could not join, and nobody is declared failed. When it answers, all goes on.
 func TestTargetAway(t *testing.T) {
 	w := newWorld(t, env.WithOwn())
-	if err := w.Target.ControlPlane.StopComponent(t.Context(), local.APIServer); err != nil {
+	if err := w.Target.ControlPlane.StopComponent(t.Context(), controlplane.APIServer); err != nil {
 		t.Fatal(err)
 	}
 	deployment := w.pool("away", 2, `{}`)
@@ -152,7 +152,7 @@ func TestTargetAway(t *testing.T) {
 	if vms := w.countVMs(); vms != 0 {
 		t.Errorf("%d VMs were made though nothing could join", vms)
 	}
-	if err := w.Target.ControlPlane.StartComponent(t.Context(), local.APIServer); err != nil {
+	if err := w.Target.ControlPlane.StartComponent(t.Context(), controlplane.APIServer); err != nil {
 		t.Fatal(err)
 	}
 	// Who watches in vain tries again after up to a minute.

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/wording"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
 // moment is a deployment at the time of a recording.
@@ -260,7 +260,7 @@ func noCapacity(t *testing.T) {
 	f.same("10-rolled-out", timedOut...)
 	f.same("12-unknown-and-replaced-creation", timedOut...)
 	for _, moment := range []string{"05-rollout-ending-creation-timeout", "11-unknown", "13-paused-failed-replaced"} {
-		f.sameBut(moment, says(t, wording.Terminating), timedOut...)
+		f.sameBut(moment, says(t, messages.Terminating), timedOut...)
 	}
 	f.gate.goOn()
 	f.same("06-deleting-drain", timedOut...)
@@ -277,7 +277,7 @@ func brokenProvider(t *testing.T) {
 		f.same(moment, timedOut...)
 	}
 	f.giveUp()
-	f.sameBut("12-unknown-and-replaced-creation", says(t, wording.Terminating), timedOut...)
+	f.sameBut("12-unknown-and-replaced-creation", says(t, messages.Terminating), timedOut...)
 	f.gate.goOn()
 	f.same("13-paused-failed-replaced", timedOut...)
 }

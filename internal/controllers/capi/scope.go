@@ -1,0 +1,141 @@
+package capi
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/translate"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+)
+
+// scope is what the steps of one pass share.
+type scope struct {
+	// machine is the pass's own copy: what will be written.
+	machine *infrav1.MillwrightMachine
+	// stored is the object as the API server has it.
+	stored *infrav1.MillwrightMachine
+	// owner is the Machine; nil if there is none. Set by findOwner.
+	owner *core.Machine
+	// cluster is nil if there is none. Set by findCluster.
+	cluster *core.Cluster
+	// class is the one that the object refers to; nil if it refers to none. Set by collect.
+	class *v1alpha1.MachineClass
+	// credentials tells that the driver gets data of Secrets. Set by collect.
+	credentials bool
+	// unheld is set when a Secret that the driver needs is not held. Set by collect.
+	unheld bool
+	// objects are what a driver gets. Set by gather, and by gatherForDeletion.
+	objects translate.Objects
+	// now is one time for the whole pass.
+	now time.Time
+	// within is when another pass is due at the latest, whatever else the pass waits for;
+	// zero if there is no such time.
+	within time.Duration
+	// events are sent once everything is written.
+	events []explanation
+	// gone is set when the finalizer was removed: there is no status left to write.
+	gone bool
+}
+
+// explanation is an event to be.
+type explanation struct{ kind, reason, message string }
+
+func newScope(machine *infrav1.MillwrightMachine, now time.Time) *scope {
+	return &scope{machine: machine, stored: machine.DeepCopy(), now: now}
+}
+
+func (s *scope) key() types.NamespacedName { return client.ObjectKeyFromObject(s.machine) }
+
+// wakeWithin asks for another pass; zero asks for nothing.
+func (s *scope) wakeWithin(d time.Duration) {
+	if d > 0 && (s.within == 0 || d < s.within) {
+		s.within = d
+	}
+}
+
+// retry is when a pass comes again after a call that failed. Nobody tells of a Secret that
+// was repaired, so that is looked at more often than the driver is asked.
+func (s *scope) retry(after time.Duration) time.Duration {
+	if s.credentials {
+		return min(after, slowRetry)
+	}
+	return after
+}
+
+func (s *scope) explain(kind, reason, message string) {
+	s.events = append(s.events, explanation{kind, reason, message})
+}
+
+// established tells whether the VM exists, Cluster API knows it, and it need not be looked
+// for. After a move to another cluster the status is empty, and the driver is asked again.
+func established(machine *infrav1.MillwrightMachine) bool {
+	return machine.Status.Ready && machine.Status.ProviderID != "" && machine.Spec.ProviderID == machine.Status.ProviderID
+}
+
+// instanceGone tells whether the VM is gone, so that what was needed to delete it may be, too.
+func instanceGone(machine *infrav1.MillwrightMachine) bool {
+	_, gone := machine.Annotations[infrav1.AnnotationInstanceGone]
+	return gone && !machine.DeletionTimestamp.IsZero()
+}
+
+// begun tells whether there may be a VM.
+func begun(machine *infrav1.MillwrightMachine) bool {
+	if instanceGone(machine) {
+		return false
+	}
+	_, asked := machine.Annotations[infrav1.AnnotationCreationBegun]
+	return asked || machine.Spec.ProviderID != "" || machine.Status.ProviderID != ""
+}
+
+// digest tells apart what a driver is asked with, but for Secrets. However the specification
+// is written down, it is the same.
+func digest(class *v1alpha1.MachineClass) string {
+	var spec any
+	decoder := json.NewDecoder(bytes.NewReader(class.ProviderSpec.Raw))
+	decoder.UseNumber()
+	if err := decoder.Decode(&spec); err != nil {
+		spec = string(class.ProviderSpec.Raw)
+	}
+	text, err := json.Marshal([]any{class.Provider, spec, class.NodeTemplate})
+	if err != nil {
+		return "" // fits nothing
+	}
+	return fmt.Sprintf("%.8x", sha256.Sum256(text))
+}
+
+// neverMade tells whether the driver cannot have made a VM, since it refuses the very spec
+// that it was asked with from the beginning. Such an object could not be deleted otherwise:
+// the driver refuses to look, too.
+func (s *scope) neverMade(failure *instance.Failure) bool {
+	from := s.machine.Annotations[infrav1.AnnotationCreationSpec]
+	return refusesSpec(failure) && ownSpecOnly(s.machine) && s.machine.Status.ProviderID == "" && from != "" && from == digest(s.objects.Class)
+}
+
+// ownSpecOnly tells whether nothing but the object itself says how its VM is made.
+func ownSpecOnly(machine *infrav1.MillwrightMachine) bool {
+	return machine.Spec.ProviderSpec != nil && machine.Spec.CredentialsSecretRef == nil && machine.Spec.ProviderID == ""
+}
+
+// foundAsAskedFor notes that the driver finds the VM with what it is asked with now.
+func (s *scope) foundAsAskedFor() {
+	delete(s.machine.Annotations, infrav1.AnnotationCreationSpec)
+	metav1.SetMetaDataAnnotation(&s.machine.ObjectMeta, infrav1.AnnotationInstanceSpec, digest(s.objects.Class))
+}
+
+// askedAnew tells whether the driver found the VM before, with something else than what it is
+// asked with now: the class was changed since, or the object's own spec. If it then finds
+// none, it may look in another place.
+func (s *scope) askedAnew() bool {
+	before, found := s.machine.Annotations[infrav1.AnnotationInstanceSpec]
+	return found && before != digest(s.objects.Class)
+}

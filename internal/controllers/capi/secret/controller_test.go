@@ -1,0 +1,178 @@
+package secret_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/internal/controllers/capi"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/core/coretest"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/secret"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+func TestMain(m *testing.M) { env.Main(m) }
+
+// world is a namespace with MillwrightMachines that no Machine owns, so that nobody but the
+// Controller does anything.
+type world struct {
+	*testing.T
+	namespace string
+	client    client.Client
+}
+
+// newWorld has the objects there before the Controller starts, with the rights that it has.
+func newWorld(t *testing.T, objects func(namespace string) []client.Object) *world {
+	t.Helper()
+	e := env.New(t)
+	coretest.Install(t, e.Admin)
+	scheme := env.NewScheme()
+	core.AddToScheme(scheme, core.V1Beta2)
+	if err := infrav1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	admin, err := client.New(e.Admin, client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{T: t, namespace: e.Namespace, client: admin}
+	for _, object := range objects(e.Namespace) {
+		if err := admin.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.start(e, scheme)
+	return w
+}
+
+func (w *world) start(e *env.Env, scheme *runtime.Scheme) {
+	w.Helper()
+	mgr, err := ctrl.NewManager(e.UserWith(w.T, "config/rbac/capi-role.yaml"), ctrl.Options{
+		Scheme:                 scheme,
+		Cache:                  cache.Options{DefaultNamespaces: map[string]cache.Config{e.Namespace: {}}},
+		Controller:             config.Controller{SkipNameValidation: new(true), UsePriorityQueue: new(false)},
+		Metrics:                metricsserver.Options{BindAddress: "0"},
+		HealthProbeBindAddress: "0",
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	waker := &tasks.Waker{}
+	engine := instance.New(sim.New(sim.Config{}), instance.Options{Run: func(func(context.Context)) bool { return false }, Wake: waker.Wake})
+	machines := capi.New(capi.Options{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Engine: engine, TaskEnds: waker,
+		Events: record.NewFakeRecorder(100), Clock: clock.RealClock{}, Driver: "sim",
+	})
+	for _, setup := range []func(ctrl.Manager) error{machines.SetupWithManager, secret.New(machines.Secrets()).SetupWithManager} {
+		if err := setup(mgr); err != nil {
+			w.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background()) // the test's own ends before its clean-up
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+	w.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			w.Errorf("the manager ended with %v", err)
+		}
+	})
+}
+
+// wantHeld waits until exactly those of the Secrets a and b are held.
+func (w *world) wantHeld(a, b bool) {
+	w.Helper()
+	held := func(g gomega.Gomega, name string) bool {
+		secret := &corev1.Secret{}
+		g.Expect(w.client.Get(w.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, secret)).To(gomega.Succeed())
+		return controllerutil.ContainsFinalizer(secret, infrav1.SecretFinalizer)
+	}
+	gomega.NewWithT(w.T).Eventually(func(g gomega.Gomega) {
+		g.Expect([]bool{held(g, "a"), held(g, "b")}).To(gomega.Equal([]bool{a, b}), "a and b are held")
+	}).WithTimeout(30 * time.Second).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
+}
+
+func (w *world) patch(object client.Object, patch string) {
+	w.Helper()
+	if err := w.client.Patch(w.Context(), object, client.RawPatch("application/merge-patch+json", []byte(patch))); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func secretNamed(namespace, name string) client.Object {
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+}
+
+// machine has begun to get a VM: it came from another cluster, or was made by a manager that
+// held no Secrets.
+func machine(namespace string) *infrav1.MillwrightMachine {
+	return &infrav1.MillwrightMachine{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: "m", Finalizers: []string{infrav1.Finalizer},
+			Annotations: map[string]string{infrav1.AnnotationCreationBegun: ""},
+		},
+		Spec: infrav1.MillwrightMachineSpec{Driver: "sim"},
+	}
+}
+
+// release takes the finalizer off by hand, and deletes.
+func (w *world) release() {
+	w.Helper()
+	m := machine(w.namespace)
+	w.patch(m, `{"metadata":{"finalizers":null}}`)
+	if err := w.client.Delete(w.Context(), m); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func TestReferenceOfAMachine(t *testing.T) {
+	w := newWorld(t, func(namespace string) []client.Object {
+		m := machine(namespace)
+		m.Spec.ProviderSpec = &runtime.RawExtension{Raw: []byte(`{}`)}
+		m.Spec.CredentialsSecretRef = &infrav1.LocalReference{Name: "a"}
+		return []client.Object{secretNamed(namespace, "a"), secretNamed(namespace, "b"), m}
+	})
+	w.wantHeld(true, false)
+	w.patch(machine(w.namespace), `{"spec":{"credentialsSecretRef":{"name":"b"}}}`)
+	w.wantHeld(false, true)
+	w.release()
+	w.wantHeld(false, false)
+}
+
+func TestReferenceOfAClass(t *testing.T) {
+	class := func(namespace, secret string) *v1alpha1.MachineClass {
+		return &v1alpha1.MachineClass{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "small"}, ProviderSpec: runtime.RawExtension{Raw: []byte(`{}`)},
+			SecretRef: &corev1.SecretReference{Namespace: namespace, Name: secret},
+		}
+	}
+	w := newWorld(t, func(namespace string) []client.Object {
+		m := machine(namespace)
+		m.Spec.MachineClassRef = &infrav1.LocalReference{Name: "small"}
+		return []client.Object{secretNamed(namespace, "a"), secretNamed(namespace, "b"), class(namespace, "a"), m}
+	})
+	w.wantHeld(true, false)
+	w.patch(class(w.namespace, ""), `{"secretRef":{"name":"b"}}`)
+	w.wantHeld(false, true)
+	w.release()
+	w.wantHeld(false, false)
+}

@@ -1,0 +1,301 @@
+package capi
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+	testingclock "k8s.io/utils/clock/testing"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/core/coretest"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+var versions = []schema.GroupVersion{core.V1Beta1, core.V1Beta2}
+
+// newServerWorld is newWorld with a real API server, where objects have versions,
+// generations, finalizers, schemas and status subresources as in life.
+func newServerWorld(t *testing.T, version schema.GroupVersion) *world {
+	t.Helper()
+	e := env.New(t)
+	coretest.Install(t, e.Admin)
+	c, err := client.NewWithWatch(e.Admin, client.Options{Scheme: newScheme(version)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{T: t, namespace: e.Namespace, clock: testingclock.NewFakeClock(time.Now()), client: c, driver: newScripted()}
+	w.create(newServerGiven(w.namespace).objects()...)
+	w.restart()
+	return w
+}
+
+// newServerGiven has what an API server accepts from users.
+func newServerGiven(namespace string) *given {
+	g := newGiven(namespace, time.Time{})
+	g.machine.Spec.FailureDomain = "b"
+	g.infra.Spec.FailureDomains = []infrav1.Placement{{Name: "b", ProviderSpec: raw(`{"zone":"zone-b"}`)}}
+	return g
+}
+
+// TestLifeOnAServer: from creation to deletion, with the kinds of either version.
+func TestLifeOnAServer(t *testing.T) {
+	for _, version := range versions {
+		t.Run(version.Version, func(t *testing.T) {
+			w := newServerWorld(t, version)
+			w.settle()
+			got := w.infra()
+			w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+			if got.Spec.ProviderID != "test:///vm-1" || got.Spec.FailureDomain != "b" || !got.Status.Ready || !*got.Status.Initialization.Provisioned {
+				t.Errorf("spec %+v, status %+v", got.Spec, got.Status)
+			}
+			if spec := string(w.driver.created[0].MachineClass.ProviderSpec.Raw); spec != `{"size":"small","zone":"zone-b"}` {
+				t.Errorf("providerSpec %s", spec)
+			}
+			w.writes = nil
+			w.settleAfter(time.Minute)
+			if len(w.writes) != 0 {
+				t.Errorf("writes without a change: %v", w.writes)
+			}
+			w.delete()
+			w.settle()
+			if !w.gone() || len(w.driver.vms) != 0 {
+				t.Errorf("gone %t, VMs %v", w.gone(), w.driver.vms)
+			}
+		})
+	}
+}
+
+// TestWhatAVMIsMadeFromStays: without a VM it may be corrected, with one a driver would look
+// in another place. All else may change, and what clusterctl moves arrives.
+func TestWhatAVMIsMadeFromStays(t *testing.T) {
+	w := newServerWorld(t, core.V1Beta2)
+	w.changeInfra(func(m *infrav1.MillwrightMachine) {
+		m.Spec.ProviderSpec = raw(`{"size":"small","disk":{"gib":[1,2]},"tags":{"a":"b"}}`)
+		m.Spec.CredentialsSecretRef = &infrav1.LocalReference{Name: "cloud"}
+		m.Spec.FailureDomains = append(m.Spec.FailureDomains, infrav1.Placement{Name: "c", ProviderSpec: raw(`{"zone":"zone-c"}`)})
+	})
+	w.create(secret(w.namespace, "cloud", nil))
+	w.settle()
+	w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+	for name, edit := range map[string]func(*infrav1.MillwrightMachineSpec){
+		"driver": func(s *infrav1.MillwrightMachineSpec) { s.Driver = "other" },
+		"a value": func(s *infrav1.MillwrightMachineSpec) {
+			s.ProviderSpec = raw(`{"size":"big","disk":{"gib":[1,2]},"tags":{"a":"b"}}`)
+		},
+		"a value in a list": func(s *infrav1.MillwrightMachineSpec) {
+			s.ProviderSpec = raw(`{"size":"small","disk":{"gib":[1,3]},"tags":{"a":"b"}}`)
+		},
+		"the name of a tag": func(s *infrav1.MillwrightMachineSpec) {
+			s.ProviderSpec = raw(`{"size":"small","disk":{"gib":[1,2]},"tags":{"c":"b"}}`)
+		},
+		"one field more": func(s *infrav1.MillwrightMachineSpec) {
+			s.ProviderSpec = raw(`{"size":"small","disk":{"gib":[1,2]},"tags":{"a":"b"},"x":1}`)
+		},
+		"one field less": func(s *infrav1.MillwrightMachineSpec) { s.ProviderSpec = raw(`{"size":"small","disk":{"gib":[1,2]}}`) },
+		"a class": func(s *infrav1.MillwrightMachineSpec) {
+			s.ProviderSpec, s.MachineClassRef = nil, &infrav1.LocalReference{Name: "small"}
+		},
+		"other credentials":        func(s *infrav1.MillwrightMachineSpec) { s.CredentialsSecretRef.Name = "other" },
+		"no credentials":           func(s *infrav1.MillwrightMachineSpec) { s.CredentialsSecretRef = nil },
+		"no failure domains":       func(s *infrav1.MillwrightMachineSpec) { s.FailureDomains = nil },
+		"another failure domain":   func(s *infrav1.MillwrightMachineSpec) { s.FailureDomains[1].Name = "d" },
+		"a failure domain's patch": func(s *infrav1.MillwrightMachineSpec) { s.FailureDomains[1].ProviderSpec = raw(`{"zone":"d"}`) },
+	} {
+		infra := w.infra()
+		edit(&infra.Spec)
+		if err := w.client.Update(t.Context(), infra); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "once there is a VM") {
+			t.Errorf("%s: changed with %v", name, err)
+		}
+	}
+	w.changeInfra(func(m *infrav1.MillwrightMachine) {
+		m.Labels["a"] = "b"
+		m.Spec.NodeTemplate = &infrav1.NodeTemplate{InstanceType: "x"}
+		m.Spec.ProviderSpec = raw(`{"tags":{"a":"b"}, "disk":{"gib":[1,2]}, "size":"small"}`) // the same, written in another way
+	})
+	moved := w.infra()
+	w.changeInfra(func(m *infrav1.MillwrightMachine) { m.Finalizers = nil })
+	w.remove(w.infra())
+	moved.UID, moved.ResourceVersion = "", ""
+	w.create(moved)
+	w.restart()
+	w.settle()
+	w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+	w.delete()
+	w.settle()
+	if !w.gone() || len(w.driver.vms) != 0 || w.driver.count != 1 {
+		t.Errorf("gone %t, VMs %v of %d", w.gone(), w.driver.vms, w.driver.count)
+	}
+}
+
+// TestWhatTheServerDoesNotNotice: of an object that it does not know the fields of, it does not
+// see that one took the place of another. Nor may a class not be changed. Either holds the
+// deletion of a VM that is not found any more.
+func TestWhatTheServerDoesNotNotice(t *testing.T) {
+	w := newServerWorld(t, core.V1Beta2)
+	w.driver.local = true
+	w.settle()
+	w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+	w.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderSpec = raw(`{"colour":"red"}`) })
+	w.delete()
+	w.settle()
+	w.wantReady(metav1.ConditionFalse, infrav1.ReasonSpecChanged, "cannot be deleted")
+	w.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderSpec = raw(`{"size":"small"}`) })
+	w.settleAfter(time.Minute)
+	if !w.gone() || len(w.driver.vms) != 0 {
+		t.Errorf("gone %t, VMs %v", w.gone(), w.driver.vms)
+	}
+}
+
+// TestMetadataOfOthersStay (O2): what Cluster API keeps writing is never undone.
+func TestMetadataOfOthersStay(t *testing.T) {
+	w := newServerWorld(t, core.V1Beta2)
+	interfered := 0
+	w.refuse = func(string) error {
+		if interfered++; interfered <= 3 {
+			w.changeInfra(func(m *infrav1.MillwrightMachine) {
+				metav1.SetMetaDataLabel(&m.ObjectMeta, "pool", string(rune('a'+interfered)))
+				m.Finalizers = append(m.Finalizers, "example.com/"+string(rune('a'+interfered)))
+			})
+		}
+		return nil
+	}
+	w.settle()
+	w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+	got := w.infra()
+	if got.Labels["pool"] != "d" || len(got.Finalizers) != 4 || w.driver.count != 1 {
+		t.Errorf("labels %v, finalizers %v, %d VMs", got.Labels, got.Finalizers, w.driver.count)
+	}
+}
+
+// TestUnderItsRole runs the controller as it is shipped, with watches, caches and the rights
+// of its role only.
+func TestUnderItsRole(t *testing.T) {
+	e := env.New(t)
+	coretest.Install(t, e.Admin)
+	scheme := newScheme(core.V1Beta2)
+	admin, err := client.New(e.Admin, client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := newServerGiven(e.Namespace)
+	g.cluster.Status = core.ClusterStatus{}
+	machine, cluster := g.machine, g.cluster
+	for _, object := range g.objects() {
+		if err := admin.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	driver := newScripted()
+	run(t, e, newScheme(core.V1Beta2), driver)
+	within := gomega.NewWithT(t)
+	reason := func(kind string) func() string {
+		return func() string {
+			infra := &infrav1.MillwrightMachine{}
+			if err := admin.Get(t.Context(), client.ObjectKeyFromObject(g.infra), infra); err != nil {
+				return err.Error()
+			}
+			if condition := meta.FindStatusCondition(infra.Status.Conditions, kind); condition != nil {
+				return condition.Reason
+			}
+			return ""
+		}
+	}
+	await := func(kind, want string) {
+		t.Helper()
+		within.Eventually(reason(kind)).WithTimeout(30 * time.Second).Should(gomega.Equal(want))
+	}
+	await(infrav1.ConditionReady, infrav1.ReasonWaitingForClusterInfrastructure)
+	cluster.Status.Initialization.InfrastructureProvisioned = true
+	if err := admin.Update(t.Context(), cluster); err != nil {
+		t.Fatal(err)
+	}
+	await(infrav1.ConditionReady, infrav1.ReasonProvisioned)
+	machine.Status.NodeRef = &core.Reference{Name: "node"}
+	if err := admin.Update(t.Context(), machine); err != nil {
+		t.Fatal(err)
+	}
+	await(infrav1.ConditionNodeJoined, infrav1.ReasonJoined)
+	if err := admin.Delete(t.Context(), g.infra); err != nil {
+		t.Fatal(err)
+	}
+	within.Eventually(func() bool {
+		return apierrors.IsNotFound(admin.Get(t.Context(), client.ObjectKeyFromObject(g.infra), &infrav1.MillwrightMachine{}))
+	}).WithTimeout(30 * time.Second).Should(gomega.BeTrue())
+	if len(driver.vms) != 0 {
+		t.Errorf("VMs %v", driver.vms)
+	}
+}
+
+// run runs a controller until the test ends.
+func run(t *testing.T, e *env.Env, scheme *runtime.Scheme, driver *scripted) {
+	t.Helper()
+	access := e.UserWith(t, "config/rbac/capi-role.yaml")
+	mgr, err := ctrl.NewManager(access, ctrl.Options{
+		Scheme:                 scheme,
+		Cache:                  cache.Options{DefaultNamespaces: map[string]cache.Config{e.Namespace: {}}},
+		Controller:             config.Controller{SkipNameValidation: new(true), UsePriorityQueue: new(false)},
+		Metrics:                metricsserver.Options{BindAddress: "0"},
+		HealthProbeBindAddress: "0",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background()) // the test's own ends before its clean-up
+	ended := make(chan error, 1)
+	waker := &tasks.Waker{}
+	engine := instance.New(driver, instance.Options{
+		Run:  func(task func(context.Context)) bool { go task(ctx); return true },
+		Wake: waker.Wake,
+	})
+	controller := New(Options{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Engine: engine, TaskEnds: waker,
+		Events: record.NewFakeRecorder(100), Clock: clock.RealClock{}, Driver: "test",
+	})
+	if err := controller.SetupWithManager(mgr); err != nil {
+		t.Fatal(err)
+	}
+	go func() { ended <- mgr.Start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("the manager ended with %v", err)
+		}
+	})
+}
+
+// TestTheNewestVersionIsRead: where Cluster API serves both, its newer kinds are read.
+func TestTheNewestVersionIsRead(t *testing.T) {
+	e := env.New(t)
+	coretest.Install(t, e.Admin)
+	asked, err := discovery.NewDiscoveryClientForConfig(e.Admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := core.Discover(asked)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(core.V1Beta2, got); diff != "" {
+		t.Errorf("version (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,253 @@
+package capi
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
+)
+
+// set sets a condition, and tells whether that is news.
+func (s *scope) set(kind string, value metav1.ConditionStatus, reason, message string) bool {
+	return meta.SetStatusCondition(&s.machine.Status.Conditions, metav1.Condition{
+		Type: kind, Status: value, Reason: reason, Message: shorten(message), LastTransitionTime: metav1.NewTime(s.now),
+	})
+}
+
+// longestMessage is how long a message may be, in bytes: a driver's may be of any length.
+const longestMessage = 4096
+
+func shorten(message string) string { return messages.Shorten(message, longestMessage) }
+
+func (s *scope) ready() *metav1.Condition {
+	return meta.FindStatusCondition(s.machine.Status.Conditions, infrav1.ConditionReady)
+}
+
+// notReadyFor tells whether the object is not ready for one of these reasons.
+func (s *scope) notReadyFor(reasons ...string) bool {
+	ready := s.ready()
+	return ready != nil && ready.Status != metav1.ConditionTrue && slices.Contains(reasons, ready.Reason)
+}
+
+// await says what has to come first. A VM that is there stays ready without it.
+func (s *scope) await(reason, message string) flow.Result {
+	if !established(s.machine) {
+		s.set(infrav1.ConditionReady, metav1.ConditionFalse, reason, message)
+	}
+	return flow.Wait(0, message)
+}
+
+// refuse says what somebody has to change.
+func (s *scope) refuse(reason, message string) flow.Result {
+	if s.set(infrav1.ConditionReady, metav1.ConditionFalse, reason, message) {
+		s.explain(corev1.EventTypeWarning, reason, message)
+	}
+	return flow.Wait(0, message)
+}
+
+// creating says that the driver is asked, unless it was in vain before: then that stays to
+// be read until there is more to say.
+func (s *scope) creating() {
+	inVain := s.notReadyFor(infrav1.ReasonCreationFailed, infrav1.ReasonInsufficientCapacity, infrav1.ReasonInvalidSpec,
+		infrav1.ReasonInstanceLost, infrav1.ReasonProviderIDTaken)
+	if inVain || s.preparationFailed() {
+		return
+	}
+	s.set(infrav1.ConditionReady, metav1.ConditionFalse, infrav1.ReasonCreating, "The driver makes the VM")
+}
+
+// preparationFailed tells whether the driver was about to be asked, but for the bootstrap
+// data.
+func (s *scope) preparationFailed() bool {
+	_, begun := s.stored.Annotations[infrav1.AnnotationCreationBegun]
+	return begun && s.notReadyFor(infrav1.ReasonWaitingForBootstrapData)
+}
+
+// provisioned tells both contracts that the VM is there.
+func (s *scope) provisioned() {
+	s.machine.Status.Ready = true
+	s.machine.Status.Initialization = &infrav1.Initialization{Provisioned: new(true)}
+	if s.set(infrav1.ConditionReady, metav1.ConditionTrue, infrav1.ReasonProvisioned, "") {
+		s.explain(corev1.EventTypeNormal, infrav1.ReasonProvisioned, "VM "+s.machine.Status.ProviderID+" is there")
+	}
+}
+
+// lost says that the VM is gone, without taking back that it was there.
+func (s *scope) lost() {
+	s.refuse(infrav1.ReasonInstanceLost, "The provider does not find VM "+s.machine.Spec.ProviderID)
+}
+
+// creationFailed says why there is no VM, and whether there can ever be one.
+func (s *scope) creationFailed(failure *instance.Failure) {
+	if hopeless(s.machine, failure) {
+		s.machine.Status.FailureReason = new(infrav1.FailureInvalidConfiguration)
+		s.machine.Status.FailureMessage = new(shorten(messageOf(failure)))
+	}
+	s.driverFailed(reasonOf(failure), failure)
+}
+
+// driverFailed says what the driver said. There is an event if it is a failure of another
+// kind than before: the words may differ with each attempt.
+func (s *scope) driverFailed(reason string, failure *instance.Failure) {
+	message, kind := messageOf(failure), kindOf(failure)
+	ready := s.ready()
+	again := s.notReadyFor(reason) && strings.HasSuffix(ready.Message, kind)
+	message = messages.Shorten(message, longestMessage-len(kind)) + kind
+	if s.set(infrav1.ConditionReady, metav1.ConditionFalse, reason, message) && !again {
+		s.explain(corev1.EventTypeWarning, reason, message)
+	}
+}
+
+// kindOf ends what is said of a failure: with its code, if it is a driver's.
+func kindOf(failure *instance.Failure) string {
+	if failure.Method == instance.MethodPrepare {
+		return ""
+	}
+	return fmt.Sprintf(" (%s)", failure.Code)
+}
+
+// reasonOf says in one word why a VM could not be made.
+func reasonOf(failure *instance.Failure) string {
+	switch {
+	case failure.Method == instance.MethodPrepare:
+		return infrav1.ReasonWaitingForBootstrapData
+	case failure.Code == codes.ResourceExhausted:
+		return infrav1.ReasonInsufficientCapacity
+	case refusesSpec(failure):
+		return infrav1.ReasonInvalidSpec
+	default:
+		return infrav1.ReasonCreationFailed
+	}
+}
+
+// refusesSpec tells whether the driver refuses what it is to make. For GetMachineStatus,
+// OutOfRange means something else.
+func refusesSpec(failure *instance.Failure) bool {
+	switch failure.Code {
+	case codes.InvalidArgument:
+		return failure.Method != instance.MethodPrepare
+	case codes.OutOfRange:
+		return failure.Method == instance.MethodCreate || failure.Method == instance.MethodInitialize
+	}
+	return false
+}
+
+// hopeless tells whether nothing but another specification of this very object could help:
+// Cluster API then gives up the Machine. A class or a Secret may be repaired at any time, and
+// a driver that has been given one may mean that; a creation was given the bootstrap data. Nor
+// is it the end of what was made from a template: the next one would be the same, and there
+// would be one after the other without end.
+func hopeless(machine *infrav1.MillwrightMachine, failure *instance.Failure) bool {
+	return refusesSpec(failure) && failure.Method == instance.MethodStatus && ownSpecOnly(machine) &&
+		machine.Annotations[core.AnnotationClonedFrom] == ""
+}
+
+// leavesOpen tells whether there may be a VM after a failure. There is none after one before
+// the creation, or if the creation was refused for what it was asked for.
+func leavesOpen(failure *instance.Failure) bool {
+	switch failure.Method {
+	case instance.MethodPrepare, instance.MethodStatus:
+		return false
+	}
+	return !refusesSpec(failure)
+}
+
+// messageOf is what the driver said.
+func messageOf(failure *instance.Failure) string {
+	if said, ok := status.FromError(failure.Err); ok {
+		return fmt.Sprintf("%s: %s", failure.Method, said.Message())
+	}
+	if failure.Method == instance.MethodPrepare {
+		return failure.Err.Error()
+	}
+	return fmt.Sprintf("%s: %v", failure.Method, failure.Err)
+}
+
+func (s *scope) joined() {
+	s.set(infrav1.ConditionNodeJoined, metav1.ConditionTrue, infrav1.ReasonJoined, "")
+}
+
+// notJoined says that there is no node yet.
+func (s *scope) notJoined(overdue bool, timeout time.Duration) {
+	if !overdue {
+		s.set(infrav1.ConditionNodeJoined, metav1.ConditionFalse, infrav1.ReasonWaitingForNode, "The VM is not a node yet")
+		return
+	}
+	message := fmt.Sprintf("The VM did not become a node within %v", timeout)
+	if s.set(infrav1.ConditionNodeJoined, metav1.ConditionFalse, infrav1.ReasonJoinTimeout, message) {
+		s.explain(corev1.EventTypeWarning, infrav1.ReasonJoinTimeout, message)
+	}
+}
+
+// waitingForNodeSince is since when the VM could have become a node.
+func (s *scope) waitingForNodeSince() time.Time {
+	if ready := s.ready(); ready != nil {
+		return ready.LastTransitionTime.Time
+	}
+	return s.now
+}
+
+// deleting says that the VM goes, unless that has failed: then that stays to be read.
+func (s *scope) deleting() {
+	if s.notReadyFor(infrav1.ReasonDeletionFailed) {
+		return
+	}
+	s.set(infrav1.ConditionReady, metav1.ConditionFalse, infrav1.ReasonDeleting, "The VM is being deleted")
+}
+
+func (s *scope) deletionFailed(failure *instance.Failure) {
+	s.driverFailed(infrav1.ReasonDeletionFailed, failure)
+}
+
+// undeletable says what has to be there before the VM can be deleted.
+func (s *scope) undeletable(reason, message string) flow.Result {
+	s.refuse(reason, undeletableIs+message)
+	return flow.Wait(slowRetry, message)
+}
+
+// unfound says that the driver does not find a VM that it found before, when it was asked with
+// something else.
+func (s *scope) unfound() flow.Result {
+	changed := "spec"
+	if ref := s.machine.Spec.MachineClassRef; ref != nil {
+		changed = fmt.Sprintf("MachineClass %q or spec", ref.Name)
+	}
+	return s.undeletable(infrav1.ReasonSpecChanged, changed+" was changed since the driver last found it, and now it does not; "+
+		"set back what was changed, or make sure that the VM is gone and remove the finalizer "+infrav1.Finalizer)
+}
+
+// markPaused says whether the object is left alone.
+func (s *scope) markPaused(paused bool) bool {
+	if paused {
+		s.set(infrav1.ConditionPaused, metav1.ConditionTrue, infrav1.ReasonPaused, "The Cluster or this object is paused")
+	} else {
+		s.set(infrav1.ConditionPaused, metav1.ConditionFalse, infrav1.ReasonNotPaused, "")
+	}
+	return paused
+}
+
+// addressesOf are the addresses that Cluster API knows the types of, each once.
+func addressesOf(addresses []corev1.NodeAddress) []infrav1.MachineAddress {
+	known := []corev1.NodeAddressType{corev1.NodeHostName, corev1.NodeInternalIP, corev1.NodeExternalIP, corev1.NodeInternalDNS, corev1.NodeExternalDNS}
+	const longest = 256
+	var made []infrav1.MachineAddress
+	for _, a := range addresses {
+		address := infrav1.MachineAddress{Type: a.Type, Address: a.Address}
+		if slices.Contains(known, a.Type) && a.Address != "" && len(a.Address) <= longest && !slices.Contains(made, address) {
+			made = append(made, address)
+		}
+	}
+	return made
+}

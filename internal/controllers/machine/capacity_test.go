@@ -1,0 +1,219 @@
+package machine
+
+import (
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+)
+
+const device = "example.com/device"
+
+// virtual is a node template with that many virtual devices; none of it if zero.
+func virtual(devices int64) *v1alpha1.NodeTemplate {
+	template := &v1alpha1.NodeTemplate{
+		Capacity:     corev1.ResourceList{"cpu": resource.MustParse("1"), "gpu": resource.MustParse("0"), "memory": resource.MustParse("1Gi")},
+		InstanceType: "t", Region: "r", Zone: "z",
+	}
+	if devices > 0 {
+		template.VirtualCapacity = corev1.ResourceList{device: *resource.NewQuantity(devices, resource.DecimalSI)}
+	}
+	return template
+}
+
+func (w *world) devices() int64 {
+	w.Helper()
+	quantity := w.node().Status.Capacity[device]
+	return quantity.Value()
+}
+
+// TestVirtualCapacity: the node has what the class gives it, whoever changes either, and no
+// write is made twice.
+func TestVirtualCapacity(t *testing.T) {
+	w := newWorld(t)
+	class := func(edit func(*v1alpha1.MachineClass)) { change(w, newClass(w.namespace), edit) }
+	class(func(c *v1alpha1.MachineClass) { c.NodeTemplate = virtual(2) })
+	w.running()
+	if got := w.devices(); got != 2 {
+		t.Fatalf("%d devices, want 2", got)
+	}
+	n := w.node()
+	n.Status.Capacity[device] = resource.MustParse("7")
+	n.Status.Capacity["cpu"] = resource.MustParse("4")
+	if err := w.target.client.Status().Update(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+	w.settle()
+	if cpu := w.node().Status.Capacity.Cpu().Value(); w.devices() != 2 || cpu != 4 {
+		t.Errorf("%d devices and %d cpu, want 2 and 4", w.devices(), cpu)
+	}
+	class(func(c *v1alpha1.MachineClass) { c.NodeTemplate = virtual(3) })
+	w.settle()
+	if got := w.devices(); got != 3 {
+		t.Errorf("%d devices, want 3", got)
+	}
+	w.writes = nil
+	w.settle()
+	if len(w.writes) != 0 {
+		t.Errorf("writes without a change:\n%s", w.said())
+	}
+	class(func(c *v1alpha1.MachineClass) { c.NodeTemplate = virtual(0) })
+	w.settle()
+	if diff := w.wrote(); !slices.Equal(diff, []string{"patch status of Node", "patch Node"}) {
+		t.Errorf("writes %v: the record must outlive what it tells of", diff)
+	}
+	if _, left := w.node().Status.Capacity[device]; left || w.node().Annotations[v1alpha1.AnnotationKeyLastAppliedVirtualCapacity] != "" {
+		t.Errorf("capacity %v, annotations %v", w.node().Status.Capacity, w.node().Annotations)
+	}
+}
+
+// TestClassIsGone: nobody knows what capacity the node should have, so it stays.
+func TestClassIsGone(t *testing.T) {
+	w := newWorld(t)
+	change(w, newClass(w.namespace), func(c *v1alpha1.MachineClass) { c.NodeTemplate = virtual(2) })
+	w.running()
+	change(w, newClass(w.namespace), func(c *v1alpha1.MachineClass) { c.Finalizers = nil })
+	w.remove(newClass(w.namespace))
+	w.settle()
+	if got := w.devices(); got != 2 || len(w.writes) != 0 {
+		t.Errorf("%d devices, writes:\n%s", got, w.said())
+	}
+}
+
+// TestDriftIsReverted: what somebody changes on the node of what the template wants is put
+// right in the next pass, which the change itself brings, in one write.
+func TestDriftIsReverted(t *testing.T) {
+	template := func(m *v1alpha1.Machine) {
+		m.Spec.NodeTemplateSpec = v1alpha1.NodeTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"pool": "a"}, Annotations: map[string]string{"note": "b"}},
+			Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "dedicated", Value: "a", Effect: corev1.TaintEffectNoSchedule}}},
+		}
+	}
+	for name, drift := range map[string]func(n *corev1.Node){
+		"label removed":     func(n *corev1.Node) { delete(n.Labels, "pool") },
+		"label changed":     func(n *corev1.Node) { n.Labels["pool"] = "b" },
+		"name removed":      func(n *corev1.Node) { delete(n.Labels, v1alpha1.LabelKeyMachineName) },
+		"annotation gone":   func(n *corev1.Node) { delete(n.Annotations, "note") },
+		"taint removed":     func(n *corev1.Node) { n.Spec.Taints = nil },
+		"taint changed":     func(n *corev1.Node) { n.Spec.Taints[0].Value = "b" },
+		"finalizer removed": func(n *corev1.Node) { n.Finalizers = nil },
+		"all at once": func(n *corev1.Node) {
+			n.Labels, n.Annotations["note"], n.Spec.Taints, n.Finalizers = nil, "c", nil, nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.running(template)
+			before, drifted := w.node(), w.node()
+			drift(drifted)
+			if !nodeChanges().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: drifted}) {
+				t.Fatal("nobody notices")
+			}
+			change(w, w.node(), drift)
+			w.settle()
+			n := w.node()
+			if n.Labels["pool"] != "a" || n.Labels[v1alpha1.LabelKeyMachineName] != machineName || n.Annotations["note"] != "b" ||
+				len(n.Spec.Taints) != 1 || n.Spec.Taints[0].Value != "a" || len(n.Finalizers) != 1 {
+				t.Errorf("labels %v, annotations %v, taints %v, finalizers %v", n.Labels, n.Annotations, n.Spec.Taints, n.Finalizers)
+			}
+			if got := w.wrote(); !slices.Equal(got, []string{"patch Node"}) {
+				t.Errorf("writes %v, want one", got)
+			}
+		})
+	}
+}
+
+// awaitingDrainer is a drainer that others' events concern.
+type awaitingDrainer struct {
+	drainer
+	volume, namespace string
+	machine           client.ObjectKey
+}
+
+func (d *awaitingDrainer) Awaiting(volume string) []client.ObjectKey {
+	if volume == d.volume {
+		return []client.ObjectKey{d.machine}
+	}
+	return nil
+}
+
+func (d *awaitingDrainer) Refused(namespace string) []client.ObjectKey {
+	if namespace == d.namespace {
+		return []client.ObjectKey{d.machine}
+	}
+	return nil
+}
+
+// TestWhoIsWokenForADrain: what happens to pods and volumes concerns Machines that are
+// being deleted, and wakes no others.
+func TestWhoIsWokenForADrain(t *testing.T) {
+	running, dying := mate("running", "a", v1alpha1.MachineRunning), mate("dying", "a", v1alpha1.MachineTerminating)
+	now := metav1.Now()
+	running.Labels[v1alpha1.NodeLabelKey], dying.Labels[v1alpha1.NodeLabelKey] = "node-r", "node-d"
+	dying.DeletionTimestamp, dying.Finalizers = &now, []string{v1alpha1.FinalizerMCM}
+	indexed := indexer{fake.NewClientBuilder().WithScheme(scheme)}
+	if err := fieldindex.Add(t.Context(), indexed); err != nil {
+		t.Fatal(err)
+	}
+	c := New(Options{Client: indexed.WithObjects(&running, &dying).Build()})
+	c.Drain.Drainer = &awaitingDrainer{volume: "pv", namespace: "shop", machine: client.ObjectKey{Namespace: "shoot", Name: "other"}}
+	pod := func(node string) *corev1.Pod { return &corev1.Pod{Spec: corev1.PodSpec{NodeName: node}} }
+	attachment := func(node, volume string) *storagev1.VolumeAttachment {
+		a := &storagev1.VolumeAttachment{Spec: storagev1.VolumeAttachmentSpec{NodeName: node}}
+		if volume != "" {
+			a.Spec.Source.PersistentVolumeName = &volume
+		}
+		return a
+	}
+	node := func(name string) *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
+	cases := map[string]struct {
+		got, want []string
+	}{
+		"pod of a running one":        {woken(c.ofPod(t.Context(), pod("node-r"))), nil},
+		"pod of a dying one":          {woken(c.ofPod(t.Context(), pod("node-d"))), []string{"dying"}},
+		"volumes of a running one":    {woken(c.drainsOf(t.Context(), node("node-r"))), nil},
+		"volumes of a dying one":      {woken(c.drainsOf(t.Context(), node("node-d"))), []string{"dying"}},
+		"attachment to a dying one":   {woken(c.ofAttachment(t.Context(), attachment("node-d", "other"))), []string{"dying"}},
+		"attachment that is awaited":  {woken(c.ofAttachment(t.Context(), attachment("node-r", "pv"))), []string{"other"}},
+		"attachment of no volume":     {woken(c.ofAttachment(t.Context(), attachment("node-r", ""))), nil},
+		"budget that refused":         {woken(c.ofBudget(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop"}})), []string{"other"}},
+		"budget of somebody else's":   {woken(c.ofBudget(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "bank"}})), nil},
+		"class, for all its machines": {woken(c.ofClass(t.Context(), newClass("shoot"))), []string{"dying", "running"}},
+	}
+	for name, tc := range cases {
+		if !slices.Equal(tc.got, tc.want) {
+			t.Errorf("%s wakes %v, want %v", name, tc.got, tc.want)
+		}
+	}
+}
+
+// TestWhichCapacityAndVolumeChangesMatter: only those that change something.
+func TestWhichCapacityAndVolumeChangesMatter(t *testing.T) {
+	two, three := newClass("n"), newClass("n")
+	two.NodeTemplate, three.NodeTemplate = virtual(2), virtual(3)
+	labelled := two.DeepCopy()
+	labelled.Generation++
+	labelled.NodeTemplate.Zone = "elsewhere"
+	attached := &corev1.Node{Status: corev1.NodeStatus{VolumesAttached: []corev1.AttachedVolume{{Name: "a"}}}}
+	cases := map[string]struct{ passes, want bool }{
+		"capacity":          {capacityChanges().Update(event.UpdateEvent{ObjectOld: two, ObjectNew: three}), true},
+		"capacity, at last": {capacityChanges().Update(event.UpdateEvent{ObjectOld: newClass("n"), ObjectNew: two}), true},
+		"something else":    {capacityChanges().Update(event.UpdateEvent{ObjectOld: two, ObjectNew: labelled}), false},
+		"attached":          {volumeChanges().Update(event.UpdateEvent{ObjectOld: &corev1.Node{}, ObjectNew: attached}), true},
+		"heartbeat":         {volumeChanges().Update(event.UpdateEvent{ObjectOld: attached, ObjectNew: attached.DeepCopy()}), false},
+	}
+	for name, tc := range cases {
+		if tc.passes != tc.want {
+			t.Errorf("%s: passes: %v, want %v", name, tc.passes, tc.want)
+		}
+	}
+}

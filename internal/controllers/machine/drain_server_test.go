@@ -1,0 +1,162 @@
+package machine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/cluster"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
+	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+// liveTarget is a target cluster that answers.
+type liveTarget struct {
+	cluster.Cluster
+	since time.Time
+}
+
+func (t liveTarget) Client() client.Client { return t.GetClient() }
+
+func (t liveTarget) Ready() bool { return true }
+
+func (t liveTarget) ReadySince() time.Time { return t.since }
+
+func (t liveTarget) Watch(object client.Object, events handler.EventHandler, filters ...predicate.Predicate) source.Source {
+	return source.Kind(t.GetCache(), object, events, filters...)
+}
+
+// live runs the controller with a real Drainer against a real API server, under the roles
+// that are shipped.
+func live(t *testing.T) (*env.Env, *Controller) {
+	t.Helper()
+	e := env.New(t)
+	access := e.UserWith(t, "config/rbac/target-role.yaml")
+	nodes, err := cluster.New(access, func(o *cluster.Options) {
+		o.Scheme = scheme
+		o.Cache.ByObject = map[client.Object]cache.ByObject{&corev1.Pod{}: {Transform: drain.StripPod}}
+		o.Client.Cache = &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}}}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients, err := kubernetes.NewForConfig(access)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var machines *Controller
+	e.RunControllers(t, func(mgr ctrl.Manager, events record.EventRecorder) error {
+		runner, waker := tasks.New(4), &tasks.Waker{}
+		machines = New(Options{
+			Client: mgr.GetClient(), Target: liveTarget{nodes, time.Now()},
+			Tokens:   &bootstrap.Tokens{Target: nodes.GetClient(), Installation: e.Namespace, Clock: clock.RealClock{}},
+			TaskEnds: waker, Events: events, Clock: clock.RealClock{}, Concurrency: 2,
+			Engine: instance.New(&scripted{vms: map[string]string{machineName: "sim:///" + machineName}}, instance.Options{Run: runner.Go, Wake: waker.Wake}),
+			Drain: Drain{Drainer: drain.New(drain.Options{
+				Client: nodes.GetClient(), Evictor: drain.NewEvictor(clients.CoreV1().RESTClient()), Run: runner.Go, Wake: waker.Wake, Clock: clock.RealClock{},
+			})},
+		})
+		return errors.Join(drain.AddIndexes(t.Context(), nodes.GetFieldIndexer()), mgr.Add(nodes), mgr.Add(runner), machines.SetupWithManager(mgr))
+	})
+	return e, machines
+}
+
+// TestDrainFollowsEvents: pods are evicted when a Machine is deleted, what holds it up is
+// said, and a force takes effect at once, in mid-drain; no timer of the drain is short
+// enough for any of it.
+func TestDrainFollowsEvents(t *testing.T) {
+	e, controller := live(t)
+	g := gomega.NewWithT(t)
+	must := func(err error) {
+		t.Helper()
+		g.Expect(err).NotTo(gomega.HaveOccurred())
+	}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-" + e.Namespace + "-" + machineName}}
+	must(e.Client.Create(t.Context(), node))
+	t.Cleanup(func() { _ = e.Client.Delete(context.Background(), node) }) // it is gone if all went well
+	node.Status.Conditions = []corev1.NodeCondition{ready}
+	must(e.Client.Status().Update(t.Context(), node))
+	for _, name := range []string{"web", "db"} {
+		must(e.Client.Create(t.Context(), &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: name, Labels: map[string]string{"app": name}},
+			Spec:       corev1.PodSpec{NodeName: node.Name, Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+		}))
+	}
+	must(e.Client.Create(t.Context(), &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: "db"},
+		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}, MinAvailable: &intstr.IntOrString{IntVal: 1}},
+	}))
+	must(e.Client.Create(t.Context(), newSecret(e.Namespace)))
+	must(e.Client.Create(t.Context(), newClass(e.Namespace)))
+	machine := newMachine(e.Namespace, time.Now())
+	restored(machine)
+	must(e.Client.Create(t.Context(), machine))
+	soon := func(what string, check func(g gomega.Gomega)) {
+		t.Helper()
+		g.Eventually(check).WithTimeout(45*time.Second).WithPolling(50*time.Millisecond).Should(gomega.Succeed(), what)
+	}
+	get := func(g gomega.Gomega, object client.Object) {
+		g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(object), object)).To(gomega.Succeed())
+	}
+	soon("Running", func(g gomega.Gomega) {
+		get(g, machine)
+		g.Expect(machine.Status.CurrentStatus.Phase).To(gomega.Equal(v1alpha1.MachineRunning))
+	})
+	// The roles that are shipped suffice to ask whether the API servers answer, and how the
+	// node is, and neither is answered by a cache.
+	if got := controller.lookout.confirm(t.Context()); !got.well {
+		t.Error("the API servers are taken for away")
+	}
+	if usable, err := controller.usable(t.Context(), newScope(machine, time.Now())); err != nil || !usable {
+		t.Errorf("the node of a Running machine is of use: %v, err %v", usable, err)
+	}
+
+	must(e.Client.Delete(t.Context(), machine))
+	web := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: "web"}}
+	soon("the pod is evicted", func(g gomega.Gomega) {
+		get(g, web)
+		g.Expect(web.DeletionTimestamp).NotTo(gomega.BeNil())
+	})
+	must(e.Client.Delete(t.Context(), web, client.GracePeriodSeconds(0))) // as its kubelet does
+	soon("it is said what holds the drain up", func(g gomega.Gomega) {
+		get(g, machine)
+		g.Expect(machine.Status.LastOperation.Description).To(gomega.SatisfyAll(
+			gomega.ContainSubstring(e.Namespace+"/db"), gomega.Not(gomega.ContainSubstring("/web")), gomega.HaveSuffix(sayDrain)))
+	})
+	get(g, node)
+	g.Expect(node.Spec.Unschedulable).To(gomega.BeTrue())
+	g.Expect(terminationCondition(node)).NotTo(gomega.BeNil())
+
+	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata":{"labels":{%q:"True"}}}`, v1alpha1.LabelKeyForceDeletion))
+	must(e.Client.Patch(t.Context(), machine, patch))
+	begin := time.Now()
+	for _, object := range []client.Object{machine, node, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: "db"}}} {
+		soon(object.GetName()+" is gone", func(g gomega.Gomega) {
+			err := e.Client.Get(t.Context(), client.ObjectKeyFromObject(object), object)
+			g.Expect(client.IgnoreNotFound(err)).To(gomega.Succeed())
+			g.Expect(err).To(gomega.HaveOccurred())
+		})
+	}
+	t.Logf("all is gone %v after the force", time.Since(begin))
+}

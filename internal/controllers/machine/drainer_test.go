@@ -1,0 +1,525 @@
+package machine
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+)
+
+// drainer is a Drainer that reports what it is told to. Without a script it is done at once.
+type drainer struct {
+	// reports are what the next passes are answered with; the last one stays.
+	reports []drain.Report
+	// attachments is how many passes the attachments take.
+	attachments int
+	requests    []drain.Request
+	deleted     int
+	forgotten   []types.NamespacedName
+}
+
+func (d *drainer) Drain(_ context.Context, req drain.Request) (drain.Report, error) {
+	d.requests = append(d.requests, req)
+	if len(d.reports) == 0 {
+		return drain.Report{Done: true, Force: req.Force}, nil
+	}
+	made := d.reports[0]
+	if len(d.reports) > 1 {
+		d.reports = d.reports[1:]
+	}
+	if made.Force == drain.NotForced {
+		made.Force = req.Force
+	}
+	return made, nil
+}
+
+func (d *drainer) DeleteAttachments(context.Context, string) (bool, error) {
+	d.deleted++
+	return d.deleted > d.attachments, nil
+}
+
+func (d *drainer) Awaiting(string) []types.NamespacedName { return nil }
+
+func (d *drainer) Refused(string) []types.NamespacedName { return nil }
+
+func (d *drainer) Forget(machine types.NamespacedName) { d.forgotten = append(d.forgotten, machine) }
+
+// draining gives the world a drainer.
+func (w *world) draining(reports ...drain.Report) *drainer {
+	d := &drainer{reports: reports}
+	w.controller.Drain.Drainer = d
+	return d
+}
+
+func forPod(name string) drain.Report {
+	return drain.Report{Waiting: []drain.Waiting{{For: drain.ForPod, Pod: types.NamespacedName{Namespace: "shop", Name: name}}}}
+}
+
+var emptied = drain.Report{Done: true}
+
+func forcedFor(reason drain.Force) drain.Report { return drain.Report{Done: true, Force: reason} }
+
+// misconfigured is the report of a budget that never lets a pod go.
+func misconfigured() drain.Report {
+	made := forPod("db")
+	made.Failed = []drain.Failure{{
+		Pod:  types.NamespacedName{Namespace: "shop", Name: "db"},
+		Text: `error while evicting pod "db": pod disruption budget shop/db is misconfigured and requires zero voluntary evictions`,
+	}}
+	return made
+}
+
+// terminationCondition is the node's, or nil.
+func terminationCondition(n *corev1.Node) *corev1.NodeCondition {
+	for i := range n.Status.Conditions {
+		if n.Status.Conditions[i].Type == v1alpha1.NodeTerminationCondition {
+			return &n.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// TestNodeIsEmptiedFirst: the node is marked and cordoned, then drained, and only then is
+// its VM deleted; without pods all of it costs one pass and seven requests.
+func TestNodeIsEmptiedFirst(t *testing.T) {
+	w := newWorld(t)
+	w.running()
+	d := w.draining(forPod("web"), emptied)
+	w.delete()
+	w.pass()
+	n := w.node()
+	if got := terminationCondition(n); got == nil || got.Status != corev1.ConditionTrue || got.Reason != v1alpha1.NodeScaleDown || !n.Spec.Unschedulable {
+		t.Errorf("condition %+v, cordoned %v", got, n.Spec.Unschedulable)
+	}
+	wantStatus(t, w.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, "waiting for pod shop/web to end. Initiate node drain"})
+	if len(w.tasks) != 0 || len(w.driver.calls) != 0 {
+		t.Fatal("the VM goes before its pods")
+	}
+	w.pass()
+	wantStatus(t, w.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, "Drain successful. Initiate VM deletion"})
+	drains := len(d.requests)
+	w.driver.stays = true
+	w.settle()
+	if len(d.requests) != drains {
+		t.Error("a node is drained whose VM is being deleted")
+	}
+	w.driver.stays = false
+	w.settleAfter(time.Minute)
+	if !w.gone() || w.node() != nil || len(w.driver.vms) != 0 {
+		t.Error("something is left")
+	}
+	if d.deleted != 0 {
+		t.Error("the attachments of a node that was emptied in order are deleted")
+	}
+	if len(d.forgotten) == 0 {
+		t.Error("the drain is not forgotten")
+	}
+}
+
+// TestDrainRequest: whose word counts, and that what changes takes effect at the next pass.
+func TestDrainRequest(t *testing.T) {
+	retries := int32(7)
+	own := func(timeout time.Duration) func(*v1alpha1.Machine) {
+		return func(m *v1alpha1.Machine) {
+			m.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{MachineDrainTimeout: &metav1.Duration{Duration: timeout}, MaxEvictRetries: &retries}
+		}
+	}
+	aged := func(kind, status string, age time.Duration) func(w *world) {
+		return func(w *world) {
+			c := condition(kind, status)
+			c.LastTransitionTime = metav1.NewTime(w.clock.Now().Add(-age))
+			w.join(c)
+		}
+	}
+	label := func(value string) func(w *world) {
+		return func(w *world) {
+			change(w, w.machine(), func(m *v1alpha1.Machine) {
+				metav1.SetMetaDataLabel(&m.ObjectMeta, v1alpha1.LabelKeyForceDeletion, value)
+			})
+		}
+	}
+	cases := map[string]struct {
+		machine func(*v1alpha1.Machine)
+		given   func(w *world)
+		timeout time.Duration
+		retries int32
+		force   drain.Force
+	}{
+		"flags":                         {timeout: DefaultDrainTimeout, retries: DefaultMaxEvictRetries},
+		"own word":                      {machine: own(3 * time.Minute), timeout: 3 * time.Minute, retries: 7},
+		"force":                         {given: label("True"), timeout: DefaultDrainTimeout, retries: DefaultMaxEvictRetries, force: drain.ForceRequested},
+		"force, another spelling":       {given: label("1"), timeout: DefaultDrainTimeout, retries: DefaultMaxEvictRetries, force: drain.ForceRequested},
+		"force denied":                  {given: label("false"), timeout: DefaultDrainTimeout, retries: DefaultMaxEvictRetries},
+		"force, no bool":                {given: label("please"), timeout: DefaultDrainTimeout, retries: DefaultMaxEvictRetries},
+		"not ready for long":            {given: aged("Ready", "False", 6*time.Minute), timeout: DefaultDrainTimeout, retries: DefaultMaxEvictRetries, force: drain.ForceNotReady},
+		"not ready for a while":         {given: aged("Ready", "Unknown", 4*time.Minute), timeout: DefaultDrainTimeout, retries: DefaultMaxEvictRetries},
+		"read-only for long":            {given: aged("ReadonlyFilesystem", "True", 6*time.Minute), timeout: DefaultDrainTimeout, retries: DefaultMaxEvictRetries, force: drain.ForceReadonlyFilesystem},
+		"read-only for a while":         {given: aged("ReadonlyFilesystem", "True", 4*time.Minute), timeout: DefaultDrainTimeout, retries: DefaultMaxEvictRetries},
+		"not read-only for a long time": {given: aged("ReadonlyFilesystem", "False", time.Hour), timeout: DefaultDrainTimeout, retries: DefaultMaxEvictRetries},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.running(func(m *v1alpha1.Machine) {
+				if tc.machine != nil {
+					tc.machine(m)
+				}
+			})
+			d := w.draining(forPod("web"))
+			w.delete()
+			w.pass()
+			if d.requests[0].Force != drain.NotForced {
+				t.Fatalf("forced from the beginning: %s", d.requests[0].Force)
+			}
+			if tc.given != nil {
+				tc.given(w)
+			}
+			w.pass()
+			got := d.requests[len(d.requests)-1]
+			want := drain.Request{
+				Machine: w.key(), Node: w.nodeName(), Since: w.machine().DeletionTimestamp.Time,
+				Timeout: tc.timeout, MaxEvictRetries: tc.retries, Force: tc.force,
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("request (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestForceIsDueInTime: no event tells that five minutes are over.
+func TestForceIsDueInTime(t *testing.T) {
+	w := newWorld(t)
+	w.running()
+	w.draining(forPod("web"))
+	c := notReady
+	c.LastTransitionTime = metav1.NewTime(w.clock.Now())
+	w.join(c)
+	w.delete()
+	if got := w.pass().RequeueAfter; got <= 0 || got > 6*time.Minute {
+		t.Errorf("the next pass comes after %v", got)
+	}
+}
+
+// TestForcedDrain: what is left is said, and the volumes are let go before the VM.
+func TestForcedDrain(t *testing.T) {
+	left := forcedFor(drain.ForceDeadline)
+	left.Left = []types.NamespacedName{{Namespace: "shop", Name: "db"}}
+	failed := forcedFor(drain.ForceRequested)
+	failed.Failed = misconfigured().Failed
+	cases := map[string]struct {
+		report   drain.Report
+		sentence string
+		told     string
+	}{
+		"all gone":  {forcedFor(drain.ForceNotReady), "Force Drain successful. Delete Volume Attachments", "has not been Ready"},
+		"pods left": {left, "Force Drain successful. Delete Volume Attachments", "1 pods were left, shop/db among them"},
+		"failures":  {failed, "However, since it's a force deletion shall continue deletion of VM. Delete Volume Attachments", "asked for"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.running()
+			d := w.draining(tc.report)
+			d.attachments = 1
+			w.delete()
+			w.pass()
+			wantStatus(t, w.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, tc.sentence})
+			if len(w.tasks) != 0 {
+				t.Fatal("the VM goes before its attachments")
+			}
+			w.settle()
+			if !w.gone() || d.deleted < 2 {
+				t.Errorf("gone: %v, looked at attachments %d times", w.gone(), d.deleted)
+			}
+			events := w.told()
+			if n := len(slices.DeleteFunc(slices.Clone(events), func(e string) bool { return !strings.Contains(e, tc.told) })); n != 1 {
+				t.Errorf("events %q, want one that says %q", events, tc.told)
+			}
+		})
+	}
+}
+
+// TestDrainThatFails: the sentence that Gardener looks for is in the status, one event
+// tells of it, and nothing is forced for it.
+func TestDrainThatFails(t *testing.T) {
+	w := newWorld(t)
+	w.running()
+	d := w.draining(misconfigured())
+	w.delete()
+	w.settle()
+	w.settleAfter(time.Minute)
+	wantStatus(t, w.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "Drain failed due to - "})
+	got := w.machine().Status.LastOperation.Description
+	for _, part := range []string{"misconfigured and requires zero voluntary evictions", "Will retry in next sync. Initiate node drain"} {
+		if !strings.Contains(got, part) {
+			t.Errorf("description %q lacks %q", got, part)
+		}
+	}
+	if events := w.told(); len(events) != 1 {
+		t.Errorf("events %q, want one", events)
+	}
+	if len(w.driver.calls) != 0 || w.node() == nil {
+		t.Error("the VM or the node goes all the same")
+	}
+	d.reports = []drain.Report{emptied}
+	w.settle()
+	if !w.gone() {
+		t.Error("the Machine stays when the pod is gone")
+	}
+}
+
+// TestEvictionsThatAreGivenUpAreTold: a drain that is not forced itself goes around a
+// budget when it has tried often enough, and says for which pods.
+func TestEvictionsThatAreGivenUpAreTold(t *testing.T) {
+	w := newWorld(t)
+	w.running()
+	forced := forPod("db")
+	forced.Started = []drain.Action{
+		{Pod: types.NamespacedName{Namespace: "shop", Name: "web"}},
+		{Pod: types.NamespacedName{Namespace: "shop", Name: "db"}, Forced: true, Reason: "its eviction was refused 361 time(s)"},
+	}
+	d := w.draining(forced, forPod("db"))
+	w.delete()
+	w.settle()
+	events := w.told()
+	if len(events) != 1 || !strings.Contains(events[0], "shop/db (its eviction was refused 361 time(s))") || strings.Contains(events[0], "web") || !strings.HasPrefix(events[0], "Warning "+reasonForcedDrain) {
+		t.Errorf("events %q, want one that names the pod and the reason", events)
+	}
+	d.reports = []drain.Report{emptied}
+	if w.settle(); d.deleted != 0 {
+		t.Error("the attachments of a node that was emptied in order are deleted")
+	}
+}
+
+// TestDrainProgressIsWrittenSeldom: a node with many pods must not cost a write for each.
+func TestDrainProgressIsWrittenSeldom(t *testing.T) {
+	w := newWorld(t)
+	w.running()
+	d := w.draining(forPod("a"))
+	w.delete()
+	w.settle()
+	w.writes = nil
+	for _, name := range []string{"b", "c", "d", "e"} {
+		d.reports = []drain.Report{forPod(name)}
+		if got := w.pass().RequeueAfter; got <= 0 || got > progressEvery {
+			t.Errorf("the progress is not written within %v", got)
+		}
+	}
+	if n := count(w.wrote(), "patch status of Machine"); n != 0 {
+		t.Errorf("%d writes at once", n)
+	}
+	w.settleAfter(progressEvery)
+	if got := w.machine().Status.LastOperation.Description; !strings.Contains(got, "shop/e") {
+		t.Errorf("description %q is not the newest", got)
+	}
+}
+
+// TestNodeThatCannotBeMarked: no drain without a cordon, unless it is forced.
+func TestNodeThatCannotBeMarked(t *testing.T) {
+	for _, what := range []string{"patch status of Node", "patch Node"} {
+		for name, forced := range map[string]bool{"normal": false, "forced": true} {
+			t.Run(what+", "+name, func(t *testing.T) {
+				w := newWorld(t)
+				w.running(func(m *v1alpha1.Machine) {
+					if forced {
+						m.Labels = map[string]string{v1alpha1.LabelKeyForceDeletion: "True"}
+					}
+				})
+				d := w.draining()
+				w.refuse = func(made write) error {
+					if made.what == what {
+						return errDown
+					}
+					return nil
+				}
+				w.delete()
+				_, err := w.controller.Reconcile(t.Context(), w.request())
+				if forced {
+					if err != nil || len(d.requests) != 1 {
+						t.Errorf("%d drains, err %v, want one drain", len(d.requests), err)
+					}
+					return
+				}
+				if !errors.Is(err, errDown) || len(d.requests) != 0 {
+					t.Errorf("%d drains, err %v, want none and the error", len(d.requests), err)
+				}
+				wantStatus(t, w.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "Drain failed due to - "})
+				w.refuse = nil
+				w.settle()
+				if !w.gone() {
+					t.Error("the Machine stays")
+				}
+			})
+		}
+	}
+}
+
+// TestReasonOnTheNode: who looks at the node sees whether its Machine is replaced or not
+// wanted any more.
+func TestReasonOnTheNode(t *testing.T) {
+	for name, tc := range map[string]struct {
+		conditions []corev1.NodeCondition
+		want       string
+	}{
+		"healthy":   {[]corev1.NodeCondition{ready}, v1alpha1.NodeScaleDown},
+		"unhealthy": {[]corev1.NodeCondition{notReady}, v1alpha1.NodeUnhealthy},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.running()
+			w.join(tc.conditions...)
+			w.draining(forPod("web"))
+			w.delete()
+			w.pass()
+			w.join(append(w.node().Status.Conditions, condition("DiskPressure", "True"))...)
+			w.pass()
+			if got := terminationCondition(w.node()); got == nil || got.Reason != tc.want {
+				t.Errorf("condition %+v, want reason %s, and that it stays so", got, tc.want)
+			}
+		})
+	}
+}
+
+// TestDrainNeedsTheTarget: a node that nobody can see is not taken for empty, until the
+// drain's time is over or somebody forces it.
+func TestDrainNeedsTheTarget(t *testing.T) {
+	for name, release := range map[string]func(w *world){
+		"timeout": func(w *world) { w.clock.SetTime(w.machine().DeletionTimestamp.Add(DefaultDrainTimeout)) },
+		"force": func(w *world) {
+			change(w, w.machine(), func(m *v1alpha1.Machine) {
+				metav1.SetMetaDataLabel(&m.ObjectMeta, v1alpha1.LabelKeyForceDeletion, "True")
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.running()
+			w.draining()
+			w.target.since = time.Time{}
+			w.delete()
+			if got := w.settle().RequeueAfter; got <= 0 || got > targetAway {
+				t.Errorf("the next pass comes after %v; no event tells of the target's return", got)
+			}
+			if len(w.driver.vms) != 1 {
+				t.Fatal("the VM is gone, and its pods with it")
+			}
+			wantStatus(t, w.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "the target cluster does not answer"})
+			release(w)
+			w.settle()
+			if len(w.driver.vms) != 0 || w.gone() {
+				t.Errorf("%d VMs; gone: %v; want the VM gone, and the Machine there for its node", len(w.driver.vms), w.gone())
+			}
+		})
+	}
+}
+
+// TestDrainAfterARestart: what a former process had done is found out again.
+func TestDrainAfterARestart(t *testing.T) {
+	w := newWorld(t)
+	w.running()
+	w.draining(forPod("web"))
+	w.delete()
+	w.settle()
+	w.restart(w.driver)
+	d := w.draining(forPod("web"), emptied)
+	w.writes = nil
+	w.pass()
+	if n := len(w.writes); n != 0 {
+		t.Errorf("the next process writes again what is written:\n%s", w.said())
+	}
+	if len(d.requests) != 1 {
+		t.Fatalf("%d drains", len(d.requests))
+	}
+	w.settle()
+	if !w.gone() {
+		t.Error("the Machine stays")
+	}
+}
+
+// TestNodeOfALostAnswer: the VM of a Machine whose creation was never answered joins all
+// the same. Its node is found by its label or by asking the driver, and goes with it.
+func TestNodeOfALostAnswer(t *testing.T) {
+	lost := func(w *world) {
+		w.driver.fails(instance.MethodCreate, codes.DeadlineExceeded)
+		w.declare()
+		w.settle()
+		w.driver.vms[machineName] = "sim:///m1"
+	}
+	cases := map[string]struct {
+		given func(w *world)
+		asks  int // how often the driver is asked before the deletion
+	}{
+		"node with the machine's name": {func(w *world) {
+			w.join(ready)
+			change(w, w.node(), func(n *corev1.Node) { n.Labels = map[string]string{v1alpha1.LabelKeyMachineName: machineName} })
+		}, 0},
+		"node without":   {func(w *world) { w.join(ready) }, 1},
+		"node yet to be": {func(*world) {}, 1},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			lost(w)
+			tc.given(w)
+			d := w.draining()
+			w.driver.calls = nil
+			w.delete()
+			w.settle()
+			if !w.gone() || w.node() != nil || len(w.driver.vms) != 0 {
+				t.Errorf("gone: %v, node left: %v, VMs %v", w.gone(), w.node() != nil, w.driver.vms)
+			}
+			if got := w.driver.made(instance.MethodStatus); got != tc.asks+1 {
+				t.Errorf("the driver was asked %d times, want %d and once after the deletion", got, tc.asks)
+			}
+			if drained := len(d.requests) > 0; drained != (name != "node yet to be") {
+				t.Errorf("drained: %v", drained)
+			}
+		})
+	}
+}
+
+// TestDriverCannotSayWhichNode: what is answered to the question for the VM that is to be
+// deleted.
+func TestDriverCannotSayWhichNode(t *testing.T) {
+	for code := codes.Canceled; code <= codes.Uninitialized; code++ {
+		t.Run(code.String(), func(t *testing.T) {
+			w := newWorld(t)
+			w.declare(func(m *v1alpha1.Machine) { m.Finalizers = []string{v1alpha1.FinalizerMCM} })
+			w.driver.vms[machineName] = "sim:///m1"
+			w.driver.fails(instance.MethodStatus, code)
+			w.delete()
+			w.settle()
+			switch code {
+			case codes.NotFound, codes.Unimplemented, codes.Uninitialized:
+				if !w.gone() || len(w.driver.vms) != 0 {
+					t.Error("something is left")
+				}
+				return
+			}
+			wantStatus(t, w.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "Set machine status to termination. Now, getting VM Status"})
+			if got := w.machine().Status.LastOperation.Description; !strings.Contains(got, "is out of order") {
+				t.Errorf("description %q lacks the provider's words", got)
+			}
+			if w.driver.made(instance.MethodDelete) != 0 {
+				t.Error("deleted without knowing what")
+			}
+			w.settleAfter(time.Hour)
+			if !w.gone() || len(w.driver.vms) != 0 {
+				t.Error("something is left when the driver answers again")
+			}
+		})
+	}
+}

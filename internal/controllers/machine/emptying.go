@@ -1,0 +1,262 @@
+package machine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
+	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+	"github.com/millwright-dev/millwright/internal/reconcile/target"
+)
+
+// identifyNode finds out which node a Machine has that does not say it: the answer to its
+// creation may have been lost, and the VM joined all the same.
+func (c *Controller) identifyNode(ctx context.Context, s *scope) flow.Result {
+	if c.Target == nil || s.machine.Labels[v1alpha1.NodeLabelKey] != "" || s.foreign != "" || c.Engine.Deleting(s.key()) {
+		return flow.Continue()
+	}
+	name, err := c.markedNode(ctx, s.machine)
+	switch {
+	case err != nil:
+		return flow.Fail(err)
+	case name != "":
+		return flow.Fail(c.recordNode(ctx, s, instance.Instance{NodeName: name}))
+	}
+	return c.identify(ctx, s)
+}
+
+// identifyInstance finds out which VM a Machine has that does not say it, where that may be
+// one of another API: the driver would delete it for its name.
+func (c *Controller) identifyInstance(ctx context.Context, s *scope) flow.Result {
+	if c.Claimed == nil || s.machine.Spec.ProviderID != "" || c.Engine.Deleting(s.key()) {
+		return flow.Continue()
+	}
+	return c.identify(ctx, s)
+}
+
+// identify asks the driver for the Machine's VM, and stores what it is.
+func (c *Controller) identify(ctx context.Context, s *scope) flow.Result {
+	material, _, err := c.material(ctx, s.machine)
+	if err != nil {
+		return flow.Fail(err)
+	}
+	if material.class == nil {
+		return flow.Continue()
+	}
+	answer := c.Engine.Find(instance.Request{Machine: s.machine, Class: material.class, Secret: material.secret})
+	switch answer.State {
+	case instance.Exists:
+		return flow.Fail(c.identified(ctx, s, answer.Instance))
+	case instance.Gone:
+		return flow.Continue()
+	case instance.Failed:
+		s.deletionFailed(answer.Failure, sayTerminating)
+		return flow.Wait(answer.Retry, answer.Failure.Error())
+	default:
+		return c.deletionSilent(s, answer, sayTerminating)
+	}
+}
+
+// identified stores what the driver found, unless it is another object's.
+func (c *Controller) identified(ctx context.Context, s *scope, found instance.Instance) error {
+	if s.machine.Spec.ProviderID == "" {
+		var err error
+		if s.foreign, err = c.taken(ctx, s.machine, found.ProviderID); err != nil || s.foreign != "" {
+			return err
+		}
+	}
+	return c.recordFound(ctx, s, found)
+}
+
+// markedNode is the name of the node that carries the Machine's name; empty if none does.
+func (c *Controller) markedNode(ctx context.Context, machine *v1alpha1.Machine) (string, error) {
+	if !c.Target.Ready() {
+		return "", nil
+	}
+	nodes := &corev1.NodeList{}
+	err := c.Target.Client().List(ctx, nodes, client.MatchingFields{target.NodeByMachine: machine.Name}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return "", fmt.Errorf("finding the node of machine %s: %w", machine.Name, err)
+	}
+	var names []string
+	for i := range nodes.Items {
+		if id := machine.Spec.ProviderID; id == "" || nodes.Items[i].Spec.ProviderID == "" || nodes.Items[i].Spec.ProviderID == id {
+			names = append(names, nodes.Items[i].Name)
+		}
+	}
+	if len(names) == 0 {
+		return "", nil
+	}
+	return slices.Min(names), nil
+}
+
+// recordFound stores what the driver found. A node that is not that of the VM is left out.
+func (c *Controller) recordFound(ctx context.Context, s *scope, found instance.Instance) error {
+	stale, err := c.staleNode(ctx, s.machine, found)
+	if err != nil {
+		return err
+	}
+	if stale != "" {
+		found.NodeName = ""
+	}
+	return c.recordNode(ctx, s, found)
+}
+
+// findNode reads the node that is to be emptied; none once the VM is being deleted, for
+// then there is nobody left to end its pods.
+func (c *Controller) findNode(ctx context.Context, s *scope) flow.Result {
+	name := s.machine.Labels[v1alpha1.NodeLabelKey]
+	if c.Target == nil || name == "" || c.Engine.Deleting(s.key()) {
+		return flow.Continue()
+	}
+	if !c.Target.Ready() {
+		s.force = c.forceOf(s, s.machine.Status.Conditions)
+		return c.awaitTarget(s)
+	}
+	found := &corev1.Node{}
+	if err := c.Target.Client().Get(ctx, client.ObjectKey{Name: name}, found); err != nil {
+		if apierrors.IsNotFound(err) {
+			return flow.Continue()
+		}
+		return flow.Fail(fmt.Errorf("reading node %s: %w", name, err))
+	}
+	if rival, err := c.rival(ctx, s.machine, found); err != nil || rival != nil {
+		return flow.Fail(err) // its pods are none of this Machine's
+	}
+	s.force = c.forceOf(s, found.Status.Conditions)
+	if !c.nodes.Fresh(found) {
+		return flow.Wait(staleCache, "the cache to show what was written to the node")
+	}
+	s.node = found
+	return flow.Continue()
+}
+
+// awaitTarget waits for a target that does not answer, as long as a drain may take. A
+// deletion that is forced does not wait.
+func (c *Controller) awaitTarget(s *scope) flow.Result {
+	left := s.machine.DeletionTimestamp.Add(c.drainTimeout(s.machine)).Sub(s.now)
+	if c.Drain.Drainer == nil || s.force != drain.NotForced || left <= 0 {
+		return flow.Continue()
+	}
+	s.drainFailed("the target cluster does not answer")
+	return flow.Wait(min(left, targetAway), "the target cluster")
+}
+
+// forceOf tells whether the node is to be emptied by force, and why.
+func (c *Controller) forceOf(s *scope, conditions []corev1.NodeCondition) drain.Force {
+	requested, _ := strconv.ParseBool(s.machine.Labels[v1alpha1.LabelKeyForceDeletion])
+	s.wakeWithin(drain.ForceDue(conditions, s.now))
+	return drain.ForceFor(requested, conditions, s.now)
+}
+
+// announceTermination tells those who look at the node why it goes.
+func (c *Controller) announceTermination(ctx context.Context, s *scope) flow.Result {
+	if s.node == nil {
+		return flow.Continue()
+	}
+	unhealthy := !noderef.Healthy(s.node.Status.Conditions, c.badConditions(s.machine))
+	changed, err := c.patchNodeStatus(ctx, s.node, func(n *corev1.Node) { noderef.SetTerminating(n, unhealthy, s.now) })
+	return c.marked(ctx, s, changed, err)
+}
+
+// cordon keeps new pods away.
+func (c *Controller) cordon(ctx context.Context, s *scope) flow.Result {
+	if s.node == nil {
+		return flow.Continue()
+	}
+	changed, err := c.patchNode(ctx, s.node, func(n *corev1.Node) error {
+		n.Spec.Unschedulable = true
+		return nil
+	})
+	return c.marked(ctx, s, changed, err)
+}
+
+// marked goes on after a write to the node. Without it no drain begins, unless it is
+// forced.
+func (c *Controller) marked(ctx context.Context, s *scope, changed *corev1.Node, err error) flow.Result {
+	switch {
+	case err == nil:
+		s.node = changed
+	case apierrors.IsNotFound(err):
+		s.node = nil
+	case s.force == drain.NotForced && !c.drainOverdue(s):
+		if !apierrors.IsConflict(err) {
+			s.drainFailed(err.Error())
+		}
+		return flow.Fail(err)
+	default:
+		ctrl.LoggerFrom(ctx).Info("the node is emptied by force although it could not be marked", "node", s.node.Name, "err", err.Error())
+	}
+	return flow.Continue()
+}
+
+func (c *Controller) drainOverdue(s *scope) bool {
+	return !s.now.Before(s.machine.DeletionTimestamp.Add(c.drainTimeout(s.machine)))
+}
+
+// drain empties the node, as far as that can be done now.
+func (c *Controller) drain(ctx context.Context, s *scope) flow.Result {
+	if s.node == nil || c.Drain.Drainer == nil {
+		return flow.Continue()
+	}
+	report, err := c.Drain.Drainer.Drain(ctx, drain.Request{
+		Machine:         s.key(),
+		Node:            s.node.Name,
+		Since:           s.machine.DeletionTimestamp.Time,
+		Timeout:         c.drainTimeout(s.machine),
+		MaxEvictRetries: c.maxEvictRetries(s.machine),
+		Force:           s.force,
+	})
+	if err != nil {
+		return flow.Fail(err)
+	}
+	s.force = report.Force
+	if report.Force == drain.NotForced {
+		s.evictionsGivenUp(report)
+	}
+	switch {
+	case report.Done && report.Force == drain.NotForced:
+		s.drained()
+		return flow.Continue()
+	case report.Done:
+		s.forceDrained(report)
+		return flow.Continue()
+	}
+	if problem := report.Problem(); problem != "" {
+		s.drainFailed(problem)
+	} else {
+		s.draining(report.Summary())
+	}
+	return flow.Wait(report.Wait, report.Summary())
+}
+
+// attachmentsRetry is when a node's attachments are looked at again at the latest.
+const attachmentsRetry = 5 * time.Second
+
+// deleteAttachments lets go of the volumes of a node whose pods were not waited for. Those
+// of a node that was emptied in order are gone.
+func (c *Controller) deleteAttachments(ctx context.Context, s *scope) flow.Result {
+	if s.node == nil || c.Drain.Drainer == nil || s.force == drain.NotForced {
+		return flow.Continue()
+	}
+	done, err := c.Drain.Drainer.DeleteAttachments(ctx, s.node.Name)
+	switch {
+	case err != nil:
+		return flow.Fail(err)
+	case !done:
+		return flow.Wait(attachmentsRetry, "the volume attachments of the node")
+	}
+	s.deletionWaits("", sayDeletingVM)
+	return flow.Continue()
+}

@@ -1,0 +1,154 @@
+package machine
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
+	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+)
+
+// criticalComponents is what a node that is healthy may still lack to be of use.
+const criticalComponents = "critical components on the node"
+
+// replacementRetry is how long a Machine waits whose replacement must wait for others.
+const replacementRetry = 5 * time.Second
+
+// assessHealth copies the node's conditions and draws the consequence.
+func (c *Controller) assessHealth(ctx context.Context, s *scope) flow.Result {
+	s.nodeSeen()
+	phase := s.machine.Status.CurrentStatus.Phase
+	switch phase {
+	case v1alpha1.MachineInPlaceUpdating:
+		return flow.Stop("the node is being updated in place")
+	case v1alpha1.MachineInPlaceUpdateFailed:
+		return c.awaitRecovery(ctx, s, "a node whose update failed")
+	}
+	if !noderef.Healthy(s.node.Status.Conditions, c.badConditions(s.machine)) {
+		return c.unhealthy(ctx, s, phase)
+	}
+	if !noderef.CriticalComponentsReady(s.node) {
+		switch phase {
+		case v1alpha1.MachinePending:
+			return c.awaitJoin(ctx, s, criticalComponents)
+		case v1alpha1.MachineFailed: // for want of them, perhaps: that is no recovery
+			return flow.Wait(0, criticalComponents)
+		}
+	}
+	if phase != v1alpha1.MachineRunning {
+		c.replacements.forget(s.key())
+		s.joined()
+	}
+	return flow.Continue()
+}
+
+func (c *Controller) unhealthy(ctx context.Context, s *scope, phase v1alpha1.MachinePhase) flow.Result {
+	switch phase {
+	case v1alpha1.MachinePending:
+		return c.awaitJoin(ctx, s, "the node to be ready")
+	case v1alpha1.MachineRunning:
+		s.becameUnhealthy()
+	}
+	return c.awaitRecovery(ctx, s, "the node to be healthy")
+}
+
+// awaitJoin waits for a node to become of use, within the creation timeout.
+func (c *Controller) awaitJoin(ctx context.Context, s *scope, what string) flow.Result {
+	left := c.creationTimeLeft(ctx, s)
+	if !left.over() {
+		return flow.Wait(left.wait, what)
+	}
+	usable, err := c.usable(ctx, s)
+	switch {
+	case err != nil:
+		return flow.Fail(err)
+	case usable:
+		return flow.Wait(staleCache, "the cache to show that the node has joined")
+	}
+	s.neverJoined(c.creationTimeout(s.machine))
+	return flow.Wait(0, what)
+}
+
+// mayTimeOut tells whether a Machine in this phase becomes Failed in time.
+func mayTimeOut(phase v1alpha1.MachinePhase) bool {
+	return phase == v1alpha1.MachineUnknown || phase == v1alpha1.MachineInPlaceUpdateFailed
+}
+
+// awaitRecovery waits for a Machine to be well again, within the health timeout.
+func (c *Controller) awaitRecovery(ctx context.Context, s *scope, what string) flow.Result {
+	if !mayTimeOut(s.machine.Status.CurrentStatus.Phase) || neverTimesOut(s.machine) {
+		return flow.Wait(0, what)
+	}
+	left := c.timeLeft(ctx, s.machine.Status.CurrentStatus.LastUpdateTime.Time, c.healthTimeout(s.machine))
+	if !left.over() {
+		return flow.Wait(left.wait, what)
+	}
+	return c.giveUp(ctx, s, what)
+}
+
+// giveUp declares the Machine Failed, if not too many others are being replaced, and the
+// API server itself says nothing better of its node. It is asked last, and so only about
+// Machines whose turn has come: when all of a large pool fail, it has enough to do.
+func (c *Controller) giveUp(ctx context.Context, s *scope, what string) flow.Result {
+	granted, err := c.mayReplace(ctx, s.machine)
+	switch {
+	case err != nil:
+		return flow.Fail(err)
+	case !granted:
+		s.replacementDelayed(c.healthTimeout(s.machine))
+		return flow.Wait(replacementRetry, "the replacement of other machines")
+	}
+	usable, err := c.usable(ctx, s)
+	switch {
+	case err != nil:
+		c.replacements.forget(s.key())
+		return flow.Fail(err)
+	case usable && s.machine.Status.CurrentStatus.Phase == v1alpha1.MachineUnknown:
+		c.replacements.forget(s.key())
+		return flow.Wait(staleCache, "the cache to show that the node recovered")
+	}
+	s.healthTimedOut(c.healthTimeout(s.machine))
+	return flow.Wait(0, what)
+}
+
+// usable asks the API server itself whether the node is of use. Caches may lag, most of
+// all after an outage, and what follows cannot be undone.
+func (c *Controller) usable(ctx context.Context, s *scope) (bool, error) {
+	name := s.machine.Labels[v1alpha1.NodeLabelKey]
+	if c.Target == nil || name == "" || s.rivalled {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
+	if err := c.Target.Client().Get(ctx, client.ObjectKey{Name: name}, object); err != nil {
+		if apierrors.IsNotFound(err) {
+			return false, nil
+		}
+		return false, fmt.Errorf("asking for node %s before giving it up: %w", name, err)
+	}
+	live := &corev1.Node{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, live); err != nil {
+		return false, fmt.Errorf("reading node %s: %w", name, err)
+	}
+	pending := s.machine.Status.CurrentStatus.Phase == v1alpha1.MachinePending
+	return noderef.Healthy(live.Status.Conditions, c.badConditions(s.machine)) && (!pending || noderef.CriticalComponentsReady(live)), nil
+}
+
+// badConditions are the conditions that make the Machine unhealthy unless False.
+func (c *Controller) badConditions(machine *v1alpha1.Machine) []string {
+	if config := machine.Spec.MachineConfiguration; config != nil && config.NodeConditions != nil {
+		return strings.Split(*config.NodeConditions, ",")
+	}
+	return c.NodeConditions
+}

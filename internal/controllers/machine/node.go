@@ -1,0 +1,274 @@
+package machine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
+	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+)
+
+// targetAway is how long a pass waits that needs a target which does not answer. The
+// target's nodes are no help: a Machine that has none yet gets no event.
+const targetAway = 5 * time.Second
+
+// awaitNode finds the Machine's node.
+func (c *Controller) awaitNode(ctx context.Context, s *scope) flow.Result {
+	if c.Target == nil {
+		if mayTimeOut(s.machine.Status.CurrentStatus.Phase) {
+			return c.awaitRecovery(ctx, s, "a VM that is gone")
+		}
+		return flow.Stop("there is no target cluster to join")
+	}
+	if !c.Target.Ready() {
+		return flow.Wait(targetAway, "the target cluster")
+	}
+	if err := c.relabel(ctx, s); err != nil {
+		return flow.Fail(err)
+	}
+	name := s.machine.Labels[v1alpha1.NodeLabelKey]
+	found := &corev1.Node{}
+	err := c.Target.Client().Get(ctx, types.NamespacedName{Name: name}, found)
+	if apierrors.IsNotFound(err) {
+		return c.nodeAbsent(ctx, s, name)
+	}
+	if err != nil {
+		return flow.Fail(fmt.Errorf("reading node %s: %w", name, err))
+	}
+	if !c.nodes.Fresh(found) {
+		return flow.Wait(staleCache, "the cache to show what was written to the node")
+	}
+	rival, err := c.rival(ctx, s.machine, found)
+	switch {
+	case err != nil:
+		return flow.Fail(err)
+	case rival != nil:
+		return c.nodeOfRival(ctx, s, name, rival.Name)
+	}
+	s.node = found
+	return flow.Continue()
+}
+
+// relabel puts the name of its node back on a Machine that somebody took it from. Without
+// the name the node would count as missing, and a VM that is well would be replaced.
+func (c *Controller) relabel(ctx context.Context, s *scope) error {
+	if s.machine.Labels[v1alpha1.NodeLabelKey] != "" {
+		return nil
+	}
+	name, err := c.markedNode(ctx, s.machine)
+	if err != nil || name == "" {
+		return err
+	}
+	return c.recordNode(ctx, s, instance.Instance{NodeName: name})
+}
+
+// rivalry is when a Machine looks again whether a node is its own. Who puts that right
+// need not change anything that it would be woken for.
+const rivalry = time.Minute
+
+// nodeOfRival leaves alone a node that two Machines name and that is the other one's. It
+// counts as absent, but nobody is declared unhealthy for a label.
+func (c *Controller) nodeOfRival(ctx context.Context, s *scope, node, rival string) flow.Result {
+	s.rivalled = true
+	s.wakeWithin(rivalry)
+	sentence := fmt.Sprintf("Node %s is that of machine %q: it is left alone, whatever label %q says", node, rival, v1alpha1.NodeLabelKey)
+	c.warn(s, reasonOtherMachine, sentence)
+	if s.machine.Status.CurrentStatus.Phase == v1alpha1.MachinePending {
+		return c.awaitJoin(ctx, s, sentence)
+	}
+	return c.awaitRecovery(ctx, s, sentence)
+}
+
+// warn tells of something odd about a Machine's node once, until there is something else.
+func (c *Controller) warn(s *scope, reason, sentence string) {
+	if told, _ := c.warned.Swap(s.key(), sentence); told != sentence {
+		s.explainBoth(corev1.EventTypeWarning, reason, sentence)
+	}
+}
+
+func (c *Controller) nodeAbsent(ctx context.Context, s *scope, name string) flow.Result {
+	switch s.machine.Status.CurrentStatus.Phase {
+	case v1alpha1.MachineRunning:
+		s.nodeMissing()
+	case v1alpha1.MachinePending:
+		if err := c.keepToken(ctx, s); err != nil {
+			return flow.Fail(err)
+		}
+		return c.awaitJoin(ctx, s, fmt.Sprintf("node %q to join", name))
+	}
+	return c.awaitRecovery(ctx, s, fmt.Sprintf("node %q to appear", name))
+}
+
+// keepToken renews the bootstrap token of a VM that takes long to join. The VM has the
+// token already, so it stays the same one.
+func (c *Controller) keepToken(ctx context.Context, s *scope) error {
+	next, err := c.Tokens.Keep(ctx, s.key(), c.creationTimeout(s.machine))
+	if err != nil {
+		return err //nolint:wrapcheck // says whose token it is
+	}
+	s.wakeWithin(next)
+	return nil
+}
+
+// followNode deletes the Machine when somebody deletes its node. The node stays until the
+// VM is gone, since it carries our finalizer.
+func (c *Controller) followNode(ctx context.Context, s *scope) flow.Result {
+	if s.node.DeletionTimestamp.IsZero() {
+		return flow.Continue()
+	}
+	if err := c.Client.Delete(ctx, s.machine, client.Preconditions{UID: &s.machine.UID}); client.IgnoreNotFound(err) != nil {
+		return flow.Fail(fmt.Errorf("deleting machine %s after its node: %w", s.machine.Name, err))
+	}
+	s.explainBoth(corev1.EventTypeNormal, reasonNodeDeleted, fmt.Sprintf("Node %s was deleted, so the machine is deleted too", s.node.Name))
+	return flow.Wait(0, "the deletion of the Machine")
+}
+
+// registering is how long a new node that is not ready is left alone. Many a kubelet
+// reports again right after it has registered; a write of ours between the two would be
+// in vain, since it is locked for the sake of the taints.
+const registering = 250 * time.Millisecond
+
+// awaitRegistration lets a kubelet finish its registration. It does not wait for the node
+// to be ready: the taints of the template belong there before.
+func (c *Controller) awaitRegistration(_ context.Context, s *scope) flow.Result {
+	busy := s.machine.Status.CurrentStatus.Phase == v1alpha1.MachinePending &&
+		!controllerutil.ContainsFinalizer(s.node, v1alpha1.FinalizerNode) &&
+		!noderef.Healthy(s.node.Status.Conditions, nil)
+	if busy {
+		seen, _ := c.registrations.LoadOrStore(s.node.Name, s.now)
+		if left := seen.(time.Time).Add(registering).Sub(s.now); left > 0 {
+			return flow.Wait(left, "the kubelet to finish its registration")
+		}
+	}
+	c.registrations.Delete(s.node.Name)
+	return flow.Continue()
+}
+
+// setCapacity gives the node the virtual capacity of the Machine's class. Without the
+// class nobody knows what that is, and the node stays as it is.
+func (c *Controller) setCapacity(ctx context.Context, s *scope) flow.Result {
+	if s.machine.Spec.Class.Kind != v1alpha1.MachineClassKind {
+		return flow.Continue()
+	}
+	class := &v1alpha1.MachineClass{}
+	key := types.NamespacedName{Namespace: s.machine.Namespace, Name: s.machine.Spec.Class.Name}
+	if err := c.Client.Get(ctx, key, class); err != nil {
+		if apierrors.IsNotFound(err) {
+			return flow.Continue()
+		}
+		return flow.Fail(fmt.Errorf("reading MachineClass %s: %w", key.Name, err))
+	}
+	err := c.unlessRefused(s, reasonCapacityRefused, virtualCapacity(class), func() error {
+		changed, err := c.patchNodeStatus(ctx, s.node, func(n *corev1.Node) { noderef.SetCapacity(n, virtualCapacity(class)) })
+		s.node = changed
+		return err
+	})
+	if errors.Is(err, errRefused) {
+		return flow.Continue()
+	}
+	s.class = class
+	return flow.Fail(err)
+}
+
+func virtualCapacity(class *v1alpha1.MachineClass) corev1.ResourceList {
+	if class.NodeTemplate == nil {
+		return nil
+	}
+	return class.NodeTemplate.VirtualCapacity
+}
+
+// adoptNode marks the node as the Machine's and brings the node template up to date. From
+// then on nobody can take the node away before its VM, so nothing is told of it and no token
+// is revoked before. What is wrong with a template holds none of that back: where the API
+// server refuses the whole, the node is only marked.
+func (c *Controller) adoptNode(ctx context.Context, s *scope) flow.Result {
+	c.sayUnfit(s)
+	err := c.unlessRefused(s, reasonTemplateRefused, &s.machine.Spec.NodeTemplateSpec, func() error {
+		return c.changeNode(ctx, s, func(n *corev1.Node) error {
+			if s.class != nil {
+				if err := noderef.RecordCapacity(n, virtualCapacity(s.class)); err != nil {
+					return err //nolint:wrapcheck // says what it is about
+				}
+			}
+			return noderef.Adopt(n, s.machine)
+		})
+	})
+	if errors.Is(err, errRefused) {
+		err = c.changeNode(ctx, s, func(n *corev1.Node) error {
+			noderef.Mark(n, s.machine)
+			return nil
+		})
+	}
+	if err != nil {
+		return flow.Fail(err)
+	}
+	return flow.Fail(c.compareIDs(ctx, s))
+}
+
+func (c *Controller) changeNode(ctx context.Context, s *scope, change func(*corev1.Node) error) error {
+	changed, err := c.patchNode(ctx, s.node, change)
+	s.node = changed
+	return err
+}
+
+// compareIDs says so if the node is another VM's: somebody edited the Machine's provider
+// ID, or two VMs joined under one name; and if another node says that it is the same VM.
+// Nothing is done about it: the IDs that some kubelets report differ from their drivers'
+// in form only.
+func (c *Controller) compareIDs(ctx context.Context, s *scope) error {
+	var odd []string
+	of, ours := s.node.Spec.ProviderID, s.machine.Spec.ProviderID
+	if of != "" && of != ours {
+		odd = append(odd, fmt.Sprintf("Node %s says that its VM is %s, the machine that it is %s", s.node.Name, of, ours))
+	}
+	twin, err := c.twin(ctx, s)
+	if err != nil {
+		return err
+	}
+	if twin != "" {
+		odd = append(odd, fmt.Sprintf("Node %s, too, says that its VM is %s; the machine follows node %s", twin, ours, s.node.Name))
+	}
+	if len(odd) > 0 {
+		c.warn(s, reasonOtherVM, strings.Join(odd, ". "))
+	}
+	return nil
+}
+
+// twin names another node that says that it is the Machine's VM; empty if there is none.
+func (c *Controller) twin(ctx context.Context, s *scope) (string, error) {
+	noted, ok := c.twins.Load(s.key())
+	if !ok {
+		return "", nil
+	}
+	found := &corev1.Node{}
+	err := c.Target.Client().Get(ctx, client.ObjectKey{Name: noted.(string)}, found)
+	if client.IgnoreNotFound(err) != nil {
+		return "", fmt.Errorf("reading node %s: %w", noted, err)
+	}
+	if err != nil || found.Name == s.node.Name || found.Spec.ProviderID != s.machine.Spec.ProviderID {
+		c.twins.Delete(s.key())
+		return "", nil
+	}
+	return found.Name, nil
+}
+
+// revokeTokenOfJoined deletes the bootstrap token once the node is there: from then on
+// the kubelet has credentials of its own. The Machine has no conditions until the
+// status of this pass is written, so the token cannot be forgotten in between.
+func (c *Controller) revokeTokenOfJoined(ctx context.Context, s *scope) flow.Result {
+	if len(s.machine.Status.Conditions) > 0 || len(s.node.Status.Conditions) == 0 {
+		return flow.Continue()
+	}
+	return flow.Fail(c.Tokens.Revoke(ctx, s.key()))
+}

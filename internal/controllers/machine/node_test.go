@@ -1,0 +1,271 @@
+package machine
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+)
+
+// TestNodeIsMarked: the node gets what marks it as the Machine's in one write, and what
+// others put on it stays.
+func TestNodeIsMarked(t *testing.T) {
+	w := newWorld(t)
+	w.declare(inPhase(v1alpha1.MachinePending), func(m *v1alpha1.Machine) {
+		m.Spec.NodeTemplateSpec = v1alpha1.NodeTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"pool": "a"}, Annotations: map[string]string{"note": "b"}},
+			Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}}},
+		}
+	})
+	w.join(notReady)
+	change(w, w.node(), func(n *corev1.Node) {
+		n.Labels = map[string]string{"user": "label"}
+		n.Spec.Taints = []corev1.Taint{{Key: "user", Effect: corev1.TaintEffectNoExecute}}
+	})
+	w.settle()
+	n := w.node()
+	if diff := cmp.Diff([]string{v1alpha1.FinalizerNode}, n.Finalizers); diff != "" {
+		t.Errorf("finalizers (-want +got):\n%s", diff)
+	}
+	labels := map[string]string{"user": "label", "pool": "a", v1alpha1.LabelKeyMachineName: machineName}
+	if diff := cmp.Diff(labels, n.Labels); diff != "" {
+		t.Errorf("labels (-want +got):\n%s", diff)
+	}
+	if len(n.Spec.Taints) != 2 || n.Annotations["note"] != "b" {
+		t.Errorf("taints %v, annotations %v", n.Spec.Taints, n.Annotations)
+	}
+	if got := count(w.wrote(), "patch Node"); got != 1 {
+		t.Errorf("%d writes to the node, want 1", got)
+	}
+}
+
+// TestOnlyTaintsAreLocked: a kubelet's writes must not make ours fail, unless ours
+// replaces a list that others may have written to.
+func TestOnlyTaintsAreLocked(t *testing.T) {
+	for name, taints := range map[string][]corev1.Taint{
+		"labels only": nil,
+		"with taints": {{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.declare(inPhase(v1alpha1.MachinePending), func(m *v1alpha1.Machine) {
+				m.Spec.NodeTemplateSpec.Labels = map[string]string{"pool": "a"}
+				m.Spec.NodeTemplateSpec.Spec.Taints = taints
+			})
+			w.join(notReady)
+			w.settle()
+			patches := 0
+			for _, made := range w.writes {
+				if made.what != "patch Node" {
+					continue
+				}
+				patches++
+				if locked := strings.Contains(made.body, `"resourceVersion"`); locked != (taints != nil) {
+					t.Errorf("locked: %v: %s", locked, made.body)
+				}
+			}
+			if patches != 1 {
+				t.Errorf("%d patches of the node, want 1", patches)
+			}
+		})
+	}
+}
+
+func count(list []string, what string) int {
+	n := 0
+	for _, item := range list {
+		if item == what {
+			n++
+		}
+	}
+	return n
+}
+
+// TestRegistrationIsNotDisturbed: a node that has just registered is left alone for a
+// moment, and not until it is ready: its taints keep Pods away that do not belong there.
+func TestRegistrationIsNotDisturbed(t *testing.T) {
+	cases := map[string]struct {
+		conditions []corev1.NodeCondition
+		phase      v1alpha1.MachinePhase
+		waits      bool
+	}{
+		"no report yet": {nil, v1alpha1.MachinePending, true},
+		"not ready":     {[]corev1.NodeCondition{notReady}, v1alpha1.MachinePending, true},
+		"ready":         {[]corev1.NodeCondition{ready}, v1alpha1.MachinePending, false},
+		"joined before": {[]corev1.NodeCondition{notReady}, v1alpha1.MachineRunning, false},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.declare(inPhase(tc.phase))
+			w.join(tc.conditions...)
+			result := w.pass()
+			if waits := len(w.writes) == 0; waits != tc.waits {
+				t.Fatalf("waits: %v, want %v; writes:\n%s", waits, tc.waits, w.said())
+			}
+			if !tc.waits {
+				return
+			}
+			if result.RequeueAfter != registering {
+				t.Errorf("the next pass comes after %v, want %v", result.RequeueAfter, registering)
+			}
+			w.clock.Step(registering)
+			w.pass()
+			if len(w.node().Finalizers) != 1 {
+				t.Error("the node is left alone for too long")
+			}
+		})
+	}
+}
+
+// TestKubeletWasFaster: a node that changes under our hands costs another pass, no error.
+func TestKubeletWasFaster(t *testing.T) {
+	w := newWorld(t)
+	w.declare(inPhase(v1alpha1.MachinePending), func(m *v1alpha1.Machine) {
+		m.Spec.NodeTemplateSpec.Spec.Taints = []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}}
+	})
+	w.join(notReady)
+	w.pass()
+	w.clock.Step(registering)
+	conflicts := 1
+	w.refuse = func(made write) error {
+		if made.what == "patch Node" && conflicts > 0 {
+			conflicts--
+			w.join(ready)
+			return apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, made.name, nil)
+		}
+		return nil
+	}
+	if result := w.pass(); result.RequeueAfter <= 0 {
+		t.Error("nothing brings the next pass")
+	}
+	w.settle()
+	if n := w.node(); len(n.Finalizers) != 1 || len(n.Spec.Taints) != 1 {
+		t.Errorf("finalizers %v, taints %v", n.Finalizers, n.Spec.Taints)
+	}
+	wantStatus(t, w.machine(), joinedNow)
+}
+
+// TestNodeDeleted: who deletes a node means its Machine. The node stays until the VM is
+// gone.
+func TestNodeDeleted(t *testing.T) {
+	w := newWorld(t)
+	w.declare()
+	w.settle()
+	w.join(ready)
+	w.settle()
+	if err := w.target.client.Delete(t.Context(), w.node()); err != nil {
+		t.Fatal(err)
+	}
+	w.pass()
+	if w.machine().DeletionTimestamp.IsZero() {
+		t.Fatal("the Machine is not deleted")
+	}
+	if w.node() == nil {
+		t.Fatal("the node is gone before the VM")
+	}
+	w.settle()
+	if !w.gone() || w.node() != nil || len(w.driver.vms) != 0 {
+		t.Error("something is left")
+	}
+}
+
+// TestTokenIsRevokedBeforeStatusSaysSo: the status that says that the node has joined is
+// what keeps the token from being looked for again, so the token must be gone before.
+func TestTokenIsRevokedBeforeStatusSaysSo(t *testing.T) {
+	w := newWorld(t)
+	w.declare()
+	w.settle()
+	w.join(notReady)
+	w.refuse = func(made write) error {
+		if made.what == "delete Secret" {
+			return apierrors.NewInternalError(errDown)
+		}
+		return nil
+	}
+	w.pass()
+	w.clock.Step(registering)
+	if _, err := w.controller.Reconcile(t.Context(), w.request()); err == nil {
+		t.Fatal("a token that could not be revoked went by")
+	}
+	if len(w.machine().Status.Conditions) != 0 || len(w.tokens()) != 1 {
+		t.Fatalf("conditions %v, %d tokens", w.machine().Status.Conditions, len(w.tokens()))
+	}
+	w.refuse = nil
+	w.restart(w.driver) // the next process has not issued the token itself
+	w.settle()
+	if len(w.tokens()) != 0 {
+		t.Error("the token outlives the join")
+	}
+	if len(w.machine().Status.Conditions) == 0 {
+		t.Error("the node's conditions are not copied")
+	}
+}
+
+// TestTokenWaitsForTheKubelet: a node without conditions may be a kubelet that has only
+// begun to register.
+func TestTokenWaitsForTheKubelet(t *testing.T) {
+	w := newWorld(t)
+	w.declare()
+	w.settle()
+	w.join()
+	w.settle()
+	if len(w.tokens()) != 1 {
+		t.Error("the token is gone before the kubelet reported")
+	}
+}
+
+// TestStaleCacheIsNotActedUpon: until the cache shows our own write, a pass does nothing.
+func TestStaleCacheIsNotActedUpon(t *testing.T) {
+	w := newWorld(t)
+	w.declare()
+	stale := w.machine()
+	w.pass() // adds the finalizer
+	w.writes = nil
+	w.controller.Client = staleReader{w.controller.Client, stale}
+	if result := w.pass(); result.RequeueAfter <= 0 {
+		t.Error("nothing brings the next pass")
+	}
+	if len(w.tasks) != 0 && w.driver.made(instance.MethodCreate) != 0 || len(w.writes) != 0 {
+		t.Errorf("acted upon a stale Machine: %s", w.said())
+	}
+}
+
+// staleReader shows a Machine as it was.
+type staleReader struct {
+	client.Client
+	machine *v1alpha1.Machine
+}
+
+func (r staleReader) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	if machine, ok := object.(*v1alpha1.Machine); ok {
+		r.machine.DeepCopyInto(machine)
+		return nil
+	}
+	return r.Client.Get(ctx, key, object, options...)
+}
+
+// TestLabelIsPutBack: a VM that is well is not replaced because somebody took the name of
+// its node from the Machine.
+func TestLabelIsPutBack(t *testing.T) {
+	w := newWorld(t)
+	w.running()
+	change(w, w.machine(), func(m *v1alpha1.Machine) { delete(m.Labels, v1alpha1.NodeLabelKey) })
+	w.wait(time.Hour)
+	if got := w.machine(); got.Status.CurrentStatus.Phase != v1alpha1.MachineRunning || got.Labels[v1alpha1.NodeLabelKey] != w.nodeName() {
+		t.Errorf("phase %q, labels %v", got.Status.CurrentStatus.Phase, got.Labels)
+	}
+	if events := w.told(); len(events) != 0 {
+		t.Errorf("events %q", events)
+	}
+}

@@ -1,0 +1,150 @@
+// Package unmanaged marks the nodes that are no Machine's.
+//
+// A node that has had no Machine for the creation timeout gets an annotation that says so,
+// as MCM gives it, and loses our finalizer, which nobody else would take off. When it has a
+// Machine again, the annotation goes.
+package unmanaged
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
+	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+)
+
+// Options configure a Controller.
+type Options struct {
+	// Machines is a client of the control cluster whose reads come from the cache.
+	Machines client.Reader
+	// Target is the cluster that nodes join.
+	Target Target
+	// Clock tells the time.
+	Clock clock.PassiveClock
+	// Grace is how long a node may be without a Machine: the creation timeout. It counts
+	// from the node's creation, and not from before this process began: Machines may be
+	// put back into an empty control plane.
+	Grace time.Duration
+}
+
+// Target is the cluster that nodes join, as target.Cluster is one.
+type Target interface {
+	// Client reads Nodes from a cache and writes to the API server.
+	Client() client.Client
+	// Ready tells whether the target has answered. Before, reads would wait for it.
+	Ready() bool
+	// Watch makes a source of events about objects of the target.
+	Watch(object client.Object, events handler.EventHandler, filters ...predicate.Predicate) source.Source
+}
+
+// Controller reconciles Nodes. Make one with New.
+type Controller struct {
+	Options
+	begun     time.Time
+	beginOnce sync.Once
+}
+
+// New makes a Controller.
+func New(opts Options) *Controller { return &Controller{Options: opts} }
+
+// SetupWithManager registers the controller and what it watches.
+func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("unmanagednode").
+		Watches(&v1alpha1.Machine{}, handler.EnqueueRequestsFromMapFunc(nodeOf), builder.WithPredicates(linkChanges())).
+		WatchesRawSource(c.Target.Watch(&corev1.Node{}, &handler.EnqueueRequestForObject{}, markChanges())).
+		Complete(c)
+	if err != nil {
+		return fmt.Errorf("setting up the controller of unmanaged nodes: %w", err)
+	}
+	return nil
+}
+
+// nodeOf names the node of a Machine.
+func nodeOf(_ context.Context, object client.Object) []reconcile.Request {
+	name := object.GetLabels()[v1alpha1.NodeLabelKey]
+	if name == "" {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: name}}}
+}
+
+// linkChanges lets through that a Machine got a node or lost it.
+func linkChanges() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		return e.ObjectOld.GetLabels()[v1alpha1.NodeLabelKey] != e.ObjectNew.GetLabels()[v1alpha1.NodeLabelKey]
+	}}
+}
+
+// markChanges lets through what a node is marked by.
+func markChanges() predicate.Predicate {
+	const key = v1alpha1.AnnotationKeyNotManaged
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		return e.ObjectOld.GetAnnotations()[key] != e.ObjectNew.GetAnnotations()[key] ||
+			!slices.Equal(e.ObjectOld.GetFinalizers(), e.ObjectNew.GetFinalizers())
+	}}
+}
+
+// Reconcile marks a node, or takes the mark off.
+func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	c.beginOnce.Do(func() { c.begun = c.Clock.Now() })
+	if !c.Target.Ready() {
+		return ctrl.Result{}, nil // the watch brings all nodes once it has
+	}
+	found := &corev1.Node{}
+	if err := c.Target.Client().Get(ctx, req.NamespacedName, found, client.UnsafeDisableDeepCopy); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	machines := &v1alpha1.MachineList{}
+	if err := c.Machines.List(ctx, machines, client.MatchingFields{fieldindex.MachineByNode: req.Name}, client.Limit(1), client.UnsafeDisableDeepCopy); err != nil {
+		return ctrl.Result{}, fmt.Errorf("finding the machine of node %s: %w", req.Name, err)
+	}
+	if len(machines.Items) > 0 {
+		if _, marked := found.Annotations[v1alpha1.AnnotationKeyNotManaged]; !marked {
+			return ctrl.Result{}, nil // nearly always
+		}
+		return ctrl.Result{}, c.patch(ctx, found, func(n *corev1.Node) { delete(n.Annotations, v1alpha1.AnnotationKeyNotManaged) })
+	}
+	since := found.CreationTimestamp.Time
+	if c.begun.After(since) {
+		since = c.begun
+	}
+	if left := since.Add(c.Grace).Sub(c.Clock.Now()); left > 0 {
+		return ctrl.Result{RequeueAfter: left}, nil
+	}
+	return ctrl.Result{}, c.patch(ctx, found, func(n *corev1.Node) {
+		metav1.SetMetaDataAnnotation(&n.ObjectMeta, v1alpha1.AnnotationKeyNotManaged, "1")
+		noderef.Release(n)
+	})
+}
+
+// patch writes a change, if it is one. It needs no lock: nothing of it replaces what others
+// write.
+func (c *Controller) patch(ctx context.Context, found *corev1.Node, change func(*corev1.Node)) error {
+	changed := found.DeepCopy()
+	change(changed)
+	if equality.Semantic.DeepEqual(found, changed) {
+		return nil
+	}
+	if err := c.Target.Client().Patch(ctx, changed, client.StrategicMergeFrom(found)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("marking node %s: %w", found.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,244 @@
+package unmanaged
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	testingclock "k8s.io/utils/clock/testing"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+const grace = 20 * time.Minute
+
+var begin = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+type target struct {
+	client client.Client
+	away   bool
+}
+
+func (t target) Client() client.Client { return t.client }
+
+func (t target) Ready() bool { return !t.away }
+
+func (t target) Watch(client.Object, handler.EventHandler, ...predicate.Predicate) source.Source {
+	return nil // no test sets up watches
+}
+
+type indexer struct{ *fake.ClientBuilder }
+
+func (i indexer) IndexField(_ context.Context, object client.Object, field string, values client.IndexerFunc) error {
+	i.WithIndex(object, field, values)
+	return nil
+}
+
+// world is a controller, a node and what becomes of it.
+type world struct {
+	*testing.T
+	clock      *testingclock.FakeClock
+	machines   client.Client
+	nodes      client.Client
+	writes     int
+	controller *Controller
+}
+
+func newWorld(t *testing.T, node *corev1.Node) *world {
+	t.Helper()
+	w := &world{T: t, clock: testingclock.NewFakeClock(begin)}
+	indexed := indexer{fake.NewClientBuilder().WithScheme(env.NewScheme())}
+	if err := fieldindex.Add(t.Context(), indexed); err != nil {
+		t.Fatal(err)
+	}
+	w.machines = indexed.Build()
+	w.nodes = fake.NewClientBuilder().WithScheme(env.NewScheme()).WithObjects(node).WithInterceptorFuncs(interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+			w.writes++
+			return c.Patch(ctx, object, patch, options...)
+		},
+	}).Build()
+	w.controller = New(Options{Machines: w.machines, Target: target{client: w.nodes}, Clock: w.clock, Grace: grace})
+	return w
+}
+
+func (w *world) pass() ctrl.Result {
+	w.Helper()
+	result, err := w.controller.Reconcile(w.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "n"}})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return result
+}
+
+func (w *world) node() *corev1.Node {
+	w.Helper()
+	node := &corev1.Node{}
+	if err := w.nodes.Get(w.Context(), client.ObjectKey{Name: "n"}, node); err != nil {
+		w.Fatal(err)
+	}
+	return node
+}
+
+func (w *world) machine(node string) {
+	w.Helper()
+	machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "shoot", Name: "of-" + node, Labels: map[string]string{v1alpha1.NodeLabelKey: node}}}
+	if err := w.machines.Create(w.Context(), machine); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func newNode(age time.Duration) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: "n", CreationTimestamp: metav1.NewTime(begin.Add(-age)),
+		Finalizers: []string{v1alpha1.FinalizerNode, "example.com/theirs"}, Annotations: map[string]string{"a": "b"},
+	}}
+}
+
+// TestNodeWithoutMachine: it is marked when its time is over, which begins with the
+// process or with the node, and not before.
+func TestNodeWithoutMachine(t *testing.T) {
+	for name, tc := range map[string]struct {
+		age time.Duration
+		due time.Duration // after the process began
+	}{
+		"old node": {24 * time.Hour, grace},
+		"new node": {-time.Minute, grace + time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, newNode(tc.age))
+			w.machine("another-node")
+			if got := w.pass().RequeueAfter; got != tc.due {
+				t.Errorf("it is looked at again after %v, want %v", got, tc.due)
+			}
+			w.clock.Step(tc.due - time.Second)
+			w.pass()
+			if w.writes != 0 {
+				t.Fatal("it is marked too early")
+			}
+			w.clock.Step(time.Second)
+			w.pass()
+			got := w.node()
+			if diff := cmp.Diff(map[string]string{"a": "b", v1alpha1.AnnotationKeyNotManaged: "1"}, got.Annotations); diff != "" {
+				t.Errorf("annotations (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff([]string{"example.com/theirs"}, got.Finalizers); diff != "" {
+				t.Errorf("finalizers (-want +got):\n%s", diff)
+			}
+			w.clock.Step(time.Hour)
+			w.pass()
+			if w.writes != 1 {
+				t.Errorf("%d writes, want 1", w.writes)
+			}
+			w.machine("n")
+			w.pass()
+			if diff := cmp.Diff(map[string]string{"a": "b"}, w.node().Annotations); diff != "" {
+				t.Errorf("annotations of a node that has a Machine again (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestNodeWithMachine: it is left alone, however old it is.
+func TestNodeWithMachine(t *testing.T) {
+	w := newWorld(t, newNode(24*time.Hour))
+	w.machine("n")
+	w.pass()
+	w.clock.Step(24 * time.Hour)
+	if got := w.pass(); w.writes != 0 || got.RequeueAfter != 0 {
+		t.Errorf("%d writes, looked at again after %v", w.writes, got.RequeueAfter)
+	}
+}
+
+// TestWrongMarkGoes: also one with another value, and that of a node which is not due.
+func TestWrongMarkGoes(t *testing.T) {
+	node := newNode(0)
+	node.Annotations[v1alpha1.AnnotationKeyNotManaged] = "yes"
+	w := newWorld(t, node)
+	w.machine("n")
+	w.pass()
+	if _, marked := w.node().Annotations[v1alpha1.AnnotationKeyNotManaged]; marked {
+		t.Error("it stays")
+	}
+}
+
+// TestNodeIsGone: between the event and the pass.
+func TestNodeIsGone(t *testing.T) {
+	w := newWorld(t, newNode(0))
+	if _, err := w.controller.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "gone"}}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestTargetIsAway: a Machine's event brings a pass before the target has answered. Nothing
+// is read then, which would hold the worker up, and nothing is an error.
+func TestTargetIsAway(t *testing.T) {
+	w := newWorld(t, newNode(24*time.Hour))
+	w.controller.Target = target{away: true} // whoever reads gets a nil client
+	w.pass()
+	w.clock.Step(grace)
+	if got := w.pass(); got.RequeueAfter != 0 {
+		t.Errorf("it is looked at again after %v", got.RequeueAfter)
+	}
+	w.controller.Target = target{client: w.nodes}
+	w.pass()
+	if _, marked := w.node().Annotations[v1alpha1.AnnotationKeyNotManaged]; !marked {
+		t.Error("the node is not marked once the target answers")
+	}
+}
+
+// TestWriteFails: it is tried again.
+func TestWriteFails(t *testing.T) {
+	down := errors.New("down")
+	w := newWorld(t, newNode(0))
+	broken := interceptor.NewClient(w.nodes.(client.WithWatch), interceptor.Funcs{
+		Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+			return down
+		},
+	})
+	w.controller.Target = target{client: broken}
+	w.pass()
+	w.clock.Step(grace)
+	if _, err := w.controller.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "n"}}); !errors.Is(err, down) {
+		t.Errorf("err %v", err)
+	}
+}
+
+// TestWhichEventsMatter: heartbeats do not.
+func TestWhichEventsMatter(t *testing.T) {
+	was, beat, marked, held := newNode(0), newNode(0), newNode(0), newNode(0)
+	beat.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady}}
+	marked.Annotations = map[string]string{v1alpha1.AnnotationKeyNotManaged: "1"}
+	held.Finalizers = nil
+	for name, tc := range map[string]struct {
+		is   *corev1.Node
+		want bool
+	}{"heartbeat": {beat, false}, "mark": {marked, true}, "finalizer": {held, true}} {
+		if got := markChanges().Update(event.UpdateEvent{ObjectOld: was, ObjectNew: tc.is}); got != tc.want {
+			t.Errorf("%s passes: %v", name, got)
+		}
+	}
+	machine := &v1alpha1.Machine{}
+	linked := machine.DeepCopy()
+	linked.Labels = map[string]string{v1alpha1.NodeLabelKey: "n"}
+	if !linkChanges().Update(event.UpdateEvent{ObjectOld: machine, ObjectNew: linked}) || linkChanges().Update(event.UpdateEvent{ObjectOld: linked, ObjectNew: linked.DeepCopy()}) {
+		t.Error("a Machine that gets a node passes, another change does not")
+	}
+	if got := nodeOf(t.Context(), linked); len(got) != 1 || got[0].Name != "n" || len(nodeOf(t.Context(), machine)) != 0 {
+		t.Errorf("a Machine wakes %v", got)
+	}
+}

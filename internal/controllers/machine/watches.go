@@ -1,0 +1,193 @@
+package machine
+
+import (
+	"context"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
+	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
+	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+)
+
+// ofNode finds the Machines of a Node: those that name it, and those whose VM it says it
+// is although they name another one, which is noted for their passes.
+func (c *Controller) ofNode(ctx context.Context, object client.Object) []reconcile.Request {
+	requests := c.find(ctx, client.MatchingFields{fieldindex.MachineByNode: object.GetName()}, nil)
+	id := object.(*corev1.Node).Spec.ProviderID
+	if id == "" {
+		return requests
+	}
+	others := c.find(ctx, client.MatchingFields{fieldindex.MachineByProviderID: id}, func(machine *v1alpha1.Machine) bool {
+		named := machine.Labels[v1alpha1.NodeLabelKey]
+		return named != "" && named != object.GetName()
+	})
+	for _, other := range others {
+		c.twins.Store(other.NamespacedName, object.GetName())
+	}
+	return append(requests, others...)
+}
+
+// targetEvents are those of the target cluster that concern Machines.
+func (c *Controller) targetEvents() []source.Source {
+	if c.Target == nil {
+		return nil
+	}
+	mapped := handler.EnqueueRequestsFromMapFunc
+	events := []source.Source{c.Target.Watch(&corev1.Node{}, mapped(c.ofNode), nodeChanges())}
+	if c.Drain.Drainer == nil {
+		return events
+	}
+	return append(events,
+		c.Target.Watch(&corev1.Node{}, mapped(c.drainsOf), volumeChanges()),
+		c.Target.Watch(&corev1.Pod{}, mapped(c.ofPod), drain.PodChanges()),
+		c.Target.Watch(&storagev1.VolumeAttachment{}, mapped(c.ofAttachment)),
+		c.Target.Watch(&policyv1.PodDisruptionBudget{}, mapped(c.ofBudget)),
+	)
+}
+
+// drainsOf finds the Machines of a Node that are being deleted.
+func (c *Controller) drainsOf(ctx context.Context, object client.Object) []reconcile.Request {
+	return c.find(ctx, client.MatchingFields{fieldindex.MachineByNode: object.GetName()}, deleted)
+}
+
+func deleted(machine *v1alpha1.Machine) bool { return !machine.DeletionTimestamp.IsZero() }
+
+// ofPod finds the Machines whose drains a Pod concerns.
+func (c *Controller) ofPod(ctx context.Context, object client.Object) []reconcile.Request {
+	name := object.(*corev1.Pod).Spec.NodeName
+	return c.find(ctx, client.MatchingFields{fieldindex.MachineByNode: name}, deleted)
+}
+
+// ofAttachment finds the Machines whose drains a VolumeAttachment concerns: that of its
+// node, and those that wait for its volume.
+func (c *Controller) ofAttachment(ctx context.Context, object client.Object) []reconcile.Request {
+	attachment := object.(*storagev1.VolumeAttachment)
+	requests := c.find(ctx, client.MatchingFields{fieldindex.MachineByNode: attachment.Spec.NodeName}, deleted)
+	if volume := attachment.Spec.Source.PersistentVolumeName; volume != nil {
+		requests = append(requests, requestsFor(c.Drain.Drainer.Awaiting(*volume))...)
+	}
+	return requests
+}
+
+// ofBudget finds the Machines whose drains a PodDisruptionBudget holds up.
+func (c *Controller) ofBudget(_ context.Context, object client.Object) []reconcile.Request {
+	return requestsFor(c.Drain.Drainer.Refused(object.GetNamespace()))
+}
+
+func requestsFor(keys []types.NamespacedName) []reconcile.Request {
+	var requests []reconcile.Request
+	for _, key := range keys {
+		requests = append(requests, reconcile.Request{NamespacedName: key})
+	}
+	return requests
+}
+
+// ofClass finds all Machines of a class.
+func (c *Controller) ofClass(ctx context.Context, object client.Object) []reconcile.Request {
+	return c.find(ctx, client.MatchingFields{fieldindex.MachineByClass: object.GetName()}, nil)
+}
+
+// waitingForClass finds the Machines that a change of their class may help on.
+func (c *Controller) waitingForClass(ctx context.Context, object client.Object) []reconcile.Request {
+	return c.find(ctx, client.MatchingFields{fieldindex.MachineByClass: object.GetName()}, needsClass)
+}
+
+// waitingForSecret finds the Machines that a change of one of their Secrets may help on.
+func (c *Controller) waitingForSecret(ctx context.Context, object client.Object) []reconcile.Request {
+	classes := &v1alpha1.MachineClassList{}
+	key := client.ObjectKeyFromObject(object).String()
+	if err := c.Client.List(ctx, classes, client.MatchingFields{fieldindex.ClassBySecret: key}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range classes.Items {
+		requests = append(requests, c.waitingForClass(ctx, &classes.Items[i])...)
+	}
+	return requests
+}
+
+// needsClass tells whether the next pass over a Machine will use its class.
+func needsClass(machine *v1alpha1.Machine) bool {
+	return !machine.DeletionTimestamp.IsZero() || !established(machine)
+}
+
+func (c *Controller) find(ctx context.Context, fields client.MatchingFields, keep func(*v1alpha1.Machine) bool) []reconcile.Request {
+	machines := &v1alpha1.MachineList{}
+	if err := c.Client.List(ctx, machines, fields, client.UnsafeDisableDeepCopy); err != nil {
+		return nil // the cache ends with the process
+	}
+	var requests []reconcile.Request
+	for i := range machines.Items {
+		if machine := &machines.Items[i]; keep == nil || keep(machine) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
+		}
+	}
+	return requests
+}
+
+// nodeChanges lets through what concerns a Machine; a kubelet's heartbeats do not.
+func nodeChanges() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		was, is := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
+		return noderef.ConditionsDiffer(was.Status.Conditions, is.Status.Conditions) ||
+			!equality.Semantic.DeepEqual(was.Spec.Taints, is.Spec.Taints) ||
+			!equality.Semantic.DeepEqual(was.Status.Capacity, is.Status.Capacity) ||
+			was.Spec.Unschedulable != is.Spec.Unschedulable ||
+			!maps.Equal(was.Labels, is.Labels) ||
+			!maps.Equal(was.Annotations, is.Annotations) ||
+			!equality.Semantic.DeepEqual(was.Finalizers, is.Finalizers) ||
+			was.DeletionTimestamp.IsZero() != is.DeletionTimestamp.IsZero() ||
+			was.Spec.ProviderID != is.Spec.ProviderID
+	}}
+}
+
+// volumeChanges lets through that volumes were attached or detached.
+func volumeChanges() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false }, // nodeChanges lets these through
+		DeleteFunc: func(event.DeleteEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			return drain.VolumesDiffer(e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node))
+		},
+	}
+}
+
+// capacityChanges lets through what concerns the nodes that are there already.
+func capacityChanges() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false }, // waitingForClass, or a Machine's own event
+		DeleteFunc: func(event.DeleteEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			was, is := e.ObjectOld.(*v1alpha1.MachineClass), e.ObjectNew.(*v1alpha1.MachineClass)
+			return !equality.Semantic.DeepEqual(virtualCapacity(was), virtualCapacity(is))
+		},
+	}
+}
+
+// classChanges lets through new content, and the finalizer that creations wait for.
+func classChanges() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
+			!equality.Semantic.DeepEqual(e.ObjectOld.GetFinalizers(), e.ObjectNew.GetFinalizers())
+	}}
+}
+
+// secretChanges lets through new content.
+func secretChanges() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		return !equality.Semantic.DeepEqual(e.ObjectOld.(*corev1.Secret).Data, e.ObjectNew.(*corev1.Secret).Data)
+	}}
+}

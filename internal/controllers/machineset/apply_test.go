@@ -1,0 +1,392 @@
+package machineset
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
+)
+
+// count counts the writes that begin so.
+func (s *server) count(prefix string) int {
+	n := 0
+	for _, write := range s.writes {
+		if strings.HasPrefix(write, prefix) {
+			n++
+		}
+	}
+	return n
+}
+
+func TestSlowStartStopsAtTheFirstFailingBatch(t *testing.T) {
+	for name, test := range map[string]struct{ good, tried int }{
+		"the first is refused":        {good: 0, tried: 1},
+		"the second batch is refused": {good: 1, tried: 3},
+		"half of a batch is refused":  {good: 5, tried: 7},
+		"the last one is refused":     {good: 29, tried: 30},
+		"none is refused":             {good: 30, tried: 30},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(newSet(30))
+			made := 0
+			s.answer = func(verb string, _ client.Object) (error, bool) {
+				if verb != "create" {
+					return nil, false
+				}
+				made++
+				if made > test.good {
+					return apierrors.NewForbidden(resource, fmt.Sprintf("pool-%d", made), errors.New("exceeded quota")), false
+				}
+				return nil, false
+			}
+			_, err := s.newController().Reconcile(t.Context(), request)
+			if failed := test.good < 30; failed != apierrors.IsForbidden(err) || failed != errors.Is(err, errCreate) {
+				t.Errorf("got the error %v", err)
+			}
+			if tried := s.count("create Machine"); tried != test.tried {
+				t.Errorf("%d creations were tried, want %d", tried, test.tried)
+			}
+			if n := len(s.all()); n != test.good {
+				t.Errorf("%d machines, want %d", n, test.good)
+			}
+		})
+	}
+}
+
+// TestAFailureIsSaidOnce: a status that differs at every attempt would cause the next
+// attempt without a pause, since the set's own events wake its controller.
+func TestAFailureIsSaidOnce(t *testing.T) {
+	s := newServer(newSet(2))
+	attempt := 0
+	s.answer = func(verb string, _ client.Object) (error, bool) {
+		if verb != "create" {
+			return nil, false
+		}
+		attempt++
+		name := "pool-bc2x" + string("456789"[attempt])
+		if attempt%2 == 0 { // a webhook has but a text
+			text := fmt.Sprintf("machines.machine.sapcloud.io %q is forbidden: exceeded quota", name)
+			return &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: text}}, false
+		}
+		return apierrors.NewForbidden(resource, name, errors.New("exceeded quota")), false
+	}
+	c := s.newController()
+	for range 5 {
+		if _, err := c.Reconcile(t.Context(), request); !apierrors.IsForbidden(err) {
+			t.Fatalf("got the error %v", err)
+		}
+	}
+	if n := s.count("patch status"); n != 1 {
+		t.Errorf("the status was written %d times, want once", n)
+	}
+	conditions := s.set().Status.Conditions
+	if len(conditions) != 1 || conditions[0].Reason != "FailedCreate" || !strings.Contains(conditions[0].Message, "exceeded quota") {
+		t.Errorf("the conditions are %+v", conditions)
+	}
+
+	s.answer = nil
+	pass(t, c)
+	s.catchUp()
+	pass(t, c)
+	if conditions := s.set().Status.Conditions; len(conditions) != 0 {
+		t.Errorf("the conditions are %+v, want none after it went well", conditions)
+	}
+}
+
+func TestNewMachine(t *testing.T) {
+	set := newSet(1, func(set *v1alpha1.MachineSet) {
+		set.Annotations = map[string]string{v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout: "30m", "other": "not copied"}
+		set.Spec.Template.Annotations = map[string]string{"of": "template"}
+		set.Spec.Template.Finalizers = []string{"example.com/theirs"}
+	})
+	untouched := set.DeepCopy()
+	want := &v1alpha1.Machine{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", GenerateName: "pool-",
+			Labels: map[string]string{"name": pool},
+			Annotations: map[string]string{
+				"of":                                  "template",
+				v1alpha1.AnnotationKeyMachinePriority: "3",
+				v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout: "30m",
+			},
+			Finalizers:      []string{"example.com/theirs", v1alpha1.FinalizerMCM},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, v1alpha1.SchemeGroupVersion.WithKind("MachineSet"))},
+		},
+		Spec: v1alpha1.MachineSpec{Class: v1alpha1.ClassSpec{Kind: "MachineClass", Name: "small"}},
+	}
+	got := newMachine(set)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("want - got +\n%s", diff)
+	}
+	got.Labels["changed"], got.Annotations["changed"] = "", ""
+	if diff := cmp.Diff(untouched, set); diff != "" {
+		t.Errorf("the machine shares memory with its set:\n%s", diff)
+	}
+
+	set.Spec.Template.Annotations[v1alpha1.AnnotationKeyMachinePriority] = "1"
+	if priority(newMachine(set)) != 1 {
+		t.Error("the template's priority is overwritten")
+	}
+}
+
+func TestADeletionNeverHitsAMachineOfTheSameName(t *testing.T) {
+	s := newServer(newSet(0), machine("a"))
+	again := s.shown["a"].DeepCopy()
+	again.UID = "another"
+	s.vanishNow("a")
+	again.ResourceVersion = ""
+	must(s.live.Create(t.Context(), again))
+	c := s.newController()
+	c.expected.settle(request.NamespacedName, nil, nil) // it trusts its cache
+	pass(t, c)
+	if got := s.all()["a"]; got == nil || !got.DeletionTimestamp.IsZero() {
+		t.Fatal("the new machine of the old name is deleted")
+	}
+	s.catchUp()
+	pass(t, c)
+	if s.activeCount() != 0 {
+		t.Error("it stays, though the cache shows it by now")
+	}
+}
+
+// vanishNow removes a Machine as if nobody had to be asked.
+func (s *server) vanishNow(name string) {
+	s.vanish(name)
+	must(s.live.Delete(testContext, s.all()[name]))
+}
+
+func TestEventsSayHowManyAndWhy(t *testing.T) {
+	s := newServer(newSet(7))
+	c := s.newController()
+	pass(t, c)
+	s.catchUp()
+	created := slices.Sorted(maps.Keys(s.all()))
+	s.scale(6)
+	pass(t, c)
+	if len(s.events.lines) != 2 {
+		t.Fatalf("got the events %q, want one for all creations and one for the deletion", s.events.lines)
+	}
+	for i, want := range []string{"SuccessfulCreate: Created 7 machines (", "SuccessfulDelete: Deleted 1 machine (" + created[0] + "): 1 machine more than the 6 wanted exists"} {
+		if !strings.HasPrefix(s.events.lines[i], want) {
+			t.Errorf("event %d is %q, want %q", i, s.events.lines[i], want)
+		}
+	}
+	if !strings.HasSuffix(s.events.lines[0], " and 2 more): 0 of 7 machines exist") {
+		t.Errorf("the creations' event is %q", s.events.lines[0])
+	}
+}
+
+// TestTheCauseOutlivesTheMachine: when a failed Machine is gone, its set still tells what was
+// wrong, in one event for those that had the same.
+func TestTheCauseOutlivesTheMachine(t *testing.T) {
+	broken := func(why string) change {
+		return func(m *v1alpha1.Machine) {
+			m.Status.CurrentStatus.Phase = v1alpha1.MachineFailed
+			m.Status.LastOperation.Description = why
+		}
+	}
+	s := newServer(newSet(4), machine("a", broken("no such image")), machine("b"), machine("c", broken("no such image")),
+		machine("d", broken(strings.Repeat("é", 2000))))
+	pass(t, s.newController())
+	want := []string{"SuccessfulDelete: Deleted 2 machines (a, c): it failed: no such image", "SuccessfulDelete: Deleted 1 machine (d): it failed: éé"}
+	if len(s.events.lines) != len(want) {
+		t.Fatalf("got %q", s.events.lines)
+	}
+	for i, line := range s.events.lines {
+		if !strings.HasPrefix(line, want[i]) || len(line) > 1100 || !utf8.ValidString(line) {
+			t.Errorf("event %d is %q, want %q", i, line, want[i])
+		}
+	}
+}
+
+// TestEveryFailureIsTold: however many Machines fail alike, each is named beside the reason, in
+// a few events. Of those that go for another reason, some are named.
+func TestEveryFailureIsTold(t *testing.T) {
+	const many = 60
+	why := "no such image " + strings.Repeat("x", 2000)
+	objects := []client.Object{newSet(many)}
+	for i := range many {
+		objects = append(objects, machine(fmt.Sprintf("machine-of-the-pool-%03d", i), func(m *v1alpha1.Machine) {
+			m.Status.CurrentStatus.Phase = v1alpha1.MachineFailed
+			m.Status.LastOperation.Description = why
+		}))
+	}
+	s := newServer(objects...)
+	pass(t, s.newController())
+	told := strings.Join(s.events.lines, "\n")
+	for _, machine := range objects[1:] {
+		if n := strings.Count(told, machine.GetName()); n != 1 {
+			t.Errorf("%s is named %d times", machine.GetName(), n)
+		}
+	}
+	for _, line := range s.events.lines {
+		if !strings.Contains(line, messages.BeforeReason+messages.Failed+"no such image x") || len(line) > 1100 {
+			t.Errorf("got %q", line)
+		}
+	}
+	if len(s.events.lines) > many/10 {
+		t.Errorf("%d events", len(s.events.lines))
+	}
+	objects = []client.Object{newSet(0)}
+	for _, machine := range machines(many) {
+		objects = append(objects, machine)
+	}
+	others := newServer(objects...)
+	pass(t, others.newController())
+	if got := others.events.lines; len(got) != 1 || !strings.Contains(got[0], fmt.Sprintf("and %d more", many-5)) {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestAdoptionAndRelease(t *testing.T) {
+	s := newServer(newSet(2), machine("lost", stray), machine("changed", unlabelled), machine("mine"))
+	c := s.newController()
+	pass(t, c)
+	owner := []metav1.OwnerReference{ownerReference(s.set())}
+	for name, want := range map[string][]metav1.OwnerReference{"lost": owner, "mine": owner, "changed": nil} {
+		if diff := cmp.Diff(want, s.all()[name].OwnerReferences, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("owners of %s: want - got +\n%s", name, diff)
+		}
+	}
+	if len(s.all()) != 3 {
+		t.Errorf("%d machines, want none created or deleted", len(s.all()))
+	}
+	for range 3 {
+		pass(t, c) // the cache shows them as they were: somebody else seems to have been first
+	}
+	s.catchUp()
+	pass(t, c)
+	if status := s.set().Status; status.Replicas != 2 || len(status.Conditions) != 0 {
+		t.Errorf("status: %+v", status)
+	}
+}
+
+// TestNothingIsAdoptedForASetThatIsGone: the garbage collector would delete the machine
+// after its owner.
+func TestNothingIsAdoptedForASetThatIsGone(t *testing.T) {
+	for name, kill := range map[string]func(*server){
+		"being deleted": func(s *server) { must(s.live.Delete(testContext, s.set())) },
+		"another of the same name": func(s *server) {
+			set := s.set()
+			set.Finalizers = nil
+			must(s.live.Update(testContext, set))
+			must(s.live.Delete(testContext, set))
+			must(s.live.Create(testContext, newSet(1, func(set *v1alpha1.MachineSet) { set.UID = "another" })))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(newSet(1, func(set *v1alpha1.MachineSet) { set.Finalizers = []string{v1alpha1.FinalizerMCM} }), machine("lost", stray))
+			cached := s.set()
+			kill(s)
+			c := s.newController()
+			if _, err := c.reconcile(t.Context(), cached); !apierrors.IsConflict(err) {
+				t.Errorf("got the error %v", err)
+			}
+			if owners := s.all()["lost"].OwnerReferences; len(owners) > 0 {
+				t.Errorf("it was adopted: %v", owners)
+			}
+		})
+	}
+}
+
+// TestAFailedAdoptionStopsThePass: what was counted as the set's own is not.
+func TestAFailedAdoptionStopsThePass(t *testing.T) {
+	for name, test := range map[string]struct {
+		err    error
+		reason string
+	}{
+		"somebody was first": {apierrors.NewConflict(resource, "lost", errors.New("changed")), ""},
+		"refused":            {apierrors.NewForbidden(resource, "lost", errors.New("no")), "FailedAdopt"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(newSet(1), machine("lost", stray), machine("mine"))
+			s.answer = func(verb string, object client.Object) (error, bool) {
+				if verb == "patch" && object.GetName() == "lost" {
+					return test.err, false
+				}
+				return nil, false
+			}
+			result, err := s.newController().Reconcile(t.Context(), request)
+			if conflict := test.reason == ""; conflict != (err == nil) || conflict != (result.RequeueAfter > 0) {
+				t.Errorf("got %+v and the error %v", result, err)
+			}
+			if n := s.activeCount(); n != 2 {
+				t.Errorf("%d machines, want both", n)
+			}
+			var reason string
+			for _, condition := range s.set().Status.Conditions {
+				reason = condition.Reason
+			}
+			if reason != test.reason {
+				t.Errorf("the status says %q, want %q", reason, test.reason)
+			}
+		})
+	}
+}
+
+func TestDeletingASetDeletesItsMachinesFirst(t *testing.T) {
+	s := newServer(newSet(1), machine("a"), machine("b", unlabelled), machine("other", stray, unlabelled))
+	c := s.newController()
+	pass(t, c)
+	s.catchUp()
+	must(s.live.Patch(t.Context(), s.all()["b"], client.RawPatch("application/merge-patch+json",
+		[]byte(`{"metadata":{"ownerReferences":[{"apiVersion":"machine.sapcloud.io/v1alpha1","kind":"MachineSet","name":"pool","uid":"uid-of-pool","controller":true}]}}`))))
+	s.catchUp()
+	must(s.live.Delete(t.Context(), s.set()))
+	pass(t, c)
+	for name, leaving := range map[string]bool{"a": true, "b": true, "other": false} {
+		if got := !s.all()[name].DeletionTimestamp.IsZero(); got != leaving {
+			t.Errorf("%s is being deleted: %t, want %t", name, got, leaving)
+		}
+	}
+	s.catchUp()
+	pass(t, c)
+	s.vanish("a")
+	s.vanish("b")
+	pass(t, c) // the cache still shows them
+	if s.set().DeletionTimestamp.IsZero() {
+		t.Fatal("the set is not being deleted any more")
+	}
+	s.catchUp()
+	pass(t, c)
+	err := s.live.Get(t.Context(), request.NamespacedName, &v1alpha1.MachineSet{})
+	if !apierrors.IsNotFound(err) {
+		t.Errorf("the set without machines still exists: %v", err)
+	}
+	pass(t, c) // it is not missed
+}
+
+// TestADeletedSetIsNotLetGoByAStaleCache: its machines would lose their owner.
+func TestADeletedSetIsNotLetGoByAStaleCache(t *testing.T) {
+	set := newSet(1, func(set *v1alpha1.MachineSet) { set.Finalizers = []string{v1alpha1.FinalizerMCM} })
+	s := newServer(set, machine("a"))
+	must(s.live.Delete(t.Context(), s.set()))
+	s.shown = map[string]*v1alpha1.Machine{}
+	pass(t, s.newController())
+	if !slices.Contains(s.set().Finalizers, v1alpha1.FinalizerMCM) {
+		t.Error("the set was let go, though it has a machine")
+	}
+}
+
+// TestAReleasedMachineKeepsItsOtherOwners: they are nobody's business here.
+func TestAReleasedMachineKeepsItsOtherOwners(t *testing.T) {
+	theirs := metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Rack", Name: "r1", UID: "uid-of-r1"}
+	s := newServer(newSet(0), machine("a", unlabelled, func(m *v1alpha1.Machine) { m.OwnerReferences = append(m.OwnerReferences, theirs) }))
+	pass(t, s.newController())
+	if diff := cmp.Diff([]metav1.OwnerReference{theirs}, s.all()["a"].OwnerReferences); diff != "" {
+		t.Errorf("owners: want - got +\n%s", diff)
+	}
+}

@@ -1,0 +1,329 @@
+package machineset
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+)
+
+// server is an API server, and a cache of it that shows Machines only when it is told
+// to. The set is shown as it is, unless it is told to show what was before.
+type server struct {
+	client.Client // what controllers use: writes to the server, reads from the cache
+	live          client.WithWatch
+	clock         *clocktesting.FakePassiveClock
+	events        *recorder
+
+	// overshoot is what controllers are told.
+	overshoot *Overshoot
+
+	mu sync.Mutex
+	// shown are the Machines that the cache has, by name.
+	shown map[string]*v1alpha1.Machine
+	// shownSet is the set that the cache has; nil: as it is.
+	shownSet *v1alpha1.MachineSet
+	// shownDeployment is the same for the deployment.
+	shownDeployment *v1alpha1.MachineDeployment
+	// happens, if set, is told of the creations and deletions that are done, before they are.
+	happens func(verb string, object client.Object)
+	// answer, if set, decides about a write before it is done: an error is returned to
+	// the writer, and done tells whether the write happens nevertheless.
+	answer func(verb string, object client.Object) (err error, done bool)
+	// writes are "verb kind name" of what was asked for, in order.
+	writes []string
+	// lists counts the lists of Machines that the server was asked for, and setLists those of sets.
+	lists, setLists int
+	uids            int
+	// numbers are resource versions that are in the order of time for all Machines, as
+	// those of a real server are, by UID and version of the fake client, and the reverse.
+	numbers map[string]int
+	fakes   map[int]string
+}
+
+// indexes adds the cache's indexes to a fake client.
+type indexes struct{ *fake.ClientBuilder }
+
+func (i indexes) IndexField(_ context.Context, object client.Object, field string, extract client.IndexerFunc) error {
+	i.WithIndex(object, field, extract)
+	return nil
+}
+
+func newServer(objects ...client.Object) *server {
+	s := &server{
+		shown: map[string]*v1alpha1.Machine{}, numbers: map[string]int{}, fakes: map[int]string{}, clock: clocktesting.NewFakePassiveClock(noon), events: &recorder{},
+	}
+	scheme := runtime.NewScheme()
+	must(v1alpha1.AddToScheme(scheme))
+	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&v1alpha1.MachineSet{})
+	must(fieldindex.Add(context.Background(), indexes{builder}))
+	s.live = builder.Build()
+	s.Client = interceptor.NewClient(s.live, interceptor.Funcs{
+		Get:    s.get,
+		List:   s.list,
+		Create: s.create,
+		Delete: s.delete,
+		Patch:  s.patch,
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, object client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+			return s.write("patch "+sub, object, func() error { return c.SubResource(sub).Patch(ctx, object, patch, opts...) })
+		},
+	})
+	s.catchUp()
+	return s
+}
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// newController is a new process.
+func (s *server) newController() *Controller {
+	reader := interceptor.NewClient(s.live, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if list.GetObjectKind().GroupVersionKind().Kind == "MachineSetList" {
+				s.setLists++
+				return c.List(ctx, list, opts...)
+			}
+			s.lists++
+			if err := c.List(ctx, list, opts...); err != nil {
+				return err
+			}
+			s.numberAll()
+			machines := list.(*metav1.PartialObjectMetadataList)
+			for i := range machines.Items {
+				machines.Items[i].ResourceVersion = s.number(&machines.Items[i])
+			}
+			list.SetResourceVersion(strconv.Itoa(len(s.numbers)))
+			return nil
+		},
+	})
+	return New(Options{Client: s.Client, Live: reader, Events: s.events, Clock: s.clock, Concurrency: 1, Overshoot: s.overshoot})
+}
+
+// number is the version of a Machine in the order of time.
+func (s *server) number(machine client.Object) string {
+	key := string(machine.GetUID()) + "/" + machine.GetResourceVersion()
+	if s.numbers[key] == 0 {
+		s.numbers[key] = len(s.numbers) + 1
+		s.fakes[s.numbers[key]] = machine.GetResourceVersion()
+	}
+	return strconv.Itoa(s.numbers[key])
+}
+
+// numberAll gives numbers to all that is new, before something newer gets one.
+func (s *server) numberAll() {
+	machines := s.all()
+	for _, name := range slices.Sorted(maps.Keys(machines)) { // the same in every run
+		s.number(machines[name])
+	}
+}
+
+// write asks answer, and does the write unless it must not happen.
+func (s *server) write(verb string, object client.Object, do func() error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kind := strings.TrimPrefix(fmt.Sprintf("%T", object), "*v1alpha1.")
+	s.writes = append(s.writes, strings.TrimSpace(fmt.Sprintf("%s %s %s", verb, kind, object.GetName())))
+	if s.answer != nil {
+		if err, done := s.answer(verb, object); err != nil {
+			if done { // or refused: neither is known to the writer
+				_ = do()
+			}
+			return err
+		}
+	}
+	s.numberAll()
+	return do()
+}
+
+func (s *server) create(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.CreateOption) error {
+	return s.write("create", object, func() error {
+		s.uids++
+		object.SetUID(types.UID(fmt.Sprintf("uid-%d", s.uids)))
+		object.SetName(fmt.Sprintf("%s%04d", object.GetGenerateName(), s.uids)) // the same in every run
+		s.tell("create", object)
+		return c.Create(ctx, object, opts...)
+	})
+}
+
+func (s *server) delete(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.DeleteOption) error {
+	options := &client.DeleteOptions{}
+	options.ApplyOptions(opts)
+	return s.write("delete", object, func() error {
+		// The fake client does not look at UIDs, and knows no versions of ours.
+		if is := s.all()[object.GetName()]; is != nil && options.Preconditions != nil {
+			version := options.Preconditions.ResourceVersion
+			if is.UID != *options.Preconditions.UID || version != nil && s.number(is) != *version {
+				return apierrors.NewConflict(resource, object.GetName(), errors.New("it is another one, or was changed"))
+			}
+		}
+		s.tell("delete", object)
+		return c.Delete(ctx, object)
+	})
+}
+
+func (s *server) patch(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
+	return s.write("patch", object, func() error {
+		machine, ok := object.(*v1alpha1.Machine)
+		if ok {
+			patch = s.locked(machine, patch)
+		}
+		err := c.Patch(ctx, object, patch, opts...)
+		if err == nil && ok {
+			machine.ResourceVersion = s.number(machine)
+		}
+		return err
+	})
+}
+
+// locked is a patch of a Machine with the version that the fake client knows.
+func (s *server) locked(machine *v1alpha1.Machine, patch client.Patch) client.Patch {
+	data, err := patch.Data(machine)
+	must(err)
+	number, _ := strconv.Atoi(machine.ResourceVersion)
+	now, was := []byte(`"resourceVersion":"`+s.fakes[number]+`"`), []byte(`"resourceVersion":"`+machine.ResourceVersion+`"`)
+	return client.RawPatch(patch.Type(), bytes.ReplaceAll(data, was, now))
+}
+
+func (s *server) tell(verb string, object client.Object) {
+	if s.happens != nil {
+		s.happens(verb, object)
+	}
+}
+
+// get answers from the cache.
+func (s *server) get(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
+	if set, ok := object.(*v1alpha1.MachineSet); ok && s.shownSet != nil {
+		s.shownSet.DeepCopyInto(set)
+		return nil
+	}
+	if deployment, ok := object.(*v1alpha1.MachineDeployment); ok && s.shownDeployment != nil {
+		s.shownDeployment.DeepCopyInto(deployment)
+		return nil
+	}
+	return c.Get(ctx, key, object, opts...)
+}
+
+// list answers from the cache.
+func (s *server) list(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+	machines, ok := list.(*v1alpha1.MachineList)
+	if !ok {
+		return c.List(ctx, list, opts...)
+	}
+	options := &client.ListOptions{}
+	options.ApplyOptions(opts)
+	controller, _ := options.FieldSelector.RequiresExactMatch(fieldindex.ByController)
+	for _, name := range slices.Sorted(maps.Keys(s.shown)) { // the same in every run
+		machine, owner := s.shown[name], fieldindex.Orphan
+		if len(machine.OwnerReferences) > 0 {
+			owner = string(machine.OwnerReferences[0].UID)
+		}
+		if owner == controller {
+			machines.Items = append(machines.Items, *machine)
+			machines.Items[len(machines.Items)-1].ResourceVersion = s.number(machine)
+		}
+	}
+	return nil
+}
+
+// all are the Machines that there are.
+func (s *server) all() map[string]*v1alpha1.Machine {
+	list := &v1alpha1.MachineList{}
+	must(s.live.List(context.Background(), list))
+	all := map[string]*v1alpha1.Machine{}
+	for i := range list.Items {
+		all[list.Items[i].Name] = &list.Items[i]
+	}
+	return all
+}
+
+// activeCount counts the Machines that are not on their way out.
+func (s *server) activeCount() int {
+	n := 0
+	for _, machine := range s.all() {
+		if active(machine) {
+			n++
+		}
+	}
+	return n
+}
+
+// catchUp has the cache show all that there is.
+func (s *server) catchUp() {
+	s.numberAll()
+	s.shown = s.all()
+}
+
+// show has the cache show one Machine as it is.
+func (s *server) show(name string) {
+	s.numberAll()
+	if machine := s.all()[name]; machine != nil {
+		s.shown[name] = machine
+	} else {
+		delete(s.shown, name)
+	}
+}
+
+func (s *server) set() *v1alpha1.MachineSet {
+	set := &v1alpha1.MachineSet{}
+	must(s.live.Get(context.Background(), client.ObjectKey{Namespace: "default", Name: pool}, set))
+	return set
+}
+
+// scale changes what is wanted.
+func (s *server) scale(replicas int32) {
+	set := s.set()
+	set.Spec.Replicas = replicas
+	set.Generation++
+	must(s.live.Update(context.Background(), set))
+}
+
+// vanish is what the machine controller does in the end.
+func (s *server) vanish(name string) {
+	machine := s.all()[name]
+	machine.Finalizers = nil
+	must(s.live.Update(context.Background(), machine))
+}
+
+// recorder keeps events as "reason: text".
+type recorder struct {
+	record.EventRecorder
+	mu    sync.Mutex
+	lines []string
+}
+
+func (r *recorder) Event(_ runtime.Object, _, reason, message string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lines = append(r.lines, reason+": "+message)
+}
+
+func (r *recorder) Eventf(object runtime.Object, kind, reason, format string, args ...any) {
+	r.Event(object, kind, reason, fmt.Sprintf(format, args...))
+}
+
+var (
+	testContext = context.Background()
+	kind        = v1alpha1.SchemeGroupVersion.WithKind("Machine").GroupKind()
+	resource    = v1alpha1.SchemeGroupVersion.WithResource("machines").GroupResource()
+)

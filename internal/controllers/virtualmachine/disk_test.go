@@ -1,0 +1,88 @@
+package virtualmachine
+
+import (
+	"bytes"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/vm/identity"
+)
+
+// TestVolumeLost: a guest never silently finds an empty disk in place of its own.
+func TestVolumeLost(t *testing.T) {
+	w := newWorld(t)
+	pod, _, _ := w.running("a")
+	claim := &corev1.PersistentVolumeClaim{}
+	w.must(w.client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "a"}, claim))
+	claim.Finalizers = nil
+	w.must(w.client.Update(t.Context(), claim))
+	w.must(w.client.Delete(t.Context(), claim))
+	w.remove(pod)
+	w.awaitReady("a", reasonVolumeLost)
+	if !w.gone(claim, "a") || len(w.pods("a")) != 0 {
+		t.Error("a new disk, or a pod")
+	}
+}
+
+// TestClaimOfSomebodyElse: a disk that is not the VM's is neither used nor deleted.
+func TestClaimOfSomebodyElse(t *testing.T) {
+	w := newWorld(t)
+	claim := claimFor(sample("a"), "a")
+	claim.Namespace, claim.OwnerReferences = w.namespace, nil
+	w.must(w.client.Create(t.Context(), claim))
+	w.declare("a", nil)
+	w.awaitReady("a", reasonClaimTaken)
+	w.must(w.client.Delete(t.Context(), w.vm("a")))
+	w.eventually("the virtual machine is gone", func() bool { return w.gone(&v1alpha1.VirtualMachine{}, "a") })
+	if w.gone(claim, "a") || claim.DeletionTimestamp != nil {
+		t.Error("somebody else's disk was deleted")
+	}
+}
+
+// TestImageRejected: trying again waits, and a changed spec ends the wait at once.
+func TestImageRejected(t *testing.T) {
+	w := newWorld(t)
+	w.declare("a", nil)
+	pod := w.awaitPod("a", "")
+	w.schedule(pod)
+	w.end(pod, left("ImageRejected", "The checksum is wrong."))
+	w.awaitReady("a", "ImageRejected")
+	vm := w.vm("a")
+	if vm.Status.Phase != v1alpha1.PhaseCreating || vm.Status.ActivePodName != pod.Name {
+		t.Errorf("phase %s, pod %s", vm.Status.Phase, vm.Status.ActivePodName)
+	}
+	const other = "http://images.example/other.raw"
+	w.change("a", func(vm *v1alpha1.VirtualMachine) { vm.Spec.InitialImage.URL = other })
+	next := w.awaitPod("a", pod.Name)
+	if got := w.specOf(next).GetInitialImage().GetUrl(); got != other {
+		t.Errorf("image %s", got)
+	}
+}
+
+// TestAuthorityIsMadeOnce: processes that start at once agree.
+func TestAuthorityIsMadeOnce(t *testing.T) {
+	w := newWorld(t)
+	w.stop()
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: AuthoritySecret}}
+	w.must(w.client.Delete(t.Context(), secret))
+	made := make([]*identity.Authority, 5)
+	failed := make([]error, len(made))
+	var group sync.WaitGroup
+	for i := range made {
+		group.Go(func() { made[i], failed[i] = LoadAuthority(t.Context(), w.client, w.namespace) })
+	}
+	group.Wait()
+	w.must(failed[0])
+	first, _ := made[0].PEM()
+	for i := range made {
+		w.must(failed[i])
+		if certificate, _ := made[i].PEM(); !bytes.Equal(certificate, first) {
+			t.Error("two authorities")
+		}
+	}
+}

@@ -1,0 +1,323 @@
+package virtualmachine
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// specOf is what a Pod's hypervisor is told.
+func (w *world) specOf(pod *corev1.Pod) *vmpb.VMSpec {
+	w.Helper()
+	spec := &vmpb.VMSpec{}
+	for _, variable := range pod.Spec.Containers[0].Env {
+		if variable.Name == vmpb.EnvSpec {
+			w.must(protojson.Unmarshal([]byte(variable.Value), spec))
+		}
+	}
+	return spec
+}
+
+func left(reason, message string) string {
+	text, err := json.Marshal(vmpb.Termination{Reason: reason, Message: message})
+	if err != nil {
+		panic(err) // two strings
+	}
+	return string(text)
+}
+
+// TestLife: from declaration over the end of a hypervisor to deletion.
+func TestLife(t *testing.T) {
+	w := newWorld(t)
+	w.declare("a", nil)
+	pod := w.awaitPod("a", "")
+	vm := w.vm("a")
+	if vm.Spec.UUID == "" || !slices.Contains(vm.Finalizers, v1alpha1.Finalizer) || vm.Status.VolumeClaimName != "a" {
+		t.Errorf("uuid %q, finalizers %v, claim %q", vm.Spec.UUID, vm.Finalizers, vm.Status.VolumeClaimName)
+	}
+	if spec := w.specOf(pod); spec.GetMode() != vmpb.VMSpec_SM_PREPARE_IMAGE || !slices.Equal(spec.GetAddress(), []string{"10.77.0.16"}) {
+		t.Errorf("the first hypervisor is told %s, %v", spec.GetMode(), spec.GetAddress())
+	}
+	w.awaitReady("a", reasonScheduling)
+	w.schedule(pod)
+	w.awaitReady("a", reasonStarting)
+
+	h := w.hypervisor("a", pod, 7)
+	next := h.lease()
+	w.wantStatus(next, vmpb.RunLeaseUpdate_STATUS_OK)
+	h.report(vmpb.ReportStateRequest_STATE_PREPARING, func(r *vmpb.ReportStateRequest) { r.DoneBytes, r.TotalBytes = 12<<20, 64<<20 })
+	w.awaitReady("a", reasonPreparing)
+	if got := meta.FindStatusCondition(w.vm("a").Status.Conditions, v1alpha1.ConditionReady).Message; got != "12 MiB of 64 MiB written" {
+		t.Errorf("message %q", got)
+	}
+	h.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) { r.ImagePrepared = true })
+	if !w.vm("a").Status.ImagePrepared {
+		t.Error("answered before it was recorded that the image is prepared")
+	}
+	w.awaitReady("a", reasonRunning)
+	if vm := w.vm("a"); vm.Status.Phase != v1alpha1.PhaseRunning || vm.Status.NodeName != "host-1" || vm.Status.ActiveRunID != "7" {
+		t.Errorf("phase %s, node %s, run %s", vm.Status.Phase, vm.Status.NodeName, vm.Status.ActiveRunID)
+	}
+
+	w.end(pod, left(vmpb.EndQEMUFailed, "QEMU ended."))
+	second := w.awaitPod("a", pod.Name)
+	if spec := w.specOf(second); spec.GetMode() != vmpb.VMSpec_SM_RUN {
+		t.Errorf("the second hypervisor is told %s", spec.GetMode())
+	}
+	w.wantStatus(next, vmpb.RunLeaseUpdate_STATUS_TERMINATE)
+	w.eventually("the ended pod goes", func() bool { w.remove(pod); return len(w.pods("a")) == 1 })
+
+	w.schedule(second)
+	lease := w.hypervisor("a", second, 8).lease()
+	w.wantStatus(lease, vmpb.RunLeaseUpdate_STATUS_OK)
+	w.wantOrderlyEnd(second, lease)
+	w.wantEvents("Normal Created ", "Normal Running Running on host-1", "Warning QEMUFailed ", "Normal Created ")
+}
+
+// wantOrderlyEnd deletes the VM a: run lease, Pod, disk and object end in this order.
+func (w *world) wantOrderlyEnd(second *corev1.Pod, lease func() *vmpb.RunLeaseUpdate) {
+	w.Helper()
+	w.must(w.client.Delete(w.Context(), w.vm("a")))
+	w.wantStatus(lease, vmpb.RunLeaseUpdate_STATUS_TERMINATE)
+	w.eventually("the pod is told to go", func() bool { return w.pods("a")[0].DeletionTimestamp != nil })
+	claim := &corev1.PersistentVolumeClaim{}
+	if w.gone(claim, "a") || claim.DeletionTimestamp != nil {
+		w.Error("the disk goes before its hypervisor")
+	}
+	w.remove(second)
+	w.eventually("the disk is told to go", func() bool { return w.gone(claim, "a") || claim.DeletionTimestamp != nil })
+	if vm := w.vm("a"); vm.Status.Phase != v1alpha1.PhaseTerminating {
+		w.Errorf("phase %s", vm.Status.Phase)
+	}
+	claim.Finalizers = nil
+	w.must(client.IgnoreNotFound(w.client.Update(w.Context(), claim)))
+	w.eventually("the virtual machine is gone", func() bool { return w.gone(&v1alpha1.VirtualMachine{}, "a") })
+}
+
+// wantEvents checks the beginnings of all events so far.
+func (w *world) wantEvents(want ...string) {
+	w.Helper()
+	var got []string
+	for len(w.events.Events) > 0 {
+		got = append(got, <-w.events.Events)
+	}
+	if !slices.EqualFunc(got, want, strings.HasPrefix) {
+		w.Errorf("events %q, want %q", got, want)
+	}
+}
+
+// TestRestartAtEachStep: a new process goes on where the last one was, and makes nothing
+// twice.
+func TestRestartAtEachStep(t *testing.T) {
+	w := newWorld(t)
+	w.declare("a", nil)
+	pod := w.awaitPod("a", "")
+	w.restart()
+	w.schedule(pod)
+	w.awaitReady("a", reasonStarting)
+	w.restart()
+	h := w.hypervisor("a", pod, 1)
+	w.wantStatus(h.lease(), vmpb.RunLeaseUpdate_STATUS_OK)
+	h.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) { r.ImagePrepared = true })
+	w.awaitReady("a", reasonRunning)
+	w.restart()
+	// The first thing a hypervisor hears from a new process.
+	w.wantStatus(w.hypervisor("a", pod, 1).lease(), vmpb.RunLeaseUpdate_STATUS_OK)
+	// A change of the spec is looked at by a process that has no report.
+	w.change("a", func(vm *v1alpha1.VirtualMachine) { vm.Spec.CPUs = 3 })
+	generation := w.vm("a").Generation
+	w.eventually("the change is seen", func() bool { return w.vm("a").Status.ObservedGeneration == generation })
+	if got := w.ready("a"); got != reasonRunning || len(w.pods("a")) != 1 {
+		t.Errorf("ready %s, %d pods", got, len(w.pods("a")))
+	}
+}
+
+func TestReservedPodIsMadeByTheNextProcess(t *testing.T) {
+	w := newWorld(t)
+	w.stop()
+	w.declare("a", nil)
+	vm := w.vm("a")
+	vm.Status.ActivePodName = "a-reserved"
+	w.must(w.client.Status().Update(t.Context(), vm))
+	w.start()
+	if pod := w.awaitPod("a", ""); pod.Name != "a-reserved" || len(w.pods("a")) != 1 {
+		t.Errorf("pod %s of %d", pod.Name, len(w.pods("a")))
+	}
+}
+
+func TestUnschedulable(t *testing.T) {
+	w := newWorld(t)
+	w.declare("a", nil)
+	pod := w.awaitPod("a", "")
+	w.kubelet(pod, func(status *corev1.PodStatus) {
+		status.Conditions = []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/2 nodes are available",
+		}}
+	})
+	w.awaitReady("a", v1alpha1.ReasonUnschedulable)
+	condition := meta.FindStatusCondition(w.vm("a").Status.Conditions, v1alpha1.ConditionScheduled)
+	if condition.Reason != v1alpha1.ReasonUnschedulable || condition.Message != "0/2 nodes are available" {
+		t.Errorf("condition %+v", condition)
+	}
+}
+
+// A Pod that no host has room for would wait for ever. One that a host has stays, however
+// the spec changes.
+func TestChangedSpecReplacesUnschedulablePod(t *testing.T) {
+	w := newWorld(t)
+	w.declare("a", nil)
+	w.declare("b", nil)
+	refused, kept := w.awaitPod("a", ""), w.awaitPod("b", "")
+	w.schedule(kept)
+	for _, pod := range []*corev1.Pod{refused, kept} {
+		w.kubelet(pod, func(status *corev1.PodStatus) {
+			status.Conditions = []corev1.PodCondition{{
+				Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/2 nodes are available",
+			}}
+		})
+	}
+	w.awaitReady("a", v1alpha1.ReasonUnschedulable)
+	for _, name := range []string{"b", "a"} {
+		w.change(name, func(vm *v1alpha1.VirtualMachine) { vm.Spec.Memory = ptr.To(resource.MustParse("96Mi")) })
+	}
+	next := w.awaitPod("a", refused.Name)
+	if got := w.specOf(next).GetResources().GetMemoryBytes(); got != 96<<20 {
+		t.Errorf("the next pod's guest has %d bytes of memory", got)
+	}
+	w.awaitPod("b", "")
+	if pods := w.pods("b"); len(pods) != 1 || pods[0].UID != kept.UID {
+		t.Errorf("a pod with a host was replaced: %v", pods)
+	}
+}
+
+// Who is refused an address gets it as soon as it is free: when its VM is deleted, or
+// has another one.
+func TestAddressIsGivenUp(t *testing.T) {
+	const address = "10.77.5.5"
+	w := newWorld(t)
+	ask := func(vm *v1alpha1.VirtualMachine) {
+		vm.Spec.VMIPs, vm.Spec.VolumeClaimTemplate = []string{address}, nil // nobody here lets claims go
+	}
+	w.declare("a", ask)
+	w.awaitPod("a", "")
+	w.declare("b", ask)
+	w.awaitReady("b", reasonAddress)
+	w.must(w.client.Delete(t.Context(), w.vm("a")))
+	w.awaitPod("b", "")
+	w.declare("c", ask)
+	w.awaitReady("c", reasonAddress)
+	w.change("b", func(vm *v1alpha1.VirtualMachine) { vm.Spec.VMIPs = []string{"10.77.5.6"} })
+	w.end(w.awaitPod("b", ""), left(vmpb.EndQEMUFailed, "it died"))
+	w.awaitPod("c", "")
+}
+
+func TestUserDataAppears(t *testing.T) {
+	w := newWorld(t)
+	w.declare("a", func(vm *v1alpha1.VirtualMachine) {
+		vm.Spec.UserData = &v1alpha1.UserData{SecretRef: v1alpha1.SecretKeyReference{Name: "boot", Key: "x"}}
+	})
+	w.awaitReady("a", reasonUserDataMissing)
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "boot"}, Data: map[string][]byte{"y": []byte("1")}}
+	w.must(w.client.Create(t.Context(), secret))
+	w.eventually("the key is named", func() bool {
+		condition := meta.FindStatusCondition(w.vm("a").Status.Conditions, v1alpha1.ConditionReady)
+		return condition.Message == "spec.userData.secretRef: secret boot has no key x"
+	})
+	if len(w.pods("a")) != 0 {
+		t.Error("a pod without user data")
+	}
+	secret.Data["x"] = []byte("2")
+	w.must(w.client.Update(t.Context(), secret))
+	w.awaitPod("a", "")
+}
+
+func TestPodDeletedByHand(t *testing.T) {
+	w := newWorld(t)
+	pod, _, _ := w.running("a")
+	w.remove(pod)
+	if next := w.awaitPod("a", pod.Name); w.specOf(next).GetMode() != vmpb.VMSpec_SM_RUN {
+		t.Errorf("the next hypervisor is told %s", w.specOf(next).GetMode())
+	}
+}
+
+// TestAuthorityLost: after a restore without status the one that exists is elected; the
+// running guest is not disturbed.
+func TestAuthorityLost(t *testing.T) {
+	w := newWorld(t)
+	pod, h, _ := w.running("a")
+	w.stop()
+	vm := w.vm("a")
+	vm.Status = v1alpha1.VirtualMachineStatus{}
+	w.must(w.client.Status().Update(t.Context(), vm))
+	w.start()
+	h = w.hypervisor("a", pod, h.us.GetRunId())
+	next := h.lease()
+	update := next()
+	if update.GetStatus() == vmpb.RunLeaseUpdate_STATUS_UNKNOWN {
+		update = next()
+	}
+	if update.GetStatus() != vmpb.RunLeaseUpdate_STATUS_OK {
+		t.Errorf("run lease says %s", update.GetStatus())
+	}
+	if vm := w.vm("a"); vm.Status.ActivePodUID != pod.UID || vm.Status.VolumeClaimName != "a" {
+		t.Errorf("authority %+v", vm.Status.VirtualMachineAuthority)
+	}
+}
+
+// twin makes a second Pod of a VM, as for a migration.
+func (w *world) twin(vm string, name string) *corev1.Pod {
+	w.Helper()
+	object := w.vm(vm)
+	object.Status.ActivePodName = name
+	pod, err := podFor(object, setting{image: "hypervisor:test"})
+	w.must(err)
+	w.must(w.client.Create(w.Context(), pod))
+	return pod
+}
+
+// TestTwoPodsWithoutAuthority: the one that has its run lease open stays.
+func TestTwoPodsWithoutAuthority(t *testing.T) {
+	w := newWorld(t)
+	pod, _, _ := w.running("a")
+	w.stop()
+	twin := w.twin("a", "a-twin")
+	w.schedule(twin)
+	vm := w.vm("a")
+	vm.Status = v1alpha1.VirtualMachineStatus{}
+	w.must(w.client.Status().Update(t.Context(), vm))
+	w.start()
+	next := w.hypervisor("a", pod, 1).lease()
+	w.wantStatus(next, vmpb.RunLeaseUpdate_STATUS_UNKNOWN)
+	w.eventually("the twin is told to go", func() bool {
+		return !w.gone(twin, twin.Name) && twin.DeletionTimestamp != nil
+	})
+	if got := w.vm("a").Status.ActivePodName; got != "" {
+		t.Errorf("%s is authoritative beside another", got)
+	}
+	w.remove(twin)
+	w.wantStatus(next, vmpb.RunLeaseUpdate_STATUS_OK)
+	w.eventually("the pod is elected", func() bool { return w.vm("a").Status.ActivePodUID == pod.UID })
+}
+
+// TestPodWithoutAuthorityGoes: a second Pod beside the authoritative one.
+func TestPodWithoutAuthorityGoes(t *testing.T) {
+	w := newWorld(t)
+	pod, _, _ := w.running("a")
+	w.twin("a", "a-twin")
+	w.eventually("the twin goes", func() bool { return w.gone(&corev1.Pod{}, "a-twin") })
+	if w.gone(pod, pod.Name) || pod.DeletionTimestamp != nil {
+		t.Error("the authoritative pod goes")
+	}
+}

@@ -1,0 +1,160 @@
+package virtualmachine
+
+import (
+	"flag"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// TestPods compares whole Pods with golden files; -update writes those.
+func TestPods(t *testing.T) {
+	plain := setting{image: "hypervisor:1", endpoint: "127.0.0.1:1234", authority: "CERTIFICATE\n"}
+	full := plain
+	full.accelerator = "tcg"
+	full.networks = []netip.Prefix{netip.MustParsePrefix("10.77.0.0/16"), netip.MustParsePrefix("fd77::/64")}
+	cases := map[string]struct {
+		setting setting
+		given   func(*v1alpha1.VirtualMachine)
+	}{
+		"first": {full, func(vm *v1alpha1.VirtualMachine) {
+			vm.Status.VolumeClaimName = "a"
+			vm.Annotations = map[string]string{v1alpha1.AnnotationAddresses: "10.77.0.16,fd77::10"}
+			vm.Spec.UserData = &v1alpha1.UserData{SecretRef: v1alpha1.SecretKeyReference{Name: "boot"}}
+			vm.Spec.InitialImage.Format = v1alpha1.FormatQCOW2
+		}},
+		"later": {plain, func(vm *v1alpha1.VirtualMachine) {
+			vm.Status.VolumeClaimName, vm.Status.ImagePrepared = "a", true
+			vm.Spec.HypervisorImage = "hypervisor:own"
+			vm.Spec.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}
+			vm.Spec.FailureDomain = "rack-7"
+		}},
+		"ephemeral": {plain, func(vm *v1alpha1.VirtualMachine) {
+			vm.Spec.VolumeClaimTemplate, vm.Status.ImagePrepared = nil, true
+			vm.Spec.Memory = ptr.To(resource.MustParse("128Mi"))
+			vm.Spec.KernelBoot = &v1alpha1.KernelBoot{
+				Kernel: v1alpha1.BootFile{URL: "file:///vmlinux"}, Initrd: &v1alpha1.BootFile{URL: "file:///initrd"}, CommandLine: "a=$(POD_IP) b=$$",
+			}
+		}},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			vm := sample("a")
+			vm.Status.ActivePodName, vm.Generation = "a-x", 7
+			c.given(vm)
+			pod, err := podFor(vm, c.setting)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := yaml.Marshal(pod)
+			if err != nil {
+				t.Fatal(err)
+			}
+			file := filepath.Join("testdata", "pod-"+name+".yaml")
+			if *update {
+				if err := os.WriteFile(file, got, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), string(got)); diff != "" {
+				t.Errorf("pod (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestStartMode(t *testing.T) {
+	image := &v1alpha1.InitialImage{URL: "http://x"}
+	cases := map[string]struct {
+		image    *v1alpha1.InitialImage
+		claim    string
+		prepared bool
+		want     vmpb.VMSpec_StartMode
+	}{
+		"before the first start":          {image, "a", false, vmpb.VMSpec_SM_PREPARE_IMAGE},
+		"after the first start":           {image, "a", true, vmpb.VMSpec_SM_RUN},
+		"no image":                        {nil, "a", false, vmpb.VMSpec_SM_RUN},
+		"an ephemeral disk is always new": {image, "", true, vmpb.VMSpec_SM_PREPARE_IMAGE},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			vm := sample("a")
+			vm.Spec.InitialImage, vm.Status.VolumeClaimName, vm.Status.ImagePrepared = c.image, c.claim, c.prepared
+			if got := startMode(vm); got != c.want {
+				t.Errorf("%s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+func TestGuestSize(t *testing.T) {
+	list := func(cpu, memory string) corev1.ResourceRequirements {
+		return corev1.ResourceRequirements{Limits: corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory),
+		}}
+	}
+	cases := map[string]struct {
+		spec         v1alpha1.VirtualMachineSpec
+		cpus, memory int64
+	}{
+		"defaults":         {v1alpha1.VirtualMachineSpec{}, 1, 512 << 20},
+		"said":             {v1alpha1.VirtualMachineSpec{CPUs: 3, Memory: ptr.To(resource.MustParse("1Gi"))}, 3, 1 << 30},
+		"of limits":        {v1alpha1.VirtualMachineSpec{Resources: list("1500m", "1Gi")}, 2, 832 << 20},
+		"said over limits": {v1alpha1.VirtualMachineSpec{CPUs: 1, Memory: ptr.To(resource.MustParse("64Mi")), Resources: list("4", "1Gi")}, 1, 64 << 20},
+		"nothing left":     {v1alpha1.VirtualMachineSpec{Resources: list("1", "192Mi")}, 1, 0},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			if cpus, memory := guestCPUs(&c.spec), guestMemory(&c.spec); cpus != c.cpus || memory != c.memory {
+				t.Errorf("%d CPUs, %d bytes; want %d, %d", cpus, memory, c.cpus, c.memory)
+			}
+		})
+	}
+}
+
+func TestUnsupported(t *testing.T) {
+	cases := map[string]struct {
+		given func(*v1alpha1.VirtualMachine)
+		want  string
+	}{
+		"nothing":     {func(*v1alpha1.VirtualMachine) {}, ""},
+		"full leases": {func(vm *v1alpha1.VirtualMachine) { vm.Spec.LeaseMode = v1alpha1.LeaseFullLeases }, reasonUnsupported},
+		"block volume": {func(vm *v1alpha1.VirtualMachine) {
+			vm.Spec.VolumeClaimTemplate.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
+		}, reasonUnsupported},
+		"disk without size": {func(vm *v1alpha1.VirtualMachine) { vm.Spec.VolumeClaimTemplate.Spec.Resources.Requests = nil }, reasonInvalid},
+		"no memory left": {func(vm *v1alpha1.VirtualMachine) {
+			vm.Spec.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("100Mi")}
+		}, reasonInvalid},
+		"long name": {func(vm *v1alpha1.VirtualMachine) { vm.Name = string(make([]byte, 64)) }, reasonInvalid},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			vm := sample("a")
+			c.given(vm)
+			got := ""
+			if refused := unsupported(vm); refused != nil {
+				got = refused.reason
+			}
+			if got != c.want {
+				t.Errorf("refused for %q, want %q", got, c.want)
+			}
+		})
+	}
+}

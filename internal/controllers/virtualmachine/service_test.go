@@ -1,0 +1,180 @@
+package virtualmachine
+
+import (
+	"fmt"
+	"net/netip"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+func wantCode(t *testing.T, err error, want codes.Code) {
+	t.Helper()
+	if got := status.Code(err); got != want {
+		t.Errorf("answered %s, want %s (%v)", got, want, err)
+	}
+}
+
+// TestIdentities: what the service answers to whom.
+func TestIdentities(t *testing.T) {
+	w := newWorld(t)
+	pod, h, next := w.running("a")
+
+	other := &vmpb.HypervisorID{VmName: "a", Namespace: w.namespace, PodName: "another", RunId: 1}
+	_, err := h.ReportState(t.Context(), &vmpb.ReportStateRequest{Us: other})
+	wantCode(t, err, codes.PermissionDenied)
+	_, err = h.ReportState(t.Context(), &vmpb.ReportStateRequest{Us: &vmpb.HypervisorID{VmName: "a", Namespace: w.namespace, PodName: pod.Name}})
+	wantCode(t, err, codes.InvalidArgument)
+	_, err = h.MigrationSwitchover(t.Context(), &vmpb.MigrationSwitchoverRequest{Us: h.us, Them: &vmpb.HypervisorID{VmName: "b", Namespace: w.namespace, PodName: "x", RunId: 1}})
+	wantCode(t, err, codes.InvalidArgument)
+
+	// A process that came before the authoritative one, and one that comes after.
+	answer, err := h.EnsureMigrationTarget(t.Context(), &vmpb.EnsureMigrationTargetRequest{Us: h.us})
+	if err != nil || answer.GetAction() != vmpb.EnsureMigrationTargetResponse_ACTION_SOFT_SHUTDOWN {
+		t.Errorf("migration target: %v, %v", answer, err)
+	}
+	later := w.hypervisor("a", pod, 2)
+	_, err = later.ReportState(t.Context(), &vmpb.ReportStateRequest{Us: later.us, ImagePrepared: true})
+	wantCode(t, err, codes.FailedPrecondition)
+	w.wantStatus(later.lease(), vmpb.RunLeaseUpdate_STATUS_OK)
+	w.wantStatus(next, vmpb.RunLeaseUpdate_STATUS_TERMINATE)
+	_, err = h.EnsureMigrationTarget(t.Context(), &vmpb.EnsureMigrationTargetRequest{Us: h.us})
+	wantCode(t, err, codes.FailedPrecondition)
+}
+
+// TestTokens: who gets no certificate.
+func TestTokens(t *testing.T) {
+	w := newWorld(t)
+	w.declare("a", nil)
+	pod := w.awaitPod("a", "")
+	stranger := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "stranger", Labels: map[string]string{v1alpha1.LabelVM: "a"}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+	}
+	w.must(w.client.Create(t.Context(), stranger))
+	c := &Controller{Options: Options{Client: w.client, APIReader: w.client}}
+	for name, try := range map[string]struct {
+		token string
+		want  codes.Code
+	}{
+		"the VM's pod":     {w.token(pod, vmpb.TokenAudience), codes.OK},
+		"garbage":          {"garbage", codes.Unauthenticated},
+		"another audience": {w.token(pod, "https://kubernetes.default.svc.cluster.local"), codes.Unauthenticated},
+		"no pod":           {w.token(nil, vmpb.TokenAudience), codes.Unauthenticated},
+		"a stranger":       {w.token(stranger, vmpb.TokenAudience), codes.PermissionDenied},
+	} {
+		t.Run(name, func(t *testing.T) {
+			peer, err := c.resolve(t.Context(), try.token)
+			wantCode(t, err, try.want)
+			if err == nil && (peer.VM != "a" || peer.Pod != pod.Name || peer.Namespace != w.namespace) {
+				t.Errorf("peer %s", peer)
+			}
+		})
+	}
+}
+
+func TestPause(t *testing.T) {
+	w := newWorld(t)
+	_, h, next := w.running("a")
+	w.change("a", func(vm *v1alpha1.VirtualMachine) { vm.Spec.Mode = v1alpha1.ModePause })
+	if update := next(); update.GetStatus() != vmpb.RunLeaseUpdate_STATUS_OK || !update.GetPaused() {
+		t.Errorf("run lease says %v", update)
+	}
+	h.report(vmpb.ReportStateRequest_STATE_PAUSED, nil)
+	w.awaitReady("a", reasonPaused)
+	w.change("a", func(vm *v1alpha1.VirtualMachine) { vm.Spec.Mode = v1alpha1.ModeRun })
+	if update := next(); update.GetStatus() != vmpb.RunLeaseUpdate_STATUS_OK || update.GetPaused() {
+		t.Errorf("run lease says %v", update)
+	}
+}
+
+// TestLeaseOfDeletedVM: a hypervisor that outlived its VM.
+func TestLeaseOfDeletedVM(t *testing.T) {
+	w := newWorld(t)
+	pod, h, _ := w.running("a")
+	w.must(w.client.Delete(t.Context(), w.vm("a")))
+	w.eventually("the pod is told to go", func() bool { return w.gone(pod, pod.Name) || pod.DeletionTimestamp != nil })
+	w.remove(pod)
+	claim := &corev1.PersistentVolumeClaim{}
+	w.eventually("the disk is told to go", func() bool { return w.gone(claim, "a") || claim.DeletionTimestamp != nil })
+	claim.Finalizers = nil
+	w.must(w.client.Update(t.Context(), claim))
+	w.eventually("the virtual machine is gone", func() bool { return w.gone(&v1alpha1.VirtualMachine{}, "a") })
+	w.wantStatus(h.lease(), vmpb.RunLeaseUpdate_STATUS_TERMINATE)
+}
+
+// TestSwitchoverRace: target and source ask at once, in every round exactly one wins, and
+// the winner is told so again.
+func TestSwitchoverRace(t *testing.T) {
+	w := newWorld(t)
+	pod, source, _ := w.running("a")
+	w.stop() // a second Pod would be deleted: there are no migration targets yet
+	twin := w.twin("a", "a-twin")
+	c := &Controller{Options: Options{Client: w.client, APIReader: w.client, Clock: clock.RealClock{}}, streams: newStreams()}
+	s := &service{Controller: c}
+	target := &vmpb.HypervisorID{VmName: "a", Namespace: w.namespace, PodName: twin.Name, RunId: 5}
+	again := &vmpb.HypervisorID{VmName: "a", Namespace: w.namespace, PodName: pod.Name, RunId: 2}
+	contenders := []*vmpb.HypervisorID{target, again}
+	holder := source.us
+	for round := range 10 {
+		answers := make([]error, len(contenders))
+		var group sync.WaitGroup
+		for i, us := range contenders {
+			us.RunId += 10
+			group.Go(func() {
+				answers[i] = s.switchOver(t.Context(), us, holder)
+			})
+		}
+		group.Wait()
+		winner := 0
+		if answers[0] != nil {
+			winner = 1
+		}
+		wantCode(t, answers[winner], codes.OK)
+		wantCode(t, answers[1-winner], codes.FailedPrecondition)
+		if vm := w.vm("a"); !holds(vm, contenders[winner]) || vm.Status.VolumeClaimName != "a" {
+			t.Fatalf("round %d: authority %+v", round, vm.Status.VirtualMachineAuthority)
+		}
+		wantCode(t, s.switchOver(t.Context(), contenders[winner], holder), codes.OK)                   // the answer was lost
+		wantCode(t, s.switchOver(t.Context(), contenders[1-winner], holder), codes.FailedPrecondition) // too late
+		holder = &vmpb.HypervisorID{VmName: "a", Namespace: w.namespace, PodName: contenders[winner].PodName, RunId: contenders[winner].RunId}
+	}
+}
+
+// TestAddressesAreUnique: twenty VMs at once, two that ask for an address of their own, and
+// one that asks for what another has.
+func TestAddressesAreUnique(t *testing.T) {
+	w := newWorld(t)
+	w.declare("own", func(vm *v1alpha1.VirtualMachine) { vm.Spec.VMIPs = []string{"10.77.0.17/32"} })
+	var group sync.WaitGroup
+	for i := range 20 {
+		group.Go(func() { w.declare(fmt.Sprintf("vm-%d", i), nil) })
+	}
+	group.Wait()
+	seen := map[string]string{}
+	for i := range 20 {
+		name := fmt.Sprintf("vm-%d", i)
+		w.awaitPod(name, "")
+		w.eventually("the address of "+name, func() bool { return len(w.vm(name).Status.Addresses) == 1 })
+		address := w.vm(name).Status.Addresses[0]
+		if other := seen[address]; other != "" || !testNetwork.Contains(netip.MustParseAddr(address)) {
+			t.Errorf("%s has %s, as has %q", name, address, other)
+		}
+		seen[address] = name
+	}
+	w.declare("late", func(vm *v1alpha1.VirtualMachine) { vm.Spec.VMIPs = []string{"10.77.0.17"} })
+	w.declare("outside", func(vm *v1alpha1.VirtualMachine) { vm.Spec.VMIPs = []string{"192.0.2.1"} })
+	w.awaitReady("late", reasonAddress)
+	w.awaitReady("outside", reasonAddress)
+	if n := len(w.pods("late")) + len(w.pods("outside")); n != 0 || seen["10.77.0.17"] != "" {
+		t.Errorf("%d pods without an address; 10.77.0.17 is %q's too", n, seen["10.77.0.17"])
+	}
+}

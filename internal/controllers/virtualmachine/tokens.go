@@ -1,0 +1,89 @@
+package virtualmachine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/vm/identity"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// Keys under which Kubernetes tells which Pod a token is bound to.
+const (
+	extraPodName = "authentication.kubernetes.io/pod-name"
+	extraPodUID  = "authentication.kubernetes.io/pod-uid"
+)
+
+// resolve tells which hypervisor a token is for. Its errors are those that
+// identity.Issuer wants.
+func (c *Controller) resolve(ctx context.Context, token string) (identity.Peer, error) {
+	review := &authenticationv1.TokenReview{
+		Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{vmpb.TokenAudience}},
+	}
+	if err := c.Client.Create(ctx, review); err != nil {
+		return identity.Peer{}, fmt.Errorf("reviewing a token: %w", err)
+	}
+	pod, uid, err := boundPod(review.Status)
+	if err != nil {
+		return identity.Peer{}, err
+	}
+	vm, err := c.hypervisorOf(ctx, pod, uid)
+	if err != nil {
+		return identity.Peer{}, err
+	}
+	return identity.Peer{Namespace: pod.Namespace, VM: vm, Pod: pod.Name}, nil
+}
+
+// boundPod is the Pod that a token is bound to.
+func boundPod(review authenticationv1.TokenReviewStatus) (types.NamespacedName, types.UID, error) {
+	if !review.Authenticated || !slices.Contains(review.Audiences, vmpb.TokenAudience) {
+		return types.NamespacedName{}, "", status.Error(codes.Unauthenticated, "the token is not valid for audience "+vmpb.TokenAudience)
+	}
+	// system:serviceaccount:NAMESPACE:NAME
+	user := strings.Split(review.User.Username, ":")
+	names, uids := review.User.Extra[extraPodName], review.User.Extra[extraPodUID]
+	if len(user) != 4 || user[0] != "system" || user[1] != "serviceaccount" || len(names) != 1 || len(uids) != 1 {
+		return types.NamespacedName{}, "", status.Error(codes.Unauthenticated, "the token is not bound to a pod")
+	}
+	return types.NamespacedName{Namespace: user[2], Name: names[0]}, types.UID(uids[0]), nil
+}
+
+// hypervisorOf is the name of the VM whose hypervisor a Pod is for: the
+// label and the owner must agree, and the owner must still be that very VM.
+func (c *Controller) hypervisorOf(ctx context.Context, key types.NamespacedName, uid types.UID) (string, error) {
+	denied := status.Error(codes.PermissionDenied, "the token's pod is not the hypervisor of a virtual machine")
+	pod := &corev1.Pod{}
+	if err := c.APIReader.Get(ctx, key, pod); err != nil {
+		if apierrors.IsNotFound(err) {
+			return "", denied
+		}
+		return "", fmt.Errorf("reading pod %s: %w", key, err)
+	}
+	owner := metav1.GetControllerOfNoCopy(pod)
+	if pod.UID != uid || finished(pod) || ownerOf(pod) == "" || pod.Labels[v1alpha1.LabelVM] != owner.Name {
+		return "", denied
+	}
+	vm := &v1alpha1.VirtualMachine{}
+	if err := c.APIReader.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: owner.Name}, vm); err != nil {
+		if apierrors.IsNotFound(err) {
+			return "", denied
+		}
+		return "", fmt.Errorf("reading virtual machine %s: %w", owner.Name, err)
+	}
+	if !owns(vm, pod) {
+		return "", denied
+	}
+	return vm.Name, nil
+}

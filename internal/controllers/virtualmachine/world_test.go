@@ -1,0 +1,369 @@
+package virtualmachine
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/vm/identity"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+func TestMain(m *testing.M) { env.Main(m) }
+
+// limit bounds every wait for something that takes about a second at the most.
+const limit = 20 * time.Second
+
+var testNetwork = netip.MustParsePrefix("10.77.0.0/16")
+
+// world is a namespace with the controller, run under the role that is shipped, in which
+// the test plays scheduler, kubelet and hypervisors.
+type world struct {
+	*testing.T
+	client    client.Client
+	clients   *kubernetes.Clientset
+	access    *rest.Config
+	namespace string
+	authority *identity.Authority
+	endpoint  string
+	events    *record.FakeRecorder
+	stop      func()
+}
+
+func testScheme() *runtime.Scheme {
+	scheme := env.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		panic(err) // two kinds of one name
+	}
+	return scheme
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	e := env.New(t)
+	w := &world{T: t, namespace: e.Namespace, clients: kubernetes.NewForConfigOrDie(e.Admin), events: record.NewFakeRecorder(1000)}
+	var err error
+	w.client, err = client.New(e.Admin, client.Options{Scheme: testScheme()})
+	w.must(err)
+	w.access = e.UserWith(t, "config/rbac/vm-controller-role.yaml")
+	w.start()
+	t.Cleanup(func() { w.stop() })
+	return w
+}
+
+// start runs a controller process. Its service has a new address each time.
+func (w *world) start() {
+	w.Helper()
+	ctx, cancel := context.WithCancel(context.Background()) // the test's own ends before its clean-up
+	live, err := client.New(w.access, client.Options{Scheme: testScheme()})
+	w.must(err)
+	w.authority, err = LoadAuthority(ctx, live, w.namespace)
+	w.must(err)
+	mgr, err := ctrl.NewManager(w.access, ctrl.Options{
+		Scheme:                 testScheme(),
+		Cache:                  cache.Options{DefaultNamespaces: map[string]cache.Config{w.namespace: {}}, ByObject: CacheByObject()},
+		Controller:             config.Controller{SkipNameValidation: ptr.To(true), UsePriorityQueue: ptr.To(false)}, // a controller for each test
+		Metrics:                metricsserver.Options{BindAddress: "0"},
+		HealthProbeBindAddress: "0",
+	})
+	w.must(err)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	w.must(err)
+	w.endpoint = listener.Addr().String()
+	c := New(Options{
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Events: w.events, Authority: w.authority,
+		Image: "hypervisor:test", Endpoint: w.endpoint, Networks: []netip.Prefix{testNetwork}, Concurrency: 4,
+	})
+	w.must(c.SetupWithManager(mgr))
+	w.must(mgr.Add(NewServer(c, listener)))
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+	w.stop = func() {
+		cancel()
+		if err := <-ended; err != nil {
+			w.Errorf("the manager ended with %v", err)
+		}
+		w.stop = func() {}
+	}
+}
+
+func (w *world) restart() {
+	w.Helper()
+	w.stop()
+	w.start()
+}
+
+func (w *world) must(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// eventually waits until done says so.
+func (w *world) eventually(what string, done func() bool) {
+	w.Helper()
+	deadline := time.Now().Add(limit)
+	for !done() {
+		if time.Now().After(deadline) {
+			w.Fatalf("waited in vain: %s\n%s", what, w.describe())
+		}
+		time.Sleep(20 * time.Millisecond) // between two looks at a condition
+	}
+}
+
+func (w *world) describe() string {
+	vms := &v1alpha1.VirtualMachineList{}
+	w.must(w.client.List(w.Context(), vms, client.InNamespace(w.namespace)))
+	text := ""
+	for _, vm := range vms.Items {
+		text += vm.Name + ": " + string(vm.Status.Phase) + " pod " + vm.Status.ActivePodName + " run " + vm.Status.ActiveRunID
+		for _, condition := range vm.Status.Conditions {
+			text += " [" + condition.Type + " " + condition.Reason + ": " + condition.Message + "]"
+		}
+		text += "\n"
+	}
+	return text
+}
+
+// declare makes a VM with an image and a disk, unless change says otherwise.
+func (w *world) declare(name string, change func(*v1alpha1.VirtualMachine)) {
+	w.Helper()
+	vm := sample(name)
+	vm.Namespace, vm.UID, vm.Spec.UUID, vm.Annotations = w.namespace, "", "", nil
+	vm.Status = v1alpha1.VirtualMachineStatus{}
+	// Nobody here makes volumes.
+	vm.Spec.VolumeClaimTemplate.Spec.StorageClassName = ptr.To(w.storageClass(storagev1.VolumeBindingWaitForFirstConsumer))
+	if change != nil {
+		change(vm)
+	}
+	w.must(w.client.Create(w.Context(), vm))
+}
+
+// storageClass makes sure that there is a class with that way of binding, and names it.
+func (w *world) storageClass(mode storagev1.VolumeBindingMode) string {
+	w.Helper()
+	name := strings.ToLower(string(mode))
+	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: "example.org/none", VolumeBindingMode: &mode}
+	w.must(client.IgnoreAlreadyExists(w.client.Create(w.Context(), class)))
+	return name
+}
+
+// sample is a VM with an image and a disk.
+func sample(name string) *v1alpha1.VirtualMachine {
+	return &v1alpha1.VirtualMachine{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: "11111111-2222-3333-4444-555555555555"},
+		Spec: v1alpha1.VirtualMachineSpec{
+			UUID:         "0a0b0c0d-0000-4000-8000-000000000001",
+			InitialImage: &v1alpha1.InitialImage{URL: "http://images.example/boot.raw"},
+			CPUs:         2,
+			VolumeClaimTemplate: &v1alpha1.VolumeClaimTemplate{Spec: corev1.PersistentVolumeClaimSpec{
+				Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+			}},
+		},
+	}
+}
+
+func (w *world) vm(name string) *v1alpha1.VirtualMachine {
+	w.Helper()
+	vm := &v1alpha1.VirtualMachine{}
+	w.must(w.client.Get(w.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, vm))
+	return vm
+}
+
+// change is what a user does who edits a VM.
+func (w *world) change(name string, edit func(*v1alpha1.VirtualMachine)) {
+	w.Helper()
+	vm := w.vm(name)
+	before := vm.DeepCopy()
+	edit(vm)
+	w.must(w.client.Patch(w.Context(), vm, client.MergeFrom(before)))
+}
+
+func (w *world) gone(object client.Object, name string) bool {
+	w.Helper()
+	err := w.client.Get(w.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, object)
+	if err != nil && !apierrors.IsNotFound(err) {
+		w.Fatal(err)
+	}
+	return err != nil
+}
+
+// ready is the reason of the VM's condition Ready.
+func (w *world) ready(name string) string {
+	w.Helper()
+	if condition := meta.FindStatusCondition(w.vm(name).Status.Conditions, v1alpha1.ConditionReady); condition != nil {
+		return condition.Reason
+	}
+	return ""
+}
+
+func (w *world) awaitReady(name, reason string) {
+	w.Helper()
+	w.eventually(name+" is "+reason, func() bool { return w.ready(name) == reason })
+}
+
+func (w *world) pods(vm string) []corev1.Pod {
+	w.Helper()
+	list := &corev1.PodList{}
+	w.must(w.client.List(w.Context(), list, client.InNamespace(w.namespace), client.MatchingLabels{v1alpha1.LabelVM: vm}))
+	return list.Items
+}
+
+// awaitPod waits for the authoritative Pod, another than not, to exist and be recorded.
+func (w *world) awaitPod(vm, not string) *corev1.Pod {
+	w.Helper()
+	pod := &corev1.Pod{}
+	w.eventually("a pod of "+vm, func() bool {
+		status := w.vm(vm).Status
+		return status.ActivePodUID != "" && status.ActivePodName != not && !w.gone(pod, status.ActivePodName)
+	})
+	return pod
+}
+
+// schedule plays the scheduler.
+func (w *world) schedule(pod *corev1.Pod) {
+	w.Helper()
+	w.must(w.client.SubResource("binding").Create(w.Context(), pod, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "host-1"}}))
+}
+
+// kubelet patches the Pod's status as a kubelet would.
+func (w *world) kubelet(pod *corev1.Pod, change func(*corev1.PodStatus)) {
+	w.Helper()
+	w.must(w.client.Get(w.Context(), client.ObjectKeyFromObject(pod), pod))
+	before := pod.DeepCopy()
+	change(&pod.Status)
+	w.must(w.client.Status().Patch(w.Context(), pod, client.MergeFrom(before)))
+}
+
+// end has the hypervisor in a Pod end.
+func (w *world) end(pod *corev1.Pod, termination string) {
+	w.Helper()
+	w.kubelet(pod, func(status *corev1.PodStatus) {
+		status.Phase = corev1.PodFailed
+		status.ContainerStatuses = []corev1.ContainerStatus{{
+			Name: containerName, Image: "i", ImageID: "i",
+			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", Message: termination}},
+		}}
+	})
+}
+
+// remove plays the kubelet that has ended a Pod which is being deleted.
+func (w *world) remove(pod *corev1.Pod) {
+	w.Helper()
+	w.must(client.IgnoreNotFound(w.client.Delete(w.Context(), pod, client.GracePeriodSeconds(0))))
+}
+
+// hypervisor is a process of which the test plays the part.
+type hypervisor struct {
+	*world
+	vmpb.VMControllerClient
+	us *vmpb.HypervisorID
+}
+
+// hypervisor starts a process in a Pod, with a certificate got by the Pod's own token.
+func (w *world) hypervisor(vm string, pod *corev1.Pod, run uint64) *hypervisor {
+	w.Helper()
+	conn := w.dial(w.token(pod, vmpb.TokenAudience))
+	return &hypervisor{world: w, VMControllerClient: vmpb.NewVMControllerClient(conn), us: &vmpb.HypervisorID{
+		VmName: vm, Namespace: w.namespace, PodName: pod.Name, RunId: run,
+	}}
+}
+
+func (w *world) token(pod *corev1.Pod, audience string) string {
+	w.Helper()
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		Audiences: []string{audience}, ExpirationSeconds: ptr.To[int64](3600),
+	}}
+	if pod != nil {
+		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID}
+	}
+	answer, err := w.clients.CoreV1().ServiceAccounts(w.namespace).CreateToken(w.Context(), "default", request, metav1.CreateOptions{})
+	w.must(err)
+	return answer.Status.Token
+}
+
+func (w *world) dial(token string) *grpc.ClientConn {
+	w.Helper()
+	file := filepath.Join(w.TempDir(), "token")
+	w.must(os.WriteFile(file, []byte(token), 0o600))
+	certificate, _ := w.authority.PEM()
+	credentials, err := identity.ForHypervisor(identity.Options{Authority: certificate, TokenFile: file, Endpoint: w.endpoint})
+	w.must(err)
+	conn, err := credentials.Dial(w.endpoint, identity.Controller())
+	w.must(err)
+	w.Cleanup(func() { conn.Close() }) //nolint:errcheck // the test is over
+	return conn
+}
+
+// lease opens a run lease; next yields what arrives on it.
+func (h *hypervisor) lease() (next func() *vmpb.RunLeaseUpdate) {
+	h.Helper()
+	ctx, cancel := context.WithTimeout(h.Context(), 3*limit)
+	h.Cleanup(cancel)
+	stream, err := h.RunLease(ctx, &vmpb.RunLeaseRequest{Us: h.us})
+	h.must(err)
+	return func() *vmpb.RunLeaseUpdate {
+		h.Helper()
+		update, err := stream.Recv()
+		h.must(err)
+		return update
+	}
+}
+
+func (h *hypervisor) report(state vmpb.ReportStateRequest_State, change func(*vmpb.ReportStateRequest)) {
+	h.Helper()
+	request := &vmpb.ReportStateRequest{Us: h.us, State: state}
+	if change != nil {
+		change(request)
+	}
+	_, err := h.ReportState(h.Context(), request)
+	h.must(err)
+}
+
+func (w *world) wantStatus(next func() *vmpb.RunLeaseUpdate, want vmpb.RunLeaseUpdate_Status) {
+	w.Helper()
+	if got := next(); got.GetStatus() != want {
+		w.Fatalf("run lease says %s, not %s\n%s", got.GetStatus(), want, w.describe())
+	}
+}
+
+// running brings a new VM to where it runs.
+func (w *world) running(name string) (*corev1.Pod, *hypervisor, func() *vmpb.RunLeaseUpdate) {
+	w.Helper()
+	w.declare(name, nil)
+	pod := w.awaitPod(name, "")
+	w.schedule(pod)
+	h := w.hypervisor(name, pod, 1)
+	next := h.lease()
+	w.wantStatus(next, vmpb.RunLeaseUpdate_STATUS_OK)
+	h.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) { r.ImagePrepared = true })
+	w.awaitReady(name, reasonRunning)
+	return pod, h, next
+}

@@ -1,0 +1,367 @@
+package bootstrap_test
+
+import (
+	"errors"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+
+	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
+)
+
+// The form that Kubernetes demands: k8s.io/cluster-bootstrap/token/api.
+var tokenForm = regexp.MustCompile(`^[a-z0-9]{6}\.[a-z0-9]{16}$`)
+
+var machine = types.NamespacedName{Namespace: "shoot--a", Name: "pool-z1-abcde"}
+
+const valid = 20 * time.Minute
+
+func issue(t *testing.T, tokens *bootstrap.Tokens) string {
+	t.Helper()
+	token, err := tokens.Issue(t.Context(), machine, valid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+func revoke(t *testing.T, tokens *bootstrap.Tokens) {
+	t.Helper()
+	if err := tokens.Revoke(t.Context(), machine); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestIssuedToken(t *testing.T) {
+	c := newCluster(t)
+	tokens := c.tokens()
+	tokens.Groups = "system:bootstrappers:nodes"
+	token := issue(t, tokens)
+	if !tokenForm.MatchString(token) {
+		t.Fatalf("the token has not the form %v", tokenForm)
+	}
+	id, secret, _ := strings.Cut(token, ".")
+	got := c.only()
+	if got.Namespace != "kube-system" || got.Name != "bootstrap-token-"+id || got.Type != corev1.SecretTypeBootstrapToken {
+		t.Errorf("Secret %s/%s of type %s is not found by the token authenticator", got.Namespace, got.Name, got.Type)
+	}
+	text := map[string]string{}
+	for key, value := range got.Data {
+		text[key] = string(value)
+	}
+	if !strings.Contains(text["description"], machine.String()) {
+		t.Errorf("the description %q does not name the machine", text["description"])
+	}
+	delete(text, "description")
+	want := map[string]string{
+		"token-id": id, "token-secret": secret, "expiration": "2026-01-01T12:20:00Z",
+		"usage-bootstrap-authentication": "true", "usage-bootstrap-signing": "true",
+		"auth-extra-groups": "system:bootstrappers:nodes",
+	}
+	if diff := cmp.Diff(want, text); diff != "" {
+		t.Errorf("data (-want +got):\n%s", diff)
+	}
+	if !slices.Equal(c.requests, []string{"create"}) {
+		t.Errorf("requests %v, want a single create", c.requests)
+	}
+}
+
+func TestFormOfTokens(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		tokens := newCluster(t).tokens() // a cluster of its own, or it would depend on those before
+		tokens.Installation = rapid.String().Draw(rt, "installation")
+		key := types.NamespacedName{Namespace: rapid.String().Draw(rt, "namespace"), Name: rapid.String().Draw(rt, "name")}
+		token, err := tokens.Issue(t.Context(), key, valid)
+		if err != nil || !tokenForm.MatchString(token) {
+			rt.Fatalf("token of %q: wrong form, or error %v", key, err)
+		}
+	})
+}
+
+func TestIssueIsIdempotent(t *testing.T) {
+	for name, restart := range map[string]bool{"same process": false, "after a restart": true} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			tokens := c.tokens()
+			first := issue(t, tokens)
+			before := c.only()
+			if restart {
+				tokens = c.tokens()
+			}
+			c.clock.SetTime(c.clock.Now().Add(valid / 2))
+			if second := issue(t, tokens); second != first {
+				t.Error("the machine got another token")
+			}
+			if diff := cmp.Diff(before, c.only()); diff != "" {
+				t.Errorf("the Secret was written again (-before +after):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestRenewal(t *testing.T) {
+	cases := map[string]struct {
+		reason  string
+		elapsed time.Duration
+		spoil   func(*corev1.Secret)
+	}{
+		"ends soon":  {"half the time has passed", valid/2 + time.Second, nil},
+		"has ended":  {"the VM may still start with it", 2 * valid, nil},
+		"unreadable": {"nobody knows when it ends", 0, func(s *corev1.Secret) { s.Data["expiration"] = []byte("soon") }},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			first := issue(t, c.tokens())
+			before := c.only()
+			if tc.spoil != nil {
+				c.remove(before)
+				tc.spoil(&before)
+				before.ResourceVersion = ""
+				if err := c.client.Create(t.Context(), &before); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c.clock.SetTime(c.clock.Now().Add(tc.elapsed))
+			if second := issue(t, c.tokens()); second != first {
+				t.Errorf("%s: the machine got another token, which its VM does not have", tc.reason)
+			}
+			after := c.only()
+			if want := c.clock.Now().Add(valid).Format(time.RFC3339); string(after.Data["expiration"]) != want {
+				t.Errorf("%s: it ends at %s, want %s", tc.reason, after.Data["expiration"], want)
+			}
+			if after.UID == before.UID {
+				t.Error("the Secret was updated, which MCM's role does not allow")
+			}
+		})
+	}
+}
+
+func TestTokenThatWasCleanedUpKeepsItsSecret(t *testing.T) {
+	c := newCluster(t)
+	tokens := c.tokens()
+	first := issue(t, tokens)
+	c.remove(c.only())
+	if second := issue(t, tokens); second != first {
+		t.Error("the machine got another token, which its VM does not have")
+	}
+}
+
+func TestRenewalThatFailsHalfwayKeepsItsSecret(t *testing.T) {
+	c := newCluster(t)
+	first := issue(t, c.tokens())
+	c.clock.SetTime(c.clock.Now().Add(valid))
+
+	tokens := c.tokens()
+	away := apierrors.NewServiceUnavailable("away")
+	c.afterDelete = func() { c.fail["create"] = away }
+	if _, err := tokens.Issue(t.Context(), machine, valid); !errors.Is(err, away) {
+		t.Fatalf("error %v, want that of the API server", err)
+	}
+	if len(c.all()) != 0 {
+		t.Fatal("the renewal did not fail between deletion and creation")
+	}
+	delete(c.fail, "create")
+	if second := issue(t, tokens); second != first {
+		t.Error("the machine got another token, which its VM does not have")
+	}
+}
+
+func TestTokensDiffer(t *testing.T) {
+	c := newCluster(t)
+	other := c.tokens()
+	other.Installation = "shoot--b"
+	seen := map[string]bool{}
+	for _, tokens := range []*bootstrap.Tokens{c.tokens(), other} {
+		for _, key := range []types.NamespacedName{machine, {Namespace: machine.Namespace, Name: "x"}, {Namespace: "y", Name: machine.Name}} {
+			token, err := tokens.Issue(t.Context(), key, valid)
+			if err != nil {
+				t.Fatal(err)
+			}
+			id, secret, _ := strings.Cut(token, ".")
+			if seen[id] || seen[secret] {
+				t.Errorf("the token of %s in %s shares a part with another one", key, tokens.Installation)
+			}
+			seen[id], seen[secret] = true, true
+		}
+	}
+}
+
+// TestWhatFollowsFromTheMachine: the id does, so that a token is found again; its
+// secret does not, so that nobody can foretell it.
+func TestWhatFollowsFromTheMachine(t *testing.T) {
+	first := issue(t, newCluster(t).tokens())
+	second := issue(t, newCluster(t).tokens())
+	if first[:6] != second[:6] || first[7:] == second[7:] {
+		t.Error("want equal ids and different secrets")
+	}
+	other := newCluster(t).tokens()
+	other.Installation = "shoot--b"
+	if third := issue(t, other); third[:6] == first[:6] {
+		t.Error("machines of two installations would fight for one id")
+	}
+}
+
+func TestRevoke(t *testing.T) {
+	for name, restart := range map[string]bool{"same process": false, "after a restart": true} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			tokens := c.tokens()
+			token := issue(t, tokens)
+			c.requests = nil
+			if restart {
+				tokens = c.tokens()
+			}
+			revoke(t, tokens)
+			if left := c.all(); len(left) != 0 {
+				t.Errorf("left: %d", len(left))
+			}
+			if reads := slices.Contains(c.requests, "get"); reads != restart {
+				t.Errorf("requests %v; only a process that did not issue the token has to read it", c.requests)
+			}
+			revoke(t, tokens) // there is none any more
+			if issue(t, tokens) == token {
+				t.Error("a revoked token is valid again")
+			}
+		})
+	}
+}
+
+func TestRevokeOfARenewedToken(t *testing.T) {
+	c := newCluster(t)
+	tokens := c.tokens()
+	issue(t, tokens)
+	c.clock.SetTime(c.clock.Now().Add(valid))
+	issue(t, c.tokens()) // another process led in the meantime
+	revoke(t, tokens)
+	if left := c.all(); len(left) != 0 {
+		t.Error("the renewed token is left")
+	}
+}
+
+func TestRevokeAfterAnErrorIsTriedAgain(t *testing.T) {
+	for name, restart := range map[string]bool{"same process": false, "after a restart": true} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			tokens := c.tokens()
+			issue(t, tokens)
+			if restart {
+				tokens = c.tokens()
+			}
+			for _, verb := range []string{"delete", "get"} {
+				away := apierrors.NewServiceUnavailable("away")
+				c.fail = map[string]error{verb: away}
+				if err := tokens.Revoke(t.Context(), machine); err != nil && !errors.Is(err, away) {
+					t.Errorf("%s: error %v", verb, err)
+				} else if err == nil && len(c.all()) != 0 {
+					t.Errorf("%s: no error, and the token is left", verb)
+				}
+			}
+			c.fail = map[string]error{}
+			revoke(t, tokens)
+			if len(c.all()) != 0 {
+				t.Error("the token is left")
+			}
+		})
+	}
+}
+
+func TestCollision(t *testing.T) {
+	measure := newCluster(t)
+	issue(t, measure.tokens())
+	taken := measure.only().Name
+
+	for name, tc := range map[string]struct{ restart, otherGone bool }{
+		"same process":    {false, false},
+		"after a restart": {true, false},
+		"after a restart, the other's token ended": {true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			c.occupy(taken)
+			theirs := c.only()
+			tokens := c.tokens()
+			first := issue(t, tokens)
+			if !tokenForm.MatchString(first) || strings.HasPrefix("bootstrap-token-"+first, taken) {
+				t.Fatal("the machine shares its id with somebody else")
+			}
+			if again := issue(t, c.tokens()); again != first {
+				t.Error("the token is not found again")
+			}
+			if tc.restart {
+				tokens = c.tokens()
+			}
+			if tc.otherGone {
+				c.remove(theirs)
+			}
+			revoke(t, tokens)
+			want := map[string]corev1.Secret{taken: theirs}
+			if tc.otherGone {
+				want = map[string]corev1.Secret{}
+			}
+			if diff := cmp.Diff(want, c.all()); diff != "" {
+				t.Errorf("only the other's token may be left, as it was (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestNoIDIsFree(t *testing.T) {
+	c := newCluster(t)
+	var taken []string
+	for range 4 {
+		// Where a machine goes that finds these taken is found out by asking.
+		trial := newCluster(t)
+		for _, name := range taken {
+			trial.occupy(name)
+		}
+		token := issue(t, trial.tokens())
+		taken = append(taken, "bootstrap-token-"+token[:6])
+	}
+	for _, name := range taken {
+		c.occupy(name)
+	}
+	before := c.all()
+	if _, err := c.tokens().Issue(t.Context(), machine, valid); err == nil {
+		t.Fatal("issued a fifth")
+	}
+	revoke(t, c.tokens())
+	if diff := cmp.Diff(before, c.all()); diff != "" {
+		t.Errorf("others' tokens were touched (-before +after):\n%s", diff)
+	}
+}
+
+// TestErrorsHoldNoToken: errors end up in logs, events and the status of machines.
+func TestErrorsHoldNoToken(t *testing.T) {
+	for _, verb := range []string{"create", "get", "delete"} {
+		t.Run(verb, func(t *testing.T) {
+			c := newCluster(t)
+			first := issue(t, c.tokens())
+			c.clock.SetTime(c.clock.Now().Add(valid))
+			away := apierrors.NewServiceUnavailable("away")
+			c.fail[verb] = away
+			_, errIssue := c.tokens().Issue(t.Context(), machine, valid)
+			errRevoke := c.tokens().Revoke(t.Context(), machine)
+			if !errors.Is(errIssue, away) {
+				t.Errorf("Issue: %v, want the error of the API server", errIssue)
+			}
+			if verb != "create" && !errors.Is(errRevoke, away) {
+				t.Errorf("Revoke: %v, want the error of the API server", errRevoke)
+			}
+			secret := strings.Split(first, ".")[1]
+			for _, err := range []error{errIssue, errRevoke} {
+				if err != nil && strings.Contains(err.Error(), secret) {
+					t.Error("an error holds the token's secret")
+				}
+			}
+		})
+	}
+}

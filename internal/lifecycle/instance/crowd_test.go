@@ -1,0 +1,198 @@
+package instance_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+)
+
+// failing is a machine whose creation failed for an earlier process.
+func failing(name string) instance.Request {
+	req := request(name)
+	req.Machine.Status.CurrentStatus.Phase = v1alpha1.MachineCrashLoopBackOff
+	return req
+}
+
+// failingToGo is a machine whose deletion failed for an earlier process.
+func failingToGo(name string) instance.Request {
+	req := known(name)
+	req.Machine.Status.CurrentStatus.Phase = v1alpha1.MachineTerminating
+	req.Machine.Status.LastOperation.State = v1alpha1.MachineStateFailed
+	return req
+}
+
+func name(i int) string { return string(rune('a'+i/26)) + string(rune('a'+i%26)) }
+
+// Of many failing machines, so many are tried at once.
+const many, atOnce = 200, 10
+
+func TestFailingMachinesAreSpreadAfterATakeover(t *testing.T) {
+	for kind, of := range map[string]func(string) instance.Request{"creation": failing, "deletion": failingToGo} {
+		t.Run(kind, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *scripted, p *process) {
+				question := p.Ensure
+				if kind == "deletion" {
+					question = p.Delete
+				}
+				begin := time.Now()
+				for i := range many {
+					question(of(name(i)))
+				}
+				// Whoever is woken asks again, as a controller does.
+				for done := 0; done < many; {
+					req := of((<-p.wake).Name)
+					if answer := question(req); answer.State != instance.Underway {
+						done++
+					}
+				}
+				checkSpread(t, d, begin)
+			})
+		})
+	}
+}
+
+// checkSpread expects two calls for each machine: in none or after a time of up to half
+// a minute, with about as many in each half of it.
+func checkSpread(t *testing.T, d *scripted, begin time.Time) {
+	t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var prompt, first, second int
+	for _, at := range d.times {
+		switch after := at.Sub(begin); {
+		case after == 0:
+			prompt++
+		case after <= 15*time.Second:
+			first++
+		case after <= 30*time.Second:
+			second++
+		default:
+			t.Errorf("a call came after %v", after)
+		}
+	}
+	if prompt != 2*atOnce || prompt+first+second != 2*many {
+		t.Errorf("%d of %d calls at once, want %d of %d", prompt, len(d.times), 2*atOnce, 2*many)
+	}
+	if first < many/2 || second < many/2 {
+		t.Errorf("%d calls in the first half and %d in the second, want about as many", first, second)
+	}
+}
+
+func TestWhoIsNotHeldBack(t *testing.T) {
+	refusing := answering(status.Error(codes.Unauthenticated, "wrong password"))
+	cases := map[string]struct {
+		reason string
+		// given is what came before the crowd.
+		given func(d *scripted, p *process)
+		asked func(p *process) instance.Answer
+	}{
+		"new":   {"it has not failed yet", nil, func(p *process) instance.Answer { return ask(p.Ensure, request("m")) }},
+		"known": {"nothing says that it failed", nil, func(p *process) instance.Answer { return ask(p.Delete, known("m")) }},
+		"later": {"the takeover is over", nil, func(p *process) instance.Answer {
+			time.Sleep(time.Minute)
+			return ask(p.Ensure, failing("m"))
+		}},
+		"deleted": {"a held back creation holds no deletion back", nil, func(p *process) instance.Answer {
+			holdBack(p, "m")
+			return ask(p.Delete, failing("m"))
+		}},
+		"repaired": {"somebody changed something", nil, func(p *process) instance.Answer {
+			holdBack(p, "m")
+			req := failing("m")
+			req.Machine.Generation++
+			return ask(p.Ensure, req)
+		}},
+		"deleted with a new secret": {
+			"the deletion has not failed yet",
+			func(d *scripted, p *process) { d.find = refusing; ask(p.Ensure, request("m")) },
+			func(p *process) instance.Answer { return ask(p.Delete, repaired("m")) },
+		},
+		"existing with a new secret": {
+			"nothing has failed",
+			func(d *scripted, p *process) { d.find = found; ask(p.Ensure, request("m")) },
+			func(p *process) instance.Answer { return ask(p.Ensure, repaired("m")) },
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *scripted, p *process) {
+				if tc.given != nil {
+					tc.given(d, p)
+				}
+				crowd(p)
+				if got := tc.asked(p); got.State == instance.Underway {
+					t.Errorf("%s, and yet it was held back", tc.reason)
+				}
+			})
+		})
+	}
+}
+
+// crowd takes all places of those that are not held back.
+func crowd(p *process) {
+	for i := range 50 {
+		p.Ensure(failing(name(i)))
+	}
+	synctest.Wait()
+}
+
+// holdBack asks for a failing machine that comes after a crowd.
+func holdBack(p *process, name string) {
+	if ask(p.Ensure, failing(name)).State != instance.Underway {
+		panic("the test's own machine is not held back")
+	}
+}
+
+// repaired is a machine whose Secret was put right.
+func repaired(name string) instance.Request {
+	req := request(name)
+	req.Secret.Data["password"] = []byte("right")
+	return req
+}
+
+func TestChangeOfASharedSecretIsSpread(t *testing.T) {
+	const machines = 100
+	bubble(t, func(t *testing.T, d *scripted, p *process) {
+		d.find = answering(status.Error(codes.Unauthenticated, "wrong password"))
+		for i := range machines {
+			ask(p.Ensure, request(name(i)))
+		}
+		// Somebody puts the Secret right, wrongly at first.
+		for _, password := range []string{"wrong", "right"} {
+			if password == "right" {
+				d.find = found
+			}
+			time.Sleep(time.Hour)
+			for len(p.wake) > 0 {
+				<-p.wake
+			}
+			d.made()
+			tries := func(name string) instance.Request {
+				req := request(name)
+				req.Secret.Data["password"] = []byte(password)
+				return req
+			}
+			begin := time.Now()
+			for i := range machines {
+				p.Ensure(tries(name(i)))
+			}
+			synctest.Wait()
+			if n := len(d.made()); n != atOnce {
+				t.Errorf("%s: %d calls at once, want %d", password, n, atOnce)
+			}
+			for done := 0; done < machines; {
+				if p.Ensure(tries((<-p.wake).Name)).State != instance.Underway {
+					done++
+				}
+			}
+			if took := time.Since(begin); took > 30*time.Second {
+				t.Errorf("%s: it took %v until all were tried", password, took)
+			}
+		}
+	})
+}

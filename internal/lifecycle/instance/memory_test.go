@@ -1,0 +1,248 @@
+package instance_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+)
+
+func TestAnswersAreKept(t *testing.T) {
+	lost := func(p *process) instance.Answer { return p.Ensure(known("m")) }
+	exists := func(p *process) instance.Answer { return p.Ensure(request("m")) }
+	gone := func(p *process) instance.Answer { return p.Delete(known("m")) }
+	for name, tc := range map[string]struct {
+		asked func(*process) instance.Answer
+		want  instance.State
+	}{
+		"exists": {exists, instance.Exists},
+		"lost":   {lost, instance.Lost},
+		"gone":   {gone, instance.Gone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *scripted, p *process) {
+				if got := tc.asked(p); got.State != instance.Underway {
+					t.Fatalf("state %v at first, want Underway", got.State)
+				}
+				synctest.Wait()
+				d.made()
+				for range 3 {
+					if got := tc.asked(p); got.State != tc.want || got.Retry != 0 {
+						t.Fatalf("answer %+v, want state %v for good", got, tc.want)
+					}
+					time.Sleep(time.Hour)
+				}
+				equalCalls(t, d)
+
+				p.Forget(keyOf(request("m")))
+				if got := tc.asked(p); got.State != instance.Underway {
+					t.Errorf("state %v after it was forgotten, want Underway", got.State)
+				}
+			})
+		})
+	}
+}
+
+func TestBackoff(t *testing.T) {
+	bubble(t, func(t *testing.T, d *scripted, p *process) {
+		code := codes.Unavailable
+		d.find = func(context.Context, *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
+			return nil, status.Error(code, "not now")
+		}
+		req := request("m")
+		answer := ask(p.Ensure, req)
+		for _, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
+			within(t, "wait", answer.Retry, want*time.Second)
+			d.made()
+			time.Sleep(answer.Retry - time.Nanosecond)
+			if early := ask(p.Ensure, req); early.State != instance.Failed || early.Retry != time.Nanosecond {
+				t.Fatalf("answer %+v just before it is due", early)
+			}
+			equalCalls(t, d)
+			time.Sleep(time.Nanosecond)
+			answer = ask(p.Ensure, req)
+			equalCalls(t, d, "Status")
+		}
+
+		code = codes.Internal
+		time.Sleep(answer.Retry)
+		answer = ask(p.Ensure, req)
+		within(t, "wait after another code", answer.Retry, 5*time.Second)
+	})
+}
+
+func TestBackoffRestartsWhenSomethingChanged(t *testing.T) {
+	cases := map[string]struct {
+		reason string
+		change func(*instance.Request)
+		want   bool
+	}{
+		"generation":       {"the user changed the machine", func(r *instance.Request) { r.Machine.Generation++ }, true},
+		"machine":          {"it is another machine of that name", func(r *instance.Request) { r.Machine.UID = "other" }, true},
+		"class generation": {"the class was repaired", func(r *instance.Request) { r.Class.Generation++ }, true},
+		"class":            {"it is another class", func(r *instance.Request) { r.Class.UID = "other" }, true},
+		"secret":           {"the credentials were repaired", func(r *instance.Request) { r.Secret.Data["key"] = []byte("new") }, true},
+		"secret, moved": {"the same bytes under other keys are other data", func(r *instance.Request) {
+			r.Secret.Data = map[string][]byte{"userDat": []byte("ahello")}
+		}, true},
+		"force": {"the user urges", func(r *instance.Request) {
+			r.Machine.Labels = map[string]string{v1alpha1.LabelKeyForceDeletion: "True"}
+		}, true},
+		"our writes": {"what the controller notes down makes no call succeed", func(r *instance.Request) {
+			r.Machine.ResourceVersion = "2"
+			r.Machine.Finalizers = []string{v1alpha1.FinalizerMCM}
+			r.Machine.Annotations = map[string]string{v1alpha1.AnnotationKeyMachinePriority: "3"}
+			r.Machine.Status.CurrentStatus.Phase = v1alpha1.MachineCrashLoopBackOff
+		}, false},
+		"secret's metadata": {"it is no data", func(r *instance.Request) {
+			r.Secret = &corev1.Secret{Data: r.Secret.Data}
+			r.Secret.ResourceVersion = "2"
+		}, false},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *scripted, p *process) {
+				d.find = answering(status.Error(codes.Unavailable, "not now"))
+				answer := ask(p.Ensure, request("m"))
+				time.Sleep(answer.Retry)
+				ask(p.Ensure, request("m"))
+				d.made()
+
+				req := request("m")
+				tc.change(&req)
+				answer = ask(p.Ensure, req)
+				if asked := len(d.made()) > 0; asked != tc.want {
+					t.Errorf("%s: asked at once %v, want %v", tc.reason, asked, tc.want)
+				}
+				wait := 2 * time.Second
+				if tc.want {
+					wait = time.Second
+				}
+				within(t, "wait", answer.Retry, wait)
+			})
+		})
+	}
+}
+
+// hang lets calls run until they are cancelled, and then for a moment longer.
+func hang(ctx context.Context, longer time.Duration) error {
+	<-ctx.Done()
+	time.Sleep(longer)
+	return ctx.Err()
+}
+
+func TestDeletionCancelsAndAwaitsCreation(t *testing.T) {
+	bubble(t, func(t *testing.T, d *scripted, p *process) {
+		d.create = func(ctx context.Context, _ *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
+			return nil, hang(ctx, time.Minute)
+		}
+		req := request("m")
+		p.Ensure(req)
+		synctest.Wait()
+		for range 2 {
+			if got := p.Delete(req); got.State != instance.Underway {
+				t.Fatalf("state %v of a deletion that has to wait", got.State)
+			}
+		}
+		time.Sleep(time.Minute - time.Second)
+		if got := p.Delete(req); got.State != instance.Underway {
+			t.Fatalf("state %v while the cancelled creation still runs", got.State)
+		}
+		equalCalls(t, d, "Status", "Create")
+
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if p.wakes(req) != 1 {
+			t.Errorf("woken %d times for one call", p.wakes(req))
+		}
+		if got := ask(p.Delete, req); got.State != instance.Gone {
+			t.Errorf("state %v, want Gone", got.State)
+		}
+		equalCalls(t, d, "Delete", "Status")
+		if d.overlap != "" {
+			t.Error(d.overlap)
+		}
+	})
+}
+
+func TestForgettingCancelsAndAwaits(t *testing.T) {
+	bubble(t, func(t *testing.T, d *scripted, p *process) {
+		d.create = func(ctx context.Context, _ *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
+			return nil, hang(ctx, time.Minute)
+		}
+		req := request("m")
+		p.Ensure(req)
+		synctest.Wait()
+		p.Forget(keyOf(req))
+		p.Forget(keyOf(req))
+
+		// A machine of the same name comes while the call for the old one still runs.
+		d.create = nil
+		again := request("m")
+		again.Machine.UID = "another"
+		if got := ask(p.Ensure, again); got.State != instance.Underway {
+			t.Fatalf("state %v while the forgotten call still runs", got.State)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if p.wakes(req) != 1 {
+			t.Errorf("woken %d times for one call", p.wakes(req))
+		}
+		if got := ask(p.Ensure, again); got.State != instance.Exists {
+			t.Errorf("state %v, want Exists", got.State)
+		}
+		if d.overlap != "" {
+			t.Error(d.overlap)
+		}
+	})
+}
+
+func TestLosingLeadershipCancels(t *testing.T) {
+	bubble(t, func(t *testing.T, d *scripted, p *process) {
+		cause := make(chan error, 1)
+		d.create = func(ctx context.Context, _ *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
+			err := hang(ctx, 0)
+			cause <- err
+			return nil, err
+		}
+		p.Ensure(request("m"))
+		synctest.Wait()
+		p.stop()
+		if err := <-cause; !errors.Is(err, context.Canceled) {
+			t.Errorf("the call ended with %v", err)
+		}
+		// Nothing is begun any more: the next leader may be at it.
+		d.made()
+		if got := p.Ensure(request("other")); got.State != instance.Underway {
+			t.Errorf("state %v after leadership, want Underway", got.State)
+		}
+		synctest.Wait()
+		equalCalls(t, d)
+	})
+}
+
+func TestDifferentMachinesDoNotWaitForEachOther(t *testing.T) {
+	bubble(t, func(t *testing.T, d *scripted, p *process) {
+		d.find = func(ctx context.Context, req *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
+			if req.Machine.Name == "stuck" {
+				return nil, hang(ctx, 0)
+			}
+			return found(ctx, req)
+		}
+		p.Ensure(request("stuck"))
+		for _, name := range []string{"a", "b", "c"} {
+			if got := ask(p.Ensure, request(name)); got.State != instance.Exists {
+				t.Errorf("%s: state %v, want Exists", name, got.State)
+			}
+		}
+	})
+}

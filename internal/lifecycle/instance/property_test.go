@@ -1,0 +1,306 @@
+package instance_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+)
+
+// guarded watches that there is never more than one call for a machine at a time.
+type guarded struct {
+	*sim.Driver
+	watch scripted
+}
+
+func (g *guarded) GetMachineStatus(ctx context.Context, req *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
+	defer g.watch.enter("Status", req.Machine)()
+	return g.Driver.GetMachineStatus(ctx, req)
+}
+
+func (g *guarded) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
+	defer g.watch.enter("Create", req.Machine)()
+	return g.Driver.CreateMachine(ctx, req)
+}
+
+func (g *guarded) DeleteMachine(ctx context.Context, req *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
+	defer g.watch.enter("Delete", req.Machine)()
+	return g.Driver.DeleteMachine(ctx, req)
+}
+
+func (g *guarded) InitializeMachine(ctx context.Context, req *driver.InitializeMachineRequest) (*driver.InitializeMachineResponse, error) {
+	defer g.watch.enter("Initialize", req.Machine)()
+	return g.Driver.InitializeMachine(ctx, req)
+}
+
+// story is what befalls a few machines: what their controller asks, what their
+// provider does to it, and restarts at any moment.
+type story struct {
+	t       *testing.T
+	driver  *guarded
+	process *process
+	// chance is the same for all calls, whose order is not the same in every run.
+	chance float64
+	// machines as the API server has them.
+	machines []*plot
+}
+
+// plot is one machine of a story.
+type plot struct {
+	req      instance.Request
+	deleting bool
+	vanished bool
+}
+
+const machines = 3
+
+// removal is how long a VM may still exist after its deletion.
+const removal = 15 * time.Second
+
+// script is a story before it is told, so that it can be drawn, and made smaller,
+// outside of the bubble in which time stands still.
+type script struct {
+	spec       map[string]string
+	seed       uint64
+	chance     float64
+	initialize bool
+	steps      []step
+}
+
+// step is something that happens in a story.
+type step struct {
+	// text names the step in the output of a failure.
+	text string
+	run  func(*story) error
+}
+
+func (s step) String() string { return s.text }
+
+func drawScript(rt *rapid.T) script {
+	return script{
+		spec: map[string]string{
+			"latency":      rapid.SampledFrom([]string{"0s", "1s"}).Draw(rt, "latency"),
+			"visibleAfter": rapid.SampledFrom([]string{"0s", "20s"}).Draw(rt, "visibleAfter"),
+			"deleteDelay":  rapid.SampledFrom([]string{"0s", removal.String()}).Draw(rt, "deleteDelay"),
+		},
+		seed:       rapid.Uint64().Draw(rt, "seed"),
+		chance:     float64(rapid.IntRange(0, 99).Draw(rt, "percent")) / 100,
+		initialize: rapid.Bool().Draw(rt, "initialize"),
+		steps:      rapid.SliceOfN(rapid.OneOf(controllerSteps(), controllerSteps(), providerSteps()), 1, 40).Draw(rt, "steps"),
+	}
+}
+
+// controllerSteps are what the process does, or suffers.
+func controllerSteps() *rapid.Generator[step] {
+	return rapid.Custom(func(rt *rapid.T) step {
+		i := rapid.IntRange(0, machines-1).Draw(rt, "machine")
+		pause := time.Duration(rapid.IntRange(0, 3000).Draw(rt, "milliseconds")) * time.Millisecond
+		name := instanceName(i)
+		return rapid.SampledFrom([]step{
+			{"pass over " + name, func(s *story) error { s.machines[i].store(s.look(s.machines[i])); return nil }},
+			{"pass over " + name + ", dying before it is stored", func(s *story) error {
+				s.look(s.machines[i])
+				s.restart()
+				return nil
+			}},
+			{"delete " + name, func(s *story) error {
+				s.machines[i].deleting = true
+				s.look(s.machines[i])
+				return nil
+			}},
+			{"restart", func(s *story) error { s.restart(); return nil }},
+			{"forget " + name, func(s *story) error { s.process.Forget(keyOf(s.machines[i].req)); return nil }},
+			{"wait " + pause.String(), func(*story) error { time.Sleep(pause); synctest.Wait(); return nil }},
+			{"wait long", func(*story) error { time.Sleep(time.Minute); synctest.Wait(); return nil }},
+		}).Draw(rt, "step")
+	})
+}
+
+// providerSteps are what the provider does.
+func providerSteps() *rapid.Generator[step] {
+	return rapid.Custom(func(rt *rapid.T) step {
+		i := rapid.IntRange(0, machines-1).Draw(rt, "machine")
+		if rapid.IntRange(0, 5).Draw(rt, "vanish") == 0 {
+			return step{"vanish " + instanceName(i), func(s *story) error {
+				n, err := s.driver.Cloud().Vanish(instanceName(i))
+				s.machines[i].vanished = s.machines[i].vanished || n > 0
+				return err //nolint:wrapcheck // of the test's own provider
+			}}
+		}
+		fault := sim.Fault{
+			Machine:    instanceName(i),
+			Method:     rapid.SampledFrom([]sim.Method{sim.CreateMachine, sim.DeleteMachine, sim.GetMachineStatus, sim.InitializeMachine}).Draw(rt, "method"),
+			Codes:      []codes.Code{rapid.SampledFrom([]codes.Code{codes.DeadlineExceeded, codes.Internal, codes.Aborted, codes.ResourceExhausted}).Draw(rt, "code")},
+			Times:      rapid.IntRange(1, 3).Draw(rt, "times"),
+			LostAnswer: rapid.Bool().Draw(rt, "lost"),
+			Hang:       rapid.IntRange(0, 4).Draw(rt, "hang") == 0,
+		}
+		return step{fmt.Sprintf("fault %+v", fault), func(s *story) error {
+			s.driver.Cloud().Fail(fault)
+			return nil
+		}}
+	})
+}
+
+func instanceName(i int) string { return string(rune('a' + i)) }
+
+// tell tells a story in a bubble, and returns what was wrong with it.
+func (sc script) tell(t *testing.T) error {
+	spec, err := json.Marshal(sc.spec)
+	if err != nil {
+		return err //nolint:wrapcheck // of a map of texts
+	}
+	s := &story{t: t, chance: sc.chance, driver: &guarded{Driver: sim.New(sim.Config{Seed: sc.seed, RequireInitialize: sc.initialize})}}
+	for i := range machines {
+		req := request(instanceName(i))
+		req.Class.ProviderSpec.Raw = spec
+		s.machines = append(s.machines, &plot{req: req})
+	}
+	s.start()
+	defer func() { s.process.stop() }()
+	for _, step := range sc.steps {
+		err := step.run(s)
+		synctest.Wait() // what can happen in no time has happened, so a story can be told again
+		if err := errors.Join(err, s.check()); err != nil {
+			return fmt.Errorf("after %s: %w", step, err)
+		}
+	}
+	return errors.Join(s.end(), s.check())
+}
+
+// look has the controller make one pass over a machine.
+func (s *story) look(m *plot) instance.Answer {
+	question := s.process.Ensure
+	if m.deleting {
+		question = s.process.Delete
+	}
+	return question(m.req)
+}
+
+// store has the controller note down what it learnt.
+func (m *plot) store(answer instance.Answer) {
+	if answer.Instance.ProviderID != "" && m.req.Machine.Spec.ProviderID == "" {
+		m.req.Machine.Spec.ProviderID = answer.Instance.ProviderID
+		m.req.Machine.Generation++
+	}
+}
+
+func (s *story) restart() {
+	s.process.stop()
+	s.start()
+}
+
+func (s *story) start() {
+	s.process = start(s.t, s.driver, func(opts *instance.Options) { opts.Chance = func() float64 { return s.chance } })
+}
+
+// check is what holds at every moment.
+func (s *story) check() error {
+	entries, err := s.driver.Cloud().Journal()
+	if err != nil {
+		return err //nolint:wrapcheck // of the test's own provider
+	}
+	histories := sim.Histories(entries)
+	for _, m := range s.machines {
+		if err := m.check(histories[keyOf(m.req).String()]); err != nil {
+			return err
+		}
+	}
+	s.driver.watch.mu.Lock()
+	defer s.driver.watch.mu.Unlock()
+	if s.driver.watch.overlap != "" {
+		return errors.New(s.driver.watch.overlap)
+	}
+	return nil
+}
+
+func (m *plot) check(h sim.History) error {
+	name, stored := m.req.Machine.Name, m.req.Machine.Spec.ProviderID
+	switch {
+	case h.MostAtOnce > 1:
+		return fmt.Errorf("%s had %d VMs at once: %v", name, h.MostAtOnce, h.ProviderIDs)
+	case len(h.ProviderIDs) > 1 && !m.vanished:
+		return fmt.Errorf("%s had several VMs although none vanished: %v", name, h.ProviderIDs)
+	case stored != "" && stored != h.ProviderIDs[len(h.ProviderIDs)-1]:
+		return fmt.Errorf("%s has the ID %s, and another VM was made after it: %v", name, stored, h.ProviderIDs)
+	}
+	return nil
+}
+
+// end has the provider and the process behave from now on, and follows each machine to
+// its end. If nobody were woken for a call that ended, the bubble would deadlock.
+func (s *story) end() error {
+	s.driver.Cloud().ClearFaults()
+	s.restart()
+	for _, m := range s.machines {
+		final := s.follow(m)
+		// A provider with lagging lists answers NotFound while it still removes the VM.
+		time.Sleep(removal)
+		exists, err := s.exists(m)
+		if err != nil {
+			return err
+		}
+		if final != m.rightEnd(exists) {
+			return fmt.Errorf("%s ended in state %v: deleting %v, VM exists %v, vanished %v", m.req.Machine.Name, final, m.deleting, exists, m.vanished)
+		}
+	}
+	return nil
+}
+
+// rightEnd is the state in which a machine has to end whose VM exists or not; Underway,
+// which is no end, if that itself is wrong.
+func (m *plot) rightEnd(exists bool) instance.State {
+	switch {
+	case m.deleting && !exists:
+		return instance.Gone
+	case !m.deleting && exists:
+		return instance.Exists
+	case !m.deleting && m.vanished:
+		return instance.Lost
+	}
+	return instance.Underway
+}
+
+func (s *story) follow(m *plot) instance.State {
+	for {
+		answer := s.look(m)
+		m.store(answer)
+		switch answer.State {
+		case instance.Underway:
+			<-s.process.wake
+		case instance.Failed, instance.Remains:
+			time.Sleep(answer.Retry)
+		default:
+			return answer.State
+		}
+	}
+}
+
+func (s *story) exists(m *plot) (bool, error) {
+	vms, err := s.driver.Cloud().VMs()
+	return slices.ContainsFunc(vms, func(vm sim.VM) bool { return vm.Machine == m.req.Machine.Name }), err
+}
+
+// TestNeverTwoInstances: whatever calls fail, whichever answers get lost, and whenever
+// the process ends, a machine has at most one VM, and none after its deletion.
+func TestNeverTwoInstances(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		script := drawScript(rt)
+		var err error
+		synctest.Test(t, func(t *testing.T) { err = script.tell(t) })
+		if err != nil {
+			rt.Fatal(err)
+		}
+	})
+}

@@ -1,0 +1,121 @@
+package instance_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+)
+
+// TestSince: an answer tells how long the driver has been thinking, also about something
+// else that has to end first.
+func TestSince(t *testing.T) {
+	bubble(t, func(t *testing.T, d *scripted, p *process) {
+		d.create = func(ctx context.Context, _ *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
+			return nil, hang(ctx, time.Hour)
+		}
+		begin := time.Now()
+		if got := p.Ensure(request("m")); !got.Since.Equal(begin) {
+			t.Errorf("a call that begins: since %v, want %v", got.Since, begin)
+		}
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		if got := p.Ensure(request("m")); !got.Since.Equal(begin) {
+			t.Errorf("a call that runs: since %v, want %v", got.Since, begin)
+		}
+		if got := p.Delete(request("m")); !got.Since.Equal(begin) {
+			t.Errorf("a deletion that has to wait: since %v, want %v", got.Since, begin)
+		}
+		time.Sleep(2 * time.Hour)
+		if got := ask(p.Delete, request("m")); got.State != instance.Gone || !got.Since.IsZero() {
+			t.Errorf("state %v, since %v after all calls", got.State, got.Since)
+		}
+	})
+}
+
+// TestOutOfRange: the one who looks for VMs that nobody owns is called when a driver begins
+// to say so, and not each time that it says it again.
+func TestOutOfRange(t *testing.T) {
+	cases := map[string]struct {
+		find, create []codes.Code
+		want         int
+	}{
+		"never":          {nil, nil, 0},
+		"once":           {[]codes.Code{codes.OutOfRange}, nil, 1},
+		"over and over":  {[]codes.Code{codes.OutOfRange, codes.OutOfRange, codes.OutOfRange}, nil, 1},
+		"anew":           {[]codes.Code{codes.OutOfRange, codes.Unavailable, codes.OutOfRange}, nil, 2},
+		"something else": {[]codes.Code{codes.Internal}, nil, 0},
+		"of a creation":  {nil, []codes.Code{codes.OutOfRange}, 0},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *scripted, _ *process) {
+				next := func(list *[]codes.Code) error {
+					if len(*list) == 0 {
+						return nil
+					}
+					code := (*list)[0]
+					*list = (*list)[1:]
+					return status.Error(code, "as told")
+				}
+				d.find = func(context.Context, *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
+					if err := next(&tc.find); err != nil {
+						return nil, err
+					}
+					return nil, noVM
+				}
+				d.create = func(context.Context, *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
+					if err := next(&tc.create); err != nil {
+						return nil, err
+					}
+					return &driver.CreateMachineResponse{ProviderID: "sim://1", NodeName: "node-1"}, nil
+				}
+				told := 0
+				engine := instance.New(d, instance.Options{
+					Run:        func(task func(context.Context)) bool { go task(t.Context()); return true },
+					Wake:       func(instance.Key) {},
+					OutOfRange: func() { told++ },
+				})
+				for range 10 {
+					if ask(engine.Ensure, request("m")).State == instance.Exists {
+						break
+					}
+					time.Sleep(time.Hour)
+				}
+				if told != tc.want {
+					t.Errorf("told %d times, want %d", told, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// speechless answers nothing about volumes.
+type speechless struct{ *scripted }
+
+func (speechless) GetVolumeIDs(context.Context, *driver.GetVolumeIDsRequest) (*driver.GetVolumeIDsResponse, error) {
+	return nil, nil
+}
+
+// TestVolumesWithoutAnswer: nothing is no ID.
+func TestVolumesWithoutAnswer(t *testing.T) {
+	var tasks []func(context.Context)
+	later := func(task func(context.Context)) bool { tasks = append(tasks, task); return true }
+	volumes := instance.NewVolumes(speechless{&scripted{}}, later, func(instance.Key) {})
+	volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v", UID: "v"}}
+	volumes.Identify(instance.Key{}, volume)
+	for _, task := range tasks {
+		task(t.Context())
+	}
+	if got := volumes.Identify(instance.Key{}, volume); got != (instance.VolumeAnswer{}) {
+		t.Errorf("%+v, want no ID and no error", got)
+	}
+}

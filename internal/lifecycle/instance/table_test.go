@@ -1,0 +1,174 @@
+package instance_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+)
+
+// answersToCodes is the table of error codes of the design, with one column for each
+// situation in which a driver can be asked. The words:
+//
+//	exists     the instance is complete
+//	created    an instance was created
+//	lost       the instance is given up
+//	gone       the deletion has ended
+//	remains    the deletion has begun and is asked after, soon
+//	soon       tried again after 1s doubling to 1m
+//	medium     tried again after 5s doubling to 3m
+//	patient    tried again after 5s doubling to 10m
+//	slow       tried again after 3m doubling to 30m
+//	exhausted  tried again every 10m
+const answersToCodes = `
+code                create     initialize  status     status,id  delete   status,deleting
+OK                  created    exists      exists     exists     gone     remains
+Canceled            soon       soon        soon       soon       soon     soon
+Unknown             soon       soon        soon       soon       soon     soon
+InvalidArgument     slow       slow        slow       slow       slow     slow
+DeadlineExceeded    soon       soon        soon       soon       soon     soon
+NotFound            soon       soon        created    lost       gone     gone
+AlreadyExists       slow       slow        slow       slow       slow     slow
+PermissionDenied    slow       slow        slow       slow       slow     slow
+ResourceExhausted   exhausted  soon        slow       slow       slow     slow
+FailedPrecondition  slow       slow        slow       slow       slow     slow
+Aborted             soon       soon        soon       soon       soon     soon
+OutOfRange          slow       slow        soon       soon       slow     soon
+Unimplemented       slow       exists      created    exists     slow     gone
+Internal            medium     medium      medium     medium     patient  medium
+Unavailable         soon       soon        soon       soon       soon     soon
+DataLoss            medium     medium      medium     medium     patient  medium
+Unauthenticated     medium     medium      medium     medium     patient  medium
+Uninitialized       created    soon        exists     exists     remains  remains
+`
+
+// situations has the driver answer one of its methods with an error, and says what the
+// engine is asked.
+var situations = map[string]func(d *scripted, p *process, err error) (func(instance.Request) instance.Answer, instance.Request){
+	"create": func(d *scripted, p *process, err error) (func(instance.Request) instance.Answer, instance.Request) {
+		d.create = func(context.Context, *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
+			return &driver.CreateMachineResponse{ProviderID: "sim://1", NodeName: "node-1"}, err
+		}
+		return p.Ensure, request("m")
+	},
+	"initialize": func(d *scripted, p *process, err error) (func(instance.Request) instance.Answer, instance.Request) {
+		d.find = uninitialized
+		d.initialize = func(context.Context, *driver.InitializeMachineRequest) (*driver.InitializeMachineResponse, error) {
+			return &driver.InitializeMachineResponse{}, err
+		}
+		return p.Ensure, request("m")
+	},
+	"status": func(d *scripted, p *process, err error) (func(instance.Request) instance.Answer, instance.Request) {
+		d.find = answering(err)
+		return p.Ensure, request("m")
+	},
+	"status,id": func(d *scripted, p *process, err error) (func(instance.Request) instance.Answer, instance.Request) {
+		d.find = answering(err)
+		return p.Ensure, known("m")
+	},
+	"delete": func(d *scripted, p *process, err error) (func(instance.Request) instance.Answer, instance.Request) {
+		d.remove = func(context.Context, *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
+			return &driver.DeleteMachineResponse{}, err
+		}
+		return p.Delete, known("m")
+	},
+	"status,deleting": func(d *scripted, p *process, err error) (func(instance.Request) instance.Answer, instance.Request) {
+		d.find = answering(err)
+		return p.Delete, known("m")
+	},
+}
+
+func answering(err error) func(context.Context, *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
+	return func(context.Context, *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
+		return &driver.GetMachineStatusResponse{ProviderID: "sim://1", NodeName: "node-1"}, err
+	}
+}
+
+func uninitialized(context.Context, *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
+	return &driver.GetMachineStatusResponse{ProviderID: "sim://1", NodeName: "node-1"}, status.Error(codes.Uninitialized, "not yet")
+}
+
+func TestAnswersToCodes(t *testing.T) {
+	lines := strings.Split(strings.TrimSpace(answersToCodes), "\n")
+	columns := strings.Fields(lines[0])[1:]
+	if len(columns) != len(situations) || len(lines)-1 != len(codes.All()) {
+		t.Fatalf("the table has %d columns and %d rows; there are %d situations and %d codes", len(columns), len(lines)-1, len(situations), len(codes.All()))
+	}
+	for _, line := range lines[1:] {
+		fields := strings.Fields(line)
+		code := codes.StringToCode(fields[0])
+		if code.String() != fields[0] {
+			t.Fatalf("%s is no code", fields[0])
+		}
+		for i, column := range columns {
+			t.Run(column+"/"+fields[0], func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { checkAnswer(t, column, code, fields[i+1]) })
+			})
+		}
+	}
+}
+
+// patience is the time after the first and after many failures, by word.
+var patience = map[string][2]time.Duration{
+	"soon":      {time.Second, time.Minute},
+	"remains":   {time.Second, time.Minute},
+	"medium":    {5 * time.Second, 3 * time.Minute},
+	"patient":   {5 * time.Second, 10 * time.Minute},
+	"slow":      {3 * time.Minute, 30 * time.Minute},
+	"exhausted": {10 * time.Minute, 10 * time.Minute},
+}
+
+func checkAnswer(t *testing.T, situation string, code codes.Code, want string) {
+	d := &scripted{}
+	p := start(t, d)
+	question, req := situations[situation](d, p, status.Error(code, "scripted"))
+	answer := ask(question, req)
+
+	if got := outcome(answer); got != want {
+		if _, tried := patience[want]; !tried || got != "failed" {
+			t.Fatalf("answer %q, want %q", got, want)
+		}
+		if answer.Failure.Code != code {
+			t.Errorf("the failure's code is %v", answer.Failure.Code)
+		}
+	}
+	limits, tried := patience[want]
+	if !tried {
+		if answer.Retry != 0 {
+			t.Errorf("a final answer is to be asked again in %v", answer.Retry)
+		}
+		return
+	}
+	within(t, "first wait", answer.Retry, limits[0])
+	for range 12 {
+		time.Sleep(answer.Retry)
+		answer = ask(question, req)
+	}
+	within(t, "last wait", answer.Retry, limits[1])
+}
+
+func outcome(answer instance.Answer) string {
+	switch answer.State {
+	case instance.Exists:
+		if answer.Created {
+			return "created"
+		}
+		return "exists"
+	case instance.Lost:
+		return "lost"
+	case instance.Gone:
+		return "gone"
+	case instance.Remains:
+		return "remains"
+	case instance.Failed:
+		return "failed"
+	default:
+		return "underway"
+	}
+}

@@ -1,0 +1,56 @@
+// Package noderef reads Nodes: how they are, and what they lack of what their Machine
+// wants them to carry. It is pure: it neither reads nor writes an API server.
+package noderef
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// Healthy tells whether a node with these conditions can be used. It has at least one
+// condition; Ready is True if it is there; and each of the conditions named in bad is
+// False if it is there. An unknown bad condition is not a good sign. Other conditions
+// do not count.
+func Healthy(conditions []corev1.NodeCondition, bad []string) bool {
+	for _, condition := range conditions {
+		switch {
+		case condition.Type == corev1.NodeReady:
+			if condition.Status != corev1.ConditionTrue {
+				return false
+			}
+		case slices.Contains(bad, string(condition.Type)):
+			if condition.Status != corev1.ConditionFalse {
+				return false
+			}
+		}
+	}
+	return len(conditions) > 0
+}
+
+// ConditionsDiffer tells whether a condition came, went, or changed its status or
+// reason. Heartbeats and messages do not count.
+func ConditionsDiffer(a, b []corev1.NodeCondition) bool {
+	if len(a) != len(b) {
+		return true
+	}
+	for _, was := range a {
+		same := slices.ContainsFunc(b, func(is corev1.NodeCondition) bool {
+			return is.Type == was.Type && is.Status == was.Status && is.Reason == was.Reason
+		})
+		if !same {
+			return true
+		}
+	}
+	return false
+}
+
+// CriticalComponentsReady tells whether the node lacks the taint that keeps a new
+// machine from being Running.
+func CriticalComponentsReady(node *corev1.Node) bool {
+	return !slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
+		return taint.Key == v1alpha1.TaintKeyCriticalComponentsNotReady
+	})
+}

@@ -1,0 +1,180 @@
+package orphans
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// Face is an API whose objects own instances. Several share one driver, and a driver may not
+// tell their instances apart: so an instance is an orphan only if no object of any face owns
+// it.
+type Face interface {
+	// Classes are what the face's instances are made from.
+	Classes(ctx context.Context) ([]Class, error)
+	// Owners are the objects that own instances: as the API server has them, or as a cache
+	// does if that is good enough. The error is ErrHidden if they may not be read.
+	Owners(ctx context.Context, live bool) ([]Owner, error)
+	// Owner reads one of them from the API server; nil if it does not exist.
+	Owner(ctx context.Context, key types.NamespacedName) (*Owner, error)
+	// Finalizer is what the face puts on MachineClasses that its objects refer to.
+	Finalizer() string
+}
+
+// ErrHidden is the error of a face whose objects may not be read. It counts as one without
+// objects if the driver tells faces apart, but for classes that carry its finalizer.
+var ErrHidden = errors.New("may not be read")
+
+// Class is what instances are made from.
+type Class struct {
+	// Key tells it from all other classes.
+	Key string
+	// Class and Secret are what the driver gets.
+	Class  *v1alpha1.MachineClass
+	Secret *corev1.Secret
+	// Skip says why nobody can look; empty if all is well.
+	Skip string
+	// Object gets events, and may have AnnotationOrphans.
+	Object client.Object
+}
+
+// Owner is an object that owns an instance, or may come to own one.
+type Owner struct {
+	// Namespace and Name of the object.
+	Namespace, Name string
+	// ProviderIDs of the instances that it has; none if it has none yet.
+	ProviderIDs []string
+	// Class is the key of its class; empty if that is not known.
+	Class string
+	// Creating tells that it may adopt any instance of its name.
+	Creating bool
+}
+
+// Machines is the face of machine.sapcloud.io.
+type Machines struct {
+	// Cache and Live read Machines and classes: from a cache, and from the API server. Live
+	// is required. Without a Cache the manager does not have this face, so it has no classes.
+	Cache, Live client.Reader
+	// Namespace in which they are. Empty: in all.
+	Namespace string
+	// Secret merges the Secrets of a class; missing says what is not there, or why the class
+	// is not the driver's, and has the class skipped. Required with Cache.
+	Secret func(ctx context.Context, class *v1alpha1.MachineClass) (secret *corev1.Secret, missing string, err error)
+	// Mapper knows whether Machines are served at all, which nobody is told who may not
+	// read them. Nil: they are.
+	Mapper meta.RESTMapper
+}
+
+var _ Face = Machines{}
+
+// Finalizer implements Face.
+func (m Machines) Finalizer() string { return v1alpha1.FinalizerMCM }
+
+// Classes implements Face.
+func (m Machines) Classes(ctx context.Context) ([]Class, error) {
+	if m.Cache == nil {
+		return nil, nil
+	}
+	list := &v1alpha1.MachineClassList{}
+	if err := m.Cache.List(ctx, list, client.InNamespace(m.Namespace)); err != nil {
+		return nil, fmt.Errorf("listing the classes: %w", err)
+	}
+	var classes []Class
+	for i := range list.Items {
+		class := &list.Items[i]
+		made := Class{Key: class.Name, Class: class, Object: class}
+		var err error
+		if made.Secret, made.Skip, err = m.Secret(ctx, class); err != nil {
+			made.Skip = err.Error()
+		}
+		classes = append(classes, made)
+	}
+	return classes, nil
+}
+
+// Owners implements Face.
+func (m Machines) Owners(ctx context.Context, live bool) ([]Owner, error) {
+	if there, err := Served(m.Mapper, v1alpha1.SchemeGroupVersion.WithKind("Machine")); err != nil || !there {
+		return nil, err
+	}
+	from := m.Cache
+	options := []client.ListOption{client.InNamespace(m.Namespace), client.UnsafeDisableDeepCopy}
+	if live || from == nil {
+		from, options = m.Live, options[:1]
+	}
+	list := &v1alpha1.MachineList{}
+	if err := Hidden(from.List(ctx, list, options...)); err != nil {
+		return nil, fmt.Errorf("reading the machines: %w", err)
+	}
+	var owners []Owner
+	for i := range list.Items {
+		owners = append(owners, machineOwner(&list.Items[i]))
+	}
+	return owners, nil
+}
+
+// Owner implements Face.
+func (m Machines) Owner(ctx context.Context, key types.NamespacedName) (*Owner, error) {
+	machine := &v1alpha1.Machine{}
+	if err := m.Live.Get(ctx, key, machine); err != nil {
+		if absent(err) {
+			return nil, nil //nolint:nilnil // nil is the one that does not exist, as documented
+		}
+		return nil, fmt.Errorf("reading machine %s: %w", key.Name, Hidden(err))
+	}
+	owner := machineOwner(machine)
+	return &owner, nil
+}
+
+func machineOwner(machine *v1alpha1.Machine) Owner {
+	owner := Owner{Namespace: machine.Namespace, Name: machine.Name, Class: machine.Spec.Class.Name, Creating: creating(machine)}
+	if id := machine.Spec.ProviderID; id != "" {
+		owner.ProviderIDs = []string{id}
+	}
+	return owner
+}
+
+// creating tells whether a Machine may yet adopt an instance.
+func creating(machine *v1alpha1.Machine) bool {
+	phase := machine.Status.CurrentStatus.Phase
+	return machine.Spec.ProviderID == "" || phase == "" || phase == v1alpha1.MachineCrashLoopBackOff
+}
+
+// Hidden makes the error of a read that is not permitted ErrHidden. Objects of a kind that
+// the API server does not know do not exist: that is no error.
+func Hidden(err error) error {
+	switch {
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("%w: %w", ErrHidden, err)
+	case absent(err):
+		return nil
+	}
+	return err
+}
+
+// Served tells whether the API server knows a kind. Without a mapper it does.
+func Served(mapper meta.RESTMapper, kind schema.GroupVersionKind) (bool, error) {
+	if mapper == nil {
+		return true, nil
+	}
+	_, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
+	switch {
+	case meta.IsNoMatchError(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("asking whether there are %ss: %w", kind.Kind, err)
+	}
+	return true, nil
+}
+
+// absent tells whether there is no such object, or no such kind.
+func absent(err error) bool { return apierrors.IsNotFound(err) || meta.IsNoMatchError(err) }

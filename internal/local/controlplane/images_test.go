@@ -1,0 +1,37 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+)
+
+// TestFilesAreServedUntilTheEnd: and on that port only.
+func TestFilesAreServedUntilTheEnd(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "kernel"), []byte("content"), 0o600))
+	port := value[int](t)(freePort(map[int]bool{}))
+	ctx, cancel := context.WithCancel(t.Context())
+	served := value[<-chan error](t)(ServeFiles(ctx, dir, port))
+	for path, want := range map[string]int{"kernel": http.StatusOK, "other": http.StatusNotFound, "../../etc/passwd": http.StatusNotFound} {
+		response := value[*http.Response](t)(http.Get("http://127.0.0.1:" + strconv.Itoa(port) + "/" + path))
+		body := value[[]byte](t)(io.ReadAll(response.Body))
+		must(t, response.Body.Close())
+		if response.StatusCode != want || want == http.StatusOK && string(body) != "content" {
+			t.Errorf("%s: %s %s", path, response.Status, body)
+		}
+	}
+	var taken *PortTakenError
+	if _, err := ServeFiles(ctx, dir, port); !errors.As(err, &taken) || taken.Port != port || taken.PID != os.Getpid() {
+		t.Errorf("a taken port is answered with %v", err)
+	}
+	cancel()
+	if err := <-served; err != nil {
+		t.Errorf("ended with %v", err)
+	}
+}

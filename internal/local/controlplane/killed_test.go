@@ -1,0 +1,133 @@
+package controlplane
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// parentDirEnv tells the test executable to be the parent of a control plane in
+// that folder instead of running tests.
+const (
+	parentDirEnv        = "MILLWRIGHT_TEST_PARENT_DIR"
+	parentOrphanableEnv = "MILLWRIGHT_TEST_PARENT_ORPHANABLE"
+)
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(parentDirEnv); dir != "" {
+		os.Exit(beParent(dir))
+	}
+	os.Exit(m.Run())
+}
+
+// beParent starts a control plane, says so, and waits to be killed.
+func beParent(dir string) int {
+	_, err := Start(context.Background(), Config{
+		Dir: dir, Binaries: os.Getenv("KUBERNETES_BINARIES"), UnsafeNoFsync: true,
+		orphanable: os.Getenv(parentOrphanableEnv) != "",
+	})
+	fmt.Println("started:", err)
+	if err != nil {
+		return 1
+	}
+	select {}
+}
+
+// runParent starts another process with a control plane, and returns when that is ready.
+func runParent(t *testing.T, dir string, orphanable bool) *exec.Cmd {
+	t.Helper()
+	command := exec.Command(value[string](t)(os.Executable()))
+	command.Env = append(os.Environ(), parentDirEnv+"="+dir, "KUBERNETES_BINARIES="+binaries(t))
+	if orphanable {
+		command.Env = append(command.Env, parentOrphanableEnv+"=yes")
+	}
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	command.Stderr = os.Stderr
+	output, err := command.StdoutPipe()
+	must(t, err)
+	must(t, command.Start())
+	t.Cleanup(func() { killParent(command) })
+	line := value[string](t)(bufio.NewReader(output).ReadString('\n'))
+	if strings.TrimSpace(line) != "started: <nil>" {
+		t.Fatalf("the other process says %q", line)
+	}
+	return command
+}
+
+func killParent(command *exec.Cmd) {
+	command.Process.Kill() //nolint:errcheck // it has ended then
+	command.Wait()         //nolint:errcheck // it was killed
+}
+
+// children reads the pid files of a control plane's folder.
+func children(t *testing.T, dir layout) map[string]identity {
+	t.Helper()
+	found := map[string]identity{}
+	for _, name := range []string{Etcd, APIServer, ControllerManager, Scheduler} {
+		var id identity
+		must(t, json.Unmarshal(value[[]byte](t)(os.ReadFile(dir.pidFile(name))), &id))
+		found[name] = id
+	}
+	return found
+}
+
+func TestKilledParent(t *testing.T) {
+	for name, orphanable := range map[string]bool{"ChildrenEnd": false, "ChildrenStay": true} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			parent := runParent(t, dir, orphanable)
+			old := children(t, layout(dir))
+			var log journal
+			checkInUse(t, log.config(t, dir), parent.Process.Pid)
+			client := clientset(t, value[*rest.Config](t)(clientcmd.BuildConfigFromFlags("", layout(dir).kubeconfig())))
+			maps := client.CoreV1().ConfigMaps(metav1.NamespaceDefault)
+			_, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}, metav1.CreateOptions{})
+			must(t, err)
+
+			killParent(parent)
+			if orphanable {
+				checkLive(t, old, true)
+			}
+			startForTest(t, log.config(t, dir))
+			checkLive(t, old, false)
+			for name := range old {
+				if orphanable && !log.contains("ended a child", name) {
+					t.Errorf("want it to be said that %s was ended", name)
+				}
+			}
+			_, err = maps.Get(t.Context(), "kept", metav1.GetOptions{})
+			must(t, err)
+		})
+	}
+}
+
+func checkInUse(t *testing.T, config Config, pid int) {
+	t.Helper()
+	_, err := Start(t.Context(), config)
+	var problem *InUseError
+	if !errors.As(err, &problem) || problem.PID != pid {
+		t.Fatalf("want the folder to be in use by process %d, got %v", pid, err)
+	}
+}
+
+func checkLive(t *testing.T, processes map[string]identity, want bool) {
+	t.Helper()
+	for name, id := range processes {
+		now, err := identify(id.PID)
+		if live := err == nil && now == id; live != want {
+			t.Errorf("%s (process %d) of the killed parent runs: %v", name, id.PID, live)
+		}
+	}
+}

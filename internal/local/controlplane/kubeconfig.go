@@ -1,0 +1,108 @@
+package controlplane
+
+import (
+	"fmt"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// RESTConfig returns a configuration for the administrator (group system:masters),
+// a new copy at each call. It has no client-side rate limit (QPS is -1) and no
+// user agent of its own.
+func (cp *ControlPlane) RESTConfig() *rest.Config {
+	config, err := cp.restConfig(cp.pki[adminCert])
+	if err != nil {
+		panic(err) // the key was encoded before, when it was stored
+	}
+	return config
+}
+
+// UserConfig returns a configuration for a user with a new client certificate,
+// good for a year. RBAC decides what the user may do; the group system:masters may
+// do everything. As in RESTConfig there is no client-side rate limit.
+func (cp *ControlPlane) UserConfig(user string, groups ...string) (*rest.Config, error) {
+	issued, err := cp.issueClient(user, groups)
+	if err != nil {
+		return nil, err
+	}
+	return cp.restConfig(issued)
+}
+
+// WriteKubeconfig writes a kubeconfig, mode 0600, for a user with a new client
+// certificate; see UserConfig.
+func (cp *ControlPlane) WriteKubeconfig(path, user string, groups ...string) error {
+	issued, err := cp.issueClient(user, groups)
+	if err != nil {
+		return err
+	}
+	return cp.writeKubeconfig(path, issued)
+}
+
+func (cp *ControlPlane) issueClient(user string, groups []string) (pair, error) {
+	request := certRequest{commonName: user, organizations: groups, usages: clientUsage}
+	issued, err := cp.pki[clusterCA].issue(request, time.Now())
+	if err != nil {
+		return pair{}, fmt.Errorf("making a client certificate for %s: %w", user, err)
+	}
+	return issued, nil
+}
+
+func (cp *ControlPlane) restConfig(client pair) (*rest.Config, error) {
+	key, err := client.keyPEM()
+	if err != nil {
+		return nil, err
+	}
+	return &rest.Config{
+		Host: cp.URL(),
+		TLSClientConfig: rest.TLSClientConfig{
+			CAData:   cp.pki[clusterCA].certPEM(),
+			CertData: client.certPEM(),
+			KeyData:  key,
+		},
+		QPS: -1,
+	}, nil
+}
+
+func (cp *ControlPlane) writeKubeconfig(path string, client pair) error {
+	key, err := client.keyPEM()
+	if err != nil {
+		return err
+	}
+	name, user := cp.config.Name, client.cert.Subject.CommonName
+	content, err := clientcmd.Write(clientcmdapi.Config{
+		Clusters: map[string]*clientcmdapi.Cluster{name: {
+			Server:                   cp.URL(),
+			CertificateAuthorityData: cp.pki[clusterCA].certPEM(),
+		}},
+		AuthInfos: map[string]*clientcmdapi.AuthInfo{user: {
+			ClientCertificateData: client.certPEM(),
+			ClientKeyData:         key,
+		}},
+		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: user}},
+		CurrentContext: name,
+	})
+	if err != nil {
+		return fmt.Errorf("writing kubeconfig %s: %w", path, err)
+	}
+	if err := writeFile(path, content); err != nil {
+		return fmt.Errorf("writing kubeconfig %s: %w", path, err)
+	}
+	return nil
+}
+
+// writeKubeconfigs writes those of the administrator and of the components.
+func (cp *ControlPlane) writeKubeconfigs() error {
+	for path, name := range map[string]string{
+		cp.dir.kubeconfig():                  adminCert,
+		cp.dir.credential(managerClientCert): managerClientCert,
+		cp.dir.credential(schedulerClient):   schedulerClient,
+	} {
+		if err := cp.writeKubeconfig(path, cp.pki[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}

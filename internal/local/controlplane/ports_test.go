@@ -1,0 +1,85 @@
+package controlplane
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func listen(t *testing.T, port int) int {
+	t.Helper()
+	listener := value[net.Listener](t)(net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}))
+	t.Cleanup(func() { listener.Close() }) //nolint:errcheck // a test's end
+	return listener.Addr().(*net.TCPAddr).Port
+}
+
+func TestPortsAreKeptWhileTheyAreFree(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ports.json")
+	first := value[ports](t)(choosePorts(path, 0))
+	second := value[ports](t)(choosePorts(path, 0))
+	if diff := cmp.Diff(first, second); diff != "" {
+		t.Errorf("ports changed without need:\n%s", diff)
+	}
+	listen(t, first.Etcd)
+	third := value[ports](t)(choosePorts(path, 0))
+	want := first
+	want.Etcd = third.Etcd
+	if third.Etcd == first.Etcd || !cmp.Equal(third, want) {
+		t.Errorf("want only the taken port changed:\n%s", cmp.Diff(first, third))
+	}
+}
+
+func TestPortsDiffer(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ports.json")
+	must(t, os.WriteFile(path, []byte(`{"apiserver":20001,"etcd":20001,"scheduler":20001}`), 0o600))
+	chosen := value[ports](t)(choosePorts(path, 0))
+	seen := map[int]bool{}
+	for _, port := range []int{chosen.APIServer, chosen.Etcd, chosen.EtcdPeer, chosen.ControllerManager, chosen.Scheduler} {
+		if port < firstPort || port > lastPort || seen[port] {
+			t.Errorf("port %d of %+v is out of range or there twice", port, chosen)
+		}
+		seen[port] = true
+	}
+}
+
+func TestExplicitPort(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ports.json")
+	free := value[int](t)(freePort(nil))
+	if chosen := value[ports](t)(choosePorts(path, free)); chosen.APIServer != free {
+		t.Errorf("want port %d, got %d", free, chosen.APIServer)
+	}
+	taken := listen(t, 0)
+	_, err := choosePorts(path, taken)
+	var problem *PortTakenError
+	if !errors.As(err, &problem) || problem.Port != taken || problem.PID != os.Getpid() {
+		t.Errorf("want port %d to be taken by this process %d, got %v", taken, os.Getpid(), err)
+	}
+}
+
+func TestUnreadablePortsAreNone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ports.json")
+	must(t, os.WriteFile(path, []byte("{"), 0o600))
+	value[ports](t)(choosePorts(path, 0))
+}
+
+func TestListenerInode(t *testing.T) {
+	tests := map[string]struct{ reason, line, want string }{
+		"Listener":   {"port 0x1F90 is 8080", "0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  0 0 4711 1 0", "4711"},
+		"V6":         {"the address is longer", "0: 00000000000000000000000000000000:1F90 0:0 0A 0:0 0:0 0 0 0 12 1", "12"},
+		"Connection": {"only listeners hold a port", "0: 0100007F:1F90 0100007F:9999 01 00000000:00000000 00:00000000 00000000  0 0 4711 1 0", ""},
+		"OtherPort":  {"", "0: 0100007F:1F91 00000000:0000 0A 00000000:00000000 00:00000000 00000000  0 0 4711 1 0", ""},
+		"Header":     {"the first line names the columns", "sl local_address rem_address st tx_queue rx_queue tr tm->when retrnsmt uid timeout inode", ""},
+		"Empty":      {"", "", ""},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := listenerInode(test.line, 8080); got != test.want {
+				t.Errorf("want %q, got %q: %s", test.want, got, test.reason)
+			}
+		})
+	}
+}

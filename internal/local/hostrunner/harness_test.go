@@ -1,0 +1,259 @@
+package hostrunner
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
+
+	"github.com/millwright-dev/millwright/internal/local/hostrunner/process"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+// patience is how long something may take that takes less than five seconds.
+const patience = 30 * time.Second
+
+// bench is a host of a test, whether a host runner runs or not.
+type bench struct {
+	*env.Env
+	t      *testing.T
+	client kubernetes.Interface
+	config Config
+}
+
+func newBench(t *testing.T, options ...env.Option) *bench {
+	t.Helper()
+	e := env.New(t, options...)
+	client, err := kubernetes.NewForConfig(e.Admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{Env: e, t: t, client: client}
+	b.config = Config{Name: "host-of-" + e.Namespace, Dir: t.TempDir(), Program: program}
+	if b.config.REST, err = e.ControlPlane.UserConfig("system:node:"+b.config.Name, "system:nodes"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.killAll)
+	return b
+}
+
+// killAll leaves no process behind, whatever the test did.
+func (b *bench) killAll() {
+	entries, _ := os.ReadDir(layout(b.config.Dir).pods())
+	for _, entry := range entries {
+		p, err := process.Open(string(layout(b.config.Dir).pod(entry.Name())))
+		if err == nil {
+			p.Kill()
+			<-p.Ended()
+		}
+	}
+}
+
+// start runs a host runner in this process. The function ends it; so does the end of
+// the test.
+func (b *bench) start() (stop func()) {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- Run(ctx, b.config) }()
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-ended; err != nil {
+			b.t.Errorf("the host runner ended with %v", err)
+		}
+	}
+	b.t.Cleanup(stop)
+	return stop
+}
+
+// startKillable runs a host runner in a process of its own. The function kills it.
+func (b *bench) startKillable() (kill func()) {
+	b.t.Helper()
+	kubeconfig := filepath.Join(b.t.TempDir(), "kubeconfig")
+	if err := b.ControlPlane.WriteKubeconfig(kubeconfig, "system:node:"+b.config.Name, "system:nodes"); err != nil {
+		b.t.Fatal(err)
+	}
+	description, err := json.Marshal(hostDescription{
+		Name: b.config.Name, Dir: b.config.Dir, Program: b.config.Program, Kubeconfig: kubeconfig,
+	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	command := exec.Command(b.config.Program)
+	command.Env = append(os.Environ(), hostVariable+"="+string(description))
+	command.Stdout, command.Stderr = b.t.Output(), b.t.Output()
+	if err := command.Start(); err != nil {
+		b.t.Fatal(err)
+	}
+	killed := false
+	kill = func() {
+		if !killed {
+			killed = true
+			command.Process.Kill() //nolint:errcheck // Wait tells
+			command.Wait()         //nolint:errcheck // it was killed
+		}
+	}
+	b.t.Cleanup(kill)
+	return kill
+}
+
+// pod is one as the VM controller makes them, bound to the host, whose process does as told.
+func (b *bench) pod(name, behave string, change ...func(*corev1.Pod)) *corev1.Pod {
+	b.t.Helper()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: b.Namespace},
+		Spec: corev1.PodSpec{
+			NodeName:                      b.config.Name,
+			RestartPolicy:                 corev1.RestartPolicyNever,
+			AutomountServiceAccountToken:  ptr.To(false),
+			EnableServiceLinks:            ptr.To(false),
+			TerminationGracePeriodSeconds: ptr.To[int64](30),
+			Containers: []corev1.Container{{
+				Name: "hypervisor", Image: "example/millwright", Command: vmpb.Command(),
+				Env:          []corev1.EnvVar{{Name: behavior, Value: behave}},
+				VolumeMounts: []corev1.VolumeMount{{Name: "run", MountPath: vmpb.DirRun}},
+			}},
+			Volumes: []corev1.Volume{{Name: "run", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
+		},
+	}
+	for _, c := range change {
+		c(pod)
+	}
+	created, err := b.client.CoreV1().Pods(b.Namespace).Create(b.t.Context(), pod, metav1.CreateOptions{})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return created
+}
+
+func withEnv(name, value string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		c := &pod.Spec.Containers[0]
+		c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: value})
+	}
+}
+
+func withVolume(name, path string, source corev1.VolumeSource) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: source})
+		c := &pod.Spec.Containers[0]
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: path})
+	}
+}
+
+func withGrace(seconds int64) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Spec.TerminationGracePeriodSeconds = &seconds }
+}
+
+// eventually waits until the answer is yes; otherwise it shows what is.
+func (b *bench) eventually(what string, yes func() (bool, any)) {
+	b.t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		ok, have := yes()
+		if ok {
+			return
+		}
+		if time.Now().After(deadline) {
+			b.t.Fatalf("%s does not come about; there is %+v", what, have)
+		}
+	}
+}
+
+// await waits for a phase and returns the Pod.
+func (b *bench) await(name string, phase corev1.PodPhase) *corev1.Pod {
+	b.t.Helper()
+	var pod *corev1.Pod
+	b.eventually("phase "+string(phase), func() (bool, any) {
+		var err error
+		pod, err = b.client.CoreV1().Pods(b.Namespace).Get(b.t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		return pod.Status.Phase == phase, pod.Status
+	})
+	return pod
+}
+
+// awaitReady waits until the Pod runs and its process does as told. It returns the
+// process's number.
+func (b *bench) awaitReady(name string) int {
+	b.t.Helper()
+	pod := b.await(name, corev1.PodRunning)
+	f := b.folder(pod)
+	b.eventually("the process", func() (bool, any) {
+		log, err := os.ReadFile(f.log())
+		return string(log) == "ready\n", err
+	})
+	return b.pid(pod)
+}
+
+func (b *bench) pid(pod *corev1.Pod) int {
+	b.t.Helper()
+	var record struct {
+		PID int `json:"pid"`
+	}
+	b.eventually("the record", func() (bool, any) {
+		content, err := os.ReadFile(b.folder(pod).path("process.json"))
+		if err == nil {
+			err = json.Unmarshal(content, &record)
+		}
+		return record.PID != 0, err
+	})
+	return record.PID
+}
+
+func (b *bench) folder(pod *corev1.Pod) folder { return layout(b.config.Dir).pod(string(pod.UID)) }
+
+func (b *bench) delete(name string, options metav1.DeleteOptions) {
+	b.t.Helper()
+	if err := b.client.CoreV1().Pods(b.Namespace).Delete(b.t.Context(), name, options); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// awaitGone waits until nothing is left of the Pod.
+func (b *bench) awaitGone(pod *corev1.Pod) {
+	b.t.Helper()
+	b.eventually("the Pod's end", func() (bool, any) {
+		have, err := b.client.CoreV1().Pods(b.Namespace).Get(b.t.Context(), pod.Name, metav1.GetOptions{})
+		return apierrors.IsNotFound(err), have
+	})
+	b.eventually("the folder's end", func() (bool, any) {
+		_, err := os.Stat(string(b.folder(pod)))
+		return os.IsNotExist(err), b.folder(pod)
+	})
+}
+
+// awaitEvent waits for an event of that reason about the Pod.
+func (b *bench) awaitEvent(pod *corev1.Pod, reason string) {
+	b.t.Helper()
+	b.eventually("event "+reason, func() (bool, any) {
+		events, err := b.client.CoreV1().Events(b.Namespace).List(b.t.Context(), metav1.ListOptions{})
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		return slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
+			return e.Reason == reason && e.InvolvedObject.UID == pod.UID
+		}), events.Items
+	})
+}

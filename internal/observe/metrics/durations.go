@@ -1,0 +1,158 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
+	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
+)
+
+// Work times what is done for Machines and does not show in their objects. It is put around
+// what does it. Make one with NewWork.
+type Work struct {
+	reader            client.Reader
+	clock             clock.PassiveClock
+	initialize, drain *prometheus.GaugeVec
+}
+
+// NewWork makes a Work with the Reader, the Clock and the Registerer of the options. Where
+// several managers live in one process, they share the metrics.
+func NewWork(options Options) *Work {
+	return &Work{
+		reader: options.Reader, clock: options.Clock,
+		initialize: shared(options.Registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "mcm_machine_initialize_duration_seconds", Help: "Seconds that the initialization of an instance took, of the last one.",
+		}, perPool)),
+		drain: shared(options.Registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "mcm_machine_drain_duration_seconds", Help: "Seconds that it took to empty a node, of the last one.",
+		}, perPool[:2])),
+	}
+}
+
+// shared registers a metric, and returns the one that has been before, if there is one.
+func shared(registerer prometheus.Registerer, metric *prometheus.GaugeVec) *prometheus.GaugeVec {
+	err := registerer.Register(metric)
+	if already, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
+		if existing, ok := already.ExistingCollector.(*prometheus.GaugeVec); ok {
+			return existing
+		}
+	}
+	if err != nil {
+		panic(err) // another metric has the name: nobody else may
+	}
+	return metric
+}
+
+// Driver times the initializations of a driver. Of its optional interfaces the result has
+// driver.Initializer only, and answers Unimplemented if the driver lacks it.
+func (w *Work) Driver(d driver.Driver) driver.Driver { return &timedDriver{Driver: d, work: w} }
+
+type timedDriver struct {
+	driver.Driver
+	work *Work
+}
+
+// InitializeMachine implements driver.Initializer.
+func (d *timedDriver) InitializeMachine(ctx context.Context, req *driver.InitializeMachineRequest) (*driver.InitializeMachineResponse, error) {
+	inner, ok := d.Driver.(driver.Initializer)
+	if !ok {
+		return nil, status.Error(codes.Unimplemented, "the driver does not implement InitializeMachine")
+	}
+	begin := d.work.clock.Now()
+	resp, err := inner.InitializeMachine(ctx, req)
+	if err == nil && req.Machine != nil {
+		if labels, ok := labels(req.Machine, req.MachineClass); ok {
+			d.work.initialize.WithLabelValues(labels...).Set(d.work.clock.Since(begin).Seconds())
+		}
+	}
+	return resp, err //nolint:wrapcheck // what the driver says
+}
+
+// Drainer empties nodes, as drain.Drainer does, which says what each method means.
+type Drainer interface {
+	Drain(ctx context.Context, req drain.Request) (drain.Report, error)
+	DeleteAttachments(ctx context.Context, node string) (done bool, err error)
+	Awaiting(persistentVolume string) []types.NamespacedName
+	Refused(namespace string) []types.NamespacedName
+	Forget(machine types.NamespacedName)
+}
+
+// Drainer times the drains of a Drainer.
+func (w *Work) Drainer(d Drainer) Drainer {
+	return &timedDrainer{Drainer: d, work: w, drains: map[types.NamespacedName]timedDrain{}}
+}
+
+type timedDrainer struct {
+	Drainer
+	work   *Work
+	mu     sync.Mutex
+	drains map[types.NamespacedName]timedDrain
+}
+
+// timedDrain is what is known of a drain. It goes through many passes, also after it is
+// done.
+type timedDrain struct {
+	since time.Time
+	told  bool
+}
+
+// Drain implements Drainer.
+func (d *timedDrainer) Drain(ctx context.Context, req drain.Request) (drain.Report, error) {
+	report, err := d.Drainer.Drain(ctx, req)
+	if err == nil && !report.NodeGone {
+		if took, ends := d.observe(req, report.Done); ends {
+			d.work.drained(ctx, req.Machine, took)
+		}
+	}
+	return report, err //nolint:wrapcheck // what the drainer says
+}
+
+// observe tells whether a drain ends with a pass, and how long it took. One that is done at
+// the first pass of this process took none: the node was empty, or an earlier process has
+// emptied it.
+func (d *timedDrainer) observe(req drain.Request, done bool) (took time.Duration, ends bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := d.work.clock.Now()
+	known, seen := d.drains[req.Machine]
+	if !seen {
+		known.since = req.Since
+		if done {
+			known.since = now
+		}
+	}
+	ends = done && !known.told
+	known.told = known.told || done
+	d.drains[req.Machine] = known
+	return now.Sub(known.since), ends
+}
+
+// Forget implements Drainer.
+func (d *timedDrainer) Forget(machine types.NamespacedName) {
+	d.mu.Lock()
+	delete(d.drains, machine)
+	d.mu.Unlock()
+	d.Drainer.Forget(machine)
+}
+
+// drained tells how long a drain took, if it is known whose Machine it was.
+func (w *Work) drained(ctx context.Context, key types.NamespacedName, took time.Duration) {
+	machine := &v1alpha1.Machine{}
+	if err := w.reader.Get(ctx, key, machine, client.UnsafeDisableDeepCopy); err != nil {
+		return
+	}
+	if labels, ok := labels(machine, nil); ok {
+		w.drain.WithLabelValues(labels[:2]...).Set(took.Seconds())
+	}
+}

@@ -1,0 +1,161 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
+	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
+)
+
+// works makes a Work on objects, with its clock and what it has told.
+func works(t *testing.T, objects ...client.Object) (*Work, *clocktesting.FakePassiveClock, func() []string) {
+	t.Helper()
+	c, _ := collect(t, interceptor.Funcs{}, objects...)
+	clock, registry := clocktesting.NewFakePassiveClock(noon), prometheus.NewPedanticRegistry()
+	w := NewWork(Options{Reader: c.Reader, Clock: clock, Registerer: registry})
+	return w, clock, func() []string { return series(t, registry) }
+}
+
+// slow is a driver whose initialization takes a while.
+type slow struct {
+	driver.Driver
+	do func() error
+}
+
+func (s slow) InitializeMachine(context.Context, *driver.InitializeMachineRequest) (*driver.InitializeMachineResponse, error) {
+	return &driver.InitializeMachineResponse{}, s.do()
+}
+
+func TestInitializeDuration(t *testing.T) {
+	class, machine, _, _ := fleet()
+	anonymous := machine.DeepCopy()
+	anonymous.Labels = nil
+	for reason, test := range map[string]struct {
+		req  driver.InitializeMachineRequest
+		err  error
+		want []string
+	}{
+		"it succeeds":             {driver.InitializeMachineRequest{Machine: machine, MachineClass: class}, nil, []string{"gauge mcm_machine_initialize_duration_seconds{instance_type=m1,machine_deployment=pool,namespace=shop,zone=z1} 7"}},
+		"without a class":         {driver.InitializeMachineRequest{Machine: machine}, nil, []string{"gauge mcm_machine_initialize_duration_seconds{instance_type=,machine_deployment=pool,namespace=shop,zone=z1} 7"}},
+		"of no deployment":        {driver.InitializeMachineRequest{Machine: anonymous, MachineClass: class}, nil, nil},
+		"it fails":                {driver.InitializeMachineRequest{Machine: machine, MachineClass: class}, status.Error(codes.Internal, "no"), nil},
+		"there is nothing of its": {driver.InitializeMachineRequest{}, nil, nil},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			w, clock, told := works(t)
+			d := w.Driver(slow{do: func() error { clock.SetTime(noon.Add(7 * time.Second)); return test.err }})
+			resp, err := d.(driver.Initializer).InitializeMachine(t.Context(), &test.req)
+			if resp == nil || !errors.Is(err, test.err) {
+				t.Errorf("answers %v, %v", resp, err)
+			}
+			if diff := cmp.Diff(test.want, told()); diff != "" {
+				t.Errorf("want - got +\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestADriverThatInitializesNothing: for its caller nothing changes.
+func TestADriverThatInitializesNothing(t *testing.T) {
+	w, _, told := works(t)
+	var bare struct{ driver.Driver }
+	_, err := w.Driver(bare).(driver.Initializer).InitializeMachine(t.Context(), &driver.InitializeMachineRequest{})
+	if status.Code(err) != codes.Unimplemented || len(told()) > 0 {
+		t.Errorf("answers %v and tells %q", err, told())
+	}
+}
+
+// script is a Drainer that reports what it is told to.
+type script struct {
+	Drainer
+	report drain.Report
+	err    error
+	forgot []types.NamespacedName
+}
+
+func (s *script) Drain(context.Context, drain.Request) (drain.Report, error) { return s.report, s.err }
+func (s *script) Forget(machine types.NamespacedName)                        { s.forgot = append(s.forgot, machine) }
+
+// TestDrainDuration drains one node, pass by pass.
+func TestDrainDuration(t *testing.T) {
+	_, machine, _, _ := fleet()
+	key := client.ObjectKeyFromObject(machine)
+	type pass struct {
+		at     time.Duration
+		report drain.Report
+		err    error
+		want   string // the duration that is told so far
+	}
+	waits, done := drain.Report{}, drain.Report{Done: true}
+	for reason, passes := range map[string][]pass{
+		"it takes a while, and is looked at afterwards": {{0, waits, nil, ""}, {20 * time.Second, waits, nil, ""}, {30 * time.Second, done, nil, "30"}, {90 * time.Second, done, nil, "30"}},
+		"a process takes over in the middle":            {{20 * time.Second, waits, nil, ""}, {30 * time.Second, done, nil, "30"}},
+		"the node was empty":                            {{20 * time.Second, done, nil, "0"}, {30 * time.Second, done, nil, "0"}},
+		"a pass fails":                                  {{0, waits, nil, ""}, {10 * time.Second, done, errors.New("away"), ""}, {20 * time.Second, done, nil, "20"}},
+		"the node is gone":                              {{0, drain.Report{Done: true, NodeGone: true}, nil, ""}},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			w, clock, told := works(t, machine)
+			s := &script{}
+			d := w.Drainer(s)
+			for _, p := range passes {
+				clock.SetTime(noon.Add(p.at))
+				s.report, s.err = p.report, p.err
+				report, err := d.Drain(t.Context(), drain.Request{Machine: key, Since: noon})
+				if !cmp.Equal(report, p.report) || !errors.Is(err, p.err) {
+					t.Errorf("%s: answers %+v, %v", p.at, report, err)
+				}
+				want := ""
+				if p.want != "" {
+					want = "gauge mcm_machine_drain_duration_seconds{machine_deployment=pool,namespace=shop} " + p.want
+				}
+				if got := strings.Join(told(), "\n"); got != want {
+					t.Errorf("%s: tells %q, want %q", p.at, got, want)
+				}
+			}
+			d.Forget(key)
+			if len(s.forgot) != 1 || len(d.(*timedDrainer).drains) != 0 {
+				t.Errorf("forgotten: %v, left: %v", s.forgot, d.(*timedDrainer).drains)
+			}
+		})
+	}
+}
+
+// TestDrainOfAMachineThatIsUnknown: it has no deployment to tell of.
+func TestDrainOfAMachineThatIsUnknown(t *testing.T) {
+	_, machine, _, _ := fleet()
+	machine.Labels = nil
+	w, _, told := works(t, machine)
+	d := w.Drainer(&script{report: drain.Report{Done: true}})
+	for _, name := range []string{machine.Name, "gone"} {
+		if _, err := d.Drain(t.Context(), drain.Request{Machine: types.NamespacedName{Namespace: machine.Namespace, Name: name}}); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(told()) > 0 {
+		t.Errorf("tells %q", told())
+	}
+}
+
+// TestManagersShareTheirMetrics: several may live in one process.
+func TestManagersShareTheirMetrics(t *testing.T) {
+	_, clock, _ := works(t)
+	registry := prometheus.NewPedanticRegistry()
+	first, second := NewWork(Options{Clock: clock, Registerer: registry}), NewWork(Options{Clock: clock, Registerer: registry})
+	if first.drain != second.drain || first.initialize != second.initialize {
+		t.Error("the second manager tells nothing")
+	}
+}

@@ -1,0 +1,221 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
+	"github.com/millwright-dev/millwright/internal/reconcile/validation"
+)
+
+// AnnotationRestarted on the template of a deployment is when its machines were last asked
+// to be replaced, in RFC 3339. It is a change of the template like any other, so a
+// rollout follows, also under MCM.
+const AnnotationRestarted = "rollout.millwright.dev/restarted-at"
+
+// ErrUnchanged says that the deployment has the template already that it should go back to.
+var ErrUnchanged = errors.New("not rolled back")
+
+// Pause stops rollouts of a deployment. One that is paused is an error.
+func Pause(ctx context.Context, c client.Client, key types.NamespacedName) error {
+	_, err := write(ctx, c, key, func(d *v1alpha1.MachineDeployment) error {
+		if d.Spec.Paused {
+			return fmt.Errorf("machine deployment %s is paused already", key)
+		}
+		d.Spec.Paused = true
+		return nil
+	})
+	return err
+}
+
+// Resume lets rollouts of a deployment go on. One that is not paused is an error.
+func Resume(ctx context.Context, c client.Client, key types.NamespacedName) error {
+	_, err := write(ctx, c, key, func(d *v1alpha1.MachineDeployment) error {
+		if !d.Spec.Paused {
+			return fmt.Errorf("machine deployment %s is not paused", key)
+		}
+		d.Spec.Paused = false
+		return nil
+	})
+	return err
+}
+
+// Restart has all machines of a deployment replaced, by its strategy. One that is paused, or
+// that is to be rolled back, is an error: a rollback writes the whole template.
+func Restart(ctx context.Context, c client.Client, key types.NamespacedName, now time.Time) error {
+	_, err := write(ctx, c, key, func(d *v1alpha1.MachineDeployment) error {
+		if err := refusePaused(d, "restarted"); err != nil {
+			return err
+		}
+		if d.Spec.RollbackTo != nil {
+			return fmt.Errorf("machine deployment %s cannot be restarted: %s, and would take the restart back. %s", key, wished(d), Withdrawal(key))
+		}
+		at := now.UTC().Format(time.RFC3339)
+		if d.Spec.Template.Annotations[AnnotationRestarted] == at {
+			return fmt.Errorf("machine deployment %s was restarted within this second already", key)
+		}
+		metav1.SetMetaDataAnnotation(&d.Spec.Template.ObjectMeta, AnnotationRestarted, at)
+		return nil
+	})
+	return err
+}
+
+func refusePaused(d *v1alpha1.MachineDeployment, done string) error {
+	if d.Spec.Paused {
+		return fmt.Errorf(`machine deployment %s/%s is paused and cannot be %s: run "millwright rollout resume %s" first`, d.Namespace, d.Name, done, d.Name)
+	}
+	return nil
+}
+
+// refuseInvalid says what keeps a manager from doing anything with a deployment: a wish would
+// stay, and be answered much later.
+func refuseInvalid(d *v1alpha1.MachineDeployment, done string) error {
+	problem := ""
+	switch errs := validation.MachineDeployment(d); {
+	case len(errs) > 0:
+		problem = errs.ToAggregate().Error()
+	case len(d.Spec.Selector.MatchLabels)+len(d.Spec.Selector.MatchExpressions) == 0:
+		problem = "spec.selector: it selects all machines"
+	default:
+		return nil
+	}
+	return fmt.Errorf("machine deployment %s/%s cannot be %s before its spec is corrected: %s", d.Namespace, d.Name, done, problem)
+}
+
+// Withdrawal says how to withdraw a wish to roll back.
+func Withdrawal(key types.NamespacedName) string {
+	return fmt.Sprintf("To withdraw that: kubectl -n %s patch machinedeployments.machine.sapcloud.io %s --type merge -p '{\"spec\":{\"rollbackTo\":null}}'", key.Namespace, key.Name)
+}
+
+// Wish is a wish to roll back that the manager is to answer.
+type Wish struct {
+	// Revision to go back to.
+	Revision int64
+	// target is the set of that revision; deployment is what was written with the wish.
+	target     *v1alpha1.MachineSet
+	deployment *v1alpha1.MachineDeployment
+}
+
+// Undo wishes a deployment back to a revision; 0 is the one before the current. The manager
+// answers by changing the template. ErrUnchanged says that it need not. A deployment that no
+// manager would work on is an error, and no wish is written.
+func Undo(ctx context.Context, c client.Client, key types.NamespacedName, number int64) (Wish, error) {
+	wish := Wish{}
+	written, err := write(ctx, c, key, func(d *v1alpha1.MachineDeployment) error {
+		if err := errors.Join(refusePaused(d, "rolled back"), refuseInvalid(d, "rolled back")); err != nil {
+			return err
+		}
+		sets := &v1alpha1.MachineSetList{}
+		if err := c.List(ctx, sets, client.InNamespace(key.Namespace)); err != nil {
+			return fmt.Errorf("listing machine sets: %w", err)
+		}
+		target, err := pick(sortOut(d, pointers(sets.Items), nil), number)
+		if err != nil {
+			return err
+		}
+		wish.target, wish.Revision = target, revision.Number(target)
+		if revision.Same(&target.Spec.Template, &d.Spec.Template) {
+			return fmt.Errorf("%w: its template is that of revision %d already", ErrUnchanged, wish.Revision)
+		}
+		// By its number, and so to the one that was looked at, whatever comes first.
+		d.Spec.RollbackTo = &v1alpha1.RollbackConfig{Revision: wish.Revision}
+		return nil
+	})
+	wish.deployment = written
+	return wish, err
+}
+
+// Answered tells whether the manager has answered a wish. An answer other than to roll back
+// is an error.
+func (w Wish) Answered(f Facts) (bool, error) {
+	d := f.Deployment
+	switch {
+	case d.Generation < w.deployment.Generation:
+		return false, nil
+	case d.Spec.RollbackTo != nil && d.Spec.Paused:
+		return false, fmt.Errorf("machine deployment %s/%s was paused meanwhile: it rolls back to revision %d when it is resumed", d.Namespace, d.Name, w.Revision)
+	case d.Spec.RollbackTo != nil:
+		return false, refuseInvalid(d, "rolled back")
+	case revision.Same(&d.Spec.Template, &w.target.Spec.Template):
+		return true, nil
+	case !slices.ContainsFunc(f.Sets, func(set *v1alpha1.MachineSet) bool { return set.UID == w.target.UID }):
+		return false, fmt.Errorf("machine deployment %s/%s was not rolled back: machine set %s of revision %d is gone", d.Namespace, d.Name, w.target.Name, w.Revision)
+	}
+	return false, fmt.Errorf("machine deployment %s/%s was not rolled back to revision %d: its template was changed meanwhile", d.Namespace, d.Name, w.Revision)
+}
+
+// pick finds the set of a revision, or says why there is none. 0 is the last one of another
+// template than the deployment's, which may have no set yet, or an old one that has no new number
+// yet. By the controllers' rule, the last but one, machines would go that are in use.
+func pick(f Facts, wanted int64) (*v1alpha1.MachineSet, error) {
+	d, set := f.Deployment, revision.Pick(f.Sets, wanted)
+	if wanted == 0 {
+		set = nil
+		for _, numbered := range revision.Sorted(f.Sets) {
+			if !revision.Same(&numbered.Spec.Template, &d.Spec.Template) {
+				set = numbered
+			}
+		}
+	}
+	switch {
+	case set != nil:
+		return set, nil
+	case wanted == 0:
+		return nil, fmt.Errorf("machine deployment %s/%s has no revision before the current one", d.Namespace, d.Name)
+	}
+	return nil, fmt.Errorf("machine deployment %s/%s has no revision %d; it has %s", d.Namespace, d.Name, wanted, numbered(revision.Sorted(f.Sets)))
+}
+
+func numbered(sets []*v1alpha1.MachineSet) string {
+	if len(sets) == 0 {
+		return "none"
+	}
+	numbers := make([]string, len(sets))
+	for i, set := range sets {
+		numbers[i] = strconv.FormatInt(revision.Number(set), 10)
+	}
+	return strings.Join(numbers, ", ")
+}
+
+// contention is how often a write is tried that others came before: during a rollout, the
+// manager writes the status of a deployment several times a second.
+var contention = wait.Backoff{Steps: 10, Duration: 10 * time.Millisecond, Factor: 1.6, Jitter: 0.2}
+
+// write reads a deployment and writes what has been changed, unless somebody was faster:
+// then it does so again. One that is being deleted is an error.
+func write(ctx context.Context, c client.Client, key types.NamespacedName, do func(*v1alpha1.MachineDeployment) error) (*v1alpha1.MachineDeployment, error) {
+	var changed *v1alpha1.MachineDeployment
+	err := retry.RetryOnConflict(contention, func() error {
+		read, err := get(ctx, c, key)
+		if err != nil {
+			return err
+		}
+		if !read.DeletionTimestamp.IsZero() {
+			return fmt.Errorf("machine deployment %s is being deleted", key)
+		}
+		changed = read.DeepCopy()
+		if err := do(changed); err != nil {
+			return err
+		}
+		if err := c.Patch(ctx, changed, client.MergeFromWithOptions(read, client.MergeFromWithOptimisticLock{})); err != nil {
+			return fmt.Errorf("changing machine deployment %s: %w", key, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return changed, nil
+}

@@ -1,0 +1,113 @@
+package rollout
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
+	"github.com/millwright-dev/millwright/internal/observe/explain"
+)
+
+// Facts are what is known of a deployment at one moment. What they point to is not to be
+// changed.
+type Facts struct {
+	Deployment *v1alpha1.MachineDeployment
+	// Sets are those that the deployment controls, the oldest first.
+	Sets []*v1alpha1.MachineSet
+	// Machines are those of each set, by its UID.
+	Machines map[types.UID][]*v1alpha1.Machine
+	// Around is what else tells why a rollout does not go on.
+	Around Around
+	// Problem is why the API server does not tell of changes just now; empty if it does.
+	Problem string
+}
+
+// sortOut picks what is the deployment's from what there is in its namespace.
+func sortOut(deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet, machines []*v1alpha1.Machine) Facts {
+	f := Facts{Deployment: deployment, Machines: map[types.UID][]*v1alpha1.Machine{}}
+	for _, set := range sets {
+		if metav1.IsControlledBy(set, deployment) {
+			f.Sets = append(f.Sets, set)
+			f.Machines[set.UID] = nil
+		}
+	}
+	slices.SortFunc(f.Sets, revision.Older)
+	for _, machine := range machines {
+		owner := metav1.GetControllerOfNoCopy(machine)
+		if owner == nil {
+			continue
+		}
+		if _, ours := f.Machines[owner.UID]; ours {
+			f.Machines[owner.UID] = append(f.Machines[owner.UID], machine)
+		}
+	}
+	for _, of := range f.Machines {
+		slices.SortFunc(of, func(a, b *v1alpha1.Machine) int { return cmp.Compare(a.Name, b.Name) })
+	}
+	return f
+}
+
+// current is the set of the deployment's template; nil if there is none yet.
+func (f Facts) current() *v1alpha1.MachineSet {
+	return revision.Current(f.Sets, &f.Deployment.Spec.Template)
+}
+
+// pool are the facts for those who explain deployments.
+func (f Facts) pool() explain.PoolFacts {
+	made := explain.PoolFacts{
+		Kind: "MachineDeployment", Key: client.ObjectKeyFromObject(f.Deployment), Deployment: f.Deployment,
+		Events: f.Around.Events, Lease: f.Around.Lease, MachineLease: f.Around.MachineLease,
+	}
+	for _, set := range f.Sets {
+		made.Sets = append(made.Sets, *set)
+		for _, machine := range f.Machines[set.UID] {
+			made.Machines = append(made.Machines, *machine)
+		}
+	}
+	return made
+}
+
+// Read reads the facts once.
+func Read(ctx context.Context, from client.Reader, key types.NamespacedName) (Facts, error) {
+	deployment, err := get(ctx, from, key)
+	if err != nil {
+		return Facts{}, err
+	}
+	sets, machines := &v1alpha1.MachineSetList{}, &v1alpha1.MachineList{}
+	if err := from.List(ctx, sets, client.InNamespace(key.Namespace)); err != nil {
+		return Facts{}, fmt.Errorf("listing machine sets: %w", err)
+	}
+	if err := from.List(ctx, machines, client.InNamespace(key.Namespace)); err != nil {
+		return Facts{}, fmt.Errorf("listing machines: %w", err)
+	}
+	return sortOut(deployment, pointers(sets.Items), pointers(machines.Items)), nil
+}
+
+// get reads a deployment, and says it plainly if there is none.
+func get(ctx context.Context, from client.Reader, key types.NamespacedName) (*v1alpha1.MachineDeployment, error) {
+	deployment := &v1alpha1.MachineDeployment{}
+	err := from.Get(ctx, key, deployment)
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("there is no machine deployment %q in namespace %q", key.Name, key.Namespace)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading machine deployment %s: %w", key, err)
+	}
+	return deployment, nil
+}
+
+func pointers[T any](items []T) []*T {
+	to := make([]*T, len(items))
+	for i := range items {
+		to[i] = &items[i]
+	}
+	return to
+}

@@ -1,0 +1,272 @@
+package rollout
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
+	"github.com/millwright-dev/millwright/internal/observe/explain"
+)
+
+// Outcome is how a rollout has ended, if it has.
+type Outcome string
+
+// The outcomes.
+const (
+	// Progressing: it has not ended, or nobody has looked at it yet.
+	Progressing Outcome = "Progressing"
+	// Complete: all machines are of the current template and can be used, and no others
+	// are left.
+	Complete Outcome = "Complete"
+	// Late: it made no progress within its deadline. It may still go on.
+	Late Outcome = "Late"
+)
+
+// Status is how the rollout of a deployment goes.
+type Status struct {
+	Key types.NamespacedName
+	// Outcome as of now.
+	Outcome Outcome
+	// Observed tells that the manager has seen the last change of the deployment. Before
+	// that, all else may be about an earlier state.
+	Observed bool
+	// Revision of the set of the current template; 0 if there is no such set yet.
+	Revision int64
+	// Wanted, Updated, Available, Exist and Old count machines: those that the deployment
+	// wants, those of its current template that are not being deleted, those of any template
+	// that can be used, all, and those of other templates. The last two include those that are
+	// being deleted.
+	Wanted, Updated, Available, Exist, Old int32
+	// Preserved counts machines beyond those that their sets ask for, which are kept since
+	// they are preserved. No rollout waits for them to go.
+	Preserved int32
+	// Limit is the progress deadline, and Deadline when it is reached without progress;
+	// both are zero if there is none, the latter also if it does not run.
+	Limit    time.Duration
+	Deadline time.Time
+	// Sets are those that have machines, or should have, and that of the current
+	// template: that first, then from new to old.
+	Sets []SetStatus
+	// Waits are what the rollout waits for, as far as that is known; the most important
+	// first.
+	Waits []Wait
+}
+
+// Wait is something that a rollout waits for.
+type Wait struct {
+	// Text says it in a sentence without its full stop.
+	Text string
+	// Since is when it began; zero if nothing tells.
+	Since time.Time
+	// Remedy says what to do about it, if there is something; without its full stop.
+	Remedy string
+}
+
+// SetStatus is how one set of a rollout stands.
+type SetStatus struct {
+	Name     string
+	Revision int64
+	// Current tells that it is of the deployment's template.
+	Current bool
+	// Wanted, Exist and Available count its machines as those of Status.
+	Wanted, Exist, Available int32
+	// Phases counts its machines by phase, in the order in which machines go through
+	// them.
+	Phases []PhaseCount
+}
+
+// PhaseCount is a number of machines in a phase.
+type PhaseCount struct {
+	Phase string
+	Count int
+}
+
+// Reasons of the condition Progressing that mean more here than their message, as the
+// controllers have them.
+const (
+	reasonTimedOut   = "ProgressDeadlineExceeded"
+	reasonComplete   = "NewMachineSetAvailable"
+	reasonInvalid    = "InvalidSpec"
+	reasonSelectsAll = "SelectingAll"
+)
+
+// Look says how a rollout goes at a moment.
+func Look(f Facts, now time.Time) Status {
+	d, current := f.Deployment, f.current()
+	s := Status{
+		Key:      types.NamespacedName{Namespace: d.Namespace, Name: d.Name},
+		Observed: d.Status.ObservedGeneration >= d.Generation,
+		Wanted:   d.Spec.Replicas, Updated: d.Status.UpdatedReplicas,
+		Available: d.Status.AvailableReplicas, Exist: d.Status.Replicas,
+	}
+	if current != nil {
+		s.Revision = revision.Number(current)
+	}
+	for _, set := range f.Sets {
+		s.Preserved += preserved(f, set, now)
+	}
+	if !s.Observed || Refusal(f) != "" {
+		s.recount(f)
+	}
+	s.Outcome = outcome(f, s, now)
+	s.listed(f)
+	s.setDeadline(d)
+	for _, set := range slices.Backward(f.Sets) {
+		machines := f.Machines[set.UID]
+		if set != current && set.Spec.Replicas == 0 && len(machines) == 0 {
+			continue
+		}
+		s.Sets = append(s.Sets, SetStatus{
+			Name: set.Name, Revision: revision.Number(set), Current: set == current,
+			Wanted: set.Spec.Replicas, Exist: int32(len(machines)), Available: set.Status.AvailableReplicas, //nolint:gosec // an API server has no room for that many
+			Phases: phases(machines),
+		})
+	}
+	slices.SortStableFunc(s.Sets, func(a, b SetStatus) int {
+		if a.Current != b.Current {
+			return map[bool]int{true: -1, false: 1}[a.Current]
+		}
+		return int(b.Revision - a.Revision)
+	})
+	if s.Outcome != Complete {
+		s.Waits = waits(f, s, now)
+	}
+	return s
+}
+
+// recount counts as the manager does when it works on a deployment. Until then, the counts in
+// the deployment's status are about an earlier template.
+func (s *Status) recount(f Facts) {
+	s.Updated, s.Available, s.Exist = 0, 0, 0
+	for _, set := range f.Sets {
+		s.Available += set.Status.AvailableReplicas
+		s.Exist += set.Status.Replicas
+	}
+	if current := f.current(); current != nil {
+		s.Updated = current.Status.Replicas
+	}
+}
+
+// listed keeps the counts to what the machines themselves tell: one that is being deleted is no
+// machine of the template any more, and one that is gone is no old one.
+func (s *Status) listed(f Facts) {
+	current, live, old := f.current(), int32(0), int32(0)
+	for _, set := range f.Sets {
+		for _, machine := range f.Machines[set.UID] {
+			switch {
+			case set != current:
+				old++
+			case machine.DeletionTimestamp.IsZero():
+				live++
+			}
+		}
+	}
+	s.Old = min(max(0, s.Exist-s.Updated), old)
+	s.Updated = min(s.Updated, live)
+}
+
+// Refusal is what the manager said last of a deployment that it does not work on before its
+// spec is corrected; empty if it does. It may be about an earlier spec.
+func Refusal(f Facts) string {
+	if is := progressing(f.Deployment); is.Reason == reasonInvalid || is.Reason == reasonSelectsAll {
+		return sentence("%s", cmp.Or(is.Message, is.Reason))
+	}
+	return ""
+}
+
+// outcome follows the controllers: complete is what they call so, late is what they say.
+func outcome(f Facts, s Status, now time.Time) Outcome {
+	d, current := f.Deployment, f.current()
+	var usable, kept int32 // of the current set
+	if current != nil {
+		usable, kept = current.Status.AvailableReplicas, preserved(f, current, now)
+	}
+	switch {
+	case f.Problem != "" || !s.Observed || Refusal(f) != "" || d.Spec.RollbackTo != nil || !d.DeletionTimestamp.IsZero():
+		return Progressing
+	case s.Updated-kept == s.Wanted && s.Exist-s.Preserved == s.Wanted && min(s.Available, usable) >= s.Wanted:
+		return Complete
+	case progressing(d).Reason == reasonTimedOut:
+		return Late
+	}
+	return Progressing
+}
+
+// preserved is how many machines of a set are beyond what it asks for, and preserved.
+func preserved(f Facts, set *v1alpha1.MachineSet, now time.Time) int32 {
+	return explain.Kept(f.Machines[set.UID], set.Status.Replicas-set.Spec.Replicas, now)
+}
+
+func (s *Status) setDeadline(d *v1alpha1.MachineDeployment) {
+	limit, is := d.Spec.ProgressDeadlineSeconds, progressing(d)
+	if limit == nil {
+		return
+	}
+	s.Limit = time.Duration(*limit) * time.Second
+	// Without progress, the condition stays as it is; while paused or complete, no deadline runs.
+	if is.Status == v1alpha1.ConditionTrue && is.Reason != reasonComplete {
+		s.Deadline = is.LastUpdateTime.Add(s.Limit)
+	}
+}
+
+func progressing(d *v1alpha1.MachineDeployment) v1alpha1.MachineDeploymentCondition {
+	return condition(d, v1alpha1.MachineDeploymentProgressing)
+}
+
+// condition is one of a deployment; empty if it has none of that type.
+func condition(d *v1alpha1.MachineDeployment, kind v1alpha1.MachineDeploymentConditionType) v1alpha1.MachineDeploymentCondition {
+	for _, is := range d.Status.Conditions {
+		if is.Type == kind {
+			return is
+		}
+	}
+	return v1alpha1.MachineDeploymentCondition{}
+}
+
+// life is the order of phases. Others come after them.
+var life = []string{
+	newborn, string(v1alpha1.MachinePending), string(v1alpha1.MachineAvailable), string(v1alpha1.MachineRunning),
+	string(v1alpha1.MachineUnknown), string(v1alpha1.MachineFailed), string(v1alpha1.MachineCrashLoopBackOff),
+	string(v1alpha1.MachineTerminating),
+}
+
+// newborn is the phase of a Machine that has none yet.
+const newborn = "New"
+
+// phaseOf is the phase of a Machine. One that is being deleted is Terminating, also before
+// the manager has said so.
+func phaseOf(machine *v1alpha1.Machine) string {
+	switch phase := machine.Status.CurrentStatus.Phase; {
+	case !machine.DeletionTimestamp.IsZero():
+		return string(v1alpha1.MachineTerminating)
+	case phase == "":
+		return newborn
+	default:
+		return string(phase)
+	}
+}
+
+func phases(machines []*v1alpha1.Machine) []PhaseCount {
+	var counts []PhaseCount
+	for _, machine := range machines {
+		phase := phaseOf(machine)
+		at := slices.IndexFunc(counts, func(c PhaseCount) bool { return c.Phase == phase })
+		if at < 0 {
+			at = len(counts)
+			counts = append(counts, PhaseCount{Phase: phase})
+		}
+		counts[at].Count++
+	}
+	rank := func(c PhaseCount) int {
+		if at := slices.Index(life, c.Phase); at >= 0 {
+			return at
+		}
+		return len(life)
+	}
+	slices.SortStableFunc(counts, func(a, b PhaseCount) int { return rank(a) - rank(b) })
+	return counts
+}

@@ -1,0 +1,119 @@
+package rollout
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/observe/explain"
+)
+
+// waits says what a rollout waits for: first what holds up the whole of it, then what is found
+// wrong by those who explain deployments, sets and machines.
+func waits(f Facts, s Status, now time.Time) []Wait {
+	var found []Wait
+	add := func(is bool, format string, args ...any) {
+		if is {
+			found = append(found, Wait{Text: sentence(format, args...)})
+		}
+	}
+	d := f.Deployment
+	add(f.Problem != "", "the API server does not answer, so this may be old: %s", f.Problem)
+	add(!s.Observed && Refusal(f) == "", "the manager has not looked at the last change of the deployment yet")
+	add(d.Spec.Paused, "the deployment is paused: machines are replaced when it is resumed")
+	add(d.Spec.RollbackTo != nil, "%s", wished(d))
+	explained := explained(f, s.Outcome == Late, now)
+	if !d.DeletionTimestamp.IsZero() {
+		explained = deletion(explained)
+	}
+	found = append(found, said(d, explained)...)
+	return append(found, explained...)
+}
+
+// deletion says of what is found wrong with a deployment that it holds up its deletion.
+func deletion(explained []Wait) []Wait {
+	first := Wait{Text: "the deployment is being deleted"}
+	if len(explained) > 0 {
+		first, explained = explained[0], explained[1:]
+		first.Text = "the deployment is being deleted: " + first.Text
+	}
+	return append([]Wait{first}, explained...)
+}
+
+// wished says what became of a wish to roll back that is not answered.
+func wished(d *v1alpha1.MachineDeployment) string {
+	if d.Spec.RollbackTo == nil {
+		return ""
+	}
+	if d.Spec.RollbackTo.Revision == 0 {
+		return "the manager has not answered the wish to roll back to the revision before yet"
+	}
+	return fmt.Sprintf("the manager has not answered the wish to roll back to revision %d yet", d.Spec.RollbackTo.Revision)
+}
+
+// explained is what is found wrong with the deployment, its sets and its machines.
+func explained(f Facts, late bool, now time.Time) []Wait {
+	var found []Wait
+	for _, finding := range explain.ExplainPool(f.pool(), now).Why {
+		if toldOtherwise(finding) {
+			continue
+		}
+		wait := Wait{Text: finding.String(), Since: finding.Since, Remedy: finding.Remedy}
+		if passes(finding.Cause, late) {
+			wait.Remedy = ""
+		}
+		found = append(found, wait)
+	}
+	return found
+}
+
+// passes tells whether nobody need do anything: a node takes its time to join, and to force a
+// drain is for those to choose who have read all of it.
+func passes(cause explain.Cause, late bool) bool {
+	switch cause {
+	case explain.Drain:
+		return true
+	case explain.NotJoined, explain.NodeUnhealthy, explain.CriticalComponents:
+		return !late
+	}
+	return false
+}
+
+// toldOtherwise tells whether a finding is about what the numbers of a status say, or what
+// waits says by itself.
+func toldOtherwise(finding explain.Finding) bool {
+	switch finding.Cause {
+	case explain.Rollout, explain.Stalled, explain.Scaling, explain.Paused:
+		return true
+	case explain.NotLookedAt:
+		return finding.Object == "" // the deployment
+	}
+	return false
+}
+
+// said is what the conditions of a deployment complain of, and nobody has explained.
+func said(d *v1alpha1.MachineDeployment, explained []Wait) []Wait {
+	var found []Wait
+	for _, is := range d.Status.Conditions {
+		bad := is.Status == v1alpha1.ConditionTrue
+		switch is.Type {
+		case v1alpha1.MachineDeploymentProgressing: // that it is late is not why it is late
+			bad = is.Status == v1alpha1.ConditionFalse && is.Reason != reasonTimedOut
+		case v1alpha1.MachineDeploymentAvailable: // the numbers tell
+			bad = false
+		}
+		text := sentence("%s", cmp.Or(is.Message, is.Reason))
+		if bad && !slices.ContainsFunc(explained, func(w Wait) bool { return strings.Contains(w.Text, text) }) {
+			found = append(found, Wait{Text: text, Since: is.LastTransitionTime.Time})
+		}
+	}
+	return found
+}
+
+// sentence is a text in one line without its full stop.
+func sentence(format string, args ...any) string {
+	return strings.TrimSuffix(strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " "), ".")
+}

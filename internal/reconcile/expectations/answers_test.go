@@ -1,0 +1,37 @@
+package expectations
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// TestAWebhookSaysNothingOfTheObject, whatever code it answers with.
+func TestAWebhookSaysNothingOfTheObject(t *testing.T) {
+	kind := schema.GroupResource{Resource: "machines"}
+	denied := func(code int32, reason metav1.StatusReason) error {
+		return &apierrors.StatusError{ErrStatus: metav1.Status{Code: code, Reason: reason, Message: "admission webhook denied the request"}}
+	}
+	for name, c := range map[string]struct {
+		tells           func(error) bool
+		object, webhook error
+	}{
+		"conflict": {Conflict, apierrors.NewConflict(kind, "a", errors.New("changed")), denied(http.StatusConflict, metav1.StatusReasonConflict)},
+		"gone":     {Gone, apierrors.NewNotFound(kind, "a"), denied(http.StatusNotFound, metav1.StatusReasonNotFound)},
+		"taken":    {Taken, apierrors.NewAlreadyExists(kind, "a"), denied(http.StatusConflict, metav1.StatusReasonAlreadyExists)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if !c.tells(fmt.Errorf("writing: %w", c.object)) || c.tells(c.webhook) || c.tells(errors.New("no answer")) || c.tells(nil) {
+				t.Errorf("object: %t, webhook: %t", c.tells(c.object), c.tells(c.webhook))
+			}
+		})
+	}
+	if webhook := denied(http.StatusNotFound, metav1.StatusReasonNotFound); UnlessGone(apierrors.NewNotFound(kind, "a")) != nil || !errors.Is(UnlessGone(webhook), webhook) {
+		t.Error("what is gone is not told from what was denied")
+	}
+}

@@ -1,0 +1,160 @@
+// Package fieldindex names the indexes of the cache, so that no controller lists everything
+// to find something.
+package fieldindex
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// The indexes, to be used with client.MatchingFields.
+const (
+	// MachineByNode finds the Machine of a Node by the Node's name.
+	MachineByNode = "machine.node"
+	// MachineByProviderID finds the Machines that have a VM, by its provider ID.
+	MachineByProviderID = "machine.providerID"
+	// MachineByClass finds the Machines of a MachineClass by its name.
+	MachineByClass = "machine.class"
+	// ByController finds Machines and MachineSets by the UID of what controls them;
+	// those that nothing controls are found under Orphan.
+	ByController = "controller"
+	// MachineSetBySelector finds MachineSets by one of the labels that their selector asks for,
+	// as SelectorLabel has it.
+	MachineSetBySelector = "machineset.selector"
+	// MachineSetByTemplate finds MachineSets by each of the labels of their template, as
+	// "key=value".
+	MachineSetByTemplate = "machineset.template"
+	// ClassBySecret finds the MachineClasses that refer to a Secret, by
+	// "namespace/name".
+	ClassBySecret = "class.secret"
+)
+
+// Orphan is the value of ByController for objects that nothing controls.
+const Orphan = "none"
+
+// Add adds all indexes to a cache.
+func Add(ctx context.Context, indexer client.FieldIndexer) error {
+	for _, index := range []struct {
+		object client.Object
+		name   string
+		values client.IndexerFunc
+	}{
+		{&v1alpha1.Machine{}, MachineByNode, machineByNode},
+		{&v1alpha1.Machine{}, MachineByProviderID, machineByProviderID},
+		{&v1alpha1.Machine{}, MachineByClass, machineByClass},
+		{&v1alpha1.Machine{}, ByController, byController},
+		{&v1alpha1.MachineSet{}, ByController, byController},
+		{&v1alpha1.MachineSet{}, MachineSetBySelector, machineSetBySelector},
+		{&v1alpha1.MachineSet{}, MachineSetByTemplate, machineSetByTemplate},
+		{&v1alpha1.MachineClass{}, ClassBySecret, classBySecret},
+	} {
+		if err := indexer.IndexField(ctx, index.object, index.name, index.values); err != nil {
+			return fmt.Errorf("adding the index %s: %w", index.name, err)
+		}
+	}
+	return nil
+}
+
+func machineByNode(object client.Object) []string {
+	if node := object.GetLabels()[v1alpha1.NodeLabelKey]; node != "" {
+		return []string{node}
+	}
+	return nil
+}
+
+func machineByProviderID(object client.Object) []string {
+	if id := object.(*v1alpha1.Machine).Spec.ProviderID; id != "" {
+		return []string{id}
+	}
+	return nil
+}
+
+func machineByClass(object client.Object) []string {
+	class := object.(*v1alpha1.Machine).Spec.Class
+	if class.Kind != v1alpha1.MachineClassKind {
+		return nil
+	}
+	return []string{class.Name}
+}
+
+func byController(object client.Object) []string {
+	if owner := metav1.GetControllerOfNoCopy(object); owner != nil {
+		return []string{string(owner.UID)}
+	}
+	return []string{Orphan}
+}
+
+func machineSetBySelector(object client.Object) []string {
+	return []string{SelectorLabel(object.(*v1alpha1.MachineSet).Spec.Selector)}
+}
+
+func machineSetByTemplate(object client.Object) []string {
+	return Labels(object.(*v1alpha1.MachineSet).Spec.Template.Labels)
+}
+
+// Labels are a set of labels, each as "key=value", in no certain order.
+func Labels(of map[string]string) []string {
+	pairs := make([]string, 0, len(of))
+	for key, value := range of {
+		pairs = append(pairs, key+"="+value)
+	}
+	return pairs
+}
+
+// NoLabel is the value of MachineSetBySelector for selectors without matchLabels.
+const NoLabel = "none"
+
+// SelectorLabel is the label that a selector asks for, as "key=value": of several the one that
+// few objects are likely to have in common, which is that of a template's hash, or else the one
+// with the longest value. It is NoLabel if there is none.
+func SelectorLabel(selector *metav1.LabelSelector) string {
+	if selector == nil || len(selector.MatchLabels) == 0 {
+		return NoLabel
+	}
+	const hash = v1alpha1.DefaultMachineDeploymentUniqueLabelKey
+	if value, ok := selector.MatchLabels[hash]; ok {
+		return hash + "=" + value
+	}
+	best := ""
+	for key, value := range selector.MatchLabels {
+		_, longest, _ := strings.Cut(best, "=")
+		if order := cmp.Compare(len(value), len(longest)); best == "" || order > 0 || order == 0 && key+"="+value < best {
+			best = key + "=" + value
+		}
+	}
+	return best
+}
+
+func classBySecret(object client.Object) []string {
+	var keys []string
+	for _, key := range SecretsOf(object.(*v1alpha1.MachineClass)) {
+		keys = append(keys, key.String())
+	}
+	return keys
+}
+
+// SecretsOf names the Secrets that a class refers to, in the order in which their data
+// is laid over one another. A reference without a namespace means the class's own.
+func SecretsOf(class *v1alpha1.MachineClass) []types.NamespacedName {
+	var keys []types.NamespacedName
+	for _, ref := range []*corev1.SecretReference{class.SecretRef, class.CredentialsSecretRef} {
+		if ref == nil || ref.Name == "" {
+			continue
+		}
+		key := types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
+		if key.Namespace == "" {
+			key.Namespace = class.Namespace
+		}
+		keys = append(keys, key)
+	}
+	return keys
+}

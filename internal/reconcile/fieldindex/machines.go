@@ -1,0 +1,90 @@
+package fieldindex
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// Machines finds Machines. They are the cache's own, so nobody may change them.
+type Machines interface {
+	// ControlledBy finds the Machines of a namespace by the UID of what controls them, or
+	// Orphan, in no certain order.
+	ControlledBy(ctx context.Context, namespace, controller string) ([]*v1alpha1.Machine, error)
+}
+
+// Listed finds Machines with any reader that has the indexes. A list holds a copy of each
+// Machine, of about a kilobyte, though not of what that points to.
+func Listed(reader client.Reader) Machines { return listed{reader} }
+
+type listed struct{ client.Reader }
+
+func (l listed) ControlledBy(ctx context.Context, namespace, controller string) ([]*v1alpha1.Machine, error) {
+	list := &v1alpha1.MachineList{}
+	err := l.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{ByController: controller}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("listing machines: %w", err)
+	}
+	machines := make([]*v1alpha1.Machine, len(list.Items))
+	for i := range list.Items {
+		machines[i] = &list.Items[i]
+	}
+	return machines, nil
+}
+
+// Informers finds Machines where a cache holds them, and copies nothing: passes over large
+// sets would else allocate little more than such copies. The zero value is for one cache,
+// which has to be made with NewInformer.
+type Informers struct {
+	mu       sync.Mutex
+	machines []toolscache.SharedIndexInformer
+}
+
+// NewInformer is for cache.Options.
+func (i *Informers) NewInformer(from toolscache.ListerWatcher, object runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
+	informer := toolscache.NewSharedIndexInformer(from, object, resync, indexers)
+	if _, ok := object.(*v1alpha1.Machine); ok {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		i.machines = append(i.machines, informer) // one for each namespace that the cache is for
+	}
+	return informer
+}
+
+// errNotSynced means that the cache does not have all Machines yet.
+var errNotSynced = errors.New("the cache of machines is not complete yet")
+
+// ControlledBy implements Machines, if ByController was added to the cache.
+func (i *Informers) ControlledBy(_ context.Context, namespace, controller string) ([]*v1alpha1.Machine, error) {
+	i.mu.Lock()
+	informers := slices.Clone(i.machines)
+	i.mu.Unlock()
+	if len(informers) == 0 {
+		return nil, errNotSynced
+	}
+	var machines []*v1alpha1.Machine
+	for _, informer := range informers {
+		if !informer.HasSynced() {
+			return nil, errNotSynced
+		}
+		// controller-runtime names the index of a field and its values so.
+		found, err := informer.GetIndexer().ByIndex("field:"+ByController, namespace+"/"+controller)
+		if err != nil {
+			return nil, fmt.Errorf("looking up machines: %w", err)
+		}
+		machines = slices.Grow(machines, len(found))
+		for _, object := range found {
+			machines = append(machines, object.(*v1alpha1.Machine))
+		}
+	}
+	return machines, nil
+}

@@ -1,0 +1,75 @@
+package flow_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+)
+
+func TestRun(t *testing.T) {
+	boom := errors.New("boom")
+	cases := map[string]struct {
+		reason  string
+		results []flow.Result
+		ran     int
+		want    flow.Outcome
+		wantErr error
+	}{
+		"all continue": {
+			reason:  "a pass in which every step's work is done reaches the end",
+			results: []flow.Result{flow.Continue(), {}, flow.Fail(nil)},
+			ran:     3,
+			want:    flow.Outcome{},
+		},
+		"wait": {
+			reason:  "a step that waits ends the pass and says for what",
+			results: []flow.Result{flow.Continue(), flow.Wait(time.Minute, "the node"), flow.Continue()},
+			ran:     2,
+			want:    flow.Outcome{Step: "1", After: time.Minute, Reason: "the node"},
+		},
+		"stop": {
+			reason:  "a step that stops ends the pass without a time",
+			results: []flow.Result{flow.Stop("nothing to do"), flow.Continue()},
+			ran:     1,
+			want:    flow.Outcome{Step: "0", Reason: "nothing to do"},
+		},
+		"fail": {
+			reason:  "an error ends the pass and keeps its identity",
+			results: []flow.Result{flow.Fail(boom), flow.Continue()},
+			ran:     1,
+			want:    flow.Outcome{Step: "0", Reason: "boom"},
+			wantErr: boom,
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			ran := 0
+			var steps []flow.Step[*int]
+			for i, result := range tc.results {
+				steps = append(steps, flow.Step[*int]{Name: string(rune('0' + i)), Run: func(_ context.Context, n *int) flow.Result {
+					*n++
+					return result
+				}})
+			}
+			got := flow.Run(t.Context(), &ran, steps)
+			if ran != tc.ran {
+				t.Errorf("%s: %d steps ran, want %d", tc.reason, ran, tc.ran)
+			}
+			if diff := cmp.Diff(tc.want, got, cmpopts.IgnoreFields(flow.Outcome{}, "Err")); diff != "" {
+				t.Errorf("%s: (-want +got)\n%s", tc.reason, diff)
+			}
+			if !errors.Is(got.Err, tc.wantErr) {
+				t.Errorf("%s: error %v, want %v", tc.reason, got.Err, tc.wantErr)
+			}
+			if got.Done() != (got.Step == "") {
+				t.Errorf("%s: Done() = %v for %+v", tc.reason, got.Done(), got)
+			}
+		})
+	}
+}

@@ -1,0 +1,43 @@
+package messages
+
+import (
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"pgregory.net/rapid"
+)
+
+func TestShorten(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                "",
+		"exactly as long as it may be 30": "exactly as long as it may be 30",
+		"not as long":                     "not as long",
+		"the beginning, much that is left out, and the end": "the beginning, muc [...] he end",
+		"\xff is no letter": "\uFFFD is no letter",
+	} {
+		if got := Shorten(text, 31); got != want {
+			t.Errorf("%q becomes %q, want %q", text, got, want)
+		}
+	}
+}
+
+// TestShortenKeepsBothEnds: whatever the text is, the result is valid and short enough.
+func TestShortenKeepsBothEnds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		text, longest := rapid.String().Draw(t, "text"), rapid.IntRange(20, 60).Draw(t, "longest")
+		text += string(rapid.SliceOf(rapid.Byte()).Draw(t, "bytes"))
+		got := Shorten(text, longest)
+		if len(got) > longest || !utf8.ValidString(got) {
+			t.Fatalf("%q becomes %q, of %d bytes", text, got, len(got))
+		}
+		begin, end, cut := strings.Cut(got, Cut)
+		valid := strings.ToValidUTF8(text, "\uFFFD")
+		if !cut && got != valid || cut && !(strings.HasPrefix(valid, begin) && strings.HasSuffix(valid, end)) {
+			t.Fatalf("%q becomes %q", text, got)
+		}
+		if again := Shorten(got, longest); again != got {
+			t.Fatalf("%q becomes %q the second time", got, again)
+		}
+	})
+}

@@ -1,0 +1,241 @@
+package fake
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+var errAway = errors.New("the controller is away")
+
+// Controller is a VMController that says what it is told to. It must be closed.
+type Controller struct {
+	vmpb.UnimplementedVMControllerServer
+	server   *grpc.Server
+	listener *bufconn.Listener
+
+	mu      sync.Mutex
+	changed chan struct{}
+	// answer is what streams say; nil is nothing. Each epoch has its own streams.
+	answer    *vmpb.RunLeaseUpdate
+	epoch     int
+	away      bool
+	conns     map[net.Conn]struct{}
+	refuse    error
+	open      int
+	mostOpen  int
+	runs      []*vmpb.HypervisorID
+	reports   []*vmpb.ReportStateRequest
+	refusals  int
+	reportErr error
+}
+
+// NewController makes a controller that says OK to everybody.
+func NewController() *Controller {
+	c := &Controller{
+		server:   grpc.NewServer(grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 20 * time.Second})),
+		listener: bufconn.Listen(1 << 16),
+		changed:  make(chan struct{}), conns: map[net.Conn]struct{}{},
+		answer: OK(),
+	}
+	vmpb.RegisterVMControllerServer(c.server, c)
+	go func() { _ = c.server.Serve(c.listener) }()
+	return c
+}
+
+// OK is an authorization.
+func OK() *vmpb.RunLeaseUpdate {
+	return &vmpb.RunLeaseUpdate{Status: vmpb.RunLeaseUpdate_STATUS_OK}
+}
+
+// Paused is an authorization to hold the guest.
+func Paused() *vmpb.RunLeaseUpdate {
+	return &vmpb.RunLeaseUpdate{Status: vmpb.RunLeaseUpdate_STATUS_OK, Paused: true}
+}
+
+// Terminate is the opposite of an authorization.
+func Terminate() *vmpb.RunLeaseUpdate {
+	return &vmpb.RunLeaseUpdate{Status: vmpb.RunLeaseUpdate_STATUS_TERMINATE}
+}
+
+// Connect is a hypervisor.Config's Connect: it leads here, whatever the target.
+func (c *Controller) Connect(string) (*grpc.ClientConn, error) {
+	return grpc.NewClient("passthrough:///controller", append(controller.DialOptions(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(c.dial))...)
+}
+
+func (c *Controller) dial(ctx context.Context, _ string) (net.Conn, error) {
+	c.mu.Lock()
+	away := c.away
+	c.mu.Unlock()
+	if away {
+		return nil, errAway
+	}
+	conn, err := c.listener.DialContext(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.conns[conn] = struct{}{}
+	return conn, nil
+}
+
+// change applies a change, and wakes all streams.
+func (c *Controller) change(apply func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	apply()
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// Answer is what all streams say from now on; nil is nothing.
+func (c *Controller) Answer(answer *vmpb.RunLeaseUpdate) { c.change(func() { c.answer = answer }) }
+
+// EndStreams ends the streams of now without an error.
+func (c *Controller) EndStreams() { c.change(func() { c.epoch++ }) }
+
+// RefuseStreams makes new streams fail, and ends those of now; nil allows them again.
+func (c *Controller) RefuseStreams(err error) {
+	c.change(func() { c.refuse = err; c.epoch++ })
+}
+
+// RefuseReports makes reports fail; nil allows them again.
+func (c *Controller) RefuseReports(err error) { c.change(func() { c.reportErr = err }) }
+
+// SetAway cuts all connections and refuses new ones, or ends that.
+func (c *Controller) SetAway(away bool) {
+	c.change(func() {
+		c.away = away
+		for conn := range c.conns {
+			_ = conn.Close()
+			delete(c.conns, conn)
+		}
+	})
+}
+
+// Close ends the controller.
+func (c *Controller) Close() { c.server.Stop() }
+
+// Streams says how many streams are open, and were at most at one time.
+func (c *Controller) Streams() (open, most int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.open, c.mostOpen
+}
+
+// Runs gives who opened streams, in order.
+func (c *Controller) Runs() []*vmpb.HypervisorID {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]*vmpb.HypervisorID(nil), c.runs...)
+}
+
+// Reports gives the reports that were taken, in order.
+func (c *Controller) Reports() []*vmpb.ReportStateRequest {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]*vmpb.ReportStateRequest(nil), c.reports...)
+}
+
+// AwaitReport waits for a report that was or is taken, and gives the first that fits;
+// the error is the context's.
+func (c *Controller) AwaitReport(ctx context.Context, fits func(*vmpb.ReportStateRequest) bool) (*vmpb.ReportStateRequest, error) {
+	for {
+		c.mu.Lock()
+		reports, changed := c.reports, c.changed
+		c.mu.Unlock()
+		if i := slices.IndexFunc(reports, fits); i >= 0 {
+			return reports[i], nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// Refusals says how many reports were refused.
+func (c *Controller) Refusals() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.refusals
+}
+
+// RunLease implements vmpb.VMControllerServer.
+func (c *Controller) RunLease(request *vmpb.RunLeaseRequest, stream grpc.ServerStreamingServer[vmpb.RunLeaseUpdate]) error {
+	epoch, err := c.admit(request.GetUs())
+	if err != nil {
+		return err
+	}
+	defer c.change(func() { c.open-- })
+	var said *vmpb.RunLeaseUpdate
+	for {
+		c.mu.Lock()
+		answer, over, changed := c.answer, c.epoch != epoch, c.changed
+		c.mu.Unlock()
+		if over {
+			return nil
+		}
+		if answer != nil && !proto.Equal(answer, said) {
+			if err := stream.Send(answer); err != nil {
+				return err
+			}
+			said = answer
+		}
+		select {
+		case <-changed:
+		case <-stream.Context().Done():
+			return status.FromContextError(stream.Context().Err()).Err()
+		}
+	}
+}
+
+func (c *Controller) admit(us *vmpb.HypervisorID) (epoch int, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.refuse != nil {
+		return 0, c.refuse
+	}
+	c.runs = append(c.runs, us)
+	c.open++
+	c.mostOpen = max(c.mostOpen, c.open)
+	return c.epoch, nil
+}
+
+// ReportState implements vmpb.VMControllerServer.
+func (c *Controller) ReportState(_ context.Context, request *vmpb.ReportStateRequest) (*vmpb.ReportStateResponse, error) {
+	var err error
+	c.change(func() {
+		switch {
+		case c.reportErr != nil:
+			err = c.reportErr
+			c.refusals++
+		case request.GetUs().GetRunId() == 0:
+			err = status.Error(codes.InvalidArgument, "the caller has no run")
+		default:
+			c.reports = append(c.reports, request)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &vmpb.ReportStateResponse{}, nil
+}

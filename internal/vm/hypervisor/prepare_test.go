@@ -1,0 +1,281 @@
+package hypervisor_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/fake"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+func TestPreparesTheDiskBeforeTheFirstStart(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.preparing()
+		p := w.start()
+		p.lives()
+		if want := fake.Mark + imageContent[len(fake.Mark):]; !strings.HasPrefix(w.disk(), want) {
+			t.Errorf("the disk begins with %q", w.disk()[:len(want)])
+		}
+		if size := len(w.disk()); size != 1<<20 {
+			t.Errorf("the disk has %d bytes, want %d", size, 1<<20)
+		}
+		var preparedBeforeRunning bool
+		for _, report := range w.controller.Reports() {
+			if report.GetState() == vmpb.ReportStateRequest_STATE_RUNNING {
+				break
+			}
+			preparedBeforeRunning = preparedBeforeRunning || report.GetImagePrepared()
+		}
+		if !preparedBeforeRunning {
+			t.Error("the guest ran before the controller knew of the prepared disk")
+		}
+	})
+}
+
+// Wherever the preparation ends, the next process either starts over or keeps a disk
+// that is complete, and a disk that has run is kept for ever.
+func TestInterruptedPreparation(t *testing.T) {
+	for _, last := range append(writeSteps, "started") {
+		t.Run(last, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.preparing()
+				interrupted := false
+				w.images.at = func(step string) error {
+					if step == last && !interrupted {
+						interrupted = true
+						return syscall.EIO
+					}
+					return nil
+				}
+				first := w.start()
+				if last == "started" {
+					first.term()
+					first.ends(vmpb.EndStopped)
+				} else {
+					first.ends(vmpb.EndInternal)
+				}
+				second := w.start()
+				second.lives()
+				if want := fake.Mark + imageContent[len(fake.Mark):]; !strings.HasPrefix(w.disk(), want) {
+					t.Errorf("the disk begins with %q", w.disk()[:len(want)])
+				}
+				second.term()
+				second.ends(vmpb.EndStopped)
+
+				ran := w.disk()
+				third := w.start()
+				third.term()
+				third.ends(vmpb.EndStopped)
+				if w.disk() != ran || w.images.written != 1 {
+					t.Errorf("the disk was written %d times", w.images.written)
+				}
+			})
+		})
+	}
+}
+
+func TestAskedToEndDuringThePreparation(t *testing.T) {
+	for _, last := range writeSteps {
+		t.Run(last, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.preparing()
+				reached, goOn := make(chan struct{}), make(chan struct{})
+				w.images.at = func(step string) error {
+					if step == last {
+						close(reached)
+						<-goOn
+						return errors.New("the context has ended")
+					}
+					return nil
+				}
+				p := w.start()
+				<-reached
+				p.term()
+				close(goOn)
+				p.ends(vmpb.EndStopped)
+				if len(w.machines.Started()) != 0 {
+					t.Error("a machine was started")
+				}
+			})
+		})
+	}
+}
+
+// What goes wrong is reported while it is tried again.
+func TestTroubleOfThePreparation(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.preparing()
+		w.images.trouble = errors.New("nobody listens there")
+		w.start().lives()
+		for _, report := range w.controller.Reports() {
+			if report.GetState() == vmpb.ReportStateRequest_STATE_PREPARING && report.GetMessage() == "nobody listens there; trying again" {
+				return
+			}
+		}
+		t.Errorf("no report tells of the trouble: %v", w.controller.Reports())
+	})
+}
+
+func TestFailuresOfThePreparation(t *testing.T) {
+	for name, test := range map[string]struct {
+		err  error
+		want string
+	}{
+		"unavailable": {fmt.Errorf("%w: 404", hypervisor.ErrImageUnavailable), vmpb.EndImageUnavailable},
+		"rejected":    {fmt.Errorf("%w: checksum", hypervisor.ErrImageRejected), vmpb.EndImageRejected},
+		"too large":   {&os.PathError{Op: "truncate", Path: "x", Err: syscall.EFBIG}, vmpb.EndNoSpace},
+		"no space":    {&os.PathError{Op: "write", Path: "x", Err: syscall.ENOSPC}, vmpb.EndNoSpace},
+		"else":        {syscall.EIO, vmpb.EndInternal},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.preparing()
+				w.images.at = func(string) error { return test.err }
+				w.start().ends(test.want)
+				if w.disk() != "" || len(w.machines.Started()) != 0 {
+					t.Error("there is a disk or a machine")
+				}
+			})
+		})
+	}
+}
+
+func TestFailuresOfTheStart(t *testing.T) {
+	for name, test := range map[string]struct {
+		err  error
+		want string
+	}{
+		"no QEMU":  {qemu.ErrNotInstalled, vmpb.EndNoQEMU},
+		"its word": {&qemu.StartError{Exit: qemu.Exit{Reason: qemu.Crashed, Code: 1, Stderr: "no"}}, vmpb.EndQEMUFailed},
+		"nonsense": {&qemu.FieldError{Field: "accelerator", Problem: "is none"}, vmpb.EndInvalidSpec},
+		"locked":   {qemu.ErrDiskLocked, vmpb.EndDiskLocked},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.machines.Refuse = func(int) error { return test.err }
+				w.start().ends(test.want)
+			})
+		})
+	}
+}
+
+func TestProgressIsReportedOncePerSecond(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.preparing()
+		w.images.pieces = 50
+		goOn := make(chan struct{})
+		w.images.at = func(step string) error {
+			if step == "sync" {
+				<-goOn
+			}
+			return nil
+		}
+		p := w.start()
+		pass(10 * time.Second)
+		var preparing int
+		var last *vmpb.ReportStateRequest
+		for _, report := range w.controller.Reports() {
+			if report.GetState() == vmpb.ReportStateRequest_STATE_PREPARING {
+				preparing, last = preparing+1, report
+			}
+		}
+		if preparing < 5 || preparing > 8 {
+			t.Errorf("%d reports of the progress of five seconds", preparing)
+		}
+		if total := uint64(len(imageContent)); last.GetDoneBytes() != total || last.GetTotalBytes() != total {
+			t.Errorf("the last report tells of %d of %d bytes", last.GetDoneBytes(), last.GetTotalBytes())
+		}
+		close(goOn)
+		pass(0)
+		p.lives()
+	})
+}
+
+func TestBlankDisk(t *testing.T) {
+	inWorld(t, func(w *world) {
+		must(t, os.WriteFile(w.config.Paths.RootDisk+".partial", []byte("left over"), 0o600))
+		w.start().lives()
+		if disk := w.disk(); len(disk) != 1<<20 || strings.Trim(disk[len(fake.Mark):], "\x00") != "" {
+			t.Errorf("a disk of %d bytes, or not blank", len(disk))
+		}
+		if w.images.written != 0 {
+			t.Error("an image was written in SM_RUN")
+		}
+	})
+}
+
+func TestDiskGrowsAndNeverShrinks(t *testing.T) {
+	for name, test := range map[string]struct{ before, asked, after int }{
+		"grows":  {1 << 10, 1 << 20, 1 << 20},
+		"stays":  {1 << 20, 1 << 20, 1 << 20},
+		"bigger": {2 << 20, 1 << 20, 2 << 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.config.Spec.RootDiskBytes = uint64(test.asked)
+				must(t, os.WriteFile(w.config.Paths.RootDisk, []byte(strings.Repeat("x", test.before)), 0o600))
+				w.start().lives()
+				disk := w.disk()
+				if len(disk) != test.after || disk[len(fake.Mark):test.before] != strings.Repeat("x", test.before-len(fake.Mark)) {
+					t.Errorf("the disk has %d bytes, want %d with what was there", len(disk), test.after)
+				}
+			})
+		})
+	}
+}
+
+func TestBootFilesAreFetchedForEveryStart(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.config.Spec.KernelBoot = &vmpb.KernelBoot{
+			Kernel: &vmpb.BootFile{Url: "http://boot/kernel"}, Initrd: &vmpb.BootFile{Url: "http://boot/initrd"},
+			CommandLine: "quiet",
+		}
+		for range 2 {
+			p := w.start()
+			p.term()
+			p.ends(vmpb.EndStopped)
+		}
+		want := []string{"http://boot/kernel", "http://boot/initrd", "http://boot/kernel", "http://boot/initrd"}
+		if diff := cmp.Diff(want, w.images.fetched); diff != "" {
+			t.Errorf("fetched (-want +got):\n%s", diff)
+		}
+		kernel := w.machine().Config.Kernel
+		for path, want := range map[string]string{kernel.Path: "http://boot/kernel", kernel.Initrd: "http://boot/initrd"} {
+			if content, err := os.ReadFile(path); err != nil || string(content) != want {
+				t.Errorf("%s holds %q, %v; want %q", path, content, err, want)
+			}
+		}
+		if kernel.Cmdline != "quiet" {
+			t.Errorf("the command line is %q", kernel.Cmdline)
+		}
+	})
+}
+
+func TestWrongSpecificationTouchesNothing(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.config.Spec.LeaseMode = vmpb.LeaseMode_LM_FULL_LEASES
+		w.start().ends(vmpb.EndInvalidSpec)
+		if _, err := os.Stat(w.config.Paths.Run); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the run folder: %v", err)
+		}
+		if len(w.controller.Reports())+len(w.controller.Runs()) != 0 {
+			t.Error("the controller was called")
+		}
+	})
+}
+
+func TestFolderInPlaceOfTheDisk(t *testing.T) {
+	inWorld(t, func(w *world) {
+		must(t, os.Mkdir(w.config.Paths.RootDisk, 0o700))
+		w.start().ends(vmpb.EndInvalidSpec)
+	})
+}

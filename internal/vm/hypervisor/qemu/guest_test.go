@@ -1,0 +1,164 @@
+package qemu
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/bootsector"
+)
+
+// patience bounds everything that a test waits for on a real QEMU. It is long, since
+// it only matters when the test fails.
+const patience = time.Minute
+
+// The guests.
+const (
+	counterBanner = bootsector.CounterBanner
+	echoBanner    = bootsector.EchoBanner
+	powerOffKey   = bootsector.PowerOffKey
+)
+
+var counter, echo = bootsector.Counter, bootsector.Echo
+
+// requireQEMU gives the program to run. It skips the test only under -short.
+func requireQEMU(t *testing.T) string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("runs real QEMU machines")
+	}
+	path, err := exec.LookPath(DefaultProgram)
+	if err != nil {
+		t.Fatalf("%v; run hack/install-qemu.sh", err)
+	}
+	return path
+}
+
+// machine is a small one that boots the guest from a disk in a folder of the test.
+func machine(t *testing.T, guest []byte) Config {
+	t.Helper()
+	return machineAt(t, filepath.Join(t.TempDir(), "root.raw"), guest)
+}
+
+func machineAt(t *testing.T, path string, guest []byte) Config {
+	t.Helper()
+	disk := make([]byte, 1<<20)
+	copy(disk, guest)
+	if err := os.WriteFile(path, disk, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	root, err := DiskAt(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Config{
+		Name:      "test",
+		UUID:      "6b0ff0b6-6a5f-4b8b-9c0a-0d3e5a1f7c21",
+		Processor: Processor{Count: 1, Accelerator: TCG},
+		MemoryMiB: 32,
+		Disks:     Disks{Root: root},
+	}
+}
+
+func bounded(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// start runs a machine, with the guest stopped, until the test ends.
+func start(t *testing.T, config Config) *Process {
+	t.Helper()
+	p, err := Start(bounded(t), requireQEMU(t), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Kill(bounded(t)); err != nil {
+			t.Errorf("QEMU is left behind: %v", err)
+		}
+	})
+	return p
+}
+
+// boot runs a guest until it has printed its banner.
+func boot(t *testing.T, guest []byte, banner string) (*Process, *reader) {
+	t.Helper()
+	p := start(t, machine(t, guest))
+	console := attach(t, p)
+	must(t, p.Cont(bounded(t)))
+	console.until(banner)
+	return p, console
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// reader reads a console in the order of a test's expectations.
+type reader struct {
+	*ConsoleClient
+	t    *testing.T
+	rest []byte
+}
+
+func attach(t *testing.T, p *Process) *reader {
+	client := p.Console().Attach()
+	t.Cleanup(client.Close)
+	return &reader{ConsoleClient: client, t: t}
+}
+
+// until reads up to the text, and gives what came before it.
+func (r *reader) until(text string) []byte {
+	r.t.Helper()
+	ctx := bounded(r.t)
+	for {
+		if before, after, found := bytes.Cut(r.rest, []byte(text)); found {
+			r.rest = after
+			return before
+		}
+		output, err := r.Next(ctx)
+		if err != nil {
+			r.t.Fatalf("waiting for %q on the console, after %q: %v", text, r.rest, err)
+		}
+		r.rest = append(r.rest, output...)
+	}
+}
+
+// numbers reads that many lines of the counter, which must follow each other.
+func (r *reader) numbers(count int) (first, last uint64) {
+	r.t.Helper()
+	for i := range count {
+		number := parseNumber(r.t, string(r.until("\n")))
+		if i > 0 && number != last+1 {
+			r.t.Fatalf("the console says %d after %d: output is lost or repeated", number, last)
+		}
+		if i == 0 {
+			first = number
+		}
+		last = number
+	}
+	return first, last
+}
+
+func parseNumber(t *testing.T, line string) uint64 {
+	t.Helper()
+	digits := strings.Map(func(letter rune) rune {
+		return rune(fmt.Sprintf("%x", letter-'a')[0])
+	}, line)
+	number, err := strconv.ParseUint(digits, 16, 32)
+	if err != nil || len(line) != 8 {
+		t.Fatalf("%q is not a line of the counter", line)
+	}
+	return number
+}

@@ -1,0 +1,281 @@
+package qemu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qmp"
+)
+
+func TestGuestBootsAndPowersOff(t *testing.T) {
+	p, console := boot(t, echo, echoBanner)
+	must(t, console.Write(bounded(t), []byte(powerOffKey)))
+	<-p.Done()
+	if exit := p.Exit(); exit.Reason != GuestShutdown || exit.Code != 0 {
+		t.Errorf("exit = %s, want %s", exit, GuestShutdown)
+	}
+	if err := p.Quit(bounded(t)); err != nil {
+		t.Errorf("quit after the end: %v", err)
+	}
+}
+
+func TestPowerdownIsTheGuestsToObey(t *testing.T) {
+	p, _ := boot(t, echo, echoBanner)
+	must(t, p.Powerdown(bounded(t)))
+	<-p.Done()
+	if exit := p.Exit(); exit.Reason != GuestShutdown {
+		t.Errorf("exit = %s, want %s", exit, GuestShutdown)
+	}
+}
+
+func TestGuestIsStoppedUntilCont(t *testing.T) {
+	p := start(t, machine(t, counter))
+	for _, step := range []struct {
+		action func(context.Context) error
+		want   RunState
+	}{
+		{func(context.Context) error { return nil }, Prelaunch},
+		{p.Cont, Running},
+		{p.Stop, Paused},
+		{p.Cont, Running},
+	} {
+		must(t, step.action(bounded(t)))
+		state, err := p.State(bounded(t))
+		must(t, err)
+		if state != step.want {
+			t.Errorf("state = %q, want %q", state, step.want)
+		}
+	}
+}
+
+func TestStoppedGuestGoesOnWhereItWas(t *testing.T) {
+	p, console := boot(t, counter, counterBanner)
+	_, before := console.numbers(10)
+	must(t, p.Stop(bounded(t)))
+	must(t, p.Cont(bounded(t)))
+	if first, _ := console.numbers(1000); first != before+1 {
+		t.Errorf("goes on with %d after %d", first, before)
+	}
+}
+
+func TestResetKeepsProcessAndConsole(t *testing.T) {
+	p, console := boot(t, counter, counterBanner)
+	events := p.Events(16)
+	pid := p.PID()
+	for range 2 {
+		console.numbers(10)
+		must(t, p.Reset(bounded(t)))
+		console.until(counterBanner)
+		if first, _ := console.numbers(10); first != 0 {
+			t.Errorf("counts from %d after the reset, want 0", first)
+		}
+	}
+	state, err := p.State(bounded(t))
+	if err != nil || state != Running || p.PID() != pid {
+		t.Errorf("state = %q, %v; PID %d, was %d", state, err, p.PID(), pid)
+	}
+	resets := 0
+	events.Close()
+	for event := range events.Events() {
+		// The firmware adds resets of its own, with another reason.
+		if event.Name == "RESET" && strings.Contains(string(event.Data), "host-qmp-system-reset") {
+			resets++
+		}
+	}
+	if resets != 2 {
+		t.Errorf("%d RESET events tell of ours, want 2", resets)
+	}
+}
+
+func TestSecondMachineOnADiskIsRefused(t *testing.T) {
+	config := machine(t, counter)
+	first := start(t, config)
+	_, err := Start(bounded(t), requireQEMU(t), config)
+	if !errors.Is(err, ErrDiskLocked) {
+		t.Fatalf("error = %v, want ErrDiskLocked", err)
+	}
+	var refusal *StartError
+	if !errors.As(err, &refusal) || refusal.Exit.Code != 1 {
+		t.Errorf("error = %#v, want a *StartError with exit code 1", err)
+	}
+	must(t, first.Kill(bounded(t)))
+	start(t, config) // fails if the lock were not free
+}
+
+func TestKillReaps(t *testing.T) {
+	p, console := boot(t, counter, counterBanner)
+	alive := watchPID(t, p.PID())
+	must(t, p.Kill(bounded(t)))
+	if _, err := os.Stat(fmt.Sprintf("/proc/%d", p.PID())); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("process %d is still listed: %v", p.PID(), err)
+	}
+	alive.awaitEnd()
+	if exit := p.Exit(); exit.Reason != HostKilled || exit.Signal != syscall.SIGKILL || exit.Code != -1 {
+		t.Errorf("exit = %s, want %s", exit, HostKilled)
+	}
+	if err := p.Cont(bounded(t)); !errors.Is(err, qmp.ErrDisconnected) {
+		t.Errorf("cont of a dead machine = %v, want ErrDisconnected", err)
+	}
+	if n, err := p.Agent().Read(make([]byte, 1)); err == nil {
+		t.Errorf("the agent's port gave %d bytes, want its end", n)
+	}
+	if err := console.Write(bounded(t), []byte("x")); !errors.Is(err, ErrConsoleEnded) {
+		t.Errorf("writing to its console = %v, want ErrConsoleEnded", err)
+	}
+}
+
+func TestQuit(t *testing.T) {
+	p, _ := boot(t, counter, counterBanner)
+	must(t, p.Quit(bounded(t)))
+	if exit := p.Exit(); exit.Reason != HostQuit || exit.Code != 0 {
+		t.Errorf("exit = %s, want %s", exit, HostQuit)
+	}
+}
+
+func TestEndFromOutsideIsReported(t *testing.T) {
+	for name, test := range map[string]struct {
+		signal syscall.Signal
+		want   ExitReason
+	}{
+		"killed":         {syscall.SIGKILL, Crashed},
+		"asked to end":   {syscall.SIGTERM, HostSignal},
+		"like a crash":   {syscall.SIGSEGV, Crashed},
+		"as by a limit":  {syscall.SIGXCPU, Crashed},
+		"as by a Ctrl-C": {syscall.SIGINT, HostSignal},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := start(t, machine(t, counter))
+			if exit := p.Exit(); exit != (Exit{}) {
+				t.Errorf("exit of a running machine = %s", exit)
+			}
+			must(t, syscall.Kill(p.PID(), test.signal))
+			<-p.Done()
+			if exit := p.Exit(); exit.Reason != test.want {
+				t.Errorf("exit = %s, want %s", exit, test.want)
+			}
+		})
+	}
+}
+
+func TestStartFails(t *testing.T) {
+	t.Run("no program", func(t *testing.T) {
+		for _, program := range []string{"qemu-of-nobody", filepath.Join(t.TempDir(), "qemu")} {
+			if _, err := Start(bounded(t), program, machine(t, counter)); !errors.Is(err, ErrNotInstalled) {
+				t.Errorf("%s: error = %v, want ErrNotInstalled", program, err)
+			}
+		}
+	})
+	t.Run("nonsense", func(t *testing.T) {
+		var refusal *FieldError
+		if _, err := Start(bounded(t), "qemu-of-nobody", Config{}); !errors.As(err, &refusal) {
+			t.Errorf("error = %v, want a *FieldError", err)
+		}
+	})
+	t.Run("disk is gone", func(t *testing.T) {
+		config := machine(t, counter)
+		must(t, os.Remove(config.Disks.Root.Path))
+		_, err := Start(bounded(t), requireQEMU(t), config)
+		var refusal *StartError
+		if !errors.As(err, &refusal) || errors.Is(err, ErrDiskLocked) {
+			t.Fatalf("error = %v, want a *StartError that tells of no lock", err)
+		}
+		if !strings.Contains(refusal.Exit.Stderr, config.Disks.Root.Path) {
+			t.Errorf("QEMU's words are lost: %q", refusal.Exit.Stderr)
+		}
+	})
+	t.Run("given up", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		config := machine(t, counter)
+		if _, err := Start(ctx, requireQEMU(t), config); !errors.Is(err, context.Canceled) {
+			t.Fatalf("error = %v, want context.Canceled", err)
+		}
+		start(t, config) // no process is left that holds the disk
+	})
+}
+
+// The kernel kills QEMU when the thread that forked it ends, not only when the
+// process does.
+func TestMachineOutlivesTheCallersThread(t *testing.T) {
+	config := machine(t, counter)
+	program := requireQEMU(t)
+	var p *Process
+	var err error
+	onDyingThread(t, func() { p, err = Start(bounded(t), program, config) })
+	must(t, err)
+	defer func() { must(t, p.Kill(bounded(t))) }()
+	console := attach(t, p)
+	must(t, p.Cont(bounded(t)))
+	console.until(counterBanner)
+	console.numbers(1000)
+}
+
+// onDyingThread calls a function on a thread of its own, and waits for the thread to
+// be gone.
+func onDyingThread(t *testing.T, call func()) {
+	var thread int
+	var group sync.WaitGroup
+	group.Go(func() {
+		runtime.LockOSThread()
+		if unix.Gettid() == os.Getpid() {
+			// The main thread never ends. While this goroutine has it, another
+			// one gets another thread.
+			defer runtime.UnlockOSThread()
+			onDyingThread(t, call)
+			return
+		}
+		call()
+		thread = unix.Gettid() // and never unlocked: it ends with the goroutine
+	})
+	group.Wait()
+	for deadline := time.Now().Add(patience); thread != 0; time.Sleep(time.Millisecond) {
+		if errors.Is(unix.Tgkill(os.Getpid(), thread, 0), unix.ESRCH) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Errorf("thread %d does not end", thread)
+			return
+		}
+	}
+}
+
+// watched is a process that need not be a child of the test.
+type watched struct {
+	t  *testing.T
+	fd int
+}
+
+func watchPID(t *testing.T, pid int) watched {
+	t.Helper()
+	fd, err := unix.PidfdOpen(pid, 0)
+	must(t, err)
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	return watched{t, fd}
+}
+
+func (w watched) awaitEnd() {
+	w.t.Helper()
+	fds := []unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}}
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		n, err := unix.Poll(fds, int(time.Until(deadline).Milliseconds()))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		must(w.t, err)
+		if n == 1 {
+			return
+		}
+	}
+	w.t.Fatal("the process does not end")
+}

@@ -1,0 +1,320 @@
+package hypervisor_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/bootsector"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/fake"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// patience bounds what is waited for on a real machine; it matters only in failures.
+const patience = time.Minute
+
+// spying remembers the QEMU that was started.
+type spying struct {
+	hypervisor.QEMU
+	started chan *qemu.Process
+}
+
+func (s spying) Start(ctx context.Context, config qemu.Config) (hypervisor.Machine, error) {
+	machine, err := s.QEMU.Start(ctx, config)
+	if err == nil {
+		s.started <- machine.(*qemu.Process)
+	}
+	return machine, err
+}
+
+// real is a hypervisor with a real QEMU, whose guest is a boot sector.
+type real struct {
+	t          *testing.T
+	controller *fake.Controller
+	config     hypervisor.Config
+	started    chan *qemu.Process
+	term       context.CancelFunc
+	done       chan struct{}
+	end        vmpb.Termination
+}
+
+func newReal(t *testing.T, guest []byte) *real {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("runs real QEMU machines")
+	}
+	if _, err := exec.LookPath(qemu.DefaultProgram); err != nil {
+		t.Fatalf("%v; run hack/install-qemu.sh", err)
+	}
+	dir := t.TempDir()
+	r := &real{t: t, controller: fake.NewController(), started: make(chan *qemu.Process, 1), done: make(chan struct{})}
+	t.Cleanup(r.controller.Close)
+	spec := validSpec()
+	spec.Resources = &vmpb.Resources{MemoryBytes: 32 << 20}
+	spec.Address = []string{"10.77.0.16", "fd77::16"}
+	paths := hypervisor.PathsFor(spec, dir)
+	paths.UserData = filepath.Join(dir, "user-data")
+	must(t, os.MkdirAll(filepath.Dir(paths.RootDisk), 0o700))
+	must(t, os.WriteFile(paths.RootDisk, guest, 0o600))
+	must(t, os.WriteFile(paths.UserData, []byte("#cloud-config\n"), 0o600))
+	r.config = hypervisor.Config{
+		Spec: spec, Paths: paths, Connect: r.controller.Connect,
+		Network:  []netip.Prefix{netip.MustParsePrefix("10.77.0.0/16"), netip.MustParsePrefix("fd77::/64")},
+		Machines: spying{started: r.started},
+	}
+	return r
+}
+
+func (r *real) start() *real {
+	ctx, cancel := context.WithCancel(context.Background())
+	r.term = cancel
+	go func() {
+		defer close(r.done)
+		r.end = hypervisor.Run(ctx, r.config)
+	}()
+	r.t.Cleanup(func() {
+		r.controller.Answer(fake.Terminate())
+		cancel()
+		<-r.done
+	})
+	return r
+}
+
+// process waits for QEMU.
+func (r *real) process() *qemu.Process {
+	r.t.Helper()
+	select {
+	case process := <-r.started:
+		return process
+	case <-r.done:
+		r.t.Fatalf("the hypervisor ended: %+v", r.end)
+	case <-time.After(patience):
+		r.t.Fatal("QEMU does not start")
+	}
+	return nil
+}
+
+func (r *real) ends(reason string) {
+	r.t.Helper()
+	select {
+	case <-r.done:
+	case <-time.After(patience):
+		r.t.Fatal("the hypervisor does not end")
+	}
+	if r.end.Reason != reason {
+		r.t.Errorf("the hypervisor ended with %+v, want %s", r.end, reason)
+	}
+}
+
+func (r *real) dial() *grpc.ClientConn {
+	r.t.Helper()
+	conn, err := hypervisor.DialSocket(r.config.Paths.Socket())
+	must(r.t, err)
+	r.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func (r *real) bounded() context.Context {
+	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
+	r.t.Cleanup(cancel)
+	return ctx
+}
+
+// console is what a client of the socket sees.
+type console struct {
+	t      *testing.T
+	stream grpc.BidiStreamingClient[vmpb.ConsoleIO, vmpb.ConsoleIO]
+	rest   string
+}
+
+func (r *real) console(conn *grpc.ClientConn) *console {
+	r.t.Helper()
+	stream, err := vmpb.NewOOBManagementClient(conn).Console(r.bounded())
+	must(r.t, err)
+	return &console{t: r.t, stream: stream}
+}
+
+// until reads up to the end of a text.
+func (c *console) until(text string) {
+	c.t.Helper()
+	for {
+		if _, after, found := strings.Cut(c.rest, text); found {
+			c.rest = after
+			return
+		}
+		message, err := c.stream.Recv()
+		must(c.t, err)
+		c.rest += string(message.GetData())
+	}
+}
+
+func (c *console) send(text string) {
+	c.t.Helper()
+	must(c.t, c.stream.Send(&vmpb.ConsoleIO{Data: []byte(text)}))
+}
+
+func TestRealGuestOverTheSocket(t *testing.T) {
+	r := newReal(t, bootsector.Echo).start()
+	process := r.process()
+	conn := r.dial()
+	first := r.console(conn)
+	first.until(bootsector.EchoBanner)
+	first.send("one\n")
+	first.until("one\n")
+	health, err := healthpb.NewHealthClient(conn).Check(r.bounded(), &healthpb.HealthCheckRequest{})
+	if err != nil || health.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+		t.Errorf("health: %v, %v", health.GetStatus(), err)
+	}
+
+	// A reset keeps the process and the console.
+	for range 2 {
+		_, err = vmpb.NewOOBManagementClient(conn).Reset(r.bounded(), &vmpb.ResetRequest{IdempotencyCounter: 7})
+		must(t, err)
+	}
+	first.until(bootsector.EchoBanner)
+	second := r.console(r.dial())
+	first.send("two\n")
+	first.until("two\n")
+	second.until("two\n")
+	if state, err := process.State(r.bounded()); err != nil || state != qemu.Running {
+		t.Errorf("the machine is %s, %v", state, err)
+	}
+
+	second.send(bootsector.PowerOffKey)
+	r.ends(vmpb.EndGuestShutdown)
+	if _, err := first.stream.Recv(); status.Code(err) != codes.Unavailable {
+		t.Errorf("the console ended with %v, want UNAVAILABLE", err)
+	}
+}
+
+func TestRealGuestIsAskedToEnd(t *testing.T) {
+	for name, test := range map[string]struct {
+		guest  []byte
+		banner string
+		grace  time.Duration
+		want   qemu.ExitReason
+	}{
+		"obedient": {bootsector.Echo, bootsector.EchoBanner, patience, qemu.GuestShutdown},
+		"deaf":     {bootsector.Counter, bootsector.CounterBanner, 5 * time.Second, qemu.HostQuit},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newReal(t, test.guest)
+			r.config.Timing.Grace = test.grace
+			r.start()
+			process := r.process()
+			r.console(r.dial()).until(test.banner)
+			r.term()
+			r.ends(vmpb.EndStopped)
+			if exit := process.Exit(); exit.Reason != test.want {
+				t.Errorf("QEMU ended with %s, want %s", exit, test.want)
+			}
+		})
+	}
+}
+
+func TestRealMachineIsHeldAndKilled(t *testing.T) {
+	r := newReal(t, bootsector.Counter)
+	r.controller.Answer(fake.Paused())
+	r.start()
+	process := r.process()
+	r.controller.Answer(fake.OK())
+	r.console(r.dial()).until(bootsector.CounterBanner)
+	r.controller.Answer(fake.Terminate())
+	r.ends(vmpb.EndTerminated)
+	if exit := process.Exit(); exit.Reason != qemu.HostKilled {
+		t.Errorf("QEMU ended with %s", exit)
+	}
+}
+
+func TestRealMachineDies(t *testing.T) {
+	r := newReal(t, bootsector.Counter).start()
+	process := r.process()
+	r.console(r.dial()).until(bootsector.CounterBanner)
+	must(t, syscall.Kill(process.PID(), syscall.SIGKILL))
+	r.ends(vmpb.EndQEMUFailed)
+	if want := "QEMU ended: Crashed (signal: killed)"; r.end.Message != want {
+		t.Errorf("message %q, want %q", r.end.Message, want)
+	}
+}
+
+func TestTwoHypervisorsOnOneDisk(t *testing.T) {
+	first := newReal(t, bootsector.Counter).start()
+	process := first.process()
+	// Another Pod has a run folder of its own. Its two locks are tried one by one.
+	for name, spoil := range map[string]func(path string){
+		"our lock":    func(string) {},
+		"QEMU's lock": func(path string) { must(t, os.Rename(path+".lock", path+".taken")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			second := newReal(t, bootsector.Counter)
+			second.config.Paths.RootDisk = first.config.Paths.RootDisk
+			spoil(first.config.Paths.RootDisk)
+			second.config.Timing.LockRetry, second.config.Timing.LockLimit = 50*time.Millisecond, 500*time.Millisecond
+			second.start().ends(vmpb.EndDiskLocked)
+		})
+	}
+	select {
+	case <-process.Done():
+		t.Errorf("the first one suffered: %s", process.Exit())
+	default:
+	}
+}
+
+func TestSpecificationThatQEMURefuses(t *testing.T) {
+	r := newReal(t, bootsector.Counter)
+	r.config.Machines = hypervisor.QEMU{Accelerator: "abacus"}
+	r.start().ends(vmpb.EndInvalidSpec)
+
+	r = newReal(t, bootsector.Counter)
+	r.config.Machines = hypervisor.QEMU{Program: "qemu-of-nobody"}
+	r.start().ends(vmpb.EndNoQEMU)
+}
+
+// The services over the network are where the controller is told that they are, and
+// closed to whoever is not authorized.
+func TestServicesOverTheNetwork(t *testing.T) {
+	r := newReal(t, bootsector.Echo)
+	asked := make(chan string, 10)
+	r.config.Peers = service.Peers{
+		Listen: "127.0.0.1:0", Options: []grpc.ServerOption{grpc.MaxConcurrentStreams(10)},
+		Authorize: func(_ context.Context, method string) error {
+			asked <- method
+			return status.Error(codes.PermissionDenied, "not you")
+		},
+	}
+	r.start()
+	r.process()
+	r.console(r.dial()).until(bootsector.EchoBanner)
+	report, err := r.controller.AwaitReport(r.bounded(), func(report *vmpb.ReportStateRequest) bool { return report.GetEndpoint() != "" })
+	must(t, err)
+	endpoint := report.GetEndpoint()
+	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	must(t, err)
+	defer func() { _ = conn.Close() }()
+	_, err = vmpb.NewOOBManagementClient(conn).Reset(r.bounded(), &vmpb.ResetRequest{})
+	if status.Code(err) != codes.PermissionDenied || <-asked != vmpb.OOBManagement_Reset_FullMethodName {
+		t.Errorf("error = %v, want PERMISSION_DENIED", err)
+	}
+	r.term()
+	r.ends(vmpb.EndStopped)
+	if _, err := net.Dial("tcp", endpoint); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("after the end: %v", err)
+	}
+}

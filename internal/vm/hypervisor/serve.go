@@ -1,0 +1,132 @@
+package hypervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// quitLimit is how long QEMU has to end by itself when it is told to. After that it is
+// killed.
+const quitLimit = 2 * time.Second
+
+// serve keeps the guest as the controller wishes until one of the four ends: the guest
+// goes, the machine fails, the controller says so, or the process is asked to.
+func (l *life) serve(ctx context.Context) error {
+	for {
+		authorization, changed := l.lease.Current()
+		if err := l.hold(ctx, authorization.Paused); err != nil && ctx.Err() == nil {
+			return l.lost(err)
+		}
+		select {
+		case <-l.machine.Done():
+			return ended(l.machine.Exit())
+		case <-changed:
+		case <-ctx.Done():
+			if errors.Is(wanted(ctx), errTerminated) {
+				return l.terminate()
+			}
+			return l.stop()
+		}
+	}
+}
+
+// hold lets the guest run or holds it, if that is not what it does already. A machine
+// begins with its guest held.
+func (l *life) hold(ctx context.Context, paused bool) error {
+	want, act := vmpb.ReportStateRequest_STATE_RUNNING, l.machine.Cont
+	if paused {
+		want, act = vmpb.ReportStateRequest_STATE_PAUSED, l.machine.Stop
+	}
+	if l.state == want {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.config.Timing.Command)
+	defer cancel()
+	if err := act(ctx); err != nil {
+		return err
+	}
+	l.state = want
+	l.server.SetServing(true)
+	l.tell(want, "")
+	l.log.Info("the guest changed", "state", want)
+	return nil
+}
+
+// lost explains why a command to the machine failed. Mostly it is because the machine
+// has just ended, and then its own words count.
+func (l *life) lost(err error) error {
+	select {
+	case <-l.machine.Done():
+		return ended(l.machine.Exit())
+	case <-time.After(quitLimit):
+		return fmt.Errorf("%w: %w", errMachine, err)
+	}
+}
+
+// terminate gives the guest no time: another one may be waiting for its disk.
+func (l *life) terminate() error {
+	l.server.SetServing(false)
+	_ = l.machine.Kill(context.Background()) // it ends when the process is gone
+	return errTerminated
+}
+
+// stop asks the guest to shut down, waits, and ends it.
+func (l *life) stop() error {
+	l.server.SetServing(false)
+	l.tell(vmpb.ReportStateRequest_STATE_STOPPING, "")
+	late := time.After(l.config.Timing.Grace)
+	if l.state != vmpb.ReportStateRequest_STATE_RUNNING {
+		// Held as the controller wants it, the guest would not notice the button.
+		return l.quit("the guest was held, and ended without being asked")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), l.config.Timing.Grace)
+	defer cancel()
+	if err := l.machine.Powerdown(ctx); err != nil {
+		l.log.Warn("the power button cannot be pressed", "error", err)
+	}
+	for {
+		authorization, changed := l.lease.Current()
+		if authorization.Terminated {
+			return l.terminate()
+		}
+		select {
+		case <-l.machine.Done():
+			return stopped(l.machine.Exit())
+		case <-late:
+			return l.quit("the guest did not shut down in time, and was ended")
+		case <-changed:
+		}
+	}
+}
+
+// quit lets QEMU end in order, so that its own buffers reach the disk. The process is
+// certain to be gone at the end of the life: see close.
+func (l *life) quit(message string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), quitLimit)
+	defer cancel()
+	if err := l.machine.Quit(ctx); err != nil {
+		l.log.Warn("QEMU does not quit, and is killed", "error", err)
+	}
+	return &ending{vmpb.EndStopped, message}
+}
+
+// ended explains the end of a machine that nobody here has asked for.
+func ended(exit qemu.Exit) error {
+	if exit.Reason == qemu.GuestShutdown {
+		return &ending{vmpb.EndGuestShutdown, "the guest powered itself off"}
+	}
+	return &ending{vmpb.EndQEMUFailed, "QEMU ended: " + exit.String()}
+}
+
+// stopped explains the end of a machine whose guest was asked to shut down.
+func stopped(exit qemu.Exit) error {
+	if exit.Reason == qemu.GuestShutdown {
+		return &ending{vmpb.EndStopped, "asked to end, and the guest shut down"}
+	}
+	return ended(exit)
+}

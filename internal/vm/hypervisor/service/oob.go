@@ -1,0 +1,170 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+var (
+	errNobody = status.Error(codes.PermissionDenied, "nobody may call this hypervisor")
+	errAbsent = status.Error(codes.FailedPrecondition, "the VM does not run here")
+	errLeft   = status.Error(codes.Unavailable, "the VM has left")
+)
+
+// Guest is what is served of a machine.
+type Guest interface {
+	// Reset is the button: the guest begins anew.
+	Reset(ctx context.Context) error
+	// Console is the serial port.
+	Console() *qemu.Console
+}
+
+// oob implements vmpb.OOBManagementServer.
+type oob struct {
+	vmpb.UnimplementedOOBManagementServer
+
+	mu    sync.Mutex
+	guest Guest
+
+	// resetting makes resets one after the other: two attempts of one may come at the
+	// same time.
+	resetting sync.Mutex
+	lastReset uint64
+}
+
+// SetGuest says which machine is served from now on; nil is none.
+func (o *oob) SetGuest(guest Guest) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.guest = guest
+}
+
+func (o *oob) present() (Guest, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.guest == nil {
+		return nil, errAbsent
+	}
+	return o.guest, nil
+}
+
+// Reset implements vmpb.OOBManagementServer.
+func (o *oob) Reset(ctx context.Context, request *vmpb.ResetRequest) (*vmpb.ResetResponse, error) {
+	o.resetting.Lock()
+	defer o.resetting.Unlock()
+	guest, err := o.present()
+	if err != nil {
+		return nil, err
+	}
+	number := request.GetIdempotencyCounter()
+	if number != 0 && number == o.lastReset {
+		return &vmpb.ResetResponse{}, nil
+	}
+	if err := guest.Reset(ctx); err != nil {
+		return nil, status.Errorf(codes.Unavailable, "resetting the VM: %v", err)
+	}
+	if number != 0 {
+		o.lastReset = number
+	}
+	return &vmpb.ResetResponse{}, nil
+}
+
+// Console implements vmpb.OOBManagementServer. Three things go on at once: output
+// flows to the client, input flows from it, and a client that is too slow for its
+// output is dropped, although its flow is stuck just then.
+func (o *oob) Console(stream grpc.BidiStreamingServer[vmpb.ConsoleIO, vmpb.ConsoleIO]) error {
+	guest, err := o.present()
+	if err != nil {
+		return err
+	}
+	client := guest.Console().Attach()
+	defer client.Close()
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+
+	input, output := make(chan error, 1), make(chan error, 1)
+	go func() { input <- receive(ctx, stream, client) }()
+	go func() { output <- send(ctx, stream, client) }()
+	ended := client.Ended()
+	for {
+		select {
+		case err := <-output:
+			return err
+		case err := <-input:
+			if err != nil {
+				return err
+			}
+			input = nil // it has no more to say, and still listens
+		case <-ended:
+			if client.Slow() {
+				return errSlow
+			}
+			ended = nil // the last output is on its way
+		}
+	}
+}
+
+var errSlow = status.Error(codes.ResourceExhausted, qemu.ErrSlowClient.Error())
+
+// receive passes input on. Nil means that the client closed its side.
+func receive(ctx context.Context, stream grpc.BidiStreamingServer[vmpb.ConsoleIO, vmpb.ConsoleIO], client *qemu.ConsoleClient) error {
+	for {
+		message, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		err = client.Write(ctx, message.GetData())
+		if errors.Is(err, qemu.ErrConsoleEnded) {
+			return nil // the output says so, after the last of it
+		}
+		if err != nil {
+			return consoleError(err)
+		}
+	}
+}
+
+// send passes output on, until there is none any more.
+func send(ctx context.Context, stream grpc.BidiStreamingServer[vmpb.ConsoleIO, vmpb.ConsoleIO], client *qemu.ConsoleClient) error {
+	for {
+		output, err := client.Next(ctx)
+		if err != nil {
+			return consoleError(err)
+		}
+		if err := stream.Send(&vmpb.ConsoleIO{Data: output}); err != nil {
+			return err
+		}
+	}
+}
+
+func consoleError(err error) error {
+	switch {
+	case errors.Is(err, qemu.ErrSlowClient):
+		return errSlow
+	case errors.Is(err, io.EOF), errors.Is(err, qemu.ErrConsoleEnded):
+		return errLeft
+	default:
+		return status.FromContextError(err).Err()
+	}
+}
+
+// migration implements vmpb.HypervisorServer where no VM is waited for.
+type migration struct {
+	vmpb.UnimplementedHypervisorServer
+}
+
+// StartMigration implements vmpb.HypervisorServer.
+func (migration) StartMigration(context.Context, *vmpb.StartMigrationRequest) (*vmpb.StartMigrationResponse, error) {
+	return nil, status.Error(codes.FailedPrecondition, "this hypervisor runs its VM and waits for no migration")
+}

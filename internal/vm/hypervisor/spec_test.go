@@ -1,0 +1,186 @@
+package hypervisor_test
+
+import (
+	"encoding/base64"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// fullSpec uses every field.
+func fullSpec() *vmpb.VMSpec {
+	spec := validSpec()
+	spec.Mode = vmpb.VMSpec_SM_PREPARE_IMAGE
+	checksum := "sha256:" + strings.Repeat("0a", 32)
+	spec.InitialImage = &vmpb.InitialImage{Url: "https://images/a", Checksum: checksum, Format: vmpb.InitialImage_FORMAT_QCOW2}
+	spec.Address = []string{"10.77.0.16/32", "fd77::16"}
+	spec.Resources = &vmpb.Resources{Cpus: 2, MemoryBytes: 1 << 30}
+	spec.KernelBoot = &vmpb.KernelBoot{
+		Kernel: &vmpb.BootFile{Url: "http://boot/kernel", Checksum: checksum},
+		Initrd: &vmpb.BootFile{Url: "file:///boot/initrd"}, CommandLine: "console=ttyS0",
+	}
+	spec.UserData = &vmpb.UserData{Path: vmpb.UserDataPath}
+	spec.RootDiskPath = vmpb.RootDiskPath
+	return spec
+}
+
+func asJSON(t testing.TB, spec *vmpb.VMSpec) string {
+	t.Helper()
+	text, err := protojson.Marshal(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func asBase64(t testing.TB, spec *vmpb.VMSpec) string {
+	t.Helper()
+	data, err := proto.Marshal(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return base64.StdEncoding.EncodeToString(data)
+}
+
+func TestBothForms(t *testing.T) {
+	for _, want := range []*vmpb.VMSpec{validSpec(), fullSpec()} {
+		for _, text := range []string{asJSON(t, want), asBase64(t, want), "\n " + asJSON(t, want) + "\n", asBase64(t, want) + "\n"} {
+			got, err := hypervisor.ParseSpec(text)
+			if err != nil {
+				t.Fatalf("%s: %v", text, err)
+			}
+			if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+				t.Errorf("spec (-want +got):\n%s", diff)
+			}
+		}
+	}
+}
+
+func TestFieldsOfANewerControllerAreDropped(t *testing.T) {
+	text := strings.Replace(asJSON(t, validSpec()), "{", `{"fromTheFuture":{"a":[1]},`, 1)
+	if _, err := hypervisor.ParseSpec(text); err != nil {
+		t.Errorf("JSON: %v", err)
+	}
+	data, err := proto.Marshal(validSpec())
+	must(t, err)
+	data = protowire.AppendVarint(protowire.AppendTag(data, 999, protowire.VarintType), 5)
+	got, err := hypervisor.ParseSpec(base64.StdEncoding.EncodeToString(data))
+	if err != nil || len(got.ProtoReflect().GetUnknown()) != 0 {
+		t.Errorf("binary: %v, %v", got, err)
+	}
+}
+
+func TestRefusalsNameTheField(t *testing.T) {
+	for name, test := range map[string]struct {
+		field string
+		spoil func(*vmpb.VMSpec)
+	}{
+		"no name":                 {"name", func(s *vmpb.VMSpec) { s.Name = "" }},
+		"name with a slash":       {"name", func(s *vmpb.VMSpec) { s.Name = "a/b" }},
+		"no namespace":            {"namespace", func(s *vmpb.VMSpec) { s.Namespace = "" }},
+		"line break in the Pod":   {"pod_name", func(s *vmpb.VMSpec) { s.PodName = "a\nb" }},
+		"no mode":                 {"mode", func(s *vmpb.VMSpec) { s.Mode = vmpb.VMSpec_SM_UNKNOWN }},
+		"unknown mode":            {"mode", func(s *vmpb.VMSpec) { s.Mode = 99 }},
+		"incoming migration":      {"mode", func(s *vmpb.VMSpec) { s.Mode = vmpb.VMSpec_SM_INCOMING_MIGRATION }},
+		"no image":                {"initial_image.url", func(s *vmpb.VMSpec) { s.InitialImage = nil }},
+		"no URL":                  {"initial_image.url", func(s *vmpb.VMSpec) { s.InitialImage.Url = "" }},
+		"foreign scheme":          {"initial_image.url", func(s *vmpb.VMSpec) { s.InitialImage.Url = "ftp://a/b" }},
+		"no scheme":               {"initial_image.url", func(s *vmpb.VMSpec) { s.InitialImage.Url = "/etc/shadow" }},
+		"bad checksum":            {"initial_image.checksum", func(s *vmpb.VMSpec) { s.InitialImage.Checksum = "sha256:00" }},
+		"other checksum":          {"initial_image.checksum", func(s *vmpb.VMSpec) { s.InitialImage.Checksum = "md5:" + strings.Repeat("0", 32) }},
+		"unknown format":          {"initial_image.format", func(s *vmpb.VMSpec) { s.InitialImage.Format = 9 }},
+		"two IPv4":                {"address[2]", func(s *vmpb.VMSpec) { s.Address = append(s.Address, "10.0.0.1") }},
+		"two IPv6":                {"address[1]", func(s *vmpb.VMSpec) { s.Address = []string{"fd00::1", "fd00::1/128"} }},
+		"no address":              {"address[0]", func(s *vmpb.VMSpec) { s.Address = []string{"10.0.0"} }},
+		"short prefix":            {"address[0]", func(s *vmpb.VMSpec) { s.Address = []string{"10.0.0.1/24"} }},
+		"long prefix":             {"address[0]", func(s *vmpb.VMSpec) { s.Address = []string{"10.0.0.1/33"} }},
+		"zone":                    {"address[0]", func(s *vmpb.VMSpec) { s.Address = []string{"fe80::1%eth0"} }},
+		"IPv4 in IPv6":            {"address[0]", func(s *vmpb.VMSpec) { s.Address = []string{"::ffff:10.0.0.1"} }},
+		"loopback":                {"address[0]", func(s *vmpb.VMSpec) { s.Address = []string{"127.0.0.1"} }},
+		"multicast":               {"address[0]", func(s *vmpb.VMSpec) { s.Address = []string{"224.0.0.1"} }},
+		"no controller":           {"controller_endpoint", func(s *vmpb.VMSpec) { s.ControllerEndpoint = "" }},
+		"no lease mode":           {"lease_mode", func(s *vmpb.VMSpec) { s.LeaseMode = vmpb.LeaseMode_LM_UNKNOWN }},
+		"full leases":             {"lease_mode", func(s *vmpb.VMSpec) { s.LeaseMode = vmpb.LeaseMode_LM_FULL_LEASES }},
+		"unknown lease mode":      {"lease_mode", func(s *vmpb.VMSpec) { s.LeaseMode = 99 }},
+		"no UUID in it":           {"uuid", func(s *vmpb.VMSpec) { s.Uuid = "vm-1" }},
+		"upper-case UUID":         {"uuid", func(s *vmpb.VMSpec) { s.Uuid = strings.ToUpper(s.Uuid) }},
+		"too many CPUs":           {"resources.cpus", func(s *vmpb.VMSpec) { s.Resources.Cpus = 1 << 31 }},
+		"too little memory":       {"resources.memory_bytes", func(s *vmpb.VMSpec) { s.Resources.MemoryBytes = 512 }},
+		"too much memory":         {"resources.memory_bytes", func(s *vmpb.VMSpec) { s.Resources.MemoryBytes = 1 << 63 }},
+		"no kernel":               {"kernel_boot.kernel.url", func(s *vmpb.VMSpec) { s.KernelBoot.Kernel = nil }},
+		"kernel's checksum":       {"kernel_boot.kernel.checksum", func(s *vmpb.VMSpec) { s.KernelBoot.Kernel.Checksum = "x" }},
+		"initrd without URL":      {"kernel_boot.initrd.url", func(s *vmpb.VMSpec) { s.KernelBoot.Initrd.Url = "" }},
+		"NUL in the command line": {"kernel_boot.command_line", func(s *vmpb.VMSpec) { s.KernelBoot.CommandLine = "a\x00b" }},
+		"relative user data":      {"user_data.path", func(s *vmpb.VMSpec) { s.UserData.Path = "etc/user-data" }},
+		"relative disk":           {"root_disk_path", func(s *vmpb.VMSpec) { s.RootDiskPath = "disk.img" }},
+		"disk outside":            {"root_disk_path", func(s *vmpb.VMSpec) { s.RootDiskPath = "/../etc/shadow" }},
+		"too big a disk":          {"root_disk_bytes", func(s *vmpb.VMSpec) { s.RootDiskBytes = 1 << 63 }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := fullSpec()
+			test.spoil(spec)
+			for _, text := range []string{asJSON(t, spec), asBase64(t, spec)} {
+				var refusal *hypervisor.SpecError
+				if _, err := hypervisor.ParseSpec(text); !errors.As(err, &refusal) || refusal.Field != test.field {
+					t.Errorf("error = %v, want one of %s", err, test.field)
+				}
+			}
+		})
+	}
+}
+
+func TestUnreadableSpecs(t *testing.T) {
+	for _, text := range []string{"", " \n", "{", "{}x", "[]", "null", "ÿ", "====", `{"name": 5}`, `{"mode": "SM_ELSE"}`, "/////w=="} {
+		var refusal *hypervisor.SpecError
+		if spec, err := hypervisor.ParseSpec(text); !errors.As(err, &refusal) {
+			t.Errorf("%q: %v, %v; want a *SpecError", text, spec, err)
+		}
+	}
+}
+
+// In SM_RUN the image is none of anybody's business.
+func TestImageIsIgnoredInRun(t *testing.T) {
+	spec := fullSpec()
+	spec.Mode, spec.InitialImage = vmpb.VMSpec_SM_RUN, &vmpb.InitialImage{Url: "ftp://a"}
+	if _, err := hypervisor.ParseSpec(asJSON(t, spec)); err != nil {
+		t.Error(err)
+	}
+}
+
+// What is taken is taken again in both forms, and fits the rules that matter most.
+func FuzzParseSpec(f *testing.F) {
+	for _, spec := range []*vmpb.VMSpec{validSpec(), fullSpec()} {
+		f.Add(asJSON(f, spec))
+		f.Add(asBase64(f, spec))
+	}
+	f.Add(`{"mode": 7}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		spec, err := hypervisor.ParseSpec(text)
+		if err != nil {
+			var refusal *hypervisor.SpecError
+			if spec != nil || !errors.As(err, &refusal) || refusal.Field == "" {
+				t.Fatalf("%v, %v; want only a *SpecError", spec, err)
+			}
+			return
+		}
+		if spec.GetName() == "" || spec.GetLeaseMode() != vmpb.LeaseMode_LM_STORAGE_LOCKING {
+			t.Errorf("taken: %v", spec)
+		}
+		again, err := hypervisor.ParseSpec(asBase64(t, spec))
+		if err != nil || !proto.Equal(spec, again) {
+			t.Errorf("the binary form is another: %v, %v", again, err)
+		}
+		if hypervisor.PathsFor(spec, "/container").RootDisk[:11] != "/container/" {
+			t.Errorf("the disk is outside of the root: %s", spec.GetRootDiskPath())
+		}
+	})
+}

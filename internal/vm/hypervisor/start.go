@@ -1,0 +1,241 @@
+package hypervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// starting is the way from nothing to a guest that is ready to run. The context of
+// each step ends, with the reason as its cause, when the process is asked to end or
+// the controller wants it.
+var starting = []struct {
+	name string
+	do   func(*life, context.Context) error
+	// watch says that the controller's wish for our end counts from here on.
+	watch bool
+}{
+	{name: "opening the run folder", do: (*life).openRun},
+	{name: "serving", do: (*life).openServices},
+	{name: "connecting to the controller", do: (*life).connect},
+	{name: "locking the disk", do: (*life).lockDisk},
+	// Not earlier: the controller hands the VM from an old run to a new one of the same
+	// Pod because the lock proves that the old one is gone.
+	{name: "asking for authorization", do: (*life).openLease, watch: true},
+	{name: "waiting for authorization", do: (*life).awaitAuthorization},
+	{name: "preparing the disk", do: (*life).prepareDisk},
+	{name: "fetching boot files", do: (*life).fetchBootFiles},
+	{name: "starting the machine", do: (*life).startMachine},
+	{name: "reporting the disk", do: (*life).reportPrepared},
+}
+
+func (l *life) openRun(context.Context) error {
+	spec := l.config.Spec
+	pod, err := podName(spec)
+	if err != nil {
+		return err
+	}
+	run, err := openRunDir(l.config.Paths.Run, time.Now())
+	if err != nil {
+		return err
+	}
+	l.us = &vmpb.HypervisorID{VmName: spec.GetName(), Namespace: spec.GetNamespace(), PodName: pod, RunId: run}
+	l.log = l.log.With("vm", spec.GetNamespace()+"/"+spec.GetName(), "run", run)
+	return nil
+}
+
+// openServices comes early: the health check says from the beginning that the guest
+// does not run yet.
+func (l *life) openServices(context.Context) error {
+	local, peers, err := l.listen(l.config)
+	if err != nil {
+		return err
+	}
+	l.server.ServeLocal(local)
+	if peers != nil {
+		l.server.ServePeers(peers)
+		l.endpoint = peers.Addr().String()
+	}
+	return nil
+}
+
+func (l *life) connect(context.Context) error {
+	conn, err := l.config.Connect(l.config.Spec.GetControllerEndpoint())
+	if err != nil {
+		return err
+	}
+	l.conn = conn
+	l.reporter = controller.NewReporter(vmpb.NewVMControllerClient(conn), l.us, l.log)
+	l.reporter.Tell(func(r *controller.Report) { r.Endpoint = l.endpoint })
+	return nil
+}
+
+// lockDisk comes before the first write to the disk or beside it.
+func (l *life) lockDisk(ctx context.Context) error {
+	return l.retryLocked(ctx, func() error {
+		lock, err := disk.Acquire(l.config.Paths.RootDisk)
+		l.lock = lock
+		return err
+	})
+}
+
+// retryLocked tries until the disk is free or patience ends. Whoever has it may be
+// about to end, as an earlier run of this VM often is.
+func (l *life) retryLocked(ctx context.Context, try func() error) error {
+	late := time.After(l.config.Timing.LockLimit)
+	for {
+		err := try()
+		if !errors.Is(err, disk.ErrLocked) && !errors.Is(err, qemu.ErrDiskLocked) {
+			return err
+		}
+		l.tell(vmpb.ReportStateRequest_STATE_WAITING, disk.ErrLocked.Error())
+		select {
+		case <-time.After(l.config.Timing.LockRetry):
+		case <-late:
+			return err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (l *life) openLease(context.Context) error {
+	l.lease = controller.OpenLease(vmpb.NewVMControllerClient(l.conn), l.us, l.log)
+	return nil
+}
+
+// awaitAuthorization gives the controller the chance to say no. One that says nothing
+// does not hold up the guest: the lock is ours, and hosts must be able to start VMs
+// while the control plane is away.
+func (l *life) awaitAuthorization(ctx context.Context) error {
+	late := time.After(l.config.Timing.FirstAnswer)
+	for {
+		authorization, changed := l.lease.Current()
+		if authorization.Granted {
+			return nil
+		}
+		l.tell(vmpb.ReportStateRequest_STATE_WAITING, "waiting for the controller's answer")
+		select {
+		case <-changed:
+		case <-late:
+			l.log.Warn("the controller does not answer; starting the VM without", "waited", l.config.Timing.FirstAnswer)
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// prepareDisk never writes to a disk that is there: it is complete, and may have run.
+func (l *life) prepareDisk(ctx context.Context) error {
+	root := disk.Disk{Path: l.config.Paths.RootDisk, Bytes: l.config.Spec.GetRootDiskBytes()}
+	exists, err := root.Exists()
+	switch {
+	case err != nil:
+		return err
+	case exists:
+		return root.Grow()
+	case l.preparing():
+		return l.writeImage(ctx, root)
+	default:
+		return root.MakeBlank()
+	}
+}
+
+func (l *life) preparing() bool {
+	return l.config.Spec.GetMode() == vmpb.VMSpec_SM_PREPARE_IMAGE
+}
+
+func (l *life) writeImage(ctx context.Context, root disk.Disk) error {
+	const doing = "writing the initial image"
+	l.tell(vmpb.ReportStateRequest_STATE_PREPARING, doing)
+	err := l.config.Images.WriteDisk(ctx, l.config.Spec.GetInitialImage(), root.Path, root.Size(), l.listener(doing))
+	if err != nil {
+		return err
+	}
+	return root.Grow()
+}
+
+// listener reports how it goes with an image.
+func (l *life) listener(doing string) Listener {
+	return Listener{
+		Progress: func(done, total uint64) {
+			l.reporter.Tell(func(r *controller.Report) { r.Message, r.DoneBytes, r.TotalBytes = doing, done, total })
+		},
+		Trouble: func(err error) {
+			l.tell(vmpb.ReportStateRequest_STATE_PREPARING, fmt.Sprintf("%v; trying again", err))
+		},
+	}
+}
+
+// fetchBootFiles fetches them anew for every start: the run folder is a new one for
+// every Pod, and the URLs may yield something else by then.
+func (l *life) fetchBootFiles(ctx context.Context) error {
+	boot := l.config.Spec.GetKernelBoot()
+	for _, wanted := range []struct {
+		file *vmpb.BootFile
+		name string
+	}{
+		{boot.GetKernel(), kernelFile}, {boot.GetInitrd(), initrdFile},
+	} {
+		if wanted.file == nil {
+			continue
+		}
+		doing := "fetching the " + wanted.name
+		l.tell(vmpb.ReportStateRequest_STATE_PREPARING, doing)
+		if err := l.config.Images.Fetch(ctx, wanted.file, filepath.Join(l.config.Paths.Run, wanted.name), l.listener(doing)); err != nil {
+			return fmt.Errorf("the %s: %w", wanted.name, err)
+		}
+	}
+	return nil
+}
+
+// startMachine starts it with the guest stopped. The machine's own lock may be held by
+// one that dies just now, together with the process that had ours.
+func (l *life) startMachine(ctx context.Context) error {
+	config, err := describeGuest(l.config)
+	if err != nil {
+		return err
+	}
+	return l.retryLocked(ctx, func() error {
+		ctx, cancel := context.WithTimeout(ctx, l.config.Timing.Command)
+		defer cancel()
+		machine, err := l.config.Machines.Start(ctx, config)
+		if err != nil {
+			return fmt.Errorf("%w: %w", errMachine, err)
+		}
+		l.machine = machine
+		l.server.SetGuest(machine)
+		return nil
+	})
+}
+
+// reportPrepared tells the controller, before the first start, that this disk is never
+// to be prepared again. Where it cannot be told, the disk itself tells the next
+// hypervisor.
+func (l *life) reportPrepared(ctx context.Context) error {
+	if !l.preparing() {
+		return nil
+	}
+	l.reporter.Tell(func(r *controller.Report) {
+		r.State, r.Message, r.Prepared = vmpb.ReportStateRequest_STATE_WAITING, "the disk is prepared", true
+	})
+	ctx, cancel := context.WithTimeout(ctx, l.config.Timing.Prepared)
+	defer cancel()
+	if err := l.reporter.Confirmed(ctx); err != nil {
+		l.log.Warn("the controller has not confirmed that the disk is prepared", "waited", l.config.Timing.Prepared)
+	}
+	return nil
+}
+
+// tell reports a state and one sentence about it.
+func (l *life) tell(state vmpb.ReportStateRequest_State, message string) {
+	l.reporter.Tell(func(r *controller.Report) { r.State, r.Message = state, message })
+}

@@ -1,0 +1,218 @@
+package hypervisor_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/fake"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// world is a hypervisor with everything around it made of fakes, in a bubble where
+// time passes only when all wait.
+type world struct {
+	t          *testing.T
+	controller *fake.Controller
+	machines   *fake.Machines
+	images     *images
+	config     hypervisor.Config
+}
+
+// inWorld runs a story.
+func inWorld(t *testing.T, story func(*world)) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{t: t, controller: fake.NewController(), machines: &fake.Machines{}, images: &images{}}
+		t.Cleanup(w.controller.Close)
+		w.config = hypervisor.Config{
+			Spec:     validSpec(),
+			Paths:    hypervisor.Paths{RootDisk: filepath.Join(dir, "disk.img"), Run: filepath.Join(dir, "run")},
+			Machines: w.machines,
+			Images:   w.images,
+			Connect:  w.controller.Connect,
+		}
+		story(w)
+	})
+}
+
+func validSpec() *vmpb.VMSpec {
+	return &vmpb.VMSpec{
+		Name: "web", Namespace: "default", PodName: "web-1", Uuid: "6b0ff0b6-6a5f-4b8b-9c0a-0d3e5a1f7c21",
+		Mode: vmpb.VMSpec_SM_RUN, LeaseMode: vmpb.LeaseMode_LM_STORAGE_LOCKING,
+		ControllerEndpoint: "controller:1", RootDiskBytes: 1 << 20,
+	}
+}
+
+// preparing makes the VM one with an initial image.
+func (w *world) preparing() {
+	w.config.Spec.Mode = vmpb.VMSpec_SM_PREPARE_IMAGE
+	w.config.Spec.InitialImage = &vmpb.InitialImage{Url: "http://images/guest.raw"}
+}
+
+// process is a hypervisor that was started.
+type process struct {
+	*world
+	term context.CancelFunc
+	// local is where its services are.
+	local *bufconn.Listener
+	done  chan struct{}
+	end   vmpb.Termination
+}
+
+// start runs a hypervisor until nothing happens any more without time passing. It is
+// asked to end with the test at the latest.
+func (w *world) start() *process {
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &process{world: w, term: cancel, local: bufconn.Listen(1 << 16), done: make(chan struct{})}
+	config := w.config
+	go func() {
+		defer close(p.done)
+		p.end = hypervisor.RunOn(ctx, config, p.local)
+	}()
+	w.t.Cleanup(func() {
+		cancel()
+		<-p.done
+	})
+	synctest.Wait()
+	return p
+}
+
+// ends waits for the end, whatever time it takes, and looks at its reason.
+func (p *process) ends(reason string) vmpb.Termination {
+	p.t.Helper()
+	<-p.done
+	if p.end.Reason != reason {
+		p.t.Errorf("the hypervisor ended with %+v, want %s", p.end, reason)
+	}
+	return p.end
+}
+
+// lives fails the test if the process has ended.
+func (p *process) lives() {
+	p.t.Helper()
+	select {
+	case <-p.done:
+		p.t.Fatalf("the hypervisor ended: %+v", p.end)
+	default:
+	}
+}
+
+// pass lets time go by.
+func pass(d time.Duration) {
+	time.Sleep(d) // in the bubble: at once
+	synctest.Wait()
+}
+
+// machine is the last one that was started.
+func (w *world) machine() *fake.Machine {
+	w.t.Helper()
+	started := w.machines.Started()
+	if len(started) == 0 {
+		w.t.Fatal("no machine was started")
+	}
+	return started[len(started)-1]
+}
+
+// states are those that the controller was told of, without repetitions.
+func (w *world) states() []string {
+	var states []string
+	for _, report := range w.controller.Reports() {
+		state := report.GetState().String()
+		if len(states) == 0 || states[len(states)-1] != state {
+			states = append(states, state)
+		}
+	}
+	return states
+}
+
+func (w *world) disk() string {
+	w.t.Helper()
+	content, err := os.ReadFile(w.config.Paths.RootDisk)
+	if errors.Is(err, fs.ErrNotExist) {
+		return ""
+	}
+	must(w.t, err)
+	return string(content)
+}
+
+const imageContent = "the initial image, which has more bytes than a mark has"
+
+// images writes imageContent, in the steps that a real one has.
+type images struct {
+	// at, if set, is called before each step; its error is the step's.
+	at func(step string) error
+	// pieces is how many times, 100 ms apart, progress is made before the last.
+	pieces int
+	// trouble is what there is to tell before the first step.
+	trouble error
+	written int
+	fetched []string
+}
+
+// steps of WriteDisk.
+var writeSteps = []string{"download", "write", "sync", "rename", "return"}
+
+func (i *images) step(name string) error {
+	if i.at == nil {
+		return nil
+	}
+	return i.at(name)
+}
+
+func (i *images) WriteDisk(_ context.Context, _ *vmpb.InitialImage, disk string, _ uint64, told hypervisor.Listener) error {
+	partial := disk + ".partial"
+	content := []byte(imageContent)
+	if i.trouble != nil {
+		told.Trouble(i.trouble)
+		time.Sleep(time.Second) // in the bubble
+	}
+	for _, name := range writeSteps {
+		if err := i.step(name); err != nil {
+			return err
+		}
+		var err error
+		switch name {
+		case "download":
+			told.Progress(0, uint64(len(content)))
+			err = os.WriteFile(partial, content[:4], 0o600)
+		case "write":
+			for piece := range i.pieces {
+				told.Progress(uint64(piece), uint64(len(content)))
+				time.Sleep(100 * time.Millisecond) // in the bubble
+			}
+			told.Progress(uint64(len(content)), uint64(len(content)))
+			err = os.WriteFile(partial, content, 0o600)
+		case "rename":
+			i.written++
+			err = os.Rename(partial, disk)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (i *images) Fetch(_ context.Context, file *vmpb.BootFile, path string, _ hypervisor.Listener) error {
+	i.fetched = append(i.fetched, file.GetUrl())
+	if err := i.step(file.GetUrl()); err != nil {
+		return err
+	}
+	return os.WriteFile(path, []byte(file.GetUrl()), 0o600)
+}
