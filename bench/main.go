@@ -148,7 +148,7 @@ func run(ctx context.Context, o options, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprint(stdout, result.table()) //nolint:errcheck // the reader's loss
+	fmt.Fprint(stdout, result.table()) // the reader's loss
 	if o.json != "" {
 		if err := result.write(o.json); err != nil {
 			return err
@@ -164,7 +164,7 @@ func run(ctx context.Context, o options, stdout, stderr io.Writer) error {
 func logger(out io.Writer) func(string, ...any) {
 	began := time.Now()
 	return func(format string, args ...any) {
-		fmt.Fprintf(out, "%6.1fs %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...)) //nolint:errcheck // the reader's loss
+		fmt.Fprintf(out, "%6.1fs %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...)) // the reader's loss
 	}
 }
 

@@ -44,7 +44,7 @@ func startManager(o managerOptions, dir, kubeconfig, namespace string) (*process
 	if err != nil {
 		return nil, err
 	}
-	defer out.Close() //nolint:errcheck // the process has its own descriptor
+	defer out.Close() // the process has its own descriptor
 	p.command.Env, p.command.Stdout, p.command.Stderr = o.environment, out, out
 	p.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)
@@ -72,7 +72,7 @@ func freePort() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer listener.Close() //nolint:errcheck // nobody connected
+	defer listener.Close() // nobody connected
 	return listener.Addr().(*net.TCPAddr).Port, nil
 }
 

@@ -26,7 +26,7 @@ func (w *world) beginProfiles(ctx context.Context, phase string) (end func() err
 		return fetch(ctx, fmt.Sprintf("http://127.0.0.1:%d/debug/pprof/%s", w.manager.port, page), filepath.Join(dir, phase+"-"+name+".pb.gz"))
 	}
 	go func() {
-		err := os.MkdirAll(dir, 0o755) //nolint:gosec // for everybody to read
+		err := os.MkdirAll(dir, 0o755)
 		for i := 1; err == nil; i++ {
 			err = take(fmt.Sprintf("cpu-%d", i), fmt.Sprintf("profile?seconds=%d", profileSeconds))
 			select {
@@ -54,7 +54,7 @@ func fetch(ctx context.Context, url, path string) error {
 	if err != nil {
 		return fmt.Errorf("taking a profile: %w", err)
 	}
-	defer answer.Body.Close() //nolint:errcheck // only read
+	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
 		return fmt.Errorf("taking a profile: %s answers %s", url, answer.Status)
 	}

@@ -90,7 +90,7 @@ func (r *result) write(path string) error {
 	if err != nil {
 		return fmt.Errorf("writing the result: %w", err)
 	}
-	return os.WriteFile(path, append(content, '\n'), 0o644) //nolint:gosec // for everybody to read
+	return os.WriteFile(path, append(content, '\n'), 0o644)
 }
 
 // budget is what a phase may cost.
@@ -200,11 +200,11 @@ func newTable(text *strings.Builder) table {
 func (t table) row(cells ...any) {
 	for i, cell := range cells {
 		if i > 0 {
-			fmt.Fprint(t.writer, "\t") //nolint:errcheck // writes to memory
+			fmt.Fprint(t.writer, "\t") // writes to memory
 		}
-		fmt.Fprint(t.writer, cell) //nolint:errcheck // as above
+		fmt.Fprint(t.writer, cell)
 	}
-	fmt.Fprintln(t.writer) //nolint:errcheck // as above
+	fmt.Fprintln(t.writer)
 }
 
-func (t table) end() { t.writer.Flush() } //nolint:errcheck // as above
+func (t table) end() { t.writer.Flush() }

@@ -4,7 +4,7 @@
 // A driver makes, finds and removes the VMs (or physical machines) of one kind of
 // provider. The controllers call it; it never calls them. To write one, implement
 // [Driver] and as many of [Initializer], [VolumeIdentifier], [ClassMigrator] and
-// [Placer] as the provider can support.
+// [FailureDomains] as the provider can support.
 //
 // The contract is that of Gardener's Machine Controller Manager, and the words
 // MUST, SHOULD and MAY are used below as RFC 2119 defines them. Rules that are

@@ -121,7 +121,7 @@ func (c call) log(log logr.Logger, o outcome) {
 	}
 }
 
-// expects tells whether a code belongs to the normal course of the operation.
+// expects reports whether a code belongs to the normal course of the operation.
 func (c call) expects(code codes.Code) bool {
 	switch code {
 	case codes.Unimplemented:

@@ -58,7 +58,7 @@ var (
 	_ driver.Initializer      = (*Driver)(nil)
 	_ driver.VolumeIdentifier = (*Driver)(nil)
 	_ driver.ClassMigrator    = (*Driver)(nil)
-	_ driver.Placer           = (*Driver)(nil)
+	_ driver.FailureDomains   = (*Driver)(nil)
 )
 
 // The values of the metric label "operation", which are those that MCM's drivers use.
@@ -86,8 +86,8 @@ func Wrap(d driver.Driver, options Options) *Driver {
 	return &Driver{inner: d, options: options, metrics: newMetrics(options.Registerer, options.Provider)}
 }
 
-// TellsFaces implements driver.FaceTeller.
-func (d *Driver) TellsFaces() bool { return driver.TellsFaces(d.inner) }
+// SeparatesAPIGroups implements driver.APIGroupSeparator.
+func (d *Driver) SeparatesAPIGroups() bool { return driver.SeparatesAPIGroups(d.inner) }
 
 // CreateMachine implements driver.Driver.
 func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
@@ -156,9 +156,9 @@ func (d *Driver) GenerateMachineClassForMigration(ctx context.Context, req *driv
 	})
 }
 
-// ListFailureDomains implements driver.Placer.
+// ListFailureDomains implements driver.FailureDomains.
 func (d *Driver) ListFailureDomains(ctx context.Context, req *driver.ListFailureDomainsRequest) (*driver.ListFailureDomainsResponse, error) {
-	inner, ok := d.inner.(driver.Placer)
+	inner, ok := d.inner.(driver.FailureDomains)
 	if !ok {
 		return nil, unimplemented("ListFailureDomains")
 	}
@@ -168,10 +168,10 @@ func (d *Driver) ListFailureDomains(ctx context.Context, req *driver.ListFailure
 	})
 }
 
-// PlaceMachine implements driver.Placer. The provider is not asked, so there is no deadline,
+// PlaceMachine implements driver.FailureDomains. The provider is not asked, so there is no deadline,
 // and the call is neither counted nor logged.
 func (d *Driver) PlaceMachine(req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
-	inner, ok := d.inner.(driver.Placer)
+	inner, ok := d.inner.(driver.FailureDomains)
 	if !ok {
 		return nil, unimplemented("PlaceMachine")
 	}

@@ -209,7 +209,7 @@ func (r *redactor) redact(err error) error {
 	})
 }
 
-// taints tells whether err or an error inside it holds a secret.
+// taints reports whether err or an error inside it holds a secret.
 func (r *redactor) taints(err error) bool {
 	return slices.ContainsFunc(texts(err), func(text string) bool { return len(r.find(text)) > 0 })
 }

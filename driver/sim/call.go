@@ -25,7 +25,9 @@ type call struct {
 	id string
 }
 
-func (c call) owner() owner { return owner{pool: c.spec.Pool, face: c.spec.face, tags: c.spec.Tags} }
+func (c call) owner() owner {
+	return owner{pool: c.spec.Pool, apiGroup: c.spec.apiGroup, tags: c.spec.Tags}
+}
 
 func (c call) wanted() wanted { return wanted{id: c.id, key: c.key, owner: c.owner()} }
 

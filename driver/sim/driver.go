@@ -41,7 +41,7 @@ type Config struct {
 }
 
 // Driver is the simulated driver. It also implements driver.Initializer,
-// driver.VolumeIdentifier and driver.Placer. Make it with [New]; nodes join only while Start runs.
+// driver.VolumeIdentifier and driver.FailureDomains. Make it with [New]; nodes join only while Start runs.
 type Driver struct {
 	config Config
 	cloud  *Cloud
@@ -56,7 +56,7 @@ var (
 	_ driver.Driver           = (*Driver)(nil)
 	_ driver.Initializer      = (*Driver)(nil)
 	_ driver.VolumeIdentifier = (*Driver)(nil)
-	_ driver.Placer           = (*Driver)(nil)
+	_ driver.FailureDomains   = (*Driver)(nil)
 )
 
 const (
@@ -78,8 +78,8 @@ func New(config Config) *Driver {
 // Cloud returns the cloud that the driver works on.
 func (d *Driver) Cloud() *Cloud { return d.cloud }
 
-// TellsFaces implements driver.FaceTeller.
-func (d *Driver) TellsFaces() bool { return true }
+// SeparatesAPIGroups implements driver.APIGroupSeparator.
+func (d *Driver) SeparatesAPIGroups() bool { return true }
 
 // CreateMachine implements driver.Driver.
 func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {

@@ -108,7 +108,7 @@ func (f *faults) next(method Method, machine string) (outcome, bool) {
 	return outcome{}, false
 }
 
-// fire counts a call and tells whether it fails, and with which code.
+// fire counts a call and reports whether it fails, and with which code.
 func (a *armed) fire(seed uint64, method Method, machine string) (codes.Code, bool) {
 	counter := ""
 	if a.PerMachine {

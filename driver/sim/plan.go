@@ -15,7 +15,7 @@ func (d *Driver) plan(c call, class *v1alpha1.MachineClass) VM {
 	now := d.cloud.clock.Now()
 	v := VM{
 		Namespace: c.namespace, Machine: c.name, NodeName: c.name,
-		Pool: c.spec.Pool, Tags: maps.Clone(c.spec.Tags), Zone: c.spec.Zone, Face: c.spec.face,
+		Pool: c.spec.Pool, Tags: maps.Clone(c.spec.Tags), Zone: c.spec.Zone, APIGroup: c.spec.apiGroup,
 		CreatedAt: now, VisibleAt: now.Add(c.spec.visibleAfter),
 		Initialized: !d.config.RequireInitialize,
 	}

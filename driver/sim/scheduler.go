@@ -184,7 +184,7 @@ func (o *orders) give(at time.Time) order {
 	return order{at: at, number: o.given}
 }
 
-// take tells whether a change of key may be made, which is not so if a later one was
+// take reports whether a change of key may be made, which is not so if a later one was
 // made already.
 func (o *orders) take(key string, mine order) bool {
 	o.mu.Lock()

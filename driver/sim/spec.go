@@ -55,7 +55,7 @@ type specJSON struct {
 type spec struct {
 	specJSON
 	latency, joinDelay, deleteDelay, visibleAfter, flapInterval time.Duration
-	face                                                        string
+	apiGroup                                                    string
 }
 
 // parseSpec reads the provider specification of a class. Its errors have the code
@@ -78,7 +78,7 @@ func parseSpec(class *v1alpha1.MachineClass) (spec, error) {
 	if s.Join == "" {
 		s.Join = joinReady
 	}
-	s.face = driver.Face(class)
+	s.apiGroup = driver.APIGroup(class)
 	if err := s.check(); err != nil {
 		return s, status.WrapError(codes.InvalidArgument, "providerSpec."+err.Error(), err)
 	}

@@ -31,8 +31,8 @@ type VM struct {
 	Tags map[string]string `json:"tags,omitempty"`
 	// Zone that it is in; empty if nobody asked for one.
 	Zone string `json:"zone,omitempty"`
-	// Face is the API that the Machine stands for, as in driver.Face.
-	Face string `json:"face,omitempty"`
+	// APIGroup is that of the object which the VM was made for, as in driver.APIGroup.
+	APIGroup string `json:"apiGroup,omitempty"`
 	// CreatedAt is when it was made.
 	CreatedAt time.Time `json:"createdAt"`
 	// VisibleAt is when it can be found by name and is listed.
@@ -85,14 +85,14 @@ func (v VM) addresses() []corev1.NodeAddress {
 	}
 }
 
-// owner is what a class may touch: the VMs of its face and pool that carry all its tags.
+// owner is what a class may touch: the VMs of its API group and pool that carry all its tags.
 type owner struct {
-	pool, face string
-	tags       map[string]string
+	pool, apiGroup string
+	tags           map[string]string
 }
 
 func (o owner) owns(v VM) bool {
-	if v.Pool != o.pool || v.Face != o.face {
+	if v.Pool != o.pool || v.APIGroup != o.apiGroup {
 		return false
 	}
 	for key, value := range o.tags {
@@ -108,9 +108,9 @@ func (o owner) own(vms []VM) []VM {
 	return slices.DeleteFunc(vms, func(v VM) bool { return !o.owns(v) })
 }
 
-// fits tells whether v is what a request for want would have made.
+// fits reports whether v is what a request for want would have made.
 func fits(v, want VM) bool {
-	return v.Pool == want.Pool && v.Zone == want.Zone && v.Face == want.Face && maps.Equal(v.Tags, want.Tags)
+	return v.Pool == want.Pool && v.Zone == want.Zone && v.APIGroup == want.APIGroup && maps.Equal(v.Tags, want.Tags)
 }
 
 const idScheme = "sim:///"
@@ -145,7 +145,7 @@ func numberOf(tail string) int {
 	return n
 }
 
-// matches tells whether pattern selects the machine "namespace/name". The pattern is
+// matches reports whether pattern selects the machine "namespace/name". The pattern is
 // one of path.Match, for the name alone or, if it contains a slash, for both. An
 // empty pattern selects all; a malformed one selects none.
 func matches(pattern, key string) bool {

@@ -34,10 +34,10 @@ func (c *Cloud) Zones() ([]string, error) {
 	return zones, err
 }
 
-// isZone tells whether a zone can have the name: nodes get it as a label.
+// isZone reports whether a zone can have the name: nodes get it as a label.
 func isZone(name string) bool { return name != "" && len(validation.IsValidLabelValue(name)) == 0 }
 
-// checkZone tells whether a VM can be made in a zone. It is called with the store locked.
+// checkZone reports whether a VM can be made in a zone. It is called with the store locked.
 func (c *Cloud) checkZone(zone string) error {
 	if zone == "" {
 		return nil
@@ -49,7 +49,7 @@ func (c *Cloud) checkZone(zone string) error {
 	return status.Error(codes.FailedPrecondition, fmt.Sprintf("there is no zone %q (zones: %s)", zone, strings.Join(zones, ", ")))
 }
 
-// ListFailureDomains implements driver.Placer: the zones of the cloud.
+// ListFailureDomains implements driver.FailureDomains: the zones of the cloud.
 func (d *Driver) ListFailureDomains(ctx context.Context, req *driver.ListFailureDomainsRequest) (*driver.ListFailureDomainsResponse, error) {
 	s, err := parseSpec(req.MachineClass)
 	if err != nil {
@@ -69,7 +69,7 @@ func (d *Driver) ListFailureDomains(ctx context.Context, req *driver.ListFailure
 	return resp, nil
 }
 
-// PlaceMachine implements driver.Placer: it sets the field zone.
+// PlaceMachine implements driver.FailureDomains: it sets the field zone.
 func (d *Driver) PlaceMachine(req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
 	if !isZone(req.FailureDomain) {
 		return nil, status.Error(codes.NotFound, fmt.Sprintf("%q cannot be a zone", req.FailureDomain))

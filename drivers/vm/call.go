@@ -86,7 +86,7 @@ func (d *Driver) readClass(req request) (call, error) {
 		return call{}, err
 	}
 	c.key.Namespace = c.spec.pool
-	c.identity = identity{Installation: d.options.Installation, Face: faceOf(req.class), Namespace: req.class.Namespace}
+	c.identity = identity{Installation: d.options.Installation, APIGroup: apiGroupOf(req.class), Namespace: req.class.Namespace}
 	if c.identity.Namespace == "" {
 		c.identity.Namespace = defaultNamespace
 	}
@@ -120,7 +120,7 @@ func (c call) get(ctx context.Context) (*vmv1alpha1.VirtualMachine, error) {
 	return vm, nil
 }
 
-// absent tells whether an object does not exist. A cluster that does not know the kind
+// absent reports whether an object does not exist. A cluster that does not know the kind
 // at all says NotFound too, and then nothing is known about the object.
 func absent(err error) bool {
 	return apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, unknownPath)
@@ -138,12 +138,12 @@ func (c call) find(ctx context.Context) (*vmv1alpha1.VirtualMachine, error) {
 	return vm, nil
 }
 
-// isWanted tells whether what has the name of the VM is the VM.
+// isWanted reports whether what has the name of the VM is the VM.
 func (c call) isWanted(vm *vmv1alpha1.VirtualMachine) bool {
 	return c.owns(vm) && (c.providerID == "" || vm.Spec.UUID == c.uuid)
 }
 
-// owns tells whether a VM was made for this machine, by this driver, for this cluster.
+// owns reports whether a VM was made for this machine, by this driver, for this cluster.
 func (c call) owns(vm *vmv1alpha1.VirtualMachine) bool {
 	made, ok := identityOf(vm.Name, vm.Annotations)
 	return ok && made == c.identity && vm.Labels[LabelCluster] == c.spec.cluster
@@ -154,7 +154,7 @@ func (c call) list(ctx context.Context) (map[string]string, error) {
 	vms := &vmv1alpha1.VirtualMachineList{}
 	err := c.cluster.List(ctx, vms, client.InNamespace(c.key.Namespace), client.MatchingLabels{
 		LabelInstallation: labelValue(c.identity.Installation),
-		LabelFace:         c.identity.Face,
+		LabelAPIGroup:     c.identity.APIGroup,
 		LabelNamespace:    labelValue(c.identity.Namespace),
 		LabelCluster:      c.spec.cluster,
 		LabelRole:         c.spec.role,
@@ -166,7 +166,7 @@ func (c call) list(ctx context.Context) (map[string]string, error) {
 	for i := range vms.Items {
 		vm := &vms.Items[i]
 		made, ok := identityOf(vm.Name, vm.Annotations)
-		of := identity{c.identity.Installation, c.identity.Face, c.identity.Namespace, made.Machine}
+		of := identity{c.identity.Installation, c.identity.APIGroup, c.identity.Namespace, made.Machine}
 		if ok && made == of {
 			machines[providerID(vm)] = made.Machine
 		}

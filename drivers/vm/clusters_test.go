@@ -81,7 +81,7 @@ func TestClusterOfTheSecret(t *testing.T) {
 }
 
 const (
-	token  = "dG9wIHNlY3JldA-of-the-cluster" //nolint:gosec // not a credential
+	token  = "dG9wIHNlY3JldA-of-the-cluster"
 	noFile = "no-such-file-or-program"
 )
 

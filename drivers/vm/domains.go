@@ -25,7 +25,7 @@ const domainField = "failureDomain"
 // belong to one.
 const AttributeLabel = "label"
 
-// ListFailureDomains implements driver.Placer: the zones of the hosts, and each host that
+// ListFailureDomains implements driver.FailureDomains: the zones of the hosts, and each host that
 // has no zone. Whether hosts are ready or cordoned does not matter. Of the request, only the
 // Secret is looked at.
 func (d *Driver) ListFailureDomains(ctx context.Context, req *driver.ListFailureDomainsRequest) (*driver.ListFailureDomainsResponse, error) {
@@ -66,7 +66,7 @@ func domainsOf(hosts []metav1.PartialObjectMetadata) []driver.FailureDomain {
 	return domains
 }
 
-// PlaceMachine implements driver.Placer: it sets the field failureDomain.
+// PlaceMachine implements driver.FailureDomains: it sets the field failureDomain.
 func (d *Driver) PlaceMachine(req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
 	if wrong := validation.IsValidLabelValue(req.FailureDomain); req.FailureDomain == "" || len(wrong) > 0 {
 		return nil, status.Error(codes.NotFound, fmt.Sprintf("no host can have %q as its zone or name: %s", req.FailureDomain, strings.Join(wrong, ", ")))

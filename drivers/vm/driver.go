@@ -46,7 +46,7 @@ type Options struct {
 }
 
 // Driver makes VirtualMachine objects for machines. It has no volumes of its own and no
-// steps after creation; of the optional interfaces it implements driver.Placer. Make it with
+// steps after creation; of the optional interfaces it implements driver.FailureDomains. Make it with
 // [New]; it is safe for concurrent use.
 type Driver struct {
 	options  Options
@@ -54,8 +54,8 @@ type Driver struct {
 }
 
 var (
-	_ driver.Driver = (*Driver)(nil)
-	_ driver.Placer = (*Driver)(nil)
+	_ driver.Driver         = (*Driver)(nil)
+	_ driver.FailureDomains = (*Driver)(nil)
 )
 
 // New returns a driver. It makes no request.
@@ -74,8 +74,8 @@ func New(options Options) *Driver {
 	return &Driver{options: options, clusters: clusters{standard: options.Client}}
 }
 
-// TellsFaces implements driver.FaceTeller.
-func (d *Driver) TellsFaces() bool { return true }
+// SeparatesAPIGroups implements driver.APIGroupSeparator.
+func (d *Driver) SeparatesAPIGroups() bool { return true }
 
 // CreateMachine implements driver.Driver. It returns when the VM has a host.
 //

@@ -116,9 +116,9 @@ func TestWhatIsMade(t *testing.T) {
 	if diff := cmp.Diff(want, got.Spec, cmpopts.IgnoreFields(want, "UUID")); diff != "" {
 		t.Errorf("spec (-want +got):\n%s", diff)
 	}
-	identity := `{"installation":"east/1","face":"machine","namespace":"shop","machine":"pool-1.a"}`
+	identity := `{"installation":"east/1","apiGroup":"machine.sapcloud.io","namespace":"shop","machine":"pool-1.a"}`
 	labels := map[string]string{
-		vm.LabelInstallation: "sha256-ejczm2dtoplq", vm.LabelFace: "machine", vm.LabelNamespace: "shop", vm.LabelMachine: "pool-1.a",
+		vm.LabelInstallation: "sha256-ejczm2dtoplq", vm.LabelAPIGroup: "machine", vm.LabelNamespace: "shop", vm.LabelMachine: "pool-1.a",
 	}
 	wantSecret := metav1.ObjectMeta{
 		Name: name, Namespace: w.Namespace, Labels: labels, Annotations: map[string]string{vm.AnnotationIdentity: identity},

@@ -14,7 +14,7 @@ import (
 
 // observer judges the states of a VM.
 type observer interface {
-	// look gets a state of the VM, nil if it is gone, and tells whether that is enough.
+	// look gets a state of the VM, nil if it is gone, and reports whether that is enough.
 	look(vm *vmv1alpha1.VirtualMachine) (done bool, err error)
 	// tick tells when to look again at the same state. Nil means never.
 	tick() <-chan time.Time

@@ -22,9 +22,9 @@ const prefix = "driver.millwright.dev/"
 const (
 	// LabelInstallation is Options.Installation.
 	LabelInstallation = prefix + "installation"
-	// LabelFace is the API that the machine belongs to: "machine" for
-	// machine.sapcloud.io, "capi" for Cluster API.
-	LabelFace = prefix + "face"
+	// LabelAPIGroup is the API group of the machine: machine.sapcloud.io, or
+	// infrastructure.millwright.dev for Cluster API.
+	LabelAPIGroup = prefix + "api-group"
 	// LabelNamespace is the namespace of the Machine.
 	LabelNamespace = prefix + "namespace"
 	// LabelMachine is the name of the Machine.
@@ -37,7 +37,7 @@ const (
 
 const (
 	// AnnotationIdentity holds, as a JSON object, what a VirtualMachine and its Secret
-	// were made for: installation, face, namespace, machine. Objects without it are
+	// were made for: installation, API group, namespace, machine. Objects without it are
 	// never touched.
 	AnnotationIdentity = prefix + "identity"
 	// AnnotationTags holds the tags of the class as a JSON object: most of them cannot
@@ -45,23 +45,20 @@ const (
 	AnnotationTags = prefix + "tags"
 )
 
-// faceMachine is the face of machine.sapcloud.io.
-const faceMachine = "machine"
-
-// faceOf is the face that a class stands for. It becomes part of names, so that nothing that
-// is not known may become one.
-func faceOf(class *v1alpha1.MachineClass) string {
-	if driver.Face(class) == driver.FaceClusterAPI {
-		return driver.FaceClusterAPI
+// apiGroupOf is the API group that a class stands for. It becomes part of names, so only known
+// groups are used.
+func apiGroupOf(class *v1alpha1.MachineClass) string {
+	if driver.APIGroup(class) == driver.APIGroupClusterAPI {
+		return driver.APIGroupClusterAPI
 	}
-	return faceMachine
+	return v1alpha1.GroupName
 }
 
 // identity is what a VM was made for. No two living machines share one, and a machine
 // that is restored from a backup has the one that it had before.
 type identity struct {
 	Installation string `json:"installation"`
-	Face         string `json:"face"`
+	APIGroup     string `json:"apiGroup"`
 	Namespace    string `json:"namespace"`
 	Machine      string `json:"machine"`
 }
@@ -74,7 +71,7 @@ const (
 // name is that of the VirtualMachine and of its Secret: as much of the machine's name as
 // fits, for people, and a hash of everything.
 func (i identity) name() string {
-	hash := hashOf(i.Installation, i.Face, i.Namespace, i.Machine)
+	hash := hashOf(i.Installation, i.APIGroup, i.Namespace, i.Machine)
 	readable := strings.ReplaceAll(i.Machine, ".", "-")
 	readable = readable[:min(len(readable), longestName-hashLength-1)]
 	return strings.TrimRight(readable, "-") + "-" + hash
@@ -93,7 +90,7 @@ func (i identity) annotation() string {
 func (i identity) labels() map[string]string {
 	return map[string]string{
 		LabelInstallation: labelValue(i.Installation),
-		LabelFace:         i.Face,
+		LabelAPIGroup:     i.APIGroup,
 		LabelNamespace:    labelValue(i.Namespace),
 		LabelMachine:      labelValue(i.Machine),
 	}

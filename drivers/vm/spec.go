@@ -131,10 +131,10 @@ func (s *spec) readSize(o *object) {
 	if memory == nil && known {
 		memory = ptr.To(resource.MustParse(chosen.memory))
 	}
-	s.cpus, s.memory = int32(cpus), ptr.Deref(memory, resource.Quantity{}) //nolint:gosec // at most mostCPUs
+	s.cpus, s.memory = int32(cpus), ptr.Deref(memory, resource.Quantity{})
 }
 
-// noted tells whether there is a problem with a field already.
+// noted reports whether there is a problem with a field already.
 func (o *object) noted(name string) bool {
 	return slices.ContainsFunc(o.problems.texts, func(text string) bool { return strings.HasPrefix(text, o.at(name)+":") })
 }

@@ -188,7 +188,7 @@ func (n *node) keepStatus(ctx context.Context, now time.Time) error {
 	return n.patchStatus(ctx, there, now)
 }
 
-// says tells whether each of the conditions has the same status in the Node.
+// says reports whether each of the conditions has the same status in the Node.
 func (e *existing) says(conditions []condition) bool {
 	return !slices.ContainsFunc(conditions, func(ours condition) bool {
 		return !slices.ContainsFunc(e.Status.Conditions, ours.sameStatus)

@@ -116,14 +116,14 @@ func write(folder string, index v1.ImageIndex, tag name.Tag) error {
 		return err
 	}
 	parent := filepath.Dir(folder)
-	if err := os.MkdirAll(parent, 0o755); err != nil { //nolint:gosec // as any folder of results
+	if err := os.MkdirAll(parent, 0o755); err != nil {
 		return err
 	}
 	scratch, err := os.MkdirTemp(parent, ".image-*")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(scratch) //nolint:errcheck // what is left is hidden
+	defer os.RemoveAll(scratch) // what is left is hidden
 	path, err := layout.Write(filepath.Join(scratch, "layout"), empty.Index)
 	if err != nil {
 		return err

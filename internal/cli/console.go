@@ -41,7 +41,7 @@ connection; the guest does not notice.`,
 			if err != nil {
 				return err
 			}
-			defer conn.Close() //nolint:errcheck // at the end of the command
+			defer conn.Close() // at the end of the command
 			return console(cmd.Context(), vmpb.NewOOBManagementClient(conn), os.Stdin, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -61,7 +61,7 @@ func newVMResetCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer conn.Close() //nolint:errcheck // at the end of the command
+			defer conn.Close() // at the end of the command
 			if _, err := vmpb.NewOOBManagementClient(conn).Reset(cmd.Context(), &vmpb.ResetRequest{}); err != nil {
 				return fmt.Errorf("resetting %s: %s", args[0], status.Convert(err).Message())
 			}
@@ -128,7 +128,7 @@ func console(ctx context.Context, vm vmpb.OOBManagementClient, in *os.File, out,
 		if err != nil {
 			return fmt.Errorf("setting up the terminal: %w", err)
 		}
-		defer term.Restore(int(in.Fd()), before) //nolint:errcheck // nothing is left to do
+		defer term.Restore(int(in.Fd()), before) // nothing is left to do
 		fmt.Fprint(messages, "Connected. Ctrl-] ends the connection.\r\n")
 	}
 	go func() {
@@ -153,7 +153,7 @@ func console(ctx context.Context, vm vmpb.OOBManagementClient, in *os.File, out,
 // typed sends input until it ends, and reports whether the user asked to leave. After the
 // end of a file the guest may still have something to say.
 func typed(stream grpc.BidiStreamingClient[vmpb.ConsoleIO, vmpb.ConsoleIO], in io.Reader, terminal bool) (leave bool) {
-	defer stream.CloseSend() //nolint:errcheck // the receiving side says what is wrong
+	defer stream.CloseSend() // the receiving side says what is wrong
 	buffer := make([]byte, 4096)
 	for {
 		n, err := in.Read(buffer)

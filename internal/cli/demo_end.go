@@ -87,7 +87,7 @@ func (d *demo) leftObjects(ctx context.Context) ([]string, error) {
 			return nil, fmt.Errorf("looking for what is left: %w", err)
 		}
 		err := meta.EachListItem(list, func(item runtime.Object) error {
-			object := item.(client.Object) //nolint:forcetypeassert // all kinds above are
+			object := item.(client.Object)
 			if _, host := object.GetLabels()[vmv1alpha1.HostKey]; !host {
 				left = append(left, strings.TrimPrefix(fmt.Sprintf("%T", object), "*v1.")+" "+object.GetName())
 			}
@@ -104,7 +104,7 @@ func (d *demo) leftObjects(ctx context.Context) ([]string, error) {
 // are hypervisors' QEMUs; the hosts themselves name folders of hosts only.
 func processesIn(dir string) []string {
 	var found []string
-	files, _ := filepath.Glob("/proc/[0-9]*/cmdline") //nolint:errcheck // the pattern is right
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is right
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {

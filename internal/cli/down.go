@@ -39,7 +39,7 @@ func down(ctx context.Context, dir string, out io.Writer) error {
 	defer cancel()
 	pid, err := controlplane.Holder(dir)
 	if err != nil {
-		return err //nolint:wrapcheck // says what it is
+		return err
 	}
 	if pid > 0 {
 		fmt.Fprintf(out, "Stopping process %d ...\n", pid)
@@ -86,7 +86,7 @@ func stopHolder(ctx context.Context, dir string, pid int) error {
 	for {
 		holder, err := controlplane.Holder(dir)
 		if err != nil {
-			return err //nolint:wrapcheck // says what it is
+			return err
 		}
 		if holder != pid {
 			return nil

@@ -143,7 +143,7 @@ events tell, which an API server keeps for an hour.`,
   millwright explain machine pool-a-x7k2p -n machines --control-kubeconfig control.yaml --target-kubeconfig target.yaml -o json`,
 		explain: func(ctx context.Context, from explanation.Gatherer, key types.NamespacedName) (explanation.Report, error) {
 			facts, err := from.Gather(ctx, key)
-			return explanation.Explain(facts, time.Now()), err //nolint:wrapcheck // says what it is
+			return explanation.Explain(facts, time.Now()), err
 		},
 	}
 }
@@ -159,7 +159,7 @@ It only reads. It needs no manager, and asks none.`,
 		example: `  millwright explain machineset pool-7d9f8`,
 		explain: func(ctx context.Context, from explanation.Gatherer, key types.NamespacedName) (explanation.Report, error) {
 			facts, err := from.GatherSet(ctx, key)
-			return explanation.ExplainPool(facts, time.Now()), err //nolint:wrapcheck // says what it is
+			return explanation.ExplainPool(facts, time.Now()), err
 		},
 	}
 }
@@ -176,7 +176,7 @@ It only reads. It needs no manager, and asks none.`,
 		example: `  millwright explain machinedeployment pool`,
 		explain: func(ctx context.Context, from explanation.Gatherer, key types.NamespacedName) (explanation.Report, error) {
 			facts, err := from.GatherDeployment(ctx, key)
-			return explanation.ExplainPool(facts, time.Now()), err //nolint:wrapcheck // says what it is
+			return explanation.ExplainPool(facts, time.Now()), err
 		},
 	}
 }
@@ -252,7 +252,7 @@ func (f *explainFlags) explain(ctx context.Context, kind explained, name string,
 		}
 		return nil
 	}
-	return explanation.Print(out, report) //nolint:wrapcheck // says what it is
+	return explanation.Print(out, report)
 }
 
 // gatherer connects to both clusters, and tells which namespace is meant. Nothing is contacted
@@ -292,7 +292,7 @@ func (f *explainFlags) controlConfig() (*rest.Config, string, error) {
 func (f *explainFlags) targetConfig(control *rest.Config) (*rest.Config, error) {
 	switch {
 	case f.target == kubeconfigNone:
-		return nil, nil //nolint:nilnil // as documented
+		return nil, nil
 	case f.target == "" || f.control == "":
 		return control, nil
 	default:

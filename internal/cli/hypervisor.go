@@ -105,7 +105,7 @@ func peerMayCall(spec *vmpb.VMSpec) func(ctx context.Context, method string) err
 		peer, err := identity.FromContext(ctx)
 		switch {
 		case err != nil:
-			return err //nolint:wrapcheck // has a status
+			return err
 		case peer.IsController():
 			return nil
 		case method == vmpb.Hypervisor_StartMigration_FullMethodName && peer.Namespace == spec.GetNamespace() && peer.VM == spec.GetName():

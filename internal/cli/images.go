@@ -16,7 +16,7 @@ type images struct{}
 func (images) WriteDisk(ctx context.Context, from *vmpb.InitialImage, disk string, size uint64, told hypervisor.Listener) error {
 	source := image.Source{URL: from.GetUrl(), Checksum: from.GetChecksum(), Format: from.GetFormat()}
 	return imageError(image.WriteDisk(ctx, source, image.Target{Path: disk, Bytes: int64(size)}, image.Options{
-		Progress: func(done, total int64) { told.Progress(uint64(done), uint64(total)) }, //nolint:gosec // numbers of bytes
+		Progress: func(done, total int64) { told.Progress(uint64(done), uint64(total)) },
 		Trouble:  told.Trouble,
 	}))
 }
@@ -38,7 +38,7 @@ func imageError(err error) error {
 			return &classified{err: err, class: class}
 		}
 	}
-	return err //nolint:wrapcheck // says what it is about
+	return err
 }
 
 // classified is an error of a class, in its own words.

@@ -52,7 +52,7 @@ func (m *localMode) start(ctx context.Context) error {
 		ServerNames: []string{gatewayOf(m.network).String()}, Logger: m.log.WithName("local"),
 	})
 	if err != nil {
-		return err //nolint:wrapcheck // says what it is
+		return err
 	}
 	for _, step := range []func(context.Context) error{m.rememberDriver, m.install, m.plane.AllowJoining, m.listen} {
 		if err := step(ctx); err != nil {
@@ -70,7 +70,7 @@ func (m *localMode) install(ctx context.Context) error {
 		return fmt.Errorf("reading the CRDs: %w", err)
 	}
 	if err := controlplane.InstallCRDs(ctx, admin, crds); err != nil {
-		return err //nolint:wrapcheck // says what it is
+		return err
 	}
 	// The namespace comes before what is in it, and the bindings need not come last.
 	for _, manifests := range []struct{ files, namespace string }{
@@ -81,7 +81,7 @@ func (m *localMode) install(ctx context.Context) error {
 		{"rbac/vm-controller-role.yaml", systemNamespace},
 	} {
 		if err := controlplane.Apply(ctx, admin, config.Files, manifests.files, manifests.namespace); err != nil {
-			return err //nolint:wrapcheck // says what it is
+			return err
 		}
 	}
 	if m.admin, err = kubernetes.NewForConfig(admin); err != nil {
@@ -94,7 +94,7 @@ func (m *localMode) install(ctx context.Context) error {
 func (m *localMode) listen(context.Context) error {
 	port, err := m.plane.PortFor("vm-controller", m.ports.vms)
 	if err != nil {
-		return err //nolint:wrapcheck // says what it is
+		return err
 	}
 	m.listener, err = net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if err != nil {
@@ -125,11 +125,11 @@ func (m *localMode) run(ctx context.Context, use func(context.Context, *localMod
 func (m *localMode) serveImages(ctx context.Context, group *errgroup.Group) error {
 	port, err := m.plane.PortFor("images", m.ports.images)
 	if err != nil {
-		return err //nolint:wrapcheck // says what it is
+		return err
 	}
 	served, err := controlplane.ServeFiles(ctx, m.images, port)
 	if err != nil {
-		return err //nolint:wrapcheck // says what it is
+		return err
 	}
 	m.imageURL = imageURL(port)
 	group.Go(func() error { return <-served })
@@ -185,7 +185,7 @@ func (m *localMode) startHosts(ctx context.Context, _ *errgroup.Group) error {
 		}
 		kubeconfig := filepath.Join(dir, "kubeconfig")
 		if err := m.plane.WriteKubeconfig(kubeconfig, "system:node:"+name, "system:nodes"); err != nil {
-			return err //nolint:wrapcheck // says what it is
+			return err
 		}
 		err := m.plane.StartChild(ctx, controlplane.Child{
 			Name: name, Path: m.program, Grace: hostGrace,
@@ -210,7 +210,7 @@ func (m *localMode) stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, hostGrace+15*time.Second)
 	defer cancel()
 	if m.listener != nil {
-		m.listener.Close() //nolint:errcheck // the VM controller may have closed it
+		m.listener.Close() // the VM controller may have closed it
 	}
 	return errors.Join(m.plane.StopChildren(ctx), m.plane.Stop(ctx))
 }
@@ -219,7 +219,7 @@ func (m *localMode) stop(ctx context.Context) error {
 func (m *localMode) userConfig(user string) (*rest.Config, error) {
 	own, err := m.plane.UserConfig(user)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // says what it is
+		return nil, err
 	}
 	own.UserAgent = user
 	return own, nil

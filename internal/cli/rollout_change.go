@@ -95,7 +95,7 @@ func (s subject) undo(cmd *cobra.Command, revision int64, timeout time.Duration)
 		return s.say(cmd, "%s", err)
 	}
 	if err != nil {
-		return err //nolint:wrapcheck // says what it is
+		return err
 	}
 	if timeout == 0 {
 		return s.say(cmd, "is asked to roll back to revision %d", wish.Revision)
@@ -106,7 +106,7 @@ func (s subject) undo(cmd *cobra.Command, revision int64, timeout time.Duration)
 	refusal := ""
 	err = follower.Follow(ctx, s.key, func(facts rollout.Facts) (bool, error) {
 		refusal = rollout.Refusal(facts)
-		return wish.Answered(facts) //nolint:wrapcheck // says what it is
+		return wish.Answered(facts)
 	})
 	switch stays := "The wish stays in spec.rollbackTo. " + rollout.Withdrawal(s.key); {
 	case cmd.Context().Err() != nil:
@@ -116,7 +116,7 @@ func (s subject) undo(cmd *cobra.Command, revision int64, timeout time.Duration)
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil:
 		return fmt.Errorf("nobody has answered the wish to roll back machine deployment %s to revision %d within %s: does a manager run? %s", s.key, wish.Revision, timeout, stays)
 	case err != nil:
-		return err //nolint:wrapcheck // says what it is
+		return err
 	}
 	return s.say(cmd, "rolled back to revision %d", wish.Revision)
 }

@@ -36,12 +36,12 @@ MachineDeployment had.`,
 			defer cancel()
 			facts, err := rollout.Read(ctx, s.client, s.key)
 			if err != nil {
-				return err //nolint:wrapcheck // says what it is
+				return err
 			}
 			if revision > 0 {
-				return rollout.PrintRevision(cmd.OutOrStdout(), facts, revision) //nolint:wrapcheck // says what it is
+				return rollout.PrintRevision(cmd.OutOrStdout(), facts, revision)
 			}
-			return rollout.PrintHistory(cmd.OutOrStdout(), facts, time.Now()) //nolint:wrapcheck // says what it is
+			return rollout.PrintHistory(cmd.OutOrStdout(), facts, time.Now())
 		},
 	}
 	flags.add(cmd)

@@ -78,13 +78,13 @@ func (f *rolloutStatusFlags) run(ctx context.Context, s subject, out io.Writer) 
 	case within.Err() != nil && errors.Is(err, within.Err()):
 		return fmt.Errorf("machine deployment %s was not rolled out within %s%s", s.key, f.timeout, w.state())
 	}
-	return err //nolint:wrapcheck // says what it is
+	return err
 }
 
 // terminalSize is how many columns and rows a terminal has; zeroes if it does not say.
 func terminalSize(out io.Writer) (columns, rows int) {
 	if file, ok := out.(interface{ Fd() uintptr }); ok {
-		columns, rows, _ = term.GetSize(int(file.Fd())) //nolint:gosec // as in isTerminal
+		columns, rows, _ = term.GetSize(int(file.Fd()))
 	}
 	return columns, rows
 }
@@ -101,7 +101,7 @@ type rolloutWatch struct {
 	printed string
 }
 
-// see shows a state, and tells whether it is the last one to show.
+// see shows a state, and reports whether it is the last one to show.
 func (w *rolloutWatch) see(facts rollout.Facts) (enough bool, err error) {
 	now := time.Now()
 	w.last = rollout.Look(facts, now)
@@ -124,7 +124,7 @@ func (w *rolloutWatch) see(facts rollout.Facts) (enough bool, err error) {
 
 func (w *rolloutWatch) show(now time.Time) error {
 	if w.screen != nil {
-		return w.screen.Draw(rollout.View(w.last, now, now.Sub(w.begin))) //nolint:wrapcheck // says what it is
+		return w.screen.Draw(rollout.View(w.last, now, now.Sub(w.begin)))
 	}
 	line := rollout.Line(w.last)
 	if line == w.printed || w.last.Outcome == rollout.Complete {

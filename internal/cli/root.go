@@ -116,7 +116,7 @@ func newHelpCommand() *cobra.Command {
 			}
 			if len(rest) > 0 {
 				if err := of.ValidateArgs(rest); err != nil {
-					return err //nolint:wrapcheck // says what it is
+					return err
 				}
 			}
 			of.InitDefaultHelpFlag() // so that its help lists it

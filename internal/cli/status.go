@@ -34,7 +34,7 @@ func newStatusCommand() *cobra.Command {
 func (f *clusterFlags) status(ctx context.Context, out io.Writer) error {
 	pid, err := controlplane.Holder(f.dir)
 	if err != nil {
-		return err //nolint:wrapcheck // says what it is
+		return err
 	}
 	if pid == 0 {
 		return statusOfRemains(f.dir, out)

@@ -51,7 +51,7 @@ Do not delete the folder before it is stopped.
 func findRemains(dir string) (remains, error) {
 	parts, err := controlplane.LeftOvers(dir)
 	if err != nil {
-		return remains{}, err //nolint:wrapcheck // says what it is
+		return remains{}, err
 	}
 	// Whatever runs in a Pod of a host has this file locked, to the last of its processes.
 	locks, err := filepath.Glob(filepath.Join(hostDir(dir, "*"), "pods", "*", "process.lock"))
@@ -71,7 +71,7 @@ func findRemains(dir string) (remains, error) {
 	return found, nil
 }
 
-// isHeld tells whether a living process has the file locked.
+// isHeld reports whether a living process has the file locked.
 func isHeld(path string) (bool, error) {
 	file, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -80,7 +80,7 @@ func isHeld(path string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	defer file.Close() //nolint:errcheck // only read, and the lock goes with it
+	defer file.Close() // only read, and the lock goes with it
 	err = unix.Flock(int(file.Fd()), unix.LOCK_SH|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return true, nil

@@ -137,7 +137,7 @@ func (f *upFlags) run(ctx context.Context, stdout, stderr io.Writer, use func(co
 	if err != nil {
 		return err
 	}
-	defer logs.Close() //nolint:errcheck // nothing is logged any more
+	defer logs.Close() // nothing is logged any more
 	log, err := f.logging.setUp(logs)
 	if err != nil {
 		return &usageError{command: "up", err: err}
@@ -234,7 +234,7 @@ func (m *localMode) find() error {
 	}
 	if m.binaries == "" {
 		if m.binaries, err = controlplane.FindBinaries(cache); err != nil {
-			return err //nolint:wrapcheck // says what to do
+			return err
 		}
 	}
 	if m.images == "" {

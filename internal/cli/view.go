@@ -48,7 +48,7 @@ func newViewer(ctx context.Context, config *rest.Config) (*viewer, error) {
 		AddFunc: note, DeleteFunc: note, UpdateFunc: func(_, now any) { note(now) },
 	}
 	kinds := []client.Object{&v1alpha1.MachineDeployment{}, &v1alpha1.Machine{}, &vmv1alpha1.VirtualMachine{}, &corev1.Node{}}
-	go followed.Start(ctx) //nolint:errcheck // ends with the context, and says before what is wrong
+	go followed.Start(ctx) // ends with the context, and says before what is wrong
 	for _, kind := range kinds {
 		informer, err := followed.GetInformer(ctx, kind)
 		if err != nil {

@@ -12,7 +12,7 @@ const ours = "github.com/millwright-dev/millwright"
 // goPackage is one folder of Go files, and what they import.
 type goPackage struct {
 	folder string
-	// imports holds every import path; the value tells whether only tests use it.
+	// imports holds every import path; the value reports whether only tests use it.
 	imports map[string]bool
 }
 
@@ -48,7 +48,7 @@ func ruleOf(rules []rule, folder string) (best rule, home string, ok bool) {
 	return best, home, ok
 }
 
-// allows tells whether a package in the folder home, to which the rule belongs, may
+// allows reports whether a package in the folder home, to which the rule belongs, may
 // import path.
 func (r rule) allows(home, path string, onlyTests bool) bool {
 	target, isOurs := strings.CutPrefix(path, ours+"/")
@@ -65,7 +65,7 @@ func anyWithin(path string, prefixes []string) bool {
 	return slices.ContainsFunc(prefixes, func(prefix string) bool { return within(path, prefix) })
 }
 
-// within tells whether path is prefix or lies below it.
+// within reports whether path is prefix or lies below it.
 func within(path, prefix string) bool {
 	return path == prefix || strings.HasPrefix(path, prefix+"/")
 }

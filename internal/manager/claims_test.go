@@ -49,7 +49,7 @@ func (b blind) ListMachines(ctx context.Context, req *driver.ListMachinesRequest
 func faceless(machine *v1alpha1.Machine, class *v1alpha1.MachineClass) (*v1alpha1.Machine, *v1alpha1.MachineClass) {
 	machine, class = machine.DeepCopy(), class.DeepCopy()
 	for _, object := range []*metav1.ObjectMeta{&machine.ObjectMeta, &class.ObjectMeta} {
-		delete(object.Annotations, driver.AnnotationFace)
+		delete(object.Annotations, driver.AnnotationAPIGroup)
 	}
 	return machine, class
 }

@@ -48,7 +48,7 @@ type ClusterAPI struct {
 	WebhookCertDir string
 }
 
-// has tells whether the manager has a face. Without a list it is MCM's only.
+// has reports whether the manager has a face. Without a list it is MCM's only.
 func (c Config) has(api API) bool {
 	if len(c.APIs) == 0 {
 		return api == APIMCM
@@ -109,7 +109,7 @@ func discoverClusterAPI(config *rest.Config) (schema.GroupVersion, error) {
 // clusterAPIControllers are those of its face.
 func clusterAPIControllers(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, events *events) []controller {
 	waker, asked := &tasks.Waker{}, &tasks.Waker{}
-	placer, _ := cfg.Driver.(driver.Placer)
+	placer, _ := cfg.Driver.(driver.FailureDomains)
 	engine := instance.New(cfg.Driver, instance.Options{
 		Run: runner.Go, Wake: waker.Wake, Clock: clock.RealClock{},
 		Policy:     instance.Policy{ResourceExhausted: cfg.ResourceExhaustedRetry, CreationTimeout: cfg.CreationTimeout},
@@ -151,5 +151,5 @@ func (c ClusterAPI) addWebhooks(mgr ctrl.Manager) error {
 	if c.WebhookPort == 0 {
 		return nil
 	}
-	return webhooks.Add(mgr) //nolint:wrapcheck // says what it is
+	return webhooks.Add(mgr)
 }

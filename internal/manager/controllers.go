@@ -44,7 +44,7 @@ func controllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner *t
 // mcmControllers are those of MCM's API.
 func mcmControllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner *tasks.Runner, events *events) ([]controller, error) {
 	if err := fieldindex.Add(context.Background(), mgr.GetFieldIndexer()); err != nil {
-		return nil, err //nolint:wrapcheck // says what it is
+		return nil, err
 	}
 	machines, err := machineOptions(mgr, cfg, joined, runner, events)
 	if err != nil {

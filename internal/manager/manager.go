@@ -255,7 +255,7 @@ func addAll(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, events *events) 
 	}
 	for _, c := range all {
 		if err := c.SetupWithManager(mgr); err != nil {
-			return err //nolint:wrapcheck // says which controller it is
+			return err
 		}
 	}
 	if err := cfg.ClusterAPI.addWebhooks(mgr); err != nil {
@@ -274,7 +274,7 @@ func addAll(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, events *events) 
 
 func joinTarget(mgr ctrl.Manager, cfg Config) (*target.Cluster, error) {
 	if cfg.Target == nil || !cfg.has(APIMCM) {
-		return nil, nil //nolint:nilnil // nil is the absent target, as documented
+		return nil, nil
 	}
 	joined, err := target.New(cfg.Target, target.Options{
 		Scheme: mgr.GetScheme(), Resync: cfg.ResyncPeriod,
@@ -287,7 +287,7 @@ func joinTarget(mgr ctrl.Manager, cfg Config) (*target.Cluster, error) {
 		Index: drain.AddIndexes,
 	})
 	if err != nil {
-		return nil, err //nolint:wrapcheck // says that it is the target
+		return nil, err
 	}
 	if err := mgr.Add(joined); err != nil {
 		return nil, fmt.Errorf("adding the target cluster: %w", err)

@@ -30,7 +30,7 @@ func newMapper(config *rest.Config, client *http.Client) (meta.RESTMapper, error
 // RESTMapping implements meta.RESTMapper. What was not found is asked for again.
 func (m *mapper) RESTMapping(kind schema.GroupKind, versions ...string) (*meta.RESTMapping, error) {
 	if len(versions) != 1 {
-		return m.RESTMapper.RESTMapping(kind, versions...) //nolint:wrapcheck // callers look at its type
+		return m.RESTMapper.RESTMapping(kind, versions...)
 	}
 	key := kind.WithVersion(versions[0])
 	if known, ok := m.known.Load(key); ok {
@@ -40,5 +40,5 @@ func (m *mapper) RESTMapping(kind schema.GroupKind, versions ...string) (*meta.R
 	if err == nil {
 		m.known.Store(key, found)
 	}
-	return found, err //nolint:wrapcheck // as above
+	return found, err
 }

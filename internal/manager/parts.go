@@ -66,15 +66,15 @@ func newCollector(mgr ctrl.Manager, cfg Config, events *events) *orphans.Collect
 	if cfg.has(APIMCM) {
 		machines.Cache = mgr.GetClient()
 	}
-	infrastructure := owners.Face{
+	infrastructure := owners.MillwrightMachines{
 		Live: mgr.GetAPIReader(), Mapper: mgr.GetRESTMapper(), Namespace: cfg.Namespace, Driver: cfg.DriverName, WatchFilter: cfg.ClusterAPI.WatchFilter,
 	}
-	infrastructure.Placer, _ = cfg.Driver.(driver.Placer)
+	infrastructure.Placer, _ = cfg.Driver.(driver.FailureDomains)
 	if cfg.has(APICAPI) {
 		infrastructure.Cache = mgr.GetClient()
 	}
 	return orphans.New(orphans.Options{
-		Faces: []orphans.Face{machines, infrastructure}, Driver: cfg.Driver, Mode: cfg.Orphans.Mode, Period: cfg.Orphans.Period,
+		APIs: []orphans.API{machines, infrastructure}, Driver: cfg.Driver, Mode: cfg.Orphans.Mode, Period: cfg.Orphans.Period,
 		Events: events.recorder("orphan-collector"), Registerer: ctrlmetrics.Registry, Log: cfg.Log.WithName("orphans"),
 	})
 }

@@ -43,7 +43,7 @@ func awaitControl(ctx context.Context, config *rest.Config, needed ...string) er
 	})
 	switch {
 	case ctx.Err() != nil:
-		return ctx.Err() //nolint:wrapcheck // the user asked for it
+		return ctx.Err()
 	case apierrors.IsNotFound(last):
 		return missingKinds(config, needed)
 	case last != nil && final(last):
@@ -63,7 +63,7 @@ func missingFrom(served *metav1.APIResourceList, needed []string) []string {
 	})
 }
 
-// final tells whether asking again cannot change the answer.
+// final reports whether asking again cannot change the answer.
 func final(err error) bool {
 	return apierrors.IsNotFound(err) || apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err)
 }

@@ -82,7 +82,7 @@ func (u *unreadable) read(object *unstructured.Unstructured) error {
 	}
 	typed, err := u.scheme.New(object.GroupVersionKind())
 	if err != nil {
-		return err //nolint:wrapcheck // names the kind
+		return err
 	}
-	return utiljson.Unmarshal(raw, typed) //nolint:wrapcheck // shown as it is
+	return utiljson.Unmarshal(raw, typed)
 }

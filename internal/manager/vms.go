@@ -47,7 +47,7 @@ type VMConfig struct {
 // RunVMs runs a VM controller until ctx ends, or until it cannot go on. There must be one
 // only.
 func RunVMs(ctx context.Context, cfg VMConfig) error {
-	defer cfg.Listener.Close() //nolint:errcheck // the server closes it too
+	defer cfg.Listener.Close() // the server closes it too
 	scheme := Scheme()
 	timeout := shutdown
 	mgr, err := ctrl.NewManager(cfg.Infrastructure, ctrl.Options{
@@ -84,7 +84,7 @@ func addVMs(ctx context.Context, mgr ctrl.Manager, cfg VMConfig, events *events)
 	}
 	authority, err := virtualmachine.LoadAuthority(ctx, live, cfg.Namespace)
 	if err != nil {
-		return err //nolint:wrapcheck // says what it is
+		return err
 	}
 	vms := virtualmachine.New(virtualmachine.Options{
 		Client: mgr.GetClient(), APIReader: live, Events: events.recorder("vm-controller"), Clock: clock.RealClock{},
@@ -92,7 +92,7 @@ func addVMs(ctx context.Context, mgr ctrl.Manager, cfg VMConfig, events *events)
 		Networks: cfg.Networks, Concurrency: cfg.ConcurrentSyncs,
 	})
 	if err := vms.SetupWithManager(mgr); err != nil {
-		return err //nolint:wrapcheck // says which controller it is
+		return err
 	}
 	if err := mgr.Add(virtualmachine.NewServer(vms, cfg.Listener)); err != nil {
 		return fmt.Errorf("adding the service for hypervisors: %w", err)

@@ -58,7 +58,7 @@ func (s *story) name(old bool, names ...string) {
 		if before := d.Annotations[v1alpha1.AnnotationKeyTriggerDeletion]; before != "" {
 			entries = append([]string{before}, entries...)
 		}
-		d.Spec.Replicas -= int32(len(names)) //nolint:gosec // few
+		d.Spec.Replicas -= int32(len(names))
 		metav1.SetMetaDataAnnotation(&d.ObjectMeta, v1alpha1.AnnotationKeyTriggerDeletion, strings.Join(entries, ","))
 		metav1.SetMetaDataAnnotation(&d.ObjectMeta, v1alpha1.AnnotationKeyLastReplicaChange, now)
 	})

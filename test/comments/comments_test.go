@@ -102,7 +102,7 @@ func undocumentedIn(spec ast.Spec, group *ast.CommentGroup) []*ast.Ident {
 	return nil
 }
 
-// exportedReceiver tells whether a function is a method of an exported type, or none.
+// exportedReceiver reports whether a function is a method of an exported type, or none.
 func exportedReceiver(decl *ast.FuncDecl) bool {
 	if decl.Recv == nil {
 		return true

@@ -205,7 +205,7 @@ func (r *run) backed(infra *infrav1.MillwrightMachine) error {
 		return err
 	}
 	own := slices.IndexFunc(vms, func(vm simVM) bool { return vm.ProviderID == infra.Spec.ProviderID })
-	if own < 0 || vms[own].Machine != infra.Name || vms[own].Face != driver.FaceClusterAPI || told.ProviderID != infra.Spec.ProviderID {
+	if own < 0 || vms[own].Machine != infra.Name || vms[own].APIGroup != driver.APIGroupClusterAPI || told.ProviderID != infra.Spec.ProviderID {
 		return fmt.Errorf("it has no VM of its own: provider ID %q, and %q in the status", infra.Spec.ProviderID, told.ProviderID)
 	}
 	return nil

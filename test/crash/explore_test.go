@@ -70,7 +70,7 @@ func (f fleet) play(t *testing.T, s scenario, plan *crash, broken fault) result 
 	return l.play(t, s, plan, broken)
 }
 
-// die plays a scenario with a death, and tells whether that came. A point that comes up by
+// die plays a scenario with a death, and reports whether that came. A point that comes up by
 // chance only, since work goes on in parallel, is waited for in several runs.
 func (f fleet) die(t *testing.T, s scenario, c *crash) (reached bool) {
 	for range tries {

@@ -60,14 +60,14 @@ func (g *gate) recorded() []point {
 	return slices.Clone(g.points)
 }
 
-// reached tells whether the planned point was.
+// reached reports whether the planned point was.
 func (g *gate) reached() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.hit
 }
 
-// lives tells whether a process should be there: it was begun, and not killed.
+// lives reports whether a process should be there: it was begun, and not killed.
 func (g *gate) lives(manager *process) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -82,7 +82,7 @@ func (g *gate) runs(manager *process) {
 	g.tell("manager %d begins", manager.pid())
 }
 
-// pass lets an operation of a manager happen, and tells whether it is answered. Without
+// pass lets an operation of a manager happen, and reports whether it is answered. Without
 // that, it may or may not have happened: answer says why.
 func (g *gate) pass(manager *process, op operation, happen func()) bool {
 	planned, alive := g.enter(manager, op)

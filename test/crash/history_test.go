@@ -143,7 +143,7 @@ func (h *history) fail(err error) {
 	h.err = errors.Join(h.err, err)
 }
 
-// knows tells whether an object is in the history as it is.
+// knows reports whether an object is in the history as it is.
 func (h *history) knows(object client.Object) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

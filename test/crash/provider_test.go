@@ -51,7 +51,7 @@ type simulated interface {
 	driver.Driver
 	driver.Initializer
 	driver.VolumeIdentifier
-	driver.FaceTeller
+	driver.APIGroupSeparator
 }
 
 // provider is the provider's end of the wire. It lives in the test's process, as clouds

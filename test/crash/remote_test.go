@@ -18,8 +18,8 @@ type remote struct{ url string }
 
 var _ simulated = remote{}
 
-// TellsFaces implements driver.FaceTeller, as the simulated driver does.
-func (r remote) TellsFaces() bool { return true }
+// SeparatesAPIGroups implements driver.APIGroupSeparator, as the simulated driver does.
+func (r remote) SeparatesAPIGroups() bool { return true }
 
 func ask[A any](ctx context.Context, r remote, name sim.Method, request any) (*A, error) {
 	body, err := json.Marshal(request)

@@ -48,7 +48,7 @@ type run struct {
 // result is what came of a run.
 type result struct {
 	points []point
-	// hit tells whether the planned point was reached.
+	// hit reports whether the planned point was reached.
 	hit bool
 	// err says what was not as it must be.
 	err error
@@ -96,7 +96,7 @@ func (l *lane) prepare(ctx context.Context, t *testing.T, s scenario, plan *cras
 		}
 	}
 	d := sim.New(settings)
-	go d.Start(ctx) //nolint:errcheck // a cloud in memory can always be read
+	go d.Start(ctx) // a cloud in memory can always be read
 	r.servers.provider = newProvider(s.provide(d, broken), r.gate)
 	return r, nil
 }

@@ -178,7 +178,7 @@ func TestSenselessVirtualMachinesAreRefused(t *testing.T) {
 	}
 }
 
-// refusedFor tells whether the API server called that field, or a part of it, invalid.
+// refusedFor reports whether the API server called that field, or a part of it, invalid.
 func refusedFor(err error, field string) bool {
 	var status apierrors.APIStatus
 	if !apierrors.IsInvalid(err) || !errors.As(err, &status) || status.Status().Details == nil {

@@ -77,7 +77,7 @@ func newPlace(t *testing.T) *place {
 		t.Fatal(err)
 	}
 	script := fmt.Sprintf("#!/bin/sh\n%s exec %q \"$@\"\n", program.Environment, os.Args[0])
-	if err := os.WriteFile(filepath.Join(bin, "millwright"), []byte(script), 0o755); err != nil { //nolint:gosec // it is to be run
+	if err := os.WriteFile(filepath.Join(bin, "millwright"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	return p

@@ -155,7 +155,7 @@ func (c *Cluster) grant(ctx context.Context, t testing.TB, role client.Object, u
 		t.Cleanup(func() {
 			ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
 			defer cancel()
-			c.Client.Delete(ctx, object) //nolint:errcheck // a tidy-up; names are never used again
+			c.Client.Delete(ctx, object) // a tidy-up; names are never used again
 		})
 	}
 	return nil

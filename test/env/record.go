@@ -43,7 +43,7 @@ func (c *Cluster) Record(t testing.TB) *Recorder {
 	if err := r.begin(t.Context(), c.ControlPlane.AuditLogPath()); err != nil {
 		t.Fatalf("beginning to record requests: %v", err)
 	}
-	t.Cleanup(func() { r.tail.file.Close() }) //nolint:errcheck // only read
+	t.Cleanup(func() { r.tail.file.Close() })
 	return r
 }
 

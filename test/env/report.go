@@ -134,14 +134,14 @@ func (r *Report) Table() string {
 	}
 	var text strings.Builder
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "KIND\tCOUNT\tVERB\tRESOURCE\tUSER AGENT") //nolint:errcheck // writes to memory
+	fmt.Fprintln(table, "KIND\tCOUNT\tVERB\tRESOURCE\tUSER AGENT") // writes to memory
 	for _, row := range sortedRows(rows) {
-		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\n", row.kind, rows[row], row.verb, row.resource, row.agent) //nolint:errcheck // as above
+		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\n", row.kind, rows[row], row.verb, row.resource, row.agent)
 	}
 	for _, kind := range kinds {
-		fmt.Fprintf(table, "%s\t%d\tin total\n", kind, sums[kind]) //nolint:errcheck // as above
+		fmt.Fprintf(table, "%s\t%d\tin total\n", kind, sums[kind])
 	}
-	table.Flush() //nolint:errcheck // as above
+	table.Flush()
 	text.WriteString(r.remark())
 	return text.String()
 }

@@ -36,7 +36,7 @@ func Processes(t *testing.T, dir, words string) []Running {
 			t.Fatal(err)
 		}
 		args := strings.ReplaceAll(string(text), "\x00", " ")
-		environment, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid)) //nolint:errcheck // it has ended
+		environment, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid)) // it has ended
 		mine := strings.Contains(args, dir) || strings.Contains(string(environment), vmpb.EnvRoot+"="+dir)
 		if mine && strings.Contains(args, words) {
 			found = append(found, Running{pid, args})

@@ -38,11 +38,11 @@ const asContainer = "MILLWRIGHT_TEST_AS_CONTAINER"
 func (c *container) command(t *testing.T) *exec.Cmd {
 	t.Helper()
 	for at := range c.Mounts {
-		if err := os.MkdirAll(filepath.Join(c.Root, at), 0o755); err != nil { //nolint:gosec // others are to look into it
+		if err := os.MkdirAll(filepath.Join(c.Root, at), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.MkdirAll(filepath.Join(c.Root, "proc"), 0o755); err != nil { //nolint:gosec // as above
+	if err := os.MkdirAll(filepath.Join(c.Root, "proc"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	description, err := json.Marshal(c)

@@ -223,7 +223,7 @@ func (b *builtImage) holds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer program.Close() //nolint:errcheck // nothing was written
+	defer program.Close() // nothing was written
 	if slices.ContainsFunc(program.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
 		t.Error("the program needs libraries")
 	}
@@ -296,7 +296,7 @@ func (m *manager) account(uid int) string {
 		m.t.Fatal(err)
 	}
 	for name, content := range map[string][]byte{"ca.crt": m.cluster.Admin.CAData, "namespace": []byte(m.namespace)} {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil { //nolint:gosec // as in a Pod
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {
 			m.t.Fatal(err)
 		}
 	}

@@ -282,7 +282,7 @@ func writeCertificate(t *testing.T, dir string) []byte {
 	}
 	for name, content := range map[string][]byte{"tls.crt": certificate, "tls.key": key} {
 		// The mode of a Secret's files in a Pod.
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil { //nolint:gosec // see above
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -132,7 +132,7 @@ func (w *world) onTerminal(args string, meanwhile func()) (printed string, statu
 	command := program.Command(w.t.Context(), w.arguments(args)...)
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	w.do(err)
-	defer master.Close() //nolint:errcheck // nothing was written to a file
+	defer master.Close() // nothing was written to a file
 	w.do(unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
 	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
 	w.do(err)

@@ -82,7 +82,7 @@ func (s state) deployment(name string) *v1alpha1.MachineDeployment {
 	return &s.deployments[at]
 }
 
-// stays tells whether a Machine has to outlive the change of managers: it was of use, or is
+// stays reports whether a Machine has to outlive the change of managers: it was of use, or is
 // preserved, and no rollout was going to replace it.
 func (s state) stays(machine *v1alpha1.Machine) bool {
 	if !machine.DeletionTimestamp.IsZero() || machine.Spec.ProviderID == "" {
@@ -93,12 +93,12 @@ func (s state) stays(machine *v1alpha1.Machine) bool {
 	return !rolling || metav1.IsControlledBy(machine, s.newest(deployment.Name))
 }
 
-// leaving tells whether a Machine is on its way out.
+// leaving reports whether a Machine is on its way out.
 func (s state) leaving() bool {
 	return slices.ContainsFunc(s.machines, func(m v1alpha1.Machine) bool { return !m.DeletionTimestamp.IsZero() })
 }
 
-// complete tells whether the deployments have as many Machines as they want, and those a VM
+// complete reports whether the deployments have as many Machines as they want, and those a VM
 // that can have one.
 func (s state) complete() bool {
 	machines := map[string]int{}

@@ -104,7 +104,7 @@ func TestWhateverDiesComesBack(t *testing.T) {
 	for _, blow := range []struct {
 		what string
 		land func()
-		// disturbs tells whether QEMUs die of it.
+		// disturbs reports whether QEMUs die of it.
 		disturbs bool
 	}{
 		{"QEMU", func() { c.killOne("qemu-system") }, true},
@@ -185,7 +185,7 @@ func (c *cluster) killOne(words string) {
 	}
 }
 
-// uids are those of VMs and of the nodes that are none of the hosts, which tell whether
+// uids are those of VMs and of the nodes that are none of the hosts, which reports whether
 // they are still the same.
 func (c *cluster) uids() map[string]string {
 	c.t.Helper()

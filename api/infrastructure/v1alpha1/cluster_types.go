@@ -114,7 +114,7 @@ type FailureDomain struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	Name string `json:"name"`
-	// ControlPlane tells whether control plane machines may be placed there.
+	// ControlPlane reports whether control plane machines may be placed there.
 	// +optional
 	ControlPlane *bool `json:"controlPlane,omitempty"`
 	// Attributes are for users.

@@ -36,16 +36,16 @@ const AnnotationInstanceGone = "infrastructure.millwright.dev/instance-gone"
 
 // Types of conditions.
 const (
-	// ConditionReady tells whether the infrastructure is there, for its whole life.
+	// ConditionReady reports whether the infrastructure is there, for its whole life.
 	ConditionReady = "Ready"
-	// ConditionNodeJoined tells whether the VM has become a node.
+	// ConditionNodeJoined reports whether the VM has become a node.
 	ConditionNodeJoined = "NodeJoined"
-	// ConditionPaused tells whether the object is left alone.
+	// ConditionPaused reports whether the object is left alone.
 	ConditionPaused = "Paused"
-	// ConditionControlPlaneEndpointKnown tells whether it is known where the API servers
+	// ConditionControlPlaneEndpointKnown reports whether it is known where the API servers
 	// are reached.
 	ConditionControlPlaneEndpointKnown = "ControlPlaneEndpointKnown"
-	// ConditionFailureDomainsKnown tells whether the driver has told its failure domains. It
+	// ConditionFailureDomainsKnown reports whether the driver has told its failure domains. It
 	// is there only if the driver is to be asked.
 	ConditionFailureDomainsKnown = "FailureDomainsKnown"
 )

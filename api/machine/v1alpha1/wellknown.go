@@ -134,7 +134,7 @@ const (
 	// UpdateFailed: the update went wrong.
 	UpdateFailed = "UpdateFailed"
 
-	// NodePreserved tells whether a node is preserved.
+	// NodePreserved reports whether a node is preserved.
 	NodePreserved corev1.NodeConditionType = "Preserved"
 	// PreservedByMCM: a set preserved it by itself.
 	PreservedByMCM = "Preserved by MCM."

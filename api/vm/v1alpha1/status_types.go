@@ -73,6 +73,6 @@ const (
 	PhaseLost VirtualMachinePhase = "Lost"
 )
 
-// ConditionReady is the type of the condition that tells whether the VM runs as its
+// ConditionReady is the type of the condition that reports whether the VM runs as its
 // spec wants it.
 const ConditionReady = "Ready"

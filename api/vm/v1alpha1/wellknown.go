@@ -18,7 +18,7 @@ const (
 
 // Types of conditions. See also ConditionReady.
 const (
-	// ConditionScheduled tells whether the authoritative Pod has a node. It is False
+	// ConditionScheduled reports whether the authoritative Pod has a node. It is False
 	// with reason ReasonUnschedulable while no host has room.
 	ConditionScheduled = "Scheduled"
 )

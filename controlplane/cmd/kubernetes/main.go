@@ -62,7 +62,7 @@ func component(newCommand func() *cobra.Command) func([]string) {
 }
 
 func runKubectl(args []string) {
-	logs.GlogSetter(kubectl.GetLogVerbosity(args)) //nolint:errcheck // only fails for a verbosity that kubectl itself rejects
+	logs.GlogSetter(kubectl.GetLogVerbosity(args)) // only fails for a verbosity that kubectl itself rejects
 	if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
 		kubectlutil.CheckErr(err)
 	}

@@ -20,7 +20,7 @@ func Claim(machine *infrav1.MillwrightMachine, providerID string) instance.Claim
 	}
 }
 
-// claim tells whether another object's claim counts against ours.
+// claim reports whether another object's claim counts against ours.
 type claim func(ours, other instance.Claimant) bool
 
 // earlier is the claim of one whose VM it is for certain, or that was there before.

@@ -58,7 +58,7 @@ type Options struct {
 	// Driver is the name of the engine's driver. Required.
 	Driver string
 	// Placer is the engine's driver, if it knows failure domains. Nil: it does not.
-	Placer driver.Placer
+	Placer driver.FailureDomains
 	// Installation is the name by which the driver knows its VMs among those of others. Empty:
 	// it has none.
 	Installation string
@@ -138,7 +138,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			c.foreign.Delete(req.NamespacedName)
 			c.secrets.forget(req.NamespacedName)
 		}
-		return ctrl.Result{}, client.IgnoreNotFound(err) //nolint:wrapcheck // says what it is about
+		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if !c.watched(machine) {
 		return ctrl.Result{}, nil

@@ -58,7 +58,7 @@ func (c *Controller) lookAfterInstance(ctx context.Context, s *scope) flow.Resul
 	return flow.Continue()
 }
 
-// collectForLook collects what the driver gets, and tells whether it can be asked. That
+// collectForLook collects what the driver gets, and reports whether it can be asked. That
 // something is missing is no fault of the VM's.
 func (c *Controller) collectForLook(ctx context.Context, s *scope) (bool, error) {
 	lacking, err := c.collect(ctx, s)
@@ -101,9 +101,9 @@ func (c *Controller) lookOf(s *scope) *look {
 	case !established(s.stored): // the driver has just said that it is there
 		l.again(s, lookEvery)
 	case s.notReadyFor(infrav1.ReasonInstanceLost):
-		l.due = s.now.Add(rand.N(lookSoon)) //nolint:gosec // spreading needs no secrecy
+		l.due = s.now.Add(rand.N(lookSoon))
 	default:
-		l.due = s.now.Add(rand.N(lookEvery)) //nolint:gosec // spreading needs no secrecy
+		l.due = s.now.Add(rand.N(lookEvery))
 	}
 	c.looks.Store(s.key(), l)
 	return l
@@ -117,7 +117,7 @@ func (l *look) left(s *scope) time.Duration {
 	return l.due.Sub(s.now)
 }
 
-// urgent tells whether the node was well, and is not any more.
+// urgent reports whether the node was well, and is not any more.
 func (l *look) urgent(s *scope) bool { return l.healthy && !s.owner.Healthy() }
 
 // again has the driver asked after that time, or a little later.

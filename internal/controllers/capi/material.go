@@ -21,7 +21,7 @@ import (
 // lack is something that a driver needs and that is not there. The zero value is nothing.
 type lack struct{ reason, sentence string }
 
-// findOwner finds the Machine, and tells whether it is there.
+// findOwner finds the Machine, and reports whether it is there.
 func (c *Controller) findOwner(ctx context.Context, s *scope) (bool, error) {
 	name := core.Owner(s.machine, core.MachineKind)
 	if name == "" {
@@ -136,7 +136,7 @@ func (c *Controller) class(ctx context.Context, machine *infrav1.MillwrightMachi
 	}
 	secret, missing, err := fieldindex.MergedSecret(ctx, c.Live, class)
 	if err != nil {
-		return nil, nil, lack{}, err //nolint:wrapcheck // says what it is about
+		return nil, nil, lack{}, err
 	}
 	if missing != "" {
 		return nil, nil, lack{infrav1.ReasonMachineClassMissing, missing}, nil

@@ -75,13 +75,13 @@ func (c *Controller) leaveToOthers(ctx context.Context, s *scope) flow.Result {
 	return flow.Stop("it is of another driver")
 }
 
-// leftAlone tells whether nobody may write the object.
+// leftAlone reports whether nobody may write the object.
 func leftAlone(s *scope) bool { return core.Moved(s.machine) || core.Paused(s.cluster, s.machine) }
 
 // undeletableIs begins what is said of a VM that cannot be deleted yet.
 const undeletableIs = "The VM cannot be deleted: "
 
-// held tells whether it was said what a deletion waits for.
+// held reports whether it was said what a deletion waits for.
 func (s *scope) held() bool {
 	ready := s.ready()
 	return ready != nil && strings.HasPrefix(ready.Message, undeletableIs)

@@ -13,7 +13,7 @@ import (
 )
 
 // placer is a driver that knows every failure domain but "nowhere".
-type placer struct{ driver.Placer }
+type placer struct{ driver.FailureDomains }
 
 func (placer) PlaceMachine(req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
 	if req.FailureDomain == "nowhere" {

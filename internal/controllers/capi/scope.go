@@ -76,19 +76,19 @@ func (s *scope) explain(kind, reason, message string) {
 	s.events = append(s.events, explanation{kind, reason, message})
 }
 
-// established tells whether the VM exists, Cluster API knows it, and it need not be looked
+// established reports whether the VM exists, Cluster API knows it, and it need not be looked
 // for. After a move to another cluster the status is empty, and the driver is asked again.
 func established(machine *infrav1.MillwrightMachine) bool {
 	return machine.Status.Ready && machine.Status.ProviderID != "" && machine.Spec.ProviderID == machine.Status.ProviderID
 }
 
-// instanceGone tells whether the VM is gone, so that what was needed to delete it may be, too.
+// instanceGone reports whether the VM is gone, so that what was needed to delete it may be, too.
 func instanceGone(machine *infrav1.MillwrightMachine) bool {
 	_, gone := machine.Annotations[infrav1.AnnotationInstanceGone]
 	return gone && !machine.DeletionTimestamp.IsZero()
 }
 
-// begun tells whether there may be a VM.
+// begun reports whether there may be a VM.
 func begun(machine *infrav1.MillwrightMachine) bool {
 	if instanceGone(machine) {
 		return false
@@ -113,7 +113,7 @@ func digest(class *v1alpha1.MachineClass) string {
 	return fmt.Sprintf("%.8x", sha256.Sum256(text))
 }
 
-// neverMade tells whether the driver cannot have made a VM, since it refuses the very spec
+// neverMade reports whether the driver cannot have made a VM, since it refuses the very spec
 // that it was asked with from the beginning. Such an object could not be deleted otherwise:
 // the driver refuses to look, too.
 func (s *scope) neverMade(failure *instance.Failure) bool {
@@ -121,7 +121,7 @@ func (s *scope) neverMade(failure *instance.Failure) bool {
 	return refusesSpec(failure) && ownSpecOnly(s.machine) && s.machine.Status.ProviderID == "" && from != "" && from == digest(s.objects.Class)
 }
 
-// ownSpecOnly tells whether nothing but the object itself says how its VM is made.
+// ownSpecOnly reports whether nothing but the object itself says how its VM is made.
 func ownSpecOnly(machine *infrav1.MillwrightMachine) bool {
 	return machine.Spec.ProviderSpec != nil && machine.Spec.CredentialsSecretRef == nil && machine.Spec.ProviderID == ""
 }
@@ -132,7 +132,7 @@ func (s *scope) foundAsAskedFor() {
 	metav1.SetMetaDataAnnotation(&s.machine.ObjectMeta, infrav1.AnnotationInstanceSpec, digest(s.objects.Class))
 }
 
-// askedAnew tells whether the driver found the VM before, with something else than what it is
+// askedAnew reports whether the driver found the VM before, with something else than what it is
 // asked with now: the class was changed since, or the object's own spec. If it then finds
 // none, it may look in another place.
 func (s *scope) askedAnew() bool {

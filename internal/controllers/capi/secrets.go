@@ -27,7 +27,7 @@ type Secrets struct {
 	// client reads from the cache, live from the API server.
 	client client.Client
 	live   client.Reader
-	// ours tells whether a MillwrightMachine is for this manager.
+	// ours reports whether a MillwrightMachine is for this manager.
 	ours func(*infrav1.MillwrightMachine) bool
 
 	// mu is held from when it is found out who needs a Secret until that is written.
@@ -36,7 +36,7 @@ type Secrets struct {
 	known map[types.NamespacedName]need
 }
 
-// need tells whether a MillwrightMachine needs its Secrets.
+// need reports whether a MillwrightMachine needs its Secrets.
 type need struct {
 	of   types.UID
 	does bool
@@ -66,7 +66,7 @@ func OfClass(class *v1alpha1.MachineClass) []types.NamespacedName {
 	return slices.DeleteFunc(fieldindex.SecretsOf(class), func(key types.NamespacedName) bool { return key.Namespace != class.Namespace })
 }
 
-// Released tells whether a MillwrightMachine has let go of its Secrets.
+// Released reports whether a MillwrightMachine has let go of its Secrets.
 func (s *Secrets) Released(machine *infrav1.MillwrightMachine) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,7 +74,7 @@ func (s *Secrets) Released(machine *infrav1.MillwrightMachine) bool {
 	return ok && known.of == machine.UID && !known.does
 }
 
-// Begun tells whether there may be a VM of the MillwrightMachine's.
+// Begun reports whether there may be a VM of the MillwrightMachine's.
 func (s *Secrets) Begun(machine *infrav1.MillwrightMachine) bool { return begun(machine) }
 
 // note remembers whether a MillwrightMachine needs its Secrets.
@@ -142,7 +142,7 @@ func (s *Secrets) Settle(ctx context.Context, key types.NamespacedName) error {
 	return nil
 }
 
-// needed tells whether anybody needs a Secret, and whether one does for whose Secrets this
+// needed reports whether anybody needs a Secret, and whether one does for whose Secrets this
 // manager has to see. To be called under the lock.
 func (s *Secrets) needed(ctx context.Context, key types.NamespacedName) (needed, hold bool, err error) {
 	users, err := s.users(ctx, key)
@@ -161,7 +161,7 @@ func (s *Secrets) needed(ctx context.Context, key types.NamespacedName) (needed,
 	return needed, hold, nil
 }
 
-// holds tells whether an object is one that we have to do something for before it goes.
+// holds reports whether an object is one that we have to do something for before it goes.
 func holds(machine *infrav1.MillwrightMachine) bool {
 	return controllerutil.ContainsFinalizer(machine, infrav1.Finalizer) && !instanceGone(machine)
 }
@@ -189,7 +189,7 @@ func (s *Secrets) users(ctx context.Context, key types.NamespacedName) ([]infrav
 	return users, nil
 }
 
-// holdsSecretsOf tells whether this manager has the Secrets of a MillwrightMachine held. It
+// holdsSecretsOf reports whether this manager has the Secrets of a MillwrightMachine held. It
 // would have to delete the VM.
 func (c *Controller) holdsSecretsOf(machine *infrav1.MillwrightMachine) bool {
 	return c.watched(machine) && machine.Spec.Driver == c.Driver

@@ -19,7 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// set sets a condition, and tells whether that is news.
+// set sets a condition, and reports whether that is news.
 func (s *scope) set(kind string, value metav1.ConditionStatus, reason, message string) bool {
 	return meta.SetStatusCondition(&s.machine.Status.Conditions, metav1.Condition{
 		Type: kind, Status: value, Reason: reason, Message: shorten(message), LastTransitionTime: metav1.NewTime(s.now),
@@ -35,7 +35,7 @@ func (s *scope) ready() *metav1.Condition {
 	return meta.FindStatusCondition(s.machine.Status.Conditions, infrav1.ConditionReady)
 }
 
-// notReadyFor tells whether the object is not ready for one of these reasons.
+// notReadyFor reports whether the object is not ready for one of these reasons.
 func (s *scope) notReadyFor(reasons ...string) bool {
 	ready := s.ready()
 	return ready != nil && ready.Status != metav1.ConditionTrue && slices.Contains(reasons, ready.Reason)
@@ -68,7 +68,7 @@ func (s *scope) creating() {
 	s.set(infrav1.ConditionReady, metav1.ConditionFalse, infrav1.ReasonCreating, "The driver makes the VM")
 }
 
-// preparationFailed tells whether the driver was about to be asked, but for the bootstrap
+// preparationFailed reports whether the driver was about to be asked, but for the bootstrap
 // data.
 func (s *scope) preparationFailed() bool {
 	_, begun := s.stored.Annotations[infrav1.AnnotationCreationBegun]
@@ -132,7 +132,7 @@ func reasonOf(failure *instance.Failure) string {
 	}
 }
 
-// refusesSpec tells whether the driver refuses what it is to make. For GetMachineStatus,
+// refusesSpec reports whether the driver refuses what it is to make. For GetMachineStatus,
 // OutOfRange means something else.
 func refusesSpec(failure *instance.Failure) bool {
 	switch failure.Code {
@@ -144,7 +144,7 @@ func refusesSpec(failure *instance.Failure) bool {
 	return false
 }
 
-// hopeless tells whether nothing but another specification of this very object could help:
+// hopeless reports whether nothing but another specification of this very object could help:
 // Cluster API then gives up the Machine. A class or a Secret may be repaired at any time, and
 // a driver that has been given one may mean that; a creation was given the bootstrap data. Nor
 // is it the end of what was made from a template: the next one would be the same, and there
@@ -154,7 +154,7 @@ func hopeless(machine *infrav1.MillwrightMachine, failure *instance.Failure) boo
 		machine.Annotations[core.AnnotationClonedFrom] == ""
 }
 
-// leavesOpen tells whether there may be a VM after a failure. There is none after one before
+// leavesOpen reports whether there may be a VM after a failure. There is none after one before
 // the creation, or if the creation was refused for what it was asked for.
 func leavesOpen(failure *instance.Failure) bool {
 	switch failure.Method {

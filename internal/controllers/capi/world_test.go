@@ -226,7 +226,7 @@ func (w *world) pass() ctrl.Result {
 	return result
 }
 
-// call makes the driver calls that wait, and tells whether there were any.
+// call makes the driver calls that wait, and reports whether there were any.
 func (w *world) call() bool {
 	waiting := w.tasks
 	w.tasks = nil
@@ -272,7 +272,7 @@ func (w *world) infra() *infrav1.MillwrightMachine {
 	return infra
 }
 
-// gone tells whether it no longer exists.
+// gone reports whether it no longer exists.
 func (w *world) gone() bool {
 	w.Helper()
 	err := w.client.Get(w.Context(), w.key(), &infrav1.MillwrightMachine{})

@@ -114,10 +114,10 @@ func (c *Controller) rival(ctx context.Context, machine *v1alpha1.Machine, node 
 			return other, nil
 		}
 	}
-	return nil, nil //nolint:nilnil // as documented
+	return nil, nil
 }
 
-// rather tells whether a node is the first Machine's rather than the second's: by the VM
+// rather reports whether a node is the first Machine's rather than the second's: by the VM
 // that the node says it is, failing that by which Machine was there first.
 func rather(first, second *v1alpha1.Machine, node *corev1.Node) bool {
 	if id := node.Spec.ProviderID; id != "" && (first.Spec.ProviderID == id) != (second.Spec.ProviderID == id) {

@@ -117,7 +117,7 @@ type Drainer interface {
 type Target interface {
 	// Client reads Nodes from a cache and writes to the API server.
 	Client() client.Client
-	// Ready tells whether the target has answered, so that what the cache does not
+	// Ready reports whether the target has answered, so that what the cache does not
 	// show is not there.
 	Ready() bool
 	// ReadySince is when the cache was first complete; zero if it is not yet.

@@ -153,7 +153,7 @@ func (c *Controller) awaitTarget(s *scope) flow.Result {
 	return flow.Wait(min(left, targetAway), "the target cluster")
 }
 
-// forceOf tells whether the node is to be emptied by force, and why.
+// forceOf reports whether the node is to be emptied by force, and why.
 func (c *Controller) forceOf(s *scope, conditions []corev1.NodeCondition) drain.Force {
 	requested, _ := strconv.ParseBool(s.machine.Labels[v1alpha1.LabelKeyForceDeletion])
 	s.wakeWithin(drain.ForceDue(conditions, s.now))

@@ -42,7 +42,7 @@ func TestFleetOfMCM(t *testing.T) {
 	}
 }
 
-// takeOver checks what becomes of a Machine, and tells whether nothing had to.
+// takeOver checks what becomes of a Machine, and reports whether nothing had to.
 func (w *world) takeOver(before v1alpha1.Machine) bool {
 	w.Helper()
 	w.name, w.writes, w.driver.calls = before.Name, nil, nil
@@ -60,7 +60,7 @@ func (w *world) takeOver(before v1alpha1.Machine) bool {
 }
 
 // restsAsMCMLeftIt checks that a Machine is left alone if it is in a state that asks for
-// nothing, and tells whether it is.
+// nothing, and reports whether it is.
 func (w *world) restsAsMCMLeftIt(before v1alpha1.Machine) bool {
 	w.Helper()
 	node := w.recordedNode()

@@ -78,7 +78,7 @@ func (c *Controller) awaitJoin(ctx context.Context, s *scope, what string) flow.
 	return flow.Wait(0, what)
 }
 
-// mayTimeOut tells whether a Machine in this phase becomes Failed in time.
+// mayTimeOut reports whether a Machine in this phase becomes Failed in time.
 func mayTimeOut(phase v1alpha1.MachinePhase) bool {
 	return phase == v1alpha1.MachineUnknown || phase == v1alpha1.MachineInPlaceUpdateFailed
 }

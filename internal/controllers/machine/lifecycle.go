@@ -112,7 +112,7 @@ func (c *Controller) instanceFound(ctx context.Context, s *scope, found instance
 }
 
 // claim records the instance as the Machine's, unless it or its node is another's, and
-// tells whether that ends the pass.
+// reports whether that ends the pass.
 func (c *Controller) claim(ctx context.Context, s *scope, found instance.Instance) (bool, flow.Result) {
 	if s.machine.Spec.ProviderID == "" {
 		sentence, err := c.unclaimable(ctx, s.machine, found)
@@ -194,7 +194,7 @@ func (c *Controller) creationFailed(ctx context.Context, s *scope, answer instan
 	return flow.Wait(wait, answer.Failure.Error())
 }
 
-// nameTaken tells whether the driver found somebody else's VM under the Machine's name.
+// nameTaken reports whether the driver found somebody else's VM under the Machine's name.
 func nameTaken(failure *instance.Failure) bool {
 	return failure.Code == codes.AlreadyExists &&
 		(failure.Method == instance.MethodCreate || failure.Method == instance.MethodInitialize)
@@ -210,7 +210,7 @@ func (c *Controller) prepare(machine *v1alpha1.Machine, secret *corev1.Secret) f
 		if c.Tokens != nil {
 			var err error
 			if token, err = c.Tokens.Issue(ctx, key, valid); err != nil {
-				return nil, err //nolint:wrapcheck // says whose token it is
+				return nil, err
 			}
 		}
 		prepared := secret.DeepCopy()

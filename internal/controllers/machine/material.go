@@ -42,7 +42,7 @@ func (c *Controller) material(ctx context.Context, machine *v1alpha1.Machine) (m
 	return material{class: class, secret: secret}, missing, err
 }
 
-// held tells whether the class carries our finalizer. Without it the class could vanish
+// held reports whether the class carries our finalizer. Without it the class could vanish
 // while an instance is made from it, and nobody could delete that instance again.
 func (m material) held() bool {
 	return controllerutil.ContainsFinalizer(m.class, v1alpha1.FinalizerMCM)

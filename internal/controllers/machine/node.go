@@ -115,7 +115,7 @@ func (c *Controller) nodeAbsent(ctx context.Context, s *scope, name string) flow
 func (c *Controller) keepToken(ctx context.Context, s *scope) error {
 	next, err := c.Tokens.Keep(ctx, s.key(), c.creationTimeout(s.machine))
 	if err != nil {
-		return err //nolint:wrapcheck // says whose token it is
+		return err
 	}
 	s.wakeWithin(next)
 	return nil
@@ -198,7 +198,7 @@ func (c *Controller) adoptNode(ctx context.Context, s *scope) flow.Result {
 		return c.changeNode(ctx, s, func(n *corev1.Node) error {
 			if s.class != nil {
 				if err := noderef.RecordCapacity(n, virtualCapacity(s.class)); err != nil {
-					return err //nolint:wrapcheck // says what it is about
+					return err
 				}
 			}
 			return noderef.Adopt(n, s.machine)

@@ -106,7 +106,7 @@ func (c *Controller) unlessRefused(s *scope, reason string, wanted any, write fu
 	return errRefused
 }
 
-// refused tells whether an API server found something wrong with a write that it will find
+// refused reports whether an API server found something wrong with a write that it will find
 // again.
 func refused(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) || apierrors.IsRequestEntityTooLargeError(err)

@@ -20,7 +20,7 @@ type replacements struct {
 	granted map[types.NamespacedName]types.UID
 }
 
-// mayReplace tells whether the Machine may be declared Failed for its health now. If so,
+// mayReplace reports whether the Machine may be declared Failed for its health now. If so,
 // the place is the Machine's until it is healthy, replaced or gone.
 func (c *Controller) mayReplace(ctx context.Context, machine *v1alpha1.Machine) (bool, error) {
 	r := &c.replacements
@@ -66,7 +66,7 @@ func (r *replacements) busy(pool []v1alpha1.Machine, asking *v1alpha1.Machine) i
 	return max(going, coming)
 }
 
-// settled tells whether a Machine in this phase is no part of a replacement.
+// settled reports whether a Machine in this phase is no part of a replacement.
 func settled(phase v1alpha1.MachinePhase) bool {
 	switch phase {
 	case v1alpha1.MachineRunning, v1alpha1.MachineAvailable, v1alpha1.MachineUnknown, v1alpha1.MachineCrashLoopBackOff:
@@ -76,7 +76,7 @@ func settled(phase v1alpha1.MachinePhase) bool {
 	}
 }
 
-// pending tells whether the Machine was allowed to be Failed, and the cache does not show
+// pending reports whether the Machine was allowed to be Failed, and the cache does not show
 // yet what became of it.
 func (r *replacements) pending(machine *v1alpha1.Machine) bool {
 	key := client.ObjectKeyFromObject(machine)

@@ -83,12 +83,12 @@ func (s *scope) explainBoth(kind, reason, message string) {
 	s.explainNode(kind, reason, message)
 }
 
-// established tells whether the Machine has an instance that need not be looked for.
+// established reports whether the Machine has an instance that need not be looked for.
 func established(machine *v1alpha1.Machine) bool {
 	return machine.Spec.ProviderID != "" && !unsettled(machine)
 }
 
-// unsettled tells whether the phase says nothing of an instance. Terminating does not if nobody
+// unsettled reports whether the phase says nothing of an instance. Terminating does not if nobody
 // deletes the Machine: it was restored from a backup without its deletion.
 func unsettled(machine *v1alpha1.Machine) bool {
 	switch machine.Status.CurrentStatus.Phase {

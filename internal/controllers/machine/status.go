@@ -95,7 +95,7 @@ const (
 	longestEvent       = 1024
 )
 
-// operation records what was last done, and tells whether that is news.
+// operation records what was last done, and reports whether that is news.
 func (s *scope) operation(kind v1alpha1.MachineOperationType, state v1alpha1.MachineState, description, errorCode string) bool {
 	description = messages.Shorten(description, longestDescription)
 	last := &s.machine.Status.LastOperation
@@ -190,7 +190,7 @@ func (s *scope) note(answer instance.Answer) {
 	}
 }
 
-// keepsState tells whether the driver's note outlives a failure that left no new one.
+// keepsState reports whether the driver's note outlives a failure that left no new one.
 func keepsState(code codes.Code) bool {
 	switch code {
 	case codes.ResourceExhausted, codes.Unknown, codes.DeadlineExceeded, codes.Aborted, codes.Unavailable:

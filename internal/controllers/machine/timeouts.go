@@ -73,7 +73,7 @@ func override(machine *v1alpha1.Machine, field func(*v1alpha1.MachineConfigurati
 	return otherwise
 }
 
-// neverTimesOut tells whether somebody switched the health timeout off for the Machine.
+// neverTimesOut reports whether somebody switched the health timeout off for the Machine.
 func neverTimesOut(machine *v1alpha1.Machine) bool {
 	config := machine.Spec.MachineConfiguration
 	return config != nil && ptr.Deref(config.DisableHealthTimeout, false)

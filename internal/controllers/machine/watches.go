@@ -119,7 +119,7 @@ func (c *Controller) waitingForSecret(ctx context.Context, object client.Object)
 	return requests
 }
 
-// needsClass tells whether the next pass over a Machine will use its class.
+// needsClass reports whether the next pass over a Machine will use its class.
 func needsClass(machine *v1alpha1.Machine) bool {
 	return !machine.DeletionTimestamp.IsZero() || !established(machine)
 }

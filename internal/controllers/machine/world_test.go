@@ -193,7 +193,7 @@ func (w *world) pass() ctrl.Result {
 	return result
 }
 
-// call makes the driver calls that wait, and tells whether there were any.
+// call makes the driver calls that wait, and reports whether there were any.
 func (w *world) call() bool {
 	waiting := w.tasks
 	w.tasks = nil
@@ -288,7 +288,7 @@ func (w *world) delete() {
 	}
 }
 
-// gone tells whether the Machine no longer exists.
+// gone reports whether the Machine no longer exists.
 func (w *world) gone() bool {
 	w.Helper()
 	err := w.control.Get(w.Context(), w.key(), &v1alpha1.Machine{})

@@ -12,7 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
-// used tells whether anything uses a class. Machines come first: where there is one, as
+// used reports whether anything uses a class. Machines come first: where there is one, as
 // for most classes at most times, nothing else is looked at.
 func (c *Controller) used(ctx context.Context, class types.NamespacedName) (bool, error) {
 	machines := &v1alpha1.MachineList{}
@@ -45,13 +45,13 @@ func (c *Controller) used(ctx context.Context, class types.NamespacedName) (bool
 	return false, nil
 }
 
-// uses tells whether a deployment or set will make Machines of the class.
+// uses reports whether a deployment or set will make Machines of the class.
 func uses(object client.Object, class string) bool {
 	ref := referenceOf(object)
 	return ref.Kind == v1alpha1.MachineClassKind && ref.Name == class && !leftBehind(object)
 }
 
-// leftBehind tells whether an object is a set of a deployment that has no replicas. If it
+// leftBehind reports whether an object is a set of a deployment that has no replicas. If it
 // is the newest one, the deployment itself refers to the class.
 func leftBehind(object client.Object) bool {
 	set, ok := object.(*v1alpha1.MachineSet)

@@ -109,5 +109,5 @@ func templateRevision(f facts) int64 {
 	}
 }
 
-// frozen tells whether a set creates nothing because too many machines exist.
+// frozen reports whether a set creates nothing because too many machines exist.
 func frozen(set *v1alpha1.MachineSet) bool { return set.Labels[v1alpha1.LabelKeyFreeze] == isTrue }

@@ -30,7 +30,7 @@ var (
 	errCacheBehind = errors.New("the cache is behind")
 )
 
-// carryOut applies what is planned, and tells whether the pass ends with that. Machines that
+// carryOut applies what is planned, and reports whether the pass ends with that. Machines that
 // cannot be marked hold up nothing but what they are marked for.
 func (c *Controller) carryOut(ctx context.Context, f *facts) (ends bool, failure error) {
 	operations := plan(*f)

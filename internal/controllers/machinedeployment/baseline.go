@@ -26,7 +26,7 @@ type baselines struct {
 	sets map[string]map[types.UID][]string
 }
 
-// caughtUp tells whether the cache shows all of a deployment's sets that existed when this
+// caughtUp reports whether the cache shows all of a deployment's sets that existed when this
 // process first asked. Which versions it has to show of them, and of the deployment, is in the
 // ledgers from then on.
 func (c *Controller) caughtUp(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) (bool, error) {

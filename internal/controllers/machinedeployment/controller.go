@@ -56,7 +56,7 @@ type Options struct {
 type Target interface {
 	// Client reads Nodes from a cache and writes to the API server.
 	Client() client.Client
-	// Ready tells whether the target has answered, so that its cache means something.
+	// Ready reports whether the target has answered, so that its cache means something.
 	Ready() bool
 }
 
@@ -140,13 +140,13 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{RequeueAfter: again}, nil
 }
 
-// outrun tells whether an error means that the world has moved on, of which the cache
+// outrun reports whether an error means that the world has moved on, of which the cache
 // will tell. That is not for users to read.
 func outrun(err error) bool {
 	return expectations.Conflict(err) || errors.Is(err, errCacheBehind)
 }
 
-// fresh tells whether the cache shows all that this process wrote to the deployment and
+// fresh reports whether the cache shows all that this process wrote to the deployment and
 // its sets. A set that was created and is not seen yet is looked for by its name, which
 // follows from the template: creating it twice is impossible.
 func (c *Controller) fresh(deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) bool {

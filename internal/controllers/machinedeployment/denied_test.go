@@ -24,7 +24,7 @@ func denied(code int32) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Message: `admission webhook "policy.example.com" denied the request: no`}}
 }
 
-// says tells whether a condition of a kind says something.
+// says reports whether a condition of a kind says something.
 func says(status v1alpha1.MachineDeploymentStatus, kind v1alpha1.MachineDeploymentConditionType, text string) bool {
 	at := conditionAt(status, kind)
 	return at >= 0 && strings.Contains(status.Conditions[at].Message, text)

@@ -109,20 +109,20 @@ func selection(deployment *v1alpha1.MachineDeployment) labels.Selector {
 	return selector
 }
 
-// matches tells whether a set belongs to what is selected: by its own labels and by those of
+// matches reports whether a set belongs to what is selected: by its own labels and by those of
 // the Machines that it makes.
 func matches(selector labels.Selector, set *v1alpha1.MachineSet) bool {
 	return selector.Matches(labels.Set(set.Labels)) && selector.Matches(labels.Set(set.Spec.Template.Labels))
 }
 
-// madeFor tells whether a set was made for a deployment of that name, whoever it belongs to
+// madeFor reports whether a set was made for a deployment of that name, whoever it belongs to
 // now. Its name follows from the hash that it gives its Machines.
 func madeFor(deployment *v1alpha1.MachineDeployment, set *v1alpha1.MachineSet) bool {
 	hash := set.Spec.Template.Labels[v1alpha1.DefaultMachineDeploymentUniqueLabelKey]
 	return hash != "" && set.Name == setName(deployment.Name, hash)
 }
 
-// overlap tells whether the selector of one of two deployments matches what the other makes.
+// overlap reports whether the selector of one of two deployments matches what the other makes.
 // One that is going, or that selects everything, makes nothing.
 func overlap(a, b *v1alpha1.MachineDeployment) bool {
 	works := func(d *v1alpha1.MachineDeployment) bool { return d.DeletionTimestamp.IsZero() && !selectsAll(d) }
@@ -133,7 +133,7 @@ func overlap(a, b *v1alpha1.MachineDeployment) bool {
 	return a.UID != b.UID && works(a) && works(b) && (takes(a, b) || takes(b, a))
 }
 
-// asksFor tells whether labels have all that the selector names, which is mostly not so, and
+// asksFor reports whether labels have all that the selector names, which is mostly not so, and
 // costs much less than the whole of it.
 func asksFor(deployment *v1alpha1.MachineDeployment, made map[string]string) bool {
 	if deployment.Spec.Selector == nil {
@@ -147,7 +147,7 @@ func asksFor(deployment *v1alpha1.MachineDeployment, made map[string]string) boo
 	return true
 }
 
-// selectsAll tells whether the deployment's selector is empty, which would match whatever
+// selectsAll reports whether the deployment's selector is empty, which would match whatever
 // nobody owns.
 func selectsAll(deployment *v1alpha1.MachineDeployment) bool {
 	selector := deployment.Spec.Selector
@@ -181,5 +181,5 @@ func bounds(deployment *v1alpha1.MachineDeployment) (surge, unavailable int32) {
 		down = 1
 	}
 	// Their sum with the replicas is a number of replicas, too.
-	return int32(min(up, math.MaxInt32-total)), int32(min(down, total)) //nolint:gosec // bounded on this line
+	return int32(min(up, math.MaxInt32-total)), int32(min(down, total))
 }

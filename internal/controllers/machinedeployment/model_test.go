@@ -345,7 +345,7 @@ func (s *modelSet) objects() []*v1alpha1.Machine {
 	return objects
 }
 
-// leaves tells whether the set is being deleted.
+// leaves reports whether the set is being deleted.
 func (s *modelSet) leaves() bool { return !s.stored.DeletionTimestamp.IsZero() }
 
 // deleteSet is what a user does by hand. No plan could know that its machines go.
@@ -470,7 +470,7 @@ func (w *world) round(seed *rand.Rand) {
 	w.now = w.now.Add(time.Second)
 }
 
-// done tells whether the rollout is over, and everybody knows it.
+// done reports whether the rollout is over, and everybody knows it.
 func (w *world) done() bool {
 	wanted, current := int(w.deployment.Spec.Replicas), 0
 	for _, s := range w.sets {
@@ -497,12 +497,12 @@ func (w *world) preserved() int32 {
 	return n
 }
 
-// current tells whether a set is the one of the template.
+// current reports whether a set is the one of the template.
 func (w *world) current(s *modelSet) bool {
 	return revision.Same(&s.stored.Spec.Template, &w.deployment.Spec.Template)
 }
 
-// settle runs rounds until the rollout is over, and tells whether all went well.
+// settle runs rounds until the rollout is over, and reports whether all went well.
 func (w *world) settle(seed *rand.Rand) bool { return w.ends(seed) && w.broken == "" }
 
 // ends runs rounds until the rollout is over, and everybody has said so.

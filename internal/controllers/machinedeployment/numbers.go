@@ -58,7 +58,7 @@ func kept(set *v1alpha1.MachineSet) int32 {
 	return max(0, min(set.Status.PreservedFailedReplicas, asked(set)-usable(set)))
 }
 
-// settled tells whether the status of a set was written for what it is asked for now. If
+// settled reports whether the status of a set was written for what it is asked for now. If
 // not, it may have machines that its status does not count. A set that reports a failure
 // was looked at, too, unless that is an old one: a set that has what it is asked for makes none.
 func settled(set *v1alpha1.MachineSet) bool {
@@ -69,7 +69,7 @@ func settled(set *v1alpha1.MachineSet) bool {
 		})
 }
 
-// reported tells whether a set has looked at what it is asked for now, and nothing failed.
+// reported reports whether a set has looked at what it is asked for now, and nothing failed.
 func reported(set *v1alpha1.MachineSet) bool { return set.Status.ObservedGeneration >= set.Generation }
 
 // total adds up a number of the sets, of which negative ones count as 0. The sum of some may be
@@ -88,16 +88,16 @@ func bounded(n int64) int32 { return int32(min(max(0, n), math.MaxInt32)) }
 // plus adds what a set reports to a number of machines.
 func plus(n, reported int32) int32 { return bounded(int64(n) + int64(max(0, reported))) }
 
-// replaced tells whether the old sets have no machines and will have none, but for what is
+// replaced reports whether the old sets have no machines and will have none, but for what is
 // preserved, and what was until the rollout was over.
 func replaced(f facts) bool {
 	return finished(f) || !slices.ContainsFunc(f.old, f.occupied)
 }
 
-// occupied tells whether a set has machines, or may have some that it did not report yet.
+// occupied reports whether a set has machines, or may have some that it did not report yet.
 func (f facts) occupied(set *v1alpha1.MachineSet) bool { return !settled(set) || f.counted(set) > 0 }
 
-// allSettled tells whether all sets are settled.
+// allSettled reports whether all sets are settled.
 func allSettled(f facts) bool {
 	return !slices.ContainsFunc(f.all(), func(set *v1alpha1.MachineSet) bool { return !settled(set) })
 }

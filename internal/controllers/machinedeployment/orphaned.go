@@ -15,7 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// orphaning tells whether a deployment is being deleted without its sets. The garbage collector
+// orphaning reports whether a deployment is being deleted without its sets. The garbage collector
 // lets go of those that it knows, and takes its finalizer from the deployment after that.
 func orphaning(deployment *v1alpha1.MachineDeployment) bool {
 	return !deployment.DeletionTimestamp.IsZero() && slices.Contains(deployment.Finalizers, metav1.FinalizerOrphanDependents)

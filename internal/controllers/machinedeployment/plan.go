@@ -50,7 +50,7 @@ type operation struct {
 	topic string
 }
 
-// ends tells whether the pass ends with an operation: what comes next is planned when the
+// ends reports whether the pass ends with an operation: what comes next is planned when the
 // caches show what it did.
 func (op operation) ends() bool {
 	return slices.Contains([]action{adopt, release, mark, rollBack, refuse}, op.action)
@@ -85,10 +85,10 @@ func planReplicas(f facts) []operation {
 	}
 }
 
-// halted tells whether no machine is replaced now.
+// halted reports whether no machine is replaced now.
 func halted(f facts) bool { return f.deployment.Spec.Paused || unsupported(f) }
 
-// unsupported tells whether machines would have to be updated in place. They stay as they are
+// unsupported reports whether machines would have to be updated in place. They stay as they are
 // then: to replace them instead is what the strategy is there to avoid. Those of a set that
 // is being deleted go in any case.
 func unsupported(f facts) bool {
@@ -123,7 +123,7 @@ func planCurrent(f facts) []operation {
 	return []operation{{action: scale, set: f.current, replicas: wanted, reason: "the deployment wants " + messages.Machines(wanted)}}
 }
 
-// reduced tells whether a set has to grow though nobody scaled the deployment since the set
+// reduced reports whether a set has to grow though nobody scaled the deployment since the set
 // was last scaled. So a rollout took machines from it, which may still be on their way out:
 // the bounds of a rollout hold on.
 func reduced(f facts, set *v1alpha1.MachineSet) bool {

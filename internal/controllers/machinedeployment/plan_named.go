@@ -54,10 +54,10 @@ func (n named) since(f facts) string {
 	return cmp.Or(n.at, f.deployment.Annotations[v1alpha1.AnnotationKeyLastReplicaChange], was, f.now.UTC().Format(time.RFC3339))
 }
 
-// stays tells whether nobody has deleted a named Machine yet.
+// stays reports whether nobody has deleted a named Machine yet.
 func (n named) stays() bool { return n.machine != nil && n.machine.DeletionTimestamp.IsZero() }
 
-// goes tells whether a named Machine is still to be deleted. One that failed is replaced
+// goes reports whether a named Machine is still to be deleted. One that failed is replaced
 // by its set, or gone without replacement if the set has one too many; but if it is preserved,
 // its set has to know that no other goes in its place.
 func (n named) goes(now time.Time) bool {
@@ -74,13 +74,13 @@ func (n named) goes(now time.Time) bool {
 	}
 }
 
-// marked tells whether the sets can see that a Machine was named.
+// marked reports whether the sets can see that a Machine was named.
 func (n named) marked(since string) bool {
 	return n.machine.Annotations[v1alpha1.AnnotationKeyMachinePriority] == chosen &&
 		n.machine.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime] == since
 }
 
-// seenAsNamed tells whether a Machine counts for its set as one that was named: it was so before
+// seenAsNamed reports whether a Machine counts for its set as one that was named: it was so before
 // or when the deployment was last scaled, as far as the set was told. The rule is MCM's.
 func seenAsNamed(machine *v1alpha1.Machine, set *v1alpha1.MachineSet) bool {
 	if machine.Annotations[v1alpha1.AnnotationKeyMachinePriority] != chosen {
@@ -113,7 +113,7 @@ func withhold(f facts, operations []operation) []operation {
 	})
 }
 
-// withheld tells whether a set is not scaled down, since a named Machine of it could not be marked.
+// withheld reports whether a set is not scaled down, since a named Machine of it could not be marked.
 func withheld(f facts, set *v1alpha1.MachineSet) bool {
 	return slices.ContainsFunc(f.named, func(n named) bool { return slices.Contains(f.unmarked, n.name) && controlledBy(n.machine, set) })
 }
@@ -151,7 +151,7 @@ func recordNamed(f facts, deployment *v1alpha1.MachineDeployment) {
 	metav1.SetMetaDataAnnotation(&deployment.ObjectMeta, v1alpha1.AnnotationKeyTriggerDeletion, strings.Join(entries, ","))
 }
 
-// controlledBy tells whether a set controls a Machine.
+// controlledBy reports whether a set controls a Machine.
 func controlledBy(machine *v1alpha1.Machine, set *v1alpha1.MachineSet) bool {
 	owner := metav1.GetControllerOfNoCopy(machine)
 	return owner != nil && owner.UID == set.UID

@@ -21,10 +21,10 @@ const (
 // nodeChange is a node as it is, which is the cache's, and as it shall be, without its status.
 type nodeChange struct{ is, shall *corev1.Node }
 
-// marking tells whether a rolling update goes on, during which nodes are marked.
+// marking reports whether a rolling update goes on, during which nodes are marked.
 func marking(f facts) bool { return f.rolling && !f.deployment.Spec.Paused && !replaced(f) }
 
-// unmarking tells whether the current set was an old one, whose nodes were tainted.
+// unmarking reports whether the current set was an old one, whose nodes were tainted.
 func unmarking(f facts) bool {
 	return f.current != nil && f.current.Annotations[v1alpha1.AnnotationKeyPreferNoSchedule] != ""
 }

@@ -113,7 +113,7 @@ func shrink(f facts) []operation {
 	return operations
 }
 
-// last tells whether the rollout is over but for machines that are preserved.
+// last reports whether the rollout is over but for machines that are preserved.
 func last(f facts) bool {
 	rest := total(f.old, kept)
 	return f.current != nil && rest > 0 && total(f.old, asked) == rest && usable(f.current) == asked(f.current)

@@ -16,7 +16,7 @@ func inUse(f facts) []*v1alpha1.MachineSet {
 	return slices.DeleteFunc(f.all(), func(set *v1alpha1.MachineSet) bool { return asked(set) == 0 })
 }
 
-// resized tells whether somebody scaled the deployment since its sets were scaled. It
+// resized reports whether somebody scaled the deployment since its sets were scaled. It
 // shows in the annotation of those in use; a set without one does not tell.
 func resized(f facts) bool {
 	wanted := strconv.Itoa(int(f.deployment.Spec.Replicas))
@@ -26,7 +26,7 @@ func resized(f facts) bool {
 	})
 }
 
-// begun tells whether the current set has a part in the machines.
+// begun reports whether the current set has a part in the machines.
 func begun(f facts) bool { return f.current != nil && asked(f.current) > 0 }
 
 // most is how many machines the sets may ask for together. The surge is for a rollout: if no
@@ -45,7 +45,7 @@ func excess(f facts) int32 { return bounded(total(f.all(), asked) - int64(most(f
 // lacking is how many machines the sets do not ask for yet though they may.
 func lacking(f facts) int32 { return bounded(int64(most(f)) - total(f.all(), asked)) }
 
-// postponed tells whether a halted deployment was scaled up, and some of its new machines have
+// postponed reports whether a halted deployment was scaled up, and some of its new machines have
 // to wait until others are gone. As long as it is, some set in use says that it was scaled for
 // another size, so that they are not forgotten.
 func postponed(f facts) bool { return halted(f) && resized(f) && lacking(f) > room(f) }

@@ -129,7 +129,7 @@ func planHistory(f facts) []operation {
 	return operations
 }
 
-// rolledOut tells whether all machines are of the current set, and can be used.
+// rolledOut reports whether all machines are of the current set, and can be used.
 func rolledOut(f facts) bool {
 	wanted := f.deployment.Spec.Replicas
 	return f.current != nil && replaced(f) && settled(f.current) && asked(f.current) == wanted &&

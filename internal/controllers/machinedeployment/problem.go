@@ -30,7 +30,7 @@ func problem(deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet
 	return unselected(deployment, set)
 }
 
-// namesHash tells whether a selector asks for more than the labels of the template: a new set
+// namesHash reports whether a selector asks for more than the labels of the template: a new set
 // adds the hash to them.
 func namesHash(selector labels.Selector) bool {
 	requirements, _ := selector.Requirements()

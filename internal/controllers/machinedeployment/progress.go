@@ -55,7 +55,7 @@ func progress(f facts, next v1alpha1.MachineDeploymentStatus, failure error) v1a
 	return underWay(f, next, fmt.Sprintf("MachineSet %q", f.current.Name))
 }
 
-// saidApart tells whether a failure is no matter of the rollout: it is over, or paused, or late,
+// saidApart reports whether a failure is no matter of the rollout: it is over, or paused, or late,
 // and stays so.
 func saidApart(f facts, next v1alpha1.MachineDeploymentStatus) bool {
 	return finished(f) || f.deployment.Spec.Paused || timedOut(f, next)
@@ -73,7 +73,7 @@ func underWay(f facts, next v1alpha1.MachineDeploymentStatus, what string) v1alp
 	return condition(kind, v1alpha1.ConditionTrue, reasonUpdated, what+" is progressing.")
 }
 
-// finished tells whether the rollout of the current set was over before, so that what
+// finished reports whether the rollout of the current set was over before, so that what
 // happens now is that it is scaled, or that a machine is replaced.
 func finished(f facts) bool {
 	is := progressOf(f.deployment.Status)
@@ -85,7 +85,7 @@ func completed(set *v1alpha1.MachineSet) string {
 	return fmt.Sprintf("MachineSet %q has successfully progressed.", set.Name)
 }
 
-// complete tells whether all Machines are of the current template and can be used, but for
+// complete reports whether all Machines are of the current template and can be used, but for
 // those that a set keeps beyond what it asks for.
 func complete(f facts) bool {
 	wanted := f.deployment.Spec.Replicas
@@ -100,7 +100,7 @@ func progressOf(status v1alpha1.MachineDeploymentStatus) v1alpha1.MachineDeploym
 	return v1alpha1.MachineDeploymentCondition{}
 }
 
-// progressed tells whether more machines are new, ready or available, or fewer are old.
+// progressed reports whether more machines are new, ready or available, or fewer are old.
 func progressed(was, is v1alpha1.MachineDeploymentStatus) bool {
 	return is.UpdatedReplicas > was.UpdatedReplicas ||
 		is.Replicas-is.UpdatedReplicas < was.Replicas-was.UpdatedReplicas ||
@@ -108,26 +108,26 @@ func progressed(was, is v1alpha1.MachineDeploymentStatus) bool {
 		is.AvailableReplicas > was.AvailableReplicas
 }
 
-// begins tells whether a rollout begins, so that what was said before is about another one: it
+// begins reports whether a rollout begins, so that what was said before is about another one: it
 // has no set yet, and once more when it has.
 func begins(f facts) bool {
 	return f.created || f.found || f.current == nil && f.deployment.Status.ObservedGeneration < f.deployment.Generation
 }
 
-// counts tells whether the deadline runs under a reason of the condition.
+// counts reports whether the deadline runs under a reason of the condition.
 func counts(reason string) bool {
 	return slices.Contains([]string{reasonUpdated, reasonCreated, reasonFound, reasonResumed}, reason)
 }
 
-// runs tells whether the deadline runs under a reason, or goes on since a write failed.
+// runs reports whether the deadline runs under a reason, or goes on since a write failed.
 func runs(reason string) bool { return counts(reason) || reason == reasonSetUpdateError }
 
-// interrupts tells whether a write failed, or does not any more, which is no progress.
+// interrupts reports whether a write failed, or does not any more, which is no progress.
 func interrupts(was, is string) bool {
 	return is == reasonSetUpdateError && runs(was) || was == reasonSetUpdateError && is == reasonUpdated
 }
 
-// timedOut tells whether there was no progress for too long. A rollout that was late is late
+// timedOut reports whether there was no progress for too long. A rollout that was late is late
 // until it progresses.
 func timedOut(f facts, next v1alpha1.MachineDeploymentStatus) bool {
 	was, limit := progressOf(f.deployment.Status), f.deployment.Spec.ProgressDeadlineSeconds

@@ -42,7 +42,7 @@ func (c *Controller) findNodes(ctx context.Context, f *facts) error {
 	return nil
 }
 
-// stillProtected tells whether a rollout that is over left nodes protected, since their Machines are
+// stillProtected reports whether a rollout that is over left nodes protected, since their Machines are
 // preserved, and in what time the first of these preservations ends; 0 if nothing says so.
 func stillProtected(f facts) (in time.Duration, some bool) {
 	for _, n := range slices.Concat(f.nodes.ofOld, f.nodes.ofCurrent) {
@@ -57,7 +57,7 @@ func stillProtected(f facts) (in time.Duration, some bool) {
 	return in, some
 }
 
-// nodesMatter tells whether nodes may have to be marked, or marks be taken off.
+// nodesMatter reports whether nodes may have to be marked, or marks be taken off.
 func (c *Controller) nodesMatter(f facts) bool {
 	key := client.ObjectKeyFromObject(f.deployment)
 	if marking(f) {
@@ -87,7 +87,7 @@ func (c *Controller) readNodes(ctx context.Context, f facts) (found *nodes, fres
 }
 
 // nodesOf reads the nodes of a set's Machines, those on their way out left aside, and those
-// that join just now. Fresh tells whether the cache shows what was written to all of them;
+// that join just now. Fresh reports whether the cache shows what was written to all of them;
 // what it does not is left out.
 func (c *Controller) nodesOf(ctx context.Context, set *v1alpha1.MachineSet) (found []nodeOf, fresh bool, err error) {
 	machines, err := c.machines(ctx, set)
@@ -120,7 +120,7 @@ func (c *Controller) nodesOf(ctx context.Context, set *v1alpha1.MachineSet) (fou
 	return found, fresh, nil
 }
 
-// joining tells whether a node is about to be adopted by its Machine's controller. That may
+// joining reports whether a node is about to be adopted by its Machine's controller. That may
 // write taints, and so fails if anybody else has written. The set's status tells when the
 // node is there, which brings the next pass.
 func joining(machine *v1alpha1.Machine, node *corev1.Node) bool {

@@ -172,7 +172,7 @@ func setReplicaFailure(status *v1alpha1.MachineDeploymentStatus, f facts, failur
 	dropCondition(status, kind)
 }
 
-// said tells whether the progress in a status tells of a failure.
+// said reports whether the progress in a status tells of a failure.
 func said(status v1alpha1.MachineDeploymentStatus, failure error) bool {
 	return errors.Is(failure, errNameTaken) || progressOf(status).Message == messages.Shorten(failure.Error(), longestSaid)
 }

@@ -90,7 +90,7 @@ func (c *Controller) create(ctx context.Context, f *facts, op operation) error {
 		made, failure = c.createBatch(ctx, f, min(batch, op.count-len(names)))
 		names = append(names, made...)
 	}
-	f.created += int32(len(names)) //nolint:gosec // at most a burst
+	f.created += int32(len(names))
 	if len(names) > 0 {
 		slices.Sort(names)
 		c.say(ctx, f.set, "SuccessfulCreate", "Created", names, op.reason)
@@ -148,7 +148,7 @@ func (c *Controller) takeBack(ctx context.Context, set *v1alpha1.MachineSet, mac
 	return why
 }
 
-// refused tells whether an error proves that nothing was written: the API server has
+// refused reports whether an error proves that nothing was written: the API server has
 // answered, and said no.
 func refused(err error) bool {
 	var status apierrors.APIStatus

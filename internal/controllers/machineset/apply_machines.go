@@ -55,7 +55,7 @@ func (c *Controller) checkAlive(ctx context.Context, set *v1alpha1.MachineSet) e
 	}
 	if err != nil || live.UID != set.UID || !live.DeletionTimestamp.IsZero() {
 		resource := v1alpha1.SchemeGroupVersion.WithResource("machinesets").GroupResource()
-		return apierrors.NewConflict(resource, set.Name, errors.New("it is being deleted")) //nolint:wrapcheck // its kind is what counts
+		return apierrors.NewConflict(resource, set.Name, errors.New("it is being deleted"))
 	}
 	return nil
 }

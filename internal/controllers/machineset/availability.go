@@ -8,7 +8,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// available tells whether a Machine can be used.
+// available reports whether a Machine can be used.
 func available(machine *v1alpha1.Machine) bool {
 	phase := machine.Status.CurrentStatus.Phase
 	return phase == v1alpha1.MachineRunning || phase == v1alpha1.MachineAvailable

@@ -91,7 +91,7 @@ func newest(machines []*v1alpha1.Machine) metav1.Time {
 	return last
 }
 
-// neverOfUse tells whether a Machine failed while it was made, or while it joined.
+// neverOfUse reports whether a Machine failed while it was made, or while it joined.
 func neverOfUse(machine *v1alpha1.Machine) bool {
 	return machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed &&
 		machine.Status.LastOperation.Type == v1alpha1.MachineOperationCreate

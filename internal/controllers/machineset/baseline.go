@@ -88,7 +88,7 @@ func (c *Controller) baseline(ctx context.Context, namespace string) (*baseline,
 	})
 }
 
-// fresh tells whether the cache shows all that was written to a set, by this process and by those
+// fresh reports whether the cache shows all that was written to a set, by this process and by those
 // before it. Machines are kept as the set says, and writing those does not fail when it says
 // something else by now.
 func (c *Controller) fresh(ctx context.Context, set *v1alpha1.MachineSet) (bool, error) {
@@ -118,7 +118,7 @@ func newBaseline(sets, machines *metav1.PartialObjectMetadataList) *baseline {
 	return b
 }
 
-// shows tells whether a set, as the cache has it, is no older than it was in the baseline. One that
+// shows reports whether a set, as the cache has it, is no older than it was in the baseline. One that
 // was not there is.
 func (b *baseline) shows(set *v1alpha1.MachineSet) bool {
 	b.mu.Lock()
@@ -130,7 +130,7 @@ func (b *baseline) shows(set *v1alpha1.MachineSet) bool {
 	return true
 }
 
-// judge tells whether the cache, of which owned are the Machines of a set, is as new as the
+// judge reports whether the cache, of which owned are the Machines of a set, is as new as the
 // baseline. A Machine that the cache lacks may have been deleted since, or be still to come:
 // that is doubtful. A cache that is older but shows the same Machines is as good: what came
 // and went between is not missed.
@@ -156,7 +156,7 @@ func (b *baseline) judge(set types.UID, owned []*v1alpha1.Machine) verdict {
 	return result
 }
 
-// older tells whether one resource version came before another. Versions that cannot be
+// older reports whether one resource version came before another. Versions that cannot be
 // compared do not.
 func older(a, b string) bool {
 	order, err := resourceversion.CompareResourceVersion(a, b)

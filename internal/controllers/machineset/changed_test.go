@@ -151,7 +151,7 @@ func (u *hastyUser) Delete(ctx context.Context, object client.Object, opts ...cl
 	if _, again := u.seen.LoadOrStore(object.GetName(), true); !again {
 		u.does(object)
 	}
-	return u.Client.Delete(ctx, object, opts...) //nolint:wrapcheck // it stands in for it
+	return u.Client.Delete(ctx, object, opts...)
 }
 
 // TestServerKeepsWhatIsPreservedJustBefore: a real API server refuses to delete what the cache

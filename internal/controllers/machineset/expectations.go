@@ -24,10 +24,10 @@ type writes struct {
 }
 
 type expectation struct {
-	// checked tells whether the cache was once found to hold all that the API server
+	// checked reports whether the cache was once found to hold all that the API server
 	// has of this set, with nothing unknown written since.
 	checked bool
-	// doubted tells whether something unknown was written by this process.
+	// doubted reports whether something unknown was written by this process.
 	doubted bool
 	// created are the names of Machines, and when each was created.
 	created map[string]time.Time
@@ -140,7 +140,7 @@ func (e *expectation) drop(cached map[string]*v1alpha1.Machine) {
 	}
 }
 
-// overdue tells whether the cache does not show something for too long: a Machine may have been
+// overdue reports whether the cache does not show something for too long: a Machine may have been
 // deleted before the cache showed it, and a webhook may have said of one that it is gone.
 func (e *expectation) overdue(now time.Time) bool {
 	for _, at := range e.created {
@@ -156,7 +156,7 @@ func (e *expectation) overdue(now time.Time) bool {
 	return false
 }
 
-// settle compares the cache with what the API server has. It tells whether they agree on
+// settle compares the cache with what the API server has. It reports whether they agree on
 // which Machines there are and which of them are being deleted; if so, nothing that was
 // written before is awaited any more.
 func (e *writes) settle(set client.ObjectKey, owned []*v1alpha1.Machine, live []*metav1.PartialObjectMetadata) bool {

@@ -19,14 +19,14 @@ type facts struct {
 	owned []*v1alpha1.Machine
 	// strays are Machines without a controller that the selector matches.
 	strays []*v1alpha1.Machine
-	// certain tells whether the cache shows all that was written. If not, counting
+	// certain reports whether the cache shows all that was written. If not, counting
 	// Machines would create or delete too many, and a status would be wrong.
 	certain bool
 	// parent is the deployment of the set; nil if it has none.
 	parent *v1alpha1.MachineDeployment
 	// overshoot says when the set is frozen; nil: never.
 	overshoot *Overshoot
-	// enforceMinReady tells whether spec.minReadySeconds counts.
+	// enforceMinReady reports whether spec.minReadySeconds counts.
 	enforceMinReady bool
 	// edition of the set, and notBefore, the time before which it makes no Machines since
 	// too many of that edition have failed.
@@ -66,13 +66,13 @@ func (f facts) selected() func(map[string]string) bool {
 	return func(set map[string]string) bool { return err == nil && parsed.Matches(labels.Set(set)) }
 }
 
-// over tells whether a set that is being deleted can be let go. Deleting one means: delete its
+// over reports whether a set that is being deleted can be let go. Deleting one means: delete its
 // Machines, or have them taken from it, then let go.
 func (f facts) over() bool {
 	return !f.set.DeletionTimestamp.IsZero() && !orphaning(f.set) && len(f.owned) == 0 && f.certain
 }
 
-// active tells whether a Machine counts: it is not on its way out. Its phase does not tell: one
+// active reports whether a Machine counts: it is not on its way out. Its phase does not tell: one
 // that is Terminating though nobody deletes it, as after a restore from a backup, stays.
 func active(machine *v1alpha1.Machine) bool { return machine.DeletionTimestamp.IsZero() }
 
@@ -85,7 +85,7 @@ func priority(machine *v1alpha1.Machine) int {
 	return normal
 }
 
-// selects tells whether the selector matches the labels. No selector matches nothing.
+// selects reports whether the selector matches the labels. No selector matches nothing.
 func selects(selector *metav1.LabelSelector, set map[string]string) bool {
 	parsed, err := metav1.LabelSelectorAsSelector(selector)
 	return err == nil && parsed.Matches(labels.Set(set))

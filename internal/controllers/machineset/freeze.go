@@ -20,7 +20,7 @@ type Overshoot struct {
 	Down int32
 }
 
-// frozen tells whether a set may create nothing.
+// frozen reports whether a set may create nothing.
 func frozen(set *v1alpha1.MachineSet) bool { return set.Labels[v1alpha1.LabelKeyFreeze] == "True" }
 
 // guard freezes a set that has far too many Machines, and unfreezes it when it has not any

@@ -20,12 +20,12 @@ func (c *Controller) gather(ctx context.Context, set *v1alpha1.MachineSet) (fact
 	_, f.orphaned = c.orphaned.Load(set.UID)
 	var err error
 	if f.owned, err = c.Machines.ControlledBy(ctx, set.Namespace, string(set.UID)); err != nil {
-		return f, err //nolint:wrapcheck // says what it is
+		return f, err
 	}
 	f.inherited = c.inheritedBy(set, len(f.owned))
 	orphans, err := c.Machines.ControlledBy(ctx, set.Namespace, fieldindex.Orphan)
 	if err != nil {
-		return f, err //nolint:wrapcheck // as above
+		return f, err
 	}
 	selected := f.selected()
 	for _, machine := range orphans {
@@ -53,12 +53,12 @@ func (c *Controller) gather(ctx context.Context, set *v1alpha1.MachineSet) (fact
 func (c *Controller) parent(ctx context.Context, from client.Reader, set *v1alpha1.MachineSet) (*v1alpha1.MachineDeployment, error) {
 	owner := metav1.GetControllerOfNoCopy(set)
 	if owner == nil || owner.Kind != "MachineDeployment" {
-		return nil, nil //nolint:nilnil // nil is none, as documented
+		return nil, nil
 	}
 	deployment := &v1alpha1.MachineDeployment{}
 	err := from.Get(ctx, client.ObjectKey{Namespace: set.Namespace, Name: owner.Name}, deployment)
 	if apierrors.IsNotFound(err) || err == nil && deployment.UID != owner.UID {
-		return nil, nil //nolint:nilnil // as above
+		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading machine deployment %s: %w", owner.Name, err)
@@ -71,14 +71,14 @@ func (c *Controller) class(ctx context.Context, set *v1alpha1.MachineSet) (*v1al
 	class := &v1alpha1.MachineClass{}
 	key := client.ObjectKey{Namespace: set.Namespace, Name: set.Spec.Template.Spec.Class.Name}
 	if err := c.Client.Get(ctx, key, class); apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // nil is none, as documented
+		return nil, nil
 	} else if err != nil {
 		return nil, fmt.Errorf("reading machine class %s: %w", key.Name, err)
 	}
 	return class, nil
 }
 
-// certain tells whether the cache shows all that was written. Before a set is first counted
+// certain reports whether the cache shows all that was written. Before a set is first counted
 // in this process, the cache has to be as new as the API server was at the first look; and
 // after a write of unknown outcome, the API server is asked.
 func (c *Controller) certain(ctx context.Context, f facts) (bool, error) {

@@ -27,7 +27,7 @@ type counting struct {
 
 func (c counting) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	c.lists.Add(1)
-	return c.Reader.List(ctx, list, opts...) //nolint:wrapcheck // as it is
+	return c.Reader.List(ctx, list, opts...)
 }
 
 // TestServerOneListForManySets: what a process before this one has made is found with one

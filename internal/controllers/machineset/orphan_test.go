@@ -291,7 +291,7 @@ func (c *lateClient) Create(ctx context.Context, object client.Object, opts ...c
 			<-c.proceed
 		})
 	}
-	return c.Client.Create(ctx, object, opts...) //nolint:wrapcheck // it stands in for it
+	return c.Client.Create(ctx, object, opts...)
 }
 
 // TestServerOrphansAMachineThatIsBeingMade: with the real garbage collector, which is done with

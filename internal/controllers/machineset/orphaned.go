@@ -14,7 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// orphaning tells whether a set is being deleted without its Machines. The garbage collector
+// orphaning reports whether a set is being deleted without its Machines. The garbage collector
 // lets go of those that it knows, and takes its finalizer from the set after that.
 func orphaning(set *v1alpha1.MachineSet) bool {
 	return !set.DeletionTimestamp.IsZero() && slices.Contains(set.Finalizers, metav1.FinalizerOrphanDependents)

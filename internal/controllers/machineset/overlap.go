@@ -29,7 +29,7 @@ const mostNamed = 3
 // andOthers ends a list of names that is not complete.
 const andOthers = " and others"
 
-// overlap tells whether the selector of one of two sets matches what the other makes. Sets of
+// overlap reports whether the selector of one of two sets matches what the other makes. Sets of
 // one deployment have nobody to complain to, and one that is going, or that selects everything,
 // makes nothing.
 func overlap(a, b *v1alpha1.MachineSet) bool {
@@ -40,7 +40,7 @@ func works(set *v1alpha1.MachineSet) bool {
 	return set.DeletionTimestamp.IsZero() && set.Spec.Selector != nil && !selectsAll(set.Spec.Selector)
 }
 
-// takes tells whether a set selects what another one makes. Few selectors have expressions, and
+// takes reports whether a set selects what another one makes. Few selectors have expressions, and
 // only those are worth parsing.
 func takes(a, b *v1alpha1.MachineSet) bool {
 	selector, made := a.Spec.Selector, b.Spec.Template.Labels
@@ -132,7 +132,7 @@ func (c *Controller) concerned(ctx context.Context, object client.Object) []reco
 	return requests
 }
 
-// saysOthers tells whether a set has said that it overlaps with more than it names, of which one
+// saysOthers reports whether a set has said that it overlaps with more than it names, of which one
 // with that name is not one.
 func saysOthers(set *v1alpha1.MachineSet, name string) bool {
 	at := condition(set.Status.Conditions, conditionOverlap)

@@ -37,17 +37,17 @@ func (c *slowWrites) slow(verb string, object client.Object) {
 
 func (c *slowWrites) Create(ctx context.Context, object client.Object, opts ...client.CreateOption) error {
 	c.slow("create", object)
-	return c.Client.Create(ctx, object, opts...) //nolint:wrapcheck // it stands in for it
+	return c.Client.Create(ctx, object, opts...)
 }
 
 func (c *slowWrites) Delete(ctx context.Context, object client.Object, opts ...client.DeleteOption) error {
 	c.slow("delete", object)
-	return c.Client.Delete(ctx, object, opts...) //nolint:wrapcheck // as above
+	return c.Client.Delete(ctx, object, opts...)
 }
 
 func (c *slowWrites) Patch(ctx context.Context, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
 	c.slow("patch", object)
-	return c.Client.Patch(ctx, object, patch, opts...) //nolint:wrapcheck // as above
+	return c.Client.Patch(ctx, object, patch, opts...)
 }
 
 // TestWritesInParallel: as many as are allowed, and no more.

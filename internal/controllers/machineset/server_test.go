@@ -46,7 +46,7 @@ type server struct {
 	// happens, if set, is told of the creations and deletions that are done, before they are.
 	happens func(verb string, object client.Object)
 	// answer, if set, decides about a write before it is done: an error is returned to
-	// the writer, and done tells whether the write happens nevertheless.
+	// the writer, and done reports whether the write happens nevertheless.
 	answer func(verb string, object client.Object) (err error, done bool)
 	// writes are "verb kind name" of what was asked for, in order.
 	writes []string

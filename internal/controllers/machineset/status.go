@@ -84,7 +84,7 @@ func count(next *v1alpha1.MachineSetStatus, machine *v1alpha1.Machine, f facts) 
 	next.AutoPreserveFailedMachineCount += one(machine.Annotations[v1alpha1.AnnotationKeyPreserve] == "auto-preserved")
 }
 
-// contains tells whether labels are among others.
+// contains reports whether labels are among others.
 func contains(all, some map[string]string) bool {
 	for key, value := range some {
 		if is, ok := all[key]; !ok || is != value {

@@ -56,7 +56,7 @@ func candidates(f facts, kept []*v1alpha1.Machine, surplus int) []*v1alpha1.Mach
 	return some
 }
 
-// removable tells whether a Machine may be picked at all: it is not on its way out, and did not
+// removable reports whether a Machine may be picked at all: it is not on its way out, and did not
 // just come from another set of its deployment, updated in place. Where nothing is updated in
 // place, the label that says so is a leftover, which nobody would ever take off.
 func removable(machine *v1alpha1.Machine, inPlace bool) bool {
@@ -64,7 +64,7 @@ func removable(machine *v1alpha1.Machine, inPlace bool) bool {
 	return active(machine) && !came
 }
 
-// updatesInPlace tells whether a deployment does so; nil is none.
+// updatesInPlace reports whether a deployment does so; nil is none.
 func updatesInPlace(deployment *v1alpha1.MachineDeployment) bool {
 	return deployment != nil && deployment.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType
 }
@@ -76,7 +76,7 @@ func surplusReason(surplus int, set *v1alpha1.MachineSet) string {
 	return fmt.Sprintf("%d machines more than the %d wanted exist", surplus, set.Spec.Replicas)
 }
 
-// named tells whether an autoscaler named the Machine for deletion, in the same write as
+// named reports whether an autoscaler named the Machine for deletion, in the same write as
 // or before the set's last change of replicas.
 func named(machine *v1alpha1.Machine, set *v1alpha1.MachineSet) bool {
 	mark := machine.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime]

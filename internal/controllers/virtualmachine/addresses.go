@@ -46,7 +46,7 @@ func parse(texts []string) []netip.Addr {
 	return addresses
 }
 
-// usable tells whether a VM may have an address of a prefix.
+// usable reports whether a VM may have an address of a prefix.
 func usable(address netip.Addr, in netip.Prefix) bool {
 	if !in.Contains(address) {
 		return false

@@ -179,7 +179,7 @@ func (c *Controller) createPod(ctx context.Context, p *pass) flow.Result {
 // errStale says that the cache is behind what was written.
 var errStale = errors.New("the virtual machine changed meanwhile")
 
-// outdated tells whether a pass failed only because it worked with what is no longer so.
+// outdated reports whether a pass failed only because it worked with what is no longer so.
 func outdated(err error) bool { return apierrors.IsConflict(err) || errors.Is(err, errStale) }
 
 // confirm reads the VM from the API server. If its authority is not what this pass

@@ -30,18 +30,18 @@ func ownerOf(object metav1.Object) types.UID {
 	return owner.UID
 }
 
-// owns tells whether an object is of this very VM, and not of one that had its name.
+// owns reports whether an object is of this very VM, and not of one that had its name.
 func owns(vm *v1alpha1.VirtualMachine, object client.Object) bool {
 	return vm.UID != "" && ownerOf(object) == vm.UID
 }
 
-// finished tells whether all processes of a Pod have ended, for ever: it does not start
+// finished reports whether all processes of a Pod have ended, for ever: it does not start
 // them again.
 func finished(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// alive tells whether a process of a Pod runs, may run, or may come to run.
+// alive reports whether a process of a Pod runs, may run, or may come to run.
 func alive(pod *corev1.Pod) bool { return pod != nil && !finished(pod) }
 
 // living are the Pods that are alive, the oldest first.
@@ -69,7 +69,7 @@ func claimOf(pod *corev1.Pod) string {
 	return ""
 }
 
-// overtaken tells whether a Pod was made from another spec than the VM's, and no host has
+// overtaken reports whether a Pod was made from another spec than the VM's, and no host has
 // room for it: the change may be what helps.
 func overtaken(vm *v1alpha1.VirtualMachine, pod *corev1.Pod) bool {
 	from, known := pod.Annotations[annotationGeneration]
@@ -79,7 +79,7 @@ func overtaken(vm *v1alpha1.VirtualMachine, pod *corev1.Pod) bool {
 	return pod.Spec.NodeName == "" && scheduled(pod).Reason == v1alpha1.ReasonUnschedulable
 }
 
-// silent tells whether the host of a Pod stopped to speak for it. The node controller
+// silent reports whether the host of a Pod stopped to speak for it. The node controller
 // says so by denying the Pod's readiness, while the containers stay as they were.
 func silent(pod *corev1.Pod) bool {
 	if pod.Status.Phase != corev1.PodRunning || len(pod.Status.ContainerStatuses) == 0 {
@@ -106,12 +106,12 @@ func podCondition(pod *corev1.Pod, of corev1.PodConditionType) *corev1.PodCondit
 // ending is why a hypervisor ended.
 type ending struct{ reason, message string }
 
-// permanent tells whether the same spec will end the same way.
+// permanent reports whether the same spec will end the same way.
 func (e ending) permanent() bool {
 	return e.reason == vmpb.EndInvalidSpec || e.reason == vmpb.EndImageRejected
 }
 
-// peaceful tells whether the end was meant.
+// peaceful reports whether the end was meant.
 func (e ending) peaceful() bool {
 	return slices.Contains([]string{vmpb.EndGuestShutdown, vmpb.EndTerminated, vmpb.EndStopped}, e.reason)
 }

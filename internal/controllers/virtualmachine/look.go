@@ -34,7 +34,7 @@ type view struct {
 	pod *corev1.Pod
 	// report is the last one of its hypervisor; nil if this process has none.
 	report *vmpb.ReportStateRequest
-	// answers tells whether its hypervisor has a run lease open.
+	// answers reports whether its hypervisor has a run lease open.
 	answers bool
 	// held is why there is no Pod, if the user must do something.
 	held *problem

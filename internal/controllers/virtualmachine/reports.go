@@ -22,7 +22,7 @@ func newReports() *reports {
 	return &reports{last: map[types.NamespacedName]*vmpb.ReportStateRequest{}}
 }
 
-// put keeps a report, and tells whether it says anything new.
+// put keeps a report, and reports whether it says anything new.
 func (r *reports) put(vm types.NamespacedName, report *vmpb.ReportStateRequest) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -50,7 +50,7 @@ func (r *reports) forget(vm types.NamespacedName) {
 	delete(r.last, vm)
 }
 
-// holds tells whether a process is the authoritative one.
+// holds reports whether a process is the authoritative one.
 func holds(vm *v1alpha1.VirtualMachine, who *vmpb.HypervisorID) bool {
 	return vm.Status.ActivePodName != "" && vm.Status.ActivePodName == who.GetPodName() &&
 		vm.Status.ActiveRunID == runID(who)

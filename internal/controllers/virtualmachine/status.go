@@ -117,12 +117,12 @@ func (c *Controller) explain(before, after *v1alpha1.VirtualMachine, pod *corev1
 	}
 }
 
-// usual tells whether every VM without a Pod may give this reason for a while.
+// usual reports whether every VM without a Pod may give this reason for a while.
 func usual(reason string) bool {
 	return reason == reasonCreating || reason == reasonTerminating || reason == reasonVolumePending
 }
 
-// news tells whether a condition says something that it did not say before.
+// news reports whether a condition says something that it did not say before.
 func news(was, is *metav1.Condition) bool {
 	return was == nil || was.Reason != is.Reason || is.Reason != reasonRunning && was.Message != is.Message
 }

@@ -56,7 +56,7 @@ func (s *streams) wake(vm types.NamespacedName) {
 	}
 }
 
-// open tells whether the hypervisor in a Pod has a stream.
+// open reports whether the hypervisor in a Pod has a stream.
 func (s *streams) open(vm types.NamespacedName, pod string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -21,7 +21,7 @@ type telling struct {
 
 func newTold() *told { return &told{last: map[types.NamespacedName]telling{}} }
 
-// isNews tells whether this was not the last that was said, and keeps it.
+// isNews reports whether this was not the last that was said, and keeps it.
 func (t *told) isNews(vm types.NamespacedName, what telling) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -28,7 +28,7 @@ func (c *Controller) awaitVolume(ctx context.Context, p *pass, claim *corev1.Per
 	return p.hold(problemf(reasonVolumePending, "persistent volume claim %s has no volume yet", claim.Name))
 }
 
-// bindsLate tells whether a claim gets its volume once a Pod with it has a host.
+// bindsLate reports whether a claim gets its volume once a Pod with it has a host.
 func (c *Controller) bindsLate(ctx context.Context, claim *corev1.PersistentVolumeClaim) (bool, error) {
 	name := claim.Spec.StorageClassName
 	if name == nil || *name == "" {

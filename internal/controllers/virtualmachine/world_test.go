@@ -318,7 +318,7 @@ func (w *world) dial(token string) *grpc.ClientConn {
 	w.must(err)
 	conn, err := credentials.Dial(w.endpoint, identity.Controller())
 	w.must(err)
-	w.Cleanup(func() { conn.Close() }) //nolint:errcheck // the test is over
+	w.Cleanup(func() { conn.Close() }) // the test is over
 	return conn
 }
 

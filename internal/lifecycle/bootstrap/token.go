@@ -118,7 +118,7 @@ func (t *Tokens) current(ctx context.Context, machine types.NamespacedName) (*co
 		return known.(*corev1.Secret), nil
 	}
 	if _, none := t.none.Load(machine); none {
-		return nil, nil //nolint:nilnil // nil is the token that does not exist, as documented
+		return nil, nil
 	}
 	for salt := range attempts {
 		existing, err := t.read(ctx, machine, salt)
@@ -132,7 +132,7 @@ func (t *Tokens) current(ctx context.Context, machine types.NamespacedName) (*co
 		}
 	}
 	t.none.Store(machine, nil)
-	return nil, nil //nolint:nilnil // as above
+	return nil, nil
 }
 
 // left is how long a token is valid; nothing if it does not say.

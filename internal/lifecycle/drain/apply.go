@@ -37,10 +37,10 @@ func (d *Drainer) apply(machine types.NamespacedName, l *ledger, ops []operation
 
 func (d *Drainer) do(ctx context.Context, op operation) error {
 	if !op.force {
-		return d.Evictor.Evict(ctx, op.pod.key, op.pod.uid) //nolint:wrapcheck // the report says which pod it is
+		return d.Evictor.Evict(ctx, op.pod.key, op.pod.uid)
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: op.pod.key.Namespace, Name: op.pod.key.Name}}
-	return d.Client.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &op.pod.uid}) //nolint:wrapcheck // as above
+	return d.Client.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &op.pod.uid})
 }
 
 // note keeps the outcome of an operation. A pod that is gone, or whose name another one
@@ -69,7 +69,7 @@ func (d *Drainer) note(l *ledger, op operation, err error) {
 }
 
 // DeleteAttachments deletes the VolumeAttachments of a node whose pods cannot be waited
-// for, and tells whether it is done: none is left that is not being deleted, or the node
+// for, and reports whether it is done: none is left that is not being deleted, or the node
 // is gone or has nothing attached. It is the step after a forced drain. An event of a
 // VolumeAttachment brings it further.
 func (d *Drainer) DeleteAttachments(ctx context.Context, node string) (done bool, err error) {

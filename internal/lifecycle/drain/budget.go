@@ -12,7 +12,7 @@ import (
 // budget is what a drain has to know of a PodDisruptionBudget.
 type budget struct {
 	key types.NamespacedName
-	// allows tells whether the budget lets a pod go now.
+	// allows reports whether the budget lets a pod go now.
 	allows bool
 	// misconfigured tells that it never will: everything that it covers is well, and
 	// still nothing may go.

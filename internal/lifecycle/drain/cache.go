@@ -124,7 +124,7 @@ func PodChanges() predicate.Predicate {
 	}
 }
 
-// VolumesDiffer tells whether a volume was attached to the node or detached from it.
+// VolumesDiffer reports whether a volume was attached to the node or detached from it.
 func VolumesDiffer(was, is *corev1.Node) bool {
 	before := map[corev1.UniqueVolumeName]bool{}
 	for _, volume := range was.Status.VolumesAttached {

@@ -35,10 +35,10 @@ func (e restEvictor) Evict(ctx context.Context, pod types.NamespacedName, uid ty
 	err := e.core.Post().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("eviction").
 		VersionedParams(&metav1.CreateOptions{}, scheme.ParameterCodec).MaxRetries(0).Body(eviction).Do(ctx).Error()
 	if !unsupported(err) {
-		return err //nolint:wrapcheck // the caller says which pod it is
+		return err
 	}
 	return e.core.Delete().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).
-		MaxRetries(0).Body(&options).Do(ctx).Error() //nolint:wrapcheck // as above
+		MaxRetries(0).Body(&options).Do(ctx).Error()
 }
 
 // unsupported tells a missing subresource from a missing pod: only the latter is answered

@@ -48,7 +48,7 @@ type volume struct {
 	Identity
 }
 
-// mustLeave tells whether a drain has to do with the Pod.
+// mustLeave reports whether a drain has to do with the Pod.
 func mustLeave(p *corev1.Pod) bool {
 	if _, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		return false
@@ -114,13 +114,13 @@ func claimsOf(p *corev1.Pod) (names []string, own map[string]bool) {
 	return slices.Compact(names), own
 }
 
-// multiAttach tells whether the volume may be attached to several nodes.
+// multiAttach reports whether the volume may be attached to several nodes.
 func multiAttach(pv *corev1.PersistentVolume) bool {
 	return slices.Contains(pv.Spec.AccessModes, corev1.ReadWriteMany) ||
 		slices.Contains(pv.Spec.AccessModes, corev1.ReadOnlyMany)
 }
 
-// attachedAs tells whether a name of a node's status.volumesAttached stands for the
+// attachedAs reports whether a name of a node's status.volumesAttached stands for the
 // volume that the provider knows under this id. Names are PLUGIN/ID, or
 // PLUGIN/DRIVER^HANDLE, where a handle may be a path that ends in the id. The id is
 // compared as it is, up to one of these borders: it is no pattern.

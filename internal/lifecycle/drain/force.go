@@ -32,7 +32,7 @@ const lostAfter = 5 * time.Minute
 // readonlyFilesystem is the condition type of node-problem-detector.
 const readonlyFilesystem = "ReadonlyFilesystem"
 
-// ForceFor tells whether a drain has to be forced, and why. Requested is whether somebody
+// ForceFor reports whether a drain has to be forced, and why. Requested is whether somebody
 // asks for it; conditions are those that were recorded of the node. A Ready condition
 // that is not True, and a ReadonlyFilesystem one that is not False, force once they are
 // older than five minutes; conditions that are not there do not.

@@ -27,7 +27,7 @@ func (d *Drainer) gather(ctx context.Context, req Request, before known) (*facts
 	node := &corev1.Node{}
 	if err := d.Client.Get(ctx, types.NamespacedName{Name: req.Node}, node); err != nil {
 		if client.IgnoreNotFound(err) == nil {
-			return nil, nil //nolint:nilnil // no facts, as documented
+			return nil, nil
 		}
 		return nil, fmt.Errorf("reading node %s: %w", req.Node, err)
 	}
@@ -84,7 +84,7 @@ func (d *Drainer) volumeBehind(ctx context.Context, p *corev1.Pod, name string, 
 		return nil, absent(err, "reading claim %s/%s", p.Namespace, name)
 	}
 	if claim.Spec.VolumeName == "" || own && !metav1.IsControlledBy(claim, p) {
-		return nil, nil //nolint:nilnil // as documented
+		return nil, nil
 	}
 	pv := &corev1.PersistentVolume{}
 	if err := d.Client.Get(ctx, types.NamespacedName{Name: claim.Spec.VolumeName}, pv); err != nil {

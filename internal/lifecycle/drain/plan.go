@@ -80,7 +80,7 @@ func planVolumes(f facts, r rules, l *ledger) []operation {
 	return ops
 }
 
-// inTheWay tells whether the pod has to wait for one of those ahead of it.
+// inTheWay reports whether the pod has to wait for one of those ahead of it.
 func inTheWay(f facts, strategy Strategy, ahead []*progress, pod *progress) bool {
 	if strategy == Serial {
 		return len(ahead) > 0
@@ -92,7 +92,7 @@ func inTheWay(f facts, strategy Strategy, ahead []*progress, pod *progress) bool
 	})
 }
 
-// unidentified tells whether the provider has yet to say under which ids it knows the
+// unidentified reports whether the provider has yet to say under which ids it knows the
 // pod's volumes.
 func unidentified(f facts, l *ledger, p pod) bool {
 	return slices.ContainsFunc(p.volumes, func(name string) bool {
@@ -128,7 +128,7 @@ func (p *progress) gaveUp() string {
 	return fmt.Sprintf("its eviction was refused %d time(s)", p.attempts)
 }
 
-// counts tells whether the last request brings the pod nearer to its deletion by force.
+// counts reports whether the last request brings the pod nearer to its deletion by force.
 // An error does so for pods with volumes only, since they hold back others.
 func (p *progress) counts() bool {
 	return p.refused || p.failure != nil && len(p.volumes) > 0

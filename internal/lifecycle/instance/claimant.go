@@ -22,7 +22,7 @@ type Claimant struct {
 // Claimants finds the objects of another API that name an instance, by its provider ID.
 type Claimants func(ctx context.Context, namespace, providerID string) ([]Claimant, error)
 
-// Before tells whether the instance is rather this object's than the other's: that of the
+// Before reports whether the instance is rather this object's than the other's: that of the
 // one which is certain, failing that of the one which was there first.
 func (c Claimant) Before(other Claimant) bool {
 	switch {

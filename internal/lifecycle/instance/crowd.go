@@ -52,10 +52,10 @@ func (c *crowd) delay(now time.Time, change change) time.Duration {
 	if c.count <= crowdPrompt {
 		return 0
 	}
-	return rand.N(crowdWindow) //nolint:gosec // spreading needs no secrecy
+	return rand.N(crowdWindow)
 }
 
-// takenOver tells whether the call is likely to be one that failed for the process
+// takenOver reports whether the call is likely to be one that failed for the process
 // before this one. It reads the Machine's status, and may: it only delays.
 func (c *crowd) takenOver(now time.Time, change change) bool {
 	if change.before != nil || now.Sub(c.begun) >= crowdTakeover {
@@ -70,7 +70,7 @@ func (c *crowd) takenOver(now time.Time, change change) bool {
 	return false
 }
 
-// ofSecret tells whether a failed call is to be tried again for nothing but a new
+// ofSecret reports whether a failed call is to be tried again for nothing but a new
 // Secret.
 func (c change) ofSecret() bool {
 	return c.before != nil && c.before.answer != nil && c.before.answer.retried() &&

@@ -191,7 +191,7 @@ func (e *Engine) Abandon(key Key) Answer {
 	}
 }
 
-// Deleting tells whether this process has begun to delete the instance. A restart
+// Deleting reports whether this process has begun to delete the instance. A restart
 // forgets it.
 func (e *Engine) Deleting(key Key) bool {
 	e.mu.Lock()

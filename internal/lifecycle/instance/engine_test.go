@@ -197,7 +197,7 @@ func TestAnswersThatNameTooLittle(t *testing.T) {
 					initialized := 0
 					d.initialize = func(context.Context, *driver.InitializeMachineRequest) (*driver.InitializeMachineResponse, error) {
 						initialized++
-						return nil, nil //nolint:nilnil // what a bad driver may do
+						return nil, nil
 					}
 					answerWith(d, method, tc.response)
 					req := request("m")
@@ -230,7 +230,7 @@ func answerWith(d *scripted, method instance.Method, response *driver.CreateMach
 	}
 	d.find = func(context.Context, *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
 		if response == nil {
-			return nil, nil //nolint:nilnil // what a bad driver may do
+			return nil, nil
 		}
 		return &driver.GetMachineStatusResponse{ProviderID: response.ProviderID, NodeName: response.NodeName}, nil
 	}
@@ -270,7 +270,7 @@ func TestDriverWithoutInitializer(t *testing.T) {
 		d := &scripted{}
 		d.initialize = func(context.Context, *driver.InitializeMachineRequest) (*driver.InitializeMachineResponse, error) {
 			t.Error("initialised by a driver that cannot")
-			return nil, nil //nolint:nilnil // not reached
+			return nil, nil
 		}
 		if got := ask(start(t, plain{d}).Ensure, request("m")); got.State != instance.Exists {
 			t.Errorf("state %v, want Exists", got.State)
@@ -296,7 +296,7 @@ func TestDriversNotesAreHandedOn(t *testing.T) {
 			return &driver.DeleteMachineResponse{LastKnownState: "going"}, nil
 		}
 		if got := ask(p.Delete, request("unsure")); got.LastKnownState == nil || *got.LastKnownState != "going" {
-			t.Errorf("note of a deletion of which nobody can tell whether it is done: %v", got.LastKnownState)
+			t.Errorf("note of a deletion of which nobody can reports whether it is done: %v", got.LastKnownState)
 		}
 		if got := ask(p.Ensure, request("silent")); got.LastKnownState != nil {
 			t.Errorf("a note where there was none: %q", *got.LastKnownState)

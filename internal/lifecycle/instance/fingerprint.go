@@ -12,7 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// fingerprint tells whether a request changed in anything that could make a failed
+// fingerprint reports whether a request changed in anything that could make a failed
 // call succeed. Our own writes of status and metadata do not change it.
 type fingerprint struct {
 	machine, class                     types.UID
@@ -22,7 +22,7 @@ type fingerprint struct {
 	secret [sha256.Size]byte
 }
 
-// sameButSecret tells whether the two differ in nothing but the secret.
+// sameButSecret reports whether the two differ in nothing but the secret.
 func (f fingerprint) sameButSecret(other fingerprint) bool {
 	other.secret = f.secret
 	return f == other

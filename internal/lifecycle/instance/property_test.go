@@ -135,7 +135,7 @@ func providerSteps() *rapid.Generator[step] {
 			return step{"vanish " + instanceName(i), func(s *story) error {
 				n, err := s.driver.Cloud().Vanish(instanceName(i))
 				s.machines[i].vanished = s.machines[i].vanished || n > 0
-				return err //nolint:wrapcheck // of the test's own provider
+				return err
 			}}
 		}
 		fault := sim.Fault{
@@ -159,7 +159,7 @@ func instanceName(i int) string { return string(rune('a' + i)) }
 func (sc script) tell(t *testing.T) error {
 	spec, err := json.Marshal(sc.spec)
 	if err != nil {
-		return err //nolint:wrapcheck // of a map of texts
+		return err
 	}
 	s := &story{t: t, chance: sc.chance, driver: &guarded{Driver: sim.New(sim.Config{Seed: sc.seed, RequireInitialize: sc.initialize})}}
 	for i := range machines {
@@ -209,7 +209,7 @@ func (s *story) start() {
 func (s *story) check() error {
 	entries, err := s.driver.Cloud().Journal()
 	if err != nil {
-		return err //nolint:wrapcheck // of the test's own provider
+		return err
 	}
 	histories := sim.Histories(entries)
 	for _, m := range s.machines {

@@ -10,7 +10,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// Healthy tells whether a node with these conditions can be used. It has at least one
+// Healthy reports whether a node with these conditions can be used. It has at least one
 // condition; Ready is True if it is there; and each of the conditions named in bad is
 // False if it is there. An unknown bad condition is not a good sign. Other conditions
 // do not count.
@@ -30,7 +30,7 @@ func Healthy(conditions []corev1.NodeCondition, bad []string) bool {
 	return len(conditions) > 0
 }
 
-// ConditionsDiffer tells whether a condition came, went, or changed its status or
+// ConditionsDiffer reports whether a condition came, went, or changed its status or
 // reason. Heartbeats and messages do not count.
 func ConditionsDiffer(a, b []corev1.NodeCondition) bool {
 	if len(a) != len(b) {
@@ -47,7 +47,7 @@ func ConditionsDiffer(a, b []corev1.NodeCondition) bool {
 	return false
 }
 
-// CriticalComponentsReady tells whether the node lacks the taint that keeps a new
+// CriticalComponentsReady reports whether the node lacks the taint that keeps a new
 // machine from being Running.
 func CriticalComponentsReady(node *corev1.Node) bool {
 	return !slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {

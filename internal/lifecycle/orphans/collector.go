@@ -35,9 +35,9 @@ const (
 
 // Options configure a Collector.
 type Options struct {
-	// Faces are the APIs whose objects own instances: all that there are, also those for
+	// APIs are the APIs whose objects own instances: all that there are, also those for
 	// which this manager makes none. Required.
-	Faces []Face
+	APIs []API
 	// Driver lists and removes instances. Required.
 	Driver driver.Driver
 	// Mode says what is done about orphans. Empty means Delete.
@@ -71,7 +71,7 @@ type Limit struct {
 // DefaultLimit believes in what happens when a few creations were cut short.
 var DefaultLimit = Limit{Count: 3, Percent: 10}
 
-// allows tells whether so many orphans among so many instances are believed.
+// allows reports whether so many orphans among so many instances are believed.
 func (l Limit) allows(orphans, instances int) bool {
 	return orphans <= max(l.Count, instances*l.Percent/100)
 }
@@ -143,12 +143,12 @@ func (c *Collector) Start(ctx context.Context) error {
 	}
 }
 
-// Collect makes one pass over the classes of all faces. A class that fails does not keep it
+// Collect makes one pass over the classes of all APIs. A class that fails does not keep it
 // from the others.
 func (c *Collector) Collect(ctx context.Context) error {
 	var classes []Class
-	for _, face := range c.Faces {
-		of, err := face.Classes(ctx)
+	for _, api := range c.APIs {
+		of, err := api.Classes(ctx)
 		if err != nil {
 			return err
 		}
@@ -202,26 +202,26 @@ func (c *Collector) collectClass(ctx context.Context, class Class) ([]orphan, er
 	return c.removeAll(ctx, class, v), nil
 }
 
-// owners are those of all faces that could own instances of a class.
+// owners are those of all APIs that could own instances of a class.
 func (c *Collector) owners(ctx context.Context, class Class, live bool) ([]Owner, error) {
 	var all []Owner
-	for _, face := range c.Faces {
-		owners, err := face.Owners(ctx, live)
+	for _, api := range c.APIs {
+		owners, err := api.Owners(ctx, live)
 		switch {
-		case errors.Is(err, ErrHidden) && driver.TellsFaces(c.Driver) && !class.sharedWith(face):
+		case errors.Is(err, ErrHidden) && driver.SeparatesAPIGroups(c.Driver) && !class.sharedWith(api):
 		case errors.Is(err, ErrHidden):
 			return nil, &skipError{"objects of another API may own some, and may not be read"}
 		case err != nil:
-			return nil, err //nolint:wrapcheck // says what it is about
+			return nil, err
 		}
 		all = append(all, owners...)
 	}
 	return all, nil
 }
 
-// sharedWith tells whether objects of a face refer to the class.
-func (c Class) sharedWith(face Face) bool {
-	return slices.Contains(c.Object.GetFinalizers(), face.Finalizer())
+// sharedWith reports whether objects of a api refer to the class.
+func (c Class) sharedWith(api API) bool {
+	return slices.Contains(c.Object.GetFinalizers(), api.Finalizer())
 }
 
 // date gives each orphan the time of its first sighting, and returns those that have been

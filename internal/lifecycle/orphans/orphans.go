@@ -73,7 +73,7 @@ func (o Owner) key() types.NamespacedName {
 	return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
 }
 
-// hasOneOf tells whether one of the instances that it stores is listed, and as its own.
+// hasOneOf reports whether one of the instances that it stores is listed, and as its own.
 func (o Owner) hasOneOf(madeFor map[string]types.NamespacedName) bool {
 	return slices.ContainsFunc(o.ProviderIDs, func(id string) bool { return madeFor[id] == o.key() })
 }

@@ -91,12 +91,12 @@ func (c *Collector) confirm(ctx context.Context, class Class, v view) ([]orphan,
 // remove removes one orphan. Calls may have taken long since all owners were read, so it
 // looks for one of that name once more.
 func (c *Collector) remove(ctx context.Context, class Class, o orphan) error {
-	for _, face := range c.Faces {
-		owner, err := face.Owner(ctx, o.key())
+	for _, api := range c.APIs {
+		owner, err := api.Owner(ctx, o.key())
 		switch {
 		case errors.Is(err, ErrHidden): // as before, when it did not matter
 		case err != nil:
-			return err //nolint:wrapcheck // says what it is about
+			return err
 		case owner != nil && (owner.Creating || slices.Contains(owner.ProviderIDs, o.providerID)):
 			return fmt.Errorf("machine %s has come to own it", o.machine)
 		}
@@ -107,8 +107,8 @@ func (c *Collector) remove(ctx context.Context, class Class, o orphan) error {
 		ObjectMeta: metav1.ObjectMeta{Namespace: o.namespace, Name: o.machine},
 		Spec:       v1alpha1.MachineSpec{ProviderID: o.providerID},
 	}
-	if face := driver.Face(class.Class); face != "" {
-		synthetic.Annotations = map[string]string{driver.AnnotationFace: face}
+	if api := driver.APIGroup(class.Class); api != "" {
+		synthetic.Annotations = map[string]string{driver.AnnotationAPIGroup: api}
 	}
 	_, err := c.Driver.DeleteMachine(ctx, &driver.DeleteMachineRequest{Machine: synthetic, MachineClass: class.Class, Secret: class.Secret})
 	if err != nil && !status.Is(err, codes.NotFound) {

@@ -44,8 +44,8 @@ type world struct {
 	registry      *prometheus.Registry
 	// away is the error of reads from the API server.
 	away error
-	// others are faces beside that of Machines.
-	others []Face
+	// others are APIs beside that of Machines.
+	others []API
 	// missing is what the Secret of a class is said to lack.
 	missing string
 }
@@ -95,7 +95,7 @@ func (w *world) restart(options Options) {
 	machines.Secret = func(context.Context, *v1alpha1.MachineClass) (*corev1.Secret, string, error) {
 		return &corev1.Secret{}, w.missing, nil
 	}
-	options.Faces = append([]Face{machines}, w.others...)
+	options.APIs = append([]API{machines}, w.others...)
 	options.Period, options.Events, options.Clock, options.Log = period, w.events, w.clock, logr.Discard()
 	w.registry = prometheus.NewRegistry()
 	options.Registerer = w.registry
@@ -167,7 +167,7 @@ func (w *world) left(t *testing.T) []string {
 	return names
 }
 
-// has tells whether the VM with this ID exists.
+// has reports whether the VM with this ID exists.
 func (w *world) has(t *testing.T, id string) bool {
 	t.Helper()
 	vms, err := w.cloud.VMs()
@@ -216,7 +216,7 @@ func (s *scripted) ListMachines(ctx context.Context, req *driver.ListMachinesReq
 	if s.listed != nil {
 		s.listed()
 	}
-	return answer, err //nolint:wrapcheck // as the driver has it
+	return answer, err
 }
 
 func (s *scripted) DeleteMachine(ctx context.Context, req *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
@@ -225,7 +225,7 @@ func (s *scripted) DeleteMachine(ctx context.Context, req *driver.DeleteMachineR
 			return nil, err
 		}
 	}
-	return s.Driver.DeleteMachine(ctx, req) //nolint:wrapcheck // as the driver has it
+	return s.Driver.DeleteMachine(ctx, req)
 }
 
 // recorder keeps events as "class reason: text".

@@ -17,7 +17,7 @@ const (
 	AutoPreserved = "auto-preserved"
 )
 
-// Active tells whether a Machine is preserved at a time: no scaling, rollout or replacement
+// Active reports whether a Machine is preserved at a time: no scaling, rollout or replacement
 // deletes it then. That is so until its expiry; before one is set, the wish counts.
 func Active(machine *v1alpha1.Machine, now time.Time) bool {
 	if expiry := machine.Status.CurrentStatus.PreserveExpiryTime; expiry != nil {

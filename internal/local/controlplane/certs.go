@@ -105,7 +105,7 @@ func sign(template *x509.Certificate, authority pair, key crypto.Signer) (pair, 
 	return pair{cert: cert, key: key}, err
 }
 
-// usable tells whether a stored certificate of p, its authority, still serves the
+// usable reports whether a stored certificate of p, its authority, still serves the
 // request, so that a
 // restart changes only what has to change.
 func (p pair) usable(leaf pair, request certRequest, now time.Time) bool {

@@ -53,7 +53,7 @@ func (cp *ControlPlane) StartChild(ctx context.Context, c Child) error {
 	return started.awaitReady(ctx, true)
 }
 
-// runs tells whether there is a process; nothing more can be asked of every program.
+// runs reports whether there is a process; nothing more can be asked of every program.
 func (c *component) runs(context.Context) error {
 	if r := c.current(); r != nil {
 		r.mu.Lock()

@@ -122,7 +122,7 @@ func (c *component) runOnce(wanted, killed context.Context, r *run) error {
 }
 
 func (c *component) end(running child, killed context.Context) {
-	running.Signal(syscall.SIGTERM) //nolint:errcheck // it has ended then
+	running.Signal(syscall.SIGTERM) // it has ended then
 	patience := time.NewTimer(c.grace)
 	defer patience.Stop()
 	select {
@@ -132,7 +132,7 @@ func (c *component) end(running child, killed context.Context) {
 	case <-patience.C:
 		c.log.Info("child does not end, killing it", "component", c.name, "after", c.grace)
 	}
-	running.Signal(syscall.SIGKILL) //nolint:errcheck // it has ended then
+	running.Signal(syscall.SIGKILL) // it has ended then
 	<-running.Ended()
 }
 

@@ -176,7 +176,7 @@ func writeFile(path string, content []byte) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(temporary.Name()) //nolint:errcheck // gone after the rename
+	defer os.Remove(temporary.Name()) // gone after the rename
 	if _, err := temporary.Write(content); err != nil {
 		return errors.Join(err, temporary.Close())
 	}

@@ -239,7 +239,7 @@ func testEtcdIsClosed(t *testing.T, cp *ControlPlane) {
 				TLSClientConfig:   &tls.Config{InsecureSkipVerify: true, Certificates: certificates},
 			}}
 			if response, err := client.Get(loopbackURL(port) + "/health"); err == nil {
-				response.Body.Close() //nolint:errcheck // a test's end
+				response.Body.Close() // a test's end
 				t.Errorf("port %d of etcd answers %s with %s", port, name, response.Status)
 			}
 		}

@@ -19,7 +19,7 @@ func ServeFiles(ctx context.Context, dir string, port int) (<-chan error, error)
 		return nil, errors.Join(&PortTakenError{Port: port, PID: portHolder(port)}, err)
 	}
 	server := &http.Server{Handler: http.FileServer(http.Dir(dir)), ReadHeaderTimeout: 10 * time.Second}
-	context.AfterFunc(ctx, func() { server.Close() }) //nolint:errcheck // a download can be repeated
+	context.AfterFunc(ctx, func() { server.Close() }) // a download can be repeated
 	served := make(chan error, 1)
 	go func() {
 		err := server.Serve(listener)

@@ -67,8 +67,8 @@ func runParent(t *testing.T, dir string, orphanable bool) *exec.Cmd {
 }
 
 func killParent(command *exec.Cmd) {
-	command.Process.Kill() //nolint:errcheck // it has ended then
-	command.Wait()         //nolint:errcheck // it was killed
+	command.Process.Kill() // it has ended then
+	command.Wait()         // it was killed
 }
 
 // children reads the pid files of a control plane's folder.

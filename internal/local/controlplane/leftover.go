@@ -114,7 +114,7 @@ func endProcess(ctx context.Context, id identity, grace time.Duration) (bool, er
 	if err != nil {
 		return false, fmt.Errorf("opening process %d: %w", id.PID, err)
 	}
-	defer unix.Close(handle) //nolint:errcheck // nothing was written
+	defer unix.Close(handle) // nothing was written
 	ended, err := signalAndWait(ctx, handle, unix.SIGTERM, grace)
 	if !ended && err == nil {
 		ended, err = signalAndWait(ctx, handle, unix.SIGKILL, killGrace)
@@ -220,7 +220,7 @@ func EndLeftOvers(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	defer lock.Close() //nolint:errcheck // gives the lock back
+	defer lock.Close() // gives the lock back
 	cp := &ControlPlane{dir: folder, log: logr.Discard()}
 	return cp.endLeftOvers(ctx)
 }

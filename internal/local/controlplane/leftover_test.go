@@ -21,12 +21,12 @@ func spawn(t *testing.T, script string) *process {
 	command := exec.Command("/bin/sh", "-c", script)
 	read, write, err := os.Pipe()
 	must(t, err)
-	defer read.Close() //nolint:errcheck // a test's end
+	defer read.Close() // a test's end
 	command.Stdout = write
 	started := value[*process](t)(startProcess(command, 0))
 	must(t, write.Close())
 	t.Cleanup(func() {
-		syscall.Kill(-started.PID(), syscall.SIGKILL) //nolint:errcheck // it has ended then
+		syscall.Kill(-started.PID(), syscall.SIGKILL) // it has ended then
 		<-started.Ended()
 	})
 	if _, err := bufio.NewReader(read).ReadString('\n'); err != nil {

@@ -34,7 +34,7 @@ func lockDir(dir layout) (*os.File, error) {
 	}
 	err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
-		content, _ := io.ReadAll(file) //nolint:errcheck // then the number stays 0
+		content, _ := io.ReadAll(file) // then the number stays 0
 		pid, _ := strconv.Atoi(strings.TrimSpace(string(content)))
 		return nil, errors.Join(&InUseError{Dir: string(dir), PID: pid}, file.Close())
 	}
@@ -55,7 +55,7 @@ func writePID(file *os.File) error {
 	return err
 }
 
-// IsFolder tells whether a control plane was started in the folder at some time.
+// IsFolder reports whether a control plane was started in the folder at some time.
 func IsFolder(dir string) bool {
 	_, err := os.Stat(layout(dir).lock())
 	return err == nil
@@ -71,12 +71,12 @@ func Holder(dir string) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("looking who uses %s: %w", dir, err)
 	}
-	defer file.Close() //nolint:errcheck // only read
+	defer file.Close()
 	err = syscall.Flock(int(file.Fd()), syscall.LOCK_SH|syscall.LOCK_NB)
 	if err == nil {
 		return 0, nil // and the lock goes with the file
 	}
-	content, _ := io.ReadAll(file) //nolint:errcheck // then the number is not known
+	content, _ := io.ReadAll(file) // then the number is not known
 	if pid, err := strconv.Atoi(strings.TrimSpace(string(content))); err == nil {
 		return pid, nil
 	}

@@ -123,7 +123,7 @@ func ApplyText(ctx context.Context, c client.Client, text []byte, namespace stri
 func applyObject(ctx context.Context, c client.Client, object *unstructured.Unstructured, namespace string) error {
 	namespaced, err := c.IsObjectNamespaced(object)
 	if err != nil {
-		return err //nolint:wrapcheck // the caller says which object it is
+		return err
 	}
 	if namespaced && object.GetNamespace() == "" {
 		object.SetNamespace(namespace)

@@ -159,7 +159,7 @@ func portHolder(port int) int {
 				inodes["socket:["+inode+"]"] = true
 			}
 		}
-		file.Close() //nolint:errcheck // only read
+		file.Close()
 	}
 	return socketOwner(inodes)
 }

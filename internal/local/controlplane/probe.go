@@ -53,7 +53,7 @@ func probeURL(url string, authority, client pair) func(context.Context) error {
 		if err != nil {
 			return err
 		}
-		defer response.Body.Close() //nolint:errcheck // only read
+		defer response.Body.Close()
 		body, err := io.ReadAll(io.LimitReader(response.Body, 4096))
 		if response.StatusCode != http.StatusOK {
 			return fmt.Errorf("%s answered %s: %s", url, response.Status, body)

@@ -78,7 +78,7 @@ func (p program) launch() (child, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer log.Close() //nolint:errcheck // the child has its own descriptor
+	defer log.Close() // the child has its own descriptor
 	command := exec.Command(p.path, p.args...)
 	command.Dir = p.dir
 	command.Stdout, command.Stderr = log, log
@@ -87,7 +87,7 @@ func (p program) launch() (child, error) {
 		return nil, err
 	}
 	if err := writeIdentity(p.pidPath, started.PID()); err != nil {
-		started.Signal(syscall.SIGKILL) //nolint:errcheck // it ends or has ended
+		started.Signal(syscall.SIGKILL) // it ends or has ended
 		<-started.Ended()
 		return nil, fmt.Errorf("writing down the process number: %w", err)
 	}
@@ -110,9 +110,9 @@ func (p program) lastLines() string {
 	if err != nil {
 		return ""
 	}
-	defer file.Close() //nolint:errcheck // only read
+	defer file.Close()
 	if _, err := file.Seek(-size, io.SeekEnd); err != nil {
-		file.Seek(0, io.SeekStart) //nolint:errcheck // shorter than that
+		file.Seek(0, io.SeekStart) // shorter than that
 	}
 	content, err := io.ReadAll(file)
 	if err != nil {

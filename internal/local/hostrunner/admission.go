@@ -119,7 +119,7 @@ func admitMounts(c *corev1.Container) error {
 	return nil
 }
 
-// within tells whether a path is the other one or lies in it.
+// within reports whether a path is the other one or lies in it.
 func within(inner, outer string) bool {
 	inner, outer = path.Clean(inner), path.Clean(outer)
 	return inner == outer || strings.HasPrefix(inner, strings.TrimSuffix(outer, "/")+"/")

@@ -82,7 +82,7 @@ func Run(ctx context.Context, config Config) error {
 	if err != nil {
 		return err
 	}
-	defer lock.Close() //nolint:errcheck // gives the lock back
+	defer lock.Close() // gives the lock back
 	r, err := newRunner(config)
 	if err != nil {
 		return err

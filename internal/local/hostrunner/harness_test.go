@@ -109,8 +109,8 @@ func (b *bench) startKillable() (kill func()) {
 	kill = func() {
 		if !killed {
 			killed = true
-			command.Process.Kill() //nolint:errcheck // Wait tells
-			command.Wait()         //nolint:errcheck // it was killed
+			command.Process.Kill() // Wait tells
+			command.Wait()         // it was killed
 		}
 	}
 	b.t.Cleanup(kill)

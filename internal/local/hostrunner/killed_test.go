@@ -105,7 +105,7 @@ func signalAndWait(t *testing.T, b *bench, pod *corev1.Pod, pid int, signal sysc
 		if err != nil {
 			return false, err
 		}
-		defer lock.Close() //nolint:errcheck // only read
+		defer lock.Close()
 		err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		return err == nil, err
 	})

@@ -25,7 +25,7 @@ func StopLeftOvers(ctx context.Context, dir string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer lock.Close() //nolint:errcheck // gives the lock back
+	defer lock.Close() // gives the lock back
 	folders, err := filepath.Glob(filepath.Join(layout(dir).pods(), "*"))
 	if err != nil {
 		return 0, fmt.Errorf("looking for pods in %s: %w", dir, err)

@@ -30,7 +30,7 @@ func copyTail(from, to string, limit int64) error {
 	if err != nil {
 		return err
 	}
-	defer source.Close() //nolint:errcheck // only read
+	defer source.Close()
 	if _, err := source.Seek(-limit, io.SeekEnd); err != nil {
 		return err
 	}

@@ -248,7 +248,7 @@ func TestLogRotation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer log.Close() //nolint:errcheck // a test's
+	defer log.Close() // a test's
 	for _, step := range []struct{ write, current, old string }{
 		{"0123456789", "0123456789", ""},
 		{"abc", "", "3456789abc"}, // outgrown

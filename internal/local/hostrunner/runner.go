@@ -46,7 +46,7 @@ type host struct {
 	events  record.EventRecorder
 	volumes volumes
 	// stopping ends when the host is to end.
-	stopping context.Context //nolint:containedctx // the lifetime of the host, not of a call
+	stopping context.Context
 
 	logLimit    int64         // bytes
 	logInterval time.Duration // between two looks at the size of a log

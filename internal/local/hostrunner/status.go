@@ -45,7 +45,7 @@ type ending struct {
 	container       *corev1.ContainerStateTerminated // nil if it never ran
 }
 
-// terminal tells whether the phase is one that a Pod never leaves.
+// terminal reports whether the phase is one that a Pod never leaves.
 func terminal(phase corev1.PodPhase) bool {
 	return phase == corev1.PodSucceeded || phase == corev1.PodFailed
 }
@@ -190,7 +190,7 @@ func readMessage(f folder) string {
 	if err != nil {
 		return ""
 	}
-	defer file.Close() //nolint:errcheck // only read
+	defer file.Close()
 	content, _ := io.ReadAll(io.LimitReader(file, maxMessage))
 	return strings.ToValidUTF8(string(content), "?")
 }

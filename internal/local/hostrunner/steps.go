@@ -105,7 +105,7 @@ func (w *worker) observeEnd(context.Context) flow.Result {
 	return flow.Continue()
 }
 
-// startable tells whether there is a process to be started.
+// startable reports whether there is a process to be started.
 func (w *worker) startable() bool {
 	return w.seen == viewLive && w.process == nil && w.ending == nil && w.wanted()
 }
@@ -198,7 +198,7 @@ func (w *worker) end(context.Context) flow.Result {
 	return flow.Wait(0, "the process to die")
 }
 
-// dismissed tells whether the Pod is to end whatever the host does.
+// dismissed reports whether the Pod is to end whatever the host does.
 func (w *worker) dismissed() bool {
 	switch w.seen {
 	case viewGone:
@@ -288,7 +288,7 @@ func (w *worker) report(ctx context.Context) flow.Result {
 	return flow.Continue()
 }
 
-// idle tells whether there is nothing to say of a Pod: it was deleted, or the host
+// idle reports whether there is nothing to say of a Pod: it was deleted, or the host
 // stopped, before anything was done for it.
 func (w *worker) idle() bool {
 	return w.process == nil && w.ending == nil && !w.wanted()

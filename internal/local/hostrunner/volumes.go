@@ -179,7 +179,7 @@ func replaceFile(path string, content []byte) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(temporary.Name()) //nolint:errcheck // gone after the rename
+	defer os.Remove(temporary.Name()) // gone after the rename
 	_, err = temporary.Write(content)
 	if err = errors.Join(err, temporary.Close()); err != nil {
 		return err

@@ -176,11 +176,11 @@ func backoff(failures int) time.Duration {
 	return min(first<<min(failures-1, 10), longest)
 }
 
-// running tells whether the process, or one that came from it, lives.
+// running reports whether the process, or one that came from it, lives.
 func (w *worker) running() bool { return w.process != nil && w.ending == nil }
 
-// stopped tells whether the host is to end.
+// stopped reports whether the host is to end.
 func (w *worker) stopped() bool { return w.stopping.Err() != nil }
 
-// wanted tells whether the Pod's process shall run.
+// wanted reports whether the Pod's process shall run.
 func (w *worker) wanted() bool { return !w.stopped() && !w.dismissed() }

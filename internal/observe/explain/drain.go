@@ -37,7 +37,7 @@ func (e *explainer) pods() bool {
 	return len(e.report.Why) > from
 }
 
-// mustLeave tells whether a drain has to do with a pod, as in internal/lifecycle/drain.
+// mustLeave reports whether a drain has to do with a pod, as in internal/lifecycle/drain.
 func mustLeave(pod *corev1.Pod) bool {
 	_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
 	owner := metav1.GetControllerOfNoCopy(pod)

@@ -209,7 +209,7 @@ func (e *writer) quote(events []corev1.Event, worth func(*corev1.Event) bool) {
 	}
 }
 
-// concerns tells whether an event is worth showing. Most of what sets and deployments do
+// concerns reports whether an event is worth showing. Most of what sets and deployments do
 // is about other Machines, or was before there was this one.
 func (e *explainer) concerns(event *corev1.Event) bool {
 	warns := event.Type == corev1.EventTypeWarning && (e.Machine == nil || !timeOf(event).Before(e.Machine.CreationTimestamp.Time))
@@ -226,7 +226,7 @@ func (e *explainer) concerns(event *corev1.Event) bool {
 	}
 }
 
-// shrinks tells whether with an event the Machine's set was scaled down, so that the Machine may
+// shrinks reports whether with an event the Machine's set was scaled down, so that the Machine may
 // have been deleted for that.
 func (e *explainer) shrinks(event *corev1.Event) bool {
 	stays := e.Machine != nil && e.Machine.DeletionTimestamp.IsZero()

@@ -143,14 +143,14 @@ func (f *Facts) last(kind string, reasons []string, fits func(*corev1.Event) boo
 	return nil
 }
 
-// mine tells whether an event is on the Machine asked about, and not on one that had the
+// mine reports whether an event is on the Machine asked about, and not on one that had the
 // name before.
 func (f *Facts) mine(event *corev1.Event) bool {
 	about := event.InvolvedObject
 	return about.Name == f.Key.Name && (f.Machine == nil || about.UID == "" || about.UID == f.Machine.UID)
 }
 
-// names tells whether a text names something. Names are often prefixes of others.
+// names reports whether a text names something. Names are often prefixes of others.
 func names(text, name string) bool {
 	for rest := text; ; {
 		before, after, found := strings.Cut(rest, name)

@@ -21,7 +21,7 @@ func (e *explainer) gone() {
 	e.answer(Gone, "is gone", e.report.Replaced)
 }
 
-// traced tells whether anything speaks of the Machine.
+// traced reports whether anything speaks of the Machine.
 func (e *explainer) traced() bool {
 	for i := range e.Events {
 		event := &e.Events[i]

@@ -94,7 +94,7 @@ func (e *poolExplainer) living() {
 	}
 }
 
-// complete tells whether all Machines are there, can be used, and are of the newest template.
+// complete reports whether all Machines are there, can be used, and are of the newest template.
 func (p *Pool) complete() bool {
 	return min(p.Available, p.current.Available) >= p.Wanted && p.Exist-p.Preserved == p.Wanted && p.Updated-p.current.Preserved == p.Wanted
 }
@@ -272,7 +272,7 @@ func (e *poolExplainer) group(g group) {
 	e.advise("See what happens next, and more: millwright explain machine -n %s %s", e.Key.Namespace, machine.Name)
 }
 
-// worth tells whether an event is worth showing: what went wrong, and what was decided. That
+// worth reports whether an event is worth showing: what went wrong, and what was decided. That
 // something follows, like annotations of sets those of their deployment, is neither.
 func (e *poolExplainer) worth(event *corev1.Event) bool {
 	return event.Type == corev1.EventTypeWarning || event.InvolvedObject.Kind == e.Kind && event.Reason != "RefreshedMachineSet"

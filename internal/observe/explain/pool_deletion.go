@@ -74,7 +74,7 @@ func (e *poolExplainer) undeleted(set *v1alpha1.MachineSet) {
 	}
 }
 
-// staying tells whether a set has Machines whose deletion has not begun.
+// staying reports whether a set has Machines whose deletion has not begun.
 func (e *poolExplainer) staying(set *v1alpha1.MachineSet) bool {
 	if e.MachinesUnread {
 		return set.Status.Replicas > 0

@@ -51,7 +51,7 @@ type PoolFacts struct {
 	Unread []string
 }
 
-// exists tells whether there is what is asked about.
+// exists reports whether there is what is asked about.
 func (f *PoolFacts) exists() bool {
 	if f.Kind == kindDeployment {
 		return f.Deployment != nil
@@ -109,12 +109,12 @@ func (f *PoolFacts) of(set *v1alpha1.MachineSet) []*v1alpha1.Machine {
 	return owned
 }
 
-// leaving tells whether a Machine is on its way out, so that its set does not count it.
+// leaving reports whether a Machine is on its way out, so that its set does not count it.
 func leavingPool(machine *v1alpha1.Machine) bool {
 	return !machine.DeletionTimestamp.IsZero()
 }
 
-// usable tells whether a Machine is as far as it can come.
+// usable reports whether a Machine is as far as it can come.
 func usable(machine *v1alpha1.Machine) bool {
 	phase := machine.Status.CurrentStatus.Phase
 	return !leavingPool(machine) && (phase == v1alpha1.MachineRunning || phase == v1alpha1.MachineAvailable)

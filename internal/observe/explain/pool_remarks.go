@@ -19,7 +19,7 @@ func (e *poolExplainer) remarks() {
 	}
 }
 
-// remarksOfDeployment tells whether one of the remarks is about overlapping selectors.
+// remarksOfDeployment reports whether one of the remarks is about overlapping selectors.
 func (e *poolExplainer) remarksOfDeployment() (overlap bool) {
 	key := e.Key
 	for _, condition := range e.Deployment.Status.Conditions {

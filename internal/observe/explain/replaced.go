@@ -119,7 +119,7 @@ func (e *explainer) summaries() []v1alpha1.MachineSummary {
 	return all
 }
 
-// givenUp tells whether a last operation is one with which a Machine becomes Failed.
+// givenUp reports whether a last operation is one with which a Machine becomes Failed.
 func givenUp(description string) bool {
 	return strings.Contains(description, messages.NeverJoined) || strings.Contains(description, messages.GivenUp)
 }

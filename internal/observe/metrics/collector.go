@@ -34,7 +34,7 @@ type Options struct {
 	Clock clock.PassiveClock
 	// Registerer is where the metrics are registered as long as the Collector runs.
 	Registerer prometheus.Registerer
-	// Frozen tells whether Machines are left alone since an API server is away; nil:
+	// Frozen reports whether Machines are left alone since an API server is away; nil:
 	// never.
 	Frozen func() bool
 }

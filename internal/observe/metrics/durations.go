@@ -76,7 +76,7 @@ func (d *timedDriver) InitializeMachine(ctx context.Context, req *driver.Initial
 			d.work.initialize.WithLabelValues(labels...).Set(d.work.clock.Since(begin).Seconds())
 		}
 	}
-	return resp, err //nolint:wrapcheck // what the driver says
+	return resp, err
 }
 
 // Drainer empties nodes, as drain.Drainer does, which says what each method means.
@@ -115,10 +115,10 @@ func (d *timedDrainer) Drain(ctx context.Context, req drain.Request) (drain.Repo
 			d.work.drained(ctx, req.Machine, took)
 		}
 	}
-	return report, err //nolint:wrapcheck // what the drainer says
+	return report, err
 }
 
-// observe tells whether a drain ends with a pass, and how long it took. One that is done at
+// observe reports whether a drain ends with a pass, and how long it took. One that is done at
 // the first pass of this process took none: the node was empty, or an earlier process has
 // emptied it.
 func (d *timedDrainer) observe(req drain.Request, done bool) (took time.Duration, ends bool) {

@@ -90,7 +90,7 @@ func (c *Collector) watch(ctx context.Context) error {
 	return nil
 }
 
-// leads tells whether this process does the work that is counted.
+// leads reports whether this process does the work that is counted.
 func (c *Collector) leads() bool {
 	if c.Elected == nil {
 		return true

@@ -38,7 +38,7 @@ func Gatherer(from prometheus.Gatherer) prometheus.Gatherer {
 		// A metric without series would make the whole answer fail.
 		families = slices.DeleteFunc(families, func(family *dto.MetricFamily) bool { return len(family.Metric) == 0 })
 		slices.SortFunc(families, func(a, b *dto.MetricFamily) int { return cmp.Compare(a.GetName(), b.GetName()) })
-		return families, err //nolint:wrapcheck // what the gatherer says
+		return families, err
 	})
 }
 

@@ -137,7 +137,7 @@ func Undo(ctx context.Context, c client.Client, key types.NamespacedName, number
 	return wish, err
 }
 
-// Answered tells whether the manager has answered a wish. An answer other than to roll back
+// Answered reports whether the manager has answered a wish. An answer other than to roll back
 // is an error.
 func (w Wish) Answered(f Facts) (bool, error) {
 	d := f.Deployment

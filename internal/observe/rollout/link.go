@@ -53,7 +53,7 @@ func followed(path string) (resource string, is bool) {
 	return parts[5], parts[0] == "apis" && parts[1] == v1alpha1.GroupName && parts[3] == "namespaces"
 }
 
-// refusal tells whether an answer means that changes are not heard of.
+// refusal reports whether an answer means that changes are not heard of.
 func refusal(code int) bool {
 	return code >= http.StatusInternalServerError || code == http.StatusUnauthorized || code == http.StatusForbidden
 }

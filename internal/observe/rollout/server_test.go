@@ -249,7 +249,7 @@ func TestServerWritesAreRepeated(t *testing.T) {
 		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
 			if disturb > 0 {
 				disturb--
-				s.reports(int32(disturb)) //nolint:gosec // at most 3
+				s.reports(int32(disturb))
 			}
 			return c.Patch(ctx, object, patch, opts...)
 		},

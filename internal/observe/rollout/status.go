@@ -122,7 +122,7 @@ func Look(f Facts, now time.Time) Status {
 		}
 		s.Sets = append(s.Sets, SetStatus{
 			Name: set.Name, Revision: revision.Number(set), Current: set == current,
-			Wanted: set.Spec.Replicas, Exist: int32(len(machines)), Available: set.Status.AvailableReplicas, //nolint:gosec // an API server has no room for that many
+			Wanted: set.Spec.Replicas, Exist: int32(len(machines)), Available: set.Status.AvailableReplicas,
 			Phases: phases(machines),
 		})
 	}

@@ -70,7 +70,7 @@ func explained(f Facts, late bool, now time.Time) []Wait {
 	return found
 }
 
-// passes tells whether nobody need do anything: a node takes its time to join, and to force a
+// passes reports whether nobody need do anything: a node takes its time to join, and to force a
 // drain is for those to choose who have read all of it.
 func passes(cause explain.Cause, late bool) bool {
 	switch cause {
@@ -82,7 +82,7 @@ func passes(cause explain.Cause, late bool) bool {
 	return false
 }
 
-// toldOtherwise tells whether a finding is about what the numbers of a status say, or what
+// toldOtherwise reports whether a finding is about what the numbers of a status say, or what
 // waits says by itself.
 func toldOtherwise(finding explain.Finding) bool {
 	switch finding.Cause {

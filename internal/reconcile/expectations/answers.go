@@ -6,10 +6,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Conflict tells whether somebody else has written the object first, of which the cache will tell.
+// Conflict reports whether somebody else has written the object first, of which the cache will tell.
 func Conflict(err error) bool { return apierrors.IsConflict(err) && ofObject(err) }
 
-// Gone tells whether the object that was to be written is not there any more.
+// Gone reports whether the object that was to be written is not there any more.
 func Gone(err error) bool { return apierrors.IsNotFound(err) && ofObject(err) }
 
 // UnlessGone is the error, and nil if the object is gone.
@@ -20,10 +20,10 @@ func UnlessGone(err error) error {
 	return err
 }
 
-// Taken tells whether an object of the name that was to be made is there already.
+// Taken reports whether an object of the name that was to be made is there already.
 func Taken(err error) bool { return apierrors.IsAlreadyExists(err) && ofObject(err) }
 
-// ofObject tells whether an error is what the API server says of an object, which it names. A
+// ofObject reports whether an error is what the API server says of an object, which it names. A
 // webhook, which may say no with any code, names none.
 func ofObject(err error) bool {
 	var answer apierrors.APIStatus

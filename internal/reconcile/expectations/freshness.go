@@ -32,7 +32,7 @@ func (l *Ledger) Wrote(object client.Object) {
 	}
 }
 
-// Fresh tells whether an object, as the cache has it, shows all that was written to it.
+// Fresh reports whether an object, as the cache has it, shows all that was written to it.
 // Versions that cannot be compared count as fresh.
 func (l *Ledger) Fresh(cached client.Object) bool {
 	l.mu.Lock()
@@ -61,7 +61,7 @@ func (l *Ledger) Forget(key client.ObjectKey) {
 // autoscalers write the same objects. The object becomes what the API server answers.
 func (l *Ledger) Patch(ctx context.Context, c client.Client, object, before client.Object) error {
 	if err := c.Patch(ctx, object, Locked(before)); err != nil {
-		return err //nolint:wrapcheck // the caller knows what it was about
+		return err
 	}
 	l.Wrote(object)
 	return nil
@@ -70,7 +70,7 @@ func (l *Ledger) Patch(ctx context.Context, c client.Client, object, before clie
 // PatchStatus does the same for the status alone.
 func (l *Ledger) PatchStatus(ctx context.Context, c client.Client, object, before client.Object) error {
 	if err := c.Status().Patch(ctx, object, Locked(before)); err != nil {
-		return err //nolint:wrapcheck // the caller knows what it was about
+		return err
 	}
 	l.Wrote(object)
 	return nil

@@ -71,7 +71,7 @@ type Outcome struct {
 	Err error
 }
 
-// Done tells whether every step continued.
+// Done reports whether every step continued.
 func (o Outcome) Done() bool { return o.Step == "" }
 
 // Run takes the steps in turn until one of them ends the pass.

@@ -160,7 +160,7 @@ func (c *Cluster) inform(ctx context.Context) error {
 	return c.index(ctx, c.cluster.GetFieldIndexer())
 }
 
-// Ready tells whether the target has answered, so that its cached objects mean
+// Ready reports whether the target has answered, so that its cached objects mean
 // something.
 func (c *Cluster) Ready() bool { return c.synced.Load() != nil }
 

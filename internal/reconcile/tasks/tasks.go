@@ -23,7 +23,7 @@ type Runner struct {
 	count   atomic.Int64
 
 	mu      sync.Mutex
-	ctx     context.Context //nolint:containedctx // the lifetime of leadership, which outlives any one call
+	ctx     context.Context
 	closing bool
 }
 
@@ -57,7 +57,7 @@ func (r *Runner) Start(ctx context.Context) error {
 // NeedLeaderElection tells the manager to start the Runner only while it leads.
 func (r *Runner) NeedLeaderElection() bool { return true }
 
-// Idle tells whether no task is running. Leadership must not be given away before.
+// Idle reports whether no task is running. Leadership must not be given away before.
 func (r *Runner) Idle() bool { return r.count.Load() == 0 }
 
 // Go runs the task as soon as there is a free place. Its context ends with

@@ -108,7 +108,7 @@ func terminationOf(err error) vmpb.Termination {
 	return vmpb.Termination{Reason: vmpb.EndInternal, Message: err.Error()}
 }
 
-// isInvalid tells whether the specification, or what was configured, is to blame.
+// isInvalid reports whether the specification, or what was configured, is to blame.
 func isInvalid(err error) bool {
 	var spec *SpecError
 	var field *qemu.FieldError

@@ -84,7 +84,7 @@ func (j *job) accept(response *http.Response, content *stream, offset int64) err
 	}
 }
 
-// continues tells whether the part begins where it should.
+// continues reports whether the part begins where it should.
 func continues(response *http.Response, offset int64) bool {
 	return strings.HasPrefix(response.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", offset))
 }

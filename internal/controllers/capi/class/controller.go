@@ -75,7 +75,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	class := &v1alpha1.MachineClass{}
 	if err := c.client.Get(ctx, req.NamespacedName, class); err != nil {
 		c.written.Forget(req.NamespacedName)
-		return ctrl.Result{}, client.IgnoreNotFound(err) //nolint:wrapcheck // says what it is about
+		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if !c.written.Fresh(class) {
 		return ctrl.Result{RequeueAfter: staleCache}, nil
@@ -98,7 +98,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, nil
 }
 
-// hold puts the finalizer on a class or takes it off, and tells whether that is a change.
+// hold puts the finalizer on a class or takes it off, and reports whether that is a change.
 // What is being deleted can get no finalizer any more.
 func hold(class *v1alpha1.MachineClass, used bool) bool {
 	if !used {

@@ -37,7 +37,7 @@ const (
 // AskerOptions configure an Asker.
 type AskerOptions struct {
 	// Driver that is asked; nil if the manager's driver knows no failure domains.
-	Driver driver.Placer
+	Driver driver.FailureDomains
 	// DriverName is what MillwrightClusters call it.
 	DriverName string
 	// Live reads Secrets from the API server: each is needed a few times, and a cache would
@@ -169,7 +169,7 @@ func (a *Asker) finish(known *inquiry, q question, said answer) {
 	if said.tells() {
 		known.told = &said
 	}
-	jitter := time.Duration(rand.Float64() * 0.1 * float64(said.again)) //nolint:gosec // jitter needs no secrecy
+	jitter := time.Duration(rand.Float64() * 0.1 * float64(said.again))
 	known.due = a.Clock.Now().Add(said.again + jitter)
 	a.mu.Unlock()
 	a.Wake(q.of)

@@ -143,7 +143,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		if apierrors.IsNotFound(err) {
 			c.Asker.Forget(req.NamespacedName)
 		}
-		return ctrl.Result{}, client.IgnoreNotFound(err) //nolint:wrapcheck // says what it is about
+		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if _, managed := infra.Annotations[core.AnnotationManagedBy]; managed || !c.watched(infra) || !infra.DeletionTimestamp.IsZero() {
 		c.Asker.Forget(req.NamespacedName)

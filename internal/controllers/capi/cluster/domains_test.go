@@ -85,7 +85,7 @@ func newWorld(t *testing.T, changes ...func(*given)) *world {
 }
 
 // restart ends the manager and starts another one, whose driver may be nil.
-func (w *world) restart(placer driver.Placer) {
+func (w *world) restart(placer driver.FailureDomains) {
 	w.tasks = nil
 	asker := NewAsker(AskerOptions{
 		Driver: placer, DriverName: "test", Live: w.client, Clock: w.clock,
@@ -215,7 +215,7 @@ func TestDriverIsAsked(t *testing.T) {
 		t.Fatalf("woken %d times, asked %d times", w.woken, len(w.oracle.asked))
 	}
 	class := w.oracle.asked[0].MachineClass
-	if string(class.ProviderSpec.Raw) != `{"pool":"p"}` || class.Namespace != "ns" || driver.Face(class) != driver.FaceClusterAPI || w.oracle.asked[0].Secret == nil {
+	if string(class.ProviderSpec.Raw) != `{"pool":"p"}` || class.Namespace != "ns" || driver.APIGroup(class) != driver.APIGroupClusterAPI || w.oracle.asked[0].Secret == nil {
 		t.Errorf("asked with %+v", w.oracle.asked[0])
 	}
 }

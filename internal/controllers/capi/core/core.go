@@ -90,7 +90,7 @@ type Reference struct {
 	Name string `json:"name,omitempty"`
 }
 
-// Is tells whether the reference is to an object of this kind.
+// Is reports whether the reference is to an object of this kind.
 func (r Reference) Is(kind schema.GroupKind) bool {
 	group := r.APIGroup
 	if group == "" {
@@ -111,22 +111,22 @@ type MachineStatus struct {
 type Condition struct {
 	// Type says what it is about.
 	Type string `json:"type"`
-	// Status tells whether that is so.
+	// Status reports whether that is so.
 	Status metav1.ConditionStatus `json:"status"`
 }
 
-// conditionNodeHealthy tells whether the node is ready, and complains of nothing.
+// conditionNodeHealthy reports whether the node is ready, and complains of nothing.
 const conditionNodeHealthy = "NodeHealthy"
 
-// HasNode tells whether the machine became a node.
+// HasNode reports whether the machine became a node.
 func (m *Machine) HasNode() bool { return m.Status.NodeRef != nil && m.Status.NodeRef.Name != "" }
 
-// Healthy tells whether Cluster API says that the machine's node is.
+// Healthy reports whether Cluster API says that the machine's node is.
 func (m *Machine) Healthy() bool {
 	return slices.Contains(m.Status.Conditions, Condition{Type: conditionNodeHealthy, Status: metav1.ConditionTrue})
 }
 
-// ControlPlane tells whether the machine is of a control plane.
+// ControlPlane reports whether the machine is of a control plane.
 func (m *Machine) ControlPlane() bool {
 	_, marked := m.Labels[LabelControlPlane]
 	return marked
@@ -166,7 +166,7 @@ type Endpoint struct {
 	Port int32  `json:"port,omitempty"`
 }
 
-// Known tells whether the endpoint says where.
+// Known reports whether the endpoint says where.
 func (e Endpoint) Known() bool { return e.Host != "" && e.Port != 0 }
 
 // ClusterStatus is what is read of a Cluster's status.
@@ -183,7 +183,7 @@ type ClusterInitialization struct {
 	InfrastructureProvisioned bool `json:"infrastructureProvisioned,omitempty"`
 }
 
-// HasInfrastructure tells whether machines may be made for the Cluster.
+// HasInfrastructure reports whether machines may be made for the Cluster.
 func (c *Cluster) HasInfrastructure() bool {
 	return c.Status.InfrastructureReady || c.Status.Initialization.InfrastructureProvisioned
 }
@@ -213,7 +213,7 @@ func Owner(object metav1.Object, kind string) string {
 	return ""
 }
 
-// Paused tells whether the object is to be left alone. The Cluster is nil if there is none.
+// Paused reports whether the object is to be left alone. The Cluster is nil if there is none.
 func Paused(cluster *Cluster, object metav1.Object) bool {
 	if _, paused := object.GetAnnotations()[AnnotationPaused]; paused {
 		return true
@@ -221,13 +221,13 @@ func Paused(cluster *Cluster, object metav1.Object) bool {
 	return cluster != nil && cluster.Spec.Paused
 }
 
-// Moved tells whether the object is deleted only because it lives elsewhere now.
+// Moved reports whether the object is deleted only because it lives elsewhere now.
 func Moved(object metav1.Object) bool {
 	_, moved := object.GetAnnotations()[AnnotationMoved]
 	return moved
 }
 
-// Watched tells whether the object is for a manager with this filter. Without a filter,
+// Watched reports whether the object is for a manager with this filter. Without a filter,
 // all are.
 func Watched(filter string, object metav1.Object) bool {
 	return filter == "" || object.GetLabels()[LabelWatchFilter] == filter

@@ -19,7 +19,7 @@ func TestClassInAFailureDomainOfTheDriver(t *testing.T) {
 		Driver: "sim", ProviderSpec: &runtime.RawExtension{Raw: []byte(`{"pool":"own"}`)}, FailureDomain: "a",
 	}
 	w.put(machine)
-	face := Face{Cache: w.client, Live: w.client, Namespace: namespace, Driver: "sim"}
+	face := MillwrightMachines{Cache: w.client, Live: w.client, Namespace: namespace, Driver: "sim"}
 	for _, tc := range []struct{ skipped, spec string }{
 		{skipped: `failure domain "a" is not in spec.failureDomains`},
 		{spec: `{"pool":"own","zone":"a"}`},

@@ -104,5 +104,5 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if apierrors.IsConflict(err) {
 		return ctrl.Result{RequeueAfter: somebodyElse}, nil
 	}
-	return ctrl.Result{}, err //nolint:wrapcheck // says what it is about
+	return ctrl.Result{}, err
 }

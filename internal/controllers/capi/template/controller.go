@@ -109,7 +109,7 @@ func pauseChanges() predicate.Predicate {
 	}
 }
 
-// paused tells whether the template or its Cluster is to be left alone.
+// paused reports whether the template or its Cluster is to be left alone.
 func (c *Controller) paused(ctx context.Context, template *infrav1.MillwrightMachineTemplate) (bool, error) {
 	name := clusterOf(template)
 	if name == "" {
@@ -130,7 +130,7 @@ func (c *Controller) paused(ctx context.Context, template *infrav1.MillwrightMac
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	template := &infrav1.MillwrightMachineTemplate{}
 	if err := c.Client.Get(ctx, req.NamespacedName, template); err != nil {
-		return ctrl.Result{}, client.IgnoreNotFound(err) //nolint:wrapcheck // says what it is about
+		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if !template.DeletionTimestamp.IsZero() || !core.Watched(c.WatchFilter, template) {
 		return ctrl.Result{}, nil
@@ -158,12 +158,12 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 func (c *Controller) class(ctx context.Context, template *infrav1.MillwrightMachineTemplate) (*v1alpha1.NodeTemplate, error) {
 	ref := template.Spec.Template.Spec.MachineClassRef
 	if ref == nil {
-		return nil, nil //nolint:nilnil // nil is what nobody said, as documented
+		return nil, nil
 	}
 	class := &v1alpha1.MachineClass{}
 	if err := c.Client.Get(ctx, types.NamespacedName{Namespace: template.Namespace, Name: ref.Name}, class); err != nil {
 		if apierrors.IsNotFound(err) {
-			return nil, nil //nolint:nilnil // as above
+			return nil, nil
 		}
 		return nil, fmt.Errorf("reading MachineClass %s: %w", ref.Name, err)
 	}

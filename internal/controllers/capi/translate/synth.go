@@ -35,7 +35,7 @@ type Given struct {
 	FailureDomain string
 	// Placer is the driver, if it knows how a VM gets into a failure domain of which the
 	// Machine says nothing; nil if it does not. It is asked for nothing else.
-	Placer driver.Placer
+	Placer driver.FailureDomains
 }
 
 // Objects are what a request to a driver carries.
@@ -71,7 +71,7 @@ func machineOf(of *infrav1.MillwrightMachine, class string) *v1alpha1.Machine {
 		ObjectMeta: metav1.ObjectMeta{
 			Name: of.Name, Namespace: of.Namespace, UID: of.UID, Generation: of.Generation,
 			CreationTimestamp: of.CreationTimestamp, DeletionTimestamp: of.DeletionTimestamp.DeepCopy(),
-			Annotations: map[string]string{driver.AnnotationFace: driver.FaceClusterAPI},
+			Annotations: map[string]string{driver.AnnotationAPIGroup: driver.APIGroupClusterAPI},
 		},
 		Spec: v1alpha1.MachineSpec{
 			Class:      v1alpha1.ClassSpec{Kind: v1alpha1.MachineClassKind, Name: class},
@@ -86,7 +86,7 @@ func machineOf(of *infrav1.MillwrightMachine, class string) *v1alpha1.Machine {
 // classOf is a copy of the class that the Machine refers to, or one that says what the
 // Machine itself does.
 func classOf(given Given) *v1alpha1.MachineClass {
-	face := map[string]string{driver.AnnotationFace: driver.FaceClusterAPI}
+	face := map[string]string{driver.AnnotationAPIGroup: driver.APIGroupClusterAPI}
 	if given.Class != nil {
 		class := given.Class.DeepCopy()
 		class.Annotations, class.Labels = face, nil

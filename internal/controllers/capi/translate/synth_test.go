@@ -46,7 +46,7 @@ func TestRequestIsGolden(t *testing.T) {
 	class := &v1alpha1.MachineClass{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "small", Namespace: "team", UID: "c1a5", Generation: 3, Labels: map[string]string{"of": "users"},
-			Annotations: map[string]string{"of": "users", "driver.millwright.dev/face": "forged"}, Finalizers: []string{infrav1.ClassFinalizer},
+			Annotations: map[string]string{"of": "users", "driver.millwright.dev/api-group": "forged"}, Finalizers: []string{infrav1.ClassFinalizer},
 		},
 		Provider: "vm", ProviderSpec: *raw(`{"size":"large","tags":{"a":"b","c":"d"}}`),
 		SecretRef: &corev1.SecretReference{Name: "cloud"}, CredentialsSecretRef: &corev1.SecretReference{Name: "cloud"},
@@ -178,7 +178,7 @@ func TestTemplateStatus(t *testing.T) {
 
 // placer is a driver that knows failure domains, unless it fails.
 type placer struct {
-	driver.Placer
+	driver.FailureDomains
 	err error
 }
 
@@ -191,7 +191,7 @@ func (p placer) PlaceMachine(req *driver.PlaceMachineRequest) (*driver.PlaceMach
 func TestPlacing(t *testing.T) {
 	for name, tc := range map[string]struct {
 		own    []infrav1.Placement
-		placer driver.Placer
+		placer driver.FailureDomains
 		want   string // empty: an error
 		// unknown tells that nobody knows the failure domain; says is part of the error.
 		unknown bool

@@ -73,7 +73,7 @@ func (o *optional) try(event *corev1.Event, send func() (*corev1.Event, error)) 
 	}
 	sent, err := send()
 	if !apierrors.IsForbidden(err) {
-		return sent, err //nolint:wrapcheck // the broadcaster looks at it
+		return sent, err
 	}
 	if o.forbidden.IsZero() {
 		o.log.V(1).Info("events on nodes are not allowed and are left out", "err", err.Error())

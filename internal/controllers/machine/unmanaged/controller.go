@@ -48,7 +48,7 @@ type Options struct {
 type Target interface {
 	// Client reads Nodes from a cache and writes to the API server.
 	Client() client.Client
-	// Ready tells whether the target has answered. Before, reads would wait for it.
+	// Ready reports whether the target has answered. Before, reads would wait for it.
 	Ready() bool
 	// Watch makes a source of events about objects of the target.
 	Watch(object client.Object, events handler.EventHandler, filters ...predicate.Predicate) source.Source

@@ -17,10 +17,10 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// Same tells whether two templates make the same Machines.
+// Same reports whether two templates make the same Machines.
 func Same(a, b *v1alpha1.MachineTemplateSpec) bool { return is(Essence(b))(a) }
 
-// is tells whether templates make the same Machines as the one with that essence. A set is
+// is reports whether templates make the same Machines as the one with that essence. A set is
 // mostly of another class, or was restarted: that is looked at first, since there may be
 // hundreds.
 func is(essence *v1alpha1.MachineTemplateSpec) func(*v1alpha1.MachineTemplateSpec) bool {

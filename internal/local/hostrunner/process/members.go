@@ -78,7 +78,7 @@ func members(dir string) ([]int, error) {
 	return pids, nil
 }
 
-// holds tells whether the process has the lock open. Those of other users cannot be
+// holds reports whether the process has the lock open. Those of other users cannot be
 // asked; they did not come from us.
 func holds(pid int, lock os.FileInfo) bool {
 	file, err := os.Stat(fmt.Sprintf("/proc/%d/fd/%d", pid, lockFD))
@@ -124,9 +124,9 @@ func killAll(dir string) error {
 			if err != nil {
 				return err
 			}
-			unix.PidfdSendSignal(handle, unix.SIGKILL, nil, 0) //nolint:errcheck // it has ended then
+			unix.PidfdSendSignal(handle, unix.SIGKILL, nil, 0) // it has ended then
 			awaitEnd(handle)
-			unix.Close(handle) //nolint:errcheck // nothing was written
+			unix.Close(handle) // nothing was written
 		}
 	}
 }

@@ -69,7 +69,7 @@ func Start(dir string, c Command, now time.Time) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer lock.Close() //nolint:errcheck // the process has it then
+	defer lock.Close() // the process has it then
 	p := &Process{dir: dir, record: record{Began: now}, handle: -1, ended: make(chan struct{})}
 	if err := p.record.write(dir); err != nil {
 		return nil, fmt.Errorf("writing down the start: %w", err)
@@ -91,7 +91,7 @@ func (p *Process) spawn(c Command, lock *os.File) (*exec.Cmd, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer output.Close() //nolint:errcheck // the process has its own descriptor
+	defer output.Close() // the process has its own descriptor
 	command := exec.Command(c.Path, c.Args...)
 	command.Dir, command.Env = p.dir, c.Env
 	command.Stdout, command.Stderr = output, output
@@ -192,7 +192,7 @@ func (p *Process) watch() {
 func (p *Process) finish(exit Exit) {
 	p.mu.Lock()
 	if p.handle >= 0 {
-		unix.Close(p.handle) //nolint:errcheck // nothing was written
+		unix.Close(p.handle) // nothing was written
 	}
 	p.closed = true
 	p.mu.Unlock()
@@ -217,7 +217,7 @@ func (p *Process) Ended() <-chan struct{} { return p.ended }
 // error means that something which came from the process may still run.
 func (p *Process) Exit() (Exit, error) { return p.exit, p.err }
 
-// Killed tells whether Kill was called.
+// Killed reports whether Kill was called.
 func (p *Process) Killed() bool { return p.killed.Load() }
 
 // Terminate asks the process to end (SIGTERM). What came from it is its own business.
@@ -235,5 +235,5 @@ func (p *Process) signal(signal unix.Signal) {
 	if p.closed || p.handle < 0 {
 		return
 	}
-	unix.PidfdSendSignal(p.handle, signal, nil, 0) //nolint:errcheck // it has ended then
+	unix.PidfdSendSignal(p.handle, signal, nil, 0) // it has ended then
 }

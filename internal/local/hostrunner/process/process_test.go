@@ -61,7 +61,7 @@ func child() {
 		fmt.Println(err)
 		os.Exit(9)
 	}
-	bufio.NewReader(output).ReadString('\n') //nolint:errcheck // the test then waits in vain
+	bufio.NewReader(output).ReadString('\n') // the test then waits in vain
 	fmt.Println("ready")
 }
 
@@ -70,7 +70,7 @@ const (
 	startRole = "TEST_PROCESS_OF"
 )
 
-func kill() { syscall.Kill(os.Getpid(), syscall.SIGKILL); pause() } //nolint:errcheck // of ourselves
+func kill() { syscall.Kill(os.Getpid(), syscall.SIGKILL); pause() } // of ourselves
 
 // pause outlasts every test. An empty select would be reported as a deadlock.
 func pause() { time.Sleep(time.Hour) }
@@ -109,7 +109,7 @@ func startAndDie(t *testing.T, how, what string) string {
 	if status, ok := starter.ProcessState.Sys().(syscall.WaitStatus); !ok || !status.Signaled() {
 		t.Fatalf("the starter was not killed: %v: %s", err, output)
 	}
-	t.Cleanup(func() { killAll(dir) }) //nolint:errcheck // for tests that failed
+	t.Cleanup(func() { killAll(dir) }) // for tests that failed
 	return dir
 }
 
@@ -255,7 +255,7 @@ func TestOpenWithoutASurvivor(t *testing.T) {
 	cases := map[string]struct{ reason, how, what string }{
 		"ended":      {"the process has ended meanwhile", "killed later", "exit"},
 		"unrecorded": {"so it has, and nobody wrote down its number", "killed after fork", "exit"},
-		"not forked": {"nobody can tell whether it ran, so it must not be started again", "killed before fork", "exit"},
+		"not forked": {"nobody can reports whether it ran, so it must not be started again", "killed before fork", "exit"},
 		"orphan":     {"what it left is killed", "killed later", "orphaner"},
 	}
 	for name, test := range cases {

@@ -44,7 +44,7 @@ func newBench(t *testing.T) *bench {
 		}
 	}
 	t.Cleanup(func() {
-		client.StorageV1().StorageClasses().Delete(context.Background(), b.Class, metav1.DeleteOptions{}) //nolint:errcheck // tidy
+		client.StorageV1().StorageClasses().Delete(context.Background(), b.Class, metav1.DeleteOptions{}) // tidy
 	})
 	return b
 }

@@ -61,7 +61,7 @@ func (w *worker) provision(ctx context.Context, name item) error {
 	return nil
 }
 
-// wanted tells whether the claim is one of ours that has no volume.
+// wanted reports whether the claim is one of ours that has no volume.
 func (w *worker) wanted(claim *corev1.PersistentVolumeClaim) bool {
 	return ptr.Deref(claim.Spec.StorageClassName, "") == w.Class &&
 		claim.Spec.VolumeName == "" &&
@@ -159,7 +159,7 @@ func (w *worker) forget(object any) {
 	}
 }
 
-// ours tells whether the volume was made here and is to be removed with its claim.
+// ours reports whether the volume was made here and is to be removed with its claim.
 func (w *worker) ours(volume *corev1.PersistentVolume) bool {
 	return volume.Annotations[annotationProvisionedBy] == Name &&
 		volume.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete &&
@@ -201,7 +201,7 @@ func (w *worker) sweep() error {
 		}
 		_, err := w.volumes.Get(volumeName(types.UID(entry.Name())))
 		if apierrors.IsNotFound(err) {
-			os.Remove(path) //nolint:errcheck // removes nothing that has a content
+			os.Remove(path) // removes nothing that has a content
 		}
 	}
 	return errors.Join(problems...)

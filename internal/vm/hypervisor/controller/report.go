@@ -102,7 +102,7 @@ func (r *Reporter) Close() {
 	<-r.done
 }
 
-// settled tells whether there is nothing to do. The caller holds the lock.
+// settled reports whether there is nothing to do. The caller holds the lock.
 func (r *Reporter) settled() bool {
 	unknown := r.current.State == vmpb.ReportStateRequest_STATE_UNKNOWN
 	return r.silent || unknown || r.current == r.confirmed

@@ -30,7 +30,7 @@ func (d Disk) Size() uint64 {
 	return d.Bytes
 }
 
-// Exists tells whether the disk is there, which means that it is complete.
+// Exists reports whether the disk is there, which means that it is complete.
 func (d Disk) Exists() (bool, error) {
 	info, err := os.Stat(d.Path)
 	switch {

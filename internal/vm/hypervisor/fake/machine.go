@@ -119,7 +119,7 @@ func (m *Machine) awaitRunning() bool {
 	return !m.over()
 }
 
-// over tells whether the machine has ended. The caller holds the lock.
+// over reports whether the machine has ended. The caller holds the lock.
 func (m *Machine) over() bool { return m.exit != qemu.Exit{} }
 
 // Print is output of the guest.

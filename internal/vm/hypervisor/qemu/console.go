@@ -163,7 +163,7 @@ type ConsoleClient struct {
 // there for Next, and Next tells why.
 func (c *ConsoleClient) Ended() <-chan struct{} { return c.ended }
 
-// Slow tells whether the client was dropped because it did not read in time.
+// Slow reports whether the client was dropped because it did not read in time.
 func (c *ConsoleClient) Slow() bool {
 	c.console.mu.Lock()
 	defer c.console.mu.Unlock()

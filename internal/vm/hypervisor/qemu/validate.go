@@ -140,7 +140,7 @@ func (n UserNetwork) check() *FieldError {
 	return checkForwards(n.Forwards)
 }
 
-// carries tells whether the address is of the network and has no other meaning there.
+// carries reports whether the address is of the network and has no other meaning there.
 func (n UserNetwork) carries(address netip.Addr, network netip.Prefix) bool {
 	if !network.Contains(address) || address == network.Addr() {
 		return false

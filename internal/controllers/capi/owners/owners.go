@@ -26,8 +26,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
-// Face is the face of Cluster API.
-type Face struct {
+// MillwrightMachines is the face of Cluster API.
+type MillwrightMachines struct {
 	// Cache and Live read objects: from a cache, and from the API server. Live is required.
 	// Without a Cache the manager does not have this face, so it has no classes.
 	Cache, Live client.Reader
@@ -36,7 +36,7 @@ type Face struct {
 	// Driver is the name of the manager's driver: VMs of others cannot be listed. Placer is
 	// that driver, if it knows failure domains; nil if it does not.
 	Driver string
-	Placer driver.Placer
+	Placer driver.FailureDomains
 	// WatchFilter is the value of the label core.LabelWatchFilter that objects must have
 	// for their VMs to be looked for. Empty: that does not matter.
 	WatchFilter string
@@ -45,15 +45,15 @@ type Face struct {
 	Mapper meta.RESTMapper
 }
 
-var _ orphans.Face = Face{}
+var _ orphans.API = MillwrightMachines{}
 
-// Finalizer implements safety.Face.
-func (f Face) Finalizer() string { return infrav1.ClassFinalizer }
+// Finalizer implements orphans.API.
+func (f MillwrightMachines) Finalizer() string { return infrav1.ClassFinalizer }
 
-// Owners implements safety.Face. Whose manager they are does not matter.
-func (f Face) Owners(ctx context.Context, live bool) ([]orphans.Owner, error) {
+// Owners implements orphans.API. Whose manager they are does not matter.
+func (f MillwrightMachines) Owners(ctx context.Context, live bool) ([]orphans.Owner, error) {
 	if there, err := orphans.Served(f.Mapper, infrav1.SchemeGroupVersion.WithKind(infrav1.MillwrightMachineKind)); err != nil || !there {
-		return nil, err //nolint:wrapcheck // says what it is about
+		return nil, err
 	}
 	from, options := f.Cache, []client.ListOption{client.InNamespace(f.Namespace), client.UnsafeDisableDeepCopy}
 	if live || from == nil {
@@ -70,12 +70,12 @@ func (f Face) Owners(ctx context.Context, live bool) ([]orphans.Owner, error) {
 	return owners, nil
 }
 
-// Owner implements safety.Face.
-func (f Face) Owner(ctx context.Context, key types.NamespacedName) (*orphans.Owner, error) {
+// Owner implements orphans.API.
+func (f MillwrightMachines) Owner(ctx context.Context, key types.NamespacedName) (*orphans.Owner, error) {
 	machine := &infrav1.MillwrightMachine{}
 	if err := f.Live.Get(ctx, key, machine); err != nil {
 		if err = orphans.Hidden(err); err == nil {
-			return nil, nil //nolint:nilnil // nil is the one that does not exist, as documented
+			return nil, nil
 		}
 		return nil, fmt.Errorf("reading MillwrightMachine %s: %w", key.Name, err)
 	}
@@ -98,10 +98,10 @@ func ownerOf(machine *infrav1.MillwrightMachine) orphans.Owner {
 	return owner
 }
 
-// Classes implements safety.Face. A class is whatever machines or templates describe, each
+// Classes implements orphans.API. A class is whatever machines or templates describe, each
 // description once. VMs of what is paused are nobody's to judge: their owners may be on
 // their way from one cluster to another.
-func (f Face) Classes(ctx context.Context) ([]orphans.Class, error) {
+func (f MillwrightMachines) Classes(ctx context.Context) ([]orphans.Class, error) {
 	if f.Cache == nil {
 		return nil, nil
 	}
@@ -158,7 +158,7 @@ func (d description) domains() []string {
 }
 
 // described lists what says how VMs are made, as far as it is for this manager.
-func (f Face) described(ctx context.Context) ([]description, error) {
+func (f MillwrightMachines) described(ctx context.Context) ([]description, error) {
 	templates := &infrav1.MillwrightMachineTemplateList{}
 	if err := f.Cache.List(ctx, templates, client.InNamespace(f.Namespace)); err != nil {
 		return nil, fmt.Errorf("listing the MillwrightMachineTemplates: %w", err)
@@ -182,9 +182,9 @@ func (f Face) described(ctx context.Context) ([]description, error) {
 	return all, nil
 }
 
-// paused tells whether an object or its Cluster is paused. A Cluster that is not there may
+// paused reports whether an object or its Cluster is paused. A Cluster that is not there may
 // be on its way.
-func (f Face) paused(ctx context.Context, object client.Object) (bool, error) {
+func (f MillwrightMachines) paused(ctx context.Context, object client.Object) (bool, error) {
 	name := object.GetLabels()[core.LabelCluster]
 	if name == "" {
 		name = core.Owner(object, core.ClusterKind)
@@ -203,7 +203,7 @@ func (f Face) paused(ctx context.Context, object client.Object) (bool, error) {
 }
 
 // complete makes what the driver gets, or says why that cannot be.
-func (f Face) complete(ctx context.Context, class *orphans.Class, d description, domain string) error {
+func (f MillwrightMachines) complete(ctx context.Context, class *orphans.Class, d description, domain string) error {
 	machine := &infrav1.MillwrightMachine{
 		ObjectMeta: metav1.ObjectMeta{Namespace: d.object.GetNamespace(), Name: d.object.GetName()}, Spec: *d.spec,
 	}
@@ -219,7 +219,7 @@ func (f Face) complete(ctx context.Context, class *orphans.Class, d description,
 		}
 		secret, missing, err := fieldindex.MergedSecret(ctx, f.Live, of)
 		if class.Skip = missing; err != nil || missing != "" {
-			return err //nolint:wrapcheck // says what it is about
+			return err
 		}
 		given.Class, given.Secret, class.Object = of, secret.Data, of
 	}
@@ -235,7 +235,7 @@ func (f Face) complete(ctx context.Context, class *orphans.Class, d description,
 	objects, err := translate.Request(given)
 	if err != nil {
 		class.Skip = err.Error()
-		return nil //nolint:nilerr // said in words: it is the user's
+		return nil
 	}
 	class.Class, class.Secret = objects.Class, objects.Secret
 	return nil

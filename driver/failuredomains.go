@@ -14,10 +14,10 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// Placer is implemented by drivers whose provider has failure domains: places like zones,
+// FailureDomains is implemented by drivers whose provider has failure domains: places like zones,
 // racks or hosts, each of which fails as a whole. With a driver that lacks it, users
 // declare failure domains, and say for each of them how a VM gets there.
-type Placer interface {
+type FailureDomains interface {
 	// ListFailureDomains returns the failure domains in which VMs can be made.
 	//
 	//   - It MUST be idempotent and change nothing. It is asked every few minutes.

@@ -15,23 +15,23 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// Face is an API whose objects own instances. Several share one driver, and a driver may not
-// tell their instances apart: so an instance is an orphan only if no object of any face owns
+// API is an API whose objects own instances. Several share one driver, and a driver may not
+// tell their instances apart: so an instance is an orphan only if no object of any API owns
 // it.
-type Face interface {
-	// Classes are what the face's instances are made from.
+type API interface {
+	// Classes are what the API's instances are made from.
 	Classes(ctx context.Context) ([]Class, error)
 	// Owners are the objects that own instances: as the API server has them, or as a cache
 	// does if that is good enough. The error is ErrHidden if they may not be read.
 	Owners(ctx context.Context, live bool) ([]Owner, error)
 	// Owner reads one of them from the API server; nil if it does not exist.
 	Owner(ctx context.Context, key types.NamespacedName) (*Owner, error)
-	// Finalizer is what the face puts on MachineClasses that its objects refer to.
+	// Finalizer is what the API puts on MachineClasses that its objects refer to.
 	Finalizer() string
 }
 
-// ErrHidden is the error of a face whose objects may not be read. It counts as one without
-// objects if the driver tells faces apart, but for classes that carry its finalizer.
+// ErrHidden is the error of an API whose objects may not be read. It counts as one without
+// objects if the driver tells APIs apart, but for classes that carry its finalizer.
 var ErrHidden = errors.New("may not be read")
 
 // Class is what instances are made from.
@@ -59,10 +59,10 @@ type Owner struct {
 	Creating bool
 }
 
-// Machines is the face of machine.sapcloud.io.
+// Machines is the API of machine.sapcloud.io.
 type Machines struct {
 	// Cache and Live read Machines and classes: from a cache, and from the API server. Live
-	// is required. Without a Cache the manager does not have this face, so it has no classes.
+	// is required. Without a Cache the manager does not have this API, so it has no classes.
 	Cache, Live client.Reader
 	// Namespace in which they are. Empty: in all.
 	Namespace string
@@ -74,12 +74,12 @@ type Machines struct {
 	Mapper meta.RESTMapper
 }
 
-var _ Face = Machines{}
+var _ API = Machines{}
 
-// Finalizer implements Face.
+// Finalizer implements API.
 func (m Machines) Finalizer() string { return v1alpha1.FinalizerMCM }
 
-// Classes implements Face.
+// Classes implements API.
 func (m Machines) Classes(ctx context.Context) ([]Class, error) {
 	if m.Cache == nil {
 		return nil, nil
@@ -101,7 +101,7 @@ func (m Machines) Classes(ctx context.Context) ([]Class, error) {
 	return classes, nil
 }
 
-// Owners implements Face.
+// Owners implements API.
 func (m Machines) Owners(ctx context.Context, live bool) ([]Owner, error) {
 	if there, err := Served(m.Mapper, v1alpha1.SchemeGroupVersion.WithKind("Machine")); err != nil || !there {
 		return nil, err
@@ -122,12 +122,12 @@ func (m Machines) Owners(ctx context.Context, live bool) ([]Owner, error) {
 	return owners, nil
 }
 
-// Owner implements Face.
+// Owner implements API.
 func (m Machines) Owner(ctx context.Context, key types.NamespacedName) (*Owner, error) {
 	machine := &v1alpha1.Machine{}
 	if err := m.Live.Get(ctx, key, machine); err != nil {
 		if absent(err) {
-			return nil, nil //nolint:nilnil // nil is the one that does not exist, as documented
+			return nil, nil
 		}
 		return nil, fmt.Errorf("reading machine %s: %w", key.Name, Hidden(err))
 	}
@@ -143,7 +143,7 @@ func machineOwner(machine *v1alpha1.Machine) Owner {
 	return owner
 }
 
-// creating tells whether a Machine may yet adopt an instance.
+// creating reports whether a Machine may yet adopt an instance.
 func creating(machine *v1alpha1.Machine) bool {
 	phase := machine.Status.CurrentStatus.Phase
 	return machine.Spec.ProviderID == "" || phase == "" || phase == v1alpha1.MachineCrashLoopBackOff
@@ -161,7 +161,7 @@ func Hidden(err error) error {
 	return err
 }
 
-// Served tells whether the API server knows a kind. Without a mapper it does.
+// Served reports whether the API server knows a kind. Without a mapper it does.
 func Served(mapper meta.RESTMapper, kind schema.GroupVersionKind) (bool, error) {
 	if mapper == nil {
 		return true, nil
@@ -176,5 +176,5 @@ func Served(mapper meta.RESTMapper, kind schema.GroupVersionKind) (bool, error) 
 	return true, nil
 }
 
-// absent tells whether there is no such object, or no such kind.
+// absent reports whether there is no such object, or no such kind.
 func absent(err error) bool { return apierrors.IsNotFound(err) || meta.IsNoMatchError(err) }

@@ -115,7 +115,7 @@ func (w *world) manage(has faces) {
 	machines.Secret = func(context.Context, *v1alpha1.MachineClass) (*corev1.Secret, string, error) {
 		return &corev1.Secret{}, "", nil
 	}
-	infrastructure := Face{Live: w.live, Namespace: namespace, Driver: "sim"}
+	infrastructure := MillwrightMachines{Live: w.live, Namespace: namespace, Driver: "sim"}
 	if has.mcm {
 		machines.Cache = w.client
 	}
@@ -123,7 +123,7 @@ func (w *world) manage(has faces) {
 		infrastructure.Cache = w.client
 	}
 	w.collector = orphans.New(orphans.Options{
-		Faces: []orphans.Face{machines, infrastructure}, Driver: w.driver, Period: period, Limit: orphans.Limit{Count: 100},
+		APIs: []orphans.API{machines, infrastructure}, Driver: w.driver, Period: period, Limit: orphans.Limit{Count: 100},
 		Events: w.events, Clock: w.clock, Log: logr.Discard(),
 	})
 }
@@ -145,7 +145,7 @@ func (w *world) vm(face, name string) string {
 	if err := w.client.Get(w.Context(), client.ObjectKey{Namespace: namespace, Name: "small"}, class); err != nil {
 		w.Fatal(err)
 	}
-	class.Annotations = map[string]string{driver.AnnotationFace: face}
+	class.Annotations = map[string]string{driver.AnnotationAPIGroup: face}
 	machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	made, err := w.driver.CreateMachine(w.Context(), &driver.CreateMachineRequest{Machine: machine, MachineClass: class, Secret: &corev1.Secret{}})
 	if err != nil {
@@ -168,7 +168,7 @@ func (w *world) machine(name string) *v1alpha1.Machine {
 func (w *world) infra(name string) *infrav1.MillwrightMachine {
 	w.Helper()
 	infra := &infrav1.MillwrightMachine{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: inCluster, Annotations: map[string]string{core.AnnotationClonedFrom: "t"}}}
-	id := w.vm(driver.FaceClusterAPI, name)
+	id := w.vm(driver.APIGroupClusterAPI, name)
 	infra.Spec = infrav1.MillwrightMachineSpec{Driver: "sim", MachineClassRef: &infrav1.LocalReference{Name: "small"}, ProviderID: id}
 	infra.Status.ProviderID = id
 	w.put(infra)
@@ -210,7 +210,7 @@ func (w *world) wantLeft(when string, want ...string) {
 	}
 }
 
-// said tells whether an event has these words.
+// said reports whether an event has these words.
 func (w *world) said(words string) bool {
 	for {
 		select {
@@ -280,7 +280,7 @@ func TestWhatMayNotBeRead(t *testing.T) {
 			w.hidden = tc.hidden
 			w.machine("mcm")
 			w.infra("capi")
-			w.vm(map[bool]string{true: driver.FaceClusterAPI}[tc.has.capi], "lost")
+			w.vm(map[bool]string{true: driver.APIGroupClusterAPI}[tc.has.capi], "lost")
 			if tc.unused {
 				class := &v1alpha1.MachineClass{}
 				if err := w.client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "small"}, class); err != nil {
@@ -307,7 +307,7 @@ func TestWhatMayNotBeRead(t *testing.T) {
 func TestPaused(t *testing.T) {
 	w := newWorld(t, true)
 	w.manage(faces{capi: true})
-	w.vm(driver.FaceClusterAPI, "lost")
+	w.vm(driver.APIGroupClusterAPI, "lost")
 	cluster := &core.Cluster{}
 	if err := w.client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "c"}, cluster); err != nil {
 		t.Fatal(err)
@@ -360,7 +360,7 @@ func TestClassesAreListedOnce(t *testing.T) {
 		machine.Spec.FailureDomain = "b"
 		w.put(machine)
 	}
-	face := Face{Cache: w.client, Live: w.client, Namespace: namespace, Driver: "sim"}
+	face := MillwrightMachines{Cache: w.client, Live: w.client, Namespace: namespace, Driver: "sim"}
 	classes, err := face.Classes(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -18,7 +18,7 @@ func TestFacesAreApart(t *testing.T) {
 	machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "m"}}
 	class := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}}
 	other := class.DeepCopy()
-	other.Annotations = map[string]string{driver.AnnotationFace: driver.FaceClusterAPI}
+	other.Annotations = map[string]string{driver.AnnotationAPIGroup: driver.APIGroupClusterAPI}
 	ctx := t.Context()
 	if _, err := d.CreateMachine(ctx, &driver.CreateMachineRequest{Machine: machine, MachineClass: class}); err != nil {
 		t.Fatal(err)
@@ -35,7 +35,7 @@ func TestFacesAreApart(t *testing.T) {
 	for of, want := range map[*v1alpha1.MachineClass]int{class: 1, other: 0} {
 		listed, err := d.ListMachines(ctx, &driver.ListMachinesRequest{MachineClass: of})
 		if err != nil || len(listed.MachineList) != want {
-			t.Errorf("face %q: lists %v, %v; want %d", driver.Face(of), listed, err, want)
+			t.Errorf("apiGroup %q: lists %v, %v; want %d", driver.APIGroup(of), listed, err, want)
 		}
 	}
 }
