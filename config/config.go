@@ -1,5 +1,5 @@
-// Package config changes with the manifests that a cluster needs before the manager
-// runs: custom resource definitions and roles. It carries them inside the program.
+// Package config holds the manifests that a cluster needs before the manager runs: custom resource
+// definitions and roles, compiled into the program.
 package config
 
 import "embed"

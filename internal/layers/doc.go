@@ -1,6 +1,5 @@
-// Package layers changes when the architecture does: its tests hold the table of who
-// may import whom, and refuse a package that has no place in it.
+// Package layers checks which package imports which.
 //
-// The table is in rules_test.go. A new folder is placed by adding it there, on
-// purpose. There is nothing to import here.
+// The table in rules_test.go says what each folder may import; a package that is in no row fails
+// the test, so that a new folder is placed on purpose. There is nothing to import here.
 package layers
