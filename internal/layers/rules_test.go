@@ -23,6 +23,9 @@ var parts = []string{
 	"internal/lifecycle/bootstrap", "internal/lifecycle/drain", "internal/lifecycle/noderef", "internal/lifecycle/preservation",
 }
 
+// timeouts are pure rules that also know the error codes of drivers.
+const timeouts = "internal/lifecycle/timeouts"
+
 // pure are rules of one controller that others apply, too.
 var pure = []string{"internal/controllers/machinedeployment/revision"}
 
@@ -48,9 +51,10 @@ var rules = []rule{
 
 	// What controllers stand on.
 	{from: append(slices.Clone(parts), pure...), may: []string{"api", "internal/reconcile/flow"}},
+	{from: []string{timeouts}, may: []string{"api", "driver"}},
 	{
 		from: []string{"internal/lifecycle/instance", "internal/lifecycle/orphans"},
-		may:  []string{"api", "driver", "internal/reconcile/flow", "internal/reconcile/tasks"},
+		may:  []string{"api", "driver", timeouts, "internal/reconcile/flow", "internal/reconcile/tasks"},
 	},
 
 	// Controllers. None imports another: they meet in the objects only.
@@ -59,7 +63,7 @@ var rules = []rule{
 			"internal/controllers/machine", "internal/controllers/machineset",
 			"internal/controllers/machinedeployment", "internal/controllers/machineclass",
 		},
-		may: slices.Concat([]string{"api", "driver", "internal/lifecycle/instance", "internal/reconcile/flow"}, parts, pure),
+		may: slices.Concat([]string{"api", "driver", "internal/lifecycle/instance", "internal/reconcile/flow", timeouts}, parts, pure),
 	},
 	{
 		from: []string{"internal/controllers/capi"},
@@ -72,7 +76,7 @@ var rules = []rule{
 
 	// What reads what controllers wrote, to tell monitoring systems and people.
 	{from: []string{"internal/observe/metrics"}, may: []string{"api", "driver", "internal/lifecycle/drain"}},
-	{from: []string{"internal/observe/explain"}, may: slices.Concat([]string{"api", "driver"}, parts, pure)},
+	{from: []string{"internal/observe/explain"}, may: slices.Concat([]string{"api", "driver", timeouts}, parts, pure)},
 	{from: []string{"internal/observe/rollout"}, may: slices.Concat([]string{"api", "internal/observe/explain"}, parts, pure)},
 
 	// What runs around the controllers on one host.

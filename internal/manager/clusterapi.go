@@ -24,6 +24,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/template"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/webhooks"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
 
@@ -112,7 +113,7 @@ func clusterAPIControllers(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, e
 	placer, _ := cfg.Driver.(driver.FailureDomains)
 	engine := instance.New(cfg.Driver, instance.Options{
 		Run: runner.Go, Wake: waker.Wake, Clock: clock.RealClock{},
-		Policy:     instance.Policy{ResourceExhausted: cfg.ResourceExhaustedRetry, CreationTimeout: cfg.CreationTimeout},
+		Policy:     timeouts.Policy{ResourceExhausted: cfg.ResourceExhaustedRetry, CreationTimeout: cfg.CreationTimeout},
 		OutOfRange: cfg.outOfRange,
 	})
 	machines := capi.Options{

@@ -17,6 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machineset"
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
@@ -82,7 +83,7 @@ func machineOptions(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner
 	waker, work := &tasks.Waker{}, newWork(mgr)
 	engine := instance.New(work.Driver(cfg.Driver), instance.Options{
 		Run: runner.Go, Wake: waker.Wake, Clock: clock.RealClock{},
-		Policy:     instance.Policy{ResourceExhausted: cfg.ResourceExhaustedRetry, CreationTimeout: cfg.CreationTimeout},
+		Policy:     timeouts.Policy{ResourceExhausted: cfg.ResourceExhaustedRetry, CreationTimeout: cfg.CreationTimeout},
 		OutOfRange: cfg.outOfRange,
 	})
 	options := machine.Options{

@@ -16,6 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
+	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
 )
@@ -145,7 +146,7 @@ func (c *Controller) findNode(ctx context.Context, s *scope) flow.Result {
 // awaitTarget waits for a target that does not answer, as long as a drain may take. A
 // deletion that is forced does not wait.
 func (c *Controller) awaitTarget(s *scope) flow.Result {
-	left := s.machine.DeletionTimestamp.Add(c.drainTimeout(s.machine)).Sub(s.now)
+	left := c.drainTimeout(s.machine).Ends(s.machine.DeletionTimestamp.Time).Sub(s.now)
 	if c.Drain.Drainer == nil || s.force != drain.NotForced || left <= 0 {
 		return flow.Continue()
 	}
@@ -165,7 +166,7 @@ func (c *Controller) announceTermination(ctx context.Context, s *scope) flow.Res
 	if s.node == nil {
 		return flow.Continue()
 	}
-	unhealthy := !noderef.Healthy(s.node.Status.Conditions, c.badConditions(s.machine))
+	unhealthy := !noderef.Healthy(s.node.Status.Conditions, noderef.BadConditions(s.machine, c.NodeConditions))
 	changed, err := c.patchNodeStatus(ctx, s.node, func(n *corev1.Node) { noderef.SetTerminating(n, unhealthy, s.now) })
 	return c.marked(ctx, s, changed, err)
 }
@@ -202,7 +203,7 @@ func (c *Controller) marked(ctx context.Context, s *scope, changed *corev1.Node,
 }
 
 func (c *Controller) drainOverdue(s *scope) bool {
-	return !s.now.Before(s.machine.DeletionTimestamp.Add(c.drainTimeout(s.machine)))
+	return !s.now.Before(c.drainTimeout(s.machine).Ends(s.machine.DeletionTimestamp.Time))
 }
 
 // drain empties the node, as far as that can be done now.
@@ -214,8 +215,8 @@ func (c *Controller) drain(ctx context.Context, s *scope) flow.Result {
 		Machine:         s.key(),
 		Node:            s.node.Name,
 		Since:           s.machine.DeletionTimestamp.Time,
-		Timeout:         c.drainTimeout(s.machine),
-		MaxEvictRetries: c.maxEvictRetries(s.machine),
+		Timeout:         c.drainTimeout(s.machine).Duration,
+		MaxEvictRetries: timeouts.MaxEvictRetries(s.machine, c.Drain.MaxEvictRetries),
 		Force:           s.force,
 	})
 	if err != nil {

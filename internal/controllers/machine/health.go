@@ -3,7 +3,6 @@ package machine
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
+	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
@@ -33,7 +33,7 @@ func (c *Controller) assessHealth(ctx context.Context, s *scope) flow.Result {
 	case v1alpha1.MachineInPlaceUpdateFailed:
 		return c.awaitRecovery(ctx, s, "a node whose update failed")
 	}
-	if !noderef.Healthy(s.node.Status.Conditions, c.badConditions(s.machine)) {
+	if !noderef.Healthy(s.node.Status.Conditions, noderef.BadConditions(s.machine, c.NodeConditions)) {
 		return c.unhealthy(ctx, s, phase)
 	}
 	if !noderef.CriticalComponentsReady(s.node) {
@@ -74,7 +74,7 @@ func (c *Controller) awaitJoin(ctx context.Context, s *scope, what string) flow.
 	case usable:
 		return flow.Wait(staleCache, "the cache to show that the node has joined")
 	}
-	s.neverJoined(c.creationTimeout(s.machine))
+	s.neverJoined(c.creationTimeout(s.machine).Duration)
 	return flow.Wait(0, what)
 }
 
@@ -85,7 +85,7 @@ func mayTimeOut(phase v1alpha1.MachinePhase) bool {
 
 // awaitRecovery waits for a Machine to be well again, within the health timeout.
 func (c *Controller) awaitRecovery(ctx context.Context, s *scope, what string) flow.Result {
-	if !mayTimeOut(s.machine.Status.CurrentStatus.Phase) || neverTimesOut(s.machine) {
+	if !mayTimeOut(s.machine.Status.CurrentStatus.Phase) || timeouts.HealthDisabled(s.machine) {
 		return flow.Wait(0, what)
 	}
 	left := c.timeLeft(ctx, s.machine.Status.CurrentStatus.LastUpdateTime.Time, c.healthTimeout(s.machine))
@@ -104,7 +104,7 @@ func (c *Controller) giveUp(ctx context.Context, s *scope, what string) flow.Res
 	case err != nil:
 		return flow.Fail(err)
 	case !granted:
-		s.replacementDelayed(c.healthTimeout(s.machine))
+		s.replacementDelayed(c.healthTimeout(s.machine).Duration)
 		return flow.Wait(replacementRetry, "the replacement of other machines")
 	}
 	usable, err := c.usable(ctx, s)
@@ -116,7 +116,7 @@ func (c *Controller) giveUp(ctx context.Context, s *scope, what string) flow.Res
 		c.replacements.forget(s.key())
 		return flow.Wait(staleCache, "the cache to show that the node recovered")
 	}
-	s.healthTimedOut(c.healthTimeout(s.machine))
+	s.healthTimedOut(c.healthTimeout(s.machine).Duration)
 	return flow.Wait(0, what)
 }
 
@@ -142,13 +142,5 @@ func (c *Controller) usable(ctx context.Context, s *scope) (bool, error) {
 		return false, fmt.Errorf("reading node %s: %w", name, err)
 	}
 	pending := s.machine.Status.CurrentStatus.Phase == v1alpha1.MachinePending
-	return noderef.Healthy(live.Status.Conditions, c.badConditions(s.machine)) && (!pending || noderef.CriticalComponentsReady(live)), nil
-}
-
-// badConditions are the conditions that make the Machine unhealthy unless False.
-func (c *Controller) badConditions(machine *v1alpha1.Machine) []string {
-	if config := machine.Spec.MachineConfiguration; config != nil && config.NodeConditions != nil {
-		return strings.Split(*config.NodeConditions, ",")
-	}
-	return c.NodeConditions
+	return noderef.Healthy(live.Status.Conditions, noderef.BadConditions(s.machine, c.NodeConditions)) && (!pending || noderef.CriticalComponentsReady(live)), nil
 }

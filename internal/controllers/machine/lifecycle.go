@@ -146,7 +146,7 @@ func (c *Controller) driverSilent(ctx context.Context, s *scope, answer instance
 	}
 	switch s.machine.Status.CurrentStatus.Phase {
 	case "":
-		s.notCreated(fmt.Sprintf(messages.NoAnswer+" within %s", messages.Duration(c.creationTimeout(s.machine))), left.left)
+		s.notCreated(fmt.Sprintf(messages.NoAnswer+" within %s", messages.Duration(c.creationTimeout(s.machine).Duration)), left.left)
 	case v1alpha1.MachineCrashLoopBackOff: // it has answered before
 		wait := c.silent(answer)
 		if wait > 0 {
@@ -204,7 +204,7 @@ func nameTaken(failure *instance.Failure) bool {
 // bootstrap token of the Machine's own.
 func (c *Controller) prepare(machine *v1alpha1.Machine, secret *corev1.Secret) func(context.Context) (*corev1.Secret, error) {
 	key := types.NamespacedName{Namespace: machine.Namespace, Name: machine.Name}
-	valid := c.creationTimeout(machine)
+	valid := c.creationTimeout(machine).Duration
 	return func(ctx context.Context) (*corev1.Secret, error) {
 		token := ""
 		if c.Tokens != nil {

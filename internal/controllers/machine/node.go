@@ -113,7 +113,7 @@ func (c *Controller) nodeAbsent(ctx context.Context, s *scope, name string) flow
 // keepToken renews the bootstrap token of a VM that takes long to join. The VM has the
 // token already, so it stays the same one.
 func (c *Controller) keepToken(ctx context.Context, s *scope) error {
-	next, err := c.Tokens.Keep(ctx, s.key(), c.creationTimeout(s.machine))
+	next, err := c.Tokens.Keep(ctx, s.key(), c.creationTimeout(s.machine).Duration)
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 )
 
 // Key names what an instance is for: the namespace and name of its machine.
@@ -95,7 +96,7 @@ type Options struct {
 	// back is due. Required.
 	Wake func(Key)
 	// Policy for failed calls.
-	Policy Policy
+	Policy timeouts.Policy
 	// OutOfRange is called when a driver begins to answer GetMachineStatus with that code:
 	// it knows several VMs of one machine, and the one that nobody owns has to be removed.
 	// Nil: nobody is told.
@@ -302,15 +303,15 @@ func (e *Engine) finish(key Key, known *entry, answer Answer) {
 
 // count sets when the call is due again.
 func (known *entry) count(answer Answer, opts Options) {
-	code, back := codes.OK, soon
+	method, code := MethodStatus, codes.OK
 	if answer.Failure != nil {
-		code, back = answer.Failure.Code, opts.Policy.backoff(answer.Failure.Method, answer.Failure.Code)
+		method, code = answer.Failure.Method, answer.Failure.Code
 	}
 	if known.failures == 0 || known.code != code {
 		known.failures, known.code = 0, code
 	}
 	known.failures++
-	wait := back.after(known.failures)
+	wait := opts.Policy.Backoff(method, code).After(known.failures)
 	wait += time.Duration(opts.Chance() * 0.1 * float64(wait))
 	known.due = opts.Clock.Now().Add(wait)
 }

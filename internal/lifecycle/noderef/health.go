@@ -4,6 +4,7 @@ package noderef
 
 import (
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -28,6 +29,18 @@ func Healthy(conditions []corev1.NodeCondition, bad []string) bool {
 		}
 	}
 	return len(conditions) > 0
+}
+
+// DefaultBadConditions are the conditions of the manager's flag --node-conditions.
+var DefaultBadConditions = []string{"KernelDeadlock", "ReadonlyFilesystem", "DiskPressure", "NetworkUnavailable"}
+
+// BadConditions are the conditions that make the Machine unhealthy unless they are False: those
+// of its spec, or those of the manager's flag.
+func BadConditions(machine *v1alpha1.Machine, flag []string) []string {
+	if config := machine.Spec.MachineConfiguration; config != nil && config.NodeConditions != nil {
+		return strings.Split(*config.NodeConditions, ",")
+	}
+	return flag
 }
 
 // ConditionsDiffer reports whether a condition came, went, or changed its status or

@@ -1,22 +1,23 @@
-package instance
+package timeouts
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/millwright-dev/millwright/driver/codes"
 )
 
-// Method is the driver's method that an answer stems from.
+// Method is a method of the driver, or what precedes a creation.
 type Method string
 
-// The methods of a driver, and what precedes a creation on our side.
+// The methods.
 const (
-	MethodCreate     Method = "CreateMachine"
-	MethodInitialize Method = "InitializeMachine"
-	MethodStatus     Method = "GetMachineStatus"
-	MethodDelete     Method = "DeleteMachine"
-	// MethodPrepare is no call of the driver: what it needs could not be made ready.
-	MethodPrepare Method = "Prepare"
+	Create     Method = "CreateMachine"
+	Initialize Method = "InitializeMachine"
+	Status     Method = "GetMachineStatus"
+	Delete     Method = "DeleteMachine"
+	// Prepare is no call of the driver: what it needs could not be made ready.
+	Prepare Method = "Prepare"
 )
 
 // Backoff is a range of waiting times: Base after the first failure, doubled with
@@ -25,8 +26,8 @@ type Backoff struct {
 	Base, Max time.Duration
 }
 
-// after is the time to wait after the given number of failures, at least 1.
-func (b Backoff) after(failures int) time.Duration {
+// After is the time to wait after the given number of failures, at least 1.
+func (b Backoff) After(failures int) time.Duration {
 	wait := b.Base
 	for range failures - 1 {
 		if wait >= b.Max/2 {
@@ -40,17 +41,12 @@ func (b Backoff) after(failures int) time.Duration {
 // Policy holds the waiting times by which failed calls are tried again.
 type Policy struct {
 	// ResourceExhausted is the time between two creations that fail for lack of
-	// capacity. Zero means 10 minutes.
+	// capacity. Zero means DefaultResourceExhausted.
 	ResourceExhausted time.Duration
 	// CreationTimeout is the time within which a machine is to come up. Medium
-	// back-off of creations stays below a sixth of it. Zero means 20 minutes.
+	// back-off of creations stays below a sixth of it. Zero means DefaultCreation.
 	CreationTimeout time.Duration
 }
-
-const (
-	defaultResourceExhausted = 10 * time.Minute
-	defaultCreationTimeout   = 20 * time.Minute
-)
 
 // soon is for failures that pass by themselves.
 var soon = Backoff{Base: time.Second, Max: time.Minute}
@@ -58,13 +54,13 @@ var soon = Backoff{Base: time.Second, Max: time.Minute}
 // slow is for failures that need somebody to change something.
 var slow = Backoff{Base: 3 * time.Minute, Max: 30 * time.Minute}
 
-// backoff answers each error code of each method: the table of docs/error-codes.md.
-func (p Policy) backoff(method Method, code codes.Code) Backoff {
+// Backoff answers each error code of each method: the table of docs/error-codes.md.
+func (p Policy) Backoff(method Method, code codes.Code) Backoff {
 	switch code {
 	case codes.InvalidArgument, codes.AlreadyExists, codes.PermissionDenied, codes.FailedPrecondition, codes.Unimplemented:
 		return slow
 	case codes.OutOfRange:
-		if method == MethodStatus {
+		if method == Status {
 			return soon
 		}
 		return slow
@@ -79,13 +75,10 @@ func (p Policy) backoff(method Method, code codes.Code) Backoff {
 
 func (p Policy) exhausted(method Method) Backoff {
 	switch method {
-	case MethodCreate:
-		every := p.ResourceExhausted
-		if every == 0 {
-			every = defaultResourceExhausted
-		}
+	case Create:
+		every := cmp.Or(p.ResourceExhausted, DefaultResourceExhausted)
 		return Backoff{Base: every, Max: every}
-	case MethodInitialize:
+	case Initialize:
 		return soon
 	default:
 		return slow
@@ -96,12 +89,8 @@ func (p Policy) exhausted(method Method) Backoff {
 // MCM answer Internal to everything.
 func (p Policy) medium(method Method) Backoff {
 	const base = 5 * time.Second
-	if method == MethodDelete {
+	if method == Delete {
 		return Backoff{Base: base, Max: 10 * time.Minute}
 	}
-	timeout := p.CreationTimeout
-	if timeout == 0 {
-		timeout = defaultCreationTimeout
-	}
-	return Backoff{Base: base, Max: max(base, min(3*time.Minute, timeout/6))}
+	return Backoff{Base: base, Max: max(base, min(3*time.Minute, cmp.Or(p.CreationTimeout, DefaultCreation)/6))}
 }

@@ -1,0 +1,89 @@
+package timeouts
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+func TestTimeouts(t *testing.T) {
+	const flag = 7 * time.Minute
+	with := func(d time.Duration) *v1alpha1.MachineConfiguration {
+		own := &metav1.Duration{Duration: d}
+		return &v1alpha1.MachineConfiguration{MachineCreationTimeout: own, MachineHealthTimeout: own, MachineDrainTimeout: own}
+	}
+	for name, tc := range map[string]struct {
+		reason     string
+		config     *v1alpha1.MachineConfiguration
+		annotation string
+		creation   Timeout
+		others     Timeout
+	}{
+		"flag":                {"nothing else is set", nil, "", Timeout{flag, Flag}, Timeout{flag, Flag}},
+		"empty configuration": {"no field is set", &v1alpha1.MachineConfiguration{}, "", Timeout{flag, Flag}, Timeout{flag, Flag}},
+		"spec":                {"the spec comes before the flag", with(time.Hour), "", Timeout{time.Hour, Spec}, Timeout{time.Hour, Spec}},
+		"zero":                {"zero is a value", with(0), "", Timeout{0, Spec}, Timeout{0, Spec}},
+		"negative":            {"no time to wait for", with(-time.Hour), "", Timeout{flag, Flag}, Timeout{flag, Flag}},
+		"annotation":          {"it comes before the spec, of creations only", with(time.Hour), "30m", Timeout{30 * time.Minute, Annotation}, Timeout{time.Hour, Spec}},
+		"annotation, no time": {"it is ignored", with(time.Hour), "soon", Timeout{time.Hour, Spec}, Timeout{time.Hour, Spec}},
+		"negative annotation": {"it is ignored", nil, "-1m", Timeout{flag, Flag}, Timeout{flag, Flag}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			machine := &v1alpha1.Machine{Spec: v1alpha1.MachineSpec{MachineConfiguration: tc.config}}
+			if tc.annotation != "" {
+				machine.Annotations = map[string]string{v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout: tc.annotation}
+			}
+			if got := Creation(machine, flag); got != tc.creation {
+				t.Errorf("%s: creation %+v, want %+v", tc.reason, got, tc.creation)
+			}
+			for of, got := range map[string]Timeout{"health": Health(machine, flag), "drain": Drain(machine, flag)} {
+				if got != tc.others {
+					t.Errorf("%s: %s %+v, want %+v", tc.reason, of, got, tc.others)
+				}
+			}
+		})
+	}
+}
+
+// TestEnds: the clock begins anew after a time in which nothing was known.
+func TestEnds(t *testing.T) {
+	begin := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	hour := Timeout{Duration: time.Hour}
+	for name, tc := range map[string]struct {
+		resumed []time.Time
+		want    time.Time
+	}{
+		"never away":        {nil, begin.Add(time.Hour)},
+		"before, and never": {[]time.Time{begin.Add(-time.Minute), {}}, begin.Add(time.Hour)},
+		"twice":             {[]time.Time{begin.Add(2 * time.Minute), begin.Add(time.Minute)}, begin.Add(62 * time.Minute)},
+	} {
+		if got := hour.Ends(begin, tc.resumed...); !got.Equal(tc.want) {
+			t.Errorf("%s: ends %s, want %s", name, got, tc.want)
+		}
+	}
+}
+
+func TestConfiguration(t *testing.T) {
+	for name, tc := range map[string]struct {
+		config   *v1alpha1.MachineConfiguration
+		disabled bool
+		retries  int32
+	}{
+		"none":     {nil, false, 5},
+		"empty":    {&v1alpha1.MachineConfiguration{}, false, 5},
+		"set":      {&v1alpha1.MachineConfiguration{DisableHealthTimeout: ptr.To(true), MaxEvictRetries: ptr.To[int32](0)}, true, 0},
+		"negative": {&v1alpha1.MachineConfiguration{DisableHealthTimeout: ptr.To(false), MaxEvictRetries: ptr.To[int32](-1)}, false, 5},
+	} {
+		machine := &v1alpha1.Machine{Spec: v1alpha1.MachineSpec{MachineConfiguration: tc.config}}
+		if got := HealthDisabled(machine); got != tc.disabled {
+			t.Errorf("%s: health timeout disabled: %t", name, got)
+		}
+		if got := MaxEvictRetries(machine, 5); got != tc.retries {
+			t.Errorf("%s: %d retries, want %d", name, got, tc.retries)
+		}
+	}
+}
