@@ -1,4 +1,4 @@
-package expectations
+package apierror
 
 import (
 	"errors"
@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// TestAWebhookSaysNothingOfTheObject, whatever code it answers with.
+// TestAWebhookSaysNothingOfTheObject: whatever code it answers with.
 func TestAWebhookSaysNothingOfTheObject(t *testing.T) {
 	kind := schema.GroupResource{Resource: "machines"}
 	denied := func(code int32, reason metav1.StatusReason) error {
@@ -31,7 +31,7 @@ func TestAWebhookSaysNothingOfTheObject(t *testing.T) {
 			}
 		})
 	}
-	if webhook := denied(http.StatusNotFound, metav1.StatusReasonNotFound); UnlessGone(apierrors.NewNotFound(kind, "a")) != nil || !errors.Is(UnlessGone(webhook), webhook) {
+	if webhook := denied(http.StatusNotFound, metav1.StatusReasonNotFound); IgnoreGone(apierrors.NewNotFound(kind, "a")) != nil || !errors.Is(IgnoreGone(webhook), webhook) {
 		t.Error("what is gone is not told from what was denied")
 	}
 }

@@ -14,7 +14,7 @@ func at(name, version string) client.Object {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: version}}
 }
 
-func TestLedger(t *testing.T) {
+func TestWrites(t *testing.T) {
 	cases := map[string]struct {
 		reason string
 		wrote  []string
@@ -30,18 +30,18 @@ func TestLedger(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			var ledger expectations.Ledger
+			var writes expectations.Writes
 			for _, version := range tc.wrote {
-				ledger.Wrote(at("key", version))
+				writes.Wrote(at("key", version))
 			}
-			if got := ledger.Fresh(at("key", tc.seen)); got != tc.want {
+			if got := writes.Fresh(at("key", tc.seen)); got != tc.want {
 				t.Errorf("%s: Fresh = %v, want %v", tc.reason, got, tc.want)
 			}
-			if !ledger.Fresh(at("other", "1")) {
+			if !writes.Fresh(at("other", "1")) {
 				t.Error("the write of one key holds back another")
 			}
-			ledger.Forget(client.ObjectKey{Name: "key"})
-			if !ledger.Fresh(at("key", "1")) {
+			writes.Forget(client.ObjectKey{Name: "key"})
+			if !writes.Fresh(at("key", "1")) {
 				t.Error("a forgotten key is not fresh")
 			}
 		})

@@ -1,0 +1,44 @@
+package events
+
+import "testing"
+
+// TestNothingIsSaidTwice until it changes, or has been over in between.
+func TestNothingIsSaidTwice(t *testing.T) {
+	t.Parallel()
+	var said Said
+	steps := []struct {
+		topic, text string
+		over, news  bool
+	}{
+		{topic: "node", text: "", news: true},
+		{topic: "node", text: ""},
+		{topic: "node", text: "taken", news: true},
+		{topic: "node", text: "taken"},
+		{topic: "labels", text: "taken", news: true},
+		{topic: "node", text: "gone", news: true},
+		{topic: "node", text: "taken", news: true},
+		{topic: "node", text: "taken", over: true, news: true},
+		{topic: "labels", text: "taken"},
+	}
+	for i, step := range steps {
+		if step.over {
+			said.Over(step.topic)
+		}
+		if got := said.News(step.topic, step.text); got != step.news {
+			t.Errorf("step %d: News(%q, %q) = %t", i, step.topic, step.text, got)
+		}
+	}
+}
+
+// TestWhatWasNotNotedIsNews: a caller whose event was not sent does not note it.
+func TestWhatWasNotNotedIsNews(t *testing.T) {
+	t.Parallel()
+	var said Said
+	if said.Is("node", "taken") || said.Is("node", "taken") {
+		t.Error("asking is taken for saying")
+	}
+	said.Note("node", "taken")
+	if !said.Is("node", "taken") {
+		t.Error("what was noted is news")
+	}
+}
