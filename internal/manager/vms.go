@@ -17,6 +17,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
 )
 
 // VMConfig is all that a VM controller is told.
@@ -82,7 +83,7 @@ func addVMs(ctx context.Context, mgr ctrl.Manager, cfg VMConfig, events *events)
 	if err != nil {
 		return fmt.Errorf("connecting to the infrastructure cluster: %w", err)
 	}
-	authority, err := virtualmachine.LoadAuthority(ctx, live, cfg.Namespace)
+	authority, err := service.LoadAuthority(ctx, live, cfg.Namespace)
 	if err != nil {
 		return err
 	}
@@ -94,7 +95,7 @@ func addVMs(ctx context.Context, mgr ctrl.Manager, cfg VMConfig, events *events)
 	if err := vms.SetupWithManager(mgr); err != nil {
 		return err
 	}
-	if err := mgr.Add(virtualmachine.NewServer(vms, cfg.Listener)); err != nil {
+	if err := mgr.Add(vms.Server(cfg.Listener)); err != nil {
 		return fmt.Errorf("adding the service for hypervisors: %w", err)
 	}
 	return nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -16,10 +15,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/ipam"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// addFinalizer claims the VM, and draws its UUID if nobody did.
+// addFinalizer adds the finalizer, and a UUID if the VM has none.
 func (c *Controller) addFinalizer(ctx context.Context, p *pass) flow.Result {
 	before := p.vm.DeepCopy()
 	controllerutil.AddFinalizer(p.vm, v1alpha1.Finalizer)
@@ -49,24 +51,24 @@ func (c *Controller) patch(ctx context.Context, vm, before *v1alpha1.VirtualMach
 	return nil
 }
 
-// assignAddresses gives the VM addresses that nobody else has.
+// assignAddresses gives the VM addresses that no other VM has.
 func (c *Controller) assignAddresses(ctx context.Context, p *pass) flow.Result {
-	has := addressesOf(p.vm)
+	has := ipam.Of(p.vm)
 	if len(has) > 0 && slices.Equal(has, p.vm.Status.Addresses) {
 		return flow.Continue() // checked before
 	}
-	addresses, refused, err := c.given.assign(p.vm, c.Networks, func() ([]v1alpha1.VirtualMachine, error) {
+	addresses, err := c.addresses.Allocate(p.vm, func() ([]v1alpha1.VirtualMachine, error) {
 		all := &v1alpha1.VirtualMachineList{}
 		err := c.Client.List(ctx, all, client.UnsafeDisableDeepCopy)
 		return all.Items, err
 	})
+	if unavailable, is := errors.AsType[*ipam.UnavailableError](err); is {
+		return p.blocked(&cause{reason: reasonAddress, message: unavailable.Error()})
+	}
 	if err != nil {
 		return flow.Fail(fmt.Errorf("listing virtual machines: %w", err))
 	}
-	if refused != nil {
-		return p.hold(refused)
-	}
-	p.addresses = textsOf(addresses)
+	p.addresses = addresses
 	if len(p.vm.Spec.VMIPs) > 0 || len(addresses) == 0 {
 		return flow.Continue()
 	}
@@ -76,14 +78,6 @@ func (c *Controller) assignAddresses(ctx context.Context, p *pass) flow.Result {
 	}
 	p.vm.Annotations[v1alpha1.AnnotationAddresses] = strings.Join(p.addresses, ",")
 	return flow.Fail(c.patch(ctx, p.vm, before))
-}
-
-func textsOf(addresses []netip.Addr) []string {
-	var texts []string
-	for _, address := range addresses {
-		texts = append(texts, address.String())
-	}
-	return texts
 }
 
 // awaitUserData waits for the Secret that the Pod is going to mount. The read is
@@ -97,76 +91,30 @@ func (c *Controller) awaitUserData(ctx context.Context, p *pass) flow.Result {
 	err := c.APIReader.Get(ctx, client.ObjectKey{Namespace: p.vm.Namespace, Name: from.SecretRef.Name}, secret)
 	switch {
 	case apierrors.IsNotFound(err):
-		return p.hold(problemf(reasonUserDataMissing, "spec.userData.secretRef: there is no secret %s", from.SecretRef.Name))
+		return p.blocked(causef(reasonUserDataMissing, "spec.userData.secretRef: there is no secret %s", from.SecretRef.Name))
 	case err != nil:
 		return flow.Fail(fmt.Errorf("reading secret %s: %w", from.SecretRef.Name, err))
 	}
-	if _, found := secret.Data[userDataKey(from)]; !found {
-		return p.hold(problemf(reasonUserDataMissing, "spec.userData.secretRef: secret %s has no key %s", secret.Name, userDataKey(from)))
+	if _, found := secret.Data[podspec.UserDataKey(from)]; !found {
+		return p.blocked(causef(reasonUserDataMissing, "spec.userData.secretRef: secret %s has no key %s", secret.Name, podspec.UserDataKey(from)))
 	}
 	return flow.Continue()
 }
 
-// ensureClaim sees to it that the disk's claim exists. The Pod does not wait for it to
-// be bound; the scheduler does.
-func (c *Controller) ensureClaim(ctx context.Context, p *pass) flow.Result {
-	p.claim = p.vm.Status.VolumeClaimName
-	if p.claim == "" && p.vm.Spec.VolumeClaimTemplate != nil {
-		p.claim = p.vm.Name
-	}
-	if p.claim == "" {
-		return flow.Continue()
-	}
-	claim := &corev1.PersistentVolumeClaim{}
-	err := c.APIReader.Get(ctx, client.ObjectKey{Namespace: p.vm.Namespace, Name: p.claim}, claim)
-	switch {
-	case apierrors.IsNotFound(err):
-		return c.createClaim(ctx, p)
-	case err != nil:
-		return flow.Fail(fmt.Errorf("reading claim %s: %w", p.claim, err))
-	case !owns(p.vm, claim):
-		return p.hold(problemf(reasonClaimTaken, "persistent volume claim %s exists and is not of this virtual machine", p.claim))
-	case !claim.DeletionTimestamp.IsZero():
-		return p.hold(problemf(reasonVolumeLost, "persistent volume claim %s, the disk, is being deleted", p.claim))
-	}
-	return c.awaitVolume(ctx, p, claim)
-}
-
-// createClaim makes the claim, unless the VM had one with something on it: a guest must
-// not silently find an empty disk.
-func (c *Controller) createClaim(ctx context.Context, p *pass) flow.Result {
-	template := p.vm.Spec.VolumeClaimTemplate
-	used := p.vm.Status.VolumeClaimName != "" && (p.vm.Status.ImagePrepared || p.vm.Spec.InitialImage == nil)
-	if used || template == nil {
-		return p.hold(problemf(reasonVolumeLost, "persistent volume claim %s, the disk, is gone", p.claim))
-	}
-	claim := claimFor(p.vm, p.claim)
-	err := c.Client.Create(ctx, claim)
-	if apierrors.IsAlreadyExists(err) {
-		return flow.Wait(staleCache, "the claim was just made")
-	}
-	if err != nil {
-		return flow.Fail(fmt.Errorf("creating claim %s: %w", p.claim, err))
-	}
-	return c.awaitVolume(ctx, p, claim)
-}
-
-// createPod makes the Pod whose name is reserved. What it is told comes from the API
-// server: a disk must not be written again because a cache is behind.
+// createPod creates the Pod whose name is reserved. It is built from the VM as the API
+// server has it: an old cache must not have a disk written again.
 func (c *Controller) createPod(ctx context.Context, p *pass) flow.Result {
 	live, err := c.confirm(ctx, p)
 	if err != nil {
 		return flow.Fail(err)
 	}
-	pod, err := podFor(live, setting{
-		image: c.Image, endpoint: c.Endpoint, authority: c.certificate, accelerator: c.Accelerator, networks: c.Networks,
-	})
+	pod, err := podspec.Pod(live, c.settings)
 	if err != nil {
 		return flow.Fail(err)
 	}
 	err = c.Client.Create(ctx, pod)
 	if apierrors.IsAlreadyExists(err) {
-		return flow.Wait(staleCache, "the pod was just made")
+		return flow.Wait(staleCache, "the pod was just created")
 	}
 	if err != nil {
 		return flow.Fail(fmt.Errorf("creating pod %s: %w", pod.Name, err))
@@ -176,14 +124,14 @@ func (c *Controller) createPod(ctx context.Context, p *pass) flow.Result {
 	return c.recordPod(ctx, p)
 }
 
-// errStale says that the cache is behind what was written.
-var errStale = errors.New("the virtual machine changed meanwhile")
+// errStale means that the cache is older than what the API server has.
+var errStale = errors.New("the virtual machine has changed")
 
-// outdated reports whether a pass failed only because it worked with what is no longer so.
+// outdated reports whether a pass failed because it worked with old data.
 func outdated(err error) bool { return apierrors.IsConflict(err) || errors.Is(err, errStale) }
 
-// confirm reads the VM from the API server. If its authority is not what this pass
-// believes, that is errStale.
+// confirm reads the VM from the API server. It returns errStale if the authority is not
+// the one of this pass.
 func (c *Controller) confirm(ctx context.Context, p *pass) (*v1alpha1.VirtualMachine, error) {
 	live := &v1alpha1.VirtualMachine{}
 	err := c.APIReader.Get(ctx, client.ObjectKeyFromObject(p.vm), live)
@@ -202,7 +150,7 @@ func (c *Controller) confirm(ctx context.Context, p *pass) (*v1alpha1.VirtualMac
 }
 
 // removeOtherPods deletes the Pods that have no authority: ended ones, and ones that
-// lost it. Their hypervisors are told by their run leases too.
+// lost it. Run leases end their hypervisors too.
 func (c *Controller) removeOtherPods(ctx context.Context, p *pass) flow.Result {
 	var others []*corev1.Pod
 	for _, pod := range p.pods {
@@ -219,18 +167,18 @@ func (c *Controller) removeOtherPods(ctx context.Context, p *pass) flow.Result {
 	return flow.Fail(c.delete(ctx, others))
 }
 
-// withdraw deletes a Pod that no host has room for. One that gets a host in this moment
-// has another version, and stays.
-func (c *Controller) withdraw(ctx context.Context, pod *corev1.Pod) flow.Result {
+// deleteUnschedulable deletes a Pod that no host has room for. If it gets a host at this
+// moment, its resource version differs, and it stays.
+func (c *Controller) deleteUnschedulable(ctx context.Context, pod *corev1.Pod) flow.Result {
 	err := c.Client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
 	if client.IgnoreNotFound(err) != nil {
 		return flow.Fail(fmt.Errorf("deleting pod %s: %w", pod.Name, err))
 	}
-	return flow.Stop("the pod gives way to one of the changed spec")
+	return flow.Stop("the pod is replaced by one of the changed spec")
 }
 
-// delete asks for the end of Pods, within their grace period. Never are they removed by
-// force: that a Pod is gone is to mean that its host said so.
+// delete deletes Pods with their grace period, never by force: that a Pod is gone must
+// mean that its host ended it.
 func (c *Controller) delete(ctx context.Context, pods []*corev1.Pod) error {
 	for _, pod := range pods {
 		if !pod.DeletionTimestamp.IsZero() {
@@ -252,7 +200,7 @@ func (c *Controller) deletePods(ctx context.Context, p *pass) flow.Result {
 		if err := c.APIReader.List(ctx, list, client.InNamespace(p.vm.Namespace), ofVM(p.vm)); err != nil {
 			return flow.Fail(fmt.Errorf("listing pods: %w", err))
 		}
-		pods = ours(p.vm, list)
+		pods = ownedPods(p.vm, list)
 	}
 	if len(pods) == 0 {
 		return flow.Continue()
@@ -263,44 +211,18 @@ func (c *Controller) deletePods(ctx context.Context, p *pass) flow.Result {
 	return flow.Wait(goneCheck, "the end of the hypervisor")
 }
 
-// goneCheck is how often to look whether something is gone, should its event be missed
-// since it had not been seen to exist.
+// goneCheck is how often to check whether an object is gone. There is no event if the
+// cache never had the object.
 const goneCheck = 30 * time.Second
-
-// deleteClaims waits until the disks of a VM that is being deleted are gone.
-func (c *Controller) deleteClaims(ctx context.Context, p *pass) flow.Result {
-	list := &corev1.PersistentVolumeClaimList{}
-	if err := c.APIReader.List(ctx, list, client.InNamespace(p.vm.Namespace), ofVM(p.vm)); err != nil {
-		return flow.Fail(fmt.Errorf("listing claims: %w", err))
-	}
-	waiting := false
-	for i := range list.Items {
-		claim := &list.Items[i]
-		if !owns(p.vm, claim) {
-			continue
-		}
-		waiting = true
-		if !claim.DeletionTimestamp.IsZero() {
-			continue
-		}
-		if err := c.Client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID}); client.IgnoreNotFound(err) != nil {
-			return flow.Fail(fmt.Errorf("deleting claim %s: %w", claim.Name, err))
-		}
-	}
-	if waiting {
-		return flow.Wait(goneCheck, "the end of the disk")
-	}
-	return flow.Continue()
-}
 
 func ofVM(vm *v1alpha1.VirtualMachine) client.MatchingLabels {
 	return client.MatchingLabels{v1alpha1.LabelVM: vm.Name}
 }
 
-func ours(vm *v1alpha1.VirtualMachine, list *corev1.PodList) []*corev1.Pod {
+func ownedPods(vm *v1alpha1.VirtualMachine, list *corev1.PodList) []*corev1.Pod {
 	var pods []*corev1.Pod
 	for i := range list.Items {
-		if owns(vm, &list.Items[i]) {
+		if podstate.Owns(vm, &list.Items[i]) {
 			pods = append(pods, &list.Items[i])
 		}
 	}

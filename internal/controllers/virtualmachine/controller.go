@@ -1,15 +1,14 @@
-// Package virtualmachine decides which hypervisor process may run a VirtualMachine, and
-// makes the Pods and claims that it takes.
+// Package virtualmachine gives each VirtualMachine a hypervisor Pod and a disk.
 //
-// The decision is a group of fields of the VirtualMachine's status that are changed
-// together under the resource version at which they were read. The reconciler reserves
-// a Pod's name there before it makes the Pod; the gRPC service tells hypervisors what
-// is written there, and swaps it for them.
+// Which hypervisor may run a VM is decided by package authority. The controller reserves
+// a Pod's name there before it creates the Pod; package service answers hypervisors by
+// what is stored there.
 package virtualmachine
 
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"sync/atomic"
 	"time"
@@ -27,11 +26,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/ipam"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
+	"github.com/millwright-dev/millwright/internal/reconcile/events"
+	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 )
 
@@ -39,18 +47,18 @@ import (
 type Options struct {
 	// Client of the infrastructure cluster; reads come from the cache.
 	Client client.Client
-	// APIReader reads from the API server. Nobody loses a VM, and no Pod is taken for
-	// gone, because of what a cache says.
+	// APIReader reads from the API server. No hypervisor loses a VM, and no Pod counts
+	// as gone, by what the cache shows.
 	APIReader client.Reader
-	// Events explains to users what happened. A core/v1 recorder.
+	// Events sends core/v1 events about VirtualMachines.
 	Events record.EventRecorder
-	// Clock tells the time. Nil: the system's.
+	// Clock is the source of the time. Nil: the system's.
 	Clock clock.PassiveClock
 	// Image is the container image of hypervisors whose VirtualMachine names none.
 	Image string
 	// Endpoint is the gRPC target under which hypervisors reach the service.
 	Endpoint string
-	// Authority signs the certificates of hypervisors. See LoadAuthority.
+	// Authority signs the certificates of hypervisors. See service.LoadAuthority.
 	Authority *identity.Authority
 	// Accelerator is what QEMU is to use: auto, kvm or tcg. Empty: the hypervisor's
 	// default.
@@ -59,40 +67,56 @@ type Options struct {
 	// IP version. Empty: guests have no network, and VirtualMachines that ask for
 	// addresses are refused.
 	Networks []netip.Prefix
-	// Concurrency is how many VirtualMachines are looked at at the same time. 0: one.
+	// Concurrency is how many VirtualMachines are reconciled at the same time. 0: one.
 	Concurrency int
 }
 
-// Controller reconciles VirtualMachines, and holds what the service shares with it. Make
-// one with New.
+// Controller reconciles VirtualMachines. Make one with New.
 type Controller struct {
 	Options
-	// certificate is the Authority's, in PEM form: what hypervisors are given.
-	certificate string
-	// began is when this process began to watch.
-	began    time.Time
-	given    *addressBook
-	attempts *attempts
-	reports  *reports
-	told     *told
-	streams  *streams
-	queue    atomic.Pointer[queue]
+	settings podspec.Settings
+	// startedAt is when this process started to watch.
+	startedAt   time.Time
+	registry    *authority.Registry
+	hypervisors *service.Service
+	addresses   *ipam.Allocator
+	memory      expectations.Memory[memory]
+	queue       atomic.Pointer[queue]
+}
+
+// memory is what is remembered of a VM between passes. Losing it costs time only.
+type memory struct {
+	backoff backoff
+	events  events.Said
 }
 
 type queue struct {
 	workqueue.TypedRateLimitingInterface[reconcile.Request]
 }
 
-// New makes a Controller.
+// New returns a Controller.
 func New(opts Options) *Controller {
 	if opts.Clock == nil {
 		opts.Clock = clock.RealClock{}
 	}
 	certificate, _ := opts.Authority.PEM()
-	return &Controller{
-		Options: opts, certificate: string(certificate), began: opts.Clock.Now(),
-		given: newAddressBook(), attempts: newAttempts(), reports: newReports(), told: newTold(), streams: newStreams(),
+	c := &Controller{
+		Options: opts, startedAt: opts.Clock.Now(),
+		settings: podspec.Settings{
+			Image: opts.Image, Endpoint: opts.Endpoint, Authority: string(certificate),
+			Accelerator: opts.Accelerator, Networks: opts.Networks,
+		},
+		registry:  &authority.Registry{Client: opts.Client, APIReader: opts.APIReader, Clock: opts.Clock},
+		addresses: ipam.New(opts.Networks),
 	}
+	c.hypervisors = service.New(service.Options{Registry: c.registry, Authority: opts.Authority, Enqueue: c.enqueue})
+	return c
+}
+
+// Server returns the gRPC server for hypervisors, which takes over the listener. Add it to
+// the manager of the controller.
+func (c *Controller) Server(listener net.Listener) *service.Server {
+	return &service.Server{Service: c.hypervisors, Listener: listener}
 }
 
 // Names of the indexes of the cache.
@@ -101,8 +125,8 @@ const (
 	indexSecret = "millwright.virtualmachine.userdata"
 )
 
-// CacheByObject is what a cache needs to keep for this package, for a manager that
-// caches Pods and claims for nobody else: those of VMs.
+// CacheByObject restricts a cache to the Pods and claims of VMs, for a manager that caches
+// none of these kinds for others.
 func CacheByObject() map[client.Object]cache.ByObject {
 	ofVM, err := labels.NewRequirement(v1alpha1.LabelVM, selection.Exists, nil)
 	if err != nil {
@@ -112,8 +136,8 @@ func CacheByObject() map[client.Object]cache.ByObject {
 	return map[client.Object]cache.ByObject{&corev1.Pod{}: only, &corev1.PersistentVolumeClaim{}: only}
 }
 
-// SetupWithManager registers the controller and what it watches. Add the Server to the
-// same manager.
+// SetupWithManager registers the controller and its watches. Add the Server to the same
+// manager.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	if err := addIndexes(context.Background(), mgr.GetFieldIndexer()); err != nil {
 		return err
@@ -121,10 +145,10 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachine").
 		For(&v1alpha1.VirtualMachine{}).
-		Watches(&v1alpha1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(c.refusedAddresses), builder.WithPredicates(freesAddresses())).
+		Watches(&v1alpha1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(c.waitingForAddress), builder.WithPredicates(addressesChanged())).
 		Owns(&corev1.Pod{}).
 		Owns(&corev1.PersistentVolumeClaim{}).
-		// The content of Secrets is read when it is needed, and kept nowhere.
+		// The content of Secrets is read when it is needed, and never cached.
 		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(c.usersOf)).
 		WatchesRawSource(source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 			c.queue.Store(&queue{q})
@@ -140,7 +164,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 
 func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	err := indexer.IndexField(ctx, &corev1.Pod{}, indexOwner, func(object client.Object) []string {
-		if uid := ownerOf(object); uid != "" {
+		if uid := podstate.Owner(object); uid != "" {
 			return []string{string(uid)}
 		}
 		return nil
@@ -160,7 +184,7 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	return nil
 }
 
-// usersOf are the VMs whose user data is in a Secret.
+// usersOf returns the VMs whose user data is in a Secret.
 func (c *Controller) usersOf(ctx context.Context, secret client.Object) []reconcile.Request {
 	vms := &v1alpha1.VirtualMachineList{}
 	err := c.Client.List(ctx, vms, client.InNamespace(secret.GetNamespace()),
@@ -175,21 +199,44 @@ func (c *Controller) usersOf(ctx context.Context, secret client.Object) []reconc
 	return requests
 }
 
-// wake has a VM looked at.
-func (c *Controller) wake(vm types.NamespacedName) {
+// addressesChanged passes updates by which a VM may give up an address. A deletion counts
+// only when the object is gone, see forget.
+func addressesChanged() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false },
+		DeleteFunc: func(event.DeleteEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			before, isVM := e.ObjectOld.(*v1alpha1.VirtualMachine)
+			after, stillIs := e.ObjectNew.(*v1alpha1.VirtualMachine)
+			return isVM && stillIs && ipam.Changed(before, after)
+		},
+	}
+}
+
+// waitingForAddress returns the VMs that were refused an address.
+func (c *Controller) waitingForAddress(context.Context, client.Object) []reconcile.Request {
+	var requests []reconcile.Request
+	for _, vm := range c.addresses.Refused() {
+		requests = append(requests, reconcile.Request{NamespacedName: vm})
+	}
+	return requests
+}
+
+// enqueue has a VM reconciled.
+func (c *Controller) enqueue(vm types.NamespacedName) {
 	if q := c.queue.Load(); q != nil {
 		q.Add(reconcile.Request{NamespacedName: vm})
 	}
 }
 
-// staleCache is how long a pass waits at the most for the cache to show what somebody
-// wrote. The event of that write comes first.
+// staleCache is how long a pass waits at most for the cache to show a write. The event of
+// that write usually comes first.
 const staleCache = time.Second
 
 // Reconcile brings a VM closer to its spec.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	// Whatever brought this pass may concern the open streams.
-	c.streams.wake(req.NamespacedName)
+	// The event of this pass may concern the open run leases.
+	c.hypervisors.Recheck(req.NamespacedName)
 	vm := &v1alpha1.VirtualMachine{}
 	if err := c.Client.Get(ctx, req.NamespacedName, vm); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -197,7 +244,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	outcome := c.run(ctx, &pass{vm: vm, now: c.Clock.Now()})
+	outcome := c.run(ctx, &pass{vm: vm, now: c.Clock.Now(), memory: c.memory.Of(req.NamespacedName)})
 	if outdated(outcome.Err) {
 		return ctrl.Result{RequeueAfter: staleCache}, nil
 	}
@@ -206,11 +253,10 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 
 // forget drops what is remembered of a VM that is gone.
 func (c *Controller) forget(vm types.NamespacedName) {
-	c.given.forget(vm)
-	for _, other := range c.given.waiting() {
-		c.wake(other)
+	c.addresses.Forget(vm)
+	for _, other := range c.addresses.Refused() {
+		c.enqueue(other)
 	}
-	c.attempts.forget(vm)
-	c.reports.forget(vm)
-	c.told.forget(vm)
+	c.hypervisors.Forget(vm)
+	c.memory.Forget(vm)
 }

@@ -10,12 +10,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 )
 
 // TestVolumeLost: a guest never silently finds an empty disk in place of its own.
 func TestVolumeLost(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	pod, _, _ := w.running("a")
 	claim := &corev1.PersistentVolumeClaim{}
 	w.must(w.client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "a"}, claim))
@@ -31,8 +33,8 @@ func TestVolumeLost(t *testing.T) {
 
 // TestClaimOfSomebodyElse: a disk that is not the VM's is neither used nor deleted.
 func TestClaimOfSomebodyElse(t *testing.T) {
-	w := newWorld(t)
-	claim := claimFor(sample("a"), "a")
+	w := newTestEnv(t)
+	claim := podspec.Claim(sample("a"), "a")
 	claim.Namespace, claim.OwnerReferences = w.namespace, nil
 	w.must(w.client.Create(t.Context(), claim))
 	w.declare("a", nil)
@@ -46,7 +48,7 @@ func TestClaimOfSomebodyElse(t *testing.T) {
 
 // TestImageRejected: trying again waits, and a changed spec ends the wait at once.
 func TestImageRejected(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	w.declare("a", nil)
 	pod := w.awaitPod("a", "")
 	w.schedule(pod)
@@ -66,15 +68,15 @@ func TestImageRejected(t *testing.T) {
 
 // TestAuthorityIsMadeOnce: processes that start at once agree.
 func TestAuthorityIsMadeOnce(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	w.stop()
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: AuthoritySecret}}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: service.AuthoritySecret}}
 	w.must(w.client.Delete(t.Context(), secret))
 	made := make([]*identity.Authority, 5)
 	failed := make([]error, len(made))
 	var group sync.WaitGroup
 	for i := range made {
-		group.Go(func() { made[i], failed[i] = LoadAuthority(t.Context(), w.client, w.namespace) })
+		group.Go(func() { made[i], failed[i] = service.LoadAuthority(t.Context(), w.client, w.namespace) })
 	}
 	group.Wait()
 	w.must(failed[0])

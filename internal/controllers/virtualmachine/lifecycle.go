@@ -10,42 +10,46 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
 // pass is what the steps of one pass share.
 type pass struct {
-	// vm is a copy of the object, kept up to date with what this pass writes.
+	// vm is a copy of the object, updated with what this pass writes.
 	vm *v1alpha1.VirtualMachine
 	// now is when the pass began.
 	now time.Time
-	// pods are the Pods of this very object. Set by ObservePods.
+	// memory is what is remembered of the VM between passes.
+	memory *memory
+	// pods are the VM's Pods. Set by ObservePods.
 	pods []*corev1.Pod
 	// active is the authoritative Pod, dead or alive; nil if there is none. Set by
 	// ObservePods, cleared by Reserve, set again by CreatePod.
 	active *corev1.Pod
-	// taken says that the reserved name belongs to a Pod of somebody else. Set by
+	// nameTaken reports whether another object's Pod has the reserved name. Set by
 	// ObservePods.
-	taken bool
+	nameTaken bool
 	// addresses are those that were checked or assigned in this pass. Set by
 	// AssignAddresses.
 	addresses []string
 	// claim is the name of the disk's claim; empty if the disk is ephemeral. Set by
 	// EnsureClaim.
 	claim string
-	// held says why there is no Pod. Set by the step that ended the pass.
-	held *problem
+	// cause is why there is no Pod. Set by the step that ended the pass.
+	cause *cause
 }
 
-// hold ends the pass for a reason that the user is told. Only an event, or a change of
-// the spec, goes on.
-func (p *pass) hold(what *problem) flow.Result {
-	p.held = what
-	return flow.Stop(what.reason)
+// blocked ends the pass for a cause that the status shows. The next pass comes with an
+// event of the VM, or of an object that the cause names.
+func (p *pass) blocked(by *cause) flow.Result {
+	p.cause = by
+	return flow.Stop(by.reason)
 }
 
-// life is how a VM gets a hypervisor and keeps one.
-func (c *Controller) life() []flow.Step[*pass] {
+// runSteps give a VM a hypervisor, and keep it while it is alive.
+func (c *Controller) runSteps() []flow.Step[*pass] {
 	return []flow.Step[*pass]{
 		{Name: "AddFinalizer", Run: c.addFinalizer},
 		{Name: "ObservePods", Run: c.observePods},
@@ -63,8 +67,8 @@ func (c *Controller) life() []flow.Step[*pass] {
 	}
 }
 
-// death is how a VM ends: its hypervisors first, then its disk.
-func (c *Controller) death() []flow.Step[*pass] {
+// deletionSteps delete a VM's hypervisors, and then its disk.
+func (c *Controller) deletionSteps() []flow.Step[*pass] {
 	return []flow.Step[*pass]{
 		{Name: "ObservePods", Run: c.observePods},
 		{Name: "DeletePods", Run: c.deletePods},
@@ -73,57 +77,54 @@ func (c *Controller) death() []flow.Step[*pass] {
 	}
 }
 
-// run takes the steps, and writes down what they found.
+// run runs the steps and writes the status.
 func (c *Controller) run(ctx context.Context, p *pass) flow.Outcome {
-	steps := c.life()
+	steps := c.runSteps()
 	if !p.vm.DeletionTimestamp.IsZero() {
 		if !controllerutil.ContainsFinalizer(p.vm, v1alpha1.Finalizer) {
-			return flow.Outcome{} // others hold it; nothing here is ours any more
+			return flow.Outcome{} // only others keep the object
 		}
-		steps = c.death()
+		steps = c.deletionSteps()
 	}
 	outcome := flow.Run(ctx, p, steps)
 	if outdated(outcome.Err) || outcome.Done() && !p.vm.DeletionTimestamp.IsZero() {
-		return outcome // what was seen is outdated, or there is nothing left to write to
+		return outcome // the pass saw old data, or the object is gone
 	}
-	outcome.Err = errors.Join(outcome.Err, client.IgnoreNotFound(c.writeProgress(ctx, p, outcome.Err)))
+	outcome.Err = errors.Join(outcome.Err, client.IgnoreNotFound(c.writeStatus(ctx, p, outcome.Err)))
 	return outcome
 }
 
-// keepLivingPod ends the pass while the authoritative hypervisor lives. What the spec
-// says meanwhile takes effect with the next one; that one comes at once if no host has
-// room for this one.
+// keepLivingPod ends the pass while the authoritative hypervisor is alive. A changed spec
+// takes effect with the next hypervisor; at once if no host has room for this one, since
+// the change may help.
 func (c *Controller) keepLivingPod(ctx context.Context, p *pass) flow.Result {
-	switch {
-	case !alive(p.active):
+	if !podstate.Alive(p.active) {
 		return flow.Continue()
-	case overtaken(p.vm, p.active):
-		return c.withdraw(ctx, p.active)
 	}
-	return flow.Stop("the hypervisor lives")
+	_, unschedulable := podstate.Unschedulable(p.active)
+	if unschedulable && podspec.Outdated(p.vm, p.active) && p.active.DeletionTimestamp.IsZero() {
+		return c.deleteUnschedulable(ctx, p.active)
+	}
+	return flow.Stop("the hypervisor is alive")
 }
 
 func (c *Controller) validate(_ context.Context, p *pass) flow.Result {
-	if refused := unsupported(p.vm); refused != nil {
-		return p.hold(refused)
+	if found := invalid(p.vm); found != nil {
+		return p.blocked(found)
 	}
 	return flow.Continue()
 }
 
-// awaitNextAttempt waits after a hypervisor that ended, the longer the more often it
-// did.
+// awaitNextAttempt waits for the back-off after a hypervisor that ended.
 func (c *Controller) awaitNextAttempt(_ context.Context, p *pass) flow.Result {
 	if p.vm.Status.ActivePodUID == "" {
 		return flow.Continue() // the first one, or one that is reserved already
 	}
-	ended := ending{}
+	last := attempt{pod: p.vm.Status.ActivePodUID, generation: p.vm.Generation}
 	if p.active != nil {
-		ended = endingOf(p.active)
+		last.permanent = podstate.EndOf(p.active).Permanent()
 	}
-	wait := c.attempts.wait(client.ObjectKeyFromObject(p.vm), attempt{
-		pod: p.vm.Status.ActivePodUID, generation: p.vm.Generation, permanent: ended.permanent(),
-	}, p.now)
-	if wait > 0 {
+	if wait := p.memory.backoff.wait(last, p.now); wait > 0 {
 		return flow.Wait(wait, "the next attempt")
 	}
 	return flow.Continue()

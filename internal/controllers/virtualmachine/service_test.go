@@ -1,6 +1,7 @@
 package virtualmachine
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -13,6 +14,8 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -25,7 +28,7 @@ func wantCode(t *testing.T, err error, want codes.Code) {
 
 // TestIdentities: what the service answers to whom.
 func TestIdentities(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	pod, h, next := w.running("a")
 
 	other := &vmpb.HypervisorID{VmName: "a", Namespace: w.namespace, PodName: "another", RunId: 1}
@@ -52,7 +55,7 @@ func TestIdentities(t *testing.T) {
 
 // TestTokens: who gets no certificate.
 func TestTokens(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	w.declare("a", nil)
 	pod := w.awaitPod("a", "")
 	stranger := &corev1.Pod{
@@ -60,7 +63,7 @@ func TestTokens(t *testing.T) {
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
 	}
 	w.must(w.client.Create(t.Context(), stranger))
-	c := &Controller{Options: Options{Client: w.client, APIReader: w.client}}
+	tokens := service.TokenReviewer{Client: w.client, APIReader: w.client}
 	for name, try := range map[string]struct {
 		token string
 		want  codes.Code
@@ -72,7 +75,7 @@ func TestTokens(t *testing.T) {
 		"a stranger":       {w.token(stranger, vmpb.TokenAudience), codes.PermissionDenied},
 	} {
 		t.Run(name, func(t *testing.T) {
-			peer, err := c.resolve(t.Context(), try.token)
+			peer, err := tokens.Resolve(t.Context(), try.token)
 			wantCode(t, err, try.want)
 			if err == nil && (peer.VM != "a" || peer.Pod != pod.Name || peer.Namespace != w.namespace) {
 				t.Errorf("peer %s", peer)
@@ -82,7 +85,7 @@ func TestTokens(t *testing.T) {
 }
 
 func TestPause(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	_, h, next := w.running("a")
 	w.change("a", func(vm *v1alpha1.VirtualMachine) { vm.Spec.Mode = v1alpha1.ModePause })
 	if update := next(); update.GetStatus() != vmpb.RunLeaseUpdate_STATUS_OK || !update.GetPaused() {
@@ -98,7 +101,7 @@ func TestPause(t *testing.T) {
 
 // TestLeaseOfDeletedVM: a hypervisor that outlived its VM.
 func TestLeaseOfDeletedVM(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	pod, h, _ := w.running("a")
 	w.must(w.client.Delete(t.Context(), w.vm("a")))
 	w.eventually("the pod is told to go", func() bool { return w.gone(pod, pod.Name) || pod.DeletionTimestamp != nil })
@@ -114,23 +117,28 @@ func TestLeaseOfDeletedVM(t *testing.T) {
 // TestSwitchoverRace: target and source ask at once, in every round exactly one wins, and
 // the winner is told so again.
 func TestSwitchoverRace(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	pod, source, _ := w.running("a")
 	w.stop() // a second Pod would be deleted: there are no migration targets yet
-	twin := w.twin("a", "a-twin")
-	c := &Controller{Options: Options{Client: w.client, APIReader: w.client, Clock: clock.RealClock{}}, streams: newStreams()}
-	s := &service{Controller: c}
-	target := &vmpb.HypervisorID{VmName: "a", Namespace: w.namespace, PodName: twin.Name, RunId: 5}
+	second := w.secondPod("a", "a-second")
+	registry := &authority.Registry{Client: w.client, APIReader: w.client, Clock: clock.RealClock{}}
+	target := &vmpb.HypervisorID{VmName: "a", Namespace: w.namespace, PodName: second.Name, RunId: 5}
 	again := &vmpb.HypervisorID{VmName: "a", Namespace: w.namespace, PodName: pod.Name, RunId: 2}
 	contenders := []*vmpb.HypervisorID{target, again}
 	holder := source.us
+	want := func(t *testing.T, err, want error) {
+		t.Helper()
+		if !errors.Is(err, want) {
+			t.Errorf("error %v, want %v", err, want)
+		}
+	}
 	for round := range 10 {
 		answers := make([]error, len(contenders))
 		var group sync.WaitGroup
 		for i, us := range contenders {
 			us.RunId += 10
 			group.Go(func() {
-				answers[i] = s.switchOver(t.Context(), us, holder)
+				answers[i] = registry.SwitchOver(t.Context(), us, holder)
 			})
 		}
 		group.Wait()
@@ -138,13 +146,13 @@ func TestSwitchoverRace(t *testing.T) {
 		if answers[0] != nil {
 			winner = 1
 		}
-		wantCode(t, answers[winner], codes.OK)
-		wantCode(t, answers[1-winner], codes.FailedPrecondition)
-		if vm := w.vm("a"); !holds(vm, contenders[winner]) || vm.Status.VolumeClaimName != "a" {
+		want(t, answers[winner], nil)
+		want(t, answers[1-winner], authority.ErrNotAuthoritative)
+		if vm := w.vm("a"); !authority.Holds(vm, contenders[winner]) || vm.Status.VolumeClaimName != "a" {
 			t.Fatalf("round %d: authority %+v", round, vm.Status.VirtualMachineAuthority)
 		}
-		wantCode(t, s.switchOver(t.Context(), contenders[winner], holder), codes.OK)                   // the answer was lost
-		wantCode(t, s.switchOver(t.Context(), contenders[1-winner], holder), codes.FailedPrecondition) // too late
+		want(t, registry.SwitchOver(t.Context(), contenders[winner], holder), nil)                             // the answer was lost
+		want(t, registry.SwitchOver(t.Context(), contenders[1-winner], holder), authority.ErrNotAuthoritative) // too late
 		holder = &vmpb.HypervisorID{VmName: "a", Namespace: w.namespace, PodName: contenders[winner].PodName, RunId: contenders[winner].RunId}
 	}
 }
@@ -152,7 +160,7 @@ func TestSwitchoverRace(t *testing.T) {
 // TestAddressesAreUnique: twenty VMs at once, two that ask for an address of their own, and
 // one that asks for what another has.
 func TestAddressesAreUnique(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	w.declare("own", func(vm *v1alpha1.VirtualMachine) { vm.Spec.VMIPs = []string{"10.77.0.17/32"} })
 	var group sync.WaitGroup
 	for i := range 20 {

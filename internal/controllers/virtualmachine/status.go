@@ -11,118 +11,65 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 )
 
-// swapAuthority makes somebody else authoritative, if nobody wrote the VM since vm was
-// read; otherwise the error is a conflict, and nothing changed. Afterwards vm is as it is
-// stored.
-func (c *Controller) swapAuthority(ctx context.Context, vm *v1alpha1.VirtualMachine, next v1alpha1.VirtualMachineAuthority) error {
-	return c.compareAndSwap(ctx, vm, func(status *v1alpha1.VirtualMachineStatus) {
-		has := status.VirtualMachineAuthority
-		status.VirtualMachineAuthority = next
-		if has.ActivePodName == next.ActivePodName {
-			return
-		}
-		reserved := next.ActivePodUID == ""
-		if reserved && (next.VolumeClaimName == "" || next.VolumeClaimName != has.VolumeClaimName) {
-			status.ImagePrepared = false // another disk, and an empty one
-		}
-		// What was last said was said of another Pod.
-		meta.SetStatusCondition(&status.Conditions, metav1.Condition{
-			Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: reasonCreating,
-			Message: fmt.Sprintf("Creating pod %s.", next.ActivePodName), LastTransitionTime: metav1.NewTime(c.Clock.Now()),
-			ObservedGeneration: vm.Generation,
-		})
+// writeStatus writes the status if it changed. It never touches the authority, and does
+// not fail when others wrote the VM meanwhile.
+func (c *Controller) writeStatus(ctx context.Context, p *pass, failure error) error {
+	before, next := p.vm, p.vm.DeepCopy()
+	next.Status = statusOf(before, observation{
+		pod: p.active, report: c.hypervisors.Report(before), cause: p.cause, failure: failure, addresses: p.addresses, now: p.now,
+		hasLease: p.active != nil && c.hypervisors.HasLease(client.ObjectKeyFromObject(before), p.active.Name),
 	})
-}
-
-// recordPrepared writes that the image is on the disk, under the same condition.
-func (c *Controller) recordPrepared(ctx context.Context, vm *v1alpha1.VirtualMachine) error {
-	return c.compareAndSwap(ctx, vm, func(status *v1alpha1.VirtualMachineStatus) { status.ImagePrepared = true })
-}
-
-func (c *Controller) compareAndSwap(ctx context.Context, vm *v1alpha1.VirtualMachine, change func(*v1alpha1.VirtualMachineStatus)) error {
-	next := vm.DeepCopy()
-	change(&next.Status)
-	err := c.Client.Status().Patch(ctx, next, client.MergeFromWithOptions(vm.DeepCopy(), client.MergeFromWithOptimisticLock{}))
-	if err != nil {
-		return fmt.Errorf("status of virtual machine %s: %w", vm.Name, err)
-	}
-	*vm = *next
-	return nil
-}
-
-// writeProgress writes what people and other programs are told, if it changed. It never
-// touches the authority, and waits for nobody else's write.
-func (c *Controller) writeProgress(ctx context.Context, p *pass, failure error) error {
-	before := p.vm
-	next := before.DeepCopy()
-	report := c.reports.of(before)
-	found := look(before, view{
-		pod: p.active, report: report, held: p.held, failure: failure, addresses: p.addresses,
-		answers: p.active != nil && c.streams.open(client.ObjectKeyFromObject(before), p.active.Name),
-	})
-	status := &next.Status
-	status.Phase, status.NodeName, status.Addresses = found.phase, found.node, found.addresses
-	if failure == nil {
-		status.ObservedGeneration = next.Generation
-	}
-	for _, condition := range found.conditions {
-		condition.ObservedGeneration = status.ObservedGeneration
-		condition.LastTransitionTime = metav1.NewTime(p.now)
-		meta.SetStatusCondition(&status.Conditions, condition)
-	}
-	if found.unscheduled {
-		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionScheduled)
-	}
 	if equality.Semantic.DeepEqual(before.Status, next.Status) {
 		return nil
 	}
 	if err := c.Client.Status().Patch(ctx, next, client.MergeFrom(before)); err != nil {
-		return fmt.Errorf("status of virtual machine %s: %w", before.Name, err)
+		return fmt.Errorf("writing the status of virtual machine %s: %w", before.Name, err)
 	}
-	c.explain(before, next, p.active)
+	c.announce(before, next, p)
 	p.vm = next
 	return nil
 }
 
-// explain tells users of a change, once: as often as the status says something new.
-func (c *Controller) explain(before, after *v1alpha1.VirtualMachine, pod *corev1.Pod) {
+// announce sends an event when the condition Ready has got another reason, or the same one
+// for a changed spec. A pass whose cache lacks the last write sends nothing twice.
+func (c *Controller) announce(before, after *v1alpha1.VirtualMachine, p *pass) {
 	was := meta.FindStatusCondition(before.Status.Conditions, v1alpha1.ConditionReady)
 	is := meta.FindStatusCondition(after.Status.Conditions, v1alpha1.ConditionReady)
-	if is == nil || !news(was, is) {
+	if is == nil || was != nil && was.Reason == is.Reason && (is.Reason == reasonRunning || was.ObservedGeneration == is.ObservedGeneration) {
 		return
 	}
-	what := telling{reason: is.Reason, message: is.Message}
-	if is.Reason == reasonRunning {
-		what.message = ""
+	kind, text := eventFor(after, is, p.active)
+	said := is.Reason + " " + text
+	if p.active != nil {
+		said += " " + string(p.active.UID)
 	}
-	if pod != nil {
-		what.pod = pod.UID
+	if p.memory.events.News(v1alpha1.ConditionReady, said) && text != "" {
+		c.Events.Event(after, kind, is.Reason, text)
 	}
-	if !c.told.isNews(client.ObjectKeyFromObject(after), what) {
-		return
-	}
+}
+
+// eventFor returns the type and the text of the event for a condition Ready; an empty
+// text means none.
+func eventFor(vm *v1alpha1.VirtualMachine, ready *metav1.Condition, pod *corev1.Pod) (kind, text string) {
 	switch {
-	case is.Reason == reasonRunning:
-		c.Events.Eventf(after, corev1.EventTypeNormal, reasonRunning, "Running on %s", after.Status.NodeName)
-	case pod != nil && finished(pod):
-		kind := corev1.EventTypeWarning
-		if endingOf(pod).peaceful() {
+	case ready.Reason == reasonRunning:
+		return corev1.EventTypeNormal, "Running on " + vm.Status.NodeName
+	case pod != nil && podstate.Finished(pod):
+		kind = corev1.EventTypeWarning
+		if podstate.EndOf(pod).Intended() {
 			kind = corev1.EventTypeNormal
 		}
-		c.Events.Eventf(after, kind, is.Reason, "The hypervisor in pod %s ended: %s", pod.Name, is.Message)
-	case is.Reason == v1alpha1.ReasonUnschedulable || is.Reason == reasonLost || pod == nil && !usual(is.Reason):
-		c.Events.Event(after, corev1.EventTypeWarning, is.Reason, is.Message)
+		return kind, fmt.Sprintf("The hypervisor in pod %s ended: %s", pod.Name, ready.Message)
+	case ready.Reason == v1alpha1.ReasonUnschedulable || ready.Reason == reasonLost || pod == nil && !transient(ready.Reason):
+		return corev1.EventTypeWarning, ready.Message
 	}
+	return "", ""
 }
 
-// usual reports whether every VM without a Pod may give this reason for a while.
-func usual(reason string) bool {
+// transient reports whether every VM without a Pod may have this reason for a while.
+func transient(reason string) bool {
 	return reason == reasonCreating || reason == reasonTerminating || reason == reasonVolumePending
-}
-
-// news reports whether a condition says something that it did not say before.
-func news(was, is *metav1.Condition) bool {
-	return was == nil || was.Reason != is.Reason || is.Reason != reasonRunning && was.Message != is.Message
 }

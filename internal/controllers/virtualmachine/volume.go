@@ -6,14 +6,60 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// awaitVolume waits until the claim has its volume, unless that comes with the Pod. To the
-// scheduler a Pod whose claim has none is one that fits nowhere, and whoever made the VM
-// could take that for a lack of hosts.
+// ensureClaim creates the claim of the disk. An empty name of the claim means that the
+// disk is ephemeral.
+func (c *Controller) ensureClaim(ctx context.Context, p *pass) flow.Result {
+	p.claim = p.vm.Status.VolumeClaimName
+	if p.claim == "" && p.vm.Spec.VolumeClaimTemplate != nil {
+		p.claim = p.vm.Name
+	}
+	if p.claim == "" {
+		return flow.Continue()
+	}
+	claim := &corev1.PersistentVolumeClaim{}
+	err := c.APIReader.Get(ctx, client.ObjectKey{Namespace: p.vm.Namespace, Name: p.claim}, claim)
+	switch {
+	case apierrors.IsNotFound(err):
+		return c.createClaim(ctx, p)
+	case err != nil:
+		return flow.Fail(fmt.Errorf("reading claim %s: %w", p.claim, err))
+	case !podstate.Owns(p.vm, claim):
+		return p.blocked(causef(reasonClaimTaken, "persistent volume claim %s exists and is not of this virtual machine", p.claim))
+	case !claim.DeletionTimestamp.IsZero():
+		return p.blocked(causef(reasonVolumeLost, "persistent volume claim %s, the disk, is being deleted", p.claim))
+	}
+	return c.awaitVolume(ctx, p, claim)
+}
+
+// createClaim creates the claim, unless the VM had one that was written to: a guest must
+// not find an empty disk in its place.
+func (c *Controller) createClaim(ctx context.Context, p *pass) flow.Result {
+	template := p.vm.Spec.VolumeClaimTemplate
+	used := p.vm.Status.VolumeClaimName != "" && (p.vm.Status.ImagePrepared || p.vm.Spec.InitialImage == nil)
+	if used || template == nil {
+		return p.blocked(causef(reasonVolumeLost, "persistent volume claim %s, the disk, is gone", p.claim))
+	}
+	claim := podspec.Claim(p.vm, p.claim)
+	err := c.Client.Create(ctx, claim)
+	if apierrors.IsAlreadyExists(err) {
+		return flow.Wait(staleCache, "the claim was just created")
+	}
+	if err != nil {
+		return flow.Fail(fmt.Errorf("creating claim %s: %w", p.claim, err))
+	}
+	return c.awaitVolume(ctx, p, claim)
+}
+
+// awaitVolume waits until the claim is bound, unless it is bound with the Pod. Otherwise
+// the Pod would be unschedulable meanwhile, which looks like a lack of hosts.
 func (c *Controller) awaitVolume(ctx context.Context, p *pass, claim *corev1.PersistentVolumeClaim) flow.Result {
 	if claim.Status.Phase == corev1.ClaimBound {
 		return flow.Continue()
@@ -25,10 +71,10 @@ func (c *Controller) awaitVolume(ctx context.Context, p *pass, claim *corev1.Per
 	if late {
 		return flow.Continue()
 	}
-	return p.hold(problemf(reasonVolumePending, "persistent volume claim %s has no volume yet", claim.Name))
+	return p.blocked(causef(reasonVolumePending, "persistent volume claim %s has no volume yet", claim.Name))
 }
 
-// bindsLate reports whether a claim gets its volume once a Pod with it has a host.
+// bindsLate reports whether a claim is bound only when its Pod has a host.
 func (c *Controller) bindsLate(ctx context.Context, claim *corev1.PersistentVolumeClaim) (bool, error) {
 	name := claim.Spec.StorageClassName
 	if name == nil || *name == "" {
@@ -41,4 +87,30 @@ func (c *Controller) bindsLate(ctx context.Context, claim *corev1.PersistentVolu
 	}
 	late := class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
 	return err == nil && late, nil
+}
+
+// deleteClaims waits until the disks of a VM that is being deleted are gone.
+func (c *Controller) deleteClaims(ctx context.Context, p *pass) flow.Result {
+	list := &corev1.PersistentVolumeClaimList{}
+	if err := c.APIReader.List(ctx, list, client.InNamespace(p.vm.Namespace), ofVM(p.vm)); err != nil {
+		return flow.Fail(fmt.Errorf("listing claims: %w", err))
+	}
+	waiting := false
+	for i := range list.Items {
+		claim := &list.Items[i]
+		if !podstate.Owns(p.vm, claim) {
+			continue
+		}
+		waiting = true
+		if !claim.DeletionTimestamp.IsZero() {
+			continue
+		}
+		if err := c.Client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID}); client.IgnoreNotFound(err) != nil {
+			return flow.Fail(fmt.Errorf("deleting claim %s: %w", claim.Name, err))
+		}
+	}
+	if waiting {
+		return flow.Wait(goneCheck, "the end of the disk")
+	}
+	return flow.Continue()
 }

@@ -30,6 +30,8 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/env"
@@ -42,9 +44,9 @@ const limit = 20 * time.Second
 
 var testNetwork = netip.MustParsePrefix("10.77.0.0/16")
 
-// world is a namespace with the controller, run under the role that is shipped, in which
+// testEnv is a namespace with the controller, run under the role that is shipped, in which
 // the test plays scheduler, kubelet and hypervisors.
-type world struct {
+type testEnv struct {
 	*testing.T
 	client    client.Client
 	clients   *kubernetes.Clientset
@@ -64,10 +66,10 @@ func testScheme() *runtime.Scheme {
 	return scheme
 }
 
-func newWorld(t *testing.T) *world {
+func newTestEnv(t *testing.T) *testEnv {
 	t.Helper()
 	e := env.New(t)
-	w := &world{T: t, namespace: e.Namespace, clients: kubernetes.NewForConfigOrDie(e.Admin), events: record.NewFakeRecorder(1000)}
+	w := &testEnv{T: t, namespace: e.Namespace, clients: kubernetes.NewForConfigOrDie(e.Admin), events: record.NewFakeRecorder(1000)}
 	var err error
 	w.client, err = client.New(e.Admin, client.Options{Scheme: testScheme()})
 	w.must(err)
@@ -78,12 +80,12 @@ func newWorld(t *testing.T) *world {
 }
 
 // start runs a controller process. Its service has a new address each time.
-func (w *world) start() {
+func (w *testEnv) start() {
 	w.Helper()
 	ctx, cancel := context.WithCancel(context.Background()) // the test's own ends before its clean-up
 	live, err := client.New(w.access, client.Options{Scheme: testScheme()})
 	w.must(err)
-	w.authority, err = LoadAuthority(ctx, live, w.namespace)
+	w.authority, err = service.LoadAuthority(ctx, live, w.namespace)
 	w.must(err)
 	mgr, err := ctrl.NewManager(w.access, ctrl.Options{
 		Scheme:                 testScheme(),
@@ -101,7 +103,7 @@ func (w *world) start() {
 		Image: "hypervisor:test", Endpoint: w.endpoint, Networks: []netip.Prefix{testNetwork}, Concurrency: 4,
 	})
 	w.must(c.SetupWithManager(mgr))
-	w.must(mgr.Add(NewServer(c, listener)))
+	w.must(mgr.Add(c.Server(listener)))
 	ended := make(chan error, 1)
 	go func() { ended <- mgr.Start(ctx) }()
 	w.stop = func() {
@@ -113,13 +115,13 @@ func (w *world) start() {
 	}
 }
 
-func (w *world) restart() {
+func (w *testEnv) restart() {
 	w.Helper()
 	w.stop()
 	w.start()
 }
 
-func (w *world) must(err error) {
+func (w *testEnv) must(err error) {
 	w.Helper()
 	if err != nil {
 		w.Fatal(err)
@@ -127,7 +129,7 @@ func (w *world) must(err error) {
 }
 
 // eventually waits until done says so.
-func (w *world) eventually(what string, done func() bool) {
+func (w *testEnv) eventually(what string, done func() bool) {
 	w.Helper()
 	deadline := time.Now().Add(limit)
 	for !done() {
@@ -138,7 +140,7 @@ func (w *world) eventually(what string, done func() bool) {
 	}
 }
 
-func (w *world) describe() string {
+func (w *testEnv) describe() string {
 	vms := &v1alpha1.VirtualMachineList{}
 	w.must(w.client.List(w.Context(), vms, client.InNamespace(w.namespace)))
 	text := ""
@@ -153,7 +155,7 @@ func (w *world) describe() string {
 }
 
 // declare makes a VM with an image and a disk, unless change says otherwise.
-func (w *world) declare(name string, change func(*v1alpha1.VirtualMachine)) {
+func (w *testEnv) declare(name string, change func(*v1alpha1.VirtualMachine)) {
 	w.Helper()
 	vm := sample(name)
 	vm.Namespace, vm.UID, vm.Spec.UUID, vm.Annotations = w.namespace, "", "", nil
@@ -167,7 +169,7 @@ func (w *world) declare(name string, change func(*v1alpha1.VirtualMachine)) {
 }
 
 // storageClass makes sure that there is a class with that way of binding, and names it.
-func (w *world) storageClass(mode storagev1.VolumeBindingMode) string {
+func (w *testEnv) storageClass(mode storagev1.VolumeBindingMode) string {
 	w.Helper()
 	name := strings.ToLower(string(mode))
 	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: "example.org/none", VolumeBindingMode: &mode}
@@ -190,7 +192,7 @@ func sample(name string) *v1alpha1.VirtualMachine {
 	}
 }
 
-func (w *world) vm(name string) *v1alpha1.VirtualMachine {
+func (w *testEnv) vm(name string) *v1alpha1.VirtualMachine {
 	w.Helper()
 	vm := &v1alpha1.VirtualMachine{}
 	w.must(w.client.Get(w.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, vm))
@@ -198,7 +200,7 @@ func (w *world) vm(name string) *v1alpha1.VirtualMachine {
 }
 
 // change is what a user does who edits a VM.
-func (w *world) change(name string, edit func(*v1alpha1.VirtualMachine)) {
+func (w *testEnv) change(name string, edit func(*v1alpha1.VirtualMachine)) {
 	w.Helper()
 	vm := w.vm(name)
 	before := vm.DeepCopy()
@@ -206,7 +208,7 @@ func (w *world) change(name string, edit func(*v1alpha1.VirtualMachine)) {
 	w.must(w.client.Patch(w.Context(), vm, client.MergeFrom(before)))
 }
 
-func (w *world) gone(object client.Object, name string) bool {
+func (w *testEnv) gone(object client.Object, name string) bool {
 	w.Helper()
 	err := w.client.Get(w.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, object)
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -216,7 +218,7 @@ func (w *world) gone(object client.Object, name string) bool {
 }
 
 // ready is the reason of the VM's condition Ready.
-func (w *world) ready(name string) string {
+func (w *testEnv) ready(name string) string {
 	w.Helper()
 	if condition := meta.FindStatusCondition(w.vm(name).Status.Conditions, v1alpha1.ConditionReady); condition != nil {
 		return condition.Reason
@@ -224,12 +226,12 @@ func (w *world) ready(name string) string {
 	return ""
 }
 
-func (w *world) awaitReady(name, reason string) {
+func (w *testEnv) awaitReady(name, reason string) {
 	w.Helper()
 	w.eventually(name+" is "+reason, func() bool { return w.ready(name) == reason })
 }
 
-func (w *world) pods(vm string) []corev1.Pod {
+func (w *testEnv) pods(vm string) []corev1.Pod {
 	w.Helper()
 	list := &corev1.PodList{}
 	w.must(w.client.List(w.Context(), list, client.InNamespace(w.namespace), client.MatchingLabels{v1alpha1.LabelVM: vm}))
@@ -237,7 +239,7 @@ func (w *world) pods(vm string) []corev1.Pod {
 }
 
 // awaitPod waits for the authoritative Pod, another than not, to exist and be recorded.
-func (w *world) awaitPod(vm, not string) *corev1.Pod {
+func (w *testEnv) awaitPod(vm, not string) *corev1.Pod {
 	w.Helper()
 	pod := &corev1.Pod{}
 	w.eventually("a pod of "+vm, func() bool {
@@ -248,13 +250,13 @@ func (w *world) awaitPod(vm, not string) *corev1.Pod {
 }
 
 // schedule plays the scheduler.
-func (w *world) schedule(pod *corev1.Pod) {
+func (w *testEnv) schedule(pod *corev1.Pod) {
 	w.Helper()
 	w.must(w.client.SubResource("binding").Create(w.Context(), pod, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "host-1"}}))
 }
 
 // kubelet patches the Pod's status as a kubelet would.
-func (w *world) kubelet(pod *corev1.Pod, change func(*corev1.PodStatus)) {
+func (w *testEnv) kubelet(pod *corev1.Pod, change func(*corev1.PodStatus)) {
 	w.Helper()
 	w.must(w.client.Get(w.Context(), client.ObjectKeyFromObject(pod), pod))
 	before := pod.DeepCopy()
@@ -263,40 +265,40 @@ func (w *world) kubelet(pod *corev1.Pod, change func(*corev1.PodStatus)) {
 }
 
 // end has the hypervisor in a Pod end.
-func (w *world) end(pod *corev1.Pod, termination string) {
+func (w *testEnv) end(pod *corev1.Pod, termination string) {
 	w.Helper()
 	w.kubelet(pod, func(status *corev1.PodStatus) {
 		status.Phase = corev1.PodFailed
 		status.ContainerStatuses = []corev1.ContainerStatus{{
-			Name: containerName, Image: "i", ImageID: "i",
+			Name: podspec.ContainerName, Image: "i", ImageID: "i",
 			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", Message: termination}},
 		}}
 	})
 }
 
 // remove plays the kubelet that has ended a Pod which is being deleted.
-func (w *world) remove(pod *corev1.Pod) {
+func (w *testEnv) remove(pod *corev1.Pod) {
 	w.Helper()
 	w.must(client.IgnoreNotFound(w.client.Delete(w.Context(), pod, client.GracePeriodSeconds(0))))
 }
 
 // hypervisor is a process of which the test plays the part.
 type hypervisor struct {
-	*world
+	*testEnv
 	vmpb.VMControllerClient
 	us *vmpb.HypervisorID
 }
 
 // hypervisor starts a process in a Pod, with a certificate got by the Pod's own token.
-func (w *world) hypervisor(vm string, pod *corev1.Pod, run uint64) *hypervisor {
+func (w *testEnv) hypervisor(vm string, pod *corev1.Pod, run uint64) *hypervisor {
 	w.Helper()
 	conn := w.dial(w.token(pod, vmpb.TokenAudience))
-	return &hypervisor{world: w, VMControllerClient: vmpb.NewVMControllerClient(conn), us: &vmpb.HypervisorID{
+	return &hypervisor{testEnv: w, VMControllerClient: vmpb.NewVMControllerClient(conn), us: &vmpb.HypervisorID{
 		VmName: vm, Namespace: w.namespace, PodName: pod.Name, RunId: run,
 	}}
 }
 
-func (w *world) token(pod *corev1.Pod, audience string) string {
+func (w *testEnv) token(pod *corev1.Pod, audience string) string {
 	w.Helper()
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		Audiences: []string{audience}, ExpirationSeconds: ptr.To[int64](3600),
@@ -309,7 +311,7 @@ func (w *world) token(pod *corev1.Pod, audience string) string {
 	return answer.Status.Token
 }
 
-func (w *world) dial(token string) *grpc.ClientConn {
+func (w *testEnv) dial(token string) *grpc.ClientConn {
 	w.Helper()
 	file := filepath.Join(w.TempDir(), "token")
 	w.must(os.WriteFile(file, []byte(token), 0o600))
@@ -347,7 +349,7 @@ func (h *hypervisor) report(state vmpb.ReportStateRequest_State, change func(*vm
 	h.must(err)
 }
 
-func (w *world) wantStatus(next func() *vmpb.RunLeaseUpdate, want vmpb.RunLeaseUpdate_Status) {
+func (w *testEnv) wantStatus(next func() *vmpb.RunLeaseUpdate, want vmpb.RunLeaseUpdate_Status) {
 	w.Helper()
 	if got := next(); got.GetStatus() != want {
 		w.Fatalf("run lease says %s, not %s\n%s", got.GetStatus(), want, w.describe())
@@ -355,7 +357,7 @@ func (w *world) wantStatus(next func() *vmpb.RunLeaseUpdate, want vmpb.RunLeaseU
 }
 
 // running brings a new VM to where it runs.
-func (w *world) running(name string) (*corev1.Pod, *hypervisor, func() *vmpb.RunLeaseUpdate) {
+func (w *testEnv) running(name string) (*corev1.Pod, *hypervisor, func() *vmpb.RunLeaseUpdate) {
 	w.Helper()
 	w.declare(name, nil)
 	pod := w.awaitPod(name, "")

@@ -3,6 +3,7 @@ package virtualmachine
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,18 +12,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// observePods finds the Pods of this very VM, and the authoritative one among them. The
-// API server is asked before a Pod is taken for gone.
+// observePods finds the VM's Pods, and the authoritative one among them. A Pod that the
+// cache does not have is looked up at the API server.
 func (c *Controller) observePods(ctx context.Context, p *pass) flow.Result {
 	list := &corev1.PodList{}
 	err := c.Client.List(ctx, list, client.InNamespace(p.vm.Namespace), client.MatchingFields{indexOwner: string(p.vm.UID)})
 	if err != nil {
 		return flow.Fail(fmt.Errorf("listing pods of %s: %w", p.vm.Name, err))
 	}
-	p.pods = ours(p.vm, list)
+	p.pods = ownedPods(p.vm, list)
 	authority := p.vm.Status.VirtualMachineAuthority
 	if authority.ActivePodName == "" {
 		return flow.Continue()
@@ -41,38 +44,38 @@ func (c *Controller) observePods(ctx context.Context, p *pass) flow.Result {
 	case apierrors.IsNotFound(err):
 	case err != nil:
 		return flow.Fail(fmt.Errorf("reading pod %s: %w", authority.ActivePodName, err))
-	case owns(p.vm, pod):
+	case podstate.Owns(p.vm, pod):
 		p.pods = append(p.pods, pod)
 		p.accept(pod)
 	default:
-		p.taken = true
+		p.nameTaken = true
 	}
 	return flow.Continue()
 }
 
-// accept takes a Pod that has the authority's name for the authoritative one, unless it
-// is another of that name.
+// accept takes a Pod with the authority's name as the authoritative one, unless its UID
+// differs.
 func (p *pass) accept(pod *corev1.Pod) {
 	if recorded := p.vm.Status.ActivePodUID; recorded == "" || recorded == pod.UID {
 		p.active = pod
 	}
 }
 
-// patience is how long hypervisors have, after the start of this process, to come back
-// to their run leases before one of several is chosen without knowing which one runs.
-const patience = 30 * time.Second
+// electionDelay is how long hypervisors have, after the start of this process, to open
+// their run leases before one of several is elected without knowing which one runs.
+const electionDelay = 30 * time.Second
 
-// elect gives a VM whose authority was lost (by a restore, say) back to the hypervisor
-// that exists. While there are several, nobody gets it, and all but one must go. Which
-// one stays is no question of safety, as only the holder of the disk's lock can run.
+// elect gives a VM whose authority was lost, as by a restore from a backup, to the
+// hypervisor that exists. While there are several, none gets it, and all but one are
+// deleted. Any choice is safe: only the process that holds the disk's lock can run.
 func (c *Controller) elect(ctx context.Context, p *pass) flow.Result {
-	candidates := living(p.pods)
+	candidates := podstate.OldestFirst(p.pods)
 	if p.vm.Status.ActivePodName != "" || len(candidates) == 0 {
 		return flow.Continue()
 	}
 	if len(candidates) == 1 {
-		err := c.swapAuthority(ctx, p.vm, v1alpha1.VirtualMachineAuthority{
-			ActivePodName: candidates[0].Name, ActivePodUID: candidates[0].UID, VolumeClaimName: claimOf(candidates[0]),
+		err := c.registry.Swap(ctx, p.vm, v1alpha1.VirtualMachineAuthority{
+			ActivePodName: candidates[0].Name, ActivePodUID: candidates[0].UID, VolumeClaimName: podspec.ClaimName(candidates[0]),
 		})
 		if err != nil {
 			return flow.Fail(err)
@@ -81,65 +84,60 @@ func (c *Controller) elect(ctx context.Context, p *pass) flow.Result {
 		return flow.Continue()
 	}
 	keep, sure := c.keeper(client.ObjectKeyFromObject(p.vm), candidates)
-	if early := patience - p.now.Sub(c.began); !sure && early > 0 {
+	if early := electionDelay - p.now.Sub(c.startedAt); !sure && early > 0 {
 		return flow.Wait(early, "which hypervisor asks for a run lease")
 	}
 	if _, err := c.confirm(ctx, p); err != nil {
 		return flow.Fail(err)
 	}
-	for _, pod := range candidates {
-		if pod == keep {
-			continue
-		}
-		if err := c.delete(ctx, []*corev1.Pod{pod}); err != nil {
-			return flow.Fail(err)
-		}
+	others := slices.DeleteFunc(candidates, func(pod *corev1.Pod) bool { return pod == keep })
+	if err := c.delete(ctx, others); err != nil {
+		return flow.Fail(err)
 	}
 	return flow.Wait(goneCheck, "the end of the other hypervisors")
 }
 
-// keeper is the one of several hypervisors to keep: the only one that has a run lease
-// open, or else the oldest, which then is a guess.
+// keeper returns which of several hypervisors to keep: the only one that has a run lease
+// open (sure), or else the oldest.
 func (c *Controller) keeper(vm client.ObjectKey, candidates []*corev1.Pod) (keep *corev1.Pod, sure bool) {
-	streaming := 0
+	leases := 0
 	for _, pod := range candidates {
-		if c.streams.open(vm, pod.Name) {
-			keep, streaming = pod, streaming+1
+		if c.hypervisors.HasLease(vm, pod.Name) {
+			keep, leases = pod, leases+1
 		}
 	}
-	if streaming == 1 {
+	if leases == 1 {
 		return keep, true
 	}
 	return candidates[0], false
 }
 
-// recordPod writes down the UID of the Pod that the reserved name has become.
+// recordPod stores the UID of the Pod that was created under the reserved name.
 func (c *Controller) recordPod(ctx context.Context, p *pass) flow.Result {
 	if p.active == nil || p.vm.Status.ActivePodUID != "" {
 		return flow.Continue()
 	}
 	next := p.vm.Status.VirtualMachineAuthority
 	next.ActivePodUID = p.active.UID
-	return flow.Fail(c.swapAuthority(ctx, p.vm, next))
+	return flow.Fail(c.registry.Swap(ctx, p.vm, next))
 }
 
-// reserve names the next Pod, before it exists, and so takes the VM away from the one
-// that ended.
+// reserve stores the name of the next Pod before it exists. The last Pod's hypervisor
+// loses the VM by that.
 func (c *Controller) reserve(ctx context.Context, p *pass) flow.Result {
 	has := p.vm.Status.VirtualMachineAuthority
-	if has.ActivePodName != "" && has.ActivePodUID == "" && !p.taken {
-		return flow.Continue() // reserved already, and not yet made
+	if has.ActivePodName != "" && has.ActivePodUID == "" && !p.nameTaken {
+		return flow.Continue() // reserved already, and not yet created
 	}
 	next := v1alpha1.VirtualMachineAuthority{ActivePodName: podName(p.vm.Name), VolumeClaimName: p.claim}
-	if err := c.swapAuthority(ctx, p.vm, next); err != nil {
+	if err := c.registry.Swap(ctx, p.vm, next); err != nil {
 		return flow.Fail(err)
 	}
 	p.active = nil
-	key := client.ObjectKeyFromObject(p.vm)
-	c.attempts.begin(key, p.vm.Generation, p.now)
-	c.streams.wake(key)
+	p.memory.backoff.started(p.now)
+	c.hypervisors.Recheck(client.ObjectKeyFromObject(p.vm))
 	return flow.Continue()
 }
 
-// podName is a name that no Pod of the VM had before.
+// podName returns a name that no Pod of the VM had before.
 func podName(vm string) string { return vm + "-" + utilrand.String(8) }

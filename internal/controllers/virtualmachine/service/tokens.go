@@ -1,4 +1,4 @@
-package virtualmachine
+package service
 
 import (
 	"context"
@@ -16,37 +16,46 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Keys under which Kubernetes tells which Pod a token is bound to.
+// Keys of a TokenReview's user info that name the Pod to which a token is bound.
 const (
 	extraPodName = "authentication.kubernetes.io/pod-name"
 	extraPodUID  = "authentication.kubernetes.io/pod-uid"
 )
 
-// resolve tells which hypervisor a token is for. Its errors are those that
-// identity.Issuer wants.
-func (c *Controller) resolve(ctx context.Context, token string) (identity.Peer, error) {
+// TokenReviewer finds the hypervisor to which a service account token belongs.
+type TokenReviewer struct {
+	// Client creates TokenReviews.
+	Client client.Client
+	// APIReader reads from the API server.
+	APIReader client.Reader
+}
+
+// Resolve returns the hypervisor in the Pod to which a token is bound. Its errors are
+// those that identity.Issuer expects.
+func (r TokenReviewer) Resolve(ctx context.Context, token string) (identity.Peer, error) {
 	review := &authenticationv1.TokenReview{
 		Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{vmpb.TokenAudience}},
 	}
-	if err := c.Client.Create(ctx, review); err != nil {
+	if err := r.Client.Create(ctx, review); err != nil {
 		return identity.Peer{}, fmt.Errorf("reviewing a token: %w", err)
 	}
 	pod, uid, err := boundPod(review.Status)
 	if err != nil {
 		return identity.Peer{}, err
 	}
-	vm, err := c.hypervisorOf(ctx, pod, uid)
+	vm, err := r.hypervisorOf(ctx, pod, uid)
 	if err != nil {
 		return identity.Peer{}, err
 	}
 	return identity.Peer{Namespace: pod.Namespace, VM: vm, Pod: pod.Name}, nil
 }
 
-// boundPod is the Pod that a token is bound to.
+// boundPod returns the Pod that a token is bound to.
 func boundPod(review authenticationv1.TokenReviewStatus) (types.NamespacedName, types.UID, error) {
 	if !review.Authenticated || !slices.Contains(review.Audiences, vmpb.TokenAudience) {
 		return types.NamespacedName{}, "", status.Error(codes.Unauthenticated, "the token is not valid for audience "+vmpb.TokenAudience)
@@ -60,29 +69,29 @@ func boundPod(review authenticationv1.TokenReviewStatus) (types.NamespacedName, 
 	return types.NamespacedName{Namespace: user[2], Name: names[0]}, types.UID(uids[0]), nil
 }
 
-// hypervisorOf is the name of the VM whose hypervisor a Pod is for: the
-// label and the owner must agree, and the owner must still be that very VM.
-func (c *Controller) hypervisorOf(ctx context.Context, key types.NamespacedName, uid types.UID) (string, error) {
+// hypervisorOf returns the name of the VM whose hypervisor is in a Pod. The Pod's label
+// and owner must name the same VM, and the owner must still exist.
+func (r TokenReviewer) hypervisorOf(ctx context.Context, key types.NamespacedName, uid types.UID) (string, error) {
 	denied := status.Error(codes.PermissionDenied, "the token's pod is not the hypervisor of a virtual machine")
 	pod := &corev1.Pod{}
-	if err := c.APIReader.Get(ctx, key, pod); err != nil {
+	if err := r.APIReader.Get(ctx, key, pod); err != nil {
 		if apierrors.IsNotFound(err) {
 			return "", denied
 		}
 		return "", fmt.Errorf("reading pod %s: %w", key, err)
 	}
 	owner := metav1.GetControllerOfNoCopy(pod)
-	if pod.UID != uid || finished(pod) || ownerOf(pod) == "" || pod.Labels[v1alpha1.LabelVM] != owner.Name {
+	if pod.UID != uid || podstate.Finished(pod) || podstate.Owner(pod) == "" || pod.Labels[v1alpha1.LabelVM] != owner.Name {
 		return "", denied
 	}
 	vm := &v1alpha1.VirtualMachine{}
-	if err := c.APIReader.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: owner.Name}, vm); err != nil {
+	if err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: owner.Name}, vm); err != nil {
 		if apierrors.IsNotFound(err) {
 			return "", denied
 		}
 		return "", fmt.Errorf("reading virtual machine %s: %w", owner.Name, err)
 	}
-	if !owns(vm, pod) {
+	if !podstate.Owns(vm, pod) {
 		return "", denied
 	}
 	return vm.Name, nil

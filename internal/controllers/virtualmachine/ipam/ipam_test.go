@@ -1,6 +1,7 @@
-package virtualmachine
+package ipam
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
 	"time"
@@ -11,9 +12,9 @@ import (
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
-func TestAssign(t *testing.T) {
+func TestAllocate(t *testing.T) {
 	asking := func(name string, age time.Duration, ips ...string) v1alpha1.VirtualMachine {
-		vm := sample(name)
+		vm := &v1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}}
 		vm.Spec.VMIPs = ips
 		vm.CreationTimestamp = metav1.NewTime(time.Unix(1000, 0).Add(-age))
 		return *vm
@@ -54,11 +55,11 @@ func TestAssign(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			all := append(c.others, c.vm)
-			got, refused, err := newAddressBook().assign(&c.vm, c.networks, func() ([]v1alpha1.VirtualMachine, error) { return all, nil })
-			if err != nil || (refused != nil) != c.refused {
-				t.Fatalf("refused: %v, error: %v", refused, err)
+			got, err := New(c.networks).Allocate(&c.vm, func() ([]v1alpha1.VirtualMachine, error) { return all, nil })
+			if _, refused := errors.AsType[*UnavailableError](err); refused != c.refused || err != nil && !refused {
+				t.Fatalf("error: %v", err)
 			}
-			if diff := cmp.Diff(c.want, textsOf(got)); diff != "" {
+			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Errorf("addresses (-want +got):\n%s", diff)
 			}
 		})

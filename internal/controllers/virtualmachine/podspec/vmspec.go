@@ -1,4 +1,4 @@
-package virtualmachine
+package podspec
 
 import (
 	"bytes"
@@ -8,11 +8,12 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/ipam"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// vmSpecJSON is what a hypervisor is told, always in the same form: protojson itself
-// varies its spaces on purpose.
+// vmSpecJSON returns the hypervisor's spec in a stable form: protojson itself varies its
+// white space on purpose.
 func vmSpecJSON(vm *v1alpha1.VirtualMachine, endpoint string) (string, error) {
 	raw, err := protojson.Marshal(vmSpec(vm, endpoint))
 	if err != nil {
@@ -25,22 +26,22 @@ func vmSpecJSON(vm *v1alpha1.VirtualMachine, endpoint string) (string, error) {
 	return compact.String(), nil
 }
 
-// vmSpec is what the next hypervisor of a VM is told.
+// vmSpec returns the spec for the next hypervisor of a VM.
 func vmSpec(vm *v1alpha1.VirtualMachine, endpoint string) *vmpb.VMSpec {
 	spec := &vmpb.VMSpec{
 		Name: vm.Name, Namespace: vm.Namespace, Uuid: vm.Spec.UUID,
 		Mode:               startMode(vm),
 		LeaseMode:          vmpb.LeaseMode_LM_STORAGE_LOCKING,
-		Address:            addressesOf(vm),
+		Address:            ipam.Of(vm),
 		ControllerEndpoint: endpoint,
 		PodName:            vm.Status.ActivePodName,
 		RootDiskPath:       vmpb.RootDiskPath,
 		Resources: &vmpb.Resources{
-			Cpus: uint32(guestCPUs(&vm.Spec)), MemoryBytes: uint64(max(0, guestMemory(&vm.Spec))),
+			Cpus: uint32(guestCPUs(&vm.Spec)), MemoryBytes: uint64(max(0, GuestMemory(&vm.Spec))),
 		},
 	}
 	if template := vm.Spec.VolumeClaimTemplate; template != nil {
-		spec.RootDiskBytes = uint64(max(0, storageOf(template).Value()))
+		spec.RootDiskBytes = uint64(max(0, template.Spec.Resources.Requests.Storage().Value()))
 	}
 	if image := vm.Spec.InitialImage; image != nil {
 		spec.InitialImage = &vmpb.InitialImage{Url: image.URL, Checksum: image.Checksum, Format: imageFormat(image.Format)}
@@ -54,8 +55,8 @@ func vmSpec(vm *v1alpha1.VirtualMachine, endpoint string) *vmpb.VMSpec {
 	return spec
 }
 
-// startMode says whether the disk is to be written first. A disk that is ephemeral is a
-// new one for each Pod.
+// startMode returns whether the hypervisor has to write the image to the disk first. An
+// ephemeral disk is a new one for each Pod.
 func startMode(vm *v1alpha1.VirtualMachine) vmpb.VMSpec_StartMode {
 	prepared := vm.Status.ImagePrepared && vm.Status.VolumeClaimName != ""
 	if vm.Spec.InitialImage != nil && !prepared {

@@ -1,4 +1,4 @@
-package virtualmachine
+package service
 
 import (
 	"context"
@@ -19,11 +19,16 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Server serves VMController, and CertificateAuthority beside it, over TLS. Add it to the
-// manager of its Controller. Make one with NewServer.
+// keepaliveTime is how long a connection may be idle before it is probed, and then how
+// long the other end has to answer. It finds hypervisors whose host is gone.
+const keepaliveTime = 20 * time.Second
+
+// Server serves a Service over TLS. Add it to the manager of the controller.
 type Server struct {
-	controller *Controller
-	listener   net.Listener
+	// Service to serve.
+	Service *Service
+	// Listener to serve on. Start closes it.
+	Listener net.Listener
 }
 
 var (
@@ -31,37 +36,29 @@ var (
 	_ manager.LeaderElectionRunnable = &Server{}
 )
 
-// NewServer makes a Server that takes over the listener.
-func NewServer(c *Controller, listener net.Listener) *Server {
-	return &Server{controller: c, listener: listener}
-}
-
 // NeedLeaderElection implements manager.LeaderElectionRunnable: only the leader decides
-// who may run a VM. What others' listeners accept waits.
+// who may run a VM. Connections to other processes wait.
 func (s *Server) NeedLeaderElection() bool { return true }
 
 // Start serves until the context ends. Open run leases end then; hypervisors come back to
 // the next leader.
 func (s *Server) Start(ctx context.Context) error {
-	c := s.controller
+	authority, registry := s.Service.Authority, s.Service.Registry
 	logger := log.FromContext(ctx).WithName("vmcontroller")
-	options := append(identity.ForController(c.Authority, c.Clock.Now).ServerOptions(),
+	options := append(identity.ForController(authority, registry.Clock.Now).ServerOptions(),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTime}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveTime / 2, PermitWithoutStream: true}),
 	)
+	tokens := TokenReviewer{Client: registry.Client, APIReader: registry.APIReader}
 	server := grpc.NewServer(options...)
-	vmpb.RegisterVMControllerServer(server, &service{Controller: c})
+	vmpb.RegisterVMControllerServer(server, s.Service)
 	identitypb.RegisterCertificateAuthorityServer(server, &identity.Issuer{
-		Authority: c.Authority, Resolve: c.resolve, Now: c.Clock.Now, Log: slog.New(logr.ToSlogHandler(logger)),
+		Authority: authority, Resolve: tokens.Resolve, Now: registry.Clock.Now, Log: slog.New(logr.ToSlogHandler(logger)),
 	})
 	forget := context.AfterFunc(ctx, server.Stop)
 	defer forget()
-	if err := server.Serve(s.listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) && ctx.Err() == nil {
-		return fmt.Errorf("serving hypervisors on %s: %w", s.listener.Addr(), err)
+	if err := server.Serve(s.Listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) && ctx.Err() == nil {
+		return fmt.Errorf("serving hypervisors on %s: %w", s.Listener.Addr(), err)
 	}
 	return nil
 }
-
-// keepaliveTime is how long a connection may be idle until it is looked at, and then how
-// long the other end has to answer. A hypervisor whose host vanished is noticed so.
-const keepaliveTime = 20 * time.Second

@@ -1,4 +1,4 @@
-package virtualmachine
+package podspec
 
 import (
 	"flag"
@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
@@ -21,13 +22,13 @@ var update = flag.Bool("update", false, "write the golden files anew")
 
 // TestPods compares whole Pods with golden files; -update writes those.
 func TestPods(t *testing.T) {
-	plain := setting{image: "hypervisor:1", endpoint: "127.0.0.1:1234", authority: "CERTIFICATE\n"}
+	plain := Settings{Image: "hypervisor:1", Endpoint: "127.0.0.1:1234", Authority: "CERTIFICATE\n"}
 	full := plain
-	full.accelerator = "tcg"
-	full.networks = []netip.Prefix{netip.MustParsePrefix("10.77.0.0/16"), netip.MustParsePrefix("fd77::/64")}
+	full.Accelerator = "tcg"
+	full.Networks = []netip.Prefix{netip.MustParsePrefix("10.77.0.0/16"), netip.MustParsePrefix("fd77::/64")}
 	cases := map[string]struct {
-		setting setting
-		given   func(*v1alpha1.VirtualMachine)
+		settings Settings
+		given    func(*v1alpha1.VirtualMachine)
 	}{
 		"first": {full, func(vm *v1alpha1.VirtualMachine) {
 			vm.Status.VolumeClaimName = "a"
@@ -54,7 +55,7 @@ func TestPods(t *testing.T) {
 			vm := sample("a")
 			vm.Status.ActivePodName, vm.Generation = "a-x", 7
 			c.given(vm)
-			pod, err := podFor(vm, c.setting)
+			pod, err := Pod(vm, c.settings)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -121,40 +122,24 @@ func TestGuestSize(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			if cpus, memory := guestCPUs(&c.spec), guestMemory(&c.spec); cpus != c.cpus || memory != c.memory {
+			if cpus, memory := guestCPUs(&c.spec), GuestMemory(&c.spec); cpus != c.cpus || memory != c.memory {
 				t.Errorf("%d CPUs, %d bytes; want %d, %d", cpus, memory, c.cpus, c.memory)
 			}
 		})
 	}
 }
 
-func TestUnsupported(t *testing.T) {
-	cases := map[string]struct {
-		given func(*v1alpha1.VirtualMachine)
-		want  string
-	}{
-		"nothing":     {func(*v1alpha1.VirtualMachine) {}, ""},
-		"full leases": {func(vm *v1alpha1.VirtualMachine) { vm.Spec.LeaseMode = v1alpha1.LeaseFullLeases }, reasonUnsupported},
-		"block volume": {func(vm *v1alpha1.VirtualMachine) {
-			vm.Spec.VolumeClaimTemplate.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
-		}, reasonUnsupported},
-		"disk without size": {func(vm *v1alpha1.VirtualMachine) { vm.Spec.VolumeClaimTemplate.Spec.Resources.Requests = nil }, reasonInvalid},
-		"no memory left": {func(vm *v1alpha1.VirtualMachine) {
-			vm.Spec.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("100Mi")}
-		}, reasonInvalid},
-		"long name": {func(vm *v1alpha1.VirtualMachine) { vm.Name = string(make([]byte, 64)) }, reasonInvalid},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			vm := sample("a")
-			c.given(vm)
-			got := ""
-			if refused := unsupported(vm); refused != nil {
-				got = refused.reason
-			}
-			if got != c.want {
-				t.Errorf("refused for %q, want %q", got, c.want)
-			}
-		})
+// sample returns a VM with an image and a disk.
+func sample(name string) *v1alpha1.VirtualMachine {
+	return &v1alpha1.VirtualMachine{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: "11111111-2222-3333-4444-555555555555"},
+		Spec: v1alpha1.VirtualMachineSpec{
+			UUID:         "0a0b0c0d-0000-4000-8000-000000000001",
+			InitialImage: &v1alpha1.InitialImage{URL: "http://images.example/boot.raw"},
+			CPUs:         2,
+			VolumeClaimTemplate: &v1alpha1.VolumeClaimTemplate{Spec: corev1.PersistentVolumeClaimSpec{
+				Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+			}},
+		},
 	}
 }

@@ -15,11 +15,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
 // specOf is what a Pod's hypervisor is told.
-func (w *world) specOf(pod *corev1.Pod) *vmpb.VMSpec {
+func (w *testEnv) specOf(pod *corev1.Pod) *vmpb.VMSpec {
 	w.Helper()
 	spec := &vmpb.VMSpec{}
 	for _, variable := range pod.Spec.Containers[0].Env {
@@ -40,7 +41,7 @@ func left(reason, message string) string {
 
 // TestLife: from declaration over the end of a hypervisor to deletion.
 func TestLife(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	w.declare("a", nil)
 	pod := w.awaitPod("a", "")
 	vm := w.vm("a")
@@ -87,7 +88,7 @@ func TestLife(t *testing.T) {
 }
 
 // wantOrderlyEnd deletes the VM a: run lease, Pod, disk and object end in this order.
-func (w *world) wantOrderlyEnd(second *corev1.Pod, lease func() *vmpb.RunLeaseUpdate) {
+func (w *testEnv) wantOrderlyEnd(second *corev1.Pod, lease func() *vmpb.RunLeaseUpdate) {
 	w.Helper()
 	w.must(w.client.Delete(w.Context(), w.vm("a")))
 	w.wantStatus(lease, vmpb.RunLeaseUpdate_STATUS_TERMINATE)
@@ -107,7 +108,7 @@ func (w *world) wantOrderlyEnd(second *corev1.Pod, lease func() *vmpb.RunLeaseUp
 }
 
 // wantEvents checks the beginnings of all events so far.
-func (w *world) wantEvents(want ...string) {
+func (w *testEnv) wantEvents(want ...string) {
 	w.Helper()
 	var got []string
 	for len(w.events.Events) > 0 {
@@ -121,7 +122,7 @@ func (w *world) wantEvents(want ...string) {
 // TestRestartAtEachStep: a new process goes on where the last one was, and makes nothing
 // twice.
 func TestRestartAtEachStep(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	w.declare("a", nil)
 	pod := w.awaitPod("a", "")
 	w.restart()
@@ -145,7 +146,7 @@ func TestRestartAtEachStep(t *testing.T) {
 }
 
 func TestReservedPodIsMadeByTheNextProcess(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	w.stop()
 	w.declare("a", nil)
 	vm := w.vm("a")
@@ -158,7 +159,7 @@ func TestReservedPodIsMadeByTheNextProcess(t *testing.T) {
 }
 
 func TestUnschedulable(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	w.declare("a", nil)
 	pod := w.awaitPod("a", "")
 	w.kubelet(pod, func(status *corev1.PodStatus) {
@@ -176,7 +177,7 @@ func TestUnschedulable(t *testing.T) {
 // A Pod that no host has room for would wait for ever. One that a host has stays, however
 // the spec changes.
 func TestChangedSpecReplacesUnschedulablePod(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	w.declare("a", nil)
 	w.declare("b", nil)
 	refused, kept := w.awaitPod("a", ""), w.awaitPod("b", "")
@@ -206,7 +207,7 @@ func TestChangedSpecReplacesUnschedulablePod(t *testing.T) {
 // has another one.
 func TestAddressIsGivenUp(t *testing.T) {
 	const address = "10.77.5.5"
-	w := newWorld(t)
+	w := newTestEnv(t)
 	ask := func(vm *v1alpha1.VirtualMachine) {
 		vm.Spec.VMIPs, vm.Spec.VolumeClaimTemplate = []string{address}, nil // nobody here lets claims go
 	}
@@ -224,7 +225,7 @@ func TestAddressIsGivenUp(t *testing.T) {
 }
 
 func TestUserDataAppears(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	w.declare("a", func(vm *v1alpha1.VirtualMachine) {
 		vm.Spec.UserData = &v1alpha1.UserData{SecretRef: v1alpha1.SecretKeyReference{Name: "boot", Key: "x"}}
 	})
@@ -244,7 +245,7 @@ func TestUserDataAppears(t *testing.T) {
 }
 
 func TestPodDeletedByHand(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	pod, _, _ := w.running("a")
 	w.remove(pod)
 	if next := w.awaitPod("a", pod.Name); w.specOf(next).GetMode() != vmpb.VMSpec_SM_RUN {
@@ -255,7 +256,7 @@ func TestPodDeletedByHand(t *testing.T) {
 // TestAuthorityLost: after a restore without status the one that exists is elected; the
 // running guest is not disturbed.
 func TestAuthorityLost(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	pod, h, _ := w.running("a")
 	w.stop()
 	vm := w.vm("a")
@@ -276,12 +277,12 @@ func TestAuthorityLost(t *testing.T) {
 	}
 }
 
-// twin makes a second Pod of a VM, as for a migration.
-func (w *world) twin(vm string, name string) *corev1.Pod {
+// secondPod creates a second Pod of a VM, as for a migration.
+func (w *testEnv) secondPod(vm string, name string) *corev1.Pod {
 	w.Helper()
 	object := w.vm(vm)
 	object.Status.ActivePodName = name
-	pod, err := podFor(object, setting{image: "hypervisor:test"})
+	pod, err := podspec.Pod(object, podspec.Settings{Image: "hypervisor:test"})
 	w.must(err)
 	w.must(w.client.Create(w.Context(), pod))
 	return pod
@@ -289,34 +290,34 @@ func (w *world) twin(vm string, name string) *corev1.Pod {
 
 // TestTwoPodsWithoutAuthority: the one that has its run lease open stays.
 func TestTwoPodsWithoutAuthority(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	pod, _, _ := w.running("a")
 	w.stop()
-	twin := w.twin("a", "a-twin")
-	w.schedule(twin)
+	second := w.secondPod("a", "a-second")
+	w.schedule(second)
 	vm := w.vm("a")
 	vm.Status = v1alpha1.VirtualMachineStatus{}
 	w.must(w.client.Status().Update(t.Context(), vm))
 	w.start()
 	next := w.hypervisor("a", pod, 1).lease()
 	w.wantStatus(next, vmpb.RunLeaseUpdate_STATUS_UNKNOWN)
-	w.eventually("the twin is told to go", func() bool {
-		return !w.gone(twin, twin.Name) && twin.DeletionTimestamp != nil
+	w.eventually("the second pod is deleted", func() bool {
+		return !w.gone(second, second.Name) && second.DeletionTimestamp != nil
 	})
 	if got := w.vm("a").Status.ActivePodName; got != "" {
 		t.Errorf("%s is authoritative beside another", got)
 	}
-	w.remove(twin)
+	w.remove(second)
 	w.wantStatus(next, vmpb.RunLeaseUpdate_STATUS_OK)
 	w.eventually("the pod is elected", func() bool { return w.vm("a").Status.ActivePodUID == pod.UID })
 }
 
 // TestPodWithoutAuthorityGoes: a second Pod beside the authoritative one.
 func TestPodWithoutAuthorityGoes(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	pod, _, _ := w.running("a")
-	w.twin("a", "a-twin")
-	w.eventually("the twin goes", func() bool { return w.gone(&corev1.Pod{}, "a-twin") })
+	w.secondPod("a", "a-second")
+	w.eventually("the second pod goes", func() bool { return w.gone(&corev1.Pod{}, "a-second") })
 	if w.gone(pod, pod.Name) || pod.DeletionTimestamp != nil {
 		t.Error("the authoritative pod goes")
 	}

@@ -1,4 +1,4 @@
-package virtualmachine
+package service
 
 import (
 	"context"
@@ -13,15 +13,15 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 )
 
-// AuthoritySecret is the name of the Secret that keeps the authority.
+// AuthoritySecret is the name of the Secret that holds the certificate authority.
 const AuthoritySecret = "millwright-vm-authority"
 
-// LoadAuthority reads the authority from its Secret in a namespace, which must exist. The
-// first time it makes one; of several processes that do so at once, one wins. The client
-// must read from the API server.
+// LoadAuthority reads the certificate authority from its Secret in a namespace, which must
+// exist. Without a Secret it creates one; processes that do so at the same time get the
+// same one. The client must read from the API server.
 //
-// A Secret that is garbled is an error, identity.ErrBadAuthority, and stays: all
-// hypervisors that run trust it.
+// A malformed Secret is an error, identity.ErrBadAuthority, and is not replaced: all
+// running hypervisors trust it.
 func LoadAuthority(ctx context.Context, c client.Client, namespace string) (*identity.Authority, error) {
 	key := client.ObjectKey{Namespace: namespace, Name: AuthoritySecret}
 	secret := &corev1.Secret{}
@@ -39,7 +39,7 @@ func LoadAuthority(ctx context.Context, c client.Client, namespace string) (*ide
 	return authority, nil
 }
 
-// createAuthority makes the Secret, or reads the one that somebody just made.
+// createAuthority creates the Secret, or reads the one that another process just created.
 func createAuthority(ctx context.Context, c client.Client, key client.ObjectKey) (*corev1.Secret, error) {
 	authority, err := identity.NewAuthority(time.Now())
 	if err != nil {

@@ -1,0 +1,42 @@
+package virtualmachine
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+)
+
+func TestInvalid(t *testing.T) {
+	cases := map[string]struct {
+		given func(*v1alpha1.VirtualMachine)
+		want  string
+	}{
+		"nothing":     {func(*v1alpha1.VirtualMachine) {}, ""},
+		"full leases": {func(vm *v1alpha1.VirtualMachine) { vm.Spec.LeaseMode = v1alpha1.LeaseFullLeases }, reasonUnsupported},
+		"block volume": {func(vm *v1alpha1.VirtualMachine) {
+			vm.Spec.VolumeClaimTemplate.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
+		}, reasonUnsupported},
+		"disk without size": {func(vm *v1alpha1.VirtualMachine) { vm.Spec.VolumeClaimTemplate.Spec.Resources.Requests = nil }, reasonInvalid},
+		"no memory left": {func(vm *v1alpha1.VirtualMachine) {
+			vm.Spec.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("100Mi")}
+		}, reasonInvalid},
+		"long name": {func(vm *v1alpha1.VirtualMachine) { vm.Name = string(make([]byte, 64)) }, reasonInvalid},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			vm := sample("a")
+			c.given(vm)
+			got := ""
+			if found := invalid(vm); found != nil {
+				got = found.reason
+			}
+			if got != c.want {
+				t.Errorf("refused for %q, want %q", got, c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,138 @@
+// Package podspec builds the Pod and the disk claim of a VM's hypervisor.
+package podspec
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/ipam"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+const (
+	// ContainerName is the name of the hypervisor's container.
+	ContainerName = "hypervisor"
+
+	volumeRun      = "run"
+	volumeDisk     = "disk"
+	volumeUserData = "user-data"
+	volumeToken    = "token"
+
+	// annotationGeneration holds the generation of the VM that a Pod was made from.
+	annotationGeneration = "vm.metropolis.monogon.dev/generation"
+	// gracePeriod is how many seconds a hypervisor has to shut its guest down.
+	gracePeriod = 30
+	// tokenSeconds is the lifetime of a Pod's token. It is renewed before.
+	tokenSeconds = 3600
+)
+
+// Settings are what the Pods of all VMs have in common.
+type Settings struct {
+	// Image is the container image where the VM names none.
+	Image string
+	// Endpoint is the gRPC target of the VM controller.
+	Endpoint string
+	// Authority is the certificate of the authority that signs the identities of
+	// controller and hypervisors, in PEM form.
+	Authority string
+	// Accelerator is for QEMU: auto, kvm or tcg. Empty leaves it to the hypervisor.
+	Accelerator string
+	// Networks are the prefixes of the user-mode network. Empty: no network.
+	Networks []netip.Prefix
+}
+
+// Pod returns the Pod of a VM's next hypervisor, under the name that the VM's status
+// reserves.
+func Pod(vm *v1alpha1.VirtualMachine, s Settings) (*corev1.Pod, error) {
+	spec, err := vmSpecJSON(vm, s.Endpoint)
+	if err != nil {
+		return nil, err
+	}
+	image := s.Image
+	if vm.Spec.HypervisorImage != "" {
+		image = vm.Spec.HypervisorImage
+	}
+	volumes, mounts := volumesFor(vm)
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: vm.Status.ActivePodName, Namespace: vm.Namespace,
+			Labels:          map[string]string{v1alpha1.LabelVM: vm.Name},
+			Annotations:     map[string]string{annotationGeneration: strconv.FormatInt(vm.Generation, 10)},
+			OwnerReferences: []metav1.OwnerReference{ownerReference(vm)},
+		},
+		Spec: corev1.PodSpec{
+			RestartPolicy:                 corev1.RestartPolicyNever,
+			ServiceAccountName:            "default",
+			AutomountServiceAccountToken:  ptr.To(false),
+			EnableServiceLinks:            ptr.To(false),
+			TerminationGracePeriodSeconds: ptr.To[int64](gracePeriod),
+			NodeSelector:                  map[string]string{v1alpha1.HostKey: ""},
+			Affinity:                      affinity(vm.Spec.FailureDomain),
+			Tolerations:                   tolerations(),
+			Containers: []corev1.Container{{
+				Name: ContainerName, Image: image, Command: vmpb.Command(),
+				Env: environment(spec, s), Resources: podResources(&vm.Spec), VolumeMounts: mounts,
+			}},
+			Volumes: volumes,
+		},
+	}
+	if addresses := ipam.Of(vm); len(addresses) > 0 {
+		pod.Annotations[v1alpha1.AnnotationAddresses] = strings.Join(addresses, ",")
+	}
+	return pod, nil
+}
+
+// affinity restricts a hypervisor to the hosts of a failure domain; nil allows all. A
+// host without a zone is a failure domain by itself.
+func affinity(domain string) *corev1.Affinity {
+	if domain == "" {
+		return nil
+	}
+	is := func(label string) corev1.NodeSelectorRequirement {
+		return corev1.NodeSelectorRequirement{Key: label, Operator: corev1.NodeSelectorOpIn, Values: []string{domain}}
+	}
+	noZone := corev1.NodeSelectorRequirement{Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpDoesNotExist}
+	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{ // one of them has to fit
+			{MatchExpressions: []corev1.NodeSelectorRequirement{is(corev1.LabelTopologyZone)}},
+			{MatchExpressions: []corev1.NodeSelectorRequirement{is(corev1.LabelHostname), noZone}},
+		},
+	}}}
+}
+
+// tolerations keep a hypervisor on a host that is not ready or unreachable: it may
+// still run there, and its disk usually is there.
+func tolerations() []corev1.Toleration {
+	return []corev1.Toleration{
+		{Key: v1alpha1.HostKey, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
+		{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
+		{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
+	}
+}
+
+func environment(spec string, s Settings) []corev1.EnvVar {
+	env := []corev1.EnvVar{
+		{Name: "POD_IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}},
+		// A $ in the spec must not begin a reference to another variable.
+		{Name: vmpb.EnvSpec, Value: strings.ReplaceAll(spec, "$", "$$")},
+		{Name: vmpb.EnvAuthority, Value: s.Authority},
+		{Name: vmpb.EnvListen, Value: "$(POD_IP):0"},
+	}
+	if s.Accelerator != "" {
+		env = append(env, corev1.EnvVar{Name: vmpb.EnvAccelerator, Value: s.Accelerator})
+	}
+	if len(s.Networks) > 0 {
+		var prefixes []string
+		for _, network := range s.Networks {
+			prefixes = append(prefixes, network.String())
+		}
+		env = append(env, corev1.EnvVar{Name: vmpb.EnvUserNetwork, Value: strings.Join(prefixes, ",")})
+	}
+	return env
+}

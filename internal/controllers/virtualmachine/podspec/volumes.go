@@ -1,0 +1,97 @@
+package podspec
+
+import (
+	"path"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+func volumesFor(vm *v1alpha1.VirtualMachine) ([]corev1.Volume, []corev1.VolumeMount) {
+	disk := corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
+	if claim := vm.Status.VolumeClaimName; claim != "" {
+		disk = corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}
+	}
+	token := corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{
+		ServiceAccountToken: &corev1.ServiceAccountTokenProjection{
+			Audience: vmpb.TokenAudience, ExpirationSeconds: ptr.To[int64](tokenSeconds), Path: path.Base(vmpb.TokenPath),
+		},
+	}}}}
+	volumes := []corev1.Volume{
+		{Name: volumeRun, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		{Name: volumeDisk, VolumeSource: disk},
+		{Name: volumeToken, VolumeSource: token},
+	}
+	mounts := []corev1.VolumeMount{
+		{Name: volumeRun, MountPath: vmpb.DirRun},
+		{Name: volumeDisk, MountPath: path.Dir(vmpb.RootDiskPath)},
+		{Name: volumeToken, MountPath: path.Dir(vmpb.TokenPath), ReadOnly: true},
+	}
+	if from := vm.Spec.UserData; from != nil {
+		volumes = append(volumes, corev1.Volume{Name: volumeUserData, VolumeSource: corev1.VolumeSource{
+			Secret: &corev1.SecretVolumeSource{
+				SecretName: from.SecretRef.Name,
+				Items:      []corev1.KeyToPath{{Key: UserDataKey(from), Path: path.Base(vmpb.UserDataPath)}},
+			},
+		}})
+		mounts = append(mounts, corev1.VolumeMount{Name: volumeUserData, MountPath: path.Dir(vmpb.UserDataPath), ReadOnly: true})
+	}
+	return volumes, mounts
+}
+
+// UserDataKey returns the key of the Secret that holds the user data; userData by
+// default.
+func UserDataKey(from *v1alpha1.UserData) string {
+	if from.SecretRef.Key == "" {
+		return "userData"
+	}
+	return from.SecretRef.Key
+}
+
+// Claim returns the claim of a VM's disk, from the VM's template.
+func Claim(vm *v1alpha1.VirtualMachine, name string) *corev1.PersistentVolumeClaim {
+	template := vm.Spec.VolumeClaimTemplate
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Namespace: vm.Namespace,
+			Labels: map[string]string{}, Annotations: template.Metadata.Annotations,
+			OwnerReferences: []metav1.OwnerReference{ownerReference(vm)},
+		},
+		Spec: *template.Spec.DeepCopy(),
+	}
+	for key, value := range template.Metadata.Labels {
+		claim.Labels[key] = value
+	}
+	claim.Labels[v1alpha1.LabelVM] = vm.Name
+	if len(claim.Spec.AccessModes) == 0 {
+		claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	}
+	return claim
+}
+
+// ClaimName returns the name of the claim that a Pod has its disk on; empty if the disk
+// is ephemeral.
+func ClaimName(pod *corev1.Pod) string {
+	for _, volume := range pod.Spec.Volumes {
+		if volume.Name == volumeDisk && volume.PersistentVolumeClaim != nil {
+			return volume.PersistentVolumeClaim.ClaimName
+		}
+	}
+	return ""
+}
+
+// Outdated reports whether a Pod was made from another generation of its VM. A Pod that
+// says nothing of that is taken as current.
+func Outdated(vm *v1alpha1.VirtualMachine, pod *corev1.Pod) bool {
+	from, known := pod.Annotations[annotationGeneration]
+	return known && from != strconv.FormatInt(vm.Generation, 10)
+}
+
+func ownerReference(vm *v1alpha1.VirtualMachine) metav1.OwnerReference {
+	return *metav1.NewControllerRef(vm, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.VirtualMachineKind))
+}

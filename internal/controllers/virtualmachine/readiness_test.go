@@ -1,0 +1,106 @@
+package virtualmachine
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+func podWith(phase corev1.PodPhase, change func(*corev1.Pod)) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a-x", UID: "1"}, Status: corev1.PodStatus{Phase: phase}}
+	pod.Spec.NodeName = "host-1"
+	if change != nil {
+		change(pod)
+	}
+	return pod
+}
+
+func ended(message string) *corev1.Pod {
+	return podWith(corev1.PodFailed, func(pod *corev1.Pod) {
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: podspec.ContainerName, State: corev1.ContainerState{
+			Terminated: &corev1.ContainerStateTerminated{Reason: "Error", Message: message},
+		}}}
+	})
+}
+
+func report(state vmpb.ReportStateRequest_State, message string) *vmpb.ReportStateRequest {
+	return &vmpb.ReportStateRequest{State: state, Message: message}
+}
+
+func TestStatus(t *testing.T) {
+	up := podWith(corev1.PodRunning, nil)
+	cutOff := podWith(corev1.PodRunning, func(pod *corev1.Pod) {
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: podspec.ContainerName, Ready: true}}
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse}}
+	})
+	pulling := podWith(corev1.PodPending, func(pod *corev1.Pod) {
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: podspec.ContainerName, State: corev1.ContainerState{
+			Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"},
+		}}}
+	})
+	running := report(vmpb.ReportStateRequest_STATE_RUNNING, "")
+	prepared := func(vm *v1alpha1.VirtualMachine) { vm.Status.ImagePrepared = true }
+	cases := map[string]struct {
+		given           func(*v1alpha1.VirtualMachine)
+		observed        observation
+		phase           v1alpha1.VirtualMachinePhase
+		status          metav1.ConditionStatus
+		reason, message string
+	}{
+		"refused":      {nil, observation{cause: &cause{"Unsupported", "spec.x"}}, "Creating", "False", "Unsupported", "spec.x"},
+		"starting":     {nil, observation{pod: up}, "Creating", "False", reasonStarting, ""},
+		"no container": {nil, observation{pod: pulling}, "Creating", "False", "ImagePullBackOff", "no such image"},
+		"running":      {prepared, observation{pod: up, report: running}, "Running", "True", reasonRunning, ""},
+		"preparing without numbers": {
+			nil, observation{pod: up, report: report(vmpb.ReportStateRequest_STATE_PREPARING, "fetches the kernel")},
+			"Creating", "False", reasonPreparing, "fetches the kernel",
+		},
+		"waiting": {
+			nil, observation{pod: up, report: report(vmpb.ReportStateRequest_STATE_WAITING, "for the disk")},
+			"Creating", "False", reasonStarting, "for the disk",
+		},
+		"paused as wanted": {
+			func(vm *v1alpha1.VirtualMachine) { vm.Spec.Mode = v1alpha1.ModePause },
+			observation{pod: up, report: report(vmpb.ReportStateRequest_STATE_PAUSED, "")}, "Running", "True", reasonPaused, "",
+		},
+		"still paused": {nil, observation{pod: up, report: report(vmpb.ReportStateRequest_STATE_PAUSED, "")}, "Running", "False", reasonPaused, ""},
+		"unheard of since the restart of the controller": {func(vm *v1alpha1.VirtualMachine) {
+			vm.Status.ActiveRunID = "1"
+			vm.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: reasonRunning}}
+		}, observation{pod: up}, "Running", "True", reasonRunning, ""},
+		"host away":                  {prepared, observation{pod: cutOff, report: running}, "Lost", "Unknown", reasonLost, "host-1"},
+		"host away, process answers": {prepared, observation{pod: cutOff, report: running, hasLease: true}, "Running", "True", reasonRunning, ""},
+		"image rejected":             {nil, observation{pod: ended(left(vmpb.EndImageRejected, "wrong checksum"))}, "Creating", "False", "ImageRejected", "wrong checksum"},
+		"guest shut down":            {prepared, observation{pod: ended(left(vmpb.EndGuestShutdown, "bye"))}, "Stopped", "False", "GuestShutdown", "bye"},
+		"ended without a word":       {prepared, observation{pod: ended("")}, "Stopped", "False", "Error", "without saying why"},
+		"ended with nonsense":        {prepared, observation{pod: ended(left("no reason!", ""))}, "Stopped", "False", vmpb.EndInternal, ""},
+		"evicted": {prepared, observation{pod: podWith(corev1.PodFailed, func(pod *corev1.Pod) {
+			pod.Status.Reason, pod.Status.Message = "Evicted", "disk pressure"
+		})}, "Stopped", "False", "Evicted", "disk pressure"},
+		"deleted by hand": {prepared, observation{}, "Stopped", "False", reasonDeleted, "was deleted"},
+		"being deleted": {func(vm *v1alpha1.VirtualMachine) { vm.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} },
+			observation{pod: up, report: running}, "Terminating", "False", reasonTerminating, ""},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			vm := sample("a")
+			vm.Status.ActivePodName, vm.Status.ActivePodUID = "a-x", "1"
+			if c.given != nil {
+				c.given(vm)
+			}
+			got := statusOf(vm, c.observed)
+			ready := meta.FindStatusCondition(got.Conditions, v1alpha1.ConditionReady)
+			if got.Phase != c.phase || ready.Status != c.status || ready.Reason != c.reason || !strings.Contains(ready.Message, c.message) {
+				t.Errorf("%s, %s %s %q; want %s, %s %s %q", got.Phase, ready.Status, ready.Reason, ready.Message, c.phase, c.status, c.reason, c.message)
+			}
+		})
+	}
+}

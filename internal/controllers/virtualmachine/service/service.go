@@ -1,0 +1,183 @@
+// Package service answers hypervisors over gRPC.
+//
+// It serves VMController, by which they ask whether they may run their VM and report
+// its state, and CertificateAuthority, by which they get the certificate for that.
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
+	"github.com/millwright-dev/millwright/internal/vm/identity"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// Options configure a Service. All fields are required.
+type Options struct {
+	// Registry says who may run a VM.
+	Registry *authority.Registry
+	// Authority signs the certificates of hypervisors.
+	Authority *identity.Authority
+	// Enqueue has the controller reconcile a VM. It does not block.
+	Enqueue func(vm types.NamespacedName)
+}
+
+// Service implements VMController. Make one with New.
+type Service struct {
+	vmpb.UnimplementedVMControllerServer
+	Options
+	sessions *sessions
+}
+
+// New returns a Service. Serve it with a Server.
+func New(options Options) *Service { return &Service{Options: options, sessions: newSessions()} }
+
+// Recheck evaluates the run leases of a VM again, since its object may have changed.
+func (s *Service) Recheck(vm types.NamespacedName) { s.sessions.recheck(vm) }
+
+// HasLease reports whether the hypervisor in a Pod of a VM has a run lease open.
+func (s *Service) HasLease(vm types.NamespacedName, pod string) bool {
+	return s.sessions.isOpen(vm, pod)
+}
+
+// Report returns the last report of a VM's authoritative hypervisor; nil if this process
+// has none.
+func (s *Service) Report(vm *v1alpha1.VirtualMachine) *vmpb.ReportStateRequest {
+	report := s.sessions.lastReport(client.ObjectKeyFromObject(vm))
+	if report == nil || !authority.Holds(vm, report.GetUs()) {
+		return nil
+	}
+	return report
+}
+
+// Forget drops the report of a VM that is gone.
+func (s *Service) Forget(vm types.NamespacedName) { s.sessions.dropReport(vm) }
+
+// RunLease implements VMController.
+func (s *Service) RunLease(request *vmpb.RunLeaseRequest, out grpc.ServerStreamingServer[vmpb.RunLeaseUpdate]) error {
+	ctx, us := out.Context(), request.GetUs()
+	key, err := caller(ctx, us)
+	if err != nil {
+		return err
+	}
+	lease := s.sessions.open(key, us.GetPodName())
+	defer s.sessions.close(key, lease)
+	var last *vmpb.RunLeaseUpdate
+	for {
+		update, err := s.Registry.Lease(ctx, us, last == nil)
+		if err != nil {
+			return answer(ctx, us, err)
+		}
+		if update.GetStatus() == vmpb.RunLeaseUpdate_STATUS_UNKNOWN {
+			s.Enqueue(key) // the controller may elect the caller
+		}
+		if last == nil || last.GetStatus() != update.GetStatus() || last.GetPaused() != update.GetPaused() {
+			if err := out.Send(update); err != nil {
+				return err
+			}
+			last = update
+		}
+		select {
+		case <-lease.recheck:
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
+}
+
+// ReportState implements VMController. That the image is on the disk is stored before the
+// answer, since the caller starts the VM then.
+func (s *Service) ReportState(ctx context.Context, request *vmpb.ReportStateRequest) (*vmpb.ReportStateResponse, error) {
+	us := request.GetUs()
+	key, err := caller(ctx, us)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Registry.Confirm(ctx, us, request.GetImagePrepared()); err != nil {
+		return nil, answer(ctx, us, err)
+	}
+	if request.GetState() != vmpb.ReportStateRequest_STATE_UNKNOWN && s.sessions.keepReport(key, request) {
+		s.Enqueue(key)
+	}
+	return &vmpb.ReportStateResponse{}, nil
+}
+
+// MigrationSwitchover implements VMController.
+func (s *Service) MigrationSwitchover(ctx context.Context, request *vmpb.MigrationSwitchoverRequest) (*vmpb.MigrationSwitchoverResponse, error) {
+	us, them := request.GetUs(), request.GetThem()
+	key, err := caller(ctx, us)
+	if err == nil {
+		err = complete(them)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if keyOf(them) != key {
+		return nil, status.Error(codes.InvalidArgument, "the two hypervisors are of different virtual machines")
+	}
+	defer s.sessions.recheck(key)
+	if err := s.Registry.SwitchOver(ctx, us, them); err != nil {
+		return nil, answer(ctx, them, err)
+	}
+	return &vmpb.MigrationSwitchoverResponse{}, nil
+}
+
+// EnsureMigrationTarget implements VMController. There is no live migration yet: a VM
+// leaves its host by shutting down, and starts on another.
+func (s *Service) EnsureMigrationTarget(ctx context.Context, request *vmpb.EnsureMigrationTargetRequest) (*vmpb.EnsureMigrationTargetResponse, error) {
+	us := request.GetUs()
+	if _, err := caller(ctx, us); err != nil {
+		return nil, err
+	}
+	if err := s.Registry.ConfirmLive(ctx, us); err != nil {
+		return nil, answer(ctx, us, err)
+	}
+	return &vmpb.EnsureMigrationTargetResponse{Action: vmpb.EnsureMigrationTargetResponse_ACTION_SOFT_SHUTDOWN}, nil
+}
+
+// caller returns the VM of the caller. The identity must be complete, and be that of the
+// caller's certificate.
+func caller(ctx context.Context, us *vmpb.HypervisorID) (types.NamespacedName, error) {
+	key := keyOf(us)
+	if err := complete(us); err != nil {
+		return key, err
+	}
+	return key, identity.RequireVM(ctx, us.GetNamespace(), us.GetVmName(), us.GetPodName())
+}
+
+func complete(id *vmpb.HypervisorID) error {
+	if id.GetVmName() == "" || id.GetNamespace() == "" || id.GetPodName() == "" || id.GetRunId() == 0 {
+		return status.Error(codes.InvalidArgument, "a hypervisor's identity is not complete")
+	}
+	return nil
+}
+
+func keyOf(id *vmpb.HypervisorID) types.NamespacedName {
+	return types.NamespacedName{Namespace: id.GetNamespace(), Name: id.GetVmName()}
+}
+
+// answer gives an error of the registry its gRPC code. who is the process that should be
+// authoritative. What the API server said is logged, not sent: the caller can only try
+// again.
+func answer(ctx context.Context, who *vmpb.HypervisorID, err error) error {
+	switch {
+	case errors.Is(err, authority.ErrNotAuthoritative):
+		return status.Error(codes.FailedPrecondition, fmt.Sprintf("run %d in pod %s is not authoritative", who.GetRunId(), who.GetPodName()))
+	case errors.Is(err, authority.ErrPodEnded):
+		return status.Error(codes.FailedPrecondition, err.Error())
+	case errors.Is(err, authority.ErrBusy):
+		return status.Error(codes.Unavailable, err.Error())
+	}
+	log.FromContext(ctx).Error(err, "answering a hypervisor")
+	return status.Error(codes.Unavailable, "the virtual machine's object cannot be read or written now")
+}
