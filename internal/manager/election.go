@@ -39,6 +39,7 @@ func (e Election) apply(options *ctrl.Options, cfg Config, runner *tasks.Runner)
 	}
 	options.LeaderElection = true
 	options.LeaderElectionResourceLockInterface = lock
+	options.NewCache = newLeaderCache(lock.won)
 	options.LeaderElectionReleaseOnCancel = true
 	options.LeaseDuration, options.RenewDeadline, options.RetryPeriod = &e.LeaseDuration, &e.RenewDeadline, &e.RetryPeriod
 	return nil
@@ -57,7 +58,7 @@ func newLock(cfg Config, runner *tasks.Runner) (*lock, error) {
 		return nil, fmt.Errorf("leader election: %w", err)
 	}
 	identity := resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID())}
-	made := &lock{idle: runner.Idle, log: cfg.Log.WithName("election")}
+	made := &lock{idle: runner.Idle, won: make(chan struct{}), log: cfg.Log.WithName("election")}
 	for _, name := range cfg.leases() {
 		one, err := resourcelock.New(resourcelock.LeasesResourceLock, cfg.leaseNamespace(), name, clients.CoreV1(), clients.CoordinationV1(), identity)
 		if err != nil {

@@ -24,6 +24,9 @@ type lock struct {
 	leases []*lease
 	idle   func() bool
 	log    logr.Logger
+	// won is closed when this process first holds all leases; nil: nobody asks.
+	won   chan struct{}
+	begun bool
 	// standsBy is for whom this process was last seen to stand by.
 	standsBy string
 }
@@ -106,7 +109,16 @@ func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRec
 			return err
 		}
 	}
+	l.hold()
 	return nil
+}
+
+// hold notes that this process holds all leases.
+func (l *lock) hold() {
+	if !l.begun && l.won != nil {
+		close(l.won)
+	}
+	l.begun = true
 }
 
 var errBusy = errors.New("a task still runs; the leases are left to run out")
@@ -125,6 +137,9 @@ func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 		if err := part.write(ctx, record); err != nil {
 			return err
 		}
+	}
+	if !release {
+		l.hold()
 	}
 	return nil
 }

@@ -204,7 +204,7 @@ func managerOptions(cfg Config, scheme *runtime.Scheme, runner *tasks.Runner) (c
 		Scheme:         scheme,
 		Logger:         lazyLog(cfg.Log),
 		MapperProvider: newMapper,
-		Cache:          cache.Options{DefaultTransform: cache.TransformStripManagedFields(), NewInformer: cfg.unreadable.watching(cfg.machines.NewInformer)},
+		Cache:          cache.Options{DefaultTransform: cache.TransformStripManagedFields(), NewInformer: consistent(cfg.unreadable.watching(cfg.machines.NewInformer))},
 		// Several managers may live in one process; their metrics are then added up. The controllers
 		// of machines, sets, deployments and clusters say themselves how much they do at once; for
 		// classes, Secrets and nodes a few are enough, and each costs the memory of its stack.

@@ -41,7 +41,8 @@ func get(url string) (int, string) {
 
 // TestManagerFromStandByToEnd: a manager serves its pages while it stands by, works when
 // the leases are free, and gives them away when it ends. All that with the roles that are
-// shipped.
+// shipped. It reads nothing while it stands by, so that it acts on nothing older than its
+// leadership.
 func TestManagerFromStandByToEnd(t *testing.T) {
 	e := newElection(t)
 	mcmLeads, mcmDies := e.compete(e.mcm(both[0], "mcm"), steady)
@@ -53,9 +54,11 @@ func TestManagerFromStandByToEnd(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	ended := make(chan error, 1)
+	sets := &watchLog{plural: "/machinesets"}
+	access := sets.on(e.env.UserWith(t, "config/rbac/control-role.yaml"))
 	go func() {
 		ended <- Run(ctx, Config{
-			Control: e.env.UserWith(t, "config/rbac/control-role.yaml"), Namespace: e.env.Namespace, Driver: sim.New(sim.Config{}),
+			Control: access, Namespace: e.env.Namespace, Driver: sim.New(sim.Config{}),
 			Address: "127.0.0.1", Port: port, ConcurrentSyncs: 5, CreationTimeout: time.Minute,
 			Election: Election{Enabled: true, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 100 * time.Millisecond},
 			Log:      testr.New(t),
@@ -76,6 +79,9 @@ func TestManagerFromStandByToEnd(t *testing.T) {
 	if err := e.env.Client.Create(t.Context(), machine); err != nil {
 		t.Fatal(err)
 	}
+	if seen := sets.all(); len(seen) > 0 {
+		t.Errorf("a stand-by reads: %q", seen)
+	}
 	mcmDies()
 	g.Eventually(func(g gomega.Gomega) {
 		g.Expect(e.env.Client.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(gomega.Succeed())
@@ -86,6 +92,9 @@ func TestManagerFromStandByToEnd(t *testing.T) {
 		g.Expect(events.Items[0].Source.Component).To(gomega.Equal("machine-controller"))
 	}).WithTimeout(time.Minute).Should(gomega.Succeed())
 
+	if seen := sets.all(); len(seen) == 0 || seen[0] != "stream from " && seen[0] != "list from " {
+		t.Errorf("its cache may be older than its leadership: %q", seen)
+	}
 	if _, body := get(base + "/metrics"); !strings.Contains(body, "\nmcm_workqueue_adds_total{name=\"machine\"}") || strings.Contains(body, "\nworkqueue_") {
 		t.Error("the work queues are not told of under MCM's names, and only under those")
 	}

@@ -82,7 +82,7 @@ func newCollector(mgr ctrl.Manager, cfg Config, events *events) *orphans.Collect
 // newMetrics makes what tells of Machines, sets and deployments at /metrics.
 func newMetrics(mgr ctrl.Manager, joined *target.Cluster) *metrics.Collector {
 	return metrics.New(metrics.Options{
-		Reader: mgr.GetClient(), Informers: mgr.GetCache(), Elected: mgr.Elected(), Clock: clock.RealClock{},
+		Reader: mgr.GetClient(), Informers: mgr.GetCache(), Clock: clock.RealClock{},
 		Registerer: ctrlmetrics.Registry, Frozen: func() bool { return joined != nil && !joined.Ready() },
 	})
 }

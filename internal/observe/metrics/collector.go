@@ -27,9 +27,6 @@ type Options struct {
 	Reader client.Reader
 	// Informers tell of changes of Machines. Nil: nothing that happens once is counted.
 	Informers cache.Informers
-	// Elected is closed once this process leads. What happens before then is counted by
-	// the process that led. Nil: this process always does.
-	Elected <-chan struct{}
 	// Clock tells the time.
 	Clock clock.PassiveClock
 	// Registerer is where the metrics are registered as long as the Collector runs.
@@ -54,8 +51,8 @@ func New(options Options) *Collector {
 	}, []string{"binary", "kind"})}
 }
 
-// NeedLeaderElection is false: a stand-by tells what it sees.
-func (c *Collector) NeedLeaderElection() bool { return false }
+// NeedLeaderElection is true: one process counts what happens, and its cache alone is filled.
+func (c *Collector) NeedLeaderElection() bool { return true }
 
 // Start registers the metrics, and takes them back when ctx ends. Where several managers
 // live in one process, the first of them has them.

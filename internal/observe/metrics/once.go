@@ -69,7 +69,7 @@ func (c *Collector) watch(ctx context.Context) error {
 		UpdateFunc: func(before, after any) {
 			was, ok := before.(*v1alpha1.Machine)
 			is, also := after.(*v1alpha1.Machine)
-			if ok && also && c.leads() {
+			if ok && also {
 				c.changed(ctx, was, is)
 			}
 		},
@@ -77,7 +77,7 @@ func (c *Collector) watch(ctx context.Context) error {
 			if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
 				object = last.Obj
 			}
-			if machine, ok := object.(*v1alpha1.Machine); ok && c.leads() {
+			if machine, ok := object.(*v1alpha1.Machine); ok {
 				c.gone(ctx, machine)
 			}
 		},
@@ -88,19 +88,6 @@ func (c *Collector) watch(ctx context.Context) error {
 	}
 	context.AfterFunc(ctx, func() { _ = informer.RemoveEventHandler(registration) }) // the informer ends too
 	return nil
-}
-
-// leads reports whether this process does the work that is counted.
-func (c *Collector) leads() bool {
-	if c.Elected == nil {
-		return true
-	}
-	select {
-	case <-c.Elected:
-		return true
-	default:
-		return false
-	}
 }
 
 // changed counts what happened to a Machine between two versions of it.

@@ -1,0 +1,97 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// leaderCache is a cache that starts when this process leads. So it is never older than the
+// leadership, and shows all that earlier leaders wrote. While it stands by, nothing can be read.
+type leaderCache struct {
+	cache.Cache
+	// leads is closed when this process leads.
+	leads <-chan struct{}
+}
+
+// newLeaderCache returns a constructor of caches, as ctrl.Options has it.
+func newLeaderCache(leads <-chan struct{}) cache.NewCacheFunc {
+	return func(config *rest.Config, options cache.Options) (cache.Cache, error) {
+		made, err := cache.New(config, options)
+		if err != nil {
+			return nil, err
+		}
+		return &leaderCache{Cache: made, leads: leads}, nil
+	}
+}
+
+// Start fills the cache once this process leads, and keeps it until ctx ends.
+func (c *leaderCache) Start(ctx context.Context) error {
+	select {
+	case <-c.leads:
+		return c.Cache.Start(ctx)
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// WaitForCacheSync returns at once before this process leads: the manager waits for its caches
+// before it takes part in the election.
+func (c *leaderCache) WaitForCacheSync(ctx context.Context) bool {
+	select {
+	case <-c.leads:
+		return c.Cache.WaitForCacheSync(ctx)
+	default:
+		return true
+	}
+}
+
+// Get reads an object, and waits for the cache to start if need be.
+func (c *leaderCache) Get(ctx context.Context, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
+	err := c.Cache.Get(ctx, key, object, opts...)
+	if c.awaitStart(ctx, err) {
+		return c.Cache.Get(ctx, key, object, opts...)
+	}
+	return err
+}
+
+// List reads objects, and waits for the cache to start if need be.
+func (c *leaderCache) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	err := c.Cache.List(ctx, list, opts...)
+	if c.awaitStart(ctx, err) {
+		return c.Cache.List(ctx, list, opts...)
+	}
+	return err
+}
+
+// awaitStart reports whether a read failed only because the cache had not started, and has by now.
+// Controllers start at the same time as the cache, and events from the target may be first.
+func (c *leaderCache) awaitStart(ctx context.Context, err error) bool {
+	var early *cache.ErrCacheNotStarted
+	return errors.As(err, &early) && c.Cache.WaitForCacheSync(ctx)
+}
+
+// consistent makes informers whose first list is as new as the API server's storage. client-go
+// streams it that way, but where it has to list instead it takes any version that the API server
+// has in memory, which may be older than what the last leader wrote.
+func consistent(made newInformer) newInformer {
+	return func(from toolscache.ListerWatcher, object runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
+		if lists, ok := from.(*toolscache.ListWatch); ok {
+			list := lists.ListWithContextFunc
+			lists.ListWithContextFunc = func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+				if options.ResourceVersion == "0" {
+					options.ResourceVersion = ""
+				}
+				return list(ctx, options)
+			}
+		}
+		return made(from, object, resync, indexers)
+	}
+}

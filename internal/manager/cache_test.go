@@ -1,0 +1,179 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// TestTheFirstListIsConsistent: no version will do that the API server happens to have in memory.
+// Later lists go on from the version that is known.
+func TestTheFirstListIsConsistent(t *testing.T) {
+	t.Parallel()
+	for asked, want := range map[string]string{"0": "", "": "", "17": "17"} {
+		var got []string
+		from := &toolscache.ListWatch{ListWithContextFunc: func(_ context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			got = append(got, options.ResourceVersion)
+			return &v1alpha1.MachineList{}, nil
+		}}
+		var made toolscache.ListerWatcher
+		consistent(func(from toolscache.ListerWatcher, _ runtime.Object, _ time.Duration, _ toolscache.Indexers) toolscache.SharedIndexInformer {
+			made = from
+			return nil
+		})(from, &v1alpha1.Machine{}, 0, nil)
+		if _, err := made.List(metav1.ListOptions{ResourceVersion: asked}); err != nil {
+			t.Fatal(err)
+		}
+		if len(got) != 1 || got[0] != want {
+			t.Errorf("a list from version %q asks the API server for %q", asked, got)
+		}
+	}
+}
+
+// startingCache is a cache that notes when it is started, and has one object.
+type startingCache struct {
+	cache.Cache
+	started chan struct{}
+}
+
+func (c *startingCache) Start(ctx context.Context) error {
+	close(c.started)
+	<-ctx.Done()
+	return nil
+}
+
+func (c *startingCache) WaitForCacheSync(ctx context.Context) bool {
+	select {
+	case <-c.started:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (c *startingCache) read() error {
+	select {
+	case <-c.started:
+		return nil
+	default:
+		return &cache.ErrCacheNotStarted{}
+	}
+}
+
+func (c *startingCache) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	return c.read()
+}
+
+func (c *startingCache) List(context.Context, client.ObjectList, ...client.ListOption) error {
+	return c.read()
+}
+
+// TestACacheStartsWithTheLeadership: a manager that stands by does not wait for it, and who reads
+// too early waits until it has started.
+func TestACacheStartsWithTheLeadership(t *testing.T) {
+	t.Parallel()
+	leads, inner := make(chan struct{}), &startingCache{started: make(chan struct{})}
+	c := &leaderCache{Cache: inner, leads: leads}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Start(ctx) }()
+	if !c.WaitForCacheSync(ctx) {
+		t.Error("a stand-by never takes part in the election")
+	}
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	var early *cache.ErrCacheNotStarted
+	if err := c.Get(gone, client.ObjectKey{}, &v1alpha1.Machine{}); !errors.As(err, &early) {
+		t.Errorf("a stand-by reads: %v", err)
+	}
+	reads := make(chan error, 2)
+	go func() { reads <- c.Get(ctx, client.ObjectKey{}, &v1alpha1.Machine{}) }()
+	go func() { reads <- c.List(ctx, &v1alpha1.MachineList{}) }()
+	if err := inner.read(); err == nil {
+		t.Error("it starts before the process leads")
+	}
+	close(leads)
+	for range 2 {
+		if err := <-reads; err != nil {
+			t.Errorf("an early read fails: %v", err)
+		}
+	}
+	if !c.WaitForCacheSync(ctx) {
+		t.Error("it does not sync")
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("it ends with %v", err)
+	}
+}
+
+// TestAStandByThatNeverLeads ends without having started its cache.
+func TestAStandByThatNeverLeads(t *testing.T) {
+	t.Parallel()
+	inner := &startingCache{started: make(chan struct{})}
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if err := (&leaderCache{Cache: inner, leads: make(chan struct{})}).Start(ctx); err != nil || inner.read() == nil {
+		t.Errorf("it ends with %v", err)
+	}
+}
+
+// watchLog notes how a manager begins to read the objects of a resource.
+type watchLog struct {
+	mu     sync.Mutex
+	seen   []string
+	plural string
+}
+
+// on has a configuration note what is asked with it.
+func (l *watchLog) on(config *rest.Config) *rest.Config {
+	config = rest.CopyConfig(config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &loggingTransport{log: l, next: next} })
+	return config
+}
+
+type loggingTransport struct {
+	log  *watchLog
+	next http.RoundTripper
+}
+
+func (t *loggingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	t.log.note(r)
+	return t.next.RoundTrip(r)
+}
+
+func (l *watchLog) note(r *http.Request) {
+	path, query := r.URL.Path, r.URL.Query()
+	if r.Method != http.MethodGet || len(path) < len(l.plural) || path[len(path)-len(l.plural):] != l.plural {
+		return
+	}
+	how := "list from " + query.Get("resourceVersion")
+	if query.Get("watch") == "true" {
+		how = "watch from " + query.Get("resourceVersion")
+	}
+	if query.Get("sendInitialEvents") == "true" {
+		how = "stream from " + query.Get("resourceVersion")
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.seen = append(l.seen, how)
+}
+
+// all is what was noted so far.
+func (l *watchLog) all() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]string(nil), l.seen...)
+}
