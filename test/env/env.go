@@ -143,7 +143,7 @@ func startOwn(t testing.TB, v variant) (*controlplane.ControlPlane, error) {
 		return nil, err
 	}
 	t.Cleanup(func() {
-		if err := errors.Join(cp.Stop(context.Background()), removeUnlessKept(dir)); err != nil {
+		if err := errors.Join(kill(cp), removeUnlessKept(dir)); err != nil {
 			t.Errorf("ending control plane %s: %v", v, err)
 		}
 	})

@@ -91,10 +91,18 @@ func (p *pool) end() error {
 	var problems []error
 	for _, started := range p.shared {
 		if cp, err := started(); err == nil {
-			problems = append(problems, cp.Stop(context.Background()))
+			problems = append(problems, kill(cp))
 		}
 	}
 	return errors.Join(append(problems, removeUnlessKept(p.dir))...)
+}
+
+// kill ends a control plane at once. An API server that ends in an orderly way takes up to
+// five seconds, and there is nothing left that it could lose.
+func kill(cp *controlplane.ControlPlane) error {
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	return cp.Stop(now)
 }
 
 func removeUnlessKept(dir string) error {

@@ -1,0 +1,82 @@
+package fake
+
+import (
+	"slices"
+	"time"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// Call is a call of a method.
+type Call struct {
+	// Method that was called.
+	Method Method
+	// Machine is the name of the machine; empty for ListMachines.
+	Machine string
+	// Began is when it was called.
+	Began time.Time
+	// Request is a pointer to the method's request.
+	Request any
+	// Overlaps reports that another call for this machine was not answered yet.
+	Overlaps bool
+	// Answered reports that the method has returned, and Err what.
+	Answered bool
+	Err      error
+}
+
+// Calls returns the calls of these methods so far, or of all methods if none is named, in
+// the order in which they began.
+func (d *Driver) Calls(methods ...Method) []Call {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var calls []Call
+	for _, c := range d.calls {
+		if len(methods) == 0 || slices.Contains(methods, c.Method) {
+			calls = append(calls, *c)
+		}
+	}
+	return calls
+}
+
+// Requests returns the requests of one type so far, for example those to create machines:
+// fake.Requests[*driver.CreateMachineRequest](d).
+func Requests[Request any](d *Driver) []Request {
+	var requests []Request
+	for _, c := range d.Calls() {
+		if req, ok := c.Request.(Request); ok {
+			requests = append(requests, req)
+		}
+	}
+	return requests
+}
+
+// ForgetCalls empties the record of calls.
+func (d *Driver) ForgetCalls() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.calls = nil
+}
+
+// begin records a call, and takes what shall happen to it from the script.
+func (d *Driver) begin(method Method, machine *v1alpha1.Machine, req any) (*Call, failure, *Block) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c := &Call{Method: method, Began: time.Now(), Request: req}
+	if machine != nil {
+		c.Machine = machine.Name
+		c.Overlaps = slices.ContainsFunc(d.calls, func(other *Call) bool { return other.Machine == c.Machine && !other.Answered })
+	}
+	d.calls = append(d.calls, c)
+	var next failure
+	if script := d.script[method]; len(script) > 0 {
+		next, d.script[method] = script[0], script[1:]
+	}
+	return c, next, d.blocks[method]
+}
+
+// end records a call's answer.
+func (d *Driver) end(c *Call, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c.Answered, c.Err = true, err
+}

@@ -1,0 +1,301 @@
+package fake
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
+)
+
+// Method names a method of the driver.
+type Method string
+
+// The methods that can be made to fail or wait, and that are recorded.
+const (
+	CreateMachine     Method = "CreateMachine"
+	DeleteMachine     Method = "DeleteMachine"
+	GetMachineStatus  Method = "GetMachineStatus"
+	ListMachines      Method = "ListMachines"
+	InitializeMachine Method = "InitializeMachine"
+)
+
+// Config is how a [Driver] answers. The zero value is an obliging provider.
+type Config struct {
+	// NodeName names the node of a machine. Nil means the machine's name.
+	NodeName func(*v1alpha1.Machine) string
+	// ProviderID makes the ID of a machine's VM, which is the provider's VM of that number.
+	// Nil means "fake:///NAMESPACE/MACHINE/NUMBER".
+	ProviderID func(machine *v1alpha1.Machine, number int) string
+	// Addresses of every VM. Optional.
+	Addresses []corev1.NodeAddress
+	// LastKnownState goes along with the responses to creations and deletions. Optional.
+	LastKnownState string
+	// RequireInitialize has VMs answer Uninitialized until InitializeMachine was called for
+	// them. Otherwise InitializeMachine answers Unimplemented.
+	RequireInitialize bool
+	// IgnoreDeletes has deletions be accepted without effect.
+	IgnoreDeletes bool
+	// MatchSpec has a VM be found only with the provider specification that it was made
+	// with.
+	MatchSpec bool
+}
+
+// VM is a VM of the provider.
+type VM struct {
+	// ProviderID is that of Config.ProviderID.
+	ProviderID string
+	// Namespace and Machine are those of the Machine that it was made for.
+	Namespace, Machine string
+	// NodeName is the name under which its node joins.
+	NodeName string
+	// Class is "namespace/name" of the class that it was made from, Spec that class's
+	// provider specification.
+	Class, Spec string
+	// Initialized is false while it answers Uninitialized.
+	Initialized bool
+}
+
+// Driver is a driver for unit tests. Make it with [New]; all its methods may be called at
+// the same time.
+type Driver struct {
+	mu     sync.Mutex
+	config Config
+	vms    []VM
+	made   int
+	script map[Method][]failure
+	blocks map[Method]*Block
+	calls  []*Call
+	hooks  hooks
+}
+
+var (
+	_ driver.Driver      = (*Driver)(nil)
+	_ driver.Initializer = (*Driver)(nil)
+)
+
+// New returns a driver whose provider has no VM.
+func New(config Config) *Driver {
+	return &Driver{config: config, script: map[Method][]failure{}, blocks: map[Method]*Block{}}
+}
+
+// Configure changes how the driver answers from now on.
+func (d *Driver) Configure(change func(*Config)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	change(&d.config)
+}
+
+// VMs returns the VMs that exist, in the order of their creation.
+func (d *Driver) VMs() []VM {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.vms)
+}
+
+// Add makes a VM as if somebody else had, and returns it. An empty ProviderID is drawn, an
+// empty NodeName is the machine's name.
+func (d *Driver) Add(vm VM) VM {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if vm.NodeName == "" {
+		vm.NodeName = vm.Machine
+	}
+	return d.add(vm)
+}
+
+// Remove makes the VM of that ID disappear as if somebody else had deleted it.
+func (d *Driver) Remove(providerID string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.vms = slices.DeleteFunc(d.vms, func(vm VM) bool { return vm.ProviderID == providerID })
+}
+
+func (d *Driver) add(vm VM) VM {
+	d.made++
+	if vm.ProviderID == "" {
+		vm.ProviderID = fmt.Sprintf("fake:///%s/%s/%d", vm.Namespace, vm.Machine, d.made)
+	}
+	d.vms = append(d.vms, vm)
+	return vm
+}
+
+// CreateMachine implements driver.Driver.
+func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
+	return run(ctx, d, req, call[driver.CreateMachineRequest, driver.CreateMachineResponse]{
+		CreateMachine, req.Machine, &d.hooks.create, d.create,
+	})
+}
+
+func (d *Driver) create(req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
+	if err := check(req.Machine, req.MachineClass); err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	vm, exists := d.named(req.Machine)
+	if !exists {
+		vm = d.add(d.plan(req))
+	} else if vm.Class != keyOf(req.MachineClass) {
+		return nil, status.Error(codes.AlreadyExists, fmt.Sprintf("VM %s is of another class", vm.ProviderID))
+	}
+	return &driver.CreateMachineResponse{
+		ProviderID: vm.ProviderID, NodeName: vm.NodeName, Addresses: slices.Clone(d.config.Addresses), LastKnownState: d.config.LastKnownState,
+	}, nil
+}
+
+// named returns the VM of a machine's name, whatever class it is of.
+func (d *Driver) named(machine *v1alpha1.Machine) (VM, bool) {
+	for _, vm := range d.vms {
+		if vm.Namespace == machine.Namespace && vm.Machine == machine.Name {
+			return vm, true
+		}
+	}
+	return VM{}, false
+}
+
+// plan returns the VM that a creation asks for.
+func (d *Driver) plan(req *driver.CreateMachineRequest) VM {
+	vm := VM{
+		Namespace: req.Machine.Namespace, Machine: req.Machine.Name, NodeName: req.Machine.Name,
+		Class: keyOf(req.MachineClass), Spec: string(req.MachineClass.ProviderSpec.Raw), Initialized: !d.config.RequireInitialize,
+	}
+	if d.config.ProviderID != nil {
+		vm.ProviderID = d.config.ProviderID(req.Machine, d.made+1)
+	}
+	if d.config.NodeName != nil {
+		vm.NodeName = d.config.NodeName(req.Machine)
+	}
+	return vm
+}
+
+// DeleteMachine implements driver.Driver.
+func (d *Driver) DeleteMachine(ctx context.Context, req *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
+	return run(ctx, d, req, call[driver.DeleteMachineRequest, driver.DeleteMachineResponse]{
+		DeleteMachine, req.Machine, &d.hooks.delete, d.delete,
+	})
+}
+
+func (d *Driver) delete(req *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
+	if err := check(req.Machine, req.MachineClass); err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.config.IgnoreDeletes {
+		d.vms = slices.DeleteFunc(d.vms, d.of(req.Machine, req.MachineClass))
+	}
+	return &driver.DeleteMachineResponse{LastKnownState: d.config.LastKnownState}, nil
+}
+
+// GetMachineStatus implements driver.Driver.
+func (d *Driver) GetMachineStatus(ctx context.Context, req *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
+	return run(ctx, d, req, call[driver.GetMachineStatusRequest, driver.GetMachineStatusResponse]{
+		GetMachineStatus, req.Machine, &d.hooks.status, d.status,
+	})
+}
+
+func (d *Driver) status(req *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
+	vm, err := d.find(req.Machine, req.MachineClass)
+	if err != nil {
+		return nil, err
+	}
+	resp := &driver.GetMachineStatusResponse{ProviderID: vm.ProviderID, NodeName: vm.NodeName, Addresses: d.addresses()}
+	if !vm.Initialized {
+		return resp, status.Error(codes.Uninitialized, fmt.Sprintf("VM %s is not initialised", vm.ProviderID))
+	}
+	return resp, nil
+}
+
+// ListMachines implements driver.Driver.
+func (d *Driver) ListMachines(ctx context.Context, req *driver.ListMachinesRequest) (*driver.ListMachinesResponse, error) {
+	return run(ctx, d, req, call[driver.ListMachinesRequest, driver.ListMachinesResponse]{
+		ListMachines, nil, &d.hooks.list, d.list,
+	})
+}
+
+func (d *Driver) list(req *driver.ListMachinesRequest) (*driver.ListMachinesResponse, error) {
+	resp := &driver.ListMachinesResponse{MachineList: map[string]string{}}
+	for _, vm := range d.VMs() {
+		if vm.Class == keyOf(req.MachineClass) {
+			resp.MachineList[vm.ProviderID] = vm.Machine
+		}
+	}
+	return resp, nil
+}
+
+// InitializeMachine implements driver.Initializer.
+func (d *Driver) InitializeMachine(ctx context.Context, req *driver.InitializeMachineRequest) (*driver.InitializeMachineResponse, error) {
+	return run(ctx, d, req, call[driver.InitializeMachineRequest, driver.InitializeMachineResponse]{
+		InitializeMachine, req.Machine, &d.hooks.initialize, d.initialize,
+	})
+}
+
+func (d *Driver) initialize(req *driver.InitializeMachineRequest) (*driver.InitializeMachineResponse, error) {
+	d.mu.Lock()
+	needed := d.config.RequireInitialize
+	d.mu.Unlock()
+	if !needed {
+		return nil, status.Error(codes.Unimplemented, "these VMs need no initialisation")
+	}
+	vm, err := d.find(req.Machine, req.MachineClass)
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i := range d.vms {
+		if d.vms[i].ProviderID == vm.ProviderID {
+			d.vms[i].Initialized = true
+		}
+	}
+	return &driver.InitializeMachineResponse{ProviderID: vm.ProviderID, NodeName: vm.NodeName, Addresses: slices.Clone(d.config.Addresses)}, nil
+}
+
+// find returns the VM of a machine.
+func (d *Driver) find(machine *v1alpha1.Machine, class *v1alpha1.MachineClass) (VM, error) {
+	if err := check(machine, class); err != nil {
+		return VM{}, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if at := slices.IndexFunc(d.vms, d.of(machine, class)); at >= 0 {
+		return d.vms[at], nil
+	}
+	return VM{}, status.Error(codes.NotFound, fmt.Sprintf("there is no VM for %s", machine.Name))
+}
+
+// of reports whether a VM is that of a machine: by its ID if the machine has one, by name
+// otherwise.
+func (d *Driver) of(machine *v1alpha1.Machine, class *v1alpha1.MachineClass) func(VM) bool {
+	return func(vm VM) bool {
+		if vm.Class != keyOf(class) || d.config.MatchSpec && vm.Spec != string(class.ProviderSpec.Raw) {
+			return false
+		}
+		if id := machine.Spec.ProviderID; id != "" {
+			return vm.ProviderID == id
+		}
+		return vm.Namespace == machine.Namespace && vm.Machine == machine.Name
+	}
+}
+
+func (d *Driver) addresses() []corev1.NodeAddress {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.config.Addresses)
+}
+
+func check(machine *v1alpha1.Machine, class *v1alpha1.MachineClass) error {
+	if machine == nil || machine.Name == "" || class == nil {
+		return status.Error(codes.InvalidArgument, "the request names no machine or no class")
+	}
+	return nil
+}
+
+func keyOf(class *v1alpha1.MachineClass) string { return class.Namespace + "/" + class.Name }
