@@ -41,7 +41,7 @@ func (c *Controller) create(ctx context.Context, f *facts, op operation) error {
 	}
 	c.writtenSets.Wrote(set)
 	f.current, f.created = set, true
-	c.say(ctx, f.deployment, "Scaled up", set, op)
+	c.say(ctx, f.deployment, v1alpha1.CauseScaledUp, set, op)
 	return nil
 }
 
@@ -190,9 +190,9 @@ func (c *Controller) change(ctx context.Context, f *facts, op operation) error {
 		c.Events.Eventf(f.deployment, corev1.EventTypeNormal, "RefreshedMachineSet", "Refreshed machine set %s: %s", op.set.Name, op.reason)
 		ctrl.LoggerFrom(ctx).Info("Refreshed machine set", "machineSet", op.set.Name, "why", op.reason)
 	case op.replicas < was:
-		c.say(ctx, f.deployment, "Scaled down", op.set, op)
+		c.say(ctx, f.deployment, v1alpha1.CauseScaledDown, op.set, op)
 	default:
-		c.say(ctx, f.deployment, "Scaled up", op.set, op)
+		c.say(ctx, f.deployment, v1alpha1.CauseScaledUp, op.set, op)
 	}
 	if asked(op.set) == 0 && f.nodes != nil {
 		c.forgetNodes(f.nodes.ofOld, op.set)
@@ -215,8 +215,13 @@ func (c *Controller) prune(ctx context.Context, deployment *v1alpha1.MachineDepl
 }
 
 // say explains an operation in one event and one log line.
-func (c *Controller) say(ctx context.Context, deployment *v1alpha1.MachineDeployment, verb string, set *v1alpha1.MachineSet, op operation) {
-	c.Events.Eventf(deployment, corev1.EventTypeNormal, "ScalingMachineSet", "%s machine set %s to %d: %s", verb, set.Name, op.replicas, op.reason)
+func (c *Controller) say(ctx context.Context, deployment *v1alpha1.MachineDeployment, cause string, set *v1alpha1.MachineSet, op operation) {
+	verb := "Scaled up"
+	if cause == v1alpha1.CauseScaledDown {
+		verb = "Scaled down"
+	}
+	annotations := map[string]string{v1alpha1.EventAnnotationCause: cause, v1alpha1.EventAnnotationObjects: set.Name}
+	c.Events.AnnotatedEventf(deployment, annotations, corev1.EventTypeNormal, "ScalingMachineSet", "%s machine set %s to %d: %s", verb, set.Name, op.replicas, op.reason)
 	ctrl.LoggerFrom(ctx).Info(verb+" machine set", "machineSet", set.Name, "replicas", op.replicas, "why", op.reason)
 }
 

@@ -144,6 +144,10 @@ func (r recorder) Event(_ runtime.Object, _, reason, message string) {
 	r.server.lines = append(r.server.lines, reason+": "+message)
 }
 
+func (r recorder) AnnotatedEventf(object runtime.Object, _ map[string]string, kind, reason, format string, args ...any) {
+	r.Eventf(object, kind, reason, format, args...)
+}
+
 func (r recorder) Eventf(object runtime.Object, kind, reason, format string, args ...any) {
 	r.Event(object, kind, reason, fmt.Sprintf(format, args...))
 }

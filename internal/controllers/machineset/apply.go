@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -76,7 +77,14 @@ func (c *Controller) slowDown(ctx context.Context, f *facts, removed []operation
 	if why := last.Status.LastOperation.Description; why != "" {
 		text += messages.LastFailed + last.Name + ": " + messages.Shorten(why, longestEvent/2)
 	}
-	c.Events.Event(f.set, corev1.EventTypeWarning, "BackOff", text)
+	annotations := map[string]string{
+		v1alpha1.EventAnnotationCause: v1alpha1.CauseMachineFailed, v1alpha1.EventAnnotationObjects: last.Name,
+		v1alpha1.EventAnnotationUntil: f.notBefore.UTC().Format(time.RFC3339),
+	}
+	if code := last.Status.LastOperation.ErrorCode; code != "" {
+		annotations[v1alpha1.EventAnnotationCode] = code
+	}
+	c.Events.AnnotatedEventf(f.set, annotations, corev1.EventTypeWarning, "BackOff", "%s", text)
 	ctrl.LoggerFrom(ctx).Info("machines keep failing", "times", rounds, "delay", delay)
 }
 
@@ -93,7 +101,7 @@ func (c *Controller) create(ctx context.Context, f *facts, op operation) error {
 	f.created += int32(len(names))
 	if len(names) > 0 {
 		slices.Sort(names)
-		c.say(ctx, f.set, "SuccessfulCreate", "Created", names, op.reason)
+		c.say(ctx, f.set, "SuccessfulCreate", "Created", names, "", op.reason)
 	}
 	if failure != nil {
 		c.Events.Eventf(f.set, corev1.EventTypeWarning, "FailedCreate", "Error creating: %v", failure)

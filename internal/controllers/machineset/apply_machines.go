@@ -66,7 +66,7 @@ func (c *Controller) setOwner(ctx context.Context, f *facts, op operation) error
 	})
 	if err == nil {
 		f.note(op.machine, version)
-		c.say(ctx, f.set, "Adopted", "Adopted", []string{op.machine.Name}, op.reason)
+		c.say(ctx, f.set, "Adopted", "Adopted", []string{op.machine.Name}, "", op.reason)
 	}
 	return err
 }
@@ -78,7 +78,7 @@ func (c *Controller) dropOwner(ctx context.Context, set *v1alpha1.MachineSet, op
 		})
 	})
 	if err == nil {
-		c.say(ctx, set, "Released", "Released", []string{op.machine.Name}, op.reason)
+		c.say(ctx, set, "Released", "Released", []string{op.machine.Name}, "", op.reason)
 	}
 	return err
 }

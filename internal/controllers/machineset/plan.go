@@ -35,6 +35,8 @@ type operation struct {
 	// count is how many Machines are created.
 	count  int
 	reason string
+	// cause is why a Machine is deleted, for programs.
+	cause string
 }
 
 // plan says what brings the set closer to what is asked for.
@@ -45,7 +47,7 @@ func plan(f facts) []operation {
 	case f.orphaned:
 		return releaseAll(f)
 	case !f.set.DeletionTimestamp.IsZero():
-		return removeAll(f, messages.SetDeleted)
+		return removeAll(f, v1alpha1.CauseOwnerDeleted, messages.SetDeleted)
 	}
 	kept, operations := claim(f)
 	operations = append(operations, propagate(f)...)
@@ -117,16 +119,16 @@ func shrink(f facts, kept []*v1alpha1.Machine, surplus int) []operation {
 		if len(operations) == burst {
 			break
 		}
-		operations = append(operations, operation{action: remove, machine: victim.machine, reason: victim.reason})
+		operations = append(operations, operation{action: remove, machine: victim.machine, reason: victim.reason, cause: victim.cause})
 	}
 	return operations
 }
 
-func removeAll(f facts, reason string) []operation {
+func removeAll(f facts, cause, reason string) []operation {
 	var operations []operation
 	for _, machine := range f.owned {
 		if machine.DeletionTimestamp.IsZero() {
-			operations = append(operations, operation{action: remove, machine: machine, reason: reason})
+			operations = append(operations, operation{action: remove, machine: machine, reason: reason, cause: cause})
 		}
 	}
 	return oneBurst(byName(operations))

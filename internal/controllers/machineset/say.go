@@ -30,9 +30,9 @@ const longestEvent = 1024
 // perEvent splits names into those of one event each. Machines that failed are all named, in
 // as few events as can hold them beside the reason: when they are gone, nothing else tells
 // why. Of others, one event names some.
-func perEvent(names []string, why string) [][]string {
+func perEvent(names []string, cause string) [][]string {
 	const longest = longestEvent / 2
-	if !strings.HasPrefix(why, messages.Failed) {
+	if cause != v1alpha1.CauseMachineFailed {
 		return [][]string{names}
 	}
 	var groups [][]string
@@ -48,34 +48,41 @@ func perEvent(names []string, why string) [][]string {
 	return groups
 }
 
-// listed names Machines: all that failed, and some of others.
-func listed(names []string, why string) string {
-	const shown = 5
-	more := len(names) - shown
-	if more <= 0 || strings.HasPrefix(why, messages.Failed) {
-		return strings.Join(names, ", ")
+// listed are the Machines that an event names: all that failed, and some of others.
+func listed(names []string, cause string) []string {
+	const most = 5
+	if cause == v1alpha1.CauseMachineFailed {
+		return names
 	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), more)
+	return names[:min(most, len(names))]
 }
 
-// sayEach explains operations on Machines, those with one reason together.
+// sayEach explains deletions of Machines, those with one reason together.
 func (c *Controller) sayEach(ctx context.Context, set *v1alpha1.MachineSet, reason, verb string, done []operation) {
-	names := byReason(done)
+	names, causes := byReason(done), map[string]string{}
+	for _, op := range done {
+		causes[op.reason] = op.cause
+	}
 	for _, why := range slices.Sorted(maps.Keys(names)) {
-		for _, some := range perEvent(names[why], why) {
-			c.say(ctx, set, reason, verb, some, why)
+		for _, some := range perEvent(names[why], causes[why]) {
+			c.say(ctx, set, reason, verb, some, causes[why], why)
 		}
 	}
 }
 
 // say explains an operation in one event and one log line.
-func (c *Controller) say(ctx context.Context, set *v1alpha1.MachineSet, reason, verb string, names []string, why string) {
-	list := listed(names, why)
-	noun := "machines"
-	if len(names) == 1 {
-		noun = "machine"
+func (c *Controller) say(ctx context.Context, set *v1alpha1.MachineSet, reason, verb string, names []string, cause, why string) {
+	some := listed(names, cause)
+	list := strings.Join(some, ", ")
+	if more := len(names) - len(some); more > 0 {
+		list = fmt.Sprintf("%s and %d more", list, more)
 	}
-	text := fmt.Sprintf("%s %d %s (%s): %s", verb, len(names), noun, list, why)
-	c.Events.Event(set, corev1.EventTypeNormal, reason, strings.ToValidUTF8(text[:min(len(text), longestEvent)], ""))
+	text := fmt.Sprintf("%s %s (%s): %s", verb, messages.Machines(len(names)), list, why)
+	text = strings.ToValidUTF8(text[:min(len(text), longestEvent)], "")
+	annotations := map[string]string{v1alpha1.EventAnnotationObjects: strings.Join(some, ",")}
+	if cause != "" {
+		annotations[v1alpha1.EventAnnotationCause] = cause
+	}
+	c.Events.AnnotatedEventf(set, annotations, corev1.EventTypeNormal, reason, "%s", text)
 	ctrl.LoggerFrom(ctx).Info(verb+" machines", "count", len(names), "machines", list, "why", why)
 }

@@ -14,7 +14,8 @@ import (
 // victim is a Machine to delete, and why.
 type victim struct {
 	machine *v1alpha1.Machine
-	reason  string
+	// cause is why, for programs; reason says it.
+	cause, reason string
 }
 
 // victims picks the Machines to delete: the surplus in the order of rank, those that
@@ -31,11 +32,11 @@ func victims(f facts, kept []*v1alpha1.Machine, surplus int) []victim {
 	for i, machine := range candidates(f, kept, surplus) {
 		switch {
 		case machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed:
-			chosen = append(chosen, victim{machine, messages.Failed + machine.Status.LastOperation.Description})
+			chosen = append(chosen, victim{machine, v1alpha1.CauseMachineFailed, messages.Failed + machine.Status.LastOperation.Description})
 		case i < surplus:
-			chosen = append(chosen, victim{machine, surplusReason(surplus, set)})
+			chosen = append(chosen, victim{machine, v1alpha1.CauseSurplus, surplusReason(surplus, set)})
 		case named(machine, set):
-			chosen = append(chosen, victim{machine, messages.Named})
+			chosen = append(chosen, victim{machine, v1alpha1.CauseNamedForDeletion, messages.Named})
 		}
 	}
 	return chosen
