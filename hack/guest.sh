@@ -68,7 +68,7 @@ input_hash() {
 		if [[ -n ${MILLWRIGHT_GUEST_KERNEL_DEB:-} ]]; then sha256sum <"$deb"; fi
 		go -C "$repository" env GOVERSION GOAMD64 GOEXPERIMENT
 		sha256sum <"$repository/hack/guest.sh"
-		grep -E '^\s*(golang.org/x/sys|sigs.k8s.io/yaml|go.yaml.in/yaml|google.golang.org/protobuf|github.com/(pierrec/lz4|klauspost/compress|ulikunitz/xz))' \
+		grep -E '^\s*(golang.org/x/sys|sigs.k8s.io/yaml|go.yaml.in/yaml|google.golang.org/protobuf|github.com/(pierrec/lz4|klauspost/compress|ulikunitz/xz|u-root/u-root|vishvananda/netlink))' \
 			"$repository/go.mod"
 		cd "$repository/guest"
 		sources_hash -name '*.go' ! -name '*_test.go'

@@ -7,7 +7,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/millwright-dev/millwright/guest/cpio"
+	"github.com/u-root/u-root/pkg/cpio"
+
 	"github.com/millwright-dev/millwright/guest/kmod"
 )
 
@@ -21,13 +22,14 @@ func writeInitrd(path string, in inputs) error {
 	if err != nil {
 		return err
 	}
-	files := []cpio.File{
-		{Path: "dev", Mode: cpio.Folder | 0o755},
-		{Path: "dev/console", Mode: cpio.Character | 0o600, Device: [2]uint32{5, 1}},
-		{Path: "proc", Mode: cpio.Folder | 0o555},
-		{Path: "sys", Mode: cpio.Folder | 0o555},
-		{Path: "seed", Mode: cpio.Folder | 0o755},
-		{Path: "init", Mode: cpio.Regular | 0o755, Content: program},
+	files := []cpio.Record{
+		cpio.Directory("dev", 0o755),
+		cpio.CharDev("dev/console", 0o600, 5, 1),
+		cpio.Directory("proc", 0o555),
+		cpio.Directory("sys", 0o555),
+		cpio.Directory("seed", 0o755),
+		cpio.StaticFile("init", string(program), 0o755),
+		cpio.Directory(modules, 0o755),
 	}
 	loaded, err := kmod.Ordered(filepath.Join(in.kernel, "lib", "modules"), kmod.Wanted)
 	if err != nil {
@@ -38,22 +40,22 @@ func writeInitrd(path string, in inputs) error {
 		if err != nil {
 			return err
 		}
-		files = append(files, cpio.File{
-			Path: fmt.Sprintf("%s/%02d-%s", modules, i, filepath.Base(module)),
-			Mode: cpio.Regular | 0o644, Content: content,
-		})
+		name := fmt.Sprintf("%s/%02d-%s", modules, i, filepath.Base(module))
+		files = append(files, cpio.StaticFile(name, string(content), 0o644))
 	}
 	return writeArchive(path, files)
 }
 
-func writeArchive(path string, files []cpio.File) (err error) {
+// writeArchive writes a cpio archive of the form "newc", which the kernel unpacks. The
+// same files give the same bytes: there are no times, owners or inode numbers in it.
+func writeArchive(path string, files []cpio.Record) (err error) {
 	out, err := os.Create(path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, out.Close()) }()
 	buffered := bufio.NewWriterSize(out, 1<<20)
-	if err := cpio.Write(buffered, files); err != nil {
+	if err := cpio.WriteRecords(cpio.Newc.Writer(buffered), append(files, cpio.TrailerRecord)); err != nil {
 		return err
 	}
 	return buffered.Flush()

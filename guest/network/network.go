@@ -1,8 +1,7 @@
-// Package network changes when the way in which the guest sets up its network does.
+// Package network configures the guest's network card over netlink.
 package network
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -10,13 +9,14 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
 // ErrNoCard means that the machine has no network card.
 var ErrNoCard = errors.New("there is no network card")
 
-// Card finds the network card: the interface with an Ethernet address whose index is
+// Card returns the network card: the interface with an Ethernet address whose index is
 // the lowest.
 func Card() (net.Interface, error) {
 	interfaces, err := net.Interfaces()
@@ -38,54 +38,41 @@ func Up(card net.Interface) error {
 	if err := os.WriteFile(path, []byte("0"), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	return exchange(linkUp(card.Index))
+	return configured(netlink.LinkSetUp(link(card)))
 }
 
 // Connect gives an interface one end of a point-to-point link, and makes the other end
 // the default gateway. It may be repeated.
 func Connect(card net.Interface, address, peer netip.Addr) error {
-	return exchange(addAddress(card.Index, address, peer), addDefaultRoute(card.Index, peer))
+	if err := netlink.AddrReplace(link(card), pointToPoint(address, peer)); err != nil {
+		return configured(err)
+	}
+	return configured(netlink.RouteReplace(defaultRoute(card, peer)))
 }
 
-// exchange sends requests one after the other, each after the answer to the one before.
-func exchange(requests ...*request) error {
-	socket, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+func link(card net.Interface) netlink.Link {
+	return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: card.Index, Name: card.Name}}
+}
+
+// pointToPoint is `ip addr add ADDRESS peer PEER nodad`. There is nobody else on the
+// link, so the time that it takes to look for duplicates is saved.
+func pointToPoint(address, peer netip.Addr) *netlink.Addr {
+	return &netlink.Addr{IPNet: host(address), Peer: host(peer), Flags: unix.IFA_F_NODAD}
+}
+
+// host returns the prefix that holds just this address.
+func host(address netip.Addr) *net.IPNet {
+	return &net.IPNet{IP: address.AsSlice(), Mask: net.CIDRMask(address.BitLen(), address.BitLen())}
+}
+
+// defaultRoute is `ip route add default via GATEWAY`.
+func defaultRoute(card net.Interface, gateway netip.Addr) *netlink.Route {
+	return &netlink.Route{LinkIndex: card.Index, Gw: gateway.AsSlice(), Protocol: unix.RTPROT_BOOT}
+}
+
+func configured(err error) error {
 	if err != nil {
-		return fmt.Errorf("opening a netlink socket: %w", err)
-	}
-	defer func() { _ = unix.Close(socket) }()
-	answer := make([]byte, os.Getpagesize())
-	for i, request := range requests {
-		sequence := uint32(i + 1)
-		if err := unix.Sendto(socket, request.bytes(sequence), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-			return fmt.Errorf("sending to the kernel: %w", err)
-		}
-		length, _, err := unix.Recvfrom(socket, answer, 0)
-		if err != nil {
-			return fmt.Errorf("receiving from the kernel: %w", err)
-		}
-		if err := parseAnswer(answer[:length], sequence); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// ErrAnswer is what errors wrap when the kernel's answer is none to the request.
-var ErrAnswer = errors.New("unexpected answer of the kernel")
-
-// parseAnswer reads the acknowledgement of a request: a message of type error, whose
-// number is 0 after success. Any other number is a unix.Errno.
-func parseAnswer(answer []byte, sequence uint32) error {
-	if len(answer) < unix.NLMSG_HDRLEN+4 {
-		return fmt.Errorf("%w: %d bytes", ErrAnswer, len(answer))
-	}
-	kind := binary.NativeEndian.Uint16(answer[4:])
-	if got := binary.NativeEndian.Uint32(answer[8:]); kind != unix.NLMSG_ERROR || got != sequence {
-		return fmt.Errorf("%w: type %d to request %d", ErrAnswer, kind, got)
-	}
-	if number := int32(binary.NativeEndian.Uint32(answer[unix.NLMSG_HDRLEN:])); number != 0 {
-		return fmt.Errorf("configuring the network: %w", unix.Errno(-number))
+		return fmt.Errorf("configuring the network: %w", err)
 	}
 	return nil
 }

@@ -1,0 +1,128 @@
+package network
+
+import (
+	"errors"
+	"io/fs"
+	"net"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// card makes an interface in a network namespace of its own, for which the test's
+// process needs the rights of root.
+func card(t *testing.T) net.Interface {
+	t.Helper()
+	runtime.LockOSThread() // never unlocked: the thread ends with the test, and its namespace too
+	if err := unix.Unshare(unix.CLONE_NEWNET); errors.Is(err, unix.EPERM) {
+		t.Skip("making a network namespace needs root; test/guest configures a real card")
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	// With an open queue it has a carrier as soon as it is up, as virtio's interfaces do.
+	tap := &netlink.Tuntap{
+		LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, Mode: netlink.TUNTAP_MODE_TAP, Queues: 1, NonPersist: true,
+	}
+	if err := netlink.LinkAdd(tap); errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+		t.Skip("this machine makes no tap devices; test/guest configures a real card")
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	for _, queue := range tap.Fds {
+		t.Cleanup(func() { queue.Close() })
+	}
+	found, err := Card()
+	if err == nil {
+		err = Up(found)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// connect is Connect once the kernel takes IPv6 routes through the interface: it hears of
+// a tap's carrier a little later, while virtio's cards have theirs from the start.
+func connect(card net.Interface, address, peer netip.Addr) error {
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+		err := Connect(card, address, peer)
+		if !errors.Is(err, unix.EHOSTUNREACH) || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
+func TestConnect(t *testing.T) {
+	eth0 := card(t)
+	for name, test := range map[string]struct{ address, peer netip.Addr }{
+		"IPv4": {netip.MustParseAddr("10.77.0.16"), netip.MustParseAddr("10.77.0.2")},
+		"IPv6": {netip.MustParseAddr("fd00::16"), netip.MustParseAddr("fd00::2")},
+	} {
+		t.Log(name)
+		for range 2 { // it may be repeated
+			if err := connect(eth0, test.address, test.peer); err != nil {
+				t.Fatal(err)
+			}
+		}
+		addresses, err := netlink.AddrList(link(eth0), family(test.address))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !hasAddress(addresses, test.address, test.peer) {
+			t.Errorf("addresses %v, want %s peer %s", addresses, test.address, test.peer)
+		}
+		routes, err := netlink.RouteList(link(eth0), family(test.address))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !hasDefault(routes, test.peer) {
+			t.Errorf("routes %v, want a default one via %s", routes, test.peer)
+		}
+	}
+	if now, err := net.InterfaceByIndex(eth0.Index); err != nil || now.Flags&net.FlagUp == 0 {
+		t.Errorf("the interface is not up: %v, %v", now, err)
+	}
+}
+
+func family(address netip.Addr) int {
+	if address.Is4() {
+		return netlink.FAMILY_V4
+	}
+	return netlink.FAMILY_V6
+}
+
+func hasAddress(addresses []netlink.Addr, address, peer netip.Addr) bool {
+	for _, a := range addresses {
+		ones, bits := a.Peer.Mask.Size()
+		whole := ones == bits && bits == address.BitLen() && a.Scope == int(netlink.SCOPE_UNIVERSE)
+		duplicates := address.Is6() && a.Flags&unix.IFA_F_NODAD == 0
+		if whole && !duplicates && a.IP.Equal(address.AsSlice()) && a.Peer.IP.Equal(peer.AsSlice()) {
+			return true
+		}
+	}
+	return false
+}
+
+func hasDefault(routes []netlink.Route, gateway netip.Addr) bool {
+	for _, r := range routes {
+		ones := 0
+		if r.Dst != nil {
+			ones, _ = r.Dst.Mask.Size()
+		}
+		if ones == 0 && r.Gw.Equal(gateway.AsSlice()) && r.Table == unix.RT_TABLE_MAIN && r.Protocol == unix.RTPROT_BOOT {
+			return true
+		}
+	}
+	return false
+}
+
+func TestConnectWithoutInterface(t *testing.T) {
+	err := Connect(net.Interface{Index: 1 << 20}, netip.MustParseAddr("10.77.0.16"), netip.MustParseAddr("10.77.0.2"))
+	if err == nil {
+		t.Error("an interface that does not exist was configured")
+	}
+}
