@@ -1,5 +1,4 @@
-// Package agent changes when what the guest understands of QEMU's guest agent protocol
-// does.
+// Package agent implements a part of QEMU's guest agent.
 //
 // The protocol is one JSON object per line in each direction; see "QEMU Guest Agent
 // Protocol Reference" in QEMU's documentation.

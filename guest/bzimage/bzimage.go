@@ -1,5 +1,4 @@
-// Package bzimage changes when the way in which a Linux kernel for x86 wraps its
-// compressed code does.
+// Package bzimage unpacks Linux kernels for x86.
 //
 // A hypervisor that starts a kernel directly can skip the kernel's own unpacking if
 // it is given the ELF file inside. Under TCG that saves some 0.4 s of each boot.

@@ -1,5 +1,5 @@
-// Package console changes when what the guest says and understands on its serial
-// console does.
+// Package console writes the guest's messages to its serial console and runs the
+// commands that are typed there.
 package console
 
 import (

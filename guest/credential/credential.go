@@ -1,8 +1,7 @@
-// Package credential changes when the form in which the guest keeps its certificate on
-// the root disk does.
+// Package credential stores the guest's client certificate on its root disk.
 //
-// It lies in the gap that every disk with a partition table has before its first
-// partition, so it outlasts restarts without a file system.
+// The place is the gap that a partitioned disk has before its first partition, so that
+// the certificate survives restarts without a file system.
 package credential
 
 import (

@@ -1,5 +1,4 @@
-// Package kmod changes when the choice of kernel modules for the guest, or what is
-// known of their dependencies, does.
+// Package kmod lists the kernel modules that the guest needs, in the order of loading.
 package kmod
 
 import (

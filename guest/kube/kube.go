@@ -1,5 +1,6 @@
-// Package kube changes when the way in which the guest talks to the API server does:
-// JSON over HTTP/1.1, without a client library.
+// Package kube is the guest's small client of the API server: JSON over HTTP/1.1.
+//
+// client-go would make the guest's program several times as large.
 package kube
 
 import (

@@ -1,5 +1,4 @@
-// Package metadata changes when the encoding of what the hypervisor tells the guest
-// about itself does.
+// Package metadata decodes the metadata that a hypervisor gives its guest.
 //
 // It reads the message metropolis.proto.vm.VMMetadata with a few lines of its own: the
 // generated type would bring all of gRPC into the guest's program.

@@ -1,4 +1,4 @@
-// Package userdata changes when the format of the user data that the guest takes does.
+// Package userdata parses the user data that tells a guest which cluster to join.
 package userdata
 
 import (

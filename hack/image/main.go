@@ -1,7 +1,6 @@
-// Command image changes when the manager's container image is written or pushed in another
-// way.
+// Command image writes or pushes the manager's container image.
 //
-// It makes an image of programs that were built before, without a container engine.
+// It makes the image of programs that were built before, without a container engine.
 // hack/image.sh builds them, and calls it.
 package main
 

@@ -1,4 +1,4 @@
-// Package controlplane changes when a control plane on this machine is started, watched or stopped differently.
+// Package controlplane runs a Kubernetes control plane on this machine.
 //
 // [Start] runs etcd, kube-apiserver, kube-controller-manager and kube-scheduler
 // as supervised child processes on loopback ports, with certificates of its own

@@ -1,4 +1,4 @@
-// Package hostrunner changes when hypervisor Pods are run differently where there is no kubelet.
+// Package hostrunner runs the Pods of hypervisors as processes where there is no kubelet.
 //
 // [Run] plays one Node: it registers it, keeps its Lease and its status fresh, and runs
 // the Pods that are bound to it as plain processes of this machine. It implements what

@@ -1,5 +1,4 @@
-// Package hypervisor changes when the life of the process that runs one virtual
-// machine does: from its specification to its last words.
+// Package hypervisor is the process that runs one virtual machine.
 //
 // [ParseSpec] reads what the process knows about its VM, and [Run] lives that life:
 // take the disk, ask the controller, prepare, start the guest, keep it as the

@@ -1,15 +1,16 @@
-// Package identity changes when the way in which processes of the virtual machine system prove who they are does.
+// Package identity is the public key infrastructure of the VM controller and hypervisors.
 //
-// There is one [Authority], that of the VM controller. It signs a certificate for the
-// controller itself, and one for each hypervisor process, whose [Peer] is the Pod it
-// runs in. Both are good for [Lifetime] and made anew long before they end.
+// It has a certificate authority ([Authority]), which belongs to the VM controller, and
+// identities ([Peer]) in the manner of SPIFFE: a certificate's only name is a URI, either
+// millwright://controller or millwright://vm/NAMESPACE/VM/POD. Host names and addresses
+// mean nothing.
 //
-// A process holds [Credentials]: [ForController] signs for itself, [ForHypervisor]
-// sends a certificate request with the Pod's bound token to the controller, whose
-// [Issuer] answers it. Keys are made in the process that uses them, and are never
-// written anywhere, but for the authority's.
+// A process holds [Credentials], which renew its certificate. The controller signs its
+// own ([ForController]). A hypervisor exchanges its Pod's bound service account token for
+// one ([ForHypervisor]): it generates a key in memory and sends a certificate signing
+// request with the token to the controller's [Issuer]. Certificates are good for
+// [Lifetime]. Keys are never stored, except for the authority's.
 //
-// All connections are TLS 1.3. Who is at the other end is read from the one URI in its
-// certificate; host names and addresses mean nothing. This is checked when a connection
-// is made, so a certificate that runs out does not cut a connection off.
+// All connections are mutual TLS 1.3. Certificates are verified when a connection is
+// made, so a certificate that expires does not end a connection.
 package identity

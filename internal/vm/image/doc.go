@@ -1,4 +1,4 @@
-// Package image changes when the way in which disk images and boot files get from a URL to a file does.
+// Package image downloads, verifies and unpacks disk images and boot files.
 //
 // [WriteDisk] makes the root disk of a new VM out of an image, [Fetch] brings a kernel
 // or an initial RAM disk as it is. Both write beside the file that was asked for, and

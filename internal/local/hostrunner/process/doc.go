@@ -1,10 +1,9 @@
-// Package process changes with how a process is started that outlives its starter and
-// is found again.
+// Package process starts processes that outlive their parent, and finds them again.
 //
-// A process has a folder. In it lie a record of its start and a lock. The lock is taken
-// before the process is made, and the process inherits it: the kernel holds it for as
-// long as the process, or any process that came from it, lives. So whoever comes later,
-// after whatever crash, knows without doubt
+// A process has a folder with a record of its start and a lock. The lock is taken before
+// the process is started, and the process inherits it: the kernel holds the lock for as
+// long as the process or one of its descendants lives. So a later parent knows, after
+// any crash,
 //
 //   - that no process was ever started: there is no record;
 //   - that all of them are gone: the lock is free;

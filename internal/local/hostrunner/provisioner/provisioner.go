@@ -1,4 +1,4 @@
-// Package provisioner changes with how volumes are made of folders on this machine.
+// Package provisioner provisions PersistentVolumes that are folders on this machine.
 //
 // It serves the claims of one StorageClass: each becomes a folder and a PersistentVolume
 // of kind hostPath that leads to it. In local mode all hosts are this machine, so the

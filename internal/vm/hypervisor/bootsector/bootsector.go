@@ -1,5 +1,5 @@
-// Package bootsector changes when the guests that tests run on real machines do. They
-// take 512 bytes of a disk, and no time to boot.
+// Package bootsector has tiny guests for tests with real machines. They take 512 bytes of
+// a disk, and no time to boot.
 package bootsector
 
 // The guests are boot sectors: the firmware loads 512 bytes from the disk to 0x7c00

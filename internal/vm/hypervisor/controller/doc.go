@@ -1,5 +1,4 @@
-// Package controller changes when what a hypervisor hears from its controller, or says
-// to it, does.
+// Package controller is a hypervisor's client of the VM controller.
 //
 // A [Lease] keeps the one stream of run authorizations open and knows the last answer;
 // a [Reporter] repeats what the hypervisor does until the controller has confirmed it.

@@ -1,5 +1,5 @@
-// Package fake changes when what a hypervisor stands on does: it has a machine without
-// QEMU and a controller without Kubernetes, for tests of the protocol between them.
+// Package fake has a machine without QEMU and a controller without Kubernetes, for tests
+// of the protocol between hypervisor and controller.
 //
 // Both are deterministic and use nothing but memory and the disk's file, so they work
 // with testing/synctest.

@@ -1,4 +1,4 @@
-// Package qemu changes when the way in which one virtual machine is run by QEMU does.
+// Package qemu runs one virtual machine with QEMU.
 //
 // A [Config] says what the machine is, and [Start] runs it as a child process, with
 // the guest stopped until [Process.Cont]. Three sockets connect the two from birth:

@@ -1,4 +1,4 @@
-// Package qmp changes when QEMU's machine protocol does.
+// Package qmp is a client of the QEMU Machine Protocol (QMP).
 //
 // QMP is how a running QEMU is told what to do: JSON objects, one per line, over a
 // stream. QEMU greets, the client enables its capabilities, and from then on

@@ -1,5 +1,5 @@
-// Package seed changes when the form in which a guest finds its configuration does:
-// cloud-init's NoCloud, as a read-only volume.
+// Package seed writes the volume in which a guest finds its configuration, in the format
+// of cloud-init's data source NoCloud.
 package seed
 
 import (

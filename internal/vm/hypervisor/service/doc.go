@@ -1,3 +1,3 @@
-// Package service changes when what a hypervisor process serves to others does: to
-// whoever may open its socket, and to its peers over the network.
+// Package service serves a hypervisor's gRPC API: on a unix socket to local users, and on
+// the network to its peers.
 package service
