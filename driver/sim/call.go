@@ -11,13 +11,14 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/sim/internal/spec"
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// call is a call whose request has been read.
+// call is a call whose request was read.
 type call struct {
 	method Method
-	spec   spec
+	spec   spec.Spec
 	// namespace and name of the machine, and both as "namespace/name". Empty for calls
 	// that are not about one machine.
 	namespace, name, key string
@@ -26,7 +27,7 @@ type call struct {
 }
 
 func (c call) owner() owner {
-	return owner{pool: c.spec.Pool, apiGroup: c.spec.apiGroup, tags: c.spec.Tags}
+	return owner{pool: c.spec.Pool, apiGroup: c.spec.APIGroup, tags: c.spec.Tags}
 }
 
 func (c call) wanted() wanted { return wanted{id: c.id, key: c.key, owner: c.owner()} }
@@ -39,29 +40,22 @@ type machineRequest struct {
 
 // machineCall reads a request about one machine and carries the call out.
 func (d *Driver) machineCall(ctx context.Context, method Method, req machineRequest, f func(call) error) error {
-	c, err := readCall(method, req)
-	if err != nil {
-		return d.answer(method, c.key, err)
-	}
-	return d.do(ctx, c, func() error { return f(c) })
-}
-
-func readCall(method Method, req machineRequest) (call, error) {
-	c := call{method: method}
 	if req.machine == nil {
-		return c, status.Error(codes.InvalidArgument, "the request has no machine")
+		return d.answer(method, "", status.Error(codes.InvalidArgument, "the request has no machine"))
 	}
-	c.namespace, c.name, c.id = req.machine.Namespace, req.machine.Name, req.machine.Spec.ProviderID
+	c := call{method: method, namespace: req.machine.Namespace, name: req.machine.Name, id: req.machine.Spec.ProviderID}
 	if c.namespace == "" {
 		c.namespace = defaultNamespace
 	}
 	c.key = c.namespace + "/" + c.name
-	if err := checkName(c.name); err != nil {
-		return c, err
+	err := checkName(c.name)
+	if err == nil {
+		c.spec, err = spec.Parse(req.class)
 	}
-	var err error
-	c.spec, err = parseSpec(req.class)
-	return c, err
+	if err != nil {
+		return d.answer(method, c.key, err)
+	}
+	return d.do(ctx, c, func() error { return f(c) })
 }
 
 func checkName(name string) error {
@@ -71,31 +65,33 @@ func checkName(name string) error {
 	return nil
 }
 
-// do lets a call take its time, meet its fault, take effect, and be answered.
+// do waits for the latency of a call, applies a fault, lets the call take effect, and
+// answers it.
 func (d *Driver) do(ctx context.Context, c call, effect func() error) error {
-	if err := d.sleep(ctx, d.jittered(c, "latency", c.spec.latency)); err != nil {
+	if err := d.sleep(ctx, d.jittered(c, "latency", c.spec.Latency)); err != nil {
 		return d.answer(c.method, c.key, err)
 	}
-	mishap, ok := d.cloud.faults.next(c.method, c.key)
+	fault, ok := d.cloud.faults.next(c.method, c.key)
 	if !ok {
 		return d.answer(c.method, c.key, effect())
 	}
-	err := mishap.err
-	if mishap.lostAnswer {
+	err := fault.err
+	if fault.lostAnswer {
 		// A call that would have failed anyway is answered with its own error.
 		if own := effect(); own != nil {
 			return d.answer(c.method, c.key, own)
 		}
 	}
-	if mishap.hang {
-		err = hang(ctx)
+	if fault.hang {
+		<-ctx.Done()
+		err = contextError(ctx)
 	}
 	return d.answer(c.method, c.key, err)
 }
 
-// answer writes the answer of a call to the journal.
+// answer records the answer of a call in the journal.
 func (d *Driver) answer(method Method, key string, err error) error {
-	if failure := d.cloud.record(answered(method, key, status.Code(err))); failure != nil && err == nil {
+	if failure := d.cloud.record(Entry{Machine: key, Method: method, Code: status.Code(err).String()}); failure != nil && err == nil {
 		return status.WrapError(codes.Internal, "simulated cloud: writing the journal failed", failure)
 	}
 	return err
@@ -118,7 +114,7 @@ func (d *Driver) sleep(ctx context.Context, duration time.Duration) error {
 	}
 }
 
-// jittered shortens or lengthens a duration by the share that the seed decides.
+// jittered changes a duration by a fraction that the seed decides.
 func (d *Driver) jittered(c call, what string, duration time.Duration) time.Duration {
 	if c.spec.Jitter == 0 {
 		return duration

@@ -9,18 +9,20 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
+
+	"github.com/millwright-dev/millwright/driver/sim/internal/kubelet"
 )
 
-// CloudOptions are the properties of a [Cloud].
+// CloudOptions configure a [Cloud].
 type CloudOptions struct {
-	// Seed of all that is decided by chance. Zero is a seed like any other.
+	// Seed of all random decisions. Zero is a seed like any other.
 	Seed uint64
-	// Clock of the cloud and of the drivers on it. Nil means the real one.
+	// Clock of the cloud and of its drivers. Nil means the real one.
 	Clock clock.Clock
 }
 
-// Cloud is a simulated provider: VMs, a journal and scripted faults. It may be used
-// by several drivers at once. Make it with [NewCloud] or [OpenCloud].
+// Cloud is a simulated provider: VMs, a journal and faults. It may be used concurrently,
+// and by several drivers. Make it with [NewCloud] or [OpenCloud].
 type Cloud struct {
 	seed   uint64
 	clock  clock.Clock
@@ -28,18 +30,18 @@ type Cloud struct {
 	faults faults
 
 	mu        sync.Mutex
-	listeners map[*Driver]struct{}
+	listeners map[*kubelet.Kubelets]struct{}
 }
 
-// NewCloud returns an empty cloud in memory. Its journal keeps the newest entries,
-// 90,000 at least.
+// NewCloud returns an empty cloud in memory. Its journal keeps at least the newest 90,000
+// entries.
 func NewCloud(options CloudOptions) *Cloud {
 	return newCloud(newMemoryStore(), options)
 }
 
-// OpenCloud returns the cloud that is kept in a directory, and makes it if there is
-// none. Several processes, and several handles of one process, may have it open;
-// what one does, the others see. Faults belong to the handle. Close it after use.
+// OpenCloud returns the cloud in a directory, and creates it if there is none. Several
+// processes, and several handles of one process, may use it at the same time. Faults
+// belong to the handle. Close it after use.
 func OpenCloud(dir string, options CloudOptions) (*Cloud, error) {
 	store, err := openDirStore(dir)
 	if err != nil {
@@ -55,7 +57,7 @@ func newCloud(s store, options CloudOptions) *Cloud {
 	return &Cloud{
 		seed: options.Seed, clock: options.Clock, store: s,
 		faults:    faults{seed: options.Seed},
-		listeners: map[*Driver]struct{}{},
+		listeners: map[*kubelet.Kubelets]struct{}{},
 	}
 }
 
@@ -63,23 +65,23 @@ func newCloud(s store, options CloudOptions) *Cloud {
 // not be used afterwards. A cloud in memory has nothing to close.
 func (c *Cloud) Close() error { return c.store.close() }
 
-// Fail adds a fault to the script.
+// Fail adds a fault.
 func (c *Cloud) Fail(f Fault) { c.faults.add(f) }
 
-// LoseAnswers lets calls of method for the machines that pattern selects (see
-// Fault.Machine) take effect and then be answered with DeadlineExceeded: times times
-// in all, for ever if negative.
+// LoseAnswers adds a fault: calls of method for the machines that pattern selects (see
+// Fault.Machine) take effect, but are answered with DeadlineExceeded. times is how many
+// calls in all; negative means all, and zero adds nothing.
 func (c *Cloud) LoseAnswers(method Method, pattern string, times int) {
 	if times != 0 {
 		c.Fail(Fault{Method: method, Machine: pattern, Codes: deadlineOnly, Times: times, LostAnswer: true})
 	}
 }
 
-// ClearFaults empties the script. Calls that hang go on hanging.
+// ClearFaults removes all faults. Calls that hang already are not released.
 func (c *Cloud) ClearFaults() { c.faults.clear() }
 
-// VMs returns all VMs, in the order of their provider IDs. VMs whose deletion has
-// not ended are included.
+// VMs returns all VMs, sorted by provider ID. VMs whose deletion has not ended are
+// included.
 func (c *Cloud) VMs() ([]VM, error) {
 	var vms []VM
 	err := c.locked(func() (err error) {
@@ -93,10 +95,10 @@ func (c *Cloud) VMs() ([]VM, error) {
 // Journal returns the journal, oldest entry first.
 func (c *Cloud) Journal() ([]Entry, error) { return c.store.journal() }
 
-// Add makes a VM behind the driver's back: a second one for a living machine, an
-// orphan, or a foreign one. Of v, Namespace (default "default"), Machine, Pool, Tags
-// and Node are used. The VM is initialised, and visible at once. It returns the VM
-// with its provider ID.
+// Add creates a VM without a call of the driver: a second one of a machine, an orphan, or
+// one of another cluster. Of v, Namespace (default "default"), Machine, Pool, Tags and
+// Node are used. The VM is initialised, and visible at once. Add returns the VM with its
+// provider ID.
 func (c *Cloud) Add(v VM) (VM, error) {
 	if v.Namespace == "" {
 		v.Namespace = defaultNamespace
@@ -110,14 +112,14 @@ func (c *Cloud) Add(v VM) (VM, error) {
 	v.VisibleAt = v.CreatedAt
 	err := c.locked(func() error { return c.make(Added, &v) })
 	if err == nil {
-		c.notify(func(d *Driver) { d.planJoin(v) })
+		c.notify(v, (*kubelet.Kubelets).PlanJoin)
 	}
 	return v, err
 }
 
-// Vanish removes the VMs of all machines that pattern selects (see Fault.Machine),
-// as if they had burned, and returns how many that were. A driver that runs on this
-// handle turns their nodes to Ready=Unknown, unless it was told not to.
+// Vanish removes the VMs of all machines that pattern selects (see Fault.Machine), as if
+// they were lost, and returns their number. A driver that runs on this handle turns their
+// nodes to Ready=Unknown, unless its Config says otherwise.
 func (c *Cloud) Vanish(pattern string) (int, error) {
 	vms, err := c.selectVMs(pattern)
 	if err != nil {
@@ -136,29 +138,28 @@ func (c *Cloud) Vanish(pattern string) (int, error) {
 		if err != nil {
 			return gone, err
 		}
-		c.notify(func(d *Driver) { d.planLost(v) })
+		c.notify(v, (*kubelet.Kubelets).PlanLost)
 	}
 	return gone, nil
 }
 
-// SetNodeReady lets the nodes of all machines that pattern selects report that
-// status in their Ready condition. Drivers that run on this handle do so at once;
-// nodes that have not joined yet are not affected. It returns how many VMs were
-// selected.
+// SetNodeReady sets the Ready condition of the nodes of all machines that pattern selects
+// (see Fault.Machine). Drivers that run on this handle write it at once; nodes that have
+// not joined yet are not affected. It returns how many VMs were selected.
 func (c *Cloud) SetNodeReady(pattern string, ready corev1.ConditionStatus) (int, error) {
 	vms, err := c.selectVMs(pattern)
 	if err != nil {
 		return 0, err
 	}
 	for _, v := range vms {
-		c.notify(func(d *Driver) { d.planReady(v, ready, 0) })
+		c.setReady(v, ready, 0)
 	}
 	return len(vms), nil
 }
 
-// FlapNode lets the nodes of all machines that pattern selects change their Ready
-// condition times times, at once and then once per interval: to False, to True and so
-// on. It returns how many VMs were selected.
+// FlapNode changes the Ready condition of the nodes of all machines that pattern selects
+// (see Fault.Machine): at once to False, after an interval to True, and so on, times
+// changes in all. It returns how many VMs were selected.
 func (c *Cloud) FlapNode(pattern string, times int, interval time.Duration) (int, error) {
 	vms, err := c.selectVMs(pattern)
 	if err != nil {
@@ -170,7 +171,7 @@ func (c *Cloud) FlapNode(pattern string, times int, interval time.Duration) (int
 			if i%2 == 1 {
 				ready = corev1.ConditionTrue
 			}
-			c.notify(func(d *Driver) { d.planReady(v, ready, time.Duration(i)*interval) })
+			c.setReady(v, ready, time.Duration(i)*interval)
 		}
 	}
 	return len(vms), nil
@@ -181,24 +182,30 @@ func (c *Cloud) selectVMs(pattern string) ([]VM, error) {
 	return slices.DeleteFunc(vms, func(v VM) bool { return !matches(pattern, v.key()) }), err
 }
 
-// listen has a driver notified from now on, ignore ends that.
-func (c *Cloud) listen(d *Driver) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.listeners[d] = struct{}{}
+func (c *Cloud) setReady(v VM, ready corev1.ConditionStatus, after time.Duration) {
+	c.notify(v, func(k *kubelet.Kubelets, v kubelet.VM) { k.PlanReady(v, ready, after) })
 }
 
-func (c *Cloud) ignore(d *Driver) {
+// listen notifies kubelets until stop is called.
+func (c *Cloud) listen(k *kubelet.Kubelets) (stop func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.listeners, d)
+	c.listeners[k] = struct{}{}
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.listeners, k)
+	}
 }
 
-// notify calls f for each driver that runs.
-func (c *Cloud) notify(f func(*Driver)) {
+// notify calls plan for the kubelets of each driver that runs, if v becomes a node.
+func (c *Cloud) notify(v VM, plan func(*kubelet.Kubelets, kubelet.VM)) {
+	if v.Node == nil {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for d := range c.listeners {
-		f(d)
+	for k := range c.listeners {
+		plan(k, kubeletVM(v))
 	}
 }

@@ -2,17 +2,18 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// deadlineOnly is what a caller sees of an answer that got lost.
+// deadlineOnly is what a caller sees of a lost answer.
 var deadlineOnly = []codes.Code{codes.DeadlineExceeded}
 
-// locked runs f with exclusive access to the store. Its errors have a code: what
-// goes wrong below is Internal.
+// locked runs f with exclusive access to the store. Its errors have a code, Internal for
+// those of the store.
 func (c *Cloud) locked(f func() error) error {
 	unlock, err := c.store.lock()
 	if err == nil {
@@ -25,8 +26,8 @@ func (c *Cloud) locked(f func() error) error {
 	return err
 }
 
-// create makes the VM that is wanted, or finds the one that was made before. It
-// returns the VM and whether it is new. A capacity of zero is without limit.
+// create creates a VM, or finds the one that was created before. It returns the VM and
+// whether it is new. A capacity of zero is without limit.
 func (c *Cloud) create(want VM, capacity int) (VM, bool, error) {
 	made := false
 	err := c.locked(func() error {
@@ -50,7 +51,7 @@ func (c *Cloud) create(want VM, capacity int) (VM, bool, error) {
 	return want, made && err == nil, err
 }
 
-// adopt returns the one of vms that fits.
+// adopt returns the VM of a machine, if it is the only one and is what is wanted.
 func (c *Cloud) adopt(vms []VM, want VM) (VM, error) {
 	v := vms[0]
 	switch {
@@ -83,8 +84,8 @@ func (c *Cloud) checkCapacity(pool string, capacity int) error {
 	return status.Error(codes.ResourceExhausted, fmt.Sprintf("pool %s is full: %d of %d VMs exist", pool, used, capacity))
 }
 
-// wanted says which VMs a call is about: those that the owner may touch and that have
-// the ID or, if there is none, that belong to the machine.
+// wanted says which VMs a call is about: those of the owner that have the ID or, if there
+// is none, that are of the machine.
 type wanted struct {
 	id, key string
 	owner   owner
@@ -121,7 +122,7 @@ func (c *Cloud) find(w wanted) (VM, error) {
 	}
 }
 
-// remove deletes all VMs that are wanted, delay later if that is not zero, and returns
+// remove deletes all VMs that are wanted, after a delay if that is not zero, and returns
 // them.
 func (c *Cloud) remove(w wanted, delay time.Duration) ([]VM, error) {
 	var vms []VM
@@ -161,18 +162,16 @@ func (c *Cloud) change(id string, f func(*VM)) (VM, bool, error) {
 	return v, exists, err
 }
 
-// running returns a VM if it exists and is not being deleted.
-func (c *Cloud) running(id string) (VM, bool, error) {
-	var v VM
-	var exists bool
-	err := c.locked(func() (err error) {
+// vm returns a VM, if it exists.
+func (c *Cloud) vm(id string) (v VM, exists bool, err error) {
+	err = c.locked(func() (err error) {
 		v, exists, err = c.get(id)
 		return err
 	})
-	return v, exists && v.GoneAt.IsZero(), err
+	return v, exists, err
 }
 
-// What follows is called with the store locked.
+// The methods below need the store locked.
 
 func (c *Cloud) candidates(w wanted) ([]VM, error) {
 	if w.id == "" {
@@ -187,12 +186,16 @@ func (c *Cloud) candidates(w wanted) ([]VM, error) {
 }
 
 func (c *Cloud) get(id string) (VM, bool, error) {
-	v, exists, err := c.store.byID(id)
-	if err != nil || !exists {
+	key, _, ok := splitProviderID(id)
+	if !ok {
+		return VM{}, false, nil
+	}
+	vms, err := c.ofMachine(key)
+	i := slices.IndexFunc(vms, sameID(VM{ProviderID: id}))
+	if err != nil || i < 0 {
 		return VM{}, false, err
 	}
-	left, err := c.expire([]VM{v})
-	return v, len(left) > 0, err
+	return vms[i], true, nil
 }
 
 func (c *Cloud) ofMachine(key string) ([]VM, error) {
@@ -211,8 +214,8 @@ func (c *Cloud) everything() ([]VM, error) {
 	return c.expire(vms)
 }
 
-// expire removes those VMs whose delayed deletion has ended, and returns the others.
-// Nothing else would: there is no process on the provider's side.
+// expire removes those VMs whose delayed deletion has ended, and returns the others. A
+// cloud has no process of its own that would do so.
 func (c *Cloud) expire(vms []VM) ([]VM, error) {
 	now := c.clock.Now()
 	left := vms[:0]
@@ -228,7 +231,7 @@ func (c *Cloud) expire(vms []VM) ([]VM, error) {
 	return left, nil
 }
 
-// make gives v its provider ID and stores it.
+// make gives a new VM its provider ID and stores it.
 func (c *Cloud) make(effect Effect, v *VM) error {
 	number, err := c.store.made(v.key())
 	if err != nil {

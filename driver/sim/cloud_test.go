@@ -47,9 +47,9 @@ func TestManyCreatesAtOnceMakeOneVM(t *testing.T) {
 	}
 	for name, handles := range tests {
 		t.Run(name, func(t *testing.T) {
-			var worlds []world
+			var worlds []testDriver
 			for _, cloud := range handles {
-				worlds = append(worlds, newWorld(t, sim.Config{Cloud: cloud}, nil))
+				worlds = append(worlds, newTestDriver(t, sim.Config{Cloud: cloud}, nil))
 			}
 			ids := make([]string, 50)
 			var wg sync.WaitGroup
@@ -87,7 +87,7 @@ func TestCloudInADirectorySurvives(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := newWorld(t, sim.Config{Cloud: first}, object{"tags": object{"a": "b"}})
+	w := newTestDriver(t, sim.Config{Cloud: first}, object{"tags": object{"a": "b"}})
 	w.mustCreate("gone")
 	w.mustRemove("gone", "")
 	id := w.mustCreate("stays").ProviderID
@@ -96,7 +96,7 @@ func TestCloudInADirectorySurvives(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	w = newWorld(t, sim.Config{Cloud: openCloud(t, dir)}, object{"tags": object{"a": "b"}})
+	w = newTestDriver(t, sim.Config{Cloud: openCloud(t, dir)}, object{"tags": object{"a": "b"}})
 	if diff := cmp.Diff(before, w.vms()); diff != "" {
 		t.Errorf("VMs before and after (-before +after):\n%s", diff)
 	}
@@ -114,7 +114,7 @@ func TestCloudInADirectorySurvives(t *testing.T) {
 // TestJournalWhoseLastLineIsCutOff: its writer was killed, the rest counts.
 func TestJournalWhoseLastLineIsCutOff(t *testing.T) {
 	dir := t.TempDir()
-	w := newWorld(t, sim.Config{Cloud: openCloud(t, dir)}, nil)
+	w := newTestDriver(t, sim.Config{Cloud: openCloud(t, dir)}, nil)
 	w.mustCreate("m")
 	before := w.histories()
 	journal, err := os.OpenFile(filepath.Join(dir, "journal"), os.O_APPEND|os.O_WRONLY, 0)
@@ -132,7 +132,7 @@ func TestJournalWhoseLastLineIsCutOff(t *testing.T) {
 
 func TestFiveThousandVMs(t *testing.T) {
 	const count = 5000
-	w := newWorld(t, sim.Config{}, object{"capacity": count})
+	w := newTestDriver(t, sim.Config{}, object{"capacity": count})
 	forEach(t, count, func(name string) error { _, err := w.create(name); return err })
 	if list := w.list(); len(list) != count {
 		t.Errorf("%d VMs in the list, want %d", len(list), count)

@@ -12,7 +12,7 @@ import (
 
 func TestDelays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, sim.Config{}, object{"latency": "3s", "visibleAfter": "1m", "deleteDelay": "5m"})
+		w := newTestDriver(t, sim.Config{}, object{"latency": "3s", "visibleAfter": "1m", "deleteDelay": "5m"})
 		begin := time.Now()
 		id := w.mustCreate("m").ProviderID
 		if took := time.Since(begin); took != 3*time.Second {
@@ -55,7 +55,7 @@ func TestDelays(t *testing.T) {
 
 func TestCapacityIsFreedByADelayedDeletion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, sim.Config{}, object{"capacity": 1, "deleteDelay": "1m"})
+		w := newTestDriver(t, sim.Config{}, object{"capacity": 1, "deleteDelay": "1m"})
 		w.mustCreate("a")
 		w.mustRemove("a", "")
 		_, err := w.create("b")
@@ -68,7 +68,7 @@ func TestCapacityIsFreedByADelayedDeletion(t *testing.T) {
 func TestJitter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		took := func(seed uint64, name string) time.Duration {
-			w := newWorld(t, sim.Config{Seed: seed}, object{"latency": "10s", "jitter": 0.5})
+			w := newTestDriver(t, sim.Config{Seed: seed}, object{"latency": "10s", "jitter": 0.5})
 			begin := time.Now()
 			w.mustCreate(name)
 			return time.Since(begin)

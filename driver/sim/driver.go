@@ -10,46 +10,46 @@ import (
 
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/sim/internal/kubelet"
+	"github.com/millwright-dev/millwright/driver/sim/internal/spec"
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// Config are the properties of a [Driver]. The zero value is a driver on an empty
-// cloud in memory, whose VMs never become nodes.
+// Config configures a [Driver]. The zero value is a driver with an empty cloud in memory,
+// whose VMs never become nodes.
 type Config struct {
-	// Cloud that holds the VMs. Nil means a new one in memory.
+	// Cloud has the VMs. Nil means a new one in memory.
 	Cloud *Cloud
-	// Seed and Clock of that new cloud, see CloudOptions. They are not used if Cloud
-	// is set, which has its own.
+	// Seed and Clock of that new cloud, see CloudOptions. They are ignored if Cloud is
+	// set.
 	Seed  uint64
 	Clock clock.Clock
-	// Nodes writes Node objects (and Leases, see HeartbeatInterval) to the target
-	// cluster. A client that does not cache is enough: nothing is read. Nil means
-	// that VMs never become nodes.
+	// Nodes writes Nodes and, see HeartbeatInterval, Leases to the target cluster. It
+	// needs no cache, since nothing is read. Nil means that VMs never become nodes.
 	Nodes client.Client
 	// HeartbeatInterval is the time between two renewals of a node's Lease in
-	// kube-node-lease. A kubelet's is 10s. Zero means that nodes are silent after
-	// they joined; a node lifecycle controller would turn them to Unknown.
+	// kube-node-lease; kubelets use 10s. Zero means that Leases are never renewed: a
+	// node lifecycle controller would turn the nodes to Ready=Unknown.
 	HeartbeatInterval time.Duration
-	// JoinConcurrency is how many nodes are written at a time. Zero means 50.
+	// JoinConcurrency is how many nodes are written at the same time. Zero means 50.
 	JoinConcurrency int
-	// RequireInitialize has VMs answer Uninitialized until InitializeMachine was
-	// called for them. Otherwise InitializeMachine answers Unimplemented.
+	// RequireInitialize has GetMachineStatus answer Uninitialized until
+	// InitializeMachine was called for the VM. Otherwise InitializeMachine answers
+	// Unimplemented.
 	RequireInitialize bool
 	// LeaveVanishedNodes keeps the nodes of VMs that vanished as they are. Otherwise
-	// they turn to Ready=Unknown, as the node lifecycle controller would do it.
+	// they turn to Ready=Unknown, as by the node lifecycle controller.
 	LeaveVanishedNodes bool
 }
 
 // Driver is the simulated driver. It also implements driver.Initializer,
-// driver.VolumeIdentifier and driver.FailureDomains. Make it with [New]; nodes join only while Start runs.
+// driver.VolumeIdentifier and driver.FailureDomains. Make it with [New]. Nodes join only
+// while Start runs. All methods may be called concurrently.
 type Driver struct {
 	config Config
 	cloud  *Cloud
-	jobs   *scheduler
-	// writers holds the names of nodes that are being written.
-	writers keyedMutex
-	// orders keeps scripted changes of Ready in order.
-	orders orders
+	// kubelets is nil if VMs never become nodes.
+	kubelets *kubelet.Kubelets
 }
 
 var (
@@ -72,10 +72,47 @@ func New(config Config) *Driver {
 	if config.JoinConcurrency <= 0 {
 		config.JoinConcurrency = defaultJoinConcurrency
 	}
-	return &Driver{config: config, cloud: config.Cloud, jobs: newScheduler(config.Cloud.clock)}
+	d := &Driver{config: config, cloud: config.Cloud}
+	if config.Nodes != nil {
+		d.kubelets = kubelet.New(kubelet.Options{
+			Nodes: config.Nodes, Cloud: nodes{config.Cloud}, Clock: config.Cloud.clock, HeartbeatInterval: config.HeartbeatInterval,
+			KeepVanished: config.LeaveVanishedNodes, Concurrency: config.JoinConcurrency,
+		})
+	}
+	return d
 }
 
-// Cloud returns the cloud that the driver works on.
+// Start runs the kubelets: nodes join, flap and renew their Leases until ctx ends. VMs
+// that have not joined by then do so in the next Start, even in another process. Start
+// returns when the last write has ended; its error is nil unless the cloud could not be
+// read. It logs to the logger of ctx. It must not run twice at the same time on one
+// driver.
+func (d *Driver) Start(ctx context.Context) error {
+	if d.kubelets == nil {
+		<-ctx.Done()
+		return nil
+	}
+	defer d.kubelets.Clear()
+	// Listening comes first: what is planned twice is done once.
+	defer d.cloud.listen(d.kubelets)()
+	vms, err := d.cloud.VMs()
+	if err != nil {
+		return err
+	}
+	for _, v := range vms {
+		if v.Node != nil {
+			d.kubelets.PlanJoin(kubeletVM(v))
+		}
+	}
+	d.kubelets.Run(ctx)
+	return nil
+}
+
+// NeedLeaderElection tells a controller-runtime manager to call Start in the leader only:
+// two processes would write every node twice.
+func (d *Driver) NeedLeaderElection() bool { return true }
+
+// Cloud returns the cloud of the driver.
 func (d *Driver) Cloud() *Cloud { return d.cloud }
 
 // SeparatesAPIGroups implements driver.APIGroupSeparator.
@@ -85,12 +122,12 @@ func (d *Driver) SeparatesAPIGroups() bool { return true }
 func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
 	var resp *driver.CreateMachineResponse
 	err := d.machineCall(ctx, CreateMachine, machineRequest{req.Machine, req.MachineClass}, func(c call) error {
-		v, isNew, err := d.cloud.create(d.plan(c, req.MachineClass), c.spec.Capacity)
+		v, isNew, err := d.cloud.create(d.newVM(c, req.MachineClass), c.spec.Capacity)
 		if err != nil {
 			return err
 		}
 		if isNew {
-			d.cloud.notify(func(d *Driver) { d.planJoin(v) })
+			d.cloud.notify(v, (*kubelet.Kubelets).PlanJoin)
 		}
 		resp = &driver.CreateMachineResponse{ProviderID: v.ProviderID, NodeName: v.NodeName, Addresses: v.addresses()}
 		return nil
@@ -101,21 +138,21 @@ func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineReq
 	return resp, nil
 }
 
-// DeleteMachine implements driver.Driver. When it has answered, the VM's node is not
-// written any more.
+// DeleteMachine implements driver.Driver. After its answer the VM's node is not written
+// any more.
 func (d *Driver) DeleteMachine(ctx context.Context, req *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
 	err := d.machineCall(ctx, DeleteMachine, machineRequest{req.Machine, req.MachineClass}, func(c call) error {
-		vms, err := d.cloud.remove(c.wanted(), c.spec.deleteDelay)
+		vms, err := d.cloud.remove(c.wanted(), c.spec.DeleteDelay)
 		if err != nil {
 			return err
 		}
+		if d.kubelets == nil {
+			return nil
+		}
 		for _, v := range vms {
-			// A write that is under way has to end first.
-			unlock, err := d.writers.lock(ctx, v.NodeName)
-			if err != nil {
-				return err
+			if d.kubelets.Wait(ctx, v.NodeName) != nil {
+				return contextError(ctx)
 			}
-			unlock()
 		}
 		return nil
 	})
@@ -147,12 +184,12 @@ func (d *Driver) GetMachineStatus(ctx context.Context, req *driver.GetMachineSta
 
 // ListMachines implements driver.Driver.
 func (d *Driver) ListMachines(ctx context.Context, req *driver.ListMachinesRequest) (*driver.ListMachinesResponse, error) {
-	s, err := parseSpec(req.MachineClass)
+	parsed, err := spec.Parse(req.MachineClass)
 	if err != nil {
 		return nil, d.answer(ListMachines, "", err)
 	}
 	resp := &driver.ListMachinesResponse{MachineList: map[string]string{}}
-	c := call{method: ListMachines, spec: s}
+	c := call{method: ListMachines, spec: parsed}
 	err = d.do(ctx, c, func() error {
 		vms, err := d.cloud.list(c.owner())
 		for _, v := range vms {

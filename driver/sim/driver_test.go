@@ -24,7 +24,7 @@ func wantCode(t *testing.T, err error, want codes.Code) {
 func TestLifeOfAVM(t *testing.T) {
 	for name, cloud := range clouds(t) {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, sim.Config{Cloud: cloud}, nil)
+			w := newTestDriver(t, sim.Config{Cloud: cloud}, nil)
 			_, err := w.status("m", "")
 			wantCode(t, err, codes.NotFound)
 
@@ -62,7 +62,7 @@ func TestLifeOfAVM(t *testing.T) {
 func TestSecondVMOfAName(t *testing.T) {
 	for name, cloud := range clouds(t) {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, sim.Config{Cloud: cloud}, nil)
+			w := newTestDriver(t, sim.Config{Cloud: cloud}, nil)
 			first := w.mustCreate("m").ProviderID
 			w.mustRemove("m", "")
 			second := w.mustCreate("m").ProviderID
@@ -95,7 +95,7 @@ func TestForeignVMsAreLeftAlone(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			mine := newWorld(t, sim.Config{}, tt.mine)
+			mine := newTestDriver(t, sim.Config{}, tt.mine)
 			other := mine.with(newClass(t, "other", tt.other))
 			id := mine.mustCreate("m").ProviderID
 
@@ -117,7 +117,7 @@ func TestForeignVMsAreLeftAlone(t *testing.T) {
 }
 
 func TestClassesWithoutPoolDoNotMix(t *testing.T) {
-	a := newWorld(t, sim.Config{}, nil)
+	a := newTestDriver(t, sim.Config{}, nil)
 	b := a.with(newClass(t, "large", nil))
 	idA, idB := a.mustCreate("a").ProviderID, b.mustCreate("b").ProviderID
 	if diff := cmp.Diff(map[string]string{idA: "a"}, a.list()); diff != "" {
@@ -131,7 +131,7 @@ func TestClassesWithoutPoolDoNotMix(t *testing.T) {
 func TestCapacity(t *testing.T) {
 	for name, cloud := range clouds(t) {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, sim.Config{Cloud: cloud}, object{"capacity": 2, "pool": "p"})
+			w := newTestDriver(t, sim.Config{Cloud: cloud}, object{"capacity": 2, "pool": "p"})
 			w.mustCreate("a")
 			w.mustCreate("b")
 			_, err := w.create("c")
@@ -145,7 +145,7 @@ func TestCapacity(t *testing.T) {
 }
 
 func TestSeveralVMsOfOneMachine(t *testing.T) {
-	w := newWorld(t, sim.Config{}, object{"pool": "p"})
+	w := newTestDriver(t, sim.Config{}, object{"pool": "p"})
 	first := w.mustCreate("m").ProviderID
 	second, err := w.Cloud().Add(sim.VM{Namespace: "ns", Machine: "m", Pool: "p"})
 	if err != nil {
@@ -170,7 +170,7 @@ func TestSeveralVMsOfOneMachine(t *testing.T) {
 func TestInitialization(t *testing.T) {
 	for name, cloud := range clouds(t) {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, sim.Config{Cloud: cloud, RequireInitialize: true}, nil)
+			w := newTestDriver(t, sim.Config{Cloud: cloud, RequireInitialize: true}, nil)
 			_, err := w.initialize("m")
 			wantCode(t, err, codes.NotFound)
 			id := w.mustCreate("m").ProviderID
@@ -190,7 +190,7 @@ func TestInitialization(t *testing.T) {
 			wantCode(t, err, codes.OK)
 		})
 	}
-	_, err := newWorld(t, sim.Config{}, nil).initialize("m")
+	_, err := newTestDriver(t, sim.Config{}, nil).initialize("m")
 	wantCode(t, err, codes.Unimplemented)
 }
 
@@ -226,7 +226,7 @@ func TestInvalidRequestsNameTheField(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, sim.Config{}, tt.spec)
+			w := newTestDriver(t, sim.Config{}, tt.spec)
 			_, createErr := w.create("m")
 			_, statusErr := w.status("m", "")
 			_, listErr := w.ListMachines(t.Context(), &driver.ListMachinesRequest{MachineClass: w.class})
@@ -238,12 +238,12 @@ func TestInvalidRequestsNameTheField(t *testing.T) {
 			}
 		})
 	}
-	w := newWorld(t, sim.Config{}, nil)
+	w := newTestDriver(t, sim.Config{}, nil)
 	for _, name := range []string{"", "..", "a/b", "A"} {
 		_, err := w.create(name)
 		wantCode(t, err, codes.InvalidArgument)
 	}
-	if _, err := newWorld(t, sim.Config{}, object{"kind": "X", "apiVersion": "y/v1"}).create("m"); err != nil {
+	if _, err := newTestDriver(t, sim.Config{}, object{"kind": "X", "apiVersion": "y/v1"}).create("m"); err != nil {
 		t.Errorf("a specification with kind and apiVersion: %v", err)
 	}
 }

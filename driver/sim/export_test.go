@@ -1,5 +1,5 @@
 package sim
 
 // PlanJoin lets tests plan a join from an outdated VM, as happens when Start reads the
-// cloud while a VM is being made.
-func (d *Driver) PlanJoin(v VM) { d.planJoin(v) }
+// cloud while a VM is being created.
+func (d *Driver) PlanJoin(v VM) { d.kubelets.PlanJoin(kubeletVM(v)) }

@@ -11,29 +11,30 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// Fault is a scripted mishap of driver calls. It lives in the process that injected
-// it, also where the cloud is kept in a directory.
+// Fault makes calls of the driver fail. It applies to the handle of the cloud to which it
+// was added, also if the cloud is kept in a directory.
 type Fault struct {
 	// Method that fails. Empty means every method.
 	Method Method
 	// Machine is a pattern of path.Match for the name of the machine, or for
-	// "namespace/name" if it contains a slash. Empty means every call, those
-	// without a machine included.
+	// "namespace/name" if it contains a slash. Empty means every call, also those
+	// that are not about one machine.
 	Machine string
-	// Codes are the codes that the calls are answered with, one after another and
-	// from the start again. Empty means Unavailable.
+	// Codes are the codes of the answers, in turn and then from the first again. Empty
+	// means Unavailable.
 	Codes []codes.Code
-	// Message of the error. Empty means a sentence that says it is simulated.
+	// Message of the error. Empty means one that says that the failure is simulated.
 	Message string
 	// Times is how many calls fail. Zero means one call for each code; negative
 	// means all calls, until the faults are cleared.
 	Times int
-	// PerMachine counts Times and Codes for each machine by itself.
+	// PerMachine counts Times and Codes for each machine separately.
 	PerMachine bool
-	// Rate is the share of the calls that fail, decided by the seed. Calls that are
-	// let through do not count for Times. Zero means all.
+	// Rate is the fraction of the calls that fail, between 0 and 1; the seed decides
+	// which. Calls that do not fail do not count for Times. Zero means all.
 	Rate float64
-	// LostAnswer lets the call take effect before it is answered with the error.
+	// LostAnswer lets the call take effect before it is answered with the error, as if
+	// its answer was lost.
 	LostAnswer bool
 	// Hang holds the call until its context ends. The answer is then Canceled or
 	// DeadlineExceeded, whatever Codes says. With LostAnswer, the call takes effect
@@ -44,14 +45,14 @@ type Fault struct {
 // armed is a fault with its counters.
 type armed struct {
 	Fault
-	// number tells it from the others, for the rate.
+	// number distinguishes faults, for the rate.
 	number string
 	// calls and failed count by machine, or under "" if not PerMachine. Calls are
 	// always counted by machine, for the rate.
 	calls, failed map[string]int
 }
 
-// faults is the script of a cloud.
+// faults are the faults of a cloud.
 type faults struct {
 	seed uint64
 
@@ -89,8 +90,8 @@ type outcome struct {
 	hang       bool
 }
 
-// next returns what shall happen to a call of method for machine (may be empty). The
-// first fault that applies wins.
+// next returns the fault of a call, if there is one. The machine may be empty. The first
+// fault that applies is used.
 func (f *faults) next(method Method, machine string) (outcome, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -108,7 +109,7 @@ func (f *faults) next(method Method, machine string) (outcome, bool) {
 	return outcome{}, false
 }
 
-// fire counts a call and reports whether it fails, and with which code.
+// fire counts a call, and returns its code and whether it fails.
 func (a *armed) fire(seed uint64, method Method, machine string) (codes.Code, bool) {
 	counter := ""
 	if a.PerMachine {
@@ -133,17 +134,11 @@ func (a *armed) error(code codes.Code, method Method, machine string) error {
 	if message == "" {
 		message = fmt.Sprintf("simulated failure of %s for %q", method, machine)
 	}
-	// New and not Error: a test may want to see an error that claims to be OK.
+	// New, since Error returns nil for OK: a test may want an error with that code.
 	return status.New(code, message)
 }
 
-// hang holds a call until its context ends.
-func hang(ctx context.Context) error {
-	<-ctx.Done()
-	return contextError(ctx)
-}
-
-// contextError turns the end of a context into a status.
+// contextError returns the status for the end of a context.
 func contextError(ctx context.Context) error {
 	if ctx.Err() == context.DeadlineExceeded {
 		return status.WrapError(codes.DeadlineExceeded, "the simulated call was not done in time", ctx.Err())

@@ -20,7 +20,7 @@ import (
 
 func TestFaults(t *testing.T) {
 	t.Run("codes in turn", func(t *testing.T) {
-		w := newWorld(t, sim.Config{}, nil)
+		w := newTestDriver(t, sim.Config{}, nil)
 		w.Cloud().Fail(sim.Fault{Method: sim.CreateMachine, Machine: "m-*",
 			Codes: []codes.Code{codes.Unavailable, codes.ResourceExhausted}})
 		w.mustCreate("other")
@@ -34,7 +34,7 @@ func TestFaults(t *testing.T) {
 		}
 	})
 	t.Run("no effect before", func(t *testing.T) {
-		w := newWorld(t, sim.Config{}, nil)
+		w := newTestDriver(t, sim.Config{}, nil)
 		w.Cloud().Fail(sim.Fault{Method: sim.CreateMachine})
 		_, err := w.create("m")
 		wantCode(t, err, codes.Unavailable)
@@ -43,7 +43,7 @@ func TestFaults(t *testing.T) {
 		}
 	})
 	t.Run("lost answer", func(t *testing.T) {
-		w := newWorld(t, sim.Config{}, nil)
+		w := newTestDriver(t, sim.Config{}, nil)
 		w.Cloud().LoseAnswers(sim.CreateMachine, "ns/m", 1)
 		_, err := w.create("m")
 		wantCode(t, err, codes.DeadlineExceeded)
@@ -52,7 +52,7 @@ func TestFaults(t *testing.T) {
 		}
 	})
 	t.Run("per machine, for ever, cleared", func(t *testing.T) {
-		w := newWorld(t, sim.Config{}, nil)
+		w := newTestDriver(t, sim.Config{}, nil)
 		w.Cloud().Fail(sim.Fault{Method: sim.GetMachineStatus, Codes: []codes.Code{codes.Internal}, PerMachine: true})
 		w.Cloud().Fail(sim.Fault{Codes: []codes.Code{codes.Aborted}, Times: -1})
 		for _, name := range []string{"a", "b"} {
@@ -68,7 +68,7 @@ func TestFaults(t *testing.T) {
 		wantCode(t, err, codes.NotFound)
 	})
 	t.Run("hang", func(t *testing.T) {
-		w := newWorld(t, sim.Config{}, nil)
+		w := newTestDriver(t, sim.Config{}, nil)
 		w.Cloud().Fail(sim.Fault{Hang: true, Times: -1})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
@@ -85,7 +85,7 @@ func TestFaults(t *testing.T) {
 func TestChanceDependsOnTheSeedOnly(t *testing.T) {
 	const machines = 200
 	run := func(seed uint64, backwards bool) []bool {
-		w := newWorld(t, sim.Config{Seed: seed}, nil)
+		w := newTestDriver(t, sim.Config{Seed: seed}, nil)
 		w.Cloud().Fail(sim.Fault{Method: sim.CreateMachine, Rate: 0.3, Times: -1})
 		failed := make([]bool, machines)
 		for i := range failed {
@@ -119,7 +119,7 @@ func TestChanceDependsOnTheSeedOnly(t *testing.T) {
 // itself ends with the one VM it asked for, or with none.
 func TestNeverTwoVMs(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		w := newWorld(t, sim.Config{Seed: rapid.Uint64().Draw(rt, "seed")}, nil)
+		w := newTestDriver(t, sim.Config{Seed: rapid.Uint64().Draw(rt, "seed")}, nil)
 		name := rapid.SampledFrom([]string{"a", "b", "c"})
 		method := rapid.SampledFrom([]sim.Method{sim.CreateMachine, sim.DeleteMachine, sim.GetMachineStatus, ""})
 		wanted := map[string]bool{}

@@ -4,14 +4,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"time"
-
-	"github.com/millwright-dev/millwright/driver/codes"
 )
 
 // Method names a method of the driver in faults and in the journal.
 type Method string
 
-// The methods of the driver, but for PlaceMachine, which asks nobody.
+// The methods of the driver, without PlaceMachine, which needs no cloud.
 const (
 	CreateMachine      Method = "CreateMachine"
 	DeleteMachine      Method = "DeleteMachine"
@@ -25,36 +23,35 @@ const (
 // Effect is what happened to a VM.
 type Effect string
 
-// The effects. They are written to the journal before they happen, while the cloud
-// is locked: an effect in the journal may be missing in reality, if the process was
-// killed in between, but never the reverse.
+// The effects. They are recorded before they happen, while the cloud is locked: if a
+// process is killed in between, an effect of the journal has not happened, but never the
+// reverse.
 const (
-	// Created: a VM was made by CreateMachine.
+	// Created: CreateMachine created a VM.
 	Created Effect = "created"
-	// Adopted: CreateMachine found the VM and answered with it.
+	// Adopted: CreateMachine found a VM and returned it.
 	Adopted Effect = "adopted"
-	// Added: a VM was made by Cloud.Add.
+	// Added: Cloud.Add created a VM.
 	Added Effect = "added"
-	// Deleted: a VM went because of DeleteMachine.
+	// Deleted: DeleteMachine removed a VM.
 	Deleted Effect = "deleted"
-	// Vanished: a VM went because of Cloud.Vanish.
+	// Vanished: Cloud.Vanish removed a VM.
 	Vanished Effect = "vanished"
 )
 
-// Entry is a line of the journal. Either Method and Code are set, when a call was
-// answered, or Effect and ProviderID, when something happened to a VM.
+// Entry is an entry of the journal: a call that was answered (Method and Code are set), or
+// an effect on a VM (Effect and ProviderID are set).
 type Entry struct {
 	// Time of the entry.
 	Time time.Time `json:"time"`
-	// PID is the process that wrote it.
+	// PID is the ID of the process that wrote the entry.
 	PID int `json:"pid"`
 	// Machine is "namespace/name". Empty for ListMachines, GetVolumeIDs and
 	// ListFailureDomains.
 	Machine string `json:"machine,omitempty"`
 	// Method that was called.
 	Method Method `json:"method,omitempty"`
-	// Code is the name of the code with which the call was answered, lost answers
-	// included.
+	// Code is the name of the code of the answer, also if the answer was lost.
 	Code string `json:"code,omitempty"`
 	// Effect on a VM.
 	Effect Effect `json:"effect,omitempty"`
@@ -62,15 +59,15 @@ type Entry struct {
 	ProviderID string `json:"providerID,omitempty"`
 }
 
-// History is what became of the VMs of one machine.
+// History is what a journal says of one machine.
 type History struct {
-	// ProviderIDs of all VMs that it ever had, in order of their creation.
+	// ProviderIDs are those of all its VMs, in order of creation.
 	ProviderIDs []string
 	// MostAtOnce is the highest number of its VMs that existed at one time.
 	MostAtOnce int
-	// Left is the number of its VMs that exist after the last entry.
+	// Left is the number of its VMs after the last entry.
 	Left int
-	// Calls counts the calls for it that were answered, by method.
+	// Calls counts its calls that were answered, by method.
 	Calls map[Method]int
 }
 
@@ -111,18 +108,13 @@ func Histories(entries []Entry) map[string]History {
 	return all
 }
 
-// answered is the entry for a call that was answered.
-func answered(method Method, machine string, code codes.Code) Entry {
-	return Entry{Machine: machine, Method: method, Code: code.String()}
-}
-
-// happened is the entry for an effect.
+// happened returns the entry for an effect.
 func happened(effect Effect, v VM) Entry {
 	return Entry{Machine: v.key(), Effect: effect, ProviderID: v.ProviderID}
 }
 
-// decodeJournal reads entries, one JSON object per line. A last line that is cut off
-// is left out: its writer was killed.
+// decodeJournal reads entries, one JSON object per line. An incomplete last line is left
+// out: its writer was killed.
 func decodeJournal(data []byte) ([]Entry, error) {
 	var entries []Entry
 	for line := range bytes.Lines(data) {

@@ -17,7 +17,7 @@ import (
 func TestScriptedReadiness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := newTarget()
-		w := newWorld(t, sim.Config{Nodes: nodes}, nil)
+		w := newTestDriver(t, sim.Config{Nodes: nodes}, nil)
 		defer w.start()()
 		w.mustCreate("m")
 		synctest.Wait()
@@ -62,7 +62,7 @@ func TestRestart(t *testing.T) {
 					cloud = openCloud(t, dir)
 				}
 				spec := object{"joinDelay": "1m"}
-				w := newWorld(t, sim.Config{Cloud: cloud, Nodes: nodes}, spec)
+				w := newTestDriver(t, sim.Config{Cloud: cloud, Nodes: nodes}, spec)
 				stop := w.start()
 				w.mustCreate("early")
 				after(time.Minute)
@@ -76,7 +76,7 @@ func TestRestart(t *testing.T) {
 				if kind == "directory" {
 					cloud = openCloud(t, dir)
 				}
-				w = newWorld(t, sim.Config{Cloud: cloud, Nodes: nodes}, spec)
+				w = newTestDriver(t, sim.Config{Cloud: cloud, Nodes: nodes}, spec)
 				defer w.start()()
 				synctest.Wait()
 				wantRequests(t, nodes, map[string]int{"create node": 3, "patch node/status": 3})
@@ -93,7 +93,7 @@ func TestRestart(t *testing.T) {
 func TestJoinThatIsPlannedTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := newTarget()
-		w := newWorld(t, sim.Config{Nodes: nodes}, nil)
+		w := newTestDriver(t, sim.Config{Nodes: nodes}, nil)
 		defer w.start()()
 		w.mustCreate("m")
 		outdated := w.vms()[0]
@@ -111,7 +111,7 @@ func TestLifeGoesOnAfterARestart(t *testing.T) {
 		nodes := newTarget()
 		config := sim.Config{Cloud: sim.NewCloud(sim.CloudOptions{}), Nodes: nodes, HeartbeatInterval: 10 * time.Second}
 		spec := object{"join": "flap", "flapInterval": "1m"}
-		w := newWorld(t, config, spec)
+		w := newTestDriver(t, config, spec)
 		stop := w.start()
 		w.mustCreate("m")
 		after(time.Second)
@@ -121,7 +121,7 @@ func TestLifeGoesOnAfterARestart(t *testing.T) {
 		wantRequests(t, nodes, before)
 		wantReady(t, nodes, "m", corev1.ConditionTrue)
 
-		defer newWorld(t, config, spec).start()()
+		defer newTestDriver(t, config, spec).start()()
 		after(time.Minute)
 		wantReady(t, nodes, "m", corev1.ConditionFalse)
 		if renewed := nodes.counts()["patch lease"] - before["patch lease"]; renewed != 7 {
@@ -133,7 +133,7 @@ func TestLifeGoesOnAfterARestart(t *testing.T) {
 func TestHeartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := newTarget()
-		w := newWorld(t, sim.Config{Nodes: nodes, HeartbeatInterval: 10 * time.Second}, nil)
+		w := newTestDriver(t, sim.Config{Nodes: nodes, HeartbeatInterval: 10 * time.Second}, nil)
 		defer w.start()()
 		w.mustCreate("m")
 		after(35 * time.Second)
@@ -160,7 +160,7 @@ func TestManyNodesJoinAFewAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const count, limit = 300, 20
 		nodes := newTarget()
-		w := newWorld(t, sim.Config{Nodes: &slow{Client: nodes, limit: limit, t: t}, JoinConcurrency: limit}, nil)
+		w := newTestDriver(t, sim.Config{Nodes: &slow{Client: nodes, limit: limit, t: t}, JoinConcurrency: limit}, nil)
 		defer w.start()()
 		for i := range count {
 			w.mustCreate(fmt.Sprintf("m-%d", i))

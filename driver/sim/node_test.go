@@ -45,7 +45,7 @@ var (
 func TestNodeJoinsAfterItsDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := newTarget()
-		w := newWorld(t, sim.Config{Nodes: nodes}, object{
+		w := newTestDriver(t, sim.Config{Nodes: nodes}, object{
 			"joinDelay": "1m", "nodeLabels": object{"x": "y"},
 			"nodeTaints": []object{{"key": "k", "effect": "NoSchedule"}}})
 		w.class.NodeTemplate = &v1alpha1.NodeTemplate{
@@ -108,7 +108,7 @@ func TestNodesThatDoNotJoinWell(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				nodes := newTarget()
-				w := newWorld(t, sim.Config{Nodes: nodes}, tt.spec)
+				w := newTestDriver(t, sim.Config{Nodes: nodes}, tt.spec)
 				defer w.start()()
 				w.mustCreate("m")
 				after(time.Second)
@@ -124,11 +124,11 @@ func TestNodesThatDoNotJoinWell(t *testing.T) {
 func TestNoNodeForAVMThatIsGone(t *testing.T) {
 	tests := map[string]struct {
 		spec object
-		end  func(w world)
+		end  func(w testDriver)
 	}{
-		"deleted":       {object{"joinDelay": "1m"}, func(w world) { w.mustRemove("m", "") }},
-		"being deleted": {object{"joinDelay": "1m", "deleteDelay": "1h"}, func(w world) { w.mustRemove("m", "") }},
-		"vanished": {object{"joinDelay": "1m"}, func(w world) {
+		"deleted":       {object{"joinDelay": "1m"}, func(w testDriver) { w.mustRemove("m", "") }},
+		"being deleted": {object{"joinDelay": "1m", "deleteDelay": "1h"}, func(w testDriver) { w.mustRemove("m", "") }},
+		"vanished": {object{"joinDelay": "1m"}, func(w testDriver) {
 			if n, err := w.Cloud().Vanish("m"); n != 1 || err != nil {
 				w.t.Errorf("Vanish: %d, %v", n, err)
 			}
@@ -138,7 +138,7 @@ func TestNoNodeForAVMThatIsGone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				nodes := newTarget()
-				w := newWorld(t, sim.Config{Nodes: nodes}, tt.spec)
+				w := newTestDriver(t, sim.Config{Nodes: nodes}, tt.spec)
 				defer w.start()()
 				w.mustCreate("m")
 				after(59 * time.Second)
@@ -159,7 +159,7 @@ func TestDeletionWaitsForTheNodesWrite(t *testing.T) {
 		nodes := newTarget()
 		release := make(chan struct{})
 		nodes.fail = func(string) error { <-release; return nil }
-		w := newWorld(t, sim.Config{Nodes: nodes}, nil)
+		w := newTestDriver(t, sim.Config{Nodes: nodes}, nil)
 		defer w.start()()
 		w.mustCreate("m")
 		synctest.Wait()
@@ -194,7 +194,7 @@ func TestVanishedVM(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				nodes := newTarget()
-				w := newWorld(t, sim.Config{Nodes: nodes, LeaveVanishedNodes: tt.leave}, nil)
+				w := newTestDriver(t, sim.Config{Nodes: nodes, LeaveVanishedNodes: tt.leave}, nil)
 				defer w.start()()
 				id := w.mustCreate("m-1").ProviderID
 				w.mustCreate("n-1")
@@ -225,7 +225,7 @@ func TestWritesAreRepeated(t *testing.T) {
 			}
 			return nil
 		}
-		w := newWorld(t, sim.Config{Nodes: nodes}, nil)
+		w := newTestDriver(t, sim.Config{Nodes: nodes}, nil)
 		defer w.start()()
 		w.mustCreate("m")
 		after(time.Minute)
@@ -236,7 +236,7 @@ func TestWritesAreRepeated(t *testing.T) {
 func TestExistingNodeIsPatchedOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := newTarget(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "m", Labels: map[string]string{"old": "label"}}})
-		w := newWorld(t, sim.Config{Nodes: nodes}, nil)
+		w := newTestDriver(t, sim.Config{Nodes: nodes}, nil)
 		defer w.start()()
 		w.mustCreate("m")
 		synctest.Wait()

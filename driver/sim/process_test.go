@@ -79,7 +79,7 @@ func TestKilledProcesses(t *testing.T) {
 // checkCloud reads the cloud, and uses it.
 func checkCloud(t *testing.T, dir string) {
 	t.Helper()
-	w := newWorld(t, sim.Config{Cloud: openCloud(t, dir)}, object{"capacity": workerMachines})
+	w := newTestDriver(t, sim.Config{Cloud: openCloud(t, dir)}, object{"capacity": workerMachines})
 	seen := map[string]bool{}
 	for _, v := range w.vms() {
 		if seen[v.Machine] {

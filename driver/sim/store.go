@@ -6,24 +6,22 @@ import (
 	"sync"
 )
 
-// store keeps VMs and the journal. All methods but record and close are called
-// between lock and its unlock.
+// store holds VMs and the journal. All methods but lock, record, journal and close are
+// called while it is locked.
 type store interface {
 	// lock waits for exclusive access, against other processes too.
 	lock() (unlock func(), err error)
 	// byMachine returns the VMs of a machine, in order of their creation.
 	byMachine(key string) ([]VM, error)
-	// byID returns the VM of that ID, if it exists.
-	byID(id string) (VM, bool, error)
 	// all returns all VMs in no particular order.
 	all() ([]VM, error)
 	// inPool returns the number of VMs of a pool.
 	inPool(pool string) (int, error)
-	// made returns how many VMs were ever made for a machine.
+	// made returns how many VMs were ever created for a machine.
 	made(key string) (int, error)
-	// put writes a VM, new or changed.
+	// put stores a VM, new or changed.
 	put(v VM) error
-	// remove forgets a VM. made still counts it.
+	// remove drops a VM. made still counts it.
 	remove(v VM) error
 	// zones returns the names that setZones was last given.
 	zones() ([]string, error)
@@ -32,7 +30,7 @@ type store interface {
 	record(e Entry) error
 	// journal returns what was recorded.
 	journal() ([]Entry, error)
-	// close releases what the store holds.
+	// close releases open files.
 	close() error
 }
 
@@ -43,7 +41,6 @@ const journalLimit = 100_000
 type memoryStore struct {
 	mu       sync.Mutex
 	machines map[string][]VM
-	ids      map[string]VM
 	counts   map[string]int
 	pools    map[string]int
 	places   []string
@@ -53,7 +50,7 @@ type memoryStore struct {
 }
 
 func newMemoryStore() *memoryStore {
-	return &memoryStore{machines: map[string][]VM{}, ids: map[string]VM{}, counts: map[string]int{}, pools: map[string]int{}}
+	return &memoryStore{machines: map[string][]VM{}, counts: map[string]int{}, pools: map[string]int{}}
 }
 
 func (m *memoryStore) lock() (func(), error) {
@@ -69,17 +66,16 @@ func (m *memoryStore) byMachine(key string) ([]VM, error) {
 	return vms, nil
 }
 
-func (m *memoryStore) byID(id string) (VM, bool, error) {
-	v, ok := m.ids[id]
-	return v.clone(), ok, nil
-}
-
 func (m *memoryStore) all() ([]VM, error) {
-	vms := make([]VM, 0, len(m.ids))
-	for _, v := range m.ids {
-		vms = append(vms, v.clone())
+	var all []VM
+	for key := range m.machines {
+		vms, err := m.byMachine(key)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, vms...)
 	}
-	return vms, nil
+	return all, nil
 }
 
 func (m *memoryStore) inPool(pool string) (int, error) { return m.pools[pool], nil }
@@ -96,18 +92,18 @@ func (m *memoryStore) put(v VM) error {
 		m.counts[v.key()]++
 		m.pools[v.Pool]++
 	}
-	m.ids[v.ProviderID] = v
 	return nil
 }
 
 func (m *memoryStore) remove(v VM) error {
-	if _, exists := m.ids[v.ProviderID]; !exists {
+	vms := m.machines[v.key()]
+	i := slices.IndexFunc(vms, sameID(v))
+	if i < 0 {
 		return nil
 	}
 	m.pools[v.Pool]--
-	delete(m.ids, v.ProviderID)
-	m.machines[v.key()] = slices.DeleteFunc(m.machines[v.key()], sameID(v))
-	if len(m.machines[v.key()]) == 0 {
+	m.machines[v.key()] = slices.Delete(vms, i, i+1)
+	if len(vms) == 1 {
 		delete(m.machines, v.key())
 	}
 	return nil

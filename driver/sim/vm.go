@@ -15,25 +15,25 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// VM is a simulated VM. Values handed out are copies.
+// VM is a simulated VM. Those that a Cloud returns are copies.
 type VM struct {
-	// ProviderID identifies this VM for ever:
+	// ProviderID identifies the VM, and is never used again:
 	// "sim:///<namespace>/<machine>/<number>-<hash>", where number counts the VMs
-	// that were ever made for that machine, from 1.
+	// that were ever created for that machine, from 1.
 	ProviderID string `json:"providerID"`
-	// Namespace and Machine name the Machine that the VM was made for.
+	// Namespace and Machine name the Machine for which the VM was created.
 	Namespace string `json:"namespace"`
 	Machine   string `json:"machine"`
-	// NodeName is the name of the VM's node. It is the name of the machine.
+	// NodeName is the name of the VM's node: the name of the machine.
 	NodeName string `json:"nodeName"`
-	// Pool and Tags are those of the class that it was made from.
+	// Pool and Tags are those of the class.
 	Pool string            `json:"pool"`
 	Tags map[string]string `json:"tags,omitempty"`
-	// Zone that it is in; empty if nobody asked for one.
+	// Zone is the zone of the class; empty if it names none.
 	Zone string `json:"zone,omitempty"`
-	// APIGroup is that of the object which the VM was made for, as in driver.APIGroup.
+	// APIGroup is that of the object for which the VM was created, see driver.APIGroup.
 	APIGroup string `json:"apiGroup,omitempty"`
-	// CreatedAt is when it was made.
+	// CreatedAt is when the VM was created.
 	CreatedAt time.Time `json:"createdAt"`
 	// VisibleAt is when it can be found by name and is listed.
 	VisibleAt time.Time `json:"visibleAt"`
@@ -41,11 +41,12 @@ type VM struct {
 	GoneAt time.Time `json:"goneAt,omitzero"`
 	// Initialized is false as long as InitializeMachine is outstanding.
 	Initialized bool `json:"initialized"`
-	// Node says how it joins. Nil means that it never does.
+	// Node says how the VM becomes a node. Nil means that it never does.
 	Node *NodePlan `json:"node,omitempty"`
 }
 
-// NodePlan says how and when a VM becomes a node.
+// NodePlan says how and when a VM becomes a node. The zero value joins at once, and stays
+// ready.
 type NodePlan struct {
 	// JoinAt is when the node is created.
 	JoinAt time.Time `json:"joinAt"`
@@ -75,7 +76,7 @@ func (v VM) clone() VM {
 	return v
 }
 
-// addresses are derived from the provider ID, so that no two VMs share one.
+// addresses returns addresses that are derived from the provider ID, and so are unique.
 func (v VM) addresses() []corev1.NodeAddress {
 	ip := [16]byte{0: 0xfd}
 	binary.BigEndian.PutUint64(ip[8:], hash("address", v.ProviderID))
@@ -85,7 +86,8 @@ func (v VM) addresses() []corev1.NodeAddress {
 	}
 }
 
-// owner is what a class may touch: the VMs of its API group and pool that carry all its tags.
+// owner selects the VMs of a class: those of its API group and pool that have all its
+// tags.
 type owner struct {
 	pool, apiGroup string
 	tags           map[string]string
@@ -103,12 +105,12 @@ func (o owner) owns(v VM) bool {
 	return true
 }
 
-// own returns those of vms that the owner may touch.
+// own returns those of vms that are the owner's.
 func (o owner) own(vms []VM) []VM {
 	return slices.DeleteFunc(vms, func(v VM) bool { return !o.owns(v) })
 }
 
-// fits reports whether v is what a request for want would have made.
+// fits reports whether v is what a request for want would have created.
 func fits(v, want VM) bool {
 	return v.Pool == want.Pool && v.Zone == want.Zone && v.APIGroup == want.APIGroup && maps.Equal(v.Tags, want.Tags)
 }
@@ -159,7 +161,7 @@ func matches(pattern, key string) bool {
 	return err == nil && ok
 }
 
-// hash mixes texts into a number. It is the only source of chance in this package.
+// hash returns a number for texts. All random decisions are made from it.
 func hash(texts ...string) uint64 {
 	h := fnv.New64a()
 	for _, text := range texts {
@@ -175,7 +177,7 @@ func hash(texts ...string) uint64 {
 	return x ^ x>>33
 }
 
-// chance is hash as a number from 0 to 1, 1 excluded.
+// chance returns hash as a number from 0 to 1, without 1.
 func chance(texts ...string) float64 {
 	return float64(hash(texts...)>>11) / (1 << 53)
 }

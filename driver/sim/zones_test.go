@@ -14,7 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-func (w world) domains() ([]driver.FailureDomain, error) {
+func (w testDriver) domains() ([]driver.FailureDomain, error) {
 	resp, err := w.ListFailureDomains(w.t.Context(), &driver.ListFailureDomainsRequest{MachineClass: w.class, Secret: &corev1.Secret{}})
 	if err != nil {
 		return nil, err
@@ -22,8 +22,8 @@ func (w world) domains() ([]driver.FailureDomain, error) {
 	return resp.FailureDomains, nil
 }
 
-// placed returns the world with the class whose VMs are made in a failure domain.
-func (w world) placed(domain string) world {
+// placed returns the testDriver with the class whose VMs are made in a failure domain.
+func (w testDriver) placed(domain string) testDriver {
 	w.t.Helper()
 	resp, err := w.PlaceMachine(&driver.PlaceMachineRequest{MachineClass: w.class, FailureDomain: domain})
 	if err != nil {
@@ -44,7 +44,7 @@ func setZones(t *testing.T, cloud *sim.Cloud, names ...string) {
 func TestZones(t *testing.T) {
 	for name, cloud := range clouds(t) {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, sim.Config{Cloud: cloud}, nil)
+			w := newTestDriver(t, sim.Config{Cloud: cloud}, nil)
 			if got, err := w.domains(); err != nil || len(got) != 0 {
 				t.Errorf("a new cloud has %v, %v", got, err)
 			}
@@ -65,7 +65,7 @@ func TestZones(t *testing.T) {
 func TestVMsInZones(t *testing.T) {
 	for name, cloud := range clouds(t) {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, sim.Config{Cloud: cloud}, object{"pool": "p"})
+			w := newTestDriver(t, sim.Config{Cloud: cloud}, object{"pool": "p"})
 			setZones(t, cloud, "a", "b")
 			inA := w.placed("a")
 			inA.mustCreate("m")
@@ -101,7 +101,7 @@ func TestZonesOfAnotherProcess(t *testing.T) {
 }
 
 func TestPlacing(t *testing.T) {
-	w := newWorld(t, sim.Config{}, object{"pool": "p", "zone": "z"})
+	w := newTestDriver(t, sim.Config{}, object{"pool": "p", "zone": "z"})
 	before := w.class.DeepCopy()
 	if got := string(w.placed("a").class.ProviderSpec.Raw); got != `{"pool":"p","zone":"a"}` {
 		t.Errorf("the specification is %s", got)
@@ -114,13 +114,13 @@ func TestPlacing(t *testing.T) {
 	if err := w.Cloud().SetZones("a/b"); err == nil {
 		t.Error("a zone has a name that no label can have")
 	}
-	_, err = newWorld(t, sim.Config{}, object{"zone": "a/b"}).create("m")
+	_, err = newTestDriver(t, sim.Config{}, object{"zone": "a/b"}).create("m")
 	wantCode(t, err, codes.InvalidArgument)
 }
 
 // TestFaultsOfListing: tests of controllers play with them.
 func TestFaultsOfListing(t *testing.T) {
-	w := newWorld(t, sim.Config{}, nil)
+	w := newTestDriver(t, sim.Config{}, nil)
 	w.Cloud().Fail(sim.Fault{Method: sim.ListFailureDomains})
 	_, err := w.domains()
 	wantCode(t, err, codes.Unavailable)

@@ -22,15 +22,15 @@ import (
 
 type object = map[string]any
 
-// world is a driver with the shortest way to call it.
-type world struct {
+// testDriver is a driver with short methods to call it.
+type testDriver struct {
 	t testing.TB
 	*sim.Driver
 	class *v1alpha1.MachineClass
 }
 
-func newWorld(t testing.TB, config sim.Config, spec object) world {
-	return world{t: t, Driver: sim.New(config), class: newClass(t, "small", spec)}
+func newTestDriver(t testing.TB, config sim.Config, spec object) testDriver {
+	return testDriver{t: t, Driver: sim.New(config), class: newClass(t, "small", spec)}
 }
 
 func newClass(t testing.TB, name string, spec object) *v1alpha1.MachineClass {
@@ -46,8 +46,8 @@ func newClass(t testing.TB, name string, spec object) *v1alpha1.MachineClass {
 	return class
 }
 
-// with returns the world with another class.
-func (w world) with(class *v1alpha1.MachineClass) world {
+// with returns the driver with another class.
+func (w testDriver) with(class *v1alpha1.MachineClass) testDriver {
 	w.class = class
 	return w
 }
@@ -58,12 +58,12 @@ func machine(name, providerID string) *v1alpha1.Machine {
 	return m
 }
 
-func (w world) create(name string) (*driver.CreateMachineResponse, error) {
+func (w testDriver) create(name string) (*driver.CreateMachineResponse, error) {
 	return w.CreateMachine(w.t.Context(), &driver.CreateMachineRequest{
 		Machine: machine(name, ""), MachineClass: w.class, Secret: &corev1.Secret{}})
 }
 
-func (w world) mustCreate(name string) *driver.CreateMachineResponse {
+func (w testDriver) mustCreate(name string) *driver.CreateMachineResponse {
 	w.t.Helper()
 	resp, err := w.create(name)
 	if err != nil {
@@ -72,30 +72,30 @@ func (w world) mustCreate(name string) *driver.CreateMachineResponse {
 	return resp
 }
 
-func (w world) status(name, providerID string) (*driver.GetMachineStatusResponse, error) {
+func (w testDriver) status(name, providerID string) (*driver.GetMachineStatusResponse, error) {
 	return w.GetMachineStatus(w.t.Context(), &driver.GetMachineStatusRequest{
 		Machine: machine(name, providerID), MachineClass: w.class, Secret: &corev1.Secret{}})
 }
 
-func (w world) remove(name, providerID string) error {
+func (w testDriver) remove(name, providerID string) error {
 	_, err := w.DeleteMachine(w.t.Context(), &driver.DeleteMachineRequest{
 		Machine: machine(name, providerID), MachineClass: w.class, Secret: &corev1.Secret{}})
 	return err
 }
 
-func (w world) mustRemove(name, providerID string) {
+func (w testDriver) mustRemove(name, providerID string) {
 	w.t.Helper()
 	if err := w.remove(name, providerID); err != nil {
 		w.t.Fatalf("deleting %s: %v", name, err)
 	}
 }
 
-func (w world) initialize(name string) (*driver.InitializeMachineResponse, error) {
+func (w testDriver) initialize(name string) (*driver.InitializeMachineResponse, error) {
 	return w.InitializeMachine(w.t.Context(), &driver.InitializeMachineRequest{
 		Machine: machine(name, ""), MachineClass: w.class, Secret: &corev1.Secret{}})
 }
 
-func (w world) list() map[string]string {
+func (w testDriver) list() map[string]string {
 	w.t.Helper()
 	resp, err := w.ListMachines(w.t.Context(), &driver.ListMachinesRequest{MachineClass: w.class, Secret: &corev1.Secret{}})
 	if err != nil {
@@ -104,7 +104,7 @@ func (w world) list() map[string]string {
 	return resp.MachineList
 }
 
-func (w world) vms() []sim.VM {
+func (w testDriver) vms() []sim.VM {
 	w.t.Helper()
 	vms, err := w.Cloud().VMs()
 	if err != nil {
@@ -113,7 +113,7 @@ func (w world) vms() []sim.VM {
 	return vms
 }
 
-func (w world) histories() map[string]sim.History {
+func (w testDriver) histories() map[string]sim.History {
 	w.t.Helper()
 	entries, err := w.Cloud().Journal()
 	if err != nil {
@@ -124,7 +124,7 @@ func (w world) histories() map[string]sim.History {
 
 // start runs the driver until the test ends, or until the function that it returns
 // was called.
-func (w world) start() (stop func()) {
+func (w testDriver) start() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- w.Start(ctx) }()

@@ -1,4 +1,4 @@
-package sim
+package kubelet
 
 import (
 	"container/heap"
@@ -10,19 +10,19 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// job is something to be done at a time.
+// job is a piece of work with a time.
 type job struct {
-	// key names the job; there is one job of a key at a time.
+	// key identifies the job. At most one job of a key waits.
 	key string
 	at  time.Time
 	run func(context.Context)
 }
 
-// scheduler runs jobs at their time. Waiting jobs cost no goroutine and no timer of
-// their own, so there may be many.
+// scheduler runs jobs at their time. There may be many: a job that waits has no goroutine
+// and no timer of its own.
 type scheduler struct {
 	clock clock.Clock
-	// wake tells the loop that the first job has changed.
+	// wake receives when the first job may have changed.
 	wake chan struct{}
 
 	mu   sync.Mutex
@@ -34,7 +34,7 @@ func newScheduler(c clock.Clock) *scheduler {
 	return &scheduler{clock: c, wake: make(chan struct{}, 1), keys: map[string]struct{}{}}
 }
 
-// add plans a job, unless one of that key is waiting already.
+// add plans a job, unless one of that key waits already.
 func (s *scheduler) add(j job) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,83 +125,4 @@ func (h *jobHeap) Pop() any {
 	old[len(old)-1] = job{}
 	*h = old[:len(old)-1]
 	return last
-}
-
-// keyedMutex is a mutex for each key. The zero value is ready.
-type keyedMutex struct {
-	mu   sync.Mutex
-	held map[string]chan struct{}
-}
-
-// lock waits until nobody else holds key. Its errors have a code.
-func (m *keyedMutex) lock(ctx context.Context, key string) (unlock func(), err error) {
-	for {
-		m.mu.Lock()
-		released, busy := m.held[key]
-		if !busy {
-			break
-		}
-		m.mu.Unlock()
-		select {
-		case <-released:
-		case <-ctx.Done():
-			return nil, contextError(ctx)
-		}
-	}
-	defer m.mu.Unlock()
-	if m.held == nil {
-		m.held = map[string]chan struct{}{}
-	}
-	released := make(chan struct{})
-	m.held[key] = released
-	return func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		delete(m.held, key)
-		close(released)
-	}, nil
-}
-
-// order is the place of a scripted change among others.
-type order struct {
-	at     time.Time
-	number int
-}
-
-// orders makes sure that of several changes the latest stays, although jobs run side
-// by side and are repeated. The zero value is ready.
-type orders struct {
-	mu     sync.Mutex
-	given  int
-	newest map[string]order
-}
-
-// give returns the order of a change that is planned for a time.
-func (o *orders) give(at time.Time) order {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.given++
-	return order{at: at, number: o.given}
-}
-
-// take reports whether a change of key may be made, which is not so if a later one was
-// made already.
-func (o *orders) take(key string, mine order) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	other, known := o.newest[key]
-	if known && (other.at.After(mine.at) || other.at.Equal(mine.at) && other.number > mine.number) {
-		return false
-	}
-	if o.newest == nil {
-		o.newest = map[string]order{}
-	}
-	o.newest[key] = mine
-	return true
-}
-
-func (o *orders) clear() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	clear(o.newest)
 }

@@ -1,4 +1,6 @@
-package sim
+// Package spec reads provider specifications of the simulated driver. The package comment
+// of sim describes the fields.
+package spec
 
 import (
 	"bytes"
@@ -12,6 +14,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
@@ -19,21 +22,21 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// joinMode says what a VM's node does.
-type joinMode string
+// Join is what a VM's node does.
+type Join string
 
+// The values of Join.
 const (
-	joinReady    joinMode = "ready"
-	joinNotReady joinMode = "notReady"
-	joinFlap     joinMode = "flap"
-	joinNever    joinMode = "never"
+	JoinReady    Join = "ready"
+	JoinNotReady Join = "notReady"
+	JoinFlap     Join = "flap"
+	JoinNever    Join = "never"
 )
 
 const defaultFlapInterval = 30 * time.Second
 
-// specJSON is the provider specification as it is written. The package comment
-// describes the fields.
-type specJSON struct {
+// fields are the fields of a provider specification that need no conversion.
+type fields struct {
 	APIVersion   string            `json:"apiVersion"`
 	Kind         string            `json:"kind"`
 	Latency      string            `json:"latency"`
@@ -41,7 +44,7 @@ type specJSON struct {
 	DeleteDelay  string            `json:"deleteDelay"`
 	VisibleAfter string            `json:"visibleAfter"`
 	Jitter       float64           `json:"jitter"`
-	Join         joinMode          `json:"join"`
+	Join         Join              `json:"join"`
 	FlapInterval string            `json:"flapInterval"`
 	Pool         string            `json:"pool"`
 	Zone         string            `json:"zone"`
@@ -51,24 +54,26 @@ type specJSON struct {
 	NodeTaints   []corev1.Taint    `json:"nodeTaints"`
 }
 
-// spec is a valid provider specification with its defaults filled in.
-type spec struct {
-	specJSON
-	latency, joinDelay, deleteDelay, visibleAfter, flapInterval time.Duration
-	apiGroup                                                    string
+// Spec is a valid provider specification with its defaults filled in.
+type Spec struct {
+	fields
+	// The durations of the fields of the same names.
+	Latency, JoinDelay, DeleteDelay, VisibleAfter, FlapInterval time.Duration
+	// APIGroup is that of the object that the class serves, see driver.APIGroup.
+	APIGroup string
 }
 
-// parseSpec reads the provider specification of a class. Its errors have the code
+// Parse reads the provider specification of a class. Its errors have the code
 // InvalidArgument and name the field.
-func parseSpec(class *v1alpha1.MachineClass) (spec, error) {
-	var s spec
+func Parse(class *v1alpha1.MachineClass) (Spec, error) {
+	var s Spec
 	if class == nil {
 		return s, status.Error(codes.InvalidArgument, "the request has no machine class")
 	}
 	if raw := bytes.TrimSpace(class.ProviderSpec.Raw); len(raw) > 0 {
 		dec := json.NewDecoder(bytes.NewReader(raw))
 		dec.DisallowUnknownFields()
-		if err := dec.Decode(&s.specJSON); err != nil {
+		if err := dec.Decode(&s.fields); err != nil {
 			return s, status.WrapError(codes.InvalidArgument, decodeMessage(raw, err), err)
 		}
 	}
@@ -76,9 +81,9 @@ func parseSpec(class *v1alpha1.MachineClass) (spec, error) {
 		s.Pool = class.Namespace + "/" + class.Name
 	}
 	if s.Join == "" {
-		s.Join = joinReady
+		s.Join = JoinReady
 	}
-	s.apiGroup = driver.APIGroup(class)
+	s.APIGroup = driver.APIGroup(class)
 	if err := s.check(); err != nil {
 		return s, status.WrapError(codes.InvalidArgument, "providerSpec."+err.Error(), err)
 	}
@@ -93,19 +98,19 @@ func decodeMessage(raw []byte, err error) string {
 	unknown := unknownField.FindStringSubmatch(err.Error())
 	var fields map[string]json.RawMessage
 	if unknown == nil || json.Unmarshal(raw, &fields) != nil || fields[unknown[1]] == nil {
-		return fmt.Sprintf("providerSpec: %v", err) // such as of a field in a taint
+		return fmt.Sprintf("providerSpec: %v", err) // such as an unknown field of a taint
 	}
 	return fmt.Sprintf("providerSpec.%s: is not known (known: %s)", unknown[1], strings.Join(fieldNames(), ", "))
 }
 
-// unknownField is how the decoder names a field that it does not know. It has no type for
-// that; where the words are others one day, they are passed on as they are.
+// unknownField matches the decoder's error for an unknown field, which has no type of its
+// own. An error that does not match is shown as it is.
 var unknownField = regexp.MustCompile(`^json: unknown field "(.*)"$`)
 
-// fieldNames are the fields of the provider specification, sorted.
+// fieldNames returns the fields of the provider specification, sorted.
 func fieldNames() []string {
 	var names []string
-	for field := range reflect.TypeFor[specJSON]().Fields() {
+	for field := range reflect.TypeFor[fields]().Fields() {
 		if name := field.Tag.Get("json"); name != "apiVersion" && name != "kind" {
 			names = append(names, name)
 		}
@@ -116,34 +121,34 @@ func fieldNames() []string {
 
 // check validates the fields and fills in the durations. Its errors begin with the
 // name of the field.
-func (s *spec) check() error {
-	s.flapInterval = defaultFlapInterval
+func (s *Spec) check() error {
+	s.FlapInterval = defaultFlapInterval
 	for _, f := range []struct {
 		name, text string
 		into       *time.Duration
 	}{
-		{"latency", s.Latency, &s.latency},
-		{"joinDelay", s.JoinDelay, &s.joinDelay},
-		{"deleteDelay", s.DeleteDelay, &s.deleteDelay},
-		{"visibleAfter", s.VisibleAfter, &s.visibleAfter},
-		{"flapInterval", s.FlapInterval, &s.flapInterval},
+		{"latency", s.fields.Latency, &s.Latency},
+		{"joinDelay", s.fields.JoinDelay, &s.JoinDelay},
+		{"deleteDelay", s.fields.DeleteDelay, &s.DeleteDelay},
+		{"visibleAfter", s.fields.VisibleAfter, &s.VisibleAfter},
+		{"flapInterval", s.fields.FlapInterval, &s.FlapInterval},
 	} {
 		if err := parseDuration(f.text, f.into); err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
 		}
 	}
 	switch {
-	case s.flapInterval == 0:
+	case s.FlapInterval == 0:
 		return errors.New("flapInterval: must be greater than 0s")
 	case s.Jitter < 0 || s.Jitter > 1:
 		return fmt.Errorf("jitter: %v is not between 0 and 1", s.Jitter)
 	case s.Capacity < 0:
 		return fmt.Errorf("capacity: %d is negative", s.Capacity)
-	case s.Zone != "" && !isZone(s.Zone):
+	case s.Zone != "" && !IsZone(s.Zone):
 		return fmt.Errorf("zone: %q cannot be a zone", s.Zone)
 	}
 	switch s.Join {
-	case joinReady, joinNotReady, joinFlap, joinNever:
+	case JoinReady, JoinNotReady, JoinFlap, JoinNever:
 		return nil
 	default:
 		return fmt.Errorf("join: %q is none of ready, notReady, flap, never", s.Join)
@@ -165,3 +170,6 @@ func parseDuration(text string, into *time.Duration) error {
 	*into = d
 	return nil
 }
+
+// IsZone reports whether a zone can have the name: nodes get it as a label.
+func IsZone(name string) bool { return name != "" && len(validation.IsValidLabelValue(name)) == 0 }

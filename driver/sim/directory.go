@@ -16,14 +16,14 @@ import (
 // dirStore is a store in a directory, for clouds that outlive a process or are used
 // by several:
 //
-//	lock                                  locked by whoever changes something
+//	lock                                  locked (flock) by the writer
 //	journal                               one JSON object per line, append only
-//	zones                                 a JSON list of the zones, if there are any
+//	zones                                 a JSON list of the zones; optional
 //	vms/<namespace>/<machine>/<tail>.json a VM; tail is the end of its provider ID
 //	vms/<namespace>/<machine>/<tail>.gone a VM that was removed
 //
-// The lock is the kernel's (flock), so a process that is killed leaves none behind.
-// A VM appears, changes and goes by a rename, so it is never seen half-written.
+// The kernel releases the lock of a process that is killed. A VM appears, changes and goes
+// by a rename, so it is never half-written.
 type dirStore struct {
 	dir string
 	// mu serialises the users of this handle: flock counts per open file, not per
@@ -36,8 +36,9 @@ type dirStore struct {
 const (
 	aliveSuffix = ".json"
 	goneSuffix  = ".gone"
-	// scratch is the file that all is written to before its rename. One is enough,
-	// since there is one writer at a time.
+	zonesFile   = "zones"
+	// scratch is the file to which everything is written before its rename. One is
+	// enough, since there is one writer at a time.
 	scratch = "scratch"
 )
 
@@ -119,15 +120,6 @@ func (d *dirStore) names(key string) ([]string, error) {
 	return names, nil
 }
 
-func (d *dirStore) byID(id string) (VM, bool, error) {
-	key, tail, ok := splitProviderID(id)
-	if !ok {
-		return VM{}, false, nil
-	}
-	v, ok, err := readVM(filepath.Join(d.machineDir(key), tail+aliveSuffix))
-	return v, ok, err
-}
-
 func readVM(path string) (VM, bool, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -201,10 +193,8 @@ func (d *dirStore) write(path string, content any) error {
 	return os.Rename(temp, path)
 }
 
-func (d *dirStore) zonesFile() string { return filepath.Join(d.dir, "zones") }
-
 func (d *dirStore) zones() ([]string, error) {
-	data, err := os.ReadFile(d.zonesFile())
+	data, err := os.ReadFile(filepath.Join(d.dir, zonesFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -213,12 +203,14 @@ func (d *dirStore) zones() ([]string, error) {
 	}
 	var names []string
 	if err := json.Unmarshal(data, &names); err != nil {
-		return nil, fmt.Errorf("reading %s: %w", d.zonesFile(), err)
+		return nil, fmt.Errorf("reading %s in %s: %w", zonesFile, d.dir, err)
 	}
 	return names, nil
 }
 
-func (d *dirStore) setZones(names []string) error { return d.write(d.zonesFile(), names) }
+func (d *dirStore) setZones(names []string) error {
+	return d.write(filepath.Join(d.dir, zonesFile), names)
+}
 
 func (d *dirStore) remove(v VM) error {
 	err := os.Rename(d.path(v, aliveSuffix), d.path(v, goneSuffix))
