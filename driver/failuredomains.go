@@ -14,18 +14,17 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// FailureDomains is implemented by drivers whose provider has failure domains: places like zones,
-// racks or hosts, each of which fails as a whole. With a driver that lacks it, users
-// declare failure domains, and say for each of them how a VM gets there.
+// FailureDomains is implemented by drivers whose provider has failure domains: zones, racks or
+// hosts, each of which fails as a whole. For other drivers, users declare failure domains and
+// the provider specification of each.
 type FailureDomains interface {
-	// ListFailureDomains returns the failure domains in which VMs can be made.
+	// ListFailureDomains returns the failure domains in which VMs can be created.
 	//
-	//   - It MUST be idempotent and change nothing. It is asked every few minutes.
-	//   - Of the provider specification it SHOULD look only at what the answer depends
-	//     on: the specification may say less than one that VMs are made from.
-	//   - Names MUST be unique in the list, and have 1 to 256 bytes. The order does not
-	//     matter.
-	//   - A partial list MUST NOT be returned as OK. One that is empty means that the
+	//   - It MUST be idempotent and change nothing. It is called every few minutes.
+	//   - It SHOULD validate only those fields of the provider specification on which the
+	//     answer depends: the specification may lack fields that a VM needs.
+	//   - Names MUST be unique and have 1 to 256 bytes. The order does not matter.
+	//   - A partial list MUST NOT be returned as OK. An empty list means that the
 	//     provider has no failure domains at present.
 	//
 	// Codes: InvalidArgument (provider specification), PermissionDenied,
@@ -33,14 +32,13 @@ type FailureDomains interface {
 	ListFailureDomains(ctx context.Context, req *ListFailureDomainsRequest) (*ListFailureDomainsResponse, error)
 
 	// PlaceMachine returns the provider specification of a class, changed so that its VMs
-	// are made in a failure domain.
+	// are created in a failure domain.
 	//
-	//   - It MUST make no request and answer at once: the answer depends on nothing but
-	//     the request, so the same request always has the same answer. Whether the
-	//     failure domain exists is found out by CreateMachine.
-	//   - A failure domain that the provider specification names already is replaced.
-	//   - Nothing else of the provider specification may change its meaning, and what is
-	//     wrong with it is left for CreateMachine to find.
+	//   - It MUST be a pure function of the request: it sends no requests and does not
+	//     block. CreateMachine checks whether the failure domain exists.
+	//   - A failure domain in the provider specification is replaced.
+	//   - It changes the meaning of nothing else, and leaves the validation of the
+	//     provider specification to CreateMachine.
 	//
 	// Codes: NotFound (no failure domain can have that name), InvalidArgument (the
 	// provider specification cannot be changed), Unimplemented.
@@ -49,43 +47,43 @@ type FailureDomains interface {
 
 // ListFailureDomainsRequest asks for failure domains.
 type ListFailureDomainsRequest struct {
-	// MachineClass whose provider specification says where to look. Never nil.
+	// MachineClass with the provider specification. Never nil.
 	MachineClass *v1alpha1.MachineClass
 	// Secret with the provider's credentials. Never nil.
 	Secret *corev1.Secret
 }
 
-// ListFailureDomainsResponse holds failure domains.
+// ListFailureDomainsResponse lists failure domains.
 type ListFailureDomainsResponse struct {
-	// FailureDomains in which VMs can be made. Nil and empty mean the same: there are none.
+	// FailureDomains in which VMs can be created. Nil and empty both mean that there are none.
 	FailureDomains []FailureDomain
 }
 
-// FailureDomain is a place that fails as a whole.
+// FailureDomain is a part of the provider that fails as a whole.
 type FailureDomain struct {
-	// Name by which PlaceMachine knows it.
+	// Name to pass to PlaceMachine.
 	Name string
-	// Attributes are for users, who see them. Optional.
+	// Attributes are shown to users. Optional.
 	Attributes map[string]string
 }
 
-// PlaceMachineRequest asks how VMs of a class get into a failure domain.
+// PlaceMachineRequest asks for the provider specification for a failure domain.
 type PlaceMachineRequest struct {
-	// MachineClass whose VMs they are. Never nil.
+	// MachineClass with the provider specification to change. Never nil.
 	MachineClass *v1alpha1.MachineClass
-	// FailureDomain is the name of the place. Never empty.
+	// FailureDomain is the name of the failure domain. Never empty.
 	FailureDomain string
 }
 
-// PlaceMachineResponse says how VMs of a class get into a failure domain.
+// PlaceMachineResponse has the provider specification for a failure domain.
 type PlaceMachineResponse struct {
-	// ProviderSpec takes the place of the class's.
+	// ProviderSpec replaces that of the class.
 	ProviderSpec runtime.RawExtension
 }
 
-// WithField returns a provider specification with the text in one of its fields: what
-// PlaceMachine does where a field names the failure domain. All others keep
-// their values to the last digit. If the specification is no JSON object, the error is InvalidArgument.
+// WithField returns a provider specification with one field set to a text. It implements
+// PlaceMachine where a field names the failure domain. Other fields stay as they are, numbers
+// to the last digit. The error is InvalidArgument if the specification is not a JSON object.
 func WithField(spec runtime.RawExtension, name, text string) (runtime.RawExtension, error) {
 	fields := map[string]json.RawMessage{}
 	if len(bytes.TrimSpace(spec.Raw)) > 0 {

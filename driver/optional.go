@@ -8,31 +8,31 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// The interfaces below are optional. A controller finds out by type assertion
-// whether a driver has one. A method that answers Unimplemented means the same as
-// an interface that is absent.
+// The interfaces below are optional; controllers find them by type assertion. A method
+// that answers Unimplemented means the same as an interface that is not implemented.
 
-// Initializer is implemented by drivers whose VMs need steps after their creation,
-// for example changing a property that the provider cannot set while creating. A
-// driver without it has VMs that need none.
+// Initializer is implemented by drivers whose VMs need steps after their creation, for
+// example for a property that the provider cannot set at creation. VMs of other drivers
+// count as initialised.
 type Initializer interface {
-	// InitializeMachine carries out the steps that are outstanding.
+	// InitializeMachine does the remaining steps.
 	//
 	//   - It is called after a successful CreateMachine, and whenever
 	//     GetMachineStatus answers Uninitialized.
-	//   - It MUST be idempotent (here): a VM that is initialised is answered with OK.
-	//   - Until it has succeeded, GetMachineStatus MUST answer Uninitialized (here),
-	//     or a restarted controller would take the VM as complete.
+	//   - It MUST be idempotent (Millwright): for an initialised VM the answer is OK.
+	//   - Until it has succeeded, GetMachineStatus MUST answer Uninitialized
+	//     (Millwright). Otherwise a restarted controller would take the VM as
+	//     initialised.
 	//
-	// Codes: NotFound (there is no VM), Uninitialized (steps are still outstanding),
-	// ResourceExhausted, Unimplemented (no VM ever needs it), and those of
-	// CreateMachine. All but Unimplemented are tried again.
+	// Codes: NotFound (there is no VM), Uninitialized (steps remain),
+	// ResourceExhausted, Unimplemented (no VM needs initialisation), and those of
+	// CreateMachine. After all but Unimplemented it is called again.
 	InitializeMachine(ctx context.Context, req *InitializeMachineRequest) (*InitializeMachineResponse, error)
 }
 
 // InitializeMachineRequest asks for the steps that follow the creation of a VM.
 type InitializeMachineRequest struct {
-	// Machine whose VM is concerned. Never nil. Its spec.providerID may still be
+	// Machine whose VM to initialise. Never nil. Its spec.providerID may still be
 	// empty.
 	Machine *v1alpha1.Machine
 	// MachineClass that the machine refers to. Never nil.
@@ -51,16 +51,15 @@ type InitializeMachineResponse struct {
 	Addresses []corev1.NodeAddress
 }
 
-// VolumeIdentifier is implemented by drivers that can tell the provider's ID of a
-// persistent volume. With it, a drain evicts pods with volumes one after another
-// and waits for each volume to detach; without it, such pods are evicted like all
-// others.
+// VolumeIdentifier is implemented by drivers that know the provider's IDs of persistent
+// volumes. With it, a drain evicts pods with volumes one after another and waits for
+// each volume to be detached; without it, they are evicted like other pods.
 type VolumeIdentifier interface {
-	// GetVolumeIDs returns the IDs of those volumes that it knows.
+	// GetVolumeIDs returns the IDs of volumes.
 	//
 	//   - It MUST be idempotent.
-	//   - Volumes that it cannot identify, of other storage systems for example, MAY
-	//     be left out; that is no error.
+	//   - Volumes without a known ID, such as those of other storage systems, MAY be
+	//     left out; that is no error.
 	//
 	// Codes: InvalidArgument (the list is malformed; the message says how),
 	// Unimplemented.
@@ -73,26 +72,26 @@ type GetVolumeIDsRequest struct {
 	PVSpecs []*corev1.PersistentVolumeSpec
 }
 
-// GetVolumeIDsResponse holds the IDs of volumes.
+// GetVolumeIDsResponse lists the IDs of volumes.
 type GetVolumeIDsResponse struct {
-	// VolumeIDs are the IDs under which volumes appear at the provider. Order and
-	// number need not match the request.
+	// VolumeIDs are the provider's IDs of the volumes. Order and number may differ from
+	// the request.
 	VolumeIDs []string
 }
 
-// ClassMigrator is implemented by drivers that had a machine class kind of their
-// own before MachineClass existed. Without it, such classes are left untouched, and
-// the user is told so once.
+// ClassMigrator is implemented by drivers that had a kind of machine class of their own
+// before MachineClass existed. Without it, such classes are not migrated, and an event
+// says so once.
 type ClassMigrator interface {
 	// GenerateMachineClassForMigration fills a MachineClass from an object of an older
 	// kind.
 	//
 	//   - It MUST be idempotent.
-	//   - It only fills req.MachineClass. Writing that object, marking the old one as
-	//     migrated and moving references is the caller's work.
+	//   - It only fills req.MachineClass. The caller writes that object, marks the old
+	//     one as migrated and changes references.
 	//
-	// Codes: Unimplemented (also for a kind that it does not know), Internal. After OK
-	// the machine is reconciled again at once.
+	// Codes: Unimplemented (also for an unknown kind), Internal. After OK the machine is
+	// reconciled again at once.
 	GenerateMachineClassForMigration(ctx context.Context, req *GenerateMachineClassForMigrationRequest) (*GenerateMachineClassForMigrationResponse, error)
 }
 
@@ -101,10 +100,10 @@ type GenerateMachineClassForMigrationRequest struct {
 	// ProviderSpecificMachineClass is the object to convert, for example a pointer
 	// to an AWSMachineClass.
 	ProviderSpecificMachineClass any
-	// MachineClass is to be filled; its name and namespace are already set. This is
-	// the only field of any request that a driver writes.
+	// MachineClass to fill; its name and namespace are set. This is the only field of
+	// all requests that a driver writes.
 	MachineClass *v1alpha1.MachineClass
-	// ClassSpec tells the kind of ProviderSpecificMachineClass.
+	// ClassSpec names the kind of ProviderSpecificMachineClass.
 	ClassSpec *v1alpha1.ClassSpec
 }
 

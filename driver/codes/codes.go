@@ -1,68 +1,67 @@
-// Package codes changes when the set of machine error codes changes.
+// Package codes defines the error codes of drivers.
 //
-// The codes tell a machine controller what to do after a driver call: go on,
-// try again soon, try again late, or replace the machine. Numbers and names up to
-// Unauthenticated are those of gRPC, so a driver may pass a gRPC code through.
-// The numbers are used as metric label values and the names are stored in the
-// status of machines, where autoscalers read them; neither may ever change.
+// A code decides what a machine controller does after a driver call: continue, try again
+// soon, try again later, or replace the machine. Numbers and names up to Unauthenticated
+// are those of gRPC, so a driver may return a gRPC code unchanged. The numbers are values
+// of metric labels, and the names are in the status of machines, where autoscalers read
+// them. Neither ever changes. The source is MCM's package of the same name.
 package codes
 
-// Code is the kind of outcome of a driver call. The zero value is OK.
+// Code is the result of a driver call. The zero value is OK.
 type Code uint32
 
 const (
-	// OK means that the call did what was asked. It is never part of an error.
+	// OK means that the call succeeded. It is never the code of an error.
 	OK Code = 0
-	// Canceled means that the caller gave up. The driver cleans up what it began
-	// and returns. The controller tries again soon.
+	// Canceled means that the caller cancelled the call. The driver cleans up and
+	// returns. The controller tries again soon.
 	Canceled Code = 1
-	// Unknown means that nothing precise is known about what went wrong. Errors
-	// that carry no code count as Unknown. The controller tries again soon.
+	// Unknown means that the cause is not known. Errors without a code count as
+	// Unknown. The controller tries again soon.
 	Unknown Code = 2
 	// InvalidArgument means that the machine name or the provider specification is
-	// wrong. The message names the field. Somebody has to change the object, so the
-	// controller tries again slowly.
+	// wrong. The message names the field. A user has to change the object, so the
+	// controller tries again later.
 	InvalidArgument Code = 3
 	// DeadlineExceeded means that the call did not end in time. Whether it had an
 	// effect is not known. The controller tries again soon.
 	DeadlineExceeded Code = 4
-	// NotFound means that the provider has no such VM. It is the expected answer of
-	// a status call before a creation and after a deletion.
+	// NotFound means that the provider has no such VM. It is the normal answer of
+	// GetMachineStatus before a creation and after a deletion.
 	NotFound Code = 5
-	// AlreadyExists means that a VM of that name exists, but with other parameters
-	// than those asked for. A machine with another name has to be created.
+	// AlreadyExists means that a VM of that name exists with other parameters than
+	// those of the request. A machine with another name has to be created.
 	AlreadyExists Code = 6
 	// PermissionDenied means that the credentials are valid but do not allow the
-	// operation. The controller tries again slowly.
+	// operation. The controller tries again later.
 	PermissionDenied Code = 7
 	// ResourceExhausted means that a quota is used up or that the provider has no
-	// capacity left. Autoscalers look for this code and turn to another pool.
+	// capacity. Autoscalers look for this code and use another pool.
 	ResourceExhausted Code = 8
-	// FailedPrecondition means that the VM is in a state that does not allow the
-	// operation, and that somebody may have to repair it.
+	// FailedPrecondition means that the state of the VM or of the provider does not
+	// allow the operation. A user may have to repair it.
 	FailedPrecondition Code = 9
-	// Aborted means that another operation on the same machine is under way. The
-	// controller waits for it and tries again soon.
+	// Aborted means that another operation on the same machine has not ended. The
+	// controller tries again soon.
 	Aborted Code = 10
-	// OutOfRange means, from a creation, that a size in the provider specification
-	// is outside its valid range; from a status call, that several VMs exist for the
-	// machine, which makes the controller look for orphans.
+	// OutOfRange means, from CreateMachine, that a size in the provider specification
+	// is outside its valid range; from GetMachineStatus, that several VMs exist for
+	// the machine. The controller then looks for orphans.
 	OutOfRange Code = 11
-	// Unimplemented means that the driver does not support the operation. For
-	// optional operations it is a normal answer and the controller does without.
+	// Unimplemented means that the driver does not support the operation. It is a
+	// normal answer of optional operations.
 	Unimplemented Code = 12
-	// Internal means that something that must not happen has happened.
+	// Internal means that an invariant of the driver or the provider is broken.
 	Internal Code = 13
-	// Unavailable means that the provider does not answer at present. The
+	// Unavailable means that the provider cannot be reached at present. The
 	// controller tries again soon.
 	Unavailable Code = 14
 	// DataLoss means that data was lost or damaged beyond repair.
 	DataLoss Code = 15
 	// Unauthenticated means that the credentials are missing or not valid.
 	Unauthenticated Code = 16
-	// Uninitialized means that the VM exists but steps that follow its creation are
-	// outstanding. The controller then calls InitializeMachine. It comes with a
-	// response that is not nil.
+	// Uninitialized means that the VM exists, but is not initialised. The controller
+	// then calls InitializeMachine. The response next to it must not be nil.
 	Uninitialized Code = 17
 )
 
@@ -97,9 +96,8 @@ var byName = func() map[string]Code {
 	return m
 }()
 
-// String returns the name of the code, for example "ResourceExhausted". A number
-// that is not a code of this package reads as "Unknown", so that the text always
-// names a code.
+// String returns the name of the code, for example "ResourceExhausted". For a number
+// that is no code it returns "Unknown".
 func (c Code) String() string {
 	if int64(c) >= int64(len(names)) {
 		return names[Unknown]
@@ -107,8 +105,8 @@ func (c Code) String() string {
 	return names[c]
 }
 
-// StringToCode returns the code of that name, and Unknown for any other text.
-// Upper and lower case differ: "notfound" is not a name.
+// StringToCode returns the code with that name, and Unknown for any other text. Names are
+// case-sensitive.
 func StringToCode(name string) Code {
 	if c, ok := byName[name]; ok {
 		return c
@@ -116,7 +114,7 @@ func StringToCode(name string) Code {
 	return Unknown
 }
 
-// All returns every code in the order of the numbers. The slice is the caller's.
+// All returns a new slice of all codes, sorted by number.
 func All() []Code {
 	all := make([]Code, len(names))
 	for i := range names {

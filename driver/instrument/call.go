@@ -15,7 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// call says what is being called for what. Fields may be nil.
+// call describes a call. Pointers may be nil.
 type call struct {
 	operation string
 	machine   *v1alpha1.Machine
@@ -23,7 +23,7 @@ type call struct {
 	secret    *corev1.Secret
 }
 
-// invoke makes a call of the driver inside.
+// invoke calls the inner driver.
 func invoke[Response any](ctx context.Context, d *Driver, c call, f func(context.Context) (*Response, error)) (*Response, error) {
 	log := logr.FromContextOrDiscard(ctx).WithValues(c.logValues()...)
 	ctx, cancel := context.WithTimeout(ctx, d.options.Timeout)
@@ -43,7 +43,7 @@ func invoke[Response any](ctx context.Context, d *Driver, c call, f func(context
 	return resp, err
 }
 
-// guarded calls f and turns a panic into an error with the stack beside it.
+// guarded calls f. It turns a panic into an error, and returns the stack.
 func guarded[Response any](ctx context.Context, f func(context.Context) (*Response, error)) (resp *Response, stack string, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -60,7 +60,7 @@ func panicked(value any) error {
 	return status.WrapError(codes.Internal, fmt.Sprintf("the driver panicked: %v", value), cause)
 }
 
-// checked answers for what a driver must not return.
+// checked returns an error for results that the contract forbids, and err otherwise.
 func checked(ctx context.Context, operation string, noResponse bool, err error) error {
 	if err == nil {
 		if noResponse {
@@ -80,7 +80,7 @@ func checked(ctx context.Context, operation string, noResponse bool, err error) 
 	return err
 }
 
-// ended gives an error a code if it stems from the end of the call's own context.
+// ended gives an error a code if it was caused by the end of the call's context.
 func ended(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() == nil:
@@ -101,8 +101,8 @@ type outcome struct {
 	err      error
 }
 
-// log writes the line of a call: successes and answers that are part of the normal
-// course are for those who want details, what points to a defect is an error.
+// log logs a call: at level 1 if it succeeded or its answer is a normal one, as an error
+// if it points to a defect, and as information otherwise.
 func (c call) log(log logr.Logger, o outcome) {
 	code := status.Code(o.err)
 	values := []any{"duration", o.duration, "code", code.String()}
@@ -121,7 +121,7 @@ func (c call) log(log logr.Logger, o outcome) {
 	}
 }
 
-// expects reports whether a code belongs to the normal course of the operation.
+// expects reports whether a code is a normal answer of the operation.
 func (c call) expects(code codes.Code) bool {
 	switch code {
 	case codes.Unimplemented:

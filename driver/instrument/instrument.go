@@ -1,17 +1,17 @@
-// Package instrument changes when what surrounds every driver call changes.
+// Package instrument decorates drivers.
 //
-// [Wrap] puts a decorator around a driver. Each call gets a deadline, is counted and
-// timed, leaves one log line, and cannot take the process down:
+// [Wrap] returns a driver whose calls have a deadline, are measured and logged, and cannot
+// end the process:
 //
-//   - A panic becomes an error with the code Internal; its stack goes to the log.
-//   - A response that is nil without an error, or next to Uninitialized, becomes
-//     Internal, and so does an error that claims to be OK.
-//   - An error without a code that stems from the end of the context gets the code
+//   - A panic becomes an error with the code Internal; its stack is logged.
+//   - A nil response without an error, or next to Uninitialized, becomes Internal, and so
+//     does an error with the code OK.
+//   - An error without a code that was caused by the end of the context gets the code
 //     DeadlineExceeded or Canceled.
-//   - Values of the request's Secret are replaced by "[redacted]" in the error that is
-//     returned and in the log. The error keeps its code, and what errors.Is finds.
+//   - Values of the request's Secret are replaced by "[redacted]" in the returned error
+//     and in the log. The error keeps its code, and errors.Is works as before.
 //
-// Other results are handed through untouched.
+// Other results are returned as they are.
 package instrument
 
 import (
@@ -26,27 +26,27 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// DefaultTimeout is the deadline of a call if Options does not say otherwise. It is
-// long, because many drivers wait in DeleteMachine until the VM is gone.
+// DefaultTimeout is the default of Options.Timeout. It is long, because many drivers wait
+// in DeleteMachine until the VM is gone.
 const DefaultTimeout = 10 * time.Minute
 
-// Options are the properties of the decorator.
+// Options configure the decorator.
 type Options struct {
-	// Provider is the metric label of that name, for example "aws".
+	// Provider is the value of the metric label "provider", for example "aws".
 	Provider string
-	// Timeout is the deadline of each call, unless the caller's is earlier. Zero means
-	// DefaultTimeout. A driver that ignores its context is not stopped by it.
+	// Timeout is the deadline of each call, unless the caller's is earlier. Zero or less
+	// means DefaultTimeout. A driver that ignores its context is not stopped.
 	Timeout time.Duration
-	// Registerer gets the metrics. Several decorators may share one. Nil means that
-	// there are none.
+	// Registerer registers the metrics. Several decorators may share one. Nil means no
+	// metrics.
 	Registerer prometheus.Registerer
 	// Clock measures durations. Nil means the real one.
 	Clock clock.PassiveClock
 }
 
-// Driver is a decorated driver. It implements all optional interfaces of package
-// driver, and answers Unimplemented where the driver inside lacks one; callers treat
-// both alike.
+// Driver is a decorated driver. It implements all optional interfaces of package driver;
+// methods of those that the inner driver does not implement answer Unimplemented, which
+// has the same meaning.
 type Driver struct {
 	inner   driver.Driver
 	options Options
@@ -74,8 +74,8 @@ const (
 	opDomains    = "list_failure_domains"
 )
 
-// Wrap returns d with the decorator around it. It panics if the registerer holds
-// other metrics under the names that it needs.
+// Wrap returns a decorated driver. It panics if other metrics are registered under the
+// names that it needs.
 func Wrap(d driver.Driver, options Options) *Driver {
 	if options.Timeout <= 0 {
 		options.Timeout = DefaultTimeout
@@ -168,8 +168,8 @@ func (d *Driver) ListFailureDomains(ctx context.Context, req *driver.ListFailure
 	})
 }
 
-// PlaceMachine implements driver.FailureDomains. The provider is not asked, so there is no deadline,
-// and the call is neither counted nor logged.
+// PlaceMachine implements driver.FailureDomains. It sends no request to the provider, so it has
+// no deadline, and is neither measured nor logged.
 func (d *Driver) PlaceMachine(req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
 	inner, ok := d.inner.(driver.FailureDomains)
 	if !ok {
@@ -180,8 +180,8 @@ func (d *Driver) PlaceMachine(req *driver.PlaceMachineRequest) (*driver.PlaceMac
 	return resp, checked(ctx, "", resp == nil, err)
 }
 
-// unimplemented is the answer for an interface that is absent. No call was made, so
-// it is neither counted nor logged.
+// unimplemented is the answer for an interface that the inner driver lacks. There is no
+// call to measure or log.
 func unimplemented(method string) error {
 	return status.Error(codes.Unimplemented, "the driver does not implement "+method)
 }

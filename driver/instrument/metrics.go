@@ -10,8 +10,8 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// metrics are the two series of driver calls. Names and labels are MCM's. Nil records
-// nothing.
+// metrics are the metrics of driver calls, with MCM's names and labels. A nil value
+// records nothing.
 type metrics struct {
 	provider  string
 	durations *prometheus.HistogramVec
@@ -27,7 +27,7 @@ func newMetrics(r prometheus.Registerer, provider string) *metrics {
 		durations: register(r, prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "mcm_cloud_api_driver_request_duration_seconds",
 			Help: "Time that successful driver calls took, in seconds.",
-			// MCM has the default buckets, which end at 10 s; VMs may take minutes.
+			// MCM's buckets are the default ones, which end at 10 s; VMs may take minutes.
 			Buckets: append(prometheus.DefBuckets[:len(prometheus.DefBuckets):len(prometheus.DefBuckets)], 30, 60, 120, 300, 600),
 		}, []string{"provider", "operation"})),
 		failures: register(r, prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -37,8 +37,8 @@ func newMetrics(r prometheus.Registerer, provider string) *metrics {
 	}
 }
 
-// register returns the collector that is registered under the name, which is another
-// one if there are several decorators.
+// register returns the collector that is registered under the name: the given one, or
+// that of an earlier decorator.
 func register[C prometheus.Collector](r prometheus.Registerer, collector C) C {
 	err := r.Register(collector)
 	if err == nil {
@@ -52,8 +52,8 @@ func register[C prometheus.Collector](r prometheus.Registerer, collector C) C {
 	panic(err)
 }
 
-// observe records a call: its duration if it succeeded, its code if it failed, as
-// MCM's drivers do.
+// observe records the duration of a call that succeeded, or the code of one that failed,
+// as MCM's drivers do.
 func (m *metrics) observe(operation string, duration time.Duration, err error) {
 	switch {
 	case m == nil:

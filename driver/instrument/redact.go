@@ -15,27 +15,28 @@ import (
 )
 
 const (
-	// marker stands where a secret stood.
+	// marker replaces a secret value.
 	marker = "[redacted]"
-	// withheld replaces a text from which secrets cannot be cut out.
+	// withheld replaces a text from which secret values cannot be removed.
 	withheld = "(text withheld: it holds values of the secret)"
-	// shortest is the length of the shortest value that counts as secret. Shorter ones
-	// occur in every text.
+	// shortest is the length of the shortest value that is redacted. Shorter ones occur
+	// in every text.
 	shortest = 4
 	// shortestLine is the same for a line of a value that has several.
 	shortestLine = 12
 )
 
-// commonWords are values that secrets hold, but that say nothing and occur in texts.
+// commonWords are values that are not redacted: they are not confidential, and occur in
+// many texts.
 var commonWords = []string{
 	"true", "false", "null", "none", "default", "error", "code", "message", "machine", "node", "unknown",
 }
 
-// redactor cuts secret values out of texts and errors.
+// redactor removes secret values from texts and errors.
 type redactor struct {
 	needles []string
-	// longest is the length of the longest text that will be looked through. Values
-	// beyond it need not be learned, which spares encoding user data for nothing.
+	// longest is the length of the longest text to search. Longer values are ignored,
+	// which saves encoding user data.
 	longest int
 }
 
@@ -49,10 +50,9 @@ func newRedactor(secret *corev1.Secret, err error, stack string) *redactor {
 	return r
 }
 
-// learn takes the values of a secret: as they are and in the forms in which they turn
-// up in messages (trimmed, base64, URL, quoted); of values with several lines, such
-// as keys and user data, also each longer line; of JSON objects, such as service
-// accounts, also each text in them.
+// learn adds the values of a secret: as they are and in the forms that occur in messages
+// (trimmed, base64, URL, quoted); of values with several lines, such as keys and user
+// data, each longer line; of JSON objects, such as service accounts, each text in them.
 func (r *redactor) learn(secret *corev1.Secret) {
 	if secret == nil {
 		return
@@ -100,14 +100,14 @@ func (r *redactor) learnJSON(value any) {
 	}
 }
 
-// add takes a value and its encoded forms, unless it is too short or too common.
+// add adds a value and its encoded forms, unless it is too short or too common.
 func (r *redactor) add(value string) {
 	if len(value) < shortest || len(value) > r.longest || strings.Contains(marker, value) || isCommon(value) {
 		return
 	}
 	raw := []byte(value)
 	r.needles = append(r.needles, value,
-		// The padded forms begin with these.
+		// The padded forms start with these.
 		base64.RawStdEncoding.EncodeToString(raw),
 		base64.RawURLEncoding.EncodeToString(raw),
 		url.QueryEscape(value),
@@ -115,8 +115,8 @@ func (r *redactor) add(value string) {
 	r.addQuoted(value)
 }
 
-// addLine takes a line of a value, as it is and quoted. User data has hundreds, and
-// every driver answers NotFound before each creation, so this has to be cheap.
+// addLine adds a line of a value, as it is and quoted. User data has hundreds of lines,
+// and every driver answers NotFound before a creation, so this has to be cheap.
 func (r *redactor) addLine(line string) {
 	if len(line) < shortestLine || len(line) > r.longest {
 		return
@@ -127,7 +127,7 @@ func (r *redactor) addLine(line string) {
 	}
 }
 
-// addQuoted takes a value as Go and JSON would write it inside quotes.
+// addQuoted adds a value as Go and JSON write it inside quotes.
 func (r *redactor) addQuoted(value string) {
 	quoted := strconv.Quote(value)
 	r.needles = append(r.needles, quoted[1:len(quoted)-1])
@@ -142,8 +142,8 @@ func isCommon(value string) bool {
 
 // text returns the text without secrets.
 func (r *redactor) text(text string) string {
-	// A marker may complete another secret with what stands beside it, hence the
-	// repetition, and its limit.
+	// A marker and the text beside it may together be another secret value, so the
+	// search is repeated, with a limit.
 	for range 4 {
 		spans := r.find(text)
 		if len(spans) == 0 {
@@ -157,8 +157,8 @@ func (r *redactor) text(text string) string {
 // span is a part of a text: from and to, to excluded.
 type span struct{ from, to int }
 
-// find returns where secrets stand, in order. Occurrences that touch are one span, so
-// that nothing is left of two that overlap.
+// find returns the spans of secret values, in order. Those that overlap or touch are
+// merged.
 func (r *redactor) find(text string) []span {
 	var found []span
 	for _, needle := range r.needles {
@@ -195,9 +195,9 @@ func cut(text string, spans []span) string {
 	return b.String()
 }
 
-// redact returns err itself if no text in its tree holds a secret. Otherwise it
-// returns a Status of the same code, whose texts are free of secrets and which
-// errors.Is sees as err. What errors.As would find is lost: it could be printed.
+// redact returns err if no text in its tree contains a secret value. Otherwise it returns
+// a Status of the same code without them, for which errors.Is works as for err.
+// errors.As does not: what it finds could be printed.
 func (r *redactor) redact(err error) error {
 	if !r.taints(err) {
 		return err
@@ -209,7 +209,8 @@ func (r *redactor) redact(err error) error {
 	})
 }
 
-// taints reports whether err or an error inside it holds a secret.
+// taints reports whether the text of err, or of an error inside it, contains a secret
+// value.
 func (r *redactor) taints(err error) bool {
 	return slices.ContainsFunc(texts(err), func(text string) bool { return len(r.find(text)) > 0 })
 }
@@ -231,15 +232,15 @@ func texts(err error) []string {
 	return all
 }
 
-// masked shows a harmless text instead of an error's own, and can be compared like
-// it. It holds no error that a formatter with an eye for fields could print.
+// masked replaces the text of an error, and compares like it. It has no field of type
+// error that a formatter could print.
 type masked struct {
 	text string
 	is   func(target error) bool
 }
 
-// Error returns the harmless text.
+// Error returns the redacted text.
 func (m *masked) Error() string { return m.text }
 
-// Is compares the error that is masked.
+// Is reports whether errors.Is finds target in the masked error.
 func (m *masked) Is(target error) bool { return m.is(target) }

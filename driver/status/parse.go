@@ -13,8 +13,8 @@ const (
 	suffix = "]"
 )
 
-// parse finds code and message in the text form of a Status. The text form may be
-// embedded in other text. A code name that does not exist reads as Unknown.
+// parse returns the code and the message of a text that is or contains the text form of
+// a Status. An unknown name of a code is Unknown.
 func parse(text string) (codes.Code, string, bool) {
 	if code, message, ok := parseMarked(text); ok {
 		return code, message, true
@@ -22,8 +22,8 @@ func parse(text string) (codes.Code, string, bool) {
 	return parseGroups(text)
 }
 
-// parseMarked looks for the fixed parts of the text form. The outermost one wins if
-// a message quotes another Status.
+// parseMarked looks for the fixed parts of the text form. If a message quotes another
+// Status, it returns the outermost.
 func parseMarked(text string) (codes.Code, string, bool) {
 	before, rest, ok := strings.Cut(text, prefix)
 	if !ok {
@@ -33,9 +33,8 @@ func parseMarked(text string) (codes.Code, string, bool) {
 	if !ok || strings.ContainsAny(name, "[]") {
 		return 0, "", false
 	}
-	// A bare text form ends with its last bracket, whatever brackets the message
-	// holds. An embedded one may have more text behind it, so its message ends where
-	// the brackets are balanced, if they ever are.
+	// If the text is nothing but a text form, the last bracket ends the message. If
+	// more text may follow, the message ends where the brackets are balanced.
 	end := -1
 	if before != "" || !strings.HasSuffix(rest, suffix) {
 		end = closing(rest)
@@ -67,9 +66,9 @@ func closing(text string) int {
 	return -1
 }
 
-// parseGroups accepts what other writers of the contract make of the text form: any
-// text with exactly two groups in brackets, of which the first names a code. The
-// name must exist and must not be OK, since much that is no Status has two groups.
+// parseGroups accepts the text forms of other implementations of the contract: any text
+// with exactly two groups in brackets, of which the first is the name of a code. OK and
+// unknown names are not accepted, since many other texts have two groups.
 func parseGroups(text string) (codes.Code, string, bool) {
 	var groups []string
 	for rest := text; ; {

@@ -1,9 +1,8 @@
-// Package status changes when the way in which errors carry a machine code changes.
+// Package status makes and reads errors of drivers.
 //
 // A [Status] is an error with a code of package codes, a message for people, and
-// optionally the error that caused it. It keeps its code through wrapping with %w
-// and through a round trip as text, which matters where errors cross a process
-// boundary or were flattened by a driver:
+// optionally the error that caused it. Its code can be read through wrapping with %w, and
+// from its text, as after the text has crossed a process boundary:
 //
 //	machine codes error: code = [NotFound] message = [no such VM]
 package status
@@ -15,28 +14,26 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 )
 
-// Status is an error with a machine code. Make it with [New] or [WrapError]. A nil
-// *Status stands for success: its code is OK and its texts are empty. It is
-// immutable and may be shared.
+// Status is an error with a code. Make it with [Error] or [WrapError]. A nil *Status means
+// success: its code is OK and its texts are empty. A Status is immutable.
 type Status struct {
 	code    codes.Code
 	message string
 	cause   error
 }
 
-// New returns a Status with that code and message.
+// New returns a Status. Unlike [Error] it does so for OK too.
 func New(code codes.Code, message string) *Status {
 	return &Status{code: code, message: message}
 }
 
-// Error returns New(code, message) as an error, and nil if code is OK.
+// Error returns a Status as an error; nil if code is OK.
 func Error(code codes.Code, message string) error {
 	return WrapError(code, message, nil)
 }
 
-// WrapError returns a Status with that code and message as an error that unwraps to
-// cause, and nil if code is OK. The text of cause is not added to the message. A
-// nil cause is allowed.
+// WrapError returns a Status that wraps cause, as an error; nil if code is OK. The text of
+// cause is not part of the message. cause may be nil.
 func WrapError(code codes.Code, message string, cause error) error {
 	if code == codes.OK {
 		return nil
@@ -44,16 +41,14 @@ func WrapError(code codes.Code, message string, cause error) error {
 	return &Status{code: code, message: message, cause: cause}
 }
 
-// FromError finds the Status that err carries, and reports whether it carries one:
+// FromError returns the Status of err, never nil, and whether err has one:
 //
-//   - nil yields OK, true;
-//   - a Status that err is or wraps (as errors.As finds it) yields that Status, true;
-//   - an error whose text holds the text form of a Status yields a Status made from
-//     that text, with err as its cause, true;
-//   - anything else yields Unknown with err's text as its message and err as its
-//     cause, false.
-//
-// The result is never nil.
+//   - for nil: OK, true;
+//   - if err is or wraps a Status, see errors.As: that Status, true;
+//   - if the text of err contains that of a Status: a Status from that text with err as
+//     its cause, true;
+//   - otherwise: Unknown with the text of err as its message and err as its cause,
+//     false.
 func FromError(err error) (*Status, bool) {
 	if err == nil {
 		return New(codes.OK, ""), true
@@ -69,7 +64,7 @@ func FromError(err error) (*Status, bool) {
 	return &Status{code: codes.Unknown, message: text, cause: err}, false
 }
 
-// errorText tolerates a nil *Status inside an error, a usual slip.
+// errorText returns the text of err, which may be a nil *Status.
 func errorText(err error) string {
 	if s, ok := err.(*Status); ok && s == nil {
 		return "nil status used as an error"
@@ -77,9 +72,8 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-// Code returns the code that err carries: OK for nil, and Unknown for an error that
-// carries none. An error that claims to be OK counts as Unknown, so that nobody
-// takes a failure for a success.
+// Code returns the code of err: OK for nil, and Unknown for an error without a code. An
+// error with the code OK counts as Unknown, so that no failure is taken for a success.
 func Code(err error) codes.Code {
 	if err == nil {
 		return codes.OK
@@ -112,7 +106,7 @@ func (s *Status) Message() string {
 	return s.message
 }
 
-// Cause returns the error that was given to WrapError, or nil.
+// Cause returns the wrapped error, or nil.
 func (s *Status) Cause() error {
 	if s == nil {
 		return nil
@@ -120,18 +114,18 @@ func (s *Status) Cause() error {
 	return s.cause
 }
 
-// Error returns the text form. Other programs parse it; it is frozen.
+// Error returns the text form. Other programs parse it, so it never changes.
 func (s *Status) Error() string {
 	return fmt.Sprintf("%s%s%s%s%s", prefix, s.Code(), middle, s.Message(), suffix)
 }
 
-// Unwrap returns the cause, so that errors.Is and errors.As see it.
+// Unwrap returns the wrapped error, or nil.
 func (s *Status) Unwrap() error {
 	return s.Cause()
 }
 
-// Is makes errors.Is match by code: target matches if it is a *Status of the same
-// code whose message is empty or equal.
+// Is reports whether target is a *Status with the same code and with the same message or
+// an empty one. errors.Is uses it.
 func (s *Status) Is(target error) bool {
 	t, ok := target.(*Status)
 	if !ok {
