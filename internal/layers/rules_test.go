@@ -60,6 +60,11 @@ var rules = []rule{
 		from: []string{"internal/lifecycle/instance", "internal/lifecycle/orphans"},
 		may:  []string{"api", "driver", timeouts, "internal/reconcile/flow", "internal/reconcile/tasks"},
 	},
+	{from: []string{"internal/lifecycle/ownership"}, may: []string{"api", "internal/reconcile/fieldindex"}},
+	{
+		from: []string{"internal/lifecycle/instance/steps"},
+		may:  []string{"api", "internal/lifecycle/instance", "internal/lifecycle/ownership", "internal/reconcile/flow"},
+	},
 
 	// Controllers. None imports another: they meet in the objects only.
 	{
@@ -67,12 +72,12 @@ var rules = []rule{
 			"internal/controllers/machine", "internal/controllers/machineset",
 			"internal/controllers/machinedeployment", "internal/controllers/machineclass",
 		},
-		may: slices.Concat([]string{"api", "driver", "internal/lifecycle/instance", "internal/reconcile/flow", timeouts}, parts, pure),
+		may: slices.Concat([]string{"api", "driver", "internal/lifecycle/instance", "internal/lifecycle/ownership", "internal/reconcile/flow", timeouts}, parts, pure),
 	},
 	{
 		from: []string{"internal/controllers/capi"},
 		may: []string{
-			"api", "driver", "internal/lifecycle/instance", "internal/lifecycle/bootstrap", "internal/lifecycle/orphans",
+			"api", "driver", "internal/lifecycle/instance", "internal/lifecycle/bootstrap", "internal/lifecycle/orphans", "internal/lifecycle/ownership",
 			"internal/reconcile/flow", "internal/reconcile/expectations", "internal/reconcile/fieldindex",
 			"internal/reconcile/tasks", "internal/reconcile/messages", "internal/reconcile/apierror", "internal/reconcile/events",
 		},

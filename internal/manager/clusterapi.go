@@ -24,6 +24,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/template"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/webhooks"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
@@ -122,7 +123,7 @@ func clusterAPIControllers(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, e
 		Driver: cfg.DriverName, Installation: cfg.Installation, Placer: placer, WatchFilter: cfg.ClusterAPI.WatchFilter, JoinTimeout: cfg.CreationTimeout,
 	}
 	if cfg.has(APIMCM) {
-		machines.Claimed = claimedByMachines(mgr.GetClient())
+		machines.OtherOwners = ownership.Machines(mgr.GetClient())
 	}
 	ofMachines := capi.New(machines)
 	return []controller{

@@ -17,6 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machineset"
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
@@ -94,7 +95,7 @@ func machineOptions(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner
 		DriverName: cfg.DriverName,
 	}
 	if cfg.has(APICAPI) {
-		options.Claimed = claimedByInfrastructure(mgr.GetClient())
+		options.OtherOwners = ownership.MillwrightMachines(mgr.GetClient())
 	}
 	if joined == nil {
 		return options, nil

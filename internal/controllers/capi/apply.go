@@ -25,8 +25,8 @@ func (c *Controller) persistSpec(ctx context.Context, s *scope) error {
 
 // persist writes all that the pass changed, and then says what happened. The provider ID is
 // written before Cluster API is told that there is a VM.
-func (c *Controller) persist(ctx context.Context, s *scope) error {
-	if !s.gone {
+func (c *Controller) persist(ctx context.Context, s *scope, gone bool) error {
+	if !gone {
 		if err := c.persistSpec(ctx, s); err != nil {
 			return client.IgnoreNotFound(err)
 		}

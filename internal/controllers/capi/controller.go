@@ -10,7 +10,6 @@ package capi
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,6 +28,7 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
@@ -45,7 +45,7 @@ type Options struct {
 	// Live reads Secrets from the API server: each is needed a few times, and a cache would
 	// need the right to read them all. Required.
 	Live client.Reader
-	// Engine gets and removes instances; it must serve no other face. Required.
+	// Engine gets and removes instances; it must serve no other API. Required.
 	Engine *instance.Engine
 	// TaskEnds is the source of events that the engine's Wake feeds.
 	TaskEnds source.Source
@@ -68,8 +68,8 @@ type Options struct {
 	// JoinTimeout is the time that a VM has to become a node before that is said to be
 	// wrong. Zero means DefaultJoinTimeout.
 	JoinTimeout time.Duration
-	// Claimed finds the machines of another face that name a VM. Nil: there is no other face.
-	Claimed instance.Claimants
+	// OtherOwners finds the objects of the other API that name a VM. Nil: there is no other API.
+	OtherOwners ownership.Finder
 }
 
 // Controller reconciles MillwrightMachines. Make one with New.
@@ -77,11 +77,8 @@ type Controller struct {
 	Options
 	// begun is when the controller was made. No timeout counts from before it.
 	begun   time.Time
-	written expectations.Ledger
-	// looks holds when the driver is asked about VMs that are there, by object.
-	looks sync.Map
-	// foreign holds the UIDs of objects of other installations that were told of, by object.
-	foreign sync.Map
+	written expectations.Writes
+	memory  expectations.Memory[memory]
 	secrets *Secrets
 }
 
@@ -134,8 +131,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		if apierrors.IsNotFound(err) {
 			c.Engine.Forget(req.NamespacedName)
 			c.written.Forget(req.NamespacedName)
-			c.looks.Delete(req.NamespacedName)
-			c.foreign.Delete(req.NamespacedName)
+			c.memory.Forget(req.NamespacedName)
 			c.secrets.forget(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
@@ -146,9 +142,9 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if !c.written.Fresh(machine) {
 		return ctrl.Result{RequeueAfter: staleCache}, nil
 	}
-	s := newScope(machine, c.Clock.Now())
+	s := newScope(machine, c.memory.Of(req.NamespacedName), c.Clock.Now())
 	outcome := flow.Run(ctx, s, c.steps(machine))
-	if err := c.persist(ctx, s); err != nil && outcome.Err == nil {
+	if err := c.persist(ctx, s, outcome.Gone); err != nil && outcome.Err == nil {
 		outcome.Err = err
 	}
 	s.wakeWithin(outcome.After)
@@ -164,7 +160,7 @@ func (c *Controller) result(ctx context.Context, s *scope, outcome flow.Outcome)
 		return ctrl.Result{RequeueAfter: staleCache}, nil
 	case outcome.Err != nil:
 		return ctrl.Result{}, outcome.Err
-	case s.gone:
+	case outcome.Gone:
 		return ctrl.Result{}, nil
 	}
 	if !outcome.Done() {

@@ -21,10 +21,11 @@ func (c *Controller) leaveOtherInstallation(_ context.Context, s *scope) flow.Re
 	}
 	sentence := fmt.Sprintf("The VM is that of installation %q, and this manager is of installation %q: start it with --installation=%s",
 		theirs, c.Installation, theirs)
-	switch told, _ := c.foreign.Swap(s.key(), s.machine.UID); {
+	news := s.memory.told.News("installation", sentence)
+	switch {
 	case s.ready() == nil || s.notReadyFor(infrav1.ReasonOtherInstallation):
 		s.refuse(infrav1.ReasonOtherInstallation, sentence)
-	case told != s.machine.UID:
+	case news:
 		s.explain(corev1.EventTypeWarning, infrav1.ReasonOtherInstallation, sentence)
 	}
 	return flow.Stop("it is another installation's")

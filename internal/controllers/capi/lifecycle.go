@@ -12,14 +12,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
-	"github.com/millwright-dev/millwright/driver/instrument"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/translate"
-	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// lifecycle is the way of a MillwrightMachine from its declaration to a node.
+// lifecycle returns the steps from a MillwrightMachine's creation to a node.
 func (c *Controller) lifecycle() []flow.Step[*scope] {
 	return []flow.Step[*scope]{
 		{Name: "AwaitOwner", Run: c.awaitOwner},
@@ -36,7 +34,7 @@ func (c *Controller) lifecycle() []flow.Step[*scope] {
 		{Name: "HoldSecrets", Run: c.holdSecrets},
 		{Name: "BeginCreation", Run: c.beginCreation},
 		{Name: "EnsureInstance", Run: c.ensureInstance},
-		{Name: "LookAfterInstance", Run: c.lookAfterInstance},
+		{Name: "CheckInstance", Run: c.checkInstance},
 		{Name: "AwaitNode", Run: c.awaitNode},
 	}
 }
@@ -108,7 +106,7 @@ func (c *Controller) checkProviderID(ctx context.Context, s *scope) flow.Result 
 	spec, status := &s.machine.Spec, &s.machine.Status
 	switch {
 	case status.ProviderID == "":
-		return c.checkClaim(ctx, s)
+		return c.checkOwner(ctx, s)
 	case spec.ProviderID == "":
 		spec.ProviderID = status.ProviderID
 	case spec.ProviderID != status.ProviderID:
@@ -121,17 +119,14 @@ func (c *Controller) checkProviderID(ctx context.Context, s *scope) flow.Result 
 	return flow.Continue()
 }
 
-// checkClaim refuses an ID that was given beforehand and is another object's.
-func (c *Controller) checkClaim(ctx context.Context, s *scope) flow.Result {
-	sentence, err := c.whose(ctx, s.machine, s.machine.Spec.ProviderID, earlier)
-	switch {
-	case err != nil:
+// checkOwner refuses an ID that was given beforehand and is another object's.
+func (c *Controller) checkOwner(ctx context.Context, s *scope) flow.Result {
+	ours := adapter{c, s}.Owner()
+	other, err := c.instances().Owners.Conflicting(ctx, ours, ours.ProviderID)
+	if err != nil || other == nil {
 		return flow.Fail(err)
-	case sentence != "":
-		s.refuse(infrav1.ReasonProviderIDTaken, sentence)
-		return flow.Wait(slowRetry, sentence)
 	}
-	return flow.Continue()
+	return s.refuseOwned(ours.ProviderID, *other)
 }
 
 func (c *Controller) awaitClusterInfrastructure(_ context.Context, s *scope) flow.Result {
@@ -168,24 +163,24 @@ func (c *Controller) gather(ctx context.Context, s *scope) flow.Result {
 	if domain := s.owner.Spec.FailureDomain; domain != "" && !begun(s.machine) {
 		s.machine.Spec.FailureDomain = domain
 	}
-	lacking, err := c.collect(ctx, s)
+	missed, err := c.collect(ctx, s)
 	switch {
 	case err != nil:
 		return flow.Fail(err)
-	case lacking.sentence != "":
-		s.takeBackPlace()
-		s.refuse(lacking.reason, lacking.sentence)
-		return flow.Wait(slowRetry, lacking.sentence)
+	case missed.message != "":
+		s.restoreFailureDomain()
+		s.refuse(missed.reason, missed.message)
+		return flow.Wait(slowRetry, missed.message)
 	case s.class != nil && !held(s.class):
-		s.takeBackPlace()
+		s.restoreFailureDomain()
 		return awaitHeldClass(s)
 	}
 	return flow.Continue()
 }
 
-// takeBackPlace leaves the failure domain as it was: before a creation is begun the Machine
+// restoreFailureDomain sets the failure domain back to what it was: before a creation is begun the Machine
 // may yet name another one, or none.
-func (s *scope) takeBackPlace() { s.machine.Spec.FailureDomain = s.stored.Spec.FailureDomain }
+func (s *scope) restoreFailureDomain() { s.machine.Spec.FailureDomain = s.stored.Spec.FailureDomain }
 
 // awaitHeldClass waits for our finalizer on the class: without it the class could vanish
 // while a VM is made from it.
@@ -216,94 +211,6 @@ func (c *Controller) beginCreation(ctx context.Context, s *scope) flow.Result {
 	}
 	s.objects.Machine.Generation = s.machine.Generation
 	return flow.Continue()
-}
-
-// ensureInstance looks for the VM, and has it made if there never was one.
-func (c *Controller) ensureInstance(ctx context.Context, s *scope) flow.Result {
-	if established(s.machine) {
-		return flow.Continue()
-	}
-	answer := c.Engine.Ensure(instance.Request{
-		Machine: s.objects.Machine, Class: s.objects.Class, Secret: s.objects.Secret,
-		Prepare: c.prepare(s.machine.Namespace, *s.owner.Spec.Bootstrap.DataSecretName, s.objects.Secret),
-	})
-	if answer.LastKnownState != nil {
-		s.machine.Status.LastKnownState = *answer.LastKnownState
-	}
-	switch answer.State {
-	case instance.Exists:
-		return c.adopt(ctx, s, answer.Instance)
-	case instance.Lost:
-		c.Engine.Forget(s.key())
-		s.lost()
-		return flow.Wait(lookSoon, "the VM to be found again")
-	case instance.Failed:
-		return c.creationFailed(ctx, s, answer)
-	default:
-		return c.awaitDriver(s, answer, infrav1.ReasonCreationFailed)
-	}
-}
-
-// silence is when a driver counts as one that does not answer: calls have ended by then,
-// unless the driver ignores their deadline, and there is nothing to do about that.
-const silence = instrument.DefaultTimeout + instrument.DefaultTimeout/2
-
-// awaitDriver waits for the driver to answer, and says so if it does not.
-func (c *Controller) awaitDriver(s *scope, answer instance.Answer, reason string) flow.Result {
-	if answer.Since.IsZero() { // it is asked later, and that brings a pass
-		return flow.Wait(0, "the driver")
-	}
-	left := answer.Since.Add(silence).Sub(s.now)
-	if left <= 0 {
-		s.refuse(reason, fmt.Sprintf("The driver has not answered for %v", silence))
-	}
-	return flow.Wait(max(left, 0), "the driver")
-}
-
-// adopt makes the VM the MillwrightMachine's, unless it is another's already.
-func (c *Controller) adopt(ctx context.Context, s *scope, found instance.Instance) flow.Result {
-	if result := c.claim(ctx, s, found.ProviderID); result != nil {
-		return *result
-	}
-	s.foundAsAskedFor()
-	s.machine.Status.ProviderID = found.ProviderID
-	s.machine.Status.FailureDomain = s.machine.Spec.FailureDomain
-	s.machine.Status.Addresses = addressesOf(found.Addresses)
-	s.provisioned()
-	return flow.Continue()
-}
-
-// claim stores the ID of a VM. The result is nil if that was possible.
-func (c *Controller) claim(ctx context.Context, s *scope, providerID string) *flow.Result {
-	if s.machine.Spec.ProviderID != "" {
-		return nil
-	}
-	sentence, err := c.whose(ctx, s.machine, providerID, earlier)
-	if err != nil {
-		return new(flow.Fail(err))
-	}
-	if sentence != "" {
-		s.refuse(infrav1.ReasonProviderIDTaken, sentence)
-		c.Engine.Forget(s.key())
-		return new(flow.Wait(slowRetry, sentence))
-	}
-	s.machine.Spec.ProviderID = providerID
-	return nil
-}
-
-// creationFailed says why. The engine asks again, in its time.
-func (c *Controller) creationFailed(ctx context.Context, s *scope, answer instance.Answer) flow.Result {
-	if id := answer.Instance.ProviderID; id != "" { // the VM is there, but not complete
-		if result := c.claim(ctx, s, id); result != nil {
-			return *result
-		}
-		s.foundAsAskedFor()
-	}
-	if leavesOpen(answer.Failure) {
-		delete(s.machine.Annotations, infrav1.AnnotationCreationSpec)
-	}
-	s.creationFailed(answer.Failure)
-	return flow.Wait(s.retry(answer.Retry), answer.Failure.Error())
 }
 
 // prepare makes the Secret with which a VM is created: with the bootstrap data as its user

@@ -373,11 +373,11 @@ func TestDriverThatNeverAnswers(t *testing.T) {
 		}
 	}
 	hangs()
-	if result := w.pass(); result.RequeueAfter <= 0 || result.RequeueAfter > silence {
+	if result := w.pass(); result.RequeueAfter <= 0 || result.RequeueAfter > instance.Silence {
 		t.Errorf("looks again after %v", result.RequeueAfter)
 	}
 	w.wantReady(metav1.ConditionFalse, infrav1.ReasonCreating)
-	w.clock.Step(silence)
+	w.clock.Step(instance.Silence)
 	w.pass()
 	w.wantReady(metav1.ConditionFalse, infrav1.ReasonCreationFailed, "has not answered for 15m")
 	w.told()
@@ -388,7 +388,7 @@ func TestDriverThatNeverAnswers(t *testing.T) {
 	w.pass()
 	w.wantReady(metav1.ConditionFalse, infrav1.ReasonDeleting)
 	w.told()
-	w.clock.Step(silence)
+	w.clock.Step(instance.Silence)
 	w.pass()
 	w.pass()
 	w.wantReady(metav1.ConditionFalse, infrav1.ReasonDeletionFailed, "has not answered for 15m")

@@ -13,9 +13,11 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/translate"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/reconcile/events"
 )
 
 // scope is what the steps of one pass share.
@@ -43,15 +45,33 @@ type scope struct {
 	within time.Duration
 	// events are sent once everything is written.
 	events []explanation
-	// gone is set when the finalizer was removed: there is no status left to write.
-	gone bool
+	// memory is what is remembered of the object from pass to pass.
+	memory *memory
 }
 
 // explanation is an event to be.
 type explanation struct{ kind, reason, message string }
 
-func newScope(machine *infrav1.MillwrightMachine, now time.Time) *scope {
-	return &scope{machine: machine, stored: machine.DeepCopy(), now: now}
+// memory is what is remembered of a MillwrightMachine from pass to pass. Losing it costs an
+// event that is sent twice, or a question to the driver that comes late.
+type memory struct {
+	// of is the object that it is about.
+	of types.UID
+	// check is when the driver is asked about a VM that is there.
+	check check
+	// told is what events said that are sent only when they change.
+	told events.Said
+	// refused reports that the object was said not to be ready, and code with which error code
+	// of the driver; OK if the driver did not fail.
+	refused bool
+	code    codes.Code
+}
+
+func newScope(machine *infrav1.MillwrightMachine, remembered *memory, now time.Time) *scope {
+	if remembered.of != machine.UID {
+		*remembered = memory{of: machine.UID}
+	}
+	return &scope{machine: machine, stored: machine.DeepCopy(), memory: remembered, now: now}
 }
 
 func (s *scope) key() types.NamespacedName { return client.ObjectKeyFromObject(s.machine) }

@@ -3,7 +3,6 @@ package capi
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,15 +14,29 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// set sets a condition, and reports whether that is news.
+// set sets a condition, and reports whether that changed it. Its observedGeneration is that of
+// the object when it changed last.
 func (s *scope) set(kind string, value metav1.ConditionStatus, reason, message string) bool {
-	return meta.SetStatusCondition(&s.machine.Status.Conditions, metav1.Condition{
+	next := metav1.Condition{
 		Type: kind, Status: value, Reason: reason, Message: shorten(message), LastTransitionTime: metav1.NewTime(s.now),
-	})
+	}
+	if before := s.condition(kind); before != nil {
+		next.ObservedGeneration = before.ObservedGeneration
+	}
+	if !meta.SetStatusCondition(&s.machine.Status.Conditions, next) {
+		return false
+	}
+	s.condition(kind).ObservedGeneration = s.machine.Generation
+	return true
+}
+
+func (s *scope) condition(kind string) *metav1.Condition {
+	return meta.FindStatusCondition(s.machine.Status.Conditions, kind)
 }
 
 // longestMessage is how long a message may be, in bytes: a driver's may be of any length.
@@ -31,9 +44,7 @@ const longestMessage = 4096
 
 func shorten(message string) string { return messages.Shorten(message, longestMessage) }
 
-func (s *scope) ready() *metav1.Condition {
-	return meta.FindStatusCondition(s.machine.Status.Conditions, infrav1.ConditionReady)
-}
+func (s *scope) ready() *metav1.Condition { return s.condition(infrav1.ConditionReady) }
 
 // notReadyFor reports whether the object is not ready for one of these reasons.
 func (s *scope) notReadyFor(reasons ...string) bool {
@@ -54,7 +65,27 @@ func (s *scope) refuse(reason, message string) flow.Result {
 	if s.set(infrav1.ConditionReady, metav1.ConditionFalse, reason, message) {
 		s.explain(corev1.EventTypeWarning, reason, message)
 	}
+	s.memory.refused, s.memory.code = true, codes.OK
 	return flow.Wait(0, message)
+}
+
+// refuseOwned says that the VM is another object's.
+func (s *scope) refuseOwned(providerID string, other ownership.Owner) flow.Result {
+	message := ownedMessage(providerID, other)
+	s.refuse(infrav1.ReasonProviderIDTaken, message)
+	return flow.Wait(slowRetry, message)
+}
+
+func ownedMessage(providerID string, other ownership.Owner) string {
+	return fmt.Sprintf("VM %s is that of %s already", providerID, other)
+}
+
+// adopt shows a VM that is there for the first time.
+func (s *scope) adopt(found instance.Instance) {
+	s.machine.Status.ProviderID = found.ProviderID
+	s.machine.Status.FailureDomain = s.machine.Spec.FailureDomain
+	s.machine.Status.Addresses = addressesOf(found.Addresses)
+	s.provisioned()
 }
 
 // creating says that the driver is asked, unless it was in vain before: then that stays to
@@ -101,21 +132,16 @@ func (s *scope) creationFailed(failure *instance.Failure) {
 // driverFailed says what the driver said. There is an event if it is a failure of another
 // kind than before: the words may differ with each attempt.
 func (s *scope) driverFailed(reason string, failure *instance.Failure) {
-	message, kind := messageOf(failure), kindOf(failure)
-	ready := s.ready()
-	again := s.notReadyFor(reason) && strings.HasSuffix(ready.Message, kind)
-	message = messages.Shorten(message, longestMessage-len(kind)) + kind
+	code, ending := codes.OK, ""
+	if failure.Method != instance.MethodPrepare {
+		code, ending = failure.Code, fmt.Sprintf(" (%s)", failure.Code)
+	}
+	again := s.notReadyFor(reason) && (!s.memory.refused || s.memory.code == code)
+	s.memory.refused, s.memory.code = true, code
+	message := messages.Shorten(messageOf(failure), longestMessage-len(ending)) + ending
 	if s.set(infrav1.ConditionReady, metav1.ConditionFalse, reason, message) && !again {
 		s.explain(corev1.EventTypeWarning, reason, message)
 	}
-}
-
-// kindOf ends what is said of a failure: with its code, if it is a driver's.
-func kindOf(failure *instance.Failure) string {
-	if failure.Method == instance.MethodPrepare {
-		return ""
-	}
-	return fmt.Sprintf(" (%s)", failure.Code)
 }
 
 // reasonOf says in one word why a VM could not be made.
@@ -211,9 +237,17 @@ func (s *scope) deletionFailed(failure *instance.Failure) {
 	s.driverFailed(infrav1.ReasonDeletionFailed, failure)
 }
 
+// undeletableBefore reports whether the object says already what its deletion waits for. The
+// deletion began a new generation of the object, so what was said before does not count.
+func (s *scope) undeletableBefore() bool {
+	ready := s.ready()
+	return ready != nil && ready.Status != metav1.ConditionTrue && ready.ObservedGeneration == s.machine.Generation &&
+		!s.notReadyFor(infrav1.ReasonDeleting, infrav1.ReasonDeletionFailed)
+}
+
 // undeletable says what has to be there before the VM can be deleted.
 func (s *scope) undeletable(reason, message string) flow.Result {
-	s.refuse(reason, undeletableIs+message)
+	s.refuse(reason, "The VM cannot be deleted: "+message)
 	return flow.Wait(slowRetry, message)
 }
 

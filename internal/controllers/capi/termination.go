@@ -2,7 +2,6 @@ package capi
 
 import (
 	"context"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -10,10 +9,11 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// termination is the way of a MillwrightMachine that is being deleted. It needs neither
+// termination returns the steps of a MillwrightMachine that is being deleted. It needs neither
 // Machine nor Cluster nor MillwrightCluster: whoever deletes may have removed them first.
 func (c *Controller) termination() []flow.Step[*scope] {
 	return []flow.Step[*scope]{
@@ -24,7 +24,7 @@ func (c *Controller) termination() []flow.Step[*scope] {
 		{Name: "Gather", Run: c.gatherForDeletion},
 		{Name: "IdentifyInstance", Run: c.identifyInstance},
 		{Name: "AwaitFinding", Run: c.awaitFinding},
-		{Name: "AwaitSoleClaim", Run: c.awaitSoleClaim},
+		{Name: "AwaitSoleOwner", Run: c.awaitSoleOwner},
 		{Name: "DeleteInstance", Run: c.deleteInstance},
 		{Name: "RemoveFinalizer", Run: c.removeFinalizer},
 	}
@@ -54,12 +54,12 @@ func (c *Controller) gatherForDeletion(ctx context.Context, s *scope) flow.Resul
 	if recorded := s.machine.Status.ProviderID; recorded != "" {
 		s.machine.Spec.ProviderID = recorded // whatever was written there by hand
 	}
-	lacking, err := c.collect(ctx, s)
+	missed, err := c.collect(ctx, s)
 	switch {
 	case err != nil:
 		return flow.Fail(err)
-	case lacking.sentence != "":
-		return s.undeletable(lacking.reason, lacking.sentence)
+	case missed.message != "":
+		return s.undeletable(missed.reason, missed.message)
 	}
 	return flow.Continue()
 }
@@ -71,31 +71,14 @@ func (c *Controller) identifyInstance(ctx context.Context, s *scope) flow.Result
 	if !begun(s.machine) || s.machine.Spec.ProviderID != "" || c.Engine.Deleting(s.key()) {
 		return flow.Continue()
 	}
-	answer := c.Engine.Find(s.request())
-	switch answer.State {
-	case instance.Exists:
-		return c.identified(ctx, s, answer.Instance.ProviderID)
-	case instance.Gone: // or the driver cannot look, and is asked to delete by name
-		if s.askedAnew() {
-			return c.unfound(s)
-		}
-		return flow.Continue()
-	case instance.Failed:
-		if s.neverMade(answer.Failure) {
-			return c.removeFinalizer(ctx, s)
-		}
-		s.deletionFailed(answer.Failure)
-		return flow.Wait(s.retry(answer.Retry), answer.Failure.Error())
-	default:
-		return c.awaitDeletion(s, answer)
-	}
+	return c.instances().Identify(ctx, adapter{c, s})
 }
 
 // awaitFinding has a driver that is asked with another specification than before find the VM
 // first. One that looks in another place would say that there is none, and it would run on.
 // Once it is found, it is deleted as always.
 func (c *Controller) awaitFinding(_ context.Context, s *scope) flow.Result {
-	if s.gone || !begun(s.machine) || s.machine.Spec.ProviderID == "" || !s.askedAnew() || c.Engine.Deleting(s.key()) {
+	if !begun(s.machine) || s.machine.Spec.ProviderID == "" || !s.askedAnew() || c.Engine.Deleting(s.key()) {
 		return flow.Continue()
 	}
 	answer := c.Engine.Ensure(s.request()) // makes nothing where there is an ID
@@ -109,7 +92,7 @@ func (c *Controller) awaitFinding(_ context.Context, s *scope) flow.Result {
 		s.deletionFailed(answer.Failure)
 		return flow.Wait(s.retry(answer.Retry), answer.Failure.Error())
 	default:
-		return c.awaitDeletion(s, answer)
+		return s.awaitDeletion(answer)
 	}
 }
 
@@ -119,69 +102,34 @@ func (c *Controller) unfound(s *scope) flow.Result {
 	return s.unfound()
 }
 
-// awaitDeletion waits for the driver's answer.
-func (c *Controller) awaitDeletion(s *scope, answer instance.Answer) flow.Result {
-	if !s.held() {
-		s.deleting()
-	}
-	return c.awaitDriver(s, answer, infrav1.ReasonDeletionFailed)
-}
-
-// identified stores which VM is to go, so that the driver gets its ID.
-func (c *Controller) identified(ctx context.Context, s *scope, providerID string) flow.Result {
-	sentence, err := c.whose(ctx, s.machine, providerID, earlier)
-	switch {
-	case err != nil || sentence != "":
-		return c.leave(ctx, s, sentence, err)
-	case providerID == "":
-		return flow.Continue()
-	}
-	s.machine.Spec.ProviderID = providerID
-	s.objects.Machine.Spec.ProviderID = providerID
-	s.foundAsAskedFor()
-	if err := c.persistSpec(ctx, s); err != nil {
-		return flow.Fail(err)
-	}
-	s.objects.Machine.Generation = s.machine.Generation
-	return flow.Continue()
-}
-
-// leave ends the object without its VM, which is another's: this one never had any.
-func (c *Controller) leave(ctx context.Context, s *scope, sentence string, err error) flow.Result {
-	if err != nil {
-		return flow.Fail(err)
-	}
-	s.explain(corev1.EventTypeNormal, infrav1.ReasonProviderIDTaken, sentence+"; it is left alone")
+// endWithoutInstance ends the object without its VM, which is another's: this one never had any.
+func (c *Controller) endWithoutInstance(ctx context.Context, s *scope, providerID string, other ownership.Owner) flow.Result {
+	s.explain(corev1.EventTypeNormal, infrav1.ReasonProviderIDTaken, ownedMessage(providerID, other)+"; it is left alone")
 	return c.removeFinalizer(ctx, s)
 }
 
-// awaitSoleClaim holds a deletion back that would take the VM from another object. Whose it
-// is, only a user can tell.
-func (c *Controller) awaitSoleClaim(ctx context.Context, s *scope) flow.Result {
-	if s.gone || !begun(s.machine) || c.Engine.Deleting(s.key()) {
+// awaitSoleOwner holds a deletion back that would take the VM from another object.
+func (c *Controller) awaitSoleOwner(ctx context.Context, s *scope) flow.Result {
+	if !begun(s.machine) || c.Engine.Deleting(s.key()) {
 		return flow.Continue()
 	}
+	ours := adapter{c, s}.Owner()
 	if s.machine.Status.ProviderID == "" { // then the ID may be what a user wrote
-		sentence, err := c.whose(ctx, s.machine, s.machine.Spec.ProviderID, recorded)
-		if err != nil || sentence != "" {
-			return c.leave(ctx, s, sentence, err)
+		other, err := c.instances().Owners.Certain(ctx, ours, ours.ProviderID)
+		switch {
+		case err != nil:
+			return flow.Fail(err)
+		case other != nil:
+			return c.endWithoutInstance(ctx, s, ours.ProviderID, *other)
 		}
 	}
-	other, err := c.claimant(ctx, s.machine, s.machine.Spec.ProviderID, alive)
-	switch {
-	case err != nil:
-		return flow.Fail(err)
-	case other != "":
-		return s.undeletable(infrav1.ReasonProviderIDTaken,
-			fmt.Sprintf("VM %s is also that of %s: clear spec.providerID of the one that it does not belong to", s.machine.Spec.ProviderID, other))
-	}
-	return flow.Continue()
+	return c.instances().AwaitSoleOwner(ctx, adapter{c, s})
 }
 
 // deleteInstance has the driver remove the VM, and goes on when the driver says that it is
 // gone.
 func (c *Controller) deleteInstance(ctx context.Context, s *scope) flow.Result {
-	if s.gone || !begun(s.machine) {
+	if !begun(s.machine) {
 		return flow.Continue()
 	}
 	if s.machine.Annotations[infrav1.AnnotationInstanceSpec] != s.stored.Annotations[infrav1.AnnotationInstanceSpec] {
@@ -190,25 +138,7 @@ func (c *Controller) deleteInstance(ctx context.Context, s *scope) flow.Result {
 		}
 	}
 	s.deleting()
-	answer := c.Engine.Delete(s.request())
-	if answer.LastKnownState != nil {
-		s.machine.Status.LastKnownState = *answer.LastKnownState
-	}
-	switch answer.State {
-	case instance.Gone:
-		s.explain(corev1.EventTypeNormal, infrav1.ReasonDeleted, "The VM is gone")
-		return flow.Continue()
-	case instance.Remains:
-		return flow.Wait(answer.Retry, "the VM to be gone")
-	case instance.Failed:
-		if s.neverMade(answer.Failure) {
-			return flow.Continue()
-		}
-		s.deletionFailed(answer.Failure)
-		return flow.Wait(s.retry(answer.Retry), answer.Failure.Error())
-	default:
-		return c.awaitDeletion(s, answer)
-	}
+	return c.instances().Delete(ctx, adapter{c, s})
 }
 
 func (s *scope) request() instance.Request {
@@ -225,6 +155,5 @@ func (c *Controller) removeFinalizer(ctx context.Context, s *scope) flow.Result 
 	if err := c.persistSpec(ctx, s); client.IgnoreNotFound(err) != nil {
 		return flow.Fail(err)
 	}
-	s.gone = true
-	return flow.Continue()
+	return flow.Gone("the finalizer is removed")
 }

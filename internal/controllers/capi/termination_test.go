@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 )
 
 var errDown = errors.New("the API server is down")
@@ -270,12 +272,12 @@ func TestTwoWithOneProviderID(t *testing.T) {
 	}
 }
 
-// TestVMOfTheOtherFace: a driver that does not tell faces apart finds the VM of a Machine of
+// TestVMOfTheOtherAPI: a driver that does not tell APIs apart finds the VM of a Machine of
 // that name. It stays that Machine's, also when this object goes.
-func TestVMOfTheOtherFace(t *testing.T) {
+func TestVMOfTheOtherAPI(t *testing.T) {
 	w := newWorld(t)
 	w.driver.vms[machineName] = "test:///vm-0"
-	w.controller.Claimed = claimedBy(instance.Claimant{Name: "Machine ns/m1", Since: w.clock.Now().Add(time.Hour)}) // it has it all the same
+	w.controller.OtherOwners = ownedBy(ownership.Owner{Kind: ownership.KindMachine, Key: types.NamespacedName{Namespace: "ns", Name: "m1"}, UID: "other", Since: w.clock.Now().Add(time.Hour)}) // it has it all the same
 	w.settle()
 	w.wantReady(metav1.ConditionFalse, infrav1.ReasonProviderIDTaken, "test:///vm-0", "Machine ns/m1")
 	if got := w.infra(); got.Spec.ProviderID != "" || got.Status.Ready {
@@ -288,41 +290,41 @@ func TestVMOfTheOtherFace(t *testing.T) {
 	}
 }
 
-func claimedBy(others ...instance.Claimant) instance.Claimants {
-	return func(context.Context, string, string) ([]instance.Claimant, error) { return others, nil }
+func ownedBy(others ...ownership.Owner) ownership.Finder {
+	return func(context.Context, string, string) ([]ownership.Owner, error) { return others, nil }
 }
 
-// TestClaimsOfTheOtherFace: who of the two has a VM that both name, and whether the other one
+// TestOwnersOfTheOtherAPI: who of the two has a VM that both name, and whether the other one
 // may take it along.
-func TestClaimsOfTheOtherFace(t *testing.T) {
-	theirs := func(change func(*instance.Claimant)) instance.Claimant {
-		claim := instance.Claimant{Name: "Machine ns/other", Since: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC).Add(time.Hour)}
+func TestOwnersOfTheOtherAPI(t *testing.T) {
+	theirs := func(change func(*ownership.Owner)) ownership.Owner {
+		claim := ownership.Owner{Kind: ownership.KindMachine, Key: types.NamespacedName{Namespace: "ns", Name: "other"}, UID: "other", Since: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC).Add(time.Hour)}
 		change(&claim)
 		return claim
 	}
 	for name, tc := range map[string]struct {
-		theirs instance.Claimant
+		theirs ownership.Owner
 		// has tells that our object gets the VM.
 		has bool
 		// held tells that its deletion then waits.
 		held bool
 	}{
-		"it was there first":       {theirs(func(c *instance.Claimant) { c.Since = time.Time{} }), false, false},
-		"it is certain":            {theirs(func(c *instance.Claimant) { c.Certain = true }), false, false},
-		"it came later":            {theirs(func(*instance.Claimant) {}), true, false},
-		"it became certain":        {theirs(func(c *instance.Claimant) { c.Certain = true }), true, true},
-		"it came later, and goes":  {theirs(func(c *instance.Claimant) { c.Deleting = true }), true, false},
-		"it is certain, and goes":  {theirs(func(c *instance.Claimant) { c.Certain, c.Deleting = true, true }), false, false},
-		"it was first, but leaves": {theirs(func(c *instance.Claimant) { c.Since, c.Deleting = time.Time{}, true }), false, false},
+		"it was there first":       {theirs(func(c *ownership.Owner) { c.Since = time.Time{} }), false, false},
+		"it is certain":            {theirs(func(c *ownership.Owner) { c.Certain = true }), false, false},
+		"it came later":            {theirs(func(*ownership.Owner) {}), true, false},
+		"it became certain":        {theirs(func(c *ownership.Owner) { c.Certain = true }), true, true},
+		"it came later, and goes":  {theirs(func(c *ownership.Owner) { c.Deleting = true }), true, false},
+		"it is certain, and goes":  {theirs(func(c *ownership.Owner) { c.Certain, c.Deleting = true, true }), false, false},
+		"it was first, but leaves": {theirs(func(c *ownership.Owner) { c.Since, c.Deleting = time.Time{}, true }), false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, func(g *given) { g.infra.Spec.ProviderID = "test:///vm-0" })
 			w.driver.vms[machineName] = "test:///vm-0"
 			if name != "it became certain" {
-				w.controller.Claimed = claimedBy(tc.theirs)
+				w.controller.OtherOwners = ownedBy(tc.theirs)
 			}
 			w.settle()
-			w.controller.Claimed = claimedBy(tc.theirs)
+			w.controller.OtherOwners = ownedBy(tc.theirs)
 			if !tc.has {
 				w.wantReady(metav1.ConditionFalse, infrav1.ReasonProviderIDTaken, "test:///vm-0", "Machine ns/other")
 				return
@@ -340,9 +342,9 @@ func TestClaimsOfTheOtherFace(t *testing.T) {
 	}
 }
 
-// TestClaimThatIsRefused: an object that only names the VM holds nobody's deletion, wherever it
+// TestOwnerThatIsRefused: an object that only names the VM holds nobody's deletion, wherever it
 // is.
-func TestClaimThatIsRefused(t *testing.T) {
+func TestOwnerThatIsRefused(t *testing.T) {
 	w := newWorld(t)
 	w.settle()
 	foreign := newGiven("elsewhere", w.clock.Now().Add(time.Hour)).infra
@@ -360,8 +362,8 @@ func TestClaimThatIsRefused(t *testing.T) {
 func TestHeldDeletionIsToldOnce(t *testing.T) {
 	for name, hold := range map[string]func(*world){
 		"credentials": func(w *world) { w.lose() },
-		"claim": func(w *world) {
-			w.controller.Claimed = claimedBy(instance.Claimant{Name: "Machine ns/other", Certain: true})
+		"owner": func(w *world) {
+			w.controller.OtherOwners = ownedBy(ownership.Owner{Kind: ownership.KindMachine, Key: types.NamespacedName{Namespace: "ns", Name: "other"}, UID: "other", Certain: true})
 		},
 		"spec": func(w *world) {
 			w.driver.local = true
@@ -383,13 +385,13 @@ func TestHeldDeletionIsToldOnce(t *testing.T) {
 			}
 			w.writes = nil
 			for range 5 {
-				w.settleAfter(lookSoon)
+				w.settleAfter(checkSoon)
 			}
 			w.restart()
-			if name == "claim" {
-				w.controller.Claimed = claimedBy(instance.Claimant{Name: "Machine ns/other", Certain: true})
+			if name == "owner" {
+				w.controller.OtherOwners = ownedBy(ownership.Owner{Kind: ownership.KindMachine, Key: types.NamespacedName{Namespace: "ns", Name: "other"}, UID: "other", Certain: true})
 			}
-			w.settleAfter(lookSoon)
+			w.settleAfter(checkSoon)
 			if told := w.told(); len(told) != 0 || len(w.writes) != 0 || w.gone() {
 				t.Errorf("events %q, writes %v, gone %t", told, w.writes, w.gone())
 			}

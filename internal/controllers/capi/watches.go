@@ -12,15 +12,12 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
+	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 )
 
 // ByClass is an index of MillwrightMachines in the cache: by the name of the MachineClass
 // that they refer to.
 const ByClass = "millwrightmachine.class"
-
-// ByProviderID is an index of MillwrightMachines in the cache: by the IDs of the VMs that they
-// name, in spec or status.
-const ByProviderID = "millwrightmachine.providerID"
 
 // Further indexes of MillwrightMachines.
 const (
@@ -29,15 +26,8 @@ const (
 )
 
 var indexes = map[string]client.IndexerFunc{
-	ByProviderID: func(object client.Object) []string {
-		machine := object.(*infrav1.MillwrightMachine)
-		ids := nonEmpty(machine.Spec.ProviderID)
-		if machine.Status.ProviderID != machine.Spec.ProviderID {
-			ids = append(ids, nonEmpty(machine.Status.ProviderID)...)
-		}
-		return ids
-	},
-	byCluster: func(object client.Object) []string { return nonEmpty(object.GetLabels()[core.LabelCluster]) },
+	ownership.MillwrightMachineByProviderID: ownership.ProviderIDs,
+	byCluster:                               func(object client.Object) []string { return nonEmpty(object.GetLabels()[core.LabelCluster]) },
 	bySecret: func(object client.Object) []string {
 		if ref := object.(*infrav1.MillwrightMachine).Spec.CredentialsSecretRef; ref != nil {
 			return nonEmpty(ref.Name)

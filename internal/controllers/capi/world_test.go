@@ -323,9 +323,10 @@ func (w *world) remove(objects ...client.Object) {
 	}
 }
 
-// delete deletes the MillwrightMachine.
+// delete deletes the MillwrightMachine. Like an API server it begins a new generation.
 func (w *world) delete() {
 	w.Helper()
+	w.changeInfra(func(m *infrav1.MillwrightMachine) { m.Generation++ })
 	w.remove(w.infra())
 }
 

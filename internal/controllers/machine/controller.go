@@ -31,6 +31,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
@@ -69,9 +70,9 @@ type Options struct {
 	Health Health
 	// Drain is how nodes are emptied.
 	Drain Drain
-	// Claimed finds the objects of another API that name a VM: a driver may give VMs of
+	// OtherOwners finds the objects of another API that name a VM: a driver may give VMs of
 	// both. Nil: there is no other API.
-	Claimed instance.Claimants
+	OtherOwners ownership.Finder
 }
 
 // Health is how long Machines may be unhealthy, and how many are then replaced.
@@ -134,24 +135,13 @@ type Controller struct {
 	begun     time.Time
 	beginOnce sync.Once
 
-	written expectations.Ledger
+	written expectations.Writes
 	// nodes is the same for the nodes of the target.
-	nodes expectations.Ledger
-	// registrations holds when a node was first seen that is not adopted yet, by name.
-	registrations sync.Map
+	nodes  expectations.Writes
+	memory expectations.Memory[memory]
 	// lookout notices outages of API servers; made at the first pass.
 	lookout      *lookout
 	replacements replacements
-	// warned holds the last odd thing that was said of a Machine's node, by Machine.
-	warned sync.Map
-	// refusals holds what API servers refused to have on nodes.
-	refusals refusals
-	// twins holds the name of a node that was seen to say that it is a Machine's VM, and is
-	// not the Machine's, by Machine. Passes look whether that is still so.
-	twins sync.Map
-	// released holds the UIDs of Machines whose finalizer is off, by key, until the
-	// cache has noticed.
-	released sync.Map
 }
 
 // New makes a Controller.
@@ -196,7 +186,8 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	if uid, released := c.released.Load(req.NamespacedName); released && uid == machine.UID {
+	memory := c.memory.Of(req.NamespacedName)
+	if memory.released == machine.UID {
 		return ctrl.Result{}, nil
 	}
 	if !c.written.Fresh(machine) {
@@ -204,16 +195,16 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 
 	c.beginOnce.Do(func() { c.begun, c.lookout = c.Clock.Now(), c.newLookout(req.Namespace) })
-	scope := newScope(machine, c.Clock.Now())
+	scope := newScope(machine, memory, c.Clock.Now())
 	steps := c.lifecycle()
 	if !machine.DeletionTimestamp.IsZero() {
 		steps = c.termination()
 	}
 	outcome := flow.Run(ctx, scope, steps)
-	if err := c.writeStatus(ctx, scope); err != nil && outcome.Err == nil {
+	if err := c.writeStatus(ctx, scope, outcome.Gone); err != nil && outcome.Err == nil {
 		outcome.Err = err
 	}
-	if scope.within > 0 && (outcome.After == 0 || scope.within < outcome.After) {
+	if !outcome.Gone && scope.within > 0 && (outcome.After == 0 || scope.within < outcome.After) {
 		outcome.After = scope.within
 	}
 	return c.result(ctx, outcome)
@@ -223,11 +214,8 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 func (c *Controller) forget(key types.NamespacedName) {
 	c.Engine.Forget(key)
 	c.written.Forget(key)
-	c.released.Delete(key)
+	c.memory.Forget(key)
 	c.replacements.forget(key)
-	c.warned.Delete(key)
-	c.twins.Delete(key)
-	c.refusals.forget(key)
 	if c.Drain.Drainer != nil {
 		c.Drain.Drainer.Forget(key)
 	}

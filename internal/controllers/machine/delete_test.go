@@ -12,6 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
 // running brings the Machine to Running, by the way that life does.
@@ -364,7 +365,7 @@ func TestOnlyTheOldFinalizer(t *testing.T) {
 // deletion ends, since each step looks for itself.
 func TestDeletionGoesOnAnywhere(t *testing.T) {
 	for _, description := range []string{
-		sayTerminating, "Initiate node drain", "Delete Volume Attachments", sayDeletingVM,
+		messages.Terminating, "Initiate node drain", "Delete Volume Attachments", messages.DeleteVM,
 		"Initiate node object deletion", "Initiate machine object finalizer removal",
 		"Deleting machine from cloud provider", "gibberish", "",
 	} {

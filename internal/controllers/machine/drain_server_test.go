@@ -27,6 +27,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
+	"github.com/millwright-dev/millwright/internal/reconcile/target"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 	"github.com/millwright-dev/millwright/test/env"
 )
@@ -64,6 +66,11 @@ func live(t *testing.T) (*env.Env, *Controller) {
 	clients, err := kubernetes.NewForConfig(access)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for name, values := range target.Indexes {
+		if err := nodes.GetFieldIndexer().IndexField(t.Context(), &corev1.Node{}, name, values); err != nil {
+			t.Fatal(err)
+		}
 	}
 	var machines *Controller
 	e.RunControllers(t, func(mgr ctrl.Manager, events record.EventRecorder) error {
@@ -128,7 +135,7 @@ func TestDrainFollowsEvents(t *testing.T) {
 	if got := controller.lookout.confirm(t.Context()); !got.well {
 		t.Error("the API servers are taken for away")
 	}
-	if usable, err := controller.usable(t.Context(), newScope(machine, time.Now())); err != nil || !usable {
+	if usable, err := controller.usable(t.Context(), newScope(machine, &memory{}, time.Now())); err != nil || !usable {
 		t.Errorf("the node of a Running machine is of use: %v, err %v", usable, err)
 	}
 
@@ -142,7 +149,7 @@ func TestDrainFollowsEvents(t *testing.T) {
 	soon("it is said what holds the drain up", func(g gomega.Gomega) {
 		get(g, machine)
 		g.Expect(machine.Status.LastOperation.Description).To(gomega.SatisfyAll(
-			gomega.ContainSubstring(e.Namespace+"/db"), gomega.Not(gomega.ContainSubstring("/web")), gomega.HaveSuffix(sayDrain)))
+			gomega.ContainSubstring(e.Namespace+"/db"), gomega.Not(gomega.ContainSubstring("/web")), gomega.HaveSuffix(messages.Drain)))
 	})
 	get(g, node)
 	g.Expect(node.Spec.Unschedulable).To(gomega.BeTrue())

@@ -273,7 +273,10 @@ func TestADriverMaySayAnything(t *testing.T) {
 				t.Errorf("%d bytes, from %.60q to %q", len(got), got, got[max(0, len(got)-60):])
 			}
 			events := w.told()
-			if len(events) == 0 || slices.ContainsFunc(events, func(event string) bool { return len(event) > 1100 || !utf8.ValidString(event) }) {
+			if len(events) == 0 || slices.ContainsFunc(events, func(event string) bool {
+				message, _, _ := strings.Cut(event, " map[") // the annotations
+				return len(message) > 1100 || !utf8.ValidString(event)
+			}) {
 				t.Errorf("%d events, or one that is too long", len(events))
 			}
 		})

@@ -159,7 +159,7 @@ func inPhase(phase v1alpha1.MachinePhase) func(*v1alpha1.Machine) {
 		machine.Status.CurrentStatus = v1alpha1.CurrentStatus{Phase: phase, LastUpdateTime: machine.CreationTimestamp}
 		machine.Status.LastOperation = v1alpha1.LastOperation{
 			Type: v1alpha1.MachineOperationCreate, State: v1alpha1.MachineStateProcessing,
-			Description: sayCreating, LastUpdateTime: machine.CreationTimestamp,
+			Description: descriptionCreating, LastUpdateTime: machine.CreationTimestamp,
 		}
 	}
 }

@@ -124,7 +124,7 @@ func (c *Controller) giveUp(ctx context.Context, s *scope, what string) flow.Res
 // all after an outage, and what follows cannot be undone.
 func (c *Controller) usable(ctx context.Context, s *scope) (bool, error) {
 	name := s.machine.Labels[v1alpha1.NodeLabelKey]
-	if c.Target == nil || name == "" || s.rivalled {
+	if c.Target == nil || name == "" || s.nodeOfOther {
 		return false, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)

@@ -23,7 +23,7 @@ var (
 
 // unchanged is what inPhase writes.
 func unchanged(phase v1alpha1.MachinePhase) want4 {
-	return want4{phase, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateProcessing, sayCreating}
+	return want4{phase, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateProcessing, descriptionCreating}
 }
 
 // TestPhaseFollowsNode: every transition that a node's state brings, and those that it

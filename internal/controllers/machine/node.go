@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,7 +17,9 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
+	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+	"github.com/millwright-dev/millwright/internal/reconcile/target"
 )
 
 // targetAway is how long a pass waits that needs a target which does not answer. The
@@ -49,12 +52,12 @@ func (c *Controller) awaitNode(ctx context.Context, s *scope) flow.Result {
 	if !c.nodes.Fresh(found) {
 		return flow.Wait(staleCache, "the cache to show what was written to the node")
 	}
-	rival, err := c.rival(ctx, s.machine, found)
+	other, err := ownership.ConflictingNode(ctx, c.Client, s.machine, found)
 	switch {
 	case err != nil:
 		return flow.Fail(err)
-	case rival != nil:
-		return c.nodeOfRival(ctx, s, name, rival.Name)
+	case other != nil:
+		return c.awaitOwnNode(ctx, s, name, other.Name)
 	}
 	s.node = found
 	return flow.Continue()
@@ -73,28 +76,31 @@ func (c *Controller) relabel(ctx context.Context, s *scope) error {
 	return c.recordNode(ctx, s, instance.Instance{NodeName: name})
 }
 
-// rivalry is when a Machine looks again whether a node is its own. Who puts that right
+// conflictRetry is when a Machine looks again whether a node is its own. Who puts that right
 // need not change anything that it would be woken for.
-const rivalry = time.Minute
+const conflictRetry = time.Minute
 
-// nodeOfRival leaves alone a node that two Machines name and that is the other one's. It
+// awaitOwnNode leaves alone a node that two Machines name and that is the other one's. It
 // counts as absent, but nobody is declared unhealthy for a label.
-func (c *Controller) nodeOfRival(ctx context.Context, s *scope, node, rival string) flow.Result {
-	s.rivalled = true
-	s.wakeWithin(rivalry)
-	sentence := fmt.Sprintf("Node %s is that of machine %q: it is left alone, whatever label %q says", node, rival, v1alpha1.NodeLabelKey)
-	c.warn(s, reasonOtherMachine, sentence)
+func (c *Controller) awaitOwnNode(ctx context.Context, s *scope, node, other string) flow.Result {
+	s.nodeOfOther = true
+	s.wakeWithin(conflictRetry)
+	message := fmt.Sprintf("Node %s is that of machine %q: it is left alone, whatever label %q says", node, other, v1alpha1.NodeLabelKey)
+	s.warnOfNode(reasonOtherMachine, message)
 	if s.machine.Status.CurrentStatus.Phase == v1alpha1.MachinePending {
-		return c.awaitJoin(ctx, s, sentence)
+		return c.awaitJoin(ctx, s, message)
 	}
-	return c.awaitRecovery(ctx, s, sentence)
+	return c.awaitRecovery(ctx, s, message)
 }
 
-// warn tells of something odd about a Machine's node once, until there is something else.
-func (c *Controller) warn(s *scope, reason, sentence string) {
-	if told, _ := c.warned.Swap(s.key(), sentence); told != sentence {
-		s.explainBoth(corev1.EventTypeWarning, reason, sentence)
+// warnOfNode warns once of something odd about a Machine's node, on both, until there is
+// something else.
+func (s *scope) warnOfNode(reason, message string) {
+	const topic = "node"
+	if s.node != nil {
+		s.warnOnce(topic, reason, message, s.node)
 	}
+	s.warnOnce(topic, reason, message, nil)
 }
 
 func (c *Controller) nodeAbsent(ctx context.Context, s *scope, name string) flow.Result {
@@ -130,7 +136,7 @@ func (c *Controller) followNode(ctx context.Context, s *scope) flow.Result {
 	if err := c.Client.Delete(ctx, s.machine, client.Preconditions{UID: &s.machine.UID}); client.IgnoreNotFound(err) != nil {
 		return flow.Fail(fmt.Errorf("deleting machine %s after its node: %w", s.machine.Name, err))
 	}
-	s.explainBoth(corev1.EventTypeNormal, reasonNodeDeleted, fmt.Sprintf("Node %s was deleted, so the machine is deleted too", s.node.Name))
+	s.explainBoth(corev1.EventTypeNormal, reasonNodeDeleted, cause{name: v1alpha1.CauseNodeDeleted}, fmt.Sprintf("Node %s was deleted, so the machine is deleted too", s.node.Name))
 	return flow.Wait(0, "the deletion of the Machine")
 }
 
@@ -146,12 +152,14 @@ func (c *Controller) awaitRegistration(_ context.Context, s *scope) flow.Result 
 		!controllerutil.ContainsFinalizer(s.node, v1alpha1.FinalizerNode) &&
 		!noderef.Healthy(s.node.Status.Conditions, nil)
 	if busy {
-		seen, _ := c.registrations.LoadOrStore(s.node.Name, s.now)
-		if left := seen.(time.Time).Add(registering).Sub(s.now); left > 0 {
+		if s.memory.registering != s.node.Name {
+			s.memory.registering, s.memory.registeringSince = s.node.Name, s.now
+		}
+		if left := s.memory.registeringSince.Add(registering).Sub(s.now); left > 0 {
 			return flow.Wait(left, "the kubelet to finish its registration")
 		}
 	}
-	c.registrations.Delete(s.node.Name)
+	s.memory.registering = ""
 	return flow.Continue()
 }
 
@@ -169,7 +177,7 @@ func (c *Controller) setCapacity(ctx context.Context, s *scope) flow.Result {
 		}
 		return flow.Fail(fmt.Errorf("reading MachineClass %s: %w", key.Name, err))
 	}
-	err := c.unlessRefused(s, reasonCapacityRefused, virtualCapacity(class), func() error {
+	err := s.unlessRefused(reasonCapacityRefused, virtualCapacity(class), func() error {
 		changed, err := c.patchNodeStatus(ctx, s.node, func(n *corev1.Node) { noderef.SetCapacity(n, virtualCapacity(class)) })
 		s.node = changed
 		return err
@@ -193,8 +201,8 @@ func virtualCapacity(class *v1alpha1.MachineClass) corev1.ResourceList {
 // is revoked before. What is wrong with a template holds none of that back: where the API
 // server refuses the whole, the node is only marked.
 func (c *Controller) adoptNode(ctx context.Context, s *scope) flow.Result {
-	c.sayUnfit(s)
-	err := c.unlessRefused(s, reasonTemplateRefused, &s.machine.Spec.NodeTemplateSpec, func() error {
+	s.warnOfInvalidTemplate()
+	err := s.unlessRefused(reasonTemplateRefused, &s.machine.Spec.NodeTemplateSpec, func() error {
 		return c.changeNode(ctx, s, func(n *corev1.Node) error {
 			if s.class != nil {
 				if err := noderef.RecordCapacity(n, virtualCapacity(s.class)); err != nil {
@@ -232,35 +240,41 @@ func (c *Controller) compareIDs(ctx context.Context, s *scope) error {
 	if of != "" && of != ours {
 		odd = append(odd, fmt.Sprintf("Node %s says that its VM is %s, the machine that it is %s", s.node.Name, of, ours))
 	}
-	twin, err := c.twin(ctx, s)
+	duplicate, err := c.duplicateNode(ctx, s)
 	if err != nil {
 		return err
 	}
-	if twin != "" {
-		odd = append(odd, fmt.Sprintf("Node %s, too, says that its VM is %s; the machine follows node %s", twin, ours, s.node.Name))
+	if duplicate != "" {
+		odd = append(odd, fmt.Sprintf("Node %s, too, says that its VM is %s; the machine follows node %s", duplicate, ours, s.node.Name))
 	}
 	if len(odd) > 0 {
-		c.warn(s, reasonOtherVM, strings.Join(odd, ". "))
+		s.warnOfNode(reasonOtherVM, strings.Join(odd, ". "))
 	}
 	return nil
 }
 
-// twin names another node that says that it is the Machine's VM; empty if there is none.
-func (c *Controller) twin(ctx context.Context, s *scope) (string, error) {
-	noted, ok := c.twins.Load(s.key())
-	if !ok {
+// duplicateNode returns the name of another node that says that it is the Machine's VM; empty
+// if there is none.
+func (c *Controller) duplicateNode(ctx context.Context, s *scope) (string, error) {
+	id := s.machine.Spec.ProviderID
+	if id == "" {
 		return "", nil
 	}
-	found := &corev1.Node{}
-	err := c.Target.Client().Get(ctx, client.ObjectKey{Name: noted.(string)}, found)
-	if client.IgnoreNotFound(err) != nil {
-		return "", fmt.Errorf("reading node %s: %w", noted, err)
+	nodes := &corev1.NodeList{}
+	err := c.Target.Client().List(ctx, nodes, client.MatchingFields{target.NodeByProviderID: id}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return "", fmt.Errorf("finding the nodes of VM %s: %w", id, err)
 	}
-	if err != nil || found.Name == s.node.Name || found.Spec.ProviderID != s.machine.Spec.ProviderID {
-		c.twins.Delete(s.key())
+	var names []string
+	for i := range nodes.Items {
+		if name := nodes.Items[i].Name; name != s.node.Name {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
 		return "", nil
 	}
-	return found.Name, nil
+	return slices.Min(names), nil
 }
 
 // revokeTokenOfJoined deletes the bootstrap token once the node is there: from then on

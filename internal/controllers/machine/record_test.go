@@ -75,8 +75,13 @@ func listByIndex(ctx context.Context, c client.WithWatch, list client.ObjectList
 		return c.List(ctx, list, options...)
 	}
 	if nodes, ok := list.(*corev1.NodeList); ok {
-		marked, _ := asked.FieldSelector.RequiresExactMatch(target.NodeByMachine)
-		return c.List(ctx, nodes, client.MatchingLabels{v1alpha1.LabelKeyMachineName: marked})
+		if marked, ok := asked.FieldSelector.RequiresExactMatch(target.NodeByMachine); ok {
+			return c.List(ctx, nodes, client.MatchingLabels{v1alpha1.LabelKeyMachineName: marked})
+		}
+		id, _ := asked.FieldSelector.RequiresExactMatch(target.NodeByProviderID)
+		err := c.List(ctx, nodes)
+		nodes.Items = slices.DeleteFunc(nodes.Items, func(n corev1.Node) bool { return n.Spec.ProviderID != id })
+		return err
 	}
 	machines, ok := list.(*v1alpha1.MachineList)
 	if !ok {

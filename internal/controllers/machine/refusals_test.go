@@ -148,7 +148,7 @@ func TestWhatAPolicyRefusesIsTriedLessAndLess(t *testing.T) {
 		t.Errorf("further passes try it %d times more", *refused-before-1)
 	}
 	w.refuse = nil
-	w.wait(lastRefusalRetry)
+	w.wait(refusalBackoff.Max)
 	if got := w.node().Labels["forbidden"]; got != "b" {
 		t.Errorf("the node has the label %q after the policy is gone", got)
 	}

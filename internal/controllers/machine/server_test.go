@@ -11,6 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
 // TestLifeOnAServer: the way from declaration to deletion with a real API server, which
@@ -50,7 +51,7 @@ func TestLifeOnAServer(t *testing.T) {
 	if diff := cmp.Diff([]string{"example.com/backup"}, w.machine().Finalizers); diff != "" {
 		t.Errorf("finalizers (-want +got):\n%s", diff)
 	}
-	wantStatus(t, w.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, sayTerminating})
+	wantStatus(t, w.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, messages.Terminating})
 	if w.node() != nil || len(w.driver.vms) != 0 {
 		t.Error("node or VM are left")
 	}

@@ -17,52 +17,23 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
+	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// The sentences of MCM, so that either system can take over from the other, and other
-// programs find what they look for. They are written and never read.
+// MCM's descriptions of a creation. Like all descriptions they are an output that other programs
+// know, and an input of nothing.
 const (
-	sayCreating    = "Creating machine on cloud provider"
-	sayCreated     = "Created machine on cloud provider"
-	sayProvider    = messages.Provider
-	sayTerminating = messages.Terminating
-	// The markers say which step of a deletion is next.
-	sayDrain       = messages.Drain
-	sayAttachments = messages.DeleteAttachments
-	sayDeletingVM  = messages.DeleteVM
-	sayDeleteNode  = messages.DeleteNode
+	descriptionCreating = "Creating machine on cloud provider"
+	descriptionCreated  = "Created machine on cloud provider"
 )
 
-// sayNoAnswer is what is said of a driver that ignores the deadlines of its calls.
-var sayNoAnswer = fmt.Sprintf(messages.NoAnswer+" for %v", silence)
+// noAnswer is the description for a driver that ignores the deadlines of its calls.
+var noAnswer = fmt.Sprintf(messages.NoAnswer+" for %v", instance.Silence)
 
-// Reasons of the events on Machines and their nodes.
-const (
-	reasonJoined       = "Joined"
-	reasonUnhealthy    = "Unhealthy"
-	reasonFailedCreate = "FailedCreate"
-	reasonFailedDelete = "FailedDelete"
-	reasonFailedJoin   = "FailedJoin"
-	reasonDeleted      = "Deleted"
-	reasonNodeDeleted  = "NodeDeleted"
-	reasonTerminating  = "MachineTerminating"
-	reasonFailedHealth = "FailedHealth"
-	reasonDelayed      = "ReplacementDelayed"
-	reasonForcedDrain  = "ForcedDrain"
-	reasonFailedDrain  = "FailedDrain"
-	reasonDrained      = "Drained"
-	reasonOtherVM      = "NodeOfOtherVM"
-	reasonOtherMachine = "NodeOfOtherMachine"
-
-	reasonUnfit           = "InvalidNodeTemplate"
-	reasonTemplateRefused = "NodeTemplateRefused"
-	reasonCapacityRefused = "VirtualCapacityRefused"
-)
-
-// writeStatus writes the status of the pass, if it changed, and then says what happened.
-func (c *Controller) writeStatus(ctx context.Context, s *scope) error {
-	if !s.gone && !equality.Semantic.DeepEqual(&s.stored.Status, &s.machine.Status) {
+// writeStatus writes the status of the pass, if it changed, and then sends the events.
+func (c *Controller) writeStatus(ctx context.Context, s *scope, gone bool) error {
+	if !gone && !equality.Semantic.DeepEqual(&s.stored.Status, &s.machine.Status) {
 		// No more than is compared goes into a patch.
 		before, after := &v1alpha1.Machine{Status: s.stored.Status}, &v1alpha1.Machine{Status: s.machine.Status}
 		for _, lean := range []*v1alpha1.Machine{before, after} {
@@ -73,39 +44,24 @@ func (c *Controller) writeStatus(ctx context.Context, s *scope) error {
 		}
 		s.machine = after
 	}
-	for _, e := range s.events {
-		message := messages.Shorten(e.message, longestEvent)
-		switch {
-		case e.node == nil:
-			c.Events.Event(s.machine, e.kind, e.reason, message)
-		case c.NodeEvents != nil:
-			c.NodeEvents.Event(e.node, e.kind, e.reason, message)
-		}
-		if e.sent != nil {
-			e.sent()
-		}
-	}
+	c.sendEvents(s)
 	return nil
 }
 
-// longestDescription and longestEvent are how many bytes of a text are stored: a driver may fail
-// with any.
-const (
-	longestDescription = 4096
-	longestEvent       = 1024
-)
+// longestDescription is how many bytes of a description are stored: a driver may fail with any.
+const longestDescription = 4096
 
 // operation records what was last done, and reports whether that is news.
 func (s *scope) operation(kind v1alpha1.MachineOperationType, state v1alpha1.MachineState, description, errorCode string) bool {
-	description = messages.Shorten(description, longestDescription)
 	last := &s.machine.Status.LastOperation
-	if last.Type == kind && last.State == state && last.Description == description && last.ErrorCode == errorCode {
+	next := v1alpha1.LastOperation{
+		Type: kind, State: state, Description: messages.Shorten(description, longestDescription), ErrorCode: errorCode,
+		LastUpdateTime: last.LastUpdateTime,
+	}
+	if next == *last {
 		return false
 	}
-	*last = v1alpha1.LastOperation{
-		Type: kind, State: state, Description: description, ErrorCode: errorCode,
-		LastUpdateTime: metav1.NewTime(s.now),
-	}
+	*last, last.LastUpdateTime = next, metav1.NewTime(s.now)
 	return true
 }
 
@@ -124,15 +80,15 @@ func (s *scope) phase(phase v1alpha1.MachinePhase) {
 
 // instanceExists: a new Machine waits for its node from now on, if there will be one.
 func (s *scope) instanceExists(nodeExpected bool) {
-	if !unsettled(s.machine) {
+	if ownership.Settled(s.machine) {
 		return
 	}
 	if !nodeExpected {
-		s.operation(v1alpha1.MachineOperationCreate, v1alpha1.MachineStateSuccessful, sayCreated, "")
+		s.operation(v1alpha1.MachineOperationCreate, v1alpha1.MachineStateSuccessful, descriptionCreated, "")
 		s.phase(v1alpha1.MachineAvailable)
 		return
 	}
-	s.operation(v1alpha1.MachineOperationCreate, v1alpha1.MachineStateProcessing, sayCreating, "")
+	s.operation(v1alpha1.MachineOperationCreate, v1alpha1.MachineStateProcessing, descriptionCreating, "")
 	s.phase(v1alpha1.MachinePending)
 	s.machine.Status.CurrentStatus.TimeoutActive = true
 }
@@ -140,37 +96,34 @@ func (s *scope) instanceExists(nodeExpected bool) {
 func (s *scope) instanceLost() {
 	sentence := fmt.Sprintf("VM %s "+messages.VMLost, s.machine.Spec.ProviderID)
 	if s.machine.Status.CurrentStatus.Phase != v1alpha1.MachineUnknown {
-		s.explain(corev1.EventTypeWarning, reasonUnhealthy, sentence)
+		s.explain(corev1.EventTypeWarning, reasonUnhealthy, cause{name: v1alpha1.CauseInstanceLost}, sentence)
 	}
 	s.operation(v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, sentence, "")
 	s.phase(v1alpha1.MachineUnknown)
 }
 
-// notCreated: something is missing that a creation needs. left is the time that the
+// driverFailed: a call to the driver did. Autoscalers read the code. left is the time that the
 // Machine still has.
-func (s *scope) notCreated(sentence string, left time.Duration) {
-	s.failedToCreate(sentence, "", left)
-}
-
-// driverFailed: a call to the driver did. Autoscalers read the code.
 func (s *scope) driverFailed(failure *instance.Failure, left time.Duration) {
-	sentence := sayProvider + failure.Err.Error()
+	description := messages.Provider + failure.Err.Error()
 	switch failure.Method {
-	case instance.MethodInitialize:
-		sentence = fmt.Sprintf(messages.ProviderError+"%v. "+messages.Initialize, failure.Err)
 	case instance.MethodPrepare:
-		s.failedToCreate(failure.Err.Error(), "", left)
+		s.failedToCreate(cause{name: v1alpha1.CauseBootstrapFailed}, failure.Err.Error(), left)
 		return
+	case instance.MethodInitialize:
+		description = fmt.Sprintf(messages.ProviderError+"%v. "+messages.Initialize, failure.Err)
 	}
-	s.failedToCreate(sentence, failure.Code.String(), left)
+	s.failedToCreate(driverCause(failure), description, left)
 }
 
-func (s *scope) failedToCreate(sentence, code string, left time.Duration) {
+// failedToCreate: nothing could be created. Of a driver, only a failure with another code than
+// before is told: its words may differ with each attempt.
+func (s *scope) failedToCreate(why cause, description string, left time.Duration) {
 	before := s.machine.Status.LastOperation
-	if before.State != v1alpha1.MachineStateFailed || before.ErrorCode != code || (code == "" && before.Description != messages.Shorten(sentence, longestDescription)) {
-		s.explain(corev1.EventTypeWarning, reasonFailedCreate, sentence)
+	news := s.operation(v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, description, why.code)
+	if before.State != v1alpha1.MachineStateFailed || before.ErrorCode != why.code || why.code == "" && news {
+		s.explain(corev1.EventTypeWarning, reasonFailedCreate, why, description)
 	}
-	s.operation(v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, sentence, code)
 	if left > 0 {
 		s.phase(v1alpha1.MachineCrashLoopBackOff)
 	} else {
@@ -209,7 +162,7 @@ func (s *scope) neverJoined(timeout time.Duration) {
 	sentence := fmt.Sprintf("Machine %s "+messages.NeverJoined+" %s.", s.machine.Name, within)
 	s.operation(s.machine.Status.LastOperation.Type, v1alpha1.MachineStateFailed, sentence, s.machine.Status.LastOperation.ErrorCode)
 	s.phase(v1alpha1.MachineFailed)
-	s.explain(corev1.EventTypeWarning, reasonFailedJoin, sentence)
+	s.explain(corev1.EventTypeWarning, reasonFailedJoin, cause{name: v1alpha1.CauseCreationTimeout}, sentence)
 }
 
 // joined: the node is healthy. For a Machine that was being created that is the end of
@@ -223,7 +176,7 @@ func (s *scope) joined() {
 	}
 	s.operation(kind, v1alpha1.MachineStateSuccessful, sentence, "")
 	s.phase(v1alpha1.MachineRunning)
-	s.explain(corev1.EventTypeNormal, reasonJoined, sentence)
+	s.explain(corev1.EventTypeNormal, reasonJoined, cause{}, sentence)
 }
 
 // healthTimedOut: the node has not been healthy for too long.
@@ -232,7 +185,7 @@ func (s *scope) healthTimedOut(timeout time.Duration) {
 		s.machine.Name, timeout, describe(s.machine.Status.Conditions))
 	s.operation(v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateFailed, sentence, "")
 	s.phase(v1alpha1.MachineFailed)
-	s.explainBoth(corev1.EventTypeWarning, reasonFailedHealth, sentence)
+	s.explainBoth(corev1.EventTypeWarning, reasonFailedHealth, cause{name: v1alpha1.CauseHealthTimeout}, sentence)
 }
 
 // replacementDelayed: the same, but others come first.
@@ -240,22 +193,22 @@ func (s *scope) replacementDelayed(timeout time.Duration) {
 	sentence := fmt.Sprintf("Machine %s health checks failing since last %v. It is not Failed yet, as other machines of %q are being replaced.",
 		s.machine.Name, timeout, poolOf(s.machine))
 	if s.operation(v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, sentence, "") {
-		s.explain(corev1.EventTypeWarning, reasonDelayed, sentence)
+		s.explain(corev1.EventTypeWarning, reasonDelayed, cause{name: v1alpha1.CauseReplacementDelayed}, sentence)
 	}
 }
 
 func (s *scope) nodeMissing() {
-	s.unknown(fmt.Sprintf("Node object went missing. Machine %s is unhealthy - changing MachineState to Unknown", s.machine.Name))
+	s.unknown(v1alpha1.CauseNodeMissing, fmt.Sprintf("Node object went missing. Machine %s is unhealthy - changing MachineState to Unknown", s.machine.Name))
 }
 
 func (s *scope) becameUnhealthy() {
-	s.unknown(fmt.Sprintf("Machine %s is unhealthy - changing MachinePhase to Unknown. Node conditions: %s", s.machine.Name, describe(s.machine.Status.Conditions)))
+	s.unknown(v1alpha1.CauseNodeUnhealthy, fmt.Sprintf("Machine %s is unhealthy - changing MachinePhase to Unknown. Node conditions: %s", s.machine.Name, describe(s.machine.Status.Conditions)))
 }
 
-func (s *scope) unknown(sentence string) {
+func (s *scope) unknown(why, sentence string) {
 	s.operation(v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, sentence, "")
 	s.phase(v1alpha1.MachineUnknown)
-	s.explain(corev1.EventTypeWarning, reasonUnhealthy, sentence)
+	s.explain(corev1.EventTypeWarning, reasonUnhealthy, cause{name: why}, sentence)
 }
 
 // nodeSeen copies the conditions of the node, if they changed in what counts.

@@ -10,74 +10,85 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-func (s *scope) terminating() {
-	s.operation(v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, sayTerminating, "")
-	s.phase(v1alpha1.MachineTerminating)
+// deletionStep is what a deletion goes on with. MCM finds the marker in the description of the
+// last operation, so that it can take over; we write it and never read it.
+type deletionStep struct{ marker, name string }
+
+var (
+	identifying         = deletionStep{messages.Terminating, v1alpha1.StepIdentify}
+	draining            = deletionStep{messages.Drain, v1alpha1.StepDrain}
+	deletingAttachments = deletionStep{messages.DeleteAttachments, v1alpha1.StepDeleteAttachments}
+	deletingInstance    = deletionStep{messages.DeleteVM, v1alpha1.StepDeleteInstance}
+	deletingNode        = deletionStep{messages.DeleteNode, v1alpha1.StepDeleteNode}
+)
+
+// deletes records how a deletion goes, and with which step it goes on. It reports whether that
+// is news.
+func (s *scope) deletes(state v1alpha1.MachineState, description string, next deletionStep) bool {
+	return s.operation(v1alpha1.MachineOperationDelete, state, strings.TrimSpace(description+" "+next.marker), "")
 }
 
-// deletes records how a deletion goes, and with which step it goes on.
-func (s *scope) deletes(state v1alpha1.MachineState, sentence, marker string) bool {
-	return s.operation(v1alpha1.MachineOperationDelete, state, strings.TrimSpace(sentence+" "+marker), "")
+func (s *scope) deletionWaits(description string, next deletionStep) {
+	s.deletes(v1alpha1.MachineStateProcessing, description, next)
 }
 
-func (s *scope) deletionWaits(sentence, marker string) {
-	s.deletes(v1alpha1.MachineStateProcessing, sentence, marker)
-}
-
-// deletionImpossible: something is missing that the step of the marker needs. That it goes
-// wrong is told once, however the words change.
-func (s *scope) deletionImpossible(reason, sentence, marker string) {
+// deletionImpossible: something is missing that the step needs. That it goes wrong is told
+// once, however the words change.
+func (s *scope) deletionImpossible(reason string, why cause, description string, step deletionStep) {
 	if s.machine.Status.LastOperation.State != v1alpha1.MachineStateFailed {
-		s.explain(corev1.EventTypeWarning, reason, sentence)
+		why.step = step.name
+		s.explain(corev1.EventTypeWarning, reason, why, description)
 	}
-	s.deletes(v1alpha1.MachineStateFailed, sentence, marker)
+	s.deletes(v1alpha1.MachineStateFailed, description, step)
 }
 
 // deletionFailed: a call to the driver did. MCM sets no code on deletions, nor do we.
-func (s *scope) deletionFailed(failure *instance.Failure, marker string) {
-	s.deletionImpossible(reasonFailedDelete, fmt.Sprintf("%s%v.", sayProvider, failure.Err), marker)
+func (s *scope) deletionFailed(failure *instance.Failure, step deletionStep) {
+	s.deletionImpossible(reasonFailedDelete, driverCause(failure), fmt.Sprintf("%s%v.", messages.Provider, failure.Err), step)
 }
 
 // progressEvery is how often a drain's progress is written at most: a node may have many
 // pods, and each that goes would be a write.
 const progressEvery = 5 * time.Second
 
-// draining: the drain waits for what the summary says.
-func (s *scope) draining(summary string) {
-	last, sentence := s.machine.Status.LastOperation, "Draining, waiting for "+summary+"."
-	switch began := strings.HasPrefix(last.Description, "Draining, "); {
-	case !began:
+// drainWaits: the drain waits for what the summary says.
+func (s *scope) drainWaits(summary string) {
+	last := s.machine.Status.LastOperation
+	switch left := last.LastUpdateTime.Add(progressEvery).Sub(s.now); {
+	case !s.memory.draining:
 		// A node without pods goes without a word of its own.
-		s.explainNode(corev1.EventTypeNormal, reasonTerminating, fmt.Sprintf("Machine %s is being deleted: its pods leave, then its VM and this node are deleted", s.key()))
-	case last.Description != sentence+" "+sayDrain:
-		if left := last.LastUpdateTime.Add(progressEvery).Sub(s.now); left > 0 {
-			s.wakeWithin(left)
-			return
-		}
+		s.memory.draining = true
+		s.explainNode(corev1.EventTypeNormal, reasonTerminating, cause{step: draining.name},
+			fmt.Sprintf("Machine %s is being deleted: its pods leave, then its VM and this node are deleted", s.key()))
+	case last.State == v1alpha1.MachineStateProcessing && left > 0:
+		s.wakeWithin(left)
+		return
 	}
-	s.deletionWaits(sentence, sayDrain)
+	s.deletionWaits("Draining, waiting for "+summary+".", draining)
 }
 
 // drainFailed: something goes wrong that is tried again.
-func (s *scope) drainFailed(problem string) {
-	s.deletionImpossible(reasonFailedDrain, fmt.Sprintf("Drain failed due to - %s. Will retry in next sync.", problem), sayDrain)
+func (s *scope) drainFailed(why, problem string) {
+	s.deletionImpossible(reasonFailedDrain, cause{name: why}, fmt.Sprintf("Drain failed due to - %s. Will retry in next sync.", problem), draining)
 }
 
 // evictionsGivenUp: pods of a drain that is not forced itself are deleted by force.
 func (s *scope) evictionsGivenUp(report drain.Report) {
 	if pods := report.Forced(); pods != "" {
-		s.explainBoth(corev1.EventTypeWarning, reasonForcedDrain, "Deleted without regard to pod disruption budgets: "+pods)
+		s.explainBoth(corev1.EventTypeWarning, reasonForcedDrain, cause{name: v1alpha1.CauseDrainForced, step: draining.name}, "Deleted without regard to pod disruption budgets: "+pods)
 	}
 }
 
 // drained: the pods are gone. Nothing is written for a node on which there were none.
 func (s *scope) drained() {
-	if strings.Contains(s.machine.Status.LastOperation.Description, sayDrain) {
-		s.explain(corev1.EventTypeNormal, reasonDrained, fmt.Sprintf("The pods of node %s are gone", s.node.Name))
+	if s.memory.draining {
+		s.memory.draining = false
+		s.explain(corev1.EventTypeNormal, reasonDrained, cause{step: deletingInstance.name}, fmt.Sprintf("The pods of node %s are gone", s.node.Name))
 	}
-	s.deletionWaits("Drain successful.", sayDeletingVM)
+	s.deletionWaits("Drain successful.", deletingInstance)
 }
 
 // forceDrained: the pods were given no choice, or are left.
@@ -86,24 +97,24 @@ func (s *scope) forceDrained(report drain.Report) {
 	if problem := report.Problem(); problem != "" {
 		sentence = fmt.Sprintf("Drain failed due to - %s. However, since it's a force deletion shall continue deletion of VM.", problem)
 	}
-	if !s.deletes(v1alpha1.MachineStateProcessing, sentence, sayAttachments) {
+	if !s.deletes(v1alpha1.MachineStateProcessing, sentence, deletingAttachments) {
 		return
 	}
 	told := fmt.Sprintf("The drain of node %s was forced: %s", s.node.Name, report.Force)
 	if left := len(report.Left); left > 0 {
 		told += fmt.Sprintf("; %d pods were left, %s among them", left, report.Left[0])
 	}
-	s.explainBoth(corev1.EventTypeWarning, reasonForcedDrain, told)
+	s.explainBoth(corev1.EventTypeWarning, reasonForcedDrain, cause{name: v1alpha1.CauseDrainForced, step: deletingAttachments.name}, told)
 }
 
 // deleted: nothing is left of the Machine but what others hold.
 func (s *scope) deleted() {
 	sentence := "There was no VM to delete"
 	switch id := s.machine.Spec.ProviderID; {
-	case s.foreign != "":
-		sentence = s.foreign + "; it is left alone"
+	case s.ownedByOther != "":
+		sentence = s.ownedByOther + "; it is left alone"
 	case id != "":
 		sentence = fmt.Sprintf("VM %s and its node are gone", id)
 	}
-	s.explain(corev1.EventTypeNormal, reasonDeleted, sentence)
+	s.explain(corev1.EventTypeNormal, reasonDeleted, cause{}, sentence)
 }

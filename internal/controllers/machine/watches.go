@@ -19,25 +19,22 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
+	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
 // ofNode finds the Machines of a Node: those that name it, and those whose VM it says it
-// is although they name another one, which is noted for their passes.
+// is although they name another one.
 func (c *Controller) ofNode(ctx context.Context, object client.Object) []reconcile.Request {
 	requests := c.find(ctx, client.MatchingFields{fieldindex.MachineByNode: object.GetName()}, nil)
 	id := object.(*corev1.Node).Spec.ProviderID
 	if id == "" {
 		return requests
 	}
-	others := c.find(ctx, client.MatchingFields{fieldindex.MachineByProviderID: id}, func(machine *v1alpha1.Machine) bool {
+	return append(requests, c.find(ctx, client.MatchingFields{fieldindex.MachineByProviderID: id}, func(machine *v1alpha1.Machine) bool {
 		named := machine.Labels[v1alpha1.NodeLabelKey]
 		return named != "" && named != object.GetName()
-	})
-	for _, other := range others {
-		c.twins.Store(other.NamespacedName, object.GetName())
-	}
-	return append(requests, others...)
+	})...)
 }
 
 // targetEvents are those of the target cluster that concern Machines.
@@ -121,7 +118,7 @@ func (c *Controller) waitingForSecret(ctx context.Context, object client.Object)
 
 // needsClass reports whether the next pass over a Machine will use its class.
 func needsClass(machine *v1alpha1.Machine) bool {
-	return !machine.DeletionTimestamp.IsZero() || !established(machine)
+	return !machine.DeletionTimestamp.IsZero() || !ownership.Established(machine)
 }
 
 func (c *Controller) find(ctx context.Context, fields client.MatchingFields, keep func(*v1alpha1.Machine) bool) []reconcile.Request {

@@ -13,6 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/instrument"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 )
 
@@ -86,6 +87,19 @@ type Answer struct {
 	// Since is when the call began that is under way, which may be one for another goal
 	// that has to end first; zero if none is.
 	Since time.Time
+}
+
+// Silence is when a driver counts as one that does not answer: calls have ended by then, unless
+// the driver ignores their deadline, and there is nothing to do about that.
+const Silence = instrument.DefaultTimeout + instrument.DefaultTimeout/2
+
+// SilentIn is when the driver counts as one that does not answer; not positive if it does now.
+// It is meant for answers whose state is Underway.
+func (a Answer) SilentIn(now time.Time) time.Duration {
+	if a.Since.IsZero() {
+		return Silence
+	}
+	return a.Since.Add(Silence).Sub(now)
 }
 
 // Options configure an Engine.

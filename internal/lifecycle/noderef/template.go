@@ -23,7 +23,7 @@ import (
 // cannot be read, nothing counts as applied before, so that nothing is removed, and it
 // is written anew. Adopting a node a second time changes nothing.
 //
-// What no node may have is left out; Unfit says what that is. What was last applied under
+// What no node may have is left out; Invalid says what that is. What was last applied under
 // the same key stays then.
 func Adopt(node *corev1.Node, machine *v1alpha1.Machine) error {
 	record := node.Annotations[v1alpha1.AnnotationKeyLastAppliedNodeTemplate]
@@ -48,7 +48,7 @@ func Mark(node *corev1.Node, machine *v1alpha1.Machine) {
 	if !slices.Contains(node.Finalizers, v1alpha1.FinalizerNode) {
 		node.Finalizers = append(node.Finalizers, v1alpha1.FinalizerNode)
 	}
-	if unfitName(node, machine) == "" {
+	if invalidName(node, machine) == "" {
 		metav1.SetMetaDataLabel(&node.ObjectMeta, v1alpha1.LabelKeyMachineName, machine.Name)
 	}
 }

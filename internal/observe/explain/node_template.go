@@ -15,7 +15,7 @@ func (e *explainer) nodeTemplate() {
 	if n == nil {
 		return
 	}
-	for _, wrong := range noderef.Unfit(n, e.Machine) {
+	for _, wrong := range noderef.Invalid(n, e.Machine) {
 		e.why(NodeTemplate, "Node "+n.Name, time.Time{}, "Node %s is not as spec.nodeTemplate says: %s", n.Name, wrong)
 		e.remedy("Correct spec.nodeTemplate %s. Nodes that exist get it at once", e.templateOf())
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Result is what a step answers. Make one with Continue, Wait, Stop or Fail; the
+// Result is what a step answers. Make one with Continue, Wait, Stop, Gone or Fail; the
 // zero value is Continue.
 type Result struct {
 	kind   kind
@@ -26,6 +26,7 @@ const (
 	kindContinue kind = iota
 	kindWait
 	kindStop
+	kindGone
 	kindFail
 )
 
@@ -42,6 +43,10 @@ func Wait(after time.Duration, reason string) Result {
 // Stop ends the pass because there is nothing more to do until something changes.
 func Stop(reason string) Result { return Result{kind: kindStop, reason: reason} }
 
+// Gone ends the pass because the object is gone, or goes with the finalizer that was just
+// removed: nothing of it is left to write.
+func Gone(reason string) Result { return Result{kind: kindGone, reason: reason} }
+
 // Fail ends the pass with an error, to be tried again with back-off. A nil error
 // is Continue, so that a step can end with Fail(doIt()).
 func Fail(err error) Result {
@@ -50,6 +55,9 @@ func Fail(err error) Result {
 	}
 	return Result{kind: kindFail, err: err}
 }
+
+// Ends reports whether the result ends the pass. Steps that are made of others ask it.
+func (r Result) Ends() bool { return r.kind != kindContinue }
 
 // Step is one named piece of a reconcile. S is what the steps of a pass share.
 type Step[S any] struct {
@@ -69,6 +77,8 @@ type Outcome struct {
 	Reason string
 	// Err is the error of the step that failed, wrapped with the step's name.
 	Err error
+	// Gone reports that the object is gone, so that there is no status to write.
+	Gone bool
 }
 
 // Done reports whether every step continued.
@@ -84,7 +94,7 @@ func Run[S any](ctx context.Context, scope S, steps []Step[S]) Outcome {
 		case kindFail:
 			return Outcome{Step: step.Name, Reason: result.err.Error(), Err: fmt.Errorf("%s: %w", step.Name, result.err)}
 		default:
-			return Outcome{Step: step.Name, After: result.after, Reason: result.reason}
+			return Outcome{Step: step.Name, After: result.after, Reason: result.reason, Gone: result.kind == kindGone}
 		}
 	}
 	return Outcome{}

@@ -39,6 +39,12 @@ func TestRun(t *testing.T) {
 			ran:     1,
 			want:    flow.Outcome{Step: "0", Reason: "nothing to do"},
 		},
+		"gone": {
+			reason:  "a step that finds the object gone ends the pass, and nothing is written",
+			results: []flow.Result{flow.Gone("the finalizer is removed"), flow.Continue()},
+			ran:     1,
+			want:    flow.Outcome{Step: "0", Reason: "the finalizer is removed", Gone: true},
+		},
 		"fail": {
 			reason:  "an error ends the pass and keeps its identity",
 			results: []flow.Result{flow.Fail(boom), flow.Continue()},
@@ -50,6 +56,9 @@ func TestRun(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			ran := 0
+			if ends := tc.results[max(tc.ran, 1)-1].Ends(); ends != (tc.want.Step != "") {
+				t.Errorf("%s: Ends() = %v", tc.reason, ends)
+			}
 			var steps []flow.Step[*int]
 			for i, result := range tc.results {
 				steps = append(steps, flow.Step[*int]{Name: string(rune('0' + i)), Run: func(_ context.Context, n *int) flow.Result {

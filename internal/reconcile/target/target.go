@@ -38,6 +38,20 @@ func nodeByMachine(object client.Object) []string {
 	return nil
 }
 
+// NodeByProviderID is an index of the cache like NodeByMachine: it finds the Nodes that say that
+// they are an instance, by its ID.
+const NodeByProviderID = "node.providerID"
+
+func nodeByProviderID(object client.Object) []string {
+	if id := object.(*corev1.Node).Spec.ProviderID; id != "" {
+		return []string{id}
+	}
+	return nil
+}
+
+// Indexes are the indexes of Nodes, which a Cluster adds to its cache by itself.
+var Indexes = map[string]client.IndexerFunc{NodeByMachine: nodeByMachine, NodeByProviderID: nodeByProviderID}
+
 // Cluster is the target cluster. A nil Cluster means that there is none: machines are
 // then only created, and nobody waits for a node.
 type Cluster struct {
@@ -48,8 +62,8 @@ type Cluster struct {
 	synced  atomic.Pointer[time.Time]
 	// ready is closed when synced is set.
 	ready chan struct{}
-	// indexed tells that NodeByMachine is there: an index cannot be added twice.
-	indexed bool
+	// indexed are the indexes that are there: none can be added twice.
+	indexed map[string]bool
 }
 
 // Options say what is kept of the target.
@@ -100,7 +114,7 @@ func New(config *rest.Config, options Options) (*Cluster, error) {
 		return nil, fmt.Errorf("target cluster: %w", err)
 	}
 	kinds := append([]client.Object{&corev1.Node{}}, options.Kinds...)
-	return &Cluster{cluster: made, kinds: kinds, index: options.Index, clock: clock.RealClock{}, ready: make(chan struct{})}, nil
+	return &Cluster{cluster: made, kinds: kinds, index: options.Index, clock: clock.RealClock{}, indexed: map[string]bool{}, ready: make(chan struct{})}, nil
 }
 
 // Client reads Nodes from the cache and writes to the API server.
@@ -148,11 +162,14 @@ func (c *Cluster) inform(ctx context.Context) error {
 		}
 	}
 	// Not before: an index asks the API server about its kind, and cannot be added twice.
-	if !c.indexed {
-		if err := c.cluster.GetFieldIndexer().IndexField(ctx, &corev1.Node{}, NodeByMachine, nodeByMachine); err != nil {
-			return fmt.Errorf("adding the index %s: %w", NodeByMachine, err)
+	for name, values := range Indexes {
+		if c.indexed[name] {
+			continue
 		}
-		c.indexed = true
+		if err := c.cluster.GetFieldIndexer().IndexField(ctx, &corev1.Node{}, name, values); err != nil {
+			return fmt.Errorf("adding the index %s: %w", name, err)
+		}
+		c.indexed[name] = true
 	}
 	if c.index == nil {
 		return nil

@@ -14,18 +14,18 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// Unfit says what of a machine's node template, or of its name, the node cannot have: the API
+// Invalid says what of a machine's node template, or of its name, the node cannot have: the API
 // server would refuse all of a write that contains it. One text for each, always in the same
 // order. An admission policy may refuse more.
-func Unfit(node *corev1.Node, machine *v1alpha1.Machine) []string {
+func Invalid(node *corev1.Node, machine *v1alpha1.Machine) []string {
 	_, wrong := fit(node, &v1alpha1.NodeTemplateSpec{}, &machine.Spec.NodeTemplateSpec)
-	if name := unfitName(node, machine); name != "" {
+	if name := invalidName(node, machine); name != "" {
 		wrong = append(wrong, name)
 	}
 	return wrong
 }
 
-// Lacks names what of the node is not as the template says, apart from what is unfit: its
+// Lacks names what of the node is not as the template says, apart from what is invalid: its
 // labels, annotations or taints.
 func Lacks(node *corev1.Node, machine *v1alpha1.Machine) []string {
 	adopted := &corev1.Node{Spec: corev1.NodeSpec{Taints: node.Spec.Taints}}
@@ -61,21 +61,21 @@ func differ(a, b map[string]string, but string) bool {
 func fit(node *corev1.Node, last, want *v1alpha1.NodeTemplateSpec) (v1alpha1.NodeTemplateSpec, []string) {
 	fitting := *want
 	var labels, annotations, taints []string
-	fitting.Labels, labels = fitMap(node.Labels, last.Labels, want.Labels, unfitLabel)
-	fitting.Annotations, annotations = fitMap(node.Annotations, last.Annotations, want.Annotations, unfitAnnotation)
+	fitting.Labels, labels = fitMap(node.Labels, last.Labels, want.Labels, invalidLabel)
+	fitting.Annotations, annotations = fitMap(node.Annotations, last.Annotations, want.Annotations, invalidAnnotation)
 	fitting.Spec.Taints, taints = fitTaints(node.Spec.Taints, last.Spec.Taints, want.Spec.Taints)
 	return fitting, slices.Concat(labels, annotations, taints)
 }
 
 // fitMap does not look at what the node has already.
-func fitMap(current, last, want map[string]string, unfit func(key, value string) string) (map[string]string, []string) {
+func fitMap(current, last, want map[string]string, invalid func(key, value string) string) (map[string]string, []string) {
 	fitting := want
 	var wrong []string
 	for key, value := range want {
 		if has, ok := current[key]; ok && has == value {
 			continue
 		}
-		text := unfit(key, value)
+		text := invalid(key, value)
 		if text == "" {
 			continue
 		}
@@ -84,7 +84,7 @@ func fitMap(current, last, want map[string]string, unfit func(key, value string)
 		}
 		wrong = append(wrong, text)
 		delete(fitting, key)
-		if was, ok := last[key]; ok && unfit(key, was) == "" {
+		if was, ok := last[key]; ok && invalid(key, was) == "" {
 			fitting[key] = was
 		}
 	}
@@ -98,7 +98,7 @@ func fitTaints(current, last, want []corev1.Taint) ([]corev1.Taint, []string) {
 	for _, taint := range want {
 		text := ""
 		if has := findTaint(current, taint); has == nil || has.Value != taint.Value {
-			text = unfitTaint(taint)
+			text = invalidTaint(taint)
 		}
 		if text == "" {
 			fitting = append(fitting, taint)
@@ -106,7 +106,7 @@ func fitTaints(current, last, want []corev1.Taint) ([]corev1.Taint, []string) {
 		}
 		wrong = append(wrong, text)
 		for _, was := range last {
-			if was.Key == taint.Key && findTaint(want, was) == nil && unfitTaint(was) == "" {
+			if was.Key == taint.Key && findTaint(want, was) == nil && invalidTaint(was) == "" {
 				fitting = append(fitting, was)
 			}
 		}
@@ -117,7 +117,7 @@ func fitTaints(current, last, want []corev1.Taint) ([]corev1.Taint, []string) {
 	return fitting, wrong
 }
 
-func unfitLabel(key, value string) string {
+func invalidLabel(key, value string) string {
 	wrong := cmp.Or(first(validation.IsQualifiedName(key)), first(validation.IsValidLabelValue(value)))
 	if wrong == "" {
 		return ""
@@ -125,7 +125,7 @@ func unfitLabel(key, value string) string {
 	return fmt.Sprintf("label %q with value %q: %s", key, value, wrong)
 }
 
-func unfitAnnotation(key, _ string) string {
+func invalidAnnotation(key, _ string) string {
 	wrong := first(validation.IsQualifiedName(strings.ToLower(key))) // as API servers look at it
 	if wrong == "" {
 		return ""
@@ -133,7 +133,7 @@ func unfitAnnotation(key, _ string) string {
 	return fmt.Sprintf("annotation %q: %s", key, wrong)
 }
 
-func unfitTaint(taint corev1.Taint) string {
+func invalidTaint(taint corev1.Taint) string {
 	wrong := cmp.Or(first(validation.IsQualifiedName(taint.Key)), first(validation.IsValidLabelValue(taint.Value)))
 	switch taint.Effect {
 	case corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute:
@@ -146,12 +146,12 @@ func unfitTaint(taint corev1.Taint) string {
 	return fmt.Sprintf("taint %q: %s", taint.ToString(), wrong)
 }
 
-// unfitName says why the machine's name cannot be on the node.
-func unfitName(node *corev1.Node, machine *v1alpha1.Machine) string {
+// invalidName says why the machine's name cannot be on the node.
+func invalidName(node *corev1.Node, machine *v1alpha1.Machine) string {
 	if node.Labels[v1alpha1.LabelKeyMachineName] == machine.Name {
 		return ""
 	}
-	return unfitLabel(v1alpha1.LabelKeyMachineName, machine.Name)
+	return invalidLabel(v1alpha1.LabelKeyMachineName, machine.Name)
 }
 
 // first is the first of the texts, without the examples and the expression in it.

@@ -18,8 +18,8 @@ import (
 
 // Within these times the driver is asked for certain.
 const (
-	byThen = lookEvery + lookEvery/5
-	soon   = lookSoon + lookSoon/5
+	byThen = checkEvery + checkEvery/5
+	soon   = checkSoon + checkSoon/5
 )
 
 // joined makes a world whose VM has become a node that is well.
@@ -66,13 +66,13 @@ func (w *world) wantLost() {
 func TestLostAfterReady(t *testing.T) {
 	w := joined(t)
 	w.burn()
-	if result := w.settleAfter(lookEvery / 2); result.RequeueAfter <= 0 || result.RequeueAfter > byThen {
+	if result := w.settleAfter(checkEvery / 2); result.RequeueAfter <= 0 || result.RequeueAfter > byThen {
 		t.Errorf("looks again after %v", result.RequeueAfter)
 	}
 	if len(w.driver.calls) != 0 {
 		t.Errorf("the driver is asked too often: %v", w.driver.calls)
 	}
-	w.settleAfter(byThen - lookEvery/2)
+	w.settleAfter(byThen - checkEvery/2)
 	w.wantLost()
 	if told := w.told(); len(told) != 1 || !strings.Contains(told[0], corev1.EventTypeWarning) {
 		t.Errorf("events %q, want one warning", told)
@@ -263,12 +263,12 @@ func TestAfterARestart(t *testing.T) {
 	w.burn()
 	w.restart()
 	w.settle()
-	w.settleAfter(lookEvery)
+	w.settleAfter(checkEvery)
 	w.wantLost()
 	w.heal()
 	w.restart()
 	w.settle()
-	w.settleAfter(lookSoon)
+	w.settleAfter(checkSoon)
 	w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
 }
 
@@ -283,9 +283,9 @@ func TestLostIsDeleted(t *testing.T) {
 	if !w.gone() {
 		t.Error("it stays")
 	}
-	if _, remembered := w.controller.looks.Load(w.key()); remembered {
+	if w.controller.memory.Find(w.key()) != nil {
 		w.pass()
-		if _, remembered := w.controller.looks.Load(w.key()); remembered {
+		if w.controller.memory.Find(w.key()) != nil {
 			t.Error("it is remembered")
 		}
 	}

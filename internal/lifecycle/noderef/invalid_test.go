@@ -86,12 +86,12 @@ func TestUnfitIsSaid(t *testing.T) {
 		`label "` + v1alpha1.LabelKeyMachineName + `" with value "mmm`,
 	}
 	for range 20 {
-		got := noderef.Unfit(&corev1.Node{}, machine)
+		got := noderef.Invalid(&corev1.Node{}, machine)
 		if !slices.EqualFunc(got, want, strings.HasPrefix) {
 			t.Fatalf("got %q, want %q", got, want)
 		}
 	}
-	if got := noderef.Unfit(&corev1.Node{}, newMachine(labelled(map[string]string{"a/b": ""}))); len(got) != 0 {
+	if got := noderef.Invalid(&corev1.Node{}, newMachine(labelled(map[string]string{"a/b": ""}))); len(got) != 0 {
 		t.Errorf("%q is said of what fits", got)
 	}
 }

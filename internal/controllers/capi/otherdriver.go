@@ -3,7 +3,6 @@ package capi
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
@@ -42,7 +41,7 @@ func (c *Controller) othersTermination() []flow.Step[*scope] {
 	}
 }
 
-func (c *Controller) sayDriver(s *scope) string {
+func (c *Controller) driverMessage(s *scope) string {
 	return fmt.Sprintf("spec.driver is %q, and this manager has the driver %q only", s.machine.Spec.Driver, c.Driver)
 }
 
@@ -54,7 +53,7 @@ func (c *Controller) explainDriver(ctx context.Context, s *scope) flow.Result {
 	if s.ready() != nil || leftAlone(s) {
 		return flow.Stop("it is of another driver")
 	}
-	return s.refuse(infrav1.ReasonUnknownDriver, c.sayDriver(s))
+	return s.refuse(infrav1.ReasonUnknownDriver, c.driverMessage(s))
 }
 
 // leaveToOthers leaves a VM to the manager that has its driver. Where there cannot be a VM,
@@ -65,24 +64,15 @@ func (c *Controller) leaveToOthers(ctx context.Context, s *scope) flow.Result {
 		return flow.Stop("it is paused")
 	case !begun(s.machine):
 		return c.removeFinalizer(ctx, s)
-	case s.held(), s.notReadyFor(infrav1.ReasonDeleting, infrav1.ReasonDeletionFailed):
+	case s.undeletableBefore(), s.notReadyFor(infrav1.ReasonDeleting, infrav1.ReasonDeletionFailed):
 		return flow.Stop("it is said how the deletion stands")
 	}
 	if left := s.machine.DeletionTimestamp.Add(slowRetry).Sub(s.now); left > 0 {
 		return flow.Wait(left, "the manager that has its driver")
 	}
-	s.undeletable(infrav1.ReasonUnknownDriver, c.sayDriver(s))
+	s.undeletable(infrav1.ReasonUnknownDriver, c.driverMessage(s))
 	return flow.Stop("it is of another driver")
 }
 
 // leftAlone reports whether nobody may write the object.
 func leftAlone(s *scope) bool { return core.Moved(s.machine) || core.Paused(s.cluster, s.machine) }
-
-// undeletableIs begins what is said of a VM that cannot be deleted yet.
-const undeletableIs = "The VM cannot be deleted: "
-
-// held reports whether it was said what a deletion waits for.
-func (s *scope) held() bool {
-	ready := s.ready()
-	return ready != nil && strings.HasPrefix(ready.Message, undeletableIs)
-}

@@ -16,6 +16,8 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/instrument"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
 // elder declares a Machine that was there before, with the VM of the one that the test is
@@ -102,22 +104,24 @@ func TestBothOfTwoMachinesAreDeleted(t *testing.T) {
 }
 
 // otherAPI has an object of another API name the VM of the Machine that the test is about.
-func (w *world) otherAPI(changes ...func(*instance.Claimant)) {
-	claim := instance.Claimant{Name: "MillwrightMachine shoot/m1", Since: w.clock.Now().Add(time.Hour)}
-	for _, change := range changes {
-		change(&claim)
+func (w *world) otherAPI(changes ...func(*ownership.Owner)) {
+	other := ownership.Owner{
+		Kind: "MillwrightMachine", Key: types.NamespacedName{Namespace: "shoot", Name: "m1"}, UID: "other", Since: w.clock.Now().Add(time.Hour),
 	}
-	w.controller.Claimed = func(_ context.Context, namespace, providerID string) ([]instance.Claimant, error) {
+	for _, change := range changes {
+		change(&other)
+	}
+	w.controller.OtherOwners = func(_ context.Context, namespace, providerID string) ([]ownership.Owner, error) {
 		if namespace != w.namespace || providerID != "sim:///m1" {
 			return nil, nil
 		}
-		return []instance.Claimant{claim}, nil
+		return []ownership.Owner{other}, nil
 	}
 }
 
-func certain(c *instance.Claimant)  { c.Certain = true }
-func elder(c *instance.Claimant)    { c.Since = c.Since.Add(-2 * time.Hour) }
-func deleting(c *instance.Claimant) { c.Deleting = true }
+func certain(c *ownership.Owner)  { c.Certain = true }
+func elder(c *ownership.Owner)    { c.Since = c.Since.Add(-2 * time.Hour) }
+func deleting(c *ownership.Owner) { c.Deleting = true }
 
 // TestVMOfTheOtherAPI: a driver that does not tell APIs apart finds the VM of an object of
 // that name, or a user writes the ID of one to another. It stays with who has the better
@@ -127,14 +131,14 @@ func TestVMOfTheOtherAPI(t *testing.T) {
 	cases := map[string]struct {
 		reason  string
 		machine func(*v1alpha1.Machine)
-		theirs  []func(*instance.Claimant)
+		theirs  []func(*ownership.Owner)
 		want    v1alpha1.MachinePhase
 	}{
 		"found by its name":           {"no object but one can have got it", named, nil, v1alpha1.MachineFailed},
-		"found by its name, for sure": {"the same", named, []func(*instance.Claimant){certain}, v1alpha1.MachineFailed},
-		"found while it is deleted":   {"it is about to go", named, []func(*instance.Claimant){certain, deleting}, v1alpha1.MachineFailed},
-		"restored, theirs for sure":   {"ours may be written by hand", restored, []func(*instance.Claimant){certain}, v1alpha1.MachineCrashLoopBackOff},
-		"restored, theirs is older":   {"either may be written by hand", restored, []func(*instance.Claimant){elder}, v1alpha1.MachineCrashLoopBackOff},
+		"found by its name, for sure": {"the same", named, []func(*ownership.Owner){certain}, v1alpha1.MachineFailed},
+		"found while it is deleted":   {"it is about to go", named, []func(*ownership.Owner){certain, deleting}, v1alpha1.MachineFailed},
+		"restored, theirs for sure":   {"ours may be written by hand", restored, []func(*ownership.Owner){certain}, v1alpha1.MachineCrashLoopBackOff},
+		"restored, theirs is older":   {"either may be written by hand", restored, []func(*ownership.Owner){elder}, v1alpha1.MachineCrashLoopBackOff},
 		"restored, theirs is younger": {"the same", restored, nil, v1alpha1.MachinePending},
 	}
 	for name, tc := range cases {
@@ -177,7 +181,7 @@ func TestDeletionLeavesTheVMOfTheOtherAPI(t *testing.T) {
 		for _, goes := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
 				w := newWorld(t)
-				w.otherAPI(certain, func(c *instance.Claimant) { c.Deleting = goes })
+				w.otherAPI(certain, func(c *ownership.Owner) { c.Deleting = goes })
 				w.driver.vms[machineName] = "sim:///m1"
 				w.declare(owned)
 				given(w)
@@ -236,10 +240,10 @@ func TestDeletionTakesNoVMOfTheOtherAPI(t *testing.T) {
 	})
 }
 
-// TestClaimsCannotBeRead: then nothing is taken, and nothing deleted.
-func TestClaimsCannotBeRead(t *testing.T) {
+// TestOwnersCannotBeRead: then nothing is taken, and nothing deleted.
+func TestOwnersCannotBeRead(t *testing.T) {
 	w := newWorld(t)
-	w.controller.Claimed = func(context.Context, string, string) ([]instance.Claimant, error) { return nil, errDown }
+	w.controller.OtherOwners = func(context.Context, string, string) ([]ownership.Owner, error) { return nil, errDown }
 	w.driver.vms[machineName] = "sim:///m1"
 	w.declare()
 	pass := func() error {
@@ -423,12 +427,12 @@ func TestDriverThatHangsLater(t *testing.T) {
 		t.Fatalf("%d calls under way, want 1", len(w.tasks))
 	}
 	w.clock.Step(time.Minute)
-	if got := w.pass().RequeueAfter; got != silence-time.Minute {
+	if got := w.pass().RequeueAfter; got != instance.Silence-time.Minute {
 		t.Errorf("looked at again after %v", got)
 	}
 	wantStatus(t, w.machine(), want4{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "is out of order (Unavailable)"})
 	w.told()
-	w.clock.Step(silence - time.Minute)
+	w.clock.Step(instance.Silence - time.Minute)
 	for range 3 {
 		w.pass()
 		w.clock.Step(time.Minute)
@@ -450,16 +454,16 @@ func TestDriverThatHangsAtADeletion(t *testing.T) {
 		given  func(w *world)
 		marker string
 	}{
-		"deleting": {func(w *world) { w.running(); w.delete() }, sayDeletingVM},
+		"deleting": {func(w *world) { w.running(); w.delete() }, messages.DeleteVM},
 		"looking for it": {func(w *world) {
 			w.declare(func(m *v1alpha1.Machine) { m.Finalizers = []string{v1alpha1.FinalizerMCM} })
 			w.delete()
-		}, sayTerminating},
+		}, messages.Terminating},
 		"still creating": {func(w *world) {
 			w.declare()
 			w.pass()
 			w.delete()
-		}, sayTerminating},
+		}, messages.Terminating},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -469,7 +473,7 @@ func TestDriverThatHangsAtADeletion(t *testing.T) {
 			if len(w.tasks) != 1 {
 				t.Fatalf("%d calls under way, want 1", len(w.tasks))
 			}
-			w.clock.Step(silence - time.Second)
+			w.clock.Step(instance.Silence - time.Second)
 			if got := w.pass().RequeueAfter; got != time.Second {
 				t.Errorf("looked at again after %v", got)
 			}

@@ -85,7 +85,7 @@ func TestTwoManagers(t *testing.T) {
 
 func readyOf(w *world) *metav1.Condition {
 	w.Helper()
-	return newScope(w.infra(), w.clock.Now()).ready()
+	return newScope(w.infra(), &memory{}, w.clock.Now()).ready()
 }
 
 // TestNobodysDriver: that nobody knows the driver is said by whoever comes first, without

@@ -16,6 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
+	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
@@ -24,7 +25,7 @@ import (
 // identifyNode finds out which node a Machine has that does not say it: the answer to its
 // creation may have been lost, and the VM joined all the same.
 func (c *Controller) identifyNode(ctx context.Context, s *scope) flow.Result {
-	if c.Target == nil || s.machine.Labels[v1alpha1.NodeLabelKey] != "" || s.foreign != "" || c.Engine.Deleting(s.key()) {
+	if c.Target == nil || s.machine.Labels[v1alpha1.NodeLabelKey] != "" || s.ownedByOther != "" || c.Engine.Deleting(s.key()) {
 		return flow.Continue()
 	}
 	name, err := c.markedNode(ctx, s.machine)
@@ -35,49 +36,6 @@ func (c *Controller) identifyNode(ctx context.Context, s *scope) flow.Result {
 		return flow.Fail(c.recordNode(ctx, s, instance.Instance{NodeName: name}))
 	}
 	return c.identify(ctx, s)
-}
-
-// identifyInstance finds out which VM a Machine has that does not say it, where that may be
-// one of another API: the driver would delete it for its name.
-func (c *Controller) identifyInstance(ctx context.Context, s *scope) flow.Result {
-	if c.Claimed == nil || s.machine.Spec.ProviderID != "" || c.Engine.Deleting(s.key()) {
-		return flow.Continue()
-	}
-	return c.identify(ctx, s)
-}
-
-// identify asks the driver for the Machine's VM, and stores what it is.
-func (c *Controller) identify(ctx context.Context, s *scope) flow.Result {
-	material, _, err := c.material(ctx, s.machine)
-	if err != nil {
-		return flow.Fail(err)
-	}
-	if material.class == nil {
-		return flow.Continue()
-	}
-	answer := c.Engine.Find(instance.Request{Machine: s.machine, Class: material.class, Secret: material.secret})
-	switch answer.State {
-	case instance.Exists:
-		return flow.Fail(c.identified(ctx, s, answer.Instance))
-	case instance.Gone:
-		return flow.Continue()
-	case instance.Failed:
-		s.deletionFailed(answer.Failure, sayTerminating)
-		return flow.Wait(answer.Retry, answer.Failure.Error())
-	default:
-		return c.deletionSilent(s, answer, sayTerminating)
-	}
-}
-
-// identified stores what the driver found, unless it is another object's.
-func (c *Controller) identified(ctx context.Context, s *scope, found instance.Instance) error {
-	if s.machine.Spec.ProviderID == "" {
-		var err error
-		if s.foreign, err = c.taken(ctx, s.machine, found.ProviderID); err != nil || s.foreign != "" {
-			return err
-		}
-	}
-	return c.recordFound(ctx, s, found)
 }
 
 // markedNode is the name of the node that carries the Machine's name; empty if none does.
@@ -102,18 +60,6 @@ func (c *Controller) markedNode(ctx context.Context, machine *v1alpha1.Machine) 
 	return slices.Min(names), nil
 }
 
-// recordFound stores what the driver found. A node that is not that of the VM is left out.
-func (c *Controller) recordFound(ctx context.Context, s *scope, found instance.Instance) error {
-	stale, err := c.staleNode(ctx, s.machine, found)
-	if err != nil {
-		return err
-	}
-	if stale != "" {
-		found.NodeName = ""
-	}
-	return c.recordNode(ctx, s, found)
-}
-
 // findNode reads the node that is to be emptied; none once the VM is being deleted, for
 // then there is nobody left to end its pods.
 func (c *Controller) findNode(ctx context.Context, s *scope) flow.Result {
@@ -132,7 +78,7 @@ func (c *Controller) findNode(ctx context.Context, s *scope) flow.Result {
 		}
 		return flow.Fail(fmt.Errorf("reading node %s: %w", name, err))
 	}
-	if rival, err := c.rival(ctx, s.machine, found); err != nil || rival != nil {
+	if other, err := ownership.ConflictingNode(ctx, c.Client, s.machine, found); err != nil || other != nil {
 		return flow.Fail(err) // its pods are none of this Machine's
 	}
 	s.force = c.forceOf(s, found.Status.Conditions)
@@ -150,7 +96,7 @@ func (c *Controller) awaitTarget(s *scope) flow.Result {
 	if c.Drain.Drainer == nil || s.force != drain.NotForced || left <= 0 {
 		return flow.Continue()
 	}
-	s.drainFailed("the target cluster does not answer")
+	s.drainFailed(v1alpha1.CauseTargetUnavailable, "the target cluster does not answer")
 	return flow.Wait(min(left, targetAway), "the target cluster")
 }
 
@@ -193,7 +139,7 @@ func (c *Controller) marked(ctx context.Context, s *scope, changed *corev1.Node,
 		s.node = nil
 	case s.force == drain.NotForced && !c.drainOverdue(s):
 		if !apierrors.IsConflict(err) {
-			s.drainFailed(err.Error())
+			s.drainFailed(v1alpha1.CauseDrainFailed, err.Error())
 		}
 		return flow.Fail(err)
 	default:
@@ -235,9 +181,9 @@ func (c *Controller) drain(ctx context.Context, s *scope) flow.Result {
 		return flow.Continue()
 	}
 	if problem := report.Problem(); problem != "" {
-		s.drainFailed(problem)
+		s.drainFailed(v1alpha1.CauseDrainFailed, problem)
 	} else {
-		s.draining(report.Summary())
+		s.drainWaits(report.Summary())
 	}
 	return flow.Wait(report.Wait, report.Summary())
 }
@@ -258,6 +204,6 @@ func (c *Controller) deleteAttachments(ctx context.Context, s *scope) flow.Resul
 	case !done:
 		return flow.Wait(attachmentsRetry, "the volume attachments of the node")
 	}
-	s.deletionWaits("", sayDeletingVM)
+	s.deletionWaits("", deletingInstance)
 	return flow.Continue()
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
-// lack is something that a driver needs and that is not there. The zero value is nothing.
-type lack struct{ reason, sentence string }
+// missing is an input of the driver that is not there. The zero value is nothing.
+type missing struct{ reason, message string }
 
 // findOwner finds the Machine, and reports whether it is there.
 func (c *Controller) findOwner(ctx context.Context, s *scope) (bool, error) {
@@ -67,24 +67,24 @@ func clusterOf(s *scope) string {
 }
 
 // collect makes what the driver gets.
-func (c *Controller) collect(ctx context.Context, s *scope) (lack, error) {
+func (c *Controller) collect(ctx context.Context, s *scope) (missing, error) {
 	spec := &s.machine.Spec
 	given := translate.Given{Machine: s.machine, FailureDomain: spec.FailureDomain, Placer: c.Placer}
 	switch {
 	case spec.MachineClassRef != nil:
-		class, secret, lacking, err := c.class(ctx, s.machine)
-		if err != nil || lacking != (lack{}) {
-			return lacking, err
+		class, secret, missed, err := c.class(ctx, s.machine)
+		if err != nil || missed != (missing{}) {
+			return missed, err
 		}
 		given.Class, given.Secret, s.class = class, secret, class
 	case spec.ProviderSpec == nil: // the API server refuses that; an old object may have it
-		return lack{infrav1.ReasonInvalidSpec, "neither spec.providerSpec nor spec.machineClassRef is set"}, nil
+		return missing{infrav1.ReasonInvalidSpec, "neither spec.providerSpec nor spec.machineClassRef is set"}, nil
 	}
 	s.credentials = given.Class != nil && len(OfClass(given.Class)) > 0
 	if ref := spec.CredentialsSecretRef; ref != nil {
-		data, lacking, err := c.credentials(ctx, s, ref.Name)
-		if err != nil || lacking != (lack{}) {
-			return lacking, err
+		data, missed, err := c.credentials(ctx, s, ref.Name)
+		if err != nil || missed != (missing{}) {
+			return missed, err
 		}
 		given.Secret = overlay(given.Secret, data)
 	}
@@ -92,17 +92,17 @@ func (c *Controller) collect(ctx context.Context, s *scope) (lack, error) {
 }
 
 // credentials reads what the driver needs to log in.
-func (c *Controller) credentials(ctx context.Context, s *scope, name string) (map[string][]byte, lack, error) {
+func (c *Controller) credentials(ctx context.Context, s *scope, name string) (map[string][]byte, missing, error) {
 	secret := &corev1.Secret{}
 	if err := c.Live.Get(ctx, types.NamespacedName{Namespace: s.machine.Namespace, Name: name}, secret); err != nil {
 		if apierrors.IsNotFound(err) {
-			return nil, lack{infrav1.ReasonCredentialsMissing, fmt.Sprintf("Secret %q of spec.credentialsSecretRef does not exist", name)}, nil
+			return nil, missing{infrav1.ReasonCredentialsMissing, fmt.Sprintf("Secret %q of spec.credentialsSecretRef does not exist", name)}, nil
 		}
-		return nil, lack{}, fmt.Errorf("reading Secret %s: %w", name, err)
+		return nil, missing{}, fmt.Errorf("reading Secret %s: %w", name, err)
 	}
 	s.credentials = true
 	s.unheld = !controllerutil.ContainsFinalizer(secret, infrav1.SecretFinalizer) && secret.DeletionTimestamp.IsZero()
-	return secret.Data, lack{}, nil
+	return secret.Data, missing{}, nil
 }
 
 func overlay(under, over map[string][]byte) map[string][]byte {
@@ -112,34 +112,34 @@ func overlay(under, over map[string][]byte) map[string][]byte {
 	return data
 }
 
-func (s *scope) synthesise(given translate.Given) (lack, error) {
+func (s *scope) synthesise(given translate.Given) (missing, error) {
 	objects, err := translate.Request(given)
 	switch {
 	case errors.Is(err, translate.ErrFailureDomain):
-		return lack{infrav1.ReasonUnknownFailureDomain, err.Error()}, nil
+		return missing{infrav1.ReasonUnknownFailureDomain, err.Error()}, nil
 	case err != nil:
-		return lack{infrav1.ReasonInvalidSpec, err.Error()}, nil
+		return missing{infrav1.ReasonInvalidSpec, err.Error()}, nil
 	}
 	s.objects = objects
-	return lack{}, nil
+	return missing{}, nil
 }
 
 // class finds the class that the object refers to, and the merged data of its Secrets.
-func (c *Controller) class(ctx context.Context, machine *infrav1.MillwrightMachine) (*v1alpha1.MachineClass, map[string][]byte, lack, error) {
+func (c *Controller) class(ctx context.Context, machine *infrav1.MillwrightMachine) (*v1alpha1.MachineClass, map[string][]byte, missing, error) {
 	name := machine.Spec.MachineClassRef.Name
 	class := &v1alpha1.MachineClass{}
 	if err := c.Client.Get(ctx, types.NamespacedName{Namespace: machine.Namespace, Name: name}, class); err != nil {
 		if apierrors.IsNotFound(err) {
-			return nil, nil, lack{infrav1.ReasonMachineClassMissing, fmt.Sprintf("MachineClass %q of spec.machineClassRef does not exist", name)}, nil
+			return nil, nil, missing{infrav1.ReasonMachineClassMissing, fmt.Sprintf("MachineClass %q of spec.machineClassRef does not exist", name)}, nil
 		}
-		return nil, nil, lack{}, fmt.Errorf("reading MachineClass %s: %w", name, err)
+		return nil, nil, missing{}, fmt.Errorf("reading MachineClass %s: %w", name, err)
 	}
-	secret, missing, err := fieldindex.MergedSecret(ctx, c.Live, class)
+	secret, absent, err := fieldindex.MergedSecret(ctx, c.Live, class)
 	if err != nil {
-		return nil, nil, lack{}, err
+		return nil, nil, missing{}, err
 	}
-	if missing != "" {
-		return nil, nil, lack{infrav1.ReasonMachineClassMissing, missing}, nil
+	if absent != "" {
+		return nil, nil, missing{infrav1.ReasonMachineClassMissing, absent}, nil
 	}
-	return class, secret.Data, lack{}, nil
+	return class, secret.Data, missing{}, nil
 }

@@ -1,0 +1,167 @@
+package capi
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance/steps"
+	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
+	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+)
+
+// instances returns the steps that are shared with the other API.
+func (c *Controller) instances() steps.Steps {
+	return steps.Steps{Engine: c.Engine, Owners: ownership.Index{ownership.MillwrightMachines(c.Client), c.OtherOwners}}
+}
+
+// ensureInstance looks for the VM, and has it made if there never was one.
+func (c *Controller) ensureInstance(ctx context.Context, s *scope) flow.Result {
+	if established(s.machine) {
+		return flow.Continue()
+	}
+	return c.instances().Ensure(ctx, adapter{c, s})
+}
+
+// adapter is a MillwrightMachine in one pass of the shared steps.
+type adapter struct {
+	c *Controller
+	s *scope
+}
+
+// Owner implements steps.Adapter.
+func (a adapter) Owner() ownership.Owner {
+	return ownership.OfMillwrightMachine(a.s.machine, a.s.machine.Spec.ProviderID)
+}
+
+// Request implements steps.Adapter.
+func (a adapter) Request() instance.Request {
+	request := a.s.request()
+	if a.s.machine.DeletionTimestamp.IsZero() {
+		request.Prepare = a.c.prepare(a.s.machine.Namespace, *a.s.owner.Spec.Bootstrap.DataSecretName, a.s.objects.Secret)
+	}
+	return request
+}
+
+// Record implements steps.Adapter. In a deletion the ID is written at once, so that the driver
+// gets it.
+func (a adapter) Record(ctx context.Context, found instance.Instance) flow.Result {
+	s := a.s
+	deleting := !s.machine.DeletionTimestamp.IsZero()
+	if deleting && found.ProviderID == "" {
+		return flow.Continue()
+	}
+	if s.machine.Spec.ProviderID == "" {
+		s.machine.Spec.ProviderID = found.ProviderID
+	}
+	s.foundAsAskedFor()
+	if !deleting {
+		return flow.Continue()
+	}
+	s.objects.Machine.Spec.ProviderID = found.ProviderID
+	if err := a.c.persistSpec(ctx, s); err != nil {
+		return flow.Fail(err)
+	}
+	s.objects.Machine.Generation = s.machine.Generation
+	return flow.Continue()
+}
+
+// Conflict implements steps.Adapter.
+func (a adapter) Conflict(ctx context.Context, step steps.Step, providerID string, other ownership.Owner) flow.Result {
+	switch step {
+	case steps.Ensure:
+		a.c.Engine.Forget(a.s.key())
+		return a.s.refuseOwned(providerID, other)
+	case steps.AwaitSoleOwner:
+		return a.s.undeletable(infrav1.ReasonProviderIDTaken,
+			fmt.Sprintf("VM %s is also that of %s: clear spec.providerID of the one that it does not belong to", providerID, other))
+	default:
+		return a.c.endWithoutInstance(ctx, a.s, providerID, other)
+	}
+}
+
+// Report implements steps.Adapter.
+func (a adapter) Report(ctx context.Context, step steps.Step, answer instance.Answer) flow.Result {
+	if answer.LastKnownState != nil {
+		a.s.machine.Status.LastKnownState = *answer.LastKnownState
+	}
+	switch step {
+	case steps.Ensure:
+		return a.reportCreation(answer)
+	case steps.Identify:
+		return a.reportIdentification(ctx, answer)
+	default:
+		return a.reportDeletion(answer)
+	}
+}
+
+func (a adapter) reportCreation(answer instance.Answer) flow.Result {
+	s := a.s
+	switch answer.State {
+	case instance.Exists:
+		s.adopt(answer.Instance)
+		return flow.Continue()
+	case instance.Lost:
+		a.c.Engine.Forget(s.key())
+		s.lost()
+		return flow.Wait(checkSoon, "the VM to be found again")
+	case instance.Failed: // the engine asks again, in its time
+		if leavesOpen(answer.Failure) {
+			delete(s.machine.Annotations, infrav1.AnnotationCreationSpec)
+		}
+		s.creationFailed(answer.Failure)
+		return flow.Wait(s.retry(answer.Retry), answer.Failure.Error())
+	default:
+		return s.awaitDriver(answer, infrav1.ReasonCreationFailed)
+	}
+}
+
+func (a adapter) reportIdentification(ctx context.Context, answer instance.Answer) flow.Result {
+	switch {
+	case answer.State == instance.Gone && a.s.askedAnew():
+		return a.c.unfound(a.s)
+	case answer.State == instance.Gone: // or the driver cannot look, and is asked to delete by name
+		return flow.Continue()
+	case answer.State == instance.Failed && a.s.neverMade(answer.Failure):
+		return a.c.removeFinalizer(ctx, a.s)
+	}
+	return a.reportDeletion(answer)
+}
+
+func (a adapter) reportDeletion(answer instance.Answer) flow.Result {
+	switch answer.State {
+	case instance.Gone:
+		a.s.explain(corev1.EventTypeNormal, infrav1.ReasonDeleted, "The VM is gone")
+		return flow.Continue()
+	case instance.Remains:
+		return flow.Wait(answer.Retry, "the VM to be gone")
+	case instance.Failed:
+		if a.s.neverMade(answer.Failure) {
+			return flow.Continue()
+		}
+		a.s.deletionFailed(answer.Failure)
+		return flow.Wait(a.s.retry(answer.Retry), answer.Failure.Error())
+	default:
+		return a.s.awaitDeletion(answer)
+	}
+}
+
+// awaitDriver waits for the driver to answer, and says so if it does not.
+func (s *scope) awaitDriver(answer instance.Answer, reason string) flow.Result {
+	left := answer.SilentIn(s.now)
+	if left <= 0 {
+		s.refuse(reason, fmt.Sprintf("The driver has not answered for %v", instance.Silence))
+	}
+	return flow.Wait(max(left, 0), "the driver")
+}
+
+// awaitDeletion waits for the driver's answer to a deletion.
+func (s *scope) awaitDeletion(answer instance.Answer) flow.Result {
+	if !s.undeletableBefore() {
+		s.deleting()
+	}
+	return s.awaitDriver(answer, infrav1.ReasonDeletionFailed)
+}

@@ -1,0 +1,344 @@
+package machine
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance/steps"
+	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
+	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
+	"github.com/millwright-dev/millwright/internal/reconcile/validation"
+)
+
+// instances returns the steps that are shared with the other API.
+func (c *Controller) instances() steps.Steps {
+	return steps.Steps{Engine: c.Engine, Owners: ownership.Index{ownership.Machines(c.Client), c.OtherOwners}}
+}
+
+// owner returns the Machine as an owner of the instance that it names. It is never certain of
+// it: the ID stands in the spec, where users can edit it.
+func owner(machine *v1alpha1.Machine) ownership.Owner {
+	owner := ownership.OfMachine(machine)
+	owner.Certain = false
+	return owner
+}
+
+// named names another owner in a message.
+func named(other ownership.Owner) string {
+	if other.Kind == ownership.KindMachine {
+		return fmt.Sprintf("machine %q", other.Key.Name)
+	}
+	return other.String()
+}
+
+func ownedMessage(providerID string, other ownership.Owner) string {
+	return fmt.Sprintf("VM %s is that of %s already", providerID, named(other))
+}
+
+// ensureInstance looks for the Machine's instance, and creates it if there never was one.
+func (c *Controller) ensureInstance(ctx context.Context, s *scope) flow.Result {
+	if ownership.Established(s.machine) {
+		return flow.Continue()
+	}
+	if errs := validation.Machine(s.machine); len(errs) > 0 {
+		return c.creationImpossible(ctx, s, v1alpha1.CauseInvalidSpec, errs.ToAggregate().Error())
+	}
+	inputs, missing, err := c.classInputs(ctx, s.machine)
+	if err != nil {
+		return flow.Fail(err)
+	}
+	if missing == "" {
+		missing = inputs.invalid()
+	}
+	if missing != "" {
+		return c.creationImpossible(ctx, s, v1alpha1.CauseInvalidClassInputs, missing)
+	}
+	other, err := c.instances().Owners.Conflicting(ctx, owner(s.machine), s.machine.Spec.ProviderID)
+	switch {
+	case err != nil:
+		return flow.Fail(err)
+	case other != nil:
+		return c.creationImpossible(ctx, s, v1alpha1.CauseInstanceOwned, ownedMessage(s.machine.Spec.ProviderID, *other))
+	case !inputs.held():
+		return flow.Wait(0, "the class to be held by our finalizer")
+	}
+	return c.instances().Ensure(ctx, adapter{c, s, inputs})
+}
+
+// creationImpossible: nothing can be tried before something changes.
+func (c *Controller) creationImpossible(ctx context.Context, s *scope, why, message string) flow.Result {
+	left := c.creationTimeLeft(ctx, s)
+	s.failedToCreate(cause{name: why}, message, left.left)
+	return flow.Wait(max(left.wait, 0), message)
+}
+
+// adapter is a Machine in one pass of the shared steps.
+type adapter struct {
+	c      *Controller
+	s      *scope
+	inputs classInputs
+}
+
+// Owner implements steps.Adapter.
+func (a adapter) Owner() ownership.Owner { return owner(a.s.machine) }
+
+// Request implements steps.Adapter.
+func (a adapter) Request() instance.Request {
+	return instance.Request{
+		Machine:      a.s.machine,
+		Class:        a.inputs.class,
+		Secret:       a.inputs.secret,
+		Prepare:      a.c.prepare(a.s.machine, a.inputs.secret),
+		NodeExpected: a.c.Target != nil,
+	}
+}
+
+// Record implements steps.Adapter. A new instance whose node's name is that of an older node is
+// refused; one that is being deleted is recorded without its node.
+func (a adapter) Record(ctx context.Context, found instance.Instance) flow.Result {
+	deleting := !a.s.machine.DeletionTimestamp.IsZero()
+	if deleting || a.s.machine.Spec.ProviderID == "" {
+		stale, err := a.c.staleNode(ctx, a.s.machine, found)
+		switch {
+		case err != nil:
+			return flow.Fail(err)
+		case stale == "":
+		case deleting:
+			found.NodeName = ""
+		default: // no patience helps
+			a.s.failedToCreate(cause{name: v1alpha1.CauseNodeNameTaken}, stale, 0)
+			return flow.Wait(0, stale)
+		}
+	}
+	if deleting {
+		return flow.Fail(a.c.recordNode(ctx, a.s, found))
+	}
+	return flow.Fail(a.c.recordIdentity(ctx, a.s, found))
+}
+
+// Conflict implements steps.Adapter. A Machine that is being deleted and never had the instance
+// goes without it.
+func (a adapter) Conflict(_ context.Context, step steps.Step, providerID string, other ownership.Owner) flow.Result {
+	switch step {
+	case steps.Ensure:
+		message := ownedMessage(providerID, other)
+		a.s.failedToCreate(cause{name: v1alpha1.CauseInstanceOwned}, message, 0) // no patience helps
+		return flow.Wait(0, message)
+	case steps.AwaitSoleOwner:
+		message := fmt.Sprintf("VM %s "+messages.AlsoThatOf+" %s: clear spec.providerID of the one that it does not belong to.", providerID, named(other))
+		a.s.deletionImpossible(reasonFailedDelete, cause{name: v1alpha1.CauseInstanceShared}, message, identifying)
+		return flow.Wait(time.Minute, message)
+	default:
+		a.s.ownedByOther = ownedMessage(providerID, other)
+		return flow.Continue()
+	}
+}
+
+// Report implements steps.Adapter.
+func (a adapter) Report(ctx context.Context, step steps.Step, answer instance.Answer) flow.Result {
+	a.s.note(answer)
+	switch step {
+	case steps.Ensure:
+		return a.reportCreation(ctx, answer)
+	case steps.Identify:
+		return reportDeletion(a.s, answer, identifying)
+	default:
+		return reportDeletion(a.s, answer, deletingInstance)
+	}
+}
+
+func (a adapter) reportCreation(ctx context.Context, answer instance.Answer) flow.Result {
+	switch answer.State {
+	case instance.Exists:
+		a.s.instanceExists(a.c.Target != nil)
+		return flow.Continue()
+	case instance.Lost:
+		a.s.instanceLost()
+		return flow.Wait(0, "the VM is gone")
+	case instance.Failed:
+		return a.c.creationFailed(ctx, a.s, answer)
+	default:
+		return a.c.awaitDriver(ctx, a.s, answer)
+	}
+}
+
+func (c *Controller) creationFailed(ctx context.Context, s *scope, answer instance.Answer) flow.Result {
+	left := c.creationTimeLeft(ctx, s)
+	if nameTaken(answer.Failure) && metav1.GetControllerOfNoCopy(s.machine) != nil {
+		left = countdown{} // no patience helps: the set's next machine has another name
+	}
+	s.driverFailed(answer.Failure, left.left)
+	if s.machine.Spec.ProviderID != "" && c.Tokens != nil {
+		if err := c.keepToken(ctx, s); err != nil {
+			return flow.Fail(err)
+		}
+	}
+	wait := answer.Retry
+	if !left.over() {
+		wait = min(wait, left.wait)
+	}
+	return flow.Wait(wait, answer.Failure.Error())
+}
+
+// awaitDriver waits for the driver to answer. One that never does must not keep a set waiting
+// for ever.
+func (c *Controller) awaitDriver(ctx context.Context, s *scope, answer instance.Answer) flow.Result {
+	left := c.creationTimeLeft(ctx, s)
+	if !left.over() {
+		return flow.Wait(left.wait, "the driver")
+	}
+	silent := cause{name: v1alpha1.CauseDriverSilent}
+	switch s.machine.Status.CurrentStatus.Phase {
+	case "":
+		s.failedToCreate(silent, fmt.Sprintf(messages.NoAnswer+" within %s", messages.Duration(c.creationTimeout(s.machine).Duration)), left.left)
+	case v1alpha1.MachineCrashLoopBackOff: // it has answered before
+		if wait := answer.SilentIn(c.Clock.Now()); wait > 0 {
+			return flow.Wait(wait, "the driver")
+		}
+		s.failedToCreate(silent, noAnswer, left.left)
+	}
+	return flow.Wait(0, "the driver")
+}
+
+// awaitSoleOwner holds a deletion back that would take the VM from another object.
+func (c *Controller) awaitSoleOwner(ctx context.Context, s *scope) flow.Result {
+	return c.instances().AwaitSoleOwner(ctx, adapter{c: c, s: s})
+}
+
+// identifyInstance finds out which VM a Machine has that does not say it, where that may be
+// one of another API: the driver would delete it for its name.
+func (c *Controller) identifyInstance(ctx context.Context, s *scope) flow.Result {
+	if c.OtherOwners == nil || s.machine.Spec.ProviderID != "" || c.Engine.Deleting(s.key()) {
+		return flow.Continue()
+	}
+	return c.identify(ctx, s)
+}
+
+// identify asks the driver for the Machine's VM, and stores what it is.
+func (c *Controller) identify(ctx context.Context, s *scope) flow.Result {
+	inputs, _, err := c.classInputs(ctx, s.machine)
+	if err != nil || inputs.class == nil {
+		return flow.Fail(err)
+	}
+	return c.instances().Identify(ctx, adapter{c, s, inputs})
+}
+
+// deleteInstance has the driver delete the instance, and goes on when the driver says that it
+// is gone.
+func (c *Controller) deleteInstance(ctx context.Context, s *scope) flow.Result {
+	if s.ownedByOther != "" {
+		return flow.Continue()
+	}
+	inputs, missing, err := c.classInputs(ctx, s.machine)
+	switch {
+	case err != nil:
+		return flow.Fail(err)
+	case inputs.class == nil:
+		return c.deletionWithoutClass(ctx, s, missing)
+	}
+	return c.instances().Delete(ctx, adapter{c, s, inputs})
+}
+
+// reportDeletion says how a deletion goes at the step.
+func reportDeletion(s *scope, answer instance.Answer, step deletionStep) flow.Result {
+	switch answer.State {
+	case instance.Gone:
+		return flow.Continue()
+	case instance.Remains:
+		s.deletionWaits("The provider still has the VM.", step)
+		return flow.Wait(answer.Retry, "the VM to be gone")
+	case instance.Failed:
+		s.deletionFailed(answer.Failure, step)
+		return flow.Wait(answer.Retry, answer.Failure.Error())
+	}
+	// The call may be the creation, which has to end first.
+	wait := answer.SilentIn(s.now)
+	if wait <= 0 {
+		s.deletionImpossible(reasonFailedDelete, cause{name: v1alpha1.CauseDriverSilent}, noAnswer+".", step)
+	}
+	return flow.Wait(max(wait, 0), "the driver")
+}
+
+// deletionWithoutClass: a class that is in use cannot vanish, since it carries our
+// finalizer. So a Machine that has neither class nor provider ID never had an instance,
+// unless somebody took the finalizer off, or gave the class to another driver, while one
+// was made: that call is awaited, and what it made is not forgotten.
+func (c *Controller) deletionWithoutClass(ctx context.Context, s *scope, missing string) flow.Result {
+	if s.machine.Spec.ProviderID == "" {
+		answer := c.Engine.Abandon(s.key())
+		if answer.State == instance.Underway {
+			return reportDeletion(s, answer, deletingInstance)
+		}
+		other, err := c.instances().Owners.Conflicting(ctx, owner(s.machine), answer.Instance.ProviderID)
+		if err != nil || other != nil || answer.Instance.ProviderID == "" {
+			return flow.Fail(err)
+		}
+		if result := (adapter{c: c, s: s}).Record(ctx, answer.Instance); result.Ends() {
+			return result
+		}
+	}
+	message := fmt.Sprintf("VM %s cannot be deleted: %s.", s.machine.Spec.ProviderID, missing)
+	s.deletionImpossible(reasonFailedDelete, cause{name: v1alpha1.CauseInvalidClassInputs}, message, deletingInstance)
+	return flow.Wait(0, message)
+}
+
+// nameTaken reports whether the driver found somebody else's VM under the Machine's name.
+func nameTaken(failure *instance.Failure) bool {
+	return failure.Code == codes.AlreadyExists &&
+		(failure.Method == instance.MethodCreate || failure.Method == instance.MethodInitialize)
+}
+
+// prepare makes the Secret with which an instance is created: user data that carries a
+// bootstrap token of the Machine's own.
+func (c *Controller) prepare(machine *v1alpha1.Machine, secret *corev1.Secret) func(context.Context) (*corev1.Secret, error) {
+	key := types.NamespacedName{Namespace: machine.Namespace, Name: machine.Name}
+	valid := c.creationTimeout(machine).Duration
+	return func(ctx context.Context) (*corev1.Secret, error) {
+		token := ""
+		if c.Tokens != nil {
+			var err error
+			if token, err = c.Tokens.Issue(ctx, key, valid); err != nil {
+				return nil, err
+			}
+		}
+		prepared := secret.DeepCopy()
+		prepared.Data[bootstrap.UserDataKey] = bootstrap.Render(secret.Data[bootstrap.UserDataKey], key.Name, token)
+		return prepared, nil
+	}
+}
+
+// staleNode says so if the name of the new VM's node is that of a node which was there
+// before the Machine: some clouds give the names of VMs that are gone to new ones. The
+// kubelet could not join under that name, and whoever takes the node for the Machine's
+// would drain and delete what is not its own.
+func (c *Controller) staleNode(ctx context.Context, machine *v1alpha1.Machine, found instance.Instance) (string, error) {
+	if c.Target == nil || !c.Target.Ready() || found.NodeName == "" || found.NodeName == machine.Name {
+		return "", nil
+	}
+	node := &corev1.Node{}
+	if err := c.Target.Client().Get(ctx, client.ObjectKey{Name: found.NodeName}, node); err != nil {
+		if apierrors.IsNotFound(err) {
+			return "", nil
+		}
+		return "", fmt.Errorf("reading node %s: %w", found.NodeName, err)
+	}
+	switch {
+	case node.Labels[v1alpha1.LabelKeyMachineName] == machine.Name,
+		found.ProviderID != "" && node.Spec.ProviderID == found.ProviderID,
+		!node.CreationTimestamp.Before(&machine.CreationTimestamp):
+		return "", nil
+	}
+	return fmt.Sprintf("VM using old node obj: node %q is older than machine %q", node.Name, machine.Name), nil
+}
