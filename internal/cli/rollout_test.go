@@ -8,14 +8,11 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-
-	"github.com/millwright-dev/millwright/internal/cli/kubeconfig/kubeconfigtest"
-	"github.com/millwright-dev/millwright/internal/cli/rollout"
 )
 
 // TestRolloutAnswers: what the commands say that cannot ask a cluster.
 func TestRolloutAnswers(t *testing.T) {
-	nobody := kubeconfigtest.Write(t, "https://127.0.0.1:1")
+	nobody := kubeconfig(t, "https://127.0.0.1:1")
 	for name, tc := range map[string]struct {
 		args   []string
 		status int
@@ -52,6 +49,17 @@ func TestRolloutAnswers(t *testing.T) {
 	}
 }
 
+func TestDeploymentName(t *testing.T) {
+	for _, args := range [][]string{
+		{"pool"}, {"mcd/pool"}, {"mcd", "pool"}, {"machinedeployment/pool"}, {"MachineDeployment", "pool"},
+		{"machinedeployments/pool"}, {"machinedeployments.machine.sapcloud.io/pool"},
+	} {
+		if name, err := deploymentName(args); name != "pool" || err != nil {
+			t.Errorf("%q is %q, %v", args, name, err)
+		}
+	}
+}
+
 // TestNamesAreNoFiles: a shell that completes a name offers no files.
 func TestNamesAreNoFiles(t *testing.T) {
 	for _, command := range [][]string{{"rollout", "status"}, {"rollout", "undo"}, {"rollout", "pause"}, {"explain", "machine"}, {"explain", "machinedeployment"}} {
@@ -85,7 +93,7 @@ func TestRolloutFlagsAreKubectls(t *testing.T) {
 		"pause":   {}, "resume": {}, "restart": {},
 	}
 	commands := map[string]*cobra.Command{}
-	for _, cmd := range rollout.New().Commands() {
+	for _, cmd := range newRolloutCommand().Commands() {
 		commands[cmd.Name()] = cmd
 		cmd.Flags().VisitAll(func(flag *pflag.Flag) {
 			if flag.Usage == "" || strings.HasSuffix(flag.Usage, ".") || strings.Contains(flag.Usage, "\n") {
@@ -99,7 +107,7 @@ func TestRolloutFlagsAreKubectls(t *testing.T) {
 			t.Errorf("there is no command %q", name)
 			continue
 		}
-		has := flagsOf(t, "rollout", name)
+		has := defaults(cmd.Flags())
 		for flag, value := range flags {
 			if has[flag] != value {
 				t.Errorf("%s --%s: %q, want %q", name, flag, has[flag], value)

@@ -27,6 +27,9 @@ var parts = []string{
 // timeouts are pure rules that also know the error codes of drivers.
 const timeouts = "internal/lifecycle/timeouts"
 
+// planners decide and report without an API, a clock or a log.
+var planners = []string{"internal/controllers/machinedeployment/planner", "internal/controllers/machinedeployment/status"}
+
 // pure are rules of one controller that others apply, too.
 var pure = []string{"internal/controllers/machinedeployment/revision"}
 
@@ -72,7 +75,12 @@ var rules = []rule{
 			"internal/controllers/machine", "internal/controllers/machineset",
 			"internal/controllers/machinedeployment", "internal/controllers/machineclass",
 		},
-		may: slices.Concat([]string{"api", "driver", "internal/lifecycle/instance", "internal/lifecycle/ownership", "internal/reconcile/flow", timeouts}, parts, pure),
+		may: slices.Concat([]string{"api", "driver", "internal/lifecycle/instance", "internal/lifecycle/ownership", "internal/reconcile/flow", timeouts}, parts, pure, planners),
+	},
+	{
+		from:  planners,
+		may:   slices.Concat([]string{"api", "internal/lifecycle/preservation", "internal/reconcile/messages", "internal/reconcile/validation"}, pure, planners),
+		never: []string{"sigs.k8s.io/controller-runtime", "k8s.io/client-go", "k8s.io/utils/clock", "github.com/go-logr"},
 	},
 	{
 		from: []string{"internal/controllers/capi"},
@@ -86,8 +94,7 @@ var rules = []rule{
 	// What reads what controllers wrote, to tell monitoring systems and people.
 	{from: []string{"internal/observe/metrics"}, may: []string{"api", "driver", "internal/lifecycle/drain"}},
 	{from: []string{"internal/observe/explain"}, may: slices.Concat([]string{"api", "driver", timeouts}, parts, pure)},
-	{from: []string{"internal/observe/follow"}},
-	{from: []string{"internal/observe/rollout"}, may: slices.Concat([]string{"api", "internal/observe/explain", "internal/observe/follow"}, parts, pure)},
+	{from: []string{"internal/observe/rollout"}, may: slices.Concat([]string{"api", "internal/observe/explain"}, parts, pure)},
 
 	// What runs around the controllers on one host.
 	{from: []string{"internal/local"}, may: []string{"api", "proto", "internal/reconcile/flow"}},

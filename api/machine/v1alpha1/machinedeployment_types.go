@@ -196,18 +196,6 @@ type MachineDeploymentStatus struct {
 // MachineDeploymentConditionType is the type of a condition of a deployment.
 type MachineDeploymentConditionType string
 
-// The conditions of a deployment.
-const (
-	// MachineDeploymentAvailable: enough machines can be used.
-	MachineDeploymentAvailable MachineDeploymentConditionType = "Available"
-	// MachineDeploymentProgressing: a rollout goes on, or is complete.
-	MachineDeploymentProgressing MachineDeploymentConditionType = "Progressing"
-	// MachineDeploymentReplicaFailure: machines could not be created or deleted.
-	MachineDeploymentReplicaFailure MachineDeploymentConditionType = "ReplicaFailure"
-	// MachineDeploymentFrozen: the deployment creates nothing, for safety.
-	MachineDeploymentFrozen MachineDeploymentConditionType = "Frozen"
-)
-
 // MachineDeploymentCondition is a condition of a deployment.
 type MachineDeploymentCondition struct {
 	// Type of the condition.

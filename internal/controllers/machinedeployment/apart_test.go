@@ -19,17 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
 )
-
-// refusedSets has every write of a set fail.
-func refusedSets(failure error) func(string, client.Object) error {
-	return func(verb string, object client.Object) error {
-		if _, ok := object.(*v1alpha1.MachineSet); ok && verb == "patch" {
-			return failure
-		}
-		return nil
-	}
-}
 
 // TestAFailureToScaleIsNoRollout: one that is over stays so, and no deadline begins to run.
 func TestAFailureToScaleIsNoRollout(t *testing.T) {
@@ -50,7 +41,7 @@ func TestAFailureToScaleIsNoRollout(t *testing.T) {
 	}
 	deployment := s.deployment()
 	at := conditionAt(deployment.Status, v1alpha1.MachineDeploymentReplicaFailure)
-	if at < 0 || deployment.Status.Conditions[at].Reason != reasonSetUpdateError || !strings.Contains(deployment.Status.Conditions[at].Message, "etcd leader changed") {
+	if at < 0 || deployment.Status.Conditions[at].Reason != v1alpha1.DeploymentReasonSetUpdateError || !strings.Contains(deployment.Status.Conditions[at].Message, "etcd leader changed") {
 		t.Errorf("got %+v", deployment.Status.Conditions)
 	}
 	if deployment.Status.ObservedGeneration == deployment.Generation {
@@ -75,7 +66,7 @@ func TestAFailureOfARollout(t *testing.T) {
 	if _, err := s.Reconcile(t.Context(), request); err == nil {
 		t.Fatal("no error")
 	}
-	if got := s.progress(); got.Reason != reasonSetUpdateError || got.Status != v1alpha1.ConditionFalse {
+	if got := s.progress(); got.Reason != v1alpha1.DeploymentReasonSetUpdateError || got.Status != v1alpha1.ConditionFalse {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -167,10 +158,11 @@ func TestATargetThatHangsCostsItsTimeOnce(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
 	shall := node.DeepCopy()
 	shall.Labels = map[string]string{"a": "b"}
-	patch := operation{action: patchNodes, nodes: []nodeChange{{node, shall}}, reason: "a test"}
-	f := gather(newDeployment(1), sets{set}, noon)
-	if err := s.apply(t.Context(), &f, []operation{patch, patch}); err != nil || tried != 1 || f.again == 0 {
-		t.Errorf("tried %d times, again after %s: %v", tried, f.again, err)
+	patch := planner.Operation{Action: planner.PatchNodes, Nodes: []planner.NodeChange{{Old: node, New: shall}}, Reason: "a test"}
+	f := planner.NewFacts(newDeployment(1), sets{set}, noon)
+	o := s.current().apply(t.Context(), f, []planner.Operation{patch, patch})
+	if again := lookAgain(f, o, f.Deployment.Status); o.Failure != nil || tried != 1 || again == 0 {
+		t.Errorf("tried %d times, again after %s: %v", tried, again, o.Failure)
 	}
 }
 
@@ -188,7 +180,7 @@ func TestNothingIsRememberedOfWhatIsGone(t *testing.T) {
 			t.Fatal("it was not released")
 		}
 		released.ResourceVersion = "1"
-		if !s.writtenSets.Fresh(released) {
+		if !s.current().memory.sets.Fresh(released) {
 			t.Error("the set is remembered")
 		}
 	})
@@ -209,9 +201,19 @@ func TestNothingIsRememberedOfWhatIsGone(t *testing.T) {
 		for i := range 2 {
 			node := s.node(t, fmt.Sprintf("m-%d", i))
 			node.ResourceVersion = "1"
-			if !s.nodes.Fresh(node) {
+			if !s.current().memory.nodes.Fresh(node) {
 				t.Errorf("node %s is remembered", node.Name)
 			}
 		}
 	})
+}
+
+// refusedSets has every write of a set fail.
+func refusedSets(failure error) func(string, client.Object) error {
+	return func(verb string, object client.Object) error {
+		if _, ok := object.(*v1alpha1.MachineSet); ok && verb == "patch" {
+			return failure
+		}
+		return nil
+	}
 }

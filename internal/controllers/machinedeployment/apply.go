@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -13,150 +12,135 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/status"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 )
 
-var (
-	// errNameTaken: the name of a new set belongs to another one. The next pass has
-	// another collision count, and with it another name.
-	errNameTaken = errors.New("the name of the new machine set is taken")
-	// errCreate marks failures to create a set.
-	errCreate = errors.New("creating a machine set")
-	// errMutated: a set would not be made as it is asked for. The sentence is for users.
-	errMutated = errors.New("spec.template: the API server changes the template of a new machine set")
-	// errMark marks failures to mark a Machine that was named for deletion.
-	errMark = errors.New("marking a machine")
-	// errCacheBehind: the cache does not show what there is yet.
-	errCacheBehind = errors.New("the cache is behind")
-)
-
-// carryOut applies what is planned, and reports whether the pass ends with that. Machines that
-// cannot be marked hold up nothing but what they are marked for.
-func (c *Controller) carryOut(ctx context.Context, f *facts) (ends bool, failure error) {
-	operations := plan(*f)
-	failure = c.apply(ctx, f, operations)
-	if failure == nil && len(operations) > 0 && len(f.unmarked) == len(operations) {
-		operations = plan(*f)
-		failure = c.apply(ctx, f, operations)
-	}
-	return failure == nil && slices.ContainsFunc(operations, operation.ends), failure
-}
-
-// apply carries out a plan, and keeps the facts up to date with it. It stops at the first
-// failure, but for marks: those that are left out are in the facts, and come later.
-func (c *Controller) apply(ctx context.Context, f *facts, operations []operation) error {
-	nodesLater := false
-	for _, op := range operations {
-		if nodesLater && op.action == patchNodes {
+// apply carries out a plan. It stops at the first failure, but for marks of Machines and of nodes, and
+// after the operations that end a pass.
+func (p pass) apply(ctx context.Context, f planner.Facts, plan []planner.Operation) planner.Outcome {
+	outcome := planner.Outcome{Written: map[string]*v1alpha1.MachineSet{}}
+	for _, op := range plan {
+		if outcome.Ended && !op.Ends() {
+			break
+		}
+		if outcome.NodesLater && op.Action == planner.PatchNodes {
 			continue // a target that does not answer costs its time once
 		}
-		err := c.applyOne(ctx, f, op)
+		err := p.applyOne(ctx, f, op, &outcome)
 		switch {
+		case err == nil:
+			outcome.Ended = outcome.Ended || op.Ends()
 		case errors.Is(err, errNodes):
 			ctrl.LoggerFrom(ctx).Info("Some nodes are marked later", "err", err.Error())
-			f.again, nodesLater = sooner(f.again, targetAway), true
-		case errors.Is(err, errMark) && !outrun(err):
-			f.leaveUnmarked(op.machine.Name, err)
-		case err != nil:
-			return err
+			outcome.NodesLater = true
+		case errors.Is(err, planner.ErrMark) && !outdated(err):
+			outcome.LeaveUnmarked(err)
+		default:
+			outcome.Failure = err
+			return outcome
 		}
+	}
+	return outcome
+}
+
+func (p pass) applyOne(ctx context.Context, f planner.Facts, op planner.Operation, outcome *planner.Outcome) error {
+	switch op.Action {
+	case planner.Create:
+		return p.create(ctx, f.Deployment, op, outcome)
+	case planner.Scale, planner.Refresh:
+		return p.change(ctx, f, op, outcome)
+	case planner.Adopt:
+		return p.adopt(ctx, f.Deployment, op)
+	case planner.Release:
+		return p.release(ctx, f.Deployment, op)
+	case planner.Prune:
+		return p.prune(ctx, f.Deployment, op)
+	case planner.Mark:
+		return p.mark(ctx, f.Deployment, op)
+	case planner.PatchNodes:
+		return p.patchNodes(ctx, f.Deployment, op)
+	case planner.RollBack, planner.Refuse:
+		return p.rollBack(ctx, f, op, outcome)
 	}
 	return nil
 }
 
-func (c *Controller) applyOne(ctx context.Context, f *facts, op operation) error {
-	switch op.action {
-	case create:
-		return c.create(ctx, f, op)
-	case scale, refresh:
-		return c.change(ctx, f, op)
-	case adopt:
-		return c.adopt(ctx, f.deployment, op)
-	case release:
-		return c.release(ctx, f.deployment, op)
-	case prune:
-		return c.prune(ctx, f.deployment, op)
-	case mark:
-		return c.mark(ctx, f.deployment, op)
-	case patchNodes:
-		return c.patchNodes(ctx, f.deployment, op)
-	case rollBack, refuse:
-		return c.rollBack(ctx, *f, op)
+// rollBack gives the deployment an old template, or refuses that. In both cases spec.rollbackTo is
+// removed. A refusal goes into the status first, or it would be lost if the process ended here.
+func (p pass) rollBack(ctx context.Context, f planner.Facts, op planner.Operation, outcome *planner.Outcome) error {
+	deployment, kind := f.Deployment, corev1.EventTypeNormal
+	if op.Action == planner.Refuse {
+		kind = corev1.EventTypeWarning
 	}
-	return nil
-}
-
-// rollBack gives the deployment an old template, or says why that cannot be. In both cases
-// the wish is gone. That it cannot be is said first, or nobody would know after a crash.
-func (c *Controller) rollBack(ctx context.Context, f facts, op operation) error {
-	deployment, kind := f.deployment, corev1.EventTypeWarning
-	if op.action == refuse {
-		if err := c.writeStatus(ctx, deployment, refusedRollback(f, op)); err != nil {
+	if op.Topic == v1alpha1.DeploymentReasonRevisionNotFound {
+		var err error
+		if deployment, err = p.writeStatus(ctx, deployment, status.RollbackRefused(f, op.Reason)); err != nil {
 			return err
 		}
+		outcome.Deployment = deployment
 	}
-	before := deployment.DeepCopy()
-	if op.action == rollBack {
-		kind = corev1.EventTypeNormal
-		rolledBack(deployment, op.set).DeepCopyInto(deployment)
-	}
-	deployment.Spec.RollbackTo = nil
-	if err := c.patchDeployment(ctx, deployment, before); err != nil {
+	next := deployment.DeepCopy()
+	next.Annotations, next.Spec = op.Deployment.Annotations, op.Deployment.Spec
+	if err := p.patchDeployment(ctx, next, deployment); err != nil {
 		return err
 	}
-	c.Events.Event(deployment, kind, op.topic, op.reason)
-	ctrl.LoggerFrom(ctx).Info("Answered the wish to roll back", "outcome", op.topic, "why", op.reason)
+	p.Events.Event(next, kind, op.Topic, op.Reason)
+	ctrl.LoggerFrom(ctx).Info("Answered the wish to roll back", "outcome", op.Topic, "why", op.Reason)
 	return nil
 }
 
 // mark tells the set of a Machine to delete it before others.
-func (c *Controller) mark(ctx context.Context, deployment *v1alpha1.MachineDeployment, op operation) error {
-	machine := op.machine.DeepCopy()
-	metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyMachinePriority, chosen)
-	metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyMarkedForDeletionTime, op.since)
-	err := c.Client.Patch(ctx, machine, expectations.Locked(op.machine))
-	if expectations.Gone(err) {
+func (p pass) mark(ctx context.Context, deployment *v1alpha1.MachineDeployment, op planner.Operation) error {
+	machine := op.Machine.DeepCopy()
+	metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyMachinePriority, planner.FirstPriority)
+	metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyMarkedForDeletionTime, op.Since)
+	err := p.Client.Patch(ctx, machine, expectations.Locked(op.Machine))
+	if apierror.Gone(err) {
 		return errCacheBehind
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %s: %w", errMark, machine.Name, err)
+		return fmt.Errorf("%w: %s: %w", planner.ErrMark, machine.Name, err)
 	}
-	if !(named{machine: machine}).marked(op.since) {
-		return fmt.Errorf("%w: %s: the API server changes its mark. Mostly a mutating webhook does that: keep it from machines", errMark, machine.Name)
+	if !planner.Marked(machine, op.Since) {
+		return fmt.Errorf("%w: %s: the API server changes its mark. Mostly a mutating webhook does that: keep it from machines", planner.ErrMark, machine.Name)
 	}
-	c.Events.Eventf(deployment, corev1.EventTypeNormal, "MachineMarked", "Machine %s goes first: %s", machine.Name, op.reason)
-	ctrl.LoggerFrom(ctx).Info("Marked machine for deletion", "machine", machine.Name, "since", op.since, "why", op.reason)
+	p.Events.Eventf(deployment, corev1.EventTypeNormal, "MachineMarked", "Machine %s goes first: %s", machine.Name, op.Reason)
+	ctrl.LoggerFrom(ctx).Info("Marked machine for deletion", "machine", machine.Name, "since", op.Since, "why", op.Reason)
 	return nil
 }
 
-// record writes into the deployment what it says about its sets.
-func (c *Controller) record(ctx context.Context, f facts) error {
-	next, before := accounted(f), f.deployment.DeepCopy()
-	if equality.Semantic.DeepEqual(next, before) {
-		return nil
+// annotate writes what the deployment's metadata say about its sets, and returns it as it is then.
+func (p pass) annotate(ctx context.Context, f planner.Facts, deployment *v1alpha1.MachineDeployment) (*v1alpha1.MachineDeployment, error) {
+	f.Deployment = deployment
+	next := planner.Annotated(f)
+	if equality.Semantic.DeepEqual(next, deployment) {
+		return deployment, nil
 	}
-	next.DeepCopyInto(f.deployment)
-	return c.patchDeployment(ctx, f.deployment, before)
+	if err := p.patchDeployment(ctx, next, deployment); err != nil {
+		return deployment, err
+	}
+	return next, nil
 }
 
-func (c *Controller) addFinalizer(ctx context.Context, deployment *v1alpha1.MachineDeployment) error {
-	before := deployment.DeepCopy()
-	if !controllerutil.AddFinalizer(deployment, v1alpha1.FinalizerMCM) {
-		return nil
+func (p pass) addFinalizer(ctx context.Context, deployment *v1alpha1.MachineDeployment) (*v1alpha1.MachineDeployment, error) {
+	next := deployment.DeepCopy()
+	if !controllerutil.AddFinalizer(next, v1alpha1.FinalizerMCM) {
+		return deployment, nil
 	}
-	return c.patchDeployment(ctx, deployment, before)
+	return next, p.patchDeployment(ctx, next, deployment)
 }
 
-func (c *Controller) removeFinalizer(ctx context.Context, deployment *v1alpha1.MachineDeployment) error {
-	before := deployment.DeepCopy()
-	if !controllerutil.RemoveFinalizer(deployment, v1alpha1.FinalizerMCM) {
-		return nil
-	}
-	return expectations.UnlessGone(c.patchDeployment(ctx, deployment, before))
+func (p pass) removeFinalizer(ctx context.Context, deployment *v1alpha1.MachineDeployment) error {
+	next := deployment.DeepCopy()
+	controllerutil.RemoveFinalizer(next, v1alpha1.FinalizerMCM)
+	return apierror.IgnoreGone(p.patchDeployment(ctx, next, deployment))
 }
 
-func (c *Controller) patchDeployment(ctx context.Context, deployment, before *v1alpha1.MachineDeployment) error {
-	if err := c.written.Patch(ctx, c.Client, deployment, before); err != nil {
+func (p pass) patchDeployment(ctx context.Context, next, deployment *v1alpha1.MachineDeployment) error {
+	if err := p.memory.deployment.Patch(ctx, p.Client, next, deployment); err != nil {
 		return fmt.Errorf("patching machine deployment %s: %w", deployment.Name, err)
 	}
 	return nil

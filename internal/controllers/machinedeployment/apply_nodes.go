@@ -9,11 +9,13 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 )
 
 // errNodes marks failures to mark nodes. They do not hold up a rollout: without the marks
@@ -30,51 +32,51 @@ const (
 
 // patchNodes brings nodes up to date. A failure is remembered in what it returns, and the
 // others are patched all the same.
-func (c *Controller) patchNodes(ctx context.Context, deployment *v1alpha1.MachineDeployment, op operation) error {
+func (p pass) patchNodes(ctx context.Context, deployment *v1alpha1.MachineDeployment, op planner.Operation) error {
 	limited, cancel := context.WithTimeout(ctx, nodesWithin)
 	defer cancel()
 	var group errgroup.Group
 	group.SetLimit(manyNodes)
-	for _, change := range op.nodes {
-		group.Go(func() error { return c.patchNode(limited, change) })
+	for _, change := range op.Nodes {
+		group.Go(func() error { return p.patchNode(limited, change) })
 	}
 	err := group.Wait()
 	if err != nil {
 		return fmt.Errorf("%w: %w", errNodes, err)
 	}
-	if op.topic != "" {
-		c.Events.Event(deployment, corev1.EventTypeNormal, op.topic, op.reason)
+	if op.Topic != "" {
+		p.Events.Event(deployment, corev1.EventTypeNormal, op.Topic, op.Reason)
 	}
-	ctrl.LoggerFrom(ctx).Info("Patched nodes", "why", op.reason)
+	ctrl.LoggerFrom(ctx).Info("Patched nodes", "why", op.Reason)
 	return nil
 }
 
 // forgetNodes drops what was written to the nodes of a set without machines: nobody looks at them
 // any more.
-func (c *Controller) forgetNodes(of []nodeOf, set *v1alpha1.MachineSet) {
+func (p pass) forgetNodes(of []planner.Node, set *v1alpha1.MachineSet) {
 	for _, n := range of {
-		if controlledBy(n.machine, set) {
-			c.nodes.Forget(client.ObjectKeyFromObject(n.node))
+		if metav1.IsControlledBy(n.Machine, set) {
+			p.memory.nodes.Forget(client.ObjectKeyFromObject(n.Node))
 		}
 	}
 }
 
 // patchNode writes a node. Only a change of its taints, which replaces their list, is
 // locked: the kubelet's writes would make others fail for nothing.
-func (c *Controller) patchNode(ctx context.Context, change nodeChange) error {
+func (p pass) patchNode(ctx context.Context, change planner.NodeChange) error {
 	// Without the status, which is most of a node and is not written: comparing it is dear.
-	before := &corev1.Node{ObjectMeta: change.is.ObjectMeta, Spec: change.is.Spec}
+	before := &corev1.Node{ObjectMeta: change.Old.ObjectMeta, Spec: change.Old.Spec}
 	patch := client.StrategicMergeFrom(before)
-	if !slices.EqualFunc(change.is.Spec.Taints, change.shall.Spec.Taints, sameTaint) {
+	if !slices.EqualFunc(change.Old.Spec.Taints, change.New.Spec.Taints, planner.SameTaint) {
 		patch = client.StrategicMergeFrom(before, client.MergeFromWithOptimisticLock{})
 	}
-	err := c.Target.Client().Patch(ctx, change.shall, patch)
-	if expectations.Gone(err) {
+	err := p.Target.Client().Patch(ctx, change.New, patch)
+	if apierror.Gone(err) {
 		return nil // it went meanwhile
 	}
 	if err != nil {
-		return fmt.Errorf("patching node %s: %w", change.is.Name, err)
+		return fmt.Errorf("patching node %s: %w", change.Old.Name, err)
 	}
-	c.nodes.Wrote(change.shall)
+	p.memory.nodes.Wrote(change.New)
 	return nil
 }

@@ -76,12 +76,12 @@ func (c *Controller) ask(ctx context.Context, namespace string) (map[types.UID][
 		return nil, err
 	}
 	for i := range deployments {
-		c.written.Wrote(&deployments[i])
+		c.memory.Of(client.ObjectKeyFromObject(&deployments[i])).deployment.Wrote(&deployments[i])
 	}
 	known := map[types.UID][]string{}
 	for i := range sets {
 		if owner := metav1.GetControllerOfNoCopy(&sets[i]); owner != nil {
-			c.writtenSets.Wrote(&sets[i])
+			c.memory.Of(client.ObjectKey{Namespace: namespace, Name: owner.Name}).sets.Wrote(&sets[i])
 			known[owner.UID] = append(known[owner.UID], sets[i].Name)
 		}
 	}

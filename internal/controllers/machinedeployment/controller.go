@@ -1,17 +1,15 @@
-// Package machinedeployment keeps the Machines of a MachineDeployment by way of
-// MachineSets: one for the current template, and those of earlier templates until
-// their Machines are replaced.
+// Package machinedeployment keeps the Machines of MachineDeployments, by way of MachineSets: one for
+// the current template, and those of earlier templates until their Machines are replaced.
 //
-// A pass gathers the facts, plans operations from them in pure functions, and applies
-// those. Each operation carries its reason into an event and a log line. Before sets are
-// scaled, the Machines that go first are marked, and as far as possible the nodes.
+// A pass gathers facts, plans operations (package planner), applies them, and derives the status from
+// the facts and the outcome (package status). Each operation carries its reason into an event and a
+// log line.
 package machinedeployment
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -25,6 +23,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/status"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
+	"github.com/millwright-dev/millwright/internal/reconcile/cascade"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
@@ -34,8 +36,8 @@ type Options struct {
 	// Client of the control cluster; reads come from the cache.
 	Client client.Client
 	// Live reads from the API server. It is asked before the first deployment of a namespace is
-	// worked on, and before sets that nothing controls are adopted; if it is nil, the cache is
-	// taken for up to date from the start, and no set is adopted.
+	// worked on, and before sets without a controller are adopted. If it is nil, the cache counts as
+	// up to date from the start, and no set is adopted.
 	Live client.Reader
 	// Machines finds those of a set. Nil: by listing them with Client.
 	Machines fieldindex.Machines
@@ -43,12 +45,11 @@ type Options struct {
 	Events record.EventRecorder
 	// Clock tells the time.
 	Clock clock.PassiveClock
-	// Concurrency is how many deployments are looked at at the same time.
+	// Concurrency is how many deployments are worked on at the same time.
 	Concurrency int
 	// Target is where nodes join; nil if nowhere. Without it, rollouts do not mark nodes.
 	Target Target
-	// ProtectNodes keeps autoscalers from removing nodes during a rolling update. The
-	// zero value does not.
+	// ProtectNodes keeps autoscalers from removing nodes during a rolling update.
 	ProtectNodes bool
 }
 
@@ -63,18 +64,20 @@ type Target interface {
 // Controller reconciles MachineDeployments. Make one with New.
 type Controller struct {
 	Options
-	written expectations.Ledger
-	// writtenSets is the same for the sets of all deployments, and nodes for the nodes of
-	// the target.
-	writtenSets, nodes expectations.Ledger
-	first              baselines
-	// unmarked are the keys of deployments whose nodes were seen to bear no marks of a
-	// rollout, and that had none since. To forget it costs a look at the nodes.
-	unmarked sync.Map
-	// counted is when the status of a deployment that is being deleted was written, by its key.
-	counted sync.Map
-	// orphaned holds the UIDs of deployments that are deleted without their sets.
-	orphaned sync.Map
+	memory   expectations.Memory[memory]
+	orphaned cascade.Orphaned
+	first    baselines
+}
+
+// memory is what is remembered of a deployment between passes.
+type memory struct {
+	// deployment, sets and nodes are the versions that were written.
+	deployment, sets, nodes expectations.Writes
+	// nodesUnmarked reports whether the nodes were seen without marks of a rollout, and no rollout
+	// has begun since. It saves reading the nodes.
+	nodesUnmarked bool
+	// counted is when the status was written while the deployment is being deleted.
+	counted time.Time
 }
 
 // New makes a Controller.
@@ -90,10 +93,10 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("machinedeployment").
 		For(&v1alpha1.MachineDeployment{}).
-		Watches(&v1alpha1.MachineSet{}, handler.EnqueueRequestsFromMapFunc(c.deploymentsOf)).
-		Watches(&v1alpha1.Machine{}, handler.EnqueueRequestsFromMapFunc(c.deploymentOf), builder.WithPredicates(markedChanges())).
-		Watches(&v1alpha1.MachineDeployment{}, handler.EnqueueRequestsFromMapFunc(c.concerned), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.MachineDeployment{}, c.deletions()).
+		Watches(&v1alpha1.MachineSet{}, handler.EnqueueRequestsFromMapFunc(c.ofSet)).
+		Watches(&v1alpha1.Machine{}, handler.EnqueueRequestsFromMapFunc(c.ofMachine), builder.WithPredicates(markedChanges())).
+		Watches(&v1alpha1.MachineDeployment{}, handler.EnqueueRequestsFromMapFunc(c.overlapping), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.MachineDeployment{}, c.orphaned.Handler()).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, RateLimiter: expectations.RateLimiter()}).
 		Complete(c)
 	if err != nil {
@@ -102,22 +105,23 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// staleCache is how long a pass waits for the cache to show what this process wrote
-// itself. The event of that write comes first.
-const staleCache = time.Second
+const (
+	// staleCache is how long a pass waits for the cache to show what this process wrote. The event of
+	// that write comes first.
+	staleCache = time.Second
+	// targetAway is how long a pass waits for a target that does not answer, if there are nodes to mark.
+	targetAway = 5 * time.Second
+)
 
-// targetAway is how long a pass waits for a target that does not answer, if there are nodes
-// to mark.
-const targetAway = 5 * time.Second
+// errCacheBehind says that the cache does not show yet what exists.
+var errCacheBehind = errors.New("the cache is behind")
 
-// Reconcile brings a deployment closer to what is asked for.
+// Reconcile brings a deployment closer to its goal.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	deployment := &v1alpha1.MachineDeployment{}
 	if err := c.Client.Get(ctx, req.NamespacedName, deployment); err != nil {
 		if apierrors.IsNotFound(err) {
-			c.written.Forget(req.NamespacedName)
-			c.unmarked.Delete(req.NamespacedName)
-			c.counted.Delete(req.NamespacedName)
+			c.memory.Forget(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
@@ -125,36 +129,41 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+	p := pass{Controller: c, memory: c.memory.Of(req.NamespacedName)}
 	if shown, err := c.caughtUp(ctx, deployment, sets); err != nil {
 		return ctrl.Result{}, err
-	} else if !shown || !c.fresh(deployment, sets) {
+	} else if !shown || !p.fresh(deployment, sets) {
 		return ctrl.Result{RequeueAfter: staleCache}, nil
 	}
-	again, err := c.reconcile(ctx, deployment, sets)
-	if outrun(err) {
+	again, err := p.reconcile(ctx, deployment, sets)
+	switch {
+	case outdated(err):
 		return ctrl.Result{RequeueAfter: staleCache}, nil
-	}
-	if err != nil {
+	case err != nil:
 		return ctrl.Result{}, err
 	}
 	return ctrl.Result{RequeueAfter: again}, nil
 }
 
-// outrun reports whether an error means that the world has moved on, of which the cache
-// will tell. That is not for users to read.
-func outrun(err error) bool {
-	return expectations.Conflict(err) || errors.Is(err, errCacheBehind)
+// outdated reports whether an error means that the pass read an old state, as the cache will show.
+// Users are not told.
+func outdated(err error) bool { return apierror.Conflict(err) || errors.Is(err, errCacheBehind) }
+
+// pass is one pass over a deployment.
+type pass struct {
+	*Controller
+	memory *memory
 }
 
-// fresh reports whether the cache shows all that this process wrote to the deployment and
-// its sets. A set that was created and is not seen yet is looked for by its name, which
-// follows from the template: creating it twice is impossible.
-func (c *Controller) fresh(deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) bool {
-	if !c.written.Fresh(deployment) {
+// fresh reports whether the cache shows all that this process wrote to the deployment and its sets. A
+// set that was created and is not shown yet is found by its name, which follows from the template:
+// creating it twice is impossible.
+func (p pass) fresh(deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) bool {
+	if !p.memory.deployment.Fresh(deployment) {
 		return false
 	}
 	for _, set := range sets {
-		if !c.writtenSets.Fresh(set) {
+		if !p.memory.sets.Fresh(set) {
 			return false
 		}
 	}
@@ -162,45 +171,74 @@ func (c *Controller) fresh(deployment *v1alpha1.MachineDeployment, sets []*v1alp
 }
 
 // reconcile returns after what time to look again without an event; 0 is never.
-func (c *Controller) reconcile(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) (time.Duration, error) {
+func (p pass) reconcile(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) (time.Duration, error) {
 	if !deployment.DeletionTimestamp.IsZero() {
-		return c.terminate(ctx, deployment, sets)
+		return p.terminate(ctx, deployment, sets)
 	}
-	if sentence := problem(deployment, sets); sentence != "" {
-		return 0, c.writeStatus(ctx, deployment, refusal(deployment, reasonInvalid, sentence, c.Clock.Now()))
-	}
-	if err := c.addFinalizer(ctx, deployment); err != nil {
+	if message := planner.Invalid(deployment, sets); message != "" {
+		_, err := p.writeStatus(ctx, deployment, status.Refused(deployment, v1alpha1.DeploymentReasonInvalid, message, p.Clock.Now()))
 		return 0, err
 	}
-	if selectsAll(deployment) {
-		sentence := "spec.selector: the empty selector selects all machines; nothing is done until it names labels."
-		return 0, c.writeStatus(ctx, deployment, observed(refusal(deployment, reasonSelectsAll, sentence, c.Clock.Now()), deployment))
-	}
-	facts := gather(deployment, sets, c.Clock.Now())
-	if err := c.look(ctx, &facts); err != nil {
+	deployment, err := p.addFinalizer(ctx, deployment)
+	if err != nil {
 		return 0, err
 	}
-	ends, failure := c.carryOut(ctx, &facts)
-	if ends {
+	if planner.SelectsAll(deployment) {
+		message := "spec.selector: the empty selector selects all machines; nothing is done until it names labels."
+		refused := status.Refused(deployment, v1alpha1.DeploymentReasonSelectsAll, message, p.Clock.Now())
+		refused.ObservedGeneration = deployment.Generation
+		_, err := p.writeStatus(ctx, deployment, refused)
+		return 0, err
+	}
+	facts, err := p.gather(ctx, deployment, sets)
+	if err != nil {
+		return 0, err
+	}
+	plan := planner.Plan(facts)
+	p.memory.nodesUnmarked = !planner.MarksNodes(facts) && (p.memory.nodesUnmarked || planner.NodesUnmarked(facts, plan))
+	outcome := p.apply(ctx, facts, plan)
+	if outcome.Ended && outcome.Failure == nil {
 		return 0, nil // the events of what was written come; what would be counted now is not right
 	}
-	if failure == nil {
-		failure = c.record(ctx, facts)
-	}
-	if outrun(failure) {
-		return 0, failure
-	}
-	next := nextStatus(facts, failure)
-	if err := c.writeStatus(ctx, deployment, next); err != nil {
-		return 0, err
-	}
-	return sooner(facts.again, deadlineIn(facts, next)), errors.Join(failure, whyUnmarked(facts))
+	return p.report(ctx, facts, outcome)
 }
 
-// sooner is the shorter of two times, of which 0 is never.
-func sooner(a, b time.Duration) time.Duration {
-	if a == 0 || b == 0 {
-		return max(a, b)
+// report writes what there is to say of a pass. What the deployment's metadata say comes first. But if
+// a rollout begins, its status comes first: the revision in the metadata tells which set a status was
+// about.
+func (p pass) report(ctx context.Context, f planner.Facts, o planner.Outcome) (again time.Duration, err error) {
+	after, begins := f.After(o), o.Created != nil || o.Reused(f)
+	deployment := after.Deployment
+	if o.Failure == nil && !begins {
+		deployment, o.Failure = p.annotate(ctx, after, deployment)
 	}
-	return min(a, b)
+	if outdated(o.Failure) {
+		return 0, o.Failure
+	}
+	next := status.Next(f, o)
+	deployment, err = p.writeStatus(ctx, deployment, next)
+	if err != nil {
+		return 0, err
+	}
+	if o.Failure == nil && begins {
+		_, o.Failure = p.annotate(ctx, after, deployment)
+	}
+	return lookAgain(f, o, next), errors.Join(o.Failure, o.MarkError())
+}
+
+// lookAgain returns the time to the next pass without an event; 0 is never.
+func lookAgain(f planner.Facts, o planner.Outcome, next v1alpha1.MachineDeploymentStatus) (again time.Duration) {
+	times := []time.Duration{planner.ProtectedFor(f), status.DeadlineIn(f, next)}
+	if f.TargetAway || o.NodesLater {
+		times = append(times, targetAway)
+	}
+	if f.Nodes != nil && f.Nodes.Stale {
+		times = append(times, staleCache)
+	}
+	for _, in := range times {
+		if again == 0 || in > 0 && in < again {
+			again = in
+		}
+	}
+	return again
 }

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 )
 
@@ -48,7 +49,7 @@ func TestANewDeploymentGetsASet(t *testing.T) {
 	if diff := cmp.Diff(annotations, set.Annotations); diff != "" {
 		t.Errorf("annotations: want - got +\n%s", diff)
 	}
-	if !metav1.IsControlledBy(set, deployment) || set.Name != setName(pool, hash) || !slices.Equal(set.Finalizers, []string{v1alpha1.FinalizerMCM}) {
+	if !metav1.IsControlledBy(set, deployment) || set.Name != revision.SetName(pool, hash) || !slices.Equal(set.Finalizers, []string{v1alpha1.FinalizerMCM}) {
 		t.Errorf("got %+v", set.ObjectMeta)
 	}
 	if !slices.Contains(deployment.Finalizers, v1alpha1.FinalizerMCM) || deployment.Annotations[v1alpha1.AnnotationKeyRevision] != "1" {
@@ -91,12 +92,11 @@ func TestTheCacheDoesNotShowTheNewSet(t *testing.T) {
 
 func TestTheNameIsTaken(t *testing.T) {
 	foreign := setOf("b", 1, func(set *v1alpha1.MachineSet) {
-		hash, err := templateHash(&newDeployment(3).Spec.Template, 0)
-		must(err)
-		set.Name, set.OwnerReferences, set.Labels = setName(pool, hash), nil, nil
+		hash := revision.Hash(&newDeployment(3).Spec.Template, 0)
+		set.Name, set.OwnerReferences, set.Labels = revision.SetName(pool, hash), nil, nil
 	})
 	s := newServer(newDeployment(3), foreign)
-	if _, err := s.Reconcile(t.Context(), request); !errors.Is(err, errNameTaken) {
+	if _, err := s.Reconcile(t.Context(), request); !errors.Is(err, planner.ErrNameTaken) {
 		t.Fatalf("got the error %v", err)
 	}
 	s.pass(t)
@@ -146,7 +146,7 @@ func TestTheCurrentSetIsDeletedByHand(t *testing.T) {
 	check("before the set has said how many machines it has", 5, 5, map[string]int32{first: 5})
 	reported(first, 5, 0)
 	s.lines = nil
-	if _, err := s.Reconcile(t.Context(), request); !errors.Is(err, errNameTaken) {
+	if _, err := s.Reconcile(t.Context(), request); !errors.Is(err, planner.ErrNameTaken) {
 		t.Fatalf("got the error %v", err)
 	}
 	check("the name is taken", 5, 0, map[string]int32{first: 5})
@@ -168,7 +168,7 @@ func TestTheCurrentSetIsDeletedByHand(t *testing.T) {
 	reported(second, 5, 5)
 	s.pass(t)
 	check("gone", 5, 5, map[string]int32{second: 5})
-	if d := s.deployment(); d.Status.ObservedGeneration != d.Generation || s.progress().Reason != reasonComplete {
+	if d := s.deployment(); d.Status.ObservedGeneration != d.Generation || s.progress().Reason != v1alpha1.DeploymentReasonComplete {
 		t.Errorf("status %+v", d.Status)
 	}
 }
@@ -215,7 +215,7 @@ func TestASetThatIsNotSelectedIsNeverMade(t *testing.T) {
 				t.Errorf("%d sets, want %d", got, test.left)
 			}
 			got := s.progress()
-			if refused := got.Reason == reasonInvalid; refused != test.refused {
+			if refused := got.Reason == v1alpha1.DeploymentReasonInvalid; refused != test.refused {
 				t.Fatalf("got %+v", got)
 			}
 			if !test.refused {
@@ -238,9 +238,9 @@ func TestASetThatIsNotSelectedIsNotCreated(t *testing.T) {
 	s := newServer(newDeployment(3, func(d *v1alpha1.MachineDeployment) {
 		d.Spec.Selector.MatchLabels = map[string]string{v1alpha1.DefaultMachineDeploymentUniqueLabelKey: "123"}
 	}))
-	f := gather(s.deployment(), nil, noon)
-	if err := s.create(t.Context(), &f, operation{action: create, replicas: 3}); !errors.Is(err, errCreate) {
-		t.Errorf("got the error %v", err)
+	f := planner.NewFacts(s.deployment(), nil, noon)
+	if o := s.current().apply(t.Context(), f, planner.Plan(f)); !errors.Is(o.Failure, planner.ErrCreate) {
+		t.Errorf("got the error %v", o.Failure)
 	}
 	if len(s.all()) > 0 {
 		t.Error("it was created")
@@ -549,7 +549,7 @@ func TestOneThatSelectsAllOverlapsWithNobody(t *testing.T) {
 				d.Spec.Template.Labels = map[string]string{"name": test.name}
 			}))
 			s.pass(t)
-			if at := conditionAt(s.deployment().Status, conditionOverlap); at >= 0 {
+			if at := conditionAt(s.deployment().Status, v1alpha1.MachineDeploymentSelectorOverlap); at >= 0 {
 				t.Errorf("got %+v", s.deployment().Status.Conditions[at])
 			}
 		})
@@ -583,7 +583,7 @@ func TestMalformedAnnotations(t *testing.T) {
 					})
 				}
 			}
-			if got := s.progress().Reason; got != reasonComplete {
+			if got := s.progress().Reason; got != v1alpha1.DeploymentReasonComplete {
 				t.Errorf("progress: %s; sets %v", got, slices.Sorted(maps.Keys(s.all())))
 			}
 		})

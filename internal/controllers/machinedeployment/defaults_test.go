@@ -45,7 +45,7 @@ func TestDefaultsAreNotWrittenBack(t *testing.T) {
 					s.settle(t)
 				}
 				is := s.deployment()
-				if is.Status.AvailableReplicas != declared.Spec.Replicas || progressOf(is.Status).Reason != reasonComplete {
+				if is.Status.AvailableReplicas != declared.Spec.Replicas || progressOf(is.Status).Reason != v1alpha1.DeploymentReasonComplete {
 					t.Fatalf("%s: it is not done: %+v", step.name, is.Status)
 				}
 				if diff := cmp.Diff(declared.Spec, is.Spec); diff != "" {

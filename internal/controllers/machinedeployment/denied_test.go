@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,17 +16,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
 )
 
 // denied is what the API server answers if a webhook says no with a code.
 func denied(code int32) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Message: `admission webhook "policy.example.com" denied the request: no`}}
-}
-
-// says reports whether a condition of a kind says something.
-func says(status v1alpha1.MachineDeploymentStatus, kind v1alpha1.MachineDeploymentConditionType, text string) bool {
-	at := conditionAt(status, kind)
-	return at >= 0 && strings.Contains(status.Conditions[at].Message, text)
 }
 
 // deniedDeletions has a webhook say no to every deletion.
@@ -125,74 +119,6 @@ func TestTheDeletionOfSetsIsDenied(t *testing.T) {
 	}
 }
 
-// TestAFailureIsNoProgress: a write that fails, once or for long, does not give a rollout more
-// time, and one that is late stays so. What failed is said all the same.
-func TestAFailureIsNoProgress(t *testing.T) {
-	leader := errors.New("Internal error occurred: etcdserver: leader changed")
-	for name, steps := range map[string][]struct {
-		minute  int
-		failure error
-		change  func(*v1alpha1.MachineDeployment, sets)
-		reason  string
-	}{
-		"late before": {
-			{-60, nil, nil, reasonUpdated}, {0, nil, nil, reasonTimedOut},
-			{1, leader, nil, reasonTimedOut}, {2, nil, nil, reasonTimedOut}, {5, nil, nil, reasonTimedOut},
-		},
-		"late afterwards": {{0, nil, nil, reasonUpdated}, {1, leader, nil, reasonSetUpdateError}, {2, nil, nil, reasonUpdated}, {3, nil, nil, reasonTimedOut}},
-		"late meanwhile":  {{0, nil, nil, reasonUpdated}, {2, leader, nil, reasonSetUpdateError}, {3, leader, nil, reasonTimedOut}, {4, nil, nil, reasonTimedOut}},
-		"other words": {
-			{0, nil, nil, reasonUpdated}, {1, leader, nil, reasonSetUpdateError}, {2, errors.New("the same"), nil, reasonSetUpdateError}, {3, nil, nil, reasonTimedOut},
-		},
-		"failing from the start": {{0, leader, nil, reasonSetUpdateError}, {2, nil, nil, reasonUpdated}, {3, nil, nil, reasonTimedOut}},
-		"progress all the same": {
-			{0, nil, nil, reasonUpdated}, {2, leader, func(_ *v1alpha1.MachineDeployment, s sets) { reports(1, 1)(s[1]) }, reasonSetUpdateError},
-			{4, nil, nil, reasonUpdated}, {5, nil, nil, reasonTimedOut},
-		},
-		"a pause is no delay": {
-			{0, nil, nil, reasonUpdated}, {1, leader, func(d *v1alpha1.MachineDeployment, _ sets) { d.Spec.Paused = true }, reasonPaused},
-			{60, nil, func(d *v1alpha1.MachineDeployment, _ sets) { d.Spec.Paused = false }, reasonResumed}, {62, nil, nil, reasonUpdated},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			deployment := newDeployment(3, rolling("1", "0"), class("b"), func(d *v1alpha1.MachineDeployment) { d.Spec.ProgressDeadlineSeconds = ptr.To[int32](180) })
-			all := sets{setOf("a", 3), setOf("b", 1, reports(1, 0))}
-			for _, step := range steps {
-				if step.change != nil {
-					step.change(deployment, all)
-				}
-				f := gather(deployment, all, noon.Add(time.Duration(step.minute)*time.Minute))
-				deployment.Status = nextStatus(f, step.failure)
-				if got := progressOf(deployment.Status); got.Reason != step.reason {
-					t.Errorf("minute %d: %s, want %s", step.minute, got.Reason, step.reason)
-				}
-				failed := step.failure != nil
-				said := failed && (says(deployment.Status, v1alpha1.MachineDeploymentProgressing, step.failure.Error()) ||
-					says(deployment.Status, v1alpha1.MachineDeploymentReplicaFailure, step.failure.Error()))
-				if failed != said {
-					t.Errorf("minute %d: the failure is not said: %+v", step.minute, deployment.Status.Conditions)
-				}
-			}
-		})
-	}
-}
-
-// TestARolloutThatBeginsWithAFailureHasItsWholeTime, though the one before was nearly late.
-func TestARolloutThatBeginsWithAFailureHasItsWholeTime(t *testing.T) {
-	deployment := newDeployment(3, rolling("1", "0"), class("b"), func(d *v1alpha1.MachineDeployment) { d.Spec.ProgressDeadlineSeconds = ptr.To[int32](180) })
-	all := sets{setOf("a", 3), setOf("b", 1, reports(1, 0))}
-	deployment.Status = nextStatus(gather(deployment, all, noon), nil)
-	for _, minute := range []int{2, 4} {
-		class("c")(deployment)
-		f := gather(deployment, append(slices.Clone(all), setOf("c", 0)), noon.Add(time.Duration(minute)*time.Minute))
-		f.created = true
-		next := nextStatus(f, errors.New("the scaling failed"))
-		if got := progressOf(next); got.Reason != reasonSetUpdateError || !got.LastUpdateTime.Time.Equal(f.now) {
-			t.Errorf("minute %d: %s since %s, want %s from then on", minute, got.Reason, got.LastUpdateTime, reasonSetUpdateError)
-		}
-	}
-}
-
 // TestAMarkThatDoesNotStay: a webhook takes it off as it is written. That is said, and holds up
 // nothing but the scaling of that set.
 func TestAMarkThatDoesNotStay(t *testing.T) {
@@ -250,24 +176,6 @@ func TestASetThatIsNotScaledDownGetsTheRest(t *testing.T) {
 	}
 }
 
-// TestASetThatIsNotScaledDownIsStillToBe: in a rollout, all sets say for which size they were
-// scaled, and that is how it is known that the deployment was scaled.
-func TestASetThatIsNotScaledDownIsStillToBe(t *testing.T) {
-	f := gather(newDeployment(4, rolling("1", "0"), class("b")), sets{setOf("a", 6, withUID, scaledFor(8, 9)), setOf("b", 3, withUID, scaledFor(8, 9))}, noon)
-	f.named, f.unmarked = []named{{"m-1", later, member(f.old[0], "m-1")}}, []string{"m-1"}
-	for _, op := range plan(f) {
-		if op.set != f.old[0] {
-			continue
-		}
-		if op.action != refresh {
-			t.Errorf("the old set: %s", op.action)
-		}
-		if next := refreshed(f, op.set); next.Annotations[v1alpha1.AnnotationKeyDesiredReplicas] != "8" {
-			t.Errorf("it says that it was scaled for %s", next.Annotations[v1alpha1.AnnotationKeyDesiredReplicas])
-		}
-	}
-}
-
 // TestManyMachinesThatCannotBeMarked: some are named.
 func TestManyMachinesThatCannotBeMarked(t *testing.T) {
 	const n = 200
@@ -292,7 +200,7 @@ func TestManyMachinesThatCannotBeMarked(t *testing.T) {
 		return nil
 	}
 	_, err := s.Reconcile(t.Context(), request)
-	if !errors.Is(err, errMark) || len(err.Error()) > longestSaid {
+	if !errors.Is(err, planner.ErrMark) || len(err.Error()) > longestMessage {
 		t.Errorf("the error has %d bytes: %.200v", len(err.Error()), err)
 	}
 	at := conditionAt(s.deployment().Status, v1alpha1.MachineDeploymentReplicaFailure)
@@ -301,8 +209,8 @@ func TestManyMachinesThatCannotBeMarked(t *testing.T) {
 	}
 	message := s.deployment().Status.Conditions[at].Message
 	for _, part := range []string{"-00000: ", "and 197 more. Its machine set"} {
-		if !strings.Contains(message, part) || len(message) > longestSaid {
-			t.Errorf("want %q within %d bytes, got %d: %s", part, longestSaid, len(message), message)
+		if !strings.Contains(message, part) || len(message) > longestMessage {
+			t.Errorf("want %q within %d bytes, got %d: %s", part, longestMessage, len(message), message)
 		}
 	}
 }
@@ -321,11 +229,17 @@ func TestALongRefusalIsCut(t *testing.T) {
 	s.fails(t)
 	said := 0
 	for _, c := range s.deployment().Status.Conditions {
-		if strings.Contains(c.Message, "the first word") && strings.HasSuffix(c.Message, "the last word") && len(c.Message) <= longestSaid {
+		if strings.Contains(c.Message, "the first word") && strings.HasSuffix(c.Message, "the last word") && len(c.Message) <= longestMessage {
 			said++
 		}
 	}
 	if said != 1 {
 		t.Errorf("said %d times", said)
 	}
+}
+
+// says reports whether a condition of a kind says something.
+func says(status v1alpha1.MachineDeploymentStatus, kind v1alpha1.MachineDeploymentConditionType, text string) bool {
+	at := conditionAt(status, kind)
+	return at >= 0 && strings.Contains(status.Conditions[at].Message, text)
 }

@@ -1,185 +1,199 @@
 package machinedeployment
 
 import (
-	"math"
+	"cmp"
+	"context"
+	"fmt"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
+	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
-// facts are what a plan is made from.
-type facts struct {
-	deployment *v1alpha1.MachineDeployment
-	// current is the set of the deployment's template; nil if there is none yet.
-	current *v1alpha1.MachineSet
-	// old are the sets of other templates, and those that are being deleted; the
-	// oldest first.
-	old []*v1alpha1.MachineSet
-	// strays are sets that nothing controls and that match.
-	strays []*v1alpha1.MachineSet
-	// released are sets with machines that were made for the deployment, that nothing
-	// controls, and that do not match any more.
-	released []*v1alpha1.MachineSet
-	// rolling tells that machines are replaced a few at a time. It is the default.
-	rolling bool
-	// surge and unavailable bound a rolling update, in machines.
-	surge, unavailable int32
-	now                time.Time
-	// created tells that current was created in this pass, and found that it was an old
-	// set before it.
-	created, found bool
-	// named are the Machines that an autoscaler named for deletion.
-	named []named
-	// unmarked are the names of those that could not be marked in this pass, and unmarkedWhy says
-	// why of the first of them.
-	unmarked    []string
-	unmarkedWhy []error
-	// held is how many machines a set keeps beyond what it asks for since some are preserved,
-	// by its name.
-	held map[string]int32
-	// nodes are those of the Machines, as far as a rollout marks them; nil if nobody
-	// looked.
-	nodes *nodes
-	// overlaps are the names of other deployments that select the same Machines.
-	overlaps []string
-	// again is after what time to look again without an event; 0 is never.
-	again time.Duration
-}
-
-// named is an entry of the annotation by which an autoscaler names Machines.
-type named struct {
-	name string
-	// at is when it was named, as it is written there; empty in the old form, which
-	// has names only.
-	at string
-	// machine of that name, if it is the deployment's and exists.
-	machine *v1alpha1.Machine
-}
-
-// nodes are what is known of the nodes of a deployment.
-type nodes struct {
-	// ofOld are the nodes of old sets, ofCurrent those of the current one.
-	ofOld, ofCurrent []nodeOf
-	// protect tells that a rollout keeps autoscalers from removing nodes.
-	protect bool
-}
-
-// nodeOf is a Machine and its Node. Neither may be changed: they are the cache's.
-type nodeOf struct {
-	machine *v1alpha1.Machine
-	node    *corev1.Node
-}
-
-// gather sorts out the sets that the deployment controls.
-func gather(deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet, now time.Time) facts {
-	strategy := deployment.Spec.Strategy.Type
-	f := facts{deployment: deployment, now: now, rolling: strategy == "" || strategy == v1alpha1.RollingUpdateMachineDeploymentStrategyType}
-	f.surge, f.unavailable = bounds(deployment)
-	sets = slices.Clone(sets)
-	slices.SortFunc(sets, revision.Older)
-	f.current = revision.Current(sets, &deployment.Spec.Template)
-	f.old = slices.DeleteFunc(sets, func(set *v1alpha1.MachineSet) bool { return set == f.current })
-	return f
-}
-
-// all are the sets, the current one last. The slice is the caller's.
-func (f facts) all() []*v1alpha1.MachineSet {
-	all := slices.Clone(f.old)
-	if f.current != nil {
-		all = append(all, f.current)
+// gather reads all that is planned from.
+func (p pass) gather(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) (f planner.Facts, err error) {
+	f = planner.NewFacts(deployment, sets, p.Clock.Now())
+	if f.Orphans, f.Released, err = p.unowned(ctx, deployment); err != nil {
+		return f, err
 	}
-	return all
+	if f.Named, err = p.named(ctx, f); err != nil {
+		return f, err
+	}
+	if f.Overlaps, err = p.overlaps(ctx, deployment); err != nil {
+		return f, err
+	}
+	if f.Retained, err = p.retained(ctx, f); err != nil {
+		return f, err
+	}
+	if p.nodesMatter(f) {
+		if f.TargetAway = !p.Target.Ready(); !f.TargetAway { // a rollout does not wait for it
+			f.Nodes, err = p.readNodes(ctx, f)
+		}
+	}
+	return f, err
 }
 
-// selection is the deployment's selector. Without one, or with one that cannot be read,
-// nothing is selected.
-func selection(deployment *v1alpha1.MachineDeployment) labels.Selector {
-	selector, err := metav1.LabelSelectorAsSelector(deployment.Spec.Selector)
+// sets returns the sets with that controller, in the order of their names: messages about them must
+// not change with the order in the cache.
+func (c *Controller) sets(ctx context.Context, namespace, controller string) ([]*v1alpha1.MachineSet, error) {
+	list := &v1alpha1.MachineSetList{}
+	err := c.Client.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{fieldindex.ByController: controller})
 	if err != nil {
-		return labels.Nothing()
+		return nil, fmt.Errorf("listing machine sets: %w", err)
 	}
-	return selector
-}
-
-// matches reports whether a set belongs to what is selected: by its own labels and by those of
-// the Machines that it makes.
-func matches(selector labels.Selector, set *v1alpha1.MachineSet) bool {
-	return selector.Matches(labels.Set(set.Labels)) && selector.Matches(labels.Set(set.Spec.Template.Labels))
-}
-
-// madeFor reports whether a set was made for a deployment of that name, whoever it belongs to
-// now. Its name follows from the hash that it gives its Machines.
-func madeFor(deployment *v1alpha1.MachineDeployment, set *v1alpha1.MachineSet) bool {
-	hash := set.Spec.Template.Labels[v1alpha1.DefaultMachineDeploymentUniqueLabelKey]
-	return hash != "" && set.Name == setName(deployment.Name, hash)
-}
-
-// overlap reports whether the selector of one of two deployments matches what the other makes.
-// One that is going, or that selects everything, makes nothing.
-func overlap(a, b *v1alpha1.MachineDeployment) bool {
-	works := func(d *v1alpha1.MachineDeployment) bool { return d.DeletionTimestamp.IsZero() && !selectsAll(d) }
-	takes := func(a, b *v1alpha1.MachineDeployment) bool {
-		made := b.Spec.Template.Labels
-		return asksFor(a, made) && selection(a).Matches(labels.Set(made))
+	sets := make([]*v1alpha1.MachineSet, len(list.Items))
+	for i := range list.Items {
+		sets[i] = &list.Items[i]
 	}
-	return a.UID != b.UID && works(a) && works(b) && (takes(a, b) || takes(b, a))
+	slices.SortFunc(sets, func(a, b *v1alpha1.MachineSet) int { return cmp.Compare(a.Name, b.Name) })
+	return sets, nil
 }
 
-// asksFor reports whether labels have all that the selector names, which is mostly not so, and
-// costs much less than the whole of it.
-func asksFor(deployment *v1alpha1.MachineDeployment, made map[string]string) bool {
-	if deployment.Spec.Selector == nil {
-		return false
-	}
-	for key, value := range deployment.Spec.Selector.MatchLabels {
-		if is, ok := made[key]; !ok || is != value {
-			return false
+// unowned returns the sets without a controller that the deployment is to adopt, and those that it
+// released.
+func (c *Controller) unowned(ctx context.Context, deployment *v1alpha1.MachineDeployment) (orphans, released []*v1alpha1.MachineSet, err error) {
+	sets, err := c.sets(ctx, deployment.Namespace, fieldindex.Orphan)
+	selector := planner.Selector(deployment)
+	for _, set := range sets {
+		matches := planner.Matches(selector, set)
+		switch {
+		case matches && c.Live != nil && set.DeletionTimestamp.IsZero():
+			orphans = append(orphans, set)
+		case !matches && planner.Existing(set) > 0 && revision.CreatedFor(deployment, set):
+			released = append(released, set)
 		}
 	}
-	return true
+	return orphans, released, err
 }
 
-// selectsAll reports whether the deployment's selector is empty, which would match whatever
-// nobody owns.
-func selectsAll(deployment *v1alpha1.MachineDeployment) bool {
-	selector := deployment.Spec.Selector
-	return selector != nil && len(selector.MatchLabels)+len(selector.MatchExpressions) == 0
+// named returns the Machines that an autoscaler named for deletion. What is named and is not the
+// deployment's counts as gone.
+func (c *Controller) named(ctx context.Context, f planner.Facts) ([]planner.Named, error) {
+	named := planner.ParseNamed(f.Deployment.Annotations[v1alpha1.AnnotationKeyTriggerDeletion])
+	for i := range named {
+		machine := &v1alpha1.Machine{}
+		err := c.Client.Get(ctx, client.ObjectKey{Namespace: f.Deployment.Namespace, Name: named[i].Name}, machine)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("reading machine %s: %w", named[i].Name, err)
+		}
+		if err == nil && f.Controls(machine) {
+			named[i].Machine = machine
+		}
+	}
+	return named, nil
 }
 
-// bounds are how many machines an update may have beyond those wanted, and how many of
-// those wanted may be missing. For a rolling update both default to 1, and are not both
-// 0. An update in place makes no machine beyond those wanted, and the strategy Recreate
-// has no bounds: it is unavailable until it is over.
-func bounds(deployment *v1alpha1.MachineDeployment) (surge, unavailable int32) {
-	config := v1alpha1.UpdateConfiguration{}
-	switch strategy := deployment.Spec.Strategy; strategy.Type {
-	case v1alpha1.RecreateMachineDeploymentStrategyType:
-		return 0, 0
-	case v1alpha1.InPlaceUpdateMachineDeploymentStrategyType:
-		if strategy.InPlaceUpdate != nil {
-			config.MaxUnavailable = strategy.InPlaceUpdate.MaxUnavailable
-		}
-		config.MaxSurge = ptr.To(intstr.FromInt32(0))
-	case v1alpha1.RollingUpdateMachineDeploymentStrategyType, "":
-		if strategy.RollingUpdate != nil {
-			config = strategy.RollingUpdate.UpdateConfiguration
+// overlaps names the other deployments that select the same Machines.
+func (c *Controller) overlaps(ctx context.Context, deployment *v1alpha1.MachineDeployment) ([]string, error) {
+	list := &v1alpha1.MachineDeploymentList{}
+	if err := c.Client.List(ctx, list, client.InNamespace(deployment.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing machine deployments: %w", err)
+	}
+	var names []string
+	for i := range list.Items {
+		if planner.Overlap(deployment, &list.Items[i]) {
+			names = append(names, list.Items[i].Name)
 		}
 	}
-	one, total := intstr.FromInt32(1), int(deployment.Spec.Replicas)
-	// Both were validated, so neither can fail.
-	up, _ := intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(config.MaxSurge, one), total, true)
-	down, _ := intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(config.MaxUnavailable, one), total, false)
-	if up == 0 && down == 0 {
-		down = 1
+	slices.Sort(names)
+	return names, nil
+}
+
+// retained counts the preserved Machines that sets keep beyond their replicas.
+func (c *Controller) retained(ctx context.Context, f planner.Facts) (map[string]int32, error) {
+	retained := map[string]int32{}
+	for _, set := range f.All() {
+		if planner.Existing(set) == planner.Desired(set) || !set.DeletionTimestamp.IsZero() {
+			continue
+		}
+		machines, err := c.machines(ctx, set)
+		if err != nil {
+			return nil, err
+		}
+		retained[set.Name] = planner.Retained(set, machines, f.Now)
 	}
-	// Their sum with the replicas is a number of replicas, too.
-	return int32(min(up, math.MaxInt32-total)), int32(min(down, total))
+	return retained, nil
+}
+
+// machines returns those of a set. They are the cache's.
+func (c *Controller) machines(ctx context.Context, set *v1alpha1.MachineSet) ([]*v1alpha1.Machine, error) {
+	machines, err := c.Machines.ControlledBy(ctx, set.Namespace, string(set.UID))
+	if err != nil {
+		return nil, fmt.Errorf("machine set %s: %w", set.Name, err)
+	}
+	return machines, nil
+}
+
+// nodesMatter reports whether nodes may have to be marked, or marks be removed.
+func (p pass) nodesMatter(f planner.Facts) bool {
+	return p.Target != nil && !f.Deployment.Spec.Paused &&
+		(planner.MarksNodes(f) || planner.UnmarksCurrent(f) || planner.RolledOut(f) && !p.memory.nodesUnmarked)
+}
+
+// readNodes returns the nodes of all sets in use.
+func (p pass) readNodes(ctx context.Context, f planner.Facts) (*planner.Nodes, error) {
+	nodes := &planner.Nodes{Protect: p.ProtectNodes}
+	for _, set := range f.All() {
+		if planner.Desired(set) == 0 {
+			continue
+		}
+		machines, err := p.machines(ctx, set)
+		if err != nil {
+			return nil, err
+		}
+		of := &nodes.OfOld
+		if set == f.Current {
+			of = &nodes.OfCurrent
+		}
+		for _, machine := range machines {
+			node, err := p.node(ctx, machine)
+			switch {
+			case err != nil:
+				return nil, err
+			case node == nil:
+			case !p.memory.nodes.Fresh(node):
+				nodes.Stale = true
+			case node.DeletionTimestamp.IsZero() && !joining(machine, node):
+				*of = append(*of, planner.Node{Machine: machine, Node: node})
+			}
+		}
+	}
+	return nodes, nil
+}
+
+// node returns the node of a Machine; nil if there is none, or if the Machine is being deleted. It is
+// the cache's.
+func (p pass) node(ctx context.Context, machine *v1alpha1.Machine) (*corev1.Node, error) {
+	key := client.ObjectKey{Name: machine.Labels[v1alpha1.NodeLabelKey]}
+	if key.Name == "" {
+		return nil, nil
+	}
+	if !machine.DeletionTimestamp.IsZero() {
+		p.memory.nodes.Forget(key) // it is never written again
+		return nil, nil
+	}
+	node := &corev1.Node{}
+	err := p.Target.Client().Get(ctx, key, node, client.UnsafeDisableDeepCopy)
+	if apierrors.IsNotFound(err) {
+		p.memory.nodes.Forget(key)
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading node %s: %w", key.Name, err)
+	}
+	return node, nil
+}
+
+// joining reports whether a node is about to be adopted by its Machine's controller. That may write
+// taints, and would fail if somebody else wrote meanwhile. The set's status brings the next pass when
+// the node has joined.
+func joining(machine *v1alpha1.Machine, node *corev1.Node) bool {
+	return machine.Status.CurrentStatus.Phase == v1alpha1.MachinePending && !controllerutil.ContainsFinalizer(node, v1alpha1.FinalizerNode)
 }

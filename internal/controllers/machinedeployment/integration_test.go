@@ -21,9 +21,6 @@ import (
 	"github.com/millwright-dev/millwright/test/env"
 )
 
-// eventually is how long a condition may take to come true.
-const eventually = 20 * time.Second
-
 // run runs the controller, and no other, against a real API server. It returns a client that
 // reads what the controller's cache has.
 func run(t *testing.T, e *env.Env) (cached client.Reader) {
@@ -186,7 +183,7 @@ func TestServerOverlappingSelectors(t *testing.T) {
 	said := func(g gomega.Gomega, d *v1alpha1.MachineDeployment) string {
 		g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(d), d)).To(gomega.Succeed())
 		g.Expect(d.Status.ObservedGeneration).To(gomega.Equal(d.Generation))
-		if at := conditionAt(d.Status, conditionOverlap); at >= 0 {
+		if at := conditionAt(d.Status, v1alpha1.MachineDeploymentSelectorOverlap); at >= 0 {
 			return d.Status.Conditions[at].Message
 		}
 		return ""
@@ -247,7 +244,7 @@ func TestServerSetDeletedByHand(t *testing.T) {
 		g.Expect(set.Name).NotTo(gomega.Equal(first.Name))
 		g.Expect(set.Status.Replicas).To(gomega.Equal(int32(3)))
 		g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment)).To(gomega.Succeed())
-		g.Expect(progressOf(deployment.Status).Reason).To(gomega.Equal(reasonComplete))
+		g.Expect(progressOf(deployment.Status).Reason).To(gomega.Equal(v1alpha1.DeploymentReasonComplete))
 	}, eventually).Should(gomega.Succeed())
 }
 
@@ -282,3 +279,6 @@ func TestServerDeletedInMidRollout(t *testing.T) {
 		g.Expect(apierrors.IsNotFound(err)).To(gomega.BeTrue())
 	}, eventually).Should(gomega.Succeed())
 }
+
+// eventually is how long a condition may take to come true.
+const eventually = 20 * time.Second

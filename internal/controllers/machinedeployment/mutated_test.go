@@ -80,10 +80,10 @@ func (s *server) saysMutated(t *testing.T) {
 		t.Errorf("the old set asks for %d, want 3", set.Spec.Replicas)
 	}
 	got := s.progress()
-	if got.Reason != reasonMutated || got.Status != v1alpha1.ConditionFalse || !strings.HasPrefix(got.Message, "spec.template: ") {
+	if got.Reason != v1alpha1.DeploymentReasonMutated || got.Status != v1alpha1.ConditionFalse || !strings.HasPrefix(got.Message, "spec.template: ") {
 		t.Errorf("got %+v", got)
 	}
-	if diff := cmp.Diff([]string{reasonMutated + ": " + got.Message}, s.lines); diff != "" {
+	if diff := cmp.Diff([]string{v1alpha1.DeploymentReasonMutated + ": " + got.Message}, s.lines); diff != "" {
 		t.Errorf("events: want - got +\n%s", diff)
 	}
 	if n := len(slices.DeleteFunc(slices.Clone(s.writes), func(w string) bool { return w != "patch status pool" })); n != 1 {
@@ -143,7 +143,7 @@ func TestServerMutatedSets(t *testing.T) {
 	g.Eventually(func() string {
 		must(e.Client.Get(t.Context(), key, deployment))
 		return progressOf(deployment.Status).Reason
-	}).WithTimeout(eventually).Should(gomega.Equal(reasonMutated))
+	}).WithTimeout(eventually).Should(gomega.Equal(v1alpha1.DeploymentReasonMutated))
 	list := &v1alpha1.MachineSetList{}
 	must(e.Client.List(t.Context(), list, client.InNamespace(e.Namespace)))
 	if len(list.Items) > 0 {

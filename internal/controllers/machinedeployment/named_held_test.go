@@ -10,25 +10,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
 )
-
-// preservedFor preserves a Machine for that long.
-func preservedFor(d time.Duration) func(*v1alpha1.Machine) {
-	return func(m *v1alpha1.Machine) {
-		m.Status.CurrentStatus.PreserveExpiryTime = &metav1.Time{Time: noon.Add(d)}
-	}
-}
-
-// markedAt marks a Machine as one that an autoscaler named.
-func markedAt(when string) func(*v1alpha1.Machine) {
-	return func(m *v1alpha1.Machine) {
-		m.Annotations = map[string]string{v1alpha1.AnnotationKeyMachinePriority: "1", v1alpha1.AnnotationKeyMarkedForDeletionTime: when}
-	}
-}
 
 // TestANamedMachineThatFailedAndIsPreserved: its set never deletes it, and has to know that no
 // other goes in its place. Without preservation it goes anyway.
@@ -91,48 +77,6 @@ func TestAMachineThatIsNamedTwice(t *testing.T) {
 	}
 }
 
-// TestHeld counts what a set keeps though it does not ask for it.
-func TestHeld(t *testing.T) {
-	preserved, over := preservedFor(time.Hour), preservedFor(0)
-	deleting := func(m *v1alpha1.Machine) { m.DeletionTimestamp = &metav1.Time{Time: noon} }
-	named := markedAt(early)
-	type machine = []func(*v1alpha1.Machine)
-	plain := machine{}
-	for name, test := range map[string]struct {
-		asked, exist int32
-		machines     []machine
-		want         int32
-	}{
-		"none":                              {2, 3, []machine{plain, plain, plain}, 0},
-		"a preserved one is one of those":   {2, 3, []machine{{preserved}, plain, plain}, 0},
-		"more than asked for":               {1, 3, []machine{{preserved}, {preserved}, {preserved}}, 2},
-		"one that was named":                {2, 3, []machine{{preserved, named}, plain, plain}, 1},
-		"named, and preserved until now":    {2, 3, []machine{{over, named}, plain, plain}, 0},
-		"named later than the set was told": {2, 3, []machine{{preserved, markedAt("2026-01-02T11:45:00Z")}, plain, plain}, 0},
-		"named at a time that is none":      {2, 3, []machine{{preserved, markedAt("noon")}, plain, plain}, 0},
-		"of several only the surplus":       {2, 3, []machine{{preserved, named}, {preserved, named}, plain}, 1},
-		"it goes":                           {2, 3, []machine{{preserved, named, deleting}, plain, plain}, 0},
-		"nothing is held in place of it":    {2, 4, []machine{{preserved, named}, plain, {deleting}, {deleting}}, 0},
-		"no more than the set reports":      {1, 2, []machine{{preserved}, {preserved}, {preserved}}, 1},
-	} {
-		t.Run(name, func(t *testing.T) {
-			set := setOf("a", test.asked, withUID, reports(test.exist, test.exist))
-			set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] = later
-			var machines []*v1alpha1.Machine
-			for i, changes := range test.machines {
-				m := member(set, fmt.Sprintf("m-%d", i))
-				for _, change := range changes {
-					change(m)
-				}
-				machines = append(machines, m)
-			}
-			if got := held(set, machines, noon); got != test.want {
-				t.Errorf("got %d, want %d", got, test.want)
-			}
-		})
-	}
-}
-
 // TestARolloutDoesNotWaitForANamedMachineThatIsPreserved: its set keeps it beyond what it asks
 // for, and no other goes in its place.
 func TestARolloutDoesNotWaitForANamedMachineThatIsPreserved(t *testing.T) {
@@ -173,7 +117,7 @@ func (s *server) refusedMachine(name *string) {
 // unmarked is a pass in which a Machine cannot be marked.
 func (s *server) unmarked(t *testing.T) {
 	t.Helper()
-	if _, err := s.Reconcile(t.Context(), request); !errors.Is(err, errMark) {
+	if _, err := s.Reconcile(t.Context(), request); !errors.Is(err, planner.ErrMark) {
 		t.Fatalf("got the error %v", err)
 	}
 }
@@ -207,11 +151,11 @@ func TestASetWithAMachineThatCannotBeMarkedIsNotScaledDown(t *testing.T) {
 		t.Fatalf("nothing is said: %+v", s.deployment().Status.Conditions)
 	}
 	said := s.deployment().Status.Conditions[at]
-	if said.Reason != reasonMarkError || !strings.Contains(said.Message, "m-1: ") || s.progress().Reason != reasonComplete {
+	if said.Reason != v1alpha1.DeploymentReasonMarkError || !strings.Contains(said.Message, "m-1: ") || s.progress().Reason != v1alpha1.DeploymentReasonComplete {
 		t.Errorf("got %+v, and progress %+v", said, s.progress())
 	}
-	events := slices.DeleteFunc(s.lines, func(line string) bool { return !strings.HasPrefix(line, reasonMarkError) })
-	if diff := cmp.Diff([]string{reasonMarkError + ": " + said.Message}, events); diff != "" {
+	events := slices.DeleteFunc(s.lines, func(line string) bool { return !strings.HasPrefix(line, v1alpha1.DeploymentReasonMarkError) })
+	if diff := cmp.Diff([]string{v1alpha1.DeploymentReasonMarkError + ": " + said.Message}, events); diff != "" {
 		t.Errorf("events: want - got +\n%s", diff)
 	}
 	refused = ""
@@ -223,18 +167,5 @@ func TestASetWithAMachineThatCannotBeMarkedIsNotScaledDown(t *testing.T) {
 	}
 	if at := conditionAt(s.deployment().Status, v1alpha1.MachineDeploymentReplicaFailure); at >= 0 {
 		t.Errorf("it is still said: %+v", s.deployment().Status.Conditions[at])
-	}
-}
-
-// TestOtherSetsAreScaledDown, whichever Machine cannot be marked.
-func TestOtherSetsAreScaledDown(t *testing.T) {
-	f := gather(newDeployment(3, rolling("1", "0"), class("b")), sets{setOf("a", 3, withUID), setOf("b", 1, withUID)}, noon)
-	f.named, f.unmarked = []named{{"m-1", later, member(f.current, "m-1")}}, []string{"m-1"}
-	if diff := cmp.Diff([]string{"pool-a to 2"}, brief(t, withhold(f, planReplicas(f)))); diff != "" {
-		t.Errorf("named in the new set: want - got +\n%s", diff)
-	}
-	f.named[0].machine = member(f.old[0], "m-1")
-	if got := brief(t, withhold(f, planReplicas(f))); len(got) > 0 {
-		t.Errorf("named in the old set, but planned is %q", got)
 	}
 }

@@ -2,7 +2,6 @@ package machinedeployment
 
 import (
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -12,25 +11,6 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
-
-const (
-	early = "2026-01-02T11:00:00Z"
-	later = "2026-01-02T11:30:00Z"
-)
-
-func TestParseNamed(t *testing.T) {
-	for text, want := range map[string][]named{
-		"":                                 nil,
-		"a~" + early:                       {{name: "a", at: early}},
-		"a~" + early + ", b~" + later:      {{name: "a", at: early}, {name: "b", at: later}},
-		"a,b":                              {{name: "a"}, {name: "b"}},
-		"a~yesterday,~" + early + ",,b~x~": nil,
-	} {
-		if diff := cmp.Diff(want, parseNamed(text), cmp.AllowUnexported(named{})); diff != "" {
-			t.Errorf("%q: want - got +\n%s", text, diff)
-		}
-	}
-}
 
 // scaledByName is a server with a complete deployment of three, which an autoscaler scales
 // to two and names a Machine.
@@ -130,35 +110,6 @@ func TestEntriesThatAreDropped(t *testing.T) {
 	}
 }
 
-// TestNamedMachinesOfARollout: it is their sets that shrink.
-func TestNamedMachinesOfARollout(t *testing.T) {
-	f := gather(newDeployment(4, rolling("0", "2"), class("b")), sets{setOf("a", 4, withUID), setOf("b", 2, withUID)}, noon)
-	for _, name := range []string{"x", "y"} {
-		machine := member(f.current, name)
-		machine.Annotations = map[string]string{v1alpha1.AnnotationKeyMachinePriority: "1", v1alpha1.AnnotationKeyMarkedForDeletionTime: later}
-		f.named = append(f.named, named{name: name, at: later, machine: machine})
-	}
-	for _, set := range f.all() {
-		set.Annotations[v1alpha1.AnnotationKeyDesiredReplicas], set.Annotations[v1alpha1.AnnotationKeyMaxReplicas] = "6", "6"
-	}
-	if diff := cmp.Diff([]string{"pool-b to 0"}, brief(t, plan(f))); diff != "" {
-		t.Errorf("want - got +\n%s", diff)
-	}
-}
-
-// TestANamedMachineThatGoesIsNotTakenTwice: its set asks for one less already.
-func TestANamedMachineThatGoesIsNotTakenTwice(t *testing.T) {
-	of4 := scaledFor(4, 5)
-	old, current := setOf("a", 2, withUID, of4), setOf("b", 2, withUID, of4)
-	first, second := member(old, "first"), member(current, "second")
-	first.DeletionTimestamp = &metav1.Time{Time: noon}
-	f := gather(newDeployment(2, rolling("1", "1"), class("b")), sets{old, current}, noon)
-	f.named = []named{{name: "first", at: early, machine: first}, {name: "second", at: later, machine: second}}
-	if diff := cmp.Diff([]string{"pool-b to 1"}, brief(t, planReplicas(f))); diff != "" {
-		t.Errorf("want - got +\n%s", diff)
-	}
-}
-
 func TestWhichMachinesWakeTheirDeployment(t *testing.T) {
 	set := setOf("a", 1, withUID)
 	s := newServer(newDeployment(1), set)
@@ -184,32 +135,12 @@ func TestWhichMachinesWakeTheirDeployment(t *testing.T) {
 			t.Errorf("%s: %t", reason, got)
 		}
 	}
-	if got := s.deploymentOf(t.Context(), marked); len(got) != 1 || got[0] != request {
+	if got := s.ofMachine(t.Context(), marked); len(got) != 1 || got[0] != request {
 		t.Errorf("got %v, want %v", got, request)
 	}
 	orphan := marked.DeepCopy()
 	orphan.OwnerReferences = nil
-	if got := s.deploymentOf(t.Context(), orphan); len(got) != 0 {
+	if got := s.ofMachine(t.Context(), orphan); len(got) != 0 {
 		t.Errorf("an orphan wakes %v", got)
 	}
-}
-
-// FuzzParseNamed: whatever somebody writes there, it is read without harm, and what is kept
-// of it is read as the same again.
-func FuzzParseNamed(f *testing.F) {
-	f.Add("a~" + early + ",b")
-	f.Add("~,~~,a~~")
-	f.Fuzz(func(t *testing.T, text string) {
-		for _, n := range parseNamed(text) {
-			if n.name == "" || strings.ContainsAny(n.name, ",~") {
-				t.Fatalf("%q names %q", text, n.name)
-			}
-			if n.at == "" {
-				continue
-			}
-			if again := parseNamed(n.name + "~" + n.at); len(again) != 1 || again[0] != n {
-				t.Fatalf("%+v is read as %+v", n, again)
-			}
-		}
-	})
 }

@@ -10,26 +10,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
-
-// withUID gives a set a UID of its own, by which its machines are found.
-func withUID(set *v1alpha1.MachineSet) { set.UID = types.UID("uid-of-" + set.Name) }
-
-// member is a Machine of a set that runs on the node of its own name.
-func member(set *v1alpha1.MachineSet, name string) *v1alpha1.Machine {
-	owner := metav1.OwnerReference{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: "MachineSet", Name: set.Name, UID: set.UID, Controller: ptr.To(true)}
-	machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "default", Name: name, UID: types.UID("uid-of-" + name),
-		Labels: map[string]string{v1alpha1.NodeLabelKey: name}, OwnerReferences: []metav1.OwnerReference{owner},
-	}}
-	machine.Status.CurrentStatus.Phase = v1alpha1.MachineRunning
-	return machine
-}
 
 // rollout is a server with an old set a and a current set b, each of whose machines has a
 // node.
@@ -92,11 +76,6 @@ func (s *server) marksOf(t *testing.T, name string) string {
 	}
 	return strings.Join(marks, " ")
 }
-
-const (
-	tainted   = "deployment.machine.sapcloud.io/prefer-no-schedule=True:PreferNoSchedule"
-	protected = "scale-down-disabled=true scale-down-disabled-by-mcm=true"
-)
 
 func nodeWrites(s *server) int {
 	n := 0
@@ -177,25 +156,6 @@ func TestWhatAUserSaidOfANodeStays(t *testing.T) {
 	}
 	if got := s.marksOf(t, "pool-b-1"); got != "" {
 		t.Errorf("the other bears %q", got)
-	}
-}
-
-func TestAPreservedNodeStaysProtected(t *testing.T) {
-	f := gather(newDeployment(1, class("b")), sets{setOf("a", 0), setOf("b", 1)}, noon)
-	machine := member(f.current, "m")
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "m", Annotations: map[string]string{
-		v1alpha1.AnnotationKeyScaleDownDisabled: "true", v1alpha1.AnnotationKeyScaleDownDisabledByMCM: "true",
-	}}}
-	f.nodes = &nodes{ofCurrent: []nodeOf{{machine, node}}, protect: true}
-	if got := planNodes(f); len(got) != 1 || len(got[0].nodes[0].shall.Annotations) != 0 {
-		t.Errorf("the marks of a rollout that is over stay: %+v", got)
-	}
-	machine.Status.CurrentStatus.PreserveExpiryTime = &metav1.Time{Time: noon.Add(1)}
-	if got := planNodes(f); len(got) != 0 {
-		t.Errorf("a preserved node is released: %+v", got)
-	}
-	if len(node.Annotations) != 2 {
-		t.Error("the node of the cache was changed")
 	}
 }
 
@@ -298,3 +258,8 @@ func TestANodeThatJoinsIsLeftToItsMachine(t *testing.T) {
 		t.Errorf("a node that has joined has %q", got)
 	}
 }
+
+const (
+	tainted   = "deployment.machine.sapcloud.io/prefer-no-schedule=True:PreferNoSchedule"
+	protected = "scale-down-disabled=true scale-down-disabled-by-mcm=true"
+)

@@ -14,20 +14,6 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// narrow is a deployment of which the selector of "pool" matches what it makes, and not the other
-// way round.
-func narrow(d *v1alpha1.MachineDeployment) {
-	d.Name, d.UID = "narrow", "uid-of-narrow"
-	labels := map[string]string{"name": pool, "zone": "a"}
-	d.Spec.Selector.MatchLabels, d.Spec.Template.Labels = labels, labels
-}
-
-// apart makes deployments that have nothing to do with "pool".
-func apart(d *v1alpha1.MachineDeployment) {
-	labels := map[string]string{"name": d.Name}
-	d.Spec.Selector.MatchLabels, d.Spec.Template.Labels = labels, labels
-}
-
 // TestSelectorsThatOverlapOneWay: both deployments say so.
 func TestSelectorsThatOverlapOneWay(t *testing.T) {
 	s := newServer(newDeployment(1), newDeployment(1, narrow), newDeployment(1, func(d *v1alpha1.MachineDeployment) { d.Name, d.UID = "far", "uid-of-far" }, apart))
@@ -39,7 +25,7 @@ func TestSelectorsThatOverlapOneWay(t *testing.T) {
 		deployment := &v1alpha1.MachineDeployment{}
 		must(s.live.Get(t.Context(), key, deployment))
 		said := ""
-		if at := conditionAt(deployment.Status, conditionOverlap); at >= 0 {
+		if at := conditionAt(deployment.Status, v1alpha1.MachineDeploymentSelectorOverlap); at >= 0 {
 			said = deployment.Status.Conditions[at].Message
 		}
 		if want != "" {
@@ -51,12 +37,6 @@ func TestSelectorsThatOverlapOneWay(t *testing.T) {
 	}
 }
 
-// queue keeps what is to be reconciled.
-type queue struct {
-	workqueue.TypedRateLimitingInterface[reconcile.Request]
-	names []string
-}
-
 func (q *queue) Add(item reconcile.Request) { q.names = append(q.names, item.Name) }
 
 // TestWhoIsWokenByAnOverlap: those that overlap with a deployment as it was, as it is, or both.
@@ -64,7 +44,7 @@ func TestWhoIsWokenByAnOverlap(t *testing.T) {
 	is, was := newDeployment(1, narrow), newDeployment(1, narrow)
 	apart(is)
 	s := newServer(newDeployment(1), is, newDeployment(1, func(d *v1alpha1.MachineDeployment) { d.Name, d.UID = "far", "uid-of-far" }, apart))
-	handle := handler.EnqueueRequestsFromMapFunc(s.concerned)
+	handle := handler.EnqueueRequestsFromMapFunc(s.overlapping)
 	for reason, test := range map[string]struct {
 		happens func(*queue)
 		want    []string
@@ -83,4 +63,24 @@ func TestWhoIsWokenByAnOverlap(t *testing.T) {
 			t.Errorf("%s: want - got +\n%s", reason, diff)
 		}
 	}
+}
+
+// narrow is a deployment of which the selector of "pool" matches what it makes, and not the other
+// way round.
+func narrow(d *v1alpha1.MachineDeployment) {
+	d.Name, d.UID = "narrow", "uid-of-narrow"
+	labels := map[string]string{"name": pool, "zone": "a"}
+	d.Spec.Selector.MatchLabels, d.Spec.Template.Labels = labels, labels
+}
+
+// apart makes deployments that have nothing to do with "pool".
+func apart(d *v1alpha1.MachineDeployment) {
+	labels := map[string]string{"name": d.Name}
+	d.Spec.Selector.MatchLabels, d.Spec.Template.Labels = labels, labels
+}
+
+// queue keeps what is to be reconciled.
+type queue struct {
+	workqueue.TypedRateLimitingInterface[reconcile.Request]
+	names []string
 }

@@ -15,11 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
 )
-
-func nodeNamed(name string) *corev1.Node {
-	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-}
 
 // TestOnlyTaintsAreLocked: they replace their list, and would take away what somebody else has
 // put in meanwhile. All else is written though the kubelet has written, as it does all the time.
@@ -32,7 +29,7 @@ func TestOnlyTaintsAreLocked(t *testing.T) {
 		"an annotation": {func(node *corev1.Node) {
 			metav1.SetMetaDataAnnotation(&node.ObjectMeta, v1alpha1.AnnotationKeyScaleDownDisabled, "true")
 		}, false},
-		"a taint": {taint, true},
+		"a taint": {tainting, true},
 	} {
 		t.Run(change, func(t *testing.T) {
 			s := newServer(newDeployment(1))
@@ -41,7 +38,7 @@ func TestOnlyTaintsAreLocked(t *testing.T) {
 			s.setNode(t, "n", func(node *corev1.Node) { node.Spec.Taints = []corev1.Taint{theirs} })
 			shall := shown.DeepCopy()
 			test.change(shall)
-			err := s.patchNode(t.Context(), nodeChange{shown, shall})
+			err := s.current().patchNode(t.Context(), planner.NodeChange{Old: shown, New: shall})
 			if apierrors.IsConflict(err) != test.conflict || err != nil && !test.conflict {
 				t.Errorf("got the error %v", err)
 			}
@@ -87,15 +84,15 @@ func TestNodesArePatchedSomeAtATime(t *testing.T) {
 				return nil
 			},
 		})
-		var op operation
+		var op planner.Operation
 		for i := range all {
 			is := nodeNamed(fmt.Sprintf("n-%d", i))
 			shall := is.DeepCopy()
-			taint(shall)
-			op.nodes = append(op.nodes, nodeChange{is, shall})
+			tainting(shall)
+			op.Nodes = append(op.Nodes, planner.NodeChange{Old: is, New: shall})
 		}
 		ended := make(chan error, 1)
-		go func() { ended <- s.patchNodes(t.Context(), newDeployment(1), op) }()
+		go func() { ended <- s.current().patchNodes(t.Context(), newDeployment(1), op) }()
 		for left := all; left > 0; left-- {
 			synctest.Wait() // until whatever can go on waits for an answer
 			if got, want := int(underWay.Load()), min(left, manyNodes); got != want {
@@ -107,4 +104,13 @@ func TestNodesArePatchedSomeAtATime(t *testing.T) {
 			t.Errorf("%d are written, and the error is %v", done.Load(), err)
 		}
 	})
+}
+
+func nodeNamed(name string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+}
+
+// tainting is what a rollout does to a node.
+func tainting(node *corev1.Node) {
+	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: v1alpha1.TaintKeyPreferNoSchedule, Value: isTrue, Effect: corev1.TaintEffectPreferNoSchedule})
 }

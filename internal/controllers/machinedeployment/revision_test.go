@@ -10,6 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
 )
 
 // TestARollbackTakesTheAnnotationsOfTheRevision: they say why it was made. Those of the template
@@ -57,20 +58,11 @@ func TestASetThatIsUsedAgainIsNotPruned(t *testing.T) {
 		setOf("a", 0, withUID), setOf("b", 3, withUID))
 	shown := s.all()["pool-a"]
 	s.setSet(t, "pool-a", func(set *v1alpha1.MachineSet) { set.Spec.Replicas = 1 })
-	op := operation{action: prune, set: shown, reason: "the history is full"}
-	if err := s.prune(t.Context(), s.deployment(), op); !apierrors.IsConflict(err) {
+	op := planner.Operation{Action: planner.Prune, Set: shown, Reason: "the history is full"}
+	if err := s.current().prune(t.Context(), s.deployment(), op); !apierrors.IsConflict(err) {
 		t.Errorf("got the error %v", err)
 	}
 	if len(s.all()) != 2 || len(s.lines) > 0 {
 		t.Errorf("left are %q, said is %q", slices.Sorted(maps.Keys(s.all())), s.lines)
-	}
-}
-
-// TestNoHistoryIsCutBeforeThereIsASet: the sets that are there may be all that tells what was.
-func TestNoHistoryIsCutBeforeThereIsASet(t *testing.T) {
-	f := gather(newDeployment(3, paused, class("c"), func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(int32(0)) }),
-		sets{setOf("a", 0), setOf("b", 0)}, noon)
-	for _, op := range planHistory(f) {
-		t.Errorf("%s %s: %s", op.action, op.set.Name, op.reason)
 	}
 }

@@ -11,14 +11,6 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-func rollbackTo(revision int64) change {
-	return func(d *v1alpha1.MachineDeployment) { d.Spec.RollbackTo = &v1alpha1.RollbackConfig{Revision: revision} }
-}
-
-func ofRevision(number string) func(*v1alpha1.MachineSet) {
-	return func(set *v1alpha1.MachineSet) { set.Annotations[v1alpha1.AnnotationKeyRevision] = number }
-}
-
 // TestRollback: three revisions, the third of which is current.
 func TestRollback(t *testing.T) {
 	for reason, test := range map[string]struct {
@@ -76,7 +68,7 @@ func TestARollbackThatCannotBeIsSaid(t *testing.T) {
 	s := newServer(newDeployment(3, class("b"), rollbackTo(99)), setOf("a", 0, withUID, ofRevision("1")), setOf("b", 3, withUID, ofRevision("2")))
 	s.Target = nil
 	said := func() v1alpha1.MachineDeploymentCondition {
-		if at := conditionAt(s.deployment().Status, conditionRollbackRefused); at >= 0 {
+		if at := conditionAt(s.deployment().Status, v1alpha1.MachineDeploymentRollbackRefused); at >= 0 {
 			return s.deployment().Status.Conditions[at]
 		}
 		return v1alpha1.MachineDeploymentCondition{}
@@ -126,13 +118,13 @@ func TestARollbackOfOneThatIsNew(t *testing.T) {
 	for range 4 {
 		s.pass(t)
 	}
-	at := conditionAt(s.deployment().Status, conditionRollbackRefused)
+	at := conditionAt(s.deployment().Status, v1alpha1.MachineDeploymentRollbackRefused)
 	if at < 0 || !strings.HasPrefix(s.deployment().Status.Conditions[at].Message, "spec.rollbackTo: there is no earlier revision;") {
 		t.Errorf("got %+v", s.deployment().Status.Conditions)
 	}
 	s.change(class("b"))
 	s.pass(t)
-	if at := conditionAt(s.deployment().Status, conditionRollbackRefused); at >= 0 {
+	if at := conditionAt(s.deployment().Status, v1alpha1.MachineDeploymentRollbackRefused); at >= 0 {
 		t.Errorf("with another template it says %+v", s.deployment().Status.Conditions[at])
 	}
 }
@@ -142,37 +134,6 @@ func TestRollbackWaitsWhilePaused(t *testing.T) {
 	s.pass(t)
 	if s.deployment().Spec.RollbackTo == nil {
 		t.Error("the wish is gone")
-	}
-}
-
-func TestHistory(t *testing.T) {
-	limit := func(n int32) change {
-		return func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(n) }
-	}
-	for reason, test := range map[string]struct {
-		changes []change
-		sets    sets
-		want    []string
-	}{
-		"no limit":                         {nil, sets{setOf("a", 0), setOf("b", 0), setOf("c", 0), setOf("d", 3)}, nil},
-		"none":                             {[]change{limit(0)}, sets{setOf("a", 0), setOf("b", 0), setOf("d", 3)}, []string{"prune pool-a", "prune pool-b"}},
-		"negative":                         {[]change{limit(-3)}, sets{setOf("a", 0), setOf("d", 3)}, []string{"prune pool-a"}},
-		"the oldest goes":                  {[]change{limit(2)}, sets{setOf("c", 0), setOf("b", 0), setOf("a", 0), setOf("d", 3)}, []string{"prune pool-a"}},
-		"not in the middle of a rollout":   {[]change{limit(0)}, sets{setOf("a", 0), setOf("b", 1), setOf("d", 3, reports(3, 2))}, nil},
-		"nor before all are available":     {[]change{limit(0)}, sets{setOf("a", 0), setOf("d", 3, reports(3, 2))}, nil},
-		"paused: what has no machines":     {[]change{limit(0), paused}, sets{setOf("a", 0), setOf("b", 1), setOf("c", 0, unsettled), setOf("d", 3)}, []string{"prune pool-a"}},
-		"one with machines is passed over": {[]change{limit(1), paused}, sets{setOf("a", 1), setOf("b", 0), setOf("d", 3)}, nil},
-	} {
-		t.Run(reason, func(t *testing.T) {
-			f := gather(newDeployment(3, append(test.changes, class("d"))...), test.sets, noon)
-			var got []string
-			for _, op := range planHistory(f) {
-				got = append(got, string(op.action)+" "+op.set.Name)
-			}
-			if strings.Join(got, ",") != strings.Join(test.want, ",") {
-				t.Errorf("got %q, want %q", got, test.want)
-			}
-		})
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
 )
 
 // heard is a pass, and what it logs for everybody, as "message: why".
@@ -164,7 +165,7 @@ func TestASetThatIsRefusedIsSaid(t *testing.T) {
 		}
 		return nil
 	}
-	if _, err := s.heard(t); !errors.Is(err, errCreate) {
+	if _, err := s.heard(t); !errors.Is(err, planner.ErrCreate) {
 		t.Fatalf("got the error %v", err)
 	}
 	if diff := cmp.Diff([]string{"MachineSetCreateError: Failed to create machine set pool-69569: exceeded quota"}, s.lines); diff != "" {

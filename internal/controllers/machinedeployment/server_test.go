@@ -22,8 +22,6 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
-var request = ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "default", Name: pool}}
-
 // server is an API server whose cache can be told not to show some sets.
 type server struct {
 	*Controller
@@ -46,17 +44,6 @@ func (t targetOf) Ready() bool           { return !t.away }
 
 // indexes adds the cache's indexes to a fake client.
 type indexes struct{ *fake.ClientBuilder }
-
-func (i indexes) IndexField(_ context.Context, object client.Object, field string, extract client.IndexerFunc) error {
-	i.WithIndex(object, field, extract)
-	return nil
-}
-
-func must(err error) {
-	if err != nil {
-		panic(err)
-	}
-}
 
 func newServer(objects ...client.Object) *server {
 	scheme := runtime.NewScheme()
@@ -144,14 +131,6 @@ func (r recorder) Event(_ runtime.Object, _, reason, message string) {
 	r.server.lines = append(r.server.lines, reason+": "+message)
 }
 
-func (r recorder) AnnotatedEventf(object runtime.Object, _ map[string]string, kind, reason, format string, args ...any) {
-	r.Eventf(object, kind, reason, format, args...)
-}
-
-func (r recorder) Eventf(object runtime.Object, kind, reason, format string, args ...any) {
-	r.Event(object, kind, reason, fmt.Sprintf(format, args...))
-}
-
 // pass is one reconcile that goes well.
 func (s *server) pass(t *testing.T) ctrl.Result {
 	t.Helper()
@@ -207,4 +186,25 @@ func (s *server) progress() v1alpha1.MachineDeploymentCondition {
 		}
 	}
 	return v1alpha1.MachineDeploymentCondition{}
+}
+
+var request = ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "default", Name: pool}}
+
+func (i indexes) IndexField(_ context.Context, object client.Object, field string, extract client.IndexerFunc) error {
+	i.WithIndex(object, field, extract)
+	return nil
+}
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func (r recorder) AnnotatedEventf(object runtime.Object, _ map[string]string, kind, reason, format string, args ...any) {
+	r.Eventf(object, kind, reason, format, args...)
+}
+
+func (r recorder) Eventf(object runtime.Object, kind, reason, format string, args ...any) {
+	r.Event(object, kind, reason, fmt.Sprintf(format, args...))
 }

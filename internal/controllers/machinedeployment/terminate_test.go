@@ -135,18 +135,18 @@ func TestWhatIsSaidOfADeploymentThatIsDeleted(t *testing.T) {
 		d.Finalizers = []string{v1alpha1.FinalizerMCM}
 	})
 	s.pass(t)
-	released := condition(conditionReleased, v1alpha1.ConditionTrue, string(conditionReleased), "spec.selector: some set")
+	released := v1alpha1.MachineDeploymentCondition{Type: v1alpha1.MachineDeploymentSetReleased, Status: v1alpha1.ConditionTrue, Reason: "SetReleased", Message: "spec.selector: some set"}
 	deployment := s.deployment()
-	if conditionAt(deployment.Status, conditionOverlap) < 0 {
+	if conditionAt(deployment.Status, v1alpha1.MachineDeploymentSelectorOverlap) < 0 {
 		t.Fatal("the two do not overlap")
 	}
-	setCondition(&deployment.Status, released, noon)
+	deployment.Status.Conditions = append(deployment.Status.Conditions, released)
 	must(s.live.Status().Update(t.Context(), deployment))
 	s.change(func(d *v1alpha1.MachineDeployment) { d.Spec.Selector, d.Spec.Replicas = nil, -1 })
 	must(s.live.Delete(t.Context(), s.deployment()))
 	s.pass(t)
 	status := s.deployment().Status
-	if conditionAt(status, conditionOverlap) >= 0 || conditionAt(status, conditionReleased) < 0 {
+	if conditionAt(status, v1alpha1.MachineDeploymentSelectorOverlap) >= 0 || conditionAt(status, v1alpha1.MachineDeploymentSetReleased) < 0 {
 		t.Errorf("got %+v", status.Conditions)
 	}
 	if status.Replicas != 2 || status.ObservedGeneration != s.deployment().Generation {

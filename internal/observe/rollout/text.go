@@ -37,9 +37,6 @@ func View(s Status, now time.Time, since time.Duration) []string {
 	return lines
 }
 
-// item is how an item of a list begins.
-const item = "  - "
-
 // remedies are those of all waits, each once.
 func remedies(s Status) []string {
 	var can []string
@@ -100,7 +97,7 @@ func deadline(s Status, now time.Time) string {
 func table(s Status) []string {
 	var text strings.Builder
 	columns := tabwriter.NewWriter(&text, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(columns, "\tSET\tREVISION\tWANTED\tEXIST\tAVAILABLE\tMACHINES")
+	fmt.Fprintln(columns, "\tSET\tREVISION\tWANTED\tEXIST\tAVAILABLE\t"+lastColumn)
 	for _, set := range s.Sets {
 		fmt.Fprintf(columns, "%s\t%s\t%d\t%d\t%d\t%d\t%s\n", age(set), set.Name, set.Revision, set.Wanted, set.Exist, set.Available, tally(set))
 	}

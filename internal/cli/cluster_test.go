@@ -1,0 +1,111 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// contexts writes a kubeconfig with the contexts "one", which is current, and "two".
+func contexts(t *testing.T, path, host string) string {
+	t.Helper()
+	file := clientcmdapi.NewConfig()
+	for _, name := range []string{"one", "two"} {
+		file.Clusters[name] = &clientcmdapi.Cluster{Server: "https://" + host + "-" + name}
+		file.Contexts[name] = &clientcmdapi.Context{Cluster: name}
+	}
+	file.Contexts["two"].Namespace = "of-two"
+	file.CurrentContext = "one"
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := clientcmd.WriteToFile(*file, path); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestWhichCluster: flags first, then the environment, then local mode in this folder, then
+// the user's own kubeconfig.
+func TestWhichCluster(t *testing.T) {
+	for name, tc := range map[string]struct {
+		// What there is besides the flags.
+		environment, local, home bool
+		flags                    func(other string) clusterFlags
+		context                  string
+		host, namespace          string
+	}{
+		"nothing but the user's":       {home: true, host: "https://home-one", namespace: "default"},
+		"local mode in this folder":    {home: true, local: true, host: "https://local-one", namespace: "default"},
+		"the environment":              {home: true, local: true, environment: true, host: "https://environment-one", namespace: "default"},
+		"--kubeconfig":                 {home: true, local: true, environment: true, flags: func(other string) clusterFlags { return clusterFlags{kubeconfig: other} }, host: "https://other-one", namespace: "default"},
+		"--dir":                        {home: true, local: true, environment: true, flags: func(other string) clusterFlags { return clusterFlags{dir: filepath.Dir(other)} }, host: "https://other-one", namespace: "default"},
+		"another context":              {environment: true, context: "two", host: "https://environment-two", namespace: "of-two"},
+		"another context of local one": {local: true, context: "two", host: "https://local-two", namespace: "of-two"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			t.Chdir(dir)
+			t.Setenv("HOME", filepath.Join(dir, "home"))
+			t.Setenv("KUBERNETES_SERVICE_HOST", "") // outside of any cluster
+			t.Setenv("KUBECONFIG", "")
+			// client-go reads HOME once, so the user's own is given by its name here.
+			home := filepath.Join(dir, "home", ".kube", "config")
+			before := clientcmd.RecommendedHomeFile
+			clientcmd.RecommendedHomeFile = home
+			t.Cleanup(func() { clientcmd.RecommendedHomeFile = before })
+			if tc.home {
+				contexts(t, home, "home")
+			}
+			if tc.local {
+				contexts(t, filepath.Join(dir, defaultDir, "kubeconfig"), "local")
+			}
+			if tc.environment {
+				t.Setenv("KUBECONFIG", contexts(t, filepath.Join(dir, "environment"), "environment"))
+			}
+			var flags clusterFlags
+			if other := contexts(t, filepath.Join(dir, "other", "kubeconfig"), "other"); tc.flags != nil {
+				flags = tc.flags(other)
+			}
+			config, namespace, err := flags.load(tc.context)
+			if err != nil || config.Host != tc.host || namespace != tc.namespace {
+				t.Errorf("leads to %v, namespace %q, %v", config, namespace, err)
+			}
+		})
+	}
+}
+
+// TestNoCluster: a user who has started nothing is told how to, and one who named a place is
+// told that nothing is there.
+func TestNoCluster(t *testing.T) {
+	t.Chdir(t.TempDir())
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	before := clientcmd.RecommendedHomeFile
+	clientcmd.RecommendedHomeFile = filepath.Join(t.TempDir(), "config")
+	t.Cleanup(func() { clientcmd.RecommendedHomeFile = before })
+	if err := os.WriteFile("empty", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		environment string
+		flags       clusterFlags
+		says        string
+	}{
+		"nothing":              {says: "millwright up"},
+		"another folder":       {environment: "/nowhere", flags: clusterFlags{dir: "other"}, says: "in other: start one"},
+		"the environment":      {environment: "/nowhere/at/all", says: "in /nowhere/at/all, which KUBECONFIG names"},
+		"an empty kubeconfig":  {environment: "/nowhere", flags: clusterFlags{kubeconfig: "empty"}, says: "the kubeconfig empty"},
+		"two at the same time": {flags: clusterFlags{kubeconfig: "empty", dir: "other"}, says: "cannot be used with --dir"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("KUBECONFIG", tc.environment)
+			if _, _, err := tc.flags.load(""); err == nil || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("says %v, want %q", err, tc.says)
+			}
+		})
+	}
+}

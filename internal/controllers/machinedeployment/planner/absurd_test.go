@@ -1,0 +1,69 @@
+package planner_test
+
+import (
+	"math"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/status"
+)
+
+// judge fails if an operation gives a set more than it may have.
+func judge(t *rapid.T, f planner.Facts, op planner.Operation) {
+	sum, was, wanted := int64(0), int32(0), f.Deployment.Spec.Replicas
+	for _, set := range f.All() {
+		sum += int64(set.Spec.Replicas)
+	}
+	if op.Action == planner.Scale {
+		was = op.Set.Spec.Replicas
+	}
+	current := op.Action == planner.Create || op.Set == f.Current
+	surge, _ := planner.Bounds(f.Deployment)
+	most := int64(wanted) + int64(surge)
+	switch after := sum - int64(was) + int64(op.Replicas); {
+	case op.Replicas < 0:
+		t.Fatalf("%s to %d: %s", op.Action, op.Replicas, op.Reason)
+	case current && op.Replicas > wanted:
+		t.Fatalf("the current set gets %d of %d: %s", op.Replicas, wanted, op.Reason)
+	case current && op.Replicas > was && !planner.Replaced(f) && after > most:
+		t.Fatalf("%d are asked for, of at most %d: %s", after, most, op.Reason)
+	}
+}
+
+// TestAbsurdNumbers: whatever somebody wrote into sets and their status, no set gets a negative
+// size, the current one no more than is wanted, and no rollout more than the surge allows.
+func TestAbsurdNumbers(t *testing.T) {
+	sizes := rapid.SampledFrom([]int32{0, 1, 2, 3, 5, 10, 100, math.MaxInt32 - 1, math.MaxInt32})
+	reported := rapid.SampledFrom([]int32{math.MinInt32, -1, 0, 1, 2, 3, 5, 10, 100, math.MaxInt32 - 1, math.MaxInt32})
+	texts := rapid.SampledFrom([]string{"", "0", "1", "3", "-1", "2147483647", "99999999999999999999", "x", "9223372036854775807"})
+	bounds := rapid.SampledFrom([]string{"", "0", "1", "2", "30%", "100%", "2147483647", "0%"})
+	rapid.Check(t, func(t *rapid.T) {
+		deployment := newDeployment(sizes.Draw(t, "replicas"), rolling(bounds.Draw(t, "surge"), bounds.Draw(t, "unavailable")), class("c"))
+		deployment.Spec.Paused = rapid.Bool().Draw(t, "paused")
+		if planner.Invalid(deployment, nil) != "" {
+			t.Skip("it is refused")
+		}
+		var all sets
+		for _, name := range rapid.SliceOfDistinct(rapid.SampledFrom([]string{"a", "b", "c"}), rapid.ID).Draw(t, "sets") {
+			set := setOf(name, sizes.Draw(t, "asked"), withUID)
+			reports(reported.Draw(t, "exist"), reported.Draw(t, "available"))(set)
+			preserved(reported.Draw(t, "preserved"))(set)
+			for _, key := range []string{v1alpha1.AnnotationKeyDesiredReplicas, v1alpha1.AnnotationKeyMaxReplicas, v1alpha1.AnnotationKeyRevision} {
+				set.Annotations[key] = texts.Draw(t, key)
+			}
+			all = append(all, set)
+		}
+		f := planner.NewFacts(deployment, all, noon)
+		for _, op := range planner.Plan(f) {
+			if op.Action == planner.Scale || op.Action == planner.Create {
+				judge(t, f, op)
+			}
+		}
+		if next := status.Next(f, planner.Outcome{}); min(next.Replicas, next.AvailableReplicas, next.UnavailableReplicas) < 0 {
+			t.Fatalf("the status says %+v", next)
+		}
+	})
+}

@@ -1,0 +1,6 @@
+package planner
+
+import ()
+
+// Replaced is replaced, for simulations.
+var Replaced = replaced

@@ -1,0 +1,240 @@
+package planner
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"pgregory.net/rapid"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
+	"github.com/millwright-dev/millwright/test/deployments"
+)
+
+func TestBounds(t *testing.T) {
+	for _, test := range []struct {
+		strategy           change
+		replicas           int32
+		surge, unavailable int32
+	}{
+		{rolling("", ""), 10, 1, 1},
+		{func(*v1alpha1.MachineDeployment) {}, 10, 1, 1},
+		{func(d *v1alpha1.MachineDeployment) { d.Spec.Strategy.Type = "RollingUpdate" }, 10, 1, 1},
+		{rolling("", ""), 0, 1, 0},
+		{rolling("3", ""), 10, 3, 1},
+		{rolling("", "3"), 10, 1, 3},
+		{rolling("2", "0"), 10, 2, 0},
+		{rolling("0", "2"), 10, 0, 2},
+		{rolling("0", "0"), 10, 0, 1},
+		{rolling("0%", "0%"), 10, 0, 1},
+		{rolling("0", "0"), 0, 0, 0},
+		{rolling("25%", "25%"), 10, 3, 2},
+		{rolling("10%", "10%"), 9, 1, 0},
+		{rolling("1%", "1%"), 1, 1, 0},
+		{rolling("0", "10%"), 9, 0, 1},
+		{rolling("100%", "100%"), 7, 7, 7},
+		{rolling("150%", "150%"), 4, 6, 4},
+		{rolling("50", "50"), 4, 50, 4},
+		{rolling("2147483647", "0"), 10, math.MaxInt32 - 10, 0},
+		{recreate, 10, 0, 0},
+		{inPlace("0", "2"), 10, 0, 2},
+		{inPlace("2", "0"), 10, 0, 1},
+		{inPlace("1", "30%"), 10, 0, 3},
+	} {
+		deployment := newDeployment(test.replicas, test.strategy)
+		t.Run(fmt.Sprintf("%s of %d", describe(deployment), test.replicas), func(t *testing.T) {
+			surge, unavailable := Bounds(deployment)
+			if surge != test.surge || unavailable != test.unavailable {
+				t.Errorf("surge %d, unavailable %d; want %d and %d", surge, unavailable, test.surge, test.unavailable)
+			}
+		})
+	}
+}
+
+func describe(d *v1alpha1.MachineDeployment) string {
+	encoded, err := json.Marshal(d.Spec.Strategy)
+	if err != nil {
+		panic(err)
+	}
+	return string(encoded)
+}
+
+func TestWhatRolls(t *testing.T) {
+	for name, test := range deployments.TemplateChanges {
+		t.Run(name, func(t *testing.T) {
+			given, changed := newDeployment(1).Spec.Template, newDeployment(1).Spec.Template
+			test.Change(&changed)
+			before := changed.DeepCopy()
+			if got := !revision.Same(&given, &changed); got != test.Rolls {
+				t.Errorf("rolls: %t, want %t", got, test.Rolls)
+			}
+			one := revision.Hash(&given, 0)
+			two := revision.Hash(&changed, 0)
+			if differ := one != two; differ != test.Rolls {
+				t.Errorf("hashes %s and %s", one, two)
+			}
+			if !revision.Same(before, &changed) || changed.Spec.Class != before.Spec.Class {
+				t.Error("the comparison changed the template")
+			}
+		})
+	}
+}
+
+// TestHashIsStable: with another hash, a set that is made twice would be two sets.
+func TestHashIsStable(t *testing.T) {
+	hash := revision.Hash(&newDeployment(1).Spec.Template, 0)
+	const want = "2512589421"
+	if hash != want {
+		t.Errorf("the hash is %s, was %s", hash, want)
+	}
+	seen := map[string]int32{}
+	for collisions := range int32(20) {
+		hash := revision.Hash(&newDeployment(1).Spec.Template, collisions)
+		if other, ok := seen[hash]; ok {
+			t.Errorf("collision counts %d and %d give the same hash", other, collisions)
+		}
+		seen[hash] = collisions
+	}
+}
+
+func TestSetNamesAreDNSNames(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		template := newDeployment(1, class(rapid.String().Draw(t, "class"))).Spec.Template
+		hash := revision.Hash(&template, rapid.Int32Min(0).Draw(t, "collisions"))
+		name := revision.SetName(pool, hash)
+		if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
+			t.Errorf("%q: %v", name, problems)
+		}
+		if problems := validation.IsValidLabelValue(hash); len(problems) > 0 {
+			t.Errorf("%q: %v", hash, problems)
+		}
+		if want := min(5, len(hash)); len(name) != len(pool)+1+want || !strings.HasPrefix(name, pool+"-") {
+			t.Errorf("%q is not the deployment's name and %d characters", name, want)
+		}
+	})
+}
+
+// TestSetNameHasMCMsForm takes a hash and a name from a recorded fleet. One of few digits, which
+// is rare, makes a short name.
+func TestSetNameHasMCMsForm(t *testing.T) {
+	for hash, want := range map[string]string{"1165378018": "pool-55b97", "3143": "pool-7587", "0": "pool-4"} {
+		if got := revision.SetName("pool", hash); got != want {
+			t.Errorf("hash %s: got %s, want %s", hash, got, want)
+		}
+	}
+}
+
+func TestGather(t *testing.T) {
+	twin := setOf("a", 1, func(set *v1alpha1.MachineSet) {
+		set.Name = "twin"
+		set.CreationTimestamp = metav1.NewTime(noon.Add(time.Hour))
+	})
+	same := func(set *v1alpha1.MachineSet) { set.CreationTimestamp = metav1.NewTime(noon) }
+	for reason, test := range map[string]struct {
+		sets    []*v1alpha1.MachineSet
+		current string
+		old     string
+	}{
+		"none":                              {},
+		"only the current":                  {[]*v1alpha1.MachineSet{setOf("a", 1)}, "pool-a", ""},
+		"only old ones":                     {[]*v1alpha1.MachineSet{setOf("c", 1), setOf("b", 1)}, "", "pool-b pool-c"},
+		"the oldest of two alike":           {[]*v1alpha1.MachineSet{twin, setOf("c", 1), setOf("a", 1), setOf("b", 1)}, "pool-a", "pool-b pool-c twin"},
+		"one that is leaving is an old one": {[]*v1alpha1.MachineSet{twin, setOf("a", 1, leaving)}, "twin", "pool-a"},
+		"of the same second":                {[]*v1alpha1.MachineSet{setOf("d", 1, same), setOf("b", 1, same), setOf("c", 1, same)}, "", "pool-b pool-c pool-d"},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			f := NewFacts(newDeployment(1), test.sets, noon)
+			var current string
+			if f.Current != nil {
+				current = f.Current.Name
+			}
+			var old []string
+			for _, set := range f.Old {
+				old = append(old, set.Name)
+			}
+			if current != test.current || strings.Join(old, " ") != test.old {
+				t.Errorf("current %q, old %q", current, old)
+			}
+			if all := f.All(); len(all) != len(test.sets) {
+				t.Errorf("%d sets in all", len(all))
+			}
+		})
+	}
+}
+
+// recorded reads the objects of a recorded MCM fleet.
+func recorded(t *testing.T, file string) (deployments []*v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) {
+	t.Helper()
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list struct{ Items []json.RawMessage }
+	if err := json.Unmarshal(content, &list); err != nil {
+		t.Fatal(err)
+	}
+	decode := func(item json.RawMessage, into any) {
+		if err := json.Unmarshal(item, into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, item := range list.Items {
+		var kind metav1.TypeMeta
+		decode(item, &kind)
+		switch kind.Kind {
+		case "MachineDeployment":
+			deployments = append(deployments, &v1alpha1.MachineDeployment{})
+			decode(item, deployments[len(deployments)-1])
+		case "MachineSet":
+			sets = append(sets, &v1alpha1.MachineSet{})
+			decode(item, sets[len(sets)-1])
+		}
+	}
+	return deployments, sets
+}
+
+// TestFleetsOfMCMDoNotRoll: whatever moment MCM is replaced at, the set of the current
+// template is found, and no machine is made that MCM would not have made.
+func TestFleetsOfMCMDoNotRoll(t *testing.T) {
+	files, err := filepath.Glob("../../../../api/machine/v1alpha1/testdata/mcm/*.json")
+	if err != nil || len(files) < 20 {
+		t.Fatalf("%d recordings: %v", len(files), err)
+	}
+	for _, file := range files {
+		deployments, sets := recorded(t, file)
+		if len(deployments) == 0 {
+			t.Errorf("%s holds no deployment", file)
+		}
+		for _, deployment := range deployments {
+			owned := slices.DeleteFunc(slices.Clone(sets), func(set *v1alpha1.MachineSet) bool { return !metav1.IsControlledBy(set, deployment) })
+			t.Run(filepath.Base(file)+" "+deployment.Name, func(t *testing.T) { checkDoesNotRoll(t, NewFacts(deployment, owned, noon)) })
+		}
+	}
+}
+
+func checkDoesNotRoll(t *testing.T, f Facts) {
+	if f.Current == nil && !f.Deployment.Spec.Paused {
+		t.Fatal("the current set is not found")
+	}
+	if f.Current != nil && revision.Number(f.Current) != revision.Number(f.Deployment) {
+		t.Errorf("found %s, which is not the one of the deployment's revision", f.Current.Name)
+	}
+	operations := Plan(f)
+	for _, op := range operations {
+		if op.Action != Scale {
+			t.Errorf("it would %s a set: %s", op.Action, op.Reason)
+		}
+	}
+	if replaced(f) && len(operations) > 0 {
+		t.Errorf("no rollout goes on, but the plan is %+v", operations)
+	}
+}

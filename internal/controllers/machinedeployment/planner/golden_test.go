@@ -1,0 +1,140 @@
+package planner_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// script is what happens in a story before a round.
+type script map[int]func(*world)
+
+func user(changes ...change) func(*world) {
+	return func(w *world) {
+		for _, change := range changes {
+			change(w.deployment)
+		}
+	}
+}
+
+func scaledTo(replicas int32) func(*world) { return func(w *world) { w.scaleTo(replicas) } }
+
+// outage breaks every second machine that is available.
+func outage(w *world) {
+	n := 0
+	w.each(func(s *modelSet, m *modelMachine) {
+		if n++; m.available() && n%2 == 0 {
+			s.fail(m)
+		}
+	})
+}
+
+// preserveOne breaks a machine that is to be preserved then.
+func preserveOne(w *world) {
+	w.sets[0].preserve(w.sets[0].machines[0])
+}
+
+// newOnesFail keeps the machines of class b from coming up.
+func newOnesFail(w *world) {
+	w.each(func(s *modelSet, m *modelMachine) {
+		if w.name(s) == "b" && m.phase == v1alpha1.MachinePending {
+			m.phase = v1alpha1.MachineFailed
+		}
+	})
+}
+
+// story begins with machines of class a, follows the script, and returns what happened.
+func story(w *world, script script, rounds int) string {
+	var text strings.Builder
+	w.settle(nil)
+	w.say = func(format string, args ...any) { fmt.Fprintf(&text, "  "+format+"\n", args...) }
+	fmt.Fprintf(&text, "before: %s\n", w)
+	for round := 1; round <= rounds; round++ {
+		if happens := script[round]; happens != nil {
+			happens(w)
+			fmt.Fprintf(&text, "%d machines of class %s are wanted, paused %t: %s\n", w.deployment.Spec.Replicas,
+				w.deployment.Spec.Template.Spec.Class.Name, w.deployment.Spec.Paused, w)
+		}
+		fmt.Fprintf(&text, "round %d\n", round)
+		w.round(nil)
+		fmt.Fprintf(&text, "  %s; %d exist, %d are available\n", w, w.total(), w.available())
+		if w.done() && round >= len(script) {
+			break
+		}
+	}
+	return text.String()
+}
+
+func TestGoldenTranscripts(t *testing.T) {
+	resumed := func(d *v1alpha1.MachineDeployment) { d.Spec.Paused = false }
+	always := script{1: func(w *world) { user(class("b"))(w) }}
+	for round := 2; round <= 8; round++ {
+		always[round] = newOnesFail
+	}
+	for file, test := range map[string]struct {
+		world  *world
+		script script
+		// stays tells that the rollout does not come to its end.
+		stays bool
+	}{
+		"rolling":                {world: newWorld(newDeployment(5, rolling("1", "1"))), script: script{1: user(class("b"))}},
+		"recreate":               {world: newWorld(newDeployment(3, recreate)), script: script{1: user(class("b"))}},
+		"no-surge":               {world: newWorld(newDeployment(4, rolling("0", "1"))), script: script{1: user(class("b"))}},
+		"none-unavailable":       {world: newWorld(newDeployment(4, rolling("1", "0"))), script: script{1: user(class("b"))}},
+		"thirty-percent":         {world: newWorld(newDeployment(10, rolling("30%", "30%"))), script: script{1: user(class("b"))}},
+		"rollout-during-rollout": {world: newWorld(newDeployment(5, rolling("1", "1"))), script: script{1: user(class("b")), 3: user(class("c"))}},
+		"rollback-in-the-middle": {world: newWorld(newDeployment(5, rolling("1", "1"))), script: script{1: user(class("b")), 4: user(class("a"))}},
+		"scaled-down":            {world: newWorld(newDeployment(10, rolling("2", "2"))), script: script{1: user(class("b")), 4: scaledTo(4)}},
+		"scaled-up":              {world: newWorld(newDeployment(4, rolling("1", "1"))), script: script{1: user(class("b")), 4: scaledTo(8)}},
+		"paused":                 {world: newWorld(newDeployment(6, rolling("2", "1"))), script: script{1: user(class("b")), 3: user(paused), 6: scaledTo(4), 9: user(resumed)}},
+		"paused-before-a-rollout": {world: newWorld(newDeployment(6, rolling("2", "1"))), script: script{
+			1: user(class("b")), 3: user(paused, class("c")), 4: scaledTo(10), 8: scaledTo(4), 11: user(resumed),
+		}},
+		"zone-outage":  {world: newWorld(newDeployment(6, rolling("1", "1"))), script: script{1: user(class("b")), 4: outage}},
+		"preserved":    {world: newWorld(newDeployment(4, rolling("0", "1"))), script: script{1: preserveOne, 2: user(class("b"))}},
+		"all-new-fail": {world: newWorld(newDeployment(4, rolling("1", "1"))), script: always, stays: true},
+	} {
+		t.Run(file, func(t *testing.T) {
+			rounds := 60
+			if test.stays {
+				rounds = len(test.script)
+			}
+			compareGolden(t, file+".golden", story(test.world, test.script, rounds))
+			if file != "recreate" && test.world.broken != "" { // Recreate has no bounds
+				t.Error(test.world.broken)
+			}
+			if test.world.done() == test.stays {
+				t.Errorf("over: %t", test.world.done())
+			}
+			if least := int(test.world.least()); test.stays && test.world.available() < least {
+				t.Errorf("%d are available, at least %d have to be", test.world.available(), least)
+			}
+		})
+	}
+}
+
+func compareGolden(t *testing.T, file, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", file)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("go test -update rewrites the file: want - got +\n%s", diff)
+	}
+}

@@ -1,0 +1,145 @@
+package planner
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
+)
+
+// NodeChange is a node as it is, which is the cache's, and as it is to be, without its status.
+type NodeChange struct{ Old, New *corev1.Node }
+
+// MarksNodes reports whether a rolling update is under way, during which nodes are marked.
+func MarksNodes(f Facts) bool { return f.rolling && !f.Deployment.Spec.Paused && !replaced(f) }
+
+// UnmarksCurrent reports whether the current set was an old one, whose nodes were tainted.
+func UnmarksCurrent(f Facts) bool {
+	return f.Current != nil && f.Current.Annotations[v1alpha1.AnnotationKeyPreferNoSchedule] != ""
+}
+
+// planNodes marks the nodes of a rolling update: pods should rather not go to those of old sets, and
+// autoscalers should remove none. Afterwards the marks go.
+func planNodes(f Facts) []Operation {
+	if f.Nodes == nil || f.Deployment.Spec.Paused {
+		return nil
+	}
+	marks := MarksNodes(f)
+	ofOld := changed(f.Nodes.OfOld, func(n Node, node *corev1.Node) {
+		if marks && !slices.ContainsFunc(node.Spec.Taints, isOurTaint) {
+			node.Spec.Taints = append(node.Spec.Taints, ourTaint)
+		}
+		protect(f, n, node)
+	})
+	ofCurrent := changed(f.Nodes.OfCurrent, func(n Node, node *corev1.Node) {
+		node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, isOurTaint)
+		protect(f, n, node)
+	})
+	var operations []Operation
+	if len(ofOld) > 0 {
+		operations = append(operations, Operation{Action: PatchNodes, Nodes: ofOld, Topic: taintTopic(f), Reason: countNodes(ofOld, "of machines that will be replaced")})
+	}
+	if len(ofCurrent) > 0 {
+		op := Operation{Action: PatchNodes, Nodes: ofCurrent, Reason: countNodes(ofCurrent, "of new machines, during the rollout")}
+		if !marks {
+			op.Reason, op.Topic = countNodes(ofCurrent, "released: the rollout is over"), v1alpha1.DeploymentReasonNodesUnmarked
+		}
+		operations = append(operations, op)
+	}
+	return operations
+}
+
+// taintTopic returns the topic of the event about tainted nodes, if there was none yet.
+func taintTopic(f Facts) string {
+	if slices.ContainsFunc(f.Old, func(set *v1alpha1.MachineSet) bool {
+		return Desired(set) > 0 && set.Annotations[v1alpha1.AnnotationKeyPreferNoSchedule] == ""
+	}) {
+		return v1alpha1.DeploymentReasonNodesMarked
+	}
+	return ""
+}
+
+func countNodes(nodes []NodeChange, what string) string {
+	if len(nodes) == 1 {
+		return "1 node " + what
+	}
+	return fmt.Sprintf("%d nodes %s", len(nodes), what)
+}
+
+// changed returns the nodes that a change makes a difference to, with it.
+func changed(nodes []Node, change func(Node, *corev1.Node)) []NodeChange {
+	var result []NodeChange
+	var node corev1.Node // one for all: most need no change, and nodes are large
+	for _, n := range nodes {
+		node = *n.Node
+		node.Annotations, node.Spec.Taints = maps.Clone(node.Annotations), slices.Clone(node.Spec.Taints)
+		change(n, &node)
+		if !maps.Equal(node.Annotations, n.Node.Annotations) || !slices.EqualFunc(node.Spec.Taints, n.Node.Spec.Taints, SameTaint) {
+			node.Status = corev1.NodeStatus{} // it stays, and is most of a node
+			result = append(result, NodeChange{n.Node, node.DeepCopy()})
+		}
+	}
+	return result
+}
+
+// protect keeps autoscalers from removing a node while the rollout lasts. The node of a preserved
+// Machine stays protected, and what a user wrote is left alone.
+func protect(f Facts, n Node, node *corev1.Node) {
+	_, users := node.Annotations[v1alpha1.AnnotationKeyScaleDownDisabled]
+	switch {
+	case MarksNodes(f) && f.Nodes.Protect && !users:
+		metav1.SetMetaDataAnnotation(&node.ObjectMeta, v1alpha1.AnnotationKeyScaleDownDisabled, "true")
+		metav1.SetMetaDataAnnotation(&node.ObjectMeta, v1alpha1.AnnotationKeyScaleDownDisabledByMCM, "true")
+	case RolledOut(f) && protected(node) && !preservation.Active(n.Machine, f.Now):
+		delete(node.Annotations, v1alpha1.AnnotationKeyScaleDownDisabled)
+		delete(node.Annotations, v1alpha1.AnnotationKeyScaleDownDisabledByMCM)
+	}
+}
+
+// protected reports whether a rollout keeps autoscalers from removing a node.
+func protected(node *corev1.Node) bool {
+	_, ours := node.Annotations[v1alpha1.AnnotationKeyScaleDownDisabledByMCM]
+	return ours
+}
+
+// NodesUnmarked reports whether the rollout is over and no node bears its marks, nor is any to be
+// changed by the plan.
+func NodesUnmarked(f Facts, plan []Operation) bool {
+	patches := func(op Operation) bool { return op.Action == PatchNodes }
+	marked := func(n Node) bool { return protected(n.Node) }
+	return f.Nodes != nil && !f.Nodes.Stale && RolledOut(f) && !slices.ContainsFunc(plan, patches) &&
+		!slices.ContainsFunc(f.Nodes.OfOld, marked) && !slices.ContainsFunc(f.Nodes.OfCurrent, marked)
+}
+
+// ProtectedFor returns in what time the first preservation ends that keeps a node protected beyond
+// its rollout; 0 if none does.
+func ProtectedFor(f Facts) time.Duration {
+	if f.Nodes == nil || !RolledOut(f) {
+		return 0
+	}
+	var first time.Duration
+	for _, n := range slices.Concat(f.Nodes.OfOld, f.Nodes.OfCurrent) {
+		expiry := n.Machine.Status.CurrentStatus.PreserveExpiryTime
+		if expiry == nil || !protected(n.Node) || !expiry.After(f.Now) {
+			continue
+		}
+		if left := expiry.Sub(f.Now); first == 0 || left < first {
+			first = left
+		}
+	}
+	return first
+}
+
+// ourTaint is on the nodes of old sets during a rolling update.
+var ourTaint = corev1.Taint{Key: v1alpha1.TaintKeyPreferNoSchedule, Value: isTrue, Effect: corev1.TaintEffectPreferNoSchedule}
+
+func isOurTaint(taint corev1.Taint) bool { return taint.MatchTaint(&ourTaint) }
+
+// SameTaint reports whether two taints are equal, but for when they were added.
+func SameTaint(a, b corev1.Taint) bool { return a.MatchTaint(&b) && a.Value == b.Value }

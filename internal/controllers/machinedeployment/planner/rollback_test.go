@@ -1,0 +1,41 @@
+package planner
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+func TestHistory(t *testing.T) {
+	limit := func(n int32) change {
+		return func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(n) }
+	}
+	for reason, test := range map[string]struct {
+		changes []change
+		sets    sets
+		want    []string
+	}{
+		"no limit":                         {nil, sets{setOf("a", 0), setOf("b", 0), setOf("c", 0), setOf("d", 3)}, nil},
+		"none":                             {[]change{limit(0)}, sets{setOf("a", 0), setOf("b", 0), setOf("d", 3)}, []string{"prune pool-a", "prune pool-b"}},
+		"negative":                         {[]change{limit(-3)}, sets{setOf("a", 0), setOf("d", 3)}, []string{"prune pool-a"}},
+		"the oldest goes":                  {[]change{limit(2)}, sets{setOf("c", 0), setOf("b", 0), setOf("a", 0), setOf("d", 3)}, []string{"prune pool-a"}},
+		"not in the middle of a rollout":   {[]change{limit(0)}, sets{setOf("a", 0), setOf("b", 1), setOf("d", 3, reports(3, 2))}, nil},
+		"nor before all are available":     {[]change{limit(0)}, sets{setOf("a", 0), setOf("d", 3, reports(3, 2))}, nil},
+		"paused: what has no machines":     {[]change{limit(0), paused}, sets{setOf("a", 0), setOf("b", 1), setOf("c", 0, unsettled), setOf("d", 3)}, []string{"prune pool-a"}},
+		"one with machines is passed over": {[]change{limit(1), paused}, sets{setOf("a", 1), setOf("b", 0), setOf("d", 3)}, nil},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			f := NewFacts(newDeployment(3, append(test.changes, class("d"))...), test.sets, noon)
+			var got []string
+			for _, op := range planHistory(f) {
+				got = append(got, string(op.Action)+" "+op.Set.Name)
+			}
+			if strings.Join(got, ",") != strings.Join(test.want, ",") {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}

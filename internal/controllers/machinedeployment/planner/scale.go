@@ -1,0 +1,167 @@
+package planner
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strconv"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// inUse returns the sets that are to have Machines.
+func inUse(f Facts) []*v1alpha1.MachineSet {
+	return slices.DeleteFunc(f.All(), func(set *v1alpha1.MachineSet) bool { return Desired(set) == 0 })
+}
+
+// resized reports whether somebody scaled the deployment since its sets were scaled. The annotations
+// of those in use say so; a set without one says nothing.
+func resized(f Facts) bool {
+	wanted := strconv.Itoa(int(f.Deployment.Spec.Replicas))
+	return slices.ContainsFunc(inUse(f), func(set *v1alpha1.MachineSet) bool {
+		desired := set.Annotations[v1alpha1.AnnotationKeyDesiredReplicas]
+		return desired != "" && desired != wanted
+	})
+}
+
+// begun reports whether the rollout of the current set has begun.
+func begun(f Facts) bool { return f.Current != nil && Desired(f.Current) > 0 }
+
+// limit returns how many replicas the sets may have together. There is no surge if no Machines are
+// wanted, or if the rollout is suspended before it has begun.
+func limit(f Facts) int32 {
+	wanted := f.Deployment.Spec.Replicas
+	if wanted == 0 || suspended(f) && !begun(f) {
+		return wanted
+	}
+	return wanted + f.surge
+}
+
+// excess returns how many replicas the sets have beyond the limit.
+func excess(f Facts) int32 { return Clamp(Total(f.All(), Desired) - int64(limit(f))) }
+
+// lacking returns how many replicas the sets have less than the limit.
+func lacking(f Facts) int32 { return Clamp(int64(limit(f)) - Total(f.All(), Desired)) }
+
+// share is what a set gets when several are scaled down together.
+type share struct {
+	set      *v1alpha1.MachineSet
+	replicas int32
+}
+
+// available returns how many Machines of the set can still be used. Preserved ones the set never
+// deletes.
+func (s share) available() int32 {
+	return max(0, min(Available(s.set), s.replicas-preservedFailed(s.set)))
+}
+
+// planScaleDown takes Machines from all sets of a rollout, since its deployment was scaled down:
+// first those named for deletion, then from every set in proportion to its size. It never leaves too
+// few available; if a set would be left with unusable Machines, those go instead.
+func planScaleDown(f Facts) []Operation {
+	var shares []share
+	for _, set := range inUse(f) {
+		shares = append(shares, share{set, Desired(set)})
+	}
+	rest := takeNamed(f, shares, excess(f))
+	if last := &shares[len(shares)-1]; last.set == f.Current && last.replicas > f.Deployment.Spec.Replicas {
+		take := last.replicas - f.Deployment.Spec.Replicas // it is never to have more
+		last.replicas, rest = last.replicas-take, max(0, rest-take)
+	}
+	takeInProportion(f, shares, rest)
+	keepAvailable(f, shares)
+	var operations []Operation
+	for _, s := range shares {
+		if s.replicas < Desired(s.set) {
+			operations = append(operations, scaleTo(s.set, s.replicas, wants(f)+", and all sets give their share"))
+		}
+	}
+	return operations
+}
+
+// planScaleUp gives all sets in use more Machines, in proportion to their sizes and as far as there
+// is room.
+func planScaleUp(f Facts) []Operation {
+	used := inUse(f)
+	slices.Reverse(used) // the newer first
+	slices.SortStableFunc(used, func(a, b *v1alpha1.MachineSet) int { return cmp.Compare(Desired(b), Desired(a)) })
+	rest, of := min(lacking(f), room(f)), Clamp(Total(used, Desired))
+	size := of + rest
+	var operations []Operation
+	for _, set := range used {
+		more := int32(math.Round(float64(rest) * float64(Desired(set)) / float64(of)))
+		rest, of = rest-more, of-Desired(set)
+		if more > 0 {
+			op := scaleTo(set, Desired(set)+more, wants(f)+", and all sets in use get their share")
+			op.size = size
+			operations = append(operations, op)
+		}
+	}
+	return operations
+}
+
+// takeNamed takes what was named for deletion, and returns how much is still to be taken. Machines
+// being deleted were taken before.
+func takeNamed(f Facts, shares []share, rest int32) int32 {
+	for i := range shares {
+		s := &shares[i]
+		for _, n := range f.Named {
+			if rest > 0 && s.replicas > 0 && n.exists() && controlledBy(n.Machine, s.set) {
+				s.replicas, rest = s.replicas-1, rest-1
+			}
+		}
+	}
+	return rest
+}
+
+// takeInProportion takes from every set in proportion to its size, from the largest first. What
+// rounding leaves over is taken in the same order.
+func takeInProportion(f Facts, shares []share, rest int32) {
+	bySize := make([]*share, len(shares))
+	for i := range shares {
+		bySize[i] = &shares[i] // the older first
+	}
+	slices.SortStableFunc(bySize, func(a, b *share) int { return cmp.Compare(Desired(b.set), Desired(a.set)) })
+	for _, s := range bySize {
+		take := min(rest, s.replicas, max(0, Desired(s.set)-proportional(f, s.set)))
+		s.replicas, rest = s.replicas-take, rest-take
+	}
+	for _, s := range bySize {
+		take := min(rest, s.replicas)
+		s.replicas, rest = s.replicas-take, rest-take
+	}
+}
+
+// proportional returns the size of a set in a deployment of the new size. The set's annotation says
+// which size of the deployment its own belongs to.
+func proportional(f Facts, set *v1alpha1.MachineSet) int32 {
+	of, err := strconv.ParseInt(set.Annotations[v1alpha1.AnnotationKeyMaxReplicas], 10, 32)
+	if err != nil || of <= 0 || suspended(f) && !begun(f) { // in the last case there was a surge, and is none
+		of = Total(f.All(), Desired)
+	}
+	size := math.Round(float64(Desired(set)) * float64(limit(f)) / float64(of))
+	return int32(min(size, math.MaxInt32))
+}
+
+// keepAvailable gives back Machines that have to stay available, those of the current set first, and
+// takes unusable ones instead.
+func keepAvailable(f Facts, shares []share) {
+	all := f.All()
+	least := min(int64(f.Deployment.Spec.Replicas-f.unavailable)-Total(all, preservedFailed), Total(all, Available))
+	var left, given int64
+	for _, s := range shares {
+		left += int64(s.available())
+	}
+	for i := len(shares) - 1; i >= 0 && left < least; i-- { // the current one comes last
+		s := &shares[i]
+		was, had, preserved := s.replicas, s.available(), preservedFailed(s.set)
+		s.replicas = Clamp(min(int64(max(s.replicas, preserved))+least-left, int64(max(s.replicas, preserved+Available(s.set)))))
+		left += int64(s.available() - had)
+		given += int64(s.replicas - was)
+	}
+	for i := range shares {
+		s := &shares[i]
+		take := Clamp(min(given, int64(s.replicas-preservedFailed(s.set)-s.available())))
+		s.replicas, given = s.replicas-take, given-int64(take)
+	}
+}

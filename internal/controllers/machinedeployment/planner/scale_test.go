@@ -1,0 +1,83 @@
+package planner
+
+import (
+	"strconv"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+func TestPlanScaleDown(t *testing.T) {
+	of10 := scaledFor(10, 10)
+	for reason, test := range map[string]struct {
+		replicas int32
+		strategy change
+		sets     sets
+		want     []string
+	}{
+		"in proportion": {5, rolling("0", "5"), sets{setOf("a", 6, of10), setOf("b", 4, of10)}, []string{"pool-a to 3", "pool-b to 2"}},
+		"what is left over goes from the largest":                 {4, rolling("0", "4"), sets{setOf("a", 5, of10), setOf("b", 3, of10), setOf("c", 2, of10)}, []string{"pool-a to 2", "pool-b to 1", "pool-c to 1"}},
+		"the annotation says of what":                             {5, rolling("0", "5"), sets{setOf("a", 6, scaledFor(20, 20)), setOf("c", 4, scaledFor(20, 20))}, []string{"pool-a to 2", "pool-c to 3"}},
+		"an annotation that is no number":                         {5, rolling("0", "5"), sets{setOf("a", 6, of10), setOf("c", 4, of10, func(s *v1alpha1.MachineSet) { s.Annotations[v1alpha1.AnnotationKeyMaxReplicas] = "x" })}, []string{"pool-a to 3", "pool-c to 2"}},
+		"new ones that are not there yet go rather than old ones": {5, rolling("0", "0%"), sets{setOf("a", 5, of10), setOf("c", 5, of10, reports(5, 0))}, []string{"pool-a to 4", "pool-c to 1"}},
+		"nobody scaled, so the rollout goes on":                   {10, rolling("0", "1"), sets{setOf("a", 6, of10), setOf("c", 4, of10)}, []string{"pool-a to 5"}},
+		"scaled to zero":                                          {0, rolling("1", "0"), sets{setOf("a", 6, of10), setOf("c", 4, of10)}, []string{"pool-a to 0", "pool-c to 0"}},
+		"scaled up: only the new set grows":                       {14, rolling("0", "1"), sets{setOf("a", 6, of10), setOf("c", 4, of10)}, []string{"pool-c to 8"}},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			name := "c"
+			if len(test.sets) == 2 && test.sets[1].Name == "pool-b" {
+				name = "b"
+			}
+			f := NewFacts(newDeployment(test.replicas, test.strategy, class(name)), test.sets, noon)
+			if diff := cmp.Diff(test.want, brief(t, Plan(f))); diff != "" {
+				t.Errorf("want - got +\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestScaleDownKeepsWhatIsAvailable: whatever the sets are like, as many machines go as have
+// to, and none that has to stay available.
+func TestScaleDownKeepsWhatIsAvailable(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		number := func(name string, most int32) int32 { return rapid.Int32Range(0, most).Draw(t, name) }
+		var all sets
+		for _, name := range []string{"a", "b", "c"} {
+			asks := number("asks", 20)
+			available := number("available", asks)
+			all = append(all, setOf(name, asks, reports(asks, available), preserved(number("preserved", asks-available)), scaledFor(int(number("for", 60)), int(number("of", 60)))))
+		}
+		deployment := newDeployment(number("replicas", 40), class("c"), rolling(strconv.Itoa(int(number("surge", 5))), strconv.Itoa(int(number("unavailable", 5)))))
+		f := NewFacts(deployment, all, noon)
+		if excess(f) == 0 {
+			return
+		}
+		before := map[string]int32{}
+		left := map[string]int32{}
+		var rest, available int32
+		for _, set := range all {
+			before[set.Name], left[set.Name] = Desired(set), Desired(set)
+		}
+		for _, op := range planScaleDown(f) {
+			left[op.Set.Name] = op.Replicas
+			if op.Replicas >= before[op.Set.Name] || op.Replicas < 0 {
+				t.Fatalf("%s from %d to %d", op.Set.Name, before[op.Set.Name], op.Replicas)
+			}
+		}
+		for _, set := range all {
+			rest += left[set.Name]
+			available += share{set, left[set.Name]}.available()
+		}
+		if most := deployment.Spec.Replicas + f.surge; rest > most {
+			t.Fatalf("%d are left, at most %d may be", rest, most)
+		}
+		least := int32(min(int64(deployment.Spec.Replicas-f.unavailable)-Total(all, preservedFailed), Total(all, Available)))
+		if available < least {
+			t.Fatalf("%d stay available, at least %d have to", available, least)
+		}
+	})
+}

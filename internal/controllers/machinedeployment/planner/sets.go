@@ -1,0 +1,168 @@
+package planner
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
+)
+
+// newSet returns the set of the deployment's template.
+func newSet(f Facts, replicas int32) *v1alpha1.MachineSet {
+	deployment := f.Deployment
+	var collisions int32
+	if deployment.Status.CollisionCount != nil {
+		collisions = *deployment.Status.CollisionCount
+	}
+	hash := revision.Hash(&deployment.Spec.Template, collisions)
+	set := &v1alpha1.MachineSet{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:       deployment.Namespace,
+			Name:            revision.SetName(deployment.Name, hash),
+			Labels:          withHash(deployment.Spec.Template.Labels, hash),
+			Annotations:     copiedAnnotations(deployment),
+			Finalizers:      []string{v1alpha1.FinalizerMCM},
+			OwnerReferences: []metav1.OwnerReference{OwnerReference(deployment)},
+		},
+		Spec: v1alpha1.MachineSetSpec{
+			Replicas:        replicas,
+			MinReadySeconds: deployment.Spec.MinReadySeconds,
+			Selector:        deployment.Spec.Selector.DeepCopy(),
+			Template:        *deployment.Spec.Template.DeepCopy(),
+
+			AutoPreserveFailedMachineMax: deployment.Spec.AutoPreserveFailedMachineMax,
+		},
+	}
+	set.Spec.Selector.MatchLabels = withHash(set.Spec.Selector.MatchLabels, hash)
+	set.Spec.Template.Labels = withHash(set.Spec.Template.Labels, hash)
+	setRevision(set, max(lastRevision(f), given(deployment))+1)
+	setReplicaAnnotations(set, f, deployment.Spec.Replicas)
+	return set
+}
+
+func withHash(labels map[string]string, hash string) map[string]string {
+	labelled := map[string]string{}
+	maps.Copy(labelled, labels)
+	labelled[v1alpha1.DefaultMachineDeploymentUniqueLabelKey] = hash
+	return labelled
+}
+
+// OwnerReference returns the reference by which a deployment controls its sets.
+func OwnerReference(deployment *v1alpha1.MachineDeployment) metav1.OwnerReference {
+	return *metav1.NewControllerRef(deployment, v1alpha1.SchemeGroupVersion.WithKind("MachineDeployment"))
+}
+
+// planRefresh brings the sets up to date that are not scaled anyway. As long as others are scaled,
+// none records a new size.
+func planRefresh(f Facts, replicas []Operation) []Operation {
+	var operations []Operation
+	for _, set := range f.All() {
+		scaled := func(op Operation) bool { return op.Set == set }
+		if idle(f, set) || !set.DeletionTimestamp.IsZero() || slices.ContainsFunc(replicas, scaled) {
+			continue
+		}
+		next := refreshed(f, set, len(replicas) == 0)
+		if equality.Semantic.DeepEqual(set, next) {
+			continue
+		}
+		op := Operation{Action: Refresh, Set: set, Next: next, Reason: "the deployment has changed in what needs no new machines"}
+		if equality.Semantic.DeepEqual(set.Spec, next.Spec) {
+			op.Reason = "its annotations follow the deployment and its rollout"
+		}
+		operations = append(operations, op)
+	}
+	return operations
+}
+
+// idle reports at a glance that a set takes over nothing: an old one without replicas. There may be
+// hundreds.
+func idle(f Facts, set *v1alpha1.MachineSet) bool {
+	return set != f.Current && Desired(set) == 0 && !Frozen(set)
+}
+
+// refreshed returns a set with all that it takes over from the deployment but its replicas. With
+// sized, it records the size of the deployment if its Machines are all that it is to have.
+func refreshed(f Facts, set *v1alpha1.MachineSet, sized bool) *v1alpha1.MachineSet {
+	next := set.DeepCopy()
+	if next.Annotations == nil {
+		next.Annotations = map[string]string{}
+	}
+	if set == f.Current {
+		refreshCurrent(f, next)
+	} else {
+		refreshOld(f, next)
+	}
+	together := f.rolling && f.Current != nil && !replaced(f) || suspended(f) && resized(f)
+	if sized && Desired(set) > 0 && together && allSettled(f) && !postponed(f) && !slices.Contains(f.heldBack, set) {
+		setReplicaAnnotations(next, f, f.Deployment.Spec.Replicas)
+	}
+	if _, wished := f.Deployment.Annotations[v1alpha1.AnnotationKeyUnfreeze]; wished && Frozen(set) {
+		next.Annotations[v1alpha1.AnnotationKeyUnfreeze] = isTrue
+	}
+	return next
+}
+
+// refreshCurrent takes over what can be changed on existing Machines. Sets of earlier templates keep
+// what they have: somebody may go back to them.
+func refreshCurrent(f Facts, set *v1alpha1.MachineSet) {
+	template, spec := f.Deployment.Spec.Template.Spec.DeepCopy(), &set.Spec.Template.Spec
+	spec.NodeTemplateSpec = template.NodeTemplateSpec
+	if !sameConfiguration(spec.MachineConfiguration, template.MachineConfiguration) {
+		spec.MachineConfiguration = template.MachineConfiguration
+	}
+	spec.Class.Kind = template.Class.Kind
+	set.Spec.MinReadySeconds = f.Deployment.Spec.MinReadySeconds
+	set.Spec.AutoPreserveFailedMachineMax = f.Deployment.Spec.AutoPreserveFailedMachineMax
+	maps.Copy(set.Annotations, copiedAnnotations(f.Deployment))
+	if last := lastRevision(f); revision.Number(set) <= last {
+		setRevision(set, last+1)
+	}
+	if f.Nodes != nil {
+		delete(set.Annotations, v1alpha1.AnnotationKeyPreferNoSchedule) // the nodes come first
+	}
+}
+
+// sameConfiguration reports whether two configurations say the same. None is the same as an empty one.
+func sameConfiguration(a, b *v1alpha1.MachineConfiguration) bool {
+	if a == nil {
+		a = &v1alpha1.MachineConfiguration{}
+	}
+	if b == nil {
+		b = &v1alpha1.MachineConfiguration{}
+	}
+	return equality.Semantic.DeepEqual(a, b)
+}
+
+func refreshOld(f Facts, set *v1alpha1.MachineSet) {
+	if changed := f.Deployment.Annotations[v1alpha1.AnnotationKeyLastReplicaChange]; changed != "" && Desired(set) > 0 {
+		set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] = changed
+	}
+	if f.Nodes != nil && MarksNodes(f) && Desired(set) > 0 {
+		set.Annotations[v1alpha1.AnnotationKeyPreferNoSchedule] = isTrue
+	}
+}
+
+// planHistory deletes old sets beyond the history limit, the oldest first. As in MCM, one that still
+// has Machines is passed over, and no other goes in its place.
+func planHistory(f Facts) []Operation {
+	limit := f.Deployment.Spec.RevisionHistoryLimit
+	if limit == nil || f.Current == nil || !f.Deployment.Spec.Paused && !RolledOut(f) {
+		return nil
+	}
+	old := slices.DeleteFunc(slices.Clone(f.Old), func(set *v1alpha1.MachineSet) bool { return !set.DeletionTimestamp.IsZero() })
+	var operations []Operation
+	for _, set := range old[:max(0, len(old)-max(0, int(*limit)))] {
+		if settled(set) && Existing(set) == 0 {
+			operations = append(operations, Operation{Action: Prune, Set: set, Reason: fmt.Sprintf("%d old machine sets are kept", *limit)})
+		}
+	}
+	return operations
+}
+
+// Frozen reports whether a set creates nothing because too many Machines exist.
+func Frozen(set *v1alpha1.MachineSet) bool { return set.Labels[v1alpha1.LabelKeyFreeze] == isTrue }

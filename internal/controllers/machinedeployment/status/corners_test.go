@@ -1,0 +1,17 @@
+package status
+
+import (
+	"testing"
+
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+)
+
+// TestAStatusIsOfNoGenerationUntilAllIsMarked: a set was not scaled as it was asked for.
+func TestAStatusIsOfNoGenerationUntilAllIsMarked(t *testing.T) {
+	f := planner.NewFacts(newDeployment(3), sets{setOf("a", 3)}, noon)
+	var o planner.Outcome
+	o.LeaveUnmarked(planner.ErrMark)
+	if got := Next(f, o).ObservedGeneration; got != 0 {
+		t.Errorf("it is that of generation %d", got)
+	}
+}

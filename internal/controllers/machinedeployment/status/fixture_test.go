@@ -1,0 +1,52 @@
+package status
+
+import (
+	"strings"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/test/deployments"
+)
+
+const (
+	pool = deployments.Pool
+)
+
+type (
+	change = deployments.Change
+	sets   = []*v1alpha1.MachineSet
+)
+
+var (
+	noon          = deployments.Noon
+	newDeployment = deployments.New
+	class         = deployments.Class
+	paused        = deployments.Paused
+	recreate      = deployments.Recreate
+	rolling       = deployments.Rolling
+	inPlace       = deployments.InPlace
+	setOf         = deployments.Set
+	ofRevision    = deployments.OfRevision
+	reports       = deployments.Reports
+	preserved     = deployments.Preserved
+	unsettled     = deployments.Unsettled
+	leaving       = deployments.Leaving
+)
+
+// nextStatus is the status after a plan that did nothing, or failed.
+func nextStatus(f planner.Facts, failure error) v1alpha1.MachineDeploymentStatus {
+	return Next(f, planner.Outcome{Failure: failure})
+}
+
+// says reports whether a condition has a text in its message.
+func says(status v1alpha1.MachineDeploymentStatus, kind v1alpha1.MachineDeploymentConditionType, text string) bool {
+	at := indexOf(status, kind)
+	return at >= 0 && strings.Contains(status.Conditions[at].Message, text)
+}
+
+// recorded is a deployment that has recorded the revision of its current set.
+func recorded(revision string) change {
+	return func(d *v1alpha1.MachineDeployment) {
+		d.Annotations = map[string]string{v1alpha1.AnnotationKeyRevision: revision}
+	}
+}

@@ -1,0 +1,146 @@
+package status
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+)
+
+var (
+	// failures are the reasons of Progressing that report the failure of a pass.
+	failures = []string{v1alpha1.DeploymentReasonMutated, v1alpha1.DeploymentReasonSetCreateError, v1alpha1.DeploymentReasonSetUpdateError}
+	// timed are the reasons of Progressing under which the deadline runs.
+	timed = []string{v1alpha1.DeploymentReasonUpdated, v1alpha1.DeploymentReasonCreated, v1alpha1.DeploymentReasonFound, v1alpha1.DeploymentReasonResumed}
+)
+
+// progress reports how the rollout goes. Its deadline counts from the last progress, which is when the
+// condition was last updated.
+func (p *pass) progress() {
+	was, is := Progress(p.was), p.rollout()
+	p.set(is)
+	since := &p.next.Conditions[indexOf(p.next, is.Type)].LastUpdateTime
+	switch {
+	case runs(is.Reason) && p.progressed() || slices.Contains(timed, is.Reason) && p.begins():
+		*since = metav1.NewTime(p.Now)
+	case interrupts(was.Reason, is.Reason) && !p.begins():
+		*since = was.LastUpdateTime
+	}
+}
+
+// rollout returns the condition Progressing. Autoscalers read it: until it says that the current set
+// is available, they remove no Machine.
+func (p *pass) rollout() v1alpha1.MachineDeploymentCondition {
+	failure := p.outcome.Failure
+	is := func(status v1alpha1.ConditionStatus, reason, message string) v1alpha1.MachineDeploymentCondition {
+		return condition(v1alpha1.MachineDeploymentProgressing, status, reason, message)
+	}
+	switch {
+	case errors.Is(failure, planner.ErrMutated):
+		return is(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonMutated, failure.Error())
+	case errors.Is(failure, planner.ErrCreate):
+		return is(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonSetCreateError, failure.Error())
+	case errors.Is(failure, planner.ErrNameTaken):
+		return is(v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonUpdated, "The name of the new machine set is taken; another one is tried.")
+	case failure != nil && !p.failsApart():
+		return is(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonSetUpdateError, failure.Error())
+	case p.Deployment.Spec.Paused:
+		return is(v1alpha1.ConditionUnknown, v1alpha1.DeploymentReasonPaused, "Deployment is paused")
+	case planner.Unsupported(p.Facts):
+		return is(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonNotSupported, "The template changed, and the strategy InPlaceUpdate is not supported yet. The machines stay as they are; scaling works.")
+	case p.outcome.Created != nil:
+		return is(v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonCreated, fmt.Sprintf("Created new machine set %q", p.Current.Name))
+	case p.reused:
+		return is(v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonFound, fmt.Sprintf("Found new machine set %q", p.Current.Name))
+	}
+	what := "The removal of the old machines"
+	if p.Current != nil {
+		what = fmt.Sprintf("MachineSet %q", p.Current.Name)
+		if p.complete() || planner.WasComplete(p.Facts) {
+			return is(v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonComplete, what+" has successfully progressed.")
+		}
+	}
+	switch {
+	case Progress(p.was).Reason == v1alpha1.DeploymentReasonPaused:
+		return is(v1alpha1.ConditionUnknown, v1alpha1.DeploymentReasonResumed, "Deployment is resumed")
+	case p.timedOut():
+		return is(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonTimedOut, what+" has timed out progressing.")
+	}
+	return is(v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonUpdated, what+" is progressing.")
+}
+
+// failsApart reports whether a failure does not belong to the rollout: that is over, paused or late,
+// and stays so.
+func (p *pass) failsApart() bool {
+	return planner.WasComplete(p.Facts) || p.Deployment.Spec.Paused || p.timedOut()
+}
+
+// complete reports whether all Machines are of the current template and available, but for those
+// that a set keeps beyond its replicas.
+func (p *pass) complete() bool {
+	wanted := p.Deployment.Spec.Replicas
+	return planner.Desired(p.Current) == wanted && p.Counted(p.Current) == wanted &&
+		planner.Total(p.All(), p.Counted) == int64(wanted) && planner.Available(p.Current) == wanted
+}
+
+// Progress returns the condition Progressing of a status, the zero value if there is none.
+func Progress(status v1alpha1.MachineDeploymentStatus) v1alpha1.MachineDeploymentCondition {
+	if at := indexOf(status, v1alpha1.MachineDeploymentProgressing); at >= 0 {
+		return status.Conditions[at]
+	}
+	return v1alpha1.MachineDeploymentCondition{}
+}
+
+// progressed reports whether more Machines are new, ready or available, or fewer are old.
+func (p *pass) progressed() bool {
+	return p.next.UpdatedReplicas > p.was.UpdatedReplicas ||
+		p.next.Replicas-p.next.UpdatedReplicas < p.was.Replicas-p.was.UpdatedReplicas ||
+		p.next.ReadyReplicas > p.was.ReadyReplicas ||
+		p.next.AvailableReplicas > p.was.AvailableReplicas
+}
+
+// begins reports whether a rollout begins, so that the status was about another one: while it has no
+// set yet, and once more when it has.
+func (p *pass) begins() bool {
+	return p.outcome.Created != nil || p.reused || p.Current == nil && p.was.ObservedGeneration < p.Deployment.Generation
+}
+
+// runs reports whether the deadline runs under a reason, or does so still after a failed write.
+func runs(reason string) bool {
+	return slices.Contains(timed, reason) || reason == v1alpha1.DeploymentReasonSetUpdateError
+}
+
+// interrupts reports whether a write failed, or does not any more. Neither is progress.
+func interrupts(was, is string) bool {
+	const failed = v1alpha1.DeploymentReasonSetUpdateError
+	return is == failed && runs(was) || was == failed && is == v1alpha1.DeploymentReasonUpdated
+}
+
+// timedOut reports whether there was no progress for too long. A late rollout is late until it
+// progresses.
+func (p *pass) timedOut() bool {
+	was, limit := Progress(p.was), p.Deployment.Spec.ProgressDeadlineSeconds
+	if limit == nil || p.progressed() || p.begins() {
+		return false
+	}
+	return was.Reason == v1alpha1.DeploymentReasonTimedOut || runs(was.Reason) && !p.Now.Before(deadline(was, *limit))
+}
+
+func deadline(progress v1alpha1.MachineDeploymentCondition, seconds int32) time.Time {
+	return progress.LastUpdateTime.Add(time.Duration(seconds) * time.Second)
+}
+
+// DeadlineIn returns the time until a rollout without progress is late; 0 if no deadline runs.
+func DeadlineIn(f planner.Facts, next v1alpha1.MachineDeploymentStatus) time.Duration {
+	is, limit := Progress(next), f.Deployment.Spec.ProgressDeadlineSeconds
+	if limit == nil || !slices.Contains(timed, is.Reason) {
+		return 0
+	}
+	const second = time.Second // times of the API are whole seconds
+	return max(second, deadline(is, *limit).Sub(f.Now)+second)
+}

@@ -1,0 +1,88 @@
+package machinedeployment
+
+import (
+	"context"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
+)
+
+// requests names the deployments of a namespace for which something is true.
+func (c *Controller) requests(ctx context.Context, namespace string, concerns func(*v1alpha1.MachineDeployment) bool) []reconcile.Request {
+	list := &v1alpha1.MachineDeploymentList{}
+	if err := c.Client.List(ctx, list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil // the cache ends with the process
+	}
+	var requests []reconcile.Request
+	for i := range list.Items {
+		if concerns(&list.Items[i]) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
+	}
+	return requests
+}
+
+// ofSet names the deployments that an event of a set concerns: its controller, or those that may adopt
+// it, or the one that it was created for.
+func (c *Controller) ofSet(ctx context.Context, object client.Object) []reconcile.Request {
+	if owner := metav1.GetControllerOfNoCopy(object); owner != nil {
+		if owner.Kind != "MachineDeployment" {
+			return nil
+		}
+		return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: object.GetNamespace(), Name: owner.Name}}}
+	}
+	set := object.(*v1alpha1.MachineSet)
+	return c.requests(ctx, set.Namespace, func(other *v1alpha1.MachineDeployment) bool {
+		return planner.Matches(planner.Selector(other), set) || revision.CreatedFor(other, set)
+	})
+}
+
+// overlapping names the deployments that overlap with one that was created, changed or deleted. It is
+// called with that as it was and as it is.
+func (c *Controller) overlapping(ctx context.Context, changed client.Object) []reconcile.Request {
+	return c.requests(ctx, changed.GetNamespace(), func(other *v1alpha1.MachineDeployment) bool {
+		return planner.Overlap(changed.(*v1alpha1.MachineDeployment), other)
+	})
+}
+
+// ofMachine names the deployment of a Machine.
+func (c *Controller) ofMachine(ctx context.Context, machine client.Object) []reconcile.Request {
+	owner := metav1.GetControllerOfNoCopy(machine)
+	if owner == nil || owner.Kind != "MachineSet" {
+		return nil
+	}
+	set := &v1alpha1.MachineSet{}
+	key := client.ObjectKey{Namespace: machine.GetNamespace(), Name: owner.Name}
+	if err := c.Client.Get(ctx, key, set, client.UnsafeDisableDeepCopy); err != nil {
+		return nil // a set that is gone has no deployment
+	}
+	return c.ofSet(ctx, set)
+}
+
+// markedChanges lets events of Machines through that were named for deletion.
+func markedChanges() predicate.Predicate {
+	mark := func(object client.Object) string {
+		marks := object.GetAnnotations()
+		if marks[v1alpha1.AnnotationKeyMarkedForDeletionTime] == "" {
+			return ""
+		}
+		return marks[v1alpha1.AnnotationKeyMarkedForDeletionTime] + marks[v1alpha1.AnnotationKeyMachinePriority]
+	}
+	return predicate.Funcs{
+		CreateFunc:  func(event.CreateEvent) bool { return false }, // the deployment's own event comes then
+		GenericFunc: func(event.GenericEvent) bool { return false },
+		DeleteFunc:  func(e event.DeleteEvent) bool { return mark(e.Object) != "" },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			was, is := e.ObjectOld.(*v1alpha1.Machine), e.ObjectNew.(*v1alpha1.Machine)
+			return mark(was) != mark(is) || mark(is) != "" &&
+				(was.Status.CurrentStatus.Phase != is.Status.CurrentStatus.Phase || was.DeletionTimestamp.IsZero() != is.DeletionTimestamp.IsZero())
+		},
+	}
+}
