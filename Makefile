@@ -74,6 +74,10 @@ DEMO_FLAGS ?=
 demo: controlplane qemu guest build ## Show three virtual machines become nodes (DEMO_EXIT=1: check, clean up and end)
 	@exec bin/millwright demo $(if $(filter-out 0,$(DEMO_EXIT)),--exit) $(DEMO_FLAGS)
 
+.PHONY: recording
+recording: controlplane qemu guest build ## Record the demo for the README, as docs/demo.svg
+	@hack/recording.sh docs/demo.svg
+
 .PHONY: capi
 capi: ## Build the core of Cluster API, the newest version, that tests run (cached)
 	@hack/capi.sh $(lastword $(CAPI_VERSIONS))

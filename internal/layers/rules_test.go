@@ -117,6 +117,7 @@ var rules = []rule{
 	{from: []string{"compat"}, may: []string{"api", "driver", "provider"}},
 	{from: []string{"controlplane"}},
 	{from: []string{"hack/image"}},
+	{from: []string{"hack/record"}},
 	{from: []string{"tools"}},
 	{from: []string{"internal/layers"}},
 }

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"fmt"
+	"html"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	// together is how long changes may be apart that are shown as one.
+	together = 120 * time.Millisecond
+	// longest is the longest time that a picture is shown, but for the last.
+	longest = 1500 * time.Millisecond
+	// last is how long the last one is shown.
+	last = 6 * time.Second
+
+	// Sizes of letters and margins, in pixels.
+	letterWidth, lineHeight, margin, fontSize = 8, 18, 16, 13.3
+)
+
+// picture is what the terminal showed from a time on.
+type picture struct {
+	at    time.Time
+	lines []string
+}
+
+// film is all that the terminal showed.
+type film struct{ pictures []picture }
+
+// add adds what the terminal shows now, unless it is the same as before.
+func (f *film) add(now time.Time, lines []string) {
+	if n := len(f.pictures); n > 0 {
+		before := &f.pictures[n-1]
+		if slices.Equal(before.lines, lines) {
+			return
+		}
+		if n > 1 && now.Sub(before.at) < together {
+			before.lines = lines
+			return
+		}
+	}
+	f.pictures = append(f.pictures, picture{at: now, lines: lines})
+}
+
+// times are when each picture begins, and when the last one ends.
+func (f *film) times() []time.Duration {
+	begin, all := time.Duration(0), []time.Duration{}
+	for i := range f.pictures {
+		all = append(all, begin)
+		if i+1 < len(f.pictures) {
+			begin += min(f.pictures[i+1].at.Sub(f.pictures[i].at), longest)
+		}
+	}
+	return append(all, begin+last)
+}
+
+// svg draws the film. Each line of text is written once and used wherever it is shown. Where
+// nothing moves, the last picture is seen.
+func (f *film) svg(columns, rows int) string {
+	width, height := columns*letterWidth+2*margin, rows*lineHeight+2*margin
+	times := f.times()
+	end := times[len(times)-1]
+	percent := func(at time.Duration) float64 { return 100 * at.Seconds() / end.Seconds() }
+	var style, defs, body strings.Builder
+	ids := map[string]string{}
+	for i, shown := range f.pictures {
+		if i < len(f.pictures)-1 {
+			fmt.Fprintf(&style, "@keyframes p%d{0%%{visibility:hidden}%.3f%%{visibility:visible}%.3f%%{visibility:hidden}}\n", i, percent(times[i]), percent(times[i+1]))
+			fmt.Fprintf(&style, "#p%d{visibility:hidden;animation:p%d %.2fs step-end infinite}\n", i, i, end.Seconds())
+		} else {
+			fmt.Fprintf(&style, "@keyframes p%d{0%%{visibility:hidden}%.3f%%{visibility:visible}}\n#p%d{animation:p%d %.2fs step-end infinite}\n", i, percent(times[i]), i, i, end.Seconds())
+		}
+		fmt.Fprintf(&body, `<g id="p%d">`, i)
+		for row, line := range shown.lines {
+			if line == "" {
+				continue
+			}
+			if ids[line] == "" {
+				ids[line] = fmt.Sprintf("l%d", len(ids))
+				fmt.Fprintf(&defs, "<text id=%q%s>%s</text>\n", ids[line], class(line), html.EscapeString(line))
+			}
+			fmt.Fprintf(&body, `<use href="#%s" y="%d"/>`, ids[line], (row+1)*lineHeight)
+		}
+		body.WriteString("</g>\n")
+	}
+	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" xml:space="preserve" viewBox="0 0 %[1]d %[2]d" width="%[1]d" height="%[2]d">
+<style>
+text{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace;font-size:%[3]gpx;fill:#d6dde6;white-space:pre}
+.typed{fill:#8fd18f}
+@media (prefers-reduced-motion:reduce){g{animation:none!important}}
+%[4]s</style>
+<defs>
+%[5]s</defs>
+<rect width="100%%" height="100%%" rx="8" fill="#15191f"/>
+<g transform="translate(%[6]d %[7]d)">
+%[8]s</g>
+</svg>
+`, width, height, fontSize, style.String(), defs.String(), margin, margin-5, body.String())
+}
+
+// class is the class of what a user typed.
+func class(line string) string {
+	if strings.HasPrefix(line, "$ ") {
+		return ` class="typed"`
+	}
+	return ""
+}

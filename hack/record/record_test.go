@@ -1,0 +1,74 @@
+package main
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestScreen(t *testing.T) {
+	for name, tc := range map[string]struct {
+		text string
+		want []string
+	}{
+		"lines":      {"one\r\ntwo\r\n", []string{"one", "two", ""}},
+		"drawn over": {"one\ntwo\n\x1b[2A\r\x1b[KONE\n\r\x1b[K2\n\x1b[J", []string{"ONE", "2", ""}},
+		"scrolls":    {"1\n2\n3\n4", []string{"2", "3", "4"}},
+		"wraps":      {"12345678901", []string{"1234567890", "1", ""}},
+		"colours":    {"\x1b[1;32mgreen\x1b[0m", []string{"green", "", ""}},
+		"tab":        {"a\tb", []string{"a       b", "", ""}},
+		"cleared":    {"1\n2\n3\x1b[2A\r\x1b[J", []string{"", "", ""}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScreen(10, 3)
+			s.write(tc.text)
+			if diff := cmp.Diff(tc.want, s.lines()); diff != "" {
+				t.Errorf("shows (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestFilm: a long pause is shortened, what comes at the same time is one picture, and a line is
+// written once.
+func TestFilm(t *testing.T) {
+	f, begin := &film{}, time.Now()
+	for _, shown := range []struct {
+		after time.Duration
+		lines []string
+	}{
+		{0, []string{"$ <demo>"}},
+		{time.Hour, []string{"$ <demo>", "1"}},
+		{time.Hour + time.Millisecond, []string{"$ <demo>", "2"}},
+		{time.Hour + time.Second, []string{"$ <demo>", "2"}},
+		{time.Hour + 2*time.Second, []string{"$ <demo>", "3"}},
+	} {
+		f.add(begin.Add(shown.after), shown.lines)
+	}
+	if diff := cmp.Diff([]time.Duration{0, longest, 2 * longest, 2*longest + last}, f.times()); diff != "" {
+		t.Errorf("times (-want +got):\n%s", diff)
+	}
+	svg := f.svg(20, 2)
+	if n := strings.Count(svg, "&lt;demo&gt;"); n != 1 {
+		t.Errorf("the command is written %d times", n)
+	}
+	if strings.Contains(svg, ">1</text>") || !strings.Contains(svg, ">2</text>") {
+		t.Errorf("draws:\n%s", svg)
+	}
+}
+
+func TestOnTerminal(t *testing.T) {
+	s := newScreen(20, 2)
+	if err := onTerminal(exec.Command("/bin/sh", "-c", "test -t 1 && stty size <&1"), 20, 2, s.write); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.lines()[0]; got != "2 20" {
+		t.Errorf("shows %q", got)
+	}
+	if err := onTerminal(exec.Command("/bin/false"), 20, 2, s.write); err == nil {
+		t.Error("a command that fails is none that is recorded")
+	}
+}
