@@ -2,7 +2,6 @@ package capi
 
 import (
 	"cmp"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -31,11 +30,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintf(os.Stderr, "MILLWRIGHT_CAPI=%s: there are only %s and %s\n", version, oldest, newest)
 		os.Exit(2)
 	}
-	// Stories mostly wait, so more of them go at a time than there are processors. What the
-	// command line says counts more.
-	if err := flag.Set("test.parallel", "4"); err != nil {
-		panic(err)
-	}
+	env.AtATime(4)
 	env.Main(m)
 }
 

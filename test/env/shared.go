@@ -3,9 +3,11 @@ package env
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -54,6 +56,15 @@ var running *pool
 // Main runs the tests of a package and ends the process with their result. It is
 // what TestMain calls.
 func Main(m *testing.M) { os.Exit(Run(m)) }
+
+// AtATime says how many of a package's parallel tests run at a time, for tests that mostly
+// wait: more than there are processors. To be called before the tests run; the flag -parallel
+// counts more.
+func AtATime(tests int) {
+	if err := flag.Set("test.parallel", strconv.Itoa(tests)); err != nil {
+		panic(err) // not a test
+	}
+}
 
 // Run runs the tests of a package, ends the control planes that they started, and
 // returns the exit status. It is for a TestMain that has more to do; others call Main.

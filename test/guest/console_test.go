@@ -10,6 +10,7 @@ import (
 // TestConsole: a guest without user data answers on its console, and restarts and ends
 // when it is told to.
 func TestConsole(t *testing.T) {
+	t.Parallel()
 	guest := boot(t, direct(t))
 	guest.until("network: 10.0.2.16 via 10.0.2.2")
 	guest.until("there is no volume CIDATA")
@@ -35,6 +36,7 @@ func TestConsole(t *testing.T) {
 
 // TestPowerButton: the guest ends at once when the button is pressed.
 func TestPowerButton(t *testing.T) {
+	t.Parallel()
 	guest := boot(t, direct(t))
 	guest.until("there is no volume CIDATA")
 	pressed := time.Now()
@@ -46,6 +48,7 @@ func TestPowerButton(t *testing.T) {
 
 // TestAgent: the guest's agent tells the guest's addresses and shuts down.
 func TestAgent(t *testing.T) {
+	t.Parallel()
 	guest := boot(t, direct(t))
 	guest.until("there is no volume CIDATA")
 	answers := json.NewDecoder(bufio.NewReader(guest.Agent()))

@@ -85,6 +85,7 @@ func isReady(node *corev1.Node) bool {
 // TestJoinByToken: a guest that finds the authority by itself is a Ready Node with all
 // that its user data says, and keeps a Lease.
 func TestJoinByToken(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, "aaaaaa")
 	guest := boot(t, withSeed(t, direct(t), c.userData(false)))
 	guest.until("join: found the cluster's certificate authority")
@@ -151,6 +152,7 @@ func renewal(t *testing.T, c *cluster, lease *coordinationv1.Lease, before *time
 // TestJoinAgainWithoutToken: a guest that booted from its disk comes back after a reset
 // with the certificate on the disk, although its token is gone by then.
 func TestJoinAgainWithoutToken(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, "bbbbbb")
 	guest := boot(t, withSeed(t, fromDisk(t), c.userData(true)))
 	guest.until("node " + c.node + " is Ready")

@@ -22,7 +22,10 @@ import (
 	"github.com/millwright-dev/millwright/test/env"
 )
 
-func TestMain(m *testing.M) { env.Main(m) }
+func TestMain(m *testing.M) {
+	env.AtATime(4)
+	env.Main(m)
+}
 
 // patience bounds each wait. A boot takes about 3 s on a quiet machine, and 20 s with
 // twenty busy processes on two cores.

@@ -32,12 +32,13 @@ type place struct {
 	dir string
 }
 
-// newPlace makes a release.
+// newPlace makes a release, for a test that runs beside others.
 func newPlace(t *testing.T) *place {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("-short: this test needs what make controlplane and make capi build")
 	}
+	t.Parallel()
 	p := &place{t: t, dir: t.TempDir()}
 	if out, err := p.release(release, image); err != nil {
 		t.Fatalf("hack/release.sh: %v\n%s", err, out)

@@ -26,6 +26,7 @@ import (
 
 func TestMain(m *testing.M) {
 	program.Main()
+	env.AtATime(4)
 	env.Main(m)
 }
 
@@ -36,9 +37,10 @@ type world struct {
 	dir string
 }
 
-// newWorld declares the deployment; changes come before.
+// newWorld declares the deployment, for a test that runs beside others; changes come before.
 func newWorld(t *testing.T, changes ...func(*v1alpha1.MachineDeployment)) *world {
 	t.Helper()
+	t.Parallel()
 	w := &world{Env: env.New(t), t: t, dir: t.TempDir()}
 	w.kubeconfig("manager", w.UserWith(t, "config/rbac/control-role.yaml", "config/rbac/target-role.yaml", "config/rbac/target-role-sim.yaml"))
 	w.kubeconfig("user", w.Admin)

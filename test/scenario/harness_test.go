@@ -22,6 +22,7 @@ import (
 
 func TestMain(m *testing.M) {
 	program.Main()
+	env.AtATime(6)
 	env.Main(m)
 }
 
@@ -36,8 +37,10 @@ type world struct {
 	cloud *sim.Cloud
 }
 
+// newWorld is for a test that runs beside others.
 func newWorld(t *testing.T, options ...env.Option) *world {
 	t.Helper()
+	t.Parallel()
 	w := &world{Env: env.NewPair(t, options...), t: t, dir: t.TempDir()}
 	cloud, err := sim.OpenCloud(w.simDir(), sim.CloudOptions{})
 	if err != nil {

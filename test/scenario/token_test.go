@@ -20,6 +20,7 @@ import (
 // TestBootstrapTokenAuthenticates: what a VM gets lets it in at a real API server, as a
 // member of the groups that it shall belong to, until it is revoked.
 func TestBootstrapTokenAuthenticates(t *testing.T) {
+	t.Parallel()
 	e := env.New(t)
 	const group = "system:bootstrappers:pool"
 	tokens := &bootstrap.Tokens{Target: e.Client, Installation: e.Namespace, Groups: group, Clock: clock.RealClock{}}

@@ -24,14 +24,14 @@ import (
 
 // TestNoQEMU: without QEMU a VM says so, and runs when it is there.
 func TestNoQEMU(t *testing.T) {
-	with := os.Getenv("PATH")
-	t.Setenv("PATH", t.TempDir())
-	c := up(t, "--hosts", "1")
+	c := prepare(t, "--hosts", "1")
+	c.environment = []string{"PATH=" + t.TempDir()}
+	c.start()
 	c.endByForce()
 	c.create(blankVM("patient"))
 	c.awaitTold("patient", vmpb.EndNoQEMU, "qemu")
 	c.stop()
-	t.Setenv("PATH", with)
+	c.environment = nil
 	c.start()
 	c.awaitRunning("patient")
 }

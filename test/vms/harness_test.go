@@ -2,6 +2,7 @@ package vms
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -28,20 +29,25 @@ import (
 
 func TestMain(m *testing.M) {
 	program.Main()
+	env.AtATime(4)
 	os.Exit(m.Run())
 }
 
-// Limits of waiting: four times and more of what was measured on two cores.
+// Limits of waiting: four times and more of what was measured on two cores, with four
+// tests at a time.
 const (
-	soon    = 30 * time.Second // a control plane, a VM's first sign of life
-	joining = 2 * time.Minute  // a few VMs become nodes, or come back after a crash
+	soon    = time.Minute     // a control plane, a VM's first sign of life
+	joining = 4 * time.Minute // a few VMs become nodes, or come back after a crash
 )
 
 // cluster is a running "millwright up".
 type cluster struct {
-	t      *testing.T
-	dir    string
-	flags  []string
+	t     *testing.T
+	dir   string
+	flags []string
+	// environment is what up has beside that of the test.
+	environment []string
+
 	client client.WithWatch
 	// images serves the guest's files.
 	images *httptest.Server
@@ -66,13 +72,22 @@ func guest(t *testing.T) string {
 	return dir
 }
 
-// up starts a cluster. It is stopped in order when the test ends, and then nothing of it
-// may be left.
+// up starts a cluster, for a test that runs beside others. It is stopped in order when the
+// test ends, and then nothing of it may be left.
 func up(t *testing.T, flags ...string) *cluster {
+	t.Helper()
+	c := prepare(t, flags...)
+	c.start()
+	return c
+}
+
+// prepare is up for a cluster that the test starts.
+func prepare(t *testing.T, flags ...string) *cluster {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("starts a control plane and virtual machines; -short wants neither")
 	}
+	t.Parallel()
 	// Sockets have short paths, and a test's name is long.
 	dir, err := os.MkdirTemp("", "vms-")
 	if err != nil {
@@ -100,16 +115,17 @@ func up(t *testing.T, flags ...string) *cluster {
 			t.Error(err)
 		}
 	})
-	c.start()
 	return c
 }
 
 // start starts the cluster in its folder and waits until it is ready.
 func (c *cluster) start() {
 	c.t.Helper()
-	c.process = program.Start(c.t, append([]string{
+	command := program.Command(context.Background(), append([]string{
 		"up", "--dir", c.dir, "--api-port", "0", "--image-port", "0", "--unsafe-no-fsync", "--v", "1",
 	}, c.flags...)...)
+	command.Env = append(command.Env, c.environment...)
+	c.process = program.StartOther(c.t, command)
 	c.eventually(soon, func(g gomega.Gomega) { g.Expect(c.process.Output.String()).To(gomega.ContainSubstring("Ready after")) })
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(c.dir, "kubeconfig"))
 	if err != nil {
