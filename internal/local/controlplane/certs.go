@@ -15,6 +15,8 @@ import (
 	"net"
 	"os"
 	"time"
+
+	"github.com/millwright-dev/millwright/internal/local/folder"
 )
 
 const (
@@ -142,10 +144,10 @@ func (p pair) store(base string) error {
 	if err != nil {
 		return err
 	}
-	if err := writeFile(base+".key", key); err != nil {
+	if err := folder.WriteFile(base+".key", key); err != nil {
 		return err
 	}
-	return writeFile(base+".crt", p.certPEM())
+	return folder.WriteFile(base+".crt", p.certPEM())
 }
 
 // errNoPair means that no certificate is stored, or that it and its key do not belong together.

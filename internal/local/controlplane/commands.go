@@ -5,6 +5,8 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"github.com/millwright-dev/millwright/internal/local/supervisor"
 )
 
 // auditPolicy has every request recorded once, when it is done; a watch also when
@@ -41,20 +43,24 @@ func (cp *ControlPlane) arguments(name string) []string {
 }
 
 // program returns how a component is run.
-func (cp *ControlPlane) program(name string) program {
-	p := program{
-		path:    filepath.Join(cp.config.Binaries, name),
-		args:    cp.arguments(name),
-		dir:     cp.dir.path(),
-		logPath: cp.dir.log(name),
-		pidPath: cp.dir.pidFile(name),
+func (cp *ControlPlane) program(name string) supervisor.Program {
+	p := supervisor.Program{
+		Name:    name,
+		Path:    filepath.Join(cp.config.Binaries, name),
+		Args:    cp.arguments(name),
+		Dir:     cp.dir.path(),
+		LogFile: cp.dir.log(name),
+		PIDFile: cp.dir.pidFile(name),
+		Grace:   graces[name],
+		Probe:   cp.probe(name),
+		Log:     cp.log,
 	}
 	if !cp.config.orphanable {
 		// An apiserver whose etcd is gone can take minutes to end in an orderly
 		// way, and none of these has anything to lose. Only etcd has.
-		p.deathSignal = syscall.SIGKILL
+		p.DeathSignal = syscall.SIGKILL
 		if name == Etcd {
-			p.deathSignal = syscall.SIGTERM
+			p.DeathSignal = syscall.SIGTERM
 		}
 	}
 	return p

@@ -170,22 +170,6 @@ func (d layout) create() error {
 	return nil
 }
 
-// writeFile replaces a file in one step, so that a crash leaves the old one or the new one.
-func writeFile(path string, content []byte) error {
-	temporary, err := os.CreateTemp(filepath.Dir(path), ".new-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(temporary.Name()) // gone after the rename
-	if _, err := temporary.Write(content); err != nil {
-		return errors.Join(err, temporary.Close())
-	}
-	if err := temporary.Close(); err != nil {
-		return err
-	}
-	return os.Rename(temporary.Name(), path)
-}
-
 const loopback = "127.0.0.1"
 
 func loopbackURL(port int) string {

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"strconv"
 	"time"
+
+	"github.com/millwright-dev/millwright/internal/local/proc"
 )
 
 // ServeFiles serves the files of a folder over HTTP on a port of 127.0.0.1 until the
@@ -16,7 +18,7 @@ import (
 func ServeFiles(ctx context.Context, dir string, port int) (<-chan error, error) {
 	listener, err := net.Listen("tcp4", net.JoinHostPort(loopback, strconv.Itoa(port)))
 	if err != nil {
-		return nil, errors.Join(&PortTakenError{Port: port, PID: portHolder(port)}, err)
+		return nil, errors.Join(&PortTakenError{Port: port, PID: proc.Listener(port)}, err)
 	}
 	server := &http.Server{Handler: http.FileServer(http.Dir(dir)), ReadHeaderTimeout: 10 * time.Second}
 	context.AfterFunc(ctx, func() { server.Close() }) // a download can be repeated

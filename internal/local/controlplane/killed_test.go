@@ -16,6 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/millwright-dev/millwright/internal/local/proc"
 )
 
 // parentDirEnv tells the test executable to be the parent of a control plane in
@@ -71,14 +73,14 @@ func killParent(command *exec.Cmd) {
 	command.Wait()         // it was killed
 }
 
-// children reads the pid files of a control plane's folder.
-func children(t *testing.T, dir layout) map[string]identity {
+// processes opens the processes that the PID files in a control plane's folder name.
+func processes(t *testing.T, dir layout) map[string]*os.Process {
 	t.Helper()
-	found := map[string]identity{}
+	found := map[string]*os.Process{}
 	for _, name := range []string{Etcd, APIServer, ControllerManager, Scheduler} {
-		var id identity
-		must(t, json.Unmarshal(value[[]byte](t)(os.ReadFile(dir.pidFile(name))), &id))
-		found[name] = id
+		var recorded struct{ PID int }
+		must(t, json.Unmarshal(value[[]byte](t)(os.ReadFile(dir.pidFile(name))), &recorded))
+		found[name] = value[*os.Process](t)(proc.Open(recorded.PID))
 	}
 	return found
 }
@@ -88,7 +90,7 @@ func TestKilledParent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			parent := runParent(t, dir, orphanable)
-			old := children(t, layout(dir))
+			old := processes(t, layout(dir))
 			var log journal
 			checkInUse(t, log.config(t, dir), parent.Process.Pid)
 			client := clientset(t, value[*rest.Config](t)(clientcmd.BuildConfigFromFlags("", layout(dir).kubeconfig())))
@@ -122,12 +124,13 @@ func checkInUse(t *testing.T, config Config, pid int) {
 	}
 }
 
-func checkLive(t *testing.T, processes map[string]identity, want bool) {
+func checkLive(t *testing.T, processes map[string]*os.Process, want bool) {
 	t.Helper()
-	for name, id := range processes {
-		now, err := identify(id.PID)
-		if live := err == nil && now == id; live != want {
-			t.Errorf("%s (process %d) of the killed parent runs: %v", name, id.PID, live)
+	for name, process := range processes {
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if live := proc.AwaitEnd(ended, process) != nil; live != want {
+			t.Errorf("%s (process %d) of the killed parent runs: %v", name, process.Pid, live)
 		}
 	}
 }

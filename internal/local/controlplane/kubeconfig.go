@@ -7,6 +7,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/millwright-dev/millwright/internal/local/folder"
 )
 
 // RESTConfig returns a configuration for the administrator (group system:masters),
@@ -87,7 +89,7 @@ func (cp *ControlPlane) writeKubeconfig(path string, client pair) error {
 	if err != nil {
 		return fmt.Errorf("writing kubeconfig %s: %w", path, err)
 	}
-	if err := writeFile(path, content); err != nil {
+	if err := folder.WriteFile(path, content); err != nil {
 		return fmt.Errorf("writing kubeconfig %s: %w", path, err)
 	}
 	return nil

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/millwright-dev/millwright/internal/local/folder"
 )
 
 // InUseError says that another control plane, in this process or another, uses the folder.
@@ -28,18 +30,14 @@ func (e *InUseError) Error() string {
 // lockDir takes the folder for this process. The kernel gives the lock back when
 // the process ends, however it ends; the number in the file is for people.
 func lockDir(dir layout) (*os.File, error) {
-	file, err := os.OpenFile(dir.lock(), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("the data folder %s is not writable: %w", dir, err)
-	}
-	err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-	if errors.Is(err, syscall.EWOULDBLOCK) {
-		content, _ := io.ReadAll(file) // then the number stays 0
+	file, err := folder.Lock(dir.lock())
+	if errors.Is(err, folder.ErrLocked) {
+		content, _ := os.ReadFile(dir.lock()) // without it the number stays 0
 		pid, _ := strconv.Atoi(strings.TrimSpace(string(content)))
-		return nil, errors.Join(&InUseError{Dir: string(dir), PID: pid}, file.Close())
+		return nil, &InUseError{Dir: string(dir), PID: pid}
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("locking %s: %w", dir.lock(), err), file.Close())
+		return nil, fmt.Errorf("the data folder %s cannot be locked: %w", dir, err)
 	}
 	if err := writePID(file); err != nil {
 		return nil, errors.Join(fmt.Errorf("writing %s: %w", dir.lock(), err), file.Close())

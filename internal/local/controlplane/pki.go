@@ -9,6 +9,8 @@ import (
 	"os"
 	"slices"
 	"time"
+
+	"github.com/millwright-dev/millwright/internal/local/folder"
 )
 
 // Certificates by their file names in pki/.
@@ -138,9 +140,9 @@ func ensureServiceAccountKey(base string) error {
 	if err != nil {
 		return fmt.Errorf("encoding the service account key: %w", err)
 	}
-	if err := writeFile(base+".key", private); err != nil {
+	if err := folder.WriteFile(base+".key", private); err != nil {
 		return err
 	}
 	// The public half comes last: it says that both are there.
-	return writeFile(base+".pub", pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}))
+	return folder.WriteFile(base+".pub", pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}))
 }

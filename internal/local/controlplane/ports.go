@@ -1,7 +1,6 @@
 package controlplane
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,9 +8,10 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
-	"path/filepath"
 	"strconv"
-	"strings"
+
+	"github.com/millwright-dev/millwright/internal/local/folder"
+	"github.com/millwright-dev/millwright/internal/local/proc"
 )
 
 // ports are where the components listen on 127.0.0.1. The zero value of one means
@@ -52,7 +52,7 @@ func choosePorts(path string, explicit int) (ports, error) {
 	}
 	if explicit != 0 {
 		if !portFree(explicit) {
-			return ports{}, &PortTakenError{Port: explicit, PID: portHolder(explicit)}
+			return ports{}, &PortTakenError{Port: explicit, PID: proc.Listener(explicit)}
 		}
 		chosen.APIServer = explicit
 	}
@@ -73,7 +73,7 @@ func (p ports) store(path string) error {
 	if err != nil {
 		return err
 	}
-	return writeFile(path, content)
+	return folder.WriteFile(path, content)
 }
 
 // PortFor returns a port on 127.0.0.1 for something that belongs to the control plane: the
@@ -84,7 +84,7 @@ func (cp *ControlPlane) PortFor(name string, explicit int) (int, error) {
 	defer cp.mu.Unlock()
 	if explicit != 0 {
 		if !portFree(explicit) {
-			return 0, &PortTakenError{Port: explicit, PID: portHolder(explicit)}
+			return 0, &PortTakenError{Port: explicit, PID: proc.Listener(explicit)}
 		}
 		return explicit, nil
 	}
@@ -143,57 +143,4 @@ func freePort(taken map[int]bool) (int, error) {
 		}
 	}
 	return 0, fmt.Errorf("found no free port between %d and %d on %s", firstPort, lastPort, loopback)
-}
-
-// portHolder returns the process that listens on the TCP port, 0 if none is found.
-func portHolder(port int) int {
-	inodes := map[string]bool{}
-	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
-		file, err := os.Open(table)
-		if err != nil {
-			continue // no IPv6, or no /proc: then there is nothing to find
-		}
-		lines := bufio.NewScanner(file)
-		for lines.Scan() {
-			if inode := listenerInode(lines.Text(), port); inode != "" {
-				inodes["socket:["+inode+"]"] = true
-			}
-		}
-		file.Close()
-	}
-	return socketOwner(inodes)
-}
-
-// listenerInode reads one line of /proc/net/tcp (see proc(5)): the second field
-// is the local address and port in hexadecimal, the fourth the state, the tenth
-// the socket's inode. It returns "" unless the line is a listener on the port.
-func listenerInode(line string, port int) string {
-	const listening = "0A"
-	fields := strings.Fields(line)
-	if len(fields) < 10 || fields[3] != listening {
-		return ""
-	}
-	_, hexPort, found := strings.Cut(fields[1], ":")
-	number, err := strconv.ParseUint(hexPort, 16, 16)
-	if !found || err != nil || int(number) != port {
-		return ""
-	}
-	return fields[9]
-}
-
-func socketOwner(sockets map[string]bool) int {
-	descriptors, err := filepath.Glob("/proc/[0-9]*/fd/*")
-	if err != nil || len(sockets) == 0 {
-		return 0
-	}
-	for _, descriptor := range descriptors {
-		target, err := os.Readlink(descriptor)
-		if err != nil || !sockets[target] {
-			continue
-		}
-		if pid, err := strconv.Atoi(strings.Split(descriptor, "/")[2]); err == nil {
-			return pid
-		}
-	}
-	return 0
 }

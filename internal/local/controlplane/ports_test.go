@@ -65,21 +65,3 @@ func TestUnreadablePortsAreNone(t *testing.T) {
 	must(t, os.WriteFile(path, []byte("{"), 0o600))
 	value[ports](t)(choosePorts(path, 0))
 }
-
-func TestListenerInode(t *testing.T) {
-	tests := map[string]struct{ reason, line, want string }{
-		"Listener":   {"port 0x1F90 is 8080", "0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  0 0 4711 1 0", "4711"},
-		"V6":         {"the address is longer", "0: 00000000000000000000000000000000:1F90 0:0 0A 0:0 0:0 0 0 0 12 1", "12"},
-		"Connection": {"only listeners hold a port", "0: 0100007F:1F90 0100007F:9999 01 00000000:00000000 00:00000000 00000000  0 0 4711 1 0", ""},
-		"OtherPort":  {"", "0: 0100007F:1F91 00000000:0000 0A 00000000:00000000 00:00000000 00000000  0 0 4711 1 0", ""},
-		"Header":     {"the first line names the columns", "sl local_address rem_address st tx_queue rx_queue tr tm->when retrnsmt uid timeout inode", ""},
-		"Empty":      {"", "", ""},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			if got := listenerInode(test.line, 8080); got != test.want {
-				t.Errorf("want %q, got %q: %s", test.want, got, test.reason)
-			}
-		})
-	}
-}

@@ -3,7 +3,6 @@ package controlplane
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -121,19 +120,5 @@ func TestFindBinaries(t *testing.T) {
 	must(t, os.Chmod(filepath.Join(dir, Scheduler), 0o600))
 	if _, err := FindBinaries(cache); !errors.Is(err, ErrBinariesMissing) {
 		t.Errorf("want one that cannot be run to count as missing, got %v", err)
-	}
-}
-
-func TestWriteFileLeavesOneFile(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "x")
-	for _, content := range []string{"one", "two"} {
-		must(t, writeFile(path, []byte(content)))
-		if got := string(value[[]byte](t)(os.ReadFile(path))); got != content {
-			t.Errorf("want %q, got %q", content, got)
-		}
-	}
-	if entries := value[[]fs.DirEntry](t)(os.ReadDir(dir)); len(entries) != 1 {
-		t.Errorf("want one file, got %v", entries)
 	}
 }

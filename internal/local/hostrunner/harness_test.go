@@ -222,7 +222,7 @@ func (b *bench) pid(pod *corev1.Pod) int {
 	return record.PID
 }
 
-func (b *bench) folder(pod *corev1.Pod) folder { return layout(b.config.Dir).pod(string(pod.UID)) }
+func (b *bench) folder(pod *corev1.Pod) podFolder { return layout(b.config.Dir).pod(string(pod.UID)) }
 
 func (b *bench) delete(name string, options metav1.DeleteOptions) {
 	b.t.Helper()

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/millwright-dev/millwright/internal/local/folder"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/env"
 )
@@ -142,7 +143,7 @@ func TestKilledAtTheWorstPoint(t *testing.T) {
 		pod := b.pod("vm", "run")
 		content, err := json.Marshal(map[string]string{"began": "2026-01-02T03:04:05Z"})
 		if err == nil {
-			err = replaceFile(b.folder(pod).path("process.json"), content)
+			err = folder.WriteFile(b.folder(pod).path("process.json"), content)
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/millwright-dev/millwright/internal/local/folder"
 )
 
 // machine is what is to be known of the machine that the host is a part of.
@@ -51,34 +53,30 @@ func readLine(path string) string {
 // layout names the files in a host's folder.
 type layout string
 
-func (d layout) pods() string          { return filepath.Join(string(d), "pods") }
-func (d layout) pod(uid string) folder { return folder(filepath.Join(d.pods(), uid)) }
-func (d layout) lock() string          { return filepath.Join(string(d), "lock") }
+func (d layout) pods() string             { return filepath.Join(string(d), "pods") }
+func (d layout) pod(uid string) podFolder { return podFolder(filepath.Join(d.pods(), uid)) }
+func (d layout) lock() string             { return filepath.Join(string(d), "lock") }
 
-// folder is that of one Pod.
-type folder string
+// podFolder is the folder of one Pod.
+type podFolder string
 
-func (f folder) path(elements ...string) string {
+func (f podFolder) path(elements ...string) string {
 	return filepath.Join(append([]string{string(f)}, elements...)...)
 }
-func (f folder) root() string              { return f.path("root") }
-func (f folder) volume(name string) string { return f.path("volumes", name) }
-func (f folder) log() string               { return f.path("log") }
-func (f folder) manifest() string          { return f.path("pod.json") }
+func (f podFolder) root() string              { return f.path("root") }
+func (f podFolder) volume(name string) string { return f.path("volumes", name) }
+func (f podFolder) log() string               { return f.path("log") }
+func (f podFolder) manifest() string          { return f.path("pod.json") }
 
 // lockDir takes the folder for this process. The kernel gives the lock back when the
 // process ends, however it ends.
 func lockDir(dir string) (*os.File, error) {
-	file, err := os.OpenFile(layout(dir).lock(), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("the host's folder is not writable: %w", err)
-	}
-	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		err = fmt.Errorf("%w: %s", ErrInUse, dir)
+	lock, err := folder.Lock(layout(dir).lock())
+	if errors.Is(err, folder.ErrLocked) {
+		return nil, fmt.Errorf("%w: %s", ErrInUse, dir)
 	}
 	if err != nil {
-		return nil, errors.Join(err, file.Close())
+		return nil, fmt.Errorf("the host's folder cannot be locked: %w", err)
 	}
-	return file, nil
+	return lock, nil
 }

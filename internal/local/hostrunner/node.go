@@ -169,7 +169,7 @@ func (n *node) setCondition(status *corev1.NodeStatus, want corev1.NodeCondition
 	if have.Status == want.Status {
 		want.LastTransitionTime = have.LastTransitionTime
 		young := n.Clock.Now().Before(have.LastHeartbeatTime.Add(statusInterval))
-		if young && have.Reason == want.Reason && have.Message == want.Message {
+		if young && have.Reason == want.Reason { // which has one message
 			want.LastHeartbeatTime = have.LastHeartbeatTime
 		}
 	}

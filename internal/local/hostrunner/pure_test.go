@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/millwright-dev/millwright/internal/local/folder"
 	"github.com/millwright-dev/millwright/internal/local/hostrunner/process"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
@@ -225,15 +226,15 @@ func TestReadMessage(t *testing.T) {
 		"empty":  {"", ""},
 	}
 	for name, test := range cases {
-		f := folder(t.TempDir())
-		if err := replaceFile(filepath.Join(f.root(), vmpb.TerminationMessagePath), []byte(test.content)); err != nil {
+		f := podFolder(t.TempDir())
+		if err := folder.WriteFile(filepath.Join(f.root(), vmpb.TerminationMessagePath), []byte(test.content)); err != nil {
 			t.Fatal(err)
 		}
 		if got := readMessage(f); got != test.want {
 			t.Errorf("%s: got %q, want %q", name, got, test.want)
 		}
 	}
-	if got := readMessage(folder(t.TempDir())); got != "" {
+	if got := readMessage(podFolder(t.TempDir())); got != "" {
 		t.Errorf("where there is none, got %q", got)
 	}
 }

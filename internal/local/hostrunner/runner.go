@@ -192,7 +192,7 @@ func (r *runner) worker(working context.Context, uid types.UID, saved *corev1.Po
 	defer r.mu.Unlock()
 	w, ok := r.workers[uid]
 	if !ok {
-		w = &worker{host: r.host, folder: layout(r.Dir).pod(string(uid)), wake: make(chan struct{}, 1), latest: saved}
+		w = &worker{host: r.host, folder: layout(r.Dir).pod(string(uid)), wake: make(chan struct{}, 1), latest: saved, retry: retryDelays}
 		r.workers[uid] = w
 		r.active.Go(func() {
 			w.run(working)
@@ -205,7 +205,7 @@ func (r *runner) worker(working context.Context, uid types.UID, saved *corev1.Po
 }
 
 // readManifest returns the Pod as an earlier host runner saved it, nil if it did not.
-func readManifest(f folder) *corev1.Pod {
+func readManifest(f podFolder) *corev1.Pod {
 	content, err := os.ReadFile(f.manifest())
 	pod := &corev1.Pod{}
 	if err != nil || json.Unmarshal(content, pod) != nil {
@@ -215,7 +215,7 @@ func readManifest(f folder) *corev1.Pod {
 }
 
 // uid is that of the Pod whose folder it is.
-func (f folder) uid() string { return filepath.Base(string(f)) }
+func (f podFolder) uid() string { return filepath.Base(string(f)) }
 
 func (w *worker) log() logr.Logger {
 	log := w.Log.WithValues("uid", w.folder.uid())

@@ -185,7 +185,7 @@ func vanished(pod *corev1.Pod, now time.Time) *ending {
 }
 
 // readMessage returns the container's last words, "" if there are none.
-func readMessage(f folder) string {
+func readMessage(f podFolder) string {
 	file, err := os.Open(filepath.Join(f.root(), vmpb.TerminationMessagePath))
 	if err != nil {
 		return ""

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/millwright-dev/millwright/internal/local/folder"
 	"github.com/millwright-dev/millwright/internal/local/hostrunner/process"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
@@ -150,14 +151,31 @@ func (w *worker) start(ctx context.Context) flow.Result {
 	return flow.Continue()
 }
 
-// hold lets the Pod wait, and says why. What it waits for can often not be watched, so
-// it is tried again. An event tells what was wrong twice: the first time it is often that
-// the API server does not know yet that the Pod is ours.
+// holdCause is what keeps a process from being started.
+type holdCause struct {
+	event  string
+	volume string              // the volume that is not ready, if one is not
+	api    metav1.StatusReason // why the API server refused a request, if it did
+}
+
+func causeOf(event string, err error) holdCause {
+	cause := holdCause{event: event, api: apierrors.ReasonForError(err)}
+	var notReady *notReadyError
+	if errors.As(err, &notReady) {
+		cause.volume = notReady.volume
+	}
+	return cause
+}
+
+// hold lets the Pod wait, and reports why in its status. What it waits for can often not be
+// watched, so it is tried again. An event is for a cause that is found twice in a row: the
+// first failure is often that the API server does not know yet that the Pod is ours.
 func (w *worker) hold(reason, event string, err error) flow.Result {
-	again := w.waiting != nil && w.waiting.Message == err.Error()
-	w.waiting = &corev1.ContainerStateWaiting{Reason: reason, Message: err.Error()}
-	if again && w.announced != err.Error() {
-		w.announced = err.Error()
+	cause := causeOf(event, err)
+	again := w.waiting != nil && w.held == cause
+	w.waiting, w.held = &corev1.ContainerStateWaiting{Reason: reason, Message: err.Error()}, cause
+	if again && w.announced != cause {
+		w.announced = cause
 		w.events.Event(w.pod, corev1.EventTypeWarning, event, err.Error())
 	}
 	return flow.Fail(err)
@@ -170,7 +188,7 @@ func (w *worker) save() error {
 	if err != nil {
 		return err
 	}
-	return replaceFile(w.folder.manifest(), content)
+	return folder.WriteFile(w.folder.manifest(), content)
 }
 
 // end ends a process that is not wanted: asks it, and kills it after its grace period.

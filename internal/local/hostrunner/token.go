@@ -9,12 +9,14 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/internal/local/folder"
 )
 
 // renewTokens writes new tokens into the Pod's projected volumes. It returns when the
 // next ones are due, zero if there are none: when four fifths of the life of the one
 // that ends first have passed.
-func (v volumes) renewTokens(ctx context.Context, pod *corev1.Pod, f folder) (time.Time, error) {
+func (v volumes) renewTokens(ctx context.Context, pod *corev1.Pod, f podFolder) (time.Time, error) {
 	var due time.Time
 	for i := range pod.Spec.Volumes {
 		volume := &pod.Spec.Volumes[i]
@@ -51,7 +53,7 @@ func (v volumes) renewToken(
 	if err != nil {
 		return time.Time{}, fmt.Errorf("asking for a token of service account %s: %w", pod.Spec.ServiceAccountName, err)
 	}
-	if err := replaceFile(filepath.Join(dir, source.Path), []byte(answer.Status.Token)); err != nil {
+	if err := folder.WriteFile(filepath.Join(dir, source.Path), []byte(answer.Status.Token)); err != nil {
 		return time.Time{}, err
 	}
 	life := answer.Status.ExpirationTimestamp.Sub(now)

@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"github.com/millwright-dev/millwright/internal/local/folder"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -39,7 +40,7 @@ func (e *notReadyError) Unwrap() error { return e.err }
 
 // prepare makes all volumes of the Pod and lays out its root. It returns when the
 // Pod's tokens have to be renewed, zero if it has none.
-func (v volumes) prepare(ctx context.Context, pod *corev1.Pod, f folder) (time.Time, error) {
+func (v volumes) prepare(ctx context.Context, pod *corev1.Pod, f podFolder) (time.Time, error) {
 	paths := map[string]string{}
 	for i := range pod.Spec.Volumes {
 		volume := &pod.Spec.Volumes[i]
@@ -57,7 +58,7 @@ func (v volumes) prepare(ctx context.Context, pod *corev1.Pod, f folder) (time.T
 }
 
 // make returns the folder of one volume.
-func (v volumes) make(ctx context.Context, pod *corev1.Pod, volume *corev1.Volume, f folder) (string, error) {
+func (v volumes) make(ctx context.Context, pod *corev1.Pod, volume *corev1.Volume, f podFolder) (string, error) {
 	if claim := volume.PersistentVolumeClaim; claim != nil {
 		return v.claimed(ctx, pod.Namespace, claim.ClaimName)
 	}
@@ -139,7 +140,7 @@ func (v volumes) writeSecret(ctx context.Context, namespace string, source *core
 		if !ok {
 			return fmt.Errorf("secret %s has no key %s", source.SecretName, item.Key)
 		}
-		if err := replaceFile(filepath.Join(dir, item.Path), content); err != nil {
+		if err := folder.WriteFile(filepath.Join(dir, item.Path), content); err != nil {
 			return err
 		}
 	}
@@ -167,22 +168,5 @@ func layOut(c *corev1.Container, root string, volumes map[string]string) error {
 			return err
 		}
 	}
-	return replaceFile(filepath.Join(root, vmpb.TerminationMessagePath), nil)
-}
-
-// replaceFile writes a file of mode 0600 in one step, and the folders that it lies in.
-func replaceFile(path string, content []byte) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
-	}
-	temporary, err := os.CreateTemp(filepath.Dir(path), ".new-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(temporary.Name()) // gone after the rename
-	_, err = temporary.Write(content)
-	if err = errors.Join(err, temporary.Close()); err != nil {
-		return err
-	}
-	return os.Rename(temporary.Name(), path)
+	return folder.WriteFile(filepath.Join(root, vmpb.TerminationMessagePath), nil)
 }

@@ -3,11 +3,13 @@ package hostrunner
 import (
 	"context"
 	"errors"
+	"math"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/millwright-dev/millwright/internal/local/hostrunner/process"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
@@ -25,7 +27,7 @@ const (
 // worker runs one Pod, in one goroutine.
 type worker struct {
 	*host
-	folder folder
+	folder podFolder
 	wake   chan struct{} // something of the first group of fields changed
 
 	mu     sync.Mutex
@@ -41,11 +43,13 @@ type worker struct {
 	process   *process.Process
 	ending    *ending
 	waiting   *corev1.ContainerStateWaiting
-	announced string    // the last problem that there was an event for
+	held      holdCause // why the container waits
+	announced holdCause // the last cause that there was an event for
 	renew     time.Time // when tokens are due; zero if there are none
 	stop      *stop     // set once the process was asked to end
 	stopSeen  time.Time // when it was noticed that the host is to end; zero before
 	failures  int       // passes in a row that failed
+	retry     wait.Backoff
 	finished  bool      // there is nothing more to do, ever
 }
 
@@ -156,9 +160,9 @@ func (w *worker) pass(ctx context.Context) time.Duration {
 	if err := errors.Join(act.Err, report.Err); err != nil {
 		w.failures++
 		w.log().Info("will be tried again", "reason", err.Error())
-		return earlier(backoff(w.failures), earlier(act.After, report.After))
+		return earlier(w.retry.Step(), earlier(act.After, report.After))
 	}
-	w.failures = 0
+	w.failures, w.retry = 0, retryDelays
 	return earlier(act.After, report.After)
 }
 
@@ -170,11 +174,8 @@ func earlier(a, b time.Duration) time.Duration {
 	return a
 }
 
-// backoff is the pause after some failures in a row.
-func backoff(failures int) time.Duration {
-	const first, longest = 250 * time.Millisecond, 15 * time.Second
-	return min(first<<min(failures-1, 10), longest)
-}
+// retryDelays are the pauses after failures in a row.
+var retryDelays = wait.Backoff{Duration: 250 * time.Millisecond, Factor: 2, Steps: math.MaxInt, Cap: 15 * time.Second}
 
 // running reports whether the process, or one that came from it, lives.
 func (w *worker) running() bool { return w.process != nil && w.ending == nil }

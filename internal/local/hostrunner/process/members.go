@@ -1,51 +1,35 @@
 package process
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"strconv"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/prometheus/procfs"
+
+	"github.com/millwright-dev/millwright/internal/local/folder"
+	"github.com/millwright-dev/millwright/internal/local/proc"
 )
 
 // settleTime is how long the lock may be held by a process that is still between fork
-// and exec, and so is not to be recognised.
+// and exec, and so cannot be recognised.
 const settleTime = 5 * time.Second
 
-// settleInterval is the time between two looks at such a lock.
+// settleInterval is the time between two checks of such a lock.
 const settleInterval = 5 * time.Millisecond
-
-// errLocked means that a process of the folder lives.
-var errLocked = errors.New("a process of the folder is still running")
-
-// takeLock takes the folder's lock, which must be free.
-func takeLock(dir string) (*os.File, error) {
-	file, err := os.OpenFile(lockPath(dir), os.O_RDONLY|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		err = errLocked
-	}
-	if err != nil {
-		return nil, errors.Join(err, file.Close())
-	}
-	return file, nil
-}
 
 // settledMembers returns the living processes of the folder. None means that there are
 // none, not even one about to appear.
 func settledMembers(dir string) ([]int, error) {
 	for deadline := time.Now().Add(settleTime); ; time.Sleep(settleInterval) {
-		lock, err := takeLock(dir)
+		lock, err := folder.Lock(lockPath(dir))
 		if err == nil {
 			return nil, lock.Close()
 		}
-		if !errors.Is(err, errLocked) {
+		if !errors.Is(err, folder.ErrLocked) {
 			return nil, err
 		}
 		members, err := members(dir)
@@ -53,7 +37,7 @@ func settledMembers(dir string) ([]int, error) {
 			return members, err
 		}
 		if time.Now().After(deadline) {
-			return nil, fmt.Errorf("%w, but none is found that has %s open", errLocked, lockPath(dir))
+			return nil, fmt.Errorf("a process of the folder is still running, but none is found that has %s open", lockPath(dir))
 		}
 	}
 }
@@ -64,15 +48,14 @@ func members(dir string) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	entries, err := os.ReadDir("/proc")
+	all, err := procfs.AllProcs()
 	if err != nil {
 		return nil, err
 	}
 	var pids []int
-	for _, entry := range entries {
-		pid, err := strconv.Atoi(entry.Name())
-		if err == nil && holds(pid, lock) {
-			pids = append(pids, pid)
+	for _, process := range all {
+		if holds(process.PID, lock) {
+			pids = append(pids, process.PID)
 		}
 	}
 	return pids, nil
@@ -85,25 +68,17 @@ func holds(pid int, lock os.FileInfo) bool {
 	return err == nil && os.SameFile(file, lock)
 }
 
-// openMember returns a handle of a process of the folder.
-func openMember(dir string, pid int) (int, error) {
+// openMember returns a handle of a process of the folder. Errors: proc.ErrNotFound.
+func openMember(dir string, pid int) (*os.Process, error) {
 	lock, err := os.Stat(lockPath(dir))
 	if err != nil {
-		return -1, err
+		return nil, err
 	}
-	handle, err := unix.PidfdOpen(pid, 0)
-	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
-		return -1, errNoProcess
+	process, err := proc.Open(pid)
+	if err == nil && !holds(pid, lock) {
+		err = proc.ErrNotFound
 	}
-	if err != nil {
-		return -1, err
-	}
-	// A handle goes on meaning the same process, so that what is found out now still
-	// holds when signals are sent through it.
-	if !holds(pid, lock) {
-		return -1, errors.Join(errNoProcess, unix.Close(handle))
-	}
-	return handle, nil
+	return process, err
 }
 
 // killAll kills the processes of the folder and waits until all are gone.
@@ -117,26 +92,17 @@ func killAll(dir string) error {
 			return err
 		}
 		for _, pid := range pids {
-			handle, err := openMember(dir, pid)
-			if errors.Is(err, errNoProcess) {
+			process, err := openMember(dir, pid)
+			if errors.Is(err, proc.ErrNotFound) {
 				continue
 			}
 			if err != nil {
 				return err
 			}
-			unix.PidfdSendSignal(handle, unix.SIGKILL, nil, 0) // it has ended then
-			awaitEnd(handle)
-			unix.Close(handle) // nothing was written
-		}
-	}
-}
-
-// awaitEnd returns when the process has ended: its handle becomes readable.
-func awaitEnd(handle int) {
-	for {
-		count, err := unix.Poll([]unix.PollFd{{Fd: int32(handle), Events: unix.POLLIN}}, -1)
-		if count > 0 || err != nil && !errors.Is(err, unix.EINTR) {
-			return
+			process.Kill() // fails only if it has ended
+			if err := proc.AwaitEnd(context.Background(), process); err != nil {
+				return err
+			}
 		}
 	}
 }

@@ -1,16 +1,17 @@
 package process
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/millwright-dev/millwright/internal/local/folder"
+	"github.com/millwright-dev/millwright/internal/local/proc"
 )
 
 // lockFD is the number under which a process inherits the lock. It is high, so that a
@@ -45,17 +46,14 @@ type Exit struct {
 // Process is a started process, with all that came from it. Its methods may be called
 // from any goroutine.
 type Process struct {
-	dir    string
-	record record
-	handle int // of the process itself, -1 if it had ended when it was found
-	killed atomic.Bool
+	dir     string
+	record  record
+	process *os.Process // nil if it had ended when it was found
+	killed  atomic.Bool
 
 	ended chan struct{}
-	exit  Exit // written before ended is closed
+	exit  Exit // set before ended is closed, as is err
 	err   error
-
-	mu     sync.Mutex
-	closed bool // handle is
 }
 
 // Start starts a process in the folder, which must exist; it becomes the working folder.
@@ -65,14 +63,14 @@ type Process struct {
 //
 // The process is the leader of a new session. It lives on when this process ends.
 func Start(dir string, c Command, now time.Time) (*Process, error) {
-	lock, err := takeLock(dir)
+	lock, err := folder.Lock(lockPath(dir))
 	if err != nil {
 		return nil, err
 	}
 	defer lock.Close() // the process has it then
-	p := &Process{dir: dir, record: record{Began: now}, handle: -1, ended: make(chan struct{})}
+	p := &Process{dir: dir, record: record{Began: now}, ended: make(chan struct{})}
 	if err := p.record.write(dir); err != nil {
-		return nil, fmt.Errorf("writing down the start: %w", err)
+		return nil, fmt.Errorf("recording the start: %w", err)
 	}
 	command, err := p.spawn(c, lock)
 	if err != nil {
@@ -97,17 +95,16 @@ func (p *Process) spawn(c Command, lock *os.File) (*exec.Cmd, error) {
 	command.Stdout, command.Stderr = output, output
 	command.ExtraFiles = make([]*os.File, lockFD-3+1) // the others are closed
 	command.ExtraFiles[lockFD-3] = lock
-	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true, PidFD: &p.handle}
+	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := command.Start(); err != nil {
-		p.handle = -1
 		return nil, fmt.Errorf("starting %s: %w", c.Path, err)
 	}
 	return command, nil
 }
 
-// begin writes down who the new process is, and watches it.
+// begin records the number of the new process, and waits for its end in the background.
 func (p *Process) begin(command *exec.Cmd) error {
-	p.record.PID = command.Process.Pid
+	p.process, p.record.PID = command.Process, command.Process.Pid
 	err := p.record.write(p.dir)
 	go func() {
 		_ = command.Wait() // what it tells is in ProcessState too
@@ -122,7 +119,7 @@ func (p *Process) begin(command *exec.Cmd) error {
 	if err != nil {
 		p.Kill()
 		<-p.ended
-		return fmt.Errorf("writing down the process number: %w", err)
+		return fmt.Errorf("recording the process ID: %w", err)
 	}
 	return nil
 }
@@ -137,7 +134,7 @@ func Open(dir string) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{dir: dir, record: r, handle: -1, ended: make(chan struct{})}
+	p := &Process{dir: dir, record: r, ended: make(chan struct{})}
 	members, err := settledMembers(dir)
 	if err != nil {
 		return nil, err
@@ -146,57 +143,48 @@ func Open(dir string) (*Process, error) {
 		close(p.ended)
 		return p, nil
 	}
-	if p.handle, err = p.adopt(members); err != nil {
+	if p.process, err = p.adopt(members); err != nil {
 		return nil, err
 	}
 	go p.watch()
 	return p, nil
 }
 
-// adopt returns a handle of the process that was started, -1 if only others live that
-// came from it.
-func (p *Process) adopt(members []int) (int, error) {
+// adopt returns a handle of the process that was started, nil if only descendants of it
+// live.
+func (p *Process) adopt(members []int) (*os.Process, error) {
 	for _, pid := range members {
-		session, err := sessionOf(pid)
-		if errors.Is(err, errNoProcess) || err == nil && session != pid {
+		stat, err := proc.Stat(pid)
+		if errors.Is(err, proc.ErrNotFound) || err == nil && stat.Session != pid {
 			continue
 		}
 		if err != nil {
-			return -1, err
+			return nil, err
 		}
-		handle, err := openMember(p.dir, pid)
-		if errors.Is(err, errNoProcess) {
+		process, err := openMember(p.dir, pid)
+		if errors.Is(err, proc.ErrNotFound) {
 			continue
 		}
 		if err != nil || p.record.PID == pid {
-			return handle, err
+			return process, err
 		}
-		p.record.PID = pid // a crash was before it could be written down
-		if err := p.record.write(p.dir); err != nil {
-			return -1, errors.Join(err, unix.Close(handle))
-		}
-		return handle, nil
+		p.record.PID = pid // a crash was before it could be recorded
+		return process, p.record.write(p.dir)
 	}
-	return -1, nil
+	return nil, nil
 }
 
 // watch waits for the end of a process that is not a child of ours.
 func (p *Process) watch() {
-	if p.handle >= 0 {
-		awaitEnd(p.handle)
+	if p.process != nil {
+		p.err = proc.AwaitEnd(context.Background(), p.process)
 	}
 	p.finish(Exit{})
 }
 
-// finish ends what the process left behind, and tells that all is over.
+// finish ends what the process left behind, and closes ended.
 func (p *Process) finish(exit Exit) {
-	p.mu.Lock()
-	if p.handle >= 0 {
-		unix.Close(p.handle) // nothing was written
-	}
-	p.closed = true
-	p.mu.Unlock()
-	p.err = killAll(p.dir)
+	p.err = errors.Join(p.err, killAll(p.dir))
 	exit.Time = time.Now()
 	p.exit = exit
 	close(p.ended)
@@ -221,19 +209,16 @@ func (p *Process) Exit() (Exit, error) { return p.exit, p.err }
 func (p *Process) Killed() bool { return p.killed.Load() }
 
 // Terminate asks the process to end (SIGTERM). What came from it is its own business.
-func (p *Process) Terminate() { p.signal(unix.SIGTERM) }
+func (p *Process) Terminate() { p.signal(syscall.SIGTERM) }
 
 // Kill ends the process and all that came from it.
 func (p *Process) Kill() {
 	p.killed.Store(true)
-	p.signal(unix.SIGKILL)
+	p.signal(syscall.SIGKILL)
 }
 
-func (p *Process) signal(signal unix.Signal) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed || p.handle < 0 {
-		return
+func (p *Process) signal(signal syscall.Signal) {
+	if p.process != nil {
+		p.process.Signal(signal) // fails only if it has ended
 	}
-	unix.PidfdSendSignal(p.handle, signal, nil, 0) // it has ended then
 }

@@ -14,6 +14,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/millwright-dev/millwright/internal/local/folder"
+	"github.com/millwright-dev/millwright/internal/local/proc"
 )
 
 // patience is how long something may take that takes milliseconds.
@@ -77,8 +80,8 @@ func pause() { time.Sleep(time.Hour) }
 
 func startPartly(fork bool) {
 	dir := os.Getenv(startDir)
-	lock, err := takeLock(dir)
-	p := &Process{dir: dir, record: record{Began: time.Now()}, handle: -1}
+	lock, err := folder.Lock(lockPath(dir))
+	p := &Process{dir: dir, record: record{Began: time.Now()}}
 	if err == nil {
 		err = p.record.write(dir)
 	}
@@ -205,19 +208,19 @@ func TestExit(t *testing.T) {
 func TestStartInANewSession(t *testing.T) {
 	p, dir := start(t, "wait")
 	awaitReady(t, dir)
-	if folder, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", p.PID())); err != nil || folder != dir {
-		t.Errorf("it works in %s (%v), want %s", folder, err, dir)
+	if cwd, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", p.PID())); err != nil || cwd != dir {
+		t.Errorf("it works in %s (%v), want %s", cwd, err, dir)
 	}
-	session, err := sessionOf(p.PID())
-	if err != nil || session != p.PID() {
-		t.Errorf("its session is %d (%v), want one of its own, %d", session, err, p.PID())
+	stat, err := proc.Stat(p.PID())
+	if err != nil || stat.Session != p.PID() {
+		t.Errorf("its session is %d (%v), want one of its own, %d", stat.Session, err, p.PID())
 	}
 }
 
 func TestASecondStartIsRefused(t *testing.T) {
 	p, dir := start(t, "wait")
-	if _, err := Start(dir, of(dir, "wait"), time.Now()); !errors.Is(err, errLocked) {
-		t.Fatalf("a second start gives %v, want %v", err, errLocked)
+	if _, err := Start(dir, of(dir, "wait"), time.Now()); !errors.Is(err, folder.ErrLocked) {
+		t.Fatalf("a second start gives %v, want %v", err, folder.ErrLocked)
 	}
 	p.Kill()
 	awaitExit(t, p)
@@ -236,8 +239,8 @@ func TestOpenFindsASurvivor(t *testing.T) {
 			if err != nil || len(pids) != 2 {
 				t.Fatalf("the processes are %v (%v), want the one and its child", pids, err)
 			}
-			if session, err := sessionOf(p.PID()); err != nil || session != p.PID() {
-				t.Errorf("took %d for the process, whose session is %d (%v)", p.PID(), session, err)
+			if stat, err := proc.Stat(p.PID()); err != nil || stat.Session != p.PID() {
+				t.Errorf("took %d for the process, whose session is %d (%v)", p.PID(), stat.Session, err)
 			}
 			if r, err := readRecord(dir); err != nil || r.PID != p.PID() {
 				t.Errorf("the record says %+v (%v), want number %d", r, err, p.PID())
@@ -303,27 +306,4 @@ func TestABrokenRecordCountsAsAStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitExit(t, p)
-}
-
-func TestParseStat(t *testing.T) {
-	cases := map[string]struct {
-		line    string
-		state   string
-		session int
-		fails   bool
-	}{
-		"plain":             {line: "12 (sh) S 1 12 13 0 -1", state: "S", session: 13},
-		"blanks and braces": {line: "12 (a) Z 9 (b) R 1 12 14 0", state: "R", session: 14},
-		"too short":         {line: "12 (sh) S 1", fails: true},
-		"empty":             {fails: true},
-		"not a number":      {line: "12 (sh) S 1 12 x 0", state: "S", fails: true},
-	}
-	for name, test := range cases {
-		t.Run(name, func(t *testing.T) {
-			state, session, err := parseStat(test.line)
-			if (err != nil) != test.fails || state != test.state || session != test.session {
-				t.Errorf("got %q, %d, %v", state, session, err)
-			}
-		})
-	}
 }

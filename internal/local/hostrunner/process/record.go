@@ -3,20 +3,18 @@ package process
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
-	"syscall"
 	"time"
+
+	"github.com/millwright-dev/millwright/internal/local/folder"
 )
 
 // ErrNeverStarted means that no process was started in the folder.
 var ErrNeverStarted = errors.New("no process was started")
 
-// record is what is written down of a start.
+// record is what is stored of a start.
 type record struct {
 	// PID is the number of the process, 0 until it exists. It is trusted only together
 	// with the lock, since numbers are used again.
@@ -51,42 +49,5 @@ func (r record) write(dir string) error {
 	if err != nil {
 		return err
 	}
-	path := recordPath(dir)
-	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
-}
-
-// errNoProcess means that there is no living process with that number.
-var errNoProcess = errors.New("no such process")
-
-// sessionOf returns the session that a process belongs to. A zombie is not found.
-func sessionOf(pid int) (int, error) {
-	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
-		return 0, errNoProcess
-	}
-	if err != nil {
-		return 0, err
-	}
-	state, session, err := parseStat(string(line))
-	if state == "Z" || state == "X" {
-		return 0, errNoProcess
-	}
-	return session, err
-}
-
-// parseStat finds the state (field 3) and the session (6) in a line of /proc/PID/stat,
-// see proc_pid_stat(5). The second field is the name in parentheses, and may itself
-// hold blanks and parentheses.
-func parseStat(line string) (state string, session int, err error) {
-	end := strings.LastIndexByte(line, ')')
-	fields := strings.Fields(line[end+1:])
-	const stateIndex, sessionIndex = 0, 3 // field 3 is the first one after the name
-	if end < 0 || len(fields) <= sessionIndex {
-		return "", 0, fmt.Errorf("process status %q is not understood", line)
-	}
-	session, err = strconv.Atoi(fields[sessionIndex])
-	return fields[stateIndex], session, err
+	return folder.WriteFile(recordPath(dir), content)
 }

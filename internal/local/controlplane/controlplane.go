@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+
+	"github.com/millwright-dev/millwright/internal/local/folder"
+	"github.com/millwright-dev/millwright/internal/local/supervisor"
 )
 
 // ControlPlane is a running control plane. Its methods may be called from several
@@ -22,10 +25,11 @@ type ControlPlane struct {
 	lock       *os.File
 	ports      ports
 	pki        pki
-	components []*component // in the order in which they start
+	components []*supervisor.Child // in the order in which they start
 
-	mu      sync.Mutex
-	stopped bool
+	mu       sync.Mutex
+	children []*supervisor.Child // see StartChild
+	stopped  bool
 }
 
 // startTimeout bounds Start where the context does not. On an idle machine it
@@ -69,11 +73,11 @@ func (cp *ControlPlane) start(ctx context.Context) error {
 	return nil
 }
 
-// endLeftOvers ends what a killed process left behind, in the order of Stop. The
-// lock says that its parent is dead.
+// endLeftOvers ends the components that a killed process left behind, in the order of
+// Stop. We hold the lock, so their parent is dead.
 func (cp *ControlPlane) endLeftOvers(ctx context.Context) error {
 	for _, name := range []string{Scheduler, ControllerManager, APIServer, Etcd} {
-		found, err := endLeftOver(ctx, cp.dir.pidFile(name), graces[name])
+		found, err := supervisor.EndLeftOver(ctx, cp.dir.pidFile(name), graces[name])
 		if err != nil {
 			return fmt.Errorf("ending the %s that an earlier process left behind: %w", name, err)
 		}
@@ -97,19 +101,16 @@ func (cp *ControlPlane) prepare(context.Context) error {
 		return err
 	}
 	if cp.config.AuditLog {
-		if err := errors.Join(writeFile(cp.dir.auditPolicy(), []byte(auditPolicy)), writeFile(cp.dir.auditLog(), nil)); err != nil {
+		if err := errors.Join(folder.WriteFile(cp.dir.auditPolicy(), []byte(auditPolicy)), folder.WriteFile(cp.dir.auditLog(), nil)); err != nil {
 			return fmt.Errorf("preparing the audit log: %w", err)
 		}
 	}
 	for _, name := range cp.config.components() {
-		run := cp.program(name)
-		if err := run.rotate(); err != nil {
-			return fmt.Errorf("rotating the log of %s: %w", name, err)
+		component, err := supervisor.New(cp.program(name))
+		if err != nil {
+			return err
 		}
-		cp.components = append(cp.components, &component{
-			name: name, launch: run.launch, probe: cp.probe(name), lastLines: run.lastLines,
-			grace: graces[name], log: cp.log,
-		})
+		cp.components = append(cp.components, component)
 	}
 	return nil
 }
@@ -119,12 +120,12 @@ func (cp *ControlPlane) prepare(context.Context) error {
 // that finds no apiserver, back off for a second or give up.
 func (cp *ControlPlane) startComponents(ctx context.Context) error {
 	etcd, apiserver, others := cp.components[:1], cp.components[1:2], cp.components[2:]
-	for _, group := range [][]*component{etcd, apiserver, others} {
+	for _, group := range [][]*supervisor.Child{etcd, apiserver, others} {
 		for _, c := range group {
-			c.start()
+			c.Start()
 		}
 		for _, c := range group {
-			if err := c.awaitReady(ctx, true); err != nil {
+			if err := c.AwaitReady(ctx, true); err != nil {
 				return fmt.Errorf("starting control plane %s: %w", cp.config.Name, err)
 			}
 		}
@@ -144,30 +145,22 @@ func (cp *ControlPlane) Stop(ctx context.Context) error {
 	}
 	cp.stopped = true
 	var problems []error
-	for _, c := range slices.Backward(cp.components) {
-		c.stop(ctx)
-		problems = append(problems, removeIfExists(cp.dir.pidFile(c.name)))
+	for _, c := range slices.Backward(slices.Concat(cp.components, cp.children)) {
+		problems = append(problems, c.Stop(ctx))
 	}
 	// The lock goes last: from here on the folder may belong to somebody else.
 	problems = append(problems, cp.lock.Close())
 	return errors.Join(problems...)
 }
 
-func removeIfExists(path string) error {
-	if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
 // WaitReady waits until all components that are not stopped by StopComponent
 // answer, also through restarts.
 func (cp *ControlPlane) WaitReady(ctx context.Context) error {
 	for _, c := range cp.all() {
-		if c.current() == nil {
+		if !c.Started() {
 			continue
 		}
-		if err := c.awaitReady(ctx, false); err != nil {
+		if err := c.AwaitReady(ctx, false); err != nil {
 			return err
 		}
 	}
@@ -181,7 +174,7 @@ func (cp *ControlPlane) Kill(name string) error {
 	if err != nil {
 		return err
 	}
-	return c.killChild()
+	return c.Kill()
 }
 
 // StopComponent ends the named component in an orderly way, or at once when the
@@ -191,8 +184,7 @@ func (cp *ControlPlane) StopComponent(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	c.stop(ctx)
-	return nil
+	return c.Stop(ctx)
 }
 
 // StartComponent starts the named component after StopComponent and returns when
@@ -207,14 +199,14 @@ func (cp *ControlPlane) StartComponent(ctx context.Context, name string) error {
 		cp.mu.Unlock()
 		return fmt.Errorf("control plane %s is stopped", cp.config.Name)
 	}
-	c.start()
+	c.Start()
 	cp.mu.Unlock()
-	return c.awaitReady(ctx, true)
+	return c.AwaitReady(ctx, true)
 }
 
-func (cp *ControlPlane) component(name string) (*component, error) {
+func (cp *ControlPlane) component(name string) (*supervisor.Child, error) {
 	for _, c := range cp.all() {
-		if c.name == name {
+		if c.Name == name {
 			return c, nil
 		}
 	}
@@ -222,10 +214,10 @@ func (cp *ControlPlane) component(name string) (*component, error) {
 }
 
 // all returns the components and children that there are now.
-func (cp *ControlPlane) all() []*component {
+func (cp *ControlPlane) all() []*supervisor.Child {
 	cp.mu.Lock()
 	defer cp.mu.Unlock()
-	return slices.Clone(cp.components)
+	return slices.Concat(cp.components, cp.children)
 }
 
 // URL returns where kube-apiserver listens, such as https://127.0.0.1:20345.

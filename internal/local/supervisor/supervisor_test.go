@@ -1,4 +1,4 @@
-package controlplane
+package supervisor
 
 import (
 	"context"
@@ -14,46 +14,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestBackoff(t *testing.T) {
-	tests := map[string]struct {
-		reason  string
-		uptimes []time.Duration
-		want    []time.Duration
-	}{
-		"Doubles": {
-			"a child that cannot live is tried ever less often, at least twice a minute",
-			make([]time.Duration, 7),
-			[]time.Duration{1e9, 2e9, 4e9, 8e9, 16e9, 30e9, 30e9},
-		},
-		"BeginsAnew": {
-			"a child that was up for a minute was all right",
-			[]time.Duration{0, 0, time.Minute, 59 * time.Second},
-			[]time.Duration{1e9, 2e9, 1e9, 2e9},
-		},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			var b backoff
-			var got []time.Duration
-			for _, uptime := range test.uptimes {
-				got = append(got, b.after(uptime))
-			}
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", test.reason, diff)
-			}
-		})
-	}
-}
-
-// fakeChild ends after its lifetime, or when it is told to.
-type fakeChild struct {
+// fakeProcess ends after its lifetime, or when it is told to.
+type fakeProcess struct {
 	stubborn bool // ends for nothing but SIGKILL
 	once     sync.Once
 	ended    chan struct{}
 	signals  chan os.Signal
 }
 
-func (f *fakeChild) Signal(signal os.Signal) error {
+func (f *fakeProcess) Signal(signal os.Signal) error {
 	select {
 	case <-f.ended:
 		return os.ErrProcessDone
@@ -65,34 +34,36 @@ func (f *fakeChild) Signal(signal os.Signal) error {
 	}
 	return nil
 }
-func (f *fakeChild) Ended() <-chan struct{} { return f.ended }
-func (f *fakeChild) Status() string         { return "exit status 7" }
-func (f *fakeChild) end()                   { f.once.Do(func() { close(f.ended) }) }
+func (f *fakeProcess) Ended() <-chan struct{} { return f.ended }
+func (f *fakeProcess) Status() string         { return "exit status 7" }
+func (f *fakeProcess) end()                   { f.once.Do(func() { close(f.ended) }) }
 
-// stage is a component with fake children.
+// stage is a child with fake processes.
 type stage struct {
-	*component
+	*Child
 	began  time.Time
 	mu     sync.Mutex
 	starts []time.Duration // since began
-	child  *fakeChild
+	last   *fakeProcess
 }
 
 func newStage(lifetime time.Duration, stubborn bool) *stage {
 	s := &stage{began: time.Now()}
-	s.component = &component{
-		name: "fake", grace: 3 * time.Second, log: logr.Discard(), lastLines: func() string { return "last words" },
-		launch: func() (child, error) {
+	s.Child = &Child{
+		Program: Program{
+			Name: "fake", Grace: 3 * time.Second, Log: logr.Discard(),
+			Probe: func(context.Context) error { return errors.New("not yet") },
+		},
+		launch: func() (process, error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.starts = append(s.starts, time.Since(s.began))
-			s.child = &fakeChild{stubborn: stubborn, ended: make(chan struct{}), signals: make(chan os.Signal, 9)}
+			s.last = &fakeProcess{stubborn: stubborn, ended: make(chan struct{}), signals: make(chan os.Signal, 9)}
 			if lifetime > 0 {
-				time.AfterFunc(lifetime, s.child.end)
+				time.AfterFunc(lifetime, s.last.end)
 			}
-			return s.child, nil
+			return s.last, nil
 		},
-		probe: func(context.Context) error { return errors.New("not yet") },
 	}
 	return s
 }
@@ -106,10 +77,10 @@ func (s *stage) startTimes() []time.Duration {
 func TestChildIsStartedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(10*time.Second, false)
-		s.start()
-		s.start() // once is enough
+		s.Start()
+		s.Start() // once is enough
 		time.Sleep(time.Minute)
-		s.stop(t.Context())
+		s.Stop(t.Context())
 		const second = time.Second
 		want := []time.Duration{0, 11 * second, 23 * second, 37 * second, 55 * second}
 		if diff := cmp.Diff(want, s.startTimes()); diff != "" {
@@ -122,14 +93,56 @@ func TestChildIsStartedAgain(t *testing.T) {
 	})
 }
 
+// TestRestartDelays: a child that cannot live is tried ever less often, at least twice a
+// minute, and one that was up for a minute was all right.
+func TestRestartDelays(t *testing.T) {
+	for name, test := range map[string]struct {
+		lifetimes []time.Duration
+		want      []time.Duration
+	}{
+		"Doubles":    {make([]time.Duration, 8), []time.Duration{1e9, 2e9, 4e9, 8e9, 16e9, 30e9, 30e9}},
+		"BeginsAnew": {[]time.Duration{0, 0, time.Minute, 59 * time.Second, 0}, []time.Duration{1e9, 2e9, 1e9, 2e9}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStage(0, false)
+				var ended time.Time
+				var got []time.Duration
+				s.launch = func() (process, error) {
+					if !ended.IsZero() {
+						got = append(got, time.Since(ended))
+					}
+					lifetime := time.Hour
+					if len(test.lifetimes) > 0 {
+						lifetime, test.lifetimes = test.lifetimes[0], test.lifetimes[1:]
+					}
+					p := &fakeProcess{ended: make(chan struct{}), signals: make(chan os.Signal, 9)}
+					ended = time.Now().Add(lifetime)
+					time.AfterFunc(lifetime, p.end)
+					return p, nil
+				}
+				s.Start()
+				time.Sleep(10 * time.Minute)
+				must(t, s.Stop(t.Context()))
+				if len(got) > len(test.want) {
+					got = got[:len(test.want)]
+				}
+				if diff := cmp.Diff(test.want, got); diff != "" {
+					t.Errorf("pauses (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
 func TestChildThatCannotBeStarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		problem := errors.New("no such file")
 		s := newStage(0, false)
-		s.launch = func() (child, error) { return nil, problem }
-		s.start()
-		defer s.stop(t.Context())
-		if err := s.awaitReady(t.Context(), true); !errors.Is(err, problem) {
+		s.launch = func() (process, error) { return nil, problem }
+		s.Start()
+		defer s.Stop(t.Context())
+		if err := s.AwaitReady(t.Context(), true); !errors.Is(err, problem) {
 			t.Errorf("want the start's error, got %v", err)
 		}
 	})
@@ -151,18 +164,18 @@ func TestStopIsOrderlyAtFirst(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newStage(0, test.stubborn)
-				s.start()
+				s.Start()
 				synctest.Wait()
 				ctx, cancel := context.WithTimeout(t.Context(), test.patience)
 				defer cancel()
 				began := time.Now()
-				s.stop(ctx)
+				s.Stop(ctx)
 				if took := time.Since(began); took != test.want {
 					t.Errorf("%s: took %v instead of %v", test.reason, took, test.want)
 				}
-				close(s.child.signals)
+				close(s.last.signals)
 				var got []os.Signal
-				for signal := range s.child.signals {
+				for signal := range s.last.signals {
 					got = append(got, signal)
 				}
 				if diff := cmp.Diff(test.signals, got); diff != "" {
@@ -176,33 +189,33 @@ func TestStopIsOrderlyAtFirst(t *testing.T) {
 func TestStopDuringTheWaitForARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(time.Second, false)
-		s.start()
+		s.Start()
 		time.Sleep(1500 * time.Millisecond) // it ended; the next start is due in half a second
-		if err := s.killChild(); !errors.Is(err, errNotRunning) {
+		if err := s.Kill(); !errors.Is(err, ErrNotRunning) {
 			t.Errorf("want nothing to kill, got %v", err)
 		}
 		began := time.Now()
-		s.stop(t.Context())
+		s.Stop(t.Context())
 		if took := time.Since(began); took != 0 || len(s.startTimes()) != 1 {
 			t.Errorf("stop took %v, %d starts", took, len(s.startTimes()))
 		}
-		s.start()
+		s.Start()
 		synctest.Wait()
 		if len(s.startTimes()) != 2 {
 			t.Error("want a new start after a stop to count at once")
 		}
-		s.stop(t.Context())
+		s.Stop(t.Context())
 	})
 }
 
 func TestKilledChildIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(0, true)
-		s.start()
-		defer s.stop(t.Context())
+		s.Start()
+		defer s.Stop(t.Context())
 		synctest.Wait()
-		must(t, s.killChild())
-		time.Sleep(firstDelay)
+		must(t, s.Kill())
+		time.Sleep(restartDelays.Duration)
 		synctest.Wait()
 		if count := len(s.startTimes()); count != 2 {
 			t.Errorf("want a second child, got %d in all", count)
@@ -228,17 +241,17 @@ func TestAwaitReady(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newStage(test.lifetime, false)
-				s.probe = func(context.Context) error {
+				s.Probe = func(context.Context) error {
 					if time.Since(s.began) < test.readyAt {
 						return errors.New("not yet")
 					}
 					return nil
 				}
-				s.start()
-				defer s.stop(context.Background())
+				s.Start()
+				defer s.Stop(context.Background())
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
-				err := s.awaitReady(ctx, test.first)
+				err := s.AwaitReady(ctx, test.first)
 				if took := time.Since(s.began); took != test.after {
 					t.Errorf("%s: took %v instead of %v", test.reason, took, test.after)
 				}
@@ -251,3 +264,18 @@ func TestAwaitReady(t *testing.T) {
 }
 
 var errAny = errors.New("any error")
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func value[T any](t *testing.T) func(T, error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		must(t, err)
+		return v
+	}
+}

@@ -1,0 +1,50 @@
+// Package folder locks folders and replaces the files in them, so that a crash at any
+// moment leaves them usable.
+package folder
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrLocked means that another process holds the lock, or this one does.
+var ErrLocked = errors.New("the lock is held")
+
+// Lock takes the lock on a file, which it creates if need be. The kernel releases it when
+// the file is closed everywhere: also when the process ends, however it ends. Errors:
+// ErrLocked.
+func Lock(path string) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = ErrLocked
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
+}
+
+// WriteFile replaces a file in one step: a crash leaves the old one or the new one. Its
+// mode is 0600. It creates the folder if need be.
+func WriteFile(path string, content []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	temporary, err := os.CreateTemp(filepath.Dir(path), ".new-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(temporary.Name()) // gone after the rename
+	_, err = temporary.Write(content)
+	if err = errors.Join(err, temporary.Close()); err != nil {
+		return err
+	}
+	return os.Rename(temporary.Name(), path)
+}

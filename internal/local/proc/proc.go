@@ -1,0 +1,131 @@
+// Package proc finds processes that this one did not start, and waits for their end.
+package proc
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
+)
+
+// ErrNotFound means that no process with that number is alive.
+var ErrNotFound = errors.New("no such process")
+
+// Stat returns the status of a living process. A zombie is not alive: its parent has not
+// waited for it yet, but it holds no port and no lock. Errors: ErrNotFound.
+func Stat(pid int) (procfs.ProcStat, error) {
+	process, err := procfs.NewProc(pid)
+	var stat procfs.ProcStat
+	if err == nil {
+		stat, err = process.Stat()
+	}
+	gone := errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
+	if gone || err == nil && (stat.State == "Z" || stat.State == "X") {
+		return procfs.ProcStat{}, ErrNotFound
+	}
+	return stat, err
+}
+
+// BootID returns an ID that is different after each boot of this machine.
+func BootID() (string, error) {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(id)), err
+}
+
+// Open returns a handle of a process, which never stands for a later process with the
+// same number: what is found out about the process after Open still holds when a signal
+// is sent. Errors: ErrNotFound.
+func Open(pid int) (*os.Process, error) {
+	if pid <= 0 {
+		return nil, ErrNotFound
+	}
+	process, err := os.FindProcess(pid)
+	if err != nil {
+		return nil, err
+	}
+	if err := process.WithHandle(func(uintptr) {}); err != nil {
+		_, gone := Stat(pid)
+		return nil, cmp.Or(gone, err)
+	}
+	return process, nil
+}
+
+// AwaitEnd waits until a process has ended, which need not be a child of this one. It
+// returns the context's error if that ends first.
+func AwaitEnd(ctx context.Context, process *os.Process) error {
+	slice := 100 // ms: how late the end of the context may be noticed
+	if ctx.Done() == nil {
+		slice = -1 // no need to look at it
+	}
+	var result error
+	err := process.WithHandle(func(handle uintptr) {
+		for {
+			// A process handle becomes readable when the process ends.
+			count, err := unix.Poll([]unix.PollFd{{Fd: int32(handle), Events: unix.POLLIN}}, slice)
+			switch {
+			case count > 0:
+				return
+			case err != nil && !errors.Is(err, unix.EINTR):
+				result = err
+				return
+			case ctx.Err() != nil:
+				result = ctx.Err()
+				return
+			}
+		}
+	})
+	if errors.Is(err, os.ErrProcessDone) {
+		return nil
+	}
+	return errors.Join(err, result)
+}
+
+// Listener returns the process that listens on a TCP port, 0 if none is found: it may
+// belong to another user, or be in another process namespace.
+func Listener(port int) int {
+	files, err := procfs.NewDefaultFS()
+	if err != nil {
+		return 0
+	}
+	sockets := map[string]bool{}
+	for _, table := range []func() (procfs.NetTCP, error){files.NetTCP, files.NetTCP6} {
+		lines, err := table()
+		if err != nil {
+			continue // no IPv6
+		}
+		for _, line := range lines {
+			const listening = 0x0a
+			if line.St == listening && line.LocalPort == uint64(port) {
+				sockets[fmt.Sprintf("socket:[%d]", line.Inode)] = true
+			}
+		}
+	}
+	return holder(files, sockets)
+}
+
+// holder returns the process that has one of the sockets open.
+func holder(files procfs.FS, sockets map[string]bool) int {
+	processes, err := files.AllProcs()
+	if err != nil || len(sockets) == 0 {
+		return 0
+	}
+	for _, process := range processes {
+		targets, err := process.FileDescriptorTargets()
+		if err != nil {
+			continue // another user's, or it has ended
+		}
+		for _, target := range targets {
+			if sockets[target] {
+				return process.PID
+			}
+		}
+	}
+	return 0
+}

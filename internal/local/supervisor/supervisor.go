@@ -1,0 +1,262 @@
+// Package supervisor keeps child processes running.
+//
+// A [Child] is started again whenever it ends, until [Child.Stop]. The kernel ends it when
+// this process dies. Should it survive all the same, it is found again by its PID file,
+// which also records when it was started, and is ended by [EndLeftOver].
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/util/wait"
+)
+
+// Program says how a child is run.
+type Program struct {
+	// Name of the child in log lines and errors.
+	Name string
+	// Path of the executable.
+	Path string
+	// Args are its arguments, without its name.
+	Args []string
+	// Dir is its working folder.
+	Dir string
+	// LogFile is the file to which its output is appended.
+	LogFile string
+	// PIDFile records the running process for a later parent.
+	PIDFile string
+	// DeathSignal is what the kernel sends the child when this process dies. Zero: none.
+	DeathSignal syscall.Signal
+	// Grace is how long the child may take to end after SIGTERM; then it is killed.
+	Grace time.Duration
+	// Probe returns nil when the running child does its work. Nil: it does so once it runs.
+	Probe func(context.Context) error
+	// Log gets a line for each unexpected end.
+	Log logr.Logger
+}
+
+// Child keeps a program running for as long as it is wanted. Its methods may be called
+// from several goroutines at once.
+type Child struct {
+	Program
+	// launch starts a process.
+	launch func() (process, error)
+
+	mu  sync.Mutex
+	run *run // nil while the child is not wanted
+}
+
+// run is one period in which a child is wanted.
+type run struct {
+	end  context.CancelFunc // the child is not wanted any more
+	kill context.CancelFunc // and gets no more time to end
+	done chan struct{}      // closed when no process runs and none will be started
+
+	// failed is closed when the first process has ended by itself, or could not be
+	// started; failure is the cause.
+	failed  chan struct{}
+	failure error
+
+	process atomic.Pointer[process] // nil while none runs
+}
+
+// New returns a child that is not started yet. The log file of an earlier one is kept
+// with the suffix .1.
+func New(p Program) (*Child, error) {
+	if err := os.Rename(p.LogFile, p.LogFile+".1"); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("rotating the log of %s: %w", p.Name, err)
+	}
+	c := &Child{Program: p, launch: p.launch}
+	if c.Probe == nil {
+		c.Probe = c.running
+	}
+	return c, nil
+}
+
+// Start starts the child and goes on to do so whenever it ends. It does nothing if the
+// child is started already.
+func (c *Child) Start() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.run != nil {
+		return
+	}
+	killed, kill := context.WithCancel(context.Background())
+	wanted, end := context.WithCancel(killed)
+	c.run = &run{end: end, kill: kill, done: make(chan struct{}), failed: make(chan struct{})}
+	go c.supervise(wanted, killed, c.run)
+}
+
+// Stop ends the child: with SIGTERM first, with SIGKILL when the context or the grace
+// period has ended. It returns when the child is gone.
+func (c *Child) Stop(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.run == nil {
+		return nil
+	}
+	c.run.end()
+	select {
+	case <-c.run.done:
+	case <-ctx.Done():
+	}
+	c.run.kill()
+	<-c.run.done
+	c.run = nil
+	if err := os.Remove(c.PIDFile); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// Started reports whether the child is wanted: started and not stopped since.
+func (c *Child) Started() bool { return c.current() != nil }
+
+// current returns the present run, nil while the child is not wanted.
+func (c *Child) current() *run {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.run
+}
+
+// restartDelays are the pauses before a child that ended is started again.
+var restartDelays = wait.Backoff{Duration: time.Second, Factor: 2, Steps: math.MaxInt, Cap: 30 * time.Second}
+
+// longUptime is how long a child must have been up for the pauses to begin anew.
+const longUptime = time.Minute
+
+// supervise starts a process again and again until the child is not wanted.
+func (c *Child) supervise(wanted, killed context.Context, r *run) {
+	defer close(r.done)
+	delays := restartDelays
+	for wanted.Err() == nil {
+		began := time.Now()
+		err := c.runOnce(wanted, killed, r)
+		if wanted.Err() != nil {
+			return
+		}
+		if time.Since(began) >= longUptime {
+			delays = restartDelays
+		}
+		delay, lines := delays.Step(), c.lastLines()
+		c.Log.Info("child ended, starting it again", "component", c.Name, "reason", err.Error(),
+			"after", delay, "lastLines", lines)
+		if r.failure == nil {
+			r.failure = fmt.Errorf("%s: %w; the end of its log:\n%s", c.Name, err, lines)
+			close(r.failed)
+		}
+		select {
+		case <-wanted.Done():
+		case <-time.After(delay):
+		}
+	}
+}
+
+// runOnce runs one process to its end, and returns how it ended as an error.
+func (c *Child) runOnce(wanted, killed context.Context, r *run) error {
+	started, err := c.launch()
+	if err != nil {
+		return fmt.Errorf("starting it: %w", err)
+	}
+	r.process.Store(&started)
+	defer r.process.Store(nil)
+	select {
+	case <-started.Ended():
+	case <-wanted.Done():
+		c.end(started, killed)
+	}
+	return errors.New(started.Status())
+}
+
+func (c *Child) end(running process, killed context.Context) {
+	running.Signal(syscall.SIGTERM) // fails only if it has ended
+	grace := time.NewTimer(c.Grace)
+	defer grace.Stop()
+	select {
+	case <-running.Ended():
+		return
+	case <-killed.Done():
+	case <-grace.C:
+		c.Log.Info("child does not end, killing it", "component", c.Name, "after", c.Grace)
+	}
+	running.Signal(syscall.SIGKILL) // fails only if it has ended
+	<-running.Ended()
+}
+
+// ErrNotRunning means that no process of the child runs: it ended, or it is stopped.
+var ErrNotRunning = errors.New("is not running")
+
+// process returns the process that runs now. Errors: ErrNotRunning.
+func (c *Child) process() (process, error) {
+	if r := c.current(); r != nil {
+		if running := r.process.Load(); running != nil {
+			return *running, nil
+		}
+	}
+	return nil, fmt.Errorf("%s %w", c.Name, ErrNotRunning)
+}
+
+// running is the probe of a child of which nothing more can be asked.
+func (c *Child) running(context.Context) error {
+	_, err := c.process()
+	return err
+}
+
+// Kill ends the running process at once, as a crash would; another one is started after a
+// pause. It returns when the process is gone. Errors: ErrNotRunning.
+func (c *Child) Kill() error {
+	running, err := c.process()
+	if err != nil {
+		return err
+	}
+	if err := running.Signal(os.Kill); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("killing %s: %w", c.Name, err)
+	}
+	<-running.Ended()
+	return nil
+}
+
+// readyInterval is the time between two probes of a child that is not ready yet. Children
+// do not say when they are, so they have to be asked.
+const readyInterval = 50 * time.Millisecond
+
+// AwaitReady waits until the probe succeeds. With first set, the end of the first process
+// since Start is an error; otherwise another one is waited for.
+func (c *Child) AwaitReady(ctx context.Context, first bool) error {
+	r := c.current()
+	if r == nil {
+		return fmt.Errorf("%s %w", c.Name, ErrNotRunning)
+	}
+	failed := r.failed
+	if !first {
+		failed = nil
+	}
+	began := time.Now()
+	again := time.NewTicker(readyInterval)
+	defer again.Stop()
+	for {
+		err := c.Probe(ctx)
+		if err == nil {
+			c.Log.V(1).Info("component is ready", "component", c.Name, "after", time.Since(began).Round(time.Millisecond))
+			return nil
+		}
+		select {
+		case <-again.C:
+		case <-r.done:
+			return fmt.Errorf("%s %w", c.Name, ErrNotRunning)
+		case <-failed:
+			return r.failure
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %s: %w (last answer: %w)", c.Name, ctx.Err(), err)
+		}
+	}
+}
