@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/millwright-dev/millwright/internal/ca"
 )
 
 var now = time.Date(2030, 6, 1, 12, 0, 0, 0, time.UTC)
@@ -55,8 +57,8 @@ func TestCertificatesServeTheirPurpose(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			roots := x509.NewCertPool()
-			roots.AddCert(all[test.authority].cert)
-			_, err := all[test.cert].cert.Verify(x509.VerifyOptions{
+			roots.AddCert(all[test.authority].Cert)
+			_, err := all[test.cert].Cert.Verify(x509.VerifyOptions{
 				Roots: roots, DNSName: test.host, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{test.usage},
 			})
 			if got := err == nil; got != test.want {
@@ -132,7 +134,7 @@ func TestRestartRenewsOnlyWhatHasTo(t *testing.T) {
 			}
 			after := value[pki](t)(ensurePKI(dir, test.names, now.Add(test.after)))
 			for name := range before {
-				renewed := !before[name].cert.Equal(after[name].cert)
+				renewed := !before[name].Cert.Equal(after[name].Cert)
 				if renewed != test.renewed(name) {
 					t.Errorf("%s: %s renewed: %v", test.reason, name, renewed)
 				}
@@ -158,16 +160,16 @@ func TestServiceAccountKeyStays(t *testing.T) {
 
 func TestLoadTellsUnusableFromUnreadable(t *testing.T) {
 	base := filepath.Join(t.TempDir(), "x")
-	if _, err := load(base); !errors.Is(err, errNoPair) {
+	if _, err := load(base); !errors.Is(err, ca.ErrUnusable) {
 		t.Errorf("want no certificate, got %v", err)
 	}
 	must(t, os.WriteFile(base+".crt", []byte("no PEM"), 0o600))
-	if _, err := load(base); !errors.Is(err, errNoPair) {
+	if _, err := load(base); !errors.Is(err, ca.ErrUnusable) {
 		t.Errorf("want no certificate, got %v", err)
 	}
 	must(t, os.Remove(base+".crt"))
 	must(t, os.Mkdir(base+".crt", 0o700)) // reading it fails, though it exists
-	if _, err := load(base); err == nil || errors.Is(err, errNoPair) {
+	if _, err := load(base); err == nil || errors.Is(err, ca.ErrUnusable) {
 		t.Errorf("want the error of reading, got %v", err)
 	}
 }

@@ -243,6 +243,6 @@ func (cp *ControlPlane) AuditLogPath() string {
 }
 
 // CAData returns the certificate authority of kube-apiserver and of clients in PEM form.
-func (cp *ControlPlane) CAData() []byte { return cp.pki[clusterCA].certPEM() }
+func (cp *ControlPlane) CAData() []byte { return cp.pki[clusterCA].CertPEM() }
 
 func portFlag(port int) string { return "--secure-port=" + strconv.Itoa(port) }

@@ -28,6 +28,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/millwright-dev/millwright/internal/ca"
 )
 
 // binaries returns the folder of the built control plane; see FindBinaries.
@@ -179,7 +181,7 @@ func testBootstrap(t *testing.T, cp *ControlPlane, admin kubernetes.Interface) {
 	})
 	checkUser(t, asNewcomer, "system:bootstrap:abcdef")
 
-	key := value[*ecdsa.PrivateKey](t)(newKey())
+	key := value[*ecdsa.PrivateKey](t)(ca.NewKey())
 	subject := pkix.Name{CommonName: "system:node:fresh", Organization: []string{"system:nodes"}}
 	der := value[[]byte](t)(x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: subject}, key))
 	requests := admin.CertificatesV1().CertificateSigningRequests()
@@ -205,7 +207,7 @@ func testBootstrap(t *testing.T, cp *ControlPlane, admin kubernetes.Interface) {
 		return err
 	})
 	checkUser(t, &rest.Config{Host: cp.URL(), TLSClientConfig: rest.TLSClientConfig{
-		CAData: cp.CAData(), CertData: request.Status.Certificate, KeyData: value[[]byte](t)(encodeKey(key)),
+		CAData: cp.CAData(), CertData: request.Status.Certificate, KeyData: ca.EncodeKey(key),
 	}}, "system:node:fresh")
 }
 
@@ -213,7 +215,7 @@ func testBootstrap(t *testing.T, cp *ControlPlane, admin kubernetes.Interface) {
 // proxy, and from nobody else.
 func testFrontProxy(t *testing.T, cp *ControlPlane) {
 	for name, want := range map[string]string{frontProxyCert: "somebody", adminCert: "admin"} {
-		config := value[*rest.Config](t)(cp.restConfig(cp.pki[name]))
+		config := cp.restConfig(cp.pki[name])
 		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return asSomebody{next} })
 		checkUser(t, config, want)
 	}
@@ -232,7 +234,7 @@ func testEtcdIsClosed(t *testing.T, cp *ControlPlane) {
 	for _, port := range []int{cp.ports.Etcd, cp.ports.EtcdPeer} {
 		for name, certificates := range map[string][]tls.Certificate{
 			"nobody": nil,
-			"admin":  {{Certificate: [][]byte{cp.pki[adminCert].cert.Raw}, PrivateKey: cp.pki[adminCert].key}},
+			"admin":  {{Certificate: [][]byte{cp.pki[adminCert].Cert.Raw}, PrivateKey: cp.pki[adminCert].Key}},
 		} {
 			client := &http.Client{Transport: &http.Transport{
 				DisableKeepAlives: true,

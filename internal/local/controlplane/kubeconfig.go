@@ -8,6 +8,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/millwright-dev/millwright/internal/ca"
 	"github.com/millwright-dev/millwright/internal/local/folder"
 )
 
@@ -15,11 +16,7 @@ import (
 // a new copy at each call. It has no client-side rate limit (QPS is -1) and no
 // user agent of its own.
 func (cp *ControlPlane) RESTConfig() *rest.Config {
-	config, err := cp.restConfig(cp.pki[adminCert])
-	if err != nil {
-		panic(err) // the key was encoded before, when it was stored
-	}
-	return config
+	return cp.restConfig(cp.pki[adminCert])
 }
 
 // UserConfig returns a configuration for a user with a new client certificate,
@@ -30,7 +27,7 @@ func (cp *ControlPlane) UserConfig(user string, groups ...string) (*rest.Config,
 	if err != nil {
 		return nil, err
 	}
-	return cp.restConfig(issued)
+	return cp.restConfig(issued), nil
 }
 
 // WriteKubeconfig writes a kubeconfig, mode 0600, for a user with a new client
@@ -43,45 +40,37 @@ func (cp *ControlPlane) WriteKubeconfig(path, user string, groups ...string) err
 	return cp.writeKubeconfig(path, issued)
 }
 
-func (cp *ControlPlane) issueClient(user string, groups []string) (pair, error) {
+func (cp *ControlPlane) issueClient(user string, groups []string) (ca.Pair, error) {
 	request := certRequest{commonName: user, organizations: groups, usages: clientUsage}
-	issued, err := cp.pki[clusterCA].issue(request, time.Now())
+	issued, err := issue(cp.pki[clusterCA], request, time.Now())
 	if err != nil {
-		return pair{}, fmt.Errorf("making a client certificate for %s: %w", user, err)
+		return ca.Pair{}, fmt.Errorf("making a client certificate for %s: %w", user, err)
 	}
 	return issued, nil
 }
 
-func (cp *ControlPlane) restConfig(client pair) (*rest.Config, error) {
-	key, err := client.keyPEM()
-	if err != nil {
-		return nil, err
-	}
+func (cp *ControlPlane) restConfig(client ca.Pair) *rest.Config {
 	return &rest.Config{
 		Host: cp.URL(),
 		TLSClientConfig: rest.TLSClientConfig{
-			CAData:   cp.pki[clusterCA].certPEM(),
-			CertData: client.certPEM(),
-			KeyData:  key,
+			CAData:   cp.CAData(),
+			CertData: client.CertPEM(),
+			KeyData:  client.KeyPEM(),
 		},
 		QPS: -1,
-	}, nil
+	}
 }
 
-func (cp *ControlPlane) writeKubeconfig(path string, client pair) error {
-	key, err := client.keyPEM()
-	if err != nil {
-		return err
-	}
-	name, user := cp.config.Name, client.cert.Subject.CommonName
+func (cp *ControlPlane) writeKubeconfig(path string, client ca.Pair) error {
+	name, user := cp.config.Name, client.Cert.Subject.CommonName
 	content, err := clientcmd.Write(clientcmdapi.Config{
 		Clusters: map[string]*clientcmdapi.Cluster{name: {
 			Server:                   cp.URL(),
-			CertificateAuthorityData: cp.pki[clusterCA].certPEM(),
+			CertificateAuthorityData: cp.CAData(),
 		}},
 		AuthInfos: map[string]*clientcmdapi.AuthInfo{user: {
-			ClientCertificateData: client.certPEM(),
-			ClientKeyData:         key,
+			ClientCertificateData: client.CertPEM(),
+			ClientKeyData:         client.KeyPEM(),
 		}},
 		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: user}},
 		CurrentContext: name,

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/millwright-dev/millwright/internal/ca"
 	"github.com/millwright-dev/millwright/internal/local/folder"
 )
 
@@ -74,7 +75,7 @@ func leaves(serverNames []string) map[string]map[string]certRequest {
 }
 
 // pki holds all certificates of a control plane by their file names.
-type pki map[string]pair
+type pki map[string]ca.Pair
 
 // ensurePKI loads the certificates from dir and makes those that are missing,
 // close to their end, or made for other names.
@@ -99,40 +100,36 @@ func ensurePKI(dir layout, serverNames []string, now time.Time) (pki, error) {
 
 // ensureAuthority never replaces an authority that can be read: everything that
 // was ever signed by it would be void.
-func ensureAuthority(base, name string, now time.Time) (pair, error) {
+func ensureAuthority(base, name string, now time.Time) (ca.Pair, error) {
 	authority, err := load(base)
-	if !errors.Is(err, errNoPair) {
+	if !errors.Is(err, ca.ErrUnusable) {
 		return authority, err
 	}
 	if authority, err = newAuthority("millwright-"+name, now); err != nil {
-		return pair{}, err
+		return ca.Pair{}, err
 	}
-	return authority, authority.store(base)
+	return authority, store(authority, base)
 }
 
-func ensureLeaf(base string, authority pair, request certRequest, now time.Time) (pair, error) {
+func ensureLeaf(base string, authority ca.Pair, request certRequest, now time.Time) (ca.Pair, error) {
 	leaf, err := load(base)
-	if err != nil && !errors.Is(err, errNoPair) {
-		return pair{}, err
+	if err != nil && !errors.Is(err, ca.ErrUnusable) {
+		return ca.Pair{}, err
 	}
-	if err == nil && authority.usable(leaf, request, now) {
+	if err == nil && usable(leaf.Cert, authority, request, now) {
 		return leaf, nil
 	}
-	if leaf, err = authority.issue(request, now); err != nil {
-		return pair{}, err
+	if leaf, err = issue(authority, request, now); err != nil {
+		return ca.Pair{}, err
 	}
-	return leaf, leaf.store(base)
+	return leaf, store(leaf, base)
 }
 
 func ensureServiceAccountKey(base string) error {
 	if _, err := os.Stat(base + ".pub"); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	key, err := newKey()
-	if err != nil {
-		return err
-	}
-	private, err := encodeKey(key)
+	key, err := ca.NewKey()
 	if err != nil {
 		return err
 	}
@@ -140,7 +137,7 @@ func ensureServiceAccountKey(base string) error {
 	if err != nil {
 		return fmt.Errorf("encoding the service account key: %w", err)
 	}
-	if err := folder.WriteFile(base+".key", private); err != nil {
+	if err := folder.WriteFile(base+".key", ca.EncodeKey(key)); err != nil {
 		return err
 	}
 	// The public half comes last: it says that both are there.

@@ -8,6 +8,8 @@ import (
 	"io"
 	"net/http"
 	"time"
+
+	"github.com/millwright-dev/millwright/internal/ca"
 )
 
 // probeTimeout bounds one question to a child that has its port open but does not answer.
@@ -28,9 +30,9 @@ func (cp *ControlPlane) probe(name string) func(context.Context) error {
 }
 
 // probeURL asks for a URL and takes 200 for a yes.
-func probeURL(url string, authority, client pair) func(context.Context) error {
+func probeURL(url string, authority, client ca.Pair) func(context.Context) error {
 	roots := x509.NewCertPool()
-	roots.AddCert(authority.cert)
+	roots.AddCert(authority.Cert)
 	questioner := &http.Client{
 		Timeout: probeTimeout,
 		Transport: &http.Transport{
@@ -40,7 +42,7 @@ func probeURL(url string, authority, client pair) func(context.Context) error {
 			TLSClientConfig: &tls.Config{
 				MinVersion:   tls.VersionTLS12,
 				RootCAs:      roots,
-				Certificates: []tls.Certificate{{Certificate: [][]byte{client.cert.Raw}, PrivateKey: client.key}},
+				Certificates: []tls.Certificate{{Certificate: [][]byte{client.Cert.Raw}, PrivateKey: client.Key}},
 			},
 		},
 	}

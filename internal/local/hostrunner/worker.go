@@ -50,7 +50,7 @@ type worker struct {
 	stopSeen  time.Time // when it was noticed that the host is to end; zero before
 	failures  int       // passes in a row that failed
 	retry     wait.Backoff
-	finished  bool      // there is nothing more to do, ever
+	finished  bool // there is nothing more to do, ever
 }
 
 // stop is the end of a process in progress.

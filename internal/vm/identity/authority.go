@@ -11,101 +11,61 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"net/url"
 	"time"
+
+	"github.com/millwright-dev/millwright/internal/ca"
 )
 
 const (
 	// Lifetime is how long certificates of controller and hypervisors are good for.
 	Lifetime = 24 * time.Hour
 
-	authorityLifetime = 10 * 365 * 24 * time.Hour
-	// backdate allows for clocks of others that are a little late.
-	backdate = 5 * time.Minute
-
 	blockCertificate = "CERTIFICATE"
-	blockKey         = "PRIVATE KEY"
 )
 
 var (
-	// ErrBadRequest says that a certificate request is garbled, was not signed by the
-	// key it asks for, or that the key is of a kind that is not taken.
+	// ErrBadRequest means that a certificate request cannot be parsed, is not signed by
+	// the key that it holds, or that the key is of a kind that is not accepted.
 	ErrBadRequest = errors.New("unusable certificate request")
 
-	// ErrBadAuthority says that stored certificates and keys make no authority.
+	// ErrBadAuthority means that a stored certificate and key are no authority.
 	ErrBadAuthority = errors.New("unusable certificate authority")
 )
 
-// Authority signs the certificates of controller and hypervisors. It may be used from
-// any goroutine.
-type Authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
+// Authority is the certificate authority of controller and hypervisors. It may be used
+// from any goroutine.
+type Authority struct{ pair ca.Pair }
 
 // NewAuthority makes a new one that is good for ten years.
 func NewAuthority(now time.Time) (*Authority, error) {
-	key, err := newKey()
-	if err != nil {
-		return nil, err
-	}
-	template := &x509.Certificate{
-		Subject:               pkix.Name{CommonName: "millwright-vm-authority"},
-		NotBefore:             now.Add(-backdate),
-		NotAfter:              now.Add(authorityLifetime),
-		KeyUsage:              x509.KeyUsageCertSign,
-		BasicConstraintsValid: true,
-		IsCA:                  true,
-		MaxPathLenZero:        true,
-	}
-	der, err := signed(template, template, key.Public(), key)
-	if err != nil {
-		return nil, err
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		return nil, err
-	}
-	return &Authority{cert: cert, key: key}, nil
+	pair, err := ca.New(x509.Certificate{
+		Subject:        pkix.Name{CommonName: "millwright-vm-authority"},
+		KeyUsage:       x509.KeyUsageCertSign,
+		MaxPathLenZero: true,
+	}, now)
+	return &Authority{pair}, err
 }
 
 // ParseAuthority is the inverse of Authority.PEM. An error is ErrBadAuthority, and holds
 // nothing of the key.
 func ParseAuthority(certPEM, keyPEM []byte) (*Authority, error) {
-	certs, err := parseCertificates(certPEM)
-	if err != nil {
+	if _, err := parseCertificates(certPEM); err != nil {
 		return nil, err
 	}
-	block, _ := pem.Decode(keyPEM)
-	if block == nil || block.Type != blockKey {
-		return nil, fmt.Errorf("%w: no private key in PEM form", ErrBadAuthority)
-	}
-	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	pair, err := ca.Parse(certPEM, keyPEM)
 	if err != nil {
-		return nil, fmt.Errorf("%w: the private key cannot be parsed", ErrBadAuthority)
+		return nil, fmt.Errorf("%w: %w", ErrBadAuthority, err)
 	}
-	key, ok := parsed.(*ecdsa.PrivateKey)
-	if !ok || !key.PublicKey.Equal(certs[0].PublicKey) {
-		return nil, fmt.Errorf("%w: the private key belongs to another certificate", ErrBadAuthority)
-	}
-	return &Authority{cert: certs[0], key: key}, nil
+	return &Authority{pair}, nil
 }
 
-// PEM is the authority as it is stored: its certificate, which everybody may know, and
-// its key as PKCS #8, which nobody else may.
-func (a *Authority) PEM() (cert, key []byte) {
-	der, err := x509.MarshalPKCS8PrivateKey(a.key)
-	if err != nil {
-		// Only keys of an unknown kind fail, and both constructors refuse these.
-		panic(fmt.Sprintf("identity: encoding the authority's key: %v", err))
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: blockCertificate, Bytes: a.cert.Raw}),
-		pem.EncodeToMemory(&pem.Block{Type: blockKey, Bytes: der})
-}
+// PEM returns the authority as it is stored: its certificate, which is public, and its key
+// as PKCS #8, which is secret.
+func (a *Authority) PEM() (cert, key []byte) { return a.pair.CertPEM(), a.pair.KeyPEM() }
 
-// Sign answers a PKCS #10 request in DER form with a certificate in DER form, by which
-// peer may both call and be called. Of the request only the public key counts. The
+// Sign answers a PKCS #10 request in DER form with a certificate in DER form, with which
+// peer may be a client and a server. Of the request only the public key is used. The
 // certificate ends after lifetime, or with the authority.
 //
 // Errors: ErrBadRequest, ErrNotAPeer.
@@ -122,21 +82,24 @@ func (a *Authority) Sign(csrDER []byte, peer Peer, lifetime time.Duration, now t
 		return nil, err
 	}
 	end := now.Add(lifetime)
-	if end.After(a.cert.NotAfter) {
-		end = a.cert.NotAfter
+	if end.After(a.pair.Cert.NotAfter) {
+		end = a.pair.Cert.NotAfter
 	}
-	template := &x509.Certificate{
-		NotBefore:             now.Add(-backdate),
+	signed, err := a.pair.Sign(x509.Certificate{
+		NotBefore:             now.Add(-ca.Backdate),
 		NotAfter:              end,
 		KeyUsage:              x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
 		BasicConstraintsValid: true,
 		URIs:                  []*url.URL{name},
+	}, public)
+	if err != nil {
+		return nil, err
 	}
-	return signed(template, a.cert, public, a.key)
+	return signed.Raw, nil
 }
 
-// requestedKey gives the public key of a request whose sender holds the private one.
+// requestedKey returns the public key of a request whose sender has the private one.
 func requestedKey(csrDER []byte) (crypto.PublicKey, error) {
 	request, err := x509.ParseCertificateRequest(csrDER)
 	if err != nil {
@@ -178,26 +141,9 @@ func parseCertificates(certPEM []byte) ([]*x509.Certificate, error) {
 	return certs, nil
 }
 
-func signed(template, parent *x509.Certificate, public crypto.PublicKey, key crypto.Signer) ([]byte, error) {
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
-	if err != nil {
-		return nil, err
-	}
-	template.SerialNumber = serial
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, public, key)
-	if err != nil {
-		return nil, fmt.Errorf("signing a certificate: %w", err)
-	}
-	return der, nil
-}
-
-func newKey() (*ecdsa.PrivateKey, error) {
-	return ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-}
-
 // newRequest makes a key and the certificate request for it.
 func newRequest() (key *ecdsa.PrivateKey, csrDER []byte, err error) {
-	if key, err = newKey(); err != nil {
+	if key, err = ca.NewKey(); err != nil {
 		return nil, nil, err
 	}
 	csrDER, err = x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)

@@ -12,6 +12,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/millwright-dev/millwright/internal/ca"
 )
 
 func request(t *testing.T, key crypto.Signer) []byte {
@@ -27,10 +29,10 @@ func TestAuthorityIsStored(t *testing.T) {
 	authority := value[*Authority](t)(NewAuthority(now))
 	cert, key := authority.PEM()
 	again := value[*Authority](t)(ParseAuthority(cert, key))
-	der := value[[]byte](t)(again.Sign(request(t, value[*ecdsa.PrivateKey](t)(newKey())), pod, Lifetime, now))
+	der := value[[]byte](t)(again.Sign(request(t, value[*ecdsa.PrivateKey](t)(ca.NewKey())), pod, Lifetime, now))
 	leaf := value[*x509.Certificate](t)(x509.ParseCertificate(der))
-	must(t, leaf.CheckSignatureFrom(authority.cert))
-	if life := authority.cert.NotAfter.Sub(now); life != authorityLifetime {
+	must(t, leaf.CheckSignatureFrom(authority.pair.Cert))
+	if life := authority.pair.Cert.NotAfter.Sub(now); life != ca.Lifetime {
 		t.Errorf("the authority lives for %v", life)
 	}
 
@@ -52,7 +54,7 @@ func TestAuthorityIsStored(t *testing.T) {
 func TestCertificatesSayWhoAndNothingElse(t *testing.T) {
 	now := newClock().Now()
 	authority := value[*Authority](t)(NewAuthority(now))
-	der := value[[]byte](t)(authority.Sign(request(t, value[*ecdsa.PrivateKey](t)(newKey())), pod, Lifetime, now))
+	der := value[[]byte](t)(authority.Sign(request(t, value[*ecdsa.PrivateKey](t)(ca.NewKey())), pod, Lifetime, now))
 	leaf := value[*x509.Certificate](t)(x509.ParseCertificate(der))
 	if got, err := peerOf(leaf); err != nil || got != pod {
 		t.Errorf("got %v, %v, want %v", got, err, pod)
@@ -60,10 +62,10 @@ func TestCertificatesSayWhoAndNothingElse(t *testing.T) {
 	if len(leaf.DNSNames) != 0 || leaf.IsCA || leaf.NotAfter.Sub(now) != Lifetime {
 		t.Errorf("names %v, authority %v, until %v", leaf.DNSNames, leaf.IsCA, leaf.NotAfter)
 	}
-	late := authority.cert.NotAfter.Add(-time.Hour)
-	der = value[[]byte](t)(authority.Sign(request(t, value[*ecdsa.PrivateKey](t)(newKey())), pod, Lifetime, late))
+	late := authority.pair.Cert.NotAfter.Add(-time.Hour)
+	der = value[[]byte](t)(authority.Sign(request(t, value[*ecdsa.PrivateKey](t)(ca.NewKey())), pod, Lifetime, late))
 	leaf = value[*x509.Certificate](t)(x509.ParseCertificate(der))
-	if !leaf.NotAfter.Equal(authority.cert.NotAfter) {
+	if !leaf.NotAfter.Equal(authority.pair.Cert.NotAfter) {
 		t.Errorf("a certificate until %v outlives its authority", leaf.NotAfter)
 	}
 }
@@ -71,7 +73,7 @@ func TestCertificatesSayWhoAndNothingElse(t *testing.T) {
 func TestRequestsAreChecked(t *testing.T) {
 	now := newClock().Now()
 	authority := value[*Authority](t)(NewAuthority(now))
-	good := request(t, value[*ecdsa.PrivateKey](t)(newKey()))
+	good := request(t, value[*ecdsa.PrivateKey](t)(ca.NewKey()))
 	forged := bytes.Clone(good)
 	forged[len(forged)-1] ^= 1
 	_, ed, err := ed25519.GenerateKey(rand.Reader)

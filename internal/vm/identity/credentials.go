@@ -43,7 +43,7 @@ func ForController(authority *Authority, now func() time.Time) *Credentials {
 		now = time.Now
 	}
 	c := &Credentials{
-		trust: newTrust([]*x509.Certificate{authority.cert}, now),
+		trust: newTrust([]*x509.Certificate{authority.pair.Cert}, now),
 		log:   slog.New(slog.DiscardHandler),
 		self:  uriController,
 	}

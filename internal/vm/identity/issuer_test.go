@@ -13,13 +13,14 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/millwright-dev/millwright/internal/ca"
 	identitypb "github.com/millwright-dev/millwright/proto/identity"
 )
 
 func TestIssuer(t *testing.T) {
 	now := newClock().Now
 	authority := value[*Authority](t)(NewAuthority(now()))
-	good := request(t, value[*ecdsa.PrivateKey](t)(newKey()))
+	good := request(t, value[*ecdsa.PrivateKey](t)(ca.NewKey()))
 	const token = "header.secret.signature"
 	tests := map[string]struct {
 		request []byte

@@ -1,0 +1,103 @@
+// Package ca signs X.509 certificates as a certificate authority. Keys are ECDSA on P-256.
+package ca
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"time"
+)
+
+const (
+	// Lifetime is how long an authority is good for.
+	Lifetime = 10 * 365 * 24 * time.Hour
+	// Backdate is how long before its making a certificate becomes valid, for clocks that
+	// are a little late.
+	Backdate = 5 * time.Minute
+)
+
+// ErrUnusable means that PEM texts do not hold a certificate and its private key.
+var ErrUnusable = errors.New("no usable certificate")
+
+// Pair is a certificate with its private key.
+type Pair struct {
+	Cert *x509.Certificate
+	Key  *ecdsa.PrivateKey
+}
+
+// NewKey generates a private key.
+func NewKey() (*ecdsa.PrivateKey, error) { return ecdsa.GenerateKey(elliptic.P256(), rand.Reader) }
+
+// New makes an authority: a self-signed certificate for the template's subject and key
+// usage, valid for Lifetime.
+func New(template x509.Certificate, now time.Time) (Pair, error) {
+	template.NotBefore, template.NotAfter = now.Add(-Backdate), now.Add(Lifetime)
+	template.BasicConstraintsValid, template.IsCA = true, true
+	key, err := NewKey()
+	if err != nil {
+		return Pair{}, err
+	}
+	authority := Pair{Cert: &template, Key: key}
+	authority.Cert, err = authority.Sign(template, key.Public())
+	return authority, err
+}
+
+// Sign has p, an authority, certify a public key. Serial number and issuer are filled in.
+func (p Pair) Sign(template x509.Certificate, public crypto.PublicKey) (*x509.Certificate, error) {
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return nil, err
+	}
+	template.SerialNumber = serial
+	der, err := x509.CreateCertificate(rand.Reader, &template, p.Cert, public, p.Key)
+	if err != nil {
+		return nil, fmt.Errorf("signing a certificate: %w", err)
+	}
+	return x509.ParseCertificate(der)
+}
+
+// CertPEM returns the certificate in PEM form.
+func (p Pair) CertPEM() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: p.Cert.Raw})
+}
+
+// KeyPEM returns the private key as PKCS #8 in PEM form.
+func (p Pair) KeyPEM() []byte { return EncodeKey(p.Key) }
+
+// EncodeKey returns a private key as PKCS #8 in PEM form.
+func EncodeKey(key *ecdsa.PrivateKey) []byte {
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		panic(fmt.Sprintf("encoding a key: %v", err)) // only keys of unknown kinds cannot be encoded
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+}
+
+// Parse is the inverse of CertPEM and KeyPEM. Errors: ErrUnusable, without anything of the
+// key in its text.
+func Parse(certPEM, keyPEM []byte) (Pair, error) {
+	certBlock, _ := pem.Decode(certPEM)
+	keyBlock, _ := pem.Decode(keyPEM)
+	if certBlock == nil || keyBlock == nil {
+		return Pair{}, fmt.Errorf("%w: certificate or key is not PEM", ErrUnusable)
+	}
+	cert, err := x509.ParseCertificate(certBlock.Bytes)
+	if err != nil {
+		return Pair{}, fmt.Errorf("%w: %w", ErrUnusable, err)
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(keyBlock.Bytes)
+	if err != nil {
+		return Pair{}, fmt.Errorf("%w: the private key cannot be parsed", ErrUnusable)
+	}
+	key, ok := parsed.(*ecdsa.PrivateKey)
+	if !ok || !key.PublicKey.Equal(cert.PublicKey) {
+		return Pair{}, fmt.Errorf("%w: the private key belongs to another certificate", ErrUnusable)
+	}
+	return Pair{Cert: cert, Key: key}, nil
+}
