@@ -14,6 +14,7 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/status"
+	"github.com/millwright-dev/millwright/drivers/vm/internal/fields"
 )
 
 // Keys of a class's Secret.
@@ -24,28 +25,29 @@ const (
 	kubeconfigKey = "kubeconfig"
 )
 
-// defaultNamespace is that of machines and classes that name none.
+// defaultNamespace is the namespace of machines and classes that name none.
 const defaultNamespace = "default"
 
-// request is what the requests have in common. There is no machine in those that are
-// about a class.
+// request has what the requests of the methods have in common. Those about a class have no
+// machine.
 type request struct {
 	machine *v1alpha1.Machine
 	class   *v1alpha1.MachineClass
 	secret  *corev1.Secret
-	sizes   sizes
+	// outOfRange is the code for sizes out of their range: OutOfRange means so only in the
+	// answer to a creation.
+	outOfRange codes.Code
 }
 
-// call is a request that has been read.
+// call is a request that was read.
 type call struct {
 	cluster  client.WithWatch
 	spec     spec
 	identity identity
-	// key of the VirtualMachine and its Secret. In calls about a class it has the
-	// namespace only.
+	// key of the VirtualMachine and its Secret. In calls about a class it has no name.
 	key client.ObjectKey
 	// providerID of the machine, and the UUID in it. The UUID is empty if there is no
-	// ID, or one that is not of this driver.
+	// ID, or one of another driver.
 	providerID, uuid string
 	userData         []byte
 }
@@ -69,20 +71,20 @@ func (d *Driver) read(req request) (call, error) {
 	c.key.Name = c.identity.name()
 	c.providerID = req.machine.Spec.ProviderID
 	if namespace, uuid, ok := splitProviderID(c.providerID); ok {
-		// The pool of the class may have changed since; the VM stays where it is.
+		// The pool of the class may have changed; the VM stays where it is.
 		c.key.Namespace, c.uuid = namespace, uuid
 	}
 	return c, nil
 }
 
-// readClass reads a request as far as it is about a class.
+// readClass reads the class and the Secret of a request.
 func (d *Driver) readClass(req request) (call, error) {
 	if req.class == nil {
 		return call{}, status.Error(codes.InvalidArgument, "the request has no machine class")
 	}
-	var wrong problems
+	var wrong fields.Problems
 	c := call{spec: parseSpec(req.class.ProviderSpec.Raw, &wrong)}
-	if err := wrong.err(req.sizes); err != nil {
+	if err := wrong.Err(req.outOfRange); err != nil {
 		return call{}, err
 	}
 	c.key.Namespace = c.spec.pool
@@ -99,7 +101,7 @@ func (d *Driver) readClass(req request) (call, error) {
 	return c, err
 }
 
-// wanted names the VM for people.
+// wanted returns how messages name the VM.
 func (c call) wanted() string {
 	if c.providerID != "" {
 		return c.providerID
@@ -107,21 +109,28 @@ func (c call) wanted() string {
 	return c.identity.Namespace + "/" + c.identity.Machine
 }
 
-// get returns what has the name of the VM, whoever made it. Nil if there is nothing.
+// get returns the VirtualMachine with the name of the VM, whoever created it; nil if there
+// is none.
 func (c call) get(ctx context.Context) (*vmv1alpha1.VirtualMachine, error) {
 	vm := &vmv1alpha1.VirtualMachine{}
-	err := c.cluster.Get(ctx, c.key, vm)
-	if absent(err) {
-		return nil, nil
-	}
-	if err != nil {
+	found, err := c.read(ctx, vm)
+	if !found {
 		return nil, err
 	}
 	return vm, nil
 }
 
+// read reads an object with the name of the VM, and reports whether it exists.
+func (c call) read(ctx context.Context, object client.Object) (bool, error) {
+	err := c.cluster.Get(ctx, c.key, object)
+	if absent(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // absent reports whether an object does not exist. A cluster that does not know the kind
-// at all says NotFound too, and then nothing is known about the object.
+// answers NotFound too, which says nothing about the object.
 func absent(err error) bool {
 	return apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, unknownPath)
 }
@@ -129,7 +138,7 @@ func absent(err error) bool {
 // find returns the VM that the call is about, nil if there is none.
 func (c call) find(ctx context.Context) (*vmv1alpha1.VirtualMachine, error) {
 	if c.providerID != "" && c.uuid == "" {
-		return nil, nil // an ID that this driver never gave
+		return nil, nil // the ID is not one of this driver
 	}
 	vm, err := c.get(ctx)
 	if err != nil || vm == nil || !c.isWanted(vm) {
@@ -138,18 +147,18 @@ func (c call) find(ctx context.Context) (*vmv1alpha1.VirtualMachine, error) {
 	return vm, nil
 }
 
-// isWanted reports whether what has the name of the VM is the VM.
+// isWanted reports whether a VirtualMachine with the name of the VM is that VM.
 func (c call) isWanted(vm *vmv1alpha1.VirtualMachine) bool {
 	return c.owns(vm) && (c.providerID == "" || vm.Spec.UUID == c.uuid)
 }
 
-// owns reports whether a VM was made for this machine, by this driver, for this cluster.
+// owns reports whether this driver created a VM for this machine of this cluster.
 func (c call) owns(vm *vmv1alpha1.VirtualMachine) bool {
 	made, ok := identityOf(vm.Name, vm.Annotations)
 	return ok && made == c.identity && vm.Labels[LabelCluster] == c.spec.cluster
 }
 
-// list returns the machines' names of the class's VMs by provider ID.
+// list returns the names of the class's machines by the provider IDs of their VMs.
 func (c call) list(ctx context.Context) (map[string]string, error) {
 	vms := &vmv1alpha1.VirtualMachineList{}
 	err := c.cluster.List(ctx, vms, client.InNamespace(c.key.Namespace), client.MatchingLabels{

@@ -2,7 +2,6 @@ package vm
 
 import (
 	"crypto/sha256"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -10,6 +9,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
@@ -17,11 +17,11 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// userAgent is that of clients whose configuration names none.
+// userAgent is the default user agent.
 const userAgent = "millwright-driver-vm"
 
-// NewClient returns a client that is fit for Options.Client. It makes no request, not
-// even to learn which kinds the cluster has.
+// NewClient returns a client for Options.Client. It sends no request, not even to discover
+// the kinds of the cluster.
 func NewClient(config *rest.Config) (client.WithWatch, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, vmv1alpha1.AddToScheme} {
@@ -40,22 +40,19 @@ func NewClient(config *rest.Config) (client.WithWatch, error) {
 	return client.NewWithWatch(config, client.Options{Scheme: scheme, Mapper: mapper})
 }
 
-// mostClients bounds how many clients are kept.
-const mostClients = 32
+// maxClients limits how many clients are kept.
+const maxClients = 32
 
-// clusters hands out clients of infrastructure clusters.
+// clusters has the clients of infrastructure clusters.
 type clusters struct {
+	// standard is the client without a kubeconfig; nil if there is none.
 	standard client.WithWatch
-
-	mu sync.Mutex
-	// known holds clients by the hash of their kubeconfig, so that none is kept longer
-	// than needed; recent holds the hashes, the one used last at the end.
-	known  map[[sha256.Size]byte]client.WithWatch
-	recent [][sha256.Size]byte
+	// recent has clients by the hash of their kubeconfig, which is not kept.
+	recent *lru.Cache
 }
 
 // get returns the client for a kubeconfig, and the standard one if there is none.
-func (c *clusters) get(kubeconfig []byte) (client.WithWatch, error) {
+func (c clusters) get(kubeconfig []byte) (client.WithWatch, error) {
 	if len(kubeconfig) == 0 {
 		if c.standard == nil {
 			return nil, status.Error(codes.FailedPrecondition, "there is no infrastructure cluster: the class's Secret has no key "+kubeconfigKey)
@@ -63,49 +60,27 @@ func (c *clusters) get(kubeconfig []byte) (client.WithWatch, error) {
 		return c.standard, nil
 	}
 	hash := sha256.Sum256(kubeconfig)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if known, ok := c.known[hash]; ok {
-		c.use(hash)
-		return known, nil
+	if known, ok := c.recent.Get(hash); ok {
+		return known.(client.WithWatch), nil
 	}
-	made, err := newKubeconfigClient(kubeconfig)
+	created, err := newKubeconfigClient(kubeconfig)
 	if err != nil {
 		return nil, err
 	}
-	if c.known == nil {
-		c.known = map[[sha256.Size]byte]client.WithWatch{}
-	}
-	c.known[hash] = made
-	c.use(hash)
-	return made, nil
+	c.recent.Add(hash, created)
+	return created, nil
 }
 
-// use notes that a client was used, and forgets the one that was not for longest.
-func (c *clusters) use(hash [sha256.Size]byte) {
-	for i, known := range c.recent {
-		if known == hash {
-			c.recent = append(c.recent[:i], c.recent[i+1:]...)
-			break
-		}
-	}
-	c.recent = append(c.recent, hash)
-	if len(c.recent) > mostClients {
-		delete(c.known, c.recent[0])
-		c.recent = c.recent[1:]
-	}
-}
-
-// newKubeconfigClient has no limit of its own on the rate of requests: that is left to
-// the API server.
+// newKubeconfigClient returns a client without a limit on the rate of requests, which the
+// API server has.
 func newKubeconfigClient(kubeconfig []byte) (client.WithWatch, error) {
-	// The errors of what is called here may quote the kubeconfig, so they are left out.
+	// Errors of clientcmd and rest may quote the kubeconfig, so they are not returned.
 	loaded, err := clientcmd.Load(kubeconfig)
 	if err != nil {
 		return nil, badKubeconfig("cannot be read as a kubeconfig")
 	}
-	if why := reachesOut(loaded); why != "" {
-		return nil, badKubeconfig(why)
+	if found := externalReference(loaded); found != "" {
+		return nil, badKubeconfig(found)
 	}
 	config, err := clientcmd.NewDefaultClientConfig(*loaded, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
@@ -123,9 +98,10 @@ func badKubeconfig(why string) error {
 	return status.Error(codes.InvalidArgument, "key "+kubeconfigKey+" of the class's Secret: "+why)
 }
 
-// reachesOut tells why a kubeconfig cannot stand for itself. Whoever may write the
-// Secret of a class must not thereby run programs or read files where this driver runs.
-func reachesOut(config *clientcmdapi.Config) string {
+// externalReference returns what a kubeconfig refers to outside itself; empty if nothing.
+// Who may write the Secret of a class must not be able to run programs or read files on
+// the host of this driver.
+func externalReference(config *clientcmdapi.Config) string {
 	for _, user := range config.AuthInfos {
 		switch {
 		case user.Exec != nil || user.AuthProvider != nil:

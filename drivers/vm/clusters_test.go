@@ -22,7 +22,7 @@ import (
 )
 
 // kubeconfig is that of a new user.
-func (w *world) kubeconfig(groups ...string) []byte {
+func (w *testDriver) kubeconfig(groups ...string) []byte {
 	w.t.Helper()
 	path := filepath.Join(w.t.TempDir(), "kubeconfig")
 	w.must(w.ControlPlane.WriteKubeconfig(path, "visitor", groups...))
@@ -47,7 +47,7 @@ type parsed struct {
 	} `json:"users"`
 }
 
-func (w *world) changed(kubeconfig []byte, change func(*parsed)) []byte {
+func (w *testDriver) changed(kubeconfig []byte, change func(*parsed)) []byte {
 	w.t.Helper()
 	var p parsed
 	w.must(yaml.Unmarshal(kubeconfig, &p))
@@ -57,7 +57,7 @@ func (w *world) changed(kubeconfig []byte, change func(*parsed)) []byte {
 	return content
 }
 
-func (w *world) withKubeconfig(kubeconfig []byte) *world {
+func (w *testDriver) withKubeconfig(kubeconfig []byte) *testDriver {
 	other := *w
 	other.secret = w.secret.DeepCopy()
 	other.secret.Data["kubeconfig"] = kubeconfig
@@ -66,7 +66,7 @@ func (w *world) withKubeconfig(kubeconfig []byte) *world {
 }
 
 func TestClusterOfTheSecret(t *testing.T) {
-	w := newWorld(t, vm.Options{})
+	w := newTestDriver(t, vm.Options{})
 	w.hosts()
 	elsewhere := w.withKubeconfig(w.kubeconfig("system:masters"))
 	id := elsewhere.mustCreate("m").ProviderID
@@ -86,7 +86,7 @@ const (
 )
 
 func TestBadKubeconfigs(t *testing.T) {
-	w := newWorld(t, vm.Options{})
+	w := newTestDriver(t, vm.Options{})
 	good := w.kubeconfig()
 	address := deadAddress(t)
 	cases := map[string]struct {
@@ -162,7 +162,7 @@ func TestClusterWithoutTheKind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := (&world{t: t, secret: &corev1.Secret{}}).with(vm.Options{Client: cluster}).withClass(object{"vmPool": "pool"})
+	w := (&testDriver{t: t, secret: &corev1.Secret{}}).with(vm.Options{Client: cluster}).withClass(object{"vmPool": "pool"})
 	_, err = w.status("m", "")
 	wantCode(t, err, codes.FailedPrecondition)
 	_, err = w.create(t.Context(), "m")
@@ -171,18 +171,18 @@ func TestClusterWithoutTheKind(t *testing.T) {
 }
 
 func TestClusterRefuses(t *testing.T) {
-	w := newWorld(t, vm.Options{})
+	w := newTestDriver(t, vm.Options{})
 	as := w.with(vm.Options{Client: w.admin})
 	cases := map[string]struct {
 		given func()
-		w     *world
+		w     *testDriver
 		want  codes.Code
 		says  string
 	}{
 		"no namespace":  {func() {}, as.withClass(object{"vmPool": w.Namespace + "-no"}), codes.FailedPrecondition, "vmPool"},
 		"no permission": {func() {}, w.withClass(object{"vmPool": "default"}), codes.PermissionDenied, "forbidden"},
 		"no quota":      {w.exhaustQuota, as, codes.ResourceExhausted, "exceeded quota"},
-		"too much user data": {func() {}, func() *world {
+		"too much user data": {func() {}, func() *testDriver {
 			large := *as
 			large.secret = &corev1.Secret{Data: map[string][]byte{"userData": []byte(strings.Repeat("x", 1<<20+1))}}
 			return &large
@@ -208,7 +208,7 @@ func TestClusterRefuses(t *testing.T) {
 
 // exhaustQuota forbids further VMs. Without a controller manager its status is written
 // by hand.
-func (w *world) exhaustQuota() {
+func (w *testDriver) exhaustQuota() {
 	w.t.Helper()
 	hard := corev1.ResourceList{"count/virtualmachines.vm.metropolis.monogon.dev": resource.MustParse("0")}
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "none", Namespace: w.Namespace}, Spec: corev1.ResourceQuotaSpec{Hard: hard}}

@@ -14,7 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// create makes the VM or adopts the one that is there, and waits until it has a host.
+// create creates the VM or adopts the existing one, and waits until it has a host.
 func (d *Driver) create(ctx context.Context, c call) (*vmv1alpha1.VirtualMachine, error) {
 	vm, err := c.get(ctx)
 	if err == nil && vm == nil {
@@ -29,8 +29,8 @@ func (d *Driver) create(ctx context.Context, c call) (*vmv1alpha1.VirtualMachine
 	return d.awaitHost(ctx, c, vm)
 }
 
-// make creates the Secret and the VM. If another call was faster with the VM, that one
-// is returned.
+// make creates the Secret and the VM. If another call created the VM meanwhile, it returns
+// that one.
 func (c call) make(ctx context.Context) (*vmv1alpha1.VirtualMachine, error) {
 	if err := c.ensureUserData(ctx, nil); err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func (c call) make(ctx context.Context) (*vmv1alpha1.VirtualMachine, error) {
 	return vm, err
 }
 
-// adopt checks that a VM is the one that is wanted, and that it has its user data.
+// adopt checks that a VM is as requested, and that it has its user data.
 func (c call) adopt(ctx context.Context, vm *vmv1alpha1.VirtualMachine) error {
 	if !c.owns(vm) {
 		return status.Error(codes.AlreadyExists, fmt.Sprintf(
@@ -56,18 +56,18 @@ func (c call) adopt(ctx context.Context, vm *vmv1alpha1.VirtualMachine) error {
 	if !vm.DeletionTimestamp.IsZero() {
 		return status.Error(codes.Aborted, fmt.Sprintf("VM %s is being deleted", c.key))
 	}
-	if fields := c.misfits(vm); len(fields) > 0 {
+	if fields := c.differences(vm); len(fields) > 0 {
 		return status.Error(codes.AlreadyExists, fmt.Sprintf("VM %s exists with other values of %s", c.key, strings.Join(fields, ", ")))
 	}
 	return c.ensureUserData(ctx, vm)
 }
 
-// awaitHost waits until the VM has a host. If none has room, it removes the VM.
+// awaitHost waits until the VM has a host. If none has room, it deletes the VM.
 func (d *Driver) awaitHost(ctx context.Context, c call, vm *vmv1alpha1.VirtualMachine) (*vmv1alpha1.VirtualMachine, error) {
 	patience, cancel := context.WithTimeout(ctx, d.options.Patience)
 	defer cancel()
 	p := placement{options: d.options, key: c.key, uid: vm.UID}
-	defer p.steady()
+	defer p.reset()
 	for {
 		var err error
 		vm, err = c.follow(patience, vm, &p)
@@ -77,7 +77,7 @@ func (d *Driver) awaitHost(ctx context.Context, c call, vm *vmv1alpha1.VirtualMa
 		if err != nil || !p.refused {
 			return vm, err
 		}
-		// A VM that gets a host in this moment has another resource version.
+		// If the VM gets a host at this moment, its resource version differs.
 		err = c.remove(patience, vm, client.Preconditions{UID: &vm.UID, ResourceVersion: &vm.ResourceVersion})
 		switch {
 		case apierrors.IsConflict(err):

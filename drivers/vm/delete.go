@@ -11,12 +11,12 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
-// delete removes the VM, and the Secret that a creation may have left without a VM.
+// delete deletes the VM, and a Secret that a creation may have left without a VM.
 func (d *Driver) delete(ctx context.Context, c call) error {
 	ctx, cancel := context.WithTimeout(ctx, d.options.Patience)
 	defer cancel()
 	if c.providerID != "" && c.uuid == "" {
-		return nil // an ID that this driver never gave
+		return nil // the ID is not one of this driver
 	}
 	vm, err := c.get(ctx)
 	switch {
@@ -32,9 +32,8 @@ func (d *Driver) delete(ctx context.Context, c call) error {
 
 // remove deletes a VM, waits until it is gone, and deletes its Secret.
 //
-// What hangs on the VM, its Pods and its disk, is removed by the VM controller in an
-// order of its own before it lets go of the VM. So there is no need for a deletion in the
-// foreground, which would have to wait for the garbage collector as well.
+// The VM controller deletes the VM's Pods and its disk before it removes its finalizer. So
+// a deletion in the foreground, which waits for the garbage collector, is not needed.
 func (c call) remove(ctx context.Context, vm *vmv1alpha1.VirtualMachine, only client.Preconditions) error {
 	if vm.DeletionTimestamp.IsZero() {
 		err := c.cluster.Delete(ctx, vm, only, client.PropagationPolicy(metav1.DeletePropagationBackground))
@@ -48,13 +47,13 @@ func (c call) remove(ctx context.Context, vm *vmv1alpha1.VirtualMachine, only cl
 	return c.removeUserData(ctx)
 }
 
-// absence waits until a VM is gone. It is an observer.
+// absence is the condition that a VM is gone.
 type absence struct{ uid types.UID }
 
-func (a absence) look(vm *vmv1alpha1.VirtualMachine) (bool, error) {
+func (a absence) observe(vm *vmv1alpha1.VirtualMachine) (bool, error) {
 	return vm == nil || vm.UID != a.uid, nil
 }
 
-func (a absence) tick() <-chan time.Time { return nil }
+func (a absence) expiry() <-chan time.Time { return nil }
 
-func (a absence) ticked() {}
+func (a absence) expired() {}

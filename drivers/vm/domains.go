@@ -21,13 +21,13 @@ import (
 // domainField is the field of a provider specification that names the failure domain.
 const domainField = "failureDomain"
 
-// AttributeLabel is an attribute of failure domains: by which label of their nodes hosts
-// belong to one.
+// AttributeLabel is an attribute of failure domains: the label of Nodes whose value is the
+// name of the failure domain.
 const AttributeLabel = "label"
 
-// ListFailureDomains implements driver.FailureDomains: the zones of the hosts, and each host that
-// has no zone. Whether hosts are ready or cordoned does not matter. Of the request, only the
-// Secret is looked at.
+// ListFailureDomains implements driver.FailureDomains. It returns the zones of the hosts, and
+// each host without a zone, whether hosts are ready or not. It uses only the Secret of the
+// request.
 func (d *Driver) ListFailureDomains(ctx context.Context, req *driver.ListFailureDomainsRequest) (*driver.ListFailureDomainsResponse, error) {
 	var kubeconfig []byte
 	if req.Secret != nil {
@@ -45,8 +45,8 @@ func (d *Driver) ListFailureDomains(ctx context.Context, req *driver.ListFailure
 	return &driver.ListFailureDomainsResponse{FailureDomains: domainsOf(hosts.Items)}, nil
 }
 
-// domainsOf are the failure domains of hosts, by the same rule by which the VM controller
-// finds the hosts of a VM.
+// domainsOf returns the failure domains of hosts, by the rule by which the VM controller
+// selects the hosts of a VM.
 func domainsOf(hosts []metav1.PartialObjectMetadata) []driver.FailureDomain {
 	labels := map[string]string{}
 	for i := range hosts {

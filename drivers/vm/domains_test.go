@@ -16,7 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/test/env"
 )
 
-func (w *world) domains() ([]driver.FailureDomain, error) {
+func (w *testDriver) domains() ([]driver.FailureDomain, error) {
 	resp, err := w.ListFailureDomains(w.t.Context(), &driver.ListFailureDomainsRequest{MachineClass: w.class, Secret: w.secret})
 	if err != nil {
 		return nil, err
@@ -25,7 +25,7 @@ func (w *world) domains() ([]driver.FailureDomain, error) {
 }
 
 // node makes a Node.
-func (w *world) node(name string, labels map[string]string) *corev1.Node {
+func (w *testDriver) node(name string, labels map[string]string) *corev1.Node {
 	w.t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
 	w.must(w.admin.Create(w.t.Context(), node))
@@ -34,7 +34,7 @@ func (w *world) node(name string, labels map[string]string) *corev1.Node {
 
 // TestFailureDomains reads those of real Nodes, under the role that is shipped for it.
 func TestFailureDomains(t *testing.T) {
-	w := newWorldWithout(t)
+	w := newTestDriverWithout(t)
 	_, err := w.domains()
 	wantCode(t, err, codes.PermissionDenied)
 	if err == nil || !strings.Contains(err.Error(), "nodes") {
@@ -57,11 +57,11 @@ func TestFailureDomains(t *testing.T) {
 	}
 }
 
-// newWorldWithout is a world with nodes of its own, whose driver may not see them.
-func newWorldWithout(t *testing.T) *world {
+// newTestDriverWithout is a driver with nodes of its own, whose driver may not see them.
+func newTestDriverWithout(t *testing.T) *testDriver {
 	t.Helper()
 	e := env.New(t, env.WithOwn())
-	w := &world{t: t, Env: e, secret: &corev1.Secret{}, admin: newClient(t, e)}
+	w := &testDriver{t: t, Env: e, secret: &corev1.Secret{}, admin: newClient(t, e)}
 	cluster, err := vm.NewClient(e.UserWith(t, "config/rbac/driver-vm-role.yaml"))
 	w.must(err)
 	w.cluster, w.class = cluster, w.newClass(nil)
@@ -70,7 +70,7 @@ func newWorldWithout(t *testing.T) *world {
 
 // TestFailureDomainsOfTheSecretsCluster: the kubeconfig says where the hosts are.
 func TestFailureDomainsOfTheSecretsCluster(t *testing.T) {
-	w := newWorld(t, vm.Options{})
+	w := newTestDriver(t, vm.Options{})
 	name := "host-" + w.Namespace
 	w.node(name, map[string]string{vmv1alpha1.HostKey: "", corev1.LabelTopologyZone: name})
 	got, err := w.withKubeconfig(w.kubeconfig("system:masters")).domains()

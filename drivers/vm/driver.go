@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"k8s.io/utils/clock"
+	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/driver"
@@ -14,40 +15,38 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// DefaultPatience is how long calls wait for a VM if Options does not say otherwise.
+// DefaultPatience is the default of Options.Patience.
 const DefaultPatience = 2 * time.Minute
 
-// DefaultSettle is for how long no host may have room, before CreateMachine gives up, if
-// Options does not say otherwise.
+// DefaultSettle is the default of Options.Settle.
 const DefaultSettle = 2 * time.Second
 
-// Options are the properties of a [Driver]. The zero value serves only classes whose
-// Secret has a kubeconfig.
+// Options configure a [Driver]. With the zero value it serves only classes whose Secret has
+// a kubeconfig.
 type Options struct {
-	// Client reaches the infrastructure cluster of classes whose Secret has no
-	// kubeconfig. It must read from the API server, not from a cache, and its scheme
-	// must know Secrets, Nodes and VirtualMachines: see NewClient. Nil means that such classes
-	// are refused with FailedPrecondition.
+	// Client is for the infrastructure cluster of classes whose Secret has no kubeconfig.
+	// It must read from the API server, not from a cache, and its scheme must have
+	// Secrets, Nodes and VirtualMachines; see NewClient. If it is nil, such classes are
+	// refused with FailedPrecondition.
 	Client client.WithWatch
-	// Installation tells several control planes apart that share an infrastructure
-	// namespace. It must never change: the driver knows its VMs by it. Empty is a name
-	// like any other.
+	// Installation distinguishes control planes that share an infrastructure namespace. It
+	// must never change: the driver recognises its VMs by it. Empty is a valid value.
 	Installation string
 	// Patience is how long CreateMachine waits until the VM has a host, and
-	// DeleteMachine until it is gone, if the context does not end sooner. Zero means
+	// DeleteMachine until it is gone, unless the context ends before. Zero or less means
 	// DefaultPatience.
 	Patience time.Duration
-	// Settle is for how long the scheduler must find no room before CreateMachine
-	// removes the VM again and answers ResourceExhausted. A host that is just coming up
-	// has that time. Zero means DefaultSettle.
+	// Settle is how long the VM must be unschedulable before CreateMachine deletes it and
+	// answers ResourceExhausted. A host that is just starting has that time. Zero or less
+	// means DefaultSettle.
 	Settle time.Duration
 	// Clock measures Settle. Nil means the real one.
 	Clock clock.Clock
 }
 
-// Driver makes VirtualMachine objects for machines. It has no volumes of its own and no
-// steps after creation; of the optional interfaces it implements driver.FailureDomains. Make it with
-// [New]; it is safe for concurrent use.
+// Driver creates VirtualMachine objects for machines. Of the optional interfaces it
+// implements driver.FailureDomains and driver.APIGroupSeparator. Make it with [New]. It may
+// be used concurrently.
 type Driver struct {
 	options  Options
 	clusters clusters
@@ -58,7 +57,7 @@ var (
 	_ driver.FailureDomains = (*Driver)(nil)
 )
 
-// New returns a driver. It makes no request.
+// New returns a driver. It sends no request.
 func New(options Options) *Driver {
 	if options.Patience <= 0 {
 		options.Patience = DefaultPatience
@@ -69,9 +68,9 @@ func New(options Options) *Driver {
 	if options.Clock == nil {
 		options.Clock = clock.RealClock{}
 	}
-	// Only valid UTF-8 survives being written as JSON.
+	// Only valid UTF-8 is unchanged after a round trip through JSON.
 	options.Installation = strings.ToValidUTF8(options.Installation, "?")
-	return &Driver{options: options, clusters: clusters{standard: options.Client}}
+	return &Driver{options: options, clusters: clusters{standard: options.Client, recent: lru.New(maxClients)}}
 }
 
 // SeparatesAPIGroups implements driver.APIGroupSeparator.
@@ -79,11 +78,11 @@ func (d *Driver) SeparatesAPIGroups() bool { return true }
 
 // CreateMachine implements driver.Driver. It returns when the VM has a host.
 //
-// If no host has room for Options.Settle, the VM is removed again, and the answer is
-// ResourceExhausted with the words of the scheduler. If there is neither a host nor a
-// verdict within Options.Patience, the answer is DeadlineExceeded and the VM stays.
+// If no host has room for the duration of Options.Settle, the VM is deleted, and the answer
+// is ResourceExhausted with the message of the scheduler. If it is neither scheduled nor
+// unschedulable within Options.Patience, the answer is DeadlineExceeded and the VM stays.
 func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
-	c, err := d.read(request{req.Machine, req.MachineClass, req.Secret, sizesOutOfRange})
+	c, err := d.read(request{req.Machine, req.MachineClass, req.Secret, codes.OutOfRange})
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +96,7 @@ func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineReq
 // DeleteMachine implements driver.Driver. It returns when the VM is gone, or with
 // DeadlineExceeded after Options.Patience.
 func (d *Driver) DeleteMachine(ctx context.Context, req *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
-	c, err := d.read(request{req.Machine, req.MachineClass, req.Secret, sizesInvalid})
+	c, err := d.read(request{req.Machine, req.MachineClass, req.Secret, codes.InvalidArgument})
 	if err != nil {
 		return nil, err
 	}
@@ -107,10 +106,10 @@ func (d *Driver) DeleteMachine(ctx context.Context, req *driver.DeleteMachineReq
 	return &driver.DeleteMachineResponse{}, nil
 }
 
-// GetMachineStatus implements driver.Driver. A VM that has no host yet, or that is being
-// deleted, counts as existing.
+// GetMachineStatus implements driver.Driver. A VM that has no host yet, or is being
+// deleted, exists.
 func (d *Driver) GetMachineStatus(ctx context.Context, req *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
-	c, err := d.read(request{req.Machine, req.MachineClass, req.Secret, sizesInvalid})
+	c, err := d.read(request{req.Machine, req.MachineClass, req.Secret, codes.InvalidArgument})
 	if err != nil {
 		return nil, err
 	}
@@ -125,9 +124,9 @@ func (d *Driver) GetMachineStatus(ctx context.Context, req *driver.GetMachineSta
 }
 
 // ListMachines implements driver.Driver. It returns the VMs in the class's pool that this
-// installation made for machines in the class's namespace, of the same cluster and role.
+// installation created for machines of the class's namespace, API group, cluster and role.
 func (d *Driver) ListMachines(ctx context.Context, req *driver.ListMachinesRequest) (*driver.ListMachinesResponse, error) {
-	c, err := d.readClass(request{nil, req.MachineClass, req.Secret, sizesInvalid})
+	c, err := d.readClass(request{nil, req.MachineClass, req.Secret, codes.InvalidArgument})
 	if err != nil {
 		return nil, err
 	}

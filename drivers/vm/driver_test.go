@@ -22,7 +22,7 @@ import (
 )
 
 func TestLifeOfAVM(t *testing.T) {
-	w := newWorld(t, vm.Options{})
+	w := newTestDriver(t, vm.Options{})
 	w.hosts()
 	_, err := w.status("m", "")
 	wantCode(t, err, codes.NotFound)
@@ -61,7 +61,7 @@ func TestLifeOfAVM(t *testing.T) {
 }
 
 func TestSecondVMOfAName(t *testing.T) {
-	w := newWorld(t, vm.Options{})
+	w := newTestDriver(t, vm.Options{})
 	w.hosts()
 	first := w.mustCreate("m").ProviderID
 	w.mustRemove("m", "")
@@ -84,7 +84,7 @@ func TestSecondVMOfAName(t *testing.T) {
 // The VM and its Secret, to the letter.
 func TestWhatIsMade(t *testing.T) {
 	const checksum = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-	w := newWorld(t, vm.Options{Installation: "east/1"}).withClass(object{
+	w := newTestDriver(t, vm.Options{Installation: "east/1"}).withClass(object{
 		"size": "medium", "cpus": 3, "rootFsSize": 20, "storageClassName": "fast", "migrateStrategy": "Cold",
 		"image":      object{"url": "https://example.com/disk.img", "checksum": checksum, "format": "QCOW2"},
 		"kernelBoot": object{"kernel": object{"url": "http://example.com/k", "checksum": checksum}, "initrd": object{"url": "file:///i"}, "commandLine": "console=ttyS0"},
@@ -94,7 +94,7 @@ func TestWhatIsMade(t *testing.T) {
 	w.hosts()
 	w.mustCreate("pool-1.a")
 	got := w.theVM()
-	const name = "pool-1-a-qsxrf5tnhbyk"
+	const name = "pool-1-a-yie34sno72nc"
 	want := vmv1alpha1.VirtualMachineSpec{
 		InitialImage:    &vmv1alpha1.InitialImage{URL: "https://example.com/disk.img", Checksum: checksum, Format: vmv1alpha1.FormatQCOW2},
 		HypervisorImage: "hypervisor:1",
@@ -118,7 +118,7 @@ func TestWhatIsMade(t *testing.T) {
 	}
 	identity := `{"installation":"east/1","apiGroup":"machine.sapcloud.io","namespace":"shop","machine":"pool-1.a"}`
 	labels := map[string]string{
-		vm.LabelInstallation: "sha256-ejczm2dtoplq", vm.LabelAPIGroup: "machine", vm.LabelNamespace: "shop", vm.LabelMachine: "pool-1.a",
+		vm.LabelInstallation: "sha256-ejczm2dtoplq", vm.LabelAPIGroup: "machine.sapcloud.io", vm.LabelNamespace: "shop", vm.LabelMachine: "pool-1.a",
 	}
 	wantSecret := metav1.ObjectMeta{
 		Name: name, Namespace: w.Namespace, Labels: labels, Annotations: map[string]string{vm.AnnotationIdentity: identity},
@@ -148,7 +148,7 @@ func TestWhatIsMade(t *testing.T) {
 
 // Whatever two calls at the same time answer, they make one VM, and its user data stays.
 func TestCreationsAtOnce(t *testing.T) {
-	w := newWorld(t, vm.Options{})
+	w := newTestDriver(t, vm.Options{})
 	w.hosts()
 	const calls = 8
 	errs := make([]error, calls)
@@ -194,7 +194,7 @@ func ownedBy(secret *corev1.Secret, v *vmv1alpha1.VirtualMachine) bool {
 func TestCutOff(t *testing.T) {
 	for after := range 2 {
 		for request := range 7 {
-			w := newWorld(t, vm.Options{})
+			w := newTestDriver(t, vm.Options{})
 			w.hosts()
 			cutOff := &cutting{WithWatch: w.cluster, at: request, counts: after == 1}
 			_, err := w.with(vm.Options{Client: cutOff, Installation: "test"}).create(t.Context(), "m")
@@ -225,7 +225,7 @@ func TestCutOff(t *testing.T) {
 
 // A creation whose caller goes away leaves a VM that the next call adopts.
 func TestCallerGoesAway(t *testing.T) {
-	w := newWorld(t, vm.Options{})
+	w := newTestDriver(t, vm.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	answer := make(chan error)
 	go func() {
@@ -243,7 +243,7 @@ func TestCallerGoesAway(t *testing.T) {
 
 // A VM whose deletion takes its time counts as existing, and delete waits for its end.
 func TestDeletionTakesTime(t *testing.T) {
-	w := newWorld(t, vm.Options{})
+	w := newTestDriver(t, vm.Options{})
 	w.hosts()
 	id := w.mustCreate("m").ProviderID
 	w.hold()
@@ -281,7 +281,7 @@ func TestDeletionTakesTime(t *testing.T) {
 }
 
 // hold has the deletion of the only VM take its time.
-func (w *world) hold() {
+func (w *testDriver) hold() {
 	w.t.Helper()
 	v := w.theVM()
 	held := v.DeepCopy()

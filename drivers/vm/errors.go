@@ -18,11 +18,11 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// unknownPath is the cause of a NotFound that is about a path, not about an object.
+// unknownPath is the cause of a NotFound of a path, not of an object.
 const unknownPath = metav1.CauseTypeUnexpectedServerResponse
 
-// errorTable says what errors of the infrastructure cluster mean. The first row that
-// matches counts; an error that matches none is Unknown.
+// errorTable maps errors of the infrastructure cluster to codes. The first row that matches
+// counts; an error that matches none is Unknown.
 var errorTable = []struct {
 	matches func(error) bool
 	code    codes.Code
@@ -52,7 +52,7 @@ var errorTable = []struct {
 	{unreachable, codes.Unavailable, "the infrastructure cluster does not answer"},
 }
 
-// coded gives an error its code. One that has a code already is complete.
+// coded gives an error its code. An error with a code is returned as it is.
 func coded(doing string, err error) error {
 	if _, ok := status.FromError(err); ok {
 		return err
@@ -69,7 +69,7 @@ func coded(doing string, err error) error {
 	return status.WrapError(codes.Unknown, fmt.Sprintf("%s: %s", doing, textOf(err)), err)
 }
 
-// contextCode is the code of a context's end.
+// contextCode returns the code for the end of a context.
 func contextCode(err error) codes.Code {
 	if errors.Is(err, context.Canceled) {
 		return codes.Canceled
@@ -77,8 +77,8 @@ func contextCode(err error) codes.Code {
 	return codes.DeadlineExceeded
 }
 
-// textOf is the text of an error without the URL of the request, which says nothing that
-// the message does not, and is part of a kubeconfig.
+// textOf returns the text of an error without the URL of the request, which is part of the
+// kubeconfig.
 func textOf(err error) string {
 	if request, ok := errors.AsType[*url.Error](err); ok {
 		return request.Err.Error()
@@ -94,8 +94,8 @@ func hasCause(cause metav1.CauseType) func(error) bool {
 	return func(err error) bool { return apierrors.HasStatusCause(err, cause) }
 }
 
-// quotaExceeded knows the refusal of a ResourceQuota by its text: nothing else tells it
-// from other refusals.
+// quotaExceeded reports whether a ResourceQuota refused a request. Only the text of the
+// error distinguishes that from other refusals.
 func quotaExceeded(err error) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota")
 }

@@ -12,31 +12,33 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
-// observer judges the states of a VM.
-type observer interface {
-	// look gets a state of the VM, nil if it is gone, and reports whether that is enough.
-	look(vm *vmv1alpha1.VirtualMachine) (done bool, err error)
-	// tick tells when to look again at the same state. Nil means never.
-	tick() <-chan time.Time
-	// ticked is called when that happened, before the look.
-	ticked()
+// condition is what a call waits for.
+type condition interface {
+	// observe gets a state of the VM, nil if it is gone, and reports whether the wait is
+	// over.
+	observe(vm *vmv1alpha1.VirtualMachine) (done bool, err error)
+	// expiry returns the channel of a timer after which the same state is observed again.
+	// Nil means never.
+	expiry() <-chan time.Time
+	// expired is called when that timer has fired, before observe.
+	expired()
 }
 
-// pause is the time between a watch that broke off and the next one.
-const pause = time.Second
+// rewatchDelay is the time between a watch that ended and the next one.
+const rewatchDelay = time.Second
 
-// follow shows the states of a VM to an observer, beginning with the one that is given,
-// until the observer has seen enough. It returns the last of them.
-func (c call) follow(ctx context.Context, vm *vmv1alpha1.VirtualMachine, o observer) (*vmv1alpha1.VirtualMachine, error) {
+// follow waits for a condition, from the given state of the VM on. It returns the last
+// state.
+func (c call) follow(ctx context.Context, vm *vmv1alpha1.VirtualMachine, cond condition) (*vmv1alpha1.VirtualMachine, error) {
 	for {
-		if done, err := o.look(vm); done || err != nil || vm == nil {
+		if done, err := cond.observe(vm); done || err != nil || vm == nil {
 			return vm, err
 		}
-		last, done, err := c.watch(ctx, vm, o)
+		last, done, err := c.watch(ctx, vm, cond)
 		if done || err != nil {
 			return last, err
 		}
-		if err := sleep(ctx, pause); err != nil {
+		if err := sleep(ctx, rewatchDelay); err != nil {
 			return last, err
 		}
 		if vm, err = c.get(ctx); err != nil {
@@ -45,9 +47,9 @@ func (c call) follow(ctx context.Context, vm *vmv1alpha1.VirtualMachine, o obser
 	}
 }
 
-// watch shows changes until the observer has seen enough or the watch breaks off, which
-// is no error: watches end when they please.
-func (c call) watch(ctx context.Context, vm *vmv1alpha1.VirtualMachine, o observer) (last *vmv1alpha1.VirtualMachine, done bool, err error) {
+// watch waits for a condition until the watch ends, which is no error: servers end watches
+// at any time.
+func (c call) watch(ctx context.Context, vm *vmv1alpha1.VirtualMachine, cond condition) (last *vmv1alpha1.VirtualMachine, done bool, err error) {
 	changes, err := c.changes(ctx, vm)
 	if err != nil {
 		return vm, false, unlessTooOld(err)
@@ -67,10 +69,10 @@ func (c call) watch(ctx context.Context, vm *vmv1alpha1.VirtualMachine, o observ
 			if event.Type == watch.Deleted {
 				next = nil
 			}
-			done, err = o.look(next)
-		case <-o.tick():
-			o.ticked()
-			done, err = o.look(vm)
+			done, err = cond.observe(next)
+		case <-cond.expiry():
+			cond.expired()
+			done, err = cond.observe(vm)
 		case <-ctx.Done():
 			return vm, false, ctx.Err()
 		}
@@ -78,15 +80,14 @@ func (c call) watch(ctx context.Context, vm *vmv1alpha1.VirtualMachine, o observ
 	return vm, done, err
 }
 
-// changes are those of a VM since a version of it.
+// changes watches a VM from a resource version on.
 func (c call) changes(ctx context.Context, since *vmv1alpha1.VirtualMachine) (watch.Interface, error) {
 	return c.cluster.Watch(ctx, &vmv1alpha1.VirtualMachineList{}, client.InNamespace(since.Namespace),
 		client.MatchingFields{metav1.ObjectNameField: since.Name},
 		&client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: since.ResourceVersion}})
 }
 
-// unlessTooOld drops the error which says that the server has forgotten the version from
-// which to watch.
+// unlessTooOld drops the error that a resource version is too old to watch from.
 func unlessTooOld(err error) error {
 	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 		return nil

@@ -33,7 +33,7 @@ func TestForeignVMs(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, vm.Options{})
+			w := newTestDriver(t, vm.Options{})
 			w.hosts()
 			id := w.mustCreate("m").ProviderID
 			made := w.theVM()
@@ -65,9 +65,9 @@ func TestForeignVMs(t *testing.T) {
 
 // Several control planes, and several namespaces of one, share a pool.
 func TestNeighboursInAPool(t *testing.T) {
-	w := newWorld(t, vm.Options{})
+	w := newTestDriver(t, vm.Options{})
 	w.hosts()
-	neighbours := []*world{w, w.with(vm.Options{Installation: "other"}), w.withClass(nil), w.withClass(object{
+	neighbours := []*testDriver{w, w.with(vm.Options{Installation: "other"}), w.withClass(nil), w.withClass(object{
 		"tags": object{"kubernetes.io/cluster/other": "", "kubernetes.io/role/worker": ""},
 	}), w.withClass(object{
 		"tags": object{"kubernetes.io/cluster/shoot": "", "kubernetes.io/role/control": ""},
@@ -110,7 +110,7 @@ func TestMisfits(t *testing.T) {
 		"another tag":     {object{"tags": object{"kubernetes.io/cluster/shoot": "1", "kubernetes.io/role/worker": "1", "team": "b"}}, codes.OK},
 		"changeable ones": {object{"migrateStrategy": "Cold", "hypervisorImage": "new"}, codes.OK},
 	}
-	w := newWorld(t, vm.Options{})
+	w := newTestDriver(t, vm.Options{})
 	w.hosts()
 	id := w.mustCreate("m").ProviderID
 	for name, tc := range cases {
@@ -126,7 +126,7 @@ func TestMisfits(t *testing.T) {
 
 // A Secret that has the wanted name by whatever chance is not ours.
 func TestForeignSecret(t *testing.T) {
-	w := newWorld(t, vm.Options{})
+	w := newTestDriver(t, vm.Options{})
 	w.hosts()
 	w.mustCreate("m")
 	name := w.theVM().Name
@@ -148,7 +148,7 @@ func TestForeignSecret(t *testing.T) {
 // Adoption gives a VM the user data that it lost, but does not replace what it may have
 // read already.
 func TestUserDataIsHealed(t *testing.T) {
-	w := newWorld(t, vm.Options{})
+	w := newTestDriver(t, vm.Options{})
 	w.hosts()
 	w.mustCreate("m")
 	secret := w.secrets()[0]
@@ -168,7 +168,7 @@ func TestUserDataIsHealed(t *testing.T) {
 // What is left of a creation that got no further than the Secret is for the next one to
 // use, with its own user data.
 func TestLeftoverSecret(t *testing.T) {
-	w := newWorld(t, vm.Options{})
+	w := newTestDriver(t, vm.Options{})
 	w.hosts()
 	cutOff := &cutting{WithWatch: w.cluster, at: 3}
 	_, err := w.with(vm.Options{Client: cutOff, Installation: "test"}).create(t.Context(), "m")
@@ -186,7 +186,7 @@ func TestLeftoverSecret(t *testing.T) {
 
 // The class's pool was changed after the VM was made: the VM is still found by its ID.
 func TestPoolOfTheClassChanged(t *testing.T) {
-	w := newWorld(t, vm.Options{})
+	w := newTestDriver(t, vm.Options{})
 	w.hosts()
 	id := w.mustCreate("m").ProviderID
 	moved := w.withClass(object{"vmPool": "elsewhere"})
@@ -200,7 +200,7 @@ func TestPoolOfTheClassChanged(t *testing.T) {
 
 // IDs that the driver never gave belong to nobody here.
 func TestIDsOfOthers(t *testing.T) {
-	w := newWorld(t, vm.Options{})
+	w := newTestDriver(t, vm.Options{})
 	w.hosts()
 	made := w.mustCreate("m").ProviderID
 	for _, id := range []string{"aws:///eu/i-1", "millwright:///", "millwright:///" + w.Namespace + "/", made + "/x", "millwright:///" + w.Namespace + "/0"} {
@@ -215,7 +215,7 @@ func TestIDsOfOthers(t *testing.T) {
 
 // A VM of which the driver does not know its own size is not taken for one that fits.
 func TestSizeWasTakenAway(t *testing.T) {
-	w := newWorld(t, vm.Options{})
+	w := newTestDriver(t, vm.Options{})
 	w.hosts()
 	w.mustCreate("m")
 	v := w.theVM()

@@ -13,11 +13,11 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 )
 
-// prefix is that of our labels and annotations.
+// prefix is the prefix of the driver's labels and annotations.
 const prefix = "driver.millwright.dev/"
 
-// Labels of VirtualMachines that the driver made, for selecting them. A value that is no
-// valid label value is replaced by a hash of it. They are not trusted: see
+// Labels of the driver's VirtualMachines, to select them. A text that is not valid as the
+// value of a label is replaced by its hash. The identity of an object is in
 // [AnnotationIdentity].
 const (
 	// LabelInstallation is Options.Installation.
@@ -29,24 +29,24 @@ const (
 	LabelNamespace = prefix + "namespace"
 	// LabelMachine is the name of the Machine.
 	LabelMachine = prefix + "machine"
-	// LabelCluster is NAME of the tag kubernetes.io/cluster/NAME.
+	// LabelCluster is the NAME in the key of the tag kubernetes.io/cluster/NAME.
 	LabelCluster = prefix + "cluster"
-	// LabelRole is ROLE of the tag kubernetes.io/role/ROLE.
+	// LabelRole is the ROLE in the key of the tag kubernetes.io/role/ROLE.
 	LabelRole = prefix + "role"
 )
 
 const (
-	// AnnotationIdentity holds, as a JSON object, what a VirtualMachine and its Secret
-	// were made for: installation, API group, namespace, machine. Objects without it are
-	// never touched.
+	// AnnotationIdentity is a JSON object with the installation, API group, namespace and
+	// name of the machine of a VirtualMachine and its Secret. The driver changes no
+	// object without it.
 	AnnotationIdentity = prefix + "identity"
-	// AnnotationTags holds the tags of the class as a JSON object: most of them cannot
-	// be keys of labels.
+	// AnnotationTags is a JSON object with the tags of the class. Most of them cannot be
+	// labels.
 	AnnotationTags = prefix + "tags"
 )
 
-// apiGroupOf is the API group that a class stands for. It becomes part of names, so only known
-// groups are used.
+// apiGroupOf returns the API group of the object that a class serves. It is part of names, so
+// unknown groups count as machine.sapcloud.io.
 func apiGroupOf(class *v1alpha1.MachineClass) string {
 	if driver.APIGroup(class) == driver.APIGroupClusterAPI {
 		return driver.APIGroupClusterAPI
@@ -54,8 +54,8 @@ func apiGroupOf(class *v1alpha1.MachineClass) string {
 	return v1alpha1.GroupName
 }
 
-// identity is what a VM was made for. No two living machines share one, and a machine
-// that is restored from a backup has the one that it had before.
+// identity identifies the machine of a VM. It is unique among existing machines, and stays
+// the same if a machine is restored from a backup.
 type identity struct {
 	Installation string `json:"installation"`
 	APIGroup     string `json:"apiGroup"`
@@ -68,8 +68,8 @@ const (
 	hashLength  = 12 // 60 bits
 )
 
-// name is that of the VirtualMachine and of its Secret: as much of the machine's name as
-// fits, for people, and a hash of everything.
+// name returns the name of the VirtualMachine and its Secret: as much of the machine's name
+// as fits, and a hash of the identity.
 func (i identity) name() string {
 	hash := hashOf(i.Installation, i.APIGroup, i.Namespace, i.Machine)
 	readable := strings.ReplaceAll(i.Machine, ".", "-")
@@ -77,7 +77,7 @@ func (i identity) name() string {
 	return strings.TrimRight(readable, "-") + "-" + hash
 }
 
-// annotation is the identity as it stands on objects.
+// annotation returns the value of AnnotationIdentity.
 func (i identity) annotation() string {
 	text, err := json.Marshal(i)
 	if err != nil {
@@ -86,7 +86,7 @@ func (i identity) annotation() string {
 	return string(text)
 }
 
-// labels are those that a list of the class's VMs is filtered by, and the machine.
+// labels returns the labels of the identity.
 func (i identity) labels() map[string]string {
 	return map[string]string{
 		LabelInstallation: labelValue(i.Installation),
@@ -96,8 +96,8 @@ func (i identity) labels() map[string]string {
 	}
 }
 
-// identityOf reads the identity of an object. It is there only if the object's name
-// agrees: a copy that a user made of one of our objects is the user's.
+// identityOf returns the identity of an object, and whether the name of the object agrees:
+// an object that a user copied belongs to the user.
 func identityOf(name string, annotations map[string]string) (identity, bool) {
 	var i identity
 	text, ok := annotations[AnnotationIdentity]
@@ -107,7 +107,7 @@ func identityOf(name string, annotations map[string]string) (identity, bool) {
 	return i, i.name() == name
 }
 
-// labelValue is text, or a hash where that cannot be the value of a label.
+// labelValue returns text, or its hash if it is not valid as the value of a label.
 func labelValue(text string) string {
 	if len(validation.IsValidLabelValue(text)) == 0 {
 		return text
@@ -115,12 +115,12 @@ func labelValue(text string) string {
 	return "sha256-" + hashOf(text)
 }
 
-// hashOf is a short hash of texts, fit for names. It is persisted: it must not change.
+// hashOf returns a short hash of texts for names. It is stored, so it must not change.
 func hashOf(texts ...string) string {
 	hash := sha256.New()
 	for _, text := range texts {
-		// Names and namespaces have no such byte; an installation is the first text, so
-		// that nothing in it can be taken for another.
+		// Names and namespaces do not have the byte 0. An installation may, and is
+		// therefore the first text.
 		hash.Write([]byte(text))
 		hash.Write([]byte{0})
 	}
@@ -134,7 +134,7 @@ func providerID(vm *vmv1alpha1.VirtualMachine) string {
 	return providerIDScheme + vm.Namespace + "/" + vm.Spec.UUID
 }
 
-// splitProviderID returns the parts of an ID that this driver could have given.
+// splitProviderID returns the parts of a provider ID of this driver.
 func splitProviderID(id string) (namespace, uuid string, ok bool) {
 	rest, ok := strings.CutPrefix(id, providerIDScheme)
 	if !ok {

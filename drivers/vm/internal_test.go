@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/lru"
 	"pgregory.net/rapid"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -99,7 +100,7 @@ func TestClientsAreKept(t *testing.T) {
 			"clusters": [{"name": "c", "cluster": {"server": "https://host-%d"}}],
 			"contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}], "users": [{"name": "u", "user": {"token": "t"}}]}`, i)
 	}
-	c := &clusters{}
+	c := clusters{recent: lru.New(maxClients)}
 	get := func(i int) any {
 		t.Helper()
 		got, err := c.get(kubeconfig(i))
@@ -109,18 +110,18 @@ func TestClientsAreKept(t *testing.T) {
 		return got
 	}
 	first, second := get(0), get(1)
-	for i := range mostClients - 2 {
+	for i := range maxClients - 2 {
 		get(i + 2)
 	}
 	if get(0) != first {
 		t.Error("a client was made twice")
 	}
-	get(mostClients)
+	get(maxClients)
 	if get(0) != first {
 		t.Error("a client that was just used is forgotten")
 	}
-	if get(1) == second || len(c.known) != mostClients || len(c.recent) != mostClients {
-		t.Errorf("%d clients are kept, want %d", len(c.known), mostClients)
+	if get(1) == second || c.recent.Len() != maxClients {
+		t.Errorf("%d clients are kept, want %d", c.recent.Len(), maxClients)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 )
 
-// virtualMachine is the object that the call wants, with a UUID that was just drawn.
+// virtualMachine returns the object that the call asks for, with a new UUID.
 func (c call) virtualMachine() *vmv1alpha1.VirtualMachine {
 	s := c.spec
 	vm := &vmv1alpha1.VirtualMachine{
@@ -58,10 +58,10 @@ func (s *spec) volumeClaim() *vmv1alpha1.VolumeClaimTemplate {
 	return &vmv1alpha1.VolumeClaimTemplate{Spec: claim}
 }
 
-// misfits lists the fields of the provider specification in which a VM differs from the
-// one that is wanted. What people may change on a VM that exists is not among them:
-// hypervisorImage, migrateStrategy and tags other than the cluster and the role.
-func (c call) misfits(vm *vmv1alpha1.VirtualMachine) []string {
+// differences returns the fields of the provider specification in which a VM differs from
+// the requested one. It ignores what users may change on an existing VM: hypervisorImage,
+// migrateStrategy and tags other than the cluster and the role.
+func (c call) differences(vm *vmv1alpha1.VirtualMachine) []string {
 	want := c.virtualMachine()
 	var fields []string
 	for _, f := range []struct {
@@ -99,7 +99,7 @@ func storageClass(vm *vmv1alpha1.VirtualMachine) *string {
 	return vm.Spec.VolumeClaimTemplate.Spec.StorageClassName
 }
 
-// addresses are those of the VM as far as they are known, and the name of its node.
+// addresses returns the known addresses of the VM, and the name of its node.
 func (c call) addresses(vm *vmv1alpha1.VirtualMachine) []corev1.NodeAddress {
 	addresses := make([]corev1.NodeAddress, 0, len(vm.Status.Addresses)+1)
 	for _, address := range vm.Status.Addresses {
@@ -108,9 +108,9 @@ func (c call) addresses(vm *vmv1alpha1.VirtualMachine) []corev1.NodeAddress {
 	return append(addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: c.nodeName()})
 }
 
-// nodeName is the name of the machine's node. User data of a Machine say the machine's. Those
-// of Cluster API are written before anybody knows a name, and leave it to the guest, whose
-// host name is the VM's.
+// nodeName returns the name of the machine's node. The user data of a Machine contain the
+// machine's name. Those of Cluster API are made before any name is known, so the node has the
+// guest's host name, which is the name of the VM.
 func (c call) nodeName() string {
 	if c.identity.APIGroup == driver.APIGroupClusterAPI {
 		return c.key.Name

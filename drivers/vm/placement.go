@@ -15,7 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// placement judges whether a VM has a host. It is an observer.
+// placement is the condition that a VM has a host, or that none has room.
 type placement struct {
 	options Options
 	key     client.ObjectKey
@@ -28,8 +28,8 @@ type placement struct {
 	message string
 }
 
-// look is done when the VM has a host, or was refused for long enough.
-func (p *placement) look(vm *vmv1alpha1.VirtualMachine) (bool, error) {
+// observe is done when the VM has a host, or was refused for long enough.
+func (p *placement) observe(vm *vmv1alpha1.VirtualMachine) (bool, error) {
 	if vm == nil || vm.UID != p.uid || !vm.DeletionTimestamp.IsZero() {
 		return false, status.Error(codes.Aborted, fmt.Sprintf("VM %s was deleted before it had a host", p.key))
 	}
@@ -39,10 +39,10 @@ func (p *placement) look(vm *vmv1alpha1.VirtualMachine) (bool, error) {
 	}
 	switch {
 	case hasRun(vm), scheduled != nil && scheduled.Status == metav1.ConditionTrue:
-		p.steady()
+		p.reset()
 		return true, nil
 	case scheduled == nil || scheduled.Status != metav1.ConditionFalse || scheduled.Reason != vmv1alpha1.ReasonUnschedulable:
-		p.steady()
+		p.reset()
 	case p.timer == nil:
 		p.timer = p.options.Clock.NewTimer(p.options.Settle)
 	}
@@ -56,25 +56,25 @@ func hasRun(vm *vmv1alpha1.VirtualMachine) bool {
 		meta.IsStatusConditionTrue(vm.Status.Conditions, vmv1alpha1.ConditionReady)
 }
 
-// tick tells when the scheduler has found no room for long enough.
-func (p *placement) tick() <-chan time.Time {
+// expiry tells when the scheduler has found no room for long enough.
+func (p *placement) expiry() <-chan time.Time {
 	if p.timer == nil || p.refused {
 		return nil
 	}
 	return p.timer.C()
 }
 
-func (p *placement) ticked() { p.refused = true }
+func (p *placement) expired() { p.refused = true }
 
-// steady ends the wait for the scheduler's second thoughts.
-func (p *placement) steady() {
+// reset stops the timer: the VM is not unschedulable.
+func (p *placement) reset() {
 	if p.timer != nil {
 		p.timer.Stop()
 	}
 	p.timer, p.refused = nil, false
 }
 
-// unfinished is the answer when time was over.
+// unfinished returns the error when the time of the call has ended.
 func (p *placement) unfinished(cause error) error {
 	said := p.message
 	if said == "" {

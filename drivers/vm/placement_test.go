@@ -20,14 +20,14 @@ import (
 
 // creation is a call to CreateMachine that is under way.
 type creation struct {
-	*world
+	*testDriver
 	clock *testingclock.FakeClock
 	ended chan error
 }
 
 func newCreation(t *testing.T) creation {
 	clock := testingclock.NewFakeClock(time.Unix(1800000000, 0))
-	c := creation{newWorld(t, vm.Options{Clock: clock}), clock, make(chan error, 1)}
+	c := creation{newTestDriver(t, vm.Options{Clock: clock}), clock, make(chan error, 1)}
 	c.begin()
 	return c
 }
@@ -98,7 +98,7 @@ func TestNoRoomForAVMThatRan(t *testing.T) {
 // A VM gets a host at the very moment at which the driver gives up: it stays.
 func TestRoomAtTheLastMoment(t *testing.T) {
 	clock := testingclock.NewFakeClock(time.Unix(1800000000, 0))
-	w := newWorld(t, vm.Options{})
+	w := newTestDriver(t, vm.Options{})
 	late := &lastMoment{WithWatch: w.cluster, before: func() { w.say(w.theVM(), hasHost) }}
 	c := creation{w.with(vm.Options{Client: late, Clock: clock}), clock, make(chan error, 1)}
 	c.begin()
@@ -133,7 +133,7 @@ func TestDeletedWhileCreated(t *testing.T) {
 
 // Without a VM controller a creation ends all the same, and its VM stays.
 func TestNobodySchedules(t *testing.T) {
-	w := newWorld(t, vm.Options{Patience: 300 * time.Millisecond})
+	w := newTestDriver(t, vm.Options{Patience: 300 * time.Millisecond})
 	eventually(t, func() bool { // where all is slow, its patience may end before there is a VM
 		_, err := w.create(t.Context(), "m")
 		wantCode(t, err, codes.DeadlineExceeded)
@@ -148,7 +148,7 @@ func TestNobodySchedules(t *testing.T) {
 
 // Watches that end, as they do, are begun again.
 func TestWatchesEnd(t *testing.T) {
-	w := newWorld(t, vm.Options{})
+	w := newTestDriver(t, vm.Options{})
 	ending := &endingWatches{WithWatch: w.cluster}
 	c := creation{w.with(vm.Options{Client: ending, Installation: "test"}), nil, make(chan error, 1)}
 	c.begin()

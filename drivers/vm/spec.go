@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/drivers/vm/internal/fields"
 )
 
 // spec is a valid provider specification with its defaults filled in.
@@ -55,7 +56,7 @@ const (
 	mebibyte       = 1 << 20
 	leastMemory    = 32 * mebibyte
 	mostMemory     = 16 << 40
-	// defaultRootFsSize is room enough for the disk of a guest that keeps nothing.
+	// defaultRootFsSize, in GiB, is enough for a guest that stores nothing.
 	defaultRootFsSize = 1
 	// longestCommandLine is the limit of Linux on x86.
 	longestCommandLine = 2047
@@ -63,67 +64,42 @@ const (
 
 const specPath = "providerSpec"
 
-// parseSpec reads a provider specification, and notes all that is wrong with it.
-func parseSpec(raw []byte, p *problems) spec {
-	o := decode(raw, specPath, p)
-	for _, ignored := range []string{"apiVersion", "kind"} {
-		o.get(ignored)
-	}
+// parseSpec reads a provider specification, and adds its problems to p.
+func parseSpec(raw []byte, p *fields.Problems) spec {
+	o := fields.Decode(raw, specPath, p)
+	o.Ignore("apiVersion", "kind")
 	var s spec
-	s.pool = o.named("vmPool", validation.IsDNS1123Label)
-	if s.pool == "" && !o.noted("vmPool") {
-		p.add(o.at("vmPool"), "is required: the namespace of the VirtualMachines")
+	s.pool = o.Named("vmPool", validation.IsDNS1123Label)
+	if s.pool == "" && !o.HasProblem("vmPool") {
+		o.Problem("vmPool", "is required: the namespace of the VirtualMachines")
 	}
 	s.readSize(o)
 	s.readDisk(o)
 	s.readTags(o)
 	s.readBoot(o)
 	s.addresses = readAddresses(o)
-	s.failureDomain = o.named(domainField, validation.IsValidLabelValue)
-	s.migrateStrategy = vmv1alpha1.MigrateStrategy(o.oneOf("migrateStrategy", string(vmv1alpha1.MigrateLive), string(vmv1alpha1.MigrateCold)))
-	s.hypervisorImage = o.text("hypervisorImage")
+	s.failureDomain = o.Named(domainField, validation.IsValidLabelValue)
+	s.migrateStrategy = vmv1alpha1.MigrateStrategy(o.OneOf("migrateStrategy", string(vmv1alpha1.MigrateLive), string(vmv1alpha1.MigrateCold)))
+	s.hypervisorImage = o.Text("hypervisorImage")
 	if strings.ContainsFunc(s.hypervisorImage, isBlank) {
-		p.add(o.at("hypervisorImage"), "must not contain blanks")
+		o.Problem("hypervisorImage", "must not contain blanks")
 	}
-	o.finish()
+	o.Finish()
 	return s
 }
 
 func isBlank(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }
 
-// named returns a text that a function of package validation accepts.
-func (o *object) named(name string, check func(string) []string) string {
-	text := o.text(name)
-	if text == "" {
-		return ""
-	}
-	if wrong := check(text); len(wrong) > 0 {
-		o.problems.add(o.at(name), "%s", strings.Join(wrong, ", "))
-		return ""
-	}
-	return text
-}
-
-// oneOf returns one of some texts, or none.
-func (o *object) oneOf(name string, texts ...string) string {
-	text := o.text(name)
-	if text == "" || slices.Contains(texts, text) {
-		return text
-	}
-	o.problems.add(o.at(name), "%q is none of %s", text, strings.Join(texts, ", "))
-	return ""
-}
-
-func (s *spec) readSize(o *object) {
-	name := o.text("size")
+func (s *spec) readSize(o *fields.Object) {
+	name := o.Text("size")
 	chosen, known := sizeTable[name]
-	cpus, memory := o.between("cpus", 1, mostCPUs), readMemory(o)
+	cpus, memory := o.Between("cpus", 1, mostCPUs), readMemory(o)
 	switch {
-	case known || o.noted("size"):
+	case known || o.HasProblem("size"):
 	case name != "":
-		o.problems.add(o.at("size"), "%q is none of %s", name, strings.Join(sizeNames(), ", "))
-	case o.values["cpus"] == nil || o.values["memory"] == nil:
-		o.problems.add(o.at("size"), "is required unless both cpus and memory are given")
+		o.Problem("size", "%q is none of %s", name, strings.Join(sizeNames(), ", "))
+	case !o.Has("cpus") || !o.Has("memory"):
+		o.Problem("size", "is required unless both cpus and memory are given")
 	}
 	if cpus == 0 {
 		cpus = chosen.cpus
@@ -134,11 +110,6 @@ func (s *spec) readSize(o *object) {
 	s.cpus, s.memory = int32(cpus), ptr.Deref(memory, resource.Quantity{})
 }
 
-// noted reports whether there is a problem with a field already.
-func (o *object) noted(name string) bool {
-	return slices.ContainsFunc(o.problems.texts, func(text string) bool { return strings.HasPrefix(text, o.at(name)+":") })
-}
-
 // sizeNames lists the sizes, smallest first.
 func sizeNames() []string {
 	return slices.SortedFunc(maps.Keys(sizeTable), func(a, b string) int {
@@ -147,116 +118,116 @@ func sizeNames() []string {
 	})
 }
 
-// memoryPattern is less than what a quantity may be: nothing that could be a slip.
+// memoryPattern accepts fewer texts than a quantity, to find mistakes.
 var memoryPattern = regexp.MustCompile(`^[0-9]{1,15}(\.[0-9]{1,3})?(Ki|Mi|Gi|Ti)?$`)
 
-func readMemory(o *object) *resource.Quantity {
-	text := o.text("memory")
+func readMemory(o *fields.Object) *resource.Quantity {
+	text := o.Text("memory")
 	if text == "" {
 		return nil
 	}
 	if !memoryPattern.MatchString(text) {
-		o.problems.add(o.at("memory"), `%q is no size of memory like "512Mi" or "2Gi"`, text)
+		o.Problem("memory", `%q is no size of memory like "512Mi" or "2Gi"`, text)
 		return nil
 	}
 	quantity := resource.MustParse(text)
 	switch bytes := quantity.Value(); {
 	case bytes < leastMemory || bytes > mostMemory:
-		o.problems.addRange(o.at("memory"), "%s is not between 32Mi and 16Ti", text)
+		o.OutOfRange("memory", "%s is not between 32Mi and 16Ti", text)
 	case bytes%mebibyte != 0:
-		o.problems.add(o.at("memory"), "%s is not a multiple of 1Mi", text)
+		o.Problem("memory", "%s is not a multiple of 1Mi", text)
 	default:
 		return &quantity
 	}
 	return nil
 }
 
-func (s *spec) readDisk(o *object) {
-	gigabytes := o.between("rootFsSize", 1, mostRootFsSize)
+func (s *spec) readDisk(o *fields.Object) {
+	gigabytes := o.Between("rootFsSize", 1, mostRootFsSize)
 	if gigabytes == 0 {
 		gigabytes = defaultRootFsSize
 	}
 	s.rootDisk = *resource.NewQuantity(gigabytes<<30, resource.BinarySI)
-	s.storageClassName = o.named("storageClassName", validation.IsDNS1123Subdomain)
+	s.storageClassName = o.Named("storageClassName", validation.IsDNS1123Subdomain)
 }
 
-func (s *spec) readBoot(o *object) {
-	image, kernel := o.object("image"), o.object("kernelBoot")
+func (s *spec) readBoot(o *fields.Object) {
+	image, kernel := o.Object("image"), o.Object("kernelBoot")
 	if image == nil && kernel == nil {
-		o.problems.add(o.path, "image or kernelBoot is required: something to boot from")
+		o.Problem("", "image or kernelBoot is required: something to boot from")
 	}
 	if image != nil {
 		file := readFile(image)
 		s.image = &vmv1alpha1.InitialImage{URL: file.URL, Checksum: file.Checksum}
-		s.image.Format = vmv1alpha1.ImageFormat(image.oneOf("format", string(vmv1alpha1.FormatRaw), string(vmv1alpha1.FormatQCOW2)))
-		image.finish()
+		s.image.Format = vmv1alpha1.ImageFormat(image.OneOf("format", string(vmv1alpha1.FormatRaw), string(vmv1alpha1.FormatQCOW2)))
+		image.Finish()
 	}
 	if kernel != nil {
 		s.kernelBoot = readKernel(kernel)
 	}
 }
 
-func readKernel(o *object) *vmv1alpha1.KernelBoot {
-	boot := &vmv1alpha1.KernelBoot{CommandLine: o.text("commandLine")}
+func readKernel(o *fields.Object) *vmv1alpha1.KernelBoot {
+	boot := &vmv1alpha1.KernelBoot{CommandLine: o.Text("commandLine")}
 	if strings.ContainsFunc(boot.CommandLine, unicode.IsControl) {
-		o.problems.add(o.at("commandLine"), "must be one line, without control characters")
+		o.Problem("commandLine", "must be one line, without control characters")
 	}
 	if len(boot.CommandLine) > longestCommandLine {
-		o.problems.add(o.at("commandLine"), "is longer than %d bytes", longestCommandLine)
+		o.Problem("commandLine", "is longer than %d bytes", longestCommandLine)
 	}
-	if kernel := o.object("kernel"); kernel == nil {
-		o.problems.add(o.at("kernel"), "is required")
+	if kernel := o.Object("kernel"); kernel == nil {
+		o.Problem("kernel", "is required")
 	} else {
 		boot.Kernel = readFile(kernel)
-		kernel.finish()
+		kernel.Finish()
 	}
-	if initrd := o.object("initrd"); initrd != nil {
+	if initrd := o.Object("initrd"); initrd != nil {
 		file := readFile(initrd)
 		boot.Initrd = &file
-		initrd.finish()
+		initrd.Finish()
 	}
-	o.finish()
+	o.Finish()
 	return boot
 }
 
 var checksumPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
-// readFile reads what all files have.
-func readFile(o *object) vmv1alpha1.BootFile {
-	file := vmv1alpha1.BootFile{URL: o.text("url"), Checksum: o.text("checksum")}
+// readFile reads the fields that all files have.
+func readFile(o *fields.Object) vmv1alpha1.BootFile {
+	file := vmv1alpha1.BootFile{URL: o.Text("url"), Checksum: o.Text("checksum")}
 	switch {
 	case file.URL != "":
 		checkURL(o, file.URL)
-	case !o.noted("url"):
-		o.problems.add(o.at("url"), "is required")
+	case !o.HasProblem("url"):
+		o.Problem("url", "is required")
 	}
 	if file.Checksum != "" && !checksumPattern.MatchString(file.Checksum) {
-		o.problems.add(o.at("checksum"), `must be "sha256:" and 64 lower-case hexadecimal digits`)
+		o.Problem("checksum", `must be "sha256:" and 64 lower-case hexadecimal digits`)
 	}
 	return file
 }
 
-// checkURL does not quote the URL, as it may hold a password.
-func checkURL(o *object, text string) {
+// checkURL does not quote the URL, which may contain a password.
+func checkURL(o *fields.Object, text string) {
 	parsed, err := url.Parse(text)
 	switch {
 	case err != nil || strings.ContainsFunc(text, isBlank):
-		o.problems.add(o.at("url"), "is not a URL")
+		o.Problem("url", "is not a URL")
 	case parsed.User != nil:
-		o.problems.add(o.at("url"), "must not hold a user or password: everybody who may see the VirtualMachine would see them")
+		o.Problem("url", "must not hold a user or password: everybody who may see the VirtualMachine would see them")
 	case parsed.Scheme == "file" && parsed.Host == "" && len(parsed.Path) > 1:
 	case (parsed.Scheme == "http" || parsed.Scheme == "https") && parsed.Host != "":
 	default:
-		o.problems.add(o.at("url"), "must be like https://HOST/PATH, http://HOST/PATH or file:///PATH")
+		o.Problem("url", "must be like https://HOST/PATH, http://HOST/PATH or file:///PATH")
 	}
 }
 
-func readAddresses(o *object) []string {
-	texts := o.list("addresses")
+func readAddresses(o *fields.Object) []string {
+	texts := o.List("addresses")
 	perVersion := map[bool]int{}
 	for i, text := range texts {
 		field := fmt.Sprintf("addresses[%d]", i)
-		if o.noted(field) {
+		if o.HasProblem(field) {
 			continue
 		}
 		address, err := netip.ParseAddr(text)
@@ -264,11 +235,11 @@ func readAddresses(o *object) []string {
 			address, err = network.Addr(), nil
 		}
 		if err != nil || address.Zone() != "" || address.Is4In6() {
-			o.problems.add(o.at(field), "%q is no IP address", text)
+			o.Problem(field, "%q is no IP address", text)
 			continue
 		}
 		if perVersion[address.Is4()]++; perVersion[address.Is4()] == 2 {
-			o.problems.add(o.at(field), "is a second address of its IP version")
+			o.Problem(field, "is a second address of its IP version")
 		}
 	}
 	return texts

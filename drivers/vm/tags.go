@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/drivers/vm/internal/fields"
 )
 
 const (
@@ -20,15 +21,15 @@ const (
 	longestTag = 256
 )
 
-// readTags reads the tags. Two of them say which cluster the VMs belong to, and as what.
-func (s *spec) readTags(o *object) {
-	s.tags = o.texts("tags")
-	if o.noted("tags") {
+// readTags reads the tags. Two of them name the cluster and the role of the VMs.
+func (s *spec) readTags(o *fields.Object) {
+	s.tags = o.Texts("tags")
+	if o.HasProblem("tags") {
 		return // they are no tags at all
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.tags)) {
 		if why := tagProblem(key, s.tags[key]); why != "" {
-			o.problems.add(fmt.Sprintf("%s[%q]", o.at("tags"), key), "%s", why)
+			o.Problem(fmt.Sprintf("tags[%q]", key), "%s", why)
 		}
 	}
 	s.cluster = s.namedByTag(o, clusterTag)
@@ -52,26 +53,25 @@ func reserved(key string) bool {
 }
 
 // namedByTag returns the end of the one key that begins with start.
-func (s *spec) namedByTag(o *object, start string) string {
+func (s *spec) namedByTag(o *fields.Object, start string) string {
 	var names []string
 	for _, key := range slices.Sorted(maps.Keys(s.tags)) {
 		if name, ok := strings.CutPrefix(key, start); ok {
 			names = append(names, name)
 		}
 	}
-	path := o.at("tags")
 	switch {
 	case len(names) != 1:
-		o.problems.add(path, "needs exactly one key %s<NAME>, has %d", start, len(names))
+		o.Problem("tags", "needs exactly one key %s<NAME>, has %d", start, len(names))
 	case names[0] == "" || len(validation.IsValidLabelValue(names[0])) > 0:
-		o.problems.add(fmt.Sprintf("%s[%q]", path, start+names[0]), "what follows %s must be valid as a label's value, and not empty", start)
+		o.Problem(fmt.Sprintf("tags[%q]", start+names[0]), "what follows %s must be valid as a label's value, and not empty", start)
 	default:
 		return names[0]
 	}
 	return ""
 }
 
-// labels are the tags that can be labels, and the names in the two that cannot.
+// labels returns the labels for the cluster, the role, and the tags that can be labels.
 func (s *spec) labels() map[string]string {
 	labels := map[string]string{LabelCluster: s.cluster, LabelRole: s.role}
 	for key, value := range s.tags {
@@ -82,7 +82,7 @@ func (s *spec) labels() map[string]string {
 	return labels
 }
 
-// tagsAnnotation is all tags, in a fixed order.
+// tagsAnnotation returns the value of AnnotationTags.
 func (s *spec) tagsAnnotation() string {
 	text, err := json.Marshal(s.tags)
 	if err != nil {

@@ -16,9 +16,9 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// ensureUserData writes the Secret with the user data. Without an owner the Secret is
-// for a VM that is about to be created, and gets the user data of this call. With one it
-// is only completed: the VM may have read it already.
+// ensureUserData writes the Secret with the user data. Without an owner the VM does not
+// exist yet, and the Secret gets the user data of this call. With an owner only what is
+// missing is added: the VM may have read the Secret already.
 func (c call) ensureUserData(ctx context.Context, owner *vmv1alpha1.VirtualMachine) error {
 	if c.userData == nil {
 		return nil
@@ -26,7 +26,7 @@ func (c call) ensureUserData(ctx context.Context, owner *vmv1alpha1.VirtualMachi
 	// Another call for the same machine may write the Secret as well.
 	err := retry.OnError(retry.DefaultRetry, raced, func() error { return c.writeUserData(ctx, owner) })
 	if apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err) {
-		// Not InvalidArgument: the specification is right, and other user data may do.
+		// Not InvalidArgument: the specification is valid; other user data may be, too.
 		return status.WrapError(codes.FailedPrecondition, "storing the user data: "+textOf(err), err)
 	}
 	return err
@@ -38,11 +38,12 @@ func raced(err error) bool {
 
 func (c call) writeUserData(ctx context.Context, owner *vmv1alpha1.VirtualMachine) error {
 	want := c.userDataSecret(owner)
-	have, err := c.getSecret(ctx)
+	have := &corev1.Secret{}
+	exists, err := c.read(ctx, have)
 	switch {
 	case err != nil:
 		return err
-	case have == nil:
+	case !exists:
 		return c.cluster.Create(ctx, want)
 	case !c.ownsSecret(have):
 		return status.Error(codes.AlreadyExists, fmt.Sprintf("Secret %s exists, and was not made for machine %s/%s", c.key, c.identity.Namespace, c.identity.Machine))
@@ -74,32 +75,19 @@ func (c call) userDataSecret(owner *vmv1alpha1.VirtualMachine) *corev1.Secret {
 	return secret
 }
 
-// getSecret returns what has the name of the Secret, nil if there is nothing.
-func (c call) getSecret(ctx context.Context) (*corev1.Secret, error) {
-	secret := &corev1.Secret{}
-	err := c.cluster.Get(ctx, c.key, secret)
-	if absent(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	return secret, nil
-}
-
 func (c call) ownsSecret(secret *corev1.Secret) bool {
 	made, ok := identityOf(secret.Name, secret.Annotations)
 	return ok && made == c.identity
 }
 
-// removeUserData deletes the Secret of a VM that does not exist. A creation that goes on
-// at the same time writes it again, after the VM.
+// removeUserData deletes the Secret of a VM that does not exist. A concurrent creation
+// writes it again after the VM.
 func (c call) removeUserData(ctx context.Context) error {
-	secret, err := c.getSecret(ctx)
-	if err != nil || secret == nil || !c.ownsSecret(secret) {
+	secret := &corev1.Secret{}
+	if exists, err := c.read(ctx, secret); !exists || !c.ownsSecret(secret) {
 		return err
 	}
-	err = c.cluster.Delete(ctx, secret, client.Preconditions{UID: &secret.UID, ResourceVersion: &secret.ResourceVersion})
+	err := c.cluster.Delete(ctx, secret, client.Preconditions{UID: &secret.UID, ResourceVersion: &secret.ResourceVersion})
 	if absent(err) {
 		return nil
 	}

@@ -33,9 +33,9 @@ const (
 	finding  = 30 * time.Second // far longer than anything here takes
 )
 
-// world is a driver on a namespace of a real API server, under the role that is shipped,
+// testDriver is a driver on a namespace of a real API server, under the role that is shipped,
 // and the shortest way to call it.
-type world struct {
+type testDriver struct {
 	t testing.TB
 	*vm.Driver
 	*env.Env
@@ -46,10 +46,10 @@ type world struct {
 	secret         *corev1.Secret
 }
 
-func newWorld(t testing.TB, options vm.Options) *world {
+func newTestDriver(t testing.TB, options vm.Options) *testDriver {
 	t.Helper()
 	e := env.New(t)
-	w := &world{t: t, Env: e, secret: &corev1.Secret{Data: map[string][]byte{"userData": []byte(userData)}}}
+	w := &testDriver{t: t, Env: e, secret: &corev1.Secret{Data: map[string][]byte{"userData": []byte(userData)}}}
 	w.admin = newClient(t, e)
 	cluster, err := vm.NewClient(e.UserWith(t, "config/rbac/driver-vm-role.yaml"))
 	if err != nil {
@@ -77,8 +77,8 @@ func newClient(t testing.TB, e *env.Env) client.WithWatch {
 	return c
 }
 
-// with returns the world with another driver.
-func (w *world) with(options vm.Options) *world {
+// with returns it with another driver.
+func (w *testDriver) with(options vm.Options) *testDriver {
 	if options.Client == nil {
 		options.Client = w.cluster
 	}
@@ -87,14 +87,14 @@ func (w *world) with(options vm.Options) *world {
 	return &other
 }
 
-// withClass returns the world with other fields in the provider specification.
-func (w *world) withClass(changes object) *world {
+// withClass returns it with other fields in the provider specification.
+func (w *testDriver) withClass(changes object) *testDriver {
 	other := *w
 	other.class = w.newClass(changes)
 	return &other
 }
 
-func (w *world) newClass(changes object) *v1alpha1.MachineClass {
+func (w *testDriver) newClass(changes object) *v1alpha1.MachineClass {
 	pool := ""
 	if w.Env != nil {
 		pool = w.Namespace
@@ -122,7 +122,7 @@ func machine(name, providerID string) *v1alpha1.Machine {
 }
 
 // unchanged makes a call and checks that the driver leaves the request alone.
-func (w *world) unchanged(m *v1alpha1.Machine, call func()) {
+func (w *testDriver) unchanged(m *v1alpha1.Machine, call func()) {
 	w.t.Helper()
 	before := []any{m.DeepCopy(), w.class.DeepCopy(), w.secret.DeepCopy()}
 	call()
@@ -131,7 +131,7 @@ func (w *world) unchanged(m *v1alpha1.Machine, call func()) {
 	}
 }
 
-func (w *world) create(ctx context.Context, name string) (resp *driver.CreateMachineResponse, err error) {
+func (w *testDriver) create(ctx context.Context, name string) (resp *driver.CreateMachineResponse, err error) {
 	w.t.Helper()
 	m := machine(name, "")
 	w.unchanged(m, func() {
@@ -140,7 +140,7 @@ func (w *world) create(ctx context.Context, name string) (resp *driver.CreateMac
 	return resp, err
 }
 
-func (w *world) mustCreate(name string) *driver.CreateMachineResponse {
+func (w *testDriver) mustCreate(name string) *driver.CreateMachineResponse {
 	w.t.Helper()
 	resp, err := w.create(w.t.Context(), name)
 	if err != nil {
@@ -149,7 +149,7 @@ func (w *world) mustCreate(name string) *driver.CreateMachineResponse {
 	return resp
 }
 
-func (w *world) status(name, providerID string) (resp *driver.GetMachineStatusResponse, err error) {
+func (w *testDriver) status(name, providerID string) (resp *driver.GetMachineStatusResponse, err error) {
 	w.t.Helper()
 	m := machine(name, providerID)
 	w.unchanged(m, func() {
@@ -158,7 +158,7 @@ func (w *world) status(name, providerID string) (resp *driver.GetMachineStatusRe
 	return resp, err
 }
 
-func (w *world) remove(name, providerID string) (err error) {
+func (w *testDriver) remove(name, providerID string) (err error) {
 	w.t.Helper()
 	m := machine(name, providerID)
 	w.unchanged(m, func() {
@@ -167,14 +167,14 @@ func (w *world) remove(name, providerID string) (err error) {
 	return err
 }
 
-func (w *world) mustRemove(name, providerID string) {
+func (w *testDriver) mustRemove(name, providerID string) {
 	w.t.Helper()
 	if err := w.remove(name, providerID); err != nil {
 		w.t.Fatalf("deleting %s: %v", name, err)
 	}
 }
 
-func (w *world) list() map[string]string {
+func (w *testDriver) list() map[string]string {
 	w.t.Helper()
 	resp, err := w.ListMachines(w.t.Context(), &driver.ListMachinesRequest{MachineClass: w.class, Secret: w.secret})
 	if err != nil {
@@ -190,7 +190,7 @@ func wantCode(t testing.TB, err error, want codes.Code) {
 	}
 }
 
-func (w *world) vms() []vmv1alpha1.VirtualMachine {
+func (w *testDriver) vms() []vmv1alpha1.VirtualMachine {
 	w.t.Helper()
 	list := &vmv1alpha1.VirtualMachineList{}
 	w.must(w.admin.List(w.t.Context(), list, client.InNamespace(w.Namespace)))
@@ -198,7 +198,7 @@ func (w *world) vms() []vmv1alpha1.VirtualMachine {
 }
 
 // theVM returns the only VM.
-func (w *world) theVM() *vmv1alpha1.VirtualMachine {
+func (w *testDriver) theVM() *vmv1alpha1.VirtualMachine {
 	w.t.Helper()
 	vms := w.vms()
 	if len(vms) != 1 {
@@ -207,14 +207,14 @@ func (w *world) theVM() *vmv1alpha1.VirtualMachine {
 	return &vms[0]
 }
 
-func (w *world) secrets() []corev1.Secret {
+func (w *testDriver) secrets() []corev1.Secret {
 	w.t.Helper()
 	list := &corev1.SecretList{}
 	w.must(w.admin.List(w.t.Context(), list, client.InNamespace(w.Namespace)))
 	return list.Items
 }
 
-func (w *world) must(err error) {
+func (w *testDriver) must(err error) {
 	w.t.Helper()
 	if err != nil {
 		w.t.Fatal(err)
@@ -222,7 +222,7 @@ func (w *world) must(err error) {
 }
 
 // awaitVM waits for the only VM.
-func (w *world) awaitVM() *vmv1alpha1.VirtualMachine {
+func (w *testDriver) awaitVM() *vmv1alpha1.VirtualMachine {
 	w.t.Helper()
 	gomega.NewWithT(w.t).Eventually(w.vms).WithTimeout(finding).WithPolling(10 * time.Millisecond).Should(gomega.HaveLen(1))
 	return w.theVM()
@@ -238,12 +238,12 @@ var (
 )
 
 // say writes a condition as the VM controller does.
-func (w *world) say(of *vmv1alpha1.VirtualMachine, condition metav1.Condition) {
+func (w *testDriver) say(of *vmv1alpha1.VirtualMachine, condition metav1.Condition) {
 	w.t.Helper()
 	w.changeStatus(of, func(s *vmv1alpha1.VirtualMachineStatus) { meta.SetStatusCondition(&s.Conditions, condition) })
 }
 
-func (w *world) changeStatus(of *vmv1alpha1.VirtualMachine, change func(*vmv1alpha1.VirtualMachineStatus)) {
+func (w *testDriver) changeStatus(of *vmv1alpha1.VirtualMachine, change func(*vmv1alpha1.VirtualMachineStatus)) {
 	w.t.Helper()
 	changed := of.DeepCopy()
 	change(&changed.Status)
@@ -253,7 +253,7 @@ func (w *world) changeStatus(of *vmv1alpha1.VirtualMachine, change func(*vmv1alp
 }
 
 // hosts plays a VM controller that finds a host for every VM, until the test ends.
-func (w *world) hosts() {
+func (w *testDriver) hosts() {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	changes, err := w.admin.Watch(ctx, &vmv1alpha1.VirtualMachineList{}, client.InNamespace(w.Namespace))
@@ -275,6 +275,6 @@ func (w *world) hosts() {
 }
 
 // anyVM is a VM of nobody.
-func (w *world) anyVM() *vmv1alpha1.VirtualMachine {
+func (w *testDriver) anyVM() *vmv1alpha1.VirtualMachine {
 	return &vmv1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{GenerateName: "any-", Namespace: w.Namespace}}
 }
