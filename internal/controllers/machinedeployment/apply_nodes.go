@@ -18,20 +18,18 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 )
 
-// errNodes marks failures to mark nodes. They do not hold up a rollout: without the marks
-// it only moves some pods once more.
+// errNodes marks failures to mark nodes. A rollout goes on without the marks: it only moves some pods
+// once more.
 var errNodes = errors.New("marking nodes")
 
 const (
 	// manyNodes are patched at the same time.
 	manyNodes = 16
-	// nodesWithin is the time for the nodes of one operation. Those left over come in
-	// the next pass.
+	// nodesWithin is the time for the nodes of one operation. The others come in the next pass.
 	nodesWithin = 10 * time.Second
 )
 
-// patchNodes brings nodes up to date. A failure is remembered in what it returns, and the
-// others are patched all the same.
+// patchNodes patches nodes. It returns the first failure, and patches the others all the same.
 func (p pass) patchNodes(ctx context.Context, deployment *v1alpha1.MachineDeployment, op planner.Operation) error {
 	limited, cancel := context.WithTimeout(ctx, nodesWithin)
 	defer cancel()
@@ -51,8 +49,7 @@ func (p pass) patchNodes(ctx context.Context, deployment *v1alpha1.MachineDeploy
 	return nil
 }
 
-// forgetNodes drops what was written to the nodes of a set without machines: nobody looks at them
-// any more.
+// forgetNodes drops what was written to the nodes of a set without replicas: they are not read any more.
 func (p pass) forgetNodes(of []planner.Node, set *v1alpha1.MachineSet) {
 	for _, n := range of {
 		if metav1.IsControlledBy(n.Machine, set) {
@@ -61,8 +58,8 @@ func (p pass) forgetNodes(of []planner.Node, set *v1alpha1.MachineSet) {
 	}
 }
 
-// patchNode writes a node. Only a change of its taints, which replaces their list, is
-// locked: the kubelet's writes would make others fail for nothing.
+// patchNode writes a node. Only a change of its taints, which replaces their list, is locked: the
+// kubelet's writes would make others fail for nothing.
 func (p pass) patchNode(ctx context.Context, change planner.NodeChange) error {
 	// Without the status, which is most of a node and is not written: comparing it is dear.
 	before := &corev1.Node{ObjectMeta: change.Old.ObjectMeta, Spec: change.Old.Spec}
@@ -72,7 +69,7 @@ func (p pass) patchNode(ctx context.Context, change planner.NodeChange) error {
 	}
 	err := p.Target.Client().Patch(ctx, change.New, patch)
 	if apierror.Gone(err) {
-		return nil // it went meanwhile
+		return nil // it was deleted meanwhile
 	}
 	if err != nil {
 		return fmt.Errorf("patching node %s: %w", change.Old.Name, err)

@@ -2,6 +2,7 @@ package machinedeployment
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,14 +19,11 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 )
 
-// create creates the set of the current template.
+// create creates the set of the current template. One that comes back mutated is deleted.
 func (p pass) create(ctx context.Context, deployment *v1alpha1.MachineDeployment, op planner.Operation, outcome *planner.Outcome) error {
 	set := op.Next.DeepCopy()
 	if message := planner.Unselected(deployment, set); message != "" {
 		return fmt.Errorf("%w: %s", planner.ErrCreate, message)
-	}
-	if err := p.rehearse(ctx, deployment, set); err != nil {
-		return err
 	}
 	err := p.Client.Create(ctx, set)
 	if apierror.Taken(err) {
@@ -35,25 +33,42 @@ func (p pass) create(ctx context.Context, deployment *v1alpha1.MachineDeployment
 		p.Events.Eventf(deployment, corev1.EventTypeWarning, v1alpha1.DeploymentReasonSetCreateError, "Failed to create machine set %s: %v", set.Name, err)
 		return fmt.Errorf("%w: %w", planner.ErrCreate, err)
 	}
+	if err := mutated(deployment, set); err != nil {
+		p.memory.mutated = true
+		// Not by its version: its controller may have written its status.
+		return errors.Join(err, apierror.IgnoreGone(p.Client.Delete(ctx, set, client.Preconditions{UID: &set.UID})))
+	}
 	p.memory.sets.Wrote(set)
 	outcome.Created = set
 	p.scaled(ctx, deployment, op)
 	return nil
 }
 
-// rehearse refuses to make a set that would not be the one that was asked for, as a webhook can
-// see to. The deployment would not know it for its own, and make others without end. It costs
-// one request for each set.
-func (p pass) rehearse(ctx context.Context, deployment *v1alpha1.MachineDeployment, set *v1alpha1.MachineSet) error {
-	made := set.DeepCopy()
-	if p.Client.Create(ctx, made, client.DryRunAll) != nil {
-		return nil // what is wrong, the creation itself tells
+// mutated returns an error if a set is not the one that was requested, mostly because of a webhook. The
+// deployment would not know it as its own, and create others without end.
+func mutated(deployment *v1alpha1.MachineDeployment, created *v1alpha1.MachineSet) error {
+	fields := planner.Mutated(deployment, created)
+	if len(fields) == 0 {
+		return nil
 	}
-	if fields := planner.Mutated(deployment, made); len(fields) > 0 {
-		return fmt.Errorf("%w (%s), so that the set would not be known for the deployment's, and others would be made without end. "+
-			"Mostly a mutating webhook does that: keep it from machine sets", planner.ErrMutated, strings.Join(fields, ", "))
+	return fmt.Errorf("%w (%s), so that the set would not be known for the deployment's, and others would be made without end. "+
+		"Mostly a mutating webhook does that: keep it from machine sets", planner.ErrMutated, strings.Join(fields, ", "))
+}
+
+// stillMutated returns an error if the last new set was mutated, and the next one would be. It asks by a
+// dry run, under another name: its own may be taken by the last one, which is being deleted. Other
+// failures are left to the creation.
+func (p pass) stillMutated(ctx context.Context, f planner.Facts) error {
+	p.memory.mutated = p.memory.mutated && f.Current == nil
+	if !p.memory.mutated || f.Deployment.Spec.Paused {
+		return nil
 	}
-	return nil
+	created := planner.NewSet(f, 0)
+	created.Name, created.GenerateName = "", created.Name+"-"
+	if p.Client.Create(ctx, created, client.DryRunAll) != nil {
+		return nil
+	}
+	return mutated(f.Deployment, created)
 }
 
 // nameTaken finds out whose the set of that name is. It may be our own, which the cache does not show

@@ -35,9 +35,8 @@ import (
 type Options struct {
 	// Client of the control cluster; reads come from the cache.
 	Client client.Client
-	// Live reads from the API server. It is asked before the first deployment of a namespace is
-	// worked on, and before sets without a controller are adopted. If it is nil, the cache counts as
-	// up to date from the start, and no set is adopted.
+	// Live reads from the API server, before sets without a controller are adopted. If it is nil, none
+	// is adopted.
 	Live client.Reader
 	// Machines finds those of a set. Nil: by listing them with Client.
 	Machines fieldindex.Machines
@@ -66,7 +65,6 @@ type Controller struct {
 	Options
 	memory   expectations.Memory[memory]
 	orphaned cascade.Orphaned
-	first    baselines
 }
 
 // memory is what is remembered of a deployment between passes.
@@ -76,6 +74,8 @@ type memory struct {
 	// nodesUnmarked reports whether the nodes were seen without marks of a rollout, and no rollout
 	// has begun since. It saves reading the nodes.
 	nodesUnmarked bool
+	// mutated reports whether the API server changed the template of the last new set.
+	mutated bool
 	// counted is when the status was written while the deployment is being deleted.
 	counted time.Time
 }
@@ -130,9 +130,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	p := pass{Controller: c, memory: c.memory.Of(req.NamespacedName)}
-	if shown, err := c.caughtUp(ctx, deployment, sets); err != nil {
-		return ctrl.Result{}, err
-	} else if !shown || !p.fresh(deployment, sets) {
+	if !p.fresh(deployment, sets) {
 		return ctrl.Result{RequeueAfter: staleCache}, nil
 	}
 	again, err := p.reconcile(ctx, deployment, sets)
@@ -193,6 +191,9 @@ func (p pass) reconcile(ctx context.Context, deployment *v1alpha1.MachineDeploym
 	facts, err := p.gather(ctx, deployment, sets)
 	if err != nil {
 		return 0, err
+	}
+	if err := p.stillMutated(ctx, facts); err != nil {
+		return p.report(ctx, facts, planner.Outcome{Failure: err})
 	}
 	plan := planner.Plan(facts)
 	p.memory.nodesUnmarked = !planner.MarksNodes(facts) && (p.memory.nodesUnmarked || planner.NodesUnmarked(facts, plan))

@@ -22,8 +22,9 @@ import (
 	"github.com/millwright-dev/millwright/test/env"
 )
 
-// TestASetThatWouldBeAnother is not made: the deployment would not know it for its own, and make
-// others without end. What has no part in a template may be changed.
+// TestASetThatWouldBeAnother is deleted at once, and no other one is created as long as that goes on:
+// the deployment would not know it as its own, and create others without end. What has no part in a
+// template may be changed.
 func TestASetThatWouldBeAnother(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*v1alpha1.MachineSet)
@@ -63,6 +64,11 @@ func TestASetThatWouldBeAnother(t *testing.T) {
 			}
 			if test.fields != "" {
 				s.saysMutated(t)
+				for name, set := range s.all() {
+					if !set.DeletionTimestamp.IsZero() {
+						s.remove(name)
+					}
+				}
 				changes = false
 				s.pass(t)
 			}
@@ -73,11 +79,18 @@ func TestASetThatWouldBeAnother(t *testing.T) {
 	}
 }
 
-// saysMutated fails if a set was made or scaled, or if it is not said once why not.
+// saysMutated fails if a new set stays, an old one was scaled, or it is not said once why not.
 func (s *server) saysMutated(t *testing.T) {
 	t.Helper()
-	if set := s.only(t); set.Spec.Replicas != 3 {
-		t.Errorf("the old set asks for %d, want 3", set.Spec.Replicas)
+	all := s.all()
+	if n := all["pool-a"].Spec.Replicas; n != 3 {
+		t.Errorf("the old set asks for %d, want 3", n)
+	}
+	delete(all, "pool-a")
+	for name, set := range all {
+		if set.DeletionTimestamp.IsZero() || len(all) > 1 {
+			t.Errorf("%s is one of %d new sets, deleted at %v", name, len(all), set.DeletionTimestamp)
+		}
 	}
 	got := s.progress()
 	if got.Reason != v1alpha1.DeploymentReasonMutated || got.Status != v1alpha1.ConditionFalse || !strings.HasPrefix(got.Message, "spec.template: ") {
@@ -146,7 +159,7 @@ func TestServerMutatedSets(t *testing.T) {
 	}).WithTimeout(eventually).Should(gomega.Equal(v1alpha1.DeploymentReasonMutated))
 	list := &v1alpha1.MachineSetList{}
 	must(e.Client.List(t.Context(), list, client.InNamespace(e.Namespace)))
-	if len(list.Items) > 0 {
-		t.Errorf("%d sets were made", len(list.Items))
+	if len(list.Items) != 1 || list.Items[0].DeletionTimestamp.IsZero() {
+		t.Errorf("want one set that is being deleted, got %+v", list.Items)
 	}
 }

@@ -68,7 +68,7 @@ func newServer(objects ...client.Object) *server {
 		},
 		Create: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.CreateOption) error {
 			if options := (&client.CreateOptions{}).ApplyOptions(opts); len(options.DryRun) > 0 {
-				return s.rehearse(object, func() error { return c.Create(ctx, object, opts...) })
+				return s.dryRun(object, func() error { return c.Create(ctx, object, opts...) })
 			}
 			return s.write("create", object, func() error {
 				object.SetUID("uid-of-" + object.GetUID())
@@ -101,8 +101,8 @@ func newTarget(s *server) client.WithWatch {
 	})
 }
 
-// rehearse is a creation that writes nothing.
-func (s *server) rehearse(object client.Object, do func() error) error {
+// dryRun is a creation that writes nothing.
+func (s *server) dryRun(object client.Object, do func() error) error {
 	if s.refuse != nil {
 		if err := s.refuse("create", object); err != nil {
 			return err

@@ -67,7 +67,7 @@ func TestTheRevisionOfADeploymentNeverGoesBack(t *testing.T) {
 // TestANewSetComesAfterAllOthers, also if nothing says what the deployment's revision was.
 func TestANewSetComesAfterAllOthers(t *testing.T) {
 	f := NewFacts(newDeployment(3, class("b")), sets{setOf("a", 3, ofRevision("7"))}, noon)
-	set := newSet(f, 3)
+	set := NewSet(f, 3)
 	if got := set.Annotations[v1alpha1.AnnotationKeyRevision]; got != "8" {
 		t.Errorf("it is revision %s", got)
 	}

@@ -99,7 +99,7 @@ func planSets(f Facts) []Operation {
 // next returns the set as an operation creates or scales it.
 func next(f Facts, op Operation) *v1alpha1.MachineSet {
 	if op.Action == Create {
-		return newSet(f, op.Replicas)
+		return NewSet(f, op.Replicas)
 	}
 	set := refreshed(f, op.Set, false)
 	set.Spec.Replicas = op.Replicas

@@ -12,8 +12,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 )
 
-// newSet returns the set of the deployment's template.
-func newSet(f Facts, replicas int32) *v1alpha1.MachineSet {
+// NewSet returns the set of the deployment's template.
+func NewSet(f Facts, replicas int32) *v1alpha1.MachineSet {
 	deployment := f.Deployment
 	var collisions int32
 	if deployment.Status.CollisionCount != nil {

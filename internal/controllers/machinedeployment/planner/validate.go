@@ -23,7 +23,7 @@ func Invalid(deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet
 	}) {
 		return ""
 	}
-	return Unselected(deployment, newSet(Facts{Deployment: deployment}, 0))
+	return Unselected(deployment, NewSet(Facts{Deployment: deployment}, 0))
 }
 
 // namesHash reports whether a selector names the hash, which is in no template: a new set adds it.

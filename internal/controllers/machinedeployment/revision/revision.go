@@ -1,8 +1,7 @@
-// Package revision changes when the rule does by which the MachineSets of a
-// MachineDeployment are told apart: which of them is the current one, and which one a
-// number means.
+// Package revision finds the MachineSets of a MachineDeployment: the current one, and that of a
+// revision.
 //
-// The rule is MCM's. With another one, a fleet that MCM has made would be rolled.
+// The rules are MCM's. With others, a fleet that MCM created would be rolled.
 package revision
 
 import (
@@ -17,12 +16,11 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// Same reports whether two templates make the same Machines.
+// Same reports whether two templates describe the same Machines.
 func Same(a, b *v1alpha1.MachineTemplateSpec) bool { return is(Essence(b))(a) }
 
-// is reports whether templates make the same Machines as the one with that essence. A set is
-// mostly of another class, or was restarted: that is looked at first, since there may be
-// hundreds.
+// is returns a function that compares templates with an essence. Class and annotations come first: they
+// mostly differ, and there may be hundreds of sets.
 func is(essence *v1alpha1.MachineTemplateSpec) func(*v1alpha1.MachineTemplateSpec) bool {
 	return func(template *v1alpha1.MachineTemplateSpec) bool {
 		return template.Spec.Class.Name == essence.Spec.Class.Name && maps.Equal(template.Annotations, essence.Annotations) &&
@@ -30,9 +28,9 @@ func is(essence *v1alpha1.MachineTemplateSpec) func(*v1alpha1.MachineTemplateSpe
 	}
 }
 
-// Essence is a template without what does not make it another: what is changed on Machines
-// that exist (node template, timeouts), the set's own label, and the kind of the class. It
-// is only to be read: the rest is the template's own.
+// Essence returns a template without what does not make it another: what is changed on existing
+// Machines (node template, timeouts), the set's own label, and the kind of the class. It shares memory
+// with the template and is only to be read.
 func Essence(template *v1alpha1.MachineTemplateSpec) *v1alpha1.MachineTemplateSpec {
 	reduced := *template
 	if _, ofSet := reduced.Labels[v1alpha1.DefaultMachineDeploymentUniqueLabelKey]; ofSet {
@@ -50,8 +48,8 @@ func Older(a, b *v1alpha1.MachineSet) int {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 }
 
-// Current is the oldest set of a template that is not being deleted, of sets of one
-// deployment that are sorted by age; nil if there is none.
+// Current returns the oldest set of a template that is not being deleted; nil if there is none. The sets
+// are those of one deployment, sorted by age.
 func Current(sets []*v1alpha1.MachineSet, template *v1alpha1.MachineTemplateSpec) *v1alpha1.MachineSet {
 	wanted := is(Essence(template))
 	return first(sets, func(set *v1alpha1.MachineSet) bool {
@@ -59,7 +57,7 @@ func Current(sets []*v1alpha1.MachineSet, template *v1alpha1.MachineTemplateSpec
 	})
 }
 
-// Number is the revision of a set, or the last one of a deployment; 0 if it has none.
+// Number returns the revision of a set, or the last one of a deployment; 0 if it has none.
 func Number(of metav1.Object) int64 {
 	number, err := strconv.ParseInt(of.GetAnnotations()[v1alpha1.AnnotationKeyRevision], 10, 64)
 	if err != nil {
@@ -68,8 +66,7 @@ func Number(of metav1.Object) int64 {
 	return number
 }
 
-// Sorted are those of the sets of a deployment that one can go back to, from the first
-// revision to the last.
+// Sorted returns the sets that a deployment can be rolled back to, from the first revision to the last.
 func Sorted(sets []*v1alpha1.MachineSet) []*v1alpha1.MachineSet {
 	numbered := slices.DeleteFunc(slices.Clone(sets), func(set *v1alpha1.MachineSet) bool {
 		return !set.DeletionTimestamp.IsZero() || Number(set) == 0
@@ -78,8 +75,8 @@ func Sorted(sets []*v1alpha1.MachineSet) []*v1alpha1.MachineSet {
 	return numbered
 }
 
-// Pick is the set of a deployment with that number; 0 is the last but one. It is nil if
-// there is none.
+// Pick returns the set of a deployment with that revision, 0 being the last but one; nil if there is
+// none.
 func Pick(sets []*v1alpha1.MachineSet, number int64) *v1alpha1.MachineSet {
 	numbered := Sorted(sets)
 	if number != 0 {
