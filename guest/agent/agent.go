@@ -95,7 +95,7 @@ func (a *Agent) Serve(stream io.ReadWriter) error {
 	return lines.Err()
 }
 
-// answer gives the line to send, nil for none.
+// answer returns the line to send, nil for none.
 func (a *Agent) answer(line []byte) []byte {
 	var r request
 	if err := json.Unmarshal(line, &r); err != nil {

@@ -36,7 +36,7 @@ const (
 	unstatedSectors = 4     // what zero setup sectors stand for
 )
 
-// Extract gives the uncompressed ELF kernel of a bzImage. The compression is known by
+// Extract returns the uncompressed ELF kernel of a bzImage. The compression is known by
 // its first bytes: LZ4, gzip, zstd or xz.
 func Extract(image []byte) ([]byte, error) {
 	payload, err := payloadOf(image)

@@ -137,7 +137,7 @@ func TestCounterGoesOnWhereItStopped(t *testing.T) {
 func TestSayHasTheTime(t *testing.T) {
 	var out screen
 	output := NewOutput(&out, func() time.Duration { return 1230 * time.Millisecond })
-	output.Say("node %s is Ready", "one")
+	output.Logf("node %s is Ready", "one")
 	output.Flush(time.Minute)
 	if got, want := out.String(), "[  1.23] node one is Ready\n"; got != want {
 		t.Errorf("console shows %q, want %q", got, want)
@@ -149,7 +149,7 @@ func TestStuckConsoleStopsNobody(t *testing.T) {
 	stuck, release := io.Pipe()
 	output := NewOutput(release, func() time.Duration { return 0 })
 	for i := range 2 * queued {
-		output.Say("line %d", i)
+		output.Logf("line %d", i)
 	}
 	output.Flush(time.Millisecond)
 	first := make([]byte, 64)

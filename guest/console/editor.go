@@ -43,7 +43,7 @@ func (e *Editor) Type(key byte) (echo, line string, done bool) {
 	return string(rune(key)), "", false
 }
 
-// takes says whether the line may grow by this byte.
+// takes reports whether the line may grow by this byte.
 func (e *Editor) takes(key byte) bool {
 	return key >= ' ' && key <= '~' && len(e.line) < longestLine
 }

@@ -44,8 +44,8 @@ func (o *Output) run(w io.Writer) {
 	}
 }
 
-// Say writes a line with the time since boot.
-func (o *Output) Say(format string, arguments ...any) {
+// Logf writes a line with the time since boot.
+func (o *Output) Logf(format string, arguments ...any) {
 	seconds := o.uptime().Seconds()
 	o.Print(fmt.Sprintf("[%6.2f] %s\n", seconds, fmt.Sprintf(format, arguments...)))
 }

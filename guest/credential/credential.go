@@ -58,7 +58,7 @@ type Store struct {
 	Path string
 }
 
-// Load gives what Save stored. The error wraps ErrNone, ErrDamaged, ErrForeign, or that
+// Load returns what Save stored. The error wraps ErrNone, ErrDamaged, ErrForeign, or that
 // of the file system.
 func (s Store) Load() (Credential, error) {
 	disk, err := os.Open(s.Path)

@@ -5,33 +5,28 @@ import (
 	"os"
 	"runtime"
 	"strings"
-	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
 
-// state is a value that one goroutine sets and others read.
-type state[T any] struct {
-	mu    sync.Mutex
-	value T
-}
+// text is a string that one goroutine sets and others read.
+type text struct{ value atomic.Pointer[string] }
 
-func (s *state[T]) set(value T) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.value = value
-}
+func (t *text) set(value string) { t.value.Store(&value) }
 
-func (s *state[T]) get() T {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.value
+// get returns what was set last, "none" if nothing was.
+func (t *text) get() string {
+	if value := t.value.Load(); value != nil {
+		return orNone(*value)
+	}
+	return orNone("")
 }
 
 // status is the answer to the console's command.
 func (g *guest) status() string {
 	return fmt.Sprintf("VM %s, UUID %s, up %.0f s\nnetwork: %s\nnode: %s\nboot ID: %s\n",
-		orNone(g.name.get()), orNone(systemUUID()), uptime().Seconds(), orNone(g.network.get()), orNone(g.node.get()), bootID())
+		g.name.get(), orNone(systemUUID()), uptime().Seconds(), g.network.get(), g.node.get(), bootID())
 }
 
 func orNone(text string) string {
@@ -41,7 +36,7 @@ func orNone(text string) string {
 	return text
 }
 
-// readLine gives the content of a small file of the kernel, "" if it cannot be read.
+// readLine returns the content of a small file of the kernel, "" if it cannot be read.
 func readLine(path string) string {
 	content, err := os.ReadFile(path)
 	if err != nil {

@@ -54,7 +54,7 @@ func (g *guest) connect(links []metadata.Link) error {
 	}
 	way := strings.Join(ways, ", ")
 	g.network.set(way)
-	g.out.Say("network: %s", way)
+	g.out.Logf("network: %s", way)
 	return nil
 }
 

@@ -25,19 +25,19 @@ func main() {
 	machine := &machine{out: out}
 	rawTerminal(os.Stdin)
 	if err := mountAll(); err != nil {
-		out.Say("boot: %v", err)
+		out.Logf("boot: %v", err)
 	}
 	if err := loadModules(); err != nil {
-		out.Say("boot: %v", err)
+		out.Logf("boot: %v", err)
 	}
-	out.Say("boot: kernel %s", kernelRelease())
+	out.Logf("boot: kernel %s", kernelRelease())
 
 	guest := &guest{machine: machine, out: out}
 	shell := console.NewShell(out, console.Actions{
 		Status: guest.status, PowerOff: machine.powerOff, Reboot: machine.reboot, Panic: machine.panic,
 	})
 	go func() {
-		out.Say("console: it ended: %v", shell.Serve(os.Stdin))
+		out.Logf("console: it ended: %v", shell.Serve(os.Stdin))
 	}()
 	go machine.watchPowerButton()
 	go serveAgent(&agent.Agent{
@@ -61,36 +61,36 @@ func uptime() time.Duration {
 type guest struct {
 	machine *machine
 	out     *console.Output
-	name    state[string]
-	network state[string]
-	node    state[string]
+	name    text
+	network text
+	node    text
 }
 
 // join sets the network up, reads the user data and joins; it returns only if that is
 // not possible.
 func (g *guest) join(ctx context.Context) {
-	told, err := readMetadata()
+	described, err := readMetadata()
 	if err != nil {
-		g.out.Say("metadata: %v", err)
+		g.out.Logf("metadata: %v", err)
 		return
 	}
-	g.name.set(told.Name)
-	if err := g.connect(told.Links); err != nil {
-		g.out.Say("network: %v", err)
+	g.name.set(described.Name)
+	if err := g.connect(described.Links); err != nil {
+		g.out.Logf("network: %v", err)
 		return
 	}
-	data, err := readUserData(userdata.Machine{Name: told.Name, UUID: systemUUID()})
+	data, err := readUserData(userdata.Machine{Name: described.Name, UUID: systemUUID()})
 	if err != nil {
-		g.out.Say("seed: %v", err)
+		g.out.Logf("seed: %v", err)
 		return
 	}
-	g.out.Say("seed: to join %s as node %s", data.Server, data.NodeName)
+	g.out.Logf("seed: to join %s as node %s", data.Server, data.NodeName)
 	g.node.set(data.NodeName)
 	joiner := join.Joiner{
-		Data: data, Machine: describe(told.Links), Store: credential.Store{Path: rootDisk}, Say: g.out.Say,
+		Data: data, Machine: describe(described.Links), Store: credential.Store{Path: rootDisk}, Logf: g.out.Logf,
 	}
 	if err := joiner.Run(ctx); err != nil {
-		g.out.Say("join: %v", err)
+		g.out.Logf("join: %v", err)
 	}
 }
 

@@ -20,18 +20,18 @@ const portRetry = 200 * time.Millisecond
 func serveAgent(a *agent.Agent, out *console.Output) {
 	path := findPort()
 	if path == "" {
-		out.Say("agent: there is no port %s", agent.PortName)
+		out.Logf("agent: there is no port %s", agent.PortName)
 		return
 	}
 	// A port can be opened once only, so it stays open.
 	number, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		out.Say("agent: opening %s: %v", path, err)
+		out.Logf("agent: opening %s: %v", path, err)
 		return
 	}
 	for {
 		if err := a.Serve(port(number)); err != nil {
-			out.Say("agent: %v", err)
+			out.Logf("agent: %v", err)
 		}
 		time.Sleep(portRetry)
 	}

@@ -22,20 +22,20 @@ func (m *machine) powerOff() { m.end("powering off", unix.LINUX_REBOOT_CMD_POWER
 func (m *machine) reboot() { m.end("rebooting", unix.LINUX_REBOOT_CMD_RESTART) }
 
 func (m *machine) end(words string, command int) {
-	m.out.Say("power: %s", words)
+	m.out.Logf("power: %s", words)
 	m.out.Flush(flushLimit)
 	unix.Sync()
 	if err := unix.Reboot(command); err != nil {
-		m.out.Say("power: %v", err)
+		m.out.Logf("power: %v", err)
 	}
 }
 
 // panic crashes the kernel.
 func (m *machine) panic() {
-	m.out.Say("power: crashing the kernel")
+	m.out.Logf("power: crashing the kernel")
 	m.out.Flush(flushLimit)
 	if err := os.WriteFile("/proc/sysrq-trigger", []byte("c"), 0); err != nil {
-		m.out.Say("power: %v", err)
+		m.out.Logf("power: %v", err)
 	}
 }
 
@@ -56,7 +56,7 @@ const (
 func (m *machine) watchPowerButton() {
 	inputs, err := filepath.Glob("/dev/input/event*")
 	if err != nil || len(inputs) == 0 {
-		m.out.Say("power: there is no power button")
+		m.out.Logf("power: there is no power button")
 		return
 	}
 	for _, input := range inputs {
@@ -67,7 +67,7 @@ func (m *machine) watchPowerButton() {
 func (m *machine) watchInput(path string) {
 	file, err := os.Open(path)
 	if err != nil {
-		m.out.Say("power: %v", err)
+		m.out.Logf("power: %v", err)
 		return
 	}
 	defer func() { _ = file.Close() }()
@@ -75,17 +75,17 @@ func (m *machine) watchInput(path string) {
 	for {
 		length, err := file.Read(events)
 		if err != nil {
-			m.out.Say("power: %v", err)
+			m.out.Logf("power: %v", err)
 			return
 		}
 		if pressed(events[:length]) {
-			m.out.Say("power: the button was pressed")
+			m.out.Logf("power: the button was pressed")
 			m.powerOff()
 		}
 	}
 }
 
-// pressed says whether the power button's press is among the events.
+// pressed reports whether the power button's press is among the events.
 func pressed(events []byte) bool {
 	for ; len(events) >= eventSize; events = events[eventSize:] {
 		if binary.NativeEndian.Uint16(events[typeAt:]) == typeKey &&

@@ -126,7 +126,7 @@ func submit(ctx context.Context, client *kube.Client, request []byte) ([]byte, e
 	return certificate, err
 }
 
-// usable gives the parsed pair, unless the certificate's time is over or in its last
+// usable returns the parsed pair, unless the certificate's time is over or in its last
 // tenth.
 func usable(certificate, key []byte, now time.Time) (tls.Certificate, error) {
 	pair, err := tls.X509KeyPair(certificate, key)

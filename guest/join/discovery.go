@@ -44,7 +44,7 @@ func discover(ctx context.Context, server, token string) ([]byte, error) {
 	return authorityOf(info.Data, token)
 }
 
-// authorityOf verifies the data of the ConfigMap, and gives the certificate authority
+// authorityOf verifies the data of the ConfigMap, and returns the certificate authority
 // in it.
 func authorityOf(data map[string]string, token string) ([]byte, error) {
 	id, _, _ := strings.Cut(token, ".")

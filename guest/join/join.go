@@ -28,7 +28,7 @@ type Joiner struct {
 	// Store keeps the certificate over restarts.
 	Store credential.Store
 	// Say tells people one thing that happened.
-	Say func(format string, arguments ...any)
+	Logf func(format string, arguments ...any)
 }
 
 // Run joins and then keeps the Node alive until ctx ends, whose error it returns.
@@ -36,7 +36,7 @@ type Joiner struct {
 func (j *Joiner) Run(ctx context.Context) error {
 	access, err := j.stored()
 	if err != nil {
-		j.Say("join: with the token: %v", err)
+		j.Logf("join: with the token: %v", err)
 		access = kube.Access{}
 	}
 	for ctx.Err() == nil {
@@ -46,7 +46,7 @@ func (j *Joiner) Run(ctx context.Context) error {
 			}
 		}
 		if err := j.live(ctx, access); ctx.Err() == nil {
-			j.Say("join: the certificate is not accepted, joining with the token: %v", err)
+			j.Logf("join: the certificate is not accepted, joining with the token: %v", err)
 		}
 		access = kube.Access{}
 		if err := wait(ctx, firstPause); err != nil {
@@ -56,7 +56,7 @@ func (j *Joiner) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// stored gives the access that an earlier boot left on the disk. An error says why
+// stored returns the access that an earlier boot left on the disk. An error says why
 // there is none.
 func (j *Joiner) stored() (kube.Access, error) {
 	kept, err := j.Store.Load()
@@ -73,7 +73,7 @@ func (j *Joiner) stored() (kube.Access, error) {
 	if err != nil {
 		return kube.Access{}, err
 	}
-	j.Say("join: with the certificate on the disk, until %s", pair.Leaf.NotAfter.UTC().Format(time.RFC3339))
+	j.Logf("join: with the certificate on the disk, until %s", pair.Leaf.NotAfter.UTC().Format(time.RFC3339))
 	return kube.Access{Server: kept.Server, Authority: kept.Authority, Certificate: pair}, nil
 }
 
@@ -85,7 +85,7 @@ func (j *Joiner) bootstrap(ctx context.Context) (access kube.Access, err error) 
 			if authority, err = discover(ctx, j.Data.Server, j.Data.Token); err != nil {
 				return err
 			}
-			j.Say("join: found the cluster's certificate authority")
+			j.Logf("join: found the cluster's certificate authority")
 		}
 		access, err = j.certify(ctx, authority)
 		return err
@@ -108,13 +108,13 @@ func (j *Joiner) certify(ctx context.Context, authority []byte) (kube.Access, er
 	if err != nil {
 		return kube.Access{}, err
 	}
-	j.Say("join: got a certificate until %s", pair.Leaf.NotAfter.UTC().Format(time.RFC3339))
+	j.Logf("join: got a certificate until %s", pair.Leaf.NotAfter.UTC().Format(time.RFC3339))
 	err = j.Store.Save(credential.Credential{
 		Key: key, Certificate: certificate, Authority: authority, Server: j.Data.Server, NodeName: j.Data.NodeName,
 	})
 	if err != nil {
 		// The Node can live without; a restart needs a token that is still valid.
-		j.Say("join: the certificate is not stored: %v", err)
+		j.Logf("join: the certificate is not stored: %v", err)
 	}
 	return kube.Access{Server: j.Data.Server, Authority: authority, Certificate: pair}, nil
 }
@@ -132,7 +132,7 @@ func (j *Joiner) live(ctx context.Context, access kube.Access) error {
 	if err != nil {
 		return err
 	}
-	j.Say("node %s is Ready", j.Data.NodeName)
+	j.Logf("node %s is Ready", j.Data.NodeName)
 	ctx, cancel := context.WithCancel(ctx)
 	var beside sync.WaitGroup
 	defer beside.Wait()
@@ -144,7 +144,7 @@ func (j *Joiner) live(ctx context.Context, access kube.Access) error {
 // answerForPods does so until ctx ends. A certificate that is not accepted ends what ctx
 // belongs to.
 func (j *Joiner) answerForPods(ctx context.Context, client *kube.Client) {
-	answering := newPods(client, j.Data.NodeName, j.Say)
+	answering := newPods(client, j.Data.NodeName, j.Logf)
 	for ctx.Err() == nil {
 		if j.retry(ctx, func() error { return answering.follow(ctx) }) == nil {
 			_ = wait(ctx, firstPause) // then the loop ends
@@ -197,7 +197,7 @@ func (j *Joiner) retry(ctx context.Context, step func() error) error {
 		err := step()
 		if err == nil {
 			if said != "" {
-				j.Say("join: it works again")
+				j.Logf("join: it works again")
 			}
 			return nil
 		}
@@ -206,7 +206,7 @@ func (j *Joiner) retry(ctx context.Context, step func() error) error {
 		}
 		if text := err.Error(); text != said {
 			said = text
-			j.Say("join: %s; trying again", text)
+			j.Logf("join: %s; trying again", text)
 		}
 		if err := wait(ctx, pauses.next()); err != nil {
 			return err

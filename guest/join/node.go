@@ -114,8 +114,8 @@ type node struct {
 	data   userdata.UserData
 	info   Machine
 	uid    string
-	// told is when the status was written last.
-	told time.Time
+	// reported is when the status was written last.
+	reported time.Time
 }
 
 func (n *node) path() string { return nodesPath + "/" + url.PathEscape(n.data.NodeName) }
@@ -136,7 +136,7 @@ func (n *node) register(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return fmt.Errorf("registering the node: %w", err)
 	}
-	n.uid, n.told = created.Metadata.UID, now
+	n.uid, n.reported = created.Metadata.UID, now
 	return nil
 }
 
@@ -182,7 +182,7 @@ func (n *node) keepStatus(ctx context.Context, now time.Time) error {
 	if err := n.client.Get(ctx, n.path()+"?resourceVersion=0", &there); err != nil {
 		return fmt.Errorf("reading the node: %w", err)
 	}
-	if now.Sub(n.told) < statusInterval && there.says(conditions(now)) {
+	if now.Sub(n.reported) < statusInterval && there.says(conditions(now)) {
 		return nil
 	}
 	return n.patchStatus(ctx, there, now)
@@ -213,6 +213,6 @@ func (n *node) patchStatus(ctx context.Context, there existing, now time.Time) e
 	if err != nil {
 		return fmt.Errorf("updating the node's status: %w", err)
 	}
-	n.told = now
+	n.reported = now
 	return nil
 }

@@ -46,14 +46,14 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, reply.body)
 }
 
-// serve gives a node of the server's, named "one".
+// serve returns a node of the server's, named "one".
 func serve(t *testing.T, answers map[string]answer) (*server, *node) {
 	t.Helper()
 	s := &server{answers: answers, bodies: map[string]json.RawMessage{}}
 	return s, serveBy(t, s)
 }
 
-// serveBy gives a node of another server's, named "one".
+// serveBy returns a node of another server's, named "one".
 func serveBy(t *testing.T, handler http.Handler) *node {
 	t.Helper()
 	listening := httptest.NewTLSServer(handler)
@@ -178,7 +178,7 @@ func TestLeaseTakesOverAndGoesOn(t *testing.T) {
 func TestRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said []string
-		j := &Joiner{Say: func(format string, arguments ...any) { said = append(said, arguments[0].(string)) }}
+		j := &Joiner{Logf: func(format string, arguments ...any) { said = append(said, arguments[0].(string)) }}
 		unavailable := &kube.StatusError{Code: http.StatusServiceUnavailable}
 		refused := &kube.StatusError{Code: http.StatusUnauthorized}
 		tries := 0
@@ -204,7 +204,7 @@ func TestRetry(t *testing.T) {
 
 func TestRetryEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	j := &Joiner{Say: func(string, ...any) { cancel() }}
+	j := &Joiner{Logf: func(string, ...any) { cancel() }}
 	if err := j.retry(ctx, func() error { return io.EOF }); err != context.Canceled {
 		t.Errorf("retry = %v, want context.Canceled", err)
 	}
@@ -231,15 +231,15 @@ func TestStatusIsToldAgain(t *testing.T) {
 				"GET /api/v1/nodes/one":          {http.StatusOK, `{"status":{"conditions":` + test.conditions + `}}`},
 				"PATCH /api/v1/nodes/one/status": {http.StatusOK, `{}`},
 			})
-			n.told = now.Add(-test.age)
+			n.reported = now.Add(-test.age)
 			if err := n.keepStatus(t.Context(), now); err != nil {
 				t.Fatal(err)
 			}
-			if told := s.bodies["PATCH /api/v1/nodes/one/status"] != nil; told != test.want {
-				t.Errorf("the status was told: %t, want %t", told, test.want)
+			if patched := s.bodies["PATCH /api/v1/nodes/one/status"] != nil; patched != test.want {
+				t.Errorf("the status was written: %t, want %t", patched, test.want)
 			}
-			if test.want && n.told != now {
-				t.Errorf("told at %s, want %s", n.told, now)
+			if test.want && n.reported != now {
+				t.Errorf("written at %s, want %s", n.reported, now)
 			}
 		})
 	}

@@ -59,13 +59,13 @@ func (p *pod) key() string { return p.Metadata.Namespace + "/" + p.Metadata.Name
 type pods struct {
 	client *kube.Client
 	node   string
-	say    func(format string, arguments ...any)
+	logf   func(format string, arguments ...any)
 	// later calls a function once, after podPause.
 	later func(func())
 }
 
-func newPods(client *kube.Client, node string, say func(format string, arguments ...any)) *pods {
-	return &pods{client: client, node: node, say: say, later: func(f func()) { time.AfterFunc(podPause, f) }}
+func newPods(client *kube.Client, node string, logf func(format string, arguments ...any)) *pods {
+	return &pods{client: client, node: node, logf: logf, later: func(f func()) { time.AfterFunc(podPause, f) }}
 }
 
 // follow answers to each change of a Pod until the watch ends, which is no error if the
@@ -106,7 +106,7 @@ func (p *pods) answer(ctx context.Context, seen *pod) (err error) {
 	case terminating && seen.Metadata.Grace > 0:
 		err = p.end(ctx, seen)
 	case seen.Status.Phase == "Pending" && seen.Status.Reason == "":
-		p.say("pods: %s is not run", seen.key())
+		p.logf("pods: %s is not run", seen.key())
 		err = p.tell(ctx, seen, "")
 	}
 	if kube.IsStatus(err, http.StatusNotFound) || kube.IsStatus(err, http.StatusConflict) {
@@ -135,6 +135,6 @@ func (p *pods) end(ctx context.Context, seen *pod) error {
 	if err != nil {
 		return fmt.Errorf("deleting pod %s: %w", seen.key(), err)
 	}
-	p.say("pods: %s has ended", seen.key())
+	p.logf("pods: %s has ended", seen.key())
 	return nil
 }

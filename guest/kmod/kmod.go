@@ -19,7 +19,7 @@ var Wanted = []string{
 	"virtio_pci", "virtio_rng", "virtio_net", "virtio_blk", "qemu_fw_cfg", "isofs", "virtio_console", "evdev", "button",
 }
 
-// Ordered gives the paths of the wanted modules below a folder and of all that they
+// Ordered returns the paths of the wanted modules below a folder and of all that they
 // depend on, each after its dependencies. Modules that are compressed or not there are
 // errors.
 func Ordered(folder string, wanted []string) ([]string, error) {

@@ -82,7 +82,7 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("the API server answered %d: %s", e.Code, e.Message)
 }
 
-// IsStatus says whether an error is an answer with this HTTP status.
+// IsStatus reports whether an error is an answer with this HTTP status.
 func IsStatus(err error, code int) bool {
 	var status *StatusError
 	return errors.As(err, &status) && status.Code == code
@@ -144,7 +144,7 @@ func (c *Client) do(ctx context.Context, r call) error {
 	return nil
 }
 
-// send gives the answer to a request if it is a success. The caller closes its body.
+// send returns the answer to a request if it is a success. The caller closes its body.
 func (c *Client) send(ctx context.Context, r call) (*http.Response, error) {
 	var body io.Reader
 	if r.in != nil {

@@ -92,7 +92,7 @@ func parseLink(message []byte, isVersion func(netip.Addr) bool) (Link, error) {
 	return Link{Address: address, Peer: peer}, nil
 }
 
-// split gives the last value of each field that holds bytes.
+// split returns the last value of each field that holds bytes.
 func split(message []byte) (map[protowire.Number][]byte, error) {
 	fields := map[protowire.Number][]byte{}
 	for len(message) > 0 && message[0] != 0 { // no field has the tag 0

@@ -17,9 +17,9 @@ import (
 
 // Config is all that Run needs. Nothing is taken from the environment.
 type Config struct {
-	// Spec is the VM, as ParseSpec gives it. Required.
+	// Spec is the VM, as ParseSpec returns it. Required.
 	Spec *vmpb.VMSpec
-	// Paths are where things are; PathsFor gives them. Required.
+	// Paths are where things are; PathsFor returns them. Required.
 	Paths Paths
 	// Network are the prefixes of the user-mode network that the guest sees, at most
 	// one of each IP version: IPv4 of 8 to 28 bits, IPv6 of 64. The second address of
@@ -59,7 +59,7 @@ type Paths struct {
 // Socket is the unix socket with the services for whoever may open it.
 func (p Paths) Socket() string { return filepath.Join(p.Run, filepath.Base(vmpb.SocketPath)) }
 
-// PathsFor gives the places that the container's contract and the specification name,
+// PathsFor returns the places that the container's contract and the specification name,
 // below the folder root; "" stands for the file system's own root.
 func PathsFor(spec *vmpb.VMSpec, root string) Paths {
 	paths := Paths{
@@ -127,10 +127,10 @@ type Images interface {
 	// at least so many bytes. The file appears whole and safe from a crash, or not at
 	// all; what an interrupted attempt left beside it is of no use. The image may not
 	// need more than size.
-	WriteDisk(ctx context.Context, image *vmpb.InitialImage, disk string, size uint64, told Listener) error
+	WriteDisk(ctx context.Context, image *vmpb.InitialImage, disk string, size uint64, progress Listener) error
 	// Fetch makes or replaces a file with the content behind a URL, whole or not at
 	// all.
-	Fetch(ctx context.Context, file *vmpb.BootFile, path string, told Listener) error
+	Fetch(ctx context.Context, file *vmpb.BootFile, path string, progress Listener) error
 }
 
 // Listener is told how it goes with an image. Its functions are never nil, and may be

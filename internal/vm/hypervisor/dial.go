@@ -11,7 +11,7 @@ import (
 // controller.DialOptions for what they ask of the server.
 func ControllerDialOptions() []grpc.DialOption { return controller.DialOptions() }
 
-// DialSocket gives a connection to OOBManagement and grpc.health.v1 of a hypervisor
+// DialSocket returns a connection to OOBManagement and grpc.health.v1 of a hypervisor
 // on the same host, by Paths.Socket. A path of any length will do. The error wraps
 // fs.ErrNotExist where there is no socket; whether anybody listens, the first call
 // tells.

@@ -139,7 +139,7 @@ func writeMetadata(path string, spec *vmpb.VMSpec, network *qemu.UserNetwork) er
 	return nil
 }
 
-// writeSeed makes the volume with the guest's configuration, and gives its path; ""
+// writeSeed makes the volume with the guest's configuration, and returns its path; ""
 // if there is none.
 func writeSeed(config Config, network *qemu.UserNetwork) (string, error) {
 	if config.Paths.UserData == "" {

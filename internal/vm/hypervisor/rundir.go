@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// openRunDir makes the folder, and gives the number of this run: the time in
+// openRunDir makes the folder, and returns the number of this run: the time in
 // nanoseconds since the Unix epoch, but always more than the last number, which the
 // folder remembers. So it grows also when the clock was set back.
 func openRunDir(path string, now time.Time) (uint64, error) {

@@ -52,7 +52,7 @@ func (l *life) hold(ctx context.Context, paused bool) error {
 	}
 	l.state = want
 	l.server.SetServing(true)
-	l.tell(want, "")
+	l.reportState(want, "")
 	l.log.Info("the guest changed", "state", want)
 	return nil
 }
@@ -78,7 +78,7 @@ func (l *life) terminate() error {
 // stop asks the guest to shut down, waits, and ends it.
 func (l *life) stop() error {
 	l.server.SetServing(false)
-	l.tell(vmpb.ReportStateRequest_STATE_STOPPING, "")
+	l.reportState(vmpb.ReportStateRequest_STATE_STOPPING, "")
 	late := time.After(l.config.Timing.Grace)
 	if l.state != vmpb.ReportStateRequest_STATE_RUNNING {
 		// Held as the controller wants it, the guest would not notice the button.

@@ -30,7 +30,7 @@ var (
 	nameForm = regexp.MustCompile(`^[0-9A-Za-z]([0-9A-Za-z._-]{0,251}[0-9A-Za-z])?$`)
 )
 
-// checkSpec gives the first problem, nil if there is none.
+// checkSpec returns the first problem, nil if there is none.
 func checkSpec(spec *vmpb.VMSpec) *SpecError {
 	for _, check := range []func(*vmpb.VMSpec) *SpecError{
 		checkNames, checkMode, checkImage, checkAddresses, checkController, checkUUID,

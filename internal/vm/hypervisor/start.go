@@ -73,7 +73,7 @@ func (l *life) connect(context.Context) error {
 	}
 	l.conn = conn
 	l.reporter = controller.NewReporter(vmpb.NewVMControllerClient(conn), l.us, l.log)
-	l.reporter.Tell(func(r *controller.Report) { r.Endpoint = l.endpoint })
+	l.reporter.Update(func(r *controller.Report) { r.Endpoint = l.endpoint })
 	return nil
 }
 
@@ -95,7 +95,7 @@ func (l *life) retryLocked(ctx context.Context, try func() error) error {
 		if !errors.Is(err, disk.ErrLocked) && !errors.Is(err, qemu.ErrDiskLocked) {
 			return err
 		}
-		l.tell(vmpb.ReportStateRequest_STATE_WAITING, disk.ErrLocked.Error())
+		l.reportState(vmpb.ReportStateRequest_STATE_WAITING, disk.ErrLocked.Error())
 		select {
 		case <-time.After(l.config.Timing.LockRetry):
 		case <-late:
@@ -121,7 +121,7 @@ func (l *life) awaitAuthorization(ctx context.Context) error {
 		if authorization.Granted {
 			return nil
 		}
-		l.tell(vmpb.ReportStateRequest_STATE_WAITING, "waiting for the controller's answer")
+		l.reportState(vmpb.ReportStateRequest_STATE_WAITING, "waiting for the controller's answer")
 		select {
 		case <-changed:
 		case <-late:
@@ -155,7 +155,7 @@ func (l *life) preparing() bool {
 
 func (l *life) writeImage(ctx context.Context, root disk.Disk) error {
 	const doing = "writing the initial image"
-	l.tell(vmpb.ReportStateRequest_STATE_PREPARING, doing)
+	l.reportState(vmpb.ReportStateRequest_STATE_PREPARING, doing)
 	err := l.config.Images.WriteDisk(ctx, l.config.Spec.GetInitialImage(), root.Path, root.Size(), l.listener(doing))
 	if err != nil {
 		return err
@@ -167,10 +167,10 @@ func (l *life) writeImage(ctx context.Context, root disk.Disk) error {
 func (l *life) listener(doing string) Listener {
 	return Listener{
 		Progress: func(done, total uint64) {
-			l.reporter.Tell(func(r *controller.Report) { r.Message, r.DoneBytes, r.TotalBytes = doing, done, total })
+			l.reporter.Update(func(r *controller.Report) { r.Message, r.DoneBytes, r.TotalBytes = doing, done, total })
 		},
 		Trouble: func(err error) {
-			l.tell(vmpb.ReportStateRequest_STATE_PREPARING, fmt.Sprintf("%v; trying again", err))
+			l.reportState(vmpb.ReportStateRequest_STATE_PREPARING, fmt.Sprintf("%v; trying again", err))
 		},
 	}
 }
@@ -189,7 +189,7 @@ func (l *life) fetchBootFiles(ctx context.Context) error {
 			continue
 		}
 		doing := "fetching the " + wanted.name
-		l.tell(vmpb.ReportStateRequest_STATE_PREPARING, doing)
+		l.reportState(vmpb.ReportStateRequest_STATE_PREPARING, doing)
 		if err := l.config.Images.Fetch(ctx, wanted.file, filepath.Join(l.config.Paths.Run, wanted.name), l.listener(doing)); err != nil {
 			return fmt.Errorf("the %s: %w", wanted.name, err)
 		}
@@ -224,7 +224,7 @@ func (l *life) reportPrepared(ctx context.Context) error {
 	if !l.preparing() {
 		return nil
 	}
-	l.reporter.Tell(func(r *controller.Report) {
+	l.reporter.Update(func(r *controller.Report) {
 		r.State, r.Message, r.Prepared = vmpb.ReportStateRequest_STATE_WAITING, "the disk is prepared", true
 	})
 	ctx, cancel := context.WithTimeout(ctx, l.config.Timing.Prepared)
@@ -235,7 +235,7 @@ func (l *life) reportPrepared(ctx context.Context) error {
 	return nil
 }
 
-// tell reports a state and one sentence about it.
-func (l *life) tell(state vmpb.ReportStateRequest_State, message string) {
-	l.reporter.Tell(func(r *controller.Report) { r.State, r.Message = state, message })
+// reportState reports a state and one sentence about it.
+func (l *life) reportState(state vmpb.ReportStateRequest_State, message string) {
+	l.reporter.Update(func(r *controller.Report) { r.State, r.Message = state, message })
 }

@@ -19,7 +19,7 @@ import (
 const maxTermination = 4096
 
 // LeaveTermination writes why the process ends into a file, which is made if it is
-// not there, and gives the exit code to end with. A message that is too long for
+// not there, and returns the exit code to end with. A message that is too long for
 // Kubernetes is cut. The exit code is right also with an error.
 func LeaveTermination(path string, termination vmpb.Termination) (int, error) {
 	text, err := encodeTermination(termination)

@@ -175,11 +175,11 @@ func (i *images) step(name string) error {
 	return i.at(name)
 }
 
-func (i *images) WriteDisk(_ context.Context, _ *vmpb.InitialImage, disk string, _ uint64, told hypervisor.Listener) error {
+func (i *images) WriteDisk(_ context.Context, _ *vmpb.InitialImage, disk string, _ uint64, progress hypervisor.Listener) error {
 	partial := disk + ".partial"
 	content := []byte(imageContent)
 	if i.trouble != nil {
-		told.Trouble(i.trouble)
+		progress.Trouble(i.trouble)
 		time.Sleep(time.Second) // in the bubble
 	}
 	for _, name := range writeSteps {
@@ -189,14 +189,14 @@ func (i *images) WriteDisk(_ context.Context, _ *vmpb.InitialImage, disk string,
 		var err error
 		switch name {
 		case "download":
-			told.Progress(0, uint64(len(content)))
+			progress.Progress(0, uint64(len(content)))
 			err = os.WriteFile(partial, content[:4], 0o600)
 		case "write":
 			for piece := range i.pieces {
-				told.Progress(uint64(piece), uint64(len(content)))
+				progress.Progress(uint64(piece), uint64(len(content)))
 				time.Sleep(100 * time.Millisecond) // in the bubble
 			}
-			told.Progress(uint64(len(content)), uint64(len(content)))
+			progress.Progress(uint64(len(content)), uint64(len(content)))
 			err = os.WriteFile(partial, content, 0o600)
 		case "rename":
 			i.written++

@@ -36,7 +36,7 @@ type Credentials struct {
 	renewAt time.Time
 }
 
-// ForController gives the credentials of the controller itself. A nil now stands for
+// ForController returns the credentials of the controller itself. A nil now stands for
 // time.Now.
 func ForController(authority *Authority, now func() time.Time) *Credentials {
 	if now == nil {
@@ -71,7 +71,7 @@ func (c *Credentials) Peer(ctx context.Context) (Peer, error) {
 	return peerOf(cert.Leaf)
 }
 
-// certificate gives one that is good now.
+// certificate returns one that is good now.
 func (c *Credentials) certificate(ctx context.Context) (*tls.Certificate, error) {
 	cert, due := c.have()
 	if !due {
@@ -87,7 +87,7 @@ func (c *Credentials) certificate(ctx context.Context) (*tls.Certificate, error)
 	return cert, nil
 }
 
-// have gives the certificate if there is one that is good, and whether it is time to
+// have returns the certificate if there is one that is good, and whether it is time to
 // get another.
 func (c *Credentials) have() (cert *tls.Certificate, due bool) {
 	c.mu.Lock()

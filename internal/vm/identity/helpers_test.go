@@ -156,7 +156,7 @@ func writeToken(t *testing.T, token string) string {
 	return path
 }
 
-// hypervisor gives the credentials of a process with that token.
+// hypervisor returns the credentials of a process with that token.
 func (s *site) hypervisor(t *testing.T, tokenFile string) *Credentials {
 	t.Helper()
 	authority, _ := s.authority.PEM()
@@ -165,7 +165,7 @@ func (s *site) hypervisor(t *testing.T, tokenFile string) *Credentials {
 	}))
 }
 
-// holding gives credentials with a certificate that nobody has to be asked for.
+// holding returns credentials with a certificate that nobody has to be asked for.
 func holding(t *testing.T, authority *Authority, peer Peer, clock *clock) *Credentials {
 	t.Helper()
 	c := &Credentials{trust: ForController(authority, clock.Now).trust, self: peer.URI()}

@@ -40,7 +40,7 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// ForHypervisor gives the credentials of a hypervisor process. It does not connect to
+// ForHypervisor returns the credentials of a hypervisor process. It does not connect to
 // anything yet. An error is ErrBadAuthority.
 func ForHypervisor(options Options) (*Credentials, error) {
 	authorities, err := parseCertificates(options.Authority)

@@ -27,7 +27,7 @@ func beginsWith(from *bufio.Reader, magic string) bool {
 	return bytes.Equal(start, []byte(magic))
 }
 
-// decompress gives the content of a compressed file, nil if it is none. After an error
+// decompress returns the content of a compressed file, nil if it is none. After an error
 // there is nothing to close.
 func decompress(from *bufio.Reader) (plain io.Reader, closer func(), err error) {
 	switch {

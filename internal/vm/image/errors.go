@@ -46,7 +46,7 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string { return e.Subject + ": " + e.Problem }
 
-// Unwrap gives the Kind and the Cause.
+// Unwrap returns the Kind and the Cause.
 func (e *Error) Unwrap() []error {
 	if e.Cause == nil {
 		return []error{e.Kind}

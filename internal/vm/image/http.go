@@ -126,7 +126,7 @@ func (j *job) transport(err error) error {
 	return j.passing(err, "%s", text)
 }
 
-// withRedirects gives a client that follows some redirects, within HTTP.
+// withRedirects returns a client that follows some redirects, within HTTP.
 func (j *job) withRedirects(base *http.Client) *http.Client {
 	if base == nil {
 		base = http.DefaultClient

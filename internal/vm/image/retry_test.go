@@ -202,7 +202,7 @@ func TestSilentServer(t *testing.T) {
 	}
 }
 
-// slow gives a byte now and then.
+// slow returns a byte now and then.
 type slow struct{ left int }
 
 func (s *slow) Read(p []byte) (int, error) {

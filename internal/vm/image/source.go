@@ -87,7 +87,7 @@ func shown(u *url.URL) string {
 	return public.String()
 }
 
-// parseChecksum gives the hash; nil for an empty text.
+// parseChecksum returns the hash; nil for an empty text.
 func parseChecksum(text string) (sum []byte, ok bool) {
 	if text == "" {
 		return nil, true

@@ -32,7 +32,7 @@ func DialOptions() []grpc.DialOption {
 	}
 }
 
-// delays gives the pauses between tries: doubling, and never the same for many.
+// delays returns the pauses between tries: doubling, and never the same for many.
 type delays struct{ next time.Duration }
 
 func (d *delays) take() time.Duration {

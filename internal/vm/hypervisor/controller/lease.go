@@ -48,7 +48,7 @@ func OpenLease(client vmpb.VMControllerClient, us *vmpb.HypervisorID, log *slog.
 	return l
 }
 
-// Current gives the last answer, and a channel that is closed when there is another.
+// Current returns the last answer, and a channel that is closed when there is another.
 func (l *Lease) Current() (Authorization, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

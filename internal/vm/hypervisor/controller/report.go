@@ -66,7 +66,7 @@ func NewReporter(client vmpb.VMControllerClient, us *vmpb.HypervisorID, log *slo
 
 // Tell changes what there is to tell, and does not wait for anybody. The function gets
 // the last report with an empty message and no numbers.
-func (r *Reporter) Tell(change func(*Report)) {
+func (r *Reporter) Update(change func(*Report)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	next := r.current.withoutNumbers()
@@ -79,7 +79,7 @@ func (r *Reporter) Tell(change func(*Report)) {
 }
 
 // Confirmed waits until the controller has answered what there is to tell, or does not
-// want to know. Otherwise it gives the context's cause.
+// want to know. Otherwise it returns the context's cause.
 func (r *Reporter) Confirmed(ctx context.Context) error {
 	for {
 		r.mu.Lock()
@@ -121,7 +121,7 @@ type attempt struct {
 	again time.Time
 }
 
-// pending gives what is to be told now. Otherwise, how long to wait for; 0 is until
+// pending returns what is to be told now. Otherwise, how long to wait for; 0 is until
 // something changes.
 func (r *Reporter) pending(last attempt) (report Report, due bool, wait time.Duration, changed <-chan struct{}) {
 	r.mu.Lock()

@@ -37,7 +37,7 @@ func Acquire(path string) (*Lock, error) {
 	return nil, fmt.Errorf("locking the disk: %w", err)
 }
 
-// Release gives the lock up. Nil is no lock, and fine.
+// Release returns the lock up. Nil is no lock, and fine.
 func (l *Lock) Release() error {
 	if l == nil {
 		return nil

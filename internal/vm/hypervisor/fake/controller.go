@@ -140,21 +140,21 @@ func (c *Controller) Streams() (open, most int) {
 	return c.open, c.mostOpen
 }
 
-// Runs gives who opened streams, in order.
+// Runs returns who opened streams, in order.
 func (c *Controller) Runs() []*vmpb.HypervisorID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]*vmpb.HypervisorID(nil), c.runs...)
 }
 
-// Reports gives the reports that were taken, in order.
+// Reports returns the reports that were taken, in order.
 func (c *Controller) Reports() []*vmpb.ReportStateRequest {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]*vmpb.ReportStateRequest(nil), c.reports...)
 }
 
-// AwaitReport waits for a report that was or is taken, and gives the first that fits;
+// AwaitReport waits for a report that was or is taken, and returns the first that fits;
 // the error is the context's.
 func (c *Controller) AwaitReport(ctx context.Context, fits func(*vmpb.ReportStateRequest) bool) (*vmpb.ReportStateRequest, error) {
 	for {

@@ -59,7 +59,7 @@ func (m *Machines) Start(ctx context.Context, config qemu.Config) (hypervisor.Ma
 	return machine, nil
 }
 
-// Started gives the machines so far, the first one first.
+// Started returns the machines so far, the first one first.
 func (m *Machines) Started() []*Machine {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -25,7 +25,7 @@ const AgentPort = "org.qemu.guest_agent.0"
 // today's distributions are built for, and no more.
 const plainProcessor = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt"
 
-// arguments gives QEMU's command line for a valid configuration.
+// arguments returns QEMU's command line for a valid configuration.
 //
 // Where QEMU takes JSON, it gets JSON, in which a value cannot become another
 // option. Elsewhere the values are numbers and addresses of our own making, or go

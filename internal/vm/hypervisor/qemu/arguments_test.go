@@ -108,7 +108,7 @@ func TestNothingInjectsOptions(t *testing.T) {
 	})
 }
 
-// after gives the argument of the nth use of an option. Values may look like options,
+// after returns the argument of the nth use of an option. Values may look like options,
 // so it goes by pairs, over those that have no value.
 func after(args []string, option string, nth int) string {
 	for i := 0; i < len(args); i++ {

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// plugged gives a console and the guest's end of its port.
+// plugged returns a console and the guest's end of its port.
 func plugged(t *testing.T) (*Console, net.Conn) {
 	ours, guests := net.Pipe()
 	t.Cleanup(func() { _ = guests.Close() })

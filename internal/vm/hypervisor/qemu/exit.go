@@ -94,7 +94,7 @@ func tellsOfLock(words string) bool {
 	return lockComplaint.MatchString(words)
 }
 
-// explain gives the reason of an end: the process's own status first, then what QEMU
+// explain returns the reason of an end: the process's own status first, then what QEMU
 // said in its last SHUTDOWN event.
 func explain(status syscall.WaitStatus, killed bool, shutdown string) ExitReason {
 	switch {
@@ -115,7 +115,7 @@ func explain(status syscall.WaitStatus, killed bool, shutdown string) ExitReason
 	}
 }
 
-// shutdownReason waits for the end of the events and gives the reason of the last
+// shutdownReason waits for the end of the events and returns the reason of the last
 // SHUTDOWN among them, "" if there was none.
 func shutdownReason(events *qmp.Subscription) string {
 	reason := ""

@@ -28,7 +28,7 @@ const (
 
 var counter, echo = bootsector.Counter, bootsector.Echo
 
-// requireQEMU gives the program to run. It skips the test only under -short.
+// requireQEMU returns the program to run. It skips the test only under -short.
 func requireQEMU(t *testing.T) string {
 	t.Helper()
 	if testing.Short() {

@@ -89,7 +89,7 @@ func meet(ctx context.Context, started *child, sockets *channels) (*Process, err
 	return p, nil
 }
 
-// failedStart leaves no process behind, and gives what QEMU said if it ended by
+// failedStart leaves no process behind, and returns what QEMU said if it ended by
 // itself.
 func failedStart(ctx context.Context, started *child, reason error) error {
 	if errors.Is(reason, qmp.ErrDisconnected) {

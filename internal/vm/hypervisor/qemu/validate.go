@@ -24,7 +24,7 @@ const maxFirmwareName = 55
 
 var uuidForm = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
 
-// Validate gives a *FieldError for the first thing in the configuration that QEMU
+// Validate returns a *FieldError for the first thing in the configuration that QEMU
 // would refuse or misread, nil if there is none. It does not look at files.
 func (c Config) Validate() error {
 	for _, check := range []func(Config) *FieldError{
@@ -112,7 +112,7 @@ func checkNetwork(c Config) *FieldError {
 	return c.Network.check()
 }
 
-// Validate gives a *FieldError for the first thing in the network that QEMU would
+// Validate returns a *FieldError for the first thing in the network that QEMU would
 // refuse, or could not carry; nil if there is none.
 func (n UserNetwork) Validate() error {
 	if problem := n.check(); problem != nil {

@@ -45,7 +45,7 @@ type request struct {
 	ID        string `json:"id"`
 }
 
-// encode gives the bytes of a command, with the line end that QEMU waits for.
+// encode returns the bytes of a command, with the line end that QEMU waits for.
 func (r request) encode() ([]byte, error) {
 	text, err := json.Marshal(r)
 	if err != nil {

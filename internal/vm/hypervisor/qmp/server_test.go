@@ -60,7 +60,7 @@ func (s *server) welcome() {
 	s.send(`{"return": {}, "id": %q}`, got.ID)
 }
 
-// socketPair gives both ends of a unix socket, as QEMU is connected in earnest.
+// socketPair returns both ends of a unix socket, as QEMU is connected in earnest.
 func socketPair(t *testing.T) (net.Conn, net.Conn) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -79,7 +79,7 @@ func socketPair(t *testing.T) (net.Conn, net.Conn) {
 	return ends[0], ends[1]
 }
 
-// connect gives a client of a server that has welcomed it and now runs the script.
+// connect returns a client of a server that has welcomed it and now runs the script.
 func connect(t *testing.T, script func(*server)) *Client {
 	t.Helper()
 	ours, theirs := socketPair(t)

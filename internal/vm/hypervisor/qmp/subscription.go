@@ -29,7 +29,7 @@ func (c *Client) Subscribe(size int) *Subscription {
 	return s
 }
 
-// Events gives the events in order. The channel is closed when the queue ends,
+// Events returns the events in order. The channel is closed when the queue ends,
 // after what is still queued.
 func (s *Subscription) Events() <-chan Event {
 	return s.events

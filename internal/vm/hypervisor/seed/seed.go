@@ -44,7 +44,7 @@ type Link struct {
 	Gateway netip.Addr
 }
 
-// Image gives the volume: ISO 9660 named CIDATA, with the files user-data, meta-data
+// Image returns the volume: ISO 9660 named CIDATA, with the files user-data, meta-data
 // and, with a network, network-config. The same content gives the same bytes: source
 // and target of a migration must have the same disk.
 func Image(content Content) ([]byte, error) {

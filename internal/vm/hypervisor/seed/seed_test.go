@@ -31,7 +31,7 @@ func content() Content {
 	}
 }
 
-// read gives the files of a volume, as an independent implementation sees them.
+// read returns the files of a volume, as an independent implementation sees them.
 func read(t *testing.T, image []byte) (volume string, files map[string][]byte) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "seed.iso")

@@ -64,7 +64,7 @@ func (g *guest) Reset(context.Context) error {
 	return nil
 }
 
-// connect gives clients of a server that serves both ways.
+// connect returns clients of a server that serves both ways.
 func connect(t *testing.T, s *Server) (local, peer *grpc.ClientConn) {
 	t.Helper()
 	return dial(t, s.ServeLocal), dial(t, s.ServePeers)

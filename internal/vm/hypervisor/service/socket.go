@@ -42,7 +42,7 @@ func ListenSocket(path string) (net.Listener, error) {
 	return listener, nil
 }
 
-// DialSocket gives a connection to the services on a unix socket. The path may be of
+// DialSocket returns a connection to the services on a unix socket. The path may be of
 // any length. The error wraps fs.ErrNotExist where there is no socket; whether anybody
 // listens, the first call tells.
 func DialSocket(path string, options ...grpc.DialOption) (*grpc.ClientConn, error) {
