@@ -28,7 +28,10 @@ var parts = []string{
 const timeouts = "internal/lifecycle/timeouts"
 
 // planners decide and report without an API, a clock or a log.
-var planners = []string{"internal/controllers/machinedeployment/planner", "internal/controllers/machinedeployment/status"}
+var planners = []string{
+	"internal/controllers/machineset/planner",
+	"internal/controllers/machinedeployment/planner", "internal/controllers/machinedeployment/status",
+}
 
 // pure are rules of one controller that others apply, too.
 var pure = []string{"internal/controllers/machinedeployment/revision"}
@@ -80,7 +83,7 @@ var rules = []rule{
 	},
 	{
 		from:  planners,
-		may:   slices.Concat([]string{"api", "internal/lifecycle/preservation", "internal/reconcile/messages", "internal/reconcile/validation"}, pure, planners),
+		may:   slices.Concat([]string{"api", "internal/lifecycle/preservation", "internal/reconcile/cascade", "internal/reconcile/messages", "internal/reconcile/validation"}, pure, planners),
 		never: []string{"sigs.k8s.io/controller-runtime", "k8s.io/client-go", "k8s.io/utils/clock", "github.com/go-logr"},
 	},
 	{

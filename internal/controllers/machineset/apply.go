@@ -9,8 +9,6 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
-	"sync/atomic"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -18,13 +16,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
-	"github.com/millwright-dev/millwright/internal/reconcile/messages"
+	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 )
 
 // parallel is how many equal writes are under way at the same time.
@@ -33,124 +30,121 @@ const parallel = 20
 // errCreate marks failures to create Machines.
 var errCreate = errors.New("creating machines")
 
-// apply carries out a plan. Machines are counted with those that are adopted and without
-// those that are released, so if that fails, nothing is created or deleted. The facts
-// learn what was created and changed.
-func (c *Controller) apply(ctx context.Context, f *facts, operations []operation) error {
-	set := f.set
-	if err := c.changeOwners(ctx, f, operations); err != nil {
-		return err
-	}
-	if err := c.changeFreeze(ctx, set, operations); err != nil {
-		return err
-	}
-	var failures []error
-	if updates := only(operations, update); len(updates) > 0 {
-		failures = append(failures, c.update(ctx, f, updates))
-	}
-	for _, op := range only(operations, create) {
-		failures = append(failures, c.create(ctx, f, op))
-	}
-	removed, err := c.remove(ctx, f, only(operations, remove))
-	c.slowDown(ctx, f, removed)
-	return errors.Join(serious(append(failures, err))...)
+// outcome is what became of a plan.
+type outcome struct {
+	// set is the set as it was written last.
+	set *v1alpha1.MachineSet
+	// created is how many Machines were created, and unknown how many may have been.
+	created, unknown int32
+	// deleted are the deletions that were done.
+	deleted []planner.Operation
+	// leaving are the UIDs of Machines that were deleted, or may have been, or are next.
+	leaving map[types.UID]bool
+	// changed are the new versions of Machines that were changed, by UID.
+	changed map[types.UID]string
+	// froze says why the set was frozen, if it was.
+	froze string
+	// failure is what went wrong.
+	failure error
 }
 
-func only(operations []operation, wanted action) []operation {
-	var some []operation
+// apply carries out a plan. Machines are counted with those that are adopted and without those that
+// are released, so if that fails, none is created or deleted.
+func (c *Controller) apply(ctx context.Context, f planner.Facts, operations []planner.Operation) *outcome {
+	done := &outcome{set: f.Set.DeepCopy(), leaving: map[types.UID]bool{}, changed: map[types.UID]string{}}
+	if done.failure = c.changeOwners(ctx, f, operations, done); done.failure != nil {
+		return done
+	}
+	if done.failure = c.changeFreeze(ctx, f, operations, done); done.failure != nil {
+		return done
+	}
+	failures := []error{c.update(ctx, f, only(operations, planner.Update), done)}
+	for _, op := range only(operations, planner.Create) {
+		failures = append(failures, c.create(ctx, f, op, done))
+	}
+	failures = append(failures, c.remove(ctx, f, only(operations, planner.Delete), done))
+	done.failure = errors.Join(serious(failures)...)
+	return done
+}
+
+func only(operations []planner.Operation, wanted planner.Action) []planner.Operation {
+	var some []planner.Operation
 	for _, op := range operations {
-		if op.action == wanted {
+		if op.Action == wanted {
 			some = append(some, op)
 		}
 	}
 	return some
 }
 
-// slowDown takes note of Machines that were removed because they failed.
-func (c *Controller) slowDown(ctx context.Context, f *facts, removed []operation) {
-	delay, rounds, last := c.slowed.failed(f, removed)
-	if delay == 0 {
-		return
-	}
-	f.notBefore = f.now.Add(delay)
-	text := fmt.Sprintf("Machines failed before they joined, %d times in a row: "+messages.NextMade+"%s at the earliest", rounds, delay)
-	if why := last.Status.LastOperation.Description; why != "" {
-		text += messages.LastFailed + last.Name + ": " + messages.Shorten(why, longestEvent/2)
-	}
-	annotations := map[string]string{
-		v1alpha1.EventAnnotationCause: v1alpha1.CauseMachineFailed, v1alpha1.EventAnnotationObjects: last.Name,
-		v1alpha1.EventAnnotationUntil: f.notBefore.UTC().Format(time.RFC3339),
-	}
-	if code := last.Status.LastOperation.ErrorCode; code != "" {
-		annotations[v1alpha1.EventAnnotationCode] = code
-	}
-	c.Events.AnnotatedEventf(f.set, annotations, corev1.EventTypeWarning, "BackOff", "%s", text)
-	ctrl.LoggerFrom(ctx).Info("machines keep failing", "times", rounds, "delay", delay)
-}
-
-// create makes Machines, and notes how many. It does so in batches of growing size, and
-// stops after a batch that had a failure: what the first Machine is refused for, the hundredth is too.
-func (c *Controller) create(ctx context.Context, f *facts, op operation) error {
+// create creates Machines in batches of growing size, and stops after a batch that had a failure:
+// what the first Machine is refused for, the hundredth is too.
+func (c *Controller) create(ctx context.Context, f planner.Facts, op planner.Operation, done *outcome) error {
 	var names []string
 	var failure error
-	for batch := 1; len(names) < op.count && failure == nil; batch *= 2 {
-		var made []string
-		made, failure = c.createBatch(ctx, f, min(batch, op.count-len(names)))
-		names = append(names, made...)
+	for batch := 1; len(names) < op.Count && failure == nil; batch *= 2 {
+		var created []string
+		created, failure = c.createBatch(ctx, f.Set, min(batch, op.Count-len(names)), done)
+		names = append(names, created...)
 	}
-	f.created += int32(len(names))
+	done.created += int32(len(names))
 	if len(names) > 0 {
 		slices.Sort(names)
-		c.say(ctx, f.set, "SuccessfulCreate", "Created", names, "", op.reason)
+		c.report(ctx, f.Set, "SuccessfulCreate", "Created", names, op)
 	}
 	if failure != nil {
-		c.Events.Eventf(f.set, corev1.EventTypeWarning, "FailedCreate", "Error creating: %v", failure)
+		c.Events.Eventf(f.Set, corev1.EventTypeWarning, "FailedCreate", "Error creating: %v", failure)
 		failure = fmt.Errorf("%w: %w", errCreate, failure)
 	}
 	return failure
 }
 
-func (c *Controller) createBatch(ctx context.Context, f *facts, size int) ([]string, error) {
-	set := f.set
-	machines := make([]*v1alpha1.Machine, size)
-	var unknown atomic.Int32
-	var group errgroup.Group // a failure does not cut off the others: their outcome would be unknown
+// createBatch creates Machines in parallel, and returns their names.
+func (c *Controller) createBatch(ctx context.Context, set *v1alpha1.MachineSet, size int, done *outcome) ([]string, error) {
+	machines, failures := make([]*v1alpha1.Machine, size), make([]error, size)
+	each(size, func(i int) {
+		machines[i] = newMachine(set)
+		failures[i] = c.Client.Create(ctx, machines[i])
+	})
+	known := &c.memory.Of(client.ObjectKeyFromObject(set)).machines
+	var names []string
+	for i, machine := range machines {
+		switch {
+		case failures[i] == nil && planner.Selects(set.Spec.Selector, machine.Labels):
+			known.Created(machine, c.Clock.Now())
+			names = append(names, machine.Name)
+			continue
+		case failures[i] == nil:
+			failures[i] = c.takeBack(ctx, set, machine)
+		case !refused(failures[i]):
+			done.unknown++
+			known.Doubt()
+		}
+		failures[i] = withoutName(failures[i], set.Name)
+	}
+	return names, cmp.Or(failures...)
+}
+
+// each calls do for each number below n, some at the same time. A failure does not cut off the
+// others: their outcome would be unknown.
+func each(n int, do func(i int)) {
+	var group errgroup.Group
 	group.SetLimit(parallel)
-	for i := range machines {
+	for i := range n {
 		group.Go(func() error {
-			machine := newMachine(set)
-			if err := c.Client.Create(ctx, machine); err != nil {
-				if !refused(err) {
-					unknown.Add(1)
-					c.expected.doubt(client.ObjectKeyFromObject(set))
-				}
-				return withoutName(err, set.Name)
-			}
-			if !selects(set.Spec.Selector, machine.Labels) {
-				return withoutName(c.takeBack(ctx, set, machine), set.Name)
-			}
-			c.expected.create(client.ObjectKeyFromObject(set), machine.Name, c.Clock.Now())
-			machines[i] = machine
+			do(i)
 			return nil
 		})
 	}
-	err := group.Wait()
-	f.unknown += unknown.Load()
-	var names []string
-	for _, machine := range machines {
-		if machine != nil {
-			names = append(names, machine.Name)
-		}
-	}
-	return names, err
+	_ = group.Wait() // never fails
 }
 
-// takeBack deletes a Machine that was made with other labels than those of the template, as by a
-// webhook, and says so. The set would let go of it and make another in its place, and so on.
+// takeBack deletes a Machine that was created with other labels than those of the template, as by a
+// webhook, and returns why. The set would release it and create another in its place, and so on.
 func (c *Controller) takeBack(ctx context.Context, set *v1alpha1.MachineSet, machine *v1alpha1.Machine) error {
 	why := fmt.Errorf("what is made has the labels %q, which the selector %q does not match",
 		labels.Set(machine.Labels), metav1.FormatLabelSelector(set.Spec.Selector))
-	if err := c.Client.Delete(ctx, machine, client.Preconditions{UID: &machine.UID}); err != nil && !expectations.Gone(err) {
+	if err := c.Client.Delete(ctx, machine, client.Preconditions{UID: &machine.UID}); err != nil && !apierror.Gone(err) {
 		return fmt.Errorf("%w, and deleting it: %w", why, err)
 	}
 	return why
@@ -182,15 +176,15 @@ func withoutName(err error, set string) error {
 	return namelessError{err, generated(set).ReplaceAllLiteralString(err.Error(), set+"-*")}
 }
 
-// generated matches the names that the API server makes for Machines of a set. It cuts what
-// they begin with to 58 characters, and appends five.
+// generated matches the names that the API server generates for Machines of a set. It cuts the
+// prefix to 58 characters, and appends five.
 func generated(set string) *regexp.Regexp {
 	prefix := set + "-"
 	return regexp.MustCompile(regexp.QuoteMeta(prefix[:min(len(prefix), 58)]) + "[bcdfghjklmnpqrstvwxz2456789]{5}")
 }
 
-// newMachine is what the set's template makes. It carries from the start what the
-// machine controller would otherwise have to add.
+// newMachine returns a Machine of the set's template. It has from the start what the machine
+// controller would otherwise have to add.
 func newMachine(set *v1alpha1.MachineSet) *v1alpha1.Machine {
 	template := set.Spec.Template.DeepCopy()
 	machine := &v1alpha1.Machine{
@@ -216,57 +210,48 @@ func ownerReference(set *v1alpha1.MachineSet) metav1.OwnerReference {
 	return *metav1.NewControllerRef(set, v1alpha1.SchemeGroupVersion.WithKind("MachineSet"))
 }
 
-// remove deletes Machines. It tries all of them, and returns what was done and the first
-// failure in the order of the plan.
-func (c *Controller) remove(ctx context.Context, f *facts, operations []operation) ([]operation, error) {
+// remove deletes Machines. It tries all of them, and returns the first failure in the order of the
+// plan.
+func (c *Controller) remove(ctx context.Context, f planner.Facts, operations []planner.Operation, done *outcome) error {
 	failures := make([]error, len(operations))
-	var group errgroup.Group
-	group.SetLimit(parallel)
+	each(len(operations), func(i int) { failures[i] = c.removeOne(ctx, operations[i].Machine, done.changed) })
+	known := &c.memory.Of(client.ObjectKeyFromObject(f.Set)).machines
 	for i, op := range operations {
-		group.Go(func() error {
-			failures[i] = c.removeOne(ctx, f, op.machine)
-			return nil // a failure does not cut off the others: their outcome would be unknown
-		})
-	}
-	_ = group.Wait() // never fails
-	var done []operation
-	f.removed = map[types.UID]bool{}
-	for i, op := range operations {
-		if failures[i] == nil {
-			done = append(done, op)
+		switch {
+		case failures[i] == nil:
+			known.Deleted(op.Machine, c.Clock.Now()) // gone already, if the cache did not show it
+			done.deleted = append(done.deleted, op)
+			done.leaving[op.Machine.UID] = true
+		case apierror.Conflict(failures[i]): // it changed, and is deleted in the next pass
+			done.leaving[op.Machine.UID] = true
+		case !refused(failures[i]):
+			known.Doubt()
+			done.leaving[op.Machine.UID] = true
 		}
-		f.removed[op.machine.UID] = failures[i] == nil || !refused(failures[i])
 	}
-	c.sayEach(ctx, f.set, "SuccessfulDelete", "Deleted", done)
+	c.reportEach(ctx, f.Set, "SuccessfulDelete", "Deleted", done.deleted)
 	err := cmp.Or(serious(failures)...)
-	if err != nil && !expectations.Conflict(err) {
-		c.Events.Eventf(f.set, corev1.EventTypeWarning, "FailedDelete", "Error deleting: %v", err)
+	if err != nil && !apierror.Conflict(err) {
+		c.Events.Eventf(f.Set, corev1.EventTypeWarning, "FailedDelete", "Error deleting: %v", err)
 	}
-	return done, err
+	return err
 }
 
-func (c *Controller) removeOne(ctx context.Context, f *facts, machine *v1alpha1.Machine) error {
-	key := client.ObjectKeyFromObject(f.set)
-	// The UID keeps a Machine of the same name that was made meanwhile. The version keeps one
-	// that was chosen for what it is no more: it may be preserved by now, or have been let go of
-	// before its set.
-	version := cmp.Or(f.changed[machine.UID], machine.ResourceVersion)
+// removeOne deletes a Machine, unless it is another one by now or was changed since the plan: it may
+// be preserved, or may not be the set's any more.
+func (c *Controller) removeOne(ctx context.Context, machine *v1alpha1.Machine, changed map[types.UID]string) error {
+	version := cmp.Or(changed[machine.UID], machine.ResourceVersion)
 	as := client.Preconditions{UID: &machine.UID, ResourceVersion: &version}
-	err := c.Client.Delete(ctx, machine.DeepCopy(), as)
-	if err == nil || expectations.Gone(err) {
-		c.expected.delete(key, machine, c.Clock.Now()) // gone already, if the cache did not show it
-		return nil
+	if err := c.Client.Delete(ctx, machine.DeepCopy(), as); apierror.IgnoreGone(err) != nil {
+		return fmt.Errorf("deleting machine %s: %w", machine.Name, err)
 	}
-	if !refused(err) {
-		c.expected.doubt(key)
-	}
-	return fmt.Errorf("deleting machine %s: %w", machine.Name, err)
+	return nil
 }
 
-// serious are failures without conflicts, if there are others. Of a conflict nobody needs to be
-// told: what changed meanwhile is looked at again.
+// serious returns failures without conflicts, if there are others. Users need not know of a
+// conflict: the next pass sees what changed.
 func serious(failures []error) []error {
-	others := slices.DeleteFunc(slices.Clone(failures), expectations.Conflict)
+	others := slices.DeleteFunc(slices.Clone(failures), apierror.Conflict)
 	if errors.Join(others...) == nil {
 		return failures
 	}

@@ -7,12 +7,13 @@ import (
 	"fmt"
 	"slices"
 
-	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 )
 
@@ -20,21 +21,19 @@ import (
 var errOwner = errors.New("adopting and releasing machines")
 
 // changeOwners adopts and releases Machines, and stops at the first failure.
-func (c *Controller) changeOwners(ctx context.Context, f *facts, operations []operation) error {
-	alive := false
+func (c *Controller) changeOwners(ctx context.Context, f planner.Facts, operations []planner.Operation, done *outcome) error {
+	if adoptions := only(operations, planner.Adopt); len(adoptions) > 0 {
+		if err := c.checkAlive(ctx, f.Set); err != nil {
+			return err
+		}
+	}
 	for _, op := range operations {
 		var err error
-		switch op.action {
-		case adopt:
-			if !alive {
-				if err := c.checkAlive(ctx, f.set); err != nil {
-					return err
-				}
-				alive = true
-			}
-			err = c.setOwner(ctx, f, op)
-		case release:
-			err = c.dropOwner(ctx, f.set, op)
+		switch op.Action {
+		case planner.Adopt:
+			done.changed[op.Machine.UID], err = c.setOwner(ctx, f.Set, op)
+		case planner.Release:
+			err = c.dropOwner(ctx, f.Set, op)
 		default:
 		}
 		if err != nil {
@@ -44,8 +43,8 @@ func (c *Controller) changeOwners(ctx context.Context, f *facts, operations []op
 	return nil
 }
 
-// checkAlive asks the API server whether the set still exists. To adopt on behalf of one
-// that is gone would have the garbage collector delete the Machine.
+// checkAlive returns a conflict if the API server does not have the set any more. The garbage
+// collector would delete a Machine that is adopted for it.
 func (c *Controller) checkAlive(ctx context.Context, set *v1alpha1.MachineSet) error {
 	live := &metav1.PartialObjectMetadata{}
 	live.SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind("MachineSet"))
@@ -60,25 +59,25 @@ func (c *Controller) checkAlive(ctx context.Context, set *v1alpha1.MachineSet) e
 	return nil
 }
 
-func (c *Controller) setOwner(ctx context.Context, f *facts, op operation) error {
-	version, err := c.patchMachine(ctx, op.machine, func(machine *v1alpha1.Machine) {
-		machine.OwnerReferences = append(machine.OwnerReferences, ownerReference(f.set))
+// setOwner adopts a Machine, and returns its new version.
+func (c *Controller) setOwner(ctx context.Context, set *v1alpha1.MachineSet, op planner.Operation) (string, error) {
+	version, err := c.patchMachine(ctx, op.Machine, func(machine *v1alpha1.Machine) {
+		machine.OwnerReferences = append(machine.OwnerReferences, ownerReference(set))
 	})
 	if err == nil {
-		f.note(op.machine, version)
-		c.say(ctx, f.set, "Adopted", "Adopted", []string{op.machine.Name}, "", op.reason)
+		c.report(ctx, set, "Adopted", "Adopted", []string{op.Machine.Name}, op)
 	}
-	return err
+	return version, err
 }
 
-func (c *Controller) dropOwner(ctx context.Context, set *v1alpha1.MachineSet, op operation) error {
-	_, err := c.patchMachine(ctx, op.machine, func(machine *v1alpha1.Machine) {
+func (c *Controller) dropOwner(ctx context.Context, set *v1alpha1.MachineSet, op planner.Operation) error {
+	_, err := c.patchMachine(ctx, op.Machine, func(machine *v1alpha1.Machine) {
 		machine.OwnerReferences = slices.DeleteFunc(machine.OwnerReferences, func(owner metav1.OwnerReference) bool {
 			return owner.UID == set.UID
 		})
 	})
 	if err == nil {
-		c.say(ctx, set, "Released", "Released", []string{op.machine.Name}, "", op.reason)
+		c.report(ctx, set, "Released", "Released", []string{op.Machine.Name}, op)
 	}
 	return err
 }
@@ -86,43 +85,34 @@ func (c *Controller) dropOwner(ctx context.Context, set *v1alpha1.MachineSet, op
 // errUpdate marks failures to update Machines.
 var errUpdate = errors.New("updating machines")
 
-// update has Machines take over what changed in the template.
-func (c *Controller) update(ctx context.Context, f *facts, operations []operation) error {
-	failures := make([]error, len(operations))
-	versions := make([]string, len(operations))
-	var group errgroup.Group
-	group.SetLimit(parallel)
-	for i, op := range operations {
-		group.Go(func() error {
-			version, err := c.patchMachine(ctx, op.machine, func(machine *v1alpha1.Machine) {
-				inherit(&f.set.Spec.Template.Spec, &machine.Spec)
-			})
-			switch {
-			case err == nil:
-				versions[i] = version
-			case !expectations.Conflict(err): // else it is tried again when the cache shows who was first
-				failures[i] = fmt.Errorf("%w: %w", errUpdate, err)
-			}
-			return nil // a failure does not cut off the others
+// update brings changes of the template into Machines.
+func (c *Controller) update(ctx context.Context, f planner.Facts, operations []planner.Operation, done *outcome) error {
+	versions, failures := make([]string, len(operations)), make([]error, len(operations))
+	each(len(operations), func(i int) {
+		var err error
+		versions[i], err = c.patchMachine(ctx, operations[i].Machine, func(machine *v1alpha1.Machine) {
+			planner.TakeOver(&f.Set.Spec.Template.Spec, &machine.Spec)
 		})
-	}
-	_ = group.Wait() // never fails
-	var done []operation
+		if err != nil && !apierror.Conflict(err) { // else it is tried again when the cache shows who was first
+			failures[i] = fmt.Errorf("%w: %w", errUpdate, err)
+		}
+	})
+	var updated []planner.Operation
 	for i, op := range operations {
 		if versions[i] != "" {
-			done = append(done, op)
-			f.note(op.machine, versions[i])
+			updated = append(updated, op)
+			done.changed[op.Machine.UID] = versions[i]
 		}
 	}
-	c.sayEach(ctx, f.set, "SuccessfulUpdate", "Updated", done)
+	c.reportEach(ctx, f.Set, "SuccessfulUpdate", "Updated", updated)
 	return cmp.Or(failures...)
 }
 
-// patchMachine returns the Machine's new version: the old one if the Machine is gone.
+// patchMachine changes a Machine and returns its new version, or the old one if it is gone.
 func (c *Controller) patchMachine(ctx context.Context, machine *v1alpha1.Machine, change func(*v1alpha1.Machine)) (string, error) {
 	changed := machine.DeepCopy()
 	change(changed)
-	if err := c.Client.Patch(ctx, changed, expectations.Locked(machine)); err != nil && !expectations.Gone(err) {
+	if err := c.Client.Patch(ctx, changed, expectations.Locked(machine)); err != nil && !apierror.Gone(err) {
 		return "", fmt.Errorf("changing machine %s: %w", machine.Name, err)
 	}
 	return changed.ResourceVersion, nil

@@ -1,86 +1,80 @@
 package machineset
 
 import (
+	"context"
 	"fmt"
-	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-const (
-	// firstDelay is how long a set waits before it replaces a Machine for the second
-	// time in a row. It doubles with each time.
-	firstDelay = 5 * time.Second
-	// longestDelay is where that ends.
-	longestDelay = 5 * time.Minute
-)
+// replacementDelays are how long a set waits before it replaces Machines that never joined, from the second
+// time in a row.
+var replacementDelays = wait.Backoff{Duration: 5 * time.Second, Factor: 2, Cap: 5 * time.Minute, Steps: 10}
 
-// backoff slows down sets whose Machines fail before they were ever of use, so that a
-// broken class costs neither API server nor provider much. Losing it, as in a restart,
-// means to begin with the shortest delay.
-type backoff struct {
-	mu   sync.Mutex
-	sets map[client.ObjectKey]*streak
-}
-
-// streak is a row of failures.
-type streak struct {
-	// of is what failed. What is new has not failed yet.
-	of edition
-	// rounds counts failures. Machines that were made together fail in one round.
+// failures counts how often in a row the Machines of a set failed before they joined, so that a
+// broken class costs neither API server nor provider much.
+type failures struct {
+	// of is what failed. A changed set or class has not failed yet.
+	of contents
+	// rounds counts failures. Machines that were created together fail in one round.
 	rounds int
-	// first and newest are when the newest Machine was made that existed in the first round,
-	// and in the last. Like all times of creation they are by the API server's clock, which may
-	// not be compared with this process's.
+	// first and newest are when the newest Machine was created that existed in the first round, and
+	// in the last. Like all creation times they are by the API server's clock, which must not be
+	// compared with this process's.
 	first, newest metav1.Time
-	// last is when the last round was counted.
-	last time.Time
-	// class is the name of the class.
-	class string
+	// notBefore is when the next Machines may be created, and delay how long that is put off.
+	notBefore time.Time
+	delay     time.Duration
+	delays    wait.Backoff
 }
 
-// edition tells the contents of a set and of its class from earlier ones.
-type edition struct{ set, class string }
+// contents identify a version of a set and of its class.
+type contents struct {
+	set, class                     types.UID
+	setGeneration, classGeneration int64
+}
 
-func editionOf(set *v1alpha1.MachineSet, class *v1alpha1.MachineClass) edition {
-	e := edition{set: fmt.Sprintf("%s/%d", set.UID, set.Generation)}
+func contentsOf(set *v1alpha1.MachineSet, class *v1alpha1.MachineClass) contents {
+	c := contents{set: set.UID, setGeneration: set.Generation}
 	if class != nil {
-		e.class = fmt.Sprintf("%s/%d", class.UID, class.Generation)
+		c.class, c.classGeneration = class.UID, class.Generation
 	}
-	return e
+	return c
 }
 
-func newBackoff() *backoff { return &backoff{sets: map[client.ObjectKey]*streak{}} }
-
-// failed counts Machines that were removed because they failed. It returns how long the set
-// waits now, and the last of those Machines, if there is something new to say about that.
-func (b *backoff) failed(f *facts, removed []operation) (delay time.Duration, rounds int, last *v1alpha1.Machine) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	key := client.ObjectKeyFromObject(f.set)
-	known := b.sets[key]
-	if known == nil || known.of != f.edition {
-		known = &streak{of: f.edition, class: f.set.Spec.Template.Spec.Class.Name}
+// count counts a new round if one of the deleted Machines never joined and was created since the
+// last. It returns that Machine, nil if there is none.
+func (s *failures) count(f planner.Facts, of contents, deleted []planner.Operation) *v1alpha1.Machine {
+	if s.of != of {
+		*s = failures{}
 	}
-	for _, op := range removed {
-		if neverOfUse(op.machine) && known.newest.Before(&op.machine.CreationTimestamp) {
-			known.rounds++
-			known.newest, known.last = newest(f.owned), f.now
-			if known.rounds == 1 {
-				known.first = known.newest
-			}
-			b.sets[key] = known
-			return known.delay(), known.rounds, op.machine
+	for _, op := range deleted {
+		if !neverJoined(op.Machine) || !s.newest.Before(&op.Machine.CreationTimestamp) {
+			continue
 		}
+		s.of, s.newest = of, newest(f.Owned)
+		if s.rounds++; s.rounds == 1 {
+			s.first, s.delays = s.newest, replacementDelays
+		} else {
+			s.delay = s.delays.Step()
+		}
+		s.notBefore = f.Now.Add(s.delay)
+		return op.Machine
 	}
-	return 0, known.rounds, nil
+	return nil
 }
 
-// newest is when the newest of some Machines was made.
+// newest returns when the newest of some Machines was created.
 func newest(machines []*v1alpha1.Machine) metav1.Time {
 	var last metav1.Time
 	for _, machine := range machines {
@@ -91,61 +85,46 @@ func newest(machines []*v1alpha1.Machine) metav1.Time {
 	return last
 }
 
-// neverOfUse reports whether a Machine failed while it was made, or while it joined.
-func neverOfUse(machine *v1alpha1.Machine) bool {
+// neverJoined reports whether a Machine failed while it was created or while it joined.
+func neverJoined(machine *v1alpha1.Machine) bool {
 	return machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed &&
 		machine.Status.LastOperation.Type == v1alpha1.MachineOperationCreate
 }
 
-func (s *streak) delay() time.Duration {
-	if s.rounds < 2 {
-		return 0
-	}
-	delay := firstDelay
-	for range s.rounds - 2 {
-		if delay *= 2; delay >= longestDelay {
-			return longestDelay
-		}
-	}
-	return delay
-}
-
-// until is when the set may create Machines again. A Machine that came up since the first
-// failure, and what is new in the set or its class, end a streak.
-func (b *backoff) until(f *facts) time.Time {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	key := client.ObjectKeyFromObject(f.set)
-	known := b.sets[key]
-	if known == nil {
-		return time.Time{}
-	}
-	over := known.of != f.edition
-	for _, machine := range f.owned {
-		over = over || available(machine) && known.first.Before(&machine.CreationTimestamp)
+// until returns when the set may create Machines again. A Machine that came up since the first
+// failure ends the row, and so does a change of the set or its class.
+func (s *failures) until(owned []*v1alpha1.Machine, of contents) time.Time {
+	over := s.of != of
+	for _, machine := range owned {
+		over = over || planner.Available(machine) && s.first.Before(&machine.CreationTimestamp)
 	}
 	if over {
-		delete(b.sets, key)
-		return time.Time{}
+		*s = failures{}
 	}
-	return known.last.Add(known.delay())
+	return s.notBefore
 }
 
-// waitingFor are the sets that wait and are made of a class.
-func (b *backoff) waitingFor(class client.ObjectKey) []client.ObjectKey {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var keys []client.ObjectKey
-	for key, known := range b.sets {
-		if key.Namespace == class.Namespace && known.class == class.Name {
-			keys = append(keys, key)
-		}
+// backOff counts the deleted Machines that never joined, and returns when the set may create
+// Machines again.
+func (c *Controller) backOff(ctx context.Context, f planner.Facts, of contents, deleted []planner.Operation) time.Time {
+	known := &c.memory.Of(client.ObjectKeyFromObject(f.Set)).failures
+	last := known.count(f, of, deleted)
+	if last == nil || known.delay == 0 {
+		return f.NotBefore
 	}
-	return keys
-}
-
-func (b *backoff) forget(set client.ObjectKey) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.sets, set)
+	why := messages.Shorten(last.Status.LastOperation.Description, longestEvent/2)
+	text := fmt.Sprintf("Machines failed before they joined, %d times in a row: "+messages.NextMade+"%s at the earliest", known.rounds, known.delay)
+	if why != "" {
+		text += messages.LastFailed + last.Name + ": " + why
+	}
+	annotations := map[string]string{
+		v1alpha1.EventAnnotationCause: v1alpha1.CauseMachineFailed, v1alpha1.EventAnnotationObjects: last.Name,
+		v1alpha1.EventAnnotationUntil: known.notBefore.UTC().Format(time.RFC3339),
+	}
+	if code := last.Status.LastOperation.ErrorCode; code != "" {
+		annotations[v1alpha1.EventAnnotationCode] = code
+	}
+	c.Events.AnnotatedEventf(f.Set, annotations, corev1.EventTypeWarning, "BackOff", "%s", text)
+	ctrl.LoggerFrom(ctx).Info("machines keep failing", "times", known.rounds, "delay", known.delay)
+	return known.notBefore
 }

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 )
 
 // fleet plays the machine controller and time, beside a set.
@@ -47,7 +48,7 @@ func (f *fleet) step(t fataler) ctrl.Result {
 // fate brings all Machines that are not leaving to a phase, as the last step of an operation.
 func (f *fleet) fate(phase v1alpha1.MachinePhase, operation v1alpha1.MachineOperationType) {
 	for _, m := range f.all() {
-		if active(m) {
+		if planner.Active(m) {
 			m.Status.CurrentStatus.Phase, m.Status.LastOperation.Type = phase, operation
 			must(f.live.Update(testContext, m))
 		}
@@ -189,7 +190,7 @@ func TestAChangedClassWakesTheSetsThatWaitForIt(t *testing.T) {
 	f := newFleet(newSet(1))
 	f.step(t)
 	wakes := func(namespace, name string) int {
-		return len(f.controller.setsWaitingFor(testContext, &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}))
+		return len(f.controller.setsInBackOff(testContext, &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}))
 	}
 	if wakes("default", "small") != 0 {
 		t.Error("a set that does not wait is woken")
@@ -237,11 +238,12 @@ func TestWhatFailsInABackOffGoesAtOnce(t *testing.T) {
 func TestOneBatchIsOneFailure(t *testing.T) {
 	for reason, skew := range map[string]time.Duration{"alike": 0, "the API server's is ahead": 2 * time.Minute, "it is behind": -2 * time.Minute} {
 		t.Run(reason, func(t *testing.T) {
-			b := newBackoff()
+			var known failures
+			of := contents{set: "a", class: "b"}
 			fails := func(at time.Duration, made ...*v1alpha1.Machine) {
 				for i, m := range made {
-					f := &facts{set: newSet(3), now: noon.Add(at + time.Duration(i)*time.Second), owned: made[i:], edition: edition{"a", "b"}}
-					b.failed(f, []operation{{action: remove, machine: m}})
+					f := planner.Facts{Set: newSet(3), Now: noon.Add(at + time.Duration(i)*time.Second), Owned: made[i:]}
+					known.count(f, of, []planner.Operation{{Action: planner.Delete, Machine: m}})
 				}
 			}
 			failed := func(m *v1alpha1.Machine) {
@@ -249,7 +251,7 @@ func TestOneBatchIsOneFailure(t *testing.T) {
 			}
 			is := func(rounds int) {
 				t.Helper()
-				if got := b.sets[request.NamespacedName].rounds; got != rounds {
+				if got := known.rounds; got != rounds {
 					t.Errorf("%d failures are counted, want %d", got, rounds)
 				}
 			}
@@ -257,12 +259,10 @@ func TestOneBatchIsOneFailure(t *testing.T) {
 			is(1)
 			fails(time.Minute, machines(3, failed, age(-10*time.Second-skew))...)
 			is(2)
-			f := &facts{set: newSet(3), now: noon.Add(time.Minute), owned: machines(1, age(time.Minute-skew)), edition: edition{"a", "b"}}
-			if b.until(f).IsZero() {
+			if known.until(machines(1, age(time.Minute-skew)), of).IsZero() {
 				t.Error("a machine that was made before the first failure ends the streak")
 			}
-			f.owned = machines(1, age(-10*time.Second-skew))
-			if !b.until(f).IsZero() {
+			if !known.until(machines(1, age(-10*time.Second-skew)), of).IsZero() {
 				t.Error("a machine that was made since the first failure, and came up, does not end the streak")
 			}
 		})

@@ -7,6 +7,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 )
 
 // TestMachinesOfOthersAreNotCompared: after a write of unknown outcome, the cache of one set is
@@ -15,7 +16,7 @@ func TestMachinesOfOthersAreNotCompared(t *testing.T) {
 	other := machine("others", func(m *v1alpha1.Machine) { m.OwnerReferences[0].UID = "uid-of-other" })
 	s := newServer(newSet(1), machine("a"), other, machine("relabelled", unlabelled))
 	c := s.newController()
-	c.expected.doubt(request.NamespacedName)
+	c.memory.Of(request.NamespacedName).machines.Doubt()
 	pass(t, c)
 	if set := s.set(); set.Status.ObservedGeneration != set.Generation {
 		t.Errorf("the set is not counted: %+v", set.Status)
@@ -27,7 +28,7 @@ func TestMachinesOfOthersAreNotCompared(t *testing.T) {
 func TestADeletedSetIsNotLetGoAfterALostAnswer(t *testing.T) {
 	s := newServer(newSet(1, heldBy(v1alpha1.FinalizerMCM)), machine("relabelled", unlabelled))
 	c := s.newController()
-	c.expected.doubt(request.NamespacedName)
+	c.memory.Of(request.NamespacedName).machines.Doubt()
 	must(s.live.Delete(t.Context(), s.set()))
 	s.shown = map[string]*v1alpha1.Machine{}
 	pass(t, c)
@@ -60,7 +61,7 @@ func TestTheDeploymentOfThatNameIsAnother(t *testing.T) {
 			s := newServer(objects...)
 			s.overshoot = &Overshoot{Up: 2, Down: 1}
 			pass(t, s.newController())
-			if got := frozen(s.set()); got != want { // the limit of one without a deployment is 8
+			if got := planner.Frozen(s.set()); got != want { // the limit of one without a deployment is 8
 				t.Errorf("frozen: %t", got)
 			}
 		})

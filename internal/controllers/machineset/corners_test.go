@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 )
 
 // TestANewProcessKnowsThatASetIsOrphaned: it learns so from the list with which its cache begins,
@@ -24,7 +25,7 @@ func TestANewProcessKnowsThatASetIsOrphaned(t *testing.T) {
 	s := newServer(newSet(1, orphaned), machine("a"))
 	must(s.live.Delete(testContext, s.set()))
 	c := s.newController()
-	c.deletions().Create(testContext, event.CreateEvent{Object: s.set()}, nil)
+	c.orphaned.Handler().Create(testContext, event.CreateEvent{Object: s.set()}, nil)
 	s.finish() // the garbage collector did not know the machine
 	for range 3 {
 		pass(t, c)
@@ -44,7 +45,6 @@ func TestAReleaseKeepsAnOwnerThatCameJustBefore(t *testing.T) {
 	m.OwnerReferences = append(m.OwnerReferences, theirs)
 	must(s.live.Update(testContext, m))
 	c := s.newController()
-	c.expected.trust(request.NamespacedName)
 	lookAgain(t, s, c)
 	s.catchUp()
 	pass(t, c)
@@ -64,7 +64,7 @@ func TestASetThatIsNamedIsHeardOf(t *testing.T) {
 	pass(t, c)
 	gone := namedSet("set-00")
 	must(s.live.Delete(t.Context(), gone))
-	if woken := c.concerned(t.Context(), gone); !slices.Contains(woken, request) {
+	if woken := c.overlappingSets(t.Context(), gone); !slices.Contains(woken, request) {
 		t.Errorf("%v are woken, without the set that says %q", woken, overlapOf(s.set()))
 	}
 }
@@ -90,12 +90,12 @@ func TestMachinesOfOneRoundFailOneByOne(t *testing.T) {
 	failed := func(m *v1alpha1.Machine) {
 		m.Status.CurrentStatus.Phase, m.Status.LastOperation.Type = v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate
 	}
-	f := facts{set: newSet(2), owned: []*v1alpha1.Machine{machine("a", failed, age(2*time.Minute)), machine("b", failed, age(time.Minute))}, now: noon}
-	b := newBackoff()
-	for _, m := range f.owned {
-		b.failed(&f, []operation{{action: remove, machine: m}})
-		if rounds := b.sets[request.NamespacedName].rounds; rounds != 1 {
-			t.Errorf("after %s: %d rounds", m.Name, rounds)
+	f := planner.Facts{Set: newSet(2), Owned: []*v1alpha1.Machine{machine("a", failed, age(2*time.Minute)), machine("b", failed, age(time.Minute))}, Now: noon}
+	var known failures
+	for _, m := range f.Owned {
+		known.count(f, contents{}, []planner.Operation{{Action: planner.Delete, Machine: m}})
+		if known.rounds != 1 {
+			t.Errorf("after %s: %d rounds", m.Name, known.rounds)
 		}
 	}
 }
@@ -112,39 +112,11 @@ func TestNothingIsReportedAfterAnAdoptionThatMetAnother(t *testing.T) {
 		return nil, false
 	}
 	c := s.newController()
-	c.expected.trust(request.NamespacedName)
 	result, err := c.Reconcile(t.Context(), ctrl.Request(request))
 	if err != nil || result.RequeueAfter != staleCache {
 		t.Errorf("got %+v and the error %v", result, err)
 	}
 	if status := s.set().Status; status.ObservedGeneration != 0 || s.activeCount() != 2 {
 		t.Errorf("%d machines are left, and the status says %+v", s.activeCount(), status)
-	}
-}
-
-// TestOneThatCameInPlaceTakesNobodysTurn: it may not be picked, so that it was named does not spare
-// another one.
-func TestOneThatCameInPlaceTakesNobodysTurn(t *testing.T) {
-	came := labelled(v1alpha1.LabelKeyNodeUpdateResult, v1alpha1.LabelValueNodeUpdateSuccessful)
-	set := newSet(1)
-	set.Annotations = map[string]string{v1alpha1.AnnotationKeyLastReplicaChange: noon.Format(time.RFC3339)}
-	f := facts{set: set, now: noon, parent: newParent(1, v1alpha1.InPlaceUpdateMachineDeploymentStrategyType, "")}
-	kept := []*v1alpha1.Machine{machine("came", came, marked(noon), preservedUntil(noon.Add(time.Hour))), machine("other")}
-	if diff := cmp.Diff([]string{"other"}, namesOfVictims(victims(f, kept, 1))); diff != "" {
-		t.Errorf("want - got +\n%s", diff)
-	}
-}
-
-func namesOfVictims(victims []victim) (all []string) {
-	for _, v := range victims {
-		all = append(all, v.machine.Name)
-	}
-	return all
-}
-
-// TestAnEmptySetIsNeverFrozen, also with --safety-up=0.
-func TestAnEmptySetIsNeverFrozen(t *testing.T) {
-	if got := guard(facts{set: newSet(0), overshoot: &Overshoot{}}, 0); len(got) > 0 {
-		t.Errorf("got %+v", got)
 	}
 }

@@ -5,11 +5,13 @@ import (
 	"slices"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"pgregory.net/rapid"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 )
 
 // rolling is a deployment with two sets, between which it moves replicas in any way that its
@@ -58,7 +60,9 @@ func (r *rolling) resize(name string, by int32) {
 // more as its surge allows, of which the cache shows the set and the deployment one by one.
 func (r *rolling) grow(t *rapid.T) {
 	deployment := r.deployment()
-	room := deployment.Spec.Replicas + int32(surge(deployment)) - r.version(r.current).Spec.Replicas - r.version(r.other).Spec.Replicas
+	surge, err := intstr.GetScaledValueFromIntOrPercent(deployment.Spec.Strategy.RollingUpdate.MaxSurge, int(deployment.Spec.Replicas), true)
+	must(err)
+	room := deployment.Spec.Replicas + int32(surge) - r.version(r.current).Spec.Replicas - r.version(r.other).Spec.Replicas
 	r.resize(r.current, part(t, room))
 }
 
@@ -112,7 +116,7 @@ func (r *rolling) pass(t *rapid.T) {
 	if _, err := r.controller.Reconcile(testContext, request); err != nil {
 		t.Fatalf("reconciling: %v", err)
 	}
-	if set := r.version(name); frozen(set) {
+	if set := r.version(name); planner.Frozen(set) {
 		t.Fatalf("%s is frozen, which asks for %d of %d; in all there are %d machines", name, set.Spec.Replicas, r.deployment().Spec.Replicas, r.activeCount())
 	}
 }

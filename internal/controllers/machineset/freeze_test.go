@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 )
 
 func newParent(replicas int32, kind v1alpha1.MachineDeploymentStrategyType, surge string) *v1alpha1.MachineDeployment {
@@ -28,115 +29,13 @@ func newParent(replicas int32, kind v1alpha1.MachineDeploymentStrategyType, surg
 	return parent
 }
 
-// TestLimits finds out at how many Machines a set is frozen, and at how many it is unfrozen.
-func TestLimits(t *testing.T) {
-	const rolling, recreate, inPlace = v1alpha1.RollingUpdateMachineDeploymentStrategyType,
-		v1alpha1.RecreateMachineDeploymentStrategyType, v1alpha1.InPlaceUpdateMachineDeploymentStrategyType
-	for reason, test := range map[string]struct {
-		replicas  int32
-		parent    *v1alpha1.MachineDeployment
-		high, low int
-	}{
-		"no deployment: twice what is wanted":        {10, nil, 22, 21},
-		"no deployment, nothing wanted":              {0, nil, 2, 1},
-		"rolling, in numbers":                        {3, newParent(10, rolling, "3"), 15, 14},
-		"rolling, in percent, rounded up":            {3, newParent(11, rolling, "10%"), 15, 14},
-		"the default strategy with its default":      {3, newParent(10, "", ""), 13, 12},
-		"in place":                                   {3, newParent(10, inPlace, "2"), 14, 13},
-		"Recreate has no surge, and aborts nothing":  {0, newParent(10, recreate, ""), 12, 11},
-		"a surge that cannot be read is none":        {3, newParent(10, rolling, "many"), 12, 11},
-		"the set knows already that more are wanted": {20, newParent(10, rolling, "1"), 23, 22},
-	} {
-		t.Run(reason, func(t *testing.T) {
-			f := facts{set: newSet(test.replicas), parent: test.parent, overshoot: &Overshoot{Up: 2, Down: 1}}
-			high := 0
-			for len(guard(f, high)) == 0 {
-				high++
-			}
-			frozenSet(f.set)
-			low := high
-			for len(guard(f, low)) == 0 {
-				low--
-			}
-			if high != test.high || low != test.low {
-				t.Errorf("frozen at %d, unfrozen at %d; want %d and %d", high, low, test.high, test.low)
-			}
-		})
-	}
-}
-
-// TestWhatFreezesASetNeverUnfreezesIt: whatever the two numbers are, it is frozen for some number of
-// machines, and unfrozen for fewer, none at the latest.
-func TestWhatFreezesASetNeverUnfreezesIt(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		small := rapid.Int32Range(0, 5)
-		when := &Overshoot{Up: small.Draw(t, "up"), Down: small.Draw(t, "down")}
-		f := facts{set: newSet(small.Draw(t, "replicas")), overshoot: when}
-		if rapid.Bool().Draw(t, "deployment") {
-			f.parent = newParent(small.Draw(t, "wanted"), v1alpha1.RecreateMachineDeploymentStrategyType, "")
-		}
-		acts := func(count int) bool { return len(guard(f, count)) > 0 }
-		if acts(0) {
-			t.Fatal("a set without machines is frozen")
-		}
-		high := 1
-		for !acts(high) {
-			high++
-		}
-		frozenSet(f.set)
-		if acts(high) {
-			t.Fatalf("%d machines freeze and unfreeze it", high)
-		}
-		if !acts(0) {
-			t.Fatal("a set without machines stays frozen")
-		}
-	})
-}
-
-func TestGuard(t *testing.T) {
-	asked := func(set *v1alpha1.MachineSet) {
-		set.Annotations = map[string]string{v1alpha1.AnnotationKeyUnfreeze: "True"}
-	}
-	onlyCondition := func(set *v1alpha1.MachineSet) {
-		set.Status.Conditions = []v1alpha1.MachineSetCondition{{Type: v1alpha1.MachineSetFrozen, Status: v1alpha1.ConditionTrue}}
-	}
-	on := &Overshoot{Up: 2, Down: 1}
-	for reason, test := range map[string]struct {
-		set   *v1alpha1.MachineSet
-		count int
-		when  *Overshoot
-		want  []string
-	}{
-		"few":                                    {newSet(3), 3, on, nil},
-		"too many":                               {newSet(3), 8, on, []string{"freeze"}},
-		"too many, frozen already":               {newSet(3, frozenSet), 8, on, nil},
-		"few again":                              {newSet(3, frozenSet), 7, on, []string{"unfreeze"}},
-		"a condition that was left":              {newSet(3, onlyCondition), 3, on, []string{"unfreeze"}},
-		"somebody asks, though there are many":   {newSet(3, frozenSet, asked), 8, on, []string{"unfreeze"}},
-		"somebody asks, though it is not frozen": {newSet(3, asked), 3, on, []string{"unfreeze"}},
-		"switched off: never frozen":             {newSet(3), 100, nil, nil},
-		"switched off: a label stays":            {newSet(3, frozenSet), 0, nil, nil},
-		"switched off: somebody asks":            {newSet(3, frozenSet, asked), 0, nil, []string{"unfreeze"}},
-	} {
-		t.Run(reason, func(t *testing.T) {
-			var got []string
-			for _, op := range guard(facts{set: test.set, overshoot: test.when}, test.count) {
-				got = append(got, string(op.action))
-			}
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("want - got +\n%s", diff)
-			}
-		})
-	}
-}
-
 // TestUnfreezingWhatIsNotFrozen: the wish is taken off, and nothing is said of a change that is none.
 func TestUnfreezingWhatIsNotFrozen(t *testing.T) {
 	asked := func(set *v1alpha1.MachineSet) {
 		set.Annotations = map[string]string{v1alpha1.AnnotationKeyUnfreeze: "True"}
 	}
 	noLabel := func(set *v1alpha1.MachineSet) {
-		set.Status.Conditions = []v1alpha1.MachineSetCondition{*isTrue(v1alpha1.MachineSetFrozen, reasonOvershoot, "too many", noon)}
+		set.Status.Conditions = []v1alpha1.MachineSetCondition{*isTrue(v1alpha1.MachineSetFrozen, v1alpha1.MachineSetReasonOvershoot, "too many", noon)}
 	}
 	for reason, test := range map[string]struct {
 		set  *v1alpha1.MachineSet
@@ -156,7 +55,7 @@ func TestUnfreezingWhatIsNotFrozen(t *testing.T) {
 				t.Errorf("got the error %v, the events %q and the log %q", err, s.events.lines, log)
 			}
 			pass(t, c)
-			if set := s.set(); frozen(set) || set.Annotations[v1alpha1.AnnotationKeyUnfreeze] != "" || len(set.Status.Conditions) > 0 {
+			if set := s.set(); planner.Frozen(set) || set.Annotations[v1alpha1.AnnotationKeyUnfreeze] != "" || len(set.Status.Conditions) > 0 {
 				t.Errorf("labels %v, annotations %v, conditions %+v", set.Labels, set.Annotations, set.Status.Conditions)
 			}
 		})
@@ -174,7 +73,7 @@ func TestFreezeAndUnfreeze(t *testing.T) {
 	c := s.newController()
 	pass(t, c)
 	set := s.set()
-	if at := condition(set.Status.Conditions, v1alpha1.MachineSetFrozen); !frozen(set) || at < 0 ||
+	if at := condition(set.Status.Conditions, v1alpha1.MachineSetFrozen); !planner.Frozen(set) || at < 0 ||
 		set.Status.Conditions[at].Reason != "OverShootingReplicaCount" {
 		t.Fatalf("labels %v, conditions %+v", set.Labels, set.Status.Conditions)
 	}
@@ -184,7 +83,7 @@ func TestFreezeAndUnfreeze(t *testing.T) {
 	s.catchUp()
 	pass(t, c)
 	pass(t, c)
-	if set := s.set(); frozen(set) || len(set.Status.Conditions) != 0 {
+	if set := s.set(); planner.Frozen(set) || len(set.Status.Conditions) != 0 {
 		t.Errorf("with two machines: labels %v, conditions %+v", set.Labels, set.Status.Conditions)
 	}
 	var frozenEvents []string
@@ -244,7 +143,7 @@ func TestAFrozenSetCreatesNothingUntilItIsAskedTo(t *testing.T) {
 	must(s.live.Update(t.Context(), set))
 	pass(t, c)
 	pass(t, c)
-	if set := s.set(); len(s.all()) != 2 || frozen(set) || len(set.Annotations) != 0 || len(set.Status.Conditions) != 0 {
+	if set := s.set(); len(s.all()) != 2 || planner.Frozen(set) || len(set.Annotations) != 0 || len(set.Status.Conditions) != 0 {
 		t.Errorf("%d machines, labels %v, annotations %v, conditions %+v", len(s.all()), set.Labels, set.Annotations, set.Status.Conditions)
 	}
 }
@@ -269,7 +168,7 @@ func TestOwnWorkNeverFreezes(t *testing.T) {
 				s.catchUp()
 			}
 			pass(t, c)
-			if frozen(s.set()) {
+			if planner.Frozen(s.set()) {
 				t.Fatalf("frozen with %d machines of %d", s.activeCount(), s.set().Spec.Replicas)
 			}
 		}
@@ -300,7 +199,7 @@ func TestNoSetIsFrozenOverAnOldDeployment(t *testing.T) {
 			s.shownDeployment = deployment.DeepCopy()
 			s.shownDeployment.Spec.Replicas = test.shown
 			pass(t, s.newController())
-			if set := s.set(); frozen(set) != test.want {
+			if set := s.set(); planner.Frozen(set) != test.want {
 				t.Errorf("labels %v, want frozen: %t", set.Labels, test.want)
 			}
 			if n := s.activeCount(); n != 0 {
@@ -330,7 +229,7 @@ func TestAUserWhoTakesManyAway(t *testing.T) {
 			c := s.newController()
 			s.scale(test.to)
 			pass(t, c)
-			if !frozen(s.set()) {
+			if !planner.Frozen(s.set()) {
 				t.Error("the set is not frozen")
 			}
 			s.scale(test.then)
@@ -339,7 +238,7 @@ func TestAUserWhoTakesManyAway(t *testing.T) {
 				pass(t, c)
 			}
 			set := s.set()
-			if frozen(set) || len(set.Status.Conditions) > 0 || s.activeCount() != int(test.then) {
+			if planner.Frozen(set) || len(set.Status.Conditions) > 0 || s.activeCount() != int(test.then) {
 				t.Errorf("in the end: %d machines, labels %v, conditions %+v", s.activeCount(), set.Labels, set.Status.Conditions)
 			}
 			seen := map[string]int{}
@@ -351,14 +250,5 @@ func TestAUserWhoTakesManyAway(t *testing.T) {
 				t.Errorf("frozen %d times, unfrozen %d times", seen["FrozeMachineSet"], seen["UnfrozeMachineSet"])
 			}
 		})
-	}
-}
-
-// TestPreservedMachinesDoNotFreeze: they are kept because somebody asked for that.
-func TestPreservedMachinesDoNotFreeze(t *testing.T) {
-	owned := machines(9, annotated(v1alpha1.AnnotationKeyPreserve, "now"))
-	got := plan(facts{set: newSet(0), owned: owned, certain: true, now: noon, overshoot: &Overshoot{Up: 2, Down: 1}})
-	if diff := cmp.Diff([]string(nil), brief(t, got)); diff != "" {
-		t.Errorf("want - got +\n%s", diff)
 	}
 }

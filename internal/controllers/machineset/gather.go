@@ -3,6 +3,7 @@ package machineset
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -10,46 +11,62 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
-// gather reads the facts from the cache, and from the API server where the cache cannot
-// be relied upon yet.
-func (c *Controller) gather(ctx context.Context, set *v1alpha1.MachineSet) (facts, error) {
-	f := facts{set: set, now: c.Clock.Now(), overshoot: c.Overshoot, enforceMinReady: c.EnforceMinReadySeconds}
-	_, f.orphaned = c.orphaned.Load(set.UID)
-	var err error
-	if f.owned, err = c.Machines.ControlledBy(ctx, set.Namespace, string(set.UID)); err != nil {
-		return f, err
+// gather reads the facts from the cache, and from the API server where only that knows. It also
+// returns which contents of the set and its class they are about.
+func (c *Controller) gather(ctx context.Context, set *v1alpha1.MachineSet) (planner.Facts, contents, error) {
+	f := planner.Facts{
+		Set: set, Now: c.Clock.Now(), Overshoot: c.Overshoot, EnforceMinReady: c.EnforceMinReadySeconds, Orphaned: c.orphaned.Has(set),
 	}
-	f.inherited = c.inheritedBy(set, len(f.owned))
-	orphans, err := c.Machines.ControlledBy(ctx, set.Namespace, fieldindex.Orphan)
-	if err != nil {
-		return f, err
-	}
-	selected := f.selected()
-	for _, machine := range orphans {
-		if selected(machine.Labels) {
-			f.strays = append(f.strays, machine)
-		}
-	}
-	if f.parent, err = c.parent(ctx, c.Client, set); err != nil {
-		return f, err
-	}
-	if err = c.findOverlaps(ctx, &f); err != nil {
-		return f, err
-	}
+	known := c.memory.Of(client.ObjectKeyFromObject(set))
 	class, err := c.class(ctx, set)
 	if err != nil {
-		return f, err
+		return f, contents{}, err
 	}
-	f.edition = editionOf(set, class)
-	f.notBefore = c.slowed.until(&f)
-	f.certain, err = c.certain(ctx, f)
-	return f, err
+	of := contentsOf(set, class)
+	if err = c.gatherMachines(ctx, &f); err != nil {
+		return f, of, err
+	}
+	f.Outdated = known.upToDate.outdated(set, f.Owned, f.Selected())
+	f.NotBefore = known.failures.until(f.Owned, of)
+	if f.Parent, err = c.parent(ctx, c.Client, set); err != nil {
+		return f, of, err
+	}
+	overlapping, err := c.overlapping(ctx, set)
+	if err != nil {
+		return f, of, err
+	}
+	for _, other := range overlapping {
+		f.Overlaps = append(f.Overlaps, other.Name)
+	}
+	f.Current, err = c.current(ctx, f)
+	return f, of, err
 }
 
-// parent is the deployment of a set, nil if it has none.
+// gatherMachines reads the Machines that the set controls, and those that it may adopt.
+func (c *Controller) gatherMachines(ctx context.Context, f *planner.Facts) error {
+	var err error
+	if f.Owned, err = c.Machines.ControlledBy(ctx, f.Set.Namespace, string(f.Set.UID)); err != nil {
+		return err
+	}
+	unowned, err := c.Machines.ControlledBy(ctx, f.Set.Namespace, fieldindex.Orphan)
+	if err != nil {
+		return err
+	}
+	selected := f.Selected()
+	for _, machine := range unowned {
+		if selected(machine.Labels) {
+			f.Unowned = append(f.Unowned, machine)
+		}
+	}
+	return nil
+}
+
+// parent returns the deployment of a set, nil if it has none.
 func (c *Controller) parent(ctx context.Context, from client.Reader, set *v1alpha1.MachineSet) (*v1alpha1.MachineDeployment, error) {
 	owner := metav1.GetControllerOfNoCopy(set)
 	if owner == nil || owner.Kind != "MachineDeployment" {
@@ -66,7 +83,7 @@ func (c *Controller) parent(ctx context.Context, from client.Reader, set *v1alph
 	return deployment, nil
 }
 
-// class is the class of a set, nil if there is none of that name.
+// class returns the class of a set, nil if it does not exist.
 func (c *Controller) class(ctx context.Context, set *v1alpha1.MachineSet) (*v1alpha1.MachineClass, error) {
 	class := &v1alpha1.MachineClass{}
 	key := client.ObjectKey{Namespace: set.Namespace, Name: set.Spec.Template.Spec.Class.Name}
@@ -78,55 +95,36 @@ func (c *Controller) class(ctx context.Context, set *v1alpha1.MachineSet) (*v1al
 	return class, nil
 }
 
-// certain reports whether the cache shows all that was written. Before a set is first counted
-// in this process, the cache has to be as new as the API server was at the first look; and
-// after a write of unknown outcome, the API server is asked.
-func (c *Controller) certain(ctx context.Context, f facts) (bool, error) {
-	key := client.ObjectKeyFromObject(f.set)
-	verdict := c.expected.judge(key, f.owned, f.now)
-	if verdict == unchecked {
-		baseline, err := c.baseline(ctx, f.set.Namespace)
-		if err != nil {
-			return false, err
-		}
-		if verdict = baseline.judge(f.set.UID, f.owned); verdict == complete {
-			c.expected.trust(key)
-			verdict = c.expected.judge(key, f.owned, f.now)
-		}
+// current reports whether the cache shows all Machines that this process created and deleted. If it
+// does not know itself, the API server is asked.
+func (c *Controller) current(ctx context.Context, f planner.Facts) (bool, error) {
+	machines := &c.memory.Of(client.ObjectKeyFromObject(f.Set)).machines
+	if state := machines.Check(f.Owned, f.Now); state != expectations.Unknown {
+		return state == expectations.Current, nil
 	}
-	if verdict != doubtful {
-		return verdict == complete, nil
-	}
-	return c.compare(ctx, f)
-}
-
-// compare compares the cache with what the API server has of one set.
-func (c *Controller) compare(ctx context.Context, f facts) (bool, error) {
-	selector, err := counted(f.set)
+	selector, err := counted(f.Set)
 	if err != nil {
 		return false, err
 	}
 	var cached []*v1alpha1.Machine
-	for _, machine := range f.owned {
+	for _, machine := range f.Owned {
 		if selector.Matches(labels.Set(machine.Labels)) {
 			cached = append(cached, machine)
 		}
 	}
-	list, err := c.liveList(ctx, "Machine", f.set.Namespace, selector)
-	if err != nil {
-		return false, err
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind("MachineList"))
+	if err := c.Live.List(ctx, list, client.InNamespace(f.Set.Namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
+		return false, fmt.Errorf("reading the machines of machine set %s: %w", f.Set.Name, err)
 	}
-	var live []*metav1.PartialObjectMetadata
-	for i := range list.Items {
-		if metav1.IsControlledBy(&list.Items[i], f.set) {
-			live = append(live, &list.Items[i])
-		}
-	}
-	return c.expected.settle(client.ObjectKeyFromObject(f.set), cached, live), nil
+	live := slices.DeleteFunc(list.Items, func(machine metav1.PartialObjectMetadata) bool {
+		return !metav1.IsControlledBy(&machine, f.Set)
+	})
+	return machines.Settle(cached, live), nil
 }
 
-// counted selects the Machines that count: a set that is being deleted has to get rid of
-// those too that its selector does not match any more.
+// counted returns a selector of the Machines that count. A set that is being deleted also deletes
+// those that its own selector does not match any more.
 func counted(set *v1alpha1.MachineSet) (labels.Selector, error) {
 	if !set.DeletionTimestamp.IsZero() {
 		return labels.Everything(), nil
@@ -136,14 +134,4 @@ func counted(set *v1alpha1.MachineSet) (labels.Selector, error) {
 		return nil, fmt.Errorf("selector of machine set %s: %w", set.Name, err)
 	}
 	return selector, nil
-}
-
-// liveList reads, with a quorum, the objects of a kind that a selector matches.
-func (c *Controller) liveList(ctx context.Context, kind, namespace string, selector labels.Selector) (*metav1.PartialObjectMetadataList, error) {
-	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind(kind + "List"))
-	if err := c.Live.List(ctx, list, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
-		return nil, fmt.Errorf("reading every %s: %w", kind, err)
-	}
-	return list, nil
 }

@@ -103,3 +103,7 @@ func marked(at time.Time) change {
 func age(d time.Duration) change {
 	return func(m *v1alpha1.Machine) { m.CreationTimestamp = metav1.NewTime(noon.Add(-d)) }
 }
+
+func frozenSet(set *v1alpha1.MachineSet) {
+	set.Labels = map[string]string{v1alpha1.LabelKeyFreeze: "True"}
+}

@@ -103,7 +103,7 @@ func (s *server) untouched(t *testing.T) {
 func TestAMachineThatIsMadeWhileItsSetIsOrphaned(t *testing.T) {
 	s := newServer(newSet(2), machine("a"))
 	c := s.newController()
-	watch := c.deletions()
+	watch := c.orphaned.Handler()
 	seen := func() {
 		watch.Update(testContext, event.UpdateEvent{ObjectOld: newSet(2), ObjectNew: s.set()}, nil)
 	}
@@ -139,10 +139,9 @@ func TestAMachineThatIsMadeWhileItsSetIsOrphaned(t *testing.T) {
 		}
 	}
 	watch.Delete(testContext, event.DeleteEvent{Object: newSet(2)}, nil)
-	c.orphaned.Range(func(uid, _ any) bool {
-		t.Errorf("set %s is remembered, though it is gone", uid)
-		return true
-	})
+	if c.orphaned.Has(newSet(2)) {
+		t.Error("the set is remembered, though it is gone")
+	}
 }
 
 // TestAnOrphanThatTheCacheShowsAsOwned: the cache of sets is ahead of that of Machines.

@@ -94,7 +94,7 @@ func TestWhichSetsOverlap(t *testing.T) {
 			// Both agree, and each wakes the other.
 			other := &v1alpha1.MachineSet{}
 			must(s.live.Get(t.Context(), client.ObjectKeyFromObject(test.other), other))
-			if got := len(c.concerned(t.Context(), other)) > 0; got != test.want {
+			if got := len(c.overlappingSets(t.Context(), other)) > 0; got != test.want {
 				t.Errorf("it is %v that the other one wakes it", got)
 			}
 		})
@@ -103,7 +103,7 @@ func TestWhichSetsOverlap(t *testing.T) {
 
 // overlapOf is what a set says of overlapping ones, or nothing.
 func overlapOf(set *v1alpha1.MachineSet) string {
-	if at := condition(set.Status.Conditions, conditionOverlap); at >= 0 {
+	if at := condition(set.Status.Conditions, v1alpha1.MachineSetSelectorOverlap); at >= 0 {
 		return set.Status.Conditions[at].Message
 	}
 	return ""
@@ -149,7 +149,7 @@ func TestManyOverlaps(t *testing.T) {
 	for i := range 20 {
 		other := namedSet(fmt.Sprintf("set-%02d", i))
 		must(s.live.Create(t.Context(), other))
-		woken := c.concerned(t.Context(), other)
+		woken := c.overlappingSets(t.Context(), other)
 		for _, request := range woken {
 			if _, err := c.Reconcile(t.Context(), request); err != nil {
 				t.Fatal(err)
@@ -173,7 +173,7 @@ func TestManyOverlaps(t *testing.T) {
 	for i := 19; i >= 3; i-- {
 		gone := namedSet(fmt.Sprintf("set-%02d", i))
 		must(s.live.Delete(t.Context(), gone))
-		for _, request := range c.concerned(t.Context(), gone) {
+		for _, request := range c.overlappingSets(t.Context(), gone) {
 			if _, err := c.Reconcile(t.Context(), request); err != nil {
 				t.Fatal(err)
 			}
@@ -196,7 +196,7 @@ func TestWhatMayChangeOverlaps(t *testing.T) {
 		"adopted":    {ofDeployment("d", "1"), true},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			if got := otherSelection().Update(event.UpdateEvent{ObjectOld: newSet(1), ObjectNew: newSet(1, test.change)}); got != test.want {
+			if got := selectionChange().Update(event.UpdateEvent{ObjectOld: newSet(1), ObjectNew: newSet(1, test.change)}); got != test.want {
 				t.Errorf("let through: %v", got)
 			}
 		})

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 )
 
 // slowWrites makes each write of a Machine take a second, and counts those under way.
@@ -88,8 +89,8 @@ func TestWritesInParallel(t *testing.T) {
 func TestABurstIsUpdatedAtATime(t *testing.T) {
 	set := newSet(250)
 	for reason, test := range map[string]struct{ old, want int }{
-		"more than a burst": {250, burst},
-		"a burst":           {burst, burst},
+		"more than a burst": {250, planner.Burst},
+		"a burst":           {planner.Burst, planner.Burst},
 		"fewer":             {7, 7},
 	} {
 		t.Run(reason, func(t *testing.T) {
@@ -101,7 +102,7 @@ func TestABurstIsUpdatedAtATime(t *testing.T) {
 					}
 				}))
 			}
-			if got := len(propagate(facts{set: set, owned: owned})); got != test.want {
+			if got := len(updates(set, owned)); got != test.want {
 				t.Errorf("%d are updated, want %d", got, test.want)
 			}
 		})

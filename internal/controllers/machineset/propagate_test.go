@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 )
 
 func withTemplate(change func(*v1alpha1.MachineSpec)) func(*v1alpha1.MachineSet) {
@@ -20,6 +21,17 @@ func withTemplate(change func(*v1alpha1.MachineSpec)) func(*v1alpha1.MachineSet)
 
 func drainFor(d time.Duration) *v1alpha1.MachineConfiguration {
 	return &v1alpha1.MachineConfiguration{MachineDrainTimeout: &metav1.Duration{Duration: d}}
+}
+
+// updates are the operations that bring changes of a template into Machines.
+func updates(set *v1alpha1.MachineSet, owned []*v1alpha1.Machine) []planner.Operation {
+	return (&upToDate{}).updates(set, owned)
+}
+
+func (u *upToDate) updates(set *v1alpha1.MachineSet, owned []*v1alpha1.Machine) []planner.Operation {
+	f := planner.Facts{Set: set, Owned: owned}
+	f.Outdated = u.outdated(set, owned, f.Selected())
+	return only(planner.Plan(f), planner.Update)
 }
 
 func TestPropagate(t *testing.T) {
@@ -71,8 +83,8 @@ func TestPropagate(t *testing.T) {
 				test.change(set)
 			}
 			got := map[string]string{}
-			for _, op := range propagate(facts{set: set, owned: test.owned}) {
-				got[op.machine.Name] = op.reason
+			for _, op := range updates(set, test.owned) {
+				got[op.Machine.Name] = op.Reason
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("want - got +\n%s", diff)

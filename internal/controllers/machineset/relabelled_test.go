@@ -7,6 +7,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
 // relabels is a webhook that changes labels of new Machines.
@@ -37,7 +39,7 @@ func TestMachinesThatAreRelabelledAreNotMadeWithoutEnd(t *testing.T) {
 	}
 	const why = `creating machines: what is made has the labels "name=other", which the selector "name=pool" does not match`
 	conditions := s.set().Status.Conditions
-	if len(conditions) != 1 || conditions[0].Reason != reasonFailedCreate || conditions[0].Message != why {
+	if len(conditions) != 1 || conditions[0].Reason != v1alpha1.MachineSetReasonFailedCreate || conditions[0].Message != why {
 		t.Errorf("conditions: %+v", conditions)
 	}
 	if told := strings.Join(s.events.lines, "\n"); strings.Contains(told, "SuccessfulCreate") || !strings.Contains(told, "FailedCreate: Error creating: ") {

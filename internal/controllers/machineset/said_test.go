@@ -159,7 +159,6 @@ func TestWhatIsRefusedIsSaid(t *testing.T) {
 func TestWhatIsGoneCountsAsDeleted(t *testing.T) {
 	s := newServer(newSet(0), machine("a"))
 	c := s.newController()
-	c.expected.trust(request.NamespacedName)
 	s.vanishNow("a")
 	if _, err := heard(t, c); err != nil {
 		t.Errorf("got the error %v", err)

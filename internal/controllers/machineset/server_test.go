@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
@@ -50,9 +51,9 @@ type server struct {
 	answer func(verb string, object client.Object) (err error, done bool)
 	// writes are "verb kind name" of what was asked for, in order.
 	writes []string
-	// lists counts the lists of Machines that the server was asked for, and setLists those of sets.
-	lists, setLists int
-	uids            int
+	// lists counts the lists of Machines that the server was asked for.
+	lists int
+	uids  int
 	// numbers are resource versions that are in the order of time for all Machines, as
 	// those of a real server are, by UID and version of the fake client, and the reverse.
 	numbers map[string]int
@@ -100,10 +101,6 @@ func must(err error) {
 func (s *server) newController() *Controller {
 	reader := interceptor.NewClient(s.live, interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
-			if list.GetObjectKind().GroupVersionKind().Kind == "MachineSetList" {
-				s.setLists++
-				return c.List(ctx, list, opts...)
-			}
 			s.lists++
 			if err := c.List(ctx, list, opts...); err != nil {
 				return err
@@ -261,7 +258,7 @@ func (s *server) all() map[string]*v1alpha1.Machine {
 func (s *server) activeCount() int {
 	n := 0
 	for _, machine := range s.all() {
-		if active(machine) {
+		if planner.Active(machine) {
 			n++
 		}
 	}

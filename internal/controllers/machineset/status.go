@@ -14,89 +14,61 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// Reasons of the condition ReplicaFailure, as in MCM; FailedAdopt, FailedUpdate and
-// InvalidSpec are ours.
-const (
-	reasonFailedCreate = "FailedCreate"
-	reasonFailedDelete = "FailedDelete"
-	reasonFailedAdopt  = "FailedAdopt"
-	reasonFailedUpdate = "FailedUpdate"
-	reasonInvalid      = "InvalidSpec"
-)
-
-// reasonOvershoot is the reason of the condition Frozen, as in MCM.
-const reasonOvershoot = "OverShootingReplicaCount"
-
-// mostFailed is how many failed Machines a status names, and longestFailed how many bytes it has
-// of what is said of each. Thousands of Machines, or all that some providers say, would make the
+// mostFailed is how many failed Machines a status names, and longestFailed how many bytes of each
+// description it has. Thousands of Machines, or whole answers of some providers, would make the
 // object too large to be stored.
 const (
 	mostFailed    = 100
 	longestFailed = 1024
 )
 
-// nextStatus is the status that follows from the facts, from the operations that were
-// carried out, and from a failure of one of them.
+// nextStatus returns the status that follows from the facts and from the outcome of a plan.
 //
-// Whoever plans with this status relies on two things. If its generation is the set's,
-// then Replicas counts every Machine that exists, whether the cache shows it or not. And
-// a Machine that is on its way out is not counted as ready or available, not even in the
-// pass that deletes it. What may have been made or deleted, since the answer was lost, is
-// taken for that.
-func nextStatus(f facts, operations []operation, failure error) v1alpha1.MachineSetStatus {
+// Whoever plans with this status relies on two things. If its generation is the set's, then
+// Replicas counts every Machine that exists, whether the cache shows it or not. And a Machine that is
+// being deleted is not counted as ready or available, not even in the pass that deletes it. What may
+// have been created or deleted, since the answer was lost, counts as that.
+func nextStatus(f planner.Facts, done *outcome) v1alpha1.MachineSetStatus {
 	next := v1alpha1.MachineSetStatus{
-		Conditions:         slices.Clone(f.set.Status.Conditions),
-		LastOperation:      f.set.Status.LastOperation,
-		ObservedGeneration: f.set.Generation,
-		Selector:           metav1.FormatLabelSelector(f.set.Spec.Selector),
+		Conditions:         slices.Clone(f.Set.Status.Conditions),
+		LastOperation:      f.Set.Status.LastOperation,
+		ObservedGeneration: f.Set.Generation,
+		Selector:           metav1.FormatLabelSelector(f.Set.Spec.Selector),
 
-		Replicas: f.created + f.unknown, FullyLabeledReplicas: f.created,
+		Replicas: done.created + done.unknown, FullyLabeledReplicas: done.created,
 	}
-	if failure != nil {
-		next.ObservedGeneration = f.set.Status.ObservedGeneration
+	if done.failure != nil {
+		next.ObservedGeneration = f.Set.Status.ObservedGeneration
 	}
-	leaving := map[*v1alpha1.Machine]bool{}
-	for _, op := range only(operations, remove) {
-		leaving[op.machine] = failure == nil || f.removed[op.machine.UID]
-	}
-	for _, machine := range f.owned {
+	for _, machine := range f.Owned {
 		count(&next, machine, f)
-		if active(machine) && !leaving[machine] {
+		if planner.Active(machine) && !done.leaving[machine.UID] {
 			countUsable(&next, machine, f)
 		}
 	}
 	next.FailedMachines = failedMachines(f)
-	setCondition(&next, v1alpha1.MachineSetReplicaFailure, failureCondition(failure, f.now))
-	setCondition(&next, v1alpha1.MachineSetFrozen, frozenCondition(f, operations))
-	setCondition(&next, conditionOverlap, overlapCondition(f))
+	setCondition(&next, v1alpha1.MachineSetReplicaFailure, failureCondition(done.failure, f.Now))
+	setCondition(&next, v1alpha1.MachineSetFrozen, frozenCondition(f, done))
+	setCondition(&next, v1alpha1.MachineSetSelectorOverlap, overlapCondition(f))
 	return next
 }
 
-func count(next *v1alpha1.MachineSetStatus, machine *v1alpha1.Machine, f facts) {
+func count(next *v1alpha1.MachineSetStatus, machine *v1alpha1.Machine, f planner.Facts) {
 	next.Replicas++
 	phase := machine.Status.CurrentStatus.Phase
-	next.FullyLabeledReplicas += one(contains(machine.Labels, f.set.Spec.Template.Labels))
-	next.PreservedFailedReplicas += one(phase == v1alpha1.MachineFailed && preservation.Active(machine, f.now))
+	next.FullyLabeledReplicas += one(planner.Contains(machine.Labels, f.Set.Spec.Template.Labels))
+	next.PreservedFailedReplicas += one(phase == v1alpha1.MachineFailed && preservation.Active(machine, f.Now))
 	next.AutoPreserveFailedMachineCount += one(machine.Annotations[v1alpha1.AnnotationKeyPreserve] == "auto-preserved")
 }
 
-// contains reports whether labels are among others.
-func contains(all, some map[string]string) bool {
-	for key, value := range some {
-		if is, ok := all[key]; !ok || is != value {
-			return false
-		}
-	}
-	return true
-}
-
-func countUsable(next *v1alpha1.MachineSetStatus, machine *v1alpha1.Machine, f facts) {
+func countUsable(next *v1alpha1.MachineSetStatus, machine *v1alpha1.Machine, f planner.Facts) {
 	next.ReadyReplicas += one(machine.Status.CurrentStatus.Phase == v1alpha1.MachineRunning)
-	next.AvailableReplicas += one(available(machine) && availableIn(machine, f) == 0)
+	next.AvailableReplicas += one(planner.Available(machine) && planner.AvailableIn(machine, f) == 0)
 }
 
 func one(yes bool) int32 {
@@ -106,12 +78,12 @@ func one(yes bool) int32 {
 	return 0
 }
 
-// failedMachines names the Machines whose last operation failed, in the order of their
-// names; nil if there are none.
-func failedMachines(f facts) *[]v1alpha1.MachineSummary {
+// failedMachines returns the Machines whose last operation failed, in the order of their names; nil
+// if there are none.
+func failedMachines(f planner.Facts) *[]v1alpha1.MachineSummary {
 	var failed []v1alpha1.MachineSummary
-	for _, machine := range f.owned {
-		kept := machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed && preservation.Active(machine, f.now)
+	for _, machine := range f.Owned {
+		kept := machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed && preservation.Active(machine, f.Now)
 		if machine.Status.LastOperation.State != v1alpha1.MachineStateFailed || kept {
 			continue
 		}
@@ -119,7 +91,7 @@ func failedMachines(f facts) *[]v1alpha1.MachineSummary {
 			Name:          machine.Name,
 			ProviderID:    machine.Spec.ProviderID,
 			LastOperation: machine.Status.LastOperation,
-			OwnerRef:      f.set.Name,
+			OwnerRef:      f.Set.Name,
 		})
 	}
 	if failed == nil {
@@ -144,33 +116,28 @@ func failureCondition(failure error, now time.Time) *v1alpha1.MachineSetConditio
 	if failure == nil {
 		return nil
 	}
-	reason := reasonFailedDelete
+	reason := v1alpha1.MachineSetReasonFailedDelete
 	switch {
 	case errors.Is(failure, errCreate):
-		reason = reasonFailedCreate
+		reason = v1alpha1.MachineSetReasonFailedCreate
 	case errors.Is(failure, errOwner):
-		reason = reasonFailedAdopt
+		reason = v1alpha1.MachineSetReasonFailedAdopt
 	case errors.Is(failure, errUpdate):
-		reason = reasonFailedUpdate
+		reason = v1alpha1.MachineSetReasonFailedUpdate
 	}
 	return isTrue(v1alpha1.MachineSetReplicaFailure, reason, failure.Error(), now)
 }
 
-// frozenCondition says of a frozen set why it is, and goes on to say what was true then.
-func frozenCondition(f facts, operations []operation) *v1alpha1.MachineSetCondition {
-	if !frozen(f.set) {
+// frozenCondition returns why a set is frozen. It goes on to say what was true when that happened.
+func frozenCondition(f planner.Facts, done *outcome) *v1alpha1.MachineSetCondition {
+	if !planner.Frozen(done.set) {
 		return nil
 	}
-	if at := condition(f.set.Status.Conditions, v1alpha1.MachineSetFrozen); at >= 0 {
-		return f.set.Status.Conditions[at].DeepCopy()
+	if at := condition(f.Set.Status.Conditions, v1alpha1.MachineSetFrozen); at >= 0 {
+		return f.Set.Status.Conditions[at].DeepCopy()
 	}
-	message := "it creates no machines as long as its label " + v1alpha1.LabelKeyFreeze + " is True"
-	for _, op := range operations {
-		if op.action == freeze {
-			message = op.reason
-		}
-	}
-	return isTrue(v1alpha1.MachineSetFrozen, reasonOvershoot, message, f.now)
+	message := cmp.Or(done.froze, "it creates no machines as long as its label "+v1alpha1.LabelKeyFreeze+" is True")
+	return isTrue(v1alpha1.MachineSetFrozen, v1alpha1.MachineSetReasonOvershoot, message, f.Now)
 }
 
 func isTrue(kind v1alpha1.MachineSetConditionType, reason, message string, now time.Time) *v1alpha1.MachineSetCondition {
@@ -179,20 +146,20 @@ func isTrue(kind v1alpha1.MachineSetConditionType, reason, message string, now t
 	}
 }
 
-// condition is where a condition is in a list, -1 if it is not.
+// condition returns the index of a condition, -1 if there is none of that type.
 func condition(conditions []v1alpha1.MachineSetCondition, kind v1alpha1.MachineSetConditionType) int {
 	return slices.IndexFunc(conditions, func(c v1alpha1.MachineSetCondition) bool { return c.Type == kind })
 }
 
-// invalidStatus is the status of a set that cannot be worked on. Its counters stay.
+// invalidStatus returns the status of a set that is not valid. Its counters stay.
 func invalidStatus(set *v1alpha1.MachineSet, sentence string, now time.Time) v1alpha1.MachineSetStatus {
 	next := *set.Status.DeepCopy()
-	setCondition(&next, v1alpha1.MachineSetReplicaFailure, isTrue(v1alpha1.MachineSetReplicaFailure, reasonInvalid, sentence, now))
+	setCondition(&next, v1alpha1.MachineSetReplicaFailure, isTrue(v1alpha1.MachineSetReplicaFailure, v1alpha1.MachineSetReasonInvalidSpec, sentence, now))
 	return next
 }
 
-// setCondition puts a condition in, or takes it out if it is nil. One that was there
-// already keeps the time of its transition.
+// setCondition sets a condition, or removes it if it is nil. One that was there already keeps the
+// time of its transition.
 func setCondition(status *v1alpha1.MachineSetStatus, kind v1alpha1.MachineSetConditionType, wanted *v1alpha1.MachineSetCondition) {
 	at := condition(status.Conditions, kind)
 	switch {
@@ -219,20 +186,22 @@ func (c *Controller) writeStatus(ctx context.Context, set *v1alpha1.MachineSet, 
 	before := set.DeepCopy()
 	next.LastOperation.LastUpdateTime = metav1.NewTime(c.Clock.Now())
 	set.Status = next
-	if err := c.written.PatchStatus(ctx, c.Client, set, before); err != nil {
+	written := &c.memory.Of(client.ObjectKeyFromObject(set)).written
+	if err := written.PatchStatus(ctx, c.Client, set, before); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("status of machine set %s: %w", set.Name, err))
 	}
-	c.complain(set, before)
+	c.warn(set, before)
 	return nil
 }
 
-// complain says once what is wrong with a set, or with the sets beside it.
-func (c *Controller) complain(set, before *v1alpha1.MachineSet) {
+// warn sends an event for each condition that is new or says something else, if it is about what
+// users wrote.
+func (c *Controller) warn(set, before *v1alpha1.MachineSet) {
 	for _, is := range set.Status.Conditions {
-		said := slices.ContainsFunc(before.Status.Conditions, func(was v1alpha1.MachineSetCondition) bool {
-			return was.Reason == is.Reason && was.Message == is.Message
+		same := slices.ContainsFunc(before.Status.Conditions, func(was v1alpha1.MachineSetCondition) bool {
+			return equality.Semantic.DeepEqual(was, is)
 		})
-		if !said && (is.Reason == reasonInvalid || is.Reason == string(conditionOverlap)) {
+		if !same && (is.Reason == v1alpha1.MachineSetReasonInvalidSpec || is.Type == v1alpha1.MachineSetSelectorOverlap) {
 			c.Events.Event(set, corev1.EventTypeWarning, is.Reason, is.Message)
 		}
 	}

@@ -13,7 +13,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"k8s.io/apimachinery/pkg/types"
 )
+
+// statusOf is the status that follows from facts alone.
+func statusOf(f planner.Facts) v1alpha1.MachineSetStatus { return statusAfter(f, nil) }
+
+// statusAfter is the status after a failure.
+func statusAfter(f planner.Facts, failure error) v1alpha1.MachineSetStatus {
+	return nextStatus(f, &outcome{set: f.Set, failure: failure})
+}
 
 func TestStatusCounts(t *testing.T) {
 	failed := phase(v1alpha1.MachineFailed)
@@ -60,7 +70,7 @@ func TestStatusCounts(t *testing.T) {
 	} {
 		t.Run(reason, func(t *testing.T) {
 			test.want.ObservedGeneration, test.want.Selector = 7, "name=pool"
-			got := nextStatus(facts{set: set, owned: test.owned, certain: true, now: noon}, nil, nil)
+			got := statusOf(planner.Facts{Set: set, Owned: test.owned, Current: true, Now: noon})
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("want - got +\n%s", diff)
 			}
@@ -69,12 +79,15 @@ func TestStatusCounts(t *testing.T) {
 }
 
 func TestStatusDoesNotCountWhatIsDeletedInThisPass(t *testing.T) {
-	f := facts{set: newSet(1), owned: machines(3), certain: true, now: noon}
-	operations := plan(f)
-	if got := nextStatus(f, operations, nil); got.Replicas != 3 || got.AvailableReplicas != 1 || got.ReadyReplicas != 1 {
+	f := planner.Facts{Set: newSet(1), Owned: machines(3), Current: true, Now: noon}
+	done := &outcome{set: f.Set, leaving: map[types.UID]bool{}}
+	for _, op := range planner.Plan(f) {
+		done.leaving[op.Machine.UID] = true
+	}
+	if got := nextStatus(f, done); got.Replicas != 3 || got.AvailableReplicas != 1 || got.ReadyReplicas != 1 {
 		t.Errorf("after the deletions: %+v", got)
 	}
-	if got := nextStatus(f, operations, errors.New("refused")); got.AvailableReplicas != 3 {
+	if got := statusAfter(f, errors.New("refused")); got.AvailableReplicas != 3 {
 		t.Errorf("after deletions that failed: %+v", got)
 	}
 }
@@ -82,10 +95,10 @@ func TestStatusDoesNotCountWhatIsDeletedInThisPass(t *testing.T) {
 func TestStatusAfterAFailureIsOfNoGeneration(t *testing.T) {
 	set := newSet(1)
 	set.Generation, set.Status.ObservedGeneration = 5, 4
-	if got := nextStatus(facts{set: set, now: noon}, nil, errors.New("no")); got.ObservedGeneration != 4 {
+	if got := statusAfter(planner.Facts{Set: set, Now: noon}, errors.New("no")); got.ObservedGeneration != 4 {
 		t.Errorf("generation %d counts as observed", got.ObservedGeneration)
 	}
-	if got := nextStatus(facts{set: set, now: noon}, nil, nil); got.ObservedGeneration != 5 {
+	if got := statusOf(planner.Facts{Set: set, Now: noon}); got.ObservedGeneration != 5 {
 		t.Errorf("generation %d counts as observed, want 5", got.ObservedGeneration)
 	}
 }
@@ -108,7 +121,7 @@ func TestFailedMachines(t *testing.T) {
 		machine("kept-but-not-failed", failedOperation, phase(v1alpha1.MachineUnknown), preservedUntil(noon.Add(time.Hour))),
 		machine("was-kept", failedOperation, failed, preservedUntil(noon.Add(-time.Hour))),
 	}
-	got := nextStatus(facts{set: newSet(6), owned: owned, now: noon}, nil, nil).FailedMachines
+	got := statusOf(planner.Facts{Set: newSet(6), Owned: owned, Now: noon}).FailedMachines
 	var want []v1alpha1.MachineSummary
 	for _, i := range []int{1, 4, 5, 0} { // in the order of names
 		m := owned[i]
@@ -125,7 +138,7 @@ func TestFailedMachinesAreNotListedWithoutEnd(t *testing.T) {
 		for i := range n {
 			owned = append(owned, machine(fmt.Sprintf("m%04d", n-1-i), failedOperation))
 		}
-		got := *nextStatus(facts{set: newSet(6), owned: owned, now: noon}, nil, nil).FailedMachines
+		got := *statusOf(planner.Facts{Set: newSet(6), Owned: owned, Now: noon}).FailedMachines
 		if len(got) != 100 || got[0].Name != "m0000" || got[99].Name != "m0099" {
 			t.Fatalf("of %d: %d are listed, from %s to %s", n, len(got), got[0].Name, got[len(got)-1].Name)
 		}
@@ -145,7 +158,7 @@ func TestFailedMachinesFitIntoAStatus(t *testing.T) {
 	for i := range 101 {
 		owned = append(owned, machine(fmt.Sprintf("m%04d", i), failedOperation, func(m *v1alpha1.Machine) { m.Status.LastOperation.Description = page }))
 	}
-	got := *nextStatus(facts{set: newSet(6), owned: owned, now: noon}, nil, nil).FailedMachines
+	got := *statusOf(planner.Facts{Set: newSet(6), Owned: owned, Now: noon}).FailedMachines
 	for i, failed := range got {
 		words, more, _ := strings.Cut(failed.LastOperation.Description, " (and ")
 		if len(words) > 1024 || !utf8.ValidString(words) || !strings.HasPrefix(words, "no capacity <é><é>") || !strings.Contains(words, " [...] ") {
@@ -165,8 +178,8 @@ func TestReplicaFailureComesAndGoes(t *testing.T) {
 	set := newSet(1, frozenSet)
 	set.Status.Conditions = []v1alpha1.MachineSetCondition{frozen}
 	step := func(minutes int, failure error) []v1alpha1.MachineSetCondition {
-		f := facts{set: set, now: noon.Add(time.Duration(minutes) * time.Minute)}
-		set.Status = nextStatus(f, nil, failure)
+		f := planner.Facts{Set: set, Now: noon.Add(time.Duration(minutes) * time.Minute)}
+		set.Status = statusAfter(f, failure)
 		return set.Status.Conditions
 	}
 	condition := func(reason, message string, since int) v1alpha1.MachineSetCondition {
@@ -302,7 +315,7 @@ func TestRefusedSets(t *testing.T) {
 				pass(t, c)
 			}
 			conditions := s.set().Status.Conditions
-			if len(conditions) != 1 || conditions[0].Reason != reasonInvalid || !strings.HasPrefix(conditions[0].Message, test.field) {
+			if len(conditions) != 1 || conditions[0].Reason != v1alpha1.MachineSetReasonInvalidSpec || !strings.HasPrefix(conditions[0].Message, test.field) {
 				t.Fatalf("conditions %+v", conditions)
 			}
 			if diff := cmp.Diff([]string{"InvalidSpec: " + conditions[0].Message}, s.events.lines); diff != "" {

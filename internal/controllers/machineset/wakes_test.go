@@ -1,8 +1,6 @@
 package machineset
 
 import (
-	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 
@@ -41,7 +39,7 @@ func TestOtherWordsDoNotWakeASet(t *testing.T) {
 		t.Run(reason, func(t *testing.T) {
 			was, is := newSet(3, failing), newSet(3, failing, test.change)
 			kept := is.DeepCopy()
-			if got := news().Update(event.UpdateEvent{ObjectOld: was, ObjectNew: is}); got != test.want {
+			if got := relevantChange().Update(event.UpdateEvent{ObjectOld: was, ObjectNew: is}); got != test.want {
 				t.Errorf("it wakes the set: %t", got)
 			}
 			if diff := cmp.Diff(kept, is); diff != "" {
@@ -49,46 +47,7 @@ func TestOtherWordsDoNotWakeASet(t *testing.T) {
 			}
 		})
 	}
-	if !news().Create(event.CreateEvent{Object: newSet(1)}) || !news().Delete(event.DeleteEvent{Object: newSet(1)}) {
+	if !relevantChange().Create(event.CreateEvent{Object: newSet(1)}) || !relevantChange().Delete(event.DeleteEvent{Object: newSet(1)}) {
 		t.Error("a set that comes or goes does not wake")
-	}
-}
-
-// TestTheOrderOfTheCacheDoesNotMatter: what is tried first, and what is left for the next burst, is
-// the same in each pass, and so is the failure that a status tells.
-func TestTheOrderOfTheCacheDoesNotMatter(t *testing.T) {
-	const many = burst + 20
-	tainted := newSet(many, withTemplate(func(spec *v1alpha1.MachineSpec) { spec.NodeTemplateSpec.Labels = map[string]string{"new": "label"} }))
-	going := newSet(many, func(set *v1alpha1.MachineSet) { set.DeletionTimestamp = &metav1.Time{Time: noon} })
-	for reason, f := range map[string]facts{
-		"what changes":           {set: tainted, owned: machines(many)},
-		"what is adopted":        {set: newSet(many), strays: machines(many, stray)},
-		"what is released":       {set: newSet(0), owned: machines(many, unlabelled)},
-		"what goes with its set": {set: going, owned: machines(many)},
-		"what stays without it":  {set: going, owned: machines(many), orphaned: true},
-		"what is too many":       {set: newSet(0), owned: machines(many)},
-	} {
-		t.Run(reason, func(t *testing.T) {
-			f.certain, f.now = true, noon
-			var want []string
-			for seed := range uint64(5) {
-				shuffle := rand.New(rand.NewPCG(seed, 0))
-				f.owned, f.strays = slices.Clone(f.owned), slices.Clone(f.strays)
-				shuffle.Shuffle(len(f.owned), func(i, j int) { f.owned[i], f.owned[j] = f.owned[j], f.owned[i] })
-				shuffle.Shuffle(len(f.strays), func(i, j int) { f.strays[i], f.strays[j] = f.strays[j], f.strays[i] })
-				var got []string
-				for _, op := range plan(f) {
-					if op.machine != nil {
-						got = append(got, string(op.action)+" "+op.machine.Name)
-					}
-				}
-				if want == nil {
-					want = got
-				}
-				if diff := cmp.Diff(want, got); diff != "" || len(got) == 0 {
-					t.Fatalf("with seed %d: first + now -\n%s", seed, diff)
-				}
-			}
-		})
 	}
 }

@@ -1,4 +1,4 @@
-package machineset
+package planner
 
 import (
 	"math/rand/v2"
@@ -22,6 +22,7 @@ func names(machines []*v1alpha1.Machine) []string {
 // TestRank lists, for each criterion, Machines in the order in which they go. Their
 // names are in no order, so that it is not the names that decide.
 func TestRank(t *testing.T) {
+	t.Parallel()
 	priority := func(value string) change { return annotated(v1alpha1.AnnotationKeyMachinePriority, value) }
 	onlyMarked := func(at time.Time) change {
 		return annotated(v1alpha1.AnnotationKeyMarkedForDeletionTime, at.Format(time.RFC3339))
@@ -73,6 +74,7 @@ func TestRank(t *testing.T) {
 		"then the name decides": {machine("a"), machine("b"), machine("c")},
 	} {
 		t.Run(reason, func(t *testing.T) {
+			t.Parallel()
 			for seed := range uint64(20) {
 				shuffled := slices.Clone(order)
 				rand.New(rand.NewPCG(seed, 0)).Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
@@ -86,6 +88,7 @@ func TestRank(t *testing.T) {
 }
 
 func TestVictims(t *testing.T) {
+	t.Parallel()
 	scaledAt := func(at time.Time) func(*v1alpha1.MachineSet) {
 		return func(set *v1alpha1.MachineSet) {
 			set.Annotations = map[string]string{v1alpha1.AnnotationKeyLastReplicaChange: at.Format(time.RFC3339)}
@@ -181,24 +184,25 @@ func TestVictims(t *testing.T) {
 		},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			got := victims(facts{set: test.set, now: noon}, test.kept, test.surplus)
+			t.Parallel()
+			got := scaleDown(Facts{Set: test.set, Now: noon}, test.kept, test.surplus)
 			if diff := cmp.Diff(test.want, chosen(got)); diff != "" {
 				t.Errorf("want - got +\n%s", diff)
 			}
 			for _, v := range got {
-				if v.reason == "" {
-					t.Errorf("no reason for %s", v.machine.Name)
+				if v.Reason == "" {
+					t.Errorf("no reason for %s", v.Machine.Name)
 				}
 			}
 		})
 	}
 }
 
-// chosen are the names of victims.
-func chosen(victims []victim) []string {
+// chosen are the names of deletions.
+func chosen(deletions []Operation) []string {
 	var names []string
-	for _, v := range victims {
-		names = append(names, v.machine.Name)
+	for _, v := range deletions {
+		names = append(names, v.Machine.Name)
 	}
 	return names
 }
@@ -206,6 +210,7 @@ func chosen(victims []victim) []string {
 // TestUpdatedInPlace: Machines that moved from one set of a deployment to another are exempt from
 // everything until they are counted there. In other deployments, and in none, they are as any.
 func TestUpdatedInPlace(t *testing.T) {
+	t.Parallel()
 	updated := labelled(v1alpha1.LabelKeyNodeUpdateResult, v1alpha1.LabelValueNodeUpdateSuccessful)
 	set := newSet(0, func(set *v1alpha1.MachineSet) {
 		set.Annotations = map[string]string{v1alpha1.AnnotationKeyLastReplicaChange: noon.Format(time.RFC3339)}
@@ -222,7 +227,8 @@ func TestUpdatedInPlace(t *testing.T) {
 		"there is no deployment": {nil, []string{"b", "a", "c", "d"}},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			got := victims(facts{set: set, parent: test.parent, now: noon}, kept, 4)
+			t.Parallel()
+			got := scaleDown(Facts{Set: set, Parent: test.parent, Now: noon}, kept, 4)
 			if diff := cmp.Diff(test.want, chosen(got)); diff != "" {
 				t.Errorf("want - got +\n%s", diff)
 			}
@@ -231,6 +237,7 @@ func TestUpdatedInPlace(t *testing.T) {
 }
 
 func TestVictimsSayWhy(t *testing.T) {
+	t.Parallel()
 	set := newSet(1, func(set *v1alpha1.MachineSet) {
 		set.Annotations = map[string]string{v1alpha1.AnnotationKeyLastReplicaChange: noon.Format(time.RFC3339)}
 	})
@@ -242,8 +249,8 @@ func TestVictimsSayWhy(t *testing.T) {
 		machine("small", annotated(v1alpha1.AnnotationKeyMachinePriority, "0")), machine("named", marked(noon)), broken, worse,
 	}
 	got := map[string]string{}
-	for _, v := range victims(facts{set: set, now: noon}, kept, 2) {
-		got[v.machine.Name] = v.reason
+	for _, v := range scaleDown(Facts{Set: set, Now: noon}, kept, 2) {
+		got[v.Machine.Name] = v.Reason
 	}
 	want := map[string]string{
 		"small":  "2 machines more than the 1 wanted exist",
@@ -258,13 +265,27 @@ func TestVictimsSayWhy(t *testing.T) {
 
 // TestNobodyIsPutInOrderWithoutASurplus: a set at rest is looked at often, and may be large.
 func TestNobodyIsPutInOrderWithoutASurplus(t *testing.T) {
-	f, kept := facts{set: newSet(5000), now: noon}, machines(4999)
+	f, kept := Facts{Set: newSet(5000), Now: noon}, machines(4999)
 	kept = append(kept, machine("failed", phase(v1alpha1.MachineFailed)))
-	if got := victims(f, kept, 0); len(got) != 1 || got[0].machine.Name != "failed" {
-		t.Fatalf("%d victims", len(got))
+	if got := scaleDown(f, kept, 0); len(got) != 1 || got[0].Machine.Name != "failed" {
+		t.Fatalf("%d deletions", len(got))
 	}
-	cost := testing.AllocsPerRun(5, func() { victims(f, kept[:4999], 0) })
+	cost := testing.AllocsPerRun(5, func() { scaleDown(f, kept[:4999], 0) })
 	if cost > 0 {
 		t.Errorf("a look at %d machines, of which none goes, makes %.0f allocations", len(kept)-1, cost)
+	}
+}
+
+// TestOneThatCameInPlaceTakesNobodysTurn: it may not be picked, so that it was named does not spare
+// another one.
+func TestOneThatCameInPlaceTakesNobodysTurn(t *testing.T) {
+	t.Parallel()
+	came := labelled(v1alpha1.LabelKeyNodeUpdateResult, v1alpha1.LabelValueNodeUpdateSuccessful)
+	set := newSet(1)
+	set.Annotations = map[string]string{v1alpha1.AnnotationKeyLastReplicaChange: noon.Format(time.RFC3339)}
+	f := Facts{Set: set, Now: noon, Parent: newParent(1, v1alpha1.InPlaceUpdateMachineDeploymentStrategyType, "")}
+	kept := []*v1alpha1.Machine{machine("came", came, marked(noon), preservedUntil(noon.Add(time.Hour))), machine("other")}
+	if diff := cmp.Diff([]string{"other"}, chosen(scaleDown(f, kept, 1))); diff != "" {
+		t.Errorf("want - got +\n%s", diff)
 	}
 }

@@ -1,4 +1,4 @@
-package machineset
+package planner
 
 import (
 	"cmp"
@@ -11,45 +11,44 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// victim is a Machine to delete, and why.
-type victim struct {
-	machine *v1alpha1.Machine
-	// cause is why, for programs; reason says it.
-	cause, reason string
-}
-
-// victims picks the Machines to delete: the surplus in the order of rank, those that
-// were named for deletion, and those that failed. None is preserved: a set that has more
-// Machines than wanted keeps those until their preservation ends.
-func victims(f facts, kept []*v1alpha1.Machine, surplus int) []victim {
-	set, inPlace := f.set, updatesInPlace(f.parent)
+// scaleDown deletes the surplus in the order of rank, Machines that an autoscaler named, and those
+// that failed. There may also be too few, while the set creates none. Preserved Machines stay until
+// their preservation ends.
+func scaleDown(f Facts, kept []*v1alpha1.Machine, surplus int) []Operation {
+	inPlace := updatesInPlace(f.Parent)
 	for _, machine := range kept {
-		if removable(machine, inPlace) && preservation.Active(machine, f.now) && named(machine, set) {
+		if deletable(machine, inPlace) && preservation.Active(machine, f.Now) && named(machine, f.Set) {
 			surplus-- // no other goes in place of the one that was named
 		}
 	}
-	var chosen []victim
-	for i, machine := range candidates(f, kept, surplus) {
+	var operations []Operation
+	for i, machine := range deletionCandidates(f, kept, surplus) {
+		op := Operation{Action: Delete, Machine: machine}
 		switch {
+		case len(operations) == Burst:
+			return operations
 		case machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed:
-			chosen = append(chosen, victim{machine, v1alpha1.CauseMachineFailed, messages.Failed + machine.Status.LastOperation.Description})
+			op.Cause, op.Reason = v1alpha1.CauseMachineFailed, messages.Failed+machine.Status.LastOperation.Description
 		case i < surplus:
-			chosen = append(chosen, victim{machine, v1alpha1.CauseSurplus, surplusReason(surplus, set)})
-		case named(machine, set):
-			chosen = append(chosen, victim{machine, v1alpha1.CauseNamedForDeletion, messages.Named})
+			op.Cause, op.Reason = v1alpha1.CauseSurplus, surplusReason(surplus, f.Set)
+		case named(machine, f.Set):
+			op.Cause, op.Reason = v1alpha1.CauseNamedForDeletion, messages.Named
+		default:
+			continue
 		}
+		operations = append(operations, op)
 	}
-	return chosen
+	return operations
 }
 
-// candidates are the Machines that may be picked, in the order of rank. To put Machines in order
-// takes long, so without a surplus they are only those that go anyway.
-func candidates(f facts, kept []*v1alpha1.Machine, surplus int) []*v1alpha1.Machine {
+// deletionCandidates returns the Machines that may be deleted, in the order of rank. Sorting takes
+// long, so without a surplus they are only those that are deleted in any case.
+func deletionCandidates(f Facts, kept []*v1alpha1.Machine, surplus int) []*v1alpha1.Machine {
 	var some []*v1alpha1.Machine
-	inPlace := updatesInPlace(f.parent)
+	inPlace := updatesInPlace(f.Parent)
 	for _, machine := range kept {
-		goes := surplus > 0 || machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed || named(machine, f.set)
-		if goes && removable(machine, inPlace) && !preservation.Active(machine, f.now) {
+		goes := surplus > 0 || machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed || named(machine, f.Set)
+		if goes && deletable(machine, inPlace) && !preservation.Active(machine, f.Now) {
 			some = append(some, machine)
 		}
 	}
@@ -57,15 +56,15 @@ func candidates(f facts, kept []*v1alpha1.Machine, surplus int) []*v1alpha1.Mach
 	return some
 }
 
-// removable reports whether a Machine may be picked at all: it is not on its way out, and did not
+// deletable reports whether a Machine may be deleted at all: it is not being deleted, and did not
 // just come from another set of its deployment, updated in place. Where nothing is updated in
-// place, the label that says so is a leftover, which nobody would ever take off.
-func removable(machine *v1alpha1.Machine, inPlace bool) bool {
+// place, the label that says so is a leftover that nobody removes.
+func deletable(machine *v1alpha1.Machine, inPlace bool) bool {
 	came := inPlace && machine.Labels[v1alpha1.LabelKeyNodeUpdateResult] == v1alpha1.LabelValueNodeUpdateSuccessful
-	return active(machine) && !came
+	return Active(machine) && !came
 }
 
-// updatesInPlace reports whether a deployment does so; nil is none.
+// updatesInPlace reports whether a deployment updates its Machines in place. It may be nil.
 func updatesInPlace(deployment *v1alpha1.MachineDeployment) bool {
 	return deployment != nil && deployment.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType
 }
@@ -92,8 +91,8 @@ func named(machine *v1alpha1.Machine, set *v1alpha1.MachineSet) bool {
 	return err == nil && !marked.After(changed)
 }
 
-// rank orders Machines for deletion, those to go first in front: the lower priority; what
-// was marked for deletion, the earlier first; the worse phase; the older.
+// rank orders Machines for deletion: the lower priority first, then those that were marked for
+// deletion, the earlier first, then the worse phase, then the older.
 func rank(a, b *v1alpha1.Machine) int {
 	return cmp.Or(
 		cmp.Compare(priority(a), priority(b)),
@@ -117,7 +116,7 @@ func rankMarked(a, b *v1alpha1.Machine) int {
 	return timeA.Compare(timeB)
 }
 
-// compareBool puts false in front of true.
+// compareBool orders false before true.
 func compareBool(a, b bool) int {
 	switch {
 	case a == b:
@@ -129,7 +128,7 @@ func compareBool(a, b bool) int {
 	}
 }
 
-// phaseRank: phases that are not listed come first, as in MCM.
+// phaseRank is the rank of a Machine by its phase. Unlisted phases come first, as in MCM.
 func phaseRank(machine *v1alpha1.Machine) int {
 	order := []v1alpha1.MachinePhase{
 		v1alpha1.MachineTerminating, v1alpha1.MachineFailed, v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineUnknown,

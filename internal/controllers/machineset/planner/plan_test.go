@@ -1,7 +1,9 @@
-package machineset
+package planner
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -13,21 +15,21 @@ import (
 
 // brief writes operations without their reasons: one line each, or a count if they are
 // many of a kind.
-func brief(t *testing.T, operations []operation) []string {
+func brief(t *testing.T, operations []Operation) []string {
 	t.Helper()
 	var lines []string
-	many := map[action]int{}
+	many := map[Action]int{}
 	for _, op := range operations {
-		if op.reason == "" {
-			t.Errorf("%s without a reason", op.action)
+		if op.Reason == "" {
+			t.Errorf("%s without a reason", op.Action)
 		}
 		switch {
-		case op.action == create:
-			lines = append(lines, fmt.Sprintf("create %d", op.count))
+		case op.Action == Create:
+			lines = append(lines, fmt.Sprintf("create %d", op.Count))
 		case len(operations) > 10:
-			many[op.action]++
+			many[op.Action]++
 		default:
-			lines = append(lines, fmt.Sprintf("%s %s", op.action, op.machine.Name))
+			lines = append(lines, fmt.Sprintf("%s %s", op.Action, op.Machine.Name))
 		}
 	}
 	for action, n := range many {
@@ -41,6 +43,7 @@ func frozenSet(set *v1alpha1.MachineSet) {
 }
 
 func TestPlan(t *testing.T) {
+	t.Parallel()
 	frozenNot := func(set *v1alpha1.MachineSet) { set.Labels = map[string]string{v1alpha1.LabelKeyFreeze: "False"} }
 	noScaleUp := func(set *v1alpha1.MachineSet) {
 		set.Labels = map[string]string{v1alpha1.LabelKeyMachineSetScaleUpDisabled: "false"} // its presence counts
@@ -70,16 +73,16 @@ func TestPlan(t *testing.T) {
 		"nothing wanted, nothing there":                 {set: newSet(0)},
 		"as many as wanted":                             {set: newSet(3), owned: machines(3)},
 		"too few":                                       {set: newSet(3), owned: machines(1), want: []string{"create 2"}},
-		"a burst at a time":                             {set: newSet(250), owned: machines(50), want: []string{"create 100"}},
-		"the last of a burst":                           {set: newSet(150), owned: machines(50), want: []string{"create 100"}},
+		"a Burst at a time":                             {set: newSet(250), owned: machines(50), want: []string{"create 100"}},
+		"the last of a Burst":                           {set: newSet(150), owned: machines(50), want: []string{"create 100"}},
 		"a hundred thousand":                            {set: newSet(100_000), want: []string{"create 100"}},
 		"too many":                                      {set: newSet(1), owned: machines(3), want: []string{"delete m0", "delete m1"}},
-		"far too many: a burst at a time":               {set: newSet(0), owned: machines(250), want: []string{"delete 100"}},
+		"far too many: a Burst at a time":               {set: newSet(0), owned: machines(250), want: []string{"delete 100"}},
 		"machines that are leaving don't count":         {set: newSet(2), owned: machines(2, deleting), want: []string{"create 2"}},
 		"Terminating ones that nobody deletes do":       {set: newSet(1), owned: machines(2, phase(v1alpha1.MachineTerminating)), want: []string{"delete m0"}},
 		"failed machines count until they go":           {set: newSet(2), owned: machines(2, failed), want: []string{"delete m0", "delete m1"}},
 		"failed ones stay as long as there are too few": {set: newSet(3), owned: machines(2, failed), want: []string{"create 1"}},
-		"many failed: a burst at a time":                {set: newSet(200), owned: machines(200, failed), want: []string{"delete 100"}},
+		"many failed: a Burst at a time":                {set: newSet(200), owned: machines(200, failed), want: []string{"delete 100"}},
 		"preserved ones count, and stay": {
 			set: newSet(2), owned: machines(2, failed, preservedUntil(noon.Add(1))),
 		},
@@ -139,12 +142,58 @@ func TestPlan(t *testing.T) {
 		"deleting with orphans: nothing is done": {
 			set: newSet(3, orphaning), owned: append(machines(2), machine("f", failed), machine("x", other)), strays: machines(2, stray),
 		},
-		"deleting: a burst at a time": {set: newSet(0, gone), owned: machines(250), want: []string{"delete 100"}},
+		"deleting: a Burst at a time": {set: newSet(0, gone), owned: machines(250), want: []string{"delete 100"}},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			got := plan(facts{set: test.set, owned: test.owned, strays: test.strays, parent: test.parent, certain: !test.uncertain, now: noon, notBefore: backOff[test.backsOff]})
+			t.Parallel()
+			got := Plan(Facts{Set: test.set, Owned: test.owned, Unowned: test.strays, Parent: test.parent, Current: !test.uncertain, Now: noon, NotBefore: backOff[test.backsOff]})
 			if diff := cmp.Diff(test.want, brief(t, got)); diff != "" {
 				t.Errorf("want - got +\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestTheOrderOfTheCacheDoesNotMatter: what is tried first, and what is left for the next Burst, is
+// the same in each pass, and so is the failure that a status tells.
+func TestTheOrderOfTheCacheDoesNotMatter(t *testing.T) {
+	t.Parallel()
+	const many = Burst + 20
+	var outdated []Outdated
+	for _, m := range machines(many) {
+		outdated = append(outdated, Outdated{Machine: m, Differences: []string{"node template"}})
+	}
+	going := newSet(many, func(set *v1alpha1.MachineSet) { set.DeletionTimestamp = &metav1.Time{Time: noon} })
+	for reason, f := range map[string]Facts{
+		"what changes":           {Set: newSet(many), Owned: machines(many), Outdated: outdated},
+		"what is adopted":        {Set: newSet(many), Unowned: machines(many, stray)},
+		"what is released":       {Set: newSet(0), Owned: machines(many, unlabelled)},
+		"what goes with its set": {Set: going, Owned: machines(many)},
+		"what stays without it":  {Set: going, Owned: machines(many), Orphaned: true},
+		"what is too many":       {Set: newSet(0), Owned: machines(many)},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			t.Parallel()
+			f.Current, f.Now = true, noon
+			var want []string
+			for seed := range uint64(5) {
+				shuffle := rand.New(rand.NewPCG(seed, 0))
+				f.Owned, f.Unowned, f.Outdated = slices.Clone(f.Owned), slices.Clone(f.Unowned), slices.Clone(f.Outdated)
+				shuffle.Shuffle(len(f.Outdated), func(i, j int) { f.Outdated[i], f.Outdated[j] = f.Outdated[j], f.Outdated[i] })
+				shuffle.Shuffle(len(f.Owned), func(i, j int) { f.Owned[i], f.Owned[j] = f.Owned[j], f.Owned[i] })
+				shuffle.Shuffle(len(f.Unowned), func(i, j int) { f.Unowned[i], f.Unowned[j] = f.Unowned[j], f.Unowned[i] })
+				var got []string
+				for _, op := range Plan(f) {
+					if op.Machine != nil {
+						got = append(got, string(op.Action)+" "+op.Machine.Name)
+					}
+				}
+				if want == nil {
+					want = got
+				}
+				if diff := cmp.Diff(want, got); diff != "" || len(got) == 0 {
+					t.Fatalf("with seed %d: first + now -\n%s", seed, diff)
+				}
 			}
 		})
 	}

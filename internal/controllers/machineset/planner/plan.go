@@ -1,0 +1,164 @@
+package planner
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
+	"github.com/millwright-dev/millwright/internal/reconcile/cascade"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
+)
+
+// Burst is how many Machines one pass creates, deletes or updates at most.
+const Burst = 100
+
+// Action is what an operation does.
+type Action string
+
+const (
+	Adopt    Action = "adopt"
+	Release  Action = "release"
+	Update   Action = "update"
+	Freeze   Action = "freeze"
+	Unfreeze Action = "unfreeze"
+	Create   Action = "create"
+	Delete   Action = "delete"
+)
+
+// Operation is one thing to do, and why.
+type Operation struct {
+	Action Action
+	// Machine is what is adopted, released, updated or deleted; nil otherwise.
+	Machine *v1alpha1.Machine
+	// Count is how many Machines are created, or how many exist that freeze the set.
+	Count int
+	// Cause is why a Machine is deleted, as in v1alpha1.CauseMachineFailed; empty otherwise.
+	Cause string
+	// Reason says to people why it is done.
+	Reason string
+}
+
+// Plan returns what brings the set closer to its spec.
+func Plan(f Facts) []Operation {
+	switch {
+	case orphaning(f.Set):
+		return nil
+	case f.Orphaned:
+		return releaseAll(f)
+	case !f.Set.DeletionTimestamp.IsZero():
+		return deleteAll(f)
+	}
+	kept, operations := adoptAndRelease(f)
+	operations = append(operations, update(f)...)
+	if !f.Current {
+		return operations
+	}
+	count, preserved := 0, 0
+	for _, machine := range kept {
+		if !Active(machine) {
+			continue
+		}
+		count++
+		if preservation.Active(machine, f.Now) {
+			preserved++
+		}
+	}
+	operations = append(operations, freezeOrUnfreeze(f, count-preserved)...)
+	wanted := int(f.Set.Spec.Replicas)
+	if count < wanted && !f.Now.Before(f.NotBefore) {
+		return append(operations, scaleUp(f, count, wanted)...)
+	}
+	return append(operations, scaleDown(f, kept, count-wanted)...)
+}
+
+// adoptAndRelease adopts unowned Machines that the selector matches, and releases those that it
+// matches no more. It returns the Machines that are the set's after that.
+func adoptAndRelease(f Facts) ([]*v1alpha1.Machine, []Operation) {
+	var kept []*v1alpha1.Machine
+	var operations []Operation
+	selected := f.Selected()
+	for _, machine := range f.Owned {
+		if selected(machine.Labels) {
+			kept = append(kept, machine)
+			continue
+		}
+		operations = append(operations, Operation{
+			Action: Release, Machine: machine, Reason: "its labels do not match the selector any more",
+		})
+	}
+	for _, machine := range f.Unowned {
+		if Active(machine) {
+			kept = append(kept, machine)
+			operations = append(operations, Operation{
+				Action: Adopt, Machine: machine, Reason: "it has no owner and its labels match the selector",
+			})
+		}
+	}
+	return kept, byName(operations)
+}
+
+// byName sorts operations on Machines. A cache lists in no order, and the first failure of the same
+// operations has to be the same in each pass, since the status shows it.
+func byName(operations []Operation) []Operation {
+	slices.SortFunc(operations, func(a, b Operation) int { return cmp.Compare(a.Machine.Name, b.Machine.Name) })
+	return operations
+}
+
+// update brings changes of the template into Machines that take them over. It does so for a burst
+// at a time; their events wake the set for the next.
+func update(f Facts) []Operation {
+	var operations []Operation
+	for _, outdated := range f.Outdated {
+		operations = append(operations, Operation{
+			Action: Update, Machine: outdated.Machine, Reason: "the machine set has another " + strings.Join(outdated.Differences, ", "),
+		})
+	}
+	return oneBurst(byName(operations))
+}
+
+// scaleUp creates what is missing. A set that is about to be unfrozen does so in its next pass.
+func scaleUp(f Facts, count, wanted int) []Operation {
+	_, disabled := f.Set.Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled]
+	if disabled || Frozen(f.Set) {
+		return nil
+	}
+	return []Operation{{
+		Action: Create,
+		Count:  min(wanted-count, Burst),
+		Reason: fmt.Sprintf("%d of %d machines exist", count, wanted),
+	}}
+}
+
+// orphaning reports whether the garbage collector has yet to take the Machines from a set that is
+// deleted without them.
+func orphaning(set *v1alpha1.MachineSet) bool { return cascade.Orphaning(set) }
+
+// releaseAll releases the Machines that the garbage collector did not know when it released the
+// others.
+func releaseAll(f Facts) []Operation {
+	var operations []Operation
+	for _, machine := range f.Owned {
+		operations = append(operations, Operation{
+			Action: Release, Machine: machine, Reason: "the machine set is deleted without its machines",
+		})
+	}
+	return byName(operations)
+}
+
+// deleteAll deletes all Machines of a set that is being deleted.
+func deleteAll(f Facts) []Operation {
+	var operations []Operation
+	for _, machine := range f.Owned {
+		if Active(machine) {
+			operations = append(operations, Operation{
+				Action: Delete, Machine: machine, Cause: v1alpha1.CauseOwnerDeleted, Reason: messages.SetDeleted,
+			})
+		}
+	}
+	return oneBurst(byName(operations))
+}
+
+func oneBurst(operations []Operation) []Operation { return operations[:min(len(operations), Burst)] }
