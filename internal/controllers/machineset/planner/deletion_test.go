@@ -87,7 +87,7 @@ func TestRank(t *testing.T) {
 	}
 }
 
-func TestVictims(t *testing.T) {
+func TestScaleDown(t *testing.T) {
 	t.Parallel()
 	scaledAt := func(at time.Time) func(*v1alpha1.MachineSet) {
 		return func(set *v1alpha1.MachineSet) {
@@ -236,7 +236,7 @@ func TestUpdatedInPlace(t *testing.T) {
 	}
 }
 
-func TestVictimsSayWhy(t *testing.T) {
+func TestScaleDownSaysWhy(t *testing.T) {
 	t.Parallel()
 	set := newSet(1, func(set *v1alpha1.MachineSet) {
 		set.Annotations = map[string]string{v1alpha1.AnnotationKeyLastReplicaChange: noon.Format(time.RFC3339)}

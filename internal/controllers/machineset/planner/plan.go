@@ -19,13 +19,20 @@ const Burst = 100
 type Action string
 
 const (
-	Adopt    Action = "adopt"
-	Release  Action = "release"
-	Update   Action = "update"
-	Freeze   Action = "freeze"
+	// Adopt makes the set the controller of a Machine.
+	Adopt Action = "adopt"
+	// Release removes the set from the owners of a Machine.
+	Release Action = "release"
+	// Update brings changes of the template into a Machine.
+	Update Action = "update"
+	// Freeze sets the label that keeps the set from creating Machines.
+	Freeze Action = "freeze"
+	// Unfreeze removes that label.
 	Unfreeze Action = "unfreeze"
-	Create   Action = "create"
-	Delete   Action = "delete"
+	// Create creates Machines.
+	Create Action = "create"
+	// Delete deletes a Machine.
+	Delete Action = "delete"
 )
 
 // Operation is one thing to do, and why.
