@@ -1,3 +1,3 @@
-// Package identitypb is the protocol by which a process of the virtual machine system
-// gets its certificate. It changes when identity.proto does.
+// Package identitypb is the protocol by which hypervisors get their certificates. It is
+// generated from identity.proto.
 package identitypb

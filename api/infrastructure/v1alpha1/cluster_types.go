@@ -9,8 +9,7 @@ import (
 const MillwrightClusterKind = "MillwrightCluster"
 
 // MillwrightCluster is the infrastructure that the machines of a Cluster of Cluster API
-// share. Nothing is made for it: it says under which address the API servers are reached,
-// and which failure domains there are.
+// share: the address of the API servers and the failure domains. Nothing is created for it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -46,8 +45,8 @@ type MillwrightClusterList struct {
 
 // MillwrightClusterSpec is what the machines of a Cluster share.
 type MillwrightClusterSpec struct {
-	// ControlPlaneEndpoint is where the API servers are reached. If neither it nor that of
-	// the Cluster is given, the controller sets it once a control plane machine has an
+	// ControlPlaneEndpoint is the address of the API servers. If neither it nor that of
+	// the Cluster is set, the controller sets it when a control plane machine has an
 	// address.
 	// +optional
 	ControlPlaneEndpoint *APIEndpoint `json:"controlPlaneEndpoint,omitempty"`
@@ -57,30 +56,30 @@ type MillwrightClusterSpec struct {
 	// +kubebuilder:validation:Maximum=65535
 	// +optional
 	ControlPlanePort int32 `json:"controlPlanePort,omitempty"`
-	// FailureDomains that machines may be placed in. How they get there is said in
-	// spec.failureDomains of the MillwrightMachines, or known to the driver.
+	// FailureDomains in which machines may be created. Either spec.failureDomains of the
+	// MillwrightMachines or the driver has the provider specification of each.
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=100
 	// +optional
 	FailureDomains []FailureDomain `json:"failureDomains,omitempty"`
-	// FailureDomainsFrom has the driver asked for failure domains, every few minutes. They
-	// are added to those of failureDomains; where both have one of a name, that of
-	// failureDomains counts. Control plane machines may be placed in those of the driver.
+	// FailureDomainsFrom gets failure domains from the driver, every few minutes, in
+	// addition to those of failureDomains. If both have one of the same name, that of
+	// failureDomains counts. Control plane machines may be in those of the driver.
 	// +optional
 	FailureDomainsFrom *FailureDomainSource `json:"failureDomainsFrom,omitempty"`
 }
 
-// FailureDomainSource says what a driver is asked for failure domains with.
+// FailureDomainSource is the request to a driver for its failure domains.
 //
 // +kubebuilder:validation:XValidation:rule="!(has(self.providerSpec) && has(self.machineClassRef))",message="at most one of providerSpec and machineClassRef is allowed"
 type FailureDomainSource struct {
-	// Driver names the driver that is asked: that of the manager, as in its flag --driver.
+	// Driver names the driver: that of the manager, as in its flag --driver.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Driver string `json:"driver"`
-	// ProviderSpec is the driver's own description of a VM, as far as its failure domains
-	// depend on it.
+	// ProviderSpec describes a VM, as far as the failure domains depend on it. Its format
+	// is the driver's.
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:Type=object
@@ -96,7 +95,7 @@ type FailureDomainSource struct {
 	CredentialsSecretRef *LocalReference `json:"credentialsSecretRef,omitempty"`
 }
 
-// APIEndpoint is where API servers are reached.
+// APIEndpoint is the address of API servers.
 type APIEndpoint struct {
 	// Host is a name or an address.
 	// +kubebuilder:validation:MinLength=1
@@ -108,7 +107,7 @@ type APIEndpoint struct {
 	Port int32 `json:"port"`
 }
 
-// FailureDomain is a place that fails as a whole, and others do not fail with it.
+// FailureDomain is a part of the infrastructure that fails independently of others.
 type FailureDomain struct {
 	// Name of the failure domain.
 	// +kubebuilder:validation:MinLength=1
@@ -124,15 +123,15 @@ type FailureDomain struct {
 
 // MillwrightClusterStatus is what Cluster API reads.
 type MillwrightClusterStatus struct {
-	// Ready tells that machines can be made. It is never taken back. Read under contract
-	// v1beta1.
+	// Ready reports whether machines can be created. Once true, it stays true. Read under
+	// contract v1beta1.
 	// +kubebuilder:default=false
 	Ready bool `json:"ready"`
-	// Initialization tells the same to contract v1beta2.
+	// Initialization is the same for contract v1beta2.
 	// +optional
 	Initialization *Initialization `json:"initialization,omitempty"`
-	// FailureDomains are those of the spec and of the driver. Contract v1beta1 has another form of this
-	// field, so it is left out of the definitions for that contract.
+	// FailureDomains are those of the spec and of the driver. Contract v1beta1 has another
+	// form of this field, so the definitions for that contract do not have it.
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=100

@@ -7,7 +7,7 @@ import (
 // MillwrightClusterTemplateKind is the kind of a MillwrightClusterTemplate.
 const MillwrightClusterTemplateKind = "MillwrightClusterTemplate"
 
-// MillwrightClusterTemplate is what a ClusterClass makes MillwrightClusters from.
+// MillwrightClusterTemplate is a template for the MillwrightClusters of a ClusterClass.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:storageversion
@@ -38,7 +38,7 @@ type MillwrightClusterTemplateSpec struct {
 	Template MillwrightClusterTemplateResource `json:"template"`
 }
 
-// MillwrightClusterTemplateResource is a MillwrightCluster to be.
+// MillwrightClusterTemplateResource is the template of a MillwrightCluster.
 type MillwrightClusterTemplateResource struct {
 	// ObjectMeta holds labels and annotations of the MillwrightClusters.
 	// +optional

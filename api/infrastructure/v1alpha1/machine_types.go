@@ -9,8 +9,7 @@ import (
 // MillwrightMachineKind is the kind of a MillwrightMachine.
 const MillwrightMachineKind = "MillwrightMachine"
 
-// MillwrightMachine is the infrastructure of a Machine of Cluster API: one VM that a
-// driver makes.
+// MillwrightMachine is the infrastructure of a Machine of Cluster API: one VM of a driver.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -34,9 +33,9 @@ type MillwrightMachine struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	// Spec says how the VM is made. Once there is one, what says so cannot be changed:
-	// driver, providerSpec, machineClassRef, credentialsSecretRef and failureDomains.
-	// Changes of the rest have no effect.
+	// Spec describes the VM. Once the VM exists, driver, providerSpec, machineClassRef,
+	// credentialsSecretRef and failureDomains cannot be changed; changes of other fields
+	// have no effect.
 	Spec MillwrightMachineSpec `json:"spec"`
 	// Status is what is known of the VM.
 	// +optional
@@ -53,12 +52,12 @@ type MillwrightMachineList struct {
 	Items           []MillwrightMachine `json:"items"`
 }
 
-// MillwrightMachineSpec says how a VM is made.
+// MillwrightMachineSpec describes a VM.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.providerSpec) != has(self.machineClassRef)",message="exactly one of providerSpec and machineClassRef is required"
 type MillwrightMachineSpec struct {
 	// ProviderID identifies the VM at the provider. The controller sets it when the VM
-	// exists. Whoever makes an object for a VM that exists already sets it beforehand.
+	// exists. To create an object for an existing VM, set it from the start.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +optional
@@ -75,8 +74,7 @@ type MillwrightMachineSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Driver string `json:"driver"`
-	// ProviderSpec is the driver's own description of the VM, the same as in a
-	// MachineClass.
+	// ProviderSpec describes the VM. Its format is the driver's, as in a MachineClass.
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:Type=object
@@ -153,15 +151,15 @@ type NodeTemplate struct {
 
 // MillwrightMachineStatus is what is known of a VM.
 type MillwrightMachineStatus struct {
-	// Ready tells that the VM was made. It is never taken back. Read under contract
-	// v1beta1.
+	// Ready reports whether the VM was created. Once true, it stays true. Read under
+	// contract v1beta1.
 	// +kubebuilder:default=false
 	Ready bool `json:"ready"`
-	// Initialization tells the same to contract v1beta2.
+	// Initialization is the same for contract v1beta2.
 	// +optional
 	Initialization *Initialization `json:"initialization,omitempty"`
-	// ProviderID is the ID that the driver gave, by which a change of spec.providerID by
-	// hand is noticed.
+	// ProviderID is the ID that the driver returned. A spec.providerID that differs was
+	// changed by a user.
 	// +optional
 	ProviderID string `json:"providerID,omitempty"`
 	// FailureDomain is where the VM is.
@@ -169,14 +167,15 @@ type MillwrightMachineStatus struct {
 	// +kubebuilder:validation:MaxLength=256
 	// +optional
 	FailureDomain string `json:"failureDomain,omitempty"`
-	// LastKnownState is the driver's own note, which it is given back.
+	// LastKnownState is for the driver: it returns this text, and gets it in its next
+	// call.
 	// +optional
 	LastKnownState string `json:"lastKnownState,omitempty"`
-	// FailureReason is set if this object's own specification can never work. Under
-	// contract v1beta1 the Machine is then Failed for good.
+	// FailureReason is set if the specification can never work. Under contract v1beta1 the
+	// Machine then stays Failed.
 	// +optional
 	FailureReason *string `json:"failureReason,omitempty"`
-	// FailureMessage says in words what FailureReason is about.
+	// FailureMessage explains FailureReason.
 	// +optional
 	FailureMessage *string `json:"failureMessage,omitempty"`
 	// Addresses of the VM as far as the driver knows them.
@@ -190,11 +189,11 @@ type MillwrightMachineStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// Initialization tells how far the infrastructure has come for the first time.
+// Initialization is the progress of the first provisioning.
 //
 // +kubebuilder:validation:MinProperties=1
 type Initialization struct {
-	// Provisioned tells that the infrastructure was made. It is never taken back.
+	// Provisioned reports whether the infrastructure was created. Once true, it stays true.
 	// +optional
 	Provisioned *bool `json:"provisioned,omitempty"`
 }

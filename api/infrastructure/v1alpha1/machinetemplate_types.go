@@ -8,8 +8,8 @@ import (
 // MillwrightMachineTemplateKind is the kind of a MillwrightMachineTemplate.
 const MillwrightMachineTemplateKind = "MillwrightMachineTemplate"
 
-// MillwrightMachineTemplate is what MillwrightMachines are made from. To change the
-// machines, make a new one.
+// MillwrightMachineTemplate is a template for MillwrightMachines. To change the machines,
+// create a new one.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -26,7 +26,7 @@ type MillwrightMachineTemplate struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 	// Spec holds the template.
 	Spec MillwrightMachineTemplateSpec `json:"spec"`
-	// Status says what nodes made from the template are like.
+	// Status describes the nodes of the template.
 	// +optional
 	Status MillwrightMachineTemplateStatus `json:"status,omitempty"`
 }
@@ -47,7 +47,7 @@ type MillwrightMachineTemplateSpec struct {
 	Template MillwrightMachineTemplateResource `json:"template"`
 }
 
-// MillwrightMachineTemplateResource is a MillwrightMachine to be.
+// MillwrightMachineTemplateResource is the template of a MillwrightMachine.
 type MillwrightMachineTemplateResource struct {
 	// ObjectMeta holds labels and annotations of the MillwrightMachines.
 	// +optional
@@ -56,7 +56,7 @@ type MillwrightMachineTemplateResource struct {
 	Spec MillwrightMachineSpec `json:"spec"`
 }
 
-// ObjectMeta holds what a template may say of the metadata of its objects.
+// ObjectMeta is the metadata of the objects of a template.
 type ObjectMeta struct {
 	// Labels of the objects.
 	// +optional
@@ -66,8 +66,8 @@ type ObjectMeta struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// MillwrightMachineTemplateStatus says what nodes made from a template are like, for
-// autoscalers that scale from zero.
+// MillwrightMachineTemplateStatus describes the nodes of a template, for autoscalers that
+// scale from zero.
 type MillwrightMachineTemplateStatus struct {
 	// Capacity of a node.
 	// +optional
@@ -77,7 +77,7 @@ type MillwrightMachineTemplateStatus struct {
 	NodeInfo *NodeInfo `json:"nodeInfo,omitempty"`
 }
 
-// NodeInfo tells what a node runs on.
+// NodeInfo describes the platform of a node.
 //
 // +kubebuilder:validation:MinProperties=1
 type NodeInfo struct {

@@ -1,10 +1,9 @@
-// Package v1alpha1 holds the kinds of the API group machine.sapcloud.io: Machine,
+// Package v1alpha1 contains the kinds of the API group machine.sapcloud.io: Machine,
 // MachineSet, MachineDeployment and MachineClass.
 //
-// The JSON form is frozen: it is the one that Gardener's Machine Controller
-// Manager (MCM) serves, and objects written by either system are read by both.
-// Field names in Go follow MCM's too, also where they differ from their JSON name,
-// so that drivers written for MCM compile.
+// The JSON form is that of Gardener's Machine Controller Manager (MCM) and never changes:
+// either system reads the objects of the other. The names of Go fields are MCM's too, so
+// drivers written for MCM compile.
 //
 // +kubebuilder:object:generate=true
 // +groupName=machine.sapcloud.io

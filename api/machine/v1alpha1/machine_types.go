@@ -5,8 +5,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Machine is the declaration of one VM that shall become a Node, and what became
-// of it.
+// Machine is a VM that becomes a Node.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:shortName=mc
@@ -44,12 +43,11 @@ type MachineSpec struct {
 	// +optional
 	Class ClassSpec `json:"class,omitempty"`
 	// ProviderID identifies the VM at the provider. It is empty until the driver
-	// has answered, and set once. Whoever restores machines into an empty cluster
-	// sets it, so that the VMs are adopted.
+	// has answered, and set once. To restore machines into an empty cluster, set
+	// it, and the VMs are adopted.
 	// +optional
 	ProviderID string `json:"providerID,omitempty"`
-	// NodeTemplateSpec holds the annotations, labels and taints that the node
-	// shall carry.
+	// NodeTemplateSpec has annotations, labels and taints for the node.
 	// +optional
 	NodeTemplateSpec NodeTemplateSpec `json:"nodeTemplate,omitempty"`
 	// MachineConfiguration overrides the manager's flags for this machine.
@@ -69,7 +67,7 @@ type ClassSpec struct {
 	Name string `json:"name,omitempty"`
 }
 
-// NodeTemplateSpec holds what a node shall carry.
+// NodeTemplateSpec describes the metadata and taints of a node.
 type NodeTemplateSpec struct {
 	// ObjectMeta holds the annotations and labels; its other fields are ignored.
 	// +optional
@@ -137,21 +135,21 @@ type MachineStatus struct {
 	// Conditions is a copy of the node's conditions.
 	// +optional
 	Conditions []corev1.NodeCondition `json:"conditions,omitempty"`
-	// LastOperation is the last thing that was done for the machine.
+	// LastOperation is the last operation on the machine.
 	// +optional
 	LastOperation LastOperation `json:"lastOperation,omitempty"`
-	// CurrentStatus is where the machine stands.
+	// CurrentStatus has the phase of the machine.
 	// +optional
 	CurrentStatus CurrentStatus `json:"currentStatus,omitempty"`
-	// LastKnownState is the driver's own note. A driver returns it, and gets it
-	// back with the machine in its next call.
+	// LastKnownState is for the driver: it returns this text, and gets it with the
+	// machine in its next call.
 	// +optional
 	LastKnownState string `json:"lastKnownState,omitempty"`
 }
 
-// LastOperation tells what was last done and how it went.
+// LastOperation is the last operation on a machine and its result.
 type LastOperation struct {
-	// Description says it in a sentence.
+	// Description of the operation and its result, for people.
 	// +optional
 	Description string `json:"description,omitempty"`
 	// ErrorCode is the name of the driver's error code, for example
@@ -161,17 +159,17 @@ type LastOperation struct {
 	// LastUpdateTime is when this record last changed.
 	// +optional
 	LastUpdateTime metav1.Time `json:"lastUpdateTime,omitzero"`
-	// State is how it goes.
+	// State of the operation.
 	// +optional
 	State MachineState `json:"state,omitempty"`
-	// Type is what is being done.
+	// Type of the operation.
 	// +optional
 	Type MachineOperationType `json:"type,omitempty"`
 }
 
-// CurrentStatus tells where a machine stands.
+// CurrentStatus is the phase of a machine, with its times.
 type CurrentStatus struct {
-	// Phase of the machine. Empty for one that was not looked at yet.
+	// Phase of the machine. Empty before the first reconcile.
 	// +optional
 	Phase MachinePhase `json:"phase,omitempty"`
 	// TimeoutActive is true while a Pending machine is awaited in the target
@@ -202,37 +200,37 @@ const (
 	MachineTerminating MachinePhase = "Terminating"
 	// MachineUnknown: the node is not healthy, or gone.
 	MachineUnknown MachinePhase = "Unknown"
-	// MachineFailed: the machine is beyond hope; its set replaces it.
+	// MachineFailed: the machine does not recover; its set replaces it.
 	MachineFailed MachinePhase = "Failed"
 	// MachineCrashLoopBackOff: creating the VM failed, and is tried again.
 	MachineCrashLoopBackOff MachinePhase = "CrashLoopBackOff"
 	// MachineInPlaceUpdating: the node is being updated in place.
 	MachineInPlaceUpdating MachinePhase = "InPlaceUpdating"
-	// MachineInPlaceUpdateSuccessful: the in-place update went well.
+	// MachineInPlaceUpdateSuccessful: the in-place update succeeded.
 	MachineInPlaceUpdateSuccessful MachinePhase = "InPlaceUpdateSuccessful"
-	// MachineInPlaceUpdateFailed: the in-place update went wrong.
+	// MachineInPlaceUpdateFailed: the in-place update failed.
 	MachineInPlaceUpdateFailed MachinePhase = "InPlaceUpdateFailed"
 )
 
-// MachineState is how an operation on a machine goes.
+// MachineState is the state of an operation on a machine.
 type MachineState string
 
 // The states of an operation.
 const (
-	// MachineStateProcessing: it goes on.
+	// MachineStateProcessing: it has not ended.
 	MachineStateProcessing MachineState = "Processing"
 	// MachineStateFailed: the last attempt failed; another one may follow.
 	MachineStateFailed MachineState = "Failed"
-	// MachineStateSuccessful: it is done.
+	// MachineStateSuccessful: it has succeeded.
 	MachineStateSuccessful MachineState = "Successful"
 )
 
-// MachineOperationType is what is done to a machine.
+// MachineOperationType is a kind of operation on a machine.
 type MachineOperationType string
 
 // The operations on a machine.
 const (
-	// MachineOperationCreate: the VM is made, or awaited in the target cluster.
+	// MachineOperationCreate: the VM is created, or its node is awaited.
 	MachineOperationCreate MachineOperationType = "Create"
 	// MachineOperationUpdate is known to readers of the API, and never written.
 	MachineOperationUpdate MachineOperationType = "Update"
@@ -255,7 +253,7 @@ const (
 	ConditionTrue ConditionStatus = "True"
 	// ConditionFalse: it does not.
 	ConditionFalse ConditionStatus = "False"
-	// ConditionUnknown: nobody can tell.
+	// ConditionUnknown: it is not known whether it holds.
 	ConditionUnknown ConditionStatus = "Unknown"
 )
 
@@ -275,9 +273,9 @@ type MachineSummary struct {
 	OwnerRef string `json:"ownerRef,omitempty"`
 }
 
-// MachineTemplateSpec is what the machines of a set are made from.
+// MachineTemplateSpec is the template of the machines of a set.
 type MachineTemplateSpec struct {
-	// ObjectMeta holds the labels and annotations of the machines.
+	// ObjectMeta has the labels and annotations of the machines.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	metav1.ObjectMeta `json:"metadata,omitempty"`

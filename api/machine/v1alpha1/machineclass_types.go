@@ -9,8 +9,8 @@ import (
 // MachineClassKind is the kind that a machine's class reference normally has.
 const MachineClassKind = "MachineClass"
 
-// MachineClass says how the VMs of machines are made. Its fields stand at the top:
-// there is no spec and no status.
+// MachineClass describes the VMs of machines. It has no spec and no status: its fields are
+// at the top level.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:shortName=mcc
@@ -26,10 +26,10 @@ type MachineClass struct {
 	// CredentialsSecretRef names a Secret whose data overlays that of SecretRef.
 	// +optional
 	CredentialsSecretRef *corev1.SecretReference `json:"credentialsSecretRef,omitempty"`
-	// ProviderSpec is the driver's own description of the VM.
+	// ProviderSpec describes the VM. Its format is the driver's.
 	// +kubebuilder:pruning:PreserveUnknownFields
 	ProviderSpec runtime.RawExtension `json:"providerSpec"`
-	// Provider names the driver that the class is meant for.
+	// Provider names the driver of the class.
 	// +optional
 	Provider string `json:"provider,omitempty"`
 	// SecretRef names the Secret with the user data of the VMs and, unless

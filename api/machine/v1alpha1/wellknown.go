@@ -33,15 +33,15 @@ const (
 	LabelKeyFreeze = "freeze"
 	// LabelKeyMachineName is the label of a Node that holds the name of its Machine.
 	LabelKeyMachineName = "node.gardener.cloud/machine-name"
-	// LabelKeyNodeCandidateForUpdate marks nodes that an in-place update will reach.
+	// LabelKeyNodeCandidateForUpdate marks nodes that will be updated in place.
 	LabelKeyNodeCandidateForUpdate = "node.machine.sapcloud.io/candidate-for-update"
-	// LabelKeyNodeSelectedForUpdate marks nodes that shall be updated in place now.
+	// LabelKeyNodeSelectedForUpdate marks nodes to be updated in place now.
 	LabelKeyNodeSelectedForUpdate = "node.machine.sapcloud.io/selected-for-update"
 	// LabelKeyNodeUpdateResult holds the result of an in-place update.
 	LabelKeyNodeUpdateResult = "node.machine.sapcloud.io/update-result"
-	// LabelValueNodeUpdateSuccessful is the result of an update that went well.
+	// LabelValueNodeUpdateSuccessful is the result of an update that succeeded.
 	LabelValueNodeUpdateSuccessful = "successful"
-	// LabelValueNodeUpdateFailed is the result of an update that went wrong.
+	// LabelValueNodeUpdateFailed is the result of an update that failed.
 	LabelValueNodeUpdateFailed = "failed"
 	// LabelKeyMachineSetScaleUpDisabled on a set keeps it from creating machines.
 	LabelKeyMachineSetScaleUpDisabled = "node.machine.sapcloud.io/scale-up-disabled"
@@ -82,7 +82,8 @@ const (
 	// AnnotationKeyScaleDownDisabled on a node keeps the cluster autoscaler from
 	// removing it.
 	AnnotationKeyScaleDownDisabled = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
-	// AnnotationKeyScaleDownDisabledByMCM records that the former was not the user's.
+	// AnnotationKeyScaleDownDisabledByMCM marks nodes whose
+	// AnnotationKeyScaleDownDisabled was not set by the user.
 	AnnotationKeyScaleDownDisabledByMCM = "cluster-autoscaler.kubernetes.io/scale-down-disabled-by-mcm"
 	// AnnotationKeyRevision is the revision of a deployment or set.
 	AnnotationKeyRevision = "deployment.kubernetes.io/revision"
@@ -114,33 +115,33 @@ const (
 	// NodeTerminationCondition is True on a node whose machine is being deleted.
 	NodeTerminationCondition corev1.NodeConditionType = "Terminating"
 	// NodeScaleDown is the reason of NodeTerminationCondition for a machine that is
-	// not wanted any more.
+	// deleted to reduce the replicas.
 	NodeScaleDown = "ScaleDown"
 	// NodeUnhealthy is the reason for a machine that is replaced.
 	NodeUnhealthy = "Unhealthy"
 
-	// NodeInPlaceUpdate tells how far an in-place update is.
+	// NodeInPlaceUpdate has the progress of an in-place update as its reason.
 	NodeInPlaceUpdate corev1.NodeConditionType = "InPlaceUpdate"
 	// CandidateForUpdate: the node will be updated.
 	CandidateForUpdate = "CandidateForUpdate"
-	// SelectedForUpdate: the node shall be updated now.
+	// SelectedForUpdate: the node is to be updated now.
 	SelectedForUpdate = "SelectedForUpdate"
-	// DrainSuccessful: its pods are gone.
+	// DrainSuccessful: the node is drained.
 	DrainSuccessful = "DrainSuccessful"
-	// ReadyForUpdate: the node's agent may begin.
+	// ReadyForUpdate: the node's agent may start the update.
 	ReadyForUpdate = "ReadyForUpdate"
-	// UpdateSuccessful: the update went well.
+	// UpdateSuccessful: the update succeeded.
 	UpdateSuccessful = "UpdateSuccessful"
-	// UpdateFailed: the update went wrong.
+	// UpdateFailed: the update failed.
 	UpdateFailed = "UpdateFailed"
 
 	// NodePreserved reports whether a node is preserved.
 	NodePreserved corev1.NodeConditionType = "Preserved"
-	// PreservedByMCM: a set preserved it by itself.
+	// PreservedByMCM: its set preserved it automatically.
 	PreservedByMCM = "Preserved by MCM."
 	// PreservedByUser: a user asked for it.
 	PreservedByUser = "Preserved by user."
-	// PreservationStopped: it no longer is.
+	// PreservationStopped: it is not preserved any more.
 	PreservationStopped = "Preservation stopped."
 	// PreservedNodeDrainSuccessful begins the message for a drained node.
 	PreservedNodeDrainSuccessful = "Preserved node drained successfully."
@@ -148,8 +149,8 @@ const (
 	PreservedNodeDrainUnsuccessful = "Preserved node could not be drained."
 )
 
-// Names of the leases that MCM's two processes elect their leaders by. Whoever runs
-// their controllers must hold them.
+// Names of the leases of MCM's two processes. A manager that runs their controllers must
+// hold them.
 const (
 	// LeaseMachineController gates the controllers of Machines.
 	LeaseMachineController = "machine-controller"

@@ -1,9 +1,9 @@
-// Package v1alpha1 holds the kind of the API group vm.metropolis.monogon.dev:
+// Package v1alpha1 contains the kind of the API group vm.metropolis.monogon.dev:
 // VirtualMachine.
 //
 // Group and field names are those of Metropolis' first definition of the kind, with
-// additions of ours. One field is spelt differently: its HypervisorImage, which had no
-// JSON name, is hypervisorImage here.
+// additions. One field is spelt differently: its HypervisorImage, which had no JSON name,
+// is hypervisorImage here.
 //
 // +kubebuilder:object:generate=true
 // +groupName=vm.metropolis.monogon.dev

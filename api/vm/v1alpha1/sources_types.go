@@ -7,12 +7,12 @@ type InitialImage struct {
 	// URL of the image: http, https or file. A file is one of the hypervisor's host.
 	// +kubebuilder:validation:Pattern=`^(https?|file)://.+`
 	URL string `json:"url"`
-	// Checksum of what the URL yields: "sha256:" and 64 lower-case hexadecimal digits.
+	// Checksum of the content of the URL: "sha256:" and 64 lower-case hexadecimal digits.
 	// The VM does not start from an image that does not match. Empty: not checked.
 	// +kubebuilder:validation:Pattern=`^sha256:[0-9a-f]{64}$`
 	// +optional
 	Checksum string `json:"checksum,omitempty"`
-	// Format of what the URL yields. Empty: recognised by its first bytes.
+	// Format of the content of the URL. Empty: detected from its first bytes.
 	// +optional
 	Format ImageFormat `json:"format,omitempty"`
 }
@@ -30,9 +30,9 @@ const (
 	FormatQCOW2 ImageFormat = "QCOW2"
 )
 
-// VolumeClaimTemplate is the part of a PersistentVolumeClaim that a user decides.
+// VolumeClaimTemplate is a template for the PersistentVolumeClaim of a disk.
 type VolumeClaimTemplate struct {
-	// Metadata goes onto the claim.
+	// Metadata of the claim.
 	// +optional
 	Metadata VolumeClaimMetadata `json:"metadata,omitempty"`
 	// Spec of the claim. Unless volumeMode says Block, the disk is a file on the
@@ -40,7 +40,7 @@ type VolumeClaimTemplate struct {
 	Spec corev1.PersistentVolumeClaimSpec `json:"spec"`
 }
 
-// VolumeClaimMetadata goes onto a claim. The claim's name is the VM controller's choice.
+// VolumeClaimMetadata is the metadata of a claim. The VM controller chooses its name.
 type VolumeClaimMetadata struct {
 	// Labels of the claim.
 	// +optional
@@ -50,8 +50,7 @@ type VolumeClaimMetadata struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// UserData says where the guest's configuration is. It is a reference, since it mostly
-// holds credentials.
+// UserData refers to the guest's configuration, which usually contains credentials.
 type UserData struct {
 	// SecretRef names the Secret, in the VirtualMachine's namespace.
 	SecretRef SecretKeyReference `json:"secretRef"`

@@ -5,15 +5,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// VirtualMachineStatus is what the VM controller found and decided.
+// VirtualMachineStatus is what the VM controller observed and decided.
 type VirtualMachineStatus struct {
-	// VirtualMachineAuthority is changed as a whole, or not at all.
+	// VirtualMachineAuthority only changes as a whole.
 	VirtualMachineAuthority `json:",inline"`
-	// Phase sums up the VM's state for people. Programs read conditions.
+	// Phase summarises the VM's state for people. Programs read conditions.
 	// +optional
 	Phase VirtualMachinePhase `json:"phase,omitempty"`
-	// ImagePrepared says that the initial image is on the disk completely. It is set
-	// before the first start, and from then on no hypervisor writes the image again.
+	// ImagePrepared reports whether the initial image is completely on the disk. It is
+	// set before the first start; from then on no hypervisor writes the image.
 	// +optional
 	ImagePrepared bool `json:"imagePrepared,omitempty"`
 	// NodeName is the node on which the authoritative Pod is.
@@ -28,14 +28,14 @@ type VirtualMachineStatus struct {
 	// +listMapKey=type
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// ObservedGeneration is that of the spec which the rest of the status answers.
+	// ObservedGeneration is the generation of the spec to which the status belongs.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 }
 
-// VirtualMachineAuthority names the hypervisor that may run the VM, and the disk that it
-// runs on. Its fields are written together, and only under the resource version at
-// which they were read: the write is a compare-and-swap. All empty: nobody may.
+// VirtualMachineAuthority names the only hypervisor that may run the VM, and its disk. Its
+// fields are written together, and only under the resource version at which they were
+// read: the write is a compare-and-swap. If all are empty, none may.
 type VirtualMachineAuthority struct {
 	// ActivePodName is the Pod of the authoritative hypervisor.
 	// +optional
@@ -43,9 +43,9 @@ type VirtualMachineAuthority struct {
 	// ActivePodUID is the UID of that Pod, as a name can be used again.
 	// +optional
 	ActivePodUID types.UID `json:"activePodUID,omitempty"`
-	// ActiveRunID is the run_id of the authoritative process in the Pod: a number of
-	// 64 bits without sign in decimal. It is a string because many readers of JSON
-	// cannot tell such numbers apart. Empty: the process did not yet call.
+	// ActiveRunID is the run_id of the authoritative process in the Pod: an unsigned
+	// 64-bit number in decimal. It is a string because many JSON parsers lose precision
+	// in such numbers. Empty: the process has not called yet.
 	// +kubebuilder:validation:Pattern=`^[0-9]{1,20}$`
 	// +optional
 	ActiveRunID string `json:"activeRunID,omitempty"`
@@ -54,7 +54,7 @@ type VirtualMachineAuthority struct {
 	VolumeClaimName string `json:"volumeClaimName,omitempty"`
 }
 
-// VirtualMachinePhase sums up a VM's state.
+// VirtualMachinePhase summarises a VM's state.
 //
 // +kubebuilder:validation:Enum=Creating;Running;Terminating;Stopped;Lost
 type VirtualMachinePhase string
@@ -62,14 +62,13 @@ type VirtualMachinePhase string
 const (
 	// PhaseCreating: the VM has not run yet.
 	PhaseCreating VirtualMachinePhase = "Creating"
-	// PhaseRunning: a hypervisor has the VM, which runs or is paused.
+	// PhaseRunning: a hypervisor runs the VM, or holds it paused.
 	PhaseRunning VirtualMachinePhase = "Running"
 	// PhaseTerminating: the VM is being deleted.
 	PhaseTerminating VirtualMachinePhase = "Terminating"
-	// PhaseStopped: no hypervisor has the VM, and it is known that none runs it.
+	// PhaseStopped: no hypervisor runs the VM.
 	PhaseStopped VirtualMachinePhase = "Stopped"
-	// PhaseLost: the authoritative hypervisor does not answer. Nothing can be said
-	// about the VM; it may well be running.
+	// PhaseLost: the authoritative hypervisor cannot be reached. The VM may be running.
 	PhaseLost VirtualMachinePhase = "Lost"
 )
 

@@ -27,9 +27,9 @@ type VirtualMachine struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	// Spec is what the user wants.
+	// Spec is the desired state.
 	Spec VirtualMachineSpec `json:"spec"`
-	// Status is what the VM controller found and decided.
+	// Status is what the VM controller observed and decided.
 	// +optional
 	Status VirtualMachineStatus `json:"status,omitempty"`
 }
@@ -44,8 +44,8 @@ type VirtualMachineList struct {
 	Items           []VirtualMachine `json:"items"`
 }
 
-// VirtualMachineSpec is what the user wants. Changes of a running VM take effect when
-// its next hypervisor starts, but for mode, migrateStrategy and what is said below.
+// VirtualMachineSpec is the desired state of a VM. Changes of mode and migrateStrategy take
+// effect at once, other changes when the next hypervisor of the VM starts.
 //
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.uuid) || has(self.uuid) && self.uuid == oldSelf.uuid",message="uuid cannot be changed once it is set",fieldPath=".uuid"
 type VirtualMachineSpec struct {
@@ -100,12 +100,12 @@ type VirtualMachineSpec struct {
 	// +kubebuilder:default=Run
 	// +optional
 	Mode VirtualMachineMode `json:"mode,omitempty"`
-	// LeaseMode says what keeps two hypervisors from running this VM at once.
+	// LeaseMode says what prevents two hypervisors from running this VM at the same time.
 	// +kubebuilder:default=StorageLocking
 	// +optional
 	LeaseMode LeaseMode `json:"leaseMode,omitempty"`
-	// UUID of the VM, which the guest sees as its system UUID. The VM controller draws
-	// one if it is empty. It cannot be changed once it is set.
+	// UUID of the VM, which the guest sees as its system UUID. If it is empty, the VM
+	// controller sets a random one. It cannot be changed once it is set.
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`
 	// +optional
 	UUID string `json:"uuid,omitempty"`
@@ -139,11 +139,11 @@ type VirtualMachineMode string
 const (
 	// ModeRun lets the guest run. It is the default.
 	ModeRun VirtualMachineMode = "Run"
-	// ModePause holds the guest: its hypervisor stays, its memory is kept.
+	// ModePause stops the guest's CPUs. The hypervisor runs on, and keeps the memory.
 	ModePause VirtualMachineMode = "Pause"
 )
 
-// LeaseMode says what keeps two hypervisors from running one VM.
+// LeaseMode says what prevents two hypervisors from running one VM.
 //
 // +kubebuilder:validation:Enum=StorageLocking;FullLeases
 type LeaseMode string

@@ -1,18 +1,18 @@
 package v1alpha1
 
 const (
-	// Finalizer holds a VirtualMachine until its hypervisor is gone, then its disk.
+	// Finalizer keeps a VirtualMachine until its hypervisor and then its disk are gone.
 	Finalizer = "vm.metropolis.monogon.dev/vm-controller"
 
-	// LabelVM is on Pods and claims of a VM. Its value is the VirtualMachine's name.
+	// LabelVM is a label of the Pods and claims of a VM: the VirtualMachine's name.
 	LabelVM = "vm.metropolis.monogon.dev/name"
 
-	// HostKey is the key of a label and a taint (NoSchedule) of nodes that run
-	// hypervisors: only Pods of hypervisors go there, and they go nowhere else.
+	// HostKey is the key of a label and a taint (NoSchedule) of hosts: only Pods of
+	// hypervisors run there, and they run nowhere else.
 	HostKey = "vm.metropolis.monogon.dev/host"
 
-	// AnnotationAddresses is on a VirtualMachine that asks for no addresses of its own:
-	// what it was given, separated by commas. It is written once, before the first Pod.
+	// AnnotationAddresses has the addresses of a VirtualMachine without spec.vmIPs,
+	// separated by commas. It is written once, before the first Pod is created.
 	AnnotationAddresses = "vm.metropolis.monogon.dev/addresses"
 )
 

@@ -1,4 +1,4 @@
-// Package vmpb changes with metropolis.proto.vm, the protocol between VM controller,
-// hypervisors and guests. Everything else in it is generated from vm.proto, where each
-// message and method is documented.
+// Package vmpb is metropolis.proto.vm, the protocol between VM controller, hypervisors and
+// guests. It is generated from vm.proto, which documents each message and method, except
+// for the constants of the hypervisor's container.
 package vmpb
