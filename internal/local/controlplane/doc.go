@@ -19,8 +19,7 @@
 //
 // # Left-over children
 //
-// Children end with their parent: the kernel sends them a signal when it dies,
-// however it dies. Should one survive all the same, the next Start finds it by
-// the file in run/, makes sure by its start time that it is the same process,
-// and ends it before it starts anew.
+// Children end with their parent: the kernel sends them a signal when it ends. Should one
+// survive, the next Start finds it by its file in run/, verifies by the start time that it
+// is the same process, and ends it first.
 package controlplane

@@ -6,10 +6,10 @@
 //
 // # A Pod's life
 //
-// Each Pod has one goroutine, its worker, which looks at everything anew whenever
-// something happened: the Pod changed, the process ended, a timer ran out. Nothing of
-// what it decides upon is only in memory. The process outlives the host runner; package
-// process says how it is found again and why there is never a second one.
+// Each Pod has one goroutine, its worker, which reconciles it whenever the Pod changes, the
+// process ends or a timer fires. No decision depends on memory alone. The process outlives
+// the host runner; package process documents how it is found again and why there is never
+// a second one.
 //
 // # What lies in the folder
 //

@@ -32,10 +32,10 @@ const (
 	requestTime = 10 * time.Second
 
 	// lastTries is how often it is tried to report the end of a process once the host
-	// is to end. The next host runner finds the last words.
+	// is to end. The next host runner finds the termination message.
 	lastTries = 4
 
-	// lastWords is how long the API server may take to hear how it all ended.
+	// lastWords is how long the final reports to the API server may take.
 	lastWords = 5 * time.Second
 )
 

@@ -133,8 +133,8 @@ func containerStatus(pod *corev1.Pod, f facts, running bool) corev1.ContainerSta
 	return status
 }
 
-// conclude says how the process ended: from its exit status, or, where that is not to
-// be had, from its last words.
+// conclude returns how the process ended: from its exit status or, if that is unknown,
+// from its termination message.
 func conclude(exit process.Exit, began time.Time, killed bool, message string) *ending {
 	end := &ending{container: &corev1.ContainerStateTerminated{
 		ExitCode: int32(exit.Code), Signal: int32(exit.Signal), Message: message,
@@ -184,7 +184,7 @@ func vanished(pod *corev1.Pod, now time.Time) *ending {
 	return conclude(process.Exit{Time: now}, began, false, "")
 }
 
-// readMessage returns the container's last words, "" if there are none.
+// readMessage returns the container's termination message, "" if there is none.
 func readMessage(f podFolder) string {
 	file, err := os.Open(filepath.Join(f.root(), vmpb.TerminationMessagePath))
 	if err != nil {

@@ -148,7 +148,7 @@ func (v volumes) writeSecret(ctx context.Context, namespace string, source *core
 }
 
 // layOut makes the container's mount paths below root, as links to the volumes, and the
-// file for its last words.
+// file for its termination message.
 func layOut(c *corev1.Container, root string, volumes map[string]string) error {
 	for _, mount := range c.VolumeMounts {
 		target, ok := volumes[mount.Name]

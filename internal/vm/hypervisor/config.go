@@ -75,7 +75,7 @@ func PathsFor(spec *vmpb.VMSpec, root string) Paths {
 	return paths
 }
 
-// Timing are the limits of a hypervisor's patience. Zero fields have the default.
+// Timing has the time limits of a hypervisor. Zero fields have the default.
 type Timing struct {
 	// LockRetry is the time between two tries to get a locked disk. Default 1 s.
 	LockRetry time.Duration
@@ -133,7 +133,7 @@ type Images interface {
 	Fetch(ctx context.Context, file *vmpb.BootFile, path string, progress Listener) error
 }
 
-// Listener is told how it goes with an image. Its functions are never nil, and may be
+// Listener gets the progress of an image. Its functions are never nil, and may be
 // called at any rate, by one goroutine.
 type Listener struct {
 	// Progress says how many bytes are done, and of how many; 0 is not known.

@@ -1,13 +1,11 @@
 // Package hypervisor is the process that runs one virtual machine.
 //
-// [ParseSpec] reads what the process knows about its VM, and [Run] lives that life:
-// take the disk, ask the controller, prepare, start the guest, keep it as the
-// controller wishes, and end it. The steps of the start are in start.go, what happens
-// while the guest is there in serve.go. How QEMU is run is the business of the qemu
-// package below; what is said to the controller of the controller package; what is
-// served to others of the service package.
+// [ParseSpec] reads the VM's specification, and [Run] runs the VM: it locks the disk, asks
+// the controller for authorization, prepares the disk, starts the guest, and serves until
+// the end of either. The steps of the start are in start.go, what follows is in serve.go.
+// Package qemu runs QEMU, package controller talks to the controller, and package service
+// serves the gRPC API.
 //
-// Which of two processes may run a VM is never decided by looking at the other. Two
-// locks keep them apart, ours beside the disk and QEMU's on it; the controller's
-// answer only says who should go.
+// Two processes never run one VM: two locks exclude each other, ours beside the disk and
+// QEMU's on it. The controller's answer only decides which process should end.
 package hypervisor

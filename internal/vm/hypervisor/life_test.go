@@ -15,7 +15,7 @@ import (
 )
 
 func TestGuestRunsOnceAuthorized(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withFixture(t, func(w *fixture) {
 		w.controller.Answer(nil)
 		p := w.start()
 		pass(5 * time.Second)
@@ -36,7 +36,7 @@ func TestGuestRunsOnceAuthorized(t *testing.T) {
 }
 
 func TestTerminateBeforeTheStart(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withFixture(t, func(w *fixture) {
 		w.controller.Answer(fake.Terminate())
 		w.start().ends(vmpb.EndTerminated)
 		if len(w.machines.Started()) != 0 || w.disk() != "" {
@@ -46,13 +46,13 @@ func TestTerminateBeforeTheStart(t *testing.T) {
 }
 
 func TestTerminateKillsTheGuestAtOnce(t *testing.T) {
-	for name, before := range map[string]func(*world, *process){
-		"running":  func(*world, *process) {},
-		"held":     func(w *world, _ *process) { w.controller.Answer(fake.Paused()); pass(0) },
-		"stopping": func(_ *world, p *process) { p.term(); pass(0) },
+	for name, before := range map[string]func(*fixture, *process){
+		"running":  func(*fixture, *process) {},
+		"held":     func(w *fixture, _ *process) { w.controller.Answer(fake.Paused()); pass(0) },
+		"stopping": func(_ *fixture, p *process) { p.term(); pass(0) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			withFixture(t, func(w *fixture) {
 				w.machines.Deaf = true
 				p := w.start()
 				before(w, p)
@@ -76,7 +76,7 @@ func TestTerminateKillsTheGuestAtOnce(t *testing.T) {
 }
 
 func TestControllerAwayAtTheStart(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withFixture(t, func(w *fixture) {
 		w.preparing()
 		w.controller.SetAway(true)
 		p := w.start()
@@ -103,7 +103,7 @@ func TestControllerAwayAtTheStart(t *testing.T) {
 }
 
 func TestControllerAwayForLong(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withFixture(t, func(w *fixture) {
 		p := w.start()
 		w.controller.SetAway(true)
 		pass(100 * time.Hour)
@@ -128,7 +128,7 @@ func TestErrorsOfTheStreamStopNothing(t *testing.T) {
 		codes.Unauthenticated, codes.Unimplemented, codes.Internal, codes.Unavailable,
 	} {
 		t.Run(code.String(), func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			withFixture(t, func(w *fixture) {
 				w.controller.RefuseStreams(status.Error(code, "no"))
 				p := w.start()
 				pass(time.Hour)
@@ -142,7 +142,7 @@ func TestErrorsOfTheStreamStopNothing(t *testing.T) {
 }
 
 func TestExactlyOneStreamIsOpen(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withFixture(t, func(w *fixture) {
 		p := w.start()
 		for range 50 {
 			w.controller.EndStreams()
@@ -166,7 +166,7 @@ func TestExactlyOneStreamIsOpen(t *testing.T) {
 
 // A controller that answers and ends each stream at once is not asked in a hurry.
 func TestStreamsThatEndAtOnceAreSpaced(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withFixture(t, func(w *fixture) {
 		w.controller.RefuseStreams(status.Error(codes.Unavailable, "starting"))
 		p := w.start()
 		pass(time.Hour)
@@ -180,7 +180,7 @@ func TestStreamsThatEndAtOnceAreSpaced(t *testing.T) {
 }
 
 func TestUnknownStatusChangesNothing(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withFixture(t, func(w *fixture) {
 		p := w.start()
 		for _, answer := range []*vmpb.RunLeaseUpdate{{}, {Status: 77, Paused: true}} {
 			w.controller.Answer(answer)
@@ -194,7 +194,7 @@ func TestUnknownStatusChangesNothing(t *testing.T) {
 }
 
 func TestPausedHoldsTheGuest(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withFixture(t, func(w *fixture) {
 		w.controller.Answer(fake.Paused())
 		p := w.start()
 		if state := w.machine().State(); state == qemu.Running {
@@ -233,7 +233,7 @@ func TestPausedHoldsTheGuest(t *testing.T) {
 }
 
 func TestCrashTellsTheMachinesWords(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withFixture(t, func(w *fixture) {
 		p := w.start()
 		w.machine().Crash("qemu: out of luck")
 		end := p.ends(vmpb.EndQEMUFailed)
@@ -254,7 +254,7 @@ func TestAskedToEnd(t *testing.T) {
 		"stuck machine":  {deaf: true, stuck: true, want: qemu.HostKilled, takes: 22 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			withFixture(t, func(w *fixture) {
 				w.machines.Deaf, w.machines.Stuck = test.deaf, test.stuck
 				p := w.start()
 				begin := time.Now()
@@ -277,20 +277,20 @@ func TestAskedToEnd(t *testing.T) {
 }
 
 func TestAskedToEndBeforeTheGuestRuns(t *testing.T) {
-	for name, given := range map[string]func(*world){
-		"waiting for the controller": func(w *world) { w.controller.Answer(nil) },
-		"waiting for the disk": func(w *world) {
+	for name, given := range map[string]func(*fixture){
+		"waiting for the controller": func(w *fixture) { w.controller.Answer(nil) },
+		"waiting for the disk": func(w *fixture) {
 			lock, err := disk.Acquire(w.config.Paths.RootDisk)
 			must(w.t, err)
 			w.t.Cleanup(func() { must(w.t, lock.Release()) })
 		},
-		"waiting for the confirmation": func(w *world) {
+		"waiting for the confirmation": func(w *fixture) {
 			w.preparing()
 			w.controller.RefuseReports(status.Error(codes.Unavailable, "no"))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			withFixture(t, func(w *fixture) {
 				given(w)
 				p := w.start()
 				p.lives()
@@ -312,7 +312,7 @@ func TestAskedToEndBeforeTheGuestRuns(t *testing.T) {
 
 func TestLockedDisk(t *testing.T) {
 	t.Run("becomes free", func(t *testing.T) {
-		inWorld(t, func(w *world) {
+		withFixture(t, func(w *fixture) {
 			lock, err := disk.Acquire(w.config.Paths.RootDisk)
 			must(t, err)
 			p := w.start()
@@ -329,7 +329,7 @@ func TestLockedDisk(t *testing.T) {
 		})
 	})
 	t.Run("stays locked", func(t *testing.T) {
-		inWorld(t, func(w *world) {
+		withFixture(t, func(w *fixture) {
 			lock, err := disk.Acquire(w.config.Paths.RootDisk)
 			must(t, err)
 			defer func() { must(t, lock.Release()) }()
@@ -344,7 +344,7 @@ func TestLockedDisk(t *testing.T) {
 		})
 	})
 	t.Run("by a machine that dies", func(t *testing.T) {
-		inWorld(t, func(w *world) {
+		withFixture(t, func(w *fixture) {
 			w.machines.Refuse = func(starts int) error {
 				if starts < 3 {
 					return qemu.ErrDiskLocked
@@ -362,7 +362,7 @@ func TestLockedDisk(t *testing.T) {
 }
 
 func TestReportsAreRepeatedUntilConfirmed(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withFixture(t, func(w *fixture) {
 		w.controller.RefuseReports(status.Error(codes.FailedPrecondition, "not authoritative"))
 		p := w.start()
 		pass(time.Hour)
@@ -379,7 +379,7 @@ func TestReportsAreRepeatedUntilConfirmed(t *testing.T) {
 }
 
 func TestControllerWithoutReportsIsLeftInPeace(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withFixture(t, func(w *fixture) {
 		w.preparing() // and the confirmation is not waited for
 		w.controller.RefuseReports(status.Error(codes.Unimplemented, "unknown method"))
 		p := w.start()
@@ -395,7 +395,7 @@ func TestControllerWithoutReportsIsLeftInPeace(t *testing.T) {
 }
 
 func TestRunIDsGrow(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withFixture(t, func(w *fixture) {
 		for range 3 {
 			p := w.start()
 			p.term()

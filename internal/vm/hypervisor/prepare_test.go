@@ -18,7 +18,7 @@ import (
 )
 
 func TestPreparesTheDiskBeforeTheFirstStart(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withFixture(t, func(w *fixture) {
 		w.preparing()
 		p := w.start()
 		p.lives()
@@ -46,7 +46,7 @@ func TestPreparesTheDiskBeforeTheFirstStart(t *testing.T) {
 func TestInterruptedPreparation(t *testing.T) {
 	for _, last := range append(writeSteps, "started") {
 		t.Run(last, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			withFixture(t, func(w *fixture) {
 				w.preparing()
 				interrupted := false
 				w.images.at = func(step string) error {
@@ -86,7 +86,7 @@ func TestInterruptedPreparation(t *testing.T) {
 func TestAskedToEndDuringThePreparation(t *testing.T) {
 	for _, last := range writeSteps {
 		t.Run(last, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			withFixture(t, func(w *fixture) {
 				w.preparing()
 				reached, goOn := make(chan struct{}), make(chan struct{})
 				w.images.at = func(step string) error {
@@ -112,7 +112,7 @@ func TestAskedToEndDuringThePreparation(t *testing.T) {
 
 // What goes wrong is reported while it is tried again.
 func TestTroubleOfThePreparation(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withFixture(t, func(w *fixture) {
 		w.preparing()
 		w.images.trouble = errors.New("nobody listens there")
 		w.start().lives()
@@ -137,7 +137,7 @@ func TestFailuresOfThePreparation(t *testing.T) {
 		"else":        {syscall.EIO, vmpb.EndInternal},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			withFixture(t, func(w *fixture) {
 				w.preparing()
 				w.images.at = func(string) error { return test.err }
 				w.start().ends(test.want)
@@ -160,7 +160,7 @@ func TestFailuresOfTheStart(t *testing.T) {
 		"locked":   {qemu.ErrDiskLocked, vmpb.EndDiskLocked},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			withFixture(t, func(w *fixture) {
 				w.machines.Refuse = func(int) error { return test.err }
 				w.start().ends(test.want)
 			})
@@ -169,7 +169,7 @@ func TestFailuresOfTheStart(t *testing.T) {
 }
 
 func TestProgressIsReportedOncePerSecond(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withFixture(t, func(w *fixture) {
 		w.preparing()
 		w.images.pieces = 50
 		goOn := make(chan struct{})
@@ -201,7 +201,7 @@ func TestProgressIsReportedOncePerSecond(t *testing.T) {
 }
 
 func TestBlankDisk(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withFixture(t, func(w *fixture) {
 		must(t, os.WriteFile(w.config.Paths.RootDisk+".partial", []byte("left over"), 0o600))
 		w.start().lives()
 		if disk := w.disk(); len(disk) != 1<<20 || strings.Trim(disk[len(fake.Mark):], "\x00") != "" {
@@ -220,7 +220,7 @@ func TestDiskGrowsAndNeverShrinks(t *testing.T) {
 		"bigger": {2 << 20, 1 << 20, 2 << 20},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			withFixture(t, func(w *fixture) {
 				w.config.Spec.RootDiskBytes = uint64(test.asked)
 				must(t, os.WriteFile(w.config.Paths.RootDisk, []byte(strings.Repeat("x", test.before)), 0o600))
 				w.start().lives()
@@ -234,7 +234,7 @@ func TestDiskGrowsAndNeverShrinks(t *testing.T) {
 }
 
 func TestBootFilesAreFetchedForEveryStart(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withFixture(t, func(w *fixture) {
 		w.config.Spec.KernelBoot = &vmpb.KernelBoot{
 			Kernel: &vmpb.BootFile{Url: "http://boot/kernel"}, Initrd: &vmpb.BootFile{Url: "http://boot/initrd"},
 			CommandLine: "quiet",
@@ -261,7 +261,7 @@ func TestBootFilesAreFetchedForEveryStart(t *testing.T) {
 }
 
 func TestWrongSpecificationTouchesNothing(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withFixture(t, func(w *fixture) {
 		w.config.Spec.LeaseMode = vmpb.LeaseMode_LM_FULL_LEASES
 		w.start().ends(vmpb.EndInvalidSpec)
 		if _, err := os.Stat(w.config.Paths.Run); !errors.Is(err, os.ErrNotExist) {
@@ -274,7 +274,7 @@ func TestWrongSpecificationTouchesNothing(t *testing.T) {
 }
 
 func TestFolderInPlaceOfTheDisk(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withFixture(t, func(w *fixture) {
 		must(t, os.Mkdir(w.config.Paths.RootDisk, 0o700))
 		w.start().ends(vmpb.EndInvalidSpec)
 	})

@@ -16,9 +16,9 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Run lives the whole life of a hypervisor process and says why it ended. The end of
-// the context is the request to end (SIGTERM): the guest is asked to shut down, and
-// killed after Timing.Grace.
+// Run runs a hypervisor process and returns why it ended. The end of the context is the
+// request to end (SIGTERM): the guest is asked to shut down, and killed after
+// Timing.Grace.
 //
 // When Run returns, the machine's process is gone, the disk's lock is free and nothing
 // is served any more. A wrong specification is found before anything is touched.
@@ -78,8 +78,7 @@ func (l *life) live(outer context.Context) error {
 	return l.serve(ctx)
 }
 
-// wanted says who wanted the end of the context: the controller, or whoever asked the
-// process to end.
+// wanted returns the cause of the context's end: the controller, or a signal.
 func wanted(ctx context.Context) error {
 	if errors.Is(context.Cause(ctx), errTerminated) {
 		return errTerminated

@@ -19,7 +19,7 @@ import (
 var starting = []struct {
 	name string
 	do   func(*life, context.Context) error
-	// watch says that the controller's wish for our end counts from here on.
+	// watch is whether the controller can end the process from here on.
 	watch bool
 }{
 	{name: "opening the run folder", do: (*life).openRun},

@@ -59,7 +59,7 @@ func (c *Credentials) ServerOptions() []grpc.ServerOption {
 	}
 }
 
-// authenticate lets through who has a certificate, and who wants to get one.
+// authenticate accepts callers with a certificate, and all callers of Issue.
 func authenticate(ctx context.Context, method string) error {
 	if method == identitypb.CertificateAuthority_Issue_FullMethodName {
 		return nil

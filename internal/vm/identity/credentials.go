@@ -27,7 +27,7 @@ const (
 type Credentials struct {
 	trust  trust
 	log    *slog.Logger
-	self   string // whom the log speaks of
+	self   string // the name in logs and errors
 	obtain func(context.Context) (*tls.Certificate, error)
 	flight singleflight.Group
 
@@ -61,7 +61,7 @@ func ForController(authority *Authority, now func() time.Time) *Credentials {
 	return c
 }
 
-// Peer tells whom the certificate is for, and gets one if there is none. An error keeps
+// Peer returns the identity in the certificate, and requests one if there is none. An error keeps
 // the status with which the controller refused.
 func (c *Credentials) Peer(ctx context.Context) (Peer, error) {
 	cert, err := c.certificate(ctx)

@@ -26,7 +26,7 @@ type (
 
 // Options are what a hypervisor process needs to get its certificate.
 type Options struct {
-	// Authority is the certificates of the authorities to believe, in PEM form.
+	// Authority holds the certificates of the trusted authorities, in PEM form.
 	// Required.
 	Authority []byte
 	// TokenFile is the file with the Pod's bound token. It is read for every
@@ -36,7 +36,7 @@ type Options struct {
 	Endpoint string
 	// Now is the clock; nil stands for time.Now.
 	Now func() time.Time
-	// Log gets a line when a certificate cannot be renewed; nil: nobody does.
+	// Log gets a line when a certificate cannot be renewed. Nil discards it.
 	Log *slog.Logger
 }
 

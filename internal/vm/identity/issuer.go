@@ -15,22 +15,22 @@ import (
 // maxTokenLength is far above what tokens of service accounts need.
 const maxTokenLength = 16 << 10
 
-// Issuer is the service that hands out certificates to hypervisors. Register it on the
-// controller's server.
+// Issuer is the gRPC service that exchanges a hypervisor's token for a certificate.
+// Register it on the controller's server.
 type Issuer struct {
 	identitypb.UnimplementedCertificateAuthorityServer
 
 	// Authority signs. Required.
 	Authority *Authority
-	// Resolve tells which hypervisor a token is for. Required. An error that is a gRPC
+	// Resolve reviews a token and returns the hypervisor that it is for. Required. An error that is a gRPC
 	// status goes to the caller as it is: UNAUTHENTICATED for a token that is not valid
 	// or not bound to a Pod, PERMISSION_DENIED for a Pod that is no hypervisor. Any
 	// other means that the token cannot be checked now: it is logged, and the caller
-	// gets UNAVAILABLE. Wherever the token itself is in an error, it is blotted out.
+	// gets UNAVAILABLE. The token itself is removed from errors.
 	Resolve func(ctx context.Context, token string) (Peer, error)
 	// Now is the clock; nil stands for time.Now.
 	Now func() time.Time
-	// Log gets what goes wrong on our side; nil: nobody does.
+	// Log gets what goes wrong on our side. Nil discards it.
 	Log *slog.Logger
 }
 
@@ -63,7 +63,7 @@ func (i *Issuer) Issue(ctx context.Context, request *identitypb.IssueRequest) (*
 	return &identitypb.IssueResponse{Certificate: der}, nil
 }
 
-// refusal is what the caller is told of an error of Resolve.
+// refusal returns the status for an error of Resolve.
 func (i *Issuer) refusal(err error, token string) error {
 	text := strings.ReplaceAll(err.Error(), token, "[token]")
 	if answer, ok := status.FromError(err); ok {

@@ -20,12 +20,11 @@ const (
 	maxNameLength = 253
 )
 
-// ErrNotAPeer says that a name or a certificate does not stand for any process of the
-// virtual machine system.
+// ErrNotAPeer means that a name or a certificate holds no valid Peer.
 var ErrNotAPeer = errors.New("no identity of the virtual machine system")
 
-// Peer is a process: the hypervisor in one Pod of one VM, or the controller. Peers can
-// be compared by ==. The zero value is nobody.
+// Peer is the identity of a process: of the hypervisor in one Pod of one VM, or of the
+// controller. Peers can be compared by ==. The zero value is no identity.
 type Peer struct {
 	// Namespace is that of the VirtualMachine and of its Pod.
 	Namespace string
@@ -38,7 +37,7 @@ type Peer struct {
 	controller bool
 }
 
-// Controller is the VM controller, in whichever process it runs.
+// Controller returns the identity of the VM controller, whichever process it runs in.
 func Controller() Peer { return Peer{controller: true} }
 
 // IsController reports whether p is the VM controller.
@@ -86,7 +85,7 @@ func (p Peer) validate() error {
 	return nil
 }
 
-// peerOf reads whom a certificate is for. It does not check who signed it.
+// peerOf returns the identity in a certificate. It does not verify the certificate.
 func peerOf(cert *x509.Certificate) (Peer, error) {
 	if len(cert.URIs) != 1 {
 		return Peer{}, fmt.Errorf("%w: a certificate with %d URIs", ErrNotAPeer, len(cert.URIs))
@@ -94,8 +93,8 @@ func peerOf(cert *x509.Certificate) (Peer, error) {
 	return ParseURI(cert.URIs[0].String())
 }
 
-// FromContext tells a handler of a gRPC server who calls. The error is a status of
-// code UNAUTHENTICATED: the caller came without a certificate, or not over TLS.
+// FromContext returns the identity of the caller, for handlers of a gRPC server. The error
+// is a status of code UNAUTHENTICATED: the caller has no certificate, or does not use TLS.
 func FromContext(ctx context.Context) (Peer, error) {
 	caller, ok := peer.FromContext(ctx)
 	if !ok {

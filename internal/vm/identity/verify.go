@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// trust is what a process goes by to believe others.
+// trust verifies the certificates of others.
 type trust struct {
 	roots *x509.CertPool
 	now   func() time.Time
@@ -21,8 +21,8 @@ func newTrust(authorities []*x509.Certificate, now func() time.Time) trust {
 	return trust{roots: roots, now: now}
 }
 
-// verify tells whom a certificate is for, if the authority signed it for that usage and
-// it is good now.
+// verify returns the identity in a certificate that the authority signed for that usage
+// and that is valid now.
 func (t trust) verify(cert *x509.Certificate, usage x509.ExtKeyUsage) (Peer, error) {
 	_, err := cert.Verify(x509.VerifyOptions{
 		Roots:       t.roots,

@@ -33,11 +33,11 @@ type Options struct {
 	Patience time.Duration
 	// Progress is told, in order and from the calling goroutine, how many bytes behind
 	// the URL are done, and how many there are, 0 if that is not known. It is called
-	// often, and done goes back when an attempt starts over. Nil: nobody is told.
+	// often, and done goes back when an attempt starts over. Nil: it is not called.
 	Progress func(done, total int64)
 	// Trouble is told, in the same way, of each failure after which it may be tried
-	// again, so that people need not wait for the end of Patience to learn of it. Nil:
-	// nobody is told.
+	// again, so that people need not wait for the end of Patience to learn of it. Nil: it
+	// is not called.
 	Trouble func(error)
 }
 

@@ -32,7 +32,8 @@ type Command struct {
 
 // Exit is how a process ended.
 type Exit struct {
-	// Known is false where nobody but the process's former parent could have told.
+	// Known is false if the process was not a child of this one, so that its exit status
+	// cannot be read.
 	Known bool
 	// Code is the exit status; 128 and the signal's number if a signal ended it. It is
 	// 0 unless Known.
@@ -43,7 +44,7 @@ type Exit struct {
 	Time time.Time
 }
 
-// Process is a started process, with all that came from it. Its methods may be called
+// Process is a started process with its descendants. Its methods may be called
 // from any goroutine.
 type Process struct {
 	dir     string
@@ -197,21 +198,21 @@ func (p *Process) PID() int { return p.record.PID }
 // Began is when the process was started.
 func (p *Process) Began() time.Time { return p.record.Began }
 
-// Ended is closed when the process has ended and all that came from it. What outlives
-// the process itself is killed.
+// Ended is closed when the process and its descendants have ended. Descendants that
+// outlive the process itself are killed.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
 // Exit says how the process ended. It must not be called before Ended is closed. The
-// error means that something which came from the process may still run.
+// error means that a descendant of the process may still run.
 func (p *Process) Exit() (Exit, error) { return p.exit, p.err }
 
 // Killed reports whether Kill was called.
 func (p *Process) Killed() bool { return p.killed.Load() }
 
-// Terminate asks the process to end (SIGTERM). What came from it is its own business.
+// Terminate asks the process to end (SIGTERM). Its descendants get no signal.
 func (p *Process) Terminate() { p.signal(syscall.SIGTERM) }
 
-// Kill ends the process and all that came from it.
+// Kill kills the process and its descendants.
 func (p *Process) Kill() {
 	p.killed.Store(true)
 	p.signal(syscall.SIGKILL)

@@ -22,9 +22,9 @@ const (
 	reasonFailed = "ProvisioningFailed"
 	reasonDone   = "ProvisioningSucceeded"
 
-	// doomed is the end of a folder's name once its volume may go: a removal that was
-	// cut short can be told from data that somebody wants.
-	doomed = ".removed"
+	// removedSuffix marks the folder of a volume that is being removed, so that a removal
+	// that was interrupted is finished later.
+	removedSuffix = ".removed"
 )
 
 // provision makes the volume of a claim that waits for one.
@@ -169,13 +169,13 @@ func (w *worker) ours(volume *corev1.PersistentVolume) bool {
 		volume.Name == volumeName(volume.Spec.ClaimRef.UID)
 }
 
-// remove removes the volume's folder, in two steps: see doomed.
+// remove removes the volume's folder, in two steps: see removedSuffix.
 func (w *worker) remove(volume *corev1.PersistentVolume) error {
 	dir := volume.Spec.HostPath.Path
-	if err := os.Rename(dir, dir+doomed); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Rename(dir, dir+removedSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("removing the folder of %s: %w", volume.Name, err)
 	}
-	if err := os.RemoveAll(dir + doomed); err != nil {
+	if err := os.RemoveAll(dir + removedSuffix); err != nil {
 		return fmt.Errorf("removing the folder of %s: %w", volume.Name, err)
 	}
 	return nil
@@ -195,7 +195,7 @@ func (w *worker) sweep() error {
 		if !entry.IsDir() {
 			continue
 		}
-		if strings.HasSuffix(path, doomed) {
+		if strings.HasSuffix(path, removedSuffix) {
 			problems = append(problems, os.RemoveAll(path))
 			continue
 		}

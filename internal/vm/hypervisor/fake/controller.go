@@ -22,7 +22,7 @@ import (
 
 var errAway = errors.New("the controller is away")
 
-// Controller is a VMController that says what it is told to. It must be closed.
+// Controller is a VMController whose answers tests set. It must be closed.
 type Controller struct {
 	vmpb.UnimplementedVMControllerServer
 	server   *grpc.Server

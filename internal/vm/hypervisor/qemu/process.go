@@ -162,7 +162,7 @@ func (p *Process) Stop(ctx context.Context) error {
 	return p.monitor.Execute(ctx, "stop", nil, nil)
 }
 
-// Reset is the button: the guest begins anew, with the same process, console and
+// Reset resets the machine: the guest boots again, with the same process, console and
 // disks. A guest that is stopped stays so.
 func (p *Process) Reset(ctx context.Context) error {
 	return p.monitor.Execute(ctx, "system_reset", nil, nil)

@@ -1,6 +1,6 @@
 // Package qmp is a client of the QEMU Machine Protocol (QMP).
 //
-// QMP is how a running QEMU is told what to do: JSON objects, one per line, over a
+// QMP controls a running QEMU by JSON objects, one per line, over a
 // stream. QEMU greets, the client enables its capabilities, and from then on
 // commands and their responses are paired by id, with events in between. The
 // protocol is described in QEMU's docs/interop/qmp-spec.

@@ -24,9 +24,9 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// world is a hypervisor with everything around it made of fakes, in a bubble where
+// fixture is a hypervisor with everything around it made of fakes, in a bubble where
 // time passes only when all wait.
-type world struct {
+type fixture struct {
 	t          *testing.T
 	controller *fake.Controller
 	machines   *fake.Machines
@@ -34,11 +34,11 @@ type world struct {
 	config     hypervisor.Config
 }
 
-// inWorld runs a story.
-func inWorld(t *testing.T, story func(*world)) {
+// withFixture runs a story.
+func withFixture(t *testing.T, story func(*fixture)) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, controller: fake.NewController(), machines: &fake.Machines{}, images: &images{}}
+		w := &fixture{t: t, controller: fake.NewController(), machines: &fake.Machines{}, images: &images{}}
 		t.Cleanup(w.controller.Close)
 		w.config = hypervisor.Config{
 			Spec:     validSpec(),
@@ -60,14 +60,14 @@ func validSpec() *vmpb.VMSpec {
 }
 
 // preparing makes the VM one with an initial image.
-func (w *world) preparing() {
+func (w *fixture) preparing() {
 	w.config.Spec.Mode = vmpb.VMSpec_SM_PREPARE_IMAGE
 	w.config.Spec.InitialImage = &vmpb.InitialImage{Url: "http://images/guest.raw"}
 }
 
 // process is a hypervisor that was started.
 type process struct {
-	*world
+	*fixture
 	term context.CancelFunc
 	// local is where its services are.
 	local *bufconn.Listener
@@ -77,9 +77,9 @@ type process struct {
 
 // start runs a hypervisor until nothing happens any more without time passing. It is
 // asked to end with the test at the latest.
-func (w *world) start() *process {
+func (w *fixture) start() *process {
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &process{world: w, term: cancel, local: bufconn.Listen(1 << 16), done: make(chan struct{})}
+	p := &process{fixture: w, term: cancel, local: bufconn.Listen(1 << 16), done: make(chan struct{})}
 	config := w.config
 	go func() {
 		defer close(p.done)
@@ -120,7 +120,7 @@ func pass(d time.Duration) {
 }
 
 // machine is the last one that was started.
-func (w *world) machine() *fake.Machine {
+func (w *fixture) machine() *fake.Machine {
 	w.t.Helper()
 	started := w.machines.Started()
 	if len(started) == 0 {
@@ -130,7 +130,7 @@ func (w *world) machine() *fake.Machine {
 }
 
 // states are those that the controller was told of, without repetitions.
-func (w *world) states() []string {
+func (w *fixture) states() []string {
 	var states []string
 	for _, report := range w.controller.Reports() {
 		state := report.GetState().String()
@@ -141,7 +141,7 @@ func (w *world) states() []string {
 	return states
 }
 
-func (w *world) disk() string {
+func (w *fixture) disk() string {
 	w.t.Helper()
 	content, err := os.ReadFile(w.config.Paths.RootDisk)
 	if errors.Is(err, fs.ErrNotExist) {
