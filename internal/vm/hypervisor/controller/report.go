@@ -64,8 +64,8 @@ func NewReporter(client vmpb.VMControllerClient, us *vmpb.HypervisorID, log *slo
 	return r
 }
 
-// Tell changes what there is to tell, and does not wait for anybody. The function gets
-// the last report with an empty message and no numbers.
+// Update changes the report to send, and does not wait until it is sent. The function
+// gets the last report with an empty message and no numbers.
 func (r *Reporter) Update(change func(*Report)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
