@@ -2,20 +2,16 @@ package cli
 
 import (
 	"bytes"
-	"errors"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"k8s.io/client-go/rest"
-
+	"github.com/millwright-dev/millwright/internal/cli/kubeconfig/kubeconfigtest"
 	explanation "github.com/millwright-dev/millwright/internal/observe/explain"
 )
 
 // TestExplainAnswers: what the command says that cannot ask a cluster.
 func TestExplainAnswers(t *testing.T) {
-	nobody := kubeconfig(t, "https://127.0.0.1:1")
+	nobody := kubeconfigtest.Write(t, "https://127.0.0.1:1")
 	for name, tc := range map[string]struct {
 		args   []string
 		status int
@@ -62,85 +58,10 @@ func TestExplainAnswers(t *testing.T) {
 	}
 }
 
-// TestExplainWhichClusters: an operator's command asks one cluster for both if it is told of
-// one only.
-func TestExplainWhichClusters(t *testing.T) {
-	dir := t.TempDir()
-	content, err := os.ReadFile(kubeconfig(t, "https://local"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "kubeconfig"), content, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("KUBERNETES_SERVICE_HOST", "") // outside of any cluster
-	control, target, other := kubeconfig(t, "https://control"), kubeconfig(t, "https://target"), kubeconfig(t, "https://other")
-	for name, tc := range map[string]struct {
-		kubeconfig, control, target string
-		wantControl, wantTarget     string
-		wantErr                     error
-	}{
-		"local mode":           {wantControl: "https://local", wantTarget: "https://local"},
-		"local, no target":     {target: "none", wantControl: "https://local"},
-		"one cluster":          {kubeconfig: other, wantControl: "https://other", wantTarget: "https://other"},
-		"both":                 {control: control, target: target, wantControl: "https://control", wantTarget: "https://target"},
-		"control only":         {control: control, wantControl: "https://control", wantTarget: "https://control"},
-		"target only":          {target: target, wantControl: "https://target", wantTarget: "https://target"},
-		"control, no target":   {control: control, target: "none", wantControl: "https://control"},
-		"in cluster, but none": {control: "inClusterConfig", wantErr: rest.ErrNotInCluster},
-		"missing file":         {control: control, target: "/nowhere/at/all", wantErr: os.ErrNotExist},
-	} {
-		t.Run(name, func(t *testing.T) {
-			flags := &explainFlags{control: tc.control, target: tc.target}
-			if flags.kubeconfig = tc.kubeconfig; tc.kubeconfig+tc.control+strings.TrimPrefix(tc.target, kubeconfigNone) == "" {
-				flags.dir = dir
-			}
-			if err := flags.validateClusters(); err != nil {
-				t.Fatal(err)
-			}
-			gotControl, _, err := flags.controlConfig()
-			var gotTarget *rest.Config
-			if err == nil {
-				gotTarget, err = flags.targetConfig(gotControl)
-			}
-			if !errors.Is(err, tc.wantErr) {
-				t.Fatalf("answers %v, want %v", err, tc.wantErr)
-			}
-			if err != nil {
-				return
-			}
-			if gotControl.Host != tc.wantControl || hostOf(gotTarget) != tc.wantTarget {
-				t.Errorf("control %s, target %s", gotControl.Host, hostOf(gotTarget))
-			}
-		})
-	}
-}
-
-// TestExplainWhichNamespace: that of the context, as for the commands about rollouts.
-func TestExplainWhichNamespace(t *testing.T) {
-	path := contexts(t, filepath.Join(t.TempDir(), "kubeconfig"), "host")
-	for name, tc := range map[string]struct {
-		flags explainFlags
-		want  string
-	}{
-		"of the context":           {explainFlags{clusterFlags: clusterFlags{kubeconfig: path}, context: "two"}, "of-two"},
-		"the flag comes first":     {explainFlags{clusterFlags: clusterFlags{kubeconfig: path, namespace: "mine"}, context: "two"}, "mine"},
-		"the context has none":     {explainFlags{clusterFlags: clusterFlags{kubeconfig: path}}, "default"},
-		"of the control cluster's": {explainFlags{control: path, target: kubeconfigNone, context: "two"}, "of-two"},
-		"of the only cluster's":    {explainFlags{target: path, context: "two"}, "of-two"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if _, namespace, err := tc.flags.gatherer(); namespace != tc.want || err != nil {
-				t.Errorf("namespace %q, %v; want %q", namespace, err, tc.want)
-			}
-		})
-	}
-}
-
 // TestExplainAssumesTheManagersDefaults: who gives no flag to either gets the right times. Which
 // cluster and namespace are asked, the kubeconfig says, as for other commands of users.
 func TestExplainAssumesTheManagersDefaults(t *testing.T) {
-	manager, explain := defaults(newManagerCommand().Flags()), defaults(explainedMachine().command().Flags())
+	manager, explain := flagsOf(t, "manager"), flagsOf(t, "explain", "machine")
 	compared := 0
 	for name, value := range explain {
 		of, both := mcmFlags[name]

@@ -74,9 +74,15 @@ var ownFlags = map[string]string{"driver": "", "installation": "", "machine-safe
 	"apis": "[mcm]", "watch-filter": "", "webhook-port": "0", "webhook-cert-dir": "", "leader-elect-namespace": "", "leader-elect-resource-name": "millwright-cluster-api",
 	"enforce-min-ready-seconds": "true", "sim-dir": "", "sim-heartbeat": "10s"}
 
-func defaults(flags *pflag.FlagSet) map[string]string {
+// flagsOf are the flags of a command with their defaults.
+func flagsOf(t *testing.T, command ...string) map[string]string {
+	t.Helper()
+	cmd, _, err := newRoot("test").Find(command)
+	if err != nil {
+		t.Fatal(err)
+	}
 	found := map[string]string{}
-	flags.VisitAll(func(flag *pflag.Flag) { found[flag.Name] = flag.DefValue })
+	cmd.Flags().VisitAll(func(flag *pflag.Flag) { found[flag.Name] = flag.DefValue })
 	return found
 }
 
@@ -95,7 +101,7 @@ func TestFlagsAreMCMs(t *testing.T) {
 		}
 		delete(want, name)
 	}
-	if diff := cmp.Diff(want, defaults(newManagerCommand().Flags())); diff != "" {
+	if diff := cmp.Diff(want, flagsOf(t, "manager")); diff != "" {
 		t.Errorf("flags and defaults (-want +got):\n%s", diff)
 	}
 }
@@ -109,8 +115,8 @@ var upFlagsOfItsOwn = map[string]string{
 
 // TestFlagsOfUp: "up" has those that tune a manager, with the same defaults, and its own.
 func TestFlagsOfUp(t *testing.T) {
-	manager, want := defaults(newManagerCommand().Flags()), maps.Clone(upFlagsOfItsOwn)
-	up := defaults(newUpCommand().Flags())
+	manager, want := flagsOf(t, "manager"), maps.Clone(upFlagsOfItsOwn)
+	up := flagsOf(t, "up")
 	for name := range up {
 		if _, own := want[name]; !own {
 			want[name] = manager[name]
@@ -132,88 +138,6 @@ func TestEveryFlagIsExplained(t *testing.T) {
 		cmd.Flags().VisitAll(func(flag *pflag.Flag) {
 			if flag.Usage == "" || strings.HasSuffix(flag.Usage, ".") || strings.Contains(flag.Usage, "\n") {
 				t.Errorf("%s --%s: %q", cmd.Name(), flag.Name, flag.Usage)
-			}
-		})
-	}
-}
-
-// TestVerbosity: every form in which people are used to write it.
-func TestVerbosity(t *testing.T) {
-	for _, args := range [][]string{{"--v=2"}, {"--v", "2"}, {"-v=2"}, {"-v", "2"}, {"-v2"}} {
-		for name, add := range map[string]func(*managerFlags, *pflag.FlagSet){
-			"manager": (*managerFlags).add,
-			"up":      func(f *managerFlags, set *pflag.FlagSet) { f.logging.addFlags(set) },
-		} {
-			flags := &managerFlags{}
-			set := pflag.NewFlagSet(name, pflag.ContinueOnError)
-			add(flags, set)
-			if err := set.Parse(args); err != nil || flags.logging.verbosity != 2 {
-				t.Errorf("%s %v: verbosity %d, %v", name, args, flags.logging.verbosity, err)
-			}
-		}
-	}
-}
-
-// parse makes the flags of a manager from arguments.
-func parse(t *testing.T, args ...string) *managerFlags {
-	t.Helper()
-	flags := &managerFlags{}
-	set := pflag.NewFlagSet("manager", pflag.ContinueOnError)
-	flags.add(set)
-	if err := set.Parse(args); err != nil {
-		t.Fatal(err)
-	}
-	return flags
-}
-
-// TestValidation: what MCM refuses at its start is refused, and said by flag; what it
-// accepts is accepted.
-func TestValidation(t *testing.T) {
-	cases := map[string]struct {
-		args []string
-		says []string // nothing if it is accepted
-	}{
-		"defaults":                   {},
-		"zero QPS":                   {args: []string{"--kube-api-qps=0"}, says: []string{"--kube-api-qps"}},
-		"zero burst":                 {args: []string{"--kube-api-burst=0"}},
-		"negative burst":             {args: []string{"--kube-api-burst=-1"}, says: []string{"--kube-api-burst"}},
-		"no syncs":                   {args: []string{"--concurrent-syncs=0"}, says: []string{"--concurrent-syncs"}},
-		"port zero serves nothing":   {args: []string{"--port=0"}},
-		"port too high":              {args: []string{"--port=65536"}, says: []string{"--port"}},
-		"port negative":              {args: []string{"--port=-1"}, says: []string{"--port"}},
-		"a name as address":          {args: []string{"--address=localhost"}, says: []string{"--address"}},
-		"IPv6 address":               {args: []string{"--address=::1"}},
-		"no namespace":               {args: []string{"--namespace="}, says: []string{"--namespace"}},
-		"nowhere":                    {args: []string{"--target-kubeconfig=none"}, says: []string{"--control-kubeconfig"}},
-		"only control":               {args: []string{"--target-kubeconfig=none", "--control-kubeconfig=inClusterConfig"}},
-		"negative resync":            {args: []string{"--min-resync-period=-1s"}, says: []string{"--min-resync-period"}},
-		"negative creation timeout":  {args: []string{"--machine-creation-timeout=-1s"}, says: []string{"--machine-creation-timeout"}},
-		"negative retry":             {args: []string{"--resource-exhausted-retry=-1s"}, says: []string{"--resource-exhausted-retry"}},
-		"retry by default":           {args: []string{"--resource-exhausted-retry=0"}},
-		"lease below deadline":       {args: []string{"--leader-elect-lease-duration=5s"}, says: []string{"--leader-elect"}},
-		"deadline near retry period": {args: []string{"--leader-elect-renew-deadline=2300ms"}, says: []string{"--leader-elect"}},
-		"lease of no length":         {args: []string{"--leader-elect-lease-duration=900ms", "--leader-elect-renew-deadline=500ms", "--leader-elect-retry-period=100ms"}, says: []string{"--leader-elect-lease-duration"}},
-		"no retry period":            {args: []string{"--leader-elect-retry-period=0"}, says: []string{"--leader-elect"}},
-		"no election, no rules":      {args: []string{"--leader-elect=false", "--leader-elect-retry-period=0"}},
-		"no overshooting period":     {args: []string{"--machine-safety-overshooting-period=0"}},
-		"negative overshooting":      {args: []string{"--machine-safety-overshooting-period=-1s"}, says: []string{"--machine-safety-overshooting-period"}},
-		"profiles":                   {args: []string{"--profiling", "--contention-profiling"}},
-		"contention alone":           {args: []string{"--contention-profiling"}, says: []string{"--contention-profiling"}},
-		"all at once":                {args: []string{"--kube-api-qps=-1", "--port=-1", "--concurrent-syncs=-1", "--min-resync-period=-1s"}, says: []string{"--kube-api-qps", "--port", "--concurrent-syncs", "--min-resync-period"}},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			err := parse(t, tc.args...).validate()
-			if (err == nil) != (len(tc.says) == 0) {
-				t.Fatalf("answers %v", err)
-			}
-			for _, flag := range tc.says {
-				if !strings.Contains(err.Error(), flag+":") && !strings.Contains(err.Error(), flag+"-*:") {
-					t.Errorf("%q does not name %s", err, flag)
-				}
-			}
-			if lines := strings.Count(strings.Join(tc.says, "\n"), "\n"); err != nil && strings.Count(err.Error(), "\n") != lines {
-				t.Errorf("%q says more than %v", err, tc.says)
 			}
 		})
 	}

@@ -8,11 +8,14 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/millwright-dev/millwright/internal/cli/kubeconfig/kubeconfigtest"
+	"github.com/millwright-dev/millwright/internal/cli/rollout"
 )
 
 // TestRolloutAnswers: what the commands say that cannot ask a cluster.
 func TestRolloutAnswers(t *testing.T) {
-	nobody := kubeconfig(t, "https://127.0.0.1:1")
+	nobody := kubeconfigtest.Write(t, "https://127.0.0.1:1")
 	for name, tc := range map[string]struct {
 		args   []string
 		status int
@@ -49,17 +52,6 @@ func TestRolloutAnswers(t *testing.T) {
 	}
 }
 
-func TestDeploymentName(t *testing.T) {
-	for _, args := range [][]string{
-		{"pool"}, {"mcd/pool"}, {"mcd", "pool"}, {"machinedeployment/pool"}, {"MachineDeployment", "pool"},
-		{"machinedeployments/pool"}, {"machinedeployments.machine.sapcloud.io/pool"},
-	} {
-		if name, err := deploymentName(args); name != "pool" || err != nil {
-			t.Errorf("%q is %q, %v", args, name, err)
-		}
-	}
-}
-
 // TestNamesAreNoFiles: a shell that completes a name offers no files.
 func TestNamesAreNoFiles(t *testing.T) {
 	for _, command := range [][]string{{"rollout", "status"}, {"rollout", "undo"}, {"rollout", "pause"}, {"explain", "machine"}, {"explain", "machinedeployment"}} {
@@ -93,7 +85,7 @@ func TestRolloutFlagsAreKubectls(t *testing.T) {
 		"pause":   {}, "resume": {}, "restart": {},
 	}
 	commands := map[string]*cobra.Command{}
-	for _, cmd := range newRolloutCommand().Commands() {
+	for _, cmd := range rollout.New().Commands() {
 		commands[cmd.Name()] = cmd
 		cmd.Flags().VisitAll(func(flag *pflag.Flag) {
 			if flag.Usage == "" || strings.HasSuffix(flag.Usage, ".") || strings.Contains(flag.Usage, "\n") {
@@ -107,7 +99,7 @@ func TestRolloutFlagsAreKubectls(t *testing.T) {
 			t.Errorf("there is no command %q", name)
 			continue
 		}
-		has := defaults(cmd.Flags())
+		has := flagsOf(t, "rollout", name)
 		for flag, value := range flags {
 			if has[flag] != value {
 				t.Errorf("%s --%s: %q, want %q", name, flag, has[flag], value)

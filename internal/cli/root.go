@@ -1,8 +1,9 @@
-// Package cli holds the commands of millwright. It is the only place that reads flags
-// and the environment.
+// Package cli runs the commands of millwright. It and the packages below it are the only place
+// that reads flags and the environment.
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,13 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/cluster"
+	"github.com/millwright-dev/millwright/internal/cli/machine"
+	"github.com/millwright-dev/millwright/internal/cli/manager"
+	"github.com/millwright-dev/millwright/internal/cli/rollout"
+	"github.com/millwright-dev/millwright/internal/cli/vm"
 )
 
 // Program is what a run of the program is given.
@@ -40,68 +48,34 @@ func Main(p Program) int {
 	root.SetArgs(p.Args)
 	root.SetOut(p.Stdout)
 	root.SetErr(p.Stderr)
-	err := execute(ctx, root)
+	ran, err := execute(ctx, root)
 	if err == nil {
 		return 0
 	}
 	// Several mistakes are said in one line.
 	fmt.Fprintf(p.Stderr, "millwright: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
-	var usage *usageError
-	if errors.As(err, &usage) {
-		fmt.Fprintf(p.Stderr, "Run \"%s --help\" for usage.\n", strings.TrimSpace("millwright "+usage.command))
+	if mistake, ok := errors.AsType[*args.UsageError](err); ok {
+		fmt.Fprintf(p.Stderr, "Run \"%s --help\" for usage.\n", cmp.Or(mistake.Command, ran).CommandPath())
 		return 2
 	}
 	return 1
 }
 
-// usageError is a mistake in the arguments.
-type usageError struct {
-	// command is the one that they were for; empty if for none.
-	command string
-	err     error
-}
-
-func (e *usageError) Error() string { return e.err.Error() }
-
-func (e *usageError) Unwrap() error { return e.err }
-
 func newRoot(version string) *cobra.Command {
-	root := &cobra.Command{
-		Use:                        "millwright",
-		Short:                      "Machines for Kubernetes: declare them, and they become nodes",
-		SilenceErrors:              true,
-		SilenceUsage:               true,
-		SuggestionsMinimumDistance: 2,
-		Args:                       knownCommand,
-		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
+	root := args.Group(&cobra.Command{
+		Use:           "millwright",
+		Short:         "Machines for Kubernetes: declare them, and they become nodes",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	},
+		cluster.NewUp(), cluster.NewDown(), cluster.NewStatus(), cluster.NewDemo(), cluster.NewHostrunner(),
+		machine.NewExplain(), rollout.New(), vm.New(), vm.NewHypervisor(), manager.New(), newVersionCommand(version),
+	)
 	root.Version = versionLine(version)
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, plainly(err)) })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return args.Wrong(plainly(err)) })
 	root.SetHelpCommand(newHelpCommand())
-	root.AddCommand(
-		newUpCommand(), newDownCommand(), newStatusCommand(), newVMCommand(), newDemoCommand(), newExplainCommand(), newRolloutCommand(), newManagerCommand(),
-		newHypervisorCommand(), newHostrunnerCommand(), newVersionCommand(version),
-	)
 	return root
-}
-
-// usage is the error for a mistake in the arguments of a command.
-func usage(cmd *cobra.Command, err error) error {
-	_, command, _ := strings.Cut(cmd.CommandPath(), " ")
-	return &usageError{command: command, err: err}
-}
-
-// knownCommand refuses what is left of the arguments when no command was found in them.
-func knownCommand(root *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	err := fmt.Errorf("there is no command %q", args[0])
-	if like := root.SuggestionsFor(args[0]); len(like) > 0 {
-		err = fmt.Errorf("%w; did you mean %s?", err, strings.Join(like, " or "))
-	}
-	return usage(root, err)
 }
 
 // newHelpCommand is like cobra's, but knows what is no command.
@@ -109,10 +83,10 @@ func newHelpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",
 		Short: "Help on a command",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			of, rest, err := cmd.Root().Find(args)
+		RunE: func(cmd *cobra.Command, names []string) error {
+			of, rest, err := cmd.Root().Find(names)
 			if err != nil {
-				return usage(cmd, err)
+				return args.Wrong(err)
 			}
 			if len(rest) > 0 {
 				if err := of.ValidateArgs(rest); err != nil {
@@ -127,7 +101,7 @@ func newHelpCommand() *cobra.Command {
 
 // execute runs the command that the arguments name. It refuses --help on one that does not
 // exist, where cobra would give help on the commands above it.
-func execute(ctx context.Context, root *cobra.Command) error {
+func execute(ctx context.Context, root *cobra.Command) (ran *cobra.Command, err error) {
 	var refused error
 	help := root.HelpFunc()
 	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
@@ -138,11 +112,11 @@ func execute(ctx context.Context, root *cobra.Command) error {
 			help(cmd, args)
 		}
 	})
-	err := root.ExecuteContext(ctx)
-	return errors.Join(refused, err)
+	ran, err = root.ExecuteContextC(ctx)
+	return ran, errors.Join(refused, err)
 }
 
-// plainly says without the names of functions that the value of a flag does not fit.
+// plainly is the error for a flag whose value has the wrong type, without names of functions.
 func plainly(err error) error {
 	var invalid *pflag.InvalidValueError
 	if !errors.As(err, &invalid) {
@@ -162,19 +136,11 @@ func plainly(err error) error {
 	return fmt.Errorf("--%s: %q is not %s", flag.Name, value, want)
 }
 
-// noArguments refuses arguments that are no flags.
-func noArguments(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	return usage(cmd, fmt.Errorf("%q is one argument too many: there are flags only", args[0]))
-}
-
 func newVersionCommand(version string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  noArguments,
+		Args:  args.None,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), versionLine(version))
 			return err

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millwright-dev/millwright/internal/cli/kubeconfig/kubeconfigtest"
 	"github.com/millwright-dev/millwright/internal/local/hostrunner/process"
 )
 
@@ -65,7 +66,7 @@ func TestStatusOfWhatAKilledUpLeft(t *testing.T) {
 // that is said instead of what the connection failed with.
 func TestListOfNothing(t *testing.T) {
 	dir := folderOf(t)
-	path := kubeconfig(t, "https://127.0.0.1:1")
+	path := kubeconfigtest.Write(t, "https://127.0.0.1:1")
 	if err := os.Rename(path, filepath.Join(dir, "kubeconfig")); err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/millwright-dev/millwright/internal/cli/folder"
 )
 
 // TestAFolderIsOfOneDriver: another driver knows nothing of the machines in it.
@@ -20,25 +22,22 @@ func TestAFolderIsOfOneDriver(t *testing.T) {
 		return stderr.String()
 	}
 	const further = "/nowhere/at/all" // it gets as far as the programs
-	if said := up(driverSim); !strings.Contains(said, further) {
+	if said := up(folder.DriverSim); !strings.Contains(said, further) {
 		t.Errorf("a new folder: %s", said)
 	}
-	made := &upFlags{dir: dir}
-	made.driver.name = driverVM
-	if err := made.rememberDriver(t.Context()); err != nil {
+	if err := folder.SetDriver(dir, folder.DriverVM); err != nil {
 		t.Fatal(err)
 	}
-	if said := up(driverVM); !strings.Contains(said, further) {
+	if said := up(folder.DriverVM); !strings.Contains(said, further) {
 		t.Errorf("the same driver: %s", said)
 	}
-	if said := up(driverSim); !strings.Contains(said, "was made with the driver vm") || !strings.Contains(said, "--dir") {
+	if said := up(folder.DriverSim); !strings.Contains(said, "was made with the driver vm") || !strings.Contains(said, "--dir") {
 		t.Errorf("another driver: %s", said)
 	}
 	if said := printed(t, "status", "--dir", dir); !strings.Contains(said, "Start it with: millwright up --dir "+dir) {
 		t.Errorf("status: %s", said)
 	}
-	made.driver.name = driverSim
-	if err := made.rememberDriver(t.Context()); err != nil {
+	if err := folder.SetDriver(dir, folder.DriverSim); err != nil {
 		t.Fatal(err)
 	}
 	if said := printed(t, "status", "--dir", dir); !strings.Contains(said, "Start it with: millwright up --driver sim --dir "+dir) {
@@ -46,20 +45,5 @@ func TestAFolderIsOfOneDriver(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "sim")); err == nil {
 		t.Error("the other driver has begun all the same")
-	}
-}
-
-// TestHintsFitTheDriver: what is said to be applied is what the driver can make.
-func TestHintsFitTheDriver(t *testing.T) {
-	for driver, want := range map[string]string{driverVM: "apply -f examples/\n", driverSim: "apply -f examples/sim/\n"} {
-		t.Run(driver, func(t *testing.T) {
-			mode := &localMode{upFlags: &upFlags{}}
-			mode.driver.name = driver
-			var out bytes.Buffer
-			mode.howToGoOn(&out, "kubectl", "kubeconfig")
-			if !strings.Contains(out.String(), want) {
-				t.Errorf("says:\n%s", &out)
-			}
-		})
 	}
 }

@@ -1,7 +1,6 @@
 package rollout
 
 import (
-	"bytes"
 	"slices"
 	"strings"
 	"testing"
@@ -58,7 +57,7 @@ func TestWhichSetsAreShown(t *testing.T) {
 
 // TestNoDeadlineRunsWhenARolloutIsComplete, whatever comes after it.
 func TestNoDeadlineRunsWhenARolloutIsComplete(t *testing.T) {
-	s := Look(give(due(600), progress(v1alpha1.ConditionTrue, reasonComplete, "done")).facts(), noon)
+	s := Look(give(due(600), progress(v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonComplete, "done")).facts(), noon)
 	if s.Limit != 10*time.Minute || !s.Deadline.IsZero() {
 		t.Errorf("limit %s, deadline %s", s.Limit, s.Deadline)
 	}
@@ -88,20 +87,5 @@ func TestOnlyItsOwnIsSortedOut(t *testing.T) {
 	}
 	if !slices.Equal(names, []string{"pool-old", "pool-a"}) || len(f.Machines) != 2 || len(f.Machines["pool-a"]) != 3 {
 		t.Errorf("sets %q, machines of %d sets", names, len(f.Machines))
-	}
-}
-
-// TestAScreenOfUnknownHeight shows everything, and an empty line takes a row when it is drawn over.
-func TestAScreenOfUnknownHeight(t *testing.T) {
-	var out bytes.Buffer
-	s := &Screen{Out: &out, Size: func() (int, int) { return 80, 0 }}
-	for range 2 {
-		out.Reset()
-		if err := s.Draw([]string{"one", "", "two"}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if text := out.String(); !strings.HasPrefix(text, "\x1b[3A") || !strings.Contains(text, "two") {
-		t.Errorf("drew %q", text)
 	}
 }

@@ -3,6 +3,7 @@ package rollout
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -24,9 +25,9 @@ type Facts struct {
 	Sets []*v1alpha1.MachineSet
 	// Machines are those of each set, by its UID.
 	Machines map[types.UID][]*v1alpha1.Machine
-	// Around is what else tells why a rollout does not go on.
-	Around Around
-	// Problem is why the API server does not tell of changes just now; empty if it does.
+	// Surroundings explain why a rollout does not go on.
+	Surroundings Surroundings
+	// Problem is why changes are not seen just now; empty if they are.
 	Problem string
 }
 
@@ -60,11 +61,11 @@ func (f Facts) current() *v1alpha1.MachineSet {
 	return revision.Current(f.Sets, &f.Deployment.Spec.Template)
 }
 
-// pool are the facts for those who explain deployments.
+// pool are the same facts for package explain.
 func (f Facts) pool() explain.PoolFacts {
 	made := explain.PoolFacts{
 		Kind: "MachineDeployment", Key: client.ObjectKeyFromObject(f.Deployment), Deployment: f.Deployment,
-		Events: f.Around.Events, Lease: f.Around.Lease, MachineLease: f.Around.MachineLease,
+		Events: f.Surroundings.Events, Lease: f.Surroundings.Lease, MachineLease: f.Surroundings.MachineLease,
 	}
 	for _, set := range f.Sets {
 		made.Sets = append(made.Sets, *set)
@@ -75,7 +76,7 @@ func (f Facts) pool() explain.PoolFacts {
 	return made
 }
 
-// Read reads the facts once.
+// Read reads the facts once, without Surroundings.
 func Read(ctx context.Context, from client.Reader, key types.NamespacedName) (Facts, error) {
 	deployment, err := get(ctx, from, key)
 	if err != nil {
@@ -91,12 +92,14 @@ func Read(ctx context.Context, from client.Reader, key types.NamespacedName) (Fa
 	return sortOut(deployment, pointers(sets.Items), pointers(machines.Items)), nil
 }
 
-// get reads a deployment, and says it plainly if there is none.
+var errNotFound = errors.New("there is no machine deployment")
+
+// get reads a deployment. That there is none is errNotFound.
 func get(ctx context.Context, from client.Reader, key types.NamespacedName) (*v1alpha1.MachineDeployment, error) {
 	deployment := &v1alpha1.MachineDeployment{}
 	err := from.Get(ctx, key, deployment)
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("there is no machine deployment %q in namespace %q", key.Name, key.Namespace)
+		return nil, fmt.Errorf("%w %q in namespace %q", errNotFound, key.Name, key.Namespace)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading machine deployment %s: %w", key, err)

@@ -23,7 +23,7 @@ type given struct {
 	deployment *v1alpha1.MachineDeployment
 	sets       []*v1alpha1.MachineSet
 	machines   []*v1alpha1.Machine
-	around     Around
+	around     Surroundings
 	problem    string
 }
 
@@ -53,7 +53,7 @@ func give(changes ...change) *given {
 
 func (g *given) facts() Facts {
 	f := sortOut(g.deployment, g.sets, g.machines)
-	f.Around, f.Problem = g.around, g.problem
+	f.Surroundings, f.Problem = g.around, g.problem
 	return f
 }
 

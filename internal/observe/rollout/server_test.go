@@ -118,7 +118,7 @@ func (s *server) follow(ctx context.Context) (seen <-chan Facts, ended <-chan er
 	ctx, cancel := context.WithTimeout(ctx, 2*eventually)
 	s.t.Cleanup(cancel)
 	go func() {
-		done <- (&Follower{Client: c, Link: link}).Follow(ctx, s.key, func(f Facts) (bool, error) {
+		done <- (&Follower{Config: config, Client: c, Link: link}).Follow(ctx, s.key, func(f Facts) (bool, error) {
 			select {
 			case facts <- f:
 				return false, nil
@@ -195,20 +195,20 @@ func TestServerSaysThatItIsGone(t *testing.T) {
 	}
 }
 
-// TestServerTellsWhatIsAround: also when nothing that is followed changes, as where no manager
+// TestServerTellsWhatIsSurroundings: also when nothing that is followed changes, as where no manager
 // runs any more.
 func TestServerTellsWhatIsAround(t *testing.T) {
 	s := newServer(t)
 	ctx, cancel := context.WithTimeout(t.Context(), eventually)
 	defer cancel()
-	follower := &Follower{Client: s.watching(), Link: &Link{}, Beat: 10 * time.Millisecond, Around: 10 * time.Millisecond}
+	follower := &Follower{Config: s.Admin, Client: s.watching(), Link: &Link{}, Beat: 10 * time.Millisecond, Surroundings: 10 * time.Millisecond}
 	held := lease(time.Hour)
 	held.Namespace = s.Namespace
 	s.do(follower.Follow(ctx, s.key, func(f Facts) (bool, error) {
-		if f.Around.MachineLease != nil && len(f.Around.Events) > 0 {
+		if f.Surroundings.MachineLease != nil && len(f.Surroundings.Events) > 0 {
 			return true, nil
 		}
-		if f.Around.MachineLease == nil && held.UID == "" {
+		if f.Surroundings.MachineLease == nil && held.UID == "" {
 			s.do(s.Client.Create(ctx, held))
 			event := &corev1.Event{InvolvedObject: corev1.ObjectReference{Kind: "MachineSet", Namespace: s.Namespace, Name: "pool-a"}, Reason: "BackOff"}
 			event.Namespace, event.Name = s.Namespace, "waits"
@@ -291,7 +291,7 @@ func TestServerRefusesWhatCannotBeRead(t *testing.T) {
 			return c.List(ctx, list, opts...)
 		},
 	})
-	err := (&Follower{Client: c, Link: &Link{}}).Follow(t.Context(), s.key, func(Facts) (bool, error) { return true, nil })
+	err := (&Follower{Config: s.Admin, Client: c, Link: &Link{}}).Follow(t.Context(), s.key, func(Facts) (bool, error) { return true, nil })
 	if !errors.Is(err, refused) || !strings.Contains(err.Error(), "listing machines") {
 		t.Errorf("ended with %v", err)
 	}

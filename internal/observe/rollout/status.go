@@ -85,15 +85,6 @@ type PhaseCount struct {
 	Count int
 }
 
-// Reasons of the condition Progressing that mean more here than their message, as the
-// controllers have them.
-const (
-	reasonTimedOut   = "ProgressDeadlineExceeded"
-	reasonComplete   = "NewMachineSetAvailable"
-	reasonInvalid    = "InvalidSpec"
-	reasonSelectsAll = "SelectingAll"
-)
-
 // Look says how a rollout goes at a moment.
 func Look(f Facts, now time.Time) Status {
 	d, current := f.Deployment, f.current()
@@ -172,7 +163,7 @@ func (s *Status) listed(f Facts) {
 // Refusal is what the manager said last of a deployment that it does not work on before its
 // spec is corrected; empty if it does. It may be about an earlier spec.
 func Refusal(f Facts) string {
-	if is := progressing(f.Deployment); is.Reason == reasonInvalid || is.Reason == reasonSelectsAll {
+	if is := progressing(f.Deployment); is.Reason == v1alpha1.DeploymentReasonInvalid || is.Reason == v1alpha1.DeploymentReasonSelectsAll {
 		return sentence("%s", cmp.Or(is.Message, is.Reason))
 	}
 	return ""
@@ -190,7 +181,7 @@ func outcome(f Facts, s Status, now time.Time) Outcome {
 		return Progressing
 	case s.Updated-kept == s.Wanted && s.Exist-s.Preserved == s.Wanted && min(s.Available, usable) >= s.Wanted:
 		return Complete
-	case progressing(d).Reason == reasonTimedOut:
+	case progressing(d).Reason == v1alpha1.DeploymentReasonTimedOut:
 		return Late
 	}
 	return Progressing
@@ -208,7 +199,7 @@ func (s *Status) setDeadline(d *v1alpha1.MachineDeployment) {
 	}
 	s.Limit = time.Duration(*limit) * time.Second
 	// Without progress, the condition stays as it is; while paused or complete, no deadline runs.
-	if is.Status == v1alpha1.ConditionTrue && is.Reason != reasonComplete {
+	if is.Status == v1alpha1.ConditionTrue && is.Reason != v1alpha1.DeploymentReasonComplete {
 		s.Deadline = is.LastUpdateTime.Add(s.Limit)
 	}
 }

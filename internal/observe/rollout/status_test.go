@@ -83,10 +83,10 @@ var situations = map[string]struct {
 	"drain-fails": {all(rolls, has("a", 1, leaving, leaves(10*time.Minute), says(time.Minute, failed, "", "Drain failed due to - error while evicting pod \"db-0\". Initiate node drain"))), Progressing},
 	"late": {all(rolls, has("b", 1, crashes, says(time.Minute, failed, "ResourceExhausted", noRoom)), due(60), func(g *given) {
 		g.deployment.Status.Conditions[0].Status = v1alpha1.ConditionFalse
-		g.deployment.Status.Conditions[0].Reason = reasonTimedOut
+		g.deployment.Status.Conditions[0].Reason = v1alpha1.DeploymentReasonTimedOut
 	}), Late},
-	"late-before":   {all(due(60), progress(v1alpha1.ConditionFalse, reasonTimedOut, "x"), declared(func(d *v1alpha1.MachineDeployment) { d.Generation = 3 })), Progressing},
-	"late-but-done": {all(due(60), progress(v1alpha1.ConditionFalse, reasonTimedOut, "x")), Complete},
+	"late-before":   {all(due(60), progress(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonTimedOut, "x"), declared(func(d *v1alpha1.MachineDeployment) { d.Generation = 3 })), Progressing},
+	"late-but-done": {all(due(60), progress(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonTimedOut, "x")), Complete},
 	"frozen": {all(rolls, hasCondition(v1alpha1.MachineDeploymentFrozen, v1alpha1.ConditionTrue, "MachineDeploymentStateSync", "MachineSet \"pool-a\" is frozen: more machines exist than it should have."),
 		hasCondition("SelectorOverlap", v1alpha1.ConditionTrue, "SelectorOverlap", "spec.selector: the same machines are selected by other."),
 		hasCondition(v1alpha1.MachineDeploymentAvailable, v1alpha1.ConditionFalse, "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")), Progressing},
@@ -112,7 +112,7 @@ var situations = map[string]struct {
 	"not-useful-yet": {all(rolls, has("b", 1, pending, onNode(corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: before(2 * time.Minute)}), says(time.Minute, processing, "", "Creating machine on cloud provider"))), Progressing},
 	"late-not-joined": {all(rolls, has("b", 1, pending, onNode()), due(60), func(g *given) {
 		g.deployment.Status.Conditions[0].Status = v1alpha1.ConditionFalse
-		g.deployment.Status.Conditions[0].Reason = reasonTimedOut
+		g.deployment.Status.Conditions[0].Reason = v1alpha1.DeploymentReasonTimedOut
 	}), Late},
 	"class-refused": {all(rolls, has("a", 1, leaving, leaves(time.Hour), says(time.Hour, failed, "InvalidArgument", "Cloud provider message - machine codes error: code = [InvalidArgument] message = [providerSpec.zone: must not be empty] Initiate VM deletion"))), Progressing},
 	"not-marked":    {all(rolls, hasCondition(v1alpha1.MachineDeploymentReplicaFailure, v1alpha1.ConditionTrue, "MarkError", "marking node n: forbidden.")), Progressing},

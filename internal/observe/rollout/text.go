@@ -37,6 +37,9 @@ func View(s Status, now time.Time, since time.Duration) []string {
 	return lines
 }
 
+// item is how an item of a list begins.
+const item = "  - "
+
 // remedies are those of all waits, each once.
 func remedies(s Status) []string {
 	var can []string
@@ -97,7 +100,7 @@ func deadline(s Status, now time.Time) string {
 func table(s Status) []string {
 	var text strings.Builder
 	columns := tabwriter.NewWriter(&text, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(columns, "\tSET\tREVISION\tWANTED\tEXIST\tAVAILABLE\t"+lastColumn)
+	fmt.Fprintln(columns, "\tSET\tREVISION\tWANTED\tEXIST\tAVAILABLE\tMACHINES")
 	for _, set := range s.Sets {
 		fmt.Fprintf(columns, "%s\t%s\t%d\t%d\t%d\t%d\t%s\n", age(set), set.Name, set.Revision, set.Wanted, set.Exist, set.Available, tally(set))
 	}

@@ -101,7 +101,7 @@ func said(d *v1alpha1.MachineDeployment, explained []Wait) []Wait {
 		bad := is.Status == v1alpha1.ConditionTrue
 		switch is.Type {
 		case v1alpha1.MachineDeploymentProgressing: // that it is late is not why it is late
-			bad = is.Status == v1alpha1.ConditionFalse && is.Reason != reasonTimedOut
+			bad = is.Status == v1alpha1.ConditionFalse && is.Reason != v1alpha1.DeploymentReasonTimedOut
 		case v1alpha1.MachineDeploymentAvailable: // the numbers tell
 			bad = false
 		}

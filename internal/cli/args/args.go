@@ -1,0 +1,89 @@
+// Package args checks the arguments of commands.
+package args
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// UsageError is a mistake in the arguments. The program then ends with status 2.
+type UsageError struct {
+	// Command is the one whose help explains it; nil for the one that ran.
+	Command *cobra.Command
+	Err     error
+}
+
+// Error implements error.
+func (e *UsageError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the mistake.
+func (e *UsageError) Unwrap() error { return e.Err }
+
+// Wrong returns the error for a mistake in the arguments.
+func Wrong(err error) error { return &UsageError{Err: err} }
+
+// Wrongf is Wrong with a formatted text.
+func Wrongf(format string, values ...any) error { return Wrong(fmt.Errorf(format, values...)) }
+
+// None refuses arguments that are no flags.
+func None(_ *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return Wrongf("%q is one argument too many: there are flags only", args[0])
+}
+
+// One returns a check that there is one argument, which is not empty.
+func One(complain func(args []string) error) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) == 1 && args[0] != "" {
+			return nil
+		}
+		return Wrong(complain(args))
+	}
+}
+
+// KnownCommand refuses what is left of the arguments when no command was found in them.
+func KnownCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	err := fmt.Errorf("there is no command %q", args[0])
+	if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
+		err = fmt.Errorf("%w; did you mean %s?", err, strings.Join(like, " or "))
+	}
+	return &UsageError{Command: cmd, Err: err}
+}
+
+// Group makes a command that only has others below it. Without arguments it prints its help.
+func Group(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
+	cmd.SuggestionsMinimumDistance = 2
+	cmd.Args = KnownCommand
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	cmd.AddCommand(commands...)
+	return cmd
+}
+
+// Problems collects what is wrong with flags, so that all of it is reported at once.
+type Problems []error
+
+// If adds a problem if there is one.
+func (p *Problems) If(wrong bool, format string, values ...any) {
+	if wrong {
+		*p = append(*p, fmt.Errorf(format, values...))
+	}
+}
+
+// Add adds a problem, unless it is nil.
+func (p *Problems) Add(err error) { *p = append(*p, err) }
+
+// Port adds a problem if the value of a flag is not the number of a port, or 0.
+func (p *Problems) Port(flag string, value int) {
+	p.If(value < 0 || value > 65535, "--%s: %d is not between 0 and 65535", flag, value)
+}
+
+// Err returns all problems as one error; nil if there are none.
+func (p *Problems) Err() error { return errors.Join(*p...) }

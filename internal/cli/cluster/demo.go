@@ -1,0 +1,217 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
+	"github.com/millwright-dev/millwright/internal/observe/follow"
+)
+
+// demo shows on one machine that a declaration ends in nodes.
+type demo struct {
+	upFlags
+	examples string
+	exit     bool
+	timeout  time.Duration
+
+	stdout   io.Writer
+	mode     *local
+	client   client.Client
+	follower *follow.Follower
+	display  display
+}
+
+// NewDemo returns "millwright demo".
+func NewDemo() *cobra.Command {
+	d := &demo{}
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Run a cluster on this machine and show how machines become nodes",
+		Long: `Run a cluster on this machine as "up" does, apply the examples, and show how machines
+become nodes. With --exit it then scales down, deletes everything, checks that nothing is
+left, and ends; the first thing that is wrong makes it fail.`,
+		Args: args.None,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			d.stdout = cmd.OutOrStdout()
+			return d.run(cmd.Context(), d.stdout, cmd.ErrOrStderr(), d.play)
+		},
+	}
+	d.addFlags(cmd)
+	set := cmd.Flags()
+	set.StringVar(&d.examples, "examples", "examples", "folder with the manifests to apply")
+	set.BoolVar(&d.exit, "exit", false, "scale down, delete everything, check, and end")
+	set.DurationVar(&d.timeout, "timeout", 5*time.Minute, "how long each act may take")
+	return cmd
+}
+
+// play is the demonstration, act by act.
+func (d *demo) play(ctx context.Context, mode *local) error {
+	if err := d.prepare(ctx, mode); err != nil {
+		return explainCancel(ctx, err)
+	}
+	acts := []func(context.Context) error{d.apply, d.awaitSettled, d.show}
+	if d.exit {
+		acts = append(acts, d.scaleDown, d.awaitSettled, d.deleteAll, d.awaitNothingLeft)
+	}
+	for _, act := range acts {
+		if err := d.within(ctx, act); err != nil {
+			return explainCancel(ctx, err)
+		}
+	}
+	if !d.exit {
+		d.explainHowToGoOn()
+		<-ctx.Done()
+	}
+	return nil
+}
+
+func (d *demo) prepare(ctx context.Context, mode *local) error {
+	d.mode = mode
+	d.display.out = d.stdout
+	d.display.restart()
+	config := mode.plane.RESTConfig()
+	config.UserAgent = "millwright-demo"
+	var err error
+	if d.client, err = kubeconfig.NewClient(config); err != nil {
+		return err
+	}
+	d.follower, err = follow.Start(ctx, config, cache.Options{Scheme: d.client.Scheme()},
+		&v1alpha1.MachineDeployment{}, &v1alpha1.Machine{}, &vmv1alpha1.VirtualMachine{}, &corev1.Node{})
+	if err != nil || !d.exit {
+		return err
+	}
+	return d.refuseForeign(ctx)
+}
+
+// refuseForeign keeps --exit, which deletes everything, from what others have made.
+func (d *demo) refuseForeign(ctx context.Context) error {
+	there, err := readObjects(ctx, d.follower)
+	if err != nil {
+		return err
+	}
+	if n := len(there.deployments) + len(there.machines) + len(there.vms); n > 0 {
+		return fmt.Errorf("--exit deletes everything, and there are %d machines, deployments and virtual machines in %s already: choose another --dir, or delete them", n, d.dir)
+	}
+	return nil
+}
+
+// within bounds an act, so that a demonstration which hangs says where.
+func (d *demo) within(ctx context.Context, act func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, d.timeout)
+	defer cancel()
+	err := act(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("that did not happen within %s: %w", d.timeout, err)
+	}
+	return err
+}
+
+func (d *demo) apply(ctx context.Context) error {
+	fmt.Fprintf(d.stdout, "Applying %s ...\n", d.examples)
+	if err := controlplane.Apply(ctx, d.mode.plane.RESTConfig(), os.DirFS(d.examples), "*.yaml", localNamespace); err != nil {
+		return fmt.Errorf("applying %s: %w", d.examples, err)
+	}
+	return nil
+}
+
+// awaitSettled shows the machines until all deployments have what they want.
+func (d *demo) awaitSettled(ctx context.Context) error {
+	begin := time.Now()
+	var last objects
+	err := d.showUntil(ctx, func(seen objects) bool {
+		last = seen
+		return len(seen.deployments) > 0 && seen.settled()
+	})
+	if err != nil {
+		return fmt.Errorf("waiting for the nodes: %w", err)
+	}
+	fmt.Fprintf(d.stdout, "Ready nodes: %d of %d, after %.1f s.\n\n", last.readyNodes(), last.wanted(), time.Since(begin).Seconds())
+	return nil
+}
+
+// until returns when a condition holds.
+func (d *demo) until(ctx context.Context, holds func(objects) bool) error {
+	// What happens at about the same time is shown at once.
+	return d.follower.Until(ctx, 50*time.Millisecond, 0, func() (bool, error) {
+		seen, err := readObjects(ctx, d.follower)
+		return err == nil && holds(seen), err
+	})
+}
+
+// showUntil shows the machines until a condition holds.
+func (d *demo) showUntil(ctx context.Context, holds func(objects) bool) error {
+	defer d.display.restart()
+	var failed error
+	err := d.until(ctx, func(seen objects) bool {
+		failed = d.display.show(seen.lines())
+		return failed != nil || holds(seen)
+	})
+	return errors.Join(err, failed)
+}
+
+// show prints what there is, as a user would ask for it.
+func (d *demo) show(ctx context.Context) error {
+	const kinds = "machinedeployments,machinesets,machines,virtualmachines,nodes"
+	fmt.Fprintf(d.stdout, "$ kubectl get %s\n", kinds)
+	command := exec.CommandContext(ctx, d.kubectl(), "--kubeconfig", d.mode.plane.Kubeconfig(), "get", kinds)
+	command.Stdout, command.Stderr = d.stdout, d.stdout
+	if err := command.Run(); err != nil {
+		return fmt.Errorf("kubectl get: %w", err)
+	}
+	return nil
+}
+
+func (d *demo) kubectl() string { return filepath.Join(d.mode.binaries, "kubectl") }
+
+func (d *demo) explainHowToGoOn() {
+	names := &v1alpha1.MachineDeploymentList{}
+	deployment := "NAME"
+	if err := d.client.List(context.Background(), names, client.InNamespace(localNamespace)); err == nil && len(names.Items) > 0 {
+		deployment = names.Items[0].Name
+	}
+	fmt.Fprintf(d.stdout, `
+How to go on, in another terminal:
+
+  export KUBECONFIG=%[1]s
+  %[2]s scale machinedeployment %[3]s --replicas 5
+  %[4]s rollout restart --dir %[5]s %[3]s
+  %[4]s rollout status --dir %[5]s %[3]s
+  %[4]s vm list --dir %[5]s
+  %[4]s vm console --dir %[5]s NAME     # Ctrl-] leaves it; type "help"
+  %[4]s status --dir %[5]s
+
+Ctrl-C stops everything; the data stays in %[5]s, and "%[4]s up --dir %[5]s" goes on with it.
+`, d.mode.plane.Kubeconfig(), d.kubectl(), deployment, d.mode.program, d.dir)
+}
+
+func (d *demo) scaleDown(ctx context.Context) error {
+	deployments := &v1alpha1.MachineDeploymentList{}
+	if err := d.client.List(ctx, deployments, client.InNamespace(localNamespace)); err != nil {
+		return fmt.Errorf("listing the deployments: %w", err)
+	}
+	patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":1}}`))
+	for i := range deployments.Items {
+		fmt.Fprintf(d.stdout, "\nScaling %s to 1 ...\n", deployments.Items[i].Name)
+		if err := d.client.Patch(ctx, &deployments.Items[i], patch); err != nil {
+			return fmt.Errorf("scaling %s: %w", deployments.Items[i].Name, err)
+		}
+	}
+	// What is seen next may be older than that.
+	return d.until(ctx, func(seen objects) bool { return seen.wanted() == len(deployments.Items) })
+}

@@ -1,0 +1,103 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/folder"
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
+	"github.com/millwright-dev/millwright/internal/local/hostrunner"
+)
+
+// NewDown returns "millwright down".
+func NewDown() *cobra.Command {
+	dir := ""
+	cmd := &cobra.Command{
+		Use:   "down",
+		Short: "Stop what \"millwright up\" runs in a folder, or left behind there",
+		Long: `Stop what "millwright up" runs in a folder, or left behind there when it was killed.
+
+The data stays in the folder: the next "up" goes on with it.`,
+		Args: args.None,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return down(cmd.Context(), dir, cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().StringVar(&dir, "dir", folder.Default, `folder of "millwright up"`)
+	return cmd
+}
+
+// downTimeout is how long an "up" may take to end, and what it left behind.
+const downTimeout = time.Minute
+
+func down(ctx context.Context, dir string, out io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, downTimeout)
+	defer cancel()
+	pid, err := controlplane.Holder(dir)
+	if err != nil {
+		return err
+	}
+	if pid > 0 {
+		fmt.Fprintf(out, "Stopping process %d ...\n", pid)
+		if err := stopHolder(ctx, dir, pid); err != nil {
+			return err
+		}
+	}
+	left, err := folder.FindRemains(dir)
+	if err != nil {
+		return err
+	}
+	if err := controlplane.EndLeftOvers(ctx, dir); err != nil {
+		return fmt.Errorf("stopping the control plane: %w", err)
+	}
+	hosts, err := filepath.Glob(folder.HostDir(dir, "*"))
+	if err != nil {
+		return fmt.Errorf("looking for hosts in %s: %w", dir, err)
+	}
+	left.VMs = 0 // how many there are to stop is known now
+	for _, host := range hosts {
+		count, err := hostrunner.StopLeftOvers(ctx, host)
+		if err != nil {
+			return fmt.Errorf("stopping the virtual machines of %s: %w", filepath.Base(host), err)
+		}
+		left.VMs += count
+	}
+	switch {
+	case !left.None():
+		fmt.Fprintf(out, "Stopped %s that an earlier \"up\" left behind.\n", left)
+	case pid == 0:
+		fmt.Fprintf(out, "Nothing runs in %s.\n", dir)
+	}
+	return nil
+}
+
+// stopHolder asks the process that has the folder to end, and waits for it.
+func stopHolder(ctx context.Context, dir string, pid int) error {
+	if err := syscall.Kill(pid, syscall.SIGINT); err != nil {
+		return fmt.Errorf("stopping process %d: %w", pid, err)
+	}
+	// The lock itself is not waited for: another "up" may take it at once.
+	again := time.NewTicker(100 * time.Millisecond)
+	defer again.Stop()
+	for {
+		holder, err := controlplane.Holder(dir)
+		if err != nil {
+			return err
+		}
+		if holder != pid {
+			return nil
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return fmt.Errorf("process %d does not end: %w", pid, ctx.Err())
+		}
+	}
+}

@@ -1,0 +1,92 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
+	"github.com/millwright-dev/millwright/internal/cli/logging"
+	"github.com/millwright-dev/millwright/internal/local/hostrunner"
+)
+
+// hostrunnerFlags are the flags of "millwright hostrunner".
+type hostrunnerFlags struct {
+	name, dir, kubeconfig, volumes string
+	share                          int
+	logging                        logging.Flags
+}
+
+// NewHostrunner returns "millwright hostrunner".
+func NewHostrunner() *cobra.Command {
+	flags := &hostrunnerFlags{}
+	cmd := &cobra.Command{
+		Use:   "hostrunner",
+		Short: "Be one host of local mode: run hypervisors, as a kubelet would",
+		Long: `Be one host of local mode: run hypervisors, as a kubelet would. "millwright up" starts as
+many of them as it has hosts.
+
+SIGTERM ends the hypervisors in order. If this process is killed they go on, and the next
+one with the same folder takes care of them.`,
+		Args: args.None,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return flags.run(cmd.Context(), cmd.ErrOrStderr())
+		},
+	}
+	set := cmd.Flags()
+	set.StringVar(&flags.name, "name", "", "name of the host and of its Node")
+	set.StringVar(&flags.dir, "dir", "", "folder of this host")
+	set.StringVar(&flags.kubeconfig, "kubeconfig", "", "kubeconfig of the user system:node:NAME")
+	set.StringVar(&flags.volumes, "volumes", "", "folder below which volumes lie; empty for anywhere")
+	set.IntVar(&flags.share, "share", 1, "number of hosts that share the CPUs and the memory of this machine")
+	flags.logging.Add(set)
+	return cmd
+}
+
+func (f *hostrunnerFlags) run(ctx context.Context, stderr io.Writer) error {
+	if f.name == "" || f.dir == "" || f.kubeconfig == "" || f.share < 1 {
+		return args.Wrongf("--name, --dir and --kubeconfig are required, and --share must be above 0")
+	}
+	log, err := f.logging.SetUp(stderr)
+	if err != nil {
+		return err
+	}
+	config, _, err := (&kubeconfig.Flags{File: f.kubeconfig}).Load()
+	if err != nil {
+		return err
+	}
+	config.UserAgent = "millwright-hostrunner"
+	program, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("looking for this program, which hypervisors run too: %w", err)
+	}
+	capacity, err := shareOfMachine(f.share)
+	if err != nil {
+		return err
+	}
+	return hostrunner.Run(ctx, hostrunner.Config{
+		Name: f.name, Dir: f.dir, REST: config, Program: program, Path: os.Getenv("PATH"),
+		Capacity: capacity, VolumesDir: f.volumes, Log: log.WithName(f.name),
+	})
+}
+
+// shareOfMachine is what one of so many hosts on this machine may hand out.
+func shareOfMachine(hosts int) (corev1.ResourceList, error) {
+	var machine unix.Sysinfo_t
+	if err := unix.Sysinfo(&machine); err != nil {
+		return nil, fmt.Errorf("reading how much memory this machine has: %w", err)
+	}
+	memory := int64(machine.Totalram) * int64(machine.Unit) / int64(hosts)
+	return corev1.ResourceList{
+		corev1.ResourceCPU:    *resource.NewMilliQuantity(int64(runtime.NumCPU())*1000/int64(hosts), resource.DecimalSI),
+		corev1.ResourceMemory: *resource.NewQuantity(memory, resource.BinarySI),
+	}, nil
+}

@@ -1,0 +1,256 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/millwright-dev/millwright/config"
+	"github.com/millwright-dev/millwright/internal/cli/folder"
+	managercmd "github.com/millwright-dev/millwright/internal/cli/manager"
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
+	"github.com/millwright-dev/millwright/internal/local/hostrunner/provisioner"
+	"github.com/millwright-dev/millwright/internal/manager"
+)
+
+// local is a cluster on this machine.
+type local struct {
+	*upFlags
+	log     logr.Logger
+	program string // this one
+	plane   *controlplane.ControlPlane
+	admin   kubernetes.Interface
+	// listener is the VM controller's.
+	listener net.Listener
+	// imageURL is where the images are served.
+	imageURL string
+}
+
+const (
+	// localNamespace is where Machines and virtual machines live.
+	localNamespace = "default"
+	// systemNamespace is the VM controller's own.
+	systemNamespace = "millwright-system"
+)
+
+// start starts the control plane and puts into it what the rest needs.
+func (m *local) start(ctx context.Context) error {
+	var err error
+	m.plane, err = controlplane.Start(ctx, controlplane.Config{
+		Dir: m.dir, Binaries: m.binaries, APIServerPort: m.ports.api, UnsafeNoFsync: m.noFsync,
+		ServerNames: []string{gatewayOf(m.network).String()}, Logger: m.log.WithName("local"),
+	})
+	if err != nil {
+		return err
+	}
+	remember := func(context.Context) error { return folder.SetDriver(m.dir, m.Driver.Name) }
+	for _, step := range []func(context.Context) error{remember, m.install, m.plane.AllowJoining, m.listen} {
+		if err := step(ctx); err != nil {
+			return errors.Join(err, m.stop(context.WithoutCancel(ctx)))
+		}
+	}
+	return nil
+}
+
+// install puts the kinds, the roles and the class of volumes into the cluster.
+func (m *local) install(ctx context.Context) error {
+	admin := m.plane.RESTConfig()
+	crds, err := fs.Sub(config.Files, "crd")
+	if err != nil {
+		return fmt.Errorf("reading the CRDs: %w", err)
+	}
+	if err := controlplane.InstallCRDs(ctx, admin, crds); err != nil {
+		return err
+	}
+	// The namespace comes before what is in it, and the bindings need not come last.
+	for _, manifests := range []struct{ files, namespace string }{
+		{"local/*.yaml", localNamespace},
+		{"rbac/control-role.yaml", localNamespace},
+		{"rbac/driver-vm-role.yaml", localNamespace},
+		{"rbac/target-role*.yaml", localNamespace},
+		{"rbac/vm-controller-role.yaml", systemNamespace},
+	} {
+		if err := controlplane.Apply(ctx, admin, config.Files, manifests.files, manifests.namespace); err != nil {
+			return err
+		}
+	}
+	if m.admin, err = kubernetes.NewForConfig(admin); err != nil {
+		return fmt.Errorf("connecting: %w", err)
+	}
+	return provisioner.EnsureClass(ctx, m.admin, provisioner.DefaultClass)
+}
+
+// listen opens the VM controller's port, which hypervisors know for as long as they live.
+func (m *local) listen(context.Context) error {
+	port, err := m.plane.PortFor("vm-controller", m.ports.vms)
+	if err != nil {
+		return err
+	}
+	m.listener, err = net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		return fmt.Errorf("listening for hypervisors: %w", err)
+	}
+	return nil
+}
+
+// run runs everything, and use with it, until the context ends, use has ended, or something
+// fails. Hosts outlast the controllers, so that these see no host go.
+func (m *local) run(ctx context.Context, use func(context.Context, *local) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	group, ctx := errgroup.WithContext(ctx)
+	for _, part := range []func(context.Context, *errgroup.Group) error{m.serveImages, m.startVMs, m.startMachines, m.startHosts} {
+		if err := part(ctx, group); err != nil {
+			cancel()
+			return errors.Join(explainCancel(ctx, explainPort(err)), group.Wait())
+		}
+	}
+	group.Go(func() error {
+		defer cancel()
+		return use(ctx, m)
+	})
+	return group.Wait()
+}
+
+func (m *local) serveImages(ctx context.Context, group *errgroup.Group) error {
+	port, err := m.plane.PortFor("images", m.ports.images)
+	if err != nil {
+		return err
+	}
+	served, err := controlplane.ServeFiles(ctx, m.images, port)
+	if err != nil {
+		return err
+	}
+	m.imageURL = imageURL(port)
+	group.Go(func() error { return <-served })
+	return nil
+}
+
+// imageURL is where the files of --images are served.
+func imageURL(port int) string { return "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
+// startVMs starts the VM controller, and what makes volumes for it.
+func (m *local) startVMs(ctx context.Context, group *errgroup.Group) error {
+	own, err := m.userConfig("millwright-vm-controller")
+	if err != nil {
+		return err
+	}
+	vms := manager.VMConfig{
+		Infrastructure: own, Namespace: systemNamespace, Listener: m.listener, Endpoint: m.listener.Addr().String(),
+		Image: "millwright", Networks: []netip.Prefix{m.network}, Accelerator: m.accel, ConcurrentSyncs: m.Config.ConcurrentSyncs, Log: m.log.WithName("vms"),
+	}
+	volumes := provisioner.Provisioner{Client: m.admin, Dir: m.path("volumes"), Log: m.log.WithName("volumes")}
+	group.Go(func() error { return manager.RunVMs(ctx, vms) })
+	group.Go(func() error { return volumes.Run(ctx) })
+	return nil
+}
+
+// startMachines starts the controllers of Machines.
+func (m *local) startMachines(ctx context.Context, group *errgroup.Group) error {
+	for _, cluster := range []**rest.Config{&m.Config.Control, &m.Config.Target} {
+		own, err := m.userConfig("millwright")
+		if err != nil {
+			return err
+		}
+		own.UserAgent = managercmd.Agent
+		*cluster = own
+	}
+	m.Driver.SimDir, m.Driver.SimHeartbeat, m.Driver.Installation = m.path("sim"), managercmd.DefaultHeartbeat, "local"
+	m.Config.Namespace, m.Config.Log = localNamespace, m.log
+	if err := m.Complete(); err != nil {
+		return err
+	}
+	group.Go(func() error { return m.Run(ctx) })
+	return nil
+}
+
+// startHosts starts the hosts, each a process of its own.
+func (m *local) startHosts(ctx context.Context, _ *errgroup.Group) error {
+	for i := range m.hosts {
+		name := fmt.Sprintf("host-%d", i+1)
+		dir := folder.HostDir(m.plane.Dir(), name)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("making the folder of %s: %w", name, err)
+		}
+		kubeconfig := filepath.Join(dir, "kubeconfig")
+		if err := m.plane.WriteKubeconfig(kubeconfig, "system:node:"+name, "system:nodes"); err != nil {
+			return err
+		}
+		err := m.plane.StartChild(ctx, controlplane.Child{
+			Name: name, Path: m.program, Grace: hostGrace,
+			Args: []string{
+				"hostrunner", "--name", name, "--dir", dir, "--kubeconfig", kubeconfig,
+				"--volumes", m.path("volumes"), "--share", strconv.Itoa(m.hosts),
+				"--v", strconv.Itoa(m.Logging.Verbosity), "--logging-format", m.Logging.Format,
+			},
+		})
+		if err != nil {
+			return fmt.Errorf("starting %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// hostGrace is how long a host may take to stop its virtual machines.
+const hostGrace = 30 * time.Second
+
+// stop stops the hosts with their virtual machines, then the control plane.
+func (m *local) stop(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, hostGrace+15*time.Second)
+	defer cancel()
+	if m.listener != nil {
+		m.listener.Close() // the VM controller may have closed it
+	}
+	return errors.Join(m.plane.StopChildren(ctx), m.plane.Stop(ctx))
+}
+
+// userConfig makes credentials for a user that the shipped roles are bound to.
+func (m *local) userConfig(user string) (*rest.Config, error) {
+	own, err := m.plane.UserConfig(user)
+	if err != nil {
+		return nil, err
+	}
+	own.UserAgent = user
+	return own, nil
+}
+
+func (m *local) path(name string) string { return filepath.Join(m.plane.Dir(), name) }
+
+// gatewayOf is the address under which guests of a network see this machine.
+func gatewayOf(network netip.Prefix) netip.Addr { return network.Addr().Next().Next() }
+
+// greet says that everything runs, and how to go on.
+func (m *local) greet(out io.Writer, took time.Duration) {
+	fmt.Fprintf(out, "Ready after %.1f s. Try:\n\n", took.Seconds())
+	m.howToGoOn(out, filepath.Join(m.binaries, "kubectl"), m.plane.Kubeconfig())
+	if _, err := os.Stat(filepath.Join(m.images, "vmlinux")); err != nil && m.Driver.Name == folder.DriverVM {
+		fmt.Fprintf(out, "There is no guest yet, which the examples need: run \"make guest\".\n")
+	}
+	if m.Driver.Name == folder.DriverVM && (m.plane.Port() != defaultAPIPort || m.imageURL != imageURL(defaultImagePort)) {
+		fmt.Fprintf(out, "The examples name port %d and %s; before you apply them, change that to port %d and %s.\n",
+			defaultAPIPort, imageURL(defaultImagePort), m.plane.Port(), m.imageURL)
+	}
+	fmt.Fprintf(out, "Ctrl-C stops everything; the data stays in %s.\n", m.dir)
+}
+
+// howToGoOn says what to type next.
+func (m *local) howToGoOn(out io.Writer, kubectl, kubeconfig string) {
+	examples, kinds := "examples/", "machinedeployments,machinesets,machines,virtualmachines,nodes"
+	if m.Driver.Name == folder.DriverSim {
+		examples, kinds = "examples/sim/", "machinedeployments,machinesets,machines,nodes"
+	}
+	fmt.Fprintf(out, "  export KUBECONFIG=%s\n  %s apply -f %s\n  %s get %s\n\n", kubeconfig, kubectl, examples, kubectl, kinds)
+}

@@ -1,0 +1,237 @@
+// Package cluster is the commands that run a cluster on this machine.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/folder"
+	managercmd "github.com/millwright-dev/millwright/internal/cli/manager"
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
+)
+
+// upFlags are the flags of "millwright up".
+type upFlags struct {
+	managercmd.Flags
+
+	dir      string
+	binaries string
+	images   string
+	hosts    int
+	ports    upPorts
+	network  netip.Prefix
+	accel    string
+	noFsync  bool
+	logFile  string
+}
+
+// upPorts are ports on 127.0.0.1. 0 is any free one, which is then kept.
+type upPorts struct {
+	api, images, vms int
+}
+
+// The ports of local mode, which examples name.
+const (
+	defaultAPIPort   = 16443
+	defaultImagePort = 16480
+)
+
+// NewUp returns "millwright up".
+func NewUp() *cobra.Command {
+	flags := &upFlags{}
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Run a cluster on this machine whose nodes are virtual machines",
+		Long: `Run a cluster on this machine whose nodes are virtual machines.
+
+The control plane is a real one: etcd, kube-apiserver, kube-controller-manager and
+kube-scheduler, as "make controlplane" builds them. Each host is a process that runs
+hypervisors, as a kubelet would. Ctrl-C stops everything in order; the data stays in the
+folder, and the next "up" goes on with it, also after a crash.`,
+		Example: `  millwright up
+  kubectl --kubeconfig .millwright/kubeconfig apply -f examples/
+
+  millwright up --driver sim --dir simulated
+  kubectl --kubeconfig simulated/kubeconfig apply -f examples/sim/`,
+		Args: args.None,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return flags.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), nil)
+		},
+	}
+	flags.addFlags(cmd)
+	return cmd
+}
+
+func (f *upFlags) addFlags(cmd *cobra.Command) {
+	set := cmd.Flags()
+	set.StringVar(&f.dir, "dir", folder.Default, "folder for data, disks, kubeconfig and logs")
+	set.IntVar(&f.hosts, "hosts", 2, "number of hosts that run virtual machines; this machine's CPUs and memory are shared among them")
+	set.IntVar(&f.ports.api, "api-port", defaultAPIPort, "port of the API server on 127.0.0.1; 0 for a free one")
+	set.IntVar(&f.ports.images, "image-port", defaultImagePort, "port on 127.0.0.1 that the files of --images are served on; 0 for a free one")
+	set.IntVar(&f.ports.vms, "vm-port", 0, "port of the VM controller on 127.0.0.1; 0 for a free one")
+	set.StringVar(&f.images, "images", "", `folder with kernels and disk images for virtual machines; empty for what "make guest" built last`)
+	set.StringVar(&f.binaries, "binaries", "", "folder with the control plane's programs; empty for those that \"make controlplane\" built last")
+	set.TextVar(&f.network, "vm-network", netip.MustParsePrefix("10.77.0.0/16"), "network of the virtual machines; its second address leads to this machine's loopback")
+	set.StringVar(&f.accel, "accelerator", "auto", "how QEMU runs guests: auto, kvm or tcg")
+	set.BoolVar(&f.noFsync, "unsafe-no-fsync", false, "let etcd skip fsync: faster, and data may be lost if this machine crashes")
+	set.StringVar(&f.logFile, "log-file", "", `file for the controllers' logs; empty for logs/millwright.log in --dir, "-" for stderr`)
+	set.StringVar(&f.Driver.Name, "driver", folder.DriverVM, `driver that makes and removes machines: "vm" makes virtual machines, "sim" only simulates`)
+	f.AddTuning(set)
+	// The lock of the folder elects the leader already, and need not run out after a kill.
+	f.Config.Election.Enabled = false
+	set.Lookup("leader-elect").DefValue = "false"
+	f.Logging.Add(set)
+}
+
+// validate reports all that is wrong with the flags at once.
+func (f *upFlags) validate() error {
+	var wrong args.Problems
+	wrong.If(f.hosts < 0 || f.hosts > 100, "--hosts: %d is not between 0 and 100", f.hosts)
+	wrong.Port("api-port", f.ports.api)
+	wrong.Port("image-port", f.ports.images)
+	wrong.Port("vm-port", f.ports.vms)
+	driver, network := f.Driver.Name, f.network
+	wrong.If(driver != folder.DriverVM && driver != folder.DriverSim, "--driver: there is no driver %q; known drivers: vm, sim", driver)
+	wrong.If(f.hosts == 0 && driver == folder.DriverVM, "--hosts: the driver vm needs at least 1")
+	wrong.If(!network.Addr().Is4() || network != network.Masked() || network.Bits() < 8 || network.Bits() > 24, "--vm-network: %s is not an IPv4 network of 8 to 24 bits", network)
+	wrong.If(!slices.Contains([]string{"auto", "kvm", "tcg"}, f.accel), "--accelerator: %q is none of auto, kvm and tcg", f.accel)
+	wrong.Add(f.ValidateTuning())
+	return wrong.Err()
+}
+
+// run runs the cluster until the context ends, or until use returns, if there is such a
+// function. It is called when everything runs.
+func (f *upFlags) run(ctx context.Context, stdout, stderr io.Writer, use func(context.Context, *local) error) error {
+	if err := f.validate(); err != nil {
+		return args.Wrong(err)
+	}
+	if err := f.refuseOtherDriver(); err != nil {
+		return err
+	}
+	logs, err := f.openLog(stderr)
+	if err != nil {
+		return err
+	}
+	defer logs.Close() // nothing is logged any more
+	log, err := f.Logging.SetUp(logs)
+	if err != nil {
+		return err
+	}
+	mode := &local{upFlags: f, log: log}
+	if err := mode.find(); err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "Starting a cluster in %s ...\n", f.dir)
+	begin := time.Now()
+	if err := mode.start(ctx); err != nil {
+		return explainCancel(ctx, explainPort(err))
+	}
+	if use == nil {
+		use = func(ctx context.Context, mode *local) error {
+			mode.greet(stdout, time.Since(begin))
+			<-ctx.Done()
+			return nil
+		}
+	}
+	err = mode.run(ctx, use)
+	fmt.Fprintln(stdout, "Stopping ...")
+	return errors.Join(err, mode.stop(context.WithoutCancel(ctx)))
+}
+
+// refuseOtherDriver keeps a driver from a folder with machines of another one, which it would
+// not know.
+func (f *upFlags) refuseOtherDriver() error {
+	made, err := folder.Driver(f.dir)
+	if err != nil || made == "" || made == f.Driver.Name {
+		return err
+	}
+	return fmt.Errorf("--driver: the folder %s was made with the driver %s, which %s would not go on with: use --driver %s, or another folder with --dir",
+		f.dir, made, f.Driver.Name, made)
+}
+
+// openLog opens the file for logs. Another process may have the folder, and then this one
+// adds a few lines to its log.
+func (f *upFlags) openLog(stderr io.Writer) (io.WriteCloser, error) {
+	path := f.logFile
+	switch path {
+	case "-":
+		return unclosed{stderr}, nil
+	case "":
+		path = filepath.Join(f.dir, "logs", "millwright.log")
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("the data folder %s is not writable: %w", f.dir, err)
+	}
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("opening the log: %w", err)
+	}
+	return file, nil
+}
+
+// unclosed is a writer that is not ours to close.
+type unclosed struct{ io.Writer }
+
+// Close implements io.Closer.
+func (unclosed) Close() error { return nil }
+
+// find looks for the programs and images.
+func (m *local) find() error {
+	cache, err := cacheDir()
+	if err != nil {
+		return err
+	}
+	if m.binaries == "" {
+		if m.binaries, err = controlplane.FindBinaries(cache); err != nil {
+			return err
+		}
+	}
+	if m.images == "" {
+		m.images = filepath.Join(cache, "guest", "current")
+	}
+	m.program, err = os.Executable()
+	if err != nil {
+		return fmt.Errorf("looking for this program, which hosts run too: %w", err)
+	}
+	return nil
+}
+
+// cacheDir is where "make" puts what takes long to build.
+func cacheDir() (string, error) {
+	if dir := os.Getenv("MILLWRIGHT_CACHE"); dir != "" {
+		return dir, nil
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("looking for what was built: %w", err)
+	}
+	return filepath.Join(dir, "millwright"), nil
+}
+
+// explainCancel drops an error that comes from the user having ended the command.
+func explainCancel(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// explainPort adds to the error of a port that is taken how to use another.
+func explainPort(err error) error {
+	var taken *controlplane.PortTakenError
+	if !errors.As(err, &taken) {
+		return err
+	}
+	return fmt.Errorf("%w: choose others with --api-port, --image-port and --vm-port (0 is any free one); the examples name %d and %d",
+		taken, defaultAPIPort, defaultImagePort)
+}

@@ -1,0 +1,150 @@
+// Package kubeconfig finds the clusters that a command is about.
+package kubeconfig
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/folder"
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
+	"github.com/millwright-dev/millwright/internal/manager"
+)
+
+// What a flag that names a kubeconfig may say besides a path.
+const (
+	// InCluster is the cluster that this process runs in.
+	InCluster = "inClusterConfig"
+	// None is no cluster.
+	None = "none"
+)
+
+// Flags say which cluster a command is about, and which namespace in it.
+type Flags struct {
+	// Dir is the folder of a local cluster.
+	Dir string
+	// File is a kubeconfig. With Dir it is a mistake; without both, the usual places are tried.
+	File string
+	// Context of the kubeconfig; empty for its current one.
+	Context string
+	// Namespace, where the command has one; empty for that of the context.
+	Namespace string
+}
+
+// Add adds --dir and --kubeconfig to the flags of a command.
+func (f *Flags) Add(flags *pflag.FlagSet) {
+	flags.StringVar(&f.Dir, "dir", "", `folder of the "millwright up" whose cluster is meant`)
+	flags.StringVar(&f.File, "kubeconfig", "", "kubeconfig of the cluster; without it and --dir, KUBECONFIG, "+folder.Default+"/kubeconfig or ~/.kube/config, whichever there is first")
+}
+
+// Client returns a client of the cluster, which is not contacted yet.
+func (f *Flags) Client() (client.WithWatch, error) {
+	config, _, err := f.Load()
+	if err != nil {
+		return nil, err
+	}
+	return NewClient(config)
+}
+
+// NewClient returns a client that knows all kinds. The cluster is not contacted yet.
+func NewClient(config *rest.Config) (client.WithWatch, error) {
+	c, err := client.NewWithWatch(config, client.Options{Scheme: manager.Scheme()})
+	if err != nil {
+		return nil, fmt.Errorf("connecting to %s: %w", config.Host, err)
+	}
+	return c, nil
+}
+
+// Load reads the kubeconfig. The namespace is that of the flags, or else of the context, or
+// else "default".
+func (f *Flags) Load() (config *rest.Config, namespace string, err error) {
+	if f.File != "" && f.Dir != "" {
+		return nil, "", args.Wrongf("--kubeconfig: cannot be used with --dir")
+	}
+	loaded := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(f.rules(), &clientcmd.ConfigOverrides{CurrentContext: f.Context})
+	config, err = loaded.ClientConfig()
+	if clientcmd.IsEmptyConfig(err) || f.File == "" && errors.Is(err, fs.ErrNotExist) {
+		return nil, "", f.noCluster()
+	}
+	if err == nil {
+		namespace, _, err = loaded.Namespace()
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	config.UserAgent = "millwright"
+	return config, cmp.Or(f.Namespace, namespace), nil
+}
+
+// Named reads the kubeconfig that a flag names, and returns the namespace of its context.
+// InCluster and an empty path stand for the cluster that this process runs in.
+func Named(flag, path, context string) (config *rest.Config, namespace string, err error) {
+	if path == "" || path == InCluster {
+		config, err = rest.InClusterConfig()
+		namespace = metav1.NamespaceDefault
+	} else {
+		config, namespace, err = (&Flags{File: path, Context: context}).Load()
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("%s: %w", flag, err)
+	}
+	config.UserAgent = "millwright"
+	return config, namespace, nil
+}
+
+// ExplainStopped returns how to start a local cluster that does not answer because nothing
+// runs there; otherwise the error.
+func (f *Flags) ExplainStopped(err error) error {
+	for _, file := range f.rules().GetLoadingPrecedence() {
+		dir := filepath.Dir(file)
+		if !controlplane.IsFolder(dir) {
+			continue
+		}
+		if pid, problem := controlplane.Holder(dir); problem == nil && pid == 0 {
+			return fmt.Errorf("nothing runs in %s: start it with: %s", dir, folder.UpAgain(dir))
+		}
+	}
+	return err
+}
+
+// noCluster returns the error where none was found.
+func (f *Flags) noCluster() error {
+	switch environment := os.Getenv(clientcmd.RecommendedConfigPathEnvVar); {
+	case f.File != "":
+		return fmt.Errorf("there is no cluster in the kubeconfig %s", f.File)
+	case f.Dir == "" && environment != "":
+		return fmt.Errorf("there is no cluster in %s, which %s names: correct that, or name another with --kubeconfig or --dir", environment, clientcmd.RecommendedConfigPathEnvVar)
+	default:
+		return fmt.Errorf(`there is no cluster in %s: start one with "millwright up", or name another with --dir, --kubeconfig or KUBECONFIG`, f.Folder())
+	}
+}
+
+// rules are where the kubeconfig is looked for, in what order.
+func (f *Flags) rules() *clientcmd.ClientConfigLoadingRules {
+	inDir := filepath.Join(f.Folder(), "kubeconfig")
+	switch {
+	case f.File != "":
+		return &clientcmd.ClientConfigLoadingRules{ExplicitPath: f.File}
+	case f.Dir != "":
+		return &clientcmd.ClientConfigLoadingRules{ExplicitPath: inDir}
+	}
+	if os.Getenv(clientcmd.RecommendedConfigPathEnvVar) == "" {
+		if _, err := os.Stat(inDir); err == nil {
+			return &clientcmd.ClientConfigLoadingRules{ExplicitPath: inDir}
+		}
+	}
+	return clientcmd.NewDefaultClientConfigLoadingRules()
+}
+
+// Folder is that of the local cluster.
+func (f *Flags) Folder() string { return cmp.Or(f.Dir, folder.Default) }

@@ -1,0 +1,95 @@
+package kubeconfig
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/millwright-dev/millwright/internal/cli/folder"
+	"github.com/millwright-dev/millwright/internal/cli/kubeconfig/kubeconfigtest"
+)
+
+// TestWhichCluster: flags first, then the environment, then local mode in this folder, then
+// the user's own kubeconfig.
+func TestWhichCluster(t *testing.T) {
+	for name, tc := range map[string]struct {
+		// What there is besides the flags.
+		environment, local, home bool
+		flags                    func(other string) Flags
+		context                  string
+		host, namespace          string
+	}{
+		"nothing but the user's":       {home: true, host: "https://home-one", namespace: "default"},
+		"local mode in this folder":    {home: true, local: true, host: "https://local-one", namespace: "default"},
+		"the environment":              {home: true, local: true, environment: true, host: "https://environment-one", namespace: "default"},
+		"--kubeconfig":                 {home: true, local: true, environment: true, flags: func(other string) Flags { return Flags{File: other} }, host: "https://other-one", namespace: "default"},
+		"--dir":                        {home: true, local: true, environment: true, flags: func(other string) Flags { return Flags{Dir: filepath.Dir(other)} }, host: "https://other-one", namespace: "default"},
+		"another context":              {environment: true, context: "two", host: "https://environment-two", namespace: "of-two"},
+		"another context of local one": {local: true, context: "two", host: "https://local-two", namespace: "of-two"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			t.Chdir(dir)
+			t.Setenv("HOME", filepath.Join(dir, "home"))
+			t.Setenv("KUBERNETES_SERVICE_HOST", "") // outside of any cluster
+			t.Setenv("KUBECONFIG", "")
+			// client-go reads HOME once, so the user's own is given by its name here.
+			home := filepath.Join(dir, "home", ".kube", "config")
+			before := clientcmd.RecommendedHomeFile
+			clientcmd.RecommendedHomeFile = home
+			t.Cleanup(func() { clientcmd.RecommendedHomeFile = before })
+			if tc.home {
+				kubeconfigtest.WriteContexts(t, home, "home")
+			}
+			if tc.local {
+				kubeconfigtest.WriteContexts(t, filepath.Join(dir, folder.Default, "kubeconfig"), "local")
+			}
+			if tc.environment {
+				t.Setenv("KUBECONFIG", kubeconfigtest.WriteContexts(t, filepath.Join(dir, "environment"), "environment"))
+			}
+			var flags Flags
+			if other := kubeconfigtest.WriteContexts(t, filepath.Join(dir, "other", "kubeconfig"), "other"); tc.flags != nil {
+				flags = tc.flags(other)
+			}
+			flags.Context = tc.context
+			config, namespace, err := flags.Load()
+			if err != nil || config.Host != tc.host || namespace != tc.namespace {
+				t.Errorf("leads to %v, namespace %q, %v", config, namespace, err)
+			}
+		})
+	}
+}
+
+// TestNoCluster: a user who has started nothing is told how to, and one who named a place is
+// told that nothing is there.
+func TestNoCluster(t *testing.T) {
+	t.Chdir(t.TempDir())
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	before := clientcmd.RecommendedHomeFile
+	clientcmd.RecommendedHomeFile = filepath.Join(t.TempDir(), "config")
+	t.Cleanup(func() { clientcmd.RecommendedHomeFile = before })
+	if err := os.WriteFile("empty", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		environment string
+		flags       Flags
+		says        string
+	}{
+		"nothing":              {says: "millwright up"},
+		"another folder":       {environment: "/nowhere", flags: Flags{Dir: "other"}, says: "in other: start one"},
+		"the environment":      {environment: "/nowhere/at/all", says: "in /nowhere/at/all, which KUBECONFIG names"},
+		"an empty kubeconfig":  {environment: "/nowhere", flags: Flags{File: "empty"}, says: "the kubeconfig empty"},
+		"two at the same time": {flags: Flags{File: "empty", Dir: "other"}, says: "cannot be used with --dir"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("KUBECONFIG", tc.environment)
+			if _, _, err := tc.flags.Load(); err == nil || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("says %v, want %q", err, tc.says)
+			}
+		})
+	}
+}

@@ -1,0 +1,79 @@
+// Package logging sets up the one logger of the program.
+package logging
+
+import (
+	"context"
+	"io"
+	"log/slog"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/pflag"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/millwright-dev/millwright/internal/cli/args"
+)
+
+// Flags say what is logged, and how.
+type Flags struct {
+	// Format is "text" or "json".
+	Format string
+	// Verbosity is 0 to 10.
+	Verbosity int
+}
+
+// Add adds the flags to those of a command.
+func (f *Flags) Add(flags *pflag.FlagSet) {
+	flags.StringVar(&f.Format, "logging-format", "text", "how log lines are written: text or json")
+	flags.IntVarP(&f.Verbosity, "v", "v", 0, "how much is logged: 0 what happens, 1 also what is waited for and calls to the driver, up to 10")
+}
+
+// SetUp makes the one logger, and has all libraries use it. Flags with wrong values are an
+// args.UsageError.
+func (f *Flags) SetUp(out io.Writer) (logr.Logger, error) {
+	if f.Verbosity < 0 || f.Verbosity > 10 {
+		return logr.Logger{}, args.Wrongf("--v: %d is not between 0 and 10", f.Verbosity)
+	}
+	options := &slog.HandlerOptions{Level: slog.Level(-f.Verbosity)}
+	var handler slog.Handler
+	switch f.Format {
+	case "text":
+		handler = slog.NewTextHandler(out, options)
+	case "json":
+		handler = slog.NewJSONHandler(out, options)
+	default:
+		return logr.Logger{}, args.Wrongf("--logging-format: %q is neither text nor json", f.Format)
+	}
+	log := logr.FromSlogHandler(filter{handler})
+	ctrl.SetLogger(log)
+	klog.SetLogger(log)
+	return log, nil
+}
+
+// noise has log lines of libraries that report an error where there is none, each with the
+// text of that error. At every orderly end controller-runtime says so of the leadership that
+// it gave up itself.
+var noise = map[string]string{"error received after stop sequence was engaged": "leader election lost"}
+
+// filter leaves out noise.
+type filter struct{ slog.Handler }
+
+func (h filter) Handle(ctx context.Context, record slog.Record) error {
+	if text, known := noise[record.Message]; known && mentions(record, text) {
+		return nil
+	}
+	return h.Handler.Handle(ctx, record)
+}
+
+func mentions(record slog.Record, text string) bool {
+	found := false
+	record.Attrs(func(attr slog.Attr) bool {
+		found = found || attr.Value.String() == text
+		return !found
+	})
+	return found
+}
+
+func (h filter) WithAttrs(attrs []slog.Attr) slog.Handler { return filter{h.Handler.WithAttrs(attrs)} }
+
+func (h filter) WithGroup(name string) slog.Handler { return filter{h.Handler.WithGroup(name)} }

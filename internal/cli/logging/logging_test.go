@@ -1,0 +1,85 @@
+package logging
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+	"k8s.io/klog/v2"
+)
+
+// TestLogLines: one format for all that logs, by the flag.
+func TestLogLines(t *testing.T) {
+	for format, check := range map[string]func(line string) bool{
+		"json": func(line string) bool { return json.Valid([]byte(line)) },
+		"text": func(line string) bool { return strings.Contains(line, "level=") && strings.Contains(line, "msg=") },
+	} {
+		t.Run(format, func(t *testing.T) {
+			var out bytes.Buffer
+			log, err := (&Flags{Format: format, Verbosity: 1}).SetUp(&out)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(klog.ClearLogger)
+			log.Info("zero")
+			log.V(1).Info("one")
+			log.V(2).Info("two")
+			log.Error(errors.New("cause"), "failed")
+			klog.InfoS("from a library")
+			lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+			var said []string
+			for _, line := range lines {
+				if !check(line) {
+					t.Errorf("line %q", line)
+				}
+				for _, message := range []string{"zero", "one", "two", "failed", "from a library"} {
+					if strings.Contains(line, message) {
+						said = append(said, message)
+					}
+				}
+			}
+			if diff := cmp.Diff([]string{"zero", "one", "failed", "from a library"}, said); diff != "" {
+				t.Errorf("lines (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestEndIsQuiet: that leadership is lost is no error at an end that was asked for, and
+// only then.
+func TestEndIsQuiet(t *testing.T) {
+	var out bytes.Buffer
+	log, err := (&Flags{Format: "text"}).SetUp(&out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(klog.ClearLogger)
+	const stopping = "error received after stop sequence was engaged"
+	lost := errors.New("leader election lost")
+	log.Error(lost, stopping)
+	log.WithName("named").WithValues("a", "b").Error(lost, stopping)
+	if out.Len() != 0 {
+		t.Errorf("said at an orderly end:\n%s", &out)
+	}
+	log.Error(lost, "something else")
+	log.Error(errors.New("disk full"), stopping)
+	log.Error(nil, stopping)
+	if got := strings.Count(out.String(), "\n"); got != 3 {
+		t.Errorf("%d of 3 real errors are said:\n%s", got, &out)
+	}
+}
+
+// TestVerbosity: every form in which people are used to write it.
+func TestVerbosity(t *testing.T) {
+	for _, args := range [][]string{{"--v=2"}, {"--v", "2"}, {"-v=2"}, {"-v", "2"}, {"-v2"}} {
+		flags, set := &Flags{}, pflag.NewFlagSet("program", pflag.ContinueOnError)
+		flags.Add(set)
+		if err := set.Parse(args); err != nil || flags.Verbosity != 2 {
+			t.Errorf("%v: verbosity %d, %v", args, flags.Verbosity, err)
+		}
+	}
+}

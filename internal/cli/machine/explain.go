@@ -1,0 +1,263 @@
+// Package machine is the command that explains machines, sets and deployments.
+package machine
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
+	"github.com/millwright-dev/millwright/internal/observe/explain"
+)
+
+// NewExplain returns the command.
+func NewExplain() *cobra.Command {
+	flags := &explainFlags{}
+	cmd := &cobra.Command{
+		Use:   "explain KIND/NAME",
+		Short: "Say why a machine, or a pool of machines, is as it is",
+		Example: `  millwright explain machine pool-a-x7k2p
+  millwright explain mcd/pool`,
+		SuggestionsMinimumDistance: 2,
+		ValidArgsFunction:          cobra.NoFileCompletions,
+		Args: func(cmd *cobra.Command, args []string) error {
+			_, _, err := parseObject(cmd, args)
+			return err
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			kind, name, err := parseObject(cmd, args)
+			if err != nil {
+				return err
+			}
+			return flags.run(cmd, kind, name)
+		},
+	}
+	flags.add(cmd, "object")
+	for _, kind := range kinds {
+		cmd.AddCommand(kind.command())
+	}
+	return cmd
+}
+
+// parseObject reads KIND/NAME, or KIND NAME where the kind is not written as the command is.
+// Without arguments there is nothing to read.
+func parseObject(cmd *cobra.Command, given []string) (kind explained, name string, err error) {
+	if len(given) == 0 {
+		return kind, "", nil
+	}
+	of, name, _ := strings.Cut(strings.Join(given, "/"), "/")
+	of, _ = strings.CutSuffix(strings.ToLower(of), "."+v1alpha1.GroupName)
+	if slices.Contains([]string{"machineclass", "machineclasses", "mcc"}, of) {
+		return kind, "", args.Wrongf("classes are not explained: a class does nothing by itself. Ask about a machine, set or deployment that uses it, which tells what is wrong with the class, too. To look at it: kubectl get machineclasses.%s %s", v1alpha1.GroupName, cmp.Or(name, "NAME"))
+	}
+	at := slices.IndexFunc(kinds, func(kind explained) bool { return of == kind.use || slices.Contains(kind.aliases, of) })
+	if at < 0 {
+		return kind, "", args.KnownCommand(cmd, given)
+	}
+	if kind = kinds[at]; name == "" || strings.Contains(name, "/") {
+		return kind, "", kind.wantName(nil)
+	}
+	return kind, name, nil
+}
+
+// explained is a kind that can be explained.
+type explained struct {
+	use     string
+	aliases []string
+	// kind is how the kind is written.
+	kind                 string
+	short, long, example string
+	explain              func(ctx context.Context, from explain.Gatherer, key types.NamespacedName) (explain.Report, error)
+}
+
+const onlyReads = "\n\nIt only reads. It needs no manager, and asks none."
+
+// kinds are those that can be explained.
+var kinds = []explained{
+	{
+		use: "machine", aliases: []string{"machines", "mc"}, kind: "Machine",
+		short: "Say why a Machine is not Running, was replaced, or is not deleted",
+		long: `Say why a Machine is not Running, why it was replaced, or what holds its deletion up:
+each with since when, what happens next, and what you can do.` + onlyReads + ` Of a Machine that is gone it says what
+events tell, which an API server keeps for an hour.`,
+		example: `  millwright explain machine pool-a-x7k2p
+  millwright explain machine pool-a-x7k2p -n machines --control-kubeconfig control.yaml --target-kubeconfig target.yaml -o json`,
+		explain: func(ctx context.Context, from explain.Gatherer, key types.NamespacedName) (explain.Report, error) {
+			facts, err := from.Gather(ctx, key)
+			return explain.Explain(facts, time.Now()), err
+		},
+	}, {
+		use: "machineset", aliases: []string{"machinesets", "mcs"}, kind: "MachineSet",
+		short: "Say why a MachineSet does not have the Machines that it wants",
+		long: `Say why a MachineSet does not have the Machines that it wants: what keeps it from making
+them, what is wrong with those that it has, what happens next, and what you can do.` + onlyReads,
+		example: `  millwright explain machineset pool-7d9f8`,
+		explain: func(ctx context.Context, from explain.Gatherer, key types.NamespacedName) (explain.Report, error) {
+			facts, err := from.GatherSet(ctx, key)
+			return explain.ExplainPool(facts, time.Now()), err
+		},
+	}, {
+		use: "machinedeployment", aliases: []string{"machinedeployments", "mcd"}, kind: "MachineDeployment",
+		short: "Say why a MachineDeployment does not have the Machines that it wants",
+		long: `Say why a MachineDeployment does not have the Machines that it wants, or not of its newest
+template: what keeps it from going on, what is wrong with the Machines that it has, what
+happens next, and what you can do.` + onlyReads,
+		example: `  millwright explain machinedeployment pool`,
+		explain: func(ctx context.Context, from explain.Gatherer, key types.NamespacedName) (explain.Report, error) {
+			facts, err := from.GatherDeployment(ctx, key)
+			return explain.ExplainPool(facts, time.Now()), err
+		},
+	},
+}
+
+func (k explained) wantName([]string) error {
+	return args.Wrongf("give the name of one %s", k.kind)
+}
+
+func (k explained) command() *cobra.Command {
+	flags := &explainFlags{}
+	cmd := &cobra.Command{
+		Use: k.use + " NAME", Aliases: k.aliases, Short: k.short, Long: k.long, Example: k.example,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		Args:              args.One(k.wantName),
+		RunE:              func(cmd *cobra.Command, args []string) error { return flags.run(cmd, k, args[0]) },
+	}
+	flags.add(cmd, k.kind)
+	return cmd
+}
+
+// explainFlags say which clusters are asked, and how the answer is printed.
+type explainFlags struct {
+	kubeconfig.Flags
+
+	control, target string
+	output          string
+	nodeConditions  string
+	timeouts        explain.Timeouts
+}
+
+// How the answer is printed.
+const (
+	outputText = "text"
+	outputJSON = "json"
+)
+
+// requestTimeout is how long an API server may take to answer one request.
+const requestTimeout = 10 * time.Second
+
+func (f *explainFlags) add(cmd *cobra.Command, kind string) {
+	flags := cmd.Flags()
+	f.Flags.Add(flags)
+	flags.StringVar(&f.Context, "context", "", "context of the kubeconfig that leads to the Machines; empty for its current one")
+	flags.StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the "+kind+`; empty for that of the context, or else "default"`)
+	flags.StringVar(&f.control, "control-kubeconfig", "", "kubeconfig of the cluster where the Machines live, if it is not the one of --kubeconfig and --dir; empty for the target cluster")
+	flags.StringVar(&f.target, "target-kubeconfig", "", `kubeconfig of the cluster that the nodes join; "none" if there is none; empty for the control cluster`)
+	flags.StringVarP(&f.output, "output", "o", outputText, "text or json")
+	flags.DurationVar(&f.timeouts.Creation, "machine-creation-timeout", explain.DefaultCreationTimeout, "as the manager has it")
+	flags.DurationVar(&f.timeouts.Health, "machine-health-timeout", explain.DefaultHealthTimeout, "as the manager has it")
+	flags.DurationVar(&f.timeouts.Drain, "machine-drain-timeout", explain.DefaultDrainTimeout, "as the manager has it")
+	flags.DurationVar(&f.timeouts.ResourceExhausted, "resource-exhausted-retry", explain.DefaultResourceExhaustedRetry, "as the manager has it")
+	flags.StringVar(&f.nodeConditions, "node-conditions", "KernelDeadlock,ReadonlyFilesystem,DiskPressure,NetworkUnavailable", "as the manager has it")
+}
+
+// validate reports all that is wrong with the flags at once.
+func (f *explainFlags) validate() error {
+	var wrong args.Problems
+	wrong.If(f.output != outputText && f.output != outputJSON, "--output: %q is neither text nor json", f.output)
+	wrong.If(f.timeouts.ResourceExhausted < 0, "--resource-exhausted-retry: must not be negative")
+	wrong.If(f.timeouts.Creation < 0 || f.timeouts.Health < 0 || f.timeouts.Drain < 0, "--machine-*-timeout: must not be negative")
+	named := f.control != "" || f.target != "" && f.target != kubeconfig.None
+	wrong.If(named && f.File != "", "--kubeconfig: cannot be used with --control-kubeconfig or --target-kubeconfig")
+	wrong.If(named && f.Dir != "", "--dir: cannot be used with --control-kubeconfig or --target-kubeconfig")
+	return wrong.Err()
+}
+
+// run prints what there is to say of an object. One of which nothing is known is an error.
+func (f *explainFlags) run(cmd *cobra.Command, kind explained, name string) error {
+	if err := f.validate(); err != nil {
+		return args.Wrong(err)
+	}
+	gatherer, namespace, err := f.gatherer()
+	if err != nil {
+		return err
+	}
+	report, err := kind.explain(cmd.Context(), gatherer, types.NamespacedName{Namespace: namespace, Name: name})
+	if err != nil {
+		return err
+	}
+	if report.Verdict == explain.NotFound {
+		return errors.New(strings.Join(append([]string{report.Answer}, report.Advice...), " "))
+	}
+	return f.print(report, cmd.OutOrStdout())
+}
+
+func (f *explainFlags) print(report explain.Report, out io.Writer) error {
+	if f.output == outputText {
+		return explain.Print(out, report)
+	}
+	encoder := json.NewEncoder(out)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(report); err != nil {
+		return fmt.Errorf("writing the explanation: %w", err)
+	}
+	return nil
+}
+
+// gatherer makes clients of both clusters, and returns which namespace is meant. Nothing is
+// contacted yet.
+func (f *explainFlags) gatherer() (made explain.Gatherer, namespace string, err error) {
+	if f.nodeConditions != "" {
+		f.timeouts.NodeConditions = strings.Split(f.nodeConditions, ",")
+	}
+	made.Timeouts = f.timeouts
+	control, target, namespace, err := f.clusters()
+	if err != nil {
+		return made, "", err
+	}
+	control.Timeout = requestTimeout
+	if made.Control, err = kubeconfig.NewClient(control); err != nil || target == nil {
+		return made, namespace, err
+	}
+	target.Timeout = requestTimeout
+	made.Target, err = kubeconfig.NewClient(target)
+	return made, namespace, err
+}
+
+// clusters are that of the Machines, and that of the nodes, which is nil if there is none. The
+// namespace is in the former.
+func (f *explainFlags) clusters() (control, target *rest.Config, namespace string, err error) {
+	switch {
+	case f.control != "":
+		control, namespace, err = kubeconfig.Named("--control-kubeconfig", f.control, f.Context)
+	case f.target != "" && f.target != kubeconfig.None:
+		control, namespace, err = kubeconfig.Named("--target-kubeconfig", f.target, f.Context)
+	default:
+		control, namespace, err = f.Load()
+	}
+	if err != nil {
+		return nil, nil, "", err
+	}
+	target = control
+	switch {
+	case f.target == kubeconfig.None:
+		target = nil
+	case f.target != "" && f.control != "":
+		target, _, err = kubeconfig.Named("--target-kubeconfig", f.target, "")
+	}
+	return control, target, cmp.Or(f.Namespace, namespace), err
+}

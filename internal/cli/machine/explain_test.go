@@ -1,0 +1,92 @@
+package machine
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
+	"github.com/millwright-dev/millwright/internal/cli/kubeconfig/kubeconfigtest"
+)
+
+// TestExplainWhichClusters: an operator's command asks one cluster for both if it is told of
+// one only.
+func TestExplainWhichClusters(t *testing.T) {
+	dir := t.TempDir()
+	content, err := os.ReadFile(kubeconfigtest.Write(t, "https://local"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "kubeconfig"), content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("KUBERNETES_SERVICE_HOST", "") // outside of any cluster
+	control, target, other := kubeconfigtest.Write(t, "https://control"), kubeconfigtest.Write(t, "https://target"), kubeconfigtest.Write(t, "https://other")
+	for name, tc := range map[string]struct {
+		kubeconfig, control, target string
+		wantControl, wantTarget     string
+		wantErr                     error
+	}{
+		"local mode":           {wantControl: "https://local", wantTarget: "https://local"},
+		"local, no target":     {target: "none", wantControl: "https://local"},
+		"one cluster":          {kubeconfig: other, wantControl: "https://other", wantTarget: "https://other"},
+		"both":                 {control: control, target: target, wantControl: "https://control", wantTarget: "https://target"},
+		"control only":         {control: control, wantControl: "https://control", wantTarget: "https://control"},
+		"target only":          {target: target, wantControl: "https://target", wantTarget: "https://target"},
+		"control, no target":   {control: control, target: "none", wantControl: "https://control"},
+		"in cluster, but none": {control: "inClusterConfig", wantErr: rest.ErrNotInCluster},
+		"missing file":         {control: control, target: "/nowhere/at/all", wantErr: os.ErrNotExist},
+	} {
+		t.Run(name, func(t *testing.T) {
+			flags := &explainFlags{control: tc.control, target: tc.target, output: outputText}
+			if flags.File = tc.kubeconfig; tc.kubeconfig+tc.control+strings.TrimPrefix(tc.target, kubeconfig.None) == "" {
+				flags.Dir = dir
+			}
+			if err := flags.validate(); err != nil {
+				t.Fatal(err)
+			}
+			gotControl, gotTarget, _, err := flags.clusters()
+			if !errors.Is(err, tc.wantErr) {
+				t.Fatalf("answers %v, want %v", err, tc.wantErr)
+			}
+			if err != nil {
+				return
+			}
+			if gotControl.Host != tc.wantControl || hostOf(gotTarget) != tc.wantTarget {
+				t.Errorf("control %s, target %s", gotControl.Host, hostOf(gotTarget))
+			}
+		})
+	}
+}
+
+func hostOf(config *rest.Config) string {
+	if config == nil {
+		return ""
+	}
+	return config.Host
+}
+
+// TestExplainWhichNamespace: that of the context, as for the commands about rollouts.
+func TestExplainWhichNamespace(t *testing.T) {
+	path := kubeconfigtest.WriteContexts(t, filepath.Join(t.TempDir(), "kubeconfig"), "host")
+	for name, tc := range map[string]struct {
+		flags explainFlags
+		want  string
+	}{
+		"of the context":           {explainFlags{Flags: kubeconfig.Flags{File: path, Context: "two"}}, "of-two"},
+		"the flag comes first":     {explainFlags{Flags: kubeconfig.Flags{File: path, Namespace: "mine", Context: "two"}}, "mine"},
+		"the context has none":     {explainFlags{Flags: kubeconfig.Flags{File: path}}, "default"},
+		"of the control cluster's": {explainFlags{control: path, target: kubeconfig.None, Flags: kubeconfig.Flags{Context: "two"}}, "of-two"},
+		"of the only cluster's":    {explainFlags{target: path, Flags: kubeconfig.Flags{Context: "two"}}, "of-two"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, namespace, err := tc.flags.gatherer(); namespace != tc.want || err != nil {
+				t.Errorf("namespace %q, %v; want %q", namespace, err, tc.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,99 @@
+package manager
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/millwright-dev/millwright/driver/instrument"
+	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/drivers/vm"
+	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/folder"
+	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
+	"github.com/millwright-dev/millwright/internal/manager"
+)
+
+// DriverFlags say which driver is used, and how.
+type DriverFlags struct {
+	// Name of the driver.
+	Name string
+	// Installation is the name by which the driver knows its VMs among those of others.
+	Installation string
+	// SimDir is the folder of the driver sim; empty keeps its VMs in memory.
+	SimDir string
+	// SimHeartbeat is the time between two signs of life of its nodes; 0 for none.
+	SimHeartbeat time.Duration
+}
+
+func (f *DriverFlags) add(flags *pflag.FlagSet) {
+	flags.StringVar(&f.Name, "driver", "", `driver that makes and removes machines: "vm" makes VirtualMachines, "sim" only simulates`)
+	flags.StringVar(&f.Installation, "installation", "", "name of this installation, by which the driver vm knows its VirtualMachines among those of others; it must never change")
+	flags.StringVar(&f.SimDir, "sim-dir", "", "folder that the driver sim keeps its VMs in, so that they outlive this process; empty keeps them in memory")
+	flags.DurationVar(&f.SimHeartbeat, "sim-heartbeat", DefaultHeartbeat, "time between two signs of life of a node of the driver sim; 0 for none, whereupon a controller manager takes the node for dead")
+}
+
+// DefaultHeartbeat is the time between two heartbeats of a kubelet.
+const DefaultHeartbeat = 10 * time.Second
+
+// open puts the driver into the manager's configuration.
+func (f *DriverFlags) open(config *manager.Config) error {
+	config.DriverName, config.Installation = f.Name, f.Installation
+	switch f.Name {
+	case folder.DriverSim:
+		return f.openSim(config)
+	case folder.DriverVM:
+		return f.openVM(config)
+	case "":
+		return args.Wrongf("--driver: required; known drivers: vm, sim")
+	default:
+		return args.Wrongf("--driver: there is no driver %q; known drivers: vm, sim", f.Name)
+	}
+}
+
+// openVM makes the driver whose infrastructure is the control cluster, or the one whose
+// kubeconfig the class's Secret has.
+func (f *DriverFlags) openVM(config *manager.Config) error {
+	own := rest.CopyConfig(config.Control)
+	own.UserAgent = "millwright-driver-vm"
+	infrastructure, err := vm.NewClient(own)
+	if err != nil {
+		return fmt.Errorf("driver vm: %w", err)
+	}
+	d := vm.New(vm.Options{Client: infrastructure, Installation: f.Installation})
+	config.Driver = instrument.Wrap(d, instrument.Options{Provider: folder.DriverVM, Registerer: metrics.Registry})
+	return nil
+}
+
+func (f *DriverFlags) openSim(config *manager.Config) error {
+	simulated := sim.Config{HeartbeatInterval: f.SimHeartbeat}
+	if f.SimDir != "" {
+		if err := os.MkdirAll(f.SimDir, 0o700); err != nil {
+			return fmt.Errorf("--sim-dir: folder %s cannot be used: %w", f.SimDir, err)
+		}
+		cloud, err := sim.OpenCloud(f.SimDir, sim.CloudOptions{})
+		if err != nil {
+			return fmt.Errorf("--sim-dir: %w", err)
+		}
+		simulated.Cloud = cloud
+	}
+	if config.Target != nil {
+		// The simulated kubelets have a client of their own, as real ones do.
+		kubelets := rest.CopyConfig(config.Target)
+		kubelets.UserAgent = "millwright-sim-kubelet"
+		kubelets.QPS = -1
+		nodes, err := kubeconfig.NewClient(kubelets)
+		if err != nil {
+			return fmt.Errorf("driver sim: %w", err)
+		}
+		simulated.Nodes = nodes
+	}
+	d := sim.New(simulated)
+	config.Driver = instrument.Wrap(d, instrument.Options{Provider: folder.DriverSim, Registerer: metrics.Registry})
+	config.Runnables = append(config.Runnables, d)
+	return nil
+}

@@ -1,0 +1,47 @@
+package manager
+
+import (
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"testing"
+	"time"
+
+	"github.com/onsi/gomega"
+)
+
+func currentGCPercent() int {
+	sample := []metrics.Sample{{Name: "/gc/gogc:percent"}}
+	metrics.Read(sample)
+	return int(sample[0].Value.Uint64())
+}
+
+// TestALargeHeapIsCollectedLessOften, and a heap that was large is collected as often as before.
+func TestALargeHeapIsCollectedLessOften(t *testing.T) {
+	was := currentGCPercent()
+	t.Cleanup(func() { debug.SetGCPercent(was) })
+	collectGarbage(t.Context(), time.Millisecond)
+	if percent := currentGCPercent(); percent != gcPercentSmall {
+		t.Errorf("at the start: %d %%, want %d", percent, gcPercentSmall)
+	}
+	becomes := func(want int) {
+		t.Helper()
+		runtime.GC()
+		gomega.NewWithT(t).Eventually(currentGCPercent).Should(gomega.Equal(want))
+	}
+	ballast := make([]byte, 2*largeHeap)
+	becomes(gcPercentLarge)
+	runtime.KeepAlive(ballast)
+	becomes(gcPercentSmall)
+}
+
+// TestGOGCGoesFirst: who sets it in the environment means it.
+func TestGOGCGoesFirst(t *testing.T) {
+	t.Setenv("GOGC", "77")
+	was := debug.SetGCPercent(77)
+	t.Cleanup(func() { debug.SetGCPercent(was) })
+	collectGarbage(t.Context(), time.Millisecond)
+	if percent := currentGCPercent(); percent != 77 {
+		t.Errorf("%d %%, want 77", percent)
+	}
+}

@@ -1,0 +1,289 @@
+// Package manager is the command that runs the controllers.
+package manager
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/utils/ptr"
+
+	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
+	"github.com/millwright-dev/millwright/internal/cli/logging"
+	"github.com/millwright-dev/millwright/internal/controllers/machine"
+	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
+	"github.com/millwright-dev/millwright/internal/lifecycle/orphans"
+	"github.com/millwright-dev/millwright/internal/manager"
+)
+
+// Flags are MCM's flags, as far as there is something behind them, and our own.
+type Flags struct {
+	// Config is what they make. Complete finishes it.
+	Config manager.Config
+	// Driver says which driver is used.
+	Driver DriverFlags
+	// Logging says what is logged.
+	Logging logging.Flags
+
+	control, target string
+	namespace       string
+	qps             float32
+	burst           int
+	nodeConditions  string
+	replacements    string
+	apis            []string
+	// overshootingPeriod is without effect: sets are counted in every pass.
+	overshootingPeriod time.Duration
+}
+
+// Agent is the user agent of the manager's requests, by which an audit log tells them apart.
+const Agent = "millwright-manager"
+
+// New returns the command.
+func New() *cobra.Command {
+	flags := &Flags{}
+	cmd := &cobra.Command{
+		Use:   "manager",
+		Short: "Run the controllers of Machines, MachineSets and MachineDeployments",
+		Long: `Run the controllers of Machines, MachineSets and MachineDeployments.
+
+Machines live in the control cluster, nodes join the target cluster; both may be the
+same. Flags that Gardener's Machine Controller Manager has too mean what they mean there.`,
+		Example: `  millwright manager --driver sim --control-kubeconfig control.yaml --target-kubeconfig target.yaml --namespace machines`,
+		Args:    args.None,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return flags.run(cmd.Context(), cmd.ErrOrStderr())
+		},
+	}
+	flags.add(cmd.Flags())
+	return cmd
+}
+
+func (f *Flags) add(flags *pflag.FlagSet) {
+	flags.StringVar(&f.control, "control-kubeconfig", "", `kubeconfig of the cluster where the Machines live; "inClusterConfig" for the one that this runs in; empty for the target cluster`)
+	flags.StringVar(&f.target, "target-kubeconfig", "", `kubeconfig of the cluster that the nodes join; "none" if there is none; empty for the one that this runs in`)
+	flags.StringVar(&f.namespace, "namespace", "default", `namespace of the control cluster in which the Machines live; with --apis=capi, "" for all namespaces`)
+	flags.Float32Var(&f.qps, "kube-api-qps", 100, "requests per second to each API server")
+	flags.IntVar(&f.burst, "kube-api-burst", 200, "requests to each API server that may come at once")
+	flags.StringVar(&f.Config.Address, "address", "0.0.0.0", "IP address that /healthz and /metrics are served on")
+	flags.IntVar(&f.Config.Port, "port", 10259, "port that /healthz and /metrics are served on, without TLS; 0 serves nothing")
+	flags.BoolVar(&f.Config.Profiling.Enabled, "profiling", false, "serve profiles under /debug/pprof/ there, too")
+	flags.BoolVar(&f.Config.Profiling.Contention, "contention-profiling", false, "have the profiles show where goroutines block; needs --profiling")
+	flags.DurationVar(&f.overshootingPeriod, "machine-safety-overshooting-period", time.Minute, "accepted since MCM has it, and without effect: the Machines of a set are counted whenever it is looked at")
+	f.AddTuning(flags)
+	f.addClusterAPI(flags)
+	f.Driver.add(flags)
+	f.Logging.Add(flags)
+}
+
+// AddTuning adds the flags that a manager has wherever it runs.
+func (f *Flags) AddTuning(flags *pflag.FlagSet) {
+	c := &f.Config
+	flags.IntVar(&c.ConcurrentSyncs, "concurrent-syncs", 50, "objects of one kind that are looked at, and calls to the driver that run, at the same time")
+	flags.DurationVar(&c.ResyncPeriod, "min-resync-period", 12*time.Hour, "how often all objects are looked at again without an event")
+	flags.DurationVar(&c.CreationTimeout, "machine-creation-timeout", 20*time.Minute, "time after which a Machine that has not joined is Failed")
+	flags.DurationVar(&c.ResourceExhaustedRetry, "resource-exhausted-retry", 10*time.Minute, "time between creations that fail for lack of capacity")
+	f.addHealth(flags)
+	f.addDrain(flags)
+	flags.Int32Var(&c.Overshoot.Up, "safety-up", 2, "Machines beyond those that a set may have at which it is frozen")
+	flags.Int32Var(&c.Overshoot.Down, "safety-down", 1, "Machines less than that at which it is released again")
+	flags.BoolVar(&c.ProtectNodes, "autoscaler-scaledown-annotation-during-rollout", true, "keep the cluster autoscaler from removing nodes while their deployment is rolled out")
+	flags.BoolVar(&c.EnforceMinReadySeconds, "enforce-min-ready-seconds", true, "count Machines as available only after minReadySeconds, which MCM ignores")
+	flags.StringVar((*string)(&c.Orphans.Mode), "machine-safety-orphan-vms", string(orphans.Delete), `what is done about VMs that nobody owns: "delete", "report" or "off"`)
+	flags.DurationVar(&c.Orphans.Period, "machine-safety-orphan-vms-period", 15*time.Minute, "time between two looks for VMs that nobody owns; one is removed when two of them found it")
+	flags.StringVar(&f.nodeConditions, "node-conditions", "KernelDeadlock,ReadonlyFilesystem,DiskPressure,NetworkUnavailable", "node conditions that make a Machine unhealthy unless they are False")
+	flags.StringVar(&c.BootstrapTokenGroups, "bootstrap-token-auth-extra-groups", "", "groups of bearers of bootstrap tokens, separated by commas; each begins with system:bootstrappers:")
+	flags.BoolVar(&c.Election.Enabled, "leader-elect", true, "elect a leader among several managers")
+	flags.DurationVar(&c.Election.LeaseDuration, "leader-elect-lease-duration", 15*time.Second, "time after which others may take over from a leader that does not answer")
+	flags.DurationVar(&c.Election.RenewDeadline, "leader-elect-renew-deadline", 10*time.Second, "time after which a leader that cannot renew its leases gives up")
+	flags.DurationVar(&c.Election.RetryPeriod, "leader-elect-retry-period", 2*time.Second, "time between attempts to get or renew the leases")
+}
+
+func (f *Flags) addClusterAPI(flags *pflag.FlagSet) {
+	c := &f.Config
+	flags.StringSliceVar(&f.apis, "apis", []string{string(manager.APIMCM)}, `APIs whose machines are made, separated by commas: "mcm" for Machines of machine.sapcloud.io, "capi" for MillwrightMachines of Cluster API`)
+	flags.StringVar(&c.ClusterAPI.WatchFilter, "watch-filter", "", "value of the label cluster.x-k8s.io/watch-filter of the MillwrightMachines and MillwrightClusters that are looked after; empty for all of them")
+	flags.IntVar(&c.ClusterAPI.WebhookPort, "webhook-port", 0, "port that webhooks for the kinds of Cluster API are served on; 0 serves none, and they are not needed")
+	flags.StringVar(&c.ClusterAPI.WebhookCertDir, "webhook-cert-dir", "", "folder with tls.crt and tls.key of the webhooks")
+	flags.StringVar(&c.Election.Namespace, "leader-elect-namespace", "", "namespace of the leases; empty for that of --namespace")
+	flags.StringVar(&c.Election.ClusterAPILease, "leader-elect-resource-name", infrav1.Lease, "name of the lease of the API capi; managers of different objects need different ones, the names of MCM's leases are fixed")
+}
+
+func (f *Flags) addHealth(flags *pflag.FlagSet) {
+	h := &f.Config.Health
+	flags.DurationVar(&h.Timeout, "machine-health-timeout", machine.DefaultHealthTimeout, "time after which an unhealthy Machine is Failed, and replaced by its set")
+	flags.StringVar(&f.replacements, "machine-max-health-replacements", "1", `Machines with the same label "name" that may be replaced for their health at the same time: a number, or a percentage of them`)
+	flags.DurationVar(&h.OutageTimeout, "machine-safety-apiserver-statuscheck-timeout", machine.DefaultOutageTimeout, "time after which an API server that does not answer counts as having been away")
+	flags.DurationVar(&h.OutagePeriod, "machine-safety-apiserver-statuscheck-period", machine.DefaultOutagePeriod, "time between two questions to the API servers whether they answer, while a timeout is counted")
+}
+
+func (f *Flags) addDrain(flags *pflag.FlagSet) {
+	d := &f.Config.Drain
+	flags.DurationVar(&d.Timeout, "machine-drain-timeout", machine.DefaultDrainTimeout, "time after which the drain of a node is forced")
+	flags.Int32Var(&d.MaxEvictRetries, "machine-max-evict-retries", machine.DefaultMaxEvictRetries, "times that an eviction which was refused is tried again")
+	flags.DurationVar(&d.DetachTimeout, "machine-pv-detach-timeout", drain.DefaultDetachTimeout, "time that a volume may take to be detached in a drain")
+	flags.DurationVar(&d.ReattachTimeout, "machine-pv-reattach-timeout", drain.DefaultReattachTimeout, "time that it may then take to be attached to another node")
+	flags.StringVar((*string)(&d.Strategy), "drain-volume-pods", string(drain.Serial), `how pods with volumes leave a node: "serial", one after another, or "independent", as far as they share no volume`)
+}
+
+func (f *Flags) run(ctx context.Context, stderr io.Writer) error {
+	if err := f.validate(); err != nil {
+		return args.Wrong(err)
+	}
+	collectGarbage(ctx, heapPeriod)
+	log, err := f.Logging.SetUp(stderr)
+	if err != nil {
+		return err
+	}
+	if err := f.connect(); err != nil {
+		return err
+	}
+	f.Config.Namespace = f.namespace
+	for _, api := range f.apis {
+		f.Config.APIs = append(f.Config.APIs, manager.API(api))
+	}
+	f.Config.Log = log
+	if err := f.Complete(); err != nil {
+		return err
+	}
+	return f.Run(ctx)
+}
+
+// Complete opens the driver, and puts into the configuration what flags give in another form.
+func (f *Flags) Complete() error {
+	if f.nodeConditions != "" {
+		f.Config.NodeConditions = strings.Split(f.nodeConditions, ",")
+	}
+	f.Config.Health.MaxReplacements = intstr.Parse(f.replacements)
+	return f.Driver.open(&f.Config)
+}
+
+// Run runs the manager until the context ends.
+func (f *Flags) Run(ctx context.Context) error {
+	return explain(manager.Run(ctx, f.Config), f.Config)
+}
+
+// validate reports all that is wrong with the flags at once.
+func (f *Flags) validate() error {
+	c := f.Config
+	var wrong args.Problems
+	wrong.If(f.target == kubeconfig.None && f.control == "", "--control-kubeconfig: required when --target-kubeconfig is none")
+	wrong.Add(f.validateAPIs())
+	wrong.If(net.ParseIP(c.Address) == nil, "--address: %q is not an IP address", c.Address)
+	wrong.Port("port", c.Port)
+	wrong.If(f.qps <= 0, "--kube-api-qps: must be above 0")
+	wrong.If(f.burst < 0, "--kube-api-burst: must not be negative")
+	wrong.If(c.Profiling.Contention && !c.Profiling.Enabled, "--contention-profiling: needs --profiling")
+	wrong.If(f.overshootingPeriod < 0, "--machine-safety-overshooting-period: must not be negative")
+	wrong.Add(f.ValidateTuning())
+	return wrong.Err()
+}
+
+func (f *Flags) validateAPIs() error {
+	c := f.Config
+	known := []string{string(manager.APIMCM), string(manager.APICAPI)}
+	all := len(f.apis) == 1 && f.apis[0] == string(manager.APICAPI)
+	switch unknown := slices.IndexFunc(f.apis, func(api string) bool { return !slices.Contains(known, api) }); {
+	case len(f.apis) == 0:
+		return errors.New("--apis: must not be empty")
+	case unknown >= 0:
+		return fmt.Errorf("--apis: %q is none of %s", f.apis[unknown], strings.Join(known, ", "))
+	case f.namespace == "" && !all:
+		return errors.New("--namespace: must not be empty, unless --apis is capi only")
+	case f.namespace == "" && c.Election.Enabled && c.Election.Namespace == "":
+		return errors.New("--leader-elect-namespace: required when --namespace is empty")
+	case c.ClusterAPI.WebhookPort < 0 || c.ClusterAPI.WebhookPort > 65535:
+		return fmt.Errorf("--webhook-port: %d is not between 0 and 65535", c.ClusterAPI.WebhookPort)
+	case c.ClusterAPI.WebhookPort != 0 && (c.ClusterAPI.WebhookCertDir == "" || !slices.Contains(f.apis, string(manager.APICAPI))):
+		return errors.New("--webhook-port: needs --webhook-cert-dir, and capi among --apis")
+	}
+	return nil
+}
+
+// ValidateTuning reports all that is wrong with the flags of AddTuning at once.
+func (f *Flags) ValidateTuning() error {
+	c := f.Config
+	var wrong args.Problems
+	wrong.If(c.ConcurrentSyncs <= 0, "--concurrent-syncs: must be above 0")
+	for _, flag := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"min-resync-period", c.ResyncPeriod}, {"machine-creation-timeout", c.CreationTimeout}, {"resource-exhausted-retry", c.ResourceExhaustedRetry},
+		{"machine-health-timeout", c.Health.Timeout}, {"machine-drain-timeout", c.Drain.Timeout},
+		{"machine-safety-apiserver-statuscheck-timeout", c.Health.OutageTimeout}, {"machine-safety-apiserver-statuscheck-period", c.Health.OutagePeriod},
+		{"machine-pv-detach-timeout", c.Drain.DetachTimeout}, {"machine-pv-reattach-timeout", c.Drain.ReattachTimeout},
+		{"machine-safety-orphan-vms-period", c.Orphans.Period}, {"machine-max-evict-retries", time.Duration(c.Drain.MaxEvictRetries)},
+	} {
+		wrong.If(flag.value < 0, "--%s: must not be negative", flag.name)
+	}
+	wrong.If(c.Overshoot.Up < 0 || c.Overshoot.Down < 0, "--safety-up, --safety-down: must not be negative")
+	wrong.If(!slices.Contains([]orphans.Mode{orphans.Delete, orphans.Report, orphans.Off}, c.Orphans.Mode), "--machine-safety-orphan-vms: %q is none of delete, report, off", c.Orphans.Mode)
+	wrong.If(c.Drain.Strategy != drain.Serial && c.Drain.Strategy != drain.Independent, "--drain-volume-pods: %q is neither serial nor independent", c.Drain.Strategy)
+	_, err := intstr.GetScaledValueFromIntOrPercent(ptr.To(intstr.Parse(f.replacements)), 100, false)
+	wrong.If(err != nil, "--machine-max-health-replacements: %q is neither a number nor a percentage", f.replacements)
+	wrong.Add(validateElection(c.Election))
+	return wrong.Err()
+}
+
+// validateElection reports what client-go would refuse, and what would make leadership
+// unreliable.
+func validateElection(e manager.Election) error {
+	switch {
+	case !e.Enabled:
+		return nil
+	case e.LeaseDuration < time.Second:
+		return errors.New("--leader-elect-lease-duration: must be at least 1s")
+	case e.RetryPeriod <= 0, float64(e.RenewDeadline) <= leaderelection.JitterFactor*float64(e.RetryPeriod), e.LeaseDuration <= e.RenewDeadline:
+		return fmt.Errorf("--leader-elect-*: the lease duration must be above the renew deadline, and that above %v times the retry period", leaderelection.JitterFactor)
+	}
+	return nil
+}
+
+// connect reads the kubeconfigs. Nothing is contacted yet.
+func (f *Flags) connect() error {
+	var err error
+	if f.target != kubeconfig.None {
+		if f.Config.Target, err = f.load("--target-kubeconfig", f.target); err != nil {
+			return err
+		}
+	}
+	f.Config.Control, err = f.load("--control-kubeconfig", cmp.Or(f.control, f.target))
+	return err
+}
+
+func (f *Flags) load(flag, path string) (*rest.Config, error) {
+	config, _, err := kubeconfig.Named(flag, path, "")
+	if err != nil {
+		return nil, err
+	}
+	config.QPS, config.Burst, config.UserAgent = f.qps, f.burst, Agent
+	return config, nil
+}
+
+// explain says what to do about the errors that operators meet most. That the context ended is
+// none.
+func explain(err error, config manager.Config) error {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("port %d on %s is taken by another process: choose another one with --port", config.Port, config.Address)
+	case errors.Is(err, context.Canceled):
+		return nil
+	default:
+		return err
+	}
+}

@@ -1,0 +1,187 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
+
+	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/kubeconfig/kubeconfigtest"
+	"github.com/millwright-dev/millwright/internal/manager"
+)
+
+// parse makes the flags of a manager from arguments.
+func parse(t *testing.T, given ...string) *Flags {
+	t.Helper()
+	flags := &Flags{}
+	set := pflag.NewFlagSet("manager", pflag.ContinueOnError)
+	flags.add(set)
+	if err := set.Parse(given); err != nil {
+		t.Fatal(err)
+	}
+	return flags
+}
+
+// TestValidation: what MCM refuses at its start is refused, and said by flag; what it
+// accepts is accepted.
+func TestValidation(t *testing.T) {
+	cases := map[string]struct {
+		args []string
+		says []string // nothing if it is accepted
+	}{
+		"defaults":                   {},
+		"zero QPS":                   {args: []string{"--kube-api-qps=0"}, says: []string{"--kube-api-qps"}},
+		"zero burst":                 {args: []string{"--kube-api-burst=0"}},
+		"negative burst":             {args: []string{"--kube-api-burst=-1"}, says: []string{"--kube-api-burst"}},
+		"no syncs":                   {args: []string{"--concurrent-syncs=0"}, says: []string{"--concurrent-syncs"}},
+		"port zero serves nothing":   {args: []string{"--port=0"}},
+		"port too high":              {args: []string{"--port=65536"}, says: []string{"--port"}},
+		"port negative":              {args: []string{"--port=-1"}, says: []string{"--port"}},
+		"a name as address":          {args: []string{"--address=localhost"}, says: []string{"--address"}},
+		"IPv6 address":               {args: []string{"--address=::1"}},
+		"no namespace":               {args: []string{"--namespace="}, says: []string{"--namespace"}},
+		"nowhere":                    {args: []string{"--target-kubeconfig=none"}, says: []string{"--control-kubeconfig"}},
+		"only control":               {args: []string{"--target-kubeconfig=none", "--control-kubeconfig=inClusterConfig"}},
+		"negative resync":            {args: []string{"--min-resync-period=-1s"}, says: []string{"--min-resync-period"}},
+		"negative creation timeout":  {args: []string{"--machine-creation-timeout=-1s"}, says: []string{"--machine-creation-timeout"}},
+		"negative retry":             {args: []string{"--resource-exhausted-retry=-1s"}, says: []string{"--resource-exhausted-retry"}},
+		"retry by default":           {args: []string{"--resource-exhausted-retry=0"}},
+		"lease below deadline":       {args: []string{"--leader-elect-lease-duration=5s"}, says: []string{"--leader-elect"}},
+		"deadline near retry period": {args: []string{"--leader-elect-renew-deadline=2300ms"}, says: []string{"--leader-elect"}},
+		"lease of no length":         {args: []string{"--leader-elect-lease-duration=900ms", "--leader-elect-renew-deadline=500ms", "--leader-elect-retry-period=100ms"}, says: []string{"--leader-elect-lease-duration"}},
+		"no retry period":            {args: []string{"--leader-elect-retry-period=0"}, says: []string{"--leader-elect"}},
+		"no election, no rules":      {args: []string{"--leader-elect=false", "--leader-elect-retry-period=0"}},
+		"no overshooting period":     {args: []string{"--machine-safety-overshooting-period=0"}},
+		"negative overshooting":      {args: []string{"--machine-safety-overshooting-period=-1s"}, says: []string{"--machine-safety-overshooting-period"}},
+		"profiles":                   {args: []string{"--profiling", "--contention-profiling"}},
+		"contention alone":           {args: []string{"--contention-profiling"}, says: []string{"--contention-profiling"}},
+		"all at once":                {args: []string{"--kube-api-qps=-1", "--port=-1", "--concurrent-syncs=-1", "--min-resync-period=-1s"}, says: []string{"--kube-api-qps", "--port", "--concurrent-syncs", "--min-resync-period"}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			err := parse(t, tc.args...).validate()
+			if (err == nil) != (len(tc.says) == 0) {
+				t.Fatalf("answers %v", err)
+			}
+			for _, flag := range tc.says {
+				if !strings.Contains(err.Error(), flag+":") && !strings.Contains(err.Error(), flag+"-*:") {
+					t.Errorf("%q does not name %s", err, flag)
+				}
+			}
+			if lines := strings.Count(strings.Join(tc.says, "\n"), "\n"); err != nil && strings.Count(err.Error(), "\n") != lines {
+				t.Errorf("%q says more than %v", err, tc.says)
+			}
+		})
+	}
+}
+
+// TestWhichClusters: which kubeconfig is which cluster's, as in MCM.
+func TestWhichClusters(t *testing.T) {
+	control, target := kubeconfigtest.Write(t, "https://control"), kubeconfigtest.Write(t, "https://target")
+	t.Setenv("KUBERNETES_SERVICE_HOST", "") // outside of any cluster
+	cases := map[string]struct {
+		control, target         string
+		wantControl, wantTarget string
+		wantErr                 error
+		blames                  string
+	}{
+		"both":                  {control: control, target: target, wantControl: "https://control", wantTarget: "https://target"},
+		"target only":           {target: target, wantControl: "https://target", wantTarget: "https://target"},
+		"control only":          {control: control, target: "none", wantControl: "https://control"},
+		"neither":               {wantErr: rest.ErrNotInCluster, blames: "--target-kubeconfig"},
+		"control in cluster":    {control: "inClusterConfig", target: target, wantErr: rest.ErrNotInCluster, blames: "--control-kubeconfig"},
+		"missing file":          {control: control, target: "/nowhere/at/all", wantErr: os.ErrNotExist, blames: "--target-kubeconfig"},
+		"missing control":       {control: "/nowhere/at/all", target: target, wantErr: os.ErrNotExist, blames: "--control-kubeconfig"},
+		"none is not a control": {control: "none", target: target, wantErr: os.ErrNotExist, blames: "--control-kubeconfig"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			flags := parse(t, "--control-kubeconfig", tc.control, "--target-kubeconfig", tc.target, "--kube-api-qps=7", "--kube-api-burst=9")
+			err := flags.connect()
+			if !errors.Is(err, tc.wantErr) {
+				t.Fatalf("answers %v, want %v", err, tc.wantErr)
+			}
+			if err != nil {
+				if !strings.HasPrefix(err.Error(), tc.blames+": ") {
+					t.Errorf("%q does not blame %s", err, tc.blames)
+				}
+				return
+			}
+			if got := hostOf(flags.Config.Control); got != tc.wantControl {
+				t.Errorf("control cluster %q, want %q", got, tc.wantControl)
+			}
+			if got := hostOf(flags.Config.Target); got != tc.wantTarget {
+				t.Errorf("target cluster %q, want %q", got, tc.wantTarget)
+			}
+			if c := flags.Config.Control; c.QPS != 7 || c.Burst != 9 || c.UserAgent != Agent {
+				t.Errorf("QPS %v, burst %d, user agent %q", c.QPS, c.Burst, c.UserAgent)
+			}
+		})
+	}
+}
+
+func hostOf(config *rest.Config) string {
+	if config == nil {
+		return ""
+	}
+	return config.Host
+}
+
+// TestExplanations: the errors that operators run into most.
+func TestExplanations(t *testing.T) {
+	config := manager.Config{Address: "127.0.0.1", Port: 10259}
+	taken := fmt.Errorf("running: %w", os.NewSyscallError("bind", syscall.EADDRINUSE))
+	if err := explain(taken, config); err == nil || !strings.Contains(err.Error(), "10259") || !strings.Contains(err.Error(), "--port") {
+		t.Errorf("a taken port is explained by %v", err)
+	}
+	if err := explain(fmt.Errorf("running: %w", context.Canceled), config); err != nil {
+		t.Errorf("the user's own Ctrl-C is an error: %v", err)
+	}
+	other := errors.New("other")
+	if err := explain(other, config); !errors.Is(err, other) {
+		t.Errorf("another error became %v", err)
+	}
+	if err := explain(nil, config); err != nil {
+		t.Errorf("success became %v", err)
+	}
+}
+
+// TestDrivers: a driver must be named, and known.
+func TestDrivers(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cases := map[string]struct {
+		args  []string
+		ok    bool
+		usage bool
+	}{
+		"none":           {nil, false, true},
+		"unknown":        {[]string{"--driver=clay"}, false, true},
+		"sim":            {[]string{"--driver=sim"}, true, false},
+		"sim in folder":  {[]string{"--driver=sim", "--sim-dir", filepath.Join(t.TempDir(), "new")}, true, false},
+		"no such folder": {[]string{"--driver=sim", "--sim-dir", filepath.Join(file, "below")}, false, false},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			flags := parse(t, tc.args...)
+			err := flags.Driver.open(&flags.Config)
+			var usage *args.UsageError
+			if (err == nil) != tc.ok || errors.As(err, &usage) != tc.usage {
+				t.Errorf("answers %v", err)
+			}
+			if (flags.Config.Driver != nil) != tc.ok {
+				t.Errorf("driver %v", flags.Config.Driver)
+			}
+		})
+	}
+}

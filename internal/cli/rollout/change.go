@@ -1,0 +1,103 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millwright-dev/millwright/internal/observe/rollout"
+)
+
+func newPause() *cobra.Command {
+	return newChange(&cobra.Command{
+		Use:   "pause NAME",
+		Short: "Stop a rollout where it is, and begin no other",
+		Long: `Stop a rollout where it is, and begin no other.
+
+Scaling, and the replacement of machines that fail, go on.`,
+	}, "paused", func(ctx context.Context, d deployment) error { return rollout.Pause(ctx, d.Client, d.key) })
+}
+
+func newResume() *cobra.Command {
+	return newChange(&cobra.Command{
+		Use:   "resume NAME",
+		Short: "Let rollouts of a paused MachineDeployment go on",
+	}, "resumed", func(ctx context.Context, d deployment) error { return rollout.Resume(ctx, d.Client, d.key) })
+}
+
+func newRestart() *cobra.Command {
+	return newChange(&cobra.Command{
+		Use:   "restart NAME",
+		Short: "Replace all machines, by the strategy of the MachineDeployment",
+		Long: `Replace all machines, by the strategy of the MachineDeployment, without a change of class.
+
+It notes the time in an annotation of the template, ` + rollout.AnnotationRestarted + `.
+That makes a new revision, also under MCM.`,
+	}, "restarted", func(ctx context.Context, d deployment) error {
+		return rollout.Restart(ctx, d.Client, d.key, time.Now())
+	})
+}
+
+// newChange returns a command that changes a deployment, and says so.
+func newChange(cmd *cobra.Command, done string, change func(context.Context, deployment) error) *cobra.Command {
+	return add(cmd, func(cmd *cobra.Command, d deployment) error {
+		ctx, cancel := context.WithTimeout(cmd.Context(), answerTimeout)
+		defer cancel()
+		if err := change(ctx, d); err != nil {
+			return err
+		}
+		return d.report(cmd, "%s", done)
+	})
+}
+
+func newUndo() *cobra.Command {
+	revision, timeout := int64(0), time.Duration(0)
+	cmd := add(&cobra.Command{
+		Use:   "undo NAME",
+		Short: "Go back to an earlier revision",
+		Long: `Go back to an earlier revision: by spec.rollbackTo, which the manager answers.
+
+The template, and annotations of the MachineDeployment, become those of that revision, which
+gets a new number. "millwright rollout history" lists what there is to go back to.`,
+	}, func(cmd *cobra.Command, d deployment) error { return d.undo(cmd, revision, timeout) })
+	cmd.Flags().Int64Var(&revision, "to-revision", 0, "revision to go back to; 0 is the one before the current")
+	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "how long to wait for the manager's answer; 0 does not wait for it")
+	return cmd
+}
+
+// undo asks for a rollback, and waits until the manager has answered.
+func (d deployment) undo(cmd *cobra.Command, revision int64, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(cmd.Context(), answerTimeout)
+	defer cancel()
+	wish, err := rollout.Undo(ctx, d.Client, d.key, revision)
+	if errors.Is(err, rollout.ErrUnchanged) {
+		return d.report(cmd, "%s", err)
+	}
+	if err != nil {
+		return err
+	}
+	if timeout == 0 {
+		return d.report(cmd, "is asked to roll back to revision %d", wish.Revision)
+	}
+	ctx, cancel = context.WithTimeout(cmd.Context(), timeout)
+	defer cancel()
+	refusal := ""
+	err = d.Follow(ctx, d.key, func(facts rollout.Facts) (bool, error) {
+		refusal = rollout.Refusal(facts)
+		return wish.Answered(facts)
+	})
+	switch stays := "The wish stays in spec.rollbackTo. " + rollout.Withdrawal(d.key); {
+	case cmd.Context().Err() != nil:
+		return fmt.Errorf("not waited for any more: machine deployment %s is to be rolled back to revision %d. %s", d.key, wish.Revision, stays)
+	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil && refusal != "":
+		return fmt.Errorf("machine deployment %s was not rolled back to revision %d within %s: %s. %s", d.key, wish.Revision, timeout, refusal, stays)
+	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil:
+		return fmt.Errorf("nobody has answered the wish to roll back machine deployment %s to revision %d within %s: does a manager run? %s", d.key, wish.Revision, timeout, stays)
+	case err != nil:
+		return err
+	}
+	return d.report(cmd, "rolled back to revision %d", wish.Revision)
+}

@@ -1,0 +1,132 @@
+// Package rollout is the commands that watch and control how a MachineDeployment replaces its
+// machines.
+package rollout
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
+	"github.com/millwright-dev/millwright/internal/observe/rollout"
+)
+
+// New returns the commands.
+func New() *cobra.Command {
+	return args.Group(&cobra.Command{
+		Use:   "rollout",
+		Short: "Watch and control how a MachineDeployment replaces its machines",
+		Long: `Watch and control how a MachineDeployment replaces its machines.
+
+NAME is that of the MachineDeployment; machinedeployment/NAME and mcd/NAME are the same.
+All of it needs the API server only, and works with MCM as well.`,
+		Example: `  millwright rollout status pool
+  millwright rollout restart mcd/pool -n machines --kubeconfig control.yaml
+  millwright rollout undo pool --to-revision 2`,
+	}, newStatus(), newHistory(), newUndo(), newPause(), newResume(), newRestart())
+}
+
+// add completes a command that is about one deployment. What the command does is called with
+// it.
+func add(cmd *cobra.Command, run func(cmd *cobra.Command, d deployment) error) *cobra.Command {
+	flags := &kubeconfig.Flags{}
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	cmd.Args = func(_ *cobra.Command, given []string) error {
+		_, err := deploymentName(given)
+		return err
+	}
+	cmd.RunE = func(cmd *cobra.Command, given []string) error {
+		if err := refuseNegative(cmd.Flags()); err != nil {
+			return err
+		}
+		d, err := open(flags, given)
+		if err != nil {
+			return err
+		}
+		return run(cmd, d)
+	}
+	flags.Add(cmd.Flags())
+	cmd.Flags().StringVar(&flags.Context, "context", "", "context of the kubeconfig; empty for its current one")
+	cmd.Flags().StringVarP(&flags.Namespace, "namespace", "n", "", `namespace of the deployment; empty for that of the context, or else "default"`)
+	return cmd
+}
+
+// deploymentKinds are the names under which kubectl knows MachineDeployments.
+var deploymentKinds = map[string]bool{
+	"machinedeployment": true, "machinedeployments": true, "mcd": true,
+	"machinedeployment.machine.sapcloud.io": true, "machinedeployments.machine.sapcloud.io": true,
+}
+
+// deploymentName reads NAME, KIND/NAME or KIND NAME.
+func deploymentName(given []string) (string, error) {
+	all := strings.Join(given, "/")
+	kind, name, hasKind := strings.Cut(all, "/")
+	if !hasKind {
+		kind, name = "machinedeployment", all
+	}
+	switch {
+	case strings.Contains(name, "/"):
+		return "", args.Wrongf("%q is no name: give the name of one MachineDeployment, as NAME, machinedeployment/NAME or mcd/NAME", all)
+	case name == "":
+		return "", args.Wrongf("give the name of one MachineDeployment")
+	case !deploymentKinds[strings.ToLower(kind)] && len(given) > 1:
+		return "", args.Wrongf("give the name of one MachineDeployment, as NAME, machinedeployment/NAME or mcd/NAME; %q is no kind that is rolled out here", kind)
+	case !deploymentKinds[strings.ToLower(kind)]:
+		return "", args.Wrongf("%q is no kind that is rolled out here: give NAME, machinedeployment/NAME or mcd/NAME", kind)
+	}
+	return name, nil
+}
+
+// refuseNegative refuses numbers and durations below zero.
+func refuseNegative(flags *pflag.FlagSet) error {
+	var wrong []string
+	flags.VisitAll(func(flag *pflag.Flag) { // in the order of their names
+		if kind := flag.Value.Type(); (kind == "int64" || kind == "duration") && strings.HasPrefix(flag.Value.String(), "-") {
+			wrong = append(wrong, "--"+flag.Name)
+		}
+	})
+	if len(wrong) == 0 {
+		return nil
+	}
+	return args.Wrongf("%s: must not be negative", strings.Join(wrong, ", "))
+}
+
+// deployment is the one that a command is about, and how to get at it.
+type deployment struct {
+	rollout.Follower
+
+	key types.NamespacedName
+}
+
+// open makes a client, and does not contact the cluster yet.
+func open(flags *kubeconfig.Flags, given []string) (deployment, error) {
+	name, err := deploymentName(given)
+	if err != nil {
+		return deployment{}, err
+	}
+	config, namespace, err := flags.Load()
+	if err != nil {
+		return deployment{}, err
+	}
+	config.QPS, config.Burst = 50, 100 // a limit meant for controllers must not eat up a short --timeout
+	ctrl.SetLogger(logr.Discard())     // problems are shown; log lines would be drawn over
+	link := &rollout.Link{}
+	config.Wrap(link.Wrap)
+	c, err := kubeconfig.NewClient(config)
+	return deployment{
+		Follower: rollout.Follower{Config: config, Client: c, Link: link},
+		key:      types.NamespacedName{Namespace: namespace, Name: name},
+	}, err
+}
+
+// report prints what was done to the deployment.
+func (d deployment) report(cmd *cobra.Command, format string, values ...any) error {
+	_, err := fmt.Fprintf(cmd.OutOrStdout(), "machinedeployment.machine.sapcloud.io/%s %s\n", d.key.Name, fmt.Sprintf(format, values...))
+	return err
+}

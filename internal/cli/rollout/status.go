@@ -1,0 +1,121 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/millwright-dev/millwright/internal/cli/terminal"
+	"github.com/millwright-dev/millwright/internal/observe/rollout"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
+)
+
+// aliveCheck is after what time to look whether a manager is still there: when it is not,
+// nothing changes.
+const aliveCheck = 5 * time.Second
+
+func newStatus() *cobra.Command {
+	w := &statusWatch{}
+	cmd := add(&cobra.Command{
+		Use:   "status NAME",
+		Short: "Watch a rollout until it is over",
+		Long: `Watch a rollout until all machines are of the newest template and can be used.
+
+On a terminal it shows the machine sets, what their machines do, and what the rollout waits
+for; elsewhere it prints a line for each change. The exit status is 0 when the rollout is
+over, and 1 if it makes no progress within its deadline, if --timeout passes, or if there is
+no such MachineDeployment (any more).`,
+		Example: `  millwright rollout status pool --timeout 30m
+  millwright rollout status mcd/pool --watch=false`,
+	}, func(cmd *cobra.Command, d deployment) error {
+		w.out, w.begin = cmd.OutOrStdout(), time.Now()
+		return w.run(cmd.Context(), d)
+	})
+	cmd.Flags().BoolVarP(&w.watch, "watch", "w", true, "watch until the rollout is over; otherwise say how it goes and end")
+	cmd.Flags().DurationVar(&w.timeout, "timeout", 0, "how long to watch at most; 0 is for ever")
+	cmd.Flags().Int64Var(&w.revision, "revision", 0, "fail if another revision than this is rolled out; 0 is any")
+	return cmd
+}
+
+// statusWatch shows how a rollout goes.
+type statusWatch struct {
+	// Flags: how long to watch, and which revision.
+	watch    bool
+	timeout  time.Duration
+	revision int64
+
+	out   io.Writer
+	begin time.Time
+	// screen to draw on; nil if the output is no terminal.
+	screen *terminal.Screen
+	last   rollout.Status
+	// printed is the last line, where there is no screen.
+	printed string
+}
+
+func (w *statusWatch) run(ctx context.Context, d deployment) error {
+	d.Pace, d.Beat, d.Surroundings = time.Second, aliveCheck, aliveCheck
+	if w.screen = terminal.Open(w.out); w.screen != nil {
+		d.Pace, d.Beat = 100*time.Millisecond, time.Second
+	}
+	within, cancel := ctx, context.CancelFunc(func() {})
+	if w.timeout > 0 {
+		within, cancel = context.WithTimeout(ctx, w.timeout)
+	}
+	defer cancel()
+	err := d.Follow(within, d.key, w.see)
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("not watched any more; whether the rollout of machine deployment %s goes on does not depend on that%s", d.key, w.state())
+	case within.Err() != nil && errors.Is(err, within.Err()):
+		return fmt.Errorf("machine deployment %s was not rolled out within %s%s", d.key, w.timeout, w.state())
+	}
+	return err
+}
+
+// see shows a state, and reports whether it is the last one to show.
+func (w *statusWatch) see(facts rollout.Facts) (enough bool, err error) {
+	now := time.Now()
+	w.last = rollout.Look(facts, now)
+	if err := w.show(now); err != nil {
+		return false, err
+	}
+	s, elapsed := w.last, duration.HumanDuration(now.Sub(w.begin))
+	if want := w.revision; want != 0 && s.Observed && s.Revision != 0 && s.Revision != want {
+		return false, fmt.Errorf("machine deployment %s rolls out revision %d, not %d", s.Key, s.Revision, want)
+	}
+	switch s.Outcome {
+	case rollout.Complete:
+		_, err := fmt.Fprintf(w.out, "machine deployment %s successfully rolled out: revision %d, %s, after %s\n", s.Key, s.Revision, messages.Machines(s.Wanted), elapsed)
+		return true, err
+	case rollout.Late:
+		return false, fmt.Errorf("machine deployment %s exceeded its progress deadline of %s%s", s.Key, duration.HumanDuration(s.Limit), w.state())
+	}
+	return !w.watch, nil
+}
+
+func (w *statusWatch) show(now time.Time) error {
+	if w.screen != nil {
+		return w.screen.Draw(rollout.View(w.last, now, now.Sub(w.begin)))
+	}
+	line := rollout.Line(w.last)
+	if line == w.printed || w.last.Outcome == rollout.Complete {
+		return nil
+	}
+	w.printed = line
+	_, err := fmt.Fprintln(w.out, line)
+	return err
+}
+
+// state is the last state in short, to put behind what went wrong.
+func (w *statusWatch) state() string {
+	if w.last.Outcome == "" {
+		return ""
+	}
+	return ": " + rollout.Brief(w.last)
+}

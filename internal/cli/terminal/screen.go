@@ -1,0 +1,199 @@
+// Package terminal draws lines that change on a terminal.
+package terminal
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/term"
+)
+
+// Screen draws lines on a terminal, over those that it drew before.
+type Screen struct {
+	// Out is the terminal.
+	Out io.Writer
+	// Size is how many columns and rows it has now. Zeroes stand for what is not known.
+	Size func() (columns, rows int)
+	// drawn are the widths of the lines that are on the terminal.
+	drawn []int
+}
+
+// Open returns a screen on an output; nil if that is no terminal, or one that cannot be drawn
+// on.
+func Open(out io.Writer) *Screen {
+	file, ok := out.(interface{ Fd() uintptr })
+	if !ok || os.Getenv("TERM") == "dumb" || !term.IsTerminal(int(file.Fd())) {
+		return nil
+	}
+	return &Screen{Out: out, Size: func() (columns, rows int) {
+		columns, rows, _ = term.GetSize(int(file.Fd()))
+		return columns, rows
+	}}
+}
+
+// Draw replaces what was drawn before. Items of lists, which begin with "  - ", and the last
+// column of a table, whose titles are in capital letters, go on in the next line. Whatever else
+// does not fit is cut: nothing can be drawn over a line that wraps, or that has left the screen.
+func (s *Screen) Draw(lines []string) error {
+	columns, rows := s.Size()
+	if columns <= 0 || rows <= 0 {
+		columns, rows = 80, 24
+	}
+	lines = broken(lines, columns-1)
+	lines = fitted(lines, max(rows-1, 1)) // the cursor is below the last line
+	var text strings.Builder
+	if up := s.rows(columns); up > 0 {
+		fmt.Fprintf(&text, "\x1b[%dA", min(up, rows-1))
+	}
+	s.drawn = s.drawn[:0]
+	for _, line := range lines {
+		line, width := cut(line, columns-1)
+		fmt.Fprintf(&text, "\r\x1b[K%s\n", line)
+		s.drawn = append(s.drawn, width)
+	}
+	text.WriteString("\x1b[J")
+	if _, err := io.WriteString(s.Out, text.String()); err != nil {
+		return fmt.Errorf("writing to the terminal: %w", err)
+	}
+	return nil
+}
+
+// fitted leaves out lines if there are too many: first the table, since the numbers before it and
+// what is waited for tell more, and then the last.
+func fitted(lines []string, most int) []string {
+	all := len(lines)
+	if all <= most {
+		return lines
+	}
+	if from := slices.Index(lines, ""); from >= 0 {
+		if to := slices.Index(lines[from+1:], ""); to >= 0 {
+			lines = slices.Concat(lines[:from], lines[from+1+to:])
+		}
+	}
+	lines = lines[:min(len(lines), most-1)]
+	return append(slices.Clip(lines), fmt.Sprintf("… and %d more lines", all-len(lines)))
+}
+
+// rows is how many rows the drawn lines take on a terminal of that width: it may have
+// become narrower.
+func (s *Screen) rows(columns int) int {
+	sum := 0
+	for _, width := range s.drawn {
+		sum += max(1, (width+columns-1)/columns)
+	}
+	return sum
+}
+
+// item is how items of lists begin.
+const item = "  - "
+
+// broken breaks items of lists that are too long between words, into a few lines each.
+func broken(lines []string, columns int) []string {
+	const most = 4
+	var all []string
+	column := 0 // where the last one of a table begins
+	for _, line := range lines {
+		switch {
+		case line == "":
+			column = 0
+		case isTitles(line):
+			column = strings.LastIndex(line, "  ") + 2
+		}
+		if column > 0 {
+			all = append(all, row(line, column, columns)...)
+			continue
+		}
+		indent := strings.Repeat(" ", len(item))
+		if !strings.HasPrefix(line, item) || columns < 2*len(item) {
+			all = append(all, line)
+			continue
+		}
+		for n := 1; n < most && !fits(line, columns); n++ {
+			at := lineBreak(line, columns)
+			if at <= len(item) {
+				break
+			}
+			all = append(all, strings.TrimRight(line[:at], " "))
+			line = indent + strings.TrimLeft(line[at:], " ")
+		}
+		all = append(all, line)
+	}
+	return all
+}
+
+// isTitles reports whether a line is the first one of a table.
+func isTitles(line string) bool {
+	return strings.Contains(strings.TrimLeft(line, " "), "  ") && strings.ToUpper(line) == line
+}
+
+// row breaks a row of the table between the parts of its last column.
+func row(line string, column, columns int) []string {
+	const enough = 16 // for most parts
+	indent := strings.Repeat(" ", column)
+	if columns-column < enough {
+		indent = strings.Repeat(" ", 2*len(item))
+	}
+	if fits(line, columns) || len(line) <= column || isTitles(line) || columns < len(indent)+enough {
+		return []string{line}
+	}
+	var all []string
+	now := strings.TrimRight(line[:column], " ")
+	for i, part := range strings.SplitAfter(line[column:], ", ") {
+		next := now + part
+		if i == 0 {
+			next = line[:column] + part
+		}
+		if !fits(strings.TrimRight(next, " "), columns) {
+			all = append(all, strings.TrimRight(now, " "))
+			next = indent + part
+		}
+		now = next
+	}
+	return append(all, now)
+}
+
+func fits(line string, columns int) bool {
+	short, _ := cut(line, columns)
+	return short == line
+}
+
+// lineBreak is after how many bytes a line is to be broken that is too long: behind the last
+// word that fits, or else within the first.
+func lineBreak(line string, columns int) int {
+	width, blank := 0, 0
+	for at, r := range line {
+		if r == ' ' && at > len(item) {
+			blank = at
+		}
+		if width += widthOf(r); width > columns {
+			return cmp.Or(blank, at)
+		}
+	}
+	return len(line)
+}
+
+// cut shortens a line to a number of columns, and returns how many it takes.
+func cut(line string, columns int) (string, int) {
+	width := 0
+	for at, r := range line {
+		next := width + widthOf(r)
+		if next > columns || next == columns && at+len(string(r)) < len(line) {
+			return line[:at] + "…", width + 1
+		}
+		width = next
+	}
+	return line, width
+}
+
+// widthOf is how many columns a letter may take. Where terminals differ, it is the most.
+func widthOf(r rune) int {
+	const hangul = 0x1100 // all wide letters come after these
+	if r >= hangul && (r < 0x2000 || r > 0x27ff) {
+		return 2
+	}
+	return 1
+}

@@ -1,0 +1,176 @@
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/folder"
+	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
+	"github.com/millwright-dev/millwright/internal/local/hostrunner"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// escape is the key that ends a console on a terminal: Ctrl-], as in telnet and virsh.
+const escape = 0x1d
+
+func newConsole() *cobra.Command {
+	return newSocketCommand(&cobra.Command{
+		Use:   "console NAME",
+		Short: "Connect to the serial console of a virtual machine on this machine",
+		Long: `Connect to the serial console of a virtual machine on this machine.
+
+It begins with what the console said last. Several people can be connected: all see
+everything, and what any of them types reaches the guest. On a terminal, Ctrl-] ends the
+connection; the guest does not notice.`,
+	}, func(cmd *cobra.Command, _ string, vm vmpb.OOBManagementClient) error {
+		return console(cmd.Context(), vm, os.Stdin, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	})
+}
+
+func newReset() *cobra.Command {
+	return newSocketCommand(&cobra.Command{
+		Use:   "reset NAME",
+		Short: "Reset a virtual machine on this machine, as its reset button would",
+	}, func(cmd *cobra.Command, name string, vm vmpb.OOBManagementClient) error {
+		if _, err := vm.Reset(cmd.Context(), &vmpb.ResetRequest{}); err != nil {
+			return fmt.Errorf("resetting %s: %s", name, status.Convert(err).Message())
+		}
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s was reset.\n", name)
+		return err
+	})
+}
+
+// newSocketCommand returns a command that talks with the hypervisor of a VM.
+func newSocketCommand(cmd *cobra.Command, run func(*cobra.Command, string, vmpb.OOBManagementClient) error) *cobra.Command {
+	flags := &kubeconfig.Flags{}
+	cmd.Args = args.One(func(given []string) error {
+		return fmt.Errorf("want the name of one virtual machine, got %d arguments", len(given))
+	})
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		conn, err := dial(cmd.Context(), flags, args[0])
+		if err != nil {
+			return err
+		}
+		defer conn.Close() // at the end of the command
+		return run(cmd, args[0], vmpb.NewOOBManagementClient(conn))
+	}
+	addCluster(cmd, flags)
+	return cmd
+}
+
+// dial connects to the hypervisor of a VM, over the socket that the user may open.
+func dial(ctx context.Context, flags *kubeconfig.Flags, name string) (*grpc.ClientConn, error) {
+	c, err := flags.Client()
+	if err != nil {
+		return nil, err
+	}
+	vm := &vmv1alpha1.VirtualMachine{}
+	err = c.Get(ctx, client.ObjectKey{Namespace: flags.Namespace, Name: name}, vm)
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf(`there is no virtual machine %s in namespace %s; "millwright vm list" shows all`, name, flags.Namespace)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("looking for virtual machine %s: %w", name, err)
+	}
+	if vm.Status.ActivePodUID == "" || vm.Status.NodeName == "" {
+		return nil, fmt.Errorf("virtual machine %s does not run (%s)", name, State(vm))
+	}
+	socket := hostrunner.ContainerPath(folder.HostDir(flags.Folder(), vm.Status.NodeName), vm.Status.ActivePodUID, vmpb.SocketPath)
+	conn, err := hypervisor.DialSocket(socket)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("virtual machine %s runs on %s, which is no host of %s: its console can be reached on its own machine only", name, vm.Status.NodeName, flags.Folder())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("connecting to the hypervisor of %s: %w", name, err)
+	}
+	return conn, nil
+}
+
+// console connects a terminal, or whatever else in and out are, to a serial port until
+// either ends.
+func console(ctx context.Context, vm vmpb.OOBManagementClient, in *os.File, out, messages io.Writer) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := vm.Console(ctx)
+	if err != nil {
+		return consoleEnd(err)
+	}
+	terminal := term.IsTerminal(int(in.Fd()))
+	if terminal {
+		before, err := term.MakeRaw(int(in.Fd()))
+		if err != nil {
+			return fmt.Errorf("setting up the terminal: %w", err)
+		}
+		defer term.Restore(int(in.Fd()), before) // nothing is left to do
+		fmt.Fprint(messages, "Connected. Ctrl-] ends the connection.\r\n")
+	}
+	go func() {
+		if typed(stream, in, terminal) {
+			cancel() // the user left
+		}
+	}()
+	for {
+		piece, err := stream.Recv()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return consoleEnd(err)
+		}
+		if _, err := out.Write(piece.GetData()); err != nil {
+			return fmt.Errorf("writing: %w", err)
+		}
+	}
+}
+
+// typed sends input until it ends, and reports whether the user asked to leave. After the
+// end of a file the guest may still have something to say.
+func typed(stream grpc.BidiStreamingClient[vmpb.ConsoleIO, vmpb.ConsoleIO], in io.Reader, terminal bool) (leave bool) {
+	defer stream.CloseSend() // the receiving side says what is wrong
+	buffer := make([]byte, 4096)
+	for {
+		n, err := in.Read(buffer)
+		piece := buffer[:n]
+		if terminal {
+			for i, key := range piece {
+				if key == escape {
+					piece, leave = piece[:i], true
+					break
+				}
+			}
+		}
+		if len(piece) > 0 && stream.Send(&vmpb.ConsoleIO{Data: append([]byte(nil), piece...)}) != nil {
+			return leave
+		}
+		if leave || err != nil {
+			return leave
+		}
+	}
+}
+
+// consoleEnd returns why a console ended, as a user understands it.
+func consoleEnd(err error) error {
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil
+	case status.Code(err) == codes.Unavailable:
+		return errors.New("the virtual machine has ended or left this host")
+	case status.Code(err) == codes.ResourceExhausted:
+		return errors.New("the console says more than could be shown: connect again to go on")
+	}
+	return fmt.Errorf("the console ended: %s", status.Convert(err).Message())
+}

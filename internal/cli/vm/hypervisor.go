@@ -1,0 +1,132 @@
+package vm
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
+	"github.com/millwright-dev/millwright/internal/vm/identity"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// NewHypervisor returns the command of the Pods that the VM controller makes.
+func NewHypervisor() *cobra.Command {
+	return &cobra.Command{
+		Use:   "hypervisor",
+		Short: "Run one virtual machine, as its environment says",
+		Long: `Run one virtual machine, as its environment says.
+
+This is the command of the Pods that the VM controller makes; it is not meant to be
+started by hand. The environment variable ` + vmpb.EnvSpec + ` holds all that it needs
+to know about its virtual machine.`,
+		Args: args.None,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return runHypervisor(cmd.Context(), os.Getenv, cmd.ErrOrStderr())
+		},
+	}
+}
+
+// endedError is the end of a hypervisor that is no success.
+type endedError struct{ vmpb.Termination }
+
+// Error implements error.
+func (e *endedError) Error() string { return e.Reason + ": " + e.Message }
+
+// runHypervisor runs a VM to its end, and leaves in the termination message why it ended.
+func runHypervisor(ctx context.Context, getenv func(string) string, stderr io.Writer) error {
+	log := slog.New(slog.NewTextHandler(stderr, nil))
+	end := vmpb.Termination{Reason: vmpb.EndInvalidSpec}
+	config, err := hypervisorConfig(getenv, log)
+	if err == nil {
+		end = hypervisor.Run(ctx, config)
+	} else {
+		end.Message = err.Error()
+	}
+	code, err := hypervisor.LeaveTermination(filepath.Join(getenv(vmpb.EnvRoot), vmpb.TerminationMessagePath), end)
+	if err != nil {
+		log.Warn("the reason of the end is not in the Pod's status", "error", err)
+	}
+	log.Info("hypervisor ended", "reason", end.Reason, "message", end.Message)
+	if code != 0 {
+		return &endedError{end}
+	}
+	return nil
+}
+
+// hypervisorConfig reads the environment. Errors are about what it says.
+func hypervisorConfig(getenv func(string) string, log *slog.Logger) (hypervisor.Config, error) {
+	spec, err := hypervisor.ParseSpec(getenv(vmpb.EnvSpec))
+	if err != nil {
+		return hypervisor.Config{}, fmt.Errorf("%s: %w", vmpb.EnvSpec, err)
+	}
+	log = log.With("pod", spec.GetPodName())
+	networks, err := parsePrefixes(getenv(vmpb.EnvUserNetwork))
+	if err != nil {
+		return hypervisor.Config{}, fmt.Errorf("%s: %w", vmpb.EnvUserNetwork, err)
+	}
+	root := getenv(vmpb.EnvRoot)
+	credentials, err := identity.ForHypervisor(identity.Options{
+		Authority: []byte(getenv(vmpb.EnvAuthority)), TokenFile: filepath.Join(root, vmpb.TokenPath),
+		Endpoint: spec.GetControllerEndpoint(), Log: log,
+	})
+	if err != nil {
+		return hypervisor.Config{}, fmt.Errorf("%s: %w", vmpb.EnvAuthority, err)
+	}
+	listen := getenv(vmpb.EnvListen)
+	if listen == "" {
+		listen = "[::]:0"
+	}
+	return hypervisor.Config{
+		Spec: spec, Paths: hypervisor.PathsFor(spec, root), Network: networks,
+		Machines: hypervisor.QEMU{Accelerator: getenv(vmpb.EnvAccelerator)},
+		Images:   images{},
+		Connect: func(target string) (*grpc.ClientConn, error) {
+			return credentials.Dial(target, identity.Controller(), hypervisor.ControllerDialOptions()...)
+		},
+		Peers: service.Peers{Listen: listen, Options: credentials.ServerOptions(), Authorize: peerMayCall(spec)},
+		Log:   log,
+	}, nil
+}
+
+// peerMayCall lets the controller do everything, and another hypervisor of the same VM
+// migrate to this one. Users have the unix socket.
+func peerMayCall(spec *vmpb.VMSpec) func(ctx context.Context, method string) error {
+	return func(ctx context.Context, method string) error {
+		peer, err := identity.FromContext(ctx)
+		switch {
+		case err != nil:
+			return err
+		case peer.IsController():
+			return nil
+		case method == vmpb.Hypervisor_StartMigration_FullMethodName && peer.Namespace == spec.GetNamespace() && peer.VM == spec.GetName():
+			return nil
+		}
+		return status.Errorf(codes.PermissionDenied, "%s may not call %s here", peer, method)
+	}
+}
+
+// parsePrefixes reads networks, separated by commas.
+func parsePrefixes(list string) ([]netip.Prefix, error) {
+	var prefixes []netip.Prefix
+	for text := range strings.FieldsFuncSeq(list, func(r rune) bool { return r == ',' }) {
+		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, fmt.Errorf("%q is not a network: %w", text, err)
+		}
+		prefixes = append(prefixes, prefix)
+	}
+	return prefixes, nil
+}

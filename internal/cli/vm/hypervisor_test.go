@@ -1,0 +1,70 @@
+package vm
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+
+	"github.com/millwright-dev/millwright/internal/vm/identity"
+)
+
+// TestHypervisorRefusesNonsense: what is wrong with a hypervisor's environment is said in
+// its Pod's status, with the name of the variable and the field, before a disk is touched.
+func TestHypervisorRefusesNonsense(t *testing.T) {
+	authority, err := identity.NewAuthority(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, _ := authority.PEM()
+	const fine = `{"name":"vm","namespace":"ns","mode":"SM_RUN","leaseMode":"LM_STORAGE_LOCKING","controllerEndpoint":"127.0.0.1:1","uuid":"6b0ff0b6-6a5f-4b8b-9c0a-0d3e5a1f7c21"}`
+	cases := map[string]struct {
+		env  map[string]string
+		says []string
+	}{
+		"nothing":           {map[string]string{}, []string{vmpb.EnvSpec}},
+		"no protobuf":       {map[string]string{vmpb.EnvSpec: "{["}, []string{vmpb.EnvSpec}},
+		"no mode":           {map[string]string{vmpb.EnvSpec: strings.Replace(fine, "SM_RUN", "SM_UNKNOWN", 1)}, []string{vmpb.EnvSpec, "mode"}},
+		"full leases":       {map[string]string{vmpb.EnvSpec: strings.Replace(fine, "LM_STORAGE_LOCKING", "LM_FULL_LEASES", 1)}, []string{"lease_mode"}},
+		"two addresses":     {map[string]string{vmpb.EnvSpec: strings.Replace(fine, `"mode"`, `"address":["10.0.0.4","10.0.0.5"],"mode"`, 1)}, []string{"address"}},
+		"no authority":      {map[string]string{vmpb.EnvSpec: fine}, []string{vmpb.EnvAuthority}},
+		"network no prefix": {map[string]string{vmpb.EnvSpec: fine, vmpb.EnvAuthority: string(certificate), vmpb.EnvUserNetwork: "10.0.0.1"}, []string{vmpb.EnvUserNetwork, "10.0.0.1"}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			if err := os.MkdirAll(filepath.Join(root, "dev"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			tc.env[vmpb.EnvRoot] = root
+			var log bytes.Buffer
+			err := runHypervisor(t.Context(), func(name string) string { return tc.env[name] }, &log)
+			var end *endedError
+			if !errors.As(err, &end) || end.Reason != vmpb.EndInvalidSpec {
+				t.Fatalf("ends with %v", err)
+			}
+			text, err := os.ReadFile(filepath.Join(root, vmpb.TerminationMessagePath))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var left vmpb.Termination
+			if err := json.Unmarshal(text, &left); err != nil || left.Reason != vmpb.EndInvalidSpec {
+				t.Errorf("left %s: %v", text, err)
+			}
+			for _, words := range tc.says {
+				if !strings.Contains(left.Message, words) {
+					t.Errorf("%q does not name %s", left.Message, words)
+				}
+			}
+			if _, err := os.Stat(filepath.Join(root, filepath.Dir(vmpb.RootDiskPath))); !errors.Is(err, os.ErrNotExist) {
+				t.Error("the disk's folder was touched")
+			}
+		})
+	}
+}

@@ -1,0 +1,90 @@
+// Package follow shows the objects of a cluster whenever they have changed.
+package follow
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Follower has copies of objects that are kept up to date. What it reads must not be changed.
+type Follower struct {
+	client.Reader
+
+	changed chan struct{} // holds one token when something has changed
+}
+
+// Start follows all objects of some kinds, within the options, until the context ends. It
+// returns when all of them are known. It retries what it may not read for ever, and says
+// nothing of it.
+func Start(ctx context.Context, config *rest.Config, options cache.Options, kinds ...client.Object) (*Follower, error) {
+	options.DefaultTransform = cache.TransformStripManagedFields()
+	options.DefaultUnsafeDisableDeepCopy = ptr.To(true)
+	options.DefaultWatchErrorHandler = func(context.Context, *toolscache.Reflector, error) {}
+	copies, err := cache.New(config, options)
+	if err != nil {
+		return nil, fmt.Errorf("following the cluster: %w", err)
+	}
+	f := &Follower{Reader: copies, changed: make(chan struct{}, 1)}
+	handler := toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { f.Notify() }, UpdateFunc: func(_, _ any) { f.Notify() }, DeleteFunc: func(any) { f.Notify() },
+	}
+	go copies.Start(ctx) // ends with the context; errors are those of informers
+	for _, kind := range kinds {
+		informer, err := copies.GetInformer(ctx, kind)
+		if err == nil {
+			_, err = informer.AddEventHandler(handler)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("following %T: %w", kind, err)
+		}
+	}
+	// An informer that was asked for before the cache had started was not waited for.
+	if !copies.WaitForCacheSync(ctx) {
+		return nil, ctx.Err()
+	}
+	return f, nil
+}
+
+// Notify has Until look again, as if an object had changed.
+func (f *Follower) Notify() {
+	select {
+	case f.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Until calls a function at once, and again whenever something has changed, until it returns
+// true or an error. At least pace passes between two calls. Without a change, it is called
+// again after beat; 0 is never.
+func (f *Follower) Until(ctx context.Context, pace, beat time.Duration, see func() (enough bool, err error)) error {
+	var again <-chan time.Time
+	if beat > 0 {
+		ticker := time.NewTicker(beat)
+		defer ticker.Stop()
+		again = ticker.C
+	}
+	for {
+		pause := time.After(pace)
+		if enough, err := see(); enough || err != nil {
+			return err
+		}
+		select {
+		case <-pause:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		select {
+		case <-f.changed:
+		case <-again:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
