@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"os"
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
@@ -18,6 +19,10 @@ func currentGCPercent() int {
 
 // TestALargeHeapIsCollectedLessOften, and a heap that was large is collected as often as before.
 func TestALargeHeapIsCollectedLessOften(t *testing.T) {
+	t.Setenv("GOGC", "") // so that it is restored
+	if err := os.Unsetenv("GOGC"); err != nil {
+		t.Fatal(err)
+	}
 	was := currentGCPercent()
 	t.Cleanup(func() { debug.SetGCPercent(was) })
 	collectGarbage(t.Context(), time.Millisecond)
