@@ -41,6 +41,12 @@ type world struct {
 func newWorld(t *testing.T, options ...env.Option) *world {
 	t.Helper()
 	t.Parallel()
+	return newWorldAlone(t, options...)
+}
+
+// newWorldAlone is for a test that runs before those others.
+func newWorldAlone(t *testing.T, options ...env.Option) *world {
+	t.Helper()
 	w := &world{Env: env.NewPair(t, options...), t: t, dir: t.TempDir()}
 	cloud, err := sim.OpenCloud(w.simDir(), sim.CloudOptions{})
 	if err != nil {

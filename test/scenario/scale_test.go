@@ -26,7 +26,7 @@ const (
 
 func TestScaleUpAndDownWithinTheRequestBudget(t *testing.T) {
 	const machines = 50
-	w := newWorld(t, env.WithOwn()) // others would not be quiet
+	w := newWorldAlone(t) // others would not be quiet
 	deployment := w.pool("budget", 0, `{}`)
 	manager := w.manager()
 	w.eventually(time.Minute, func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
