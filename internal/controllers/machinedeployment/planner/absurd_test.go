@@ -11,8 +11,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/status"
 )
 
-// judge fails if an operation gives a set more than it may have.
-func judge(t *rapid.T, f planner.Facts, op planner.Operation) {
+// checkBounds fails if an operation gives a set more than it may have.
+func checkBounds(t *rapid.T, f planner.Facts, op planner.Operation) {
 	sum, was, wanted := int64(0), int32(0), f.Deployment.Spec.Replicas
 	for _, set := range f.All() {
 		sum += int64(set.Spec.Replicas)
@@ -36,6 +36,7 @@ func judge(t *rapid.T, f planner.Facts, op planner.Operation) {
 // TestAbsurdNumbers: whatever somebody wrote into sets and their status, no set gets a negative
 // size, the current one no more than is wanted, and no rollout more than the surge allows.
 func TestAbsurdNumbers(t *testing.T) {
+	t.Parallel()
 	sizes := rapid.SampledFrom([]int32{0, 1, 2, 3, 5, 10, 100, math.MaxInt32 - 1, math.MaxInt32})
 	reported := rapid.SampledFrom([]int32{math.MinInt32, -1, 0, 1, 2, 3, 5, 10, 100, math.MaxInt32 - 1, math.MaxInt32})
 	texts := rapid.SampledFrom([]string{"", "0", "1", "3", "-1", "2147483647", "99999999999999999999", "x", "9223372036854775807"})
@@ -59,7 +60,7 @@ func TestAbsurdNumbers(t *testing.T) {
 		f := planner.NewFacts(deployment, all, noon)
 		for _, op := range planner.Plan(f) {
 			if op.Action == planner.Scale || op.Action == planner.Create {
-				judge(t, f, op)
+				checkBounds(t, f, op)
 			}
 		}
 		if next := status.Next(f, planner.Outcome{}); min(next.Replicas, next.AvailableReplicas, next.UnavailableReplicas) < 0 {

@@ -11,6 +11,7 @@ func silent(set *v1alpha1.MachineSet) { delete(set.Annotations, v1alpha1.Annotat
 
 // TestASetThatSaysNothingDoesNotTellThatTheDeploymentWasScaled: as one that a user has restored.
 func TestASetThatSaysNothingDoesNotTellThatTheDeploymentWasScaled(t *testing.T) {
+	t.Parallel()
 	for reason, test := range map[string]struct {
 		sets sets
 		want bool
@@ -30,6 +31,7 @@ func TestASetThatSaysNothingDoesNotTellThatTheDeploymentWasScaled(t *testing.T) 
 // TestAnOldFailureDoesNotTellThatASetWasLookedAt: a set that has what it asks for makes none, so
 // that it failed to is of before it was scaled down. It may have machines that it did not report.
 func TestAnOldFailureDoesNotTellThatASetWasLookedAt(t *testing.T) {
+	t.Parallel()
 	failed := func(reason string) func(*v1alpha1.MachineSet) {
 		return func(set *v1alpha1.MachineSet) {
 			unsettled(set)

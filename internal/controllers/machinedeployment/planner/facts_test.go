@@ -21,6 +21,7 @@ import (
 )
 
 func TestBounds(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		strategy           change
 		replicas           int32
@@ -69,6 +70,7 @@ func describe(d *v1alpha1.MachineDeployment) string {
 }
 
 func TestWhatRolls(t *testing.T) {
+	t.Parallel()
 	for name, test := range deployments.TemplateChanges {
 		t.Run(name, func(t *testing.T) {
 			given, changed := newDeployment(1).Spec.Template, newDeployment(1).Spec.Template
@@ -91,6 +93,7 @@ func TestWhatRolls(t *testing.T) {
 
 // TestHashIsStable: with another hash, a set that is made twice would be two sets.
 func TestHashIsStable(t *testing.T) {
+	t.Parallel()
 	hash := revision.Hash(&newDeployment(1).Spec.Template, 0)
 	const want = "2512589421"
 	if hash != want {
@@ -107,6 +110,7 @@ func TestHashIsStable(t *testing.T) {
 }
 
 func TestSetNamesAreDNSNames(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		template := newDeployment(1, class(rapid.String().Draw(t, "class"))).Spec.Template
 		hash := revision.Hash(&template, rapid.Int32Min(0).Draw(t, "collisions"))
@@ -126,6 +130,7 @@ func TestSetNamesAreDNSNames(t *testing.T) {
 // TestSetNameHasMCMsForm takes a hash and a name from a recorded fleet. One of few digits, which
 // is rare, makes a short name.
 func TestSetNameHasMCMsForm(t *testing.T) {
+	t.Parallel()
 	for hash, want := range map[string]string{"1165378018": "pool-55b97", "3143": "pool-7587", "0": "pool-4"} {
 		if got := revision.SetName("pool", hash); got != want {
 			t.Errorf("hash %s: got %s, want %s", hash, got, want)
@@ -134,6 +139,7 @@ func TestSetNameHasMCMsForm(t *testing.T) {
 }
 
 func TestGather(t *testing.T) {
+	t.Parallel()
 	twin := setOf("a", 1, func(set *v1alpha1.MachineSet) {
 		set.Name = "twin"
 		set.CreationTimestamp = metav1.NewTime(noon.Add(time.Hour))
@@ -205,6 +211,7 @@ func recorded(t *testing.T, file string) (deployments []*v1alpha1.MachineDeploym
 // TestFleetsOfMCMDoNotRoll: whatever moment MCM is replaced at, the set of the current
 // template is found, and no machine is made that MCM would not have made.
 func TestFleetsOfMCMDoNotRoll(t *testing.T) {
+	t.Parallel()
 	files, err := filepath.Glob("../../../../api/machine/v1alpha1/testdata/mcm/*.json")
 	if err != nil || len(files) < 20 {
 		t.Fatalf("%d recordings: %v", len(files), err)

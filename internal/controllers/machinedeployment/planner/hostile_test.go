@@ -9,6 +9,7 @@ import (
 
 // TestTheHistoryOfRevisionsIsBounded: the oldest numbers go.
 func TestTheHistoryOfRevisionsIsBounded(t *testing.T) {
+	t.Parallel()
 	set := setOf("a", 0, ofRevision("77"))
 	set.Annotations[v1alpha1.AnnotationKeyRevisionHistory] = "1,2," + strings.Repeat("300,", 600) + "76"
 	setRevision(set, 100)
@@ -25,6 +26,7 @@ func TestTheHistoryOfRevisionsIsBounded(t *testing.T) {
 
 // TestNumbersAreNeverNegative: those that a set asks for, and those that it reports.
 func TestNumbersAreNeverNegative(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		set                 *v1alpha1.MachineSet
 		asked, usable, kept int32

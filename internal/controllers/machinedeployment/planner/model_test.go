@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -15,9 +16,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/status"
 )
 
-// world is a model of what a deployment's plan meets: sets whose controller is late,
+// model is a model of what a deployment's plan meets: sets whose controller is late,
 // machines that come up, fail and go away in their own time, and a cache that is behind.
-type world struct {
+type model struct {
 	deployment *v1alpha1.MachineDeployment
 	sets       []*modelSet
 	now        time.Time
@@ -25,7 +26,9 @@ type world struct {
 	broken string
 	// gone is how many machines had failed in sets that are no more.
 	gone int
-	// say is told what happens.
+	// strict checks that nothing changes the facts of a pass.
+	strict bool
+	// say reports what happens.
 	say func(format string, args ...any)
 }
 
@@ -68,17 +71,17 @@ type modelMachine struct {
 
 func (m *modelMachine) available() bool { return m.phase == v1alpha1.MachineRunning && !m.deleting }
 
-func newWorld(deployment *v1alpha1.MachineDeployment) *world {
-	return &world{deployment: deployment, now: noon, say: func(string, ...any) {}}
+func newModel(deployment *v1alpha1.MachineDeployment) *model {
+	return &model{deployment: deployment, now: noon, say: func(string, ...any) {}}
 }
 
 // store writes a version of a set.
-func (w *world) store(s *modelSet, failed int) {
+func (w *model) store(s *modelSet, failed int) {
 	s.history = append(s.history, version{s.stored.DeepCopy(), failed})
 }
 
 // reconcile is a pass of the deployment's controller, with what its cache shows.
-func (w *world) reconcile() {
+func (w *model) reconcile() {
 	var shown []*v1alpha1.MachineSet
 	known := w.gone
 	for _, s := range w.sets {
@@ -89,6 +92,9 @@ func (w *world) reconcile() {
 	f.Retained = map[string]int32{}
 	for _, set := range shown {
 		f.Retained[set.Name] = planner.Retained(set, w.find(set.Name).objects(), w.now)
+	}
+	if w.strict {
+		defer w.unchanged(f)()
 	}
 	o := planner.Outcome{Written: map[string]*v1alpha1.MachineSet{}}
 	for _, op := range planner.Plan(f) {
@@ -119,12 +125,30 @@ func (w *world) reconcile() {
 	}
 }
 
-func (w *world) find(name string) *modelSet {
+// unchanged returns a check that the sets and the deployment of facts are as they were. What the API
+// server stores of the deployment is another object from then on.
+func (w *model) unchanged(f planner.Facts) func() {
+	objects := func() (all []any) {
+		for _, set := range f.All() {
+			all = append(all, set.DeepCopy())
+		}
+		return append(all, f.Deployment.DeepCopy())
+	}
+	before := objects()
+	w.deployment = w.deployment.DeepCopy()
+	return func() {
+		if diff := cmp.Diff(before, objects()); diff != "" {
+			w.broken = "the facts changed: " + diff
+		}
+	}
+}
+
+func (w *model) find(name string) *modelSet {
 	return w.sets[slices.IndexFunc(w.sets, func(s *modelSet) bool { return s.stored.Name == name })]
 }
 
 // create creates a set, unless its name is still that of one which is being deleted.
-func (w *world) create(f planner.Facts, op planner.Operation) (*v1alpha1.MachineSet, error) {
+func (w *model) create(f planner.Facts, op planner.Operation) (*v1alpha1.MachineSet, error) {
 	set := op.Next.DeepCopy()
 	for _, s := range w.sets {
 		switch {
@@ -145,7 +169,7 @@ func (w *world) create(f planner.Facts, op planner.Operation) (*v1alpha1.Machine
 	return set.DeepCopy(), nil
 }
 
-func (w *world) scale(s *modelSet, was *v1alpha1.MachineSet, op planner.Operation, f planner.Facts, known int) {
+func (w *model) scale(s *modelSet, was *v1alpha1.MachineSet, op planner.Operation, f planner.Facts, known int) {
 	w.say("scale %s from %d to %d: %s", w.name(s), was.Spec.Replicas, op.Replicas, op.Reason)
 	if op.Replicas < was.Spec.Replicas {
 		s.scaled = f.Current == op.Set // a rollout never takes from that one
@@ -176,10 +200,10 @@ func (w *world) scale(s *modelSet, was *v1alpha1.MachineSet, op planner.Operatio
 }
 
 // name is the set's name by its class, which reads better than a hash.
-func (w *world) name(s *modelSet) string { return s.stored.Spec.Template.Spec.Class.Name }
+func (w *model) name(s *modelSet) string { return s.stored.Spec.Template.Spec.Class.Name }
 
 // runSet is a pass of the set's controller.
-func (w *world) runSet(s *modelSet) {
+func (w *model) runSet(s *modelSet) {
 	if s.leaves() {
 		w.empty(s)
 	} else {
@@ -195,7 +219,7 @@ func (w *world) runSet(s *modelSet) {
 }
 
 // empty deletes the machines of a set that is being deleted, and the set with the last.
-func (w *world) empty(s *modelSet) {
+func (w *model) empty(s *modelSet) {
 	for _, m := range s.machines {
 		m.deleting, m.excused, m.preserved = true, m.excused || m.preserved, false
 	}
@@ -206,7 +230,7 @@ func (w *world) empty(s *modelSet) {
 }
 
 // fill makes and deletes machines until the set has what it asks for.
-func (w *world) fill(s *modelSet) {
+func (w *model) fill(s *modelSet) {
 	active := slices.DeleteFunc(slices.Clone(s.machines), func(m *modelMachine) bool { return m.deleting })
 	wanted := int(s.stored.Spec.Replicas)
 	if len(active) < wanted {
@@ -232,7 +256,7 @@ func usefulness(m *modelMachine) int {
 
 // remove deletes a machine. If by that too few are left available, then only because some
 // failed that no plan could know of.
-func (w *world) remove(s *modelSet, m *modelMachine, surplus bool) {
+func (w *model) remove(s *modelSet, m *modelMachine, surplus bool) {
 	was := m.available()
 	m.deleting, m.excused = true, !surplus || s.scaled
 	unforeseen := w.gone - s.known
@@ -244,7 +268,7 @@ func (w *world) remove(s *modelSet, m *modelMachine, surplus bool) {
 	}
 }
 
-func (w *world) count(s *modelSet) v1alpha1.MachineSetStatus {
+func (w *model) count(s *modelSet) v1alpha1.MachineSetStatus {
 	status := v1alpha1.MachineSetStatus{Replicas: int32(len(s.machines)), ObservedGeneration: s.stored.Status.ObservedGeneration}
 	for _, m := range s.machines {
 		if m.available() {
@@ -258,7 +282,7 @@ func (w *world) count(s *modelSet) v1alpha1.MachineSetStatus {
 	return status
 }
 
-func (w *world) available() int {
+func (w *model) available() int {
 	n := 0
 	for _, s := range w.sets {
 		n += int(w.count(s).AvailableReplicas)
@@ -267,7 +291,7 @@ func (w *world) available() int {
 }
 
 // total is how many machines exist.
-func (w *world) total() int {
+func (w *model) total() int {
 	n := 0
 	for _, s := range w.sets {
 		n += len(s.machines)
@@ -277,7 +301,7 @@ func (w *world) total() int {
 
 // promised is how many machines exist or will be made for what the sets ask for, without
 // those that go because they failed or because a user scaled the deployment.
-func (w *world) promised() int {
+func (w *model) promised() int {
 	n := 0
 	for _, s := range w.sets {
 		active := 0
@@ -295,7 +319,7 @@ func (w *world) promised() int {
 }
 
 // asked is how many machines all sets ask for.
-func (w *world) desired() int32 {
+func (w *model) desired() int32 {
 	var n int32
 	for _, s := range w.sets {
 		n += planner.Desired(s.stored)
@@ -348,7 +372,7 @@ func (s *modelSet) objects() []*v1alpha1.Machine {
 func (s *modelSet) leaves() bool { return !s.stored.DeletionTimestamp.IsZero() }
 
 // deleteSet is what a user does by hand. No plan could know that its machines go.
-func (w *world) deleteSet(s *modelSet) {
+func (w *model) deleteSet(s *modelSet) {
 	if s.leaves() {
 		return
 	}
@@ -359,7 +383,7 @@ func (w *world) deleteSet(s *modelSet) {
 }
 
 // scaleTo is what a user does.
-func (w *world) scaleTo(replicas int32) {
+func (w *model) scaleTo(replicas int32) {
 	w.deployment.Generation++
 	w.deployment.Spec.Replicas = replicas
 	for _, s := range w.sets {
@@ -374,14 +398,14 @@ func (s *modelSet) excuse() {
 	}
 }
 
-func (w *world) least() int32 {
+func (w *model) least() int32 {
 	_, unavailable := planner.Bounds(w.deployment)
 	return w.deployment.Spec.Replicas - unavailable
 }
 
 // most is how many machines may exist: besides those of the rollout what is preserved beyond
 // what its set asks for.
-func (w *world) most() int {
+func (w *model) most() int {
 	surge, _ := planner.Bounds(w.deployment)
 	most := w.deployment.Spec.Replicas + surge
 	for _, s := range w.sets {
@@ -393,7 +417,7 @@ func (w *world) most() int {
 }
 
 // each does something for all machines.
-func (w *world) each(do func(*modelSet, *modelMachine)) {
+func (w *model) each(do func(*modelSet, *modelMachine)) {
 	for _, s := range w.sets {
 		for _, m := range slices.Clone(s.machines) {
 			do(s, m)
@@ -402,7 +426,7 @@ func (w *world) each(do func(*modelSet, *modelMachine)) {
 }
 
 // turn is what happens to a machine next, if there is one: it comes up, or is gone.
-func (w *world) turn(s *modelSet, m *modelMachine) {
+func (w *model) turn(s *modelSet, m *modelMachine) {
 	switch {
 	case m == nil:
 	case m.deleting:
@@ -445,7 +469,7 @@ func (s *modelSet) hold(m *modelMachine) {
 }
 
 // controllers lets all controllers do their part, and the cache show it.
-func (w *world) controllers() {
+func (w *model) controllers() {
 	w.reconcile()
 	for _, s := range slices.Clone(w.sets) {
 		w.runSet(s)
@@ -454,7 +478,7 @@ func (w *world) controllers() {
 }
 
 // round lets everybody do their part, in an order that a seed decides.
-func (w *world) round(seed *rand.Rand) {
+func (w *model) round(seed *rand.Rand) {
 	parts := []func(){w.reconcile}
 	for _, s := range w.sets {
 		parts = append(parts, func() { w.runSet(s) }, func() { s.history = s.history[len(s.history)-1:] })
@@ -470,7 +494,7 @@ func (w *world) round(seed *rand.Rand) {
 }
 
 // done reports whether the rollout is over, and everybody knows it.
-func (w *world) done() bool {
+func (w *model) done() bool {
 	wanted, current := int(w.deployment.Spec.Replicas), 0
 	for _, s := range w.sets {
 		if s.leaves() {
@@ -488,7 +512,7 @@ func (w *world) done() bool {
 }
 
 // preserved is how many machines nobody deletes.
-func (w *world) preserved() int32 {
+func (w *model) preserved() int32 {
 	var n int32
 	for _, s := range w.sets {
 		n += s.preserved()
@@ -497,15 +521,15 @@ func (w *world) preserved() int32 {
 }
 
 // current reports whether a set is the one of the template.
-func (w *world) current(s *modelSet) bool {
+func (w *model) current(s *modelSet) bool {
 	return revision.Same(&s.stored.Spec.Template, &w.deployment.Spec.Template)
 }
 
 // settle runs rounds until the rollout is over, and reports whether all went well.
-func (w *world) settle(seed *rand.Rand) bool { return w.ends(seed) && w.broken == "" }
+func (w *model) settle(seed *rand.Rand) bool { return w.ends(seed) && w.broken == "" }
 
 // ends runs rounds until the rollout is over, and everybody has said so.
-func (w *world) ends(seed *rand.Rand) bool {
+func (w *model) ends(seed *rand.Rand) bool {
 	for range 300 {
 		w.round(seed)
 		if w.done() {
@@ -519,7 +543,7 @@ func (w *world) ends(seed *rand.Rand) bool {
 }
 
 // String is one line: the sets by class with what they ask for, and their machines.
-func (w *world) String() string {
+func (w *model) String() string {
 	var sets []string
 	for _, s := range w.sets {
 		counts := map[string]int{}

@@ -13,6 +13,7 @@ import (
 
 // TestRetained counts what a set keeps beyond its replicas.
 func TestRetained(t *testing.T) {
+	t.Parallel()
 	preserved, over := preservedFor(time.Hour), preservedFor(0)
 	deleting := func(m *v1alpha1.Machine) { m.DeletionTimestamp = &metav1.Time{Time: noon} }
 	named := markedAt(early)
@@ -55,6 +56,7 @@ func TestRetained(t *testing.T) {
 
 // TestOtherSetsAreScaledDown, whichever Machine cannot be marked.
 func TestOtherSetsAreScaledDown(t *testing.T) {
+	t.Parallel()
 	f := NewFacts(newDeployment(3, rolling("1", "0"), class("b")), sets{setOf("a", 3, withUID), setOf("b", 1, withUID)}, noon)
 	f.Named = []Named{{"m-1", later, member(f.Current, "m-1")}}
 	if diff := cmp.Diff([]string{"mark pool-b", "pool-a to 2"}, brief(t, Plan(f))); diff != "" {

@@ -11,6 +11,7 @@ import (
 )
 
 func TestParseNamed(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string][]Named{
 		"":                                 nil,
 		"a~" + early:                       {{Name: "a", Time: early}},
@@ -26,6 +27,7 @@ func TestParseNamed(t *testing.T) {
 
 // TestNamedMachinesOfARollout: it is their sets that shrink.
 func TestNamedMachinesOfARollout(t *testing.T) {
+	t.Parallel()
 	f := NewFacts(newDeployment(4, rolling("0", "2"), class("b")), sets{setOf("a", 4, withUID), setOf("b", 2, withUID)}, noon)
 	for _, name := range []string{"x", "y"} {
 		machine := member(f.Current, name)
@@ -42,6 +44,7 @@ func TestNamedMachinesOfARollout(t *testing.T) {
 
 // TestANamedMachineThatGoesIsNotTakenTwice: its set asks for one less already.
 func TestANamedMachineThatGoesIsNotTakenTwice(t *testing.T) {
+	t.Parallel()
 	of4 := scaledFor(4, 5)
 	old, current := setOf("a", 2, withUID, of4), setOf("b", 2, withUID, of4)
 	first, second := member(old, "first"), member(current, "second")

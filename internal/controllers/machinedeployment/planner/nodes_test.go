@@ -10,6 +10,7 @@ import (
 )
 
 func TestAPreservedNodeStaysProtected(t *testing.T) {
+	t.Parallel()
 	f := NewFacts(newDeployment(1, class("b")), sets{setOf("a", 0), setOf("b", 1)}, noon)
 	machine := member(f.Current, "m")
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "m", Annotations: map[string]string{

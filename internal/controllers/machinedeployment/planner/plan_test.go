@@ -33,6 +33,7 @@ func brief(t *testing.T, operations []Operation) []string {
 }
 
 func TestPlan(t *testing.T) {
+	t.Parallel()
 	one := rolling("1", "1")
 	other := func(set *v1alpha1.MachineSet) { set.Labels["name"] = "other" }
 	desired := func(n string) func(*v1alpha1.MachineSet) {
@@ -201,6 +202,7 @@ func TestPlan(t *testing.T) {
 }
 
 func TestPlanSaysWhy(t *testing.T) {
+	t.Parallel()
 	f := NewFacts(newDeployment(9, rolling("0", "7"), class("b")), sets{setOf("a", 9, reports(9, 3)), setOf("b", 0)}, noon)
 	operations := planReplicas(f)
 	if len(operations) != 1 {
@@ -213,6 +215,7 @@ func TestPlanSaysWhy(t *testing.T) {
 }
 
 func TestSelects(t *testing.T) {
+	t.Parallel()
 	deployment := newDeployment(1)
 	for reason, test := range map[string]struct {
 		labels, template map[string]string

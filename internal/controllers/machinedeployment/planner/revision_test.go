@@ -10,6 +10,7 @@ import (
 
 // TestNoHistoryIsCutBeforeThereIsASet: the sets that are there may be all that tells what was.
 func TestNoHistoryIsCutBeforeThereIsASet(t *testing.T) {
+	t.Parallel()
 	f := NewFacts(newDeployment(3, paused, class("c"), func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(int32(0)) }),
 		sets{setOf("a", 0), setOf("b", 0)}, noon)
 	for _, op := range planHistory(f) {

@@ -10,6 +10,7 @@ import (
 )
 
 func TestHistory(t *testing.T) {
+	t.Parallel()
 	limit := func(n int32) change {
 		return func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(n) }
 	}

@@ -11,6 +11,7 @@ import (
 )
 
 func TestPlanScaleDown(t *testing.T) {
+	t.Parallel()
 	of10 := scaledFor(10, 10)
 	for reason, test := range map[string]struct {
 		replicas int32
@@ -43,6 +44,7 @@ func TestPlanScaleDown(t *testing.T) {
 // TestScaleDownKeepsWhatIsAvailable: whatever the sets are like, as many machines go as have
 // to, and none that has to stay available.
 func TestScaleDownKeepsWhatIsAvailable(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		number := func(name string, most int32) int32 { return rapid.Int32Range(0, most).Draw(t, name) }
 		var all sets

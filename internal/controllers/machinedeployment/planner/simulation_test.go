@@ -29,10 +29,11 @@ import (
 // In the end, when nothing is preserved or paused any more, there are the machines that are
 // wanted, all of the current template.
 func TestRollingUpdateKeepsItsBounds(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		bound := rapid.SampledFrom([]string{"", "0", "1", "2", "5", "0%", "10%", "30%", "100%"})
 		strategy := rolling(bound.Draw(t, "surge"), bound.Draw(t, "unavailable"))
-		w := newWorld(newDeployment(rapid.Int32Range(0, 12).Draw(t, "replicas"), strategy))
+		w := newModel(newDeployment(rapid.Int32Range(0, 12).Draw(t, "replicas"), strategy))
 		if !w.settle(nil) {
 			t.Fatalf("the first machines do not come up: %s", w)
 		}
@@ -61,8 +62,9 @@ func TestRollingUpdateKeepsItsBounds(t *testing.T) {
 // TestWhateverChangesItEnds: users change the bounds of the rollout and its strategy, too. In the
 // end there are the machines that are wanted, and the status says so.
 func TestWhateverChangesItEnds(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		w := newWorld(newDeployment(rapid.Int32Range(0, 12).Draw(t, "replicas"), rolling("", "")))
+		w := newModel(newDeployment(rapid.Int32Range(0, 12).Draw(t, "replicas"), rolling("", "")))
 		if !w.settle(nil) {
 			t.Fatalf("the first machines do not come up: %s", w)
 		}
@@ -88,9 +90,10 @@ func TestWhateverChangesItEnds(t *testing.T) {
 // machines as are wanted then; if the current set has some of them, for up to as many more as
 // the surge is.
 func TestAPausedDeploymentIsScaled(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		bound := rapid.SampledFrom([]string{"", "0", "2", "30%"})
-		w := newWorld(newDeployment(rapid.Int32Range(1, 12).Draw(t, "replicas"), rolling(bound.Draw(t, "surge"), bound.Draw(t, "unavailable"))))
+		w := newModel(newDeployment(rapid.Int32Range(1, 12).Draw(t, "replicas"), rolling(bound.Draw(t, "surge"), bound.Draw(t, "unavailable"))))
 		if !w.settle(nil) {
 			t.Fatalf("the first machines do not come up: %s", w)
 		}
@@ -140,7 +143,7 @@ func eventsOf(t *rapid.T) []string {
 }
 
 // happen lets an event happen, to a set and a machine that are drawn.
-func happen(t *rapid.T, w *world, event string) {
+func happen(t *rapid.T, w *model, event string) {
 	if len(w.sets) == 0 {
 		w.reconcile() // a user deleted the last one
 		return
@@ -172,7 +175,7 @@ func happen(t *rapid.T, w *world, event string) {
 	}
 }
 
-func userDoes(t *rapid.T, w *world, event string, s *modelSet, m *modelMachine) {
+func userDoes(t *rapid.T, w *model, event string, s *modelSet, m *modelMachine) {
 	w.deployment.Generation++
 	switch event {
 	case "preserve":

@@ -8,6 +8,7 @@ import (
 
 // TestAStatusIsOfNoGenerationUntilAllIsMarked: a set was not scaled as it was asked for.
 func TestAStatusIsOfNoGenerationUntilAllIsMarked(t *testing.T) {
+	t.Parallel()
 	f := planner.NewFacts(newDeployment(3), sets{setOf("a", 3)}, noon)
 	var o planner.Outcome
 	o.LeaveUnmarked(planner.ErrMark)

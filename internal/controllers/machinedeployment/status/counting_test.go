@@ -8,6 +8,7 @@ import (
 
 // TestNothingIsUnavailableBelowZero: machines that are too many are there for a while.
 func TestNothingIsUnavailableBelowZero(t *testing.T) {
+	t.Parallel()
 	for reason, test := range map[string]struct {
 		sets sets
 		want int32

@@ -15,6 +15,7 @@ import (
 // TestAFailureIsNoProgress: a write that fails, once or for long, does not give a rollout more
 // time, and one that is late stays so. What failed is said all the same.
 func TestAFailureIsNoProgress(t *testing.T) {
+	t.Parallel()
 	leader := errors.New("Internal error occurred: etcdserver: leader changed")
 	for name, steps := range map[string][]struct {
 		minute  int
@@ -66,6 +67,7 @@ func TestAFailureIsNoProgress(t *testing.T) {
 
 // TestARolloutThatBeginsWithAFailureHasItsWholeTime, though the one before was nearly late.
 func TestARolloutThatBeginsWithAFailureHasItsWholeTime(t *testing.T) {
+	t.Parallel()
 	deployment := newDeployment(3, rolling("1", "0"), class("b"), func(d *v1alpha1.MachineDeployment) { d.Spec.ProgressDeadlineSeconds = ptr.To[int32](180) })
 	all := sets{setOf("a", 3), setOf("b", 1, reports(1, 0))}
 	deployment.Status = nextStatus(planner.NewFacts(deployment, all, noon), nil)

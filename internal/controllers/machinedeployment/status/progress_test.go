@@ -13,6 +13,7 @@ import (
 // TestProgressDeadline plays a rollout minute by minute. The deadline is three minutes after
 // the last progress.
 func TestProgressDeadline(t *testing.T) {
+	t.Parallel()
 	deployment := newDeployment(3, rolling("1", "0"), class("b"), recorded("1"), func(d *v1alpha1.MachineDeployment) {
 		d.Spec.ProgressDeadlineSeconds = ptr.To(int32(180))
 	})
@@ -54,6 +55,7 @@ func TestProgressDeadline(t *testing.T) {
 // TestANewTemplateIsNotLateFromTheStart: what fixes a rollout that was late has a deadline of
 // its own, also before there is a set for it, and whatever else the deployment wants changed.
 func TestANewTemplateIsNotLateFromTheStart(t *testing.T) {
+	t.Parallel()
 	for strategy, given := range map[string]struct {
 		change change
 		sets   sets
@@ -93,6 +95,7 @@ func TestANewTemplateIsNotLateFromTheStart(t *testing.T) {
 }
 
 func TestWithoutADeadlineNothingIsLate(t *testing.T) {
+	t.Parallel()
 	deployment := newDeployment(3, class("b"))
 	for _, hours := range []int{0, 1, 100} {
 		f := planner.NewFacts(deployment, sets{setOf("a", 3), setOf("b", 1, reports(1, 0))}, noon.Add(time.Duration(hours)*time.Hour))

@@ -16,6 +16,7 @@ import (
 )
 
 func TestStatusCounts(t *testing.T) {
+	t.Parallel()
 	some := func(set *v1alpha1.MachineSet) {
 		set.Status = v1alpha1.MachineSetStatus{Replicas: 4, ReadyReplicas: 2, AvailableReplicas: 3, PreservedFailedReplicas: 1}
 	}
@@ -47,6 +48,7 @@ func TestStatusCounts(t *testing.T) {
 }
 
 func TestConditions(t *testing.T) {
+	t.Parallel()
 	const (
 		available = "Available=True MinimumReplicasAvailable"
 		too       = "Available=False MinimumReplicasUnavailable"
@@ -117,6 +119,7 @@ func TestConditions(t *testing.T) {
 }
 
 func TestACreatedSetIsSaidToBeCreated(t *testing.T) {
+	t.Parallel()
 	o := planner.Outcome{Created: setOf("a", 3, reports(0, 0))}
 	for _, c := range Next(planner.NewFacts(newDeployment(3), nil, noon), o).Conditions {
 		if c.Type == v1alpha1.MachineDeploymentProgressing && c.Reason != "NewMachineSetCreated" {
@@ -128,6 +131,7 @@ func TestACreatedSetIsSaidToBeCreated(t *testing.T) {
 // TestConditionsKeepTheirTimes: the transition is that of the status; a condition that
 // says the same is left alone.
 func TestConditionsKeepTheirTimes(t *testing.T) {
+	t.Parallel()
 	deployment := newDeployment(3, rolling("1", "0"), recorded("1"))
 	status := func(minute int, set *v1alpha1.MachineSet) map[string][2]int {
 		f := planner.NewFacts(deployment, sets{set}, noon.Add(time.Duration(minute)*time.Minute))
@@ -160,6 +164,7 @@ func TestConditionsKeepTheirTimes(t *testing.T) {
 }
 
 func TestFailedMachines(t *testing.T) {
+	t.Parallel()
 	named := func(names ...string) func(*v1alpha1.MachineSet) {
 		return func(set *v1alpha1.MachineSet) {
 			var failed []v1alpha1.MachineSummary
@@ -195,6 +200,7 @@ func TestFailedMachines(t *testing.T) {
 }
 
 func TestStatusAfterAFailure(t *testing.T) {
+	t.Parallel()
 	deployment := newDeployment(3)
 	deployment.Generation, deployment.Status.ObservedGeneration = 5, 4
 	got := nextStatus(planner.NewFacts(deployment, nil, noon), planner.ErrNameTaken)
