@@ -30,7 +30,7 @@ const (
 )
 
 // limits measures the API server.
-func (w *world) limits(ctx context.Context) (limit, error) {
+func (w *setup) limits(ctx context.Context) (limit, error) {
 	if err := w.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: limitNamespace}}); err != nil {
 		return limit{}, err
 	}
@@ -47,7 +47,7 @@ func (w *world) limits(ctx context.Context) (limit, error) {
 }
 
 // limitRound creates Machines, patches the status of each, and deletes them.
-func (w *world) limitRound(ctx context.Context, n int) (limit, error) {
+func (w *setup) limitRound(ctx context.Context, n int) (limit, error) {
 	status := client.RawPatch(types.MergePatchType, fmt.Appendf(nil,
 		`{"status":{"currentStatus":{"phase":"Running","lastUpdateTime":%q},"lastOperation":{"description":"Machine joined","state":"Successful","type":"Create"}}}`,
 		time.Now().UTC().Format(time.RFC3339)))

@@ -1,9 +1,9 @@
-// Command bench changes when managers are measured differently.
+// Command bench measures what a manager of machines costs: requests, time, CPU and memory.
 //
-// It starts a control plane of its own (kube-apiserver and etcd without fsync, no
-// controller manager), runs a manager against it as a process of its own, and has that
-// scale a MachineDeployment up, roll it, keep it, and scale it down again. Then it tells
-// what each of these phases cost. docs/performance.md explains what is counted and how,
+// It starts a control plane (kube-apiserver and etcd without fsync, no controller manager),
+// runs a manager against it as a separate process, and has that scale a MachineDeployment
+// up, update it, keep it, and scale it down again. Then it prints what each of these phases
+// cost. docs/performance.md explains what is counted and how,
 // and how to measure another manager of the same API.
 package main
 
@@ -33,7 +33,7 @@ func main() {
 	}
 }
 
-// options are all that a benchmark is told.
+// options are all settings of a benchmark.
 type options struct {
 	load    load
 	manager managerOptions
@@ -74,9 +74,9 @@ type managerOptions struct {
 	profiles string
 }
 
-// defaultCommand runs this project's manager. Its simulated nodes are silent after they
-// joined. It elects no leader, since there is no other, and one that can hardly breathe
-// would give up.
+// defaultCommand runs this project's manager. Its simulated nodes send no heartbeats after they
+// joined. It elects no leader: there is no other manager, and under full load it might lose the
+// lease.
 const defaultCommand = "exec {millwright} manager --driver sim --sim-heartbeat 0 --leader-elect=false" +
 	" --control-kubeconfig {kubeconfig} --target-kubeconfig {kubeconfig} --namespace {namespace}" +
 	" --kube-api-qps {qps} --kube-api-burst {burst} --address 127.0.0.1 --port {port} --profiling"
@@ -160,7 +160,7 @@ func run(ctx context.Context, o options, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// logger tells what happens, and when.
+// logger prints what happens, and when.
 func logger(out io.Writer) func(string, ...any) {
 	began := time.Now()
 	return func(format string, args ...any) {
@@ -178,7 +178,7 @@ func measureAll(ctx context.Context, o options, log func(string, ...any)) (resul
 	} else if o.dir, err = emptyDir(o.dir); err != nil {
 		return nil, fmt.Errorf("--keep: %w", err)
 	}
-	w, err := newWorld(ctx, o, log)
+	w, err := newSetup(ctx, o, log)
 	if err != nil {
 		return nil, err
 	}

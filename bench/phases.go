@@ -26,7 +26,7 @@ const (
 )
 
 // measure runs the manager through all phases.
-func (w *world) measure(ctx context.Context) (*result, error) {
+func (w *setup) measure(ctx context.Context) (*result, error) {
 	found, err := w.limits(ctx)
 	if err != nil {
 		return nil, err
@@ -53,8 +53,8 @@ func (w *world) measure(ctx context.Context) (*result, error) {
 	return r, err
 }
 
-// begun waits until the manager has looked at the deployment, and has nothing to do.
-func (w *world) begun(ctx context.Context) error {
+// begun waits until the manager has observed the deployment, and has nothing to do.
+func (w *setup) begun(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, w.timeout, errors.New("the manager does not begin"))
 	defer cancel()
 	if err := w.settled(ctx, 0); err != nil {
@@ -70,7 +70,7 @@ type phase struct {
 	do func(ctx context.Context) error
 }
 
-func (w *world) phases() []phase {
+func (w *setup) phases() []phase {
 	n := int32(w.load.machines)
 	return []phase{
 		{scaleUp, func(ctx context.Context) error { return w.change(ctx, fmt.Sprintf(`{"spec":{"replicas":%d}}`, n), n) }},
@@ -83,7 +83,7 @@ func (w *world) phases() []phase {
 }
 
 // change patches the deployment and waits until it has what it says.
-func (w *world) change(ctx context.Context, patch string, machines int32) error {
+func (w *setup) change(ctx context.Context, patch string, machines int32) error {
 	deployment := &v1alpha1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pool}}
 	if err := w.client.Patch(ctx, deployment, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
 		return err
@@ -93,7 +93,7 @@ func (w *world) change(ctx context.Context, patch string, machines int32) error 
 }
 
 // asked counts a request of the benchmark's own.
-func (w *world) asked(method, resource string) {
+func (w *setup) asked(method, resource string) {
 	group := v1alpha1.SchemeGroupVersion.Group
 	if resource == "nodes" {
 		group = ""
@@ -101,14 +101,14 @@ func (w *world) asked(method, resource string) {
 	w.own[env.Answered{Method: method, Group: group, Resource: resource, Code: http.StatusOK}]++
 }
 
-// settleInterval is the time between two looks at what is left, once the deployment says
+// settleInterval is the time between two checks of what is left, once the deployment reports
 // that it is done.
 const settleInterval = 50 * time.Millisecond
 
 // settled waits until the deployment has so many Machines, all of them available and up to
 // date, and until nothing is left of others. While the manager works it is watched, not
 // asked.
-func (w *world) settled(ctx context.Context, machines int32) error {
+func (w *setup) settled(ctx context.Context, machines int32) error {
 	if err := w.awaitStatus(ctx, machines); err != nil {
 		return fmt.Errorf("waiting for the deployment's status: %w", err)
 	}
@@ -131,7 +131,7 @@ func (w *world) settled(ctx context.Context, machines int32) error {
 }
 
 // count asks how many objects there are, without fetching them.
-func (w *world) count(ctx context.Context, kind schema.GroupVersionKind, resource string) (int64, error) {
+func (w *setup) count(ctx context.Context, kind schema.GroupVersionKind, resource string) (int64, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
 	if err := w.client.List(ctx, list, client.Limit(1)); err != nil {
@@ -146,7 +146,7 @@ func (w *world) count(ctx context.Context, kind schema.GroupVersionKind, resourc
 }
 
 // awaitStatus watches the deployment until its status says that it is done.
-func (w *world) awaitStatus(ctx context.Context, machines int32) error {
+func (w *setup) awaitStatus(ctx context.Context, machines int32) error {
 	for {
 		done, err := w.watchStatus(ctx, machines)
 		if done || err != nil {
@@ -157,7 +157,7 @@ func (w *world) awaitStatus(ctx context.Context, machines int32) error {
 	}
 }
 
-func (w *world) watchStatus(ctx context.Context, machines int32) (bool, error) {
+func (w *setup) watchStatus(ctx context.Context, machines int32) (bool, error) {
 	watch, err := w.client.Watch(ctx, &v1alpha1.MachineDeploymentList{}, client.InNamespace(namespace))
 	if err != nil {
 		return false, err
@@ -190,7 +190,7 @@ type sample struct {
 	manager, controlPlane usage
 }
 
-func (w *world) sample(ctx context.Context) (sample, error) {
+func (w *setup) sample(ctx context.Context) (sample, error) {
 	totals, err := env.Scrape(ctx, w.server)
 	if err != nil {
 		return sample{}, err
@@ -203,7 +203,7 @@ func (w *world) sample(ctx context.Context) (sample, error) {
 	return sample{at: time.Now(), totals: totals, manager: manager, controlPlane: controlPlane}, err
 }
 
-func (w *world) managerUsage() (usage, error) {
+func (w *setup) managerUsage() (usage, error) {
 	return usageOf(func(s stat) bool { return s.group == w.manager.group() })
 }
 
@@ -213,7 +213,7 @@ const tail = time.Second
 
 // phase measures one. Its time ends when the work is done; events, which managers write
 // slowly on purpose, are waited for.
-func (w *world) phase(ctx context.Context, p phase) (*phaseResult, error) {
+func (w *setup) phase(ctx context.Context, p phase) (*phaseResult, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, w.timeout, fmt.Errorf("not done within %s", w.timeout))
 	defer cancel()
 	endProfiles := w.beginProfiles(ctx, p.name)
@@ -255,7 +255,7 @@ const (
 
 // quiet waits until no request of those kinds is made any more, or for quietLimit: there
 // are managers that never rest. It returns the counts as they are then.
-func (w *world) quiet(ctx context.Context, kinds ...env.Kind) (env.Totals, error) {
+func (w *setup) quiet(ctx context.Context, kinds ...env.Kind) (env.Totals, error) {
 	var last env.Totals
 	count, end := -1, time.Now().Add(quietLimit)
 	err := await(ctx, quietFor, func() (bool, error) {
@@ -285,7 +285,7 @@ func countOf(totals env.Totals, kind env.Kind) int {
 }
 
 // subtract makes a result of what was counted before and after.
-func (w *world) subtract(name string, took time.Duration, before, after sample, last env.Totals) *phaseResult {
+func (w *setup) subtract(name string, took time.Duration, before, after sample, last env.Totals) *phaseResult {
 	r := &phaseResult{
 		Name: name, took: took, requests: map[env.Answered]int{},
 		Events:          countOf(last, env.Event) - countOf(before.totals, env.Event),

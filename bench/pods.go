@@ -26,7 +26,7 @@ func (l load) otherNodes() int { return (l.pods + podsPerNode - 1) / podsPerNode
 
 // populate fills the target cluster with what is no Machine's, before anything is measured.
 // It goes with the control plane.
-func (w *world) populate(ctx context.Context) error {
+func (w *setup) populate(ctx context.Context) error {
 	if w.load.pods == 0 {
 		return nil
 	}

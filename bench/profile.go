@@ -16,7 +16,7 @@ const profileSeconds = 5
 
 // beginProfiles takes profiles of the manager until the returned function is called, which
 // also takes one of its memory.
-func (w *world) beginProfiles(ctx context.Context, phase string) (end func() error) {
+func (w *setup) beginProfiles(ctx context.Context, phase string) (end func() error) {
 	dir := w.options.manager.profiles
 	if dir == "" {
 		return func() error { return nil }

@@ -121,7 +121,7 @@ var budgets = map[string]budget{
 	scaleDown:     {perMachine: 8.5},
 }
 
-// overBudget says which phases made more requests than they may; nil if none did.
+// overBudget returns which phases made more requests than they may; nil if none did.
 func (r *result) overBudget() error {
 	var over []error
 	for _, p := range r.Phases {

@@ -16,7 +16,7 @@ type usage struct {
 	peak int64
 }
 
-// tick is the unit in which Linux tells the CPU time of processes to programs.
+// tick is the unit of CPU times in /proc.
 const tick = 10 * time.Millisecond
 
 // stat is what is read of /proc/PID/stat.

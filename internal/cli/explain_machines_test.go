@@ -24,7 +24,7 @@ import (
 // TestExplainCreations: what keeps a Machine from being created, with each code that a
 // driver may answer.
 func TestExplainCreations(t *testing.T) {
-	w := newExplainWorld(t)
+	w := newClusters(t)
 	w.manage()
 	w.classes(map[string]string{"small": `{}`, "odd": `{"join":"sometimes"}`, "locked": `{}`})
 	invalid := w.class("invalid", `{}`)
@@ -104,7 +104,7 @@ func TestExplainCreations(t *testing.T) {
 
 // TestExplainNodes: what keeps a Machine that has a VM from being Running.
 func TestExplainNodes(t *testing.T) {
-	w := newExplainWorld(t)
+	w := newClusters(t)
 	w.manage()
 	w.classes(map[string]string{
 		"small": `{}`, "never": `{"join":"never"}`, "unready": `{"join":"notReady"}`,
@@ -162,7 +162,7 @@ func inPool(name string) func(*v1alpha1.Machine) {
 }
 
 // turns lets the node of a machine report another state.
-func (w *world) turns(machine string, ready corev1.ConditionStatus) {
+func (w *clusters) turns(machine string, ready corev1.ConditionStatus) {
 	w.t.Helper()
 	if n, err := w.cloud.SetNodeReady(machine, ready); err != nil || n != 1 {
 		w.t.Fatalf("the nodes of %d machines %s change, err %v", n, machine, err)
@@ -171,7 +171,7 @@ func (w *world) turns(machine string, ready corev1.ConditionStatus) {
 
 // TestExplainDeletions: what holds a deletion up.
 func TestExplainDeletions(t *testing.T) {
-	w := newExplainWorld(t)
+	w := newClusters(t)
 	w.manage()
 	w.classes(map[string]string{"small": `{}`, "slow": `{"deleteDelay":"1h"}`, "lost": `{}`, "bare": `{}`})
 	want := map[string]answer{}
@@ -252,7 +252,7 @@ func TestExplainDeletions(t *testing.T) {
 }
 
 // pod is one on a node, with a label by which a budget finds it.
-func (w *world) pod(name, node string) *corev1.Pod {
+func (w *clusters) pod(name, node string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.Target.Namespace, Name: name, Labels: map[string]string{"app": name}},
 		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "none"}}},
@@ -260,7 +260,7 @@ func (w *world) pod(name, node string) *corev1.Pod {
 	}
 }
 
-func (w *world) budget(app string, status policyv1.PodDisruptionBudgetStatus) *policyv1.PodDisruptionBudget {
+func (w *clusters) budget(app string, status policyv1.PodDisruptionBudgetStatus) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.Target.Namespace, Name: app},
 		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
@@ -270,7 +270,7 @@ func (w *world) budget(app string, status policyv1.PodDisruptionBudgetStatus) *p
 
 // disk puts a pod with a volume on a node. The pod ends at once, and the volume stays
 // attached.
-func (w *world) disk(node string) {
+func (w *clusters) disk(node string) {
 	w.t.Helper()
 	pv := w.own("pv")
 	claim := &corev1.PersistentVolumeClaim{
@@ -305,7 +305,7 @@ func (w *world) disk(node string) {
 
 // TestExplainReplacements: why a Machine was deleted, when it is gone.
 func TestExplainReplacements(t *testing.T) {
-	w := newExplainWorld(t)
+	w := newClusters(t)
 	w.manage()
 	w.classes(map[string]string{"small": `{}`, "never": `{"join":"never"}`, "full": `{"capacity":1}`, "next": `{}`})
 	gone := func(cause explanation.Cause, says ...string) answer {
@@ -404,7 +404,7 @@ func TestExplainReplacements(t *testing.T) {
 // TestExplainAcrossRestart: the answer does not depend on a manager that works, and says so
 // if none does.
 func TestExplainAcrossRestart(t *testing.T) {
-	w := newExplainWorld(t)
+	w := newClusters(t)
 	stop := w.manage(elected)
 	w.classes(map[string]string{"small": `{}`, "never": `{"join":"never"}`})
 	never, denied := w.own("never"), w.own("denied")
@@ -436,7 +436,7 @@ func TestExplainAcrossRestart(t *testing.T) {
 
 // TestExplainWithoutTarget: no node is missed where there is none to come.
 func TestExplainWithoutTarget(t *testing.T) {
-	w := newExplainWorld(t)
+	w := newClusters(t)
 	w.manage(func(config *manager.Config) { config.Target = nil })
 	w.classes(map[string]string{"small": `{}`})
 	w.machine(w.own("alone"), "small")

@@ -19,7 +19,7 @@ import (
 
 // TestExplainSets: why a set does not have what it wants, as the real controllers leave it.
 func TestExplainSets(t *testing.T) {
-	w := newExplainWorld(t)
+	w := newClusters(t)
 	w.manage()
 	w.classes(map[string]string{"small": `{}`, "never": `{"join":"never"}`, "full": `{"capacity":1}`, "slow": `{"deleteDelay":"1h"}`})
 	incomplete := func(cause explanation.Cause, says ...string) answer {
@@ -93,7 +93,7 @@ func TestExplainSets(t *testing.T) {
 
 // TestExplainFrozen: a set that had too many Machines makes none, and all who ask hear why.
 func TestExplainFrozen(t *testing.T) {
-	w := newExplainWorld(t)
+	w := newClusters(t)
 	// Twice as many as wanted are too many, and only none is few enough again.
 	w.manage(func(config *manager.Config) { config.Overshoot = machineset.Overshoot{Up: 0, Down: 1000} })
 	w.classes(map[string]string{"never": `{"join":"never"}`})
@@ -121,7 +121,7 @@ func TestExplainFrozen(t *testing.T) {
 }
 
 // setOf waits for the one set of a deployment.
-func (w *world) setOf(t *testing.T, deployment string) *v1alpha1.MachineSet {
+func (w *clusters) setOf(t *testing.T, deployment string) *v1alpha1.MachineSet {
 	t.Helper()
 	sets := &v1alpha1.MachineSetList{}
 	w.soon(t, "there is one set of "+deployment, func(g gomega.Gomega) {
@@ -134,7 +134,7 @@ func (w *world) setOf(t *testing.T, deployment string) *v1alpha1.MachineSet {
 // TestExplainDeployments: why a deployment does not have what it wants, as the real
 // controllers leave it.
 func TestExplainDeployments(t *testing.T) {
-	w := newExplainWorld(t)
+	w := newClusters(t)
 	w.manage()
 	w.classes(map[string]string{"small": `{}`, "never": `{"join":"never"}`, "slow": `{"deleteDelay":"1h"}`})
 	want := map[string]answer{}
@@ -238,7 +238,7 @@ func TestExplainDeployments(t *testing.T) {
 }
 
 // deletes deletes a deployment in the foreground whose machines take for ever to go.
-func (w *world) deletes(t *testing.T, deployment *v1alpha1.MachineDeployment) {
+func (w *clusters) deletes(t *testing.T, deployment *v1alpha1.MachineDeployment) {
 	w.create(deployment)
 	w.asks(t, "machinedeployment", deployment.Name, answer{verdict: explanation.Healthy})
 	if err := w.Client.Delete(t.Context(), deployment, client.PropagationPolicy(metav1.DeletePropagationForeground)); err != nil {
@@ -253,7 +253,7 @@ func (w *world) deletes(t *testing.T, deployment *v1alpha1.MachineDeployment) {
 
 // counts waits until the status of a deployment that is being deleted says that so many machines
 // are left, none of which can be used.
-func (w *world) counts(t *testing.T, deployment *v1alpha1.MachineDeployment, left int32) {
+func (w *clusters) counts(t *testing.T, deployment *v1alpha1.MachineDeployment, left int32) {
 	t.Helper()
 	w.soon(t, "the status counts down", func(g gomega.Gomega) {
 		g.Expect(w.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment)).To(gomega.Succeed())

@@ -14,7 +14,7 @@ import (
 )
 
 // revisions makes a deployment of two revisions, and no manager.
-func (w *world) revisions(t *testing.T, name string) *v1alpha1.MachineDeployment {
+func (w *clusters) revisions(t *testing.T, name string) *v1alpha1.MachineDeployment {
 	t.Helper()
 	deployment := w.deployment(name, "now", 0)
 	w.create(deployment)
@@ -29,7 +29,7 @@ func (w *world) revisions(t *testing.T, name string) *v1alpha1.MachineDeployment
 }
 
 // wished waits for a wish to roll back.
-func (w *world) wished(t *testing.T, deployment *v1alpha1.MachineDeployment) {
+func (w *clusters) wished(t *testing.T, deployment *v1alpha1.MachineDeployment) {
 	t.Helper()
 	w.soon(t, "somebody wishes to roll back "+deployment.Name, func(g gomega.Gomega) {
 		g.Expect(w.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment)).To(gomega.Succeed())
@@ -38,7 +38,7 @@ func (w *world) wished(t *testing.T, deployment *v1alpha1.MachineDeployment) {
 }
 
 // rollout runs a command about rollouts until the context ends.
-func (w *world) rollout(ctx context.Context, args ...string) (printed string, err error) {
+func (w *clusters) rollout(ctx context.Context, args ...string) (printed string, err error) {
 	var out bytes.Buffer
 	root := newRoot("test")
 	root.SetOut(&out)
@@ -57,7 +57,7 @@ func (do onWrite) Write(p []byte) (int, error) {
 
 // TestInterruptedStatus: who ends the watch hears what was waited for, and no promise.
 func TestInterruptedStatus(t *testing.T) {
-	w := newExplainWorld(t)
+	w := newClusters(t)
 	deployment := w.deployment("pool", "now", 1)
 	w.create(deployment)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -75,7 +75,7 @@ func TestInterruptedStatus(t *testing.T) {
 // TestUndoUnanswered: the wish stays, how to withdraw it is said, and a restart does not get
 // lost in it.
 func TestUndoUnanswered(t *testing.T) {
-	w := newExplainWorld(t)
+	w := newClusters(t)
 	deployment := w.revisions(t, "pool")
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

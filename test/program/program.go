@@ -1,6 +1,6 @@
-// Package program changes with how tests run millwright as a process of its own.
+// Package program runs millwright as a separate process in tests.
 //
-// The test binary itself is the program, so that tests run, and kill, the real thing
+// The test binary itself is the program, so that tests start and kill the real program
 // without a build:
 //
 //	func TestMain(m *testing.M) {

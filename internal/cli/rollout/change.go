@@ -72,7 +72,7 @@ gets a new number. "millwright rollout history" lists what there is to go back t
 func (d deployment) undo(cmd *cobra.Command, revision int64, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), answerTimeout)
 	defer cancel()
-	wish, err := rollout.Undo(ctx, d.Client, d.key, revision)
+	rollback, err := rollout.Undo(ctx, d.Client, d.key, revision)
 	if errors.Is(err, rollout.ErrUnchanged) {
 		return d.report(cmd, "%s", err)
 	}
@@ -80,24 +80,24 @@ func (d deployment) undo(cmd *cobra.Command, revision int64, timeout time.Durati
 		return err
 	}
 	if timeout == 0 {
-		return d.report(cmd, "is asked to roll back to revision %d", wish.Revision)
+		return d.report(cmd, "is asked to roll back to revision %d", rollback.Revision)
 	}
 	ctx, cancel = context.WithTimeout(cmd.Context(), timeout)
 	defer cancel()
 	refusal := ""
 	err = d.Follow(ctx, d.key, func(facts rollout.Facts) (bool, error) {
 		refusal = rollout.Refusal(facts)
-		return wish.Answered(facts)
+		return rollback.Done(facts)
 	})
 	switch stays := "The wish stays in spec.rollbackTo. " + rollout.Withdrawal(d.key); {
 	case cmd.Context().Err() != nil:
-		return fmt.Errorf("not waited for any more: machine deployment %s is to be rolled back to revision %d. %s", d.key, wish.Revision, stays)
+		return fmt.Errorf("not waited for any more: machine deployment %s is to be rolled back to revision %d. %s", d.key, rollback.Revision, stays)
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil && refusal != "":
-		return fmt.Errorf("machine deployment %s was not rolled back to revision %d within %s: %s. %s", d.key, wish.Revision, timeout, refusal, stays)
+		return fmt.Errorf("machine deployment %s was not rolled back to revision %d within %s: %s. %s", d.key, rollback.Revision, timeout, refusal, stays)
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil:
-		return fmt.Errorf("nobody has answered the wish to roll back machine deployment %s to revision %d within %s: does a manager run? %s", d.key, wish.Revision, timeout, stays)
+		return fmt.Errorf("nobody has answered the wish to roll back machine deployment %s to revision %d within %s: does a manager run? %s", d.key, rollback.Revision, timeout, stays)
 	case err != nil:
 		return err
 	}
-	return d.report(cmd, "rolled back to revision %d", wish.Revision)
+	return d.report(cmd, "rolled back to revision %d", rollback.Revision)
 }

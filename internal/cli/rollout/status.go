@@ -81,7 +81,7 @@ func (w *statusWatch) run(ctx context.Context, d deployment) error {
 // see shows a state, and reports whether it is the last one to show.
 func (w *statusWatch) see(facts rollout.Facts) (enough bool, err error) {
 	now := time.Now()
-	w.last = rollout.Look(facts, now)
+	w.last = rollout.StatusOf(facts, now)
 	if err := w.show(now); err != nil {
 		return false, err
 	}

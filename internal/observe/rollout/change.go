@@ -25,7 +25,7 @@ import (
 // rollout follows, also under MCM.
 const AnnotationRestarted = "rollout.millwright.dev/restarted-at"
 
-// ErrUnchanged says that the deployment has the template already that it should go back to.
+// ErrUnchanged is returned if the deployment has the template already that it should go back to.
 var ErrUnchanged = errors.New("not rolled back")
 
 // Pause stops rollouts of a deployment. One that is paused is an error.
@@ -60,7 +60,7 @@ func Restart(ctx context.Context, c client.Client, key types.NamespacedName, now
 			return err
 		}
 		if d.Spec.RollbackTo != nil {
-			return fmt.Errorf("machine deployment %s cannot be restarted: %s, and would take the restart back. %s", key, wished(d), Withdrawal(key))
+			return fmt.Errorf("machine deployment %s cannot be restarted: %s, and would take the restart back. %s", key, pendingRollback(d), Withdrawal(key))
 		}
 		at := now.UTC().Format(time.RFC3339)
 		if d.Spec.Template.Annotations[AnnotationRestarted] == at {
@@ -79,8 +79,8 @@ func refusePaused(d *v1alpha1.MachineDeployment, done string) error {
 	return nil
 }
 
-// refuseInvalid says what keeps a manager from doing anything with a deployment: a wish would
-// stay, and be answered much later.
+// refuseInvalid returns what keeps a manager from doing anything with a deployment: the rollback would
+// stay pending, and be done much later.
 func refuseInvalid(d *v1alpha1.MachineDeployment, done string) error {
 	problem := ""
 	switch errs := validation.MachineDeployment(d); {
@@ -94,25 +94,25 @@ func refuseInvalid(d *v1alpha1.MachineDeployment, done string) error {
 	return fmt.Errorf("machine deployment %s/%s cannot be %s before its spec is corrected: %s", d.Namespace, d.Name, done, problem)
 }
 
-// Withdrawal says how to withdraw a wish to roll back.
+// Withdrawal says how to withdraw a rollback that was asked for.
 func Withdrawal(key types.NamespacedName) string {
 	return fmt.Sprintf("To withdraw that: kubectl -n %s patch machinedeployments.machine.sapcloud.io %s --type merge -p '{\"spec\":{\"rollbackTo\":null}}'", key.Namespace, key.Name)
 }
 
-// Wish is a wish to roll back that the manager is to answer.
-type Wish struct {
+// Rollback is one that was asked for, and that the manager is to do.
+type Rollback struct {
 	// Revision to go back to.
 	Revision int64
-	// target is the set of that revision; deployment is what was written with the wish.
+	// target is the set of that revision; deployment is what was written with the request.
 	target     *v1alpha1.MachineSet
 	deployment *v1alpha1.MachineDeployment
 }
 
-// Undo wishes a deployment back to a revision; 0 is the one before the current. The manager
-// answers by changing the template. ErrUnchanged says that it need not. A deployment that no
-// manager would work on is an error, and no wish is written.
-func Undo(ctx context.Context, c client.Client, key types.NamespacedName, number int64) (Wish, error) {
-	wish := Wish{}
+// Undo asks for a rollback to a revision; 0 is the one before the current. The manager answers by
+// changing the template. ErrUnchanged says that it need not. A deployment that no manager would
+// work on is an error, and nothing is written.
+func Undo(ctx context.Context, c client.Client, key types.NamespacedName, number int64) (Rollback, error) {
+	rollback := Rollback{}
 	written, err := write(ctx, c, key, func(d *v1alpha1.MachineDeployment) error {
 		if err := errors.Join(refusePaused(d, "rolled back"), refuseInvalid(d, "rolled back")); err != nil {
 			return err
@@ -121,45 +121,45 @@ func Undo(ctx context.Context, c client.Client, key types.NamespacedName, number
 		if err := c.List(ctx, sets, client.InNamespace(key.Namespace)); err != nil {
 			return fmt.Errorf("listing machine sets: %w", err)
 		}
-		target, err := pick(sortOut(d, pointers(sets.Items), nil), number)
+		target, err := find(factsOf(d, pointers(sets.Items), nil), number)
 		if err != nil {
 			return err
 		}
-		wish.target, wish.Revision = target, revision.Number(target)
+		rollback.target, rollback.Revision = target, revision.Number(target)
 		if revision.Same(&target.Spec.Template, &d.Spec.Template) {
-			return fmt.Errorf("%w: its template is that of revision %d already", ErrUnchanged, wish.Revision)
+			return fmt.Errorf("%w: its template is that of revision %d already", ErrUnchanged, rollback.Revision)
 		}
 		// By its number, and so to the one that was looked at, whatever comes first.
-		d.Spec.RollbackTo = &v1alpha1.RollbackConfig{Revision: wish.Revision}
+		d.Spec.RollbackTo = &v1alpha1.RollbackConfig{Revision: rollback.Revision}
 		return nil
 	})
-	wish.deployment = written
-	return wish, err
+	rollback.deployment = written
+	return rollback, err
 }
 
-// Answered reports whether the manager has answered a wish. An answer other than to roll back
-// is an error.
-func (w Wish) Answered(f Facts) (bool, error) {
+// Done reports whether the manager has rolled the deployment back. An answer other than that is an
+// error.
+func (r Rollback) Done(f Facts) (bool, error) {
 	d := f.Deployment
 	switch {
-	case d.Generation < w.deployment.Generation:
+	case d.Generation < r.deployment.Generation:
 		return false, nil
 	case d.Spec.RollbackTo != nil && d.Spec.Paused:
-		return false, fmt.Errorf("machine deployment %s/%s was paused meanwhile: it rolls back to revision %d when it is resumed", d.Namespace, d.Name, w.Revision)
+		return false, fmt.Errorf("machine deployment %s/%s was paused meanwhile: it rolls back to revision %d when it is resumed", d.Namespace, d.Name, r.Revision)
 	case d.Spec.RollbackTo != nil:
 		return false, refuseInvalid(d, "rolled back")
-	case revision.Same(&d.Spec.Template, &w.target.Spec.Template):
+	case revision.Same(&d.Spec.Template, &r.target.Spec.Template):
 		return true, nil
-	case !slices.ContainsFunc(f.Sets, func(set *v1alpha1.MachineSet) bool { return set.UID == w.target.UID }):
-		return false, fmt.Errorf("machine deployment %s/%s was not rolled back: machine set %s of revision %d is gone", d.Namespace, d.Name, w.target.Name, w.Revision)
+	case !slices.ContainsFunc(f.Sets, func(set *v1alpha1.MachineSet) bool { return set.UID == r.target.UID }):
+		return false, fmt.Errorf("machine deployment %s/%s was not rolled back: machine set %s of revision %d is gone", d.Namespace, d.Name, r.target.Name, r.Revision)
 	}
-	return false, fmt.Errorf("machine deployment %s/%s was not rolled back to revision %d: its template was changed meanwhile", d.Namespace, d.Name, w.Revision)
+	return false, fmt.Errorf("machine deployment %s/%s was not rolled back to revision %d: its template was changed meanwhile", d.Namespace, d.Name, r.Revision)
 }
 
-// pick finds the set of a revision, or says why there is none. 0 is the last one of another
+// find returns the set of a revision, or says why there is none. 0 is the last one of another
 // template than the deployment's, which may have no set yet, or an old one that has no new number
 // yet. By the controllers' rule, the last but one, machines would go that are in use.
-func pick(f Facts, wanted int64) (*v1alpha1.MachineSet, error) {
+func find(f Facts, wanted int64) (*v1alpha1.MachineSet, error) {
 	d, set := f.Deployment, revision.Pick(f.Sets, wanted)
 	if wanted == 0 {
 		set = nil
@@ -189,15 +189,15 @@ func numbered(sets []*v1alpha1.MachineSet) string {
 	return strings.Join(numbers, ", ")
 }
 
-// contention is how often a write is tried that others came before: during a rollout, the
+// conflictBackoff is how often a write is tried that others came before: during a rollout, the
 // manager writes the status of a deployment several times a second.
-var contention = wait.Backoff{Steps: 10, Duration: 10 * time.Millisecond, Factor: 1.6, Jitter: 0.2}
+var conflictBackoff = wait.Backoff{Steps: 10, Duration: 10 * time.Millisecond, Factor: 1.6, Jitter: 0.2}
 
-// write reads a deployment and writes what has been changed, unless somebody was faster:
-// then it does so again. One that is being deleted is an error.
+// write changes a deployment, and tries again if somebody else was faster. One that is being
+// deleted is an error.
 func write(ctx context.Context, c client.Client, key types.NamespacedName, do func(*v1alpha1.MachineDeployment) error) (*v1alpha1.MachineDeployment, error) {
 	var changed *v1alpha1.MachineDeployment
-	err := retry.RetryOnConflict(contention, func() error {
+	err := retry.RetryOnConflict(conflictBackoff, func() error {
 		read, err := get(ctx, c, key)
 		if err != nil {
 			return err

@@ -15,12 +15,12 @@ import (
 
 // TestAnswers: what became of a wish to go back to revision 1.
 func TestAnswers(t *testing.T) {
-	wished := func(g *given) {
+	pendingRollback := func(g *given) {
 		rolls(g)
 		g.deployment.Generation, g.deployment.Spec.RollbackTo = 3, &v1alpha1.RollbackConfig{Revision: 1}
 	}
 	answered := func(g *given) {
-		wished(g)
+		pendingRollback(g)
 		g.deployment.Generation, g.deployment.Spec.RollbackTo = 4, nil
 	}
 	for name, tc := range map[string]struct {
@@ -29,17 +29,17 @@ func TestAnswers(t *testing.T) {
 		says string
 	}{
 		"not seen yet":     {rolls, false, ""},
-		"not answered yet": {wished, false, ""},
+		"not answered yet": {pendingRollback, false, ""},
 		"rolled back":      {all(answered, to("a")), true, ""},
 		"refused, gone":    {all(answered, func(g *given) { g.sets = g.sets[1:] }), false, "machine set pool-a of revision 1 is gone"},
 		"changed since":    {all(answered, to("c")), false, "changed meanwhile"},
-		"paused meanwhile": {all(wished, declared(isPaused)), false, "when it is resumed"},
-		"spoilt meanwhile": {all(wished, declared(lacksInPlace)), false, "before its spec is corrected: spec.strategy.inPlaceUpdate"},
+		"paused meanwhile": {all(pendingRollback, declared(isPaused)), false, "when it is resumed"},
+		"spoilt meanwhile": {all(pendingRollback, declared(lacksInPlace)), false, "before its spec is corrected: spec.strategy.inPlaceUpdate"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			then := give(wished)
-			wish := Wish{Revision: 1, target: then.set("a"), deployment: then.deployment}
-			done, err := wish.Answered(give(tc.now).facts())
+			then := give(pendingRollback)
+			wish := Rollback{Revision: 1, target: then.set("a"), deployment: then.deployment}
+			done, err := wish.Done(give(tc.now).facts())
 			if done != tc.done || (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("answers %t, %v; want %t, %q", done, err, tc.done, tc.says)
 			}
@@ -64,20 +64,20 @@ func TestRefusals(t *testing.T) {
 		now := before(0)
 		d.DeletionTimestamp, d.Finalizers = &now, []string{v1alpha1.FinalizerMCM}
 	})
-	wished := declared(func(d *v1alpha1.MachineDeployment) { d.Spec.RollbackTo = &v1alpha1.RollbackConfig{Revision: 1} })
+	pendingRollback := declared(func(d *v1alpha1.MachineDeployment) { d.Spec.RollbackTo = &v1alpha1.RollbackConfig{Revision: 1} })
 	for name, tc := range map[string]struct {
 		given change
 		do    func(client.Client, *given) error
 		says  string
 	}{
 		"undo":                     {rolls, undo, ""},
-		"undo the undo":            {all(rolls, wished), undo, ""},
+		"undo the undo":            {all(rolls, pendingRollback), undo, ""},
 		"undo what is refused":     {all(rolls, declared(lacksInPlace)), undo, "cannot be rolled back before its spec is corrected: spec.strategy.inPlaceUpdate"},
 		"undo what selects all":    {all(rolls, declared(func(d *v1alpha1.MachineDeployment) { d.Spec.Selector = &metav1.LabelSelector{} })), undo, "spec.selector: it selects all machines"},
 		"undo what is deleted":     {all(rolls, goes), undo, "is being deleted"},
 		"restart":                  {rolls, restart, ""},
-		"restart with a wish":      {all(rolls, wished), restart, "wish to roll back to revision 1"},
-		"how to withdraw the wish": {all(rolls, wished), restart, `kubectl -n default patch machinedeployments.machine.sapcloud.io pool --type merge -p '{"spec":{"rollbackTo":null}}'`},
+		"restart with a wish":      {all(rolls, pendingRollback), restart, "wish to roll back to revision 1"},
+		"how to withdraw the wish": {all(rolls, pendingRollback), restart, `kubectl -n default patch machinedeployments.machine.sapcloud.io pool --type merge -p '{"spec":{"rollbackTo":null}}'`},
 		"restart what is deleted":  {all(rolls, goes), restart, "is being deleted"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -20,7 +20,7 @@ func isPreserved(m *v1alpha1.Machine) {
 // being complete.
 func TestPreservedBesidesThoseWanted(t *testing.T) {
 	beside := func(g *given) { g.set("a").Status.Replicas = 4 }
-	status := Look(give(counts(4, 3, 4), beside, has("a", 1, v1alpha1.MachineFailed, isPreserved)).facts(), noon)
+	status := StatusOf(give(counts(4, 3, 4), beside, has("a", 1, v1alpha1.MachineFailed, isPreserved)).facts(), noon)
 	if status.Outcome != Complete || status.Preserved != 1 {
 		t.Errorf("outcome %s, %d preserved", status.Outcome, status.Preserved)
 	}
@@ -36,7 +36,7 @@ func TestCountsAreOfTheTemplateOfNow(t *testing.T) {
 		"selects all":   progress(v1alpha1.ConditionFalse, "SelectingAll", "spec.selector: the empty selector selects all machines"),
 	} {
 		t.Run(reason, func(t *testing.T) {
-			if s := Look(give(other, so).facts(), noon); s.Updated != 0 || s.Available != 3 || s.Exist != 3 {
+			if s := StatusOf(give(other, so).facts(), noon); s.Updated != 0 || s.Available != 3 || s.Exist != 3 {
 				t.Errorf("%d updated, %d available, %d exist", s.Updated, s.Available, s.Exist)
 			}
 		})
@@ -47,7 +47,7 @@ func TestCountsAreOfTheTemplateOfNow(t *testing.T) {
 // machines before it has any.
 func TestWhichSetsAreShown(t *testing.T) {
 	var names []string
-	for _, set := range Look(give(hasSet("old", 2, 2, 0), hasSet("idle", 3, 0, 0)).facts(), noon).Sets {
+	for _, set := range StatusOf(give(hasSet("old", 2, 2, 0), hasSet("idle", 3, 0, 0)).facts(), noon).Sets {
 		names = append(names, set.Name)
 	}
 	if !slices.Equal(names, []string{"pool-a", "pool-old"}) {
@@ -57,7 +57,7 @@ func TestWhichSetsAreShown(t *testing.T) {
 
 // TestNoDeadlineRunsWhenARolloutIsComplete, whatever comes after it.
 func TestNoDeadlineRunsWhenARolloutIsComplete(t *testing.T) {
-	s := Look(give(due(600), progress(v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonComplete, "done")).facts(), noon)
+	s := StatusOf(give(due(600), progress(v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonComplete, "done")).facts(), noon)
 	if s.Limit != 10*time.Minute || !s.Deadline.IsZero() {
 		t.Errorf("limit %s, deadline %s", s.Limit, s.Deadline)
 	}
@@ -66,7 +66,7 @@ func TestNoDeadlineRunsWhenARolloutIsComplete(t *testing.T) {
 // TestThatEnoughAreAvailableIsNoComplaint: nearly every deployment says so during a rollout.
 func TestThatEnoughAreAvailableIsNoComplaint(t *testing.T) {
 	enough := hasCondition(v1alpha1.MachineDeploymentAvailable, v1alpha1.ConditionTrue, "MinimumReplicasAvailable", "Deployment has minimum availability.")
-	for _, wait := range Look(give(rolls, enough).facts(), noon).Waits {
+	for _, wait := range StatusOf(give(rolls, enough).facts(), noon).Waits {
 		if strings.Contains(wait.Text, "minimum availability") {
 			t.Errorf("it waits for %q", wait.Text)
 		}
@@ -80,7 +80,7 @@ func TestOnlyItsOwnIsSortedOut(t *testing.T) {
 	hasSet("theirs", 1, 3, 3)(other)
 	other.machines = nil
 	has("theirs", 3, v1alpha1.MachineRunning)(other)
-	f := sortOut(g.deployment, append(other.sets, g.sets...), append(other.machines, g.machines...))
+	f := factsOf(g.deployment, append(other.sets, g.sets...), append(other.machines, g.machines...))
 	var names []string
 	for _, set := range f.Sets {
 		names = append(names, set.Name)

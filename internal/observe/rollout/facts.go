@@ -31,8 +31,8 @@ type Facts struct {
 	Problem string
 }
 
-// sortOut picks what is the deployment's from what there is in its namespace.
-func sortOut(deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet, machines []*v1alpha1.Machine) Facts {
+// factsOf picks what is the deployment's from what there is in its namespace.
+func factsOf(deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet, machines []*v1alpha1.Machine) Facts {
 	f := Facts{Deployment: deployment, Machines: map[types.UID][]*v1alpha1.Machine{}}
 	for _, set := range sets {
 		if metav1.IsControlledBy(set, deployment) {
@@ -89,7 +89,7 @@ func Read(ctx context.Context, from client.Reader, key types.NamespacedName) (Fa
 	if err := from.List(ctx, machines, client.InNamespace(key.Namespace)); err != nil {
 		return Facts{}, fmt.Errorf("listing machines: %w", err)
 	}
-	return sortOut(deployment, pointers(sets.Items), pointers(machines.Items)), nil
+	return factsOf(deployment, pointers(sets.Items), pointers(machines.Items)), nil
 }
 
 var errNotFound = errors.New("there is no machine deployment")

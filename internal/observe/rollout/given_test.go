@@ -52,7 +52,7 @@ func give(changes ...change) *given {
 }
 
 func (g *given) facts() Facts {
-	f := sortOut(g.deployment, g.sets, g.machines)
+	f := factsOf(g.deployment, g.sets, g.machines)
 	f.Surroundings, f.Problem = g.around, g.problem
 	return f
 }

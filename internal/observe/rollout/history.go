@@ -44,7 +44,7 @@ func cause(set *v1alpha1.MachineSet) string {
 
 // PrintRevision prints the template of one revision as YAML.
 func PrintRevision(out io.Writer, f Facts, number int64) error {
-	set, err := pick(f, number)
+	set, err := find(f, number)
 	if err != nil {
 		return err
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// Link knows whether an API server tells of what a Follower follows. The clients that use it
-// must be made from a configuration whose transport it wraps.
+// Link knows whether an API server sends the changes that a Follower waits for. The clients that
+// use it must be made from a configuration whose transport it wraps.
 type Link struct {
 	mu sync.Mutex
 	// away are the resources whose last list or watch failed: each is tried again by itself,
@@ -53,7 +53,7 @@ func followed(path string) (resource string, is bool) {
 	return parts[5], parts[0] == "apis" && parts[1] == v1alpha1.GroupName && parts[3] == "namespaces"
 }
 
-// refusal reports whether an answer means that changes are not heard of.
+// refusal reports whether an answer means that no changes will come.
 func refusal(code int) bool {
 	return code >= http.StatusInternalServerError || code == http.StatusUnauthorized || code == http.StatusForbidden
 }
@@ -98,8 +98,7 @@ func (l *Link) set(resource, problem string) {
 	}
 }
 
-// Problem is why the API server does not tell of something that is followed; empty if it tells
-// of all.
+// Problem is why changes of something that is followed do not come; empty if all come.
 func (l *Link) Problem() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -51,17 +51,17 @@ func TestAWriteIsMadeAgainIfAnotherWasFirst(t *testing.T) {
 func TestUndoNamesTheRevision(t *testing.T) {
 	g := give(rolls)
 	c, key := fakeOf(t, g), client.ObjectKeyFromObject(g.deployment)
-	wished := func() *v1alpha1.RollbackConfig {
+	pendingRollback := func() *v1alpha1.RollbackConfig {
 		d, err := get(t.Context(), c, key)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return d.Spec.RollbackTo
 	}
-	if _, err := Undo(t.Context(), c, key, 2); !errors.Is(err, ErrUnchanged) || wished() != nil {
-		t.Errorf("answers %v, and wishes %v", err, wished())
+	if _, err := Undo(t.Context(), c, key, 2); !errors.Is(err, ErrUnchanged) || pendingRollback() != nil {
+		t.Errorf("answers %v, and wishes %v", err, pendingRollback())
 	}
-	if _, err := Undo(t.Context(), c, key, 0); err != nil || wished() == nil || wished().Revision != 1 {
-		t.Errorf("answers %v, and wishes %v", err, wished())
+	if _, err := Undo(t.Context(), c, key, 0); err != nil || pendingRollback() == nil || pendingRollback().Revision != 1 {
+		t.Errorf("answers %v, and wishes %v", err, pendingRollback())
 	}
 }

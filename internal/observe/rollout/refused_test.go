@@ -18,7 +18,7 @@ func TestARefusedDeploymentIsNotRolledOut(t *testing.T) {
 		v1alpha1.DeploymentReasonInvalid:    "spec.selector: it does not match a new machine set",
 	} {
 		t.Run(reason, func(t *testing.T) {
-			status := Look(give(progress(v1alpha1.ConditionFalse, reason, message+".")).facts(), noon)
+			status := StatusOf(give(progress(v1alpha1.ConditionFalse, reason, message+".")).facts(), noon)
 			if status.Outcome != Progressing {
 				t.Errorf("outcome %s", status.Outcome)
 			}
@@ -33,7 +33,7 @@ func TestARefusedDeploymentIsNotRolledOut(t *testing.T) {
 // is a machine of the template.
 func TestTerminatingThoughNobodyDeletesIt(t *testing.T) {
 	stays := func(g *given) { g.machines[0].Status.CurrentStatus.Phase = leaving }
-	if status := Look(give(stays, counts(3, 2, 3)).facts(), noon); status.Updated != 3 {
+	if status := StatusOf(give(stays, counts(3, 2, 3)).facts(), noon); status.Updated != 3 {
 		t.Errorf("%d updated", status.Updated)
 	}
 }
@@ -51,7 +51,7 @@ func TestWhyADeletionDoesNotBegin(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			said := 0
-			waits := Look(g.facts(), noon).Waits
+			waits := StatusOf(g.facts(), noon).Waits
 			for _, wait := range waits {
 				if strings.Contains(wait.Text, "MachineSet pool-a: FailedDelete: "+denied) {
 					said++

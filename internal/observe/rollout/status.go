@@ -17,7 +17,7 @@ type Outcome string
 
 // The outcomes.
 const (
-	// Progressing: it has not ended, or nobody has looked at it yet.
+	// Progressing: it has not ended, or no manager has worked on it yet.
 	Progressing Outcome = "Progressing"
 	// Complete: all machines are of the current template and can be used, and no others
 	// are left.
@@ -31,7 +31,7 @@ type Status struct {
 	Key types.NamespacedName
 	// Outcome as of now.
 	Outcome Outcome
-	// Observed tells that the manager has seen the last change of the deployment. Before
+	// Observed reports whether the manager has seen the last change of the deployment. Before
 	// that, all else may be about an earlier state.
 	Observed bool
 	// Revision of the set of the current template; 0 if there is no such set yet.
@@ -60,7 +60,7 @@ type Status struct {
 type Wait struct {
 	// Text says it in a sentence without its full stop.
 	Text string
-	// Since is when it began; zero if nothing tells.
+	// Since is when it began; zero if that is not known.
 	Since time.Time
 	// Remedy says what to do about it, if there is something; without its full stop.
 	Remedy string
@@ -70,7 +70,7 @@ type Wait struct {
 type SetStatus struct {
 	Name     string
 	Revision int64
-	// Current tells that it is of the deployment's template.
+	// Current reports whether it is of the deployment's template.
 	Current bool
 	// Wanted, Exist and Available count its machines as those of Status.
 	Wanted, Exist, Available int32
@@ -85,8 +85,8 @@ type PhaseCount struct {
 	Count int
 }
 
-// Look says how a rollout goes at a moment.
-func Look(f Facts, now time.Time) Status {
+// StatusOf returns how a rollout goes at a moment.
+func StatusOf(f Facts, now time.Time) Status {
 	d, current := f.Deployment, f.current()
 	s := Status{
 		Key:      types.NamespacedName{Namespace: d.Namespace, Name: d.Name},
@@ -142,7 +142,7 @@ func (s *Status) recount(f Facts) {
 	}
 }
 
-// listed keeps the counts to what the machines themselves tell: one that is being deleted is no
+// listed keeps the counts to what the machines themselves show: one that is being deleted is no
 // machine of the template any more, and one that is gone is no old one.
 func (s *Status) listed(f Facts) {
 	current, live, old := f.current(), int32(0), int32(0)
@@ -160,8 +160,8 @@ func (s *Status) listed(f Facts) {
 	s.Updated = min(s.Updated, live)
 }
 
-// Refusal is what the manager said last of a deployment that it does not work on before its
-// spec is corrected; empty if it does. It may be about an earlier spec.
+// Refusal is the manager's last message about a deployment whose spec has to be corrected before
+// it is worked on; empty if there is none. It may be about an earlier spec.
 func Refusal(f Facts) string {
 	if is := progressing(f.Deployment); is.Reason == v1alpha1.DeploymentReasonInvalid || is.Reason == v1alpha1.DeploymentReasonSelectsAll {
 		return sentence("%s", cmp.Or(is.Message, is.Reason))
@@ -169,7 +169,7 @@ func Refusal(f Facts) string {
 	return ""
 }
 
-// outcome follows the controllers: complete is what they call so, late is what they say.
+// outcome follows the controllers: complete is what they call complete, late is what they report.
 func outcome(f Facts, s Status, now time.Time) Outcome {
 	d, current := f.Deployment, f.current()
 	var usable, kept int32 // of the current set
@@ -218,15 +218,15 @@ func condition(d *v1alpha1.MachineDeployment, kind v1alpha1.MachineDeploymentCon
 	return v1alpha1.MachineDeploymentCondition{}
 }
 
-// life is the order of phases. Others come after them.
-var life = []string{
-	newborn, string(v1alpha1.MachinePending), string(v1alpha1.MachineAvailable), string(v1alpha1.MachineRunning),
+// phaseOrder is the order of phases. Others come after them.
+var phaseOrder = []string{
+	noPhase, string(v1alpha1.MachinePending), string(v1alpha1.MachineAvailable), string(v1alpha1.MachineRunning),
 	string(v1alpha1.MachineUnknown), string(v1alpha1.MachineFailed), string(v1alpha1.MachineCrashLoopBackOff),
 	string(v1alpha1.MachineTerminating),
 }
 
-// newborn is the phase of a Machine that has none yet.
-const newborn = "New"
+// noPhase is the phase of a Machine that has none yet.
+const noPhase = "New"
 
 // phaseOf is the phase of a Machine. One that is being deleted is Terminating, also before
 // the manager has said so.
@@ -235,7 +235,7 @@ func phaseOf(machine *v1alpha1.Machine) string {
 	case !machine.DeletionTimestamp.IsZero():
 		return string(v1alpha1.MachineTerminating)
 	case phase == "":
-		return newborn
+		return noPhase
 	default:
 		return string(phase)
 	}
@@ -253,10 +253,10 @@ func phases(machines []*v1alpha1.Machine) []PhaseCount {
 		counts[at].Count++
 	}
 	rank := func(c PhaseCount) int {
-		if at := slices.Index(life, c.Phase); at >= 0 {
+		if at := slices.Index(phaseOrder, c.Phase); at >= 0 {
 			return at
 		}
-		return len(life)
+		return len(phaseOrder)
 	}
 	slices.SortStableFunc(counts, func(a, b PhaseCount) int { return rank(a) - rank(b) })
 	return counts

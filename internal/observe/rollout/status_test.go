@@ -154,7 +154,7 @@ func TestSituations(t *testing.T) {
 	for name, tc := range situations {
 		t.Run(name, func(t *testing.T) {
 			facts := give(tc.given).facts()
-			status := Look(facts, noon)
+			status := StatusOf(facts, noon)
 			if status.Outcome != tc.want {
 				t.Errorf("outcome %s, want %s", status.Outcome, tc.want)
 			}
@@ -165,7 +165,7 @@ func TestSituations(t *testing.T) {
 					t.Errorf("character %q reaches the terminal", r)
 				}
 			}
-			if later := Line(Look(facts, noon.Add(time.Second))); later != Line(status) {
+			if later := Line(StatusOf(facts, noon.Add(time.Second))); later != Line(status) {
 				t.Errorf("the line changes with time alone:\n%s\n%s", Line(status), later)
 			}
 		})

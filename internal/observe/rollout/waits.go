@@ -11,8 +11,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/observe/explain"
 )
 
-// waits says what a rollout waits for: first what holds up the whole of it, then what is found
-// wrong by those who explain deployments, sets and machines.
+// waits returns what a rollout waits for: first what holds up the whole of it, then what package
+// explain finds wrong with the deployment, its sets and its machines.
 func waits(f Facts, s Status, now time.Time) []Wait {
 	var found []Wait
 	add := func(is bool, format string, args ...any) {
@@ -24,16 +24,15 @@ func waits(f Facts, s Status, now time.Time) []Wait {
 	add(f.Problem != "", "the API server does not answer, so this may be old: %s", f.Problem)
 	add(!s.Observed && Refusal(f) == "", "the manager has not looked at the last change of the deployment yet")
 	add(d.Spec.Paused, "the deployment is paused: machines are replaced when it is resumed")
-	add(d.Spec.RollbackTo != nil, "%s", wished(d))
+	add(d.Spec.RollbackTo != nil, "%s", pendingRollback(d))
 	explained := explained(f, s.Outcome == Late, now)
 	if !d.DeletionTimestamp.IsZero() {
 		explained = deletion(explained)
 	}
-	found = append(found, said(d, explained)...)
-	return append(found, explained...)
+	return slices.Concat(found, unexplained(d, explained), explained)
 }
 
-// deletion says of what is found wrong with a deployment that it holds up its deletion.
+// deletion presents what is found wrong with a deployment as what holds up its deletion.
 func deletion(explained []Wait) []Wait {
 	first := Wait{Text: "the deployment is being deleted"}
 	if len(explained) > 0 {
@@ -43,8 +42,8 @@ func deletion(explained []Wait) []Wait {
 	return append([]Wait{first}, explained...)
 }
 
-// wished says what became of a wish to roll back that is not answered.
-func wished(d *v1alpha1.MachineDeployment) string {
+// pendingRollback describes a rollback that was asked for and not done yet; empty if there is none.
+func pendingRollback(d *v1alpha1.MachineDeployment) string {
 	if d.Spec.RollbackTo == nil {
 		return ""
 	}
@@ -58,11 +57,11 @@ func wished(d *v1alpha1.MachineDeployment) string {
 func explained(f Facts, late bool, now time.Time) []Wait {
 	var found []Wait
 	for _, finding := range explain.ExplainPool(f.pool(), now).Why {
-		if toldOtherwise(finding) {
+		if shownElsewhere(finding) {
 			continue
 		}
 		wait := Wait{Text: finding.String(), Since: finding.Since, Remedy: finding.Remedy}
-		if passes(finding.Cause, late) {
+		if passesByItself(finding.Cause, late) {
 			wait.Remedy = ""
 		}
 		found = append(found, wait)
@@ -70,9 +69,9 @@ func explained(f Facts, late bool, now time.Time) []Wait {
 	return found
 }
 
-// passes reports whether nobody need do anything: a node takes its time to join, and to force a
-// drain is for those to choose who have read all of it.
-func passes(cause explain.Cause, late bool) bool {
+// passesByItself reports whether no remedy is to be shown: a node takes its time to join, and a drain
+// should be forced only by those who have read the whole explanation.
+func passesByItself(cause explain.Cause, late bool) bool {
 	switch cause {
 	case explain.Drain:
 		return true
@@ -82,9 +81,9 @@ func passes(cause explain.Cause, late bool) bool {
 	return false
 }
 
-// toldOtherwise reports whether a finding is about what the numbers of a status say, or what
-// waits says by itself.
-func toldOtherwise(finding explain.Finding) bool {
+// shownElsewhere reports whether a finding is about what the numbers of a status show, or what
+// waits adds itself.
+func shownElsewhere(finding explain.Finding) bool {
 	switch finding.Cause {
 	case explain.Rollout, explain.Stalled, explain.Scaling, explain.Paused:
 		return true
@@ -94,15 +93,16 @@ func toldOtherwise(finding explain.Finding) bool {
 	return false
 }
 
-// said is what the conditions of a deployment complain of, and nobody has explained.
-func said(d *v1alpha1.MachineDeployment, explained []Wait) []Wait {
+// unexplained is what else the conditions of a deployment complain of. What a finding quotes is
+// not shown twice.
+func unexplained(d *v1alpha1.MachineDeployment, explained []Wait) []Wait {
 	var found []Wait
 	for _, is := range d.Status.Conditions {
 		bad := is.Status == v1alpha1.ConditionTrue
 		switch is.Type {
 		case v1alpha1.MachineDeploymentProgressing: // that it is late is not why it is late
 			bad = is.Status == v1alpha1.ConditionFalse && is.Reason != v1alpha1.DeploymentReasonTimedOut
-		case v1alpha1.MachineDeploymentAvailable: // the numbers tell
+		case v1alpha1.MachineDeploymentAvailable: // the numbers show it
 			bad = false
 		}
 		text := sentence("%s", cmp.Or(is.Message, is.Reason))

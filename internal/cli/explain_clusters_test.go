@@ -28,10 +28,10 @@ import (
 	"github.com/millwright-dev/millwright/test/env"
 )
 
-// world is a control and a target cluster, a simulated provider, and the real manager, of
+// clusters are a control and a target cluster, a simulated provider, and the real manager, of
 // whose machines the command is asked as a user would. So a sentence of a controller in
 // which something is looked for cannot change unnoticed.
-type world struct {
+type clusters struct {
 	*env.Env
 	t               *testing.T
 	cloud           *sim.Cloud
@@ -40,9 +40,9 @@ type world struct {
 	access [2]*rest.Config
 }
 
-func newExplainWorld(t *testing.T, options ...env.Option) *world {
+func newClusters(t *testing.T, options ...env.Option) *clusters {
 	t.Helper()
-	w := &world{Env: env.NewPair(t, options...), t: t, cloud: sim.NewCloud(sim.CloudOptions{})}
+	w := &clusters{Env: env.NewPair(t, options...), t: t, cloud: sim.NewCloud(sim.CloudOptions{})}
 	ctrl.SetLogger(logr.Discard())
 	w.control, w.target = writeKubeconfig(t, w.Admin), writeKubeconfig(t, w.Target.Admin)
 	return w
@@ -58,7 +58,7 @@ func writeKubeconfig(t *testing.T, config *rest.Config) string {
 
 // manage starts a manager with the rights that are shipped, and returns what stops it. It
 // is stopped at the end of the test at the latest.
-func (w *world) manage(changes ...func(*manager.Config)) (stop func()) {
+func (w *clusters) manage(changes ...func(*manager.Config)) (stop func()) {
 	w.t.Helper()
 	if w.access[0] == nil {
 		w.access = [2]*rest.Config{w.UserWith(w.t, "config/rbac/control-role.yaml"), w.Target.UserWith(w.t, "config/rbac/target-role.yaml")}
@@ -94,7 +94,7 @@ func elected(config *manager.Config) {
 	config.Election = manager.Election{Enabled: true, LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond}
 }
 
-func (w *world) create(objects ...client.Object) {
+func (w *clusters) create(objects ...client.Object) {
 	w.t.Helper()
 	for _, object := range objects {
 		if err := w.Client.Create(w.t.Context(), object); err != nil {
@@ -104,7 +104,7 @@ func (w *world) create(objects ...client.Object) {
 }
 
 // join creates objects in the target cluster, and writes the status that they have.
-func (w *world) join(objects ...client.Object) {
+func (w *clusters) join(objects ...client.Object) {
 	w.t.Helper()
 	for _, object := range objects {
 		shall := object.DeepCopyObject().(client.Object)
@@ -121,14 +121,14 @@ func (w *world) join(objects ...client.Object) {
 	}
 }
 
-func (w *world) meta(name string) metav1.ObjectMeta {
+func (w *clusters) meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: w.Namespace, Name: name}
 }
 
 // own makes a name that no other test's node has: nodes have no namespace.
-func (w *world) own(name string) string { return name + "-" + w.Namespace }
+func (w *clusters) own(name string) string { return name + "-" + w.Namespace }
 
-func (w *world) patch(object client.Object, merge string) {
+func (w *clusters) patch(object client.Object, merge string) {
 	w.t.Helper()
 	if err := w.Client.Patch(w.t.Context(), object, client.RawPatch("application/merge-patch+json", []byte(merge))); err != nil {
 		w.t.Fatal(err)
@@ -136,11 +136,11 @@ func (w *world) patch(object client.Object, merge string) {
 }
 
 // secret and class are what machines are made from.
-func (w *world) secret(name string) *corev1.Secret {
+func (w *clusters) secret(name string) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: w.meta(name), Data: map[string][]byte{"userData": []byte("x")}}
 }
 
-func (w *world) class(name, providerSpec string) *v1alpha1.MachineClass {
+func (w *clusters) class(name, providerSpec string) *v1alpha1.MachineClass {
 	return &v1alpha1.MachineClass{
 		ObjectMeta: w.meta(name), Provider: "sim", ProviderSpec: runtime.RawExtension{Raw: []byte(providerSpec)},
 		SecretRef: &corev1.SecretReference{Namespace: w.Namespace, Name: name},
@@ -148,14 +148,14 @@ func (w *world) class(name, providerSpec string) *v1alpha1.MachineClass {
 }
 
 // classes makes classes with a Secret each.
-func (w *world) classes(specs map[string]string) {
+func (w *clusters) classes(specs map[string]string) {
 	w.t.Helper()
 	for name, spec := range specs {
 		w.create(w.secret(name), w.class(name, spec))
 	}
 }
 
-func (w *world) machine(name, class string, changes ...func(*v1alpha1.Machine)) *v1alpha1.Machine {
+func (w *clusters) machine(name, class string, changes ...func(*v1alpha1.Machine)) *v1alpha1.Machine {
 	w.t.Helper()
 	machine := &v1alpha1.Machine{
 		ObjectMeta: w.meta(name), Spec: v1alpha1.MachineSpec{Class: v1alpha1.ClassSpec{Kind: v1alpha1.MachineClassKind, Name: class}},
@@ -177,21 +177,21 @@ func within(creation, health time.Duration) func(*v1alpha1.Machine) {
 }
 
 // set is a MachineSet whose machines are of a class.
-func (w *world) set(name, class string, replicas int32) *v1alpha1.MachineSet {
+func (w *clusters) set(name, class string, replicas int32) *v1alpha1.MachineSet {
 	labels := map[string]string{"pool": name}
 	return &v1alpha1.MachineSet{ObjectMeta: w.meta(name), Spec: v1alpha1.MachineSetSpec{
 		Replicas: replicas, Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: w.template(labels, class),
 	}}
 }
 
-func (w *world) deployment(name, class string, replicas int32) *v1alpha1.MachineDeployment {
+func (w *clusters) deployment(name, class string, replicas int32) *v1alpha1.MachineDeployment {
 	labels := map[string]string{"name": name}
 	return &v1alpha1.MachineDeployment{ObjectMeta: w.meta(name), Spec: v1alpha1.MachineDeploymentSpec{
 		Replicas: replicas, Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: w.template(labels, class),
 	}}
 }
 
-func (w *world) template(labels map[string]string, class string) v1alpha1.MachineTemplateSpec {
+func (w *clusters) template(labels map[string]string, class string) v1alpha1.MachineTemplateSpec {
 	return v1alpha1.MachineTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: labels},
 		Spec:       v1alpha1.MachineSpec{Class: v1alpha1.ClassSpec{Kind: v1alpha1.MachineClassKind, Name: class}},
@@ -199,13 +199,13 @@ func (w *world) template(labels map[string]string, class string) v1alpha1.Machin
 }
 
 // soon waits until a check holds.
-func (w *world) soon(t *testing.T, what string, check func(g gomega.Gomega)) {
+func (w *clusters) soon(t *testing.T, what string, check func(g gomega.Gomega)) {
 	t.Helper()
 	gomega.NewWithT(t).Eventually(check).WithTimeout(30*time.Second).WithPolling(200*time.Millisecond).Should(gomega.Succeed(), what)
 }
 
 // reaches waits until a Machine is in a phase.
-func (w *world) reaches(t *testing.T, name string, phase v1alpha1.MachinePhase) *v1alpha1.Machine {
+func (w *clusters) reaches(t *testing.T, name string, phase v1alpha1.MachinePhase) *v1alpha1.Machine {
 	t.Helper()
 	machine := &v1alpha1.Machine{ObjectMeta: w.meta(name)}
 	w.soon(t, name+" is "+string(phase), func(g gomega.Gomega) {
@@ -216,7 +216,7 @@ func (w *world) reaches(t *testing.T, name string, phase v1alpha1.MachinePhase) 
 }
 
 // gone waits until an object does not exist any more.
-func (w *world) gone(t *testing.T, object client.Object) {
+func (w *clusters) gone(t *testing.T, object client.Object) {
 	t.Helper()
 	w.soon(t, object.GetName()+" is gone", func(g gomega.Gomega) {
 		err := w.Client.Get(t.Context(), client.ObjectKeyFromObject(object), object)
@@ -226,14 +226,14 @@ func (w *world) gone(t *testing.T, object client.Object) {
 }
 
 // machinesOf are the Machines of a pool, as its label has it.
-func (w *world) machinesOf(g gomega.Gomega, label, pool string) []v1alpha1.Machine {
+func (w *clusters) machinesOf(g gomega.Gomega, label, pool string) []v1alpha1.Machine {
 	list := &v1alpha1.MachineList{}
 	g.Expect(w.Client.List(w.t.Context(), list, client.InNamespace(w.Namespace), client.MatchingLabels{label: pool})).To(gomega.Succeed())
 	return list.Items
 }
 
 // only waits for the one Machine of a pool.
-func (w *world) only(t *testing.T, label, pool string) *v1alpha1.Machine {
+func (w *clusters) only(t *testing.T, label, pool string) *v1alpha1.Machine {
 	t.Helper()
 	var found *v1alpha1.Machine
 	w.soon(t, "there is one machine of "+pool, func(g gomega.Gomega) {
@@ -245,7 +245,7 @@ func (w *world) only(t *testing.T, label, pool string) *v1alpha1.Machine {
 }
 
 // run runs the command, and returns its exit status and what it printed.
-func (w *world) run(args ...string) (status int, stdout, stderr string) {
+func (w *clusters) run(args ...string) (status int, stdout, stderr string) {
 	var out, errs bytes.Buffer
 	args = append([]string{"explain"}, args...)
 	if len(args) < 5 || args[len(args)-2] != "--target-kubeconfig" {
@@ -269,7 +269,7 @@ type answer struct {
 }
 
 // asks waits until the command gives an answer, in JSON and in text.
-func (w *world) asks(t *testing.T, kind, name string, want answer, more ...string) {
+func (w *clusters) asks(t *testing.T, kind, name string, want answer, more ...string) {
 	t.Helper()
 	var text string
 	defer func() {

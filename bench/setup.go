@@ -24,8 +24,8 @@ import (
 	"github.com/millwright-dev/millwright/test/env"
 )
 
-// world is what a benchmark runs in.
-type world struct {
+// setup is what a benchmark runs in: the control plane and the deployment.
+type setup struct {
 	options
 	log func(format string, args ...any)
 	cp  *controlplane.ControlPlane
@@ -41,20 +41,20 @@ type world struct {
 // namespace of everything that the manager deals with.
 const namespace = "bench"
 
-// newWorld starts a control plane and declares a deployment of no Machines.
-func newWorld(ctx context.Context, o options, log func(string, ...any)) (*world, error) {
+// newSetup starts a control plane and declares a deployment of no Machines.
+func newSetup(ctx context.Context, o options, log func(string, ...any)) (*setup, error) {
 	cp, err := env.Start(filepath.Join(o.dir, "controlplane"), logr.Discard())
 	if err != nil {
 		return nil, err
 	}
-	w := &world{options: o, log: log, cp: cp, own: map[env.Answered]int{}}
+	w := &setup{options: o, log: log, cp: cp, own: map[env.Answered]int{}}
 	if err := errors.Join(w.connect(), w.declare(ctx)); err != nil {
 		return nil, errors.Join(err, w.end())
 	}
 	return w, nil
 }
 
-func (w *world) connect() error {
+func (w *setup) connect() error {
 	access := w.cp.RESTConfig()
 	access.UserAgent = "millwright-bench"
 	var err error
@@ -69,7 +69,7 @@ func (w *world) connect() error {
 }
 
 // end ends everything that runs.
-func (w *world) end() error {
+func (w *setup) end() error {
 	var err error
 	if w.manager != nil {
 		err = w.manager.stop()
@@ -84,7 +84,7 @@ const (
 	pool        = "bench"
 )
 
-func (w *world) declare(ctx context.Context) error {
+func (w *setup) declare(ctx context.Context) error {
 	if w.client == nil {
 		return nil // connect has said why
 	}
@@ -143,7 +143,7 @@ func class(name string, spec []byte) *v1alpha1.MachineClass {
 	}
 }
 
-func (w *world) deployment() *v1alpha1.MachineDeployment {
+func (w *setup) deployment() *v1alpha1.MachineDeployment {
 	labels := map[string]string{"name": pool}
 	return &v1alpha1.MachineDeployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pool},
