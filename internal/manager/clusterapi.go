@@ -29,7 +29,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
 
-// API is a face that the manager has: the objects for which it makes machines.
+// API is an API that the manager serves: the objects for which it makes machines.
 type API string
 
 const (
@@ -39,7 +39,7 @@ const (
 	APICAPI API = "capi"
 )
 
-// ClusterAPI configures the face for Cluster API.
+// ClusterAPI configures what is served for Cluster API.
 type ClusterAPI struct {
 	// WatchFilter is the value of the label cluster.x-k8s.io/watch-filter that objects must
 	// have. Empty: all are looked after.
@@ -50,7 +50,7 @@ type ClusterAPI struct {
 	WebhookCertDir string
 }
 
-// has reports whether the manager has a face. Without a list it is MCM's only.
+// has reports whether the manager serves an API. Without a list it serves MCM's only.
 func (c Config) has(api API) bool {
 	if len(c.APIs) == 0 {
 		return api == APIMCM
@@ -78,11 +78,11 @@ func (c Config) leaseNamespace() string {
 	return c.Namespace
 }
 
-// kindsOfClusterAPI are the resources of ours that its face needs.
+// kindsOfClusterAPI are our resources that Cluster API needs.
 var kindsOfClusterAPI = []string{"millwrightmachines", "millwrightmachinetemplates", "millwrightclusters", "millwrightclustertemplates"}
 
 // discoverClusterAPI finds the version of Cluster API's kinds, and checks that all is there
-// that its face needs.
+// that it needs.
 func discoverClusterAPI(config *rest.Config) (schema.GroupVersion, error) {
 	config = rest.CopyConfig(config)
 	config.Timeout = controlPatience
@@ -108,7 +108,7 @@ func discoverClusterAPI(config *rest.Config) (schema.GroupVersion, error) {
 	return version, nil
 }
 
-// clusterAPIControllers are those of its face.
+// clusterAPIControllers are those of Cluster API.
 func clusterAPIControllers(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, events *events) []controller {
 	waker, asked := &tasks.Waker{}, &tasks.Waker{}
 	placer, _ := cfg.Driver.(driver.FailureDomains)

@@ -27,7 +27,7 @@ import (
 // controller is what a manager runs for the objects of one kind.
 type controller interface{ SetupWithManager(ctrl.Manager) error }
 
-// controllers is the one list of all: those of each face that the manager has. The target
+// controllers is the one list of all: those of each API that the manager serves. The target
 // is nil if there is none.
 func controllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner *tasks.Runner, events *events) ([]controller, error) {
 	var all []controller

@@ -23,8 +23,8 @@ type Election struct {
 	Enabled bool
 	// Namespace is where the leases are. Empty: that of the Config.
 	Namespace string
-	// ClusterAPILease is the name of the lease of the face APICAPI. Empty: infrav1.Lease. Those
-	// of MCM's face have the names that MCM gives them.
+	// ClusterAPILease is the name of the lease for APICAPI. Empty: infrav1.Lease. Those
+	// for APIMCM have the names that MCM gives them.
 	ClusterAPILease                           string
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 }
@@ -45,7 +45,7 @@ func (e Election) apply(options *ctrl.Options, cfg Config, runner *tasks.Runner)
 	return nil
 }
 
-// newLock makes the lock that is the leases of all faces: both of MCM's for its own.
+// newLock makes the lock that is the leases of all APIs: both of MCM's for APIMCM.
 func newLock(cfg Config, runner *tasks.Runner) (*lock, error) {
 	host, err := os.Hostname()
 	if err != nil {

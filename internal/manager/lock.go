@@ -36,7 +36,7 @@ var _ resourcelock.Interface = (*lock)(nil)
 // lease is one of them.
 type lease struct {
 	resourcelock.Interface
-	// missing tells that the lease does not exist.
+	// missing reports that the lease does not exist.
 	missing bool
 	// holder is who held it when it was last read or written.
 	holder string

@@ -40,18 +40,18 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
 
-// Config is all that a manager is told. The flags of the command line fill it.
+// Config configures a manager. The flags of the command line fill it.
 type Config struct {
 	// Control is the cluster where the Machines live. Required.
 	Control *rest.Config
 	// Target is the cluster that nodes join; nil if there is none.
 	Target *rest.Config
 	// Namespace of the control cluster in which everything happens. Required, unless
-	// Cluster API is the only face: then empty means all namespaces.
+	// Cluster API is the only one served: then empty means all namespaces.
 	Namespace string
-	// APIs are the faces of the manager. Empty means APIMCM.
+	// APIs are those that the manager serves. Empty means APIMCM.
 	APIs []API
-	// ClusterAPI configures the face APICAPI.
+	// ClusterAPI configures APICAPI.
 	ClusterAPI ClusterAPI
 	// Driver that makes and removes instances. Required.
 	Driver driver.Driver
@@ -109,7 +109,7 @@ type Config struct {
 	outOfRange func()
 	// machines finds Machines in the cache.
 	machines *fieldindex.Informers
-	// unreadable tells what the cache cannot read.
+	// unreadable reports what the cache cannot read.
 	unreadable *unreadable
 }
 
@@ -176,7 +176,7 @@ func Run(ctx context.Context, cfg Config) error {
 	return nil
 }
 
-// prepare checks that the control cluster has what the faces need, and makes the scheme that
+// prepare checks that the control cluster has what the APIs need, and makes the scheme that
 // knows their kinds.
 func prepare(ctx context.Context, cfg Config) (*runtime.Scheme, error) {
 	scheme := Scheme()
@@ -231,7 +231,7 @@ func managerOptions(cfg Config, scheme *runtime.Scheme, runner *tasks.Runner) (c
 	return options, cfg.Election.apply(&options, cfg, runner)
 }
 
-// healthz answers as soon as anything is served, also on a stand-by: what it tells is
+// healthz answers as soon as anything is served, also on a stand-by: what it says is
 // that the process lives.
 func healthz(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte("OK")) // the client's loss

@@ -50,7 +50,7 @@ func newDrainer(cfg Config, joined *target.Cluster, runner *tasks.Runner, waker 
 	}), nil
 }
 
-// newCollector makes what removes VMs that nobody owns. It knows both faces, also where the
+// newCollector makes what removes VMs that nobody owns. It knows both APIs, also where the
 // manager has one only: the other may belong to another manager with the same driver.
 func newCollector(mgr ctrl.Manager, cfg Config, events *events) *orphans.Collector {
 	machines := orphans.Machines{
@@ -79,7 +79,7 @@ func newCollector(mgr ctrl.Manager, cfg Config, events *events) *orphans.Collect
 	})
 }
 
-// newMetrics makes what tells of Machines, sets and deployments at /metrics.
+// newMetrics makes the metrics of Machines, sets and deployments.
 func newMetrics(mgr ctrl.Manager, joined *target.Cluster) *metrics.Collector {
 	return metrics.New(metrics.Options{
 		Reader: mgr.GetClient(), Informers: mgr.GetCache(), Clock: clock.RealClock{},

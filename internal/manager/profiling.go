@@ -6,7 +6,7 @@ import (
 	"runtime"
 )
 
-// Profiling says what a manager tells about itself beside its metrics.
+// Profiling says which profiles a manager serves beside its metrics.
 type Profiling struct {
 	// Enabled serves profiles under /debug/pprof/, where the metrics are served.
 	Enabled bool

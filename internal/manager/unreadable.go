@@ -26,7 +26,7 @@ import (
 // newInformer makes the informers of a cache, as cache.Options has it.
 type newInformer func(toolscache.ListerWatcher, runtime.Object, time.Duration, toolscache.Indexers) toolscache.SharedIndexInformer
 
-// unreadable tells which object keeps a cache from reading a kind of MCM's API. Our CRDs refuse
+// unreadable reports which object keeps a cache from reading a kind of MCM's API. Our CRDs refuse
 // nearly all that our types cannot hold, MCM's do not: there, "drainTimeout: 10" in one
 // Machine keeps every Machine from being looked at, and client-go's error names none.
 type unreadable struct {
@@ -58,7 +58,7 @@ func (u *unreadable) watching(made newInformer) newInformer {
 	}
 }
 
-// tell tells which objects of a kind cannot be read, if any, in the log and by an event of each.
+// tell reports which objects of a kind cannot be read, in the log and in an event on each.
 func (u *unreadable) tell(ctx context.Context, kind schema.GroupVersionKind) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))

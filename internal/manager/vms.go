@@ -20,7 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
 )
 
-// VMConfig is all that a VM controller is told.
+// VMConfig configures a VM controller.
 type VMConfig struct {
 	// Infrastructure is the cluster where VirtualMachines and their Pods are, in all
 	// namespaces. Required.

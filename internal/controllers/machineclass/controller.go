@@ -66,11 +66,11 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return c.holder.hold(ctx, c.client, class, v1alpha1.FinalizerMCM, used)
 }
 
-// settle is how long events of Machines are gathered before their class is looked at: a class
-// may have thousands, and they come and go in swarms.
+// settle is how long events of Machines are collected before their class is reconciled: a class may
+// have thousands, and they come and go many at a time.
 const settle = 100 * time.Millisecond
 
-// machineEvents brings events of Machines to their classes.
+// machineEvents enqueues the class of a Machine.
 func machineEvents() handler.EventHandler {
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 	wake := func(ctx context.Context, q queue, objects ...client.Object) {
@@ -107,7 +107,7 @@ func referenceChanges() predicate.Predicate {
 type holder struct {
 	// written keeps a second event from writing again what the cache does not show yet: an
 	// object and what refers to it are often made at the same time.
-	written expectations.Ledger
+	written expectations.Writes
 }
 
 // staleCache is how long a pass waits for the cache to show what was written, be it by

@@ -28,7 +28,7 @@ import (
 // with New.
 type Controller struct {
 	client  client.Client
-	written expectations.Ledger
+	written expectations.Writes
 }
 
 // New makes a Controller. The client's reads come from a cache with the indexes of
