@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/marks"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
@@ -73,12 +74,12 @@ func (c *Controller) seen(s *scope, l *check, answer instance.Answer) {
 	case instance.Underway:
 		return // its end brings a pass
 	case instance.Exists:
-		s.foundAsAskedFor()
+		marks.Found(s.machine, s.objects.Class)
 		if s.notReadyFor(infrav1.ReasonInstanceLost) {
 			s.provisioned()
 		}
 	case instance.Lost:
-		if !s.askedAnew() { // or the driver may look in the wrong place
+		if !marks.FoundWithOther(s.machine, s.objects.Class) { // or the driver may look in the wrong place
 			s.lost()
 			next = checkSoon
 		}
@@ -99,7 +100,7 @@ func (s *scope) check() *check {
 	}
 	l.begun = true
 	switch {
-	case !established(s.stored): // the driver has just said that it is there
+	case !marks.Established(s.stored): // the driver has just said that it is there
 		l.again(s, checkEvery)
 	case s.notReadyFor(infrav1.ReasonInstanceLost):
 		l.due = s.now.Add(rand.N(checkSoon))

@@ -27,6 +27,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/credentials"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
@@ -79,7 +80,7 @@ type Controller struct {
 	begun   time.Time
 	written expectations.Writes
 	memory  expectations.Memory[memory]
-	secrets *Secrets
+	secrets *credentials.Secrets
 }
 
 // New makes a Controller.
@@ -88,12 +89,12 @@ func New(opts Options) *Controller {
 		opts.JoinTimeout = DefaultJoinTimeout
 	}
 	c := &Controller{Options: opts, begun: opts.Clock.Now()}
-	c.secrets = &Secrets{client: opts.Client, live: opts.Live, ours: c.holdsSecretsOf}
+	c.secrets = credentials.New(opts.Client, opts.Live, c.holdsSecretsOf)
 	return c
 }
 
 // Secrets is what the controller knows of the Secrets of MillwrightMachines.
-func (c *Controller) Secrets() *Secrets { return c.secrets }
+func (c *Controller) Secrets() *credentials.Secrets { return c.secrets }
 
 // SetupWithManager registers the controller, its indexes and what it watches.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
@@ -132,7 +133,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			c.Engine.Forget(req.NamespacedName)
 			c.written.Forget(req.NamespacedName)
 			c.memory.Forget(req.NamespacedName)
-			c.secrets.forget(req.NamespacedName)
+			c.secrets.Forget(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}

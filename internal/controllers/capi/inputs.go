@@ -14,6 +14,7 @@ import (
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/credentials"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/translate"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
@@ -80,7 +81,7 @@ func (c *Controller) collect(ctx context.Context, s *scope) (missing, error) {
 	case spec.ProviderSpec == nil: // the API server refuses that; an old object may have it
 		return missing{infrav1.ReasonInvalidSpec, "neither spec.providerSpec nor spec.machineClassRef is set"}, nil
 	}
-	s.credentials = given.Class != nil && len(OfClass(given.Class)) > 0
+	s.credentials = given.Class != nil && len(credentials.OfClass(given.Class)) > 0
 	if ref := spec.CredentialsSecretRef; ref != nil {
 		data, missed, err := c.credentials(ctx, s, ref.Name)
 		if err != nil || missed != (missing{}) {

@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/failure"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/marks"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance/steps"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
@@ -20,7 +22,7 @@ func (c *Controller) instances() steps.Steps {
 
 // ensureInstance looks for the VM, and has it made if there never was one.
 func (c *Controller) ensureInstance(ctx context.Context, s *scope) flow.Result {
-	if established(s.machine) {
+	if marks.Established(s.machine) {
 		return flow.Continue()
 	}
 	return c.instances().Ensure(ctx, adapter{c, s})
@@ -57,7 +59,7 @@ func (a adapter) Record(ctx context.Context, found instance.Instance) flow.Resul
 	if s.machine.Spec.ProviderID == "" {
 		s.machine.Spec.ProviderID = found.ProviderID
 	}
-	s.foundAsAskedFor()
+	marks.Found(s.machine, s.objects.Class)
 	if !deleting {
 		return flow.Continue()
 	}
@@ -109,7 +111,7 @@ func (a adapter) reportCreation(answer instance.Answer) flow.Result {
 		s.lost()
 		return flow.Wait(checkSoon, "the VM to be found again")
 	case instance.Failed: // the engine asks again, in its time
-		if leavesOpen(answer.Failure) {
+		if failure.LeavesOpen(answer.Failure) {
 			delete(s.machine.Annotations, infrav1.AnnotationCreationSpec)
 		}
 		s.creationFailed(answer.Failure)
@@ -121,7 +123,7 @@ func (a adapter) reportCreation(answer instance.Answer) flow.Result {
 
 func (a adapter) reportIdentification(ctx context.Context, answer instance.Answer) flow.Result {
 	switch {
-	case answer.State == instance.Gone && a.s.askedAnew():
+	case answer.State == instance.Gone && marks.FoundWithOther(a.s.machine, a.s.objects.Class):
 		return a.c.unfound(a.s)
 	case answer.State == instance.Gone: // or the driver cannot look, and is asked to delete by name
 		return flow.Continue()

@@ -13,6 +13,7 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/marks"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/translate"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
@@ -130,14 +131,14 @@ func (c *Controller) checkOwner(ctx context.Context, s *scope) flow.Result {
 }
 
 func (c *Controller) awaitClusterInfrastructure(_ context.Context, s *scope) flow.Result {
-	if established(s.machine) || s.cluster.HasInfrastructure() {
+	if marks.Established(s.machine) || s.cluster.HasInfrastructure() {
 		return flow.Continue()
 	}
 	return s.await(infrav1.ReasonWaitingForClusterInfrastructure, "The infrastructure of Cluster "+s.cluster.Name+" is not ready")
 }
 
 func (c *Controller) awaitBootstrapData(_ context.Context, s *scope) flow.Result {
-	if established(s.machine) || s.owner.Spec.Bootstrap.DataSecretName != nil {
+	if marks.Established(s.machine) || s.owner.Spec.Bootstrap.DataSecretName != nil {
 		return flow.Continue()
 	}
 	return s.await(infrav1.ReasonWaitingForBootstrapData, "Machine "+s.owner.Name+" names no bootstrap data yet")
@@ -146,7 +147,7 @@ func (c *Controller) awaitBootstrapData(_ context.Context, s *scope) flow.Result
 // endIfUnwanted makes no VM for a Machine that is being deleted: that may be held by hooks
 // for as long as they like. The VM of a creation that was begun is found when it is deleted.
 func (c *Controller) endIfUnwanted(_ context.Context, s *scope) flow.Result {
-	if established(s.machine) || s.machine.Spec.ProviderID != "" || s.owner.DeletionTimestamp.IsZero() {
+	if marks.Established(s.machine) || s.machine.Spec.ProviderID != "" || s.owner.DeletionTimestamp.IsZero() {
 		return flow.Continue()
 	}
 	return s.await(infrav1.ReasonDeleting, "Machine "+s.owner.Name+" is being deleted, so no VM is made for it")
@@ -157,10 +158,10 @@ const slowRetry = 30 * time.Second
 
 // gather collects what the driver gets. What is missing is nobody's end: it may come.
 func (c *Controller) gather(ctx context.Context, s *scope) flow.Result {
-	if established(s.machine) {
+	if marks.Established(s.machine) {
 		return flow.Continue()
 	}
-	if domain := s.owner.Spec.FailureDomain; domain != "" && !begun(s.machine) {
+	if domain := s.owner.Spec.FailureDomain; domain != "" && !marks.Begun(s.machine) {
 		s.machine.Spec.FailureDomain = domain
 	}
 	missed, err := c.collect(ctx, s)
@@ -194,7 +195,7 @@ func awaitHeldClass(s *scope) flow.Result {
 // beginCreation leaves a mark before the driver is asked for the first time. Without it
 // nobody could tell, at deletion, whether there may be a VM.
 func (c *Controller) beginCreation(ctx context.Context, s *scope) flow.Result {
-	if established(s.machine) {
+	if marks.Established(s.machine) {
 		return flow.Continue()
 	}
 	s.creating()
@@ -202,7 +203,7 @@ func (c *Controller) beginCreation(ctx context.Context, s *scope) flow.Result {
 		return flow.Continue()
 	}
 	metav1.SetMetaDataAnnotation(&s.machine.ObjectMeta, infrav1.AnnotationCreationBegun, s.now.UTC().Format(time.RFC3339))
-	metav1.SetMetaDataAnnotation(&s.machine.ObjectMeta, infrav1.AnnotationCreationSpec, digest(s.objects.Class))
+	metav1.SetMetaDataAnnotation(&s.machine.ObjectMeta, infrav1.AnnotationCreationSpec, marks.Digest(s.objects.Class))
 	if c.Installation != "" {
 		metav1.SetMetaDataAnnotation(&s.machine.ObjectMeta, infrav1.AnnotationInstallation, c.Installation)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/marks"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
@@ -620,8 +621,8 @@ func TestMissing(t *testing.T) {
 			w := newWorld(t, tc.given)
 			w.settle()
 			w.wantReady(metav1.ConditionFalse, tc.reason, tc.says)
-			if got := w.infra(); len(w.driver.calls) != 0 || got.Status.FailureReason != nil || begun(got) {
-				t.Errorf("calls %v, failure %v, begun %t", w.driver.calls, got.Status.FailureReason, begun(got))
+			if got := w.infra(); len(w.driver.calls) != 0 || got.Status.FailureReason != nil || marks.Begun(got) {
+				t.Errorf("calls %v, failure %v, begun %t", w.driver.calls, got.Status.FailureReason, marks.Begun(got))
 			}
 			if told := w.told(); len(told) != 1 {
 				t.Errorf("events %q, want one", told)
@@ -654,7 +655,7 @@ func TestClassIsHeldFirst(t *testing.T) {
 		g.more = append(g.more, class)
 	})
 	w.settle()
-	if len(w.driver.calls) != 0 || begun(w.infra()) {
+	if len(w.driver.calls) != 0 || marks.Begun(w.infra()) {
 		t.Fatalf("calls %v", w.driver.calls)
 	}
 	change(w, newClass(w.namespace), func(c *v1alpha1.MachineClass) { c.Finalizers = []string{infrav1.ClassFinalizer} })

@@ -6,6 +6,7 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/marks"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
@@ -62,7 +63,7 @@ func (c *Controller) leaveToOthers(ctx context.Context, s *scope) flow.Result {
 	switch {
 	case leftAlone(s):
 		return flow.Stop("it is paused")
-	case !begun(s.machine):
+	case !marks.Begun(s.machine):
 		return c.removeFinalizer(ctx, s)
 	case s.undeletableBefore(), s.notReadyFor(infrav1.ReasonDeleting, infrav1.ReasonDeletionFailed):
 		return flow.Stop("it is said how the deletion stands")

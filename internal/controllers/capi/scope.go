@@ -1,13 +1,8 @@
 package capi
 
 import (
-	"bytes"
-	"crypto/sha256"
-	"encoding/json"
-	"fmt"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -15,6 +10,8 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/failure"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/marks"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/translate"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/reconcile/events"
@@ -96,66 +93,10 @@ func (s *scope) explain(kind, reason, message string) {
 	s.events = append(s.events, explanation{kind, reason, message})
 }
 
-// established reports whether the VM exists, Cluster API knows it, and it need not be looked
-// for. After a move to another cluster the status is empty, and the driver is asked again.
-func established(machine *infrav1.MillwrightMachine) bool {
-	return machine.Status.Ready && machine.Status.ProviderID != "" && machine.Spec.ProviderID == machine.Status.ProviderID
-}
-
-// instanceGone reports whether the VM is gone, so that what was needed to delete it may be, too.
-func instanceGone(machine *infrav1.MillwrightMachine) bool {
-	_, gone := machine.Annotations[infrav1.AnnotationInstanceGone]
-	return gone && !machine.DeletionTimestamp.IsZero()
-}
-
-// begun reports whether there may be a VM.
-func begun(machine *infrav1.MillwrightMachine) bool {
-	if instanceGone(machine) {
-		return false
-	}
-	_, asked := machine.Annotations[infrav1.AnnotationCreationBegun]
-	return asked || machine.Spec.ProviderID != "" || machine.Status.ProviderID != ""
-}
-
-// digest tells apart what a driver is asked with, but for Secrets. However the specification
-// is written down, it is the same.
-func digest(class *v1alpha1.MachineClass) string {
-	var spec any
-	decoder := json.NewDecoder(bytes.NewReader(class.ProviderSpec.Raw))
-	decoder.UseNumber()
-	if err := decoder.Decode(&spec); err != nil {
-		spec = string(class.ProviderSpec.Raw)
-	}
-	text, err := json.Marshal([]any{class.Provider, spec, class.NodeTemplate})
-	if err != nil {
-		return "" // fits nothing
-	}
-	return fmt.Sprintf("%.8x", sha256.Sum256(text))
-}
-
 // neverMade reports whether the driver cannot have made a VM, since it refuses the very spec
 // that it was asked with from the beginning. Such an object could not be deleted otherwise:
 // the driver refuses to look, too.
-func (s *scope) neverMade(failure *instance.Failure) bool {
+func (s *scope) neverMade(failed *instance.Failure) bool {
 	from := s.machine.Annotations[infrav1.AnnotationCreationSpec]
-	return refusesSpec(failure) && ownSpecOnly(s.machine) && s.machine.Status.ProviderID == "" && from != "" && from == digest(s.objects.Class)
-}
-
-// ownSpecOnly reports whether nothing but the object itself says how its VM is made.
-func ownSpecOnly(machine *infrav1.MillwrightMachine) bool {
-	return machine.Spec.ProviderSpec != nil && machine.Spec.CredentialsSecretRef == nil && machine.Spec.ProviderID == ""
-}
-
-// foundAsAskedFor notes that the driver finds the VM with what it is asked with now.
-func (s *scope) foundAsAskedFor() {
-	delete(s.machine.Annotations, infrav1.AnnotationCreationSpec)
-	metav1.SetMetaDataAnnotation(&s.machine.ObjectMeta, infrav1.AnnotationInstanceSpec, digest(s.objects.Class))
-}
-
-// askedAnew reports whether the driver found the VM before, with something else than what it is
-// asked with now: the class was changed since, or the object's own spec. If it then finds
-// none, it may look in another place.
-func (s *scope) askedAnew() bool {
-	before, found := s.machine.Annotations[infrav1.AnnotationInstanceSpec]
-	return found && before != digest(s.objects.Class)
+	return failure.RefusesSpec(failed) && marks.OwnSpecOnly(s.machine) && s.machine.Status.ProviderID == "" && from != "" && from == marks.Digest(s.objects.Class)
 }

@@ -17,6 +17,7 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/credentials"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 )
 
@@ -172,7 +173,7 @@ func TestStaleCacheHoldsNoSecret(t *testing.T) {
 		},
 	})
 	key := client.ObjectKeyFromObject(w.cloud())
-	secrets := &Secrets{client: stale, live: w.client, ours: func(*infrav1.MillwrightMachine) bool { return true }}
+	secrets := credentials.New(stale, w.client, func(*infrav1.MillwrightMachine) bool { return true })
 	expect := func(when string, want bool) {
 		t.Helper()
 		if err := secrets.Settle(t.Context(), key); err != nil {
@@ -182,13 +183,13 @@ func TestStaleCacheHoldsNoSecret(t *testing.T) {
 		w.wantHeld(want)
 	}
 	expect("it has a VM", true)
-	secrets.note(held, false)
+	secrets.Note(held, false)
 	expect("it has let go", false)
 	held.UID = "another"
 	expect("another one of its name has a VM", true)
 	held.Finalizers = nil
 	expect("that one is not ours to look after", false)
-	secrets.note(held, true)
+	secrets.Note(held, true)
 	expect("that one needs it, since just now", true)
 }
 

@@ -11,8 +11,8 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
-	"github.com/millwright-dev/millwright/driver/status"
-	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/failure"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/marks"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
@@ -54,7 +54,7 @@ func (s *scope) notReadyFor(reasons ...string) bool {
 
 // await says what has to come first. A VM that is there stays ready without it.
 func (s *scope) await(reason, message string) flow.Result {
-	if !established(s.machine) {
+	if !marks.Established(s.machine) {
 		s.set(infrav1.ConditionReady, metav1.ConditionFalse, reason, message)
 	}
 	return flow.Wait(0, message)
@@ -121,84 +121,27 @@ func (s *scope) lost() {
 }
 
 // creationFailed says why there is no VM, and whether there can ever be one.
-func (s *scope) creationFailed(failure *instance.Failure) {
-	if hopeless(s.machine, failure) {
+func (s *scope) creationFailed(failed *instance.Failure) {
+	if failure.Hopeless(s.machine, failed) {
 		s.machine.Status.FailureReason = new(infrav1.FailureInvalidConfiguration)
-		s.machine.Status.FailureMessage = new(shorten(messageOf(failure)))
+		s.machine.Status.FailureMessage = new(shorten(failure.Message(failed)))
 	}
-	s.driverFailed(reasonOf(failure), failure)
+	s.driverFailed(failure.Reason(failed), failed)
 }
 
 // driverFailed says what the driver said. There is an event if it is a failure of another
 // kind than before: the words may differ with each attempt.
-func (s *scope) driverFailed(reason string, failure *instance.Failure) {
+func (s *scope) driverFailed(reason string, failed *instance.Failure) {
 	code, ending := codes.OK, ""
-	if failure.Method != instance.MethodPrepare {
-		code, ending = failure.Code, fmt.Sprintf(" (%s)", failure.Code)
+	if failed.Method != instance.MethodPrepare {
+		code, ending = failed.Code, fmt.Sprintf(" (%s)", failed.Code)
 	}
 	again := s.notReadyFor(reason) && (!s.memory.refused || s.memory.code == code)
 	s.memory.refused, s.memory.code = true, code
-	message := messages.Shorten(messageOf(failure), longestMessage-len(ending)) + ending
+	message := messages.Shorten(failure.Message(failed), longestMessage-len(ending)) + ending
 	if s.set(infrav1.ConditionReady, metav1.ConditionFalse, reason, message) && !again {
 		s.explain(corev1.EventTypeWarning, reason, message)
 	}
-}
-
-// reasonOf says in one word why a VM could not be made.
-func reasonOf(failure *instance.Failure) string {
-	switch {
-	case failure.Method == instance.MethodPrepare:
-		return infrav1.ReasonWaitingForBootstrapData
-	case failure.Code == codes.ResourceExhausted:
-		return infrav1.ReasonInsufficientCapacity
-	case refusesSpec(failure):
-		return infrav1.ReasonInvalidSpec
-	default:
-		return infrav1.ReasonCreationFailed
-	}
-}
-
-// refusesSpec reports whether the driver refuses what it is to make. For GetMachineStatus,
-// OutOfRange means something else.
-func refusesSpec(failure *instance.Failure) bool {
-	switch failure.Code {
-	case codes.InvalidArgument:
-		return failure.Method != instance.MethodPrepare
-	case codes.OutOfRange:
-		return failure.Method == instance.MethodCreate || failure.Method == instance.MethodInitialize
-	}
-	return false
-}
-
-// hopeless reports whether nothing but another specification of this very object could help:
-// Cluster API then gives up the Machine. A class or a Secret may be repaired at any time, and
-// a driver that has been given one may mean that; a creation was given the bootstrap data. Nor
-// is it the end of what was made from a template: the next one would be the same, and there
-// would be one after the other without end.
-func hopeless(machine *infrav1.MillwrightMachine, failure *instance.Failure) bool {
-	return refusesSpec(failure) && failure.Method == instance.MethodStatus && ownSpecOnly(machine) &&
-		machine.Annotations[core.AnnotationClonedFrom] == ""
-}
-
-// leavesOpen reports whether there may be a VM after a failure. There is none after one before
-// the creation, or if the creation was refused for what it was asked for.
-func leavesOpen(failure *instance.Failure) bool {
-	switch failure.Method {
-	case instance.MethodPrepare, instance.MethodStatus:
-		return false
-	}
-	return !refusesSpec(failure)
-}
-
-// messageOf is what the driver said.
-func messageOf(failure *instance.Failure) string {
-	if said, ok := status.FromError(failure.Err); ok {
-		return fmt.Sprintf("%s: %s", failure.Method, said.Message())
-	}
-	if failure.Method == instance.MethodPrepare {
-		return failure.Err.Error()
-	}
-	return fmt.Sprintf("%s: %v", failure.Method, failure.Err)
 }
 
 func (s *scope) joined() {
@@ -233,8 +176,8 @@ func (s *scope) deleting() {
 	s.set(infrav1.ConditionReady, metav1.ConditionFalse, infrav1.ReasonDeleting, "The VM is being deleted")
 }
 
-func (s *scope) deletionFailed(failure *instance.Failure) {
-	s.driverFailed(infrav1.ReasonDeletionFailed, failure)
+func (s *scope) deletionFailed(failed *instance.Failure) {
+	s.driverFailed(infrav1.ReasonDeletionFailed, failed)
 }
 
 // undeletableBefore reports whether the object says already what its deletion waits for. The

@@ -8,6 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/marks"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
@@ -48,7 +49,7 @@ func (c *Controller) findOwners(ctx context.Context, s *scope) flow.Result {
 // gatherForDeletion collects what the driver needs to find the VM. Where that is missing, a
 // VM that may exist holds the object: nobody could ever find it again.
 func (c *Controller) gatherForDeletion(ctx context.Context, s *scope) flow.Result {
-	if !begun(s.machine) {
+	if !marks.Begun(s.machine) {
 		return flow.Continue()
 	}
 	if recorded := s.machine.Status.ProviderID; recorded != "" {
@@ -68,7 +69,7 @@ func (c *Controller) gatherForDeletion(ctx context.Context, s *scope) flow.Resul
 // creation may have been lost. Nothing is deleted by its name alone, since a driver may know
 // a VM of that name that is not ours.
 func (c *Controller) identifyInstance(ctx context.Context, s *scope) flow.Result {
-	if !begun(s.machine) || s.machine.Spec.ProviderID != "" || c.Engine.Deleting(s.key()) {
+	if !marks.Begun(s.machine) || s.machine.Spec.ProviderID != "" || c.Engine.Deleting(s.key()) {
 		return flow.Continue()
 	}
 	return c.instances().Identify(ctx, adapter{c, s})
@@ -78,13 +79,13 @@ func (c *Controller) identifyInstance(ctx context.Context, s *scope) flow.Result
 // first. One that looks in another place would say that there is none, and it would run on.
 // Once it is found, it is deleted as always.
 func (c *Controller) awaitFinding(_ context.Context, s *scope) flow.Result {
-	if !begun(s.machine) || s.machine.Spec.ProviderID == "" || !s.askedAnew() || c.Engine.Deleting(s.key()) {
+	if !marks.Begun(s.machine) || s.machine.Spec.ProviderID == "" || !marks.FoundWithOther(s.machine, s.objects.Class) || c.Engine.Deleting(s.key()) {
 		return flow.Continue()
 	}
 	answer := c.Engine.Ensure(s.request()) // makes nothing where there is an ID
 	switch {
 	case answer.State == instance.Exists, answer.Instance.ProviderID != "":
-		s.foundAsAskedFor()
+		marks.Found(s.machine, s.objects.Class)
 		return flow.Continue()
 	case answer.State == instance.Lost:
 		return c.unfound(s)
@@ -110,7 +111,7 @@ func (c *Controller) endWithoutInstance(ctx context.Context, s *scope, providerI
 
 // awaitSoleOwner holds a deletion back that would take the VM from another object.
 func (c *Controller) awaitSoleOwner(ctx context.Context, s *scope) flow.Result {
-	if !begun(s.machine) || c.Engine.Deleting(s.key()) {
+	if !marks.Begun(s.machine) || c.Engine.Deleting(s.key()) {
 		return flow.Continue()
 	}
 	ours := adapter{c, s}.Owner()
@@ -129,7 +130,7 @@ func (c *Controller) awaitSoleOwner(ctx context.Context, s *scope) flow.Result {
 // deleteInstance has the driver remove the VM, and goes on when the driver says that it is
 // gone.
 func (c *Controller) deleteInstance(ctx context.Context, s *scope) flow.Result {
-	if !begun(s.machine) {
+	if !marks.Begun(s.machine) {
 		return flow.Continue()
 	}
 	if s.machine.Annotations[infrav1.AnnotationInstanceSpec] != s.stored.Annotations[infrav1.AnnotationInstanceSpec] {

@@ -12,29 +12,24 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/credentials"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/marks"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 )
 
-// ByClass is an index of MillwrightMachines in the cache: by the name of the MachineClass
-// that they refer to.
-const ByClass = "millwrightmachine.class"
-
-// Further indexes of MillwrightMachines.
-const (
-	byCluster = "millwrightmachine.cluster"
-	bySecret  = "millwrightmachine.secret"
-)
+// byCluster is an index of MillwrightMachines in the cache: by the name of their Cluster.
+const byCluster = "millwrightmachine.cluster"
 
 var indexes = map[string]client.IndexerFunc{
 	ownership.MillwrightMachineByProviderID: ownership.ProviderIDs,
 	byCluster:                               func(object client.Object) []string { return nonEmpty(object.GetLabels()[core.LabelCluster]) },
-	bySecret: func(object client.Object) []string {
+	credentials.BySecret: func(object client.Object) []string {
 		if ref := object.(*infrav1.MillwrightMachine).Spec.CredentialsSecretRef; ref != nil {
 			return nonEmpty(ref.Name)
 		}
 		return nil
 	},
-	ByClass: func(object client.Object) []string {
+	credentials.ByClass: func(object client.Object) []string {
 		if ref := object.(*infrav1.MillwrightMachine).Spec.MachineClassRef; ref != nil {
 			return nonEmpty(ref.Name)
 		}
@@ -65,8 +60,8 @@ func (c *Controller) ofCluster(ctx context.Context, object client.Object) []reco
 
 // waitingForClass finds the MillwrightMachines that a change of their class may help on.
 func (c *Controller) waitingForClass(ctx context.Context, object client.Object) []reconcile.Request {
-	return c.find(ctx, object.GetNamespace(), client.MatchingFields{ByClass: object.GetName()}, func(machine *infrav1.MillwrightMachine) bool {
-		return !machine.DeletionTimestamp.IsZero() || !established(machine)
+	return c.find(ctx, object.GetNamespace(), client.MatchingFields{credentials.ByClass: object.GetName()}, func(machine *infrav1.MillwrightMachine) bool {
+		return !machine.DeletionTimestamp.IsZero() || !marks.Established(machine)
 	})
 }
 

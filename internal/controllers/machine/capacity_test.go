@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
@@ -178,15 +179,15 @@ func TestWhoIsWokenForADrain(t *testing.T) {
 	cases := map[string]struct {
 		got, want []string
 	}{
-		"pod of a running one":        {woken(c.ofPod(t.Context(), pod("node-r"))), nil},
-		"pod of a dying one":          {woken(c.ofPod(t.Context(), pod("node-d"))), []string{"dying"}},
-		"volumes of a running one":    {woken(c.drainsOf(t.Context(), node("node-r"))), nil},
-		"volumes of a dying one":      {woken(c.drainsOf(t.Context(), node("node-d"))), []string{"dying"}},
-		"attachment to a dying one":   {woken(c.ofAttachment(t.Context(), attachment("node-d", "other"))), []string{"dying"}},
-		"attachment that is awaited":  {woken(c.ofAttachment(t.Context(), attachment("node-r", "pv"))), []string{"other"}},
-		"attachment of no volume":     {woken(c.ofAttachment(t.Context(), attachment("node-r", ""))), nil},
-		"budget that refused":         {woken(c.ofBudget(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop"}})), []string{"other"}},
-		"budget of somebody else's":   {woken(c.ofBudget(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "bank"}})), nil},
+		"pod of a running one":        {woken(c.drainEvents().OfPod(t.Context(), pod("node-r"))), nil},
+		"pod of a dying one":          {woken(c.drainEvents().OfPod(t.Context(), pod("node-d"))), []string{"dying"}},
+		"volumes of a running one":    {woken(c.drainEvents().OfNode(t.Context(), node("node-r"))), nil},
+		"volumes of a dying one":      {woken(c.drainEvents().OfNode(t.Context(), node("node-d"))), []string{"dying"}},
+		"attachment to a dying one":   {woken(c.drainEvents().OfAttachment(t.Context(), attachment("node-d", "other"))), []string{"dying"}},
+		"attachment that is awaited":  {woken(c.drainEvents().OfAttachment(t.Context(), attachment("node-r", "pv"))), []string{"other"}},
+		"attachment of no volume":     {woken(c.drainEvents().OfAttachment(t.Context(), attachment("node-r", ""))), nil},
+		"budget that refused":         {woken(c.drainEvents().OfBudget(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop"}})), []string{"other"}},
+		"budget of somebody else's":   {woken(c.drainEvents().OfBudget(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "bank"}})), nil},
 		"class, for all its machines": {woken(c.ofClass(t.Context(), newClass("shoot"))), []string{"dying", "running"}},
 	}
 	for name, tc := range cases {
@@ -208,8 +209,8 @@ func TestWhichCapacityAndVolumeChangesMatter(t *testing.T) {
 		"capacity":          {capacityChanges().Update(event.UpdateEvent{ObjectOld: two, ObjectNew: three}), true},
 		"capacity, at last": {capacityChanges().Update(event.UpdateEvent{ObjectOld: newClass("n"), ObjectNew: two}), true},
 		"something else":    {capacityChanges().Update(event.UpdateEvent{ObjectOld: two, ObjectNew: labelled}), false},
-		"attached":          {volumeChanges().Update(event.UpdateEvent{ObjectOld: &corev1.Node{}, ObjectNew: attached}), true},
-		"heartbeat":         {volumeChanges().Update(event.UpdateEvent{ObjectOld: attached, ObjectNew: attached.DeepCopy()}), false},
+		"attached":          {drain.VolumeChanges().Update(event.UpdateEvent{ObjectOld: &corev1.Node{}, ObjectNew: attached}), true},
+		"heartbeat":         {drain.VolumeChanges().Update(event.UpdateEvent{ObjectOld: attached, ObjectNew: attached.DeepCopy()}), false},
 	}
 	for name, tc := range cases {
 		if tc.passes != tc.want {

@@ -31,7 +31,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/lifecycle/outage"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
+	"github.com/millwright-dev/millwright/internal/lifecycle/replacement"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
@@ -130,18 +132,15 @@ type Target interface {
 // Controller reconciles Machines. Make one with New.
 type Controller struct {
 	Options
-	// begun is when the first pass began. No timeout counts from before it: nobody can
-	// tell what the time without a manager would have brought.
-	begun     time.Time
+	// outages counts timeouts; made at the first pass.
+	outages   *outage.Monitor
 	beginOnce sync.Once
 
 	written expectations.Writes
 	// nodes is the same for the nodes of the target.
-	nodes  expectations.Writes
-	memory expectations.Memory[memory]
-	// lookout notices outages of API servers; made at the first pass.
-	lookout      *lookout
-	replacements replacements
+	nodes        expectations.Writes
+	memory       expectations.Memory[memory]
+	replacements replacement.Limiter
 }
 
 // New makes a Controller.
@@ -153,8 +152,8 @@ func New(opts Options) *Controller {
 // SetupWithManager registers the controller, the index that it alone uses, and what it
 // watches.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
-	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.Machine{}, machineByPool, byPool); err != nil {
-		return fmt.Errorf("adding the index %s: %w", machineByPool, err)
+	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.Machine{}, replacement.ByPool, replacement.Pools); err != nil {
+		return fmt.Errorf("adding the index %s: %w", replacement.ByPool, err)
 	}
 	build := ctrl.NewControllerManagedBy(mgr).
 		Named("machine").
@@ -194,7 +193,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{RequeueAfter: staleCache}, nil
 	}
 
-	c.beginOnce.Do(func() { c.begun, c.lookout = c.Clock.Now(), c.newLookout(req.Namespace) })
+	c.beginOnce.Do(func() { c.outages = c.newOutages(req.Namespace) })
 	scope := newScope(machine, memory, c.Clock.Now())
 	steps := c.lifecycle()
 	if !machine.DeletionTimestamp.IsZero() {
@@ -210,12 +209,22 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return c.result(ctx, outcome)
 }
 
+func (c *Controller) newOutages(namespace string) *outage.Monitor {
+	options := outage.Options{
+		Control: c.Client, Namespace: namespace, Clock: c.Clock, Period: c.Health.OutagePeriod, Timeout: c.Health.OutageTimeout,
+	}
+	if c.Target != nil {
+		options.Target = c.Target
+	}
+	return outage.New(options)
+}
+
 // forget drops what is remembered of a Machine that is gone.
 func (c *Controller) forget(key types.NamespacedName) {
 	c.Engine.Forget(key)
 	c.written.Forget(key)
 	c.memory.Forget(key)
-	c.replacements.forget(key)
+	c.replacements.Forget(key)
 	if c.Drain.Drainer != nil {
 		c.Drain.Drainer.Forget(key)
 	}

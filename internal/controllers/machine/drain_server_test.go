@@ -132,7 +132,7 @@ func TestDrainFollowsEvents(t *testing.T) {
 	})
 	// The roles that are shipped suffice to ask whether the API servers answer, and how the
 	// node is, and neither is answered by a cache.
-	if got := controller.lookout.confirm(t.Context()); !got.well {
+	if got := controller.outages.Confirm(t.Context()); !got.Answering {
 		t.Error("the API servers are taken for away")
 	}
 	if usable, err := controller.usable(t.Context(), newScope(machine, &memory{}, time.Now())); err != nil || !usable {

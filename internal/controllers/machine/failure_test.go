@@ -218,7 +218,7 @@ func TestFailedCreationStaysFailed(t *testing.T) {
 			w := newWorld(t)
 			away := false
 			w.controller.Health.OutagePeriod = time.Minute
-			w.controller.Client = outage{w.controller.Client, &away}
+			w.controller.Client = awayClient{w.controller.Client, &away}
 			for range 100 {
 				w.driver.fails(instance.MethodCreate, codes.Internal)
 			}

@@ -13,6 +13,8 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
+	"github.com/millwright-dev/millwright/internal/lifecycle/outage"
+	"github.com/millwright-dev/millwright/internal/lifecycle/replacement"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
@@ -45,7 +47,7 @@ func (c *Controller) assessHealth(ctx context.Context, s *scope) flow.Result {
 		}
 	}
 	if phase != v1alpha1.MachineRunning {
-		c.replacements.forget(s.key())
+		c.replacements.Forget(s.key())
 		s.joined()
 	}
 	return flow.Continue()
@@ -64,8 +66,8 @@ func (c *Controller) unhealthy(ctx context.Context, s *scope, phase v1alpha1.Mac
 // awaitJoin waits for a node to become of use, within the creation timeout.
 func (c *Controller) awaitJoin(ctx context.Context, s *scope, what string) flow.Result {
 	left := c.creationTimeLeft(ctx, s)
-	if !left.over() {
-		return flow.Wait(left.wait, what)
+	if !left.Over() {
+		return flow.Wait(left.Wait, what)
 	}
 	usable, err := c.usable(ctx, s)
 	switch {
@@ -78,19 +80,14 @@ func (c *Controller) awaitJoin(ctx context.Context, s *scope, what string) flow.
 	return flow.Wait(0, what)
 }
 
-// mayTimeOut reports whether a Machine in this phase becomes Failed in time.
-func mayTimeOut(phase v1alpha1.MachinePhase) bool {
-	return phase == v1alpha1.MachineUnknown || phase == v1alpha1.MachineInPlaceUpdateFailed
-}
-
 // awaitRecovery waits for a Machine to be well again, within the health timeout.
 func (c *Controller) awaitRecovery(ctx context.Context, s *scope, what string) flow.Result {
-	if !mayTimeOut(s.machine.Status.CurrentStatus.Phase) || timeouts.HealthDisabled(s.machine) {
+	if !replacement.MayTimeOut(s.machine.Status.CurrentStatus.Phase) || timeouts.HealthDisabled(s.machine) {
 		return flow.Wait(0, what)
 	}
-	left := c.timeLeft(ctx, s.machine.Status.CurrentStatus.LastUpdateTime.Time, c.healthTimeout(s.machine))
-	if !left.over() {
-		return flow.Wait(left.wait, what)
+	left := c.outages.Countdown(ctx, s.machine.Status.CurrentStatus.LastUpdateTime.Time, c.healthTimeout(s.machine))
+	if !left.Over() {
+		return flow.Wait(left.Wait, what)
 	}
 	return c.giveUp(ctx, s, what)
 }
@@ -99,7 +96,7 @@ func (c *Controller) awaitRecovery(ctx context.Context, s *scope, what string) f
 // API server itself says nothing better of its node. It is asked last, and so only about
 // Machines whose turn has come: when all of a large pool fail, it has enough to do.
 func (c *Controller) giveUp(ctx context.Context, s *scope, what string) flow.Result {
-	granted, err := c.mayReplace(ctx, s.machine)
+	granted, err := c.replacements.Allow(ctx, c.Client, s.machine, c.Health.MaxReplacements)
 	switch {
 	case err != nil:
 		return flow.Fail(err)
@@ -110,10 +107,10 @@ func (c *Controller) giveUp(ctx context.Context, s *scope, what string) flow.Res
 	usable, err := c.usable(ctx, s)
 	switch {
 	case err != nil:
-		c.replacements.forget(s.key())
+		c.replacements.Forget(s.key())
 		return flow.Fail(err)
 	case usable && s.machine.Status.CurrentStatus.Phase == v1alpha1.MachineUnknown:
-		c.replacements.forget(s.key())
+		c.replacements.Forget(s.key())
 		return flow.Wait(staleCache, "the cache to show that the node recovered")
 	}
 	s.healthTimedOut(c.healthTimeout(s.machine).Duration)
@@ -127,7 +124,7 @@ func (c *Controller) usable(ctx context.Context, s *scope) (bool, error) {
 	if c.Target == nil || name == "" || s.nodeOfOther {
 		return false, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, outage.Patience)
 	defer cancel()
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))

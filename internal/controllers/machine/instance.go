@@ -16,6 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance/steps"
+	"github.com/millwright-dev/millwright/internal/lifecycle/outage"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
@@ -80,8 +81,8 @@ func (c *Controller) ensureInstance(ctx context.Context, s *scope) flow.Result {
 // creationImpossible: nothing can be tried before something changes.
 func (c *Controller) creationImpossible(ctx context.Context, s *scope, why, message string) flow.Result {
 	left := c.creationTimeLeft(ctx, s)
-	s.failedToCreate(cause{name: why}, message, left.left)
-	return flow.Wait(max(left.wait, 0), message)
+	s.failedToCreate(cause{name: why}, message, left.Left)
+	return flow.Wait(max(left.Wait, 0), message)
 }
 
 // adapter is a Machine in one pass of the shared steps.
@@ -177,17 +178,17 @@ func (a adapter) reportCreation(ctx context.Context, answer instance.Answer) flo
 func (c *Controller) creationFailed(ctx context.Context, s *scope, answer instance.Answer) flow.Result {
 	left := c.creationTimeLeft(ctx, s)
 	if nameTaken(answer.Failure) && metav1.GetControllerOfNoCopy(s.machine) != nil {
-		left = countdown{} // no patience helps: the set's next machine has another name
+		left = outage.Countdown{} // no patience helps: the set's next machine has another name
 	}
-	s.driverFailed(answer.Failure, left.left)
+	s.driverFailed(answer.Failure, left.Left)
 	if s.machine.Spec.ProviderID != "" && c.Tokens != nil {
 		if err := c.keepToken(ctx, s); err != nil {
 			return flow.Fail(err)
 		}
 	}
 	wait := answer.Retry
-	if !left.over() {
-		wait = min(wait, left.wait)
+	if !left.Over() {
+		wait = min(wait, left.Wait)
 	}
 	return flow.Wait(wait, answer.Failure.Error())
 }
@@ -196,18 +197,18 @@ func (c *Controller) creationFailed(ctx context.Context, s *scope, answer instan
 // for ever.
 func (c *Controller) awaitDriver(ctx context.Context, s *scope, answer instance.Answer) flow.Result {
 	left := c.creationTimeLeft(ctx, s)
-	if !left.over() {
-		return flow.Wait(left.wait, "the driver")
+	if !left.Over() {
+		return flow.Wait(left.Wait, "the driver")
 	}
 	silent := cause{name: v1alpha1.CauseDriverSilent}
 	switch s.machine.Status.CurrentStatus.Phase {
 	case "":
-		s.failedToCreate(silent, fmt.Sprintf(messages.NoAnswer+" within %s", messages.Duration(c.creationTimeout(s.machine).Duration)), left.left)
+		s.failedToCreate(silent, fmt.Sprintf(messages.NoAnswer+" within %s", messages.Duration(c.creationTimeout(s.machine).Duration)), left.Left)
 	case v1alpha1.MachineCrashLoopBackOff: // it has answered before
 		if wait := answer.SilentIn(c.Clock.Now()); wait > 0 {
 			return flow.Wait(wait, "the driver")
 		}
-		s.failedToCreate(silent, noAnswer, left.left)
+		s.failedToCreate(silent, noAnswer, left.Left)
 	}
 	return flow.Wait(0, "the driver")
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
+	"github.com/millwright-dev/millwright/internal/lifecycle/replacement"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
 )
@@ -29,7 +30,7 @@ const targetAway = 5 * time.Second
 // awaitNode finds the Machine's node.
 func (c *Controller) awaitNode(ctx context.Context, s *scope) flow.Result {
 	if c.Target == nil {
-		if mayTimeOut(s.machine.Status.CurrentStatus.Phase) {
+		if replacement.MayTimeOut(s.machine.Status.CurrentStatus.Phase) {
 			return c.awaitRecovery(ctx, s, "a VM that is gone")
 		}
 		return flow.Stop("there is no target cluster to join")

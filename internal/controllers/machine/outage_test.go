@@ -6,165 +6,24 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	testingclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// TestLookout: which failures are outages, and how often is asked.
-func TestLookout(t *testing.T) {
-	const (
-		period  = time.Minute
-		timeout = 30 * time.Second
-	)
-	begin := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	// step is what the two servers answer when they are asked after some time.
-	type step struct {
-		after           time.Duration
-		control, target bool
-	}
-	type seen struct {
-		well bool
-		back time.Duration // since begin; 0 if nobody was away
-	}
-	cases := map[string]struct {
-		steps []step
-		want  seen
-		asked int
-	}{
-		"all answer":                     {[]step{{0, true, true}}, seen{well: true}, 1},
-		"not asked within a period":      {[]step{{0, true, true}, {59 * time.Second, false, false}}, seen{well: true}, 1},
-		"asked after a period":           {[]step{{0, true, true}, {period, true, true}}, seen{well: true}, 2},
-		"control fails":                  {[]step{{0, false, true}}, seen{}, 1},
-		"target fails":                   {[]step{{0, true, false}}, seen{}, 1},
-		"both fail":                      {[]step{{0, false, false}}, seen{}, 1},
-		"one that fails is asked sooner": {[]step{{0, true, false}, {6 * time.Second, true, true}}, seen{well: true}, 2},
-		"back before the timeout":        {[]step{{0, true, false}, {29 * time.Second, true, true}}, seen{well: true}, 2},
-		"back after the timeout":         {[]step{{0, true, false}, {30 * time.Second, true, true}}, seen{well: true, back: 30 * time.Second}, 2},
-		"control back after it":          {[]step{{0, false, true}, {time.Hour, true, true}}, seen{well: true, back: time.Hour}, 2},
-		"one back, the other not":        {[]step{{0, false, false}, {time.Hour, true, false}}, seen{back: time.Hour}, 2},
-		"the later one counts": {
-			[]step{{0, false, false}, {time.Hour, true, false}, {time.Hour, true, true}}, seen{well: true, back: 2 * time.Hour}, 3,
-		},
-		"away a second time": {
-			[]step{{0, true, false}, {time.Hour, true, true}, {time.Hour, true, false}, {time.Hour, true, true}}, seen{well: true, back: 3 * time.Hour}, 4,
-		},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			clock := testingclock.NewFakeClock(begin)
-			var now step
-			asked := 0
-			answer := func(well *bool) func(context.Context) error {
-				return func(context.Context) error {
-					asked++
-					if *well {
-						return nil
-					}
-					return errDown
-				}
-			}
-			l := &lookout{clock: clock, period: period, timeout: timeout, servers: []server{{ask: answer(&now.control)}, {ask: answer(&now.target)}}}
-			var last report
-			for _, now = range tc.steps {
-				clock.Step(now.after)
-				last = l.look(t.Context())
-			}
-			got := seen{well: last.well}
-			if !last.back.IsZero() {
-				got.back = last.back.Sub(begin)
-			}
-			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(seen{})); diff != "" {
-				t.Errorf("seen (-want +got):\n%s", diff)
-			}
-			if asked != 2*tc.asked {
-				t.Errorf("%d questions, want %d to each server", asked, tc.asked)
-			}
-			if last.again <= 0 || last.again > period || !last.well && last.again > timeout {
-				t.Errorf("to be looked at again after %v", last.again)
-			}
-		})
-	}
-}
-
-// TestLookoutHoldsNobodyUp: while one pass waits for answers, others go on, and take
-// nothing for granted.
-func TestLookoutHoldsNobodyUp(t *testing.T) {
-	clock := testingclock.NewFakeClock(time.Now())
-	asked, answer := make(chan struct{}), make(chan struct{})
-	l := &lookout{clock: clock, period: time.Minute, timeout: time.Second, servers: []server{{ask: func(context.Context) error {
-		close(asked)
-		<-answer
-		return nil
-	}}}}
-	done := make(chan report)
-	go func() { done <- l.look(context.Background()) }()
-	<-asked
-	if l.look(t.Context()).well {
-		t.Error("a server is well that has not answered yet")
-	}
-	close(answer)
-	if got := <-done; !got.well {
-		t.Error("an answer is not taken")
-	}
-}
-
-// TestLookoutConfirmsNothingMeanwhile: what is being asked for is not known, whatever the
-// last answer was.
-func TestLookoutConfirmsNothingMeanwhile(t *testing.T) {
-	clock := testingclock.NewFakeClock(time.Now())
-	asked, answer := make(chan struct{}), make(chan struct{})
-	first := true
-	l := &lookout{clock: clock, period: time.Minute, timeout: time.Second, servers: []server{{ask: func(context.Context) error {
-		if first {
-			first = false
-			return nil
-		}
-		close(asked)
-		<-answer
-		return errAway
-	}}}}
-	if !l.look(t.Context()).well {
-		t.Fatal("a server that answers is not well")
-	}
-	clock.Step(time.Minute)
-	done := make(chan report)
-	go func() { done <- l.look(context.Background()) }()
-	<-asked
-	if got := l.confirm(t.Context()); got.well || got.again != unanswered {
-		t.Errorf("well: %v, by an answer of a minute ago; to be looked at again after %v", got.well, got.again)
-	}
-	close(answer)
-	if got := <-done; got.well {
-		t.Error("a server is well that does not answer")
-	}
-}
-
-// TestLookoutOfAnEndingProcess: that a process ends is no outage.
-func TestLookoutOfAnEndingProcess(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	l := &lookout{clock: testingclock.NewFakeClock(time.Now()), period: time.Minute, timeout: time.Second, servers: []server{{ask: func(ctx context.Context) error { return ctx.Err() }}}}
-	if l.look(ctx); !l.servers[0].failing.IsZero() {
-		t.Error("it is taken for one")
-	}
-}
-
-// outage is a client whose unstructured reads, which no cache answers, fail when told to.
-type outage struct {
+// awayClient is a client whose unstructured reads, which no cache answers, fail when told to.
+type awayClient struct {
 	client.Client
 	down *bool
 }
 
 var errAway = errors.New("connection refused")
 
-func (o outage) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+func (o awayClient) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
 	if _, live := object.(*unstructured.Unstructured); live && *o.down {
 		return errAway
 	}
@@ -185,8 +44,8 @@ func TestNobodyFailsForAnOutage(t *testing.T) {
 					w := newWorld(t)
 					var control, target bool
 					w.controller.Health.OutagePeriod = time.Minute
-					w.controller.Client = outage{w.controller.Client, &control}
-					w.controller.Target = targetView{w.target, outage{w.controller.Target.Client(), &target}}
+					w.controller.Client = awayClient{w.controller.Client, &control}
+					w.controller.Target = targetView{w.target, awayClient{w.controller.Target.Client(), &target}}
 					w.declare(inPhase(phase))
 					w.join(notReady)
 					w.wait(before)

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/replacement"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
 )
@@ -98,7 +99,7 @@ func listByIndex(ctx context.Context, c client.WithWatch, list client.ObjectList
 			case fieldindex.MachineByProviderID:
 				return m.Spec.ProviderID != wanted.Value
 			default:
-				return poolKey(&m) != wanted.Value
+				return replacement.Pools(&m)[0] != wanted.Value
 			}
 		})
 	}

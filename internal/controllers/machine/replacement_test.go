@@ -9,7 +9,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -17,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/outage"
 )
 
 // mate is a Machine of a pool that is in a phase.
@@ -28,78 +28,6 @@ func mate(name, pool string, phase v1alpha1.MachinePhase) v1alpha1.Machine {
 	}
 	m.Status.CurrentStatus.Phase = phase
 	return m
-}
-
-// TestBusy: which Machines count as being replaced.
-func TestBusy(t *testing.T) {
-	const (
-		running = v1alpha1.MachineRunning
-		unknown = v1alpha1.MachineUnknown
-		failed  = v1alpha1.MachineFailed
-		pending = v1alpha1.MachinePending
-		ending  = v1alpha1.MachineTerminating
-		looping = v1alpha1.MachineCrashLoopBackOff
-	)
-	cases := map[string]struct {
-		phases []v1alpha1.MachinePhase
-		want   int
-	}{
-		"alone":                         {nil, 0},
-		"all well":                      {[]v1alpha1.MachinePhase{running, running}, 0},
-		"all unwell":                    {[]v1alpha1.MachinePhase{unknown, unknown}, 0},
-		"one Failed":                    {[]v1alpha1.MachinePhase{failed, running}, 1},
-		"one Terminating":               {[]v1alpha1.MachinePhase{ending}, 1},
-		"one Pending":                   {[]v1alpha1.MachinePhase{pending}, 1},
-		"one new":                       {[]v1alpha1.MachinePhase{""}, 1},
-		"one that cannot be created":    {[]v1alpha1.MachinePhase{looping, looping}, 0},
-		"one Available":                 {[]v1alpha1.MachinePhase{v1alpha1.MachineAvailable}, 0},
-		"one updated in place":          {[]v1alpha1.MachinePhase{v1alpha1.MachineInPlaceUpdating}, 1},
-		"one goes, its successor comes": {[]v1alpha1.MachinePhase{ending, pending}, 1},
-		"two go, one successor comes":   {[]v1alpha1.MachinePhase{ending, failed, pending}, 2},
-		"one goes, two come":            {[]v1alpha1.MachinePhase{ending, pending, ""}, 2},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			asking := mate("asking", "a", unknown)
-			pool := []v1alpha1.Machine{asking}
-			for i, phase := range tc.phases {
-				pool = append(pool, mate(fmt.Sprint(i), "a", phase))
-			}
-			if got := (&replacements{}).busy(pool, &asking); got != tc.want {
-				t.Errorf("%d replacements, want %d", got, tc.want)
-			}
-		})
-	}
-	kept, doomed, asking := mate("kept", "a", failed), mate("doomed", "a", running), mate("asking", "a", unknown)
-	now := metav1.Now()
-	kept.Status.CurrentStatus.PreserveExpiryTime, doomed.DeletionTimestamp = &now, &now
-	if got := (&replacements{}).busy([]v1alpha1.Machine{kept, asking}, &asking); got != 0 {
-		t.Error("a Machine counts that is preserved")
-	}
-	if got := (&replacements{}).busy([]v1alpha1.Machine{doomed, asking}, &asking); got != 1 {
-		t.Error("a Machine does not count that is being deleted")
-	}
-}
-
-func TestLimit(t *testing.T) {
-	cases := map[string]struct {
-		limit intstr.IntOrString
-		size  int
-		want  int
-	}{
-		"default":             {intstr.IntOrString{}, 100, 1},
-		"number":              {intstr.FromInt32(7), 100, 7},
-		"negative":            {intstr.FromInt32(-3), 100, 1},
-		"percentage":          {intstr.FromString("20%"), 50, 10},
-		"percentage, rounded": {intstr.FromString("20%"), 14, 2},
-		"percentage of a few": {intstr.FromString("20%"), 3, 1},
-		"nonsense":            {intstr.FromString("many"), 50, 1},
-	}
-	for name, tc := range cases {
-		if got := limitOf(tc.limit, tc.size); got != tc.want {
-			t.Errorf("%s: %d, want %d", name, got, tc.want)
-		}
-	}
 }
 
 // pool declares Machines that have been unhealthy for too long.
@@ -234,7 +162,7 @@ func TestLimitHoldsForManyWorkers(t *testing.T) {
 	for range 2 {
 		for _, machine := range machines {
 			workers.Go(func() {
-				ok, err := w.controller.mayReplace(t.Context(), machine)
+				ok, err := w.controller.replacements.Allow(t.Context(), w.controller.Client, machine, w.controller.Health.MaxReplacements)
 				if err != nil {
 					t.Error(err)
 				}
@@ -255,9 +183,9 @@ func TestLimitHoldsForManyWorkers(t *testing.T) {
 	}
 	// A place is free again when its Machine is well, or gone.
 	for name := range distinct {
-		w.controller.replacements.forget(types.NamespacedName{Namespace: w.namespace, Name: name})
+		w.controller.replacements.Forget(types.NamespacedName{Namespace: w.namespace, Name: name})
 	}
-	if ok, err := w.controller.mayReplace(t.Context(), machines[0]); !ok || err != nil {
+	if ok, err := w.controller.replacements.Allow(t.Context(), w.controller.Client, machines[0], w.controller.Health.MaxReplacements); !ok || err != nil {
 		t.Errorf("granted: %v, err %v, although the places are free", ok, err)
 	}
 }
@@ -269,7 +197,7 @@ type liveReads struct {
 }
 
 func (r liveReads) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
-	if _, live := object.(*unstructured.Unstructured); live && key.Name != nobody {
+	if _, live := object.(*unstructured.Unstructured); live && key.Name != outage.Nobody {
 		*r.count++
 	}
 	return r.Client.Get(ctx, key, object, options...)
@@ -334,7 +262,7 @@ type liveNode struct {
 
 func (l liveNode) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
 	asked, live := object.(*unstructured.Unstructured)
-	if !live || key.Name == nobody {
+	if !live || key.Name == outage.Nobody {
 		return l.Client.Get(ctx, key, object, options...)
 	}
 	if l.err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
+	"github.com/millwright-dev/millwright/internal/lifecycle/replacement"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
@@ -191,7 +192,7 @@ func (s *scope) healthTimedOut(timeout time.Duration) {
 // replacementDelayed: the same, but others come first.
 func (s *scope) replacementDelayed(timeout time.Duration) {
 	sentence := fmt.Sprintf("Machine %s health checks failing since last %v. It is not Failed yet, as other machines of %q are being replaced.",
-		s.machine.Name, timeout, poolOf(s.machine))
+		s.machine.Name, timeout, replacement.PoolOf(s.machine))
 	if s.operation(v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, sentence, "") {
 		s.explain(corev1.EventTypeWarning, reasonDelayed, cause{name: v1alpha1.CauseReplacementDelayed}, sentence)
 	}

@@ -5,10 +5,7 @@ import (
 	"maps"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -47,49 +44,18 @@ func (c *Controller) targetEvents() []source.Source {
 	if c.Drain.Drainer == nil {
 		return events
 	}
-	return append(events,
-		c.Target.Watch(&corev1.Node{}, mapped(c.drainsOf), volumeChanges()),
-		c.Target.Watch(&corev1.Pod{}, mapped(c.ofPod), drain.PodChanges()),
-		c.Target.Watch(&storagev1.VolumeAttachment{}, mapped(c.ofAttachment)),
-		c.Target.Watch(&policyv1.PodDisruptionBudget{}, mapped(c.ofBudget)),
-	)
+	return append(events, c.drainEvents().Sources(c.Target.Watch)...)
 }
 
-// drainsOf finds the Machines of a Node that are being deleted.
-func (c *Controller) drainsOf(ctx context.Context, object client.Object) []reconcile.Request {
-	return c.find(ctx, client.MatchingFields{fieldindex.MachineByNode: object.GetName()}, deleted)
+func (c *Controller) drainEvents() drain.Events {
+	return drain.Events{Draining: c.draining, Drainer: c.Drain.Drainer}
 }
 
-func deleted(machine *v1alpha1.Machine) bool { return !machine.DeletionTimestamp.IsZero() }
-
-// ofPod finds the Machines whose drains a Pod concerns.
-func (c *Controller) ofPod(ctx context.Context, object client.Object) []reconcile.Request {
-	name := object.(*corev1.Pod).Spec.NodeName
-	return c.find(ctx, client.MatchingFields{fieldindex.MachineByNode: name}, deleted)
-}
-
-// ofAttachment finds the Machines whose drains a VolumeAttachment concerns: that of its
-// node, and those that wait for its volume.
-func (c *Controller) ofAttachment(ctx context.Context, object client.Object) []reconcile.Request {
-	attachment := object.(*storagev1.VolumeAttachment)
-	requests := c.find(ctx, client.MatchingFields{fieldindex.MachineByNode: attachment.Spec.NodeName}, deleted)
-	if volume := attachment.Spec.Source.PersistentVolumeName; volume != nil {
-		requests = append(requests, requestsFor(c.Drain.Drainer.Awaiting(*volume))...)
-	}
-	return requests
-}
-
-// ofBudget finds the Machines whose drains a PodDisruptionBudget holds up.
-func (c *Controller) ofBudget(_ context.Context, object client.Object) []reconcile.Request {
-	return requestsFor(c.Drain.Drainer.Refused(object.GetNamespace()))
-}
-
-func requestsFor(keys []types.NamespacedName) []reconcile.Request {
-	var requests []reconcile.Request
-	for _, key := range keys {
-		requests = append(requests, reconcile.Request{NamespacedName: key})
-	}
-	return requests
+// draining finds the Machines of a node that are being deleted.
+func (c *Controller) draining(ctx context.Context, node string) []reconcile.Request {
+	return c.find(ctx, client.MatchingFields{fieldindex.MachineByNode: node}, func(machine *v1alpha1.Machine) bool {
+		return !machine.DeletionTimestamp.IsZero()
+	})
 }
 
 // ofClass finds all Machines of a class.
@@ -149,17 +115,6 @@ func nodeChanges() predicate.Predicate {
 			was.DeletionTimestamp.IsZero() != is.DeletionTimestamp.IsZero() ||
 			was.Spec.ProviderID != is.Spec.ProviderID
 	}}
-}
-
-// volumeChanges lets through that volumes were attached or detached.
-func volumeChanges() predicate.Predicate {
-	return predicate.Funcs{
-		CreateFunc: func(event.CreateEvent) bool { return false }, // nodeChanges lets these through
-		DeleteFunc: func(event.DeleteEvent) bool { return false },
-		UpdateFunc: func(e event.UpdateEvent) bool {
-			return drain.VolumesDiffer(e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node))
-		},
-	}
 }
 
 // capacityChanges lets through what concerns the nodes that are there already.

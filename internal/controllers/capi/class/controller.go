@@ -20,7 +20,7 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/capi"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/credentials"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 )
 
@@ -81,7 +81,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{RequeueAfter: staleCache}, nil
 	}
 	users := &infrav1.MillwrightMachineList{}
-	if err := c.client.List(ctx, users, client.InNamespace(req.Namespace), client.MatchingFields{capi.ByClass: req.Name}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := c.client.List(ctx, users, client.InNamespace(req.Namespace), client.MatchingFields{credentials.ByClass: req.Name}, client.UnsafeDisableDeepCopy); err != nil {
 		return ctrl.Result{}, fmt.Errorf("listing the machines of class %s: %w", req.Name, err)
 	}
 	changed := class.DeepCopy()

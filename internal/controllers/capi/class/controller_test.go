@@ -12,7 +12,7 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/capi"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/credentials"
 )
 
 // TestClassIsHeldWhileItIsUsed: by one machine that refers to it, and not by others.
@@ -25,7 +25,7 @@ func TestClassIsHeldWhileItIsUsed(t *testing.T) {
 	}
 	class := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "small", Finalizers: []string{v1alpha1.FinalizerMCM}}}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(class).
-		WithIndex(&infrav1.MillwrightMachine{}, capi.ByClass, func(object client.Object) []string { return []string{reference(object)} }).Build()
+		WithIndex(&infrav1.MillwrightMachine{}, credentials.ByClass, func(object client.Object) []string { return []string{reference(object)} }).Build()
 	controller := New(c)
 	finalizers := func() []string {
 		t.Helper()

@@ -21,15 +21,16 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/capi"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/credentials"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/marks"
 )
 
 // Controller looks at Secrets by their names. Make one with New.
-type Controller struct{ secrets *capi.Secrets }
+type Controller struct{ secrets *credentials.Secrets }
 
 // New makes a Controller that shares what is known of Secrets with that of
 // MillwrightMachines.
-func New(secrets *capi.Secrets) *Controller { return &Controller{secrets: secrets} }
+func New(secrets *credentials.Secrets) *Controller { return &Controller{secrets: secrets} }
 
 // SetupWithManager registers the controller and what it watches.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
@@ -54,7 +55,7 @@ func (c *Controller) ofMachine(ctx context.Context, object client.Object) []reco
 }
 
 func ofClass(_ context.Context, object client.Object) []reconcile.Request {
-	return requests(capi.OfClass(object.(*v1alpha1.MachineClass)))
+	return requests(credentials.OfClass(object.(*v1alpha1.MachineClass)))
 }
 
 func requests(keys []types.NamespacedName) []reconcile.Request {
@@ -69,7 +70,7 @@ func requests(keys []types.NamespacedName) []reconcile.Request {
 // itself.
 func (c *Controller) machineChanges() predicate.Predicate {
 	return predicate.Funcs{
-		CreateFunc: func(e event.CreateEvent) bool { return c.secrets.Begun(e.Object.(*infrav1.MillwrightMachine)) },
+		CreateFunc: func(e event.CreateEvent) bool { return marks.Begun(e.Object.(*infrav1.MillwrightMachine)) },
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			return references(e.ObjectOld) != references(e.ObjectNew)
 		},
@@ -91,7 +92,7 @@ func references(object client.Object) [2]string {
 
 func classChanges() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		return !slices.Equal(capi.OfClass(e.ObjectOld.(*v1alpha1.MachineClass)), capi.OfClass(e.ObjectNew.(*v1alpha1.MachineClass)))
+		return !slices.Equal(credentials.OfClass(e.ObjectOld.(*v1alpha1.MachineClass)), credentials.OfClass(e.ObjectNew.(*v1alpha1.MachineClass)))
 	}}
 }
 

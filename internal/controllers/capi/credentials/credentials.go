@@ -1,4 +1,5 @@
-package capi
+// Package credentials holds the Secrets that MillwrightMachines need.
+package credentials
 
 import (
 	"context"
@@ -8,16 +9,22 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/marks"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
-	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+)
+
+// Indexes of MillwrightMachines in the cache: by the names of the MachineClass and of the Secret
+// that they refer to.
+const (
+	ByClass  = "millwrightmachine.class"
+	BySecret = "millwrightmachine.secret"
 )
 
 // Secrets keeps Secrets from going while a MillwrightMachine needs them: without its
@@ -40,6 +47,12 @@ type Secrets struct {
 type need struct {
 	of   types.UID
 	does bool
+}
+
+// New returns Secrets. Client reads from the cache and writes, live reads from the API server,
+// and ours reports whether a MillwrightMachine is for this manager.
+func New(client client.Client, live client.Reader, ours func(*infrav1.MillwrightMachine) bool) *Secrets {
+	return &Secrets{client: client, live: live, ours: ours}
 }
 
 // OfMachine names the Secrets without which the driver could not be asked about the VM.
@@ -74,11 +87,8 @@ func (s *Secrets) Released(machine *infrav1.MillwrightMachine) bool {
 	return ok && known.of == machine.UID && !known.does
 }
 
-// Begun reports whether there may be a VM of the MillwrightMachine's.
-func (s *Secrets) Begun(machine *infrav1.MillwrightMachine) bool { return begun(machine) }
-
-// note remembers whether a MillwrightMachine needs its Secrets.
-func (s *Secrets) note(machine *infrav1.MillwrightMachine, does bool) {
+// Note remembers whether a MillwrightMachine needs its Secrets.
+func (s *Secrets) Note(machine *infrav1.MillwrightMachine, does bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.known == nil {
@@ -87,20 +97,21 @@ func (s *Secrets) note(machine *infrav1.MillwrightMachine, does bool) {
 	s.known[client.ObjectKeyFromObject(machine)] = need{machine.UID, does}
 }
 
-func (s *Secrets) forget(key types.NamespacedName) {
+// Forget drops what is known of a MillwrightMachine that is gone.
+func (s *Secrets) Forget(key types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.known, key)
 }
 
-// settle notes whether a MillwrightMachine needs its Secrets, and has them held or not
+// SettleAll notes whether a MillwrightMachine needs its Secrets, and has them held or not
 // accordingly.
-func (s *Secrets) settle(ctx context.Context, machine *infrav1.MillwrightMachine, does bool) error {
+func (s *Secrets) SettleAll(ctx context.Context, machine *infrav1.MillwrightMachine, does bool) error {
 	keys, err := s.OfMachine(ctx, machine)
 	if err != nil {
 		return err
 	}
-	s.note(machine, does)
+	s.Note(machine, does)
 	for _, key := range keys {
 		if err := s.Settle(ctx, key); err != nil {
 			return err
@@ -156,14 +167,14 @@ func (s *Secrets) needed(ctx context.Context, key types.NamespacedName) (needed,
 		case ok && !known.does, !ok && !holds(user):
 			continue
 		}
-		needed, hold = true, hold || ok || s.ours(user) && begun(user)
+		needed, hold = true, hold || ok || s.ours(user) && marks.Begun(user)
 	}
 	return needed, hold, nil
 }
 
 // holds reports whether an object is one that we have to do something for before it goes.
 func holds(machine *infrav1.MillwrightMachine) bool {
-	return controllerutil.ContainsFinalizer(machine, infrav1.Finalizer) && !instanceGone(machine)
+	return controllerutil.ContainsFinalizer(machine, infrav1.Finalizer) && !marks.InstanceGone(machine)
 }
 
 // users are the MillwrightMachines that refer to a Secret, or to a class that does.
@@ -172,7 +183,7 @@ func (s *Secrets) users(ctx context.Context, key types.NamespacedName) ([]infrav
 	if err := s.client.List(ctx, classes, client.InNamespace(key.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing the MachineClasses: %w", err)
 	}
-	fields := []client.MatchingFields{{bySecret: key.Name}}
+	fields := []client.MatchingFields{{BySecret: key.Name}}
 	for i := range classes.Items {
 		if slices.Contains(OfClass(&classes.Items[i]), key) {
 			fields = append(fields, client.MatchingFields{ByClass: classes.Items[i].Name})
@@ -187,34 +198,4 @@ func (s *Secrets) users(ctx context.Context, key types.NamespacedName) ([]infrav
 		users = append(users, list.Items...)
 	}
 	return users, nil
-}
-
-// holdsSecretsOf reports whether this manager has the Secrets of a MillwrightMachine held. It
-// would have to delete the VM.
-func (c *Controller) holdsSecretsOf(machine *infrav1.MillwrightMachine) bool {
-	return c.watched(machine) && machine.Spec.Driver == c.Driver
-}
-
-// holdSecrets has the Secrets held before the driver is asked for the first time.
-func (c *Controller) holdSecrets(ctx context.Context, s *scope) flow.Result {
-	if established(s.machine) || begun(s.machine) && !s.unheld {
-		return flow.Continue()
-	}
-	return flow.Fail(c.secrets.settle(ctx, s.machine, true))
-}
-
-// releaseSecrets lets go of the Secrets, which nobody may need any more. It leaves a mark
-// before: a manager that begins here could not look for the VM without them.
-func (c *Controller) releaseSecrets(ctx context.Context, s *scope) error {
-	keys, err := c.secrets.OfMachine(ctx, s.machine)
-	if err != nil || len(keys) == 0 {
-		return err
-	}
-	if begun(s.machine) {
-		metav1.SetMetaDataAnnotation(&s.machine.ObjectMeta, infrav1.AnnotationInstanceGone, "")
-		if err := c.persistSpec(ctx, s); err != nil {
-			return client.IgnoreNotFound(err)
-		}
-	}
-	return c.secrets.settle(ctx, s.machine, false)
 }

@@ -1,0 +1,95 @@
+package replacement
+
+import (
+	"fmt"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// mate is a Machine of a pool that is in a phase.
+func mate(name, pool string, phase v1alpha1.MachinePhase) v1alpha1.Machine {
+	m := v1alpha1.Machine{}
+	m.Namespace, m.Name, m.UID = "shoot", name, types.UID(name)
+	if pool != "" {
+		m.Labels = map[string]string{v1alpha1.LabelKeyName: pool}
+	}
+	m.Status.CurrentStatus.Phase = phase
+	return m
+}
+
+// TestBusy: which Machines count as being replaced.
+func TestBusy(t *testing.T) {
+	const (
+		running = v1alpha1.MachineRunning
+		unknown = v1alpha1.MachineUnknown
+		failed  = v1alpha1.MachineFailed
+		pending = v1alpha1.MachinePending
+		ending  = v1alpha1.MachineTerminating
+		looping = v1alpha1.MachineCrashLoopBackOff
+	)
+	cases := map[string]struct {
+		phases []v1alpha1.MachinePhase
+		want   int
+	}{
+		"alone":                         {nil, 0},
+		"all well":                      {[]v1alpha1.MachinePhase{running, running}, 0},
+		"all unwell":                    {[]v1alpha1.MachinePhase{unknown, unknown}, 0},
+		"one Failed":                    {[]v1alpha1.MachinePhase{failed, running}, 1},
+		"one Terminating":               {[]v1alpha1.MachinePhase{ending}, 1},
+		"one Pending":                   {[]v1alpha1.MachinePhase{pending}, 1},
+		"one new":                       {[]v1alpha1.MachinePhase{""}, 1},
+		"one that cannot be created":    {[]v1alpha1.MachinePhase{looping, looping}, 0},
+		"one Available":                 {[]v1alpha1.MachinePhase{v1alpha1.MachineAvailable}, 0},
+		"one updated in place":          {[]v1alpha1.MachinePhase{v1alpha1.MachineInPlaceUpdating}, 1},
+		"one goes, its successor comes": {[]v1alpha1.MachinePhase{ending, pending}, 1},
+		"two go, one successor comes":   {[]v1alpha1.MachinePhase{ending, failed, pending}, 2},
+		"one goes, two come":            {[]v1alpha1.MachinePhase{ending, pending, ""}, 2},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			asking := mate("asking", "a", unknown)
+			pool := []v1alpha1.Machine{asking}
+			for i, phase := range tc.phases {
+				pool = append(pool, mate(fmt.Sprint(i), "a", phase))
+			}
+			if got := (&Limiter{}).busy(pool, &asking); got != tc.want {
+				t.Errorf("%d replacements, want %d", got, tc.want)
+			}
+		})
+	}
+	kept, doomed, asking := mate("kept", "a", failed), mate("doomed", "a", running), mate("asking", "a", unknown)
+	now := metav1.Now()
+	kept.Status.CurrentStatus.PreserveExpiryTime, doomed.DeletionTimestamp = &now, &now
+	if got := (&Limiter{}).busy([]v1alpha1.Machine{kept, asking}, &asking); got != 0 {
+		t.Error("a Machine counts that is preserved")
+	}
+	if got := (&Limiter{}).busy([]v1alpha1.Machine{doomed, asking}, &asking); got != 1 {
+		t.Error("a Machine does not count that is being deleted")
+	}
+}
+
+func TestLimit(t *testing.T) {
+	cases := map[string]struct {
+		limit intstr.IntOrString
+		size  int
+		want  int
+	}{
+		"default":             {intstr.IntOrString{}, 100, 1},
+		"number":              {intstr.FromInt32(7), 100, 7},
+		"negative":            {intstr.FromInt32(-3), 100, 1},
+		"percentage":          {intstr.FromString("20%"), 50, 10},
+		"percentage, rounded": {intstr.FromString("20%"), 14, 2},
+		"percentage of a few": {intstr.FromString("20%"), 3, 1},
+		"nonsense":            {intstr.FromString("many"), 50, 1},
+	}
+	for name, tc := range cases {
+		if got := limitOf(tc.limit, tc.size); got != tc.want {
+			t.Errorf("%s: %d, want %d", name, got, tc.want)
+		}
+	}
+}
