@@ -67,6 +67,7 @@ var rules = []rule{
 		from: []string{"internal/lifecycle/instance", "internal/lifecycle/orphans"},
 		may:  []string{"api", "driver", timeouts, "internal/reconcile/flow", "internal/reconcile/tasks"},
 	},
+	{from: []string{"internal/lifecycle/nodes"}, may: []string{"api", "internal/reconcile/expectations", "internal/reconcile/target"}},
 	{from: []string{"internal/lifecycle/outage"}, may: []string{"api", timeouts}},
 	{from: []string{"internal/lifecycle/replacement"}, may: []string{"api"}},
 	{from: []string{"internal/lifecycle/ownership"}, may: []string{"api", "internal/reconcile/fieldindex"}},
@@ -81,7 +82,7 @@ var rules = []rule{
 			"internal/controllers/machine", "internal/controllers/machineset",
 			"internal/controllers/machinedeployment", "internal/controllers/machineclass",
 		},
-		may: slices.Concat([]string{"api", "driver", "internal/lifecycle/instance", "internal/lifecycle/outage", "internal/lifecycle/ownership", "internal/lifecycle/replacement", "internal/reconcile/flow", timeouts}, parts, pure, planners),
+		may: slices.Concat([]string{"api", "driver", "internal/lifecycle/instance", "internal/lifecycle/nodes", "internal/lifecycle/outage", "internal/lifecycle/ownership", "internal/lifecycle/replacement", "internal/reconcile/flow", timeouts}, parts, pure, planners),
 	},
 	{
 		from:  planners,

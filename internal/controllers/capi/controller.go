@@ -1,4 +1,4 @@
-// Package capi leads a MillwrightMachine through its life: it has a driver make the VM of a
+// Package capi reconciles MillwrightMachines: it has a driver make the VM of a
 // Machine of Cluster API, tells Cluster API about it, and has it removed again.
 //
 // Each pass goes through the steps of lifecycle.go, or of termination.go once the

@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
@@ -34,7 +32,7 @@ func (c *Controller) patchMachine(ctx context.Context, s *scope, change func(*v1
 // recordIdentity stores which instance is the Machine's, in one write.
 func (c *Controller) recordIdentity(ctx context.Context, s *scope, found instance.Instance) error {
 	if c.Target == nil {
-		s.reachable(found)
+		s.machine.Status.Addresses = mergeAddresses(s.machine.Status.Addresses, found)
 	}
 	return c.patchMachine(ctx, s, func(machine *v1alpha1.Machine) {
 		machine.Spec.ProviderID = found.ProviderID
@@ -45,45 +43,6 @@ func (c *Controller) recordIdentity(ctx context.Context, s *scope, found instanc
 			metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyMachinePriority, defaultPriority)
 		}
 	})
-}
-
-// patchNode changes the node, if the change is one. Only a change of its taints, which
-// replaces their list, is locked: the kubelet's writes would make others fail for
-// nothing. The change sees no status.
-func (c *Controller) patchNode(ctx context.Context, node *corev1.Node, change func(*corev1.Node) error) (*corev1.Node, error) {
-	// Without the status, which is most of a node and is not written: comparing it is dear.
-	before := &corev1.Node{ObjectMeta: node.ObjectMeta, Spec: node.Spec}
-	changed := before.DeepCopy()
-	if err := change(changed); err != nil {
-		return node, err
-	}
-	if equality.Semantic.DeepEqual(before, changed) {
-		return node, nil
-	}
-	patch := client.StrategicMergeFrom(before)
-	if !equality.Semantic.DeepEqual(node.Spec.Taints, changed.Spec.Taints) {
-		patch = client.StrategicMergeFrom(before, client.MergeFromWithOptimisticLock{})
-	}
-	if err := c.Target.Client().Patch(ctx, changed, patch); err != nil {
-		return node, fmt.Errorf("patching node %s: %w", node.Name, err)
-	}
-	c.nodes.Wrote(changed)
-	return changed, nil
-}
-
-// patchNodeStatus does the same for the status, whose lists are merged by their keys.
-func (c *Controller) patchNodeStatus(ctx context.Context, node *corev1.Node, change func(*corev1.Node)) (*corev1.Node, error) {
-	before := &corev1.Node{ObjectMeta: node.ObjectMeta, Status: node.Status}
-	changed := before.DeepCopy()
-	change(changed)
-	if equality.Semantic.DeepEqual(node.Status, changed.Status) {
-		return node, nil
-	}
-	if err := c.Target.Client().Status().Patch(ctx, changed, client.StrategicMergeFrom(before)); err != nil {
-		return node, fmt.Errorf("patching the status of node %s: %w", node.Name, err)
-	}
-	c.nodes.Wrote(changed)
-	return changed, nil
 }
 
 // recordNode stores what a Machine turned out to be that did not say it.

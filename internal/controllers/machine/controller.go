@@ -1,4 +1,4 @@
-// Package machine leads a Machine through its life: it gets it a VM, awaits its node,
+// Package machine reconciles Machines: it gets each a VM, awaits its node,
 // watches over the node's health, and takes everything down again.
 //
 // Each pass goes through the steps of lifecycle.go, or of termination.go once the
@@ -31,6 +31,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/lifecycle/nodes"
 	"github.com/millwright-dev/millwright/internal/lifecycle/outage"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/lifecycle/replacement"
@@ -138,7 +139,7 @@ type Controller struct {
 
 	written expectations.Writes
 	// nodes is the same for the nodes of the target.
-	nodes        expectations.Writes
+	nodes        nodes.Writer
 	memory       expectations.Memory[memory]
 	replacements replacement.Limiter
 }
@@ -193,7 +194,12 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{RequeueAfter: staleCache}, nil
 	}
 
-	c.beginOnce.Do(func() { c.outages = c.newOutages(req.Namespace) })
+	c.beginOnce.Do(func() {
+		c.outages = outage.New(outage.Options{
+			Control: c.Client, Namespace: req.Namespace, Target: c.Target, Clock: c.Clock,
+			Period: c.Health.OutagePeriod, Timeout: c.Health.OutageTimeout,
+		})
+	})
 	scope := newScope(machine, memory, c.Clock.Now())
 	steps := c.lifecycle()
 	if !machine.DeletionTimestamp.IsZero() {
@@ -207,16 +213,6 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		outcome.After = scope.within
 	}
 	return c.result(ctx, outcome)
-}
-
-func (c *Controller) newOutages(namespace string) *outage.Monitor {
-	options := outage.Options{
-		Control: c.Client, Namespace: namespace, Clock: c.Clock, Period: c.Health.OutagePeriod, Timeout: c.Health.OutageTimeout,
-	}
-	if c.Target != nil {
-		options.Target = c.Target
-	}
-	return outage.New(options)
 }
 
 // forget drops what is remembered of a Machine that is gone.

@@ -3,7 +3,6 @@ package machine
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
@@ -16,10 +15,10 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
+	"github.com/millwright-dev/millwright/internal/lifecycle/nodes"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
-	"github.com/millwright-dev/millwright/internal/reconcile/target"
 )
 
 // identifyNode finds out which node a Machine has that does not say it: the answer to its
@@ -28,7 +27,10 @@ func (c *Controller) identifyNode(ctx context.Context, s *scope) flow.Result {
 	if c.Target == nil || s.machine.Labels[v1alpha1.NodeLabelKey] != "" || s.ownedByOther != "" || c.Engine.Deleting(s.key()) {
 		return flow.Continue()
 	}
-	name, err := c.markedNode(ctx, s.machine)
+	name, err := "", error(nil)
+	if c.Target.Ready() {
+		name, err = nodes.Marked(ctx, c.Target.Client(), s.machine)
+	}
 	switch {
 	case err != nil:
 		return flow.Fail(err)
@@ -36,28 +38,6 @@ func (c *Controller) identifyNode(ctx context.Context, s *scope) flow.Result {
 		return flow.Fail(c.recordNode(ctx, s, instance.Instance{NodeName: name}))
 	}
 	return c.identify(ctx, s)
-}
-
-// markedNode is the name of the node that carries the Machine's name; empty if none does.
-func (c *Controller) markedNode(ctx context.Context, machine *v1alpha1.Machine) (string, error) {
-	if !c.Target.Ready() {
-		return "", nil
-	}
-	nodes := &corev1.NodeList{}
-	err := c.Target.Client().List(ctx, nodes, client.MatchingFields{target.NodeByMachine: machine.Name}, client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return "", fmt.Errorf("finding the node of machine %s: %w", machine.Name, err)
-	}
-	var names []string
-	for i := range nodes.Items {
-		if id := machine.Spec.ProviderID; id == "" || nodes.Items[i].Spec.ProviderID == "" || nodes.Items[i].Spec.ProviderID == id {
-			names = append(names, nodes.Items[i].Name)
-		}
-	}
-	if len(names) == 0 {
-		return "", nil
-	}
-	return slices.Min(names), nil
 }
 
 // findNode reads the node that is to be emptied; none once the VM is being deleted, for
@@ -113,7 +93,7 @@ func (c *Controller) announceTermination(ctx context.Context, s *scope) flow.Res
 		return flow.Continue()
 	}
 	unhealthy := !noderef.Healthy(s.node.Status.Conditions, noderef.BadConditions(s.machine, c.NodeConditions))
-	changed, err := c.patchNodeStatus(ctx, s.node, func(n *corev1.Node) { noderef.SetTerminating(n, unhealthy, s.now) })
+	changed, err := c.nodes.PatchStatus(ctx, c.Target.Client(), s.node, func(n *corev1.Node) { noderef.SetTerminating(n, unhealthy, s.now) })
 	return c.marked(ctx, s, changed, err)
 }
 
@@ -122,7 +102,7 @@ func (c *Controller) cordon(ctx context.Context, s *scope) flow.Result {
 	if s.node == nil {
 		return flow.Continue()
 	}
-	changed, err := c.patchNode(ctx, s.node, func(n *corev1.Node) error {
+	changed, err := c.nodes.Patch(ctx, c.Target.Client(), s.node, func(n *corev1.Node) error {
 		n.Spec.Unschedulable = true
 		return nil
 	})
@@ -137,7 +117,7 @@ func (c *Controller) marked(ctx context.Context, s *scope, changed *corev1.Node,
 		s.node = changed
 	case apierrors.IsNotFound(err):
 		s.node = nil
-	case s.force == drain.NotForced && !c.drainOverdue(s):
+	case s.force == drain.NotForced && s.now.Before(c.drainTimeout(s.machine).Ends(s.machine.DeletionTimestamp.Time)):
 		if !apierrors.IsConflict(err) {
 			s.drainFailed(v1alpha1.CauseDrainFailed, err.Error())
 		}
@@ -146,10 +126,6 @@ func (c *Controller) marked(ctx context.Context, s *scope, changed *corev1.Node,
 		ctrl.LoggerFrom(ctx).Info("the node is emptied by force although it could not be marked", "node", s.node.Name, "err", err.Error())
 	}
 	return flow.Continue()
-}
-
-func (c *Controller) drainOverdue(s *scope) bool {
-	return !s.now.Before(c.drainTimeout(s.machine).Ends(s.machine.DeletionTimestamp.Time))
 }
 
 // drain empties the node, as far as that can be done now.
@@ -169,8 +145,9 @@ func (c *Controller) drain(ctx context.Context, s *scope) flow.Result {
 		return flow.Fail(err)
 	}
 	s.force = report.Force
-	if report.Force == drain.NotForced {
-		s.evictionsGivenUp(report)
+	if pods := report.Forced(); report.Force == drain.NotForced && pods != "" { // evictions of a drain that is not forced itself
+		why := cause{name: v1alpha1.CauseDrainForced, step: draining.name}
+		s.explainBoth(corev1.EventTypeWarning, reasonForcedDrain, why, "Deleted without regard to pod disruption budgets: "+pods)
 	}
 	switch {
 	case report.Done && report.Force == drain.NotForced:

@@ -3,6 +3,7 @@ package machine
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,7 +28,9 @@ const replacementRetry = 5 * time.Second
 
 // assessHealth copies the node's conditions and draws the consequence.
 func (c *Controller) assessHealth(ctx context.Context, s *scope) flow.Result {
-	s.nodeSeen()
+	if noderef.ConditionsDiffer(s.machine.Status.Conditions, s.node.Status.Conditions) {
+		s.machine.Status.Conditions = slices.Clone(s.node.Status.Conditions) // an answer is decoded into it
+	}
 	phase := s.machine.Status.CurrentStatus.Phase
 	switch phase {
 	case v1alpha1.MachineInPlaceUpdating:
@@ -58,7 +61,8 @@ func (c *Controller) unhealthy(ctx context.Context, s *scope, phase v1alpha1.Mac
 	case v1alpha1.MachinePending:
 		return c.awaitJoin(ctx, s, "the node to be ready")
 	case v1alpha1.MachineRunning:
-		s.becameUnhealthy()
+		s.unknown(v1alpha1.CauseNodeUnhealthy,
+			fmt.Sprintf("Machine %s is unhealthy - changing MachinePhase to Unknown. Node conditions: %s", s.machine.Name, describe(s.machine.Status.Conditions)))
 	}
 	return c.awaitRecovery(ctx, s, "the node to be healthy")
 }

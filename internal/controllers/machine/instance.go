@@ -6,16 +6,15 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance/steps"
+	"github.com/millwright-dev/millwright/internal/lifecycle/nodes"
 	"github.com/millwright-dev/millwright/internal/lifecycle/outage"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
@@ -110,8 +109,8 @@ func (a adapter) Request() instance.Request {
 // refused; one that is being deleted is recorded without its node.
 func (a adapter) Record(ctx context.Context, found instance.Instance) flow.Result {
 	deleting := !a.s.machine.DeletionTimestamp.IsZero()
-	if deleting || a.s.machine.Spec.ProviderID == "" {
-		stale, err := a.c.staleNode(ctx, a.s.machine, found)
+	if a.c.Target != nil && a.c.Target.Ready() && (deleting || a.s.machine.Spec.ProviderID == "") {
+		stale, err := nodes.Older(ctx, a.c.Target.Client(), a.s.machine, found.NodeName, found.ProviderID)
 		switch {
 		case err != nil:
 			return flow.Fail(err)
@@ -177,7 +176,9 @@ func (a adapter) reportCreation(ctx context.Context, answer instance.Answer) flo
 
 func (c *Controller) creationFailed(ctx context.Context, s *scope, answer instance.Answer) flow.Result {
 	left := c.creationTimeLeft(ctx, s)
-	if nameTaken(answer.Failure) && metav1.GetControllerOfNoCopy(s.machine) != nil {
+	method := answer.Failure.Method
+	nameTaken := answer.Failure.Code == codes.AlreadyExists && (method == instance.MethodCreate || method == instance.MethodInitialize)
+	if nameTaken && metav1.GetControllerOfNoCopy(s.machine) != nil {
 		left = outage.Countdown{} // no patience helps: the set's next machine has another name
 	}
 	s.driverFailed(answer.Failure, left.Left)
@@ -261,7 +262,8 @@ func reportDeletion(s *scope, answer instance.Answer, step deletionStep) flow.Re
 		s.deletionWaits("The provider still has the VM.", step)
 		return flow.Wait(answer.Retry, "the VM to be gone")
 	case instance.Failed:
-		s.deletionFailed(answer.Failure, step)
+		// MCM sets no code on deletions, nor do we.
+		s.deletionImpossible(reasonFailedDelete, driverCause(answer.Failure), fmt.Sprintf("%s%v.", messages.Provider, answer.Failure.Err), step)
 		return flow.Wait(answer.Retry, answer.Failure.Error())
 	}
 	// The call may be the creation, which has to end first.
@@ -295,12 +297,6 @@ func (c *Controller) deletionWithoutClass(ctx context.Context, s *scope, missing
 	return flow.Wait(0, message)
 }
 
-// nameTaken reports whether the driver found somebody else's VM under the Machine's name.
-func nameTaken(failure *instance.Failure) bool {
-	return failure.Code == codes.AlreadyExists &&
-		(failure.Method == instance.MethodCreate || failure.Method == instance.MethodInitialize)
-}
-
 // prepare makes the Secret with which an instance is created: user data that carries a
 // bootstrap token of the Machine's own.
 func (c *Controller) prepare(machine *v1alpha1.Machine, secret *corev1.Secret) func(context.Context) (*corev1.Secret, error) {
@@ -318,28 +314,4 @@ func (c *Controller) prepare(machine *v1alpha1.Machine, secret *corev1.Secret) f
 		prepared.Data[bootstrap.UserDataKey] = bootstrap.Render(secret.Data[bootstrap.UserDataKey], key.Name, token)
 		return prepared, nil
 	}
-}
-
-// staleNode says so if the name of the new VM's node is that of a node which was there
-// before the Machine: some clouds give the names of VMs that are gone to new ones. The
-// kubelet could not join under that name, and whoever takes the node for the Machine's
-// would drain and delete what is not its own.
-func (c *Controller) staleNode(ctx context.Context, machine *v1alpha1.Machine, found instance.Instance) (string, error) {
-	if c.Target == nil || !c.Target.Ready() || found.NodeName == "" || found.NodeName == machine.Name {
-		return "", nil
-	}
-	node := &corev1.Node{}
-	if err := c.Target.Client().Get(ctx, client.ObjectKey{Name: found.NodeName}, node); err != nil {
-		if apierrors.IsNotFound(err) {
-			return "", nil
-		}
-		return "", fmt.Errorf("reading node %s: %w", found.NodeName, err)
-	}
-	switch {
-	case node.Labels[v1alpha1.LabelKeyMachineName] == machine.Name,
-		found.ProviderID != "" && node.Spec.ProviderID == found.ProviderID,
-		!node.CreationTimestamp.Before(&machine.CreationTimestamp):
-		return "", nil
-	}
-	return fmt.Sprintf("VM using old node obj: node %q is older than machine %q", node.Name, machine.Name), nil
 }

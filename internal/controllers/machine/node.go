@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -17,10 +16,10 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
+	"github.com/millwright-dev/millwright/internal/lifecycle/nodes"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/lifecycle/replacement"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
-	"github.com/millwright-dev/millwright/internal/reconcile/target"
 )
 
 // targetAway is how long a pass waits that needs a target which does not answer. The
@@ -70,7 +69,7 @@ func (c *Controller) relabel(ctx context.Context, s *scope) error {
 	if s.machine.Labels[v1alpha1.NodeLabelKey] != "" {
 		return nil
 	}
-	name, err := c.markedNode(ctx, s.machine)
+	name, err := nodes.Marked(ctx, c.Target.Client(), s.machine)
 	if err != nil || name == "" {
 		return err
 	}
@@ -107,7 +106,7 @@ func (s *scope) warnOfNode(reason, message string) {
 func (c *Controller) nodeAbsent(ctx context.Context, s *scope, name string) flow.Result {
 	switch s.machine.Status.CurrentStatus.Phase {
 	case v1alpha1.MachineRunning:
-		s.nodeMissing()
+		s.unknown(v1alpha1.CauseNodeMissing, fmt.Sprintf("Node object went missing. Machine %s is unhealthy - changing MachineState to Unknown", s.machine.Name))
 	case v1alpha1.MachinePending:
 		if err := c.keepToken(ctx, s); err != nil {
 			return flow.Fail(err)
@@ -179,7 +178,7 @@ func (c *Controller) setCapacity(ctx context.Context, s *scope) flow.Result {
 		return flow.Fail(fmt.Errorf("reading MachineClass %s: %w", key.Name, err))
 	}
 	err := s.unlessRefused(reasonCapacityRefused, virtualCapacity(class), func() error {
-		changed, err := c.patchNodeStatus(ctx, s.node, func(n *corev1.Node) { noderef.SetCapacity(n, virtualCapacity(class)) })
+		changed, err := c.nodes.PatchStatus(ctx, c.Target.Client(), s.node, func(n *corev1.Node) { noderef.SetCapacity(n, virtualCapacity(class)) })
 		s.node = changed
 		return err
 	})
@@ -226,7 +225,7 @@ func (c *Controller) adoptNode(ctx context.Context, s *scope) flow.Result {
 }
 
 func (c *Controller) changeNode(ctx context.Context, s *scope, change func(*corev1.Node) error) error {
-	changed, err := c.patchNode(ctx, s.node, change)
+	changed, err := c.nodes.Patch(ctx, c.Target.Client(), s.node, change)
 	s.node = changed
 	return err
 }
@@ -241,7 +240,7 @@ func (c *Controller) compareIDs(ctx context.Context, s *scope) error {
 	if of != "" && of != ours {
 		odd = append(odd, fmt.Sprintf("Node %s says that its VM is %s, the machine that it is %s", s.node.Name, of, ours))
 	}
-	duplicate, err := c.duplicateNode(ctx, s)
+	duplicate, err := nodes.Duplicate(ctx, c.Target.Client(), ours, s.node.Name)
 	if err != nil {
 		return err
 	}
@@ -252,30 +251,6 @@ func (c *Controller) compareIDs(ctx context.Context, s *scope) error {
 		s.warnOfNode(reasonOtherVM, strings.Join(odd, ". "))
 	}
 	return nil
-}
-
-// duplicateNode returns the name of another node that says that it is the Machine's VM; empty
-// if there is none.
-func (c *Controller) duplicateNode(ctx context.Context, s *scope) (string, error) {
-	id := s.machine.Spec.ProviderID
-	if id == "" {
-		return "", nil
-	}
-	nodes := &corev1.NodeList{}
-	err := c.Target.Client().List(ctx, nodes, client.MatchingFields{target.NodeByProviderID: id}, client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return "", fmt.Errorf("finding the nodes of VM %s: %w", id, err)
-	}
-	var names []string
-	for i := range nodes.Items {
-		if name := nodes.Items[i].Name; name != s.node.Name {
-			names = append(names, name)
-		}
-	}
-	if len(names) == 0 {
-		return "", nil
-	}
-	return slices.Min(names), nil
 }
 
 // revokeTokenOfJoined deletes the bootstrap token once the node is there: from then on

@@ -51,7 +51,9 @@ func (s *scope) unlessRefused(reason string, wanted any, write func() error) err
 		delete(s.memory.refused, reason)
 		s.memory.told.Over(reason)
 		return nil
-	case !refused(err):
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsForbidden(err), apierrors.IsRequestEntityTooLargeError(err):
+		// something is wrong with the write that the API server will find again
+	default:
 		return err
 	}
 	s.warnOnce(reason, reason, fmt.Sprintf("The API server refuses %s: %v", refusable[reason], err), nil)
@@ -67,12 +69,6 @@ func (s *scope) unlessRefused(reason string, wanted any, write func() error) err
 	s.memory.refused[reason] = now
 	s.wakeWithin(wait)
 	return errRefused
-}
-
-// refused reports whether an API server found something wrong with a write that it will find
-// again.
-func refused(err error) bool {
-	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) || apierrors.IsRequestEntityTooLargeError(err)
 }
 
 // warnOfInvalidTemplate warns once of what no node can have of the node template.

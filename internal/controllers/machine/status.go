@@ -16,7 +16,6 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
-	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/lifecycle/replacement"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
@@ -139,18 +138,13 @@ func (s *scope) note(answer instance.Answer) {
 	case answer.LastKnownState != nil:
 		s.machine.Status.LastKnownState = *answer.LastKnownState
 	case failure == nil || failure.Method == instance.MethodPrepare || !s.machine.DeletionTimestamp.IsZero():
-	case !keepsState(failure.Code):
-		s.machine.Status.LastKnownState = ""
-	}
-}
-
-// keepsState reports whether the driver's note outlives a failure that left no new one.
-func keepsState(code codes.Code) bool {
-	switch code {
-	case codes.ResourceExhausted, codes.Unknown, codes.DeadlineExceeded, codes.Aborted, codes.Unavailable:
-		return true
 	default:
-		return false
+		switch failure.Code {
+		case codes.ResourceExhausted, codes.Unknown, codes.DeadlineExceeded, codes.Aborted, codes.Unavailable:
+			// the driver's note outlives these, although they left no new one
+		default:
+			s.machine.Status.LastKnownState = ""
+		}
 	}
 }
 
@@ -198,30 +192,11 @@ func (s *scope) replacementDelayed(timeout time.Duration) {
 	}
 }
 
-func (s *scope) nodeMissing() {
-	s.unknown(v1alpha1.CauseNodeMissing, fmt.Sprintf("Node object went missing. Machine %s is unhealthy - changing MachineState to Unknown", s.machine.Name))
-}
-
-func (s *scope) becameUnhealthy() {
-	s.unknown(v1alpha1.CauseNodeUnhealthy, fmt.Sprintf("Machine %s is unhealthy - changing MachinePhase to Unknown. Node conditions: %s", s.machine.Name, describe(s.machine.Status.Conditions)))
-}
-
+// unknown: the node is not as it should be, and nobody knows for how long.
 func (s *scope) unknown(why, sentence string) {
 	s.operation(v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, sentence, "")
 	s.phase(v1alpha1.MachineUnknown)
 	s.explain(corev1.EventTypeWarning, reasonUnhealthy, cause{name: why}, sentence)
-}
-
-// nodeSeen copies the conditions of the node, if they changed in what counts.
-func (s *scope) nodeSeen() {
-	if noderef.ConditionsDiffer(s.machine.Status.Conditions, s.node.Status.Conditions) {
-		s.machine.Status.Conditions = slices.Clone(s.node.Status.Conditions) // an answer is decoded into it
-	}
-}
-
-// reachable records the addresses of an instance that has no node to ask for them.
-func (s *scope) reachable(found instance.Instance) {
-	s.machine.Status.Addresses = mergeAddresses(s.machine.Status.Addresses, found)
 }
 
 // describe lists conditions in the order of their types, without times, which would

@@ -9,7 +9,6 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
-	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
@@ -45,11 +44,6 @@ func (s *scope) deletionImpossible(reason string, why cause, description string,
 	s.deletes(v1alpha1.MachineStateFailed, description, step)
 }
 
-// deletionFailed: a call to the driver did. MCM sets no code on deletions, nor do we.
-func (s *scope) deletionFailed(failure *instance.Failure, step deletionStep) {
-	s.deletionImpossible(reasonFailedDelete, driverCause(failure), fmt.Sprintf("%s%v.", messages.Provider, failure.Err), step)
-}
-
 // progressEvery is how often a drain's progress is written at most: a node may have many
 // pods, and each that goes would be a write.
 const progressEvery = 5 * time.Second
@@ -73,13 +67,6 @@ func (s *scope) drainWaits(summary string) {
 // drainFailed: something goes wrong that is tried again.
 func (s *scope) drainFailed(why, problem string) {
 	s.deletionImpossible(reasonFailedDrain, cause{name: why}, fmt.Sprintf("Drain failed due to - %s. Will retry in next sync.", problem), draining)
-}
-
-// evictionsGivenUp: pods of a drain that is not forced itself are deleted by force.
-func (s *scope) evictionsGivenUp(report drain.Report) {
-	if pods := report.Forced(); pods != "" {
-		s.explainBoth(corev1.EventTypeWarning, reasonForcedDrain, cause{name: v1alpha1.CauseDrainForced, step: draining.name}, "Deleted without regard to pod disruption budgets: "+pods)
-	}
 }
 
 // drained: the pods are gone. Nothing is written for a node on which there were none.

@@ -67,7 +67,10 @@ func (c *Controller) deleteNode(ctx context.Context, s *scope) flow.Result {
 		return flow.Fail(err)
 	}
 	if err == nil {
-		if _, err := c.patchNode(ctx, found, release); client.IgnoreNotFound(err) != nil {
+		if _, err := c.nodes.Patch(ctx, c.Target.Client(), found, func(n *corev1.Node) error {
+			noderef.Release(n)
+			return nil
+		}); client.IgnoreNotFound(err) != nil {
 			return flow.Fail(err)
 		}
 	}
@@ -76,11 +79,6 @@ func (c *Controller) deleteNode(ctx context.Context, s *scope) flow.Result {
 	}
 	c.nodes.Forget(client.ObjectKey{Name: name})
 	return flow.Continue()
-}
-
-func release(n *corev1.Node) error {
-	noderef.Release(n)
-	return nil
 }
 
 // revokeTokenOfUnjoined deletes the bootstrap token of a Machine whose node never came.

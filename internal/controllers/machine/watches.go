@@ -65,7 +65,9 @@ func (c *Controller) ofClass(ctx context.Context, object client.Object) []reconc
 
 // waitingForClass finds the Machines that a change of their class may help on.
 func (c *Controller) waitingForClass(ctx context.Context, object client.Object) []reconcile.Request {
-	return c.find(ctx, client.MatchingFields{fieldindex.MachineByClass: object.GetName()}, needsClass)
+	return c.find(ctx, client.MatchingFields{fieldindex.MachineByClass: object.GetName()}, func(machine *v1alpha1.Machine) bool {
+		return !machine.DeletionTimestamp.IsZero() || !ownership.Established(machine)
+	})
 }
 
 // waitingForSecret finds the Machines that a change of one of their Secrets may help on.
@@ -80,11 +82,6 @@ func (c *Controller) waitingForSecret(ctx context.Context, object client.Object)
 		requests = append(requests, c.waitingForClass(ctx, &classes.Items[i])...)
 	}
 	return requests
-}
-
-// needsClass reports whether the next pass over a Machine will use its class.
-func needsClass(machine *v1alpha1.Machine) bool {
-	return !machine.DeletionTimestamp.IsZero() || !ownership.Established(machine)
 }
 
 func (c *Controller) find(ctx context.Context, fields client.MatchingFields, keep func(*v1alpha1.Machine) bool) []reconcile.Request {

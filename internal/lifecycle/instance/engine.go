@@ -129,7 +129,7 @@ type Engine struct {
 
 	mu      sync.Mutex
 	entries map[Key]*entry
-	crowd   crowd
+	spread  spread
 }
 
 // goal is what an entry works for.
@@ -269,7 +269,7 @@ func (e *Engine) entry(key Key, want goal, req Request) *entry {
 	}
 	next := &entry{goal: want, fingerprint: print}
 	now := e.opts.Clock.Now()
-	if delay := e.crowd.delay(now, change{before: known, next: next, machine: req.Machine}); delay > 0 {
+	if delay := e.spread.delay(now, change{before: known, next: next, machine: req.Machine}); delay > 0 {
 		next.due = now.Add(delay)
 		e.opts.Clock.AfterFunc(delay, func() { e.opts.Wake(key) })
 	}

@@ -1,4 +1,4 @@
-// Package preservation changes when the rule does by which a Machine counts as preserved.
+// Package preservation decides whether a Machine is preserved.
 package preservation
 
 import (

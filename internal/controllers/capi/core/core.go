@@ -1,5 +1,4 @@
-// Package core changes with what is read of Cluster API's own kinds, and with how they are
-// named and marked.
+// Package core reads Cluster API's own kinds.
 //
 // Its Machine and Cluster hold only the fields that are read, under the JSON names that
 // they have in API versions v1beta1 and v1beta2 of cluster.x-k8s.io: one type fits both.

@@ -1,5 +1,4 @@
-// Package owners tells what removes VMs that nobody owns which of them are MillwrightMachines',
-// and how to look for them.
+// Package owners lists the instances of MillwrightMachines for the collector of orphans.
 package owners
 
 import (
@@ -26,10 +25,10 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
-// MillwrightMachines is the face of Cluster API.
+// MillwrightMachines is the API group of Cluster API objects.
 type MillwrightMachines struct {
 	// Cache and Live read objects: from a cache, and from the API server. Live is required.
-	// Without a Cache the manager does not have this face, so it has no classes.
+	// Without a Cache the manager does not have this API, so it has no classes.
 	Cache, Live client.Reader
 	// Namespace in which the objects are. Empty: in all.
 	Namespace string

@@ -1,6 +1,8 @@
-// Package secret sees to it that Secrets are held which MillwrightMachines need, and no
-// others, when that changes while no MillwrightMachine is made or deleted by us: a class
-// refers to another Secret, finalizers were taken off by hand, a cluster has moved here.
+// Package secret reconciles the finalizers of the Secrets that MillwrightMachines need.
+//
+// The controller of MillwrightMachines puts them on and takes them off; this one sees to what
+// changes besides: a class refers to another Secret, finalizers were removed by hand, a cluster
+// was moved here.
 package secret
 
 import (

@@ -1,5 +1,5 @@
-// Package translate changes with how objects of Cluster API's face become what the requests to
-// a driver carry. It is pure: it reads no cluster and no clock.
+// Package translate makes the objects that a driver's request carries from a MillwrightMachine.
+// It is pure: it reads no cluster and no clock.
 package translate
 
 import (

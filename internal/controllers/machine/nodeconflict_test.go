@@ -13,9 +13,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 )
 
-// rival declares the elder Machine, with a VM of its own and the node of the Machine that
+// conflicting declares the elder Machine, with a VM of its own and the node of the Machine that
 // the test is about.
-func (w *world) rival(phase v1alpha1.MachinePhase) {
+func (w *world) conflicting(phase v1alpha1.MachinePhase) {
 	w.Helper()
 	w.elder(inPhase(phase), func(m *v1alpha1.Machine) {
 		m.CreationTimestamp = metav1.NewTime(w.clock.Now().Add(-time.Hour))
@@ -43,7 +43,7 @@ func TestTwoMachinesOneNode(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			w.rival(v1alpha1.MachineRunning)
+			w.conflicting(v1alpha1.MachineRunning)
 			w.declare(inPhase(v1alpha1.MachineRunning))
 			w.join(ready)
 			change(w, w.node(), func(n *corev1.Node) { n.Spec.ProviderID = tc.providerID })
@@ -75,7 +75,7 @@ func TestTwoMachinesOneNode(t *testing.T) {
 // is replaced when its time is over. Its deletion takes its VM, and not the other's node.
 func TestNodeOfRivalIsNoJoin(t *testing.T) {
 	w := newWorld(t)
-	w.rival(v1alpha1.MachineRunning)
+	w.conflicting(v1alpha1.MachineRunning)
 	w.driver.vms[machineName] = "sim:///m1"
 	w.declare(inPhase(v1alpha1.MachinePending), owned)
 	w.join(ready)
@@ -102,10 +102,10 @@ func TestNodeOfRivalIsNoJoin(t *testing.T) {
 	}
 }
 
-// TestRivalryEnds: who is the last to name the node has it, and takes it along.
-func TestRivalryEnds(t *testing.T) {
+// TestConflictEnds: who is the last to name the node has it, and takes it along.
+func TestConflictEnds(t *testing.T) {
 	w := newWorld(t)
-	w.rival(v1alpha1.MachineRunning)
+	w.conflicting(v1alpha1.MachineRunning)
 	w.driver.vms[machineName] = "sim:///m1"
 	w.declare(inPhase(v1alpha1.MachineRunning))
 	w.join(ready)
@@ -128,10 +128,10 @@ func TestRivalryEnds(t *testing.T) {
 	}
 }
 
-// TestDeletedNodeOfRival: who deletes a node means the Machine that it belongs to.
-func TestDeletedNodeOfRival(t *testing.T) {
+// TestDeletedNodeOfAnother: who deletes a node means the Machine that it belongs to.
+func TestDeletedNodeOfAnother(t *testing.T) {
 	w := newWorld(t)
-	w.rival(v1alpha1.MachineRunning)
+	w.conflicting(v1alpha1.MachineRunning)
 	w.declare(inPhase(v1alpha1.MachineRunning))
 	w.join(ready)
 	w.passOver("elder", machineName)
@@ -154,8 +154,8 @@ func TestTwoNodesOneVM(t *testing.T) {
 	w := newWorld(t)
 	w.running()
 	change(w, w.node(), func(n *corev1.Node) { n.Spec.ProviderID = "sim:///m1" })
-	twin := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "renamed"}, Spec: corev1.NodeSpec{ProviderID: "sim:///m1"}}
-	if err := w.target.client.Create(t.Context(), twin); err != nil {
+	duplicate := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "renamed"}, Spec: corev1.NodeSpec{ProviderID: "sim:///m1"}}
+	if err := w.target.client.Create(t.Context(), duplicate); err != nil {
 		t.Fatal(err)
 	}
 	event := func(n *corev1.Node) {
@@ -166,9 +166,9 @@ func TestTwoNodesOneVM(t *testing.T) {
 		w.settle()
 		w.settleAfter(time.Hour)
 	}
-	event(twin)
+	event(duplicate)
 	event(w.node())
-	event(twin)
+	event(duplicate)
 	told := w.told()
 	if len(told) != 1 || !strings.Contains(told[0], "Node renamed, too, says that its VM is sim:///m1; the machine follows node "+w.nodeName()) {
 		t.Errorf("events %q, want one that names both nodes", told)
@@ -176,13 +176,13 @@ func TestTwoNodesOneVM(t *testing.T) {
 	if got := w.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineRunning || len(w.driver.calls) != 0 || w.driver.made(instance.MethodDelete) != 0 {
 		t.Errorf("phase %q, calls %v", got, w.driver.calls)
 	}
-	if err := w.target.client.Get(t.Context(), w.keyOf(twin), twin); err != nil || len(twin.Labels)+len(twin.Finalizers)+len(twin.Annotations) != 0 {
-		t.Errorf("the second node is written to: %v, %v, err %v", twin.Labels, twin.Finalizers, err)
+	if err := w.target.client.Get(t.Context(), w.keyOf(duplicate), duplicate); err != nil || len(duplicate.Labels)+len(duplicate.Finalizers)+len(duplicate.Annotations) != 0 {
+		t.Errorf("the second node is written to: %v, %v, err %v", duplicate.Labels, duplicate.Finalizers, err)
 	}
-	if err := w.target.client.Delete(t.Context(), twin); err != nil {
+	if err := w.target.client.Delete(t.Context(), duplicate); err != nil {
 		t.Fatal(err)
 	}
-	event(twin) // its deletion
+	event(duplicate) // its deletion
 	if len(w.told()) != 0 {
 		t.Error("a node that is gone is told")
 	}

@@ -12,18 +12,18 @@ import (
 // first few of them are made at once, so that a small installation waits for nothing
 // and a repaired Secret is tried at once; the rest is spread over some time.
 const (
-	// crowdWindow is the time over which calls are spread, and after which another
+	// spreadWindow is the time over which calls are spread, and after which another
 	// few are made at once.
-	crowdWindow = 30 * time.Second
-	// crowdPrompt is how many calls are made at once.
-	crowdPrompt = 10
-	// crowdTakeover is how long a process that begins to work counts as having taken
+	spreadWindow = 30 * time.Second
+	// spreadPrompt is how many calls are made at once.
+	spreadPrompt = 10
+	// spreadTakeover is how long a process that begins to work counts as having taken
 	// over.
-	crowdTakeover = time.Minute
+	spreadTakeover = time.Minute
 )
 
-// crowd spreads first calls. The zero value is ready to use.
-type crowd struct {
+// spread holds back first calls. The zero value is ready to use.
+type spread struct {
 	// begun is when the first request came, which is when this process began to lead.
 	begun time.Time
 	// since is when calls of the present window began to be counted.
@@ -38,27 +38,27 @@ type change struct {
 }
 
 // delay is how long the first call for the next entry is held back.
-func (c *crowd) delay(now time.Time, change change) time.Duration {
+func (c *spread) delay(now time.Time, change change) time.Duration {
 	if c.begun.IsZero() {
 		c.begun = now
 	}
 	if !c.takenOver(now, change) && !change.ofSecret() {
 		return 0
 	}
-	if now.Sub(c.since) >= crowdWindow {
+	if now.Sub(c.since) >= spreadWindow {
 		c.since, c.count = now, 0
 	}
 	c.count++
-	if c.count <= crowdPrompt {
+	if c.count <= spreadPrompt {
 		return 0
 	}
-	return rand.N(crowdWindow)
+	return rand.N(spreadWindow)
 }
 
 // takenOver reports whether the call is likely to be one that failed for the process
 // before this one. It reads the Machine's status, and may: it only delays.
-func (c *crowd) takenOver(now time.Time, change change) bool {
-	if change.before != nil || now.Sub(c.begun) >= crowdTakeover {
+func (c *spread) takenOver(now time.Time, change change) bool {
+	if change.before != nil || now.Sub(c.begun) >= spreadTakeover {
 		return false
 	}
 	switch change.machine.Status.CurrentStatus.Phase {

@@ -87,7 +87,7 @@ func TestWhoIsNotHeldBack(t *testing.T) {
 	refusing := answering(status.Error(codes.Unauthenticated, "wrong password"))
 	cases := map[string]struct {
 		reason string
-		// given is what came before the crowd.
+		// given is what came before the calls that are made at once.
 		given func(d *scripted, p *process)
 		asked func(p *process) instance.Answer
 	}{
@@ -124,7 +124,7 @@ func TestWhoIsNotHeldBack(t *testing.T) {
 				if tc.given != nil {
 					tc.given(d, p)
 				}
-				crowd(p)
+				fillPrompt(p)
 				if got := tc.asked(p); got.State == instance.Underway {
 					t.Errorf("%s, and yet it was held back", tc.reason)
 				}
@@ -133,15 +133,15 @@ func TestWhoIsNotHeldBack(t *testing.T) {
 	}
 }
 
-// crowd takes all places of those that are not held back.
-func crowd(p *process) {
+// fillPrompt takes all places of those that are not held back.
+func fillPrompt(p *process) {
 	for i := range 50 {
 		p.Ensure(failing(name(i)))
 	}
 	synctest.Wait()
 }
 
-// holdBack asks for a failing machine that comes after a crowd.
+// holdBack asks for a failing machine that comes after them.
 func holdBack(p *process, name string) {
 	if ask(p.Ensure, failing(name)).State != instance.Underway {
 		panic("the test's own machine is not held back")

@@ -1,0 +1,121 @@
+// Package nodes finds and writes the Nodes of Machines.
+package nodes
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
+	"github.com/millwright-dev/millwright/internal/reconcile/target"
+)
+
+// Writer writes nodes, and remembers it until the cache shows it. The zero value is ready to use.
+type Writer struct{ expectations.Writes }
+
+// Patch changes the node, if the change is one. Only a change of its taints, which
+// replaces their list, is locked: the kubelet's writes would make others fail for
+// nothing. The change sees no status.
+func (w *Writer) Patch(ctx context.Context, c client.Client, node *corev1.Node, change func(*corev1.Node) error) (*corev1.Node, error) {
+	// Without the status, which is most of a node and is not written: comparing it is dear.
+	before := &corev1.Node{ObjectMeta: node.ObjectMeta, Spec: node.Spec}
+	changed := before.DeepCopy()
+	if err := change(changed); err != nil {
+		return node, err
+	}
+	if equality.Semantic.DeepEqual(before, changed) {
+		return node, nil
+	}
+	patch := client.StrategicMergeFrom(before)
+	if !equality.Semantic.DeepEqual(node.Spec.Taints, changed.Spec.Taints) {
+		patch = client.StrategicMergeFrom(before, client.MergeFromWithOptimisticLock{})
+	}
+	if err := c.Patch(ctx, changed, patch); err != nil {
+		return node, fmt.Errorf("patching node %s: %w", node.Name, err)
+	}
+	w.Wrote(changed)
+	return changed, nil
+}
+
+// PatchStatus does the same for the status, whose lists are merged by their keys.
+func (w *Writer) PatchStatus(ctx context.Context, c client.Client, node *corev1.Node, change func(*corev1.Node)) (*corev1.Node, error) {
+	before := &corev1.Node{ObjectMeta: node.ObjectMeta, Status: node.Status}
+	changed := before.DeepCopy()
+	change(changed)
+	if equality.Semantic.DeepEqual(node.Status, changed.Status) {
+		return node, nil
+	}
+	if err := c.Status().Patch(ctx, changed, client.StrategicMergeFrom(before)); err != nil {
+		return node, fmt.Errorf("patching the status of node %s: %w", node.Name, err)
+	}
+	w.Wrote(changed)
+	return changed, nil
+}
+
+// Marked returns the name of the node that carries the Machine's name; empty if none does. The
+// cache needs the index target.NodeByMachine.
+func Marked(ctx context.Context, cache client.Reader, machine *v1alpha1.Machine) (string, error) {
+	list := &corev1.NodeList{}
+	err := cache.List(ctx, list, client.MatchingFields{target.NodeByMachine: machine.Name}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return "", fmt.Errorf("finding the node of machine %s: %w", machine.Name, err)
+	}
+	return first(list, func(node *corev1.Node) bool {
+		id := machine.Spec.ProviderID
+		return id == "" || node.Spec.ProviderID == "" || node.Spec.ProviderID == id
+	}), nil
+}
+
+// Duplicate returns the name of another node that says that it is the VM of a Machine's node;
+// empty if there is none. The cache needs the index target.NodeByProviderID.
+func Duplicate(ctx context.Context, cache client.Reader, providerID, node string) (string, error) {
+	if providerID == "" {
+		return "", nil
+	}
+	list := &corev1.NodeList{}
+	err := cache.List(ctx, list, client.MatchingFields{target.NodeByProviderID: providerID}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return "", fmt.Errorf("finding the nodes of VM %s: %w", providerID, err)
+	}
+	return first(list, func(other *corev1.Node) bool { return other.Name != node }), nil
+}
+
+// first returns the first name, in alphabetical order, of the nodes that fit; empty if none does.
+func first(list *corev1.NodeList, fits func(*corev1.Node) bool) string {
+	name := ""
+	for i := range list.Items {
+		if node := &list.Items[i]; fits(node) && (name == "" || node.Name < name) {
+			name = node.Name
+		}
+	}
+	return name
+}
+
+// Older returns a message if the name of a new VM's node is that of a node which was there before
+// the Machine, else nothing: some clouds give the names of VMs that are gone to new ones. The
+// kubelet could not join under that name, and whoever takes the node for the Machine's would
+// drain and delete what is not its own.
+func Older(ctx context.Context, cache client.Reader, machine *v1alpha1.Machine, name, providerID string) (string, error) {
+	if name == "" || name == machine.Name {
+		return "", nil
+	}
+	node := &corev1.Node{}
+	if err := cache.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
+		if apierrors.IsNotFound(err) {
+			return "", nil
+		}
+		return "", fmt.Errorf("reading node %s: %w", name, err)
+	}
+	switch {
+	case node.Labels[v1alpha1.LabelKeyMachineName] == machine.Name,
+		providerID != "" && node.Spec.ProviderID == providerID,
+		!node.CreationTimestamp.Before(&machine.CreationTimestamp):
+		return "", nil
+	}
+	return fmt.Sprintf("VM using old node obj: node %q is older than machine %q", node.Name, machine.Name), nil
+}
