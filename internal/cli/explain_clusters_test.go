@@ -24,7 +24,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset"
 	"github.com/millwright-dev/millwright/internal/manager"
-	explanation "github.com/millwright-dev/millwright/internal/observe/explain"
+	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 	"github.com/millwright-dev/millwright/test/env"
 )
 
@@ -257,10 +257,10 @@ func (w *clusters) run(args ...string) (status int, stdout, stderr string) {
 
 // answer is what a user shall read of an object.
 type answer struct {
-	verdict explanation.Verdict
+	verdict report.Verdict
 	// cause and code are those of the first finding, which is the one that says why a
 	// Machine was deleted if it is gone.
-	cause explanation.Cause
+	cause report.Cause
 	code  string
 	// next tells that the time is named at which something is done again.
 	next bool
@@ -280,27 +280,27 @@ func (w *clusters) asks(t *testing.T, kind, name string, want answer, more ...st
 	w.soon(t, "the answer about "+name, func(g gomega.Gomega) {
 		status, out, errs := w.run(append([]string{kind, name, "-o", "json"}, more...)...)
 		g.Expect(status).To(gomega.BeZero(), errs)
-		report := explanation.Report{}
-		g.Expect(json.Unmarshal([]byte(out), &report)).To(gomega.Succeed())
+		got := report.Report{}
+		g.Expect(json.Unmarshal([]byte(out), &got)).To(gomega.Succeed())
 		_, text, _ = w.run(append([]string{kind, name}, more...)...)
-		g.Expect(report.Verdict).To(gomega.Equal(want.verdict))
-		findings := report.Why
-		if want.verdict == explanation.Gone {
-			findings = report.Replaced
+		g.Expect(got.Verdict).To(gomega.Equal(want.verdict))
+		findings := got.Why
+		if want.verdict == report.Gone {
+			findings = got.Replaced
 		}
-		first := explanation.Finding{}
+		first := report.Finding{}
 		if len(findings) > 0 {
 			first = findings[0]
 		}
 		g.Expect(first.Cause).To(gomega.Equal(want.cause), fmt.Sprint(findings))
 		g.Expect(first.Code).To(gomega.Equal(want.code))
 		if want.next {
-			g.Expect(report.Next).NotTo(gomega.BeEmpty())
-			g.Expect(report.Next[0].At).To(gomega.BeTemporally(">", time.Now()))
+			g.Expect(got.Next).NotTo(gomega.BeEmpty())
+			g.Expect(got.Next[0].At).To(gomega.BeTemporally(">", time.Now()))
 		}
 		for _, part := range want.says {
 			g.Expect(strings.ReplaceAll(text, w.Namespace, "NS")).To(gomega.ContainSubstring(part))
 		}
-		g.Expect(report.Unread).To(gomega.BeEmpty())
+		g.Expect(got.Unread).To(gomega.BeEmpty())
 	})
 }

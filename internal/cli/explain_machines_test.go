@@ -18,7 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/internal/manager"
-	explanation "github.com/millwright-dev/millwright/internal/observe/explain"
+	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 )
 
 // TestExplainCreations: what keeps a Machine from being created, with each code that a
@@ -49,18 +49,18 @@ func TestExplainCreations(t *testing.T) {
 		w.cloud.Fail(sim.Fault{Method: sim.CreateMachine, Machine: name, Codes: []codes.Code{code}, Message: "the provider's own words", Times: -1})
 		w.machine(name, "small")
 		want[name] = answer{
-			verdict: explanation.NotRunning, cause: explanation.DriverError, code: code.String(),
+			verdict: report.NotRunning, cause: report.DriverFailed, code: code.String(),
 			next: again == "every 10m" || again == "after 3m",
 			says: []string{"is not Running: the provider's own words (" + code.String() + ")", "The driver is asked again " + again, "becomes Failed unless it is created"},
 		}
 	}
-	notRunning := func(name string, cause explanation.Cause, code string, says ...string) {
-		want[name] = answer{verdict: explanation.NotRunning, cause: cause, code: code, says: says}
+	notRunning := func(name string, cause report.Cause, code string, says ...string) {
+		want[name] = answer{verdict: report.NotRunning, cause: cause, code: code, says: says}
 	}
 	missing := func(class string, says ...string) {
 		name := w.own("material-" + class)
 		w.machine(name, class)
-		notRunning(name, explanation.MissingMaterial, "", says...)
+		notRunning(name, report.InvalidClassInputs, "", says...)
 	}
 	missing("nowhere", `MachineClass "nowhere" not found in namespace "NS"`, "Create MachineClass nowhere")
 	missing("no-secret", `Secret "NS/no-secret" of MachineClass "no-secret" not found`, "Create the secret")
@@ -69,33 +69,33 @@ func TestExplainCreations(t *testing.T) {
 
 	odd := w.own("odd")
 	w.machine(odd, "odd")
-	notRunning(odd, explanation.DriverError, "InvalidArgument", "providerSpec.join", "Correct the providerSpec of MachineClass odd")
+	notRunning(odd, report.DriverFailed, "InvalidArgument", "providerSpec.join", "Correct the providerSpec of MachineClass odd")
 
 	raw := w.own("raw")
 	w.cloud.Fail(sim.Fault{Method: sim.InitializeMachine, Machine: raw, Codes: []codes.Code{codes.Internal}, Message: "cannot set the source check", Times: -1})
 	w.machine(raw, "small")
-	notRunning(raw, explanation.DriverError, "Internal", "cannot set the source check (Internal)", "after 5s", "; provider ID sim:///NS/raw-NS/")
+	notRunning(raw, report.DriverFailed, "Internal", "cannot set the source check (Internal)", "after 5s", "; provider ID sim:///NS/raw-NS/")
 
 	hangs := w.own("hangs")
 	w.cloud.Fail(sim.Fault{Method: sim.CreateMachine, Machine: hangs, Hang: true, Times: -1})
 	w.machine(hangs, "small")
-	notRunning(hangs, explanation.NotLookedAt, "", "the driver has not answered yet")
+	notRunning(hangs, report.NotStarted, "", "the driver has not answered yet")
 
 	silent := w.own("silent")
 	w.cloud.Fail(sim.Fault{Method: sim.CreateMachine, Machine: silent, Hang: true, Times: -1})
 	w.machine(silent, "small", within(time.Second, time.Hour))
-	notRunning(silent, explanation.TimedOut, "", "Failed, since", "The driver has not answered within 1s", "nobody replaces it: no set owns it")
+	notRunning(silent, report.CreationTimeout, "", "Failed, since", "The driver has not answered within 1s", "nobody replaces it: no set owns it")
 
 	full := w.own("full")
 	w.cloud.Fail(sim.Fault{Method: sim.CreateMachine, Machine: full, Codes: []codes.Code{codes.ResourceExhausted}, Message: "zone-1 is full", Times: -1})
 	w.machine(full, "small", within(time.Second, time.Hour))
-	notRunning(full, explanation.DriverError, "ResourceExhausted", "Failed, since", "zone-1 is full (ResourceExhausted)", "Free capacity")
+	notRunning(full, report.DriverFailed, "ResourceExhausted", "Failed, since", "zone-1 is full (ResourceExhausted)", "Free capacity")
 
 	first, second := w.own("first"), w.own("second")
 	w.machine(first, "small")
 	owner := w.reaches(t, first, v1alpha1.MachineRunning)
 	w.machine(second, "small", func(m *v1alpha1.Machine) { m.Spec.ProviderID = owner.Spec.ProviderID })
-	notRunning(second, explanation.MissingMaterial, "", "is that of machine", `"first-NS" already`)
+	notRunning(second, report.InstanceOwned, "", "is that of machine", `"first-NS" already`)
 
 	for name, answer := range want {
 		t.Run(strings.TrimSuffix(name, "-"+w.Namespace), func(t *testing.T) { w.asks(t, "machine", name, answer) })
@@ -111,20 +111,20 @@ func TestExplainNodes(t *testing.T) {
 		"bare": `{"nodeTaints":[{"key":"` + v1alpha1.TaintKeyCriticalComponentsNotReady + `","effect":"NoSchedule"}]}`,
 	})
 	want := map[string]answer{}
-	expect := func(name string, verdict explanation.Verdict, cause explanation.Cause, says ...string) string {
-		want[w.own(name)] = answer{verdict: verdict, cause: cause, next: cause == explanation.NotJoined, says: says}
+	expect := func(name string, verdict report.Verdict, cause report.Cause, says ...string) string {
+		want[w.own(name)] = answer{verdict: verdict, cause: cause, next: cause == report.NodeNotJoined, says: says}
 		return w.own(name)
 	}
-	w.machine(expect("runs", explanation.Healthy, "", "is Running."), "small")
-	w.machine(expect("never", explanation.NotRunning, explanation.NotJoined, `node "never-NS" has not joined`, "becomes Failed unless its node is ready before: its timeout is 20m"), "never")
-	w.machine(expect("unready", explanation.NotRunning, explanation.NodeUnhealthy, "Ready is False (KubeletNotReady)"), "unready")
-	w.machine(expect("bare", explanation.NotRunning, explanation.CriticalComponents, "critical components on the node are not ready"), "bare")
-	w.machine(expect("late", explanation.NotRunning, explanation.TimedOut, "failed to join the cluster in", "Failed, since", "nobody replaces it"), "never", within(time.Second, time.Hour))
-	w.machine(expect("lost", explanation.NotRunning, explanation.VMLost, "VM sim:///NS/lost-NS/1-gone does not exist any more", "Unknown, since", "becomes Failed unless its node is healthy"), "small",
+	w.machine(expect("runs", report.Healthy, "", "is Running."), "small")
+	w.machine(expect("never", report.NotRunning, report.NodeNotJoined, `node "never-NS" has not joined`, "becomes Failed unless its node is ready before: its timeout is 20m"), "never")
+	w.machine(expect("unready", report.NotRunning, report.NodeUnhealthy, "Ready is False (KubeletNotReady)"), "unready")
+	w.machine(expect("bare", report.NotRunning, report.CriticalComponentsNotReady, "critical components on the node are not ready"), "bare")
+	w.machine(expect("late", report.NotRunning, report.CreationTimeout, "failed to join the cluster in", "Failed, since", "nobody replaces it"), "never", within(time.Second, time.Hour))
+	w.machine(expect("lost", report.NotRunning, report.InstanceLost, "VM sim:///NS/lost-NS/1-gone does not exist any more", "Unknown, since", "becomes Failed unless its node is healthy"), "small",
 		func(m *v1alpha1.Machine) { m.Spec.ProviderID = "sim:///" + w.Namespace + "/" + m.Name + "/1-gone" })
 
-	sick := expect("sick", explanation.NotRunning, explanation.NodeUnhealthy, "Unknown, since", "Ready is Unknown", "The kubelet of node sick-NS does not report", "its timeout is 10m")
-	dead := expect("dead", explanation.NotRunning, explanation.TimedOut, "Failed, since", "health checks failing since last 1s", "Ready is Unknown")
+	sick := expect("sick", report.NotRunning, report.NodeUnhealthy, "Unknown, since", "Ready is Unknown", "The kubelet of node sick-NS does not report", "its timeout is 10m")
+	dead := expect("dead", report.NotRunning, report.HealthTimeout, "Failed, since", "health checks failing since last 1s", "Ready is Unknown")
 	w.machine(sick, "small")
 	w.machine(dead, "small", within(time.Hour, time.Second), inPool("dead"))
 	pool := []string{w.own("pool-1"), w.own("pool-2")}
@@ -150,7 +150,7 @@ func TestExplainNodes(t *testing.T) {
 			g.Expect(delayed).NotTo(gomega.BeEmpty())
 		})
 		w.asks(t, "machine", delayed, answer{
-			verdict: explanation.NotRunning, cause: explanation.NodeUnhealthy,
+			verdict: report.NotRunning, cause: report.NodeUnhealthy,
 			says: []string{`as other machines of "pool" are being replaced`, "It becomes Failed once the others are replaced"},
 		})
 	})
@@ -176,9 +176,9 @@ func TestExplainDeletions(t *testing.T) {
 	w.classes(map[string]string{"small": `{}`, "slow": `{"deleteDelay":"1h"}`, "lost": `{}`, "bare": `{}`})
 	want := map[string]answer{}
 	// deletes is a Machine that is deleted once it runs and has got what is given to it.
-	deletes := func(name, class string, given func(node string), cause explanation.Cause, code string, says ...string) {
+	deletes := func(name, class string, given func(node string), cause report.Cause, code string, says ...string) {
 		name = w.own(name)
-		want[name] = answer{verdict: explanation.Deleting, cause: cause, code: code, says: says}
+		want[name] = answer{verdict: report.Deleting, cause: cause, code: code, says: says}
 		w.machine(name, class)
 		w.reaches(t, name, v1alpha1.MachineRunning)
 		if given != nil {
@@ -192,33 +192,33 @@ func TestExplainDeletions(t *testing.T) {
 
 	deletes("budget", "small", func(node string) {
 		w.join(w.pod("busy", node), w.budget("busy", policyv1.PodDisruptionBudgetStatus{ObservedGeneration: 1, ExpectedPods: 3, CurrentHealthy: 2, DesiredHealthy: 2}))
-	}, explanation.Budget, "", append(ends, "/busy: it allows no eviction of pod", "now: 2 of 3 pods are healthy, and it wants 2", "the manager says: Draining, waiting for pod disruption budget")...)
+	}, report.DisruptionBudget, "", append(ends, "/busy: it allows no eviction of pod", "now: 2 of 3 pods are healthy, and it wants 2", "the manager says: Draining, waiting for pod disruption budget")...)
 	deletes("never", "small", func(node string) {
 		w.join(w.pod("never", node), w.budget("never", policyv1.PodDisruptionBudgetStatus{ObservedGeneration: 1, ExpectedPods: 2, CurrentHealthy: 2, DesiredHealthy: 2}))
-	}, explanation.BudgetNever, "", append(ends, "it never allows an eviction of pod", "all 2 pods are healthy, and it wants 2", "is misconfigured and requires zero voluntary evictions", "allow one pod to be missing")...)
+	}, report.DisruptionBudgetForbids, "", append(ends, "it never allows an eviction of pod", "all 2 pods are healthy, and it wants 2", "is misconfigured and requires zero voluntary evictions", "allow one pod to be missing")...)
 	deletes("twice", "small", func(node string) {
 		w.join(w.pod("twice", node), w.budget("twice", policyv1.PodDisruptionBudgetStatus{ObservedGeneration: 1, DisruptionsAllowed: 1}))
 		other := w.budget("twice", policyv1.PodDisruptionBudgetStatus{ObservedGeneration: 1, DisruptionsAllowed: 1})
 		other.Name = "twice-more"
 		w.join(other)
-	}, explanation.BudgetNever, "", append(ends, "2 pod disruption budgets cover it")...)
+	}, report.DisruptionBudgetForbids, "", append(ends, "2 pod disruption budgets cover it")...)
 	deletes("ends", "small", func(node string) { w.join(w.pod("ends", node)) },
-		explanation.PodEnding, "", append(ends, "it is ending, for which it may take until", "the manager says: Draining, waiting for pod")...)
+		report.PodTerminating, "", append(ends, "it is ending, for which it may take until", "the manager says: Draining, waiting for pod")...)
 	deletes("stuck", "small", func(node string) {
 		pod := w.pod("stuck", node)
 		pod.Finalizers, pod.Spec.TerminationGracePeriodSeconds = []string{"example.com/backup"}, ptr.To[int64](0)
 		w.join(pod)
-	}, explanation.PodStuck, "", append(ends, "finalizer example.com/backup holds it")...)
-	deletes("disk", "small", w.disk, explanation.VolumeAttached, "", append(ends, "is attached to the node", "the manager says: Draining, waiting for volume pv-NS")...)
+	}, report.PodStuck, "", append(ends, "finalizer example.com/backup holds it")...)
+	deletes("disk", "small", w.disk, report.VolumeAttached, "", append(ends, "is attached to the node", "the manager says: Draining, waiting for volume pv-NS")...)
 
 	w.cloud.Fail(sim.Fault{Method: sim.DeleteMachine, Machine: w.own("denied"), Codes: []codes.Code{codes.PermissionDenied}, Message: "not allowed to delete it", Times: -1})
-	deletes("denied", "small", nil, explanation.DriverError, "PermissionDenied", "is being deleted: not allowed to delete it (PermissionDenied)", "The driver is asked again after 3m", "Correct the credentials", "at the earliest: The driver")
+	deletes("denied", "small", nil, report.DriverFailed, "PermissionDenied", "is being deleted: not allowed to delete it (PermissionDenied)", "The driver is asked again after 3m", "Correct the credentials", "at the earliest: The driver")
 	w.cloud.Fail(sim.Fault{Method: sim.DeleteMachine, Machine: w.own("hangs"), Hang: true, Times: -1})
-	deletes("hangs", "small", nil, explanation.VMRemains, "", "the provider is deleting VM sim:///NS/hangs-NS/")
-	deletes("slow", "slow", nil, explanation.VMRemains, "", "was asked to delete VM sim:///NS/slow-NS/", "and still has it")
+	deletes("hangs", "small", nil, report.InstanceExists, "", "the provider is deleting VM sim:///NS/hangs-NS/")
+	deletes("slow", "slow", nil, report.InstanceExists, "", "the provider is deleting VM sim:///NS/slow-NS/")
 	deletes("held", "small", func(node string) {
 		w.patch(&v1alpha1.Machine{ObjectMeta: w.meta(node)}, `{"metadata":{"finalizers":["`+v1alpha1.FinalizerMCM+`","example.com/inventory"]}}`)
-	}, explanation.Finalizer, "", "finalizer example.com/inventory holds the machine")
+	}, report.Finalizer, "", "finalizer example.com/inventory holds the machine")
 	deletes("lost", "lost", func(string) {
 		class := &v1alpha1.MachineClass{ObjectMeta: w.meta("lost")}
 		if err := w.Client.Delete(t.Context(), class); err != nil {
@@ -226,7 +226,7 @@ func TestExplainDeletions(t *testing.T) {
 		}
 		w.patch(class, `{"metadata":{"finalizers":null}}`)
 		w.gone(t, class)
-	}, explanation.MissingMaterial, "", "VM sim:///NS/lost-NS/", `cannot be deleted: MachineClass "lost" not found`, "do not remove the finalizer by hand")
+	}, report.InvalidClassInputs, "", "VM sim:///NS/lost-NS/", `cannot be deleted: MachineClass "lost" not found`, "do not remove the finalizer by hand")
 
 	// Two Machines claim one VM.
 	first, second := w.own("claims"), w.own("claims-too")
@@ -238,7 +238,7 @@ func TestExplainDeletions(t *testing.T) {
 	if err := w.Client.Delete(t.Context(), &v1alpha1.Machine{ObjectMeta: w.meta(second)}); err != nil {
 		t.Fatal(err)
 	}
-	want[second] = answer{verdict: explanation.Deleting, cause: explanation.ClaimedTwice, says: []string{"is also that of machine", "clear spec.providerID"}}
+	want[second] = answer{verdict: report.Deleting, cause: report.InstanceShared, says: []string{"is also that of machine", "clear spec.providerID"}}
 
 	for name, answer := range want {
 		t.Run(strings.TrimSuffix(name, "-"+w.Namespace), func(t *testing.T) { w.asks(t, "machine", name, answer) })
@@ -247,7 +247,7 @@ func TestExplainDeletions(t *testing.T) {
 		name := w.own("never")
 		w.patch(&v1alpha1.Machine{ObjectMeta: w.meta(name)}, `{"metadata":{"labels":{"`+v1alpha1.LabelKeyForceDeletion+`":"True"}}}`)
 		w.gone(t, &v1alpha1.Machine{ObjectMeta: w.meta(name)})
-		w.asks(t, "machine", name, answer{verdict: explanation.Gone, cause: explanation.Untold, says: []string{"ForcedDrain: The drain of node never-NS was forced"}})
+		w.asks(t, "machine", name, answer{verdict: report.Gone, cause: report.Unexplained, says: []string{"ForcedDrain: The drain of node never-NS was forced"}})
 	})
 }
 
@@ -308,8 +308,8 @@ func TestExplainReplacements(t *testing.T) {
 	w := newClusters(t)
 	w.manage()
 	w.classes(map[string]string{"small": `{}`, "never": `{"join":"never"}`, "full": `{"capacity":1}`, "next": `{}`})
-	gone := func(cause explanation.Cause, says ...string) answer {
-		return answer{verdict: explanation.Gone, cause: cause, says: says}
+	gone := func(cause report.Cause, says ...string) answer {
+		return answer{verdict: report.Gone, cause: cause, says: says}
 	}
 	create := func(t *testing.T, set *v1alpha1.MachineSet) *v1alpha1.Machine {
 		w.create(set)
@@ -320,7 +320,7 @@ func TestExplainReplacements(t *testing.T) {
 		set.Spec.Template.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{MachineCreationTimeout: &metav1.Duration{Duration: 2 * time.Second}}
 		machine := create(t, set)
 		w.gone(t, machine)
-		w.asks(t, "machine", machine.Name, gone(explanation.Failure, "is gone: machine set late deleted it because it failed: Machine late-", "failed to join the cluster in", "set late ("))
+		w.asks(t, "machine", machine.Name, gone(report.MachineFailed, "is gone: machine set late deleted it because it failed: Machine late-", "failed to join the cluster in", "set late ("))
 	})
 	t.Run("never created", func(t *testing.T) {
 		w.create(w.set("roomy", "full", 1))
@@ -329,7 +329,7 @@ func TestExplainReplacements(t *testing.T) {
 		w.reaches(t, w.only(t, "pool", "roomy").Name, v1alpha1.MachineRunning)
 		machine := create(t, set)
 		w.gone(t, machine)
-		w.asks(t, "machine", machine.Name, gone(explanation.Failure, "because it failed: Cloud provider message - machine codes error: code = [ResourceExhausted]"))
+		w.asks(t, "machine", machine.Name, gone(report.MachineFailed, "because it failed: Cloud provider message - machine codes error: code = [ResourceExhausted]"))
 	})
 	t.Run("unhealthy", func(t *testing.T) {
 		set := w.set("sick", "small", 1)
@@ -338,7 +338,7 @@ func TestExplainReplacements(t *testing.T) {
 		w.reaches(t, machine.Name, v1alpha1.MachineRunning)
 		w.turns(machine.Name, corev1.ConditionUnknown)
 		w.gone(t, machine)
-		w.asks(t, "machine", machine.Name, gone(explanation.Failure, "health checks failing since last 1s", "Ready=Unknown"))
+		w.asks(t, "machine", machine.Name, gone(report.MachineFailed, "health checks failing since last 1s", "Ready=Unknown"))
 	})
 	t.Run("named by an autoscaler", func(t *testing.T) {
 		deployment := w.deployment("named", "small", 1)
@@ -349,14 +349,14 @@ func TestExplainReplacements(t *testing.T) {
 		w.patch(deployment, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationKeyTriggerDeletion+`":"`+machine.Name+"~"+now+
 			`","`+v1alpha1.AnnotationKeyLastReplicaChange+`":"`+now+`"}},"spec":{"replicas":0}}`)
 		w.gone(t, machine)
-		w.asks(t, "machine", machine.Name, gone(explanation.NamedForDeletion, "chosen by name, normally by an autoscaler: Machine named-"))
+		w.asks(t, "machine", machine.Name, gone(report.NamedForDeletion, "chosen by name, normally by an autoscaler: Machine named-"))
 	})
 	t.Run("scaled down", func(t *testing.T) {
 		set := w.set("less", "small", 1)
 		machine := create(t, set)
 		w.patch(set, `{"spec":{"replicas":0}}`)
 		w.gone(t, machine)
-		w.asks(t, "machine", machine.Name, gone(explanation.Surplus, "1 machine more than the 0 wanted exists"))
+		w.asks(t, "machine", machine.Name, gone(report.Surplus, "1 machine more than the 0 wanted exists"))
 	})
 	t.Run("rolled out", func(t *testing.T) {
 		deployment := w.deployment("rolls", "small", 1)
@@ -365,7 +365,7 @@ func TestExplainReplacements(t *testing.T) {
 		w.reaches(t, machine.Name, v1alpha1.MachineRunning)
 		w.patch(deployment, `{"spec":{"template":{"spec":{"class":{"name":"next"}}}}}`)
 		w.gone(t, machine)
-		w.asks(t, "machine", machine.Name, gone(explanation.Surplus, "wanted exists", "MachineDeployment rolls: Scaled down machine set rolls-"))
+		w.asks(t, "machine", machine.Name, gone(report.Surplus, "wanted exists", "MachineDeployment rolls: Scaled down machine set rolls-"))
 	})
 	t.Run("set deleted", func(t *testing.T) {
 		set := w.set("whole", "small", 1)
@@ -374,7 +374,7 @@ func TestExplainReplacements(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.gone(t, machine)
-		w.asks(t, "machine", machine.Name, gone(explanation.OwnerDeleted, "the machine set is being deleted"))
+		w.asks(t, "machine", machine.Name, gone(report.OwnerDeleted, "the machine set is being deleted"))
 	})
 	t.Run("node deleted", func(t *testing.T) {
 		machine := create(t, w.set("node", "small", 1))
@@ -383,7 +383,7 @@ func TestExplainReplacements(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.gone(t, machine)
-		w.asks(t, "machine", machine.Name, gone(explanation.NodeDeleted, "was deleted, so the machine is deleted too"))
+		w.asks(t, "machine", machine.Name, gone(report.NodeDeleted, "was deleted, so the machine is deleted too"))
 	})
 	t.Run("deleted by hand", func(t *testing.T) {
 		machine := create(t, w.set("hand", "small", 1))
@@ -392,7 +392,7 @@ func TestExplainReplacements(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.gone(t, machine)
-		w.asks(t, "machine", machine.Name, gone(explanation.Untold, "Deleted: VM sim:///NS/"))
+		w.asks(t, "machine", machine.Name, gone(report.Unexplained, "Deleted: VM sim:///NS/"))
 	})
 	t.Run("never was", func(t *testing.T) {
 		status, _, errs := w.run("machine", "nothing")
@@ -415,8 +415,8 @@ func TestExplainAcrossRestart(t *testing.T) {
 	if err := w.Client.Delete(t.Context(), &v1alpha1.Machine{ObjectMeta: w.meta(denied)}); err != nil {
 		t.Fatal(err)
 	}
-	joining := answer{verdict: explanation.NotRunning, cause: explanation.NotJoined, next: true, says: []string{"has not joined"}}
-	deleting := answer{verdict: explanation.Deleting, cause: explanation.DriverError, code: "PermissionDenied", says: []string{"not allowed (PermissionDenied)"}}
+	joining := answer{verdict: report.NotRunning, cause: report.NodeNotJoined, next: true, says: []string{"has not joined"}}
+	deleting := answer{verdict: report.Deleting, cause: report.DriverFailed, code: "PermissionDenied", says: []string{"not allowed (PermissionDenied)"}}
 	both := func(joining, deleting answer) {
 		t.Helper()
 		w.asks(t, "machine", never, joining)
@@ -425,7 +425,7 @@ func TestExplainAcrossRestart(t *testing.T) {
 	both(joining, deleting)
 	stop()
 	none := func(a answer) answer {
-		a.cause, a.code, a.next = explanation.NoManager, "", false
+		a.cause, a.code, a.next = report.ManagerNotRunning, "", false
 		a.says = append([]string{"no manager works on the machines of this namespace"}, a.says...)
 		return a
 	}
@@ -440,5 +440,5 @@ func TestExplainWithoutTarget(t *testing.T) {
 	w.manage(func(config *manager.Config) { config.Target = nil })
 	w.classes(map[string]string{"small": `{}`})
 	w.machine(w.own("alone"), "small")
-	w.asks(t, "machine", w.own("alone"), answer{verdict: explanation.Healthy, says: []string{"is Available: there is no target cluster that a node could join"}}, "--target-kubeconfig", "none")
+	w.asks(t, "machine", w.own("alone"), answer{verdict: report.Healthy, says: []string{"is Available: there is no target cluster that a node could join"}}, "--target-kubeconfig", "none")
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset"
 	"github.com/millwright-dev/millwright/internal/manager"
-	explanation "github.com/millwright-dev/millwright/internal/observe/explain"
+	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 )
 
 // TestExplainSets: why a set does not have what it wants, as the real controllers leave it.
@@ -22,44 +22,44 @@ func TestExplainSets(t *testing.T) {
 	w := newClusters(t)
 	w.manage()
 	w.classes(map[string]string{"small": `{}`, "never": `{"join":"never"}`, "full": `{"capacity":1}`, "slow": `{"deleteDelay":"1h"}`})
-	incomplete := func(cause explanation.Cause, says ...string) answer {
-		return answer{verdict: explanation.Incomplete, cause: cause, says: says}
+	incomplete := func(cause report.Cause, says ...string) answer {
+		return answer{verdict: report.Incomplete, cause: cause, says: says}
 	}
 	want := map[string]answer{}
 	add := func(set *v1alpha1.MachineSet, a answer) {
 		w.create(set)
 		want[set.Name] = a
 	}
-	add(w.set("well", "small", 2), answer{verdict: explanation.Healthy, says: []string{"MachineSet NS/well has all 2 machines that it wants.", "2 wanted; 2 exist, 2 ready, 2 available; class small"}})
-	add(w.set("none", "small", 0), answer{verdict: explanation.Healthy, says: []string{"wants no machines, and has none"}})
-	full := incomplete(explanation.DriverError, "has 1 of 3 machines available", "2 machines are not Running, Machine full-", "(ResourceExhausted)", "Free capacity")
+	add(w.set("well", "small", 2), answer{verdict: report.Healthy, says: []string{"MachineSet NS/well has all 2 machines that it wants.", "2 wanted; 2 exist, 2 ready, 2 available; class small"}})
+	add(w.set("none", "small", 0), answer{verdict: report.Healthy, says: []string{"wants no machines, and has none"}})
+	full := incomplete(report.DriverFailed, "has 1 of 3 machines available", "2 machines are not Running, Machine full-", "(ResourceExhausted)", "Free capacity")
 	full.code = "ResourceExhausted"
 	add(w.set("full", "full", 3), full)
-	add(w.set("never", "never", 1), incomplete(explanation.NotJoined, "Machine never-", "has not joined", "millwright explain machine -n NS never-"))
-	add(w.set("nowhere", "nowhere", 1), incomplete(explanation.MissingMaterial, `MachineClass "nowhere" not found`))
+	add(w.set("never", "never", 1), incomplete(report.NodeNotJoined, "Machine never-", "has not joined", "millwright explain machine -n NS never-"))
+	add(w.set("nowhere", "nowhere", 1), incomplete(report.InvalidClassInputs, `MachineClass "nowhere" not found`))
 	ripe := w.set("ripe", "small", 1)
 	ripe.Spec.MinReadySeconds = 3600
-	ripening := incomplete(explanation.MinReady, "must stay ready for 1h to count as available")
+	ripening := incomplete(report.MinReadySeconds, "must stay ready for 1h to count as available")
 	ripening.next = true
 	add(ripe, ripening)
 	failing := w.set("failing", "never", 1)
 	failing.Spec.Template.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{MachineCreationTimeout: &metav1.Duration{Duration: time.Second}}
-	waits := incomplete(explanation.BackOff, "Machines failed before they joined,", "times in a row, at last failing-", "failed to join the cluster in", "See why they do not join", "The next machines are made; at once when the class")
+	waits := incomplete(report.BackOff, "Machines failed before they joined,", "times in a row, at last failing-", "failed to join the cluster in", "See why they do not join", "The next machines are made; at once when the class")
 	waits.next = true
 	add(failing, waits)
 	off := w.set("off", "small", 1)
 	off.Labels = map[string]string{v1alpha1.LabelKeyMachineSetScaleUpDisabled: "true"}
-	add(off, incomplete(explanation.ScaleUpDisabled, "0 exist", "it creates no machines"))
+	add(off, incomplete(report.ScaleUpDisabled, "0 exist", "it creates no machines"))
 	bad := w.set("bad", "small", 1)
 	bad.Spec.Template.Labels = map[string]string{"pool": "other"}
-	add(bad, incomplete(explanation.InvalidSpec, "spec.template.metadata.labels", "Correct the field"))
+	add(bad, incomplete(report.InvalidSpec, "spec.template.metadata.labels", "Correct the field"))
 	one, two := w.set("one", "small", 1), w.set("two", "small", 1)
 	two.Spec.Selector, two.Spec.Template.Labels = one.Spec.Selector, one.Spec.Template.Labels
-	add(one, answer{verdict: explanation.Healthy, cause: explanation.Overlap, says: []string{"has the machine that it wants, but spec.selector: the same machines are selected by two. Give each set a label of its own.", "SelectorOverlap"}})
-	add(two, answer{verdict: explanation.Healthy, cause: explanation.Overlap, says: []string{"selected by one"}})
+	add(one, answer{verdict: report.Healthy, cause: report.SelectorOverlap, says: []string{"has the machine that it wants, but spec.selector: the same machines are selected by two. Give each set a label of its own.", "SelectorOverlap"}})
+	add(two, answer{verdict: report.Healthy, cause: report.SelectorOverlap, says: []string{"selected by one"}})
 	all := w.set("all", "small", 1)
 	all.Spec.Selector = &metav1.LabelSelector{}
-	add(all, incomplete(explanation.InvalidSpec, "spec.selector", "must not match every machine"))
+	add(all, incomplete(report.InvalidSpec, "spec.selector", "must not match every machine"))
 
 	leaving := w.set("leaving", "slow", 1)
 	w.create(leaving)
@@ -67,7 +67,7 @@ func TestExplainSets(t *testing.T) {
 	if err := w.Client.Delete(t.Context(), leaving); err != nil {
 		t.Fatal(err)
 	}
-	want["leaving"] = answer{verdict: explanation.Deleting, cause: explanation.VMRemains, says: []string{"is being deleted, and waits for 1 machine", "and still has it", "1 more being deleted"}}
+	want["leaving"] = answer{verdict: report.Deleting, cause: report.InstanceExists, says: []string{"is being deleted, and waits for 1 machine", "the provider is deleting VM", "1 more being deleted"}}
 
 	for name, answer := range want {
 		t.Run(name, func(t *testing.T) { w.asks(t, "machineset", name, answer) })
@@ -80,7 +80,7 @@ func TestExplainSets(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.gone(t, set)
-		w.asks(t, "machineset", "past", answer{verdict: explanation.Gone, says: []string{"is gone", "the machine set is being deleted"}})
+		w.asks(t, "machineset", "past", answer{verdict: report.Gone, says: []string{"is gone", "the machine set is being deleted"}})
 	})
 	t.Run("mistyped", func(t *testing.T) {
 		status, _, errs := w.run("machineset", "wel")
@@ -102,9 +102,9 @@ func TestExplainFrozen(t *testing.T) {
 	}
 	w.create(w.set("crowd", "never", 1))
 	why := "it is frozen, and creates no machines: 3 machines exist, which is no less than the limit of 2"
-	w.asks(t, "machineset", "crowd", answer{verdict: explanation.Incomplete, cause: explanation.Frozen, says: []string{"1 wanted; 1 exist", why, "FrozeMachineSet", v1alpha1.AnnotationKeyUnfreeze}})
+	w.asks(t, "machineset", "crowd", answer{verdict: report.Incomplete, cause: report.Frozen, says: []string{"1 wanted; 1 exist", why, "FrozeMachineSet", v1alpha1.AnnotationKeyUnfreeze}})
 	w.asks(t, "machine", w.only(t, "pool", "crowd").Name, answer{
-		verdict: explanation.NotRunning, cause: explanation.NotJoined,
+		verdict: report.NotRunning, cause: report.NodeNotJoined,
 		says: []string{"MachineSet crowd: Frozen: 3 machines exist", "It creates another one when it is frozen no longer"},
 	})
 
@@ -115,7 +115,7 @@ func TestExplainFrozen(t *testing.T) {
 		w.machine(w.own(name), "never", func(m *v1alpha1.Machine) { m.Labels = set.Spec.Template.Labels })
 	}
 	w.asks(t, "machinedeployment", "pool", answer{
-		verdict: explanation.Incomplete, cause: explanation.Frozen,
+		verdict: report.Incomplete, cause: report.Frozen,
 		says: []string{"MachineSet " + set.Name + ": it is frozen", "kubectl -n NS annotate machinedeployments.machine.sapcloud.io pool " + v1alpha1.AnnotationKeyUnfreeze + "="},
 	})
 }
@@ -138,7 +138,7 @@ func TestExplainDeployments(t *testing.T) {
 	w.manage()
 	w.classes(map[string]string{"small": `{}`, "never": `{"join":"never"}`, "slow": `{"deleteDelay":"1h"}`})
 	want := map[string]answer{}
-	expect := func(name string, verdict explanation.Verdict, cause explanation.Cause, says ...string) {
+	expect := func(name string, verdict report.Verdict, cause report.Cause, says ...string) {
 		want[name] = answer{verdict: verdict, cause: cause, says: says}
 	}
 	// rolled is a deployment whose template changed to one that never joins.
@@ -154,24 +154,24 @@ func TestExplainDeployments(t *testing.T) {
 			change(d)
 		}
 		w.create(d)
-		w.asks(t, "machinedeployment", name, answer{verdict: explanation.Healthy, says: []string{"has all 2 machines that it wants.", "2 wanted; 2 exist, 2 of the newest template, 2 ready, 2 available; class small"}})
+		w.asks(t, "machinedeployment", name, answer{verdict: report.Healthy, says: []string{"has all 2 machines that it wants.", "2 wanted; 2 exist, 2 of the newest template, 2 ready, 2 available; class small"}})
 		w.patch(d, `{"spec":{"template":{"spec":{"class":{"name":"never"}}}}}`)
 	}
 	rolled("rolls", nil)
-	expect("rolls", explanation.Incomplete, explanation.NotJoined, "(1 of 3 is of its newest template)", "2 machines of rolls-", "(revision 1) are still to be replaced; maxSurge is 1, maxUnavailable 0", "has not joined", "(revision 2): 1 wanted, 1 exist, 0 available")
+	expect("rolls", report.Incomplete, report.NodeNotJoined, "(1 of 3 is of its newest template)", "2 machines of rolls-", "(revision 1) are still to be replaced; maxSurge is 1, maxUnavailable 0", "has not joined", "(revision 2): 1 wanted, 1 exist, 0 available")
 	rolled("stalls", func(d *v1alpha1.MachineDeployment) { d.Spec.ProgressDeadlineSeconds = ptr.To[int32](2) })
-	expect("stalls", explanation.Incomplete, explanation.NotJoined, "has timed out progressing. There was no progress for 2s", "has not joined")
+	expect("stalls", report.Incomplete, report.NodeNotJoined, "has timed out progressing. There was no progress for 2s", "has not joined")
 	rolled("in-place", func(d *v1alpha1.MachineDeployment) {
 		d.Spec.Strategy = v1alpha1.MachineDeploymentStrategy{
 			Type:          v1alpha1.InPlaceUpdateMachineDeploymentStrategyType,
 			InPlaceUpdate: &v1alpha1.InPlaceUpdateMachineDeployment{OrchestrationType: v1alpha1.OrchestrationTypeAuto},
 		}
 	})
-	expect("in-place", explanation.Incomplete, explanation.NotSupported, "the strategy InPlaceUpdate is not supported yet", "Choose another strategy")
+	expect("in-place", report.Incomplete, report.NotSupported, "the strategy InPlaceUpdate is not supported yet", "Choose another strategy")
 	paused := w.deployment("paused", "small", 1)
 	paused.Spec.Paused = true
 	w.create(paused)
-	expect("paused", explanation.Incomplete, explanation.Paused, "it is paused: sizes change, and no machine of another template is made", "To go on: millwright rollout resume paused -n NS")
+	expect("paused", report.Incomplete, report.Paused, "it is paused: sizes change, and no machine of another template is made", "To go on: millwright rollout resume paused -n NS")
 
 	bad := w.deployment("bad", "small", 1)
 	bad.Spec.Template.Labels = map[string]string{"name": "other"}
@@ -179,26 +179,26 @@ func TestExplainDeployments(t *testing.T) {
 	other := w.deployment("other", "small", 1)
 	other.Spec.Selector, other.Spec.Template.Labels = twin.Spec.Selector, twin.Spec.Template.Labels
 	w.create(bad, twin, other)
-	expect("bad", explanation.Incomplete, explanation.InvalidSpec, "spec.template.metadata.labels")
-	expect("twin", explanation.Healthy, explanation.Overlap, "has the machine that it wants, but spec.selector: the same machines are selected by other")
+	expect("bad", report.Incomplete, report.InvalidSpec, "spec.template.metadata.labels")
+	expect("twin", report.Healthy, report.SelectorOverlap, "has the machine that it wants, but spec.selector: the same machines are selected by other")
 
 	off := w.deployment("off", "small", 1)
 	w.create(off)
-	w.asks(t, "machinedeployment", "off", answer{verdict: explanation.Healthy})
+	w.asks(t, "machinedeployment", "off", answer{verdict: report.Healthy})
 	w.patch(w.setOf(t, "off"), `{"metadata":{"labels":{"`+v1alpha1.LabelKeyMachineSetScaleUpDisabled+`":"true"}}}`)
 	w.patch(off, `{"spec":{"replicas":2}}`)
-	expect("off", explanation.Incomplete, explanation.ScaleUpDisabled, "has 1 of 2 machines available: MachineSet off-")
+	expect("off", report.Incomplete, report.ScaleUpDisabled, "has 1 of 2 machines available: MachineSet off-")
 
 	renamed := w.deployment("renamed", "small", 1)
 	back := w.deployment("back", "small", 1)
 	w.create(renamed, back)
 	for _, name := range []string{"renamed", "back"} {
-		w.asks(t, "machinedeployment", name, answer{verdict: explanation.Healthy})
+		w.asks(t, "machinedeployment", name, answer{verdict: report.Healthy})
 	}
 	w.patch(renamed, `{"spec":{"selector":{"matchLabels":{"name":"new-name"}},"template":{"metadata":{"labels":{"name":"new-name"}}}}}`)
-	expect("renamed", explanation.Healthy, explanation.Released, "has the machine that it wants, but spec.selector: it does not match machine sets that were the deployment's: renamed-", "(machines: 1)", "kubectl -n NS delete machinesets.machine.sapcloud.io NAME", "change spec.selector so that it matches")
+	expect("renamed", report.Healthy, report.SetReleased, "has the machine that it wants, but spec.selector: it does not match machine sets that were the deployment's: renamed-", "(machines: 1)", "kubectl -n NS delete machinesets.machine.sapcloud.io NAME", "change spec.selector so that it matches")
 	w.patch(back, `{"spec":{"rollbackTo":{"revision":77}}}`)
-	expect("back", explanation.Healthy, explanation.RollbackRefused, "has the machine that it wants, but spec.rollbackTo.revision: there is no machine set of revision 77; the template stays that of revision 1.", "millwright rollout history back -n NS")
+	expect("back", report.Healthy, report.RollbackRefused, "has the machine that it wants, but spec.rollbackTo.revision: there is no machine set of revision 77; the template stays that of revision 1.", "millwright rollout history back -n NS")
 
 	for name, answer := range want {
 		t.Run(name, func(t *testing.T) { w.asks(t, "machinedeployment", name, answer) })
@@ -208,12 +208,12 @@ func TestExplainDeployments(t *testing.T) {
 		held := w.deployment("held", "small", 1)
 		held.Finalizers = []string{"example.com/backup"}
 		w.create(held)
-		w.asks(t, "machinedeployment", "held", answer{verdict: explanation.Healthy})
+		w.asks(t, "machinedeployment", "held", answer{verdict: report.Healthy})
 		if err := w.Client.Delete(t.Context(), held); err != nil {
 			t.Fatal(err)
 		}
 		w.asks(t, "machinedeployment", "held", answer{
-			verdict: explanation.Deleting, cause: explanation.Finalizer,
+			verdict: report.Deleting, cause: report.Finalizer,
 			says: []string{"is being deleted: finalizer example.com/backup holds the deployment", "1 wanted; 0 exist", "Ask whoever owns finalizer example.com/backup"},
 		})
 		w.counts(t, held, 0)
@@ -223,11 +223,11 @@ func TestExplainDeployments(t *testing.T) {
 		all := w.deployment("all", "small", 1)
 		all.Spec.Selector = &metav1.LabelSelector{}
 		w.create(all)
-		w.asks(t, "machinedeployment", "all", answer{verdict: explanation.Incomplete, cause: explanation.InvalidSpec, says: []string{"the empty selector selects all machines"}})
+		w.asks(t, "machinedeployment", "all", answer{verdict: report.Incomplete, cause: report.InvalidSpec, says: []string{"the empty selector selects all machines"}})
 	})
 	t.Run("short name", func(t *testing.T) {
 		status, out, errs := w.run("mcd", "rolls", "-o", "json")
-		report := explanation.Report{}
+		report := report.Report{}
 		if err := json.Unmarshal([]byte(out), &report); status != 0 || err != nil {
 			t.Fatalf("exit status %d, %v: %s", status, err, errs)
 		}
@@ -240,13 +240,13 @@ func TestExplainDeployments(t *testing.T) {
 // deletes deletes a deployment in the foreground whose machines take for ever to go.
 func (w *clusters) deletes(t *testing.T, deployment *v1alpha1.MachineDeployment) {
 	w.create(deployment)
-	w.asks(t, "machinedeployment", deployment.Name, answer{verdict: explanation.Healthy})
+	w.asks(t, "machinedeployment", deployment.Name, answer{verdict: report.Healthy})
 	if err := w.Client.Delete(t.Context(), deployment, client.PropagationPolicy(metav1.DeletePropagationForeground)); err != nil {
 		t.Fatal(err)
 	}
 	w.asks(t, "machinedeployment", deployment.Name, answer{
-		verdict: explanation.Deleting, cause: explanation.VMRemains,
-		says: []string{"is being deleted, and waits for 2 machines: 2 machines are being deleted, Machine leaving-", "and still has it", "2 more being deleted"},
+		verdict: report.Deleting, cause: report.InstanceExists,
+		says: []string{"is being deleted, and waits for 2 machines: 2 machines are being deleted, Machine leaving-", "the provider is deleting VM", "2 more being deleted"},
 	})
 	w.counts(t, deployment, deployment.Spec.Replicas)
 }

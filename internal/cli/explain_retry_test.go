@@ -18,7 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
-	explanation "github.com/millwright-dev/millwright/internal/observe/explain"
+	of "github.com/millwright-dev/millwright/internal/observe/explain/machine"
 )
 
 // failingDriver answers one method with a code, and knows of no VM.
@@ -100,7 +100,16 @@ func saysRetries(t *testing.T, kind v1alpha1.MachineOperationType, description s
 	} else {
 		machine.Status.LastOperation.ErrorCode = code.String()
 	}
-	report := explanation.Explain(explanation.Facts{Key: types.NamespacedName{Namespace: "n", Name: "m"}, Machine: machine}, now)
+	facts := of.Facts{Key: types.NamespacedName{Namespace: "n", Name: "m"}, Machine: machine}
+	if kind == v1alpha1.MachineOperationDelete { // MCM writes no code on deletions: the event has it
+		event := corev1.Event{InvolvedObject: corev1.ObjectReference{Kind: "Machine", Namespace: "n", Name: "m"}, Reason: "FailedDelete", LastTimestamp: metav1.NewTime(now)}
+		event.Annotations = map[string]string{
+			v1alpha1.EventAnnotationCause: v1alpha1.CauseDriverFailed, v1alpha1.EventAnnotationMethod: string(instance.MethodDelete),
+			v1alpha1.EventAnnotationCode: code.String(), v1alpha1.EventAnnotationStep: v1alpha1.StepDeleteInstance,
+		}
+		facts.Events = append(facts.Events, event)
+	}
+	report := of.Explain(facts, now)
 	want := fmt.Sprintf("after %s at first, then less and less often, at least every %s", wait(first), wait(last))
 	if wait(first) == wait(last) {
 		want = "every " + wait(first)

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/millwright-dev/millwright/internal/cli/kubeconfig/kubeconfigtest"
-	explanation "github.com/millwright-dev/millwright/internal/observe/explain"
+	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 )
 
 // TestExplainAnswers: what the command says that cannot ask a cluster.
@@ -79,7 +79,7 @@ func TestExplainAssumesTheManagersDefaults(t *testing.T) {
 	if compared < 4 {
 		t.Errorf("%d flags are the manager's, want at least 4", compared)
 	}
-	if explanation.DefaultDrainTimeout.String() != mcmFlags["machine-drain-timeout"] {
-		t.Errorf("drain timeout %v", explanation.DefaultDrainTimeout)
+	if timeouts.DefaultDrain.String() != mcmFlags["machine-drain-timeout"] {
+		t.Errorf("drain timeout %v", timeouts.DefaultDrain)
 	}
 }

@@ -19,7 +19,11 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/cli/args"
 	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
+	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
+	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/observe/explain"
+	flagsof "github.com/millwright-dev/millwright/internal/observe/explain/machine"
+	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 )
 
 // NewExplain returns the command.
@@ -82,7 +86,7 @@ type explained struct {
 	// kind is how the kind is written.
 	kind                 string
 	short, long, example string
-	explain              func(ctx context.Context, from explain.Gatherer, key types.NamespacedName) (explain.Report, error)
+	explain              func(ctx context.Context, from explain.Explainer, key types.NamespacedName) (report.Report, error)
 }
 
 const onlyReads = "\n\nIt only reads. It needs no manager, and asks none."
@@ -97,9 +101,8 @@ each with since when, what happens next, and what you can do.` + onlyReads + ` O
 events tell, which an API server keeps for an hour.`,
 		example: `  millwright explain machine pool-a-x7k2p
   millwright explain machine pool-a-x7k2p -n machines --control-kubeconfig control.yaml --target-kubeconfig target.yaml -o json`,
-		explain: func(ctx context.Context, from explain.Gatherer, key types.NamespacedName) (explain.Report, error) {
-			facts, err := from.Gather(ctx, key)
-			return explain.Explain(facts, time.Now()), err
+		explain: func(ctx context.Context, from explain.Explainer, key types.NamespacedName) (report.Report, error) {
+			return from.Machine(ctx, key)
 		},
 	}, {
 		use: "machineset", aliases: []string{"machinesets", "mcs"}, kind: "MachineSet",
@@ -107,9 +110,8 @@ events tell, which an API server keeps for an hour.`,
 		long: `Say why a MachineSet does not have the Machines that it wants: what keeps it from making
 them, what is wrong with those that it has, what happens next, and what you can do.` + onlyReads,
 		example: `  millwright explain machineset pool-7d9f8`,
-		explain: func(ctx context.Context, from explain.Gatherer, key types.NamespacedName) (explain.Report, error) {
-			facts, err := from.GatherSet(ctx, key)
-			return explain.ExplainPool(facts, time.Now()), err
+		explain: func(ctx context.Context, from explain.Explainer, key types.NamespacedName) (report.Report, error) {
+			return from.Set(ctx, key)
 		},
 	}, {
 		use: "machinedeployment", aliases: []string{"machinedeployments", "mcd"}, kind: "MachineDeployment",
@@ -118,9 +120,8 @@ them, what is wrong with those that it has, what happens next, and what you can 
 template: what keeps it from going on, what is wrong with the Machines that it has, what
 happens next, and what you can do.` + onlyReads,
 		example: `  millwright explain machinedeployment pool`,
-		explain: func(ctx context.Context, from explain.Gatherer, key types.NamespacedName) (explain.Report, error) {
-			facts, err := from.GatherDeployment(ctx, key)
-			return explain.ExplainPool(facts, time.Now()), err
+		explain: func(ctx context.Context, from explain.Explainer, key types.NamespacedName) (report.Report, error) {
+			return from.Deployment(ctx, key)
 		},
 	},
 }
@@ -148,7 +149,7 @@ type explainFlags struct {
 	control, target string
 	output          string
 	nodeConditions  string
-	timeouts        explain.Timeouts
+	manager         flagsof.Flags
 }
 
 // How the answer is printed.
@@ -168,19 +169,19 @@ func (f *explainFlags) add(cmd *cobra.Command, kind string) {
 	flags.StringVar(&f.control, "control-kubeconfig", "", "kubeconfig of the cluster where the Machines live, if it is not the one of --kubeconfig and --dir; empty for the target cluster")
 	flags.StringVar(&f.target, "target-kubeconfig", "", `kubeconfig of the cluster that the nodes join; "none" if there is none; empty for the control cluster`)
 	flags.StringVarP(&f.output, "output", "o", outputText, "text or json")
-	flags.DurationVar(&f.timeouts.Creation, "machine-creation-timeout", explain.DefaultCreationTimeout, "as the manager has it")
-	flags.DurationVar(&f.timeouts.Health, "machine-health-timeout", explain.DefaultHealthTimeout, "as the manager has it")
-	flags.DurationVar(&f.timeouts.Drain, "machine-drain-timeout", explain.DefaultDrainTimeout, "as the manager has it")
-	flags.DurationVar(&f.timeouts.ResourceExhausted, "resource-exhausted-retry", explain.DefaultResourceExhaustedRetry, "as the manager has it")
-	flags.StringVar(&f.nodeConditions, "node-conditions", "KernelDeadlock,ReadonlyFilesystem,DiskPressure,NetworkUnavailable", "as the manager has it")
+	flags.DurationVar(&f.manager.Creation, "machine-creation-timeout", timeouts.DefaultCreation, "as the manager has it")
+	flags.DurationVar(&f.manager.Health, "machine-health-timeout", timeouts.DefaultHealth, "as the manager has it")
+	flags.DurationVar(&f.manager.Drain, "machine-drain-timeout", timeouts.DefaultDrain, "as the manager has it")
+	flags.DurationVar(&f.manager.ResourceExhausted, "resource-exhausted-retry", timeouts.DefaultResourceExhausted, "as the manager has it")
+	flags.StringVar(&f.nodeConditions, "node-conditions", strings.Join(noderef.DefaultBadConditions, ","), "as the manager has it")
 }
 
 // validate reports all that is wrong with the flags at once.
 func (f *explainFlags) validate() error {
 	var wrong args.Problems
 	wrong.If(f.output != outputText && f.output != outputJSON, "--output: %q is neither text nor json", f.output)
-	wrong.If(f.timeouts.ResourceExhausted < 0, "--resource-exhausted-retry: must not be negative")
-	wrong.If(f.timeouts.Creation < 0 || f.timeouts.Health < 0 || f.timeouts.Drain < 0, "--machine-*-timeout: must not be negative")
+	wrong.If(f.manager.ResourceExhausted < 0, "--resource-exhausted-retry: must not be negative")
+	wrong.If(f.manager.Creation < 0 || f.manager.Health < 0 || f.manager.Drain < 0, "--machine-*-timeout: must not be negative")
 	named := f.control != "" || f.target != "" && f.target != kubeconfig.None
 	wrong.If(named && f.File != "", "--kubeconfig: cannot be used with --control-kubeconfig or --target-kubeconfig")
 	wrong.If(named && f.Dir != "", "--dir: cannot be used with --control-kubeconfig or --target-kubeconfig")
@@ -196,23 +197,23 @@ func (f *explainFlags) run(cmd *cobra.Command, kind explained, name string) erro
 	if err != nil {
 		return err
 	}
-	report, err := kind.explain(cmd.Context(), gatherer, types.NamespacedName{Namespace: namespace, Name: name})
+	answer, err := kind.explain(cmd.Context(), gatherer, types.NamespacedName{Namespace: namespace, Name: name})
 	if err != nil {
 		return err
 	}
-	if report.Verdict == explain.NotFound {
-		return errors.New(strings.Join(append([]string{report.Answer}, report.Advice...), " "))
+	if answer.Verdict == report.NotFound {
+		return errors.New(strings.Join(append([]string{answer.Answer}, answer.Advice...), " "))
 	}
-	return f.print(report, cmd.OutOrStdout())
+	return f.print(answer, cmd.OutOrStdout())
 }
 
-func (f *explainFlags) print(report explain.Report, out io.Writer) error {
+func (f *explainFlags) print(answer report.Report, out io.Writer) error {
 	if f.output == outputText {
-		return explain.Print(out, report)
+		return report.Print(out, answer)
 	}
 	encoder := json.NewEncoder(out)
 	encoder.SetIndent("", "  ")
-	if err := encoder.Encode(report); err != nil {
+	if err := encoder.Encode(answer); err != nil {
 		return fmt.Errorf("writing the explanation: %w", err)
 	}
 	return nil
@@ -220,11 +221,11 @@ func (f *explainFlags) print(report explain.Report, out io.Writer) error {
 
 // gatherer makes clients of both clusters, and returns which namespace is meant. Nothing is
 // contacted yet.
-func (f *explainFlags) gatherer() (made explain.Gatherer, namespace string, err error) {
+func (f *explainFlags) gatherer() (made explain.Explainer, namespace string, err error) {
 	if f.nodeConditions != "" {
-		f.timeouts.NodeConditions = strings.Split(f.nodeConditions, ",")
+		f.manager.NodeConditions = strings.Split(f.nodeConditions, ",")
 	}
-	made.Timeouts = f.timeouts
+	made.Flags = f.manager
 	control, target, namespace, err := f.clusters()
 	if err != nil {
 		return made, "", err

@@ -48,8 +48,8 @@ type volume struct {
 	Identity
 }
 
-// mustLeave reports whether a drain has to do with the Pod.
-func mustLeave(p *corev1.Pod) bool {
+// MustLeave reports whether a drain has to do with the Pod.
+func MustLeave(p *corev1.Pod) bool {
 	if _, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		return false
 	}

@@ -40,7 +40,7 @@ func (d *Drainer) gather(ctx context.Context, req Request, before known) (*facts
 		return nil, fmt.Errorf("listing the pods of node %s: %w", req.Node, err)
 	}
 	for i := range pods.Items {
-		if p := &pods.Items[i]; mustLeave(p) {
+		if p := &pods.Items[i]; MustLeave(p) {
 			fact, err := d.gatherPod(ctx, req, p, f.volumes)
 			if err != nil {
 				return nil, err

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -14,216 +16,192 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
-	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
+	"github.com/millwright-dev/millwright/internal/observe/explain/machine"
+	"github.com/millwright-dev/millwright/internal/observe/explain/pool"
+	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 )
 
-// Gatherer reads facts. It needs no cache and no index, and makes about a dozen requests.
-type Gatherer struct {
+// Explainer reads what an explanation is made from. It needs no cache and no index, and makes
+// about a dozen requests for a Machine.
+type Explainer struct {
 	// Control reads the cluster of the Machines. Its scheme must know our kinds. Required.
 	Control client.Reader
 	// Target reads the cluster of the nodes; nil if there is none.
 	Target client.Reader
-	// Timeouts are put into the facts.
-	Timeouts Timeouts
+	// Flags are those of the manager.
+	Flags machine.Flags
 }
 
-// gathering is what is read for one question.
-type gathering struct {
-	Gatherer
-	facts Facts
+// Machine explains a Machine. What cannot be read is noted in the report: it fails only if not
+// even the Machine can be asked for.
+func (x Explainer) Machine(ctx context.Context, key types.NamespacedName) (report.Report, error) {
+	facts, err := x.machine(ctx, key)
+	return machine.Explain(facts, time.Now()), err
 }
 
-// Gather reads all that concerns a Machine. What cannot be read is noted in the facts: it
-// fails only if not even the Machine can be asked for.
-func (g Gatherer) Gather(ctx context.Context, key types.NamespacedName) (Facts, error) {
-	r := &gathering{Gatherer: g, facts: Facts{Key: key, Timeouts: g.Timeouts}}
-	machine := &v1alpha1.Machine{}
-	switch err := g.Control.Get(ctx, key, machine); {
-	case err == nil:
-		r.facts.Machine = machine
-	case !apierrors.IsNotFound(err):
-		return Facts{}, fmt.Errorf("reading machine %s: %w", key, err)
-	}
-	r.facts.Lease = r.lease(ctx, v1alpha1.LeaseMachineController)
-	if r.facts.Machine == nil {
-		r.traces(ctx)
-	} else {
-		r.surroundings(ctx)
-	}
-	slices.SortStableFunc(r.facts.Events, func(a, b corev1.Event) int { return timeOf(&a).Compare(timeOf(&b)) })
-	return r.facts, nil
-}
-
-// surroundings reads what there is around a Machine that exists.
-func (r *gathering) surroundings(ctx context.Context) {
-	machine := r.facts.Machine
-	r.owners(ctx, metav1.GetControllerOfNoCopy(machine))
-	r.material(ctx)
-	r.target(ctx)
-	r.virtualMachine(ctx)
-	r.events(ctx, r.Control, machine.Namespace, "Machine", machine.Name)
-	r.ownersEvents(ctx)
-}
-
-func (r *gathering) ownersEvents(ctx context.Context) {
-	if set := r.facts.Owners.Set; set != nil {
-		r.eventsOf(ctx, kindSet, set)
-	}
-	if deployment := r.facts.Owners.Deployment; deployment != nil {
-		r.eventsOf(ctx, kindDeployment, deployment)
-	}
-}
-
-// traces looks for what is left of a Machine that is gone.
-func (r *gathering) traces(ctx context.Context) {
-	namespace := r.facts.Key.Namespace
-	r.facts.Owners.Names = r.names(ctx, "Machine")
-	r.events(ctx, r.Control, namespace, "Machine", r.facts.Key.Name)
-	r.events(ctx, r.Control, namespace, "MachineSet", "")
-	r.events(ctx, r.Control, namespace, "MachineDeployment", "")
-	if set := r.formerSet(ctx); set != nil {
-		r.facts.Owners.Set = set
-		r.deployment(ctx, metav1.GetControllerOfNoCopy(set))
-	}
-}
-
-// formerSet finds the set whose Machine it was: by the set's events, or else by the name,
-// which a set makes from its own.
-func (r *gathering) formerSet(ctx context.Context) *v1alpha1.MachineSet {
-	sets := &v1alpha1.MachineSetList{}
-	if !r.list(ctx, r.Control, sets, client.InNamespace(r.facts.Key.Namespace)) {
-		return nil
-	}
-	called := ""
-	for i := range r.facts.Events {
-		if event := &r.facts.Events[i]; event.InvolvedObject.Kind == "MachineSet" && names(event.Message, r.facts.Key.Name) {
-			called = event.InvolvedObject.Name
-		}
-	}
-	for i := range sets.Items {
-		if set := &sets.Items[i]; called == set.Name || called == "" && poolName(r.facts.Key.Name) == set.Name+"-" {
-			return set
-		}
-	}
-	return nil
-}
-
-func (r *gathering) owners(ctx context.Context, owner *metav1.OwnerReference) {
-	if owner == nil || owner.Kind != "MachineSet" {
-		return
-	}
+// Set explains a MachineSet in the same way.
+func (x Explainer) Set(ctx context.Context, key types.NamespacedName) (report.Report, error) {
+	r := &reading{Explainer: x, namespace: key.Namespace}
+	facts := pool.Facts{Kind: pool.Set, Key: key}
 	set := &v1alpha1.MachineSet{}
-	if !r.get(ctx, r.Control, types.NamespacedName{Namespace: r.facts.Key.Namespace, Name: owner.Name}, set) || set.UID != owner.UID {
-		return
+	switch err := x.Control.Get(ctx, key, set); {
+	case err == nil:
+		facts.Sets = []v1alpha1.MachineSet{*set}
+		facts.Deployment = owner(ctx, r, set, &v1alpha1.MachineDeployment{}, pool.Deployment)
+	case !apierrors.IsNotFound(err):
+		return report.Report{}, fmt.Errorf("reading machine set %s: %w", key, err)
 	}
-	r.facts.Owners.Set = set
-	r.deployment(ctx, metav1.GetControllerOfNoCopy(set))
+	return pool.Explain(r.pool(ctx, facts), time.Now()), nil
 }
 
-func (r *gathering) deployment(ctx context.Context, owner *metav1.OwnerReference) {
-	if owner == nil || owner.Kind != "MachineDeployment" {
-		return
-	}
+// Deployment explains a MachineDeployment in the same way.
+func (x Explainer) Deployment(ctx context.Context, key types.NamespacedName) (report.Report, error) {
+	r := &reading{Explainer: x, namespace: key.Namespace}
+	facts := pool.Facts{Kind: pool.Deployment, Key: key}
 	deployment := &v1alpha1.MachineDeployment{}
-	if r.get(ctx, r.Control, types.NamespacedName{Namespace: r.facts.Key.Namespace, Name: owner.Name}, deployment) && deployment.UID == owner.UID {
-		r.facts.Owners.Deployment = deployment
+	switch err := x.Control.Get(ctx, key, deployment); {
+	case err == nil:
+		facts.Deployment = deployment
+		facts.Sets, facts.SetsUnread = r.setsOf(ctx, deployment)
+	case !apierrors.IsNotFound(err):
+		return report.Report{}, fmt.Errorf("reading machine deployment %s: %w", key, err)
 	}
+	return pool.Explain(r.pool(ctx, facts), time.Now()), nil
 }
 
-// material reads the class, and of its Secrets that they are there.
-func (r *gathering) material(ctx context.Context) {
-	ref := r.facts.Machine.Spec.Class
-	if ref.Kind != v1alpha1.MachineClassKind || ref.Name == "" {
-		return // the manager's own sentence says so
-	}
-	class, found := &v1alpha1.MachineClass{}, &r.facts.Material
-	unread := len(r.facts.Unread)
-	if !r.get(ctx, r.Control, types.NamespacedName{Namespace: r.facts.Key.Namespace, Name: ref.Name}, class) {
-		found.ClassMissing = len(r.facts.Unread) == unread
-		return
-	}
-	found.Class = class
-	r.events(ctx, r.Control, class.Namespace, "MachineClass", class.Name)
-	for _, key := range fieldindex.SecretsOf(class) {
-		secret, unread := &corev1.Secret{}, len(r.facts.Unread)
-		known := Secret{Key: key}
-		if r.get(ctx, r.Control, key, secret) {
-			_, known.HasUserData = secret.Data[bootstrap.UserDataKey]
-		} else {
-			known.Unread = len(r.facts.Unread) > unread
-			known.Missing = !known.Unread
-		}
-		found.Secrets = append(found.Secrets, known)
-	}
-}
-
-// virtualMachineID is how the provider IDs of VirtualMachines begin; namespace and UUID
-// follow.
-const virtualMachineID = "millwright:///"
-
-// virtualMachine finds the VirtualMachine behind the Machine. It may be in a cluster that
-// only the driver knows: then there is none here.
-func (r *gathering) virtualMachine(ctx context.Context) {
-	id, ok := strings.CutPrefix(r.facts.Machine.Spec.ProviderID, virtualMachineID)
-	namespace, uuid, complete := strings.Cut(id, "/")
-	if !ok || !complete {
-		return
-	}
-	vms := &vmv1alpha1.VirtualMachineList{}
-	if !r.list(ctx, r.Control, vms, client.InNamespace(namespace)) {
-		return
-	}
-	for i := range vms.Items {
-		if vm := &vms.Items[i]; vm.Spec.UUID == uuid {
-			r.facts.VM = vm
-			r.events(ctx, r.Control, vm.Namespace, "VirtualMachine", vm.Name)
-		}
-	}
+// reading is what is read for one question.
+type reading struct {
+	Explainer
+	namespace string
+	events    report.Events
+	unread    []string
 }
 
 // get reads an object; false if it does not exist, or cannot be read, which is noted.
-func (r *gathering) get(ctx context.Context, from client.Reader, key types.NamespacedName, object client.Object) bool {
-	err := from.Get(ctx, key, object)
+func (r *reading) get(ctx context.Context, name string, object client.Object) bool {
+	key := types.NamespacedName{Namespace: r.namespace, Name: name}
+	err := r.Control.Get(ctx, key, object)
 	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
-		r.unread("%T %s: %v", object, key, err)
+		r.note("%T %s: %v", object, key, err)
 	}
 	return err == nil
 }
 
 // list reads a list; false if its kind does not exist, or cannot be read, which is noted.
-func (r *gathering) list(ctx context.Context, from client.Reader, list client.ObjectList, options ...client.ListOption) bool {
+func (r *reading) list(ctx context.Context, from client.Reader, list client.ObjectList, options ...client.ListOption) bool {
 	err := from.List(ctx, list, options...)
 	if err != nil && !meta.IsNoMatchError(err) {
-		r.unread("%T: %v", list, err)
+		r.note("%T: %v", list, err)
 	}
 	return err == nil
 }
 
-func (r *gathering) unread(format string, args ...any) {
+func (r *reading) note(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	r.facts.Unread = append(r.facts.Unread, strings.TrimPrefix(strings.TrimPrefix(text, "*v1alpha1."), "*v1."))
+	r.unread = append(r.unread, strings.TrimPrefix(strings.TrimPrefix(text, "*v1alpha1."), "*v1."))
+}
+
+// owner reads the controller of an object if it is of a kind; nil if there is none.
+func owner[T client.Object](ctx context.Context, r *reading, of metav1.Object, into T, kind string) (none T) {
+	ref := metav1.GetControllerOfNoCopy(of)
+	if ref == nil || ref.Kind != kind || !r.get(ctx, ref.Name, into) || into.GetUID() != ref.UID {
+		return none
+	}
+	return into
+}
+
+func (r *reading) lease(ctx context.Context, name string) *coordinationv1.Lease {
+	lease := &coordinationv1.Lease{}
+	if !r.get(ctx, name, lease) {
+		return nil
+	}
+	return lease
+}
+
+// names are those of the objects of a kind in the namespace.
+func (r *reading) names(ctx context.Context, kind string) []string {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind(kind + "List"))
+	var names []string
+	if r.list(ctx, r.Control, list, client.InNamespace(r.namespace)) {
+		for i := range list.Items {
+			names = append(names, list.Items[i].Name)
+		}
+	}
+	return names
 }
 
 // eventsOf reads the events on an object, without those on one that had the name before.
-func (r *gathering) eventsOf(ctx context.Context, kind string, object metav1.Object) {
-	before := len(r.facts.Events)
-	r.events(ctx, r.Control, object.GetNamespace(), kind, object.GetName())
-	own := slices.DeleteFunc(slices.Clone(r.facts.Events[before:]), func(event corev1.Event) bool {
-		return event.InvolvedObject.UID != "" && event.InvolvedObject.UID != object.GetUID()
-	})
-	r.facts.Events = append(r.facts.Events[:before], own...)
+func (r *reading) eventsOf(ctx context.Context, kind string, object metav1.Object) {
+	for _, event := range r.read(ctx, r.Control, object.GetNamespace(), kind, object.GetName()) {
+		if uid := event.InvolvedObject.UID; uid == "" || uid == object.GetUID() {
+			r.events = append(r.events, event)
+		}
+	}
 }
 
-// events reads the events on an object, or on all of a kind if it has no name.
-func (r *gathering) events(ctx context.Context, from client.Reader, namespace, kind, name string) {
+// eventsNamed reads the events on whatever has a name, or on all of a kind if it is empty.
+func (r *reading) eventsNamed(ctx context.Context, from client.Reader, namespace, kind, name string) {
+	r.events = append(r.events, r.read(ctx, from, namespace, kind, name)...)
+}
+
+func (r *reading) read(ctx context.Context, from client.Reader, namespace, kind, name string) []corev1.Event {
 	fields := client.MatchingFields{"involvedObject.kind": kind}
 	if name != "" {
 		fields["involvedObject.name"] = name
 	}
 	list := &corev1.EventList{}
-	if r.list(ctx, from, list, client.InNamespace(namespace), fields) {
-		r.facts.Events = append(r.facts.Events, list.Items...)
+	if !r.list(ctx, from, list, client.InNamespace(namespace), fields) {
+		return nil
 	}
+	return list.Items
+}
+
+// setsOf are the sets of a deployment, the oldest first.
+func (r *reading) setsOf(ctx context.Context, deployment *v1alpha1.MachineDeployment) (owned []v1alpha1.MachineSet, unread bool) {
+	list := &v1alpha1.MachineSetList{}
+	if !r.list(ctx, r.Control, list, client.InNamespace(r.namespace)) {
+		return nil, true
+	}
+	sets := slices.DeleteFunc(list.Items, func(set v1alpha1.MachineSet) bool { return !metav1.IsControlledBy(&set, deployment) })
+	slices.SortFunc(sets, func(a, b v1alpha1.MachineSet) int { return revision.Older(&a, &b) })
+	return sets, false
+}
+
+// pool reads what else there is of a set or deployment.
+func (r *reading) pool(ctx context.Context, facts pool.Facts) pool.Facts {
+	facts.Lease = r.lease(ctx, v1alpha1.LeaseMachineControllerManager)
+	facts.MachineLease = r.lease(ctx, v1alpha1.LeaseMachineController)
+	if facts.Kind == pool.Deployment && facts.Exists() {
+		r.eventsOf(ctx, pool.Deployment, facts.Deployment)
+	}
+	for i := range facts.Sets {
+		r.eventsOf(ctx, pool.Set, &facts.Sets[i])
+	}
+	if !facts.Exists() {
+		r.eventsNamed(ctx, r.Control, r.namespace, facts.Kind, facts.Key.Name)
+		facts.Names = r.names(ctx, facts.Kind)
+	}
+	machines := &v1alpha1.MachineList{}
+	if len(facts.Sets) > 0 {
+		facts.MachinesUnread = !r.list(ctx, r.Control, machines, client.InNamespace(r.namespace))
+		facts.Machines = slices.DeleteFunc(machines.Items, func(machine v1alpha1.Machine) bool {
+			return !slices.ContainsFunc(facts.Sets, func(set v1alpha1.MachineSet) bool { return metav1.IsControlledBy(&machine, &set) })
+		})
+	}
+	facts.Examples = map[string]machine.Facts{}
+	for _, example := range facts.Representatives() {
+		known, err := r.machine(ctx, client.ObjectKeyFromObject(example))
+		if err != nil {
+			r.note("Machine %s: %v", example.Name, err)
+			continue
+		}
+		facts.Examples[example.Name] = known
+		r.unread = append(r.unread, known.Unread...)
+	}
+	slices.Sort(r.unread)
+	facts.Unread, facts.Events = slices.Compact(r.unread), r.events
+	facts.Events.Sort()
+	return facts
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 	"github.com/millwright-dev/millwright/test/env"
 )
@@ -87,28 +88,27 @@ func (s *server) set() *v1alpha1.MachineSet {
 	}, nil)
 }
 
-func (s *server) event(kind, name, reason, message string) {
+func (s *server) event(kind, name, reason, cause, message string) {
 	s.t.Helper()
 	put(s, s.control, &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Namespace: s.Namespace, GenerateName: name + "."},
+		ObjectMeta:     metav1.ObjectMeta{Namespace: s.Namespace, GenerateName: name + ".", Annotations: map[string]string{v1alpha1.EventAnnotationCause: cause}},
 		InvolvedObject: corev1.ObjectReference{Kind: kind, Namespace: s.Namespace, Name: name},
 		Type:           corev1.EventTypeNormal, Reason: reason, Message: message,
 		FirstTimestamp: metav1.Now(), LastTimestamp: metav1.Now(), Count: 1,
 	}, nil)
 }
 
-func (s *server) ask(name string) Report {
+func (s *server) ask(name string) report.Report {
 	s.t.Helper()
-	gatherer := Gatherer{Control: s.control, Target: s.Target.Client}
-	facts, err := gatherer.Gather(s.t.Context(), types.NamespacedName{Namespace: s.Namespace, Name: name})
+	got, err := Explainer{Control: s.control, Target: s.Target.Client}.Machine(s.t.Context(), types.NamespacedName{Namespace: s.Namespace, Name: name})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return Explain(facts, time.Now())
+	return got
 }
 
 // wantWhy checks causes and objects of the first findings.
-func wantWhy(t *testing.T, findings []Finding, want ...Finding) {
+func wantWhy(t *testing.T, findings []report.Finding, want ...report.Finding) {
 	t.Helper()
 	for i, w := range want {
 		if i >= len(findings) || findings[i].Cause != w.Cause || findings[i].Object != w.Object {
@@ -145,16 +145,16 @@ func TestDrainOnAServer(t *testing.T) {
 	}, func(b *policyv1.PodDisruptionBudget) {
 		b.Status = policyv1.PodDisruptionBudgetStatus{ObservedGeneration: b.Generation, ExpectedPods: 2, CurrentHealthy: 2, DesiredHealthy: 2}
 	})
-	s.event("MachineSet", "pool-a", "SuccessfulDelete", "Deleted 1 machine (pool-a-x7k2p): it was named for deletion")
+	s.event("MachineSet", "pool-a", "SuccessfulDelete", v1alpha1.CauseNamedForDeletion, "Deleted 1 machine (pool-a-x7k2p): it was named for deletion")
 	if err := s.control.Delete(t.Context(), machine); err != nil {
 		t.Fatal(err)
 	}
 
-	report := s.ask(machine.Name)
-	wantWhy(t, report.Why, Finding{Cause: BudgetNever, Object: "PodDisruptionBudget " + s.Target.Namespace + "/db"}, Finding{Cause: Drain})
-	wantWhy(t, report.Replaced, Finding{Cause: NamedForDeletion})
-	if report.Verdict != Deleting || report.Identity.Set != "pool-a" || len(report.Unread) != 0 || len(report.Why) != 2 {
-		t.Errorf("got %+v", report)
+	got := s.ask(machine.Name)
+	wantWhy(t, got.Why, report.Finding{Cause: report.DisruptionBudgetForbids, Object: "PodDisruptionBudget " + s.Target.Namespace + "/db"}, report.Finding{Cause: report.Draining})
+	wantWhy(t, got.Replaced, report.Finding{Cause: report.NamedForDeletion})
+	if got.Verdict != report.Deleting || got.Identity.Set != "pool-a" || len(got.Unread) != 0 || len(got.Why) != 2 {
+		t.Errorf("got %+v", got)
 	}
 }
 
@@ -170,9 +170,9 @@ func TestHeldOnAServer(t *testing.T) {
 	if err := s.control.Delete(t.Context(), machine); err != nil {
 		t.Fatal(err)
 	}
-	report := s.ask("held")
-	wantWhy(t, report.Why, Finding{Cause: Finalizer})
-	if text := report.Why[0].Text; !strings.Contains(text, "set by backup-operator") {
+	got := s.ask("held")
+	wantWhy(t, got.Why, report.Finding{Cause: report.Finalizer})
+	if text := got.Why[0].Text; !strings.Contains(text, "set by backup-operator") {
 		t.Errorf("who set the finalizer is missing: %s", text)
 	}
 }
@@ -181,14 +181,14 @@ func TestHeldOnAServer(t *testing.T) {
 func TestGoneOnAServer(t *testing.T) {
 	s := newServer(t)
 	s.set()
-	s.event("Machine", "pool-a-x7k2p", "Deleted", "VM cloud:///vm-1 and its node are gone")
-	s.event("MachineSet", "pool-a", "SuccessfulDelete", "Deleted 2 machines (pool-a-other, pool-a-x7k2p): it failed: no capacity")
-	report := s.ask("pool-a-x7k2p")
-	wantWhy(t, report.Replaced, Finding{Cause: Failure})
-	if report.Verdict != Gone || report.Identity.Set != "pool-a" || report.Since.IsZero() {
-		t.Errorf("got %+v", report)
+	s.event("Machine", "pool-a-x7k2p", "Deleted", "", "VM cloud:///vm-1 and its node are gone")
+	s.event("MachineSet", "pool-a", "SuccessfulDelete", v1alpha1.CauseMachineFailed, "Deleted 2 machines (pool-a-other, pool-a-x7k2p): it failed: no capacity")
+	got := s.ask("pool-a-x7k2p")
+	wantWhy(t, got.Replaced, report.Finding{Cause: report.MachineFailed})
+	if got.Verdict != report.Gone || got.Identity.Set != "pool-a" || got.Since.IsZero() {
+		t.Errorf("got %+v", got)
 	}
-	if other := s.ask("pool-a-never"); other.Verdict != NotFound {
+	if other := s.ask("pool-a-never"); other.Verdict != report.NotFound {
 		t.Errorf("of a Machine that never was: %+v", other)
 	}
 }
@@ -212,17 +212,17 @@ func TestMaterialOnAServer(t *testing.T) {
 	s.machine("joins", "joins", nil, func(m *v1alpha1.Machine) {
 		m.Status.CurrentStatus = v1alpha1.CurrentStatus{Phase: v1alpha1.MachinePending, LastUpdateTime: metav1.Now()}
 	})
-	report := s.ask("joins")
-	wantWhy(t, report.Why, Finding{Cause: VMNotReady, Object: "VirtualMachine " + s.Namespace + "/vm"}, Finding{Cause: NotJoined})
+	got := s.ask("joins")
+	wantWhy(t, got.Why, report.Finding{Cause: report.VirtualMachineNotReady, Object: "VirtualMachine " + s.Namespace + "/vm"}, report.Finding{Cause: report.NodeNotJoined})
 
 	s.machine("new", "", nil, nil)
-	report = s.ask("new")
-	wantWhy(t, report.Why, Finding{Cause: MissingMaterial})
+	got = s.ask("new")
+	wantWhy(t, got.Why, report.Finding{Cause: report.InvalidClassInputs})
 	var text bytes.Buffer
-	if err := Print(&text, report); err != nil {
+	if err := report.Print(&text, got); err != nil {
 		t.Fatal(err)
 	}
-	if err := json.NewEncoder(&text).Encode(report); err != nil {
+	if err := json.NewEncoder(&text).Encode(got); err != nil {
 		t.Fatal(err)
 	}
 	if strings.Contains(text.String(), hidden) || strings.Contains(text.String(), "password") {
@@ -244,12 +244,12 @@ func TestUnreachableTarget(t *testing.T) {
 		m.Status.CurrentStatus = v1alpha1.CurrentStatus{Phase: v1alpha1.MachinePending, LastUpdateTime: metav1.Now()}
 	})
 	away := connect(t, &rest.Config{Host: "https://127.0.0.1:1", Timeout: 10 * time.Second}, env.NewScheme())
-	facts, err := Gatherer{Control: s.control, Target: away}.Gather(t.Context(), types.NamespacedName{Namespace: s.Namespace, Name: "joins"})
+	got, err := Explainer{Control: s.control, Target: away}.Machine(t.Context(), types.NamespacedName{Namespace: s.Namespace, Name: "joins"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantWhy(t, Explain(facts, time.Now()).Why, Finding{Cause: TargetAway})
-	if _, err := (Gatherer{Control: away}).Gather(t.Context(), types.NamespacedName{Namespace: s.Namespace, Name: "joins"}); err == nil {
+	wantWhy(t, got.Why, report.Finding{Cause: report.TargetUnavailable})
+	if _, err := (Explainer{Control: away}).Machine(t.Context(), types.NamespacedName{Namespace: s.Namespace, Name: "joins"}); err == nil {
 		t.Error("no error without the control cluster")
 	}
 }
@@ -260,20 +260,19 @@ func TestFewRights(t *testing.T) {
 	s.machine("new", "new", nil, func(m *v1alpha1.Machine) {
 		m.Status.CurrentStatus = v1alpha1.CurrentStatus{Phase: v1alpha1.MachinePending, LastUpdateTime: metav1.Now()}
 	})
-	if _, err := (Gatherer{Control: connect(t, impersonated(s.Admin), env.NewScheme())}).Gather(t.Context(), types.NamespacedName{Namespace: s.Namespace, Name: "new"}); err == nil {
+	if _, err := (Explainer{Control: connect(t, impersonated(s.Admin), env.NewScheme())}).Machine(t.Context(), types.NamespacedName{Namespace: s.Namespace, Name: "new"}); err == nil {
 		t.Error("a user without rights is told something")
 	}
-	facts, err := Gatherer{Control: s.control, Target: connect(t, impersonated(s.Target.Admin), env.NewScheme())}.Gather(t.Context(), types.NamespacedName{Namespace: s.Namespace, Name: "new"})
+	got, err := Explainer{Control: s.control, Target: connect(t, impersonated(s.Target.Admin), env.NewScheme())}.Machine(t.Context(), types.NamespacedName{Namespace: s.Namespace, Name: "new"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	report := Explain(facts, time.Now())
-	if !slices.ContainsFunc(report.Unread, func(text string) bool {
+	if !slices.ContainsFunc(got.Unread, func(text string) bool {
 		return strings.Contains(text, "Node new") && strings.Contains(text, "forbidden")
 	}) {
-		t.Errorf("what could not be read: %q", report.Unread)
+		t.Errorf("what could not be read: %q", got.Unread)
 	}
-	wantWhy(t, report.Why, Finding{Cause: Other}) // neither an outage nor a node that is missing
+	wantWhy(t, got.Why, report.Finding{Cause: report.Other}) // neither an outage nor a node that is missing
 }
 
 func impersonated(config *rest.Config) *rest.Config {

@@ -69,7 +69,7 @@ var situations = map[string]struct {
 	}), Progressing},
 	"never-joins": {all(rolls, func(g *given) {
 		g.machines, g.set("b").Status = g.machines[:2], v1alpha1.MachineSetStatus{}
-		g.around.Events = []corev1.Event{{InvolvedObject: corev1.ObjectReference{Kind: "MachineSet", Name: "pool-b"}, Reason: "BackOff", LastTimestamp: before(10 * time.Second), Message: "Machines failed before they joined, 5 times in a row: the next are made in 40s at the earliest. The last was pool-b-9: Machine pool-b-9 failed to join the cluster in 20 minutes."}}
+		g.around.Events = []corev1.Event{{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.EventAnnotationObjects: "pool-b-9"}}, InvolvedObject: corev1.ObjectReference{Kind: "MachineSet", Name: "pool-b"}, Reason: "BackOff", LastTimestamp: before(10 * time.Second), Message: "Machines failed before they joined, 5 times in a row: the next are made in 40s at the earliest. The last was pool-b-9: Machine pool-b-9 failed to join the cluster in 20 minutes."}}
 	}), Progressing},
 	"no-image": {all(rolls, has("b", 1, crashes, says(time.Minute, failed, "Unknown", "Cloud provider message - image https://images.example.com/"+strings.Repeat("very-long-", 20)+"name.qcow2: the server answered 404 Not Found"))), Progressing},
 	"no-room": {all(rolls, has("b", 1, crashes, says(2*time.Minute, failed, "Internal", "Cloud provider message - machine codes error: code = [Internal] message = [try later]")),

@@ -8,7 +8,8 @@ import (
 	"time"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/observe/explain"
+	"github.com/millwright-dev/millwright/internal/observe/explain/pool"
+	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 )
 
 // waits returns what a rollout waits for: first what holds up the whole of it, then what package
@@ -56,7 +57,7 @@ func pendingRollback(d *v1alpha1.MachineDeployment) string {
 // explained is what is found wrong with the deployment, its sets and its machines.
 func explained(f Facts, late bool, now time.Time) []Wait {
 	var found []Wait
-	for _, finding := range explain.ExplainPool(f.pool(), now).Why {
+	for _, finding := range pool.Explain(f.pool(), now).Why {
 		if shownElsewhere(finding) {
 			continue
 		}
@@ -71,11 +72,11 @@ func explained(f Facts, late bool, now time.Time) []Wait {
 
 // passesByItself reports whether no remedy is to be shown: a node takes its time to join, and a drain
 // should be forced only by those who have read the whole explanation.
-func passesByItself(cause explain.Cause, late bool) bool {
+func passesByItself(cause report.Cause, late bool) bool {
 	switch cause {
-	case explain.Drain:
+	case report.Draining:
 		return true
-	case explain.NotJoined, explain.NodeUnhealthy, explain.CriticalComponents:
+	case report.NodeNotJoined, report.NodeUnhealthy, report.CriticalComponentsNotReady:
 		return !late
 	}
 	return false
@@ -83,11 +84,11 @@ func passesByItself(cause explain.Cause, late bool) bool {
 
 // shownElsewhere reports whether a finding is about what the numbers of a status show, or what
 // waits adds itself.
-func shownElsewhere(finding explain.Finding) bool {
+func shownElsewhere(finding report.Finding) bool {
 	switch finding.Cause {
-	case explain.Rollout, explain.Stalled, explain.Scaling, explain.Paused:
+	case report.RolloutInProgress, report.ProgressDeadlineExceeded, report.Scaling, report.Paused:
 		return true
-	case explain.NotLookedAt:
+	case report.NotStarted:
 		return finding.Object == "" // the deployment
 	}
 	return false

@@ -1,0 +1,169 @@
+package machine
+
+import (
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+)
+
+type statement = report.Statement
+
+func say(cause report.Cause, text, advice string) statement {
+	return statement{Cause: cause, Text: text, Advice: advice}
+}
+
+const (
+	checkDriver  = "Look whether the driver works, and whether it reaches its provider"
+	noEviction   = "it allows no eviction of pod {pod}"
+	lookAtReason = "Look at the VM's console{console}: {reason}"
+)
+
+// What is said of a Machine that is not being deleted.
+var (
+	other           = say(report.Other, "{text}", "")
+	saidLast        = say(report.Other, "the manager said last: {text}", "")
+	lastAttempt     = say(report.Other, "the last attempt said: {text}", "")
+	recovered       = say(report.Other, "its node is well now, which the manager has not seen yet. It said last: {text}", "")
+	notAnswered     = say(report.NotStarted, "the driver has not answered yet about a VM for it", "")
+	driverSilent    = say(report.DriverSilent, "{text}", checkDriver)
+	inputsMissing   = say(report.InvalidClassInputs, "{text}", "")
+	vmUntouched     = say(report.VirtualMachineNotReady, "nothing was done for it yet: is its controller running?", "")
+	vmNotReady      = say(report.VirtualMachineNotReady, "its VM{where} is not ready ({reason}): {text}", "")
+	instanceLost    = say(report.InstanceLost, "{text}", "Find out at the provider who removed the VM")
+	targetAway      = say(report.TargetUnavailable, "the target cluster does not answer: {text}", "Bring the API server of the target cluster back, if it is not only out of reach from here")
+	notJoined       = say(report.NodeNotJoined, `node "{node}" has not joined`, "")
+	nodeGone        = say(report.NodeMissing, `node "{node}" does not exist any more`, "Look at the VM's console{console}, and at who deleted the node")
+	nodeAbsent      = say(report.NodeMissing, `node "{node}" does not exist now`, "")
+	nodeUnhealthy   = say(report.NodeUnhealthy, "{type} is {status} ({reason}): {text}", "")
+	kubeletSilent   = say(report.NodeUnhealthy, "{type} is {status} ({reason}): {text}", "The kubelet of node {node} does not report: look at the VM's console{console}, and at its network")
+	kubeletNew      = say(report.NodeUnhealthy, "its kubelet has not said anything yet", "")
+	criticalMissing = say(report.CriticalComponentsNotReady, "critical components on the node are not ready: it still has the taint {taint}",
+		"Look at the pods of node {node}, above all at those of its network and storage: kubectl get pods -A --field-selector spec.nodeName={node}")
+	templateInvalid = say(report.NodeTemplateNotApplied, "Node {node} is not as spec.nodeTemplate says: {text}", "Correct spec.nodeTemplate {template}. Nodes that exist get it at once")
+	templateLate    = say(report.NodeTemplateNotApplied, "{what} yet", "")
+	templateRefused = say(report.NodeTemplateNotApplied, "{what}. {text}",
+		"Look at policies and webhooks for nodes in the target cluster, or correct {source}. The manager tries again at least every 10m")
+	delayed = say(report.ReplacementDelayed, "{text}", "Look why so many machines of the pool fail at once: kubectl -n {namespace} get {machines}")
+	kept    = say(report.Preserved, "it is kept for somebody to look at, although it failed",
+		"To have it replaced now, remove the annotation {annotation} from it and from its node")
+	inPlace = say(report.InPlaceUpdate, "{text}", "")
+)
+
+// blocked is what is said of a creation that something keeps from being tried.
+func blocked(cause report.Cause) statement {
+	return say(cause, "{text}", "Change what the sentence names. It is tried again at once when the machine, its class or its secret changes")
+}
+
+// What is said of a deletion.
+var (
+	notBegun        = say(report.NotStarted, "the manager has not begun with it", "")
+	quoted          = say(report.Other, "the manager says: {text}", "")
+	managerSays     = say(report.Draining, "the manager says: {text}", "")
+	evictionPending = say(report.EvictionPending, "it is still on the node, and waits for its eviction or for its turn", "")
+	podTerminating  = say(report.PodTerminating, "it is ending, for which it may take until {until}", "")
+	podHeld         = say(report.PodStuck, "it should have ended; finalizer {finalizers} holds it", "Ask whoever owns the finalizers of such pods")
+	podStuck        = say(report.PodStuck, "it should have ended: its grace period is over, and the kubelet has not removed it",
+		"Look at the pods that should have ended: a hanging volume, or a kubelet that does not answer")
+	budgetUnsettled = say(report.DisruptionBudget, noEviction+": the disruption controller has not looked at it since it changed", "")
+	budgetAllows0   = say(report.DisruptionBudget, noEviction+" now: {healthy} of {expected} pods {are} healthy, and it wants {desired}", "Look why pods that {budget} covers are not healthy")
+	budgetForbids   = say(report.DisruptionBudgetForbids, "it never allows an eviction of pod {pod}: {all} healthy, and it wants {desired}", "Have the owner of {budget} allow one pod to be missing, or add a pod")
+	manyBudgets     = say(report.DisruptionBudgetForbids, "{count} pod disruption budgets cover it, {budget} among them: the API server evicts no such pod",
+		"Change the selectors of the budgets, so that one of them covers pod {pod}")
+	detachFailed    = say(report.VolumeAttached, "volume {volume} cannot be detached; {attacher} says: {text}", "Look at the CSI driver {attacher} and at its provider")
+	detaching       = say(report.VolumeAttached, "volume {volume} is being detached by {attacher}", "")
+	attached        = say(report.VolumeAttached, "volume {volume} is attached to the node", "")
+	instanceDeleted = say(report.InstanceExists, "the provider is deleting VM {provider ID}", "")
+	instanceRemains = say(report.InstanceExists, "the provider was asked to delete VM {provider ID}, and still has it", "")
+	instanceShared  = say(report.InstanceShared, "{text}",
+		"Find out at the provider whose VM it is, and clear spec.providerID of the other machine: kubectl -n {namespace} edit {machines} NAME")
+	undeletable = say(report.InvalidClassInputs, "VM {provider ID} cannot be deleted: {text}",
+		"If the VM is gone already, clear spec.providerID; do not remove the finalizer by hand, or the VM is left behind")
+)
+
+// What happens next.
+const (
+	timeoutsPause  = "Timeouts stand still as long as the manager gets no answer either, and begin anew then"
+	nodeGoesLater  = "The VM is gone. The node object is deleted when the target cluster answers"
+	detachesFirst  = "The VM is deleted when its volumes are detached"
+	askedAgain     = "The provider is asked at least every minute whether it is gone"
+	forced         = "Pods are deleted without regard to budgets and grace: {why}"
+	forcedUnless   = "Pods are deleted without regard to budgets and grace, unless the node recovers before"
+	drainTimesOut  = "What is left then is deleted without regard to budgets and grace, and the VM with it: the drain timeout is {timeout}"
+	failsUnless    = "The machine becomes Failed unless {unless}: its timeout is {timeout}"
+	neverFails     = "It stays as it is until its node is healthy: spec.disableHealthTimeout is set"
+	failsAfter     = "It becomes Failed once the others are replaced, or Running if its node recovers"
+	becomesRunning = "It becomes Running as soon as the manager has seen that"
+	preservedUntil = "Its preservation ends"
+	askAgain       = "The driver is asked again {again}; at once when the machine, its class or its secret changes"
+)
+
+// Further advice.
+const (
+	forceDrain = "To go on at once, at the price of pods that end without grace: kubectl -n {namespace} label {machines} {name} {label}=True"
+	fixClass   = "MachineClass {class} can be corrected while the machine is being deleted, too: the deletion then goes on at once"
+	noInstance = "If no VM of it can exist, as where every creation was refused: kubectl -n {namespace} patch {machines} {name} --type=merge -p '{\"metadata\":{\"finalizers\":null}}'. A VM that exists nevertheless is removed as an orphan once the driver can read the class"
+	eventsGone = "Events are kept for an hour: look in the log of the manager, or in the API server's audit log, if it went before"
+
+	createClass  = "Create MachineClass {class} in namespace {namespace}. It is tried at once then"
+	createSecret = "Create the secret, or correct the reference in MachineClass {class}. It is tried at once then"
+	moveSecret   = "Correct the reference in MachineClass {class}"
+	addUserData  = "Add the key to a secret of MachineClass {class}. It is tried at once then"
+
+	fixImage  = "Correct the image that MachineClass {class} names, or what its server answers: the VM has never run, so its console tells nothing"
+	freeHost  = "Free room on a host, or add one: the VM has not run yet, so its console tells nothing"
+	lookAtVM  = "If it takes too long, look at the VM: kubectl -n {vm namespace} describe {virtualmachines} {vm}. It has not run yet, so its console tells nothing"
+	notYet    = "it cannot reach the API server, its user data is wrong, or it is slow"
+	notInTime = "it cannot reach the API server, its user data is wrong, or it was slow"
+)
+
+// Why a Machine was deleted.
+var (
+	setDeletedFailed  = say(report.MachineFailed, "machine set {set} deleted it because it failed: {text}", "")
+	setDeletedNamed   = say(report.NamedForDeletion, "machine set {set} deleted it because it was named for deletion, normally by an autoscaler", "")
+	setDeletedOwner   = say(report.OwnerDeleted, "machine set {set} deleted it: {text}", "")
+	setDeletedSurplus = say(report.Surplus, "machine set {set} deleted it: {text}", "")
+	setDeletedIt      = say(report.DeletedBySet, "machine set {set} deleted it: {text}", "")
+	chosenByName      = say(report.NamedForDeletion, "it was chosen by name, normally by an autoscaler: {text}", "")
+	scaledDown        = say(report.Surplus, "{text}", "")
+	nodeDeleted       = say(report.NodeDeleted, "{text}", "")
+	failedBefore      = say(report.MachineFailed, "it had failed before: {text}", "")
+	failedLast        = say(report.MachineFailed, "its last failure was: {text}", "")
+	setIsDeleted      = say(report.OwnerDeleted, "its machine set is being deleted", "")
+	nodeIsDeleted     = say(report.NodeDeleted, "somebody deleted its node", "")
+	lowestPriority    = say(report.NamedForDeletion, "it was chosen for deletion, normally by an autoscaler: its annotation {annotation} is 1", "")
+	nodeWasUnhealthy  = say(report.MachineFailed, "its node was not healthy when it was deleted", "")
+	conditionWasBad   = say(report.MachineFailed, "its node's condition {type} was {status} ({reason})", "")
+	oldRevision       = say(report.Surplus, "it is of revision {was}, and the deployment rolls out revision {is}", "")
+	unexplained       = say(report.Unexplained, "nothing tells why: somebody other than its set deleted it, or the events about it have expired, which an API server keeps for an hour", "")
+)
+
+// Advice returns what helps against a driver's code, in a creation or otherwise; empty where
+// only patience does. Its placeholder {class} is the class.
+func Advice(code codes.Code, creation bool) string {
+	switch code {
+	case codes.ResourceExhausted:
+		return "Free capacity or raise the quota at the provider, or use a class of another zone or size"
+	case codes.InvalidArgument, codes.OutOfRange:
+		return "Correct the providerSpec of MachineClass {class}: the message names the field"
+	case codes.PermissionDenied:
+		advice := "Correct the credentials in the secret of MachineClass {class}, or the driver's own if it has none, or what they are allowed to do"
+		if creation {
+			advice += ". If the class names something by mistake, such as a pool or a project, correct that"
+		}
+		return advice
+	case codes.Unauthenticated:
+		return "Correct the credentials in the secret of MachineClass {class}, or the driver's own if it has none"
+	case codes.AlreadyExists:
+		return "Remove the other VM at the provider, if it is nobody's; a machine of a set gets a successor with another name"
+	case codes.FailedPrecondition:
+		if creation {
+			return "Have MachineClass {class} name another one of what the message says, or mend that at the provider: the VM needs something that is not there, or not in a state for it"
+		}
+		return "Repair the VM at the provider: its state does not allow what is asked"
+	case codes.Unimplemented:
+		return "The driver does not support this: look at its documentation"
+	case codes.Internal, codes.DataLoss:
+		return "Look for the message in the provider's own log or console"
+	default:
+		return ""
+	}
+}
