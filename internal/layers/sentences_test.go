@@ -1,0 +1,116 @@
+package layers
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// maySentences are the files that may compare what a field named Message or Description says, since
+// they only format, show or store it. Nothing else is decided there.
+var maySentences = []string{
+	"internal/cli/logging.go", // leaves out what controller-runtime logs at every orderly end
+}
+
+// deciders are the functions of package strings whose answer is a decision.
+var deciders = []string{"Contains", "ContainsAny", "HasPrefix", "HasSuffix", "Index", "EqualFold"}
+
+// TestNothingIsDecidedOnASentence: messages are outputs. Reasons, generations and typed causes are
+// what programs read.
+func TestNothingIsDecidedOnASentence(t *testing.T) {
+	used := map[string]bool{}
+	for _, folder := range []string{"api", "bench", "cmd", "driver", "drivers", "guest", "internal"} {
+		err := filepath.WalkDir(filepath.Join("../..", folder), func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.HasSuffix(path, ".pb.go") {
+				return err
+			}
+			set := token.NewFileSet()
+			file, err := parser.ParseFile(set, path, nil, 0)
+			if err != nil {
+				return err
+			}
+			name := filepath.ToSlash(strings.TrimPrefix(path, "../../"))
+			for _, position := range sentenceDecisions(file) {
+				used[name] = true
+				if !slices.Contains(maySentences, name) {
+					t.Errorf("%s:%d decides on a sentence: use a reason or a typed cause", name, set.Position(position).Line)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range maySentences {
+		if !used[name] {
+			t.Errorf("%s compares no sentence: take it off the list", name)
+		}
+	}
+}
+
+// sentenceDecisions are the places of a file where something is decided on a sentence.
+func sentenceDecisions(file *ast.File) []token.Pos {
+	var found []token.Pos
+	ast.Inspect(file, func(node ast.Node) bool {
+		switch n := node.(type) {
+		case *ast.BinaryExpr: // that there is none is no sentence
+			if (n.Op == token.EQL || n.Op == token.NEQ) && (isSentence(n.X) || isSentence(n.Y)) && !isEmpty(n.X) && !isEmpty(n.Y) {
+				found = append(found, n.Pos())
+			}
+		case *ast.SwitchStmt:
+			if n.Tag != nil && isSentence(n.Tag) {
+				found = append(found, n.Pos())
+			}
+		case *ast.CallExpr:
+			f, ok := n.Fun.(*ast.SelectorExpr)
+			if !ok || len(n.Args) == 0 || !isSentence(n.Args[0]) {
+				return true
+			}
+			if of, ok := f.X.(*ast.Ident); ok && of.Name == "strings" && slices.Contains(deciders, f.Sel.Name) {
+				found = append(found, n.Pos())
+			}
+		}
+		return true
+	})
+	return found
+}
+
+// isSentence reports whether an expression is a field named Message or Description.
+func isSentence(e ast.Expr) bool {
+	s, ok := e.(*ast.SelectorExpr)
+	return ok && (s.Sel.Name == "Message" || s.Sel.Name == "Description")
+}
+
+func isEmpty(e ast.Expr) bool {
+	b, ok := e.(*ast.BasicLit)
+	return ok && b.Value == `""`
+}
+
+func TestSentenceDecisions(t *testing.T) {
+	for source, want := range map[string]int{
+		`a.Message == "full"`:                     1,
+		`a.Message != b.Description`:              1,
+		`a.Message == ""`:                         0,
+		`strings.Contains(a.Message, "full")`:     1,
+		`strings.HasPrefix(a.Description, "VM ")`: 1,
+		`strings.TrimSpace(a.Message) + a.Reason`: 0,
+		`a.Reason == "Full"`:                      0,
+	} {
+		expression, err := parser.ParseExpr(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := &ast.File{Name: ast.NewIdent("x"), Decls: []ast.Decl{&ast.GenDecl{
+			Tok: token.VAR, Specs: []ast.Spec{&ast.ValueSpec{Names: []*ast.Ident{ast.NewIdent("_")}, Values: []ast.Expr{expression}}},
+		}}}
+		if got := len(sentenceDecisions(file)); got != want {
+			t.Errorf("%s: %d decisions, want %d", source, got, want)
+		}
+	}
+}
