@@ -14,7 +14,7 @@ import (
 // maySentences are the files that may compare what a field named Message or Description says, since
 // they only format, show or store it. Nothing else is decided there.
 var maySentences = []string{
-	"internal/cli/logging.go", // leaves out what controller-runtime logs at every orderly end
+	"internal/cli/logging/logging.go", // leaves out what controller-runtime logs at every orderly end
 }
 
 // deciders are the functions of package strings whose answer is a decision.
