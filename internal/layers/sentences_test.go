@@ -67,6 +67,10 @@ func sentenceDecisions(file *ast.File) []token.Pos {
 			if n.Tag != nil && isSentence(n.Tag) {
 				found = append(found, n.Pos())
 			}
+		case *ast.IndexExpr:
+			if isSentence(n.Index) {
+				found = append(found, n.Pos())
+			}
 		case *ast.CallExpr:
 			f, ok := n.Fun.(*ast.SelectorExpr)
 			if !ok || len(n.Args) == 0 || !isSentence(n.Args[0]) {
@@ -100,6 +104,7 @@ func TestSentenceDecisions(t *testing.T) {
 		`strings.Contains(a.Message, "full")`:     1,
 		`strings.HasPrefix(a.Description, "VM ")`: 1,
 		`strings.TrimSpace(a.Message) + a.Reason`: 0,
+		`known[a.Message]`:                        1,
 		`a.Reason == "Full"`:                      0,
 	} {
 		expression, err := parser.ParseExpr(source)

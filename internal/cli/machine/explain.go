@@ -22,7 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/observe/explain"
-	flagsof "github.com/millwright-dev/millwright/internal/observe/explain/machine"
+	explainmachine "github.com/millwright-dev/millwright/internal/observe/explain/machine"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 )
 
@@ -149,7 +149,7 @@ type explainFlags struct {
 	control, target string
 	output          string
 	nodeConditions  string
-	manager         flagsof.Flags
+	manager         explainmachine.Flags
 }
 
 // How the answer is printed.

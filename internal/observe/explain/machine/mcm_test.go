@@ -57,3 +57,19 @@ func TestDeletedByTheSetOfMCM(t *testing.T) {
 		}
 	}
 }
+
+// TestACreationHasTheCauseOfItsEvent: where a creation was never tried, no error code tells why, so
+// the manager annotates its event. Without one the sentence is quoted, and nothing is guessed.
+func TestACreationHasTheCauseOfItsEvent(t *testing.T) {
+	const text = "the manager's reason"
+	for _, cause := range []string{"", v1alpha1.CauseInvalidSpec, v1alpha1.CauseInvalidClassInputs, v1alpha1.CauseBootstrapFailed, v1alpha1.CauseInstanceOwned} {
+		given, want := createFailed(time.Minute, text, ""), report.Other
+		if cause != "" {
+			given, want = all(given, noted("FailedCreate", text, time.Minute, cause)), report.Cause(cause)
+		}
+		first := Explain(facts(given), now).Why[0]
+		if first.Cause != want || !strings.Contains(first.Text, text) || first.Remedy == "" {
+			t.Errorf("the event says %q: the first finding is %+v, want %s with a remedy", cause, first, want)
+		}
+	}
+}
