@@ -29,6 +29,9 @@ const (
 	None = "none"
 )
 
+// userAgent tells API servers which program asks.
+const userAgent = "millwright"
+
 // Flags say which cluster a command is about, and which namespace in it.
 type Flags struct {
 	// Dir is the folder of a local cluster.
@@ -71,18 +74,13 @@ func (f *Flags) Load() (config *rest.Config, namespace string, err error) {
 	if f.File != "" && f.Dir != "" {
 		return nil, "", args.Wrongf("--kubeconfig: cannot be used with --dir")
 	}
-	loaded := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(f.rules(), &clientcmd.ConfigOverrides{CurrentContext: f.Context})
-	config, err = loaded.ClientConfig()
-	if clientcmd.IsEmptyConfig(err) || f.File == "" && errors.Is(err, fs.ErrNotExist) {
+	config, namespace, err = read(f.rules(), f.Context)
+	switch {
+	case clientcmd.IsEmptyConfig(err), f.File == "" && errors.Is(err, fs.ErrNotExist):
 		return nil, "", f.noCluster()
-	}
-	if err == nil {
-		namespace, _, err = loaded.Namespace()
-	}
-	if err != nil {
+	case err != nil:
 		return nil, "", fmt.Errorf("reading the kubeconfig: %w", err)
 	}
-	config.UserAgent = "millwright"
 	return config, cmp.Or(f.Namespace, namespace), nil
 }
 
@@ -93,12 +91,26 @@ func Named(flag, path, context string) (config *rest.Config, namespace string, e
 		config, err = rest.InClusterConfig()
 		namespace = metav1.NamespaceDefault
 	} else {
-		config, namespace, err = (&Flags{File: path, Context: context}).Load()
+		config, namespace, err = read(&clientcmd.ClientConfigLoadingRules{ExplicitPath: path}, context)
 	}
 	if err != nil {
 		return nil, "", fmt.Errorf("%s: %w", flag, err)
 	}
-	config.UserAgent = "millwright"
+	config.UserAgent = userAgent
+	return config, namespace, nil
+}
+
+// read reads the kubeconfig that the rules find, and returns the namespace of its context. An empty
+// context is the current one.
+func read(rules *clientcmd.ClientConfigLoadingRules, context string) (config *rest.Config, namespace string, err error) {
+	loaded := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: context})
+	if config, err = loaded.ClientConfig(); err != nil {
+		return nil, "", err
+	}
+	if namespace, _, err = loaded.Namespace(); err != nil {
+		return nil, "", err
+	}
+	config.UserAgent = userAgent
 	return config, namespace, nil
 }
 
