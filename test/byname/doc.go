@@ -1,3 +1,3 @@
-// Package byname changes with which Machines go when an autoscaler names some of a deployment:
+// Package byname tests which Machines are deleted when an autoscaler names some of a deployment:
 // the controllers of deployments and of sets together, on caches that lag behind.
 package byname

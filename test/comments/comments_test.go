@@ -1,5 +1,5 @@
-// Package comments changes with what must have a doc comment: every package, and every
-// exported name outside of tests and generated code.
+// Package comments checks that every package, and every exported name outside of tests and
+// generated code, has a doc comment.
 package comments
 
 import (
@@ -8,12 +8,17 @@ import (
 	"go/token"
 	"io/fs"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 )
+
+// whenItChanges matches comments that give the reason to change a package, or a command, instead of
+// what it does.
+var whenItChanges = regexp.MustCompile(`^(Package|Command) \S+ changes (when|with)\b`)
 
 func TestEveryExportedNameHasADocComment(t *testing.T) {
 	set := token.NewFileSet()
@@ -25,6 +30,9 @@ func TestEveryExportedNameHasADocComment(t *testing.T) {
 	for path, file := range files {
 		folder := filepath.Dir(path)
 		documented[folder] = documented[folder] || file.Doc != nil
+		if file.Doc != nil && whenItChanges.MatchString(file.Doc.Text()) {
+			t.Errorf("%s: says when the package changes, not what it does", path)
+		}
 		for _, name := range undocumented(file) {
 			t.Errorf("%s: %s has no doc comment", set.Position(name.Pos()), name.Name)
 		}

@@ -1,3 +1,3 @@
-// Package crd changes with what a real API server has to do with our CRDs: keep every
-// field that MCM wrote, refuse others, and serve the scale subresource.
+// Package crd tests our CRDs on a real API server: it keeps every field that MCM wrote, refuses
+// others, and serves the scale subresource.
 package crd

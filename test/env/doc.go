@@ -1,4 +1,4 @@
-// Package env changes when tests need something else of the API servers that they run against.
+// Package env runs API servers for tests.
 //
 // A package whose tests need one calls Main from TestMain and New in each test:
 //

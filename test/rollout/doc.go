@@ -1,3 +1,3 @@
-// Package rollout changes with what users see of "millwright rollout": the program, with a
-// manager and simulated machines, against a real API server.
+// Package rollout tests what users see of "millwright rollout": the program, with a manager and
+// simulated machines, against a real API server.
 package rollout

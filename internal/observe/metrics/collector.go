@@ -1,5 +1,5 @@
-// Package metrics changes when what is told of Machines, MachineSets and MachineDeployments
-// to a monitoring system does. Names and labels are MCM's, and are kept.
+// Package metrics exports the metrics of Machines, MachineSets and MachineDeployments, under MCM's
+// names and labels.
 //
 // What can be read off the objects is read from the caches at each scrape, so that what is
 // gone has no series. What happens once is counted when the caches show it.

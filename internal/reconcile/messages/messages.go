@@ -1,6 +1,5 @@
-// Package messages changes when words change by which programs find something in what
-// controllers have written: in a Machine's last operation, or in an event. They are MCM's
-// where it has such a sentence, and programs of others look for them, too.
+// Package messages holds the sentences that controllers write into a Machine's last operation and
+// into events. They are MCM's where it has such a sentence, since other programs look for them.
 //
 // Controllers only write them. What a controller does never depends on a sentence.
 package messages
