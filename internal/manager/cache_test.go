@@ -33,7 +33,7 @@ func TestTheFirstListIsConsistent(t *testing.T) {
 			made = from
 			return nil
 		})(from, &v1alpha1.Machine{}, 0, nil)
-		if _, err := made.List(metav1.ListOptions{ResourceVersion: asked}); err != nil {
+		if _, err := made.(toolscache.ListerWithContext).ListWithContext(t.Context(), metav1.ListOptions{ResourceVersion: asked}); err != nil {
 			t.Fatal(err)
 		}
 		if len(got) != 1 || got[0] != want {

@@ -35,7 +35,6 @@ var (
 	setOf         = deployments.Set
 	reports       = deployments.Reports
 	preserved     = deployments.Preserved
-	unsettled     = deployments.Unsettled
 	leaving       = deployments.Leaving
 	withUID       = deployments.WithUID
 	ofRevision    = deployments.OfRevision

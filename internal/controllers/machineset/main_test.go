@@ -78,10 +78,6 @@ func annotated(key, value string) change {
 	return func(m *v1alpha1.Machine) { m.Annotations[key] = value }
 }
 
-func labelled(key, value string) change {
-	return func(m *v1alpha1.Machine) { m.Labels = map[string]string{"name": pool, key: value} }
-}
-
 func unlabelled(m *v1alpha1.Machine) { m.Labels = nil }
 
 func stray(m *v1alpha1.Machine) { m.OwnerReferences = nil }

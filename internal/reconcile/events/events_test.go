@@ -34,8 +34,10 @@ func TestNothingIsSaidTwice(t *testing.T) {
 func TestWhatWasNotNotedIsNews(t *testing.T) {
 	t.Parallel()
 	var said Said
-	if said.Is("node", "taken") || said.Is("node", "taken") {
-		t.Error("asking is taken for saying")
+	for range 2 {
+		if said.Is("node", "taken") {
+			t.Error("asking is taken for saying")
+		}
 	}
 	said.Note("node", "taken")
 	if !said.Is("node", "taken") {

@@ -25,7 +25,6 @@ var (
 	setOf         = deployments.Set
 	reports       = deployments.Reports
 	preserved     = deployments.Preserved
-	leaving       = deployments.Leaving
 	withUID       = deployments.WithUID
 	preservedFor  = deployments.PreservedFor
 	markedAt      = deployments.MarkedAt

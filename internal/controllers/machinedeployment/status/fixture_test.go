@@ -8,10 +8,6 @@ import (
 	"github.com/millwright-dev/millwright/test/deployments"
 )
 
-const (
-	pool = deployments.Pool
-)
-
 type (
 	change = deployments.Change
 	sets   = []*v1alpha1.MachineSet
@@ -30,7 +26,6 @@ var (
 	reports       = deployments.Reports
 	preserved     = deployments.Preserved
 	unsettled     = deployments.Unsettled
-	leaving       = deployments.Leaving
 )
 
 // nextStatus is the status after a plan that did nothing, or failed.
