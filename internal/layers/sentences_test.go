@@ -58,31 +58,36 @@ func TestNothingIsDecidedOnASentence(t *testing.T) {
 func sentenceDecisions(file *ast.File) []token.Pos {
 	var found []token.Pos
 	ast.Inspect(file, func(node ast.Node) bool {
-		switch n := node.(type) {
-		case *ast.BinaryExpr: // that there is none is no sentence
-			if (n.Op == token.EQL || n.Op == token.NEQ) && (isSentence(n.X) || isSentence(n.Y)) && !isEmpty(n.X) && !isEmpty(n.Y) {
-				found = append(found, n.Pos())
-			}
-		case *ast.SwitchStmt:
-			if n.Tag != nil && isSentence(n.Tag) {
-				found = append(found, n.Pos())
-			}
-		case *ast.IndexExpr:
-			if isSentence(n.Index) {
-				found = append(found, n.Pos())
-			}
-		case *ast.CallExpr:
-			f, ok := n.Fun.(*ast.SelectorExpr)
-			if !ok || len(n.Args) == 0 || !isSentence(n.Args[0]) {
-				return true
-			}
-			if of, ok := f.X.(*ast.Ident); ok && of.Name == "strings" && slices.Contains(deciders, f.Sel.Name) {
-				found = append(found, n.Pos())
-			}
+		if decidesOnSentence(node) {
+			found = append(found, node.Pos())
 		}
 		return true
 	})
 	return found
+}
+
+func decidesOnSentence(node ast.Node) bool {
+	switch n := node.(type) {
+	case *ast.BinaryExpr: // that there is none is no sentence
+		return (n.Op == token.EQL || n.Op == token.NEQ) && (isSentence(n.X) || isSentence(n.Y)) && !isEmpty(n.X) && !isEmpty(n.Y)
+	case *ast.SwitchStmt:
+		return isSentence(n.Tag)
+	case *ast.IndexExpr:
+		return isSentence(n.Index)
+	case *ast.CallExpr:
+		return len(n.Args) > 0 && isSentence(n.Args[0]) && isDecider(n.Fun)
+	}
+	return false
+}
+
+// isDecider reports whether a function is one of package strings whose answer is a decision.
+func isDecider(function ast.Expr) bool {
+	f, ok := function.(*ast.SelectorExpr)
+	if !ok {
+		return false
+	}
+	of, ok := f.X.(*ast.Ident)
+	return ok && of.Name == "strings" && slices.Contains(deciders, f.Sel.Name)
 }
 
 // isSentence reports whether an expression is a field named Message or Description.

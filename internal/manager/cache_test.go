@@ -177,3 +177,19 @@ func (l *watchLog) all() []string {
 	defer l.mu.Unlock()
 	return append([]string(nil), l.seen...)
 }
+
+// wantNone checks that nothing was read.
+func (l *watchLog) wantNone(t *testing.T) {
+	t.Helper()
+	if seen := l.all(); len(seen) > 0 {
+		t.Errorf("a stand-by reads: %q", seen)
+	}
+}
+
+// wantConsistent checks that the first list asked for what is stored, not for any version.
+func (l *watchLog) wantConsistent(t *testing.T) {
+	t.Helper()
+	if seen := l.all(); len(seen) == 0 || seen[0] != "stream from " && seen[0] != "list from " {
+		t.Errorf("the cache may be older than the leadership: %q", seen)
+	}
+}

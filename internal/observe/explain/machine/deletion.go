@@ -64,29 +64,53 @@ func (e *explainer) waiting() {
 // step is the step of the deletion that is not done. Where it fails the manager's event tells;
 // else it follows from what is left, in the order in which things go.
 func (e *explainer) step() string {
-	n, noted := e.Target.Node, ""
+	noted := ""
 	if note := e.noted(e.Machine.DeletionTimestamp.Time); note != nil {
 		noted = note.Annotations[v1alpha1.EventAnnotationStep]
 	}
-	drained := e.drained() || noted == v1alpha1.StepDeleteInstance || noted == v1alpha1.StepDeleteNode
 	switch {
 	case e.didFail() && noted != "":
 		return noted
 	case e.Target.Problem != "" && e.didFail():
 		return v1alpha1.StepDrain
-	case e.Target.Problem != "" || n != nil && !n.DeletionTimestamp.IsZero() && !slices.Contains(n.Finalizers, v1alpha1.FinalizerNode):
+	case e.Target.Problem != "" || e.nodeLeaves():
 		return v1alpha1.StepDeleteNode
-	case !drained && slices.ContainsFunc(e.Target.Pods, func(pod corev1.Pod) bool { return drain.MustLeave(&pod) }):
-		return v1alpha1.StepDrain
-	case !drained && len(e.Target.Attachments) > 0 && e.force() != drain.NotForced:
-		return v1alpha1.StepDeleteAttachments
-	case !drained && len(e.Target.Attachments) > 0:
-		return v1alpha1.StepDrain
-	case e.Machine.Spec.ProviderID == "" || n != nil && !n.Spec.Unschedulable && !drained: // it is cordoned first
-		return v1alpha1.StepIdentify
-	default:
-		return v1alpha1.StepDeleteInstance
+	case e.drained() || noted == v1alpha1.StepDeleteInstance || noted == v1alpha1.StepDeleteNode:
+		return e.stepAfter(true)
 	}
+	if step := e.stepOfDrain(); step != "" {
+		return step
+	}
+	return e.stepAfter(false)
+}
+
+// nodeLeaves reports whether the node is being deleted, and not held by our finalizer.
+func (e *explainer) nodeLeaves() bool {
+	n := e.Target.Node
+	return n != nil && !n.DeletionTimestamp.IsZero() && !slices.Contains(n.Finalizers, v1alpha1.FinalizerNode)
+}
+
+// stepOfDrain is the step that what is left on the node belongs to; empty if nothing is.
+func (e *explainer) stepOfDrain() string {
+	switch {
+	case slices.ContainsFunc(e.Target.Pods, func(pod corev1.Pod) bool { return drain.MustLeave(&pod) }):
+		return v1alpha1.StepDrain
+	case len(e.Target.Attachments) == 0:
+		return ""
+	case e.force() != drain.NotForced:
+		return v1alpha1.StepDeleteAttachments
+	default:
+		return v1alpha1.StepDrain
+	}
+}
+
+// stepAfter is the step of a deletion that has nothing to drain.
+func (e *explainer) stepAfter(drained bool) string {
+	n := e.Target.Node
+	if e.Machine.Spec.ProviderID == "" || n != nil && !n.Spec.Unschedulable && !drained { // it is cordoned first
+		return v1alpha1.StepIdentify
+	}
+	return v1alpha1.StepDeleteInstance
 }
 
 // drained reports whether the manager has said that the drain is over.
