@@ -5,12 +5,11 @@ import (
 	_ "embed"
 	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 )
 
 //go:embed joining.yaml
@@ -19,7 +18,7 @@ var joining []byte
 // AllowJoining lets nodes join by bootstrap token, as kubeadm does: bearers may ask for a
 // kubelet's certificate, the controller manager approves that, and the ConfigMap
 // kube-public/cluster-info tells everybody the authority, which the bearer of a token can
-// verify. It may be repeated.
+// verify. It may be repeated, also at the same time.
 func (cp *ControlPlane) AllowJoining(ctx context.Context) error {
 	c, err := client.New(cp.RESTConfig(), client.Options{})
 	if err != nil {
@@ -34,16 +33,13 @@ func (cp *ControlPlane) AllowJoining(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("writing the cluster's information: %w", err)
 	}
-	published := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespacePublic, Name: "cluster-info"}}
-	_, err = controllerutil.CreateOrPatch(ctx, c, published, func() error {
-		if published.Data == nil {
-			published.Data = map[string]string{}
-		}
-		// The other keys are signatures, which the bootstrap signer keeps.
-		published.Data["kubeconfig"] = string(text)
-		return nil
-	})
-	if err != nil {
+	// The other keys are signatures, which belong to the bootstrap signer.
+	published := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap",
+		"metadata": map[string]any{"namespace": metav1.NamespacePublic, "name": "cluster-info"},
+		"data":     map[string]any{"kubeconfig": string(text)},
+	}}
+	if err := applyObject(ctx, c, published, ""); err != nil {
 		return fmt.Errorf("publishing the cluster's information: %w", err)
 	}
 	return nil
