@@ -51,6 +51,12 @@ func TestIdentities(t *testing.T) {
 	w.wantStatus(next, vmpb.RunLeaseUpdate_STATUS_TERMINATE)
 	_, err = h.EnsureMigrationTarget(t.Context(), &vmpb.EnsureMigrationTargetRequest{Us: h.us})
 	wantCode(t, err, codes.FailedPrecondition)
+	// Nobody gets the VM from a process that does not have it.
+	_, err = later.MigrationSwitchover(t.Context(), &vmpb.MigrationSwitchoverRequest{Us: later.us, Them: h.us})
+	wantCode(t, err, codes.OK) // the caller has it already: an answer can be lost
+	_, err = h.MigrationSwitchover(t.Context(), &vmpb.MigrationSwitchoverRequest{
+		Us: h.us, Them: &vmpb.HypervisorID{VmName: "a", Namespace: w.namespace, PodName: pod.Name, RunId: 9}})
+	wantCode(t, err, codes.FailedPrecondition)
 }
 
 // TestTokens: who gets no certificate.
