@@ -42,6 +42,8 @@ type Config struct {
 	RequireInitialize bool
 	// IgnoreDeletes has deletions be accepted without effect.
 	IgnoreDeletes bool
+	// IgnoreContext has calls take effect although their context has ended.
+	IgnoreContext bool
 	// MatchSpec has a VM be found only with the provider specification that it was made
 	// with.
 	MatchSpec bool

@@ -158,6 +158,25 @@ func TestBlock(t *testing.T) {
 	wantCode(t, codes.OK, err)
 }
 
+func TestErrorsOfTheTest(t *testing.T) {
+	d, machine, no := fake.New(fake.Config{}), fixture.Machine(), errors.New("no")
+	d.FailWith(fake.CreateMachine, no, no)
+	if _, err := create(t, d, machine); !errors.Is(err, no) {
+		t.Errorf("the answer is %v", err)
+	}
+	d.ForgetFailures()
+	_, err := create(t, d, machine)
+	wantCode(t, codes.OK, err)
+}
+
+func TestIgnoreContext(t *testing.T) {
+	d, machine := fake.New(fake.Config{IgnoreContext: true}), fixture.Machine()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := d.CreateMachine(ctx, &driver.CreateMachineRequest{Machine: machine, MachineClass: class, Secret: secret})
+	wantCode(t, codes.OK, err)
+}
+
 func TestHooks(t *testing.T) {
 	d, machine := fake.New(fake.Config{}), fixture.Machine()
 	d.OnCreate(func(context.Context, *driver.CreateMachineRequest, func() (*driver.CreateMachineResponse, error)) (*driver.CreateMachineResponse, error) {

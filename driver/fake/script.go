@@ -24,6 +24,15 @@ type failure struct {
 // What was scripted before comes first.
 func (d *Driver) Fail(method Method, answers ...codes.Code) { d.fail(method, false, answers) }
 
+// FailWith is Fail with errors of the test's own.
+func (d *Driver) FailWith(method Method, errs ...error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, err := range errs {
+		d.script[method] = append(d.script[method], failure{err: err})
+	}
+}
+
 // FailAfter is Fail for calls that take effect all the same: their answers get lost.
 func (d *Driver) FailAfter(method Method, answers ...codes.Code) { d.fail(method, true, answers) }
 
@@ -34,6 +43,13 @@ func (d *Driver) fail(method Method, after bool, answers []codes.Code) {
 		err := status.Error(code, fmt.Sprintf("%s is out of order (%s)", method, code)) // nil for OK
 		d.script[method] = append(d.script[method], failure{err, after || code == codes.Uninitialized})
 	}
+}
+
+// ForgetFailures drops the answers of Fail, FailWith and FailAfter that no call has got yet.
+func (d *Driver) ForgetFailures() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	clear(d.script)
 }
 
 // Block holds calls of a method. Make it with [Driver.Block].
@@ -143,7 +159,7 @@ func run[Request, Response any](ctx context.Context, d *Driver, req *Request, c 
 	if block != nil {
 		block.wait(ctx, entry.Machine)
 	}
-	if err := ended(ctx); err != nil {
+	if err := ended(ctx); err != nil && !d.ignoresContext() {
 		return nil, err
 	}
 	if scripted.err != nil && !scripted.after {
@@ -158,6 +174,12 @@ func run[Request, Response any](ctx context.Context, d *Driver, req *Request, c 
 	default:
 		return nil, scripted.err
 	}
+}
+
+func (d *Driver) ignoresContext() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.config.IgnoreContext
 }
 
 func (c call[Request, Response]) do(ctx context.Context, d *Driver, req *Request) (*Response, error) {

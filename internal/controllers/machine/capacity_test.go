@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	fakeclient "sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -31,62 +31,62 @@ func virtual(devices int64) *v1alpha1.NodeTemplate {
 	return template
 }
 
-func (w *world) devices() int64 {
-	w.Helper()
-	quantity := w.node().Status.Capacity[device]
+func (h *harness) devices() int64 {
+	h.Helper()
+	quantity := h.node().Status.Capacity[device]
 	return quantity.Value()
 }
 
 // TestVirtualCapacity: the node has what the class gives it, whoever changes either, and no
 // write is made twice.
 func TestVirtualCapacity(t *testing.T) {
-	w := newWorld(t)
-	class := func(edit func(*v1alpha1.MachineClass)) { change(w, newClass(w.namespace), edit) }
+	h := newHarness(t)
+	class := func(edit func(*v1alpha1.MachineClass)) { change(h, newClass(h.Key.Namespace), edit) }
 	class(func(c *v1alpha1.MachineClass) { c.NodeTemplate = virtual(2) })
-	w.running()
-	if got := w.devices(); got != 2 {
+	h.running()
+	if got := h.devices(); got != 2 {
 		t.Fatalf("%d devices, want 2", got)
 	}
-	n := w.node()
+	n := h.node()
 	n.Status.Capacity[device] = resource.MustParse("7")
 	n.Status.Capacity["cpu"] = resource.MustParse("4")
-	if err := w.target.client.Status().Update(t.Context(), n); err != nil {
+	if err := h.target.client.Status().Update(t.Context(), n); err != nil {
 		t.Fatal(err)
 	}
-	w.settle()
-	if cpu := w.node().Status.Capacity.Cpu().Value(); w.devices() != 2 || cpu != 4 {
-		t.Errorf("%d devices and %d cpu, want 2 and 4", w.devices(), cpu)
+	h.Settle()
+	if cpu := h.node().Status.Capacity.Cpu().Value(); h.devices() != 2 || cpu != 4 {
+		t.Errorf("%d devices and %d cpu, want 2 and 4", h.devices(), cpu)
 	}
 	class(func(c *v1alpha1.MachineClass) { c.NodeTemplate = virtual(3) })
-	w.settle()
-	if got := w.devices(); got != 3 {
+	h.Settle()
+	if got := h.devices(); got != 3 {
 		t.Errorf("%d devices, want 3", got)
 	}
-	w.writes = nil
-	w.settle()
-	if len(w.writes) != 0 {
-		t.Errorf("writes without a change:\n%s", w.said())
+	h.Writes = nil
+	h.Settle()
+	if len(h.Writes) != 0 {
+		t.Errorf("writes without a change:\n%s", h.LastWrites())
 	}
 	class(func(c *v1alpha1.MachineClass) { c.NodeTemplate = virtual(0) })
-	w.settle()
-	if diff := w.wrote(); !slices.Equal(diff, []string{"patch status of Node", "patch Node"}) {
+	h.Settle()
+	if diff := h.TakeWrites(); !slices.Equal(diff, []string{"patch status of Node", "patch Node"}) {
 		t.Errorf("writes %v: the record must outlive what it tells of", diff)
 	}
-	if _, left := w.node().Status.Capacity[device]; left || w.node().Annotations[v1alpha1.AnnotationKeyLastAppliedVirtualCapacity] != "" {
-		t.Errorf("capacity %v, annotations %v", w.node().Status.Capacity, w.node().Annotations)
+	if _, left := h.node().Status.Capacity[device]; left || h.node().Annotations[v1alpha1.AnnotationKeyLastAppliedVirtualCapacity] != "" {
+		t.Errorf("capacity %v, annotations %v", h.node().Status.Capacity, h.node().Annotations)
 	}
 }
 
 // TestClassIsGone: nobody knows what capacity the node should have, so it stays.
 func TestClassIsGone(t *testing.T) {
-	w := newWorld(t)
-	change(w, newClass(w.namespace), func(c *v1alpha1.MachineClass) { c.NodeTemplate = virtual(2) })
-	w.running()
-	change(w, newClass(w.namespace), func(c *v1alpha1.MachineClass) { c.Finalizers = nil })
-	w.remove(newClass(w.namespace))
-	w.settle()
-	if got := w.devices(); got != 2 || len(w.writes) != 0 {
-		t.Errorf("%d devices, writes:\n%s", got, w.said())
+	h := newHarness(t)
+	change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.NodeTemplate = virtual(2) })
+	h.running()
+	change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.Finalizers = nil })
+	h.remove(newClass(h.Key.Namespace))
+	h.Settle()
+	if got := h.devices(); got != 2 || len(h.Writes) != 0 {
+		t.Errorf("%d devices, writes:\n%s", got, h.LastWrites())
 	}
 }
 
@@ -112,21 +112,21 @@ func TestDriftIsReverted(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.running(template)
-			before, drifted := w.node(), w.node()
+			h := newHarness(t)
+			h.running(template)
+			before, drifted := h.node(), h.node()
 			drift(drifted)
 			if !nodeChanges().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: drifted}) {
 				t.Fatal("nobody notices")
 			}
-			change(w, w.node(), drift)
-			w.settle()
-			n := w.node()
+			change(h, h.node(), drift)
+			h.Settle()
+			n := h.node()
 			if n.Labels["pool"] != "a" || n.Labels[v1alpha1.LabelKeyMachineName] != machineName || n.Annotations["note"] != "b" ||
 				len(n.Spec.Taints) != 1 || n.Spec.Taints[0].Value != "a" || len(n.Finalizers) != 1 {
 				t.Errorf("labels %v, annotations %v, taints %v, finalizers %v", n.Labels, n.Annotations, n.Spec.Taints, n.Finalizers)
 			}
-			if got := w.wrote(); !slices.Equal(got, []string{"patch Node"}) {
+			if got := h.TakeWrites(); !slices.Equal(got, []string{"patch Node"}) {
 				t.Errorf("writes %v, want one", got)
 			}
 		})
@@ -161,7 +161,7 @@ func TestWhoIsWokenForADrain(t *testing.T) {
 	now := metav1.Now()
 	running.Labels[v1alpha1.NodeLabelKey], dying.Labels[v1alpha1.NodeLabelKey] = "node-r", "node-d"
 	dying.DeletionTimestamp, dying.Finalizers = &now, []string{v1alpha1.FinalizerMCM}
-	indexed := indexer{fake.NewClientBuilder().WithScheme(scheme)}
+	indexed := indexer{fakeclient.NewClientBuilder().WithScheme(scheme)}
 	if err := fieldindex.Add(t.Context(), indexed); err != nil {
 		t.Fatal(err)
 	}

@@ -10,62 +10,64 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
-	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/driver/fake"
+	"github.com/millwright-dev/millwright/test/lockstep"
 )
 
 // TestAMachineBecomesANode: from declaration to Running with as few writes as the budget
 // allows, each of them for a reason.
 func TestAMachineBecomesANode(t *testing.T) {
-	w := newWorld(t)
-	w.declare()
+	h := newHarness(t)
+	h.declare()
 
-	w.pass()
-	if diff := cmp.Diff([]string{"patch Machine"}, w.wrote()); diff != "" {
+	h.Pass()
+	if diff := cmp.Diff([]string{"patch Machine"}, h.TakeWrites()); diff != "" {
 		t.Fatalf("first pass (-want +got):\n%s", diff)
 	}
-	if got := w.machine(); !slices.Contains(got.Finalizers, v1alpha1.FinalizerMCM) {
+	if got := h.machine(); !slices.Contains(got.Finalizers, v1alpha1.FinalizerMCM) {
 		t.Fatal("the first pass adds no finalizer")
 	}
-	if len(w.driver.calls) != 0 {
+	if len(h.methods()) != 0 {
 		t.Fatal("the driver was called inside a pass")
 	}
 
-	w.settle()
+	h.Settle()
 	want := []string{"create Secret", "patch Machine", "patch status of Machine"}
-	if diff := cmp.Diff(want, w.wrote()); diff != "" {
+	if diff := cmp.Diff(want, h.TakeWrites()); diff != "" {
 		t.Fatalf("creation (-want +got):\n%s", diff)
 	}
-	got := w.machine()
-	if got.Spec.ProviderID != "sim:///m1" || got.Labels[v1alpha1.NodeLabelKey] != w.nodeName() || got.Annotations[v1alpha1.AnnotationKeyMachinePriority] != "3" {
+	got := h.machine()
+	if got.Spec.ProviderID != "sim:///m1" || got.Labels[v1alpha1.NodeLabelKey] != h.nodeName() || got.Annotations[v1alpha1.AnnotationKeyMachinePriority] != "3" {
 		t.Errorf("providerID %q, labels %v, annotations %v", got.Spec.ProviderID, got.Labels, got.Annotations)
 	}
 	wantStatus(t, got, want4{v1alpha1.MachinePending, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateProcessing, "Creating machine on cloud provider"})
 	if !got.Status.CurrentStatus.TimeoutActive {
 		t.Error("the creation timeout is not said to be active")
 	}
-	if len(w.tokens()) != 1 {
-		t.Errorf("%d bootstrap tokens, want 1", len(w.tokens()))
+	if len(h.tokens()) != 1 {
+		t.Errorf("%d bootstrap tokens, want 1", len(h.tokens()))
 	}
 
-	w.clock.Step(42 * time.Second)
-	w.join(ready)
-	w.settle()
+	h.Clock.Step(42 * time.Second)
+	h.join(ready)
+	h.Settle()
 	want = []string{"patch Node", "delete Secret", "patch status of Machine"}
-	if diff := cmp.Diff(want, w.wrote()); diff != "" {
+	if diff := cmp.Diff(want, h.TakeWrites()); diff != "" {
 		t.Fatalf("joining (-want +got):\n%s", diff)
 	}
-	got = w.machine()
+	got = h.machine()
 	wantStatus(t, got, want4{v1alpha1.MachineRunning, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateSuccessful, "Machine m1 successfully joined the cluster"})
 	if got.Status.CurrentStatus.TimeoutActive {
 		t.Error("the creation timeout is still said to be active")
 	}
-	if diff := cmp.Diff([]instance.Method{instance.MethodStatus, instance.MethodCreate, instance.MethodInitialize}, w.driver.calls); diff != "" {
+	if diff := cmp.Diff([]fake.Method{fake.GetMachineStatus, fake.CreateMachine, fake.InitializeMachine}, h.methods()); diff != "" {
 		t.Errorf("driver calls (-want +got):\n%s", diff)
 	}
-	if events := w.told(); len(events) > 1 {
+	if events := h.takeEvents(); len(events) > 1 {
 		t.Errorf("more than one event: %q", events)
 	}
 }
@@ -96,7 +98,7 @@ func TestWhichVMIsTheMachines(t *testing.T) {
 	cases := map[string]struct {
 		reason  string
 		machine func(*v1alpha1.Machine)
-		given   func(w *world)
+		given   func(h *harness)
 		want    want4
 		creates int
 	}{
@@ -107,33 +109,33 @@ func TestWhichVMIsTheMachines(t *testing.T) {
 		},
 		"one exists by name": {
 			reason: "a creation whose answer was lost is not repeated",
-			given:  func(w *world) { w.driver.vms[machineName] = "sim:///m1" },
+			given:  func(h *harness) { h.addVM(machineName, "sim:///m1") },
 			want:   pending,
 		},
 		"status is unimplemented": {
 			reason:  "creation is idempotent by name, so that it can be relied on",
-			given:   func(w *world) { w.driver.fails(instance.MethodStatus, codes.Unimplemented) },
+			given:   func(h *harness) { h.Driver.Fail(fake.GetMachineStatus, codes.Unimplemented) },
 			want:    pending,
 			creates: 1,
 		},
 		"status is unimplemented, ID known": {
 			reason:  "what cannot be asked for is trusted",
 			machine: restored,
-			given:   func(w *world) { w.driver.fails(instance.MethodStatus, codes.Unimplemented) },
+			given:   func(h *harness) { h.Driver.Fail(fake.GetMachineStatus, codes.Unimplemented) },
 			want:    pending,
 		},
 		"restored with its VM": {
 			reason:  "control planes are moved by writing Machines down and creating them elsewhere, without status",
 			machine: restored,
-			given:   func(w *world) { w.driver.vms[machineName] = "sim:///m1" },
+			given:   func(h *harness) { h.addVM(machineName, "sim:///m1") },
 			want:    pending,
 		},
 		"restored with its VM and its node": {
 			reason:  "and what has joined already is Running at once",
 			machine: restored,
-			given: func(w *world) {
-				w.driver.vms[machineName] = "sim:///m1"
-				w.join(ready)
+			given: func(h *harness) {
+				h.addVM(machineName, "sim:///m1")
+				h.join(ready)
 			},
 			want: want4{v1alpha1.MachineRunning, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateSuccessful, "joined the cluster"},
 		},
@@ -150,31 +152,31 @@ func TestWhichVMIsTheMachines(t *testing.T) {
 		"another VM has its name": {
 			reason:  "the ID tells VMs apart, not the name",
 			machine: restored,
-			given:   func(w *world) { w.driver.vms[machineName] = "sim:///somebody-elses" },
+			given:   func(h *harness) { h.addVM(machineName, "sim:///somebody-elses") },
 			want:    want4{v1alpha1.MachineUnknown, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, "VM sim:///m1 does not exist any more"},
 		},
 		"recovered": {
 			reason:  "a Machine in back-off whose VM turns up goes on",
 			machine: inPhase(v1alpha1.MachineCrashLoopBackOff),
-			given:   func(w *world) { w.driver.vms[machineName] = "sim:///m1" },
+			given:   func(h *harness) { h.addVM(machineName, "sim:///m1") },
 			want:    pending,
 		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.declare(func(machine *v1alpha1.Machine) {
+			h := newHarness(t)
+			h.declare(func(machine *v1alpha1.Machine) {
 				if tc.machine != nil {
 					tc.machine(machine)
 				}
 			})
 			if tc.given != nil {
-				tc.given(w)
+				tc.given(h)
 			}
-			w.settle()
-			w.settleAfter(healthTimeout / 2) // nothing changes by itself
-			wantStatus(t, w.machine(), tc.want)
-			if got := w.driver.made(instance.MethodCreate); got != tc.creates {
+			h.Settle()
+			h.SettleAfter(healthTimeout / 2) // nothing changes by itself
+			wantStatus(t, h.machine(), tc.want)
+			if got := len(h.Driver.Calls(fake.CreateMachine)); got != tc.creates {
 				t.Errorf("%s: %d creations, want %d", tc.reason, got, tc.creates)
 			}
 		})
@@ -201,15 +203,15 @@ func TestIdentityIsOneWrite(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.declare(tc.machine, func(m *v1alpha1.Machine) { m.Finalizers = []string{v1alpha1.FinalizerMCM} })
-			w.driver.vms[machineName] = "sim:///m1"
-			w.settle()
-			writes := slices.DeleteFunc(w.wrote(), func(what string) bool { return what != "patch Machine" })
+			h := newHarness(t)
+			h.declare(tc.machine, func(m *v1alpha1.Machine) { m.Finalizers = []string{v1alpha1.FinalizerMCM} })
+			h.addVM(machineName, "sim:///m1")
+			h.Settle()
+			writes := slices.DeleteFunc(h.TakeWrites(), func(what string) bool { return what != "patch Machine" })
 			if len(writes) != tc.wantWrites {
 				t.Errorf("%d writes of metadata and spec, want %d", len(writes), tc.wantWrites)
 			}
-			if got := w.machine().Annotations[v1alpha1.AnnotationKeyMachinePriority]; got != tc.wantPriority {
+			if got := h.machine().Annotations[v1alpha1.AnnotationKeyMachinePriority]; got != tc.wantPriority {
 				t.Errorf("priority %q, want %q", got, tc.wantPriority)
 			}
 		})
@@ -218,22 +220,22 @@ func TestIdentityIsOneWrite(t *testing.T) {
 
 // TestUserData: what the driver gets is rendered, and the Secret stays as it is.
 func TestUserData(t *testing.T) {
-	w := newWorld(t)
-	w.declare()
-	w.settle()
-	if len(w.driver.secrets) != 1 {
-		t.Fatalf("%d creations, want 1", len(w.driver.secrets))
+	h := newHarness(t)
+	h.declare()
+	h.Settle()
+	if len(h.secrets()) != 1 {
+		t.Fatalf("%d creations, want 1", len(h.secrets()))
 	}
-	token := w.tokens()[0].Data
+	token := h.tokens()[0].Data
 	want := "password: hunter2, join with " + string(token["token-id"]) + "." + string(token["token-secret"]) + " as m1"
-	if got := string(w.driver.secrets[0].Data["userData"]); got != want {
+	if got := string(h.secrets()[0].Data["userData"]); got != want {
 		t.Errorf("user data %q, want %q", got, want)
 	}
-	if got := string(w.driver.secrets[0].Data["apiKey"]); got != "s3cr3t-k3y-of-the-cloud" {
+	if got := string(h.secrets()[0].Data["apiKey"]); got != "s3cr3t-k3y-of-the-cloud" {
 		t.Errorf("apiKey is %q", got)
 	}
-	stored := newSecret(w.namespace)
-	if err := w.control.Get(t.Context(), w.keyOf(stored), stored); err != nil {
+	stored := newSecret(h.Key.Namespace)
+	if err := h.control.Get(t.Context(), client.ObjectKeyFromObject(stored), stored); err != nil {
 		t.Fatal(err)
 	}
 	if got := string(stored.Data["userData"]); got != userData {
@@ -243,19 +245,19 @@ func TestUserData(t *testing.T) {
 
 // TestBothSecretsCount: the credentials may lie in a Secret of their own, which wins.
 func TestBothSecretsCount(t *testing.T) {
-	w := newWorld(t, &corev1.Secret{
+	h := newHarness(t, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shoot", Name: "credentials"},
 		Data:       map[string][]byte{"apiKey": []byte("better")},
 	})
-	change(w, newClass(w.namespace), func(c *v1alpha1.MachineClass) {
-		c.CredentialsSecretRef = &corev1.SecretReference{Namespace: w.namespace, Name: "credentials"}
+	change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) {
+		c.CredentialsSecretRef = &corev1.SecretReference{Namespace: h.Key.Namespace, Name: "credentials"}
 	})
-	w.declare()
-	w.settle()
-	if got := string(w.driver.secrets[0].Data["apiKey"]); got != "better" {
+	h.declare()
+	h.Settle()
+	if got := string(h.secrets()[0].Data["apiKey"]); got != "better" {
 		t.Errorf("apiKey is %q, want that of credentialsSecretRef", got)
 	}
-	if len(w.driver.secrets[0].Data["userData"]) == 0 {
+	if len(h.secrets()[0].Data["userData"]) == 0 {
 		t.Error("the user data of secretRef is missing")
 	}
 }
@@ -263,24 +265,24 @@ func TestBothSecretsCount(t *testing.T) {
 // TestWithoutTarget: where no cluster is to be joined, a Machine is Available as soon as
 // it has a VM, and tells how to reach it.
 func TestWithoutTarget(t *testing.T) {
-	w := newWorld(t).withoutTarget()
-	w.driver.unnamed = true
-	w.declare()
-	w.settle()
-	got := w.machine()
+	h := newHarness(t).withoutTarget()
+	h.unnamed()
+	h.declare()
+	h.Settle()
+	got := h.machine()
 	wantStatus(t, got, want4{v1alpha1.MachineAvailable, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateSuccessful, "Created machine on cloud provider"})
-	if diff := cmp.Diff(w.driver.addresses(), got.Status.Addresses); diff != "" {
+	if diff := cmp.Diff(addresses, got.Status.Addresses); diff != "" {
 		t.Errorf("addresses (-want +got):\n%s", diff)
 	}
 	if _, labelled := got.Labels[v1alpha1.NodeLabelKey]; labelled {
 		t.Error("there is a label for a node that will never be")
 	}
-	if got := string(w.driver.secrets[0].Data["userData"]); !strings.Contains(got, "<<BOOTSTRAP_TOKEN>> as m1") {
+	if got := string(h.secrets()[0].Data["userData"]); !strings.Contains(got, "<<BOOTSTRAP_TOKEN>> as m1") {
 		t.Errorf("user data %q, want the token's placeholder untouched and the name filled in", got)
 	}
-	w.delete()
-	w.settle()
-	if !w.gone() || len(w.driver.vms) != 0 {
+	h.delete()
+	h.Settle()
+	if !h.gone() || len(h.Driver.VMs()) != 0 {
 		t.Error("deletion leaves something behind")
 	}
 }
@@ -288,25 +290,25 @@ func TestWithoutTarget(t *testing.T) {
 // TestTokenNotIssued: a target that refuses tokens is said, without the blame on the
 // driver that an error code would lay.
 func TestTokenNotIssued(t *testing.T) {
-	w := newWorld(t)
-	w.refuse = func(made write) error {
-		if made.what == "create Secret" {
+	h := newHarness(t)
+	h.Refuse = func(made lockstep.Write) error {
+		if made.What == "create Secret" {
 			return errors.New("no quota for secrets")
 		}
 		return nil
 	}
-	w.declare()
-	w.settle()
-	wantStatus(t, w.machine(), want4{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "no quota for secrets"})
-	if code := w.machine().Status.LastOperation.ErrorCode; code != "" {
+	h.declare()
+	h.Settle()
+	wantStatus(t, h.machine(), want4{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "no quota for secrets"})
+	if code := h.machine().Status.LastOperation.ErrorCode; code != "" {
 		t.Errorf("error code %q", code)
 	}
-	if w.driver.made(instance.MethodCreate) != 0 {
+	if len(h.Driver.Calls(fake.CreateMachine)) != 0 {
 		t.Error("a VM was created that cannot join")
 	}
-	w.refuse = nil
-	w.settleAfter(time.Minute)
-	if got := w.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachinePending {
+	h.Refuse = nil
+	h.SettleAfter(time.Minute)
+	if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachinePending {
 		t.Errorf("phase %q once tokens are to be had", got)
 	}
 }
@@ -314,25 +316,26 @@ func TestTokenNotIssued(t *testing.T) {
 // TestAvailableStays: a Machine that will have no node is asked nothing more, by this process
 // or the next, and goes without a drain, however the driver fares.
 func TestAvailableStays(t *testing.T) {
-	w := newWorld(t).withoutTarget()
-	w.driver.unnamed = true
-	w.declare()
-	w.settle()
-	w.writes, w.driver.calls = nil, nil
-	w.settleAfter(10 * creationTimeout)
-	w.restart(w.driver)
-	w.withoutTarget()
-	d := w.draining()
-	w.settleAfter(10 * creationTimeout)
-	if got := w.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineAvailable || len(w.writes) != 0 || len(w.driver.calls) != 0 {
-		t.Fatalf("phase %q, calls %v, writes:\n%s", got, w.driver.calls, w.said())
+	h := newHarness(t).withoutTarget()
+	h.unnamed()
+	h.declare()
+	h.Settle()
+	h.Writes = nil
+	h.Driver.ForgetCalls()
+	h.SettleAfter(10 * creationTimeout)
+	h.restart()
+	h.withoutTarget()
+	d := h.draining()
+	h.SettleAfter(10 * creationTimeout)
+	if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineAvailable || len(h.Writes) != 0 || len(h.methods()) != 0 {
+		t.Fatalf("phase %q, calls %v, writes:\n%s", got, h.methods(), h.LastWrites())
 	}
-	w.driver.fails(instance.MethodDelete, codes.Unavailable)
-	w.delete()
-	w.settle()
-	wantStatus(t, w.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "Initiate VM deletion"})
-	w.settleAfter(time.Minute)
-	if !w.gone() || len(w.driver.vms) != 0 || len(d.requests) != 0 || d.deleted != 0 {
-		t.Errorf("gone: %v, VMs %v, %d drains", w.gone(), w.driver.vms, len(d.requests))
+	h.Driver.Fail(fake.DeleteMachine, codes.Unavailable)
+	h.delete()
+	h.Settle()
+	wantStatus(t, h.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "Initiate VM deletion"})
+	h.SettleAfter(time.Minute)
+	if !h.gone() || len(h.Driver.VMs()) != 0 || len(d.requests) != 0 || d.deleted != 0 {
+		t.Errorf("gone: %v, VMs %v, %d drains", h.gone(), h.Driver.VMs(), len(d.requests))
 	}
 }

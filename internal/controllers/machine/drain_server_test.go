@@ -72,6 +72,8 @@ func live(t *testing.T) (*env.Env, *Controller) {
 			t.Fatal(err)
 		}
 	}
+	vms := newDriver()
+	vms.Add(vmOf(e.Namespace, machineName, "sim:///"+machineName))
 	var machines *Controller
 	e.RunControllers(t, func(mgr ctrl.Manager, events record.EventRecorder) error {
 		runner, waker := tasks.New(4), &tasks.Waker{}
@@ -79,7 +81,7 @@ func live(t *testing.T) (*env.Env, *Controller) {
 			Client: mgr.GetClient(), Target: liveTarget{nodes, time.Now()},
 			Tokens:   &bootstrap.Tokens{Target: nodes.GetClient(), Installation: e.Namespace, Clock: clock.RealClock{}},
 			TaskEnds: waker, Events: events, Clock: clock.RealClock{}, Concurrency: 2,
-			Engine: instance.New(&scripted{vms: map[string]string{machineName: "sim:///" + machineName}}, instance.Options{Run: runner.Go, Wake: waker.Wake}),
+			Engine: instance.New(vms, instance.Options{Run: runner.Go, Wake: waker.Wake}),
 			Drain: Drain{Drainer: drain.New(drain.Options{
 				Client: nodes.GetClient(), Evictor: drain.NewEvictor(clients.CoreV1().RESTClient()), Run: runner.Go, Wake: waker.Wake, Clock: clock.RealClock{},
 			})},

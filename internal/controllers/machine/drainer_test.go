@@ -15,11 +15,12 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
-	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/test/lockstep"
 )
 
-// drainer is a Drainer that reports what it is told to. Without a script it is done at once.
+// drainer is a Drainer that gives scripted reports. Without a script it is done at once.
 type drainer struct {
 	// reports are what the next passes are answered with; the last one stays.
 	reports []drain.Report
@@ -56,10 +57,10 @@ func (d *drainer) Refused(string) []types.NamespacedName { return nil }
 
 func (d *drainer) Forget(machine types.NamespacedName) { d.forgotten = append(d.forgotten, machine) }
 
-// draining gives the world a drainer.
-func (w *world) draining(reports ...drain.Report) *drainer {
+// draining gives the controller a drainer.
+func (h *harness) draining(reports ...drain.Report) *drainer {
 	d := &drainer{reports: reports}
-	w.controller.Drain.Drainer = d
+	h.controller.Drain.Drainer = d
 	return d
 }
 
@@ -94,30 +95,30 @@ func terminationCondition(n *corev1.Node) *corev1.NodeCondition {
 // TestNodeIsEmptiedFirst: the node is marked and cordoned, then drained, and only then is
 // its VM deleted; without pods all of it costs one pass and seven requests.
 func TestNodeIsEmptiedFirst(t *testing.T) {
-	w := newWorld(t)
-	w.running()
-	d := w.draining(forPod("web"), emptied)
-	w.delete()
-	w.pass()
-	n := w.node()
+	h := newHarness(t)
+	h.running()
+	d := h.draining(forPod("web"), emptied)
+	h.delete()
+	h.Pass()
+	n := h.node()
 	if got := terminationCondition(n); got == nil || got.Status != corev1.ConditionTrue || got.Reason != v1alpha1.NodeScaleDown || !n.Spec.Unschedulable {
 		t.Errorf("condition %+v, cordoned %v", got, n.Spec.Unschedulable)
 	}
-	wantStatus(t, w.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, "waiting for pod shop/web to end. Initiate node drain"})
-	if len(w.tasks) != 0 || len(w.driver.calls) != 0 {
+	wantStatus(t, h.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, "waiting for pod shop/web to end. Initiate node drain"})
+	if len(h.Tasks) != 0 || len(h.methods()) != 0 {
 		t.Fatal("the VM goes before its pods")
 	}
-	w.pass()
-	wantStatus(t, w.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, "Drain successful. Initiate VM deletion"})
+	h.Pass()
+	wantStatus(t, h.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, "Drain successful. Initiate VM deletion"})
 	drains := len(d.requests)
-	w.driver.stays = true
-	w.settle()
+	h.ignoreDeletes(true)
+	h.Settle()
 	if len(d.requests) != drains {
 		t.Error("a node is drained whose VM is being deleted")
 	}
-	w.driver.stays = false
-	w.settleAfter(time.Minute)
-	if !w.gone() || w.node() != nil || len(w.driver.vms) != 0 {
+	h.ignoreDeletes(false)
+	h.SettleAfter(time.Minute)
+	if !h.gone() || h.node() != nil || len(h.Driver.VMs()) != 0 {
 		t.Error("something is left")
 	}
 	if d.deleted != 0 {
@@ -136,23 +137,23 @@ func TestDrainRequest(t *testing.T) {
 			m.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{MachineDrainTimeout: &metav1.Duration{Duration: timeout}, MaxEvictRetries: &retries}
 		}
 	}
-	aged := func(kind, status string, age time.Duration) func(w *world) {
-		return func(w *world) {
+	aged := func(kind, status string, age time.Duration) func(h *harness) {
+		return func(h *harness) {
 			c := condition(kind, status)
-			c.LastTransitionTime = metav1.NewTime(w.clock.Now().Add(-age))
-			w.join(c)
+			c.LastTransitionTime = metav1.NewTime(h.Clock.Now().Add(-age))
+			h.join(c)
 		}
 	}
-	label := func(value string) func(w *world) {
-		return func(w *world) {
-			change(w, w.machine(), func(m *v1alpha1.Machine) {
+	label := func(value string) func(h *harness) {
+		return func(h *harness) {
+			change(h, h.machine(), func(m *v1alpha1.Machine) {
 				metav1.SetMetaDataLabel(&m.ObjectMeta, v1alpha1.LabelKeyForceDeletion, value)
 			})
 		}
 	}
 	cases := map[string]struct {
 		machine func(*v1alpha1.Machine)
-		given   func(w *world)
+		given   func(h *harness)
 		timeout time.Duration
 		retries int32
 		force   drain.Force
@@ -171,25 +172,25 @@ func TestDrainRequest(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.running(func(m *v1alpha1.Machine) {
+			h := newHarness(t)
+			h.running(func(m *v1alpha1.Machine) {
 				if tc.machine != nil {
 					tc.machine(m)
 				}
 			})
-			d := w.draining(forPod("web"))
-			w.delete()
-			w.pass()
+			d := h.draining(forPod("web"))
+			h.delete()
+			h.Pass()
 			if d.requests[0].Force != drain.NotForced {
 				t.Fatalf("forced from the beginning: %s", d.requests[0].Force)
 			}
 			if tc.given != nil {
-				tc.given(w)
+				tc.given(h)
 			}
-			w.pass()
+			h.Pass()
 			got := d.requests[len(d.requests)-1]
 			want := drain.Request{
-				Machine: w.key(), Node: w.nodeName(), Since: w.machine().DeletionTimestamp.Time,
+				Machine: h.Key, Node: h.nodeName(), Since: h.machine().DeletionTimestamp.Time,
 				Timeout: tc.timeout, MaxEvictRetries: tc.retries, Force: tc.force,
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
@@ -201,14 +202,14 @@ func TestDrainRequest(t *testing.T) {
 
 // TestForceIsDueInTime: no event tells that five minutes are over.
 func TestForceIsDueInTime(t *testing.T) {
-	w := newWorld(t)
-	w.running()
-	w.draining(forPod("web"))
+	h := newHarness(t)
+	h.running()
+	h.draining(forPod("web"))
 	c := notReady
-	c.LastTransitionTime = metav1.NewTime(w.clock.Now())
-	w.join(c)
-	w.delete()
-	if got := w.pass().RequeueAfter; got <= 0 || got > 6*time.Minute {
+	c.LastTransitionTime = metav1.NewTime(h.Clock.Now())
+	h.join(c)
+	h.delete()
+	if got := h.Pass().RequeueAfter; got <= 0 || got > 6*time.Minute {
 		t.Errorf("the next pass comes after %v", got)
 	}
 }
@@ -222,7 +223,7 @@ func TestForcedDrain(t *testing.T) {
 	cases := map[string]struct {
 		report   drain.Report
 		sentence string
-		told     string
+		event    string
 	}{
 		"all gone":  {forcedFor(drain.ForceNotReady), "Force Drain successful. Delete Volume Attachments", "has not been Ready"},
 		"pods left": {left, "Force Drain successful. Delete Volume Attachments", "1 pods were left, shop/db among them"},
@@ -230,23 +231,23 @@ func TestForcedDrain(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.running()
-			d := w.draining(tc.report)
+			h := newHarness(t)
+			h.running()
+			d := h.draining(tc.report)
 			d.attachments = 1
-			w.delete()
-			w.pass()
-			wantStatus(t, w.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, tc.sentence})
-			if len(w.tasks) != 0 {
+			h.delete()
+			h.Pass()
+			wantStatus(t, h.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, tc.sentence})
+			if len(h.Tasks) != 0 {
 				t.Fatal("the VM goes before its attachments")
 			}
-			w.settle()
-			if !w.gone() || d.deleted < 2 {
-				t.Errorf("gone: %v, looked at attachments %d times", w.gone(), d.deleted)
+			h.Settle()
+			if !h.gone() || d.deleted < 2 {
+				t.Errorf("gone: %v, looked at attachments %d times", h.gone(), d.deleted)
 			}
-			events := w.told()
-			if n := len(slices.DeleteFunc(slices.Clone(events), func(e string) bool { return !strings.Contains(e, tc.told) })); n != 1 {
-				t.Errorf("events %q, want one that says %q", events, tc.told)
+			events := h.takeEvents()
+			if n := len(slices.DeleteFunc(slices.Clone(events), func(e string) bool { return !strings.Contains(e, tc.event) })); n != 1 {
+				t.Errorf("events %q, want one that says %q", events, tc.event)
 			}
 		})
 	}
@@ -255,28 +256,28 @@ func TestForcedDrain(t *testing.T) {
 // TestDrainThatFails: the sentence that Gardener looks for is in the status, one event
 // tells of it, and nothing is forced for it.
 func TestDrainThatFails(t *testing.T) {
-	w := newWorld(t)
-	w.running()
-	d := w.draining(misconfigured())
-	w.delete()
-	w.settle()
-	w.settleAfter(time.Minute)
-	wantStatus(t, w.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "Drain failed due to - "})
-	got := w.machine().Status.LastOperation.Description
+	h := newHarness(t)
+	h.running()
+	d := h.draining(misconfigured())
+	h.delete()
+	h.Settle()
+	h.SettleAfter(time.Minute)
+	wantStatus(t, h.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "Drain failed due to - "})
+	got := h.machine().Status.LastOperation.Description
 	for _, part := range []string{"misconfigured and requires zero voluntary evictions", "Will retry in next sync. Initiate node drain"} {
 		if !strings.Contains(got, part) {
 			t.Errorf("description %q lacks %q", got, part)
 		}
 	}
-	if events := w.told(); len(events) != 1 {
+	if events := h.takeEvents(); len(events) != 1 {
 		t.Errorf("events %q, want one", events)
 	}
-	if len(w.driver.calls) != 0 || w.node() == nil {
+	if len(h.methods()) != 0 || h.node() == nil {
 		t.Error("the VM or the node goes all the same")
 	}
 	d.reports = []drain.Report{emptied}
-	w.settle()
-	if !w.gone() {
+	h.Settle()
+	if !h.gone() {
 		t.Error("the Machine stays when the pod is gone")
 	}
 }
@@ -284,45 +285,45 @@ func TestDrainThatFails(t *testing.T) {
 // TestEvictionsThatAreGivenUpAreTold: a drain that is not forced itself goes around a
 // budget when it has tried often enough, and says for which pods.
 func TestEvictionsThatAreGivenUpAreTold(t *testing.T) {
-	w := newWorld(t)
-	w.running()
+	h := newHarness(t)
+	h.running()
 	forced := forPod("db")
 	forced.Started = []drain.Action{
 		{Pod: types.NamespacedName{Namespace: "shop", Name: "web"}},
 		{Pod: types.NamespacedName{Namespace: "shop", Name: "db"}, Forced: true, Reason: "its eviction was refused 361 time(s)"},
 	}
-	d := w.draining(forced, forPod("db"))
-	w.delete()
-	w.settle()
-	events := w.told()
+	d := h.draining(forced, forPod("db"))
+	h.delete()
+	h.Settle()
+	events := h.takeEvents()
 	if len(events) != 1 || !strings.Contains(events[0], "shop/db (its eviction was refused 361 time(s))") || strings.Contains(events[0], "web") || !strings.HasPrefix(events[0], "Warning "+reasonForcedDrain) {
 		t.Errorf("events %q, want one that names the pod and the reason", events)
 	}
 	d.reports = []drain.Report{emptied}
-	if w.settle(); d.deleted != 0 {
+	if h.Settle(); d.deleted != 0 {
 		t.Error("the attachments of a node that was emptied in order are deleted")
 	}
 }
 
 // TestDrainProgressIsWrittenSeldom: a node with many pods must not cost a write for each.
 func TestDrainProgressIsWrittenSeldom(t *testing.T) {
-	w := newWorld(t)
-	w.running()
-	d := w.draining(forPod("a"))
-	w.delete()
-	w.settle()
-	w.writes = nil
+	h := newHarness(t)
+	h.running()
+	d := h.draining(forPod("a"))
+	h.delete()
+	h.Settle()
+	h.Writes = nil
 	for _, name := range []string{"b", "c", "d", "e"} {
 		d.reports = []drain.Report{forPod(name)}
-		if got := w.pass().RequeueAfter; got <= 0 || got > progressEvery {
+		if got := h.Pass().RequeueAfter; got <= 0 || got > progressEvery {
 			t.Errorf("the progress is not written within %v", got)
 		}
 	}
-	if n := count(w.wrote(), "patch status of Machine"); n != 0 {
+	if n := count(h.TakeWrites(), "patch status of Machine"); n != 0 {
 		t.Errorf("%d writes at once", n)
 	}
-	w.settleAfter(progressEvery)
-	if got := w.machine().Status.LastOperation.Description; !strings.Contains(got, "shop/e") {
+	h.SettleAfter(progressEvery)
+	if got := h.machine().Status.LastOperation.Description; !strings.Contains(got, "shop/e") {
 		t.Errorf("description %q is not the newest", got)
 	}
 }
@@ -332,21 +333,21 @@ func TestNodeThatCannotBeMarked(t *testing.T) {
 	for _, what := range []string{"patch status of Node", "patch Node"} {
 		for name, forced := range map[string]bool{"normal": false, "forced": true} {
 			t.Run(what+", "+name, func(t *testing.T) {
-				w := newWorld(t)
-				w.running(func(m *v1alpha1.Machine) {
+				h := newHarness(t)
+				h.running(func(m *v1alpha1.Machine) {
 					if forced {
 						m.Labels = map[string]string{v1alpha1.LabelKeyForceDeletion: "True"}
 					}
 				})
-				d := w.draining()
-				w.refuse = func(made write) error {
-					if made.what == what {
+				d := h.draining()
+				h.Refuse = func(made lockstep.Write) error {
+					if made.What == what {
 						return errDown
 					}
 					return nil
 				}
-				w.delete()
-				_, err := w.controller.Reconcile(t.Context(), w.request())
+				h.delete()
+				_, err := h.controller.Reconcile(t.Context(), h.Request())
 				if forced {
 					if err != nil || len(d.requests) != 1 {
 						t.Errorf("%d drains, err %v, want one drain", len(d.requests), err)
@@ -356,10 +357,10 @@ func TestNodeThatCannotBeMarked(t *testing.T) {
 				if !errors.Is(err, errDown) || len(d.requests) != 0 {
 					t.Errorf("%d drains, err %v, want none and the error", len(d.requests), err)
 				}
-				wantStatus(t, w.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "Drain failed due to - "})
-				w.refuse = nil
-				w.settle()
-				if !w.gone() {
+				wantStatus(t, h.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "Drain failed due to - "})
+				h.Refuse = nil
+				h.Settle()
+				if !h.gone() {
 					t.Error("the Machine stays")
 				}
 			})
@@ -378,15 +379,15 @@ func TestReasonOnTheNode(t *testing.T) {
 		"unhealthy": {[]corev1.NodeCondition{notReady}, v1alpha1.NodeUnhealthy},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.running()
-			w.join(tc.conditions...)
-			w.draining(forPod("web"))
-			w.delete()
-			w.pass()
-			w.join(append(w.node().Status.Conditions, condition("DiskPressure", "True"))...)
-			w.pass()
-			if got := terminationCondition(w.node()); got == nil || got.Reason != tc.want {
+			h := newHarness(t)
+			h.running()
+			h.join(tc.conditions...)
+			h.draining(forPod("web"))
+			h.delete()
+			h.Pass()
+			h.join(append(h.node().Status.Conditions, condition("DiskPressure", "True"))...)
+			h.Pass()
+			if got := terminationCondition(h.node()); got == nil || got.Reason != tc.want {
 				t.Errorf("condition %+v, want reason %s, and that it stays so", got, tc.want)
 			}
 		})
@@ -396,31 +397,31 @@ func TestReasonOnTheNode(t *testing.T) {
 // TestDrainNeedsTheTarget: a node that nobody can see is not taken for empty, until the
 // drain's time is over or somebody forces it.
 func TestDrainNeedsTheTarget(t *testing.T) {
-	for name, release := range map[string]func(w *world){
-		"timeout": func(w *world) { w.clock.SetTime(w.machine().DeletionTimestamp.Add(DefaultDrainTimeout)) },
-		"force": func(w *world) {
-			change(w, w.machine(), func(m *v1alpha1.Machine) {
+	for name, release := range map[string]func(h *harness){
+		"timeout": func(h *harness) { h.Clock.SetTime(h.machine().DeletionTimestamp.Add(DefaultDrainTimeout)) },
+		"force": func(h *harness) {
+			change(h, h.machine(), func(m *v1alpha1.Machine) {
 				metav1.SetMetaDataLabel(&m.ObjectMeta, v1alpha1.LabelKeyForceDeletion, "True")
 			})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.running()
-			w.draining()
-			w.target.since = time.Time{}
-			w.delete()
-			if got := w.settle().RequeueAfter; got <= 0 || got > targetAway {
+			h := newHarness(t)
+			h.running()
+			h.draining()
+			h.target.since = time.Time{}
+			h.delete()
+			if got := h.Settle().RequeueAfter; got <= 0 || got > targetAway {
 				t.Errorf("the next pass comes after %v; no event tells of the target's return", got)
 			}
-			if len(w.driver.vms) != 1 {
+			if len(h.Driver.VMs()) != 1 {
 				t.Fatal("the VM is gone, and its pods with it")
 			}
-			wantStatus(t, w.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "the target cluster does not answer"})
-			release(w)
-			w.settle()
-			if len(w.driver.vms) != 0 || w.gone() {
-				t.Errorf("%d VMs; gone: %v; want the VM gone, and the Machine there for its node", len(w.driver.vms), w.gone())
+			wantStatus(t, h.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "the target cluster does not answer"})
+			release(h)
+			h.Settle()
+			if len(h.Driver.VMs()) != 0 || h.gone() {
+				t.Errorf("%d VMs; gone: %v; want the VM gone, and the Machine there for its node", len(h.Driver.VMs()), h.gone())
 			}
 		})
 	}
@@ -428,23 +429,23 @@ func TestDrainNeedsTheTarget(t *testing.T) {
 
 // TestDrainAfterARestart: what a former process had done is found out again.
 func TestDrainAfterARestart(t *testing.T) {
-	w := newWorld(t)
-	w.running()
-	w.draining(forPod("web"))
-	w.delete()
-	w.settle()
-	w.restart(w.driver)
-	d := w.draining(forPod("web"), emptied)
-	w.writes = nil
-	w.pass()
-	if n := len(w.writes); n != 0 {
-		t.Errorf("the next process writes again what is written:\n%s", w.said())
+	h := newHarness(t)
+	h.running()
+	h.draining(forPod("web"))
+	h.delete()
+	h.Settle()
+	h.restart()
+	d := h.draining(forPod("web"), emptied)
+	h.Writes = nil
+	h.Pass()
+	if n := len(h.Writes); n != 0 {
+		t.Errorf("the next process writes again what is written:\n%s", h.LastWrites())
 	}
 	if len(d.requests) != 1 {
 		t.Fatalf("%d drains", len(d.requests))
 	}
-	w.settle()
-	if !w.gone() {
+	h.Settle()
+	if !h.gone() {
 		t.Error("the Machine stays")
 	}
 }
@@ -452,36 +453,36 @@ func TestDrainAfterARestart(t *testing.T) {
 // TestNodeOfALostAnswer: the VM of a Machine whose creation was never answered joins all
 // the same. Its node is found by its label or by asking the driver, and goes with it.
 func TestNodeOfALostAnswer(t *testing.T) {
-	lost := func(w *world) {
-		w.driver.fails(instance.MethodCreate, codes.DeadlineExceeded)
-		w.declare()
-		w.settle()
-		w.driver.vms[machineName] = "sim:///m1"
+	lost := func(h *harness) {
+		h.Driver.Fail(fake.CreateMachine, codes.DeadlineExceeded)
+		h.declare()
+		h.Settle()
+		h.addVM(machineName, "sim:///m1")
 	}
 	cases := map[string]struct {
-		given func(w *world)
+		given func(h *harness)
 		asks  int // how often the driver is asked before the deletion
 	}{
-		"node with the machine's name": {func(w *world) {
-			w.join(ready)
-			change(w, w.node(), func(n *corev1.Node) { n.Labels = map[string]string{v1alpha1.LabelKeyMachineName: machineName} })
+		"node with the machine's name": {func(h *harness) {
+			h.join(ready)
+			change(h, h.node(), func(n *corev1.Node) { n.Labels = map[string]string{v1alpha1.LabelKeyMachineName: machineName} })
 		}, 0},
-		"node without":   {func(w *world) { w.join(ready) }, 1},
-		"node yet to be": {func(*world) {}, 1},
+		"node without":   {func(h *harness) { h.join(ready) }, 1},
+		"node yet to be": {func(*harness) {}, 1},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			lost(w)
-			tc.given(w)
-			d := w.draining()
-			w.driver.calls = nil
-			w.delete()
-			w.settle()
-			if !w.gone() || w.node() != nil || len(w.driver.vms) != 0 {
-				t.Errorf("gone: %v, node left: %v, VMs %v", w.gone(), w.node() != nil, w.driver.vms)
+			h := newHarness(t)
+			lost(h)
+			tc.given(h)
+			d := h.draining()
+			h.Driver.ForgetCalls()
+			h.delete()
+			h.Settle()
+			if !h.gone() || h.node() != nil || len(h.Driver.VMs()) != 0 {
+				t.Errorf("gone: %v, node left: %v, VMs %v", h.gone(), h.node() != nil, h.Driver.VMs())
 			}
-			if got := w.driver.made(instance.MethodStatus); got != tc.asks+1 {
+			if got := len(h.Driver.Calls(fake.GetMachineStatus)); got != tc.asks+1 {
 				t.Errorf("the driver was asked %d times, want %d and once after the deletion", got, tc.asks)
 			}
 			if drained := len(d.requests) > 0; drained != (name != "node yet to be") {
@@ -496,28 +497,28 @@ func TestNodeOfALostAnswer(t *testing.T) {
 func TestDriverCannotSayWhichNode(t *testing.T) {
 	for code := codes.Canceled; code <= codes.Uninitialized; code++ {
 		t.Run(code.String(), func(t *testing.T) {
-			w := newWorld(t)
-			w.declare(func(m *v1alpha1.Machine) { m.Finalizers = []string{v1alpha1.FinalizerMCM} })
-			w.driver.vms[machineName] = "sim:///m1"
-			w.driver.fails(instance.MethodStatus, code)
-			w.delete()
-			w.settle()
+			h := newHarness(t)
+			h.declare(func(m *v1alpha1.Machine) { m.Finalizers = []string{v1alpha1.FinalizerMCM} })
+			h.addVM(machineName, "sim:///m1")
+			h.Driver.Fail(fake.GetMachineStatus, code)
+			h.delete()
+			h.Settle()
 			switch code {
 			case codes.NotFound, codes.Unimplemented, codes.Uninitialized:
-				if !w.gone() || len(w.driver.vms) != 0 {
+				if !h.gone() || len(h.Driver.VMs()) != 0 {
 					t.Error("something is left")
 				}
 				return
 			}
-			wantStatus(t, w.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "Set machine status to termination. Now, getting VM Status"})
-			if got := w.machine().Status.LastOperation.Description; !strings.Contains(got, "is out of order") {
+			wantStatus(t, h.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "Set machine status to termination. Now, getting VM Status"})
+			if got := h.machine().Status.LastOperation.Description; !strings.Contains(got, "is out of order") {
 				t.Errorf("description %q lacks the provider's words", got)
 			}
-			if w.driver.made(instance.MethodDelete) != 0 {
+			if len(h.Driver.Calls(fake.DeleteMachine)) != 0 {
 				t.Error("deleted without knowing what")
 			}
-			w.settleAfter(time.Hour)
-			if !w.gone() || len(w.driver.vms) != 0 {
+			h.SettleAfter(time.Hour)
+			if !h.gone() || len(h.Driver.VMs()) != 0 {
 				t.Error("something is left when the driver answers again")
 			}
 		})

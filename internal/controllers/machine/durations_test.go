@@ -16,23 +16,23 @@ func TestDurationsAreForPeople(t *testing.T) {
 		90 * time.Second: "Machine m1 failed to join the cluster in 1m30s.",
 		time.Hour:        "Machine m1 failed to join the cluster in 60 minutes.",
 	} {
-		w := newWorld(t)
-		w.declare(func(m *v1alpha1.Machine) {
+		h := newHarness(t)
+		h.declare(func(m *v1alpha1.Machine) {
 			m.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{MachineCreationTimeout: &metav1.Duration{Duration: timeout}}
 		})
-		w.settle()
-		w.settleAfter(timeout)
-		if got := w.machine().Status.LastOperation.Description; got != want {
+		h.Settle()
+		h.SettleAfter(timeout)
+		if got := h.machine().Status.LastOperation.Description; got != want {
 			t.Errorf("after %v: %q, want %q", timeout, got, want)
 		}
 	}
-	w := newWorld(t)
-	w.declare()
-	w.settle()
-	w.clock.Step(2337045191)
-	w.join(ready)
-	w.settle()
-	if got, want := w.machine().Status.LastOperation.Description, "Machine m1 successfully joined the cluster in 2.3s"; got != want {
+	h := newHarness(t)
+	h.declare()
+	h.Settle()
+	h.Clock.Step(2337045191)
+	h.join(ready)
+	h.Settle()
+	if got, want := h.machine().Status.LastOperation.Description, "Machine m1 successfully joined the cluster in 2.3s"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

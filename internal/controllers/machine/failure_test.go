@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,8 +14,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
-	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/driver/fake"
+	"github.com/millwright-dev/millwright/driver/status"
 )
 
 // TestFailedCreationKeepsWhatAutoscalersRead: each code is in the status, and the
@@ -24,17 +27,17 @@ func TestFailedCreationKeepsWhatAutoscalersRead(t *testing.T) {
 		codes.ResourceExhausted: true, codes.Unknown: true, codes.DeadlineExceeded: true, codes.Aborted: true, codes.Unavailable: true,
 	}
 	for code := codes.Canceled; code <= codes.Uninitialized; code++ {
-		for _, method := range []instance.Method{instance.MethodStatus, instance.MethodCreate} {
-			if code == codes.Uninitialized || method == instance.MethodStatus && (code == codes.NotFound || code == codes.Unimplemented) {
+		for _, method := range []fake.Method{fake.GetMachineStatus, fake.CreateMachine} {
+			if code == codes.Uninitialized || method == fake.GetMachineStatus && (code == codes.NotFound || code == codes.Unimplemented) {
 				continue // no failures
 			}
 			t.Run(fmt.Sprintf("%s from %s", code, method), func(t *testing.T) {
-				w := newWorld(t)
-				w.declare(func(m *v1alpha1.Machine) { m.Status.LastKnownState = "disk made" })
-				w.driver.fails(method, code)
-				w.settle()
-				got := w.machine().Status
-				wantStatus(t, w.machine(), want4{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "Cloud provider message - "})
+				h := newHarness(t)
+				h.declare(func(m *v1alpha1.Machine) { m.Status.LastKnownState = "disk made" })
+				h.Driver.Fail(method, code)
+				h.Settle()
+				got := h.machine().Status
+				wantStatus(t, h.machine(), want4{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "Cloud provider message - "})
 				if !strings.Contains(got.LastOperation.Description, "is out of order") {
 					t.Errorf("description %q lacks the provider's words", got.LastOperation.Description)
 				}
@@ -58,40 +61,42 @@ func TestFailedCreationKeepsWhatAutoscalersRead(t *testing.T) {
 func TestNoteOfAFailedCreation(t *testing.T) {
 	for _, code := range []codes.Code{codes.Internal, codes.ResourceExhausted} {
 		t.Run(code.String(), func(t *testing.T) {
-			w := newWorld(t)
-			w.driver.withNote, w.driver.note = true, "disk made, no IP yet"
-			w.driver.fails(instance.MethodCreate, code)
-			w.declare(func(m *v1alpha1.Machine) { m.Status.LastKnownState = "older" })
-			w.settle()
-			w.pass()
-			if got := w.machine().Status.LastKnownState; got != w.driver.note {
-				t.Errorf("lastKnownState %q, want %q", got, w.driver.note)
+			h := newHarness(t)
+			const note = "disk made, no IP yet"
+			h.Driver.OnCreate(func(context.Context, *driver.CreateMachineRequest, func() (*driver.CreateMachineResponse, error)) (*driver.CreateMachineResponse, error) {
+				return &driver.CreateMachineResponse{LastKnownState: note}, status.Error(code, "out of order")
+			})
+			h.declare(func(m *v1alpha1.Machine) { m.Status.LastKnownState = "older" })
+			h.Settle()
+			h.Pass()
+			if got := h.machine().Status.LastKnownState; got != note {
+				t.Errorf("lastKnownState %q, want %q", got, note)
 			}
 		})
 	}
 }
 
-// TestOneEventPerChangeOfCode: an error that repeats itself is told once.
+// TestOneEventPerChangeOfCode: an error that repeats itself makes one event.
 func TestOneEventPerChangeOfCode(t *testing.T) {
-	w := newWorld(t)
-	w.driver.fails(instance.MethodCreate, codes.Internal, codes.Internal, codes.Unavailable, codes.Unavailable, codes.Internal)
-	w.declare()
-	var told []string
+	h := newHarness(t)
+	h.Driver.Fail(fake.CreateMachine, codes.Internal, codes.Internal, codes.Unavailable, codes.Unavailable, codes.Internal)
+	h.declare()
+	var sent []string
 	for range 5 {
-		w.settle()
-		for _, event := range w.told() {
-			told = append(told, event[strings.LastIndex(event, "(")+1:strings.LastIndex(event, ")")])
+		h.Settle()
+		for _, event := range h.takeEvents() {
+			sent = append(sent, event[strings.LastIndex(event, "(")+1:strings.LastIndex(event, ")")])
 		}
-		w.clock.Step(time.Minute)
+		h.Clock.Step(time.Minute)
 	}
-	if diff := cmp.Diff([]string{"Internal", "Unavailable", "Internal"}, told); diff != "" {
+	if diff := cmp.Diff([]string{"Internal", "Unavailable", "Internal"}, sent); diff != "" {
 		t.Errorf("codes in events (-want +got):\n%s", diff)
 	}
-	if got := w.driver.made(instance.MethodCreate); got != 5 {
+	if got := len(h.Driver.Calls(fake.CreateMachine)); got != 5 {
 		t.Errorf("%d creations, want 5", got)
 	}
-	w.settleAfter(time.Minute)
-	if got := w.machine().Status; got.LastOperation.ErrorCode != "" || got.CurrentStatus.Phase != v1alpha1.MachinePending {
+	h.SettleAfter(time.Minute)
+	if got := h.machine().Status; got.LastOperation.ErrorCode != "" || got.CurrentStatus.Phase != v1alpha1.MachinePending {
 		t.Errorf("after success the error code is %q and the phase %q", got.LastOperation.ErrorCode, got.CurrentStatus.Phase)
 	}
 }
@@ -99,15 +104,15 @@ func TestOneEventPerChangeOfCode(t *testing.T) {
 // TestNewestMessage: the provider's newest words are in the status also if the code stays
 // and no event tells of them.
 func TestNewestMessage(t *testing.T) {
-	w := newWorld(t)
-	w.declare()
-	w.driver.errors[instance.MethodCreate] = []error{fmt.Errorf("first"), fmt.Errorf("second")}
-	w.settle()
-	w.settleAfter(time.Minute)
-	if got := w.machine().Status.LastOperation.Description; !strings.Contains(got, "second") {
+	h := newHarness(t)
+	h.declare()
+	h.Driver.FailWith(fake.CreateMachine, errors.New("first"), errors.New("second"))
+	h.Settle()
+	h.SettleAfter(time.Minute)
+	if got := h.machine().Status.LastOperation.Description; !strings.Contains(got, "second") {
 		t.Errorf("description %q, want the second message", got)
 	}
-	if events := w.told(); len(events) != 1 {
+	if events := h.takeEvents(); len(events) != 1 {
 		t.Errorf("events %q, want one", events)
 	}
 }
@@ -117,21 +122,21 @@ func TestNewestMessage(t *testing.T) {
 func TestNameTaken(t *testing.T) {
 	cases := map[string]struct {
 		machine func(*v1alpha1.Machine)
-		method  instance.Method
+		method  fake.Method
 		want    v1alpha1.MachinePhase
 	}{
-		"owned":                    {owned, instance.MethodCreate, v1alpha1.MachineFailed},
-		"alone":                    {func(*v1alpha1.Machine) {}, instance.MethodCreate, v1alpha1.MachineCrashLoopBackOff},
-		"owned, from a status":     {owned, instance.MethodStatus, v1alpha1.MachineCrashLoopBackOff},
-		"owned, from initialising": {owned, instance.MethodInitialize, v1alpha1.MachineFailed},
+		"owned":                    {owned, fake.CreateMachine, v1alpha1.MachineFailed},
+		"alone":                    {func(*v1alpha1.Machine) {}, fake.CreateMachine, v1alpha1.MachineCrashLoopBackOff},
+		"owned, from a status":     {owned, fake.GetMachineStatus, v1alpha1.MachineCrashLoopBackOff},
+		"owned, from initialising": {owned, fake.InitializeMachine, v1alpha1.MachineFailed},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.driver.fails(tc.method, codes.AlreadyExists)
-			w.declare(tc.machine)
-			w.settle()
-			got := w.machine().Status
+			h := newHarness(t)
+			h.Driver.Fail(tc.method, codes.AlreadyExists)
+			h.declare(tc.machine)
+			h.Settle()
+			got := h.machine().Status
 			if got.CurrentStatus.Phase != tc.want || got.LastOperation.ErrorCode != "AlreadyExists" {
 				t.Errorf("phase %q, code %q; want %q, AlreadyExists", got.CurrentStatus.Phase, got.LastOperation.ErrorCode, tc.want)
 			}
@@ -142,11 +147,11 @@ func TestNameTaken(t *testing.T) {
 // TestInitialisingFails: the VM is the Machine's from then on, and only initialising it
 // is repeated.
 func TestInitialisingFails(t *testing.T) {
-	w := newWorld(t)
-	w.driver.fails(instance.MethodInitialize, codes.ResourceExhausted)
-	w.declare()
-	w.settle()
-	got := w.machine()
+	h := newHarness(t)
+	h.Driver.Fail(fake.InitializeMachine, codes.ResourceExhausted)
+	h.declare()
+	h.Settle()
+	got := h.machine()
 	wantStatus(t, got, want4{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "Initialize VM Instance"})
 	if !strings.HasPrefix(got.Status.LastOperation.Description, "Provider error: ") || got.Status.LastOperation.ErrorCode != "ResourceExhausted" {
 		t.Errorf("description %q, code %q", got.Status.LastOperation.Description, got.Status.LastOperation.ErrorCode)
@@ -154,12 +159,12 @@ func TestInitialisingFails(t *testing.T) {
 	if got.Spec.ProviderID == "" {
 		t.Fatal("the VM is not recorded")
 	}
-	w.driver.fails(instance.MethodStatus, codes.Uninitialized)
-	w.settleAfter(time.Minute)
-	if got := w.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachinePending {
+	h.Driver.Fail(fake.GetMachineStatus, codes.Uninitialized)
+	h.SettleAfter(time.Minute)
+	if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachinePending {
 		t.Errorf("phase %q after initialising worked", got)
 	}
-	if creations, inits := w.driver.made(instance.MethodCreate), w.driver.made(instance.MethodInitialize); creations != 1 || inits != 2 {
+	if creations, inits := len(h.Driver.Calls(fake.CreateMachine)), len(h.Driver.Calls(fake.InitializeMachine)); creations != 1 || inits != 2 {
 		t.Errorf("%d creations and %d attempts to initialise, want 1 and 2", creations, inits)
 	}
 }
@@ -167,45 +172,45 @@ func TestInitialisingFails(t *testing.T) {
 // TestFailureEndsInFailed: a Machine that cannot be created is Failed when its time is
 // over, its driver is asked on, and it recovers if that works after all.
 func TestFailureEndsInFailed(t *testing.T) {
-	w := newWorld(t)
-	w.declare()
-	w.driver.fails(instance.MethodCreate, codes.ResourceExhausted, codes.ResourceExhausted, codes.ResourceExhausted, codes.ResourceExhausted)
-	result := w.settle()
-	for w.clock.Since(w.machine().CreationTimestamp.Time) < creationTimeout {
-		if got := w.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineCrashLoopBackOff {
-			t.Fatalf("phase %q after %v", got, w.clock.Since(w.machine().CreationTimestamp.Time))
+	h := newHarness(t)
+	h.declare()
+	h.Driver.Fail(fake.CreateMachine, codes.ResourceExhausted, codes.ResourceExhausted, codes.ResourceExhausted, codes.ResourceExhausted)
+	result := h.Settle()
+	for h.Clock.Since(h.machine().CreationTimestamp.Time) < creationTimeout {
+		if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineCrashLoopBackOff {
+			t.Fatalf("phase %q after %v", got, h.Clock.Since(h.machine().CreationTimestamp.Time))
 		}
 		if result.RequeueAfter <= 0 {
 			t.Fatal("nothing brings the next pass")
 		}
-		result = w.settleAfter(result.RequeueAfter)
+		result = h.SettleAfter(result.RequeueAfter)
 	}
-	wantStatus(t, w.machine(), want4{v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "Cloud provider message - "})
-	if got := w.machine().Status.LastOperation.ErrorCode; got != "ResourceExhausted" {
+	wantStatus(t, h.machine(), want4{v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "Cloud provider message - "})
+	if got := h.machine().Status.LastOperation.ErrorCode; got != "ResourceExhausted" {
 		t.Errorf("error code %q", got)
 	}
-	w.driver.errors[instance.MethodCreate] = nil
-	w.settleAfter(time.Hour)
-	w.join(ready)
-	w.settle()
-	if got := w.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineRunning {
+	h.Driver.ForgetFailures()
+	h.SettleAfter(time.Hour)
+	h.join(ready)
+	h.Settle()
+	if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineRunning {
 		t.Errorf("phase %q once the VM is there and has joined", got)
 	}
 }
 
 // TestRestartForgivesTheGap: the time in which no manager ran is not the Machine's.
 func TestRestartForgivesTheGap(t *testing.T) {
-	w := newWorld(t)
-	w.declare()
-	w.driver.fails(instance.MethodCreate, codes.Unavailable)
-	w.settle()
-	w.clock.Step(10 * creationTimeout)
-	w.restart(w.driver)
-	w.withoutTarget() // whose cache would start the clock as well
-	w.driver.fails(instance.MethodCreate, codes.Unavailable)
-	w.settle()
-	w.settleAfter(time.Minute)
-	if got := w.machine().Status.CurrentStatus.Phase; got == v1alpha1.MachineFailed {
+	h := newHarness(t)
+	h.declare()
+	h.Driver.Fail(fake.CreateMachine, codes.Unavailable)
+	h.Settle()
+	h.Clock.Step(10 * creationTimeout)
+	h.restart()
+	h.withoutTarget() // whose cache would start the clock as well
+	h.Driver.Fail(fake.CreateMachine, codes.Unavailable)
+	h.Settle()
+	h.SettleAfter(time.Minute)
+	if got := h.machine().Status.CurrentStatus.Phase; got == v1alpha1.MachineFailed {
 		t.Errorf("phase %q right after a restart", got)
 	}
 }
@@ -215,32 +220,32 @@ func TestRestartForgivesTheGap(t *testing.T) {
 func TestFailedCreationStaysFailed(t *testing.T) {
 	for _, name := range []string{"restart", "outage"} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			h := newHarness(t)
 			away := false
-			w.controller.Health.OutagePeriod = time.Minute
-			w.controller.Client = awayClient{w.controller.Client, &away}
+			h.controller.Health.OutagePeriod = time.Minute
+			h.controller.Client = awayClient{h.controller.Client, &away}
 			for range 100 {
-				w.driver.fails(instance.MethodCreate, codes.Internal)
+				h.Driver.Fail(fake.CreateMachine, codes.Internal)
 			}
-			w.declare()
-			w.wait(2 * creationTimeout)
-			if got := w.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed {
+			h.declare()
+			h.wait(2 * creationTimeout)
+			if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed {
 				t.Fatalf("phase %q after the timeout", got)
 			}
 			if away = name == "outage"; !away {
-				w.restart(w.driver)
+				h.restart()
 			}
-			before := w.driver.made(instance.MethodCreate)
-			w.wait(10 * time.Minute)
-			if got := w.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed || w.driver.made(instance.MethodCreate) == before {
-				t.Errorf("phase %q after %d more creations", got, w.driver.made(instance.MethodCreate)-before)
+			before := len(h.Driver.Calls(fake.CreateMachine))
+			h.wait(10 * time.Minute)
+			if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed || len(h.Driver.Calls(fake.CreateMachine)) == before {
+				t.Errorf("phase %q after %d more creations", got, len(h.Driver.Calls(fake.CreateMachine))-before)
 			}
 			away = false
-			change(w, w.machine(), func(m *v1alpha1.Machine) {
+			change(h, h.machine(), func(m *v1alpha1.Machine) {
 				metav1.SetMetaDataAnnotation(&m.ObjectMeta, v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout, "10h")
 			})
-			w.wait(time.Minute)
-			if got := w.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineCrashLoopBackOff {
+			h.wait(time.Minute)
+			if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineCrashLoopBackOff {
 				t.Errorf("phase %q with more time", got)
 			}
 		})
@@ -251,28 +256,28 @@ func TestFailedCreationStaysFailed(t *testing.T) {
 // cut, and once; the words that say which step of a deletion is next stay whole.
 func TestADriverMaySayAnything(t *testing.T) {
 	words := errors.New("begin \xff" + strings.Repeat("é", 1<<20) + " end")
-	for method, end := range map[instance.Method]string{
-		instance.MethodCreate: " end", instance.MethodDelete: " end. Initiate VM deletion",
+	for method, end := range map[fake.Method]string{
+		fake.CreateMachine: " end", fake.DeleteMachine: " end. Initiate VM deletion",
 	} {
 		t.Run(string(method), func(t *testing.T) {
-			w := newWorld(t)
-			w.driver.errors[method] = slices.Repeat([]error{words}, 3)
-			w.declare()
-			w.settle()
-			if method == instance.MethodDelete {
-				w.delete()
+			h := newHarness(t)
+			h.Driver.FailWith(method, slices.Repeat([]error{words}, 3)...)
+			h.declare()
+			h.Settle()
+			if method == fake.DeleteMachine {
+				h.delete()
 			}
-			w.settle()
-			w.writes = nil
-			w.settleAfter(time.Minute)
-			if strings.Contains(w.said(), "status of Machine") {
-				t.Errorf("the same words are written again:\n%s", w.said())
+			h.Settle()
+			h.Writes = nil
+			h.SettleAfter(time.Minute)
+			if strings.Contains(h.LastWrites(), "status of Machine") {
+				t.Errorf("the same words are written again:\n%s", h.LastWrites())
 			}
-			got := w.machine().Status.LastOperation.Description
+			got := h.machine().Status.LastOperation.Description
 			if len(got) > 4096 || !strings.Contains(got, "begin \uFFFDéé") || !strings.Contains(got, "éé [...] éé") || !strings.HasSuffix(got, end) {
 				t.Errorf("%d bytes, from %.60q to %q", len(got), got, got[max(0, len(got)-60):])
 			}
-			events := w.told()
+			events := h.takeEvents()
 			if len(events) == 0 || slices.ContainsFunc(events, func(event string) bool {
 				message, _, _ := strings.Cut(event, " map[") // the annotations
 				return len(message) > 1100 || !utf8.ValidString(event)

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/driver/fake"
 )
 
 // TestFleetOfMCM: a manager that takes over the objects of MCM's creates no second VM,
@@ -25,13 +25,13 @@ func TestFleetOfMCM(t *testing.T) {
 	rested := 0
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".json"), func(t *testing.T) {
-			w := newWorld(t)
-			machines := w.load(file)
+			h := newHarness(t)
+			machines := h.load(file)
 			if len(machines) == 0 {
 				t.Fatal("no Machines are recorded")
 			}
 			for _, before := range machines {
-				if w.takeOver(before) {
+				if h.takeOver(before) {
 					rested++
 				}
 			}
@@ -43,61 +43,62 @@ func TestFleetOfMCM(t *testing.T) {
 }
 
 // takeOver checks what becomes of a Machine, and reports whether nothing had to.
-func (w *world) takeOver(before v1alpha1.Machine) bool {
-	w.Helper()
-	w.name, w.writes, w.driver.calls = before.Name, nil, nil
-	w.settle()
+func (h *harness) takeOver(before v1alpha1.Machine) bool {
+	h.Helper()
+	h.Key.Name, h.Writes = before.Name, nil
+	h.Driver.ForgetCalls()
+	h.Settle()
 	if before.DeletionTimestamp != nil {
-		if !w.gone() || w.driver.vms[before.Name] != "" || w.recordedNode() != nil {
-			w.Errorf("%s is not deleted", before.Name)
+		if !h.gone() || h.hasVM(before.Name) || h.recordedNode() != nil {
+			h.Errorf("%s is not deleted", before.Name)
 		}
 		return false
 	}
-	if before.Spec.ProviderID != "" && w.driver.made(instance.MethodCreate) != 0 {
-		w.Errorf("%s has a second VM", before.Name)
+	if before.Spec.ProviderID != "" && len(h.Driver.Calls(fake.CreateMachine)) != 0 {
+		h.Errorf("%s has a second VM", before.Name)
 	}
-	return w.restsAsMCMLeftIt(before)
+	return h.restsAsMCMLeftIt(before)
 }
 
 // restsAsMCMLeftIt checks that a Machine is left alone if it is in a state that asks for
 // nothing, and reports whether it is.
-func (w *world) restsAsMCMLeftIt(before v1alpha1.Machine) bool {
-	w.Helper()
-	node := w.recordedNode()
+func (h *harness) restsAsMCMLeftIt(before v1alpha1.Machine) bool {
+	h.Helper()
+	node := h.recordedNode()
 	if before.Status.CurrentStatus.Phase != v1alpha1.MachineRunning || node == nil || !cmp.Equal(before.Status.Conditions, node.Status.Conditions) {
 		return false
 	}
-	if len(w.writes) != 0 {
-		w.Errorf("%s is Running, and written to:\n%s", before.Name, w.said())
+	if len(h.Writes) != 0 {
+		h.Errorf("%s is Running, and written to:\n%s", before.Name, h.LastWrites())
 	}
-	if len(w.driver.calls) != 0 {
-		w.Errorf("%s is Running, and the driver was called: %v", before.Name, w.driver.calls)
+	if len(h.methods()) != 0 {
+		h.Errorf("%s is Running, and the driver was called: %v", before.Name, h.methods())
 	}
 	return true
 }
 
-func (w *world) recordedNode() *corev1.Node {
-	w.Helper()
+func (h *harness) recordedNode() *corev1.Node {
+	h.Helper()
 	node := &corev1.Node{}
-	if err := w.target.client.Get(w.Context(), client.ObjectKey{Name: w.name}, node); err != nil {
+	if err := h.target.client.Get(h.Context(), client.ObjectKey{Name: h.Key.Name}, node); err != nil {
 		return nil
 	}
 	return node
 }
 
-// load puts recorded objects into the world, with the VMs that the Machines tell of, and
+// load puts recorded objects into the clusters, with the VMs that the Machines name, and
 // returns the Machines.
-func (w *world) load(file string) []v1alpha1.Machine {
-	w.Helper()
+func (h *harness) load(file string) []v1alpha1.Machine {
+	h.Helper()
 	content, err := os.ReadFile(file)
 	if err != nil {
-		w.Fatal(err)
+		h.Fatal(err)
 	}
 	var list struct {
 		Items []json.RawMessage `json:"items"`
 	}
 	if err := json.Unmarshal(content, &list); err != nil {
-		w.Fatal(err)
+		h.Fatal(err)
 	}
 	decoder := codecs.UniversalDeserializer()
 	var control, target []client.Object
@@ -105,15 +106,17 @@ func (w *world) load(file string) []v1alpha1.Machine {
 	for _, item := range list.Items {
 		decoded, _, err := decoder.Decode(item, nil, nil)
 		if err != nil {
-			w.Fatal(err)
+			h.Fatal(err)
 		}
 		object := decoded.(client.Object)
 		switch object := object.(type) {
 		case *v1alpha1.Machine:
 			machines = append(machines, *object.DeepCopy())
-			w.namespace = object.Namespace
+			h.Key.Namespace = object.Namespace
 			if object.Spec.ProviderID != "" {
-				w.driver.vms[object.Name] = object.Spec.ProviderID
+				vm := vmOf(object.Namespace, object.Name, object.Spec.ProviderID)
+				vm.Class = object.Namespace + "/" + object.Spec.Class.Name
+				h.Driver.Add(vm)
 			}
 		case *corev1.Node:
 			target = append(target, object)
@@ -121,7 +124,7 @@ func (w *world) load(file string) []v1alpha1.Machine {
 		}
 		control = append(control, object)
 	}
-	w.control, w.target.client = newFake(control...), newFake(target...)
-	w.restart(w.driver)
+	h.control, h.target.client = newFake(control...), newFake(target...)
+	h.restart()
 	return machines
 }

@@ -90,19 +90,19 @@ func TestPhaseFollowsNode(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.declare(inPhase(tc.phase), func(m *v1alpha1.Machine) {
+			h := newHarness(t)
+			h.declare(inPhase(tc.phase), func(m *v1alpha1.Machine) {
 				if tc.machine != nil {
 					tc.machine(m)
 				}
 			})
 			if !tc.absent {
-				w.join(tc.conditions...)
-				change(w, w.node(), func(n *corev1.Node) { n.Spec.Taints = tc.taints })
+				h.join(tc.conditions...)
+				change(h, h.node(), func(n *corev1.Node) { n.Spec.Taints = tc.taints })
 			}
-			w.pass() // the clock of this process begins
-			w.settleAfter(tc.after)
-			got := w.machine()
+			h.Pass() // the clock of this process begins
+			h.SettleAfter(tc.after)
+			got := h.machine()
 			wantStatus(t, got, tc.want)
 			var seen []corev1.NodeCondition
 			if !tc.absent {
@@ -111,8 +111,8 @@ func TestPhaseFollowsNode(t *testing.T) {
 			if diff := cmp.Diff(seen, got.Status.Conditions); diff != "" {
 				t.Errorf("copy of the node's conditions (-want +got):\n%s", diff)
 			}
-			if len(w.driver.calls) != 0 {
-				t.Errorf("the driver was called for a node's sake: %v", w.driver.calls)
+			if len(h.methods()) != 0 {
+				t.Errorf("the driver was called for a node's sake: %v", h.methods())
 			}
 		})
 	}
@@ -121,18 +121,18 @@ func TestPhaseFollowsNode(t *testing.T) {
 // TestPreservationOutlastsFailure: a Machine keeps the time until which it is preserved,
 // whatever becomes of its node.
 func TestPreservationOutlastsFailure(t *testing.T) {
-	w := newWorld(t)
-	until := metav1.NewTime(w.clock.Now().Add(time.Hour).Truncate(time.Second))
-	w.declare(inPhase(v1alpha1.MachineRunning), func(m *v1alpha1.Machine) { m.Status.CurrentStatus.PreserveExpiryTime = &until })
-	w.join(notReady)
-	w.settle()
-	if got := w.machine().Status.CurrentStatus; got.Phase != v1alpha1.MachineUnknown || !got.PreserveExpiryTime.Equal(&until) {
+	h := newHarness(t)
+	until := metav1.NewTime(h.Clock.Now().Add(time.Hour).Truncate(time.Second))
+	h.declare(inPhase(v1alpha1.MachineRunning), func(m *v1alpha1.Machine) { m.Status.CurrentStatus.PreserveExpiryTime = &until })
+	h.join(notReady)
+	h.Settle()
+	if got := h.machine().Status.CurrentStatus; got.Phase != v1alpha1.MachineUnknown || !got.PreserveExpiryTime.Equal(&until) {
 		t.Errorf("phase %q, preserved until %v, want Unknown, %v", got.Phase, got.PreserveExpiryTime, until)
 	}
-	w.delete()
-	w.settle()
-	if !w.gone() {
-		if got := w.machine().Status.CurrentStatus.PreserveExpiryTime; got != nil {
+	h.delete()
+	h.Settle()
+	if !h.gone() {
+		if got := h.machine().Status.CurrentStatus.PreserveExpiryTime; got != nil {
 			t.Errorf("a Machine that is being deleted is preserved until %v", got)
 		}
 	}
@@ -166,17 +166,17 @@ func TestCreationTimeout(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.declare(inPhase(v1alpha1.MachinePending), tc.machine)
-			if got := w.settle().RequeueAfter; got != tc.want {
+			h := newHarness(t)
+			h.declare(inPhase(v1alpha1.MachinePending), tc.machine)
+			if got := h.Settle().RequeueAfter; got != tc.want {
 				t.Errorf("the next pass comes after %v, want %v", got, tc.want)
 			}
-			w.settleAfter(tc.want - time.Second)
-			if got := w.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachinePending {
+			h.SettleAfter(tc.want - time.Second)
+			if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachinePending {
 				t.Errorf("phase %q a second early", got)
 			}
-			w.settleAfter(time.Second)
-			if got := w.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed {
+			h.SettleAfter(time.Second)
+			if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed {
 				t.Errorf("phase %q at the end of %v", got, tc.want)
 			}
 		})
@@ -186,24 +186,24 @@ func TestCreationTimeout(t *testing.T) {
 // TestCreationTimeoutNeedsTheTarget: while the target cannot be seen nobody knows who has
 // joined, and when it comes back the time begins anew.
 func TestCreationTimeoutNeedsTheTarget(t *testing.T) {
-	w := newWorld(t)
-	w.target.since = time.Time{}
-	w.declare(inPhase(v1alpha1.MachinePending))
-	w.settle()
-	result := w.settleAfter(3 * creationTimeout)
-	if got := w.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachinePending {
+	h := newHarness(t)
+	h.target.since = time.Time{}
+	h.declare(inPhase(v1alpha1.MachinePending))
+	h.Settle()
+	result := h.SettleAfter(3 * creationTimeout)
+	if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachinePending {
 		t.Fatalf("phase %q while the target is away", got)
 	}
 	if result.RequeueAfter <= 0 || result.RequeueAfter > time.Minute {
 		t.Errorf("the next pass comes after %v; no event tells of the target's return", result.RequeueAfter)
 	}
-	w.target.since = w.clock.Now()
-	w.settleAfter(creationTimeout - time.Second)
-	if got := w.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachinePending {
+	h.target.since = h.Clock.Now()
+	h.SettleAfter(creationTimeout - time.Second)
+	if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachinePending {
 		t.Errorf("phase %q although the target was seen for less than the timeout", got)
 	}
-	w.settleAfter(time.Second)
-	if got := w.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed {
+	h.SettleAfter(time.Second)
+	if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed {
 		t.Errorf("phase %q at the end", got)
 	}
 }
@@ -211,10 +211,10 @@ func TestCreationTimeoutNeedsTheTarget(t *testing.T) {
 // TestTargetAwayDeclaresNothing: a Running Machine whose node cannot be looked
 // for is not declared anything.
 func TestTargetAwayDeclaresNothing(t *testing.T) {
-	w := newWorld(t)
-	w.target.since = time.Time{}
-	w.declare(inPhase(v1alpha1.MachineRunning))
-	w.settle()
-	w.settleAfter(time.Hour)
-	wantStatus(t, w.machine(), unchanged(v1alpha1.MachineRunning))
+	h := newHarness(t)
+	h.target.since = time.Time{}
+	h.declare(inPhase(v1alpha1.MachineRunning))
+	h.Settle()
+	h.SettleAfter(time.Hour)
+	wantStatus(t, h.machine(), unchanged(v1alpha1.MachineRunning))
 }

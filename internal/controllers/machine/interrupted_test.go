@@ -10,30 +10,31 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/driver/fake"
+	"github.com/millwright-dev/millwright/test/lockstep"
 )
 
 // life takes the Machine from its declaration to its end, with passes that may fail, and
 // checks what has to be true in between.
-func (w *world) life() {
-	w.Helper()
-	w.declare(func(m *v1alpha1.Machine) {
+func (h *harness) life() {
+	h.Helper()
+	h.declare(func(m *v1alpha1.Machine) {
 		m.Spec.NodeTemplateSpec.Labels = map[string]string{"pool": "a"}
 		m.Spec.NodeTemplateSpec.Spec.Taints = []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}}
 	})
-	w.wait(time.Minute)
-	if got := w.machine(); got.Status.CurrentStatus.Phase != v1alpha1.MachinePending || got.Spec.ProviderID == "" {
-		w.Fatalf("phase %q, VM %q after the creation", got.Status.CurrentStatus.Phase, got.Spec.ProviderID)
+	h.wait(time.Minute)
+	if got := h.machine(); got.Status.CurrentStatus.Phase != v1alpha1.MachinePending || got.Spec.ProviderID == "" {
+		h.Fatalf("phase %q, VM %q after the creation", got.Status.CurrentStatus.Phase, got.Spec.ProviderID)
 	}
-	w.join(ready)
-	w.wait(time.Minute)
-	if got := w.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineRunning || len(w.tokens()) != 0 {
-		w.Fatalf("phase %q and %d tokens after the node has joined", got, len(w.tokens()))
+	h.join(ready)
+	h.wait(time.Minute)
+	if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineRunning || len(h.tokens()) != 0 {
+		h.Fatalf("phase %q and %d tokens after the node has joined", got, len(h.tokens()))
 	}
-	w.delete()
-	w.wait(time.Minute)
-	if !w.gone() || w.node() != nil || len(w.driver.vms) != 0 || len(w.tokens()) != 0 {
-		w.Fatalf("after the deletion: gone %v, VMs %v, %d tokens", w.gone(), w.driver.vms, len(w.tokens()))
+	h.delete()
+	h.wait(time.Minute)
+	if !h.gone() || h.node() != nil || len(h.Driver.VMs()) != 0 || len(h.tokens()) != 0 {
+		h.Fatalf("after the deletion: gone %v, VMs %v, %d tokens", h.gone(), h.Driver.VMs(), len(h.tokens()))
 	}
 }
 
@@ -41,28 +42,28 @@ func (w *world) life() {
 // Machine gets its VM, one, joins, and leaves nothing behind. What becomes of processes that
 // end in between, and of answers that are lost, is explored in test/crash.
 func TestEveryWriteMayFail(t *testing.T) {
-	whole := newWorld(t)
+	whole := newHarness(t)
 	whole.draining()
 	whole.life()
-	if len(whole.writes) < 12 {
-		t.Fatalf("a life of %d writes, want a whole one: %s", len(whole.writes), whole.said())
+	if len(whole.Writes) < 12 {
+		t.Fatalf("a life of %d writes, want a whole one: %s", len(whole.Writes), whole.LastWrites())
 	}
-	for at := range whole.writes {
-		t.Run(fmt.Sprintf("%d, %s", at, whole.writes[at].what), func(t *testing.T) {
-			w := newWorld(t)
-			w.draining()
+	for at := range whole.Writes {
+		t.Run(fmt.Sprintf("%d, %s", at, whole.Writes[at].What), func(t *testing.T) {
+			h := newHarness(t)
+			h.draining()
 			writes := 0
-			w.refuse = func(write) error {
+			h.Refuse = func(lockstep.Write) error {
 				if writes++; writes == at+1 {
 					return errDown
 				}
 				return nil
 			}
-			w.life()
-			if writes <= len(whole.writes)-1 {
+			h.life()
+			if writes <= len(whole.Writes)-1 {
 				t.Errorf("%d writes, fewer than without a refusal", writes)
 			}
-			if got := w.driver.made(instance.MethodCreate); got != 1 {
+			if got := len(h.Driver.Calls(fake.CreateMachine)); got != 1 {
 				t.Errorf("%d creations", got)
 			}
 		})
@@ -99,23 +100,23 @@ func TestAbsurdConfigurations(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.driver.vms[machineName] = "sim:///m1"
-			w.declare(inPhase(v1alpha1.MachinePending), func(m *v1alpha1.Machine) { m.Spec.MachineConfiguration = tc.config })
-			w.wait(10 * time.Minute)
-			if got := w.machine().Status.CurrentStatus.Phase; got != tc.is {
+			h := newHarness(t)
+			h.addVM(machineName, "sim:///m1")
+			h.declare(inPhase(v1alpha1.MachinePending), func(m *v1alpha1.Machine) { m.Spec.MachineConfiguration = tc.config })
+			h.wait(10 * time.Minute)
+			if got := h.machine().Status.CurrentStatus.Phase; got != tc.is {
 				t.Errorf("phase %q without a node, want %q", got, tc.is)
 			}
-			w.join(ready)
-			w.wait(10 * time.Minute)
-			if got := w.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineRunning {
+			h.join(ready)
+			h.wait(10 * time.Minute)
+			if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineRunning {
 				t.Errorf("phase %q with a node that is well", got)
 			}
-			d := w.draining()
-			w.delete()
-			w.wait(time.Minute)
-			if !w.gone() || len(d.requests) == 0 {
-				t.Fatalf("gone: %v, %d drains", w.gone(), len(d.requests))
+			d := h.draining()
+			h.delete()
+			h.wait(time.Minute)
+			if !h.gone() || len(d.requests) == 0 {
+				t.Fatalf("gone: %v, %d drains", h.gone(), len(d.requests))
 			}
 			if got := d.requests[0]; got.Timeout != tc.drain || got.MaxEvictRetries != tc.retries {
 				t.Errorf("drain timeout %v, %d retries; want %v, %d", got.Timeout, got.MaxEvictRetries, tc.drain, tc.retries)

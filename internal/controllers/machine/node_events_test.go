@@ -8,59 +8,60 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
+	"github.com/millwright-dev/millwright/test/lockstep"
 )
 
 // TestEventsOnTheNode: who looks at a node sees what happens to it and why, once.
 func TestEventsOnTheNode(t *testing.T) {
 	cases := map[string]struct {
-		happens func(w *world)
+		happens func(h *harness)
 		want    []string // reasons and parts of messages, in order
 	}{
-		"joins": {func(*world) {}, nil},
-		"machine is deleted": {func(w *world) {
-			w.draining(forPod("web"), forPod("web"), emptied)
-			w.delete()
-			w.settle()
+		"joins": {func(*harness) {}, nil},
+		"machine is deleted": {func(h *harness) {
+			h.draining(forPod("web"), forPod("web"), emptied)
+			h.delete()
+			h.Settle()
 		}, []string{"Normal MachineTerminating Machine shoot/m1 is being deleted"}},
-		"machine of a node without pods is deleted": {func(w *world) {
-			w.delete()
-			w.settle()
+		"machine of a node without pods is deleted": {func(h *harness) {
+			h.delete()
+			h.Settle()
 		}, nil},
-		"drain is forced": {func(w *world) {
-			w.draining(forcedFor(drain.ForceDeadline))
-			w.delete()
-			w.settle()
+		"drain is forced": {func(h *harness) {
+			h.draining(forcedFor(drain.ForceDeadline))
+			h.delete()
+			h.Settle()
 		}, []string{"Warning ForcedDrain The drain of node node-shoot-m1 was forced"}},
-		"eviction is given up": {func(w *world) {
+		"eviction is given up": {func(h *harness) {
 			forced := forPod("db")
 			forced.Started = []drain.Action{{Pod: types.NamespacedName{Namespace: "shop", Name: "db"}, Forced: true, Reason: "its eviction was refused 9 time(s)"}}
-			w.draining(forced, emptied)
-			w.delete()
-			w.settle()
+			h.draining(forced, emptied)
+			h.delete()
+			h.Settle()
 		}, []string{"Warning ForcedDrain Deleted without regard to pod disruption budgets: shop/db", "Normal MachineTerminating "}},
-		"node is deleted": {func(w *world) {
-			if err := w.target.client.Delete(w.Context(), w.node()); err != nil {
-				w.Fatal(err)
+		"node is deleted": {func(h *harness) {
+			if err := h.target.client.Delete(h.Context(), h.node()); err != nil {
+				h.Fatal(err)
 			}
-			w.settle()
+			h.Settle()
 		}, []string{"Normal NodeDeleted "}},
-		"unhealthy for too long": {func(w *world) {
-			w.join(notReady)
-			w.settle()
-			w.settleAfter(healthTimeout)
+		"unhealthy for too long": {func(h *harness) {
+			h.join(notReady)
+			h.Settle()
+			h.SettleAfter(healthTimeout)
 		}, []string{"Warning FailedHealth "}},
-		"VM is another's": {func(w *world) {
-			change(w, w.node(), func(n *corev1.Node) { n.Spec.ProviderID = "sim:///other" })
-			w.settle()
-			w.settle()
+		"VM is another's": {func(h *harness) {
+			change(h, h.node(), func(n *corev1.Node) { n.Spec.ProviderID = "sim:///other" })
+			h.Settle()
+			h.Settle()
 		}, []string{"Warning NodeOfOtherVM "}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.running()
-			tc.happens(w)
-			got := w.toldOnNodes()
+			h := newHarness(t)
+			h.running()
+			tc.happens(h)
+			got := lockstep.TakeEvents(h.nodeEvents)
 			if len(got) != len(tc.want) {
 				t.Fatalf("events %q, want %q", got, tc.want)
 			}
@@ -75,15 +76,15 @@ func TestEventsOnTheNode(t *testing.T) {
 
 // TestNobodyTellsNodes: without the right, or a recorder, all goes as it goes.
 func TestNobodyTellsNodes(t *testing.T) {
-	w := newWorld(t)
-	w.controller.NodeEvents = nil
-	w.running()
-	w.delete()
-	w.settle()
-	if !w.gone() || w.node() != nil {
+	h := newHarness(t)
+	h.controller.NodeEvents = nil
+	h.running()
+	h.delete()
+	h.Settle()
+	if !h.gone() || h.node() != nil {
 		t.Error("something is left")
 	}
-	if events := w.told(); len(events) != 1 {
+	if events := h.takeEvents(); len(events) != 1 {
 		t.Errorf("events on the Machine: %q, want one", events)
 	}
 }

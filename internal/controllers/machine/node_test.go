@@ -14,26 +14,27 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/driver/fake"
+	"github.com/millwright-dev/millwright/test/lockstep"
 )
 
 // TestNodeIsMarked: the node gets what marks it as the Machine's in one write, and what
 // others put on it stays.
 func TestNodeIsMarked(t *testing.T) {
-	w := newWorld(t)
-	w.declare(inPhase(v1alpha1.MachinePending), func(m *v1alpha1.Machine) {
+	h := newHarness(t)
+	h.declare(inPhase(v1alpha1.MachinePending), func(m *v1alpha1.Machine) {
 		m.Spec.NodeTemplateSpec = v1alpha1.NodeTemplateSpec{
 			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"pool": "a"}, Annotations: map[string]string{"note": "b"}},
 			Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}}},
 		}
 	})
-	w.join(notReady)
-	change(w, w.node(), func(n *corev1.Node) {
+	h.join(notReady)
+	change(h, h.node(), func(n *corev1.Node) {
 		n.Labels = map[string]string{"user": "label"}
 		n.Spec.Taints = []corev1.Taint{{Key: "user", Effect: corev1.TaintEffectNoExecute}}
 	})
-	w.settle()
-	n := w.node()
+	h.Settle()
+	n := h.node()
 	if diff := cmp.Diff([]string{v1alpha1.FinalizerNode}, n.Finalizers); diff != "" {
 		t.Errorf("finalizers (-want +got):\n%s", diff)
 	}
@@ -44,7 +45,7 @@ func TestNodeIsMarked(t *testing.T) {
 	if len(n.Spec.Taints) != 2 || n.Annotations["note"] != "b" {
 		t.Errorf("taints %v, annotations %v", n.Spec.Taints, n.Annotations)
 	}
-	if got := count(w.wrote(), "patch Node"); got != 1 {
+	if got := count(h.TakeWrites(), "patch Node"); got != 1 {
 		t.Errorf("%d writes to the node, want 1", got)
 	}
 }
@@ -57,21 +58,21 @@ func TestOnlyTaintsAreLocked(t *testing.T) {
 		"with taints": {{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.declare(inPhase(v1alpha1.MachinePending), func(m *v1alpha1.Machine) {
+			h := newHarness(t)
+			h.declare(inPhase(v1alpha1.MachinePending), func(m *v1alpha1.Machine) {
 				m.Spec.NodeTemplateSpec.Labels = map[string]string{"pool": "a"}
 				m.Spec.NodeTemplateSpec.Spec.Taints = taints
 			})
-			w.join(notReady)
-			w.settle()
+			h.join(notReady)
+			h.Settle()
 			patches := 0
-			for _, made := range w.writes {
-				if made.what != "patch Node" {
+			for _, made := range h.Writes {
+				if made.What != "patch Node" {
 					continue
 				}
 				patches++
-				if locked := strings.Contains(made.body, `"resourceVersion"`); locked != (taints != nil) {
-					t.Errorf("locked: %v: %s", locked, made.body)
+				if locked := strings.Contains(made.Body, `"resourceVersion"`); locked != (taints != nil) {
+					t.Errorf("locked: %v: %s", locked, made.Body)
 				}
 			}
 			if patches != 1 {
@@ -106,12 +107,12 @@ func TestRegistrationIsNotDisturbed(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.declare(inPhase(tc.phase))
-			w.join(tc.conditions...)
-			result := w.pass()
-			if waits := len(w.writes) == 0; waits != tc.waits {
-				t.Fatalf("waits: %v, want %v; writes:\n%s", waits, tc.waits, w.said())
+			h := newHarness(t)
+			h.declare(inPhase(tc.phase))
+			h.join(tc.conditions...)
+			result := h.Pass()
+			if waits := len(h.Writes) == 0; waits != tc.waits {
+				t.Fatalf("waits: %v, want %v; writes:\n%s", waits, tc.waits, h.LastWrites())
 			}
 			if !tc.waits {
 				return
@@ -119,9 +120,9 @@ func TestRegistrationIsNotDisturbed(t *testing.T) {
 			if result.RequeueAfter != registering {
 				t.Errorf("the next pass comes after %v, want %v", result.RequeueAfter, registering)
 			}
-			w.clock.Step(registering)
-			w.pass()
-			if len(w.node().Finalizers) != 1 {
+			h.Clock.Step(registering)
+			h.Pass()
+			if len(h.node().Finalizers) != 1 {
 				t.Error("the node is left alone for too long")
 			}
 		})
@@ -130,52 +131,52 @@ func TestRegistrationIsNotDisturbed(t *testing.T) {
 
 // TestKubeletWasFaster: a node that changes under our hands costs another pass, no error.
 func TestKubeletWasFaster(t *testing.T) {
-	w := newWorld(t)
-	w.declare(inPhase(v1alpha1.MachinePending), func(m *v1alpha1.Machine) {
+	h := newHarness(t)
+	h.declare(inPhase(v1alpha1.MachinePending), func(m *v1alpha1.Machine) {
 		m.Spec.NodeTemplateSpec.Spec.Taints = []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}}
 	})
-	w.join(notReady)
-	w.pass()
-	w.clock.Step(registering)
+	h.join(notReady)
+	h.Pass()
+	h.Clock.Step(registering)
 	conflicts := 1
-	w.refuse = func(made write) error {
-		if made.what == "patch Node" && conflicts > 0 {
+	h.Refuse = func(made lockstep.Write) error {
+		if made.What == "patch Node" && conflicts > 0 {
 			conflicts--
-			w.join(ready)
-			return apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, made.name, nil)
+			h.join(ready)
+			return apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, made.Name, nil)
 		}
 		return nil
 	}
-	if result := w.pass(); result.RequeueAfter <= 0 {
+	if result := h.Pass(); result.RequeueAfter <= 0 {
 		t.Error("nothing brings the next pass")
 	}
-	w.settle()
-	if n := w.node(); len(n.Finalizers) != 1 || len(n.Spec.Taints) != 1 {
+	h.Settle()
+	if n := h.node(); len(n.Finalizers) != 1 || len(n.Spec.Taints) != 1 {
 		t.Errorf("finalizers %v, taints %v", n.Finalizers, n.Spec.Taints)
 	}
-	wantStatus(t, w.machine(), joinedNow)
+	wantStatus(t, h.machine(), joinedNow)
 }
 
 // TestNodeDeleted: who deletes a node means its Machine. The node stays until the VM is
 // gone.
 func TestNodeDeleted(t *testing.T) {
-	w := newWorld(t)
-	w.declare()
-	w.settle()
-	w.join(ready)
-	w.settle()
-	if err := w.target.client.Delete(t.Context(), w.node()); err != nil {
+	h := newHarness(t)
+	h.declare()
+	h.Settle()
+	h.join(ready)
+	h.Settle()
+	if err := h.target.client.Delete(t.Context(), h.node()); err != nil {
 		t.Fatal(err)
 	}
-	w.pass()
-	if w.machine().DeletionTimestamp.IsZero() {
+	h.Pass()
+	if h.machine().DeletionTimestamp.IsZero() {
 		t.Fatal("the Machine is not deleted")
 	}
-	if w.node() == nil {
+	if h.node() == nil {
 		t.Fatal("the node is gone before the VM")
 	}
-	w.settle()
-	if !w.gone() || w.node() != nil || len(w.driver.vms) != 0 {
+	h.Settle()
+	if !h.gone() || h.node() != nil || len(h.Driver.VMs()) != 0 {
 		t.Error("something is left")
 	}
 }
@@ -183,31 +184,31 @@ func TestNodeDeleted(t *testing.T) {
 // TestTokenIsRevokedBeforeStatusSaysSo: the status that says that the node has joined is
 // what keeps the token from being looked for again, so the token must be gone before.
 func TestTokenIsRevokedBeforeStatusSaysSo(t *testing.T) {
-	w := newWorld(t)
-	w.declare()
-	w.settle()
-	w.join(notReady)
-	w.refuse = func(made write) error {
-		if made.what == "delete Secret" {
+	h := newHarness(t)
+	h.declare()
+	h.Settle()
+	h.join(notReady)
+	h.Refuse = func(made lockstep.Write) error {
+		if made.What == "delete Secret" {
 			return apierrors.NewInternalError(errDown)
 		}
 		return nil
 	}
-	w.pass()
-	w.clock.Step(registering)
-	if _, err := w.controller.Reconcile(t.Context(), w.request()); err == nil {
+	h.Pass()
+	h.Clock.Step(registering)
+	if _, err := h.controller.Reconcile(t.Context(), h.Request()); err == nil {
 		t.Fatal("a token that could not be revoked went by")
 	}
-	if len(w.machine().Status.Conditions) != 0 || len(w.tokens()) != 1 {
-		t.Fatalf("conditions %v, %d tokens", w.machine().Status.Conditions, len(w.tokens()))
+	if len(h.machine().Status.Conditions) != 0 || len(h.tokens()) != 1 {
+		t.Fatalf("conditions %v, %d tokens", h.machine().Status.Conditions, len(h.tokens()))
 	}
-	w.refuse = nil
-	w.restart(w.driver) // the next process has not issued the token itself
-	w.settle()
-	if len(w.tokens()) != 0 {
+	h.Refuse = nil
+	h.restart() // the next process has not issued the token itself
+	h.Settle()
+	if len(h.tokens()) != 0 {
 		t.Error("the token outlives the join")
 	}
-	if len(w.machine().Status.Conditions) == 0 {
+	if len(h.machine().Status.Conditions) == 0 {
 		t.Error("the node's conditions are not copied")
 	}
 }
@@ -215,29 +216,29 @@ func TestTokenIsRevokedBeforeStatusSaysSo(t *testing.T) {
 // TestTokenWaitsForTheKubelet: a node without conditions may be a kubelet that has only
 // begun to register.
 func TestTokenWaitsForTheKubelet(t *testing.T) {
-	w := newWorld(t)
-	w.declare()
-	w.settle()
-	w.join()
-	w.settle()
-	if len(w.tokens()) != 1 {
+	h := newHarness(t)
+	h.declare()
+	h.Settle()
+	h.join()
+	h.Settle()
+	if len(h.tokens()) != 1 {
 		t.Error("the token is gone before the kubelet reported")
 	}
 }
 
 // TestStaleCacheIsNotActedUpon: until the cache shows our own write, a pass does nothing.
 func TestStaleCacheIsNotActedUpon(t *testing.T) {
-	w := newWorld(t)
-	w.declare()
-	stale := w.machine()
-	w.pass() // adds the finalizer
-	w.writes = nil
-	w.controller.Client = staleReader{w.controller.Client, stale}
-	if result := w.pass(); result.RequeueAfter <= 0 {
+	h := newHarness(t)
+	h.declare()
+	stale := h.machine()
+	h.Pass() // adds the finalizer
+	h.Writes = nil
+	h.controller.Client = staleReader{h.controller.Client, stale}
+	if result := h.Pass(); result.RequeueAfter <= 0 {
 		t.Error("nothing brings the next pass")
 	}
-	if len(w.tasks) != 0 && w.driver.made(instance.MethodCreate) != 0 || len(w.writes) != 0 {
-		t.Errorf("acted upon a stale Machine: %s", w.said())
+	if len(h.Tasks) != 0 && len(h.Driver.Calls(fake.CreateMachine)) != 0 || len(h.Writes) != 0 {
+		t.Errorf("acted upon a stale Machine: %s", h.LastWrites())
 	}
 }
 
@@ -258,14 +259,14 @@ func (r staleReader) Get(ctx context.Context, key client.ObjectKey, object clien
 // TestLabelIsPutBack: a VM that is well is not replaced because somebody took the name of
 // its node from the Machine.
 func TestLabelIsPutBack(t *testing.T) {
-	w := newWorld(t)
-	w.running()
-	change(w, w.machine(), func(m *v1alpha1.Machine) { delete(m.Labels, v1alpha1.NodeLabelKey) })
-	w.wait(time.Hour)
-	if got := w.machine(); got.Status.CurrentStatus.Phase != v1alpha1.MachineRunning || got.Labels[v1alpha1.NodeLabelKey] != w.nodeName() {
+	h := newHarness(t)
+	h.running()
+	change(h, h.machine(), func(m *v1alpha1.Machine) { delete(m.Labels, v1alpha1.NodeLabelKey) })
+	h.wait(time.Hour)
+	if got := h.machine(); got.Status.CurrentStatus.Phase != v1alpha1.MachineRunning || got.Labels[v1alpha1.NodeLabelKey] != h.nodeName() {
 		t.Errorf("phase %q, labels %v", got.Status.CurrentStatus.Phase, got.Labels)
 	}
-	if events := w.told(); len(events) != 0 {
+	if events := h.takeEvents(); len(events) != 0 {
 		t.Errorf("events %q", events)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// awayClient is a client whose unstructured reads, which no cache answers, fail when told to.
+// awayClient is a client whose unstructured reads, which no cache answers, fail while it is away.
 type awayClient struct {
 	client.Client
 	down *bool
@@ -41,17 +41,17 @@ func TestNobodyFailsForAnOutage(t *testing.T) {
 		} {
 			for begun, before := range map[string]time.Duration{"at once": 0, "half-way": timeout / 2, "at the last moment": timeout - time.Second} {
 				t.Run(string(phase)+", "+name+" away "+begun, func(t *testing.T) {
-					w := newWorld(t)
+					h := newHarness(t)
 					var control, target bool
-					w.controller.Health.OutagePeriod = time.Minute
-					w.controller.Client = awayClient{w.controller.Client, &control}
-					w.controller.Target = targetView{w.target, awayClient{w.controller.Target.Client(), &target}}
-					w.declare(inPhase(phase))
-					w.join(notReady)
-					w.wait(before)
+					h.controller.Health.OutagePeriod = time.Minute
+					h.controller.Client = awayClient{h.controller.Client, &control}
+					h.controller.Target = targetView{h.target, awayClient{h.controller.Target.Client(), &target}}
+					h.declare(inPhase(phase))
+					h.join(notReady)
+					h.wait(before)
 					control, target = down[0], down[1]
-					w.wait(away)
-					got := w.machine().Status.CurrentStatus.Phase
+					h.wait(away)
+					got := h.machine().Status.CurrentStatus.Phase
 					if name == "neither" {
 						if got != v1alpha1.MachineFailed {
 							t.Errorf("phase %q long after the timeout", got)
@@ -62,12 +62,12 @@ func TestNobodyFailsForAnOutage(t *testing.T) {
 						t.Fatalf("phase %q while %s was away", got, name)
 					}
 					control, target = false, false
-					w.wait(timeout - time.Minute)
-					if got := w.machine().Status.CurrentStatus.Phase; got != phase {
+					h.wait(timeout - time.Minute)
+					if got := h.machine().Status.CurrentStatus.Phase; got != phase {
 						t.Errorf("phase %q just after %s came back", got, name)
 					}
-					w.wait(2 * time.Minute)
-					if got := w.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed {
+					h.wait(2 * time.Minute)
+					if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed {
 						t.Errorf("phase %q for good", got)
 					}
 				})
@@ -78,27 +78,27 @@ func TestNobodyFailsForAnOutage(t *testing.T) {
 
 // wait lets time pass, with the passes that the Machine asks for in it, and those that ends
 // of calls and its own writes bring. Passes that fail are tried again after a second.
-func (w *world) wait(d time.Duration) {
-	w.Helper()
-	end := w.clock.Now().Add(d)
+func (h *harness) wait(d time.Duration) {
+	h.Helper()
+	end := h.Clock.Now().Add(d)
 	for range 20_000 {
-		before := len(w.writes)
-		result, err := w.controller.Reconcile(w.Context(), w.request())
+		before := len(h.Writes)
+		result, err := h.controller.Reconcile(h.Context(), h.Request())
 		after := result.RequeueAfter
-		switch called := w.call(); {
+		switch called := h.Call(); {
 		case err != nil:
 			after = time.Second
-		case called || len(w.writes) != before:
+		case called || len(h.Writes) != before:
 			continue
 		}
-		if left := end.Sub(w.clock.Now()); after <= 0 || after >= left {
-			w.clock.Step(max(left, 0))
-			_, _ = w.controller.Reconcile(w.Context(), w.request()) // an error comes again
+		if left := end.Sub(h.Clock.Now()); after <= 0 || after >= left {
+			h.Clock.Step(max(left, 0))
+			_, _ = h.controller.Reconcile(h.Context(), h.Request()) // an error comes again
 			return
 		}
-		w.clock.Step(after)
+		h.Clock.Step(after)
 	}
-	w.Fatal("the Machine is looked at without end")
+	h.Fatal("the Machine is looked at without end")
 }
 
 // TestHealthTimeout: whose word counts, and what becomes of the Machine.
@@ -129,18 +129,18 @@ func TestHealthTimeout(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.declare(inPhase(v1alpha1.MachineUnknown), func(m *v1alpha1.Machine) {
+			h := newHarness(t)
+			h.declare(inPhase(v1alpha1.MachineUnknown), func(m *v1alpha1.Machine) {
 				if tc.machine != nil {
 					tc.machine(m)
 				}
 			})
 			if tc.node {
-				w.join(notReady)
+				h.join(notReady)
 			}
-			w.settle()
-			w.settleAfter(tc.after)
-			got := w.machine()
+			h.Settle()
+			h.SettleAfter(tc.after)
+			got := h.machine()
 			if got.Status.CurrentStatus.Phase != tc.want {
 				t.Errorf("phase %q, want %q", got.Status.CurrentStatus.Phase, tc.want)
 			}
@@ -148,13 +148,13 @@ func TestHealthTimeout(t *testing.T) {
 				return
 			}
 			wantStatus(t, got, want4{v1alpha1.MachineFailed, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateFailed, "Updating machine phase to Failed"})
-			w.settleAfter(time.Hour)
-			if events := w.told(); len(events) != 1 {
+			h.SettleAfter(time.Hour)
+			if events := h.takeEvents(); len(events) != 1 {
 				t.Errorf("events %q, want one", events)
 			}
-			w.join(ready)
-			w.settle()
-			wantStatus(t, w.machine(), rejoined)
+			h.join(ready)
+			h.Settle()
+			wantStatus(t, h.machine(), rejoined)
 		})
 	}
 }
@@ -168,24 +168,24 @@ func disabled(off bool) func(*v1alpha1.Machine) {
 // TestHealthClockDoesNotRunAhead: a restart, and a target that was not seen, begin the
 // timeout anew.
 func TestHealthClockDoesNotRunAhead(t *testing.T) {
-	for name, interrupt := range map[string]func(w *world){
-		"restart": func(w *world) { w.restart(w.driver) },
-		"target":  func(w *world) { w.target.since = w.clock.Now() },
+	for name, interrupt := range map[string]func(h *harness){
+		"restart": func(h *harness) { h.restart() },
+		"target":  func(h *harness) { h.target.since = h.Clock.Now() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.declare(inPhase(v1alpha1.MachineUnknown))
-			w.join(notReady)
-			w.settle()
-			w.clock.Step(healthTimeout)
-			interrupt(w)
-			w.settle()
-			w.settleAfter(healthTimeout - time.Second)
-			if got := w.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineUnknown {
+			h := newHarness(t)
+			h.declare(inPhase(v1alpha1.MachineUnknown))
+			h.join(notReady)
+			h.Settle()
+			h.Clock.Step(healthTimeout)
+			interrupt(h)
+			h.Settle()
+			h.SettleAfter(healthTimeout - time.Second)
+			if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineUnknown {
 				t.Errorf("phase %q too early", got)
 			}
-			w.settleAfter(time.Second)
-			if got := w.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed {
+			h.SettleAfter(time.Second)
+			if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed {
 				t.Errorf("phase %q at the end", got)
 			}
 		})
@@ -197,18 +197,18 @@ func TestHealthClockDoesNotRunAhead(t *testing.T) {
 func TestCacheLagsBehindTheNode(t *testing.T) {
 	for phase, timeout := range map[v1alpha1.MachinePhase]time.Duration{v1alpha1.MachinePending: creationTimeout, v1alpha1.MachineUnknown: healthTimeout} {
 		t.Run(string(phase), func(t *testing.T) {
-			w := newWorld(t)
-			w.declare(inPhase(phase))
-			w.join(notReady)
-			w.settle()
-			stale := w.node()
-			w.join(ready)
-			w.controller.Target = targetView{w.target, staleNodes{w.controller.Target.Client(), stale}}
-			w.clock.Step(timeout)
-			if got := w.pass().RequeueAfter; got <= 0 {
+			h := newHarness(t)
+			h.declare(inPhase(phase))
+			h.join(notReady)
+			h.Settle()
+			stale := h.node()
+			h.join(ready)
+			h.controller.Target = targetView{h.target, staleNodes{h.controller.Target.Client(), stale}}
+			h.Clock.Step(timeout)
+			if got := h.Pass().RequeueAfter; got <= 0 {
 				t.Error("nothing brings the next pass")
 			}
-			if got := w.machine().Status.CurrentStatus.Phase; got != phase {
+			if got := h.machine().Status.CurrentStatus.Phase; got != phase {
 				t.Errorf("phase %q for a cache that lags behind", got)
 			}
 		})

@@ -14,6 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/driver/instrument"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
@@ -22,13 +23,13 @@ import (
 
 // elder declares a Machine that was there before, with the VM of the one that the test is
 // about.
-func (w *world) elder(changes ...func(*v1alpha1.Machine)) {
-	w.Helper()
-	w.declare(append([]func(*v1alpha1.Machine){func(m *v1alpha1.Machine) {
+func (h *harness) elder(changes ...func(*v1alpha1.Machine)) {
+	h.Helper()
+	h.declare(append([]func(*v1alpha1.Machine){func(m *v1alpha1.Machine) {
 		m.Name, m.UID = "elder", types.UID("elder")
 		inPhase(v1alpha1.MachineRunning)(m)
 		m.Spec.ProviderID = "sim:///m1"
-		m.CreationTimestamp = metav1.NewTime(w.clock.Now().Add(-time.Hour))
+		m.CreationTimestamp = metav1.NewTime(h.Clock.Now().Add(-time.Hour))
 	}}, changes...)...)
 }
 
@@ -44,17 +45,17 @@ func TestTwoMachinesOneVM(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.elder()
-			w.driver.vms[machineName] = "sim:///m1"
-			w.declare(tc.machine)
-			w.settle()
-			w.settleAfter(time.Minute)
-			wantStatus(t, w.machine(), want4{tc.want, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, `VM sim:///m1 is that of machine "elder" already`})
-			if events := w.told(); len(events) != 1 {
+			h := newHarness(t)
+			h.elder()
+			h.addVM(machineName, "sim:///m1")
+			h.declare(tc.machine)
+			h.Settle()
+			h.SettleAfter(time.Minute)
+			wantStatus(t, h.machine(), want4{tc.want, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, `VM sim:///m1 is that of machine "elder" already`})
+			if events := h.takeEvents(); len(events) != 1 {
 				t.Errorf("events %q, want one", events)
 			}
-			if w.driver.made(instance.MethodCreate) != 0 {
+			if len(h.Driver.Calls(fake.CreateMachine)) != 0 {
 				t.Error("another VM is made")
 			}
 		})
@@ -64,55 +65,55 @@ func TestTwoMachinesOneVM(t *testing.T) {
 // TestDeletionTakesNoOthersVM: the deletion of one of two Machines with one VM waits until
 // a user says whose it is.
 func TestDeletionTakesNoOthersVM(t *testing.T) {
-	w := newWorld(t)
-	w.elder()
-	w.driver.vms[machineName] = "sim:///m1"
-	w.declare(inPhase(v1alpha1.MachineRunning))
-	w.join(ready)
-	w.delete()
-	w.settle()
-	w.settleAfter(time.Hour)
-	wantStatus(t, w.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, `VM sim:///m1 is also that of machine "elder"`})
-	if len(w.driver.calls) != 0 || w.node() == nil || w.node().Spec.Unschedulable {
+	h := newHarness(t)
+	h.elder()
+	h.addVM(machineName, "sim:///m1")
+	h.declare(inPhase(v1alpha1.MachineRunning))
+	h.join(ready)
+	h.delete()
+	h.Settle()
+	h.SettleAfter(time.Hour)
+	wantStatus(t, h.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, `VM sim:///m1 is also that of machine "elder"`})
+	if len(h.methods()) != 0 || h.node() == nil || h.node().Spec.Unschedulable {
 		t.Error("something of the other Machine's is touched")
 	}
-	change(w, w.machine(), func(m *v1alpha1.Machine) {
+	change(h, h.machine(), func(m *v1alpha1.Machine) {
 		m.Spec.ProviderID = ""
 		delete(m.Labels, v1alpha1.NodeLabelKey)
 	})
-	clear(w.driver.vms)
-	w.settleAfter(time.Minute)
-	if !w.gone() || w.node() == nil {
-		t.Errorf("gone: %v, node left: %v; want the Machine gone and the node there", w.gone(), w.node() != nil)
+	h.removeVMs()
+	h.SettleAfter(time.Minute)
+	if !h.gone() || h.node() == nil {
+		t.Errorf("gone: %v, node left: %v; want the Machine gone and the node there", h.gone(), h.node() != nil)
 	}
 }
 
 // TestBothOfTwoMachinesAreDeleted: then the VM may go.
 func TestBothOfTwoMachinesAreDeleted(t *testing.T) {
-	w := newWorld(t)
-	w.elder()
-	w.driver.vms[machineName] = "sim:///m1"
-	w.declare(inPhase(v1alpha1.MachineRunning))
-	w.name = "elder"
-	w.delete()
-	w.name = machineName
-	w.delete()
-	w.settle()
-	if !w.gone() || len(w.driver.vms) != 0 {
+	h := newHarness(t)
+	h.elder()
+	h.addVM(machineName, "sim:///m1")
+	h.declare(inPhase(v1alpha1.MachineRunning))
+	h.Key.Name = "elder"
+	h.delete()
+	h.Key.Name = machineName
+	h.delete()
+	h.Settle()
+	if !h.gone() || len(h.Driver.VMs()) != 0 {
 		t.Error("something is left")
 	}
 }
 
 // otherAPI has an object of another API name the VM of the Machine that the test is about.
-func (w *world) otherAPI(changes ...func(*ownership.Owner)) {
+func (h *harness) otherAPI(changes ...func(*ownership.Owner)) {
 	other := ownership.Owner{
-		Kind: "MillwrightMachine", Key: types.NamespacedName{Namespace: "shoot", Name: "m1"}, UID: "other", Since: w.clock.Now().Add(time.Hour),
+		Kind: "MillwrightMachine", Key: types.NamespacedName{Namespace: "shoot", Name: "m1"}, UID: "other", Since: h.Clock.Now().Add(time.Hour),
 	}
 	for _, change := range changes {
 		change(&other)
 	}
-	w.controller.OtherOwners = func(_ context.Context, namespace, providerID string) ([]ownership.Owner, error) {
-		if namespace != w.namespace || providerID != "sim:///m1" {
+	h.controller.OtherOwners = func(_ context.Context, namespace, providerID string) ([]ownership.Owner, error) {
+		if namespace != h.Key.Namespace || providerID != "sim:///m1" {
 			return nil, nil
 		}
 		return []ownership.Owner{other}, nil
@@ -143,23 +144,23 @@ func TestVMOfTheOtherAPI(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.otherAPI(tc.theirs...)
-			w.driver.vms[machineName] = "sim:///m1"
-			w.declare(tc.machine)
-			w.settle()
-			w.settleAfter(time.Minute)
+			h := newHarness(t)
+			h.otherAPI(tc.theirs...)
+			h.addVM(machineName, "sim:///m1")
+			h.declare(tc.machine)
+			h.Settle()
+			h.SettleAfter(time.Minute)
 			if tc.want == v1alpha1.MachinePending {
-				if got := w.machine().Status.CurrentStatus.Phase; got != tc.want {
+				if got := h.machine().Status.CurrentStatus.Phase; got != tc.want {
 					t.Errorf("phase %q: %s", got, tc.reason)
 				}
 				return
 			}
-			wantStatus(t, w.machine(), want4{tc.want, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "VM sim:///m1 is that of MillwrightMachine shoot/m1 already"})
-			if events := w.told(); len(events) != 1 {
+			wantStatus(t, h.machine(), want4{tc.want, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "VM sim:///m1 is that of MillwrightMachine shoot/m1 already"})
+			if events := h.takeEvents(); len(events) != 1 {
 				t.Errorf("events %q, want one", events)
 			}
-			if w.driver.made(instance.MethodCreate) != 0 {
+			if len(h.Driver.Calls(fake.CreateMachine)) != 0 {
 				t.Error("another VM is made")
 			}
 		})
@@ -169,30 +170,30 @@ func TestVMOfTheOtherAPI(t *testing.T) {
 // TestDeletionLeavesTheVMOfTheOtherAPI: a Machine that never had the VM which the driver knows
 // by its name goes without it, also where no node has to be found.
 func TestDeletionLeavesTheVMOfTheOtherAPI(t *testing.T) {
-	for name, given := range map[string]func(w *world){
-		"with a target":    func(*world) {},
-		"without a target": func(w *world) { w.withoutTarget() },
-		"class gone": func(w *world) {
-			w.settle()
-			change(w, newClass(w.namespace), func(c *v1alpha1.MachineClass) { c.Finalizers = nil })
-			w.remove(newClass(w.namespace))
+	for name, given := range map[string]func(h *harness){
+		"with a target":    func(*harness) {},
+		"without a target": func(h *harness) { h.withoutTarget() },
+		"class gone": func(h *harness) {
+			h.Settle()
+			change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.Finalizers = nil })
+			h.remove(newClass(h.Key.Namespace))
 		},
 	} {
 		for _, goes := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
-				w := newWorld(t)
-				w.otherAPI(certain, func(c *ownership.Owner) { c.Deleting = goes })
-				w.driver.vms[machineName] = "sim:///m1"
-				w.declare(owned)
-				given(w)
-				w.settle()
-				w.told()
-				w.delete()
-				w.settle()
-				if !w.gone() || w.driver.made(instance.MethodDelete) != 0 || w.driver.vms[machineName] == "" {
-					t.Errorf("gone: %v, calls %v, VMs %v", w.gone(), w.driver.calls, w.driver.vms)
+				h := newHarness(t)
+				h.otherAPI(certain, func(c *ownership.Owner) { c.Deleting = goes })
+				h.addVM(machineName, "sim:///m1")
+				h.declare(owned)
+				given(h)
+				h.Settle()
+				h.takeEvents()
+				h.delete()
+				h.Settle()
+				if !h.gone() || len(h.Driver.Calls(fake.DeleteMachine)) != 0 || !h.hasVM(machineName) {
+					t.Errorf("gone: %v, calls %v, VMs %v", h.gone(), h.methods(), h.Driver.VMs())
 				}
-				if events := w.told(); len(events) != 1 || name != "class gone" && !strings.Contains(events[0], "is that of MillwrightMachine shoot/m1 already; it is left alone") {
+				if events := h.takeEvents(); len(events) != 1 || name != "class gone" && !strings.Contains(events[0], "is that of MillwrightMachine shoot/m1 already; it is left alone") {
 					t.Errorf("events %q", events)
 				}
 			})
@@ -203,87 +204,87 @@ func TestDeletionLeavesTheVMOfTheOtherAPI(t *testing.T) {
 // TestDeletionTakesNoVMOfTheOtherAPI: a Machine that has a VM which another object names too is
 // held until a user says whose it is, or until both go.
 func TestDeletionTakesNoVMOfTheOtherAPI(t *testing.T) {
-	begin := func(t *testing.T) *world {
+	begin := func(t *testing.T) *harness {
 		t.Helper()
-		w := newWorld(t)
-		w.otherAPI()
-		w.driver.vms[machineName] = "sim:///m1"
-		w.declare(inPhase(v1alpha1.MachineRunning))
-		w.join(ready)
-		w.delete()
-		w.settle()
-		w.settleAfter(time.Hour)
-		wantStatus(t, w.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "VM sim:///m1 is also that of MillwrightMachine shoot/m1: clear spec.providerID"})
-		if len(w.driver.calls) != 0 || w.node().Spec.Unschedulable {
-			t.Errorf("calls %v, or the node is emptied", w.driver.calls)
+		h := newHarness(t)
+		h.otherAPI()
+		h.addVM(machineName, "sim:///m1")
+		h.declare(inPhase(v1alpha1.MachineRunning))
+		h.join(ready)
+		h.delete()
+		h.Settle()
+		h.SettleAfter(time.Hour)
+		wantStatus(t, h.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "VM sim:///m1 is also that of MillwrightMachine shoot/m1: clear spec.providerID"})
+		if len(h.methods()) != 0 || h.node().Spec.Unschedulable {
+			t.Errorf("calls %v, or the node is emptied", h.methods())
 		}
-		return w
+		return h
 	}
 	t.Run("cleared", func(t *testing.T) {
-		w := begin(t)
-		change(w, w.machine(), func(m *v1alpha1.Machine) {
+		h := begin(t)
+		change(h, h.machine(), func(m *v1alpha1.Machine) {
 			m.Spec.ProviderID = ""
 			delete(m.Labels, v1alpha1.NodeLabelKey)
 		})
-		w.settleAfter(time.Minute)
-		if !w.gone() || w.driver.vms[machineName] == "" || w.node() == nil {
-			t.Errorf("gone: %v, VMs %v, node left: %v", w.gone(), w.driver.vms, w.node() != nil)
+		h.SettleAfter(time.Minute)
+		if !h.gone() || !h.hasVM(machineName) || h.node() == nil {
+			t.Errorf("gone: %v, VMs %v, node left: %v", h.gone(), h.Driver.VMs(), h.node() != nil)
 		}
 	})
 	t.Run("both go", func(t *testing.T) {
-		w := begin(t)
-		w.otherAPI(deleting)
-		w.settleAfter(time.Minute)
-		if !w.gone() || len(w.driver.vms) != 0 {
-			t.Errorf("gone: %v, VMs %v", w.gone(), w.driver.vms)
+		h := begin(t)
+		h.otherAPI(deleting)
+		h.SettleAfter(time.Minute)
+		if !h.gone() || len(h.Driver.VMs()) != 0 {
+			t.Errorf("gone: %v, VMs %v", h.gone(), h.Driver.VMs())
 		}
 	})
 }
 
 // TestOwnersCannotBeRead: then nothing is taken, and nothing deleted.
 func TestOwnersCannotBeRead(t *testing.T) {
-	w := newWorld(t)
-	w.controller.OtherOwners = func(context.Context, string, string) ([]ownership.Owner, error) { return nil, errDown }
-	w.driver.vms[machineName] = "sim:///m1"
-	w.declare()
+	h := newHarness(t)
+	h.controller.OtherOwners = func(context.Context, string, string) ([]ownership.Owner, error) { return nil, errDown }
+	h.addVM(machineName, "sim:///m1")
+	h.declare()
 	pass := func() error {
-		_, err := w.controller.Reconcile(t.Context(), w.request())
-		w.call()
+		_, err := h.controller.Reconcile(t.Context(), h.Request())
+		h.Call()
 		return err
 	}
 	for range 3 {
 		_ = pass() // the first ones ask the driver
 	}
-	if err := pass(); !errors.Is(err, errDown) || w.machine().Spec.ProviderID != "" {
-		t.Errorf("error %v, provider ID %q", err, w.machine().Spec.ProviderID)
+	if err := pass(); !errors.Is(err, errDown) || h.machine().Spec.ProviderID != "" {
+		t.Errorf("error %v, provider ID %q", err, h.machine().Spec.ProviderID)
 	}
-	w.delete()
+	h.delete()
 	for range 3 {
 		_ = pass()
 	}
-	if err := pass(); !errors.Is(err, errDown) || w.gone() || len(w.driver.vms) != 1 {
-		t.Errorf("error %v, gone: %v, VMs %v", err, w.gone(), w.driver.vms)
+	if err := pass(); !errors.Is(err, errDown) || h.gone() || len(h.Driver.VMs()) != 1 {
+		t.Errorf("error %v, gone: %v, VMs %v", err, h.gone(), h.Driver.VMs())
 	}
 }
 
 // TestNodeOfAnotherVM: a provider ID that was edited by hand, or a second VM that joined
-// under the name, is told once and changes nothing.
+// under the name, makes one event and changes nothing.
 func TestNodeOfAnotherVM(t *testing.T) {
-	w := newWorld(t)
-	w.running()
-	change(w, w.node(), func(n *corev1.Node) { n.Spec.ProviderID = "sim:///m1" })
-	w.settle()
-	if events := w.told(); len(events) != 0 {
+	h := newHarness(t)
+	h.running()
+	change(h, h.node(), func(n *corev1.Node) { n.Spec.ProviderID = "sim:///m1" })
+	h.Settle()
+	if events := h.takeEvents(); len(events) != 0 {
 		t.Fatalf("events %q for equal IDs", events)
 	}
-	change(w, w.machine(), func(m *v1alpha1.Machine) { m.Spec.ProviderID = "sim:///mine" })
-	w.settle()
-	w.settleAfter(time.Hour)
-	events := w.told()
+	change(h, h.machine(), func(m *v1alpha1.Machine) { m.Spec.ProviderID = "sim:///mine" })
+	h.Settle()
+	h.SettleAfter(time.Hour)
+	events := h.takeEvents()
 	if len(events) != 1 || !strings.Contains(events[0], "sim:///m1") || !strings.Contains(events[0], "sim:///mine") {
 		t.Errorf("events %q, want one that names both", events)
 	}
-	if got := w.machine(); got.Status.CurrentStatus.Phase != v1alpha1.MachineRunning || got.Spec.ProviderID != "sim:///mine" {
+	if got := h.machine(); got.Status.CurrentStatus.Phase != v1alpha1.MachineRunning || got.Spec.ProviderID != "sim:///mine" {
 		t.Errorf("phase %q, provider ID %q", got.Status.CurrentStatus.Phase, got.Spec.ProviderID)
 	}
 }
@@ -291,71 +292,60 @@ func TestNodeOfAnotherVM(t *testing.T) {
 // TestStaleNode: a cloud that gives a new VM the name of one that is gone, whose node is
 // still there.
 func TestStaleNode(t *testing.T) {
-	older := func(w *world) { // by an hour
-		w.clock.Step(-time.Hour)
-		w.join(ready)
-		w.clock.Step(time.Hour)
+	older := func(h *harness) { // by an hour
+		h.Clock.Step(-time.Hour)
+		h.join(ready)
+		h.Clock.Step(time.Hour)
 	}
 	cases := map[string]struct {
-		given func(w *world)
+		given func(h *harness)
 		stale bool
 	}{
 		"node of a VM that is gone": {older, true},
-		"the same, and it cannot be initialised": {func(w *world) {
-			older(w)
-			w.driver.fails(instance.MethodInitialize, codes.Internal)
+		"the same, and it cannot be initialised": {func(h *harness) {
+			older(h)
+			h.Driver.Fail(fake.InitializeMachine, codes.Internal)
 		}, true},
-		"own node, joined already": {func(w *world) { w.join(ready) }, false},
-		"own node by its label": {func(w *world) {
-			older(w)
-			change(w, w.node(), func(n *corev1.Node) { n.Labels = map[string]string{v1alpha1.LabelKeyMachineName: machineName} })
+		"own node, joined already": {func(h *harness) { h.join(ready) }, false},
+		"own node by its label": {func(h *harness) {
+			older(h)
+			change(h, h.node(), func(n *corev1.Node) { n.Labels = map[string]string{v1alpha1.LabelKeyMachineName: machineName} })
 		}, false},
-		"own node by its VM": {func(w *world) {
-			older(w)
-			change(w, w.node(), func(n *corev1.Node) { n.Spec.ProviderID = "sim:///m1" })
+		"own node by its VM": {func(h *harness) {
+			older(h)
+			change(h, h.node(), func(n *corev1.Node) { n.Spec.ProviderID = "sim:///m1" })
 		}, false},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			tc.given(w)
-			w.declare(owned)
-			w.settle()
+			h := newHarness(t)
+			tc.given(h)
+			h.declare(owned)
+			h.Settle()
 			if !tc.stale {
-				if got := w.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineRunning {
+				if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineRunning {
 					t.Errorf("phase %q", got)
 				}
 				return
 			}
-			wantStatus(t, w.machine(), want4{v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "VM using old node obj"})
-			if n := w.node(); len(n.Finalizers) != 0 || n.Labels[v1alpha1.LabelKeyMachineName] != "" {
+			wantStatus(t, h.machine(), want4{v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "VM using old node obj"})
+			if n := h.node(); len(n.Finalizers) != 0 || n.Labels[v1alpha1.LabelKeyMachineName] != "" {
 				t.Error("the node is taken for the Machine's")
 			}
-			if got := w.driver.made(instance.MethodCreate); got != 1 {
+			if got := len(h.Driver.Calls(fake.CreateMachine)); got != 1 {
 				t.Errorf("%d VMs are made", got)
 			}
-			w.delete() // as its set does
-			w.settle()
-			if !w.gone() || len(w.driver.vms) != 0 || w.node() == nil || w.node().Spec.Unschedulable {
-				t.Errorf("gone: %v, VMs %v, node left: %v; want the VM gone and the node untouched", w.gone(), w.driver.vms, w.node() != nil)
+			h.delete() // as its set does
+			h.Settle()
+			if !h.gone() || len(h.Driver.VMs()) != 0 || h.node() == nil || h.node().Spec.Unschedulable {
+				t.Errorf("gone: %v, VMs %v, node left: %v; want the VM gone and the node untouched", h.gone(), h.Driver.VMs(), h.node() != nil)
 			}
 		})
 	}
 }
 
-// absurd is a driver that does what none should.
-type absurd struct {
-	*scripted
-	create func() (*driver.CreateMachineResponse, error)
-}
-
-func (d absurd) CreateMachine(context.Context, *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
-	d.calls = append(d.calls, instance.MethodCreate)
-	return d.create()
-}
-
-// TestAbsurdDrivers: one sentence, and no call sooner than the back-off has it.
-func TestAbsurdDrivers(t *testing.T) {
+// TestDriverBreaksTheContract: one sentence, and no call sooner than the back-off has it.
+func TestDriverBreaksTheContract(t *testing.T) {
 	cases := map[string]struct {
 		create   func() (*driver.CreateMachineResponse, error)
 		sentence string
@@ -371,23 +361,25 @@ func TestAbsurdDrivers(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			d := absurd{w.driver, tc.create}
-			w.restart(instrument.Wrap(d, instrument.Options{}))
-			w.declare()
-			result := w.settle()
-			wantStatus(t, w.machine(), want4{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, tc.sentence})
-			if got := w.machine().Status.LastOperation.ErrorCode; got != codes.Internal.String() {
+			h := newHarness(t)
+			h.Driver.OnCreate(func(context.Context, *driver.CreateMachineRequest, func() (*driver.CreateMachineResponse, error)) (*driver.CreateMachineResponse, error) {
+				return tc.create()
+			})
+			h.restartWith(instrument.Wrap(h.Driver, instrument.Options{}))
+			h.declare()
+			result := h.Settle()
+			wantStatus(t, h.machine(), want4{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, tc.sentence})
+			if got := h.machine().Status.LastOperation.ErrorCode; got != codes.Internal.String() {
 				t.Errorf("error code %q", got)
 			}
 			if result.RequeueAfter < 5*time.Second {
 				t.Errorf("it is tried again after %v", result.RequeueAfter)
 			}
 			for range 10 {
-				w.pass()
+				h.Pass()
 			}
-			if w.call(); w.driver.made(instance.MethodCreate) != 1 {
-				t.Errorf("%d creations within no time", w.driver.made(instance.MethodCreate))
+			if h.Call(); len(h.Driver.Calls(fake.CreateMachine)) != 1 {
+				t.Errorf("%d creations within no time", len(h.Driver.Calls(fake.CreateMachine)))
 			}
 		})
 	}
@@ -396,103 +388,103 @@ func TestAbsurdDrivers(t *testing.T) {
 // TestDriverThatHangs: a Machine whose driver never answers is Failed when its time is
 // over, so that its set goes on.
 func TestDriverThatHangs(t *testing.T) {
-	w := newWorld(t)
-	w.declare()
-	w.pass()
-	if len(w.tasks) != 1 {
-		t.Fatalf("%d calls under way, want 1", len(w.tasks))
+	h := newHarness(t)
+	h.declare()
+	h.Pass()
+	if len(h.Tasks) != 1 {
+		t.Fatalf("%d calls under way, want 1", len(h.Tasks))
 	}
-	w.clock.Step(creationTimeout - time.Second)
-	if w.pass(); w.machine().Status.CurrentStatus.Phase != "" {
-		t.Fatalf("phase %q too early", w.machine().Status.CurrentStatus.Phase)
+	h.Clock.Step(creationTimeout - time.Second)
+	if h.Pass(); h.machine().Status.CurrentStatus.Phase != "" {
+		t.Fatalf("phase %q too early", h.machine().Status.CurrentStatus.Phase)
 	}
-	w.clock.Step(time.Second)
-	w.pass()
-	wantStatus(t, w.machine(), want4{v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "The driver has not answered within 20m"})
-	if len(w.tasks) != 1 {
-		t.Errorf("%d calls under way, want still 1", len(w.tasks))
+	h.Clock.Step(time.Second)
+	h.Pass()
+	wantStatus(t, h.machine(), want4{v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "The driver has not answered within 20m"})
+	if len(h.Tasks) != 1 {
+		t.Errorf("%d calls under way, want still 1", len(h.Tasks))
 	}
 }
 
 // TestDriverThatHangsLater: the same of a driver that has answered before; what it answered
 // stays to be read until the call is overdue.
 func TestDriverThatHangsLater(t *testing.T) {
-	w := newWorld(t)
-	w.driver.fails(instance.MethodCreate, codes.Unavailable)
-	w.declare()
-	w.settle()
-	w.clock.Step(creationTimeout - time.Minute)
-	w.pass() // the call that hangs begins
-	if len(w.tasks) != 1 {
-		t.Fatalf("%d calls under way, want 1", len(w.tasks))
+	h := newHarness(t)
+	h.Driver.Fail(fake.CreateMachine, codes.Unavailable)
+	h.declare()
+	h.Settle()
+	h.Clock.Step(creationTimeout - time.Minute)
+	h.Pass() // the call that hangs begins
+	if len(h.Tasks) != 1 {
+		t.Fatalf("%d calls under way, want 1", len(h.Tasks))
 	}
-	w.clock.Step(time.Minute)
-	if got := w.pass().RequeueAfter; got != instance.Silence-time.Minute {
+	h.Clock.Step(time.Minute)
+	if got := h.Pass().RequeueAfter; got != instance.Silence-time.Minute {
 		t.Errorf("looked at again after %v", got)
 	}
-	wantStatus(t, w.machine(), want4{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "is out of order (Unavailable)"})
-	w.told()
-	w.clock.Step(instance.Silence - time.Minute)
+	wantStatus(t, h.machine(), want4{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "is out of order (Unavailable)"})
+	h.takeEvents()
+	h.Clock.Step(instance.Silence - time.Minute)
 	for range 3 {
-		w.pass()
-		w.clock.Step(time.Minute)
+		h.Pass()
+		h.Clock.Step(time.Minute)
 	}
-	wantStatus(t, w.machine(), want4{v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "The driver has not answered for 15m0s"})
-	if events := w.told(); len(events) != 1 {
+	wantStatus(t, h.machine(), want4{v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "The driver has not answered for 15m0s"})
+	if events := h.takeEvents(); len(events) != 1 {
 		t.Errorf("events %q, want one", events)
 	}
-	w.settle() // the driver answers after all
-	w.join(ready)
-	w.settle()
-	wantStatus(t, w.machine(), rejoined)
+	h.Settle() // the driver answers after all
+	h.join(ready)
+	h.Settle()
+	wantStatus(t, h.machine(), rejoined)
 }
 
 // TestDriverThatHangsAtADeletion: it is said, once, whatever the call is about; and when
 // the driver answers the deletion goes on.
 func TestDriverThatHangsAtADeletion(t *testing.T) {
 	cases := map[string]struct {
-		given  func(w *world)
+		given  func(h *harness)
 		marker string
 	}{
-		"deleting": {func(w *world) { w.running(); w.delete() }, messages.DeleteVM},
-		"looking for it": {func(w *world) {
-			w.declare(func(m *v1alpha1.Machine) { m.Finalizers = []string{v1alpha1.FinalizerMCM} })
-			w.delete()
+		"deleting": {func(h *harness) { h.running(); h.delete() }, messages.DeleteVM},
+		"looking for it": {func(h *harness) {
+			h.declare(func(m *v1alpha1.Machine) { m.Finalizers = []string{v1alpha1.FinalizerMCM} })
+			h.delete()
 		}, messages.Terminating},
-		"still creating": {func(w *world) {
-			w.declare()
-			w.pass()
-			w.delete()
+		"still creating": {func(h *harness) {
+			h.declare()
+			h.Pass()
+			h.delete()
 		}, messages.Terminating},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			tc.given(w)
-			w.pass()
-			if len(w.tasks) != 1 {
-				t.Fatalf("%d calls under way, want 1", len(w.tasks))
+			h := newHarness(t)
+			tc.given(h)
+			h.Pass()
+			if len(h.Tasks) != 1 {
+				t.Fatalf("%d calls under way, want 1", len(h.Tasks))
 			}
-			w.clock.Step(instance.Silence - time.Second)
-			if got := w.pass().RequeueAfter; got != time.Second {
+			h.Clock.Step(instance.Silence - time.Second)
+			if got := h.Pass().RequeueAfter; got != time.Second {
 				t.Errorf("looked at again after %v", got)
 			}
-			if got := w.machine().Status.LastOperation.State; got != v1alpha1.MachineStateProcessing {
+			if got := h.machine().Status.LastOperation.State; got != v1alpha1.MachineStateProcessing {
 				t.Errorf("state %q too early", got)
 			}
 			for range 3 {
-				w.clock.Step(time.Minute)
-				w.pass()
+				h.Clock.Step(time.Minute)
+				h.Pass()
 			}
-			wantStatus(t, w.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "The driver has not answered for 15m0s. " + tc.marker})
-			if events := w.told(); len(events) != 1 || !strings.Contains(events[0], "has not answered") {
+			wantStatus(t, h.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "The driver has not answered for 15m0s. " + tc.marker})
+			if events := h.takeEvents(); len(events) != 1 || !strings.Contains(events[0], "has not answered") {
 				t.Errorf("events %q, want one", events)
 			}
-			if len(w.tasks) != 1 {
-				t.Errorf("%d calls under way, want still 1", len(w.tasks))
+			if len(h.Tasks) != 1 {
+				t.Errorf("%d calls under way, want still 1", len(h.Tasks))
 			}
-			w.settle()
-			if !w.gone() || len(w.driver.vms) != 0 || w.node() != nil {
+			h.Settle()
+			if !h.gone() || len(h.Driver.VMs()) != 0 || h.node() != nil {
 				t.Error("something is left when the driver has answered")
 			}
 		})
@@ -502,27 +494,27 @@ func TestDriverThatHangsAtADeletion(t *testing.T) {
 // TestSecretChangesInMidCreation: what is under way ends, and is looked at again with the
 // new Secret; one VM is made.
 func TestSecretChangesInMidCreation(t *testing.T) {
-	for name, spoil := range map[string]func(w *world){
-		"changes": func(w *world) {
-			change(w, newSecret(w.namespace), func(s *corev1.Secret) { s.Data["apiKey"] = []byte("other") })
+	for name, spoil := range map[string]func(h *harness){
+		"changes": func(h *harness) {
+			change(h, newSecret(h.Key.Namespace), func(s *corev1.Secret) { s.Data["apiKey"] = []byte("other") })
 		},
-		"disappears": func(w *world) { w.remove(newSecret(w.namespace)) },
+		"disappears": func(h *harness) { h.remove(newSecret(h.Key.Namespace)) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.declare()
-			w.pass()
-			spoil(w)
-			w.settle()
+			h := newHarness(t)
+			h.declare()
+			h.Pass()
+			spoil(h)
+			h.Settle()
 			if name == "disappears" {
-				wantStatus(t, w.machine(), want4{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "not found"})
-				w.create(newSecret(w.namespace))
-				w.settle()
+				wantStatus(t, h.machine(), want4{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "not found"})
+				h.create(newSecret(h.Key.Namespace))
+				h.Settle()
 			}
-			if got := w.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachinePending {
+			if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachinePending {
 				t.Errorf("phase %q", got)
 			}
-			if got := w.driver.made(instance.MethodCreate); got != 1 {
+			if got := len(h.Driver.Calls(fake.CreateMachine)); got != 1 {
 				t.Errorf("%d VMs are made", got)
 			}
 		})
@@ -531,12 +523,12 @@ func TestSecretChangesInMidCreation(t *testing.T) {
 
 // TestLostWithoutTarget: a VM that is gone is replaced also where no node tells of it.
 func TestLostWithoutTarget(t *testing.T) {
-	w := newWorld(t).withoutTarget()
-	w.declare(restored)
-	w.settle()
-	wantStatus(t, w.machine(), want4{v1alpha1.MachineUnknown, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, "VM sim:///m1 does not exist any more"})
-	w.settleAfter(healthTimeout)
-	if got := w.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed {
+	h := newHarness(t).withoutTarget()
+	h.declare(restored)
+	h.Settle()
+	wantStatus(t, h.machine(), want4{v1alpha1.MachineUnknown, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, "VM sim:///m1 does not exist any more"})
+	h.SettleAfter(healthTimeout)
+	if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed {
 		t.Errorf("phase %q after the health timeout", got)
 	}
 }
@@ -544,28 +536,28 @@ func TestLostWithoutTarget(t *testing.T) {
 // TestTokenOutlivesASlowVM: as long as a VM may join, its token is valid, and stays the
 // one that the VM has.
 func TestTokenOutlivesASlowVM(t *testing.T) {
-	w := newWorld(t)
-	w.declare(func(m *v1alpha1.Machine) {
+	h := newHarness(t)
+	h.declare(func(m *v1alpha1.Machine) {
 		m.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{MachineCreationTimeout: &metav1.Duration{Duration: 2 * time.Hour}}
 	})
-	w.settle()
-	first := w.tokens()[0].Data
-	change(w, w.machine(), func(m *v1alpha1.Machine) { m.Spec.MachineCreationTimeout.Duration = 12 * time.Hour })
+	h.Settle()
+	first := h.tokens()[0].Data
+	change(h, h.machine(), func(m *v1alpha1.Machine) { m.Spec.MachineCreationTimeout.Duration = 12 * time.Hour })
 	for range 20 {
-		w.wait(30 * time.Minute)
-		tokens := w.tokens()
+		h.wait(30 * time.Minute)
+		tokens := h.tokens()
 		if len(tokens) != 1 {
 			t.Fatalf("%d tokens", len(tokens))
 		}
 		ends, err := time.Parse(time.RFC3339, string(tokens[0].Data["expiration"]))
-		if err != nil || !ends.After(w.clock.Now()) {
-			t.Fatalf("the token ended at %v, now it is %v", ends, w.clock.Now())
+		if err != nil || !ends.After(h.Clock.Now()) {
+			t.Fatalf("the token ended at %v, now it is %v", ends, h.Clock.Now())
 		}
 		if string(tokens[0].Data["token-secret"]) != string(first["token-secret"]) || string(tokens[0].Data["token-id"]) != string(first["token-id"]) {
 			t.Fatal("it is another token")
 		}
 	}
-	if got := w.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachinePending {
+	if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachinePending {
 		t.Errorf("phase %q", got)
 	}
 }
@@ -573,15 +565,17 @@ func TestTokenOutlivesASlowVM(t *testing.T) {
 // TestNodeWithoutIDs: a node that was there before is not taken for that of a VM because
 // neither of them says which VM it is.
 func TestNodeWithoutIDs(t *testing.T) {
-	w := newWorld(t)
-	w.clock.Step(-time.Hour)
-	w.join(ready)
-	w.clock.Step(time.Hour)
-	w.driver.vms[machineName] = ""
-	w.declare()
-	w.delete()
-	w.settle()
-	if n := w.node(); n == nil || n.Spec.Unschedulable || !w.gone() {
-		t.Errorf("the Machine is gone: %v; the older node is %v", w.gone(), n)
+	h := newHarness(t)
+	h.Clock.Step(-time.Hour)
+	h.join(ready)
+	h.Clock.Step(time.Hour)
+	h.Driver.OnStatus(func(context.Context, *driver.GetMachineStatusRequest, func() (*driver.GetMachineStatusResponse, error)) (*driver.GetMachineStatusResponse, error) {
+		return &driver.GetMachineStatusResponse{NodeName: h.nodeName()}, nil
+	})
+	h.declare()
+	h.delete()
+	h.Settle()
+	if n := h.node(); n == nil || n.Spec.Unschedulable || !h.gone() {
+		t.Errorf("the Machine is gone: %v; the older node is %v", h.gone(), n)
 	}
 }

@@ -12,65 +12,65 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/driver/instrument"
 	"github.com/millwright-dev/millwright/driver/status"
-	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 )
 
 // TestNothingIsWrittenWhenNothingChanged: in every state in which a Machine can rest, a
 // further pass writes nothing and calls nothing, in this process and in the next.
 func TestNothingIsWrittenWhenNothingChanged(t *testing.T) {
-	cases := map[string]func(w *world){
-		"Running":            func(w *world) { w.running() },
-		"Pending":            func(w *world) { w.declare(); w.settle() },
-		"Unknown":            func(w *world) { w.running(); w.join(notReady); w.settle() },
-		"Unknown, node gone": func(w *world) { w.running(); w.dropNode(); w.settle() },
-		"Failed": func(w *world) {
-			w.declare()
-			w.settle()
-			w.settleAfter(creationTimeout)
+	cases := map[string]func(h *harness){
+		"Running":            func(h *harness) { h.running() },
+		"Pending":            func(h *harness) { h.declare(); h.Settle() },
+		"Unknown":            func(h *harness) { h.running(); h.join(notReady); h.Settle() },
+		"Unknown, node gone": func(h *harness) { h.running(); h.dropNode(); h.Settle() },
+		"Failed": func(h *harness) {
+			h.declare()
+			h.Settle()
+			h.SettleAfter(creationTimeout)
 		},
-		"not creatable": func(w *world) { w.remove(newSecret(w.namespace)); w.declare(); w.settle() },
-		"not created": func(w *world) {
-			w.driver.fails(instance.MethodCreate, codes.ResourceExhausted, codes.ResourceExhausted)
-			w.declare()
-			w.settle()
+		"not creatable": func(h *harness) { h.remove(newSecret(h.Key.Namespace)); h.declare(); h.Settle() },
+		"not created": func(h *harness) {
+			h.Driver.Fail(fake.CreateMachine, codes.ResourceExhausted, codes.ResourceExhausted)
+			h.declare()
+			h.Settle()
 		},
-		"not deleted": func(w *world) {
-			w.running()
-			w.driver.fails(instance.MethodDelete, codes.PermissionDenied, codes.PermissionDenied)
-			w.delete()
-			w.settle()
+		"not deleted": func(h *harness) {
+			h.running()
+			h.Driver.Fail(fake.DeleteMachine, codes.PermissionDenied, codes.PermissionDenied)
+			h.delete()
+			h.Settle()
 		},
-		"not deleted, draining": func(w *world) {
-			w.running()
-			w.draining(forPod("web"))
-			w.delete()
-			w.settle()
+		"not deleted, draining": func(h *harness) {
+			h.running()
+			h.draining(forPod("web"))
+			h.delete()
+			h.Settle()
 		},
-		"not deleted, drain fails": func(w *world) {
-			w.running()
-			w.draining(misconfigured())
-			w.delete()
-			w.settle()
+		"not deleted, drain fails": func(h *harness) {
+			h.running()
+			h.draining(misconfigured())
+			h.delete()
+			h.Settle()
 		},
-		"Unknown, others first": func(w *world) {
-			w.declare(func(m *v1alpha1.Machine) { m.Name, m.UID = "other", "other" }, inPhase(v1alpha1.MachineFailed), pooled)
-			w.declare(inPhase(v1alpha1.MachineUnknown), pooled)
-			w.settle()
-			w.settleAfter(healthTimeout)
+		"Unknown, others first": func(h *harness) {
+			h.declare(func(m *v1alpha1.Machine) { m.Name, m.UID = "other", "other" }, inPhase(v1alpha1.MachineFailed), pooled)
+			h.declare(inPhase(v1alpha1.MachineUnknown), pooled)
+			h.Settle()
+			h.SettleAfter(healthTimeout)
 		},
-		"with virtual capacity": func(w *world) {
-			change(w, newClass(w.namespace), func(c *v1alpha1.MachineClass) { c.NodeTemplate = virtual(2) })
-			w.running()
+		"with virtual capacity": func(h *harness) {
+			change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.NodeTemplate = virtual(2) })
+			h.running()
 		},
-		"in a bad template": func(w *world) {
-			w.running(func(m *v1alpha1.Machine) {
+		"in a bad template": func(h *harness) {
+			h.running(func(m *v1alpha1.Machine) {
 				m.Spec.NodeTemplateSpec.Labels = map[string]string{"bad key": "v", "good": "v"}
 			})
 		},
-		"in a rich template": func(w *world) {
-			w.running(func(m *v1alpha1.Machine) {
+		"in a rich template": func(h *harness) {
+			h.running(func(m *v1alpha1.Machine) {
 				m.Spec.NodeTemplateSpec.Labels = map[string]string{"b": "2", "a": "1"}
 				m.Spec.NodeTemplateSpec.Spec.Taints = []corev1.Taint{{Key: "z", Effect: corev1.TaintEffectNoSchedule}, {Key: "a", Effect: corev1.TaintEffectNoExecute}}
 			})
@@ -78,27 +78,28 @@ func TestNothingIsWrittenWhenNothingChanged(t *testing.T) {
 	}
 	for name, given := range cases {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			given(w)
-			w.told()
-			w.writes, w.driver.calls = nil, nil
+			h := newHarness(t)
+			given(h)
+			h.takeEvents()
+			h.Writes = nil
+			h.Driver.ForgetCalls()
 			for range 3 {
-				w.clock.Step(time.Millisecond)
-				w.pass()
-				if w.call() {
-					t.Fatalf("the driver is called again: %v", w.driver.calls)
+				h.Clock.Step(time.Millisecond)
+				h.Pass()
+				if h.Call() {
+					t.Fatalf("the driver is called again: %v", h.methods())
 				}
 			}
-			if len(w.writes) != 0 {
-				t.Errorf("writes without a change:\n%s", w.said())
+			if len(h.Writes) != 0 {
+				t.Errorf("writes without a change:\n%s", h.LastWrites())
 			}
-			if events := w.told(); len(events) != 0 {
+			if events := h.takeEvents(); len(events) != 0 {
 				t.Errorf("events without a change: %q", events)
 			}
-			w.restart(w.driver)
-			w.pass()
-			if len(w.writes) != 0 {
-				t.Errorf("writes after a restart:\n%s", w.said())
+			h.restart()
+			h.Pass()
+			if len(h.Writes) != 0 {
+				t.Errorf("writes after a restart:\n%s", h.LastWrites())
 			}
 		})
 	}
@@ -109,20 +110,18 @@ func pooled(m *v1alpha1.Machine) { metav1.SetMetaDataLabel(&m.ObjectMeta, v1alph
 
 // TestHeartbeatsAreNotCopied: a node that only says that it is still alive costs nothing.
 func TestHeartbeatsAreNotCopied(t *testing.T) {
-	w := newWorld(t)
-	w.running()
+	h := newHarness(t)
+	h.running()
 	beat := ready
-	beat.LastHeartbeatTime = metav1.NewTime(w.clock.Now().Add(time.Minute))
-	w.join(beat)
-	w.settle()
-	if len(w.writes) != 0 {
-		t.Errorf("writes for a heartbeat:\n%s", w.said())
+	beat.LastHeartbeatTime = metav1.NewTime(h.Clock.Now().Add(time.Minute))
+	h.join(beat)
+	h.Settle()
+	if len(h.Writes) != 0 {
+		t.Errorf("writes for a heartbeat:\n%s", h.LastWrites())
 	}
 }
 
-// indiscreet is a driver whose every error quotes what it was given.
-type indiscreet struct{ *scripted }
-
+// quote is an error that quotes a Secret.
 func quote(secret *corev1.Secret) error {
 	var all []string
 	for _, value := range secret.Data {
@@ -131,36 +130,34 @@ func quote(secret *corev1.Secret) error {
 	return status.Error(codes.Internal, "cannot make anything of "+strings.Join(all, " and "))
 }
 
-func (d indiscreet) CreateMachine(_ context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
-	return nil, quote(req.Secret)
-}
-
-func (d indiscreet) DeleteMachine(_ context.Context, req *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
-	return nil, quote(req.Secret)
-}
-
 // TestNoSecretIsWritten: whatever a driver says, no value of a Secret and no token
 // reaches a Machine, a node or an event.
 func TestNoSecretIsWritten(t *testing.T) {
-	w := newWorld(t)
-	w.restart(instrument.Wrap(indiscreet{w.driver}, instrument.Options{}))
-	w.declare()
-	w.settle()
-	tokens := w.tokens()
+	h := newHarness(t)
+	h.Driver.OnCreate(func(_ context.Context, req *driver.CreateMachineRequest, _ func() (*driver.CreateMachineResponse, error)) (*driver.CreateMachineResponse, error) {
+		return nil, quote(req.Secret)
+	})
+	h.Driver.OnDelete(func(_ context.Context, req *driver.DeleteMachineRequest, _ func() (*driver.DeleteMachineResponse, error)) (*driver.DeleteMachineResponse, error) {
+		return nil, quote(req.Secret)
+	})
+	h.restartWith(instrument.Wrap(h.Driver, instrument.Options{}))
+	h.declare()
+	h.Settle()
+	tokens := h.tokens()
 	if len(tokens) != 1 {
 		t.Fatalf("%d tokens, want 1", len(tokens))
 	}
-	events := w.told()
-	w.delete()
-	w.settle()
-	events = append(events, w.told()...)
-	if got := w.machine().Status.LastOperation.Description; !strings.Contains(got, "cannot make anything of") {
+	events := h.takeEvents()
+	h.delete()
+	h.Settle()
+	events = append(events, h.takeEvents()...)
+	if got := h.machine().Status.LastOperation.Description; !strings.Contains(got, "cannot make anything of") {
 		t.Fatalf("description %q: the driver's words are lost altogether", got)
 	}
 	for _, secret := range []string{"s3cr3t-k3y-of-the-cloud", "hunter2", string(tokens[0].Data["token-secret"])} {
-		for _, made := range w.writes {
-			if made.what != "create Secret" && strings.Contains(made.body, secret) {
-				t.Errorf("%q is in %s: %s", secret, made.what, made.body)
+		for _, made := range h.Writes {
+			if made.What != "create Secret" && strings.Contains(made.Body, secret) {
+				t.Errorf("%q is in %s: %s", secret, made.What, made.Body)
 			}
 		}
 		for _, event := range events {

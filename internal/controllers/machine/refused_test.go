@@ -11,17 +11,18 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/lockstep"
 )
 
 // refuseNode has the API server refuse patches of a node that contain one of the texts, and
 // counts them.
-func (w *world) refuseNode(texts ...string) *int {
+func (h *harness) refuseNode(texts ...string) *int {
 	refused := 0
-	w.refuse = func(made write) error {
+	h.Refuse = func(made lockstep.Write) error {
 		for _, text := range texts {
-			if strings.HasSuffix(made.what, "Node") && strings.Contains(made.body, text) {
+			if strings.HasSuffix(made.What, "Node") && strings.Contains(made.Body, text) {
 				refused++
-				return apierrors.NewInvalid(schema.GroupKind{Kind: "Node"}, made.name, nil)
+				return apierrors.NewInvalid(schema.GroupKind{Kind: "Node"}, made.Name, nil)
 			}
 		}
 		return nil
@@ -45,46 +46,46 @@ var badTemplates = map[string]struct {
 }
 
 // TestABadTemplateStopsNothing: neither the revocation of the token nor health nor timeouts
-// wait for a template to be corrected. It is told once, and written once it is good.
+// wait for a template to be corrected. It makes one event, and is written once it is good.
 func TestABadTemplateStopsNothing(t *testing.T) {
 	for name, tc := range badTemplates {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.refuseNode(tc.refuse)
-			w.declare(func(m *v1alpha1.Machine) {
+			h := newHarness(t)
+			h.refuseNode(tc.refuse)
+			h.declare(func(m *v1alpha1.Machine) {
 				m.Spec.NodeTemplateSpec.Labels = map[string]string{"pool": "a"}
 				tc.spoil(&m.Spec.NodeTemplateSpec)
 			})
-			w.settle()
-			w.join(ready)
-			w.wait(time.Minute)
-			wantStatus(t, w.machine(), joinedNow)
-			n := w.node()
+			h.Settle()
+			h.join(ready)
+			h.wait(time.Minute)
+			wantStatus(t, h.machine(), joinedNow)
+			n := h.node()
 			if len(n.Finalizers) != 1 || n.Labels[v1alpha1.LabelKeyMachineName] != machineName {
 				t.Errorf("the node is not marked: finalizers %v, labels %v", n.Finalizers, n.Labels)
 			}
 			if _, written := n.Labels["pool"]; written != tc.rest {
 				t.Errorf("the rest of the template: labels %v", n.Labels)
 			}
-			if len(w.tokens()) != 0 {
+			if len(h.tokens()) != 0 {
 				t.Error("the token is not revoked")
 			}
-			w.join(ready, condition("DiskPressure", "True"))
-			w.wait(time.Minute)
-			wantStatus(t, w.machine(), turnedUnknown)
-			w.wait(healthTimeout)
-			if got := w.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed {
+			h.join(ready, condition("DiskPressure", "True"))
+			h.wait(time.Minute)
+			wantStatus(t, h.machine(), turnedUnknown)
+			h.wait(healthTimeout)
+			if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed {
 				t.Errorf("phase %q, want Failed", got)
 			}
-			if told := warnings(w.told(), "InvalidNodeTemplate", "NodeTemplateRefused"); len(told) != 1 || !strings.Contains(told[0], tc.says) {
-				t.Errorf("warnings %q, want one that says %q", told, tc.says)
+			if sent := warnings(h.takeEvents(), "InvalidNodeTemplate", "NodeTemplateRefused"); len(sent) != 1 || !strings.Contains(sent[0], tc.says) {
+				t.Errorf("warnings %q, want one that says %q", sent, tc.says)
 			}
-			change(w, w.machine(), func(m *v1alpha1.Machine) {
+			change(h, h.machine(), func(m *v1alpha1.Machine) {
 				m.Spec.NodeTemplateSpec = v1alpha1.NodeTemplateSpec{}
 				m.Spec.NodeTemplateSpec.Labels = map[string]string{"pool": "b"}
 			})
-			w.settle()
-			if got := w.node().Labels["pool"]; got != "b" {
+			h.Settle()
+			if got := h.node().Labels["pool"]; got != "b" {
 				t.Errorf("corrected, the node has the label %q", got)
 			}
 		})
@@ -108,16 +109,16 @@ func warnings(events []string, reasons ...string) []string {
 func TestABadTemplateDoesNotStopTheCreationTimeout(t *testing.T) {
 	for name, tc := range badTemplates {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.refuseNode(tc.refuse)
-			w.declare(func(m *v1alpha1.Machine) {
+			h := newHarness(t)
+			h.refuseNode(tc.refuse)
+			h.declare(func(m *v1alpha1.Machine) {
 				m.Spec.NodeTemplateSpec.Labels = map[string]string{}
 				tc.spoil(&m.Spec.NodeTemplateSpec)
 			})
-			w.settle()
-			w.join(notReady)
-			w.wait(creationTimeout)
-			wantStatus(t, w.machine(), failedToJoin)
+			h.Settle()
+			h.join(notReady)
+			h.wait(creationTimeout)
+			wantStatus(t, h.machine(), failedToJoin)
 		})
 	}
 }
@@ -128,61 +129,61 @@ func TestWhatAPolicyRefusesIsTriedLessAndLess(t *testing.T) {
 	label := func(value string) func(m *v1alpha1.Machine) {
 		return func(m *v1alpha1.Machine) { m.Spec.NodeTemplateSpec.Labels = map[string]string{"forbidden": value} }
 	}
-	w := newWorld(t)
-	refused := w.refuseNode("forbidden")
-	w.running(label("a"))
-	w.wait(time.Hour)
+	h := newHarness(t)
+	refused := h.refuseNode("forbidden")
+	h.running(label("a"))
+	h.wait(time.Hour)
 	if *refused < 8 || *refused > 13 { // after 10 s, 20 s, … 10 min
 		t.Errorf("tried %d times in an hour", *refused)
 	}
 	before := *refused
-	change(w, w.machine(), label("b"))
-	w.settle()
+	change(h, h.machine(), label("b"))
+	h.Settle()
 	if *refused != before+1 {
 		t.Errorf("another template is tried %d times, want 1", *refused-before)
 	}
 	for range 20 {
-		w.pass()
+		h.Pass()
 	}
 	if *refused != before+1 {
 		t.Errorf("further passes try it %d times more", *refused-before-1)
 	}
-	w.refuse = nil
-	w.wait(refusalBackoff.Max)
-	if got := w.node().Labels["forbidden"]; got != "b" {
+	h.Refuse = nil
+	h.wait(refusalBackoff.Max)
+	if got := h.node().Labels["forbidden"]; got != "b" {
 		t.Errorf("the node has the label %q after the policy is gone", got)
 	}
-	w.refuseNode("forbidden")
-	w.told()
-	change(w, w.machine(), label("a"))
-	w.settle()
-	if told := warnings(w.told(), "NodeTemplateRefused"); len(told) != 1 {
-		t.Errorf("warnings %q: the next refusal is told again", told)
+	h.refuseNode("forbidden")
+	h.takeEvents()
+	change(h, h.machine(), label("a"))
+	h.Settle()
+	if sent := warnings(h.takeEvents(), "NodeTemplateRefused"); len(sent) != 1 {
+		t.Errorf("warnings %q: the next refusal makes another event", sent)
 	}
 }
 
 // TestRefusedCapacityStopsNothing: nor is it recorded as applied.
 func TestRefusedCapacityStopsNothing(t *testing.T) {
-	w := newWorld(t)
-	w.refuseNode(`"` + device + `":"-1"`)
-	change(w, newClass(w.namespace), func(c *v1alpha1.MachineClass) { c.NodeTemplate = virtual(1) })
-	w.running()
-	change(w, newClass(w.namespace), func(c *v1alpha1.MachineClass) {
+	h := newHarness(t)
+	h.refuseNode(`"` + device + `":"-1"`)
+	change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.NodeTemplate = virtual(1) })
+	h.running()
+	change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) {
 		c.NodeTemplate.VirtualCapacity[device] = resource.MustParse("-1")
 	})
-	w.wait(time.Minute)
-	if told := warnings(w.told(), "VirtualCapacityRefused"); len(told) != 1 {
-		t.Errorf("warnings %q, want 1", told)
+	h.wait(time.Minute)
+	if sent := warnings(h.takeEvents(), "VirtualCapacityRefused"); len(sent) != 1 {
+		t.Errorf("warnings %q, want 1", sent)
 	}
-	w.join(lostTouch)
-	w.wait(time.Minute)
-	wantStatus(t, w.machine(), turnedUnknown)
-	if got := w.node().Annotations[v1alpha1.AnnotationKeyLastAppliedVirtualCapacity]; !strings.Contains(got, `"1"`) {
+	h.join(lostTouch)
+	h.wait(time.Minute)
+	wantStatus(t, h.machine(), turnedUnknown)
+	if got := h.node().Annotations[v1alpha1.AnnotationKeyLastAppliedVirtualCapacity]; !strings.Contains(got, `"1"`) {
 		t.Errorf("recorded as applied: %s", got)
 	}
-	change(w, newClass(w.namespace), func(c *v1alpha1.MachineClass) { c.NodeTemplate = virtual(3) })
-	w.settle()
-	if got := w.devices(); got != 3 {
+	change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.NodeTemplate = virtual(3) })
+	h.Settle()
+	if got := h.devices(); got != 3 {
 		t.Errorf("corrected, the node has %d devices", got)
 	}
 }
@@ -190,67 +191,67 @@ func TestRefusedCapacityStopsNothing(t *testing.T) {
 // TestWhatIsWrongIsToldAlthoughAStatusIsNot: a pass whose status is not written sends no
 // events, and the next one makes up for it.
 func TestWhatIsWrongIsToldAlthoughAStatusIsNot(t *testing.T) {
-	w := newWorld(t)
-	w.declare(func(m *v1alpha1.Machine) {
+	h := newHarness(t)
+	h.declare(func(m *v1alpha1.Machine) {
 		m.Spec.NodeTemplateSpec.Labels = map[string]string{"bad key": "v", "forbidden": "v"}
 	})
-	w.settle()
-	w.join(ready)
-	w.refuseNode("forbidden")
-	policy, conflicts := w.refuse, 1
-	w.refuse = func(made write) error {
-		if made.what == "patch status of Machine" && conflicts > 0 {
+	h.Settle()
+	h.join(ready)
+	h.refuseNode("forbidden")
+	policy, conflicts := h.Refuse, 1
+	h.Refuse = func(made lockstep.Write) error {
+		if made.What == "patch status of Machine" && conflicts > 0 {
 			conflicts--
-			return apierrors.NewConflict(schema.GroupResource{Resource: "machines"}, made.name, nil)
+			return apierrors.NewConflict(schema.GroupResource{Resource: "machines"}, made.Name, nil)
 		}
 		return policy(made)
 	}
-	w.wait(time.Minute)
-	wantStatus(t, w.machine(), joinedNow)
-	if told := warnings(w.told(), "InvalidNodeTemplate", "NodeTemplateRefused"); len(told) != 2 {
-		t.Errorf("warnings %q, want one of each kind", told)
+	h.wait(time.Minute)
+	wantStatus(t, h.machine(), joinedNow)
+	if sent := warnings(h.takeEvents(), "InvalidNodeTemplate", "NodeTemplateRefused"); len(sent) != 2 {
+		t.Errorf("warnings %q, want one of each kind", sent)
 	}
 }
 
 // TestOutagesAreNoRefusals: a pass that could not write goes no further, as ever.
 func TestOutagesAreNoRefusals(t *testing.T) {
-	w := newWorld(t)
-	w.declare(func(m *v1alpha1.Machine) { m.Spec.NodeTemplateSpec.Labels = map[string]string{"pool": "a"} })
-	w.settle()
-	w.join(ready)
-	w.refuse = func(made write) error {
-		if made.what == "patch Node" {
+	h := newHarness(t)
+	h.declare(func(m *v1alpha1.Machine) { m.Spec.NodeTemplateSpec.Labels = map[string]string{"pool": "a"} })
+	h.Settle()
+	h.join(ready)
+	h.Refuse = func(made lockstep.Write) error {
+		if made.What == "patch Node" {
 			return apierrors.NewInternalError(errDown)
 		}
 		return nil
 	}
-	if _, err := w.controller.Reconcile(t.Context(), w.request()); err == nil {
+	if _, err := h.controller.Reconcile(t.Context(), h.Request()); err == nil {
 		t.Error("a write that failed went by")
 	}
-	wantStatus(t, w.machine(), unchanged(v1alpha1.MachinePending))
-	w.refuse = nil
-	w.settle()
-	wantStatus(t, w.machine(), joinedNow)
+	wantStatus(t, h.machine(), unchanged(v1alpha1.MachinePending))
+	h.Refuse = nil
+	h.Settle()
+	wantStatus(t, h.machine(), joinedNow)
 }
 
 // TestServerTakesWhatFits: what is left out is what an API server refuses, and no more.
 func TestServerTakesWhatFits(t *testing.T) {
-	w := newServerWorld(t)
-	w.declare(func(m *v1alpha1.Machine) {
+	h := newServerHarness(t)
+	h.declare(func(m *v1alpha1.Machine) {
 		template := &m.Spec.NodeTemplateSpec
 		template.Labels = map[string]string{"pool": "a", "Example.org/x": "A_b", "bad key": "v", "tier": "bad value", "-": "", "UPPER/x": "1"}
 		template.Annotations = map[string]string{"note": "b c", "UPPER/x": "1", "bad key": "v"}
 		template.Spec.Taints = []corev1.Taint{{Key: "a", Effect: "Nope"}, {Key: "a", Effect: corev1.TaintEffectNoSchedule}, {Key: "b", Value: "c d", Effect: corev1.TaintEffectNoExecute}}
 	})
-	w.settle()
-	w.join(ready)
-	w.settle()
-	wantStatus(t, w.machine(), joinedNow)
-	n := w.node()
+	h.Settle()
+	h.join(ready)
+	h.Settle()
+	wantStatus(t, h.machine(), joinedNow)
+	n := h.node()
 	if n.Labels["pool"] != "a" || n.Annotations["note"] != "b c" || n.Annotations["UPPER/x"] != "1" || len(n.Spec.Taints) == 0 {
 		t.Errorf("labels %q, annotations %q, taints %v", n.Labels, n.Annotations, n.Spec.Taints)
 	}
-	if told := warnings(w.told(), "NodeTemplateRefused"); len(told) != 0 {
-		t.Errorf("refused by the server: %q", told)
+	if sent := warnings(h.takeEvents(), "NodeTemplateRefused"); len(sent) != 0 {
+		t.Errorf("refused by the server: %q", sent)
 	}
 }

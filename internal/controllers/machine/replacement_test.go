@@ -31,13 +31,13 @@ func mate(name, pool string, phase v1alpha1.MachinePhase) v1alpha1.Machine {
 }
 
 // pool declares Machines that have been unhealthy for too long.
-func (w *world) pool(name string, size int) []string {
-	w.Helper()
+func (h *harness) pool(name string, size int) []string {
+	h.Helper()
 	var names []string
 	for i := range size {
 		machine := fmt.Sprintf("%s-%d", name, i)
 		names = append(names, machine)
-		w.declare(func(m *v1alpha1.Machine) {
+		h.declare(func(m *v1alpha1.Machine) {
 			m.Name, m.UID = machine, types.UID(machine)
 			inPhase(v1alpha1.MachineUnknown)(m)
 			m.Labels[v1alpha1.LabelKeyName] = name
@@ -47,47 +47,47 @@ func (w *world) pool(name string, size int) []string {
 }
 
 // failed names those of the Machines that are.
-func (w *world) failed(names ...string) []string {
-	w.Helper()
+func (h *harness) failed(names ...string) []string {
+	h.Helper()
 	var failed []string
-	for _, w.name = range names {
-		if w.machine().Status.CurrentStatus.Phase == v1alpha1.MachineFailed {
-			failed = append(failed, w.name)
+	for _, h.Key.Name = range names {
+		if h.machine().Status.CurrentStatus.Phase == v1alpha1.MachineFailed {
+			failed = append(failed, h.Key.Name)
 		}
 	}
 	return failed
 }
 
-func (w *world) passOver(names ...string) {
-	w.Helper()
-	for _, w.name = range names {
-		w.pass()
+func (h *harness) passOver(names ...string) {
+	h.Helper()
+	for _, h.Key.Name = range names {
+		h.Pass()
 	}
 }
 
 // TestOneAfterTheOther: of a pool whose nodes all fail, one Machine is replaced at a time;
 // another pool has nothing to do with it; and those that wait say so, once.
 func TestOneAfterTheOther(t *testing.T) {
-	w := newWorld(t)
-	a, b := w.pool("a", 4), w.pool("b", 2)
-	w.passOver(a...)
-	w.clock.Step(healthTimeout)
-	w.passOver(a...)
-	w.passOver(b...)
-	w.passOver(a...)
-	if got := w.failed(a...); len(got) != 1 {
+	h := newHarness(t)
+	a, b := h.pool("a", 4), h.pool("b", 2)
+	h.passOver(a...)
+	h.Clock.Step(healthTimeout)
+	h.passOver(a...)
+	h.passOver(b...)
+	h.passOver(a...)
+	if got := h.failed(a...); len(got) != 1 {
 		t.Fatalf("%v of pool a are Failed, want one", got)
 	}
-	if got := w.failed(b...); len(got) != 1 {
+	if got := h.failed(b...); len(got) != 1 {
 		t.Errorf("%v of pool b are Failed, want one", got)
 	}
-	first := w.failed(a...)[0]
-	w.name = a[3]
-	wantStatus(t, w.machine(), want4{v1alpha1.MachineUnknown, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, `other machines of "a" are being replaced`})
-	if got := w.pass().RequeueAfter; got != replacementRetry {
+	first := h.failed(a...)[0]
+	h.Key.Name = a[3]
+	wantStatus(t, h.machine(), want4{v1alpha1.MachineUnknown, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, `other machines of "a" are being replaced`})
+	if got := h.Pass().RequeueAfter; got != replacementRetry {
 		t.Errorf("it is tried again after %v", got)
 	}
-	events := w.told()
+	events := h.takeEvents()
 	delayed := 0
 	for _, event := range events {
 		if strings.Contains(event, reasonDelayed) {
@@ -99,10 +99,10 @@ func TestOneAfterTheOther(t *testing.T) {
 	}
 
 	// The successor of the first one is on its way, then it cannot be created.
-	w.name = first
-	change(w, w.machine(), func(m *v1alpha1.Machine) { m.Finalizers = nil })
-	w.remove(w.machine())
-	w.declare(func(m *v1alpha1.Machine) {
+	h.Key.Name = first
+	change(h, h.machine(), func(m *v1alpha1.Machine) { m.Finalizers = nil })
+	h.remove(h.machine())
+	h.declare(func(m *v1alpha1.Machine) {
 		m.Name, m.UID = "a-new", "a-new"
 		inPhase(v1alpha1.MachinePending)(m)
 		m.Labels[v1alpha1.LabelKeyName] = "a"
@@ -113,18 +113,18 @@ func TestOneAfterTheOther(t *testing.T) {
 			rest = append(rest, name)
 		}
 	}
-	w.passOver(rest...)
-	if got := w.failed(rest...); len(got) != 0 {
+	h.passOver(rest...)
+	if got := h.failed(rest...); len(got) != 0 {
 		t.Fatalf("%v are Failed while a successor is Pending", got)
 	}
-	w.name = "a-new"
-	successor := w.machine()
+	h.Key.Name = "a-new"
+	successor := h.machine()
 	successor.Status.CurrentStatus.Phase = v1alpha1.MachineCrashLoopBackOff
-	if err := w.control.Status().Update(t.Context(), successor); err != nil {
+	if err := h.control.Status().Update(t.Context(), successor); err != nil {
 		t.Fatal(err)
 	}
-	w.passOver(rest...)
-	if got := w.failed(rest...); len(got) != 1 {
+	h.passOver(rest...)
+	if got := h.failed(rest...); len(got) != 1 {
 		t.Errorf("%v are Failed although a successor that cannot be created blocks nobody", got)
 	}
 }
@@ -133,14 +133,14 @@ func TestOneAfterTheOther(t *testing.T) {
 func TestManyAtATime(t *testing.T) {
 	for name, limit := range map[string]intstr.IntOrString{"number": intstr.FromInt32(3), "percentage": intstr.FromString("30%")} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.controller.Health.MaxReplacements = limit
-			names := w.pool("a", 10)
-			w.passOver(names...)
-			w.clock.Step(healthTimeout)
-			w.passOver(names...)
-			w.passOver(names...)
-			if got := w.failed(names...); len(got) != 3 {
+			h := newHarness(t)
+			h.controller.Health.MaxReplacements = limit
+			names := h.pool("a", 10)
+			h.passOver(names...)
+			h.Clock.Step(healthTimeout)
+			h.passOver(names...)
+			h.passOver(names...)
+			if got := h.failed(names...); len(got) != 3 {
 				t.Errorf("%v are Failed, want 3", got)
 			}
 		})
@@ -150,19 +150,19 @@ func TestManyAtATime(t *testing.T) {
 // TestLimitHoldsForManyWorkers: with a cache that shows nothing of what is written, and
 // all workers at it at once.
 func TestLimitHoldsForManyWorkers(t *testing.T) {
-	w := newWorld(t)
-	w.controller.Health.MaxReplacements = intstr.FromInt32(2)
-	names := w.pool("a", 20)
+	h := newHarness(t)
+	h.controller.Health.MaxReplacements = intstr.FromInt32(2)
+	names := h.pool("a", 20)
 	var machines []*v1alpha1.Machine
-	for _, w.name = range names {
-		machines = append(machines, w.machine())
+	for _, h.Key.Name = range names {
+		machines = append(machines, h.machine())
 	}
 	var workers sync.WaitGroup
 	granted := make(chan string, len(machines)*2)
 	for range 2 {
 		for _, machine := range machines {
 			workers.Go(func() {
-				ok, err := w.controller.replacements.Allow(t.Context(), w.controller.Client, machine, w.controller.Health.MaxReplacements)
+				ok, err := h.controller.replacements.Allow(t.Context(), h.controller.Client, machine, h.controller.Health.MaxReplacements)
 				if err != nil {
 					t.Error(err)
 				}
@@ -183,9 +183,9 @@ func TestLimitHoldsForManyWorkers(t *testing.T) {
 	}
 	// A place is free again when its Machine is well, or gone.
 	for name := range distinct {
-		w.controller.replacements.Forget(types.NamespacedName{Namespace: w.namespace, Name: name})
+		h.controller.replacements.Forget(types.NamespacedName{Namespace: h.Key.Namespace, Name: name})
 	}
-	if ok, err := w.controller.replacements.Allow(t.Context(), w.controller.Client, machines[0], w.controller.Health.MaxReplacements); !ok || err != nil {
+	if ok, err := h.controller.replacements.Allow(t.Context(), h.controller.Client, machines[0], h.controller.Health.MaxReplacements); !ok || err != nil {
 		t.Errorf("granted: %v, err %v, although the places are free", ok, err)
 	}
 }
@@ -206,19 +206,19 @@ func (r liveReads) Get(ctx context.Context, key client.ObjectKey, object client.
 // TestWaitingForReplacementCostsNoRequests: a pool that fails as a whole does not load the
 // API server with questions about those whose turn has not come.
 func TestWaitingForReplacementCostsNoRequests(t *testing.T) {
-	w := newWorld(t)
+	h := newHarness(t)
 	reads := 0
-	w.controller.Target = targetView{w.target, liveReads{w.controller.Target.Client(), &reads}}
-	a := w.pool("a", 4)
-	w.passOver(a...)
-	w.clock.Step(healthTimeout)
-	w.passOver(a...)
+	h.controller.Target = targetView{h.target, liveReads{h.controller.Target.Client(), &reads}}
+	a := h.pool("a", 4)
+	h.passOver(a...)
+	h.Clock.Step(healthTimeout)
+	h.passOver(a...)
 	if reads != 1 {
 		t.Errorf("%d requests for one replacement", reads)
 	}
 	for range 10 {
-		w.clock.Step(replacementRetry)
-		w.passOver(a[1:]...)
+		h.Clock.Step(replacementRetry)
+		h.passOver(a[1:]...)
 	}
 	if reads != 1 {
 		t.Errorf("%d requests of those that wait", reads-1)
@@ -228,25 +228,25 @@ func TestWaitingForReplacementCostsNoRequests(t *testing.T) {
 // TestPlaceIsGivenBack: a Machine that turns out to be well, or of which nobody can tell,
 // keeps no other one from being replaced.
 func TestPlaceIsGivenBack(t *testing.T) {
-	for name, client := range map[string]func(w *world) client.Client{
-		"well": func(w *world) client.Client {
+	for name, client := range map[string]func(h *harness) client.Client{
+		"well": func(h *harness) client.Client {
 			well := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{ready}}}
-			return liveNode{w.controller.Target.Client(), well, nil}
+			return liveNode{h.controller.Target.Client(), well, nil}
 		},
-		"nobody can tell": func(w *world) client.Client { return liveNode{w.controller.Target.Client(), nil, errAway} },
+		"nobody can tell": func(h *harness) client.Client { return liveNode{h.controller.Target.Client(), nil, errAway} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			a := w.pool("a", 2)
-			w.passOver(a...)
-			w.clock.Step(healthTimeout)
-			usual := w.controller.Target
-			w.name = a[0]
-			w.controller.Target = targetView{w.target, client(w)}
-			_, _ = w.controller.Reconcile(t.Context(), w.request()) // an error is tried again
-			w.controller.Target = usual
-			w.passOver(a[1])
-			if got := w.failed(a...); len(got) != 1 || got[0] != a[1] {
+			h := newHarness(t)
+			a := h.pool("a", 2)
+			h.passOver(a...)
+			h.Clock.Step(healthTimeout)
+			usual := h.controller.Target
+			h.Key.Name = a[0]
+			h.controller.Target = targetView{h.target, client(h)}
+			_, _ = h.controller.Reconcile(t.Context(), h.Request()) // an error is tried again
+			h.controller.Target = usual
+			h.passOver(a[1])
+			if got := h.failed(a...); len(got) != 1 || got[0] != a[1] {
 				t.Errorf("%v are Failed, want %s", got, a[1])
 			}
 		})

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/driver/fake"
 )
 
 // TestRestoredWithoutItsDeletion: a Machine comes back from a backup as Terminating, and nobody
@@ -12,40 +12,40 @@ import (
 func TestRestoredWithoutItsDeletion(t *testing.T) {
 	for name, test := range map[string]struct {
 		noTarget bool
-		act      func(*world)
+		act      func(*harness)
 		want     v1alpha1.MachinePhase
 	}{
-		"its VM and node are well":     {false, func(*world) {}, v1alpha1.MachineRunning},
-		"its node is gone":             {false, func(w *world) { w.dropNode() }, v1alpha1.MachinePending},
-		"its VM is gone, and its node": {false, func(w *world) { clear(w.driver.vms); w.dropNode() }, v1alpha1.MachineUnknown},
-		"it has no node to wait for":   {true, func(*world) {}, v1alpha1.MachineAvailable},
+		"its VM and node are well":     {false, func(*harness) {}, v1alpha1.MachineRunning},
+		"its node is gone":             {false, func(h *harness) { h.dropNode() }, v1alpha1.MachinePending},
+		"its VM is gone, and its node": {false, func(h *harness) { h.removeVMs(); h.dropNode() }, v1alpha1.MachineUnknown},
+		"it has no node to wait for":   {true, func(*harness) {}, v1alpha1.MachineAvailable},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			h := newHarness(t)
 			if test.noTarget {
-				w.withoutTarget()
+				h.withoutTarget()
 			}
-			w.declare()
-			w.settle()
+			h.declare()
+			h.Settle()
 			if !test.noTarget {
-				w.join(ready)
-				w.settle()
+				h.join(ready)
+				h.Settle()
 			}
-			machine := w.machine()
+			machine := h.machine()
 			machine.Status.CurrentStatus.Phase = v1alpha1.MachineTerminating
-			if err := w.control.Status().Update(t.Context(), machine); err != nil {
+			if err := h.control.Status().Update(t.Context(), machine); err != nil {
 				t.Fatal(err)
 			}
-			test.act(w)
-			w.restart(w.driver)
+			test.act(h)
+			h.restart()
 			if test.noTarget {
-				w.withoutTarget()
+				h.withoutTarget()
 			}
-			w.settle()
-			if got := w.machine().Status.CurrentStatus.Phase; got != test.want {
+			h.Settle()
+			if got := h.machine().Status.CurrentStatus.Phase; got != test.want {
 				t.Errorf("phase %q, want %q", got, test.want)
 			}
-			if n := w.driver.made(instance.MethodCreate); n != 1 {
+			if n := len(h.Driver.Calls(fake.CreateMachine)); n != 1 {
 				t.Errorf("%d VMs were made", n)
 			}
 		})

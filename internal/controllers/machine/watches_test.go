@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	fakeclient "sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -124,7 +125,7 @@ func TestWhoIsWoken(t *testing.T) {
 		now := metav1.Now()
 		m.DeletionTimestamp, m.Finalizers = &now, []string{v1alpha1.FinalizerMCM}
 	}
-	indexed := indexer{fake.NewClientBuilder().WithScheme(scheme)}
+	indexed := indexer{fakeclient.NewClientBuilder().WithScheme(scheme)}
 	if err := fieldindex.Add(t.Context(), indexed); err != nil {
 		t.Fatal(err)
 	}

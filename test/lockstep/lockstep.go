@@ -1,0 +1,253 @@
+// Package lockstep runs a reconciler in a test, one pass and one driver call at a time.
+//
+// Nothing in a [Harness] runs by itself. A pass is taken by Pass, the driver calls that it
+// began are made by Call, and time passes only when the clock is stepped. Settle repeats both
+// until the object rests, as events and timers do in a manager.
+package lockstep
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	testingclock "k8s.io/utils/clock/testing"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/fake"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+)
+
+// Harness runs the passes of a reconciler over one object.
+type Harness struct {
+	*testing.T
+	// Key names the object.
+	Key types.NamespacedName
+	// Reconciler takes the passes.
+	Reconciler reconcile.Reconciler
+	Clock      *testingclock.FakeClock
+	Driver     *fake.Driver
+	// Tasks are the driver calls that wait for Call.
+	Tasks []func(context.Context)
+	// Writes are the requests of the clients of Record that change something.
+	Writes []Write
+	// Refuse is asked before each write; its error is the answer. Nil: all are let through.
+	Refuse func(Write) error
+}
+
+// Write is a request that changes an object.
+type Write struct {
+	// What is "verb Kind", or "verb subresource of Kind".
+	What string
+	// Name of the object.
+	Name string
+	// Body is the object of a creation, or the patch.
+	Body string
+}
+
+// NewEngine returns an engine for a driver whose calls wait for Call. The calls of an earlier
+// engine are dropped, as when a process ends.
+func (h *Harness) NewEngine(d driver.Driver) *instance.Engine {
+	h.Tasks = nil
+	return instance.New(d, instance.Options{
+		Run: func(task func(context.Context)) bool {
+			h.Tasks = append(h.Tasks, task)
+			return true
+		},
+		Wake:  func(instance.Key) {},
+		Clock: h.Clock,
+	})
+}
+
+// Request asks for a pass over the object.
+func (h *Harness) Request() ctrl.Request { return ctrl.Request{NamespacedName: h.Key} }
+
+// Pass takes one pass, which must not fail.
+func (h *Harness) Pass() ctrl.Result {
+	h.Helper()
+	result, err := h.Reconciler.Reconcile(h.Context(), h.Request())
+	if err != nil {
+		h.Fatalf("a pass failed: %v", err)
+	}
+	return result
+}
+
+// Call makes the driver calls that wait, and reports whether there were any.
+func (h *Harness) Call() bool {
+	waiting := h.Tasks
+	h.Tasks = nil
+	for _, task := range waiting {
+		task(h.Context())
+	}
+	return len(waiting) > 0
+}
+
+// Settle takes passes and makes calls until only a timer of a second or more would bring
+// another pass, and returns the result of the last one. It steps over shorter timers.
+func (h *Harness) Settle() ctrl.Result {
+	h.Helper()
+	for range 20 {
+		before := len(h.Writes)
+		result := h.Pass()
+		if h.Call() || len(h.Writes) != before {
+			continue
+		}
+		if result.RequeueAfter <= 0 || result.RequeueAfter >= time.Second {
+			return result
+		}
+		h.Clock.Step(result.RequeueAfter)
+	}
+	h.Fatalf("the object never comes to rest; its last writes:\n%s", h.LastWrites())
+	return ctrl.Result{}
+}
+
+// SettleAfter steps the clock and settles.
+func (h *Harness) SettleAfter(d time.Duration) ctrl.Result {
+	h.Helper()
+	h.Clock.Step(d)
+	return h.Settle()
+}
+
+// TakeWrites returns what was written since the last call, in order, and forgets it.
+func (h *Harness) TakeWrites() []string {
+	var what []string
+	for _, made := range h.Writes {
+		what = append(what, made.What)
+	}
+	h.Writes = nil
+	return what
+}
+
+// LastWrites describes the last ten writes, for messages.
+func (h *Harness) LastWrites() string {
+	var lines []string
+	for _, made := range h.Writes[max(0, len(h.Writes)-10):] {
+		lines = append(lines, made.What+" "+made.Name+" "+made.Body)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// TakeEvents returns the events that were recorded since the last call.
+func TakeEvents(recorder *record.FakeRecorder) []string {
+	var events []string
+	for {
+		select {
+		case event := <-recorder.Events:
+			events = append(events, event)
+		default:
+			return events
+		}
+	}
+}
+
+// Change reads an object and updates it, as a user would.
+func Change[O client.Object](h *Harness, c client.Client, object O, edit func(O)) {
+	h.Helper()
+	if err := c.Get(h.Context(), client.ObjectKeyFromObject(object), object); err != nil {
+		h.Fatal(err)
+	}
+	edit(object)
+	if err := c.Update(h.Context(), object); err != nil {
+		h.Fatal(err)
+	}
+}
+
+// Indexes are the indexes of a cache, by their names, which an API server does not have.
+type Indexes map[string]client.IndexerFunc
+
+var _ client.FieldIndexer = Indexes{}
+
+// IndexField implements client.FieldIndexer. One name stands for one function, whatever the kind.
+func (x Indexes) IndexField(_ context.Context, _ client.Object, name string, values client.IndexerFunc) error {
+	x[name] = values
+	return nil
+}
+
+// Record returns a client whose writes go through Refuse and into Writes, and whose lists
+// know the indexes. An update is an error: controllers write with patches.
+func (h *Harness) Record(inner client.WithWatch, indexes Indexes) client.Client {
+	note := func(verb string, object client.Object, body []byte) error {
+		gvk, err := apiutil.GVKForObject(object, inner.Scheme())
+		if err != nil {
+			return err
+		}
+		made := Write{What: verb + " " + gvk.Kind, Name: object.GetName(), Body: string(body)}
+		if h.Refuse != nil {
+			if err := h.Refuse(made); err != nil {
+				return err
+			}
+		}
+		h.Writes = append(h.Writes, made)
+		return nil
+	}
+	return interceptor.NewClient(inner, interceptor.Funcs{
+		List: indexes.list,
+		Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
+			body, _ := json.Marshal(object)
+			if err := note("create", object, body); err != nil {
+				return err
+			}
+			return c.Create(ctx, object, options...)
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.DeleteOption) error {
+			if err := note("delete", object, nil); err != nil {
+				return err
+			}
+			return c.Delete(ctx, object, options...)
+		},
+		Update: func(context.Context, client.WithWatch, client.Object, ...client.UpdateOption) error {
+			h.Error("an update where a patch is wanted")
+			return errors.New("updates are not allowed")
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+			body, _ := patch.Data(object)
+			if err := note("patch", object, body); err != nil {
+				return err
+			}
+			return c.Patch(ctx, object, patch, options...)
+		},
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+			body, _ := patch.Data(object)
+			if err := note("patch "+sub+" of", object, body); err != nil {
+				return err
+			}
+			return c.SubResource(sub).Patch(ctx, object, patch, options...)
+		},
+	})
+}
+
+func (x Indexes) list(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+	asked := (&client.ListOptions{}).ApplyOptions(options)
+	if asked.FieldSelector == nil {
+		return c.List(ctx, list, options...)
+	}
+	wanted := asked.FieldSelector.Requirements()
+	asked.FieldSelector, asked.Limit = nil, 0
+	if err := c.List(ctx, list, asked); err != nil {
+		return err
+	}
+	items, err := meta.ExtractList(list)
+	if err != nil {
+		return err
+	}
+	return meta.SetList(list, slices.DeleteFunc(items, func(item runtime.Object) bool {
+		for _, one := range wanted {
+			if !slices.Contains(x[one.Field](item.(client.Object)), one.Value) {
+				return true
+			}
+		}
+		return false
+	}))
+}
