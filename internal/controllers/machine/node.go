@@ -93,14 +93,16 @@ func (c *Controller) awaitOwnNode(ctx context.Context, s *scope, node, other str
 	return c.awaitRecovery(ctx, s, message)
 }
 
+// topicNode is that of the warnings of warnOfNode.
+const topicNode = "node"
+
 // warnOfNode warns once of something odd about a Machine's node, on both, until there is
 // something else.
 func (s *scope) warnOfNode(reason, message string) {
-	const topic = "node"
 	if s.node != nil {
-		s.warnOnce(topic, reason, message, s.node)
+		s.warnOnce(topicNode, reason, message, s.node)
 	}
-	s.warnOnce(topic, reason, message, nil)
+	s.warnOnce(topicNode, reason, message, nil)
 }
 
 func (c *Controller) nodeAbsent(ctx context.Context, s *scope, name string) flow.Result {
@@ -247,9 +249,11 @@ func (c *Controller) compareIDs(ctx context.Context, s *scope) error {
 	if duplicate != "" {
 		odd = append(odd, fmt.Sprintf("Node %s, too, says that its VM is %s; the machine follows node %s", duplicate, ours, s.node.Name))
 	}
-	if len(odd) > 0 {
-		s.warnOfNode(reasonOtherVM, strings.Join(odd, ". "))
+	if len(odd) == 0 {
+		s.memory.told.Over(topicNode)
+		return nil
 	}
+	s.warnOfNode(reasonOtherVM, strings.Join(odd, ". "))
 	return nil
 }
 
