@@ -10,12 +10,12 @@ import (
 	"regexp"
 	"slices"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -24,11 +24,15 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 )
 
-// parallel is how many equal writes are under way at the same time.
+// parallel is how many equal writes are sent at the same time.
 const parallel = 20
 
-// errCreate marks failures to create Machines.
-var errCreate = errors.New("creating machines")
+// Errors that decide the reason of the condition ReplicaFailure.
+var (
+	errCreate = errors.New("creating machines")
+	errOwner  = errors.New("adopting and releasing machines")
+	errUpdate = errors.New("updating machines")
+)
 
 // outcome is what became of a plan.
 type outcome struct {
@@ -38,18 +42,17 @@ type outcome struct {
 	created, unknown int32
 	// deleted are the deletions that were done.
 	deleted []planner.Operation
-	// leaving are the UIDs of Machines that were deleted, or may have been, or are next.
+	// leaving has the UIDs of Machines that were deleted, or may have been, or are next.
 	leaving map[types.UID]bool
-	// changed are the new versions of Machines that were changed, by UID.
+	// changed has the new versions of Machines that were changed, by UID.
 	changed map[types.UID]string
-	// froze says why the set was frozen, if it was.
-	froze string
-	// failure is what went wrong.
+	// froze is why the set was frozen, if it was.
+	froze   string
 	failure error
 }
 
-// apply carries out a plan. Machines are counted with those that are adopted and without those that
-// are released, so if that fails, none is created or deleted.
+// apply carries out a plan. The plan counts adopted Machines and not released ones, so if that fails,
+// none is created or deleted.
 func (c *Controller) apply(ctx context.Context, f planner.Facts, operations []planner.Operation) *outcome {
 	done := &outcome{set: f.Set.DeepCopy(), leaving: map[types.UID]bool{}, changed: map[types.UID]string{}}
 	if done.failure = c.changeOwners(ctx, f, operations, done); done.failure != nil {
@@ -68,17 +71,11 @@ func (c *Controller) apply(ctx context.Context, f planner.Facts, operations []pl
 }
 
 func only(operations []planner.Operation, wanted planner.Action) []planner.Operation {
-	var some []planner.Operation
-	for _, op := range operations {
-		if op.Action == wanted {
-			some = append(some, op)
-		}
-	}
-	return some
+	return slices.DeleteFunc(slices.Clone(operations), func(op planner.Operation) bool { return op.Action != wanted })
 }
 
-// create creates Machines in batches of growing size, and stops after a batch that had a failure:
-// what the first Machine is refused for, the hundredth is too.
+// create creates Machines in batches of growing size, and stops after a batch with a failure: that
+// is likely to hit the other Machines, too.
 func (c *Controller) create(ctx context.Context, f planner.Facts, op planner.Operation, done *outcome) error {
 	var names []string
 	var failure error
@@ -93,13 +90,13 @@ func (c *Controller) create(ctx context.Context, f planner.Facts, op planner.Ope
 		c.report(ctx, f.Set, "SuccessfulCreate", "Created", names, op)
 	}
 	if failure != nil {
-		c.Events.Eventf(f.Set, corev1.EventTypeWarning, "FailedCreate", "Error creating: %v", failure)
+		c.Events.Eventf(f.Set, corev1.EventTypeWarning, "FailedCreate", "Error creating: %s", withoutName(failure, f.Set.Name))
 		failure = fmt.Errorf("%w: %w", errCreate, failure)
 	}
 	return failure
 }
 
-// createBatch creates Machines in parallel, and returns their names.
+// createBatch creates Machines in parallel, and returns their names and the first failure.
 func (c *Controller) createBatch(ctx context.Context, set *v1alpha1.MachineSet, size int, done *outcome) ([]string, error) {
 	machines, failures := make([]*v1alpha1.Machine, size), make([]error, size)
 	each(size, func(i int) {
@@ -110,7 +107,7 @@ func (c *Controller) createBatch(ctx context.Context, set *v1alpha1.MachineSet, 
 	var names []string
 	for i, machine := range machines {
 		switch {
-		case failures[i] == nil && planner.Selects(set.Spec.Selector, machine.Labels):
+		case failures[i] == nil && planner.Selector(set.Spec.Selector).Matches(labels.Set(machine.Labels)):
 			known.Created(machine, c.Clock.Now())
 			names = append(names, machine.Name)
 			continue
@@ -120,27 +117,15 @@ func (c *Controller) createBatch(ctx context.Context, set *v1alpha1.MachineSet, 
 			done.unknown++
 			known.Doubt()
 		}
-		failures[i] = withoutName(failures[i], set.Name)
 	}
 	return names, cmp.Or(failures...)
 }
 
-// each calls do for each number below n, some at the same time. A failure does not cut off the
-// others: their outcome would be unknown.
-func each(n int, do func(i int)) {
-	var group errgroup.Group
-	group.SetLimit(parallel)
-	for i := range n {
-		group.Go(func() error {
-			do(i)
-			return nil
-		})
-	}
-	_ = group.Wait() // never fails
-}
+// each calls do for each number below n, some at the same time.
+func each(n int, do func(i int)) { workqueue.ParallelizeUntil(context.Background(), parallel, n, do) }
 
-// takeBack deletes a Machine that was created with other labels than those of the template, as by a
-// webhook, and returns why. The set would release it and create another in its place, and so on.
+// takeBack deletes a Machine whose labels a webhook changed so that the selector does not match them,
+// and returns why. The set would release the Machine and create another one, without end.
 func (c *Controller) takeBack(ctx context.Context, set *v1alpha1.MachineSet, machine *v1alpha1.Machine) error {
 	why := fmt.Errorf("what is made has the labels %q, which the selector %q does not match",
 		labels.Set(machine.Labels), metav1.FormatLabelSelector(set.Spec.Selector))
@@ -150,8 +135,7 @@ func (c *Controller) takeBack(ctx context.Context, set *v1alpha1.MachineSet, mac
 	return why
 }
 
-// refused reports whether an error proves that nothing was written: the API server has
-// answered, and said no.
+// refused reports whether an error proves that nothing was written: the API server answered.
 func refused(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -161,30 +145,17 @@ func refused(err error) bool {
 	return code >= http.StatusBadRequest && code < http.StatusInternalServerError && code != http.StatusRequestTimeout
 }
 
-// namelessError is an error with another text.
-type namelessError struct {
-	error
-	text string
-}
-
-func (e namelessError) Error() string { return e.text }
-func (e namelessError) Unwrap() error { return e.error }
-
-// withoutName takes the generated name out of the text of an error, or each attempt would write
-// another text into the set's condition. A webhook's text may have the name, too.
-func withoutName(err error, set string) error {
-	return namelessError{err, generated(set).ReplaceAllLiteralString(err.Error(), set+"-*")}
-}
-
-// generated matches the names that the API server generates for Machines of a set. It cuts the
-// prefix to 58 characters, and appends five.
-func generated(set string) *regexp.Regexp {
+// withoutName returns the text of an error without the names that the API server generated for
+// Machines of a set, or each attempt would change the set's condition. The API server cuts the prefix
+// of a name to 58 characters and appends five.
+func withoutName(err error, set string) string {
 	prefix := set + "-"
-	return regexp.MustCompile(regexp.QuoteMeta(prefix[:min(len(prefix), 58)]) + "[bcdfghjklmnpqrstvwxz2456789]{5}")
+	generated := regexp.MustCompile(regexp.QuoteMeta(prefix[:min(len(prefix), 58)]) + "[bcdfghjklmnpqrstvwxz2456789]{5}")
+	return generated.ReplaceAllLiteralString(err.Error(), prefix+"*")
 }
 
-// newMachine returns a Machine of the set's template. It has from the start what the machine
-// controller would otherwise have to add.
+// newMachine returns a Machine of the set's template. It has the finalizer and the priority that the
+// machine controller would otherwise add.
 func newMachine(set *v1alpha1.MachineSet) *v1alpha1.Machine {
 	template := set.Spec.Template.DeepCopy()
 	machine := &v1alpha1.Machine{
@@ -206,12 +177,13 @@ func newMachine(set *v1alpha1.MachineSet) *v1alpha1.Machine {
 	return machine
 }
 
+var setKind = v1alpha1.SchemeGroupVersion.WithKind("MachineSet")
+
 func ownerReference(set *v1alpha1.MachineSet) metav1.OwnerReference {
-	return *metav1.NewControllerRef(set, v1alpha1.SchemeGroupVersion.WithKind("MachineSet"))
+	return *metav1.NewControllerRef(set, setKind)
 }
 
-// remove deletes Machines. It tries all of them, and returns the first failure in the order of the
-// plan.
+// remove tries to delete all of some Machines. It returns the first failure in the order of the plan.
 func (c *Controller) remove(ctx context.Context, f planner.Facts, operations []planner.Operation, done *outcome) error {
 	failures := make([]error, len(operations))
 	each(len(operations), func(i int) { failures[i] = c.removeOne(ctx, operations[i].Machine, done.changed) })
@@ -237,8 +209,8 @@ func (c *Controller) remove(ctx context.Context, f planner.Facts, operations []p
 	return err
 }
 
-// removeOne deletes a Machine, unless it is another one by now or was changed since the plan: it may
-// be preserved, or may not be the set's any more.
+// removeOne deletes a Machine unless it was replaced or changed since the plan: it may be preserved,
+// or not be the set's any more.
 func (c *Controller) removeOne(ctx context.Context, machine *v1alpha1.Machine, changed map[types.UID]string) error {
 	version := cmp.Or(changed[machine.UID], machine.ResourceVersion)
 	as := client.Preconditions{UID: &machine.UID, ResourceVersion: &version}
@@ -248,8 +220,8 @@ func (c *Controller) removeOne(ctx context.Context, machine *v1alpha1.Machine, c
 	return nil
 }
 
-// serious returns failures without conflicts, if there are others. Users need not know of a
-// conflict: the next pass sees what changed.
+// serious returns failures without conflicts, if there are others. After a conflict, the next pass
+// sees what changed.
 func serious(failures []error) []error {
 	others := slices.DeleteFunc(slices.Clone(failures), apierror.Conflict)
 	if errors.Join(others...) == nil {

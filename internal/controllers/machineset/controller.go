@@ -6,7 +6,6 @@ package machineset
 import (
 	"context"
 	"fmt"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -36,20 +35,19 @@ type Options struct {
 	Live client.Reader
 	// Machines finds the Machines of a set. Nil: by listing them with Client.
 	Machines fieldindex.Machines
-	// Events tells users what was done.
+	// Events explains to users what was done.
 	Events record.EventRecorder
-	// Clock tells the time.
-	Clock clock.PassiveClock
+	Clock  clock.PassiveClock
 	// Concurrency is how many sets are reconciled at the same time.
 	Concurrency int
-	// Overshoot is how many Machines too many freeze a set. Nil: no set is frozen.
+	// Overshoot is when a set is frozen. Nil: never.
 	Overshoot *Overshoot
 	// EnforceMinReadySeconds counts Machines as available only after a set's
 	// spec.minReadySeconds, as is documented. MCM never does.
 	EnforceMinReadySeconds bool
 }
 
-// Overshoot is how many Machines beyond what is wanted are an error.
+// Overshoot configures when a set is frozen.
 type Overshoot = planner.Overshoot
 
 // Controller reconciles MachineSets. Make one with New.
@@ -84,10 +82,6 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// staleCache is how long a pass waits for the cache to show what this process wrote. The event of
-// that write comes first.
-const staleCache = time.Second
-
 // Reconcile brings the number of a set's Machines closer to what is asked for.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	set := &v1alpha1.MachineSet{}
@@ -98,30 +92,60 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if !c.memory.Of(req.NamespacedName).written.Fresh(set) {
-		return ctrl.Result{RequeueAfter: staleCache}, nil
+		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
 	}
 	result, err := c.reconcile(ctx, set)
-	if apierror.Conflict(err) {
-		return ctrl.Result{RequeueAfter: staleCache}, nil
+	switch {
+	case apierror.Conflict(err):
+		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
+	case err != nil:
+		return ctrl.Result{}, err
 	}
-	return result, err
+	return result, nil
 }
 
-// reconcile works on a set that the cache shows as it is.
+// reconcile works on a set that is not older than what this process wrote.
 func (c *Controller) reconcile(ctx context.Context, set *v1alpha1.MachineSet) (ctrl.Result, error) {
-	deleting := !set.DeletionTimestamp.IsZero()
-	if errs := invalid(set); len(errs) > 0 && !deleting {
-		return ctrl.Result{}, c.writeStatus(ctx, set, invalidStatus(set, errs.ToAggregate().Error(), c.Clock.Now()))
-	}
-	if !deleting {
-		if err := c.addFinalizer(ctx, set); err != nil {
+	if set.DeletionTimestamp.IsZero() {
+		if errs := invalid(set); len(errs) > 0 {
+			return ctrl.Result{}, c.writeStatus(ctx, set, invalidStatus(set, errs.ToAggregate().Error(), c.Clock.Now()))
+		}
+		if err := c.changeFinalizer(ctx, set, controllerutil.AddFinalizer); err != nil {
 			return ctrl.Result{}, err
 		}
 	}
-	return c.replicate(ctx, set)
+	facts, contents, err := c.gather(ctx, set)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	known := c.memory.Of(client.ObjectKeyFromObject(set))
+	known.publish(facts)
+	if facts.Deleted() && controllerutil.ContainsFinalizer(set, v1alpha1.FinalizerMCM) {
+		return ctrl.Result{}, client.IgnoreNotFound(c.changeFinalizer(ctx, set, controllerutil.RemoveFinalizer))
+	}
+	done := c.apply(ctx, facts, planner.Plan(facts))
+	notBefore := c.backOff(ctx, facts, contents, done.deleted)
+	known.publish(facts)
+	failure := done.failure
+	if apierror.Conflict(failure) { // another client was first, which is not for users to read
+		if set.DeletionTimestamp.IsZero() && done.froze == "" {
+			return ctrl.Result{}, failure
+		}
+		// The status is written all the same: many Machines that change while they are deleted would
+		// keep it old, and no later pass knows why the set was frozen.
+		done.failure = nil
+	}
+	if !facts.Current {
+		// The numbers would be those of no generation.
+		return ctrl.Result{RequeueAfter: expectations.StaleCache}, failure
+	}
+	if err := c.writeStatus(ctx, done.set, nextStatus(facts, done)); err != nil {
+		return ctrl.Result{}, err
+	}
+	return ctrl.Result{RequeueAfter: planner.RequeueAfter(facts, notBefore)}, failure
 }
 
-// invalid returns what is wrong with a set. One that selects everything would adopt, and then
+// invalid returns what is wrong with a set. A set that selects everything would adopt, and then
 // delete, the Machines of others. MCM accepts a negative time and ignores it.
 func invalid(set *v1alpha1.MachineSet) field.ErrorList {
 	errs := validation.MachineSet(set)
@@ -132,40 +156,4 @@ func invalid(set *v1alpha1.MachineSet) field.ErrorList {
 		errs = append(errs, field.Invalid(field.NewPath("spec", "minReadySeconds"), seconds, "must not be negative"))
 	}
 	return errs
-}
-
-// replicate plans and acts.
-func (c *Controller) replicate(ctx context.Context, set *v1alpha1.MachineSet) (ctrl.Result, error) {
-	facts, contents, err := c.gather(ctx, set)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
-	known := c.memory.Of(client.ObjectKeyFromObject(set))
-	known.publish(facts)
-	if facts.Deleted() && controllerutil.ContainsFinalizer(set, v1alpha1.FinalizerMCM) {
-		return ctrl.Result{}, c.removeFinalizer(ctx, set)
-	}
-	done := c.apply(ctx, facts, planner.Plan(facts))
-	notBefore := c.backOff(ctx, facts, contents, done.deleted)
-	known.publish(facts)
-	failure := done.failure
-	if apierror.Conflict(failure) { // somebody else was first; not for users to read
-		if set.DeletionTimestamp.IsZero() && done.froze == "" {
-			return ctrl.Result{}, failure
-		}
-		// Many Machines that change while they are deleted would keep the numbers as they were; and
-		// why a set is frozen, no later pass knows.
-		done.failure = nil
-	}
-	if !facts.Current {
-		// What would be counted now was true once, but belongs to no generation.
-		if failure != nil {
-			return ctrl.Result{}, failure
-		}
-		return ctrl.Result{RequeueAfter: staleCache}, nil
-	}
-	if err := c.writeStatus(ctx, done.set, nextStatus(facts, done)); err != nil {
-		return ctrl.Result{}, err
-	}
-	return ctrl.Result{RequeueAfter: planner.RequeueAfter(facts, notBefore)}, failure
 }

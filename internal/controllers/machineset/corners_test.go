@@ -17,6 +17,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 )
 
 // TestANewProcessKnowsThatASetIsOrphaned: it learns so from the list with which its cache begins,
@@ -113,7 +114,7 @@ func TestNothingIsReportedAfterAnAdoptionThatMetAnother(t *testing.T) {
 	}
 	c := s.newController()
 	result, err := c.Reconcile(t.Context(), ctrl.Request(request))
-	if err != nil || result.RequeueAfter != staleCache {
+	if err != nil || result.RequeueAfter != expectations.StaleCache {
 		t.Errorf("got %+v and the error %v", result, err)
 	}
 	if status := s.set().Status; status.ObservedGeneration != 0 || s.activeCount() != 2 {

@@ -1,13 +1,16 @@
 package machineset
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -17,7 +20,7 @@ import (
 )
 
 // gather reads the facts from the cache, and from the API server where only that knows. It also
-// returns which contents of the set and its class they are about.
+// returns which contents of the set and its class the facts are about.
 func (c *Controller) gather(ctx context.Context, set *v1alpha1.MachineSet) (planner.Facts, contents, error) {
 	f := planner.Facts{
 		Set: set, Now: c.Clock.Now(), Overshoot: c.Overshoot, EnforceMinReady: c.EnforceMinReadySeconds, Orphaned: c.orphaned.Has(set),
@@ -31,7 +34,7 @@ func (c *Controller) gather(ctx context.Context, set *v1alpha1.MachineSet) (plan
 	if err = c.gatherMachines(ctx, &f); err != nil {
 		return f, of, err
 	}
-	f.Outdated = known.upToDate.outdated(set, f.Owned, f.Selected())
+	f.Outdated = known.upToDate.outdated(set, f.Owned)
 	f.NotBefore = known.failures.until(f.Owned, of)
 	if f.Parent, err = c.parent(ctx, c.Client, set); err != nil {
 		return f, of, err
@@ -54,16 +57,13 @@ func (c *Controller) gatherMachines(ctx context.Context, f *planner.Facts) error
 		return err
 	}
 	unowned, err := c.Machines.ControlledBy(ctx, f.Set.Namespace, fieldindex.Orphan)
-	if err != nil {
-		return err
-	}
-	selected := f.Selected()
+	selector := planner.Selector(f.Set.Spec.Selector)
 	for _, machine := range unowned {
-		if selected(machine.Labels) {
+		if selector.Matches(labels.Set(machine.Labels)) {
 			f.Unowned = append(f.Unowned, machine)
 		}
 	}
-	return nil
+	return err
 }
 
 // parent returns the deployment of a set, nil if it has none.
@@ -95,23 +95,51 @@ func (c *Controller) class(ctx context.Context, set *v1alpha1.MachineSet) (*v1al
 	return class, nil
 }
 
-// current reports whether the cache shows all Machines that this process created and deleted. If it
-// does not know itself, the API server is asked.
+// overlapping returns the sets that overlap with one, sorted by name. They are the cache's.
+func (c *Controller) overlapping(ctx context.Context, set *v1alpha1.MachineSet) ([]*v1alpha1.MachineSet, error) {
+	if !planner.CanOverlap(set) {
+		return nil, nil
+	}
+	var queries []client.ListOption
+	if label := fieldindex.SelectorLabel(set.Spec.Selector); label == fieldindex.NoLabel {
+		queries = []client.ListOption{client.UnsafeDisableDeepCopy} // all, since any may match
+	} else {
+		queries = []client.ListOption{
+			client.MatchingFields{fieldindex.MachineSetByTemplate: label}, client.MatchingFields{fieldindex.MachineSetBySelector: fieldindex.NoLabel},
+		}
+		for _, label := range fieldindex.Labels(set.Spec.Template.Labels) {
+			queries = append(queries, client.MatchingFields{fieldindex.MachineSetBySelector: label})
+		}
+	}
+	found := map[types.UID]*v1alpha1.MachineSet{}
+	for _, query := range queries {
+		list := &v1alpha1.MachineSetList{}
+		if err := c.Client.List(ctx, list, client.InNamespace(set.Namespace), query, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("listing machine sets: %w", err)
+		}
+		for i := range list.Items {
+			if other := &list.Items[i]; planner.Overlap(set, other) {
+				found[other.UID] = other
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Values(found), func(a, b *v1alpha1.MachineSet) int { return cmp.Compare(a.Name, b.Name) }), nil
+}
+
+// current reports whether the cache shows all Machines that this process created and deleted. After a
+// write of unknown outcome, the API server is asked.
 func (c *Controller) current(ctx context.Context, f planner.Facts) (bool, error) {
 	machines := &c.memory.Of(client.ObjectKeyFromObject(f.Set)).machines
 	if state := machines.Check(f.Owned, f.Now); state != expectations.Unknown {
 		return state == expectations.Current, nil
 	}
-	selector, err := counted(f.Set)
-	if err != nil {
-		return false, err
+	selector := planner.Selector(f.Set.Spec.Selector)
+	if !f.Set.DeletionTimestamp.IsZero() {
+		selector = labels.Everything() // it also deletes Machines that it does not select any more
 	}
-	var cached []*v1alpha1.Machine
-	for _, machine := range f.Owned {
-		if selector.Matches(labels.Set(machine.Labels)) {
-			cached = append(cached, machine)
-		}
-	}
+	cached := slices.DeleteFunc(slices.Clone(f.Owned), func(machine *v1alpha1.Machine) bool {
+		return !selector.Matches(labels.Set(machine.Labels))
+	})
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind("MachineList"))
 	if err := c.Live.List(ctx, list, client.InNamespace(f.Set.Namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
@@ -121,17 +149,4 @@ func (c *Controller) current(ctx context.Context, f planner.Facts) (bool, error)
 		return !metav1.IsControlledBy(&machine, f.Set)
 	})
 	return machines.Settle(cached, live), nil
-}
-
-// counted returns a selector of the Machines that count. A set that is being deleted also deletes
-// those that its own selector does not match any more.
-func counted(set *v1alpha1.MachineSet) (labels.Selector, error) {
-	if !set.DeletionTimestamp.IsZero() {
-		return labels.Everything(), nil
-	}
-	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
-	if err != nil {
-		return nil, fmt.Errorf("selector of machine set %s: %w", set.Name, err)
-	}
-	return selector, nil
 }

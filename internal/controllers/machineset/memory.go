@@ -1,28 +1,36 @@
 package machineset
 
 import (
-	"slices"
+	"context"
+	"fmt"
 	"sync/atomic"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
 // memory is what is remembered of a set between passes.
 type memory struct {
 	// written is the newest version of the set that this process wrote.
 	written expectations.Writes
-	// machines are those that were created and deleted and that the cache does not show so yet.
-	machines expectations.Children[*v1alpha1.Machine]
+	// machines were created or deleted, which the cache does not show yet.
+	machines expectations.Children
 	// failures of Machines that never joined.
 	failures failures
 	// upToDate are the Machines that have what they take over from the template.
 	upToDate upToDate
-	// last is what event handlers read of the last pass.
+	// last is what event handlers read.
 	last atomic.Pointer[lastPass]
 }
 
@@ -32,12 +40,6 @@ type lastPass struct {
 	machines int
 	backsOff bool
 	overlaps []string
-}
-
-// overlapsBeyond reports whether a set says that it overlaps with more sets than it names, and does
-// not name that one.
-func (l lastPass) overlapsBeyond(name string) bool {
-	return len(l.overlaps) > mostNamed && !slices.Contains(l.overlaps[:mostNamed], name)
 }
 
 // publish makes facts of a pass known to event handlers.
@@ -66,16 +68,15 @@ type upToDate struct {
 
 // outdated returns the Machines that have yet to take over a change of the template. It compares
 // only those that changed since the last time.
-func (u *upToDate) outdated(set *v1alpha1.MachineSet, owned []*v1alpha1.Machine, selected func(map[string]string) bool) []planner.Outdated {
+func (u *upToDate) outdated(set *v1alpha1.MachineSet, owned []*v1alpha1.Machine) []planner.Outdated {
 	if u.set != set.UID || u.generation != set.Generation || len(u.generations) > 2*len(owned) {
 		*u = upToDate{set.UID, set.Generation, make(map[types.UID]int64, len(owned))}
 	}
 	var outdated []planner.Outdated
+	selector := planner.Selector(set.Spec.Selector)
 	for _, machine := range owned {
-		if !planner.Active(machine) || !selected(machine.Labels) {
-			continue
-		}
-		if machine.Generation > 0 && u.generations[machine.UID] == machine.Generation {
+		known := machine.Generation > 0 && u.generations[machine.UID] == machine.Generation
+		if known || !planner.Active(machine) || !selector.Matches(labels.Set(machine.Labels)) {
 			continue
 		}
 		if differences := planner.Differences(&set.Spec.Template.Spec, &machine.Spec); len(differences) > 0 {
@@ -85,4 +86,114 @@ func (u *upToDate) outdated(set *v1alpha1.MachineSet, owned []*v1alpha1.Machine,
 		}
 	}
 	return outdated
+}
+
+// replacementDelays are how long a set waits before it replaces Machines that never joined, from the
+// second failure in a row.
+var replacementDelays = wait.Backoff{Duration: 5 * time.Second, Factor: 2, Cap: 5 * time.Minute, Steps: 10}
+
+// failures counts how often in a row the Machines of a set failed before they joined, so that a
+// broken class costs neither API server nor provider much.
+type failures struct {
+	// of is what failed. A change of set or class starts anew.
+	of contents
+	// rounds counts failures. Machines that were created together fail in one round.
+	rounds int
+	// first and newest are the creation times of the newest Machine in the first round and in the
+	// last. They are by the API server's clock, and must not be compared with this process's.
+	first, newest metav1.Time
+	// notBefore is when the next Machines may be created, delay how long that is put off.
+	notBefore time.Time
+	delay     time.Duration
+	delays    wait.Backoff
+}
+
+// contents identify a version of a set and of its class.
+type contents struct {
+	set, class                     types.UID
+	setGeneration, classGeneration int64
+}
+
+func contentsOf(set *v1alpha1.MachineSet, class *v1alpha1.MachineClass) contents {
+	c := contents{set: set.UID, setGeneration: set.Generation}
+	if class != nil {
+		c.class, c.classGeneration = class.UID, class.Generation
+	}
+	return c
+}
+
+// count counts a new round if one of the deleted Machines never joined and was created since the
+// last round. It returns that Machine, nil if there is none.
+func (s *failures) count(f planner.Facts, of contents, deleted []planner.Operation) *v1alpha1.Machine {
+	if s.of != of {
+		*s = failures{}
+	}
+	for _, op := range deleted {
+		if !neverJoined(op.Machine) || !s.newest.Before(&op.Machine.CreationTimestamp) {
+			continue
+		}
+		s.of, s.newest = of, newest(f.Owned)
+		if s.rounds++; s.rounds == 1 {
+			s.first, s.delays = s.newest, replacementDelays
+		} else {
+			s.delay = s.delays.Step()
+		}
+		s.notBefore = f.Now.Add(s.delay)
+		return op.Machine
+	}
+	return nil
+}
+
+func newest(machines []*v1alpha1.Machine) metav1.Time {
+	var last metav1.Time
+	for _, machine := range machines {
+		if last.Before(&machine.CreationTimestamp) {
+			last = machine.CreationTimestamp
+		}
+	}
+	return last
+}
+
+// neverJoined reports whether a Machine failed while it was created or while it joined.
+func neverJoined(machine *v1alpha1.Machine) bool {
+	return machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed &&
+		machine.Status.LastOperation.Type == v1alpha1.MachineOperationCreate
+}
+
+// until returns when the set may create Machines again. A Machine that became available since the
+// first failure ends the row.
+func (s *failures) until(owned []*v1alpha1.Machine, of contents) time.Time {
+	over := s.of != of
+	for _, machine := range owned {
+		over = over || planner.Available(machine) && s.first.Before(&machine.CreationTimestamp)
+	}
+	if over {
+		*s = failures{}
+	}
+	return s.notBefore
+}
+
+// backOff counts the deleted Machines that never joined, and returns when the set may create
+// Machines again.
+func (c *Controller) backOff(ctx context.Context, f planner.Facts, of contents, deleted []planner.Operation) time.Time {
+	known := &c.memory.Of(client.ObjectKeyFromObject(f.Set)).failures
+	last := known.count(f, of, deleted)
+	if last == nil || known.delay == 0 {
+		return f.NotBefore
+	}
+	why := messages.Shorten(last.Status.LastOperation.Description, longestEvent/2)
+	text := fmt.Sprintf("Machines failed before they joined, %d times in a row: "+messages.NextMade+"%s at the earliest", known.rounds, known.delay)
+	if why != "" {
+		text += messages.LastFailed + last.Name + ": " + why
+	}
+	annotations := map[string]string{
+		v1alpha1.EventAnnotationCause: v1alpha1.CauseMachineFailed, v1alpha1.EventAnnotationObjects: last.Name,
+		v1alpha1.EventAnnotationUntil: known.notBefore.UTC().Format(time.RFC3339),
+	}
+	if code := last.Status.LastOperation.ErrorCode; code != "" {
+		annotations[v1alpha1.EventAnnotationCode] = code
+	}
+	c.Events.AnnotatedEventf(f.Set, annotations, corev1.EventTypeWarning, "BackOff", "%s", text)
+	ctrl.LoggerFrom(ctx).Info("machines keep failing", "times", known.rounds, "delay", known.delay)
+	return known.notBefore
 }

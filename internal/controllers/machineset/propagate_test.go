@@ -30,7 +30,7 @@ func updates(set *v1alpha1.MachineSet, owned []*v1alpha1.Machine) []planner.Oper
 
 func (u *upToDate) updates(set *v1alpha1.MachineSet, owned []*v1alpha1.Machine) []planner.Operation {
 	f := planner.Facts{Set: set, Owned: owned}
-	f.Outdated = u.outdated(set, owned, f.Selected())
+	f.Outdated = u.outdated(set, owned)
 	return only(planner.Plan(f), planner.Update)
 }
 

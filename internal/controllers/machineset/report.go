@@ -15,13 +15,12 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// longestEvent is how long the message of an event may be. Of many Machines it names only some, and
-// a provider's message may be cut.
+// longestEvent is how many bytes the message of an event may have.
 const longestEvent = 1024
 
-// perEvent splits the names of Machines into those of one event each. Machines that failed are all
-// named, in as few events as can hold them beside the reason: once they are gone, nothing else says
-// why. Of others, one event names some.
+// perEvent splits the names of Machines into those of one event each. Failed Machines are all named,
+// in as few events as hold them beside the reason: once they are gone, nothing else says why. Of
+// others, one event names some.
 func perEvent(names []string, cause string) [][]string {
 	const longest = longestEvent / 2
 	if cause != v1alpha1.CauseMachineFailed {
@@ -40,16 +39,7 @@ func perEvent(names []string, cause string) [][]string {
 	return groups
 }
 
-// named returns the Machines that an event names: all that failed, and some of others.
-func named(names []string, cause string) []string {
-	const most = 5
-	if cause == v1alpha1.CauseMachineFailed {
-		return names
-	}
-	return names[:min(most, len(names))]
-}
-
-// reportEach reports operations on Machines, those with the same reason together.
+// reportEach reports operations with the same reason together.
 func (c *Controller) reportEach(ctx context.Context, set *v1alpha1.MachineSet, reason, verb string, done []planner.Operation) {
 	names, ops := map[string][]string{}, map[string]planner.Operation{}
 	for _, op := range done {
@@ -62,10 +52,12 @@ func (c *Controller) reportEach(ctx context.Context, set *v1alpha1.MachineSet, r
 	}
 }
 
-// report reports an operation on Machines in one event, which is annotated with the cause, and one
-// log line.
+// report reports an operation in one event, annotated with the cause, and one log line.
 func (c *Controller) report(ctx context.Context, set *v1alpha1.MachineSet, reason, verb string, names []string, op planner.Operation) {
-	some := named(names, op.Cause)
+	some := names[:min(5, len(names))]
+	if op.Cause == v1alpha1.CauseMachineFailed {
+		some = names
+	}
 	list := strings.Join(some, ", ")
 	if more := len(names) - len(some); more > 0 {
 		list = fmt.Sprintf("%s and %d more", list, more)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,20 +20,22 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// mostFailed is how many failed Machines a status names, and longestFailed how many bytes of each
-// description it has. Thousands of Machines, or whole answers of some providers, would make the
-// object too large to be stored.
 const (
+	// mostFailed is how many failed Machines a status names, and longestFailed how many bytes of each
+	// description it has: an object that is too large cannot be stored.
 	mostFailed    = 100
 	longestFailed = 1024
+	// mostNamed is how many overlapping sets a condition names. It does not say how many more there
+	// are: creating one of many would change the conditions of all others.
+	mostNamed = 3
 )
 
 // nextStatus returns the status that follows from the facts and from the outcome of a plan.
 //
-// Whoever plans with this status relies on two things. If its generation is the set's, then
+// The deployment's controller relies on two things. If the observed generation is the set's, then
 // Replicas counts every Machine that exists, whether the cache shows it or not. And a Machine that is
 // being deleted is not counted as ready or available, not even in the pass that deletes it. What may
-// have been created or deleted, since the answer was lost, counts as that.
+// have been created or deleted, since the answer was lost, counts as done.
 func nextStatus(f planner.Facts, done *outcome) v1alpha1.MachineSetStatus {
 	next := v1alpha1.MachineSetStatus{
 		Conditions:         slices.Clone(f.Set.Status.Conditions),
@@ -46,29 +49,28 @@ func nextStatus(f planner.Facts, done *outcome) v1alpha1.MachineSetStatus {
 		next.ObservedGeneration = f.Set.Status.ObservedGeneration
 	}
 	for _, machine := range f.Owned {
-		count(&next, machine, f)
-		if planner.Active(machine) && !done.leaving[machine.UID] {
-			countUsable(&next, machine, f)
-		}
+		count(&next, machine, f, planner.Active(machine) && !done.leaving[machine.UID])
 	}
 	next.FailedMachines = failedMachines(f)
-	setCondition(&next, v1alpha1.MachineSetReplicaFailure, failureCondition(done.failure, f.Now))
+	setCondition(&next, v1alpha1.MachineSetReplicaFailure, failureCondition(f, done.failure))
 	setCondition(&next, v1alpha1.MachineSetFrozen, frozenCondition(f, done))
 	setCondition(&next, v1alpha1.MachineSetSelectorOverlap, overlapCondition(f))
 	return next
 }
 
-func count(next *v1alpha1.MachineSetStatus, machine *v1alpha1.Machine, f planner.Facts) {
+// count adds a Machine to the numbers.
+func count(next *v1alpha1.MachineSetStatus, machine *v1alpha1.Machine, f planner.Facts, stays bool) {
 	next.Replicas++
 	phase := machine.Status.CurrentStatus.Phase
 	next.FullyLabeledReplicas += one(planner.Contains(machine.Labels, f.Set.Spec.Template.Labels))
-	next.PreservedFailedReplicas += one(phase == v1alpha1.MachineFailed && preservation.Active(machine, f.Now))
-	next.AutoPreserveFailedMachineCount += one(machine.Annotations[v1alpha1.AnnotationKeyPreserve] == "auto-preserved")
+	next.PreservedFailedReplicas += one(preservedFailed(machine, f))
+	next.AutoPreserveFailedMachineCount += one(machine.Annotations[v1alpha1.AnnotationKeyPreserve] == preservation.AutoPreserved)
+	next.ReadyReplicas += one(stays && phase == v1alpha1.MachineRunning)
+	next.AvailableReplicas += one(stays && planner.Available(machine) && planner.AvailableIn(machine, f) == 0)
 }
 
-func countUsable(next *v1alpha1.MachineSetStatus, machine *v1alpha1.Machine, f planner.Facts) {
-	next.ReadyReplicas += one(machine.Status.CurrentStatus.Phase == v1alpha1.MachineRunning)
-	next.AvailableReplicas += one(planner.Available(machine) && planner.AvailableIn(machine, f) == 0)
+func preservedFailed(machine *v1alpha1.Machine, f planner.Facts) bool {
+	return machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed && preservation.Active(machine, f.Now)
 }
 
 func one(yes bool) int32 {
@@ -78,30 +80,21 @@ func one(yes bool) int32 {
 	return 0
 }
 
-// failedMachines returns the Machines whose last operation failed, in the order of their names; nil
-// if there are none.
+// failedMachines returns the Machines whose last operation failed, sorted by name; nil if there are
+// none.
 func failedMachines(f planner.Facts) *[]v1alpha1.MachineSummary {
 	var failed []v1alpha1.MachineSummary
 	for _, machine := range f.Owned {
-		kept := machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed && preservation.Active(machine, f.Now)
-		if machine.Status.LastOperation.State != v1alpha1.MachineStateFailed || kept {
-			continue
+		if last := machine.Status.LastOperation; last.State == v1alpha1.MachineStateFailed && !preservedFailed(machine, f) {
+			failed = append(failed, v1alpha1.MachineSummary{Name: machine.Name, ProviderID: machine.Spec.ProviderID, LastOperation: last, OwnerRef: f.Set.Name})
 		}
-		failed = append(failed, v1alpha1.MachineSummary{
-			Name:          machine.Name,
-			ProviderID:    machine.Spec.ProviderID,
-			LastOperation: machine.Status.LastOperation,
-			OwnerRef:      f.Set.Name,
-		})
 	}
 	if failed == nil {
 		return nil
 	}
 	slices.SortFunc(failed, func(a, b v1alpha1.MachineSummary) int { return cmp.Compare(a.Name, b.Name) })
 	more := len(failed) - mostFailed
-	if more > 0 {
-		failed = failed[:mostFailed]
-	}
+	failed = failed[:min(len(failed), mostFailed)]
 	for i := range failed {
 		last := &failed[i].LastOperation
 		last.Description = messages.Shorten(last.Description, longestFailed)
@@ -112,7 +105,7 @@ func failedMachines(f planner.Facts) *[]v1alpha1.MachineSummary {
 	return &failed
 }
 
-func failureCondition(failure error, now time.Time) *v1alpha1.MachineSetCondition {
+func failureCondition(f planner.Facts, failure error) *v1alpha1.MachineSetCondition {
 	if failure == nil {
 		return nil
 	}
@@ -125,10 +118,10 @@ func failureCondition(failure error, now time.Time) *v1alpha1.MachineSetConditio
 	case errors.Is(failure, errUpdate):
 		reason = v1alpha1.MachineSetReasonFailedUpdate
 	}
-	return isTrue(v1alpha1.MachineSetReplicaFailure, reason, failure.Error(), now)
+	return isTrue(v1alpha1.MachineSetReplicaFailure, reason, withoutName(failure, f.Set.Name), f.Now)
 }
 
-// frozenCondition returns why a set is frozen. It goes on to say what was true when that happened.
+// frozenCondition returns why a set was frozen.
 func frozenCondition(f planner.Facts, done *outcome) *v1alpha1.MachineSetCondition {
 	if !planner.Frozen(done.set) {
 		return nil
@@ -138,6 +131,20 @@ func frozenCondition(f planner.Facts, done *outcome) *v1alpha1.MachineSetConditi
 	}
 	message := cmp.Or(done.froze, "it creates no machines as long as its label "+v1alpha1.LabelKeyFreeze+" is True")
 	return isTrue(v1alpha1.MachineSetFrozen, v1alpha1.MachineSetReasonOvershoot, message, f.Now)
+}
+
+// overlapCondition names the other sets that select the same Machines. Each keeps its own, but any of
+// them may adopt a Machine that loses its owner.
+func overlapCondition(f planner.Facts) *v1alpha1.MachineSetCondition {
+	if len(f.Overlaps) == 0 {
+		return nil
+	}
+	names := strings.Join(f.Overlaps[:min(mostNamed, len(f.Overlaps))], ", ")
+	if len(f.Overlaps) > mostNamed {
+		names += " and others"
+	}
+	message := fmt.Sprintf("spec.selector: the same machines are selected by %s. Give each set a label of its own.", names)
+	return isTrue(v1alpha1.MachineSetSelectorOverlap, string(v1alpha1.MachineSetSelectorOverlap), message, f.Now)
 }
 
 func isTrue(kind v1alpha1.MachineSetConditionType, reason, message string, now time.Time) *v1alpha1.MachineSetCondition {
@@ -151,21 +158,19 @@ func condition(conditions []v1alpha1.MachineSetCondition, kind v1alpha1.MachineS
 	return slices.IndexFunc(conditions, func(c v1alpha1.MachineSetCondition) bool { return c.Type == kind })
 }
 
-// invalidStatus returns the status of a set that is not valid. Its counters stay.
-func invalidStatus(set *v1alpha1.MachineSet, sentence string, now time.Time) v1alpha1.MachineSetStatus {
+// invalidStatus returns the status of an invalid set, whose numbers stay.
+func invalidStatus(set *v1alpha1.MachineSet, message string, now time.Time) v1alpha1.MachineSetStatus {
 	next := *set.Status.DeepCopy()
-	setCondition(&next, v1alpha1.MachineSetReplicaFailure, isTrue(v1alpha1.MachineSetReplicaFailure, v1alpha1.MachineSetReasonInvalidSpec, sentence, now))
+	setCondition(&next, v1alpha1.MachineSetReplicaFailure, isTrue(v1alpha1.MachineSetReplicaFailure, v1alpha1.MachineSetReasonInvalidSpec, message, now))
 	return next
 }
 
-// setCondition sets a condition, or removes it if it is nil. One that was there already keeps the
-// time of its transition.
+// setCondition sets a condition, or removes it if it is nil.
 func setCondition(status *v1alpha1.MachineSetStatus, kind v1alpha1.MachineSetConditionType, wanted *v1alpha1.MachineSetCondition) {
 	at := condition(status.Conditions, kind)
 	switch {
-	case wanted == nil && at >= 0:
-		status.Conditions = slices.Delete(status.Conditions, at, at+1)
 	case wanted == nil:
+		status.Conditions = slices.DeleteFunc(status.Conditions, func(c v1alpha1.MachineSetCondition) bool { return c.Type == kind })
 	case at < 0:
 		status.Conditions = append(status.Conditions, *wanted)
 	default:
@@ -194,13 +199,10 @@ func (c *Controller) writeStatus(ctx context.Context, set *v1alpha1.MachineSet, 
 	return nil
 }
 
-// warn sends an event for each condition that is new or says something else, if it is about what
-// users wrote.
+// warn sends an event for each new or changed condition that is about what users wrote.
 func (c *Controller) warn(set, before *v1alpha1.MachineSet) {
 	for _, is := range set.Status.Conditions {
-		same := slices.ContainsFunc(before.Status.Conditions, func(was v1alpha1.MachineSetCondition) bool {
-			return equality.Semantic.DeepEqual(was, is)
-		})
+		same := slices.Contains(before.Status.Conditions, is)
 		if !same && (is.Reason == v1alpha1.MachineSetReasonInvalidSpec || is.Type == v1alpha1.MachineSetSelectorOverlap) {
 			c.Events.Event(set, corev1.EventTypeWarning, is.Reason, is.Message)
 		}

@@ -19,11 +19,11 @@ import (
 )
 
 const (
-	// settle is how long events of Machines are collected before their set is reconciled: the
-	// Machines of a set change many at a time.
+	// settle is how long events of Machines are collected before their set is reconciled: many Machines
+	// of a set change at a time.
 	settle = 100 * time.Millisecond
-	// settleFor is for how many Machines that is long enough. A pass reads all Machines of a set,
-	// so it waits longer for more of them; else the cost of each would grow with their number.
+	// settleFor is for how many Machines that is enough. A pass reads all Machines of a set, so the time
+	// grows with them, or the cost of each Machine would.
 	settleFor = 300
 )
 
@@ -33,7 +33,8 @@ func (c *Controller) machineEvents() handler.EventHandler {
 	wake := func(ctx context.Context, q queue, objects ...client.Object) {
 		for _, object := range objects {
 			for _, request := range c.setsOf(ctx, object) {
-				q.AddAfter(request, c.settling(request.NamespacedName))
+				machines := c.lastPass(request.NamespacedName).machines
+				q.AddAfter(request, settle*time.Duration(max(1, machines/settleFor)))
 			}
 		}
 	}
@@ -48,9 +49,8 @@ func (c *Controller) machineEvents() handler.EventHandler {
 	}
 }
 
-// relevantChange lets through changes of a set that need a pass. The same condition with another
-// message does not: this controller wrote it after a failure with a new text, and a pass at once
-// would get around the rate limit.
+// relevantChange lets through changes of a set that need a pass. Another message of the same condition
+// does not: this controller wrote it after a failure, and a pass would bypass the rate limit.
 func relevantChange() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		was, is := e.ObjectOld.(*v1alpha1.MachineSet), e.ObjectNew.(*v1alpha1.MachineSet)
@@ -59,8 +59,8 @@ func relevantChange() predicate.Predicate {
 	}}
 }
 
-// withoutMessages is a set without what every status write changes, and without the messages of its
-// conditions.
+// withoutMessages returns a set without the messages of its conditions and without what every write of
+// the status changes.
 func withoutMessages(set *v1alpha1.MachineSet) *v1alpha1.MachineSet {
 	lean := *set
 	lean.ResourceVersion, lean.ManagedFields, lean.Status.LastOperation = "", nil, v1alpha1.LastOperation{}
@@ -71,12 +71,22 @@ func withoutMessages(set *v1alpha1.MachineSet) *v1alpha1.MachineSet {
 	return &lean
 }
 
-// settling is how long events are collected for a set.
-func (c *Controller) settling(set client.ObjectKey) time.Duration {
-	return settle * time.Duration(max(1, c.lastPass(set).machines/settleFor))
+// requests returns the sets of a namespace that something concerns.
+func (c *Controller) requests(ctx context.Context, namespace string, concerns func(*v1alpha1.MachineSet) bool) []reconcile.Request {
+	sets := &v1alpha1.MachineSetList{}
+	if err := c.Client.List(ctx, sets, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil // the cache ends with the process
+	}
+	var requests []reconcile.Request
+	for i := range sets.Items {
+		if concerns(&sets.Items[i]) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&sets.Items[i])})
+		}
+	}
+	return requests
 }
 
-// setsOf returns the set that controls a Machine, or those that select it if nothing does.
+// setsOf returns the set that controls a Machine, or those that select it if it has no controller.
 func (c *Controller) setsOf(ctx context.Context, object client.Object) []reconcile.Request {
 	if owner := metav1.GetControllerOfNoCopy(object); owner != nil {
 		if owner.Kind != "MachineSet" {
@@ -84,57 +94,41 @@ func (c *Controller) setsOf(ctx context.Context, object client.Object) []reconci
 		}
 		return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: object.GetNamespace(), Name: owner.Name}}}
 	}
-	sets := &v1alpha1.MachineSetList{}
-	if err := c.Client.List(ctx, sets, client.InNamespace(object.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
-		return nil // the cache ends with the process
-	}
-	var requests []reconcile.Request
-	for i := range sets.Items {
-		if planner.Selects(sets.Items[i].Spec.Selector, object.GetLabels()) {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&sets.Items[i])})
-		}
-	}
-	return requests
+	return c.requests(ctx, object.GetNamespace(), func(set *v1alpha1.MachineSet) bool {
+		return planner.Matches(set.Spec.Selector, object.GetLabels())
+	})
 }
 
 // setsInBackOff returns the sets whose Machines of a class keep failing. The class may have been
 // corrected.
 func (c *Controller) setsInBackOff(ctx context.Context, class client.Object) []reconcile.Request {
-	sets := &v1alpha1.MachineSetList{}
-	if err := c.Client.List(ctx, sets, client.InNamespace(class.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
-		return nil // the cache ends with the process
-	}
-	var requests []reconcile.Request
-	for i := range sets.Items {
-		key := client.ObjectKeyFromObject(&sets.Items[i])
-		if sets.Items[i].Spec.Template.Spec.Class.Name == class.GetName() && c.lastPass(key).backsOff {
-			requests = append(requests, reconcile.Request{NamespacedName: key})
-		}
-	}
-	return requests
+	return c.requests(ctx, class.GetNamespace(), func(set *v1alpha1.MachineSet) bool {
+		return set.Spec.Template.Spec.Class.Name == class.GetName() && c.lastPass(client.ObjectKeyFromObject(set)).backsOff
+	})
 }
 
-// overlappingSets returns the sets that overlap with one that was created, changed or deleted, as it
-// was and as it is. Where many overlap, those are left out that say so without naming it, or each
-// new one would wake all others.
+// overlappingSets returns the sets that overlap with one that was created, changed or deleted. Of many,
+// it leaves out those whose condition cannot change, since it names enough others, or each new set
+// would wake all.
 func (c *Controller) overlappingSets(ctx context.Context, object client.Object) []reconcile.Request {
-	changed := object.(*v1alpha1.MachineSet)
-	others, err := c.overlapping(ctx, changed)
+	others, err := c.overlapping(ctx, object.(*v1alpha1.MachineSet))
 	if err != nil {
 		return nil // the cache ends with the process
 	}
 	var requests []reconcile.Request
 	for _, other := range others {
 		key := client.ObjectKeyFromObject(other)
-		if len(others) <= mostNamed+1 || !c.lastPass(key).overlapsBeyond(changed.Name) {
+		known := c.lastPass(key).overlaps
+		settled := len(known) > mostNamed && !slices.Contains(known[:mostNamed], object.GetName())
+		if len(others) <= mostNamed+1 || !settled {
 			requests = append(requests, reconcile.Request{NamespacedName: key})
 		}
 	}
 	return requests
 }
 
-// selectionChange lets through changes of who overlaps with whom: also a new controller, which the
-// generation does not show.
+// selectionChange lets through changes of which sets overlap. A new controller changes that without a
+// new generation.
 func selectionChange() predicate.Predicate {
 	return predicate.Funcs{
 		GenericFunc: func(event.GenericEvent) bool { return false },

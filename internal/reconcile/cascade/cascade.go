@@ -1,13 +1,16 @@
-// Package cascade finds owners that are deleted without their dependents.
+// Package cascade answers what the deletion of an owner means for its dependents.
 package cascade
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"sync"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -15,55 +18,55 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Orphaning reports whether the garbage collector has yet to take the dependents from an owner that
-// is being deleted. It takes those that it knows, and then its finalizer.
+// Orphaning reports whether the garbage collector has yet to release the dependents of an owner that
+// is being deleted. It releases those that it knows, and then removes its finalizer.
 func Orphaning(owner client.Object) bool {
 	return owner.GetDeletionTimestamp() != nil && slices.Contains(owner.GetFinalizers(), metav1.FinalizerOrphanDependents)
 }
 
+// CheckAlive returns a conflict if the API server does not have the owner any more, or deletes it:
+// the garbage collector would delete an object that is adopted for it.
+func CheckAlive(ctx context.Context, live client.Reader, owner client.Object, kind schema.GroupVersionKind) error {
+	is := &metav1.PartialObjectMetadata{}
+	is.SetGroupVersionKind(kind)
+	err := live.Get(ctx, client.ObjectKeyFromObject(owner), is)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("reading %s %s: %w", kind.Kind, owner.GetName(), err)
+	}
+	if err != nil || is.UID != owner.GetUID() || !is.DeletionTimestamp.IsZero() {
+		return apierrors.NewConflict(schema.GroupResource{Group: kind.Group, Resource: kind.Kind}, owner.GetName(), errors.New("it is being deleted"))
+	}
+	return nil
+}
+
 // Orphaned remembers which owners of a kind are deleted without their dependents, for as long as
-// they exist. The garbage collector's finalizer may come and go during one pass, which creates a
-// dependent that the collector does not know. Every version of an owner passes an event handler,
-// while a pass sees only the last one. A process that starts later does not know.
+// they exist. The zero value is ready to use, also concurrently.
 //
-// The zero value is ready to use, also concurrently.
+// An event handler has to record this, since no pass can find it out: the garbage collector's
+// finalizer may come and go during a pass that creates a dependent which the collector does not know,
+// and leaves no trace in the last version. After a restart it is unknown.
 type Orphaned struct {
-	mu     sync.Mutex
-	owners map[types.UID]struct{}
+	owners sync.Map // keyed by UID
 }
 
 // Has reports whether an owner is deleted without its dependents.
 func (o *Orphaned) Has(owner client.Object) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	_, known := o.owners[owner.GetUID()]
+	_, known := o.owners.Load(owner.GetUID())
 	return known
 }
 
 func (o *Orphaned) see(owner client.Object) {
-	if !Orphaning(owner) {
-		return
+	if Orphaning(owner) {
+		o.owners.Store(owner.GetUID(), nil)
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.owners == nil {
-		o.owners = map[types.UID]struct{}{}
-	}
-	o.owners[owner.GetUID()] = struct{}{}
 }
 
-func (o *Orphaned) forget(owner client.Object) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.owners, owner.GetUID())
-}
-
-// Handler is to be registered for the events of the owners. It enqueues nothing.
+// Handler records the events of the owners. It enqueues nothing.
 func (o *Orphaned) Handler() handler.EventHandler {
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, _ queue) { o.see(e.Object) },
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ queue) { o.see(e.ObjectNew) },
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, _ queue) { o.forget(e.Object) },
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, _ queue) { o.owners.Delete(e.Object.GetUID()) },
 	}
 }

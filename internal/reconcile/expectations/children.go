@@ -5,46 +5,48 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
 // patience is how long the cache may not show a creation or deletion before the API server is
-// asked. An object may have been deleted before the cache showed it, and a webhook may have
+// asked. A Machine may have been deleted before the cache showed it, and a webhook may have
 // claimed that one is gone.
 const patience = 30 * time.Second
 
-// Children remembers which objects of an owner were created and deleted, until the cache shows it.
+// Children remembers which Machines of a set were created and deleted, until the cache shows it.
 // The zero value is ready to use, by one goroutine at a time.
-type Children[T client.Object] struct {
+type Children struct {
 	doubted bool
-	created map[string]time.Time
-	deleted map[string]deletion
+	// awaited are the writes that the cache does not show yet, by the Machine's name.
+	awaited map[string]write
 }
 
-// deletion is which object was deleted, and when.
-type deletion struct {
-	uid types.UID
-	at  time.Time
+// write is a creation or deletion. A deletion has the UID of what was deleted.
+type write struct {
+	deleted types.UID
+	at      time.Time
 }
 
-// Created records that a child was created.
-func (c *Children[T]) Created(child T, now time.Time) {
-	if c.created == nil {
-		c.created = map[string]time.Time{}
+// Created records that a Machine was created.
+func (c *Children) Created(machine *v1alpha1.Machine, now time.Time) {
+	c.await(machine.Name, write{at: now})
+}
+
+// Deleted records that a Machine was deleted.
+func (c *Children) Deleted(machine *v1alpha1.Machine, now time.Time) {
+	c.await(machine.Name, write{deleted: machine.UID, at: now})
+}
+
+func (c *Children) await(name string, w write) {
+	if c.awaited == nil {
+		c.awaited = map[string]write{}
 	}
-	c.created[child.GetName()] = now
-}
-
-// Deleted records that a child was deleted.
-func (c *Children[T]) Deleted(child T, now time.Time) {
-	if c.deleted == nil {
-		c.deleted = map[string]deletion{}
-	}
-	c.deleted[child.GetName()] = deletion{child.GetUID(), now}
+	c.awaited[name] = w
 }
 
 // Doubt records that a creation or deletion may or may not have happened.
-func (c *Children[T]) Doubt() { c.doubted = true }
+func (c *Children) Doubt() { c.doubted = true }
 
 // State is how the cache compares with what was written.
 type State int
@@ -58,63 +60,56 @@ const (
 	Unknown
 )
 
-// Check compares the children that the cache has with what was written.
-func (c *Children[T]) Check(cached []T, now time.Time) State {
+// Check compares the cached Machines of the set with what was written.
+func (c *Children) Check(cached []*v1alpha1.Machine, now time.Time) State {
+	state := Current
+	if c.doubted {
+		state = Unknown
+	}
+	if len(c.awaited) == 0 {
+		return state
+	}
 	c.drop(cached)
-	overdue := c.doubted
-	for _, at := range c.created {
-		overdue = overdue || now.Sub(at) > patience
+	for _, w := range c.awaited {
+		state = max(state, Behind)
+		if now.Sub(w.at) > patience {
+			state = Unknown
+		}
 	}
-	for _, deleted := range c.deleted {
-		overdue = overdue || now.Sub(deleted.at) > patience
-	}
-	switch {
-	case overdue:
-		return Unknown
-	case len(c.created)+len(c.deleted) > 0:
-		return Behind
-	default:
-		return Current
-	}
+	return state
 }
 
 // drop forgets the writes that the cache shows.
-func (c *Children[T]) drop(cached []T) {
-	if len(c.created)+len(c.deleted) == 0 {
-		return
+func (c *Children) drop(cached []*v1alpha1.Machine) {
+	seen := make(map[string]*v1alpha1.Machine, len(cached))
+	for _, machine := range cached {
+		seen[machine.Name] = machine
 	}
-	seen := make(map[string]T, len(cached))
-	for _, child := range cached {
-		seen[child.GetName()] = child
-	}
-	for name := range c.created {
-		if _, ok := seen[name]; ok {
-			delete(c.created, name)
-		}
-	}
-	for name, deleted := range c.deleted {
-		if child, ok := seen[name]; !ok || child.GetUID() != deleted.uid || child.GetDeletionTimestamp() != nil {
-			delete(c.deleted, name)
+	for name, w := range c.awaited {
+		machine, exists := seen[name]
+		gone := !exists || machine.UID != w.deleted || machine.DeletionTimestamp != nil
+		if w.deleted == "" && exists || w.deleted != "" && gone {
+			delete(c.awaited, name)
 		}
 	}
 }
 
-// Settle compares the cached children with those that the API server has. It reports whether both
+// Settle compares the cached Machines with those that the API server has. It reports whether both
 // agree on which there are and which of them are being deleted. If so, no earlier write is
 // awaited any more.
-func (c *Children[T]) Settle(cached []T, live []metav1.PartialObjectMetadata) bool {
-	deleting := make(map[types.UID]bool, len(cached))
-	for _, child := range cached {
-		deleting[child.GetUID()] = child.GetDeletionTimestamp() != nil
-	}
+func (c *Children) Settle(cached []*v1alpha1.Machine, live []metav1.PartialObjectMetadata) bool {
 	if len(live) != len(cached) {
 		return false
 	}
+	active := make(map[types.UID]bool, len(cached))
+	for _, machine := range cached {
+		active[machine.UID] = machine.DeletionTimestamp == nil
+	}
 	for i := range live {
-		if was, ok := deleting[live[i].UID]; !ok || was != (live[i].DeletionTimestamp != nil) {
+		if was, ok := active[live[i].UID]; !ok || was != (live[i].DeletionTimestamp == nil) {
 			return false
 		}
 	}
-	*c = Children[T]{}
+	*c = Children{}
 	return true
 }

@@ -4,28 +4,28 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 )
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-type children = expectations.Children[*corev1.Node]
+type children = expectations.Children
 
-func child(name string, change ...func(*corev1.Node)) *corev1.Node {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)}}
+func child(name string, change ...func(*v1alpha1.Machine)) *v1alpha1.Machine {
+	machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)}}
 	for _, c := range change {
-		c(node)
+		c(machine)
 	}
-	return node
+	return machine
 }
 
-func deleting(node *corev1.Node) { node.DeletionTimestamp = &metav1.Time{Time: noon} }
+func deleting(machine *v1alpha1.Machine) { machine.DeletionTimestamp = &metav1.Time{Time: noon} }
 
-func another(node *corev1.Node) { node.UID = "another" }
+func another(machine *v1alpha1.Machine) { machine.UID = "another" }
 
 func TestChildrenAgainstTheCache(t *testing.T) {
 	t.Parallel()
@@ -41,7 +41,7 @@ func TestChildrenAgainstTheCache(t *testing.T) {
 	doubt := func(c *children) { c.Doubt() }
 	for reason, test := range map[string]struct {
 		wrote  func(*children)
-		cached []*corev1.Node
+		cached []*v1alpha1.Machine
 		after  time.Duration
 		want   expectations.State
 	}{
@@ -49,14 +49,14 @@ func TestChildrenAgainstTheCache(t *testing.T) {
 		"a creation not seen":                    {wrote: create("a"), want: expectations.Behind},
 		"a creation not seen for long":           {wrote: create("a"), after: 30 * time.Second, want: expectations.Behind},
 		"a creation not seen for too long":       {wrote: create("a"), after: late, want: expectations.Unknown},
-		"a creation seen":                        {wrote: create("a"), cached: []*corev1.Node{child("a")}, want: expectations.Current},
-		"a creation seen late":                   {wrote: create("a"), cached: []*corev1.Node{child("a")}, after: late, want: expectations.Current},
-		"one of two creations seen":              {wrote: create("a", "b"), cached: []*corev1.Node{child("a")}, want: expectations.Behind},
-		"a deletion not seen":                    {wrote: remove, cached: []*corev1.Node{child("a")}, want: expectations.Behind},
-		"a deletion not seen for too long":       {wrote: remove, cached: []*corev1.Node{child("a")}, after: late, want: expectations.Unknown},
-		"a deletion that has begun":              {wrote: remove, cached: []*corev1.Node{child("a", deleting)}, want: expectations.Current},
+		"a creation seen":                        {wrote: create("a"), cached: []*v1alpha1.Machine{child("a")}, want: expectations.Current},
+		"a creation seen late":                   {wrote: create("a"), cached: []*v1alpha1.Machine{child("a")}, after: late, want: expectations.Current},
+		"one of two creations seen":              {wrote: create("a", "b"), cached: []*v1alpha1.Machine{child("a")}, want: expectations.Behind},
+		"a deletion not seen":                    {wrote: remove, cached: []*v1alpha1.Machine{child("a")}, want: expectations.Behind},
+		"a deletion not seen for too long":       {wrote: remove, cached: []*v1alpha1.Machine{child("a")}, after: late, want: expectations.Unknown},
+		"a deletion that has begun":              {wrote: remove, cached: []*v1alpha1.Machine{child("a", deleting)}, want: expectations.Current},
 		"a deletion that is over":                {wrote: remove, want: expectations.Current},
-		"deleted and created again by others":    {wrote: remove, cached: []*corev1.Node{child("a", another)}, want: expectations.Current},
+		"deleted and created again by others":    {wrote: remove, cached: []*v1alpha1.Machine{child("a", another)}, want: expectations.Current},
 		"a write of unknown outcome":             {wrote: doubt, want: expectations.Unknown},
 		"a write of unknown outcome, and others": {wrote: func(c *children) { remove(c); doubt(c) }, want: expectations.Unknown},
 	} {
@@ -79,17 +79,17 @@ func TestChildrenAgainstTheAPIServer(t *testing.T) {
 	t.Parallel()
 	a, b, leaving := child("a"), child("b"), child("a", deleting)
 	for reason, test := range map[string]struct {
-		cached, live []*corev1.Node
+		cached, live []*v1alpha1.Machine
 		want         bool
 	}{
 		"none":                              {want: true},
-		"the same":                          {[]*corev1.Node{a, b}, []*corev1.Node{b, a}, true},
-		"the same, one being deleted":       {[]*corev1.Node{leaving}, []*corev1.Node{leaving}, true},
-		"one is missing in the cache":       {[]*corev1.Node{a}, []*corev1.Node{a, b}, false},
-		"one is gone, the cache has it":     {[]*corev1.Node{a, b}, []*corev1.Node{a}, false},
-		"one is being deleted":              {[]*corev1.Node{a}, []*corev1.Node{leaving}, false},
-		"the cache is ahead of the list":    {[]*corev1.Node{leaving}, []*corev1.Node{a}, false},
-		"another object with the same name": {[]*corev1.Node{a}, []*corev1.Node{child("a", another)}, false},
+		"the same":                          {[]*v1alpha1.Machine{a, b}, []*v1alpha1.Machine{b, a}, true},
+		"the same, one being deleted":       {[]*v1alpha1.Machine{leaving}, []*v1alpha1.Machine{leaving}, true},
+		"one is missing in the cache":       {[]*v1alpha1.Machine{a}, []*v1alpha1.Machine{a, b}, false},
+		"one is gone, the cache has it":     {[]*v1alpha1.Machine{a, b}, []*v1alpha1.Machine{a}, false},
+		"one is being deleted":              {[]*v1alpha1.Machine{a}, []*v1alpha1.Machine{leaving}, false},
+		"the cache is ahead of the list":    {[]*v1alpha1.Machine{leaving}, []*v1alpha1.Machine{a}, false},
+		"another object with the same name": {[]*v1alpha1.Machine{a}, []*v1alpha1.Machine{child("a", another)}, false},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()
@@ -97,8 +97,8 @@ func TestChildrenAgainstTheAPIServer(t *testing.T) {
 			known.Created(child("never-seen"), noon)
 			known.Doubt()
 			var live []metav1.PartialObjectMetadata
-			for _, node := range test.live {
-				live = append(live, metav1.PartialObjectMetadata{ObjectMeta: node.ObjectMeta})
+			for _, machine := range test.live {
+				live = append(live, metav1.PartialObjectMetadata{ObjectMeta: machine.ObjectMeta})
 			}
 			if got := known.Settle(test.cached, live); got != test.want {
 				t.Errorf("got %t", got)

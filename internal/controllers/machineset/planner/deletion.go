@@ -11,14 +11,13 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// scaleDown deletes the surplus in the order of rank, Machines that an autoscaler named, and those
-// that failed. There may also be too few, while the set creates none. Preserved Machines stay until
-// their preservation ends.
+// scaleDown deletes the surplus in the order of rank, Machines that an autoscaler named, and Failed
+// ones, also if there are too few Machines. Preserved Machines stay.
 func scaleDown(f Facts, kept []*v1alpha1.Machine, surplus int) []Operation {
 	inPlace := updatesInPlace(f.Parent)
 	for _, machine := range kept {
-		if deletable(machine, inPlace) && preservation.Active(machine, f.Now) && named(machine, f.Set) {
-			surplus-- // no other goes in place of the one that was named
+		if deletable(machine, inPlace) && preservation.Active(machine, f.Now) && Named(machine, f.Set) {
+			surplus-- // no other Machine is deleted instead of the named one
 		}
 	}
 	var operations []Operation
@@ -31,7 +30,7 @@ func scaleDown(f Facts, kept []*v1alpha1.Machine, surplus int) []Operation {
 			op.Cause, op.Reason = v1alpha1.CauseMachineFailed, messages.Failed+machine.Status.LastOperation.Description
 		case i < surplus:
 			op.Cause, op.Reason = v1alpha1.CauseSurplus, surplusReason(surplus, f.Set)
-		case named(machine, f.Set):
+		case Named(machine, f.Set):
 			op.Cause, op.Reason = v1alpha1.CauseNamedForDeletion, messages.Named
 		default:
 			continue
@@ -41,13 +40,13 @@ func scaleDown(f Facts, kept []*v1alpha1.Machine, surplus int) []Operation {
 	return operations
 }
 
-// deletionCandidates returns the Machines that may be deleted, in the order of rank. Sorting takes
-// long, so without a surplus they are only those that are deleted in any case.
+// deletionCandidates returns the Machines that may be deleted, in the order of rank. Since sorting
+// takes long, without a surplus these are only the Machines that are deleted in any case.
 func deletionCandidates(f Facts, kept []*v1alpha1.Machine, surplus int) []*v1alpha1.Machine {
 	var some []*v1alpha1.Machine
 	inPlace := updatesInPlace(f.Parent)
 	for _, machine := range kept {
-		goes := surplus > 0 || machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed || named(machine, f.Set)
+		goes := surplus > 0 || machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed || Named(machine, f.Set)
 		if goes && deletable(machine, inPlace) && !preservation.Active(machine, f.Now) {
 			some = append(some, machine)
 		}
@@ -56,15 +55,13 @@ func deletionCandidates(f Facts, kept []*v1alpha1.Machine, surplus int) []*v1alp
 	return some
 }
 
-// deletable reports whether a Machine may be deleted at all: it is not being deleted, and did not
-// just come from another set of its deployment, updated in place. Where nothing is updated in
-// place, the label that says so is a leftover that nobody removes.
+// deletable reports whether a Machine may be deleted at all: it is not being deleted, and was not just
+// moved here from another set by an update in place. Without such updates, the label is a leftover.
 func deletable(machine *v1alpha1.Machine, inPlace bool) bool {
 	came := inPlace && machine.Labels[v1alpha1.LabelKeyNodeUpdateResult] == v1alpha1.LabelValueNodeUpdateSuccessful
 	return Active(machine) && !came
 }
 
-// updatesInPlace reports whether a deployment updates its Machines in place. It may be nil.
 func updatesInPlace(deployment *v1alpha1.MachineDeployment) bool {
 	return deployment != nil && deployment.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType
 }
@@ -76,23 +73,20 @@ func surplusReason(surplus int, set *v1alpha1.MachineSet) string {
 	return fmt.Sprintf("%d machines more than the %d wanted exist", surplus, set.Spec.Replicas)
 }
 
-// named reports whether an autoscaler named the Machine for deletion, in the same write as
-// or before the set's last change of replicas.
-func named(machine *v1alpha1.Machine, set *v1alpha1.MachineSet) bool {
+// Named reports whether an autoscaler named a Machine for deletion no later than it last changed the
+// replicas of the set's deployment. The rule is MCM's.
+func Named(machine *v1alpha1.Machine, set *v1alpha1.MachineSet) bool {
 	mark := machine.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime]
 	if mark == "" || priority(machine) != 1 {
-		return false
+		return false // without parsing times
 	}
-	marked, err := time.Parse(time.RFC3339, mark)
-	if err != nil {
-		return false
-	}
-	changed, err := time.Parse(time.RFC3339, set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange])
-	return err == nil && !marked.After(changed)
+	marked, errMarked := time.Parse(time.RFC3339, mark)
+	changed, errChanged := time.Parse(time.RFC3339, set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange])
+	return errMarked == nil && errChanged == nil && !marked.After(changed)
 }
 
-// rank orders Machines for deletion: the lower priority first, then those that were marked for
-// deletion, the earlier first, then the worse phase, then the older.
+// rank orders Machines for deletion: lower priorities first, then earlier marks, worse phases and
+// older Machines.
 func rank(a, b *v1alpha1.Machine) int {
 	return cmp.Or(
 		cmp.Compare(priority(a), priority(b)),
@@ -103,32 +97,27 @@ func rank(a, b *v1alpha1.Machine) int {
 	)
 }
 
+// rankMarked orders Machines with a valid time of their mark before others.
 func rankMarked(a, b *v1alpha1.Machine) int {
 	markA, markB := a.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime], b.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime]
 	if markA == "" && markB == "" {
-		return 0 // nearly always, and parsing nothing takes its time
+		return 0 // nearly always, without parsing times
 	}
 	timeA, errA := time.Parse(time.RFC3339, markA)
 	timeB, errB := time.Parse(time.RFC3339, markB)
-	if errA != nil || errB != nil {
-		return compareBool(errA != nil, errB != nil)
-	}
-	return timeA.Compare(timeB)
-}
-
-// compareBool orders false before true.
-func compareBool(a, b bool) int {
 	switch {
-	case a == b:
-		return 0
-	case b:
+	case errA == nil && errB == nil:
+		return timeA.Compare(timeB)
+	case errA == nil:
 		return -1
-	default:
+	case errB == nil:
 		return 1
+	default:
+		return 0
 	}
 }
 
-// phaseRank is the rank of a Machine by its phase. Unlisted phases come first, as in MCM.
+// phaseRank returns the rank of a Machine by its phase. Unlisted phases come first, as in MCM.
 func phaseRank(machine *v1alpha1.Machine) int {
 	order := []v1alpha1.MachinePhase{
 		v1alpha1.MachineTerminating, v1alpha1.MachineFailed, v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineUnknown,

@@ -7,13 +7,18 @@ import (
 	"strconv"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/reconcile/cascade"
 )
 
-// Facts are what a plan is made from. They come from the cache, and nobody changes them.
+// Facts are the input of a plan. They come from the cache and are read-only.
 type Facts struct {
 	Set *v1alpha1.MachineSet
 	// Owned are the Machines that the set controls.
@@ -25,42 +30,77 @@ type Facts struct {
 	Current bool
 	// Parent is the deployment of the set; nil if it has none.
 	Parent *v1alpha1.MachineDeployment
-	// Overshoot says when the set is frozen; nil: never.
+	// Overshoot is when the set is frozen; nil is never.
 	Overshoot *Overshoot
 	// EnforceMinReady reports whether spec.minReadySeconds counts.
 	EnforceMinReady bool
-	// NotBefore is when the set may create Machines again after many have failed.
+	// NotBefore is when the set may create Machines again after a back-off.
 	NotBefore time.Time
-	// Outdated are owned Machines that have yet to take over a change of the template.
+	// Outdated are owned Machines that differ from the template in what they take over from it.
 	Outdated []Outdated
 	// Orphaned reports whether the set is deleted without its Machines. The garbage collector may
 	// have finished with it.
 	Orphaned bool
-	// Overlaps are the names of other sets that select the same Machines, in order.
+	// Overlaps are the sorted names of other sets that select the same Machines.
 	Overlaps []string
 	// Now is when the facts were gathered.
 	Now time.Time
 }
 
-// Selected returns a function that reports whether the set's selector matches some labels. Without
-// a valid selector nothing matches. Parsing the selector for each Machine would be most of a plan's
-// cost.
-func (f Facts) Selected() func(map[string]string) bool {
-	parsed, err := metav1.LabelSelectorAsSelector(f.Set.Spec.Selector)
-	return func(set map[string]string) bool { return err == nil && parsed.Matches(labels.Set(set)) }
-}
-
 // Deleted reports whether a set that is being deleted has no Machines left, so that its finalizer
-// can go.
+// can be removed.
 func (f Facts) Deleted() bool {
-	return !f.Set.DeletionTimestamp.IsZero() && !orphaning(f.Set) && len(f.Owned) == 0 && f.Current
+	return !f.Set.DeletionTimestamp.IsZero() && !cascade.Orphaning(f.Set) && len(f.Owned) == 0 && f.Current
 }
 
-// Active reports whether a Machine counts, which it does unless it is being deleted. Its phase says
-// nothing: after a restore from a backup a Machine may be Terminating though nobody deletes it.
+// Active reports whether a Machine counts, that is, is not being deleted. Its phase does not matter:
+// after a restore from a backup, a Machine may be Terminating without being deleted.
 func Active(machine *v1alpha1.Machine) bool { return machine.DeletionTimestamp.IsZero() }
 
-// priority is the annotated priority of a Machine. Lower priorities are deleted first.
+// Available reports whether a Machine can be used.
+func Available(machine *v1alpha1.Machine) bool {
+	phase := machine.Status.CurrentStatus.Phase
+	return phase == v1alpha1.MachineRunning || phase == v1alpha1.MachineAvailable
+}
+
+// AvailableIn returns the time after which a usable Machine counts as available; 0 if it does
+// already. The time runs from when its Node turned ready. Without a Node, or if the Node's clock is
+// ahead, it runs from when the Machine's phase changed, or from now if that is in the future.
+func AvailableIn(machine *v1alpha1.Machine, f Facts) time.Duration {
+	if !f.EnforceMinReady {
+		return 0
+	}
+	since := machine.Status.CurrentStatus.LastUpdateTime
+	for _, condition := range machine.Status.Conditions {
+		if condition.Type == corev1.NodeReady && (since.IsZero() || condition.LastTransitionTime.Before(&since)) {
+			since = condition.LastTransitionTime
+		}
+	}
+	wanted := time.Duration(f.Set.Spec.MinReadySeconds) * time.Second
+	return min(wanted, max(0, since.Add(wanted).Sub(f.Now)))
+}
+
+// RequeueAfter returns the time after which something changes without an event: a back-off ends, a
+// Machine becomes available, a preservation expires. 0 is never.
+func RequeueAfter(f Facts, notBefore time.Time) time.Duration {
+	soonest := max(0, notBefore.Sub(f.Now))
+	consider := func(after time.Duration) {
+		if after > 0 && (soonest == 0 || after < soonest) {
+			soonest = after
+		}
+	}
+	for _, machine := range f.Owned {
+		if Active(machine) && Available(machine) {
+			consider(AvailableIn(machine, f))
+		}
+		if expiry := machine.Status.CurrentStatus.PreserveExpiryTime; expiry != nil {
+			consider(expiry.Sub(f.Now))
+		}
+	}
+	return soonest
+}
+
+// priority returns the annotated priority of a Machine. Lower priorities are deleted first.
 func priority(machine *v1alpha1.Machine) int {
 	const normal = 3
 	if value, err := strconv.Atoi(machine.Annotations[v1alpha1.AnnotationKeyMachinePriority]); err == nil {
@@ -69,10 +109,18 @@ func priority(machine *v1alpha1.Machine) int {
 	return normal
 }
 
-// Selects reports whether a selector matches labels. A missing or invalid selector matches nothing.
-func Selects(selector *metav1.LabelSelector, set map[string]string) bool {
+// Selector parses a selector. A missing or invalid one matches nothing.
+func Selector(selector *metav1.LabelSelector) labels.Selector {
 	parsed, err := metav1.LabelSelectorAsSelector(selector)
-	return err == nil && parsed.Matches(labels.Set(set))
+	if err != nil {
+		return labels.Nothing()
+	}
+	return parsed
+}
+
+// SelectsAll reports whether a selector matches everything.
+func SelectsAll(selector *metav1.LabelSelector) bool {
+	return selector != nil && len(selector.MatchLabels)+len(selector.MatchExpressions) == 0
 }
 
 // Contains reports whether all has the labels of some.
@@ -83,4 +131,70 @@ func Contains(all, some map[string]string) bool {
 		}
 	}
 	return true
+}
+
+// Overlap reports whether the selector of one of two sets matches the Machines that the other
+// creates. Sets of one deployment never overlap.
+func Overlap(a, b *v1alpha1.MachineSet) bool {
+	owner := ControllerOf(a)
+	return a.UID != b.UID && CanOverlap(a) && CanOverlap(b) && (owner == "" || owner != ControllerOf(b)) &&
+		(Matches(a.Spec.Selector, b.Spec.Template.Labels) || Matches(b.Spec.Selector, a.Spec.Template.Labels))
+}
+
+// CanOverlap reports whether a set creates Machines. A set that is being deleted does not, nor does one
+// whose selector is missing or matches everything.
+func CanOverlap(set *v1alpha1.MachineSet) bool {
+	return set.DeletionTimestamp.IsZero() && set.Spec.Selector != nil && !SelectsAll(set.Spec.Selector)
+}
+
+// Matches reports whether a selector matches labels. Few selectors have expressions, and only those
+// are worth parsing.
+func Matches(selector *metav1.LabelSelector, created map[string]string) bool {
+	return selector != nil && Contains(created, selector.MatchLabels) &&
+		(len(selector.MatchExpressions) == 0 || Selector(selector).Matches(labels.Set(created)))
+}
+
+// ControllerOf returns the UID of an object's controller; empty if it has none.
+func ControllerOf(object metav1.Object) types.UID {
+	return ptr.Deref(metav1.GetControllerOfNoCopy(object), metav1.OwnerReference{}).UID
+}
+
+// Outdated is a Machine that has yet to take over a change of the template.
+type Outdated struct {
+	Machine *v1alpha1.Machine
+	// Differences names what differs.
+	Differences []string
+}
+
+// Differences names what a Machine, or another template, has yet to take over from a template: the
+// node template, the configuration and the kind of the class change without a new Machine.
+func Differences(template, spec *v1alpha1.MachineSpec) []string {
+	var differing []string
+	if !equality.Semantic.DeepEqual(&template.NodeTemplateSpec, &spec.NodeTemplateSpec) {
+		differing = append(differing, "node template")
+	}
+	if !sameConfiguration(template, spec) {
+		differing = append(differing, "configuration")
+	}
+	if template.Class.Kind != spec.Class.Kind {
+		differing = append(differing, "kind of class")
+	}
+	return differing
+}
+
+// TakeOver copies the differences from a template to the spec of a Machine, or to another template.
+func TakeOver(template, spec *v1alpha1.MachineSpec) {
+	if !equality.Semantic.DeepEqual(&template.NodeTemplateSpec, &spec.NodeTemplateSpec) {
+		template.NodeTemplateSpec.DeepCopyInto(&spec.NodeTemplateSpec)
+	}
+	if !sameConfiguration(template, spec) {
+		spec.MachineConfiguration = template.MachineConfiguration.DeepCopy()
+	}
+	spec.Class.Kind = template.Class.Kind
+}
+
+// sameConfiguration compares configurations. A missing one equals an empty one.
+func sameConfiguration(a, b *v1alpha1.MachineSpec) bool {
+	none := v1alpha1.MachineConfiguration{}
+	return equality.Semantic.DeepEqual(ptr.Deref(a.MachineConfiguration, none), ptr.Deref(b.MachineConfiguration, none))
 }

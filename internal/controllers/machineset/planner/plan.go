@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/labels"
+
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 	"github.com/millwright-dev/millwright/internal/reconcile/cascade"
@@ -51,12 +53,13 @@ type Operation struct {
 // Plan returns what brings the set closer to its spec.
 func Plan(f Facts) []Operation {
 	switch {
-	case orphaning(f.Set):
+	case cascade.Orphaning(f.Set): // the garbage collector has yet to release the Machines
 		return nil
-	case f.Orphaned:
-		return releaseAll(f)
+	case f.Orphaned: // the garbage collector may not have known these Machines
+		return each(f.Owned, Operation{Action: Release, Reason: "the machine set is deleted without its machines"})
 	case !f.Set.DeletionTimestamp.IsZero():
-		return deleteAll(f)
+		active := slices.DeleteFunc(slices.Clone(f.Owned), func(machine *v1alpha1.Machine) bool { return !Active(machine) })
+		return oneBurst(each(active, Operation{Action: Delete, Cause: v1alpha1.CauseOwnerDeleted, Reason: messages.SetDeleted}))
 	}
 	kept, operations := adoptAndRelease(f)
 	operations = append(operations, update(f)...)
@@ -81,41 +84,36 @@ func Plan(f Facts) []Operation {
 	return append(operations, scaleDown(f, kept, count-wanted)...)
 }
 
-// adoptAndRelease adopts unowned Machines that the selector matches, and releases those that it
-// matches no more. It returns the Machines that are the set's after that.
+// adoptAndRelease adopts unowned Machines, and releases those that the selector does not match any
+// more. It returns the Machines that the set then has.
 func adoptAndRelease(f Facts) ([]*v1alpha1.Machine, []Operation) {
 	var kept []*v1alpha1.Machine
 	var operations []Operation
-	selected := f.Selected()
+	selector := Selector(f.Set.Spec.Selector)
 	for _, machine := range f.Owned {
-		if selected(machine.Labels) {
+		if selector.Matches(labels.Set(machine.Labels)) {
 			kept = append(kept, machine)
-			continue
+		} else {
+			operations = append(operations, Operation{Action: Release, Machine: machine, Reason: "its labels do not match the selector any more"})
 		}
-		operations = append(operations, Operation{
-			Action: Release, Machine: machine, Reason: "its labels do not match the selector any more",
-		})
 	}
 	for _, machine := range f.Unowned {
 		if Active(machine) {
 			kept = append(kept, machine)
-			operations = append(operations, Operation{
-				Action: Adopt, Machine: machine, Reason: "it has no owner and its labels match the selector",
-			})
+			operations = append(operations, Operation{Action: Adopt, Machine: machine, Reason: "it has no owner and its labels match the selector"})
 		}
 	}
 	return kept, byName(operations)
 }
 
-// byName sorts operations on Machines. A cache lists in no order, and the first failure of the same
-// operations has to be the same in each pass, since the status shows it.
+// byName sorts operations by Machine: the cache lists in no order, and the status shows the first
+// failure, which must not change between passes.
 func byName(operations []Operation) []Operation {
 	slices.SortFunc(operations, func(a, b Operation) int { return cmp.Compare(a.Machine.Name, b.Machine.Name) })
 	return operations
 }
 
-// update brings changes of the template into Machines that take them over. It does so for a burst
-// at a time; their events wake the set for the next.
+// update brings changes of the template into a burst of Machines. Their events start the next pass.
 func update(f Facts) []Operation {
 	var operations []Operation
 	for _, outdated := range f.Outdated {
@@ -126,46 +124,23 @@ func update(f Facts) []Operation {
 	return oneBurst(byName(operations))
 }
 
-// scaleUp creates what is missing. A set that is about to be unfrozen does so in its next pass.
+// scaleUp creates what is missing. A set that is being unfrozen does so in its next pass.
 func scaleUp(f Facts, count, wanted int) []Operation {
 	_, disabled := f.Set.Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled]
 	if disabled || Frozen(f.Set) {
 		return nil
 	}
-	return []Operation{{
-		Action: Create,
-		Count:  min(wanted-count, Burst),
-		Reason: fmt.Sprintf("%d of %d machines exist", count, wanted),
-	}}
+	return []Operation{{Action: Create, Count: min(wanted-count, Burst), Reason: fmt.Sprintf("%d of %d machines exist", count, wanted)}}
 }
 
-// orphaning reports whether the garbage collector has yet to take the Machines from a set that is
-// deleted without them.
-func orphaning(set *v1alpha1.MachineSet) bool { return cascade.Orphaning(set) }
-
-// releaseAll releases the Machines that the garbage collector did not know when it released the
-// others.
-func releaseAll(f Facts) []Operation {
+// each returns the same operation for each of some Machines.
+func each(machines []*v1alpha1.Machine, op Operation) []Operation {
 	var operations []Operation
-	for _, machine := range f.Owned {
-		operations = append(operations, Operation{
-			Action: Release, Machine: machine, Reason: "the machine set is deleted without its machines",
-		})
+	for _, machine := range machines {
+		op.Machine = machine
+		operations = append(operations, op)
 	}
 	return byName(operations)
-}
-
-// deleteAll deletes all Machines of a set that is being deleted.
-func deleteAll(f Facts) []Operation {
-	var operations []Operation
-	for _, machine := range f.Owned {
-		if Active(machine) {
-			operations = append(operations, Operation{
-				Action: Delete, Machine: machine, Cause: v1alpha1.CauseOwnerDeleted, Reason: messages.SetDeleted,
-			})
-		}
-	}
-	return oneBurst(byName(operations))
 }
 
 func oneBurst(operations []Operation) []Operation { return operations[:min(len(operations), Burst)] }

@@ -1,0 +1,148 @@
+package machineset
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
+	"github.com/millwright-dev/millwright/internal/reconcile/cascade"
+	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
+)
+
+// changeOwners adopts and releases Machines, and stops at the first failure.
+func (c *Controller) changeOwners(ctx context.Context, f planner.Facts, operations []planner.Operation, done *outcome) error {
+	if len(only(operations, planner.Adopt)) > 0 {
+		if err := cascade.CheckAlive(ctx, c.Live, f.Set, setKind); err != nil {
+			return err
+		}
+	}
+	for _, op := range operations {
+		if op.Action != planner.Adopt && op.Action != planner.Release {
+			continue
+		}
+		verb := "Released"
+		version, err := c.patchMachine(ctx, op.Machine, func(machine *v1alpha1.Machine) {
+			machine.OwnerReferences = slices.DeleteFunc(machine.OwnerReferences, func(owner metav1.OwnerReference) bool { return owner.UID == f.Set.UID })
+			if op.Action == planner.Adopt {
+				verb = "Adopted"
+				machine.OwnerReferences = append(machine.OwnerReferences, ownerReference(f.Set))
+			}
+		})
+		if err != nil {
+			return fmt.Errorf("%w: %w", errOwner, err)
+		}
+		done.changed[op.Machine.UID] = version
+		c.report(ctx, f.Set, verb, verb, []string{op.Machine.Name}, op)
+	}
+	return nil
+}
+
+// update brings changes of the template into Machines.
+func (c *Controller) update(ctx context.Context, f planner.Facts, operations []planner.Operation, done *outcome) error {
+	versions, failures := make([]string, len(operations)), make([]error, len(operations))
+	each(len(operations), func(i int) {
+		var err error
+		versions[i], err = c.patchMachine(ctx, operations[i].Machine, func(machine *v1alpha1.Machine) {
+			planner.TakeOver(&f.Set.Spec.Template.Spec, &machine.Spec)
+		})
+		if err != nil && !apierror.Conflict(err) { // after a conflict, the event starts the next pass
+			failures[i] = fmt.Errorf("%w: %w", errUpdate, err)
+		}
+	})
+	var updated []planner.Operation
+	for i, op := range operations {
+		if versions[i] != "" {
+			updated = append(updated, op)
+			done.changed[op.Machine.UID] = versions[i]
+		}
+	}
+	c.reportEach(ctx, f.Set, "SuccessfulUpdate", "Updated", updated)
+	return cmp.Or(failures...)
+}
+
+// patchMachine changes a Machine and returns its new version, or the old one if it is gone.
+func (c *Controller) patchMachine(ctx context.Context, machine *v1alpha1.Machine, change func(*v1alpha1.Machine)) (string, error) {
+	changed := machine.DeepCopy()
+	change(changed)
+	if err := c.Client.Patch(ctx, changed, expectations.Locked(machine)); err != nil && !apierror.Gone(err) {
+		return "", fmt.Errorf("changing machine %s: %w", machine.Name, err)
+	}
+	return changed.ResourceVersion, nil
+}
+
+// changeFreeze sets or removes the label that freezes a set.
+func (c *Controller) changeFreeze(ctx context.Context, f planner.Facts, operations []planner.Operation, done *outcome) error {
+	set := done.set
+	for _, op := range operations {
+		before, why := set.DeepCopy(), op.Reason
+		reason, message := "FrozeMachineSet", "Froze"
+		switch op.Action {
+		case planner.Freeze:
+			var err error
+			if why, err = c.confirmOvershoot(ctx, f, op); err != nil || why == "" {
+				return err
+			}
+			metav1.SetMetaDataLabel(&set.ObjectMeta, v1alpha1.LabelKeyFreeze, "True")
+		case planner.Unfreeze:
+			reason, message = "UnfrozeMachineSet", "Unfroze"
+			delete(set.Labels, v1alpha1.LabelKeyFreeze)
+			delete(set.Annotations, v1alpha1.AnnotationKeyUnfreeze)
+		default:
+			continue
+		}
+		if err := c.patchSet(ctx, set, before); err != nil {
+			return err
+		}
+		if op.Action == planner.Freeze {
+			done.froze = why
+		} else if !planner.Frozen(f.Set) && condition(f.Set.Status.Conditions, v1alpha1.MachineSetFrozen) < 0 {
+			continue // it was not frozen
+		}
+		// MCM's events of this kind are normal ones.
+		c.Events.Eventf(set, corev1.EventTypeNormal, reason, "%s machine set %s: %s", message, set.Name, why)
+		ctrl.LoggerFrom(ctx).Info(message+" the machine set", "why", why)
+	}
+	return nil
+}
+
+// confirmOvershoot returns why a set has to be frozen; empty if it has not. It asks the API server for
+// the deployment: the cache may not show yet that the deployment was scaled up.
+func (c *Controller) confirmOvershoot(ctx context.Context, f planner.Facts, op planner.Operation) (string, error) {
+	if f.Parent == nil {
+		return op.Reason, nil
+	}
+	parent, err := c.parent(ctx, c.Live, f.Set)
+	if err != nil {
+		return "", err
+	}
+	if limit, exceeded := f.Overshoot.Exceeded(f.Set, parent, op.Count); exceeded {
+		return planner.TooMany(op.Count, limit), nil
+	}
+	return "", nil
+}
+
+// changeFinalizer patches a set if change adds or removes its finalizer.
+func (c *Controller) changeFinalizer(ctx context.Context, set *v1alpha1.MachineSet, change func(client.Object, string) bool) error {
+	before := set.DeepCopy()
+	if !change(set, v1alpha1.FinalizerMCM) {
+		return nil
+	}
+	return c.patchSet(ctx, set, before)
+}
+
+func (c *Controller) patchSet(ctx context.Context, set, before *v1alpha1.MachineSet) error {
+	written := &c.memory.Of(client.ObjectKeyFromObject(set)).written
+	if err := written.Patch(ctx, c.Client, set, before); err != nil {
+		return fmt.Errorf("patching machine set %s: %w", set.Name, err)
+	}
+	return nil
+}
