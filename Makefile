@@ -28,6 +28,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 # Go tools run in the module they work on, but are built from the versions that
 # tools/go.mod pins. Use: $(call tool,DIRECTORY) NAME ARGUMENTS
 tool = go -C $(1) tool -modfile=$(CURDIR)/tools/go.mod
+gotestsum = $(call tool,.) gotestsum
 
 # Packages of the root module to test (default: all packages of all modules), and
 # more flags for go test: make test-unit PKG=./internal/flow/... TESTFLAGS=-v
@@ -47,7 +48,7 @@ LONG_TESTS := $(patsubst %,./%/...,test/crash test/capi internal/local/controlpl
 gotest = go test -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) -vet=off -ldflags=-w
 long_tests = $(if $(filter ./...,$(PKG)),$(LONG_TESTS))
 # Use: $(call test_all,FLAGS)
-test_all = $(foreach module,$(test_modules),echo 'go test ($(module))'; \
+test_all = $(foreach module,$(test_modules), \
 	(cd $(module) && $(gotest) $(1) $(TESTFLAGS) $(if $(filter .,$(module)),$(long_tests)) $(PKG));)
 
 # Where a function's cyclomatic complexity is reported, and where it fails lint.
@@ -95,7 +96,10 @@ capi: ## Build the core of Cluster API, the newest version, that tests run (cach
 # API servers, etcd and the linker then need an eighth less, and more memory.
 test: export GOGC := 400
 test: controlplane capi qemu guest ## Run every test, and list the slowest; builds the control plane first if it changed
-	@{ $(call test_all,-json -count=1) } | go run ./test/slowest $(filter -v,$(TESTFLAGS))
+	@results=$$(mktemp); \
+	trap 'echo "the slowest tests:"; $(gotestsum) tool slowest --num 10 --jsonfile "$$results"; rm -f "$$results"' EXIT; \
+	{ $(call test_all,-json -count=1) } | \
+		$(gotestsum) --format $(if $(filter -v,$(TESTFLAGS)),standard-verbose,standard-quiet) --jsonfile "$$results" --raw-command -- cat
 
 .PHONY: test-unit
 test-unit: ## Run the tests that need neither control plane nor QEMU (go test -short)
