@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -30,7 +31,8 @@ func (c call) owner() owner {
 	return owner{pool: c.spec.Pool, apiGroup: c.spec.APIGroup, tags: c.spec.Tags}
 }
 
-func (c call) wanted() wanted { return wanted{id: c.id, key: c.key, owner: c.owner()} }
+// vm names the VM for people.
+func (c call) vm() string { return cmp.Or(c.id, c.key) }
 
 // machineRequest is what the requests about one machine have in common.
 type machineRequest struct {
@@ -71,18 +73,17 @@ func (d *Driver) do(ctx context.Context, c call, effect func() error) error {
 	if err := d.sleep(ctx, d.jittered(c, "latency", c.spec.Latency)); err != nil {
 		return d.answer(c.method, c.key, err)
 	}
-	fault, ok := d.cloud.faults.next(c.method, c.key)
-	if !ok {
+	fault, err := d.cloud.faults.next(c.method, c.key)
+	if fault == nil {
 		return d.answer(c.method, c.key, effect())
 	}
-	err := fault.err
-	if fault.lostAnswer {
+	if fault.LostAnswer {
 		// A call that would have failed anyway is answered with its own error.
 		if own := effect(); own != nil {
 			return d.answer(c.method, c.key, own)
 		}
 	}
-	if fault.hang {
+	if fault.Hang {
 		<-ctx.Done()
 		err = contextError(ctx)
 	}
@@ -91,10 +92,12 @@ func (d *Driver) do(ctx context.Context, c call, effect func() error) error {
 
 // answer records the answer of a call in the journal.
 func (d *Driver) answer(method Method, key string, err error) error {
-	if failure := d.cloud.record(Entry{Machine: key, Method: method, Code: status.Code(err).String()}); failure != nil && err == nil {
-		return status.WrapError(codes.Internal, "simulated cloud: writing the journal failed", failure)
+	entry := Entry{Machine: key, Method: method, Code: status.Code(err).String()}
+	failure := d.cloud.locked(func() error { return d.cloud.store.add(change{Entry: entry}) })
+	if err != nil {
+		return err
 	}
-	return err
+	return failure
 }
 
 func (d *Driver) sleep(ctx context.Context, duration time.Duration) error {
@@ -104,10 +107,8 @@ func (d *Driver) sleep(ctx context.Context, duration time.Duration) error {
 	if duration <= 0 {
 		return nil
 	}
-	timer := d.cloud.clock.NewTimer(duration)
-	defer timer.Stop()
 	select {
-	case <-timer.C():
+	case <-time.After(duration):
 		return nil
 	case <-ctx.Done():
 		return contextError(ctx)

@@ -1,81 +1,63 @@
 package sim
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/utils/clock"
 
-	"github.com/millwright-dev/millwright/driver/sim/internal/kubelet"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/sim/internal/spec"
+	"github.com/millwright-dev/millwright/driver/status"
 )
 
 // CloudOptions configure a [Cloud].
 type CloudOptions struct {
 	// Seed of all random decisions. Zero is a seed like any other.
 	Seed uint64
-	// Clock of the cloud and of its drivers. Nil means the real one.
-	Clock clock.Clock
 }
 
 // Cloud is a simulated provider: VMs, a journal and faults. It may be used concurrently,
 // and by several drivers. Make it with [NewCloud] or [OpenCloud].
 type Cloud struct {
 	seed   uint64
-	clock  clock.Clock
-	store  store
+	store  *store
 	faults faults
 
 	mu        sync.Mutex
-	listeners map[*kubelet.Kubelets]struct{}
+	listeners map[*kubelets]struct{}
 }
 
 // NewCloud returns an empty cloud in memory. Its journal keeps at least the newest 90,000
 // entries.
-func NewCloud(options CloudOptions) *Cloud {
-	return newCloud(newMemoryStore(), options)
-}
+func NewCloud(options CloudOptions) *Cloud { return newCloud(newStore(), options) }
 
 // OpenCloud returns the cloud in a directory, and creates it if there is none. Several
 // processes, and several handles of one process, may use it at the same time. Faults
 // belong to the handle. Close it after use.
 func OpenCloud(dir string, options CloudOptions) (*Cloud, error) {
-	store, err := openDirStore(dir)
+	store, err := openStore(dir)
 	if err != nil {
 		return nil, fmt.Errorf("opening simulated cloud: %w", err)
 	}
 	return newCloud(store, options), nil
 }
 
-func newCloud(s store, options CloudOptions) *Cloud {
-	if options.Clock == nil {
-		options.Clock = clock.RealClock{}
-	}
-	return &Cloud{
-		seed: options.Seed, clock: options.Clock, store: s,
-		faults:    faults{seed: options.Seed},
-		listeners: map[*kubelet.Kubelets]struct{}{},
-	}
+func newCloud(s *store, options CloudOptions) *Cloud {
+	return &Cloud{seed: options.Seed, store: s, faults: faults{seed: options.Seed}, listeners: map[*kubelets]struct{}{}}
 }
 
-// Close releases the files of a cloud in a directory. The VMs stay. The cloud must
+// Close releases the file of a cloud in a directory. The VMs stay. The cloud must
 // not be used afterwards. A cloud in memory has nothing to close.
 func (c *Cloud) Close() error { return c.store.close() }
 
 // Fail adds a fault.
 func (c *Cloud) Fail(f Fault) { c.faults.add(f) }
-
-// LoseAnswers adds a fault: calls of method for the machines that pattern selects (see
-// Fault.Machine) take effect, but are answered with DeadlineExceeded. times is how many
-// calls in all; negative means all, and zero adds nothing.
-func (c *Cloud) LoseAnswers(method Method, pattern string, times int) {
-	if times != 0 {
-		c.Fail(Fault{Method: method, Machine: pattern, Codes: deadlineOnly, Times: times, LostAnswer: true})
-	}
-}
 
 // ClearFaults removes all faults. Calls that hang already are not released.
 func (c *Cloud) ClearFaults() { c.faults.clear() }
@@ -84,21 +66,27 @@ func (c *Cloud) ClearFaults() { c.faults.clear() }
 // included.
 func (c *Cloud) VMs() ([]VM, error) {
 	var vms []VM
-	err := c.locked(func() (err error) {
-		vms, err = c.everything()
-		return err
+	err := c.locked(func() error {
+		vms = c.store.get(slices.Sorted(maps.Keys(c.store.vms))...)
+		return nil
 	})
-	slices.SortFunc(vms, func(a, b VM) int { return strings.Compare(a.ProviderID, b.ProviderID) })
 	return vms, err
 }
 
 // Journal returns the journal, oldest entry first.
-func (c *Cloud) Journal() ([]Entry, error) { return c.store.journal() }
+func (c *Cloud) Journal() ([]Entry, error) {
+	var entries []Entry
+	err := c.locked(func() (err error) {
+		entries, err = c.store.journal()
+		return err
+	})
+	return entries, err
+}
 
-// Add creates a VM without a call of the driver: a second one of a machine, an orphan, or
-// one of another cluster. Of v, Namespace (default "default"), Machine, Pool, Tags and
-// Node are used. The VM is initialised, and visible at once. Add returns the VM with its
-// provider ID.
+// Add creates a VM without a call of the driver: a second one of a machine, an orphan, one of
+// another cluster, or one that had vanished. Of v, Namespace (default "default"), Machine, Pool,
+// Tags and Node are used, and the ProviderID if it is not empty. The VM is initialised, and
+// visible at once. Add returns the VM with its provider ID.
 func (c *Cloud) Add(v VM) (VM, error) {
 	if v.Namespace == "" {
 		v.Namespace = defaultNamespace
@@ -108,86 +96,74 @@ func (c *Cloud) Add(v VM) (VM, error) {
 	}
 	v = v.clone()
 	v.NodeName, v.Initialized, v.GoneAt = v.Machine, true, time.Time{}
-	v.CreatedAt = c.clock.Now()
+	v.CreatedAt = time.Now()
 	v.VisibleAt = v.CreatedAt
 	err := c.locked(func() error { return c.make(Added, &v) })
 	if err == nil {
-		c.notify(v, (*kubelet.Kubelets).PlanJoin)
+		c.notify(v, (*kubelets).planJoin)
 	}
 	return v, err
 }
 
 // Vanish removes the VMs of all machines that pattern selects (see Fault.Machine), as if
 // they were lost, and returns their number. A driver that runs on this handle turns their
-// nodes to Ready=Unknown, unless its Config says otherwise.
+// nodes to Ready=Unknown, as the node lifecycle controller does.
 func (c *Cloud) Vanish(pattern string) (int, error) {
-	vms, err := c.selectVMs(pattern)
-	if err != nil {
-		return 0, err
-	}
-	gone := 0
-	for _, v := range vms {
-		err := c.locked(func() error {
-			_, exists, err := c.get(v.ProviderID)
-			if err != nil || !exists {
+	var gone []VM
+	err := c.locked(func() error {
+		for _, v := range c.selected(pattern) {
+			if err := c.unmake(Vanished, v); err != nil {
 				return err
 			}
-			gone++
-			return c.unmake(Vanished, v)
-		})
-		if err != nil {
-			return gone, err
+			gone = append(gone, v)
 		}
-		c.notify(v, (*kubelet.Kubelets).PlanLost)
+		return nil
+	})
+	for _, v := range gone {
+		c.notify(v, (*kubelets).planLost)
 	}
-	return gone, nil
+	return len(gone), err
 }
 
 // SetNodeReady sets the Ready condition of the nodes of all machines that pattern selects
 // (see Fault.Machine). Drivers that run on this handle write it at once; nodes that have
 // not joined yet are not affected. It returns how many VMs were selected.
 func (c *Cloud) SetNodeReady(pattern string, ready corev1.ConditionStatus) (int, error) {
-	vms, err := c.selectVMs(pattern)
-	if err != nil {
-		return 0, err
-	}
+	var vms []VM
+	err := c.locked(func() error {
+		vms = c.selected(pattern)
+		return nil
+	})
 	for _, v := range vms {
-		c.setReady(v, ready, 0)
+		c.notify(v, func(k *kubelets, v VM) { k.planReady(v, ready) })
 	}
-	return len(vms), nil
+	return len(vms), err
 }
 
-// FlapNode changes the Ready condition of the nodes of all machines that pattern selects
-// (see Fault.Machine): at once to False, after an interval to True, and so on, times
-// changes in all. It returns how many VMs were selected.
-func (c *Cloud) FlapNode(pattern string, times int, interval time.Duration) (int, error) {
-	vms, err := c.selectVMs(pattern)
-	if err != nil {
-		return 0, err
-	}
-	for _, v := range vms {
-		for i := range times {
-			ready := corev1.ConditionFalse
-			if i%2 == 1 {
-				ready = corev1.ConditionTrue
-			}
-			c.setReady(v, ready, time.Duration(i)*interval)
+// SetZones replaces the zones of the cloud. VMs in other zones stay. A new cloud has no
+// zones. A zone has to be a valid value of a label.
+func (c *Cloud) SetZones(names ...string) error {
+	for _, name := range names {
+		if !spec.IsZone(name) {
+			return fmt.Errorf("%q cannot be a zone", name)
 		}
 	}
-	return len(vms), nil
+	zones := slices.AppendSeq([]string{}, slices.Values(slices.Compact(slices.Sorted(slices.Values(names)))))
+	return c.locked(func() error { return c.store.add(change{Zones: zones}) })
 }
 
-func (c *Cloud) selectVMs(pattern string) ([]VM, error) {
-	vms, err := c.VMs()
-	return slices.DeleteFunc(vms, func(v VM) bool { return !matches(pattern, v.key()) }), err
-}
-
-func (c *Cloud) setReady(v VM, ready corev1.ConditionStatus, after time.Duration) {
-	c.notify(v, func(k *kubelet.Kubelets, v kubelet.VM) { k.PlanReady(v, ready, after) })
+// Zones returns the zones of the cloud, sorted.
+func (c *Cloud) Zones() ([]string, error) {
+	var zones []string
+	err := c.locked(func() error {
+		zones = slices.Clone(c.store.zones)
+		return nil
+	})
+	return zones, err
 }
 
 // listen notifies kubelets until stop is called.
-func (c *Cloud) listen(k *kubelet.Kubelets) (stop func()) {
+func (c *Cloud) listen(k *kubelets) (stop func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.listeners[k] = struct{}{}
@@ -199,13 +175,172 @@ func (c *Cloud) listen(k *kubelet.Kubelets) (stop func()) {
 }
 
 // notify calls plan for the kubelets of each driver that runs, if v becomes a node.
-func (c *Cloud) notify(v VM, plan func(*kubelet.Kubelets, kubelet.VM)) {
+func (c *Cloud) notify(v VM, plan func(*kubelets, VM)) {
 	if v.Node == nil {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for k := range c.listeners {
-		plan(k, kubeletVM(v))
+		plan(k, v)
 	}
+}
+
+// locked runs f with exclusive access to the store. Its errors have a code, Internal for
+// those of the store.
+func (c *Cloud) locked(f func() error) error {
+	unlock, err := c.store.lock()
+	if err == nil {
+		if err = c.expire(); err == nil {
+			err = f()
+		}
+		unlock()
+	}
+	if _, hasCode := status.FromError(err); !hasCode {
+		return status.WrapError(codes.Internal, fmt.Sprintf("simulated cloud: %v", err), err)
+	}
+	return err
+}
+
+// create creates a VM, or finds the one that was created before. It returns the VM and
+// whether it is new. A capacity of zero is without limit.
+func (c *Cloud) create(want VM, capacity int) (v VM, made bool, err error) {
+	err = c.locked(func() error {
+		if vms := c.ofMachine(want.key()); len(vms) > 0 {
+			v = vms[0]
+			return c.adopt(vms, want)
+		}
+		if want.Zone != "" && !slices.Contains(c.store.zones, want.Zone) {
+			return status.Error(codes.FailedPrecondition, fmt.Sprintf("there is no zone %q (zones: %s)", want.Zone, strings.Join(c.store.zones, ", ")))
+		}
+		if used := c.store.inPool[want.Pool]; capacity > 0 && used >= capacity {
+			return status.Error(codes.ResourceExhausted, fmt.Sprintf("pool %s is full: %d of %d VMs exist", want.Pool, used, capacity))
+		}
+		v, made = want, true
+		return c.make(Created, &v)
+	})
+	return v, made && err == nil, err
+}
+
+// adopt returns an error unless a machine has one VM, which is what is wanted.
+func (c *Cloud) adopt(vms []VM, want VM) error {
+	v := vms[0]
+	switch {
+	case len(vms) > 1:
+		return status.Error(codes.FailedPrecondition, fmt.Sprintf("there are %d VMs for %s", len(vms), v.key()))
+	case !fits(v, want):
+		return status.Error(codes.AlreadyExists, fmt.Sprintf("VM %s exists with another pool, other tags, in another zone or of another API", v.ProviderID))
+	case !v.GoneAt.IsZero():
+		return status.Error(codes.Aborted, fmt.Sprintf("VM %s is being deleted", v.ProviderID))
+	}
+	return c.store.add(change{Entry: effectOn(v, Adopted)})
+}
+
+// find returns the one VM that a call is about.
+func (c *Cloud) find(call call) (v VM, err error) {
+	err = c.locked(func() error {
+		vms := c.candidates(call)
+		if call.id == "" {
+			vms = visible(vms)
+		}
+		switch len(vms) {
+		case 0:
+			return status.Error(codes.NotFound, "no VM for "+call.vm())
+		case 1:
+			v = vms[0]
+			return nil
+		default:
+			return status.Error(codes.OutOfRange, fmt.Sprintf("there are %d VMs for %s", len(vms), call.vm()))
+		}
+	})
+	return v, err
+}
+
+// remove deletes all VMs that a call is about, after its delay if that is not zero, and returns
+// them.
+func (c *Cloud) remove(call call) (vms []VM, err error) {
+	err = c.locked(func() (err error) {
+		vms = c.candidates(call)
+		for i := 0; i < len(vms) && err == nil; i++ {
+			switch v := vms[i]; {
+			case call.spec.DeleteDelay == 0:
+				err = c.unmake(Deleted, v)
+			case v.GoneAt.IsZero():
+				v.GoneAt = time.Now().Add(call.spec.DeleteDelay)
+				err = c.store.add(change{VM: &v})
+			}
+		}
+		return err
+	})
+	return vms, err
+}
+
+// list returns the visible VMs that o owns.
+func (c *Cloud) list(o owner) ([]VM, error) {
+	vms, err := c.VMs()
+	return visible(o.own(vms)), err
+}
+
+// change applies f, which may be nil, to a VM, if the VM still exists.
+func (c *Cloud) change(id string, f func(*VM)) (v VM, exists bool, err error) {
+	err = c.locked(func() error {
+		vms := c.store.get(id)
+		if exists = len(vms) > 0; !exists {
+			return nil
+		}
+		if v = vms[0]; f == nil {
+			return nil
+		}
+		f(&v)
+		return c.store.add(change{VM: &v})
+	})
+	return v, exists, err
+}
+
+// The methods below need the store locked.
+
+// candidates returns the VMs that a call is about: those of its owner that have the ID or, if
+// there is none, that are of the machine.
+func (c *Cloud) candidates(call call) []VM {
+	if call.id != "" {
+		return call.owner().own(c.store.get(call.id))
+	}
+	return call.owner().own(c.ofMachine(call.key))
+}
+
+func (c *Cloud) ofMachine(key string) []VM { return c.store.get(c.store.byMachine[key]...) }
+
+// selected returns the VMs of all machines that pattern selects, see Fault.Machine.
+func (c *Cloud) selected(pattern string) []VM {
+	vms := c.store.get(slices.Sorted(maps.Keys(c.store.vms))...)
+	return slices.DeleteFunc(vms, func(v VM) bool { return !matches(pattern, v.key()) })
+}
+
+// expire removes the VMs whose delayed deletion has ended. A cloud has no process of its own
+// that would do so.
+func (c *Cloud) expire() error {
+	var problems []error
+	for _, v := range c.store.get(slices.Sorted(maps.Keys(c.store.deleting))...) {
+		if !time.Now().Before(v.GoneAt) {
+			problems = append(problems, c.unmake(Deleted, v))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// make stores a new VM, with a provider ID unless it has one.
+func (c *Cloud) make(effect Effect, v *VM) error {
+	if v.ProviderID == "" {
+		v.ProviderID = newProviderID(c.seed, v.key(), c.store.made[v.key()]+1)
+	}
+	return c.store.add(change{Entry: effectOn(*v, effect), VM: v})
+}
+
+func (c *Cloud) unmake(effect Effect, v VM) error {
+	return c.store.add(change{Entry: effectOn(v, effect)})
+}
+
+// visible returns the VMs that are found by name and listed.
+func visible(vms []VM) []VM {
+	return slices.DeleteFunc(vms, func(v VM) bool { return time.Now().Before(v.VisibleAt) })
 }

@@ -5,12 +5,10 @@ import (
 	"fmt"
 	"time"
 
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
-	"github.com/millwright-dev/millwright/driver/sim/internal/kubelet"
 	"github.com/millwright-dev/millwright/driver/sim/internal/spec"
 	"github.com/millwright-dev/millwright/driver/status"
 )
@@ -20,10 +18,8 @@ import (
 type Config struct {
 	// Cloud has the VMs. Nil means a new one in memory.
 	Cloud *Cloud
-	// Seed and Clock of that new cloud, see CloudOptions. They are ignored if Cloud is
-	// set.
-	Seed  uint64
-	Clock clock.Clock
+	// Seed of that new cloud, see CloudOptions. It is ignored if Cloud is set.
+	Seed uint64
 	// Nodes writes Nodes and, see HeartbeatInterval, Leases to the target cluster. It
 	// needs no cache, since nothing is read. Nil means that VMs never become nodes.
 	Nodes client.Client
@@ -31,15 +27,10 @@ type Config struct {
 	// kube-node-lease; kubelets use 10s. Zero means that Leases are never renewed: a
 	// node lifecycle controller would turn the nodes to Ready=Unknown.
 	HeartbeatInterval time.Duration
-	// JoinConcurrency is how many nodes are written at the same time. Zero means 50.
-	JoinConcurrency int
 	// RequireInitialize has GetMachineStatus answer Uninitialized until
 	// InitializeMachine was called for the VM. Otherwise InitializeMachine answers
 	// Unimplemented.
 	RequireInitialize bool
-	// LeaveVanishedNodes keeps the nodes of VMs that vanished as they are. Otherwise
-	// they turn to Ready=Unknown, as by the node lifecycle controller.
-	LeaveVanishedNodes bool
 }
 
 // Driver is the simulated driver. It also implements driver.Initializer,
@@ -49,7 +40,7 @@ type Driver struct {
 	config Config
 	cloud  *Cloud
 	// kubelets is nil if VMs never become nodes.
-	kubelets *kubelet.Kubelets
+	kubelets *kubelets
 }
 
 var (
@@ -59,25 +50,16 @@ var (
 	_ driver.FailureDomains   = (*Driver)(nil)
 )
 
-const (
-	defaultNamespace       = "default"
-	defaultJoinConcurrency = 50
-)
+const defaultNamespace = "default"
 
 // New returns a driver.
 func New(config Config) *Driver {
 	if config.Cloud == nil {
-		config.Cloud = NewCloud(CloudOptions{Seed: config.Seed, Clock: config.Clock})
-	}
-	if config.JoinConcurrency <= 0 {
-		config.JoinConcurrency = defaultJoinConcurrency
+		config.Cloud = NewCloud(CloudOptions{Seed: config.Seed})
 	}
 	d := &Driver{config: config, cloud: config.Cloud}
 	if config.Nodes != nil {
-		d.kubelets = kubelet.New(kubelet.Options{
-			Nodes: config.Nodes, Cloud: nodes{config.Cloud}, Clock: config.Cloud.clock, HeartbeatInterval: config.HeartbeatInterval,
-			KeepVanished: config.LeaveVanishedNodes, Concurrency: config.JoinConcurrency,
-		})
+		d.kubelets = newKubelets(config.Cloud, config)
 	}
 	return d
 }
@@ -92,7 +74,7 @@ func (d *Driver) Start(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	defer d.kubelets.Clear()
+	d.kubelets.start()
 	// Listening comes first: what is planned twice is done once.
 	defer d.cloud.listen(d.kubelets)()
 	vms, err := d.cloud.VMs()
@@ -101,10 +83,10 @@ func (d *Driver) Start(ctx context.Context) error {
 	}
 	for _, v := range vms {
 		if v.Node != nil {
-			d.kubelets.PlanJoin(kubeletVM(v))
+			d.kubelets.planJoin(v)
 		}
 	}
-	d.kubelets.Run(ctx)
+	d.kubelets.run(ctx)
 	return nil
 }
 
@@ -127,7 +109,7 @@ func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineReq
 			return err
 		}
 		if isNew {
-			d.cloud.notify(v, (*kubelet.Kubelets).PlanJoin)
+			d.cloud.notify(v, (*kubelets).planJoin)
 		}
 		resp = &driver.CreateMachineResponse{ProviderID: v.ProviderID, NodeName: v.NodeName, Addresses: v.addresses()}
 		return nil
@@ -142,7 +124,7 @@ func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineReq
 // any more.
 func (d *Driver) DeleteMachine(ctx context.Context, req *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
 	err := d.machineCall(ctx, DeleteMachine, machineRequest{req.Machine, req.MachineClass}, func(c call) error {
-		vms, err := d.cloud.remove(c.wanted(), c.spec.DeleteDelay)
+		vms, err := d.cloud.remove(c)
 		if err != nil {
 			return err
 		}
@@ -150,9 +132,11 @@ func (d *Driver) DeleteMachine(ctx context.Context, req *driver.DeleteMachineReq
 			return nil
 		}
 		for _, v := range vms {
-			if d.kubelets.Wait(ctx, v.NodeName) != nil {
+			unlock, err := d.kubelets.lock(ctx, v.NodeName)
+			if err != nil {
 				return contextError(ctx)
 			}
+			unlock()
 		}
 		return nil
 	})
@@ -166,7 +150,7 @@ func (d *Driver) DeleteMachine(ctx context.Context, req *driver.DeleteMachineReq
 func (d *Driver) GetMachineStatus(ctx context.Context, req *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
 	var resp *driver.GetMachineStatusResponse
 	err := d.machineCall(ctx, GetMachineStatus, machineRequest{req.Machine, req.MachineClass}, func(c call) error {
-		v, err := d.cloud.find(c.wanted())
+		v, err := d.cloud.find(c)
 		if err != nil {
 			return err
 		}
@@ -210,7 +194,7 @@ func (d *Driver) InitializeMachine(ctx context.Context, req *driver.InitializeMa
 	}
 	var resp *driver.InitializeMachineResponse
 	err := d.machineCall(ctx, InitializeMachine, machineRequest{req.Machine, req.MachineClass}, func(c call) error {
-		v, err := d.cloud.find(c.wanted())
+		v, err := d.cloud.find(c)
 		if err != nil {
 			return err
 		}
@@ -243,4 +227,36 @@ func (d *Driver) GetVolumeIDs(ctx context.Context, req *driver.GetVolumeIDsReque
 		return nil, err
 	}
 	return resp, nil
+}
+
+// ListFailureDomains implements driver.FailureDomains: the zones of the cloud.
+func (d *Driver) ListFailureDomains(ctx context.Context, req *driver.ListFailureDomainsRequest) (*driver.ListFailureDomainsResponse, error) {
+	parsed, err := spec.Parse(req.MachineClass)
+	if err != nil {
+		return nil, d.answer(ListFailureDomains, "", err)
+	}
+	resp := &driver.ListFailureDomainsResponse{}
+	err = d.do(ctx, call{method: ListFailureDomains, spec: parsed}, func() error {
+		zones, err := d.cloud.Zones()
+		for _, zone := range zones {
+			resp.FailureDomains = append(resp.FailureDomains, driver.FailureDomain{Name: zone})
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+// PlaceMachine implements driver.FailureDomains: it sets the field zone.
+func (d *Driver) PlaceMachine(req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
+	if !spec.IsZone(req.FailureDomain) {
+		return nil, status.Error(codes.NotFound, fmt.Sprintf("%q cannot be a zone", req.FailureDomain))
+	}
+	raw, err := driver.WithField(req.MachineClass.ProviderSpec, "zone", req.FailureDomain)
+	if err != nil {
+		return nil, err
+	}
+	return &driver.PlaceMachineResponse{ProviderSpec: raw}, nil
 }

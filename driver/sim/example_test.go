@@ -8,6 +8,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/driver/status"
 )
@@ -15,7 +16,7 @@ import (
 // An answer that gets lost leaves a VM behind. Asking again finds it.
 func Example() {
 	cloud := sim.NewCloud(sim.CloudOptions{Seed: 1})
-	cloud.LoseAnswers(sim.CreateMachine, "worker-*", 1)
+	cloud.Fail(sim.Fault{Method: sim.CreateMachine, Machine: "worker-*", Codes: []codes.Code{codes.DeadlineExceeded}, LostAnswer: true})
 	d := sim.New(sim.Config{Cloud: cloud})
 
 	req := &driver.CreateMachineRequest{

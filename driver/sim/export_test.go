@@ -2,4 +2,4 @@ package sim
 
 // PlanJoin lets tests plan a join from an outdated VM, as happens when Start reads the
 // cloud while a VM is being created.
-func (d *Driver) PlanJoin(v VM) { d.kubelets.PlanJoin(kubeletVM(v)) }
+func (d *Driver) PlanJoin(v VM) { d.kubelets.planJoin(v) }

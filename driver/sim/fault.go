@@ -28,8 +28,6 @@ type Fault struct {
 	// Times is how many calls fail. Zero means one call for each code; negative
 	// means all calls, until the faults are cleared.
 	Times int
-	// PerMachine counts Times and Codes for each machine separately.
-	PerMachine bool
 	// Rate is the fraction of the calls that fail, between 0 and 1; the seed decides
 	// which. Calls that do not fail do not count for Times. Zero means all.
 	Rate float64
@@ -47,9 +45,9 @@ type armed struct {
 	Fault
 	// number distinguishes faults, for the rate.
 	number string
-	// calls and failed count by machine, or under "" if not PerMachine. Calls are
-	// always counted by machine, for the rate.
-	calls, failed map[string]int
+	// calls counts by machine, for the rate.
+	calls  map[string]int
+	failed int
 }
 
 // faults are the faults of a cloud.
@@ -72,9 +70,7 @@ func (f *faults) add(fault Fault) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.added++
-	f.list = append(f.list, &armed{
-		Fault: fault, number: strconv.Itoa(f.added), calls: map[string]int{}, failed: map[string]int{},
-	})
+	f.list = append(f.list, &armed{Fault: fault, number: strconv.Itoa(f.added), calls: map[string]int{}})
 }
 
 func (f *faults) clear() {
@@ -83,39 +79,25 @@ func (f *faults) clear() {
 	f.list = nil
 }
 
-// outcome is what a fault does to one call.
-type outcome struct {
-	err        error
-	lostAnswer bool
-	hang       bool
-}
-
-// next returns the fault of a call, if there is one. The machine may be empty. The first
-// fault that applies is used.
-func (f *faults) next(method Method, machine string) (outcome, bool) {
+// next returns the first fault that applies to a call and the error of its answer, or nil. The
+// machine may be empty.
+func (f *faults) next(method Method, machine string) (*armed, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, a := range f.list {
-		if a.Method != "" && a.Method != method {
-			continue
-		}
-		if a.Machine != "" && (machine == "" || !matches(a.Machine, machine)) {
+		if a.Method != "" && a.Method != method || a.Machine != "" && (machine == "" || !matches(a.Machine, machine)) {
 			continue
 		}
 		if code, ok := a.fire(f.seed, method, machine); ok {
-			return outcome{err: a.error(code, method, machine), lostAnswer: a.LostAnswer, hang: a.Hang}, true
+			return a, a.error(code, method, machine)
 		}
 	}
-	return outcome{}, false
+	return nil, nil
 }
 
 // fire counts a call, and returns its code and whether it fails.
 func (a *armed) fire(seed uint64, method Method, machine string) (codes.Code, bool) {
-	counter := ""
-	if a.PerMachine {
-		counter = machine
-	}
-	if a.Times >= 0 && a.failed[counter] >= a.Times {
+	if a.Times >= 0 && a.failed >= a.Times {
 		return 0, false
 	}
 	call := a.calls[machine]
@@ -124,8 +106,8 @@ func (a *armed) fire(seed uint64, method Method, machine string) (codes.Code, bo
 		string(method), machine, strconv.Itoa(call)) >= a.Rate {
 		return 0, false
 	}
-	code := a.Codes[a.failed[counter]%len(a.Codes)]
-	a.failed[counter]++
+	code := a.Codes[a.failed%len(a.Codes)]
+	a.failed++
 	return code, true
 }
 

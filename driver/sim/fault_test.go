@@ -44,27 +44,25 @@ func TestFaults(t *testing.T) {
 	})
 	t.Run("lost answer", func(t *testing.T) {
 		w := newTestDriver(t, sim.Config{}, nil)
-		w.Cloud().LoseAnswers(sim.CreateMachine, "ns/m", 1)
+		w.Cloud().Fail(sim.Fault{Method: sim.CreateMachine, Machine: "ns/m", Codes: []codes.Code{codes.DeadlineExceeded}, LostAnswer: true})
 		_, err := w.create("m")
 		wantCode(t, err, codes.DeadlineExceeded)
 		if vms := w.vms(); len(vms) != 1 || vms[0].ProviderID != w.mustCreate("m").ProviderID {
 			t.Errorf("VMs after a lost answer: %v", vms)
 		}
 	})
-	t.Run("per machine, for ever, cleared", func(t *testing.T) {
+	t.Run("one after another, for ever, cleared", func(t *testing.T) {
 		w := newTestDriver(t, sim.Config{}, nil)
-		w.Cloud().Fail(sim.Fault{Method: sim.GetMachineStatus, Codes: []codes.Code{codes.Internal}, PerMachine: true})
+		w.Cloud().Fail(sim.Fault{Method: sim.GetMachineStatus, Codes: []codes.Code{codes.Internal}})
 		w.Cloud().Fail(sim.Fault{Codes: []codes.Code{codes.Aborted}, Times: -1})
-		for _, name := range []string{"a", "b"} {
-			_, err := w.status(name, "")
-			wantCode(t, err, codes.Internal)
-			for range 3 {
-				_, err = w.status(name, "")
-				wantCode(t, err, codes.Aborted)
-			}
+		_, err := w.status("a", "")
+		wantCode(t, err, codes.Internal)
+		for range 3 {
+			_, err = w.status("a", "")
+			wantCode(t, err, codes.Aborted)
 		}
 		w.Cloud().ClearFaults()
-		_, err := w.status("a", "")
+		_, err = w.status("a", "")
 		wantCode(t, err, codes.NotFound)
 	})
 	t.Run("hang", func(t *testing.T) {

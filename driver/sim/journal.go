@@ -1,10 +1,6 @@
 package sim
 
-import (
-	"bytes"
-	"encoding/json"
-	"time"
-)
+import "time"
 
 // Method names a method of the driver in faults and in the journal.
 type Method string
@@ -23,9 +19,7 @@ const (
 // Effect is what happened to a VM.
 type Effect string
 
-// The effects. They are recorded before they happen, while the cloud is locked: if a
-// process is killed in between, an effect of the journal has not happened, but never the
-// reverse.
+// The effects. An effect happens by being recorded.
 const (
 	// Created: CreateMachine created a VM.
 	Created Effect = "created"
@@ -108,24 +102,7 @@ func Histories(entries []Entry) map[string]History {
 	return all
 }
 
-// happened returns the entry for an effect.
-func happened(effect Effect, v VM) Entry {
+// effectOn returns the entry for an effect.
+func effectOn(v VM, effect Effect) Entry {
 	return Entry{Machine: v.key(), Effect: effect, ProviderID: v.ProviderID}
-}
-
-// decodeJournal reads entries, one JSON object per line. An incomplete last line is left
-// out: its writer was killed.
-func decodeJournal(data []byte) ([]Entry, error) {
-	var entries []Entry
-	for line := range bytes.Lines(data) {
-		if !bytes.HasSuffix(line, []byte("\n")) {
-			break
-		}
-		var e Entry
-		if err := json.Unmarshal(line, &e); err != nil {
-			return nil, err
-		}
-		entries = append(entries, e)
-	}
-	return entries, nil
 }

@@ -3,18 +3,18 @@ package sim
 import (
 	"maps"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/driver/sim/internal/kubelet"
 	"github.com/millwright-dev/millwright/driver/sim/internal/spec"
 )
 
 // newVM returns the VM that a creation asks for.
 func (d *Driver) newVM(c call, class *v1alpha1.MachineClass) VM {
-	now := d.cloud.clock.Now()
+	now := time.Now()
 	v := VM{
 		Namespace: c.namespace, Machine: c.name, NodeName: c.name,
 		Pool: c.spec.Pool, Tags: maps.Clone(c.spec.Tags), Zone: c.spec.Zone, APIGroup: c.spec.APIGroup,
@@ -79,30 +79,4 @@ func nodeCapacity(template *v1alpha1.NodeTemplate) corev1.ResourceList {
 	// gpu is a name of MachineClasses, not a resource of nodes.
 	delete(capacity, "gpu")
 	return capacity
-}
-
-// kubeletVM returns what a kubelet knows of a VM that becomes a node.
-func kubeletVM(v VM) kubelet.VM {
-	return kubelet.VM{ProviderID: v.ProviderID, NodeName: v.NodeName, Addresses: v.addresses(), Plan: kubelet.Plan(*v.Node)}
-}
-
-// nodes is the cloud as kubelets see it.
-type nodes struct{ *Cloud }
-
-// Running implements kubelet.Cloud.
-func (n nodes) Running(id string) (kubelet.VM, bool, error) {
-	v, exists, err := n.vm(id)
-	if err != nil || !exists || !v.GoneAt.IsZero() || v.Node == nil {
-		return kubelet.VM{}, false, err
-	}
-	return kubeletVM(v), true, nil
-}
-
-// Joined implements kubelet.Cloud.
-func (n nodes) Joined(id string) (kubelet.VM, bool, error) {
-	v, exists, err := n.change(id, func(v *VM) { v.Node.Joined = true })
-	if err != nil || !exists {
-		return kubelet.VM{}, false, err
-	}
-	return kubeletVM(v), true, nil
 }

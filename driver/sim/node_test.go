@@ -186,33 +186,32 @@ func TestDeletionWaitsForTheNodesWrite(t *testing.T) {
 }
 
 func TestVanishedVM(t *testing.T) {
-	tests := map[string]struct {
-		leave bool
-		want  corev1.ConditionStatus
-	}{"unknown": {false, corev1.ConditionUnknown}, "left": {true, corev1.ConditionTrue}}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				nodes := newTarget()
-				w := newTestDriver(t, sim.Config{Nodes: nodes, LeaveVanishedNodes: tt.leave}, nil)
-				defer w.start()()
-				id := w.mustCreate("m-1").ProviderID
-				w.mustCreate("n-1")
-				synctest.Wait()
-				if n, err := w.Cloud().Vanish("m-*"); n != 1 || err != nil {
-					t.Errorf("Vanish: %d, %v", n, err)
-				}
-				synctest.Wait()
-				wantReady(t, nodes, "m-1", tt.want)
-				wantReady(t, nodes, "n-1", corev1.ConditionTrue)
-				_, err := w.status("m-1", id)
-				wantCode(t, err, codes.NotFound)
-				if h := w.histories()["ns/m-1"]; h.Left != 0 {
-					t.Errorf("history: %+v", h)
-				}
-			})
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		nodes := newTarget()
+		w := newTestDriver(t, sim.Config{Nodes: nodes}, nil)
+		defer w.start()()
+		id := w.mustCreate("m-1").ProviderID
+		w.mustCreate("n-1")
+		synctest.Wait()
+		vanished := w.vms()[0]
+		if n, err := w.Cloud().Vanish("m-*"); n != 1 || err != nil {
+			t.Errorf("Vanish: %d, %v", n, err)
+		}
+		synctest.Wait()
+		wantReady(t, nodes, "m-1", corev1.ConditionUnknown)
+		wantReady(t, nodes, "n-1", corev1.ConditionTrue)
+		_, err := w.status("m-1", id)
+		wantCode(t, err, codes.NotFound)
+		if h := w.histories()["ns/m-1"]; h.Left != 0 {
+			t.Errorf("history: %+v", h)
+		}
+
+		if _, err := w.Cloud().Add(vanished); err != nil {
+			t.Error(err)
+		}
+		_, err = w.status("m-1", id)
+		wantCode(t, err, codes.OK)
+	})
 }
 
 func TestWritesAreRepeated(t *testing.T) {

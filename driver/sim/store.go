@@ -1,140 +1,223 @@
 package sim
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// store holds VMs and the journal. All methods but lock, record, journal and close are
-// called while it is locked.
-type store interface {
-	// lock waits for exclusive access, against other processes too.
-	lock() (unlock func(), err error)
-	// byMachine returns the VMs of a machine, in order of their creation.
-	byMachine(key string) ([]VM, error)
-	// all returns all VMs in no particular order.
-	all() ([]VM, error)
-	// inPool returns the number of VMs of a pool.
-	inPool(pool string) (int, error)
-	// made returns how many VMs were ever created for a machine.
-	made(key string) (int, error)
-	// put stores a VM, new or changed.
-	put(v VM) error
-	// remove drops a VM. made still counts it.
-	remove(v VM) error
-	// zones returns the names that setZones was last given.
-	zones() ([]string, error)
-	setZones(names []string) error
-	// record appends to the journal. It needs no lock.
-	record(e Entry) error
-	// journal returns what was recorded.
-	journal() ([]Entry, error)
-	// close releases open files.
-	close() error
+// change is a line of the journal: an entry, a change of the cloud, or both at once.
+type change struct {
+	Entry
+	// VM that is new or changed.
+	VM *VM `json:"vm,omitempty"`
+	// Zones replace those of the cloud unless they are nil.
+	Zones []string `json:"zones,omitzero"`
+}
+
+// store holds the state of a cloud, which follows from its changes. In a directory, the changes
+// are the lines of a file to which several processes append, each holding its lock (flock); the
+// kernel releases the lock of a process that is killed. Fields are used with the store locked.
+type store struct {
+	mu sync.Mutex
+	// vms by provider ID.
+	vms map[string]VM
+	// byMachine has the provider IDs of a machine's VMs, in order of their creation.
+	byMachine map[string][]string
+	// made counts the VMs that were ever created for a machine.
+	made map[string]int
+	// inPool counts the VMs of a pool.
+	inPool map[string]int
+	// deleting has the provider IDs of VMs whose deletion has not ended.
+	deleting map[string]bool
+	zones    []string
+
+	// entries is the journal of a cloud in memory.
+	entries []Entry
+	// file is nil for a cloud in memory.
+	file *os.File
+	// read is the length of the part of the file that is in the state.
+	read int64
+	// torn is true if the file ends within a line: its writer was killed.
+	torn bool
 }
 
 // journalLimit is the number of entries that a cloud in memory keeps.
 const journalLimit = 100_000
 
-// memoryStore is a store that ends with the process.
-type memoryStore struct {
-	mu       sync.Mutex
-	machines map[string][]VM
-	counts   map[string]int
-	pools    map[string]int
-	places   []string
-
-	journalMu sync.Mutex
-	entries   []Entry
-}
-
-func newMemoryStore() *memoryStore {
-	return &memoryStore{machines: map[string][]VM{}, counts: map[string]int{}, pools: map[string]int{}}
-}
-
-func (m *memoryStore) lock() (func(), error) {
-	m.mu.Lock()
-	return m.mu.Unlock, nil
-}
-
-func (m *memoryStore) byMachine(key string) ([]VM, error) {
-	vms := slices.Clone(m.machines[key])
-	for i := range vms {
-		vms[i] = vms[i].clone()
+func newStore() *store {
+	return &store{
+		vms: map[string]VM{}, byMachine: map[string][]string{}, made: map[string]int{}, inPool: map[string]int{}, deleting: map[string]bool{},
 	}
-	return vms, nil
 }
 
-func (m *memoryStore) all() ([]VM, error) {
-	var all []VM
-	for key := range m.machines {
-		vms, err := m.byMachine(key)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, vms...)
+func openStore(dir string) (*store, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
 	}
-	return all, nil
-}
-
-func (m *memoryStore) inPool(pool string) (int, error) { return m.pools[pool], nil }
-
-func (m *memoryStore) made(key string) (int, error) { return m.counts[key], nil }
-
-func (m *memoryStore) put(v VM) error {
-	v = v.clone()
-	vms := m.machines[v.key()]
-	if i := slices.IndexFunc(vms, sameID(v)); i >= 0 {
-		vms[i] = v
-	} else {
-		m.machines[v.key()] = append(vms, v)
-		m.counts[v.key()]++
-		m.pools[v.Pool]++
+	file, err := os.OpenFile(filepath.Join(dir, "journal"), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	s := newStore()
+	s.file = file
+	return s, nil
 }
 
-func (m *memoryStore) remove(v VM) error {
-	vms := m.machines[v.key()]
-	i := slices.IndexFunc(vms, sameID(v))
-	if i < 0 {
+func (s *store) close() error {
+	if s.file == nil {
 		return nil
 	}
-	m.pools[v.Pool]--
-	m.machines[v.key()] = slices.Delete(vms, i, i+1)
-	if len(vms) == 1 {
-		delete(m.machines, v.key())
+	return s.file.Close()
+}
+
+// lock waits for exclusive access, against other processes too, and reads what they changed.
+func (s *store) lock() (unlock func(), err error) {
+	s.mu.Lock() // flock excludes other open files only
+	if s.file == nil {
+		return s.mu.Unlock, nil
 	}
-	return nil
-}
-
-func (m *memoryStore) zones() ([]string, error) { return slices.Clone(m.places), nil }
-
-func (m *memoryStore) setZones(names []string) error {
-	m.places = slices.Clone(names)
-	return nil
-}
-
-func sameID(v VM) func(VM) bool {
-	return func(other VM) bool { return other.ProviderID == v.ProviderID }
-}
-
-func (m *memoryStore) record(e Entry) error {
-	m.journalMu.Lock()
-	defer m.journalMu.Unlock()
-	e.PID = os.Getpid()
-	if len(m.entries) >= journalLimit {
-		m.entries = slices.Delete(m.entries, 0, journalLimit/10)
+	unlock = func() {
+		_ = unix.Flock(int(s.file.Fd()), unix.LOCK_UN) // closing the file would release it, too
+		s.mu.Unlock()
 	}
-	m.entries = append(m.entries, e)
+	err = unix.EINTR
+	for errors.Is(err, unix.EINTR) {
+		err = unix.Flock(int(s.file.Fd()), unix.LOCK_EX)
+	}
+	if err == nil {
+		err = s.catchUp()
+	}
+	if err != nil {
+		unlock()
+		return nil, fmt.Errorf("locking %s: %w", s.file.Name(), err)
+	}
+	return unlock, nil
+}
+
+// catchUp applies the lines of the file that were not read yet.
+func (s *store) catchUp() error {
+	data, err := io.ReadAll(io.NewSectionReader(s.file, s.read, math.MaxInt64-s.read))
+	if err != nil {
+		return err
+	}
+	whole := bytes.LastIndexByte(data, '\n') + 1
+	for c := range changesIn(data[:whole]) {
+		s.apply(c)
+	}
+	s.read, s.torn = s.read+int64(whole), whole < len(data)
 	return nil
 }
 
-func (m *memoryStore) journal() ([]Entry, error) {
-	m.journalMu.Lock()
-	defer m.journalMu.Unlock()
-	return slices.Clone(m.entries), nil
+// changesIn decodes lines of the file. A line that was torn cannot be decoded, and is left out.
+func changesIn(lines []byte) iter.Seq[change] {
+	return func(yield func(change) bool) {
+		for line := range bytes.Lines(lines) {
+			var c change
+			if json.Unmarshal(line, &c) == nil && !yield(c) {
+				return
+			}
+		}
+	}
 }
 
-func (m *memoryStore) close() error { return nil }
+// add records a change and applies it.
+func (s *store) add(c change) error {
+	c.Time, c.PID = time.Now(), os.Getpid()
+	if s.file == nil {
+		s.apply(c)
+		if len(s.entries) >= journalLimit {
+			s.entries = slices.Delete(s.entries, 0, journalLimit/10)
+		}
+		s.entries = append(s.entries, c.Entry)
+		return nil
+	}
+	line, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	if s.torn {
+		line = append([]byte{'\n'}, line...)
+	}
+	if _, err := s.file.Write(append(line, '\n')); err != nil {
+		return err
+	}
+	return s.catchUp()
+}
+
+func (s *store) apply(c change) {
+	switch {
+	case c.Effect == Deleted || c.Effect == Vanished:
+		s.drop(c.ProviderID)
+	case c.VM != nil:
+		s.put(*c.VM)
+	case c.Zones != nil:
+		s.zones = c.Zones
+	}
+}
+
+func (s *store) put(v VM) {
+	if _, exists := s.vms[v.ProviderID]; !exists {
+		s.byMachine[v.key()] = append(s.byMachine[v.key()], v.ProviderID)
+		s.made[v.key()]++
+		s.inPool[v.Pool]++
+	}
+	s.vms[v.ProviderID] = v.clone()
+	if !v.GoneAt.IsZero() {
+		s.deleting[v.ProviderID] = true
+	}
+}
+
+func (s *store) drop(id string) {
+	v, exists := s.vms[id]
+	if !exists {
+		return
+	}
+	delete(s.vms, id)
+	delete(s.deleting, id)
+	s.inPool[v.Pool]--
+	s.byMachine[v.key()] = slices.DeleteFunc(s.byMachine[v.key()], func(other string) bool { return other == id })
+	if len(s.byMachine[v.key()]) == 0 {
+		delete(s.byMachine, v.key())
+	}
+}
+
+// get returns copies of the VMs with these provider IDs, without those that do not exist.
+func (s *store) get(ids ...string) []VM {
+	var vms []VM
+	for _, id := range ids {
+		if v, exists := s.vms[id]; exists {
+			vms = append(vms, v.clone())
+		}
+	}
+	return vms
+}
+
+// journal returns the entries, oldest first.
+func (s *store) journal() ([]Entry, error) {
+	if s.file == nil {
+		return slices.Clone(s.entries), nil
+	}
+	data, err := os.ReadFile(s.file.Name())
+	if err != nil {
+		return nil, err
+	}
+	var entries []Entry
+	for c := range changesIn(data) {
+		if c.Method != "" || c.Effect != "" {
+			entries = append(entries, c.Entry)
+		}
+	}
+	return entries, nil
+}

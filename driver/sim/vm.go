@@ -115,36 +115,10 @@ func fits(v, want VM) bool {
 	return v.Pool == want.Pool && v.Zone == want.Zone && v.APIGroup == want.APIGroup && maps.Equal(v.Tags, want.Tags)
 }
 
-const idScheme = "sim:///"
-
 // newProviderID returns the ID of the number-th VM of a machine.
 func newProviderID(seed uint64, key string, number int) string {
 	n := strconv.Itoa(number)
-	return fmt.Sprintf("%s%s/%s-%08x", idScheme, key, n, uint32(hash(strconv.FormatUint(seed, 10), key, n)))
-}
-
-// splitProviderID returns the machine and the last segment of an ID. It accepts
-// only IDs of the form that newProviderID makes.
-func splitProviderID(id string) (key, tail string, ok bool) {
-	rest, ok := strings.CutPrefix(id, idScheme)
-	if !ok {
-		return "", "", false
-	}
-	parts := strings.Split(rest, "/")
-	if len(parts) != 3 || slices.Contains(parts, "") || slices.Contains(parts, "..") {
-		return "", "", false
-	}
-	return parts[0] + "/" + parts[1], parts[2], true
-}
-
-// numberOf returns the number in the last segment of an ID, or 0.
-func numberOf(tail string) int {
-	text, _, _ := strings.Cut(tail, "-")
-	n, err := strconv.Atoi(text)
-	if err != nil {
-		return 0
-	}
-	return n
+	return fmt.Sprintf("sim:///%s/%s-%08x", key, n, uint32(hash(strconv.FormatUint(seed, 10), key, n)))
 }
 
 // matches reports whether pattern selects the machine "namespace/name". The pattern is

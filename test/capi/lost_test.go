@@ -1,9 +1,7 @@
 package capi
 
 import (
-	"os"
-	"path/filepath"
-	"strings"
+	"slices"
 	"testing"
 
 	"github.com/onsi/gomega"
@@ -28,6 +26,10 @@ func TestAVMThatVanishesIsMissedAndFoundAgain(t *testing.T) {
 			g.Expect(condition(&machine, "NodeHealthy")).To(gomega.HaveKeyWithValue("status", "True"), machine.GetName())
 		}
 	})
+	vms, err := w.cloud.VMs()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if gone, err := w.cloud.Vanish(one); err != nil || gone != 1 {
 		t.Fatalf("%d VMs vanished, %v", gone, err)
 	}
@@ -43,7 +45,10 @@ func TestAVMThatVanishesIsMissedAndFoundAgain(t *testing.T) {
 		w.isReady(g, two, "True", "Provisioned")
 	})
 
-	w.restore(one)
+	vanished := slices.IndexFunc(vms, func(vm sim.VM) bool { return vm.Machine == one })
+	if _, err := w.cloud.Add(vms[vanished]); err != nil {
+		t.Fatal(err)
+	}
 	w.eventually(func(g gomega.Gomega) {
 		w.toldForGood(g, w.isReady(g, one, "True", "Provisioned"))
 		g.Expect(condition(w.get(g, "Machine", one), "InfrastructureReady")).To(gomega.HaveKeyWithValue("status", "True"))
@@ -68,17 +73,4 @@ func (w *world) toldForGood(g gomega.Gomega, ours *unstructured.Unstructured) {
 	provisioned, _, _ := unstructured.NestedBool(ours.Object, "status", "initialization", "provisioned")
 	g.Expect(ready && provisioned).To(gomega.BeTrue())
 	g.Expect(text(*ours, "status", "failureReason")).To(gomega.BeEmpty())
-}
-
-// restore brings the VM of a machine back that has vanished: the simulated provider keeps its
-// file under another name.
-func (w *world) restore(machine string) {
-	w.t.Helper()
-	files, err := filepath.Glob(filepath.Join(w.path("sim"), "vms", w.Namespace, machine, "*.gone"))
-	if err != nil || len(files) != 1 {
-		w.t.Fatalf("VMs of %s that are gone: %v, %v", machine, files, err)
-	}
-	if err := os.Rename(files[0], strings.TrimSuffix(files[0], ".gone")+".json"); err != nil {
-		w.t.Fatal(err)
-	}
 }

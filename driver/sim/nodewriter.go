@@ -1,4 +1,4 @@
-package kubelet
+package sim
 
 import (
 	"context"
@@ -19,7 +19,6 @@ import (
 // status to join, one PATCH whenever Ready changes.
 type nodeWriter struct {
 	client client.Client
-	now    func() time.Time
 }
 
 // kubeletVersion is what simulated nodes report.
@@ -28,16 +27,16 @@ const kubeletVersion = "v1.36.0-sim"
 // register creates the node. One that exists, from an earlier attempt, is left as it is.
 func (w nodeWriter) register(ctx context.Context, v VM) error {
 	node := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: v.NodeName, Labels: v.Labels},
-		Spec:       corev1.NodeSpec{ProviderID: v.ProviderID, Taints: v.Taints},
+		ObjectMeta: metav1.ObjectMeta{Name: v.NodeName, Labels: v.Node.Labels},
+		Spec:       corev1.NodeSpec{ProviderID: v.ProviderID, Taints: v.Node.Taints},
 		Status: corev1.NodeStatus{
-			Capacity:    v.Capacity,
-			Allocatable: v.Capacity,
-			Addresses:   v.Addresses,
+			Capacity:    v.Node.Capacity,
+			Allocatable: v.Node.Capacity,
+			Addresses:   v.addresses(),
 			Conditions:  w.conditions(corev1.ConditionFalse),
 			NodeInfo: corev1.NodeSystemInfo{
 				KubeletVersion: kubeletVersion, OperatingSystem: "linux",
-				Architecture: v.Labels[corev1.LabelArchStable],
+				Architecture: v.Node.Labels[corev1.LabelArchStable],
 				SystemUUID:   v.ProviderID, MachineID: v.ProviderID,
 			},
 		},
@@ -53,9 +52,9 @@ func (w nodeWriter) register(ctx context.Context, v VM) error {
 func (w nodeWriter) report(ctx context.Context, v VM, ready corev1.ConditionStatus) error {
 	return w.patchStatus(ctx, v.NodeName, map[string]any{
 		"conditions":  w.conditions(ready),
-		"addresses":   v.Addresses,
-		"capacity":    v.Capacity,
-		"allocatable": v.Capacity,
+		"addresses":   v.addresses(),
+		"capacity":    v.Node.Capacity,
+		"allocatable": v.Node.Capacity,
 	})
 }
 
@@ -75,7 +74,7 @@ func (w nodeWriter) patchStatus(ctx context.Context, name string, fields map[str
 
 // renew writes the node's Lease, with one request, two the first time.
 func (w nodeWriter) renew(ctx context.Context, name string, interval time.Duration) error {
-	now := metav1.NewMicroTime(w.now())
+	now := metav1.NewMicroTime(time.Now())
 	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"renewTime": now}})
 	if err != nil {
 		return fmt.Errorf("encoding the lease of node %s: %w", name, err)
@@ -95,7 +94,7 @@ func (w nodeWriter) renew(ctx context.Context, name string, interval time.Durati
 
 // conditions returns the conditions that a kubelet reports.
 func (w nodeWriter) conditions(ready corev1.ConditionStatus) []corev1.NodeCondition {
-	now := metav1.NewTime(w.now())
+	now := metav1.NewTime(time.Now())
 	good := func(kind corev1.NodeConditionType, reason, message string) corev1.NodeCondition {
 		return corev1.NodeCondition{
 			Type: kind, Status: corev1.ConditionFalse, Reason: reason, Message: message,
@@ -111,7 +110,7 @@ func (w nodeWriter) conditions(ready corev1.ConditionStatus) []corev1.NodeCondit
 }
 
 func (w nodeWriter) ready(ready corev1.ConditionStatus) corev1.NodeCondition {
-	now := metav1.NewTime(w.now())
+	now := metav1.NewTime(time.Now())
 	c := corev1.NodeCondition{
 		Type: corev1.NodeReady, Status: ready, LastHeartbeatTime: now, LastTransitionTime: now,
 	}
