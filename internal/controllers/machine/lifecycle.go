@@ -2,10 +2,25 @@ package machine
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
+	"github.com/millwright-dev/millwright/internal/lifecycle/outage"
+	"github.com/millwright-dev/millwright/internal/lifecycle/replacement"
+	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
@@ -31,4 +46,176 @@ func (c *Controller) addFinalizer(ctx context.Context, s *scope) flow.Result {
 	return flow.Fail(c.patchMachine(ctx, s, func(machine *v1alpha1.Machine) {
 		controllerutil.AddFinalizer(machine, v1alpha1.FinalizerMCM)
 	}))
+}
+
+// defaultPriority is what every Machine gets that has no other.
+const defaultPriority = "3"
+
+// patchMachine changes the metadata and spec of the Machine, if the change is one.
+func (c *Controller) patchMachine(ctx context.Context, s *scope, change func(*v1alpha1.Machine)) error {
+	changed := s.stored.DeepCopy()
+	change(changed)
+	if equality.Semantic.DeepEqual(s.stored, changed) {
+		return nil
+	}
+	if err := c.written.Patch(ctx, c.Client, changed, s.stored); err != nil {
+		return fmt.Errorf("patching machine %s: %w", s.machine.Name, err)
+	}
+	s.machine.ObjectMeta, s.machine.Spec = *changed.ObjectMeta.DeepCopy(), *changed.Spec.DeepCopy()
+	s.stored = changed
+	return nil
+}
+
+// recordIdentity stores which instance is the Machine's, in one write.
+func (c *Controller) recordIdentity(ctx context.Context, s *scope, found instance.Instance) error {
+	if c.Target == nil {
+		s.machine.Status.Addresses = mergeAddresses(s.machine.Status.Addresses, found)
+	}
+	return c.patchMachine(ctx, s, func(machine *v1alpha1.Machine) {
+		machine.Spec.ProviderID = found.ProviderID
+		if c.Target != nil {
+			metav1.SetMetaDataLabel(&machine.ObjectMeta, v1alpha1.NodeLabelKey, found.NodeName)
+		}
+		if machine.Annotations[v1alpha1.AnnotationKeyMachinePriority] == "" {
+			metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyMachinePriority, defaultPriority)
+		}
+	})
+}
+
+// recordNode stores what a Machine turned out to be that did not say it.
+func (c *Controller) recordNode(ctx context.Context, s *scope, found instance.Instance) error {
+	return c.patchMachine(ctx, s, func(machine *v1alpha1.Machine) {
+		if machine.Spec.ProviderID == "" {
+			machine.Spec.ProviderID = found.ProviderID
+		}
+		if found.NodeName != "" {
+			metav1.SetMetaDataLabel(&machine.ObjectMeta, v1alpha1.NodeLabelKey, found.NodeName)
+		}
+	})
+}
+
+// criticalComponents is what a node that is healthy may still lack to be of use.
+const criticalComponents = "critical components on the node"
+
+// replacementRetry is how long a Machine waits whose replacement must wait for others.
+const replacementRetry = 5 * time.Second
+
+// assessHealth copies the node's conditions and draws the consequence.
+func (c *Controller) assessHealth(ctx context.Context, s *scope) flow.Result {
+	if noderef.ConditionsDiffer(s.machine.Status.Conditions, s.node.Status.Conditions) {
+		s.machine.Status.Conditions = slices.Clone(s.node.Status.Conditions) // an answer is decoded into it
+	}
+	phase := s.machine.Status.CurrentStatus.Phase
+	switch phase {
+	case v1alpha1.MachineInPlaceUpdating:
+		return flow.Stop("the node is being updated in place")
+	case v1alpha1.MachineInPlaceUpdateFailed:
+		return c.awaitRecovery(ctx, s, "a node whose update failed")
+	}
+	if !noderef.Healthy(s.node.Status.Conditions, noderef.BadConditions(s.machine, c.NodeConditions)) {
+		return c.unhealthy(ctx, s, phase)
+	}
+	if !noderef.CriticalComponentsReady(s.node) {
+		switch phase {
+		case v1alpha1.MachinePending:
+			return c.awaitJoin(ctx, s, criticalComponents)
+		case v1alpha1.MachineFailed: // for want of them, perhaps: that is no recovery
+			return flow.Wait(0, criticalComponents)
+		}
+	}
+	if phase != v1alpha1.MachineRunning {
+		c.replacements.Forget(s.key())
+		s.joined()
+	}
+	return flow.Continue()
+}
+
+func (c *Controller) unhealthy(ctx context.Context, s *scope, phase v1alpha1.MachinePhase) flow.Result {
+	switch phase {
+	case v1alpha1.MachinePending:
+		return c.awaitJoin(ctx, s, "the node to be ready")
+	case v1alpha1.MachineRunning:
+		s.unknown(v1alpha1.CauseNodeUnhealthy,
+			fmt.Sprintf("Machine %s is unhealthy - changing MachinePhase to Unknown. Node conditions: %s", s.machine.Name, describe(s.machine.Status.Conditions)))
+	}
+	return c.awaitRecovery(ctx, s, "the node to be healthy")
+}
+
+// awaitJoin waits for a node to become of use, within the creation timeout.
+func (c *Controller) awaitJoin(ctx context.Context, s *scope, what string) flow.Result {
+	left := c.creationTimeLeft(ctx, s)
+	if !left.Over() {
+		return flow.Wait(left.Wait, what)
+	}
+	usable, err := c.usable(ctx, s)
+	switch {
+	case err != nil:
+		return flow.Fail(err)
+	case usable:
+		return flow.Wait(staleCache, "the cache to show that the node has joined")
+	}
+	s.neverJoined(c.creationTimeout(s.machine).Duration)
+	return flow.Wait(0, what)
+}
+
+// awaitRecovery waits for a Machine to be well again, within the health timeout.
+func (c *Controller) awaitRecovery(ctx context.Context, s *scope, what string) flow.Result {
+	if !replacement.MayTimeOut(s.machine.Status.CurrentStatus.Phase) || timeouts.HealthDisabled(s.machine) {
+		return flow.Wait(0, what)
+	}
+	left := c.outages.Countdown(ctx, s.machine.Status.CurrentStatus.LastUpdateTime.Time, c.healthTimeout(s.machine))
+	if !left.Over() {
+		return flow.Wait(left.Wait, what)
+	}
+	return c.giveUp(ctx, s, what)
+}
+
+// giveUp declares the Machine Failed, if not too many others are being replaced, and the
+// API server itself says nothing better of its node. It is asked last, and so only about
+// Machines whose turn has come: when all of a large pool fail, it has enough to do.
+func (c *Controller) giveUp(ctx context.Context, s *scope, what string) flow.Result {
+	granted, err := c.replacements.Allow(ctx, c.Client, s.machine, c.Health.MaxReplacements)
+	switch {
+	case err != nil:
+		return flow.Fail(err)
+	case !granted:
+		s.replacementDelayed(c.healthTimeout(s.machine).Duration)
+		return flow.Wait(replacementRetry, "the replacement of other machines")
+	}
+	usable, err := c.usable(ctx, s)
+	switch {
+	case err != nil:
+		c.replacements.Forget(s.key())
+		return flow.Fail(err)
+	case usable && s.machine.Status.CurrentStatus.Phase == v1alpha1.MachineUnknown:
+		c.replacements.Forget(s.key())
+		return flow.Wait(staleCache, "the cache to show that the node recovered")
+	}
+	s.healthTimedOut(c.healthTimeout(s.machine).Duration)
+	return flow.Wait(0, what)
+}
+
+// usable asks the API server itself whether the node is of use. Caches may lag, most of
+// all after an outage, and what follows cannot be undone.
+func (c *Controller) usable(ctx context.Context, s *scope) (bool, error) {
+	name := s.machine.Labels[v1alpha1.NodeLabelKey]
+	if c.Target == nil || name == "" || s.nodeOfOther {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, outage.Patience)
+	defer cancel()
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
+	if err := c.Target.Client().Get(ctx, client.ObjectKey{Name: name}, object); err != nil {
+		if apierrors.IsNotFound(err) {
+			return false, nil
+		}
+		return false, fmt.Errorf("asking for node %s before giving it up: %w", name, err)
+	}
+	live := &corev1.Node{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, live); err != nil {
+		return false, fmt.Errorf("reading node %s: %w", name, err)
+	}
+	pending := s.machine.Status.CurrentStatus.Phase == v1alpha1.MachinePending
+	return noderef.Healthy(live.Status.Conditions, noderef.BadConditions(s.machine, c.NodeConditions)) && (!pending || noderef.CriticalComponentsReady(live)), nil
 }

@@ -1,3 +1,41 @@
+// Package drain empties a node: which pods leave it, in which order, and what is awaited
+// in between.
+//
+// A Drainer is asked once per pass of whoever takes a node away. It looks at the pods
+// that are there, starts the evictions that may start now, and says what it waits for.
+// It never blocks. What it remembers (attempts, waits for volumes) may be lost at any
+// time: a restart begins those waits again, while the deadline, which counts from a time
+// that the caller keeps, goes on. Waits for volumes to appear on another node are not
+// begun again for pods that are gone.
+//
+// # Which pods
+//
+// All pods of the node, apart from mirror pods and those of DaemonSets. Finished pods
+// leave too, and count as pods without volumes: nothing of theirs is mounted. Pods
+// without claims leave at the same time. Pods with claims leave by priority, highest
+// first, one after another (Serial) or at the same time unless they share a volume
+// (Independent). The next one leaves when the volumes of the last one are detached from
+// the node and attached to another, or when the time for that is over. Volumes that
+// several pods of the node use, or that may be attached to several nodes, are not awaited.
+//
+// A PodDisruptionBudget is gone around only when the drain is forced, when its deadline
+// has passed, or when a pod's evictions were refused too often. The Report says so.
+//
+// # What the caller has to watch
+//
+// A Report's Wait is for time alone. Everything else has to bring a pass by an event, in
+// the target cluster:
+//
+//   - Pods, by spec.nodeName: [PodChanges]
+//   - Nodes, when status.volumesAttached changes: [VolumesDiffer]
+//   - VolumeAttachments: those of the node (for [Drainer.DeleteAttachments]), and those of
+//     other nodes, which concern whichever drain [Drainer.Awaiting] names
+//   - PodDisruptionBudgets, which concern whichever drain [Drainer.Refused] names
+//   - the end of evictions, through Options.Wake, and in the control cluster the Machine
+//
+// PersistentVolumes and claims are read through the cache and need no watch. The cache
+// must have the indexes of [AddIndexes], and may keep of a Pod what [StripPod] leaves. It
+// must be complete: pods that it does not show are taken for gone.
 package drain
 
 import (
@@ -210,3 +248,68 @@ func (d *Drainer) machines(concerned func(*progress) bool) []types.NamespacedNam
 }
 
 func compareNames(a, b metav1.Object) int { return strings.Compare(a.GetName(), b.GetName()) }
+
+// Force says why a drain goes around PodDisruptionBudgets and waits for nothing.
+type Force string
+
+// The reasons for a forced drain.
+const (
+	// NotForced is a normal drain; the zero value.
+	NotForced Force = ""
+	// ForceRequested is a drain that somebody forces, by a label of the Machine.
+	ForceRequested Force = "it was asked for"
+	// ForceNotReady is the drain of a node that has not been Ready for too long to
+	// expect that it ends its pods.
+	ForceNotReady Force = "the node has not been Ready for over 5 minutes"
+	// ForceReadonlyFilesystem is the drain of a node that could not write its disk for
+	// too long.
+	ForceReadonlyFilesystem Force = "the node's filesystem has been read-only for over 5 minutes"
+	// ForceDeadline is a drain whose time is over. Drain finds this one out itself.
+	ForceDeadline Force = "the drain timeout has passed"
+)
+
+// lostAfter is how long a node may be not Ready, or its filesystem read-only, until its
+// pods are no longer asked to end.
+const lostAfter = 5 * time.Minute
+
+// readonlyFilesystem is the condition type of node-problem-detector.
+const readonlyFilesystem = "ReadonlyFilesystem"
+
+// ForceFor reports whether a drain has to be forced, and why. Requested is whether somebody
+// asks for it; conditions are those that were recorded of the node. A Ready condition
+// that is not True, and a ReadonlyFilesystem one that is not False, force once they are
+// older than five minutes; conditions that are not there do not.
+func ForceFor(requested bool, conditions []corev1.NodeCondition, now time.Time) Force {
+	if requested {
+		return ForceRequested
+	}
+	for i := range conditions {
+		condition := &conditions[i]
+		if now.Sub(condition.LastTransitionTime.Time) <= lostAfter {
+			continue
+		}
+		switch {
+		case condition.Type == corev1.NodeReady && condition.Status != corev1.ConditionTrue:
+			return ForceNotReady
+		case condition.Type == readonlyFilesystem && condition.Status != corev1.ConditionFalse:
+			return ForceReadonlyFilesystem
+		}
+	}
+	return NotForced
+}
+
+// ForceDue is the time from now on after which ForceFor may answer otherwise although
+// nothing changes; zero if never.
+func ForceDue(conditions []corev1.NodeCondition, now time.Time) time.Duration {
+	var due time.Duration
+	for i := range conditions {
+		at := conditions[i].LastTransitionTime.Add(lostAfter + time.Second)
+		if ForceFor(false, conditions[i:i+1], at) == NotForced || !at.After(now) {
+			continue
+		}
+		if left := at.Sub(now); due == 0 || left < due {
+			due = left
+		}
+	}
+	return due
+}
