@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -24,9 +25,12 @@ type lock struct {
 	leases []*lease
 	idle   func() bool
 	log    logr.Logger
-	// won is closed when this process first holds all leases; nil: nobody asks.
-	won   chan struct{}
-	begun bool
+	// won is closed when this process first holds all leases.
+	won chan struct{}
+	// lost is closed when this process, having held all leases, reads one that another holds.
+	lost   chan struct{}
+	losing sync.Once
+	begun  bool
 	// standsBy is for whom this process was last seen to stand by.
 	standsBy string
 }
@@ -64,6 +68,9 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 			foreign = longer(foreign, record)
 		}
 		raw = append(raw, text)
+	}
+	if foreign != nil && l.begun {
+		l.losing.Do(func() { close(l.lost) })
 	}
 	l.sayStandBy(foreign)
 	for _, record := range []*resourcelock.LeaderElectionRecord{foreign, own, free} {
@@ -115,11 +122,28 @@ func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRec
 
 // hold notes that this process holds all leases.
 func (l *lock) hold() {
-	if !l.begun && l.won != nil {
+	if !l.begun {
 		close(l.won)
 	}
 	l.begun = true
 }
+
+var errLeasesLost = errors.New("another manager took the leases, as it may after this process was suspended")
+
+// Start ends the manager, by its error, when this process has lost its leases. client-go does so
+// only when it could not renew them for the renew deadline, also if it reads at once that another
+// process has them: both would work until then.
+func (l *lock) Start(ctx context.Context) error {
+	select {
+	case <-l.lost:
+		return errLeasesLost
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// NeedLeaderElection has Start run from the beginning.
+func (l *lock) NeedLeaderElection() bool { return false }
 
 var errBusy = errors.New("a task still runs; the leases are left to run out")
 

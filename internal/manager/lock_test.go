@@ -106,9 +106,16 @@ func (e *election) compete(lock resourcelock.Interface, p pace) (leads <-chan st
 	return began, stop
 }
 
-// write makes a lease as somebody else has left it.
+// write makes a lease as another process left it.
 func (e *election) write(name, holder string, seconds int32) {
 	e.Helper()
+	if err := e.take(name, holder, seconds); err != nil {
+		e.Fatal(err)
+	}
+}
+
+// take writes a lease. The error is a conflict if its holder was faster.
+func (e *election) take(name, holder string, seconds int32) error {
 	now := metav1.NowMicro()
 	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: e.env.Namespace, Name: name},
@@ -123,9 +130,7 @@ func (e *election) write(name, holder string, seconds int32) {
 		lease.ResourceVersion = existing.ResourceVersion
 		_, err = api.Update(e.Context(), lease, metav1.UpdateOptions{})
 	}
-	if err != nil {
-		e.Fatal(err)
-	}
+	return err
 }
 
 // holder reads who holds a lease; "none" if it does not exist.
@@ -367,5 +372,43 @@ func TestStandByIsSaidOnce(t *testing.T) {
 	}
 	if len(e.said) != 2 || !strings.Contains(e.said[0], "mcm-0") || !strings.Contains(e.said[1], "mcm-1") || !strings.Contains(e.said[0], both[1]) {
 		t.Errorf("said %q, want one line for each of two holders", e.said)
+	}
+}
+
+// TestLossIsReported: a process that finds leases of its own with another holder has lost them.
+func TestLossIsReported(t *testing.T) {
+	e := newElection(t)
+	ours := e.candidate(tasks.New(1))
+	lost := func() bool {
+		t.Helper()
+		if _, _, err := ours.Get(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-ours.lost:
+			return true
+		default:
+			return false
+		}
+	}
+	e.write(both[0], "other", 15)
+	if lost() {
+		t.Error("leases are lost that this process never had")
+	}
+	e.write(both[0], "", 1)
+	if lost() {
+		t.Error("leases are lost that nobody else holds")
+	}
+	if err := ours.Update(t.Context(), heldBy(ours.Identity())); err != nil {
+		t.Fatal(err)
+	}
+	if lost() {
+		t.Error("leases are lost that this process holds")
+	}
+	e.write(both[1], "other", 15)
+	for range 2 {
+		if !lost() {
+			t.Error("the loss of a lease goes unnoticed")
+		}
 	}
 }

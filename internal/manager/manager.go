@@ -170,6 +170,11 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := addAll(mgr, cfg, runner, events); err != nil {
 		return err
 	}
+	if leases, ok := options.LeaderElectionResourceLockInterface.(*lock); ok {
+		if err := mgr.Add(leases); err != nil {
+			return err
+		}
+	}
 	if err := mgr.Start(ctx); err != nil {
 		return fmt.Errorf("running: %w", err)
 	}

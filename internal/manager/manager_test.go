@@ -113,6 +113,37 @@ func TestManagerFromStandByToEnd(t *testing.T) {
 	}
 }
 
+// TestManagerEndsWithItsLeadership: a manager whose lease another one took, as after it was suspended,
+// ends when it sees that. client-go would have it work on for the renew deadline.
+func TestManagerEndsWithItsLeadership(t *testing.T) {
+	t.Parallel()
+	e := newElection(t)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- Run(t.Context(), Config{
+			Control: e.env.Admin, Namespace: e.env.Namespace, Driver: sim.New(sim.Config{}),
+			ConcurrentSyncs: 5, CreationTimeout: time.Minute,
+			Election: Election{Enabled: true, LeaseDuration: time.Hour, RenewDeadline: 50 * time.Minute, RetryPeriod: 100 * time.Millisecond},
+			Log:      testr.New(t),
+		})
+	}()
+	g := gomega.NewWithT(t)
+	g.Eventually(func() string { return e.holder(both[1]) }).WithTimeout(time.Minute).ShouldNot(gomega.Equal("none"))
+	// A renewal may come between reading and writing.
+	g.Eventually(func() error { return e.take(both[1], "other", 3600) }).WithTimeout(time.Minute).Should(gomega.Succeed())
+	select {
+	case err := <-ended:
+		if !errors.Is(err, errLeasesLost) {
+			t.Errorf("the manager ends with %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("the manager does not end")
+	}
+	if got := e.holder(both[1]); got != "other" {
+		t.Errorf("the lease is held by %q", got)
+	}
+}
+
 // TestEventsAreOfTheCoreGroup: the role that is needed grants nothing in events.k8s.io.
 func TestEventsAreOfTheCoreGroup(t *testing.T) {
 	var mu sync.Mutex
