@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -14,48 +13,46 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/status"
-	"github.com/millwright-dev/millwright/drivers/vm/internal/fields"
 )
 
 // Keys of a class's Secret.
 const (
-	// userDataKey holds the user data, and is its key in our own Secrets as well.
+	// userDataKey holds the user data. The Secrets of the driver have the same key.
 	userDataKey = "userData"
 	// kubeconfigKey holds the kubeconfig of the infrastructure cluster.
 	kubeconfigKey = "kubeconfig"
 )
 
-// defaultNamespace is the namespace of machines and classes that name none.
+// defaultNamespace is the namespace of machines and classes without one.
 const defaultNamespace = "default"
 
-// request has what the requests of the methods have in common. Those about a class have no
-// machine.
+// request is what the requests of the driver's methods have in common.
 type request struct {
-	machine *v1alpha1.Machine
+	machine *v1alpha1.Machine // nil in requests about a class
 	class   *v1alpha1.MachineClass
 	secret  *corev1.Secret
-	// outOfRange is the code for sizes out of their range: OutOfRange means so only in the
-	// answer to a creation.
+	// outOfRange is the code for numbers out of their range: OutOfRange is an answer to
+	// CreateMachine only.
 	outOfRange codes.Code
 }
 
-// call is a request that was read.
+// call is a validated request.
 type call struct {
 	cluster  client.WithWatch
-	spec     spec
+	spec     *providerSpec
 	identity identity
-	// key of the VirtualMachine and its Secret. In calls about a class it has no name.
+	// key of the VirtualMachine and its Secret. The name is empty in calls about a class.
 	key client.ObjectKey
-	// providerID of the machine, and the UUID in it. The UUID is empty if there is no
-	// ID, or one of another driver.
+	// providerID is that of the machine, and uuid the UUID in it. The UUID is empty if
+	// there is no ID, or one of another driver.
 	providerID, uuid string
 	userData         []byte
 }
 
-// read reads a request about a machine.
+// read validates a request about a machine.
 func (d *Driver) read(req request) (call, error) {
 	if req.machine == nil || req.machine.Name == "" {
-		return call{}, status.Error(codes.InvalidArgument, "the request names no machine")
+		return call{}, status.Error(codes.InvalidArgument, "the request has no machine name")
 	}
 	if wrong := validation.IsDNS1123Subdomain(req.machine.Name); len(wrong) > 0 {
 		return call{}, status.Error(codes.InvalidArgument, fmt.Sprintf("machine name %q: %s", req.machine.Name, strings.Join(wrong, ", ")))
@@ -77,85 +74,50 @@ func (d *Driver) read(req request) (call, error) {
 	return c, nil
 }
 
-// readClass reads the class and the Secret of a request.
+// readClass validates the class and the Secret of a request.
 func (d *Driver) readClass(req request) (call, error) {
 	if req.class == nil {
 		return call{}, status.Error(codes.InvalidArgument, "the request has no machine class")
 	}
-	var wrong fields.Problems
-	c := call{spec: parseSpec(req.class.ProviderSpec.Raw, &wrong)}
-	if err := wrong.Err(req.outOfRange); err != nil {
+	spec, err := parseSpec(req.class.ProviderSpec.Raw, req.outOfRange)
+	if err != nil {
 		return call{}, err
 	}
-	c.key.Namespace = c.spec.pool
+	c := call{spec: spec, key: client.ObjectKey{Namespace: spec.VMPool}}
 	c.identity = identity{Installation: d.options.Installation, APIGroup: apiGroupOf(req.class), Namespace: req.class.Namespace}
 	if c.identity.Namespace == "" {
 		c.identity.Namespace = defaultNamespace
 	}
-	var kubeconfig []byte
 	if req.secret != nil {
-		kubeconfig, c.userData = req.secret.Data[kubeconfigKey], req.secret.Data[userDataKey]
+		c.userData = req.secret.Data[userDataKey]
 	}
-	var err error
-	c.cluster, err = d.clusters.get(kubeconfig)
+	c.cluster, err = d.clusters.get(req.secret)
 	return c, err
-}
-
-// wanted returns how messages name the VM.
-func (c call) wanted() string {
-	if c.providerID != "" {
-		return c.providerID
-	}
-	return c.identity.Namespace + "/" + c.identity.Machine
 }
 
 // get returns the VirtualMachine with the name of the VM, whoever created it; nil if there
 // is none.
 func (c call) get(ctx context.Context) (*vmv1alpha1.VirtualMachine, error) {
 	vm := &vmv1alpha1.VirtualMachine{}
-	found, err := c.read(ctx, vm)
-	if !found {
-		return nil, err
-	}
-	return vm, nil
-}
-
-// read reads an object with the name of the VM, and reports whether it exists.
-func (c call) read(ctx context.Context, object client.Object) (bool, error) {
-	err := c.cluster.Get(ctx, c.key, object)
+	err := c.cluster.Get(ctx, c.key, vm)
 	if absent(err) {
-		return false, nil
+		return nil, nil
 	}
-	return err == nil, err
-}
-
-// absent reports whether an object does not exist. A cluster that does not know the kind
-// answers NotFound too, which says nothing about the object.
-func absent(err error) bool {
-	return apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, unknownPath)
-}
-
-// find returns the VM that the call is about, nil if there is none.
-func (c call) find(ctx context.Context) (*vmv1alpha1.VirtualMachine, error) {
-	if c.providerID != "" && c.uuid == "" {
-		return nil, nil // the ID is not one of this driver
-	}
-	vm, err := c.get(ctx)
-	if err != nil || vm == nil || !c.isWanted(vm) {
+	if err != nil {
 		return nil, err
 	}
 	return vm, nil
 }
 
-// isWanted reports whether a VirtualMachine with the name of the VM is that VM.
+// isWanted reports whether a VirtualMachine with the name of the VM is the one of the call.
 func (c call) isWanted(vm *vmv1alpha1.VirtualMachine) bool {
 	return c.owns(vm) && (c.providerID == "" || vm.Spec.UUID == c.uuid)
 }
 
-// owns reports whether this driver created a VM for this machine of this cluster.
+// owns reports whether this driver created a VM for the machine, of the class's cluster.
 func (c call) owns(vm *vmv1alpha1.VirtualMachine) bool {
-	made, ok := identityOf(vm.Name, vm.Annotations)
-	return ok && made == c.identity && vm.Labels[LabelCluster] == c.spec.cluster
+	made, ok := identityOf(vm)
+	return ok && made == c.identity && vm.Labels[LabelCluster] == c.spec.cluster()
 }
 
 // list returns the names of the class's machines by the provider IDs of their VMs.
@@ -165,8 +127,8 @@ func (c call) list(ctx context.Context) (map[string]string, error) {
 		LabelInstallation: labelValue(c.identity.Installation),
 		LabelAPIGroup:     c.identity.APIGroup,
 		LabelNamespace:    labelValue(c.identity.Namespace),
-		LabelCluster:      c.spec.cluster,
-		LabelRole:         c.spec.role,
+		LabelCluster:      c.spec.cluster(),
+		LabelRole:         c.spec.role(),
 	})
 	if err != nil {
 		return nil, err
@@ -174,9 +136,8 @@ func (c call) list(ctx context.Context) (map[string]string, error) {
 	machines := map[string]string{}
 	for i := range vms.Items {
 		vm := &vms.Items[i]
-		made, ok := identityOf(vm.Name, vm.Annotations)
-		of := identity{c.identity.Installation, c.identity.APIGroup, c.identity.Namespace, made.Machine}
-		if ok && made == of {
+		made, ok := identityOf(vm)
+		if c.identity.Machine = made.Machine; ok && made == c.identity {
 			machines[providerID(vm)] = made.Machine
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/lru"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
@@ -17,8 +18,12 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// userAgent is the default user agent.
-const userAgent = "millwright-driver-vm"
+const (
+	// userAgent is the default user agent.
+	userAgent = "millwright-driver-vm"
+	// maxClients limits how many clients are cached.
+	maxClients = 32
+)
 
 // NewClient returns a client for Options.Client. It sends no request, not even to discover
 // the kinds of the cluster.
@@ -40,10 +45,7 @@ func NewClient(config *rest.Config) (client.WithWatch, error) {
 	return client.NewWithWatch(config, client.Options{Scheme: scheme, Mapper: mapper})
 }
 
-// maxClients limits how many clients are kept.
-const maxClients = 32
-
-// clusters has the clients of infrastructure clusters.
+// clusters caches the clients of infrastructure clusters.
 type clusters struct {
 	// standard is the client without a kubeconfig; nil if there is none.
 	standard client.WithWatch
@@ -51,8 +53,10 @@ type clusters struct {
 	recent *lru.Cache
 }
 
-// get returns the client for a kubeconfig, and the standard one if there is none.
-func (c clusters) get(kubeconfig []byte) (client.WithWatch, error) {
+// get returns the client for the kubeconfig in a class's Secret, and the standard one if
+// there is none.
+func (c clusters) get(secret *corev1.Secret) (client.WithWatch, error) {
+	kubeconfig := ptr.Deref(secret, corev1.Secret{}).Data[kubeconfigKey]
 	if len(kubeconfig) == 0 {
 		if c.standard == nil {
 			return nil, status.Error(codes.FailedPrecondition, "there is no infrastructure cluster: the class's Secret has no key "+kubeconfigKey)
@@ -71,8 +75,8 @@ func (c clusters) get(kubeconfig []byte) (client.WithWatch, error) {
 	return created, nil
 }
 
-// newKubeconfigClient returns a client without a limit on the rate of requests, which the
-// API server has.
+// newKubeconfigClient returns a client without a limit on the rate of requests: the API
+// server has one.
 func newKubeconfigClient(kubeconfig []byte) (client.WithWatch, error) {
 	// Errors of clientcmd and rest may quote the kubeconfig, so they are not returned.
 	loaded, err := clientcmd.Load(kubeconfig)
@@ -99,8 +103,8 @@ func badKubeconfig(why string) error {
 }
 
 // externalReference returns what a kubeconfig refers to outside itself; empty if nothing.
-// Who may write the Secret of a class must not be able to run programs or read files on
-// the host of this driver.
+// Write access to Secrets of classes must not mean access to programs and files where the
+// driver runs.
 func externalReference(config *clientcmdapi.Config) string {
 	for _, user := range config.AuthInfos {
 		switch {

@@ -7,6 +7,9 @@ import (
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
@@ -26,11 +29,12 @@ func (d *Driver) create(ctx context.Context, c call) (*vmv1alpha1.VirtualMachine
 	if err := c.adopt(ctx, vm); err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, d.options.Patience)
+	defer cancel()
 	return d.awaitHost(ctx, c, vm)
 }
 
-// make creates the Secret and the VM. If another call created the VM meanwhile, it returns
-// that one.
+// make creates the Secret and the VM. It returns the VM of another call if that was first.
 func (c call) make(ctx context.Context) (*vmv1alpha1.VirtualMachine, error) {
 	if err := c.ensureUserData(ctx, nil); err != nil {
 		return nil, err
@@ -51,7 +55,7 @@ func (c call) make(ctx context.Context) (*vmv1alpha1.VirtualMachine, error) {
 func (c call) adopt(ctx context.Context, vm *vmv1alpha1.VirtualMachine) error {
 	if !c.owns(vm) {
 		return status.Error(codes.AlreadyExists, fmt.Sprintf(
-			"VirtualMachine %s exists, and was not made for machine %s/%s of cluster %s", c.key, c.identity.Namespace, c.identity.Machine, c.spec.cluster))
+			"VirtualMachine %s exists, and was not created for machine %s/%s of cluster %s", c.key, c.identity.Namespace, c.identity.Machine, c.spec.cluster()))
 	}
 	if !vm.DeletionTimestamp.IsZero() {
 		return status.Error(codes.Aborted, fmt.Sprintf("VM %s is being deleted", c.key))
@@ -62,33 +66,93 @@ func (c call) adopt(ctx context.Context, vm *vmv1alpha1.VirtualMachine) error {
 	return c.ensureUserData(ctx, vm)
 }
 
-// awaitHost waits until the VM has a host. If none has room, it deletes the VM.
-func (d *Driver) awaitHost(ctx context.Context, c call, vm *vmv1alpha1.VirtualMachine) (*vmv1alpha1.VirtualMachine, error) {
-	patience, cancel := context.WithTimeout(ctx, d.options.Patience)
-	defer cancel()
-	p := placement{options: d.options, key: c.key, uid: vm.UID}
-	defer p.reset()
-	for {
-		var err error
-		vm, err = c.follow(patience, vm, &p)
-		if patience.Err() != nil {
-			return nil, p.unfinished(patience.Err())
-		}
-		if err != nil || !p.refused {
-			return vm, err
-		}
-		// If the VM gets a host at this moment, its resource version differs.
-		err = c.remove(patience, vm, client.Preconditions{UID: &vm.UID, ResourceVersion: &vm.ResourceVersion})
-		switch {
-		case apierrors.IsConflict(err):
-			if vm, err = c.get(patience); err != nil {
-				return nil, err
-			}
-		case err != nil && patience.Err() == nil:
-			return nil, err
-		default:
-			logr.FromContextOrDiscard(ctx).Info("Removed a VM that no host has room for", "vm", c.key, "scheduler", p.message)
-			return nil, status.Error(codes.ResourceExhausted, fmt.Sprintf("no host has room for VM %s: %s", c.key, p.message))
-		}
+// placement is where the scheduler is with a VM.
+type placement int
+
+const (
+	pending placement = iota
+	noRoom
+	// placed VMs have or had a host. They are not deleted again, even if there is no room
+	// for their next Pod.
+	placed
+)
+
+func placementOf(vm *vmv1alpha1.VirtualMachine) placement {
+	scheduled := meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionScheduled)
+	switch {
+	case vm.Status.ImagePrepared, vm.Status.ActiveRunID != "",
+		meta.IsStatusConditionTrue(vm.Status.Conditions, vmv1alpha1.ConditionReady),
+		scheduled != nil && scheduled.Status == metav1.ConditionTrue:
+		return placed
+	case scheduled != nil && scheduled.Status == metav1.ConditionFalse && scheduled.Reason == vmv1alpha1.ReasonUnschedulable:
+		return noRoom
 	}
+	return pending
+}
+
+// awaitHost waits until the VM has a host. If none has room for Options.Settle, it deletes
+// the VM.
+func (d *Driver) awaitHost(ctx context.Context, c call, vm *vmv1alpha1.VirtualMachine) (*vmv1alpha1.VirtualMachine, error) {
+	uid := vm.UID
+	for {
+		last, err := c.awaitChange(ctx, vm, uid, pending)
+		if err == nil && placementOf(last) == noRoom {
+			last, err = d.settle(ctx, c, last)
+		}
+		if ctx.Err() != nil && err != nil {
+			return nil, fmt.Errorf("waiting for a host: %s: %w", schedulerMessage(last), ctx.Err())
+		}
+		if err != nil || placementOf(last) == placed {
+			return last, err
+		}
+		vm = last
+	}
+}
+
+// settle waits until a VM that no host has room for is not so any more. After
+// Options.Settle it deletes the VM, which is an error.
+func (d *Driver) settle(ctx context.Context, c call, vm *vmv1alpha1.VirtualMachine) (*vmv1alpha1.VirtualMachine, error) {
+	settling, cancel := context.WithCancel(ctx)
+	defer cancel()
+	timer := d.options.Clock.AfterFunc(d.options.Settle, cancel)
+	defer timer.Stop()
+	last, err := c.awaitChange(settling, vm, vm.UID, noRoom)
+	if _, final := status.FromError(err); err == nil || final || settling.Err() == nil || ctx.Err() != nil {
+		return last, err
+	}
+	// If the VM gets a host at this moment, its resource version differs.
+	err = c.remove(ctx, last, client.Preconditions{UID: &last.UID, ResourceVersion: &last.ResourceVersion})
+	if apierrors.IsConflict(err) {
+		now, err := c.get(ctx)
+		if now == nil {
+			now = last // its watch tells
+		}
+		return now, err
+	}
+	if err != nil && ctx.Err() == nil {
+		return last, err
+	}
+	message := schedulerMessage(last)
+	logr.FromContextOrDiscard(ctx).Info("Deleted a VM that no host has room for", "vm", c.key, "scheduler", message)
+	return last, status.Error(codes.ResourceExhausted, fmt.Sprintf("no host has room for VM %s: %s", c.key, message))
+}
+
+// awaitChange waits until the VM with a UID has another placement than the given one. It
+// returns the last state also with an error.
+func (c call) awaitChange(ctx context.Context, vm *vmv1alpha1.VirtualMachine, uid types.UID, from placement) (*vmv1alpha1.VirtualMachine, error) {
+	return c.follow(ctx, vm, func(vm *vmv1alpha1.VirtualMachine) (bool, error) {
+		if vm == nil || vm.UID != uid || !vm.DeletionTimestamp.IsZero() {
+			return false, status.Error(codes.Aborted, fmt.Sprintf("VM %s was deleted before it had a host", c.key))
+		}
+		return placementOf(vm) != from, nil
+	})
+}
+
+// schedulerMessage returns what the scheduler last reported about a VM.
+func schedulerMessage(vm *vmv1alpha1.VirtualMachine) string {
+	scheduled := meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionScheduled)
+	if scheduled == nil || scheduled.Message == "" {
+		return "nothing is known about it; does the VM controller run?"
+	}
+	return scheduled.Message
 }

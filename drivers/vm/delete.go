@@ -4,8 +4,9 @@ import (
 	"context"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
@@ -41,19 +42,73 @@ func (c call) remove(ctx context.Context, vm *vmv1alpha1.VirtualMachine, only cl
 			return err
 		}
 	}
-	if _, err := c.follow(ctx, vm, absence{vm.UID}); err != nil {
+	_, err := c.follow(ctx, vm, func(now *vmv1alpha1.VirtualMachine) (bool, error) { return now == nil || now.UID != vm.UID, nil })
+	if err != nil {
 		return err
 	}
 	return c.removeUserData(ctx)
 }
 
-// absence is the condition that a VM is gone.
-type absence struct{ uid types.UID }
+// rewatchDelay is the time between a watch that ended and the next one.
+const rewatchDelay = time.Second
 
-func (a absence) observe(vm *vmv1alpha1.VirtualMachine) (bool, error) {
-	return vm == nil || vm.UID != a.uid, nil
+// condition reports whether a VM is in the state that a call waits for. The VM is nil once
+// it is gone.
+type condition func(vm *vmv1alpha1.VirtualMachine) (done bool, err error)
+
+// follow waits for a condition, from the given state of the VM on. It returns the last
+// state in which the VM existed.
+func (c call) follow(ctx context.Context, vm *vmv1alpha1.VirtualMachine, met condition) (*vmv1alpha1.VirtualMachine, error) {
+	for next := vm; ; {
+		if next != nil {
+			vm = next
+		}
+		done, err := met(next)
+		if !done && err == nil {
+			vm, done, err = c.watch(ctx, vm, met)
+		}
+		if done || err != nil {
+			return vm, err
+		}
+		select {
+		case <-time.After(rewatchDelay):
+		case <-ctx.Done():
+			return vm, ctx.Err()
+		}
+		if next, err = c.get(ctx); err != nil {
+			return vm, err
+		}
+	}
 }
 
-func (a absence) expiry() <-chan time.Time { return nil }
-
-func (a absence) expired() {}
+// watch waits for a condition until the watch ends, which is no error: servers end watches
+// at any time.
+func (c call) watch(ctx context.Context, vm *vmv1alpha1.VirtualMachine, met condition) (last *vmv1alpha1.VirtualMachine, done bool, err error) {
+	changes, err := c.cluster.Watch(ctx, &vmv1alpha1.VirtualMachineList{}, client.InNamespace(vm.Namespace),
+		client.MatchingFields{metav1.ObjectNameField: vm.Name},
+		&client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: vm.ResourceVersion}})
+	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+		return vm, false, nil
+	}
+	if err != nil {
+		return vm, false, err
+	}
+	defer changes.Stop()
+	for {
+		select {
+		case event := <-changes.ResultChan():
+			next, ok := event.Object.(*vmv1alpha1.VirtualMachine)
+			if !ok { // the end, or an error: if that lasts, the next read meets it, too
+				return vm, false, ctx.Err()
+			}
+			if vm = next; event.Type == watch.Deleted {
+				next = nil
+			}
+			if done, err := met(next); done || err != nil {
+				return vm, done, err
+			}
+		case <-ctx.Done():
+			return vm, false, ctx.Err()
+		}
+	}
+}

@@ -1,15 +1,46 @@
+// Package vm is a driver whose machines are VirtualMachine objects.
+//
+// For each machine it creates a VirtualMachine in the infrastructure cluster, for which the
+// VM controller there runs a hypervisor, and a Secret of the same name with the machine's
+// user data. The infrastructure cluster is that of the kubeconfig in the class's Secret, or
+// else that of [Options.Client]. docs/driver-vm.md describes the provider specification and
+// the error codes.
+//
+// # Identity
+//
+// The name of a VirtualMachine is derived from the installation and from the machine's API
+// group, namespace and name, so a repeated creation finds the first one. The same is in an
+// annotation in full ([AnnotationIdentity]). The driver lists, adopts and deletes a
+// VirtualMachine only if name and annotation agree and its cluster is that of the class's
+// tags.
+//
+// A provider ID is "millwright:///<namespace>/<uuid>". The UUID is random and new for each
+// object, so a VM that is created later under the same name has another ID.
+//
+// # Order of writes
+//
+// The Secret is written before the VirtualMachine: as soon as the VirtualMachine exists,
+// GetMachineStatus finds it and CreateMachine is not called again, so everything that the
+// VM needs must exist by then. The Secret gets its owner reference afterwards.
+// DeleteMachine deletes it by name, in case it has none.
 package vm
 
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/status"
@@ -41,7 +72,7 @@ type Options struct {
 	// means DefaultSettle.
 	Settle time.Duration
 	// Clock measures Settle. Nil means the real one.
-	Clock clock.Clock
+	Clock clock.WithDelayedExecution
 }
 
 // Driver creates VirtualMachine objects for machines. Of the optional interfaces it
@@ -113,12 +144,12 @@ func (d *Driver) GetMachineStatus(ctx context.Context, req *driver.GetMachineSta
 	if err != nil {
 		return nil, err
 	}
-	vm, err := c.find(ctx)
+	vm, err := c.get(ctx)
 	if err != nil {
 		return nil, coded(fmt.Sprintf("looking for VM %s", c.key), err)
 	}
-	if vm == nil {
-		return nil, status.Error(codes.NotFound, fmt.Sprintf("there is no VM for %s", c.wanted()))
+	if vm == nil || !c.isWanted(vm) {
+		return nil, status.Error(codes.NotFound, fmt.Sprintf("there is no VM %s with provider ID %q", c.key, c.providerID))
 	}
 	return &driver.GetMachineStatusResponse{ProviderID: providerID(vm), NodeName: c.nodeName(), Addresses: c.addresses(vm)}, nil
 }
@@ -135,4 +166,57 @@ func (d *Driver) ListMachines(ctx context.Context, req *driver.ListMachinesReque
 		return nil, coded(fmt.Sprintf("listing VMs in %s", c.key.Namespace), err)
 	}
 	return &driver.ListMachinesResponse{MachineList: machines}, nil
+}
+
+// AttributeLabel is an attribute of failure domains: the label of Nodes whose value is the
+// name of the failure domain.
+const AttributeLabel = "label"
+
+// ListFailureDomains implements driver.FailureDomains. It returns the zones of the hosts, and
+// each host without a zone, whether hosts are ready or not. It uses only the Secret of the
+// request.
+func (d *Driver) ListFailureDomains(ctx context.Context, req *driver.ListFailureDomainsRequest) (*driver.ListFailureDomainsResponse, error) {
+	cluster, err := d.clusters.get(req.Secret)
+	if err != nil {
+		return nil, err
+	}
+	hosts := &metav1.PartialObjectMetadataList{}
+	hosts.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
+	if err := cluster.List(ctx, hosts, client.MatchingLabels{vmv1alpha1.HostKey: ""}); err != nil {
+		return nil, coded("listing hosts", err)
+	}
+	return &driver.ListFailureDomainsResponse{FailureDomains: domainsOf(hosts.Items)}, nil
+}
+
+// domainsOf returns the failure domains of hosts, by the rule by which the VM controller
+// selects the hosts of a VM.
+func domainsOf(hosts []metav1.PartialObjectMetadata) []driver.FailureDomain {
+	labels := map[string]string{}
+	for i := range hosts {
+		zone, hasZone := hosts[i].Labels[corev1.LabelTopologyZone]
+		host := hosts[i].Labels[corev1.LabelHostname]
+		switch {
+		case zone != "":
+			labels[zone] = corev1.LabelTopologyZone
+		case !hasZone && host != "" && labels[host] == "":
+			labels[host] = corev1.LabelHostname
+		}
+	}
+	var domains []driver.FailureDomain
+	for _, name := range slices.Sorted(maps.Keys(labels)) {
+		domains = append(domains, driver.FailureDomain{Name: name, Attributes: map[string]string{AttributeLabel: labels[name]}})
+	}
+	return domains
+}
+
+// PlaceMachine implements driver.FailureDomains. It sets the field failureDomain.
+func (d *Driver) PlaceMachine(req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
+	if wrong := validation.IsValidLabelValue(req.FailureDomain); req.FailureDomain == "" || len(wrong) > 0 {
+		return nil, status.Error(codes.NotFound, fmt.Sprintf("no host can have %q as its zone or name: %s", req.FailureDomain, strings.Join(wrong, ", ")))
+	}
+	spec, err := driver.WithField(req.MachineClass.ProviderSpec, failureDomainField, req.FailureDomain)
+	if err != nil {
+		return nil, err
+	}
+	return &driver.PlaceMachineResponse{ProviderSpec: spec}, nil
 }

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/status"
@@ -21,12 +22,18 @@ import (
 // unknownPath is the cause of a NotFound of a path, not of an object.
 const unknownPath = metav1.CauseTypeUnexpectedServerResponse
 
-// errorTable maps errors of the infrastructure cluster to codes. The first row that matches
-// counts; an error that matches none is Unknown.
+// absent reports whether an object does not exist. A cluster that does not know the kind
+// answers NotFound, too.
+func absent(err error) bool {
+	return apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, unknownPath)
+}
+
+// errorTable maps errors of the infrastructure cluster to codes. The first match counts; an
+// error without one is Unknown.
 var errorTable = []struct {
 	matches func(error) bool
 	code    codes.Code
-	// hint, if any, is put before the error's text.
+	// hint, if any, precedes the error's message.
 	hint string
 }{
 	{is(context.Canceled), codes.Canceled, ""},
@@ -37,10 +44,10 @@ var errorTable = []struct {
 	{apierrors.IsBadRequest, codes.InvalidArgument, ""},
 	{apierrors.IsRequestEntityTooLargeError, codes.InvalidArgument, ""},
 	{apierrors.IsUnauthorized, codes.Unauthenticated, "the credentials of the infrastructure cluster are not valid"},
-	{hasCause(corev1.NamespaceTerminatingCause), codes.FailedPrecondition, specPath + ".vmPool is being deleted"},
+	{hasCause(corev1.NamespaceTerminatingCause), codes.FailedPrecondition, "providerSpec.vmPool is being deleted"},
 	{quotaExceeded, codes.ResourceExhausted, ""},
 	{apierrors.IsForbidden, codes.PermissionDenied, ""},
-	{noNamespace, codes.FailedPrecondition, specPath + ".vmPool does not exist in the infrastructure cluster"},
+	{noNamespace, codes.FailedPrecondition, "providerSpec.vmPool does not exist in the infrastructure cluster"},
 	{absent, codes.Aborted, ""},
 	{apierrors.IsNotFound, codes.FailedPrecondition, "the infrastructure cluster does not know VirtualMachines"},
 	{meta.IsNoMatchError, codes.FailedPrecondition, "the infrastructure cluster does not know VirtualMachines"},
@@ -52,7 +59,7 @@ var errorTable = []struct {
 	{unreachable, codes.Unavailable, "the infrastructure cluster does not answer"},
 }
 
-// coded gives an error its code. An error with a code is returned as it is.
+// coded gives an error its code, unless it has one.
 func coded(doing string, err error) error {
 	if _, ok := status.FromError(err); ok {
 		return err
@@ -69,16 +76,8 @@ func coded(doing string, err error) error {
 	return status.WrapError(codes.Unknown, fmt.Sprintf("%s: %s", doing, textOf(err)), err)
 }
 
-// contextCode returns the code for the end of a context.
-func contextCode(err error) codes.Code {
-	if errors.Is(err, context.Canceled) {
-		return codes.Canceled
-	}
-	return codes.DeadlineExceeded
-}
-
-// textOf returns the text of an error without the URL of the request, which is part of the
-// kubeconfig.
+// textOf returns the message of an error without the URL of the request, which is part of
+// the kubeconfig.
 func textOf(err error) string {
 	if request, ok := errors.AsType[*url.Error](err); ok {
 		return request.Err.Error()
@@ -94,19 +93,15 @@ func hasCause(cause metav1.CauseType) func(error) bool {
 	return func(err error) bool { return apierrors.HasStatusCause(err, cause) }
 }
 
-// quotaExceeded reports whether a ResourceQuota refused a request. Only the text of the
-// error distinguishes that from other refusals.
+// quotaExceeded reports whether a ResourceQuota refused a request. The API server has no
+// reason or cause for that, only a message.
 func quotaExceeded(err error) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota")
 }
 
 func noNamespace(err error) bool {
-	var failure apierrors.APIStatus
-	if !apierrors.IsNotFound(err) || !errors.As(err, &failure) {
-		return false
-	}
-	details := failure.Status().Details
-	return details != nil && details.Kind == "namespaces"
+	failure, ok := errors.AsType[*apierrors.StatusError](err)
+	return ok && apierrors.IsNotFound(err) && ptr.Deref(failure.ErrStatus.Details, metav1.StatusDetails{}).Kind == "namespaces"
 }
 
 func unreachable(err error) bool {

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -16,9 +18,8 @@ import (
 // prefix is the prefix of the driver's labels and annotations.
 const prefix = "driver.millwright.dev/"
 
-// Labels of the driver's VirtualMachines, to select them. A text that is not valid as the
-// value of a label is replaced by its hash. The identity of an object is in
-// [AnnotationIdentity].
+// Labels of the driver's VirtualMachines, for selectors. A string that is not a valid label
+// value is replaced by its hash; see [AnnotationIdentity] for the original.
 const (
 	// LabelInstallation is Options.Installation.
 	LabelInstallation = prefix + "installation"
@@ -45,8 +46,8 @@ const (
 	AnnotationTags = prefix + "tags"
 )
 
-// apiGroupOf returns the API group of the object that a class serves. It is part of names, so
-// unknown groups count as machine.sapcloud.io.
+// apiGroupOf returns the API group of a class's machines. It is part of names, so unknown
+// groups count as machine.sapcloud.io.
 func apiGroupOf(class *v1alpha1.MachineClass) string {
 	if driver.APIGroup(class) == driver.APIGroupClusterAPI {
 		return driver.APIGroupClusterAPI
@@ -77,16 +78,15 @@ func (i identity) name() string {
 	return strings.TrimRight(readable, "-") + "-" + hash
 }
 
-// annotation returns the value of AnnotationIdentity.
+// annotation returns the value of [AnnotationIdentity].
 func (i identity) annotation() string {
 	text, err := json.Marshal(i)
 	if err != nil {
-		panic(err) // four texts can always be written
+		panic(err) // strings can always be encoded
 	}
 	return string(text)
 }
 
-// labels returns the labels of the identity.
 func (i identity) labels() map[string]string {
 	return map[string]string{
 		LabelInstallation: labelValue(i.Installation),
@@ -98,16 +98,26 @@ func (i identity) labels() map[string]string {
 
 // identityOf returns the identity of an object, and whether the name of the object agrees:
 // an object that a user copied belongs to the user.
-func identityOf(name string, annotations map[string]string) (identity, bool) {
+func identityOf(object metav1.Object) (identity, bool) {
 	var i identity
-	text, ok := annotations[AnnotationIdentity]
-	if !ok || json.Unmarshal([]byte(text), &i) != nil {
+	if json.Unmarshal([]byte(object.GetAnnotations()[AnnotationIdentity]), &i) != nil {
 		return identity{}, false
 	}
-	return i, i.name() == name
+	return i, i.name() == object.GetName()
 }
 
-// labelValue returns text, or its hash if it is not valid as the value of a label.
+// MachineOf returns the Machine for which a VirtualMachine was created, by this or another
+// installation. Use it for display only. It is the zero value if no driver created the
+// VirtualMachine.
+func MachineOf(vm *vmv1alpha1.VirtualMachine) types.NamespacedName {
+	var of identity
+	if err := json.Unmarshal([]byte(vm.Annotations[AnnotationIdentity]), &of); err != nil {
+		return types.NamespacedName{}
+	}
+	return types.NamespacedName{Namespace: of.Namespace, Name: of.Machine}
+}
+
+// labelValue returns a string, or its hash if it is not a valid label value.
 func labelValue(text string) string {
 	if len(validation.IsValidLabelValue(text)) == 0 {
 		return text
@@ -115,7 +125,7 @@ func labelValue(text string) string {
 	return "sha256-" + hashOf(text)
 }
 
-// hashOf returns a short hash of texts for names. It is stored, so it must not change.
+// hashOf returns a short hash for names. It is stored, so it must not change.
 func hashOf(texts ...string) string {
 	hash := sha256.New()
 	for _, text := range texts {

@@ -82,7 +82,7 @@ func TestNames(t *testing.T) {
 		if a != b && a.name() == b.name() {
 			t.Fatalf("%+v and %+v have the name %s", a, b, a.name())
 		}
-		if got, ok := identityOf(a.name(), map[string]string{AnnotationIdentity: a.annotation()}); !ok || got != a {
+		if got, ok := identityOf(&metav1.ObjectMeta{Name: a.name(), Annotations: map[string]string{AnnotationIdentity: a.annotation()}}); !ok || got != a {
 			t.Fatalf("%+v became %+v, %v", a, got, ok)
 		}
 		for key, value := range a.labels() {
@@ -95,15 +95,15 @@ func TestNames(t *testing.T) {
 
 // Clients are kept, but not without end.
 func TestClientsAreKept(t *testing.T) {
-	kubeconfig := func(i int) []byte {
-		return fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "Config", "current-context": "c",
+	secret := func(i int) *corev1.Secret {
+		return &corev1.Secret{Data: map[string][]byte{kubeconfigKey: fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "Config", "current-context": "c",
 			"clusters": [{"name": "c", "cluster": {"server": "https://host-%d"}}],
-			"contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}], "users": [{"name": "u", "user": {"token": "t"}}]}`, i)
+			"contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}], "users": [{"name": "u", "user": {"token": "t"}}]}`, i)}}
 	}
 	c := clusters{recent: lru.New(maxClients)}
 	get := func(i int) any {
 		t.Helper()
-		got, err := c.get(kubeconfig(i))
+		got, err := c.get(secret(i))
 		if err != nil {
 			t.Fatal(err)
 		}

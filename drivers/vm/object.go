@@ -1,12 +1,14 @@
 package vm
 
 import (
-	"maps"
+	"encoding/json"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
@@ -16,46 +18,54 @@ import (
 // virtualMachine returns the object that the call asks for, with a new UUID.
 func (c call) virtualMachine() *vmv1alpha1.VirtualMachine {
 	s := c.spec
+	tags, err := json.Marshal(s.Tags)
+	if err != nil {
+		panic(err) // a map of strings can always be encoded
+	}
 	vm := &vmv1alpha1.VirtualMachine{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: c.key.Name, Namespace: c.key.Namespace,
-			Labels: s.labels(),
-			Annotations: map[string]string{
-				AnnotationIdentity: c.identity.annotation(),
-				AnnotationTags:     s.tagsAnnotation(),
-			},
+			Labels:      c.labels(),
+			Annotations: map[string]string{AnnotationIdentity: c.identity.annotation(), AnnotationTags: string(tags)},
 		},
 		Spec: vmv1alpha1.VirtualMachineSpec{
-			InitialImage:        s.image,
-			KernelBoot:          s.kernelBoot,
-			HypervisorImage:     s.hypervisorImage,
-			CPUs:                s.cpus,
-			Memory:              ptr.To(s.memory),
-			VolumeClaimTemplate: s.volumeClaim(),
-			VMIPs:               s.addresses,
-			FailureDomain:       s.failureDomain,
-			MigrateStrategy:     s.migrateStrategy,
-			UUID:                string(uuid.NewUUID()),
+			InitialImage:    s.Image,
+			KernelBoot:      s.KernelBoot,
+			HypervisorImage: s.HypervisorImage,
+			CPUs:            int32(*s.CPUs),
+			Memory:          ptr.To(resource.MustParse(s.Memory)),
+			VolumeClaimTemplate: &vmv1alpha1.VolumeClaimTemplate{Spec: corev1.PersistentVolumeClaimSpec{
+				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				Resources: corev1.VolumeResourceRequirements{
+					Requests: corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(*s.RootFsSize<<30, resource.BinarySI)},
+				},
+			}},
+			VMIPs:           s.Addresses,
+			FailureDomain:   s.FailureDomain,
+			MigrateStrategy: s.MigrateStrategy,
+			UUID:            string(uuid.NewUUID()),
 		},
 	}
-	maps.Copy(vm.Labels, c.identity.labels())
+	if s.StorageClassName != "" {
+		vm.Spec.VolumeClaimTemplate.Spec.StorageClassName = &s.StorageClassName
+	}
 	if c.userData != nil {
 		vm.Spec.UserData = &vmv1alpha1.UserData{SecretRef: vmv1alpha1.SecretKeyReference{Name: c.key.Name, Key: userDataKey}}
 	}
 	return vm
 }
 
-func (s *spec) volumeClaim() *vmv1alpha1.VolumeClaimTemplate {
-	claim := corev1.PersistentVolumeClaimSpec{
-		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-		Resources: corev1.VolumeResourceRequirements{
-			Requests: corev1.ResourceList{corev1.ResourceStorage: s.rootDisk},
-		},
+// labels returns the labels of the VM: those of its identity, its cluster and its role, and
+// the tags that can be labels.
+func (c call) labels() map[string]string {
+	labels := c.identity.labels()
+	labels[LabelCluster], labels[LabelRole] = c.spec.cluster(), c.spec.role()
+	for key, value := range c.spec.Tags {
+		if len(validation.IsQualifiedName(key)) == 0 && len(validation.IsValidLabelValue(value)) == 0 {
+			labels[key] = value
+		}
 	}
-	if s.storageClassName != "" {
-		claim.StorageClassName = ptr.To(s.storageClassName)
-	}
-	return &vmv1alpha1.VolumeClaimTemplate{Spec: claim}
+	return labels
 }
 
 // differences returns the fields of the provider specification in which a VM differs from
@@ -63,6 +73,10 @@ func (s *spec) volumeClaim() *vmv1alpha1.VolumeClaimTemplate {
 // migrateStrategy and tags other than the cluster and the role.
 func (c call) differences(vm *vmv1alpha1.VirtualMachine) []string {
 	want := c.virtualMachine()
+	wantDisk, haveDisk := want.Spec.VolumeClaimTemplate.Spec, corev1.PersistentVolumeClaimSpec{}
+	if vm.Spec.VolumeClaimTemplate != nil {
+		haveDisk = vm.Spec.VolumeClaimTemplate.Spec
+	}
 	var fields []string
 	for _, f := range []struct {
 		name       string
@@ -71,32 +85,18 @@ func (c call) differences(vm *vmv1alpha1.VirtualMachine) []string {
 		{"tags", want.Labels[LabelRole], vm.Labels[LabelRole]},
 		{"cpus", want.Spec.CPUs, vm.Spec.CPUs},
 		{"memory", want.Spec.Memory, vm.Spec.Memory},
-		{"rootFsSize", requested(want), requested(vm)},
-		{"storageClassName", storageClass(want), storageClass(vm)},
+		{"rootFsSize", wantDisk.Resources.Requests, haveDisk.Resources.Requests},
+		{"storageClassName", wantDisk.StorageClassName, haveDisk.StorageClassName},
 		{"image", want.Spec.InitialImage, vm.Spec.InitialImage},
 		{"kernelBoot", want.Spec.KernelBoot, vm.Spec.KernelBoot},
 		{"addresses", want.Spec.VMIPs, vm.Spec.VMIPs},
-		{domainField, want.Spec.FailureDomain, vm.Spec.FailureDomain},
+		{failureDomainField, want.Spec.FailureDomain, vm.Spec.FailureDomain},
 	} {
 		if !equality.Semantic.DeepEqual(f.want, f.have) {
-			fields = append(fields, specPath+"."+f.name)
+			fields = append(fields, specPath.Child(f.name).String())
 		}
 	}
 	return fields
-}
-
-func requested(vm *vmv1alpha1.VirtualMachine) corev1.ResourceList {
-	if vm.Spec.VolumeClaimTemplate == nil {
-		return nil
-	}
-	return vm.Spec.VolumeClaimTemplate.Spec.Resources.Requests
-}
-
-func storageClass(vm *vmv1alpha1.VirtualMachine) *string {
-	if vm.Spec.VolumeClaimTemplate == nil {
-		return nil
-	}
-	return vm.Spec.VolumeClaimTemplate.Spec.StorageClassName
 }
 
 // addresses returns the known addresses of the VM, and the name of its node.
@@ -108,9 +108,8 @@ func (c call) addresses(vm *vmv1alpha1.VirtualMachine) []corev1.NodeAddress {
 	return append(addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: c.nodeName()})
 }
 
-// nodeName returns the name of the machine's node. The user data of a Machine contain the
-// machine's name. Those of Cluster API are made before any name is known, so the node has the
-// guest's host name, which is the name of the VM.
+// nodeName returns the name of the machine's node. With Cluster API that is the guest's host
+// name, the name of the VM: the user data are made before the machine has a name.
 func (c call) nodeName() string {
 	if c.identity.APIGroup == driver.APIGroupClusterAPI {
 		return c.key.Name

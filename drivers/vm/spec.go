@@ -1,6 +1,8 @@
 package vm
 
 import (
+	gojson "encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -11,236 +13,346 @@ import (
 	"unicode"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/utils/ptr"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/json"
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/drivers/vm/internal/fields"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// spec is a valid provider specification with its defaults filled in.
-type spec struct {
-	pool             string
-	cpus             int32
-	memory           resource.Quantity
-	rootDisk         resource.Quantity
-	storageClassName string
-	tags             map[string]string
-	// cluster and role are named by two of the tags.
-	cluster, role   string
-	image           *vmv1alpha1.InitialImage
-	kernelBoot      *vmv1alpha1.KernelBoot
-	addresses       []string
-	failureDomain   string
-	migrateStrategy vmv1alpha1.MigrateStrategy
-	hypervisorImage string
+// providerSpec is the provider specification of a class; see docs/driver-vm.md.
+type providerSpec struct {
+	metav1.TypeMeta  `json:",inline"`
+	VMPool           string                     `json:"vmPool"`
+	Size             string                     `json:"size,omitempty"`
+	CPUs             *int64                     `json:"cpus,omitempty"`
+	Memory           string                     `json:"memory,omitempty"`
+	RootFsSize       *int64                     `json:"rootFsSize,omitempty"` // GiB
+	StorageClassName string                     `json:"storageClassName,omitempty"`
+	Tags             map[string]string          `json:"tags"`
+	Image            *vmv1alpha1.InitialImage   `json:"image,omitempty"`
+	KernelBoot       *vmv1alpha1.KernelBoot     `json:"kernelBoot,omitempty"`
+	FailureDomain    string                     `json:"failureDomain,omitempty"`
+	Addresses        []string                   `json:"addresses,omitempty"`
+	MigrateStrategy  vmv1alpha1.MigrateStrategy `json:"migrateStrategy,omitempty"`
+	HypervisorImage  string                     `json:"hypervisorImage,omitempty"`
 }
 
-// size is a number of CPUs and a memory size with a name.
-type size struct {
-	cpus   int64
-	memory string
-}
+var specPath = field.NewPath("providerSpec")
 
-var sizeTable = map[string]size{
-	"xsmall": {1, "256Mi"},
-	"small":  {1, "512Mi"},
-	"medium": {2, "2Gi"},
-	"large":  {4, "8Gi"},
-	"xlarge": {8, "16Gi"},
-}
+// failureDomainField is the JSON name of providerSpec.FailureDomain.
+const failureDomainField = "failureDomain"
 
 const (
-	mostCPUs       = 255
-	mostRootFsSize = 65536 // GiB
-	mebibyte       = 1 << 20
-	leastMemory    = 32 * mebibyte
-	mostMemory     = 16 << 40
-	// defaultRootFsSize, in GiB, is enough for a guest that stores nothing.
-	defaultRootFsSize = 1
-	// longestCommandLine is the limit of Linux on x86.
-	longestCommandLine = 2047
+	maxCPUs         = 255
+	maxRootFsSize   = 65536 // GiB
+	minMemory       = 32 << 20
+	maxMemory       = 16 << 40
+	maxCommandLine  = 2047 // of Linux on x86
+	maxTagLength    = 256  // of a key and of a value, as at large providers
+	clusterTag      = "kubernetes.io/cluster/"
+	roleTag         = "kubernetes.io/role/"
+	originRange     = "range" // marks errors about a number out of its range
+	maxErrors       = 20      // in a message, which becomes part of a Machine's status
+	maxErrorMessage = 500     // bytes of one error, which may quote the specification
 )
 
-const specPath = "providerSpec"
+// sizes are the values of the field size, the smallest first.
+var sizes = []struct {
+	name   string
+	cpus   int64
+	memory string
+}{
+	{"xsmall", 1, "256Mi"},
+	{"small", 1, "512Mi"},
+	{"medium", 2, "2Gi"},
+	{"large", 4, "8Gi"},
+	{"xlarge", 8, "16Gi"},
+}
 
-// parseSpec reads a provider specification, and adds its problems to p.
-func parseSpec(raw []byte, p *fields.Problems) spec {
-	o := fields.Decode(raw, specPath, p)
-	o.Ignore("apiVersion", "kind")
-	var s spec
-	s.pool = o.Named("vmPool", validation.IsDNS1123Label)
-	if s.pool == "" && !o.HasProblem("vmPool") {
-		o.Problem("vmPool", "is required: the namespace of the VirtualMachines")
+// parseSpec decodes and validates a provider specification, and fills in what its size
+// means. The error has the code InvalidArgument, or outOfRange if only numbers out of their
+// range are wrong.
+func parseSpec(raw []byte, outOfRange codes.Code) (*providerSpec, error) {
+	s := &providerSpec{}
+	unknown, err := json.UnmarshalStrict(raw, s, json.DisallowUnknownFields)
+	if wrong, ok := errors.AsType[*gojson.UnmarshalTypeError](err); ok && wrong.Field != "" {
+		return nil, status.Error(codes.InvalidArgument, fmt.Sprintf("%s: unexpected %s", specPath.Child(wrong.Field), wrong.Value))
 	}
-	s.readSize(o)
-	s.readDisk(o)
-	s.readTags(o)
-	s.readBoot(o)
-	s.addresses = readAddresses(o)
-	s.failureDomain = o.Named(domainField, validation.IsValidLabelValue)
-	s.migrateStrategy = vmv1alpha1.MigrateStrategy(o.OneOf("migrateStrategy", string(vmv1alpha1.MigrateLive), string(vmv1alpha1.MigrateCold)))
-	s.hypervisorImage = o.Text("hypervisorImage")
-	if strings.ContainsFunc(s.hypervisorImage, isBlank) {
-		o.Problem("hypervisorImage", "must not contain blanks")
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, describe([]error{fmt.Errorf("%s: %w", specPath, err)}))
 	}
-	o.Finish()
-	return s
+	code := outOfRange
+	var errs []error
+	for _, err := range s.validate() {
+		errs = append(errs, err)
+		if err.Origin != originRange {
+			code = codes.InvalidArgument
+		}
+	}
+	for _, err := range unknown {
+		errs = append(errs, fmt.Errorf("%s: %w", specPath, err))
+		code = codes.InvalidArgument
+	}
+	if len(errs) > 0 {
+		return nil, status.Error(code, describe(errs))
+	}
+	s.applySize()
+	return s, nil
+}
+
+// describe returns the message for errors, of limited length.
+func describe(errs []error) string {
+	var texts []string
+	for _, err := range errs {
+		text := err.Error()
+		if len(text) > maxErrorMessage {
+			text = strings.ToValidUTF8(text[:maxErrorMessage], "") + "…"
+		}
+		texts = append(texts, text)
+	}
+	if more := len(texts) - maxErrors; more > 0 {
+		texts = append(texts[:maxErrors], fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(texts, "; ")
+}
+
+func (s *providerSpec) validate() field.ErrorList {
+	errs := slices.Concat(s.validateNames(), s.validateSize(), s.validateTags(), s.validateAddresses())
+	if s.Image == nil && s.KernelBoot == nil {
+		errs = append(errs, field.Required(specPath, "image or kernelBoot, to boot from"))
+	}
+	if s.Image != nil {
+		errs = append(errs, s.validateImage()...)
+	}
+	if s.KernelBoot != nil {
+		errs = append(errs, s.validateKernelBoot()...)
+	}
+	return errs
+}
+
+func (s *providerSpec) validateNames() field.ErrorList {
+	var errs field.ErrorList
+	if s.VMPool == "" {
+		errs = append(errs, field.Required(specPath.Child("vmPool"), "the namespace of the VirtualMachines"))
+	}
+	for _, f := range []struct {
+		name, value string
+		check       func(string) []string
+	}{
+		{"vmPool", s.VMPool, validation.IsDNS1123Label},
+		{"storageClassName", s.StorageClassName, validation.IsDNS1123Subdomain},
+		{failureDomainField, s.FailureDomain, validation.IsValidLabelValue},
+	} {
+		if f.value == "" {
+			continue
+		}
+		for _, wrong := range f.check(f.value) {
+			errs = append(errs, field.Invalid(specPath.Child(f.name), f.value, wrong))
+		}
+	}
+	strategies := []vmv1alpha1.MigrateStrategy{"", vmv1alpha1.MigrateLive, vmv1alpha1.MigrateCold}
+	if !slices.Contains(strategies, s.MigrateStrategy) {
+		errs = append(errs, field.NotSupported(specPath.Child("migrateStrategy"), s.MigrateStrategy, strategies[1:]))
+	}
+	if strings.ContainsFunc(s.HypervisorImage, isBlank) {
+		errs = append(errs, field.Invalid(specPath.Child("hypervisorImage"), s.HypervisorImage, "must not contain blanks"))
+	}
+	return errs
 }
 
 func isBlank(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }
 
-func (s *spec) readSize(o *fields.Object) {
-	name := o.Text("size")
-	chosen, known := sizeTable[name]
-	cpus, memory := o.Between("cpus", 1, mostCPUs), readMemory(o)
-	switch {
-	case known || o.HasProblem("size"):
-	case name != "":
-		o.Problem("size", "%q is none of %s", name, strings.Join(sizeNames(), ", "))
-	case !o.Has("cpus") || !o.Has("memory"):
-		o.Problem("size", "is required unless both cpus and memory are given")
+func (s *providerSpec) validateSize() field.ErrorList {
+	var errs field.ErrorList
+	var names []string
+	for _, size := range sizes {
+		names = append(names, size.name)
 	}
-	if cpus == 0 {
-		cpus = chosen.cpus
+	switch path := specPath.Child("size"); {
+	case s.Size == "" && (s.CPUs == nil || s.Memory == ""):
+		errs = append(errs, field.Required(path, "unless both cpus and memory are set"))
+	case s.Size != "" && !slices.Contains(names, s.Size):
+		errs = append(errs, field.NotSupported(path, s.Size, names))
 	}
-	if memory == nil && known {
-		memory = ptr.To(resource.MustParse(chosen.memory))
+	if s.CPUs != nil && (*s.CPUs < 1 || *s.CPUs > maxCPUs) {
+		errs = append(errs, outOfRange("cpus", *s.CPUs, "1 and 255"))
 	}
-	s.cpus, s.memory = int32(cpus), ptr.Deref(memory, resource.Quantity{})
-}
-
-// sizeNames lists the sizes, smallest first.
-func sizeNames() []string {
-	return slices.SortedFunc(maps.Keys(sizeTable), func(a, b string) int {
-		smaller, larger := resource.MustParse(sizeTable[a].memory), resource.MustParse(sizeTable[b].memory)
-		return smaller.Cmp(larger)
-	})
+	if s.RootFsSize != nil && (*s.RootFsSize < 1 || *s.RootFsSize > maxRootFsSize) {
+		errs = append(errs, outOfRange("rootFsSize", *s.RootFsSize, "1 and 65536"))
+	}
+	if s.Memory != "" {
+		errs = append(errs, s.validateMemory()...)
+	}
+	return errs
 }
 
 // memoryPattern accepts fewer texts than a quantity, to find mistakes.
 var memoryPattern = regexp.MustCompile(`^[0-9]{1,15}(\.[0-9]{1,3})?(Ki|Mi|Gi|Ti)?$`)
 
-func readMemory(o *fields.Object) *resource.Quantity {
-	text := o.Text("memory")
-	if text == "" {
-		return nil
+func (s *providerSpec) validateMemory() field.ErrorList {
+	path := specPath.Child("memory")
+	if !memoryPattern.MatchString(s.Memory) {
+		return field.ErrorList{field.Invalid(path, s.Memory, "must be like 512Mi or 2Gi")}
 	}
-	if !memoryPattern.MatchString(text) {
-		o.Problem("memory", `%q is no size of memory like "512Mi" or "2Gi"`, text)
-		return nil
-	}
-	quantity := resource.MustParse(text)
+	quantity := resource.MustParse(s.Memory)
 	switch bytes := quantity.Value(); {
-	case bytes < leastMemory || bytes > mostMemory:
-		o.OutOfRange("memory", "%s is not between 32Mi and 16Ti", text)
-	case bytes%mebibyte != 0:
-		o.Problem("memory", "%s is not a multiple of 1Mi", text)
-	default:
-		return &quantity
+	case bytes < minMemory || bytes > maxMemory:
+		return field.ErrorList{outOfRange("memory", s.Memory, "32Mi and 16Ti")}
+	case bytes%(1<<20) != 0:
+		return field.ErrorList{field.Invalid(path, s.Memory, "must be a multiple of 1Mi")}
 	}
 	return nil
 }
 
-func (s *spec) readDisk(o *fields.Object) {
-	gigabytes := o.Between("rootFsSize", 1, mostRootFsSize)
-	if gigabytes == 0 {
-		gigabytes = defaultRootFsSize
-	}
-	s.rootDisk = *resource.NewQuantity(gigabytes<<30, resource.BinarySI)
-	s.storageClassName = o.Named("storageClassName", validation.IsDNS1123Subdomain)
+func outOfRange(name string, value any, between string) *field.Error {
+	return field.Invalid(specPath.Child(name), value, "must be between "+between).WithOrigin(originRange)
 }
 
-func (s *spec) readBoot(o *fields.Object) {
-	image, kernel := o.Object("image"), o.Object("kernelBoot")
-	if image == nil && kernel == nil {
-		o.Problem("", "image or kernelBoot is required: something to boot from")
+// applySize sets the CPUs and the memory of the size, and the default of the disk, where
+// the specification has none.
+func (s *providerSpec) applySize() {
+	for _, size := range sizes {
+		if size.name != s.Size {
+			continue
+		}
+		if s.CPUs == nil {
+			s.CPUs = &size.cpus
+		}
+		if s.Memory == "" {
+			s.Memory = size.memory
+		}
 	}
-	if image != nil {
-		file := readFile(image)
-		s.image = &vmv1alpha1.InitialImage{URL: file.URL, Checksum: file.Checksum}
-		s.image.Format = vmv1alpha1.ImageFormat(image.OneOf("format", string(vmv1alpha1.FormatRaw), string(vmv1alpha1.FormatQCOW2)))
-		image.Finish()
-	}
-	if kernel != nil {
-		s.kernelBoot = readKernel(kernel)
+	if s.RootFsSize == nil {
+		s.RootFsSize = new(int64(1)) // enough for a guest that stores nothing
 	}
 }
 
-func readKernel(o *fields.Object) *vmv1alpha1.KernelBoot {
-	boot := &vmv1alpha1.KernelBoot{CommandLine: o.Text("commandLine")}
+// validateTags also checks that two of the tags name the cluster and the role of the VMs.
+func (s *providerSpec) validateTags() field.ErrorList {
+	var errs field.ErrorList
+	path := specPath.Child("tags")
+	for _, key := range slices.Sorted(maps.Keys(s.Tags)) {
+		if err := validateTag(key, s.Tags[key]); err != nil {
+			errs = append(errs, field.Invalid(path.Key(key), field.OmitValueType{}, err.Error()))
+		}
+	}
+	for _, prefix := range []string{clusterTag, roleTag} {
+		names := s.tagged(prefix)
+		switch {
+		case len(names) != 1:
+			errs = append(errs, field.Invalid(path, field.OmitValueType{}, fmt.Sprintf("must have exactly one key %s<NAME>, has %d", prefix, len(names))))
+		case names[0] == "" || len(validation.IsValidLabelValue(names[0])) > 0:
+			errs = append(errs, field.Invalid(path.Key(prefix+names[0]), field.OmitValueType{}, "the part after "+prefix+" must be a label value, and not empty"))
+		}
+	}
+	return errs
+}
+
+func validateTag(key, value string) error {
+	switch {
+	case key == "" || len(key) > maxTagLength || len(value) > maxTagLength:
+		return fmt.Errorf("the key must have 1 to %d bytes, and the value at most as many", maxTagLength)
+	case strings.ContainsFunc(key, unicode.IsControl) || strings.ContainsFunc(value, unicode.IsControl):
+		return errors.New("must not contain control characters")
+	case strings.HasPrefix(key, prefix) || strings.HasPrefix(key, vmv1alpha1.GroupName+"/"):
+		return errors.New("the prefix is reserved for the driver and the VM controller")
+	}
+	return nil
+}
+
+// tagged returns the rest of each tag key that has a prefix.
+func (s *providerSpec) tagged(prefix string) []string {
+	var names []string
+	for key := range s.Tags {
+		if name, ok := strings.CutPrefix(key, prefix); ok {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// cluster returns the cluster that the tags of a valid specification name.
+func (s *providerSpec) cluster() string { return s.tagged(clusterTag)[0] }
+
+// role returns the role that the tags of a valid specification name.
+func (s *providerSpec) role() string { return s.tagged(roleTag)[0] }
+
+func (s *providerSpec) validateImage() field.ErrorList {
+	path, image := specPath.Child("image"), s.Image
+	errs := validateFile(path, image.URL, image.Checksum)
+	formats := []vmv1alpha1.ImageFormat{"", vmv1alpha1.FormatRaw, vmv1alpha1.FormatQCOW2}
+	if !slices.Contains(formats, image.Format) {
+		errs = append(errs, field.NotSupported(path.Child("format"), image.Format, formats[1:]))
+	}
+	return errs
+}
+
+func (s *providerSpec) validateKernelBoot() field.ErrorList {
+	path, boot := specPath.Child("kernelBoot"), s.KernelBoot
+	errs := validateFile(path.Child("kernel"), boot.Kernel.URL, boot.Kernel.Checksum)
+	if boot.Initrd != nil {
+		errs = append(errs, validateFile(path.Child("initrd"), boot.Initrd.URL, boot.Initrd.Checksum)...)
+	}
 	if strings.ContainsFunc(boot.CommandLine, unicode.IsControl) {
-		o.Problem("commandLine", "must be one line, without control characters")
+		errs = append(errs, field.Invalid(path.Child("commandLine"), boot.CommandLine, "must be one line, without control characters"))
 	}
-	if len(boot.CommandLine) > longestCommandLine {
-		o.Problem("commandLine", "is longer than %d bytes", longestCommandLine)
+	if len(boot.CommandLine) > maxCommandLine {
+		errs = append(errs, field.TooLong(path.Child("commandLine"), "", maxCommandLine))
 	}
-	if kernel := o.Object("kernel"); kernel == nil {
-		o.Problem("kernel", "is required")
-	} else {
-		boot.Kernel = readFile(kernel)
-		kernel.Finish()
-	}
-	if initrd := o.Object("initrd"); initrd != nil {
-		file := readFile(initrd)
-		boot.Initrd = &file
-		initrd.Finish()
-	}
-	o.Finish()
-	return boot
+	return errs
 }
 
 var checksumPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
-// readFile reads the fields that all files have.
-func readFile(o *fields.Object) vmv1alpha1.BootFile {
-	file := vmv1alpha1.BootFile{URL: o.Text("url"), Checksum: o.Text("checksum")}
-	switch {
-	case file.URL != "":
-		checkURL(o, file.URL)
-	case !o.HasProblem("url"):
-		o.Problem("url", "is required")
+func validateFile(path *field.Path, url, checksum string) field.ErrorList {
+	var errs field.ErrorList
+	if url == "" {
+		errs = append(errs, field.Required(path.Child("url"), ""))
+	} else if err := validateURL(url); err != nil {
+		// The URL is not quoted: it may contain a password.
+		errs = append(errs, field.Invalid(path.Child("url"), field.OmitValueType{}, err.Error()))
 	}
-	if file.Checksum != "" && !checksumPattern.MatchString(file.Checksum) {
-		o.Problem("checksum", `must be "sha256:" and 64 lower-case hexadecimal digits`)
+	if checksum != "" && !checksumPattern.MatchString(checksum) {
+		errs = append(errs, field.Invalid(path.Child("checksum"), checksum, `must be "sha256:" and 64 lower-case hexadecimal digits`))
 	}
-	return file
+	return errs
 }
 
-// checkURL does not quote the URL, which may contain a password.
-func checkURL(o *fields.Object, text string) {
+func validateURL(text string) error {
 	parsed, err := url.Parse(text)
 	switch {
 	case err != nil || strings.ContainsFunc(text, isBlank):
-		o.Problem("url", "is not a URL")
+		return errors.New("must be a URL")
 	case parsed.User != nil:
-		o.Problem("url", "must not hold a user or password: everybody who may see the VirtualMachine would see them")
+		return errors.New("must not contain a user or password: all readers of the VirtualMachine would see them")
 	case parsed.Scheme == "file" && parsed.Host == "" && len(parsed.Path) > 1:
 	case (parsed.Scheme == "http" || parsed.Scheme == "https") && parsed.Host != "":
 	default:
-		o.Problem("url", "must be like https://HOST/PATH, http://HOST/PATH or file:///PATH")
+		return errors.New("must be like https://HOST/PATH, http://HOST/PATH or file:///PATH")
 	}
+	return nil
 }
 
-func readAddresses(o *fields.Object) []string {
-	texts := o.List("addresses")
+func (s *providerSpec) validateAddresses() field.ErrorList {
+	var errs field.ErrorList
 	perVersion := map[bool]int{}
-	for i, text := range texts {
-		field := fmt.Sprintf("addresses[%d]", i)
-		if o.HasProblem(field) {
-			continue
-		}
+	for i, text := range s.Addresses {
+		path := specPath.Child("addresses").Index(i)
 		address, err := netip.ParseAddr(text)
-		if network, networkErr := netip.ParsePrefix(text); err != nil && networkErr == nil && network.IsSingleIP() {
+		if network, networkErr := netip.ParsePrefix(text); networkErr == nil && network.IsSingleIP() {
 			address, err = network.Addr(), nil
 		}
 		if err != nil || address.Zone() != "" || address.Is4In6() {
-			o.Problem(field, "%q is no IP address", text)
+			errs = append(errs, field.Invalid(path, text, "must be an IP address"))
 			continue
 		}
 		if perVersion[address.Is4()]++; perVersion[address.Is4()] == 2 {
-			o.Problem(field, "is a second address of its IP version")
+			errs = append(errs, field.Invalid(path, text, "is a second address of its IP version"))
 		}
 	}
-	return texts
+	return errs
 }

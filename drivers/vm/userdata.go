@@ -17,8 +17,8 @@ import (
 )
 
 // ensureUserData writes the Secret with the user data. Without an owner the VM does not
-// exist yet, and the Secret gets the user data of this call. With an owner only what is
-// missing is added: the VM may have read the Secret already.
+// exist yet, and the Secret gets the user data of this call. With an owner only missing
+// data are added: the VM may have read the Secret already.
 func (c call) ensureUserData(ctx context.Context, owner *vmv1alpha1.VirtualMachine) error {
 	if c.userData == nil {
 		return nil
@@ -26,7 +26,7 @@ func (c call) ensureUserData(ctx context.Context, owner *vmv1alpha1.VirtualMachi
 	// Another call for the same machine may write the Secret as well.
 	err := retry.OnError(retry.DefaultRetry, raced, func() error { return c.writeUserData(ctx, owner) })
 	if apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err) {
-		// Not InvalidArgument: the specification is valid; other user data may be, too.
+		// Not InvalidArgument: the specification is valid.
 		return status.WrapError(codes.FailedPrecondition, "storing the user data: "+textOf(err), err)
 	}
 	return err
@@ -39,14 +39,14 @@ func raced(err error) bool {
 func (c call) writeUserData(ctx context.Context, owner *vmv1alpha1.VirtualMachine) error {
 	want := c.userDataSecret(owner)
 	have := &corev1.Secret{}
-	exists, err := c.read(ctx, have)
+	err := c.cluster.Get(ctx, c.key, have)
 	switch {
+	case absent(err):
+		return c.cluster.Create(ctx, want)
 	case err != nil:
 		return err
-	case !exists:
-		return c.cluster.Create(ctx, want)
 	case !c.ownsSecret(have):
-		return status.Error(codes.AlreadyExists, fmt.Sprintf("Secret %s exists, and was not made for machine %s/%s", c.key, c.identity.Namespace, c.identity.Machine))
+		return status.Error(codes.AlreadyExists, fmt.Sprintf("Secret %s exists, and was not created for machine %s/%s", c.key, c.identity.Namespace, c.identity.Machine))
 	}
 	changed := have.DeepCopy()
 	changed.OwnerReferences = want.OwnerReferences
@@ -76,7 +76,7 @@ func (c call) userDataSecret(owner *vmv1alpha1.VirtualMachine) *corev1.Secret {
 }
 
 func (c call) ownsSecret(secret *corev1.Secret) bool {
-	made, ok := identityOf(secret.Name, secret.Annotations)
+	made, ok := identityOf(secret)
 	return ok && made == c.identity
 }
 
@@ -84,10 +84,10 @@ func (c call) ownsSecret(secret *corev1.Secret) bool {
 // writes it again after the VM.
 func (c call) removeUserData(ctx context.Context) error {
 	secret := &corev1.Secret{}
-	if exists, err := c.read(ctx, secret); !exists || !c.ownsSecret(secret) {
-		return err
+	err := c.cluster.Get(ctx, c.key, secret)
+	if err == nil && c.ownsSecret(secret) {
+		err = c.cluster.Delete(ctx, secret, client.Preconditions{UID: &secret.UID, ResourceVersion: &secret.ResourceVersion})
 	}
-	err := c.cluster.Delete(ctx, secret, client.Preconditions{UID: &secret.UID, ResourceVersion: &secret.ResourceVersion})
 	if absent(err) {
 		return nil
 	}
