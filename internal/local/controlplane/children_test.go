@@ -3,8 +3,10 @@ package controlplane
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -29,19 +31,17 @@ func script(t *testing.T, text string) string {
 
 func awaitFile(t *testing.T, path string) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
-	for time.Now().Before(deadline) {
-		if content, err := os.ReadFile(path); err == nil && len(content) > 0 {
-			return
+	eventually(t, "a script has written "+path, func(context.Context) error {
+		if content, err := os.ReadFile(path); err != nil || len(content) == 0 {
+			return fmt.Errorf("it has %q: %w", content, err)
 		}
-		time.Sleep(time.Millisecond) // nobody tells when a file appears
-	}
-	t.Fatalf("%s did not appear", path)
+		return nil
+	})
 }
 
-// TestChildrenAreWatchedOver: a child that dies comes back, and one that is stopped gets
-// to end in order and stays away.
-func TestChildrenAreWatchedOver(t *testing.T) {
+// TestChildrenAreSupervised: a child that dies is restarted, and one that is stopped may end
+// gracefully and is not.
+func TestChildrenAreSupervised(t *testing.T) {
 	cp := bare(t, t.TempDir())
 	begun, ended := filepath.Join(t.TempDir(), "begun"), filepath.Join(t.TempDir(), "ended")
 	path := script(t, `trap 'echo yes >`+ended+`; exit 0' TERM; echo yes >`+begun+`; while :; do sleep 0.01; done`)
@@ -55,14 +55,14 @@ func TestChildrenAreWatchedOver(t *testing.T) {
 	}
 	must(t, cp.StopChildren(context.Background()))
 	if _, err := os.Stat(ended); err != nil {
-		t.Errorf("the child did not end in order: %v", err)
+		t.Errorf("the child did not end gracefully: %v", err)
 	}
 	if err := cp.Kill("child"); err == nil {
 		t.Error("there is still a child")
 	}
 }
 
-// TestPortForIsKept: what was handed out to others stays right over restarts.
+// TestPortForIsKept: a name keeps its port over restarts.
 func TestPortForIsKept(t *testing.T) {
 	dir := t.TempDir()
 	cp := bare(t, dir)
@@ -76,5 +76,25 @@ func TestPortForIsKept(t *testing.T) {
 	var problem *PortTakenError
 	if _, err := cp.PortFor("images", taken); !errors.As(err, &problem) || problem.Port != taken {
 		t.Errorf("a taken port is answered with %v", err)
+	}
+}
+
+// TestLeftOversAreNamed: those that run, and none that has ended.
+func TestLeftOversAreNamed(t *testing.T) {
+	cp := bare(t, t.TempDir())
+	if names := value[[]string](t)(LeftOvers(cp.Dir())); len(names) != 0 {
+		t.Errorf("an empty folder has %v", names)
+	}
+	began := filepath.Join(t.TempDir(), "began")
+	path := script(t, `echo yes >`+began+`; while :; do sleep 0.01; done`)
+	must(t, cp.StartChild(t.Context(), Child{Name: Etcd, Path: path, Grace: 10 * time.Second}))
+	awaitFile(t, began)
+	must(t, os.WriteFile(cp.dir.pidFile(Scheduler), []byte(`{"pid":1,"start":1,"boot":"another"}`), 0o600))
+	if names := value[[]string](t)(LeftOvers(cp.Dir())); !slices.Equal(names, []string{Etcd}) {
+		t.Errorf("want only etcd, got %v", names)
+	}
+	must(t, cp.StopChildren(context.Background()))
+	if names := value[[]string](t)(LeftOvers(cp.Dir())); len(names) != 0 {
+		t.Errorf("a stopped child is named: %v", names)
 	}
 }

@@ -1,3 +1,24 @@
+// Package controlplane runs a Kubernetes control plane on this machine.
+//
+// [Start] runs etcd, kube-apiserver, kube-controller-manager and kube-scheduler as supervised
+// child processes on loopback ports, with certificates of its own. Local mode and tests both
+// use it. A process can run several control planes, each in its own folder.
+//
+// # The folder
+//
+//	kubeconfig      for the administrator
+//	pki/            certificates and keys
+//	credentials/    kubeconfigs of the components
+//	etcd/           the data
+//	logs/           one file per component, and audit.log
+//	run/            one file per running child, for the next Start
+//	ports.json      the ports, used again while they are free
+//	lock            held while a process uses the folder
+//
+// # Left-over children
+//
+// The kernel ends children with their parent. If one survives, the next Start finds it by its
+// file in run/, verifies by the start time that it is the same process, and ends it.
 package controlplane
 
 import (
@@ -6,7 +27,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -16,8 +36,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/local/supervisor"
 )
 
-// ControlPlane is a running control plane. Its methods may be called from several
-// goroutines at once.
+// ControlPlane is a running control plane. It may be used concurrently.
 type ControlPlane struct {
 	config     Config
 	dir        layout
@@ -32,16 +51,15 @@ type ControlPlane struct {
 	stopped  bool
 }
 
-// startTimeout bounds Start where the context does not. On an idle machine it
-// takes seconds; a busy one may take a multiple of that.
+// startTimeout bounds Start. On an idle machine it takes seconds.
 const startTimeout = 3 * time.Minute
 
-// Start starts a control plane and returns when all its components are ready. The
-// context is only for the start; the children run until Stop, or until this
-// process ends. After an error nothing is left running.
+// Start starts a control plane and returns when all components are ready. The context is for
+// the start only; the components run until Stop, or until this process ends. After an error
+// nothing runs.
 //
-// The errors include *InUseError if another process uses the folder,
-// *PortTakenError if Config.APIServerPort is taken, and ErrBinariesMissing.
+// Errors: *InUseError if another process uses the folder, *PortTakenError if
+// Config.APIServerPort is taken, ErrBinariesMissing.
 func Start(ctx context.Context, config Config) (*ControlPlane, error) {
 	config, err := config.withDefaults()
 	if err != nil {
@@ -57,39 +75,22 @@ func Start(ctx context.Context, config Config) (*ControlPlane, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	began := time.Now()
-	if err := cp.start(ctx); err != nil {
+	err = endLeftOvers(ctx, cp.dir, cp.log)
+	if err == nil {
+		err = cp.prepare()
+	}
+	if err == nil {
+		err = cp.startComponents(ctx)
+	}
+	if err != nil {
 		return nil, errors.Join(err, cp.Stop(context.Background()))
 	}
 	cp.log.Info("control plane is ready", "url", cp.URL(), "after", time.Since(began).Round(time.Millisecond), "dir", config.Dir)
 	return cp, nil
 }
 
-func (cp *ControlPlane) start(ctx context.Context) error {
-	for _, step := range []func(context.Context) error{cp.endLeftOvers, cp.prepare, cp.startComponents} {
-		if err := step(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// endLeftOvers ends the components that a killed process left behind, in the order of
-// Stop. We hold the lock, so their parent is dead.
-func (cp *ControlPlane) endLeftOvers(ctx context.Context) error {
-	for _, name := range []string{Scheduler, ControllerManager, APIServer, Etcd} {
-		found, err := supervisor.EndLeftOver(ctx, cp.dir.pidFile(name), graces[name])
-		if err != nil {
-			return fmt.Errorf("ending the %s that an earlier process left behind: %w", name, err)
-		}
-		if found {
-			cp.log.Info("ended a child that an earlier process left behind", "component", name)
-		}
-	}
-	return nil
-}
-
-// prepare writes all files and builds the components.
-func (cp *ControlPlane) prepare(context.Context) error {
+// prepare writes all files.
+func (cp *ControlPlane) prepare() error {
 	var err error
 	if cp.ports, err = choosePorts(cp.dir.ports(), cp.config.APIServerPort); err != nil {
 		return fmt.Errorf("choosing ports for %s: %w", cp.config.Name, err)
@@ -105,8 +106,8 @@ func (cp *ControlPlane) prepare(context.Context) error {
 			return fmt.Errorf("preparing the audit log: %w", err)
 		}
 	}
-	for _, name := range cp.config.components() {
-		component, err := supervisor.New(cp.program(name))
+	for _, c := range cp.config.components() {
+		component, err := supervisor.New(cp.program(c))
 		if err != nil {
 			return err
 		}
@@ -115,9 +116,9 @@ func (cp *ControlPlane) prepare(context.Context) error {
 	return nil
 }
 
-// startComponents starts etcd, then the apiserver, then the rest at the same time.
-// Nobody gains by an earlier start: an apiserver that finds no etcd, and a manager
-// that finds no apiserver, back off for a second or give up.
+// startComponents starts etcd, then the API server, then the others at the same time. An
+// earlier start saves no time: an API server without etcd, and a manager without API server,
+// back off or end.
 func (cp *ControlPlane) startComponents(ctx context.Context) error {
 	etcd, apiserver, others := cp.components[:1], cp.components[1:2], cp.components[2:]
 	for _, group := range [][]*supervisor.Child{etcd, apiserver, others} {
@@ -133,10 +134,9 @@ func (cp *ControlPlane) startComponents(ctx context.Context) error {
 	return nil
 }
 
-// Stop ends the components in order: scheduler, controller manager, apiserver,
-// etcd. It takes at most about ten seconds, since a component that does not end
-// in its time is killed; when the context ends, so are all that still run. The
-// data stays. A second Stop does nothing.
+// Stop ends the children, then scheduler, controller manager, API server and etcd. It takes
+// ten seconds at most for the components: each is killed after its grace period, and all when
+// the context ends. The data stay. A second Stop does nothing.
 func (cp *ControlPlane) Stop(ctx context.Context) error {
 	cp.mu.Lock()
 	defer cp.mu.Unlock()
@@ -148,27 +148,13 @@ func (cp *ControlPlane) Stop(ctx context.Context) error {
 	for _, c := range slices.Backward(slices.Concat(cp.components, cp.children)) {
 		problems = append(problems, c.Stop(ctx))
 	}
-	// The lock goes last: from here on the folder may belong to somebody else.
+	// The lock goes last: then the folder may belong to another process.
 	problems = append(problems, cp.lock.Close())
 	return errors.Join(problems...)
 }
 
-// WaitReady waits until all components that are not stopped by StopComponent
-// answer, also through restarts.
-func (cp *ControlPlane) WaitReady(ctx context.Context) error {
-	for _, c := range cp.all() {
-		if !c.Started() {
-			continue
-		}
-		if err := c.AwaitReady(ctx, false); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// Kill ends the child of the named component at once, as a crash would, and
-// returns when it is gone. It is started again about a second later.
+// Kill kills the process of a component or child, like a crash, and returns when it has
+// ended. It is restarted about a second later.
 func (cp *ControlPlane) Kill(name string) error {
 	c, err := cp.component(name)
 	if err != nil {
@@ -177,8 +163,8 @@ func (cp *ControlPlane) Kill(name string) error {
 	return c.Kill()
 }
 
-// StopComponent ends the named component in an orderly way, or at once when the
-// context ends, and keeps it stopped until StartComponent.
+// StopComponent ends a component, gracefully until the context ends, and keeps it stopped
+// until StartComponent.
 func (cp *ControlPlane) StopComponent(ctx context.Context, name string) error {
 	c, err := cp.component(name)
 	if err != nil {
@@ -187,8 +173,8 @@ func (cp *ControlPlane) StopComponent(ctx context.Context, name string) error {
 	return c.Stop(ctx)
 }
 
-// StartComponent starts the named component after StopComponent and returns when
-// it is ready. If it runs already, only its readiness is awaited.
+// StartComponent starts a component after StopComponent, and returns when it is ready. It may
+// run already.
 func (cp *ControlPlane) StartComponent(ctx context.Context, name string) error {
 	c, err := cp.component(name)
 	if err != nil {
@@ -213,14 +199,13 @@ func (cp *ControlPlane) component(name string) (*supervisor.Child, error) {
 	return nil, fmt.Errorf("control plane %s has no component %q", cp.config.Name, name)
 }
 
-// all returns the components and children that there are now.
 func (cp *ControlPlane) all() []*supervisor.Child {
 	cp.mu.Lock()
 	defer cp.mu.Unlock()
 	return slices.Concat(cp.components, cp.children)
 }
 
-// URL returns where kube-apiserver listens, such as https://127.0.0.1:20345.
+// URL returns the URL of kube-apiserver, such as https://127.0.0.1:20345.
 func (cp *ControlPlane) URL() string { return loopbackURL(cp.ports.APIServer) }
 
 // Port returns the TCP port of kube-apiserver on 127.0.0.1.
@@ -233,8 +218,8 @@ func (cp *ControlPlane) Dir() string { return string(cp.dir) }
 func (cp *ControlPlane) Kubeconfig() string { return cp.dir.kubeconfig() }
 
 // AuditLogPath returns the file in which kube-apiserver records requests: one
-// audit.k8s.io/v1 Event in JSON per line, written before the request counts as
-// done. It is "" without Config.AuditLog.
+// audit.k8s.io/v1 Event in JSON per line, written before the answer. It is empty without
+// Config.AuditLog.
 func (cp *ControlPlane) AuditLogPath() string {
 	if !cp.config.AuditLog {
 		return ""
@@ -242,7 +227,5 @@ func (cp *ControlPlane) AuditLogPath() string {
 	return cp.dir.auditLog()
 }
 
-// CAData returns the certificate authority of kube-apiserver and of clients in PEM form.
+// CAData returns the certificate authority of kube-apiserver and of its clients in PEM form.
 func (cp *ControlPlane) CAData() []byte { return cp.pki[clusterCA].CertPEM() }
-
-func portFlag(port int) string { return "--secure-port=" + strconv.Itoa(port) }

@@ -86,8 +86,10 @@ func processes(t *testing.T, dir layout) map[string]*os.Process {
 }
 
 func TestKilledParent(t *testing.T) {
+	t.Parallel()
 	for name, orphanable := range map[string]bool{"ChildrenEnd": false, "ChildrenStay": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			dir := t.TempDir()
 			parent := runParent(t, dir, orphanable)
 			old := processes(t, layout(dir))

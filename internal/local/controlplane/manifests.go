@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -13,19 +14,22 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 )
 
-// InstallCRDs applies the CustomResourceDefinitions of a file system, one to a file, and
-// waits until the API server tells in discovery that it serves them. It may be repeated,
-// and changes then only what differs.
+// InstallCRDs applies the CustomResourceDefinitions in the YAML files of a file system, and
+// waits until discovery shows them. It is idempotent.
 func InstallCRDs(ctx context.Context, config *rest.Config, crds fs.FS) error {
-	c, err := client.New(config, client.Options{})
+	applied, err := applyFiles(ctx, config, crds, "*.yaml", "")
 	if err != nil {
 		return fmt.Errorf("installing the CRDs: %w", err)
 	}
@@ -33,90 +37,91 @@ func InstallCRDs(ctx context.Context, config *rest.Config, crds fs.FS) error {
 	if err != nil {
 		return fmt.Errorf("installing the CRDs: %w", err)
 	}
-	paths, err := fs.Glob(crds, "*.yaml")
-	if err != nil {
-		return fmt.Errorf("installing the CRDs: %w", err)
-	}
-	var applied []*apiextensionsv1.CustomResourceDefinition
-	for _, path := range paths {
-		crd, err := applyCRD(ctx, c, crds, path)
-		if err != nil {
-			return fmt.Errorf("installing the CRD %s: %w", path, err)
+	for _, object := range applied {
+		crd := &apiextensionsv1.CustomResourceDefinition{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, crd); err != nil {
+			return fmt.Errorf("decoding the CRD %s: %w", object.GetName(), err)
 		}
-		applied = append(applied, crd)
-	}
-	for _, crd := range applied {
 		if err := awaitServed(ctx, discover, crd); err != nil {
-			return fmt.Errorf("waiting for %s to be served: %w", crd.Name, err)
+			return fmt.Errorf("waiting until %s is served: %w", crd.Name, err)
 		}
 	}
 	return nil
 }
 
-func applyCRD(ctx context.Context, c client.Client, crds fs.FS, path string) (*apiextensionsv1.CustomResourceDefinition, error) {
-	text, err := fs.ReadFile(crds, path)
-	if err != nil {
-		return nil, fmt.Errorf("reading it: %w", err)
-	}
-	crd := &apiextensionsv1.CustomResourceDefinition{}
-	object := &unstructured.Unstructured{}
-	if err := yaml.Unmarshal(text, crd); err != nil {
-		return nil, fmt.Errorf("decoding it: %w", err)
-	}
-	if err := yaml.Unmarshal(text, &object.Object); err != nil {
-		return nil, fmt.Errorf("decoding it: %w", err)
-	}
-	err = c.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("millwright"), client.ForceOwnership)
-	if err != nil {
-		return nil, fmt.Errorf("applying it: %w", err)
-	}
-	return crd, nil
+// awaitServed waits until every served version of the CRD is in discovery.
+func awaitServed(ctx context.Context, discover discovery.DiscoveryInterface, crd *apiextensionsv1.CustomResourceDefinition) error {
+	return wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
+		for _, version := range crd.Spec.Versions {
+			resource := schema.GroupVersionResource{Group: crd.Spec.Group, Version: version.Name, Resource: crd.Spec.Names.Plural}
+			enabled, err := discovery.IsResourceEnabled(discover, resource)
+			if version.Served && (!enabled || err != nil) {
+				return false, err
+			}
+		}
+		return true, nil
+	})
 }
 
-// Apply applies all objects of the YAML files that match a pattern, file by file, and may
-// be repeated. Objects of kinds with namespaces that name none go into the given one.
+// Apply applies all objects of the YAML files that match a pattern, file by file. It is
+// idempotent. Namespaced objects without a namespace get the given one.
 func Apply(ctx context.Context, config *rest.Config, manifests fs.FS, pattern, namespace string) error {
+	_, err := applyFiles(ctx, config, manifests, pattern, namespace)
+	return err
+}
+
+func applyFiles(ctx context.Context, config *rest.Config, manifests fs.FS, pattern, namespace string) ([]*unstructured.Unstructured, error) {
 	c, err := client.New(config, client.Options{})
 	if err != nil {
-		return fmt.Errorf("applying manifests: %w", err)
+		return nil, fmt.Errorf("applying manifests: %w", err)
 	}
 	paths, err := fs.Glob(manifests, pattern)
 	if err != nil || len(paths) == 0 {
-		return errors.Join(fmt.Errorf("there are no manifests %s", pattern), err)
+		return nil, errors.Join(fmt.Errorf("there are no manifests %s", pattern), err)
 	}
+	var all []*unstructured.Unstructured
 	for _, path := range paths {
 		text, err := fs.ReadFile(manifests, path)
 		if err != nil {
-			return fmt.Errorf("reading %s: %w", path, err)
+			return nil, fmt.Errorf("reading %s: %w", path, err)
 		}
-		if err := ApplyText(ctx, c, text, namespace); err != nil {
-			return fmt.Errorf("applying %s: %w", path, err)
+		objects, err := applyText(ctx, c, text, namespace)
+		if err != nil {
+			return nil, fmt.Errorf("applying %s: %w", path, err)
 		}
+		all = append(all, objects...)
 	}
-	return nil
+	return all, nil
 }
 
-// ApplyText is Apply for the objects of one text.
+// ApplyText is Apply for the YAML documents in a text.
 func ApplyText(ctx context.Context, c client.Client, text []byte, namespace string) error {
+	_, err := applyText(ctx, c, text, namespace)
+	return err
+}
+
+func applyText(ctx context.Context, c client.Client, text []byte, namespace string) ([]*unstructured.Unstructured, error) {
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
+	var applied []*unstructured.Unstructured
 	for {
 		document, err := documents.Read()
 		if errors.Is(err, io.EOF) {
-			return nil
+			return applied, nil
 		}
 		if err != nil {
-			return fmt.Errorf("splitting it: %w", err)
+			return nil, fmt.Errorf("reading a YAML document: %w", err)
 		}
 		object := &unstructured.Unstructured{}
 		if err := yaml.Unmarshal(document, &object.Object); err != nil {
-			return fmt.Errorf("decoding it: %w", err)
+			return nil, fmt.Errorf("decoding a YAML document: %w", err)
 		}
 		if len(object.Object) == 0 {
 			continue // only comments
 		}
 		if err := applyObject(ctx, c, object, namespace); err != nil {
-			return fmt.Errorf("%s %s: %w", object.GetKind(), object.GetName(), err)
+			return nil, fmt.Errorf("%s %s: %w", object.GetKind(), object.GetName(), err)
 		}
+		applied = append(applied, object)
 	}
 }
 
@@ -131,31 +136,35 @@ func applyObject(ctx context.Context, c client.Client, object *unstructured.Unst
 	return c.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("millwright"), client.ForceOwnership)
 }
 
-// awaitServed waits until every served version of the CRD is in discovery.
-func awaitServed(ctx context.Context, discover discovery.DiscoveryInterface, crd *apiextensionsv1.CustomResourceDefinition) error {
-	return wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
-		for _, version := range crd.Spec.Versions {
-			if !version.Served {
-				continue
-			}
-			group := metav1.GroupVersion{Group: crd.Spec.Group, Version: version.Name}
-			resources, err := discover.ServerResourcesForGroupVersion(group.String())
-			if err != nil {
-				return false, client.IgnoreNotFound(err)
-			}
-			if !lists(resources, crd.Spec.Names.Plural) {
-				return false, nil
-			}
-		}
-		return true, nil
-	})
-}
+//go:embed joining.yaml
+var joining []byte
 
-func lists(resources *metav1.APIResourceList, plural string) bool {
-	for _, resource := range resources.APIResources {
-		if resource.Name == plural {
-			return true
-		}
+// AllowJoining lets nodes join by bootstrap token, as with kubeadm: the controller manager
+// approves their requests for kubelet certificates, and the ConfigMap
+// kube-public/cluster-info has the certificate authority, which the holder of a token can
+// verify. It is idempotent, also concurrently.
+func (cp *ControlPlane) AllowJoining(ctx context.Context) error {
+	c, err := client.New(cp.RESTConfig(), client.Options{})
+	if err != nil {
+		return fmt.Errorf("letting nodes join: %w", err)
 	}
-	return false
+	if err := ApplyText(ctx, c, joining, ""); err != nil {
+		return fmt.Errorf("letting nodes join: %w", err)
+	}
+	info := clientcmdapi.NewConfig()
+	info.Clusters[""] = &clientcmdapi.Cluster{Server: cp.URL(), CertificateAuthorityData: cp.CAData()}
+	text, err := clientcmd.Write(*info)
+	if err != nil {
+		return fmt.Errorf("encoding cluster-info: %w", err)
+	}
+	// The other keys are signatures of the bootstrap signer.
+	published := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap",
+		"metadata": map[string]any{"namespace": metav1.NamespacePublic, "name": "cluster-info"},
+		"data":     map[string]any{"kubeconfig": string(text)},
+	}}
+	if err := applyObject(ctx, c, published, ""); err != nil {
+		return fmt.Errorf("publishing cluster-info: %w", err)
+	}
+	return nil
 }

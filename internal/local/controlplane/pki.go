@@ -2,10 +2,12 @@ package controlplane
 
 import (
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"slices"
 	"time"
@@ -16,10 +18,10 @@ import (
 
 // Certificates by their file names in pki/.
 const (
-	clusterCA         = "ca"                       // clients, kube-apiserver, and what the controller manager signs
-	frontProxyCA      = "front-proxy-ca"           // apart from clusterCA, or any client could pose as the front proxy
-	etcdCA            = "etcd-ca"                  // apart, or any client of the apiserver could read etcd
-	apiserverCert     = "apiserver"                //
+	clusterCA         = "ca"             // clients, kube-apiserver, and what the controller manager signs
+	frontProxyCA      = "front-proxy-ca" // not clusterCA, or any client could pose as the front proxy
+	etcdCA            = "etcd-ca"        // not clusterCA, or any client of the API server could read etcd
+	apiserverCert     = "apiserver"
 	kubeletClientCert = "apiserver-kubelet-client" // kube-apiserver as a client of kubelets
 	frontProxyCert    = "front-proxy-client"       // kube-apiserver as a client of aggregated APIs
 	etcdCert          = "etcd"
@@ -37,26 +39,38 @@ const (
 	apiserverService = "10.96.0.1" // the first address of serviceCIDR
 	frontProxyName   = "front-proxy-client"
 	adminGroup       = "system:masters"
+	leafLifetime     = 365 * 24 * time.Hour
 )
 
-// loopbackNames are what a server on this machine is called by its neighbours.
 var loopbackNames = []string{"localhost", "127.0.0.1", "::1"}
 
-// apiserverNames are the names under which kube-apiserver is reached: from this
-// machine, from Pods, and from guests behind a user-mode network.
+// apiserverNames are the names of kube-apiserver for this machine, for Pods, and for guests
+// behind a user-mode network.
 var apiserverNames = append(slices.Clone(loopbackNames),
 	"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
 	apiserverService, "10.0.2.2", "fec0::2")
 
-// leaves lists every certificate below an authority.
-func leaves(serverNames []string) map[string]map[string]certRequest {
-	server := func(name string) certRequest {
-		return certRequest{commonName: name, hosts: loopbackNames, usages: serverUsage}
+// leaf describes a certificate below an authority.
+type leaf struct {
+	commonName    string
+	organizations []string
+	hosts         []string // DNS names and addresses; none for a client
+	usages        []x509.ExtKeyUsage
+}
+
+var (
+	serverUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	clientUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	peerUsage   = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+)
+
+// leaves lists the certificates below each authority.
+func leaves(serverNames []string) map[string]map[string]leaf {
+	server := func(name string) leaf { return leaf{commonName: name, hosts: loopbackNames, usages: serverUsage} }
+	client := func(name string, groups ...string) leaf {
+		return leaf{commonName: name, organizations: groups, usages: clientUsage}
 	}
-	client := func(name string, groups ...string) certRequest {
-		return certRequest{commonName: name, organizations: groups, usages: clientUsage}
-	}
-	return map[string]map[string]certRequest{
+	return map[string]map[string]leaf{
 		clusterCA: {
 			apiserverCert:     {commonName: APIServer, hosts: slices.Concat(apiserverNames, serverNames), usages: serverUsage},
 			kubeletClientCert: client("kube-apiserver-kubelet-client", adminGroup),
@@ -77,54 +91,100 @@ func leaves(serverNames []string) map[string]map[string]certRequest {
 // pki holds all certificates of a control plane by their file names.
 type pki map[string]ca.Pair
 
-// ensurePKI loads the certificates from dir and makes those that are missing,
-// close to their end, or made for other names.
+// ensurePKI loads the authorities and the service account key from the folder, or creates
+// them, and issues all other certificates anew: each start has certificates for a year.
 func ensurePKI(dir layout, serverNames []string, now time.Time) (pki, error) {
 	all := pki{}
-	for authorityName, requests := range leaves(serverNames) {
-		authority, err := ensureAuthority(dir.pki(authorityName), authorityName, now)
+	for name, leaves := range leaves(serverNames) {
+		authority, err := ensureAuthority(dir.pki(name), "millwright-"+name, now)
 		if err != nil {
 			return nil, err
 		}
-		all[authorityName] = authority
-		for name, request := range requests {
-			leaf, err := ensureLeaf(dir.pki(name), authority, request, now)
-			if err != nil {
+		all[name] = authority
+		for name, leaf := range leaves {
+			if all[name], err = issue(authority, leaf, now); err != nil {
 				return nil, err
 			}
-			all[name] = leaf
+			if err := store(all[name], dir.pki(name)); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return all, ensureServiceAccountKey(dir.pki(serviceAccountKey))
 }
 
-// ensureAuthority never replaces an authority that can be read: everything that
-// was ever signed by it would be void.
-func ensureAuthority(base, name string, now time.Time) (ca.Pair, error) {
+// ensureAuthority never replaces an authority that can be read: all that it signed would
+// become invalid.
+func ensureAuthority(base, commonName string, now time.Time) (ca.Pair, error) {
 	authority, err := load(base)
 	if !errors.Is(err, ca.ErrUnusable) {
 		return authority, err
 	}
-	if authority, err = newAuthority("millwright-"+name, now); err != nil {
+	authority, err = ca.New(x509.Certificate{
+		Subject:  pkix.Name{CommonName: commonName},
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature,
+	}, now)
+	if err != nil {
 		return ca.Pair{}, err
 	}
 	return authority, store(authority, base)
 }
 
-func ensureLeaf(base string, authority ca.Pair, request certRequest, now time.Time) (ca.Pair, error) {
-	leaf, err := load(base)
-	if err != nil && !errors.Is(err, ca.ErrUnusable) {
+// issue generates a key and has the authority certify it.
+func issue(authority ca.Pair, leaf leaf, now time.Time) (ca.Pair, error) {
+	template := x509.Certificate{
+		Subject:     pkix.Name{CommonName: leaf.commonName, Organization: leaf.organizations},
+		NotBefore:   now.Add(-ca.Backdate),
+		NotAfter:    now.Add(leafLifetime),
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: leaf.usages,
+	}
+	for _, host := range leaf.hosts {
+		if ip := net.ParseIP(host); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, host)
+		}
+	}
+	key, err := ca.NewKey()
+	if err != nil {
 		return ca.Pair{}, err
 	}
-	if err == nil && usable(leaf.Cert, authority, request, now) {
-		return leaf, nil
+	cert, err := authority.Sign(template, key.Public())
+	if err != nil {
+		return ca.Pair{}, fmt.Errorf("certifying %s: %w", leaf.commonName, err)
 	}
-	if leaf, err = issue(authority, request, now); err != nil {
-		return ca.Pair{}, err
-	}
-	return leaf, store(leaf, base)
+	return ca.Pair{Cert: cert, Key: key}, nil
 }
 
+// store writes base.crt and base.key. The key goes first: load refuses a certificate without
+// its key.
+func store(p ca.Pair, base string) error {
+	if err := folder.WriteFile(base+".key", p.KeyPEM()); err != nil {
+		return err
+	}
+	return folder.WriteFile(base+".crt", p.CertPEM())
+}
+
+// load is the inverse of store. Errors: ca.ErrUnusable if no certificate is stored, or it
+// and its key do not belong together.
+func load(base string) (ca.Pair, error) {
+	var content [2][]byte
+	for i, suffix := range []string{".crt", ".key"} {
+		var err error
+		content[i], err = os.ReadFile(base + suffix)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return ca.Pair{}, err
+		}
+	}
+	pair, err := ca.Parse(content[0], content[1])
+	if err != nil {
+		return ca.Pair{}, fmt.Errorf("%s: %w", base, err)
+	}
+	return pair, nil
+}
+
+// ensureServiceAccountKey never replaces the key: all tokens would become invalid.
 func ensureServiceAccountKey(base string) error {
 	if _, err := os.Stat(base + ".pub"); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -140,6 +200,6 @@ func ensureServiceAccountKey(base string) error {
 	if err := folder.WriteFile(base+".key", ca.EncodeKey(key)); err != nil {
 		return err
 	}
-	// The public half comes last: it says that both are there.
+	// The public key comes last: it means that both exist.
 	return folder.WriteFile(base+".pub", pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}))
 }

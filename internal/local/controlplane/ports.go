@@ -1,21 +1,29 @@
 package controlplane
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"os"
 	"strconv"
+	"time"
 
 	"github.com/millwright-dev/millwright/internal/local/folder"
 	"github.com/millwright-dev/millwright/internal/local/proc"
 )
 
-// ports are where the components listen on 127.0.0.1. The zero value of one means
-// that it has not been chosen.
+const loopback = "127.0.0.1"
+
+func loopbackURL(port int) string {
+	return "https://" + net.JoinHostPort(loopback, strconv.Itoa(port))
+}
+
+// ports are where the components listen on 127.0.0.1; 0 means not chosen yet.
 type ports struct {
 	APIServer         int `json:"apiserver"`
 	Etcd              int `json:"etcd"`
@@ -26,12 +34,12 @@ type ports struct {
 	Others map[string]int `json:"others,omitempty"`
 }
 
-// PortTakenError says that a port that was asked for is in use.
+// PortTakenError means that a port of the configuration is in use.
 type PortTakenError struct {
 	// Port is the TCP port on 127.0.0.1.
 	Port int
-	// PID is the process that listens there, 0 if that cannot be found out (it
-	// belongs to another user, or sits in another process namespace).
+	// PID is the process that listens there, 0 if it is not known: it belongs to another
+	// user or PID namespace.
 	PID int
 }
 
@@ -42,30 +50,44 @@ func (e *PortTakenError) Error() string {
 	return fmt.Sprintf("port %d is taken by process %d", e.Port, e.PID)
 }
 
-// choosePorts takes the explicit port for kube-apiserver or fails; for everything
-// else it prefers the ports of the last time (kubeconfigs that were handed out name
-// one) and takes free ones otherwise.
+// choosePorts takes the explicit port for kube-apiserver. It prefers the last ports, which
+// are in kubeconfigs, and takes free ones otherwise. Errors: *PortTakenError.
 func choosePorts(path string, explicit int) (ports, error) {
 	chosen, err := loadPorts(path)
 	if err != nil {
 		return ports{}, err
 	}
-	if explicit != 0 {
-		if !portFree(explicit) {
-			return ports{}, &PortTakenError{Port: explicit, PID: proc.Listener(explicit)}
-		}
-		chosen.APIServer = explicit
-	}
 	taken := map[int]bool{}
-	for _, port := range []*int{&chosen.APIServer, &chosen.Etcd, &chosen.EtcdPeer, &chosen.ControllerManager, &chosen.Scheduler} {
-		if *port == 0 || taken[*port] || !portFree(*port) {
-			if *port, err = freePort(taken); err != nil {
-				return ports{}, err
-			}
+	if chosen.APIServer, err = choosePort(explicit, chosen.APIServer, taken); err != nil {
+		return ports{}, err
+	}
+	for _, port := range []*int{&chosen.Etcd, &chosen.EtcdPeer, &chosen.ControllerManager, &chosen.Scheduler} {
+		if *port, err = choosePort(0, *port, taken); err != nil {
+			return ports{}, err
 		}
-		taken[*port] = true
 	}
 	return chosen, chosen.store(path)
+}
+
+// choosePort returns the explicit port, the last one or a free one, and adds it to those that
+// are taken. 0 means none.
+func choosePort(explicit, last int, taken map[int]bool) (int, error) {
+	port := explicit
+	switch {
+	case explicit != 0:
+		if !portFree(explicit) {
+			return 0, &PortTakenError{Port: explicit, PID: proc.Listener(explicit)}
+		}
+	case last != 0 && !taken[last] && portFree(last):
+		port = last
+	default:
+		var err error
+		if port, err = freePort(taken); err != nil {
+			return 0, err
+		}
+	}
+	taken[port] = true
+	return port, nil
 }
 
 func (p ports) store(path string) error {
@@ -76,24 +98,16 @@ func (p ports) store(path string) error {
 	return folder.WriteFile(path, content)
 }
 
-// PortFor returns a port on 127.0.0.1 for something that belongs to the control plane: the
-// explicit one unless that is 0, else the one that the name had the last time, else a free
-// one, which the name keeps. Errors: *PortTakenError for an explicit port that is taken.
+// PortFor returns a port on 127.0.0.1 for a neighbour of the control plane: the explicit one
+// unless that is 0, else the last one of that name if it is free, else another free one,
+// which the name keeps. Errors: *PortTakenError for an explicit port that is taken.
 func (cp *ControlPlane) PortFor(name string, explicit int) (int, error) {
 	cp.mu.Lock()
 	defer cp.mu.Unlock()
-	if explicit != 0 {
-		if !portFree(explicit) {
-			return 0, &PortTakenError{Port: explicit, PID: proc.Listener(explicit)}
-		}
-		return explicit, nil
-	}
-	if last := cp.ports.Others[name]; last != 0 && portFree(last) {
-		return last, nil
-	}
-	port, err := freePort(map[int]bool{})
-	if err != nil {
-		return 0, err
+	last := cp.ports.Others[name]
+	port, err := choosePort(explicit, last, map[int]bool{})
+	if err != nil || explicit != 0 || port == last {
+		return port, err
 	}
 	if cp.ports.Others == nil {
 		cp.ports.Others = map[string]int{}
@@ -112,7 +126,7 @@ func loadPorts(path string) (ports, error) {
 	}
 	var stored ports
 	if json.Unmarshal(content, &stored) != nil {
-		return ports{}, nil // only a preference; an unreadable one is none
+		return ports{}, nil // it is only a preference
 	}
 	return stored, nil
 }
@@ -125,16 +139,15 @@ func portFree(port int) bool {
 	return listener.Close() == nil
 }
 
-// The ports to choose from end where Linux begins to hand out local ports to
-// outgoing connections. One from there could be taken by any client in the
-// moment when its owner restarts.
+// Ports are chosen below those that Linux gives to outgoing connections: any client could
+// take one of these while its owner restarts.
 const (
 	firstPort = 20000
 	lastPort  = 32767
 )
 
-// freePort draws at random, so that control planes which start at the same time
-// do not reach for the same port.
+// freePort chooses at random, so that control planes that start at the same time rarely
+// choose the same port.
 func freePort(taken map[int]bool) (int, error) {
 	for range 200 {
 		port := firstPort + rand.IntN(lastPort-firstPort+1)
@@ -143,4 +156,27 @@ func freePort(taken map[int]bool) (int, error) {
 		}
 	}
 	return 0, fmt.Errorf("found no free port between %d and %d on %s", firstPort, lastPort, loopback)
+}
+
+// ServeFiles serves the disk images and kernels in a folder over HTTP on a port of 127.0.0.1
+// until the context ends. It returns as soon as it serves; the channel receives the error, or
+// nil, when it ends. Errors: *PortTakenError.
+func ServeFiles(ctx context.Context, dir string, port int) (<-chan error, error) {
+	listener, err := net.Listen("tcp4", net.JoinHostPort(loopback, strconv.Itoa(port)))
+	if err != nil {
+		return nil, errors.Join(&PortTakenError{Port: port, PID: proc.Listener(port)}, err)
+	}
+	server := &http.Server{Handler: http.FileServer(http.Dir(dir)), ReadHeaderTimeout: 10 * time.Second}
+	context.AfterFunc(ctx, func() { server.Close() }) // clients repeat downloads
+	served := make(chan error, 1)
+	go func() {
+		err := server.Serve(listener)
+		if errors.Is(err, http.ErrServerClosed) {
+			err = nil
+		} else {
+			err = fmt.Errorf("serving %s: %w", dir, err)
+		}
+		served <- err
+	}()
+	return served, nil
 }

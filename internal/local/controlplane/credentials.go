@@ -12,16 +12,12 @@ import (
 	"github.com/millwright-dev/millwright/internal/local/folder"
 )
 
-// RESTConfig returns a configuration for the administrator (group system:masters),
-// a new copy at each call. It has no client-side rate limit (QPS is -1) and no
-// user agent of its own.
-func (cp *ControlPlane) RESTConfig() *rest.Config {
-	return cp.restConfig(cp.pki[adminCert])
-}
+// RESTConfig returns a new configuration for the administrator (group system:masters),
+// without client-side rate limit (QPS is -1) and user agent.
+func (cp *ControlPlane) RESTConfig() *rest.Config { return cp.restConfig(cp.pki[adminCert]) }
 
-// UserConfig returns a configuration for a user with a new client certificate,
-// good for a year. RBAC decides what the user may do; the group system:masters may
-// do everything. As in RESTConfig there is no client-side rate limit.
+// UserConfig returns a configuration for a user with a new client certificate, valid for a
+// year. RBAC decides what the user may do. There is no client-side rate limit.
 func (cp *ControlPlane) UserConfig(user string, groups ...string) (*rest.Config, error) {
 	issued, err := cp.issueClient(user, groups)
 	if err != nil {
@@ -30,8 +26,7 @@ func (cp *ControlPlane) UserConfig(user string, groups ...string) (*rest.Config,
 	return cp.restConfig(issued), nil
 }
 
-// WriteKubeconfig writes a kubeconfig, mode 0600, for a user with a new client
-// certificate; see UserConfig.
+// WriteKubeconfig writes a kubeconfig, mode 0600, for a user as in UserConfig.
 func (cp *ControlPlane) WriteKubeconfig(path, user string, groups ...string) error {
 	issued, err := cp.issueClient(user, groups)
 	if err != nil {
@@ -41,8 +36,7 @@ func (cp *ControlPlane) WriteKubeconfig(path, user string, groups ...string) err
 }
 
 func (cp *ControlPlane) issueClient(user string, groups []string) (ca.Pair, error) {
-	request := certRequest{commonName: user, organizations: groups, usages: clientUsage}
-	issued, err := issue(cp.pki[clusterCA], request, time.Now())
+	issued, err := issue(cp.pki[clusterCA], leaf{commonName: user, organizations: groups, usages: clientUsage}, time.Now())
 	if err != nil {
 		return ca.Pair{}, fmt.Errorf("making a client certificate for %s: %w", user, err)
 	}
@@ -51,34 +45,24 @@ func (cp *ControlPlane) issueClient(user string, groups []string) (ca.Pair, erro
 
 func (cp *ControlPlane) restConfig(client ca.Pair) *rest.Config {
 	return &rest.Config{
-		Host: cp.URL(),
-		TLSClientConfig: rest.TLSClientConfig{
-			CAData:   cp.CAData(),
-			CertData: client.CertPEM(),
-			KeyData:  client.KeyPEM(),
-		},
-		QPS: -1,
+		Host:            cp.URL(),
+		TLSClientConfig: rest.TLSClientConfig{CAData: cp.CAData(), CertData: client.CertPEM(), KeyData: client.KeyPEM()},
+		QPS:             -1,
 	}
 }
 
 func (cp *ControlPlane) writeKubeconfig(path string, client ca.Pair) error {
 	name, user := cp.config.Name, client.Cert.Subject.CommonName
 	content, err := clientcmd.Write(clientcmdapi.Config{
-		Clusters: map[string]*clientcmdapi.Cluster{name: {
-			Server:                   cp.URL(),
-			CertificateAuthorityData: cp.CAData(),
-		}},
-		AuthInfos: map[string]*clientcmdapi.AuthInfo{user: {
-			ClientCertificateData: client.CertPEM(),
-			ClientKeyData:         client.KeyPEM(),
-		}},
+		Clusters:       map[string]*clientcmdapi.Cluster{name: {Server: cp.URL(), CertificateAuthorityData: cp.CAData()}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{user: {ClientCertificateData: client.CertPEM(), ClientKeyData: client.KeyPEM()}},
 		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: user}},
 		CurrentContext: name,
 	})
-	if err != nil {
-		return fmt.Errorf("writing kubeconfig %s: %w", path, err)
+	if err == nil {
+		err = folder.WriteFile(path, content)
 	}
-	if err := folder.WriteFile(path, content); err != nil {
+	if err != nil {
 		return fmt.Errorf("writing kubeconfig %s: %w", path, err)
 	}
 	return nil

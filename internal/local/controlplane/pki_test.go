@@ -85,44 +85,32 @@ func TestKeysArePrivate(t *testing.T) {
 	}
 }
 
-func TestRestartRenewsOnlyWhatHasTo(t *testing.T) {
+// TestRestartKeepsAuthorities: an authority is replaced only if it cannot be used, and all
+// other certificates are valid for a year from each start on.
+func TestRestartKeepsAuthorities(t *testing.T) {
 	tests := map[string]struct {
 		reason  string
 		between func(t *testing.T, dir layout)
 		names   []string
 		after   time.Duration
-		renewed func(name string) bool
+		renewed string // the authority that is replaced
 	}{
-		"Nothing": {
-			reason:  "everything is still good",
-			renewed: func(string) bool { return false },
-		},
-		"Name": {
-			reason:  "the server certificate lacks a new name",
-			names:   []string{"new.example"},
-			renewed: func(name string) bool { return name == apiserverCert },
-		},
-		"Time": {
-			reason:  "leaves live for a year, authorities for ten",
-			after:   leafLifetime - renewBefore + time.Hour,
-			renewed: func(name string) bool { return !isAuthority(name) },
-		},
-		"Lost": {
-			reason:  "a certificate without its key is of no use",
+		"Nothing": {reason: "all are still good"},
+		"Name":    {reason: "the server certificate gets a new name", names: []string{"new.example"}},
+		"Time":    {reason: "leaves live for a year, authorities for ten", after: 5 * leafLifetime},
+		"LostLeaf": {
+			reason:  "a certificate without its key is replaced",
 			between: func(t *testing.T, dir layout) { must(t, os.Remove(dir.pki(etcdCert+".key"))) },
-			renewed: func(name string) bool { return name == etcdCert },
 		},
-		"Half": {
-			reason: "a key of another certificate is of no use",
-			between: func(t *testing.T, dir layout) {
-				must(t, os.Rename(dir.pki(managerCert+".key"), dir.pki(adminCert+".key")))
-			},
-			renewed: func(name string) bool { return name == adminCert || name == managerCert },
-		},
-		"Authority": {
-			reason:  "without its authority a certificate is worth nothing",
+		"LostAuthority": {
+			reason:  "an authority without its certificate cannot be used",
 			between: func(t *testing.T, dir layout) { must(t, os.Remove(dir.pki(etcdCA+".crt"))) },
-			renewed: func(name string) bool { return name == etcdCA || name == etcdCert || name == etcdClientCert },
+			renewed: etcdCA,
+		},
+		"OtherKey": {
+			reason:  "nor can one with the key of another",
+			between: func(t *testing.T, dir layout) { must(t, os.Rename(dir.pki(adminCert+".key"), dir.pki(etcdCA+".key"))) },
+			renewed: etcdCA,
 		},
 	}
 	for name, test := range tests {
@@ -132,19 +120,25 @@ func TestRestartRenewsOnlyWhatHasTo(t *testing.T) {
 			if test.between != nil {
 				test.between(t, dir)
 			}
-			after := value[pki](t)(ensurePKI(dir, test.names, now.Add(test.after)))
-			for name := range before {
-				renewed := !before[name].Cert.Equal(after[name].Cert)
-				if renewed != test.renewed(name) {
-					t.Errorf("%s: %s renewed: %v", test.reason, name, renewed)
+			restart := now.Add(test.after)
+			after := value[pki](t)(ensurePKI(dir, test.names, restart))
+			for authority, leaves := range leaves(test.names) {
+				if renewed := !before[authority].Cert.Equal(after[authority].Cert); renewed != (authority == test.renewed) {
+					t.Errorf("%s: %s renewed: %v", test.reason, authority, renewed)
+				}
+				for name, leaf := range leaves {
+					stored := value[ca.Pair](t)(load(dir.pki(name)))
+					must(t, stored.Cert.CheckSignatureFrom(after[authority].Cert))
+					if stored.Cert.NotAfter.Before(restart.Add(leafLifetime-time.Hour)) || stored.Cert.NotBefore.After(restart) {
+						t.Errorf("%s: %s is valid from %s to %s", test.reason, name, stored.Cert.NotBefore, stored.Cert.NotAfter)
+					}
+					for _, host := range leaf.hosts {
+						must(t, stored.Cert.VerifyHostname(host))
+					}
 				}
 			}
 		})
 	}
-}
-
-func isAuthority(name string) bool {
-	return name == clusterCA || name == etcdCA || name == frontProxyCA
 }
 
 func TestServiceAccountKeyStays(t *testing.T) {
@@ -158,7 +152,7 @@ func TestServiceAccountKeyStays(t *testing.T) {
 	}
 }
 
-func TestLoadTellsUnusableFromUnreadable(t *testing.T) {
+func TestLoadDistinguishesUnusableFromUnreadable(t *testing.T) {
 	base := filepath.Join(t.TempDir(), "x")
 	if _, err := load(base); !errors.Is(err, ca.ErrUnusable) {
 		t.Errorf("want no certificate, got %v", err)

@@ -1,0 +1,235 @@
+package controlplane
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/millwright-dev/millwright/internal/local/supervisor"
+)
+
+// Names of the components, for Config.Without, Kill, StopComponent and StartComponent.
+const (
+	Etcd              = "etcd"
+	APIServer         = "kube-apiserver"
+	ControllerManager = "kube-controller-manager"
+	Scheduler         = "kube-scheduler"
+)
+
+// component is a program of the control plane.
+type component struct {
+	name string
+	// health is the path of its health check, on the given port.
+	health string
+	port   func(ports) int
+	// authority signs its certificate, client is the certificate for the health check.
+	authority, client string
+	// grace is how long it may take to end. Of Stop's ten seconds the API server gets
+	// most, to finish requests; the managers have no state.
+	grace     time.Duration
+	arguments func(*ControlPlane) []string
+}
+
+// components lists the components in the order in which they start.
+func components() []component {
+	return []component{
+		{Etcd, "/health", func(p ports) int { return p.Etcd }, etcdCA, etcdClientCert, 2 * time.Second, (*ControlPlane).etcdArguments},
+		{APIServer, "/readyz", func(p ports) int { return p.APIServer }, clusterCA, adminCert, 5 * time.Second, (*ControlPlane).apiserverArguments},
+		{ControllerManager, "/healthz", func(p ports) int { return p.ControllerManager }, clusterCA, adminCert, time.Second, (*ControlPlane).controllerManagerArguments},
+		{Scheduler, "/readyz", func(p ports) int { return p.Scheduler }, clusterCA, adminCert, time.Second, (*ControlPlane).schedulerArguments},
+	}
+}
+
+// program returns how a component runs.
+func (cp *ControlPlane) program(c component) supervisor.Program {
+	p := supervisor.Program{
+		Name:    c.name,
+		Path:    filepath.Join(cp.config.Binaries, c.name),
+		Args:    c.arguments(cp),
+		Dir:     cp.dir.path(),
+		LogFile: cp.dir.log(c.name),
+		PIDFile: cp.dir.pidFile(c.name),
+		Grace:   c.grace,
+		Probe:   cp.probe(c),
+		Log:     cp.log,
+	}
+	if !cp.config.orphanable {
+		// Only etcd can lose something. An API server without etcd can take minutes to
+		// end in an orderly way.
+		p.DeathSignal = syscall.SIGKILL
+		if c.name == Etcd {
+			p.DeathSignal = syscall.SIGTERM
+		}
+	}
+	return p
+}
+
+// probeTimeout bounds a health check of a component that accepts connections but does not
+// answer.
+const probeTimeout = 2 * time.Second
+
+// probe returns the health check of a component.
+func (cp *ControlPlane) probe(c component) func(context.Context) error {
+	url := loopbackURL(c.port(cp.ports)) + c.health
+	roots, client := x509.NewCertPool(), cp.pki[c.client]
+	roots.AddCert(cp.pki[c.authority].Cert)
+	sender := &http.Client{
+		Timeout: probeTimeout,
+		Transport: &http.Transport{
+			// A connection that is kept would be to a process that may have ended.
+			DisableKeepAlives: true,
+			TLSClientConfig: &tls.Config{
+				MinVersion:   tls.VersionTLS12,
+				RootCAs:      roots,
+				Certificates: []tls.Certificate{{Certificate: [][]byte{client.Cert.Raw}, PrivateKey: client.Key}},
+			},
+		},
+	}
+	return func(ctx context.Context) error {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return err
+		}
+		response, err := sender.Do(request)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		body, err := io.ReadAll(io.LimitReader(response.Body, 4096))
+		if response.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s answered %s: %s", url, response.Status, body)
+		}
+		return err
+	}
+}
+
+func (cp *ControlPlane) etcdArguments() []string {
+	client, peer := loopbackURL(cp.ports.Etcd), loopbackURL(cp.ports.EtcdPeer)
+	authority, cert, key := cp.dir.pki(etcdCA+".crt"), cp.dir.pki(etcdCert+".crt"), cp.dir.pki(etcdCert+".key")
+	args := []string{
+		"--name=etcd",
+		"--data-dir=" + cp.dir.data(),
+		"--listen-client-urls=" + client,
+		"--advertise-client-urls=" + client,
+		"--listen-peer-urls=" + peer,
+		"--initial-advertise-peer-urls=" + peer,
+		"--initial-cluster=etcd=" + peer,
+		"--log-level=warn",
+	}
+	for _, of := range []string{"", "peer-"} {
+		args = append(args, "--"+of+"client-cert-auth",
+			"--"+of+"trusted-ca-file="+authority, "--"+of+"cert-file="+cert, "--"+of+"key-file="+key)
+	}
+	if cp.config.UnsafeNoFsync {
+		args = append(args, "--unsafe-no-fsync")
+	}
+	return args
+}
+
+func (cp *ControlPlane) apiserverArguments() []string {
+	file := cp.dir.pki
+	args := slices.Concat(cp.serverArguments(cp.ports.APIServer, apiserverCert), []string{
+		"--advertise-address=" + loopback,
+		// Endpoints cannot have loopback addresses: the kubernetes Service has none.
+		"--endpoint-reconciler-type=none",
+		"--service-cluster-ip-range=" + serviceCIDR,
+		"--allow-privileged",
+
+		"--etcd-servers=" + loopbackURL(cp.ports.Etcd),
+		"--etcd-cafile=" + file(etcdCA+".crt"),
+		"--etcd-certfile=" + file(etcdClientCert+".crt"),
+		"--etcd-keyfile=" + file(etcdClientCert+".key"),
+
+		"--client-ca-file=" + file(clusterCA+".crt"),
+		"--enable-bootstrap-token-auth",
+		"--authorization-mode=Node,RBAC",
+		"--enable-admission-plugins=NodeRestriction",
+
+		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+		"--service-account-key-file=" + file(serviceAccountKey+".pub"),
+		"--service-account-signing-key-file=" + file(serviceAccountKey+".key"),
+
+		"--requestheader-client-ca-file=" + file(frontProxyCA+".crt"),
+		"--requestheader-allowed-names=" + frontProxyName,
+		"--requestheader-username-headers=X-Remote-User",
+		"--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--proxy-client-cert-file=" + file(frontProxyCert+".crt"),
+		"--proxy-client-key-file=" + file(frontProxyCert+".key"),
+
+		"--kubelet-client-certificate=" + file(kubeletClientCert+".crt"),
+		"--kubelet-client-key=" + file(kubeletClientCert+".key"),
+		// No DNS knows the names of Nodes.
+		"--kubelet-preferred-address-types=InternalIP,ExternalIP,Hostname",
+	})
+	if cp.config.AuditLog {
+		args = append(args,
+			"--audit-policy-file="+cp.dir.auditPolicy(),
+			"--audit-log-path="+cp.dir.auditLog(),
+			// Recorded before the answer, so that a client that has it finds the record.
+			"--audit-log-mode=blocking",
+			"--audit-log-maxsize=4096", // MB; a rotation would hide requests from readers
+			"--audit-log-maxbackup=1")
+	}
+	return args
+}
+
+// auditPolicy records each request once, when it is done; a watch also when it begins.
+// Bodies are left out: they may contain secrets.
+const auditPolicy = `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: Metadata
+`
+
+func (cp *ControlPlane) controllerManagerArguments() []string {
+	file := cp.dir.pki
+	return slices.Concat(cp.serverArguments(cp.ports.ControllerManager, managerCert), cp.clientArguments(managerClientCert), []string{
+		"--controllers=*,bootstrapsigner,tokencleaner",
+		"--use-service-account-credentials",
+		"--service-account-private-key-file=" + file(serviceAccountKey+".key"),
+		"--root-ca-file=" + file(clusterCA+".crt"),
+		"--cluster-signing-cert-file=" + file(clusterCA+".crt"),
+		"--cluster-signing-key-file=" + file(clusterCA+".key"),
+		// With the default of 20 requests a second its controllers start four seconds
+		// later.
+		"--kube-api-qps=200",
+		"--kube-api-burst=400",
+		// It creates this folder; the default is in /usr.
+		"--flex-volume-plugin-dir=" + cp.dir.path("flexvolume"),
+	})
+}
+
+func (cp *ControlPlane) schedulerArguments() []string {
+	return append(cp.serverArguments(cp.ports.Scheduler, schedulerCert), cp.clientArguments(schedulerClient)...)
+}
+
+func (cp *ControlPlane) serverArguments(port int, cert string) []string {
+	return []string{
+		"--bind-address=" + loopback,
+		"--secure-port=" + strconv.Itoa(port),
+		"--tls-cert-file=" + cp.dir.pki(cert+".crt"),
+		"--tls-private-key-file=" + cp.dir.pki(cert+".key"),
+	}
+}
+
+// clientArguments are for clients of the API server, of which there is one each: they need
+// no leader election.
+func (cp *ControlPlane) clientArguments(credential string) []string {
+	kubeconfig := cp.dir.credential(credential)
+	return []string{
+		"--kubeconfig=" + kubeconfig,
+		"--authentication-kubeconfig=" + kubeconfig,
+		"--authorization-kubeconfig=" + kubeconfig,
+		"--leader-elect=false",
+	}
+}
