@@ -263,10 +263,7 @@ func (w *setup) quiet(ctx context.Context, kinds ...env.Kind) (env.Totals, error
 		if last, err = env.Scrape(ctx, w.server); err != nil {
 			return false, err
 		}
-		sum := 0
-		for _, kind := range kinds {
-			sum += countOf(last, kind)
-		}
+		sum := last.Count(kinds...)
 		same := sum == count
 		count = sum
 		return same || time.Now().After(end), nil
@@ -274,26 +271,15 @@ func (w *setup) quiet(ctx context.Context, kinds ...env.Kind) (env.Totals, error
 	return last, err
 }
 
-func countOf(totals env.Totals, kind env.Kind) int {
-	sum := 0
-	for answered, count := range totals.Counts {
-		if answered.Kind() == kind {
-			sum += count
-		}
-	}
-	return sum
-}
-
 // subtract makes a result of what was counted before and after.
 func (w *setup) subtract(name string, took time.Duration, before, after sample, last env.Totals) *phaseResult {
 	r := &phaseResult{
 		Name: name, took: took, requests: map[env.Answered]int{},
-		Events:          countOf(last, env.Event) - countOf(before.totals, env.Event),
+		Events:          last.Since(before.totals).Count(env.Event),
 		CPU:             (after.manager.cpu - before.manager.cpu).Seconds(),
 		ControlPlaneCPU: (after.controlPlane.cpu - before.controlPlane.cpu).Seconds(),
 	}
-	for answered, count := range after.totals.Counts {
-		count -= before.totals.Counts[answered] + w.own[answered]
+	for answered, count := range after.totals.Since(before.totals).Since(w.own) {
 		if answered.Kind() == env.Work && count > 0 {
 			r.requests[answered] = count
 		}

@@ -33,7 +33,7 @@ type setup struct {
 	client client.WithWatch
 	server rest.Interface
 	// own are the requests of the benchmark itself while it measures.
-	own map[env.Answered]int
+	own env.Totals
 	// manager is nil until it runs.
 	manager *process
 }
@@ -47,7 +47,7 @@ func newSetup(ctx context.Context, o options, log func(string, ...any)) (*setup,
 	if err != nil {
 		return nil, err
 	}
-	w := &setup{options: o, log: log, cp: cp, own: map[env.Answered]int{}}
+	w := &setup{options: o, log: log, cp: cp, own: env.Totals{}}
 	if err := errors.Join(w.connect(), w.declare(ctx)); err != nil {
 		return nil, errors.Join(err, w.end())
 	}

@@ -44,7 +44,7 @@ func (c *Cluster) RunControllers(t testing.TB, setUp func(mgr ctrl.Manager, even
 	}
 	events := record.NewBroadcaster()
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: clients.CoreV1().Events("")})
-	if err := setUp(mgr, events.NewRecorder(mgr.GetScheme(), corev1.EventSource{Component: UserAgent})); err != nil {
+	if err := setUp(mgr, events.NewRecorder(mgr.GetScheme(), corev1.EventSource{Component: userAgent})); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background()) // the test's own ends before its clean-up

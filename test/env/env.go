@@ -23,9 +23,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 )
 
-// UserAgent is that of Admin and Client, so that a Report can tell a test's own
-// requests from those of what it tests.
-const UserAgent = "millwright-test"
+// userAgent is that of Admin and Client.
+const userAgent = "millwright-test"
 
 // Env is what one test runs against.
 type Env struct {
@@ -121,7 +120,7 @@ func newCluster(t testing.TB, v variant, own bool) (*Cluster, error) {
 		return nil, err
 	}
 	c := &Cluster{ControlPlane: cp, Admin: cp.RESTConfig()}
-	c.Admin.UserAgent = UserAgent
+	c.Admin.UserAgent = userAgent
 	if c.Client, err = client.New(c.Admin, client.Options{Scheme: NewScheme()}); err != nil {
 		return nil, err
 	}

@@ -2,12 +2,9 @@ package env_test
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -126,113 +123,6 @@ func TestUserWithTheShippedRoles(t *testing.T) {
 	}
 }
 
-// workload makes a known number of requests: per round 1 create, 1 get, 2 patches,
-// 1 delete and 1 eviction that is not found.
-func workload(t *testing.T, c client.Client, namespace string, rounds int) {
-	t.Helper()
-	for i := range rounds {
-		object := secret(namespace, fmt.Sprintf("object-%d", i))
-		must(t, c.Create(t.Context(), object))
-		must(t, c.Get(t.Context(), client.ObjectKeyFromObject(object), object))
-		for j := range 2 {
-			before := object.DeepCopy()
-			object.Labels = map[string]string{"turn": fmt.Sprint(j)}
-			must(t, c.Patch(t.Context(), object, client.MergeFrom(before)))
-		}
-		must(t, c.Delete(t.Context(), object))
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "nobody"}}
-		err := c.SubResource("binding").Create(t.Context(), pod, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "x"}})
-		if !apierrors.IsNotFound(err) {
-			t.Fatalf("want the pod to be missing, got %v", err)
-		}
-	}
-}
-
-func TestRecorderCountsExactly(t *testing.T) {
-	e := env.New(t)
-	agent := "counted/v1 (linux/amd64) test"
-	counted, other := clientAs(t, e.Admin, agent), clientAs(t, e.Admin, "other/v1")
-	warmUp(t, e.Namespace, counted, other)
-
-	workload(t, counted, e.Namespace, 1) // before the recording
-	recorder := e.Record(t)
-	workload(t, counted, e.Namespace, 20)
-	workload(t, other, e.Namespace, 3)
-	apart(t, e.Namespace, counted)
-	report := recorder.Stop()
-	workload(t, counted, e.Namespace, 1) // after it
-
-	t.Log("\n" + report.Table())
-	mine := report.Where(env.Filter{UserAgent: "counted/", Namespace: e.Namespace})
-	got := map[string]int{}
-	for _, request := range mine.Requests {
-		got[fmt.Sprintf("%s %s %s", request.Kind(), request.Verb, request.Resource)]++
-	}
-	want := map[string]int{
-		"work create secrets": 20, "work get secrets": 20, "work patch secrets": 40, "work delete secrets": 20,
-		"work create pods/binding": 20, "event create events": 2, "lease create leases": 1, "watch watch secrets": 1,
-		"work create machines": 1, "work patch machines/status": 1,
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("recorded requests (-want +got):\n%s", diff)
-	}
-	if total, perN := mine.Total(), mine.PerN(20); total != 122 || perN != 6.1 {
-		t.Errorf("want 122 requests, 6.1 for each of 20, got %d and %g", total, perN)
-	}
-	if count := report.Count(env.Filter{UserAgent: "other/", Verb: "patch", Resource: "secrets"}); count != 6 {
-		t.Errorf("want 6 patches by the other agent, got %d", count)
-	}
-	if len(report.Unaccounted) != 0 {
-		t.Errorf("the API server's own count differs: %v", report.Unaccounted)
-	}
-}
-
-// warmUp has the clients look up the resources, so that no discovery is recorded later.
-func warmUp(t *testing.T, namespace string, clients ...client.Client) {
-	t.Helper()
-	for _, c := range clients {
-		must(t, c.List(t.Context(), &v1alpha1.MachineList{}, client.InNamespace(namespace)))
-		must(t, c.List(t.Context(), &coordinationv1.LeaseList{}, client.InNamespace(namespace)))
-	}
-}
-
-// apart makes requests that are counted apart, and two on custom resources.
-func apart(t *testing.T, namespace string, c client.WithWatch) {
-	t.Helper()
-	for i := range 2 {
-		must(t, c.Create(t.Context(), &corev1.Event{
-			ObjectMeta:     metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("event-%d", i)},
-			InvolvedObject: corev1.ObjectReference{Namespace: namespace, Kind: "Secret", Name: "object-0"},
-		}))
-	}
-	must(t, c.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "lease"}}))
-	secrets, err := c.Watch(t.Context(), &corev1.SecretList{}, client.InNamespace(namespace))
-	must(t, err)
-	secrets.Stop()
-	machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "machine"}}
-	must(t, c.Create(t.Context(), machine))
-	before := machine.DeepCopy()
-	machine.Status.CurrentStatus.Phase = v1alpha1.MachinePending
-	must(t, c.Status().Patch(t.Context(), machine, client.MergeFrom(before)))
-}
-
-func TestRecorderShowsRefusedRequests(t *testing.T) {
-	e := env.New(t)
-	user := clientAs(t, e.UserWith(t, "test/env/testdata/roles.yaml"), "refused/v1")
-	recorder := e.Record(t)
-	if err := user.Delete(t.Context(), secret(e.Namespace, "any")); !apierrors.IsForbidden(err) {
-		t.Fatalf("want it to be forbidden, got %v", err)
-	}
-	report := recorder.Stop()
-	mine := report.Where(env.Filter{UserAgent: "refused/", Kind: env.Work})
-	if mine.Total() != 1 || !mine.Requests[0].Refused || mine.Requests[0].Code != 403 {
-		t.Errorf("want one refused request, got %+v", mine.Requests)
-	}
-	if len(report.Unaccounted) != 0 {
-		t.Errorf("the API server's own count differs: %v", report.Unaccounted)
-	}
-}
-
 func TestOwnControlPlaneCanBeTakenAway(t *testing.T) {
 	e, shared := env.New(t, env.WithOwn()), env.New(t)
 	if e.ControlPlane == shared.ControlPlane {
@@ -241,7 +131,6 @@ func TestOwnControlPlaneCanBeTakenAway(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	must(t, e.Client.Create(ctx, secret(e.Namespace, "kept")))
-	recorder := e.Record(t)
 
 	must(t, e.ControlPlane.StopComponent(ctx, controlplane.APIServer))
 	if err := e.Client.List(ctx, &corev1.NodeList{}); err == nil || apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
@@ -249,9 +138,4 @@ func TestOwnControlPlaneCanBeTakenAway(t *testing.T) {
 	}
 	must(t, e.ControlPlane.StartComponent(ctx, controlplane.APIServer))
 	must(t, e.Client.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: "kept"}, &corev1.Secret{}))
-
-	report := recorder.Stop()
-	if !report.Restarted || report.Count(env.Filter{Verb: "get", Name: "kept"}) != 1 {
-		t.Errorf("want a report across the restart, got\n%s", report.Table())
-	}
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -178,7 +179,7 @@ func awaitGrant(ctx context.Context, asUser client.Client, role client.Object) e
 		attributes := &authorizationv1.ResourceAttributes{
 			Namespace: role.GetNamespace(), Verb: rule.Verbs[0], Group: rule.APIGroups[0],
 		}
-		attributes.Resource, attributes.Subresource = splitResource(rule.Resources[0])
+		attributes.Resource, attributes.Subresource, _ = strings.Cut(rule.Resources[0], "/")
 		if len(rule.ResourceNames) > 0 {
 			attributes.Name = rule.ResourceNames[0]
 		}

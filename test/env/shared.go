@@ -135,12 +135,12 @@ func startControlPlane(dir string, v variant, log logr.Logger) (*controlplane.Co
 	if !v.controllerManager {
 		without = append(without, controlplane.ControllerManager)
 	}
-	return start(controlplane.Config{Dir: dir, Name: v.String(), Without: without, AuditLog: true, Logger: log}, v)
+	return start(controlplane.Config{Dir: dir, Name: v.String(), Without: without, Logger: log}, v)
 }
 
 // Start starts a control plane for a program that is no test, such as a benchmark:
-// kube-apiserver and etcd with this repository's CRDs, as tests have them, but for the
-// audit log, which takes time. Everything lies in dir. Whoever starts it stops it.
+// kube-apiserver and etcd with this repository's CRDs, as tests have them. Everything lies in
+// dir. The caller stops it.
 func Start(dir string, log logr.Logger) (*controlplane.ControlPlane, error) {
 	without := []string{controlplane.Scheduler, controlplane.ControllerManager}
 	return start(controlplane.Config{Dir: dir, Without: without, Logger: log}, variant{})

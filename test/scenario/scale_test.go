@@ -1,6 +1,8 @@
 package scenario
 
 import (
+	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -8,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/test/env"
 )
@@ -26,7 +29,7 @@ const (
 
 func TestScaleUpAndDownWithinTheRequestBudget(t *testing.T) {
 	const machines = 50
-	w := newWorldAlone(t) // others would not be quiet
+	w := newMeasured(t)
 	deployment := w.pool("budget", 0, `{}`)
 	manager := w.manager()
 	w.eventually(time.Minute, func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
@@ -45,13 +48,14 @@ func TestScaleUpAndDownWithinTheRequestBudget(t *testing.T) {
 			g.Expect(deployment.Status.UpdatedReplicas).To(gomega.BeEquivalentTo(machines), "updated replicas")
 		})
 	})
-	within(t, "rolling update", withoutCounters(roll), machines, budgetRoll, budgetRollEvents)
+	roll.work -= roll.counters()
+	within(t, "rolling update", roll, machines, budgetRoll, budgetRollEvents)
 
 	idle := w.recorded("20 s idle", 0, func() { time.Sleep(20 * time.Second) }) // the measured time itself
-	if got := idle.Total(); got > budgetIdle {
+	if got := idle.work; got > budgetIdle {
 		t.Errorf("idle: %d requests in 20 s after the rollout, budget is %d", got, budgetIdle)
 	}
-	if got := idle.Count(env.Filter{Kind: env.Event}); got > 0 {
+	if got := idle.totals.Count(env.Event); got > 0 {
 		t.Errorf("idle: %d events in 20 s after the rollout", got)
 	}
 
@@ -67,70 +71,105 @@ func TestScaleUpAndDownWithinTheRequestBudget(t *testing.T) {
 	manager.Stop()
 }
 
-// recorded does something and reports what that cost both API servers until they are quiet,
-// this test's own requests left out.
-func (w *world) recorded(what string, machines int, do func()) *env.Report {
+// measured is a scenario that counts requests.
+type measured struct {
+	*world
+	servers []rest.Interface
+	// own counts the requests of the test itself.
+	own atomic.Int64
+}
+
+// newMeasured is for a test that runs before others: they would not be quiet.
+func newMeasured(t *testing.T) *measured {
+	t.Helper()
+	w := &measured{world: newWorldAlone(t)}
+	for _, cluster := range []*env.Cluster{w.Cluster, w.Target} {
+		w.servers = append(w.servers, kubernetes.NewForConfigOrDie(cluster.Admin).Discovery().RESTClient())
+		access := rest.CopyConfig(cluster.Admin)
+		access.Wrap(func(next http.RoundTripper) http.RoundTripper {
+			return roundTripper(func(r *http.Request) (*http.Response, error) {
+				w.own.Add(1)
+				return next.RoundTrip(r)
+			})
+		})
+		var err error
+		if cluster.Client, err = client.New(access, client.Options{Scheme: env.NewScheme()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return w
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// cost is what both API servers counted.
+type cost struct {
+	totals env.Totals
+	// work is the number of requests of kind Work, those of the test itself left out.
+	work int
+}
+
+// counters are the status patches of sets and deployments. There are some for each tenth of a
+// second in which machines change, however many machines there are, so their number depends on
+// how fast this machine is.
+func (c cost) counters() int {
+	sum := 0
+	for answered, count := range c.totals {
+		if answered.Resource == "machinesets/status" || answered.Resource == "machinedeployments/status" {
+			sum += count
+		}
+	}
+	return sum
+}
+
+// recorded does something and reports what that cost both API servers until they are quiet.
+func (w *measured) recorded(what string, machines int, do func()) cost {
 	w.t.Helper()
-	control, target := w.Record(w.t), w.Target.Record(w.t)
+	before := w.totals(gomega.NewWithT(w.t))
+	w.own.Store(0)
 	begin := time.Now()
 	do()
-	took := time.Since(begin)
-	w.quiet()
-	report := env.Join(control.Stop(), target.Stop())
-	report = report.Where(env.Filter{UserAgent: "millwright-manager"}, env.Filter{UserAgent: "millwright-sim-kubelet"})
-	perMachine := 0.0
-	if machines > 0 {
-		perMachine = report.PerN(machines)
-	}
-	w.t.Logf("%s: %.1f s, %d requests, %.2f per machine\n%s", what, took.Seconds(), report.Total(), perMachine, report.Table())
-	return report
+	took, own := time.Since(begin), int(w.own.Load())
+	totals := w.quiet().Since(before)
+	c := cost{totals, totals.Count(env.Work) - own}
+	w.t.Logf("%s: %.1f s, %d requests for %d machines besides %d of the test:\n%v", what, took.Seconds(), c.work, machines, own, totals)
+	return c
 }
 
-// quiet waits until nobody has asked either API server for anything for two seconds. Events go
-// out one after another, and long after what they tell of.
-func (w *world) quiet() {
+// totals are those of both API servers.
+func (w *measured) totals(g gomega.Gomega) env.Totals {
+	sum := env.Totals{}
+	for _, server := range w.servers {
+		totals, err := env.Scrape(w.t.Context(), server)
+		g.Expect(err).NotTo(gomega.HaveOccurred())
+		for answered, count := range totals {
+			sum[answered] += count
+		}
+	}
+	return sum
+}
+
+// quiet waits until the API servers have answered no request for two seconds, and returns their
+// totals then. Events go out one after another, and long after what they are about.
+func (w *measured) quiet() (last env.Totals) {
 	w.t.Helper()
 	const still = 2 * time.Second
-	servers := []rest.Interface{
-		kubernetes.NewForConfigOrDie(w.Admin).Discovery().RESTClient(), kubernetes.NewForConfigOrDie(w.Target.Admin).Discovery().RESTClient(),
-	}
-	last := -1
 	gomega.NewWithT(w.t).Eventually(func(g gomega.Gomega) {
-		sum := 0
-		for _, server := range servers {
-			totals, err := env.Scrape(w.t.Context(), server)
-			g.Expect(err).NotTo(gomega.HaveOccurred())
-			for answered, count := range totals.Counts {
-				if kind := answered.Kind(); kind == env.Work || kind == env.Event {
-					sum += count
-				}
-			}
-		}
-		was := last
-		last = sum
-		g.Expect(sum).To(gomega.Equal(was), "requests")
+		was := last.Count(env.Work, env.Event)
+		last = w.totals(g)
+		g.Expect(last.Count(env.Work, env.Event)).To(gomega.Equal(was), "requests")
 	}).WithTimeout(time.Minute).WithPolling(still).Should(gomega.Succeed())
+	return last
 }
 
-// withoutCounters leaves out the status patches of sets and deployments. There are some for
-// each tenth of a second in which machines change, however many machines there are, so
-// their number tells how fast this machine is.
-func withoutCounters(report *env.Report) *env.Report {
-	kept := &env.Report{}
-	for _, request := range report.Requests {
-		if request.Resource != "machinesets/status" && request.Resource != "machinedeployments/status" {
-			kept.Requests = append(kept.Requests, request)
-		}
-	}
-	return kept
-}
-
-func within(t *testing.T, what string, report *env.Report, machines int, budget, events float64) {
+func within(t *testing.T, what string, c cost, machines int, budget, events float64) {
 	t.Helper()
-	if got := report.PerN(machines); got > budget {
+	if got := float64(c.work) / float64(machines); got > budget {
 		t.Errorf("%s: %.2f requests per machine, budget is %.1f", what, got, budget)
 	}
-	if got := float64(report.Count(env.Filter{Kind: env.Event})) / float64(machines); got > events {
+	if got := float64(c.totals.Count(env.Event)) / float64(machines); got > events {
 		t.Errorf("%s: %.2f events per machine, budget is %.1f", what, got, events)
 	}
 }

@@ -1,0 +1,135 @@
+package env
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"k8s.io/client-go/rest"
+)
+
+// Kind is the class in which a request on an API object is counted.
+type Kind string
+
+// The kinds of requests.
+const (
+	// Work is every request that is none of the others. Budgets are about these.
+	Work Kind = "work"
+	// Lease is a request on leases.
+	Lease Kind = "lease"
+	// Event is a request on events, of the core group or of events.k8s.io.
+	Event Kind = "event"
+)
+
+// Answered names requests that an API server counts together.
+type Answered struct {
+	// Method is how the API server calls what was done: GET, LIST, POST, PUT, PATCH,
+	// APPLY, DELETE, DELETECOLLECTION or CONNECT.
+	Method string
+	// Group is the API group, "" for the core group.
+	Group string
+	// Resource is the plural name, with the subresource if there is one.
+	Resource string
+	// Code is the HTTP status of the answer.
+	Code int
+}
+
+// Kind returns the class in which the requests are counted.
+func (a Answered) Kind() Kind {
+	switch resource, _, _ := strings.Cut(a.Resource, "/"); {
+	case a.Group == "coordination.k8s.io" && resource == "leases":
+		return Lease
+	case resource == "events" && (a.Group == "" || a.Group == "events.k8s.io"):
+		return Event
+	default:
+		return Work
+	}
+}
+
+// Totals are the numbers of requests on API objects that an API server answered since it
+// started, its own included. Requests that authorization refused are left out, and so are
+// watches, which are counted when they end.
+type Totals map[Answered]int
+
+// Count returns the number of requests of some kinds.
+func (t Totals) Count(kinds ...Kind) int {
+	sum := 0
+	for answered, count := range t {
+		for _, kind := range kinds {
+			if answered.Kind() == kind {
+				sum += count
+			}
+		}
+	}
+	return sum
+}
+
+// Since returns the requests that were answered after an earlier count.
+func (t Totals) Since(before Totals) Totals {
+	difference := Totals{}
+	for answered, count := range t {
+		if count -= before[answered]; count != 0 {
+			difference[answered] = count
+		}
+	}
+	return difference
+}
+
+const requestsMetric = "apiserver_request_total"
+
+// Scrape returns the API server's own count.
+func Scrape(ctx context.Context, client rest.Interface) (Totals, error) {
+	body, err := client.Get().AbsPath("/metrics").DoRaw(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("asking for the API server's metrics: %w", err)
+	}
+	totals, err := parseTotals(body)
+	if err != nil {
+		return nil, fmt.Errorf("reading the API server's metrics: %w", err)
+	}
+	return totals, nil
+}
+
+func parseTotals(body []byte) (Totals, error) {
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(linesOf(body, requestsMetric)))
+	if err != nil {
+		return nil, err
+	}
+	totals := Totals{}
+	for _, metric := range families[requestsMetric].GetMetric() {
+		labels := map[string]string{}
+		for _, label := range metric.GetLabel() {
+			labels[label.GetName()] = label.GetValue()
+		}
+		if strings.HasPrefix(labels["verb"], "WATCH") || labels["resource"] == "" {
+			continue
+		}
+		code, err := strconv.Atoi(labels["code"])
+		if err != nil {
+			return nil, fmt.Errorf("%s has the code %q", requestsMetric, labels["code"])
+		}
+		resource := labels["resource"]
+		if labels["subresource"] != "" {
+			resource += "/" + labels["subresource"]
+		}
+		totals[Answered{Method: labels["verb"], Group: labels["group"], Resource: resource, Code: code}] += int(metric.GetUntyped().GetValue())
+	}
+	return totals, nil
+}
+
+// linesOf returns the lines of one metric, without their type: parsing all metrics takes many
+// times as long.
+func linesOf(body []byte, name string) []byte {
+	var kept []byte
+	for line := range bytes.Lines(body) {
+		if bytes.HasPrefix(line, []byte(name+"{")) {
+			kept = append(kept, line...)
+		}
+	}
+	return kept
+}
