@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/millwright-dev/millwright/internal/cli/folder"
 	"github.com/millwright-dev/millwright/test/env"
 	"github.com/millwright-dev/millwright/test/program"
 )
@@ -36,7 +37,7 @@ func TestMain(m *testing.M) {
 
 // coreFile finds a file that hack/capi.sh has built.
 func coreFile(path ...string) (string, error) {
-	cache, err := env.CacheDir()
+	cache, err := folder.Cache()
 	if err != nil {
 		return "", err
 	}

@@ -5,24 +5,21 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
-	"sigs.k8s.io/yaml"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/config"
+	"github.com/millwright-dev/millwright/internal/cli/folder"
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 )
 
@@ -50,29 +47,24 @@ type pool struct {
 	shared map[variant]func() (*controlplane.ControlPlane, error)
 }
 
-// running is the pool while Run runs.
+// running is the pool while Main runs.
 var running *pool
 
-// Main runs the tests of a package and ends the process with their result. It is
-// what TestMain calls.
-func Main(m *testing.M) { os.Exit(Run(m)) }
-
-// AtATime says how many of a package's parallel tests run at a time, for tests that mostly
-// wait: more than there are processors. To be called before the tests run; the flag -parallel
-// counts more.
+// AtATime sets how many of a package's parallel tests run at a time, for tests that mostly
+// wait. Call it before the tests run; the flag -parallel takes precedence.
 func AtATime(tests int) {
 	if err := flag.Set("test.parallel", strconv.Itoa(tests)); err != nil {
 		panic(err) // not a test
 	}
 }
 
-// Run runs the tests of a package, ends the control planes that they started, and
-// returns the exit status. It is for a TestMain that has more to do; others call Main.
-func Run(m *testing.M) int {
+// Main runs the tests of a package, ends the control planes that they started, and ends the
+// process with the tests' result. It is what TestMain calls.
+func Main(m *testing.M) {
 	dir, err := os.MkdirTemp("", "millwright-env-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "env:", err)
-		return 1
+		os.Exit(1)
 	}
 	running = &pool{dir: dir, shared: map[variant]func() (*controlplane.ControlPlane, error){}}
 	code := m.Run()
@@ -80,7 +72,7 @@ func Run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "env: ending the control planes:", err)
 		code = max(code, 1)
 	}
-	return code
+	os.Exit(code)
 }
 
 // get returns the shared control plane and starts it at its first use. Different
@@ -128,8 +120,8 @@ func stderrLogger() logr.Logger {
 	return funcr.New(func(prefix, args string) { fmt.Fprintln(os.Stderr, prefix, args) }, funcr.Options{})
 }
 
-// startControlPlane starts one with the same flags as local mode has, apart from
-// etcd's fsync, and installs the CRDs.
+// startControlPlane starts a control plane with the flags of local mode, apart from etcd's
+// fsync, and installs the CRDs.
 func startControlPlane(dir string, v variant, log logr.Logger) (*controlplane.ControlPlane, error) {
 	without := []string{controlplane.Scheduler}
 	if !v.controllerManager {
@@ -164,7 +156,11 @@ func start(config controlplane.Config, v variant) (*controlplane.ControlPlane, e
 
 func prepareControlPlane(cp *controlplane.ControlPlane, v variant) error {
 	admin := cp.RESTConfig()
-	if err := installCRDs(admin); err != nil {
+	crds, err := fs.Sub(config.Files, "crd")
+	if err != nil {
+		return err
+	}
+	if err := controlplane.InstallCRDs(context.Background(), admin, crds); err != nil {
 		return err
 	}
 	if v.target {
@@ -188,47 +184,9 @@ func Binaries() (string, error) {
 	if dir := os.Getenv("KUBERNETES_BINARIES"); dir != "" {
 		return dir, nil // Start says what is missing
 	}
-	cache, err := CacheDir()
+	cache, err := folder.Cache()
 	if err != nil {
 		return "", err
 	}
 	return controlplane.FindBinaries(cache)
-}
-
-// CacheDir is the folder in which hack/cache.sh keeps what is slow to build.
-func CacheDir() (string, error) {
-	if dir := os.Getenv("MILLWRIGHT_CACHE"); dir != "" {
-		return dir, nil
-	}
-	userCache, err := os.UserCacheDir()
-	if err != nil {
-		return "", fmt.Errorf("finding what was built: %w", err)
-	}
-	return filepath.Join(userCache, "millwright"), nil
-}
-
-func installCRDs(admin *rest.Config) error {
-	entries, err := config.Files.ReadDir("crd")
-	if err != nil {
-		return err
-	}
-	var crds []*apiextensionsv1.CustomResourceDefinition
-	for _, entry := range entries {
-		content, err := config.Files.ReadFile("crd/" + entry.Name())
-		if err != nil {
-			return err
-		}
-		crd := &apiextensionsv1.CustomResourceDefinition{}
-		if err := yaml.UnmarshalStrict(content, crd); err != nil {
-			return fmt.Errorf("reading config/crd/%s: %w", entry.Name(), err)
-		}
-		crds = append(crds, crd)
-	}
-	_, err = envtest.InstallCRDs(admin, envtest.CRDInstallOptions{
-		CRDs: crds, MaxTime: time.Minute, PollInterval: 50 * time.Millisecond,
-	})
-	if err != nil {
-		return fmt.Errorf("installing the CRDs: %w", err)
-	}
-	return nil
 }

@@ -16,6 +16,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/millwright-dev/millwright/internal/cli/folder"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/seed"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -49,7 +50,7 @@ func artifacts(t *testing.T) string {
 	if _, err := exec.LookPath(qemu.DefaultProgram); err != nil {
 		t.Fatalf("%v; run `make qemu`", err)
 	}
-	cache, err := env.CacheDir()
+	cache, err := folder.Cache()
 	if err != nil {
 		t.Fatal(err)
 	}

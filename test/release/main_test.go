@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/millwright-dev/millwright/internal/cli/folder"
 	"github.com/millwright-dev/millwright/test/env"
 	"github.com/millwright-dev/millwright/test/program"
 )
@@ -40,7 +41,7 @@ func TestMain(m *testing.M) {
 // coreFile finds a file that hack/capi.sh has built.
 func coreFile(t *testing.T, name string) string {
 	t.Helper()
-	cache, err := env.CacheDir()
+	cache, err := folder.Cache()
 	if err != nil {
 		t.Fatal(err)
 	}

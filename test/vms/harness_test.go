@@ -22,6 +22,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/cli/folder"
 	"github.com/millwright-dev/millwright/internal/manager"
 	"github.com/millwright-dev/millwright/test/env"
 	"github.com/millwright-dev/millwright/test/program"
@@ -59,7 +60,7 @@ type cluster struct {
 // guest finds what "make guest" built.
 func guest(t *testing.T) string {
 	t.Helper()
-	cache, err := env.CacheDir()
+	cache, err := folder.Cache()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -187,7 +187,7 @@ func (unclosed) Close() error { return nil }
 
 // find looks for the programs and images.
 func (m *local) find() error {
-	cache, err := cacheDir()
+	cache, err := folder.Cache()
 	if err != nil {
 		return err
 	}
@@ -204,18 +204,6 @@ func (m *local) find() error {
 		return fmt.Errorf("looking for this program, which hosts run too: %w", err)
 	}
 	return nil
-}
-
-// cacheDir is where "make" puts what takes long to build.
-func cacheDir() (string, error) {
-	if dir := os.Getenv("MILLWRIGHT_CACHE"); dir != "" {
-		return dir, nil
-	}
-	dir, err := os.UserCacheDir()
-	if err != nil {
-		return "", fmt.Errorf("looking for what was built: %w", err)
-	}
-	return filepath.Join(dir, "millwright"), nil
 }
 
 // explainCancel drops an error that comes from the user having ended the command.

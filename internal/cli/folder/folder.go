@@ -51,3 +51,16 @@ func UpAgain(dir string) string {
 	}
 	return "millwright up --dir " + dir
 }
+
+// Cache returns the folder of what "make" built, such as the programs of the control plane:
+// MILLWRIGHT_CACHE, or else "millwright" in the user's cache folder.
+func Cache() (string, error) {
+	if dir := os.Getenv("MILLWRIGHT_CACHE"); dir != "" {
+		return dir, nil
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("looking for what was built: %w", err)
+	}
+	return filepath.Join(dir, "millwright"), nil
+}
