@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
@@ -18,7 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 )
 
-// apply carries out a plan. It stops at the first failure, but for marks of Machines and of nodes, and
+// apply carries out a plan. It stops at the first failure, except those to mark Machines and nodes, and
 // after the operations that end a pass.
 func (p pass) apply(ctx context.Context, f planner.Facts, plan []planner.Operation) planner.Outcome {
 	outcome := planner.Outcome{Written: map[string]*v1alpha1.MachineSet{}}
@@ -27,7 +30,7 @@ func (p pass) apply(ctx context.Context, f planner.Facts, plan []planner.Operati
 			break
 		}
 		if outcome.NodesLater && op.Action == planner.PatchNodes {
-			continue // a target that does not answer costs its time once
+			continue // wait for a target that does not answer only once
 		}
 		err := p.applyOne(ctx, f, op, &outcome)
 		switch {
@@ -68,8 +71,8 @@ func (p pass) applyOne(ctx context.Context, f planner.Facts, op planner.Operatio
 	return nil
 }
 
-// rollBack gives the deployment an old template, or refuses that. In both cases spec.rollbackTo is
-// removed. A refusal goes into the status first, or it would be lost if the process ended here.
+// rollBack gives the deployment an old template, or refuses that, and removes spec.rollbackTo. A refusal
+// is written into the status first, or it would be lost if the process ended between the writes.
 func (p pass) rollBack(ctx context.Context, f planner.Facts, op planner.Operation, outcome *planner.Outcome) error {
 	deployment, kind := f.Deployment, corev1.EventTypeNormal
 	if op.Action == planner.Refuse {
@@ -88,11 +91,11 @@ func (p pass) rollBack(ctx context.Context, f planner.Facts, op planner.Operatio
 		return err
 	}
 	p.Events.Event(next, kind, op.Topic, op.Reason)
-	ctrl.LoggerFrom(ctx).Info("Answered the wish to roll back", "outcome", op.Topic, "why", op.Reason)
+	ctrl.LoggerFrom(ctx).Info("Answered spec.rollbackTo", "outcome", op.Topic, "why", op.Reason)
 	return nil
 }
 
-// mark tells the set of a Machine to delete it before others.
+// mark has the set of a Machine delete it before others.
 func (p pass) mark(ctx context.Context, deployment *v1alpha1.MachineDeployment, op planner.Operation) error {
 	machine := op.Machine.DeepCopy()
 	metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyMachinePriority, planner.FirstPriority)
@@ -112,7 +115,7 @@ func (p pass) mark(ctx context.Context, deployment *v1alpha1.MachineDeployment, 
 	return nil
 }
 
-// annotate writes what the deployment's metadata say about its sets, and returns it as it is then.
+// annotate writes the deployment's metadata that follow from its sets, and returns what was written.
 func (p pass) annotate(ctx context.Context, f planner.Facts, deployment *v1alpha1.MachineDeployment) (*v1alpha1.MachineDeployment, error) {
 	f.Deployment = deployment
 	next := planner.Annotated(f)
@@ -125,23 +128,68 @@ func (p pass) annotate(ctx context.Context, f planner.Facts, deployment *v1alpha
 	return next, nil
 }
 
-func (p pass) addFinalizer(ctx context.Context, deployment *v1alpha1.MachineDeployment) (*v1alpha1.MachineDeployment, error) {
+// changeFinalizer patches a deployment if change adds or removes its finalizer.
+func (p pass) changeFinalizer(ctx context.Context, deployment *v1alpha1.MachineDeployment, change func(client.Object, string) bool) (*v1alpha1.MachineDeployment, error) {
 	next := deployment.DeepCopy()
-	if !controllerutil.AddFinalizer(next, v1alpha1.FinalizerMCM) {
+	if !change(next, v1alpha1.FinalizerMCM) {
 		return deployment, nil
 	}
 	return next, p.patchDeployment(ctx, next, deployment)
-}
-
-func (p pass) removeFinalizer(ctx context.Context, deployment *v1alpha1.MachineDeployment) error {
-	next := deployment.DeepCopy()
-	controllerutil.RemoveFinalizer(next, v1alpha1.FinalizerMCM)
-	return apierror.IgnoreGone(p.patchDeployment(ctx, next, deployment))
 }
 
 func (p pass) patchDeployment(ctx context.Context, next, deployment *v1alpha1.MachineDeployment) error {
 	if err := p.memory.deployment.Patch(ctx, p.Client, next, deployment); err != nil {
 		return fmt.Errorf("patching machine deployment %s: %w", deployment.Name, err)
 	}
+	return nil
+}
+
+// errNodes marks failures to mark nodes. A rollout goes on without the marks, and may move pods twice.
+var errNodes = errors.New("marking nodes")
+
+const (
+	// manyNodes is how many nodes are patched at the same time.
+	manyNodes = 16
+	// nodesWithin is the time for the nodes of one operation. The others follow in the next pass.
+	nodesWithin = 10 * time.Second
+)
+
+// patchNodes tries to patch all nodes, and returns the first failure.
+func (p pass) patchNodes(ctx context.Context, deployment *v1alpha1.MachineDeployment, op planner.Operation) error {
+	limited, cancel := context.WithTimeout(ctx, nodesWithin)
+	defer cancel()
+	var group errgroup.Group
+	group.SetLimit(manyNodes)
+	for _, change := range op.Nodes {
+		group.Go(func() error { return p.patchNode(limited, change) })
+	}
+	err := group.Wait()
+	if err != nil {
+		return fmt.Errorf("%w: %w", errNodes, err)
+	}
+	if op.Topic != "" {
+		p.Events.Event(deployment, corev1.EventTypeNormal, op.Topic, op.Reason)
+	}
+	ctrl.LoggerFrom(ctx).Info("Patched nodes", "why", op.Reason)
+	return nil
+}
+
+// patchNode patches a node. Only a change of taints is locked, since it replaces a list: otherwise the
+// kubelet's writes would cause conflicts for nothing.
+func (p pass) patchNode(ctx context.Context, change planner.NodeChange) error {
+	// Without the status, which is expensive to compare and not written.
+	before := &corev1.Node{ObjectMeta: change.Old.ObjectMeta, Spec: change.Old.Spec}
+	patch := client.StrategicMergeFrom(before)
+	if !slices.EqualFunc(change.Old.Spec.Taints, change.New.Spec.Taints, planner.SameTaint) {
+		patch = client.StrategicMergeFrom(before, client.MergeFromWithOptimisticLock{})
+	}
+	err := p.Target.Client().Patch(ctx, change.New, patch)
+	if apierror.Gone(err) {
+		return nil // it was deleted meanwhile
+	}
+	if err != nil {
+		return fmt.Errorf("patching node %s: %w", change.Old.Name, err)
+	}
+	p.memory.nodes.Wrote(change.New)
 	return nil
 }

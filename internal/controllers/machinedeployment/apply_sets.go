@@ -17,9 +17,10 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
+	"github.com/millwright-dev/millwright/internal/reconcile/cascade"
 )
 
-// create creates the set of the current template. One that comes back mutated is deleted.
+// create creates the set of the current template. A set that comes back mutated is deleted.
 func (p pass) create(ctx context.Context, deployment *v1alpha1.MachineDeployment, op planner.Operation, outcome *planner.Outcome) error {
 	set := op.Next.DeepCopy()
 	if message := planner.Unselected(deployment, set); message != "" {
@@ -35,7 +36,7 @@ func (p pass) create(ctx context.Context, deployment *v1alpha1.MachineDeployment
 	}
 	if err := mutated(deployment, set); err != nil {
 		p.memory.mutated = true
-		// Not by its version: its controller may have written its status.
+		// Whatever its version: its controller may have written its status.
 		return errors.Join(err, apierror.IgnoreGone(p.Client.Delete(ctx, set, client.Preconditions{UID: &set.UID})))
 	}
 	p.memory.sets.Wrote(set)
@@ -44,8 +45,8 @@ func (p pass) create(ctx context.Context, deployment *v1alpha1.MachineDeployment
 	return nil
 }
 
-// mutated returns an error if a set is not the one that was requested, mostly because of a webhook. The
-// deployment would not know it as its own, and create others without end.
+// mutated returns an error if the API server changed a set, mostly by a webhook, so that the deployment
+// would not recognize it and create others without end.
 func mutated(deployment *v1alpha1.MachineDeployment, created *v1alpha1.MachineSet) error {
 	fields := planner.Mutated(deployment, created)
 	if len(fields) == 0 {
@@ -55,9 +56,8 @@ func mutated(deployment *v1alpha1.MachineDeployment, created *v1alpha1.MachineSe
 		"Mostly a mutating webhook does that: keep it from machine sets", planner.ErrMutated, strings.Join(fields, ", "))
 }
 
-// stillMutated returns an error if the last new set was mutated, and the next one would be. It asks by a
-// dry run, under another name: its own may be taken by the last one, which is being deleted. Other
-// failures are left to the creation.
+// stillMutated returns an error if the last new set was mutated, and the next one would be. It uses a dry
+// run under another name, since the last set may still exist. Other failures are left to the creation.
 func (p pass) stillMutated(ctx context.Context, f planner.Facts) error {
 	p.memory.mutated = p.memory.mutated && f.Current == nil
 	if !p.memory.mutated || f.Deployment.Spec.Paused {
@@ -71,9 +71,8 @@ func (p pass) stillMutated(ctx context.Context, f planner.Facts) error {
 	return mutated(f.Deployment, created)
 }
 
-// nameTaken finds out whose the set of that name is. It may be our own, which the cache does not show
-// yet. One that is being deleted is of no use any more, and may exist for as long as its last Machine
-// does: the next one has another name.
+// nameTaken returns errCacheBehind if the existing set is the wanted one, which the cache does not show
+// yet, and ErrNameTaken otherwise, also for a set that is being deleted: that may take long.
 func (p pass) nameTaken(ctx context.Context, deployment *v1alpha1.MachineDeployment, wanted *v1alpha1.MachineSet) error {
 	taken := &v1alpha1.MachineSet{}
 	if err := p.Client.Get(ctx, client.ObjectKeyFromObject(wanted), taken); err != nil {
@@ -89,17 +88,10 @@ func (p pass) nameTaken(ctx context.Context, deployment *v1alpha1.MachineDeploym
 	return planner.ErrNameTaken
 }
 
-// adopt takes over a set, unless the deployment is gone by now: the garbage collector would then
-// delete the set, and its controller all Machines.
+// adopt takes over a set.
 func (p pass) adopt(ctx context.Context, deployment *v1alpha1.MachineDeployment, op planner.Operation) error {
-	live := &metav1.PartialObjectMetadata{}
-	live.SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind("MachineDeployment"))
-	err := p.Live.Get(ctx, client.ObjectKeyFromObject(deployment), live)
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("reading machine deployment %s: %w", deployment.Name, err)
-	}
-	if err != nil || live.UID != deployment.UID || !live.DeletionTimestamp.IsZero() {
-		return errCacheBehind
+	if err := cascade.CheckAlive(ctx, p.Live, deployment, planner.Kind); err != nil {
+		return err
 	}
 	return p.changeOwner(ctx, deployment, op, append(slices.Clone(op.Set.OwnerReferences), planner.OwnerReference(deployment)))
 }
@@ -119,14 +111,14 @@ func (p pass) changeOwner(ctx context.Context, deployment *v1alpha1.MachineDeplo
 	verb := "Adopted"
 	if op.Action == planner.Release {
 		verb = "Released"
-		p.memory.sets.Forget(client.ObjectKeyFromObject(next)) // it is not looked at any more
+		p.memory.sets.Forget(client.ObjectKeyFromObject(next))
 	}
 	p.Events.Eventf(deployment, corev1.EventTypeNormal, verb, "%s machine set %s: %s", verb, next.Name, op.Reason)
 	ctrl.LoggerFrom(ctx).Info(verb+" machine set", "machineSet", next.Name, "why", op.Reason)
 	return nil
 }
 
-// change scales a set, or gives it what else it takes over.
+// change scales a set, or updates what else it takes over.
 func (p pass) change(ctx context.Context, f planner.Facts, op planner.Operation, outcome *planner.Outcome) error {
 	next := op.Next.DeepCopy()
 	if err := p.patchSet(ctx, next, op.Set); err != nil {
@@ -142,8 +134,13 @@ func (p pass) change(ctx context.Context, f planner.Facts, op planner.Operation,
 		p.Events.Eventf(f.Deployment, corev1.EventTypeNormal, "RefreshedMachineSet", "Refreshed machine set %s: %s", next.Name, op.Reason)
 		ctrl.LoggerFrom(ctx).Info("Refreshed machine set", "machineSet", next.Name, "why", op.Reason)
 	}
-	if planner.Desired(next) == 0 && f.Nodes != nil {
-		p.forgetNodes(f.Nodes.OfOld, next)
+	if planner.Desired(next) > 0 || f.Nodes == nil {
+		return nil
+	}
+	for _, n := range f.Nodes.OfOld { // which are not read any more
+		if metav1.IsControlledBy(n.Machine, next) {
+			p.memory.nodes.Forget(client.ObjectKeyFromObject(n.Node))
+		}
 	}
 	return nil
 }
@@ -159,9 +156,7 @@ func (p pass) prune(ctx context.Context, deployment *v1alpha1.MachineDeployment,
 	return nil
 }
 
-// deleteSet deletes a set as it was read. The UID spares a set of the same name that was created
-// meanwhile. The version spares one that got Machines, or was released: caches of different kinds are
-// not in step.
+// deleteSet deletes a set, unless it was replaced, got Machines or was released since it was read.
 func (p pass) deleteSet(ctx context.Context, set *v1alpha1.MachineSet) error {
 	as := client.Preconditions{UID: &set.UID, ResourceVersion: &set.ResourceVersion}
 	if err := p.Client.Delete(ctx, set, as); apierror.IgnoreGone(err) != nil {

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
@@ -35,28 +37,26 @@ import (
 type Options struct {
 	// Client of the control cluster; reads come from the cache.
 	Client client.Client
-	// Live reads from the API server, before sets without a controller are adopted. If it is nil, none
-	// is adopted.
+	// Live reads from the API server before sets without a controller are adopted. Nil: none is adopted.
 	Live client.Reader
-	// Machines finds those of a set. Nil: by listing them with Client.
+	// Machines finds the Machines of a set. Nil: by listing them with Client.
 	Machines fieldindex.Machines
 	// Events explains to users what was done.
 	Events record.EventRecorder
-	// Clock tells the time.
-	Clock clock.PassiveClock
-	// Concurrency is how many deployments are worked on at the same time.
+	Clock  clock.PassiveClock
+	// Concurrency is how many deployments are reconciled at the same time.
 	Concurrency int
-	// Target is where nodes join; nil if nowhere. Without it, rollouts do not mark nodes.
+	// Target is the cluster that nodes join. Nil: rollouts do not mark nodes.
 	Target Target
 	// ProtectNodes keeps autoscalers from removing nodes during a rolling update.
 	ProtectNodes bool
 }
 
-// Target is the cluster that nodes join, as target.Cluster is one. It need not answer.
+// Target is the cluster that nodes join. It need not answer.
 type Target interface {
 	// Client reads Nodes from a cache and writes to the API server.
 	Client() client.Client
-	// Ready reports whether the target has answered, so that its cache means something.
+	// Ready reports whether the target has answered, so that its cache is filled.
 	Ready() bool
 }
 
@@ -71,12 +71,12 @@ type Controller struct {
 type memory struct {
 	// deployment, sets and nodes are the versions that were written.
 	deployment, sets, nodes expectations.Writes
-	// nodesUnmarked reports whether the nodes were seen without marks of a rollout, and no rollout
-	// has begun since. It saves reading the nodes.
+	// nodesUnmarked reports whether the nodes had no marks of a rollout, and no rollout has begun since,
+	// so that they need not be read.
 	nodesUnmarked bool
 	// mutated reports whether the API server changed the template of the last new set.
 	mutated bool
-	// counted is when the status was written while the deployment is being deleted.
+	// counted is when the status of a deployment that is being deleted was written.
 	counted time.Time
 }
 
@@ -105,15 +105,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-const (
-	// staleCache is how long a pass waits for the cache to show what this process wrote. The event of
-	// that write comes first.
-	staleCache = time.Second
-	// targetAway is how long a pass waits for a target that does not answer, if there are nodes to mark.
-	targetAway = 5 * time.Second
-)
-
-// errCacheBehind says that the cache does not show yet what exists.
+// errCacheBehind: the cache does not show yet what exists.
 var errCacheBehind = errors.New("the cache is behind")
 
 // Reconcile brings a deployment closer to its goal.
@@ -131,20 +123,19 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	p := pass{Controller: c, memory: c.memory.Of(req.NamespacedName)}
 	if !p.fresh(deployment, sets) {
-		return ctrl.Result{RequeueAfter: staleCache}, nil
+		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
 	}
 	again, err := p.reconcile(ctx, deployment, sets)
 	switch {
 	case outdated(err):
-		return ctrl.Result{RequeueAfter: staleCache}, nil
+		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
 	case err != nil:
 		return ctrl.Result{}, err
 	}
 	return ctrl.Result{RequeueAfter: again}, nil
 }
 
-// outdated reports whether an error means that the pass read an old state, as the cache will show.
-// Users are not told.
+// outdated reports whether an error means that the pass read an old state. Users need not see it.
 func outdated(err error) bool { return apierror.Conflict(err) || errors.Is(err, errCacheBehind) }
 
 // pass is one pass over a deployment.
@@ -154,21 +145,13 @@ type pass struct {
 }
 
 // fresh reports whether the cache shows all that this process wrote to the deployment and its sets. A
-// set that was created and is not shown yet is found by its name, which follows from the template:
-// creating it twice is impossible.
+// set that is not shown yet cannot be created twice, since its name follows from the template.
 func (p pass) fresh(deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) bool {
-	if !p.memory.deployment.Fresh(deployment) {
-		return false
-	}
-	for _, set := range sets {
-		if !p.memory.sets.Fresh(set) {
-			return false
-		}
-	}
-	return true
+	stale := func(set *v1alpha1.MachineSet) bool { return !p.memory.sets.Fresh(set) }
+	return p.memory.deployment.Fresh(deployment) && !slices.ContainsFunc(sets, stale)
 }
 
-// reconcile returns after what time to look again without an event; 0 is never.
+// reconcile returns the time to the next pass without an event; 0 is never.
 func (p pass) reconcile(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) (time.Duration, error) {
 	if !deployment.DeletionTimestamp.IsZero() {
 		return p.terminate(ctx, deployment, sets)
@@ -177,7 +160,7 @@ func (p pass) reconcile(ctx context.Context, deployment *v1alpha1.MachineDeploym
 		_, err := p.writeStatus(ctx, deployment, status.Refused(deployment, v1alpha1.DeploymentReasonInvalid, message, p.Clock.Now()))
 		return 0, err
 	}
-	deployment, err := p.addFinalizer(ctx, deployment)
+	deployment, err := p.changeFinalizer(ctx, deployment, controllerutil.AddFinalizer)
 	if err != nil {
 		return 0, err
 	}
@@ -199,47 +182,52 @@ func (p pass) reconcile(ctx context.Context, deployment *v1alpha1.MachineDeploym
 	p.memory.nodesUnmarked = !planner.MarksNodes(facts) && (p.memory.nodesUnmarked || planner.NodesUnmarked(facts, plan))
 	outcome := p.apply(ctx, facts, plan)
 	if outcome.Ended && outcome.Failure == nil {
-		return 0, nil // the events of what was written come; what would be counted now is not right
+		return 0, nil // the events of the writes start the next pass, which has the right numbers
 	}
 	return p.report(ctx, facts, outcome)
 }
 
-// report writes what there is to say of a pass. What the deployment's metadata say comes first. But if
-// a rollout begins, its status comes first: the revision in the metadata tells which set a status was
-// about.
-func (p pass) report(ctx context.Context, f planner.Facts, o planner.Outcome) (again time.Duration, err error) {
-	after, begins := f.After(o), o.Created != nil || o.Reused(f)
-	deployment := after.Deployment
-	if o.Failure == nil && !begins {
-		deployment, o.Failure = p.annotate(ctx, after, deployment)
-	}
-	if outdated(o.Failure) {
-		return 0, o.Failure
-	}
-	next := status.Next(f, o)
-	deployment, err = p.writeStatus(ctx, deployment, next)
-	if err != nil {
-		return 0, err
-	}
-	if o.Failure == nil && begins {
-		_, o.Failure = p.annotate(ctx, after, deployment)
-	}
-	return lookAgain(f, o, next), errors.Join(o.Failure, o.MarkError())
-}
+// settle is the least time between two statuses of a deployment that is being deleted: its sets change
+// often then.
+const settle = 100 * time.Millisecond
 
-// lookAgain returns the time to the next pass without an event; 0 is never.
-func lookAgain(f planner.Facts, o planner.Outcome, next v1alpha1.MachineDeploymentStatus) (again time.Duration) {
-	times := []time.Duration{planner.ProtectedFor(f), status.DeadlineIn(f, next)}
-	if f.TargetAway || o.NodesLater {
-		times = append(times, targetAway)
+// terminate deletes the sets, and removes the finalizer when none is left. A deployment that is deleted
+// without its sets waits for the garbage collector, which releases them. It returns the time to the
+// next pass without an event; 0 is never.
+func (p pass) terminate(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) (time.Duration, error) {
+	switch {
+	case cascade.Orphaning(deployment):
+		return 0, nil
+	case len(sets) == 0 && controllerutil.ContainsFinalizer(deployment, v1alpha1.FinalizerMCM):
+		_, err := p.changeFinalizer(ctx, deployment, controllerutil.RemoveFinalizer)
+		return 0, apierror.IgnoreGone(err)
+	case p.orphaned.Has(deployment):
+		return 0, p.releaseSets(ctx, deployment, sets)
 	}
-	if f.Nodes != nil && f.Nodes.Stale {
-		times = append(times, staleCache)
-	}
-	for _, in := range times {
-		if again == 0 || in > 0 && in < again {
-			again = in
+	var failure error
+	for _, set := range sets {
+		if set.DeletionTimestamp.IsZero() {
+			failure = errors.Join(failure, p.deleteSet(ctx, set))
 		}
 	}
-	return again
+	if outdated(failure) {
+		return 0, failure
+	}
+	now := p.Clock.Now()
+	if wait := settle - now.Sub(p.memory.counted); failure == nil && wait > 0 && wait <= settle {
+		return wait, nil
+	}
+	p.memory.counted = now
+	_, err := p.writeStatus(ctx, deployment, status.Deleting(planner.NewFacts(deployment, sets, now), failure))
+	return 0, errors.Join(failure, err)
+}
+
+// releaseSets releases the sets that the garbage collector did not know.
+func (p pass) releaseSets(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) error {
+	var failure error
+	for _, set := range sets {
+		op := planner.Operation{Action: planner.Release, Set: set, Reason: "the machine deployment is deleted without its machine sets"}
+		failure = errors.Join(failure, p.release(ctx, deployment, op))
+	}
+	return failure
 }

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 )
 
 // TestARolloutIsLookedAtWhenItsDeadlineIsOver, though nothing happens until then.
@@ -42,7 +43,7 @@ func TestAMachineThatChangesWhileItIsMarkedIsNoRefusal(t *testing.T) {
 		}
 		return nil
 	}
-	if again := s.pass(t).RequeueAfter; again != staleCache {
+	if again := s.pass(t).RequeueAfter; again != expectations.StaleCache {
 		t.Errorf("it is looked at again after %s", again)
 	}
 	if at := conditionAt(s.deployment().Status, v1alpha1.MachineDeploymentReplicaFailure); at >= 0 || strings.Contains(strings.Join(s.lines, "\n"), v1alpha1.DeploymentReasonMarkError) {

@@ -17,7 +17,6 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
-// gather reads all that is planned from.
 func (p pass) gather(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) (f planner.Facts, err error) {
 	f = planner.NewFacts(deployment, sets, p.Clock.Now())
 	if f.Orphans, f.Released, err = p.unowned(ctx, deployment); err != nil {
@@ -33,15 +32,14 @@ func (p pass) gather(ctx context.Context, deployment *v1alpha1.MachineDeployment
 		return f, err
 	}
 	if p.nodesMatter(f) {
-		if f.TargetAway = !p.Target.Ready(); !f.TargetAway { // a rollout does not wait for it
+		if f.TargetAway = !p.Target.Ready(); !f.TargetAway { // rollouts do not wait for the target
 			f.Nodes, err = p.readNodes(ctx, f)
 		}
 	}
 	return f, err
 }
 
-// sets returns the sets with that controller, in the order of their names: messages about them must
-// not change with the order in the cache.
+// sets returns the sets with that controller, sorted by name since messages list them.
 func (c *Controller) sets(ctx context.Context, namespace, controller string) ([]*v1alpha1.MachineSet, error) {
 	list := &v1alpha1.MachineSetList{}
 	err := c.Client.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{fieldindex.ByController: controller})
@@ -56,13 +54,12 @@ func (c *Controller) sets(ctx context.Context, namespace, controller string) ([]
 	return sets, nil
 }
 
-// unowned returns the sets without a controller that the deployment is to adopt, and those that it
-// released.
+// unowned returns the sets that the deployment is to adopt, and those that it released.
 func (c *Controller) unowned(ctx context.Context, deployment *v1alpha1.MachineDeployment) (orphans, released []*v1alpha1.MachineSet, err error) {
 	sets, err := c.sets(ctx, deployment.Namespace, fieldindex.Orphan)
-	selector := planner.Selector(deployment)
+	selects := planner.Selects(deployment)
 	for _, set := range sets {
-		matches := planner.Matches(selector, set)
+		matches := selects(set)
 		switch {
 		case matches && c.Live != nil && set.DeletionTimestamp.IsZero():
 			orphans = append(orphans, set)
@@ -73,8 +70,7 @@ func (c *Controller) unowned(ctx context.Context, deployment *v1alpha1.MachineDe
 	return orphans, released, err
 }
 
-// named returns the Machines that an autoscaler named for deletion. What is named and is not the
-// deployment's counts as gone.
+// named returns the Machines that an autoscaler named for deletion. Those of others count as gone.
 func (c *Controller) named(ctx context.Context, f planner.Facts) ([]planner.Named, error) {
 	named := planner.ParseNamed(f.Deployment.Annotations[v1alpha1.AnnotationKeyTriggerDeletion])
 	for i := range named {
@@ -113,22 +109,13 @@ func (c *Controller) retained(ctx context.Context, f planner.Facts) (map[string]
 		if planner.Existing(set) == planner.Desired(set) || !set.DeletionTimestamp.IsZero() {
 			continue
 		}
-		machines, err := c.machines(ctx, set)
+		machines, err := c.Machines.ControlledBy(ctx, set.Namespace, string(set.UID))
 		if err != nil {
 			return nil, err
 		}
 		retained[set.Name] = planner.Retained(set, machines, f.Now)
 	}
 	return retained, nil
-}
-
-// machines returns those of a set. They are the cache's.
-func (c *Controller) machines(ctx context.Context, set *v1alpha1.MachineSet) ([]*v1alpha1.Machine, error) {
-	machines, err := c.Machines.ControlledBy(ctx, set.Namespace, string(set.UID))
-	if err != nil {
-		return nil, fmt.Errorf("machine set %s: %w", set.Name, err)
-	}
-	return machines, nil
 }
 
 // nodesMatter reports whether nodes may have to be marked, or marks be removed.
@@ -144,7 +131,7 @@ func (p pass) readNodes(ctx context.Context, f planner.Facts) (*planner.Nodes, e
 		if planner.Desired(set) == 0 {
 			continue
 		}
-		machines, err := p.machines(ctx, set)
+		machines, err := p.Machines.ControlledBy(ctx, set.Namespace, string(set.UID))
 		if err != nil {
 			return nil, err
 		}
@@ -168,8 +155,7 @@ func (p pass) readNodes(ctx context.Context, f planner.Facts) (*planner.Nodes, e
 	return nodes, nil
 }
 
-// node returns the node of a Machine; nil if there is none, or if the Machine is being deleted. It is
-// the cache's.
+// node returns the cached node of a Machine; nil if there is none, or if the Machine is being deleted.
 func (p pass) node(ctx context.Context, machine *v1alpha1.Machine) (*corev1.Node, error) {
 	key := client.ObjectKey{Name: machine.Labels[v1alpha1.NodeLabelKey]}
 	if key.Name == "" {
@@ -191,9 +177,8 @@ func (p pass) node(ctx context.Context, machine *v1alpha1.Machine) (*corev1.Node
 	return node, nil
 }
 
-// joining reports whether a node is about to be adopted by its Machine's controller. That may write
-// taints, and would fail if somebody else wrote meanwhile. The set's status brings the next pass when
-// the node has joined.
+// joining reports whether the machine controller is about to adopt a node. Its write of taints would
+// fail if this one came between. When the node has joined, the set's status starts the next pass.
 func joining(machine *v1alpha1.Machine, node *corev1.Node) bool {
 	return machine.Status.CurrentStatus.Phase == v1alpha1.MachinePending && !controllerutil.ContainsFinalizer(node, v1alpha1.FinalizerNode)
 }

@@ -124,7 +124,7 @@ func TestServerRolloutsHistoryAndRollback(t *testing.T) {
 	patch(`{"spec":{"rollbackTo":{"revision":0}}}`)
 	rolledOutTo("b", "4", "b", "c")
 	if deployment.Spec.RollbackTo != nil {
-		t.Errorf("the wish to roll back is still there: %+v", deployment.Spec.RollbackTo)
+		t.Errorf("spec.rollbackTo is still there: %+v", deployment.Spec.RollbackTo)
 	}
 }
 

@@ -91,12 +91,12 @@ func TestEachOperationIsSaid(t *testing.T) {
 		"roll back": {
 			newDeployment(3, class("b"), rollbackTo(1)), []client.Object{setOf("a", 0, withUID, ofRevision("1")), setOf("b", 3, withUID, ofRevision("2"))},
 			`DeploymentRollback: Rolled back deployment "pool" to revision 1`,
-			`Answered the wish to roll back: Rolled back deployment "pool" to revision 1`,
+			`Answered spec.rollbackTo: Rolled back deployment "pool" to revision 1`,
 		},
 		"refuse": {
 			newDeployment(3, rollbackTo(7)), []client.Object{set},
 			"DeploymentRollbackRevisionNotFound: spec.rollbackTo.revision: there is no machine set of revision 7",
-			"Answered the wish to roll back: spec.rollbackTo.revision: there is no machine set of revision 7",
+			"Answered spec.rollbackTo: spec.rollbackTo.revision: there is no machine set of revision 7",
 		},
 	} {
 		t.Run(operation, func(t *testing.T) {

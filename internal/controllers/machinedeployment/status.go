@@ -2,25 +2,71 @@ package machinedeployment
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/status"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
+	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 )
 
+// targetAway is how long a pass waits for a target that does not answer, if there are nodes to mark.
+const targetAway = 5 * time.Second
+
+// report writes the deployment's metadata, and then its status. If a rollout begins, the status comes
+// first: the revision in the metadata tells which set a status was about.
+func (p pass) report(ctx context.Context, f planner.Facts, o planner.Outcome) (again time.Duration, err error) {
+	after, begins := f.After(o), o.Created != nil || o.Reused(f)
+	deployment := after.Deployment
+	if o.Failure == nil && !begins {
+		deployment, o.Failure = p.annotate(ctx, after, deployment)
+	}
+	if outdated(o.Failure) {
+		return 0, o.Failure
+	}
+	next := status.Next(f, o)
+	deployment, err = p.writeStatus(ctx, deployment, next)
+	if err != nil {
+		return 0, err
+	}
+	if o.Failure == nil && begins {
+		_, o.Failure = p.annotate(ctx, after, deployment)
+	}
+	return lookAgain(f, o, next), errors.Join(o.Failure, o.MarkError())
+}
+
+// lookAgain returns the time to the next pass without an event; 0 is never.
+func lookAgain(f planner.Facts, o planner.Outcome, next v1alpha1.MachineDeploymentStatus) (again time.Duration) {
+	times := []time.Duration{planner.ProtectedFor(f), status.DeadlineIn(f, next)}
+	if f.TargetAway || o.NodesLater {
+		times = append(times, targetAway)
+	}
+	if f.Nodes != nil && f.Nodes.Stale {
+		times = append(times, expectations.StaleCache)
+	}
+	for _, in := range times {
+		if again == 0 || in > 0 && in < again {
+			again = in
+		}
+	}
+	return again
+}
+
 // warned are the reasons of conditions that get an event, too: what keeps a deployment from being
-// worked on, or from being worked on as its user may expect.
+// reconciled as its user expects.
 var warned = []string{
 	v1alpha1.DeploymentReasonInvalid, v1alpha1.DeploymentReasonSelectsAll, v1alpha1.DeploymentReasonNotSupported,
 	v1alpha1.DeploymentReasonMutated, v1alpha1.DeploymentReasonMarkError, v1alpha1.DeploymentReasonSelectorOverlap,
 }
 
-// writeStatus writes the status if it differs from what is stored, and returns the deployment with it.
-// Each condition that is new or has changed gets its event.
+// writeStatus writes the status if it differs from the stored one, and returns the deployment with it.
 func (p pass) writeStatus(ctx context.Context, deployment *v1alpha1.MachineDeployment, next v1alpha1.MachineDeploymentStatus) (*v1alpha1.MachineDeployment, error) {
 	stored := deployment.Status
 	stored.Selector = next.Selector // pruned under MCM's CRDs, so its absence must not cause a write

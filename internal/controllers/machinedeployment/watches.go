@@ -14,7 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 )
 
-// requests names the deployments of a namespace for which something is true.
+// requests returns the deployments of a namespace that something concerns.
 func (c *Controller) requests(ctx context.Context, namespace string, concerns func(*v1alpha1.MachineDeployment) bool) []reconcile.Request {
 	list := &v1alpha1.MachineDeploymentList{}
 	if err := c.Client.List(ctx, list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -29,8 +29,8 @@ func (c *Controller) requests(ctx context.Context, namespace string, concerns fu
 	return requests
 }
 
-// ofSet names the deployments that an event of a set concerns: its controller, or those that may adopt
-// it, or the one that it was created for.
+// ofSet returns the deployments that an event of a set concerns: its controller, or those that may adopt
+// it and the one that it was created for.
 func (c *Controller) ofSet(ctx context.Context, object client.Object) []reconcile.Request {
 	if owner := metav1.GetControllerOfNoCopy(object); owner != nil {
 		if owner.Kind != "MachineDeployment" {
@@ -40,19 +40,18 @@ func (c *Controller) ofSet(ctx context.Context, object client.Object) []reconcil
 	}
 	set := object.(*v1alpha1.MachineSet)
 	return c.requests(ctx, set.Namespace, func(other *v1alpha1.MachineDeployment) bool {
-		return planner.Matches(planner.Selector(other), set) || revision.CreatedFor(other, set)
+		return planner.Selects(other)(set) || revision.CreatedFor(other, set)
 	})
 }
 
-// overlapping names the deployments that overlap with one that was created, changed or deleted. It is
-// called with that as it was and as it is.
+// overlapping returns the deployments that overlap with one that was created, changed or deleted.
 func (c *Controller) overlapping(ctx context.Context, changed client.Object) []reconcile.Request {
 	return c.requests(ctx, changed.GetNamespace(), func(other *v1alpha1.MachineDeployment) bool {
 		return planner.Overlap(changed.(*v1alpha1.MachineDeployment), other)
 	})
 }
 
-// ofMachine names the deployment of a Machine.
+// ofMachine returns the deployment of a Machine.
 func (c *Controller) ofMachine(ctx context.Context, machine client.Object) []reconcile.Request {
 	owner := metav1.GetControllerOfNoCopy(machine)
 	if owner == nil || owner.Kind != "MachineSet" {
@@ -66,7 +65,7 @@ func (c *Controller) ofMachine(ctx context.Context, machine client.Object) []rec
 	return c.ofSet(ctx, set)
 }
 
-// markedChanges lets events of Machines through that were named for deletion.
+// markedChanges lets through events of Machines that were named for deletion.
 func markedChanges() predicate.Predicate {
 	mark := func(object client.Object) string {
 		marks := object.GetAnnotations()

@@ -2,7 +2,6 @@ package planner
 
 import (
 	"cmp"
-	"slices"
 	"strings"
 	"time"
 
@@ -26,34 +25,30 @@ type Named struct {
 }
 
 // ParseNamed reads the annotation by which an autoscaler names Machines: NAME~TIME, separated by
-// commas, or in its old form NAME only. What is neither is left out. Of a name that occurs twice the
-// latest time counts.
+// commas, or in its old form NAME only. Other entries are left out. If a name occurs twice, the latest
+// time counts.
 func ParseNamed(text string) []Named {
 	var entries []Named
-	times, known := map[string]time.Time{}, map[string]int{}
+	known := map[string]int{}
 	for entry := range strings.SplitSeq(text, ",") {
 		name, at, timed := strings.Cut(strings.TrimSpace(entry), "~")
 		when, err := time.Parse(time.RFC3339, at)
 		if name == "" || timed && err != nil {
 			continue
 		}
-		before, twice := known[name]
-		switch {
-		case !twice:
+		i, twice := known[name]
+		if !twice {
 			known[name] = len(entries)
 			entries = append(entries, Named{Name: name, Time: at})
-		case when.After(times[name]):
-			entries[before].Time = at
-		default:
-			continue
+		} else if before, _ := time.Parse(time.RFC3339, entries[i].Time); when.After(before) {
+			entries[i].Time = at
 		}
-		times[name] = when
 	}
 	return entries
 }
 
-// since returns when a Machine was named. In the old form that is when the deployment was last
-// scaled, or else when the Machine was marked.
+// since returns when a Machine was named. In the old form, that is when the deployment was last scaled,
+// or else when the Machine was marked.
 func (n Named) since(f Facts) string {
 	was := ""
 	if n.Machine != nil && n.Machine.Annotations[v1alpha1.AnnotationKeyMachinePriority] == FirstPriority {
@@ -65,9 +60,8 @@ func (n Named) since(f Facts) string {
 // exists reports whether the Machine exists and is not being deleted.
 func (n Named) exists() bool { return n.Machine != nil && n.Machine.DeletionTimestamp.IsZero() }
 
-// pending reports whether the Machine is still to be deleted by its name. A failed one is replaced
-// by its set, or goes without replacement if the set has one too many; but if it is preserved, its
-// set has to know that no other goes in its place.
+// pending reports whether the Machine is still to be deleted by its name. Its set deletes a Failed one
+// in any case; but if it is preserved, the set must know that no other is deleted instead.
 func (n Named) pending(now time.Time) bool {
 	if !n.exists() {
 		return false
@@ -88,22 +82,8 @@ func Marked(machine *v1alpha1.Machine, since string) bool {
 		machine.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime] == since
 }
 
-// countsAsNamed reports whether a Machine counts for its set as one that was named: no later than
-// the deployment was last scaled, as far as the set has been told. The rule is MCM's.
-func countsAsNamed(machine *v1alpha1.Machine, set *v1alpha1.MachineSet) bool {
-	if machine.Annotations[v1alpha1.AnnotationKeyMachinePriority] != FirstPriority {
-		return false
-	}
-	marked, err := time.Parse(time.RFC3339, machine.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime])
-	if err != nil {
-		return false
-	}
-	scaled, err := time.Parse(time.RFC3339, set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange])
-	return err == nil && !marked.After(scaled)
-}
-
-// planMarks marks the Machines named for deletion. No set is scaled before the cache shows the marks:
-// it would delete another Machine.
+// planMarks marks the Machines named for deletion. A set that is scaled before the cache shows the marks
+// would delete other Machines.
 func planMarks(f Facts) []Operation {
 	var operations []Operation
 	for _, n := range f.Named {
@@ -129,18 +109,13 @@ func pendingNames(f Facts) string {
 
 // setOf returns the set that controls a Machine; nil if none does.
 func (f Facts) setOf(machine *v1alpha1.Machine) *v1alpha1.MachineSet {
-	all := f.All()
-	if at := slices.IndexFunc(all, func(set *v1alpha1.MachineSet) bool { return controlledBy(machine, set) }); at >= 0 {
-		return all[at]
+	for _, set := range f.All() {
+		if metav1.IsControlledBy(machine, set) {
+			return set
+		}
 	}
 	return nil
 }
 
 // Controls reports whether one of the sets controls a Machine.
 func (f Facts) Controls(machine *v1alpha1.Machine) bool { return f.setOf(machine) != nil }
-
-// controlledBy reports whether a set controls a Machine.
-func controlledBy(machine *v1alpha1.Machine, set *v1alpha1.MachineSet) bool {
-	owner := metav1.GetControllerOfNoCopy(machine)
-	return owner != nil && owner.UID == set.UID
-}

@@ -1,7 +1,7 @@
 // Package planner decides what brings a MachineDeployment closer to its goal.
 //
-// It is pure: from Facts, which nothing changes, Plan makes Operations that each carry their
-// reason. It reads no clock and no API.
+// It is pure: from Facts, Plan makes Operations that each carry their reason. It reads no clock and
+// no API.
 package planner
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 )
 
-// Facts are all that a plan and a status are made from. Nothing changes them or what they point to.
+// Facts are all that a plan and a status are made from. They are read-only.
 type Facts struct {
 	// Deployment that is planned for.
 	Deployment *v1alpha1.MachineDeployment
@@ -25,7 +25,7 @@ type Facts struct {
 	Current *v1alpha1.MachineSet
 	// Old are the sets of other templates and those being deleted, the oldest first.
 	Old []*v1alpha1.MachineSet
-	// Orphans are sets without a controller that the selector matches. They are to be adopted.
+	// Orphans are sets without a controller that the selector matches.
 	Orphans []*v1alpha1.MachineSet
 	// Released are sets with Machines that were created for the deployment, have no controller, and
 	// do not match its selector any more.
@@ -36,8 +36,8 @@ type Facts struct {
 	Named []Named
 	// Retained is how many preserved Machines a set keeps beyond its replicas, by its name.
 	Retained map[string]int32
-	// Nodes of the Machines; nil if they were not read. TargetAway reports whether they would have
-	// been, but their cluster does not answer.
+	// Nodes of the Machines; nil if they were not read. TargetAway reports whether that is because
+	// their cluster does not answer.
 	Nodes      *Nodes
 	TargetAway bool
 	// Now is the time of the pass.
@@ -47,7 +47,7 @@ type Facts struct {
 	rolling bool
 	// surge and unavailable bound a rolling update, in Machines.
 	surge, unavailable int32
-	// heldBack are sets that must not be scaled down, since a named Machine of theirs is not marked.
+	// heldBack are sets that must not be scaled down, since a named Machine is not marked yet.
 	heldBack []*v1alpha1.MachineSet
 }
 
@@ -55,9 +55,9 @@ type Facts struct {
 type Nodes struct {
 	// OfOld are the nodes of old sets, OfCurrent those of the current one.
 	OfOld, OfCurrent []Node
-	// Protect says that a rollout keeps autoscalers from removing nodes.
+	// Protect reports whether a rollout keeps autoscalers from removing nodes.
 	Protect bool
-	// Stale says that some nodes are left out, since the cache does not show the last write to them.
+	// Stale reports whether nodes are left out, since the cache does not show the last write to them.
 	Stale bool
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 )
 
-// NodeChange is a node as it is, which is the cache's, and as it is to be, without its status.
+// NodeChange is a node as the cache has it, and as it is to be, without its status.
 type NodeChange struct{ Old, New *corev1.Node }
 
 // MarksNodes reports whether a rolling update is under way, during which nodes are marked.
@@ -24,8 +24,8 @@ func UnmarksCurrent(f Facts) bool {
 	return f.Current != nil && f.Current.Annotations[v1alpha1.AnnotationKeyPreferNoSchedule] != ""
 }
 
-// planNodes marks the nodes of a rolling update: pods should rather not go to those of old sets, and
-// autoscalers should remove none. Afterwards the marks go.
+// planNodes marks the nodes of a rolling update: old ones so that pods avoid them, all so that
+// autoscalers do not remove them. Afterwards it removes the marks.
 func planNodes(f Facts) []Operation {
 	if f.Nodes == nil || f.Deployment.Spec.Paused {
 		return nil
@@ -55,7 +55,7 @@ func planNodes(f Facts) []Operation {
 	return operations
 }
 
-// taintTopic returns the topic of the event about tainted nodes, if there was none yet.
+// taintTopic returns the topic of the event about tainted nodes, empty if there was such an event.
 func taintTopic(f Facts) string {
 	if slices.ContainsFunc(f.Old, func(set *v1alpha1.MachineSet) bool {
 		return Desired(set) > 0 && set.Annotations[v1alpha1.AnnotationKeyPreferNoSchedule] == ""
@@ -72,7 +72,7 @@ func countNodes(nodes []NodeChange, what string) string {
 	return fmt.Sprintf("%d nodes %s", len(nodes), what)
 }
 
-// changed returns the nodes that a change makes a difference to, with it.
+// changed returns the nodes that change makes a difference to.
 func changed(nodes []Node, change func(Node, *corev1.Node)) []NodeChange {
 	var result []NodeChange
 	var node corev1.Node // one for all: most need no change, and nodes are large
@@ -88,8 +88,8 @@ func changed(nodes []Node, change func(Node, *corev1.Node)) []NodeChange {
 	return result
 }
 
-// protect keeps autoscalers from removing a node while the rollout lasts. The node of a preserved
-// Machine stays protected, and what a user wrote is left alone.
+// protect keeps autoscalers from removing a node while the rollout lasts, or its Machine is preserved.
+// An annotation of a user is left alone.
 func protect(f Facts, n Node, node *corev1.Node) {
 	_, users := node.Annotations[v1alpha1.AnnotationKeyScaleDownDisabled]
 	switch {
@@ -108,8 +108,7 @@ func protected(node *corev1.Node) bool {
 	return ours
 }
 
-// NodesUnmarked reports whether the rollout is over and no node bears its marks, nor is any to be
-// changed by the plan.
+// NodesUnmarked reports whether the rollout is over, no node has its marks, and the plan changes none.
 func NodesUnmarked(f Facts, plan []Operation) bool {
 	patches := func(op Operation) bool { return op.Action == PatchNodes }
 	marked := func(n Node) bool { return protected(n.Node) }
@@ -117,8 +116,8 @@ func NodesUnmarked(f Facts, plan []Operation) bool {
 		!slices.ContainsFunc(f.Nodes.OfOld, marked) && !slices.ContainsFunc(f.Nodes.OfCurrent, marked)
 }
 
-// ProtectedFor returns in what time the first preservation ends that keeps a node protected beyond
-// its rollout; 0 if none does.
+// ProtectedFor returns the time until a preservation ends that keeps a node protected beyond the
+// rollout; 0 if none does.
 func ProtectedFor(f Facts) time.Duration {
 	if f.Nodes == nil || !RolledOut(f) {
 		return 0

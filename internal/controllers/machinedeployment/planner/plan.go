@@ -9,69 +9,15 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// Action is what an operation does.
-type Action string
-
-// The actions.
-const (
-	Create  Action = "create"
-	Scale   Action = "scale"
-	Adopt   Action = "adopt"
-	Release Action = "release"
-	// Refresh brings what a set takes over from the deployment up to date.
-	Refresh Action = "refresh"
-	// Prune deletes an old set beyond the history limit.
-	Prune Action = "prune"
-	// Mark tells a set which Machine to delete first.
-	Mark Action = "mark"
-	// PatchNodes changes nodes.
-	PatchNodes Action = "patch nodes"
-	// RollBack gives the deployment the template of an old set.
-	RollBack Action = "roll back"
-	// Refuse answers a rollback that is not possible.
-	Refuse Action = "refuse"
-)
-
-// Operation is one thing to do, and why.
-type Operation struct {
-	Action Action
-	// Set that it is about; nil for Create.
-	Set *v1alpha1.MachineSet
-	// Next is the set to be written by Create, Scale and Refresh.
-	Next *v1alpha1.MachineSet
-	// Replicas that Create and Scale give the set.
-	Replicas int32
-	// Machine to be marked, and since when it was named.
-	Machine *v1alpha1.Machine
-	Since   string
-	// Nodes to be patched.
-	Nodes []NodeChange
-	// Deployment to be written by RollBack and Refuse.
-	Deployment *v1alpha1.MachineDeployment
-	// Reason is a sentence for events and logs.
-	Reason string
-	// Topic is the reason of the event, where it does not follow from the action. Nodes without a
-	// topic are only logged.
-	Topic string
-
-	// size of the deployment that a set is scaled for; 0 is its replicas.
-	size int32
-}
-
-// Ends reports whether nothing follows the operation in a pass but others of the same action: the
-// caches first have to show what it did.
-func (op Operation) Ends() bool {
-	return slices.Contains([]Action{Adopt, Release, Mark, RollBack, Refuse}, op.Action)
-}
-
 // Plan returns what brings the deployment closer to its goal, in order. Before anything is counted,
 // it has to be clear which sets are the deployment's, which template is wanted, and which Machines
-// go first. What follows the marks is for the case that none of them can be made.
+// are deleted first. What follows the marks is only carried out if no mark can be made.
 func Plan(f Facts) []Operation {
-	for _, first := range []func(Facts) []Operation{planOwnership, planRollback} {
-		if operations := first(f); len(operations) > 0 {
-			return operations
-		}
+	if operations := planOwnership(f); len(operations) > 0 {
+		return operations
+	}
+	if operations := planRollback(f); len(operations) > 0 {
+		return operations
 	}
 	marks := planMarks(f)
 	for _, mark := range marks {
@@ -83,11 +29,9 @@ func Plan(f Facts) []Operation {
 // planSets scales and updates sets and their nodes.
 func planSets(f Facts) []Operation {
 	replicas := planReplicas(f)
-	if len(f.heldBack) > 0 {
-		replicas = slices.DeleteFunc(replicas, func(op Operation) bool {
-			return op.Action == Scale && op.Replicas < Desired(op.Set) && slices.Contains(f.heldBack, op.Set)
-		})
-	}
+	replicas = slices.DeleteFunc(replicas, func(op Operation) bool {
+		return op.Action == Scale && op.Replicas < Desired(op.Set) && slices.Contains(f.heldBack, op.Set)
+	})
 	for i := range replicas {
 		replicas[i].Next = next(f, replicas[i])
 	}
@@ -125,8 +69,8 @@ func planReplicas(f Facts) []Operation {
 // suspended reports whether no Machine is replaced now.
 func suspended(f Facts) bool { return f.Deployment.Spec.Paused || Unsupported(f) }
 
-// Unsupported reports whether Machines would have to be updated in place. They stay as they are then:
-// not replacing them is what the strategy is for. Those of a set being deleted go all the same.
+// Unsupported reports whether Machines would have to be updated in place. They stay as they are, since
+// the strategy is not to replace them, unless their set is being deleted.
 func Unsupported(f Facts) bool {
 	return f.Deployment.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType && !WasComplete(f) &&
 		slices.ContainsFunc(f.Old, func(set *v1alpha1.MachineSet) bool { return set.DeletionTimestamp.IsZero() && f.occupied(set) })
@@ -135,9 +79,9 @@ func Unsupported(f Facts) bool {
 // planOwnership adopts orphans, and releases sets that do not match any more.
 func planOwnership(f Facts) []Operation {
 	var operations []Operation
-	selector := Selector(f.Deployment)
+	selects := Selects(f.Deployment)
 	for _, set := range f.All() {
-		if set.DeletionTimestamp.IsZero() && !Matches(selector, set) {
+		if set.DeletionTimestamp.IsZero() && !selects(set) {
 			operations = append(operations, Operation{Action: Release, Set: set, Reason: "its labels do not match the selector any more"})
 		}
 	}
@@ -147,7 +91,6 @@ func planOwnership(f Facts) []Operation {
 	return operations
 }
 
-// scaleTo returns the operation that scales a set.
 func scaleTo(set *v1alpha1.MachineSet, replicas int32, reason string) Operation {
 	return Operation{Action: Scale, Set: set, Replicas: replicas, Reason: reason}
 }
@@ -169,9 +112,8 @@ func planCurrent(f Facts) []Operation {
 	return []Operation{scaleTo(f.Current, wanted, wants(f))}
 }
 
-// reduced reports whether a set has to grow though nobody scaled the deployment since the set was
-// last scaled. So a rollout took Machines from it, which may still exist: the bounds of a rollout
-// apply.
+// reduced reports whether a set has to grow although the deployment was not scaled since the set was.
+// Then a rollout took Machines from it, which may still exist, so the bounds of a rollout apply.
 func reduced(f Facts, set *v1alpha1.MachineSet) bool {
 	if !f.rolling || Desired(set) >= f.Deployment.Spec.Replicas {
 		return false
@@ -189,3 +131,58 @@ func planRecreate(f Facts) []Operation {
 	}
 	return operations
 }
+
+// planSuspended scales the deployment and begins no rollout. The sets of a rollout that had begun are
+// scaled together.
+func planSuspended(f Facts) []Operation {
+	used := inUse(f)
+	if len(used) == 0 {
+		used = latest(f)
+	}
+	several := len(used) > 1 && resized(f) && allSettled(f)
+	switch {
+	case several && excess(f) > 0:
+		return planScaleDown(f)
+	case several && begun(f):
+		return grow(f)
+	case several:
+		return planScaleUp(f)
+	case len(used) != 1:
+		return nil
+	}
+	replicas := reachable(f, used[0])
+	if replicas == used[0].Spec.Replicas {
+		return nil
+	}
+	reason := "the deployment was scaled, and its template is not rolled out"
+	if f.Deployment.Spec.Paused {
+		reason = "the paused deployment was scaled"
+	}
+	return []Operation{scaleTo(used[0], replicas, reason)}
+}
+
+// reachable returns how many replicas the only set in use may have now: those of the deployment, or
+// fewer while Machines that a rollout took from other sets may exist.
+func reachable(f Facts, set *v1alpha1.MachineSet) int32 {
+	wanted := f.Deployment.Spec.Replicas
+	bounded := f.rolling || Unsupported(f)
+	others := slices.ContainsFunc(f.All(), func(other *v1alpha1.MachineSet) bool { return other != set && f.occupied(other) })
+	if !bounded || Desired(set) >= wanted || !others && !reduced(f, set) {
+		return wanted
+	}
+	return min(wanted, Desired(set)+room(f))
+}
+
+// latest returns the set by which a deployment without Machines is scaled up: the current or else the
+// newest, as in MCM. Machines of sets being deleted have to be gone first.
+func latest(f Facts) []*v1alpha1.MachineSet {
+	if slices.ContainsFunc(f.Old, func(set *v1alpha1.MachineSet) bool { return !set.DeletionTimestamp.IsZero() && f.occupied(set) }) {
+		return nil
+	}
+	staying := slices.DeleteFunc(f.All(), func(set *v1alpha1.MachineSet) bool { return !set.DeletionTimestamp.IsZero() })
+	return staying[max(0, len(staying)-1):]
+}
+
+// postponed reports whether a suspended deployment was scaled up, and some of its new Machines wait
+// until others are gone. Until then a set in use keeps the annotation of the former size as a record.
+func postponed(f Facts) bool { return suspended(f) && resized(f) && lacking(f) > room(f) }

@@ -227,12 +227,12 @@ func TestSelects(t *testing.T) {
 	} {
 		set := &v1alpha1.MachineSet{ObjectMeta: metav1.ObjectMeta{Labels: test.labels}}
 		set.Spec.Template.Labels = test.template
-		if got := Matches(Selector(deployment), set); got != test.want {
+		if got := Selects(deployment)(set); got != test.want {
 			t.Errorf("%s: got %t", reason, got)
 		}
 	}
 	deployment.Spec.Selector = nil
-	if Matches(Selector(deployment), setOf("a", 1)) {
+	if Selects(deployment)(setOf("a", 1)) {
 		t.Error("no selector selects a set")
 	}
 }

@@ -2,20 +2,23 @@ package planner
 
 import (
 	"fmt"
+	"math"
 	"slices"
+	"time"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
+	machineset "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
 // planRolling creates new Machines as far as the surge allows, and removes old ones as far as enough
-// stay available. It waits until all sets have reported on their last change, and so knows of every
-// Machine.
+// stay available. It waits until all sets are settled, so that all Machines are counted.
 //
-// Both can be planned at the same time: a Machine that does not exist yet allows no removal, and one
-// that is removed makes room only when it is gone. But a set that failed may have created Machines
-// that it does not know of: it is scaled down first, and reports again before others are created.
+// Both are planned at the same time: a Machine that does not exist yet allows no removal, and one that
+// is removed makes room only when it is gone. But a set that failed may have created Machines that it
+// does not count: it is scaled down and reports again before others are created.
 func planRolling(f Facts) []Operation {
 	if !allSettled(f) {
 		return nil
@@ -30,7 +33,7 @@ func planRolling(f Facts) []Operation {
 	return append(grow(f), smaller...)
 }
 
-// grow gives the current set as many Machines as there is room for. It also removes those beyond the
+// grow gives the current set as many Machines as there is room for, and removes those beyond the
 // replicas of the deployment.
 func grow(f Facts) []Operation {
 	wanted, room := f.Deployment.Spec.Replicas, room(f)
@@ -49,7 +52,7 @@ func grow(f Facts) []Operation {
 	}
 }
 
-// room returns how many Machines may be created now. As long as a set did not report, it is unknown.
+// room returns how many Machines may be created now. It is known when all sets are settled.
 func room(f Facts) int32 {
 	if !allSettled(f) {
 		return 0
@@ -70,8 +73,8 @@ func whyNew(f Facts) string {
 // shrink removes Machines of old sets: unavailable ones first, then others while enough stay
 // available. In the end the sets have no replicas; preserved Machines stay.
 //
-// For a while it may leave fewer Machines than the deployment wants. It never leaves so few that too
-// few would be available even if all others fail to come up.
+// It may leave fewer Machines than the deployment wants, but enough available ones even if all others
+// fail to come up.
 func shrink(f Facts) []Operation {
 	all := f.All()
 	least := int64(f.Deployment.Spec.Replicas-f.unavailable) - Total(all, preservedFailed)
@@ -96,7 +99,8 @@ func shrink(f Facts) []Operation {
 		removable, spare = removable-useful, spare-useful
 		taken[i] += useful
 		if useful > 0 {
-			reasons[i] = join(reasons[i], fmt.Sprintf("%d can be spared, since %d of all %s available and %d %s to be", useful, Total(all, Available), messages.Are(Total(all, Available)), max(0, least), messages.Have(max(0, least))))
+			available, least := Total(all, Available), max(0, least)
+			reasons[i] = join(reasons[i], fmt.Sprintf("%d can be spared, since %d of all %s available and %d %s to be", useful, available, messages.Are(available), least, messages.Have(least)))
 		}
 		if onlyPreservedLeft(f) {
 			taken[i] = Desired(set)
@@ -123,4 +127,105 @@ func join(a, b string) string {
 		return b
 	}
 	return a + ", and " + b
+}
+
+// Desired returns how many Machines a set is to have; 0 for one being deleted. Neither this nor the
+// numbers below are negative, whatever a set says.
+func Desired(set *v1alpha1.MachineSet) int32 {
+	if !set.DeletionTimestamp.IsZero() {
+		return 0
+	}
+	return max(0, set.Spec.Replicas)
+}
+
+// Existing returns how many Machines a settled set has, including those being deleted and those still
+// to be created.
+func Existing(set *v1alpha1.MachineSet) int32 { return max(set.Status.Replicas, Desired(set)) }
+
+// Counted returns how many Machines of a set exist and are not retained. Rollouts do not wait for
+// retained ones, nor count them towards the surge.
+func (f Facts) Counted(set *v1alpha1.MachineSet) int32 {
+	return max(0, Existing(set)-f.Retained[set.Name])
+}
+
+// Retained returns how many Machines a set keeps beyond its replicas: it deletes no preserved Machine,
+// and no other instead of a preserved one that was named for deletion.
+func Retained(set *v1alpha1.MachineSet, machines []*v1alpha1.Machine, now time.Time) int32 {
+	var active, preserved, named int32
+	for _, machine := range machines {
+		if !machineset.Active(machine) {
+			continue
+		}
+		active++
+		if preservation.Active(machine, now) {
+			preserved++
+			if machineset.Named(machine, set) {
+				named++
+			}
+		}
+	}
+	beyond := max(preserved-Desired(set), min(named, active-Desired(set)))
+	return max(0, min(beyond, Existing(set)-Desired(set)))
+}
+
+// Available returns how many Machines of a set are available and stay. Those beyond its replicas are
+// about to be deleted.
+func Available(set *v1alpha1.MachineSet) int32 {
+	return max(0, min(set.Status.AvailableReplicas, Desired(set)))
+}
+
+// preservedFailed returns how many Machines of a set failed and are preserved. A set never deletes
+// those, so lowering its replicas on their account would delete Machines that can be used.
+func preservedFailed(set *v1alpha1.MachineSet) int32 {
+	return max(0, min(set.Status.PreservedFailedReplicas, Desired(set)-Available(set)))
+}
+
+// settled reports whether the status of a set was written for its current spec, so that it counts all
+// Machines. A set that reports a failure has read its spec, too, unless the failure is old: a set with
+// all its replicas creates none.
+func settled(set *v1alpha1.MachineSet) bool {
+	return observed(set) ||
+		slices.ContainsFunc(set.Status.Conditions, func(c v1alpha1.MachineSetCondition) bool {
+			old := c.Reason == v1alpha1.MachineSetReasonFailedCreate && Available(set) == Desired(set)
+			return c.Type == v1alpha1.MachineSetReplicaFailure && c.Status == v1alpha1.ConditionTrue && !old
+		})
+}
+
+// observed reports whether a set has carried out its current spec without a failure.
+func observed(set *v1alpha1.MachineSet) bool {
+	return set.Status.ObservedGeneration >= set.Generation
+}
+
+// allSettled reports whether all sets are settled.
+func allSettled(f Facts) bool {
+	return !slices.ContainsFunc(f.All(), func(set *v1alpha1.MachineSet) bool { return !settled(set) })
+}
+
+// Total adds up a number of the sets, of which negative ones count as 0. The sum may exceed what a
+// field can hold.
+func Total(sets []*v1alpha1.MachineSet, number func(*v1alpha1.MachineSet) int32) int64 {
+	var sum int64
+	for _, set := range sets {
+		sum += int64(max(0, number(set)))
+	}
+	return sum
+}
+
+// Clamp returns a number of Machines as a field can hold it.
+func Clamp(n int64) int32 { return int32(min(max(0, n), math.MaxInt32)) }
+
+// occupied reports whether a set has Machines, or may have some that it did not report yet.
+func (f Facts) occupied(set *v1alpha1.MachineSet) bool { return !settled(set) || f.Counted(set) > 0 }
+
+// replaced reports whether no Machines of old sets are left but for retained ones, or the rollout was
+// complete before.
+func replaced(f Facts) bool {
+	return WasComplete(f) || !slices.ContainsFunc(f.Old, f.occupied)
+}
+
+// RolledOut reports whether all Machines are of the current set and available.
+func RolledOut(f Facts) bool {
+	wanted := f.Deployment.Spec.Replicas
+	return f.Current != nil && replaced(f) && settled(f.Current) && Desired(f.Current) == wanted &&
+		f.Counted(f.Current) == wanted && Available(f.Current) == wanted
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
@@ -14,8 +16,8 @@ func inUse(f Facts) []*v1alpha1.MachineSet {
 	return slices.DeleteFunc(f.All(), func(set *v1alpha1.MachineSet) bool { return Desired(set) == 0 })
 }
 
-// resized reports whether somebody scaled the deployment since its sets were scaled. The annotations
-// of those in use say so; a set without one says nothing.
+// resized reports whether the deployment was scaled since its sets were, by the annotations of the sets
+// in use.
 func resized(f Facts) bool {
 	wanted := strconv.Itoa(int(f.Deployment.Spec.Replicas))
 	return slices.ContainsFunc(inUse(f), func(set *v1alpha1.MachineSet) bool {
@@ -43,21 +45,20 @@ func excess(f Facts) int32 { return Clamp(Total(f.All(), Desired) - int64(limit(
 // lacking returns how many replicas the sets have less than the limit.
 func lacking(f Facts) int32 { return Clamp(int64(limit(f)) - Total(f.All(), Desired)) }
 
-// share is what a set gets when several are scaled down together.
+// share is the size of a set when several are scaled down together.
 type share struct {
 	set      *v1alpha1.MachineSet
 	replicas int32
 }
 
-// available returns how many Machines of the set can still be used. Preserved ones the set never
-// deletes.
+// available returns how many Machines of the set stay available. The set deletes no preserved ones.
 func (s share) available() int32 {
 	return max(0, min(Available(s.set), s.replicas-preservedFailed(s.set)))
 }
 
-// planScaleDown takes Machines from all sets of a rollout, since its deployment was scaled down:
-// first those named for deletion, then from every set in proportion to its size. It never leaves too
-// few available; if a set would be left with unusable Machines, those go instead.
+// planScaleDown takes Machines from all sets of a rollout whose deployment was scaled down: first those
+// named for deletion, then from every set in proportion to its size. It leaves enough available, and
+// takes unusable Machines instead.
 func planScaleDown(f Facts) []Operation {
 	var shares []share
 	for _, set := range inUse(f) {
@@ -100,13 +101,12 @@ func planScaleUp(f Facts) []Operation {
 	return operations
 }
 
-// takeNamed takes what was named for deletion, and returns how much is still to be taken. Machines
-// being deleted were taken before.
+// takeNamed takes Machines named for deletion, and returns how many others are to be taken.
 func takeNamed(f Facts, shares []share, rest int32) int32 {
 	for i := range shares {
 		s := &shares[i]
 		for _, n := range f.Named {
-			if rest > 0 && s.replicas > 0 && n.exists() && controlledBy(n.Machine, s.set) {
+			if rest > 0 && s.replicas > 0 && n.exists() && metav1.IsControlledBy(n.Machine, s.set) {
 				s.replicas, rest = s.replicas-1, rest-1
 			}
 		}
@@ -114,8 +114,8 @@ func takeNamed(f Facts, shares []share, rest int32) int32 {
 	return rest
 }
 
-// takeInProportion takes from every set in proportion to its size, from the largest first. What
-// rounding leaves over is taken in the same order.
+// takeInProportion takes from every set in proportion to its size, from the largest first, and then
+// what rounding left.
 func takeInProportion(f Facts, shares []share, rest int32) {
 	bySize := make([]*share, len(shares))
 	for i := range shares {
@@ -132,8 +132,8 @@ func takeInProportion(f Facts, shares []share, rest int32) {
 	}
 }
 
-// proportional returns the size of a set in a deployment of the new size. The set's annotation says
-// which size of the deployment its own belongs to.
+// proportional returns the size of a set in a deployment of the new size. The set's annotation has the
+// former size of the deployment.
 func proportional(f Facts, set *v1alpha1.MachineSet) int32 {
 	of, err := strconv.ParseInt(set.Annotations[v1alpha1.AnnotationKeyMaxReplicas], 10, 32)
 	if err != nil || of <= 0 || suspended(f) && !begun(f) { // in the last case there was a surge, and is none
@@ -143,8 +143,8 @@ func proportional(f Facts, set *v1alpha1.MachineSet) int32 {
 	return int32(min(size, math.MaxInt32))
 }
 
-// keepAvailable gives back Machines that have to stay available, those of the current set first, and
-// takes unusable ones instead.
+// keepAvailable gives back Machines that have to stay available, to the current set first, and takes
+// unusable ones instead.
 func keepAvailable(f Facts, shares []share) {
 	all := f.All()
 	least := min(int64(f.Deployment.Spec.Replicas-f.unavailable)-Total(all, preservedFailed), Total(all, Available))

@@ -7,19 +7,17 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
+	machineset "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 )
 
 // NewSet returns the set of the deployment's template.
 func NewSet(f Facts, replicas int32) *v1alpha1.MachineSet {
 	deployment := f.Deployment
-	var collisions int32
-	if deployment.Status.CollisionCount != nil {
-		collisions = *deployment.Status.CollisionCount
-	}
-	hash := revision.Hash(&deployment.Spec.Template, collisions)
+	hash := revision.Hash(&deployment.Spec.Template, ptr.Deref(deployment.Status.CollisionCount, 0))
 	set := &v1alpha1.MachineSet{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace:       deployment.Namespace,
@@ -52,13 +50,16 @@ func withHash(labels map[string]string, hash string) map[string]string {
 	return labelled
 }
 
+// Kind is the kind of deployments.
+var Kind = v1alpha1.SchemeGroupVersion.WithKind("MachineDeployment")
+
 // OwnerReference returns the reference by which a deployment controls its sets.
 func OwnerReference(deployment *v1alpha1.MachineDeployment) metav1.OwnerReference {
-	return *metav1.NewControllerRef(deployment, v1alpha1.SchemeGroupVersion.WithKind("MachineDeployment"))
+	return *metav1.NewControllerRef(deployment, Kind)
 }
 
-// planRefresh brings the sets up to date that are not scaled anyway. As long as others are scaled,
-// none records a new size.
+// planRefresh updates the sets that are not scaled anyway. While others are scaled, none records a new
+// size.
 func planRefresh(f Facts, replicas []Operation) []Operation {
 	var operations []Operation
 	for _, set := range f.All() {
@@ -79,14 +80,14 @@ func planRefresh(f Facts, replicas []Operation) []Operation {
 	return operations
 }
 
-// idle reports at a glance that a set takes over nothing: an old one without replicas. There may be
-// hundreds.
+// idle reports whether a set takes over nothing, without comparing it: there may be hundreds of old sets
+// without replicas.
 func idle(f Facts, set *v1alpha1.MachineSet) bool {
-	return set != f.Current && Desired(set) == 0 && !Frozen(set)
+	return set != f.Current && Desired(set) == 0 && !machineset.Frozen(set)
 }
 
-// refreshed returns a set with all that it takes over from the deployment but its replicas. With
-// sized, it records the size of the deployment if its Machines are all that it is to have.
+// refreshed returns a set with all that it takes over from the deployment but its replicas. With sized,
+// it records the size of the deployment if it has its share of that.
 func refreshed(f Facts, set *v1alpha1.MachineSet, sized bool) *v1alpha1.MachineSet {
 	next := set.DeepCopy()
 	if next.Annotations == nil {
@@ -101,21 +102,16 @@ func refreshed(f Facts, set *v1alpha1.MachineSet, sized bool) *v1alpha1.MachineS
 	if sized && Desired(set) > 0 && together && allSettled(f) && !postponed(f) && !slices.Contains(f.heldBack, set) {
 		setReplicaAnnotations(next, f, f.Deployment.Spec.Replicas)
 	}
-	if _, wished := f.Deployment.Annotations[v1alpha1.AnnotationKeyUnfreeze]; wished && Frozen(set) {
+	if _, wished := f.Deployment.Annotations[v1alpha1.AnnotationKeyUnfreeze]; wished && machineset.Frozen(set) {
 		next.Annotations[v1alpha1.AnnotationKeyUnfreeze] = isTrue
 	}
 	return next
 }
 
 // refreshCurrent takes over what can be changed on existing Machines. Sets of earlier templates keep
-// what they have: somebody may go back to them.
+// theirs for a rollback.
 func refreshCurrent(f Facts, set *v1alpha1.MachineSet) {
-	template, spec := f.Deployment.Spec.Template.Spec.DeepCopy(), &set.Spec.Template.Spec
-	spec.NodeTemplateSpec = template.NodeTemplateSpec
-	if !sameConfiguration(spec.MachineConfiguration, template.MachineConfiguration) {
-		spec.MachineConfiguration = template.MachineConfiguration
-	}
-	spec.Class.Kind = template.Class.Kind
+	machineset.TakeOver(&f.Deployment.Spec.Template.Spec, &set.Spec.Template.Spec)
 	set.Spec.MinReadySeconds = f.Deployment.Spec.MinReadySeconds
 	set.Spec.AutoPreserveFailedMachineMax = f.Deployment.Spec.AutoPreserveFailedMachineMax
 	maps.Copy(set.Annotations, copiedAnnotations(f.Deployment))
@@ -127,17 +123,6 @@ func refreshCurrent(f Facts, set *v1alpha1.MachineSet) {
 	}
 }
 
-// sameConfiguration reports whether two configurations say the same. None is the same as an empty one.
-func sameConfiguration(a, b *v1alpha1.MachineConfiguration) bool {
-	if a == nil {
-		a = &v1alpha1.MachineConfiguration{}
-	}
-	if b == nil {
-		b = &v1alpha1.MachineConfiguration{}
-	}
-	return equality.Semantic.DeepEqual(a, b)
-}
-
 func refreshOld(f Facts, set *v1alpha1.MachineSet) {
 	if changed := f.Deployment.Annotations[v1alpha1.AnnotationKeyLastReplicaChange]; changed != "" && Desired(set) > 0 {
 		set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] = changed
@@ -147,8 +132,8 @@ func refreshOld(f Facts, set *v1alpha1.MachineSet) {
 	}
 }
 
-// planHistory deletes old sets beyond the history limit, the oldest first. As in MCM, one that still
-// has Machines is passed over, and no other goes in its place.
+// planHistory deletes old sets beyond the history limit, the oldest first. As in MCM, a set that still
+// has Machines is passed over, and no other is deleted instead.
 func planHistory(f Facts) []Operation {
 	limit := f.Deployment.Spec.RevisionHistoryLimit
 	if limit == nil || f.Current == nil || !f.Deployment.Spec.Paused && !RolledOut(f) {
@@ -163,6 +148,3 @@ func planHistory(f Facts) []Operation {
 	}
 	return operations
 }
-
-// Frozen reports whether a set creates nothing because too many Machines exist.
-func Frozen(set *v1alpha1.MachineSet) bool { return set.Labels[v1alpha1.LabelKeyFreeze] == isTrue }

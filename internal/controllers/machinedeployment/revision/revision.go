@@ -1,17 +1,20 @@
 // Package revision finds the MachineSets of a MachineDeployment: the current one, and that of a
 // revision.
 //
-// The rules are MCM's. With others, a fleet that MCM created would be rolled.
+// The rules are MCM's. With others, Machines that MCM created would be replaced.
 package revision
 
 import (
 	"cmp"
+	"encoding/json"
+	"hash/fnv"
 	"maps"
 	"slices"
 	"strconv"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/rand"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
@@ -19,8 +22,8 @@ import (
 // Same reports whether two templates describe the same Machines.
 func Same(a, b *v1alpha1.MachineTemplateSpec) bool { return is(Essence(b))(a) }
 
-// is returns a function that compares templates with an essence. Class and annotations come first: they
-// mostly differ, and there may be hundreds of sets.
+// is returns a function that compares templates with an essence. Class and annotations are compared
+// first, since there may be hundreds of sets which mostly differ in these.
 func is(essence *v1alpha1.MachineTemplateSpec) func(*v1alpha1.MachineTemplateSpec) bool {
 	return func(template *v1alpha1.MachineTemplateSpec) bool {
 		return template.Spec.Class.Name == essence.Spec.Class.Name && maps.Equal(template.Annotations, essence.Annotations) &&
@@ -28,9 +31,8 @@ func is(essence *v1alpha1.MachineTemplateSpec) func(*v1alpha1.MachineTemplateSpe
 	}
 }
 
-// Essence returns a template without what does not make it another: what is changed on existing
-// Machines (node template, timeouts), the set's own label, and the kind of the class. It shares memory
-// with the template and is only to be read.
+// Essence returns a template without what changes on existing Machines (node template, timeouts, kind of
+// the class) and without the set's own label. It shares memory with the template and is read-only.
 func Essence(template *v1alpha1.MachineTemplateSpec) *v1alpha1.MachineTemplateSpec {
 	reduced := *template
 	if _, ofSet := reduced.Labels[v1alpha1.DefaultMachineDeploymentUniqueLabelKey]; ofSet {
@@ -48,8 +50,8 @@ func Older(a, b *v1alpha1.MachineSet) int {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 }
 
-// Current returns the oldest set of a template that is not being deleted; nil if there is none. The sets
-// are those of one deployment, sorted by age.
+// Current returns the oldest set of a template that is not being deleted, of sets sorted by age; nil if
+// there is none.
 func Current(sets []*v1alpha1.MachineSet, template *v1alpha1.MachineTemplateSpec) *v1alpha1.MachineSet {
 	wanted := is(Essence(template))
 	return first(sets, func(set *v1alpha1.MachineSet) bool {
@@ -75,8 +77,7 @@ func Sorted(sets []*v1alpha1.MachineSet) []*v1alpha1.MachineSet {
 	return numbered
 }
 
-// Pick returns the set of a deployment with that revision, 0 being the last but one; nil if there is
-// none.
+// Pick returns the set with that revision, 0 being the last but one; nil if there is none.
 func Pick(sets []*v1alpha1.MachineSet, number int64) *v1alpha1.MachineSet {
 	numbered := Sorted(sets)
 	if number != 0 {
@@ -93,4 +94,29 @@ func first(sets []*v1alpha1.MachineSet, is func(*v1alpha1.MachineSet) bool) *v1a
 		return sets[at]
 	}
 	return nil
+}
+
+// Hash returns a number for a template and a collision count. It only names a new set: the set of a
+// template is found by comparison.
+func Hash(template *v1alpha1.MachineTemplateSpec, collisions int32) string {
+	encoded, _ := json.Marshal(Essence(template)) // plain fields: it cannot fail
+	hash := fnv.New32a()
+	_, _ = hash.Write(encoded) // a hash never fails
+	if collisions > 0 {
+		_, _ = hash.Write(strconv.AppendInt(nil, int64(collisions), 10))
+	}
+	return strconv.FormatUint(uint64(hash.Sum32()), 10)
+}
+
+// SetName returns the name of a deployment's set with that hash, in MCM's form.
+func SetName(deployment, hash string) string {
+	const length = 5
+	safe := rand.SafeEncodeString(hash)
+	return deployment + "-" + safe[:min(length, len(safe))]
+}
+
+// CreatedFor reports whether a set was created for a deployment of that name. It may have no owner now.
+func CreatedFor(deployment *v1alpha1.MachineDeployment, set *v1alpha1.MachineSet) bool {
+	hash := set.Spec.Template.Labels[v1alpha1.DefaultMachineDeploymentUniqueLabelKey]
+	return hash != "" && set.Name == SetName(deployment.Name, hash)
 }

@@ -19,8 +19,8 @@ var (
 	timed = []string{v1alpha1.DeploymentReasonUpdated, v1alpha1.DeploymentReasonCreated, v1alpha1.DeploymentReasonFound, v1alpha1.DeploymentReasonResumed}
 )
 
-// progress reports how the rollout goes. Its deadline counts from the last progress, which is when the
-// condition was last updated.
+// progress reports the rollout. Its deadline counts from the last progress, which is when the condition
+// was last updated.
 func (p *pass) progress() {
 	was, is := Progress(p.was), p.rollout()
 	p.set(is)
@@ -33,8 +33,8 @@ func (p *pass) progress() {
 	}
 }
 
-// rollout returns the condition Progressing. Autoscalers read it: until it says that the current set
-// is available, they remove no Machine.
+// rollout returns the condition Progressing. Autoscalers remove no Machine until its reason is
+// NewMachineSetAvailable.
 func (p *pass) rollout() v1alpha1.MachineDeploymentCondition {
 	failure := p.outcome.Failure
 	is := func(status v1alpha1.ConditionStatus, reason, message string) v1alpha1.MachineDeploymentCondition {
@@ -74,14 +74,12 @@ func (p *pass) rollout() v1alpha1.MachineDeploymentCondition {
 	return is(v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonUpdated, what+" is progressing.")
 }
 
-// failsApart reports whether a failure does not belong to the rollout: that is over, paused or late,
-// and stays so.
+// failsApart reports whether a failure does not belong to the rollout, which is over, paused or late.
 func (p *pass) failsApart() bool {
 	return planner.WasComplete(p.Facts) || p.Deployment.Spec.Paused || p.timedOut()
 }
 
-// complete reports whether all Machines are of the current template and available, but for those
-// that a set keeps beyond its replicas.
+// complete reports whether all Machines are of the current template and available, except retained ones.
 func (p *pass) complete() bool {
 	wanted := p.Deployment.Spec.Replicas
 	return planner.Desired(p.Current) == wanted && p.Counted(p.Current) == wanted &&
@@ -104,18 +102,18 @@ func (p *pass) progressed() bool {
 		p.next.AvailableReplicas > p.was.AvailableReplicas
 }
 
-// begins reports whether a rollout begins, so that the status was about another one: while it has no
-// set yet, and once more when it has.
+// begins reports whether a rollout begins, so that the former status was about another one: before it
+// has a set, and when it gets one.
 func (p *pass) begins() bool {
 	return p.outcome.Created != nil || p.reused || p.Current == nil && p.was.ObservedGeneration < p.Deployment.Generation
 }
 
-// runs reports whether the deadline runs under a reason, or does so still after a failed write.
+// runs reports whether the deadline runs under a reason. It goes on after a failed write.
 func runs(reason string) bool {
 	return slices.Contains(timed, reason) || reason == v1alpha1.DeploymentReasonSetUpdateError
 }
 
-// interrupts reports whether a write failed, or does not any more. Neither is progress.
+// interrupts reports whether writes began or ceased to fail, neither of which is progress.
 func interrupts(was, is string) bool {
 	const failed = v1alpha1.DeploymentReasonSetUpdateError
 	return is == failed && runs(was) || was == failed && is == v1alpha1.DeploymentReasonUpdated

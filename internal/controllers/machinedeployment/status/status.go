@@ -1,7 +1,7 @@
-// Package status derives the status of a MachineDeployment from the facts and what became of the plan.
+// Package status derives the status of a MachineDeployment from the facts and the outcome of the plan.
 //
-// It is pure, and writes nothing. What keeps a deployment from its goal is a reason of a condition:
-// see the DeploymentReason constants of the API.
+// What keeps a deployment from its goal is a reason of a condition: see the DeploymentReason constants
+// of the API.
 package status
 
 import (
@@ -12,21 +12,23 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
+	machineset "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
 // mostFailed is how many failed Machines a status lists, as in a set's status.
 const mostFailed = 100
 
-// longestMessage is how many bytes the message of a condition may have, as for an event. Webhooks
-// answer with any length, and there may be any number of sets.
+// longestMessage is how many bytes the message of a condition may have, as for an event: webhooks answer
+// with any length.
 const longestMessage = 1024
 
-// pass is one pass over a deployment, whose status is being made.
+// pass is a status in the making.
 type pass struct {
 	// Facts as they are after the plan.
 	planner.Facts
@@ -52,11 +54,7 @@ func Next(f planner.Facts, o planner.Outcome) v1alpha1.MachineDeploymentStatus {
 		p.next.ObservedGeneration = was.ObservedGeneration
 	}
 	if errors.Is(o.Failure, planner.ErrNameTaken) {
-		collisions := int32(1)
-		if was.CollisionCount != nil {
-			collisions += *was.CollisionCount
-		}
-		p.next.CollisionCount = &collisions
+		p.next.CollisionCount = ptr.To(1 + ptr.Deref(was.CollisionCount, 0))
 	}
 	p.count()
 	p.availability()
@@ -95,16 +93,16 @@ func (p *pass) count() {
 
 func (p *pass) availability() {
 	_, unavailable := planner.Bounds(p.Deployment)
-	if p.next.AvailableReplicas >= p.Deployment.Spec.Replicas-unavailable-p.next.PreservedFailedReplicas {
-		p.set(condition(v1alpha1.MachineDeploymentAvailable, v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonAvailable, "Deployment has minimum availability."))
-		return
+	is := condition(v1alpha1.MachineDeploymentAvailable, v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonAvailable, "Deployment has minimum availability.")
+	if p.next.AvailableReplicas < p.Deployment.Spec.Replicas-unavailable-p.next.PreservedFailedReplicas {
+		is.Status, is.Reason, is.Message = v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonUnavailable, "Deployment does not have minimum availability."
 	}
-	p.set(condition(v1alpha1.MachineDeploymentAvailable, v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonUnavailable, "Deployment does not have minimum availability."))
+	p.set(is)
 }
 
-// replicaFailure reports what failed and does not belong to a rollout: to scale a deployment whose
-// rollout is over, paused or late, or to mark a Machine. Otherwise it repeats what the current set, or
-// else an old one, reports.
+// replicaFailure reports failures that do not belong to a rollout: to scale a deployment whose rollout is
+// over, paused or late, or to mark a Machine. Otherwise it repeats the condition of the current set, or
+// else of an old one.
 func (p *pass) replicaFailure() {
 	const kind = v1alpha1.MachineDeploymentReplicaFailure
 	switch failure := p.outcome.Failure; {
@@ -127,10 +125,9 @@ func (p *pass) replicaFailure() {
 	remove(&p.next, kind)
 }
 
-// frozen reports a set that creates nothing because too many Machines exist.
 func (p *pass) frozen() {
 	all := p.All()
-	at := slices.IndexFunc(all, planner.Frozen)
+	at := slices.IndexFunc(all, machineset.Frozen)
 	if at < 0 {
 		remove(&p.next, v1alpha1.MachineDeploymentFrozen)
 		return
@@ -139,8 +136,8 @@ func (p *pass) frozen() {
 	p.set(condition(v1alpha1.MachineDeploymentFrozen, v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonFrozen, message))
 }
 
-// overlap reports other deployments that select the same Machines. Each keeps its own, but which of
-// them adopts one that loses its owner is chance.
+// overlap reports other deployments that select the same Machines. Each keeps its own, but any of them
+// may adopt one that loses its owner.
 func (p *pass) overlap() {
 	if len(p.Overlaps) == 0 {
 		remove(&p.next, v1alpha1.MachineDeploymentSelectorOverlap)
@@ -150,8 +147,8 @@ func (p *pass) overlap() {
 	p.set(condition(v1alpha1.MachineDeploymentSelectorOverlap, v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonSelectorOverlap, message))
 }
 
-// released reports sets with Machines that were the deployment's and do not match its selector any
-// more. As in MCM, they are released with their Machines.
+// released reports sets with Machines that the selector does not match any more. As in MCM, they are
+// released with their Machines.
 func (p *pass) released() {
 	if len(p.Released) == 0 {
 		remove(&p.next, v1alpha1.MachineDeploymentSetReleased)
@@ -167,15 +164,15 @@ func (p *pass) released() {
 	p.set(condition(v1alpha1.MachineDeploymentSetReleased, v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonSetReleased, message))
 }
 
-// rollback drops the refusal of a rollback when another rollout begins. The first set of a deployment
-// is none.
+// rollback removes the refusal of a rollback when another rollout begins, which the creation of the
+// first set is not.
 func (p *pass) rollback() {
 	if p.begins() && revision.Number(p.Deployment) > 0 {
 		remove(&p.next, v1alpha1.MachineDeploymentRollbackRefused)
 	}
 }
 
-// firstOf names the first of many.
+// firstOf joins the first names.
 func firstOf(names []string) string {
 	const most = 3
 	named := strings.Join(names[:min(most, len(names))], ", ")
@@ -185,14 +182,13 @@ func firstOf(names []string) string {
 	return named
 }
 
-// set puts a condition in.
 func (p *pass) set(is v1alpha1.MachineDeploymentCondition) { set(&p.next, is, p.Now) }
 
 func condition(kind v1alpha1.MachineDeploymentConditionType, status v1alpha1.ConditionStatus, reason, message string) v1alpha1.MachineDeploymentCondition {
 	return v1alpha1.MachineDeploymentCondition{Type: kind, Status: status, Reason: reason, Message: messages.Shorten(message, longestMessage)}
 }
 
-// set puts a condition into a status. One that does not differ keeps its times.
+// set sets a condition of a status. If nothing changes, it keeps its times.
 func set(status *v1alpha1.MachineDeploymentStatus, is v1alpha1.MachineDeploymentCondition, now time.Time) {
 	at := indexOf(*status, is.Type)
 	if at < 0 {
@@ -212,11 +208,53 @@ func set(status *v1alpha1.MachineDeploymentStatus, is v1alpha1.MachineDeployment
 	*was = is
 }
 
-// indexOf returns where a status has a condition; negative if it has none of that type.
+// indexOf returns the index of a condition; negative if there is none of that type.
 func indexOf(status v1alpha1.MachineDeploymentStatus, kind v1alpha1.MachineDeploymentConditionType) int {
 	return slices.IndexFunc(status.Conditions, func(c v1alpha1.MachineDeploymentCondition) bool { return c.Type == kind })
 }
 
 func remove(status *v1alpha1.MachineDeploymentStatus, kind v1alpha1.MachineDeploymentConditionType) {
 	status.Conditions = slices.DeleteFunc(status.Conditions, func(c v1alpha1.MachineDeploymentCondition) bool { return c.Type == kind })
+}
+
+// Deleting returns the status of a deployment that is being deleted. All Machines that exist and are not
+// available count as unavailable. The conditions about the last rollout and about released sets stay.
+func Deleting(f planner.Facts, failure error) v1alpha1.MachineDeploymentStatus {
+	was, next := f.Deployment.Status, Next(f, planner.Outcome{Failure: failure})
+	next.UnavailableReplicas = max(0, next.Replicas-next.AvailableReplicas)
+	for _, set := range f.Old { // no set is current, since all are being deleted
+		if revision.Same(&set.Spec.Template, &f.Deployment.Spec.Template) {
+			next.UpdatedReplicas = planner.Clamp(int64(next.UpdatedReplicas) + int64(max(0, set.Status.Replicas)))
+		}
+	}
+	for _, kind := range []v1alpha1.MachineDeploymentConditionType{v1alpha1.MachineDeploymentProgressing, v1alpha1.MachineDeploymentSetReleased} {
+		stored, at := indexOf(was, kind), indexOf(next, kind)
+		switch {
+		case stored < 0:
+			remove(&next, kind)
+		case at < 0:
+			next.Conditions = append(next.Conditions, was.Conditions[stored])
+		default:
+			next.Conditions[at] = was.Conditions[stored]
+		}
+	}
+	if failure != nil {
+		set(&next, condition(v1alpha1.MachineDeploymentReplicaFailure, v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonSetUpdateError, failure.Error()), f.Now)
+	}
+	return next
+}
+
+// Refused returns the status of a deployment that is not reconciled. Its numbers stay.
+func Refused(deployment *v1alpha1.MachineDeployment, reason, message string, now time.Time) v1alpha1.MachineDeploymentStatus {
+	next := *deployment.Status.DeepCopy()
+	set(&next, condition(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, reason, message), now)
+	return next
+}
+
+// RollbackRefused returns the status after a rollback to a revision that does not exist.
+func RollbackRefused(f planner.Facts, why string) v1alpha1.MachineDeploymentStatus {
+	next := *f.Deployment.Status.DeepCopy()
+	message := fmt.Sprintf("%s; the template stays that of revision %d.", why, planner.TemplateRevision(f))
+	set(&next, condition(v1alpha1.MachineDeploymentRollbackRefused, v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonRevisionNotFound, message), f.Now)
+	return next
 }

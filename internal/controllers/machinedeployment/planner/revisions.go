@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
+	machineset "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 )
 
 // isTrue is the value of labels and annotations that say yes.
@@ -31,19 +33,15 @@ var notCopied = []string{
 func copiedAnnotations(deployment *v1alpha1.MachineDeployment) map[string]string {
 	copied := map[string]string{}
 	maps.Copy(copied, deployment.Annotations)
-	for _, key := range notCopied {
-		delete(copied, key)
-	}
+	maps.DeleteFunc(copied, func(key, _ string) bool { return slices.Contains(notCopied, key) })
 	return copied
 }
 
-// operational are the annotations of a deployment that say how its Machines are created and deleted
-// now, whatever template they have. So old sets get them, too, and a rollback leaves them. All others
-// an old set keeps as they were when it was current: they say why it was created, and a rollback
-// brings them back. MCM overwrites those whenever it scales a set.
+// operational are the annotations of a deployment that control how its Machines are created and deleted,
+// whatever their template. Old sets get them, too, and a rollback leaves them. An old set keeps all
+// others, and a rollback brings them back; MCM overwrites those whenever it scales a set.
 var operational = []string{v1alpha1.AnnotationKeyLastReplicaChange, v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout}
 
-// copyOperational copies them to a set.
 func copyOperational(set *v1alpha1.MachineSet, deployment *v1alpha1.MachineDeployment) {
 	for _, key := range operational {
 		if value, ok := deployment.Annotations[key]; ok {
@@ -58,18 +56,14 @@ func setReplicaAnnotations(set *v1alpha1.MachineSet, f Facts, size int32) {
 	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyMaxReplicas, strconv.Itoa(int(size)+int(f.surge)))
 }
 
-// longestHistory is how many characters the history of a set's revisions may have, as for a
-// ReplicaSet in Kubernetes.
+// longestHistory is how long the history of a set's revisions may be, as for a ReplicaSet.
 const longestHistory = 2000
 
-// setRevision gives a set a revision. The one that it had before goes to its history, which loses its
-// oldest entries when it gets too long.
+// setRevision gives a set a revision, and adds the former one to its history, of which the oldest
+// entries are dropped.
 func setRevision(set *v1alpha1.MachineSet, number int64) {
 	if was := set.Annotations[v1alpha1.AnnotationKeyRevision]; was != "" {
-		history := was
-		if before := set.Annotations[v1alpha1.AnnotationKeyRevisionHistory]; before != "" {
-			history = strings.Join([]string{before, was}, ",")
-		}
+		history := strings.TrimPrefix(set.Annotations[v1alpha1.AnnotationKeyRevisionHistory]+","+was, ",")
 		for len(history) > longestHistory {
 			_, history, _ = strings.Cut(history, ",")
 		}
@@ -87,17 +81,16 @@ func lastRevision(f Facts) int64 {
 	return last
 }
 
-// given returns the revision of a set or a deployment. The highest number there is was written by
-// somebody else: nothing could come after it, so it does not count.
+// given returns the revision of a set or a deployment. The highest possible number does not count:
+// no other could follow.
 func given(of metav1.Object) int64 {
-	number := revision.Number(of)
-	if number == math.MaxInt64 {
-		return 0
+	if number := revision.Number(of); number < math.MaxInt64 {
+		return number
 	}
-	return number
+	return 0
 }
 
-// TemplateRevision returns the revision that the deployment's template has, or is about to get.
+// TemplateRevision returns the revision that the deployment's template has or is about to get.
 func TemplateRevision(f Facts) int64 {
 	last := lastRevision(f)
 	switch {
@@ -110,10 +103,10 @@ func TemplateRevision(f Facts) int64 {
 	}
 }
 
-// WasComplete reports whether the rollout of the current set was complete before, so that what
-// happens now is that the deployment is scaled, or that a Machine is replaced. The deployment's
-// revision says which set its status was about; it is written after a status that begins another
-// rollout. If sets were deleted by hand, the current one may have a lower revision.
+// WasComplete reports whether the rollout of the current set was complete before, so that now the
+// deployment is scaled or a Machine replaced. The deployment's revision tells which set its status was
+// about; it is written after a status that begins another rollout. After sets were deleted by hand,
+// the current one may have a lower revision.
 func WasComplete(f Facts) bool {
 	status := f.Deployment.Status
 	complete := func(c v1alpha1.MachineDeploymentCondition) bool {
@@ -126,15 +119,15 @@ func WasComplete(f Facts) bool {
 	return set == recorded || set < recorded && status.ObservedGeneration == f.Deployment.Generation
 }
 
-// Annotated returns the deployment with what its metadata say about its sets: the revision, whether
-// one is frozen, and which of the named Machines are still to go.
+// Annotated returns the deployment with the metadata that follow from its sets: the revision, whether a
+// set is frozen, and which of the named Machines are still to be deleted.
 func Annotated(f Facts) *v1alpha1.MachineDeployment {
 	deployment := f.Deployment.DeepCopy()
 	if f.Current != nil && revision.Number(f.Current) > given(deployment) {
 		metav1.SetMetaDataAnnotation(&deployment.ObjectMeta, v1alpha1.AnnotationKeyRevision, f.Current.Annotations[v1alpha1.AnnotationKeyRevision])
 	}
-	delete(deployment.Annotations, v1alpha1.AnnotationKeyUnfreeze) // its sets have it by now
-	if slices.ContainsFunc(f.All(), Frozen) {
+	delete(deployment.Annotations, v1alpha1.AnnotationKeyUnfreeze) // its sets have it
+	if slices.ContainsFunc(f.All(), machineset.Frozen) {
 		metav1.SetMetaDataLabel(&deployment.ObjectMeta, v1alpha1.LabelKeyFreeze, isTrue)
 	} else {
 		delete(deployment.Labels, v1alpha1.LabelKeyFreeze)
@@ -145,4 +138,45 @@ func Annotated(f Facts) *v1alpha1.MachineDeployment {
 		delete(deployment.Annotations, v1alpha1.AnnotationKeyTriggerDeletion)
 	}
 	return deployment
+}
+
+// planRollback answers spec.rollbackTo, unless the deployment is paused.
+func planRollback(f Facts) []Operation {
+	to := f.Deployment.Spec.RollbackTo
+	if to == nil || f.Deployment.Spec.Paused {
+		return nil
+	}
+	answered := f.Deployment.DeepCopy()
+	answered.Spec.RollbackTo = nil
+	op := Operation{Action: Refuse, Topic: v1alpha1.DeploymentReasonRevisionNotFound, Deployment: answered}
+	target := revision.Pick(f.All(), to.Revision)
+	switch {
+	case target == nil && to.Revision == 0:
+		op.Reason = "spec.rollbackTo: there is no earlier revision"
+	case target == nil:
+		op.Reason = fmt.Sprintf("spec.rollbackTo.revision: there is no machine set of revision %d", to.Revision)
+	case revision.Same(&target.Spec.Template, &f.Deployment.Spec.Template):
+		op.Topic = v1alpha1.DeploymentReasonTemplateUnchanged
+		op.Reason = fmt.Sprintf("spec.rollbackTo.revision: the template is that of revision %d already", revision.Number(target))
+	default:
+		rollBack(answered, target)
+		op.Action, op.Set, op.Topic = RollBack, target, v1alpha1.DeploymentReasonRollback
+		op.Reason = fmt.Sprintf("Rolled back deployment %q to revision %d", f.Deployment.Name, revision.Number(target))
+	}
+	return []Operation{op}
+}
+
+// rollBack gives a deployment the template of an old set, and the set's annotations but for those
+// that do not belong to a template.
+func rollBack(deployment *v1alpha1.MachineDeployment, set *v1alpha1.MachineSet) {
+	set.Spec.Template.DeepCopyInto(&deployment.Spec.Template)
+	delete(deployment.Spec.Template.Labels, v1alpha1.DefaultMachineDeploymentUniqueLabelKey)
+	own := slices.Concat(operational, notCopied)
+	ofSet := func(key, _ string) bool { return !slices.Contains(own, key) }
+	maps.DeleteFunc(deployment.Annotations, ofSet)
+	for key, value := range set.Annotations {
+		if ofSet(key, value) {
+			metav1.SetMetaDataAnnotation(&deployment.ObjectMeta, key, value)
+		}
+	}
 }
