@@ -84,7 +84,7 @@ func TestFailureDomainsAreAskedForAnew(t *testing.T) {
 	w.tellsDomains("east true", "north true")
 
 	w.changeClass(class, `{"join":"sideways"}`)
-	w.knowsDomains("False", "AskingFailed", `"sideways"`)
+	w.knowsDomains("False", "DriverCallFailed", `"sideways"`)
 	w.tellsDomains("east true", "north true")
 	w.pool("workers", 1, `{}`)
 	w.eventually(func(g gomega.Gomega) { w.settled(g, 1) })

@@ -1,38 +1,38 @@
 package v1alpha1
 
-// Finalizer keeps a MillwrightMachine until its VM is gone.
-const Finalizer = "infrastructure.millwright.dev/millwrightmachine"
-
 // Lease is the name of the Lease for leader election.
 const Lease = "millwright-cluster-api"
 
-// ClassFinalizer keeps a MachineClass while a MillwrightMachine refers to it.
-const ClassFinalizer = "infrastructure.millwright.dev/machineclass-in-use"
+// Finalizers.
+const (
+	// Finalizer keeps a MillwrightMachine until its VM is deleted.
+	Finalizer = "infrastructure.millwright.dev/millwrightmachine"
+	// ClassFinalizer keeps a MachineClass while a MillwrightMachine refers to it.
+	ClassFinalizer = "infrastructure.millwright.dev/machineclass-in-use"
+	// SecretFinalizer keeps a Secret while a MillwrightMachine needs it: without the Secret
+	// the driver could not delete the VM.
+	SecretFinalizer = "infrastructure.millwright.dev/secret-in-use"
+)
 
-// SecretFinalizer keeps a Secret while a MillwrightMachine needs it: without the Secret the
-// driver could not delete the VM.
-const SecretFinalizer = "infrastructure.millwright.dev/secret-in-use"
-
-// AnnotationCreationBegun is set on a MillwrightMachine before the driver is called for the
-// first time. Its value is that time. Without it there is no VM to delete.
-const AnnotationCreationBegun = "infrastructure.millwright.dev/creation-begun"
-
-// AnnotationCreationSpec is set together with AnnotationCreationBegun. Its value is a digest of
-// the driver's request. It is removed when there may be a VM. As long as it matches, no call
-// was about another VM.
-const AnnotationCreationSpec = "infrastructure.millwright.dev/creation-spec"
-
-// AnnotationInstanceSpec is the digest of the last request with which the driver found the
-// VM. With another request it may look in another place.
-const AnnotationInstanceSpec = "infrastructure.millwright.dev/instance-spec"
-
-// AnnotationInstallation is set together with AnnotationCreationBegun. Its value is the
-// installation of the manager. The driver of another installation would not find the VM.
-const AnnotationInstallation = "infrastructure.millwright.dev/installation"
-
-// AnnotationInstanceGone is set on a MillwrightMachine that is being deleted when its VM is
-// gone. Only then are the finalizers of its Secrets removed.
-const AnnotationInstanceGone = "infrastructure.millwright.dev/instance-gone"
+// Annotations of a MillwrightMachine. The controller sets them.
+const (
+	// AnnotationCreationBegun is set before the first call to the driver. Its value is the
+	// time of that call. Without it there is no VM to delete.
+	AnnotationCreationBegun = "infrastructure.millwright.dev/creation-begun"
+	// AnnotationCreationSpec is set together with AnnotationCreationBegun. Its value is a
+	// digest of the request to the driver. It is removed when there may be a VM. As long as
+	// it matches, all calls were about the same VM.
+	AnnotationCreationSpec = "infrastructure.millwright.dev/creation-spec"
+	// AnnotationInstanceSpec is the digest of the last request with which the driver found
+	// the VM. With another request it may look in another place.
+	AnnotationInstanceSpec = "infrastructure.millwright.dev/instance-spec"
+	// AnnotationInstallation is set together with AnnotationCreationBegun. Its value is the
+	// installation of the manager. The driver of another installation would not find the VM.
+	AnnotationInstallation = "infrastructure.millwright.dev/installation"
+	// AnnotationInstanceGone is set during deletion when the VM is deleted. Only then are
+	// the finalizers of the Secrets removed.
+	AnnotationInstanceGone = "infrastructure.millwright.dev/instance-gone"
+)
 
 // Types of conditions.
 const (
@@ -121,12 +121,13 @@ const (
 
 // Reasons of ConditionFailureDomainsKnown. See also those of ConditionReady.
 const (
-	// ReasonFailureDomainsTold: the driver has returned them.
-	ReasonFailureDomainsTold = "FailureDomainsTold"
+	// ReasonFailureDomainsReported: the driver has returned them.
+	ReasonFailureDomainsReported = "FailureDomainsReported"
 	// ReasonWaitingForDriver: the driver has not answered yet.
 	ReasonWaitingForDriver = "WaitingForDriver"
-	// ReasonAskingFailed: the driver returned an error, and is called again.
-	ReasonAskingFailed = "AskingFailed"
+	// ReasonDriverCallFailed: the call to the driver failed or could not be made. It is
+	// retried.
+	ReasonDriverCallFailed = "DriverCallFailed"
 	// ReasonNotSupported: the driver does not support failure domains, or this version of
 	// Cluster API has another form of them.
 	ReasonNotSupported = "NotSupported"

@@ -100,7 +100,7 @@ type inquiry struct {
 // answer is what became of a question.
 type answer struct {
 	// reason and message are for people. The driver has told something if the reason is
-	// ReasonFailureDomainsTold or ReasonNotSupported.
+	// ReasonFailureDomainsReported or ReasonNotSupported.
 	reason, message string
 	domains         []infrav1.FailureDomain
 	// again is when to ask again.
@@ -108,7 +108,7 @@ type answer struct {
 }
 
 func (a *answer) tells() bool {
-	return a.reason == infrav1.ReasonFailureDomainsTold || a.reason == infrav1.ReasonNotSupported
+	return a.reason == infrav1.ReasonFailureDomainsReported || a.reason == infrav1.ReasonNotSupported
 }
 
 // ask answers what the driver said last to this very question, and has it asked if it is
@@ -186,13 +186,13 @@ func (a *Asker) inquire(ctx context.Context, q question) answer {
 	}
 	objects, err := translate.Request(translate.Given{Machine: q.machine(), Class: q.class, Secret: data})
 	if err != nil {
-		return answer{reason: infrav1.ReasonAskingFailed, message: err.Error(), again: askEvery}
+		return answer{reason: infrav1.ReasonDriverCallFailed, message: err.Error(), again: askEvery}
 	}
 	resp, err := a.Driver.ListFailureDomains(ctx, &driver.ListFailureDomainsRequest{MachineClass: objects.Class, Secret: objects.Secret})
 	said, _ := status.FromError(err)
 	switch code := said.Code(); code {
 	case codes.OK:
-		return answer{reason: infrav1.ReasonFailureDomainsTold, domains: domainsOf(resp), again: askEvery}
+		return answer{reason: infrav1.ReasonFailureDomainsReported, domains: domainsOf(resp), again: askEvery}
 	case codes.Unimplemented:
 		return notSupported()
 	case codes.Canceled, codes.Unknown, codes.DeadlineExceeded, codes.Aborted, codes.Unavailable:
@@ -214,7 +214,7 @@ func refused(said *status.Status, again time.Duration) answer {
 	if len(message) > longestMessage {
 		message = strings.ToValidUTF8(message[:longestMessage], "") + "…"
 	}
-	return answer{reason: infrav1.ReasonAskingFailed, message: fmt.Sprintf("ListFailureDomains: %s (%s)", message, said.Code()), again: again}
+	return answer{reason: infrav1.ReasonDriverCallFailed, message: fmt.Sprintf("ListFailureDomains: %s (%s)", message, said.Code()), again: again}
 }
 
 // machine stands for one of those that the failure domains are for.
@@ -233,7 +233,7 @@ func (a *Asker) secrets(ctx context.Context, q question) (map[string][]byte, *an
 		merged, missing, err := fieldindex.MergedSecret(ctx, a.Live, q.class)
 		switch {
 		case err != nil:
-			return nil, &answer{reason: infrav1.ReasonAskingFailed, message: err.Error(), again: askSoon}
+			return nil, &answer{reason: infrav1.ReasonDriverCallFailed, message: err.Error(), again: askSoon}
 		case missing != "":
 			return nil, &answer{reason: infrav1.ReasonMachineClassMissing, message: missing, again: askSoon}
 		}
@@ -247,7 +247,7 @@ func (a *Asker) secrets(ctx context.Context, q question) (map[string][]byte, *an
 			message := fmt.Sprintf("Secret %q of spec.failureDomainsFrom.credentialsSecretRef does not exist", ref.Name)
 			return nil, &answer{reason: infrav1.ReasonCredentialsMissing, message: message, again: askSoon}
 		case err != nil:
-			return nil, &answer{reason: infrav1.ReasonAskingFailed, message: fmt.Sprintf("reading Secret %s: %v", ref.Name, err), again: askSoon}
+			return nil, &answer{reason: infrav1.ReasonDriverCallFailed, message: fmt.Sprintf("reading Secret %s: %v", ref.Name, err), again: askSoon}
 		}
 		maps.Copy(data, secret.Data)
 	}

@@ -100,7 +100,7 @@ func (s *scope) answered(last, told *answer) {
 		if meta.FindStatusCondition(s.infra.Status.Conditions, infrav1.ConditionFailureDomainsKnown) == nil {
 			s.domainsUnknown(infrav1.ReasonWaitingForDriver, "The driver is being asked")
 		}
-	case last.reason != infrav1.ReasonFailureDomainsTold:
+	case last.reason != infrav1.ReasonFailureDomainsReported:
 		s.domainsUnknown(last.reason, last.message)
 	default:
 		message := ""

@@ -204,7 +204,7 @@ func TestDriverIsAsked(t *testing.T) {
 	w.wantDomains("z", "b")
 
 	w.settle()
-	w.wantKnown(metav1.ConditionTrue, infrav1.ReasonFailureDomainsTold)
+	w.wantKnown(metav1.ConditionTrue, infrav1.ReasonFailureDomainsReported)
 	want := []infrav1.FailureDomain{
 		{Name: "z"}, {Name: "b", ControlPlane: new(false)}, {Name: "a", ControlPlane: new(true), Attributes: map[string]string{"of": "driver"}},
 	}
@@ -246,19 +246,19 @@ func TestAskedAgain(t *testing.T) {
 	}
 }
 
-// TestAskingFails: what was told stays, also over a restart, and the status says why there is
+// TestFailureDomainsCallFails: what was told stays, also over a restart, and the status says why there is
 // no more.
-func TestAskingFails(t *testing.T) {
+func TestFailureDomainsCallFails(t *testing.T) {
 	for name, tc := range map[string]struct {
 		err    error
 		reason string
 		says   string
 		again  time.Duration
 	}{
-		"away":     {status.Error(codes.Unavailable, "no answer"), infrav1.ReasonAskingFailed, "no answer (Unavailable)", askSoon},
-		"no code":  {context.DeadlineExceeded, infrav1.ReasonAskingFailed, "deadline", askSoon},
-		"no right": {status.Error(codes.PermissionDenied, "nodes is forbidden"), infrav1.ReasonAskingFailed, "forbidden", askEvery},
-		"long":     {status.Error(codes.Internal, strings.Repeat("ä", 40_000)), infrav1.ReasonAskingFailed, "…", askEvery},
+		"away":     {status.Error(codes.Unavailable, "no answer"), infrav1.ReasonDriverCallFailed, "no answer (Unavailable)", askSoon},
+		"no code":  {context.DeadlineExceeded, infrav1.ReasonDriverCallFailed, "deadline", askSoon},
+		"no right": {status.Error(codes.PermissionDenied, "nodes is forbidden"), infrav1.ReasonDriverCallFailed, "forbidden", askEvery},
+		"long":     {status.Error(codes.Internal, strings.Repeat("ä", 40_000)), infrav1.ReasonDriverCallFailed, "…", askEvery},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -283,7 +283,7 @@ func TestAskingFails(t *testing.T) {
 			w.oracle.err = nil
 			w.clock.Step(2 * askEvery)
 			w.settle()
-			w.wantKnown(metav1.ConditionTrue, infrav1.ReasonFailureDomainsTold)
+			w.wantKnown(metav1.ConditionTrue, infrav1.ReasonFailureDomainsReported)
 		})
 	}
 }
@@ -416,7 +416,7 @@ func TestClassAndSecrets(t *testing.T) {
 	w.create(&corev1.Secret{ObjectMeta: named("own"), Data: map[string][]byte{"b": []byte("own")}})
 	w.clock.Step(2 * askSoon)
 	w.settle()
-	w.wantKnown(metav1.ConditionTrue, infrav1.ReasonFailureDomainsTold)
+	w.wantKnown(metav1.ConditionTrue, infrav1.ReasonFailureDomainsReported)
 	asked := w.oracle.asked[0]
 	want := map[string][]byte{"a": []byte("class"), "b": []byte("own")}
 	if diff := cmp.Diff(want, asked.Secret.Data); diff != "" || string(asked.MachineClass.ProviderSpec.Raw) != `{"pool":"p"}` {
@@ -443,7 +443,7 @@ func TestOddAnswers(t *testing.T) {
 	w := newWorld(t, func(g *given) { g.infra.Spec.FailureDomains = []infrav1.FailureDomain{{Name: "z"}} })
 	w.oracle.names = []string{"a", "", "a", strings.Repeat("x", 257)}
 	w.settle()
-	w.wantKnown(metav1.ConditionTrue, infrav1.ReasonFailureDomainsTold)
+	w.wantKnown(metav1.ConditionTrue, infrav1.ReasonFailureDomainsReported)
 	w.wantDomains("z", "a")
 
 	w.oracle.names = nil
@@ -452,7 +452,7 @@ func TestOddAnswers(t *testing.T) {
 	}
 	w.clock.Step(2 * askEvery)
 	w.settle()
-	w.wantKnown(metav1.ConditionTrue, infrav1.ReasonFailureDomainsTold, "51 of the driver's")
+	w.wantKnown(metav1.ConditionTrue, infrav1.ReasonFailureDomainsReported, "51 of the driver's")
 	if got := w.infra().Status.FailureDomains; len(got) != mostDomains || got[0].Name != "z" || got[99].Name != "d098" {
 		t.Errorf("%d failure domains: %v", len(got), got)
 	}
