@@ -143,6 +143,7 @@ image: ## Build that image without a container engine (as release; IMAGE_PLATFOR
 .PHONY: generate
 generate: ## Write deep copies and CRDs from the API types, and Go from the protocols
 	$(call tool,api) controller-gen object crd:generateEmbeddedObjectMeta=true paths=./... output:crd:dir=$(CURDIR)/config/crd
+	$(call tool,.) controller-gen object paths=./internal/controllers/capi/core
 	$(call tool,proto) buf generate
 
 .PHONY: tidy

@@ -90,17 +90,16 @@ func discoverClusterAPI(config *rest.Config) (schema.GroupVersion, error) {
 	if err != nil {
 		return schema.GroupVersion{}, fmt.Errorf("control cluster: %w", err)
 	}
-	var missing *core.MissingError
 	version, err := core.Discover(client)
 	switch {
-	case errors.As(err, &missing):
+	case errors.Is(err, core.ErrNotServed):
 		return version, fmt.Errorf("control cluster at %s: %w: install Cluster API's core first (clusterctl init), or start without --apis=capi", config.Host, err)
 	case err != nil:
 		return version, fmt.Errorf("control cluster at %s: %w", config.Host, err)
 	}
 	err = core.Serves(client, infrav1.SchemeGroupVersion, kindsOfClusterAPI...)
 	switch {
-	case errors.As(err, &missing):
+	case errors.Is(err, core.ErrNotServed):
 		return version, fmt.Errorf("control cluster at %s: %w: install the CRDs (kubectl apply -f config/crd)", config.Host, err)
 	case err != nil:
 		return version, fmt.Errorf("control cluster at %s: %w", config.Host, err)

@@ -19,7 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
-	"github.com/millwright-dev/millwright/internal/controllers/capi/core/coretest"
+	"github.com/millwright-dev/millwright/test/coretest"
 	"github.com/millwright-dev/millwright/test/env"
 )
 

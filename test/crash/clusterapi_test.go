@@ -22,7 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
-	"github.com/millwright-dev/millwright/internal/controllers/capi/core/coretest"
+	"github.com/millwright-dev/millwright/test/coretest"
 	"github.com/millwright-dev/millwright/test/env"
 )
 

@@ -25,9 +25,9 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
-	"github.com/millwright-dev/millwright/internal/controllers/capi/core/coretest"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
+	"github.com/millwright-dev/millwright/test/coretest"
 	"github.com/millwright-dev/millwright/test/env"
 )
 

@@ -85,7 +85,7 @@ func TestOwner(t *testing.T) {
 	machine := &Machine{}
 	machine.OwnerReferences = []metav1.OwnerReference{
 		{APIVersion: "cluster.x-k8s.io/v1beta1", Kind: "MachineSet", Name: "set"},
-		{APIVersion: "machine.sapcloud.io/v1alpha1", Kind: "Machine", Name: "of another face"},
+		{APIVersion: "machine.sapcloud.io/v1alpha1", Kind: "Machine", Name: "of another API"},
 	}
 	if got := Owner(machine, MachineKind); got != "" {
 		t.Errorf("owner %q", got)
@@ -96,7 +96,7 @@ func TestOwner(t *testing.T) {
 	}
 }
 
-// TestDiscover: the newest version that is known and served is read; without any, it is said
+// TestDiscover: the newest version that is known and served is read; without any, the error says
 // what is missing, and other failures are not taken for that.
 func TestDiscover(t *testing.T) {
 	const both = `{"kind":"APIResourceList","apiVersion":"v1","resources":[{"name":"machines"},{"name":"clusters"}]}`
@@ -131,8 +131,7 @@ func TestDiscover(t *testing.T) {
 			}))
 			defer server.Close()
 			got, err := Discover(discovery.NewDiscoveryClientForConfigOrDie(&rest.Config{Host: server.URL}))
-			var missing *MissingError
-			if got != tc.want || errors.As(err, &missing) != tc.missing || (err == nil) != (tc.want != schema.GroupVersion{}) {
+			if got != tc.want || errors.Is(err, ErrNotServed) != tc.missing || (err == nil) != (tc.want != schema.GroupVersion{}) {
 				t.Errorf("got %v, %v", got, err)
 			}
 		})

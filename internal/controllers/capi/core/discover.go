@@ -13,65 +13,44 @@ import (
 )
 
 // Versions of Cluster API's kinds that can be read, the preferred one first. Each is read
-// where its contract is the newest that Cluster API knows.
+// where its contract is the newest that Cluster API supports.
 var (
 	V1Beta2 = schema.GroupVersion{Group: GroupName, Version: "v1beta2"}
 	V1Beta1 = schema.GroupVersion{Group: GroupName, Version: "v1beta1"}
 )
 
-// MissingError says what a cluster does not serve.
-type MissingError struct {
-	// Version is the group and version, and Resources are what is missing of it; none if
-	// all is.
-	Version   schema.GroupVersion
-	Resources []string
-}
+// ErrNotServed is the error about a version or resource that the cluster does not serve.
+var ErrNotServed = errors.New("the cluster does not serve")
 
-// Error implements error.
-func (e *MissingError) Error() string {
-	if len(e.Resources) == 0 {
-		return "the cluster does not serve " + e.Version.String()
-	}
-	return fmt.Sprintf("the cluster does not serve %s of %s", strings.Join(e.Resources, ", "), e.Version)
-}
-
-// Discover finds the version of Cluster API's kinds to read. If there is none, the error
-// is a MissingError.
+// Discover returns the version of Cluster API's kinds to read, or ErrNotServed.
 func Discover(cluster discovery.DiscoveryInterface) (schema.GroupVersion, error) {
-	var missing error
-	for _, version := range []schema.GroupVersion{V1Beta2, V1Beta1} {
-		err := Serves(cluster, version, "machines", "clusters")
-		if err == nil {
-			return version, nil
-		}
-		if !isMissing(err) {
-			return schema.GroupVersion{}, err
-		}
-		missing = err
+	err := Serves(cluster, V1Beta2, "machines", "clusters")
+	if err == nil {
+		return V1Beta2, nil
 	}
-	return schema.GroupVersion{}, missing
+	if errors.Is(err, ErrNotServed) {
+		err = Serves(cluster, V1Beta1, "machines", "clusters")
+	}
+	if err != nil {
+		return schema.GroupVersion{}, err
+	}
+	return V1Beta1, nil
 }
 
-// Serves checks that a cluster serves resources of a version. What is missing is told by a
-// MissingError.
+// Serves returns ErrNotServed if the cluster does not serve the resources of a version.
 func Serves(cluster discovery.DiscoveryInterface, version schema.GroupVersion, resources ...string) error {
 	served, err := cluster.ServerResourcesForGroupVersion(version.String())
 	if apierrors.IsNotFound(err) {
-		return &MissingError{Version: version}
+		return fmt.Errorf("%w %s", ErrNotServed, version)
 	}
 	if err != nil {
-		return fmt.Errorf("asking for the resources of %s: %w", version, err)
+		return fmt.Errorf("discovering the resources of %s: %w", version, err)
 	}
 	missing := slices.DeleteFunc(slices.Clone(resources), func(name string) bool {
 		return slices.ContainsFunc(served.APIResources, func(r metav1.APIResource) bool { return r.Name == name })
 	})
 	if len(missing) > 0 {
-		return &MissingError{Version: version, Resources: missing}
+		return fmt.Errorf("%w %s of %s", ErrNotServed, strings.Join(missing, ", "), version)
 	}
 	return nil
-}
-
-func isMissing(err error) bool {
-	var missing *MissingError
-	return errors.As(err, &missing)
 }

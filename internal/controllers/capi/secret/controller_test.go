@@ -23,10 +23,10 @@ import (
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/internal/controllers/capi"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
-	"github.com/millwright-dev/millwright/internal/controllers/capi/core/coretest"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/secret"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
+	"github.com/millwright-dev/millwright/test/coretest"
 	"github.com/millwright-dev/millwright/test/env"
 )
 

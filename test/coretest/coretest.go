@@ -1,5 +1,5 @@
-// Package coretest stands in for Cluster API's own kinds where tests need no more than that
-// they are served.
+// Package coretest installs stand-ins for the kinds of Cluster API, for tests that need only
+// that they are served.
 package coretest
 
 import (
@@ -19,8 +19,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 )
 
-// Install has an API server serve Machines and Clusters, of both versions, with whatever
-// fields they are given and without a status subresource. It may be called again.
+// Install makes an API server serve Machines and Clusters in both versions, with any
+// fields and without a status subresource. It may be called again.
 func Install(t testing.TB, config *rest.Config) {
 	t.Helper()
 	scheme := runtime.NewScheme()
