@@ -102,6 +102,11 @@ func TestWhatMustBeSaid(t *testing.T) {
 	if diff := cmp.Diff([]string{"driver"}, schema.Properties["spec"].Required); diff != "" {
 		t.Errorf("required in the spec (-want +got):\n%s", diff)
 	}
+	// The controllers rely on it.
+	exactlyOne := func(rule apiextensionsv1.ValidationRule) bool { return rule.Rule == "has(self.providerSpec) != has(self.machineClassRef)" }
+	if rules := schema.Properties["spec"].XValidations; !slices.ContainsFunc(rules, exactlyOne) {
+		t.Errorf("neither providerSpec nor machineClassRef may be given; the rules are %v", rules)
+	}
 	status := schema.Properties["status"]
 	if ready := status.Properties["ready"]; !slices.Contains(status.Required, "ready") || string(ready.Default.Raw) != "false" {
 		t.Errorf("status.ready: required %v, default %s", status.Required, ready.Default.Raw)

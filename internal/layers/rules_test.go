@@ -67,6 +67,7 @@ var rules = []rule{
 		from: []string{"internal/lifecycle/instance", "internal/lifecycle/orphans"},
 		may:  []string{"api", "driver", timeouts, "internal/reconcile/flow", "internal/reconcile/tasks"},
 	},
+	{from: []string{"internal/reconcile/inuse"}, may: []string{"internal/reconcile/expectations"}},
 	{from: []string{"internal/lifecycle/nodes"}, may: []string{"api", "internal/reconcile/expectations", "internal/reconcile/target"}},
 	{from: []string{"internal/lifecycle/outage"}, may: []string{"api", timeouts}},
 	{from: []string{"internal/lifecycle/replacement"}, may: []string{"api"}},
@@ -82,7 +83,7 @@ var rules = []rule{
 			"internal/controllers/machine", "internal/controllers/machineset",
 			"internal/controllers/machinedeployment", "internal/controllers/machineclass",
 		},
-		may: slices.Concat([]string{"api", "driver", "internal/lifecycle/instance", "internal/lifecycle/nodes", "internal/lifecycle/outage", "internal/lifecycle/ownership", "internal/lifecycle/replacement", "internal/reconcile/flow", timeouts}, parts, pure, planners),
+		may: slices.Concat([]string{"api", "driver", "internal/lifecycle/instance", "internal/lifecycle/nodes", "internal/lifecycle/outage", "internal/lifecycle/ownership", "internal/lifecycle/replacement", "internal/reconcile/flow", "internal/reconcile/inuse", timeouts}, parts, pure, planners),
 	},
 	{
 		from:  planners,
@@ -93,7 +94,7 @@ var rules = []rule{
 		from: []string{"internal/controllers/capi"},
 		may: []string{
 			"api", "driver", "internal/lifecycle/instance", "internal/lifecycle/bootstrap", "internal/lifecycle/orphans", "internal/lifecycle/ownership",
-			"internal/reconcile/flow", "internal/reconcile/expectations", "internal/reconcile/fieldindex",
+			"internal/reconcile/flow", "internal/reconcile/expectations", "internal/reconcile/fieldindex", "internal/reconcile/inuse",
 			"internal/reconcile/tasks", "internal/reconcile/messages", "internal/reconcile/apierror", "internal/reconcile/events",
 		},
 	},

@@ -17,10 +17,9 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/internal/controllers/capi"
-	"github.com/millwright-dev/millwright/internal/controllers/capi/class"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/cluster"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
-	"github.com/millwright-dev/millwright/internal/controllers/capi/secret"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/finalizers"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/template"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/webhooks"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
@@ -127,16 +126,14 @@ func clusterAPIControllers(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, e
 	ofMachines := capi.New(machines)
 	return []controller{
 		ofMachines,
-		secret.New(ofMachines.Secrets()),
+		ofMachines.Secrets,
 		cluster.New(cluster.Options{
-			Client: mgr.GetClient(), Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs, WatchFilter: cfg.ClusterAPI.WatchFilter,
-			FailureDomains: mgr.GetScheme().IsVersionRegistered(core.V1Beta2), TaskEnds: asked,
-			Asker: cluster.NewAsker(cluster.AskerOptions{
-				Driver: placer, DriverName: cfg.DriverName, Live: mgr.GetAPIReader(), Run: runner.Go, Wake: asked.Wake, Clock: clock.RealClock{},
-			}),
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs,
+			WatchFilter: cfg.ClusterAPI.WatchFilter, FailureDomains: mgr.GetScheme().IsVersionRegistered(core.V1Beta2),
+			Driver: placer, DriverName: cfg.DriverName, Run: runner.Go, Wake: asked.Wake, TaskEnds: asked,
 		}),
 		template.New(template.Options{Client: mgr.GetClient(), WatchFilter: cfg.ClusterAPI.WatchFilter}),
-		class.New(mgr.GetClient()),
+		finalizers.NewForClasses(mgr.GetClient()),
 	}
 }
 

@@ -1,10 +1,9 @@
-// Package capi reconciles MillwrightMachines: it has a driver make the VM of a
-// Machine of Cluster API, tells Cluster API about it, and has it removed again.
+// Package capi reconciles MillwrightMachines: it makes the driver create the VM of a Machine of
+// Cluster API, reports it in the status, and makes the driver delete it.
 //
-// Each pass goes through the steps of lifecycle.go, or of termination.go once the
-// MillwrightMachine is being deleted, in the order of Cluster API's specification of a
-// machine infrastructure provider. What the machines share, and what is told to
-// autoscalers, are the matters of packages below this one.
+// Each reconcile runs the steps of lifecycle.go, or those of termination.go once the
+// MillwrightMachine is being deleted, in the order of Cluster API's specification of a machine
+// infrastructure provider.
 package capi
 
 import (
@@ -12,75 +11,77 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
-	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
-	"github.com/millwright-dev/millwright/internal/controllers/capi/credentials"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/finalizers"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/inputs"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance/steps"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// DefaultJoinTimeout is the time that a VM has to become a node if Options does not say
-// otherwise.
+// DefaultJoinTimeout is the default of Options.JoinTimeout.
 const DefaultJoinTimeout = 20 * time.Minute
 
 // Options configure a Controller.
 type Options struct {
-	// Client reads from the cache. Its scheme knows Cluster API's kinds, see
-	// core.AddToScheme. Required.
+	// Client reads from the cache. Its scheme has Cluster API's kinds, see core.AddToScheme.
+	// Required.
 	Client client.Client
-	// Live reads Secrets from the API server: each is needed a few times, and a cache would
-	// need the right to read them all. Required.
+	// Live reads Secrets from the API server: each is needed a few times, and a cache would need
+	// the right to list all Secrets. Required.
 	Live client.Reader
-	// Engine gets and removes instances; it must serve no other API. Required.
+	// Engine creates and deletes instances; it must serve no other API. Required.
 	Engine *instance.Engine
 	// TaskEnds is the source of events that the engine's Wake feeds.
 	TaskEnds source.Source
-	// Events explains to users what was done. Required.
+	// Events records events for users. Required.
 	Events record.EventRecorder
-	// Clock tells the time. Required.
+	// Clock is required.
 	Clock clock.PassiveClock
-	// Concurrency is how many objects are looked at at the same time.
+	// Concurrency is how many objects are reconciled at the same time.
 	Concurrency int
 	// Driver is the name of the engine's driver. Required.
 	Driver string
-	// Placer is the engine's driver, if it knows failure domains. Nil: it does not.
+	// Placer is the engine's driver, if it supports failure domains; nil if it does not.
 	Placer driver.FailureDomains
-	// Installation is the name by which the driver knows its VMs among those of others. Empty:
+	// Installation is the name by which the driver tells its VMs from those of others. Empty:
 	// it has none.
 	Installation string
 	// WatchFilter is the value of the label core.LabelWatchFilter that objects must have.
-	// Empty: all are looked after.
+	// Empty: all objects are reconciled.
 	WatchFilter string
-	// JoinTimeout is the time that a VM has to become a node before that is said to be
-	// wrong. Zero means DefaultJoinTimeout.
+	// JoinTimeout is the time that a VM has to become a node before the condition NodeJoined
+	// says JoinTimeout. Zero means DefaultJoinTimeout.
 	JoinTimeout time.Duration
-	// OtherOwners finds the objects of the other API that name a VM. Nil: there is no other API.
+	// OtherOwners finds the objects of MCM's API that name a VM. Nil: that API is not served.
 	OtherOwners ownership.Finder
 }
 
 // Controller reconciles MillwrightMachines. Make one with New.
 type Controller struct {
 	Options
+	// Secrets is the controller of the Secrets of MillwrightMachines.
+	Secrets *finalizers.Secrets
+
 	// begun is when the controller was made. No timeout counts from before it.
 	begun   time.Time
 	written expectations.Writes
 	memory  expectations.Memory[memory]
-	secrets *credentials.Secrets
+	inputs  inputs.Reader
+	// instances runs the steps that both APIs share.
+	instances steps.Steps
 }
 
 // New makes a Controller.
@@ -88,44 +89,24 @@ func New(opts Options) *Controller {
 	if opts.JoinTimeout == 0 {
 		opts.JoinTimeout = DefaultJoinTimeout
 	}
-	c := &Controller{Options: opts, begun: opts.Clock.Now()}
-	c.secrets = credentials.New(opts.Client, opts.Live, c.holdsSecretsOf)
+	c := &Controller{
+		Options: opts, begun: opts.Clock.Now(),
+		inputs:    inputs.Reader{Cache: opts.Client, Live: opts.Live, Placer: opts.Placer},
+		instances: steps.Steps{Engine: opts.Engine, Owners: ownership.Index{ownership.MillwrightMachines(opts.Client), opts.OtherOwners}},
+	}
+	c.Secrets = finalizers.NewForSecrets(opts.Client, opts.Live, func(machine *infrav1.MillwrightMachine) bool {
+		return c.watched(machine) && machine.Spec.Driver == c.Driver
+	})
 	return c
-}
-
-// Secrets is what the controller knows of the Secrets of MillwrightMachines.
-func (c *Controller) Secrets() *credentials.Secrets { return c.secrets }
-
-// SetupWithManager registers the controller, its indexes and what it watches.
-func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
-	for name, values := range indexes {
-		if err := mgr.GetFieldIndexer().IndexField(context.Background(), &infrav1.MillwrightMachine{}, name, values); err != nil {
-			return fmt.Errorf("adding the index %s: %w", name, err)
-		}
-	}
-	mapped := handler.EnqueueRequestsFromMapFunc
-	err := ctrl.NewControllerManagedBy(mgr).
-		Named("millwrightmachine").
-		For(&infrav1.MillwrightMachine{}, builder.WithPredicates(predicate.NewPredicateFuncs(c.watched))).
-		Watches(&core.Machine{}, mapped(c.ofMachine), builder.WithPredicates(machineChanges())).
-		Watches(&core.Cluster{}, mapped(c.ofCluster), builder.WithPredicates(clusterChanges())).
-		Watches(&v1alpha1.MachineClass{}, mapped(c.waitingForClass), builder.WithPredicates(classChanges())).
-		WatchesRawSource(c.TaskEnds).
-		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency}).
-		Complete(c)
-	if err != nil {
-		return fmt.Errorf("setting up the controller of MillwrightMachines: %w", err)
-	}
-	return nil
 }
 
 func (c *Controller) watched(object client.Object) bool { return core.Watched(c.WatchFilter, object) }
 
-// staleCache is how long a pass waits for the cache to show what this process wrote
-// itself. The event of that write comes first.
+// staleCache is how long a reconcile waits for the cache to show what this process has written.
+// The event of that write comes first.
 const staleCache = time.Second
 
-// Reconcile takes a MillwrightMachine one pass further.
+// Reconcile runs the steps of a MillwrightMachine.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	machine := &infrav1.MillwrightMachine{}
 	if err := c.Client.Get(ctx, req.NamespacedName, machine); err != nil {
@@ -133,7 +114,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			c.Engine.Forget(req.NamespacedName)
 			c.written.Forget(req.NamespacedName)
 			c.memory.Forget(req.NamespacedName)
-			c.secrets.Forget(req.NamespacedName)
+			c.Secrets.Forget(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
@@ -149,15 +130,15 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		outcome.Err = err
 	}
 	s.wakeWithin(outcome.After)
-	return c.result(ctx, s, outcome)
+	return s.result(ctx, outcome)
 }
 
-// result turns the end of a pass into what controller-runtime understands.
-func (c *Controller) result(ctx context.Context, s *scope, outcome flow.Outcome) (ctrl.Result, error) {
+// result turns the outcome of the steps into controller-runtime's result.
+func (s *scope) result(ctx context.Context, outcome flow.Outcome) (ctrl.Result, error) {
 	log := ctrl.LoggerFrom(ctx)
 	switch {
 	case apierrors.IsConflict(outcome.Err):
-		log.V(1).Info("somebody else was first", "step", outcome.Step)
+		log.V(1).Info("the object was changed meanwhile", "step", outcome.Step)
 		return ctrl.Result{RequeueAfter: staleCache}, nil
 	case outcome.Err != nil:
 		return ctrl.Result{}, outcome.Err
@@ -168,4 +149,49 @@ func (c *Controller) result(ctx context.Context, s *scope, outcome flow.Outcome)
 		log.V(1).Info("waiting", "step", outcome.Step, "for", outcome.Reason, "atMost", outcome.After)
 	}
 	return ctrl.Result{RequeueAfter: s.within}, nil
+}
+
+// persist writes what the steps changed, and then sends the events. The provider ID is written
+// before the status tells Cluster API that there is a VM.
+func (c *Controller) persist(ctx context.Context, s *scope, gone bool) error {
+	if !gone {
+		if err := c.persistSpec(ctx, s); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		if err := c.persistStatus(ctx, s); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+	}
+	for _, e := range s.events {
+		c.Events.Event(s.machine, e.kind, e.reason, e.message)
+	}
+	return nil
+}
+
+// persistSpec writes metadata and spec, if they changed.
+func (c *Controller) persistSpec(ctx context.Context, s *scope) error {
+	changed := s.stored.DeepCopy()
+	changed.ObjectMeta, changed.Spec = *s.machine.ObjectMeta.DeepCopy(), *s.machine.Spec.DeepCopy()
+	if equality.Semantic.DeepEqual(s.stored, changed) {
+		return nil
+	}
+	if err := c.written.Patch(ctx, c.Client, changed, s.stored); err != nil {
+		return fmt.Errorf("patching MillwrightMachine %s: %w", s.machine.Name, err)
+	}
+	s.machine.ObjectMeta, s.machine.Spec = *changed.ObjectMeta.DeepCopy(), *changed.Spec.DeepCopy()
+	s.stored = changed
+	return nil
+}
+
+func (c *Controller) persistStatus(ctx context.Context, s *scope) error {
+	if equality.Semantic.DeepEqual(s.stored.Status, s.machine.Status) {
+		return nil
+	}
+	changed := s.stored.DeepCopy()
+	changed.Status = *s.machine.Status.DeepCopy()
+	if err := c.written.PatchStatus(ctx, c.Client, changed, s.stored); err != nil {
+		return fmt.Errorf("patching the status of MillwrightMachine %s: %w", s.machine.Name, err)
+	}
+	s.stored = changed
+	return nil
 }

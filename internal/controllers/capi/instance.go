@@ -15,20 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// instances returns the steps that are shared with the other API.
-func (c *Controller) instances() steps.Steps {
-	return steps.Steps{Engine: c.Engine, Owners: ownership.Index{ownership.MillwrightMachines(c.Client), c.OtherOwners}}
-}
-
-// ensureInstance looks for the VM, and has it made if there never was one.
-func (c *Controller) ensureInstance(ctx context.Context, s *scope) flow.Result {
-	if marks.Established(s.machine) {
-		return flow.Continue()
-	}
-	return c.instances().Ensure(ctx, adapter{c, s})
-}
-
-// adapter is a MillwrightMachine in one pass of the shared steps.
+// adapter is a MillwrightMachine in the steps that both APIs share.
 type adapter struct {
 	c *Controller
 	s *scope
@@ -43,7 +30,7 @@ func (a adapter) Owner() ownership.Owner {
 func (a adapter) Request() instance.Request {
 	request := a.s.request()
 	if a.s.machine.DeletionTimestamp.IsZero() {
-		request.Prepare = a.c.prepare(a.s.machine.Namespace, *a.s.owner.Spec.Bootstrap.DataSecretName, a.s.objects.Secret)
+		request.Prepare = a.c.prepare(a.s.machine.Namespace, *a.s.owner.Spec.Bootstrap.DataSecretName, a.s.inputs.Secret)
 	}
 	return request
 }
@@ -59,15 +46,15 @@ func (a adapter) Record(ctx context.Context, found instance.Instance) flow.Resul
 	if s.machine.Spec.ProviderID == "" {
 		s.machine.Spec.ProviderID = found.ProviderID
 	}
-	marks.Found(s.machine, s.objects.Class)
+	marks.Found(s.machine, s.inputs.Class)
 	if !deleting {
 		return flow.Continue()
 	}
-	s.objects.Machine.Spec.ProviderID = found.ProviderID
+	s.inputs.Machine.Spec.ProviderID = found.ProviderID
 	if err := a.c.persistSpec(ctx, s); err != nil {
 		return flow.Fail(err)
 	}
-	s.objects.Machine.Generation = s.machine.Generation
+	s.inputs.Machine.Generation = s.machine.Generation
 	return flow.Continue()
 }
 
@@ -90,14 +77,19 @@ func (a adapter) Report(ctx context.Context, step steps.Step, answer instance.An
 	if answer.LastKnownState != nil {
 		a.s.machine.Status.LastKnownState = *answer.LastKnownState
 	}
-	switch step {
-	case steps.Ensure:
+	switch {
+	case step == steps.Ensure:
 		return a.reportCreation(answer)
-	case steps.Identify:
-		return a.reportIdentification(ctx, answer)
-	default:
-		return a.reportDeletion(answer)
+	case step != steps.Identify:
+		return a.s.reportDeletion(answer)
+	case answer.State == instance.Gone && marks.FoundWithOther(a.s.machine, a.s.inputs.Class):
+		return a.c.notFound(a.s)
+	case answer.State == instance.Gone: // or the driver cannot look for it, and is called to delete by name
+		return flow.Continue()
+	case answer.State == instance.Failed && a.s.neverCreated(answer.Failure):
+		return a.c.removeFinalizer(ctx, a.s)
 	}
+	return a.s.reportDeletion(answer)
 }
 
 func (a adapter) reportCreation(answer instance.Answer) flow.Result {
@@ -110,7 +102,7 @@ func (a adapter) reportCreation(answer instance.Answer) flow.Result {
 		a.c.Engine.Forget(s.key())
 		s.lost()
 		return flow.Wait(checkSoon, "the VM to be found again")
-	case instance.Failed: // the engine asks again, in its time
+	case instance.Failed: // the engine calls the driver again, in its time
 		if failure.LeavesOpen(answer.Failure) {
 			delete(s.machine.Annotations, infrav1.AnnotationCreationSpec)
 		}
@@ -121,49 +113,36 @@ func (a adapter) reportCreation(answer instance.Answer) flow.Result {
 	}
 }
 
-func (a adapter) reportIdentification(ctx context.Context, answer instance.Answer) flow.Result {
-	switch {
-	case answer.State == instance.Gone && marks.FoundWithOther(a.s.machine, a.s.objects.Class):
-		return a.c.unfound(a.s)
-	case answer.State == instance.Gone: // or the driver cannot look, and is asked to delete by name
-		return flow.Continue()
-	case answer.State == instance.Failed && a.s.neverMade(answer.Failure):
-		return a.c.removeFinalizer(ctx, a.s)
-	}
-	return a.reportDeletion(answer)
-}
-
-func (a adapter) reportDeletion(answer instance.Answer) flow.Result {
+func (s *scope) reportDeletion(answer instance.Answer) flow.Result {
 	switch answer.State {
 	case instance.Gone:
-		a.s.explain(corev1.EventTypeNormal, infrav1.ReasonDeleted, "The VM is gone")
+		s.event(corev1.EventTypeNormal, infrav1.ReasonDeleted, "The VM is gone")
 		return flow.Continue()
 	case instance.Remains:
 		return flow.Wait(answer.Retry, "the VM to be gone")
 	case instance.Failed:
-		if a.s.neverMade(answer.Failure) {
+		if s.neverCreated(answer.Failure) {
 			return flow.Continue()
 		}
-		a.s.deletionFailed(answer.Failure)
-		return flow.Wait(a.s.retry(answer.Retry), answer.Failure.Error())
+		s.driverFailed(infrav1.ReasonDeletionFailed, answer.Failure)
+		return flow.Wait(s.retry(answer.Retry), answer.Failure.Error())
 	default:
-		return a.s.awaitDeletion(answer)
+		return s.awaitDeletion(answer)
 	}
 }
 
-// awaitDriver waits for the driver to answer, and says so if it does not.
+func (s *scope) awaitDeletion(answer instance.Answer) flow.Result {
+	if !s.undeletableBefore() {
+		s.deleting()
+	}
+	return s.awaitDriver(answer, infrav1.ReasonDeletionFailed)
+}
+
+// awaitDriver waits for the driver to answer, and reports if it does not.
 func (s *scope) awaitDriver(answer instance.Answer, reason string) flow.Result {
 	left := answer.SilentIn(s.now)
 	if left <= 0 {
 		s.refuse(reason, fmt.Sprintf("The driver has not answered for %v", instance.Silence))
 	}
 	return flow.Wait(max(left, 0), "the driver")
-}
-
-// awaitDeletion waits for the driver's answer to a deletion.
-func (s *scope) awaitDeletion(answer instance.Answer) flow.Result {
-	if !s.undeletableBefore() {
-		s.deleting()
-	}
-	return s.awaitDriver(answer, infrav1.ReasonDeletionFailed)
 }

@@ -18,6 +18,18 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
+// steps returns the steps for an object.
+func (c *Controller) steps(machine *infrav1.MillwrightMachine) []flow.Step[*scope] {
+	deleting := !machine.DeletionTimestamp.IsZero()
+	switch {
+	case machine.Spec.Driver != c.Driver:
+		return c.otherDriver(deleting)
+	case deleting:
+		return c.termination()
+	}
+	return c.lifecycle()
+}
+
 // lifecycle returns the steps from a MillwrightMachine's creation to a node.
 func (c *Controller) lifecycle() []flow.Step[*scope] {
 	return []flow.Step[*scope]{
@@ -26,12 +38,12 @@ func (c *Controller) lifecycle() []flow.Step[*scope] {
 		{Name: "EndIfFailed", Run: c.endIfFailed},
 		{Name: "AwaitCluster", Run: c.awaitCluster},
 		{Name: "RespectPause", Run: c.respectPause},
-		{Name: "Mark", Run: c.mark},
+		{Name: "AddFinalizer", Run: c.addFinalizer},
 		{Name: "CheckProviderID", Run: c.checkProviderID},
 		{Name: "AwaitClusterInfrastructure", Run: c.awaitClusterInfrastructure},
 		{Name: "AwaitBootstrapData", Run: c.awaitBootstrapData},
 		{Name: "EndIfUnwanted", Run: c.endIfUnwanted},
-		{Name: "Gather", Run: c.gather},
+		{Name: "ReadInputs", Run: c.awaitInputs},
 		{Name: "HoldSecrets", Run: c.holdSecrets},
 		{Name: "BeginCreation", Run: c.beginCreation},
 		{Name: "EnsureInstance", Run: c.ensureInstance},
@@ -40,37 +52,30 @@ func (c *Controller) lifecycle() []flow.Step[*scope] {
 	}
 }
 
-// awaitOwner finds the Machine. Before there is one, nothing is done at all: the object may
-// be one that Cluster API is about to own, or never will.
+// awaitOwner finds the Machine. Without one nothing is written: Cluster API may be about to adopt the
+// object, or it never will.
 func (c *Controller) awaitOwner(ctx context.Context, s *scope) flow.Result {
-	found, err := c.findOwner(ctx, s)
-	switch {
-	case err != nil:
-		return flow.Fail(err)
-	case !found:
+	if result := c.findOwners(ctx, s); result.Ends() {
+		return result
+	}
+	if s.owner == nil {
 		return flow.Stop("no Machine owns it")
 	}
 	return flow.Continue()
 }
 
-// endIfFailed leaves alone what is declared to be beyond help. Cluster API replaces it.
-func (c *Controller) endIfFailed(ctx context.Context, s *scope) flow.Result {
+// endIfFailed leaves an object alone that has failed for good. Cluster API replaces it.
+func (c *Controller) endIfFailed(_ context.Context, s *scope) flow.Result {
 	if s.machine.Status.FailureReason == nil && s.machine.Status.FailureMessage == nil {
 		return flow.Continue()
 	}
-	if err := c.findCluster(ctx, s); err != nil {
-		return flow.Fail(err)
-	}
 	if !core.Moved(s.machine) {
-		s.markPaused(core.Paused(s.cluster, s.machine))
+		s.setPaused(core.Paused(s.cluster, s.machine))
 	}
 	return flow.Stop("it has failed for good")
 }
 
-func (c *Controller) awaitCluster(ctx context.Context, s *scope) flow.Result {
-	if err := c.findCluster(ctx, s); err != nil {
-		return flow.Fail(err)
-	}
+func (c *Controller) awaitCluster(_ context.Context, s *scope) flow.Result {
 	if s.cluster == nil {
 		return s.await(infrav1.ReasonWaitingForCluster, "The Cluster of the Machine does not exist")
 	}
@@ -81,28 +86,25 @@ func (c *Controller) respectPause(_ context.Context, s *scope) flow.Result {
 	if core.Moved(s.machine) {
 		return flow.Stop("it has been moved to another cluster")
 	}
-	if s.markPaused(core.Paused(s.cluster, s.machine)) {
+	paused := core.Paused(s.cluster, s.machine)
+	s.setPaused(paused)
+	if paused {
 		return flow.Stop("it is paused")
 	}
 	return flow.Continue()
 }
 
-// mark adds the finalizer, and has the object say that it is of a control plane, as providers
-// of control planes do: without one, only the Machine says so.
-func (c *Controller) mark(ctx context.Context, s *scope) flow.Result {
-	news := controllerutil.AddFinalizer(s.machine, infrav1.Finalizer)
-	if _, marked := s.machine.Labels[core.LabelControlPlane]; s.owner.ControlPlane() && !marked {
+// addFinalizer adds the finalizer, and the label of control plane machines. Providers of control planes
+// set that label; without such a provider only the Machine has it.
+func (c *Controller) addFinalizer(ctx context.Context, s *scope) flow.Result {
+	controllerutil.AddFinalizer(s.machine, infrav1.Finalizer)
+	if s.owner.ControlPlane() && !metav1.HasLabel(s.machine.ObjectMeta, core.LabelControlPlane) {
 		metav1.SetMetaDataLabel(&s.machine.ObjectMeta, core.LabelControlPlane, "")
-		news = true
-	}
-	if !news {
-		return flow.Continue()
 	}
 	return flow.Fail(c.persistSpec(ctx, s))
 }
 
-// checkProviderID refuses to work with an ID that is not the VM's any more, and restores
-// one that was cleared.
+// checkProviderID refuses a provider ID that was changed, and restores one that was removed.
 func (c *Controller) checkProviderID(ctx context.Context, s *scope) flow.Result {
 	spec, status := &s.machine.Spec, &s.machine.Status
 	switch {
@@ -120,10 +122,10 @@ func (c *Controller) checkProviderID(ctx context.Context, s *scope) flow.Result 
 	return flow.Continue()
 }
 
-// checkOwner refuses an ID that was given beforehand and is another object's.
+// checkOwner refuses a provider ID that a user set and that belongs to another object.
 func (c *Controller) checkOwner(ctx context.Context, s *scope) flow.Result {
 	ours := adapter{c, s}.Owner()
-	other, err := c.instances().Owners.Conflicting(ctx, ours, ours.ProviderID)
+	other, err := c.instances.Owners.Conflicting(ctx, ours, ours.ProviderID)
 	if err != nil || other == nil {
 		return flow.Fail(err)
 	}
@@ -144,8 +146,8 @@ func (c *Controller) awaitBootstrapData(_ context.Context, s *scope) flow.Result
 	return s.await(infrav1.ReasonWaitingForBootstrapData, "Machine "+s.owner.Name+" names no bootstrap data yet")
 }
 
-// endIfUnwanted makes no VM for a Machine that is being deleted: that may be held by hooks
-// for as long as they like. The VM of a creation that was begun is found when it is deleted.
+// endIfUnwanted creates no VM for a Machine that is being deleted: hooks may hold that Machine for any
+// time. The VM of a creation that had begun is found when the object is deleted.
 func (c *Controller) endIfUnwanted(_ context.Context, s *scope) flow.Result {
 	if marks.Established(s.machine) || s.machine.Spec.ProviderID != "" || s.owner.DeletionTimestamp.IsZero() {
 		return flow.Continue()
@@ -153,69 +155,78 @@ func (c *Controller) endIfUnwanted(_ context.Context, s *scope) flow.Result {
 	return s.await(infrav1.ReasonDeleting, "Machine "+s.owner.Name+" is being deleted, so no VM is made for it")
 }
 
-// slowRetry is when a pass comes again that waits for something which brings no event.
+// slowRetry is the time to the next reconcile if it waits for something that brings no event.
 const slowRetry = 30 * time.Second
 
-// gather collects what the driver gets. What is missing is nobody's end: it may come.
-func (c *Controller) gather(ctx context.Context, s *scope) flow.Result {
+// awaitInputs reads the inputs of the driver. Before the creation has begun, the Machine may still change
+// its failure domain, so that is stored together with the first mark.
+func (c *Controller) awaitInputs(ctx context.Context, s *scope) flow.Result {
 	if marks.Established(s.machine) {
 		return flow.Continue()
 	}
 	if domain := s.owner.Spec.FailureDomain; domain != "" && !marks.Begun(s.machine) {
 		s.machine.Spec.FailureDomain = domain
 	}
-	missed, err := c.collect(ctx, s)
+	missing, err := c.readInputs(ctx, s)
+	class := s.inputs.MachineClass
 	switch {
 	case err != nil:
 		return flow.Fail(err)
-	case missed.message != "":
-		s.restoreFailureDomain()
-		s.refuse(missed.reason, missed.message)
-		return flow.Wait(slowRetry, missed.message)
-	case s.class != nil && !held(s.class):
-		s.restoreFailureDomain()
-		return awaitHeldClass(s)
+	case missing == nil && (class == nil || held(class)):
+		return flow.Continue()
 	}
-	return flow.Continue()
+	s.machine.Spec.FailureDomain = s.stored.Spec.FailureDomain
+	switch {
+	case missing != nil:
+		s.refuse(missing.Reason, missing.Message)
+		return flow.Wait(slowRetry, missing.Message)
+	case !class.DeletionTimestamp.IsZero():
+		return s.refuse(infrav1.ReasonMachineClassMissing, fmt.Sprintf("MachineClass %q of spec.machineClassRef is being deleted", class.Name))
+	}
+	return flow.Wait(0, "the finalizer on the class, which could be deleted otherwise")
 }
 
-// restoreFailureDomain sets the failure domain back to what it was: before a creation is begun the Machine
-// may yet name another one, or none.
-func (s *scope) restoreFailureDomain() { s.machine.Spec.FailureDomain = s.stored.Spec.FailureDomain }
-
-// awaitHeldClass waits for our finalizer on the class: without it the class could vanish
-// while a VM is made from it.
-func awaitHeldClass(s *scope) flow.Result {
-	if !s.class.DeletionTimestamp.IsZero() {
-		return s.refuse(infrav1.ReasonMachineClassMissing, fmt.Sprintf("MachineClass %q of spec.machineClassRef is being deleted", s.class.Name))
+// holdSecrets adds the finalizer to the Secrets before the first call to the driver.
+func (c *Controller) holdSecrets(ctx context.Context, s *scope) flow.Result {
+	credentials := s.inputs.Credentials
+	unheld := credentials != nil && credentials.DeletionTimestamp.IsZero() && !controllerutil.ContainsFinalizer(credentials, infrav1.SecretFinalizer)
+	if marks.Established(s.machine) || marks.Begun(s.machine) && !unheld {
+		return flow.Continue()
 	}
-	return flow.Wait(0, "the class to be held by our finalizer")
+	return flow.Fail(c.Secrets.SettleAll(ctx, s.machine, true))
 }
 
-// beginCreation leaves a mark before the driver is asked for the first time. Without it
-// nobody could tell, at deletion, whether there may be a VM.
+// beginCreation marks the object before the first call to the driver. Without the mark, the deletion
+// could not know whether there may be a VM.
 func (c *Controller) beginCreation(ctx context.Context, s *scope) flow.Result {
 	if marks.Established(s.machine) {
 		return flow.Continue()
 	}
 	s.creating()
-	if _, marked := s.machine.Annotations[infrav1.AnnotationCreationBegun]; marked {
+	if metav1.HasAnnotation(s.machine.ObjectMeta, infrav1.AnnotationCreationBegun) {
 		return flow.Continue()
 	}
 	metav1.SetMetaDataAnnotation(&s.machine.ObjectMeta, infrav1.AnnotationCreationBegun, s.now.UTC().Format(time.RFC3339))
-	metav1.SetMetaDataAnnotation(&s.machine.ObjectMeta, infrav1.AnnotationCreationSpec, marks.Digest(s.objects.Class))
+	metav1.SetMetaDataAnnotation(&s.machine.ObjectMeta, infrav1.AnnotationCreationSpec, marks.Digest(s.inputs.Class))
 	if c.Installation != "" {
 		metav1.SetMetaDataAnnotation(&s.machine.ObjectMeta, infrav1.AnnotationInstallation, c.Installation)
 	}
 	if err := c.persistSpec(ctx, s); err != nil {
 		return flow.Fail(err)
 	}
-	s.objects.Machine.Generation = s.machine.Generation
+	s.inputs.Machine.Generation = s.machine.Generation
 	return flow.Continue()
 }
 
-// prepare makes the Secret with which a VM is created: with the bootstrap data as its user
-// data, unchanged.
+// ensureInstance looks for the VM, and creates it if there never was one.
+func (c *Controller) ensureInstance(ctx context.Context, s *scope) flow.Result {
+	if marks.Established(s.machine) {
+		return flow.Continue()
+	}
+	return c.instances.Ensure(ctx, adapter{c, s})
+}
+
+// prepare returns the Secret of a creation: with the unchanged bootstrap data as its user data.
 func (c *Controller) prepare(namespace, name string, secret *corev1.Secret) func(context.Context) (*corev1.Secret, error) {
 	return func(ctx context.Context) (*corev1.Secret, error) {
 		data := &corev1.Secret{}
@@ -232,14 +243,17 @@ func (c *Controller) prepare(namespace, name string, secret *corev1.Secret) func
 	}
 }
 
-// awaitNode says whether the VM became a node. That it did not is for Cluster API to act
-// upon, if for anybody.
+// awaitNode reports whether the VM became a node. If it did not, replacing it is left to a
+// MachineHealthCheck.
 func (c *Controller) awaitNode(_ context.Context, s *scope) flow.Result {
 	if s.owner.HasNode() {
-		s.joined()
+		s.set(infrav1.ConditionNodeJoined, metav1.ConditionTrue, infrav1.ReasonJoined, "")
 		return flow.Continue()
 	}
-	since := s.waitingForNodeSince()
+	since := s.now
+	if ready := s.ready(); ready != nil {
+		since = ready.LastTransitionTime.Time
+	}
 	if c.begun.After(since) {
 		since = c.begun
 	}

@@ -611,11 +611,6 @@ func TestMissing(t *testing.T) {
 			reason: infrav1.ReasonUnknownDriver, says: `"other"`,
 			mend: func(w *world) { w.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.Driver = "test" }) },
 		},
-		"what to make": {
-			given:  func(g *given) { g.infra.Spec.ProviderSpec = nil },
-			reason: infrav1.ReasonInvalidSpec, says: "spec.providerSpec",
-			mend: func(w *world) { w.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderSpec = raw(`{}`) }) },
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, tc.given)

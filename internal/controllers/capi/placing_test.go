@@ -27,7 +27,7 @@ func (placer) PlaceMachine(req *driver.PlaceMachineRequest) (*driver.PlaceMachin
 // domain, the driver does, in creation and in deletion alike.
 func TestDriverPlaces(t *testing.T) {
 	w := newWorld(t, func(g *given) { g.machine.Spec.FailureDomain = "c" })
-	w.controller.Placer = placer{}
+	w.controller.inputs.Placer = placer{}
 	w.settle()
 	if got := w.infra(); got.Spec.FailureDomain != "c" || got.Status.FailureDomain != "c" || !got.Status.Ready {
 		t.Errorf("failure domain %q, status %+v", got.Spec.FailureDomain, got.Status)
@@ -44,7 +44,7 @@ func TestDriverPlaces(t *testing.T) {
 	}
 
 	w = newWorld(t, func(g *given) { g.machine.Spec.FailureDomain = "nowhere" })
-	w.controller.Placer = placer{}
+	w.controller.inputs.Placer = placer{}
 	w.settle()
 	w.wantReady(metav1.ConditionFalse, infrav1.ReasonUnknownFailureDomain, `"nowhere"`, "there is no such place")
 	if len(w.driver.calls) != 0 {

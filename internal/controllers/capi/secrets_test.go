@@ -11,13 +11,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
-	"github.com/millwright-dev/millwright/internal/controllers/capi/credentials"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/finalizers"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 )
 
@@ -173,10 +174,10 @@ func TestStaleCacheHoldsNoSecret(t *testing.T) {
 		},
 	})
 	key := client.ObjectKeyFromObject(w.cloud())
-	secrets := credentials.New(stale, w.client, func(*infrav1.MillwrightMachine) bool { return true })
+	secrets := finalizers.NewForSecrets(stale, w.client, func(*infrav1.MillwrightMachine) bool { return true })
 	expect := func(when string, want bool) {
 		t.Helper()
-		if err := secrets.Settle(t.Context(), key); err != nil {
+		if err := settle(t, secrets, key); err != nil {
 			t.Fatal(err)
 		}
 		t.Log(when)
@@ -193,13 +194,20 @@ func TestStaleCacheHoldsNoSecret(t *testing.T) {
 	expect("that one needs it, since just now", true)
 }
 
+// settle runs the controller of Secrets for one of them.
+func settle(t *testing.T, secrets *finalizers.Secrets, key types.NamespacedName) error {
+	t.Helper()
+	_, err := secrets.Reconcile(t.Context(), ctrl.Request{NamespacedName: key})
+	return err
+}
+
 // TestSecretsOfOthersAreNotHeld: another manager sees to the Secrets of its own.
 func TestSecretsOfOthersAreNotHeld(t *testing.T) {
 	w := newWorld(t, withCredentials, func(g *given) {
 		g.infra.Spec.Driver, g.infra.Finalizers = "other", []string{infrav1.Finalizer}
 		g.infra.Annotations = map[string]string{infrav1.AnnotationCreationBegun: ""}
 	})
-	if err := w.controller.Secrets().Settle(t.Context(), client.ObjectKeyFromObject(w.cloud())); err != nil {
+	if err := settle(t, w.controller.Secrets, client.ObjectKeyFromObject(w.cloud())); err != nil {
 		t.Fatal(err)
 	}
 	w.wantHeld(false)
@@ -208,7 +216,7 @@ func TestSecretsOfOthersAreNotHeld(t *testing.T) {
 	if err := w.client.Update(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.controller.Secrets().Settle(t.Context(), client.ObjectKeyFromObject(secret)); err != nil {
+	if err := settle(t, w.controller.Secrets, client.ObjectKeyFromObject(secret)); err != nil {
 		t.Fatal(err)
 	}
 	w.wantHeld(true)

@@ -2,8 +2,10 @@ package capi
 
 import (
 	"context"
+	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -14,15 +16,15 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// termination returns the steps of a MillwrightMachine that is being deleted. It needs neither
-// Machine nor Cluster nor MillwrightCluster: whoever deletes may have removed them first.
+// termination returns the steps of a MillwrightMachine that is being deleted. They work without
+// Machine, Cluster and MillwrightCluster, which may have been deleted before.
 func (c *Controller) termination() []flow.Step[*scope] {
 	return []flow.Step[*scope]{
 		{Name: "EndIfReleased", Run: c.endIfReleased},
 		{Name: "LeaveOtherInstallation", Run: c.leaveOtherInstallation},
 		{Name: "FindOwners", Run: c.findOwners},
 		{Name: "RespectPause", Run: c.respectPause},
-		{Name: "Gather", Run: c.gatherForDeletion},
+		{Name: "ReadInputs", Run: c.readInputsForDeletion},
 		{Name: "IdentifyInstance", Run: c.identifyInstance},
 		{Name: "AwaitFinding", Run: c.awaitFinding},
 		{Name: "AwaitSoleOwner", Run: c.awaitSoleOwner},
@@ -33,90 +35,77 @@ func (c *Controller) termination() []flow.Step[*scope] {
 
 func (c *Controller) endIfReleased(_ context.Context, s *scope) flow.Result {
 	if !controllerutil.ContainsFinalizer(s.machine, infrav1.Finalizer) {
-		return flow.Stop("it is held by others only")
+		return flow.Stop("it has only finalizers of others")
 	}
 	return flow.Continue()
 }
 
-// findOwners finds Machine and Cluster, as far as they are there.
-func (c *Controller) findOwners(ctx context.Context, s *scope) flow.Result {
-	if _, err := c.findOwner(ctx, s); err != nil {
-		return flow.Fail(err)
-	}
-	return flow.Fail(c.findCluster(ctx, s))
-}
-
-// gatherForDeletion collects what the driver needs to find the VM. Where that is missing, a
-// VM that may exist holds the object: nobody could ever find it again.
-func (c *Controller) gatherForDeletion(ctx context.Context, s *scope) flow.Result {
+// readInputsForDeletion reads what the driver needs to find the VM. If something is missing and there may
+// be a VM, the object stays: the VM could never be found again.
+func (c *Controller) readInputsForDeletion(ctx context.Context, s *scope) flow.Result {
 	if !marks.Begun(s.machine) {
 		return flow.Continue()
 	}
 	if recorded := s.machine.Status.ProviderID; recorded != "" {
-		s.machine.Spec.ProviderID = recorded // whatever was written there by hand
+		s.machine.Spec.ProviderID = recorded // a user may have changed it
 	}
-	missed, err := c.collect(ctx, s)
-	switch {
-	case err != nil:
-		return flow.Fail(err)
-	case missed.message != "":
-		return s.undeletable(missed.reason, missed.message)
+	missing, err := c.readInputs(ctx, s)
+	if missing != nil {
+		return s.undeletable(missing.Reason, missing.Message)
 	}
-	return flow.Continue()
+	return flow.Fail(err)
 }
 
-// identifyInstance finds out which VM is meant, if that was never stored: the answer to its
-// creation may have been lost. Nothing is deleted by its name alone, since a driver may know
-// a VM of that name that is not ours.
+// identifyInstance finds the provider ID if it was never stored: the answer to the creation may have been
+// lost. No VM is deleted by its name alone, since another object's VM may have that name.
 func (c *Controller) identifyInstance(ctx context.Context, s *scope) flow.Result {
 	if !marks.Begun(s.machine) || s.machine.Spec.ProviderID != "" || c.Engine.Deleting(s.key()) {
 		return flow.Continue()
 	}
-	return c.instances().Identify(ctx, adapter{c, s})
+	return c.instances.Identify(ctx, adapter{c, s})
 }
 
-// awaitFinding has a driver that is asked with another specification than before find the VM
-// first. One that looks in another place would say that there is none, and it would run on.
-// Once it is found, it is deleted as always.
+// awaitFinding makes the driver find the VM before it is deleted with another spec than it was found with
+// before. A driver that looks in another place would report that there is no VM, and it would run on.
 func (c *Controller) awaitFinding(_ context.Context, s *scope) flow.Result {
-	if !marks.Begun(s.machine) || s.machine.Spec.ProviderID == "" || !marks.FoundWithOther(s.machine, s.objects.Class) || c.Engine.Deleting(s.key()) {
+	if !marks.Begun(s.machine) || s.machine.Spec.ProviderID == "" || !marks.FoundWithOther(s.machine, s.inputs.Class) || c.Engine.Deleting(s.key()) {
 		return flow.Continue()
 	}
-	answer := c.Engine.Ensure(s.request()) // makes nothing where there is an ID
+	answer := c.Engine.Ensure(s.request()) // creates nothing if there is a provider ID
 	switch {
 	case answer.State == instance.Exists, answer.Instance.ProviderID != "":
-		marks.Found(s.machine, s.objects.Class)
+		marks.Found(s.machine, s.inputs.Class)
 		return flow.Continue()
 	case answer.State == instance.Lost:
-		return c.unfound(s)
+		return c.notFound(s)
 	case answer.State == instance.Failed:
-		s.deletionFailed(answer.Failure)
+		s.driverFailed(infrav1.ReasonDeletionFailed, answer.Failure)
 		return flow.Wait(s.retry(answer.Retry), answer.Failure.Error())
 	default:
 		return s.awaitDeletion(answer)
 	}
 }
 
-// unfound holds a deletion whose VM may be where the driver does not look any more.
-func (c *Controller) unfound(s *scope) flow.Result {
-	c.Engine.Forget(s.key()) // or it would say the same for ever
-	return s.unfound()
+// notFound holds a deletion whose VM may be where the driver does not look any more.
+func (c *Controller) notFound(s *scope) flow.Result {
+	c.Engine.Forget(s.key()) // or it would return the same answer forever
+	changed := "spec"
+	if ref := s.machine.Spec.MachineClassRef; ref != nil {
+		changed = fmt.Sprintf("MachineClass %q or spec", ref.Name)
+	}
+	return s.undeletable(infrav1.ReasonSpecChanged, changed+" was changed since the driver last found it, and now it does not; "+
+		"set back what was changed, or make sure that the VM is gone and remove the finalizer "+infrav1.Finalizer)
 }
 
-// endWithoutInstance ends the object without its VM, which is another's: this one never had any.
-func (c *Controller) endWithoutInstance(ctx context.Context, s *scope, providerID string, other ownership.Owner) flow.Result {
-	s.explain(corev1.EventTypeNormal, infrav1.ReasonProviderIDTaken, ownedMessage(providerID, other)+"; it is left alone")
-	return c.removeFinalizer(ctx, s)
-}
-
-// awaitSoleOwner holds a deletion back that would take the VM from another object.
+// awaitSoleOwner holds a deletion that would delete the VM of another object.
 func (c *Controller) awaitSoleOwner(ctx context.Context, s *scope) flow.Result {
 	if !marks.Begun(s.machine) || c.Engine.Deleting(s.key()) {
 		return flow.Continue()
 	}
-	ours := adapter{c, s}.Owner()
-	if s.machine.Status.ProviderID == "" { // then the ID may be what a user wrote
-		other, err := c.instances().Owners.Certain(ctx, ours, ours.ProviderID)
+	a := adapter{c, s}
+	if s.machine.Status.ProviderID == "" { // then a user may have set the ID in the spec
+		ours := a.Owner()
+		other, err := c.instances.Owners.Certain(ctx, ours, ours.ProviderID)
 		switch {
 		case err != nil:
 			return flow.Fail(err)
@@ -124,26 +113,27 @@ func (c *Controller) awaitSoleOwner(ctx context.Context, s *scope) flow.Result {
 			return c.endWithoutInstance(ctx, s, ours.ProviderID, *other)
 		}
 	}
-	return c.instances().AwaitSoleOwner(ctx, adapter{c, s})
+	return c.instances.AwaitSoleOwner(ctx, a)
 }
 
-// deleteInstance has the driver remove the VM, and goes on when the driver says that it is
-// gone.
+// endWithoutInstance removes the finalizer and leaves the VM, which belongs to another object.
+func (c *Controller) endWithoutInstance(ctx context.Context, s *scope, providerID string, other ownership.Owner) flow.Result {
+	s.event(corev1.EventTypeNormal, infrav1.ReasonProviderIDTaken, ownedMessage(providerID, other)+"; it is left alone")
+	return c.removeFinalizer(ctx, s)
+}
+
+// deleteInstance makes the driver delete the VM, and continues when the driver reports that it is gone.
 func (c *Controller) deleteInstance(ctx context.Context, s *scope) flow.Result {
 	if !marks.Begun(s.machine) {
 		return flow.Continue()
 	}
 	if s.machine.Annotations[infrav1.AnnotationInstanceSpec] != s.stored.Annotations[infrav1.AnnotationInstanceSpec] {
-		if err := c.persistSpec(ctx, s); err != nil { // or nobody would know tomorrow that it was there
+		if err := c.persistSpec(ctx, s); err != nil { // or a later process would not know that the VM was found
 			return flow.Fail(err)
 		}
 	}
 	s.deleting()
-	return c.instances().Delete(ctx, adapter{c, s})
-}
-
-func (s *scope) request() instance.Request {
-	return instance.Request{Machine: s.objects.Machine, Class: s.objects.Class, Secret: s.objects.Secret}
+	return c.instances.Delete(ctx, adapter{c, s})
 }
 
 func (c *Controller) removeFinalizer(ctx context.Context, s *scope) flow.Result {
@@ -157,4 +147,20 @@ func (c *Controller) removeFinalizer(ctx context.Context, s *scope) flow.Result 
 		return flow.Fail(err)
 	}
 	return flow.Gone("the finalizer is removed")
+}
+
+// releaseSecrets removes the finalizer of the Secrets. It marks the object before: a manager that starts
+// afterwards could not look for the VM without them.
+func (c *Controller) releaseSecrets(ctx context.Context, s *scope) error {
+	keys, err := c.Secrets.OfMachine(ctx, s.machine)
+	if err != nil || len(keys) == 0 {
+		return err
+	}
+	if marks.Begun(s.machine) {
+		metav1.SetMetaDataAnnotation(&s.machine.ObjectMeta, infrav1.AnnotationInstanceGone, "")
+		if err := c.persistSpec(ctx, s); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+	}
+	return c.Secrets.SettleAll(ctx, s.machine, false)
 }

@@ -277,7 +277,7 @@ func TestTwoWithOneProviderID(t *testing.T) {
 func TestVMOfTheOtherAPI(t *testing.T) {
 	w := newWorld(t)
 	w.driver.vms[machineName] = "test:///vm-0"
-	w.controller.OtherOwners = ownedBy(ownership.Owner{Kind: ownership.KindMachine, Key: types.NamespacedName{Namespace: "ns", Name: "m1"}, UID: "other", Since: w.clock.Now().Add(time.Hour)}) // it has it all the same
+	w.controller.instances.Owners[1] = ownedBy(ownership.Owner{Kind: ownership.KindMachine, Key: types.NamespacedName{Namespace: "ns", Name: "m1"}, UID: "other", Since: w.clock.Now().Add(time.Hour)}) // it has it all the same
 	w.settle()
 	w.wantReady(metav1.ConditionFalse, infrav1.ReasonProviderIDTaken, "test:///vm-0", "Machine ns/m1")
 	if got := w.infra(); got.Spec.ProviderID != "" || got.Status.Ready {
@@ -321,10 +321,10 @@ func TestOwnersOfTheOtherAPI(t *testing.T) {
 			w := newWorld(t, func(g *given) { g.infra.Spec.ProviderID = "test:///vm-0" })
 			w.driver.vms[machineName] = "test:///vm-0"
 			if name != "it became certain" {
-				w.controller.OtherOwners = ownedBy(tc.theirs)
+				w.controller.instances.Owners[1] = ownedBy(tc.theirs)
 			}
 			w.settle()
-			w.controller.OtherOwners = ownedBy(tc.theirs)
+			w.controller.instances.Owners[1] = ownedBy(tc.theirs)
 			if !tc.has {
 				w.wantReady(metav1.ConditionFalse, infrav1.ReasonProviderIDTaken, "test:///vm-0", "Machine ns/other")
 				return
@@ -363,7 +363,7 @@ func TestHeldDeletionIsToldOnce(t *testing.T) {
 	for name, hold := range map[string]func(*world){
 		"credentials": func(w *world) { w.lose() },
 		"owner": func(w *world) {
-			w.controller.OtherOwners = ownedBy(ownership.Owner{Kind: ownership.KindMachine, Key: types.NamespacedName{Namespace: "ns", Name: "other"}, UID: "other", Certain: true})
+			w.controller.instances.Owners[1] = ownedBy(ownership.Owner{Kind: ownership.KindMachine, Key: types.NamespacedName{Namespace: "ns", Name: "other"}, UID: "other", Certain: true})
 		},
 		"spec": func(w *world) {
 			w.driver.local = true
@@ -389,7 +389,7 @@ func TestHeldDeletionIsToldOnce(t *testing.T) {
 			}
 			w.restart()
 			if name == "owner" {
-				w.controller.OtherOwners = ownedBy(ownership.Owner{Kind: ownership.KindMachine, Key: types.NamespacedName{Namespace: "ns", Name: "other"}, UID: "other", Certain: true})
+				w.controller.instances.Owners[1] = ownedBy(ownership.Owner{Kind: ownership.KindMachine, Key: types.NamespacedName{Namespace: "ns", Name: "other"}, UID: "other", Certain: true})
 			}
 			w.settleAfter(checkSoon)
 			if told := w.told(); len(told) != 0 || len(w.writes) != 0 || w.gone() {

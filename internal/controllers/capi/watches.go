@@ -2,17 +2,24 @@ package capi
 
 import (
 	"context"
+	"fmt"
+	"maps"
 
 	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
-	"github.com/millwright-dev/millwright/internal/controllers/capi/credentials"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/finalizers"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/marks"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 )
@@ -20,31 +27,42 @@ import (
 // byCluster is an index of MillwrightMachines in the cache: by the name of their Cluster.
 const byCluster = "millwrightmachine.cluster"
 
-var indexes = map[string]client.IndexerFunc{
-	ownership.MillwrightMachineByProviderID: ownership.ProviderIDs,
-	byCluster:                               func(object client.Object) []string { return nonEmpty(object.GetLabels()[core.LabelCluster]) },
-	credentials.BySecret: func(object client.Object) []string {
-		if ref := object.(*infrav1.MillwrightMachine).Spec.CredentialsSecretRef; ref != nil {
-			return nonEmpty(ref.Name)
+// indexes returns the values of each index of MillwrightMachines.
+func indexes() map[string]client.IndexerFunc {
+	all := maps.Clone(finalizers.Indexes)
+	all[ownership.MillwrightMachineByProviderID] = ownership.ProviderIDs
+	all[byCluster] = func(object client.Object) []string {
+		if name := object.GetLabels()[core.LabelCluster]; name != "" {
+			return []string{name}
 		}
-		return nil
-	},
-	credentials.ByClass: func(object client.Object) []string {
-		if ref := object.(*infrav1.MillwrightMachine).Spec.MachineClassRef; ref != nil {
-			return nonEmpty(ref.Name)
-		}
-		return nil
-	},
-}
-
-func nonEmpty(text string) []string {
-	if text == "" {
 		return nil
 	}
-	return []string{text}
+	return all
 }
 
-// ofMachine finds the MillwrightMachine of a Machine.
+// SetupWithManager registers the controller, its indexes and its watches.
+func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
+	for name, values := range indexes() {
+		if err := mgr.GetFieldIndexer().IndexField(context.Background(), &infrav1.MillwrightMachine{}, name, values); err != nil {
+			return fmt.Errorf("adding the index %s: %w", name, err)
+		}
+	}
+	mapped := handler.EnqueueRequestsFromMapFunc
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("millwrightmachine").
+		For(&infrav1.MillwrightMachine{}, builder.WithPredicates(predicate.NewPredicateFuncs(c.watched))).
+		Watches(&core.Machine{}, mapped(c.ofMachine), builder.WithPredicates(machineChanges())).
+		Watches(&core.Cluster{}, mapped(c.ofCluster), builder.WithPredicates(clusterChanges())).
+		Watches(&v1alpha1.MachineClass{}, mapped(c.waitingForClass), builder.WithPredicates(classChanges())).
+		WatchesRawSource(c.TaskEnds).
+		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency}).
+		Complete(c)
+	if err != nil {
+		return fmt.Errorf("setting up the controller of MillwrightMachines: %w", err)
+	}
+	return nil
+}
+
 func (c *Controller) ofMachine(_ context.Context, object client.Object) []reconcile.Request {
 	ref := object.(*core.Machine).Spec.InfrastructureRef
 	if !ref.Is(infrav1.Kind(infrav1.MillwrightMachineKind)) {
@@ -53,14 +71,14 @@ func (c *Controller) ofMachine(_ context.Context, object client.Object) []reconc
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: object.GetNamespace(), Name: ref.Name}}}
 }
 
-// ofCluster finds the MillwrightMachines of a Cluster.
 func (c *Controller) ofCluster(ctx context.Context, object client.Object) []reconcile.Request {
-	return c.find(ctx, object.GetNamespace(), client.MatchingFields{byCluster: object.GetName()}, nil)
+	all := func(*infrav1.MillwrightMachine) bool { return true }
+	return c.find(ctx, object.GetNamespace(), client.MatchingFields{byCluster: object.GetName()}, all)
 }
 
-// waitingForClass finds the MillwrightMachines that a change of their class may help on.
+// waitingForClass returns the MillwrightMachines that may wait for a change of their class.
 func (c *Controller) waitingForClass(ctx context.Context, object client.Object) []reconcile.Request {
-	return c.find(ctx, object.GetNamespace(), client.MatchingFields{credentials.ByClass: object.GetName()}, func(machine *infrav1.MillwrightMachine) bool {
+	return c.find(ctx, object.GetNamespace(), client.MatchingFields{finalizers.ByClass: object.GetName()}, func(machine *infrav1.MillwrightMachine) bool {
 		return !machine.DeletionTimestamp.IsZero() || !marks.Established(machine)
 	})
 }
@@ -68,18 +86,17 @@ func (c *Controller) waitingForClass(ctx context.Context, object client.Object) 
 func (c *Controller) find(ctx context.Context, namespace string, fields client.MatchingFields, keep func(*infrav1.MillwrightMachine) bool) []reconcile.Request {
 	list := &infrav1.MillwrightMachineList{}
 	if err := c.Client.List(ctx, list, client.InNamespace(namespace), fields, client.UnsafeDisableDeepCopy); err != nil {
-		return nil // the cache ends with the process
+		return nil // the cache has stopped
 	}
 	var requests []reconcile.Request
 	for i := range list.Items {
-		if machine := &list.Items[i]; keep == nil || keep(machine) {
+		if machine := &list.Items[i]; keep(machine) {
 			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
 		}
 	}
 	return requests
 }
 
-// machineChanges lets through what a pass looks at.
 func machineChanges() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		was, is := e.ObjectOld.(*core.Machine), e.ObjectNew.(*core.Machine)
@@ -92,7 +109,6 @@ func machineChanges() predicate.Predicate {
 	}}
 }
 
-// clusterChanges lets through what a pass looks at.
 func clusterChanges() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		was, is := e.ObjectOld.(*core.Cluster), e.ObjectNew.(*core.Cluster)
@@ -100,7 +116,7 @@ func clusterChanges() predicate.Predicate {
 	}}
 }
 
-// classChanges lets through new content, and the finalizer that creations wait for.
+// classChanges selects changes of the content, and of the finalizer that creations wait for.
 func classChanges() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() || held(e.ObjectOld) != held(e.ObjectNew)

@@ -206,7 +206,7 @@ func listByIndex(ctx context.Context, c client.WithWatch, list client.ObjectList
 	}
 	for _, wanted := range asked.FieldSelector.Requirements() {
 		machines.Items = slices.DeleteFunc(machines.Items, func(m infrav1.MillwrightMachine) bool {
-			return !slices.Contains(indexes[wanted.Field](&m), wanted.Value)
+			return !slices.Contains(indexes()[wanted.Field](&m), wanted.Value)
 		})
 	}
 	return nil

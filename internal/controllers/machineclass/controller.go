@@ -1,5 +1,9 @@
-// Package machineclass keeps a MachineClass, and the Secrets that it refers to, from
-// being deleted while they are needed.
+// Package machineclass keeps MachineClasses, and the Secrets that they refer to, from being
+// deleted while they are needed.
+//
+// A class is used by the Machines that refer to it, and by the deployments and sets, of any
+// size, whose templates refer to it. The sets without replicas that a rollout left behind do
+// not count: Gardener deletes the classes of former templates and expects them to go.
 package machineclass
 
 import (
@@ -9,61 +13,110 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/util/workqueue"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+	"github.com/millwright-dev/millwright/internal/reconcile/inuse"
 )
 
-// Controller puts a finalizer on classes that are in use, and takes it off again. A class
-// is used by the Machines that refer to it, and by what will make such Machines: the
-// deployments and sets, of whatever size, whose templates refer to it. The sets that a
-// rollout left behind with no replicas make none, and use nothing: Gardener deletes the
-// classes of former templates and expects them to go.
-type Controller struct {
-	client client.Client
-	holder holder
+// New returns the controller of MachineClasses. The client's reads come from the cache.
+func New(c client.Client) *inuse.Controller {
+	return &inuse.Controller{
+		Name: "machineclass", Client: c, Kind: &v1alpha1.MachineClass{}, Finalizer: v1alpha1.FinalizerMCM,
+		InUse: func(ctx context.Context, key client.ObjectKey) (bool, error) { return classInUse(ctx, c, key) },
+		Watch: func(b *builder.Builder) {
+			b.Watches(&v1alpha1.Machine{}, machineEvents(), builder.WithPredicates(referenceChanges()))
+			for _, kind := range []client.Object{&v1alpha1.MachineSet{}, &v1alpha1.MachineDeployment{}} {
+				b.Watches(kind, handler.EnqueueRequestsFromMapFunc(classOf), builder.WithPredicates(referenceChanges()))
+			}
+		},
+	}
 }
 
-// New makes a Controller. The client's reads come from the cache.
-func New(c client.Client) *Controller { return &Controller{client: c} }
-
-// SetupWithManager registers the controller and what it watches.
-func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
-	err := ctrl.NewControllerManagedBy(mgr).
-		Named("machineclass").
-		For(&v1alpha1.MachineClass{}).
-		Watches(&v1alpha1.Machine{}, machineEvents(), builder.WithPredicates(referenceChanges())).
-		Watches(&v1alpha1.MachineSet{}, handler.EnqueueRequestsFromMapFunc(classOf), builder.WithPredicates(referenceChanges())).
-		Watches(&v1alpha1.MachineDeployment{}, handler.EnqueueRequestsFromMapFunc(classOf), builder.WithPredicates(referenceChanges())).
-		Complete(c)
-	if err != nil {
-		return fmt.Errorf("setting up the machine class controller: %w", err)
+// NewForSecrets returns the controller of the Secrets of MachineClasses. The client's reads come
+// from the cache.
+func NewForSecrets(c client.Client) *inuse.Controller {
+	return &inuse.Controller{
+		Name: "secret", Client: c, Kind: &corev1.Secret{}, Finalizer: v1alpha1.FinalizerSecret,
+		InUse: func(ctx context.Context, key client.ObjectKey) (bool, error) {
+			return found(ctx, c, &v1alpha1.MachineClassList{}, client.MatchingFields{fieldindex.ClassBySecret: key.String()})
+		},
+		Watch: func(b *builder.Builder) {
+			b.Watches(&v1alpha1.MachineClass{}, handler.EnqueueRequestsFromMapFunc(secretsOf), builder.WithPredicates(secretChanges()))
+		},
+		Events: predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+			return len(e.ObjectOld.GetFinalizers()) != len(e.ObjectNew.GetFinalizers())
+		}},
 	}
-	return nil
 }
 
-// Reconcile holds a class while it is used.
-func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	class := &v1alpha1.MachineClass{}
-	if err := c.client.Get(ctx, req.NamespacedName, class); err != nil {
-		return ctrl.Result{}, c.holder.absent(req.NamespacedName, err)
+// found reports whether the cache has an object of the list's kind that matches.
+func found(ctx context.Context, c client.Client, list client.ObjectList, options ...client.ListOption) (bool, error) {
+	if err := c.List(ctx, list, append(options, client.Limit(1), client.UnsafeDisableDeepCopy)...); err != nil {
+		return false, fmt.Errorf("listing %T: %w", list, err)
 	}
-	used, err := c.used(ctx, req.NamespacedName)
-	if err != nil {
-		return ctrl.Result{}, err
+	return meta.LenList(list) > 0, nil
+}
+
+// classInUse reports whether anything uses a class. Machines come first: most classes have one,
+// and then nothing else is listed.
+func classInUse(ctx context.Context, c client.Client, class client.ObjectKey) (bool, error) {
+	namespace := client.InNamespace(class.Namespace)
+	if used, err := found(ctx, c, &v1alpha1.MachineList{}, namespace, client.MatchingFields{fieldindex.MachineByClass: class.Name}); err != nil || used {
+		return used, err
 	}
-	return c.holder.hold(ctx, c.client, class, v1alpha1.FinalizerMCM, used)
+	for _, list := range []client.ObjectList{&v1alpha1.MachineDeploymentList{}, &v1alpha1.MachineSetList{}} {
+		if err := c.List(ctx, list, namespace, client.UnsafeDisableDeepCopy); err != nil {
+			return false, fmt.Errorf("listing the users of class %s: %w", class.Name, err)
+		}
+		used := false
+		err := meta.EachListItem(list, func(object runtime.Object) error {
+			used = used || uses(object.(client.Object), class.Name)
+			return nil
+		})
+		if err != nil || used {
+			return used, err
+		}
+	}
+	return false, nil
+}
+
+// uses reports whether a deployment or set will create Machines of the class.
+func uses(object client.Object, class string) bool {
+	ref := referenceOf(object)
+	return ref.Kind == v1alpha1.MachineClassKind && ref.Name == class && !leftBehind(object)
+}
+
+// leftBehind reports whether an object is a set of a deployment that has no replicas. If it
+// is the newest one, the deployment itself refers to the class.
+func leftBehind(object client.Object) bool {
+	set, ok := object.(*v1alpha1.MachineSet)
+	return ok && set.Spec.Replicas == 0 && metav1.GetControllerOfNoCopy(set) != nil
+}
+
+// referenceOf returns the reference to a class of a Machine, or of the template of a set or
+// deployment.
+func referenceOf(object client.Object) v1alpha1.ClassSpec {
+	switch object := object.(type) {
+	case *v1alpha1.Machine:
+		return object.Spec.Class
+	case *v1alpha1.MachineSet:
+		return object.Spec.Template.Spec.Class
+	case *v1alpha1.MachineDeployment:
+		return object.Spec.Template.Spec.Class
+	default:
+		return v1alpha1.ClassSpec{}
+	}
 }
 
 // settle is how long events of Machines are collected before their class is reconciled: a class may
@@ -95,100 +148,12 @@ func classOf(_ context.Context, object client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: object.GetNamespace(), Name: ref.Name}}}
 }
 
-// referenceChanges lets through what changes who refers to what.
 func referenceChanges() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return referenceOf(e.ObjectOld) != referenceOf(e.ObjectNew) || leftBehind(e.ObjectOld) != leftBehind(e.ObjectNew)
 	}}
 }
 
-// holder puts finalizers on objects of one kind and takes them off. The zero value is
-// ready to use.
-type holder struct {
-	// written keeps a second event from writing again what the cache does not show yet: an
-	// object and what refers to it are often made at the same time.
-	written expectations.Writes
-}
-
-// staleCache is how long a pass waits for the cache to show what was written, be it by
-// this process or by somebody else who was first.
-const staleCache = time.Second
-
-// hold puts the finalizer on the object or takes it off, if that is a change. An object
-// that is being deleted can get no finalizer any more.
-func (h *holder) hold(ctx context.Context, c client.Client, object client.Object, finalizer string, needed bool) (ctrl.Result, error) {
-	if !h.written.Fresh(object) {
-		return ctrl.Result{RequeueAfter: staleCache}, nil
-	}
-	changed := object.DeepCopyObject().(client.Object)
-	switch {
-	case needed && object.GetDeletionTimestamp().IsZero():
-		controllerutil.AddFinalizer(changed, finalizer)
-	case !needed:
-		controllerutil.RemoveFinalizer(changed, finalizer)
-	}
-	if len(changed.GetFinalizers()) == len(object.GetFinalizers()) {
-		return ctrl.Result{}, nil
-	}
-	err := h.written.Patch(ctx, c, changed, object)
-	switch {
-	case err == nil, apierrors.IsNotFound(err):
-		return ctrl.Result{}, nil
-	case apierrors.IsConflict(err):
-		return ctrl.Result{RequeueAfter: staleCache}, nil
-	default:
-		return ctrl.Result{}, fmt.Errorf("finalizer of %s: %w", client.ObjectKeyFromObject(object), err)
-	}
-}
-
-// absent forgets an object that could not be read because it is gone.
-func (h *holder) absent(key client.ObjectKey, err error) error {
-	if apierrors.IsNotFound(err) {
-		h.written.Forget(key)
-		return nil
-	}
-	return fmt.Errorf("reading %s: %w", key, err)
-}
-
-// SecretController does for Secrets what Controller does for classes.
-type SecretController struct {
-	client client.Client
-	holder holder
-}
-
-// NewForSecrets makes a SecretController. The client's reads come from the cache.
-func NewForSecrets(c client.Client) *SecretController { return &SecretController{client: c} }
-
-// SetupWithManager registers the controller and what it watches.
-func (c *SecretController) SetupWithManager(mgr ctrl.Manager) error {
-	err := ctrl.NewControllerManagedBy(mgr).
-		Named("secret").
-		For(&corev1.Secret{}, builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-			return len(e.ObjectOld.GetFinalizers()) != len(e.ObjectNew.GetFinalizers())
-		}})).
-		Watches(&v1alpha1.MachineClass{}, handler.EnqueueRequestsFromMapFunc(secretsOf), builder.WithPredicates(secretChanges())).
-		Complete(c)
-	if err != nil {
-		return fmt.Errorf("setting up the secret controller: %w", err)
-	}
-	return nil
-}
-
-// Reconcile holds a Secret while a class refers to it.
-func (c *SecretController) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	secret := &corev1.Secret{}
-	if err := c.client.Get(ctx, req.NamespacedName, secret); err != nil {
-		return ctrl.Result{}, c.holder.absent(req.NamespacedName, err)
-	}
-	classes := &v1alpha1.MachineClassList{}
-	err := c.client.List(ctx, classes, client.MatchingFields{fieldindex.ClassBySecret: req.String()}, client.Limit(1), client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return ctrl.Result{}, fmt.Errorf("finding the classes that refer to secret %s: %w", req.Name, err)
-	}
-	return c.holder.hold(ctx, c.client, secret, v1alpha1.FinalizerSecret, len(classes.Items) > 0)
-}
-
-// secretChanges lets through what changes which Secrets a class refers to.
 func secretChanges() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return !slices.Equal(fieldindex.SecretsOf(e.ObjectOld.(*v1alpha1.MachineClass)), fieldindex.SecretsOf(e.ObjectNew.(*v1alpha1.MachineClass)))
@@ -199,7 +164,7 @@ func secretsOf(_ context.Context, object client.Object) []reconcile.Request {
 	var requests []reconcile.Request
 	for _, key := range fieldindex.SecretsOf(object.(*v1alpha1.MachineClass)) {
 		if key.Namespace != object.GetNamespace() {
-			continue // the cache holds one namespace only; the Machine says what is wrong
+			continue // the cache holds one namespace only; the status of the Machine says what is wrong
 		}
 		requests = append(requests, reconcile.Request{NamespacedName: key})
 	}

@@ -1,11 +1,15 @@
-// Package cluster tells Cluster API what the machines of a Cluster share: where its API
-// servers are reached, and which failure domains the user and the driver know. Nothing is
-// made for a MillwrightCluster, so that nothing holds its deletion either.
+// Package cluster reconciles MillwrightClusters: it reports the control plane endpoint and the
+// failure domains of a Cluster. No infrastructure is created for a MillwrightCluster, so it has no
+// finalizer.
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,41 +31,63 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/inputs"
+	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
 // Options configure a Controller.
 type Options struct {
-	// Client reads from the cache. Its scheme knows Cluster API's kinds. Required.
+	// Client reads from the cache. Its scheme has Cluster API's kinds. Required.
 	Client client.Client
-	// Clock tells the time. Required.
+	// Live reads Secrets from the API server. Required.
+	Live client.Reader
+	// Clock is required.
 	Clock clock.PassiveClock
-	// Concurrency is how many objects are looked at at the same time.
+	// Concurrency is how many objects are reconciled at the same time.
 	Concurrency int
 	// WatchFilter is the value of the label core.LabelWatchFilter that objects must have.
-	// Empty: all are looked after.
+	// Empty: all objects are reconciled.
 	WatchFilter string
-	// FailureDomains tells that Cluster API reads failure domains in the form in which
-	// they are written: that of contract v1beta2.
+	// FailureDomains reports whether Cluster API reads failure domains in the form of contract
+	// v1beta2. Others are not written.
 	FailureDomains bool
-	// Asker asks the driver for failure domains. Required.
-	Asker *Asker
-	// TaskEnds is the source of events that the asker's Wake feeds.
+	// Driver lists failure domains; nil if the manager's driver does not support them.
+	Driver driver.FailureDomains
+	// DriverName is the name of the manager's driver. Required.
+	DriverName string
+	// Run runs a call to the driver, as tasks.Runner.Go does. Required.
+	Run func(task func(ctx context.Context)) bool
+	// Wake is called when the driver has answered. Required.
+	Wake func(types.NamespacedName)
+	// TaskEnds is the source of events that Wake feeds.
 	TaskEnds source.Source
 }
 
-// staleCache is how long a pass waits for the cache to show what another has written. The
-// event of that write comes first.
+// staleCache is how long a reconcile waits for the cache to show what another client has written.
+// The event of that write comes first.
 const staleCache = time.Second
 
 // Controller reconciles MillwrightClusters. Make one with New.
-type Controller struct{ Options }
+type Controller struct {
+	Options
+	inputs inputs.Reader
+
+	mu    sync.Mutex
+	calls map[types.NamespacedName]*call
+}
 
 // New makes a Controller.
-func New(opts Options) *Controller { return &Controller{opts} }
+func New(opts Options) *Controller {
+	return &Controller{
+		Options: opts, calls: map[types.NamespacedName]*call{},
+		inputs: inputs.Reader{Cache: opts.Client, Live: opts.Live, Field: "spec.failureDomainsFrom"},
+	}
+}
 
-// SetupWithManager registers the controller and what it watches.
+// SetupWithManager registers the controller and its watches.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	mapped := handler.EnqueueRequestsFromMapFunc
 	err := ctrl.NewControllerManagedBy(mgr).
@@ -81,7 +107,6 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 
 func (c *Controller) watched(object client.Object) bool { return core.Watched(c.WatchFilter, object) }
 
-// ofCluster finds the MillwrightCluster of a Cluster.
 func (c *Controller) ofCluster(_ context.Context, object client.Object) []reconcile.Request {
 	ref := object.(*core.Cluster).Spec.InfrastructureRef
 	if !ref.Is(infrav1.Kind(infrav1.MillwrightClusterKind)) {
@@ -90,11 +115,13 @@ func (c *Controller) ofCluster(_ context.Context, object client.Object) []reconc
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: ref.Name}}}
 }
 
-// ofControlPlane finds the MillwrightCluster of a control plane machine.
+// ofControlPlane returns the MillwrightCluster of a control plane machine.
 func (c *Controller) ofControlPlane(ctx context.Context, object client.Object) []reconcile.Request {
-	cluster := &core.Cluster{}
-	key := types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetLabels()[core.LabelCluster]}
-	if !controlPlane(object) || key.Name == "" || c.Client.Get(ctx, key, cluster) != nil {
+	if !controlPlane(object) {
+		return nil
+	}
+	cluster, err := core.FindCluster(ctx, c.Client, object.GetNamespace(), object.GetLabels()[core.LabelCluster])
+	if err != nil || cluster == nil {
 		return nil
 	}
 	return c.ofCluster(ctx, cluster)
@@ -105,15 +132,13 @@ func controlPlane(object client.Object) bool {
 	return ok
 }
 
-// clusterChanges lets through what a pass looks at.
 func clusterChanges() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		was, is := e.ObjectOld.(*core.Cluster), e.ObjectNew.(*core.Cluster)
-		return was.Spec != is.Spec
+		return e.ObjectOld.(*core.Cluster).Spec != e.ObjectNew.(*core.Cluster).Spec
 	}}
 }
 
-// addressChanges lets through that a control plane machine has got an address.
+// addressChanges selects changes of the addresses of control plane machines.
 func addressChanges() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(e event.CreateEvent) bool {
@@ -127,26 +152,26 @@ func addressChanges() predicate.Predicate {
 	}
 }
 
-// scope is what the steps of one pass share.
+// scope is what the steps of one reconcile share.
 type scope struct {
-	// infra is what will be written, stored what the API server has.
+	// infra is changed by the steps; stored is the object as the API server has it.
 	infra, stored *infrav1.MillwrightCluster
 	// cluster is set by awaitOwner.
 	cluster *core.Cluster
 	now     metav1.Time
 }
 
-// Reconcile takes a MillwrightCluster one pass further.
+// Reconcile runs the steps of a MillwrightCluster.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	infra := &infrav1.MillwrightCluster{}
 	if err := c.Client.Get(ctx, req.NamespacedName, infra); err != nil {
 		if apierrors.IsNotFound(err) {
-			c.Asker.Forget(req.NamespacedName)
+			c.forget(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	if _, managed := infra.Annotations[core.AnnotationManagedBy]; managed || !c.watched(infra) || !infra.DeletionTimestamp.IsZero() {
-		c.Asker.Forget(req.NamespacedName)
+	if metav1.HasAnnotation(infra.ObjectMeta, core.AnnotationManagedBy) || !c.watched(infra) || !infra.DeletionTimestamp.IsZero() {
+		c.forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}
 	s := &scope{infra: infra, stored: infra.DeepCopy(), now: metav1.NewTime(c.Clock.Now())}
@@ -160,7 +185,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := c.persist(ctx, s); err != nil && outcome.Err == nil {
 		outcome.Err = err
 	}
-	if apierrors.IsConflict(outcome.Err) { // the event of the other's write is on its way
+	if apierrors.IsConflict(outcome.Err) {
 		return ctrl.Result{RequeueAfter: staleCache}, nil
 	}
 	return ctrl.Result{RequeueAfter: outcome.After}, outcome.Err
@@ -172,18 +197,14 @@ func (s *scope) set(kind string, value metav1.ConditionStatus, reason, message s
 	})
 }
 
-// awaitOwner finds the Cluster. Before there is one, nothing is done at all.
+// awaitOwner finds the Cluster. Without one nothing is written.
 func (c *Controller) awaitOwner(ctx context.Context, s *scope) flow.Result {
-	name := core.Owner(s.infra, core.ClusterKind)
-	if name == "" {
+	cluster, err := core.FindCluster(ctx, c.Client, s.infra.Namespace, core.Owner(s.infra, core.ClusterKind))
+	switch {
+	case err != nil:
+		return flow.Fail(err)
+	case cluster == nil:
 		return flow.Stop("no Cluster owns it")
-	}
-	cluster := &core.Cluster{}
-	if err := c.Client.Get(ctx, types.NamespacedName{Namespace: s.infra.Namespace, Name: name}, cluster); err != nil {
-		if apierrors.IsNotFound(err) {
-			return flow.Stop("its Cluster does not exist")
-		}
-		return flow.Fail(fmt.Errorf("reading Cluster %s: %w", name, err))
 	}
 	s.cluster = cluster
 	return flow.Continue()
@@ -198,7 +219,7 @@ func (c *Controller) respectPause(_ context.Context, s *scope) flow.Result {
 	return flow.Continue()
 }
 
-// provision tells both contracts that machines can be made.
+// provision reports, for both contracts, that machines can be created.
 func (c *Controller) provision(_ context.Context, s *scope) flow.Result {
 	s.infra.Status.Ready = true
 	s.infra.Status.Initialization = &infrav1.Initialization{Provisioned: new(true)}
@@ -206,8 +227,8 @@ func (c *Controller) provision(_ context.Context, s *scope) flow.Result {
 	return flow.Continue()
 }
 
-// findEndpoint takes the endpoint that somebody gave, or else the first address that a
-// control plane machine has got.
+// findEndpoint sets the endpoint to the first address of a control plane machine, unless a user or the
+// Cluster has set it.
 func (c *Controller) findEndpoint(ctx context.Context, s *scope) flow.Result {
 	if s.infra.Spec.ControlPlaneEndpoint == nil && !s.cluster.Spec.ControlPlaneEndpoint.Known() {
 		host, err := c.firstAddress(ctx, s)
@@ -219,22 +240,14 @@ func (c *Controller) findEndpoint(ctx context.Context, s *scope) flow.Result {
 				"No endpoint is given, and no control plane machine has an address yet")
 			return flow.Continue() // the address brings an event
 		}
-		s.infra.Spec.ControlPlaneEndpoint = &infrav1.APIEndpoint{Host: host, Port: s.port()}
+		const standard = 6443 // the schema's default, for objects without it
+		s.infra.Spec.ControlPlaneEndpoint = &infrav1.APIEndpoint{Host: host, Port: cmp.Or(s.infra.Spec.ControlPlanePort, standard)}
 	}
 	s.set(infrav1.ConditionControlPlaneEndpointKnown, metav1.ConditionTrue, infrav1.ReasonEndpointKnown, "")
 	return flow.Continue()
 }
 
-func (s *scope) port() int32 {
-	const standard = 6443 // also the schema's default, for objects that it has not seen
-	if port := s.infra.Spec.ControlPlanePort; port != 0 {
-		return port
-	}
-	return standard
-}
-
-// firstAddress is that of the control plane machine which was there first; empty if none
-// has any.
+// firstAddress returns an address of the oldest control plane machine that has one; empty if none has.
 func (c *Controller) firstAddress(ctx context.Context, s *scope) (string, error) {
 	list := &infrav1.MillwrightMachineList{}
 	err := c.Client.List(ctx, list, client.InNamespace(s.infra.Namespace),
@@ -242,30 +255,19 @@ func (c *Controller) firstAddress(ctx context.Context, s *scope) (string, error)
 	if err != nil {
 		return "", fmt.Errorf("listing the control plane of Cluster %s: %w", s.cluster.Name, err)
 	}
-	var first *infrav1.MillwrightMachine
-	for i := range list.Items {
-		machine := &list.Items[i]
-		if !machine.DeletionTimestamp.IsZero() || addressOf(machine) == "" {
-			continue
-		}
-		if first == nil || older(machine, first) {
-			first = machine
-		}
-	}
-	if first == nil {
+	machines := slices.DeleteFunc(list.Items, func(m infrav1.MillwrightMachine) bool {
+		return !m.DeletionTimestamp.IsZero() || addressOf(&m) == ""
+	})
+	if len(machines) == 0 {
 		return "", nil
 	}
-	return addressOf(first), nil
+	first := slices.MinFunc(machines, func(a, b infrav1.MillwrightMachine) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
+	})
+	return addressOf(&first), nil
 }
 
-func older(a, b *infrav1.MillwrightMachine) bool {
-	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
-		return a.CreationTimestamp.Before(&b.CreationTimestamp)
-	}
-	return a.Name < b.Name
-}
-
-// addressOf is where a machine is reached best: from outside, if it can be.
+// addressOf returns the most widely reachable address of a machine.
 func addressOf(machine *infrav1.MillwrightMachine) string {
 	for _, kind := range []corev1.NodeAddressType{corev1.NodeExternalIP, corev1.NodeExternalDNS, corev1.NodeInternalIP, corev1.NodeInternalDNS} {
 		for _, address := range machine.Status.Addresses {
@@ -280,7 +282,7 @@ func addressOf(machine *infrav1.MillwrightMachine) string {
 // persist writes the spec, then the status, if they changed.
 func (c *Controller) persist(ctx context.Context, s *scope) error {
 	if changed := s.infra.DeepCopy(); !equality.Semantic.DeepEqual(s.stored.Spec, changed.Spec) {
-		if err := c.Client.Patch(ctx, changed, locked(s.stored)); err != nil {
+		if err := c.Client.Patch(ctx, changed, expectations.Locked(s.stored)); err != nil {
 			return fmt.Errorf("patching MillwrightCluster %s: %w", s.infra.Name, err)
 		}
 		s.infra.ObjectMeta, s.infra.Spec = *changed.ObjectMeta.DeepCopy(), *changed.Spec.DeepCopy()
@@ -289,12 +291,8 @@ func (c *Controller) persist(ctx context.Context, s *scope) error {
 	if equality.Semantic.DeepEqual(s.stored.Status, s.infra.Status) {
 		return nil
 	}
-	if err := c.Client.Status().Patch(ctx, s.infra, locked(s.stored)); client.IgnoreNotFound(err) != nil {
+	if err := c.Client.Status().Patch(ctx, s.infra, expectations.Locked(s.stored)); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("patching the status of MillwrightCluster %s: %w", s.infra.Name, err)
 	}
 	return nil
-}
-
-func locked(before client.Object) client.Patch {
-	return client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 }

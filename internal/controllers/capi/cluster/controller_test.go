@@ -66,7 +66,7 @@ func (g *given) reconcile(t *testing.T, change ...func(*Options)) *infrav1.Millw
 		objects = append(objects, machine)
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&infrav1.MillwrightCluster{}).Build()
-	options := Options{Client: c, Clock: testingclock.NewFakeClock(born), FailureDomains: true, Asker: NewAsker(AskerOptions{})}
+	options := Options{Client: c, Clock: testingclock.NewFakeClock(born), FailureDomains: true}
 	for _, change := range change {
 		change(&options)
 	}

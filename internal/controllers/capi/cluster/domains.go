@@ -2,26 +2,68 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
-	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/inputs"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// ofClass finds the MillwrightClusters for which a driver is asked with a class.
+const (
+	// listEvery is the time between two calls to the driver.
+	listEvery = 5 * time.Minute
+	// listSoon is that time after a failure that may pass by itself.
+	listSoon = time.Minute
+	// longestMessage and longestName are length limits, in bytes: the driver's strings may be of
+	// any length.
+	longestMessage, longestName = 4096, 256
+	// mostDomains is how many failure domains Cluster API allows.
+	mostDomains = 100
+)
+
+// call is what is remembered of the calls for one MillwrightCluster. Losing it costs one call.
+type call struct {
+	// request identifies the request.
+	request string
+	// cancel cancels the call that is under way; nil if there is none.
+	cancel context.CancelFunc
+	// due is when the driver is called next.
+	due time.Time
+	// last is the last answer; nil before there is one.
+	last *answer
+}
+
+// answer is the result of a call, for the status.
+type answer struct {
+	reason, message string
+	// domains are those that the driver returned last. They are valid if listed is true.
+	domains []infrav1.FailureDomain
+	listed  bool
+	// again is the time until the next call.
+	again time.Duration
+}
+
+// ofClass returns the MillwrightClusters whose failureDomainsFrom refers to a class.
 func (c *Controller) ofClass(ctx context.Context, object client.Object) []reconcile.Request {
 	list := &infrav1.MillwrightClusterList{}
 	if err := c.Client.List(ctx, list, client.InNamespace(object.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
-		return nil // the cache ends with the process
+		return nil // the cache has stopped
 	}
 	var requests []reconcile.Request
 	for i := range list.Items {
@@ -32,69 +74,170 @@ func (c *Controller) ofClass(ctx context.Context, object client.Object) []reconc
 	return requests
 }
 
-// findFailureDomains tells those of the spec and, if it is to be asked, of the driver. It is
-// nobody's condition: what a driver cannot tell now, it may tell in some minutes.
+// findFailureDomains writes the failure domains of the spec and of the driver. Nothing waits for the
+// driver: what it cannot list now, it may list in some minutes.
 func (c *Controller) findFailureDomains(ctx context.Context, s *scope) flow.Result {
-	key := client.ObjectKeyFromObject(s.infra)
+	from := s.infra.Spec.FailureDomainsFrom
 	switch {
-	case !c.FailureDomains && s.infra.Spec.FailureDomainsFrom != nil:
+	case !c.FailureDomains && from != nil:
 		s.domainsUnknown(infrav1.ReasonNotSupported, "Cluster API before v1.11 reads failure domains in another form")
 		return flow.Continue()
 	case !c.FailureDomains:
 		return flow.Continue()
-	case s.infra.Spec.FailureDomainsFrom == nil:
-		c.Asker.Forget(key)
+	case from == nil:
+		c.forget(client.ObjectKeyFromObject(s.infra))
 		meta.RemoveStatusCondition(&s.infra.Status.Conditions, infrav1.ConditionFailureDomainsKnown)
 		s.infra.Status.FailureDomains = s.infra.Spec.FailureDomains
 		return flow.Continue()
 	}
-	asked, ok, err := c.question(ctx, s)
+	request, err := c.request(ctx, s)
+	if missing := (*inputs.Error)(nil); errors.As(err, &missing) { // its creation brings an event
+		s.domainsUnknown(missing.Reason, missing.Message)
+		s.setDomains(s.infra.Status.FailureDomains)
+		return flow.Continue()
+	}
 	if err != nil {
 		return flow.Fail(err)
 	}
-	if !ok {
-		s.tell(s.infra.Status.FailureDomains)
-		return flow.Continue()
-	}
-	last, told, wait := c.Asker.ask(asked)
-	s.answered(last, told)
-	return flow.Wait(wait, "the driver, or the time to ask it again")
+	last, left := c.list(request, standIn(s.infra))
+	s.report(last)
+	return flow.Wait(left, "the driver, or the time of the next call")
 }
 
-// question makes what the driver is asked. If something is missing for it, that is said, and
-// its coming brings an event.
-func (c *Controller) question(ctx context.Context, s *scope) (q question, ok bool, err error) {
+// request identifies the request to the driver: it differs if the reference or the class does.
+func (c *Controller) request(ctx context.Context, s *scope) (string, error) {
 	from := s.infra.Spec.FailureDomainsFrom
-	q = question{of: client.ObjectKeyFromObject(s.infra), source: from.DeepCopy()}
-	if from.Driver != c.Asker.DriverName {
-		s.domainsUnknown(infrav1.ReasonUnknownDriver,
-			fmt.Sprintf("spec.failureDomainsFrom.driver is %q, and this manager has the driver %q only", from.Driver, c.Asker.DriverName))
-		return q, false, nil
+	if from.Driver != c.DriverName {
+		return "", &inputs.Error{Reason: infrav1.ReasonUnknownDriver, Message: fmt.Sprintf(
+			"spec.failureDomainsFrom.driver is %q, and this manager has the driver %q only", from.Driver, c.DriverName)}
 	}
-	if from.MachineClassRef == nil {
-		return q, true, nil
+	text, err := json.Marshal(from)
+	if err != nil || from.MachineClassRef == nil {
+		return string(text), err
 	}
-	q.class = &v1alpha1.MachineClass{}
-	err = c.Client.Get(ctx, types.NamespacedName{Namespace: s.infra.Namespace, Name: from.MachineClassRef.Name}, q.class)
-	switch {
-	case apierrors.IsNotFound(err):
-		s.domainsUnknown(infrav1.ReasonMachineClassMissing,
-			fmt.Sprintf("MachineClass %q of spec.failureDomainsFrom.machineClassRef does not exist", from.MachineClassRef.Name))
-		return q, false, nil
-	case err != nil:
-		return q, false, fmt.Errorf("reading MachineClass %s: %w", from.MachineClassRef.Name, err)
-	}
-	return q, true, nil
+	class, err := c.inputs.Class(ctx, s.infra.Namespace, from.MachineClassRef)
+	return fmt.Sprintf("%s %s %d", text, class.UID, class.Generation), err
 }
 
-// answered says what the driver said. Before it has told anything to this process, the status
-// is all that is known of what it told before.
-func (s *scope) answered(last, told *answer) {
-	found := s.infra.Status.FailureDomains
-	if told != nil {
-		found = told.domains
+// standIn returns a machine of those that the failure domains are for.
+func standIn(infra *infrav1.MillwrightCluster) *infrav1.MillwrightMachine {
+	from := infra.Spec.FailureDomainsFrom.DeepCopy()
+	return &infrav1.MillwrightMachine{
+		ObjectMeta: metav1.ObjectMeta{Namespace: infra.Namespace, Name: infra.Name},
+		Spec: infrav1.MillwrightMachineSpec{
+			Driver: from.Driver, ProviderSpec: from.ProviderSpec,
+			MachineClassRef: from.MachineClassRef, CredentialsSecretRef: from.CredentialsSecretRef,
+		},
 	}
-	surplus := s.tell(found)
+}
+
+// list returns the last answer to a request, nil if there is none, and calls the driver if that is due.
+// left is the time until the next call; 0 while one is under way.
+func (c *Controller) list(request string, machine *infrav1.MillwrightMachine) (last *answer, left time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key := client.ObjectKeyFromObject(machine)
+	known := c.calls[key]
+	if known == nil || known.request != request {
+		c.drop(key)
+		known = &call{request: request}
+		c.calls[key] = known
+	}
+	now := c.Clock.Now()
+	if known.cancel == nil && !now.Before(known.due) {
+		ctx, cancel := context.WithCancel(context.Background())
+		known.cancel = cancel
+		accepted := c.Run(func(leading context.Context) {
+			defer context.AfterFunc(leading, cancel)()
+			c.finish(known, c.call(ctx, machine))
+			c.Wake(key)
+		})
+		if !accepted {
+			cancel()
+			known.cancel = nil
+		}
+	}
+	return known.last, max(0, known.due.Sub(now))
+}
+
+// finish stores an answer. That to a request which has changed meanwhile is not read any more.
+func (c *Controller) finish(known *call, got answer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known.cancel()
+	known.cancel = nil
+	if !got.listed && known.last != nil {
+		got.domains, got.listed = known.last.domains, known.last.listed
+	}
+	known.last, known.due = &got, c.Clock.Now().Add(wait.Jitter(got.again, 0.1))
+}
+
+// forget drops what is remembered of a MillwrightCluster, and cancels a call that is under way.
+func (c *Controller) forget(key types.NamespacedName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.drop(key)
+}
+
+func (c *Controller) drop(key types.NamespacedName) {
+	if known := c.calls[key]; known != nil && known.cancel != nil {
+		known.cancel()
+	}
+	delete(c.calls, key)
+}
+
+// call calls the driver.
+func (c *Controller) call(ctx context.Context, machine *infrav1.MillwrightMachine) answer {
+	notSupported := answer{reason: infrav1.ReasonNotSupported, message: "The driver knows of no failure domains", listed: true, again: listEvery}
+	if c.Driver == nil {
+		return notSupported
+	}
+	read, err := c.inputs.Read(ctx, machine)
+	if missing := (*inputs.Error)(nil); errors.As(err, &missing) {
+		return answer{reason: missing.Reason, message: missing.Message, again: listSoon}
+	}
+	if err != nil {
+		return answer{reason: infrav1.ReasonDriverCallFailed, message: err.Error(), again: listSoon}
+	}
+	resp, err := c.Driver.ListFailureDomains(ctx, &driver.ListFailureDomainsRequest{MachineClass: read.Class, Secret: read.Secret})
+	failed, _ := status.FromError(err)
+	again := listEvery
+	switch failed.Code() {
+	case codes.OK:
+		return answer{reason: infrav1.ReasonFailureDomainsReported, domains: domainsOf(resp), listed: true, again: listEvery}
+	case codes.Unimplemented:
+		return notSupported
+	case codes.Canceled, codes.Unknown, codes.DeadlineExceeded, codes.Aborted, codes.Unavailable:
+		again = listSoon
+	}
+	message := fmt.Sprintf("ListFailureDomains: %s (%s)", messages.Shorten(failed.Message(), longestMessage), failed.Code())
+	return answer{reason: infrav1.ReasonDriverCallFailed, message: message, again: again}
+}
+
+// domainsOf returns the driver's failure domains, sorted and without those that the API server would
+// refuse.
+func domainsOf(resp *driver.ListFailureDomainsResponse) []infrav1.FailureDomain {
+	named := map[string]infrav1.FailureDomain{}
+	for _, domain := range resp.FailureDomains {
+		if domain.Name != "" && len(domain.Name) <= longestName {
+			named[domain.Name] = infrav1.FailureDomain{Name: domain.Name, ControlPlane: new(true), Attributes: maps.Clone(domain.Attributes)}
+		}
+	}
+	var domains []infrav1.FailureDomain
+	for _, name := range slices.Sorted(maps.Keys(named)) {
+		domains = append(domains, named[name])
+	}
+	return domains
+}
+
+// report writes the last answer to the status. After a restart, the status itself has what the driver
+// returned last.
+func (s *scope) report(last *answer) {
+	found := s.infra.Status.FailureDomains
+	if last != nil && last.listed {
+		found = last.domains
+	}
+	surplus := s.setDomains(found)
 	switch {
 	case last == nil:
 		if meta.FindStatusCondition(s.infra.Status.Conditions, infrav1.ConditionFailureDomainsKnown) == nil {
@@ -115,19 +258,13 @@ func (s *scope) domainsUnknown(reason, message string) {
 	s.set(infrav1.ConditionFailureDomainsKnown, metav1.ConditionFalse, reason, message)
 }
 
-// mostDomains is how many failure domains Cluster API takes.
-const mostDomains = 100
-
-// tell writes the failure domains of the spec, and then those of others by another name. It
-// answers how many of them are too many.
-func (s *scope) tell(found []infrav1.FailureDomain) (surplus int) {
-	declared := s.infra.Spec.FailureDomains
-	var all []infrav1.FailureDomain // copies: what is read back after a write is put in there
-	for i := range declared {
-		all = append(all, *declared[i].DeepCopy())
-	}
+// setDomains writes the failure domains of the spec, and then those found with other names. It returns
+// how many had to be left out.
+func (s *scope) setDomains(found []infrav1.FailureDomain) (surplus int) {
+	// Copies: a write decodes the API server's response into the status.
+	all := s.infra.DeepCopy().Spec.FailureDomains
 	for i := range found {
-		if !slices.ContainsFunc(declared, func(d infrav1.FailureDomain) bool { return d.Name == found[i].Name }) {
+		if !slices.ContainsFunc(s.infra.Spec.FailureDomains, func(d infrav1.FailureDomain) bool { return d.Name == found[i].Name }) {
 			all = append(all, *found[i].DeepCopy())
 		}
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
 // oracle is a driver that tells the failure domains that it is told.
@@ -87,8 +88,8 @@ func newWorld(t *testing.T, changes ...func(*given)) *world {
 // restart ends the manager and starts another one, whose driver may be nil.
 func (w *world) restart(placer driver.FailureDomains) {
 	w.tasks = nil
-	asker := NewAsker(AskerOptions{
-		Driver: placer, DriverName: "test", Live: w.client, Clock: w.clock,
+	w.controller = New(Options{
+		Client: w.client, Live: w.client, Clock: w.clock, FailureDomains: true, Driver: placer, DriverName: "test",
 		Run: func(task func(context.Context)) bool {
 			w.tasks = append(w.tasks, task)
 			return true
@@ -99,7 +100,6 @@ func (w *world) restart(placer driver.FailureDomains) {
 			}
 		},
 	})
-	w.controller = New(Options{Client: w.client, Clock: w.clock, FailureDomains: true, Asker: asker})
 }
 
 // pass takes one pass, and answers when the next one is to come at the latest.
@@ -224,11 +224,11 @@ func TestDriverIsAsked(t *testing.T) {
 func TestAskedAgain(t *testing.T) {
 	w := newWorld(t)
 	after := w.settle()
-	if after < askEvery || after > askEvery*11/10 {
+	if after < listEvery || after > listEvery*11/10 {
 		t.Errorf("asked again after %s", after)
 	}
 	w.oracle.names = []string{"c"}
-	w.clock.Step(askEvery - time.Second)
+	w.clock.Step(listEvery - time.Second)
 	if w.settle(); len(w.oracle.asked) != 1 {
 		t.Errorf("asked %d times", len(w.oracle.asked))
 	}
@@ -240,7 +240,7 @@ func TestAskedAgain(t *testing.T) {
 	w.wantDomains("c")
 
 	version := w.infra().ResourceVersion
-	w.clock.Step(2 * askEvery)
+	w.clock.Step(2 * listEvery)
 	if w.settle(); len(w.oracle.asked) != 3 || w.infra().ResourceVersion != version {
 		t.Errorf("asked %d times, and wrote without a change: %v", len(w.oracle.asked), w.infra().ResourceVersion != version)
 	}
@@ -255,16 +255,16 @@ func TestFailureDomainsCallFails(t *testing.T) {
 		says   string
 		again  time.Duration
 	}{
-		"away":     {status.Error(codes.Unavailable, "no answer"), infrav1.ReasonDriverCallFailed, "no answer (Unavailable)", askSoon},
-		"no code":  {context.DeadlineExceeded, infrav1.ReasonDriverCallFailed, "deadline", askSoon},
-		"no right": {status.Error(codes.PermissionDenied, "nodes is forbidden"), infrav1.ReasonDriverCallFailed, "forbidden", askEvery},
-		"long":     {status.Error(codes.Internal, strings.Repeat("ä", 40_000)), infrav1.ReasonDriverCallFailed, "…", askEvery},
+		"away":     {status.Error(codes.Unavailable, "no answer"), infrav1.ReasonDriverCallFailed, "no answer (Unavailable)", listSoon},
+		"no code":  {context.DeadlineExceeded, infrav1.ReasonDriverCallFailed, "deadline", listSoon},
+		"no right": {status.Error(codes.PermissionDenied, "nodes is forbidden"), infrav1.ReasonDriverCallFailed, "forbidden", listEvery},
+		"long":     {status.Error(codes.Internal, strings.Repeat("ä", 40_000)), infrav1.ReasonDriverCallFailed, messages.Cut, listEvery},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.settle()
 			w.oracle.err = tc.err
-			w.clock.Step(2 * askEvery)
+			w.clock.Step(2 * listEvery)
 			after := w.settle()
 			w.wantKnown(metav1.ConditionFalse, tc.reason, tc.says)
 			w.wantDomains("a", "b")
@@ -281,7 +281,7 @@ func TestFailureDomainsCallFails(t *testing.T) {
 			w.wantDomains("z", "a", "b")
 
 			w.oracle.err = nil
-			w.clock.Step(2 * askEvery)
+			w.clock.Step(2 * listEvery)
 			w.settle()
 			w.wantKnown(metav1.ConditionTrue, infrav1.ReasonFailureDomainsReported)
 		})
@@ -293,7 +293,7 @@ func TestNotSupported(t *testing.T) {
 	w := newWorld(t)
 	w.settle()
 	w.oracle.err = status.Error(codes.Unimplemented, "no")
-	w.clock.Step(2 * askEvery)
+	w.clock.Step(2 * listEvery)
 	w.settle()
 	w.wantKnown(metav1.ConditionFalse, infrav1.ReasonNotSupported)
 	w.wantDomains()
@@ -367,10 +367,10 @@ func TestAskedNoMore(t *testing.T) {
 	}
 	w.pass()
 	cancelled := false
-	w.controller.Asker.Driver = driverFunc(func(ctx context.Context) { cancelled = ctx.Err() != nil })
+	w.controller.Driver = driverFunc(func(ctx context.Context) { cancelled = ctx.Err() != nil })
 	w.call()
-	if !cancelled || len(w.controller.Asker.inquiries) != 0 {
-		t.Errorf("cancelled: %v, remembered: %v", cancelled, w.controller.Asker.inquiries)
+	if !cancelled || len(w.controller.calls) != 0 {
+		t.Errorf("cancelled: %v, remembered: %v", cancelled, w.controller.calls)
 	}
 }
 
@@ -409,12 +409,12 @@ func TestClassAndSecrets(t *testing.T) {
 	w.wantKnown(metav1.ConditionFalse, infrav1.ReasonMachineClassMissing, "cloud")
 
 	w.create(&corev1.Secret{ObjectMeta: named("cloud"), Data: map[string][]byte{"a": []byte("class"), "b": []byte("class"), "userData": []byte("no")}})
-	w.clock.Step(2 * askSoon)
+	w.clock.Step(2 * listSoon)
 	w.settle()
 	w.wantKnown(metav1.ConditionFalse, infrav1.ReasonCredentialsMissing, `"own"`)
 
 	w.create(&corev1.Secret{ObjectMeta: named("own"), Data: map[string][]byte{"b": []byte("own")}})
-	w.clock.Step(2 * askSoon)
+	w.clock.Step(2 * listSoon)
 	w.settle()
 	w.wantKnown(metav1.ConditionTrue, infrav1.ReasonFailureDomainsReported)
 	asked := w.oracle.asked[0]
@@ -450,7 +450,7 @@ func TestOddAnswers(t *testing.T) {
 	for i := range 150 {
 		w.oracle.names = append(w.oracle.names, fmt.Sprintf("d%03d", i))
 	}
-	w.clock.Step(2 * askEvery)
+	w.clock.Step(2 * listEvery)
 	w.settle()
 	w.wantKnown(metav1.ConditionTrue, infrav1.ReasonFailureDomainsReported, "51 of the driver's")
 	if got := w.infra().Status.FailureDomains; len(got) != mostDomains || got[0].Name != "z" || got[99].Name != "d098" {

@@ -6,41 +6,37 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"maps"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
-	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
-	"github.com/millwright-dev/millwright/internal/controllers/capi/translate"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/inputs"
 	"github.com/millwright-dev/millwright/internal/lifecycle/orphans"
-	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
 // MillwrightMachines is the API group of Cluster API objects.
 type MillwrightMachines struct {
 	// Cache and Live read objects: from a cache, and from the API server. Live is required.
-	// Without a Cache the manager does not have this API, so it has no classes.
+	// Without a Cache the manager does not serve this API, so there are no classes.
 	Cache, Live client.Reader
-	// Namespace in which the objects are. Empty: in all.
+	// Namespace of the objects. Empty: all namespaces.
 	Namespace string
-	// Driver is the name of the manager's driver: VMs of others cannot be listed. Placer is
-	// that driver, if it knows failure domains; nil if it does not.
+	// Driver is the name of the manager's driver: it cannot list the VMs of others. Placer is
+	// that driver, if it supports failure domains; nil if it does not.
 	Driver string
 	Placer driver.FailureDomains
-	// WatchFilter is the value of the label core.LabelWatchFilter that objects must have
-	// for their VMs to be looked for. Empty: that does not matter.
+	// WatchFilter is the value of the label core.LabelWatchFilter of the objects whose VMs are
+	// looked for. Empty: all objects.
 	WatchFilter string
-	// Mapper knows whether MillwrightMachines are served at all, which nobody is told who
-	// may not read them. Nil: they are.
+	// Mapper knows whether the API server serves MillwrightMachines: a client without the right to
+	// read them gets the same error in both cases. Nil: it does.
 	Mapper meta.RESTMapper
 }
 
@@ -49,9 +45,9 @@ var _ orphans.API = MillwrightMachines{}
 // Finalizer implements orphans.API.
 func (f MillwrightMachines) Finalizer() string { return infrav1.ClassFinalizer }
 
-// Owners implements orphans.API. Whose manager they are does not matter.
+// Owners implements orphans.API. It returns the objects of all managers.
 func (f MillwrightMachines) Owners(ctx context.Context, live bool) ([]orphans.Owner, error) {
-	if there, err := orphans.Served(f.Mapper, infrav1.SchemeGroupVersion.WithKind(infrav1.MillwrightMachineKind)); err != nil || !there {
+	if served, err := orphans.Served(f.Mapper, infrav1.SchemeGroupVersion.WithKind(infrav1.MillwrightMachineKind)); err != nil || !served {
 		return nil, err
 	}
 	from, options := f.Cache, []client.ListOption{client.InNamespace(f.Namespace), client.UnsafeDisableDeepCopy}
@@ -82,11 +78,11 @@ func (f MillwrightMachines) Owner(ctx context.Context, key types.NamespacedName)
 	return &owner, nil
 }
 
-// ownerOf has both IDs of a machine whose ID was changed by hand: either may be its VM. One
-// whose status is empty may have arrived from another cluster just now.
+// ownerOf returns both IDs of a machine whose ID a user changed: either may be its VM. A machine with an
+// empty status may have been moved here from another cluster.
 func ownerOf(machine *infrav1.MillwrightMachine) orphans.Owner {
 	owner := orphans.Owner{
-		Namespace: machine.Namespace, Name: machine.Name, Class: classKey(machine.Namespace, &machine.Spec, machine.Annotations[core.AnnotationClonedFrom], machine.Spec.FailureDomain),
+		Namespace: machine.Namespace, Name: machine.Name, Class: classKey(described(machine)),
 		Creating: machine.Spec.ProviderID == "" || machine.Status.ProviderID == "",
 	}
 	for _, id := range []string{machine.Status.ProviderID, machine.Spec.ProviderID} {
@@ -97,67 +93,63 @@ func ownerOf(machine *infrav1.MillwrightMachine) orphans.Owner {
 	return owner
 }
 
-// Classes implements orphans.API. A class is whatever machines or templates describe, each
-// description once. VMs of what is paused are nobody's to judge: their owners may be on
-// their way from one cluster to another.
+// description is an object that describes VMs, and a machine like those that it describes.
+type description struct {
+	object  client.Object
+	machine *infrav1.MillwrightMachine
+}
+
+// described returns the description of a machine: without what does not matter for how VMs are created.
+func described(machine *infrav1.MillwrightMachine) *infrav1.MillwrightMachine {
+	return describedBy(machine, &machine.Spec, machine.Annotations[core.AnnotationClonedFrom])
+}
+
+func describedBy(object client.Object, spec *infrav1.MillwrightMachineSpec, template string) *infrav1.MillwrightMachine {
+	machine := &infrav1.MillwrightMachine{ObjectMeta: metav1.ObjectMeta{Namespace: object.GetNamespace(), Name: object.GetName()}, Spec: *spec}
+	machine.Spec.ProviderID = ""
+	if template != "" {
+		machine.Annotations = map[string]string{core.AnnotationClonedFrom: template}
+	}
+	return machine
+}
+
+// Classes implements orphans.API. A class is what machines or templates describe, each description once.
+// Classes with a paused object are skipped: their machines may be about to be moved between clusters.
 func (f MillwrightMachines) Classes(ctx context.Context) ([]orphans.Class, error) {
 	if f.Cache == nil {
 		return nil, nil
 	}
-	described, err := f.described(ctx)
+	descriptions, err := f.descriptions(ctx)
 	if err != nil {
 		return nil, err
 	}
-	found := map[string]*orphans.Class{}
-	var keys []string
-	for _, d := range described {
-		for _, domain := range d.domains() {
-			key := classKey(d.object.GetNamespace(), d.spec, d.template, domain)
-			class, known := found[key]
-			if !known {
-				class = &orphans.Class{Key: key, Object: d.object}
-				found[key], keys = class, append(keys, key)
-				if err := f.complete(ctx, class, d, domain); err != nil {
-					return nil, err
-				}
-			}
-			paused, err := f.paused(ctx, d.object)
-			switch {
-			case err != nil:
-				return nil, err
-			case paused:
-				class.Skip = "the cluster is paused"
-			}
-		}
-	}
 	var classes []orphans.Class
-	for _, key := range keys {
-		classes = append(classes, *found[key])
+	index := map[string]int{}
+	for _, d := range descriptions {
+		key := classKey(d.machine)
+		at, known := index[key]
+		if !known {
+			class, err := f.class(ctx, key, d)
+			if err != nil {
+				return nil, err
+			}
+			at, index[key] = len(classes), len(classes)
+			classes = append(classes, class)
+		}
+		paused, err := f.paused(ctx, d.object)
+		switch {
+		case err != nil:
+			return nil, err
+		case paused:
+			classes[at].Skip = "the cluster is paused"
+		}
 	}
 	return classes, nil
 }
 
-// description is an object that says how VMs are made.
-type description struct {
-	object   client.Object
-	spec     *infrav1.MillwrightMachineSpec
-	template string // its name, if it is known
-}
-
-// domains are the failure domains in which VMs of the description may be; "" is none.
-func (d description) domains() []string {
-	if d.spec.FailureDomain != "" {
-		return []string{d.spec.FailureDomain}
-	}
-	domains := []string{""}
-	for _, placement := range d.spec.FailureDomains {
-		domains = append(domains, placement.Name)
-	}
-	return domains
-}
-
-// described lists what says how VMs are made, as far as it is for this manager.
-func (f MillwrightMachines) described(ctx context.Context) ([]description, error) {
+// descriptions lists the templates and machines of this manager, once for each failure domain in which
+// their VMs may be.
+func (f MillwrightMachines) descriptions(ctx context.Context) ([]description, error) {
 	templates := &infrav1.MillwrightMachineTemplateList{}
 	if err := f.Cache.List(ctx, templates, client.InNamespace(f.Namespace)); err != nil {
 		return nil, fmt.Errorf("listing the MillwrightMachineTemplates: %w", err)
@@ -167,89 +159,62 @@ func (f MillwrightMachines) described(ctx context.Context) ([]description, error
 		return nil, fmt.Errorf("listing the MillwrightMachines: %w", err)
 	}
 	var all []description
-	add := func(d description) {
-		if d.spec.Driver == f.Driver && core.Watched(f.WatchFilter, d.object) {
-			all = append(all, d)
+	add := func(object client.Object, machine *infrav1.MillwrightMachine) {
+		if machine.Spec.Driver != f.Driver || !core.Watched(f.WatchFilter, object) {
+			return
+		}
+		all = append(all, description{object, machine})
+		if machine.Spec.FailureDomain != "" {
+			return
+		}
+		for _, domain := range machine.Spec.FailureDomains {
+			placed := machine.DeepCopy()
+			placed.Spec.FailureDomain = domain.Name
+			all = append(all, description{object, placed})
 		}
 	}
 	for i := range templates.Items {
-		add(description{&templates.Items[i], &templates.Items[i].Spec.Template.Spec, templates.Items[i].Name})
+		template := &templates.Items[i]
+		add(template, describedBy(template, &template.Spec.Template.Spec, template.Name))
 	}
 	for i := range machines.Items {
-		add(description{&machines.Items[i], &machines.Items[i].Spec, machines.Items[i].Annotations[core.AnnotationClonedFrom]})
+		add(&machines.Items[i], described(&machines.Items[i]))
 	}
 	return all, nil
 }
 
-// paused reports whether an object or its Cluster is paused. A Cluster that is not there may
-// be on its way.
+// paused reports whether an object or its Cluster is paused. A Cluster that does not exist may be about to
+// be moved here.
 func (f MillwrightMachines) paused(ctx context.Context, object client.Object) (bool, error) {
-	name := object.GetLabels()[core.LabelCluster]
-	if name == "" {
-		name = core.Owner(object, core.ClusterKind)
-	}
-	if name == "" {
-		return core.Paused(nil, object), nil
-	}
-	cluster := &core.Cluster{}
-	if err := f.Cache.Get(ctx, types.NamespacedName{Namespace: object.GetNamespace(), Name: name}, cluster); err != nil {
-		if apierrors.IsNotFound(err) {
-			return true, nil
-		}
-		return false, fmt.Errorf("reading Cluster %s: %w", name, err)
-	}
-	return core.Paused(cluster, object), nil
+	name := core.ClusterName(object)
+	cluster, err := core.FindCluster(ctx, f.Cache, object.GetNamespace(), name)
+	return name != "" && cluster == nil || core.Paused(cluster, object), err
 }
 
-// complete makes what the driver gets, or says why that cannot be.
-func (f MillwrightMachines) complete(ctx context.Context, class *orphans.Class, d description, domain string) error {
-	machine := &infrav1.MillwrightMachine{
-		ObjectMeta: metav1.ObjectMeta{Namespace: d.object.GetNamespace(), Name: d.object.GetName()}, Spec: *d.spec,
+// class returns the inputs of the driver, or why there are none.
+func (f MillwrightMachines) class(ctx context.Context, key string, d description) (orphans.Class, error) {
+	class := orphans.Class{Key: key, Object: d.object}
+	read, err := inputs.Reader{Cache: f.Cache, Live: f.Live, Placer: f.Placer}.Read(ctx, d.machine)
+	if read.MachineClass != nil {
+		class.Object = read.MachineClass
 	}
-	if d.template != "" {
-		machine.Annotations = map[string]string{core.AnnotationClonedFrom: d.template}
+	class.Class, class.Secret = read.Class, read.Secret
+	var missing *inputs.Error
+	if errors.As(err, &missing) {
+		class.Skip = missing.Message
+		return class, nil
 	}
-	given := translate.Given{Machine: machine, FailureDomain: domain, Placer: f.Placer, Secret: map[string][]byte{}}
-	if ref := d.spec.MachineClassRef; ref != nil {
-		of := &v1alpha1.MachineClass{}
-		if err := f.Cache.Get(ctx, types.NamespacedName{Namespace: machine.Namespace, Name: ref.Name}, of); err != nil {
-			class.Skip = fmt.Sprintf("MachineClass %q: %v", ref.Name, err)
-			return client.IgnoreNotFound(err)
-		}
-		secret, missing, err := fieldindex.MergedSecret(ctx, f.Live, of)
-		if class.Skip = missing; err != nil || missing != "" {
-			return err
-		}
-		given.Class, given.Secret, class.Object = of, secret.Data, of
-	}
-	if ref := d.spec.CredentialsSecretRef; ref != nil {
-		secret := &corev1.Secret{}
-		if err := f.Live.Get(ctx, types.NamespacedName{Namespace: machine.Namespace, Name: ref.Name}, secret); err != nil {
-			class.Skip = fmt.Sprintf("Secret %q: %v", ref.Name, err)
-			return client.IgnoreNotFound(err)
-		}
-		given.Secret = maps.Clone(given.Secret)
-		maps.Copy(given.Secret, secret.Data)
-	}
-	objects, err := translate.Request(given)
-	if err != nil {
-		class.Skip = err.Error()
-		return nil
-	}
-	class.Class, class.Secret = objects.Class, objects.Secret
-	return nil
+	return class, err
 }
 
-// classKey is the same for all that describes the same VMs.
-func classKey(namespace string, spec *infrav1.MillwrightMachineSpec, template, domain string) string {
-	same := *spec
-	same.ProviderID, same.FailureDomain = "", domain
+// classKey is the same for all machines whose VMs are described alike.
+func classKey(machine *infrav1.MillwrightMachine) string {
 	text, err := json.Marshal(struct {
 		Namespace, Template string
 		Spec                infrav1.MillwrightMachineSpec
-	}{namespace, template, same})
+	}{machine.Namespace, machine.Annotations[core.AnnotationClonedFrom], machine.Spec})
 	if err != nil {
-		panic(err) // what came as JSON can be written as JSON
+		panic(err) // objects that were read as JSON can be written as JSON
 	}
 	sum := sha256.Sum256(text)
 	return "capi/" + hex.EncodeToString(sum[:16])

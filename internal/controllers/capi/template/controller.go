@@ -1,15 +1,13 @@
-// Package template tells autoscalers, which scale from zero, what nodes made from a
-// MillwrightMachineTemplate are like.
+// Package template writes the status of MillwrightMachineTemplates: the capacity and platform of
+// their nodes, for autoscalers that scale from zero.
 package template
 
 import (
-	"cmp"
 	"context"
+	"errors"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,6 +19,7 @@ import (
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/inputs"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/translate"
 )
 
@@ -29,7 +28,7 @@ type Options struct {
 	// Client reads from the cache. Required.
 	Client client.Client
 	// WatchFilter is the value of the label core.LabelWatchFilter that objects must have.
-	// Empty: all are looked after.
+	// Empty: all objects are reconciled.
 	WatchFilter string
 }
 
@@ -39,26 +38,15 @@ type Controller struct{ Options }
 // New makes a Controller.
 func New(opts Options) *Controller { return &Controller{opts} }
 
-// byClass is an index of the cache.
-const byClass = "millwrightmachinetemplate.class"
-
-// SetupWithManager registers the controller, its index and what it watches.
+// SetupWithManager registers the controller and its watches.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
-	index := func(object client.Object) []string {
-		if ref := object.(*infrav1.MillwrightMachineTemplate).Spec.Template.Spec.MachineClassRef; ref != nil {
-			return []string{ref.Name}
-		}
-		return nil
-	}
-	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &infrav1.MillwrightMachineTemplate{}, byClass, index); err != nil {
-		return fmt.Errorf("adding the index %s: %w", byClass, err)
-	}
 	watched := func(object client.Object) bool { return core.Watched(c.WatchFilter, object) }
+	mapped := handler.EnqueueRequestsFromMapFunc
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("millwrightmachinetemplate").
 		For(&infrav1.MillwrightMachineTemplate{}, builder.WithPredicates(predicate.NewPredicateFuncs(watched))).
-		Watches(&v1alpha1.MachineClass{}, handler.EnqueueRequestsFromMapFunc(c.ofClass), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&core.Cluster{}, handler.EnqueueRequestsFromMapFunc(c.ofCluster), builder.WithPredicates(pauseChanges())).
+		Watches(&v1alpha1.MachineClass{}, mapped(c.templates(ofClass)), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&core.Cluster{}, mapped(c.templates(ofCluster)), builder.WithPredicates(pauseChanges())).
 		Complete(c)
 	if err != nil {
 		return fmt.Errorf("setting up the controller of MillwrightMachineTemplates: %w", err)
@@ -66,37 +54,30 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// ofClass finds the templates that refer to a class.
-func (c *Controller) ofClass(ctx context.Context, object client.Object) []reconcile.Request {
-	list := &infrav1.MillwrightMachineTemplateList{}
-	if err := c.Client.List(ctx, list, client.InNamespace(object.GetNamespace()), client.MatchingFields{byClass: object.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil // the cache ends with the process
-	}
-	var requests []reconcile.Request
-	for i := range list.Items {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-	}
-	return requests
-}
-
-// ofCluster finds the templates of a Cluster.
-func (c *Controller) ofCluster(ctx context.Context, object client.Object) []reconcile.Request {
-	list := &infrav1.MillwrightMachineTemplateList{}
-	if err := c.Client.List(ctx, list, client.InNamespace(object.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
-		return nil // the cache ends with the process
-	}
-	var requests []reconcile.Request
-	for i := range list.Items {
-		if template := &list.Items[i]; clusterOf(template) == object.GetName() {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(template)})
+// templates maps an object to the templates in its namespace that refer to it. There are few.
+func (c *Controller) templates(refers func(template *infrav1.MillwrightMachineTemplate, name string) bool) handler.MapFunc {
+	return func(ctx context.Context, object client.Object) []reconcile.Request {
+		list := &infrav1.MillwrightMachineTemplateList{}
+		if err := c.Client.List(ctx, list, client.InNamespace(object.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
+			return nil // the cache has stopped
 		}
+		var requests []reconcile.Request
+		for i := range list.Items {
+			if template := &list.Items[i]; refers(template, object.GetName()) {
+				requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(template)})
+			}
+		}
+		return requests
 	}
-	return requests
 }
 
-// clusterOf names the Cluster; empty if nothing does.
-func clusterOf(template *infrav1.MillwrightMachineTemplate) string {
-	return cmp.Or(template.Labels[core.LabelCluster], core.Owner(template, core.ClusterKind))
+func ofClass(template *infrav1.MillwrightMachineTemplate, name string) bool {
+	ref := template.Spec.Template.Spec.MachineClassRef
+	return ref != nil && ref.Name == name
+}
+
+func ofCluster(template *infrav1.MillwrightMachineTemplate, name string) bool {
+	return core.ClusterName(template) == name
 }
 
 func pauseChanges() predicate.Predicate {
@@ -109,24 +90,7 @@ func pauseChanges() predicate.Predicate {
 	}
 }
 
-// paused reports whether the template or its Cluster is to be left alone.
-func (c *Controller) paused(ctx context.Context, template *infrav1.MillwrightMachineTemplate) (bool, error) {
-	name := clusterOf(template)
-	if name == "" {
-		return core.Paused(nil, template), nil
-	}
-	cluster := &core.Cluster{}
-	err := c.Client.Get(ctx, types.NamespacedName{Namespace: template.Namespace, Name: name}, cluster)
-	switch {
-	case apierrors.IsNotFound(err):
-		return core.Paused(nil, template), nil
-	case err != nil:
-		return false, fmt.Errorf("reading Cluster %s: %w", name, err)
-	}
-	return core.Paused(cluster, template), nil
-}
-
-// Reconcile brings the status of a template up to date.
+// Reconcile updates the status of a template.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	template := &infrav1.MillwrightMachineTemplate{}
 	if err := c.Client.Get(ctx, req.NamespacedName, template); err != nil {
@@ -135,15 +99,16 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if !template.DeletionTimestamp.IsZero() || !core.Watched(c.WatchFilter, template) {
 		return ctrl.Result{}, nil
 	}
-	if paused, err := c.paused(ctx, template); err != nil || paused {
+	cluster, err := core.FindCluster(ctx, c.Client, template.Namespace, core.ClusterName(template))
+	if err != nil || core.Paused(cluster, template) {
 		return ctrl.Result{}, err
 	}
-	class, err := c.class(ctx, template)
+	node, err := c.nodeTemplate(ctx, template)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	changed := template.DeepCopy()
-	changed.Status = translate.TemplateStatus(class, template.Spec.Template.Spec.NodeTemplate)
+	changed.Status = translate.TemplateStatus(node, template.Spec.Template.Spec.NodeTemplate)
 	if equality.Semantic.DeepEqual(template.Status, changed.Status) {
 		return ctrl.Result{}, nil
 	}
@@ -153,19 +118,15 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, nil
 }
 
-// class finds what the template's class says of its nodes; nil if there is no class, or it
-// says nothing.
-func (c *Controller) class(ctx context.Context, template *infrav1.MillwrightMachineTemplate) (*v1alpha1.NodeTemplate, error) {
+// nodeTemplate returns the node template of the template's class; nil if there is none.
+func (c *Controller) nodeTemplate(ctx context.Context, template *infrav1.MillwrightMachineTemplate) (*v1alpha1.NodeTemplate, error) {
 	ref := template.Spec.Template.Spec.MachineClassRef
 	if ref == nil {
 		return nil, nil
 	}
-	class := &v1alpha1.MachineClass{}
-	if err := c.Client.Get(ctx, types.NamespacedName{Namespace: template.Namespace, Name: ref.Name}, class); err != nil {
-		if apierrors.IsNotFound(err) {
-			return nil, nil
-		}
-		return nil, fmt.Errorf("reading MachineClass %s: %w", ref.Name, err)
+	class, err := inputs.Reader{Cache: c.Client}.Class(ctx, template.Namespace, ref)
+	if missing := (*inputs.Error)(nil); errors.As(err, &missing) {
+		return nil, nil
 	}
-	return class.NodeTemplate, nil
+	return class.NodeTemplate, err
 }

@@ -1,15 +1,19 @@
-// Package translate makes the objects that a driver's request carries from a MillwrightMachine.
-// It is pure: it reads no cluster and no clock.
+// Package translate makes the objects of a request to the driver from a MillwrightMachine. It
+// reads no cluster and no clock.
 package translate
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -22,19 +26,16 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
 )
 
-// Given is all that is known of a machine.
+// Given is the input of Request.
 type Given struct {
-	// Machine whose VM it is. Required.
+	// Machine whose VM the request is about; spec.failureDomain is where the VM is. Required.
 	Machine *infrav1.MillwrightMachine
 	// Class that the Machine refers to; nil if it refers to none.
 	Class *v1alpha1.MachineClass
-	// Secret has the merged data of the Secrets of the class and of the Machine; nil if
-	// there are none.
+	// Secret is the merged data of the Secrets of the class and of the Machine; nil if there
+	// are none.
 	Secret map[string][]byte
-	// FailureDomain in which the VM shall be; empty if it does not matter.
-	FailureDomain string
-	// Placer is the driver, if it knows how a VM gets into a failure domain of which the
-	// Machine says nothing; nil if it does not. It is asked for nothing else.
+	// Placer is the driver, if it supports failure domains; nil if it does not.
 	Placer driver.FailureDomains
 }
 
@@ -46,26 +47,32 @@ type Objects struct {
 	Secret *corev1.Secret
 }
 
-// ErrFailureDomain is the error about a failure domain of which the Machine says nothing, and
-// that the driver does not know either.
+// ErrFailureDomain is the error about a failure domain that neither the Machine lists nor the
+// driver knows.
 var ErrFailureDomain = errors.New("is not in spec.failureDomains")
 
-// Request makes what a request to a driver carries.
+// Request makes the objects of a request.
 func Request(given Given) (Objects, error) {
-	spec := &given.Machine.Spec
 	class := classOf(given)
-	class.NodeTemplate = NodeTemplate(class.NodeTemplate, spec.NodeTemplate)
-	if err := place(class, given); err != nil {
-		return Objects{}, err
+	class.NodeTemplate = NodeTemplate(class.NodeTemplate, given.Machine.Spec.NodeTemplate)
+	if domain := given.Machine.Spec.FailureDomain; domain != "" {
+		spec, err := placed(class, given)
+		if err != nil {
+			return Objects{}, err
+		}
+		if class.NodeTemplate == nil {
+			class.NodeTemplate = &v1alpha1.NodeTemplate{}
+		}
+		class.NodeTemplate.Zone, class.ProviderSpec = domain, spec
 	}
 	data := maps.Clone(given.Secret)
-	delete(data, bootstrap.UserDataKey) // that of a class is not for machines of this face,
-	delete(data, formatKey)             // nor what it says of them
+	delete(data, bootstrap.UserDataKey) // the user data of a class is for Machines of MCM's API
+	delete(data, formatKey)
 	return Objects{Machine: machineOf(given.Machine, class.Name), Class: class, Secret: &corev1.Secret{Data: data}}, nil
 }
 
-// machineOf is the Machine that stands for a MillwrightMachine. It keeps what a failed call
-// may depend on, and no name or label that would tell the two apart.
+// machineOf returns the Machine of MCM's API that the driver gets. It has no labels, since drivers
+// of MCM must not depend on those of Cluster API.
 func machineOf(of *infrav1.MillwrightMachine, class string) *v1alpha1.Machine {
 	made := &v1alpha1.Machine{
 		ObjectMeta: metav1.ObjectMeta{
@@ -79,24 +86,41 @@ func machineOf(of *infrav1.MillwrightMachine, class string) *v1alpha1.Machine {
 		},
 	}
 	made.Status.LastKnownState = of.Status.LastKnownState
-	failing(made, of)
+	setFailing(made, of)
 	return made
 }
 
-// classOf is a copy of the class that the Machine refers to, or one that says what the
-// Machine itself does.
+// setFailing sets the status that a Machine of MCM's API has while its calls fail. After a restart,
+// the instance engine spreads the next calls of such Machines over time.
+func setFailing(made *v1alpha1.Machine, of *infrav1.MillwrightMachine) {
+	ready := meta.FindStatusCondition(of.Status.Conditions, infrav1.ConditionReady)
+	failures := []string{infrav1.ReasonCreationFailed, infrav1.ReasonInsufficientCapacity, infrav1.ReasonInvalidSpec}
+	switch {
+	case ready == nil:
+	case !of.DeletionTimestamp.IsZero() && ready.Reason == infrav1.ReasonDeletionFailed:
+		made.Status.CurrentStatus.Phase = v1alpha1.MachineTerminating
+		made.Status.LastOperation.State = v1alpha1.MachineStateFailed
+	case of.DeletionTimestamp.IsZero() && slices.Contains(failures, ready.Reason):
+		made.Status.CurrentStatus.Phase = v1alpha1.MachineCrashLoopBackOff
+	}
+}
+
+// classOf returns a copy of the class that the Machine refers to, or a class made from the Machine's
+// own spec. That class has the name of the Machine's template, so that it is the same for all its
+// machines.
 func classOf(given Given) *v1alpha1.MachineClass {
-	face := map[string]string{driver.AnnotationAPIGroup: driver.APIGroupClusterAPI}
+	group := map[string]string{driver.AnnotationAPIGroup: driver.APIGroupClusterAPI}
 	if given.Class != nil {
 		class := given.Class.DeepCopy()
-		class.Annotations, class.Labels = face, nil
+		class.Annotations, class.Labels = group, nil
 		class.OwnerReferences, class.Finalizers, class.ManagedFields = nil, nil, nil
 		class.SecretRef, class.CredentialsSecretRef = nil, nil
 		return class
 	}
 	machine := given.Machine
+	name := cmp.Or(machine.Annotations[core.AnnotationClonedFrom], machine.Name)
 	class := &v1alpha1.MachineClass{
-		ObjectMeta: metav1.ObjectMeta{Name: className(machine), Namespace: machine.Namespace, Annotations: face},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: machine.Namespace, Annotations: group},
 		Provider:   machine.Spec.Driver,
 	}
 	if machine.Spec.ProviderSpec != nil {
@@ -105,136 +129,59 @@ func classOf(given Given) *v1alpha1.MachineClass {
 	return class
 }
 
-// className is the same for all machines of one template, as far as that is known.
-func className(machine *infrav1.MillwrightMachine) string {
-	if template := machine.Annotations[core.AnnotationClonedFrom]; template != "" {
-		return template
-	}
-	return machine.Name
-}
-
-// place changes the class so that its VM gets into the failure domain. What the Machine says
-// counts more than what the driver does.
-func place(class *v1alpha1.MachineClass, given Given) error {
-	domain := given.FailureDomain
-	if domain == "" {
-		return nil
-	}
-	spec, err := placed(class, given)
-	if err != nil {
-		return err
-	}
-	if class.NodeTemplate == nil {
-		class.NodeTemplate = &v1alpha1.NodeTemplate{}
-	}
-	class.NodeTemplate.Zone, class.ProviderSpec = domain, spec
-	return nil
-}
-
-// placed is the provider specification of a VM in the failure domain.
+// placed returns the provider specification of a VM in the Machine's failure domain: with the patch
+// in the Machine's spec, or else from the driver.
 func placed(class *v1alpha1.MachineClass, given Given) (runtime.RawExtension, error) {
-	domain := given.FailureDomain
-	for _, placement := range given.Machine.Spec.FailureDomains {
-		switch {
-		case placement.Name != domain:
-			continue
-		case placement.ProviderSpec == nil:
-			return class.ProviderSpec, nil
-		}
-		patched, err := merge(class.ProviderSpec.Raw, placement.ProviderSpec.Raw)
-		if err != nil {
-			return runtime.RawExtension{}, fmt.Errorf("spec.failureDomains[%q].providerSpec: %w", domain, err)
-		}
-		return runtime.RawExtension{Raw: patched}, nil
+	spec := &given.Machine.Spec
+	listed := slices.IndexFunc(spec.FailureDomains, func(p infrav1.Placement) bool { return p.Name == spec.FailureDomain })
+	switch {
+	case listed < 0:
+		return placedByDriver(class, given)
+	case spec.FailureDomains[listed].ProviderSpec == nil:
+		return class.ProviderSpec, nil
 	}
-	if given.Placer == nil {
-		return runtime.RawExtension{}, fmt.Errorf("failure domain %q %w", domain, ErrFailureDomain)
+	patched, err := merge(class.ProviderSpec.Raw, spec.FailureDomains[listed].ProviderSpec.Raw)
+	if err != nil {
+		return runtime.RawExtension{}, fmt.Errorf("spec.failureDomains[%q].providerSpec: %w", spec.FailureDomain, err)
 	}
-	return placedByDriver(class, given)
+	return runtime.RawExtension{Raw: patched}, nil
 }
 
 func placedByDriver(class *v1alpha1.MachineClass, given Given) (runtime.RawExtension, error) {
-	resp, err := given.Placer.PlaceMachine(&driver.PlaceMachineRequest{MachineClass: class, FailureDomain: given.FailureDomain})
-	said, _ := status.FromError(err)
-	switch said.Code() {
-	case codes.OK:
-		return resp.ProviderSpec, nil
-	case codes.Unimplemented:
-		return runtime.RawExtension{}, fmt.Errorf("failure domain %q %w", given.FailureDomain, ErrFailureDomain)
-	case codes.NotFound:
-		return runtime.RawExtension{}, fmt.Errorf("failure domain %q %w, and the driver says: %s", given.FailureDomain, ErrFailureDomain, said.Message())
-	default:
-		return runtime.RawExtension{}, fmt.Errorf("placing the VM in failure domain %q: %s", given.FailureDomain, said.Message())
-	}
-}
-
-// NodeTemplate lays what a machine or a template says of its node over what its class
-// says; nil if neither says anything.
-func NodeTemplate(class *v1alpha1.NodeTemplate, own *infrav1.NodeTemplate) *v1alpha1.NodeTemplate {
-	if own == nil {
-		return class.DeepCopy()
-	}
-	made := class.DeepCopy()
-	if made == nil {
-		made = &v1alpha1.NodeTemplate{}
-	}
-	if made.Capacity == nil && len(own.Capacity) > 0 {
-		made.Capacity = corev1.ResourceList{}
-	}
-	maps.Copy(made.Capacity, own.Capacity)
-	for _, field := range []struct {
-		to   *string
-		from string
-	}{{&made.InstanceType, own.InstanceType}, {&made.Region, own.Region}, {&made.Zone, own.Zone}} {
-		if field.from != "" {
-			*field.to = field.from
+	domain, code, message := given.Machine.Spec.FailureDomain, codes.Unimplemented, ""
+	if given.Placer != nil {
+		resp, err := given.Placer.PlaceMachine(&driver.PlaceMachineRequest{MachineClass: class, FailureDomain: domain})
+		if err == nil {
+			return resp.ProviderSpec, nil
 		}
+		failed, _ := status.FromError(err)
+		code, message = failed.Code(), failed.Message()
 	}
-	if own.Architecture != "" {
-		made.Architecture = new(string(own.Architecture))
+	switch code {
+	case codes.Unimplemented:
+		return runtime.RawExtension{}, fmt.Errorf("failure domain %q %w", domain, ErrFailureDomain)
+	case codes.NotFound:
+		return runtime.RawExtension{}, fmt.Errorf("failure domain %q %w, and the driver says: %s", domain, ErrFailureDomain, message)
+	default:
+		return runtime.RawExtension{}, fmt.Errorf("placing the VM in failure domain %q: %s", domain, message)
 	}
-	return made
 }
 
-// formatKey is the key of the Secret in a request under which the format of the user data
-// stands, if it is known.
-const formatKey = "userDataFormat"
-
-// WithUserData is the Secret of a request with the data of a Secret with bootstrap data: as
-// they are, byte by byte.
-func WithUserData(secret *corev1.Secret, data map[string][]byte) *corev1.Secret {
-	made := secret.DeepCopy()
-	if made.Data == nil {
-		made.Data = map[string][]byte{}
-	}
-	made.Data[bootstrap.UserDataKey] = bytes.Clone(data[core.BootstrapData])
-	if format := data[core.BootstrapFormat]; len(format) > 0 {
-		made.Data[formatKey] = bytes.Clone(format)
-	}
-	return made
-}
-
-// merge lays a JSON merge patch (RFC 7396) over a JSON object.
+// merge applies a JSON merge patch (RFC 7396) to an object, which may be empty. Equal inputs have equal
+// results, byte by byte.
 func merge(object, patch []byte) ([]byte, error) {
 	var target, change any
 	for _, part := range []struct {
 		raw  []byte
 		into *any
 	}{{object, &target}, {patch, &change}} {
-		if len(bytes.TrimSpace(part.raw)) == 0 {
-			continue
-		}
 		decoder := json.NewDecoder(bytes.NewReader(part.raw))
 		decoder.UseNumber()
-		if err := decoder.Decode(part.into); err != nil {
+		if err := decoder.Decode(part.into); err != nil && !errors.Is(err, io.EOF) {
 			return nil, fmt.Errorf("is not JSON: %w", err)
 		}
 	}
-	merged, err := json.Marshal(merged(target, change))
-	if err != nil {
-		return nil, fmt.Errorf("writing JSON: %w", err)
-	}
-	return merged, nil
+	return json.Marshal(merged(target, change))
 }
 
 func merged(target, change any) any {
@@ -254,4 +201,20 @@ func merged(target, change any) any {
 		fields[name] = merged(fields[name], value)
 	}
 	return fields
+}
+
+// formatKey is the key of a request's Secret with the format of the user data, if it is known.
+const formatKey = "userDataFormat"
+
+// WithUserData returns the Secret of a request with unchanged bootstrap data as its user data.
+func WithUserData(secret *corev1.Secret, data map[string][]byte) *corev1.Secret {
+	made := secret.DeepCopy()
+	if made.Data == nil {
+		made.Data = map[string][]byte{}
+	}
+	made.Data[bootstrap.UserDataKey] = bytes.Clone(data[core.BootstrapData])
+	if format := data[core.BootstrapFormat]; len(format) > 0 {
+		made.Data[formatKey] = bytes.Clone(format)
+	}
+	return made
 }

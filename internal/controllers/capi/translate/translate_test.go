@@ -57,11 +57,11 @@ func TestRequestIsGolden(t *testing.T) {
 		"class":    {Machine: with(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderSpec = nil }), Class: class},
 		"everything": {
 			Machine: with(func(m *infrav1.MillwrightMachine) {
-				m.Spec.ProviderSpec = nil
+				m.Spec.ProviderSpec, m.Spec.FailureDomain = nil, "b"
 				m.Spec.NodeTemplate = &infrav1.NodeTemplate{Capacity: capacity("memory", "8Gi"), InstanceType: "own", Architecture: "arm64"}
 				m.Spec.FailureDomains = []infrav1.Placement{{Name: "a"}, {Name: "b", ProviderSpec: raw(`{"zone":"b","tags":{"c":null,"e":1.50}}`)}}
 			}),
-			Class: class, FailureDomain: "b", Secret: map[string][]byte{"userData": []byte("of others"), "userDataFormat": []byte("theirs"), "token": []byte("secret")},
+			Class: class, Secret: map[string][]byte{"userData": []byte("of others"), "userDataFormat": []byte("theirs"), "token": []byte("secret")},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -109,13 +109,13 @@ func capacity(pairs ...string) corev1.ResourceList {
 }
 
 func TestRequestRefuses(t *testing.T) {
-	if _, err := Request(Given{Machine: machine(), FailureDomain: "a"}); !errors.Is(err, ErrFailureDomain) {
+	if _, err := Request(Given{Machine: with(func(m *infrav1.MillwrightMachine) { m.Spec.FailureDomain = "a" })}); !errors.Is(err, ErrFailureDomain) {
 		t.Errorf("unknown failure domain: %v", err)
 	}
 	broken := with(func(m *infrav1.MillwrightMachine) {
-		m.Spec.FailureDomains = []infrav1.Placement{{Name: "a", ProviderSpec: raw(`{"zone":`)}}
+		m.Spec.FailureDomain, m.Spec.FailureDomains = "a", []infrav1.Placement{{Name: "a", ProviderSpec: raw(`{"zone":`)}}
 	})
-	if _, err := Request(Given{Machine: broken, FailureDomain: "a"}); err == nil || errors.Is(err, ErrFailureDomain) {
+	if _, err := Request(Given{Machine: broken}); err == nil || errors.Is(err, ErrFailureDomain) {
 		t.Errorf("broken patch: %v", err)
 	}
 }
@@ -207,8 +207,8 @@ func TestPlacing(t *testing.T) {
 		"the specification is broken":  {placer: placer{err: status.Error(codes.InvalidArgument, "no object")}, says: "no object"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := with(func(m *infrav1.MillwrightMachine) { m.Spec.FailureDomains = tc.own })
-			objects, err := Request(Given{Machine: m, FailureDomain: "a", Placer: tc.placer})
+			m := with(func(m *infrav1.MillwrightMachine) { m.Spec.FailureDomain, m.Spec.FailureDomains = "a", tc.own })
+			objects, err := Request(Given{Machine: m, Placer: tc.placer})
 			if tc.want == "" {
 				if err == nil || errors.Is(err, ErrFailureDomain) != tc.unknown || !strings.Contains(err.Error(), tc.says) {
 					t.Errorf("error %v", err)

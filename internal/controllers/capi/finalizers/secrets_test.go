@@ -1,4 +1,4 @@
-package secret_test
+package finalizers_test
 
 import (
 	"context"
@@ -23,7 +23,6 @@ import (
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/internal/controllers/capi"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
-	"github.com/millwright-dev/millwright/internal/controllers/capi/secret"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 	"github.com/millwright-dev/millwright/test/coretest"
@@ -82,7 +81,7 @@ func (w *world) start(e *env.Env, scheme *runtime.Scheme) {
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Engine: engine, TaskEnds: waker,
 		Events: record.NewFakeRecorder(100), Clock: clock.RealClock{}, Driver: "sim",
 	})
-	for _, setup := range []func(ctrl.Manager) error{machines.SetupWithManager, secret.New(machines.Secrets()).SetupWithManager} {
+	for _, setup := range []func(ctrl.Manager) error{machines.SetupWithManager, machines.Secrets.SetupWithManager} {
 		if err := setup(mgr); err != nil {
 			w.Fatal(err)
 		}

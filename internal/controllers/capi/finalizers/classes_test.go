@@ -1,4 +1,4 @@
-package class
+package finalizers
 
 import (
 	"testing"
@@ -12,7 +12,6 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/capi/credentials"
 )
 
 // TestClassIsHeldWhileItIsUsed: by one machine that refers to it, and not by others.
@@ -25,8 +24,8 @@ func TestClassIsHeldWhileItIsUsed(t *testing.T) {
 	}
 	class := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "small", Finalizers: []string{v1alpha1.FinalizerMCM}}}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(class).
-		WithIndex(&infrav1.MillwrightMachine{}, credentials.ByClass, func(object client.Object) []string { return []string{reference(object)} }).Build()
-	controller := New(c)
+		WithIndex(&infrav1.MillwrightMachine{}, ByClass, Indexes[ByClass]).Build()
+	controller := NewForClasses(c)
 	finalizers := func() []string {
 		t.Helper()
 		for range 2 {
@@ -62,12 +61,4 @@ func TestClassIsHeldWhileItIsUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect("used no more", v1alpha1.FinalizerMCM)
-}
-
-func TestAClassThatGoesIsNotHeldAnew(t *testing.T) {
-	now := metav1.Now()
-	class := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &now}}
-	if hold(class, true) || len(class.Finalizers) != 0 {
-		t.Errorf("finalizers %v", class.Finalizers)
-	}
 }

@@ -1,0 +1,77 @@
+// Package finalizers keeps the MachineClasses and Secrets of MillwrightMachines from being
+// deleted while they are needed: without them the driver could not find and delete the VMs.
+package finalizers
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/reconcile/inuse"
+)
+
+// Indexes of MillwrightMachines in the cache: by the names of the MachineClass and of the Secret
+// that they refer to.
+const (
+	ByClass  = "millwrightmachine.class"
+	BySecret = "millwrightmachine.secret"
+)
+
+// Indexes are the values of ByClass and BySecret.
+var Indexes = map[string]client.IndexerFunc{
+	ByClass:  func(object client.Object) []string { return name(specOf(object).MachineClassRef) },
+	BySecret: func(object client.Object) []string { return name(specOf(object).CredentialsSecretRef) },
+}
+
+func specOf(object client.Object) *infrav1.MillwrightMachineSpec {
+	return &object.(*infrav1.MillwrightMachine).Spec
+}
+
+func name(ref *infrav1.LocalReference) []string {
+	if ref == nil || ref.Name == "" {
+		return nil
+	}
+	return []string{ref.Name}
+}
+
+// NewForClasses returns the controller of the MachineClasses. The client's reads come from a
+// cache with Indexes.
+func NewForClasses(c client.Client) *inuse.Controller {
+	return &inuse.Controller{
+		Name: "millwrightmachine-class", Client: c, Kind: &v1alpha1.MachineClass{}, Finalizer: infrav1.ClassFinalizer,
+		InUse: func(ctx context.Context, key client.ObjectKey) (bool, error) {
+			users := &infrav1.MillwrightMachineList{}
+			err := c.List(ctx, users, client.InNamespace(key.Namespace), client.MatchingFields{ByClass: key.Name}, client.UnsafeDisableDeepCopy)
+			if err != nil {
+				return false, fmt.Errorf("listing the MillwrightMachines of class %s: %w", key.Name, err)
+			}
+			return len(users.Items) > 0, nil
+		},
+		Watch: func(b *builder.Builder) {
+			b.Watches(&infrav1.MillwrightMachine{}, handler.EnqueueRequestsFromMapFunc(classOf), builder.WithPredicates(
+				predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return !sameReference(e, ByClass) }}))
+		},
+	}
+}
+
+func classOf(_ context.Context, object client.Object) []reconcile.Request {
+	var requests []reconcile.Request
+	for _, class := range Indexes[ByClass](object) {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKey{Namespace: object.GetNamespace(), Name: class}})
+	}
+	return requests
+}
+
+// sameReference reports whether an update leaves the reference that an index is about.
+func sameReference(e event.UpdateEvent, index string) bool {
+	return slices.Equal(Indexes[index](e.ObjectOld), Indexes[index](e.ObjectNew))
+}

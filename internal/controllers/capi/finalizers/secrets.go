@@ -1,0 +1,247 @@
+package finalizers
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/marks"
+	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
+	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+	"github.com/millwright-dev/millwright/internal/reconcile/inuse"
+)
+
+// Secrets is the controller of the Secrets, by their names. Secrets are neither listed nor
+// watched, so a finalizer must be removed before the last object is deleted that needs the
+// Secret. That is done by the controller of MillwrightMachines, with SettleAll. This one handles
+// what happens besides: a class refers to another Secret, finalizers were removed by hand, a
+// cluster was moved here.
+type Secrets struct {
+	// client reads from the cache, live from the API server.
+	client client.Client
+	live   client.Reader
+	// ours reports whether a MillwrightMachine belongs to this manager.
+	ours func(*infrav1.MillwrightMachine) bool
+
+	// mu is held from listing the users of a Secret until its finalizer is written.
+	mu sync.Mutex
+	// known is what the cache may not show yet, by object.
+	known map[types.NamespacedName]need
+}
+
+// need reports whether a MillwrightMachine needs its Secrets.
+type need struct {
+	of   types.UID
+	does bool
+}
+
+// NewForSecrets returns the controller. The client reads from a cache with Indexes and writes,
+// live reads from the API server, and ours reports whether a MillwrightMachine belongs to this
+// manager.
+func NewForSecrets(client client.Client, live client.Reader, ours func(*infrav1.MillwrightMachine) bool) *Secrets {
+	return &Secrets{client: client, live: live, ours: ours, known: map[types.NamespacedName]need{}}
+}
+
+// SetupWithManager registers the controller and its watches.
+func (s *Secrets) SetupWithManager(mgr ctrl.Manager) error {
+	mapped := handler.EnqueueRequestsFromMapFunc
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("millwrightmachine-secret").
+		Watches(&infrav1.MillwrightMachine{}, mapped(s.ofMachine), builder.WithPredicates(s.machineChanges())).
+		Watches(&v1alpha1.MachineClass{}, mapped(ofClass), builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+			return !slices.Equal(OfClass(e.ObjectOld.(*v1alpha1.MachineClass)), OfClass(e.ObjectNew.(*v1alpha1.MachineClass)))
+		}})).
+		Complete(s)
+	if err != nil {
+		return fmt.Errorf("setting up the controller of MillwrightMachines' Secrets: %w", err)
+	}
+	return nil
+}
+
+func (s *Secrets) ofMachine(ctx context.Context, object client.Object) []reconcile.Request {
+	keys, err := s.OfMachine(ctx, object.(*infrav1.MillwrightMachine))
+	if err != nil {
+		return nil // the cache has stopped
+	}
+	return requests(keys)
+}
+
+func ofClass(_ context.Context, object client.Object) []reconcile.Request {
+	return requests(OfClass(object.(*v1alpha1.MachineClass)))
+}
+
+func requests(keys []types.NamespacedName) []reconcile.Request {
+	var made []reconcile.Request
+	for _, key := range keys {
+		made = append(made, reconcile.Request{NamespacedName: key})
+	}
+	return made
+}
+
+// machineChanges selects the events that the controller of MillwrightMachines does not handle.
+func (s *Secrets) machineChanges() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(e event.CreateEvent) bool { return marks.Begun(e.Object.(*infrav1.MillwrightMachine)) },
+		UpdateFunc: func(e event.UpdateEvent) bool { return !sameReference(e, ByClass) || !sameReference(e, BySecret) },
+		DeleteFunc: func(e event.DeleteEvent) bool { return !s.released(e.Object.(*infrav1.MillwrightMachine)) },
+	}
+}
+
+// Reconcile settles one Secret.
+func (s *Secrets) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	err := s.settle(ctx, req.NamespacedName)
+	if apierrors.IsConflict(err) {
+		return ctrl.Result{RequeueAfter: time.Second}, nil
+	}
+	return ctrl.Result{}, err
+}
+
+// OfMachine returns the Secrets that the driver needs for the VM. Bootstrap data are not among
+// them: only creations need them.
+func (s *Secrets) OfMachine(ctx context.Context, machine *infrav1.MillwrightMachine) ([]types.NamespacedName, error) {
+	var keys []types.NamespacedName
+	if ref := machine.Spec.CredentialsSecretRef; ref != nil {
+		keys = append(keys, types.NamespacedName{Namespace: machine.Namespace, Name: ref.Name})
+	}
+	ref := machine.Spec.MachineClassRef
+	if ref == nil {
+		return keys, nil
+	}
+	class := &v1alpha1.MachineClass{}
+	err := s.client.Get(ctx, types.NamespacedName{Namespace: machine.Namespace, Name: ref.Name}, class)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("reading MachineClass %s: %w", ref.Name, err)
+	}
+	return append(keys, OfClass(class)...), nil
+}
+
+// OfClass returns the Secrets of a class in its own namespace. Others are not used.
+func OfClass(class *v1alpha1.MachineClass) []types.NamespacedName {
+	return slices.DeleteFunc(fieldindex.SecretsOf(class), func(key types.NamespacedName) bool { return key.Namespace != class.Namespace })
+}
+
+// released reports whether a MillwrightMachine is known not to need its Secrets any more.
+func (s *Secrets) released(machine *infrav1.MillwrightMachine) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known, ok := s.known[client.ObjectKeyFromObject(machine)]
+	return ok && known.of == machine.UID && !known.does
+}
+
+// Note records whether a MillwrightMachine needs its Secrets.
+func (s *Secrets) Note(machine *infrav1.MillwrightMachine, does bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.known[client.ObjectKeyFromObject(machine)] = need{machine.UID, does}
+}
+
+// Forget drops what is known of a deleted MillwrightMachine.
+func (s *Secrets) Forget(key types.NamespacedName) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.known, key)
+}
+
+// SettleAll records whether a MillwrightMachine needs its Secrets, and settles them all. It fails
+// with a conflict if another client writes one of them meanwhile.
+func (s *Secrets) SettleAll(ctx context.Context, machine *infrav1.MillwrightMachine, does bool) error {
+	keys, err := s.OfMachine(ctx, machine)
+	if err != nil {
+		return err
+	}
+	s.Note(machine, does)
+	for _, key := range keys {
+		if err := s.settle(ctx, key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settle adds the finalizer to a Secret that is needed, and removes it from one that is not.
+func (s *Secrets) settle(ctx context.Context, key types.NamespacedName) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	secret := &corev1.Secret{}
+	if err := s.live.Get(ctx, key, secret); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("reading Secret %s: %w", key.Name, err)
+	}
+	needed, hold, err := s.needed(ctx, key)
+	if err != nil {
+		return err
+	}
+	changed := secret.DeepCopy()
+	if needed && !hold || !inuse.Set(changed, infrav1.SecretFinalizer, needed) {
+		return nil
+	}
+	if err := s.client.Patch(ctx, changed, expectations.Locked(secret)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("finalizer of Secret %s: %w", key.Name, err)
+	}
+	return nil
+}
+
+// needed reports whether any MillwrightMachine needs a Secret, and whether one of this manager's
+// does. The caller holds the lock.
+func (s *Secrets) needed(ctx context.Context, key types.NamespacedName) (needed, hold bool, err error) {
+	users, err := s.users(ctx, key)
+	if err != nil {
+		return false, false, err
+	}
+	for i := range users {
+		user := &users[i]
+		known, ok := s.known[client.ObjectKeyFromObject(user)]
+		switch ok = ok && known.of == user.UID; {
+		case ok && !known.does, !ok && !holds(user):
+			continue
+		}
+		needed, hold = true, hold || ok || s.ours(user) && marks.Begun(user)
+	}
+	return needed, hold, nil
+}
+
+// holds reports whether a VM may have to be deleted before the object is.
+func holds(machine *infrav1.MillwrightMachine) bool {
+	return controllerutil.ContainsFinalizer(machine, infrav1.Finalizer) && !marks.InstanceGone(machine)
+}
+
+// users returns the MillwrightMachines that refer to a Secret, or to a class that does.
+func (s *Secrets) users(ctx context.Context, key types.NamespacedName) ([]infrav1.MillwrightMachine, error) {
+	classes := &v1alpha1.MachineClassList{}
+	if err := s.client.List(ctx, classes, client.InNamespace(key.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing the MachineClasses: %w", err)
+	}
+	fields := []client.MatchingFields{{BySecret: key.Name}}
+	for i := range classes.Items {
+		if slices.Contains(OfClass(&classes.Items[i]), key) {
+			fields = append(fields, client.MatchingFields{ByClass: classes.Items[i].Name})
+		}
+	}
+	var users []infrav1.MillwrightMachine
+	for _, field := range fields {
+		list := &infrav1.MillwrightMachineList{}
+		if err := s.client.List(ctx, list, client.InNamespace(key.Namespace), field, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("listing the users of Secret %s: %w", key.Name, err)
+		}
+		users = append(users, list.Items...)
+	}
+	return users, nil
+}

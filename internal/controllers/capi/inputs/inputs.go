@@ -1,0 +1,117 @@
+// Package inputs reads what a request to the driver is made from: the MachineClass and the Secrets
+// that a MillwrightMachine refers to.
+package inputs
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/translate"
+	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+)
+
+// Error is about an input that is missing or that no request can be made from.
+type Error struct {
+	// Reason of the condition, of those in package infrastructure/v1alpha1.
+	Reason, Message string
+}
+
+// Error implements error.
+func (e *Error) Error() string { return e.Message }
+
+// Reader reads inputs.
+type Reader struct {
+	// Cache reads MachineClasses. Required.
+	Cache client.Reader
+	// Live reads Secrets from the API server: each is needed a few times, and a cache would need
+	// the right to list all Secrets. Required.
+	Live client.Reader
+	// Placer is the driver, if it supports failure domains; nil if it does not.
+	Placer driver.FailureDomains
+	// Field is the path of the references, for messages. Empty: spec.
+	Field string
+}
+
+// Inputs are what was read, and the request made from it.
+type Inputs struct {
+	translate.Objects
+	// MachineClass is the one referred to, as it is stored; nil if there is no reference.
+	MachineClass *v1alpha1.MachineClass
+	// Credentials is the Secret of credentialsSecretRef; nil if there is no reference.
+	Credentials *corev1.Secret
+}
+
+// UseSecrets reports whether the request has data of Secrets.
+func (i Inputs) UseSecrets() bool {
+	return i.Credentials != nil || i.MachineClass != nil && len(fieldindex.SecretsOf(i.MachineClass)) > 0
+}
+
+// Read returns the inputs of a machine. It returns an Error if one is missing, together with the
+// MachineClass, if that is there with its Secrets.
+func (r Reader) Read(ctx context.Context, machine *infrav1.MillwrightMachine) (Inputs, error) {
+	var read Inputs
+	given := translate.Given{Machine: machine, Secret: map[string][]byte{}, Placer: r.Placer}
+	if ref := machine.Spec.MachineClassRef; ref != nil {
+		class, err := r.Class(ctx, machine.Namespace, ref)
+		if err != nil {
+			return read, err
+		}
+		secret, missing, err := fieldindex.MergedSecret(ctx, r.Live, class)
+		switch {
+		case err != nil:
+			return read, err
+		case missing != "":
+			return read, &Error{infrav1.ReasonMachineClassMissing, missing}
+		}
+		read.MachineClass, given.Class, given.Secret = class, class, secret.Data
+	}
+	if ref := machine.Spec.CredentialsSecretRef; ref != nil {
+		read.Credentials = &corev1.Secret{}
+		err := r.get(ctx, r.Live, types.NamespacedName{Namespace: machine.Namespace, Name: ref.Name}, read.Credentials, "credentialsSecretRef")
+		if err != nil {
+			return read, err
+		}
+		maps.Copy(given.Secret, read.Credentials.Data)
+	}
+	objects, err := translate.Request(given)
+	switch {
+	case errors.Is(err, translate.ErrFailureDomain):
+		return read, &Error{infrav1.ReasonUnknownFailureDomain, err.Error()}
+	case err != nil:
+		return read, &Error{infrav1.ReasonInvalidSpec, err.Error()}
+	}
+	read.Objects = objects
+	return read, nil
+}
+
+// Class returns a MachineClass. It returns an Error if the class does not exist.
+func (r Reader) Class(ctx context.Context, namespace string, ref *infrav1.LocalReference) (*v1alpha1.MachineClass, error) {
+	class := &v1alpha1.MachineClass{}
+	return class, r.get(ctx, r.Cache, types.NamespacedName{Namespace: namespace, Name: ref.Name}, class, "machineClassRef")
+}
+
+func (r Reader) get(ctx context.Context, from client.Reader, key types.NamespacedName, object client.Object, field string) error {
+	kind, reason := "Secret", infrav1.ReasonCredentialsMissing
+	if _, ok := object.(*v1alpha1.MachineClass); ok {
+		kind, reason = "MachineClass", infrav1.ReasonMachineClassMissing
+	}
+	err := from.Get(ctx, key, object)
+	switch {
+	case apierrors.IsNotFound(err):
+		return &Error{reason, fmt.Sprintf("%s %q of %s.%s does not exist", kind, key.Name, cmp.Or(r.Field, "spec"), field)}
+	case err != nil:
+		return fmt.Errorf("reading %s %s: %w", kind, key.Name, err)
+	}
+	return nil
+}
