@@ -103,7 +103,9 @@ func TestWhatMustBeSaid(t *testing.T) {
 		t.Errorf("required in the spec (-want +got):\n%s", diff)
 	}
 	// The controllers rely on it.
-	exactlyOne := func(rule apiextensionsv1.ValidationRule) bool { return rule.Rule == "has(self.providerSpec) != has(self.machineClassRef)" }
+	exactlyOne := func(rule apiextensionsv1.ValidationRule) bool {
+		return rule.Rule == "has(self.providerSpec) != has(self.machineClassRef)"
+	}
 	if rules := schema.Properties["spec"].XValidations; !slices.ContainsFunc(rules, exactlyOne) {
 		t.Errorf("neither providerSpec nor machineClassRef may be given; the rules are %v", rules)
 	}
