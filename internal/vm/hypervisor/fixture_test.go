@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/fake"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -28,8 +27,8 @@ func must(t *testing.T, err error) {
 // time passes only when all wait.
 type fixture struct {
 	t          *testing.T
-	controller *fake.Controller
-	machines   *fake.Machines
+	controller *fakeController
+	machines   *fakeMachines
 	images     *images
 	config     hypervisor.Config
 }
@@ -38,7 +37,7 @@ type fixture struct {
 func withFixture(t *testing.T, story func(*fixture)) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		w := &fixture{t: t, controller: fake.NewController(), machines: &fake.Machines{}, images: &images{}}
+		w := &fixture{t: t, controller: newFakeController(), machines: &fakeMachines{}, images: &images{}}
 		t.Cleanup(w.controller.Close)
 		w.config = hypervisor.Config{
 			Spec:     validSpec(),
@@ -120,7 +119,7 @@ func pass(d time.Duration) {
 }
 
 // machine is the last one that was started.
-func (w *fixture) machine() *fake.Machine {
+func (w *fixture) machine() *fakeMachine {
 	w.t.Helper()
 	started := w.machines.Started()
 	if len(started) == 0 {

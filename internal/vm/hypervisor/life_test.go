@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/fake"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
@@ -22,7 +21,7 @@ func TestGuestRunsOnceAuthorized(t *testing.T) {
 		if started := w.machines.Started(); len(started) != 0 {
 			t.Fatal("the machine was started before the controller's answer")
 		}
-		w.controller.Answer(fake.OK())
+		w.controller.Answer(leaseOK())
 		pass(0)
 		if state := w.machine().State(); state != qemu.Running {
 			t.Errorf("the machine is %s", state)
@@ -37,7 +36,7 @@ func TestGuestRunsOnceAuthorized(t *testing.T) {
 
 func TestTerminateBeforeTheStart(t *testing.T) {
 	withFixture(t, func(w *fixture) {
-		w.controller.Answer(fake.Terminate())
+		w.controller.Answer(leaseTerminated())
 		w.start().ends(vmpb.EndTerminated)
 		if len(w.machines.Started()) != 0 || w.disk() != "" {
 			t.Error("something was started or written")
@@ -48,7 +47,7 @@ func TestTerminateBeforeTheStart(t *testing.T) {
 func TestTerminateKillsTheGuestAtOnce(t *testing.T) {
 	for name, before := range map[string]func(*fixture, *process){
 		"running":  func(*fixture, *process) {},
-		"held":     func(w *fixture, _ *process) { w.controller.Answer(fake.Paused()); pass(0) },
+		"held":     func(w *fixture, _ *process) { w.controller.Answer(leasePaused()); pass(0) },
 		"stopping": func(_ *fixture, p *process) { p.term(); pass(0) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -57,7 +56,7 @@ func TestTerminateKillsTheGuestAtOnce(t *testing.T) {
 				p := w.start()
 				before(w, p)
 				begin := time.Now()
-				w.controller.Answer(fake.Terminate())
+				w.controller.Answer(leaseTerminated())
 				p.ends(vmpb.EndTerminated)
 				if exit := w.machine().Exit(); exit.Reason != qemu.HostKilled {
 					t.Errorf("the machine ended with %s", exit)
@@ -112,7 +111,7 @@ func TestControllerAwayForLong(t *testing.T) {
 			t.Errorf("the machine is %s", state)
 		}
 		// And what it says as soon as it is back counts.
-		w.controller.Answer(fake.Terminate())
+		w.controller.Answer(leaseTerminated())
 		w.controller.SetAway(false)
 		begin := time.Now()
 		p.ends(vmpb.EndTerminated)
@@ -195,18 +194,18 @@ func TestUnknownStatusChangesNothing(t *testing.T) {
 
 func TestPausedHoldsTheGuest(t *testing.T) {
 	withFixture(t, func(w *fixture) {
-		w.controller.Answer(fake.Paused())
+		w.controller.Answer(leasePaused())
 		p := w.start()
 		if state := w.machine().State(); state == qemu.Running {
 			t.Error("the guest runs, but was to be held from the beginning")
 		}
 		for range 2 {
-			w.controller.Answer(fake.OK())
+			w.controller.Answer(leaseOK())
 			pass(0)
 			if state := w.machine().State(); state != qemu.Running {
 				t.Errorf("let go, the machine is %s", state)
 			}
-			w.controller.Answer(fake.Paused())
+			w.controller.Answer(leasePaused())
 			pass(0)
 			if state := w.machine().State(); state != qemu.Paused {
 				t.Errorf("held, the machine is %s", state)

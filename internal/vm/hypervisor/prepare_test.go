@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/fake"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
@@ -22,7 +21,7 @@ func TestPreparesTheDiskBeforeTheFirstStart(t *testing.T) {
 		w.preparing()
 		p := w.start()
 		p.lives()
-		if want := fake.Mark + imageContent[len(fake.Mark):]; !strings.HasPrefix(w.disk(), want) {
+		if want := diskMark + imageContent[len(diskMark):]; !strings.HasPrefix(w.disk(), want) {
 			t.Errorf("the disk begins with %q", w.disk()[:len(want)])
 		}
 		if size := len(w.disk()); size != 1<<20 {
@@ -65,7 +64,7 @@ func TestInterruptedPreparation(t *testing.T) {
 				}
 				second := w.start()
 				second.lives()
-				if want := fake.Mark + imageContent[len(fake.Mark):]; !strings.HasPrefix(w.disk(), want) {
+				if want := diskMark + imageContent[len(diskMark):]; !strings.HasPrefix(w.disk(), want) {
 					t.Errorf("the disk begins with %q", w.disk()[:len(want)])
 				}
 				second.term()
@@ -204,7 +203,7 @@ func TestBlankDisk(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		must(t, os.WriteFile(w.config.Paths.RootDisk+".partial", []byte("left over"), 0o600))
 		w.start().lives()
-		if disk := w.disk(); len(disk) != 1<<20 || strings.Trim(disk[len(fake.Mark):], "\x00") != "" {
+		if disk := w.disk(); len(disk) != 1<<20 || strings.Trim(disk[len(diskMark):], "\x00") != "" {
 			t.Errorf("a disk of %d bytes, or not blank", len(disk))
 		}
 		if w.images.written != 0 {
@@ -225,7 +224,7 @@ func TestDiskGrowsAndNeverShrinks(t *testing.T) {
 				must(t, os.WriteFile(w.config.Paths.RootDisk, []byte(strings.Repeat("x", test.before)), 0o600))
 				w.start().lives()
 				disk := w.disk()
-				if len(disk) != test.after || disk[len(fake.Mark):test.before] != strings.Repeat("x", test.before-len(fake.Mark)) {
+				if len(disk) != test.after || disk[len(diskMark):test.before] != strings.Repeat("x", test.before-len(diskMark)) {
 					t.Errorf("the disk has %d bytes, want %d with what was there", len(disk), test.after)
 				}
 			})

@@ -20,11 +20,16 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/bootsector"
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/fake"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// What the guests in testdata print first, and what makes echo power itself off.
+const (
+	counterBanner = "boot\n"
+	echoBanner    = "ready\n"
+	powerOffKey   = "\x04"
 )
 
 // patience bounds what is waited for on a real machine; it matters only in failures.
@@ -47,7 +52,7 @@ func (s spying) Start(ctx context.Context, config qemu.Config) (hypervisor.Machi
 // real is a hypervisor with a real QEMU, whose guest is a boot sector.
 type real struct {
 	t          *testing.T
-	controller *fake.Controller
+	controller *fakeController
 	config     hypervisor.Config
 	started    chan *qemu.Process
 	term       context.CancelFunc
@@ -55,7 +60,7 @@ type real struct {
 	end        vmpb.Termination
 }
 
-func newReal(t *testing.T, guest []byte) *real {
+func newReal(t *testing.T, guest string) *real {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("runs real QEMU machines")
@@ -64,7 +69,7 @@ func newReal(t *testing.T, guest []byte) *real {
 		t.Fatalf("%v; run hack/install-qemu.sh", err)
 	}
 	dir := t.TempDir()
-	r := &real{t: t, controller: fake.NewController(), started: make(chan *qemu.Process, 1), done: make(chan struct{})}
+	r := &real{t: t, controller: newFakeController(), started: make(chan *qemu.Process, 1), done: make(chan struct{})}
 	t.Cleanup(r.controller.Close)
 	spec := validSpec()
 	spec.Resources = &vmpb.Resources{MemoryBytes: 32 << 20}
@@ -72,7 +77,9 @@ func newReal(t *testing.T, guest []byte) *real {
 	paths := hypervisor.PathsFor(spec, dir)
 	paths.UserData = filepath.Join(dir, "user-data")
 	must(t, os.MkdirAll(filepath.Dir(paths.RootDisk), 0o700))
-	must(t, os.WriteFile(paths.RootDisk, guest, 0o600))
+	bootSector, err := os.ReadFile(filepath.Join("testdata", guest+".img"))
+	must(t, err)
+	must(t, os.WriteFile(paths.RootDisk, bootSector, 0o600))
 	must(t, os.WriteFile(paths.UserData, []byte("#cloud-config\n"), 0o600))
 	r.config = hypervisor.Config{
 		Spec: spec, Paths: paths, Connect: r.controller.Connect,
@@ -90,7 +97,7 @@ func (r *real) start() *real {
 		r.end = hypervisor.Run(ctx, r.config)
 	}()
 	r.t.Cleanup(func() {
-		r.controller.Answer(fake.Terminate())
+		r.controller.Answer(leaseTerminated())
 		cancel()
 		<-r.done
 	})
@@ -171,11 +178,11 @@ func (c *console) send(text string) {
 }
 
 func TestRealGuestOverTheSocket(t *testing.T) {
-	r := newReal(t, bootsector.Echo).start()
+	r := newReal(t, "echo").start()
 	process := r.process()
 	conn := r.dial()
 	first := r.console(conn)
-	first.until(bootsector.EchoBanner)
+	first.until(echoBanner)
 	first.send("one\n")
 	first.until("one\n")
 	health, err := healthpb.NewHealthClient(conn).Check(r.bounded(), &healthpb.HealthCheckRequest{})
@@ -188,7 +195,7 @@ func TestRealGuestOverTheSocket(t *testing.T) {
 		_, err = vmpb.NewOOBManagementClient(conn).Reset(r.bounded(), &vmpb.ResetRequest{IdempotencyCounter: 7})
 		must(t, err)
 	}
-	first.until(bootsector.EchoBanner)
+	first.until(echoBanner)
 	second := r.console(r.dial())
 	first.send("two\n")
 	first.until("two\n")
@@ -197,7 +204,7 @@ func TestRealGuestOverTheSocket(t *testing.T) {
 		t.Errorf("the machine is %s, %v", state, err)
 	}
 
-	second.send(bootsector.PowerOffKey)
+	second.send(powerOffKey)
 	r.ends(vmpb.EndGuestShutdown)
 	if _, err := first.stream.Recv(); status.Code(err) != codes.Unavailable {
 		t.Errorf("the console ended with %v, want UNAVAILABLE", err)
@@ -206,13 +213,13 @@ func TestRealGuestOverTheSocket(t *testing.T) {
 
 func TestRealGuestIsAskedToEnd(t *testing.T) {
 	for name, test := range map[string]struct {
-		guest  []byte
+		guest  string
 		banner string
 		grace  time.Duration
 		want   qemu.ExitReason
 	}{
-		"obedient": {bootsector.Echo, bootsector.EchoBanner, patience, qemu.GuestShutdown},
-		"deaf":     {bootsector.Counter, bootsector.CounterBanner, 5 * time.Second, qemu.HostQuit},
+		"obedient": {"echo", echoBanner, patience, qemu.GuestShutdown},
+		"deaf":     {"counter", counterBanner, 5 * time.Second, qemu.HostQuit},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newReal(t, test.guest)
@@ -230,13 +237,13 @@ func TestRealGuestIsAskedToEnd(t *testing.T) {
 }
 
 func TestRealMachineIsHeldAndKilled(t *testing.T) {
-	r := newReal(t, bootsector.Counter)
-	r.controller.Answer(fake.Paused())
+	r := newReal(t, "counter")
+	r.controller.Answer(leasePaused())
 	r.start()
 	process := r.process()
-	r.controller.Answer(fake.OK())
-	r.console(r.dial()).until(bootsector.CounterBanner)
-	r.controller.Answer(fake.Terminate())
+	r.controller.Answer(leaseOK())
+	r.console(r.dial()).until(counterBanner)
+	r.controller.Answer(leaseTerminated())
 	r.ends(vmpb.EndTerminated)
 	if exit := process.Exit(); exit.Reason != qemu.HostKilled {
 		t.Errorf("QEMU ended with %s", exit)
@@ -244,9 +251,9 @@ func TestRealMachineIsHeldAndKilled(t *testing.T) {
 }
 
 func TestRealMachineDies(t *testing.T) {
-	r := newReal(t, bootsector.Counter).start()
+	r := newReal(t, "counter").start()
 	process := r.process()
-	r.console(r.dial()).until(bootsector.CounterBanner)
+	r.console(r.dial()).until(counterBanner)
 	must(t, syscall.Kill(process.PID(), syscall.SIGKILL))
 	r.ends(vmpb.EndQEMUFailed)
 	if want := "QEMU ended: Crashed (signal: killed)"; r.end.Message != want {
@@ -255,7 +262,7 @@ func TestRealMachineDies(t *testing.T) {
 }
 
 func TestTwoHypervisorsOnOneDisk(t *testing.T) {
-	first := newReal(t, bootsector.Counter).start()
+	first := newReal(t, "counter").start()
 	process := first.process()
 	// Another Pod has a run folder of its own. Its two locks are tried one by one.
 	for name, spoil := range map[string]func(path string){
@@ -263,7 +270,7 @@ func TestTwoHypervisorsOnOneDisk(t *testing.T) {
 		"QEMU's lock": func(path string) { must(t, os.Rename(path+".lock", path+".taken")) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			second := newReal(t, bootsector.Counter)
+			second := newReal(t, "counter")
 			second.config.Paths.RootDisk = first.config.Paths.RootDisk
 			spoil(first.config.Paths.RootDisk)
 			second.config.Timing.LockRetry, second.config.Timing.LockLimit = 50*time.Millisecond, 500*time.Millisecond
@@ -278,11 +285,11 @@ func TestTwoHypervisorsOnOneDisk(t *testing.T) {
 }
 
 func TestSpecificationThatQEMURefuses(t *testing.T) {
-	r := newReal(t, bootsector.Counter)
+	r := newReal(t, "counter")
 	r.config.Machines = hypervisor.QEMU{Accelerator: "abacus"}
 	r.start().ends(vmpb.EndInvalidSpec)
 
-	r = newReal(t, bootsector.Counter)
+	r = newReal(t, "counter")
 	r.config.Machines = hypervisor.QEMU{Program: "qemu-of-nobody"}
 	r.start().ends(vmpb.EndNoQEMU)
 }
@@ -290,7 +297,7 @@ func TestSpecificationThatQEMURefuses(t *testing.T) {
 // The services over the network are where the controller is told that they are, and
 // closed to whoever is not authorized.
 func TestServicesOverTheNetwork(t *testing.T) {
-	r := newReal(t, bootsector.Echo)
+	r := newReal(t, "echo")
 	asked := make(chan string, 10)
 	r.config.Peers = service.Peers{
 		Listen: "127.0.0.1:0", Options: []grpc.ServerOption{grpc.MaxConcurrentStreams(10)},
@@ -301,7 +308,7 @@ func TestServicesOverTheNetwork(t *testing.T) {
 	}
 	r.start()
 	r.process()
-	r.console(r.dial()).until(bootsector.EchoBanner)
+	r.console(r.dial()).until(echoBanner)
 	report, err := r.controller.AwaitReport(r.bounded(), func(report *vmpb.ReportStateRequest) bool { return report.GetEndpoint() != "" })
 	must(t, err)
 	endpoint := report.GetEndpoint()

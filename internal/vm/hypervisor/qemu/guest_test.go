@@ -11,22 +11,28 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/bootsector"
 )
 
 // patience bounds everything that a test waits for on a real QEMU. It is long, since
 // it only matters when the test fails.
 const patience = time.Minute
 
-// The guests.
+// What the guests in ../testdata print first, and what makes echo power itself off.
 const (
-	counterBanner = bootsector.CounterBanner
-	echoBanner    = bootsector.EchoBanner
-	powerOffKey   = bootsector.PowerOffKey
+	counterBanner = "boot\n"
+	echoBanner    = "ready\n"
+	powerOffKey   = "\x04"
 )
 
-var counter, echo = bootsector.Counter, bootsector.Echo
+var counter, echo = bootSector("counter"), bootSector("echo")
+
+func bootSector(name string) []byte {
+	content, err := os.ReadFile(filepath.Join("..", "testdata", name+".img"))
+	if err != nil {
+		panic(err)
+	}
+	return content
+}
 
 // requireQEMU returns the program to run. It skips the test only under -short.
 func requireQEMU(t *testing.T) string {

@@ -1,4 +1,4 @@
-package fake
+package hypervisor_test
 
 import (
 	"context"
@@ -13,20 +13,15 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 )
 
-const (
-	// Banner is what a guest prints when it boots.
-	Banner = "ready\n"
-	// Mark is what a guest writes to the beginning of its disk when it boots first:
-	// a disk that has run is known by it.
-	Mark = "this disk has run"
-)
+// diskMark is what a guest writes to the beginning of its disk when it boots first: a disk
+// that has run is known by it.
+const diskMark = "this disk has run"
 
-// ErrGone is what a machine answers when it has ended.
-var ErrGone = errors.New("the machine is gone")
+var errGone = errors.New("the machine is gone")
 
-// Machines starts fake machines. The zero value is ready for use; the fields are read
+// fakeMachines starts fake machines. The zero value is ready for use; the fields are read
 // at each Start.
-type Machines struct {
+type fakeMachines struct {
 	// Deaf makes guests that do not notice the power button.
 	Deaf bool
 	// Stuck makes machines that do not quit; they can only be killed.
@@ -37,11 +32,11 @@ type Machines struct {
 
 	mu       sync.Mutex
 	starts   int
-	machines []*Machine
+	machines []*fakeMachine
 }
 
 // Start implements hypervisor.Starter.
-func (m *Machines) Start(ctx context.Context, config qemu.Config) (hypervisor.Machine, error) {
+func (m *fakeMachines) Start(ctx context.Context, config qemu.Config) (hypervisor.Machine, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	starts := m.starts
@@ -54,21 +49,21 @@ func (m *Machines) Start(ctx context.Context, config qemu.Config) (hypervisor.Ma
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	machine := newMachine(config, m.Deaf, m.Stuck)
+	machine := newFakeMachine(config, m.Deaf, m.Stuck)
 	m.machines = append(m.machines, machine)
 	return machine, nil
 }
 
 // Started returns the machines so far, the first one first.
-func (m *Machines) Started() []*Machine {
+func (m *fakeMachines) Started() []*fakeMachine {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return append([]*Machine(nil), m.machines...)
+	return append([]*fakeMachine(nil), m.machines...)
 }
 
-// Machine is a machine whose guest prints Banner at each boot and then sends back what
+// fakeMachine is a machine whose guest prints echoBanner at each boot and then sends back what
 // it gets. It is a hypervisor.Machine.
-type Machine struct {
+type fakeMachine struct {
 	// Config is what it was started with.
 	Config qemu.Config
 
@@ -86,9 +81,9 @@ type Machine struct {
 	exit    qemu.Exit
 }
 
-func newMachine(config qemu.Config, deaf, stuck bool) *Machine {
+func newFakeMachine(config qemu.Config, deaf, stuck bool) *fakeMachine {
 	ours, port := net.Pipe()
-	m := &Machine{
+	m := &fakeMachine{
 		Config: config, deaf: deaf, stuck: stuck, console: qemu.NewConsole(ours), port: port,
 		done: make(chan struct{}), state: qemu.Prelaunch,
 	}
@@ -98,7 +93,7 @@ func newMachine(config qemu.Config, deaf, stuck bool) *Machine {
 }
 
 // echo is the guest.
-func (m *Machine) echo() {
+func (m *fakeMachine) echo() {
 	buffer := make([]byte, 4096)
 	for {
 		n, err := m.port.Read(buffer)
@@ -110,7 +105,7 @@ func (m *Machine) echo() {
 }
 
 // awaitRunning waits until the guest runs; false is never again.
-func (m *Machine) awaitRunning() bool {
+func (m *fakeMachine) awaitRunning() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for m.state != qemu.Running && !m.over() {
@@ -120,41 +115,41 @@ func (m *Machine) awaitRunning() bool {
 }
 
 // over reports whether the machine has ended. The caller holds the lock.
-func (m *Machine) over() bool { return m.exit != qemu.Exit{} }
+func (m *fakeMachine) over() bool { return m.exit != qemu.Exit{} }
 
 // Print is output of the guest.
-func (m *Machine) Print(text string) { _, _ = m.port.Write([]byte(text)) }
+func (m *fakeMachine) Print(text string) { _, _ = m.port.Write([]byte(text)) }
 
 // State is what the machine does.
-func (m *Machine) State() qemu.RunState {
+func (m *fakeMachine) State() qemu.RunState {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.state
 }
 
 // Resets says how often the machine was reset.
-func (m *Machine) Resets() int {
+func (m *fakeMachine) Resets() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.resets
 }
 
 // Buttons says how often the power button was pressed.
-func (m *Machine) Buttons() int {
+func (m *fakeMachine) Buttons() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.buttons
 }
 
 // ShutDown is the guest powering itself off.
-func (m *Machine) ShutDown() { m.end(qemu.Exit{Reason: qemu.GuestShutdown}) }
+func (m *fakeMachine) ShutDown() { m.end(qemu.Exit{Reason: qemu.GuestShutdown}) }
 
 // Crash is QEMU failing, with these words.
-func (m *Machine) Crash(words string) {
+func (m *fakeMachine) Crash(words string) {
 	m.end(qemu.Exit{Reason: qemu.Crashed, Code: 1, Stderr: words})
 }
 
-func (m *Machine) end(exit qemu.Exit) {
+func (m *fakeMachine) end(exit qemu.Exit) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.over() {
@@ -167,18 +162,18 @@ func (m *Machine) end(exit qemu.Exit) {
 }
 
 // change makes a transition of a machine that is there.
-func (m *Machine) change(apply func()) error {
+func (m *fakeMachine) change(apply func()) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.over() {
-		return ErrGone
+		return errGone
 	}
 	apply()
 	return nil
 }
 
 // Cont implements hypervisor.Machine. The first time it boots the guest.
-func (m *Machine) Cont(context.Context) error {
+func (m *fakeMachine) Cont(context.Context) error {
 	var boots bool
 	err := m.change(func() {
 		boots = m.state == qemu.Prelaunch
@@ -191,21 +186,21 @@ func (m *Machine) Cont(context.Context) error {
 	if err := m.markDisk(); err != nil {
 		return err
 	}
-	m.Print(Banner)
+	m.Print(echoBanner)
 	return nil
 }
 
-func (m *Machine) markDisk() error {
+func (m *fakeMachine) markDisk() error {
 	file, err := os.OpenFile(m.Config.Disks.Root.Path, os.O_WRONLY, 0)
 	if err != nil {
 		return fmt.Errorf("marking the disk: %w", err)
 	}
-	_, err = file.WriteAt([]byte(Mark), 0)
+	_, err = file.WriteAt([]byte(diskMark), 0)
 	return errors.Join(err, file.Close())
 }
 
 // Stop implements hypervisor.Machine.
-func (m *Machine) Stop(context.Context) error {
+func (m *fakeMachine) Stop(context.Context) error {
 	return m.change(func() {
 		if m.state == qemu.Running {
 			m.state = qemu.Paused
@@ -214,18 +209,18 @@ func (m *Machine) Stop(context.Context) error {
 }
 
 // Reset implements hypervisor.Machine.
-func (m *Machine) Reset(context.Context) error {
+func (m *fakeMachine) Reset(context.Context) error {
 	var boots bool
 	err := m.change(func() { m.resets++; boots = m.state == qemu.Running })
 	if err == nil && boots {
-		m.Print(Banner)
+		m.Print(echoBanner)
 	}
 	return err
 }
 
 // Powerdown implements hypervisor.Machine. Only a guest that runs and is not deaf
 // obeys.
-func (m *Machine) Powerdown(context.Context) error {
+func (m *fakeMachine) Powerdown(context.Context) error {
 	var obeys bool
 	err := m.change(func() { m.buttons++; obeys = m.state == qemu.Running && !m.deaf })
 	if err == nil && obeys {
@@ -235,7 +230,7 @@ func (m *Machine) Powerdown(context.Context) error {
 }
 
 // Quit implements hypervisor.Machine.
-func (m *Machine) Quit(ctx context.Context) error {
+func (m *fakeMachine) Quit(ctx context.Context) error {
 	if m.stuck {
 		select {
 		case <-m.done:
@@ -248,19 +243,19 @@ func (m *Machine) Quit(ctx context.Context) error {
 }
 
 // Kill implements hypervisor.Machine.
-func (m *Machine) Kill(context.Context) error {
+func (m *fakeMachine) Kill(context.Context) error {
 	m.end(qemu.Exit{Reason: qemu.HostKilled, Code: -1, Signal: syscall.SIGKILL})
 	return nil
 }
 
 // Console implements hypervisor.Machine.
-func (m *Machine) Console() *qemu.Console { return m.console }
+func (m *fakeMachine) Console() *qemu.Console { return m.console }
 
 // Done implements hypervisor.Machine.
-func (m *Machine) Done() <-chan struct{} { return m.done }
+func (m *fakeMachine) Done() <-chan struct{} { return m.done }
 
 // Exit implements hypervisor.Machine.
-func (m *Machine) Exit() qemu.Exit {
+func (m *fakeMachine) Exit() qemu.Exit {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.exit

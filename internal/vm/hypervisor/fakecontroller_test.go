@@ -1,4 +1,4 @@
-package fake
+package hypervisor_test
 
 import (
 	"context"
@@ -22,8 +22,9 @@ import (
 
 var errAway = errors.New("the controller is away")
 
-// Controller is a VMController whose answers tests set. It must be closed.
-type Controller struct {
+// fakeController is a VMController without Kubernetes, whose answers tests set. It uses
+// memory only, so it works with testing/synctest. It must be closed.
+type fakeController struct {
 	vmpb.UnimplementedVMControllerServer
 	server   *grpc.Server
 	listener *bufconn.Listener
@@ -44,42 +45,39 @@ type Controller struct {
 	reportErr error
 }
 
-// NewController makes a controller that says OK to everybody.
-func NewController() *Controller {
-	c := &Controller{
+// newFakeController returns a controller that authorizes every hypervisor.
+func newFakeController() *fakeController {
+	c := &fakeController{
 		server:   grpc.NewServer(grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 20 * time.Second})),
 		listener: bufconn.Listen(1 << 16),
 		changed:  make(chan struct{}), conns: map[net.Conn]struct{}{},
-		answer: OK(),
+		answer: leaseOK(),
 	}
 	vmpb.RegisterVMControllerServer(c.server, c)
 	go func() { _ = c.server.Serve(c.listener) }()
 	return c
 }
 
-// OK is an authorization.
-func OK() *vmpb.RunLeaseUpdate {
+func leaseOK() *vmpb.RunLeaseUpdate {
 	return &vmpb.RunLeaseUpdate{Status: vmpb.RunLeaseUpdate_STATUS_OK}
 }
 
-// Paused is an authorization to hold the guest.
-func Paused() *vmpb.RunLeaseUpdate {
+func leasePaused() *vmpb.RunLeaseUpdate {
 	return &vmpb.RunLeaseUpdate{Status: vmpb.RunLeaseUpdate_STATUS_OK, Paused: true}
 }
 
-// Terminate is the opposite of an authorization.
-func Terminate() *vmpb.RunLeaseUpdate {
+func leaseTerminated() *vmpb.RunLeaseUpdate {
 	return &vmpb.RunLeaseUpdate{Status: vmpb.RunLeaseUpdate_STATUS_TERMINATE}
 }
 
 // Connect is a hypervisor.Config's Connect: it leads here, whatever the target.
-func (c *Controller) Connect(string) (*grpc.ClientConn, error) {
+func (c *fakeController) Connect(string) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///controller", append(controller.DialOptions(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(c.dial))...)
 }
 
-func (c *Controller) dial(ctx context.Context, _ string) (net.Conn, error) {
+func (c *fakeController) dial(ctx context.Context, _ string) (net.Conn, error) {
 	c.mu.Lock()
 	away := c.away
 	c.mu.Unlock()
@@ -97,7 +95,7 @@ func (c *Controller) dial(ctx context.Context, _ string) (net.Conn, error) {
 }
 
 // change applies a change, and wakes all streams.
-func (c *Controller) change(apply func()) {
+func (c *fakeController) change(apply func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	apply()
@@ -106,21 +104,21 @@ func (c *Controller) change(apply func()) {
 }
 
 // Answer is what all streams say from now on; nil is nothing.
-func (c *Controller) Answer(answer *vmpb.RunLeaseUpdate) { c.change(func() { c.answer = answer }) }
+func (c *fakeController) Answer(answer *vmpb.RunLeaseUpdate) { c.change(func() { c.answer = answer }) }
 
 // EndStreams ends the streams of now without an error.
-func (c *Controller) EndStreams() { c.change(func() { c.epoch++ }) }
+func (c *fakeController) EndStreams() { c.change(func() { c.epoch++ }) }
 
 // RefuseStreams makes new streams fail, and ends those of now; nil allows them again.
-func (c *Controller) RefuseStreams(err error) {
+func (c *fakeController) RefuseStreams(err error) {
 	c.change(func() { c.refuse = err; c.epoch++ })
 }
 
 // RefuseReports makes reports fail; nil allows them again.
-func (c *Controller) RefuseReports(err error) { c.change(func() { c.reportErr = err }) }
+func (c *fakeController) RefuseReports(err error) { c.change(func() { c.reportErr = err }) }
 
 // SetAway cuts all connections and refuses new ones, or ends that.
-func (c *Controller) SetAway(away bool) {
+func (c *fakeController) SetAway(away bool) {
 	c.change(func() {
 		c.away = away
 		for conn := range c.conns {
@@ -131,24 +129,24 @@ func (c *Controller) SetAway(away bool) {
 }
 
 // Close ends the controller.
-func (c *Controller) Close() { c.server.Stop() }
+func (c *fakeController) Close() { c.server.Stop() }
 
 // Streams says how many streams are open, and were at most at one time.
-func (c *Controller) Streams() (open, most int) {
+func (c *fakeController) Streams() (open, most int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.open, c.mostOpen
 }
 
 // Runs returns who opened streams, in order.
-func (c *Controller) Runs() []*vmpb.HypervisorID {
+func (c *fakeController) Runs() []*vmpb.HypervisorID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]*vmpb.HypervisorID(nil), c.runs...)
 }
 
 // Reports returns the reports that were taken, in order.
-func (c *Controller) Reports() []*vmpb.ReportStateRequest {
+func (c *fakeController) Reports() []*vmpb.ReportStateRequest {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]*vmpb.ReportStateRequest(nil), c.reports...)
@@ -156,7 +154,7 @@ func (c *Controller) Reports() []*vmpb.ReportStateRequest {
 
 // AwaitReport waits for a report that was or is taken, and returns the first that fits;
 // the error is the context's.
-func (c *Controller) AwaitReport(ctx context.Context, fits func(*vmpb.ReportStateRequest) bool) (*vmpb.ReportStateRequest, error) {
+func (c *fakeController) AwaitReport(ctx context.Context, fits func(*vmpb.ReportStateRequest) bool) (*vmpb.ReportStateRequest, error) {
 	for {
 		c.mu.Lock()
 		reports, changed := c.reports, c.changed
@@ -173,14 +171,14 @@ func (c *Controller) AwaitReport(ctx context.Context, fits func(*vmpb.ReportStat
 }
 
 // Refusals says how many reports were refused.
-func (c *Controller) Refusals() int {
+func (c *fakeController) Refusals() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.refusals
 }
 
 // RunLease implements vmpb.VMControllerServer.
-func (c *Controller) RunLease(request *vmpb.RunLeaseRequest, stream grpc.ServerStreamingServer[vmpb.RunLeaseUpdate]) error {
+func (c *fakeController) RunLease(request *vmpb.RunLeaseRequest, stream grpc.ServerStreamingServer[vmpb.RunLeaseUpdate]) error {
 	epoch, err := c.admit(request.GetUs())
 	if err != nil {
 		return err
@@ -208,7 +206,7 @@ func (c *Controller) RunLease(request *vmpb.RunLeaseRequest, stream grpc.ServerS
 	}
 }
 
-func (c *Controller) admit(us *vmpb.HypervisorID) (epoch int, err error) {
+func (c *fakeController) admit(us *vmpb.HypervisorID) (epoch int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.refuse != nil {
@@ -221,7 +219,7 @@ func (c *Controller) admit(us *vmpb.HypervisorID) (epoch int, err error) {
 }
 
 // ReportState implements vmpb.VMControllerServer.
-func (c *Controller) ReportState(_ context.Context, request *vmpb.ReportStateRequest) (*vmpb.ReportStateResponse, error) {
+func (c *fakeController) ReportState(_ context.Context, request *vmpb.ReportStateRequest) (*vmpb.ReportStateResponse, error) {
 	var err error
 	c.change(func() {
 		switch {
