@@ -48,7 +48,8 @@ var rules = []rule{
 	// Code that knows nothing of Kubernetes.
 	{from: []string{"internal/reconcile/flow"}, never: kubernetes},
 	{from: []string{"internal/ca"}, never: kubernetes},
-	{from: []string{"internal/vm"}, may: []string{"internal/reconcile/flow", "internal/ca", "proto"}, never: kubernetes},
+	{from: []string{"internal/child"}, never: kubernetes},
+	{from: []string{"internal/vm"}, may: []string{"internal/ca", "internal/child", "proto"}, never: kubernetes},
 
 	// Virtual machines. The driver goes through objects, like a driver outside.
 	{
@@ -106,7 +107,7 @@ var rules = []rule{
 	{from: []string{"internal/observe/rollout"}, may: slices.Concat([]string{"api", "internal/observe/explain", "internal/observe/follow"}, parts, pure)},
 
 	// What runs around the controllers on one host.
-	{from: []string{"internal/local"}, may: []string{"api", "proto", "internal/reconcile/flow", "internal/ca"}},
+	{from: []string{"internal/local"}, may: []string{"api", "proto", "internal/reconcile/flow", "internal/ca", "internal/child"}},
 
 	// Where everything is put together.
 	{

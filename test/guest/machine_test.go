@@ -91,7 +91,7 @@ func fromDisk(t *testing.T) qemu.Config {
 // machine has a network and the metadata that describes it.
 func machine(t *testing.T, root string) qemu.Config {
 	t.Helper()
-	choice, err := qemu.DetectAccelerator("")
+	accelerator, err := qemu.DetectAccelerator("")
 	must(t, err)
 	network := &qemu.UserNetwork{MAC: net.HardwareAddr{2, 0, 10, 0, 2, 16}, IPv4: prefix}
 	message, err := proto.Marshal(&vmpb.VMMetadata{Name: "vm-1", NetworkConfig: &vmpb.NetworkConfig{
@@ -101,7 +101,7 @@ func machine(t *testing.T, root string) qemu.Config {
 	path := filepath.Join(t.TempDir(), "metadata.pb")
 	must(t, os.WriteFile(path, message, 0o600))
 	return qemu.Config{
-		Name: "vm-1", UUID: uuid, Processor: qemu.Processor{Count: 1, Accelerator: choice.Accelerator}, MemoryMiB: 192,
+		Name: "vm-1", UUID: uuid, Processor: qemu.Processor{Count: 1, Accelerator: accelerator}, MemoryMiB: 192,
 		Disks:    qemu.Disks{Root: qemu.Disk{Path: root}},
 		Network:  network,
 		Firmware: []qemu.FirmwareItem{{Name: "opt/vm.metropolis.monogon.dev/v1/metadata.pb", Path: path}},

@@ -13,7 +13,6 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -108,8 +107,6 @@ func TestGuestWithoutAnything(t *testing.T) {
 	if machine.MemoryMiB != 64 || machine.Processor.Count != 3 {
 		t.Errorf("%d MiB and %d CPUs", machine.MemoryMiB, machine.Processor.Count)
 	}
-	machine.Processor.Accelerator = qemu.TCG
-	must(t, machine.Validate())
 	data, err := os.ReadFile(machine.Firmware[0].Path)
 	must(t, err)
 	metadata := &vmpb.VMMetadata{}

@@ -16,11 +16,11 @@ type QEMU struct {
 
 // Start implements Starter.
 func (q QEMU) Start(ctx context.Context, config qemu.Config) (Machine, error) {
-	choice, err := qemu.DetectAccelerator(q.Accelerator)
+	accelerator, err := qemu.DetectAccelerator(q.Accelerator)
 	if err != nil {
 		return nil, err
 	}
-	config.Processor.Accelerator = choice.Accelerator
+	config.Processor.Accelerator = accelerator
 	process, err := qemu.Start(ctx, q.Program, config)
 	if err != nil {
 		return nil, err // and no Machine that is a nil *qemu.Process

@@ -1,87 +1,70 @@
 package qemu
 
 import (
-	"bufio"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
 )
 
-// Accelerator is how QEMU runs the guest's instructions.
+// Accelerator is how QEMU executes the guest's instructions.
 type Accelerator string
 
 const (
-	// KVM runs them on the processor, through the kernel.
+	// KVM executes them on the host's processor.
 	KVM Accelerator = "kvm"
 	// TCG translates them. It is ten or more times slower, and works everywhere.
 	TCG Accelerator = "tcg"
 )
 
-const kvmDevice = "/dev/kvm"
-
-// Choice is an accelerator and why it was chosen.
-type Choice struct {
-	Accelerator Accelerator
-	// Reason is for people, without a full stop.
-	Reason string
-}
-
-// DetectAccelerator chooses KVM if this machine can run any guest with it, else TCG.
-// An override of "kvm" or "tcg" is obeyed without a look at the machine; "" and
-// "auto" leave it to the detection. Any other override is a *FieldError.
+// DetectAccelerator returns KVM if this host can run any guest with it, else TCG. With the
+// override "kvm" or "tcg" it returns that; "" and "auto" mean detection. Any other override
+// is a *FieldError.
 //
-// That /dev/kvm opens is not enough: there are hosts that are virtual machines
-// themselves where it does, but whose processor has neither vmx nor svm. QEMU starts
-// there, and an ordinary guest never boots. QEMU's own way back (-accel kvm -accel
-// tcg) does not help, as it is taken only when KVM cannot be opened.
-func DetectAccelerator(override string) (Choice, error) {
-	cpuinfo, err := os.Open("/proc/cpuinfo")
+// It is not enough that /dev/kvm can be opened: on some hosts that are virtual machines it
+// can, but the processor has neither vmx nor svm. QEMU starts there, and an ordinary guest
+// never boots. QEMU's own fallback (-accel kvm -accel tcg) does not help, as it needs KVM to
+// fail when it is opened.
+func DetectAccelerator(override string) (Accelerator, error) {
+	cpuinfo, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
-		return chooseAccelerator(override, strings.NewReader(""), probeKVM)
+		cpuinfo = nil // no flags: TCG
 	}
-	defer func() { _ = cpuinfo.Close() }()
-	return chooseAccelerator(override, cpuinfo, probeKVM)
+	return chooseAccelerator(override, string(cpuinfo), probeKVM)
 }
 
 // probeKVM opens the device as QEMU does.
 func probeKVM() error {
-	device, err := os.OpenFile(kvmDevice, os.O_RDWR, 0)
+	device, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
 	return device.Close()
 }
 
-func chooseAccelerator(override string, cpuinfo io.Reader, probe func() error) (Choice, error) {
+func chooseAccelerator(override, cpuinfo string, probe func() error) (Accelerator, error) {
 	switch override {
 	case string(KVM), string(TCG):
-		return Choice{Accelerator(override), "asked for"}, nil
+		return Accelerator(override), nil
 	case "", "auto":
 	default:
-		return Choice{}, &FieldError{"accelerator", fmt.Sprintf("%q is none of auto, kvm and tcg", override)}
+		return "", &FieldError{"accelerator", fmt.Sprintf("%q is none of auto, kvm and tcg", override)}
 	}
-	if !virtualizes(cpuinfo) {
-		return Choice{TCG, "the processor has neither vmx nor svm"}, nil
+	if virtualizes(cpuinfo) && probe() == nil {
+		return KVM, nil
 	}
-	if err := probe(); err != nil {
-		return Choice{TCG, err.Error()}, nil
-	}
-	return Choice{KVM, "the processor virtualizes and " + kvmDevice + " opens"}, nil
+	return TCG, nil
 }
 
-// virtualizes looks for the processor's flags in the text of /proc/cpuinfo. Whole
-// words only: there are flags such as svm_lock.
-func virtualizes(cpuinfo io.Reader) bool {
-	lines := bufio.NewScanner(cpuinfo)
-	for lines.Scan() {
-		key, value, _ := strings.Cut(lines.Text(), ":")
-		if strings.TrimSpace(key) != "flags" {
-			continue
+// virtualizes reports whether /proc/cpuinfo lists one of the flags. It compares whole words:
+// there are flags such as svm_lock.
+func virtualizes(cpuinfo string) bool {
+	for line := range strings.Lines(cpuinfo) {
+		key, value, _ := strings.Cut(line, ":")
+		if strings.TrimSpace(key) == "flags" {
+			flags := strings.Fields(value)
+			return slices.Contains(flags, "vmx") || slices.Contains(flags, "svm")
 		}
-		flags := strings.Fields(value)
-		return slices.Contains(flags, "vmx") || slices.Contains(flags, "svm")
 	}
 	return false
 }

@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// The sockets that QEMU inherits, by their numbers in its process: those that follow
-// standard input, output and error.
+// The sockets that QEMU inherits, by their descriptors in its process.
 const (
 	firstFD   = 3
 	monitorFD = iota + firstFD - 1
@@ -17,24 +16,20 @@ const (
 	inherited = agentFD - firstFD + 1
 )
 
-// AgentPort is the name under which the guest finds the guest agent's virtio-serial
-// port.
+// AgentPort is the name of the guest agent's virtio-serial port.
 const AgentPort = "org.qemu.guest_agent.0"
 
-// plainProcessor is TCG's guest processor: what x86-64-v2 asks for, which is what
-// today's distributions are built for, and no more.
+// plainProcessor is TCG's guest processor: x86-64-v2, for which distributions are built.
 const plainProcessor = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt"
 
 // arguments returns QEMU's command line for a valid configuration.
 //
-// Where QEMU takes JSON, it gets JSON, in which a value cannot become another
-// option. Elsewhere the values are numbers and addresses of our own making, or go
-// through escape, or are whole arguments that QEMU does not look into (-kernel,
-// -initrd, -append).
+// Where QEMU takes JSON, it gets JSON, in which a value cannot become another option.
+// Elsewhere the values are generated numbers and addresses, or escaped, or whole arguments
+// that QEMU does not parse (-kernel, -initrd, -append).
 //
-// Two options are left out on purpose: -no-reboot, which would turn a reset into the
-// end of the process, and -no-shutdown, without which QEMU ends when the guest
-// powers off.
+// With -no-reboot a reset would end the process; with -no-shutdown the guest's power off
+// would not.
 func arguments(c Config) []string {
 	args := []string{"-name", "guest=" + escape(c.Name) + ",debug-threads=on"}
 	if c.UUID != "" {
@@ -48,8 +43,8 @@ func arguments(c Config) []string {
 		"-m", strconv.Itoa(c.MemoryMiB)+"M",
 		"-nodefaults", "-no-user-config",
 		"-display", "none",
-		// Obsolete system calls, other privileges, other programs, and other
-		// limits or priorities: QEMU needs none of these, and an attacker might.
+		// QEMU needs no obsolete system calls, other privileges, other programs, or
+		// other limits and priorities; an attacker might.
 		"-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
 		"-boot", "menu=off,strict=on",
 		"-S",
@@ -72,7 +67,6 @@ func processorModel(accelerator Accelerator) string {
 	return plainProcessor
 }
 
-// channelArguments are for what goes through the inherited sockets.
 func channelArguments() []string {
 	return []string{
 		"-chardev", fmt.Sprintf("socket,id=qmp,fd=%d", monitorFD),
@@ -82,7 +76,7 @@ func channelArguments() []string {
 		"-chardev", fmt.Sprintf("socket,id=agent,fd=%d", agentFD),
 		"-device", object{"driver": "virtio-serial-pci", "id": "channels"}.json(),
 		"-device", object{
-			// QEMU reports the guest's opening of ports that have an id only.
+			// QEMU only reports the opening of ports that have an ID.
 			"driver": "virtserialport", "id": "agent0", "bus": "channels.0", "nr": 1,
 			"chardev": "agent", "name": AgentPort,
 		}.json(),
@@ -92,10 +86,10 @@ func channelArguments() []string {
 func diskArguments(disks Disks) []string {
 	args := []string{
 		"-blockdev", blockNode("root", disks.Root, object{
-			// Trimmed blocks are given back, so that the disk stays small.
+			// The disk stays small if trimmed blocks are freed.
 			"discard": "unmap",
 		}).json(),
-		// Index 0 belongs to the loader of a directly booted kernel.
+		// Index 0 is the loader of a directly booted kernel.
 		"-device", object{"driver": "virtio-blk-pci", "id": "disk0", "drive": "root", "bootindex": 1}.json(),
 	}
 	if disks.Seed.Path == "" {
@@ -107,13 +101,13 @@ func diskArguments(disks Disks) []string {
 	)
 }
 
-// blockNode describes a raw image; its options count for the file below it as well.
-// The format is given, never guessed: a guest could write another format's header
-// into its raw disk and have QEMU open any file of the host.
+// blockNode describes a raw image; the options also apply to the file below it. The format
+// is given, never guessed: a guest could write another format's header into its raw disk and
+// have QEMU open any file of the host.
 func blockNode(name string, disk Disk, options object) object {
 	file := object{
 		"driver": "file", "filename": disk.Path,
-		// With "auto", which is the default, QEMU goes on where it cannot lock.
+		// With the default, "auto", QEMU goes on where it cannot lock.
 		"locking": "on",
 	}
 	if disk.Block {
@@ -162,15 +156,13 @@ func networkArguments(n *UserNetwork) []string {
 	}
 }
 
-// escape makes a text one value in a list of key=value pairs.
-func escape(text string) string {
-	return strings.ReplaceAll(text, ",", ",,")
-}
+// escape quotes a value in a list of key=value pairs.
+func escape(text string) string { return strings.ReplaceAll(text, ",", ",,") }
 
 // object is a JSON object for the command line.
 type object map[string]any
 
-// json is the object's text, the same for the same content.
+// json returns the same text for the same content.
 func (o object) json() string {
 	text, err := json.Marshal(o)
 	if err != nil { // maps of strings, numbers, booleans and maps can be encoded

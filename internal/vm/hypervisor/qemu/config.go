@@ -7,29 +7,29 @@ import (
 	"os"
 )
 
-// MachineType is the virtual hardware of every guest. It is pinned, because it must
-// be the same on both sides of a migration and after QEMU was updated.
+// MachineType is the virtual hardware of every guest. It is pinned, because it must be the
+// same on both sides of a migration and after an update of QEMU.
 const MachineType = "pc-q35-7.2"
 
-// Config is one virtual machine. All paths are taken as they are: no path has a
-// special meaning to QEMU, whatever characters are in it.
+// Config is one virtual machine. No path has a special meaning to QEMU, whatever characters
+// it contains.
 type Config struct {
 	// Name shows in the process list. Required.
 	Name string
 	// UUID is the guest's SMBIOS system UUID, in its 36 character form. Empty: none.
 	UUID string
-	// Processor is how much the guest computes with. Required.
+	// Processor of the guest. Required.
 	Processor Processor
-	// MemoryMiB is the size of the guest's memory in MiB. At least 1.
+	// MemoryMiB is the guest's memory in MiB. At least 1.
 	MemoryMiB int
-	// Disks are what the guest reads and writes.
+	// Disks of the guest. Required.
 	Disks Disks
-	// Kernel, if set, is booted directly; nil lets the firmware boot the root disk.
+	// Kernel is booted directly. Nil: the firmware boots the root disk.
 	Kernel *Kernel
-	// Network is the guest's network card; nil means none.
+	// Network is the guest's network card. Nil: none.
 	Network *UserNetwork
-	// Firmware are the items of fw_cfg, in an order that must be the same on both
-	// sides of a migration.
+	// Firmware are the items of fw_cfg. Their order must be the same on both sides of a
+	// migration.
 	Firmware []FirmwareItem
 }
 
@@ -37,30 +37,30 @@ type Config struct {
 type Processor struct {
 	// Count is the number of virtual CPUs. At least 1.
 	Count int
-	// Accelerator runs them. Required. KVM shows the guest the host's processor, TCG
-	// a plain one of level x86-64-v2.
+	// Accelerator executes their instructions. Required. With KVM the guest sees the host's
+	// processor, with TCG a generic one of level x86-64-v2.
 	Accelerator Accelerator
 }
 
 // Disks are the guest's block devices, all of raw format and on virtio.
 type Disks struct {
-	// Root is the disk with the guest's system. Required. QEMU holds a lock on it
-	// as long as it runs; see ErrDiskLocked.
+	// Root is the disk with the guest's system. Required. QEMU holds a lock on it as long as
+	// it runs; see ErrDiskLocked.
 	Root Disk
-	// Seed is a read-only image with the user data; zero means none.
+	// Seed is a read-only image with the user data. Zero: none.
 	Seed Disk
 }
 
 // Disk is a file or block device of the host.
 type Disk struct {
-	// Path is the file or device.
+	// Path of the file or device.
 	Path string
-	// Block says that Path is a block device. QEMU wants to know.
+	// Block reports whether Path is a block device.
 	Block bool
 }
 
-// DiskAt looks what is at a path. An error wraps that of the file system, or is a
-// *FieldError if it is neither a regular file nor a block device.
+// DiskAt returns the disk at a path. Errors: those of the file system, or a *FieldError if
+// it is neither a regular file nor a block device.
 func DiskAt(path string) (Disk, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -76,47 +76,53 @@ func DiskAt(path string) (Disk, error) {
 	}
 }
 
-// Kernel is what direct boot starts instead of firmware and boot loader.
+// Kernel is what QEMU boots instead of firmware and boot loader.
 type Kernel struct {
-	// Path is a bzImage, or an uncompressed kernel with a PVH entry. Required.
+	// Path of a bzImage, or of an uncompressed kernel with a PVH entry. Required.
 	Path string
-	// Initrd is the initial file system; "" means none.
+	// Initrd is the path of the initial RAM disk. Empty: none.
 	Initrd string
-	// Cmdline is the kernel's command line. May be empty.
+	// Cmdline is the kernel's command line. Optional.
 	Cmdline string
 }
 
-// UserNetwork is a network card behind QEMU's user-mode network: a network that only
-// this guest sees, with a gateway that reaches what the host's process reaches. The
-// gateway's addresses stand for the host's loopback.
+// FirmwareItem is a blob that the guest reads from fw_cfg.
+type FirmwareItem struct {
+	// Name is 1 to 55 printable ASCII characters. QEMU warns about names outside of "opt/".
+	Name string
+	// Path of the file with the blob.
+	Path string
+}
+
+// UserNetwork is a network card on QEMU's user-mode network: a network of this guest alone,
+// with a gateway that reaches what the process on the host reaches. The gateway's addresses
+// stand for the host's loopback.
 type UserNetwork struct {
-	// MAC is the card's Ethernet address: 48 bits, not multicast. Required.
+	// MAC is the card's Ethernet address. Required.
 	MAC net.HardwareAddr
-	// IPv4 is the guest's network, masked, of 8 to 28 bits. Required. Guests may have
-	// the same one: they do not see each other.
+	// IPv4 is the guest's network, masked, of 8 to 28 bits. Required. Several guests may
+	// have the same one: they do not see each other.
 	IPv4 netip.Prefix
-	// IPv6 is the guest's IPv6 network: masked, of 64 bits. The zero value means no
-	// IPv6.
+	// IPv6 is the guest's IPv6 network, masked, of 64 bits. Zero: no IPv6.
 	IPv6 netip.Prefix
-	// Address4 is the guest's address in IPv4. The zero value: the fourth one.
+	// Address4 is the guest's IPv4 address. Zero: the fourth of the network.
 	Address4 netip.Addr
-	// Address6 is the guest's address in IPv6. The network carries any, so this is
-	// only checked. The zero value: the guest chooses one, if it likes.
+	// Address6 is the guest's IPv6 address. QEMU carries any, so it is only validated.
+	// Zero: the guest chooses one.
 	Address6 netip.Addr
 	// Forwards are ports of the host that lead into the guest.
 	Forwards []Forward
 }
 
-// Forward passes connections to a TCP port of the host on to Guest4.
+// Forward forwards connections to a TCP port of the host to Guest4.
 type Forward struct {
-	// Host is where to listen: an IPv4 address and port.
+	// Host is the IPv4 address and port to listen on.
 	Host netip.AddrPort
-	// Port is the guest's.
+	// Port of the guest.
 	Port uint16
 }
 
-// Offsets within the IPv4 network. They are QEMU's own choice for its default
-// network, spelled out so that they hold for any.
+// Offsets within the IPv4 network: QEMU's defaults, given explicitly for any network.
 const (
 	gatewayOffset = 2
 	dnsOffset     = 3
@@ -126,10 +132,10 @@ const (
 // Gateway4 is the guest's IPv4 gateway, the second address of the network.
 func (n UserNetwork) Gateway4() netip.Addr { return nth(n.IPv4, gatewayOffset) }
 
-// DNS4 is the name server that the guest may use, the third address of the network.
+// DNS4 is the guest's name server, the third address of the network.
 func (n UserNetwork) DNS4() netip.Addr { return nth(n.IPv4, dnsOffset) }
 
-// Guest4 is the guest's address. DHCP leases it.
+// Guest4 is the guest's address, which QEMU leases by DHCP.
 func (n UserNetwork) Guest4() netip.Addr {
 	if n.Address4.IsValid() {
 		return n.Address4
@@ -137,8 +143,8 @@ func (n UserNetwork) Guest4() netip.Addr {
 	return nth(n.IPv4, guestOffset)
 }
 
-// Gateway6 is the guest's IPv6 gateway, the second address of the network. It is the
-// zero Addr without IPv6.
+// Gateway6 is the guest's IPv6 gateway, the second address of the network. It is the zero
+// Addr without IPv6.
 func (n UserNetwork) Gateway6() netip.Addr {
 	if !n.IPv6.IsValid() {
 		return netip.Addr{}
@@ -146,7 +152,6 @@ func (n UserNetwork) Gateway6() netip.Addr {
 	return nth(n.IPv6, gatewayOffset)
 }
 
-// nth is the address so many steps above a masked network's own.
 func nth(network netip.Prefix, steps int) netip.Addr {
 	address := network.Addr()
 	for range steps {
@@ -155,11 +160,53 @@ func nth(network netip.Prefix, steps int) netip.Addr {
 	return address
 }
 
-// FirmwareItem is a blob that the guest finds in fw_cfg.
-type FirmwareItem struct {
-	// Name is 1 to 55 printable ASCII characters. Names outside of "opt/" work, but
-	// QEMU warns that it might use them itself.
-	Name string
-	// Path is the file that holds the blob.
-	Path string
+// FieldError means that an input is invalid. Nothing was started.
+type FieldError struct {
+	// Field is the path of the input, such as "network.ipv4".
+	Field string
+	// Problem is a message for users.
+	Problem string
+}
+
+// Error implements error.
+func (e *FieldError) Error() string { return e.Field + ": " + e.Problem }
+
+// Validate returns a *FieldError for the first thing that QEMU would refuse or could not
+// carry; nil if there is none.
+func (n UserNetwork) Validate() error {
+	switch {
+	case !validIPv4(n.IPv4):
+		return &FieldError{"network.ipv4", fmt.Sprintf("%s is not a masked IPv4 network of 8 to 28 bits", n.IPv4)}
+	case n.IPv6.IsValid() && !validIPv6(n.IPv6):
+		return &FieldError{"network.ipv6", fmt.Sprintf("%s is not a masked IPv6 network of 64 bits", n.IPv6)}
+	case n.Address4.IsValid() && !n.isFree(n.Address4, n.IPv4):
+		return &FieldError{"network.address4", fmt.Sprintf("%s is not free for a guest in %s", n.Address4, n.IPv4)}
+	case n.Address6.IsValid() && !n.isFree(n.Address6, n.IPv6):
+		return &FieldError{"network.address6", fmt.Sprintf("%s is not free for a guest in %s", n.Address6, n.IPv6)}
+	}
+	return nil
+}
+
+// isFree reports whether the address is in the network and has no other meaning there.
+func (n UserNetwork) isFree(address netip.Addr, network netip.Prefix) bool {
+	if !network.Contains(address) || address == network.Addr() {
+		return false
+	}
+	switch address {
+	case n.Gateway4(), n.DNS4(), n.Gateway6():
+		return false
+	}
+	// The last address of an IPv4 network is for broadcasts.
+	return address.Is6() || network.Contains(address.Next())
+}
+
+// validIPv4 reports whether the network has room for UserNetwork's addresses.
+func validIPv4(network netip.Prefix) bool {
+	return network.Addr().Is4() && network == network.Masked() && network.Bits() >= 8 && network.Bits() <= 28
+}
+
+// validIPv6 reports whether guests can choose addresses by themselves.
+func validIPv6(network netip.Prefix) bool {
+	address := network.Addr()
+	return address.Is6() && !address.Is4In6() && network == network.Masked() && network.Bits() == 64
 }

@@ -14,58 +14,33 @@ import (
 )
 
 func TestValidateNamesTheField(t *testing.T) {
-	for _, config := range []Config{everything(), minimal()} {
-		if err := config.Validate(); err != nil {
-			t.Errorf("a valid configuration is refused: %v", err)
-		}
+	if err := everything().Network.Validate(); err != nil {
+		t.Errorf("a valid network is refused: %v", err)
 	}
-	long := strings.Repeat("x", maxFirmwareName+1)
 	for name, test := range map[string]struct {
 		field string
-		spoil func(*Config)
+		spoil func(*UserNetwork)
 	}{
-		"no name":             {"name", func(c *Config) { c.Name = "" }},
-		"NUL in the name":     {"name", func(c *Config) { c.Name = "a\x00b" }},
-		"no UUID in it":       {"uuid", func(c *Config) { c.UUID = "vm-1" }},
-		"UUID and more":       {"uuid", func(c *Config) { c.UUID += ",x" }},
-		"no processor":        {"processor.count", func(c *Config) { c.Processor.Count = 0 }},
-		"no memory":           {"memoryMiB", func(c *Config) { c.MemoryMiB = 0 }},
-		"unknown accelerator": {"processor.accelerator", func(c *Config) { c.Processor.Accelerator = "hvf" }},
-		"no disk":             {"disks.root.path", func(c *Config) { c.Disks.Root.Path = "" }},
-		"disk not UTF-8":      {"disks.root.path", func(c *Config) { c.Disks.Root.Path = "\xff" }},
-		"NUL in the seed":     {"disks.seed.path", func(c *Config) { c.Disks.Seed.Path = "\x00" }},
-		"no kernel":           {"kernel.path", func(c *Config) { c.Kernel.Path = "" }},
-		"NUL in the initrd":   {"kernel.initrd", func(c *Config) { c.Kernel.Initrd = "\x00" }},
-		"NUL in the cmdline":  {"kernel.cmdline", func(c *Config) { c.Kernel.Cmdline = "\x00" }},
-		"no MAC":              {"network.mac", func(c *Config) { c.Network.MAC = nil }},
-		"multicast MAC":       {"network.mac", func(c *Config) { c.Network.MAC = net.HardwareAddr{1, 0, 0, 0, 0, 1} }},
-		"no IPv4":             {"network.ipv4", func(c *Config) { c.Network.IPv4 = netip.Prefix{} }},
-		"IPv4 not masked":     {"network.ipv4", func(c *Config) { c.Network.IPv4 = netip.MustParsePrefix("10.0.0.1/24") }},
-		"IPv4 too small":      {"network.ipv4", func(c *Config) { c.Network.IPv4 = netip.MustParsePrefix("10.0.0.0/29") }},
-		"IPv6 as IPv4":        {"network.ipv4", func(c *Config) { c.Network.IPv4 = c.Network.IPv6 }},
-		"IPv4 as IPv6":        {"network.ipv6", func(c *Config) { c.Network.IPv6 = c.Network.IPv4 }},
-		"IPv6 too small":      {"network.ipv6", func(c *Config) { c.Network.IPv6 = netip.MustParsePrefix("fd00::/96") }},
-		"foreign IPv4":        {"network.address4", func(c *Config) { c.Network.Address4 = netip.MustParseAddr("10.83.8.9") }},
-		"the gateway":         {"network.address4", func(c *Config) { c.Network.Address4 = c.Network.Gateway4() }},
-		"the name server":     {"network.address4", func(c *Config) { c.Network.Address4 = c.Network.DNS4() }},
-		"the network":         {"network.address4", func(c *Config) { c.Network.Address4 = c.Network.IPv4.Addr() }},
-		"everybody":           {"network.address4", func(c *Config) { c.Network.Address4 = netip.MustParseAddr("10.83.7.255") }},
-		"foreign IPv6":        {"network.address6", func(c *Config) { c.Network.Address6 = netip.MustParseAddr("fd84::9") }},
-		"the IPv6 gateway":    {"network.address6", func(c *Config) { c.Network.Address6 = c.Network.Gateway6() }},
-		"IPv6 without any":    {"network.address6", func(c *Config) { c.Network.IPv6, c.Network.Address6 = netip.Prefix{}, netip.MustParseAddr("fd83:7::9") }},
-		"no host":             {"network.forwards[0].host", func(c *Config) { c.Network.Forwards[0].Host = netip.AddrPort{} }},
-		"no guest port":       {"network.forwards[0].port", func(c *Config) { c.Network.Forwards[0].Port = 0 }},
-		"no item name":        {"firmware[0].name", func(c *Config) { c.Firmware[0].Name = "" }},
-		"long item name":      {"firmware[0].name", func(c *Config) { c.Firmware[0].Name = long }},
-		"item name not ASCII": {"firmware[0].name", func(c *Config) { c.Firmware[0].Name = "ä" }},
-		"item twice":          {"firmware[1].name", func(c *Config) { c.Firmware = append(c.Firmware, c.Firmware[0]) }},
-		"no item path":        {"firmware[0].path", func(c *Config) { c.Firmware[0].Path = "" }},
+		"no IPv4":          {"network.ipv4", func(n *UserNetwork) { n.IPv4 = netip.Prefix{} }},
+		"IPv4 not masked":  {"network.ipv4", func(n *UserNetwork) { n.IPv4 = netip.MustParsePrefix("10.0.0.1/24") }},
+		"IPv4 too small":   {"network.ipv4", func(n *UserNetwork) { n.IPv4 = netip.MustParsePrefix("10.0.0.0/29") }},
+		"IPv6 as IPv4":     {"network.ipv4", func(n *UserNetwork) { n.IPv4 = n.IPv6 }},
+		"IPv4 as IPv6":     {"network.ipv6", func(n *UserNetwork) { n.IPv6 = n.IPv4 }},
+		"IPv6 too small":   {"network.ipv6", func(n *UserNetwork) { n.IPv6 = netip.MustParsePrefix("fd00::/96") }},
+		"foreign IPv4":     {"network.address4", func(n *UserNetwork) { n.Address4 = netip.MustParseAddr("10.83.8.9") }},
+		"the gateway":      {"network.address4", func(n *UserNetwork) { n.Address4 = n.Gateway4() }},
+		"the name server":  {"network.address4", func(n *UserNetwork) { n.Address4 = n.DNS4() }},
+		"the network":      {"network.address4", func(n *UserNetwork) { n.Address4 = n.IPv4.Addr() }},
+		"everybody":        {"network.address4", func(n *UserNetwork) { n.Address4 = netip.MustParseAddr("10.83.7.255") }},
+		"foreign IPv6":     {"network.address6", func(n *UserNetwork) { n.Address6 = netip.MustParseAddr("fd84::9") }},
+		"the IPv6 gateway": {"network.address6", func(n *UserNetwork) { n.Address6 = n.Gateway6() }},
+		"IPv6 without any": {"network.address6", func(n *UserNetwork) { n.IPv6, n.Address6 = netip.Prefix{}, netip.MustParseAddr("fd83:7::9") }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			config := everything()
-			test.spoil(&config)
+			network := *everything().Network
+			test.spoil(&network)
 			var refusal *FieldError
-			if err := config.Validate(); !errors.As(err, &refusal) || refusal.Field != test.field {
+			if err := network.Validate(); !errors.As(err, &refusal) || refusal.Field != test.field {
 				t.Errorf("error = %v, want one of %s", err, test.field)
 			}
 		})

@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -9,45 +10,41 @@ import (
 )
 
 const (
-	// HistorySize is how much of the console's output a new client is given again,
-	// in bytes.
+	// HistorySize is how much of the console's last output a new client gets, in bytes.
 	HistorySize = 64 << 10
 
-	// clientLimit is how many bytes may wait for one client. A new one begins with
-	// up to HistorySize of them.
+	// clientLimit is how many bytes may wait for one client.
 	clientLimit = 2 * HistorySize
 )
 
 var (
-	// ErrSlowClient ends a client that did not take the console's output in time.
-	// It may attach again, and will have missed something.
+	// ErrSlowClient ends a client that did not take the console's output in time. It may
+	// attach again, but has missed output.
 	ErrSlowClient = errors.New("console client did not read its output in time")
 
-	// ErrClientClosed is what a client gets after its Close.
+	// ErrClientClosed is returned by a client after its Close.
 	ErrClientClosed = errors.New("console client is closed")
 
-	// ErrConsoleEnded is what writers get when the machine is gone.
+	// ErrConsoleEnded is returned to writers when the machine has ended.
 	ErrConsoleEnded = errors.New("console has ended")
 )
 
-// Console is the guest's serial port, shared by any number of clients. It lives as
-// long as the process of QEMU, so it survives a reset of the guest.
+// Console is the guest's serial port, shared by any number of clients. It lives as long as
+// QEMU, so it survives a reset of the guest.
 //
-// The port is read whether or not anybody wants the output: a guest whose console
-// nobody drains stops at its next character.
+// It reads the port even if there is no client: a guest whose output is not read blocks.
 type Console struct {
-	conn net.Conn
-	// input hands whole messages to the one goroutine that writes.
-	input chan []byte
-	done  chan struct{}
+	conn    net.Conn
+	input   chan []byte // whole messages for the one goroutine that writes
+	done    chan struct{}
+	history tail
 
 	mu      sync.Mutex
-	history tail
 	clients map[*ConsoleClient]struct{}
 	ended   bool
 }
 
-// NewConsole takes over the stream to a serial port. The console ends with the stream.
+// NewConsole takes over the connection to a serial port. The console ends with it.
 func NewConsole(conn net.Conn) *Console {
 	c := &Console{
 		conn:    conn,
@@ -56,20 +53,20 @@ func NewConsole(conn net.Conn) *Console {
 		history: tail{limit: HistorySize},
 		clients: map[*ConsoleClient]struct{}{},
 	}
-	go c.drain()
-	go c.feed()
+	go c.read()
+	go c.write()
 	return c
 }
 
-// Attach adds a client. Its output begins with what the console said last, up to
-// HistorySize bytes, and goes on without a gap. After the machine's end the history
-// is all there is. The client must be closed.
+// Attach adds a client. Its output begins with the console's last output, up to HistorySize
+// bytes, and continues without a gap. After the machine's end it is only that. The client
+// must be closed.
 func (c *Console) Attach() *ConsoleClient {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	client := &ConsoleClient{
 		console: c,
-		pending: append([]byte(nil), c.history.bytes()...),
+		pending: c.history.bytes(),
 		wake:    make(chan struct{}, 1),
 		ended:   make(chan struct{}),
 	}
@@ -82,8 +79,8 @@ func (c *Console) Attach() *ConsoleClient {
 	return client
 }
 
-// drain is the only reader of the port. It waits for no client.
-func (c *Console) drain() {
+// read is the only reader of the port. It does not wait for clients.
+func (c *Console) read() {
 	defer c.end()
 	buffer := make([]byte, 32<<10)
 	for {
@@ -100,7 +97,7 @@ func (c *Console) drain() {
 func (c *Console) broadcast(output []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.history.write(output)
+	_, _ = c.history.Write(output)
 	for client := range c.clients {
 		if len(client.pending)+len(output) > clientLimit {
 			c.detach(client, ErrSlowClient)
@@ -128,18 +125,18 @@ func (c *Console) end() {
 	for client := range c.clients {
 		c.detach(client, io.EOF)
 	}
-	_ = c.conn.Close() // it is broken anyway; this frees the descriptor
+	_ = c.conn.Close()
 	close(c.done)
 }
 
-// feed is the only writer of the port, so messages do not mix. It may be held up by
-// a guest that does not read; then writers wait, and readers do not.
-func (c *Console) feed() {
+// write is the only writer of the port, so messages do not mix. A guest that does not read
+// blocks it, and so the clients that write.
+func (c *Console) write() {
 	for {
 		select {
 		case message := <-c.input:
 			if _, err := c.conn.Write(message); err != nil {
-				return // drain sees the end too
+				return // the reader gets the error too
 			}
 		case <-c.done:
 			return
@@ -147,20 +144,19 @@ func (c *Console) feed() {
 	}
 }
 
-// ConsoleClient is one reader and writer of a console. Next may be called by one
-// goroutine at a time; the other methods by any.
+// ConsoleClient reads and writes a console. Next must be called by one goroutine at a time;
+// the other methods are safe for concurrent use.
 type ConsoleClient struct {
 	console *Console
 	wake    chan struct{}
 	ended   chan struct{}
 
-	// Both are guarded by the console's lock.
+	// Guarded by the console's lock.
 	pending []byte
 	err     error
 }
 
-// Ended is closed when no more output is going to come. What came before may still be
-// there for Next, and Next tells why.
+// Ended is closed when no more output will come. Next returns what is left, and then why.
 func (c *ConsoleClient) Ended() <-chan struct{} { return c.ended }
 
 // Slow reports whether the client was dropped because it did not read in time.
@@ -170,10 +166,9 @@ func (c *ConsoleClient) Slow() bool {
 	return errors.Is(c.err, ErrSlowClient)
 }
 
-// Next waits for output and returns all there is: at least one byte, and any bytes at
-// all, for nothing is translated. After the last output it fails: with io.EOF when
-// the machine is gone, ErrSlowClient when this client was too slow, ErrClientClosed
-// after Close; or with the context's cause.
+// Next waits for output and returns all there is, at least one byte. Nothing is translated.
+// Errors, after the last output: io.EOF if the machine has ended, ErrSlowClient,
+// ErrClientClosed, or the context's cause.
 func (c *ConsoleClient) Next(ctx context.Context) ([]byte, error) {
 	for {
 		output, err := c.take()
@@ -199,17 +194,16 @@ func (c *ConsoleClient) take() ([]byte, error) {
 	return output, nil
 }
 
-// Write sends one message to the guest. No other client's bytes get in between. It
-// returns when the message is certain to be sent whole, should the guest read it; a
-// guest that does not read makes writers wait until their context ends. An empty
-// message does nothing. A client that has ended may not write: it gets what Next
-// gives, and ErrConsoleEnded when the machine is gone.
+// Write sends one message to the guest, without bytes of other clients in between. It
+// returns when the message will be sent as a whole; while the guest does not read, it blocks
+// until the context ends. An empty message does nothing. Errors: those of Next for a client
+// that has ended, but ErrConsoleEnded if the machine has.
 func (c *ConsoleClient) Write(ctx context.Context, message []byte) error {
 	if err := c.writable(); err != nil || len(message) == 0 {
 		return err
 	}
 	select {
-	case c.console.input <- append([]byte(nil), message...):
+	case c.console.input <- bytes.Clone(message):
 		return nil
 	case <-c.console.done:
 		return ErrConsoleEnded
@@ -227,8 +221,8 @@ func (c *ConsoleClient) writable() error {
 	return c.err
 }
 
-// Close detaches the client and drops what it has not read. The console goes on.
-// Closing again does nothing.
+// Close detaches the client and drops what it has not read. The console goes on. It may be
+// called more than once.
 func (c *ConsoleClient) Close() {
 	c.console.mu.Lock()
 	defer c.console.mu.Unlock()
@@ -242,4 +236,30 @@ func (c *ConsoleClient) notify() {
 	case c.wake <- struct{}{}:
 	default:
 	}
+}
+
+// tail keeps the last limit bytes that are written to it. It is safe for concurrent use.
+type tail struct {
+	limit int
+
+	mu   sync.Mutex
+	data []byte
+}
+
+// Write implements io.Writer. It removes old bytes when there are twice as many as the
+// limit, so that small writes stay cheap.
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.data = append(t.data, p[max(0, len(p)-t.limit):]...)
+	if surplus := len(t.data) - t.limit; surplus > t.limit {
+		t.data = append(t.data[:0], t.data[surplus:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tail) bytes() []byte {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return bytes.Clone(t.data[max(0, len(t.data)-t.limit):])
 }

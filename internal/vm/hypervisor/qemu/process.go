@@ -1,60 +1,73 @@
+// Package qemu runs one virtual machine with QEMU.
+//
+// [Start] runs the machine of a [Config] as a child process, with the guest stopped until
+// [Process.Cont]. QEMU inherits three sockets: QMP, the serial console and the guest
+// agent's port. No other process can connect to them, and no path is too long for them.
+//
+// The package does not decide whether a machine may run. QEMU's lock protects a disk
+// against two machines: see [ErrDiskLocked].
 package qemu
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"os/exec"
+	"sync/atomic"
+	"syscall"
+	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/millwright-dev/millwright/internal/child"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qmp"
 )
 
-// DefaultProgram is looked for in PATH where no other program is named.
-const DefaultProgram = "qemu-system-x86_64"
+const (
+	// DefaultProgram is searched in PATH unless another program is given.
+	DefaultProgram = "qemu-system-x86_64"
 
-// shutdownQueue is how many events may wait for the one that looks for SHUTDOWN,
-// which always reads.
-const shutdownQueue = 64
+	// stderrLimit is how much of QEMU's standard error is kept, in bytes.
+	stderrLimit = 8 << 10
+)
 
-// RunState is QEMU's name for what the machine does at the moment.
+// RunState is QEMU's name for what the machine does.
 type RunState string
 
-// The states that a machine without a migration can be in. QEMU has more.
+// The states of a machine without migration. QEMU has more.
 const (
-	// Prelaunch is before the first Cont.
+	// Prelaunch is the state before the first Cont.
 	Prelaunch RunState = "prelaunch"
-	// Running is what it says.
+	// Running is the state after Cont.
 	Running RunState = "running"
-	// Paused is after Stop.
+	// Paused is the state after Stop.
 	Paused RunState = "paused"
 )
 
-// Process is a running QEMU with its machine. Its methods may be called from any
-// goroutine.
+// Process is a running QEMU with its machine. It is safe for concurrent use.
 type Process struct {
-	child   *child
+	child   *child.Process
+	stderr  *tail
+	killed  atomic.Bool
 	monitor *qmp.Client
 	console *Console
 	agent   net.Conn
 
-	done chan struct{}
-	// exit is written before done is closed, and read after.
-	exit Exit
+	shutdown string // reason of the last SHUTDOWN event; written before monitor is done
+	done     chan struct{}
+	exit     Exit // written before done is closed
 }
 
 // Start runs QEMU with the guest stopped before its first instruction; the disks are
-// locked from then on. The program is a path or a name to look for in PATH; "" stands
-// for DefaultProgram. The context bounds Start only.
+// locked from then on. The program is a path or a name in PATH; empty means DefaultProgram.
+// The context limits Start only. The kernel kills QEMU when this process dies.
 //
-// Errors: *FieldError for a configuration that makes no sense, ErrNotInstalled,
-// *StartError with QEMU's own words, ErrDiskLocked, or the context's cause. After an
-// error no process is left.
-//
-// QEMU does not outlive this process: the kernel kills it should we be killed.
+// Errors: ErrNotInstalled, *StartError with QEMU's own message, ErrDiskLocked, or the
+// context's cause. After an error no process is left.
 func Start(ctx context.Context, program string, config Config) (*Process, error) {
-	if err := config.Validate(); err != nil {
-		return nil, err
-	}
 	if program == "" {
 		program = DefaultProgram
 	}
@@ -62,67 +75,97 @@ func Start(ctx context.Context, program string, config Config) (*Process, error)
 	if err != nil {
 		return nil, err
 	}
-	started, err := spawn(program, arguments(config), sockets.theirs[:])
-	if err != nil {
+	p := &Process{stderr: &tail{limit: stderrLimit}, done: make(chan struct{})}
+	if err := p.spawn(exec.Command(program, arguments(config)...), sockets.theirs[:]); err != nil {
 		sockets.close()
 		return nil, err
 	}
 	sockets.closeTheirs()
-	return meet(ctx, started, sockets)
-}
-
-// meet waits until QEMU can be talked to.
-func meet(ctx context.Context, started *child, sockets *channels) (*Process, error) {
-	monitor, err := qmp.New(ctx, sockets.ours[monitorFD-firstFD])
+	p.monitor, err = qmp.New(ctx, sockets.ours[monitorFD-firstFD], p.handleEvent)
 	if err != nil {
 		defer sockets.close()
-		return nil, failedStart(ctx, started, err)
+		return nil, p.failedStart(ctx, err)
 	}
-	p := &Process{
-		child:   started,
-		monitor: monitor,
-		console: NewConsole(sockets.ours[consoleFD-firstFD]),
-		agent:   sockets.ours[agentFD-firstFD],
-		done:    make(chan struct{}),
-	}
-	go p.watch(monitor.Subscribe(shutdownQueue))
+	p.console = NewConsole(sockets.ours[consoleFD-firstFD])
+	p.agent = sockets.ours[agentFD-firstFD]
+	go p.awaitEnd()
 	return p, nil
 }
 
-// failedStart leaves no process behind, and returns what QEMU said if it ended by
-// itself.
-func failedStart(ctx context.Context, started *child, reason error) error {
+// spawn starts the process, which inherits the files from descriptor 3 on.
+func (p *Process) spawn(command *exec.Cmd, files []*os.File) error {
+	command.Stderr = p.stderr
+	command.ExtraFiles = files
+	// QEMU needs no variable of ours, and some may hold secrets.
+	command.Env = []string{"LC_ALL=C"}
+	// Something else may keep the standard error open.
+	command.WaitDelay = time.Second
+	started, err := child.Start(command, syscall.SIGKILL)
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("%w: %w", ErrNotInstalled, err)
+	}
+	if err != nil {
+		return fmt.Errorf("starting %s: %w", command.Path, err)
+	}
+	p.child = started
+	return nil
+}
+
+// failedStart leaves no process behind. If QEMU ended by itself, its message is the error.
+func (p *Process) failedStart(ctx context.Context, reason error) error {
 	if errors.Is(reason, qmp.ErrDisconnected) {
-		// It closes the connection by ending, so it is about to be reaped.
+		// It closes the connection by ending.
 		select {
-		case <-started.reaped:
-			return &StartError{Exit: started.exit("")}
+		case <-p.child.Ended():
+			return &StartError{Exit: p.explainExit()}
 		case <-ctx.Done():
 		}
 	}
-	started.kill()
-	<-started.reaped
+	p.kill()
+	<-p.child.Ended()
 	return fmt.Errorf("starting QEMU: %w", reason)
 }
 
-// watch waits for the end of the process and of all that came from it.
-func (p *Process) watch(events *qmp.Subscription) {
-	shutdown := shutdownReason(events)
-	<-p.child.reaped
+// awaitEnd waits for the end of the process and of all that came from it.
+func (p *Process) awaitEnd() {
+	<-p.monitor.Done()
+	<-p.child.Ended()
 	<-p.console.done
 	_ = p.agent.Close() // the other end is gone
-	p.exit = p.child.exit(shutdown)
+	p.exit = p.explainExit()
 	close(p.done)
 }
 
-// PID is the process ID of QEMU. Once Done is closed it may be another process's.
-func (p *Process) PID() int { return p.child.command.Process.Pid }
+func (p *Process) handleEvent(event qmp.Event) {
+	var data struct {
+		Reason string `json:"reason"`
+	}
+	if event.Name == "SHUTDOWN" && json.Unmarshal(event.Data, &data) == nil {
+		p.shutdown = data.Reason
+	}
+}
 
-// Done is closed when the process is gone and reaped: no instruction of the guest and
-// no write to its disks comes after that. The console's last output is there.
+func (p *Process) explainExit() Exit {
+	status := p.child.Status()
+	exit := Exit{
+		Reason: explain(status, p.killed.Load(), p.shutdown),
+		Code:   status.ExitStatus(),
+		Stderr: unexpected(string(p.stderr.bytes())),
+	}
+	if status.Signaled() {
+		exit.Signal = status.Signal()
+	}
+	return exit
+}
+
+// PID returns the process ID of QEMU. Once Done is closed it may be that of another process.
+func (p *Process) PID() int { return p.child.PID() }
+
+// Done is closed when the process has ended: the guest executes no instruction and writes
+// nothing to its disks after that. The console's output is complete.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Exit says how the process ended. It is the zero value until Done is closed.
+// Exit returns how the process ended. It is the zero value until Done is closed.
 func (p *Process) Exit() Exit {
 	select {
 	case <-p.done:
@@ -132,49 +175,43 @@ func (p *Process) Exit() Exit {
 	}
 }
 
-// Console is the guest's serial port.
+// Console returns the guest's serial port.
 func (p *Process) Console() *Console { return p.console }
 
-// Agent is the host's end of the guest agent's port; see AgentPort. There is one, so
-// it needs one owner. It ends with the process.
+// Agent returns the host's end of the guest agent's port; see AgentPort. There is only one
+// connection. It ends with the process.
 func (p *Process) Agent() net.Conn { return p.agent }
 
-// Events starts a queue of at most size events from now on; see qmp.Client.Subscribe.
-func (p *Process) Events(size int) *qmp.Subscription { return p.monitor.Subscribe(size) }
-
-// Monitor is the connection for commands that Process has no method for.
+// Monitor returns the connection for commands that Process has no method for.
 func (p *Process) Monitor() *qmp.Client { return p.monitor }
 
-// Cont lets the guest run: at first, or on after Stop. It is ErrDiskLocked if QEMU
-// had given up the disk's lock and did not get it again.
+// Cont starts the guest, or continues it after Stop. Errors: ErrDiskLocked if QEMU has
+// released the disk's lock and did not get it again.
 func (p *Process) Cont(ctx context.Context) error {
 	err := p.monitor.Execute(ctx, "cont", nil, nil)
 	var refusal *qmp.Error
-	if errors.As(err, &refusal) && tellsOfLock(refusal.Description) {
+	if errors.As(err, &refusal) && lockComplaint.MatchString(refusal.Description) {
 		return fmt.Errorf("%w: %w", ErrDiskLocked, err)
 	}
 	return err
 }
 
-// Stop holds the guest between two instructions. When it returns, the guest's writes
-// have reached the disk.
-func (p *Process) Stop(ctx context.Context) error {
-	return p.monitor.Execute(ctx, "stop", nil, nil)
-}
+// Stop stops the guest's CPUs. When it returns, the guest's writes have reached the disk.
+func (p *Process) Stop(ctx context.Context) error { return p.monitor.Execute(ctx, "stop", nil, nil) }
 
 // Reset resets the machine: the guest boots again, with the same process, console and
-// disks. A guest that is stopped stays so.
+// disks. A stopped guest stays stopped.
 func (p *Process) Reset(ctx context.Context) error {
 	return p.monitor.Execute(ctx, "system_reset", nil, nil)
 }
 
-// Powerdown presses the power button. What comes of it is up to the guest; one that
-// obeys ends the process with GuestShutdown.
+// Powerdown presses the power button. If the guest shuts down, the process ends with
+// GuestShutdown.
 func (p *Process) Powerdown(ctx context.Context) error {
 	return p.monitor.Execute(ctx, "system_powerdown", nil, nil)
 }
 
-// State asks what the machine does.
+// State returns what the machine does.
 func (p *Process) State(ctx context.Context) (RunState, error) {
 	var answer struct {
 		Status RunState `json:"status"`
@@ -183,9 +220,8 @@ func (p *Process) State(ctx context.Context) (RunState, error) {
 	return answer.Status, err
 }
 
-// Quit asks QEMU to end without asking the guest, and waits for the process to be
-// gone. Nil means that it is; after an error it may end later or never, and Kill is
-// left. A process that has ended before is no error.
+// Quit ends QEMU without asking the guest, and waits until the process has ended. After an
+// error it may still end. It is no error if the process has ended already.
 func (p *Process) Quit(ctx context.Context) error {
 	err := p.monitor.Execute(ctx, "quit", nil, nil)
 	if err != nil && !errors.Is(err, qmp.ErrDisconnected) {
@@ -194,11 +230,16 @@ func (p *Process) Quit(ctx context.Context) error {
 	return p.wait(ctx)
 }
 
-// Kill ends QEMU by SIGKILL and waits for the process to be gone. Nil means that it
-// is. A process that has ended before is no error.
+// Kill ends QEMU with SIGKILL and waits until the process has ended. It is no error if the
+// process has ended already.
 func (p *Process) Kill(ctx context.Context) error {
-	p.child.kill()
+	p.kill()
 	return p.wait(ctx)
+}
+
+func (p *Process) kill() {
+	p.killed.Store(true)
+	_ = p.child.Signal(syscall.SIGKILL) // fails only if it has ended
 }
 
 func (p *Process) wait(ctx context.Context) error {
@@ -207,5 +248,59 @@ func (p *Process) wait(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("waiting for the end of QEMU: %w", context.Cause(ctx))
+	}
+}
+
+// channels are the sockets between this process and QEMU.
+type channels struct {
+	ours   [inherited]net.Conn
+	theirs [inherited]*os.File
+}
+
+// openChannels opens all sockets or none.
+func openChannels() (*channels, error) {
+	c := &channels{}
+	for i := range inherited {
+		var err error
+		if c.ours[i], c.theirs[i], err = socketPair(); err != nil {
+			c.close()
+			return nil, fmt.Errorf("opening a socket for QEMU: %w", err)
+		}
+	}
+	return c, nil
+}
+
+func socketPair() (net.Conn, *os.File, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	theirs := os.NewFile(uintptr(fds[1]), "QEMU's end")
+	ours := os.NewFile(uintptr(fds[0]), "our end")
+	conn, err := net.FileConn(ours) // duplicates the descriptor
+	_ = ours.Close()
+	if err != nil {
+		_ = theirs.Close()
+		return nil, nil, err
+	}
+	return conn, theirs, nil
+}
+
+// closeTheirs closes QEMU's ends here once QEMU has inherited them: only then is its end
+// noticed on ours.
+func (c *channels) closeTheirs() {
+	for _, file := range c.theirs {
+		if file != nil {
+			_ = file.Close()
+		}
+	}
+}
+
+func (c *channels) close() {
+	c.closeTheirs()
+	for _, conn := range c.ours {
+		if conn != nil {
+			_ = conn.Close()
+		}
 	}
 }

@@ -71,7 +71,6 @@ func TestStoppedGuestGoesOnWhereItWas(t *testing.T) {
 
 func TestResetKeepsProcessAndConsole(t *testing.T) {
 	p, console := boot(t, counter, counterBanner)
-	events := p.Events(16)
 	pid := p.PID()
 	for range 2 {
 		console.numbers(10)
@@ -84,17 +83,6 @@ func TestResetKeepsProcessAndConsole(t *testing.T) {
 	state, err := p.State(bounded(t))
 	if err != nil || state != Running || p.PID() != pid {
 		t.Errorf("state = %q, %v; PID %d, was %d", state, err, p.PID(), pid)
-	}
-	resets := 0
-	events.Close()
-	for event := range events.Events() {
-		// The firmware adds resets of its own, with another reason.
-		if event.Name == "RESET" && strings.Contains(string(event.Data), "host-qmp-system-reset") {
-			resets++
-		}
-	}
-	if resets != 2 {
-		t.Errorf("%d RESET events tell of ours, want 2", resets)
 	}
 }
 
@@ -174,12 +162,6 @@ func TestStartFails(t *testing.T) {
 			if _, err := Start(bounded(t), program, machine(t, counter)); !errors.Is(err, ErrNotInstalled) {
 				t.Errorf("%s: error = %v, want ErrNotInstalled", program, err)
 			}
-		}
-	})
-	t.Run("nonsense", func(t *testing.T) {
-		var refusal *FieldError
-		if _, err := Start(bounded(t), "qemu-of-nobody", Config{}); !errors.As(err, &refusal) {
-			t.Errorf("error = %v, want a *FieldError", err)
 		}
 	})
 	t.Run("disk is gone", func(t *testing.T) {

@@ -102,29 +102,6 @@ func TestLostConnectionFailsAllWaiters(t *testing.T) {
 	}
 }
 
-func TestCloseFailsWaitersAndEndsSubscriptions(t *testing.T) {
-	asked := make(chan struct{})
-	client := connect(t, func(s *server) {
-		s.next()
-		close(asked)
-	})
-	subscription := client.Subscribe(1)
-	failed := make(chan error)
-	go func() { failed <- client.Execute(context.WithoutCancel(t.Context()), "cont", nil, nil) }()
-	<-asked
-	_ = client.Close()
-	_ = client.Close()
-	if err := <-failed; !errors.Is(err, ErrClosed) {
-		t.Errorf("error = %v, want ErrClosed", err)
-	}
-	if _, open := <-subscription.Events(); open {
-		t.Error("the subscription gave an event, want its end")
-	}
-	if _, open := <-client.Subscribe(1).Events(); open {
-		t.Error("a subscription to a closed client gave an event, want its end")
-	}
-}
-
 func TestCancelledCommandLeavesTheConnectionUsable(t *testing.T) {
 	asked, giveUp := make(chan struct{}), errors.New("gave up")
 	client := connect(t, func(s *server) {
@@ -153,11 +130,11 @@ func TestCancelledWhileQEMUDoesNotRead(t *testing.T) {
 		ours, theirs := net.Pipe()
 		s := newServer(t, theirs)
 		go s.welcome()
-		client, err := New(t.Context(), ours)
+		client, err := New(t.Context(), ours, func(Event) {})
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = client.Close() }()
+		defer func() { _ = ours.Close() }()
 		// The pipe has no buffer: the first command is stuck in the writer, the
 		// second cannot even be handed to it.
 		ctx, cancel := context.WithCancel(t.Context())
@@ -178,33 +155,21 @@ func TestCancelledWhileQEMUDoesNotRead(t *testing.T) {
 	})
 }
 
-func TestUnreadSubscriptionKeepsTheNewestAndBlocksNobody(t *testing.T) {
-	client := connect(t, func(s *server) {
+func TestEventsComeInOrderBeforeTheResponse(t *testing.T) {
+	var names []string
+	client := connectWithEvents(t, func(event Event) { names = append(names, event.Name) }, func(s *server) {
 		got, _ := s.next()
 		for i := range 10 {
 			s.send(`{"event": "E%d", "timestamp": {"seconds": 1700000000, "microseconds": 5}}`, i)
 		}
 		s.send(`{"return": {}, "id": %q}`, got.ID)
 	})
-	subscription, closed := client.Subscribe(3), client.Subscribe(3)
-	closed.Close()
-	closed.Close()
 	if err := client.Execute(t.Context(), "cont", nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	_ = client.Close()
-	var names []string
-	for event := range subscription.Events() {
-		names = append(names, event.Name)
-	}
-	if diff := cmp.Diff([]string{"E7", "E8", "E9"}, names); diff != "" {
+	want := []string{"E0", "E1", "E2", "E3", "E4", "E5", "E6", "E7", "E8", "E9"}
+	if diff := cmp.Diff(want, names); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
-	}
-	if lost := subscription.Lost(); lost != 7 {
-		t.Errorf("lost = %d, want 7", lost)
-	}
-	if _, open := <-closed.Events(); open {
-		t.Error("a closed subscription got an event")
 	}
 }
 
@@ -223,7 +188,7 @@ func TestNewFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ours, theirs := socketPair(t)
 			go script(newServer(t, theirs))
-			if _, err := New(t.Context(), ours); !errors.Is(err, ErrDisconnected) {
+			if _, err := New(t.Context(), ours, func(Event) {}); !errors.Is(err, ErrDisconnected) {
 				t.Errorf("error = %v, want ErrDisconnected", err)
 			}
 		})
@@ -235,7 +200,7 @@ func TestNewIsBoundedByItsContext(t *testing.T) {
 	newServer(t, theirs) // says nothing
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := New(ctx, ours); !errors.Is(err, context.Canceled) {
+	if _, err := New(ctx, ours, func(Event) {}); !errors.Is(err, context.Canceled) {
 		t.Errorf("error = %v, want context.Canceled", err)
 	}
 }

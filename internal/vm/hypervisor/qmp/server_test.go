@@ -81,6 +81,10 @@ func socketPair(t *testing.T) (net.Conn, net.Conn) {
 
 // connect returns a client of a server that has welcomed it and now runs the script.
 func connect(t *testing.T, script func(*server)) *Client {
+	return connectWithEvents(t, func(Event) {}, script)
+}
+
+func connectWithEvents(t *testing.T, onEvent func(Event), script func(*server)) *Client {
 	t.Helper()
 	ours, theirs := socketPair(t)
 	playing := newServer(t, theirs)
@@ -90,12 +94,12 @@ func connect(t *testing.T, script func(*server)) *Client {
 		playing.welcome()
 		script(playing)
 	}()
-	client, err := New(t.Context(), ours)
+	client, err := New(t.Context(), ours, onEvent)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = client.Close()
+		_ = ours.Close()
 		<-ended
 	})
 	return client
