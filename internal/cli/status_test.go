@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/millwright-dev/millwright/internal/cli/kubeconfig/kubeconfigtest"
-	"github.com/millwright-dev/millwright/internal/local/hostrunner/process"
+	"github.com/millwright-dev/millwright/internal/local/process"
 )
 
 // printed runs a command that shall succeed, and returns what it prints.
@@ -42,7 +42,7 @@ func TestStatusOfWhatAKilledUpLeft(t *testing.T) {
 		if err := os.MkdirAll(pod, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		left, err := process.Start(pod, process.Command{Path: "/bin/sleep", Args: []string{"600"}, Log: filepath.Join(pod, "log")}, time.Now())
+		left, err := process.Start(filepath.Join(pod, "process.json"), process.Command{Path: "/bin/sleep", Args: []string{"600"}, Log: filepath.Join(pod, "log")}, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}

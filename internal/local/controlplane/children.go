@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/millwright-dev/millwright/internal/local/process"
 	"github.com/millwright-dev/millwright/internal/local/supervisor"
 )
 
@@ -43,12 +44,12 @@ func (cp *ControlPlane) StartChild(ctx context.Context, c Child) error {
 	if slices.ContainsFunc(slices.Concat(cp.components, cp.children), named) {
 		return fmt.Errorf("control plane %s has a %s already", cp.config.Name, c.Name)
 	}
-	if _, err := supervisor.EndLeftOver(ctx, cp.dir.pidFile(c.Name), c.Grace); err != nil {
+	if _, err := supervisor.EndLeftOver(ctx, cp.dir.record(c.Name), c.Grace); err != nil {
 		return fmt.Errorf("ending the %s that an earlier process left behind: %w", c.Name, err)
 	}
 	child, err := supervisor.New(supervisor.Program{
 		Name: c.Name, Path: c.Path, Args: c.Args, Dir: cp.dir.path(),
-		LogFile: cp.dir.log(c.Name), PIDFile: cp.dir.pidFile(c.Name),
+		LogFile: cp.dir.log(c.Name), Record: cp.dir.record(c.Name),
 		DeathSignal: syscall.SIGKILL, Grace: c.Grace, Log: cp.log,
 	})
 	if err != nil {
@@ -77,13 +78,13 @@ func (cp *ControlPlane) StopChildren(ctx context.Context) error {
 // LeftOvers returns the names of the components and children that run in the folder of a
 // control plane, also when the process that started them was killed.
 func LeftOvers(dir string) ([]string, error) {
-	files, err := filepath.Glob(layout(dir).pidFile("*"))
+	files, err := filepath.Glob(layout(dir).record("*"))
 	if err != nil {
 		return nil, fmt.Errorf("looking for what runs in %s: %w", dir, err)
 	}
 	var names []string
 	for _, file := range files {
-		running, err := supervisor.IsRunning(file)
+		running, err := process.Running(file)
 		if err != nil {
 			return nil, err
 		}
@@ -111,7 +112,7 @@ func EndLeftOvers(ctx context.Context, dir string) error {
 // endLeftOvers needs the lock on the folder: then the parent of what runs there is dead.
 func endLeftOvers(ctx context.Context, dir layout, log logr.Logger) error {
 	for _, c := range slices.Backward(components()) {
-		found, err := supervisor.EndLeftOver(ctx, dir.pidFile(c.name), c.grace)
+		found, err := supervisor.EndLeftOver(ctx, dir.record(c.name), c.grace)
 		if err != nil {
 			return fmt.Errorf("ending the %s that an earlier process left behind: %w", c.name, err)
 		}

@@ -89,7 +89,7 @@ func TestLeftOversAreNamed(t *testing.T) {
 	path := script(t, `echo yes >`+began+`; while :; do sleep 0.01; done`)
 	must(t, cp.StartChild(t.Context(), Child{Name: Etcd, Path: path, Grace: 10 * time.Second}))
 	awaitFile(t, began)
-	must(t, os.WriteFile(cp.dir.pidFile(Scheduler), []byte(`{"pid":1,"start":1,"boot":"another"}`), 0o600))
+	must(t, os.WriteFile(cp.dir.record(Scheduler), []byte(`{"pid":1}`), 0o600))
 	if names := value[[]string](t)(LeftOvers(cp.Dir())); !slices.Equal(names, []string{Etcd}) {
 		t.Errorf("want only etcd, got %v", names)
 	}

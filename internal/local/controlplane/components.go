@@ -56,7 +56,7 @@ func (cp *ControlPlane) program(c component) supervisor.Program {
 		Args:    c.arguments(cp),
 		Dir:     cp.dir.path(),
 		LogFile: cp.dir.log(c.name),
-		PIDFile: cp.dir.pidFile(c.name),
+		Record:  cp.dir.record(c.name),
 		Grace:   c.grace,
 		Probe:   cp.probe(c),
 		Log:     cp.log,

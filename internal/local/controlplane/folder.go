@@ -26,7 +26,7 @@ func (d layout) data() string                  { return d.path("etcd") }
 func (d layout) log(name string) string        { return d.path("logs", name+".log") }
 func (d layout) auditLog() string              { return d.path("logs", "audit.log") }
 func (d layout) auditPolicy() string           { return d.path("audit-policy.yaml") }
-func (d layout) pidFile(name string) string    { return d.path("run", name+".json") }
+func (d layout) record(name string) string     { return d.path("run", name+".json") }
 func (d layout) ports() string                 { return d.path("ports.json") }
 func (d layout) lock() string                  { return d.path("lock") }
 

@@ -73,13 +73,13 @@ func killParent(command *exec.Cmd) {
 	command.Wait()         // it was killed
 }
 
-// processes opens the processes that the PID files in a control plane's folder name.
+// processes opens the processes that the records in a control plane's folder name.
 func processes(t *testing.T, dir layout) map[string]*os.Process {
 	t.Helper()
 	found := map[string]*os.Process{}
 	for _, name := range []string{Etcd, APIServer, ControllerManager, Scheduler} {
 		var recorded struct{ PID int }
-		must(t, json.Unmarshal(value[[]byte](t)(os.ReadFile(dir.pidFile(name))), &recorded))
+		must(t, json.Unmarshal(value[[]byte](t)(os.ReadFile(dir.record(name))), &recorded))
 		found[name] = value[*os.Process](t)(proc.Open(recorded.PID))
 	}
 	return found

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
-	"github.com/millwright-dev/millwright/internal/local/hostrunner/process"
+	"github.com/millwright-dev/millwright/internal/local/process"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/env"
 )
@@ -56,7 +56,7 @@ func newBench(t *testing.T, options ...env.Option) *bench {
 func (b *bench) killAll() {
 	entries, _ := os.ReadDir(layout(b.config.Dir).pods())
 	for _, entry := range entries {
-		p, err := process.Open(string(layout(b.config.Dir).pod(entry.Name())))
+		p, err := process.Open(layout(b.config.Dir).pod(entry.Name()).process())
 		if err == nil {
 			p.Kill()
 			<-p.Ended()

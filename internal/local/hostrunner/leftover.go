@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"sync"
 
-	"github.com/millwright-dev/millwright/internal/local/hostrunner/process"
+	"github.com/millwright-dev/millwright/internal/local/process"
 )
 
 // StopLeftOvers ends the processes that a host runner left behind which was killed: in
@@ -33,7 +33,7 @@ func StopLeftOvers(ctx context.Context, dir string) (int, error) {
 	var running []*process.Process
 	var problems []error
 	for _, folder := range folders {
-		found, err := process.Open(folder)
+		found, err := process.Open(podFolder(folder).process())
 		switch {
 		case errors.Is(err, process.ErrNeverStarted):
 		case err != nil:

@@ -67,6 +67,7 @@ func (f podFolder) root() string              { return f.path("root") }
 func (f podFolder) volume(name string) string { return f.path("volumes", name) }
 func (f podFolder) log() string               { return f.path("log") }
 func (f podFolder) manifest() string          { return f.path("pod.json") }
+func (f podFolder) process() string           { return f.path("process.json") }
 
 // lockDir takes the folder for this process. The kernel gives the lock back when the
 // process ends, however it ends.

@@ -14,7 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/internal/local/folder"
-	"github.com/millwright-dev/millwright/internal/local/hostrunner/process"
+	"github.com/millwright-dev/millwright/internal/local/process"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
@@ -58,7 +58,7 @@ func (w *worker) recover(context.Context) flow.Result {
 	if w.recovered {
 		return flow.Continue()
 	}
-	found, err := process.Open(string(w.folder))
+	found, err := process.Open(w.folder.process())
 	switch {
 	case errors.Is(err, process.ErrNeverStarted):
 	case err != nil:
@@ -139,8 +139,10 @@ func (w *worker) start(ctx context.Context) flow.Result {
 	if err != nil {
 		return w.hold(waitingStartError, eventStart, err)
 	}
-	command := process.Command{Path: w.Program, Args: []string{"hypervisor"}, Env: env, Log: w.folder.log()}
-	started, err := process.Start(string(w.folder), command, w.Clock.Now())
+	command := process.Command{
+		Path: w.Program, Args: []string{"hypervisor"}, Dir: string(w.folder), Env: env, Log: w.folder.log(),
+	}
+	started, err := process.Start(w.folder.process(), command, w.Clock.Now())
 	if err != nil {
 		w.recovered = false // it may be that something did run
 		return w.hold(waitingStartError, eventStart, err)

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/millwright-dev/millwright/internal/local/hostrunner/process"
+	"github.com/millwright-dev/millwright/internal/local/process"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 

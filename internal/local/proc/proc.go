@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"strings"
 	"syscall"
 
 	"github.com/prometheus/procfs"
@@ -31,12 +30,6 @@ func Stat(pid int) (procfs.ProcStat, error) {
 		return procfs.ProcStat{}, ErrNotFound
 	}
 	return stat, err
-}
-
-// BootID returns an ID that is different after each boot of this machine.
-func BootID() (string, error) {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(id)), err
 }
 
 // Open returns a handle of a process, which never stands for a later process with the

@@ -114,11 +114,3 @@ func TestListener(t *testing.T) {
 		}
 	}
 }
-
-func TestBootID(t *testing.T) {
-	first, err := BootID()
-	second, _ := BootID()
-	if err != nil || len(first) != 36 || first != second {
-		t.Errorf("got %q, %q, %v", first, second, err)
-	}
-}

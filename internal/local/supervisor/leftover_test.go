@@ -3,37 +3,37 @@ package supervisor
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/millwright-dev/millwright/internal/local/proc"
+	"github.com/millwright-dev/millwright/internal/local/process"
 )
 
-// spawn starts a shell script that writes a line when it is set up.
-func spawn(t *testing.T, script string) *osProcess {
+// spawn starts a shell script with a record, and returns when it has written a line.
+func spawn(t *testing.T, script string) (left *process.Process, record string) {
 	t.Helper()
-	command := exec.Command("/bin/sh", "-c", script)
-	read, write, err := os.Pipe()
-	must(t, err)
-	defer read.Close() // a test's end
-	command.Stdout = write
-	started := value[*osProcess](t)(startProcess(command, 0))
-	must(t, write.Close())
+	dir := t.TempDir()
+	log := filepath.Join(dir, "log")
+	must(t, syscall.Mkfifo(log, 0o600))
+	reader := value[*os.File](t)(os.OpenFile(log, os.O_RDWR, 0))
+	t.Cleanup(func() { reader.Close() })
+	record = filepath.Join(dir, "x.json")
+	left = value[*process.Process](t)(process.Start(record, process.Command{
+		Path: "/bin/sh", Args: []string{"-c", script}, Dir: dir, Log: log,
+	}, time.Now()))
 	t.Cleanup(func() {
-		syscall.Kill(-pid(started), syscall.SIGKILL) // it has ended then
-		<-started.Ended()
+		left.Kill()
+		<-left.Ended()
 	})
-	if _, err := bufio.NewReader(read).ReadString('\n'); err != nil {
+	if _, err := bufio.NewReader(reader).ReadString('\n'); err != nil {
 		t.Fatalf("the script did not get going: %v", err)
 	}
-	return started
+	return left, record
 }
 
 const (
@@ -41,117 +41,60 @@ const (
 	stubborn = `trap "" TERM; echo up; while :; do sleep 0.1; done`
 )
 
-func alive(p *osProcess) bool {
-	select {
-	case <-p.Ended():
-		return false
-	default:
-		return true
-	}
-}
-
 func TestLeftOverIsEnded(t *testing.T) {
 	for name, script := range map[string]string{"Obedient": obedient, "Stubborn": stubborn} {
 		t.Run(name, func(t *testing.T) {
-			left := spawn(t, script)
-			path := filepath.Join(t.TempDir(), "x.json")
-			must(t, writeIdentity(path, pid(left)))
-			if found := value[bool](t)(EndLeftOver(t.Context(), path, 200*time.Millisecond)); !found {
+			left, record := spawn(t, script)
+			if found := value[bool](t)(EndLeftOver(t.Context(), record, 200*time.Millisecond)); !found {
 				t.Error("want the process to be found")
 			}
 			<-left.Ended()
-			if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("want the file to be gone, got %v", err)
+			if _, err := os.Stat(record); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("want the record to be gone, got %v", err)
 			}
 		})
 	}
 }
 
+// TestOtherProcessWithTheSameNumberIsLeftAlone: a record without its lock names no process.
 func TestOtherProcessWithTheSameNumberIsLeftAlone(t *testing.T) {
-	for name, change := range map[string]func(*identity){
-		"LaterStart": func(id *identity) { id.Start-- },
-		"OtherBoot":  func(id *identity) { id.Boot = "another" },
-	} {
-		t.Run(name, func(t *testing.T) {
-			other := spawn(t, obedient)
-			id := value[identity](t)(identify(pid(other)))
-			change(&id)
-			path := filepath.Join(t.TempDir(), "x.json")
-			must(t, os.WriteFile(path, value[[]byte](t)(json.Marshal(id)), 0o600))
-			if found := value[bool](t)(EndLeftOver(t.Context(), path, time.Second)); found || !alive(other) {
-				t.Error("want the other process to be left alone")
-			}
-			if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("want the file to be gone, got %v", err)
-			}
-		})
+	other, record := spawn(t, obedient)
+	content := value[[]byte](t)(os.ReadFile(record))
+	copied := filepath.Join(t.TempDir(), "x.json")
+	must(t, os.WriteFile(copied, content, 0o600))
+	if value[bool](t)(EndLeftOver(t.Context(), copied, time.Second)) {
+		t.Error("want no process to be found")
+	}
+	select {
+	case <-other.Ended():
+		t.Error("want the other process to be left alone")
+	default:
+	}
+	if _, err := os.Stat(copied); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("want the record to be gone, got %v", err)
 	}
 }
-
-// TestIsRunning: only what lives, and no other process with its number.
-func TestIsRunning(t *testing.T) {
-	dir := t.TempDir()
-	left, ended := spawn(t, obedient), spawn(t, "echo up")
-	<-ended.Ended()
-	other := value[identity](t)(identify(pid(left)))
-	other.Start--
-	for name, test := range map[string]struct {
-		content []byte
-		want    bool
-	}{
-		"Running":     {encoded(t, value[identity](t)(identify(pid(left)))), true},
-		"Ended":       {encoded(t, identity{PID: pid(ended), Start: 1, Boot: "x"}), false},
-		"OtherStart":  {encoded(t, other), false},
-		"HalfWritten": {[]byte("{"), false},
-	} {
-		path := filepath.Join(dir, name)
-		must(t, os.WriteFile(path, test.content, 0o600))
-		if got := value[bool](t)(IsRunning(path)); got != test.want {
-			t.Errorf("%s: running is %t", name, got)
-		}
-	}
-	if value[bool](t)(IsRunning(filepath.Join(dir, "none"))) {
-		t.Error("a process without a file runs")
-	}
-	if !alive(left) {
-		t.Error("it was ended")
-	}
-}
-
-func encoded(t *testing.T, id identity) []byte {
-	t.Helper()
-	return value[[]byte](t)(json.Marshal(id))
-}
-
-func pid(p *osProcess) int { return p.command.Process.Pid }
 
 func TestNoLeftOver(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "x.json")
-	ended := spawn(t, "echo up")
+	ended, record := spawn(t, "echo up")
 	<-ended.Ended()
-	if _, err := identify(pid(ended)); !errors.Is(err, proc.ErrNotFound) {
-		t.Errorf("want no process, got %v", err)
-	}
-	for name, content := range map[string]string{
-		"Ended":   string(value[[]byte](t)(json.Marshal(identity{PID: pid(ended), Start: 1, Boot: "x"}))),
-		"Garbage": "{",
-		"NoPID":   "{}",
-	} {
-		must(t, os.WriteFile(path, []byte(content), 0o600))
-		if value[bool](t)(EndLeftOver(t.Context(), path, time.Second)) {
+	recorded := value[[]byte](t)(os.ReadFile(record))
+	for name, content := range map[string]string{"Ended": string(recorded), "Garbage": "{", "NoPID": "{}"} {
+		must(t, os.WriteFile(record, []byte(content), 0o600))
+		if value[bool](t)(EndLeftOver(t.Context(), record, time.Second)) {
 			t.Errorf("%s: want nothing to be found", name)
 		}
 	}
-	if value[bool](t)(EndLeftOver(t.Context(), path, time.Second)) {
-		t.Error("want nothing to be found without a file")
+	if value[bool](t)(EndLeftOver(t.Context(), record, time.Second)) {
+		t.Error("want nothing to be found without a record")
 	}
 }
 
 func TestEndingALeftOverCanBeGivenUp(t *testing.T) {
-	left := spawn(t, stubborn)
+	_, record := spawn(t, stubborn)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := end(ctx, value[*os.Process](t)(proc.Open(pid(left))), time.Hour); !errors.Is(err, context.Canceled) {
+	if _, err := EndLeftOver(ctx, record, time.Hour); !errors.Is(err, context.Canceled) {
 		t.Errorf("want the context's error, got %v", err)
 	}
 }

@@ -1,16 +1,18 @@
 // Package supervisor keeps child processes running.
 //
 // A [Child] is started again whenever it ends, until [Child.Stop]. The kernel ends it when
-// this process dies. Should it survive all the same, it is found again by its PID file,
-// which also records when it was started, and is ended by [EndLeftOver].
+// this process dies. If it survives all the same, [EndLeftOver] finds it by its record.
 package supervisor
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -18,6 +20,8 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/millwright-dev/millwright/internal/local/process"
 )
 
 // Program says how a child is run.
@@ -32,24 +36,31 @@ type Program struct {
 	Dir string
 	// LogFile is the file to which its output is appended.
 	LogFile string
-	// PIDFile records the running process for a later parent.
-	PIDFile string
-	// DeathSignal is what the kernel sends the child when this process dies. Zero: none.
+	// Record is the file that records the running process for a later parent; see package
+	// process.
+	Record string
+	// DeathSignal is sent by the kernel to the child when this process dies. Zero: none.
 	DeathSignal syscall.Signal
 	// Grace is how long the child may take to end after SIGTERM; then it is killed.
 	Grace time.Duration
-	// Probe returns nil when the running child does its work. Nil: it does so once it runs.
+	// Probe returns nil when the running child is ready. Nil: it is once it runs.
 	Probe func(context.Context) error
 	// Log gets a line for each unexpected end.
 	Log logr.Logger
 }
 
-// Child keeps a program running for as long as it is wanted. Its methods may be called
-// from several goroutines at once.
+// running is a running process of a child: a *process.Process.
+type running interface {
+	Terminate()
+	Kill()
+	Ended() <-chan struct{}
+	Exit() (process.Exit, error)
+}
+
+// Child keeps a program running for as long as it is wanted. It is safe for concurrent use.
 type Child struct {
 	Program
-	// launch starts a process.
-	launch func() (process, error)
+	launch func() (running, error)
 
 	mu  sync.Mutex
 	run *run // nil while the child is not wanted
@@ -66,7 +77,7 @@ type run struct {
 	failed  chan struct{}
 	failure error
 
-	process atomic.Pointer[process] // nil while none runs
+	process atomic.Pointer[running] // nil while none runs
 }
 
 // New returns a child that is not started yet. The log file of an earlier one is kept
@@ -77,7 +88,8 @@ func New(p Program) (*Child, error) {
 	}
 	c := &Child{Program: p, launch: p.launch}
 	if c.Probe == nil {
-		c.Probe = c.running
+		// Nothing more can be asked of it.
+		c.Probe = func(context.Context) error { _, err := c.process(); return err }
 	}
 	return c, nil
 }
@@ -112,7 +124,7 @@ func (c *Child) Stop(ctx context.Context) error {
 	c.run.kill()
 	<-c.run.done
 	c.run = nil
-	if err := os.Remove(c.PIDFile); !errors.Is(err, os.ErrNotExist) {
+	if err := os.Remove(c.Record); !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	return nil
@@ -161,6 +173,17 @@ func (c *Child) supervise(wanted, killed context.Context, r *run) {
 	}
 }
 
+// launch starts the program once.
+func (p *Program) launch() (running, error) {
+	started, err := process.Start(p.Record, process.Command{
+		Path: p.Path, Args: p.Args, Dir: p.Dir, Log: p.LogFile, DeathSignal: p.DeathSignal,
+	}, time.Now())
+	if err != nil {
+		return nil, err // not an interface that holds nil
+	}
+	return started, nil
+}
+
 // runOnce runs one process to its end, and returns how it ended as an error.
 func (c *Child) runOnce(wanted, killed context.Context, r *run) error {
 	started, err := c.launch()
@@ -174,59 +197,54 @@ func (c *Child) runOnce(wanted, killed context.Context, r *run) error {
 	case <-wanted.Done():
 		c.end(started, killed)
 	}
-	return errors.New(started.Status())
+	exit, err := started.Exit()
+	if err != nil {
+		return err
+	}
+	return errors.New(exit.String())
 }
 
-func (c *Child) end(running process, killed context.Context) {
-	running.Signal(syscall.SIGTERM) // fails only if it has ended
+func (c *Child) end(started running, killed context.Context) {
+	started.Terminate()
 	grace := time.NewTimer(c.Grace)
 	defer grace.Stop()
 	select {
-	case <-running.Ended():
+	case <-started.Ended():
 		return
 	case <-killed.Done():
 	case <-grace.C:
 		c.Log.Info("child does not end, killing it", "component", c.Name, "after", c.Grace)
 	}
-	running.Signal(syscall.SIGKILL) // fails only if it has ended
-	<-running.Ended()
+	started.Kill()
+	<-started.Ended()
 }
 
 // ErrNotRunning means that no process of the child runs: it ended, or it is stopped.
 var ErrNotRunning = errors.New("is not running")
 
 // process returns the process that runs now. Errors: ErrNotRunning.
-func (c *Child) process() (process, error) {
+func (c *Child) process() (running, error) {
 	if r := c.current(); r != nil {
-		if running := r.process.Load(); running != nil {
-			return *running, nil
+		if started := r.process.Load(); started != nil {
+			return *started, nil
 		}
 	}
 	return nil, fmt.Errorf("%s %w", c.Name, ErrNotRunning)
 }
 
-// running is the probe of a child of which nothing more can be asked.
-func (c *Child) running(context.Context) error {
-	_, err := c.process()
-	return err
-}
-
 // Kill ends the running process at once, as a crash would; another one is started after a
 // pause. It returns when the process is gone. Errors: ErrNotRunning.
 func (c *Child) Kill() error {
-	running, err := c.process()
+	started, err := c.process()
 	if err != nil {
 		return err
 	}
-	if err := running.Signal(os.Kill); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("killing %s: %w", c.Name, err)
-	}
-	<-running.Ended()
+	started.Kill()
+	<-started.Ended()
 	return nil
 }
 
-// readyInterval is the time between two probes of a child that is not ready yet. Children
-// do not say when they are, so they have to be asked.
+// readyInterval is the time between two probes of a child that is not ready yet.
 const readyInterval = 50 * time.Millisecond
 
 // AwaitReady waits until the probe succeeds. With first set, the end of the first process
@@ -259,4 +277,65 @@ func (c *Child) AwaitReady(ctx context.Context, first bool) error {
 			return fmt.Errorf("waiting for %s: %w (last answer: %w)", c.Name, ctx.Err(), err)
 		}
 	}
+}
+
+// EndLeftOver ends the process that an earlier parent started with the record, and removes
+// the record. It reports whether there was one. The process is killed when it has not ended
+// within the grace period after SIGTERM.
+func EndLeftOver(ctx context.Context, record string, grace time.Duration) (bool, error) {
+	left, err := process.Open(record)
+	if errors.Is(err, process.ErrNeverStarted) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	found := false
+	select {
+	case <-left.Ended():
+	default:
+		found = true
+		if err := end(ctx, left, grace); err != nil {
+			return true, fmt.Errorf("ending process %d: %w", left.PID(), err)
+		}
+	}
+	if err := os.Remove(record); !errors.Is(err, os.ErrNotExist) {
+		return found, err
+	}
+	return found, nil
+}
+
+func end(ctx context.Context, left *process.Process, grace time.Duration) error {
+	left.Terminate()
+	late := time.After(grace)
+	for {
+		select {
+		case <-left.Ended():
+			_, err := left.Exit()
+			return err
+		case <-late:
+			left.Kill()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// lastLines returns the end of the log file, for messages about an unexpected end.
+func (p *Program) lastLines() string {
+	const lines, size = 5, 4096
+	file, err := os.Open(p.LogFile)
+	if err != nil {
+		return ""
+	}
+	defer file.Close()
+	if _, err := file.Seek(-size, io.SeekEnd); err != nil {
+		_, _ = file.Seek(0, io.SeekStart) // it is shorter than that
+	}
+	content, err := io.ReadAll(file)
+	if err != nil {
+		return ""
+	}
+	all := strings.Split(string(bytes.TrimSpace(content)), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/millwright-dev/millwright/internal/local/process"
 )
 
 // fakeProcess ends after its lifetime, or when it is told to.
@@ -22,21 +24,23 @@ type fakeProcess struct {
 	signals  chan os.Signal
 }
 
-func (f *fakeProcess) Signal(signal os.Signal) error {
+func (f *fakeProcess) signal(signal os.Signal) {
 	select {
 	case <-f.ended:
-		return os.ErrProcessDone
+		return
 	default:
 	}
 	f.signals <- signal
 	if signal == syscall.SIGKILL || !f.stubborn {
 		f.end()
 	}
-	return nil
 }
-func (f *fakeProcess) Ended() <-chan struct{} { return f.ended }
-func (f *fakeProcess) Status() string         { return "exit status 7" }
-func (f *fakeProcess) end()                   { f.once.Do(func() { close(f.ended) }) }
+
+func (f *fakeProcess) Terminate()                  { f.signal(syscall.SIGTERM) }
+func (f *fakeProcess) Kill()                       { f.signal(syscall.SIGKILL) }
+func (f *fakeProcess) Ended() <-chan struct{}      { return f.ended }
+func (f *fakeProcess) Exit() (process.Exit, error) { return process.Exit{Known: true, Code: 7}, nil }
+func (f *fakeProcess) end()                        { f.once.Do(func() { close(f.ended) }) }
 
 // stage is a child with fake processes.
 type stage struct {
@@ -54,7 +58,7 @@ func newStage(lifetime time.Duration, stubborn bool) *stage {
 			Name: "fake", Grace: 3 * time.Second, Log: logr.Discard(),
 			Probe: func(context.Context) error { return errors.New("not yet") },
 		},
-		launch: func() (process, error) {
+		launch: func() (running, error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.starts = append(s.starts, time.Since(s.began))
@@ -108,7 +112,7 @@ func TestRestartDelays(t *testing.T) {
 				s := newStage(0, false)
 				var ended time.Time
 				var got []time.Duration
-				s.launch = func() (process, error) {
+				s.launch = func() (running, error) {
 					if !ended.IsZero() {
 						got = append(got, time.Since(ended))
 					}
@@ -139,7 +143,7 @@ func TestChildThatCannotBeStarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		problem := errors.New("no such file")
 		s := newStage(0, false)
-		s.launch = func() (process, error) { return nil, problem }
+		s.launch = func() (running, error) { return nil, problem }
 		s.Start()
 		defer s.Stop(t.Context())
 		if err := s.AwaitReady(t.Context(), true); !errors.Is(err, problem) {

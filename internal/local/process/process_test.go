@@ -8,7 +8,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -33,9 +33,9 @@ var roles = map[string]func(){
 	// Ends for nothing but SIGKILL.
 	"deaf": func() { signal.Ignore(syscall.SIGTERM); fmt.Println("ready"); pause() },
 	// Has a child that is deaf, in a process group of its own.
-	"parent": func() { child(); pause() },
+	"parent": func() { startDeaf(); pause() },
 	// The same, and ends at once.
-	"orphaner": func() { child() },
+	"orphaner": func() { startDeaf() },
 	// Starters are killed at one point or another.
 	"killed before fork": func() { startPartly(false) },
 	"killed after fork":  func() { startPartly(true) },
@@ -50,7 +50,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func child() {
+func startDeaf() {
 	command := exec.Command(os.Args[0])
 	command.Env = []string{role + "=deaf"}
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -80,13 +80,12 @@ func pause() { time.Sleep(time.Hour) }
 
 func startPartly(fork bool) {
 	dir := os.Getenv(startDir)
-	lock, err := folder.Lock(lockPath(dir))
-	p := &Process{dir: dir, record: record{Began: time.Now()}}
+	lock, err := folder.Lock(lockPath(recordIn(dir)))
 	if err == nil {
-		err = p.record.write(dir)
+		err = record{Began: time.Now()}.write(recordIn(dir))
 	}
 	if err == nil && fork {
-		_, err = p.spawn(of(dir, os.Getenv(startRole)), lock)
+		_, err = spawn(of(dir, os.Getenv(startRole)), lock)
 	}
 	if err != nil {
 		panic(err)
@@ -96,34 +95,36 @@ func startPartly(fork bool) {
 
 func startWholly() {
 	dir := os.Getenv(startDir)
-	if _, err := Start(dir, of(dir, os.Getenv(startRole)), time.Now()); err != nil {
+	if _, err := Start(recordIn(dir), of(dir, os.Getenv(startRole)), time.Now()); err != nil {
 		panic(err)
 	}
 	kill()
 }
 
-// startAndDie has a process started by somebody who is killed in the course.
+// startAndDie has a process started by another one that is killed in the course.
 func startAndDie(t *testing.T, how, what string) string {
 	t.Helper()
-	dir := t.TempDir()
+	dir := newDir(t)
 	starter := exec.Command(os.Args[0])
 	starter.Env = []string{role + "=" + how, startDir + "=" + dir, startRole + "=" + what}
 	output, err := starter.CombinedOutput()
 	if status, ok := starter.ProcessState.Sys().(syscall.WaitStatus); !ok || !status.Signaled() {
 		t.Fatalf("the starter was not killed: %v: %s", err, output)
 	}
-	t.Cleanup(func() { killAll(dir) }) // for tests that failed
+	t.Cleanup(func() { killAll(recordIn(dir)) }) // for tests that failed
 	return dir
 }
 
+func recordIn(dir string) string { return filepath.Join(dir, "process.json") }
+
 func of(dir, what string) Command {
-	return Command{Path: os.Args[0], Env: []string{role + "=" + what}, Log: filepath.Join(dir, "log")}
+	return Command{Path: os.Args[0], Dir: dir, Env: []string{role + "=" + what}, Log: filepath.Join(dir, "log")}
 }
 
 func start(t *testing.T, what string) (*Process, string) {
 	t.Helper()
-	dir := t.TempDir()
-	p, err := Start(dir, of(dir, what), time.Now())
+	dir := newDir(t)
+	p, err := Start(recordIn(dir), of(dir, what), time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,16 +132,33 @@ func start(t *testing.T, what string) (*Process, string) {
 	return p, dir
 }
 
+// newDir returns a folder whose log is a FIFO, from which awaitReady reads.
+func newDir(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := syscall.Mkfifo(filepath.Join(dir, "log"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.OpenFile(filepath.Join(dir, "log"), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { log.Close() })
+	logs.Store(dir, log)
+	return dir
+}
+
+// logs are the open logs, by folder.
+var logs sync.Map
+
 func awaitReady(t *testing.T, dir string) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		content, _ := os.ReadFile(filepath.Join(dir, "log"))
-		if strings.Contains(string(content), "ready\n") {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("it is not ready; it said %q", content)
-		}
+	log, _ := logs.Load(dir)
+	if err := log.(*os.File).SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(log.(*os.File)).ReadString('\n'); line != "ready\n" {
+		t.Fatalf("it is not ready: it said %q (%v)", line, err)
 	}
 }
 
@@ -161,7 +179,10 @@ func awaitExit(t *testing.T, p *Process) Exit {
 
 func requireNobody(t *testing.T, dir string) {
 	t.Helper()
-	if pids, err := settledMembers(dir); err != nil || len(pids) > 0 {
+	if running, err := Running(recordIn(dir)); running || err != nil {
+		t.Errorf("running = %t, %v", running, err)
+	}
+	if pids, err := settledMembers(recordIn(dir)); err != nil || len(pids) > 0 {
 		t.Errorf("processes %v are left (%v)", pids, err)
 	}
 }
@@ -219,7 +240,7 @@ func TestStartInANewSession(t *testing.T) {
 
 func TestASecondStartIsRefused(t *testing.T) {
 	p, dir := start(t, "wait")
-	if _, err := Start(dir, of(dir, "wait"), time.Now()); !errors.Is(err, folder.ErrLocked) {
+	if _, err := Start(recordIn(dir), of(dir, "wait"), time.Now()); !errors.Is(err, folder.ErrLocked) {
 		t.Fatalf("a second start gives %v, want %v", err, folder.ErrLocked)
 	}
 	p.Kill()
@@ -231,18 +252,21 @@ func TestOpenFindsASurvivor(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			dir := startAndDie(t, how, "parent")
 			awaitReady(t, dir)
-			p, err := Open(dir)
+			if running, err := Running(recordIn(dir)); !running || err != nil {
+				t.Errorf("running = %t, %v", running, err)
+			}
+			p, err := Open(recordIn(dir))
 			if err != nil {
 				t.Fatal(err)
 			}
-			pids, err := members(dir)
+			pids, err := members(recordIn(dir))
 			if err != nil || len(pids) != 2 {
 				t.Fatalf("the processes are %v (%v), want the one and its child", pids, err)
 			}
 			if stat, err := proc.Stat(p.PID()); err != nil || stat.Session != p.PID() {
 				t.Errorf("took %d for the process, whose session is %d (%v)", p.PID(), stat.Session, err)
 			}
-			if r, err := readRecord(dir); err != nil || r.PID != p.PID() {
+			if r, err := readRecord(recordIn(dir)); err != nil || r.PID != p.PID() {
 				t.Errorf("the record says %+v (%v), want number %d", r, err, p.PID())
 			}
 			p.Terminate()
@@ -257,8 +281,8 @@ func TestOpenFindsASurvivor(t *testing.T) {
 func TestOpenWithoutASurvivor(t *testing.T) {
 	cases := map[string]struct{ reason, how, what string }{
 		"ended":      {"the process has ended meanwhile", "killed later", "exit"},
-		"unrecorded": {"so it has, and nobody wrote down its number", "killed after fork", "exit"},
-		"not forked": {"nobody can reports whether it ran, so it must not be started again", "killed before fork", "exit"},
+		"unrecorded": {"so it has, and its PID was not recorded", "killed after fork", "exit"},
+		"not forked": {"it is unknown whether it ran, so it must not be started again", "killed before fork", "exit"},
 		"orphan":     {"what it left is killed", "killed later", "orphaner"},
 	}
 	for name, test := range cases {
@@ -267,7 +291,7 @@ func TestOpenWithoutASurvivor(t *testing.T) {
 			if test.what == "orphaner" {
 				awaitReady(t, dir)
 			}
-			p, err := Open(dir)
+			p, err := Open(recordIn(dir))
 			if err != nil {
 				t.Fatalf("%s: %v", test.reason, err)
 			}
@@ -281,27 +305,30 @@ func TestOpenWithoutASurvivor(t *testing.T) {
 
 func TestNeverStarted(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := Open(dir); !errors.Is(err, ErrNeverStarted) {
+	if running, err := Running(recordIn(dir)); running || err != nil {
+		t.Errorf("running = %t, %v", running, err)
+	}
+	if _, err := Open(recordIn(dir)); !errors.Is(err, ErrNeverStarted) {
 		t.Errorf("an empty folder gives %v, want %v", err, ErrNeverStarted)
 	}
-	if _, err := Open(filepath.Join(dir, "missing")); !errors.Is(err, ErrNeverStarted) {
+	if _, err := Open(recordIn(filepath.Join(dir, "missing"))); !errors.Is(err, ErrNeverStarted) {
 		t.Errorf("no folder gives %v, want %v", err, ErrNeverStarted)
 	}
 	missing := Command{Path: filepath.Join(dir, "missing"), Log: filepath.Join(dir, "log")}
-	if _, err := Start(dir, missing, time.Now()); !errors.Is(err, os.ErrNotExist) {
+	if _, err := Start(recordIn(dir), missing, time.Now()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("starting what is missing gives %v, want %v", err, os.ErrNotExist)
 	}
-	if _, err := Open(dir); !errors.Is(err, ErrNeverStarted) {
+	if _, err := Open(recordIn(dir)); !errors.Is(err, ErrNeverStarted) {
 		t.Errorf("after a start that failed there is %v, want %v", err, ErrNeverStarted)
 	}
 }
 
 func TestABrokenRecordCountsAsAStart(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(recordPath(dir), nil, 0o600); err != nil {
+	if err := os.WriteFile(recordIn(dir), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p, err := Open(dir)
+	p, err := Open(recordIn(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
