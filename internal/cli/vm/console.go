@@ -20,7 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/folder"
 	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
 	"github.com/millwright-dev/millwright/internal/local/hostrunner"
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -90,7 +90,7 @@ func dial(ctx context.Context, flags *kubeconfig.Flags, name string) (*grpc.Clie
 		return nil, fmt.Errorf("virtual machine %s does not run (%s)", name, State(vm))
 	}
 	socket := hostrunner.ContainerPath(folder.HostDir(flags.Folder(), vm.Status.NodeName), vm.Status.ActivePodUID, vmpb.SocketPath)
-	conn, err := hypervisor.DialSocket(socket)
+	conn, err := service.DialSocket(socket)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("virtual machine %s runs on %s, which is no host of %s: its console can be reached on its own machine only", name, vm.Status.NodeName, flags.Folder())
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/cli/args"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -92,9 +93,8 @@ func hypervisorConfig(getenv func(string) string, log *slog.Logger) (hypervisor.
 	return hypervisor.Config{
 		Spec: spec, Paths: hypervisor.PathsFor(spec, root), Network: networks,
 		Machines: hypervisor.QEMU{Accelerator: getenv(vmpb.EnvAccelerator)},
-		Images:   images{},
 		Connect: func(target string) (*grpc.ClientConn, error) {
-			return credentials.Dial(target, identity.Controller(), hypervisor.ControllerDialOptions()...)
+			return credentials.Dial(target, identity.Controller(), controller.DialOptions()...)
 		},
 		Peers: service.Peers{Listen: listen, Options: credentials.ServerOptions(), Authorize: peerMayCall(spec)},
 		Log:   log,

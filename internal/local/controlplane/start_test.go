@@ -89,7 +89,7 @@ func TestFailedStartLeavesNothingRunning(t *testing.T) {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("want the context's error, got %v", err)
 	}
-	if left := value[[]string](t)(filepath.Glob(filepath.Join(dir, "run", "*"))); len(left) > 0 {
+	if left := value[[]string](t)(filepath.Glob(filepath.Join(dir, "run", "*.json"))); len(left) > 0 {
 		t.Errorf("children may be left: %v", left)
 	}
 	lock := value[*os.File](t)(lockDir(layout(dir)))

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
+	"github.com/millwright-dev/millwright/internal/vm/image"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -40,11 +41,11 @@ func withFixture(t *testing.T, story func(*fixture)) {
 		w := &fixture{t: t, controller: newFakeController(), machines: &fakeMachines{}, images: &images{}}
 		t.Cleanup(w.controller.Close)
 		w.config = hypervisor.Config{
-			Spec:     validSpec(),
-			Paths:    hypervisor.Paths{RootDisk: filepath.Join(dir, "disk.img"), Run: filepath.Join(dir, "run")},
-			Machines: w.machines,
-			Images:   w.images,
-			Connect:  w.controller.Connect,
+			Spec:      validSpec(),
+			Paths:     hypervisor.Paths{RootDisk: filepath.Join(dir, "disk.img"), Run: filepath.Join(dir, "run")},
+			Machines:  w.machines,
+			WriteDisk: w.images.WriteDisk, Fetch: w.images.Fetch,
+			Connect: w.controller.Connect,
 		}
 		story(w)
 	})
@@ -174,8 +175,8 @@ func (i *images) step(name string) error {
 	return i.at(name)
 }
 
-func (i *images) WriteDisk(_ context.Context, _ *vmpb.InitialImage, disk string, _ uint64, progress hypervisor.Listener) error {
-	partial := disk + ".partial"
+func (i *images) WriteDisk(_ context.Context, _ image.Source, target image.Target, progress image.Options) error {
+	partial := target.Path + ".partial"
 	content := []byte(imageContent)
 	if i.trouble != nil {
 		progress.Trouble(i.trouble)
@@ -188,18 +189,18 @@ func (i *images) WriteDisk(_ context.Context, _ *vmpb.InitialImage, disk string,
 		var err error
 		switch name {
 		case "download":
-			progress.Progress(0, uint64(len(content)))
+			progress.Progress(0, int64(len(content)))
 			err = os.WriteFile(partial, content[:4], 0o600)
 		case "write":
 			for piece := range i.pieces {
-				progress.Progress(uint64(piece), uint64(len(content)))
+				progress.Progress(int64(piece), int64(len(content)))
 				time.Sleep(100 * time.Millisecond) // in the bubble
 			}
-			progress.Progress(uint64(len(content)), uint64(len(content)))
+			progress.Progress(int64(len(content)), int64(len(content)))
 			err = os.WriteFile(partial, content, 0o600)
 		case "rename":
 			i.written++
-			err = os.Rename(partial, disk)
+			err = os.Rename(partial, target.Path)
 		}
 		if err != nil {
 			return err
@@ -208,10 +209,10 @@ func (i *images) WriteDisk(_ context.Context, _ *vmpb.InitialImage, disk string,
 	return nil
 }
 
-func (i *images) Fetch(_ context.Context, file *vmpb.BootFile, path string, _ hypervisor.Listener) error {
-	i.fetched = append(i.fetched, file.GetUrl())
-	if err := i.step(file.GetUrl()); err != nil {
+func (i *images) Fetch(_ context.Context, source image.Source, path string, _ image.Options) error {
+	i.fetched = append(i.fetched, source.URL)
+	if err := i.step(source.URL); err != nil {
 		return err
 	}
-	return os.WriteFile(path, []byte(file.GetUrl()), 0o600)
+	return os.WriteFile(path, []byte(source.URL), 0o600)
 }

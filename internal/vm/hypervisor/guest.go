@@ -1,8 +1,8 @@
 package hypervisor
 
 import (
+	"cmp"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -25,9 +25,8 @@ const (
 	defaultMemoryBytes = 512 << 20
 )
 
-// describeGuest writes what the guest can learn about itself into the run folder, and
-// gives the machine to start. The same specification gives the same machine, on every
-// host.
+// describeGuest writes the guest's inputs into the run folder, and returns the machine to
+// start. It is the same for the same specification on every host.
 func describeGuest(config Config) (qemu.Config, error) {
 	spec := config.Spec
 	network, err := guestNetwork(spec, config.Network)
@@ -49,12 +48,12 @@ func describeGuest(config Config) (qemu.Config, error) {
 	return qemu.Config{
 		Name:      spec.GetNamespace() + "/" + spec.GetName(),
 		UUID:      spec.GetUuid(),
-		Processor: qemu.Processor{Count: int(orDefault(spec.GetResources().GetCpus(), defaultCPUs))},
-		MemoryMiB: int(orDefault(spec.GetResources().GetMemoryBytes(), defaultMemoryBytes) >> 20),
+		Processor: qemu.Processor{Count: int(cmp.Or(spec.GetResources().GetCpus(), defaultCPUs))},
+		MemoryMiB: int(cmp.Or(spec.GetResources().GetMemoryBytes(), defaultMemoryBytes) >> 20),
 		Disks:     qemu.Disks{Root: root, Seed: qemu.Disk{Path: seedPath}},
 		Kernel:    guestKernel(config),
 		Network:   network,
-		// Guests find items by position: order and number are part of the protocol.
+		// A migrated guest finds items by position, so their order and number are fixed.
 		Firmware: []qemu.FirmwareItem{
 			{Name: "opt/" + metadataKey, Path: metadata},
 			{Name: metadataKey, Path: metadata},
@@ -62,16 +61,7 @@ func describeGuest(config Config) (qemu.Config, error) {
 	}, nil
 }
 
-func orDefault[T comparable](value, otherwise T) T {
-	var zero T
-	if value == zero {
-		return otherwise
-	}
-	return value
-}
-
-// guestNetwork is the guest's network card; nil without a network. An address that the
-// network cannot carry is a *SpecError.
+// guestNetwork returns the guest's network card; nil without a network. Errors: *SpecError.
 func guestNetwork(spec *vmpb.VMSpec, prefixes []netip.Prefix) (*qemu.UserNetwork, error) {
 	wanted, problem := parseAddresses(spec.GetAddress())
 	if problem != nil {
@@ -100,19 +90,18 @@ func guestNetwork(spec *vmpb.VMSpec, prefixes []netip.Prefix) (*qemu.UserNetwork
 	return network, nil
 }
 
-// hardwareAddress is derived from the VM, so that it is the same on every host. It has
-// the bit of addresses that no manufacturer gave out.
+// hardwareAddress returns a locally administered address that is the same on every host.
 func hardwareAddress(spec *vmpb.VMSpec) net.HardwareAddr {
 	sum := sha256.Sum256([]byte(identityOf(spec)))
 	return append(net.HardwareAddr{0x02}, sum[:5]...)
 }
 
-// identityOf is what a guest's configuration is kept under.
+// identityOf returns the instance ID of the guest.
 func identityOf(spec *vmpb.VMSpec) string {
-	return orDefault(spec.GetUuid(), spec.GetNamespace()+"/"+spec.GetName())
+	return cmp.Or(spec.GetUuid(), spec.GetNamespace()+"/"+spec.GetName())
 }
 
-// links is how the guest reaches the network: only for addresses that it was given.
+// links returns the guest's links; nil if it has no addresses of its own.
 func links(n *qemu.UserNetwork) *vmpb.NetworkConfig {
 	if n == nil || !n.Address4.IsValid() && !n.Address6.IsValid() {
 		return nil
@@ -139,8 +128,8 @@ func writeMetadata(path string, spec *vmpb.VMSpec, network *qemu.UserNetwork) er
 	return nil
 }
 
-// writeSeed makes the volume with the guest's configuration, and returns its path; ""
-// if there is none.
+// writeSeed writes the volume with the guest's configuration, and returns its path; empty
+// without user data.
 func writeSeed(config Config, network *qemu.UserNetwork) (string, error) {
 	if config.Paths.UserData == "" {
 		return "", nil
@@ -166,20 +155,16 @@ func writeSeed(config Config, network *qemu.UserNetwork) (string, error) {
 }
 
 func seedNetwork(n *qemu.UserNetwork) *seed.Network {
-	config := links(n)
-	if config == nil {
+	if links(n) == nil {
 		return nil
 	}
 	network := &seed.Network{MAC: n.MAC}
-	for _, link := range []*vmpb.PTPAddress{config.GetV4(), config.GetV6()} {
-		if link != nil {
-			network.Links = append(network.Links, seed.Link{
-				Address: netip.MustParseAddr(link.GetIp()), Gateway: netip.MustParseAddr(link.GetPeerIp()),
-			})
-		}
-	}
 	if n.Address4.IsValid() {
+		network.Links = append(network.Links, seed.Link{Address: n.Address4, Gateway: n.Gateway4()})
 		network.NameServers = append(network.NameServers, n.DNS4())
+	}
+	if n.Address6.IsValid() {
+		network.Links = append(network.Links, seed.Link{Address: n.Address6, Gateway: n.Gateway6()})
 	}
 	return network
 }
@@ -190,7 +175,7 @@ const (
 	initrdFile = "initrd"
 )
 
-// guestKernel is what fetchBootFiles has fetched.
+// guestKernel returns what fetchBootFiles has downloaded.
 func guestKernel(config Config) *qemu.Kernel {
 	boot := config.Spec.GetKernelBoot()
 	if boot == nil {
@@ -202,6 +187,3 @@ func guestKernel(config Config) *qemu.Kernel {
 	}
 	return kernel
 }
-
-// errMachine is wrapped by what goes wrong between us and a machine.
-var errMachine = errors.New("the machine failed")

@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	"github.com/millwright-dev/millwright/internal/vm/image"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -129,8 +129,8 @@ func TestFailuresOfThePreparation(t *testing.T) {
 		err  error
 		want string
 	}{
-		"unavailable": {fmt.Errorf("%w: 404", hypervisor.ErrImageUnavailable), vmpb.EndImageUnavailable},
-		"rejected":    {fmt.Errorf("%w: checksum", hypervisor.ErrImageRejected), vmpb.EndImageRejected},
+		"unavailable": {fmt.Errorf("%w: 404", image.Unavailable), vmpb.EndImageUnavailable},
+		"rejected":    {fmt.Errorf("%w: checksum", image.Rejected), vmpb.EndImageRejected},
 		"too large":   {&os.PathError{Op: "truncate", Path: "x", Err: syscall.EFBIG}, vmpb.EndNoSpace},
 		"no space":    {&os.PathError{Op: "write", Path: "x", Err: syscall.ENOSPC}, vmpb.EndNoSpace},
 		"else":        {syscall.EIO, vmpb.EndInternal},

@@ -132,7 +132,7 @@ func (r *real) ends(reason string) {
 
 func (r *real) dial() *grpc.ClientConn {
 	r.t.Helper()
-	conn, err := hypervisor.DialSocket(r.config.Paths.Socket())
+	conn, err := service.DialSocket(r.config.Paths.Socket())
 	must(r.t, err)
 	r.t.Cleanup(func() { _ = conn.Close() })
 	return conn

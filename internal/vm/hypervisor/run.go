@@ -1,12 +1,27 @@
+// Package hypervisor is the process that runs one virtual machine.
+//
+// [ParseSpec] reads the VM's specification, and [Run] runs the VM: it locks the disk, asks
+// the controller for authorization, prepares the disk, starts the guest, and serves until
+// the end of either. The steps of the start are in start.go, what follows is in serve.go.
+// Package qemu runs QEMU, package controller calls the controller, and package service
+// serves the gRPC API.
+//
+// Two locks prevent two processes from running one VM: that of this package beside the disk,
+// and QEMU's on the disk. The controller's answer only decides which process should end.
 package hypervisor
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -16,14 +31,13 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Run runs a hypervisor process and returns why it ended. The end of the context is the
-// request to end (SIGTERM): the guest is asked to shut down, and killed after
-// Timing.Grace.
+// Run runs a hypervisor and returns why it ended. When the context ends (SIGTERM), the guest
+// is asked to shut down, and killed after Timing.Grace.
 //
-// When Run returns, the machine's process is gone, the disk's lock is free and nothing
-// is served any more. A wrong specification is found before anything is touched.
+// When Run returns, the machine's process has ended, the disk's lock is free and nothing is
+// served. An invalid specification is found before anything is changed.
 //
-// It may be called once per process and run folder at a time.
+// There must be only one call per run folder at a time.
 func Run(ctx context.Context, config Config) vmpb.Termination {
 	return terminationOf(run(ctx, config.withDefaults(), listenAll))
 }
@@ -36,8 +50,8 @@ func run(ctx context.Context, config Config, listen listenFunc) error {
 	return l.live(ctx)
 }
 
-// life is one run of a hypervisor. Its fields are set by the steps of start.go, in
-// their order, and used by one goroutine.
+// life is one run of a hypervisor. The steps of start.go set its fields, in their order. It
+// is used by one goroutine.
 type life struct {
 	config Config
 	log    *slog.Logger
@@ -52,7 +66,7 @@ type life struct {
 	lease    *controller.Lease
 	machine  Machine
 
-	// state is what the guest does: nothing, RUNNING or PAUSED.
+	// state of the guest: unknown, RUNNING or PAUSED.
 	state vmpb.ReportStateRequest_State
 }
 
@@ -66,7 +80,7 @@ func (l *life) live(outer context.Context) error {
 		l.log.Debug("starting", "step", step.name)
 		err := step.do(l, ctx)
 		if ctx.Err() != nil {
-			return wanted(ctx) // whatever else the step says, it is a consequence
+			return wanted(ctx) // the step's error is a consequence
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", step.name, err)
@@ -86,8 +100,7 @@ func wanted(ctx context.Context) error {
 	return errStopped
 }
 
-// watchTermination ends the context when the controller wants the end. It does not
-// outlive the context.
+// watchTermination ends the context when the controller terminates this hypervisor.
 func (l *life) watchTermination(ctx context.Context, end context.CancelCauseFunc) {
 	for {
 		authorization, changed := l.lease.Current()
@@ -103,11 +116,11 @@ func (l *life) watchTermination(ctx context.Context, end context.CancelCauseFunc
 	}
 }
 
-// close undoes what was done, the last first. The lock goes last of all: nothing of
-// ours touches the disk then.
+// close undoes the steps in reverse order. The lock is released last: nothing of this process
+// uses the disk then.
 func (l *life) close() {
 	if l.machine != nil {
-		// Without limit: as long as the process is there, so is our hold on its disk.
+		// Without limit: as long as the process lives, it may write to the disk.
 		_ = l.machine.Kill(context.Background())
 		<-l.machine.Done()
 	}
@@ -124,8 +137,7 @@ func (l *life) close() {
 	_ = l.lock.Release()
 }
 
-// listenFunc makes the listeners for the socket and for the network; the latter is nil
-// if it is not wanted.
+// listenFunc returns the listeners on the socket and the network; the latter may be nil.
 type listenFunc func(Config) (local, peers net.Listener, err error)
 
 func listenAll(config Config) (local, peers net.Listener, err error) {
@@ -143,7 +155,7 @@ func listenAll(config Config) (local, peers net.Listener, err error) {
 	return local, peers, nil
 }
 
-// podName is how the process is known: the Pod's name is the host name by default.
+// podName returns the name of the Pod, which is the host name by default.
 func podName(spec *vmpb.VMSpec) (string, error) {
 	if name := spec.GetPodName(); name != "" {
 		return name, nil
@@ -153,4 +165,49 @@ func podName(spec *vmpb.VMSpec) (string, error) {
 		return "", fmt.Errorf("looking for the Pod's name: %w", err)
 	}
 	return name, nil
+}
+
+// openRunDir creates the folder, and returns the number of this run: the time in nanoseconds
+// since the Unix epoch, or one more than the last number, which is stored in the folder, if
+// the clock was set back.
+func openRunDir(path string, now time.Time) (uint64, error) {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return 0, fmt.Errorf("making the run folder: %w", err)
+	}
+	return nextRunID(filepath.Join(path, "run-id"), now)
+}
+
+func nextRunID(path string, now time.Time) (uint64, error) {
+	last, err := lastRunID(path)
+	if err != nil {
+		return 0, err
+	}
+	next := max(uint64(max(0, now.UnixNano())), last+1)
+	if err := replaceFile(path, []byte(strconv.FormatUint(next, 10)+"\n")); err != nil {
+		return 0, fmt.Errorf("recording the run: %w", err)
+	}
+	return next, nil
+}
+
+// lastRunID returns 0 if there is no number. Runs write the file atomically, so something
+// else is none either.
+func lastRunID(path string) (uint64, error) {
+	text, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return 0, fmt.Errorf("reading the last run: %w", err)
+	}
+	last, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+	if err != nil {
+		return 0, nil
+	}
+	return last, nil
+}
+
+// replaceFile replaces a file atomically.
+func replaceFile(path string, data []byte) error {
+	partial := path + ".partial"
+	if err := os.WriteFile(partial, data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(partial, path)
 }

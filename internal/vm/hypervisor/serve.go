@@ -10,12 +10,11 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// quitLimit is how long QEMU has to end by itself when it is told to. After that it is
-// killed.
+// quitLimit is how long QEMU may take to end after quit; then it is killed.
 const quitLimit = 2 * time.Second
 
-// serve keeps the guest as the controller wishes until one of the four ends: the guest
-// goes, the machine fails, the controller says so, or the process is asked to.
+// serve runs or stops the guest as the controller wants until the guest powers off, the
+// machine fails, the controller terminates this hypervisor, or the process is asked to end.
 func (l *life) serve(ctx context.Context) error {
 	for {
 		authorization, changed := l.lease.Current()
@@ -35,8 +34,7 @@ func (l *life) serve(ctx context.Context) error {
 	}
 }
 
-// hold lets the guest run or holds it, if that is not what it does already. A machine
-// begins with its guest held.
+// hold stops or continues the guest, if need be. A machine starts with the guest stopped.
 func (l *life) hold(ctx context.Context, paused bool) error {
 	want, act := vmpb.ReportStateRequest_STATE_RUNNING, l.machine.Cont
 	if paused {
@@ -57,8 +55,8 @@ func (l *life) hold(ctx context.Context, paused bool) error {
 	return nil
 }
 
-// lost explains why a command to the machine failed. Mostly it is because the machine
-// has just ended, and then its own words count.
+// lost explains why a command failed. Mostly the machine has just ended; then its exit is the
+// reason.
 func (l *life) lost(err error) error {
 	select {
 	case <-l.machine.Done():
@@ -68,10 +66,10 @@ func (l *life) lost(err error) error {
 	}
 }
 
-// terminate gives the guest no time: another one may be waiting for its disk.
+// terminate kills the guest: another hypervisor may be waiting for its disk.
 func (l *life) terminate() error {
 	l.server.SetServing(false)
-	_ = l.machine.Kill(context.Background()) // it ends when the process is gone
+	_ = l.machine.Kill(context.Background()) // returns when the process has ended
 	return errTerminated
 }
 
@@ -81,7 +79,7 @@ func (l *life) stop() error {
 	l.reportState(vmpb.ReportStateRequest_STATE_STOPPING, "")
 	late := time.After(l.config.Timing.Grace)
 	if l.state != vmpb.ReportStateRequest_STATE_RUNNING {
-		// Held as the controller wants it, the guest would not notice the button.
+		// A stopped guest would not notice the button.
 		return l.quit("the guest was held, and ended without being asked")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), l.config.Timing.Grace)
@@ -104,8 +102,7 @@ func (l *life) stop() error {
 	}
 }
 
-// quit lets QEMU end in order, so that its own buffers reach the disk. The process is
-// certain to be gone at the end of the life: see close.
+// quit lets QEMU write its buffers to the disk. If it does not end, close kills it.
 func (l *life) quit(message string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), quitLimit)
 	defer cancel()
@@ -115,7 +112,7 @@ func (l *life) quit(message string) error {
 	return &ending{vmpb.EndStopped, message}
 }
 
-// ended explains the end of a machine that nobody here has asked for.
+// ended explains the end of a machine that was not asked to end.
 func ended(exit qemu.Exit) error {
 	if exit.Reason == qemu.GuestShutdown {
 		return &ending{vmpb.EndGuestShutdown, "the guest powered itself off"}

@@ -10,24 +10,24 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	"github.com/millwright-dev/millwright/internal/vm/image"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// starting is the way from nothing to a guest that is ready to run. The context of
-// each step ends, with the reason as its cause, when the process is asked to end or
-// the controller wants it.
+// starting are the steps until the guest is ready to run. The context of each step ends when
+// the process is asked to end or the controller terminates it.
 var starting = []struct {
 	name string
 	do   func(*life, context.Context) error
-	// watch is whether the controller can end the process from here on.
+	// watch reports whether the controller can terminate the process from here on.
 	watch bool
 }{
 	{name: "opening the run folder", do: (*life).openRun},
 	{name: "serving", do: (*life).openServices},
 	{name: "connecting to the controller", do: (*life).connect},
 	{name: "locking the disk", do: (*life).lockDisk},
-	// Not earlier: the controller hands the VM from an old run to a new one of the same
-	// Pod because the lock proves that the old one is gone.
+	// Not earlier: the controller passes authority from an old run of the Pod to a new one
+	// because the lock proves that the old one has ended.
 	{name: "asking for authorization", do: (*life).openLease, watch: true},
 	{name: "waiting for authorization", do: (*life).awaitAuthorization},
 	{name: "preparing the disk", do: (*life).prepareDisk},
@@ -51,8 +51,7 @@ func (l *life) openRun(context.Context) error {
 	return nil
 }
 
-// openServices comes early: the health check says from the beginning that the guest
-// does not run yet.
+// openServices comes early: the health check answers that the guest does not run yet.
 func (l *life) openServices(context.Context) error {
 	local, peers, err := l.listen(l.config)
 	if err != nil {
@@ -86,8 +85,8 @@ func (l *life) lockDisk(ctx context.Context) error {
 	})
 }
 
-// retryLocked tries until the disk is free or patience ends. Whoever has it may be
-// about to end, as an earlier run of this VM often is.
+// retryLocked tries until the disk is unlocked or LockLimit is over. An earlier run of this VM
+// may be about to end.
 func (l *life) retryLocked(ctx context.Context, try func() error) error {
 	late := time.After(l.config.Timing.LockLimit)
 	for {
@@ -111,9 +110,8 @@ func (l *life) openLease(context.Context) error {
 	return nil
 }
 
-// awaitAuthorization gives the controller the chance to say no. One that says nothing
-// does not hold up the guest: the lock is ours, and hosts must be able to start VMs
-// while the control plane is away.
+// awaitAuthorization lets the controller refuse. Without an answer the guest starts: this
+// process holds the lock, and hosts must be able to start VMs without the control plane.
 func (l *life) awaitAuthorization(ctx context.Context) error {
 	late := time.After(l.config.Timing.FirstAnswer)
 	for {
@@ -133,7 +131,7 @@ func (l *life) awaitAuthorization(ctx context.Context) error {
 	}
 }
 
-// prepareDisk never writes to a disk that is there: it is complete, and may have run.
+// prepareDisk never writes to an existing disk: it is complete, and may have run.
 func (l *life) prepareDisk(ctx context.Context) error {
 	root := disk.Disk{Path: l.config.Paths.RootDisk, Bytes: l.config.Spec.GetRootDiskBytes()}
 	exists, err := root.Exists()
@@ -156,18 +154,23 @@ func (l *life) preparing() bool {
 func (l *life) writeImage(ctx context.Context, root disk.Disk) error {
 	const doing = "writing the initial image"
 	l.reportState(vmpb.ReportStateRequest_STATE_PREPARING, doing)
-	err := l.config.Images.WriteDisk(ctx, l.config.Spec.GetInitialImage(), root.Path, root.Size(), l.listener(doing))
+	from := l.config.Spec.GetInitialImage()
+	err := l.config.WriteDisk(ctx,
+		image.Source{URL: from.GetUrl(), Checksum: from.GetChecksum(), Format: from.GetFormat()},
+		image.Target{Path: root.Path, Bytes: int64(root.Size())}, l.imageOptions(doing))
 	if err != nil {
 		return err
 	}
 	return root.Grow()
 }
 
-// listener reports how it goes with an image.
-func (l *life) listener(doing string) Listener {
-	return Listener{
-		Progress: func(done, total uint64) {
-			l.reporter.Update(func(r *controller.Report) { r.Message, r.DoneBytes, r.TotalBytes = doing, done, total })
+// imageOptions report the progress of a download.
+func (l *life) imageOptions(doing string) image.Options {
+	return image.Options{
+		Progress: func(done, total int64) {
+			l.reporter.Update(func(r *controller.Report) {
+				r.Message, r.DoneBytes, r.TotalBytes = doing, uint64(done), uint64(total)
+			})
 		},
 		Trouble: func(err error) {
 			l.reportState(vmpb.ReportStateRequest_STATE_PREPARING, fmt.Sprintf("%v; trying again", err))
@@ -175,8 +178,7 @@ func (l *life) listener(doing string) Listener {
 	}
 }
 
-// fetchBootFiles fetches them anew for every start: the run folder is a new one for
-// every Pod, and the URLs may yield something else by then.
+// fetchBootFiles downloads them for every start: the content of the URLs may have changed.
 func (l *life) fetchBootFiles(ctx context.Context) error {
 	boot := l.config.Spec.GetKernelBoot()
 	for _, wanted := range []struct {
@@ -190,15 +192,19 @@ func (l *life) fetchBootFiles(ctx context.Context) error {
 		}
 		doing := "fetching the " + wanted.name
 		l.reportState(vmpb.ReportStateRequest_STATE_PREPARING, doing)
-		if err := l.config.Images.Fetch(ctx, wanted.file, filepath.Join(l.config.Paths.Run, wanted.name), l.listener(doing)); err != nil {
+		source := image.Source{URL: wanted.file.GetUrl(), Checksum: wanted.file.GetChecksum()}
+		path := filepath.Join(l.config.Paths.Run, wanted.name)
+		options := l.imageOptions(doing)
+		options.Progress = nil // the files are small
+		if err := l.config.Fetch(ctx, source, path, options); err != nil {
 			return fmt.Errorf("the %s: %w", wanted.name, err)
 		}
 	}
 	return nil
 }
 
-// startMachine starts it with the guest stopped. The machine's own lock may be held by
-// one that dies just now, together with the process that had ours.
+// startMachine starts it with the guest stopped. An earlier QEMU that is about to end may
+// still hold QEMU's lock.
 func (l *life) startMachine(ctx context.Context) error {
 	config, err := describeGuest(l.config)
 	if err != nil {
@@ -217,9 +223,8 @@ func (l *life) startMachine(ctx context.Context) error {
 	})
 }
 
-// reportPrepared tells the controller, before the first start, that this disk is never
-// to be prepared again. Where it cannot be told, the disk itself tells the next
-// hypervisor.
+// reportPrepared reports before the first start that the disk is prepared. If that fails, the
+// next hypervisor still finds the disk.
 func (l *life) reportPrepared(ctx context.Context) error {
 	if !l.preparing() {
 		return nil
@@ -235,7 +240,7 @@ func (l *life) reportPrepared(ctx context.Context) error {
 	return nil
 }
 
-// reportState reports a state and one sentence about it.
+// reportState reports a state with a message for users.
 func (l *life) reportState(state vmpb.ReportStateRequest_State, message string) {
 	l.reporter.Update(func(r *controller.Report) { r.State, r.Message = state, message })
 }

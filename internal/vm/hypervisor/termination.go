@@ -11,20 +11,20 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	"github.com/millwright-dev/millwright/internal/vm/image"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// maxTermination is how many bytes of a container's termination message the kubelet
-// reads. Half a JSON object would tell nothing.
+// maxTermination is how many bytes of a container's termination message the kubelet reads.
 const maxTermination = 4096
 
-// LeaveTermination writes why the process ends into a file, which is made if it is
-// not there, and returns the exit code to end with. A message that is too long for
-// Kubernetes is cut. The exit code is right also with an error.
+// LeaveTermination writes why the process ends into a file, which is created if need be, and
+// returns the exit code to end with, also with an error. A message that is too long for
+// Kubernetes is cut.
 func LeaveTermination(path string, termination vmpb.Termination) (int, error) {
 	text, err := encodeTermination(termination)
 	if err == nil {
-		// Not by a rename: the file is often a mount of its own.
+		// Not by a rename: the file may be a mount point.
 		err = os.WriteFile(path, text, 0o644)
 	}
 	if err != nil {
@@ -49,14 +49,14 @@ func encodeTermination(termination vmpb.Termination) ([]byte, error) {
 		if err != nil || len(text) <= maxTermination || termination.Message == "" {
 			return text, err
 		}
-		// Each byte takes one or more in JSON, so this is never too much by far.
+		// A byte of the message takes one to six in JSON.
 		excess := len(text) - maxTermination
 		keep := max(0, len(termination.Message)-max(1, excess/6))
 		termination.Message = cutRune(termination.Message, keep)
 	}
 }
 
-// cutRune keeps at most n bytes, and no half letter.
+// cutRune keeps at most n bytes, and only whole runes.
 func cutRune(text string, n int) string {
 	for n > 0 && n < len(text) && !utf8.RuneStart(text[n]) {
 		n--
@@ -64,7 +64,7 @@ func cutRune(text string, n int) string {
 	return text[:n]
 }
 
-// ending is an end of which more is known than an error tells.
+// ending is an end with a known reason.
 type ending struct {
 	reason  string
 	message string
@@ -76,10 +76,12 @@ func (e *ending) Error() string { return e.message }
 var (
 	errTerminated = &ending{vmpb.EndTerminated, "the controller ended this hypervisor"}
 	errStopped    = &ending{vmpb.EndStopped, "asked to end before the guest ran"}
+
+	// errMachine is wrapped by errors of QEMU.
+	errMachine = errors.New("the machine failed")
 )
 
-// terminationOf finds the reason of an error. There always is one: Run ends by errors
-// only.
+// terminationOf returns the reason of an error.
 func terminationOf(err error) vmpb.Termination {
 	var end *ending
 	if errors.As(err, &end) {
@@ -96,8 +98,10 @@ func terminationOf(err error) vmpb.Termination {
 		{vmpb.EndNoSpace, func(err error) bool {
 			return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG)
 		}},
-		{vmpb.EndImageUnavailable, func(err error) bool { return errors.Is(err, ErrImageUnavailable) }},
-		{vmpb.EndImageRejected, func(err error) bool { return errors.Is(err, ErrImageRejected) }},
+		{vmpb.EndImageUnavailable, func(err error) bool { return errors.Is(err, image.Unavailable) }},
+		{vmpb.EndImageRejected, func(err error) bool {
+			return errors.Is(err, image.Rejected) || errors.Is(err, image.Invalid)
+		}},
 		{vmpb.EndNoQEMU, func(err error) bool { return errors.Is(err, qemu.ErrNotInstalled) }},
 		{vmpb.EndQEMUFailed, func(err error) bool { return errors.Is(err, errMachine) }},
 	} {
@@ -108,7 +112,6 @@ func terminationOf(err error) vmpb.Termination {
 	return vmpb.Termination{Reason: vmpb.EndInternal, Message: err.Error()}
 }
 
-// isInvalid reports whether the specification, or what was configured, is to blame.
 func isInvalid(err error) bool {
 	var spec *SpecError
 	var field *qemu.FieldError

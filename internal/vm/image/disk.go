@@ -2,53 +2,37 @@ package image
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
-	"fmt"
-	"io/fs"
+	"io"
 	"os"
 
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+	"github.com/ulikunitz/xz"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Target is the disk to write.
-type Target struct {
-	// Path is the file to make, in a folder that exists. Beside it, Path.partial and
-	// Path.qcow2.partial are written in between. Whoever calls keeps others away from
-	// all three.
-	Path string
-	// Bytes is the size of the disk; the file is sparse. An image that needs more is
-	// refused, what it leaves is zero. 0: the size that the image has.
-	Bytes int64
-}
+const (
+	// blockSize is how much is read and written at once.
+	blockSize = 1 << 20
+	// holeSize is the granularity of holes in the file.
+	holeSize = 64 << 10
+	// maxWindow is how far back a zstd stream may refer, and so the memory that it takes.
+	// The format recommends 8 MiB to decoders; --ultra --long=27 makes this.
+	maxWindow = 128 << 20
+)
 
-// WriteDisk makes a disk out of an image. The file at target.Path must not be there: a
-// disk that may have run is never written, and the error is fs.ErrExist.
-//
-// Other errors: *Error; the context's cause; and those of the file system, but for the
-// lack of space, which is an *Error. After an error there is no file of that name.
-func WriteDisk(ctx context.Context, source Source, target Target, options Options) error {
-	j, err := newJob("image", source, options)
-	if err != nil {
-		return err
-	}
-	if target.Bytes < 0 {
-		return fmt.Errorf("%s: a disk of %d bytes", j.subject, target.Bytes)
-	}
-	switch _, err := os.Lstat(target.Path); {
-	case err == nil:
-		return fmt.Errorf("%s: the disk is there already: %w", j.subject, &fs.PathError{
-			Op: "create", Path: target.Path, Err: fs.ErrExist,
-		})
-	case !errors.Is(err, fs.ErrNotExist):
-		return err
-	}
-	// Unlike the disk's, this leftover would stay if the image is now a raw one.
-	if err := os.Remove(target.Path + suffixQCOW2 + suffixPartial); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return j.try(ctx, func(ctx context.Context) error { return j.writeDisk(ctx, target) })
-}
+// The first bytes of each format.
+const (
+	magicQCOW2 = "QFI\xfb"
+	magicGzip  = "\x1f\x8b\x08"
+	magicXZ    = "\xfd7zXZ\x00"
+	magicZstd  = "\x28\xb5\x2f\xfd"
+)
 
 func (j *job) writeDisk(ctx context.Context, target Target) error {
 	from, err := j.open(ctx)
@@ -56,45 +40,45 @@ func (j *job) writeDisk(ctx context.Context, target Target) error {
 		return err
 	}
 	defer func() { _ = from.Close() }()
-	disk, err := createPartial(target.Path, 0o600)
+	to, err := disk.CreatePartial(target.Path, 0o600)
 	if err != nil {
 		return j.storage(err)
 	}
-	defer disk.discard()
-	if err := j.fill(ctx, disk, target, from); err != nil {
+	defer to.Discard()
+	if err := j.fill(ctx, to, target, from); err != nil {
 		return err
 	}
-	if err := disk.commit(); err != nil {
+	if err := to.Commit(); err != nil {
 		return j.storage(err)
 	}
 	return nil
 }
 
-// fill writes the whole disk.
-func (j *job) fill(ctx context.Context, disk *partial, target Target, from *content) error {
+// fill writes the content of the disk.
+func (j *job) fill(ctx context.Context, to *disk.Partial, target Target, from *content) error {
 	decoded, err := j.decode(from)
 	if err != nil {
 		return err
 	}
 	defer decoded.close()
 	if decoded.qcow2 {
-		return j.fillFromQCOW2(ctx, disk, target, decoded, from)
+		return j.fillFromQCOW2(ctx, to, target, decoded, from)
 	}
 	if decoded.plain && target.Bytes > 0 && from.total > target.Bytes {
 		return j.tooLarge(from.total, target.Bytes)
 	}
-	size, err := j.writeSparse(disk.File, decoded, from, target.Bytes)
+	size, err := j.writeSparse(to.File, decoded, from, target.Bytes)
 	if err != nil {
 		return err
 	}
-	if err := disk.Truncate(diskSize(target, size)); err != nil {
+	if err := to.Truncate(diskSize(target, size)); err != nil {
 		return j.storage(err)
 	}
 	return nil
 }
 
-// writeSparse writes everything that comes, at most limit bytes, and checks it. It
-// returns how many bytes there were.
+// writeSparse writes and verifies everything that is read, at most limit bytes, and returns
+// how many bytes there were.
 func (j *job) writeSparse(to *os.File, decoded *decoded, from *content, limit int64) (int64, error) {
 	size, err := copySparse(to, decoded, limit)
 	if err == nil {
@@ -107,7 +91,7 @@ func (j *job) writeSparse(to *os.File, decoded *decoded, from *content, limit in
 	case errors.Is(err, errLimit):
 		return 0, j.rejected("it is larger than the disk of %d bytes", limit)
 	case errors.As(err, &readErr):
-		return 0, j.rejected("it cannot be decompressed: %v", readErr.err)
+		return 0, j.rejected("it cannot be decompressed: %v", readErr.error)
 	case err != nil:
 		return 0, j.storage(err)
 	}
@@ -118,7 +102,7 @@ func (j *job) tooLarge(size, disk int64) error {
 	return j.rejected("it has %d bytes, more than the disk of %d bytes", size, disk)
 }
 
-// diskSize is what the user wants, or whole sectors for the image.
+// diskSize returns the requested size, or whole sectors for the image.
 func diskSize(target Target, image int64) int64 {
 	const sector = 512
 	if target.Bytes > 0 {
@@ -131,13 +115,11 @@ func diskSize(target Target, image int64) int64 {
 type decoded struct {
 	*bufio.Reader
 	close func()
-	// plain is set if there was no compression.
-	plain bool
-	// qcow2 is set if the bytes are a QCOW2 file, else they are those of the disk.
-	qcow2 bool
+	plain bool // it was not compressed
+	qcow2 bool // it is a QCOW2 file, else the content of the disk
 }
 
-// decode finds out what the image is.
+// decode detects the format of the image.
 func (j *job) decode(from *content) (*decoded, error) {
 	raw := bufio.NewReaderSize(from, blockSize)
 	d := &decoded{Reader: raw, close: func() {}, plain: true}
@@ -162,4 +144,92 @@ func (j *job) decode(from *content) (*decoded, error) {
 		return nil, j.rejected("it is not in the QCOW2 format")
 	}
 	return d, nil
+}
+
+func beginsWith(from *bufio.Reader, magic string) bool {
+	start, _ := from.Peek(len(magic)) // less is no match
+	return string(start) == magic
+}
+
+// decompress returns the content of a compressed file; nil if it is not compressed. After an
+// error there is nothing to close.
+func decompress(from *bufio.Reader) (plain io.Reader, closer func(), err error) {
+	switch {
+	case beginsWith(from, magicGzip):
+		reader, err := gzip.NewReader(from)
+		if err != nil {
+			return nil, nil, err
+		}
+		return reader, func() { _ = reader.Close() }, nil
+	case beginsWith(from, magicXZ):
+		reader, err := xz.NewReader(from)
+		return reader, func() {}, err
+	case beginsWith(from, magicZstd):
+		reader, err := zstd.NewReader(from, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow))
+		if err != nil {
+			return nil, nil, err
+		}
+		return reader, reader.Close, nil
+	default:
+		return nil, nil, nil
+	}
+}
+
+// errLimit means that there is more to read than may be written.
+var errLimit = errors.New("more than the limit")
+
+// readError is an error of the reader, not of the writer.
+type readError struct{ error }
+
+// Unwrap returns the reader's error.
+func (e *readError) Unwrap() error { return e.error }
+
+// copySparse copies to the same offsets of an empty file, except for zeros. It returns how
+// many bytes it read; the file may be shorter. A limit of 0 means none.
+func copySparse(to io.WriterAt, from io.Reader, limit int64) (int64, error) {
+	block := make([]byte, blockSize)
+	var offset int64
+	for {
+		n, err := readBlock(from, block)
+		if limit > 0 && offset+int64(n) > limit {
+			return offset, errLimit
+		}
+		if writeErr := writeData(to, block[:n], offset); writeErr != nil {
+			return offset, writeErr
+		}
+		offset += int64(n)
+		if err == io.EOF {
+			return offset, nil
+		}
+		if err != nil {
+			return offset, &readError{err}
+		}
+	}
+}
+
+// readBlock fills the block as far as it can. io.ReadFull does not fit: it returns
+// io.ErrUnexpectedEOF at the end, which is also a decoder's error for half a file.
+func readBlock(from io.Reader, block []byte) (n int, err error) {
+	for n < len(block) && err == nil {
+		var got int
+		got, err = from.Read(block[n:])
+		n += got
+	}
+	return n, err
+}
+
+var zeros [holeSize]byte
+
+// writeData writes the parts of block that are not all zero.
+func writeData(to io.WriterAt, block []byte, offset int64) error {
+	for len(block) > 0 {
+		hole := block[:min(holeSize, len(block))]
+		if !bytes.Equal(hole, zeros[:len(hole)]) {
+			if _, err := to.WriteAt(hole, offset); err != nil {
+				return err
+			}
+		}
+		block, offset = block[len(hole):], offset+int64(len(hole))
+	}
+	return nil
 }

@@ -22,7 +22,7 @@ const (
 )
 
 func TestDiskHoldsTheImage(t *testing.T) {
-	content := disk()
+	content := diskContent()
 	gzipped := compressed(t, toGzip, content)
 	tests := map[string]struct {
 		reason string
@@ -60,7 +60,7 @@ func TestDiskHoldsTheImage(t *testing.T) {
 }
 
 func TestDiskIsSparse(t *testing.T) {
-	for name, served := range map[string][]byte{"raw": disk(), "qcow2": qcow2(t, disk())} {
+	for name, served := range map[string][]byte{"raw": diskContent(), "qcow2": qcow2(t, diskContent())} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "disk.img")
 			must(t, WriteDisk(t.Context(), Source{URL: serve(t, served)}, Target{Path: path, Bytes: 64 * mib}, atOnce))
@@ -76,7 +76,7 @@ func TestDiskIsSparse(t *testing.T) {
 func TestDiskHasItsNameOnlyWhenComplete(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "disk.img")
-	content := disk()
+	content := diskContent()
 	// What a crash may have left: more than the new content, so that a rest would show.
 	for _, leftover := range []string{"disk.img.partial", "disk.img.qcow2.partial"} {
 		must(t, os.WriteFile(filepath.Join(dir, leftover), padded([]byte("half a disk"), 5*mib), 0o600))
@@ -101,7 +101,7 @@ func TestDiskHasItsNameOnlyWhenComplete(t *testing.T) {
 func TestDiskIsNeverReplaced(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk.img")
 	must(t, os.WriteFile(path, []byte("a disk that ran"), 0o600))
-	err := WriteDisk(t.Context(), Source{URL: serve(t, disk())}, Target{Path: path, Bytes: 4 * mib}, atOnce)
+	err := WriteDisk(t.Context(), Source{URL: serve(t, diskContent())}, Target{Path: path, Bytes: 4 * mib}, atOnce)
 	if !errors.Is(err, fs.ErrExist) {
 		t.Errorf("got %v, want fs.ErrExist", err)
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 func TestFetchBringsTheFileAsItIs(t *testing.T) {
-	content := compressed(t, toGzip, disk())
+	content := compressed(t, toGzip, diskContent())
 	local := filepath.Join(t.TempDir(), "kernel here")
 	must(t, os.WriteFile(local, content, 0o600))
 	tests := map[string]Source{
@@ -33,7 +33,7 @@ func TestFetchBringsTheFileAsItIs(t *testing.T) {
 }
 
 func TestFetchKeepsTheOldFileUntilItHasTheNew(t *testing.T) {
-	content := disk()
+	content := diskContent()
 	local := filepath.Join(t.TempDir(), "kernel")
 	must(t, os.WriteFile(local, content, 0o600))
 	large := serveBy(t, func(w http.ResponseWriter, _ *http.Request) { cut(w, nil, "3000000000") })
@@ -63,7 +63,7 @@ func TestFetchKeepsTheOldFileUntilItHasTheNew(t *testing.T) {
 
 func TestFetchOfAFileToFullStorage(t *testing.T) {
 	local, dir := filepath.Join(t.TempDir(), "kernel"), t.TempDir()
-	must(t, os.WriteFile(local, disk(), 0o600))
+	must(t, os.WriteFile(local, diskContent(), 0o600))
 	limitFiles(t, 512<<10)
 	err := Fetch(t.Context(), Source{URL: "file://" + local}, filepath.Join(dir, "kernel"), atOnce)
 	if !errors.Is(err, NoSpace) {

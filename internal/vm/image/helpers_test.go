@@ -32,7 +32,7 @@ func must(t testing.TB, err error) {
 }
 
 // disk is content with holes and an odd end.
-func disk() []byte {
+func diskContent() []byte {
 	content := make([]byte, 3*mib+777)
 	noise := rand.NewChaCha8([32]byte{7})
 	_, _ = noise.Read(content[:100_000])

@@ -27,7 +27,7 @@ func patched(image []byte, offset int, value uint64) []byte {
 func withBackingFile(t *testing.T) []byte {
 	dir := t.TempDir()
 	base, overlay := filepath.Join(dir, "base"), filepath.Join(dir, "overlay")
-	must(t, os.WriteFile(base, disk(), 0o600))
+	must(t, os.WriteFile(base, diskContent(), 0o600))
 	qemuImg(t, "create", "-q", "-f", "qcow2", "-F", "raw", "-b", base, overlay)
 	content, err := os.ReadFile(overlay)
 	must(t, err)
@@ -44,7 +44,7 @@ func withDataFile(t *testing.T) []byte {
 }
 
 func TestBadImagesAreRejected(t *testing.T) {
-	content := disk()
+	content := diskContent()
 	image := qcow2(t, content)
 	gzipped := compressed(t, toGzip, content)
 	tests := map[string]struct {
@@ -160,9 +160,9 @@ func TestSentencesForUsers(t *testing.T) {
 }
 
 func TestWithoutQemuImg(t *testing.T) {
-	options := Options{Patience: -1, QemuImg: filepath.Join(t.TempDir(), "none")}
-	err := WriteDisk(t.Context(), Source{URL: serve(t, qcow2(t, disk()))},
-		Target{Path: filepath.Join(t.TempDir(), "disk.img"), Bytes: 4 * mib}, options)
+	source := Source{URL: serve(t, qcow2(t, diskContent()))}
+	t.Setenv("PATH", t.TempDir())
+	err := WriteDisk(t.Context(), source, Target{Path: filepath.Join(t.TempDir(), "disk.img"), Bytes: 4 * mib}, atOnce)
 	if !errors.Is(err, ErrNoQemuImg) {
 		t.Errorf("got %v, want ErrNoQemuImg", err)
 	}
@@ -181,7 +181,7 @@ func limitFiles(t *testing.T, bytes uint64) {
 }
 
 func TestFullStorage(t *testing.T) {
-	for name, served := range map[string][]byte{"raw": disk(), "qcow2": qcow2(t, disk())} {
+	for name, served := range map[string][]byte{"raw": diskContent(), "qcow2": qcow2(t, diskContent())} {
 		t.Run(name, func(t *testing.T) {
 			url, dir := serve(t, served), t.TempDir()
 			limitFiles(t, 512<<10)
@@ -196,7 +196,7 @@ func TestFullStorage(t *testing.T) {
 
 // TestFullFileSystem needs to mount one. TestFullStorage is for who may not.
 func TestFullFileSystem(t *testing.T) {
-	for name, served := range map[string][]byte{"raw": disk(), "qcow2": qcow2(t, disk(), "-c")} {
+	for name, served := range map[string][]byte{"raw": diskContent(), "qcow2": qcow2(t, diskContent(), "-c")} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			if err := syscall.Mount("none", dir, "tmpfs", 0, "size=128k"); errors.Is(err, syscall.EPERM) {
@@ -216,11 +216,12 @@ func TestFullFileSystem(t *testing.T) {
 
 // TestFullInQemuImg: the image fits, what is in it does not.
 func TestFullInQemuImg(t *testing.T) {
-	program := filepath.Join(t.TempDir(), "qemu-img")
+	source := Source{URL: serve(t, qcow2(t, diskContent()))}
+	bin := t.TempDir()
 	script := "#!/bin/sh\necho 'qemu-img: error while writing at byte 0: No space left on device' >&2\nexit 1\n"
-	must(t, os.WriteFile(program, []byte(script), 0o700))
-	err := WriteDisk(t.Context(), Source{URL: serve(t, qcow2(t, disk()))},
-		Target{Path: filepath.Join(t.TempDir(), "disk.img")}, Options{Patience: -1, QemuImg: program})
+	must(t, os.WriteFile(filepath.Join(bin, "qemu-img"), []byte(script), 0o700))
+	t.Setenv("PATH", bin)
+	err := WriteDisk(t.Context(), source, Target{Path: filepath.Join(t.TempDir(), "disk.img")}, atOnce)
 	if !errors.Is(err, NoSpace) {
 		t.Errorf("got %v, want NoSpace", err)
 	}

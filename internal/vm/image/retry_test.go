@@ -65,7 +65,7 @@ func TestHalfAnAnswerIsContinued(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			server := &flaky{content: disk(), cuts: 2, etag: test.etag}
+			server := &flaky{content: diskContent(), cuts: 2, etag: test.etag}
 			path := filepath.Join(t.TempDir(), "disk.img")
 			source := Source{URL: serveBy(t, server.ServeHTTP), Checksum: sum(server.content)}
 			must(t, WriteDisk(t.Context(), source, Target{Path: path, Bytes: 4 * mib}, Options{}))
@@ -126,7 +126,7 @@ func TestPatience(t *testing.T) {
 					attempts++
 					switch {
 					case attempts > test.failures:
-						return respond(http.StatusOK, bytes.NewReader(disk())), nil
+						return respond(http.StatusOK, bytes.NewReader(diskContent())), nil
 					case test.code == 0:
 						return nil, refused
 					}
@@ -156,7 +156,7 @@ func TestTroubleIsTold(t *testing.T) {
 			case 2:
 				return respond(http.StatusBadGateway, http.NoBody), nil
 			case 3:
-				return respond(http.StatusOK, io.MultiReader(bytes.NewReader(disk()), iotest.ErrReader(io.ErrUnexpectedEOF))), nil
+				return respond(http.StatusOK, io.MultiReader(bytes.NewReader(diskContent()), iotest.ErrReader(io.ErrUnexpectedEOF))), nil
 			}
 			return respond(http.StatusForbidden, http.NoBody), nil
 		})}
@@ -187,7 +187,7 @@ func TestSilentServer(t *testing.T) {
 		},
 		"no content": func(r *http.Request) (*http.Response, error) { return respond(http.StatusOK, silent{r}), nil },
 		"no more content": func(r *http.Request) (*http.Response, error) {
-			return respond(http.StatusOK, io.MultiReader(bytes.NewReader(disk()), silent{r})), nil
+			return respond(http.StatusOK, io.MultiReader(bytes.NewReader(diskContent()), silent{r})), nil
 		},
 	}
 	for name, transport := range tests {

@@ -1,3 +1,6 @@
+// Package disk creates root disks and locks them for one process.
+//
+// A disk that exists is complete: it is written under another name and then renamed.
 package disk
 
 import (
@@ -6,23 +9,30 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
-// DefaultBytes is the size of a disk that nobody gave a size.
+// DefaultBytes is the size of a disk if none is given.
 const DefaultBytes = 1 << 30
 
-// ErrNotFile says that there is something else than a file where the disk should be.
-var ErrNotFile = errors.New("the root disk is not a regular file; only files are implemented")
+var (
+	// ErrNotFile means that the path of a disk is not that of a regular file.
+	ErrNotFile = errors.New("the root disk is not a regular file; only files are implemented")
+
+	// ErrLocked means that another process holds the lock of a disk.
+	ErrLocked = errors.New("another process holds the disk")
+)
 
 // Disk is a root disk in a file.
 type Disk struct {
-	// Path is the file. Its folder exists.
+	// Path of the file. Its folder exists.
 	Path string
-	// Bytes is the size that is asked for. 0: DefaultBytes.
+	// Bytes is the requested size. 0: DefaultBytes.
 	Bytes uint64
 }
 
-// Size is how many bytes the disk shall have.
+// Size returns the requested size in bytes.
 func (d Disk) Size() uint64 {
 	if d.Bytes == 0 {
 		return DefaultBytes
@@ -30,7 +40,7 @@ func (d Disk) Size() uint64 {
 	return d.Bytes
 }
 
-// Exists reports whether the disk is there, which means that it is complete.
+// Exists reports whether the disk exists, which means that it is complete.
 func (d Disk) Exists() (bool, error) {
 	info, err := os.Stat(d.Path)
 	switch {
@@ -45,51 +55,105 @@ func (d Disk) Exists() (bool, error) {
 	}
 }
 
-// MakeBlank makes the disk, without content and without taking space. What an
-// interrupted attempt left is done away with.
+// MakeBlank creates the disk as a sparse file.
 func (d Disk) MakeBlank() error {
-	partial := d.Path + ".partial"
-	if err := os.Remove(partial); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("removing an unfinished root disk: %w", err)
-	}
-	file, err := os.OpenFile(partial, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	file, err := CreatePartial(d.Path, 0o600)
 	if err != nil {
-		return fmt.Errorf("making the root disk: %w", err)
+		return fmt.Errorf("creating the root disk: %w", err)
 	}
-	err = errors.Join(file.Truncate(int64(d.Size())), file.Sync(), file.Close())
+	defer file.Discard()
+	if err = file.Truncate(int64(d.Size())); err == nil {
+		err = file.Commit()
+	}
 	if err != nil {
-		return fmt.Errorf("making the root disk: %w", err)
+		return fmt.Errorf("creating the root disk: %w", err)
 	}
-	if err := os.Rename(partial, d.Path); err != nil {
-		return fmt.Errorf("making the root disk: %w", err)
-	}
-	return syncFolder(filepath.Dir(d.Path))
+	return nil
 }
 
-// Grow makes the disk as big as asked for. A bigger one stays: what is in it may be
-// anywhere.
+// Grow enlarges the disk to the requested size. It never shrinks a disk.
 func (d Disk) Grow() error {
 	info, err := os.Stat(d.Path)
+	if err == nil && uint64(info.Size()) < d.Size() {
+		err = os.Truncate(d.Path, int64(d.Size()))
+	}
 	if err != nil {
-		return fmt.Errorf("looking for the root disk: %w", err)
-	}
-	if uint64(info.Size()) >= d.Size() {
-		return nil
-	}
-	if err := os.Truncate(d.Path, int64(d.Size())); err != nil {
 		return fmt.Errorf("growing the root disk: %w", err)
 	}
 	return nil
 }
 
-// syncFolder makes a rename outlast a crash of the host.
-func syncFolder(path string) error {
-	folder, err := os.Open(path)
+// Partial is a file that is renamed when it is complete. Until then its name ends in
+// ".partial".
+type Partial struct {
+	*os.File
+	path string
+}
+
+// CreatePartial creates an empty file that Commit renames to path. It replaces what an
+// earlier attempt left.
+func CreatePartial(path string, mode fs.FileMode) (*Partial, error) {
+	name := path + ".partial"
+	// Removed, not truncated: a process that still writes to it must not write here.
+	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
-		return fmt.Errorf("opening the disk's folder: %w", err)
+		return nil, err
 	}
-	if err := errors.Join(folder.Sync(), folder.Close()); err != nil {
-		return fmt.Errorf("writing the disk's folder: %w", err)
+	return &Partial{File: file, path: path}, nil
+}
+
+// Commit makes the content durable, and then the name.
+func (p *Partial) Commit() error {
+	if err := errors.Join(p.Sync(), p.Close()); err != nil {
+		return err
 	}
-	return nil
+	if err := os.Rename(p.Name(), p.path); err != nil {
+		return err
+	}
+	folder, err := os.Open(filepath.Dir(p.path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(folder.Sync(), folder.Close())
+}
+
+// Discard removes the file. After Commit it does nothing.
+func (p *Partial) Discard() {
+	_ = p.Close()
+	_ = os.Remove(p.Name())
+}
+
+// Lock is the lock of a disk. The kernel releases it when the process ends.
+type Lock struct{ file *os.File }
+
+// Acquire locks the disk at a path with the file path.lock, without waiting. The lock belongs
+// to an open file, so it also works within one process, and on network file systems that
+// support locks. Errors: ErrLocked.
+func Acquire(path string) (*Lock, error) {
+	file, err := os.OpenFile(path+".lock", os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("opening the disk's lock: %w", err)
+	}
+	// The file is never removed: the lock of a file without a name excludes no process.
+	whole := unix.Flock_t{Type: unix.F_WRLCK}
+	err = unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &whole)
+	if err == nil {
+		return &Lock{file}, nil
+	}
+	_ = file.Close()
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
+		return nil, ErrLocked
+	}
+	return nil, fmt.Errorf("locking the disk: %w", err)
+}
+
+// Release releases the lock. It does nothing if l is nil.
+func (l *Lock) Release() error {
+	if l == nil {
+		return nil
+	}
+	return l.file.Close()
 }

@@ -1,0 +1,302 @@
+// Package image downloads, verifies and unpacks disk images and boot files.
+//
+// [WriteDisk] creates the root disk of a new VM from an image, [Fetch] downloads a kernel or
+// an initial RAM disk. Both write another file beside the target, and rename it when its
+// content is complete, verified and on stable storage. The next attempt overwrites what a
+// crash left behind.
+//
+// Content is not trusted. Its format is detected from the first bytes, not from the URL; an
+// image that refers to other files or is larger than the disk is refused; the checksum is
+// that of the bytes behind the URL.
+//
+// Temporary failures are retried for a while, continuing where the last attempt ended if the
+// server can do that. What remains is an [*Error] with a [Kind].
+package image
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// Source is where content comes from.
+type Source struct {
+	// URL with the scheme http, https or file. Required.
+	URL string
+	// Checksum is "sha256:" and the 64 lower-case hexadecimal digits of the hash of the
+	// bytes behind the URL. Empty: not verified.
+	Checksum string
+	// Format of the disk in these bytes; Fetch ignores it. Zero: content that begins like
+	// gzip, xz or zstd is decompressed, and is then QCOW2 if it begins like it, else raw. A
+	// given format is that of the bytes themselves.
+	Format vmpb.InitialImage_Format
+}
+
+// Target is the disk to write.
+type Target struct {
+	// Path of the file, in a folder that exists. Path.partial and Path.qcow2.partial are
+	// written meanwhile. The caller must prevent concurrent use of the three.
+	Path string
+	// Bytes is the size of the disk; the file is sparse. A larger image is refused, the rest
+	// after a smaller one is zero. 0: the size of the image.
+	Bytes int64
+}
+
+// Options of WriteDisk and Fetch. The zero value is valid.
+type Options struct {
+	// Client makes the requests. Nil: http.DefaultClient. Its CheckRedirect is not used.
+	Client *http.Client
+	// Patience is how long to retry without progress. 0: 30 seconds; negative: no retry.
+	Patience time.Duration
+	// Progress is called with the number of bytes that were read from the URL and the total
+	// number, 0 if unknown. It is called often; done decreases when an attempt starts over.
+	Progress func(done, total int64)
+	// Trouble is called with each failure that is retried.
+	Trouble func(error)
+}
+
+// Kind classifies errors. It is an error, for use with errors.Is.
+type Kind string
+
+const (
+	// Invalid means that the Source is invalid. Nothing was tried.
+	Invalid Kind = "Invalid"
+	// Unavailable means that the content cannot be downloaded now.
+	Unavailable Kind = "Unavailable"
+	// Rejected means that the content cannot be used: its checksum, format or size.
+	Rejected Kind = "Rejected"
+	// NoSpace means that the storage has no space for the file.
+	NoSpace Kind = "NoSpace"
+)
+
+// Error implements error.
+func (k Kind) Error() string { return string(k) }
+
+// Error is why a file was not written. It wraps its Kind and its Cause.
+type Error struct {
+	// Kind classifies the error.
+	Kind Kind
+	// Subject is "image" or "file", and the URL without anything that may be secret.
+	Subject string
+	// Problem is a message for users.
+	Problem string
+	// Cause is the underlying error. Nil: none.
+	Cause error
+
+	retry   bool // another attempt may succeed
+	restart bool // but only from the start
+}
+
+// Error implements error.
+func (e *Error) Error() string { return e.Subject + ": " + e.Problem }
+
+// Unwrap returns the Kind and the Cause.
+func (e *Error) Unwrap() []error {
+	if e.Cause == nil {
+		return []error{e.Kind}
+	}
+	return []error{e.Kind, e.Cause}
+}
+
+// ErrNoQemuImg means that qemu-img is not installed, which QCOW2 images need.
+var ErrNoQemuImg = errors.New("qemu-img is not installed, which QCOW2 images need")
+
+// WriteDisk creates a disk from an image. It never replaces a disk: if there is a file at
+// target.Path, the error is fs.ErrExist.
+//
+// Other errors: *Error, ErrNoQemuImg, the context's cause, and those of the file system
+// except for the lack of space. After an error there is no file of that name.
+func WriteDisk(ctx context.Context, source Source, target Target, options Options) error {
+	j, err := newJob("image", source, options)
+	if err != nil {
+		return err
+	}
+	switch _, err := os.Lstat(target.Path); {
+	case err == nil:
+		return fmt.Errorf("%s: the disk exists already: %w", j.subject, &fs.PathError{
+			Op: "create", Path: target.Path, Err: fs.ErrExist,
+		})
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	// Unlike the disk's, this leftover would stay if the image is now a raw one.
+	if err := os.Remove(target.Path + ".qcow2.partial"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return j.try(ctx, func(ctx context.Context) error { return j.writeDisk(ctx, target) })
+}
+
+// Fetch writes the bytes behind the URL to the file at path, and replaces an existing one.
+// The folder must exist. The maximum size is 2 GiB.
+//
+// Errors: *Error, the context's cause, and those of the file system except for the lack of
+// space.
+func Fetch(ctx context.Context, source Source, path string, options Options) error {
+	j, err := newJob("file", source, options)
+	if err != nil {
+		return err
+	}
+	return j.try(ctx, func(ctx context.Context) error { return j.fetch(ctx, path) })
+}
+
+// job is one call of WriteDisk or Fetch.
+type job struct {
+	location
+	client   *http.Client
+	progress func(done, total int64)
+	trouble  func(error)
+	patience patience
+}
+
+func newJob(noun string, source Source, options Options) (*job, error) {
+	where, err := source.parse(noun)
+	if err != nil {
+		return nil, err
+	}
+	j := &job{location: where, progress: options.Progress, trouble: options.Trouble}
+	j.client = j.withRedirects(options.Client)
+	if j.progress == nil {
+		j.progress = func(int64, int64) {}
+	}
+	if j.trouble == nil {
+		j.trouble = func(error) {}
+	}
+	j.patience.limit = options.Patience
+	if options.Patience == 0 {
+		j.patience.limit = defaultPatience
+	}
+	return j, nil
+}
+
+// try makes attempts, each from the start, until one succeeds or fails permanently.
+func (j *job) try(ctx context.Context, attempt func(context.Context) error) error {
+	for {
+		err := attempt(ctx)
+		var failure *Error
+		if ctx.Err() == nil && errors.As(err, &failure) && failure.retry && j.again(ctx, err) {
+			continue
+		}
+		if err != nil && ctx.Err() != nil {
+			return fmt.Errorf("%s: %w", j.subject, context.Cause(ctx))
+		}
+		return err
+	}
+}
+
+// again reports a failure, and waits for the next attempt. It returns false if there is none.
+func (j *job) again(ctx context.Context, failure error) bool {
+	j.trouble(failure)
+	return j.patience.wait(ctx)
+}
+
+// verify compares the hash of all bytes behind the URL with the checksum.
+func (j *job) verify(hashed hash.Hash) error {
+	if got := hashed.Sum(nil); j.checksum != nil && !bytes.Equal(got, j.checksum) {
+		return j.rejected("its checksum is sha256:%s, expected sha256:%s",
+			hex.EncodeToString(got), hex.EncodeToString(j.checksum))
+	}
+	return nil
+}
+
+// storage returns the error for a failed write to the file.
+func (j *job) storage(err error) error {
+	for _, reason := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG} {
+		if errors.Is(err, reason) {
+			return &Error{Kind: NoSpace, Subject: j.subject, Problem: "no space: " + err.Error(), Cause: err}
+		}
+	}
+	return fmt.Errorf("%s: %w", j.subject, err)
+}
+
+func (j *job) rejected(format string, arguments ...any) error {
+	return &Error{Kind: Rejected, Subject: j.subject, Problem: fmt.Sprintf(format, arguments...)}
+}
+
+func (j *job) unavailable(cause error, problem string) *Error {
+	return &Error{Kind: Unavailable, Subject: j.subject, Problem: problem, Cause: cause}
+}
+
+// temporary is unavailable, but may be retried.
+func (j *job) temporary(cause error, problem string) *Error {
+	e := j.unavailable(cause, problem)
+	e.retry = true
+	return e
+}
+
+// location is a parsed Source.
+type location struct {
+	url      *url.URL
+	subject  string
+	checksum []byte // nil: not verified
+	format   vmpb.InitialImage_Format
+}
+
+func (s Source) parse(noun string) (location, error) {
+	invalid := func(subject, problem string) (location, error) {
+		return location{}, &Error{Kind: Invalid, Subject: subject, Problem: problem}
+	}
+	parsed, err := url.Parse(s.URL)
+	if err != nil {
+		// The parser's error repeats the URL, which may hold secrets.
+		return invalid(noun, "its URL cannot be parsed")
+	}
+	// Neither user, password, query nor fragment.
+	public := url.URL{Scheme: parsed.Scheme, Host: parsed.Host, Path: parsed.Path, RawPath: parsed.RawPath}
+	subject := noun + " " + public.String()
+	if problem := urlProblem(parsed); problem != "" {
+		return invalid(subject, problem)
+	}
+	sum, ok := parseChecksum(s.Checksum)
+	if !ok {
+		return invalid(subject, `the checksum must be "sha256:" and 64 lower-case hexadecimal digits`)
+	}
+	if _, known := vmpb.InitialImage_Format_name[int32(s.Format)]; !known {
+		return invalid(subject, "the format is none that this version knows")
+	}
+	return location{url: parsed, subject: subject, checksum: sum, format: s.Format}, nil
+}
+
+func urlProblem(u *url.URL) string {
+	switch u.Scheme {
+	case "http", "https":
+		if u.Hostname() == "" {
+			return "the URL names no host"
+		}
+	case "file":
+		if u.Host != "" && u.Host != "localhost" {
+			return "a file URL must not name another host"
+		}
+		if !strings.HasPrefix(u.Path, "/") || strings.ContainsRune(u.Path, 0) {
+			return "a file URL must have an absolute path"
+		}
+	default:
+		return "the URL must begin with http, https or file"
+	}
+	return ""
+}
+
+// parseChecksum returns the hash; nil for an empty text.
+func parseChecksum(text string) (sum []byte, ok bool) {
+	if text == "" {
+		return nil, true
+	}
+	digits, ok := strings.CutPrefix(text, "sha256:")
+	if !ok || digits != strings.ToLower(digits) {
+		return nil, false
+	}
+	sum, err := hex.DecodeString(digits)
+	return sum, err == nil && len(sum) == sha256.Size
+}
