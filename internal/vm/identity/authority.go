@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"context"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
@@ -11,33 +12,39 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
+	"strings"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/millwright-dev/millwright/internal/ca"
+	identitypb "github.com/millwright-dev/millwright/proto/identity"
 )
 
 const (
-	// Lifetime is how long certificates of controller and hypervisors are good for.
+	// Lifetime is how long certificates of controller and hypervisors are valid.
 	Lifetime = 24 * time.Hour
 
 	blockCertificate = "CERTIFICATE"
 )
 
 var (
-	// ErrBadRequest means that a certificate request cannot be parsed, is not signed by
-	// the key that it holds, or that the key is of a kind that is not accepted.
+	// ErrBadRequest means that a certificate request cannot be parsed, is not signed with
+	// its key, or that the kind of the key is not supported.
 	ErrBadRequest = errors.New("unusable certificate request")
 
-	// ErrBadAuthority means that a stored certificate and key are no authority.
+	// ErrBadAuthority means that a certificate and key are no certificate authority.
 	ErrBadAuthority = errors.New("unusable certificate authority")
 )
 
-// Authority is the certificate authority of controller and hypervisors. It may be used
-// from any goroutine.
+// Authority is the certificate authority of controller and hypervisors. It is safe for
+// concurrent use.
 type Authority struct{ pair ca.Pair }
 
-// NewAuthority makes a new one that is good for ten years.
+// NewAuthority creates an authority that is valid for ten years.
 func NewAuthority(now time.Time) (*Authority, error) {
 	pair, err := ca.New(x509.Certificate{
 		Subject:        pkix.Name{CommonName: "millwright-vm-authority"},
@@ -47,8 +54,8 @@ func NewAuthority(now time.Time) (*Authority, error) {
 	return &Authority{pair}, err
 }
 
-// ParseAuthority is the inverse of Authority.PEM. An error is ErrBadAuthority, and holds
-// nothing of the key.
+// ParseAuthority is the inverse of Authority.PEM. Errors: ErrBadAuthority, without any part of
+// the key.
 func ParseAuthority(certPEM, keyPEM []byte) (*Authority, error) {
 	if _, err := parseCertificates(certPEM); err != nil {
 		return nil, err
@@ -60,15 +67,13 @@ func ParseAuthority(certPEM, keyPEM []byte) (*Authority, error) {
 	return &Authority{pair}, nil
 }
 
-// PEM returns the authority as it is stored: its certificate, which is public, and its key
-// as PKCS #8, which is secret.
+// PEM returns the authority's certificate, and its private key as PKCS #8.
 func (a *Authority) PEM() (cert, key []byte) { return a.pair.CertPEM(), a.pair.KeyPEM() }
 
-// Sign answers a PKCS #10 request in DER form with a certificate in DER form, with which
-// peer may be a client and a server. Of the request only the public key is used. The
-// certificate ends after lifetime, or with the authority.
-//
-// Errors: ErrBadRequest, ErrNotAPeer.
+// Sign returns a certificate in DER form for a PKCS #10 request in DER form, for use by the
+// peer as a client and a server. Only the public key of the request is used. The certificate
+// is valid for the lifetime, but not longer than the authority's. Errors: ErrBadRequest,
+// ErrNotAPeer.
 func (a *Authority) Sign(csrDER []byte, peer Peer, lifetime time.Duration, now time.Time) ([]byte, error) {
 	public, err := requestedKey(csrDER)
 	if err != nil {
@@ -99,7 +104,7 @@ func (a *Authority) Sign(csrDER []byte, peer Peer, lifetime time.Duration, now t
 	return signed.Raw, nil
 }
 
-// requestedKey returns the public key of a request whose sender has the private one.
+// requestedKey returns the public key of a request, after verifying its signature.
 func requestedKey(csrDER []byte) (crypto.PublicKey, error) {
 	request, err := x509.ParseCertificateRequest(csrDER)
 	if err != nil {
@@ -119,7 +124,7 @@ func requestedKey(csrDER []byte) (crypto.PublicKey, error) {
 	return nil, fmt.Errorf("%w: the key must be ECDSA on P-256 or P-384, or Ed25519", ErrBadRequest)
 }
 
-// parseCertificates reads at least one certificate of authorities.
+// parseCertificates parses one or more certificates of authorities.
 func parseCertificates(certPEM []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	for block, rest := pem.Decode(certPEM); block != nil; block, rest = pem.Decode(rest) {
@@ -141,11 +146,77 @@ func parseCertificates(certPEM []byte) ([]*x509.Certificate, error) {
 	return certs, nil
 }
 
-// newRequest makes a key and the certificate request for it.
+// newRequest generates a key and a certificate request for it.
 func newRequest() (key *ecdsa.PrivateKey, csrDER []byte, err error) {
 	if key, err = ca.NewKey(); err != nil {
 		return nil, nil, err
 	}
 	csrDER, err = x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	return key, csrDER, err
+}
+
+// maxTokenLength is far above the length of service account tokens.
+const maxTokenLength = 16 << 10
+
+// Issuer is the controller's gRPC service that exchanges a hypervisor's token for a
+// certificate.
+type Issuer struct {
+	identitypb.UnimplementedCertificateAuthorityServer
+
+	// Authority signs. Required.
+	Authority *Authority
+	// Resolve reviews a token and returns its hypervisor. Required. The caller gets an error
+	// that is a gRPC status: UNAUTHENTICATED for a token that is invalid or not bound to a
+	// Pod, PERMISSION_DENIED for a Pod that is no hypervisor. Any other error is logged, and
+	// the caller gets UNAVAILABLE. The token is removed from errors.
+	Resolve func(ctx context.Context, token string) (Peer, error)
+	// Now is the clock. Nil: time.Now.
+	Now func() time.Time
+	// Log is the logger for errors. Nil: none.
+	Log *slog.Logger
+}
+
+// Issue implements CertificateAuthority.
+func (i *Issuer) Issue(ctx context.Context, request *identitypb.IssueRequest) (*identitypb.IssueResponse, error) {
+	// First, as it needs no API request.
+	if _, err := requestedKey(request.GetCertificateRequest()); err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	token := request.GetToken()
+	if token == "" || len(token) > maxTokenLength {
+		return nil, status.Error(codes.Unauthenticated, "no token, or one that is too long")
+	}
+	peer, err := i.Resolve(ctx, token)
+	if err != nil {
+		return nil, i.refusal(err, token)
+	}
+	if peer.IsController() {
+		return nil, status.Error(codes.PermissionDenied, "the controller's certificate is not handed out")
+	}
+	now := time.Now
+	if i.Now != nil {
+		now = i.Now
+	}
+	der, err := i.Authority.Sign(request.GetCertificateRequest(), peer, Lifetime, now())
+	if err != nil {
+		i.complain("certificate not signed", "peer", peer.URI(), "error", err.Error())
+		return nil, status.Error(codes.Internal, "the certificate cannot be signed")
+	}
+	return &identitypb.IssueResponse{Certificate: der}, nil
+}
+
+// refusal returns the status for an error of Resolve.
+func (i *Issuer) refusal(err error, token string) error {
+	text := strings.ReplaceAll(err.Error(), token, "[token]")
+	if answer, ok := status.FromError(err); ok {
+		return status.Error(answer.Code(), strings.ReplaceAll(answer.Message(), token, "[token]"))
+	}
+	i.complain("token not checked", "error", text)
+	return status.Error(codes.Unavailable, "the token cannot be checked now")
+}
+
+func (i *Issuer) complain(message string, details ...any) {
+	if i.Log != nil {
+		i.Log.Error(message, details...)
+	}
 }

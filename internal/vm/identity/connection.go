@@ -3,11 +3,13 @@ package identity
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -15,11 +17,9 @@ import (
 	identitypb "github.com/millwright-dev/millwright/proto/identity"
 )
 
-// Dial makes a connection to one server, which must prove to be the expected peer. Like
-// grpc.NewClient it does not wait for the server, and connects again when needed; a call
-// without a connection, also for the lack of a certificate, is UNAVAILABLE. The options
-// come after ours. Errors: ErrNotAPeer if expected is nobody, and those of
-// grpc.NewClient.
+// Dial returns a connection to a server that must be the expected peer. Like grpc.NewClient it
+// does not wait for the server. A call without a connection or certificate fails with
+// UNAVAILABLE. Errors: ErrNotAPeer if expected is invalid, and those of grpc.NewClient.
 func (c *Credentials) Dial(endpoint string, expected Peer, options ...grpc.DialOption) (*grpc.ClientConn, error) {
 	if err := expected.validate(); err != nil {
 		return nil, err
@@ -37,12 +37,11 @@ func (c *Credentials) Dial(endpoint string, expected Peer, options ...grpc.DialO
 	return conn, nil
 }
 
-// ServerOptions make a gRPC server speak TLS with this certificate, to clients with a
-// certificate of the same authority. A handler learns who calls by FromContext.
+// ServerOptions make a gRPC server use TLS with this certificate and require a certificate of
+// the same authority from clients; see FromContext.
 //
-// The controller's server also takes clients without a certificate, and answers
-// UNAUTHENTICATED to all that they call but CertificateAuthority. It does so by chained
-// interceptors, the first of their chains if these options come first.
+// The controller's server also accepts clients without a certificate, for
+// CertificateAuthority only: a chained interceptor answers UNAUTHENTICATED to other calls.
 func (c *Credentials) ServerOptions() []grpc.ServerOption {
 	auth := tls.RequireAndVerifyClientCert
 	if c.self == uriController {
@@ -52,14 +51,10 @@ func (c *Credentials) ServerOptions() []grpc.ServerOption {
 	config.GetCertificate = func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 		return c.certificate(hello.Context())
 	}
-	return []grpc.ServerOption{
-		grpc.Creds(credentials.NewTLS(config)),
-		grpc.ChainUnaryInterceptor(authenticateUnary),
-		grpc.ChainStreamInterceptor(authenticateStream),
-	}
+	return append([]grpc.ServerOption{grpc.Creds(credentials.NewTLS(config))}, Intercept(authenticate)...)
 }
 
-// authenticate accepts callers with a certificate, and all callers of Issue.
+// authenticate accepts callers with a certificate, and any caller of Issue.
 func authenticate(ctx context.Context, method string) error {
 	if method == identitypb.CertificateAuthority_Issue_FullMethodName {
 		return nil
@@ -68,26 +63,26 @@ func authenticate(ctx context.Context, method string) error {
 	return err
 }
 
-func authenticateUnary(
-	ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
-) (any, error) {
-	if err := authenticate(ctx, info.FullMethod); err != nil {
-		return nil, err
+// Intercept makes a gRPC server call check before each method. Its error is the answer.
+func Intercept(check func(ctx context.Context, method string) error) []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+			if err := check(ctx, info.FullMethod); err != nil {
+				return nil, err
+			}
+			return next(ctx, request)
+		}),
+		grpc.ChainStreamInterceptor(func(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+			if err := check(stream.Context(), info.FullMethod); err != nil {
+				return err
+			}
+			return next(service, stream)
+		}),
 	}
-	return handler(ctx, request)
 }
 
-func authenticateStream(
-	server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler,
-) error {
-	if err := authenticate(stream.Context(), info.FullMethod); err != nil {
-		return err
-	}
-	return handler(server, stream)
-}
-
-// clientTransport is TLS that takes the certificate of the moment for every connection,
-// and notices when the server does not like it.
+// clientTransport is TLS that uses the current certificate for every connection, and notices
+// when the server refuses it.
 type clientTransport struct {
 	credentials.TransportCredentials
 	credentials *Credentials
@@ -98,11 +93,10 @@ type clientTransport struct {
 func (t *clientTransport) ClientHandshake(
 	ctx context.Context, authority string, raw net.Conn,
 ) (net.Conn, credentials.AuthInfo, error) {
-	// Got before the handshake, whose time limit is the server's patience.
+	// Before the handshake, which has a time limit.
 	cert, err := t.credentials.certificate(ctx)
 	if err != nil {
-		// Without its status, which gRPC would take for the answer to the call that
-		// wanted the connection. Without a connection that is UNAVAILABLE.
+		// Without its status: gRPC would return that for the call, instead of UNAVAILABLE.
 		return nil, nil, errors.New(err.Error())
 	}
 	config := t.credentials.trust.client(t.expected)
@@ -123,10 +117,9 @@ func (t *clientTransport) Clone() credentials.TransportCredentials {
 	return &clone
 }
 
-// watchedConn looks out for the server's refusal of our certificate. In TLS 1.3 a
-// client's handshake is over before the server has looked at the certificate, so the
-// refusal is an alert in place of the first bytes; or a reset, if the server closed the
-// connection while what we sent was still unread.
+// watchedConn detects that the server refuses the certificate. In TLS 1.3 the client's
+// handshake ends before the server has verified the certificate, so the refusal is an alert
+// instead of the first bytes; or a reset, if the server had not read everything.
 type watchedConn struct {
 	net.Conn
 	onRefusal func()
@@ -143,6 +136,73 @@ func (c *watchedConn) Read(p []byte) (int, error) {
 }
 
 func isRefusal(err error) bool {
-	var alert *net.OpError // that is how crypto/tls gives alerts
+	var alert *net.OpError // the type of alerts in crypto/tls
 	return errors.As(err, &alert) && alert.Op == "remote error" || errors.Is(err, syscall.ECONNRESET)
+}
+
+// trust verifies the certificates of others.
+type trust struct {
+	roots *x509.CertPool
+	now   func() time.Time
+}
+
+func newTrust(authorities []*x509.Certificate, now func() time.Time) trust {
+	roots := x509.NewCertPool()
+	for _, authority := range authorities {
+		roots.AddCert(authority)
+	}
+	return trust{roots: roots, now: now}
+}
+
+// verify returns the identity in a certificate, if the authority signed it for that usage and
+// it is valid now.
+func (t trust) verify(cert *x509.Certificate, usage x509.ExtKeyUsage) (Peer, error) {
+	_, err := cert.Verify(x509.VerifyOptions{
+		Roots:       t.roots,
+		CurrentTime: t.now(),
+		KeyUsages:   []x509.ExtKeyUsage{usage},
+	})
+	if err != nil {
+		return Peer{}, err
+	}
+	return peerOf(cert)
+}
+
+// client returns the TLS configuration that requires the server to be want.
+func (t trust) client(want Peer) *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		// Go verifies host names, which have no meaning here. VerifyConnection does the rest.
+		InsecureSkipVerify: true,
+		VerifyConnection: func(state tls.ConnectionState) error {
+			got, err := t.verify(state.PeerCertificates[0], x509.ExtKeyUsageServerAuth)
+			if err != nil {
+				return fmt.Errorf("the server is not %s: %w", want, err)
+			}
+			if got != want {
+				return fmt.Errorf("the server is %s, not %s", got, want)
+			}
+			return nil
+		},
+	}
+}
+
+// server returns the TLS configuration that requires a client's certificate to be signed by
+// the authority, for a peer.
+func (t trust) server(auth tls.ClientAuthType) *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		ClientAuth: auth,
+		ClientCAs:  t.roots,
+		Time:       t.now,
+		// A resumed session could outlive its certificate.
+		SessionTicketsDisabled: true,
+		VerifyConnection: func(state tls.ConnectionState) error {
+			if len(state.PeerCertificates) == 0 {
+				return nil // ClientAuth allows it
+			}
+			_, err := peerOf(state.PeerCertificates[0])
+			return err
+		},
+	}
 }

@@ -1,29 +1,36 @@
 package identity
 
 import (
+	"bytes"
 	"context"
+	"crypto"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/singleflight"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	identitypb "github.com/millwright-dev/millwright/proto/identity"
 )
 
 const (
 	// obtainTimeout bounds one attempt to get a certificate.
 	obtainTimeout = 10 * time.Second
-	// renewPause is how long a certificate that could not be renewed, and is still
-	// good, is used before the next attempt.
+	// renewPause is the time until the next attempt to renew a certificate that is still
+	// valid.
 	renewPause = time.Minute
 )
 
-// Credentials are the key and the certificate of one process. They are got when first
-// needed, and again when two thirds of their life are over or a server refused them.
-// All methods may be called from any goroutine; who needs a certificate at the same
-// time shares one attempt to get it.
+// Credentials are the key and the certificate of one process. A certificate is requested when
+// it is first needed, when two thirds of its lifetime are over, and after a server refused it.
+// Credentials are safe for concurrent use; concurrent callers share one request.
 type Credentials struct {
 	trust  trust
 	log    *slog.Logger
@@ -36,8 +43,7 @@ type Credentials struct {
 	renewAt time.Time
 }
 
-// ForController returns the credentials of the controller itself. A nil now stands for
-// time.Now.
+// ForController returns the credentials of the controller. A nil now means time.Now.
 func ForController(authority *Authority, now func() time.Time) *Credentials {
 	if now == nil {
 		now = time.Now
@@ -61,8 +67,8 @@ func ForController(authority *Authority, now func() time.Time) *Credentials {
 	return c
 }
 
-// Peer returns the identity in the certificate, and requests one if there is none. An error keeps
-// the status with which the controller refused.
+// Peer returns the identity in the certificate, which it requests if there is none. Errors
+// wrap the gRPC status with which the controller refused.
 func (c *Credentials) Peer(ctx context.Context) (Peer, error) {
 	cert, err := c.certificate(ctx)
 	if err != nil {
@@ -71,7 +77,7 @@ func (c *Credentials) Peer(ctx context.Context) (Peer, error) {
 	return peerOf(cert.Leaf)
 }
 
-// certificate returns one that is good now.
+// certificate returns a valid certificate.
 func (c *Credentials) certificate(ctx context.Context) (*tls.Certificate, error) {
 	cert, due := c.have()
 	if !due {
@@ -87,8 +93,7 @@ func (c *Credentials) certificate(ctx context.Context) (*tls.Certificate, error)
 	return cert, nil
 }
 
-// have returns the certificate if there is one that is good, and whether it is time to
-// get another.
+// have returns the certificate if it is valid, and whether to request another.
 func (c *Credentials) have() (cert *tls.Certificate, due bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,13 +104,13 @@ func (c *Credentials) have() (cert *tls.Certificate, due bool) {
 	return c.current, !now.Before(c.renewAt)
 }
 
-// renew gets a certificate, or waits for the one that somebody else is getting. The
-// attempt is everybody's, so it goes on when one of them no longer waits.
+// renew requests a certificate. Concurrent callers share the request, so it goes on when one
+// of them stops waiting.
 func (c *Credentials) renew(ctx context.Context) (*tls.Certificate, error) {
 	shared := context.WithoutCancel(ctx)
 	result := c.flight.DoChan("", func() (any, error) {
 		if cert, due := c.have(); !due {
-			return cert, nil // somebody else's attempt ended since ours was found to be needed
+			return cert, nil // another request ended meanwhile
 		}
 		ctx, cancel := context.WithTimeout(shared, obtainTimeout)
 		defer cancel()
@@ -142,9 +147,8 @@ func (c *Credentials) postpone(cert *tls.Certificate) {
 	}
 }
 
-// refused notes that a server did not take a certificate, so that another is got for the
-// next connection. Should that fail the old one is still used: who refuses it may not be
-// whom we think, and others may take it.
+// refused makes the next connection request another certificate, because a server refused
+// this one. If that fails the old one is used: it may not have been the right server.
 func (c *Credentials) refused(cert *tls.Certificate) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -153,7 +157,7 @@ func (c *Credentials) refused(cert *tls.Certificate) {
 	}
 }
 
-// withLeaf joins certificate and key, and makes sure that they belong together.
+// withLeaf returns the pair of certificate and key, if they belong together.
 func withLeaf(der []byte, key privateKey) (*tls.Certificate, error) {
 	leaf, err := x509.ParseCertificate(der)
 	if err != nil {
@@ -164,4 +168,94 @@ func withLeaf(der []byte, key privateKey) (*tls.Certificate, error) {
 		return nil, fmt.Errorf("the certificate is for another key")
 	}
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, nil
+}
+
+// Methods of all keys of the standard library.
+type (
+	privateKey = crypto.Signer
+	publicKey  interface{ Equal(crypto.PublicKey) bool }
+)
+
+// Options of ForHypervisor.
+type Options struct {
+	// Authority are the certificates of the trusted authorities, in PEM form. Required.
+	Authority []byte
+	// TokenFile is the file with the Pod's bound token. It is read for every certificate,
+	// as the token changes. Required.
+	TokenFile string
+	// Endpoint is the gRPC target of the controller. Required.
+	Endpoint string
+	// Now is the clock. Nil: time.Now.
+	Now func() time.Time
+	// Log is the logger for failed renewals. Nil: none.
+	Log *slog.Logger
+}
+
+// ForHypervisor returns the credentials of a hypervisor process. It does not connect yet.
+// Errors: ErrBadAuthority.
+func ForHypervisor(options Options) (*Credentials, error) {
+	authorities, err := parseCertificates(options.Authority)
+	if err != nil {
+		return nil, err
+	}
+	if options.Now == nil {
+		options.Now = time.Now
+	}
+	if options.Log == nil {
+		options.Log = slog.New(slog.DiscardHandler)
+	}
+	c := &Credentials{
+		trust: newTrust(authorities, options.Now),
+		log:   options.Log,
+		self:  "this hypervisor",
+	}
+	c.obtain = func(ctx context.Context) (*tls.Certificate, error) {
+		return c.trust.ask(ctx, options.Endpoint, options.TokenFile)
+	}
+	return c, nil
+}
+
+// ask requests a certificate from the controller for the Pod of the token.
+func (t trust) ask(ctx context.Context, endpoint, tokenFile string) (*tls.Certificate, error) {
+	token, err := os.ReadFile(tokenFile)
+	if err != nil {
+		return nil, fmt.Errorf("reading the token: %w", err)
+	}
+	key, request, err := newRequest()
+	if err != nil {
+		return nil, err
+	}
+	answer, err := t.issue(ctx, endpoint, &identitypb.IssueRequest{
+		CertificateRequest: request,
+		Token:              string(bytes.TrimSpace(token)),
+	})
+	if err != nil {
+		return nil, err
+	}
+	cert, err := withLeaf(answer.GetCertificate(), key)
+	if err != nil {
+		return nil, err
+	}
+	self, err := t.verify(cert.Leaf, x509.ExtKeyUsageClientAuth)
+	if err != nil {
+		return nil, fmt.Errorf("the controller's answer: %w", err)
+	}
+	if self.IsController() {
+		return nil, errors.New("the controller's answer is a certificate for the controller")
+	}
+	return cert, nil
+}
+
+// issue calls the controller without a certificate. The connection is not kept, as it is
+// needed about once a day.
+func (t trust) issue(
+	ctx context.Context, endpoint string, request *identitypb.IssueRequest,
+) (*identitypb.IssueResponse, error) {
+	// With any other server the handshake fails, so only the controller gets the token.
+	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(credentials.NewTLS(t.client(Controller()))))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	return identitypb.NewCertificateAuthorityClient(conn).Issue(ctx, request)
 }

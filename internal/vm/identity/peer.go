@@ -1,3 +1,17 @@
+// Package identity is the public key infrastructure of the VM controller and hypervisors.
+//
+// The VM controller has a certificate authority ([Authority]). Identities ([Peer]) are like
+// those of SPIFFE: the only name in a certificate is a URI, millwright://controller or
+// millwright://vm/NAMESPACE/VM/POD. Host names and addresses have no meaning.
+//
+// A process holds [Credentials], which renew its certificate. The controller signs its own
+// ([ForController]). A hypervisor generates a key in memory and sends a certificate signing
+// request with its Pod's bound service account token to the controller's [Issuer]
+// ([ForHypervisor]). Certificates are valid for [Lifetime]. No key is stored except for the
+// authority's.
+//
+// All connections are mutual TLS 1.3. A certificate is verified when a connection is made;
+// its expiry does not end the connection.
 package identity
 
 import (
@@ -20,31 +34,29 @@ const (
 	maxNameLength = 253
 )
 
-// ErrNotAPeer means that a name or a certificate holds no valid Peer.
+// ErrNotAPeer means that a URI or a certificate has no valid Peer.
 var ErrNotAPeer = errors.New("no identity of the virtual machine system")
 
-// Peer is the identity of a process: of the hypervisor in one Pod of one VM, or of the
-// controller. Peers can be compared by ==. The zero value is no identity.
+// Peer is the identity of the hypervisor in one Pod of one VM, or of the controller. Peers can
+// be compared with ==. The zero value is no identity.
 type Peer struct {
-	// Namespace is that of the VirtualMachine and of its Pod.
+	// Namespace of the VirtualMachine and its Pod.
 	Namespace string
 	// VM is the name of the VirtualMachine.
 	VM string
-	// Pod is the name of the Pod in which the hypervisor runs.
+	// Pod is the name of the hypervisor's Pod.
 	Pod string
 
-	// controller is set by Controller only; the names above are empty then.
-	controller bool
+	controller bool // the names are empty then
 }
 
-// Controller returns the identity of the VM controller, whichever process it runs in.
+// Controller returns the identity of the VM controller.
 func Controller() Peer { return Peer{controller: true} }
 
 // IsController reports whether p is the VM controller.
 func (p Peer) IsController() bool { return p == Controller() }
 
-// URI is the name of p in certificates: millwright://controller, or
-// millwright://vm/NAMESPACE/VM/POD.
+// URI returns the name of p in certificates.
 func (p Peer) URI() string {
 	if p.controller {
 		return uriController
@@ -52,11 +64,10 @@ func (p Peer) URI() string {
 	return uriVM + p.Namespace + "/" + p.VM + "/" + p.Pod
 }
 
-// String is the URI.
+// String returns the URI.
 func (p Peer) String() string { return p.URI() }
 
-// ParseURI is the inverse of Peer.URI. Other spellings of a URI are refused, with
-// ErrNotAPeer.
+// ParseURI is the inverse of Peer.URI. Errors: ErrNotAPeer, also for other spellings of a URI.
 func ParseURI(uri string) (Peer, error) {
 	if uri == uriController {
 		return Controller(), nil
@@ -69,8 +80,8 @@ func ParseURI(uri string) (Peer, error) {
 	return p, p.validate()
 }
 
-// objectName is the form of names of Kubernetes objects. It has no character that
-// means something in a URI.
+// objectName matches names of Kubernetes objects. They have no character with a meaning in a
+// URI.
 var objectName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
 
 func (p Peer) validate() error {
@@ -85,7 +96,7 @@ func (p Peer) validate() error {
 	return nil
 }
 
-// peerOf returns the identity in a certificate. It does not verify the certificate.
+// peerOf returns the identity in a certificate, which it does not verify.
 func peerOf(cert *x509.Certificate) (Peer, error) {
 	if len(cert.URIs) != 1 {
 		return Peer{}, fmt.Errorf("%w: a certificate with %d URIs", ErrNotAPeer, len(cert.URIs))
@@ -93,8 +104,8 @@ func peerOf(cert *x509.Certificate) (Peer, error) {
 	return ParseURI(cert.URIs[0].String())
 }
 
-// FromContext returns the identity of the caller, for handlers of a gRPC server. The error
-// is a status of code UNAUTHENTICATED: the caller has no certificate, or does not use TLS.
+// FromContext returns the identity of the caller of a gRPC method. Errors: a status of code
+// UNAUTHENTICATED if the caller has no certificate.
 func FromContext(ctx context.Context) (Peer, error) {
 	caller, ok := peer.FromContext(ctx)
 	if !ok {
@@ -113,19 +124,10 @@ func FromContext(ctx context.Context) (Peer, error) {
 
 var errNoCertificate = status.Error(codes.Unauthenticated, "a client certificate is required")
 
-// RequireVM is nil if the caller is the hypervisor in that Pod of that VM. Otherwise it
-// is a status of code PERMISSION_DENIED, or FromContext's error.
+// RequireVM returns nil if the caller is the hypervisor in that Pod of that VM. Errors: a
+// status of code PERMISSION_DENIED, or FromContext's.
 func RequireVM(ctx context.Context, namespace, vm, pod string) error {
-	return require(ctx, Peer{Namespace: namespace, VM: vm, Pod: pod})
-}
-
-// RequireController is nil if the caller is the VM controller. Otherwise it is a status
-// of code PERMISSION_DENIED, or FromContext's error.
-func RequireController(ctx context.Context) error {
-	return require(ctx, Controller())
-}
-
-func require(ctx context.Context, want Peer) error {
+	want := Peer{Namespace: namespace, VM: vm, Pod: pod}
 	caller, err := FromContext(ctx)
 	if err != nil {
 		return err

@@ -63,5 +63,4 @@ func TestNobodyHasNoIdentity(t *testing.T) {
 		t.Error("the zero Peer is the controller, or the controller is not")
 	}
 	wantCode(t, RequireVM(context.Background(), pod.Namespace, pod.VM, pod.Pod), codes.Unauthenticated)
-	wantCode(t, RequireController(context.Background()), codes.Unauthenticated)
 }

@@ -1,31 +1,70 @@
+// Package controller is a hypervisor's client of the VM controller.
+//
+// A [Lease] keeps the stream of run authorizations open and has the last answer; a
+// [Reporter] repeats the hypervisor's state until the controller has confirmed it. Neither
+// fails: it is normal that the controller is away for any time.
 package controller
 
 import (
 	"context"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Authorization is what the controller said last about running the VM. The zero value:
-// nothing yet.
+// Back-off of all requests: when the controller is away, hundreds of hypervisors retry.
+const (
+	firstDelay = 200 * time.Millisecond
+	lastDelay  = 10 * time.Second
+)
+
+// DialOptions are for connections to a controller. A broken connection is noticed even if
+// nothing is sent for hours, and it is retried at least every ten seconds; gRPC's defaults
+// are never, and two minutes.
+//
+// The server must allow pings: keepalive.EnforcementPolicy with a MinTime of 20 s or less.
+func DialOptions() []grpc.DialOption {
+	return []grpc.DialOption{
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: firstDelay, Multiplier: 2, Jitter: 0.2, MaxDelay: lastDelay},
+			MinConnectTimeout: lastDelay,
+		}),
+	}
+}
+
+// delays returns the pauses between attempts: doubling, with jitter.
+type delays struct{ next time.Duration }
+
+func (d *delays) take() time.Duration {
+	delay := max(d.next, firstDelay)
+	d.next = min(2*delay, lastDelay)
+	return delay + rand.N(delay/5+1) - delay/10
+}
+
+func (d *delays) reset() { d.next = 0 }
+
+// Authorization is the controller's last answer about running the VM. The zero value means
+// that there is none yet.
 type Authorization struct {
-	// Granted says that the controller has said STATUS_OK at least once. It does not
-	// expire.
+	// Granted reports whether the controller has answered STATUS_OK. It does not expire.
 	Granted bool
-	// Paused says that the guest is to be held.
+	// Paused reports whether the guest must be stopped.
 	Paused bool
-	// Terminated says that the VM must be killed. It is never taken back.
+	// Terminated reports whether the VM must be killed. It is never revoked.
 	Terminated bool
 }
 
-// Lease keeps exactly one stream of run authorizations open, opening a new one
-// whenever one ends.
-type Lease struct {
+// background is a client of the controller with one goroutine.
+type background struct {
 	client vmpb.VMControllerClient
 	us     *vmpb.HypervisorID
 	log    *slog.Logger
@@ -33,18 +72,45 @@ type Lease struct {
 	done   chan struct{}
 
 	mu      sync.Mutex
-	current Authorization
-	changed chan struct{}
+	changed chan struct{} // closed when a field that mu guards has changed
 }
 
-// OpenLease starts asking. The lease must be closed.
-func OpenLease(client vmpb.VMControllerClient, us *vmpb.HypervisorID, log *slog.Logger) *Lease {
+func newBackground(client vmpb.VMControllerClient, us *vmpb.HypervisorID, log *slog.Logger) *background {
+	return &background{client: client, us: us, log: log, done: make(chan struct{}), changed: make(chan struct{})}
+}
+
+// start runs the goroutine until Close.
+func (b *background) start(run func(context.Context)) {
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &Lease{
-		client: client, us: us, log: log, cancel: cancel,
-		done: make(chan struct{}), changed: make(chan struct{}),
-	}
-	go l.keep(ctx)
+	b.cancel = cancel
+	go func() {
+		defer close(b.done)
+		run(ctx)
+	}()
+}
+
+// wake announces a change. The caller holds the lock.
+func (b *background) wake() {
+	close(b.changed)
+	b.changed = make(chan struct{})
+}
+
+// Close ends the requests, and waits until none is under way.
+func (b *background) Close() {
+	b.cancel()
+	<-b.done
+}
+
+// Lease keeps exactly one stream of run authorizations open.
+type Lease struct {
+	*background
+	current Authorization
+}
+
+// OpenLease opens the stream in the background. The lease must be closed.
+func OpenLease(client vmpb.VMControllerClient, us *vmpb.HypervisorID, log *slog.Logger) *Lease {
+	l := &Lease{background: newBackground(client, us, log)}
+	l.start(l.keep)
 	return l
 }
 
@@ -55,14 +121,7 @@ func (l *Lease) Current() (Authorization, <-chan struct{}) {
 	return l.current, l.changed
 }
 
-// Close ends the stream, and waits until nothing is asked any more.
-func (l *Lease) Close() {
-	l.cancel()
-	<-l.done
-}
-
 func (l *Lease) keep(ctx context.Context) {
-	defer close(l.done)
 	var pause delays
 	for ctx.Err() == nil {
 		opened := time.Now()
@@ -70,8 +129,7 @@ func (l *Lease) keep(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		// A stream that ends as soon as it was opened is no reason to hurry, also if
-		// it brought an answer.
+		// A stream that ends at once does not reset the pauses, even with an answer.
 		if time.Since(opened) > lastDelay {
 			pause.reset()
 		}
@@ -83,10 +141,9 @@ func (l *Lease) keep(ctx context.Context) {
 	}
 }
 
-// follow lives as long as one stream.
+// follow reads one stream to its end.
 func (l *Lease) follow(ctx context.Context) error {
-	// The stream is released also where it did not end by itself.
-	ctx, release := context.WithCancel(ctx)
+	ctx, release := context.WithCancel(ctx) // also a stream that does not end by itself
 	defer release()
 	stream, err := l.client.RunLease(ctx, &vmpb.RunLeaseRequest{Us: l.us})
 	if err != nil {
@@ -101,8 +158,8 @@ func (l *Lease) follow(ctx context.Context) error {
 	}
 }
 
-// take applies an answer. A termination stays, whatever comes after it: the guest may
-// be dead already, and another one runs.
+// take applies an answer. A termination stays: the guest may be dead already, and another
+// hypervisor runs the VM.
 func (l *Lease) take(update *vmpb.RunLeaseUpdate) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -115,10 +172,8 @@ func (l *Lease) take(update *vmpb.RunLeaseUpdate) {
 	default:
 		l.log.Warn("the controller's answer is unknown and changes nothing", "status", update.GetStatus())
 	}
-	if next == l.current {
-		return
+	if next != l.current {
+		l.current = next
+		l.wake()
 	}
-	l.current = next
-	close(l.changed)
-	l.changed = make(chan struct{})
 }

@@ -3,7 +3,6 @@ package controller
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -13,59 +12,46 @@ import (
 )
 
 const (
-	// progressEvery is how often mere numbers are reported.
+	// progressEvery is the time between two reports that differ in numbers only.
 	progressEvery = time.Second
-	// reportLimit is how long one report may take.
+	// reportLimit is the time limit of one report.
 	reportLimit = 5 * time.Second
 )
 
-// Report is what a hypervisor does. Its fields are those of vmpb.ReportStateRequest.
+// Report is the state of a hypervisor. Its fields are those of vmpb.ReportStateRequest.
 type Report struct {
 	State      vmpb.ReportStateRequest_State
 	Message    string
 	DoneBytes  uint64
 	TotalBytes uint64
-	// Endpoint and Prepared are kept from one report to the next: see Reporter.Tell.
+	// Endpoint and Prepared are kept from one report to the next; see Reporter.Update.
 	Endpoint string
 	Prepared bool
 }
 
-// withoutNumbers is what is worth a report at once.
+// withoutNumbers returns what is reported at once when it changes.
 func (r Report) withoutNumbers() Report {
 	r.DoneBytes, r.TotalBytes = 0, 0
 	return r
 }
 
-// Reporter tells the controller what the hypervisor does.
+// Reporter reports the hypervisor's state to the controller.
 type Reporter struct {
-	client vmpb.VMControllerClient
-	us     *vmpb.HypervisorID
-	log    *slog.Logger
-	cancel context.CancelFunc
-	done   chan struct{}
-
-	mu      sync.Mutex
-	current Report
-	// confirmed is the last report that the controller has answered.
-	confirmed Report
-	// silent says that the controller does not want to know.
-	silent  bool
-	changed chan struct{}
+	*background
+	current   Report
+	confirmed Report // the last report that the controller has answered
+	silent    bool   // the controller takes no reports
 }
 
-// NewReporter starts a reporter that has nothing to tell yet. It must be closed.
+// NewReporter returns a reporter without a report. It must be closed.
 func NewReporter(client vmpb.VMControllerClient, us *vmpb.HypervisorID, log *slog.Logger) *Reporter {
-	ctx, cancel := context.WithCancel(context.Background())
-	r := &Reporter{
-		client: client, us: us, log: log, cancel: cancel,
-		done: make(chan struct{}), changed: make(chan struct{}),
-	}
-	go r.keep(ctx)
+	r := &Reporter{background: newBackground(client, us, log)}
+	r.start(r.keep)
 	return r
 }
 
-// Update changes the report to send, and does not wait until it is sent. The function
-// gets the last report with an empty message and no numbers.
+// Update changes the report, and does not wait until it is sent. The function gets the last
+// report with an empty message and no numbers.
 func (r *Reporter) Update(change func(*Report)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,8 +64,8 @@ func (r *Reporter) Update(change func(*Report)) {
 	}
 }
 
-// Confirmed waits until the controller has answered what there is to tell, or does not
-// want to know. Otherwise it returns the context's cause.
+// Confirmed waits until the controller has answered the current report, or takes none.
+// Otherwise it returns the context's cause.
 func (r *Reporter) Confirmed(ctx context.Context) error {
 	for {
 		r.mu.Lock()
@@ -96,33 +82,20 @@ func (r *Reporter) Confirmed(ctx context.Context) error {
 	}
 }
 
-// Close ends the reports, and waits until none is under way.
-func (r *Reporter) Close() {
-	r.cancel()
-	<-r.done
-}
-
-// settled reports whether there is nothing to do. The caller holds the lock.
+// settled reports whether there is nothing to send. The caller holds the lock.
 func (r *Reporter) settled() bool {
 	unknown := r.current.State == vmpb.ReportStateRequest_STATE_UNKNOWN
 	return r.silent || unknown || r.current == r.confirmed
 }
 
-// wake tells everybody that waits. The caller holds the lock.
-func (r *Reporter) wake() {
-	close(r.changed)
-	r.changed = make(chan struct{})
-}
-
-// attempt is the last try to tell something.
+// attempt is the last attempt to send a report.
 type attempt struct {
 	report Report
-	// again is when the same may be told again, or with other numbers.
-	again time.Time
+	again  time.Time // when it may be sent again, also with other numbers
 }
 
-// pending returns what is to be told now. Otherwise, how long to wait for; 0 is until
-// something changes.
+// pending returns the report to send now. If it is not due, wait is how long to wait for
+// that; 0 means until something changes.
 func (r *Reporter) pending(last attempt) (report Report, due bool, wait time.Duration, changed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -136,7 +109,6 @@ func (r *Reporter) pending(last attempt) (report Report, due bool, wait time.Dur
 }
 
 func (r *Reporter) keep(ctx context.Context) {
-	defer close(r.done)
 	var pause delays
 	var last attempt
 	for ctx.Err() == nil {
@@ -152,22 +124,17 @@ func (r *Reporter) keep(ctx context.Context) {
 			pause.reset()
 		case ctx.Err() == nil:
 			last.again = time.Now().Add(pause.take())
-			r.log.Log(ctx, importance(err), "the controller did not take a report; it is repeated", "error", err)
+			level := slog.LevelInfo
+			if status.Code(err) == codes.FailedPrecondition {
+				// Not authoritative yet: the first report and the lease are concurrent.
+				level = slog.LevelDebug
+			}
+			r.log.Log(ctx, level, "the controller did not take a report; it is repeated", "error", err)
 		}
 	}
 }
 
-// importance of a failed report. That we are not authoritative is what the first report
-// often hears, as it and the lease are under way at the same time.
-func importance(err error) slog.Level {
-	if status.Code(err) == codes.FailedPrecondition {
-		return slog.LevelDebug
-	}
-	return slog.LevelInfo
-}
-
-// await waits for the time or the channel, whichever comes first; a time of 0 never
-// comes.
+// await waits for the time, unless it is 0, or the channel.
 func await(ctx context.Context, limit time.Duration, changed <-chan struct{}) {
 	var late <-chan time.Time
 	if limit > 0 {

@@ -15,16 +15,15 @@ import (
 )
 
 var (
-	errNobody = status.Error(codes.PermissionDenied, "nobody may call this hypervisor")
 	errAbsent = status.Error(codes.FailedPrecondition, "the VM does not run here")
 	errLeft   = status.Error(codes.Unavailable, "the VM has left")
 )
 
-// Guest is what is served of a machine.
+// Guest is the part of a machine that is served.
 type Guest interface {
-	// Reset is the button: the guest begins anew.
+	// Reset resets the machine.
 	Reset(ctx context.Context) error
-	// Console is the serial port.
+	// Console returns the serial port.
 	Console() *qemu.Console
 }
 
@@ -35,13 +34,12 @@ type oob struct {
 	mu    sync.Mutex
 	guest Guest
 
-	// resetting makes resets one after the other: two attempts of one may come at the
-	// same time.
+	// resetting serialises resets: two attempts of one may be concurrent.
 	resetting sync.Mutex
 	lastReset uint64
 }
 
-// SetGuest says which machine is served from now on; nil is none.
+// SetGuest sets the machine that is served from now on.
 func (o *oob) SetGuest(guest Guest) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -78,9 +76,8 @@ func (o *oob) Reset(ctx context.Context, request *vmpb.ResetRequest) (*vmpb.Rese
 	return &vmpb.ResetResponse{}, nil
 }
 
-// Console implements vmpb.OOBManagementServer. Three things go on at once: output
-// flows to the client, input flows from it, and a client that is too slow for its
-// output is dropped, although its flow is stuck just then.
+// Console implements vmpb.OOBManagementServer. It sends output, receives input, and drops a
+// client that is too slow although its output is blocked then.
 func (o *oob) Console(stream grpc.BidiStreamingServer[vmpb.ConsoleIO, vmpb.ConsoleIO]) error {
 	guest, err := o.present()
 	if err != nil {
@@ -103,19 +100,19 @@ func (o *oob) Console(stream grpc.BidiStreamingServer[vmpb.ConsoleIO, vmpb.Conso
 			if err != nil {
 				return err
 			}
-			input = nil // it has no more to say, and still listens
+			input = nil // the output goes on
 		case <-ended:
 			if client.Slow() {
 				return errSlow
 			}
-			ended = nil // the last output is on its way
+			ended = nil // the last output is being sent
 		}
 	}
 }
 
 var errSlow = status.Error(codes.ResourceExhausted, qemu.ErrSlowClient.Error())
 
-// receive passes input on. Nil means that the client closed its side.
+// receive forwards input. Nil means that the client closed its side.
 func receive(ctx context.Context, stream grpc.BidiStreamingServer[vmpb.ConsoleIO, vmpb.ConsoleIO], client *qemu.ConsoleClient) error {
 	for {
 		message, err := stream.Recv()
@@ -127,7 +124,7 @@ func receive(ctx context.Context, stream grpc.BidiStreamingServer[vmpb.ConsoleIO
 		}
 		err = client.Write(ctx, message.GetData())
 		if errors.Is(err, qemu.ErrConsoleEnded) {
-			return nil // the output says so, after the last of it
+			return nil // send returns the error, after the last output
 		}
 		if err != nil {
 			return consoleError(err)
@@ -135,7 +132,7 @@ func receive(ctx context.Context, stream grpc.BidiStreamingServer[vmpb.ConsoleIO
 	}
 }
 
-// send passes output on, until there is none any more.
+// send forwards output until it ends.
 func send(ctx context.Context, stream grpc.BidiStreamingServer[vmpb.ConsoleIO, vmpb.ConsoleIO], client *qemu.ConsoleClient) error {
 	for {
 		output, err := client.Next(ctx)
@@ -159,7 +156,7 @@ func consoleError(err error) error {
 	}
 }
 
-// migration implements vmpb.HypervisorServer where no VM is waited for.
+// migration implements vmpb.HypervisorServer. Migration is not implemented.
 type migration struct {
 	vmpb.UnimplementedHypervisorServer
 }

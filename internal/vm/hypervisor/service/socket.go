@@ -15,9 +15,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// ListenSocket listens on a unix socket that only its owner may connect to, from its
-// first moment. A socket that a dead process left is replaced. The path may be of any
-// length. The socket's file stays after Close, for the next one to replace.
+// ListenSocket listens on a unix socket with mode 0600. It replaces a socket that an earlier
+// process left. The path may be of any length. The socket's file stays after Close.
 func ListenSocket(path string) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("removing an old socket: %w", err)
@@ -42,9 +41,9 @@ func ListenSocket(path string) (net.Listener, error) {
 	return listener, nil
 }
 
-// DialSocket returns a connection to the services on a unix socket. The path may be of
-// any length. The error wraps fs.ErrNotExist where there is no socket; whether anybody
-// listens, the first call tells.
+// DialSocket returns a connection to OOBManagement and grpc.health.v1 on a unix socket. The
+// path may be of any length. Errors: fs.ErrNotExist if there is no socket. It does not
+// connect before the first call.
 func DialSocket(path string, options ...grpc.DialOption) (*grpc.ClientConn, error) {
 	if _, err := os.Stat(path); err != nil {
 		return nil, fmt.Errorf("looking for the socket: %w", err)
@@ -64,8 +63,8 @@ func DialSocket(path string, options ...grpc.DialOption) (*grpc.ClientConn, erro
 	return grpc.NewClient("passthrough:///hypervisor", options...)
 }
 
-// atShortPath calls a function with another path of the same file, since the address
-// of a unix socket has room for 107 bytes only. It is valid during the call.
+// atShortPath calls a function with another path of the same file, since the address of a
+// unix socket is limited to 107 bytes. It is valid during the call.
 func atShortPath(path string, do func(short string) error) error {
 	folder, err := os.OpenFile(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {

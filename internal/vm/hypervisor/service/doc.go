@@ -1,3 +1,0 @@
-// Package service serves a hypervisor's gRPC API: on a unix socket to local users, and on
-// the network to its peers.
-package service
