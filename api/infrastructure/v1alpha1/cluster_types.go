@@ -5,9 +5,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// MillwrightClusterKind is the kind of a MillwrightCluster.
-const MillwrightClusterKind = "MillwrightCluster"
-
 // MillwrightCluster is the infrastructure that the machines of a Cluster of Cluster API
 // share: the address of the API servers and the failure domains. Nothing is created for it.
 //
@@ -143,9 +140,6 @@ type MillwrightClusterStatus struct {
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
-
-// MillwrightClusterTemplateKind is the kind of a MillwrightClusterTemplate.
-const MillwrightClusterTemplateKind = "MillwrightClusterTemplate"
 
 // MillwrightClusterTemplate is a template for the MillwrightClusters of a ClusterClass.
 //

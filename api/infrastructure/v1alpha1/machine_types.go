@@ -6,9 +6,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// MillwrightMachineKind is the kind of a MillwrightMachine.
-const MillwrightMachineKind = "MillwrightMachine"
-
 // MillwrightMachine is the infrastructure of a Machine of Cluster API: one VM of a driver.
 //
 // +kubebuilder:object:root=true
@@ -208,9 +205,6 @@ type MachineAddress struct {
 	// +kubebuilder:validation:MaxLength=256
 	Address string `json:"address"`
 }
-
-// MillwrightMachineTemplateKind is the kind of a MillwrightMachineTemplate.
-const MillwrightMachineTemplateKind = "MillwrightMachineTemplate"
 
 // MillwrightMachineTemplate is a template for MillwrightMachines. To change the machines,
 // create a new one.

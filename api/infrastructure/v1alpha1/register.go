@@ -18,6 +18,14 @@ import (
 // GroupName is the API group of this package.
 const GroupName = "infrastructure.millwright.dev"
 
+// Kinds of this package.
+const (
+	MillwrightClusterKind         = "MillwrightCluster"
+	MillwrightClusterTemplateKind = "MillwrightClusterTemplate"
+	MillwrightMachineKind         = "MillwrightMachine"
+	MillwrightMachineTemplateKind = "MillwrightMachineTemplate"
+)
+
 var (
 	// SchemeGroupVersion is the group and version of this package's kinds.
 	SchemeGroupVersion = schema.GroupVersion{Group: GroupName, Version: "v1alpha1"}

@@ -7,7 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/capi/failure"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/marks"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance/steps"
@@ -103,7 +102,7 @@ func (a adapter) reportCreation(answer instance.Answer) flow.Result {
 		s.lost()
 		return flow.Wait(checkSoon, "the VM to be found again")
 	case instance.Failed: // the engine calls the driver again, in its time
-		if failure.LeavesOpen(answer.Failure) {
+		if mayExist(answer.Failure) {
 			delete(s.machine.Annotations, infrav1.AnnotationCreationSpec)
 		}
 		s.creationFailed(answer.Failure)

@@ -13,7 +13,6 @@ import (
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
-	"github.com/millwright-dev/millwright/internal/controllers/capi/failure"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/inputs"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/marks"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
@@ -87,7 +86,7 @@ func (s *scope) retry(after time.Duration) time.Duration {
 // for the VM, too.
 func (s *scope) neverCreated(failed *instance.Failure) bool {
 	first := s.machine.Annotations[infrav1.AnnotationCreationSpec]
-	return failure.RefusesSpec(failed) && marks.OwnSpecOnly(s.machine) && s.machine.Status.ProviderID == "" &&
+	return refusesSpec(failed) && marks.OwnSpecOnly(s.machine) && s.machine.Status.ProviderID == "" &&
 		first != "" && first == marks.Digest(s.inputs.Class)
 }
 

@@ -11,7 +11,6 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
-	"github.com/millwright-dev/millwright/internal/controllers/capi/failure"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/marks"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
@@ -113,11 +112,11 @@ func (s *scope) lost() {
 
 // creationFailed reports why there is no VM, and whether there can ever be one.
 func (s *scope) creationFailed(failed *instance.Failure) {
-	if failure.Hopeless(s.machine, failed) {
+	if terminal(s.machine, failed) {
 		s.machine.Status.FailureReason = new(infrav1.FailureInvalidConfiguration)
-		s.machine.Status.FailureMessage = new(messages.Shorten(failure.Message(failed), longestMessage))
+		s.machine.Status.FailureMessage = new(messages.Shorten(failureMessage(failed), longestMessage))
 	}
-	s.driverFailed(failure.Reason(failed), failed)
+	s.driverFailed(failureReason(failed), failed)
 }
 
 // driverFailed reports the driver's error. An event is sent if the reason or code is new: the message may
@@ -129,7 +128,7 @@ func (s *scope) driverFailed(reason string, failed *instance.Failure) {
 	}
 	again := s.notReadyFor(reason) && (!s.memory.refused || s.memory.code == code)
 	s.memory.refused, s.memory.code = true, code
-	message := messages.Shorten(failure.Message(failed), longestMessage-len(suffix)) + suffix
+	message := messages.Shorten(failureMessage(failed), longestMessage-len(suffix)) + suffix
 	if s.set(infrav1.ConditionReady, metav1.ConditionFalse, reason, message) && !again {
 		s.event(corev1.EventTypeWarning, reason, message)
 	}

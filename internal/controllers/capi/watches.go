@@ -72,29 +72,17 @@ func (c *Controller) ofMachine(_ context.Context, object client.Object) []reconc
 }
 
 func (c *Controller) ofCluster(ctx context.Context, object client.Object) []reconcile.Request {
-	all := func(*infrav1.MillwrightMachine) bool { return true }
-	return c.find(ctx, object.GetNamespace(), client.MatchingFields{byCluster: object.GetName()}, all)
+	return core.Requests(ctx, c.Client, &infrav1.MillwrightMachineList{}, nil,
+		client.InNamespace(object.GetNamespace()), client.MatchingFields{byCluster: object.GetName()})
 }
 
 // waitingForClass returns the MillwrightMachines that may wait for a change of their class.
 func (c *Controller) waitingForClass(ctx context.Context, object client.Object) []reconcile.Request {
-	return c.find(ctx, object.GetNamespace(), client.MatchingFields{finalizers.ByClass: object.GetName()}, func(machine *infrav1.MillwrightMachine) bool {
-		return !machine.DeletionTimestamp.IsZero() || !marks.Established(machine)
-	})
-}
-
-func (c *Controller) find(ctx context.Context, namespace string, fields client.MatchingFields, keep func(*infrav1.MillwrightMachine) bool) []reconcile.Request {
-	list := &infrav1.MillwrightMachineList{}
-	if err := c.Client.List(ctx, list, client.InNamespace(namespace), fields, client.UnsafeDisableDeepCopy); err != nil {
-		return nil // the cache has stopped
+	waits := func(object client.Object) bool {
+		return !object.GetDeletionTimestamp().IsZero() || !marks.Established(object.(*infrav1.MillwrightMachine))
 	}
-	var requests []reconcile.Request
-	for i := range list.Items {
-		if machine := &list.Items[i]; keep(machine) {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
-		}
-	}
-	return requests
+	return core.Requests(ctx, c.Client, &infrav1.MillwrightMachineList{}, waits,
+		client.InNamespace(object.GetNamespace()), client.MatchingFields{finalizers.ByClass: object.GetName()})
 }
 
 func machineChanges() predicate.Predicate {

@@ -20,6 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/status"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/inputs"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
@@ -61,17 +62,11 @@ type answer struct {
 
 // ofClass returns the MillwrightClusters whose failureDomainsFrom refers to a class.
 func (c *Controller) ofClass(ctx context.Context, object client.Object) []reconcile.Request {
-	list := &infrav1.MillwrightClusterList{}
-	if err := c.Client.List(ctx, list, client.InNamespace(object.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
-		return nil // the cache has stopped
+	refers := func(cluster client.Object) bool {
+		from := cluster.(*infrav1.MillwrightCluster).Spec.FailureDomainsFrom
+		return from != nil && from.MachineClassRef != nil && from.MachineClassRef.Name == object.GetName()
 	}
-	var requests []reconcile.Request
-	for i := range list.Items {
-		if from := list.Items[i].Spec.FailureDomainsFrom; from != nil && from.MachineClassRef != nil && from.MachineClassRef.Name == object.GetName() {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-		}
-	}
-	return requests
+	return core.Requests(ctx, c.Client, &infrav1.MillwrightClusterList{}, refers, client.InNamespace(object.GetNamespace()))
 }
 
 // findFailureDomains writes the failure domains of the spec and of the driver. Nothing waits for the

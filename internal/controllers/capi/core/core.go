@@ -13,11 +13,13 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
 // GroupName is the API group of Cluster API.
@@ -225,6 +227,21 @@ func FindCluster(ctx context.Context, reader client.Reader, namespace, name stri
 	default:
 		return nil, fmt.Errorf("reading Cluster %s: %w", name, err)
 	}
+}
+
+// Requests lists objects from a cache, and returns a request for each that keep selects. Nil selects all.
+func Requests(ctx context.Context, cache client.Reader, list client.ObjectList, keep func(client.Object) bool, options ...client.ListOption) []reconcile.Request {
+	if err := cache.List(ctx, list, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
+		return nil // the cache has stopped
+	}
+	var requests []reconcile.Request
+	_ = meta.EachListItem(list, func(item runtime.Object) error { // returns the errors of this function only
+		if object := item.(client.Object); keep == nil || keep(object) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)})
+		}
+		return nil
+	})
+	return requests
 }
 
 // Paused reports whether the object or its Cluster is paused. The Cluster is nil if there is

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -64,11 +65,11 @@ func NewForClasses(c client.Client) *inuse.Controller {
 }
 
 func classOf(_ context.Context, object client.Object) []reconcile.Request {
-	var requests []reconcile.Request
+	var keys []types.NamespacedName
 	for _, class := range Indexes[ByClass](object) {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKey{Namespace: object.GetNamespace(), Name: class}})
+		keys = append(keys, types.NamespacedName{Namespace: object.GetNamespace(), Name: class})
 	}
-	return requests
+	return requests(keys)
 }
 
 // sameReference reports whether an update leaves the reference that an index is about.

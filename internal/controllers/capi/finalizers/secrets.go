@@ -75,10 +75,7 @@ func (s *Secrets) SetupWithManager(mgr ctrl.Manager) error {
 }
 
 func (s *Secrets) ofMachine(ctx context.Context, object client.Object) []reconcile.Request {
-	keys, err := s.OfMachine(ctx, object.(*infrav1.MillwrightMachine))
-	if err != nil {
-		return nil // the cache has stopped
-	}
+	keys, _ := s.OfMachine(ctx, object.(*infrav1.MillwrightMachine)) // fails if the cache has stopped
 	return requests(keys)
 }
 
@@ -87,9 +84,9 @@ func ofClass(_ context.Context, object client.Object) []reconcile.Request {
 }
 
 func requests(keys []types.NamespacedName) []reconcile.Request {
-	var made []reconcile.Request
-	for _, key := range keys {
-		made = append(made, reconcile.Request{NamespacedName: key})
+	made := make([]reconcile.Request, len(keys))
+	for i, key := range keys {
+		made[i].NamespacedName = key
 	}
 	return made
 }

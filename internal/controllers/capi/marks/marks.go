@@ -1,4 +1,4 @@
-// Package marks reads and writes the marks by which a MillwrightMachine remembers its VM.
+// Package marks reads and writes the annotations and IDs that show how far a MillwrightMachine has come.
 package marks
 
 import (
@@ -13,13 +13,13 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// Established reports whether the VM exists, Cluster API knows it, and it need not be looked
-// for. After a move to another cluster the status is empty, and the driver is asked again.
+// Established reports whether the VM was reported to Cluster API and need not be looked for. After a move to
+// another cluster the status is empty, and the driver is called again.
 func Established(machine *infrav1.MillwrightMachine) bool {
 	return machine.Status.Ready && machine.Status.ProviderID != "" && machine.Spec.ProviderID == machine.Status.ProviderID
 }
 
-// InstanceGone reports whether the VM is gone, so that what was needed to delete it may be, too.
+// InstanceGone reports whether the VM is deleted, so that what was needed for that may be deleted, too.
 func InstanceGone(machine *infrav1.MillwrightMachine) bool {
 	_, gone := machine.Annotations[infrav1.AnnotationInstanceGone]
 	return gone && !machine.DeletionTimestamp.IsZero()
@@ -34,8 +34,8 @@ func Begun(machine *infrav1.MillwrightMachine) bool {
 	return asked || machine.Spec.ProviderID != "" || machine.Status.ProviderID != ""
 }
 
-// Digest tells apart what a driver is asked with, except Secrets. However the specification
-// is written down, it is the same.
+// Digest returns a digest of the request to the driver, without Secrets. The formatting of the provider
+// specification does not matter.
 func Digest(class *v1alpha1.MachineClass) string {
 	var spec any
 	decoder := json.NewDecoder(bytes.NewReader(class.ProviderSpec.Raw))
@@ -45,26 +45,24 @@ func Digest(class *v1alpha1.MachineClass) string {
 	}
 	text, err := json.Marshal([]any{class.Provider, spec, class.NodeTemplate})
 	if err != nil {
-		return "" // fits nothing
+		return "" // matches no request
 	}
 	return fmt.Sprintf("%.8x", sha256.Sum256(text))
 }
 
-// OwnSpecOnly reports whether nothing but the object itself says how its VM is made.
+// OwnSpecOnly reports whether the VM is described by the object alone, without class and Secrets.
 func OwnSpecOnly(machine *infrav1.MillwrightMachine) bool {
 	return machine.Spec.ProviderSpec != nil && machine.Spec.CredentialsSecretRef == nil && machine.Spec.ProviderID == ""
 }
 
-// Found notes that the driver finds the VM with this class, that is, with what it is asked with
-// now.
+// Found records that the driver finds the VM with this class of the request.
 func Found(machine *infrav1.MillwrightMachine, class *v1alpha1.MachineClass) {
 	delete(machine.Annotations, infrav1.AnnotationCreationSpec)
 	metav1.SetMetaDataAnnotation(&machine.ObjectMeta, infrav1.AnnotationInstanceSpec, Digest(class))
 }
 
-// FoundWithOther reports whether the driver found the VM before with another class than this:
-// the class was changed since, or the object's own spec. If it then finds none, it may look in
-// another place.
+// FoundWithOther reports whether the driver last found the VM with another class: the class or the object's
+// spec has changed since. If the driver then finds no VM, it may look in another place.
 func FoundWithOther(machine *infrav1.MillwrightMachine, class *v1alpha1.MachineClass) bool {
 	before, found := machine.Annotations[infrav1.AnnotationInstanceSpec]
 	return found && before != Digest(class)

@@ -45,8 +45,8 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("millwrightmachinetemplate").
 		For(&infrav1.MillwrightMachineTemplate{}, builder.WithPredicates(predicate.NewPredicateFuncs(watched))).
-		Watches(&v1alpha1.MachineClass{}, mapped(c.templates(ofClass)), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&core.Cluster{}, mapped(c.templates(ofCluster)), builder.WithPredicates(pauseChanges())).
+		Watches(&v1alpha1.MachineClass{}, mapped(c.ofClass), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&core.Cluster{}, mapped(c.ofCluster), builder.WithPredicates(pauseChanges())).
 		Complete(c)
 	if err != nil {
 		return fmt.Errorf("setting up the controller of MillwrightMachineTemplates: %w", err)
@@ -54,30 +54,23 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// templates maps an object to the templates in its namespace that refer to it. There are few.
-func (c *Controller) templates(refers func(template *infrav1.MillwrightMachineTemplate, name string) bool) handler.MapFunc {
-	return func(ctx context.Context, object client.Object) []reconcile.Request {
-		list := &infrav1.MillwrightMachineTemplateList{}
-		if err := c.Client.List(ctx, list, client.InNamespace(object.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
-			return nil // the cache has stopped
-		}
-		var requests []reconcile.Request
-		for i := range list.Items {
-			if template := &list.Items[i]; refers(template, object.GetName()) {
-				requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(template)})
-			}
-		}
-		return requests
-	}
+func (c *Controller) ofClass(ctx context.Context, object client.Object) []reconcile.Request {
+	return c.templates(ctx, object.GetNamespace(), func(template *infrav1.MillwrightMachineTemplate) bool {
+		ref := template.Spec.Template.Spec.MachineClassRef
+		return ref != nil && ref.Name == object.GetName()
+	})
 }
 
-func ofClass(template *infrav1.MillwrightMachineTemplate, name string) bool {
-	ref := template.Spec.Template.Spec.MachineClassRef
-	return ref != nil && ref.Name == name
+func (c *Controller) ofCluster(ctx context.Context, object client.Object) []reconcile.Request {
+	return c.templates(ctx, object.GetNamespace(), func(template *infrav1.MillwrightMachineTemplate) bool {
+		return core.ClusterName(template) == object.GetName()
+	})
 }
 
-func ofCluster(template *infrav1.MillwrightMachineTemplate, name string) bool {
-	return core.ClusterName(template) == name
+// templates returns requests for the templates in a namespace. There are few.
+func (c *Controller) templates(ctx context.Context, namespace string, keep func(*infrav1.MillwrightMachineTemplate) bool) []reconcile.Request {
+	return core.Requests(ctx, c.Client, &infrav1.MillwrightMachineTemplateList{},
+		func(object client.Object) bool { return keep(object.(*infrav1.MillwrightMachineTemplate)) }, client.InNamespace(namespace))
 }
 
 func pauseChanges() predicate.Predicate {

@@ -90,7 +90,7 @@ func TestLeftAlone(t *testing.T) {
 			cluster.Spec.Paused = true
 			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(template, cluster).WithStatusSubresource(template).Build()
 			controller := New(Options{Client: c, WatchFilter: "ours"})
-			if found := controller.templates(ofCluster)(t.Context(), cluster); (len(found) == 1) != (len(template.OwnerReferences) == 1) {
+			if found := controller.ofCluster(t.Context(), cluster); (len(found) == 1) != (len(template.OwnerReferences) == 1) {
 				t.Errorf("templates of the Cluster: %v", found)
 			}
 			if _, err := controller.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(template)}); err != nil {

@@ -1,5 +1,5 @@
-// Package webhooks refuses changes that Cluster API could not deal with. The controllers
-// work without it: what it refuses would only have no effect, or a surprising one.
+// Package webhooks refuses updates that Cluster API does not allow. The controllers work without
+// it: such an update would have no effect, or an unexpected one.
 package webhooks
 
 import (
@@ -8,7 +8,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -17,12 +19,12 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 )
 
-// Add has the manager's webhook server answer for our kinds.
+// Add registers the webhooks with the manager's server.
 func Add(mgr ctrl.Manager) error {
 	for _, add := range []func() error{
-		ctrl.NewWebhookManagedBy(mgr, &infrav1.MillwrightMachineTemplate{}).WithValidator(MachineTemplates()).Complete,
-		ctrl.NewWebhookManagedBy(mgr, &infrav1.MillwrightClusterTemplate{}).WithValidator(ClusterTemplates()).Complete,
-		ctrl.NewWebhookManagedBy(mgr, &infrav1.MillwrightCluster{}).WithValidator(Clusters()).Complete,
+		ctrl.NewWebhookManagedBy(mgr, &infrav1.MillwrightMachineTemplate{}).WithValidator(updates[*infrav1.MillwrightMachineTemplate](machineTemplate)).Complete,
+		ctrl.NewWebhookManagedBy(mgr, &infrav1.MillwrightClusterTemplate{}).WithValidator(updates[*infrav1.MillwrightClusterTemplate](clusterTemplate)).Complete,
+		ctrl.NewWebhookManagedBy(mgr, &infrav1.MillwrightCluster{}).WithValidator(updates[*infrav1.MillwrightCluster](cluster)).Complete,
 	} {
 		if err := add(); err != nil {
 			return fmt.Errorf("adding a webhook: %w", err)
@@ -31,7 +33,7 @@ func Add(mgr ctrl.Manager) error {
 	return nil
 }
 
-// updates is a validator of updates: all else is allowed.
+// updates validates updates. It allows everything else.
 type updates[T client.Object] func(ctx context.Context, before, after T) error
 
 // ValidateCreate implements admission.Validator.
@@ -45,51 +47,36 @@ func (u updates[T]) ValidateUpdate(ctx context.Context, before, after T) (admiss
 // ValidateDelete implements admission.Validator.
 func (u updates[T]) ValidateDelete(context.Context, T) (admission.Warnings, error) { return nil, nil }
 
-// MachineTemplates refuses changes of a MillwrightMachineTemplate: its machines would not
-// follow them, and nobody could tell which of them it fits.
-func MachineTemplates() admission.Validator[*infrav1.MillwrightMachineTemplate] {
-	return updates[*infrav1.MillwrightMachineTemplate](func(ctx context.Context, before, after *infrav1.MillwrightMachineTemplate) error {
-		return immutable(ctx, after, infrav1.MillwrightMachineTemplateKind, before.Spec.Template.Spec, after.Spec.Template.Spec)
-	})
+func machineTemplate(ctx context.Context, before, after *infrav1.MillwrightMachineTemplate) error {
+	return immutable(ctx, after, infrav1.MillwrightMachineTemplateKind, before.Spec.Template.Spec, after.Spec.Template.Spec)
 }
 
-// ClusterTemplates refuses changes of a MillwrightClusterTemplate.
-func ClusterTemplates() admission.Validator[*infrav1.MillwrightClusterTemplate] {
-	return updates[*infrav1.MillwrightClusterTemplate](func(ctx context.Context, before, after *infrav1.MillwrightClusterTemplate) error {
-		return immutable(ctx, after, infrav1.MillwrightClusterTemplateKind, before.Spec.Template.Spec, after.Spec.Template.Spec)
-	})
+func clusterTemplate(ctx context.Context, before, after *infrav1.MillwrightClusterTemplate) error {
+	return immutable(ctx, after, infrav1.MillwrightClusterTemplateKind, before.Spec.Template.Spec, after.Spec.Template.Spec)
 }
 
-// Clusters refuses to take a MillwrightCluster back from another system that manages it:
-// that system is not asked, and its work would be undone.
-func Clusters() admission.Validator[*infrav1.MillwrightCluster] {
-	return updates[*infrav1.MillwrightCluster](func(_ context.Context, before, after *infrav1.MillwrightCluster) error {
-		_, was := before.Annotations[core.AnnotationManagedBy]
-		_, is := after.Annotations[core.AnnotationManagedBy]
-		if !was || is {
-			return nil
-		}
-		path := field.NewPath("metadata", "annotations").Key(core.AnnotationManagedBy)
-		return apierrors.NewInvalid(infrav1.Kind(infrav1.MillwrightClusterKind), after.Name,
-			field.ErrorList{field.Forbidden(path, "cannot be taken off: the infrastructure is managed by another system")})
-	})
-}
-
-// immutable refuses that a template's spec changes. The topology controller only tries out
-// what would come of it, and says so twice.
+// immutable refuses a change of a template's spec, except in the dry runs of the topology controller, which
+// have both the option and an annotation.
 func immutable(ctx context.Context, after client.Object, kind string, was, is any) error {
-	if equality.Semantic.DeepEqual(was, is) || triedOut(ctx, after) {
+	request, err := admission.RequestFromContext(ctx)
+	_, announced := after.GetAnnotations()[core.AnnotationDryRun]
+	if equality.Semantic.DeepEqual(was, is) || err == nil && ptr.Deref(request.DryRun, false) && announced {
 		return nil
 	}
-	return apierrors.NewInvalid(infrav1.Kind(kind), after.GetName(),
-		field.ErrorList{field.Forbidden(field.NewPath("spec", "template", "spec"), "cannot be changed: make a new template and refer to that one")})
+	path := field.NewPath("spec", "template", "spec")
+	return forbidden(after, kind, path, "cannot be changed: make a new template and refer to that one")
 }
 
-func triedOut(ctx context.Context, object client.Object) bool {
-	request, err := admission.RequestFromContext(ctx)
-	if err != nil || request.DryRun == nil || !*request.DryRun {
-		return false
+// cluster refuses to take a MillwrightCluster back from another system that manages it: that system would
+// not know, and its work would be undone.
+func cluster(_ context.Context, before, after *infrav1.MillwrightCluster) error {
+	if !metav1.HasAnnotation(before.ObjectMeta, core.AnnotationManagedBy) || metav1.HasAnnotation(after.ObjectMeta, core.AnnotationManagedBy) {
+		return nil
 	}
-	_, announced := object.GetAnnotations()[core.AnnotationDryRun]
-	return announced
+	path := field.NewPath("metadata", "annotations").Key(core.AnnotationManagedBy)
+	return forbidden(after, infrav1.MillwrightClusterKind, path, "cannot be taken off: the infrastructure is managed by another system")
+}
+
+func forbidden(object client.Object, kind string, path *field.Path, message string) error {
+	return apierrors.NewInvalid(infrav1.Kind(kind), object.GetName(), field.ErrorList{field.Forbidden(path, message)})
 }

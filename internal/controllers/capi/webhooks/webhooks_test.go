@@ -13,7 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 )
 
-// TestTemplatesAreImmutable (T3, T5): but for what the topology controller only tries out.
+// TestTemplatesAreImmutable (T3, T5): except in dry runs of the topology controller.
 func TestTemplatesAreImmutable(t *testing.T) {
 	type template = infrav1.MillwrightMachineTemplate
 	spec := func(m *template) {
@@ -24,13 +24,13 @@ func TestTemplatesAreImmutable(t *testing.T) {
 		dryRun, announced bool
 		refused           bool
 	}{
-		"nothing":              {change: func(*template) {}},
-		"metadata":             {change: func(m *template) { m.Labels = map[string]string{"a": "b"} }},
-		"status":               {change: func(m *template) { m.Status.NodeInfo = &infrav1.NodeInfo{Architecture: "arm64"} }},
-		"spec":                 {change: spec, refused: true},
-		"spec, tried out":      {change: spec, dryRun: true, announced: true},
-		"spec, a user's try":   {change: spec, dryRun: true, refused: true},
-		"spec, only announced": {change: spec, announced: true, refused: true},
+		"nothing":  {change: func(*template) {}},
+		"metadata": {change: func(m *template) { m.Labels = map[string]string{"a": "b"} }},
+		"status":   {change: func(m *template) { m.Status.NodeInfo = &infrav1.NodeInfo{Architecture: "arm64"} }},
+		"spec":     {change: spec, refused: true},
+		"spec, in a dry run of the topology controller": {change: spec, dryRun: true, announced: true},
+		"spec, in a dry run of a user":                  {change: spec, dryRun: true, refused: true},
+		"spec, with the annotation only":                {change: spec, announced: true, refused: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := &template{}
@@ -41,7 +41,7 @@ func TestTemplatesAreImmutable(t *testing.T) {
 				after.Annotations = map[string]string{core.AnnotationDryRun: ""}
 			}
 			ctx := admission.NewContextWithRequest(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{DryRun: &tc.dryRun}})
-			_, err := MachineTemplates().ValidateUpdate(ctx, before, after)
+			err := machineTemplate(ctx, before, after)
 			if apierrors.IsInvalid(err) != tc.refused || (err != nil) != tc.refused {
 				t.Errorf("answers %v", err)
 			}
@@ -53,10 +53,10 @@ func TestClusterTemplatesAreImmutable(t *testing.T) {
 	before := &infrav1.MillwrightClusterTemplate{}
 	after := before.DeepCopy()
 	after.Spec.Template.Spec.ControlPlanePort = 443
-	if _, err := ClusterTemplates().ValidateUpdate(context.Background(), before, after); !apierrors.IsInvalid(err) {
+	if err := clusterTemplate(context.Background(), before, after); !apierrors.IsInvalid(err) {
 		t.Errorf("answers %v", err)
 	}
-	if _, err := ClusterTemplates().ValidateUpdate(context.Background(), before, before); err != nil {
+	if err := clusterTemplate(context.Background(), before, before); err != nil {
 		t.Errorf("answers %v", err)
 	}
 }
@@ -69,7 +69,7 @@ func TestManagedByStays(t *testing.T) {
 		before, after *infrav1.MillwrightCluster
 		refused       bool
 	}{{plain, managed, false}, {managed, managed, false}, {plain, plain, false}, {managed, plain, true}} {
-		if _, err := Clusters().ValidateUpdate(context.Background(), tc.before, tc.after); apierrors.IsInvalid(err) != tc.refused {
+		if err := cluster(context.Background(), tc.before, tc.after); apierrors.IsInvalid(err) != tc.refused {
 			t.Errorf("%v to %v: %v", tc.before.Annotations, tc.after.Annotations, err)
 		}
 	}
