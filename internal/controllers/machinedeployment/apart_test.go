@@ -20,6 +20,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // TestAFailureToScaleIsNoRollout: one that is over stays so, and no deadline begins to run.
@@ -104,7 +105,7 @@ func TestSetsComeInOneOrder(t *testing.T) {
 			return err
 		},
 	})
-	sets, err := s.sets(t.Context(), "default", "uid-of-pool")
+	sets, err := s.sets(t.Context(), fixture.Namespace, "uid-of-pool")
 	must(err)
 	var got []string
 	for _, set := range sets {

@@ -6,6 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // TestNothingWritesIntoFacts: neither a plan that creates a set, scales another and marks nodes, nor
@@ -13,7 +14,7 @@ import (
 func TestNothingWritesIntoFacts(t *testing.T) {
 	s := rollout(t, 2, 0, class("c"))
 	p := s.current()
-	sets, err := s.sets(t.Context(), "default", "uid-of-pool")
+	sets, err := s.sets(t.Context(), fixture.Namespace, "uid-of-pool")
 	must(err)
 	f, err := p.gather(t.Context(), s.deployment(), sets)
 	must(err)

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // scaledByName is a server with a complete deployment of three, which an autoscaler scales
@@ -41,7 +42,7 @@ func scaledByName(t *testing.T, trigger string, machines ...func(*v1alpha1.Machi
 func (s *server) machine(t *testing.T, name string) *v1alpha1.Machine {
 	t.Helper()
 	machine := &v1alpha1.Machine{}
-	must(s.live.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: name}, machine))
+	must(s.live.Get(t.Context(), client.ObjectKey{Namespace: fixture.Namespace, Name: name}, machine))
 	return machine
 }
 

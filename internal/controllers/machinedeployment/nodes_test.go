@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // rollout is a server with an old set a and a current set b, each of whose machines has a
@@ -90,7 +91,7 @@ func nodeWrites(s *server) int {
 // finish lets the old set lose its machines and the current one have all.
 func finish(t *testing.T, s *server) {
 	t.Helper()
-	must(s.live.DeleteAllOf(t.Context(), &v1alpha1.Machine{}, client.InNamespace("default")))
+	must(s.live.DeleteAllOf(t.Context(), &v1alpha1.Machine{}, client.InNamespace(fixture.Namespace)))
 	s.setSet(t, "pool-a", func(set *v1alpha1.MachineSet) { set.Spec.Replicas = 0; reports(0, 0)(set) })
 	s.setSet(t, "pool-b", func(set *v1alpha1.MachineSet) { set.Spec.Replicas = 2; reports(2, 2)(set) })
 	for _, name := range []string{"pool-b-0", "pool-b-1"} {
@@ -245,7 +246,7 @@ func TestNoMarks(t *testing.T) {
 func TestANodeThatJoinsIsLeftToItsMachine(t *testing.T) {
 	s := rollout(t, 1, 1)
 	machine := &v1alpha1.Machine{}
-	must(s.live.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "pool-b-0"}, machine))
+	must(s.live.Get(t.Context(), client.ObjectKey{Namespace: fixture.Namespace, Name: "pool-b-0"}, machine))
 	machine.Status.CurrentStatus.Phase = v1alpha1.MachinePending
 	must(s.live.Update(t.Context(), machine))
 	s.pass(t)

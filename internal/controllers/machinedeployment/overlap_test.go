@@ -12,13 +12,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // TestSelectorsThatOverlapOneWay: both deployments say so.
 func TestSelectorsThatOverlapOneWay(t *testing.T) {
 	s := newServer(newDeployment(1), newDeployment(1, narrow), newDeployment(1, func(d *v1alpha1.MachineDeployment) { d.Name, d.UID = "far", "uid-of-far" }, apart))
 	for name, want := range map[string]string{pool: "narrow", "narrow": pool, "far": ""} {
-		key := client.ObjectKey{Namespace: "default", Name: name}
+		key := client.ObjectKey{Namespace: fixture.Namespace, Name: name}
 		if _, err := s.Reconcile(t.Context(), reconcile.Request{NamespacedName: key}); err != nil {
 			t.Fatal(err)
 		}

@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/test/deployments"
 )
 
 // TestAPausedDeploymentRecordsItsSize: for which size its sets are scaled, which is less than
@@ -42,37 +41,6 @@ func TestAPausedDeploymentRecordsItsSize(t *testing.T) {
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("want - got +\n%s", diff)
-			}
-		})
-	}
-}
-
-// TestRefreshed: what can be changed on Machines that exist goes into the current set, and
-// nothing else does.
-func TestRefreshed(t *testing.T) {
-	for name, test := range deployments.TemplateChanges {
-		if test.Rolls || name == "the hash label" || name == "empty configuration" {
-			continue // the former is the set's own, the latter says nothing
-		}
-		t.Run(name, func(t *testing.T) {
-			deployment, old, current := newDeployment(3), setOf("b", 0, ofRevision("1")), setOf("a", 3, ofRevision("2"))
-			test.Change(&deployment.Spec.Template)
-			s := newServer(deployment, old, current)
-			s.Target = nil
-			s.pass(t)
-			want := current.DeepCopy()
-			want.Spec.Template.Spec = *deployment.Spec.Template.Spec.DeepCopy()
-			if diff := cmp.Diff(want.Spec, s.all()["pool-a"].Spec); diff != "" {
-				t.Errorf("want - got +\n%s", diff)
-			}
-			if diff := cmp.Diff(old.Spec, s.all()["pool-b"].Spec); diff != "" {
-				t.Errorf("the old set: want - got +\n%s", diff)
-			}
-			s.pass(t)
-			s.writes = nil
-			s.pass(t)
-			if len(s.writes) > 0 {
-				t.Errorf("it writes again: %q", s.writes)
 			}
 		})
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // server is an API server whose cache can be told not to show some sets.
@@ -188,7 +189,7 @@ func (s *server) progress() v1alpha1.MachineDeploymentCondition {
 	return v1alpha1.MachineDeploymentCondition{}
 }
 
-var request = ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "default", Name: pool}}
+var request = ctrl.Request{NamespacedName: client.ObjectKey{Namespace: fixture.Namespace, Name: pool}}
 
 func (i indexes) IndexField(_ context.Context, object client.Object, field string, extract client.IndexerFunc) error {
 	i.WithIndex(object, field, extract)

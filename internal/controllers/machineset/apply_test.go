@@ -18,6 +18,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // count counts the writes that begin so.
@@ -115,7 +116,7 @@ func TestNewMachine(t *testing.T) {
 	untouched := set.DeepCopy()
 	want := &v1alpha1.Machine{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", GenerateName: "pool-",
+			Namespace: fixture.Namespace, GenerateName: "pool-",
 			Labels: map[string]string{"name": pool},
 			Annotations: map[string]string{
 				"of":                                  "template",
@@ -125,7 +126,7 @@ func TestNewMachine(t *testing.T) {
 			Finalizers:      []string{"example.com/theirs", v1alpha1.FinalizerMCM},
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, v1alpha1.SchemeGroupVersion.WithKind("MachineSet"))},
 		},
-		Spec: v1alpha1.MachineSpec{Class: v1alpha1.ClassSpec{Kind: "MachineClass", Name: "small"}},
+		Spec: v1alpha1.MachineSpec{Class: v1alpha1.ClassSpec{Kind: "MachineClass", Name: fixture.Class}},
 	}
 	got := newMachine(set)
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // fleet plays the machine controller and time, beside a set.
@@ -141,7 +142,7 @@ func TestABackOffSaysWhy(t *testing.T) {
 
 func TestWhatEndsAStreak(t *testing.T) {
 	class := func(generation int64) *v1alpha1.MachineClass {
-		return &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "small", UID: "class", Generation: generation}}
+		return &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: fixture.Namespace, Name: fixture.Class, UID: "class", Generation: generation}}
 	}
 	for reason, test := range map[string]struct {
 		do   func(*fleet)
@@ -192,11 +193,11 @@ func TestAChangedClassWakesTheSetsThatWaitForIt(t *testing.T) {
 	wakes := func(namespace, name string) int {
 		return len(f.controller.setsInBackOff(testContext, &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}))
 	}
-	if wakes("default", "small") != 0 {
+	if wakes(fixture.Namespace, fixture.Class) != 0 {
 		t.Error("a set that does not wait is woken")
 	}
 	f.replacedAfter(t, v1alpha1.MachineOperationCreate)
-	if wakes("default", "small") != 1 || wakes("default", "other") != 0 || wakes("elsewhere", "small") != 0 {
+	if wakes(fixture.Namespace, fixture.Class) != 1 || wakes(fixture.Namespace, "other") != 0 || wakes("elsewhere", fixture.Class) != 0 {
 		t.Error("the wrong sets are woken")
 	}
 }

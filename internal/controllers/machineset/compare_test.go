@@ -8,6 +8,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // TestMachinesOfOthersAreNotCompared: after a write of unknown outcome, the cache of one set is
@@ -46,7 +47,7 @@ func TestADeletedSetIsNotLetGoAfterALostAnswer(t *testing.T) {
 // set.
 func TestTheDeploymentOfThatNameIsAnother(t *testing.T) {
 	deployment := newParent(100, v1alpha1.RollingUpdateMachineDeploymentStrategyType, "")
-	deployment.Namespace, deployment.Name = "default", "owner"
+	deployment.Namespace, deployment.Name = fixture.Namespace, "owner"
 	for uid, want := range map[string]bool{"its own": false, "another": true} {
 		t.Run(uid, func(t *testing.T) {
 			deployment.UID = "d"

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // rolling is a deployment with two sets, between which it moves replicas in any way that its
@@ -28,7 +29,7 @@ var versions = []string{pool, "next"}
 func newRolling(t *rapid.T) *rolling {
 	surge := rapid.SampledFrom([]string{"0", "1", "3", "50%"}).Draw(t, "surge")
 	deployment := newParent(rapid.Int32Range(0, 8).Draw(t, "replicas"), v1alpha1.RollingUpdateMachineDeploymentStrategyType, surge)
-	deployment.Namespace, deployment.Name, deployment.UID = "default", "owner", "d"
+	deployment.Namespace, deployment.Name, deployment.UID = fixture.Namespace, "owner", "d"
 	r := &rolling{current: versions[1], other: versions[0]}
 	r.server = newServer(deployment, newSet(deployment.Spec.Replicas, ofDeployment("d", "1")), namedSet(versions[1], ofDeployment("d", "2")))
 	r.shownDeployment = deployment
@@ -39,13 +40,13 @@ func newRolling(t *rapid.T) *rolling {
 
 func (r *rolling) version(name string) *v1alpha1.MachineSet {
 	set := &v1alpha1.MachineSet{}
-	must(r.live.Get(testContext, client.ObjectKey{Namespace: "default", Name: name}, set))
+	must(r.live.Get(testContext, client.ObjectKey{Namespace: fixture.Namespace, Name: name}, set))
 	return set
 }
 
 func (r *rolling) deployment() *v1alpha1.MachineDeployment {
 	deployment := &v1alpha1.MachineDeployment{}
-	must(r.live.Get(testContext, client.ObjectKey{Namespace: "default", Name: "owner"}, deployment))
+	must(r.live.Get(testContext, client.ObjectKey{Namespace: fixture.Namespace, Name: "owner"}, deployment))
 	return deployment
 }
 
@@ -112,7 +113,7 @@ func (r *rolling) pass(t *rapid.T) {
 		r.catchUp()
 	}
 	name := rapid.SampledFrom(versions).Draw(t, "set")
-	request := ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "default", Name: name}}
+	request := ctrl.Request{NamespacedName: client.ObjectKey{Namespace: fixture.Namespace, Name: name}}
 	if _, err := r.controller.Reconcile(testContext, request); err != nil {
 		t.Fatalf("reconciling: %v", err)
 	}

@@ -8,25 +8,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"pgregory.net/rapid"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 func newParent(replicas int32, kind v1alpha1.MachineDeploymentStrategyType, surge string) *v1alpha1.MachineDeployment {
-	parent := &v1alpha1.MachineDeployment{}
-	parent.Spec.Replicas = replicas
-	parent.Spec.Strategy.Type = kind
-	if surge != "" {
-		value := intstr.Parse(surge)
-		bounds := v1alpha1.UpdateConfiguration{MaxSurge: &value}
-		parent.Spec.Strategy.RollingUpdate = &v1alpha1.RollingUpdateMachineDeployment{UpdateConfiguration: bounds}
-		parent.Spec.Strategy.InPlaceUpdate = &v1alpha1.InPlaceUpdateMachineDeployment{UpdateConfiguration: bounds}
-	}
-	return parent
+	return fixture.Deployment(replicas, fixture.Strategy(kind, surge, ""))
 }
 
 // TestUnfreezingWhatIsNotFrozen: the wish is taken off, and nothing is said of a change that is none.
@@ -188,7 +179,7 @@ func TestNoSetIsFrozenOverAnOldDeployment(t *testing.T) {
 	} {
 		t.Run(reason, func(t *testing.T) {
 			deployment := newParent(test.is, v1alpha1.RollingUpdateMachineDeploymentStrategyType, "1")
-			deployment.Namespace, deployment.Name, deployment.UID = "default", "owner", "d"
+			deployment.Namespace, deployment.Name, deployment.UID = fixture.Namespace, "owner", "d"
 			objects := []client.Object{deployment, newSet(0, ofDeployment("d", "1"))}
 			for _, m := range machines(8) {
 				m.Labels[v1alpha1.DefaultMachineDeploymentUniqueLabelKey] = "1"

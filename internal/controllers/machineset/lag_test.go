@@ -16,11 +16,12 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 var phases = []v1alpha1.MachinePhase{v1alpha1.MachinePending, v1alpha1.MachineUnknown, v1alpha1.MachineRunning, v1alpha1.MachineFailed}
 
-var request = ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "default", Name: pool}}
+var request = ctrl.Request{NamespacedName: client.ObjectKey{Namespace: fixture.Namespace, Name: pool}}
 
 // errLost is an answer that did not arrive.
 var errLost = errors.New("connection reset by peer")

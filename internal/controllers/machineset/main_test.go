@@ -6,59 +6,30 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 func TestMain(m *testing.M) { env.Main(m) }
 
-// noon is when tests happen.
-var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+const pool = fixture.Pool
 
-const pool = "pool"
+var noon = fixture.Noon
 
-// newSet is a valid set with that number of replicas.
+// newSet returns a valid set with that number of replicas.
 func newSet(replicas int32, changes ...func(*v1alpha1.MachineSet)) *v1alpha1.MachineSet {
-	labels := map[string]string{"name": pool}
-	set := &v1alpha1.MachineSet{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: pool, UID: "uid-of-pool", Generation: 1},
-		Spec: v1alpha1.MachineSetSpec{
-			Replicas: replicas,
-			Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: v1alpha1.MachineTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec:       v1alpha1.MachineSpec{Class: v1alpha1.ClassSpec{Kind: v1alpha1.MachineClassKind, Name: "small"}},
-			},
-		},
-	}
-	for _, change := range changes {
-		change(set)
-	}
-	return set
+	sized := func(set *v1alpha1.MachineSet) { set.Spec.Replicas = replicas }
+	return fixture.MachineSet(append([]func(*v1alpha1.MachineSet){sized}, changes...)...)
 }
 
 type change = func(*v1alpha1.Machine)
 
-// machine is a Running Machine of the set, an hour old.
+// machine returns a Running Machine of the set, an hour old.
 func machine(name string, changes ...change) *v1alpha1.Machine {
-	m := &v1alpha1.Machine{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: name, UID: types.UID("uid-of-" + name),
-			CreationTimestamp: metav1.NewTime(noon.Add(-time.Hour)),
-			Labels:            map[string]string{"name": pool},
-			Annotations:       map[string]string{},
-			Finalizers:        []string{v1alpha1.FinalizerMCM},
-			OwnerReferences:   []metav1.OwnerReference{ownerReference(newSet(0))},
-		},
-	}
-	m.Spec.Class = newSet(0).Spec.Template.Spec.Class
-	m.Status.CurrentStatus.Phase = v1alpha1.MachineRunning
-	for _, change := range changes {
-		change(m)
-	}
-	return m
+	held := func(m *v1alpha1.Machine) { m.Finalizers = []string{v1alpha1.FinalizerMCM} }
+	return fixture.Running(newSet(0), name, append([]change{held}, changes...)...)
 }
 
 // machines are n Running Machines m0, m1, …
@@ -84,17 +55,10 @@ func stray(m *v1alpha1.Machine) { m.OwnerReferences = nil }
 
 func deleting(m *v1alpha1.Machine) { m.DeletionTimestamp = &metav1.Time{Time: noon} }
 
-func preservedUntil(at time.Time) change {
-	return func(m *v1alpha1.Machine) { m.Status.CurrentStatus.PreserveExpiryTime = &metav1.Time{Time: at} }
-}
+var preservedUntil = fixture.PreservedUntil
 
 // marked is what is done to a Machine that an autoscaler names for deletion.
-func marked(at time.Time) change {
-	return func(m *v1alpha1.Machine) {
-		m.Annotations[v1alpha1.AnnotationKeyMachinePriority] = "1"
-		m.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime] = at.Format(time.RFC3339)
-	}
-}
+func marked(at time.Time) change { return fixture.MarkedAt(at.Format(time.RFC3339)) }
 
 func age(d time.Duration) change {
 	return func(m *v1alpha1.Machine) { m.CreationTimestamp = metav1.NewTime(noon.Add(-d)) }

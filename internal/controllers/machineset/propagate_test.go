@@ -13,6 +13,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 func withTemplate(change func(*v1alpha1.MachineSpec)) func(*v1alpha1.MachineSet) {
@@ -101,6 +102,7 @@ func TestPropagationIsWrittenOnceAndLeavesTheRest(t *testing.T) {
 	set.Spec.Template.Spec.NodeTemplateSpec.Labels = map[string]string{"disk": "fast"}
 	set.Spec.Template.Spec.MachineConfiguration = drainFor(time.Minute)
 	set.Spec.Template.Spec.Class.Name = "large"
+	set.Generation++
 	must(s.live.Update(t.Context(), set))
 	s.writes = nil
 	pass(t, c)
@@ -119,7 +121,7 @@ func TestPropagationIsWrittenOnceAndLeavesTheRest(t *testing.T) {
 	}
 	got := s.all()["a"].Spec
 	want := v1alpha1.MachineSpec{
-		Class: v1alpha1.ClassSpec{Kind: "MachineClass", Name: "small"}, ProviderID: "sim:///a", MachineConfiguration: drainFor(time.Minute),
+		Class: v1alpha1.ClassSpec{Kind: "MachineClass", Name: fixture.Class}, ProviderID: "sim:///a", MachineConfiguration: drainFor(time.Minute),
 	}
 	want.NodeTemplateSpec.Labels = map[string]string{"disk": "fast"}
 	if diff := cmp.Diff(want, got); diff != "" {

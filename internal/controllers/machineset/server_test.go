@@ -24,6 +24,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // server is an API server, and a cache of it that shows Machines only when it is told
@@ -283,7 +284,7 @@ func (s *server) show(name string) {
 
 func (s *server) set() *v1alpha1.MachineSet {
 	set := &v1alpha1.MachineSet{}
-	must(s.live.Get(context.Background(), client.ObjectKey{Namespace: "default", Name: pool}, set))
+	must(s.live.Get(context.Background(), client.ObjectKey{Namespace: fixture.Namespace, Name: pool}, set))
 	return set
 }
 

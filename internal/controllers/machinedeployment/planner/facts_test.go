@@ -11,13 +11,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"pgregory.net/rapid"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
-	"github.com/millwright-dev/millwright/test/deployments"
 )
 
 func TestBounds(t *testing.T) {
@@ -69,23 +70,85 @@ func describe(d *v1alpha1.MachineDeployment) string {
 	return string(encoded)
 }
 
+// templateChanges are changes of a template, and whether they make it another.
+var templateChanges = map[string]struct {
+	change func(*v1alpha1.MachineTemplateSpec)
+	rolls  bool
+}{
+	"nothing":        {func(*v1alpha1.MachineTemplateSpec) {}, false},
+	"the hash label": {func(t *v1alpha1.MachineTemplateSpec) { t.Labels["machine-template-hash"] = "5" }, false},
+	"a node label": {func(t *v1alpha1.MachineTemplateSpec) {
+		t.Spec.NodeTemplateSpec.Labels = map[string]string{"zone": "a"}
+	}, false},
+	"a node annotation": {func(t *v1alpha1.MachineTemplateSpec) {
+		t.Spec.NodeTemplateSpec.Annotations = map[string]string{"zone": "a"}
+	}, false},
+	"a taint": {func(t *v1alpha1.MachineTemplateSpec) {
+		t.Spec.NodeTemplateSpec.Spec.Taints = []corev1.Taint{{Key: "gpu"}}
+	}, false},
+	"a timeout": {func(t *v1alpha1.MachineTemplateSpec) {
+		t.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{MachineDrainTimeout: &metav1.Duration{Duration: time.Hour}}
+	}, false},
+	"empty configuration":  {func(t *v1alpha1.MachineTemplateSpec) { t.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{} }, false},
+	"no annotations":       {func(t *v1alpha1.MachineTemplateSpec) { t.Annotations = map[string]string{} }, false},
+	"the kind of class":    {func(t *v1alpha1.MachineTemplateSpec) { t.Spec.Class.Kind = "AWSMachineClass" }, false},
+	"the name of class":    {func(t *v1alpha1.MachineTemplateSpec) { t.Spec.Class.Name = "b" }, true},
+	"the group of class":   {func(t *v1alpha1.MachineTemplateSpec) { t.Spec.Class.APIGroup = "machine.sapcloud.io" }, true},
+	"a label":              {func(t *v1alpha1.MachineTemplateSpec) { t.Labels["zone"] = "a" }, true},
+	"a label less":         {func(t *v1alpha1.MachineTemplateSpec) { delete(t.Labels, "name") }, true},
+	"an annotation":        {func(t *v1alpha1.MachineTemplateSpec) { t.Annotations = map[string]string{"restart": "1"} }, true},
+	"the provider ID":      {func(t *v1alpha1.MachineTemplateSpec) { t.Spec.ProviderID = "sim:///x" }, true},
+	"a template finalizer": {func(t *v1alpha1.MachineTemplateSpec) { t.Finalizers = []string{"example.com/x"} }, true},
+}
+
 func TestWhatRolls(t *testing.T) {
 	t.Parallel()
-	for name, test := range deployments.TemplateChanges {
+	for name, test := range templateChanges {
 		t.Run(name, func(t *testing.T) {
 			given, changed := newDeployment(1).Spec.Template, newDeployment(1).Spec.Template
-			test.Change(&changed)
+			test.change(&changed)
 			before := changed.DeepCopy()
-			if got := !revision.Same(&given, &changed); got != test.Rolls {
-				t.Errorf("rolls: %t, want %t", got, test.Rolls)
+			if got := !revision.Same(&given, &changed); got != test.rolls {
+				t.Errorf("rolls: %t, want %t", got, test.rolls)
 			}
 			one := revision.Hash(&given, 0)
 			two := revision.Hash(&changed, 0)
-			if differ := one != two; differ != test.Rolls {
+			if differ := one != two; differ != test.rolls {
 				t.Errorf("hashes %s and %s", one, two)
 			}
 			if !revision.Same(before, &changed) || changed.Spec.Class != before.Spec.Class {
 				t.Error("the comparison changed the template")
+			}
+		})
+	}
+}
+
+// TestRefreshed: what can be changed on existing Machines goes into the current set, and nothing else
+// does.
+func TestRefreshed(t *testing.T) {
+	t.Parallel()
+	for name, test := range templateChanges {
+		if test.rolls || name == "the hash label" || name == "empty configuration" {
+			continue // the former is the set's own, the latter says nothing
+		}
+		t.Run(name, func(t *testing.T) {
+			deployment, old, current := newDeployment(3), setOf("b", 0, ofRevision("1")), setOf("a", 3, ofRevision("2"))
+			test.change(&deployment.Spec.Template)
+			want := current.DeepCopy()
+			want.Spec.Template.Spec = *deployment.Spec.Template.Spec.DeepCopy()
+			for range 2 {
+				for _, op := range Plan(NewFacts(deployment, sets{old, current}, noon)) {
+					if op.Action != Refresh || op.Set != current {
+						t.Fatalf("%s of %s", op.Action, op.Set.Name)
+					}
+					current = op.Next
+				}
+				if diff := cmp.Diff(want.Spec, current.Spec); diff != "" {
+					t.Errorf("want - got +\n%s", diff)
+				}
+			}
+			if again := Plan(NewFacts(deployment, sets{old, current}, noon)); len(again) > 0 {
+				t.Errorf("it is refreshed again: %+v", again)
 			}
 		})
 	}
