@@ -22,9 +22,9 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// story is a world with what has been done in it.
+// story is a harness with what has been done in it.
 type story struct {
-	*world
+	*harness
 	// innocent are the Machines that were there from the start, and that nobody named, that
 	// did not fail and that nobody deleted by hand. The value says nothing.
 	innocent map[string]bool
@@ -32,7 +32,7 @@ type story struct {
 }
 
 func newStory(replicas int32) *story {
-	s := &story{newWorld(replicas), map[string]bool{}, nil}
+	s := &story{newHarness(replicas), map[string]bool{}, nil}
 	for _, machine := range s.machines() {
 		s.innocent[machine.Name] = true
 	}

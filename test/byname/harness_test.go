@@ -26,12 +26,12 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 var (
 	ctx  = context.Background()
-	pool = client.ObjectKey{Namespace: "default", Name: "pool"}
-	noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	pool = client.ObjectKey{Namespace: fixture.Namespace, Name: fixture.Pool}
 )
 
 // kinds are those that the cache shows each at a moment of its own.
@@ -49,8 +49,8 @@ func kindOf(object runtime.Object) string {
 	return ""
 }
 
-// world is an API server with a deployment, both controllers, and the cache that they share.
-type world struct {
+// harness is an API server with a deployment, both controllers, and the cache that they share.
+type harness struct {
 	live client.WithWatch
 	// shown is what the cache has of a kind.
 	shown map[string]moment
@@ -116,91 +116,79 @@ func (m moment) list(into client.ObjectList, opts []client.ListOption) error {
 	return meta.SetList(into, found)
 }
 
-// newWorld is one in which the deployment has its Machines, all of which are Running.
-func newWorld(replicas int32) *world {
-	labels := map[string]string{"name": pool.Name}
-	deployment := &v1alpha1.MachineDeployment{
-		ObjectMeta: metav1.ObjectMeta{Namespace: pool.Namespace, Name: pool.Name, UID: "uid-of-pool", Generation: 1},
-		Spec: v1alpha1.MachineDeploymentSpec{
-			Replicas: replicas,
-			Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: v1alpha1.MachineTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec:       v1alpha1.MachineSpec{Class: v1alpha1.ClassSpec{Kind: v1alpha1.MachineClassKind, Name: "a"}},
-			},
-		},
-	}
+// newHarness returns one in which the deployment has its Machines, all of which are Running.
+func newHarness(replicas int32) *harness {
 	scheme := runtime.NewScheme()
 	must(v1alpha1.AddToScheme(scheme))
-	w := &world{shown: map[string]moment{}, indexers: indexers{}, clock: clocktesting.NewFakePassiveClock(noon)}
-	must(fieldindex.Add(ctx, w.indexers))
-	w.live = fake.NewClientBuilder().WithScheme(scheme).WithObjects(deployment).
+	h := &harness{shown: map[string]moment{}, indexers: indexers{}, clock: clocktesting.NewFakePassiveClock(fixture.Noon)}
+	must(fieldindex.Add(ctx, h.indexers))
+	h.live = fake.NewClientBuilder().WithScheme(scheme).WithObjects(fixture.Deployment(replicas)).
 		WithStatusSubresource(&v1alpha1.MachineSet{}, &v1alpha1.MachineDeployment{}).Build()
-	w.restart()
-	must(w.rest())
-	return w
+	h.restart()
+	must(h.rest())
+	return h
 }
 
 // restart begins new processes, whose cache is filled anew.
-func (w *world) restart() {
+func (h *harness) restart() {
 	for _, kind := range kinds {
-		w.show(kind)
+		h.show(kind)
 	}
-	shared := interceptor.NewClient(w.live, interceptor.Funcs{
+	shared := interceptor.NewClient(h.live, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
-			if shown, ok := w.shown[kindOf(object)]; ok {
+			if shown, ok := h.shown[kindOf(object)]; ok {
 				return shown.get(key, object)
 			}
 			return c.Get(ctx, key, object, opts...)
 		},
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
-			if shown, ok := w.shown[kindOf(list)]; ok {
+			if shown, ok := h.shown[kindOf(list)]; ok {
 				return shown.list(list, opts)
 			}
 			return c.List(ctx, list, opts...)
 		},
-		Create: w.create,
-		Patch:  w.patch,
+		Create: h.create,
+		Patch:  h.patch,
 		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, object client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.writes++
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.writes++
 			return c.SubResource(sub).Patch(ctx, object, patch, opts...)
 		},
 		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.DeleteOption) error {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.writes++
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.writes++
 			err := c.Delete(ctx, object, opts...)
 			if _, isMachine := object.(*v1alpha1.Machine); isMachine && err == nil {
-				w.deleted = append(w.deleted, object.GetName())
+				h.deleted = append(h.deleted, object.GetName())
 			}
 			return err
 		},
 	})
 	events := &record.FakeRecorder{}
-	w.deployments = machinedeployment.New(machinedeployment.Options{Client: shared, Live: w.live, Events: events, Clock: w.clock, Concurrency: 1})
-	w.sets = machineset.New(machineset.Options{Client: shared, Live: w.live, Events: events, Clock: w.clock, Concurrency: 1})
+	h.deployments = machinedeployment.New(machinedeployment.Options{Client: shared, Live: h.live, Events: events, Clock: h.clock, Concurrency: 1})
+	h.sets = machineset.New(machineset.Options{Client: shared, Live: h.live, Events: events, Clock: h.clock, Concurrency: 1})
 }
 
-func (w *world) create(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.CreateOption) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.made, w.writes = w.made+1, w.writes+1
-	object.SetUID(types.UID(fmt.Sprintf("uid-%d", w.made)))
-	object.SetCreationTimestamp(metav1.NewTime(w.clock.Now()))
+func (h *harness) create(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.CreateOption) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.made, h.writes = h.made+1, h.writes+1
+	object.SetUID(types.UID(fmt.Sprintf("uid-%d", h.made)))
+	object.SetCreationTimestamp(metav1.NewTime(h.clock.Now()))
 	object.SetGeneration(1)
 	if object.GetName() == "" {
-		object.SetName(fmt.Sprintf("m-%02d", w.made)) // the same in every run
+		object.SetName(fmt.Sprintf("m-%02d", h.made)) // the same in every run
 	}
 	return c.Create(ctx, object, opts...)
 }
 
 // patch gives an object whose specification changes another generation.
-func (w *world) patch(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.writes++
+func (h *harness) patch(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.writes++
 	was := object.DeepCopyObject().(client.Object)
 	if err := c.Get(ctx, client.ObjectKeyFromObject(object), was); err != nil {
 		return err
@@ -223,32 +211,32 @@ func spec(object client.Object) any {
 }
 
 // show has the cache show a kind as it is now.
-func (w *world) show(kind string) {
+func (h *harness) show(kind string) {
 	var objects []client.Object
 	switch kind {
 	case kinds[0]:
-		objects = append(objects, w.deployment())
+		objects = append(objects, h.deployment())
 	case kinds[1]:
-		for _, set := range w.allSets() {
+		for _, set := range h.allSets() {
 			objects = append(objects, set)
 		}
 	case kinds[2]:
-		for _, machine := range w.machines() {
+		for _, machine := range h.machines() {
 			objects = append(objects, machine)
 		}
 	}
-	w.shown[kind] = moment{objects, w.indexers}
+	h.shown[kind] = moment{objects, h.indexers}
 }
 
-func (w *world) deployment() *v1alpha1.MachineDeployment {
+func (h *harness) deployment() *v1alpha1.MachineDeployment {
 	deployment := &v1alpha1.MachineDeployment{}
-	must(w.live.Get(ctx, pool, deployment))
+	must(h.live.Get(ctx, pool, deployment))
 	return deployment
 }
 
-func (w *world) allSets() []*v1alpha1.MachineSet {
+func (h *harness) allSets() []*v1alpha1.MachineSet {
 	list := &v1alpha1.MachineSetList{}
-	must(w.live.List(ctx, list))
+	must(h.live.List(ctx, list))
 	var sets []*v1alpha1.MachineSet
 	for i := range list.Items {
 		sets = append(sets, &list.Items[i])
@@ -257,9 +245,9 @@ func (w *world) allSets() []*v1alpha1.MachineSet {
 }
 
 // machines are all that there are, in the order of their names.
-func (w *world) machines() []*v1alpha1.Machine {
+func (h *harness) machines() []*v1alpha1.Machine {
 	list := &v1alpha1.MachineList{}
-	must(w.live.List(ctx, list))
+	must(h.live.List(ctx, list))
 	var machines []*v1alpha1.Machine
 	for i := range list.Items {
 		machines = append(machines, &list.Items[i])
@@ -267,22 +255,22 @@ func (w *world) machines() []*v1alpha1.Machine {
 	return machines
 }
 
-func (w *world) machine(name string) *v1alpha1.Machine {
-	all := w.machines()
+func (h *harness) machine(name string) *v1alpha1.Machine {
+	all := h.machines()
 	if at := slices.IndexFunc(all, func(m *v1alpha1.Machine) bool { return m.Name == name }); at >= 0 {
 		return all[at]
 	}
 	return nil
 }
 
-func (w *world) passDeployment() error {
-	_, err := w.deployments.Reconcile(ctx, ctrl.Request{NamespacedName: pool})
+func (h *harness) passDeployment() error {
+	_, err := h.deployments.Reconcile(ctx, ctrl.Request{NamespacedName: pool})
 	return err
 }
 
-func (w *world) passSets() error {
-	for _, set := range w.allSets() {
-		if _, err := w.sets.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(set)}); err != nil {
+func (h *harness) passSets() error {
+	for _, set := range h.allSets() {
+		if _, err := h.sets.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(set)}); err != nil {
 			return err
 		}
 	}
@@ -290,49 +278,49 @@ func (w *world) passSets() error {
 }
 
 // change does something to the deployment as a user does.
-func (w *world) change(change func(*v1alpha1.MachineDeployment)) {
-	deployment := w.deployment()
+func (h *harness) change(change func(*v1alpha1.MachineDeployment)) {
+	deployment := h.deployment()
 	change(deployment)
 	deployment.Generation++
-	must(w.live.Update(ctx, deployment))
+	must(h.live.Update(ctx, deployment))
 }
 
 // phase gives a Machine that is there another phase.
-func (w *world) phase(name string, phase v1alpha1.MachinePhase) {
-	machine := w.machine(name)
-	w.writes++
+func (h *harness) phase(name string, phase v1alpha1.MachinePhase) {
+	machine := h.machine(name)
+	h.writes++
 	machine.Status.CurrentStatus.Phase = phase
-	must(w.live.Update(ctx, machine))
+	must(h.live.Update(ctx, machine))
 }
 
 // vanish ends the deletion of a Machine.
-func (w *world) vanish(machine *v1alpha1.Machine) {
-	w.writes++
+func (h *harness) vanish(machine *v1alpha1.Machine) {
+	h.writes++
 	machine.Finalizers = nil
-	must(w.live.Update(ctx, machine))
+	must(h.live.Update(ctx, machine))
 }
 
-// rest lets everybody do what is left to do. Machines leave, and in the end new ones join.
-func (w *world) rest() error {
+// rest runs passes until nothing is written. Machines leave, and in the end new ones join.
+func (h *harness) rest() error {
 	for _, join := range []bool{false, true} {
-		for round, writes := 0, -1; writes != w.writes; round++ {
+		for round, writes := 0, -1; writes != h.writes; round++ {
 			if round == 100 {
 				return errors.New("there is no end of writing")
 			}
-			writes = w.writes
-			w.step()
+			writes = h.writes
+			h.step()
 			for _, kind := range kinds {
-				w.show(kind)
+				h.show(kind)
 			}
-			if err := errors.Join(w.passDeployment(), w.passSets()); err != nil {
+			if err := errors.Join(h.passDeployment(), h.passSets()); err != nil {
 				return err
 			}
-			for _, machine := range w.machines() {
+			for _, machine := range h.machines() {
 				switch {
 				case !machine.DeletionTimestamp.IsZero():
-					w.vanish(machine)
+					h.vanish(machine)
 				case join && machine.Status.CurrentStatus.Phase == "":
-					w.phase(machine.Name, v1alpha1.MachineRunning)
+					h.phase(machine.Name, v1alpha1.MachineRunning)
 				}
 			}
 		}
@@ -340,4 +328,4 @@ func (w *world) rest() error {
 	return nil
 }
 
-func (w *world) step() { w.clock.SetTime(w.clock.Now().Add(time.Second)) }
+func (h *harness) step() { h.clock.SetTime(h.clock.Now().Add(time.Second)) }
