@@ -222,6 +222,9 @@ func (c *Controller) forget(key types.NamespacedName) {
 	c.written.Forget(key)
 	c.memory.Forget(key)
 	c.replacements.Forget(key)
+	if c.Tokens != nil {
+		c.Tokens.Forget(key)
+	}
 	if c.Drain.Drainer != nil {
 		c.Drain.Drainer.Forget(key)
 	}

@@ -1,5 +1,5 @@
-// Package bootstrap gives new machines what they need to join a cluster: a bootstrap
-// token of their own, and user data that carries it.
+// Package bootstrap makes what new machines need to join a cluster: a bootstrap token for each
+// machine, and user data that contains it.
 package bootstrap
 
 import (
@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,78 +24,87 @@ import (
 )
 
 // Tokens issues and revokes the bootstrap tokens of machines. Each is a Secret in the
-// namespace kube-system of the target cluster, of the form that Kubernetes' bootstrap
-// token authenticator reads. Its id follows from the machine, so that a token is found
-// again after a crash; its secret is random.
+// namespace kube-system of the target cluster, as Kubernetes' bootstrap token authenticator
+// reads it. Its id follows from the machine, so that it is found again after a crash; its
+// secret is random.
 type Tokens struct {
-	// Target cluster. Secrets must not be read from a cache: a token is created first,
-	// and read only if that says that it exists. Required.
+	// Target cluster. Reads of Secrets must not come from a cache. Required.
 	Target client.Client
-	// Installation tells several managers of one target cluster apart.
+	// Installation distinguishes the managers of one target cluster.
 	Installation string
-	// Groups, separated by commas, to which the token's bearer belongs; empty for the
-	// one that every bearer belongs to.
+	// Groups of the token's bearer, separated by commas. Empty means only the group of all
+	// bearers.
 	Groups string
-	// Clock to count validity by. Required.
+	// Clock is used for the validity of tokens. Required.
 	Clock clock.PassiveClock
 
-	// issued holds the tokens that this process has issued, by machine, so that most
-	// of them can be deleted without being read, and none gets another secret. A restart
-	// forgets them.
-	issued sync.Map
-	// none holds the machines of which it was found out that they have no token.
-	none sync.Map
+	mu sync.Mutex
+	// known are the tokens of machines, nil for a machine that has none. It saves reads, and
+	// keeps the secret of a token that is renewed. A restart loses it.
+	known map[types.NamespacedName]*corev1.Secret
 }
 
 const namespace = "kube-system"
 
-// attempts is how many ids are tried for one machine. Two that collide are rare, four
-// are not to be met.
+// attempts is how many ids are tried for a machine, as the ids of two may collide.
 const attempts = 4
 
-// The parts of a token are made of these characters.
+// The parts of a token.
 const (
 	characters   = "0123456789abcdefghijklmnopqrstuvwxyz"
 	idLength     = 6
 	secretLength = 16
 )
 
-// Issue returns a token for the machine that is valid for at least half the given
-// time, as "id.secret". It makes one that is valid for all of it, unless there is one
-// already; one that ends too soon is renewed under the same id and secret, since the
-// VM may have them.
+// Issue returns a token for the machine as "id.secret", which is valid for at least half the
+// given time. An existing token that ends sooner is renewed with the same id and secret, since
+// the VM may have them.
 func (t *Tokens) Issue(ctx context.Context, machine types.NamespacedName, valid time.Duration) (string, error) {
-	t.none.Delete(machine)
-	secret := t.secretOf(machine)
+	secret := strings.ToLower(rand.Text())[:secretLength]
+	if token, _ := t.recall(machine); token != nil {
+		secret = string(token.Data["token-secret"])
+	}
 	for salt := range attempts {
-		token := t.secretFor(machine, salt, secret, valid)
+		token := t.newToken(machine, t.id(machine, salt), secret, valid)
 		err := t.Target.Create(ctx, token)
 		if err == nil {
-			t.issued.Store(machine, token)
+			t.remember(machine, token)
 			return text(token), nil
 		}
 		if !apierrors.IsAlreadyExists(err) {
 			return "", fmt.Errorf("creating the bootstrap token of machine %s: %w", machine, err)
 		}
 		existing, err := t.read(ctx, machine, salt)
-		if err != nil {
+		switch {
+		case err != nil:
 			return "", fmt.Errorf("reading the bootstrap token of machine %s: %w", machine, err)
+		case !t.isOf(existing, machine):
+			continue
 		}
-		if t.isOf(existing, machine) {
-			return t.renew(ctx, machine, existing, valid)
+		t.remember(machine, existing)
+		if left := t.left(existing); left > 0 && left >= valid/2 {
+			return text(existing), nil
 		}
+		if err := t.renew(ctx, machine, existing, valid); err != nil {
+			return "", err
+		}
+		return text(existing), nil
 	}
 	return "", fmt.Errorf("no bootstrap token id is free for machine %s after %d attempts", machine, attempts)
 }
 
-// Keep sees to it that the token of a machine whose VM has it already stays valid while
-// the VM is awaited: it renews a token that is valid for less than half the given time.
-// It answers when to be called again. A token that is known to be valid costs no request,
-// and one that is gone is made again only if this process knows its secret.
+// Keep renews the token of a machine that is still awaited when it is valid for less than half
+// the given time, and returns when to be called again; zero if the machine has no token. It
+// sends no request for a token that is known to be valid.
 func (t *Tokens) Keep(ctx context.Context, machine types.NamespacedName, valid time.Duration) (time.Duration, error) {
-	token, err := t.current(ctx, machine)
-	if err != nil {
-		return 0, err
+	token, known := t.recall(machine)
+	if !known {
+		found, err := t.find(ctx, machine)
+		if err != nil {
+			return 0, err
+		}
+		t.remember(machine, found)
+		token = found
 	}
 	if token == nil {
 		return 0, nil
@@ -102,26 +112,57 @@ func (t *Tokens) Keep(ctx context.Context, machine types.NamespacedName, valid t
 	if left := t.left(token) - valid/2; left > 0 {
 		return left, nil
 	}
-	if err := t.delete(ctx, machine, token); err != nil {
-		if apierrors.IsConflict(err) {
-			t.issued.Delete(machine) // another process has renewed it: look for that one
-		}
-		return 0, err
-	}
-	if _, err := t.makeAnew(ctx, machine, token, valid); err != nil {
+	if err := t.renew(ctx, machine, token, valid); err != nil {
 		return 0, err
 	}
 	return valid / 2, nil
 }
 
-// current finds the machine's token; nil if there is none.
-func (t *Tokens) current(ctx context.Context, machine types.NamespacedName) (*corev1.Secret, error) {
-	if known, ok := t.issued.Load(machine); ok {
-		return known.(*corev1.Secret), nil
+// Revoke deletes the machine's token, if there is one.
+func (t *Tokens) Revoke(ctx context.Context, machine types.NamespacedName) error {
+	token, _ := t.recall(machine)
+	if token != nil {
+		if err := t.delete(ctx, machine, token); !apierrors.IsConflict(err) {
+			if err == nil {
+				t.Forget(machine)
+			}
+			return err
+		}
 	}
-	if _, none := t.none.Load(machine); none {
-		return nil, nil
+	t.Forget(machine) // there is none, or another process has renewed it
+	token, err := t.find(ctx, machine)
+	if err != nil || token == nil {
+		return err
 	}
+	return t.delete(ctx, machine, token)
+}
+
+// Forget drops what is remembered of the machine's token.
+func (t *Tokens) Forget(machine types.NamespacedName) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.known, machine)
+}
+
+func (t *Tokens) recall(machine types.NamespacedName) (token *corev1.Secret, known bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	token, known = t.known[machine]
+	return token, known
+}
+
+func (t *Tokens) remember(machine types.NamespacedName, token *corev1.Secret) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.known == nil {
+		t.known = map[types.NamespacedName]*corev1.Secret{}
+	}
+	t.known[machine] = token
+}
+
+// find reads the machine's token; nil if there is none. It tries all ids, since a token that
+// took the first one may have gone since.
+func (t *Tokens) find(ctx context.Context, machine types.NamespacedName) (*corev1.Secret, error) {
 	for salt := range attempts {
 		existing, err := t.read(ctx, machine, salt)
 		switch {
@@ -129,68 +170,10 @@ func (t *Tokens) current(ctx context.Context, machine types.NamespacedName) (*co
 		case err != nil:
 			return nil, fmt.Errorf("reading the bootstrap token of machine %s: %w", machine, err)
 		case t.isOf(existing, machine):
-			t.issued.Store(machine, existing)
 			return existing, nil
 		}
 	}
-	t.none.Store(machine, nil)
 	return nil, nil
-}
-
-// left is how long a token is valid; nothing if it does not say.
-func (t *Tokens) left(token *corev1.Secret) time.Duration {
-	ends, err := time.Parse(time.RFC3339, string(token.Data["expiration"]))
-	if err != nil {
-		return 0
-	}
-	return ends.Sub(t.Clock.Now())
-}
-
-// secretOf is the secret part of a token that is to be made: the one that the machine
-// had before, if this process knows it, since the VM may have it.
-func (t *Tokens) secretOf(machine types.NamespacedName) string {
-	if known, ok := t.issued.Load(machine); ok {
-		return string(known.(*corev1.Secret).Data["token-secret"])
-	}
-	return randomSecret()
-}
-
-// Revoke deletes the machine's token, if there is one.
-func (t *Tokens) Revoke(ctx context.Context, machine types.NamespacedName) error {
-	t.none.Delete(machine)
-	if known, ok := t.issued.Load(machine); ok {
-		// A conflict means that another process has renewed it: then it is looked for.
-		if err := t.delete(ctx, machine, known.(*corev1.Secret)); !apierrors.IsConflict(err) {
-			if err == nil {
-				t.issued.Delete(machine)
-			}
-			return err
-		}
-		t.issued.Delete(machine)
-	}
-	for salt := range attempts {
-		existing, err := t.read(ctx, machine, salt)
-		if apierrors.IsNotFound(err) {
-			continue // whose token took this id may be gone by now, and ours under the next
-		}
-		if err != nil {
-			return fmt.Errorf("reading the bootstrap token of machine %s: %w", machine, err)
-		}
-		if t.isOf(existing, machine) {
-			return t.delete(ctx, machine, existing)
-		}
-	}
-	return nil
-}
-
-// delete removes exactly this token, and is refused with a conflict if another one has
-// its name by now.
-func (t *Tokens) delete(ctx context.Context, machine types.NamespacedName, token *corev1.Secret) error {
-	err := t.Target.Delete(ctx, token, client.Preconditions{UID: &token.UID})
-	if err == nil || apierrors.IsNotFound(err) {
-		return nil
-	}
-	return fmt.Errorf("deleting the bootstrap token of machine %s: %w", machine, err)
 }
 
 func (t *Tokens) read(ctx context.Context, machine types.NamespacedName, salt int) (*corev1.Secret, error) {
@@ -199,42 +182,44 @@ func (t *Tokens) read(ctx context.Context, machine types.NamespacedName, salt in
 	return existing, t.Target.Get(ctx, key, existing)
 }
 
-// isOf tells whose token it is: ids may collide.
-func (t *Tokens) isOf(token *corev1.Secret, machine types.NamespacedName) bool {
-	return string(token.Data["description"]) == t.description(machine)
+// left is how long a token is valid; zero if it does not say.
+func (t *Tokens) left(token *corev1.Secret) time.Duration {
+	ends, err := time.Parse(time.RFC3339, string(token.Data["expiration"]))
+	if err != nil {
+		return 0
+	}
+	return ends.Sub(t.Clock.Now())
 }
 
-// renew returns the token as it is if it is valid for long enough, and else makes it
-// anew. MCM's role may not update Secrets, hence the way by deletion.
-func (t *Tokens) renew(ctx context.Context, machine types.NamespacedName, token *corev1.Secret, valid time.Duration) (string, error) {
-	t.issued.Store(machine, token) // so that its secret is not lost between deletion and creation
-	if left := t.left(token); left > 0 && left >= valid/2 {
-		return text(token), nil
+// delete deletes this token only: it fails with a conflict if another one has its name.
+func (t *Tokens) delete(ctx context.Context, machine types.NamespacedName, token *corev1.Secret) error {
+	err := t.Target.Delete(ctx, token, client.Preconditions{UID: &token.UID})
+	if err == nil || apierrors.IsNotFound(err) {
+		return nil
 	}
+	return fmt.Errorf("deleting the bootstrap token of machine %s: %w", machine, err)
+}
+
+// renew replaces a token by one with the same id and secret. MCM's role does not allow updates
+// of Secrets, so it is deleted and created again.
+func (t *Tokens) renew(ctx context.Context, machine types.NamespacedName, token *corev1.Secret, valid time.Duration) error {
 	if err := t.delete(ctx, machine, token); err != nil {
-		return "", err
+		if apierrors.IsConflict(err) {
+			t.Forget(machine) // another process has renewed it: the next call finds that one
+		}
+		return err
 	}
-	return t.makeAnew(ctx, machine, token, valid)
-}
-
-// makeAnew makes a token that is gone, with the id and secret that it had.
-func (t *Tokens) makeAnew(ctx context.Context, machine types.NamespacedName, token *corev1.Secret, valid time.Duration) (string, error) {
-	renewed := t.withData(token.Name, string(token.Data["token-id"]), string(token.Data["token-secret"]), machine, valid)
+	renewed := t.newToken(machine, string(token.Data["token-id"]), string(token.Data["token-secret"]), valid)
 	if err := t.Target.Create(ctx, renewed); err != nil {
-		return "", fmt.Errorf("renewing the bootstrap token of machine %s: %w", machine, err)
+		return fmt.Errorf("renewing the bootstrap token of machine %s: %w", machine, err)
 	}
-	t.issued.Store(machine, renewed)
-	return text(renewed), nil
+	t.remember(machine, renewed)
+	return nil
 }
 
-func (t *Tokens) secretFor(machine types.NamespacedName, salt int, secret string, valid time.Duration) *corev1.Secret {
-	id := t.id(machine, salt)
-	return t.withData(secretName(id), id, secret, machine, valid)
-}
-
-func (t *Tokens) withData(name, id, secret string, machine types.NamespacedName, valid time.Duration) *corev1.Secret {
+func (t *Tokens) newToken(machine types.NamespacedName, id, secret string, valid time.Duration) *corev1.Secret {
 	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: secretName(id)},
 		Type:       corev1.SecretTypeBootstrapToken,
 		Data: map[string][]byte{
 			"description":                    []byte(t.description(machine)),
@@ -248,11 +233,15 @@ func (t *Tokens) withData(name, id, secret string, machine types.NamespacedName,
 	}
 }
 
+// isOf reports whether the token is the machine's: ids may collide.
+func (t *Tokens) isOf(token *corev1.Secret, machine types.NamespacedName) bool {
+	return string(token.Data["description"]) == t.description(machine)
+}
+
 func (t *Tokens) description(machine types.NamespacedName) string {
 	return fmt.Sprintf("Bootstrap token of machine %s, installation %q", machine, t.Installation)
 }
 
-// id follows from the machine.
 func (t *Tokens) id(machine types.NamespacedName, salt int) string {
 	sum := sha256.Sum256([]byte(t.Installation + "\x00" + machine.String() + "\x00" + strconv.Itoa(salt)))
 	number := binary.BigEndian.Uint64(sum[:])
@@ -270,31 +259,17 @@ func text(token *corev1.Secret) string {
 	return string(token.Data["token-id"]) + "." + string(token.Data["token-secret"])
 }
 
-// randomSecret favours no character: bytes beyond the last whole round are dropped.
-func randomSecret() string {
-	const fair = 256 - 256%len(characters)
-	secret := make([]byte, 0, secretLength)
-	for buffer := make([]byte, 1); len(secret) < secretLength; {
-		_, _ = rand.Read(buffer) // never fails
-		if int(buffer[0]) < fair {
-			secret = append(secret, characters[int(buffer[0])%len(characters)])
-		}
-	}
-	return string(secret)
-}
-
-// The placeholders in user data. Each may also stand there escaped for a URL query.
+// Placeholders in user data. They may also be escaped for a URL query.
 const (
 	PlaceholderToken       = "<<BOOTSTRAP_TOKEN>>"
 	PlaceholderMachineName = "<<MACHINE_NAME>>"
 )
 
-// UserDataKey is the key of a class's Secret that holds the user data.
+// UserDataKey is the key of the user data in a class's Secret.
 const UserDataKey = "userData"
 
-// Render fills the placeholders of user data. The plain form of a placeholder wins:
-// only where it is absent is the escaped form looked for, and filled with the escaped
-// value. An empty token leaves its placeholder as it is.
+// Render fills the placeholders of user data. The escaped form of a placeholder is filled, with
+// the escaped value, only where the plain form is absent. An empty token leaves its placeholder.
 func Render(userData []byte, machineName, token string) []byte {
 	userData = replace(userData, PlaceholderMachineName, machineName)
 	if token == "" {
