@@ -17,10 +17,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// requestTimeout bounds a request. Webhooks may take up to 30 s of it.
+// requestTimeout allows for webhooks, which may take 30 s.
 const requestTimeout = 40 * time.Second
 
-// apply starts the operations. Each notes its outcome in the ledger, and wakes.
 func (d *Drainer) apply(machine types.NamespacedName, l *ledger, ops []operation) {
 	for _, op := range ops {
 		accepted := d.Run(func(ctx context.Context) {
@@ -45,8 +44,7 @@ func (d *Drainer) do(ctx context.Context, op operation) error {
 	return d.Client.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &op.pod.uid})
 }
 
-// note keeps the outcome of an operation. A pod that is gone, or whose name another one
-// has, has left as wanted; the cache will show it.
+// note records the outcome of an operation. NotFound and Conflict mean that the pod has left.
 func (d *Drainer) note(l *ledger, op operation, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -70,10 +68,8 @@ func (d *Drainer) note(l *ledger, op operation, err error) {
 	p.failure = err
 }
 
-// DeleteAttachments deletes the VolumeAttachments of a node whose pods cannot be waited
-// for, and reports whether it is done: none is left that is not being deleted, or the node
-// is gone or has nothing attached. It is the step after a forced drain. An event of a
-// VolumeAttachment brings it further.
+// DeleteAttachments deletes the VolumeAttachments of a node after a forced drain, and reports
+// whether it is done: all of them are being deleted, or the node is gone or has nothing attached.
 func (d *Drainer) DeleteAttachments(ctx context.Context, node string) (done bool, err error) {
 	found := &corev1.Node{}
 	if err := d.Client.Get(ctx, types.NamespacedName{Name: node}, found); err != nil {
@@ -101,15 +97,15 @@ func (d *Drainer) DeleteAttachments(ctx context.Context, node string) (done bool
 	return done, errors.Join(problems...)
 }
 
-// Evictor asks an API server to evict pods. Its errors are those of the API server; a pod
-// of that name with another UID is a conflict.
+// Evictor evicts pods. Its errors are those of the API server: a Conflict if the pod of that name
+// has another UID.
 type Evictor interface {
 	Evict(ctx context.Context, pod types.NamespacedName, uid types.UID) error
 }
 
-// NewEvictor makes an Evictor that uses the subresource eviction in policy/v1. The client
-// is that of the core group, as CoreV1().RESTClient() is one. On an API server without the
-// subresource, pods are deleted instead, with their own grace period.
+// NewEvictor returns an Evictor that uses the subresource eviction in policy/v1, over a client of
+// the core group as CoreV1().RESTClient() is one. On an API server without the subresource, pods
+// are deleted with their grace period.
 func NewEvictor(core rest.Interface) Evictor { return restEvictor{core} }
 
 type restEvictor struct{ core rest.Interface }
@@ -131,8 +127,8 @@ func (e restEvictor) Evict(ctx context.Context, pod types.NamespacedName, uid ty
 		MaxRetries(0).Body(&options).Do(ctx).Error()
 }
 
-// unsupported tells a missing subresource from a missing pod: only the latter is answered
-// in the API's own form.
+// unsupported reports whether the subresource is missing, rather than the pod: only the latter is
+// answered with a Status of the API server.
 func unsupported(err error) bool {
 	return apierrors.IsNotFound(err) && apierrors.IsUnexpectedServerError(err)
 }

@@ -9,6 +9,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -17,18 +18,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-// The indexes that a Drainer needs, to be used with client.MatchingFields.
+// Indexes of the cache, for client.MatchingFields: of Pods by the name of their Node, and of
+// VolumeAttachments by the names of their Node and their PersistentVolume.
 const (
-	// PodByNode finds the Pods of a Node by the Node's name.
-	PodByNode = "drain.pod.node"
-	// AttachmentByNode finds the VolumeAttachments of a Node by the Node's name.
-	AttachmentByNode = "drain.attachment.node"
-	// AttachmentByVolume finds the VolumeAttachments of a PersistentVolume by its name.
+	PodByNode          = "drain.pod.node"
+	AttachmentByNode   = "drain.attachment.node"
 	AttachmentByVolume = "drain.attachment.volume"
 )
 
-// AddIndexes adds the indexes to the cache of the target cluster. To be called before
-// the cache starts.
+// AddIndexes adds the indexes to the cache of the target cluster, before the cache starts.
 func AddIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	for _, index := range []struct {
 		object client.Object
@@ -37,7 +35,9 @@ func AddIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	}{
 		{&corev1.Pod{}, PodByNode, func(o client.Object) string { return o.(*corev1.Pod).Spec.NodeName }},
 		{&storagev1.VolumeAttachment{}, AttachmentByNode, func(o client.Object) string { return o.(*storagev1.VolumeAttachment).Spec.NodeName }},
-		{&storagev1.VolumeAttachment{}, AttachmentByVolume, func(o client.Object) string { return volumeOf(o.(*storagev1.VolumeAttachment)) }},
+		{&storagev1.VolumeAttachment{}, AttachmentByVolume, func(o client.Object) string {
+			return ptr.Deref(o.(*storagev1.VolumeAttachment).Spec.Source.PersistentVolumeName, "")
+		}},
 	} {
 		values := func(object client.Object) []string {
 			if value := index.value(object); value != "" {
@@ -52,19 +52,9 @@ func AddIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	return nil
 }
 
-// volumeOf is the name of the PersistentVolume that is attached; "" for an inline volume.
-func volumeOf(attachment *storagev1.VolumeAttachment) string {
-	if name := attachment.Spec.Source.PersistentVolumeName; name != nil {
-		return *name
-	}
-	return ""
-}
-
-// StripPod leaves of a Pod what a drain reads, and is a transform for the cache of the
-// target cluster's Pods, which may be many. It changes the Pod itself, of which the cache has
-// the only copy at that time. A Pod without containers, which no API server has, was stripped
-// before: caches do that twice, and by then others may read it. What is no Pod is returned as
-// it is. It never fails.
+// StripPod is a transform for a cache of Pods which keeps what a drain reads, in place. A Pod
+// without containers was stripped before: caches transform twice, and by then the Pod may be in
+// use. Other objects are returned unchanged. It never fails.
 func StripPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok || len(pod.Spec.Containers) == 0 {
@@ -86,7 +76,6 @@ func StripPod(object any) (any, error) {
 	return pod, nil
 }
 
-// mirrorOf is the annotation by which a Pod is known that only mirrors what a kubelet runs.
 func mirrorOf(pod *corev1.Pod) map[string]string {
 	mirror, ok := pod.Annotations[corev1.MirrorPodAnnotationKey]
 	if !ok {
@@ -95,7 +84,6 @@ func mirrorOf(pod *corev1.Pod) map[string]string {
 	return map[string]string{corev1.MirrorPodAnnotationKey: mirror}
 }
 
-// claimedVolumes are those volumes of a Pod that are claims.
 func claimedVolumes(pod *corev1.Pod) []corev1.Volume {
 	var volumes []corev1.Volume
 	for i := range pod.Spec.Volumes {
@@ -114,8 +102,7 @@ func claimedVolumes(pod *corev1.Pod) []corev1.Volume {
 	return volumes
 }
 
-// PodChanges lets through what a drain waits for of Pods: that one comes to a node,
-// begins to go, ends, or is gone.
+// PodChanges lets through that a Pod is bound to a node, is being deleted, finishes, or is gone.
 func PodChanges() predicate.Predicate {
 	bound := func(object client.Object) bool { return object.(*corev1.Pod).Spec.NodeName != "" }
 	return predicate.Funcs{
@@ -143,18 +130,17 @@ func VolumesDiffer(was, is *corev1.Node) bool {
 	return len(was.Status.VolumesAttached) != len(is.Status.VolumesAttached)
 }
 
-// Events finds the machines whose drains an event in the cluster of the nodes concerns.
+// Events maps events of the target cluster to the machines whose drains they concern.
 type Events struct {
-	// Draining finds the machines of a node that are being deleted.
+	// Draining returns the machines of a node that are being deleted.
 	Draining func(ctx context.Context, node string) []reconcile.Request
-	// Drainer knows whose drains wait for what.
-	Drainer interface {
+	Drainer  interface {
 		Awaiting(persistentVolume string) []types.NamespacedName
 		Refused(namespace string) []types.NamespacedName
 	}
 }
 
-// Sources returns the events, of the sources that watch makes.
+// Sources returns all event sources, made by watch.
 func (e Events) Sources(watch func(client.Object, handler.EventHandler, ...predicate.Predicate) source.Source) []source.Source {
 	mapped := handler.EnqueueRequestsFromMapFunc
 	return []source.Source{
@@ -165,18 +151,17 @@ func (e Events) Sources(watch func(client.Object, handler.EventHandler, ...predi
 	}
 }
 
-// OfNode finds the machines of a Node.
+// OfNode returns the machines of a Node.
 func (e Events) OfNode(ctx context.Context, object client.Object) []reconcile.Request {
 	return e.Draining(ctx, object.GetName())
 }
 
-// OfPod finds the machines of a Pod's node.
+// OfPod returns the machines of a Pod's node.
 func (e Events) OfPod(ctx context.Context, object client.Object) []reconcile.Request {
 	return e.Draining(ctx, object.(*corev1.Pod).Spec.NodeName)
 }
 
-// OfAttachment finds the machines of a VolumeAttachment's node, and those that wait for its
-// volume.
+// OfAttachment returns the machines of a VolumeAttachment's node, and those that await its volume.
 func (e Events) OfAttachment(ctx context.Context, object client.Object) []reconcile.Request {
 	attachment := object.(*storagev1.VolumeAttachment)
 	requests := e.Draining(ctx, attachment.Spec.NodeName)
@@ -186,7 +171,7 @@ func (e Events) OfAttachment(ctx context.Context, object client.Object) []reconc
 	return requests
 }
 
-// OfBudget finds the machines whose drains a PodDisruptionBudget holds up.
+// OfBudget returns the machines whose drains a PodDisruptionBudget holds up.
 func (e Events) OfBudget(_ context.Context, object client.Object) []reconcile.Request {
 	return requestsFor(e.Drainer.Refused(object.GetNamespace()))
 }
@@ -199,8 +184,7 @@ func requestsFor(keys []types.NamespacedName) []reconcile.Request {
 	return requests
 }
 
-// VolumeChanges lets through that volumes were attached or detached. That nodes come and go is
-// for others to watch.
+// VolumeChanges lets through that volumes were attached to a Node or detached.
 func VolumeChanges() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },

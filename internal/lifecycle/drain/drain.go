@@ -1,41 +1,27 @@
-// Package drain empties a node: which pods leave it, in which order, and what is awaited
-// in between.
+// Package drain evicts the pods of a node and waits for their volumes.
 //
-// A Drainer is asked once per pass of whoever takes a node away. It looks at the pods
-// that are there, starts the evictions that may start now, and says what it waits for.
-// It never blocks. What it remembers (attempts, waits for volumes) may be lost at any
-// time: a restart begins those waits again, while the deadline, which counts from a time
-// that the caller keeps, goes on. Waits for volumes to appear on another node are not
-// begun again for pods that are gone.
+// Each call of Drain looks at the pods, starts the evictions that may start now, and reports
+// what is awaited. It never blocks. What a Drainer remembers (attempts, waits for volumes) may
+// be lost: a restart begins the waits again, but for volumes of pods that are gone. The deadline
+// counts from a time that the caller stores.
 //
-// # Which pods
+// # Pods
 //
-// All pods of the node, apart from mirror pods and those of DaemonSets. Finished pods
-// leave too, and count as pods without volumes: nothing of theirs is mounted. Pods
-// without claims leave at the same time. Pods with claims leave by priority, highest
-// first, one after another (Serial) or at the same time unless they share a volume
-// (Independent). The next one leaves when the volumes of the last one are detached from
-// the node and attached to another, or when the time for that is over. Volumes that
-// several pods of the node use, or that may be attached to several nodes, are not awaited.
+// All pods of the node leave, apart from mirror pods and those of DaemonSets. Finished pods
+// count as pods without volumes. Pods without claims leave at the same time. Pods with claims
+// leave by priority, highest first, one after another (Serial) or at the same time unless they
+// share a volume (Independent). The next one leaves when the volumes of the last one are
+// detached from the node and attached to another, or when the time for that is over. Volumes
+// that several pods of the node use, or that may be attached to several nodes, are not awaited.
 //
-// A PodDisruptionBudget is gone around only when the drain is forced, when its deadline
-// has passed, or when a pod's evictions were refused too often. The Report says so.
+// A PodDisruptionBudget is ignored only when the drain is forced, when its deadline has passed,
+// or when a pod's evictions were refused too often. The Report says so.
 //
-// # What the caller has to watch
+// # Events and caches
 //
-// A Report's Wait is for time alone. Everything else has to bring a pass by an event, in
-// the target cluster:
-//
-//   - Pods, by spec.nodeName: [PodChanges]
-//   - Nodes, when status.volumesAttached changes: [VolumesDiffer]
-//   - VolumeAttachments: those of the node (for [Drainer.DeleteAttachments]), and those of
-//     other nodes, which concern whichever drain [Drainer.Awaiting] names
-//   - PodDisruptionBudgets, which concern whichever drain [Drainer.Refused] names
-//   - the end of evictions, through Options.Wake, and in the control cluster the Machine
-//
-// PersistentVolumes and claims are read through the cache and need no watch. The cache
-// must have the indexes of [AddIndexes], and may keep of a Pod what [StripPod] leaves. It
-// must be complete: pods that it does not show are taken for gone.
+// A Report's Wait is for time alone. [Events] bring all other passes, together with
+// Options.Wake. The cache must have the indexes of [AddIndexes], may hold what [StripPod] leaves
+// of Pods, and must be complete: pods that it does not show count as gone.
 package drain
 
 import (
@@ -46,7 +32,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -60,57 +45,54 @@ const (
 	DefaultReattachTimeout = 90 * time.Second
 )
 
-// Strategy is how pods with volumes leave.
+// Strategy is the order in which pods with volumes leave.
 type Strategy string
 
-// The strategies.
 const (
-	// Serial lets one leave after another, by priority. It is what MCM does.
+	// Serial evicts one after another, by priority, as MCM does.
 	Serial Strategy = "serial"
-	// Independent lets those leave at the same time that share no volumes.
+	// Independent evicts those that share no volumes at the same time.
 	Independent Strategy = "independent"
 )
 
-// Identity is how a provider knows a volume.
+// Identity is the provider's name of a volume.
 type Identity struct {
-	// ID is what ends the volume's name in a node's status.volumesAttached. Empty means
-	// that its detachment is not awaited.
+	// ID is the end of the volume's name in a node's status.volumesAttached. The detachment of
+	// a volume without one is not awaited.
 	ID string
-	// Pending tells that the provider has not answered yet. Pods with the volume stay
-	// until then; the answer has to bring another pass.
+	// Pending reports that the provider has not answered yet. Pods with the volume stay until
+	// its answer wakes the caller.
 	Pending bool
-	// Problem says why there is no ID. Empty if there need not be one, as for a volume
-	// that is another provider's.
+	// Problem is why there is no ID; empty if none is needed, as for another provider's volume.
 	Problem string
 }
 
 // Options configure a Drainer.
 type Options struct {
-	// Client of the target cluster. Reads come from a cache that has the indexes of
-	// AddIndexes; deletions go to the API server. Required.
+	// Client of the target cluster, with a cache that has the indexes of AddIndexes. Required.
 	Client client.Client
 	// Evictor evicts pods. Required.
 	Evictor Evictor
-	// Run starts a task, and answers false if it never will. It must not block. Required.
+	// Run starts a task, or returns false if it never will. It must not block. Required.
 	Run func(task func(ctx context.Context)) bool
 	// Wake asks for another pass over a Machine when a task of it has ended. Required.
 	Wake func(machine types.NamespacedName)
-	// Clock tells the time. Required.
+	// Clock is required.
 	Clock clock.PassiveClock
-	// Strategy is how pods with volumes leave. Empty means Serial.
+	// Strategy defaults to Serial.
 	Strategy Strategy
-	// DetachTimeout is how long the volumes of a pod may take to be detached, beyond its
-	// grace period. Zero means DefaultDetachTimeout.
+	// DetachTimeout limits the detachment of a pod's volumes, beyond its grace period. Zero
+	// means DefaultDetachTimeout.
 	DetachTimeout time.Duration
-	// ReattachTimeout is how long they may then take to be attached to another node. Zero
-	// means DefaultReattachTimeout.
+	// ReattachTimeout limits their attachment to another node. Zero means
+	// DefaultReattachTimeout.
 	ReattachTimeout time.Duration
-	// Identify says how the provider of a Machine knows a volume. It must not block and
-	// must not change the volume. Nil means CSIHandle, for all Machines.
+	// Identify returns the identity of a volume at a Machine's provider. It must not block nor
+	// change the volume. Nil means CSIHandle.
 	Identify func(machine types.NamespacedName, pv *corev1.PersistentVolume) Identity
 }
 
-// CSIHandle identifies volumes of CSI drivers by their handle. Others have no ID.
+// CSIHandle identifies the volumes of CSI drivers by their handles. Other volumes have no ID.
 func CSIHandle(_ types.NamespacedName, pv *corev1.PersistentVolume) Identity {
 	if pv.Spec.CSI == nil {
 		return Identity{}
@@ -118,27 +100,25 @@ func CSIHandle(_ types.NamespacedName, pv *corev1.PersistentVolume) Identity {
 	return Identity{ID: pv.Spec.CSI.VolumeHandle}
 }
 
-// Request is what is to be drained. Any of it may change from one pass to the next.
+// Request asks for the drain of a node. All of it but Machine may change between passes.
 type Request struct {
-	// Machine is the one whose node it is. Its drains are told apart by it.
+	// Machine identifies the drain.
 	Machine types.NamespacedName
-	// Node is the node's name. The caller has cordoned it.
+	// Node is the name of the Machine's node, which is cordoned.
 	Node string
 	// Since is when the drain began: the Machine's deletionTimestamp.
 	Since time.Time
-	// Timeout is the time from Since on after which the drain is forced. Zero or less
-	// forces it at once.
+	// Timeout is the time after Since when the drain is forced. Zero or less forces it at once.
 	Timeout time.Duration
-	// MaxEvictRetries is how often an eviction that was refused is tried again, at
-	// intervals of 20 s, until the pod is deleted by force. It is never more often than
-	// fits in Timeout.
+	// MaxEvictRetries is how often a refused eviction is tried again, every 20 s and within
+	// Timeout, until the pod is deleted by force.
 	MaxEvictRetries int32
-	// Force says why the drain is forced; NotForced if it is not. See ForceFor.
+	// Force is why the drain is forced; see ForceFor.
 	Force Force
 }
 
-// Drainer drains nodes. Make one with New. It may be used by several workers, for
-// different Machines.
+// Drainer drains nodes. Make one with New. Workers may use it at the same time for different
+// Machines.
 type Drainer struct {
 	Options
 	mu      sync.Mutex
@@ -162,8 +142,8 @@ func New(opts Options) *Drainer {
 	return &Drainer{Options: opts, ledgers: map[types.NamespacedName]*ledger{}}
 }
 
-// Drain takes the drain of a node one pass further. An error means that the cache could
-// not be read; all that goes wrong with pods is in the Report.
+// Drain takes the drain of a node one pass further. An error means that the cache could not be
+// read; problems of pods are in the Report.
 func (d *Drainer) Drain(ctx context.Context, req Request) (Report, error) {
 	l, before := d.ledgerOf(req)
 	f, err := d.gather(ctx, req, before)
@@ -193,15 +173,11 @@ func (d *Drainer) ledgerOf(req Request) (*ledger, known) {
 	return l, l.known()
 }
 
-// retries is how often an eviction may be refused within the drain's time.
-func (req Request) retries() int {
-	return max(0, min(int(req.MaxEvictRetries), int(req.Timeout/evictionInterval)))
-}
-
 func (d *Drainer) rules(req Request, now time.Time) rules {
 	r := rules{
 		strategy: d.Strategy, detach: d.DetachTimeout, reattach: d.ReattachTimeout,
-		timeout: req.Timeout, retries: req.retries(), deadline: req.Since.Add(req.Timeout), force: req.Force,
+		retries: max(0, min(int(req.MaxEvictRetries), int(req.Timeout/evictionInterval))),
+		timeout: req.Timeout, deadline: req.Since.Add(req.Timeout), force: req.Force,
 	}
 	if r.force == NotForced && !now.Before(r.deadline) {
 		r.force = ForceDeadline
@@ -209,24 +185,22 @@ func (d *Drainer) rules(req Request, now time.Time) rules {
 	return r
 }
 
-// Forget drops what is remembered of a Machine's drain. To be called when the Machine is
-// gone.
+// Forget drops what is remembered of a Machine's drain.
 func (d *Drainer) Forget(machine types.NamespacedName) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.ledgers, machine)
 }
 
-// Awaiting names the Machines whose drains wait for the volume to be detached, or to be
-// attached to another node. Events of VolumeAttachments concern them.
+// Awaiting returns the Machines whose drains wait for the volume to be detached, or attached to
+// another node.
 func (d *Drainer) Awaiting(persistentVolume string) []types.NamespacedName {
 	return d.machines(func(p *progress) bool {
 		return !p.settled && slices.ContainsFunc(p.awaited, func(a awaited) bool { return a.volume == persistentVolume })
 	})
 }
 
-// Refused names the Machines whose drains were refused an eviction in the namespace.
-// Events of its PodDisruptionBudgets concern them.
+// Refused returns the Machines whose drains were refused an eviction in the namespace.
 func (d *Drainer) Refused(namespace string) []types.NamespacedName {
 	return d.machines(func(p *progress) bool { return p.refused && p.key.Namespace == namespace })
 }
@@ -243,42 +217,36 @@ func (d *Drainer) machines(concerned func(*progress) bool) []types.NamespacedNam
 			}
 		}
 	}
-	slices.SortFunc(found, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
+	slices.SortFunc(found, compareKeys)
 	return found
 }
 
-func compareNames(a, b metav1.Object) int { return strings.Compare(a.GetName(), b.GetName()) }
+func compareKeys(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) }
 
-// Force says why a drain goes around PodDisruptionBudgets and waits for nothing.
+// Force is why a drain ignores PodDisruptionBudgets and waits for nothing.
 type Force string
 
-// The reasons for a forced drain.
 const (
-	// NotForced is a normal drain; the zero value.
+	// NotForced is the zero value.
 	NotForced Force = ""
-	// ForceRequested is a drain that somebody forces, by a label of the Machine.
+	// ForceRequested means that a label of the Machine forces the drain.
 	ForceRequested Force = "it was asked for"
-	// ForceNotReady is the drain of a node that has not been Ready for too long to
-	// expect that it ends its pods.
+	// ForceNotReady means that the kubelet is not expected to end the pods.
 	ForceNotReady Force = "the node has not been Ready for over 5 minutes"
-	// ForceReadonlyFilesystem is the drain of a node that could not write its disk for
-	// too long.
+	// ForceReadonlyFilesystem is a condition of node-problem-detector.
 	ForceReadonlyFilesystem Force = "the node's filesystem has been read-only for over 5 minutes"
-	// ForceDeadline is a drain whose time is over. Drain finds this one out itself.
+	// ForceDeadline is set by Drain itself.
 	ForceDeadline Force = "the drain timeout has passed"
 )
 
-// lostAfter is how long a node may be not Ready, or its filesystem read-only, until its
-// pods are no longer asked to end.
+// lostAfter is how long such a condition must have lasted.
 const lostAfter = 5 * time.Minute
 
-// readonlyFilesystem is the condition type of node-problem-detector.
 const readonlyFilesystem = "ReadonlyFilesystem"
 
-// ForceFor reports whether a drain has to be forced, and why. Requested is whether somebody
-// asks for it; conditions are those that were recorded of the node. A Ready condition
-// that is not True, and a ReadonlyFilesystem one that is not False, force once they are
-// older than five minutes; conditions that are not there do not.
+// ForceFor returns why a drain has to be forced: because it is requested, or because the node
+// has had a Ready condition that is not True, or a ReadonlyFilesystem one that is not False, for
+// five minutes. Absent conditions force nothing.
 func ForceFor(requested bool, conditions []corev1.NodeCondition, now time.Time) Force {
 	if requested {
 		return ForceRequested
@@ -298,8 +266,8 @@ func ForceFor(requested bool, conditions []corev1.NodeCondition, now time.Time) 
 	return NotForced
 }
 
-// ForceDue is the time from now on after which ForceFor may answer otherwise although
-// nothing changes; zero if never.
+// ForceDue returns after how long ForceFor changes without a change of the conditions; zero if
+// never.
 func ForceDue(conditions []corev1.NodeCondition, now time.Time) time.Duration {
 	var due time.Duration
 	for i := range conditions {

@@ -17,44 +17,42 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// facts is all that a plan is made from, apart from what was done before.
+// facts are what a plan is made from, apart from the ledger.
 type facts struct {
 	now time.Time
-	// pods are those that have to leave, in the order in which they would one by one.
+	// pods are those that have to leave, by priority.
 	pods []pod
-	// volumes are those of the pods, by the name of the PersistentVolume.
+	// volumes of the pods, by the name of the PersistentVolume.
 	volumes map[string]volume
-	// attached is what the node's status says is attached to it.
+	// attached is the node's status.volumesAttached.
 	attached []corev1.UniqueVolumeName
-	// elsewhere names the PersistentVolumes that are attached to another node.
+	// elsewhere has the PersistentVolumes that are attached to another node.
 	elsewhere map[string]bool
-	// budgets are those that cover pods whose eviction was refused, by the pod's UID.
-	budgets map[types.UID]*budget
+	// budgets that hold back pods whose eviction was refused, by the pod's UID.
+	budgets map[types.UID]*policyv1.PodDisruptionBudget
 }
 
-// pod is what counts of a Pod that has to leave.
 type pod struct {
 	key      types.NamespacedName
 	uid      types.UID
 	labels   map[string]string
 	priority int32
 	grace    time.Duration
-	// leaving tells that it is being deleted, killed that it is without any grace.
+	// leaving reports that it is being deleted, killed that it is without a grace period.
 	leaving, killed bool
-	// controlled tells that somebody will make another one of it.
+	// controlled reports that a controller will replace it.
 	controlled bool
-	// volumes names the PersistentVolumes that it uses; none once it is finished.
+	// volumes are the names of its PersistentVolumes; none once it is finished.
 	volumes []string
 }
 
-// volume is what counts of a PersistentVolume.
 type volume struct {
-	// multi tells that it may be attached to several nodes at once.
+	// multi reports that it may be attached to several nodes at once.
 	multi bool
 	Identity
 }
 
-// MustLeave reports whether a drain has to do with the Pod.
+// MustLeave reports whether a drain evicts the Pod.
 func MustLeave(p *corev1.Pod) bool {
 	if _, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		return false
@@ -67,7 +65,7 @@ func finished(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// podFacts takes from a Pod what counts; its volumes come later.
+// podFacts leaves the volumes to the caller.
 func podFacts(p *corev1.Pod) pod {
 	fact := pod{
 		key:        types.NamespacedName{Namespace: p.Namespace, Name: p.Name},
@@ -90,20 +88,20 @@ func podFacts(p *corev1.Pod) pod {
 	return fact
 }
 
-// longest is what no grace period exceeds: an API server takes any number of seconds.
+// longest limits grace periods, of which an API server takes any number of seconds.
 const longest = 365 * 24 * time.Hour
 
 func duration(seconds int64) time.Duration {
 	return time.Duration(min(seconds, int64(longest/time.Second))) * time.Second
 }
 
-// byPriority puts the highest first. Names make the order the same at every pass.
+// byPriority puts the highest first, and keeps the order between passes.
 func byPriority(a, b pod) int {
-	return cmp.Or(cmp.Compare(b.priority, a.priority), strings.Compare(a.key.String(), b.key.String()))
+	return cmp.Or(cmp.Compare(b.priority, a.priority), compareKeys(a.key, b.key))
 }
 
-// claimsOf names the claims of a Pod, and tells which are its own: those of generic
-// ephemeral volumes, which count only if the Pod controls them.
+// claimsOf returns the claims of a Pod. Its own are those of generic ephemeral volumes, which
+// count only if the Pod controls them.
 func claimsOf(p *corev1.Pod) (names []string, own map[string]bool) {
 	own = map[string]bool{}
 	for i := range p.Spec.Volumes {
@@ -120,16 +118,14 @@ func claimsOf(p *corev1.Pod) (names []string, own map[string]bool) {
 	return slices.Compact(names), own
 }
 
-// multiAttach reports whether the volume may be attached to several nodes.
 func multiAttach(pv *corev1.PersistentVolume) bool {
 	return slices.Contains(pv.Spec.AccessModes, corev1.ReadWriteMany) ||
 		slices.Contains(pv.Spec.AccessModes, corev1.ReadOnlyMany)
 }
 
-// attachedAs reports whether a name of a node's status.volumesAttached stands for the
-// volume that the provider knows under this id. Names are PLUGIN/ID, or
-// PLUGIN/DRIVER^HANDLE, where a handle may be a path that ends in the id. The id is
-// compared as it is, up to one of these borders: it is no pattern.
+// attachedAs reports whether a name of a node's status.volumesAttached is that of the volume
+// with this id at its provider. Names are PLUGIN/ID, or PLUGIN/DRIVER^HANDLE, where a handle may
+// be a path that ends in the id.
 func attachedAs(name corev1.UniqueVolumeName, id string) bool {
 	rest, found := strings.CutSuffix(string(name), id)
 	return found && id != "" && (rest == "" || strings.HasSuffix(rest, "/") || strings.HasSuffix(rest, "^"))
@@ -139,16 +135,15 @@ func (f facts) isAttached(id string) bool {
 	return slices.ContainsFunc(f.attached, func(name corev1.UniqueVolumeName) bool { return attachedAs(name, id) })
 }
 
-// known is what gathering needs of what was done before.
+// known is what gather needs of the ledger.
 type known struct {
-	// refused are the pods whose last eviction was refused.
+	// refused has the pods whose last eviction was refused.
 	refused map[types.UID]bool
-	// volumes are those that pods which left are awaited for.
+	// volumes are those that are awaited.
 	volumes []string
 }
 
-// gather reads the facts from the cache; nothing of what it reads is changed. There are
-// none if the node is gone.
+// gather reads the facts from the cache; nil if the node is gone.
 func (d *Drainer) gather(ctx context.Context, req Request, before known) (*facts, error) {
 	node := &corev1.Node{}
 	if err := d.Client.Get(ctx, types.NamespacedName{Name: req.Node}, node); err != nil {
@@ -157,7 +152,7 @@ func (d *Drainer) gather(ctx context.Context, req Request, before known) (*facts
 		}
 		return nil, fmt.Errorf("reading node %s: %w", req.Node, err)
 	}
-	f := &facts{now: d.Clock.Now(), volumes: map[string]volume{}, elsewhere: map[string]bool{}, budgets: map[types.UID]*budget{}}
+	f := &facts{now: d.Clock.Now(), volumes: map[string]volume{}, elsewhere: map[string]bool{}, budgets: map[types.UID]*policyv1.PodDisruptionBudget{}}
 	for _, attached := range node.Status.VolumesAttached {
 		f.attached = append(f.attached, attached.Name)
 	}
@@ -203,7 +198,7 @@ func (d *Drainer) gatherPod(ctx context.Context, req Request, p *corev1.Pod, vol
 	return fact, nil
 }
 
-// volumeBehind finds the volume that a claim of the Pod is bound to; nil if none.
+// volumeBehind returns the volume that a claim of the Pod is bound to; nil if none.
 func (d *Drainer) volumeBehind(ctx context.Context, p *corev1.Pod, name string, own bool) (*corev1.PersistentVolume, error) {
 	claim := &corev1.PersistentVolumeClaim{}
 	if err := d.Client.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: name}, claim); err != nil {
@@ -219,7 +214,7 @@ func (d *Drainer) volumeBehind(ctx context.Context, p *corev1.Pod, name string, 
 	return pv, nil
 }
 
-// absent absorbs that something is not there, and says what else is wrong.
+// absent wraps an error, unless it is NotFound.
 func absent(err error, format string, args ...any) error {
 	if client.IgnoreNotFound(err) == nil {
 		return nil
@@ -240,7 +235,7 @@ func (d *Drainer) gatherBudgets(ctx context.Context, f *facts, refused map[types
 				return fmt.Errorf("listing the pod disruption budgets of %s: %w", p.key.Namespace, err)
 			}
 			budgets = slices.Clone(list.Items)
-			slices.SortFunc(budgets, func(a, b policyv1.PodDisruptionBudget) int { return compareNames(&a, &b) })
+			slices.SortFunc(budgets, func(a, b policyv1.PodDisruptionBudget) int { return strings.Compare(a.Name, b.Name) })
 			byNamespace[p.key.Namespace] = budgets
 		}
 		f.budgets[p.uid] = budgetOf(p.labels, budgets)
@@ -261,22 +256,8 @@ func (d *Drainer) gatherElsewhere(ctx context.Context, node string, elsewhere ma
 	return nil
 }
 
-// budget is what a drain has to know of a PodDisruptionBudget.
-type budget struct {
-	key types.NamespacedName
-	// allows reports whether the budget lets a pod go now.
-	allows bool
-	// misconfigured tells that it never will: everything that it covers is well, and
-	// still nothing may go.
-	misconfigured bool
-}
-
-// sentence is what Gardener looks for in a Machine's last operation.
-func (b budget) sentence() string {
-	return fmt.Sprintf("pod disruption budget %s is misconfigured and requires zero voluntary evictions", b.key)
-}
-
-// Covering returns the budgets, of the pod's namespace, that select a pod with these labels.
+// Covering returns those of the budgets of a pod's namespace that select a pod with these
+// labels.
 func Covering(podLabels map[string]string, budgets []policyv1.PodDisruptionBudget) []*policyv1.PodDisruptionBudget {
 	var covering []*policyv1.PodDisruptionBudget
 	for i := range budgets {
@@ -288,34 +269,30 @@ func Covering(podLabels map[string]string, budgets []policyv1.PodDisruptionBudge
 	return covering
 }
 
-// Settled reports whether the disruption controller has seen the budget as it is.
+// Settled reports whether the status is that of the budget's generation.
 func Settled(pdb *policyv1.PodDisruptionBudget) bool {
 	return pdb.Status.ObservedGeneration == pdb.Generation
 }
 
-// Allows reports whether the budget lets a pod go now.
+// Allows reports whether the budget allows an eviction now.
 func Allows(pdb *policyv1.PodDisruptionBudget) bool {
 	return Settled(pdb) && pdb.Status.DisruptionsAllowed > 0
 }
 
-// Misconfigured reports whether the budget never lets a pod go: all that it covers is well, and
-// still nothing may go.
+// Misconfigured reports whether the budget never allows an eviction: it allows none although all
+// of its pods are healthy.
 func Misconfigured(pdb *policyv1.PodDisruptionBudget) bool {
 	return Settled(pdb) && pdb.Status.DisruptionsAllowed == 0 && pdb.Status.ExpectedPods > 0 &&
 		pdb.Status.CurrentHealthy >= pdb.Status.ExpectedPods && len(pdb.Status.DisruptedPods) == 0
 }
 
-// budgetOf finds the budget that keeps a pod with these labels; nil if none covers it. Of
-// several it is the first that allows nothing, in the order given.
-func budgetOf(podLabels map[string]string, budgets []policyv1.PodDisruptionBudget) *budget {
-	var found *budget
+// budgetOf returns the first budget that refuses the eviction of a pod with these labels, else the
+// first that covers it; nil if none does.
+func budgetOf(podLabels map[string]string, budgets []policyv1.PodDisruptionBudget) *policyv1.PodDisruptionBudget {
+	var found *policyv1.PodDisruptionBudget
 	for _, pdb := range Covering(podLabels, budgets) {
-		if found == nil || found.allows && !Allows(pdb) {
-			found = &budget{
-				key:           types.NamespacedName{Namespace: pdb.Namespace, Name: pdb.Name},
-				allows:        Allows(pdb),
-				misconfigured: Misconfigured(pdb),
-			}
+		if found == nil || Allows(found) && !Allows(pdb) {
+			found = pdb
 		}
 	}
 	return found

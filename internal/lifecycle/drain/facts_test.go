@@ -207,7 +207,7 @@ func TestBudgetOf(t *testing.T) {
 		"no selector":    {"nil matches nothing", []policyv1.PodDisruptionBudget{made("a", nil, stuck)}, "", false, false},
 		"stuck":          {"all are well and none may go", []policyv1.PodDisruptionBudget{made("a", all, stuck)}, "a", true, false},
 		"not yet seen":   {"", []policyv1.PodDisruptionBudget{made("a", all, with(func(s *B) { s.ObservedGeneration = 1 }))}, "a", false, false},
-		"somebody ill":   {"it will allow again", []policyv1.PodDisruptionBudget{made("a", all, with(func(s *B) { s.CurrentHealthy = 2 }))}, "a", false, false},
+		"one is not healthy":   {"it will allow again", []policyv1.PodDisruptionBudget{made("a", all, with(func(s *B) { s.CurrentHealthy = 2 }))}, "a", false, false},
 		"covers nothing": {"", []policyv1.PodDisruptionBudget{made("a", all, with(func(s *B) { s.ExpectedPods = 0 }))}, "a", false, false},
 		"just disrupted": {"", []policyv1.PodDisruptionBudget{made("a", all, with(func(s *B) { s.DisruptedPods = map[string]metav1.Time{"x": {}} }))}, "a", false, false},
 		"allows":         {"", []policyv1.PodDisruptionBudget{made("a", all, with(func(s *B) { s.DisruptionsAllowed = 1 }))}, "a", false, true},
@@ -220,9 +220,9 @@ func TestBudgetOf(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got := budgetOf(map[string]string{"app": "mine"}, tc.budgets)
 			if got == nil {
-				got = &budget{}
+				got = &policyv1.PodDisruptionBudget{}
 			}
-			if got.key.Name != tc.want || got.misconfigured != tc.misconfigured || got.allows != tc.free {
+			if got.Name != tc.want || Misconfigured(got) != tc.misconfigured || Allows(got) != tc.free {
 				t.Errorf("%s: %+v", tc.reason, got)
 			}
 		})
@@ -270,7 +270,7 @@ func TestRetries(t *testing.T) {
 		timeout time.Duration
 		want    int
 	}{{360, 2 * time.Hour, 360}, {360, time.Minute, 3}, {2, time.Hour, 2}, {-1, time.Hour, 0}, {5, -time.Hour, 0}} {
-		if got := (Request{MaxEvictRetries: tc.retries, Timeout: tc.timeout}).retries(); got != tc.want {
+		if got := New(Options{}).rules(Request{MaxEvictRetries: tc.retries, Timeout: tc.timeout}, start).retries; got != tc.want {
 			t.Errorf("%d within %v: %d, want %d", tc.retries, tc.timeout, got, tc.want)
 		}
 	}
@@ -349,16 +349,16 @@ func TestEvictor(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			var got []string
-			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			server := httptest.NewServer(http.HandlerFunc(func(h http.ResponseWriter, r *http.Request) {
 				got = append(got, r.Method+" "+r.URL.Path[len(r.URL.Path)-map[bool]int{true: 8, false: 1}[r.Method == http.MethodPost]:])
 				switch {
 				case r.Method == http.MethodDelete:
-					answerWith(w, &metav1.Status{Status: metav1.StatusSuccess, Code: http.StatusOK})
+					answerWith(h, &metav1.Status{Status: metav1.StatusSuccess, Code: http.StatusOK})
 				case tc.answer == nil:
-					http.NotFound(w, r)
+					http.NotFound(h, r)
 				default:
-					w.Header().Set("Retry-After", "10")
-					answerWith(w, &tc.answer.ErrStatus)
+					h.Header().Set("Retry-After", "10")
+					answerWith(h, &tc.answer.ErrStatus)
 				}
 			}))
 			defer server.Close()
@@ -377,11 +377,11 @@ func TestEvictor(t *testing.T) {
 	}
 }
 
-func answerWith(w http.ResponseWriter, status *metav1.Status) {
+func answerWith(h http.ResponseWriter, status *metav1.Status) {
 	status.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(int(status.Code))
-	_ = json.NewEncoder(w).Encode(status)
+	h.Header().Set("Content-Type", "application/json")
+	h.WriteHeader(int(status.Code))
+	_ = json.NewEncoder(h).Encode(status)
 }
 
 func TestNote(t *testing.T) {
@@ -396,7 +396,7 @@ func TestNote(t *testing.T) {
 		failed        error
 	}{
 		"evicted":  {"", nil, true, false, nil},
-		"gone":     {"somebody else was first", apierrors.NewNotFound(pods, "a"), true, false, nil},
+		"gone":     {"another client was first", apierrors.NewNotFound(pods, "a"), true, false, nil},
 		"another":  {"the name is another pod's", apierrors.NewConflict(pods, "a", errors.New("uid")), true, false, nil},
 		"refused":  {"", refusal, false, true, nil},
 		"overload": {"an API server with too much to do says nothing of budgets", overload, false, false, overload},

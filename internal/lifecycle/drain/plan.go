@@ -8,28 +8,25 @@ import (
 
 // Times between two requests about one pod.
 const (
-	// evictionInterval is how often a refusal counts, and how long a pod is left alone
-	// after one. A budget that allows an eviction again ends the wait.
+	// evictionInterval follows a refusal, unless a budget allows the eviction before.
 	evictionInterval = 20 * time.Second
-	// budgetInterval is the shortest time between two evictions of a pod. A budget in the
-	// cache may be older than a refusal.
+	// budgetInterval follows a refusal in any case: the budget in the cache may be older.
 	budgetInterval = time.Second
-	// failureInterval is how long a pod is left alone after an error.
+	// failureInterval follows an error.
 	failureInterval = 5 * time.Second
-	// forcedFor is how long deletions by force are tried again after errors.
+	// forcedFor is how long forced deletions are tried again after errors.
 	forcedFor = time.Minute
 )
 
-// operation is a request to be made.
+// operation is an eviction, or a forced deletion.
 type operation struct {
-	pod pod
-	// force deletes the pod at once, without asking any budget.
+	pod   pod
 	force bool
-	// reason says why it is forced; empty if not.
+	// reason is why it is forced.
 	reason string
 }
 
-// plan notes what the facts show, and finds out what is to be done now.
+// plan brings the ledger up to date, and returns the requests to be made now.
 func plan(f facts, r rules, l *ledger) []operation {
 	l.observe(f, r)
 	if r.force != NotForced {
@@ -52,7 +49,7 @@ func plan(f facts, r rules, l *ledger) []operation {
 	return ops
 }
 
-// planVolumes finds those pods with volumes that need not wait for another one.
+// planVolumes plans for the pods with volumes that need not wait for another one.
 func planVolumes(f facts, r rules, l *ledger) []operation {
 	var ops []operation
 	var ahead []*progress
@@ -66,7 +63,7 @@ func planVolumes(f facts, r rules, l *ledger) []operation {
 			continue
 		}
 		pod := l.pods[p.uid]
-		if inTheWay(f, r.strategy, ahead, pod) {
+		if mustWait(f, r.strategy, ahead, pod) {
 			continue
 		}
 		if pod.sent.IsZero() && unidentified(f, l, p) {
@@ -80,8 +77,8 @@ func planVolumes(f facts, r rules, l *ledger) []operation {
 	return ops
 }
 
-// inTheWay reports whether the pod has to wait for one of those ahead of it.
-func inTheWay(f facts, strategy Strategy, ahead []*progress, pod *progress) bool {
+// mustWait reports whether the pod has to wait for one of those ahead of it.
+func mustWait(f facts, strategy Strategy, ahead []*progress, pod *progress) bool {
 	if strategy == Serial {
 		return len(ahead) > 0
 	}
@@ -92,8 +89,7 @@ func inTheWay(f facts, strategy Strategy, ahead []*progress, pod *progress) bool
 	})
 }
 
-// unidentified reports whether the provider has yet to say under which ids it knows the
-// pod's volumes.
+// unidentified reports whether the provider has yet to identify the pod's volumes.
 func unidentified(f facts, l *ledger, p pod) bool {
 	return slices.ContainsFunc(p.volumes, func(name string) bool {
 		v := f.volumes[name]
@@ -101,14 +97,13 @@ func unidentified(f facts, l *ledger, p pod) bool {
 	})
 }
 
-// next is the request to be made about a pod, if one is due.
+// next returns the request to be made about a pod, if one is due.
 func next(f facts, r rules, p *progress) (operation, bool) {
 	if p.calling || !p.sent.IsZero() || f.now.Before(p.nextTry(f)) {
 		return operation{}, false
 	}
-	b := f.budgets[p.uid]
-	if b != nil && b.misconfigured {
-		return operation{pod: p.pod}, true // it may be set right; only the deadline goes around it
+	if b := f.budgets[p.uid]; b != nil && Misconfigured(b) {
+		return operation{pod: p.pod}, true // it may be corrected; only the deadline ignores it
 	}
 	if p.counts() && !f.now.Before(p.counted.Add(evictionInterval)) {
 		p.attempts++
@@ -120,7 +115,7 @@ func next(f facts, r rules, p *progress) (operation, bool) {
 	return operation{pod: p.pod}, true
 }
 
-// gaveUp says why the pod is deleted by force.
+// gaveUp returns why the pod is deleted by force.
 func (p *progress) gaveUp() string {
 	if p.failure != nil {
 		return fmt.Sprintf("its eviction did not work %d time(s), the last one because of: %v", p.attempts, p.failure)
@@ -128,17 +123,17 @@ func (p *progress) gaveUp() string {
 	return fmt.Sprintf("its eviction was refused %d time(s)", p.attempts)
 }
 
-// counts reports whether the last request brings the pod nearer to its deletion by force.
-// An error does so for pods with volumes only, since they hold back others.
+// counts reports whether the last answer counts as a retry. An error does for pods with volumes
+// only, since they hold back others.
 func (p *progress) counts() bool {
 	return p.refused || p.failure != nil && len(p.volumes) > 0
 }
 
-// nextTry is when a request may be made about the pod again.
+// nextTry is when the next request may be made.
 func (p *progress) nextTry(f facts) time.Time {
 	switch {
 	case p.refused:
-		if b := f.budgets[p.uid]; b == nil || b.allows {
+		if b := f.budgets[p.uid]; b == nil || Allows(b) {
 			return p.last.Add(budgetInterval)
 		}
 		return p.last.Add(evictionInterval)
@@ -168,13 +163,13 @@ func planForced(f facts, r rules, l *ledger) []operation {
 	return ops
 }
 
-// ended tells that the pod was deleted by force.
+// ended reports whether the pod was deleted by force.
 func (p *progress) ended() bool { return p.killed || p.removed }
 
-// tried tells that a deletion by force has failed.
+// tried reports whether a forced deletion has failed.
 func (l *ledger) tried(p *progress) bool { return p.failure != nil && !p.last.Before(l.forced) }
 
-// givenUp tells that the pod could not be deleted by force in all the time for that.
+// givenUp reports whether forced deletions have failed for forcedFor.
 func (l *ledger) givenUp(p *progress, now time.Time) bool {
 	return l.tried(p) && !now.Before(l.forced.Add(forcedFor))
 }

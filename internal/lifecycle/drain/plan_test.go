@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -17,7 +18,7 @@ import (
 
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// story plays a drain: pods and volumes by hand, and an API server that answers as told.
+// story plays a drain: pods and volumes by hand, and an API server with scripted answers.
 type story struct {
 	t     *testing.T
 	facts facts
@@ -29,7 +30,7 @@ func newStory(t *testing.T) *story {
 	return &story{
 		t: t,
 		facts: facts{
-			now: start, volumes: map[string]volume{}, elsewhere: map[string]bool{}, budgets: map[types.UID]*budget{},
+			now: start, volumes: map[string]volume{}, elsewhere: map[string]bool{}, budgets: map[types.UID]*policyv1.PodDisruptionBudget{},
 		},
 		rules: rules{
 			strategy: Serial, detach: 2 * time.Minute, reattach: 90 * time.Second, timeout: 2 * time.Hour,
@@ -84,11 +85,17 @@ func (s *story) later(d time.Duration) *story {
 	return s
 }
 
-func (s *story) budget(name string, b budget) *story {
-	b.key = types.NamespacedName{Namespace: "ns", Name: "pdb"}
-	s.facts.budgets[types.UID(name)] = &b
+func (s *story) budget(name string, status policyv1.PodDisruptionBudgetStatus) *story {
+	s.facts.budgets[types.UID(name)] = &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pdb"}, Status: status}
 	return s
 }
+
+// The states of a budget.
+var (
+	refusing      = policyv1.PodDisruptionBudgetStatus{}
+	allowing      = policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: 1}
+	misconfigured = policyv1.PodDisruptionBudgetStatus{ExpectedPods: 1, CurrentHealthy: 1}
+)
 
 // what an API server answers to an eviction
 type answers map[string]string
@@ -244,7 +251,7 @@ func TestRefusedPodsAreTriedAgain(t *testing.T) {
 	s := newStory(t).pod("a", 0)
 	s.rules.retries = 2
 	s.pass(answers{"a": "refused"}, "a")
-	s.budget("a", budget{})
+	s.budget("a", refusing)
 	r := s.pass(nil)
 	s.waits(r, "budget a ns/pdb")
 	if r.Wait != 20*time.Second {
@@ -264,9 +271,9 @@ func TestBudgetThatAllowsEndsTheWait(t *testing.T) {
 	s := newStory(t).pod("a", 0)
 	s.rules.retries = 0
 	s.pass(answers{"a": "refused"}, "a")
-	s.budget("a", budget{}).later(5 * time.Second).pass(nil)
+	s.budget("a", refusing).later(5 * time.Second).pass(nil)
 	s.rules.retries = 1
-	s.budget("a", budget{allows: true}).pass(answers{"a": "refused"}, "a")
+	s.budget("a", allowing).pass(answers{"a": "refused"}, "a")
 	for range 10 {
 		s.later(time.Second).pass(answers{"a": "refused"}, "a") // ten refusals in one interval count once
 	}
@@ -276,7 +283,7 @@ func TestMisconfiguredBudget(t *testing.T) {
 	s := newStory(t).pod("a", 0).pod("b", 0)
 	s.rules.retries = 0
 	s.pass(answers{"a": "refused", "b": "ok"}, "a", "b")
-	s.gone("b").budget("a", budget{misconfigured: true})
+	s.gone("b").budget("a", misconfigured)
 	for range 5 {
 		s.later(20*time.Second).pass(answers{"a": "refused"}, "a")
 		r := s.pass(nil)
@@ -293,7 +300,7 @@ func TestMisconfiguredBudget(t *testing.T) {
 func TestRefusedVolumePodIsPutAside(t *testing.T) {
 	s := newStory(t).pod("high", 5, "v1").pod("low", 1, "v2")
 	s.pass(answers{"high": "refused"}, "high")
-	s.budget("high", budget{}).pass(answers{"low": "ok"}, "low")
+	s.budget("high", refusing).pass(answers{"low": "ok"}, "low")
 	s.later(20 * time.Second).pass(nil) // due, but low's volume is on its way
 	s.gone("low").detach("v2")
 	s.facts.elsewhere["v2"] = true
@@ -362,7 +369,7 @@ func TestRestart(t *testing.T) {
 func TestVanishedPod(t *testing.T) {
 	s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")
 	s.pass(answers{"a": "refused"}, "a")
-	s.budget("a", budget{}).gone("a").pass(answers{"b": "ok"}, "b")
+	s.budget("a", refusing).gone("a").pass(answers{"b": "ok"}, "b")
 	if len(s.l.pods) != 1 {
 		t.Errorf("the ledger keeps %d pods, want b's only", len(s.l.pods))
 	}
@@ -442,11 +449,11 @@ func TestPodThatIsKilledAlready(t *testing.T) {
 func TestTryingAgainIsNoNews(t *testing.T) {
 	cases := map[string]struct {
 		answer string
-		budget *budget
+		budget *policyv1.PodDisruptionBudgetStatus
 	}{
 		"error":                {"error", nil},
-		"refused":              {"refused", &budget{}},
-		"misconfigured budget": {"refused", &budget{misconfigured: true}},
+		"refused":              {"refused", &refusing},
+		"misconfigured budget": {"refused", &misconfigured},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -497,7 +504,7 @@ func TestGivenUpEvictionsAreSaid(t *testing.T) {
 		s := newStory(t).pod("a", 0, "v")
 		s.rules.retries = 0
 		s.pass(answers{"a": answer}, "a")
-		s.budget("a", budget{})
+		s.budget("a", refusing)
 		if got := s.later(evictionInterval).pass(answers{"a": "ok"}, "force:a").Forced(); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}

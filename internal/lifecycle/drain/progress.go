@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// rules are what the options and the request say about one pass.
+// rules are the options and the request of a pass.
 type rules struct {
 	strategy         Strategy
 	detach, reattach time.Duration
@@ -17,16 +17,15 @@ type rules struct {
 	force            Force
 }
 
-// ledger is what is remembered of one drain. Losing it costs time only.
+// ledger is what is remembered of a drain. Losing it costs time only.
 type ledger struct {
 	node string
 	pods map[types.UID]*progress
-	// shared names the volumes that several pods of the node were seen to use. They stay
-	// shared for the others when the first one has left.
+	// shared has the volumes that several pods of the node have used at the same time.
 	shared map[string]bool
-	// overdue names the volumes that were not detached in time.
+	// overdue has the volumes that were not detached in time.
 	overdue map[string]bool
-	// forced is when pods were first deleted by force; zero if they were not.
+	// forced is when the first forced deletion was planned.
 	forced time.Time
 }
 
@@ -37,39 +36,37 @@ func newLedger(node string) *ledger {
 // progress is how far a pod has come.
 type progress struct {
 	pod
-	// calling tells that a request about the pod is under way.
+	// calling reports that a request is under way.
 	calling bool
-	// refused tells that the last eviction was refused because of a budget; failure is
-	// what else was wrong with the last request.
+	// refused reports that a budget refused the last eviction; failure is any other error of
+	// the last request.
 	refused bool
 	failure error
-	// since is when the first request failed, last when the last one did.
+	// since is when the first request failed, last when the last one was answered.
 	since, last time.Time
-	// counted is when a refusal was last counted, attempts how often that was.
+	// counted is when a retry was last counted, attempts their number.
 	counted  time.Time
 	attempts int
 
 	// sent is when the pod was evicted, or first seen to be leaving.
 	sent time.Time
-	// awaited are the volumes whose way is followed.
-	awaited []awaited
-	// removed tells that the API server has accepted the deletion by force.
+	// removed reports that the API server has accepted the forced deletion.
 	removed bool
-	// detached is when all of them were first seen to be detached from the node.
+	awaited []awaited
+	// detached is when all awaited volumes were detached from the node.
 	detached time.Time
-	// settled tells that no volume of the pod is waited for any longer.
+	// settled reports that no volume of the pod is awaited any longer.
 	settled bool
 }
 
 // awaited is a volume of a pod that leaves.
 type awaited struct {
 	volume, id string
-	// was tells that it was attached to the node when the pod began to leave. Only then
-	// it will be attached elsewhere.
+	// was reports that it was attached when the pod began to leave: else it need not be
+	// attached to another node.
 	was bool
 }
 
-// known tells what has to be looked up.
 func (l *ledger) known() known {
 	k := known{refused: map[types.UID]bool{}}
 	for uid, p := range l.pods {
@@ -113,8 +110,8 @@ func (l *ledger) observe(f facts, r rules) {
 	}
 }
 
-// unheard tells that the API server took a request long ago, and nothing came of it: a
-// conflict may have meant something else than another pod of the same name.
+// unheard reports whether an accepted request has had no effect for long: a conflict may have
+// meant something else than another pod of the same name.
 func (p *progress) unheard(now time.Time) bool {
 	return !p.calling && !p.sent.IsZero() && !now.Before(p.sent.Add(evictionInterval))
 }
@@ -130,7 +127,7 @@ func (l *ledger) observeSharing(f facts) {
 	}
 }
 
-// depart notes which volumes have to be followed when the pod leaves now.
+// depart notes which volumes are awaited when the pod leaves now.
 func (l *ledger) depart(p *progress, f facts) {
 	p.awaited = nil
 	for _, name := range p.volumes {
@@ -140,8 +137,8 @@ func (l *ledger) depart(p *progress, f facts) {
 	}
 }
 
-// followVolumes sees whether the pod's volumes have gone from the node, then whether they
-// have come to another.
+// followVolumes notes whether the volumes are detached from the node, then whether they are
+// attached to another.
 func (p *progress) followVolumes(f facts, r rules, overdue map[string]bool) {
 	if p.sent.IsZero() || p.settled {
 		return
@@ -161,7 +158,7 @@ func (p *progress) followVolumes(f facts, r rules, overdue map[string]bool) {
 	p.settled = len(p.notBack(f)) == 0 || !f.now.Before(p.reattachBy(r))
 }
 
-// stillHere names the awaited volumes that are attached to the node.
+// stillHere returns the awaited volumes that are attached to the node.
 func (p *progress) stillHere(f facts) []string {
 	var names []string
 	for _, a := range p.awaited {
@@ -172,8 +169,8 @@ func (p *progress) stillHere(f facts) []string {
 	return names
 }
 
-// notBack names the awaited volumes that are not attached to another node yet. Nobody
-// makes another pod of one that nothing controls, so its volumes are not awaited.
+// notBack returns the awaited volumes that are not attached to another node yet: none for a pod
+// without a controller, which is not replaced.
 func (p *progress) notBack(f facts) []string {
 	if !p.controlled {
 		return nil
@@ -197,7 +194,7 @@ func (p *progress) goneBy(r rules) time.Time {
 	return p.sent.Add(min(p.grace, r.timeout) + goneSlack)
 }
 
-// holds tells that no other pod with volumes may leave that the pod stands in the way of.
+// holds reports whether other pods with volumes may have to wait for this one.
 func (p *progress) holds() bool {
 	return len(p.volumes) > 0 && (p.calling || !p.sent.IsZero() && !p.settled)
 }

@@ -9,69 +9,67 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // Report says how far a drain is.
 type Report struct {
-	// Done tells that there is nothing left to do. A forced drain that is done is no
-	// success: attachments of the node have to be deleted before its VM.
+	// Done reports that nothing is awaited. After a forced drain the attachments of the node
+	// have to be deleted before its VM.
 	Done bool
-	// Force says why the drain is forced; NotForced if it is not.
+	// Force is why the drain is forced.
 	Force Force
-	// NodeGone tells that the Node does not exist, so that nothing can be awaited.
+	// NodeGone reports that the Node does not exist.
 	NodeGone bool
-	// Started is what this pass began: evictions, and deletions with their reasons.
+	// Started are the requests of this pass.
 	Started []Action
 	// Waiting is what is awaited, sorted by pod.
 	Waiting []Waiting
-	// Failed is what goes wrong, sorted by pod. It is tried again.
+	// Failed are problems that are retried, sorted by pod.
 	Failed []Failure
-	// Left names the pods that were still there when a forced drain was done.
+	// Left are the pods that are still there when a forced drain is done.
 	Left []types.NamespacedName
-	// Unawaited says of volumes why their detachment is not awaited, in sentences that
-	// are sorted. Volumes that need no waiting are not among them.
+	// Unawaited are sentences, sorted, on volumes whose detachment should be awaited and is
+	// not.
 	Unawaited []string
-	// Wait is when to look again at the latest; zero if only an event brings anything new.
+	// Wait is when another pass is due at the latest; zero if only an event can help.
 	Wait time.Duration
 }
 
-// Action is a request that a pass has started.
+// Action is a request about a pod.
 type Action struct {
 	Pod types.NamespacedName
-	// Forced tells that the pod is deleted without regard to budgets and grace.
+	// Forced reports that the pod is deleted without regard to budgets and grace period, for
+	// the Reason.
 	Forced bool
-	// Reason says why it is forced; empty for an eviction.
 	Reason string
 }
 
-// Cause is what is awaited.
+// Cause is a kind of Waiting.
 type Cause string
 
-// The causes.
 const (
-	// ForAnswer is an API server that has not answered yet.
+	// ForAnswer waits for the API server.
 	ForAnswer Cause = "answer"
-	// ForPod is a pod that has to end.
+	// ForPod waits for the pod to end.
 	ForPod Cause = "pod"
-	// ForBudget is a PodDisruptionBudget that allows no eviction now; Object names it as
-	// "namespace/name", or is empty if it is not known yet.
+	// ForBudget waits for the PodDisruptionBudget Object, "namespace/name", to allow the
+	// eviction. Object is empty if the budget is not known yet.
 	ForBudget Cause = "budget"
-	// ForIdentity is a provider that has to say how it calls the pod's volumes.
+	// ForIdentity waits for the provider to identify the pod's volumes.
 	ForIdentity Cause = "identity"
-	// ForTurn is another pod with volumes that leaves first.
+	// ForTurn waits for another pod with volumes.
 	ForTurn Cause = "turn"
-	// ForDetach is a volume, named by Object, that has to be detached from the node.
+	// ForDetach waits for the volume Object to be detached from the node.
 	ForDetach Cause = "detach"
-	// ForReattach is a volume, named by Object, that has to be attached to another node.
+	// ForReattach waits for the volume Object to be attached to another node.
 	ForReattach Cause = "reattach"
 )
 
-// Waiting is one thing that is awaited.
+// Waiting is something that is awaited for a pod, which may be gone.
 type Waiting struct {
-	For Cause
-	// Pod is the one concerned. It may be gone already.
-	Pod types.NamespacedName
-	// Object names what is awaited beside the pod, as For says.
+	For    Cause
+	Pod    types.NamespacedName
 	Object string
 	// Since is when the wait began; zero for ForAnswer, ForTurn and ForIdentity.
 	Since time.Time
@@ -79,7 +77,7 @@ type Waiting struct {
 	Next time.Time
 }
 
-// String says what is awaited, in the same words at every pass.
+// String describes it, in the same words at every pass.
 func (w Waiting) String() string {
 	switch w.For {
 	case ForAnswer:
@@ -102,18 +100,17 @@ func (w Waiting) String() string {
 	}
 }
 
-// Failure is something that goes wrong with a pod.
+// Failure is a problem of a pod.
 type Failure struct {
 	Pod types.NamespacedName
-	// Text is a sentence without its full stop. That of a misconfigured budget is the one
-	// which Gardener looks for.
+	// Text is a sentence without its full stop.
 	Text string
-	// Since is when the pod's first request failed, or when its time to end was over.
+	// Since is when the pod's first request failed, or when it should have ended.
 	Since time.Time
 }
 
-// Forced says, in one line, which pods this pass began to delete without regard to budgets,
-// and why each; empty if none.
+// Forced lists, in one line, the pods that this pass began to delete by force, with the reasons;
+// empty if none.
 func (r Report) Forced() string {
 	var texts []string
 	for _, action := range r.Started {
@@ -124,8 +121,8 @@ func (r Report) Forced() string {
 	return inShort(texts, ", ")
 }
 
-// Problem is what goes wrong, in one line and in the same words at every pass; empty if
-// nothing does.
+// Problem lists the failures, in one line and in the same words at every pass; empty if there are
+// none.
 func (r Report) Problem() string {
 	var texts []string
 	for _, failure := range r.Failed {
@@ -134,8 +131,8 @@ func (r Report) Problem() string {
 	return inShort(texts, "; ")
 }
 
-// Summary is what is awaited, in one line; empty if nothing is. Pods that wait for their
-// turn are counted only.
+// Summary lists what is awaited, in one line; empty if nothing is. Pods that wait for their turn
+// are only counted.
 func (r Report) Summary() string {
 	var texts []string
 	turns := 0
@@ -153,7 +150,7 @@ func (r Report) Summary() string {
 	return strings.TrimPrefix(summary, ", then ")
 }
 
-// inShort joins the first texts, and says how many more there are.
+// inShort joins the first texts, and counts the others.
 func inShort(texts []string, separator string) string {
 	const most = 5
 	if len(texts) <= most {
@@ -195,11 +192,10 @@ func (m *reporter) fail(p *progress, since time.Time, format string, args ...any
 	m.Failed = append(m.Failed, Failure{Pod: p.key, Text: fmt.Sprintf(format, args...), Since: since})
 }
 
-// forcedSlack is how long a pod that was deleted by force may still be seen. The cache is
-// that late; finalizers may hold the pod for longer, and are not waited for.
+// forcedSlack is how late the cache may show a forced deletion. Pods that finalizers hold for
+// longer are not awaited.
 const forcedSlack = time.Second
 
-// forced reports a pod of a forced drain.
 func (m *reporter) forced(p *progress) {
 	if p.failure != nil {
 		m.fail(p, p.since, "deleting pod %s: %v", p.key, p.failure)
@@ -226,7 +222,6 @@ func (p *progress) retryAfterFailure() time.Time {
 	return p.last.Add(failureInterval)
 }
 
-// normal reports a pod of a drain that is not forced.
 func (m *reporter) normal(p *progress) {
 	again := p.sent.IsZero() && (p.refused || p.failure != nil)
 	switch {
@@ -246,7 +241,7 @@ func (m *reporter) normal(p *progress) {
 	}
 }
 
-// retry is when a request that failed is made again; zero while it is.
+// retry is when a failed request is made again; zero while one is under way.
 func (m *reporter) retry(p *progress) time.Time {
 	if p.calling {
 		return time.Time{}
@@ -258,15 +253,14 @@ func (m *reporter) refused(p *progress) {
 	b, next := m.f.budgets[p.uid], m.retry(p)
 	object := ""
 	if b != nil {
-		object = b.key.String()
-		if b.misconfigured {
-			m.fail(p, p.since, "error while evicting pod %q: %s", p.key.Name, b.sentence())
+		object = client.ObjectKeyFromObject(b).String()
+		if Misconfigured(b) { // Gardener looks for this sentence
+			m.fail(p, p.since, "error while evicting pod %q: pod disruption budget %s is misconfigured and requires zero voluntary evictions", p.key.Name, object)
 		}
 	}
 	m.wait(p, ForBudget, object, p.since, next)
 }
 
-// leaving reports a pod that is on its way, and its volumes.
 func (m *reporter) leaving(p *progress) {
 	if m.present(p) {
 		next := p.goneBy(m.r)
@@ -301,15 +295,15 @@ func (m *reporter) unawaited() {
 	}
 }
 
-// finish sorts, and finds out when something is due.
+// finish sorts the report, and sets Done and Wait.
 func (m *reporter) finish() {
 	slices.SortFunc(m.Waiting, func(a, b Waiting) int {
-		return cmp.Or(strings.Compare(a.Pod.String(), b.Pod.String()), strings.Compare(string(a.For), string(b.For)), strings.Compare(a.Object, b.Object))
+		return cmp.Or(compareKeys(a.Pod, b.Pod), cmp.Compare(a.For, b.For), cmp.Compare(a.Object, b.Object))
 	})
 	slices.SortFunc(m.Failed, func(a, b Failure) int {
-		return cmp.Or(strings.Compare(a.Pod.String(), b.Pod.String()), strings.Compare(a.Text, b.Text))
+		return cmp.Or(compareKeys(a.Pod, b.Pod), cmp.Compare(a.Text, b.Text))
 	})
-	slices.SortFunc(m.Left, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
+	slices.SortFunc(m.Left, compareKeys)
 	if m.Done = len(m.Waiting) == 0; m.Done {
 		return
 	}

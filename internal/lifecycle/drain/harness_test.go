@@ -33,9 +33,9 @@ import (
 // patience is the longest that a test waits for anything.
 const patience = 2 * time.Minute
 
-// world is a node with pods, in a cluster whose attach-detach and disruption controllers
+// harness is a node with pods, in a cluster whose attach-detach and disruption controllers
 // are the real ones. The tests play the scheduler, the kubelets and the CSI attacher.
-type world struct {
+type harness struct {
 	*env.Env
 	t      *testing.T
 	node   string
@@ -47,56 +47,56 @@ type world struct {
 	attached []string // "volume@node", and "-volume@node" for a detachment, in their order
 }
 
-func newWorld(t *testing.T) *world {
+func newHarness(t *testing.T) *harness {
 	t.Helper()
-	w := &world{Env: env.New(t, env.WithControllerManager()), t: t, pokes: make(chan struct{}, 1)}
-	w.node, w.refuge = w.Namespace+"-a", w.Namespace+"-b"
-	for _, name := range []string{w.node, w.refuge} {
-		w.create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{
+	h := &harness{Env: env.New(t, env.WithControllerManager()), t: t, pokes: make(chan struct{}, 1)}
+	h.node, h.refuge = h.Namespace+"-a", h.Namespace+"-b"
+	for _, name := range []string{h.node, h.refuge} {
+		h.create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{
 			Name: name, Annotations: map[string]string{"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
 		}})
-		w.create(&storagev1.CSINode{
+		h.create(&storagev1.CSINode{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec:       storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: "csi.example.org", NodeID: name}}},
 		})
 		t.Cleanup(func() {
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-			if err := w.Client.Delete(context.Background(), node); client.IgnoreNotFound(err) != nil {
+			if err := h.Client.Delete(context.Background(), node); client.IgnoreNotFound(err) != nil {
 				t.Error(err)
 			}
 		})
 	}
-	w.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner", Namespace: w.Namespace}})
-	w.setUp()
-	return w
+	h.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner", Namespace: h.Namespace}})
+	h.setUp()
+	return h
 }
 
 // setUp makes what a Drainer works with: a cache with the rights, indexes, transform and
 // events that the package asks for.
-func (w *world) setUp() {
-	w.t.Helper()
-	access := w.UserWith(w.t, "config/rbac/target-role.yaml")
+func (h *harness) setUp() {
+	h.t.Helper()
+	access := h.UserWith(h.t, "config/rbac/target-role.yaml")
 	target, err := cluster.New(access, func(o *cluster.Options) {
 		o.Scheme = env.NewScheme()
 		o.Cache.ByObject = map[client.Object]cache.ByObject{&corev1.Pod{}: {Transform: drain.StripPod}}
 	})
-	must(w.t, err)
-	must(w.t, drain.AddIndexes(w.t.Context(), target.GetFieldIndexer()))
+	must(h.t, err)
+	must(h.t, drain.AddIndexes(h.t.Context(), target.GetFieldIndexer()))
 	clients, err := kubernetes.NewForConfig(access)
-	must(w.t, err)
+	must(h.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	w.opts = drain.Options{
+	h.opts = drain.Options{
 		Client: target.GetClient(), Evictor: drain.NewEvictor(clients.CoreV1().RESTClient()),
 		Run:  func(task func(context.Context)) bool { running.Go(func() { task(ctx) }); return true },
-		Wake: func(types.NamespacedName) { w.poke() }, Clock: clock.RealClock{},
+		Wake: func(types.NamespacedName) { h.poke() }, Clock: clock.RealClock{},
 	}
 	running.Go(func() {
 		if err := target.Start(ctx); err != nil {
-			w.t.Error(err)
+			h.t.Error(err)
 		}
 	})
-	w.t.Cleanup(func() { cancel(); running.Wait() })
+	h.t.Cleanup(func() { cancel(); running.Wait() })
 	pods, every := drain.PodChanges(), func(client.Object, client.Object) bool { return true }
 	for object, passes := range map[client.Object]func(was, is client.Object) bool{
 		&corev1.Pod{}: func(was, is client.Object) bool {
@@ -107,31 +107,31 @@ func (w *world) setUp() {
 		&policyv1.PodDisruptionBudget{}: every,
 	} {
 		informer, err := target.GetCache().GetInformer(ctx, object)
-		must(w.t, err)
+		must(h.t, err)
 		_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc:    func(any) { w.poke() },
-			DeleteFunc: func(any) { w.poke() },
+			AddFunc:    func(any) { h.poke() },
+			DeleteFunc: func(any) { h.poke() },
 			UpdateFunc: func(was, is any) {
 				if passes(was.(client.Object), is.(client.Object)) {
-					w.poke()
+					h.poke()
 				}
 			},
 		})
-		must(w.t, err)
+		must(h.t, err)
 	}
 }
 
-func (w *world) poke() {
+func (h *harness) poke() {
 	select {
-	case w.pokes <- struct{}{}:
+	case h.pokes <- struct{}{}:
 	default:
 	}
 }
 
-func (w *world) create(objects ...client.Object) {
-	w.t.Helper()
+func (h *harness) create(objects ...client.Object) {
+	h.t.Helper()
 	for _, object := range objects {
-		must(w.t, w.Client.Create(w.t.Context(), object))
+		must(h.t, h.Client.Create(h.t.Context(), object))
 	}
 }
 
@@ -143,14 +143,14 @@ func must(t *testing.T, err error) {
 }
 
 // pod makes a pod on the node, with the claims of these volumes.
-func (w *world) pod(name string, priority int32, volumes ...string) *corev1.Pod {
+func (h *harness) pod(name string, priority int32, volumes ...string) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: name, Namespace: w.Namespace, Labels: map[string]string{"app": name},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: w.owner(), Controller: ptr.To(true)}},
+			Name: name, Namespace: h.Namespace, Labels: map[string]string{"app": name},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: h.owner(), Controller: ptr.To(true)}},
 		},
 		Spec: corev1.PodSpec{
-			NodeName: w.node, TerminationGracePeriodSeconds: ptr.To[int64](5),
+			NodeName: h.node, TerminationGracePeriodSeconds: ptr.To[int64](5),
 			Containers: []corev1.Container{{Name: "c", Image: "image"}},
 		},
 	}
@@ -161,34 +161,34 @@ func (w *world) pod(name string, priority int32, volumes ...string) *corev1.Pod 
 	}
 	if priority != 0 {
 		// Priorities come from classes, whose names are the cluster's.
-		class := strings.ReplaceAll(w.Namespace+"-"+name, "/", "-")
+		class := strings.ReplaceAll(h.Namespace+"-"+name, "/", "-")
 		pod.Spec.PriorityClassName = class
 	}
 	return pod
 }
 
-func (w *world) owner() types.UID {
+func (h *harness) owner() types.UID {
 	owner := &corev1.ConfigMap{}
-	must(w.t, w.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.Namespace, Name: "owner"}, owner))
+	must(h.t, h.Client.Get(h.t.Context(), client.ObjectKey{Namespace: h.Namespace, Name: "owner"}, owner))
 	return owner.UID
 }
 
 // volume makes a volume that is bound to a claim of the same name.
-func (w *world) volume(name string) {
+func (h *harness) volume(name string) {
 	storage := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
-	full := w.Namespace + "-" + name
-	w.create(&corev1.PersistentVolume{
+	full := h.Namespace + "-" + name
+	h.create(&corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: full},
 		Spec: corev1.PersistentVolumeSpec{
 			Capacity: storage, AccessModes: modes, PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
-			ClaimRef: &corev1.ObjectReference{Namespace: w.Namespace, Name: name},
+			ClaimRef: &corev1.ObjectReference{Namespace: h.Namespace, Name: name},
 			PersistentVolumeSource: corev1.PersistentVolumeSource{
 				CSI: &corev1.CSIPersistentVolumeSource{Driver: "csi.example.org", VolumeHandle: "[store] " + full + ".vmdk"},
 			},
 		},
 	}, &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: w.Namespace},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: h.Namespace},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes: modes, VolumeName: full, StorageClassName: ptr.To(""),
 			Resources: corev1.VolumeResourceRequirements{Requests: storage},
@@ -196,13 +196,13 @@ func (w *world) volume(name string) {
 	})
 }
 
-// play has somebody react to all events of a kind until the test ends.
-func (w *world) play(list client.ObjectList, react func(watch.EventType, client.Object)) {
-	w.t.Helper()
-	watcher, err := client.NewWithWatch(w.Admin, client.Options{Scheme: env.NewScheme()})
-	must(w.t, err)
+// play reacts to all events of a kind until the test ends.
+func (h *harness) play(list client.ObjectList, react func(watch.EventType, client.Object)) {
+	h.t.Helper()
+	watcher, err := client.NewWithWatch(h.Admin, client.Options{Scheme: env.NewScheme()})
+	must(h.t, err)
 	events, err := watcher.Watch(context.Background(), list)
-	must(w.t, err)
+	must(h.t, err)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -212,119 +212,119 @@ func (w *world) play(list client.ObjectList, react func(watch.EventType, client.
 			}
 		}
 	}()
-	w.t.Cleanup(func() { events.Stop(); <-done })
+	h.t.Cleanup(func() { events.Stop(); <-done })
 }
 
 // kubelet ends pods that were asked to end, and if comesBack makes others on the refuge.
-func (w *world) kubelet(comesBack bool) {
-	w.play(&corev1.PodList{}, func(kind watch.EventType, object client.Object) {
+func (h *harness) kubelet(comesBack bool) {
+	h.play(&corev1.PodList{}, func(kind watch.EventType, object client.Object) {
 		pod := object.(*corev1.Pod)
-		if pod.Namespace != w.Namespace || pod.Spec.NodeName != w.node {
+		if pod.Namespace != h.Namespace || pod.Spec.NodeName != h.node {
 			return
 		}
 		ctx := context.Background()
 		switch {
 		case kind == watch.Deleted && comesBack:
-			again := w.fresh(pod)
-			if err := w.Client.Create(ctx, again); err != nil && !apierrors.IsAlreadyExists(err) && !apierrors.IsForbidden(err) {
-				w.t.Error(err)
+			again := h.fresh(pod)
+			if err := h.Client.Create(ctx, again); err != nil && !apierrors.IsAlreadyExists(err) && !apierrors.IsForbidden(err) {
+				h.t.Error(err)
 			}
 		case kind != watch.Deleted && !pod.DeletionTimestamp.IsZero():
-			w.end(pod)
+			h.end(pod)
 		}
 	})
 }
 
-func (w *world) fresh(pod *corev1.Pod) *corev1.Pod {
+func (h *harness) fresh(pod *corev1.Pod) *corev1.Pod {
 	again := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Name: pod.Name, Namespace: pod.Namespace, Labels: pod.Labels, OwnerReferences: pod.OwnerReferences,
 	}, Spec: *pod.Spec.DeepCopy()}
-	again.Spec.NodeName = w.refuge
+	again.Spec.NodeName = h.refuge
 	return again
 }
 
-func (w *world) end(pod *corev1.Pod) {
-	err := w.Client.Delete(context.Background(), pod.DeepCopy(), client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID})
+func (h *harness) end(pod *corev1.Pod) {
+	err := h.Client.Delete(context.Background(), pod.DeepCopy(), client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID})
 	if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
-		w.t.Error(err)
+		h.t.Error(err)
 	}
 }
 
 // attacher is the CSI attacher. It notes what happens in its order.
-func (w *world) attacher() {
-	w.play(&storagev1.VolumeAttachmentList{}, func(kind watch.EventType, object client.Object) {
+func (h *harness) attacher() {
+	h.play(&storagev1.VolumeAttachmentList{}, func(kind watch.EventType, object client.Object) {
 		attachment := object.(*storagev1.VolumeAttachment)
-		volume, ours := strings.CutPrefix(ptr.Deref(attachment.Spec.Source.PersistentVolumeName, ""), w.Namespace+"-")
+		volume, ours := strings.CutPrefix(ptr.Deref(attachment.Spec.Source.PersistentVolumeName, ""), h.Namespace+"-")
 		if !ours {
 			return
 		}
-		entry := volume + "@" + strings.TrimPrefix(attachment.Spec.NodeName, w.Namespace+"-")
+		entry := volume + "@" + strings.TrimPrefix(attachment.Spec.NodeName, h.Namespace+"-")
 		switch {
 		case kind == watch.Deleted:
-			w.noted("-" + entry)
+			h.noted("-" + entry)
 		case kind == watch.Added && !attachment.Status.Attached:
-			w.noted(entry) // before anybody can act on it
+			h.noted(entry) // before anybody can act on it
 			before := attachment.DeepCopy()
 			attachment.Status.Attached = true
-			if err := w.Client.Status().Patch(context.Background(), attachment, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
-				w.t.Error(err)
+			if err := h.Client.Status().Patch(context.Background(), attachment, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+				h.t.Error(err)
 			}
 		}
 	})
 }
 
-func (w *world) noted(entry string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.attached = append(w.attached, entry)
+func (h *harness) noted(entry string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.attached = append(h.attached, entry)
 }
 
-func (w *world) log() []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return slices.Clone(w.attached)
+func (h *harness) log() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.attached)
 }
 
 // awaitAttached waits until the real controller says in the node's status that it has so
 // many volumes.
-func (w *world) awaitAttached(count int) {
-	w.t.Helper()
-	w.eventually("the node has its volumes", func(ctx context.Context) bool {
+func (h *harness) awaitAttached(count int) {
+	h.t.Helper()
+	h.eventually("the node has its volumes", func(ctx context.Context) bool {
 		node := &corev1.Node{}
-		must(w.t, w.opts.Client.Get(ctx, client.ObjectKey{Name: w.node}, node))
+		must(h.t, h.opts.Client.Get(ctx, client.ObjectKey{Name: h.node}, node))
 		return len(node.Status.VolumesAttached) == count
 	})
 }
 
-func (w *world) eventually(what string, holds func(context.Context) bool) {
-	w.t.Helper()
-	err := wait.PollUntilContextTimeout(w.t.Context(), 20*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+func (h *harness) eventually(what string, holds func(context.Context) bool) {
+	h.t.Helper()
+	err := wait.PollUntilContextTimeout(h.t.Context(), 20*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
 		return holds(ctx), nil
 	})
 	if err != nil {
-		w.t.Fatalf("waiting until %s: %v", what, err)
+		h.t.Fatalf("waiting until %s: %v", what, err)
 	}
 }
 
-func (w *world) request() drain.Request {
+func (h *harness) request() drain.Request {
 	return drain.Request{
-		Machine: types.NamespacedName{Namespace: w.Namespace, Name: "machine"}, Node: w.node,
+		Machine: types.NamespacedName{Namespace: h.Namespace, Name: "machine"}, Node: h.node,
 		Since: time.Now(), Timeout: time.Hour, MaxEvictRetries: 100,
 	}
 }
 
 // drive makes a pass whenever there is reason for one, until the reports are as wanted.
-func (w *world) drive(d *drain.Drainer, req *drain.Request, wanted func(drain.Report) bool) drain.Report {
-	w.t.Helper()
+func (h *harness) drive(d *drain.Drainer, req *drain.Request, wanted func(drain.Report) bool) drain.Report {
+	h.t.Helper()
 	limit := time.NewTimer(patience)
 	defer limit.Stop()
 	said := ""
 	for {
-		report, err := d.Drain(w.t.Context(), *req)
-		must(w.t, err)
+		report, err := d.Drain(h.t.Context(), *req)
+		must(h.t, err)
 		if summary := report.Summary(); summary != said {
 			said = summary
-			w.t.Log("waiting for", summary)
+			h.t.Log("waiting for", summary)
 		}
 		if wanted(report) {
 			return report
@@ -334,10 +334,10 @@ func (w *world) drive(d *drain.Drainer, req *drain.Request, wanted func(drain.Re
 			due = time.After(report.Wait)
 		}
 		select {
-		case <-w.pokes:
+		case <-h.pokes:
 		case <-due:
 		case <-limit.C:
-			w.t.Fatalf("the drain hangs: %+v", report)
+			h.t.Fatalf("the drain hangs: %+v", report)
 		}
 	}
 }
