@@ -202,15 +202,15 @@ func TestBudgetOf(t *testing.T) {
 		want                string
 		misconfigured, free bool
 	}{
-		"none":           {"", nil, "", false, false},
-		"others":         {"", []policyv1.PodDisruptionBudget{made("a", others, stuck)}, "", false, false},
-		"no selector":    {"nil matches nothing", []policyv1.PodDisruptionBudget{made("a", nil, stuck)}, "", false, false},
-		"stuck":          {"all are well and none may go", []policyv1.PodDisruptionBudget{made("a", all, stuck)}, "a", true, false},
-		"not yet seen":   {"", []policyv1.PodDisruptionBudget{made("a", all, with(func(s *B) { s.ObservedGeneration = 1 }))}, "a", false, false},
-		"one is not healthy":   {"it will allow again", []policyv1.PodDisruptionBudget{made("a", all, with(func(s *B) { s.CurrentHealthy = 2 }))}, "a", false, false},
-		"covers nothing": {"", []policyv1.PodDisruptionBudget{made("a", all, with(func(s *B) { s.ExpectedPods = 0 }))}, "a", false, false},
-		"just disrupted": {"", []policyv1.PodDisruptionBudget{made("a", all, with(func(s *B) { s.DisruptedPods = map[string]metav1.Time{"x": {}} }))}, "a", false, false},
-		"allows":         {"", []policyv1.PodDisruptionBudget{made("a", all, with(func(s *B) { s.DisruptionsAllowed = 1 }))}, "a", false, true},
+		"none":               {"", nil, "", false, false},
+		"others":             {"", []policyv1.PodDisruptionBudget{made("a", others, stuck)}, "", false, false},
+		"no selector":        {"nil matches nothing", []policyv1.PodDisruptionBudget{made("a", nil, stuck)}, "", false, false},
+		"stuck":              {"all are well and none may go", []policyv1.PodDisruptionBudget{made("a", all, stuck)}, "a", true, false},
+		"not yet seen":       {"", []policyv1.PodDisruptionBudget{made("a", all, with(func(s *B) { s.ObservedGeneration = 1 }))}, "a", false, false},
+		"one is not healthy": {"it will allow again", []policyv1.PodDisruptionBudget{made("a", all, with(func(s *B) { s.CurrentHealthy = 2 }))}, "a", false, false},
+		"covers nothing":     {"", []policyv1.PodDisruptionBudget{made("a", all, with(func(s *B) { s.ExpectedPods = 0 }))}, "a", false, false},
+		"just disrupted":     {"", []policyv1.PodDisruptionBudget{made("a", all, with(func(s *B) { s.DisruptedPods = map[string]metav1.Time{"x": {}} }))}, "a", false, false},
+		"allows":             {"", []policyv1.PodDisruptionBudget{made("a", all, with(func(s *B) { s.DisruptionsAllowed = 1 }))}, "a", false, true},
 		"the one that keeps it": {
 			"of several, the first that allows nothing is named",
 			[]policyv1.PodDisruptionBudget{made("a", all, with(func(s *B) { s.DisruptionsAllowed = 1 })), made("b", all, stuck), made("c", all, B{})}, "b", true, false,

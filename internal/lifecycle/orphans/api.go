@@ -15,33 +15,32 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// API is an API whose objects own instances. Several share one driver, and a driver may not
-// tell their instances apart: so an instance is an orphan only if no object of any API owns
-// it.
+// API is an API whose objects own instances. As a driver may not distinguish the instances of two
+// APIs, an instance is an orphan only if no object of any API owns it.
 type API interface {
-	// Classes are what the API's instances are made from.
+	// Classes returns the classes of the API's instances.
 	Classes(ctx context.Context) ([]Class, error)
-	// Owners are the objects that own instances: as the API server has them, or as a cache
-	// does if that is good enough. The error is ErrHidden if they may not be read.
+	// Owners returns the objects that own instances, from the API server if live. The error is
+	// ErrHidden if they may not be read.
 	Owners(ctx context.Context, live bool) ([]Owner, error)
-	// Owner reads one of them from the API server; nil if it does not exist.
+	// Owner reads an object from the API server; nil if it does not exist.
 	Owner(ctx context.Context, key types.NamespacedName) (*Owner, error)
-	// Finalizer is what the API puts on MachineClasses that its objects refer to.
+	// Finalizer is that of the API on the MachineClasses that its objects refer to.
 	Finalizer() string
 }
 
 // ErrHidden is the error of an API whose objects may not be read. It counts as one without
-// objects if the driver tells APIs apart, but for classes that carry its finalizer.
+// objects if the driver distinguishes API groups, but for classes that carry its finalizer.
 var ErrHidden = errors.New("may not be read")
 
-// Class is what instances are made from.
+// Class is a class of instances.
 type Class struct {
-	// Key tells it from all other classes.
+	// Key is unique among the classes of all APIs.
 	Key string
-	// Class and Secret are what the driver gets.
+	// Class and Secret are for the driver's requests.
 	Class  *v1alpha1.MachineClass
 	Secret *corev1.Secret
-	// Skip says why nobody can look; empty if all is well.
+	// Skip is why the class cannot be looked at; empty if it can.
 	Skip string
 	// Object gets events, and may have AnnotationOrphans.
 	Object client.Object
@@ -49,28 +48,26 @@ type Class struct {
 
 // Owner is an object that owns an instance, or may come to own one.
 type Owner struct {
-	// Namespace and Name of the object.
 	Namespace, Name string
 	// ProviderIDs of the instances that it has; none if it has none yet.
 	ProviderIDs []string
 	// Class is the key of its class; empty if that is not known.
 	Class string
-	// Creating tells that it may adopt any instance of its name.
+	// Creating reports that it may adopt any instance of its name.
 	Creating bool
 }
 
-// Machines is the API of machine.sapcloud.io.
+// Machines is the API group machine.sapcloud.io.
 type Machines struct {
-	// Cache and Live read Machines and classes: from a cache, and from the API server. Live
-	// is required. Without a Cache the manager does not have this API, so it has no classes.
+	// Cache and Live read Machines and classes from a cache and from the API server. Live is
+	// required. A manager without a Cache does not serve this API group.
 	Cache, Live client.Reader
-	// Namespace in which they are. Empty: in all.
+	// Namespace of the objects. Empty means all.
 	Namespace string
-	// Secret merges the Secrets of a class; missing says what is not there, or why the class
-	// is not the driver's, and has the class skipped. Required with Cache.
+	// Secret merges the Secrets of a class; missing is why the class has to be skipped.
+	// Required with Cache.
 	Secret func(ctx context.Context, class *v1alpha1.MachineClass) (secret *corev1.Secret, missing string, err error)
-	// Mapper knows whether Machines are served at all, which nobody is told who may not
-	// read them. Nil: they are.
+	// Mapper knows whether Machines are served at all. Nil means that they are.
 	Mapper meta.RESTMapper
 }
 
@@ -143,14 +140,14 @@ func machineOwner(machine *v1alpha1.Machine) Owner {
 	return owner
 }
 
-// creating reports whether a Machine may yet adopt an instance.
+// creating reports whether a Machine may still adopt an instance.
 func creating(machine *v1alpha1.Machine) bool {
 	phase := machine.Status.CurrentStatus.Phase
 	return machine.Spec.ProviderID == "" || phase == "" || phase == v1alpha1.MachineCrashLoopBackOff
 }
 
-// Hidden makes the error of a read that is not permitted ErrHidden. Objects of a kind that
-// the API server does not know do not exist: that is no error.
+// Hidden wraps ErrHidden around the error of a read that is forbidden, and returns nil for kinds
+// that the API server does not know.
 func Hidden(err error) error {
 	switch {
 	case apierrors.IsForbidden(err):
@@ -161,7 +158,7 @@ func Hidden(err error) error {
 	return err
 }
 
-// Served reports whether the API server knows a kind. Without a mapper it does.
+// Served reports whether the API server knows a kind. Without a mapper it is true.
 func Served(mapper meta.RESTMapper, kind schema.GroupVersionKind) (bool, error) {
 	if mapper == nil {
 		return true, nil

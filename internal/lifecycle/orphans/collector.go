@@ -1,9 +1,8 @@
-// Package orphans removes instances that nobody owns, and does so only when it is certain.
+// Package orphans removes instances that no object owns.
 //
-// A Collector compares what the driver lists with the objects that own instances. What is
-// left over is removed when it was left over twice, long enough apart, and when an error is
-// not the likelier explanation: there is not too much of it, and what is not left over is
-// listed, too. See orphans.go.
+// A Collector compares the driver's list with the objects that own instances. An orphan is
+// removed when it was found twice, with the grace period between, unless an error is more likely:
+// too many instances of a class are orphans, or none of those with an owner is listed.
 package orphans
 
 import (
@@ -21,13 +20,13 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 )
 
-// Mode says what a Collector does about orphans.
+// Mode is what a Collector does about orphans.
 type Mode string
 
 const (
 	// Delete removes them.
 	Delete Mode = "delete"
-	// Report only says which there are.
+	// Report only sends events.
 	Report Mode = "report"
 	// Off looks for none.
 	Off Mode = "off"
@@ -35,60 +34,53 @@ const (
 
 // Options configure a Collector.
 type Options struct {
-	// APIs are the APIs whose objects own instances: all that there are, also those for
-	// which this manager makes none. Required.
+	// APIs are all whose objects own instances, also those that this manager does not serve.
+	// Required.
 	APIs []API
-	// Driver lists and removes instances. Required.
+	// Driver is required.
 	Driver driver.Driver
-	// Mode says what is done about orphans. Empty means Delete.
+	// Mode defaults to Delete.
 	Mode Mode
-	// Period is the time between two passes. Zero: there are none, as with Off.
+	// Period is the time between two passes. Zero means Off.
 	Period time.Duration
-	// Grace is the least time between the first sighting of an orphan and its removal.
-	// Passes without one in which it was owned, or not there, count. Zero means Period.
+	// Grace is the least time between the first sighting of an orphan and its removal. It
+	// begins anew after a pass in which it was no orphan. Zero means Period.
 	Grace time.Duration
-	// Limit is how many orphans of one class are believed. If there are more, a pass
-	// removes none and asks; see AnnotationOrphans. Zero means DefaultLimit.
+	// Limit is how many orphans of a class a pass may remove; see AnnotationOrphans. Zero
+	// means DefaultLimit.
 	Limit Limit
-	// Events explains on the class what was found. Required.
+	// Events are sent for the classes. Required.
 	Events record.EventRecorder
-	// Registerer gets the metrics. Nil: there are none.
+	// Registerer gets the metrics. Optional.
 	Registerer prometheus.Registerer
-	// Clock tells the time; nil is the real one.
+	// Clock defaults to the real one.
 	Clock clock.WithTicker
-	// Log gets one line for each removal and each class that was skipped.
-	Log logr.Logger
+	Log   logr.Logger
 }
 
-// Limit is how many orphans of a class are believed.
-type Limit struct {
-	// Count is believed in any case.
-	Count int
-	// Percent of all instances of the class is believed beyond that.
-	Percent int
-}
+// Limit is the larger of a number of orphans of a class, and a percentage of its instances.
+type Limit struct{ Count, Percent int }
 
-// DefaultLimit believes in what happens when a few creations were cut short.
+// DefaultLimit allows for a few creations that were cut short.
 var DefaultLimit = Limit{Count: 3, Percent: 10}
 
-// allows reports whether so many orphans among so many instances are believed.
 func (l Limit) allows(orphans, instances int) bool {
 	return orphans <= max(l.Count, instances*l.Percent/100)
 }
 
 // Collector removes orphans. Make one with New; a controller-runtime manager runs it while
-// it leads, and after its caches are complete.
+// it leads.
 type Collector struct {
 	Options
 	trigger chan struct{}
-	// seen is when each orphan was first seen, by class and provider ID.
+	// seen is when each orphan was first seen.
 	seen map[sighting]time.Time
-	// said is what was last said of each class, so that it is said once.
-	said   map[string]string
-	counts *metrics
+	// said is the last event of each class, by its key.
+	said    map[string]string
+	orphans prometheus.Gauge
+	removed prometheus.Counter
 }
 
-// sighting is an instance of a class.
 type sighting struct{ class, providerID string }
 
 // New makes a Collector.
@@ -107,23 +99,42 @@ func New(options Options) *Collector {
 	}
 	return &Collector{
 		Options: options, trigger: make(chan struct{}, 1), seen: map[sighting]time.Time{}, said: map[string]string{},
-		counts: newMetrics(options.Registerer),
+		orphans: registered(options.Registerer, prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: "millwright", Name: "orphan_vms", Help: "VMs that nobody owned in the last pass and that were not removed.",
+		})),
+		removed: registered(options.Registerer, prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: "millwright", Name: "orphan_vms_removed_total", Help: "VMs that were removed because nobody owned them.",
+		})),
 	}
 }
 
-// NeedLeaderElection tells the manager to run the Collector only while it leads.
+// registered registers a metric, or returns the one of another Collector in this process.
+func registered[T prometheus.Collector](registerer prometheus.Registerer, metric T) T {
+	if registerer == nil {
+		return metric
+	}
+	err := registerer.Register(metric)
+	if there, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
+		return there.ExistingCollector.(T)
+	}
+	if err != nil {
+		panic(err) // another metric of that name: a mistake of ours
+	}
+	return metric
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (c *Collector) NeedLeaderElection() bool { return true }
 
-// Trigger asks for a pass soon: a driver has found several instances for one machine.
+// Trigger asks for a pass soon, as when a driver has found several instances for one machine.
 func (c *Collector) Trigger() {
 	select {
 	case c.trigger <- struct{}{}:
-	default: // one is asked for already
+	default:
 	}
 }
 
-// Start makes passes until the context ends. The first comes after one period, since
-// whoever was created before this process began may not be in its caches.
+// Start makes passes until the context ends. The first comes after one period.
 func (c *Collector) Start(ctx context.Context) error {
 	if c.Mode == Off || c.Period <= 0 {
 		return nil
@@ -143,8 +154,7 @@ func (c *Collector) Start(ctx context.Context) error {
 	}
 }
 
-// Collect makes one pass over the classes of all APIs. A class that fails does not keep it
-// from the others.
+// Collect makes one pass over the classes of all APIs. A class that fails is skipped.
 func (c *Collector) Collect(ctx context.Context) error {
 	var classes []Class
 	for _, api := range c.APIs {
@@ -159,7 +169,7 @@ func (c *Collector) Collect(ctx context.Context) error {
 		found, err := c.collectClass(ctx, class)
 		if err != nil {
 			c.skip(class, err)
-			// Nobody looked, so what is known stays known.
+			// It was not looked at, so its orphans stay known.
 			for known, since := range c.seen {
 				if known.class == class.Key {
 					found = append(found, orphan{instance: instance{providerID: known.providerID}, since: since})
@@ -174,11 +184,11 @@ func (c *Collector) Collect(ctx context.Context) error {
 	maps.DeleteFunc(c.said, func(key, _ string) bool {
 		return !slices.ContainsFunc(classes, func(class Class) bool { return class.Key == key })
 	})
-	c.counts.present(len(orphans))
+	c.orphans.Set(float64(len(orphans)))
 	return nil
 }
 
-// collectClass looks at the instances of one class, and returns the orphans that remain.
+// collectClass returns the orphans that remain.
 func (c *Collector) collectClass(ctx context.Context, class Class) ([]orphan, error) {
 	if class.Skip != "" {
 		return nil, &skipError{class.Skip}
@@ -202,7 +212,7 @@ func (c *Collector) collectClass(ctx context.Context, class Class) ([]orphan, er
 	return c.removeAll(ctx, class, v), nil
 }
 
-// owners are those of all APIs that could own instances of a class.
+// owners returns the objects of all APIs that could own instances of a class.
 func (c *Collector) owners(ctx context.Context, class Class, live bool) ([]Owner, error) {
 	var all []Owner
 	for _, api := range c.APIs {
@@ -219,13 +229,13 @@ func (c *Collector) owners(ctx context.Context, class Class, live bool) ([]Owner
 	return all, nil
 }
 
-// sharedWith reports whether objects of a api refer to the class.
+// sharedWith reports whether objects of an API refer to the class.
 func (c Class) sharedWith(api API) bool {
 	return slices.Contains(c.Object.GetFinalizers(), api.Finalizer())
 }
 
-// date gives each orphan the time of its first sighting, and returns those that have been
-// known for long enough.
+// date sets when each orphan was first seen, and returns those that have been known for the grace
+// period.
 func (c *Collector) date(class Class, found []orphan) []orphan {
 	var due []orphan
 	now := c.Clock.Now()
@@ -241,41 +251,3 @@ func (c *Collector) date(class Class, found []orphan) []orphan {
 	}
 	return due
 }
-
-// metrics of the Collector.
-type metrics struct {
-	orphans prometheus.Gauge
-	removed prometheus.Counter
-}
-
-func newMetrics(registerer prometheus.Registerer) *metrics {
-	m := &metrics{
-		orphans: prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: "millwright", Name: "orphan_vms", Help: "VMs that nobody owned in the last pass and that were not removed.",
-		}),
-		removed: prometheus.NewCounter(prometheus.CounterOpts{
-			Namespace: "millwright", Name: "orphan_vms_removed_total", Help: "VMs that were removed because nobody owned them.",
-		}),
-	}
-	if registerer != nil {
-		// Several collectors may live in one process; they share their metrics.
-		m.orphans = registered(registerer, m.orphans)
-		m.removed = registered(registerer, m.removed)
-	}
-	return m
-}
-
-// registered registers a metric, or finds the one that is there already.
-func registered[T prometheus.Collector](registerer prometheus.Registerer, metric T) T {
-	err := registerer.Register(metric)
-	var there prometheus.AlreadyRegisteredError
-	if errors.As(err, &there) {
-		return there.ExistingCollector.(T)
-	}
-	if err != nil {
-		panic(err) // another metric of that name: a mistake of ours
-	}
-	return metric
-}
-
-func (m *metrics) present(orphans int) { m.orphans.Set(float64(orphans)) }

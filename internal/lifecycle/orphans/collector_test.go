@@ -19,120 +19,120 @@ import (
 )
 
 func TestAnOrphanIsRemovedWhenItWasSeenTwiceLongEnoughApart(t *testing.T) {
-	w := newWorld(t, "a")
-	w.fleet(t, "a", 2)
-	lost := w.vm(t, "a", "lost")
-	w.pass(t, 0)
-	w.pass(t, period-time.Second) // it was triggered
-	if !w.has(t, lost) {
+	h := newHarness(t, "a")
+	h.fleet(t, "a", 2)
+	lost := h.vm("a", "lost")
+	h.pass(t, 0)
+	h.pass(t, period-time.Second) // it was triggered
+	if !h.has(lost) {
 		t.Fatal("removed before the grace was over")
 	}
-	if got := w.value(t, "millwright_orphan_vms"); got != 1 {
+	if got := h.value(t, "millwright_orphan_vms"); got != 1 {
 		t.Errorf("%v orphans are reported, want 1", got)
 	}
-	w.pass(t, time.Second)
-	if diff := cmp.Diff([]string{"a-0", "a-1"}, w.left(t)); diff != "" {
+	h.pass(t, time.Second)
+	if diff := cmp.Diff([]string{"a-0", "a-1"}, h.left()); diff != "" {
 		t.Errorf("VMs: want - got +\n%s", diff)
 	}
 	want := []string{
 		"a OrphansFound: nobody owns these VMs, which are removed if that stays so for 15m0s: " + lost + " (there is no machine lost)",
 		"a OrphanRemoved: VM " + lost + " was removed, as nobody owns it: there is no machine lost",
 	}
-	if diff := cmp.Diff(want, w.events.lines); diff != "" {
+	if diff := cmp.Diff(want, h.events.lines); diff != "" {
 		t.Errorf("events: want - got +\n%s", diff)
 	}
-	if orphans, removed := w.value(t, "millwright_orphan_vms"), w.value(t, "millwright_orphan_vms_removed_total"); orphans != 0 || removed != 1 {
+	if orphans, removed := h.value(t, "millwright_orphan_vms"), h.value(t, "millwright_orphan_vms_removed_total"); orphans != 0 || removed != 1 {
 		t.Errorf("metrics: %v orphans, %v removed", orphans, removed)
 	}
-	w.pass(t, period)
-	if len(w.events.lines) != 2 {
-		t.Errorf("more events: %q", w.events.lines[2:])
+	h.pass(t, period)
+	if len(h.events.lines) != 2 {
+		t.Errorf("more events: %q", h.events.lines[2:])
 	}
 }
 
 // TestARestartOnlyDelays: sightings are lost with the process.
 func TestARestartOnlyDelays(t *testing.T) {
-	w := newWorld(t, "a")
-	lost := w.vm(t, "a", "lost")
-	w.pass(t, 0)
-	w.restart(Options{})
-	w.pass(t, period)
-	if !w.has(t, lost) {
+	h := newHarness(t, "a")
+	lost := h.vm("a", "lost")
+	h.pass(t, 0)
+	h.restart(Options{})
+	h.pass(t, period)
+	if !h.has(lost) {
 		t.Fatal("removed at its first sighting")
 	}
-	w.pass(t, period)
-	if w.has(t, lost) {
+	h.pass(t, period)
+	if h.has(lost) {
 		t.Error("it stays")
 	}
 }
 
 func TestAnInterruptedAbsenceStartsAgain(t *testing.T) {
-	w := newWorld(t, "a")
-	lost := w.vm(t, "a", "lost")
-	w.pass(t, 0)
+	h := newHarness(t, "a")
+	lost := h.vm("a", "lost")
+	h.pass(t, 0)
 	owner := machine("a", "lost", lost)
-	w.put(t, owner)
-	w.pass(t, period/2)
-	if err := errors.Join(w.cache.Delete(t.Context(), owner.DeepCopy()), w.server.Delete(t.Context(), owner.DeepCopy())); err != nil {
+	h.put(t, owner)
+	h.pass(t, period/2)
+	if err := errors.Join(h.cache.Delete(t.Context(), owner.DeepCopy()), h.server.Delete(t.Context(), owner.DeepCopy())); err != nil {
 		t.Fatal(err)
 	}
-	w.pass(t, period/2)
-	if !w.has(t, lost) {
+	h.pass(t, period/2)
+	if !h.has(lost) {
 		t.Fatal("removed though it was owned since its first sighting")
 	}
-	w.pass(t, period)
-	if w.has(t, lost) {
+	h.pass(t, period)
+	if h.has(lost) {
 		t.Error("it stays")
 	}
 }
 
 // TestAFailingClassStopsNoOther, and what is known of it stays known.
 func TestAFailingClassStopsNoOther(t *testing.T) {
-	w := newWorld(t, "a", "b", "c")
+	h := newHarness(t, "a", "b", "c")
 	for _, class := range []string{"a", "b", "c"} {
-		w.vm(t, class, "lost-"+class)
+		h.vm(class, "lost-"+class)
 	}
-	w.pass(t, 0)
-	w.driver.lists["b"] = status.Error(codes.Unavailable, "away")
-	w.pass(t, period)
-	if diff := cmp.Diff([]string{"lost-b"}, w.left(t)); diff != "" {
+	h.pass(t, 0)
+	h.lists["b"] = status.Error(codes.Unavailable, "away")
+	h.pass(t, period)
+	if diff := cmp.Diff([]string{"lost-b"}, h.left()); diff != "" {
 		t.Errorf("VMs: want - got +\n%s", diff)
 	}
-	if got := w.value(t, "millwright_orphan_vms"); got != 1 {
+	if got := h.value(t, "millwright_orphan_vms"); got != 1 {
 		t.Errorf("%v orphans are reported, want the one that nobody could look at", got)
 	}
-	w.pass(t, period)
-	if n := w.events.count("b OrphansNotLookedFor: "); n != 1 {
+	h.pass(t, period)
+	if n := h.events.count("b OrphansNotLookedFor: "); n != 1 {
 		t.Errorf("it was said %d times that nobody looked, want once", n)
 	}
-	delete(w.driver.lists, "b")
-	w.pass(t, time.Second)
-	if left := w.left(t); len(left) != 0 {
+	delete(h.lists, "b")
+	h.pass(t, time.Second)
+	if left := h.left(); len(left) != 0 {
 		t.Errorf("left: %q, though it is known for long", left)
 	}
 }
 
 func TestAClassWithoutItsSecretIsSkipped(t *testing.T) {
-	w := newWorld(t, "a")
-	w.missing = "secret default/cloud does not exist"
-	lost := w.vm(t, "a", "lost")
+	h := newHarness(t, "a")
+	h.missing = "secret default/cloud does not exist"
+	lost := h.vm("a", "lost")
 	for range 3 {
-		w.pass(t, period)
+		h.pass(t, period)
 	}
 	want := []string{"a OrphansNotLookedFor: VMs that nobody owns are not looked for: secret default/cloud does not exist"}
-	if diff := cmp.Diff(want, w.events.lines); diff != "" || !w.has(t, lost) {
-		t.Errorf("the VM exists: %t; events: want - got +\n%s", w.has(t, lost), diff)
+	if diff := cmp.Diff(want, h.events.lines); diff != "" || !h.has(lost) {
+		t.Errorf("the VM exists: %t; events: want - got +\n%s", h.has(lost), diff)
 	}
 }
 
 func TestADriverThatCannotListSaysSoOnce(t *testing.T) {
-	w := newWorld(t, "a")
-	w.driver.lists["a"] = status.Error(codes.Unimplemented, "no")
+	h := newHarness(t, "a")
+	h.lists["a"] = status.Error(codes.Unimplemented, "no")
 	for range 3 {
-		w.pass(t, period)
+		h.pass(t, period)
 	}
 	want := []string{"a OrphansNotLookedFor: VMs that nobody owns are not looked for: the driver cannot list its VMs"}
-	if diff := cmp.Diff(want, w.events.lines); diff != "" {
+	if diff := cmp.Diff(want, h.events.lines); diff != "" {
 		t.Errorf("events: want - got +\n%s", diff)
 	}
 }
@@ -142,23 +142,23 @@ func TestADriverThatCannotListSaysSoOnce(t *testing.T) {
 func TestChangedIDsAreNobodysFault(t *testing.T) {
 	for name, rename := range map[string]string{"only the IDs": "", "the names of their machines, too": "node-of-"} {
 		for _, size := range []int{1, 3, 50} {
-			w := newWorld(t, "a")
-			w.fleet(t, "a", size)
-			before := w.left(t)
-			if _, err := w.cloud.Vanish("*"); err != nil {
-				t.Fatal(err)
+			h := newHarness(t, "a")
+			h.fleet(t, "a", size)
+			before := h.left()
+			for _, vm := range h.driver.VMs() {
+				h.driver.Remove(vm.ProviderID)
 			}
 			for _, m := range before {
-				w.vm(t, "a", rename+m)
+				h.vm("a", rename+m)
 			}
 			for range 4 {
-				w.pass(t, period)
+				h.pass(t, period)
 			}
-			if left := w.left(t); len(left) != size {
+			if left := h.left(); len(left) != size {
 				t.Errorf("%s of %d VMs changed, and %d are left", name, size, len(left))
 			}
-			if said := w.events.count("a OrphansKept: ") == 1; said != (rename != "") {
-				t.Errorf("%s of %d VMs changed; events: %q", name, size, w.events.lines)
+			if said := h.events.count("a OrphansKept: ") == 1; said != (rename != "") {
+				t.Errorf("%s of %d VMs changed; events: %q", name, size, h.events.lines)
 			}
 		}
 	}
@@ -174,51 +174,51 @@ func TestAVMThatWasJustMadeIsNoOrphan(t *testing.T) {
 		"its creation is being tried again": {func(m *v1alpha1.Machine) { m.Status.CurrentStatus.Phase = v1alpha1.MachineCrashLoopBackOff }},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			w := newWorld(t, "a")
-			id, other := w.vm(t, "a", "new"), w.vm(t, "a", "new")
+			h := newHarness(t, "a")
+			id, other := h.vm("a", "new"), h.vm("a", "new")
 			m := machine("a", "new", other)
 			test.change(m)
-			w.put(t, m)
+			h.put(t, m)
 			for range 3 {
-				w.pass(t, period)
+				h.pass(t, period)
 			}
-			if !w.has(t, id) || !w.has(t, other) {
-				t.Errorf("left: %q", w.left(t))
+			if !h.has(id) || !h.has(other) {
+				t.Errorf("left: %q", h.left())
 			}
 		})
 	}
 	t.Run("it and its machine are made between the two lists", func(t *testing.T) {
-		w := newWorld(t, "a")
-		w.pass(t, 0)
-		w.driver.listed = func() { w.fleet(t, "a", 1); w.driver.listed = nil }
-		w.pass(t, period)
-		w.pass(t, period)
-		if len(w.left(t)) != 1 || len(w.events.lines) != 0 {
-			t.Errorf("left: %q, events: %q", w.left(t), w.events.lines)
+		h := newHarness(t, "a")
+		h.pass(t, 0)
+		h.listed = func() { h.fleet(t, "a", 1); h.listed = nil }
+		h.pass(t, period)
+		h.pass(t, period)
+		if len(h.left()) != 1 || len(h.events.lines) != 0 {
+			t.Errorf("left: %q, events: %q", h.left(), h.events.lines)
 		}
 	})
 }
 
 func TestASecondVMOfALivingMachineIsAnOrphan(t *testing.T) {
-	w := newWorld(t, "a")
-	first, second := w.vm(t, "a", "twin"), w.vm(t, "a", "twin")
-	w.put(t, machine("a", "twin", second))
-	w.pass(t, 0)
-	w.pass(t, period)
-	if w.has(t, first) || !w.has(t, second) {
-		t.Errorf("the first exists: %t, the second, which is the machine's: %t", w.has(t, first), w.has(t, second))
+	h := newHarness(t, "a")
+	first, second := h.vm("a", "twin"), h.vm("a", "twin")
+	h.put(t, machine("a", "twin", second))
+	h.pass(t, 0)
+	h.pass(t, period)
+	if h.has(first) || !h.has(second) {
+		t.Errorf("the first exists: %t, the second, which is the machine's: %t", h.has(first), h.has(second))
 	}
 }
 
 // TestTheLastVMOfAMachineIsKept: its stored one is gone, so this one may be it.
 func TestTheLastVMOfAMachineIsKept(t *testing.T) {
-	w := newWorld(t, "a")
-	only := w.vm(t, "a", "m")
-	w.put(t, machine("a", "m", "sim:///default/m/9-gone"))
-	w.fleet(t, "a", 3)
-	w.pass(t, 0)
-	w.pass(t, period)
-	if !w.has(t, only) {
+	h := newHarness(t, "a")
+	only := h.vm("a", "m")
+	h.put(t, machine("a", "m", "sim:///default/m/9-gone"))
+	h.fleet(t, "a", 3)
+	h.pass(t, 0)
+	h.pass(t, period)
+	if !h.has(only) {
 		t.Error("it was removed")
 	}
 }
@@ -226,33 +226,33 @@ func TestTheLastVMOfAMachineIsKept(t *testing.T) {
 // TestAnEditedIDCostsNoVM: a Machine that was pointed to the VM of another one may still
 // have the VM that was made for it.
 func TestAnEditedIDCostsNoVM(t *testing.T) {
-	w := newWorld(t, "a")
-	own, others := w.vm(t, "a", "edited"), w.vm(t, "a", "other")
-	w.put(t, machine("a", "edited", others))
-	w.put(t, machine("a", "other", others))
-	w.pass(t, 0)
-	w.pass(t, period)
-	if !w.has(t, own) || !w.has(t, others) {
-		t.Errorf("left: %q, want both", w.left(t))
+	h := newHarness(t, "a")
+	own, others := h.vm("a", "edited"), h.vm("a", "other")
+	h.put(t, machine("a", "edited", others))
+	h.put(t, machine("a", "other", others))
+	h.pass(t, 0)
+	h.pass(t, period)
+	if !h.has(own) || !h.has(others) {
+		t.Errorf("left: %q, want both", h.left())
 	}
 }
 
 func TestMoreThanTheLimitAreKeptUntilSomebodyAgrees(t *testing.T) {
-	w := newWorld(t, "a")
-	w.fleet(t, "a", 10)
+	h := newHarness(t, "a")
+	h.fleet(t, "a", 10)
 	for _, name := range []string{"v", "w", "x", "y", "z"} {
-		w.vm(t, "a", name)
+		h.vm("a", name)
 	}
 	for range 4 {
-		w.pass(t, period)
+		h.pass(t, period)
 	}
-	if n := len(w.left(t)); n != 15 {
+	if n := len(h.left()); n != 15 {
 		t.Fatalf("%d VMs are left, want all 15", n)
 	}
 	const sentence = "a OrphansKept: VMs that nobody owns are kept: 5 of 15 VMs are more than may be removed at once; " +
 		"if they are to go, annotate the class with safety.millwright.dev/remove-orphans-up-to=5. They are "
-	if w.events.count(sentence) != 1 || w.events.count("a OrphansKept") != 1 {
-		t.Errorf("events: %q", w.events.lines)
+	if h.events.count(sentence) != 1 || h.events.count("a OrphansKept") != 1 {
+		t.Errorf("events: %q", h.events.lines)
 	}
 	for _, step := range []struct {
 		value string
@@ -260,33 +260,33 @@ func TestMoreThanTheLimitAreKeptUntilSomebodyAgrees(t *testing.T) {
 	}{{"4", 15}, {"all", 15}, {"5", 10}} {
 		class := &v1alpha1.MachineClass{}
 		class.Namespace, class.Name = namespace, "a"
-		if err := w.cache.Delete(t.Context(), class); err != nil {
+		if err := h.cache.Delete(t.Context(), class); err != nil {
 			t.Fatal(err)
 		}
 		class.ResourceVersion, class.Annotations = "", map[string]string{AnnotationOrphans: step.value}
-		if err := w.cache.Create(t.Context(), class); err != nil {
+		if err := h.cache.Create(t.Context(), class); err != nil {
 			t.Fatal(err)
 		}
-		w.pass(t, period)
-		if n := len(w.left(t)); n != step.left {
+		h.pass(t, period)
+		if n := len(h.left()); n != step.left {
 			t.Errorf("with %q, %d VMs are left, want %d", step.value, n, step.left)
 		}
 	}
-	if got := w.value(t, "millwright_orphan_vms_removed_total"); got != 5 {
+	if got := h.value(t, "millwright_orphan_vms_removed_total"); got != 5 {
 		t.Errorf("%v are counted as removed", got)
 	}
 }
 
 // TestOrphansThatAreNotDueYetSpeakAgainstThoseThatAre: many at once are likelier an error.
 func TestOrphansThatAreNotDueYetSpeakAgainstThoseThatAre(t *testing.T) {
-	w := newWorld(t, "a")
-	w.vm(t, "a", "first")
-	w.pass(t, 0)
+	h := newHarness(t, "a")
+	h.vm("a", "first")
+	h.pass(t, 0)
 	for _, name := range []string{"x", "y", "z"} {
-		w.vm(t, "a", name)
+		h.vm("a", name)
 	}
-	w.pass(t, period)
-	if n := len(w.left(t)); n != 4 {
+	h.pass(t, period)
+	if n := len(h.left()); n != 4 {
 		t.Errorf("%d VMs are left, want 4", n)
 	}
 }
@@ -300,19 +300,19 @@ func TestModes(t *testing.T) {
 		Delete: {0, "a OrphansFound, a OrphanRemoved"},
 		Report: {1, "a OrphansFound, a OrphansKept"},
 	} {
-		w := newWorld(t, "a")
-		w.restart(Options{Mode: mode})
-		w.vm(t, "a", "lost")
+		h := newHarness(t, "a")
+		h.restart(Options{Mode: mode})
+		h.vm("a", "lost")
 		for range 4 {
-			w.pass(t, period)
+			h.pass(t, period)
 		}
 		var reasons []string
-		for _, line := range w.events.lines {
+		for _, line := range h.events.lines {
 			reason, _, _ := strings.Cut(line, ":")
 			reasons = append(reasons, reason)
 		}
-		if got := strings.Join(reasons, ", "); len(w.left(t)) != want.left || got != want.events {
-			t.Errorf("mode %q: %d VMs are left; events: %s", mode, len(w.left(t)), got)
+		if got := strings.Join(reasons, ", "); len(h.left()) != want.left || got != want.events {
+			t.Errorf("mode %q: %d VMs are left; events: %s", mode, len(h.left()), got)
 		}
 	}
 }
@@ -320,15 +320,15 @@ func TestModes(t *testing.T) {
 // TestTheAPIServerHasTheLastWord: the cache is older.
 func TestTheAPIServerHasTheLastWord(t *testing.T) {
 	for reason, name := range map[string]string{"a machine of that name": "m", "a machine of another name": "other"} {
-		w := newWorld(t, "a")
-		id := w.vm(t, "a", "m")
-		if err := w.server.Create(t.Context(), machine("a", name, id)); err != nil {
+		h := newHarness(t, "a")
+		id := h.vm("a", "m")
+		if err := h.server.Create(t.Context(), machine("a", name, id)); err != nil {
 			t.Fatal(err)
 		}
 		for range 3 {
-			w.pass(t, period)
+			h.pass(t, period)
 		}
-		if !w.has(t, id) || w.events.count("a OrphanRemoved") > 0 {
+		if !h.has(id) || h.events.count("a OrphanRemoved") > 0 {
 			t.Errorf("the VM of %s, which the cache does not show, was removed", reason)
 		}
 	}
@@ -336,62 +336,62 @@ func TestTheAPIServerHasTheLastWord(t *testing.T) {
 
 // TestNothingIsRemovedWithoutTheAPIServer, and it is when that is back.
 func TestNothingIsRemovedWithoutTheAPIServer(t *testing.T) {
-	w := newWorld(t, "a")
-	lost := w.vm(t, "a", "lost")
-	w.away = errors.New("connection refused")
+	h := newHarness(t, "a")
+	lost := h.vm("a", "lost")
+	h.away = errors.New("connection refused")
 	for range 3 {
-		w.pass(t, period)
+		h.pass(t, period)
 	}
-	if !w.has(t, lost) {
+	if !h.has(lost) {
 		t.Fatal("it was removed")
 	}
-	w.away = nil
-	w.pass(t, time.Second)
-	if w.has(t, lost) {
+	h.away = nil
+	h.pass(t, time.Second)
+	if h.has(lost) {
 		t.Error("it stays")
 	}
 }
 
 // TestAMachineThatComesWhileOthersAreRemoved: calls take long.
 func TestAMachineThatComesWhileOthersAreRemoved(t *testing.T) {
-	w := newWorld(t, "a")
-	w.vm(t, "a", "x")
-	w.vm(t, "a", "y")
-	w.driver.deletes = func(req *driver.DeleteMachineRequest) error {
+	h := newHarness(t, "a")
+	h.vm("a", "x")
+	h.vm("a", "y")
+	h.deletes = func(req *driver.DeleteMachineRequest) error {
 		if req.Machine.Name == "x" {
-			return w.server.Create(t.Context(), machine("a", "y", ""))
+			return h.server.Create(t.Context(), machine("a", "y", ""))
 		}
 		return nil
 	}
-	w.pass(t, 0)
-	w.pass(t, period)
-	if diff := cmp.Diff([]string{"y"}, w.left(t)); diff != "" {
+	h.pass(t, 0)
+	h.pass(t, period)
+	if diff := cmp.Diff([]string{"y"}, h.left()); diff != "" {
 		t.Errorf("VMs: want - got +\n%s", diff)
 	}
 }
 
 func TestARemovalThatFailsIsTriedAgain(t *testing.T) {
-	w := newWorld(t, "a")
-	w.vm(t, "a", "x")
-	w.vm(t, "a", "y")
+	h := newHarness(t, "a")
+	h.vm("a", "x")
+	h.vm("a", "y")
 	fails := true
-	w.driver.deletes = func(req *driver.DeleteMachineRequest) error {
+	h.deletes = func(req *driver.DeleteMachineRequest) error {
 		if fails && req.Machine.Name == "x" {
 			return status.Error(codes.Internal, "no")
 		}
 		return nil
 	}
-	w.pass(t, 0)
-	w.pass(t, period)
-	if diff := cmp.Diff([]string{"x"}, w.left(t)); diff != "" {
+	h.pass(t, 0)
+	h.pass(t, period)
+	if diff := cmp.Diff([]string{"x"}, h.left()); diff != "" {
 		t.Fatalf("VMs: want - got +\n%s", diff)
 	}
-	if orphans, removed := w.value(t, "millwright_orphan_vms"), w.value(t, "millwright_orphan_vms_removed_total"); orphans != 1 || removed != 1 {
+	if orphans, removed := h.value(t, "millwright_orphan_vms"), h.value(t, "millwright_orphan_vms_removed_total"); orphans != 1 || removed != 1 {
 		t.Errorf("metrics: %v orphans, %v removed", orphans, removed)
 	}
 	fails = false
-	w.pass(t, time.Second)
-	if left := w.left(t); len(left) > 0 {
+	h.pass(t, time.Second)
+	if left := h.left(); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
 }
@@ -399,13 +399,13 @@ func TestARemovalThatFailsIsTriedAgain(t *testing.T) {
 // TestStart has passes come by time and by triggers, and none at the start.
 func TestStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "a")
-		w.Collector.Clock = clock.RealClock{} // which the bubble makes go on when nobody has anything to do
+		h := newHarness(t, "a")
+		h.Collector.Clock = clock.RealClock{} // which the bubble makes go on when nobody has anything to do
 		var lists atomic.Int32
-		w.driver.listed = func() { lists.Add(1) }
+		h.listed = func() { lists.Add(1) }
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- w.Start(ctx) }()
+		go func() { ended <- h.Start(ctx) }()
 		expect := func(when string, want int32) {
 			t.Helper()
 			synctest.Wait()
@@ -414,7 +414,7 @@ func TestStart(t *testing.T) {
 			}
 		}
 		expect("at the start", 0)
-		w.Trigger()
+		h.Trigger()
 		expect("triggered", 1)
 		time.Sleep(period)
 		expect("after a period", 2)
@@ -428,13 +428,13 @@ func TestStart(t *testing.T) {
 }
 
 func TestTriggersAreNotQueued(t *testing.T) {
-	w := newWorld(t, "a")
+	h := newHarness(t, "a")
 	for range 3 {
-		w.Trigger() // blocks never
+		h.Trigger() // blocks never
 	}
-	<-w.trigger
+	<-h.trigger
 	select {
-	case <-w.trigger:
+	case <-h.trigger:
 		t.Error("a second pass is asked for")
 	default:
 	}

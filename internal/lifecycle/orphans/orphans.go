@@ -10,38 +10,31 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// AnnotationOrphans on a MachineClass, or on what else holds a class, lets the orphans of the class be removed if they are
-// no more than so many, whatever else speaks against that: an operator has looked at them.
-// It holds a number, and should be taken off afterwards.
+// AnnotationOrphans on a class allows the removal of up to so many orphans, whatever their
+// likelihood: an operator has looked at them, and removes the annotation afterwards.
 const AnnotationOrphans = "safety.millwright.dev/remove-orphans-up-to"
 
-// instance is what a driver lists.
-type instance struct {
-	providerID string
-	// namespace and machine name the object that it was made for.
-	namespace, machine string
-}
+// instance is listed by the driver, with the object that it was made for.
+type instance struct{ providerID, namespace, machine string }
 
 func (i instance) key() types.NamespacedName {
 	return types.NamespacedName{Namespace: i.namespace, Name: i.machine}
 }
 
-// orphan is an instance that nobody owns.
 type orphan struct {
 	instance
-	// why is half a sentence for people.
+	// why is half a sentence.
 	why string
 	// since is when it was first seen.
 	since time.Time
 }
 
-// orphansAmong finds the instances of a class that no object owns.
+// orphansAmong returns the instances of a class that no object owns, by their IDs.
 //
-// An object owns the instance whose ID it stores, whatever it is named; one that stores
-// no ID may yet adopt any instance of its name, and so may one whose creation failed. An
-// instance of an object that stores another ID is an orphan only if that other one exists
-// and was made for the object, too: otherwise the driver may have changed the way it writes
-// IDs, or somebody may have edited the object's, and then the instance is not what it seems.
+// An object owns the instance whose ID it stores. One that stores no ID, or whose creation
+// failed, may adopt any instance of its name. Where an object stores another ID, an instance of
+// its name is an orphan only if that other one exists and was made for the object, too: otherwise
+// the driver may write IDs in another form, or a user may have edited the object's.
 func orphansAmong(instances []instance, owners []Owner) []orphan {
 	madeFor := map[string]types.NamespacedName{}
 	for _, i := range instances {
@@ -78,8 +71,8 @@ func (o Owner) hasOneOf(madeFor map[string]types.NamespacedName) bool {
 	return slices.ContainsFunc(o.ProviderIDs, func(id string) bool { return madeFor[id] == o.key() })
 }
 
-// strange tells, as half a sentence, if what a driver lists cannot be believed: the objects
-// of the class have VMs, and none of those is listed. Empty if nothing is strange.
+// strange returns half a sentence if the driver lists none of the instances that objects of the
+// class have; else nothing.
 func strange(class string, instances []instance, owners []Owner) string {
 	listed := map[string]bool{}
 	for _, i := range instances {
@@ -101,26 +94,23 @@ func strange(class string, instances []instance, owners []Owner) string {
 	return "none of the " + strconv.Itoa(missing) + " VMs that machines of the class have is among the " + strconv.Itoa(len(instances)) + " that are listed"
 }
 
-// view is what is seen of a class.
+// view is what a pass knows of a class.
 type view struct {
 	instances []instance
-	// found are its orphans, due those that have been known for long enough.
+	// found are its orphans, due those that have been known for the grace period.
 	found, due []orphan
-	// allowed is how many may go in any case.
+	// allowed is the value of AnnotationOrphans.
 	allowed int
-	// strange is why nothing is believed, if not empty.
 	strange string
 }
 
-// decision is what is done about the orphans of a class that are due.
+// decision is whether the orphans that are due are removed, or why not.
 type decision struct {
 	remove bool
-	// reason is why not, for people.
 	reason string
 }
 
-// decide says whether the orphans that are due are removed. Those that are not due yet tell,
-// too, how likely an error is.
+// decide counts orphans that are not due, too, as signs of an error.
 func decide(mode Mode, limit Limit, v view) decision {
 	found, instances := len(v.found), len(v.instances)
 	switch {
@@ -142,11 +132,11 @@ func annotate(found int) string {
 	return "; if they are to go, annotate the class with " + AnnotationOrphans + "=" + strconv.Itoa(found)
 }
 
-// allowance is how many orphans an operator lets go; 0 if nothing that makes sense is said.
+// allowance is the value of AnnotationOrphans; 0 if it is no number.
 func allowance(object client.Object) int {
 	allowed, err := strconv.Atoi(object.GetAnnotations()[AnnotationOrphans])
 	if err != nil {
-		return 0
+		return 0 // also where Atoi returns the largest number
 	}
 	return allowed
 }

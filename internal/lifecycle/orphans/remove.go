@@ -27,16 +27,15 @@ const (
 	reasonSkipped = "OrphansNotLookedFor"
 )
 
-// callTimeout ends a call that hangs: other classes are waiting.
+// callTimeout ends calls that hang: other classes are waiting.
 const callTimeout = 5 * time.Minute
 
-// skipError is why a class was not looked at, where there is nothing wrong with us.
+// skipError is why a class was skipped without an error.
 type skipError struct{ why string }
 
 // Error implements error.
 func (e *skipError) Error() string { return e.why }
 
-// list asks the driver for all instances of a class.
 func (c *Collector) list(ctx context.Context, class Class) ([]instance, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -54,8 +53,8 @@ func (c *Collector) list(ctx context.Context, class Class) ([]instance, error) {
 	return instances, nil
 }
 
-// removeAll removes the orphans that are due and that are orphans by what the API server has,
-// too. It returns those that remain.
+// removeAll removes the orphans that are due, if the API server confirms them, and returns those
+// that remain.
 func (c *Collector) removeAll(ctx context.Context, class Class, v view) []orphan {
 	confirmed, err := c.confirm(ctx, class, v)
 	if err != nil {
@@ -74,8 +73,7 @@ func (c *Collector) removeAll(ctx context.Context, class Class, v view) []orphan
 	return slices.DeleteFunc(slices.Clone(v.found), func(o orphan) bool { return gone[o.providerID] })
 }
 
-// confirm reads all owners from the API server, and returns those of the orphans that are
-// due which nobody has come to own.
+// confirm returns the orphans that are due and are orphans by what the API server has.
 func (c *Collector) confirm(ctx context.Context, class Class, v view) ([]orphan, error) {
 	owners, err := c.owners(ctx, class, true)
 	if err != nil {
@@ -88,8 +86,8 @@ func (c *Collector) confirm(ctx context.Context, class Class, v view) ([]orphan,
 	return slices.DeleteFunc(slices.Clone(v.due), func(o orphan) bool { return !still[o.providerID] }), nil
 }
 
-// remove removes one orphan. Calls may have taken long since all owners were read, so it
-// looks for one of that name once more.
+// remove removes an orphan. It reads the owner of that name once more, as the removal of others
+// may have taken long.
 func (c *Collector) remove(ctx context.Context, class Class, o orphan) error {
 	for _, api := range c.APIs {
 		owner, err := api.Owner(ctx, o.key())
@@ -114,13 +112,13 @@ func (c *Collector) remove(ctx context.Context, class Class, o orphan) error {
 	if err != nil && !status.Is(err, codes.NotFound) {
 		return fmt.Errorf("removing VM %s: %w", o.providerID, err)
 	}
-	c.counts.removed.Inc()
+	c.removed.Inc()
 	c.Log.Info("removed an orphan", "class", class.Class.Name, "providerID", o.providerID, "machine", o.machine, "because", o.why)
 	c.Events.Eventf(class.Object, corev1.EventTypeWarning, reasonRemoved, "VM %s was removed, as nobody owns it: %s", o.providerID, o.why)
 	return nil
 }
 
-// explain says once what was found, and why it is kept.
+// explain sends an event on what was found, and why it is kept.
 func (c *Collector) explain(class Class, v view, decided decision) {
 	switch {
 	case len(v.found) == 0:
@@ -132,7 +130,7 @@ func (c *Collector) explain(class Class, v view, decided decision) {
 	}
 }
 
-// skip says once why nobody looks at the VMs of a class.
+// skip sends an event on why a class is not looked at.
 func (c *Collector) skip(class Class, err error) {
 	var skipped *skipError
 	if !errors.As(err, &skipped) && !apierrors.IsNotFound(err) {
@@ -141,7 +139,7 @@ func (c *Collector) skip(class Class, err error) {
 	c.say(class, reasonSkipped, "VMs that nobody owns are not looked for: "+err.Error())
 }
 
-// say writes an event, unless it was the last that was said of the class.
+// say sends an event, unless it was the last of the class.
 func (c *Collector) say(class Class, reason, message string) {
 	if c.said[class.Key] == reason+message {
 		return
@@ -150,7 +148,7 @@ func (c *Collector) say(class Class, reason, message string) {
 	c.Events.Event(class.Object, corev1.EventTypeWarning, reason, message)
 }
 
-// enumerate lists orphans, not all if they are many.
+// enumerate lists the first orphans, and counts the others.
 func enumerate(orphans []orphan) string {
 	const most = 5
 	var texts []string
