@@ -46,6 +46,8 @@ func TestIndex(t *testing.T) {
 		"ours names none":             {ours: func(o *ownership.Owner) { o.ProviderID = "" }, sharing: true},
 		"ours names none, other kind": {ours: func(o *ownership.Owner) { o.ProviderID = "" }, theirs: func(o *ownership.Owner) { o.Kind = "Other" }, conflicting: true, sharing: true},
 		"other kind":                  {theirs: func(o *ownership.Owner) { o.Kind = "Other" }, sharing: true},
+		"other kind, other namespace": {theirs: func(o *ownership.Owner) { o.Kind, o.Key.Namespace, o.Certain = "Other", "elsewhere", true }},
+		"other namespace":             {theirs: func(o *ownership.Owner) { o.Key.Namespace, o.Certain = "elsewhere", true }, conflicting: true, sharing: true, certain: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -1,8 +1,5 @@
-// Package ownership decides whose an instance or a node is that several objects name.
-//
-// Drivers need not tell the objects of two APIs apart, and users edit provider IDs and labels
-// by hand. Without one rule, two objects would take an instance from each other, or the
-// deletion of one would take it from the other.
+// Package ownership decides which object an instance or a node belongs to if several name it:
+// drivers need not distinguish API groups, and users edit provider IDs and labels.
 package ownership
 
 import (
@@ -20,31 +17,30 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
-// KindMachine is the kind of the owners of machine.sapcloud.io.
+// KindMachine is the kind of owners in machine.sapcloud.io.
 const KindMachine = "Machine"
 
 // Owner is an object of either API that has an instance, or names one as its own.
 type Owner struct {
-	// Kind, Key and UID say which object it is.
 	Kind string
 	Key  types.NamespacedName
 	UID  types.UID
 	// ProviderID is that of the instance in the object's spec; empty if it names none.
 	ProviderID string
-	// Certain reports that the object got the instance, rather than that its ID was written
-	// there by somebody.
+	// Certain reports that the object was given the instance by a controller, rather than that
+	// a user may have written its ID.
 	Certain bool
 	// Deleting reports that the object is being deleted.
 	Deleting bool
-	// Since is when the object was created.
+	// Since is the creation of the object.
 	Since time.Time
 }
 
 // String returns kind, namespace and name.
 func (o Owner) String() string { return o.Kind + " " + o.Key.String() }
 
-// Before reports whether o has the better right to an instance that both name: the one which
-// is certain, else the one which was created first, else the one whose name comes first.
+// Before reports whether o has the better right to an instance that both name: a certain owner
+// comes first, then the older one, then the first by name.
 func (o Owner) Before(other Owner) bool {
 	switch {
 	case o.Certain != other.Certain:
@@ -76,13 +72,13 @@ func ofObject(kind string, object client.Object) Owner {
 	}
 }
 
-// Established reports whether the Machine has an instance that need not be looked for.
+// Established reports whether the Machine has an instance.
 func Established(machine *v1alpha1.Machine) bool {
 	return machine.Spec.ProviderID != "" && Settled(machine)
 }
 
-// Settled reports whether the phase of a Machine says that its instance was created. Terminating
-// does not if nobody deletes the Machine: it was restored from a backup without its deletion.
+// Settled reports whether the phase of a Machine implies that its instance was created.
+// Terminating does not while the Machine is not being deleted: it was restored from a backup.
 func Settled(machine *v1alpha1.Machine) bool {
 	switch machine.Status.CurrentStatus.Phase {
 	case "", v1alpha1.MachineCrashLoopBackOff:
@@ -148,28 +144,28 @@ func MillwrightMachines(cache client.Reader) Finder {
 	}
 }
 
-// Index finds the other owners of instances, by asking each Finder that is not nil.
+// Index finds other owners of an instance with each Finder that is not nil. An object of another
+// API counts only in the namespace of ours, so that no user of another one can claim the instance.
 type Index []Finder
 
-// Conflicting returns an owner that has a better right to the instance than ours; nil if there
-// is none. Any object of another API has, while ours names no instance: then the driver has
-// found this one by a name that both may have.
+// Conflicting returns an owner with a better right to the instance than ours; nil if there is
+// none. While ours names no instance, any object of another API has: the driver has found this one
+// by a name that both may have.
 func (i Index) Conflicting(ctx context.Context, ours Owner, providerID string) (*Owner, error) {
 	return i.first(ctx, ours, providerID, func(other Owner) bool {
 		return ours.ProviderID == "" && other.Kind != ours.Kind || other.Before(ours)
 	})
 }
 
-// Sharing returns an owner that keeps the instance when ours is deleted; nil if there is none.
-// One that only names the instance does not count if ours is certain.
+// Sharing returns an owner that still needs the instance when ours is deleted; nil if there is
+// none. One that is not certain does not count if ours is.
 func (i Index) Sharing(ctx context.Context, ours Owner, providerID string) (*Owner, error) {
 	return i.first(ctx, ours, providerID, func(other Owner) bool {
 		return !other.Deleting && (other.Certain || !ours.Certain)
 	})
 }
 
-// Certain returns an owner whose the instance is for certain, while it is not ours; nil if
-// there is none.
+// Certain returns an owner that is certain, while ours is not; nil if there is none.
 func (i Index) Certain(ctx context.Context, ours Owner, providerID string) (*Owner, error) {
 	return i.first(ctx, ours, providerID, func(other Owner) bool { return other.Certain && !ours.Certain })
 }
@@ -187,7 +183,8 @@ func (i Index) first(ctx context.Context, ours Owner, providerID string, counts 
 			return nil, err
 		}
 		for _, other := range owners {
-			if other.UID != ours.UID && counts(other) {
+			foreign := other.Kind != ours.Kind && other.Key.Namespace != ours.Key.Namespace
+			if other.UID != ours.UID && !foreign && counts(other) {
 				return &other, nil
 			}
 		}
@@ -195,9 +192,9 @@ func (i Index) first(ctx context.Context, ours Owner, providerID string, counts 
 	return nil, nil
 }
 
-// ConflictingNode returns the Machine that the node belongs to although ours names the node
-// too; nil if there is none. That is the one whose instance the node says it is, else the one
-// with the better right by Before. The cache needs the index fieldindex.MachineByNode.
+// ConflictingNode returns the other Machine that the node belongs to, although ours names the node
+// too; nil if there is none. A node belongs to the Machine with its provider ID, else to the first
+// by Before. The cache needs the index fieldindex.MachineByNode.
 func ConflictingNode(ctx context.Context, cache client.Reader, ours *v1alpha1.Machine, node *corev1.Node) (*v1alpha1.Machine, error) {
 	list := &v1alpha1.MachineList{}
 	err := cache.List(ctx, list, client.InNamespace(ours.Namespace),
