@@ -27,6 +27,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
@@ -134,7 +135,7 @@ func TestDrainFollowsEvents(t *testing.T) {
 	})
 	// The roles that are shipped suffice to ask whether the API servers answer, and how the
 	// node is, and neither is answered by a cache.
-	if got := controller.outages.Confirm(t.Context()); !got.Answering {
+	if !controller.outages.Countdown(t.Context(), time.Time{}, timeouts.Timeout{}).Over() { // a timeout ends only while they answer
 		t.Error("the API servers are taken for away")
 	}
 	if usable, err := controller.usable(t.Context(), newScope(machine, &memory{}, time.Now())); err != nil || !usable {

@@ -1,4 +1,4 @@
-// Package outage counts timeouts that stand still while an API server does not answer.
+// Package outage counts timeouts that begin anew when an API server was away.
 package outage
 
 import (
@@ -16,48 +16,41 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 )
 
-// Target is the cluster that nodes join, as target.Cluster is one.
+// Target is the part of target.Cluster that a Monitor uses. Its client must not read unstructured
+// objects from a cache.
 type Target interface {
-	// Client reads unstructured objects from the API server.
 	Client() client.Client
-	// Ready reports whether the target has answered yet.
 	Ready() bool
-	// ReadySince is when the cache was first complete; zero if it is not yet.
 	ReadySince() time.Time
 }
 
 // Options configure a Monitor. All but Target are required.
 type Options struct {
-	// Control is the client of the control cluster; it reads unstructured objects from the API
-	// server.
+	// Control is a client of the control cluster, which must not read unstructured objects from
+	// a cache.
 	Control client.Client
-	// Namespace is that of the Machines.
+	// Namespace of the Machines.
 	Namespace string
-	// Target is nil if nodes join nowhere.
+	// Target is nil if no nodes join.
 	Target Target
 	Clock  clock.PassiveClock
-	// Period is how often API servers are asked that answer.
+	// Period is the time between two requests to API servers that answer.
 	Period time.Duration
-	// Timeout is how long one must have failed to answer to have been away.
+	// Timeout is how long a server must have failed to answer to have been away.
 	Timeout time.Duration
 }
 
-// Monitor notices when an API server does not answer. While one is away nobody can tell how
-// nodes are, and what a kubelet would have said is not known when it is back: so timeouts stand
-// still and then begin anew.
-//
-// It asks only when a pass counts a timeout, and no more often than every period, for all
-// Machines together. So a fleet at rest costs nothing, and a restart forgets nothing that
-// matters: no timeout counts from before it.
+// Monitor asks the API servers whether they answer, when a pass counts a timeout, and at most once
+// in a period for all Machines. While a server is away the state of nodes is unknown, and kubelets
+// may not have reported when it is back: timeouts do not end meanwhile, and then begin anew.
 type Monitor struct {
-	opts Options
-	// begun is when the Monitor was made.
+	opts  Options
 	begun time.Time
 
 	mu      sync.Mutex
 	servers []server
 	last    time.Time // of the last answers; zero before the first ones
-	asking  bool
+	asking  bool      // while the lock is not held
 }
 
 // server is one API server.
@@ -69,15 +62,14 @@ type server struct {
 	back time.Time
 }
 
-// Patience is how long an API server may take to answer. failingPeriods is how many times
-// within the timeout one is asked that does not.
+// Patience is how long an API server may take to answer. One that does not is asked failingPeriods
+// times within the timeout.
 const (
 	Patience       = 5 * time.Second
 	failingPeriods = 5
 )
 
-// asker asks an API server for an object that need not exist. The client must not read
-// unstructured objects from a cache.
+// asker asks an API server for an object that need not exist.
 func asker(c client.Client, kind schema.GroupVersionKind, key client.ObjectKey) func(context.Context) error {
 	return func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, Patience)
@@ -101,29 +93,22 @@ func New(opts Options) *Monitor {
 	return m
 }
 
-// Report is what a Monitor knows.
-type Report struct {
-	// Answering reports that all API servers answer.
-	Answering bool
-	// Back is when the last one came back; zero if none was away.
-	Back time.Time
-	// Again is when to look again at the latest while a timeout is counted.
-	Again time.Duration
+// state is what a Monitor knows.
+type state struct {
+	// answering reports that all API servers answer.
+	answering bool
+	// back is when the last one came back; zero if none was away.
+	back time.Time
+	// again is when to look again at the latest while a timeout is counted.
+	again time.Duration
 }
 
-// Observe reports, and asks the API servers before if it is time to.
-func (m *Monitor) Observe(ctx context.Context) Report { return m.report(ctx, m.opts.Period) }
-
-// Confirm is Observe for a pass that is about to act on what it sees: the answers are no older
-// than API servers may take to give them.
-func (m *Monitor) Confirm(ctx context.Context) Report { return m.report(ctx, Patience) }
-
-// unanswered is when a pass looks again that came while others waited for answers.
+// unanswered is when a pass looks again during which another one waited for answers.
 const unanswered = time.Second
 
-// report asks if the last answers are older than the given age, or if it is time to. Only
-// the pass that asks waits for the answers; to the others nothing is well meanwhile.
-func (m *Monitor) report(ctx context.Context, age time.Duration) Report {
+// observe asks the servers if the last answers are older than the given age, or if it is time to.
+// Only the pass that asks waits for the answers; for others the servers do not answer meanwhile.
+func (m *Monitor) observe(ctx context.Context, age time.Duration) state {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	old := m.last.IsZero() || m.opts.Clock.Since(m.last) >= min(age, m.interval())
@@ -131,20 +116,20 @@ func (m *Monitor) report(ctx context.Context, age time.Duration) Report {
 		m.ask(ctx)
 		old = false
 	}
-	made := Report{Answering: !m.last.IsZero(), Again: m.interval()}
+	made := state{answering: !m.last.IsZero(), again: m.interval()}
 	for _, s := range m.servers {
-		made.Answering = made.Answering && s.failing.IsZero()
-		if s.back.After(made.Back) {
-			made.Back = s.back
+		made.answering = made.answering && s.failing.IsZero()
+		if s.back.After(made.back) {
+			made.back = s.back
 		}
 	}
-	if made.Answering && old {
-		made.Answering, made.Again = false, unanswered
+	if made.answering && old {
+		made.answering, made.again = false, unanswered
 	}
 	return made
 }
 
-// ask asks all servers. The lock is held, and given up meanwhile.
+// ask asks all servers. It releases the lock meanwhile.
 func (m *Monitor) ask(ctx context.Context) {
 	m.asking = true
 	m.mu.Unlock()
@@ -175,7 +160,7 @@ func (s *server) answered(now time.Time, failure error, timeout time.Duration) {
 	}
 }
 
-// interval is the time until servers are asked again. The lock is held.
+// interval is the time between two requests.
 func (m *Monitor) interval() time.Duration {
 	for _, s := range m.servers {
 		if !s.failing.IsZero() {
@@ -187,34 +172,32 @@ func (m *Monitor) interval() time.Duration {
 
 // Countdown is what is left of a timeout.
 type Countdown struct {
-	// Left is never positive once the time is over.
-	Left time.Duration
-	// Wait is when to look again at the latest.
-	Wait time.Duration
+	// Left is not positive once the time is over; Wait is when to look again at the latest.
+	Left, Wait time.Duration
 }
 
 // Over reports whether the time is over.
 func (d Countdown) Over() bool { return d.Left <= 0 }
 
-// Countdown counts a timeout from its beginning: time in which no manager worked, or an API
-// server was away, does not count.
+// Countdown counts a timeout from its beginning, or from the last time when no manager worked or an
+// API server was away. That it is over is confirmed by answers no older than Patience.
 func (m *Monitor) Countdown(ctx context.Context, begin time.Time, timeout timeouts.Timeout) Countdown {
-	counted := m.count(m.Observe(ctx), begin, timeout)
+	counted := m.count(m.observe(ctx, m.opts.Period), begin, timeout)
 	if counted.Over() {
-		return m.count(m.Confirm(ctx), begin, timeout)
+		return m.count(m.observe(ctx, Patience), begin, timeout)
 	}
 	return counted
 }
 
-func (m *Monitor) count(seen Report, begin time.Time, timeout timeouts.Timeout) Countdown {
+func (m *Monitor) count(seen state, begin time.Time, timeout timeouts.Timeout) Countdown {
 	target := m.opts.Target
-	if !seen.Answering || target != nil && !target.Ready() {
-		return Countdown{Left: max(timeout.Duration, time.Second), Wait: max(min(timeout.Duration, seen.Again), time.Second)}
+	if !seen.answering || target != nil && !target.Ready() {
+		return Countdown{Left: max(timeout.Duration, time.Second), Wait: max(min(timeout.Duration, seen.again), time.Second)}
 	}
 	var ready time.Time
 	if target != nil {
 		ready = target.ReadySince()
 	}
-	left := timeout.Ends(begin, m.begun, seen.Back, ready).Sub(m.opts.Clock.Now())
-	return Countdown{Left: left, Wait: max(min(left, seen.Again), 0)}
+	left := timeout.Ends(begin, m.begun, seen.back, ready).Sub(m.opts.Clock.Now())
+	return Countdown{Left: left, Wait: max(min(left, seen.again), 0)}
 }

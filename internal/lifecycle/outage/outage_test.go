@@ -66,14 +66,14 @@ func TestMonitor(t *testing.T) {
 				}
 			}
 			l := &Monitor{opts: Options{Clock: clock, Period: period, Timeout: timeout}, servers: []server{{ask: answer(&now.control)}, {ask: answer(&now.target)}}}
-			var last Report
+			var last state
 			for _, now = range tc.steps {
 				clock.Step(now.after)
-				last = l.Observe(t.Context())
+				last = l.observe(t.Context(), l.opts.Period)
 			}
-			got := seen{well: last.Answering}
-			if !last.Back.IsZero() {
-				got.back = last.Back.Sub(begin)
+			got := seen{well: last.answering}
+			if !last.back.IsZero() {
+				got.back = last.back.Sub(begin)
 			}
 			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(seen{})); diff != "" {
 				t.Errorf("seen (-want +got):\n%s", diff)
@@ -81,8 +81,8 @@ func TestMonitor(t *testing.T) {
 			if asked != 2*tc.asked {
 				t.Errorf("%d questions, want %d to each server", asked, tc.asked)
 			}
-			if last.Again <= 0 || last.Again > period || !last.Answering && last.Again > timeout {
-				t.Errorf("to be looked at again after %v", last.Again)
+			if last.again <= 0 || last.again > period || !last.answering && last.again > timeout {
+				t.Errorf("to be looked at again after %v", last.again)
 			}
 		})
 	}
@@ -98,14 +98,14 @@ func TestAskingHoldsNobodyUp(t *testing.T) {
 		<-answer
 		return nil
 	}}}}
-	done := make(chan Report)
-	go func() { done <- l.Observe(context.Background()) }()
+	done := make(chan state)
+	go func() { done <- l.observe(context.Background(), l.opts.Period) }()
 	<-asked
-	if l.Observe(t.Context()).Answering {
+	if l.observe(t.Context(), l.opts.Period).answering {
 		t.Error("a server is well that has not answered yet")
 	}
 	close(answer)
-	if got := <-done; !got.Answering {
+	if got := <-done; !got.answering {
 		t.Error("an answer is not taken")
 	}
 }
@@ -125,18 +125,18 @@ func TestNothingIsConfirmedMeanwhile(t *testing.T) {
 		<-answer
 		return errAway
 	}}}}
-	if !l.Observe(t.Context()).Answering {
+	if !l.observe(t.Context(), l.opts.Period).answering {
 		t.Fatal("a server that answers is not well")
 	}
 	clock.Step(time.Minute)
-	done := make(chan Report)
-	go func() { done <- l.Observe(context.Background()) }()
+	done := make(chan state)
+	go func() { done <- l.observe(context.Background(), l.opts.Period) }()
 	<-asked
-	if got := l.Confirm(t.Context()); got.Answering || got.Again != unanswered {
-		t.Errorf("well: %v, by an answer of a minute ago; to be looked at again after %v", got.Answering, got.Again)
+	if got := l.observe(t.Context(), Patience); got.answering || got.again != unanswered {
+		t.Errorf("well: %v, by an answer of a minute ago; to be looked at again after %v", got.answering, got.again)
 	}
 	close(answer)
-	if got := <-done; got.Answering {
+	if got := <-done; got.answering {
 		t.Error("a server is well that does not answer")
 	}
 }
@@ -146,7 +146,7 @@ func TestAnEndingProcessIsNoOutage(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	l := &Monitor{opts: Options{Clock: testingclock.NewFakeClock(time.Now()), Period: time.Minute, Timeout: time.Second}, servers: []server{{ask: func(ctx context.Context) error { return ctx.Err() }}}}
-	if l.Observe(ctx); !l.servers[0].failing.IsZero() {
+	if l.observe(ctx, l.opts.Period); !l.servers[0].failing.IsZero() {
 		t.Error("it is taken for one")
 	}
 }
