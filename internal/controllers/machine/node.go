@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -273,9 +274,8 @@ func (c *Controller) revokeTokenOfJoined(ctx context.Context, s *scope) flow.Res
 // Machine alone.
 var errRefused = errors.New("the API server refuses it")
 
-// refusalBackoff is how long a write waits that was refused: whoever refuses it may be
-// corrected, too.
-var refusalBackoff = timeouts.Backoff{Base: 10 * time.Second, Max: 10 * time.Minute}
+// refusalBackoff is for writes that an admission policy may refuse, which may be corrected, too.
+var refusalBackoff = timeouts.Doubling(10*time.Second, 10*time.Minute)
 
 // refusable says what is refused, by the reason of the event.
 var refusable = map[string]string{
@@ -286,9 +286,9 @@ var refusable = map[string]string{
 // refusal is a write that the API server refused.
 type refusal struct {
 	// wanted is what was refused. Something else may do better.
-	wanted any
-	// times is how often it was refused in a row, and retry when it is tried again.
-	times int
+	wanted  any
+	backoff wait.Backoff
+	// retry is when it is tried again.
 	retry time.Time
 }
 
@@ -313,17 +313,17 @@ func (s *scope) unlessRefused(reason string, wanted any, write func() error) err
 		return err
 	}
 	s.warnOnce(reason, reason, fmt.Sprintf("The API server refuses %s: %v", refusable[reason], err), nil)
-	now := refusal{wanted: wanted, times: 1}
+	now := refusal{wanted: wanted, backoff: refusalBackoff}
 	if same {
-		now.times += before.times
+		now.backoff = before.backoff
 	}
-	wait := refusalBackoff.After(now.times)
-	now.retry = s.now.Add(wait)
+	left := now.backoff.Step()
+	now.retry = s.now.Add(left)
 	if s.memory.refused == nil {
 		s.memory.refused = map[string]refusal{}
 	}
 	s.memory.refused[reason] = now
-	s.wakeWithin(wait)
+	s.wakeWithin(left)
 	return errRefused
 }
 

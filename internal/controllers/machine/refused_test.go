@@ -149,7 +149,7 @@ func TestWhatAPolicyRefusesIsTriedLessAndLess(t *testing.T) {
 		t.Errorf("further passes try it %d times more", *refused-before-1)
 	}
 	h.Refuse = nil
-	h.wait(refusalBackoff.Max)
+	h.wait(refusalBackoff.Cap)
 	if got := h.node().Labels["forbidden"]; got != "b" {
 		t.Errorf("the node has the label %q after the policy is gone", got)
 	}

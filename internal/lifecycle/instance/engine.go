@@ -19,6 +19,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -175,10 +176,12 @@ type entry struct {
 	forgotten bool
 	// answer of the last call; nil before the first one has ended.
 	answer *Answer
-	// failures of one code in a row, and when the next call is due.
-	code     codes.Code
-	failures int
-	due      time.Time
+	// failures of one code in a row. policy is what the code began with, backoff what is left.
+	code            codes.Code
+	failures        int
+	policy, backoff wait.Backoff
+	// due is when the next call may begin.
+	due time.Time
 }
 
 // New makes an Engine for a driver.
@@ -344,11 +347,11 @@ func (known *entry) count(answer Answer, opts Options) {
 	if answer.Failure != nil {
 		method, code = answer.Failure.Method, answer.Failure.Code
 	}
-	if known.failures == 0 || known.code != code {
-		known.failures, known.code = 0, code
+	if policy := opts.Policy.Backoff(method, code); known.failures == 0 || known.code != code || known.policy != policy {
+		known.failures, known.code, known.policy, known.backoff = 0, code, policy, policy
 	}
 	known.failures++
-	wait := opts.Policy.Backoff(method, code).After(known.failures)
-	wait += time.Duration(opts.Chance() * 0.1 * float64(wait))
-	known.due = opts.Clock.Now().Add(wait)
+	delay := known.backoff.Step()
+	delay += time.Duration(opts.Chance() * 0.1 * float64(delay))
+	known.due = opts.Clock.Now().Add(delay)
 }

@@ -2,28 +2,30 @@
 package preservation
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// The values by which a Machine or a Node asks for preservation.
+// The values of the annotation that asks for preservation.
 const (
 	// Now preserves at once, in any phase.
 	Now = "now"
 	// WhenFailed preserves once the Machine has failed.
 	WhenFailed = "when-failed"
-	// AutoPreserved is WhenFailed, asked for by no user.
+	// AutoPreserved is WhenFailed, set by a controller.
 	AutoPreserved = "auto-preserved"
 )
 
-// Active reports whether a Machine is preserved at a time: no scaling, rollout or replacement
-// deletes it then. That is so until its expiry; before one is set, the wish counts.
+// Active reports whether a Machine is preserved at a time, so that no scaling, rollout or
+// replacement deletes it: until its expiry or, before one is set, as its annotations ask.
 func Active(machine *v1alpha1.Machine, now time.Time) bool {
 	if expiry := machine.Status.CurrentStatus.PreserveExpiryTime; expiry != nil {
 		return now.Before(expiry.Time)
 	}
-	switch wish(machine) {
+	// The node's annotation, which MCM copies, outranks the Machine's own.
+	switch cmp.Or(machine.Annotations[v1alpha1.AnnotationKeyLastAppliedPreserve], machine.Annotations[v1alpha1.AnnotationKeyPreserve]) {
 	case Now:
 		return true
 	case WhenFailed, AutoPreserved:
@@ -31,14 +33,4 @@ func Active(machine *v1alpha1.Machine, now time.Time) bool {
 	default:
 		return false
 	}
-}
-
-// wish is what was asked for. Where the Node was asked to be preserved, its Machine bears
-// that in the annotation of what was last applied, and then the Machine's own annotation
-// does not count.
-func wish(machine *v1alpha1.Machine) string {
-	if asked := machine.Annotations[v1alpha1.AnnotationKeyLastAppliedPreserve]; asked != "" {
-		return asked
-	}
-	return machine.Annotations[v1alpha1.AnnotationKeyPreserve]
 }

@@ -13,18 +13,17 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// Limiter keeps a pool from being replaced all at once when its nodes fail all at once: for a
-// cause that replacing them does not cure, as a broken network or image. It remembers who was
-// allowed to be replaced until the cache shows it. The zero value is ready to use.
+// Limiter limits how many Machines of a pool are replaced at the same time: when all nodes fail,
+// replacing them may not cure the cause. The zero value is ready to use.
 type Limiter struct {
-	mu      sync.Mutex
+	mu sync.Mutex
+	// granted are the Machines that were allowed, until the cache shows the effect.
 	granted map[types.NamespacedName]types.UID
 }
 
-// Allow reports whether the Machine may be declared Failed for its health now. If so, the place
-// is the Machine's until Forget, or until it is replaced. The limit is a number of Machines, or a
-// percentage of the pool, rounded down; it counts as 1 if it is less. The cache needs the index
-// ByPool.
+// Allow reports whether the Machine may become Failed for its health now, and reserves that until
+// it is replaced, or until Forget. The limit is a number of Machines, or a percentage of the pool,
+// rounded down, and at least 1. The cache needs the index ByPool.
 func (r *Limiter) Allow(ctx context.Context, cache client.Reader, machine *v1alpha1.Machine, limit intstr.IntOrString) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -44,9 +43,8 @@ func (r *Limiter) Allow(ctx context.Context, cache client.Reader, machine *v1alp
 	return true, nil
 }
 
-// busy counts the replacements that are under way in a pool, one's own aside. A
-// replacement is a Machine that goes, one that comes, or both. One that cannot be created
-// blocks nobody: waiting for it would help nobody either.
+// busy counts the replacements of other Machines in a pool. A replacement is a Machine that goes,
+// one that comes, or both. One that cannot be created does not count: waiting would not help.
 func (r *Limiter) busy(pool []v1alpha1.Machine, asking *v1alpha1.Machine) int {
 	going, coming := 0, 0
 	for i := range pool {
@@ -55,12 +53,14 @@ func (r *Limiter) busy(pool []v1alpha1.Machine, asking *v1alpha1.Machine) int {
 		if machine.UID == asking.UID || status.PreserveExpiryTime != nil {
 			continue
 		}
-		switch {
-		case !machine.DeletionTimestamp.IsZero():
+		if !machine.DeletionTimestamp.IsZero() || r.pending(machine) {
 			going++
-		case status.Phase == v1alpha1.MachineFailed, status.Phase == v1alpha1.MachineTerminating, r.pending(machine):
+			continue
+		}
+		switch status.Phase {
+		case v1alpha1.MachineFailed, v1alpha1.MachineTerminating:
 			going++
-		case settled(status.Phase):
+		case v1alpha1.MachineRunning, v1alpha1.MachineAvailable, v1alpha1.MachineUnknown, v1alpha1.MachineCrashLoopBackOff:
 		default:
 			coming++
 		}
@@ -68,18 +68,8 @@ func (r *Limiter) busy(pool []v1alpha1.Machine, asking *v1alpha1.Machine) int {
 	return max(going, coming)
 }
 
-// settled reports whether a Machine in this phase is no part of a replacement.
-func settled(phase v1alpha1.MachinePhase) bool {
-	switch phase {
-	case v1alpha1.MachineRunning, v1alpha1.MachineAvailable, v1alpha1.MachineUnknown, v1alpha1.MachineCrashLoopBackOff:
-		return true
-	default:
-		return false
-	}
-}
-
-// pending reports whether the Machine was allowed to be Failed, and the cache does not show
-// yet what became of it.
+// pending reports whether the Machine was allowed to become Failed and the cache does not show it
+// yet.
 func (r *Limiter) pending(machine *v1alpha1.Machine) bool {
 	key := client.ObjectKeyFromObject(machine)
 	if uid, ok := r.granted[key]; !ok || uid != machine.UID {
@@ -92,15 +82,13 @@ func (r *Limiter) pending(machine *v1alpha1.Machine) bool {
 	return false
 }
 
-// Forget drops what is known of a Machine that is gone, or needs no replacement.
+// Forget drops the reservation of a Machine.
 func (r *Limiter) Forget(machine types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.granted, machine)
 }
 
-// limitOf is the number of replacements that a pool of some size allows: at least one, or
-// nothing would ever be replaced.
 func limitOf(limit intstr.IntOrString, size int) int {
 	number, err := intstr.GetScaledValueFromIntOrPercent(&limit, size, false)
 	if err != nil {
@@ -109,21 +97,19 @@ func limitOf(limit intstr.IntOrString, size int) int {
 	return max(number, 1)
 }
 
-// PoolOf names the pool that a Machine belongs to: by convention its deployment.
+// PoolOf returns the pool of a Machine: by convention the name of its deployment.
 func PoolOf(machine *v1alpha1.Machine) string { return machine.Labels[v1alpha1.LabelKeyName] }
 
-// ByPool is an index of Machines in the cache: by their pool.
+// ByPool is an index of Machines in the cache by their pool. Machines without the label are one
+// pool, as in MCM.
 const ByPool = "machine.pool"
 
-// poolKey is the value of ByPool. Machines without the label are one pool, as in
-// MCM.
 func poolKey(machine *v1alpha1.Machine) string { return "name=" + PoolOf(machine) }
 
-// Pools are the values of ByPool.
+// Pools returns the values of ByPool.
 func Pools(object client.Object) []string { return []string{poolKey(object.(*v1alpha1.Machine))} }
 
-// MayTimeOut reports whether a Machine in this phase becomes Failed when it is unhealthy for too
-// long.
+// MayTimeOut reports whether the health timeout applies to Machines in this phase.
 func MayTimeOut(phase v1alpha1.MachinePhase) bool {
 	return phase == v1alpha1.MachineUnknown || phase == v1alpha1.MachineInPlaceUpdateFailed
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"pgregory.net/rapid"
 
 	"github.com/millwright-dev/millwright/driver/codes"
@@ -15,15 +16,15 @@ func TestPolicyFollowsTheFlags(t *testing.T) {
 		policy Policy
 		method Method
 		code   codes.Code
-		want   Backoff
+		want   wait.Backoff
 	}{
-		"exhausted, default": {"MCM's default", Policy{}, Create, codes.ResourceExhausted, Backoff{10 * time.Minute, 10 * time.Minute}},
-		"exhausted, flag":    {"the flag counts", Policy{ResourceExhausted: time.Minute}, Create, codes.ResourceExhausted, Backoff{time.Minute, time.Minute}},
-		"medium, default":    {"a sixth of 20m is more than 3m", Policy{}, Create, codes.Internal, Backoff{5 * time.Second, 3 * time.Minute}},
-		"medium, short":      {"several tries fit into the creation timeout", Policy{CreationTimeout: time.Minute}, Create, codes.Internal, Backoff{5 * time.Second, 10 * time.Second}},
-		"medium, very short": {"never below the base", Policy{CreationTimeout: time.Second}, Create, codes.Internal, Backoff{5 * time.Second, 5 * time.Second}},
-		"medium, deletion":   {"deletions have no creation timeout", Policy{CreationTimeout: time.Minute}, Delete, codes.Internal, Backoff{5 * time.Second, 10 * time.Minute}},
-		"not a code":         {"other numbers count as Unknown", Policy{}, Create, codes.Code(99), Backoff{time.Second, time.Minute}},
+		"exhausted, default": {"MCM's default", Policy{}, Create, codes.ResourceExhausted, Doubling(10*time.Minute, 10*time.Minute)},
+		"exhausted, flag":    {"the flag counts", Policy{ResourceExhausted: time.Minute}, Create, codes.ResourceExhausted, Doubling(time.Minute, time.Minute)},
+		"medium, default":    {"a sixth of 20m is more than 3m", Policy{}, Create, codes.Internal, Doubling(5*time.Second, 3*time.Minute)},
+		"medium, short":      {"several tries fit into the creation timeout", Policy{CreationTimeout: time.Minute}, Create, codes.Internal, Doubling(5*time.Second, 10*time.Second)},
+		"medium, very short": {"never below the base", Policy{CreationTimeout: time.Second}, Create, codes.Internal, Doubling(5*time.Second, 5*time.Second)},
+		"medium, deletion":   {"deletions have no creation timeout", Policy{CreationTimeout: time.Minute}, Delete, codes.Internal, Doubling(5*time.Second, 10*time.Minute)},
+		"not a code":         {"other numbers count as Unknown", Policy{}, Create, codes.Code(99), Doubling(time.Second, time.Minute)},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -40,17 +41,23 @@ func TestBackoffGrows(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		base := time.Duration(rapid.Int64Range(1, int64(time.Hour)).Draw(t, "base"))
 		most := base + time.Duration(rapid.Int64Range(0, int64(24*time.Hour)).Draw(t, "beyond"))
-		back := Backoff{Base: base, Max: most}
-		if got := back.After(1); got != base {
+		after := func(failures int) (got time.Duration) {
+			backoff := Doubling(base, most)
+			for range failures {
+				got = backoff.Step()
+			}
+			return got
+		}
+		if got := after(1); got != base {
 			t.Fatalf("first wait %v, want %v", got, base)
 		}
 		n := rapid.IntRange(1, 10_000).Draw(t, "failures")
-		now, next := back.After(n), back.After(n+1)
+		now, next := after(n), after(n+1)
 		if next < now || next > 2*now+1 || next > most {
 			t.Fatalf("%v after %d failures, %v after the next", now, n, next)
 		}
-		if back.After(10_000) != most {
-			t.Fatalf("ends at %v, want %v", back.After(10_000), most)
+		if after(10_000) != most {
+			t.Fatalf("ends at %v, want %v", after(10_000), most)
 		}
 	})
 }

@@ -4,9 +4,12 @@ package timeouts
 
 import (
 	"cmp"
+	"math"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
@@ -24,7 +27,6 @@ const (
 // Source is where the value of a timeout comes from.
 type Source int
 
-// The sources.
 const (
 	// Flag is a flag of the manager.
 	Flag Source = iota
@@ -40,19 +42,14 @@ type Timeout struct {
 	Source Source
 }
 
-// Ends returns when a timeout that began at a time is over. It begins anew at each of the
-// resumed times: time in which no manager worked or an API server was away does not count.
+// Ends returns when a timeout is over that begins at the latest of these times.
 func (t Timeout) Ends(begin time.Time, resumed ...time.Time) time.Time {
-	for _, at := range resumed {
-		if at.After(begin) {
-			begin = at
-		}
-	}
-	return begin.Add(t.Duration)
+	latest := slices.MaxFunc(append(resumed, begin), time.Time.Compare)
+	return latest.Add(t.Duration)
 }
 
-// Creation is the time that the Machine has to join: by its annotation, its spec or the
-// flag, in this order. Values that are negative or cannot be parsed are ignored.
+// Creation is the time in which the Machine has to join, by its annotation, its spec or the flag.
+// Values that are negative or cannot be parsed are ignored.
 func Creation(machine *v1alpha1.Machine, flag time.Duration) Timeout {
 	if text, ok := machine.Annotations[v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout]; ok {
 		if timeout, err := time.ParseDuration(text); err == nil && timeout >= 0 {
@@ -62,7 +59,7 @@ func Creation(machine *v1alpha1.Machine, flag time.Duration) Timeout {
 	return override(machine, flag, func(c *v1alpha1.MachineConfiguration) *metav1.Duration { return c.MachineCreationTimeout })
 }
 
-// Health is the time that an unhealthy Machine has to recover.
+// Health is the time in which an unhealthy Machine has to recover.
 func Health(machine *v1alpha1.Machine, flag time.Duration) Timeout {
 	return override(machine, flag, func(c *v1alpha1.MachineConfiguration) *metav1.Duration { return c.MachineHealthTimeout })
 }
@@ -72,7 +69,7 @@ func Drain(machine *v1alpha1.Machine, flag time.Duration) Timeout {
 	return override(machine, flag, func(c *v1alpha1.MachineConfiguration) *metav1.Duration { return c.MachineDrainTimeout })
 }
 
-// override is the Machine's own value if it has one that is not negative.
+// override prefers the Machine's value unless it is negative.
 func override(machine *v1alpha1.Machine, flag time.Duration, field func(*v1alpha1.MachineConfiguration) *metav1.Duration) Timeout {
 	if config := machine.Spec.MachineConfiguration; config != nil {
 		if own := field(config); own != nil && own.Duration >= 0 {
@@ -88,7 +85,7 @@ func HealthDisabled(machine *v1alpha1.Machine) bool {
 	return config != nil && config.DisableHealthTimeout != nil && *config.DisableHealthTimeout
 }
 
-// MaxEvictRetries is how often the eviction of a pod may be refused before it is forced.
+// MaxEvictRetries is how often the eviction of a pod is tried again before the pod is deleted.
 func MaxEvictRetries(machine *v1alpha1.Machine, flag int32) int32 {
 	if config := machine.Spec.MachineConfiguration; config != nil && config.MaxEvictRetries != nil && *config.MaxEvictRetries >= 0 {
 		return *config.MaxEvictRetries
@@ -96,55 +93,44 @@ func MaxEvictRetries(machine *v1alpha1.Machine, flag int32) int32 {
 	return flag
 }
 
-// Method is a method of the driver, or what precedes a creation.
+// Method is a method of the driver.
 type Method string
 
-// The methods.
 const (
 	Create     Method = "CreateMachine"
 	Initialize Method = "InitializeMachine"
 	Status     Method = "GetMachineStatus"
 	Delete     Method = "DeleteMachine"
-	// Prepare is no call of the driver: what it needs could not be made ready.
+	// Prepare is what precedes CreateMachine: the bootstrap token and the user data.
 	Prepare Method = "Prepare"
 )
 
-// Backoff is a range of waiting times: Base after the first failure, doubled with
-// each further one up to Max.
-type Backoff struct {
-	Base, Max time.Duration
+// Doubling returns a back-off that waits for base after the first failure, and twice as long after
+// each further one, up to a limit.
+func Doubling(base, limit time.Duration) wait.Backoff {
+	return wait.Backoff{Duration: base, Cap: limit, Factor: 2, Steps: math.MaxInt}
 }
 
-// After is the time to wait after the given number of failures, at least 1.
-func (b Backoff) After(failures int) time.Duration {
-	wait := b.Base
-	for range failures - 1 {
-		if wait >= b.Max/2 {
-			return b.Max
-		}
-		wait *= 2
-	}
-	return min(wait, b.Max)
-}
-
-// Policy holds the waiting times by which failed calls are tried again.
+// Policy is when failed driver calls are tried again.
 type Policy struct {
-	// ResourceExhausted is the time between two creations that fail for lack of
-	// capacity. Zero means DefaultResourceExhausted.
+	// ResourceExhausted is the time between two creations that fail for lack of capacity. Zero
+	// means DefaultResourceExhausted.
 	ResourceExhausted time.Duration
-	// CreationTimeout is the time within which a machine is to come up. Medium
-	// back-off of creations stays below a sixth of it. Zero means DefaultCreation.
+	// CreationTimeout limits the medium back-off of creations to its sixth. Zero means
+	// DefaultCreation.
 	CreationTimeout time.Duration
 }
 
-// soon is for failures that pass by themselves.
-var soon = Backoff{Base: time.Second, Max: time.Minute}
+var (
+	// soon is for failures that pass by themselves.
+	soon = Doubling(time.Second, time.Minute)
+	// slow is for failures that need a change by a user.
+	slow = Doubling(3*time.Minute, 30*time.Minute)
+)
 
-// slow is for failures that need somebody to change something.
-var slow = Backoff{Base: 3 * time.Minute, Max: 30 * time.Minute}
-
-// Backoff answers each error code of each method: the table of docs/error-codes.md.
-func (p Policy) Backoff(method Method, code codes.Code) Backoff {
+// Backoff returns the back-off of each error code of each method: the table of
+// docs/error-codes.md.
+func (p Policy) Backoff(method Method, code codes.Code) wait.Backoff {
 	switch code {
 	case codes.InvalidArgument, codes.AlreadyExists, codes.PermissionDenied, codes.FailedPrecondition, codes.Unimplemented:
 		return slow
@@ -157,16 +143,16 @@ func (p Policy) Backoff(method Method, code codes.Code) Backoff {
 		return p.exhausted(method)
 	case codes.Internal, codes.DataLoss, codes.Unauthenticated:
 		return p.medium(method)
-	default: // also numbers that are no code: they count as Unknown
+	default: // also numbers that are no code
 		return soon
 	}
 }
 
-func (p Policy) exhausted(method Method) Backoff {
+func (p Policy) exhausted(method Method) wait.Backoff {
 	switch method {
 	case Create:
 		every := cmp.Or(p.ResourceExhausted, DefaultResourceExhausted)
-		return Backoff{Base: every, Max: every}
+		return Doubling(every, every)
 	case Initialize:
 		return soon
 	default:
@@ -174,12 +160,11 @@ func (p Policy) exhausted(method Method) Backoff {
 	}
 }
 
-// medium is for failures of which nobody knows whether they pass: most drivers of
-// MCM answer Internal to everything.
-func (p Policy) medium(method Method) Backoff {
+// medium is for failures that may pass or not: most drivers of MCM answer Internal to everything.
+func (p Policy) medium(method Method) wait.Backoff {
 	const base = 5 * time.Second
 	if method == Delete {
-		return Backoff{Base: base, Max: 10 * time.Minute}
+		return Doubling(base, 10*time.Minute)
 	}
-	return Backoff{Base: base, Max: max(base, min(3*time.Minute, cmp.Or(p.CreationTimeout, DefaultCreation)/6))}
+	return Doubling(base, max(base, min(3*time.Minute, cmp.Or(p.CreationTimeout, DefaultCreation)/6)))
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
+
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
@@ -51,16 +53,16 @@ func (e *explainer) driverFinding(f failure) report.Finding {
 func (e *explainer) driverFailed(f failure) {
 	e.Add(e.driverFinding(f))
 	again := timeouts.Policy{ResourceExhausted: e.Flags.ResourceExhausted, CreationTimeout: e.Flags.Creation}.Backoff(f.method, f.code)
-	due := timeouts.Timeout{Duration: again.Base}.Ends(e.reported(), report.Led(e.Lease))
+	due := timeouts.Timeout{Duration: again.Duration}.Ends(e.reported(), report.Led(e.Lease))
 	if !due.After(e.now) {
 		due = time.Time{}
 	}
 	e.Earliest(due, askAgain, "{again}", describeBackoff(again))
 }
 
-func describeBackoff(b timeouts.Backoff) string {
-	if b.Base == b.Max {
-		return fmt.Sprintf("every %s (if the manager's --resource-exhausted-retry is that)", messages.Duration(b.Base))
+func describeBackoff(b wait.Backoff) string {
+	if b.Duration == b.Cap {
+		return fmt.Sprintf("every %s (if the manager's --resource-exhausted-retry is that)", messages.Duration(b.Duration))
 	}
-	return fmt.Sprintf("after %s at first, then less and less often, at least every %s", messages.Duration(b.Base), messages.Duration(b.Max))
+	return fmt.Sprintf("after %s at first, then less and less often, at least every %s", messages.Duration(b.Duration), messages.Duration(b.Cap))
 }
