@@ -96,12 +96,13 @@ func MaxEvictRetries(machine *v1alpha1.Machine, flag int32) int32 {
 // Method is a method of the driver.
 type Method string
 
+// The methods of a driver, and what precedes a creation.
 const (
 	Create     Method = "CreateMachine"
 	Initialize Method = "InitializeMachine"
 	Status     Method = "GetMachineStatus"
 	Delete     Method = "DeleteMachine"
-	// Prepare is what precedes CreateMachine: the bootstrap token and the user data.
+	// Prepare makes the bootstrap token and the user data.
 	Prepare Method = "Prepare"
 )
 
