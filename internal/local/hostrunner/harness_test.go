@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,19 +22,21 @@ import (
 	"github.com/millwright-dev/millwright/test/env"
 )
 
-// patience is how long something may take that takes less than five seconds.
-const patience = 30 * time.Second
+// timeout bounds what takes less than five seconds on an idle machine.
+const timeout = 30 * time.Second
 
-// bench is a host of a test, whether a host runner runs or not.
-type bench struct {
+// testHost is a host, with or without a running host runner.
+type testHost struct {
 	*env.Env
 	t      *testing.T
 	client kubernetes.Interface
 	config Config
 }
 
-func newBench(t *testing.T, options ...env.Option) *bench {
+// newTestHost lets the test run in parallel: hosts share nothing but the API server.
+func newTestHost(t *testing.T, options ...env.Option) *testHost {
 	t.Helper()
+	t.Parallel()
 	e := env.New(t, options...)
 	client, err := kubernetes.NewForConfig(e.Admin)
 	if err != nil {
@@ -43,7 +46,7 @@ func newBench(t *testing.T, options ...env.Option) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{Env: e, t: t, client: client}
+	b := &testHost{Env: e, t: t, client: client}
 	b.config = Config{Name: "host-of-" + e.Namespace, Dir: t.TempDir(), Program: program}
 	if b.config.REST, err = e.ControlPlane.UserConfig("system:node:"+b.config.Name, "system:nodes"); err != nil {
 		t.Fatal(err)
@@ -52,8 +55,8 @@ func newBench(t *testing.T, options ...env.Option) *bench {
 	return b
 }
 
-// killAll leaves no process behind, whatever the test did.
-func (b *bench) killAll() {
+// killAll kills all processes of the host.
+func (b *testHost) killAll() {
 	entries, _ := os.ReadDir(layout(b.config.Dir).pods())
 	for _, entry := range entries {
 		p, err := process.Open(layout(b.config.Dir).pod(entry.Name()).process())
@@ -64,9 +67,8 @@ func (b *bench) killAll() {
 	}
 }
 
-// start runs a host runner in this process. The function ends it; so does the end of
-// the test.
-func (b *bench) start() (stop func()) {
+// start runs a host runner in this process, until the function or the end of the test.
+func (b *testHost) start() (stop func()) {
 	b.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -86,8 +88,8 @@ func (b *bench) start() (stop func()) {
 	return stop
 }
 
-// startKillable runs a host runner in a process of its own. The function kills it.
-func (b *bench) startKillable() (kill func()) {
+// startKillable runs a host runner in another process. The function kills it.
+func (b *testHost) startKillable() (kill func()) {
 	b.t.Helper()
 	kubeconfig := filepath.Join(b.t.TempDir(), "kubeconfig")
 	if err := b.ControlPlane.WriteKubeconfig(kubeconfig, "system:node:"+b.config.Name, "system:nodes"); err != nil {
@@ -109,7 +111,7 @@ func (b *bench) startKillable() (kill func()) {
 	kill = func() {
 		if !killed {
 			killed = true
-			command.Process.Kill() // Wait tells
+			command.Process.Kill() // Wait reports
 			command.Wait()         // it was killed
 		}
 	}
@@ -117,8 +119,9 @@ func (b *bench) startKillable() (kill func()) {
 	return kill
 }
 
-// pod is one as the VM controller makes them, bound to the host, whose process does as told.
-func (b *bench) pod(name, behave string, change ...func(*corev1.Pod)) *corev1.Pod {
+// pod creates a Pod like those of the VM controller, bound to the host. See beHypervisor for
+// the behaviors of its process.
+func (b *testHost) pod(name, does string, change ...func(*corev1.Pod)) *corev1.Pod {
 	b.t.Helper()
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: b.Namespace},
@@ -130,7 +133,7 @@ func (b *bench) pod(name, behave string, change ...func(*corev1.Pod)) *corev1.Po
 			TerminationGracePeriodSeconds: ptr.To[int64](30),
 			Containers: []corev1.Container{{
 				Name: "hypervisor", Image: "example/millwright", Command: vmpb.Command(),
-				Env:          []corev1.EnvVar{{Name: behavior, Value: behave}},
+				Env:          []corev1.EnvVar{{Name: behavior, Value: does}},
 				VolumeMounts: []corev1.VolumeMount{{Name: "run", MountPath: vmpb.DirRun}},
 			}},
 			Volumes: []corev1.Volume{{Name: "run", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
@@ -165,22 +168,17 @@ func withGrace(seconds int64) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Spec.TerminationGracePeriodSeconds = &seconds }
 }
 
-// eventually waits until the answer is yes; otherwise it shows what is.
-func (b *bench) eventually(what string, yes func() (bool, any)) {
+// eventually polls until the condition holds; a failure shows the state.
+func (b *testHost) eventually(what string, condition func() (bool, any)) {
 	b.t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-		ok, have := yes()
-		if ok {
-			return
-		}
-		if time.Now().After(deadline) {
-			b.t.Fatalf("%s does not come about; there is %+v", what, have)
-		}
-	}
+	gomega.NewWithT(b.t).Eventually(func(g gomega.Gomega) {
+		holds, state := condition()
+		g.Expect(holds).To(gomega.BeTrue(), "%s; the state is %+v", what, state)
+	}).WithTimeout(timeout).WithPolling(10 * time.Millisecond).Should(gomega.Succeed())
 }
 
 // await waits for a phase and returns the Pod.
-func (b *bench) await(name string, phase corev1.PodPhase) *corev1.Pod {
+func (b *testHost) await(name string, phase corev1.PodPhase) *corev1.Pod {
 	b.t.Helper()
 	var pod *corev1.Pod
 	b.eventually("phase "+string(phase), func() (bool, any) {
@@ -194,9 +192,8 @@ func (b *bench) await(name string, phase corev1.PodPhase) *corev1.Pod {
 	return pod
 }
 
-// awaitReady waits until the Pod runs and its process does as told. It returns the
-// process's number.
-func (b *bench) awaitReady(name string) int {
+// awaitReady waits until the Pod runs and its process is ready. It returns the process ID.
+func (b *testHost) awaitReady(name string) int {
 	b.t.Helper()
 	pod := b.await(name, corev1.PodRunning)
 	f := b.folder(pod)
@@ -207,7 +204,7 @@ func (b *bench) awaitReady(name string) int {
 	return b.pid(pod)
 }
 
-func (b *bench) pid(pod *corev1.Pod) int {
+func (b *testHost) pid(pod *corev1.Pod) int {
 	b.t.Helper()
 	var record struct {
 		PID int `json:"pid"`
@@ -222,17 +219,19 @@ func (b *bench) pid(pod *corev1.Pod) int {
 	return record.PID
 }
 
-func (b *bench) folder(pod *corev1.Pod) podFolder { return layout(b.config.Dir).pod(string(pod.UID)) }
+func (b *testHost) folder(pod *corev1.Pod) podFolder {
+	return layout(b.config.Dir).pod(string(pod.UID))
+}
 
-func (b *bench) delete(name string, options metav1.DeleteOptions) {
+func (b *testHost) delete(name string, options metav1.DeleteOptions) {
 	b.t.Helper()
 	if err := b.client.CoreV1().Pods(b.Namespace).Delete(b.t.Context(), name, options); err != nil {
 		b.t.Fatal(err)
 	}
 }
 
-// awaitGone waits until nothing is left of the Pod.
-func (b *bench) awaitGone(pod *corev1.Pod) {
+// awaitGone waits until the Pod and its folder are gone.
+func (b *testHost) awaitGone(pod *corev1.Pod) {
 	b.t.Helper()
 	b.eventually("the Pod's end", func() (bool, any) {
 		have, err := b.client.CoreV1().Pods(b.Namespace).Get(b.t.Context(), pod.Name, metav1.GetOptions{})
@@ -244,8 +243,8 @@ func (b *bench) awaitGone(pod *corev1.Pod) {
 	})
 }
 
-// awaitEvent waits for an event of that reason about the Pod.
-func (b *bench) awaitEvent(pod *corev1.Pod, reason string) {
+// awaitEvent waits for an event with a reason about the Pod.
+func (b *testHost) awaitEvent(pod *corev1.Pod, reason string) {
 	b.t.Helper()
 	b.eventually("event "+reason, func() (bool, any) {
 		events, err := b.client.CoreV1().Events(b.Namespace).List(b.t.Context(), metav1.ListOptions{})

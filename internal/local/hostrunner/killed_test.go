@@ -15,8 +15,8 @@ import (
 	"github.com/millwright-dev/millwright/test/env"
 )
 
-func TestAProcessOutlivesItsRunner(t *testing.T) {
-	b := newBench(t)
+func TestProcessOutlivesHostRunner(t *testing.T) {
+	b := newTestHost(t)
 	kill := b.startKillable()
 	pod := b.pod("vm", "run")
 	pid := b.awaitReady("vm")
@@ -43,32 +43,32 @@ func TestAProcessOutlivesItsRunner(t *testing.T) {
 	requireDead(t, pid)
 }
 
-func TestWhatHappensMeanwhile(t *testing.T) {
+func TestProcessEndsMeanwhile(t *testing.T) {
 	cases := map[string]struct {
 		reason   string
 		behave   string
-		happens  func(t *testing.T, b *bench, pod *corev1.Pod, pid int)
+		happens  func(t *testing.T, b *testHost, pod *corev1.Pod, pid int)
 		phase    corev1.PodPhase
 		because  string
 		exitCode int32
 	}{
 		"it ends": {
 			reason: "its last words tell how", behave: "run",
-			happens: func(t *testing.T, b *bench, pod *corev1.Pod, pid int) {
+			happens: func(t *testing.T, b *testHost, pod *corev1.Pod, pid int) {
 				signalAndWait(t, b, pod, pid, syscall.SIGTERM)
 			},
 			phase: corev1.PodSucceeded,
 		},
 		"it is killed": {
 			reason: "it has no last words", behave: "deaf",
-			happens: func(t *testing.T, b *bench, pod *corev1.Pod, pid int) {
+			happens: func(t *testing.T, b *testHost, pod *corev1.Pod, pid int) {
 				signalAndWait(t, b, pod, pid, syscall.SIGKILL)
 			},
 			phase: corev1.PodFailed, because: ReasonProcessLost, exitCode: 255,
 		},
 		"all is lost": {
 			reason: "not even its folder is left", behave: "deaf",
-			happens: func(t *testing.T, b *bench, pod *corev1.Pod, pid int) {
+			happens: func(t *testing.T, b *testHost, pod *corev1.Pod, pid int) {
 				signalAndWait(t, b, pod, pid, syscall.SIGKILL)
 				if err := os.RemoveAll(string(b.folder(pod))); err != nil {
 					t.Fatal(err)
@@ -79,7 +79,7 @@ func TestWhatHappensMeanwhile(t *testing.T) {
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t)
+			b := newTestHost(t)
 			kill := b.startKillable()
 			pod := b.pod("vm", test.behave)
 			pid := b.awaitReady("vm")
@@ -95,8 +95,8 @@ func TestWhatHappensMeanwhile(t *testing.T) {
 	}
 }
 
-// signalAndWait ends the process behind the back of everybody.
-func signalAndWait(t *testing.T, b *bench, pod *corev1.Pod, pid int, signal syscall.Signal) {
+// signalAndWait ends the process while no host runner runs.
+func signalAndWait(t *testing.T, b *testHost, pod *corev1.Pod, pid int, signal syscall.Signal) {
 	t.Helper()
 	if err := syscall.Kill(pid, signal); err != nil {
 		t.Fatal(err)
@@ -112,8 +112,8 @@ func signalAndWait(t *testing.T, b *bench, pod *corev1.Pod, pid int, signal sysc
 	})
 }
 
-func TestAPodIsDeletedMeanwhile(t *testing.T) {
-	b := newBench(t)
+func TestPodDeletedMeanwhile(t *testing.T) {
+	b := newTestHost(t)
 	kill := b.startKillable()
 	pod := b.pod("vm", "family", withGrace(1))
 	pid := b.awaitReady("vm")
@@ -125,11 +125,11 @@ func TestAPodIsDeletedMeanwhile(t *testing.T) {
 	requireDead(t, pid)
 }
 
-// TestKilledAtTheWorstPoint begins with what a host runner leaves that was killed while
+// TestKilledDuringStart begins with what a host runner leaves that was killed while
 // it started a Pod. Package process has the rest of these points.
-func TestKilledAtTheWorstPoint(t *testing.T) {
+func TestKilledDuringStart(t *testing.T) {
 	t.Run("before the start", func(t *testing.T) {
-		b := newBench(t)
+		b := newTestHost(t)
 		pod := b.pod("vm", "run")
 		f := b.folder(pod)
 		if err := layOut(&pod.Spec.Containers[0], f.root(), map[string]string{"run": "/nowhere"}); err != nil {
@@ -139,7 +139,7 @@ func TestKilledAtTheWorstPoint(t *testing.T) {
 		b.awaitReady("vm") // the half was made whole
 	})
 	t.Run("in the start", func(t *testing.T) {
-		b := newBench(t)
+		b := newTestHost(t)
 		pod := b.pod("vm", "run")
 		content, err := json.Marshal(map[string]string{"began": "2026-01-02T03:04:05Z"})
 		if err == nil {
@@ -150,11 +150,11 @@ func TestKilledAtTheWorstPoint(t *testing.T) {
 		}
 		b.start()
 		if status := b.await("vm", corev1.PodFailed).Status; status.Reason != ReasonProcessLost {
-			t.Errorf("the status is %+v, want that nobody knows", status)
+			t.Errorf("the status is %+v, want that its end is not known", status)
 		}
 	})
 	t.Run("before the status was written", func(t *testing.T) {
-		b := newBench(t)
+		b := newTestHost(t)
 		kill := b.startKillable()
 		pod := b.pod("vm", "run")
 		pid := b.pid(pod)
@@ -175,8 +175,8 @@ func tokenVolume() corev1.VolumeSource {
 	}}}}
 }
 
-func TestAnAPIServerThatIsGoneKeepsNobody(t *testing.T) {
-	b := newBench(t, env.WithOwn())
+func TestStopWithoutAPIServer(t *testing.T) {
+	b := newTestHost(t, env.WithOwn())
 	stop := b.start()
 	b.pod("vm", "run")
 	pid := b.awaitReady("vm")

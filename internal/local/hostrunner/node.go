@@ -4,70 +4,71 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	coordinationv1 "k8s.io/client-go/applyconfigurations/coordination/v1"
+	applymetav1 "k8s.io/client-go/applyconfigurations/meta/v1"
 	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
+// Intervals of the heartbeats, as in the kubelet.
 const (
-	// statusInterval is how often the Node's status is written though nothing
-	// changed; leaseInterval and leaseDuration are those of its sign of life. All
-	// are the kubelet's.
 	statusInterval = 5 * time.Minute
 	leaseInterval  = 10 * time.Second
 	leaseDuration  = 40 * time.Second
-
-	retryInterval = time.Second
-
-	reasonRuns    = "HostRunnerReady"
-	reasonStopped = "HostStopped"
+	retryInterval  = time.Second
 )
 
 // node keeps the host's Node and its Lease.
 type node struct {
 	*host
-	changed chan struct{}
+	store cache.Store
 }
 
-func newNode(h *host) *node { return &node{host: h, changed: make(chan struct{}, 1)} }
-
-// run keeps the Node until the context ends, and then says that it is not ready.
-func (n *node) run(ctx context.Context) {
+// runNode keeps the Node until the context ends, and then sets it not ready.
+func (h *host) runNode(ctx context.Context) {
+	changed := make(chan struct{}, 1)
 	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: cache.NewListWatchFromClient(
-			n.client.CoreV1().RESTClient(), "nodes", "", fields.OneTermEqualSelector(metav1.ObjectNameField, n.Name)),
+			h.client.CoreV1().RESTClient(), "nodes", "", fields.OneTermEqualSelector(metav1.ObjectNameField, h.Name)),
 		ObjectType: &corev1.Node{},
 		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(any) { n.notify() },
-			UpdateFunc: func(any, any) { n.notify() },
-			DeleteFunc: func(any) { n.notify() },
+			AddFunc:    func(any) { notify(changed) },
+			UpdateFunc: func(any, any) { notify(changed) },
+			DeleteFunc: func(any) { notify(changed) },
 		},
 	})
-	var watching sync.WaitGroup
-	watching.Go(func() { informer.RunWithContext(ctx) })
-	watching.Go(func() { n.repeat(ctx, leaseInterval, nil, "renewing the lease", n.renewLease) })
-	defer watching.Wait()
+	n := &node{host: h, store: store}
+	var background sync.WaitGroup
+	defer background.Wait()
+	background.Go(func() { informer.RunWithContext(ctx) })
 	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
 		return
 	}
-	n.repeat(ctx, statusInterval, n.changed, "keeping the Node",
-		func(ctx context.Context) error { return n.keep(ctx, store) })
-	n.leave(ctx, store)
+	background.Go(func() { n.repeat(ctx, leaseInterval, nil, "renewing the Lease", n.renewLease) })
+	n.repeat(ctx, statusInterval, changed, "updating the Node", n.update)
+	n.setNotReady(ctx)
 }
 
-func (n *node) notify() {
+// notify wakes the receiver of a channel of capacity one.
+func notify(channel chan<- struct{}) {
 	select {
-	case n.changed <- struct{}{}:
-	default: // somebody will look anyway
+	case channel <- struct{}{}:
+	default: // it is awake
 	}
 }
 
@@ -92,73 +93,72 @@ func (n *node) repeat(
 	}
 }
 
-// keep creates the Node if there is none, and writes what differs or has grown old.
-func (n *node) keep(ctx context.Context, store cache.Store) error {
-	current, found, err := store.GetByKey(n.Name)
-	if err != nil {
-		return err
-	}
-	want, err := n.describe()
-	if err != nil {
-		return err
-	}
-	if !found {
-		_, err := n.client.CoreV1().Nodes().Create(ctx, want, metav1.CreateOptions{})
-		if apierrors.IsAlreadyExists(err) {
-			return nil // the watch is about to tell
-		}
-		if err == nil {
-			n.Log.Info("registered the Node", "node", n.Name)
-		}
-		return err
-	}
-	have := current.(*corev1.Node)
-	if err := n.keepLabels(ctx, have, want); err != nil {
-		return err
-	}
-	return n.keepStatus(ctx, have, want.Status)
-}
-
-func (n *node) keepLabels(ctx context.Context, have, want *corev1.Node) error {
-	labeled := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: maps.Clone(have.Labels)}}
-	if labeled.Labels == nil {
-		labeled.Labels = map[string]string{}
-	}
-	maps.Copy(labeled.Labels, want.Labels)
-	patch, err := differences(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: have.Labels}}, labeled, corev1.Node{})
-	if err != nil || patch == nil {
-		return err
-	}
-	_, err = n.client.CoreV1().Nodes().Patch(ctx, n.Name, patchType, patch, metav1.PatchOptions{})
-	return ignoreGone(err)
-}
-
-// keepStatus leaves alone what others write into the status.
-func (n *node) keepStatus(ctx context.Context, have *corev1.Node, want corev1.NodeStatus) error {
-	status := have.Status.DeepCopy()
-	status.Capacity, status.Allocatable = want.Capacity, want.Allocatable
-	status.Addresses, status.NodeInfo = want.Addresses, want.NodeInfo
-	for _, condition := range want.Conditions {
-		n.setCondition(status, condition)
-	}
-	patch, err := differences(&corev1.Node{Status: have.Status}, &corev1.Node{Status: *status}, corev1.Node{})
-	if err != nil || patch == nil {
-		return err
-	}
-	_, err = n.client.CoreV1().Nodes().Patch(ctx, n.Name, patchType, patch, metav1.PatchOptions{}, "status")
-	return ignoreGone(err)
-}
-
-// ignoreGone absorbs that the Node was deleted: the watch tells of it.
-func ignoreGone(err error) error {
-	if apierrors.IsNotFound(err) {
+// current returns the Node, nil if it does not exist.
+func (n *node) current() *corev1.Node {
+	object, found, err := n.store.GetByKey(n.Name)
+	if err != nil || !found {
 		return nil
 	}
+	return object.(*corev1.Node)
+}
+
+// renewLease renews the Lease of the Node, or creates it.
+func (n *node) renewLease(ctx context.Context) error {
+	owner := n.current()
+	if owner == nil {
+		return fmt.Errorf("node %s is not registered yet", n.Name)
+	}
+	lease := coordinationv1.Lease(n.Name, corev1.NamespaceNodeLease).
+		WithOwnerReferences(applymetav1.OwnerReference().WithAPIVersion("v1").WithKind("Node").WithName(n.Name).WithUID(owner.UID)).
+		WithSpec(coordinationv1.LeaseSpec().WithHolderIdentity(n.Name).
+			WithLeaseDurationSeconds(int32(leaseDuration.Seconds())).WithRenewTime(metav1.NewMicroTime(n.Clock.Now())))
+	_, err := n.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).
+		Apply(ctx, lease, metav1.ApplyOptions{FieldManager: component, Force: true})
 	return err
 }
 
-// setCondition keeps the times of a condition that is as it was, and its heartbeat
-// while that is young.
+// update creates the Node if it does not exist, and writes what differs or is old.
+func (n *node) update(ctx context.Context) error {
+	have := n.current()
+	if have == nil {
+		_, err := n.client.CoreV1().Nodes().Create(ctx, n.describe(), metav1.CreateOptions{})
+		if err == nil {
+			n.Log.Info("registered the Node", "node", n.Name)
+		}
+		if apierrors.IsAlreadyExists(err) {
+			return nil // the watch is late
+		}
+		return err
+	}
+	want, next := n.describe(), have.DeepCopy()
+	if next.Labels == nil {
+		next.Labels = map[string]string{}
+	}
+	maps.Copy(next.Labels, want.Labels)
+	if err := n.patch(ctx, have, next); err != nil {
+		return err
+	}
+	next = have.DeepCopy()
+	next.Status.Capacity, next.Status.Allocatable = want.Status.Capacity, want.Status.Allocatable
+	next.Status.Addresses, next.Status.NodeInfo = want.Status.Addresses, want.Status.NodeInfo
+	for _, condition := range want.Status.Conditions {
+		n.setCondition(&next.Status, condition)
+	}
+	return n.patch(ctx, have, next, "status")
+}
+
+// patch writes what differs between two states of the Node, if anything does.
+func (n *node) patch(ctx context.Context, from, to *corev1.Node, subresources ...string) error {
+	patch, err := client.StrategicMergeFrom(from).Data(to)
+	if err != nil || string(patch) == "{}" {
+		return err
+	}
+	_, err = n.client.CoreV1().Nodes().Patch(ctx, n.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, subresources...)
+	return client.IgnoreNotFound(err) // the watch reports a deletion
+}
+
+// setCondition keeps the times of a condition that did not change, and its heartbeat until
+// that is old.
 func (n *node) setCondition(status *corev1.NodeStatus, want corev1.NodeCondition) {
 	at := slices.IndexFunc(status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == want.Type })
 	if at < 0 {
@@ -169,19 +169,18 @@ func (n *node) setCondition(status *corev1.NodeStatus, want corev1.NodeCondition
 	if have.Status == want.Status {
 		want.LastTransitionTime = have.LastTransitionTime
 		young := n.Clock.Now().Before(have.LastHeartbeatTime.Add(statusInterval))
-		if young && have.Reason == want.Reason { // which has one message
+		if young && have.Reason == want.Reason { // a reason has one message
 			want.LastHeartbeatTime = have.LastHeartbeatTime
 		}
 	}
 	status.Conditions[at] = want
 }
 
-// describe is the Node as it shall be.
-func (n *node) describe() (*corev1.Node, error) {
-	this, err := measure(n.Dir)
-	if err != nil {
-		return nil, err
-	}
+// describe returns the desired Node.
+func (n *node) describe() *corev1.Node {
+	var system unix.Utsname
+	unix.Uname(&system) // fails only for a bad pointer
+	id := readLine("/etc/machine-id")
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: n.Name,
@@ -199,49 +198,53 @@ func (n *node) describe() (*corev1.Node, error) {
 		Status: corev1.NodeStatus{
 			Capacity:    n.Capacity,
 			Allocatable: n.Capacity,
-			Conditions:  n.conditions(corev1.ConditionTrue, reasonRuns, "the host runner runs"),
+			Conditions: []corev1.NodeCondition{
+				n.condition(corev1.NodeReady, corev1.ConditionTrue, "HostRunnerReady", "the host runner runs"),
+				n.condition(corev1.NodeMemoryPressure, corev1.ConditionFalse, "NotMeasured", "a host does not evict Pods"),
+				n.condition(corev1.NodeDiskPressure, corev1.ConditionFalse, "NotMeasured", "a host does not evict Pods"),
+				n.condition(corev1.NodePIDPressure, corev1.ConditionFalse, "NotMeasured", "a host does not evict Pods"),
+			},
 			Addresses: []corev1.NodeAddress{
 				{Type: corev1.NodeInternalIP, Address: podAddress},
 				{Type: corev1.NodeHostName, Address: n.Name},
 			},
 			NodeInfo: corev1.NodeSystemInfo{
-				MachineID: this.id, SystemUUID: this.id, BootID: this.boot, KernelVersion: this.kernel,
-				OSImage: "Linux", OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH,
+				MachineID: id, SystemUUID: id, BootID: readLine("/proc/sys/kernel/random/boot_id"),
+				KernelVersion: unix.ByteSliceToString(system.Release[:]),
+				OSImage:       "Linux", OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH,
 				ContainerRuntimeVersion: "millwright://1", KubeletVersion: "v0.0.0+millwright",
 			},
 		},
-	}, nil
+	}
 }
 
-func (n *node) conditions(ready corev1.ConditionStatus, reason, message string) []corev1.NodeCondition {
+// readLine returns the content of a file without its end of line, empty if it cannot be read.
+func readLine(path string) string {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(content))
+}
+
+func (n *node) condition(kind corev1.NodeConditionType, status corev1.ConditionStatus, reason, message string) corev1.NodeCondition {
 	now := metav1.NewTime(n.Clock.Now())
-	conditions := []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, Reason: reason, Message: message}}
-	for _, kind := range []corev1.NodeConditionType{
-		corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
-	} {
-		conditions = append(conditions, corev1.NodeCondition{
-			Type: kind, Status: corev1.ConditionFalse, Reason: "NotMeasured", Message: "a host does not evict Pods",
-		})
+	return corev1.NodeCondition{
+		Type: kind, Status: status, Reason: reason, Message: message, LastHeartbeatTime: now, LastTransitionTime: now,
 	}
-	for i := range conditions {
-		conditions[i].LastHeartbeatTime, conditions[i].LastTransitionTime = now, now
-	}
-	return conditions
 }
 
-// leave says that the host is not ready, so that nobody need wait for the lease to run out.
-func (n *node) leave(ctx context.Context, store cache.Store) {
-	current, found, err := store.GetByKey(n.Name)
-	if err != nil || !found {
+// setNotReady saves others the wait for the Lease to expire.
+func (n *node) setNotReady(ctx context.Context) {
+	have := n.current()
+	if have == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWords)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalTime)
 	defer cancel()
-	status := corev1.NodeStatus{Conditions: n.conditions(corev1.ConditionFalse, reasonStopped, "the host runner was stopped")[:1]}
-	have := current.(*corev1.Node)
-	status.Capacity, status.Allocatable = have.Status.Capacity, have.Status.Allocatable
-	status.Addresses, status.NodeInfo = have.Status.Addresses, have.Status.NodeInfo
-	if err := n.keepStatus(ctx, have, status); err != nil {
-		n.Log.Error(fmt.Errorf("saying that the host is not ready: %w", err), "the lease will tell")
+	next := have.DeepCopy()
+	n.setCondition(&next.Status, n.condition(corev1.NodeReady, corev1.ConditionFalse, ReasonHostStopped, "the host runner was stopped"))
+	if err := n.patch(ctx, have, next, "status"); err != nil {
+		n.Log.Error(err, "setting the Node not ready; its Lease will expire")
 	}
 }

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
@@ -16,7 +17,7 @@ func quantity(text string) *resource.Quantity {
 	return &q
 }
 
-func (b *bench) nodeReady() (bool, any) {
+func (b *testHost) nodeReady() (bool, any) {
 	node, err := b.client.CoreV1().Nodes().Get(b.t.Context(), b.config.Name, metav1.GetOptions{})
 	if err != nil {
 		return false, err
@@ -54,7 +55,7 @@ func requireHost(t *testing.T, node *corev1.Node) {
 }
 
 func TestNode(t *testing.T) {
-	b := newBench(t)
+	b := newTestHost(t)
 	b.config.Capacity = corev1.ResourceList{corev1.ResourceCPU: *quantity("7"), corev1.ResourceMemory: *quantity("5Gi")}
 	b.start()
 	b.eventually("the Node", b.nodeReady)
@@ -71,7 +72,7 @@ func TestNode(t *testing.T) {
 		})
 	})
 	t.Run("Labels", func(t *testing.T) {
-		if _, err := nodes.Patch(t.Context(), node.Name, patchType, []byte(`{"metadata":{"labels":null}}`), metav1.PatchOptions{}); err != nil {
+		if _, err := nodes.Patch(t.Context(), node.Name, types.StrategicMergePatchType, []byte(`{"metadata":{"labels":null}}`), metav1.PatchOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		b.eventually("the label's return", func() (bool, any) {

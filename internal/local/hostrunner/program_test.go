@@ -48,7 +48,6 @@ const (
 //	family  the same, with a child in a process group of its own
 //	N       end at once with status N
 func beHypervisor(what string) {
-	// What a test may want to know of us.
 	environment := strings.Join(os.Environ(), "\n")
 	must(os.WriteFile(inRoot(vmpb.DirRun, "env"), []byte(environment), 0o600))
 	terminated := make(chan os.Signal, 1)
@@ -84,7 +83,7 @@ func inRoot(path ...string) string {
 }
 
 func say(reason string) {
-	content, err := json.Marshal(vmpb.Termination{Reason: reason, Message: "as told"})
+	content, err := json.Marshal(vmpb.Termination{Reason: reason, Message: "on request"})
 	must(err)
 	must(os.WriteFile(inRoot(vmpb.TerminationMessagePath), content, 0o600))
 }

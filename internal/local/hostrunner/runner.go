@@ -2,7 +2,6 @@ package hostrunner
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -24,32 +23,28 @@ import (
 const (
 	component = "millwright-hostrunner"
 
-	logLimit    = 10 << 20
-	logInterval = 15 * time.Second
+	logLimit    = 10 << 20         // bytes
+	logInterval = 15 * time.Second // between checks of the size of a log
 
-	// requestTime bounds the requests of one look at a Pod: a process whose grace
-	// period is over must not live on because an API server does not answer.
+	// requestTime bounds the requests of one pass: the grace period of a process must not
+	// be longer because the API server does not answer.
 	requestTime = 10 * time.Second
 
-	// lastTries is how often it is tried to report the end of a process once the host
-	// is to end. The next host runner finds the termination message.
-	lastTries = 4
+	// finalTries limits how often a stopped host tries to report the end of a process. The
+	// next host runner finds the termination message.
+	finalTries = 4
 
-	// lastWords is how long the final reports to the API server may take.
-	lastWords = 5 * time.Second
+	// finalTime bounds the final reports to the API server.
+	finalTime = 5 * time.Second
 )
 
 // host is what all workers share.
 type host struct {
 	Config
-	client  kubernetes.Interface
-	events  record.EventRecorder
-	volumes volumes
-	// stopping ends when the host is to end.
+	client kubernetes.Interface
+	events record.EventRecorder
+	// stopping ends when the host is stopped.
 	stopping context.Context
-
-	logLimit    int64         // bytes
-	logInterval time.Duration // between two looks at the size of a log
 }
 
 // runner gives each Pod its worker.
@@ -64,12 +59,8 @@ type runner struct {
 
 func newRunner(config Config) (*runner, error) {
 	access := rest.CopyConfig(config.REST)
-	if access.UserAgent == "" {
-		access.UserAgent = component
-	}
 	if access.QPS == 0 {
-		// client-go's own limit, 5, is for people; this is the kubelet's.
-		access.QPS, access.Burst = 50, 100
+		access.QPS, access.Burst = 50, 100 // as the kubelet; client-go's default is 5
 	}
 	client, err := kubernetes.NewForConfig(access)
 	if err != nil {
@@ -79,11 +70,9 @@ func newRunner(config Config) (*runner, error) {
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
 	return &runner{
 		host: &host{
-			Config:   config,
-			client:   client,
-			events:   broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component, Host: config.Name}),
-			volumes:  volumes{client: client, clock: config.Clock, limit: config.VolumesDir},
-			logLimit: logLimit, logInterval: logInterval,
+			Config: config,
+			client: client,
+			events: broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component, Host: config.Name}),
 		},
 		broadcaster: broadcaster,
 		workers:     map[types.UID]*worker{},
@@ -94,26 +83,26 @@ func newRunner(config Config) (*runner, error) {
 func (r *runner) run(ctx context.Context) error {
 	defer r.broadcaster.Shutdown()
 	r.stopping = ctx
-	// Whoever stops has still something to write.
+	// Workers still write when the context has ended.
 	working, done := context.WithCancel(context.WithoutCancel(ctx))
 	defer done()
 	if err := r.resume(working); err != nil {
 		return err
 	}
 	var background sync.WaitGroup
-	background.Go(func() { newNode(r.host).run(ctx) })
+	background.Go(func() { r.runNode(ctx) })
 	background.Go(func() { r.watch(ctx, working) })
 	<-ctx.Done()
 	background.Wait()
 
-	limit := time.AfterFunc(StopGrace+lastWords, done)
+	limit := time.AfterFunc(StopGrace+finalTime, done)
 	defer limit.Stop()
 	r.active.Wait()
 	return nil
 }
 
-// resume gives a worker to each Pod that an earlier host runner left in the folder. It
-// need not wait for the API server.
+// resume starts workers for the Pods that an earlier host runner left in the folder, without
+// waiting for the API server.
 func (r *runner) resume(ctx context.Context) error {
 	entries, err := os.ReadDir(layout(r.Dir).pods())
 	if err != nil {
@@ -126,7 +115,7 @@ func (r *runner) resume(ctx context.Context) error {
 	return nil
 }
 
-// watch tells workers what becomes of their Pods.
+// watch gives workers their Pods.
 func (r *runner) watch(ctx, working context.Context) {
 	selector := fields.OneTermEqualSelector("spec.nodeName", r.Name)
 	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{
@@ -156,7 +145,7 @@ func (r *runner) watch(ctx, working context.Context) {
 	running.Wait()
 }
 
-// forgetOthers tells the workers whose Pods were deleted while no host runner ran.
+// forgetOthers notifies the workers whose Pods were deleted while no host runner ran.
 func (r *runner) forgetOthers(store cache.Store) {
 	exists := map[types.UID]bool{}
 	for _, object := range store.List() {
@@ -185,8 +174,7 @@ func (r *runner) forget(uid types.UID) {
 	}
 }
 
-// worker returns the worker of a Pod, and starts it at the first time, with what was
-// saved of the Pod.
+// worker returns the worker of a Pod, and starts it if need be, with the saved Pod.
 func (r *runner) worker(working context.Context, uid types.UID, saved *corev1.Pod) *worker {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -204,21 +192,8 @@ func (r *runner) worker(working context.Context, uid types.UID, saved *corev1.Po
 	return w
 }
 
-// readManifest returns the Pod as an earlier host runner saved it, nil if it did not.
-func readManifest(f podFolder) *corev1.Pod {
-	content, err := os.ReadFile(f.manifest())
-	pod := &corev1.Pod{}
-	if err != nil || json.Unmarshal(content, pod) != nil {
-		return nil
-	}
-	return pod
-}
-
-// uid is that of the Pod whose folder it is.
-func (f podFolder) uid() string { return filepath.Base(string(f)) }
-
 func (w *worker) log() logr.Logger {
-	log := w.Log.WithValues("uid", w.folder.uid())
+	log := w.Log.WithValues("uid", filepath.Base(string(w.folder)))
 	if w.pod != nil {
 		log = log.WithValues("pod", w.pod.Namespace+"/"+w.pod.Name)
 	}

@@ -21,7 +21,7 @@ import (
 )
 
 func TestPodsRunToTheirEnd(t *testing.T) {
-	b := newBench(t)
+	b := newTestHost(t)
 	b.start()
 	type end struct {
 		Phase           corev1.PodPhase
@@ -57,8 +57,8 @@ func TestPodsRunToTheirEnd(t *testing.T) {
 	}
 }
 
-func TestWhatAProcessFinds(t *testing.T) {
-	b := newBench(t)
+func TestEnvironmentOfAProcess(t *testing.T) {
+	b := newTestHost(t)
 	b.config.VolumesDir = t.TempDir()
 	b.config.Path = "/somewhere"
 	claim := b.claim("disk", filepath.Join(b.config.VolumesDir, "disk"))
@@ -110,7 +110,7 @@ func TestWhatAProcessFinds(t *testing.T) {
 }
 
 // requireRunning looks at the whole status of a Pod that runs.
-func (b *bench) requireRunning(pod *corev1.Pod) {
+func (b *testHost) requireRunning(pod *corev1.Pod) {
 	b.t.Helper()
 	for _, kind := range []corev1.PodConditionType{corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady} {
 		ready := false
@@ -128,7 +128,7 @@ func (b *bench) requireRunning(pod *corev1.Pod) {
 }
 
 // claim makes a bound claim, as the controller manager would.
-func (b *bench) claim(name, dir string) string {
+func (b *testHost) claim(name, dir string) string {
 	b.t.Helper()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		b.t.Fatal(err)
@@ -165,7 +165,7 @@ func (b *bench) claim(name, dir string) string {
 }
 
 func TestDeletion(t *testing.T) {
-	b := newBench(t)
+	b := newTestHost(t)
 	b.start()
 	t.Run("asks first", func(t *testing.T) {
 		// A finalizer lets us see the Pod's last status.
@@ -222,8 +222,8 @@ func withSecret(name string) func(*corev1.Pod) {
 	return withVolume("secret", "/etc/secret", corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name}})
 }
 
-func TestASecretMayComeLate(t *testing.T) {
-	b := newBench(t)
+func TestSecretCreatedLate(t *testing.T) {
+	b := newTestHost(t)
 	b.start()
 	pod := b.pod("vm", "run", withSecret("late"))
 	b.awaitEvent(pod, eventVolumes)
@@ -245,8 +245,8 @@ func TestASecretMayComeLate(t *testing.T) {
 	}
 }
 
-func TestOtherPodsAreRefused(t *testing.T) {
-	b := newBench(t)
+func TestUnsupportedPodsFail(t *testing.T) {
+	b := newTestHost(t)
 	b.start()
 	pod := b.pod("web", "run", func(pod *corev1.Pod) { pod.Spec.Containers[0].Command = []string{"nginx"} })
 	refused := b.await("web", corev1.PodFailed)
@@ -258,8 +258,8 @@ func TestOtherPodsAreRefused(t *testing.T) {
 	b.awaitGone(pod)
 }
 
-func TestStopEndsAll(t *testing.T) {
-	b := newBench(t)
+func TestStopEndsAllProcesses(t *testing.T) {
+	b := newTestHost(t)
 	stop := b.start()
 	b.pod("vm-1", "run")
 	b.pod("vm-2", "run", withGrace(1))
@@ -283,7 +283,7 @@ func TestStopEndsAll(t *testing.T) {
 }
 
 func TestOneRunnerPerFolder(t *testing.T) {
-	b := newBench(t)
+	b := newTestHost(t)
 	b.start()
 	b.eventually("the Node", b.nodeReady)
 	if err := Run(t.Context(), b.config); !errors.Is(err, ErrInUse) {
@@ -291,8 +291,8 @@ func TestOneRunnerPerFolder(t *testing.T) {
 	}
 }
 
-func TestNodesAreApart(t *testing.T) {
-	b := newBench(t)
+func TestNodesAreIsolated(t *testing.T) {
+	b := newTestHost(t)
 	b.start()
 	b.pod("vm", "run")
 	b.awaitReady("vm")

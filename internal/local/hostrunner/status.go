@@ -2,35 +2,29 @@ package hostrunner
 
 import (
 	"encoding/json"
-	"io"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/internal/local/process"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Reasons of a Pod that Failed for another cause than its process's own.
+// Reasons of Failed Pods whose process did not fail by itself.
 const (
-	// ReasonUnsupported: the Pod wants something that a host does not do.
+	// ReasonUnsupported means that a host does not support the Pod.
 	ReasonUnsupported = "Unsupported"
-	// ReasonProcessLost: the process is gone, and nobody saw how it ended.
+	// ReasonProcessLost means that the process has ended, and its exit status is not known.
 	ReasonProcessLost = "ProcessLost"
-	// ReasonHostStopped: the host runner was stopped, and the process with it.
+	// ReasonHostStopped means that the host runner was stopped, and the process with it.
 	ReasonHostStopped = "HostStopped"
 )
 
-// maxMessage is how much of a termination message is kept, in bytes; the kubelet's limit.
-const maxMessage = 4096
-
-// facts is what a worker knows of its Pod beside the API's view.
+// facts is what a worker knows of its Pod beside the object.
 type facts struct {
 	now     time.Time
 	began   time.Time // when the process was started; zero if it was not
@@ -45,12 +39,12 @@ type ending struct {
 	container       *corev1.ContainerStateTerminated // nil if it never ran
 }
 
-// terminal reports whether the phase is one that a Pod never leaves.
+// terminal reports whether a phase is final.
 func terminal(phase corev1.PodPhase) bool {
 	return phase == corev1.PodSucceeded || phase == corev1.PodFailed
 }
 
-// statusOf returns the status that the Pod shall have.
+// statusOf returns the desired status of the Pod.
 func statusOf(pod *corev1.Pod, f facts) corev1.PodStatus {
 	status := pod.Status.DeepCopy()
 	if terminal(status.Phase) {
@@ -92,8 +86,8 @@ func unreadyReason(f facts) string {
 	}
 }
 
-// setCondition sets a condition; its time moves only with its status. A reason is for
-// those that are False.
+// setCondition sets a condition; its time changes only with its status. The reason is for
+// False.
 func setCondition(status *corev1.PodStatus, f facts, kind corev1.PodConditionType, is bool, reason string) {
 	condition := corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(f.now)}
 	if !is {
@@ -155,8 +149,7 @@ func conclude(exit process.Exit, began time.Time, killed bool, message string) *
 	return end
 }
 
-// guessCode is the exit code that goes with a termination message. It reports whether
-// nothing is known at all.
+// guessCode returns the exit code for a termination message. It is lost if nothing is known.
 func guessCode(message string, killed bool) (code int32, lost bool) {
 	const sigkill, unknown = 128 + 9, 255
 	var last vmpb.Termination
@@ -173,7 +166,8 @@ func guessCode(message string, killed bool) (code int32, lost bool) {
 	}
 }
 
-// vanished is the end of a Pod that ran according to the API, and of which nothing is left.
+// vanished returns the end of a Pod that ran according to its status, but has no process and
+// no folder.
 func vanished(pod *corev1.Pod, now time.Time) *ending {
 	began := now
 	for _, status := range pod.Status.ContainerStatuses {
@@ -184,13 +178,14 @@ func vanished(pod *corev1.Pod, now time.Time) *ending {
 	return conclude(process.Exit{Time: now}, began, false, "")
 }
 
-// readMessage returns the container's termination message, "" if there is none.
-func readMessage(f podFolder) string {
-	file, err := os.Open(filepath.Join(f.root(), vmpb.TerminationMessagePath))
-	if err != nil {
-		return ""
+// statusPatch returns the patch from the status of the Pod to another, nil if they are
+// equal. It fails for a later Pod of the same name.
+func statusPatch(pod *corev1.Pod, status corev1.PodStatus) ([]byte, error) {
+	from := client.StrategicMergeFrom(&corev1.Pod{Status: pod.Status})
+	patch, err := from.Data(&corev1.Pod{Status: status})
+	if err != nil || string(patch) == "{}" {
+		return nil, err
 	}
-	defer file.Close()
-	content, _ := io.ReadAll(io.LimitReader(file, maxMessage))
-	return strings.ToValidUTF8(string(content), "?")
+	// With the UID on one side only it becomes part of the patch.
+	return from.Data(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: pod.UID}, Status: status})
 }

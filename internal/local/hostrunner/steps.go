@@ -11,14 +11,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/internal/local/folder"
 	"github.com/millwright-dev/millwright/internal/local/process"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// actions bring the process where the Pod wants it.
+// actions start and end the process as the Pod demands.
 var actions = []flow.Step[*worker]{
 	step("Recover", (*worker).recover),
 	step("ObserveEnd", (*worker).observeEnd),
@@ -29,7 +31,7 @@ var actions = []flow.Step[*worker]{
 	step("RenewTokens", (*worker).renewTokens),
 }
 
-// reports tell the API, and clean up after the Pod.
+// reports write the status, and clean up after the Pod.
 var reports = []flow.Step[*worker]{
 	step("Report", (*worker).report),
 	step("CleanUp", (*worker).cleanUp),
@@ -50,10 +52,10 @@ const (
 	eventKilling = "Killing"
 )
 
-// defaultGrace is a Pod's grace period where nothing is known of it.
+// defaultGrace is the grace period of a Pod without one.
 const defaultGrace = 30 * time.Second
 
-// recover finds the process that an earlier host runner started.
+// recover finds the process of an earlier host runner.
 func (w *worker) recover(context.Context) flow.Result {
 	if w.recovered {
 		return flow.Continue()
@@ -65,14 +67,13 @@ func (w *worker) recover(context.Context) flow.Result {
 		return flow.Fail(err)
 	default:
 		w.process = found
-		w.renew = w.Clock.Now() // when the present token ends is not written down
+		w.renew = w.Clock.Now() // the expiry of the last token is not known
 		w.log().Info("found the process of an earlier host runner", "pid", found.PID())
 	}
 	w.recovered = true
 	return flow.Continue()
 }
 
-// observeEnd takes note of the end of the process.
 func (w *worker) observeEnd(context.Context) flow.Result {
 	if w.ending != nil {
 		return flow.Continue()
@@ -90,7 +91,7 @@ func (w *worker) observeEnd(context.Context) flow.Result {
 	}
 	exit, err := w.process.Exit()
 	if err != nil {
-		// Something of it may run, so that the Pod must not count as ended.
+		// A descendant may run: the Pod has not ended.
 		w.process, w.recovered = nil, false
 		return flow.Fail(err)
 	}
@@ -106,12 +107,11 @@ func (w *worker) observeEnd(context.Context) flow.Result {
 	return flow.Continue()
 }
 
-// startable reports whether there is a process to be started.
 func (w *worker) startable() bool {
 	return w.seen == viewLive && w.process == nil && w.ending == nil && w.wanted()
 }
 
-// refuse ends Pods that cannot be run here.
+// refuse fails Pods that a host does not support.
 func (w *worker) refuse(context.Context) flow.Result {
 	if !w.startable() {
 		return flow.Continue()
@@ -123,7 +123,7 @@ func (w *worker) refuse(context.Context) flow.Result {
 	return flow.Continue()
 }
 
-// start starts the process once all that it needs is there.
+// start starts the process once its volumes are ready.
 func (w *worker) start(ctx context.Context) flow.Result {
 	if !w.startable() {
 		return flow.Continue()
@@ -131,8 +131,7 @@ func (w *worker) start(ctx context.Context) flow.Result {
 	if err := w.save(); err != nil {
 		return w.hold(waitingStartError, eventStart, err)
 	}
-	renew, err := w.volumes.prepare(ctx, w.pod, w.folder)
-	if err != nil {
+	if err := w.prepareVolumes(ctx); err != nil {
 		return w.hold(waitingCreating, eventVolumes, err)
 	}
 	env, err := environment(w.pod, w.folder.root(), w.Path)
@@ -144,47 +143,28 @@ func (w *worker) start(ctx context.Context) flow.Result {
 	}
 	started, err := process.Start(w.folder.process(), command, w.Clock.Now())
 	if err != nil {
-		w.recovered = false // it may be that something did run
+		w.recovered = false // a process may have run
 		return w.hold(waitingStartError, eventStart, err)
 	}
-	w.process, w.renew, w.waiting = started, renew, nil
+	w.process, w.waiting = started, nil
 	w.events.Event(w.pod, corev1.EventTypeNormal, eventStarted, fmt.Sprintf("started process %d", started.PID()))
 	w.log().Info("started the process", "pid", started.PID())
 	return flow.Continue()
 }
 
-// holdCause is what keeps a process from being started.
-type holdCause struct {
-	event  string
-	volume string              // the volume that is not ready, if one is not
-	api    metav1.StatusReason // why the API server refused a request, if it did
-}
-
-func causeOf(event string, err error) holdCause {
-	cause := holdCause{event: event, api: apierrors.ReasonForError(err)}
-	var notReady *notReadyError
-	if errors.As(err, &notReady) {
-		cause.volume = notReady.volume
-	}
-	return cause
-}
-
 // hold lets the Pod wait, and reports why in its status. What it waits for can often not be
-// watched, so it is tried again. An event is for a cause that is found twice in a row: the
-// first failure is often that the API server does not know yet that the Pod is ours.
+// watched, so the pass is repeated. The first failure is often that the API server does not
+// know yet that the Pod is on this host: events begin with the second.
 func (w *worker) hold(reason, event string, err error) flow.Result {
-	cause := causeOf(event, err)
-	again := w.waiting != nil && w.held == cause
-	w.waiting, w.held = &corev1.ContainerStateWaiting{Reason: reason, Message: err.Error()}, cause
-	if again && w.announced != cause {
-		w.announced = cause
+	w.waiting = &corev1.ContainerStateWaiting{Reason: reason, Message: err.Error()}
+	if w.failures > 0 && w.announced != err.Error() {
+		w.announced = err.Error()
 		w.events.Event(w.pod, corev1.EventTypeWarning, event, err.Error())
 	}
 	return flow.Fail(err)
 }
 
-// save makes the Pod's folder, and keeps the Pod for a host runner that comes after us
-// and may find it deleted.
+// save writes the Pod into its folder: a later host runner may find it deleted.
 func (w *worker) save() error {
 	content, err := json.Marshal(w.pod)
 	if err != nil {
@@ -193,7 +173,7 @@ func (w *worker) save() error {
 	return folder.WriteFile(w.folder.manifest(), content)
 }
 
-// end ends a process that is not wanted: asks it, and kills it after its grace period.
+// end ends a process that is not wanted: by SIGTERM, and after its grace period by SIGKILL.
 func (w *worker) end(context.Context) flow.Result {
 	if !w.running() || w.wanted() {
 		return flow.Continue()
@@ -218,7 +198,7 @@ func (w *worker) end(context.Context) flow.Result {
 	return flow.Wait(0, "the process to die")
 }
 
-// dismissed reports whether the Pod is to end whatever the host does.
+// dismissed reports whether the Pod itself demands the end of its process.
 func (w *worker) dismissed() bool {
 	switch w.seen {
 	case viewGone:
@@ -230,7 +210,7 @@ func (w *worker) dismissed() bool {
 	}
 }
 
-// deadline is when a process that is to end now has to be gone.
+// deadline returns when a process whose end begins now is killed.
 func (w *worker) deadline(now time.Time) time.Time {
 	grace := defaultGrace
 	if w.pod != nil && w.pod.Spec.TerminationGracePeriodSeconds != nil {
@@ -238,10 +218,10 @@ func (w *worker) deadline(now time.Time) time.Time {
 	}
 	deadline := now.Add(grace)
 	if w.seen == viewLive && w.pod.DeletionTimestamp != nil {
-		// This is the time of the request and the grace period that it asked for.
+		// This is the time of the request plus its grace period.
 		deadline = w.pod.DeletionTimestamp.Time
 		if first := now.Add(time.Second); w.stop == nil && deadline.Before(first) {
-			deadline = first // everybody is asked before being killed
+			deadline = first // SIGTERM comes first
 		}
 	}
 	if latest := w.stopSeen.Add(StopGrace); w.stopped() && latest.Before(deadline) {
@@ -250,39 +230,34 @@ func (w *worker) deadline(now time.Time) time.Time {
 	return deadline
 }
 
-// rotateLog keeps the log of a running process small.
 func (w *worker) rotateLog(context.Context) flow.Result {
 	if !w.running() {
 		return flow.Continue()
 	}
-	if err := rotate(w.folder.log(), w.logLimit); err != nil {
-		w.log().Error(err, "the log grows on")
+	if err := rotate(w.folder.log(), logLimit); err != nil {
+		w.log().Error(err, "rotating the log")
 	}
 	return flow.Continue()
 }
 
-// renewTokens renews the tokens of a running process in time.
 func (w *worker) renewTokens(ctx context.Context) flow.Result {
 	if !w.running() {
 		return flow.Continue()
 	}
-	wait := w.logInterval
+	wait := logInterval
 	if w.seen == viewLive && !w.renew.IsZero() {
 		if !w.Clock.Now().Before(w.renew) {
-			due, err := w.volumes.renewTokens(ctx, w.pod, w.folder)
-			if err != nil {
+			if err := w.issueTokens(ctx); err != nil {
 				return flow.Fail(err)
 			}
-			w.renew = due
 		}
 		if !w.renew.IsZero() {
 			wait = max(min(wait, w.renew.Sub(w.Clock.Now())), time.Millisecond)
 		}
 	}
-	return flow.Wait(wait, "tokens and logs to grow old")
+	return flow.Wait(wait, "the next check of tokens and log")
 }
 
-// report writes the Pod's status.
 func (w *worker) report(ctx context.Context) flow.Result {
 	if w.seen != viewLive || w.idle() {
 		return flow.Continue()
@@ -296,9 +271,9 @@ func (w *worker) report(ctx context.Context) flow.Result {
 		return flow.Fail(err)
 	}
 	patched, err := w.client.CoreV1().Pods(w.pod.Namespace).Patch(
-		ctx, w.pod.Name, patchType, patch, metav1.PatchOptions{}, "status")
+		ctx, w.pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return flow.Wait(0, "the watch to tell that the Pod is gone")
+		return flow.Wait(0, "the watch to report that the Pod is gone")
 	}
 	if err != nil {
 		return flow.Fail(fmt.Errorf("writing the status: %w", err))
@@ -308,13 +283,13 @@ func (w *worker) report(ctx context.Context) flow.Result {
 	return flow.Continue()
 }
 
-// idle reports whether there is nothing to say of a Pod: it was deleted, or the host
-// stopped, before anything was done for it.
+// idle reports whether a Pod was deleted, or the host stopped, before anything was done for
+// it.
 func (w *worker) idle() bool {
 	return w.process == nil && w.ending == nil && !w.wanted()
 }
 
-// cleanUp removes what is left of a Pod that is to go, and lets it go.
+// cleanUp removes the folder of a Pod that is being deleted, and completes the deletion.
 func (w *worker) cleanUp(ctx context.Context) flow.Result {
 	leaving := w.seen == viewGone || w.seen == viewLive && w.pod.DeletionTimestamp != nil
 	if !leaving || !w.recovered || w.running() {
@@ -331,8 +306,8 @@ func (w *worker) cleanUp(ctx context.Context) flow.Result {
 		GracePeriodSeconds: ptr.To[int64](0),
 		Preconditions:      metav1.NewUIDPreconditions(string(w.pod.UID)),
 	})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		err = nil
+	if apierrors.IsConflict(err) {
+		return flow.Continue()
 	}
-	return flow.Fail(err)
+	return flow.Fail(client.IgnoreNotFound(err))
 }

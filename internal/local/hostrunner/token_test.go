@@ -49,7 +49,7 @@ func readToken(t *testing.T, path string) (string, claims) {
 }
 
 func TestTokensAreRenewed(t *testing.T) {
-	b := newBench(t)
+	b := newTestHost(t)
 	clock := clocktesting.NewFakeClock(time.Now())
 	b.config.Clock = clock
 	b.start()

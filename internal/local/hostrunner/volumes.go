@@ -9,89 +9,70 @@ import (
 	"path/filepath"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/internal/local/folder"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// volumes makes what a Pod's mounts lead to. All its work may be done again at any time
-// before the process is started.
-type volumes struct {
-	client kubernetes.Interface
-	clock  clock.PassiveClock
-	// limit is the folder below which persistent volumes must lie, "" for anywhere.
-	limit string
-}
-
-// notReadyError means that something a volume needs is not there, or not yet.
-type notReadyError struct {
-	volume string
-	err    error
-}
-
-func (e *notReadyError) Error() string { return fmt.Sprintf("volume %s: %v", e.volume, e.err) }
-func (e *notReadyError) Unwrap() error { return e.err }
-
-// prepare makes all volumes of the Pod and lays out its root. It returns when the
-// Pod's tokens have to be renewed, zero if it has none.
-func (v volumes) prepare(ctx context.Context, pod *corev1.Pod, f podFolder) (time.Time, error) {
+// prepareVolumes creates the volumes of the Pod and the links to them. It may be repeated
+// until the process is started.
+func (w *worker) prepareVolumes(ctx context.Context) error {
 	paths := map[string]string{}
-	for i := range pod.Spec.Volumes {
-		volume := &pod.Spec.Volumes[i]
-		path, err := v.make(ctx, pod, volume, f)
+	for i := range w.pod.Spec.Volumes {
+		volume := &w.pod.Spec.Volumes[i]
+		path, err := w.prepareVolume(ctx, volume)
 		if err != nil {
-			return time.Time{}, &notReadyError{volume: volume.Name, err: err}
+			return fmt.Errorf("volume %s: %w", volume.Name, err)
 		}
 		paths[volume.Name] = path
 	}
-	renew, err := v.renewTokens(ctx, pod, f)
-	if err != nil {
-		return time.Time{}, err
+	if err := w.issueTokens(ctx); err != nil {
+		return err
 	}
-	return renew, layOut(&pod.Spec.Containers[0], f.root(), paths)
+	return layOut(&w.pod.Spec.Containers[0], w.folder.root(), paths)
 }
 
-// make returns the folder of one volume.
-func (v volumes) make(ctx context.Context, pod *corev1.Pod, volume *corev1.Volume, f podFolder) (string, error) {
+// prepareVolume returns the folder of a volume.
+func (w *worker) prepareVolume(ctx context.Context, volume *corev1.Volume) (string, error) {
 	if claim := volume.PersistentVolumeClaim; claim != nil {
-		return v.claimed(ctx, pod.Namespace, claim.ClaimName)
+		return w.claimed(ctx, claim.ClaimName)
 	}
-	path := f.volume(volume.Name)
+	path := w.folder.volume(volume.Name)
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return "", err
 	}
 	if secret := volume.Secret; secret != nil {
-		return path, v.writeSecret(ctx, pod.Namespace, secret, path)
+		return path, w.writeSecret(ctx, secret, path)
 	}
 	return path, nil
 }
 
 // claimed returns the folder of the volume that is bound to a claim.
-func (v volumes) claimed(ctx context.Context, namespace, name string) (string, error) {
-	claim, err := v.client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+func (w *worker) claimed(ctx context.Context, name string) (string, error) {
+	claim, err := w.client.CoreV1().PersistentVolumeClaims(w.pod.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return "", err
 	}
 	if claim.Status.Phase != corev1.ClaimBound {
 		return "", fmt.Errorf("claim %s is not bound", name)
 	}
-	volume, err := v.client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
+	volume, err := w.client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
 	if err != nil {
 		return "", err
 	}
 	if ref := volume.Spec.ClaimRef; ref == nil || ref.UID != claim.UID {
 		return "", fmt.Errorf("volume %s is bound to another claim than %s", volume.Name, name)
 	}
-	return v.folderOf(volume)
+	return folderOf(volume, w.VolumesDir)
 }
 
-func (v volumes) folderOf(volume *corev1.PersistentVolume) (string, error) {
+// folderOf returns the folder of a volume, which must be below the limit, if there is one.
+func folderOf(volume *corev1.PersistentVolume, limit string) (string, error) {
 	var path string
 	switch source := volume.Spec.PersistentVolumeSource; {
 	case ptr.Deref(volume.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) != corev1.PersistentVolumeFilesystem:
@@ -103,8 +84,8 @@ func (v volumes) folderOf(volume *corev1.PersistentVolume) (string, error) {
 	default:
 		return "", fmt.Errorf("volume %s is not a folder of this machine", volume.Name)
 	}
-	if !filepath.IsAbs(path) || v.limit != "" && !within(path, v.limit) {
-		return "", fmt.Errorf("the folder of volume %s is not where volumes may lie", volume.Name)
+	if !filepath.IsAbs(path) || limit != "" && !within(path, limit) {
+		return "", fmt.Errorf("the folder of volume %s is not below the folder for volumes", volume.Name)
 	}
 	info, err := os.Stat(path)
 	if err != nil {
@@ -117,9 +98,9 @@ func (v volumes) folderOf(volume *corev1.PersistentVolume) (string, error) {
 }
 
 // writeSecret writes the keys that the volume names, or all, one file each.
-func (v volumes) writeSecret(ctx context.Context, namespace string, source *corev1.SecretVolumeSource, dir string) error {
+func (w *worker) writeSecret(ctx context.Context, source *corev1.SecretVolumeSource, dir string) error {
 	optional := ptr.Deref(source.Optional, false)
-	secret, err := v.client.CoreV1().Secrets(namespace).Get(ctx, source.SecretName, metav1.GetOptions{})
+	secret, err := w.client.CoreV1().Secrets(w.pod.Namespace).Get(ctx, source.SecretName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) && optional {
 		return nil
 	}
@@ -147,7 +128,7 @@ func (v volumes) writeSecret(ctx context.Context, namespace string, source *core
 	return nil
 }
 
-// layOut makes the container's mount paths below root, as links to the volumes, and the
+// layOut creates the container's mount paths below root, as links to the volumes, and the
 // file for its termination message.
 func layOut(c *corev1.Container, root string, volumes map[string]string) error {
 	for _, mount := range c.VolumeMounts {
@@ -159,14 +140,55 @@ func layOut(c *corev1.Container, root string, volumes map[string]string) error {
 		if err := os.MkdirAll(filepath.Dir(link), 0o700); err != nil {
 			return err
 		}
-		if err := os.Symlink(target, link); errors.Is(err, fs.ErrExist) {
-			err = errors.Join(os.Remove(link), os.Symlink(target, link)) // an earlier attempt's
-			if err != nil {
-				return err
-			}
-		} else if err != nil {
+		if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) { // of an earlier attempt
+			return err
+		}
+		if err := os.Symlink(target, link); err != nil {
 			return err
 		}
 	}
 	return folder.WriteFile(filepath.Join(root, vmpb.TerminationMessagePath), nil)
+}
+
+// issueTokens writes new tokens into the Pod's projected volumes, and sets when they are to
+// be renewed: after four fifths of the shortest lifetime.
+func (w *worker) issueTokens(ctx context.Context) error {
+	var renew time.Time
+	for i := range w.pod.Spec.Volumes {
+		volume := &w.pod.Spec.Volumes[i]
+		if volume.Projected == nil {
+			continue
+		}
+		for _, source := range volume.Projected.Sources {
+			next, err := w.issueToken(ctx, source.ServiceAccountToken, w.folder.volume(volume.Name))
+			if err != nil {
+				return fmt.Errorf("volume %s: %w", volume.Name, err)
+			}
+			if renew.IsZero() || next.Before(renew) {
+				renew = next
+			}
+		}
+	}
+	w.renew = renew
+	return nil
+}
+
+func (w *worker) issueToken(ctx context.Context, source *corev1.ServiceAccountTokenProjection, dir string) (renew time.Time, err error) {
+	pod := w.pod
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		ExpirationSeconds: source.ExpirationSeconds,
+		// A token that is bound to the Pod ends with it.
+		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
+	}}
+	if source.Audience != "" {
+		request.Spec.Audiences = []string{source.Audience}
+	}
+	now := w.Clock.Now()
+	answer, err := w.client.CoreV1().ServiceAccounts(pod.Namespace).
+		CreateToken(ctx, pod.Spec.ServiceAccountName, request, metav1.CreateOptions{})
+	if err != nil {
+		return time.Time{}, fmt.Errorf("requesting a token of service account %s: %w", pod.Spec.ServiceAccountName, err)
+	}
+	lifetime := answer.Status.ExpirationTimestamp.Sub(now)
+	return now.Add(lifetime / 5 * 4), folder.WriteFile(filepath.Join(dir, source.Path), []byte(answer.Status.Token))
 }

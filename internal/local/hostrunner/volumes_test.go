@@ -9,7 +9,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-func TestWhereVolumesMayLie(t *testing.T) {
+func TestFoldersOfVolumes(t *testing.T) {
 	dir := t.TempDir()
 	volumesDir := filepath.Join(dir, "volumes")
 	if err := os.MkdirAll(filepath.Join(volumesDir, "disk"), 0o700); err != nil {
@@ -47,7 +47,7 @@ func TestWhereVolumesMayLie(t *testing.T) {
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
-			path, err := volumes{limit: test.limit}.folderOf(&corev1.PersistentVolume{Spec: test.spec})
+			path, err := folderOf(&corev1.PersistentVolume{Spec: test.spec}, test.limit)
 			if (err == nil) != test.ok || (path != "") != test.ok {
 				t.Errorf("it gives %q, %v", path, err)
 			}

@@ -15,51 +15,50 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// view is what is known of a Pod in the API.
+// view is what is known of a Pod from the API server.
 type view int
 
 const (
-	viewUnknown view = iota // only what an earlier host runner saved is known
-	viewLive                // it exists
-	viewGone                // it does not exist any more
+	viewUnknown view = iota // nothing yet; an earlier host runner may have saved the Pod
+	viewLive                // the Pod exists
+	viewGone                // the Pod does not exist any more
 )
 
 // worker runs one Pod, in one goroutine.
 type worker struct {
 	*host
 	folder podFolder
-	wake   chan struct{} // something of the first group of fields changed
+	wake   chan struct{} // receives when the next group of fields changed
 
 	mu     sync.Mutex
 	latest *corev1.Pod
 	view   view
 
-	// The rest belongs to the goroutine. pod and seen are latest and view as they
-	// were when the pass began; pod is nil if nothing was ever known.
+	// The other fields belong to the goroutine. pod and seen are latest and view at the
+	// beginning of the pass; pod is nil if the Pod was never known.
 	pod  *corev1.Pod
 	seen view
 
-	recovered bool // looked for what an earlier host runner left
+	recovered bool // looked for a process of an earlier host runner
 	process   *process.Process
 	ending    *ending
 	waiting   *corev1.ContainerStateWaiting
-	held      holdCause // why the container waits
-	announced holdCause // the last cause that there was an event for
-	renew     time.Time // when tokens are due; zero if there are none
-	stop      *stop     // set once the process was asked to end
-	stopSeen  time.Time // when it was noticed that the host is to end; zero before
-	failures  int       // passes in a row that failed
+	announced string    // message of the last warning event
+	renew     time.Time // when tokens are renewed; zero if there are none
+	stop      *stop     // set once the process got SIGTERM
+	stopSeen  time.Time // when the worker saw that the host stops; zero before
+	failures  int       // consecutive passes that failed
 	retry     wait.Backoff
-	finished  bool // there is nothing more to do, ever
+	finished  bool // the worker ends
 }
 
-// stop is the end of a process in progress.
+// stop is a termination in progress.
 type stop struct {
-	host     bool      // it ends because the host does
+	host     bool      // it ends because the host stops
 	deadline time.Time // when it is killed
 }
 
-// learn takes a newer view of the Pod.
+// learn takes a newer state of the Pod.
 func (w *worker) learn(pod *corev1.Pod) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -67,26 +66,25 @@ func (w *worker) learn(pod *corev1.Pod) {
 		return
 	}
 	if w.view == viewLive {
-		// Answers to our own writes and the watch overtake each other.
+		// Answers to writes and events of the watch may overtake each other.
 		order, err := resourceversion.CompareResourceVersion(pod.ResourceVersion, w.latest.ResourceVersion)
 		if err == nil && order <= 0 {
 			return
 		}
 	}
 	w.latest, w.view = pod, viewLive
-	w.notify()
+	notify(w.wake)
 }
 
-// forget learns that the Pod does not exist any more.
+// forget notes that the Pod does not exist any more.
 func (w *worker) forget() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.view = viewGone
-	w.notify()
+	notify(w.wake)
 }
 
-// forgetUnlessSeen is forget for a Pod that a complete list did not hold, unless it was
-// created since.
+// forgetUnlessSeen is forget for a Pod that was not in a list, unless a later event had it.
 func (w *worker) forgetUnlessSeen() {
 	w.mu.Lock()
 	unknown := w.view == viewUnknown
@@ -96,29 +94,21 @@ func (w *worker) forgetUnlessSeen() {
 	}
 }
 
-func (w *worker) notify() {
-	select {
-	case w.wake <- struct{}{}:
-	default: // it will look anyway
-	}
-}
-
-// run works until the Pod is gone, or the host stops and the process is no more.
+// run runs until the Pod is gone, or the host stops and the process has ended.
 func (w *worker) run(ctx context.Context) {
 	for {
 		after := w.pass(ctx)
 		if w.finished || ctx.Err() != nil {
 			return
 		}
-		if w.stopped() && !w.running() && (after == 0 || w.failures >= lastTries) {
+		if w.stopped() && !w.running() && (after == 0 || w.failures >= finalTries) {
 			return
 		}
 		w.await(ctx, after)
 	}
 }
 
-// await returns when there may be something to do, after the given time at the latest;
-// zero is no limit.
+// await waits for an event, or until the given time has passed; zero means no limit.
 func (w *worker) await(ctx context.Context, after time.Duration) {
 	var timeout <-chan time.Time
 	if after > 0 {
@@ -132,7 +122,7 @@ func (w *worker) await(ctx context.Context, after time.Duration) {
 	}
 	stopping := w.stopping.Done()
 	if !w.stopSeen.IsZero() {
-		stopping = nil // it is known
+		stopping = nil // seen before
 	}
 	select {
 	case <-ctx.Done():
@@ -143,8 +133,8 @@ func (w *worker) await(ctx context.Context, after time.Duration) {
 	}
 }
 
-// pass looks at everything once. It returns when to look again at the latest; zero waits
-// for an event.
+// pass reconciles the Pod once. It returns after which time to do so again; zero means at the
+// next event.
 func (w *worker) pass(ctx context.Context) time.Duration {
 	w.mu.Lock()
 	w.pod, w.seen = w.latest, w.view
@@ -156,17 +146,17 @@ func (w *worker) pass(ctx context.Context) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
 	act := flow.Run(ctx, w, actions)
-	report := flow.Run(ctx, w, reports) // also of what could not be done
+	report := flow.Run(ctx, w, reports) // also of failed actions
 	if err := errors.Join(act.Err, report.Err); err != nil {
 		w.failures++
-		w.log().Info("will be tried again", "reason", err.Error())
+		w.log().Info("the pass failed and will be repeated", "reason", err.Error())
 		return earlier(w.retry.Step(), earlier(act.After, report.After))
 	}
 	w.failures, w.retry = 0, retryDelays
 	return earlier(act.After, report.After)
 }
 
-// earlier returns the shorter of two times; zero is no limit.
+// earlier returns the shorter of two durations; zero means no limit.
 func earlier(a, b time.Duration) time.Duration {
 	if a == 0 || b != 0 && b < a {
 		return b
@@ -174,14 +164,13 @@ func earlier(a, b time.Duration) time.Duration {
 	return a
 }
 
-// retryDelays are the pauses after failures in a row.
 var retryDelays = wait.Backoff{Duration: 250 * time.Millisecond, Factor: 2, Steps: math.MaxInt, Cap: 15 * time.Second}
 
-// running reports whether the process, or one that came from it, lives.
+// running reports whether the process or a descendant runs.
 func (w *worker) running() bool { return w.process != nil && w.ending == nil }
 
-// stopped reports whether the host is to end.
+// stopped reports whether the host stops.
 func (w *worker) stopped() bool { return w.stopping.Err() != nil }
 
-// wanted reports whether the Pod's process shall run.
+// wanted reports whether the process should run.
 func (w *worker) wanted() bool { return !w.stopped() && !w.dismissed() }

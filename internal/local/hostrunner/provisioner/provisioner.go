@@ -1,11 +1,11 @@
 // Package provisioner provisions PersistentVolumes that are folders on this machine.
 //
-// It serves the claims of one StorageClass: each becomes a folder and a PersistentVolume
-// of kind hostPath that leads to it. In local mode all hosts are this machine, so the
-// volumes have no node affinity.
+// For each claim of one StorageClass it creates a folder and a PersistentVolume with its
+// hostPath. In local mode all hosts are this machine, so the volumes have no node affinity.
 package provisioner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/ptr"
 )
 
 const (
@@ -39,33 +40,28 @@ const (
 	annotationDefaultClass  = "storageclass.kubernetes.io/is-default-class"
 )
 
-// Provisioner makes and removes volumes. One at most may work in a folder.
+// Provisioner creates and removes volumes. Only one may use a folder.
 type Provisioner struct {
-	// Client may read and write claims, volumes and events. Required.
+	// Client may read claims and write volumes and events. Required.
 	Client kubernetes.Interface
-	// Dir is the folder of all volumes; each is a folder in it with the claim's UID as
-	// name. It is created if it does not exist. Required.
+	// Dir is the folder of all volumes. Each is a subfolder with the claim's UID as name.
+	// It is created if it does not exist. Required.
 	Dir string
-	// Class is the StorageClass whose claims are served. Empty means DefaultClass.
+	// Class is the StorageClass of the claims. Empty means DefaultClass.
 	Class string
-	// Log gets a line for each volume that is made or removed. The zero value discards
+	// Log gets a line for each volume that is created or removed. The zero value discards
 	// them.
 	Log logr.Logger
 }
 
-// EnsureClass creates the StorageClass if it does not exist: the default class, with
-// volumes bound at once and removed with their claims. An empty name means
-// DefaultClass. One that exists is left as it is.
+// EnsureClass creates the StorageClass if it does not exist: the default class, whose
+// volumes are bound at once and deleted with their claims.
 func EnsureClass(ctx context.Context, client kubernetes.Interface, name string) error {
-	if name == "" {
-		name = DefaultClass
-	}
-	reclaim, binding := corev1.PersistentVolumeReclaimDelete, storagev1.VolumeBindingImmediate
 	class := &storagev1.StorageClass{
 		ObjectMeta:        metav1.ObjectMeta{Name: name, Annotations: map[string]string{annotationDefaultClass: "true"}},
 		Provisioner:       Name,
-		ReclaimPolicy:     &reclaim,
-		VolumeBindingMode: &binding,
+		ReclaimPolicy:     ptr.To(corev1.PersistentVolumeReclaimDelete),
+		VolumeBindingMode: ptr.To(storagev1.VolumeBindingImmediate),
 	}
 	_, err := client.StorageV1().StorageClasses().Create(ctx, class, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
@@ -74,12 +70,10 @@ func EnsureClass(ctx context.Context, client kubernetes.Interface, name string) 
 	return nil
 }
 
-// Run serves claims until the context ends, then returns nil. The error says why it
+// Run provisions volumes until the context ends, then returns nil. It returns an error if it
 // cannot use the folder.
 func (p Provisioner) Run(ctx context.Context) error {
-	if p.Class == "" {
-		p.Class = DefaultClass
-	}
+	p.Class = cmp.Or(p.Class, DefaultClass)
 	if p.Log.GetSink() == nil {
 		p.Log = logr.Discard()
 	}
@@ -94,39 +88,16 @@ func (p Provisioner) Run(ctx context.Context) error {
 	events := record.NewBroadcaster()
 	defer events.Shutdown()
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: p.Client.CoreV1().Events("")})
-	w := newWorker(p, events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: Name}))
-	return w.run(ctx)
-}
-
-// item is what the queue holds: a claim, or a volume if it has no namespace.
-type item = cache.ObjectName
-
-// worker takes one claim or volume after the other: what it does takes no time.
-type worker struct {
-	Provisioner
-	events    record.EventRecorder
-	informers informers.SharedInformerFactory
-	claims    listers.PersistentVolumeClaimLister
-	volumes   listers.PersistentVolumeLister
-	queue     workqueue.TypedRateLimitingInterface[item]
-}
-
-func newWorker(p Provisioner, events record.EventRecorder) *worker {
 	factory := informers.NewSharedInformerFactory(p.Client, 0)
 	core := factory.Core().V1()
-	return &worker{
+	w := &worker{
 		Provisioner: p,
-		events:      events,
-		informers:   factory,
+		events:      events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: Name}),
 		claims:      core.PersistentVolumeClaims().Lister(),
 		volumes:     core.PersistentVolumes().Lister(),
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[item](100*time.Millisecond, time.Minute)),
 	}
-}
-
-func (w *worker) run(ctx context.Context) error {
-	core := w.informers.Core().V1()
 	for _, informer := range []cache.SharedIndexInformer{
 		core.PersistentVolumeClaims().Informer(), core.PersistentVolumes().Informer(),
 	} {
@@ -134,12 +105,29 @@ func (w *worker) run(ctx context.Context) error {
 			return err
 		}
 	}
-	w.informers.StartWithContext(ctx)
-	defer w.informers.Shutdown()
-	w.informers.WaitForCacheSync(ctx.Done())
+	factory.StartWithContext(ctx)
+	defer factory.Shutdown()
+	factory.WaitForCacheSync(ctx.Done())
 	if ctx.Err() != nil {
-		return nil // the sweep must not take what it has not heard of for unknown
+		return nil
 	}
+	return w.run(ctx)
+}
+
+// item is a claim, or a volume if it has no namespace.
+type item = cache.ObjectName
+
+// worker handles one claim or volume at a time.
+type worker struct {
+	Provisioner
+	events  record.EventRecorder
+	claims  listers.PersistentVolumeClaimLister
+	volumes listers.PersistentVolumeLister
+	queue   workqueue.TypedRateLimitingInterface[item]
+}
+
+// run needs complete caches.
+func (w *worker) run(ctx context.Context) error {
 	if err := w.sweep(); err != nil {
 		return err
 	}
@@ -168,7 +156,7 @@ func (w *worker) handler() cache.ResourceEventHandler {
 	}
 }
 
-// next handles one item of the queue, and reports whether there may be others.
+// next handles one item, and reports whether there may be others.
 func (w *worker) next(ctx context.Context) bool {
 	name, shutdown := w.queue.Get()
 	if shutdown {
@@ -180,7 +168,7 @@ func (w *worker) next(ctx context.Context) bool {
 		handle = w.reclaim
 	}
 	if err := handle(ctx, name); err != nil && ctx.Err() == nil {
-		w.Log.Error(err, "will be tried again", "object", name.String())
+		w.Log.Error(err, "handling failed and will be repeated", "object", name.String())
 		w.queue.AddRateLimited(name)
 		return true
 	}

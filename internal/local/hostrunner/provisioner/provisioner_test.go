@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -20,16 +21,17 @@ import (
 
 func TestMain(m *testing.M) { env.Main(m) }
 
-// patience is how long something may take that takes less than five seconds.
-const patience = 30 * time.Second
+// timeout bounds what takes less than five seconds on an idle machine.
+const timeout = 30 * time.Second
 
-type bench struct {
+// testProvisioner is a provisioner with its own StorageClass.
+type testProvisioner struct {
 	*env.Env
 	Provisioner
 	t *testing.T
 }
 
-func newBench(t *testing.T) *bench {
+func newTestProvisioner(t *testing.T) *testProvisioner {
 	t.Helper()
 	e := env.New(t, env.WithControllerManager())
 	client, err := kubernetes.NewForConfig(e.Admin)
@@ -37,7 +39,7 @@ func newBench(t *testing.T) *bench {
 		t.Fatal(err)
 	}
 	// A class for each test: they share the cluster.
-	b := &bench{Env: e, t: t, Provisioner: Provisioner{Client: client, Dir: t.TempDir(), Class: "class-of-" + e.Namespace}}
+	b := &testProvisioner{Env: e, t: t, Provisioner: Provisioner{Client: client, Dir: t.TempDir(), Class: "class-of-" + e.Namespace}}
 	for range 2 { // it need not be the first time
 		if err := EnsureClass(t.Context(), client, b.Class); err != nil {
 			t.Fatal(err)
@@ -49,7 +51,7 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
-func (b *bench) start() (stop func()) {
+func (b *testProvisioner) start() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- b.Run(ctx) }()
@@ -68,7 +70,7 @@ func (b *bench) start() (stop func()) {
 	return stop
 }
 
-func (b *bench) claim(name string, change ...func(*corev1.PersistentVolumeClaimSpec)) *corev1.PersistentVolumeClaim {
+func (b *testProvisioner) claim(name string, change ...func(*corev1.PersistentVolumeClaimSpec)) *corev1.PersistentVolumeClaim {
 	b.t.Helper()
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: b.Namespace},
@@ -90,20 +92,16 @@ func (b *bench) claim(name string, change ...func(*corev1.PersistentVolumeClaimS
 	return created
 }
 
-func (b *bench) eventually(what string, yes func() (bool, any)) {
+// eventually polls until the condition holds; a failure shows the state.
+func (b *testProvisioner) eventually(what string, condition func() (bool, any)) {
 	b.t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-		ok, have := yes()
-		if ok {
-			return
-		}
-		if time.Now().After(deadline) {
-			b.t.Fatalf("%s does not come about; there is %+v", what, have)
-		}
-	}
+	gomega.NewWithT(b.t).Eventually(func(g gomega.Gomega) {
+		holds, state := condition()
+		g.Expect(holds).To(gomega.BeTrue(), "%s; the state is %+v", what, state)
+	}).WithTimeout(timeout).WithPolling(10 * time.Millisecond).Should(gomega.Succeed())
 }
 
-func (b *bench) awaitBound(name string) *corev1.PersistentVolume {
+func (b *testProvisioner) awaitBound(name string) *corev1.PersistentVolume {
 	b.t.Helper()
 	var claim *corev1.PersistentVolumeClaim
 	b.eventually("the volume", func() (bool, any) {
@@ -118,14 +116,14 @@ func (b *bench) awaitBound(name string) *corev1.PersistentVolume {
 	return volume
 }
 
-func (b *bench) delete(name string) {
+func (b *testProvisioner) delete(name string) {
 	b.t.Helper()
 	if err := b.Client.CoreV1().PersistentVolumeClaims(b.Namespace).Delete(b.t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		b.t.Fatal(err)
 	}
 }
 
-func (b *bench) awaitGone(volume *corev1.PersistentVolume) {
+func (b *testProvisioner) awaitGone(volume *corev1.PersistentVolume) {
 	b.t.Helper()
 	b.eventually("the volume's end", func() (bool, any) {
 		have, err := b.Client.CoreV1().PersistentVolumes().Get(b.t.Context(), volume.Name, metav1.GetOptions{})
@@ -137,8 +135,8 @@ func (b *bench) awaitGone(volume *corev1.PersistentVolume) {
 	})
 }
 
-func TestAVolumesLife(t *testing.T) {
-	b := newBench(t)
+func TestVolumeLifecycle(t *testing.T) {
+	b := newTestProvisioner(t)
 	b.start()
 	claim := b.claim("disk")
 	volume := b.awaitBound("disk")
@@ -156,15 +154,15 @@ func TestAVolumesLife(t *testing.T) {
 	b.requireEmpty()
 }
 
-func (b *bench) requireEmpty() {
+func (b *testProvisioner) requireEmpty() {
 	b.t.Helper()
 	if entries, err := os.ReadDir(b.Dir); err != nil || len(entries) > 0 {
-		b.t.Errorf("the folder still holds %v (%v)", entries, err)
+		b.t.Errorf("the folder still has %v (%v)", entries, err)
 	}
 }
 
-func TestAClaimGoesMeanwhile(t *testing.T) {
-	b := newBench(t)
+func TestClaimDeletedMeanwhile(t *testing.T) {
+	b := newTestProvisioner(t)
 	stop := b.start()
 	b.claim("disk")
 	volume := b.awaitBound("disk")
@@ -175,8 +173,8 @@ func TestAClaimGoesMeanwhile(t *testing.T) {
 	b.requireEmpty()
 }
 
-func TestAVolumeIsDeletedByHand(t *testing.T) {
-	b := newBench(t)
+func TestVolumeDeletedByHand(t *testing.T) {
+	b := newTestProvisioner(t)
 	b.start()
 	b.claim("disk")
 	volume := b.awaitBound("disk")
@@ -189,8 +187,8 @@ func TestAVolumeIsDeletedByHand(t *testing.T) {
 	b.requireEmpty()
 }
 
-func TestWhatCannotBeHad(t *testing.T) {
-	b := newBench(t)
+func TestUnsupportedClaims(t *testing.T) {
+	b := newTestProvisioner(t)
 	b.start()
 	cases := map[string]func(*corev1.PersistentVolumeClaimSpec){
 		"block": func(spec *corev1.PersistentVolumeClaimSpec) { spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) },
@@ -216,8 +214,8 @@ func TestWhatCannotBeHad(t *testing.T) {
 	b.requireEmpty()
 }
 
-func TestOthersAreLeftAlone(t *testing.T) {
-	b := newBench(t)
+func TestOtherClaimsAreIgnored(t *testing.T) {
+	b := newTestProvisioner(t)
 	b.start()
 	b.claim("other", func(spec *corev1.PersistentVolumeClaimSpec) { spec.StorageClassName = ptr.To("") })
 	b.claim("ours") // by the time that it is bound the other was looked at
@@ -228,7 +226,7 @@ func TestOthersAreLeftAlone(t *testing.T) {
 }
 
 func TestSweep(t *testing.T) {
-	b := newBench(t)
+	b := newTestProvisioner(t)
 	for _, name := range []string{"wanted/disk.img", "half.removed/disk.img", "empty/"} {
 		path := filepath.Join(b.Dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -251,6 +249,6 @@ func TestSweep(t *testing.T) {
 	want := []string{filepath.Base(volume.Spec.HostPath.Path), "wanted"}
 	slices.Sort(want)
 	if err != nil || !slices.Equal(have, want) {
-		t.Errorf("there are %v (%v), want %v: data of an unknown volume are somebody's", have, err, want)
+		t.Errorf("there are %v (%v), want %v: the data of an unknown volume stay", have, err, want)
 	}
 }

@@ -22,12 +22,12 @@ const (
 	reasonFailed = "ProvisioningFailed"
 	reasonDone   = "ProvisioningSucceeded"
 
-	// removedSuffix marks the folder of a volume that is being removed, so that a removal
-	// that was interrupted is finished later.
+	// removedSuffix marks the folder of a volume that is being removed, so that sweep
+	// completes an interrupted removal.
 	removedSuffix = ".removed"
 )
 
-// provision makes the volume of a claim that waits for one.
+// provision creates the volume of a claim without one.
 func (w *worker) provision(ctx context.Context, name item) error {
 	claim, err := w.claims.PersistentVolumeClaims(name.Namespace).Get(name.Name)
 	if apierrors.IsNotFound(err) {
@@ -36,32 +36,32 @@ func (w *worker) provision(ctx context.Context, name item) error {
 	if err != nil || !w.wanted(claim) {
 		return err
 	}
-	problem, err := w.problem(claim)
+	unsupported, err := w.unsupported(claim)
 	if err != nil {
 		return err
 	}
-	if problem != "" {
-		w.events.Event(claim, corev1.EventTypeWarning, reasonFailed, problem)
-		return nil // only another claim, or an edit of this one, would help
+	if unsupported != "" {
+		w.events.Event(claim, corev1.EventTypeWarning, reasonFailed, unsupported)
+		return nil // a change of the claim comes with an event
 	}
 	dir := filepath.Join(w.Dir, string(claim.UID))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("making the folder of the volume: %w", err)
+		return fmt.Errorf("creating the folder of the volume: %w", err)
 	}
 	volume := w.volume(claim, dir)
 	_, err = w.Client.CoreV1().PersistentVolumes().Create(ctx, volume, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		return nil // made by an earlier pass
+		return nil // by an earlier attempt
 	}
 	if err != nil {
 		return fmt.Errorf("creating PersistentVolume %s: %w", volume.Name, err)
 	}
-	w.Log.Info("made a volume", "claim", name.String(), "volume", volume.Name)
-	w.events.Event(claim, corev1.EventTypeNormal, reasonDone, "made volume "+volume.Name)
+	w.Log.Info("created a volume", "claim", name.String(), "volume", volume.Name)
+	w.events.Event(claim, corev1.EventTypeNormal, reasonDone, "created volume "+volume.Name)
 	return nil
 }
 
-// wanted reports whether the claim is one of ours that has no volume.
+// wanted reports whether the claim is of this class and needs a volume.
 func (w *worker) wanted(claim *corev1.PersistentVolumeClaim) bool {
 	return ptr.Deref(claim.Spec.StorageClassName, "") == w.Class &&
 		claim.Spec.VolumeName == "" &&
@@ -69,24 +69,24 @@ func (w *worker) wanted(claim *corev1.PersistentVolumeClaim) bool {
 		claim.DeletionTimestamp.IsZero()
 }
 
-// problem says what of the claim cannot be had here, "" if all can.
-func (w *worker) problem(claim *corev1.PersistentVolumeClaim) (string, error) {
+// unsupported returns what is unsupported in the claim, empty if nothing is.
+func (w *worker) unsupported(claim *corev1.PersistentVolumeClaim) (string, error) {
 	switch {
 	case ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) != corev1.PersistentVolumeFilesystem:
-		return "volumes are folders here: volumeMode Block is not supported", nil
+		return "volumeMode Block is not supported: volumes are folders", nil
 	case claim.Spec.Selector != nil:
-		return "volumes are made for their claim here: a selector is not supported", nil
+		return "a selector is not supported: volumes are created for their claim", nil
 	case claim.Spec.DataSource != nil, claim.Spec.DataSourceRef != nil:
-		return "volumes begin empty here: a data source is not supported", nil
+		return "a data source is not supported: volumes are empty at first", nil
 	}
 	var files unix.Statfs_t
 	if err := unix.Statfs(w.Dir, &files); err != nil {
 		return "", fmt.Errorf("measuring the file system of %s: %w", w.Dir, err)
 	}
-	// Disks are sparse and share the file system, so that what is free now says little.
+	// Disks are sparse and share the file system, so the free space means little.
 	size, total := claim.Spec.Resources.Requests[corev1.ResourceStorage], int64(files.Blocks)*files.Bsize
 	if size.CmpInt64(total) > 0 {
-		return fmt.Sprintf("the claim wants %s, the whole file system has %d bytes", size.String(), total), nil
+		return fmt.Sprintf("the claim requests %s, the whole file system has %d bytes", size.String(), total), nil
 	}
 	return "", nil
 }
@@ -98,9 +98,7 @@ func (w *worker) volume(claim *corev1.PersistentVolumeClaim, dir string) *corev1
 			Annotations: map[string]string{annotationProvisionedBy: Name},
 		},
 		Spec: corev1.PersistentVolumeSpec{
-			Capacity: corev1.ResourceList{
-				corev1.ResourceStorage: claim.Spec.Resources.Requests[corev1.ResourceStorage],
-			},
+			Capacity:    corev1.ResourceList{corev1.ResourceStorage: claim.Spec.Resources.Requests[corev1.ResourceStorage]},
 			AccessModes: claim.Spec.AccessModes,
 			ClaimRef: &corev1.ObjectReference{
 				APIVersion: "v1", Kind: "PersistentVolumeClaim",
@@ -139,8 +137,7 @@ func (w *worker) reclaim(ctx context.Context, name item) error {
 	return nil
 }
 
-// forget removes the folder of a volume that somebody else deleted after its claim
-// was gone.
+// forget removes the folder of a volume that was deleted by another client after its claim.
 func (w *worker) forget(object any) {
 	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		object = tombstone.Obj
@@ -152,19 +149,19 @@ func (w *worker) forget(object any) {
 	ref := volume.Spec.ClaimRef
 	claim, err := w.claims.PersistentVolumeClaims(ref.Namespace).Get(ref.Name)
 	if err == nil && claim.UID == ref.UID {
-		return // whoever has the claim may want the data
+		return // the claim still needs the data
 	}
 	if err := w.remove(volume); err != nil {
-		w.Log.Error(err, "the folder of a deleted volume stays", "volume", volume.Name)
+		w.Log.Error(err, "removing the folder of a deleted volume", "volume", volume.Name)
 	}
 }
 
-// ours reports whether the volume was made here and is to be removed with its claim.
+// ours reports whether the provisioner created the volume, and deletes it with its claim.
 func (w *worker) ours(volume *corev1.PersistentVolume) bool {
 	return volume.Annotations[annotationProvisionedBy] == Name &&
 		volume.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete &&
 		volume.Spec.HostPath != nil && volume.Spec.ClaimRef != nil &&
-		// Never a folder that somebody wrote into a volume with our name on it.
+		// Never another path, which a user may have written into the volume.
 		volume.Spec.HostPath.Path == filepath.Join(w.Dir, strings.TrimPrefix(volume.Name, "pvc-")) &&
 		volume.Name == volumeName(volume.Spec.ClaimRef.UID)
 }
@@ -181,9 +178,9 @@ func (w *worker) remove(volume *corev1.PersistentVolume) error {
 	return nil
 }
 
-// sweep finishes what was cut short: removals, and folders that were made for a claim
-// that then went away. Any other folder stays even if no volume is known for it: an API
-// server whose data was lost must not cost the disks too.
+// sweep completes interrupted removals, and removes empty folders without a volume. Other
+// folders without a volume stay: if the API server lost its data, the disks must not be lost,
+// too.
 func (w *worker) sweep() error {
 	entries, err := os.ReadDir(w.Dir)
 	if err != nil {
@@ -201,7 +198,7 @@ func (w *worker) sweep() error {
 		}
 		_, err := w.volumes.Get(volumeName(types.UID(entry.Name())))
 		if apierrors.IsNotFound(err) {
-			os.Remove(path) // removes nothing that has a content
+			os.Remove(path) // fails if it is not empty
 		}
 	}
 	return errors.Join(problems...)

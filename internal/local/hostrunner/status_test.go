@@ -140,14 +140,14 @@ func TestConclude(t *testing.T) {
 	}{
 		"signal": {"a signal is a failure", process.Exit{Known: true, Code: 143, Signal: syscall.SIGTERM}, false, "",
 			end{corev1.PodFailed, "", 143, 15}},
-		"status before message": {"who saw the status believes it", process.Exit{Known: true, Code: 1}, false, stopped,
+		"status before message": {"a known exit status counts", process.Exit{Known: true, Code: 1}, false, stopped,
 			end{corev1.PodFailed, "", 1, 0}},
 		"message of success": {"else the message counts", process.Exit{}, false, stopped,
 			end{corev1.PodSucceeded, "", 0, 0}},
 		"message of failure": {"else the message counts", process.Exit{}, false, `{"reason":"QEMUFailed"}`,
 			end{corev1.PodFailed, "", 1, 0}},
 		"our kill": {"we know what we did", process.Exit{}, true, "", end{corev1.PodFailed, "", 137, 0}},
-		"no idea":  {"nobody knows", process.Exit{}, false, "", end{corev1.PodFailed, ReasonProcessLost, 255, 0}},
+		"no idea":  {"nothing is known", process.Exit{}, false, "", end{corev1.PodFailed, ReasonProcessLost, 255, 0}},
 		"half a message": {"a message that was cut off says nothing", process.Exit{}, false, `{"reason":"Sto`,
 			end{corev1.PodFailed, ReasonProcessLost, 255, 0}},
 	}
@@ -162,7 +162,7 @@ func TestConclude(t *testing.T) {
 	}
 }
 
-func TestStatusIsQuiet(t *testing.T) {
+func TestStatusWithoutChange(t *testing.T) {
 	pod := supported()
 	began := time.Now().Truncate(time.Second)
 	pod.Status = statusOf(pod, facts{now: began, began: began})
@@ -172,7 +172,7 @@ func TestStatusIsQuiet(t *testing.T) {
 	}
 }
 
-func TestStatusNeverLeavesItsEnd(t *testing.T) {
+func TestFinalStatusStays(t *testing.T) {
 	pod := supported()
 	pod.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted"}
 	now := time.Now()
@@ -199,7 +199,7 @@ func TestDeadline(t *testing.T) {
 		"own":       {"a Pod has its own grace period", func(*worker) {}, 60 * time.Second},
 		"unknown":   {"without a Pod there is a default", func(w *worker) { w.pod, w.seen = nil, viewGone }, defaultGrace},
 		"requested": {"a deletion brings its own", deleted(7 * time.Second), 7 * time.Second},
-		"passed":    {"everybody is asked first", deleted(-time.Hour), time.Second},
+		"passed":    {"SIGTERM comes first", deleted(-time.Hour), time.Second},
 		"asked": {"but once only", func(w *worker) {
 			deleted(-time.Hour)(w)
 			w.stop = &stop{}
@@ -235,14 +235,14 @@ func TestReadMessage(t *testing.T) {
 		}
 	}
 	if got := readMessage(podFolder(t.TempDir())); got != "" {
-		t.Errorf("where there is none, got %q", got)
+		t.Errorf("without a message, got %q", got)
 	}
 }
 
 func TestLogRotation(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	if err := rotate(path, 10); err != nil {
-		t.Errorf("where there is no log: %v", err)
+		t.Errorf("without a log: %v", err)
 	}
 	// The process writes through one descriptor for all its life.
 	log, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)

@@ -13,8 +13,8 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// admit returns what of the Pod cannot be run here, nil if all can. Requests, limits
-// and security contexts are not enforced, and refused by nobody.
+// admit returns an error if the Pod needs what a host does not support. Requests, limits and
+// security contexts are ignored.
 func admit(pod *corev1.Pod) error {
 	spec := &pod.Spec
 	switch {
@@ -26,10 +26,8 @@ func admit(pod *corev1.Pod) error {
 		return errors.New("activeDeadlineSeconds is not supported")
 	}
 	container := &spec.Containers[0]
-	for _, check := range []func(*corev1.Container) error{admitContainer, admitEnv} {
-		if err := check(container); err != nil {
-			return fmt.Errorf("container %s: %w", container.Name, err)
-		}
+	if err := admitContainer(container); err != nil {
+		return fmt.Errorf("container %s: %w", container.Name, err)
 	}
 	for i := range spec.Volumes {
 		if err := admitVolume(&spec.Volumes[i]); err != nil {
@@ -52,7 +50,7 @@ func admitContainer(c *corev1.Container) error {
 	case c.TerminationMessagePath != vmpb.TerminationMessagePath:
 		return fmt.Errorf("terminationMessagePath must be %s", vmpb.TerminationMessagePath)
 	}
-	return nil
+	return admitEnv(c)
 }
 
 func admitEnv(c *corev1.Container) error {
@@ -75,31 +73,32 @@ func admitEnv(c *corev1.Container) error {
 
 func admitVolume(volume *corev1.Volume) error {
 	source := &volume.VolumeSource
+	var paths []string
 	switch {
 	case source.EmptyDir != nil, source.PersistentVolumeClaim != nil:
-		return nil
 	case source.Secret != nil:
 		for _, item := range source.Secret.Items {
-			if !filepath.IsLocal(item.Path) {
-				return fmt.Errorf("path %q leads out of the volume", item.Path)
-			}
+			paths = append(paths, item.Path)
 		}
-		return nil
 	case source.Projected != nil:
 		for _, projection := range source.Projected.Sources {
 			if projection.ServiceAccountToken == nil {
 				return errors.New("only service account tokens can be projected")
 			}
-			if !filepath.IsLocal(projection.ServiceAccountToken.Path) {
-				return fmt.Errorf("path %q leads out of the volume", projection.ServiceAccountToken.Path)
-			}
+			paths = append(paths, projection.ServiceAccountToken.Path)
 		}
-		return nil
+	default:
+		return errors.New("this kind of volume is not supported")
 	}
-	return errors.New("this kind of volume is not supported")
+	for _, path := range paths {
+		if !filepath.IsLocal(path) {
+			return fmt.Errorf("path %q leads out of the volume", path)
+		}
+	}
+	return nil
 }
 
-// admitMounts demands that mount paths can be laid out as links: none lies in another.
+// admitMounts requires that mount paths can be links: none is in another.
 func admitMounts(c *corev1.Container) error {
 	taken := []string{vmpb.TerminationMessagePath}
 	for _, mount := range c.VolumeMounts {
@@ -119,8 +118,81 @@ func admitMounts(c *corev1.Container) error {
 	return nil
 }
 
-// within reports whether a path is the other one or lies in it.
+// within reports whether a path is the other one or is in it.
 func within(inner, outer string) bool {
 	inner, outer = path.Clean(inner), path.Clean(outer)
 	return inner == outer || strings.HasPrefix(inner, strings.TrimSuffix(outer, "/")+"/")
+}
+
+// podAddress is the address of hosts and Pods: all are this machine.
+const podAddress = "127.0.0.1"
+
+// environment returns the environment of the Pod's process, as NAME=value.
+func environment(pod *corev1.Pod, root, path string) ([]string, error) {
+	values := map[string]string{}
+	var result []string
+	for _, variable := range pod.Spec.Containers[0].Env {
+		value := expand(variable.Value, values)
+		if from := variable.ValueFrom; from != nil && from.FieldRef != nil {
+			var err error
+			if value, err = fieldOf(pod, from.FieldRef.FieldPath); err != nil {
+				return nil, fmt.Errorf("variable %s: %w", variable.Name, err)
+			}
+		}
+		values[variable.Name] = value
+		result = append(result, variable.Name+"="+value)
+	}
+	if _, own := values["PATH"]; !own {
+		result = append(result, "PATH="+path)
+	}
+	// The last one of a name counts.
+	return append(result, vmpb.EnvRoot+"="+root), nil
+}
+
+// fieldOf returns the value of a field of the Pod, as the downward API.
+func fieldOf(pod *corev1.Pod, field string) (string, error) {
+	switch field {
+	case "metadata.name":
+		return pod.Name, nil
+	case "metadata.namespace":
+		return pod.Namespace, nil
+	case "metadata.uid":
+		return string(pod.UID), nil
+	case "spec.nodeName":
+		return pod.Spec.NodeName, nil
+	case "spec.serviceAccountName":
+		return pod.Spec.ServiceAccountName, nil
+	case "status.podIP", "status.podIPs", "status.hostIP", "status.hostIPs":
+		return podAddress, nil
+	}
+	return "", fmt.Errorf("field %q is not supported", field)
+}
+
+// expand replaces $(NAME) by the value of that name, and $$ by $, like Kubernetes: unknown
+// names and any other $ stay.
+func expand(text string, known map[string]string) string {
+	var out strings.Builder
+	for {
+		before, after, found := strings.Cut(text, "$")
+		out.WriteString(before)
+		if !found {
+			return out.String()
+		}
+		text = after
+		name, rest, closed := strings.Cut(strings.TrimPrefix(after, "("), ")")
+		switch {
+		case strings.HasPrefix(after, "$"):
+			out.WriteByte('$')
+			text = after[1:]
+		case strings.HasPrefix(after, "(") && closed:
+			value, ok := known[name]
+			if !ok {
+				value = "$(" + name + ")"
+			}
+			out.WriteString(value)
+			text = rest
+		default:
+			out.WriteByte('$')
+		}
+	}
 }
