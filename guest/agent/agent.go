@@ -18,26 +18,24 @@ import (
 // PortName is the name of the virtio-serial port on which the agent answers.
 const PortName = "org.qemu.guest_agent.0"
 
-// Version is what guest-info tells. It is that of the protocol's documents which this
-// follows.
+// Version is the answer to guest-info: the version of the protocol's documentation.
 const Version = "7.2.0"
 
 // Agent answers requests. All fields are required.
 type Agent struct {
-	// PowerOff and Reboot end the machine's run; they are called after nothing more
-	// will be answered.
+	// PowerOff and Reboot are called for guest-shutdown.
 	PowerOff, Reboot func()
-	// Interfaces lists the network's.
+	// Interfaces lists the network interfaces.
 	Interfaces func() ([]Interface, error)
 }
 
-// Interface is one of the network, as the protocol has it.
+// Interface is a network interface, in the format of the protocol.
 type Interface struct {
-	// Name is the kernel's.
+	// Name of the interface.
 	Name string `json:"name"`
-	// Hardware is the Ethernet address. May be empty.
+	// Hardware is the Ethernet address. Optional.
 	Hardware string `json:"hardware-address,omitempty"`
-	// Addresses of the interface. May be empty.
+	// Addresses of the interface. Optional.
 	Addresses []Address `json:"ip-addresses"`
 }
 
@@ -51,7 +49,7 @@ type Address struct {
 	Prefix int `json:"prefix"`
 }
 
-// longestRequest bounds a line.
+// longestRequest is the maximum length of a line.
 const longestRequest = 64 << 10
 
 // sentinel begins an answer to guest-sync-delimited, and may come before requests.
@@ -76,13 +74,13 @@ type failure struct {
 
 func (f *failure) Error() string { return f.Description }
 
-// Serve answers requests until the stream ends, which is no error.
+// Serve answers requests until the stream ends. It returns nil then.
 func (a *Agent) Serve(stream io.ReadWriter) error {
 	lines := bufio.NewScanner(stream)
 	lines.Buffer(nil, longestRequest)
 	for lines.Scan() {
 		line := bytes.TrimSpace(lines.Bytes())
-		line = line[bytes.LastIndexByte(line, sentinel)+1:] // what is before it is void
+		line = line[bytes.LastIndexByte(line, sentinel)+1:]
 		if len(line) == 0 {
 			continue
 		}
@@ -95,7 +93,7 @@ func (a *Agent) Serve(stream io.ReadWriter) error {
 	return lines.Err()
 }
 
-// answer returns the line to send, nil for none.
+// answer returns the line to send; nil if there is none.
 func (a *Agent) answer(line []byte) []byte {
 	var r request
 	if err := json.Unmarshal(line, &r); err != nil {
@@ -121,7 +119,7 @@ func (a *Agent) answer(line []byte) []byte {
 
 func encode(r response) []byte {
 	text, err := json.Marshal(r)
-	if err != nil { // what is sent can be encoded
+	if err != nil { // all results can be encoded
 		panic(err)
 	}
 	return append(text, '\n')
@@ -188,7 +186,7 @@ func (a *Agent) shutdown(arguments json.RawMessage) (any, error) {
 
 func (a *Agent) interfaces(json.RawMessage) (any, error) { return a.Interfaces() }
 
-// SystemInterfaces lists those of this machine.
+// SystemInterfaces returns the network interfaces of this machine.
 func SystemInterfaces() ([]Interface, error) {
 	all, err := net.Interfaces()
 	if err != nil {

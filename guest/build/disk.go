@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 )
 
-// The layout of the disk. What lies between the boot sector and the partition is not
-// used, and init keeps the guest's credentials there.
+// The layout of the disk. Init stores the guest's credential between the boot sector and the
+// partition.
 const (
 	sectorSize     = 512
 	diskSize       = 64 << 20
@@ -18,7 +18,7 @@ const (
 	bootCodeSize   = 440
 )
 
-// disk is one that a BIOS boots: syslinux in a partition with a FAT32 file system.
+// disk is a disk that a BIOS boots: syslinux in a partition with a FAT32 file system.
 type disk struct {
 	mbr    string // file with the boot sector's code
 	kernel string
@@ -33,8 +33,8 @@ LABEL guest
   INITRD initrd
   APPEND ` + commandLine + "\n"
 
-// write makes the disk at the path, with the tools of packages dosfstools, mtools and
-// syslinux, none of which needs to mount anything.
+// write creates the disk with the tools of the packages dosfstools, mtools and syslinux, which
+// do not need to mount it.
 func (d disk) write(path string) (err error) {
 	sector, err := d.bootSector()
 	if err != nil {
@@ -63,7 +63,7 @@ func (d disk) write(path string) (err error) {
 	)
 }
 
-// bootSector is the boot code and a table with one active partition.
+// bootSector returns the boot code and a table with one active partition.
 func (d disk) bootSector() ([]byte, error) {
 	code, err := os.ReadFile(d.mbr)
 	if err != nil {
@@ -92,7 +92,7 @@ func createSparse(path string, begin []byte) error {
 	return os.Truncate(path, diskSize)
 }
 
-// run runs commands one after the other, up to the first that fails.
+// run runs the commands until one fails.
 func run(commands ...[]string) error {
 	for _, command := range commands {
 		output, err := exec.Command(command[0], command[1:]...).CombinedOutput()

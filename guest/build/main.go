@@ -1,22 +1,22 @@
-// Command build makes the files that a guest boots from out of a kernel package's
-// content and the guest's program. hack/guest.sh runs it.
+// Command build creates the files that a guest boots from a kernel package's content and the
+// guest's program. hack/guest.sh runs it.
 package main
 
 import (
+	"bufio"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
 
-	"github.com/millwright-dev/millwright/guest/bzimage"
+	"github.com/u-root/u-root/pkg/cpio"
 )
 
-// commandLine is the kernel's. A panic restarts at once (panic=-1), through a triple
-// fault (reboot=t), which takes no time. The random number generator may trust what
-// the processor says, or a guest without virtio-rng would wait for entropy. Whether the
-// timer's interrupts arrive is not tried (no_timer_check): on a busy host the trial may
-// fail, with a panic if it does so often.
+// commandLine of the kernel. A panic restarts at once (panic=-1), through a triple fault
+// (reboot=t). Without trust in the processor's random numbers, a guest without virtio-rng
+// would wait for entropy. The kernel's test of the timer is off (no_timer_check): on a busy
+// host it may fail and panic.
 const commandLine = "console=ttyS0 quiet panic=-1 reboot=t random.trust_cpu=on no_timer_check"
 
 type inputs struct {
@@ -44,7 +44,7 @@ func build(in inputs) error {
 	if err != nil {
 		return err
 	}
-	kernel, err := bzimage.Extract(image)
+	kernel, err := extractKernel(image)
 	if err != nil {
 		return fmt.Errorf("unpacking %s: %w", compressed, err)
 	}
@@ -71,4 +71,52 @@ func readKernel(folder string) (string, []byte, error) {
 	}
 	image, err := os.ReadFile(found[0])
 	return found[0], image, err
+}
+
+// modules is the folder of the modules, which are numbered in the order of loading.
+const modules = "modules"
+
+// writeInitrd packs init, the modules, the console, and the folders that init mounts on.
+func writeInitrd(path string, in inputs) error {
+	program, err := os.ReadFile(in.program)
+	if err != nil {
+		return err
+	}
+	files := []cpio.Record{
+		cpio.Directory("dev", 0o755),
+		cpio.CharDev("dev/console", 0o600, 5, 1),
+		cpio.Directory("proc", 0o555),
+		cpio.Directory("sys", 0o555),
+		cpio.Directory("seed", 0o755),
+		cpio.StaticFile("init", string(program), 0o755),
+		cpio.Directory(modules, 0o755),
+	}
+	loaded, err := orderedModules(filepath.Join(in.kernel, "lib", "modules"), wantedModules)
+	if err != nil {
+		return err
+	}
+	for i, module := range loaded {
+		content, err := os.ReadFile(module)
+		if err != nil {
+			return err
+		}
+		name := fmt.Sprintf("%s/%02d-%s", modules, i, filepath.Base(module))
+		files = append(files, cpio.StaticFile(name, string(content), 0o644))
+	}
+	return writeArchive(path, files)
+}
+
+// writeArchive writes a cpio archive in the format "newc", reproducibly: without times, owners
+// and inode numbers.
+func writeArchive(path string, files []cpio.Record) (err error) {
+	out, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, out.Close()) }()
+	buffered := bufio.NewWriterSize(out, 1<<20)
+	if err := cpio.WriteRecords(cpio.Newc.Writer(buffered), append(files, cpio.TrailerRecord)); err != nil {
+		return err
+	}
+	return buffered.Flush()
 }

@@ -1,5 +1,5 @@
-// Package console writes the guest's messages to its serial console and runs the
-// commands that are typed there.
+// Package console writes the guest's messages to its serial console and executes the commands
+// that are typed there.
 package console
 
 import (
@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// Output writes to the console without ever holding up who writes: a console that
-// nobody reads stops its terminal, and the guest must go on. Use NewOutput.
+// Output writes to the console without blocking the caller: a console that is not read blocks
+// its terminal, but not the guest. Use NewOutput.
 type Output struct {
 	queue  chan []byte
 	flush  chan chan struct{}
 	uptime func() time.Duration
 }
 
-// queued is how much output waits for a stuck console. What comes then is lost.
+// queued is how many messages wait for a blocked console. More are lost.
 const queued = 256
 
-// NewOutput returns an output that writes to w, in the background, for ever. uptime is
-// the time since boot.
+// NewOutput returns an output that writes to w in the background. uptime is the time since
+// boot.
 func NewOutput(w io.Writer, uptime func() time.Duration) *Output {
 	o := &Output{queue: make(chan []byte, queued), flush: make(chan chan struct{}), uptime: uptime}
 	go o.run(w)
@@ -31,7 +31,7 @@ func (o *Output) run(w io.Writer) {
 	for {
 		select {
 		case text := <-o.queue:
-			_, _ = w.Write(text) // there is nobody to tell
+			_, _ = w.Write(text)
 			continue
 		default:
 		}
@@ -50,7 +50,7 @@ func (o *Output) Logf(format string, arguments ...any) {
 	o.Print(fmt.Sprintf("[%6.2f] %s\n", seconds, fmt.Sprintf(format, arguments...)))
 }
 
-// Print writes a text as it is.
+// Print writes a text.
 func (o *Output) Print(text string) {
 	select {
 	case o.queue <- []byte(text):
@@ -58,7 +58,7 @@ func (o *Output) Print(text string) {
 	}
 }
 
-// Flush returns when what was written before is out, or after the limit.
+// Flush waits until everything is written, but not longer than the limit.
 func (o *Output) Flush(limit time.Duration) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()

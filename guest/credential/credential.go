@@ -1,7 +1,5 @@
-// Package credential stores the guest's client certificate on its root disk.
-//
-// The place is the gap that a partitioned disk has before its first partition, so that
-// the certificate survives restarts without a file system.
+// Package credential stores the guest's client certificate on its root disk, in the gap before
+// the first partition, so that it survives restarts without a file system.
 package credential
 
 import (
@@ -16,50 +14,49 @@ import (
 )
 
 const (
-	// Offset is where the area begins, in bytes from the begin of the disk.
+	// Offset of the area on the disk, in bytes.
 	Offset = 512 << 10
 	// Size of the area in bytes.
 	Size = 64 << 10
 )
 
-// The area begins with magic, length of the JSON text, and its checksum (CRC-32,
-// IEEE); both numbers are little endian.
+// The area begins with magic, and the length and the checksum (CRC-32, IEEE) of the JSON text
+// as little-endian numbers.
 var magic = []byte("MWGUEST1")
 
 const headerSize = 16
 
 var (
-	// ErrNone means that the area is blank: nothing was ever stored.
+	// ErrNone means that the area is blank.
 	ErrNone = errors.New("no credential is stored")
-	// ErrDamaged means that what is stored cannot be used: it may be replaced.
+	// ErrDamaged means that the stored credential cannot be used. It may be replaced.
 	ErrDamaged = errors.New("the stored credential is damaged")
-	// ErrForeign means that the area holds something that is not ours: it is never
-	// written.
+	// ErrForeign means that the area holds other data. It is never overwritten.
 	ErrForeign = errors.New("the place for the credential holds other data")
 )
 
-// Credential is how a Node shows the API server who it is. All fields are required.
+// Credential authenticates a Node to the API server. All fields are required.
 type Credential struct {
 	// Key is the private key in PEM form.
 	Key []byte `json:"key"`
 	// Certificate is the client certificate in PEM form.
 	Certificate []byte `json:"cert"`
-	// Authority are the certificates that vouch for the server, in PEM form.
+	// Authority are the certificate authorities of the server, in PEM form.
 	Authority []byte `json:"ca"`
-	// Server is the URL that the certificate is for.
+	// Server is the URL of the API server.
 	Server string `json:"server"`
-	// NodeName is the name of the Node that the certificate is for.
+	// NodeName is the name of the Node.
 	NodeName string `json:"nodeName"`
 }
 
-// Store is a disk with a place for a credential.
+// Store is a disk with an area for a credential.
 type Store struct {
 	// Path of the block device or file.
 	Path string
 }
 
-// Load returns what Save stored. The error wraps ErrNone, ErrDamaged, ErrForeign, or that
-// of the file system.
+// Load returns the stored credential. Errors: ErrNone, ErrDamaged, ErrForeign, and those of the
+// file system.
 func (s Store) Load() (Credential, error) {
 	disk, err := os.Open(s.Path)
 	if err != nil {
@@ -73,7 +70,7 @@ func load(disk io.ReaderAt) (Credential, error) {
 	area := make([]byte, Size)
 	if _, err := disk.ReadAt(area, Offset); err != nil {
 		if errors.Is(err, io.EOF) {
-			err = ErrForeign // a disk that is too small has no such place
+			err = ErrForeign // the disk is too small for the area
 		}
 		return Credential{}, fmt.Errorf("reading the credential: %w", err)
 	}
@@ -102,9 +99,8 @@ func decode(area []byte) (Credential, error) {
 	return c, nil
 }
 
-// Save stores the credential, and returns when it is on the disk. The error wraps
-// ErrForeign, or that of the file system; a failed write leaves what Load reports as
-// damaged, or what was there.
+// Save stores the credential durably. Errors: ErrForeign, and those of the file system. After a
+// failed write Load returns ErrDamaged or the old credential.
 func (s Store) Save(c Credential) (err error) {
 	text, err := json.Marshal(c)
 	if err != nil {

@@ -1,10 +1,14 @@
-// Command init is the guest's only program: the kernel starts it as process 1. If it
-// ends, the kernel panics and the machine restarts.
+// Command init is the guest's only program, process 1. If it ends, the kernel panics and the
+// machine restarts.
 package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,6 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/guest/credential"
 	"github.com/millwright-dev/millwright/guest/join"
 	"github.com/millwright-dev/millwright/guest/metadata"
+	"github.com/millwright-dev/millwright/guest/network"
 	"github.com/millwright-dev/millwright/guest/userdata"
 )
 
@@ -45,7 +50,7 @@ func main() {
 	}, out)
 
 	guest.join(context.Background())
-	select {} // without a cluster, the console still answers
+	select {} // the console still answers
 }
 
 // uptime is the time since boot.
@@ -57,7 +62,7 @@ func uptime() time.Duration {
 	return time.Duration(now.Nano())
 }
 
-// guest is what this program knows of the machine that it runs on.
+// guest is the state of the guest.
 type guest struct {
 	machine *machine
 	out     *console.Output
@@ -66,8 +71,8 @@ type guest struct {
 	node    text
 }
 
-// join sets the network up, reads the user data and joins; it returns only if that is
-// not possible.
+// join configures the network, reads the user data and joins the cluster. It returns only if
+// that is not possible.
 func (g *guest) join(ctx context.Context) {
 	described, err := readMetadata()
 	if err != nil {
@@ -94,7 +99,7 @@ func (g *guest) join(ctx context.Context) {
 	}
 }
 
-// describe is what the Node tells of the machine.
+// describe returns the machine for the status of the Node.
 func describe(links []metadata.Link) join.Machine {
 	uuid := systemUUID()
 	m := join.Machine{
@@ -105,4 +110,107 @@ func describe(links []metadata.Link) join.Machine {
 		m.Addresses = append(m.Addresses, link.Address.String())
 	}
 	return m
+}
+
+// The names of the metadata in fw_cfg. QEMU supports the second.
+var metadataNames = []string{
+	"vm.metropolis.monogon.dev/v1/metadata.pb", "opt/vm.metropolis.monogon.dev/v1/metadata.pb",
+}
+
+func readMetadata() (metadata.Metadata, error) {
+	for _, name := range metadataNames {
+		content, err := os.ReadFile(filepath.Join("/sys/firmware/qemu_fw_cfg/by_name", name, "raw"))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return metadata.Metadata{}, err
+		}
+		return metadata.Parse(content)
+	}
+	return metadata.Metadata{}, errors.New("there is none in fw_cfg, so there is no network")
+}
+
+// connect configures the network.
+func (g *guest) connect(links []metadata.Link) error {
+	if len(links) == 0 {
+		return errors.New("the metadata has no address")
+	}
+	card, err := network.Card()
+	if err != nil {
+		return err
+	}
+	if err := network.Up(card); err != nil {
+		return err
+	}
+	var ways []string
+	for _, link := range links {
+		if err := network.Connect(card, link.Address, link.Peer); err != nil {
+			return fmt.Errorf("%s: %w", link.Address, err)
+		}
+		ways = append(ways, fmt.Sprintf("%s via %s", link.Address, link.Peer))
+	}
+	way := strings.Join(ways, ", ")
+	g.network.set(way)
+	g.out.Logf("network: %s", way)
+	return nil
+}
+
+// The name of the seed volume, and its position in an ISO 9660 file system.
+const (
+	volumeNameAt     = 32768 + 40
+	volumeNameLength = 32
+	seedVolume       = "CIDATA"
+	seedFile         = "user-data"
+	seedFolder       = "/seed"
+)
+
+// readUserData finds the seed among the disks and parses its user data.
+func readUserData(machine userdata.Machine) (userdata.UserData, error) {
+	disks, err := filepath.Glob("/dev/vd[a-z]")
+	if err != nil {
+		return userdata.UserData{}, err
+	}
+	for _, disk := range disks {
+		if !isSeed(disk) {
+			continue
+		}
+		content, err := readSeed(disk)
+		if err != nil {
+			return userdata.UserData{}, fmt.Errorf("reading %s: %w", disk, err)
+		}
+		return userdata.Parse(content, machine)
+	}
+	return userdata.UserData{}, errors.New("there is no volume " + seedVolume + ", so there is nothing to join")
+}
+
+func isSeed(disk string) bool {
+	file, err := os.Open(disk)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = file.Close() }()
+	name := make([]byte, volumeNameLength)
+	if _, err := file.ReadAt(name, volumeNameAt); err != nil {
+		return false
+	}
+	return strings.EqualFold(strings.TrimRight(string(name), " \x00"), seedVolume)
+}
+
+// readSeed mounts the volume while it reads.
+func readSeed(disk string) (content []byte, err error) {
+	if err := unix.Mount(disk, seedFolder, "iso9660", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return nil, fmt.Errorf("mounting it: %w", err)
+	}
+	defer func() { err = errors.Join(err, unix.Unmount(seedFolder, 0)) }()
+	entries, err := os.ReadDir(seedFolder)
+	if err != nil {
+		return nil, err
+	}
+	for _, entry := range entries {
+		if strings.EqualFold(entry.Name(), seedFile) {
+			return os.ReadFile(filepath.Join(seedFolder, entry.Name()))
+		}
+	}
+	return nil, fmt.Errorf("the volume has no file %s", seedFile)
 }

@@ -18,18 +18,18 @@ import (
 	"github.com/millwright-dev/millwright/guest/kube"
 )
 
-// ErrRefused is what errors wrap when the cluster refused to sign.
+// ErrRefused means that the certificate signing request was denied or failed.
 var ErrRefused = errors.New("the certificate was refused")
 
 const (
 	requestsPath = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 	signer       = "kubernetes.io/kube-apiserver-client-kubelet"
 
-	// approvalTimeout bounds the wait for a certificate; then a new request is made.
+	// approvalTimeout is how long to wait for a certificate before the next request.
 	approvalTimeout = time.Minute
 )
 
-// object is one of Kubernetes' objects, as far as it is needed.
+// object is the part of a Kubernetes object that is needed.
 type object struct {
 	APIVersion string   `json:"apiVersion,omitempty"`
 	Kind       string   `json:"kind,omitempty"`
@@ -60,7 +60,7 @@ type signingRequestSpec struct {
 	Usages     []string `json:"usages"`
 }
 
-// signingRequest is what a watch of one tells.
+// signingRequest is the part of a CertificateSigningRequest that is read.
 type signingRequest struct {
 	Status struct {
 		Conditions []struct {
@@ -71,7 +71,7 @@ type signingRequest struct {
 	} `json:"status"`
 }
 
-// requestCertificate has a key of ours certified for a Node, by the client that has the
+// requestCertificate generates a key and requests a certificate for a Node. The client uses the
 // bootstrap token. Key and certificate are in PEM form.
 func requestCertificate(ctx context.Context, client *kube.Client, node string) (key, certificate []byte, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -92,7 +92,7 @@ func requestCertificate(ctx context.Context, client *kube.Client, node string) (
 	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: encoded}), certificate, err
 }
 
-// submit creates the object and waits for its certificate.
+// submit creates the CertificateSigningRequest and waits for the certificate.
 func submit(ctx context.Context, client *kube.Client, request []byte) ([]byte, error) {
 	var created object
 	err := client.Post(ctx, requestsPath, object{
@@ -126,8 +126,8 @@ func submit(ctx context.Context, client *kube.Client, request []byte) ([]byte, e
 	return certificate, err
 }
 
-// usable returns the parsed pair, unless the certificate's time is over or in its last
-// tenth.
+// usable returns the parsed pair, unless the certificate is expired or in the last tenth of its
+// lifetime.
 func usable(certificate, key []byte, now time.Time) (tls.Certificate, error) {
 	pair, err := tls.X509KeyPair(certificate, key)
 	if err != nil {

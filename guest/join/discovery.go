@@ -15,8 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/guest/kube"
 )
 
-// ErrDiscovery is what errors wrap when what the cluster publishes of itself is not
-// vouched for by the token.
+// ErrDiscovery means that the signature of the ConfigMap cluster-info is not valid.
 var ErrDiscovery = errors.New("the cluster's public information cannot be trusted")
 
 const (
@@ -26,9 +25,8 @@ const (
 	tokenSecretBegin = 7 // after the six letters of the ID and the dot
 )
 
-// discover finds the certificate authority of a server, as kubeadm does: from a public
-// ConfigMap that is read from a server which nothing vouches for yet, and which is
-// signed with the secret half of the bootstrap token.
+// discover returns the certificate authority of a server. Like kubeadm it reads a public
+// ConfigMap from the unverified server, which is signed with the secret of the bootstrap token.
 func discover(ctx context.Context, server, token string) ([]byte, error) {
 	client, err := kube.New(kube.Access{Server: server})
 	if err != nil {
@@ -44,8 +42,7 @@ func discover(ctx context.Context, server, token string) ([]byte, error) {
 	return authorityOf(info.Data, token)
 }
 
-// authorityOf verifies the data of the ConfigMap, and returns the certificate authority
-// in it.
+// authorityOf verifies the data of the ConfigMap, and returns its certificate authority.
 func authorityOf(data map[string]string, token string) ([]byte, error) {
 	id, _, _ := strings.Cut(token, ".")
 	kubeconfig := data[clusterInfoKey]
@@ -68,8 +65,8 @@ func authorityOf(data map[string]string, token string) ([]byte, error) {
 	return config.Clusters[0].Cluster.Authority, nil
 }
 
-// verify checks a detached JSON web signature (RFC 7515, appendix F) made with
-// HMAC-SHA-256 and the secret of the token.
+// verify verifies a detached JSON web signature (RFC 7515, appendix F) with HMAC-SHA-256 and the
+// secret of the token.
 func verify(signature, content, token string) error {
 	id := token[:tokenSecretBegin-1]
 	if signature == "" {

@@ -1,9 +1,15 @@
+// Package join makes the guest a Node and keeps it one.
+//
+// Like a kubelet it uses a bootstrap token, a certificate signing request, a Node and a Lease.
+// It runs no Pods: the status of Pods that are bound to its Node says so, and they end when
+// they are deleted.
 package join
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"sync"
 	"time"
@@ -13,7 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/guest/userdata"
 )
 
-// How often a Node is heard of, as with a kubelet.
+// Intervals of a kubelet.
 const (
 	leaseInterval  = 10 * time.Second
 	statusInterval = 5 * time.Minute
@@ -21,18 +27,18 @@ const (
 
 // Joiner makes a machine a Node. All fields are required.
 type Joiner struct {
-	// Data says which Node of which cluster.
+	// Data has the cluster and the Node.
 	Data userdata.UserData
-	// Machine is told in the Node's status.
+	// Machine is reported in the Node's status.
 	Machine Machine
-	// Store keeps the certificate over restarts.
+	// Store keeps the certificate for restarts.
 	Store credential.Store
-	// Say tells people one thing that happened.
+	// Logf logs a message.
 	Logf func(format string, arguments ...any)
 }
 
-// Run joins and then keeps the Node alive until ctx ends, whose error it returns.
-// Whatever fails is tried again for ever.
+// Run joins and then keeps the Node alive until ctx ends, whose error it returns. It retries
+// all failures.
 func (j *Joiner) Run(ctx context.Context) error {
 	access, err := j.stored()
 	if err != nil {
@@ -56,8 +62,8 @@ func (j *Joiner) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// stored returns the access that an earlier boot left on the disk. An error says why
-// there is none.
+// stored returns the access that an earlier boot stored on the disk. The error is why there is
+// none.
 func (j *Joiner) stored() (kube.Access, error) {
 	kept, err := j.Store.Load()
 	if err != nil {
@@ -77,7 +83,7 @@ func (j *Joiner) stored() (kube.Access, error) {
 	return kube.Access{Server: kept.Server, Authority: kept.Authority, Certificate: pair}, nil
 }
 
-// bootstrap gets a certificate with the token.
+// bootstrap requests a certificate with the token.
 func (j *Joiner) bootstrap(ctx context.Context) (access kube.Access, err error) {
 	authority := []byte(j.Data.CertificateAuthority)
 	err = j.retry(ctx, func() (err error) {
@@ -93,7 +99,7 @@ func (j *Joiner) bootstrap(ctx context.Context) (access kube.Access, err error) 
 	return access, err
 }
 
-// certify has a certificate issued, and stores it before its first use.
+// certify requests a certificate, and stores it before its first use.
 func (j *Joiner) certify(ctx context.Context, authority []byte) (kube.Access, error) {
 	client, err := kube.New(kube.Access{Server: j.Data.Server, Authority: authority, Token: j.Data.Token})
 	if err != nil {
@@ -113,14 +119,13 @@ func (j *Joiner) certify(ctx context.Context, authority []byte) (kube.Access, er
 		Key: key, Certificate: certificate, Authority: authority, Server: j.Data.Server, NodeName: j.Data.NodeName,
 	})
 	if err != nil {
-		// The Node can live without; a restart needs a token that is still valid.
+		// The next boot needs a token that is still valid.
 		j.Logf("join: the certificate is not stored: %v", err)
 	}
 	return kube.Access{Server: j.Data.Server, Authority: authority, Certificate: pair}, nil
 }
 
-// live registers the Node and keeps it alive, until ctx ends or the certificate is not
-// accepted, which is the error.
+// live registers the Node and keeps it alive until ctx ends or the certificate is refused.
 func (j *Joiner) live(ctx context.Context, access kube.Access) error {
 	client, err := kube.New(access)
 	if err != nil {
@@ -141,18 +146,17 @@ func (j *Joiner) live(ctx context.Context, access kube.Access) error {
 	return j.beat(ctx, node, &lease{client: client, node: node})
 }
 
-// answerForPods does so until ctx ends. A certificate that is not accepted ends what ctx
-// belongs to.
+// answerForPods follows the Node's Pods until ctx ends.
 func (j *Joiner) answerForPods(ctx context.Context, client *kube.Client) {
 	answering := newPods(client, j.Data.NodeName, j.Logf)
 	for ctx.Err() == nil {
 		if j.retry(ctx, func() error { return answering.follow(ctx) }) == nil {
-			_ = wait(ctx, firstPause) // then the loop ends
+			_ = wait(ctx, firstPause)
 		}
 	}
 }
 
-// beat renews Lease and status for ever.
+// beat renews Lease and status until an error.
 func (j *Joiner) beat(ctx context.Context, node *node, lease *lease) error {
 	for {
 		err := j.untilRefused(ctx, func() error {
@@ -170,8 +174,7 @@ func (j *Joiner) beat(ctx context.Context, node *node, lease *lease) error {
 	}
 }
 
-// untilRefused is retry, but ends with the error if the API server does not know the
-// certificate: then there is another way.
+// untilRefused is retry, but returns the error if the API server refuses the certificate.
 func (j *Joiner) untilRefused(ctx context.Context, step func() error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -188,8 +191,8 @@ func (j *Joiner) untilRefused(ctx context.Context, step func() error) error {
 	return nil
 }
 
-// retry repeats a step with growing pauses until it succeeds or ctx ends, whose error
-// it then returns. It tells of each failure that is not the one before.
+// retry repeats a step with growing pauses until it succeeds or ctx ends, whose error it then
+// returns. It logs a failure that differs from the last.
 func (j *Joiner) retry(ctx context.Context, step func() error) error {
 	var pauses backoff
 	said := ""
@@ -211,5 +214,32 @@ func (j *Joiner) retry(ctx context.Context, step func() error) error {
 		if err := wait(ctx, pauses.next()); err != nil {
 			return err
 		}
+	}
+}
+
+// Pauses between attempts double from the first to the longest, each less up to a quarter, so
+// that guests do not retry at the same time.
+const (
+	firstPause   = time.Second
+	longestPause = 15 * time.Second
+	jitter       = 4
+)
+
+type backoff struct{ pause time.Duration }
+
+func (b *backoff) next() time.Duration {
+	b.pause = min(max(2*b.pause, firstPause), longestPause)
+	return b.pause - rand.N(b.pause/jitter)
+}
+
+// wait returns nil after the duration, or the error of ctx if that ends first.
+func wait(ctx context.Context, duration time.Duration) error {
+	timer := time.NewTimer(duration)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 const nodesPath = "/api/v1/nodes"
 
-// Machine is what a Node tells of the machine under it.
+// Machine is the machine of a Node, for the Node's status.
 type Machine struct {
 	// Addresses of the machine, without prefix length.
 	Addresses []string
@@ -24,11 +24,11 @@ type Machine struct {
 	MemoryKiB uint64
 	// BootID is different after each boot.
 	BootID string
-	// UUID is that of SMBIOS. May be empty.
+	// UUID of SMBIOS. Optional.
 	UUID string
-	// MachineID is what stays over boots.
+	// MachineID is the same after each boot.
 	MachineID string
-	// Kernel is the kernel's release.
+	// Kernel is the release of the kernel.
 	Kernel string
 }
 
@@ -45,7 +45,7 @@ type nodeStatus struct {
 	NodeInfo    map[string]string `json:"nodeInfo"`
 }
 
-// address has, in the last of a patch's list, what makes the list replace the old one.
+// address is an address, or with Patch the directive to replace the whole list.
 type address struct {
 	Type    string `json:"type,omitempty"`
 	Address string `json:"address,omitempty"`
@@ -61,7 +61,7 @@ type condition struct {
 	Transition string `json:"lastTransitionTime"`
 }
 
-// existing is what has to be known of a Node that is there already.
+// existing is the part of an existing Node that is read.
 type existing struct {
 	Metadata metadata `json:"metadata"`
 	Spec     nodeSpec `json:"spec"`
@@ -70,8 +70,7 @@ type existing struct {
 	} `json:"status"`
 }
 
-// status is all that the guest says of its Node. Pods are not run, so there is room for
-// none.
+// status returns the status of the Node. Its capacity is no Pods.
 func (m Machine) status(name string, now time.Time) nodeStatus {
 	status := nodeStatus{
 		Addresses: []address{{Type: "Hostname", Address: name}},
@@ -108,20 +107,19 @@ func conditions(now time.Time) []condition {
 	return all
 }
 
-// node is a Node that we registered.
+// node is the registered Node.
 type node struct {
 	client *kube.Client
 	data   userdata.UserData
 	info   Machine
 	uid    string
-	// reported is when the status was written last.
+	// reported is the time of the last write of the status.
 	reported time.Time
 }
 
 func (n *node) path() string { return nodesPath + "/" + url.PathEscape(n.data.NodeName) }
 
-// register creates the Node, Ready from its first moment, or takes over the one that is
-// there, which an earlier boot of this machine made.
+// register creates the Node, which is Ready at once, or updates that of an earlier boot.
 func (n *node) register(ctx context.Context, now time.Time) error {
 	var created object
 	err := n.client.Post(ctx, nodesPath, object{
@@ -140,7 +138,7 @@ func (n *node) register(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// labels are those of the user data, and those that every Node has.
+// labels returns the labels of the user data, and those of every Node.
 func (n *node) labels() map[string]string {
 	labels := map[string]string{
 		"kubernetes.io/hostname": n.data.NodeName, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
@@ -151,8 +149,8 @@ func (n *node) labels() map[string]string {
 	return labels
 }
 
-// takeOver brings labels, provider ID and status of the existing Node up to date.
-// Taints are left as they are, as a kubelet leaves them: others may have changed them.
+// takeOver updates labels, provider ID and status of the existing Node. Like a kubelet it does
+// not change taints, which other clients may have changed.
 func (n *node) takeOver(ctx context.Context, now time.Time) error {
 	var there existing
 	if err := n.client.Get(ctx, n.path(), &there); err != nil {
@@ -172,10 +170,9 @@ func (n *node) takeOver(ctx context.Context, now time.Time) error {
 	return n.patchStatus(ctx, there, now)
 }
 
-// keepStatus repeats the status when it is old, and when the Node says something else: the
-// controller manager writes that of a Node which was silent, such as one whose machine was
-// held, and leaves it to the Node to deny it. A Node that is not there is not made again:
-// whoever deleted it did so on purpose.
+// keepStatus writes the status when it is old, or when that of the Node differs: the controller
+// manager changes it after missing heartbeats, such as of a paused machine. It does not create
+// a deleted Node again.
 func (n *node) keepStatus(ctx context.Context, now time.Time) error {
 	var there existing
 	// The API server may answer this from its cache.
@@ -188,7 +185,7 @@ func (n *node) keepStatus(ctx context.Context, now time.Time) error {
 	return n.patchStatus(ctx, there, now)
 }
 
-// says reports whether each of the conditions has the same status in the Node.
+// says reports whether the Node has all the conditions with the same status.
 func (e *existing) says(conditions []condition) bool {
 	return !slices.ContainsFunc(conditions, func(ours condition) bool {
 		return !slices.ContainsFunc(e.Status.Conditions, ours.sameStatus)
@@ -215,4 +212,85 @@ func (n *node) patchStatus(ctx context.Context, there existing, now time.Time) e
 	}
 	n.reported = now
 	return nil
+}
+
+const (
+	leasesPath = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+	// leaseSeconds is a kubelet's.
+	leaseSeconds = 40
+	// microTime is the form of a Lease's times.
+	microTime = "2006-01-02T15:04:05.000000Z07:00"
+)
+
+type leaseSpec struct {
+	Holder  string `json:"holderIdentity"`
+	Seconds int    `json:"leaseDurationSeconds"`
+	Renewed string `json:"renewTime"`
+}
+
+// lease is the Node's heartbeat.
+type lease struct {
+	client *kube.Client
+	node   *node
+	// version of the Lease after the last write. Empty: unknown.
+	version string
+}
+
+// renew writes the Lease, and creates it if need be.
+func (l *lease) renew(ctx context.Context, now time.Time) error {
+	if l.version == "" {
+		return l.begin(ctx, now)
+	}
+	err := l.write(ctx, now)
+	if kube.IsStatus(err, http.StatusConflict) || kube.IsStatus(err, http.StatusNotFound) {
+		return l.begin(ctx, now)
+	}
+	return err
+}
+
+// begin creates the Lease, or updates an existing one.
+func (l *lease) begin(ctx context.Context, now time.Time) error {
+	l.version = ""
+	var there object
+	err := l.client.Get(ctx, l.path(), &there)
+	switch {
+	case err == nil:
+		l.version = there.Metadata.ResourceVersion
+		return l.write(ctx, now)
+	case !kube.IsStatus(err, http.StatusNotFound):
+		return fmt.Errorf("reading the lease: %w", err)
+	}
+	// The garbage collector deletes the lease of a node that does not exist.
+	if err := l.client.Get(ctx, l.node.path(), nil); err != nil {
+		return fmt.Errorf("reading the node: %w", err)
+	}
+	var created object
+	if err := l.client.Post(ctx, leasesPath, l.object(now), &created); err != nil {
+		return fmt.Errorf("creating the lease: %w", err)
+	}
+	l.version = created.Metadata.ResourceVersion
+	return nil
+}
+
+func (l *lease) write(ctx context.Context, now time.Time) error {
+	var written object
+	if err := l.client.Put(ctx, l.path(), l.object(now), &written); err != nil {
+		return fmt.Errorf("renewing the lease: %w", err)
+	}
+	l.version = written.Metadata.ResourceVersion
+	return nil
+}
+
+func (l *lease) path() string { return leasesPath + "/" + url.PathEscape(l.node.data.NodeName) }
+
+func (l *lease) object(now time.Time) object {
+	name := l.node.data.NodeName
+	return object{
+		APIVersion: "coordination.k8s.io/v1", Kind: "Lease",
+		Metadata: metadata{
+			Name: name, ResourceVersion: l.version,
+			Owners: []owner{{APIVersion: "v1", Kind: "Node", Name: name, UID: l.node.uid}},
+		},
+		Spec: leaseSpec{Holder: name, Seconds: leaseSeconds, Renewed: now.UTC().Format(microTime)},
+	}
 }

@@ -16,21 +16,20 @@ import (
 
 const (
 	podsOfAll = "/api/v1/pods"
-	// watchSeconds bounds a watch, so that what one missed is found by the next.
+	// watchSeconds is the duration of a watch; the next one finds missed Pods.
 	watchSeconds = 300
-	// podPause is how long after a failed answer to a Pod all are looked at again.
+	// podPause is how long after a failed request for a Pod the watch is restarted.
 	podPause = 5 * time.Second
 
-	// What the guest says of Pods that are bound to its Node.
+	// The status of Pods that are bound to the Node.
 	reasonNotRun  = "GuestRunsNoPods"
 	messageNotRun = "the guest runs no Pods: this one never started"
 )
 
-// finished are the phases that a Pod never leaves.
+// finished are the final phases of a Pod.
 var finished = []string{"Succeeded", "Failed"}
 
-// pod is what has to be known of one. Its name and that of its namespace are such as need
-// no escapes in a path.
+// pod is the part of a Pod that is read.
 type pod struct {
 	Metadata struct {
 		Namespace string `json:"namespace"`
@@ -54,8 +53,7 @@ func (p *pod) path() string {
 
 func (p *pod) key() string { return p.Metadata.Namespace + "/" + p.Metadata.Name }
 
-// pods answers for the Pods that are bound to the Node. None is run, but one that is told
-// to end would stay for ever if nobody said that it has.
+// pods finishes the deletion of Pods that are bound to the Node. None is run.
 type pods struct {
 	client *kube.Client
 	node   string
@@ -68,9 +66,8 @@ func newPods(client *kube.Client, node string, logf func(format string, argument
 	return &pods{client: client, node: node, logf: logf, later: func(f func()) { time.AfterFunc(podPause, f) }}
 }
 
-// follow answers to each change of a Pod until the watch ends, which is no error if the
-// server ended it. It ends soon after an answer failed, and Pods seen meanwhile do not
-// wait for that one.
+// follow handles changes of Pods until the watch ends, which is no error if the server ended
+// it. podPause after a failed request it returns that error; other Pods are handled meanwhile.
 func (p *pods) follow(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -95,9 +92,9 @@ func (p *pods) follow(ctx context.Context) error {
 	}
 }
 
-// answer does the one thing that a Pod's state asks for; what comes of it is seen next. A
-// Pod ends as with a kubelet: it is Failed first, which is what controllers of Pods with
-// finalizers wait for, and then deleted.
+// answer makes the one request that a Pod's state needs; the watch then shows the result. As
+// with a kubelet a deleted Pod first becomes Failed, for which controllers with finalizers
+// wait, and then it is removed.
 func (p *pods) answer(ctx context.Context, seen *pod) (err error) {
 	terminating, done := seen.Metadata.Deleted != "", slices.Contains(finished, seen.Status.Phase)
 	switch {
@@ -110,12 +107,12 @@ func (p *pods) answer(ctx context.Context, seen *pod) (err error) {
 		err = p.tell(ctx, seen, "")
 	}
 	if kube.IsStatus(err, http.StatusNotFound) || kube.IsStatus(err, http.StatusConflict) {
-		return nil // it is gone, or another one of that name is there
+		return nil // it was deleted, and perhaps created again
 	}
 	return err
 }
 
-// tell says in the Pod's status why nothing comes of it. An empty phase stays as it is.
+// tell writes the Pod's status. An empty phase leaves it unchanged.
 func (p *pods) tell(ctx context.Context, seen *pod, phase string) error {
 	err := p.client.Patch(ctx, seen.path()+"/status", kube.MergePatch, map[string]any{
 		"metadata": map[string]string{"uid": seen.Metadata.UID}, // no other Pod of that name
@@ -127,7 +124,7 @@ func (p *pods) tell(ctx context.Context, seen *pod, phase string) error {
 	return nil
 }
 
-// end deletes a Pod at once, for nothing of it runs.
+// end removes a Pod without a grace period.
 func (p *pods) end(ctx context.Context, seen *pod) error {
 	err := p.client.Delete(ctx, seen.path(), map[string]any{
 		"gracePeriodSeconds": 0, "preconditions": map[string]string{"uid": seen.Metadata.UID},

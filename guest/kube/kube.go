@@ -1,6 +1,5 @@
-// Package kube is the guest's small client of the API server: JSON over HTTP/1.1.
-//
-// client-go would make the guest's program several times as large.
+// Package kube is a small client of the API server: JSON over HTTP/1.1. client-go would make
+// the guest's program several times as large.
 package kube
 
 import (
@@ -17,31 +16,31 @@ import (
 	"time"
 )
 
-// requestTimeout bounds a request, so that a connection that a migration of the VM cut
-// is noticed before the Node's lease runs out.
+// requestTimeout is the time limit of a request, so that a connection that a migration of the
+// VM broke is noticed before the Node's lease expires.
 const requestTimeout = 8 * time.Second
 
-// Access is how to reach an API server.
+// Access configures a client.
 type Access struct {
 	// Server is its URL.
 	Server string
-	// Authority are certificates in PEM form that vouch for it. Empty: it is not
-	// verified, and nothing that it says may be trusted without other proof.
+	// Authority are the server's certificate authorities in PEM form. Empty: the server is
+	// not verified.
 	Authority []byte
-	// Token is sent as bearer token. May be empty.
+	// Token is the bearer token. Optional.
 	Token string
-	// Certificate is shown to the server. May be zero.
+	// Certificate of the client. Optional.
 	Certificate tls.Certificate
 }
 
-// Client talks to one API server. It may be used concurrently.
+// Client is a client of one API server. It is safe for concurrent use.
 type Client struct {
 	access Access
 	http   *http.Client
 }
 
-// New returns a client; it connects at the first request. An error means that Authority
-// holds no certificate.
+// New returns a client, which connects at the first request. It returns an error if Authority
+// has no certificate.
 func New(access Access) (*Client, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if len(access.Authority) == 0 {
@@ -64,14 +63,14 @@ func New(access Access) (*Client, error) {
 	return &Client{access: access, http: &http.Client{Transport: transport}}, nil
 }
 
-// Close ends connections that are not in use.
+// Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// StatusError is an answer that is not a success.
+// StatusError is a response that is not a success.
 type StatusError struct {
 	// Code is the HTTP status.
 	Code int
-	// Message is the server's. May be empty.
+	// Message of the server. Optional.
 	Message string
 }
 
@@ -82,7 +81,7 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("the API server answered %d: %s", e.Code, e.Message)
 }
 
-// IsStatus reports whether an error is an answer with this HTTP status.
+// IsStatus reports whether an error is a response with this HTTP status.
 func IsStatus(err error, code int) bool {
 	var status *StatusError
 	return errors.As(err, &status) && status.Code == code
@@ -101,27 +100,27 @@ func (c *Client) Get(ctx context.Context, path string, out any) error {
 	return c.do(ctx, call{method: http.MethodGet, path: path, out: out})
 }
 
-// Post creates an object; out, if not nil, is what was created.
+// Post creates an object, and decodes the created one into out unless that is nil.
 func (c *Client) Post(ctx context.Context, path string, in, out any) error {
 	return c.do(ctx, call{method: http.MethodPost, path: path, in: in, out: out, contentType: "application/json"})
 }
 
-// Put replaces an object; out, if not nil, is what it has become.
+// Put replaces an object, and decodes the new one into out unless that is nil.
 func (c *Client) Put(ctx context.Context, path string, in, out any) error {
 	return c.do(ctx, call{method: http.MethodPut, path: path, in: in, out: out, contentType: "application/json"})
 }
 
-// Patch changes an object by a patch of the given content type.
+// Patch patches an object.
 func (c *Client) Patch(ctx context.Context, path, contentType string, in any) error {
 	return c.do(ctx, call{method: http.MethodPatch, path: path, in: in, contentType: contentType})
 }
 
-// Delete deletes an object, with the given options.
+// Delete deletes an object with DeleteOptions.
 func (c *Client) Delete(ctx context.Context, path string, options any) error {
 	return c.do(ctx, call{method: http.MethodDelete, path: path, in: options, contentType: "application/json"})
 }
 
-// call is one request. A body is encoded anew for each, so none is sent half.
+// call is one request.
 type call struct {
 	method, path, contentType string
 	in, out                   any
@@ -144,7 +143,7 @@ func (c *Client) do(ctx context.Context, r call) error {
 	return nil
 }
 
-// send returns the answer to a request if it is a success. The caller closes its body.
+// send returns the response if it is a success. The caller closes its body.
 func (c *Client) send(ctx context.Context, r call) (*http.Response, error) {
 	var body io.Reader
 	if r.in != nil {
@@ -182,20 +181,20 @@ func statusError(response *http.Response) error {
 		Message string `json:"message"`
 	}
 	if err := json.NewDecoder(io.LimitReader(response.Body, 64<<10)).Decode(&status); err != nil {
-		status.Message = "" // the answer of something before the API server
+		status.Message = "" // not from the API server
 	}
 	return &StatusError{Code: response.StatusCode, Message: status.Message}
 }
 
-// drain lets the connection be used again.
+// drain allows the connection to be reused.
 func drain(body io.ReadCloser) {
 	_, _ = io.Copy(io.Discard, io.LimitReader(body, 64<<10))
 	_ = body.Close()
 }
 
-// Watch calls see with each state of the objects that a path selects, existing ones
-// first, until see says stop, the stream ends (which is an error: io.EOF if the server
-// ended it in order), or ctx does. Objects that are gone have no state.
+// Watch calls see with each state of the objects that a path selects, existing ones first,
+// until see returns stop or an error, the stream ends, or ctx does. The end of the stream is an
+// error, io.EOF if the server closed it. Deleted objects are skipped.
 func (c *Client) Watch(ctx context.Context, path string, see func(object json.RawMessage) (stop bool, err error)) error {
 	ctx, cancel := context.WithCancel(ctx) // which also ends the stream
 	defer cancel()

@@ -1,7 +1,5 @@
-// Package metadata decodes the metadata that a hypervisor gives its guest.
-//
-// It reads the message metropolis.proto.vm.VMMetadata with a few lines of its own: the
-// generated type would bring all of gRPC into the guest's program.
+// Package metadata decodes the message metropolis.proto.vm.VMMetadata, which a hypervisor passes
+// to its guest. The generated type would add gRPC to the guest's program.
 package metadata
 
 import (
@@ -12,19 +10,19 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// ErrEncoding is what errors wrap when the bytes are not such a message.
+// ErrEncoding means that the bytes are no such message.
 var ErrEncoding = errors.New("not a VMMetadata message")
 
-// Metadata is what a VMMetadata message says.
+// Metadata is the content of a VMMetadata message.
 type Metadata struct {
 	// Name of the VirtualMachine object.
 	Name string
-	// Links are the point-to-point links of the network card, IPv4 before IPv6, at most
-	// one of each. None means that the VM has no address.
+	// Links are the point-to-point links of the network card, IPv4 before IPv6, at most one
+	// of each. Empty: the VM has no address.
 	Links []Link
 }
 
-// Link is one point-to-point link. Both addresses are of the same IP version.
+// Link is a point-to-point link. Both addresses have the same IP version.
 type Link struct {
 	// Address of the VM.
 	Address netip.Addr
@@ -32,7 +30,7 @@ type Link struct {
 	Peer netip.Addr
 }
 
-// Numbers of the fields in vm.proto.
+// Field numbers of vm.proto.
 const (
 	nameField    = 1
 	networkField = 2
@@ -42,9 +40,8 @@ const (
 	peerField    = 2
 )
 
-// Parse reads the binary form of a VMMetadata message. Fields that it does not know are
-// passed over. Zero bytes at the end are as well: after a migration the item has the
-// size that it had before.
+// Parse decodes the binary form of a VMMetadata message. It ignores unknown fields, and zero
+// bytes at the end: after a migration the item has the size that it had before.
 func Parse(message []byte) (Metadata, error) {
 	fields, err := split(message)
 	if err != nil {
@@ -92,7 +89,7 @@ func parseLink(message []byte, isVersion func(netip.Addr) bool) (Link, error) {
 	return Link{Address: address, Peer: peer}, nil
 }
 
-// split returns the last value of each field that holds bytes.
+// split returns the last value of each field of type bytes.
 func split(message []byte) (map[protowire.Number][]byte, error) {
 	fields := map[protowire.Number][]byte{}
 	for len(message) > 0 && message[0] != 0 { // no field has the tag 0

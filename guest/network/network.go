@@ -16,8 +16,7 @@ import (
 // ErrNoCard means that the machine has no network card.
 var ErrNoCard = errors.New("there is no network card")
 
-// Card returns the network card: the interface with an Ethernet address whose index is
-// the lowest.
+// Card returns the first interface with an Ethernet address.
 func Card() (net.Interface, error) {
 	interfaces, err := net.Interfaces()
 	if err != nil {
@@ -31,8 +30,7 @@ func Card() (net.Interface, error) {
 	return net.Interface{}, ErrNoCard
 }
 
-// Up switches an interface on, and keeps it from taking IPv6 addresses and routes that
-// others advertise: only what the metadata says counts.
+// Up sets an interface up, and disables IPv6 router advertisements.
 func Up(card net.Interface) error {
 	path := filepath.Join("/proc/sys/net/ipv6/conf", card.Name, "accept_ra")
 	if err := os.WriteFile(path, []byte("0"), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -41,8 +39,8 @@ func Up(card net.Interface) error {
 	return configured(netlink.LinkSetUp(link(card)))
 }
 
-// Connect gives an interface one end of a point-to-point link, and makes the other end
-// the default gateway. It may be repeated.
+// Connect adds a point-to-point link to an interface, with the peer as the default gateway. It
+// is idempotent.
 func Connect(card net.Interface, address, peer netip.Addr) error {
 	if err := netlink.AddrReplace(link(card), pointToPoint(address, peer)); err != nil {
 		return configured(err)
@@ -54,13 +52,13 @@ func link(card net.Interface) netlink.Link {
 	return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: card.Index, Name: card.Name}}
 }
 
-// pointToPoint is `ip addr add ADDRESS peer PEER nodad`. There is nobody else on the
-// link, so the time that it takes to look for duplicates is saved.
+// pointToPoint is `ip addr add ADDRESS peer PEER nodad`. There can be no duplicate address on
+// the link.
 func pointToPoint(address, peer netip.Addr) *netlink.Addr {
 	return &netlink.Addr{IPNet: host(address), Peer: host(peer), Flags: unix.IFA_F_NODAD}
 }
 
-// host returns the prefix that holds just this address.
+// host returns the prefix of this address only.
 func host(address netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: address.AsSlice(), Mask: net.CIDRMask(address.BitLen(), address.BitLen())}
 }

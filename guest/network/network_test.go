@@ -35,23 +35,36 @@ func card(t *testing.T) net.Interface {
 	for _, queue := range tap.Fds {
 		t.Cleanup(func() { queue.Close() })
 	}
+	changes := make(chan netlink.LinkUpdate, 100)
+	done := make(chan struct{})
+	t.Cleanup(func() { close(done) })
 	found, err := Card()
+	if err == nil {
+		err = netlink.LinkSubscribe(changes, done)
+	}
 	if err == nil {
 		err = Up(found)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
+	awaitCarrier(t, changes)
 	return found
 }
 
-// connect is Connect once the kernel takes IPv6 routes through the interface: it hears of
-// a tap's carrier a little later, while virtio's cards have theirs from the start.
-func connect(card net.Interface, address, peer netip.Addr) error {
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
-		err := Connect(card, address, peer)
-		if !errors.Is(err, unix.EHOSTUNREACH) || time.Now().After(deadline) {
-			return err
+// awaitCarrier waits until the kernel takes IPv6 routes through the interface. It learns of a
+// tap's carrier a little later, while virtio's cards have theirs from the start.
+func awaitCarrier(t *testing.T, changes <-chan netlink.LinkUpdate) {
+	t.Helper()
+	late := time.After(5 * time.Second)
+	for {
+		select {
+		case change := <-changes:
+			if change.Attrs().Name == "eth0" && change.IfInfomsg.Flags&unix.IFF_RUNNING != 0 {
+				return
+			}
+		case <-late:
+			t.Fatal("the interface has no carrier")
 		}
 	}
 }
@@ -64,7 +77,7 @@ func TestConnect(t *testing.T) {
 	} {
 		t.Log(name)
 		for range 2 { // it may be repeated
-			if err := connect(eth0, test.address, test.peer); err != nil {
+			if err := Connect(eth0, test.address, test.peer); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -1,4 +1,4 @@
-// Package userdata parses the user data that tells a guest which cluster to join.
+// Package userdata parses the user data with the cluster that a guest joins.
 package userdata
 
 import (
@@ -18,62 +18,61 @@ import (
 // Header is the first line of user data in this format.
 const Header = "#millwright-guest"
 
-// ErrForeign means that user data is of another format.
+// ErrForeign means that the user data has another format.
 var ErrForeign = errors.New("the user data does not begin with the line " + Header)
 
-// uuidVariable stands in ProviderID for the machine's UUID.
+// uuidVariable in ProviderID is replaced with the machine's UUID.
 const uuidVariable = "${uuid}"
 
-// FieldError is what is wrong with one field. It never holds the token.
+// FieldError means that a field is invalid. It never contains the token.
 type FieldError struct {
-	// Field is its name as in the user data.
+	// Field is the name of the field.
 	Field string
-	// Problem is for people.
+	// Problem is a message for users.
 	Problem string
 }
 
 func (e *FieldError) Error() string { return "user data: " + e.Field + ": " + e.Problem }
 
-// UserData is how the guest becomes a Node.
+// UserData configures the Node of a guest.
 type UserData struct {
 	// Server is the API server's URL, https only. Required.
 	Server string `json:"server"`
-	// CertificateAuthority are the certificates, in PEM form, that vouch for the
-	// server. Empty: they are taken from the cluster's public ConfigMap cluster-info,
-	// whose signature the token verifies.
+	// CertificateAuthority are the server's certificate authorities in PEM form. Empty: those
+	// of the public ConfigMap cluster-info, whose signature is verified with the token.
 	CertificateAuthority string `json:"certificateAuthority"`
 	// Token is the bootstrap token, ID.SECRET. Required.
 	Token string `json:"token"`
-	// NodeName is the name of the Node. Empty: it is the machine's.
+	// NodeName is the name of the Node. Empty: that of the machine.
 	NodeName string `json:"nodeName"`
-	// ProviderID of the Node. ${uuid} in it becomes the machine's UUID. May be empty.
+	// ProviderID of the Node, in which ${uuid} is replaced with the machine's UUID. Optional.
 	ProviderID string `json:"providerID"`
-	// Labels of the Node. May be empty.
+	// Labels of the Node. Optional.
 	Labels map[string]string `json:"labels"`
-	// Taints of the Node. May be empty.
+	// Taints of the Node. Optional.
 	Taints []Taint `json:"taints"`
 }
 
-// Taint keeps Pods that do not tolerate it from the Node.
+// Taint is a taint of the Node.
 type Taint struct {
 	// Key is required.
 	Key string `json:"key"`
-	// Value may be empty.
+	// Value is optional.
 	Value string `json:"value,omitempty"`
 	// Effect is NoSchedule, PreferNoSchedule or NoExecute. Required.
 	Effect string `json:"effect"`
 }
 
-// Machine is what user data may leave to the machine that reads them.
+// Machine provides defaults.
 type Machine struct {
-	// Name is that of the Node, if the user data name none.
+	// Name is the default for NodeName.
 	Name string
-	// UUID stands for ${uuid}. May be empty.
+	// UUID replaces ${uuid}. Optional.
 	UUID string
 }
 
-// Parse reads user data and puts in what they leave to the machine. The error is ErrForeign,
-// or a *FieldError that names the first wrong field; a field that is not known is wrong.
+// Parse parses user data and applies the defaults. Errors: ErrForeign, or a *FieldError for the
+// first field that is invalid or unknown.
 func Parse(content []byte, machine Machine) (UserData, error) {
 	first, rest, _ := bytes.Cut(content, []byte("\n"))
 	if strings.TrimRight(string(first), " \t\r") != Header {
@@ -101,7 +100,7 @@ var (
 	wrongType    = regexp.MustCompile(`Go struct field \S*?\.(\S+) of type`)
 )
 
-// withoutValues keeps of a decoder's error what cannot hold a secret.
+// withoutValues returns the part of a decoder's error that cannot contain a secret.
 func withoutValues(err error) string {
 	for text, pattern := range map[string]*regexp.Regexp{"unknown field ": unknownField, "wrong type of field ": wrongType} {
 		if match := pattern.FindStringSubmatch(err.Error()); match != nil {

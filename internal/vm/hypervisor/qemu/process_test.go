@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -203,32 +203,28 @@ func TestMachineOutlivesTheCallersThread(t *testing.T) {
 	console.numbers(1000)
 }
 
-// onDyingThread calls a function on a thread of its own, and waits for the thread to
-// be gone.
+// onDyingThread calls a function on a thread of its own, and waits until the thread has ended:
+// then the kernel kills a process that was started there.
 func onDyingThread(t *testing.T, call func()) {
-	var thread int
-	var group sync.WaitGroup
-	group.Go(func() {
-		runtime.LockOSThread()
+	canary := exec.Command("sleep", "1000")
+	canary.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		if unix.Gettid() == os.Getpid() {
-			// The main thread never ends. While this goroutine has it, another
-			// one gets another thread.
+			// The main thread never ends. While this goroutine has it, another one gets
+			// another thread.
 			defer runtime.UnlockOSThread()
 			onDyingThread(t, call)
+			started <- nil
 			return
 		}
 		call()
-		thread = unix.Gettid() // and never unlocked: it ends with the goroutine
-	})
-	group.Wait()
-	for deadline := time.Now().Add(patience); thread != 0; time.Sleep(time.Millisecond) {
-		if errors.Is(unix.Tgkill(os.Getpid(), thread, 0), unix.ESRCH) {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Errorf("thread %d does not end", thread)
-			return
-		}
+		started <- canary.Start()
+	}()
+	must(t, <-started)
+	if canary.Process != nil {
+		_ = canary.Wait() // it was killed
 	}
 }
 

@@ -2,19 +2,94 @@ package main
 
 import (
 	"encoding/binary"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/millwright-dev/millwright/guest/agent"
 	"github.com/millwright-dev/millwright/guest/console"
 )
 
-// flushLimit bounds how long the last words may take.
+// portRetry is the pause before a port is read again that has no other end.
+const portRetry = 200 * time.Millisecond
+
+// serveAgent serves the agent's port, if the machine has one.
+func serveAgent(a *agent.Agent, out *console.Output) {
+	path := findPort()
+	if path == "" {
+		out.Logf("agent: there is no port %s", agent.PortName)
+		return
+	}
+	// A port can be opened only once.
+	number, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		out.Logf("agent: opening %s: %v", path, err)
+		return
+	}
+	for {
+		if err := a.Serve(port(number)); err != nil {
+			out.Logf("agent: %v", err)
+		}
+		time.Sleep(portRetry)
+	}
+}
+
+// findPort returns the port's device file; empty if there is none.
+func findPort() string {
+	names, err := filepath.Glob("/sys/class/virtio-ports/*/name")
+	if err != nil {
+		return ""
+	}
+	for _, name := range names {
+		if readLine(name) == agent.PortName {
+			return filepath.Join("/dev", filepath.Base(filepath.Dir(name)))
+		}
+	}
+	return ""
+}
+
+// port is a descriptor whose reads and writes block. Reading returns io.EOF while the other end
+// is not connected.
+type port int
+
+func (p port) Read(b []byte) (int, error) {
+	for {
+		count, err := unix.Read(int(p), b)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return 0, os.NewSyscallError("read", err)
+		case count == 0:
+			return 0, io.EOF
+		}
+		return count, nil
+	}
+}
+
+func (p port) Write(b []byte) (int, error) {
+	written := 0
+	for written < len(b) {
+		count, err := unix.Write(int(p), b[written:])
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return written, os.NewSyscallError("write", err)
+		}
+		written += count
+	}
+	return written, nil
+}
+
+// flushLimit is how long to wait for the last output.
 const flushLimit = 50 * time.Millisecond
 
-// machine is what can be done to the machine as a whole.
+// machine powers off and reboots the machine.
 type machine struct{ out *console.Output }
 
 func (m *machine) powerOff() { m.end("powering off", unix.LINUX_REBOOT_CMD_POWER_OFF) }
@@ -39,8 +114,8 @@ func (m *machine) panic() {
 	}
 }
 
-// The form of the kernel's input events on 64 bit machines: a time of 16 bytes, type,
-// code and value; see linux/input.h.
+// The format of the kernel's input events on 64-bit machines: a time of 16 bytes, type, code
+// and value; see linux/input.h.
 const (
 	eventSize  = 24
 	typeAt     = 16

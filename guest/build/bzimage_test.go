@@ -1,4 +1,4 @@
-package bzimage
+package main
 
 import (
 	"bytes"
@@ -61,7 +61,7 @@ func TestExtract(t *testing.T) {
 		"xz":   withSize(compress(t, func(w io.Writer) (io.WriteCloser, error) { return xz.NewWriter(w) }, kernel), len(kernel)),
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := Extract(image(payload))
+			got, err := extractKernel(image(payload))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -90,8 +90,8 @@ func TestExtractRefuses(t *testing.T) {
 		"Garbled":     image(withSize(append(bytes.Clone(packed[:8]), bytes.Repeat([]byte{0xff}, 1000)...), len(kernel))),
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := Extract(content); !errors.Is(err, ErrFormat) {
-				t.Errorf("Extract = %v, want ErrFormat", err)
+			if _, err := extractKernel(content); !errors.Is(err, errFormat) {
+				t.Errorf("extractKernel = %v, want errFormat", err)
 			}
 		})
 	}

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// Actions are what commands do to the machine. All are required.
+// Actions are the effects of commands. All are required.
 type Actions struct {
-	// Status describes the guest, in lines.
+	// Status returns a description of the guest, in lines.
 	Status func() string
-	// PowerOff switches the machine off.
+	// PowerOff powers the machine off.
 	PowerOff func()
 	// Reboot restarts it.
 	Reboot func()
@@ -20,7 +20,7 @@ type Actions struct {
 	Panic func()
 }
 
-// Shell answers what is typed. Use NewShell.
+// Shell executes typed commands. Use NewShell.
 type Shell struct {
 	output  *Output
 	actions Actions
@@ -33,7 +33,7 @@ func NewShell(output *Output, actions Actions) *Shell {
 	return &Shell{output: output, actions: actions, counter: counter{print: output.Print}}
 }
 
-// Serve reads what is typed until the end of the input or an error, which it returns.
+// Serve reads input until its end or an error, which it returns.
 func (s *Shell) Serve(input io.Reader) error {
 	keys := make([]byte, longestLine)
 	for {
@@ -90,7 +90,7 @@ func (s *Shell) Execute(line string) {
 
 const countInterval = 100 * time.Millisecond
 
-// counter prints numbers, from one on; it goes on where it was stopped.
+// counter prints numbers from one; it continues where it was stopped.
 type counter struct {
 	print func(string)
 	mu    sync.Mutex
@@ -128,7 +128,7 @@ func (c *counter) run(end <-chan struct{}) {
 	}
 }
 
-// step prints the next number, unless this run was ended meanwhile.
+// step prints the next number, unless this run has ended.
 func (c *counter) step(end <-chan struct{}) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,4 +138,59 @@ func (c *counter) step(end <-chan struct{}) bool {
 	c.next++
 	c.print(fmt.Sprintf("count %d\n", c.next))
 	return true
+}
+
+// Control characters.
+const (
+	backspace = 0x08
+	rubout    = 0x7f
+	killLine  = 0x15 // ctrl-U
+	interrupt = 0x03 // ctrl-C
+)
+
+// longestLine is the maximum length of a line; more input is ignored.
+const longestLine = 128
+
+// Editor edits a line. The zero value has an empty line.
+type Editor struct {
+	line     []byte
+	returned bool // the last byte was a carriage return
+}
+
+// Type processes one byte of input. It returns what the terminal must show, and whether line is
+// complete.
+func (e *Editor) Type(key byte) (echo, line string, done bool) {
+	returned := e.returned
+	e.returned = key == '\r'
+	switch {
+	case key == '\n' && returned: // the second half of a line's end
+		return "", "", false
+	case key == '\r' || key == '\n':
+		line, e.line = string(e.line), nil
+		return "\n", line, true
+	case key == backspace || key == rubout:
+		return e.erase(1), "", false
+	case key == killLine:
+		return e.erase(len(e.line)), "", false
+	case key == interrupt:
+		e.line = nil
+		return "^C\n", "", false
+	case !e.takes(key):
+		return "", "", false
+	}
+	e.line = append(e.line, key)
+	return string(rune(key)), "", false
+}
+
+func (e *Editor) takes(key byte) bool {
+	return key >= ' ' && key <= '~' && len(e.line) < longestLine
+}
+
+func (e *Editor) erase(count int) string {
+	echo := ""
+	for ; count > 0 && len(e.line) > 0; count-- {
+		e.line = e.line[:len(e.line)-1]
+		echo += "\b \b"
+	}
+	return echo
 }

@@ -1,4 +1,4 @@
-package kmod
+package main
 
 import (
 	"bytes"
@@ -55,7 +55,7 @@ func TestOrdered(t *testing.T) {
 		"virtio/virtio.ko": "", "virtio/virtio_ring.ko": "", "virtio/virtio_pci.ko": "virtio,virtio_ring",
 		"hw/virtio-rng.ko": "virtio,rng-core", "hw/rng-core.ko": "", "other.ko": "missing",
 	})
-	got, err := Ordered(dir, []string{"virtio_pci", "virtio_rng"})
+	got, err := orderedModules(dir, []string{"virtio_pci", "virtio_rng"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,8 +71,8 @@ func TestOrdered(t *testing.T) {
 func TestOrderedMissesModules(t *testing.T) {
 	dir := folder(t, map[string]string{"a.ko": "b"})
 	for _, wanted := range []string{"a", "c"} {
-		if got, err := Ordered(dir, []string{wanted}); err == nil {
-			t.Errorf("Ordered(%s) = %v, want an error", wanted, got)
+		if got, err := orderedModules(dir, []string{wanted}); err == nil {
+			t.Errorf("orderedModules(%s) = %v, want an error", wanted, got)
 		}
 	}
 }

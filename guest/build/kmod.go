@@ -1,5 +1,4 @@
-// Package kmod lists the kernel modules that the guest needs, in the order of loading.
-package kmod
+package main
 
 import (
 	"bytes"
@@ -11,18 +10,15 @@ import (
 	"strings"
 )
 
-// Wanted are the modules that the guest uses, without what they depend on: the
-// metadata, the virtio bus and its devices, the seed's file system, the power button.
-// The order is that of loading: the network's driver comes early, as its link is what
-// the guest waits for first.
-var Wanted = []string{
+// wantedModules are the modules that the guest uses, without dependencies, in the order of
+// loading: the network's driver comes early, as the guest waits for its link first.
+var wantedModules = []string{
 	"virtio_pci", "virtio_rng", "virtio_net", "virtio_blk", "qemu_fw_cfg", "isofs", "virtio_console", "evdev", "button",
 }
 
-// Ordered returns the paths of the wanted modules below a folder and of all that they
-// depend on, each after its dependencies. Modules that are compressed or not there are
-// errors.
-func Ordered(folder string, wanted []string) ([]string, error) {
+// orderedModules returns the paths of the wanted modules below a folder and of their
+// dependencies, each after its dependencies. Compressed modules are not supported.
+func orderedModules(folder string, wanted []string) ([]string, error) {
 	found, err := find(folder)
 	if err != nil {
 		return nil, fmt.Errorf("looking for kernel modules: %w", err)
@@ -36,8 +32,7 @@ func Ordered(folder string, wanted []string) ([]string, error) {
 	return sorter.ordered, nil
 }
 
-// find maps the names of modules to their files. The kernel takes dashes in a file's
-// name for underscores.
+// find returns the files by names of modules, in which dashes are underscores.
 func find(folder string) (map[string]string, error) {
 	found := map[string]string{}
 	err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
@@ -59,7 +54,7 @@ func (s *sorter) add(name string) error {
 	if s.done[name] {
 		return nil
 	}
-	s.done[name] = true // a circle ends here, and modules have none
+	s.done[name] = true
 	path, ok := s.files[name]
 	if !ok {
 		return fmt.Errorf("the kernel has no module %s", name)
@@ -81,8 +76,7 @@ func (s *sorter) add(name string) error {
 	return nil
 }
 
-// dependencies reads what a module says of itself: "key=value" texts, each ended by a
-// zero byte, in the section .modinfo.
+// dependencies reads the section .modinfo: "key=value" texts, each ended by a zero byte.
 func dependencies(module []byte) ([]string, error) {
 	file, err := elf.NewFile(bytes.NewReader(module))
 	if err != nil {
