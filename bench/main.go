@@ -45,8 +45,9 @@ type options struct {
 	check bool
 	// timeout bounds each phase.
 	timeout time.Duration
-	// limitRequests are those of each kind with which the API server is measured.
-	limitRequests int
+	// Constants of the program, which its tests shorten.
+	limitRequests, profileSeconds int
+	quietFor                      time.Duration
 }
 
 // load is what the manager is given to do.
@@ -130,7 +131,7 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 }
 
 func parse(args []string, stderr io.Writer) (*options, error) {
-	o := &options{limitRequests: limitRequests}
+	o := &options{limitRequests: limitRequests, profileSeconds: profileSeconds, quietFor: quietFor}
 	flags := o.flags()
 	flags.SetOutput(stderr)
 	if err := flags.Parse(args); err != nil {

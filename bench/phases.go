@@ -8,9 +8,12 @@ import (
 	"os"
 	"time"
 
+	"github.com/prometheus/procfs"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	watchtools "k8s.io/client-go/tools/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -158,24 +161,18 @@ func (w *setup) awaitStatus(ctx context.Context, machines int32) error {
 }
 
 func (w *setup) watchStatus(ctx context.Context, machines int32) (bool, error) {
-	watch, err := w.client.Watch(ctx, &v1alpha1.MachineDeploymentList{}, client.InNamespace(namespace))
+	deployments, err := w.client.Watch(ctx, &v1alpha1.MachineDeploymentList{}, client.InNamespace(namespace))
 	if err != nil {
 		return false, err
 	}
-	defer watch.Stop()
-	for {
-		select {
-		case event, open := <-watch.ResultChan():
-			if !open {
-				return false, context.Cause(ctx)
-			}
-			if deployment, ok := event.Object.(*v1alpha1.MachineDeployment); ok && isDone(deployment, machines) {
-				return true, nil
-			}
-		case <-ctx.Done():
-			return false, context.Cause(ctx)
-		}
+	_, err = watchtools.UntilWithoutRetry(ctx, deployments, func(event watch.Event) (bool, error) {
+		deployment, ok := event.Object.(*v1alpha1.MachineDeployment)
+		return ok && isDone(deployment, machines), nil
+	})
+	if err != nil && ctx.Err() != nil {
+		return false, context.Cause(ctx)
 	}
+	return err == nil, nil
 }
 
 func isDone(d *v1alpha1.MachineDeployment, machines int32) bool {
@@ -199,12 +196,12 @@ func (w *setup) sample(ctx context.Context) (sample, error) {
 	if err != nil {
 		return sample{}, err
 	}
-	controlPlane, err := usageOf(func(s stat) bool { return s.parent == os.Getpid() && s.group != w.manager.group() })
+	controlPlane, err := usageOf(func(s procfs.ProcStat) bool { return s.PPID == os.Getpid() && s.PGRP != w.manager.group() })
 	return sample{at: time.Now(), totals: totals, manager: manager, controlPlane: controlPlane}, err
 }
 
 func (w *setup) managerUsage() (usage, error) {
-	return usageOf(func(s stat) bool { return s.group == w.manager.group() })
+	return usageOf(func(s procfs.ProcStat) bool { return s.PGRP == w.manager.group() })
 }
 
 // tail is how long requests and CPU time still count for a phase whose work is done: a
@@ -247,8 +244,8 @@ func (w *setup) phase(ctx context.Context, p phase) (*phaseResult, error) {
 	return w.subtract(p.name, took, before, after, last), nil
 }
 
-// quietFor is how long nothing may have been counted for it to count as quiet.
 const (
+	// quietFor is how long no request may have been counted.
 	quietFor   = 2 * time.Second
 	quietLimit = 5 * time.Minute
 )
@@ -258,7 +255,7 @@ const (
 func (w *setup) quiet(ctx context.Context, kinds ...env.Kind) (env.Totals, error) {
 	var last env.Totals
 	count, end := -1, time.Now().Add(quietLimit)
-	err := await(ctx, quietFor, func() (bool, error) {
+	err := await(ctx, w.quietFor, func() (bool, error) {
 		var err error
 		if last, err = env.Scrape(ctx, w.server); err != nil {
 			return false, err

@@ -28,7 +28,7 @@ func (w *setup) beginProfiles(ctx context.Context, phase string) (end func() err
 	go func() {
 		err := os.MkdirAll(dir, 0o755)
 		for i := 1; err == nil; i++ {
-			err = take(fmt.Sprintf("cpu-%d", i), fmt.Sprintf("profile?seconds=%d", profileSeconds))
+			err = take(fmt.Sprintf("cpu-%d", i), fmt.Sprintf("profile?seconds=%d", w.profileSeconds))
 			select {
 			case <-stop:
 				result <- err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -149,22 +151,21 @@ func (r *result) table() string {
 }
 
 func (r *result) phaseTable(text *strings.Builder) {
-	rows := newTable(text)
-	rows.row("PHASE", "SECONDS", "AT LIMIT", "REQUESTS", "PER MACHINE", "BUDGET", "WRITES", "CONFLICTS", "EVENTS", "CPU", "CPU OF CONTROL PLANE")
+	table := newTable(text)
+	row(table, "PHASE", "SECONDS", "AT LIMIT", "REQUESTS", "PER MACHINE", "BUDGET", "WRITES", "CONFLICTS", "EVENTS", "CPU", "CPU OF CONTROL PLANE")
 	for _, p := range r.Phases {
 		atLimit := "-"
 		if p.Name != idle {
 			atLimit = fmt.Sprintf("%.0f %%", 100*p.LimitSeconds/p.Seconds)
 		}
-		rows.row(p.Name, fmt.Sprintf("%.1f", p.Seconds), atLimit, p.Requests, fmt.Sprintf("%.2f", p.RequestsPerMachine), budgets[p.Name].text(),
-			p.Writes, p.Conflicts, p.Events, fmt.Sprintf("%.1f s", p.CPU), fmt.Sprintf("%.1f s", p.ControlPlaneCPU))
+		row(table, p.Name, fmt.Sprintf("%.1f", p.Seconds), atLimit, strconv.Itoa(p.Requests), fmt.Sprintf("%.2f", p.RequestsPerMachine), budgets[p.Name].text(),
+			strconv.Itoa(p.Writes), strconv.Itoa(p.Conflicts), strconv.Itoa(p.Events), fmt.Sprintf("%.1f s", p.CPU), fmt.Sprintf("%.1f s", p.ControlPlaneCPU))
 	}
-	rows.end()
+	table.Flush()
 }
 
 func (r *result) requestTable(text *strings.Builder) {
-	rows := newTable(text)
-	header := []any{"VERB", "RESOURCE"}
+	header := []string{"VERB", "RESOURCE"}
 	sums := map[string]int{}
 	for _, p := range r.Phases {
 		header = append(header, strings.ToUpper(p.Name))
@@ -172,39 +173,27 @@ func (r *result) requestTable(text *strings.Builder) {
 			sums[request] += count
 		}
 	}
-	rows.row(header...)
+	table := newTable(text)
+	row(table, header...)
 	requests := slices.SortedFunc(maps.Keys(sums), func(a, b string) int {
-		if sums[a] != sums[b] {
-			return sums[b] - sums[a]
-		}
-		return strings.Compare(a, b)
+		return cmp.Or(sums[b]-sums[a], strings.Compare(a, b))
 	})
 	for _, request := range requests {
 		verb, resource, _ := strings.Cut(request, " ")
-		cells := []any{verb, resource}
+		cells := []string{verb, resource}
 		for _, p := range r.Phases {
-			cells = append(cells, p.ByRequest[request])
+			cells = append(cells, strconv.Itoa(p.ByRequest[request]))
 		}
-		rows.row(cells...)
+		row(table, cells...)
 	}
-	rows.end()
+	table.Flush()
 }
 
-// table writes aligned columns.
-type table struct{ writer *tabwriter.Writer }
-
-func newTable(text *strings.Builder) table {
-	return table{tabwriter.NewWriter(text, 0, 0, 2, ' ', 0)}
+func newTable(text *strings.Builder) *tabwriter.Writer {
+	return tabwriter.NewWriter(text, 0, 0, 2, ' ', 0)
 }
 
-func (t table) row(cells ...any) {
-	for i, cell := range cells {
-		if i > 0 {
-			fmt.Fprint(t.writer, "\t") // writes to memory
-		}
-		fmt.Fprint(t.writer, cell)
-	}
-	fmt.Fprintln(t.writer)
+// row writes a line of a table.
+func row(table *tabwriter.Writer, cells ...string) {
+	fmt.Fprintln(table, strings.Join(cells, "\t")) // writes to memory
 }
-
-func (t table) end() { t.writer.Flush() }

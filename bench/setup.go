@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
@@ -187,20 +188,13 @@ func inParallel(ctx context.Context, n int, do func(ctx context.Context, i int) 
 	return group.Wait()
 }
 
-// await waits until a check, which is made again and again, holds.
+// await waits until a check, which is repeated at an interval, holds.
 func await(ctx context.Context, interval time.Duration, check func() (bool, error)) error {
-	again := time.NewTicker(interval)
-	defer again.Stop()
-	for {
-		if done, err := check(); done || err != nil {
-			return err
-		}
-		select {
-		case <-again.C:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+	err := wait.PollUntilContextCancel(ctx, interval, true, func(context.Context) (bool, error) { return check() })
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
+	return err
 }
 
 // pause lets time go by.
