@@ -20,6 +20,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/procfs"
+
 	"github.com/millwright-dev/millwright/internal/cli"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
@@ -153,4 +155,32 @@ func (o *Output) String() string {
 func (o *Output) Tail(lines int) string {
 	all := strings.Split(o.String(), "\n")
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// Running is a process of this machine.
+type Running struct {
+	PID int
+	// Args is its command line.
+	Args string
+}
+
+// Processes returns the processes that belong to the "millwright up" of a folder and whose
+// command line contains the words.
+func Processes(t *testing.T, dir, words string) []Running {
+	t.Helper()
+	processes, err := procfs.AllProcs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []Running
+	for _, process := range processes {
+		args, _ := process.CmdLine() // a process that ended has neither
+		environment, _ := process.Environ()
+		line := strings.Join(args, " ")
+		own := strings.Contains(line, dir) || strings.Contains(strings.Join(environment, "\n"), vmpb.EnvRoot+"="+dir)
+		if own && strings.Contains(line, words) {
+			found = append(found, Running{process.PID, line})
+		}
+	}
+	return found
 }

@@ -3,14 +3,15 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"github.com/prometheus/procfs"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -38,23 +39,19 @@ func (d *demo) deleteAll(ctx context.Context) error {
 // awaitNothingLeft checks that nothing is left of any machine: no object, no disk and no
 // process. What ends a moment later than the Machine, such as a volume, is waited for.
 func (d *demo) awaitNothingLeft(ctx context.Context) error {
-	again := time.NewTicker(200 * time.Millisecond)
-	defer again.Stop()
-	for {
-		left, err := d.leftovers(ctx)
-		if err != nil {
-			return err
-		}
-		if len(left) == 0 {
-			fmt.Fprintln(d.stdout, "Nothing is left: no machine, virtual machine, pod, node, volume, disk or process.")
-			return nil
-		}
-		select {
-		case <-again.C:
-		case <-ctx.Done():
-			return fmt.Errorf("left over: %s: %w", strings.Join(left, ", "), ctx.Err())
-		}
+	var left []string
+	err := wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (_ bool, err error) {
+		left, err = d.leftovers(ctx)
+		return len(left) == 0, err
+	})
+	if err != nil && len(left) > 0 {
+		return fmt.Errorf("left over: %s: %w", strings.Join(left, ", "), err)
 	}
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(d.stdout, "Nothing is left: no machine, virtual machine, pod, node, volume, disk or process.")
+	return nil
 }
 
 func (d *demo) leftovers(ctx context.Context) ([]string, error) {
@@ -69,7 +66,8 @@ func (d *demo) leftovers(ctx context.Context) ([]string, error) {
 		}
 		left = append(left, found...)
 	}
-	return append(left, processesIn(filepath.Join(d.mode.plane.Dir(), "hosts"))...), nil
+	processes, err := qemusIn(filepath.Join(d.mode.plane.Dir(), "hosts"))
+	return append(left, processes...), err
 }
 
 // leftObjects finds objects that only machines leave.
@@ -96,20 +94,21 @@ func (d *demo) leftObjects(ctx context.Context) ([]string, error) {
 	return left, nil
 }
 
-// processesIn finds processes with a path below the folder in their command line, which
-// are hypervisors' QEMUs; the hosts themselves name folders of hosts only.
-func processesIn(dir string) []string {
+// qemusIn returns the processes of QEMU with a path below the folder in their command line.
+func qemusIn(dir string) ([]string, error) {
+	processes, err := procfs.AllProcs()
+	if err != nil {
+		return nil, fmt.Errorf("listing processes: %w", err)
+	}
 	var found []string
-	files, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is right
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
+	for _, process := range processes {
+		args, err := process.CmdLine()
+		if err != nil || len(args) == 0 {
 			continue // it has ended
 		}
-		args := strings.Split(string(text), "\x00")
-		if strings.Contains(filepath.Base(args[0]), "qemu") && strings.Contains(string(text), dir) {
-			found = append(found, "process "+filepath.Base(filepath.Dir(file)))
+		if strings.Contains(filepath.Base(args[0]), "qemu") && strings.Contains(strings.Join(args, " "), dir) {
+			found = append(found, fmt.Sprintf("process %d", process.PID))
 		}
 	}
-	return found
+	return found, nil
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/millwright-dev/millwright/internal/cli/args"
 	"github.com/millwright-dev/millwright/internal/cli/folder"
@@ -84,20 +85,12 @@ func stopHolder(ctx context.Context, dir string, pid int) error {
 		return fmt.Errorf("stopping process %d: %w", pid, err)
 	}
 	// The lock itself is not waited for: another "up" may take it at once.
-	again := time.NewTicker(100 * time.Millisecond)
-	defer again.Stop()
-	for {
+	err := wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(context.Context) (bool, error) {
 		holder, err := controlplane.Holder(dir)
-		if err != nil {
-			return err
-		}
-		if holder != pid {
-			return nil
-		}
-		select {
-		case <-again.C:
-		case <-ctx.Done():
-			return fmt.Errorf("process %d does not end: %w", pid, ctx.Err())
-		}
+		return holder != pid, err
+	})
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("process %d does not end: %w", pid, err)
 	}
+	return err
 }
