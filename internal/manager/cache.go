@@ -13,15 +13,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// leaderCache is a cache that starts when this process leads. So it is never older than the
-// leadership, and shows all that earlier leaders wrote. While it stands by, nothing can be read.
+// leaderCache is a cache that starts when this process becomes the leader, so that it contains
+// all that earlier leaders wrote. Before that, nothing can be read.
 type leaderCache struct {
 	cache.Cache
-	// leads is closed when this process leads.
+	// leads is closed when this process becomes the leader.
 	leads <-chan struct{}
 }
 
-// newLeaderCache returns a constructor of caches, as ctrl.Options has it.
 func newLeaderCache(leads <-chan struct{}) cache.NewCacheFunc {
 	return func(config *rest.Config, options cache.Options) (cache.Cache, error) {
 		made, err := cache.New(config, options)
@@ -32,7 +31,7 @@ func newLeaderCache(leads <-chan struct{}) cache.NewCacheFunc {
 	}
 }
 
-// Start fills the cache once this process leads, and keeps it until ctx ends.
+// Start fills the cache once this process is the leader, and keeps it until ctx ends.
 func (c *leaderCache) Start(ctx context.Context) error {
 	select {
 	case <-c.leads:
@@ -42,8 +41,8 @@ func (c *leaderCache) Start(ctx context.Context) error {
 	}
 }
 
-// WaitForCacheSync returns at once before this process leads: the manager waits for its caches
-// before it takes part in the election.
+// WaitForCacheSync returns at once before this process is the leader: the manager waits for its
+// caches before it takes part in the election.
 func (c *leaderCache) WaitForCacheSync(ctx context.Context) bool {
 	select {
 	case <-c.leads:
@@ -53,7 +52,7 @@ func (c *leaderCache) WaitForCacheSync(ctx context.Context) bool {
 	}
 }
 
-// Get reads an object, and waits for the cache to start if need be.
+// Get waits for the cache to start if necessary.
 func (c *leaderCache) Get(ctx context.Context, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
 	err := c.Cache.Get(ctx, key, object, opts...)
 	if c.awaitStart(ctx, err) {
@@ -62,7 +61,7 @@ func (c *leaderCache) Get(ctx context.Context, key client.ObjectKey, object clie
 	return err
 }
 
-// List reads objects, and waits for the cache to start if need be.
+// List waits for the cache to start if necessary.
 func (c *leaderCache) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	err := c.Cache.List(ctx, list, opts...)
 	if c.awaitStart(ctx, err) {
@@ -78,20 +77,28 @@ func (c *leaderCache) awaitStart(ctx context.Context, err error) bool {
 	return errors.As(err, &early) && c.Cache.WaitForCacheSync(ctx)
 }
 
-// consistent makes informers whose first list is as new as the API server's storage. client-go
-// streams it that way, but where it has to list instead it takes any version that the API server
-// has in memory, which may be older than what the last leader wrote.
-func consistent(made newInformer) newInformer {
+// newInformer makes the informers of a cache, as cache.Options has it.
+type newInformer func(toolscache.ListerWatcher, runtime.Object, time.Duration, toolscache.Indexers) toolscache.SharedIndexInformer
+
+// withLists makes informers as made does, and has them list through wrap. The object is an example
+// of the kind.
+func withLists(made newInformer, wrap func(object runtime.Object, list toolscache.ListWithContextFunc) toolscache.ListWithContextFunc) newInformer {
 	return func(from toolscache.ListerWatcher, object runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 		if lists, ok := from.(*toolscache.ListWatch); ok {
-			list := lists.ListWithContextFunc
-			lists.ListWithContextFunc = func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-				if options.ResourceVersion == "0" {
-					options.ResourceVersion = ""
-				}
-				return list(ctx, options)
-			}
+			lists.ListWithContextFunc = wrap(object, lists.ListWithContextFunc)
 		}
 		return made(from, object, resync, indexers)
+	}
+}
+
+// consistent has an informer's first list be as new as the API server's storage. client-go
+// streams it that way, but where it has to list instead it takes any version that the API server
+// has in memory, which may be older than what the last leader wrote.
+func consistent(_ runtime.Object, list toolscache.ListWithContextFunc) toolscache.ListWithContextFunc {
+	return func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		if options.ResourceVersion == "0" {
+			options.ResourceVersion = ""
+		}
+		return list(ctx, options)
 	}
 }

@@ -29,10 +29,10 @@ func TestTheFirstListIsConsistent(t *testing.T) {
 			return &v1alpha1.MachineList{}, nil
 		}}
 		var made toolscache.ListerWatcher
-		consistent(func(from toolscache.ListerWatcher, _ runtime.Object, _ time.Duration, _ toolscache.Indexers) toolscache.SharedIndexInformer {
+		withLists(func(from toolscache.ListerWatcher, _ runtime.Object, _ time.Duration, _ toolscache.Indexers) toolscache.SharedIndexInformer {
 			made = from
 			return nil
-		})(from, &v1alpha1.Machine{}, 0, nil)
+		}, consistent)(from, &v1alpha1.Machine{}, 0, nil)
 		if _, err := made.(toolscache.ListerWithContext).ListWithContext(t.Context(), metav1.ListOptions{ResourceVersion: asked}); err != nil {
 			t.Fatal(err)
 		}

@@ -28,7 +28,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
 
-// API is an API that the manager serves: the objects for which it makes machines.
+// API is an API whose machines the manager creates.
 type API string
 
 const (
@@ -41,15 +41,15 @@ const (
 // ClusterAPI configures what is served for Cluster API.
 type ClusterAPI struct {
 	// WatchFilter is the value of the label cluster.x-k8s.io/watch-filter that objects must
-	// have. Empty: all are looked after.
+	// have. Empty means that all objects are reconciled.
 	WatchFilter string
-	// WebhookPort is where webhooks are served; 0 for nowhere. WebhookCertDir holds
-	// tls.crt and tls.key.
+	// WebhookPort is the port of the webhooks; 0 serves none. WebhookCertDir holds tls.crt
+	// and tls.key.
 	WebhookPort    int
 	WebhookCertDir string
 }
 
-// has reports whether the manager serves an API. Without a list it serves MCM's only.
+// has reports whether the manager serves an API. The default is APIMCM alone.
 func (c Config) has(api API) bool {
 	if len(c.APIs) == 0 {
 		return api == APIMCM
@@ -57,7 +57,7 @@ func (c Config) has(api API) bool {
 	return slices.Contains(c.APIs, api)
 }
 
-// leases are the names of what a leader holds.
+// leases returns the names of the leases that a leader holds.
 func (c Config) leases() []string {
 	var names []string
 	if c.has(APIMCM) {
@@ -69,19 +69,14 @@ func (c Config) leases() []string {
 	return names
 }
 
-// leaseNamespace is where they are.
-func (c Config) leaseNamespace() string {
-	if c.Election.Namespace != "" {
-		return c.Election.Namespace
-	}
-	return c.Namespace
-}
+// leaseNamespace returns the namespace of these leases.
+func (c Config) leaseNamespace() string { return cmp.Or(c.Election.Namespace, c.Namespace) }
 
-// kindsOfClusterAPI are our resources that Cluster API needs.
+// kindsOfClusterAPI are the resources of ours that the API capi needs.
 var kindsOfClusterAPI = []string{"millwrightmachines", "millwrightmachinetemplates", "millwrightclusters", "millwrightclustertemplates"}
 
-// discoverClusterAPI finds the version of Cluster API's kinds, and checks that all is there
-// that it needs.
+// discoverClusterAPI returns the version of Cluster API's kinds, and checks that the control
+// cluster serves all kinds that are needed.
 func discoverClusterAPI(config *rest.Config) (schema.GroupVersion, error) {
 	config = rest.CopyConfig(config)
 	config.Timeout = controlPatience
@@ -106,7 +101,7 @@ func discoverClusterAPI(config *rest.Config) (schema.GroupVersion, error) {
 	return version, nil
 }
 
-// clusterAPIControllers are those of Cluster API.
+// clusterAPIControllers are those of the API capi.
 func clusterAPIControllers(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, events *events) []controller {
 	waker, asked := &tasks.Waker{}, &tasks.Waker{}
 	placer, _ := cfg.Driver.(driver.FailureDomains)
@@ -137,7 +132,7 @@ func clusterAPIControllers(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, e
 	}
 }
 
-// webhookServer serves webhooks, or nothing if there is no port for them.
+// webhookServer is nil if there is no port for webhooks.
 func (c ClusterAPI) webhookServer() webhook.Server {
 	if c.WebhookPort == 0 {
 		return nil

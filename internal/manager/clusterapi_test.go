@@ -23,8 +23,8 @@ import (
 	"github.com/millwright-dev/millwright/test/env"
 )
 
-// TestFaces: which leases a manager holds, and where.
-func TestFaces(t *testing.T) {
+// TestLeases: which leases a manager holds, and where.
+func TestLeases(t *testing.T) {
 	for name, tc := range map[string]struct {
 		config Config
 		leases int
@@ -63,9 +63,9 @@ func TestWithoutClusterAPI(t *testing.T) {
 	}
 }
 
-// TestBothFaces: one manager, one driver, one name, one class, and yet two VMs that have
+// TestBothAPIs: one manager, one driver, one name, one class, and yet two VMs that have
 // nothing to do with each other. All that with the roles that are shipped.
-func TestBothFaces(t *testing.T) {
+func TestBothAPIs(t *testing.T) {
 	e := env.New(t)
 	coretest.Install(t, e.Admin)
 	scheme := Scheme()
@@ -87,7 +87,7 @@ func TestBothFaces(t *testing.T) {
 			Log:      testr.New(t),
 		})
 	}()
-	for _, object := range bothFaces(e.Namespace) {
+	for _, object := range ofBothAPIs(e.Namespace) {
 		if err := admin.Create(t.Context(), object); err != nil {
 			t.Fatal(err)
 		}
@@ -121,8 +121,8 @@ func TestBothFaces(t *testing.T) {
 	}
 }
 
-// bothFaces is a machine of each face, from one class, with all that belongs to it.
-func bothFaces(namespace string) []client.Object {
+// ofBothAPIs is a machine of each API, from one class, with the objects that they need.
+func ofBothAPIs(namespace string) []client.Object {
 	named := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: namespace, Name: name} }
 	class := &v1alpha1.MachineClass{
 		ObjectMeta: named("class"), Provider: "sim", SecretRef: &corev1.SecretReference{Name: "secret"},

@@ -24,11 +24,10 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
 
-// controller is what a manager runs for the objects of one kind.
 type controller interface{ SetupWithManager(ctrl.Manager) error }
 
-// controllers is the one list of all: those of each API that the manager serves. The target
-// is nil if there is none.
+// controllers is the only list of all controllers: those of each API that the manager serves. The
+// target is nil if there is none.
 func controllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner *tasks.Runner, events *events) ([]controller, error) {
 	var all []controller
 	if cfg.has(APIMCM) {
@@ -43,7 +42,7 @@ func controllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner *t
 	return all, nil
 }
 
-// mcmControllers are those of MCM's API.
+// mcmControllers are those of the API mcm.
 func mcmControllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner *tasks.Runner, events *events) ([]controller, error) {
 	if err := fieldindex.Add(context.Background(), mgr.GetFieldIndexer()); err != nil {
 		return nil, err
@@ -78,8 +77,7 @@ func mcmControllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner
 	return all, nil
 }
 
-// machineOptions are those of the controller of Machines, with the engine that it works
-// with.
+// machineOptions returns the options of the Machine controller, with its engine.
 func machineOptions(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner *tasks.Runner, events *events) (machine.Options, error) {
 	waker, work := &tasks.Waker{}, newWork(mgr)
 	engine := instance.New(work.Driver(cfg.Driver), instance.Options{
@@ -111,7 +109,7 @@ func machineOptions(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner
 	return options, err
 }
 
-// nodeEvents is what writes events about nodes, until the manager ends.
+// nodeEvents returns the recorder of events about nodes, which ends with the manager.
 func nodeEvents(mgr ctrl.Manager, cfg Config) (record.EventRecorder, error) {
 	recorder, stop, err := nodeevents.Start(apart(cfg.Target), mgr.GetScheme(), cfg.Log.WithName("events"))
 	if err != nil {

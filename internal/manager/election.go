@@ -15,16 +15,15 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
 
-// Election configures leader election. Its times follow client-go: a leader renews its
-// leases every RetryPeriod, gives up when it could not for RenewDeadline, and others
-// take over LeaseDuration after the last renewal.
+// Election configures leader election. The leader renews its leases every RetryPeriod, and gives
+// up when it could not for RenewDeadline; others take over LeaseDuration after the last renewal.
 type Election struct {
 	// Enabled is false if this is the only process.
 	Enabled bool
-	// Namespace is where the leases are. Empty: that of the Config.
+	// Namespace of the leases. Empty means that of the Config.
 	Namespace string
-	// ClusterAPILease is the name of the lease for APICAPI. Empty: infrav1.Lease. Those
-	// for APIMCM have the names that MCM gives them.
+	// ClusterAPILease is the name of the lease for APICAPI. Empty means infrav1.Lease. The
+	// leases for APIMCM have MCM's names.
 	ClusterAPILease                           string
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 }
@@ -45,14 +44,14 @@ func (e Election) apply(options *ctrl.Options, cfg Config, runner *tasks.Runner)
 	return nil
 }
 
-// newLock makes the lock that is the leases of all APIs: both of MCM's for APIMCM.
+// newLock returns a lock of the leases of all APIs that the manager serves: both of MCM's for APIMCM.
 func newLock(cfg Config, runner *tasks.Runner) (*lock, error) {
 	host, err := os.Hostname()
 	if err != nil {
 		return nil, fmt.Errorf("leader election: %w", err)
 	}
-	// Leases are renewed on a connection and under a limit of their own, so that a flood
-	// of other requests costs nobody the leadership.
+	// Leases have their own connection and rate limit: many other requests must not cost the
+	// leadership.
 	clients, err := kubernetes.NewForConfig(apart(cfg.Control))
 	if err != nil {
 		return nil, fmt.Errorf("leader election: %w", err)
@@ -69,13 +68,13 @@ func newLock(cfg Config, runner *tasks.Runner) (*lock, error) {
 	return made, nil
 }
 
-// apart is the same access with connections and limits of its own.
+// apart returns a copy with its own connections and rate limit.
 func apart(config *rest.Config) *rest.Config {
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst = 20, 40
 	if config.Dial == nil {
-		// client-go has all clients share a connection whose access is the same, unless they
-		// dial in a way of their own. The times are its own.
+		// client-go shares connections among clients of equal configuration without a Dial. The
+		// times are client-go's.
 		config.Dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
 	}
 	return config

@@ -2,9 +2,8 @@ package manager
 
 import "github.com/go-logr/logr"
 
-// lazyLog is a logger that looks at its values when it has something to write. Every pass
-// gets a logger with the names of its object, and hardly any pass writes a line; slog's
-// handlers format values as soon as they get them.
+// lazyLog returns a logger that formats its values when it writes a line. Every reconcile gets a
+// logger with the names of its object, few write a line, and slog's handlers format values at once.
 func lazyLog(log logr.Logger) logr.Logger {
 	sink := log.GetSink()
 	if sink == nil {
@@ -13,7 +12,7 @@ func lazyLog(log logr.Logger) logr.Logger {
 	return log.WithSink(lazySink{LogSink: sink})
 }
 
-// lazySink collects what its logger was given.
+// lazySink collects the values of its logger.
 type lazySink struct {
 	logr.LogSink
 	values []any
@@ -36,7 +35,6 @@ func (s lazySink) Error(err error, message string, values ...any) {
 	s.ready().Error(err, message, values...)
 }
 
-// ready is the sink with the values.
 func (s lazySink) ready() logr.LogSink {
 	if len(s.values) == 0 {
 		return s.LogSink

@@ -13,14 +13,13 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// lock is several leases that one process holds together: who does the work of both of
-// MCM's processes must keep out either. It is not given away while a task of this
-// process runs; then it runs out.
+// lock is several leases that one process holds together: a manager that replaces both of MCM's
+// processes must exclude both. It is not released while a task of this process runs, and then
+// expires.
 //
-// client-go's MultiLock does not serve here. It is made for moving from one kind of lock
-// to another, where both have the same holder: it takes what it knows of the validity
-// from the first lock only, and overwrites the second one unread. With leases that
-// others hold one by one it would take one from a holder who is alive.
+// client-go's MultiLock is made for the migration from one kind of lock to another, where both
+// have the same holder: it reads the first lock only, and overwrites the second. It would take a
+// lease from another process that is alive.
 type lock struct {
 	leases []*lease
 	idle   func() bool
@@ -31,24 +30,23 @@ type lock struct {
 	lost   chan struct{}
 	losing sync.Once
 	begun  bool
-	// standsBy is for whom this process was last seen to stand by.
+	// standsBy is the holder that was logged last.
 	standsBy string
 }
 
 var _ resourcelock.Interface = (*lock)(nil)
 
-// lease is one of them.
+// lease is one of the leases of a lock.
 type lease struct {
 	resourcelock.Interface
 	// missing reports that the lease does not exist.
 	missing bool
-	// holder is who held it when it was last read or written.
+	// holder at the last read or write.
 	holder string
 }
 
-// Get returns the record of a lease that somebody else holds, or else of one that is
-// ours, or else of any. The raw form is that of all of them, so that every renewal of
-// any is noticed.
+// Get returns the record of a lease that another process holds, or else of one that this process
+// holds, or else of any. The raw form is that of all leases, so that every renewal is noticed.
 func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	var foreign, own, free *resourcelock.LeaderElectionRecord
 	var raw [][]byte
@@ -72,7 +70,7 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	if foreign != nil && l.begun {
 		l.losing.Do(func() { close(l.lost) })
 	}
-	l.sayStandBy(foreign)
+	l.logStandBy(foreign)
 	for _, record := range []*resourcelock.LeaderElectionRecord{foreign, own, free} {
 		if record != nil {
 			return record, bytes.Join(raw, []byte(",")), nil
@@ -81,8 +79,7 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	return nil, nil, absent
 }
 
-// longer is the record that is valid for longer. Which of the holders it names does not
-// matter: none of them is us.
+// longer returns the record that is valid for longer. Either names another process.
 func longer(a, b *resourcelock.LeaderElectionRecord) *resourcelock.LeaderElectionRecord {
 	if a != nil && a.LeaseDurationSeconds >= b.LeaseDurationSeconds {
 		return a
@@ -90,8 +87,8 @@ func longer(a, b *resourcelock.LeaderElectionRecord) *resourcelock.LeaderElectio
 	return b
 }
 
-// sayStandBy says, once for each holder, for whom this process stands by.
-func (l *lock) sayStandBy(foreign *resourcelock.LeaderElectionRecord) {
+// logStandBy logs once for each holder that this process stands by.
+func (l *lock) logStandBy(foreign *resourcelock.LeaderElectionRecord) {
 	if foreign == nil {
 		l.standsBy = ""
 		return
@@ -109,7 +106,7 @@ func (l *lock) sayStandBy(foreign *resourcelock.LeaderElectionRecord) {
 	l.log.Info("standing by: another manager holds the leases", "holder", foreign.HolderIdentity, "leases", names)
 }
 
-// Create makes all leases.
+// Create creates all leases.
 func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	for _, part := range l.leases {
 		if err := part.create(ctx, record); err != nil {
@@ -147,8 +144,8 @@ func (l *lock) NeedLeaderElection() bool { return false }
 
 var errBusy = errors.New("a task still runs; the leases are left to run out")
 
-// Update writes all leases, each only if nobody has written it since it was read. To
-// give them away is refused while a task runs.
+// Update writes all leases, each only if it was not written since it was read. It refuses to
+// release them while a task runs.
 func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	release := record.HolderIdentity == ""
 	if release && !l.idle() {
@@ -156,7 +153,7 @@ func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 	}
 	for _, part := range l.leases {
 		if release && part.holder != l.Identity() {
-			continue // not ours to give away
+			continue // another process holds it
 		}
 		if err := part.write(ctx, record); err != nil {
 			return err
@@ -168,17 +165,17 @@ func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 	return nil
 }
 
-// RecordEvent does what the leases do with events, which is nothing without a recorder.
+// RecordEvent records an event on each lease if it has a recorder.
 func (l *lock) RecordEvent(text string) {
 	for _, part := range l.leases {
 		part.RecordEvent(text)
 	}
 }
 
-// Identity is this process.
+// Identity returns that of this process.
 func (l *lock) Identity() string { return l.leases[0].Identity() }
 
-// Describe names the leases.
+// Describe returns the names of the leases.
 func (l *lock) Describe() string {
 	var names []string
 	for _, part := range l.leases {

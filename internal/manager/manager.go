@@ -1,12 +1,11 @@
-// Package manager wires everything together: the one list of controllers, the caches
-// that they share, leader election, and what is served over HTTP.
+// Package manager runs the controllers: the only list of them, the caches that they share, leader
+// election, and what is served over HTTP.
 package manager
 
 import (
 	"context"
 	"fmt"
 	"net"
-	"net/http"
 	"strconv"
 	"time"
 
@@ -40,80 +39,78 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
 
-// Config configures a manager. The flags of the command line fill it.
+// Config configures a manager.
 type Config struct {
 	// Control is the cluster where the Machines live. Required.
 	Control *rest.Config
-	// Target is the cluster that nodes join; nil if there is none.
+	// Target is the cluster that nodes join. Nil means that there is none.
 	Target *rest.Config
-	// Namespace of the control cluster in which everything happens. Required, unless
-	// Cluster API is the only one served: then empty means all namespaces.
+	// Namespace of the Machines in the control cluster. Required unless APIs is APICAPI
+	// alone: then empty means all namespaces.
 	Namespace string
-	// APIs are those that the manager serves. Empty means APIMCM.
+	// APIs that the manager serves. Empty means APIMCM.
 	APIs []API
 	// ClusterAPI configures APICAPI.
 	ClusterAPI ClusterAPI
-	// Driver that makes and removes instances. Required.
+	// Driver creates and deletes instances. Required.
 	Driver driver.Driver
-	// DriverName is what classes and MillwrightMachines call it; VMs are only made for
-	// those. Empty: classes are not checked. Required for APICAPI.
+	// DriverName is the driver's name in classes and MillwrightMachines; the manager creates
+	// no VMs for others. Empty means that classes are not checked. Required for APICAPI.
 	DriverName string
-	// Installation is the name by which the driver knows its VMs among those of others.
+	// Installation is the name by which the driver distinguishes its VMs from those of other
+	// installations.
 	Installation string
-	// Runnables are started with the controllers, and like them only while leading.
+	// Runnables are started with the controllers, in the leader only.
 	Runnables []ctrlmanager.Runnable
 
-	// Address and Port serve /healthz and /metrics over plain HTTP. Port 0 serves
-	// nothing.
+	// Address and Port of /healthz and /metrics, over plain HTTP. Port 0 serves nothing.
 	Address string
 	Port    int
-	// Profiling serves profiles there, too.
+	// Profiling configures profiles at the same port.
 	Profiling Profiling
-	// ConcurrentSyncs is how many objects of one kind are looked at at the same time,
-	// and how many calls to the driver run at the same time. Required.
+	// ConcurrentSyncs is how many objects of one kind are reconciled at the same time, and how
+	// many driver calls run at the same time. Required.
 	ConcurrentSyncs int
-	// ResyncPeriod is how often the caches are gone through again. Zero leaves it at
+	// ResyncPeriod is how often all objects are reconciled without an event. Zero means
 	// controller-runtime's default.
 	ResyncPeriod time.Duration
 
 	// CreationTimeout is the time after which a Machine that has not joined is Failed.
 	CreationTimeout time.Duration
-	// ResourceExhaustedRetry is the time between creations that fail for lack of
-	// capacity.
+	// ResourceExhaustedRetry is the time between creations that fail with ResourceExhausted.
 	ResourceExhaustedRetry time.Duration
 	// NodeConditions make a Machine unhealthy unless they are False.
 	NodeConditions []string
 	// Health is how long Machines may be unhealthy.
 	Health machine.Health
-	// Drain is how nodes are emptied before their VMs go.
+	// Drain configures drains.
 	Drain Drain
-	// Orphans is what is done about VMs that nobody owns.
+	// Orphans configures the collection of orphaned VMs.
 	Orphans Orphans
-	// Overshoot is when sets with too many Machines are frozen.
+	// Overshoot is when MachineSets with too many Machines are frozen.
 	Overshoot machineset.Overshoot
-	// ProtectNodes keeps the cluster autoscaler from removing nodes in a rollout.
+	// ProtectNodes keeps the cluster autoscaler from removing nodes during a rollout.
 	ProtectNodes bool
 	// EnforceMinReadySeconds has Machines count as available only after minReadySeconds.
 	EnforceMinReadySeconds bool
-	// BootstrapTokenGroups are given to bearers of bootstrap tokens, separated by
-	// commas.
+	// BootstrapTokenGroups are the groups of bootstrap tokens' bearers, separated by commas.
 	BootstrapTokenGroups string
 
 	// Election configures leader election.
 	Election Election
-	// Log is where everything is logged to.
+	// Log of all controllers.
 	Log logr.Logger
 
-	// outOfRange is called when a driver begins to answer with that code, as one does that
-	// has found several instances of a machine.
+	// outOfRange is called when a driver begins to answer OutOfRange: it found several
+	// instances of a machine.
 	outOfRange func()
 	// machines finds Machines in the cache.
 	machines *fieldindex.Informers
-	// unreadable reports what the cache cannot read.
+	// unreadable reports objects that the cache cannot read.
 	unreadable *unreadable
 }
 
-// Drain is how nodes are emptied before their VMs go.
+// Drain configures drains.
 type Drain struct {
 	// Timeout and MaxEvictRetries are those of machine.Drain.
 	Timeout         time.Duration
@@ -123,18 +120,18 @@ type Drain struct {
 	DetachTimeout, ReattachTimeout time.Duration
 }
 
-// Orphans is what is done about VMs that nobody owns.
+// Orphans configures the collection of orphaned VMs.
 type Orphans struct {
-	// Mode says what; empty means that they are deleted.
+	// Mode is what is done about them. Empty means that they are deleted.
 	Mode orphans.Mode
-	// Period is the time between two looks. Zero means that nobody looks.
+	// Period is the time between two searches. Zero means none.
 	Period time.Duration
 }
 
 // shutdown is how long controllers and tasks may take to end.
 const shutdown = 30 * time.Second
 
-// Scheme knows the kinds that a manager deals with.
+// Scheme returns a scheme with Kubernetes' kinds and all of Millwright's.
 func Scheme() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
@@ -144,7 +141,7 @@ func Scheme() *runtime.Scheme {
 	return scheme
 }
 
-// Run runs a manager until ctx ends, or until it cannot go on.
+// Run runs a manager until ctx ends or the manager fails.
 func Run(ctx context.Context, cfg Config) error {
 	scheme, err := prepare(ctx, cfg)
 	if err != nil {
@@ -181,8 +178,7 @@ func Run(ctx context.Context, cfg Config) error {
 	return nil
 }
 
-// prepare checks that the control cluster has what the APIs need, and makes the scheme that
-// knows their kinds.
+// prepare checks that the control cluster serves the kinds of the APIs, and returns their scheme.
 func prepare(ctx context.Context, cfg Config) (*runtime.Scheme, error) {
 	scheme := Scheme()
 	needed := kinds
@@ -209,10 +205,10 @@ func managerOptions(cfg Config, scheme *runtime.Scheme, runner *tasks.Runner) (c
 		Scheme:         scheme,
 		Logger:         lazyLog(cfg.Log),
 		MapperProvider: newMapper,
-		Cache:          cache.Options{DefaultTransform: cache.TransformStripManagedFields(), NewInformer: consistent(cfg.unreadable.watching(cfg.machines.NewInformer))},
-		// Several managers may live in one process; their metrics are then added up. The controllers
-		// of machines, sets, deployments and clusters say themselves how much they do at once; for
-		// classes, Secrets and nodes a few are enough, and each costs the memory of its stack.
+		Cache:          cache.Options{DefaultTransform: cache.TransformStripManagedFields(), NewInformer: withLists(withLists(cfg.machines.NewInformer, cfg.unreadable.watching), consistent)},
+		// Several managers may run in one process; their metrics are then added up. The controllers
+		// of machines, sets, deployments and clusters set their concurrency themselves; for classes,
+		// Secrets and nodes five workers are enough, and each costs the memory of its stack.
 		// The priority queue of controller-runtime 0.24 can lock up when it is shut down
 		// (kubernetes-sigs/controller-runtime#3538); leases would then not be released.
 		Controller: config.Controller{
@@ -236,13 +232,7 @@ func managerOptions(cfg Config, scheme *runtime.Scheme, runner *tasks.Runner) (c
 	return options, cfg.Election.apply(&options, cfg, runner)
 }
 
-// healthz answers as soon as anything is served, also on a stand-by: what it says is
-// that the process lives.
-func healthz(w http.ResponseWriter, _ *http.Request) {
-	_, _ = w.Write([]byte("OK")) // the client's loss
-}
-
-// addAll adds the controllers and what else runs.
+// addAll adds the controllers and everything else that runs.
 func addAll(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, events *events) error {
 	joined, err := joinTarget(mgr, cfg)
 	if err != nil {
@@ -283,7 +273,7 @@ func joinTarget(mgr ctrl.Manager, cfg Config) (*target.Cluster, error) {
 	}
 	joined, err := target.New(cfg.Target, target.Options{
 		Scheme: mgr.GetScheme(), Resync: cfg.ResyncPeriod,
-		// What a drain does not see it takes for gone.
+		// A drain takes what it does not find here for deleted.
 		Kinds: []client.Object{
 			&corev1.Pod{}, &corev1.PersistentVolume{}, &corev1.PersistentVolumeClaim{},
 			&storagev1.VolumeAttachment{}, &policyv1.PodDisruptionBudget{},

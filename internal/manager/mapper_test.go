@@ -24,7 +24,7 @@ func TestMapperAsksOnceForWhatExists(t *testing.T) {
 	nodes, later := schema.GroupVersionKind{Version: "v1", Kind: "Node"}, schema.GroupVersionKind{Group: "g", Version: "v1", Kind: "Later"}
 	original := &countingMapper{DefaultRESTMapper: *meta.NewDefaultRESTMapper(nil)}
 	original.Add(nodes, meta.RESTScopeRoot)
-	m := &mapper{RESTMapper: original}
+	m := &mapper{RESTMapper: original, known: map[schema.GroupVersionKind]*meta.RESTMapping{}}
 	ask := func(kind schema.GroupVersionKind, scope meta.RESTScopeName, asked int) {
 		t.Helper()
 		found, err := m.RESTMapping(kind.GroupKind(), kind.Version)

@@ -3,17 +3,13 @@ package manager
 import (
 	"context"
 	"fmt"
-	"net/http"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
@@ -28,7 +24,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/validation"
 )
 
-// newDrainer makes what empties the target's nodes.
+// newDrainer returns the drainer of the target's nodes.
 func newDrainer(cfg Config, joined *target.Cluster, runner *tasks.Runner, waker *tasks.Waker) (*drain.Drainer, error) {
 	clients, err := kubernetes.NewForConfig(cfg.Target)
 	if err != nil {
@@ -50,13 +46,13 @@ func newDrainer(cfg Config, joined *target.Cluster, runner *tasks.Runner, waker 
 	}), nil
 }
 
-// newCollector makes what removes VMs that nobody owns. It knows both APIs, also where the
-// manager has one only: the other may belong to another manager with the same driver.
+// newCollector returns the collector of orphaned VMs. It knows both APIs, also where the manager
+// serves one: another manager with the same driver may serve the other.
 func newCollector(mgr ctrl.Manager, cfg Config, events *events) *orphans.Collector {
 	machines := orphans.Machines{
 		Live: mgr.GetAPIReader(), Mapper: mgr.GetRESTMapper(), Namespace: cfg.Namespace,
 		Secret: func(ctx context.Context, class *v1alpha1.MachineClass) (*corev1.Secret, string, error) {
-			// The VMs of another driver's class cannot be asked for.
+			// The VMs of another driver's class cannot be listed.
 			if sentence := validation.Driver(class, cfg.DriverName); sentence != "" {
 				return nil, sentence, nil
 			}
@@ -79,7 +75,7 @@ func newCollector(mgr ctrl.Manager, cfg Config, events *events) *orphans.Collect
 	})
 }
 
-// newMetrics makes the metrics of Machines, sets and deployments.
+// newMetrics returns the metrics of Machines, sets and deployments.
 func newMetrics(mgr ctrl.Manager, joined *target.Cluster) *metrics.Collector {
 	return metrics.New(metrics.Options{
 		Reader: mgr.GetClient(), Informers: mgr.GetCache(), Clock: clock.RealClock{},
@@ -87,22 +83,7 @@ func newMetrics(mgr ctrl.Manager, joined *target.Cluster) *metrics.Collector {
 	})
 }
 
-// newWork makes what times the work on Machines, to tell of it there, too.
+// newWork returns the metrics of the duration of work on Machines.
 func newWork(mgr ctrl.Manager) *metrics.Work {
 	return metrics.NewWork(metrics.Options{Reader: mgr.GetClient(), Clock: clock.RealClock{}, Registerer: ctrlmetrics.Registry})
-}
-
-// metricsAsMCM is put around all that is served beside the metrics as well. It answers for the
-// metrics itself.
-func metricsAsMCM(*rest.Config, *http.Client) (metricsserver.Filter, error) {
-	served := metrics.Handler(ctrlmetrics.Registry)
-	return func(_ logr.Logger, others http.Handler) (http.Handler, error) {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path == "/metrics" {
-				served.ServeHTTP(w, r)
-				return
-			}
-			others.ServeHTTP(w, r)
-		}), nil
-	}, nil
 }

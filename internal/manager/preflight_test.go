@@ -79,7 +79,7 @@ func TestControlClusterIsChecked(t *testing.T) {
 				tc.answers[min(n, len(tc.answers))-1].write(w)
 			}))
 			defer server.Close()
-			err := awaitControl(t.Context(), &rest.Config{Host: server.URL})
+			err := awaitControl(t.Context(), &rest.Config{Host: server.URL}, kinds...)
 			if (err == nil) != (len(tc.says) == 0) {
 				t.Fatalf("answers %v", err)
 			}
@@ -111,7 +111,7 @@ func TestWaitForControlClusterEnds(t *testing.T) {
 
 // TestRealControlCluster: the check fits the CRDs that are shipped.
 func TestRealControlCluster(t *testing.T) {
-	if err := awaitControl(t.Context(), env.New(t).Admin); err != nil {
+	if err := awaitControl(t.Context(), env.New(t).Admin, kinds...); err != nil {
 		t.Error(err)
 	}
 }

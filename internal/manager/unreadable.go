@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -23,47 +22,40 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// newInformer makes the informers of a cache, as cache.Options has it.
-type newInformer func(toolscache.ListerWatcher, runtime.Object, time.Duration, toolscache.Indexers) toolscache.SharedIndexInformer
-
 // unreadable reports which object keeps a cache from reading a kind of MCM's API. Our CRDs refuse
-// nearly all that our types cannot hold, MCM's do not: there, "drainTimeout: 10" in one
-// Machine keeps every Machine from being looked at, and client-go's error names none.
+// nearly everything that our types cannot hold, MCM's do not: there, "drainTimeout: 10" in one
+// Machine keeps every Machine from being reconciled, and client-go's error does not name it.
 type unreadable struct {
-	// reader asks the API server; the others say what was found.
+	// reader reads from the API server.
 	reader client.Reader
 	events record.EventRecorder
 	log    logr.Logger
 	scheme *runtime.Scheme
-	// namespace is where the cache looks; empty is everywhere.
+	// namespace of the cache; empty means all.
 	namespace string
 }
 
-// watching makes informers as made does, which tell why they cannot list.
-func (u *unreadable) watching(made newInformer) newInformer {
-	return func(from toolscache.ListerWatcher, object runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
-		kind, err := apiutil.GVKForObject(object, u.scheme)
-		lists, ok := from.(*toolscache.ListWatch)
-		if err == nil && ok && kind.GroupVersion() == v1alpha1.SchemeGroupVersion {
-			list := lists.ListWithContextFunc
-			lists.ListWithContextFunc = func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-				found, err := list(ctx, options)
-				if answered := apierrors.APIStatus(nil); err != nil && !errors.As(err, &answered) && ctx.Err() == nil {
-					u.tell(ctx, kind)
-				}
-				return found, err
-			}
+// watching has an informer of MCM's API report why it cannot list.
+func (u *unreadable) watching(object runtime.Object, list toolscache.ListWithContextFunc) toolscache.ListWithContextFunc {
+	kind, err := apiutil.GVKForObject(object, u.scheme)
+	if err != nil || kind.GroupVersion() != v1alpha1.SchemeGroupVersion {
+		return list
+	}
+	return func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		found, err := list(ctx, options)
+		if answered := apierrors.APIStatus(nil); err != nil && !errors.As(err, &answered) && ctx.Err() == nil {
+			u.report(ctx, kind)
 		}
-		return made(from, object, resync, indexers)
+		return found, err
 	}
 }
 
-// tell reports which objects of a kind cannot be read, in the log and in an event on each.
-func (u *unreadable) tell(ctx context.Context, kind schema.GroupVersionKind) {
+// report reports which objects of a kind cannot be read, in the log and in an event on each.
+func (u *unreadable) report(ctx context.Context, kind schema.GroupVersionKind) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
 	if err := u.reader.List(ctx, list, client.InNamespace(u.namespace)); err != nil {
-		return // then that is what is wrong, and the informer says so
+		return // the informer logs that error
 	}
 	for i := range list.Items {
 		object := &list.Items[i]

@@ -22,31 +22,30 @@ import (
 
 // VMConfig configures a VM controller.
 type VMConfig struct {
-	// Infrastructure is the cluster where VirtualMachines and their Pods are, in all
-	// namespaces. Required.
-	Infrastructure *rest.Config
-	// Namespace is where the controller keeps its authority's key. It must exist.
+	// Infrastructure is the cluster of the VirtualMachines and their Pods, in all namespaces.
 	// Required.
+	Infrastructure *rest.Config
+	// Namespace of the Secret with the key of the controller's certificate authority. It must
+	// exist. Required.
 	Namespace string
-	// Listener is where hypervisors reach the controller; RunVMs closes it. Endpoint
-	// is how: a gRPC target. Both required.
+	// Listener of the service for hypervisors, which RunVMs closes. Endpoint is its gRPC
+	// target. Both are required.
 	Listener net.Listener
 	Endpoint string
-	// Image is the container image of hypervisors whose VirtualMachine names none.
+	// Image is the container image of hypervisors if the VirtualMachine names none.
 	Image string
-	// Networks are the prefixes of the guests' user-mode network. Empty: no network.
+	// Networks are the prefixes of the guests' user-mode network. Empty means no network.
 	Networks []netip.Prefix
-	// Accelerator is what QEMU is to use: auto, kvm or tcg. Empty: auto.
+	// Accelerator of QEMU: auto, kvm or tcg. Empty means auto.
 	Accelerator string
-	// ConcurrentSyncs is how many VirtualMachines are looked at at the same time.
-	// Required.
+	// ConcurrentSyncs is how many VirtualMachines are reconciled at the same time. Required.
 	ConcurrentSyncs int
-	// Log is where everything is logged to.
+	// Log of the controller.
 	Log logr.Logger
 }
 
-// RunVMs runs a VM controller until ctx ends, or until it cannot go on. There must be one
-// only.
+// RunVMs runs a VM controller until ctx ends or the controller fails. There must be only one per
+// cluster.
 func RunVMs(ctx context.Context, cfg VMConfig) error {
 	defer cfg.Listener.Close() // the server closes it too
 	scheme := Scheme()
@@ -77,7 +76,7 @@ func RunVMs(ctx context.Context, cfg VMConfig) error {
 	return nil
 }
 
-// addVMs is the list of what a VM controller consists of.
+// addVMs adds the controller of VirtualMachines and the service for hypervisors.
 func addVMs(ctx context.Context, mgr ctrl.Manager, cfg VMConfig, events *events) error {
 	live, err := client.New(cfg.Infrastructure, client.Options{Scheme: mgr.GetScheme()})
 	if err != nil {
