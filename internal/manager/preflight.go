@@ -1,11 +1,9 @@
 package manager
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -38,13 +36,11 @@ func awaitControl(ctx context.Context, config *rest.Config, resources ...string)
 		last = core.Serves(client, v1alpha1.SchemeGroupVersion, resources...)
 		return last == nil || isFinal(last), nil
 	})
-	missing, isMissing := errors.AsType[*core.MissingError](last)
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case isMissing:
-		return fmt.Errorf("control cluster at %s does not serve %s of %s: install the CRDs (kubectl apply -f config/crd)",
-			config.Host, cmp.Or(strings.Join(missing.Resources, ", "), strings.Join(resources, ", ")), missing.Version)
+	case errors.Is(last, core.ErrNotServed):
+		return fmt.Errorf("control cluster at %s: %w: install the CRDs (kubectl apply -f config/crd)", config.Host, last)
 	case last != nil && isFinal(last):
 		return fmt.Errorf("control cluster at %s refuses the user of the kubeconfig: %w", config.Host, last)
 	case last != nil:
@@ -55,6 +51,5 @@ func awaitControl(ctx context.Context, config *rest.Config, resources ...string)
 
 // isFinal reports whether asking again cannot change the answer.
 func isFinal(err error) bool {
-	_, missing := errors.AsType[*core.MissingError](err)
-	return missing || apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err)
+	return errors.Is(err, core.ErrNotServed) || apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err)
 }

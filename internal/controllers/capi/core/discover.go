@@ -41,7 +41,7 @@ func Discover(cluster discovery.DiscoveryInterface) (schema.GroupVersion, error)
 func Serves(cluster discovery.DiscoveryInterface, version schema.GroupVersion, resources ...string) error {
 	served, err := cluster.ServerResourcesForGroupVersion(version.String())
 	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("%w %s", ErrNotServed, version)
+		served, err = &metav1.APIResourceList{}, nil
 	}
 	if err != nil {
 		return fmt.Errorf("discovering the resources of %s: %w", version, err)
