@@ -215,7 +215,7 @@ func TestExplainDeletions(t *testing.T) {
 	deletes("denied", "small", nil, report.DriverFailed, "PermissionDenied", "is being deleted: not allowed to delete it (PermissionDenied)", "The driver is asked again after 3m", "Correct the credentials", "at the earliest: The driver")
 	w.cloud.Fail(sim.Fault{Method: sim.DeleteMachine, Machine: w.own("hangs"), Hang: true, Times: -1})
 	deletes("hangs", "small", nil, report.InstanceExists, "", "the provider is deleting VM sim:///NS/hangs-NS/")
-	deletes("slow", "slow", nil, report.InstanceExists, "", "the provider is deleting VM sim:///NS/slow-NS/")
+	deletes("slow", "slow", nil, report.InstanceExists, "", "was asked to delete VM sim:///NS/slow-NS/", "and still has it")
 	deletes("held", "small", func(node string) {
 		w.patch(&v1alpha1.Machine{ObjectMeta: w.meta(node)}, `{"metadata":{"finalizers":["`+v1alpha1.FinalizerMCM+`","example.com/inventory"]}}`)
 	}, report.Finalizer, "", "finalizer example.com/inventory holds the machine")

@@ -67,7 +67,7 @@ func TestExplainSets(t *testing.T) {
 	if err := w.Client.Delete(t.Context(), leaving); err != nil {
 		t.Fatal(err)
 	}
-	want["leaving"] = answer{verdict: report.Deleting, cause: report.InstanceExists, says: []string{"is being deleted, and waits for 1 machine", "the provider is deleting VM", "1 more being deleted"}}
+	want["leaving"] = answer{verdict: report.Deleting, cause: report.InstanceExists, says: []string{"is being deleted, and waits for 1 machine", "and still has it", "1 more being deleted"}}
 
 	for name, answer := range want {
 		t.Run(name, func(t *testing.T) { w.asks(t, "machineset", name, answer) })
@@ -246,7 +246,7 @@ func (w *clusters) deletes(t *testing.T, deployment *v1alpha1.MachineDeployment)
 	}
 	w.asks(t, "machinedeployment", deployment.Name, answer{
 		verdict: report.Deleting, cause: report.InstanceExists,
-		says: []string{"is being deleted, and waits for 2 machines: 2 machines are being deleted, Machine leaving-", "the provider is deleting VM", "2 more being deleted"},
+		says: []string{"is being deleted, and waits for 2 machines: 2 machines are being deleted, Machine leaving-", "and still has it", "2 more being deleted"},
 	})
 	w.counts(t, deployment, deployment.Spec.Replicas)
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
-	explainmachine "github.com/millwright-dev/millwright/internal/observe/explain/machine"
+	"github.com/millwright-dev/millwright/internal/observe/explain"
 )
 
 // failingDriver answers one method with a code, and knows of no VM.
@@ -100,7 +100,7 @@ func saysRetries(t *testing.T, kind v1alpha1.MachineOperationType, description s
 	} else {
 		machine.Status.LastOperation.ErrorCode = code.String()
 	}
-	facts := explainmachine.Facts{Key: types.NamespacedName{Namespace: "n", Name: "m"}, Machine: machine}
+	facts := explain.MachineFacts{Key: types.NamespacedName{Namespace: "n", Name: "m"}, Machine: machine}
 	if kind == v1alpha1.MachineOperationDelete { // MCM writes no code on deletions: the event has it
 		event := corev1.Event{InvolvedObject: corev1.ObjectReference{Kind: "Machine", Namespace: "n", Name: "m"}, Reason: "FailedDelete", LastTimestamp: metav1.NewTime(now)}
 		event.Annotations = map[string]string{
@@ -109,7 +109,7 @@ func saysRetries(t *testing.T, kind v1alpha1.MachineOperationType, description s
 		}
 		facts.Events = append(facts.Events, event)
 	}
-	report := explainmachine.Explain(facts, now)
+	report := explain.Machine(facts, now)
 	want := fmt.Sprintf("after %s at first, then less and less often, at least every %s", wait(first), wait(last))
 	if wait(first) == wait(last) {
 		want = "every " + wait(first)

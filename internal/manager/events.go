@@ -18,13 +18,24 @@ type events struct {
 	scheme      *runtime.Scheme
 }
 
-// correlation is how much is told of one object. A rollout takes many steps, and each has an
-// event that says why; client-go by default drops what goes beyond 25 and one more in five
-// minutes, and merges what goes beyond ten with the same reason.
+// correlation limits the events on one object. A rollout takes many steps, and each has an event
+// that says why; client-go's defaults are a burst of 25 and one more in five minutes.
 var correlation = record.CorrelatorOptions{
 	BurstSize: 200,
 	QPS:       0.1,
 	MaxEvents: 100, // with the same reason, in ten minutes
+	KeyFunc:   correlationKey,
+}
+
+// correlationKey returns what events must have in common to be combined into one, and in what they
+// differ then. Combined events lose their annotations, which programs read, so events with
+// annotations are only combined with their own repetitions.
+func correlationKey(event *corev1.Event) (common, different string) {
+	common, different = record.EventAggregatorByReasonFunc(event)
+	if len(event.Annotations) > 0 {
+		common += different
+	}
+	return common, different
 }
 
 // newEvents starts sending events, on a connection and under a limit of their own.

@@ -34,6 +34,8 @@ const (
 	// CauseInstanceShared: the VM of a Machine that is being deleted is also named by another
 	// object that stays.
 	CauseInstanceShared = "InstanceShared"
+	// CauseInstanceExists: the driver was asked to delete the VM, and still finds it.
+	CauseInstanceExists = "InstanceExists"
 	// CauseNodeNameTaken: a node that is older than the Machine has the name of its node.
 	CauseNodeNameTaken = "NodeNameTaken"
 	// CauseInstanceLost: the driver does not find the VM any more.

@@ -22,7 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/observe/explain"
-	explainmachine "github.com/millwright-dev/millwright/internal/observe/explain/machine"
+	"github.com/millwright-dev/millwright/internal/observe/explain/gather"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 )
 
@@ -86,7 +86,7 @@ type explained struct {
 	// kind is how the kind is written.
 	kind                 string
 	short, long, example string
-	explain              func(ctx context.Context, from explain.Explainer, key types.NamespacedName) (report.Report, error)
+	explain              func(ctx context.Context, from gather.Reader, key types.NamespacedName) (report.Report, error)
 }
 
 const onlyReads = "\n\nIt only reads. It needs no manager, and asks none."
@@ -101,8 +101,9 @@ each with since when, what happens next, and what you can do.` + onlyReads + ` O
 events tell, which an API server keeps for an hour.`,
 		example: `  millwright explain machine pool-a-x7k2p
   millwright explain machine pool-a-x7k2p -n machines --control-kubeconfig control.yaml --target-kubeconfig target.yaml -o json`,
-		explain: func(ctx context.Context, from explain.Explainer, key types.NamespacedName) (report.Report, error) {
-			return from.Machine(ctx, key)
+		explain: func(ctx context.Context, from gather.Reader, key types.NamespacedName) (report.Report, error) {
+			facts, err := from.Machine(ctx, key)
+			return explain.Machine(facts, time.Now()), err
 		},
 	}, {
 		use: "machineset", aliases: []string{"machinesets", "mcs"}, kind: "MachineSet",
@@ -110,8 +111,9 @@ events tell, which an API server keeps for an hour.`,
 		long: `Say why a MachineSet does not have the Machines that it wants: what keeps it from making
 them, what is wrong with those that it has, what happens next, and what you can do.` + onlyReads,
 		example: `  millwright explain machineset pool-7d9f8`,
-		explain: func(ctx context.Context, from explain.Explainer, key types.NamespacedName) (report.Report, error) {
-			return from.Set(ctx, key)
+		explain: func(ctx context.Context, from gather.Reader, key types.NamespacedName) (report.Report, error) {
+			facts, err := from.Set(ctx, key)
+			return explain.Pool(facts, time.Now()), err
 		},
 	}, {
 		use: "machinedeployment", aliases: []string{"machinedeployments", "mcd"}, kind: "MachineDeployment",
@@ -120,8 +122,9 @@ them, what is wrong with those that it has, what happens next, and what you can 
 template: what keeps it from going on, what is wrong with the Machines that it has, what
 happens next, and what you can do.` + onlyReads,
 		example: `  millwright explain machinedeployment pool`,
-		explain: func(ctx context.Context, from explain.Explainer, key types.NamespacedName) (report.Report, error) {
-			return from.Deployment(ctx, key)
+		explain: func(ctx context.Context, from gather.Reader, key types.NamespacedName) (report.Report, error) {
+			facts, err := from.Deployment(ctx, key)
+			return explain.Pool(facts, time.Now()), err
 		},
 	},
 }
@@ -149,7 +152,7 @@ type explainFlags struct {
 	control, target string
 	output          string
 	nodeConditions  string
-	manager         explainmachine.Flags
+	manager         explain.Flags
 }
 
 // How the answer is printed.
@@ -221,7 +224,7 @@ func (f *explainFlags) print(answer report.Report, out io.Writer) error {
 
 // gatherer makes clients of both clusters, and returns which namespace is meant. Nothing is
 // contacted yet.
-func (f *explainFlags) gatherer() (made explain.Explainer, namespace string, err error) {
+func (f *explainFlags) gatherer() (made gather.Reader, namespace string, err error) {
 	if f.nodeConditions != "" {
 		f.manager.NodeConditions = strings.Split(f.nodeConditions, ",")
 	}

@@ -43,6 +43,10 @@ func TestCausesOfEvents(t *testing.T) {
 			func(h *harness) { h.running(); h.Driver.Fail(fake.DeleteMachine, codes.Internal); h.delete() },
 			[]string{reasonFailedDelete, "cause:" + v1alpha1.CauseDriverFailed, "deletion-step:" + v1alpha1.StepDeleteInstance},
 		},
+		"VM remains": {
+			func(w *world) { w.running(); w.driver.stays = true; w.delete() },
+			[]string{reasonDeleting, "cause:" + v1alpha1.CauseInstanceExists, "deletion-step:" + v1alpha1.StepDeleteInstance},
+		},
 		"shared VM": {
 			func(h *harness) { h.running(); h.elder(); h.delete() },
 			[]string{reasonFailedDelete, "cause:" + v1alpha1.CauseInstanceShared, "deletion-step:" + v1alpha1.StepIdentify},

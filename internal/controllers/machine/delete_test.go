@@ -94,6 +94,7 @@ func TestDeletionThatWaits(t *testing.T) {
 			spoil:  func(h *harness) { h.ignoreDeletes(true) },
 			repair: func(h *harness) { h.ignoreDeletes(false) },
 			want:   deleting(v1alpha1.MachineStateProcessing, "The provider still has the VM."),
+			events: 1,
 		},
 		"class gone": {
 			reason: "without its class nobody knows where the VM is",

@@ -262,7 +262,7 @@ func reportDeletion(s *scope, answer instance.Answer, step deletionStep) flow.Re
 	case instance.Gone:
 		return flow.Continue()
 	case instance.Remains:
-		s.deletionWaits("The provider still has the VM.", step)
+		s.instanceRemains(step)
 		return flow.Wait(answer.Retry, "the VM to be gone")
 	case instance.Failed:
 		// MCM sets no code on deletions, nor do we.

@@ -84,6 +84,7 @@ const (
 	reasonFailedCreate = "FailedCreate"
 	reasonFailedDelete = "FailedDelete"
 	reasonFailedJoin   = "FailedJoin"
+	reasonDeleting     = "DeletingVM"
 	reasonDeleted      = "Deleted"
 	reasonNodeDeleted  = "NodeDeleted"
 	reasonTerminating  = "MachineTerminating"

@@ -246,6 +246,14 @@ func (s *scope) deletionWaits(description string, next deletionStep) {
 	s.deletes(v1alpha1.MachineStateProcessing, description, next)
 }
 
+// instanceRemains: the driver was asked to delete the VM, and still has it.
+func (s *scope) instanceRemains(step deletionStep) {
+	const sentence = "The provider still has the VM."
+	if s.deletes(v1alpha1.MachineStateProcessing, sentence, step) {
+		s.explain(corev1.EventTypeNormal, reasonDeleting, cause{name: v1alpha1.CauseInstanceExists, step: step.name}, sentence)
+	}
+}
+
 // deletionImpossible: something is missing that the step needs. That it goes wrong is told
 // once, however the words change.
 func (s *scope) deletionImpossible(reason string, why cause, description string, step deletionStep) {

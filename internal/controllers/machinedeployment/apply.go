@@ -110,7 +110,8 @@ func (p pass) mark(ctx context.Context, deployment *v1alpha1.MachineDeployment, 
 	if !planner.Marked(machine, op.Since) {
 		return fmt.Errorf("%w: %s: the API server changes its mark. Mostly a mutating webhook does that: keep it from machines", planner.ErrMark, machine.Name)
 	}
-	p.Events.Eventf(deployment, corev1.EventTypeNormal, "MachineMarked", "Machine %s goes first: %s", machine.Name, op.Reason)
+	annotations := map[string]string{v1alpha1.EventAnnotationCause: v1alpha1.CauseNamedForDeletion, v1alpha1.EventAnnotationObjects: machine.Name}
+	p.Events.AnnotatedEventf(deployment, annotations, corev1.EventTypeNormal, "MachineMarked", "Machine %s goes first: %s", machine.Name, op.Reason)
 	ctrl.LoggerFrom(ctx).Info("Marked machine for deletion", "machine", machine.Name, "since", op.Since, "why", op.Reason)
 	return nil
 }

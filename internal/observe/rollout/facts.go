@@ -14,7 +14,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
-	"github.com/millwright-dev/millwright/internal/observe/explain/pool"
+	"github.com/millwright-dev/millwright/internal/observe/explain"
 )
 
 // Facts are what is known of a deployment at one moment. What they point to is not to be
@@ -62,9 +62,9 @@ func (f Facts) current() *v1alpha1.MachineSet {
 }
 
 // pool are the same facts for package explain.
-func (f Facts) pool() pool.Facts {
-	made := pool.Facts{
-		Kind: pool.Deployment, Key: client.ObjectKeyFromObject(f.Deployment), Deployment: f.Deployment,
+func (f Facts) pool() explain.PoolFacts {
+	made := explain.PoolFacts{
+		Kind: explain.KindDeployment, Key: client.ObjectKeyFromObject(f.Deployment), Deployment: f.Deployment,
 		Events: f.Surroundings.Events, Lease: f.Surroundings.Lease, MachineLease: f.Surroundings.MachineLease,
 	}
 	for _, set := range f.Sets {

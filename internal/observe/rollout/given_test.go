@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -159,4 +160,38 @@ func due(seconds int32) change {
 
 func declared(do func(*v1alpha1.MachineDeployment)) change {
 	return func(g *given) { do(g.deployment) }
+}
+
+// named gives a machine the ID of its VM.
+func named(m *v1alpha1.Machine) { m.Spec.ProviderID = "cloud:///" + m.Name }
+
+// backOff is the event of a set that waits since its machines fail.
+func backOff(set string, times int, ago time.Duration, last string) corev1.Event {
+	event := corev1.Event{
+		InvolvedObject: corev1.ObjectReference{Kind: "MachineSet", Name: set}, Reason: "BackOff", LastTimestamp: before(ago),
+		Message: fmt.Sprintf("Machines failed before they joined, %d times in a row: the next are made in 40s at the earliest", times),
+	}
+	event.Annotations = map[string]string{v1alpha1.EventAnnotationUntil: noon.Add(40*time.Second - ago).Format(time.RFC3339)}
+	if last != "" {
+		event.Annotations[v1alpha1.EventAnnotationObjects] = last
+		event.Message += fmt.Sprintf(". The last was %s: Machine %s failed to join the cluster in 20 minutes.", last, last)
+	}
+	return event
+}
+
+// drained has the nodes of machines be empty.
+func drained(machines ...string) change { return at(v1alpha1.StepDeleteInstance, "", machines...) }
+
+// at has the deletions of machines have come to a step, with a cause.
+func at(step, cause string, machines ...string) change {
+	return func(g *given) {
+		for _, name := range machines {
+			event := corev1.Event{InvolvedObject: corev1.ObjectReference{Kind: "Machine", Name: name}, LastTimestamp: before(10 * time.Second)}
+			event.Annotations = map[string]string{v1alpha1.EventAnnotationStep: step}
+			if cause != "" {
+				event.Annotations[v1alpha1.EventAnnotationCause] = cause
+			}
+			g.around.Events = append(g.around.Events, event)
+		}
+	}
 }

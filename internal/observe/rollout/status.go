@@ -9,7 +9,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
-	"github.com/millwright-dev/millwright/internal/observe/explain/pool"
+	"github.com/millwright-dev/millwright/internal/observe/explain"
 )
 
 // Outcome is how a rollout has ended, if it has.
@@ -189,7 +189,7 @@ func outcome(f Facts, s Status, now time.Time) Outcome {
 
 // preserved is how many machines of a set are beyond what it asks for, and preserved.
 func preserved(f Facts, set *v1alpha1.MachineSet, now time.Time) int32 {
-	return pool.Kept(f.Machines[set.UID], set.Status.Replicas-set.Spec.Replicas, now)
+	return explain.Kept(f.Machines[set.UID], set.Status.Replicas-set.Spec.Replicas, now)
 }
 
 func (s *Status) setDeadline(d *v1alpha1.MachineDeployment) {

@@ -65,11 +65,11 @@ var situations = map[string]struct {
 	"new-one-leaves":    {all(rolls, has("b", 1, leaving, leaves(time.Minute))), Progressing},
 	"old-one-just-gone": {counts(3, 3, 4), Progressing},
 	"old-set-backs-off": {all(rolls, has("b", 1, crashes, says(time.Minute, failed, "ResourceExhausted", noRoom)), func(g *given) {
-		g.around.Events = []corev1.Event{{InvolvedObject: corev1.ObjectReference{Kind: "MachineSet", Name: "pool-a"}, Reason: "BackOff", LastTimestamp: before(10 * time.Second), Message: "Machines failed before they joined, 5 times in a row: the next are made in 40s at the earliest"}}
+		g.around.Events = []corev1.Event{backOff("pool-a", 5, 10*time.Second, "")}
 	}), Progressing},
 	"never-joins": {all(rolls, func(g *given) {
 		g.machines, g.set("b").Status = g.machines[:2], v1alpha1.MachineSetStatus{}
-		g.around.Events = []corev1.Event{{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.EventAnnotationObjects: "pool-b-9"}}, InvolvedObject: corev1.ObjectReference{Kind: "MachineSet", Name: "pool-b"}, Reason: "BackOff", LastTimestamp: before(10 * time.Second), Message: "Machines failed before they joined, 5 times in a row: the next are made in 40s at the earliest. The last was pool-b-9: Machine pool-b-9 failed to join the cluster in 20 minutes."}}
+		g.around.Events = []corev1.Event{backOff("pool-b", 5, 10*time.Second, "pool-b-9")}
 	}), Progressing},
 	"no-image": {all(rolls, has("b", 1, crashes, says(time.Minute, failed, "Unknown", "Cloud provider message - image https://images.example.com/"+strings.Repeat("very-long-", 20)+"name.qcow2: the server answered 404 Not Found"))), Progressing},
 	"no-room": {all(rolls, has("b", 1, crashes, says(2*time.Minute, failed, "Internal", "Cloud provider message - machine codes error: code = [Internal] message = [try later]")),
@@ -78,7 +78,11 @@ var situations = map[string]struct {
 	"draining": {all(rolls,
 		has("a", 1, leaving, leaves(10*time.Minute), says(time.Minute, processing, "", "Draining, waiting for pod disruption budget shop/db to allow the eviction of pod db-0. Initiate node drain")),
 		has("a", 1, running, leaves(time.Second)),
-		has("a", 3, leaving, leaves(time.Minute), says(time.Minute, processing, "", "Initiate VM deletion"))), Progressing},
+		has("a", 3, leaving, leaves(time.Minute), says(time.Minute, processing, "", "Initiate VM deletion"), named), drained("pool-a-5", "pool-a-6", "pool-a-7")), Progressing},
+	"provider-keeps": {all(rolls,
+		has("a", 1, leaving, leaves(10*time.Minute), says(10*time.Second, processing, "", "Initiate VM deletion"), named),
+		has("a", 2, leaving, leaves(time.Minute), says(10*time.Second, processing, "", "The provider still has the VM. Initiate VM deletion"), named),
+		drained("pool-a-3", "pool-a-4", "pool-a-5"), at(v1alpha1.StepDeleteInstance, v1alpha1.CauseInstanceExists, "pool-a-4", "pool-a-5")), Progressing},
 	"not-begun":   {all(rolls, has("a", 1, running, says(time.Minute, v1alpha1.MachineStateSuccessful, "", "Machine pool-a-3 successfully joined the cluster in 2.8s"), leaves(time.Second))), Progressing},
 	"drain-fails": {all(rolls, has("a", 1, leaving, leaves(10*time.Minute), says(time.Minute, failed, "", "Drain failed due to - error while evicting pod \"db-0\". Initiate node drain"))), Progressing},
 	"late": {all(rolls, has("b", 1, crashes, says(time.Minute, failed, "ResourceExhausted", noRoom)), due(60), func(g *given) {
@@ -98,10 +102,7 @@ var situations = map[string]struct {
 	"manager-is-there": {all(rolls, has("b", 1, ""), func(g *given) { g.around.MachineLease = lease(10 * time.Second) }), Progressing},
 	"backs-off": {all(rolls, func(g *given) {
 		g.machines, g.set("b").Status = g.machines[:2], v1alpha1.MachineSetStatus{}
-		g.around.Events = []corev1.Event{
-			{InvolvedObject: corev1.ObjectReference{Kind: "MachineSet", Name: "pool-b"}, Reason: "BackOff", LastTimestamp: before(10 * time.Second), Message: "Machines failed before they joined, 5 times in a row: the next are made in 40s at the earliest"},
-			{InvolvedObject: corev1.ObjectReference{Kind: "MachineSet", Name: "pool-b"}, Reason: "BackOff", LastTimestamp: before(time.Minute), Message: "Machines failed before they joined, 4 times in a row: the next are made in 20s at the earliest"},
-		}
+		g.around.Events = []corev1.Event{backOff("pool-b", 5, 10*time.Second, ""), backOff("pool-b", 4, time.Minute, "")}
 	}), Progressing},
 	"min-ready": {all(rolls, func(g *given) {
 		g.set("b").Spec.MinReadySeconds, g.set("b").Status.ReadyReplicas, g.set("b").Status.AvailableReplicas = 600, 1, 0

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/observe/explain"
 )
 
 // Surroundings are further objects that explain why a rollout does not go on. A field is nil or
@@ -19,7 +20,7 @@ type Surroundings struct {
 	// Lease is the one that the manager of sets and deployments holds, MachineLease that of
 	// the manager of their Machines.
 	Lease, MachineLease *coordinationv1.Lease
-	// Events are those of sets in back-off, whose machines keep failing.
+	// Events are those on machines, and those on sets that wait since their machines keep failing.
 	Events []corev1.Event
 }
 
@@ -33,10 +34,14 @@ func readSurroundings(ctx context.Context, from client.Reader, namespace string)
 		Lease:        readLease(ctx, from, namespace, v1alpha1.LeaseMachineControllerManager),
 		MachineLease: readLease(ctx, from, namespace, v1alpha1.LeaseMachineController),
 	}
-	events := &corev1.EventList{}
-	of := client.MatchingFields{"involvedObject.kind": "MachineSet", "reason": "BackOff"}
-	if err := from.List(ctx, events, client.InNamespace(namespace), of); err == nil {
-		found.Events = events.Items
+	for _, of := range []client.MatchingFields{
+		{"involvedObject.kind": explain.KindMachine},
+		{"involvedObject.kind": explain.KindSet, "reason": "BackOff"},
+	} {
+		events := &corev1.EventList{}
+		if err := from.List(ctx, events, client.InNamespace(namespace), of); err == nil {
+			found.Events = append(found.Events, events.Items...)
+		}
 	}
 	return found
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/observe/explain/pool"
+	"github.com/millwright-dev/millwright/internal/observe/explain"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 )
 
@@ -57,7 +57,7 @@ func pendingRollback(d *v1alpha1.MachineDeployment) string {
 // explained is what is found wrong with the deployment, its sets and its machines.
 func explained(f Facts, late bool, now time.Time) []Wait {
 	var found []Wait
-	for _, finding := range pool.Explain(f.pool(), now).Why {
+	for _, finding := range explain.Pool(f.pool(), now).Why {
 		if shownElsewhere(finding) {
 			continue
 		}

@@ -7,15 +7,16 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// Statement is a row of the tables that map causes to words: what is said of a cause, and what
-// helps against it. Texts may hold placeholders as {node}.
+// Statement maps a cause to a sentence and to advice against it. Texts hold placeholders as {node}.
 type Statement struct {
 	Cause  Cause
 	Text   string
@@ -25,33 +26,39 @@ type Statement struct {
 // Builder fills a report.
 type Builder struct {
 	Report
-	now     time.Time
 	subject string
 	values  []string
 }
 
-// New returns a Builder of a report about a subject. The values replace placeholders in all of
-// its texts: "{name}", its value, and so on.
+// New returns a Builder of a report about a subject. Values are placeholders, each with its text;
+// they and those of the API groups' resources are replaced in all texts.
 func New(of Report, subject string, values ...string) *Builder {
-	values = append(values, "{namespace}", of.Namespace, "{machines}", "machines."+v1alpha1.GroupName,
-		"{machinesets}", "machinesets."+v1alpha1.GroupName, "{machinedeployments}", "machinedeployments."+v1alpha1.GroupName,
-		"{virtualmachines}", "virtualmachines."+vmv1alpha1.GroupName)
-	return &Builder{Report: of, now: of.At, subject: subject, values: values}
+	values = append(values, "{namespace}", of.Namespace, "{virtualmachines}", "virtualmachines."+vmv1alpha1.GroupName)
+	for _, resource := range []string{"machines", "machinesets", "machinedeployments"} {
+		values = append(values, "{"+resource+"}", resource+"."+v1alpha1.GroupName)
+	}
+	return &Builder{Report: of, subject: subject, values: values}
 }
 
-// Text is a template in one line with its values, without its full stop.
+// Text returns a template in one line with its values and without its full stop.
 func (b *Builder) Text(template string, values ...string) string {
 	text := strings.NewReplacer(slices.Concat(values, b.values)...).Replace(template)
 	return strings.TrimSuffix(strings.Join(strings.Fields(text), " "), ".")
 }
 
-func (b *Builder) finding(s Statement, object string, since time.Time, values []string) Finding {
+// Finding returns the finding of a statement.
+func (b *Builder) Finding(s Statement, object string, since time.Time, values ...string) Finding {
 	return Finding{Cause: s.Cause, Object: object, Since: since, Text: b.Text(s.Text, values...), Remedy: b.Text(s.Advice, values...)}
 }
 
 // Why adds a reason for the answer.
 func (b *Builder) Why(s Statement, object string, since time.Time, values ...string) {
-	b.Add(b.finding(s, object, since, values))
+	b.Add(b.Finding(s, object, since, values...))
+}
+
+// Say adds a reason for the answer in another's words.
+func (b *Builder) Say(cause Cause, object string, since time.Time, text string) {
+	b.Add(Finding{Cause: cause, Object: object, Since: since, Text: b.Text("{text}", "{text}", text)})
 }
 
 // Add adds a finding and its remedy.
@@ -62,23 +69,21 @@ func (b *Builder) Add(f Finding) {
 
 // Because adds a reason for the deletion of a Machine.
 func (b *Builder) Because(s Statement, object string, since time.Time, values ...string) {
-	b.Replaced = append(b.Replaced, b.finding(s, object, since, values))
+	b.Replaced = append(b.Replaced, b.Finding(s, object, since, values...))
 }
 
-// Next adds what happens at a time; zero if it is not known when.
+// Next adds what happens at a time; zero if an event decides.
 func (b *Builder) Next(at time.Time, text string, values ...string) {
 	b.Report.Next = append(b.Report.Next, Step{At: at, Text: b.Text(text, values...)})
 }
 
-// Earliest adds what happens at a time or later; zero if it is not known when.
+// Earliest adds what happens at a time or later; zero if that is unknown.
 func (b *Builder) Earliest(at time.Time, text string, values ...string) {
 	b.Report.Next = append(b.Report.Next, Step{At: at, Earliest: !at.IsZero(), Text: b.Text(text, values...)})
 }
 
-// Advise adds what helps, once: many findings may need the same.
-func (b *Builder) Advise(text string, values ...string) {
-	b.advise(b.Text(text, values...))
-}
+// Advise adds advice, once.
+func (b *Builder) Advise(text string, values ...string) { b.advise(b.Text(text, values...)) }
 
 func (b *Builder) advise(text string) {
 	if text != "" && !slices.Contains(b.Advice, text) {
@@ -86,12 +91,11 @@ func (b *Builder) advise(text string) {
 	}
 }
 
-// Conclude gives the answer. The first finding says why.
+// Conclude sets the answer. The first finding says why.
 func (b *Builder) Conclude(verdict Verdict, what string, findings []Finding) {
 	b.Verdict, b.Answer = verdict, b.subject+" "+what
 	if len(findings) > 0 {
-		b.Answer += ": " + short(findings[0])
-		b.Answer = strings.Replace(b.Answer, "but: ", "but ", 1)
+		b.Answer = strings.Replace(b.Answer+": "+short(findings[0]), "but: ", "but ", 1)
 	}
 	b.Answer = strings.TrimSuffix(b.Answer, ".") + "."
 }
@@ -103,8 +107,7 @@ func (b *Builder) WhyDeleted() {
 	}
 }
 
-// short keeps an answer to a line that can be read at a glance, with the end: there providers
-// say what went wrong. The whole text is in the finding.
+// short cuts a finding in its middle: at the end providers say what went wrong.
 func short(f Finding) string {
 	const most = 240
 	return messages.Shorten(f.String(), most)
@@ -114,21 +117,21 @@ var managerNotRunning = Statement{ManagerNotRunning,
 	"no manager works on the {works} of this namespace: nobody renews Lease {lease}",
 	"Start the manager, or read the log of the one that should run. Until then nothing of what follows happens"}
 
-// Manager says so if nobody renews the lease of a manager.
+// Manager adds a finding if no manager renews its lease.
 func (b *Builder) Manager(lease *coordinationv1.Lease, works string) {
 	if lease == nil || lease.Spec.RenewTime == nil {
 		return
 	}
 	const slack = 15 * time.Second // clocks differ, and API servers are slow at times
-	held := time.Duration(deref(lease.Spec.LeaseDurationSeconds)) * time.Second
-	if deref(lease.Spec.HolderIdentity) == "" || b.now.Sub(lease.Spec.RenewTime.Time) > held+slack {
+	held := time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 0)) * time.Second
+	if ptr.Deref(lease.Spec.HolderIdentity, "") == "" || b.At.Sub(lease.Spec.RenewTime.Time) > held+slack {
 		name := lease.Namespace + "/" + lease.Name
 		b.Why(managerNotRunning, "Lease "+name, lease.Spec.RenewTime.Time, "{works}", works, "{lease}", name)
 	}
 }
 
-// Led returns since when a manager holds a lease; zero if nothing tells. Timeouts do not count
-// from before.
+// Led returns when a manager acquired a lease; zero if that is unknown. Timeouts begin then at the
+// earliest.
 func Led(lease *coordinationv1.Lease) time.Time {
 	if lease == nil || lease.Spec.AcquireTime == nil {
 		return time.Time{}
@@ -136,8 +139,8 @@ func Led(lease *coordinationv1.Lease) time.Time {
 	return lease.Spec.AcquireTime.Time
 }
 
-// knownHolders says whose well-known finalizers are, and what they wait for.
-var knownHolders = map[string]string{
+// holders are the owners of well-known finalizers, and what they wait for.
+var holders = map[string]string{
 	metav1.FinalizerDeleteDependents:          "Kubernetes' garbage collector, which waits for what the object owns",
 	metav1.FinalizerOrphanDependents:          "Kubernetes' garbage collector",
 	"machine.sapcloud.io/machine-controller":  "an old version of MCM",
@@ -150,43 +153,33 @@ var knownHolders = map[string]string{
 	"batch.kubernetes.io/job-tracking":        "Kubernetes' job controller, which has to count the pod",
 }
 
-const heldText = "finalizer {finalizer} holds {what}. It is that of {of}"
-
-var (
-	held          = Statement{Finalizer, heldText, ""}
-	heldByUnknown = Statement{Finalizer, heldText, "Ask whoever owns finalizer {finalizer}. Remove it by hand only if that program is gone for good"}
-)
-
-// Held says whose some finalizers of an object are. The object has no name if it is the one
-// that is asked about, and what says what it is.
+// Held adds a finding for each finalizer of an object that is being deleted. The object is empty if
+// it is the explained one, and what names it in a sentence.
 func (b *Builder) Held(finalizers []string, object, what string, by metav1.Object) {
 	for _, finalizer := range finalizers {
-		of, known := knownHolders[finalizer]
-		statement := held
+		s := Statement{Finalizer, "finalizer {finalizer} holds {what}. It is that of {of}", ""}
+		of, known := holders[finalizer]
 		if !known {
-			of, statement = "nobody known here", heldByUnknown
+			of = "nobody known here"
+			s.Advice = "Ask whoever owns finalizer {finalizer}. Remove it by hand only if that program is gone for good"
 		}
-		if who := setBy(by, finalizer); who != "" {
-			of += "; it was set by " + who
+		for _, entry := range by.GetManagedFields() {
+			if entry.Manager != "" && entry.FieldsV1 != nil && strings.Contains(string(entry.FieldsV1.GetRawBytes()), `"v:\"`+finalizer+`\""`) {
+				of += "; it was set by " + entry.Manager
+				break
+			}
 		}
-		b.Why(statement, object, by.GetDeletionTimestamp().Time, "{finalizer}", finalizer, "{what}", what, "{of}", of)
+		b.Why(s, object, by.GetDeletionTimestamp().Time, "{finalizer}", finalizer, "{what}", what, "{of}", of)
 	}
 }
 
-// setBy names the program that set a finalizer, as the API server recorded it; empty if it
-// did not.
-func setBy(object metav1.Object, finalizer string) string {
-	for _, entry := range object.GetManagedFields() {
-		if entry.FieldsV1 != nil && strings.Contains(string(entry.FieldsV1.GetRawBytes()), `"v:\"`+finalizer+`\""`) {
-			return entry.Manager
-		}
-	}
-	return ""
-}
-
-// Similar names objects that may have been meant: of a name that begins with a prefix.
-func (b *Builder) Similar(names []string, name, prefix, kind string) {
+// Similar advises names that may have been meant: those that contain the name or begin as it does.
+func (b *Builder) Similar(names []string, name, kind string) {
 	const most = 5
+	prefix := name
+	if at := strings.LastIndexByte(name, '-'); at > 0 {
+		prefix = name[:at+1]
+	}
 	var near []string
 	for _, other := range names {
 		if strings.Contains(other, name) || strings.HasPrefix(other, prefix) {
@@ -202,9 +195,22 @@ func (b *Builder) Similar(names []string, name, prefix, kind string) {
 	}
 }
 
-func deref[T any](pointer *T) (zero T) {
-	if pointer == nil {
-		return zero
+// Show takes over the newest of the events that are worth it.
+func (b *Builder) Show(events Events, worth func(*corev1.Event) bool) {
+	const most = 12
+	for i := range events {
+		event := &events[i]
+		if !worth(event) {
+			continue
+		}
+		count := event.Count
+		if event.Series != nil {
+			count = event.Series.Count
+		}
+		b.Events = append(b.Events, Event{
+			At: Time(event), Type: event.Type, Object: event.InvolvedObject.Kind + " " + event.InvolvedObject.Name,
+			Reason: event.Reason, Text: b.Text("{text}", "{text}", event.Message), Count: max(count, 1),
+		})
 	}
-	return *pointer
+	b.Events = b.Events[max(0, len(b.Events)-most):]
 }

@@ -1,24 +1,33 @@
 package report
 
-import "testing"
+import (
+	"testing"
 
-func TestMentions(t *testing.T) {
-	for text, want := range map[string]bool{
-		"Deleted 1 machine (pool-a-1): it failed": true,
-		"pool-a-1":                         true,
-		"machine pool-a-1.":                true,
-		"machine pool-a-1. It":             true,
-		"(pool-a-0, pool-a-1 and 2 more)":  true,
-		"pool-a-12 and pool-a-1":           true,
-		"pool-a-12":                        false,
-		"my-pool-a-1":                      false,
-		"pool-a-1-x":                       false,
-		"pool-a-1.example.com":             false,
-		"cloud:///pool-a-10/pool-a-11/etc": false,
-		"":                                 false,
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// TestNames: names are often prefixes of others. MCM annotates nothing, and names one Machine.
+func TestNames(t *testing.T) {
+	for name, tc := range map[string]struct {
+		objects, message string
+		want             bool
+	}{
+		"one":                 {"pool-a-1", "", true},
+		"one of several":      {"pool-a-0,pool-a-1,pool-a-2", "", true},
+		"a longer name":       {"pool-a-12", "", false},
+		"a longer prefix":     {"my-pool-a-1", "", false},
+		"none":                {"", "", false},
+		"only in the message": {"", "Deleted 1 machine (pool-a-1): it failed", false},
+		"of MCM":              {"", "Deleted machine: pool-a-1", true},
+		"of MCM, combined":    {"", "(combined from similar events): Deleted machine: pool-a-1", true},
+		"of MCM, longer":      {"", "Deleted machine: pool-a-12", false},
 	} {
-		if got := mentions(text, "pool-a-1"); got != want {
-			t.Errorf("%qis found: %t", text, got)
+		event := &corev1.Event{Message: tc.message}
+		event.Annotations = map[string]string{v1alpha1.EventAnnotationObjects: tc.objects}
+		if got := Names(event, "pool-a-1"); got != tc.want {
+			t.Errorf("%s: %t", name, got)
 		}
 	}
 }

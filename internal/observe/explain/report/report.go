@@ -1,5 +1,5 @@
-// Package report is what an explanation says: findings with their causes, what happens next,
-// and what can be done.
+// Package report is what an explanation says: findings with their causes, what happens next, and
+// advice.
 package report
 
 import (
@@ -7,24 +7,108 @@ import (
 	"time"
 )
 
-// Finding is one thing that was found out.
+// Verdict is the kind of an answer. Verdicts are API: they are never renamed.
+type Verdict string
+
+// The verdicts.
+const (
+	// Healthy: a Machine is Running, or Available where no node is expected; a set or deployment
+	// has all Machines that it wants.
+	Healthy Verdict = "Healthy"
+	// NotRunning: a Machine is neither Running nor being deleted.
+	NotRunning Verdict = "NotRunning"
+	// Incomplete: a set or deployment does not have what it wants.
+	Incomplete Verdict = "Incomplete"
+	// Unknown: the sets or Machines cannot be read, so only the status is known.
+	Unknown Verdict = "Unknown"
+	// Deleting: the object is being deleted.
+	Deleting Verdict = "Deleting"
+	// Gone: there was such an object.
+	Gone Verdict = "Gone"
+	// NotFound: nothing shows that there ever was one.
+	NotFound Verdict = "NotFound"
+)
+
+// Cause is the kind of a finding. Causes are API: they are never renamed. docs/explain.md says what
+// each means; those that controllers annotate on events have the same names there.
+type Cause string
+
+// The causes.
+const (
+	ManagerNotRunning          Cause = "ManagerNotRunning"
+	NotStarted                 Cause = "NotStarted"
+	InvalidSpec                Cause = "InvalidSpec"
+	InvalidClassInputs         Cause = "InvalidClassInputs"
+	InstanceOwned              Cause = "InstanceOwned"
+	CreationBlocked            Cause = "CreationBlocked"
+	DriverFailed               Cause = "DriverFailed"
+	DriverSilent               Cause = "DriverSilent"
+	VirtualMachineNotReady     Cause = "VirtualMachineNotReady"
+	InstanceLost               Cause = "InstanceLost"
+	TargetUnavailable          Cause = "TargetUnavailable"
+	NodeNotJoined              Cause = "NodeNotJoined"
+	NodeMissing                Cause = "NodeMissing"
+	NodeUnhealthy              Cause = "NodeUnhealthy"
+	CriticalComponentsNotReady Cause = "CriticalComponentsNotReady"
+	NodeTemplateNotApplied     Cause = "NodeTemplateNotApplied"
+	CreationTimeout            Cause = "CreationTimeout"
+	HealthTimeout              Cause = "HealthTimeout"
+	ReplacementDelayed         Cause = "ReplacementDelayed"
+	Preserved                  Cause = "Preserved"
+	InPlaceUpdate              Cause = "InPlaceUpdate"
+	Draining                   Cause = "Draining"
+	EvictionPending            Cause = "EvictionPending"
+	PodTerminating             Cause = "PodTerminating"
+	PodStuck                   Cause = "PodStuck"
+	DisruptionBudget           Cause = "DisruptionBudget"
+	DisruptionBudgetForbids    Cause = "DisruptionBudgetForbids"
+	VolumeAttached             Cause = "VolumeAttached"
+	InstanceExists             Cause = "InstanceExists"
+	InstanceShared             Cause = "InstanceShared"
+	Finalizer                  Cause = "Finalizer"
+	NotSupported               Cause = "NotSupported"
+	Paused                     Cause = "Paused"
+	Frozen                     Cause = "Frozen"
+	ScaleUpDisabled            Cause = "ScaleUpDisabled"
+	BackOff                    Cause = "BackOff"
+	ReplicaFailure             Cause = "ReplicaFailure"
+	MinReadySeconds            Cause = "MinReadySeconds"
+	Scaling                    Cause = "Scaling"
+	RolloutInProgress          Cause = "RolloutInProgress"
+	ProgressDeadlineExceeded   Cause = "ProgressDeadlineExceeded"
+	SelectorOverlap            Cause = "SelectorOverlap"
+	SetReleased                Cause = "SetReleased"
+	RollbackRefused            Cause = "RollbackRefused"
+	Other                      Cause = "Other"
+)
+
+// Causes of the deletion of a Machine.
+const (
+	MachineFailed    Cause = "MachineFailed"
+	NamedForDeletion Cause = "NamedForDeletion"
+	Surplus          Cause = "Surplus"
+	OwnerDeleted     Cause = "OwnerDeleted"
+	NodeDeleted      Cause = "NodeDeleted"
+	DeletedBySet     Cause = "DeletedBySet"
+	Unexplained      Cause = "Unexplained"
+)
+
+// Finding is one thing that was found.
 type Finding struct {
 	Cause Cause `json:"cause"`
-	// Object is what it is about, as "Kind name" or "Kind namespace/name"; empty for what
-	// was asked about.
+	// Object is "Kind name" or "Kind namespace/name"; empty for the explained object.
 	Object string `json:"object,omitempty"`
-	// Code is the name of a driver's error code; empty if it is about none.
+	// Code is the name of a driver's error code, if there is one.
 	Code string `json:"code,omitempty"`
-	// Text says it in a sentence without its full stop.
+	// Text is a sentence without its full stop.
 	Text string `json:"text"`
-	// Since is when it began; zero if nothing tells.
+	// Since is when it began; zero if that is unknown.
 	Since time.Time `json:"since,omitzero"`
-	// Remedy is the advice against it, which the report has among the others; empty if there
-	// is none.
+	// Remedy is the advice against it, which is also in the report's Advice.
 	Remedy string `json:"remedy,omitempty"`
 }
 
-// String is a finding in a clause that stands by itself.
+// String returns the finding as a clause that stands by itself.
 func (f Finding) String() string {
 	text := f.Text
 	if f.Object != "" && !strings.Contains(text, f.Object) {
@@ -41,8 +125,8 @@ type Step struct {
 	Text string `json:"text"`
 	// At is when; zero if an event decides.
 	At time.Time `json:"at,omitzero"`
-	// Earliest tells that it may be later than At: time in which no manager works, or an
-	// API server is away, does not count.
+	// Earliest reports whether it may be later than At: time in which no manager works, or an
+	// API server does not answer, does not count.
 	Earliest bool `json:"earliest,omitempty"`
 }
 
@@ -51,15 +135,15 @@ type Event struct {
 	At time.Time `json:"at"`
 	// Type is Normal or Warning.
 	Type string `json:"type"`
-	// Object is as that of a Finding.
+	// Object is as in Finding.
 	Object string `json:"object"`
 	Reason string `json:"reason"`
 	Text   string `json:"text"`
-	// Count is how often it happened; at least 1.
+	// Count is how often it happened, at least 1.
 	Count int32 `json:"count"`
 }
 
-// Identity says what a Machine is. Fields are empty where nothing is known.
+// Identity identifies a Machine, set or deployment. Unknown fields are empty.
 type Identity struct {
 	Phase      string `json:"phase,omitempty"`
 	ProviderID string `json:"providerID,omitempty"`
@@ -71,8 +155,8 @@ type Identity struct {
 	Deployment string `json:"deployment,omitempty"`
 }
 
-// Pool says how many Machines a set or deployment has. Those that are being deleted are
-// Leaving, and count nowhere else.
+// Pool counts the Machines of a set or deployment. Those that are being deleted are Leaving, and
+// count nowhere else.
 type Pool struct {
 	Wanted int32 `json:"wanted"`
 	Exist  int32 `json:"exist"`
@@ -81,53 +165,50 @@ type Pool struct {
 	Ready     int32 `json:"ready"`
 	Available int32 `json:"available"`
 	Leaving   int32 `json:"leaving"`
-	// Preserved are those of Exist that are beyond what their sets ask for, and are kept
-	// since they are preserved.
+	// Preserved are those of Exist that exceed what their sets want, and are preserved.
 	Preserved int32 `json:"preserved,omitempty"`
-	// Sets are those of a deployment that have Machines, or want some; the oldest first.
+	// Sets are those of a deployment that have or want Machines, the oldest first.
 	Sets []Part `json:"sets,omitempty"`
 }
 
-// Part is a set of a deployment.
+// Part counts the Machines of one set of a deployment, as Pool does.
 type Part struct {
 	Name      string `json:"name"`
 	Revision  string `json:"revision"`
 	Wanted    int32  `json:"wanted"`
 	Exist     int32  `json:"exist"`
 	Available int32  `json:"available"`
-	// Preserved is as that of Pool.
-	Preserved int32 `json:"preserved,omitempty"`
+	Preserved int32  `json:"preserved,omitempty"`
 }
 
 // Report is an explanation.
 type Report struct {
 	Namespace string `json:"namespace"`
-	// One of these is the name of what was asked about; the others are empty.
+	// Machine, MachineSet or MachineDeployment is the name of the explained object.
 	Machine           string `json:"machine,omitempty"`
 	MachineSet        string `json:"machineSet,omitempty"`
 	MachineDeployment string `json:"machineDeployment,omitempty"`
-	// At is the time for which all of this holds.
+	// At is the time for which the report holds.
 	At      time.Time `json:"at"`
 	Verdict Verdict   `json:"verdict"`
-	// Answer says the most important thing in one sentence, with its full stop.
+	// Answer is the most important thing in one sentence.
 	Answer string `json:"answer"`
-	// Since is since when the phase holds, since when the object is being deleted, or when
-	// it went; for a set or deployment that is there, since when it is. Zero if nothing
-	// tells.
+	// Since is when the phase or the deletion began, when the object went, or when a set or
+	// deployment was created; zero if that is unknown.
 	Since    time.Time `json:"since,omitzero"`
 	Identity Identity  `json:"identity"`
-	// Pool counts Machines; nil for a Machine.
+	// Pool is nil for a Machine.
 	Pool *Pool `json:"pool,omitempty"`
-	// Why says why it is as the answer says, the most important first.
+	// Why explains the answer, the most important first.
 	Why []Finding `json:"why,omitempty"`
 	// Replaced says why the Machine was deleted.
 	Replaced []Finding `json:"replaced,omitempty"`
-	// Next is what happens without anybody's help.
+	// Next is what happens without the user's help.
 	Next []Step `json:"next,omitempty"`
-	// Advice is what an operator can do.
+	// Advice is what the user can do.
 	Advice []string `json:"advice,omitempty"`
 	// Events are the newest, in the order of their times.
 	Events []Event `json:"events,omitempty"`
-	// Unread says what could not be read: the explanation does without.
+	// Unread says what could not be read; the explanation does without.
 	Unread []string `json:"unread,omitempty"`
 }

@@ -1,0 +1,197 @@
+package gather
+
+import (
+	"context"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
+	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
+	"github.com/millwright-dev/millwright/internal/observe/explain"
+	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+)
+
+// machineReading is a reading about a Machine.
+type machineReading struct {
+	reading
+	facts explain.MachineFacts
+}
+
+// Machine reads the facts of a Machine.
+func (x Reader) Machine(ctx context.Context, key types.NamespacedName) (explain.MachineFacts, error) {
+	r := &machineReading{reading{Reader: x, namespace: key.Namespace}, explain.MachineFacts{Key: key, Flags: x.Flags}}
+	found := &v1alpha1.Machine{}
+	exists, err := r.exists(ctx, key, found)
+	if err != nil {
+		return explain.MachineFacts{}, err
+	}
+	r.facts.Lease = r.lease(ctx, v1alpha1.LeaseMachineController)
+	if exists {
+		r.facts.Machine = found
+		r.surroundings(ctx, found)
+	} else {
+		r.traces(ctx)
+	}
+	r.facts.Events, r.facts.Unread = r.events, r.unread
+	r.facts.Events.Sort()
+	return r.facts, nil
+}
+
+// surroundings reads what concerns a Machine that exists.
+func (r *machineReading) surroundings(ctx context.Context, found *v1alpha1.Machine) {
+	r.owners(ctx, owner(ctx, &r.reading, found, &v1alpha1.MachineSet{}, explain.KindSet))
+	r.inputs(ctx, found)
+	r.target(ctx, found)
+	r.virtualMachine(ctx, found)
+	r.eventsNamed(ctx, r.Control, found.Namespace, explain.KindMachine, found.Name)
+	if set := r.facts.Owners.Set; set != nil {
+		r.eventsOf(ctx, explain.KindSet, set)
+	}
+	if deployment := r.facts.Owners.Deployment; deployment != nil {
+		r.eventsOf(ctx, explain.KindDeployment, deployment)
+	}
+}
+
+func (r *machineReading) owners(ctx context.Context, set *v1alpha1.MachineSet) {
+	if set != nil {
+		r.facts.Owners.Set = set
+		r.facts.Owners.Deployment = owner(ctx, &r.reading, set, &v1alpha1.MachineDeployment{}, explain.KindDeployment)
+	}
+}
+
+// traces looks for what is left of a Machine that is gone. Its set is the one whose events name it,
+// or else the one from whose name its own was made.
+func (r *machineReading) traces(ctx context.Context) {
+	name, setName := r.facts.Key.Name, ""
+	r.facts.Owners.Names = r.names(ctx, explain.KindMachine)
+	r.eventsNamed(ctx, r.Control, r.namespace, explain.KindMachine, name)
+	r.eventsNamed(ctx, r.Control, r.namespace, explain.KindSet, "")
+	r.eventsNamed(ctx, r.Control, r.namespace, explain.KindDeployment, "")
+	sets := &v1alpha1.MachineSetList{}
+	if !r.list(ctx, r.Control, sets, client.InNamespace(r.namespace)) {
+		return
+	}
+	if at := strings.LastIndexByte(name, '-'); at > 0 {
+		setName = name[:at]
+	}
+	for i := range r.events {
+		if event := &r.events[i]; event.InvolvedObject.Kind == explain.KindSet && report.Names(event, name) {
+			setName = event.InvolvedObject.Name
+		}
+	}
+	for i := range sets.Items {
+		if sets.Items[i].Name == setName {
+			r.owners(ctx, &sets.Items[i])
+		}
+	}
+}
+
+// inputs reads the class, and whether its Secrets are complete.
+func (r *machineReading) inputs(ctx context.Context, of *v1alpha1.Machine) {
+	ref := of.Spec.Class
+	if ref.Kind != v1alpha1.MachineClassKind || ref.Name == "" {
+		return // the manager reports that
+	}
+	class, unread := &v1alpha1.MachineClass{}, len(r.unread)
+	if !r.get(ctx, ref.Name, class) {
+		r.facts.Inputs.ClassMissing = len(r.unread) == unread
+		return
+	}
+	r.facts.Inputs.Class = class
+	r.eventsNamed(ctx, r.Control, class.Namespace, v1alpha1.MachineClassKind, class.Name)
+	for _, key := range fieldindex.SecretsOf(class) {
+		known, secret := explain.Secret{Key: key}, &corev1.Secret{}
+		switch err := r.Control.Get(ctx, key, secret); {
+		case err == nil:
+			_, known.HasUserData = secret.Data[bootstrap.UserDataKey]
+		case apierrors.IsNotFound(err):
+			known.Missing = true
+		default:
+			known.Unread = true
+			r.note("Secret %s: %v", key, err)
+		}
+		r.facts.Inputs.Secrets = append(r.facts.Inputs.Secrets, known)
+	}
+}
+
+// virtualMachineID begins the provider IDs of VirtualMachines; namespace and UUID follow.
+const virtualMachineID = "millwright:///"
+
+// virtualMachine finds the VirtualMachine of the Machine, if it is in the control cluster.
+func (r *machineReading) virtualMachine(ctx context.Context, of *v1alpha1.Machine) {
+	id, ok := strings.CutPrefix(of.Spec.ProviderID, virtualMachineID)
+	namespace, uuid, complete := strings.Cut(id, "/")
+	vms := &vmv1alpha1.VirtualMachineList{}
+	if !ok || !complete || !r.list(ctx, r.Control, vms, client.InNamespace(namespace)) {
+		return
+	}
+	for i := range vms.Items {
+		if vm := &vms.Items[i]; vm.Spec.UUID == uuid {
+			r.facts.VM = vm
+			r.eventsNamed(ctx, r.Control, vm.Namespace, "VirtualMachine", vm.Name)
+		}
+	}
+}
+
+// target reads the node, and what is on it if it is drained.
+func (r *machineReading) target(ctx context.Context, of *v1alpha1.Machine) {
+	found, name := &r.facts.Target, of.Labels[v1alpha1.NodeLabelKey]
+	found.None = r.Target == nil
+	if found.None || name == "" {
+		return
+	}
+	node := &corev1.Node{}
+	switch err := r.Target.Get(ctx, types.NamespacedName{Name: name}, node); {
+	case apierrors.IsForbidden(err):
+		r.note("Node %s: %v", name, err)
+		found.Unread = true
+		return
+	case err == nil:
+		found.Node = node
+	case !apierrors.IsNotFound(err):
+		found.Problem = err.Error()
+		return
+	}
+	// Events on nodes, which have no namespace, are written there.
+	r.eventsNamed(ctx, r.Target, metav1.NamespaceDefault, "Node", name)
+	if found.Node != nil && !of.DeletionTimestamp.IsZero() {
+		r.load(ctx, found, name)
+	}
+}
+
+// load reads what a drain has to take off the node.
+func (r *machineReading) load(ctx context.Context, found *explain.Target, node string) {
+	pods := &corev1.PodList{}
+	if r.list(ctx, r.Target, pods, client.MatchingFields{"spec.nodeName": node}) {
+		found.Pods = pods.Items
+	}
+	seen := map[string]bool{}
+	for i := range pods.Items {
+		namespace := pods.Items[i].Namespace
+		if seen[namespace] || !drain.MustLeave(&pods.Items[i]) {
+			continue
+		}
+		seen[namespace] = true
+		budgets := &policyv1.PodDisruptionBudgetList{}
+		if r.list(ctx, r.Target, budgets, client.InNamespace(namespace)) {
+			found.Budgets = append(found.Budgets, budgets.Items...)
+		}
+	}
+	attachments := &storagev1.VolumeAttachmentList{}
+	r.list(ctx, r.Target, attachments)
+	for i := range attachments.Items {
+		if attachments.Items[i].Spec.NodeName == node {
+			found.Attachments = append(found.Attachments, attachments.Items[i])
+		}
+	}
+}

@@ -1,0 +1,132 @@
+package gather
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/observe/explain"
+	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+// deployment makes one of a Machine that runs, with its set.
+func (s *server) deployment() *v1alpha1.MachineDeployment {
+	labels := map[string]string{"name": "pool"}
+	template := v1alpha1.MachineTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: labels},
+		Spec:       v1alpha1.MachineSpec{Class: v1alpha1.ClassSpec{Kind: v1alpha1.MachineClassKind, Name: "pool-v1"}},
+	}
+	selector := &metav1.LabelSelector{MatchLabels: labels}
+	deployment := put(s, s.control, &v1alpha1.MachineDeployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "pool"},
+		Spec:       v1alpha1.MachineDeploymentSpec{Replicas: 1, Selector: selector, Template: template},
+	}, func(d *v1alpha1.MachineDeployment) {
+		d.Status = v1alpha1.MachineDeploymentStatus{ObservedGeneration: 1, Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1}
+	})
+	set := put(s, s.control, &v1alpha1.MachineSet{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: s.Namespace, Name: "pool-a",
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(deployment, v1alpha1.SchemeGroupVersion.WithKind(explain.KindDeployment))},
+		},
+		Spec: v1alpha1.MachineSetSpec{Replicas: 1, Selector: selector, Template: template},
+	}, func(set *v1alpha1.MachineSet) {
+		set.Status = v1alpha1.MachineSetStatus{ObservedGeneration: 1, Replicas: 1, ReadyReplicas: 1, AvailableReplicas: 1}
+	})
+	s.machine("pool-a-1", "pool-a-1", set, func(m *v1alpha1.Machine) {
+		m.Status.CurrentStatus = v1alpha1.CurrentStatus{Phase: v1alpha1.MachineRunning, LastUpdateTime: metav1.Now()}
+	})
+	return deployment
+}
+
+// mayList lets the user of impersonated read some resources, and no others.
+func (s *server) mayList(t *testing.T, resources ...string) {
+	t.Helper()
+	name := strings.Join(resources, "-")
+	objects := []client.Object{
+		&rbacv1.Role{
+			ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name},
+			Rules:      []rbacv1.PolicyRule{{APIGroups: []string{v1alpha1.GroupName}, Resources: resources, Verbs: []string{"get", "list"}}},
+		},
+		&rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "viewer"}},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
+		},
+	}
+	admin := connect(t, s.Admin, env.NewScheme())
+	for _, object := range objects {
+		if err := admin.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestFewRightsOfPools: what may not be listed is not taken for missing.
+func TestFewRightsOfPools(t *testing.T) {
+	s := newServer(t)
+	s.deployment()
+	viewer := explainer{Reader{Control: connect(t, impersonated(s.Admin), env.NewScheme())}}
+	key := types.NamespacedName{Namespace: s.Namespace, Name: "pool"}
+	asks := func(lacks string) {
+		t.Helper()
+		got, err := viewer.Deployment(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.Verdict != report.Unknown || got.Pool.Exist != 1 || got.Pool.Available != 1 || len(got.Why) > 0 || !strings.Contains(got.Answer, lacks+" cannot be read") {
+			t.Errorf("answers %s (%s), %+v", got.Answer, got.Verdict, got.Pool)
+		}
+	}
+	s.mayList(t, "machinedeployments")
+	s.allowed(t, viewer.Control, &v1alpha1.MachineDeploymentList{})
+	asks("its machine sets")
+	s.mayList(t, "machinesets")
+	s.allowed(t, viewer.Control, &v1alpha1.MachineSetList{})
+	asks("its machines")
+	s.mayList(t, "machines")
+	s.allowed(t, viewer.Control, &v1alpha1.MachineList{})
+	if got, err := viewer.Deployment(t.Context(), key); err != nil || got.Verdict != report.Healthy {
+		t.Errorf("with all rights: %s (%s), %v", got.Answer, got.Verdict, err)
+	}
+}
+
+// allowed waits until an API server knows of a right.
+func (s *server) allowed(t *testing.T, c client.Reader, list client.ObjectList) {
+	t.Helper()
+	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+		return c.List(ctx, list, client.InNamespace(s.Namespace)) == nil, nil
+	})
+	if err != nil {
+		t.Fatalf("the right does not come: %v", err)
+	}
+}
+
+// TestOthersOfTheName: what happened to a deployment that had the name before is not its own.
+func TestOthersOfTheName(t *testing.T) {
+	s := newServer(t)
+	now := s.deployment()
+	for name, uid := range map[string]types.UID{"before": "gone", "now": now.UID} {
+		put(s, s.control, &corev1.Event{
+			ObjectMeta:     metav1.ObjectMeta{Namespace: s.Namespace, Name: name},
+			InvolvedObject: corev1.ObjectReference{Kind: explain.KindDeployment, Namespace: s.Namespace, Name: now.Name, UID: uid},
+			Type:           corev1.EventTypeNormal, Reason: name, LastTimestamp: metav1.Now(),
+		}, nil)
+	}
+	got, err := explainer{Reader{Control: s.control}}.Deployment(t.Context(), client.ObjectKeyFromObject(now))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Events) != 1 || got.Events[0].Reason != "now" {
+		t.Errorf("events: %+v", got.Events)
+	}
+}

@@ -1,0 +1,182 @@
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
+	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
+	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
+)
+
+// MostExamples is how many Machines of a pool are explained from all their facts, which cost about a
+// dozen requests each.
+const MostExamples = 4
+
+// current is the set of the deployment's template, or the explained one; nil if there is none.
+func (f *PoolFacts) current() *v1alpha1.MachineSet {
+	sets := make([]*v1alpha1.MachineSet, len(f.Sets))
+	for i := range f.Sets {
+		sets[i] = &f.Sets[i]
+	}
+	if f.Kind == KindSet {
+		return sets[0]
+	}
+	return revision.Current(sets, &f.Deployment.Spec.Template)
+}
+
+// of are the Machines of a set.
+func (f *PoolFacts) of(set *v1alpha1.MachineSet) []*v1alpha1.Machine {
+	var owned []*v1alpha1.Machine
+	for i := range f.Machines {
+		if metav1.IsControlledBy(&f.Machines[i], set) {
+			owned = append(owned, &f.Machines[i])
+		}
+	}
+	return owned
+}
+
+// usable reports whether a Machine is as far as it can come.
+func usable(machine *v1alpha1.Machine) bool {
+	phase := machine.Status.CurrentStatus.Phase
+	return !leaving(machine) && (phase == v1alpha1.MachineRunning || phase == v1alpha1.MachineAvailable)
+}
+
+// state is what Machines have in common that are not well for the same cause.
+type state struct {
+	leaving   bool
+	phase     v1alpha1.MachinePhase
+	operation v1alpha1.MachineOperationType
+	result    v1alpha1.MachineState
+	code      string
+	// condition is the first of the node's that is bad.
+	condition string
+	// cause and step are those of the newest event of a deletion.
+	cause, step string
+}
+
+func (f *PoolFacts) state(machine *v1alpha1.Machine) state {
+	last := machine.Status.LastOperation
+	s := state{leaving: leaving(machine), operation: last.Type, result: last.State}
+	if s.leaving {
+		note := f.Events.Newest(KindMachine, func(event *corev1.Event) bool {
+			return isNote(event) && report.On(event, machine.Name, machine.UID) && !report.Time(event).Before(machine.DeletionTimestamp.Time)
+		})
+		if note != nil {
+			s.cause, s.step = report.CauseOf(note), note.Annotations[v1alpha1.EventAnnotationStep]
+		}
+		return s
+	}
+	s.phase, s.code = machine.Status.CurrentStatus.Phase, last.ErrorCode
+	if s.code == "" {
+		for _, condition := range machine.Status.Conditions {
+			if !noderef.Healthy([]corev1.NodeCondition{condition}, noderef.DefaultBadConditions) {
+				s.condition = string(condition.Type)
+				break
+			}
+		}
+	}
+	return s
+}
+
+// group are Machines with the same state, the one that was reported last first.
+type group []*v1alpha1.Machine
+
+// groups returns the Machines that are not well by their state: first those of the newest template,
+// which a rollout waits for, and last those that are being deleted; else the largest group first.
+func (f *PoolFacts) groups(machines []v1alpha1.Machine) []group {
+	same := map[state]group{}
+	for i := range machines {
+		if machine := &machines[i]; !usable(machine) {
+			s := f.state(machine)
+			same[s] = append(same[s], machine)
+		}
+	}
+	if len(same) == 0 {
+		return nil // there may be no set
+	}
+	current := f.current()
+	rank := func(g group) int {
+		switch {
+		case leaving(g[0]):
+			return 2
+		case current != nil && slices.ContainsFunc(g, func(m *v1alpha1.Machine) bool { return metav1.IsControlledBy(m, current) }):
+			return 0
+		}
+		return 1
+	}
+	for _, g := range same {
+		slices.SortFunc(g, func(a, b *v1alpha1.Machine) int {
+			newer := b.Status.LastOperation.LastUpdateTime.Compare(a.Status.LastOperation.LastUpdateTime.Time)
+			return cmp.Or(newer, cmp.Compare(a.Name, b.Name))
+		})
+	}
+	return slices.SortedFunc(maps.Values(same), func(a, b group) int {
+		return cmp.Or(rank(a)-rank(b), len(b)-len(a), cmp.Compare(a[0].Name, b[0].Name))
+	})
+}
+
+// Representatives returns one Machine for each of the first causes, the most important first.
+func (f *PoolFacts) Representatives() []*v1alpha1.Machine {
+	var some []*v1alpha1.Machine
+	for _, g := range f.groups(f.Machines) {
+		if len(some) < MostExamples {
+			some = append(some, g[0])
+		}
+	}
+	return some
+}
+
+// troubled adds a finding for each cause for which Machines are not well.
+func (e *poolExplainer) troubled(machines []v1alpha1.Machine) {
+	more := 0
+	for i, g := range e.groups(machines) {
+		if i < MostExamples {
+			e.group(g)
+		} else {
+			more += len(g)
+		}
+	}
+	if more > 0 {
+		e.Why(moreCauses, "", time.Time{}, "{count}", messages.Machines(more))
+	}
+}
+
+// group explains Machines by the first of them.
+func (e *poolExplainer) group(g group) {
+	first := g[0]
+	facts, known := e.Examples[first.Name]
+	if !known {
+		facts = MachineFacts{Key: e.Key, Machine: first, Target: copied(first), Events: e.Events}
+		facts.Key.Name = first.Name
+	}
+	explained := Machine(facts, e.now)
+	is := map[report.Verdict]string{report.NotRunning: "not Running", report.Deleting: "being deleted"}[explained.Verdict]
+	if is == "" {
+		return // since its pool was listed
+	}
+	finding := report.Finding{Cause: report.Other, Text: "nothing is known of why"}
+	if i := slices.IndexFunc(explained.Why, func(f report.Finding) bool { return f.Cause != report.ManagerNotRunning }); i >= 0 {
+		finding = explained.Why[i]
+	}
+	clause := finding
+	clause.Code = "" // is kept beside the text
+	finding.Object, finding.Remedy = "Machine "+first.Name, ""
+	finding.Text = fmt.Sprintf("%s is %s: %s", finding.Object, is, clause)
+	if len(g) > 1 {
+		finding.Text = fmt.Sprintf("%s are %s, %s among them: %s", messages.Machines(len(g)), is, finding.Object, clause)
+	}
+	if len(explained.Advice) > 0 {
+		finding.Remedy = explained.Advice[0]
+	}
+	e.Add(finding)
+	e.Advise(seeMore, "{machine}", first.Name)
+}

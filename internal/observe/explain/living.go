@@ -1,0 +1,399 @@
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
+	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
+	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
+	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+	"github.com/millwright-dev/millwright/internal/reconcile/validation"
+)
+
+// living explains a Machine that is not being deleted.
+func (e *explainer) living() {
+	current := e.Machine.Status.CurrentStatus
+	e.Since = current.LastUpdateTime.Time
+	switch current.Phase {
+	case v1alpha1.MachineRunning, v1alpha1.MachineAvailable:
+		e.running(current.Phase)
+		return
+	case "", v1alpha1.MachineCrashLoopBackOff:
+		if current.Phase == "" {
+			e.Since = e.begin
+		}
+		e.creating()
+	case v1alpha1.MachinePending:
+		e.joining()
+	case v1alpha1.MachineUnknown, v1alpha1.MachineInPlaceUpdateFailed:
+		e.unknown()
+	case v1alpha1.MachineFailed:
+		e.failed()
+	default: // updated in place, or in a phase that is not known here
+		e.update()
+		e.undecided()
+		e.nodeNow()
+	}
+	e.nodeTemplate()
+	e.Conclude(report.NotRunning, "is not Running", e.Report.Why)
+}
+
+// running explains a Machine that is as far as it can come.
+func (e *explainer) running(phase v1alpha1.MachinePhase) {
+	what := "is Running"
+	switch {
+	case phase == v1alpha1.MachineAvailable:
+		what = "is Available: there is no target cluster that a node could join"
+	case e.Target.Problem != "":
+		e.targetAway()
+	case e.Target.None, e.Target.Unread:
+	case e.Target.Node == nil:
+		e.Why(nodeAbsent, "", time.Time{})
+	default:
+		e.nodeConditions()
+	}
+	e.nodeTemplate()
+	if len(e.Report.Why) > 0 {
+		what += ", but"
+	}
+	e.Conclude(report.Healthy, what, e.Report.Why)
+}
+
+// creating explains a Machine without a VM, or with one whose creation is not complete.
+func (e *explainer) creating() {
+	missing := e.missing()
+	failed, isFailure := e.failure()
+	switch {
+	case isFailure:
+		e.driverFailed(failed)
+		e.virtualMachine()
+	case e.didFail() && report.CauseOf(&e.note) == v1alpha1.CauseDriverSilent:
+		e.Why(driverSilent, "", e.reported, "{text}", e.says)
+	case e.didFail() && missing == "":
+		e.Why(say(e.blockedBy(), blocked.Text, blocked.Advice), "", e.reported, "{text}", e.says)
+	case e.didFail():
+		e.Say(report.InvalidClassInputs, "", e.reported, missing)
+		if e.says != missing {
+			e.Why(lastAttempt, "", e.reported, "{text}", e.says)
+		}
+	case missing != "":
+		e.Say(report.InvalidClassInputs, "", time.Time{}, missing)
+	case e.Identity.Phase == "":
+		e.Why(notAnswered, "", e.begin)
+	default:
+		e.Say(report.Other, "", e.reported, e.says)
+	}
+	e.creationEnds("it is created and joins before")
+}
+
+// blockedBy returns what keeps a creation from being tried: the cause that the manager annotated or
+// else, if its event has expired, what the rules of the manager refuse.
+func (e *explainer) blockedBy() report.Cause {
+	switch class := e.Inputs.Class; {
+	case report.CauseOf(&e.note) != "":
+		return report.Cause(report.CauseOf(&e.note))
+	case len(validation.Machine(e.Machine)) > 0:
+		return report.InvalidSpec
+	case class != nil && len(validation.MachineClass(class)) > 0:
+		return report.InvalidClassInputs
+	}
+	return report.CreationBlocked
+}
+
+// missing returns what a creation or deletion lacks now, and advises; empty if nothing is missing.
+func (e *explainer) missing() string {
+	lacks := func(advice, text string, values ...string) string {
+		e.Advise(advice)
+		return e.Text(text, values...)
+	}
+	if e.Inputs.ClassMissing {
+		return lacks(createClass, `MachineClass "{class}" not found in namespace "{namespace}"`)
+	}
+	complete := e.Inputs.Class == nil
+	for _, secret := range e.Inputs.Secrets {
+		switch {
+		case secret.Missing:
+			return lacks(createSecret, `Secret "{secret}" of MachineClass "{class}" not found`, "{secret}", secret.Key.String())
+		case secret.Key.Namespace != e.Key.Namespace:
+			return lacks(moveSecret, `Secret "{secret}" of MachineClass "{class}" must be in namespace "{namespace}", as the class is`, "{secret}", secret.Key.String())
+		}
+		complete = complete || secret.HasUserData || secret.Unread
+	}
+	if complete {
+		return ""
+	}
+	return lacks(addUserData, `No Secret of MachineClass "{class}" has the key "{key}"`, "{key}", bootstrap.UserDataKey)
+}
+
+// joining explains a Machine whose node is awaited.
+func (e *explainer) joining() {
+	switch n := e.Target.Node; {
+	case e.Target.Problem != "":
+		e.targetAway()
+		return
+	case e.Target.Unread:
+		e.virtualMachine()
+		e.undecided()
+	case n == nil:
+		e.virtualMachine()
+		e.Why(notJoined, "", e.Since)
+		e.lookAt(notYet)
+	default:
+		e.nodeConditions()
+		if !noderef.CriticalComponentsReady(n) {
+			e.Why(criticalMissing, "Node "+n.Name, n.CreationTimestamp.Time, "{taint}", v1alpha1.TaintKeyCriticalComponentsNotReady)
+		}
+		if e.undecided() {
+			return
+		}
+	}
+	e.creationEnds("its node is ready before")
+}
+
+func (e *explainer) creationEnds(unless string) {
+	t := timeouts.Creation(e.Machine, cmp.Or(e.Flags.Creation, timeouts.DefaultCreation))
+	e.givenUp(e.begin, t, "creation", unless)
+}
+
+// givenUp says when the Machine becomes Failed, and what follows. Time in which no manager works, or
+// an API server does not answer, does not count.
+func (e *explainer) givenUp(begin time.Time, t timeouts.Timeout, name, unless string) {
+	e.Earliest(t.Ends(begin, report.Led(e.Lease)), failsUnless, "{unless}", unless, "{timeout}", describe(t, name))
+	e.Next(time.Time{}, e.replacement("Then"))
+}
+
+// replacement says what follows for a Machine that failed.
+func (e *explainer) replacement(when string) string {
+	owner := metav1.GetControllerOfNoCopy(e.Machine)
+	switch set := e.Owners.Set; {
+	case owner == nil:
+		return when + " nobody replaces it: no set owns it"
+	case set == nil:
+		return fmt.Sprintf("%s nobody replaces it: %s %s, which owns it, is gone", when, owner.Kind, owner.Name)
+	case leaving(set):
+		return fmt.Sprintf("%s nobody replaces it: machine set %s is being deleted", when, owner.Name)
+	case setCondition(set, v1alpha1.MachineSetFrozen) != nil:
+		return fmt.Sprintf("%s machine set %s deletes it. It creates another one when it is frozen no longer", when, owner.Name)
+	default:
+		return fmt.Sprintf("%s machine set %s deletes it and creates another one", when, set.Name)
+	}
+}
+
+// targetAway says that the nodes' cluster does not answer here. The manager may reach it.
+func (e *explainer) targetAway() {
+	e.Why(targetAway, "", time.Time{}, "{text}", e.Target.Problem)
+	e.Next(time.Time{}, timeoutsPause)
+}
+
+// unknown explains a Machine that was Running and is not healthy.
+func (e *explainer) unknown() {
+	t := timeouts.Health(e.Machine, cmp.Or(e.Flags.Health, timeouts.DefaultHealth))
+	lost := e.noted(e.Since, v1alpha1.CauseInstanceLost) != nil
+	if lost {
+		e.Why(instanceLost, "", e.Since)
+	}
+	e.update()
+	e.nodeNow()
+	// That its replacement waits for others is in its event, and follows if its health is reported
+	// again when its timeout is over.
+	late := e.last.Type == v1alpha1.MachineOperationHealthCheck && e.last.State == v1alpha1.MachineStateProcessing && !e.reported.Before(t.Ends(e.Since))
+	switch {
+	case late && !lost, e.noted(e.Since, v1alpha1.CauseReplacementDelayed) != nil:
+		e.Why(delayed, "", e.reported, "{text}", e.says)
+		e.Next(time.Time{}, failsAfter)
+	case e.undecided(), e.Target.Problem != "":
+	case timeouts.HealthDisabled(e.Machine):
+		e.Next(time.Time{}, neverFails)
+	default:
+		e.givenUp(e.Since, t, "health", "its node is healthy before")
+	}
+}
+
+// nodeNow says what is wrong with the node at present.
+func (e *explainer) nodeNow() {
+	switch n := e.Target.Node; {
+	case e.Target.Problem != "":
+		e.targetAway()
+	case e.Target.None, e.Target.Unread:
+	case n == nil && e.Identity.ProviderID == "": // there never was one
+	case n == nil && e.last.Type == v1alpha1.MachineOperationCreate:
+		e.virtualMachine()
+		e.Why(notJoined, "", e.begin)
+		e.lookAt(notInTime)
+	case n == nil:
+		e.virtualMachine()
+		e.Why(nodeGone, "", e.Since)
+	default:
+		e.virtualMachine() // first, since the node depends on it
+		e.nodeConditions()
+	}
+}
+
+// nodeConditions lists what is wrong with the node, the longest first.
+func (e *explainer) nodeConditions() {
+	n := e.Target.Node
+	conditions := slices.Clone(n.Status.Conditions)
+	slices.SortStableFunc(conditions, func(a, b corev1.NodeCondition) int { return a.LastTransitionTime.Compare(b.LastTransitionTime.Time) })
+	for _, condition := range conditions {
+		statement := nodeUnhealthy
+		if condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionUnknown {
+			statement = kubeletSilent
+		}
+		if e.unhealthy(condition) {
+			e.Why(statement, "Node "+n.Name, condition.LastTransitionTime.Time, "{type}", string(condition.Type),
+				"{status}", string(condition.Status), "{reason}", condition.Reason, "{text}", condition.Message)
+		}
+	}
+	if len(conditions) == 0 {
+		e.Why(kubeletNew, "Node "+n.Name, n.CreationTimestamp.Time)
+	}
+}
+
+// undecided falls back to what the manager said last if nothing else is found: the node is well by
+// now, and the manager has not seen it, or sees it otherwise.
+func (e *explainer) undecided() bool {
+	if slices.ContainsFunc(e.Report.Why, func(f report.Finding) bool { return f.Cause != report.ManagerNotRunning }) {
+		return false
+	}
+	if e.Target.Node == nil || e.Target.Copied {
+		e.Why(saidLast, "", e.reported, "{text}", cmp.Or(e.says, "nothing"))
+		return true
+	}
+	e.Why(recovered, "", e.reported, "{text}", e.says)
+	e.Next(time.Time{}, becomesRunning)
+	return true
+}
+
+// failed explains a Machine that was given up.
+func (e *explainer) failed() {
+	if f, ok := e.failure(); ok {
+		e.Add(e.driverFinding(f))
+	} else {
+		cause := report.HealthTimeout
+		if e.last.Type == v1alpha1.MachineOperationCreate {
+			cause = report.CreationTimeout
+		}
+		e.Say(cause, "", e.reported, e.says)
+	}
+	e.nodeNow()
+	if until := e.Machine.Status.CurrentStatus.PreserveExpiryTime; until != nil && until.After(e.now) {
+		e.Why(kept, "", time.Time{}, "{annotation}", v1alpha1.AnnotationKeyPreserve)
+		e.Next(until.Time, preservedUntil)
+		return
+	}
+	e.Next(time.Time{}, e.replacement("Now"))
+}
+
+// update says how an update in place goes.
+func (e *explainer) update() {
+	if kind := e.last.Type; kind != v1alpha1.MachineOperationInPlaceUpdate && kind != v1alpha1.MachineOperationDrainNode {
+		return
+	}
+	e.Say(report.InPlaceUpdate, "", e.reported, e.says)
+	if n := e.Target.Node; n != nil && n.Annotations[v1alpha1.AnnotationKeyMachineUpdateFailedReason] != "" {
+		e.Say(report.InPlaceUpdate, "Node "+n.Name, time.Time{}, n.Annotations[v1alpha1.AnnotationKeyMachineUpdateFailedReason])
+	}
+}
+
+// nodeTemplate says what the node should have and has not.
+func (e *explainer) nodeTemplate() {
+	n, where := e.Target.Node, "of the machine"
+	if n == nil {
+		return
+	}
+	if deployment, set := e.Owners.Deployment, e.Owners.Set; deployment != nil {
+		where = "in the template of MachineDeployment " + deployment.Name
+	} else if set != nil {
+		where = "in the template of MachineSet " + set.Name
+	}
+	for _, wrong := range noderef.Invalid(n, e.Machine) {
+		e.Why(templateInvalid, "Node "+n.Name, time.Time{}, "{text}", wrong, "{template}", where)
+	}
+	if e.Target.Copied {
+		return
+	}
+	if lacking := noderef.Lacks(n, e.Machine); len(lacking) > 0 {
+		e.notApplied("NodeTemplateRefused", strings.Join(lacking, " and ")+" of Node "+n.Name+" are not as spec.nodeTemplate says", "spec.nodeTemplate "+where)
+	}
+	class := e.Inputs.Class
+	if class == nil || class.NodeTemplate == nil {
+		return
+	}
+	for name, want := range class.NodeTemplate.VirtualCapacity {
+		if has, ok := n.Status.Capacity[name]; !ok || has.Cmp(want) != 0 {
+			e.notApplied("VirtualCapacityRefused", "the capacity of Node "+n.Name+" is not as nodeTemplate.virtualCapacity of the class says",
+				"nodeTemplate.virtualCapacity of MachineClass "+class.Name)
+			return
+		}
+	}
+}
+
+// notApplied says what the node lacks, and why if the manager has an event of the reason.
+func (e *explainer) notApplied(reason, what, source string) {
+	node := "Node " + e.Target.Node.Name
+	if event := e.Events.Newest(KindMachine, e.own, reason); event != nil {
+		e.Why(templateRefused, node, report.Time(event), "{what}", what, "{text}", event.Message, "{source}", source)
+		return
+	}
+	e.Why(templateLate, node, time.Time{}, "{what}", what)
+}
+
+// ready returns the condition Ready of the Machine's VirtualMachine; nil if there is none.
+func (e *explainer) ready() *metav1.Condition {
+	return meta.FindStatusCondition(e.VM.Status.Conditions, vmv1alpha1.ConditionReady)
+}
+
+// virtualMachine says what is wrong with the Machine's VirtualMachine, if it has one.
+func (e *explainer) virtualMachine() {
+	vm := e.VM
+	if vm == nil {
+		return
+	}
+	object, where := "VirtualMachine "+vm.Namespace+"/"+vm.Name, ""
+	if vm.Status.NodeName != "" {
+		where = " on host " + vm.Status.NodeName
+	}
+	switch ready := e.ready(); {
+	case ready == nil:
+		e.Why(vmUntouched, object, vm.CreationTimestamp.Time)
+	case ready.Status != metav1.ConditionTrue:
+		e.Why(vmNotReady, object, ready.LastTransitionTime.Time, "{where}", where, "{reason}", ready.Reason, "{text}", ready.Message)
+	}
+}
+
+// Reasons for which a VM has no image, from the protocol of hypervisors.
+const (
+	imageUnavailable = "ImageUnavailable"
+	imageRejected    = "ImageRejected"
+)
+
+// lookAt advises where to look for why a VM has not joined: at its console, or at what keeps it from
+// running.
+func (e *explainer) lookAt(because string) {
+	vm, reason := e.VM, ""
+	if vm == nil || vm.Status.Phase != vmv1alpha1.PhaseCreating {
+		e.Advise(lookAtReason, "{reason}", because)
+		return
+	}
+	if ready := e.ready(); ready != nil {
+		reason = ready.Reason
+	}
+	switch reason {
+	case imageUnavailable, imageRejected:
+		e.Advise(fixImage)
+	case vmv1alpha1.ReasonUnschedulable:
+		e.Advise(freeHost)
+	default:
+		e.Advise(lookAtVM, "{vm namespace}", vm.Namespace, "{vm}", vm.Name)
+	}
+}

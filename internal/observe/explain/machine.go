@@ -1,0 +1,240 @@
+package explain
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
+	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
+	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
+	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
+)
+
+// explainer fills the report about a Machine.
+type explainer struct {
+	MachineFacts
+	*report.Builder
+	now time.Time
+	// last is the last operation, which the manager reported at a time, and says is its
+	// description for people.
+	last     v1alpha1.LastOperation
+	reported time.Time
+	says     string
+	// begin is when the creation or deletion began.
+	begin time.Time
+	// note is the manager's newest annotated event on the Machine since then; empty if there is
+	// none.
+	note corev1.Event
+}
+
+// Machine explains a Machine: why it is not Running, why it was deleted, and what its deletion waits
+// for.
+func Machine(facts MachineFacts, now time.Time) report.Report {
+	e := &explainer{MachineFacts: facts, now: now}
+	id, console := identify(facts), ""
+	if e.VM != nil {
+		console = fmt.Sprintf(" (millwright vm console -n %s %s)", e.VM.Namespace, e.VM.Name)
+	}
+	e.Builder = report.New(report.Report{
+		Namespace: e.Key.Namespace, Machine: e.Key.Name, At: now, Unread: e.Unread, Identity: id,
+	}, "Machine "+e.Key.String(), "{name}", e.Key.Name, "{class}", id.Class, "{node}", cmp.Or(id.Node, e.Key.Name),
+		"{console}", console, "{provider ID}", id.ProviderID)
+	e.Manager(e.Lease, "machines")
+	if m := e.Machine; m == nil {
+		e.gone()
+	} else {
+		e.last, e.begin = m.Status.LastOperation, m.CreationTimestamp.Time
+		e.reported, e.says = e.last.LastUpdateTime.Time, reported(e.last.Description, m.Name)
+		if leaving(m) {
+			e.begin = m.DeletionTimestamp.Time
+		}
+		if note := e.noted(e.begin); note != nil {
+			e.note = *note
+		}
+		if leaving(m) {
+			e.deleting()
+		} else {
+			e.living()
+		}
+	}
+	e.owners()
+	e.Show(e.Events, e.worthShowing)
+	return e.Report
+}
+
+func identify(f MachineFacts) report.Identity {
+	var id report.Identity
+	if set := f.Owners.Set; set != nil {
+		id.Set, id.SetReady = set.Name, fmt.Sprintf("%d of %d", set.Status.ReadyReplicas, set.Spec.Replicas)
+	}
+	if f.Owners.Deployment != nil {
+		id.Deployment = f.Owners.Deployment.Name
+	}
+	if m := f.Machine; m != nil {
+		id.Phase, id.ProviderID = string(m.Status.CurrentStatus.Phase), m.Spec.ProviderID
+		id.Node, id.Class = m.Labels[v1alpha1.NodeLabelKey], m.Spec.Class.Name
+	}
+	return id
+}
+
+// reported is the description of a Machine's last operation for people: without the Machine's name,
+// without MCM's words around what happened, and of a driver's error only the message.
+func reported(description, machine string) string {
+	text := strings.TrimPrefix(description, "Machine "+machine+" ")
+	text, _, _ = strings.Cut(text, ". "+messages.GivenUp)
+	text = strings.TrimPrefix(strings.TrimPrefix(text, messages.Provider), messages.ProviderError)
+	for _, step := range []string{
+		messages.Initialize, messages.Drain, messages.DeleteAttachments, messages.DeleteVM, messages.DeleteNode, messages.Terminating,
+	} {
+		text = cmp.Or(strings.TrimSpace(strings.TrimSuffix(text, step)), text)
+	}
+	if parsed, ok := status.FromError(errors.New(strings.TrimSuffix(text, "."))); ok {
+		return parsed.Message()
+	}
+	return text
+}
+
+// own reports whether an event is on the explained Machine.
+func (e *explainer) own(event *corev1.Event) bool {
+	if m := e.Machine; m != nil {
+		return report.On(event, e.Key.Name, m.UID)
+	}
+	return report.On(event, e.Key.Name, "")
+}
+
+// about reports whether an event of an owner names the Machine.
+func (e *explainer) about(event *corev1.Event) bool { return report.Names(event, e.Key.Name) }
+
+// noted returns the manager's newest event on the Machine since a time with one of the causes, or
+// with any annotation; nil if there is none. Times of events are rounded.
+func (e *explainer) noted(from time.Time, causes ...string) *corev1.Event {
+	const slack = 2 * time.Second
+	return e.Events.Newest(KindMachine, func(event *corev1.Event) bool {
+		fits := slices.Contains(causes, report.CauseOf(event)) || len(causes) == 0 && isNote(event)
+		return fits && e.own(event) && !report.Time(event).Before(from.Add(-slack))
+	})
+}
+
+func isNote(event *corev1.Event) bool {
+	return report.CauseOf(event) != "" || event.Annotations[v1alpha1.EventAnnotationStep] != ""
+}
+
+func (e *explainer) didFail() bool { return e.last.State == v1alpha1.MachineStateFailed }
+
+// unhealthy reports whether a condition of the node makes the Machine unhealthy.
+func (e *explainer) unhealthy(condition corev1.NodeCondition) bool {
+	flag := e.Flags.NodeConditions
+	if flag == nil {
+		flag = noderef.DefaultBadConditions
+	}
+	return !noderef.Healthy([]corev1.NodeCondition{condition}, noderef.BadConditions(e.Machine, flag))
+}
+
+// failure is a driver's error.
+type failure struct {
+	code   codes.Code
+	method timeouts.Method
+}
+
+// failure returns the driver's error that the Machine waits for, if it does. Its code is in the last
+// operation of a creation, and in the event of a deletion.
+func (e *explainer) failure() (failure, bool) {
+	if !e.didFail() {
+		return failure{}, false
+	}
+	code, method := e.last.ErrorCode, timeouts.Create
+	if e.last.Type == v1alpha1.MachineOperationDelete {
+		method = timeouts.Delete
+	}
+	if report.CauseOf(&e.note) == v1alpha1.CauseDriverFailed {
+		method = timeouts.Method(e.note.Annotations[v1alpha1.EventAnnotationMethod])
+		code = cmp.Or(code, e.note.Annotations[v1alpha1.EventAnnotationCode], codes.Unknown.String())
+	}
+	return failure{codes.StringToCode(code), method}, code != ""
+}
+
+func (e *explainer) driverFinding(f failure) report.Finding {
+	advice := adviceFor(f.code, f.method == timeouts.Create)
+	found := e.Finding(say(report.DriverFailed, "{text}", advice), "", e.reported, "{text}", e.says)
+	found.Code = f.code.String()
+	return found
+}
+
+// driverFailed says that the driver failed, and when it is asked again. The time is known after the
+// first failure only: the manager does not record repetitions.
+func (e *explainer) driverFailed(f failure) {
+	e.Add(e.driverFinding(f))
+	again := timeouts.Policy{ResourceExhausted: e.Flags.ResourceExhausted, CreationTimeout: e.Flags.Creation}.Backoff(f.method, f.code)
+	due := timeouts.Timeout{Duration: again.Duration}.Ends(e.reported, report.Led(e.Lease))
+	if !due.After(e.now) {
+		due = time.Time{}
+	}
+	often := fmt.Sprintf("after %s at first, then less and less often, at least every %s", messages.Duration(again.Duration), messages.Duration(again.Cap))
+	if again.Duration == again.Cap {
+		often = fmt.Sprintf("every %s (if the manager's --resource-exhausted-retry is that)", messages.Duration(again.Duration))
+	}
+	e.Earliest(due, askAgain, "{again}", often)
+}
+
+// describe says how long a timeout is, and what set it.
+func describe(t timeouts.Timeout, name string) string {
+	source := "if the manager's --machine-" + name + "-timeout is that"
+	switch t.Source {
+	case timeouts.Spec:
+		source = "spec." + name + "Timeout"
+	case timeouts.Annotation:
+		source = "by its annotation"
+	}
+	return fmt.Sprintf("%s (%s)", messages.Duration(t.Duration), source)
+}
+
+// owners adds what keeps a replacement from coming.
+func (e *explainer) owners() {
+	set := e.Owners.Set
+	if set == nil || e.Verdict == report.Healthy || e.Verdict == report.NotFound {
+		return
+	}
+	for _, condition := range set.Status.Conditions {
+		cause := report.ReplicaFailure
+		if condition.Type == v1alpha1.MachineSetFrozen {
+			cause = report.Frozen
+		}
+		if condition.Status == v1alpha1.ConditionTrue {
+			e.Say(cause, "MachineSet "+set.Name, condition.LastTransitionTime.Time, string(condition.Type)+": "+condition.Message)
+		}
+	}
+}
+
+// worthShowing reports whether an event is shown. Most of what sets and deployments do is about
+// other Machines, or was before this one.
+func (e *explainer) worthShowing(event *corev1.Event) bool {
+	m, on, at := e.Machine, event.InvolvedObject, report.Time(event)
+	since := m == nil || !at.Before(m.CreationTimestamp.Time)
+	warns := event.Type == corev1.EventTypeWarning && since
+	switch on.Kind {
+	case KindMachine:
+		return e.own(event)
+	case KindSet:
+		return e.about(event) || warns && on.Name == e.Identity.Set
+	case KindDeployment:
+		deleted := m == nil || leaving(m) && !at.After(m.DeletionTimestamp.Time)
+		shrank := deleted && since && e.shrank(event, e.Identity.Set)
+		return e.about(event) || (warns || shrank) && on.Name == e.Identity.Deployment
+	default:
+		return true
+	}
+}
+
+// shrank reports whether an event is about the scaling down of a set.
+func (e *explainer) shrank(event *corev1.Event, set string) bool {
+	return set != "" && report.CauseOf(event) == v1alpha1.CauseScaledDown && report.Names(event, set)
+}

@@ -1,0 +1,356 @@
+package explain
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
+)
+
+// situation is one that an operator may ask about.
+type situation struct {
+	given given
+	// verdict and cause are the kind of the answer and of the finding that it names; the
+	// cause is empty for an answer without one.
+	verdict report.Verdict
+	cause   report.Cause
+}
+
+const (
+	create = v1alpha1.MachineOperationCreate
+	health = v1alpha1.MachineOperationHealthCheck
+	failed = v1alpha1.MachineStateFailed
+	works  = v1alpha1.MachineStateProcessing
+)
+
+// living are situations of Machines that nobody deletes.
+var living = map[string]situation{
+	"running": {all(), report.Healthy, ""},
+	"running-events": {all(
+		event("MachineDeployment", "pool", "InvalidSpec", "spec.replicas: must not be negative", time.Hour),
+		event("MachineSet", "pool-a", "FailedCreate", "Error creating: exceeded quota", 13*time.Minute),
+		event("MachineSet", "pool-a", "BackOff", "Machines failed before they joined, 2 times in a row: the next are made in 5s at the earliest", 5*time.Minute),
+		scaled(v1alpha1.CauseScaledUp, "Scaled up machine set pool-a to 4: the deployment wants 4 machines", 4*time.Minute),
+		scaled(v1alpha1.CauseScaledDown, "Scaled down machine set pool-a to 3: the deployment wants 3 machines", 3*time.Minute)), report.Healthy, ""},
+	"running-node-unwell":     {silentKubelet(20 * time.Second), report.Healthy, report.NodeUnhealthy},
+	"running-no-manager":      {lease("", 40*time.Minute, time.Hour), report.Healthy, report.ManagerNotRunning},
+	"available":               {all(phase(v1alpha1.MachineAvailable, time.Minute), noNode, func(f *MachineFacts) { f.Target.None = true }), report.Healthy, ""},
+	"new":                     {all(unborn, phase("", 0)), report.NotRunning, report.NotStarted},
+	"new-no-manager":          {all(unborn, phase("", 0), lease("old", 2*time.Minute, time.Hour)), report.NotRunning, report.ManagerNotRunning},
+	"new-class-missing":       {all(unborn, phase("", 0), classMissing), report.NotRunning, report.InvalidClassInputs},
+	"class-missing":           {all(createFailed(time.Minute, `MachineClass "pool-v1" not found in namespace "machines"`, ""), classMissing), report.NotRunning, report.InvalidClassInputs},
+	"class-is-back":           {createFailed(time.Minute, `MachineClass "pool-v1" not found in namespace "machines"`, ""), report.NotRunning, report.CreationBlocked},
+	"class-invalid":           {all(createFailed(time.Minute, `MachineClass "pool-v1" is not valid: provider: Required value: the name of the driver`, ""), func(f *MachineFacts) { f.Inputs.Class.NodeTemplate = &v1alpha1.NodeTemplate{} }), report.NotRunning, report.InvalidClassInputs},
+	"secret-missing":          {all(createFailed(time.Minute, `Secret "machines/cloud" of MachineClass "pool-v1" not found`, ""), secret(Secret{Missing: true})), report.NotRunning, report.InvalidClassInputs},
+	"user-data-missing":       {all(createFailed(time.Minute, missingUserData, ""), secret(Secret{})), report.NotRunning, report.InvalidClassInputs},
+	"secret-not-readable":     {all(createFailed(time.Minute, missingUserData, ""), secret(Secret{Unread: true}), unread("Secret machines/cloud: forbidden")), report.NotRunning, report.CreationBlocked},
+	"no-class-name":           {all(createFailed(time.Minute, "spec.class.name: Required value: the name of the class", ""), func(f *MachineFacts) { f.Machine.Spec.Class.Kind = "" }), report.NotRunning, report.InvalidSpec},
+	"driver-silent":           {all(createFailed(time.Minute, messages.NoAnswer+" for 15m0s", ""), noted("FailedCreate", messages.NoAnswer+" for 15m0s", time.Minute, v1alpha1.CauseDriverSilent)), report.NotRunning, report.DriverSilent},
+	"vm-of-another":           {createFailed(time.Minute, `VM cloud:///zone-1/vm-1 is that of machine "pool-a-11111" already`, ""), report.NotRunning, report.CreationBlocked},
+	"no-capacity":             {createFailed(3*time.Minute, messages.Provider+"machine codes error: code = [ResourceExhausted] message = [zone-1 has no m5.large left]", "ResourceExhausted"), report.NotRunning, report.DriverFailed},
+	"bad-credentials":         {createFailed(time.Minute, messages.Provider+"machine codes error: code = [Unauthenticated] message = [the token has expired]", "Unauthenticated"), report.NotRunning, report.DriverFailed},
+	"bad-class":               {createFailed(time.Minute, messages.Provider+"machine codes error: code = [InvalidArgument] message = [providerSpec.size: no such size]", "InvalidArgument"), report.NotRunning, report.DriverFailed},
+	"driver-without-code":     {createFailed(time.Minute, messages.Provider+"connection refused", "Unknown"), report.NotRunning, report.DriverFailed},
+	"initialize-fails":        {createFailed(time.Minute, "Provider error: machine codes error: code = [Internal] message = [cannot set source check]. "+messages.Initialize, "Internal"), report.NotRunning, report.DriverFailed},
+	"provider-writes-to-term": {createFailed(time.Minute, messages.Provider+"bad\x1b[31m\nnews", "Unknown"), report.NotRunning, report.DriverFailed},
+	"no-such-zone":            {createFailed(time.Minute, messages.Provider+"machine codes error: code = [FailedPrecondition] message = [there is no zone \"nowhere\" (zones: )]", "FailedPrecondition"), report.NotRunning, report.DriverFailed},
+	"not-allowed":             {createFailed(time.Minute, messages.Provider+"machine codes error: code = [PermissionDenied] message = [virtualmachines is forbidden in the namespace \"nope\"]", "PermissionDenied"), report.NotRunning, report.DriverFailed},
+	"vm-unschedulable": {all(createFailed(time.Minute, messages.Provider+"machine codes error: code = [ResourceExhausted] message = [no host has room]", "ResourceExhausted"),
+		virtualMachine(metav1.ConditionFalse, "Scheduling", "0/2 nodes are available: 2 Insufficient memory.")), report.NotRunning, report.DriverFailed},
+
+	"not-joined":          {all(phase(v1alpha1.MachinePending, 7*time.Minute), noNode, lastCreating), report.NotRunning, report.NodeNotJoined},
+	"not-joined-restart":  {all(phase(v1alpha1.MachinePending, 7*time.Minute), noNode, lastCreating, lease("new", time.Second, time.Minute)), report.NotRunning, report.NodeNotJoined},
+	"not-joined-own-time": {all(phase(v1alpha1.MachinePending, 7*time.Minute), noNode, lastCreating, annotated(v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout, "10m")), report.NotRunning, report.NodeNotJoined},
+	"not-joined-vm-bad":   {all(phase(v1alpha1.MachinePending, 7*time.Minute), noNode, lastCreating, virtualMachine(metav1.ConditionFalse, "Preparing", "120 MiB of 2048 MiB written")), report.NotRunning, report.VirtualMachineNotReady},
+	"not-joined-vm-well":  {all(phase(v1alpha1.MachinePending, 7*time.Minute), noNode, lastCreating, virtualMachine(metav1.ConditionTrue, "Running", "")), report.NotRunning, report.NodeNotJoined},
+	"not-joined-no-image": {all(phase(v1alpha1.MachinePending, 7*time.Minute), noNode, lastCreating, virtualMachine(metav1.ConditionFalse, imageUnavailable,
+		"initial_image: the image cannot be fetched: image https://images.example.com/releases/2026/11/"+strings.Repeat("very-long-", 12)+"name.qcow2: the server answered 404 Not Found"), vmCreating), report.NotRunning, report.VirtualMachineNotReady},
+	"not-joined-no-host":   {all(phase(v1alpha1.MachinePending, 7*time.Minute), noNode, lastCreating, virtualMachine(metav1.ConditionFalse, "Unschedulable", "0/2 nodes are available: 2 Insufficient memory."), vmCreating), report.NotRunning, report.VirtualMachineNotReady},
+	"not-joined-preparing": {all(phase(v1alpha1.MachinePending, 7*time.Minute), noNode, lastCreating, virtualMachine(metav1.ConditionFalse, "Preparing", "120 MiB of 2048 MiB written"), vmCreating), report.NotRunning, report.VirtualMachineNotReady},
+	"joined-not-ready":     {all(phase(v1alpha1.MachinePending, 7*time.Minute), lastCreating, nodeCondition(corev1.NodeReady, corev1.ConditionFalse, "KubeletNotReady", "cni plugin not initialized", 2*time.Minute)), report.NotRunning, report.NodeUnhealthy},
+	"critical-components":  {all(phase(v1alpha1.MachinePending, 7*time.Minute), lastCreating, criticalTaint), report.NotRunning, report.CriticalComponentsNotReady},
+	"target-away":          {all(phase(v1alpha1.MachinePending, 7*time.Minute), noNode, lastCreating, targetProblem), report.NotRunning, report.TargetUnavailable},
+	"joined-just-now":      {all(phase(v1alpha1.MachinePending, 7*time.Minute), lastCreating), report.NotRunning, report.Other},
+
+	"kubelet-silent": {all(phase(v1alpha1.MachineUnknown, 4*time.Minute), silentKubelet(4*time.Minute),
+		last(health, works, 4*time.Minute, "Machine pool-a-x7k2p is unhealthy - changing MachinePhase to Unknown. Node conditions: Ready=Unknown (NodeStatusUnknown)", "")), report.NotRunning, report.NodeUnhealthy},
+	"two-bad-conditions": {all(phase(v1alpha1.MachineUnknown, 4*time.Minute), silentKubelet(4*time.Minute),
+		nodeCondition(corev1.NodeDiskPressure, corev1.ConditionTrue, "KubeletHasDiskPressure", "kubelet has disk pressure", 8*time.Minute)), report.NotRunning, report.NodeUnhealthy},
+	"own-node-conditions": {all(phase(v1alpha1.MachineUnknown, 4*time.Minute), nodeCondition("Corrupt", corev1.ConditionTrue, "Bad", "sectors", time.Minute), func(f *MachineFacts) {
+		f.Machine.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{NodeConditions: ptr.To("Corrupt"), MachineHealthTimeout: &metav1.Duration{Duration: time.Hour}}
+	}), report.NotRunning, report.NodeUnhealthy},
+	"never-times-out": {all(phase(v1alpha1.MachineUnknown, 4*time.Minute), silentKubelet(4*time.Minute), func(f *MachineFacts) {
+		f.Machine.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{DisableHealthTimeout: ptr.To(true)}
+	}), report.NotRunning, report.NodeUnhealthy},
+	"node-missing": {all(phase(v1alpha1.MachineUnknown, 4*time.Minute), noNode, last(health, works, 4*time.Minute, "Node object went missing. Machine pool-a-x7k2p is unhealthy - changing MachineState to Unknown", "")), report.NotRunning, report.NodeMissing},
+	"vm-lost":      {all(noted("Unhealthy", "VM cloud:///zone-1/vm-1 does not exist any more", 4*time.Minute, v1alpha1.CauseInstanceLost), phase(v1alpha1.MachineUnknown, 4*time.Minute), silentKubelet(5*time.Minute), last(health, works, 4*time.Minute, "VM cloud:///zone-1/vm-1 does not exist any more", "")), report.NotRunning, report.InstanceLost},
+	"host-away": {all(phase(v1alpha1.MachineUnknown, 4*time.Minute), silentKubelet(3*time.Minute),
+		virtualMachine(metav1.ConditionUnknown, "HostUnreachable", "Host host-1 does not answer; the virtual machine may be running.")), report.NotRunning, report.VirtualMachineNotReady},
+	"replacement-delayed": {all(phase(v1alpha1.MachineUnknown, 14*time.Minute), silentKubelet(14*time.Minute),
+		last(health, works, 4*time.Minute, `Machine pool-a-x7k2p health checks failing since last 10m0s. It is not Failed yet, as other machines of "pool" are being replaced.`, "")), report.NotRunning, report.NodeUnhealthy},
+	"recovered-unseen": {all(phase(v1alpha1.MachineUnknown, 4*time.Minute), last(health, works, 4*time.Minute, "Machine pool-a-x7k2p is unhealthy - changing MachinePhase to Unknown. Node conditions: Ready=Unknown (NodeStatusUnknown)", "")), report.NotRunning, report.Other},
+
+	"failed-health":     {all(phase(v1alpha1.MachineFailed, time.Second), silentKubelet(10*time.Minute), failedHealth(time.Second)), report.NotRunning, report.HealthTimeout},
+	"failed-join":       {all(phase(v1alpha1.MachineFailed, time.Second), noNode, last(create, failed, time.Second, "Machine pool-a-x7k2p failed to join the cluster in 20 minutes.", "")), report.NotRunning, report.CreationTimeout},
+	"failed-capacity":   {all(unborn, phase(v1alpha1.MachineFailed, time.Second), last(create, failed, time.Second, messages.Provider+"machine codes error: code = [ResourceExhausted] message = [zone-1 is full]", "ResourceExhausted")), report.NotRunning, report.DriverFailed},
+	"failed-no-owner":   {all(noOwner, phase(v1alpha1.MachineFailed, time.Second), noNode, last(create, failed, time.Second, "Machine pool-a-x7k2p failed to join the cluster in 20 minutes.", "")), report.NotRunning, report.CreationTimeout},
+	"failed-preserved":  {all(phase(v1alpha1.MachineFailed, time.Hour), silentKubelet(time.Hour), failedHealth(time.Hour), preserved), report.NotRunning, report.HealthTimeout},
+	"failed-frozen-set": {all(phase(v1alpha1.MachineFailed, time.Second), silentKubelet(10*time.Minute), failedHealth(time.Second), setIs(v1alpha1.MachineSetFrozen, "OverShooting", "5 machines exist, 3 are wanted")), report.NotRunning, report.HealthTimeout},
+	"update-failed":     {all(phase(v1alpha1.MachineInPlaceUpdateFailed, time.Minute), last(v1alpha1.MachineOperationInPlaceUpdate, failed, time.Minute, "Machine pool-a-x7k2p in-place update failed", ""), updateFailed), report.NotRunning, report.InPlaceUpdate},
+}
+
+// going are situations of Machines that are being deleted.
+var going = map[string]situation{
+	"delete-not-begun":  {deleted(time.Second), report.Deleting, report.NotStarted},
+	"delete-no-manager": {all(deleted(6*time.Minute), lease("", 7*time.Minute, time.Hour)), report.Deleting, report.ManagerNotRunning},
+	"drain-budget": {all(deletes(works, time.Minute, "Draining, waiting for pod disruption budget shop/db to allow the eviction of pod shop/db-0. "+messages.Drain),
+		pod("db-0", nil), budget("db", policyv1.PodDisruptionBudgetStatus{ExpectedPods: 3, CurrentHealthy: 2, DesiredHealthy: 2})), report.Deleting, report.DisruptionBudget},
+	"drain-budget-never": {all(deletes(failed, time.Minute, `Drain failed due to - error while evicting pod "db-0": pod disruption budget shop/db is misconfigured and requires zero voluntary evictions. Will retry in next sync. `+messages.Drain),
+		pod("db-0", nil), pod("web", leaves(10*time.Second)), budget("db", policyv1.PodDisruptionBudgetStatus{ExpectedPods: 2, CurrentHealthy: 2, DesiredHealthy: 2})), report.Deleting, report.DisruptionBudgetForbids},
+	"drain-only-pod": {all(deletes(works, time.Minute, "Draining, waiting for pod disruption budget shop/db to allow the eviction of pod shop/db-0. "+messages.Drain),
+		pod("db-0", nil), budget("db", policyv1.PodDisruptionBudgetStatus{ExpectedPods: 1, CurrentHealthy: 1, DesiredHealthy: 1})), report.Deleting, report.DisruptionBudgetForbids},
+	"drain-two-budgets": {all(deletes(failed, time.Minute, `Drain failed due to - error while evicting pod "db-0": This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.. Will retry in next sync. `+messages.Drain),
+		pod("db-0", nil), budget("db", policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: 1}), budget("all", policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: 1})), report.Deleting, report.DisruptionBudgetForbids},
+	"drain-pod-finalizer": {all(deletes(works, time.Minute, "Draining, waiting for pod shop/db-0 to end. "+messages.Drain), pod("db-0", func(p *corev1.Pod) {
+		leaves(5 * time.Minute)(p)
+		p.Finalizers = []string{"example.com/backup"}
+	})), report.Deleting, report.PodStuck},
+	"drain-pod-hangs":   {all(deletes(works, time.Minute, "Draining, waiting for pod shop/db-0 to end. "+messages.Drain), pod("db-0", leaves(5*time.Minute))), report.Deleting, report.PodStuck},
+	"drain-pod-ends":    {all(deletes(works, 10*time.Second, "Draining, waiting for pod shop/db-0 to end. "+messages.Drain), pod("db-0", leaves(10*time.Second)), daemon), report.Deleting, report.PodTerminating},
+	"drain-many-pods":   {all(deletes(works, time.Minute, "Draining, waiting for pod shop/db-0 to end and 19 more. "+messages.Drain), manyPods), report.Deleting, report.PodStuck},
+	"drain-volume":      {all(deletes(works, time.Minute, "Draining, waiting for volume pv-1 of pod shop/db-0 to be detached. "+messages.Drain), attachment(detachFails)), report.Deleting, report.VolumeAttached},
+	"drain-forced":      {all(deletes(works, time.Minute, "Draining, waiting for pod shop/db-0 to end. "+messages.Drain), pod("db-0", nil), labelled(v1alpha1.LabelKeyForceDeletion, "True")), report.Deleting, report.EvictionPending},
+	"drain-node-silent": {all(deletes(works, time.Minute, "Draining, waiting for pod shop/db-0 to end. "+messages.Drain), pod("db-0", leaves(2*time.Minute)), silentKubelet(3*time.Minute)), report.Deleting, report.NodeUnhealthy},
+	"drain-target-away": {all(deletes(failed, time.Minute, "Drain failed due to - the target cluster does not answer. Will retry in next sync. "+messages.Drain), noNode, targetProblem), report.Deleting, report.TargetUnavailable},
+	"detaching":         {all(labelled(v1alpha1.LabelKeyForceDeletion, "True"), deletes(works, time.Minute, "Force Drain successful. "+messages.DeleteAttachments), attachment(func(a *storagev1.VolumeAttachment) { a.DeletionTimestamp = ptr.To(ago(time.Minute)) })), report.Deleting, report.VolumeAttached},
+	"vm-not-deleted":    {all(driverFailed("PermissionDenied", v1alpha1.StepDeleteInstance, "not allowed to delete vm-1", 5*time.Minute), deletes(failed, 5*time.Minute, messages.Provider+"machine codes error: code = [PermissionDenied] message = [not allowed to delete vm-1]. "+messages.DeleteVM)), report.Deleting, report.DriverFailed},
+	"vm-driver-silent": {all(noted("FailedDelete", messages.NoAnswer+" for 15m0s.", 5*time.Minute, v1alpha1.CauseDriverSilent, v1alpha1.EventAnnotationStep, v1alpha1.StepDeleteInstance),
+		deletes(failed, 5*time.Minute, messages.NoAnswer+" for 15m0s. "+messages.DeleteVM)), report.Deleting, report.DriverSilent},
+	"vm-remains":       {deletes(works, 5*time.Minute, "The provider still has the VM. "+messages.DeleteVM), report.Deleting, report.InstanceExists},
+	"vm-remains-now": {all(deletes(works, time.Second, "The provider still has the VM. "+messages.DeleteVM),
+		event("Machine", "pool-a-x7k2p", "DeletingVM", "The provider still has the VM", time.Second, v1alpha1.EventAnnotationCause, v1alpha1.CauseInstanceExists, v1alpha1.EventAnnotationStep, v1alpha1.StepDeleteInstance)), report.Deleting, report.InstanceExists},
+	"vm-being-deleted": {deletes(works, time.Minute, "Drain successful. "+messages.DeleteVM), report.Deleting, report.InstanceExists},
+	"vm-held": {all(deletes(works, 5*time.Minute, "The provider still has the VM. "+messages.DeleteVM), virtualMachine(metav1.ConditionFalse, "Terminating", "The virtual machine is being deleted."), func(f *MachineFacts) {
+		f.VM.DeletionTimestamp, f.VM.Finalizers = ptr.To(ago(5*time.Minute)), []string{"vm.metropolis.monogon.dev/vm-controller"}
+	}), report.Deleting, report.InstanceExists},
+	"delete-without-class":  {all(deletes(failed, time.Minute, `VM cloud:///zone-1/vm-1 cannot be deleted: MachineClass "pool-v1" not found in namespace "machines". `+messages.DeleteVM), classMissing), report.Deleting, report.InvalidClassInputs},
+	"delete-claimed-twice":  {all(noted("FailedDelete", `VM cloud:///zone-1/vm-1 is also that of machine "pool-a-22222"`, time.Minute, v1alpha1.CauseInstanceShared, v1alpha1.EventAnnotationStep, v1alpha1.StepIdentify), deletes(failed, time.Minute, `VM cloud:///zone-1/vm-1 is also that of machine "pool-a-22222": clear spec.providerID of the one that it does not belong to. `+messages.Terminating)), report.Deleting, report.InstanceShared},
+	"delete-cannot-find":    {all(driverFailed("Unavailable", v1alpha1.StepIdentify, "try later", time.Minute), deletes(failed, time.Minute, messages.Provider+"machine codes error: code = [Unavailable] message = [try later]. "+messages.Terminating)), report.Deleting, report.DriverFailed},
+	"node-not-deleted":      {all(noNode, deletes(works, time.Minute, "VM deletion was successful. The target cluster does not answer. "+messages.DeleteNode), targetProblem), report.Deleting, report.TargetUnavailable},
+	"node-held":             {all(deletes(works, time.Minute, messages.DeleteNode), nodeHeld), report.Deleting, report.Finalizer},
+	"held-by-others":        {all(deletes(works, 5*time.Minute, messages.Terminating), setBySomebody("example.com/backup", "backup-operator")), report.Deleting, report.Finalizer},
+	"held-by-foreground":    {all(deletes(works, 5*time.Minute, messages.Terminating), setBySomebody(metav1.FinalizerDeleteDependents, "")), report.Deleting, report.Finalizer},
+	"delete-after-failure":  {all(deletes(works, time.Minute, "Drain successful. "+messages.DeleteVM), setDeletes(v1alpha1.CauseMachineFailed, "Deleted 1 machine (pool-a-x7k2p): it failed: Machine pool-a-x7k2p failed to join the cluster in 20 minutes.", 6*time.Minute)), report.Deleting, report.InstanceExists},
+	"delete-chosen":         {all(deletes(works, time.Minute, "Drain successful. "+messages.DeleteVM), annotated(v1alpha1.AnnotationKeyMachinePriority, "1"), annotated(v1alpha1.AnnotationKeyMarkedForDeletionTime, "2026-11-21T02:53:00Z")), report.Deleting, report.InstanceExists},
+	"delete-old-revision":   {all(deletes(works, time.Minute, "Drain successful. "+messages.DeleteVM), func(f *MachineFacts) { f.Owners.Deployment.Annotations[v1alpha1.AnnotationKeyRevision] = "2" }), report.Deleting, report.InstanceExists},
+	"delete-unhealthy-node": {all(deletes(works, time.Minute, "Drain successful. "+messages.DeleteVM), silentKubelet(20*time.Minute), nodeCondition(v1alpha1.NodeTerminationCondition, corev1.ConditionTrue, v1alpha1.NodeUnhealthy, "", 6*time.Minute)), report.Deleting, report.InstanceExists},
+	"delete-scaled-down": {all(deletes(works, time.Minute, "Drain successful. "+messages.DeleteVM),
+		scaled(v1alpha1.CauseScaledDown, "Scaled down machine set pool-a to 4: the deployment wants 4 machines", 20*time.Minute),
+		scaled(v1alpha1.CauseScaledDown, "Scaled down machine set pool-a to 3: the deployment wants 3 machines", 7*time.Minute),
+		setDeletes(v1alpha1.CauseSurplus, "Deleted 1 machine (pool-a-x7k2p): 1 machine more than the 3 wanted exists", 6*time.Minute),
+		scaled(v1alpha1.CauseScaledDown, "Scaled down machine set pool-a to 2: the deployment wants 2 machines", 2*time.Minute)), report.Deleting, report.InstanceExists},
+	"delete-node-deleted": {all(deletes(works, time.Minute, "Drain successful. "+messages.DeleteVM), event("Machine", "pool-a-x7k2p", "NodeDeleted", "Node node-1 was deleted, so the machine is deleted too", 6*time.Minute)), report.Deleting, report.InstanceExists},
+	"delete-set-deleted":  {all(deletes(works, time.Minute, "Drain successful. "+messages.DeleteVM), func(f *MachineFacts) { f.Owners.Set.DeletionTimestamp = ptr.To(ago(7 * time.Minute)) }), report.Deleting, report.InstanceExists},
+}
+
+// departed are situations of Machines that are gone.
+var departed = map[string]situation{
+	"gone-failed-health": {all(noMachine,
+		event("Machine", "pool-a-x7k2p", "FailedHealth", "Machine pool-a-x7k2p health checks failing since last 10m0s. Updating machine phase to Failed. Node Conditions: Ready=Unknown (NodeStatusUnknown)", 20*time.Minute),
+		setDeletes(v1alpha1.CauseMachineFailed, "Deleted 1 machine (pool-a-x7k2p): it failed: Machine pool-a-x7k2p health checks failing since last 10m0s. Updating machine phase to Failed. Node Conditions: Ready=Unknown (NodeStatusUnknown)", 20*time.Minute),
+		event("Machine", "pool-a-x7k2p", "Deleted", "VM cloud:///zone-1/vm-1 and its node are gone", 15*time.Minute)), report.Gone, report.MachineFailed},
+	"gone-rollout": {all(noMachine,
+		scaled(v1alpha1.CauseScaledDown, "Scaled down machine set pool-a to 2: 1 can be spared, since 4 of all are available and 3 have to be", 31*time.Minute),
+		setDeletes(v1alpha1.CauseSurplus, "Deleted 1 machine (pool-a-x7k2p): 1 machine more than the 2 wanted exists", 30*time.Minute)), report.Gone, report.Surplus},
+	"gone-scaled-down-many": {all(noMachine,
+		setDeletes(v1alpha1.CauseSurplus, "Deleted 7 machines (pool-a-a, pool-a-x7k2p, pool-a-c, pool-a-d, pool-a-e and 2 more): 7 machines more than the 3 wanted exist", 30*time.Minute)), report.Gone, report.Surplus},
+	"gone-marked": {all(noMachine,
+		event("MachineDeployment", "pool", "MachineMarked", "Machine pool-a-x7k2p goes first: it was named for deletion in an annotation of the deployment", 31*time.Minute,
+			v1alpha1.EventAnnotationCause, v1alpha1.CauseNamedForDeletion, v1alpha1.EventAnnotationObjects, "pool-a-x7k2p"),
+		setDeletes(v1alpha1.CauseSurplus, "Deleted 1 machine (pool-a-x7k2p): 1 machine more than the 2 wanted exists", 30*time.Minute)), report.Gone, report.NamedForDeletion},
+	"gone-many-failures": {all(noMachine,
+		setDeletes(v1alpha1.CauseMachineFailed, "Deleted 1 machine (pool-a-x7k2p): it failed: Machine pool-a-x7k2p failed to join the cluster in 20 minutes.", 30*time.Minute)), report.Gone, report.MachineFailed},
+	"gone-set-deleted":      {all(noMachine, setDeletes(v1alpha1.CauseOwnerDeleted, "Deleted 1 machine (pool-a-x7k2p): the machine set is being deleted", 30*time.Minute)), report.Gone, report.OwnerDeleted},
+	"gone-named":            {all(noMachine, setDeletes(v1alpha1.CauseNamedForDeletion, "Deleted 1 machine (pool-a-x7k2p): it was named for deletion", 30*time.Minute)), report.Gone, report.NamedForDeletion},
+	"gone-node-deleted":     {all(noMachine, event("Machine", "pool-a-x7k2p", "NodeDeleted", "Node node-1 was deleted, so the machine is deleted too", 30*time.Minute), event("Machine", "pool-a-x7k2p", "Deleted", "VM cloud:///zone-1/vm-1 and its node are gone", 29*time.Minute)), report.Gone, report.NodeDeleted},
+	"gone-by-hand":          {all(noMachine, event("Machine", "pool-a-x7k2p", "Joined", "Machine pool-a-x7k2p successfully joined the cluster in 2m0s", 50*time.Minute), event("Machine", "pool-a-x7k2p", "Deleted", "VM cloud:///zone-1/vm-1 and its node are gone", 29*time.Minute)), report.Gone, report.Unexplained},
+	"gone-by-hand-crashing": {all(noMachine, event("Machine", "pool-a-x7k2p", "FailedCreate", "MachineClass \"pool-v1\" not found in namespace \"machines\"", 50*time.Minute), event("Machine", "pool-a-x7k2p", "Deleted", "There was no VM to delete", 29*time.Minute)), report.Gone, report.Unexplained},
+	"gone-failed-join-only": {all(noMachine, event("Machine", "pool-a-x7k2p", "FailedJoin", "Machine pool-a-x7k2p failed to join the cluster in 20 minutes.", 30*time.Minute)), report.Gone, report.MachineFailed},
+	"gone-recovered":        {all(noMachine, event("Machine", "pool-a-x7k2p", "FailedJoin", "Machine pool-a-x7k2p failed to join the cluster in 20 minutes.", 40*time.Minute), event("Machine", "pool-a-x7k2p", "Joined", "Machine pool-a-x7k2p successfully re-joined the cluster", 39*time.Minute)), report.Gone, report.Unexplained},
+	"gone-summary":          {all(noMachine, failedMachines), report.Gone, report.MachineFailed},
+	"gone-no-trace":         {all(noMachine, setDeletes(v1alpha1.CauseNamedForDeletion, "Deleted 1 machine (pool-a-x7k2p2): it was named for deletion", 30*time.Minute)), report.NotFound, ""},
+	"gone-mistyped":         {all(noMachine, func(f *MachineFacts) { f.Owners.Names = []string{"pool-a-x7k2q", "other-12345"} }), report.NotFound, ""},
+}
+
+// TestTextIsForTerminals: nothing that a provider says can move the cursor, and the answer
+// is one line.
+func TestTextIsForTerminals(t *testing.T) {
+	var text bytes.Buffer
+	if err := report.Print(&text, Machine(facts(living["provider-writes-to-term"].given), now)); err != nil {
+		t.Fatal(err)
+	}
+	if strings.ContainsAny(text.String(), "\x1b\r\t") {
+		t.Errorf("control characters in %q", text.String())
+	}
+	if first, _, _ := strings.Cut(text.String(), "\n"); !strings.Contains(first, "news") {
+		t.Errorf("the first line is %q, and lacks the end of the message", first)
+	}
+}
+
+// TestFactsAreNotChanged: whoever asks twice gets the same answer.
+func TestFactsAreNotChanged(t *testing.T) {
+	for _, table := range []map[string]situation{living, going, departed} {
+		for _, name := range slices.Sorted(maps.Keys(table)) {
+			f := facts(table[name].given)
+			first := Machine(f, now)
+			if diff := cmp.Diff(first, Machine(f, now)); diff != "" {
+				t.Errorf("%s: the second answer (-first +second):\n%s", name, diff)
+			}
+		}
+	}
+}
+
+// vmCreating is a VM that has not run yet.
+func vmCreating(f *MachineFacts) { f.VM.Status.Phase = vmv1alpha1.PhaseCreating }
+
+func classMissing(f *MachineFacts) { f.Inputs = Inputs{ClassMissing: true} }
+
+func lastCreating(f *MachineFacts) {
+	last(create, works, 7*time.Minute, "Creating machine on cloud provider", "")(f)
+}
+
+func secret(s Secret) given {
+	return func(f *MachineFacts) {
+		s.Key = types.NamespacedName{Namespace: f.Key.Namespace, Name: "cloud"}
+		f.Inputs.Secrets = []Secret{s}
+	}
+}
+
+func unread(text string) given { return func(f *MachineFacts) { f.Unread = append(f.Unread, text) } }
+
+func annotated(key, value string) given {
+	return func(f *MachineFacts) { metav1.SetMetaDataAnnotation(&f.Machine.ObjectMeta, key, value) }
+}
+
+func labelled(key, value string) given {
+	return func(f *MachineFacts) { f.Machine.Labels[key] = value }
+}
+
+func criticalTaint(f *MachineFacts) {
+	f.Target.Node.Spec.Taints = []corev1.Taint{{Key: v1alpha1.TaintKeyCriticalComponentsNotReady, Effect: corev1.TaintEffectNoSchedule}}
+}
+
+func targetProblem(f *MachineFacts) {
+	f.Target.Problem = "dial tcp 10.0.0.1:443: connect: connection refused"
+}
+
+func failedHealth(since time.Duration) given {
+	return last(health, failed, since, "Machine pool-a-x7k2p health checks failing since last 10m0s. Updating machine phase to Failed. Node Conditions: Ready=Unknown (NodeStatusUnknown)", "")
+}
+
+func preserved(f *MachineFacts) {
+	f.Machine.Status.CurrentStatus.PreserveExpiryTime = ptr.To(metav1.NewTime(now.Add(95 * time.Hour)))
+}
+
+func setIs(kind v1alpha1.MachineSetConditionType, reason, message string) given {
+	return func(f *MachineFacts) {
+		f.Owners.Set.Status.Conditions = []v1alpha1.MachineSetCondition{{
+			Type: kind, Status: v1alpha1.ConditionTrue, Reason: reason, Message: message, LastTransitionTime: ago(time.Hour),
+		}}
+	}
+}
+
+func updateFailed(f *MachineFacts) {
+	f.Target.Node.Annotations = map[string]string{v1alpha1.AnnotationKeyMachineUpdateFailedReason: "no space left on /boot"}
+}
+
+func daemon(f *MachineFacts) {
+	pod("agent", func(p *corev1.Pod) {
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "agent", Controller: ptr.To(true)}}
+	})(f)
+}
+
+func manyPods(f *MachineFacts) {
+	for i := range 20 {
+		pod("db-"+string(rune('a'+i)), leaves(time.Duration(i)*5*time.Second))(f)
+	}
+}
+
+func detachFails(a *storagev1.VolumeAttachment) {
+	a.DeletionTimestamp = ptr.To(ago(5 * time.Minute))
+	a.Status.DetachError = &storagev1.VolumeError{Time: ago(time.Minute), Message: "rpc error: volume is busy"}
+}
+
+func nodeHeld(f *MachineFacts) {
+	f.Target.Node.DeletionTimestamp, f.Target.Node.Finalizers = ptr.To(ago(time.Minute)), []string{"example.com/inventory"}
+}
+
+func failedMachines(f *MachineFacts) {
+	f.Owners.Set.Status.FailedMachines = &[]v1alpha1.MachineSummary{{
+		Name: f.Key.Name, OwnerRef: "pool-a",
+		LastOperation: v1alpha1.LastOperation{Type: create, State: failed, Description: "Machine pool-a-x7k2p failed to join the cluster in 20 minutes.", LastUpdateTime: ago(40 * time.Minute)},
+	}}
+}
+
+// TestJSON: programs get all that people get, under names that stay.
+func TestJSON(t *testing.T) {
+	got := Machine(facts(going["drain-budget-never"].given, setDeletes(v1alpha1.CauseNamedForDeletion, "Deleted 1 machine (pool-a-x7k2p): it was named for deletion", time.Minute), unread("x")), now)
+	text, err := json.Marshal(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back report.Report
+	if err := json.Unmarshal(text, &back); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(got, back); diff != "" {
+		t.Errorf("after a round trip (-want +got):\n%s", diff)
+	}
+	var keys map[string]any
+	if err := json.Unmarshal(text, &keys); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"advice", "answer", "at", "events", "identity", "machine", "namespace", "next", "replaced", "since", "unread", "verdict", "why"}
+	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(keys))); diff != "" {
+		t.Errorf("keys (-want +got):\n%s", diff)
+	}
+}
+
+// TestAnOldFinalizerIsTheManagers: machines that an old version of MCM made have another one.
+func TestAnOldFinalizerIsTheManagers(t *testing.T) {
+	old := func(f *MachineFacts) { f.Machine.Finalizers = []string{v1alpha1.FinalizerLegacy} }
+	for _, f := range Machine(facts(deleted(time.Minute), old), now).Why {
+		if f.Cause == report.Finalizer {
+			t.Errorf("it waits for %q", f.Text)
+		}
+	}
+}
+
+// TestNobodyReplacesForASetThatGoes: a set that is being deleted makes no other machine.
+func TestNobodyReplacesForASetThatGoes(t *testing.T) {
+	going := func(f *MachineFacts) { f.Owners.Set.DeletionTimestamp = &metav1.Time{Time: now} }
+	got := Machine(facts(phase(v1alpha1.MachinePending, time.Minute), noNode, going), now)
+	var next []string
+	for _, step := range got.Next {
+		next = append(next, step.Text)
+	}
+	if said := strings.Join(next, "; "); !strings.Contains(said, "nobody replaces it: machine set") {
+		t.Errorf("said %q", said)
+	}
+}

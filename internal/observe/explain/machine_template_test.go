@@ -1,0 +1,88 @@
+package explain
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+)
+
+// template changes the node template of the Machine.
+func template(change func(*v1alpha1.NodeTemplateSpec)) given {
+	return func(f *MachineFacts) { change(&f.Machine.Spec.NodeTemplateSpec) }
+}
+
+func nodeLabels(labels map[string]string) given {
+	return template(func(t *v1alpha1.NodeTemplateSpec) { t.Labels = labels })
+}
+
+func badTemplate(t *v1alpha1.NodeTemplateSpec) {
+	t.Labels = map[string]string{"bad key": "v"}
+	t.Spec.Taints = []corev1.Taint{{Key: "a", Effect: "Nope"}}
+}
+
+func capacity(devices string) given {
+	return func(f *MachineFacts) {
+		f.Inputs.Class.NodeTemplate = &v1alpha1.NodeTemplate{VirtualCapacity: corev1.ResourceList{"example.com/device": resource.MustParse(devices)}}
+	}
+}
+
+// TestWhatIsWrongWithATemplateIsSaid: beside what keeps the Machine from being well, and also
+// if it is.
+func TestWhatIsWrongWithATemplateIsSaid(t *testing.T) {
+	told := func(reason string) given {
+		return event("Machine", "pool-a-x7k2p", reason, "The API server refuses it: by a policy", time.Minute)
+	}
+	pending := phase(v1alpha1.MachinePending, 7*time.Minute)
+	unwell := nodeCondition(corev1.NodeReady, corev1.ConditionFalse, "KubeletNotReady", "", time.Minute)
+	for name, tc := range map[string]struct {
+		given  given
+		want   []string // of findings of this cause
+		advice string
+	}{
+		"Running":             {template(badTemplate), []string{`label "bad key"`, `taint "a:Nope"`}, "in the template of MachineDeployment pool"},
+		"Pending, well":       {all(pending, lastCreating, template(badTemplate)), []string{`label "bad key"`, `taint "a:Nope"`}, ""},
+		"Pending, not well":   {all(pending, lastCreating, unwell, template(badTemplate)), []string{`label "bad key"`, `taint "a:Nope"`}, ""},
+		"Unknown":             {all(phase(v1alpha1.MachineUnknown, time.Minute), unwell, template(badTemplate)), []string{`label "bad key"`, `taint "a:Nope"`}, ""},
+		"alone":               {all(noOwner, template(badTemplate)), []string{`label "bad key"`, `taint "a:Nope"`}, "spec.nodeTemplate of the machine"},
+		"no node":             {all(pending, lastCreating, noNode, template(badTemplate)), nil, ""},
+		"not written yet":     {nodeLabels(map[string]string{"tier": "a"}), []string{"labels of Node node-1 are not as spec.nodeTemplate says yet"}, ""},
+		"refused":             {all(nodeLabels(map[string]string{"tier": "a"}), told("NodeTemplateRefused")), []string{"by a policy"}, "policies and webhooks"},
+		"refused before":      {told("NodeTemplateRefused"), nil, ""},
+		"capacity, refused":   {all(capacity("2"), told("VirtualCapacityRefused")), []string{"by a policy"}, "MachineClass pool-v1"},
+		"capacity, not there": {capacity("2"), []string{"capacity of Node node-1"}, ""},
+		"capacity, there": {all(capacity("2"), func(f *MachineFacts) {
+			f.Target.Node.Status.Capacity = corev1.ResourceList{"example.com/device": resource.MustParse("2")}
+		}), nil, ""},
+		"copied": {all(nodeLabels(map[string]string{"tier": "a"}), capacity("2"), func(f *MachineFacts) { f.Target.Copied = true }), nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := Machine(facts(tc.given), now)
+			var found []string
+			for _, finding := range got.Why {
+				if finding.Cause == report.NodeTemplateNotApplied {
+					found = append(found, finding.Text)
+				}
+			}
+			if len(found) != len(tc.want) {
+				t.Fatalf("found %q, want %q", found, tc.want)
+			}
+			for i, want := range tc.want {
+				if !strings.Contains(found[i], want) {
+					t.Errorf("found %q, want %q", found[i], want)
+				}
+			}
+			if advice := strings.Join(got.Advice, "\n"); !strings.Contains(advice, tc.advice) {
+				t.Errorf("advice %q, want %q", advice, tc.advice)
+			}
+			if running := facts(tc.given).Machine.Status.CurrentStatus.Phase == v1alpha1.MachineRunning; running != (got.Verdict == report.Healthy) {
+				t.Errorf("verdict %s", got.Verdict)
+			}
+		})
+	}
+}

@@ -1,0 +1,98 @@
+package explain
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+)
+
+// idle adds an old set that has and wants no machines, with that condition.
+func idle(kind v1alpha1.MachineSetConditionType, reason, message string) poolGiven {
+	return func(f *PoolFacts) {
+		old := *f.Sets[0].DeepCopy()
+		old.Name, old.UID, old.Spec.Replicas, old.Status = "pool-0", "idle", 0, v1alpha1.MachineSetStatus{}
+		old.Spec.Template.Spec.Class.Name = "pool-v0"
+		old.Status.Conditions = []v1alpha1.MachineSetCondition{{Type: kind, Status: v1alpha1.ConditionTrue, Reason: reason, Message: message}}
+		f.Sets = append([]v1alpha1.MachineSet{old}, f.Sets...)
+	}
+}
+
+func pausedPool(f *PoolFacts) { f.Deployment.Spec.Paused = true }
+
+// TestSentencesOfAPool, beside the golden files: a sentence that has to be there, and one
+// that must not be.
+func TestSentencesOfAPool(t *testing.T) {
+	for name, s := range map[string]struct {
+		kind      string
+		given     poolGiven
+		verdict   report.Verdict
+		says, not string
+	}{
+		"preserved, and not beyond those wanted": {KindSet, keeps(0), report.Healthy, "has all 3 machines", "preserved"},
+		"preserved, and goes": {KindSet, allOf(keeps(0), func(f *PoolFacts) {
+			f.Sets[0].Spec.Replicas, f.Machines[0].DeletionTimestamp = 1, ptr.To(ago(time.Minute))
+		}), report.Incomplete, "", "preserved"},
+		"none wanted, and some left":             {KindSet, func(f *PoolFacts) { f.Sets[0].Spec.Replicas = 0 }, report.Incomplete, "the others are being deleted", "has none"},
+		"all there, and not counted":             {KindSet, func(f *PoolFacts) { f.Sets[0].Status.AvailableReplicas = 2 }, report.Incomplete, "has not counted yet", "are being made"},
+		"sets unread, some of an older template": {KindDeployment, allOf(unlisted("MachineSet"), func(f *PoolFacts) { f.Deployment.Status.UpdatedReplicas = 2 }), report.Unknown, "2 of 3 are of its newest", ""},
+		"sets unread, and rolls":                 {KindDeployment, allOf(unlisted("MachineSet"), func(f *PoolFacts) { f.Deployment.Status.UpdatedReplicas = 2 }), report.Unknown, "a rollout goes on: 1 machine is", ""},
+		"back at an earlier template": {KindDeployment, allOf(rolls, func(f *PoolFacts) {
+			f.Deployment.Spec.Template.Spec.Class.Name = "pool-v1"
+		}), report.Incomplete, "3 of 4 are of its newest", ""},
+		"an old set without machines is stuck": {KindDeployment, idle(v1alpha1.MachineSetReplicaFailure, "FailedCreate", "forbidden"), report.Healthy, "", "forbidden"},
+		"the current set wants none and is refused": {KindDeployment, allOf(setSays(v1alpha1.MachineSetReplicaFailure, "InvalidSpec", "spec.selector: required"), func(f *PoolFacts) {
+			f.Sets[0].Spec.Replicas, f.Deployment.Spec.Replicas, f.Machines = 0, 0, nil
+		}), report.Healthy, "spec.selector: required", ""},
+		"an invalid one is not about to be looked at": {KindDeployment, allOf(deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "InvalidSpec", "spec.replicas"), func(f *PoolFacts) {
+			f.Deployment.Generation = 4
+		}), report.Healthy, "spec.replicas", "has not acted"},
+		"a wish while it is paused": {KindDeployment, allOf(pausedPool, func(f *PoolFacts) {
+			f.Deployment.Spec.RollbackTo = &v1alpha1.RollbackConfig{Revision: 1}
+		}), report.Healthy, "waits for the end of the pause", ""},
+		"paused, and the sets are unread": {KindDeployment, allOf(unlisted("MachineSet"), pausedPool), report.Unknown, "", "no machine of another template"},
+		"a deadline that has passed": {KindDeployment, allOf(rolls, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionTrue, "MachineSetUpdated", "x"), func(f *PoolFacts) {
+			f.Deployment.Spec.ProgressDeadlineSeconds = ptr.To[int32](60)
+		}), report.Incomplete, "a rollout goes on", "counts as stalled"},
+		"an overlap of both is said once": {KindDeployment, allOf(setSays("SelectorOverlap", "SelectorOverlap", "selected by another set"), deploymentSays("SelectorOverlap", v1alpha1.ConditionTrue, "SelectorOverlap", "selected by other")), report.Healthy, "selected by other", "selected by another set"},
+		"what was refused is not any more": {KindSet, allOf(setSays(v1alpha1.MachineSetReplicaFailure, v1alpha1.MachineSetReasonInvalidSpec, "spec.selector: required"), func(f *PoolFacts) {
+			f.Sets[0].Status.Conditions[0].Status = v1alpha1.ConditionFalse
+		}), report.Healthy, "", "spec.selector: required"},
+		"another set backs off": {KindDeployment, allOf(rolls, func(f *PoolFacts) {
+			f.Events = append(f.Events, poolEvent(KindSet, "pool-0", corev1.EventTypeWarning, "BackOff", "Machines failed before they joined, 5 times in a row: the next are made in 40s at the earliest", time.Second))
+		}), report.Incomplete, "", "it waits before it makes"},
+		"the newest delay counts": {KindSet, allOf(lacks(1), backsOff(time.Second, "", ""), func(f *PoolFacts) {
+			f.Events = append(f.Events, poolEvent(KindSet, "pool-a", corev1.EventTypeWarning, "BackOff", "Machines failed before they joined, 4 times in a row: the next are made in 20s at the earliest", 15*time.Second))
+		}), report.Incomplete, "5 times in a row", ""},
+		"long ready, and not counted": {KindSet, func(f *PoolFacts) {
+			f.Sets[0].Spec.MinReadySeconds, f.Sets[0].Status.AvailableReplicas = 10, 2
+		}, report.Incomplete, "has not counted yet", "must stay ready"},
+		"Terminating, though nobody deletes it": {KindSet, func(f *PoolFacts) {
+			f.Machines[0].Status.CurrentStatus.Phase = v1alpha1.MachineTerminating
+		}, report.Incomplete, "has 2 of 3 machines available", ""},
+		"those that go are said last": {KindSet, func(f *PoolFacts) {
+			for i := range f.Machines[1:] {
+				f.Machines[i].DeletionTimestamp = ptr.To(ago(time.Minute))
+			}
+			f.Machines[2].Status.CurrentStatus.Phase = v1alpha1.MachineUnknown
+		}, report.Incomplete, "has 0 of 3 machines available: Machine pool-a-3 is not Running", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := Pool(poolFacts(s.kind, s.given), now)
+			var text bytes.Buffer
+			if err := report.Print(&text, got); err != nil {
+				t.Fatal(err)
+			}
+			said := strings.Join(strings.Fields(text.String()), " ")
+			if got.Verdict != s.verdict || !strings.Contains(said, s.says) || s.not != "" && strings.Contains(said, s.not) {
+				t.Errorf("verdict %s, want %s; %q should be said, and %q not:\n%s", got.Verdict, s.verdict, s.says, s.not, said)
+			}
+		})
+	}
+}

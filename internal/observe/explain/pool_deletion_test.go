@@ -1,0 +1,94 @@
+package explain
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+)
+
+// denied is why a Machine cannot be deleted.
+const denied = `deleting machine pool-a-1: admission webhook "policy" denied the request`
+
+// cannotDelete has the first set fail to delete its Machines.
+var cannotDelete = setSays(v1alpha1.MachineSetReplicaFailure, "FailedDelete", denied)
+
+// setLeaves has the first set be deleted.
+func setLeaves(f *PoolFacts) {
+	f.Sets[0].DeletionTimestamp, f.Sets[0].Finalizers = ptr.To(ago(time.Hour)), []string{v1alpha1.FinalizerMCM}
+}
+
+// goes has the deletion of a Machine begin.
+func goes(i int) poolGiven {
+	return func(f *PoolFacts) {
+		machine := &f.Machines[i]
+		machine.DeletionTimestamp, machine.Finalizers = ptr.To(ago(time.Minute)), []string{v1alpha1.FinalizerMCM}
+	}
+}
+
+// TestWhatKeepsADeletionFromBeginning: what an operator reads of machines that are to go, and stay.
+// None is said to wait for others if it does not.
+func TestWhatKeepsADeletionFromBeginning(t *testing.T) {
+	const others = "many are not deleted all at once"
+	setDenied := deploymentSays(v1alpha1.MachineDeploymentReplicaFailure, v1alpha1.ConditionTrue, "MachineSetUpdateError", `deleting machine set pool-a: admission webhook "policy" denied the request`)
+	wantsNone := func(f *PoolFacts) { f.Sets[0].Spec.Replicas = 0 }
+	for name, s := range map[string]struct {
+		kind      string
+		given     poolGiven
+		verdict   report.Verdict
+		cause     report.Cause
+		says, not string
+	}{
+		"a set that cannot delete":                       {KindSet, allOf(setLeaves, cannotDelete), report.Deleting, report.ReplicaFailure, "waits for 3 machines: FailedDelete: " + denied, others},
+		"a set that can delete some":                     {KindSet, allOf(setLeaves, cannotDelete, goes(1)), report.Deleting, report.ReplicaFailure, "the deletion of 2 machines has not begun", others},
+		"a set that is about to delete":                  {KindSet, setLeaves, report.Deleting, report.Scaling, "the deletion of 3 machines has not begun", others},
+		"a set that deletes one after the other":         {KindSet, allOf(setLeaves, goes(1)), report.Deleting, report.NotStarted, "the deletion of 2 machines has not begun: " + others, ""},
+		"a set that could not delete, and does":          {KindSet, allOf(setLeaves, cannotDelete, goes(0), goes(1), goes(2)), report.Deleting, report.NotStarted, "waits for 3 machines", denied},
+		"a set that could not create":                    {KindSet, allOf(setLeaves, setSays(v1alpha1.MachineSetReplicaFailure, "FailedCreate", "exceeded quota")), report.Deleting, report.Scaling, "has not begun", "exceeded quota"},
+		"a set whose failure is over":                    {KindSet, allOf(setLeaves, cannotDelete, func(f *PoolFacts) { f.Sets[0].Status.Conditions[0].Status = v1alpha1.ConditionFalse }), report.Deleting, report.Scaling, "has not begun", denied},
+		"a set whose machines may not be listed":         {KindSet, allOf(setLeaves, cannotDelete, unlisted("Machine")), report.Deleting, report.ReplicaFailure, "is being deleted: FailedDelete: " + denied, "cannot be told"},
+		"a deployment whose set cannot delete":           {KindDeployment, allOf(deploymentLeaves(), setLeaves, cannotDelete), report.Deleting, report.ReplicaFailure, "MachineSet pool-a: FailedDelete: " + denied, others},
+		"a deployment whose set may not be deleted":      {KindDeployment, allOf(deploymentLeaves(), setDenied), report.Deleting, report.ReplicaFailure, "waits for 3 machines: deleting machine set pool-a: admission webhook", others},
+		"a deployment whose set could not be deleted":    {KindDeployment, allOf(deploymentLeaves(), deploymentSays(v1alpha1.MachineDeploymentReplicaFailure, v1alpha1.ConditionFalse, "MachineSetUpdateError", "forbidden")), report.Deleting, report.Scaling, "has not begun", "forbidden"},
+		"a deployment whose empty set stays":             {KindDeployment, allOf(deploymentLeaves(), setDenied, lacks(3)), report.Deleting, report.ReplicaFailure, "is being deleted: deleting machine set pool-a: admission webhook", ""},
+		"a deployment that could not update in time":     {KindDeployment, allOf(deploymentLeaves(), deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "MachineSetUpdateError", "forbidden")), report.Deleting, report.Scaling, "has not begun", "forbidden"},
+		"a set asked about, of a deployment that leaves": {KindSet, allOf(deploymentLeaves(), setDenied, setLeaves), report.Deleting, report.Scaling, "has not begun", "denied"},
+		"the last old machine cannot be deleted":         {KindDeployment, allOf(rolled, cannotDelete), report.Incomplete, report.ReplicaFailure, "MachineSet pool-a: FailedDelete: " + denied, ""},
+		"the last old machine goes":                      {KindDeployment, allOf(rolled, cannotDelete, goes(0)), report.Healthy, report.NotStarted, "has all 3 machines", denied},
+		"an old set could not create what it wanted":     {KindDeployment, allOf(rolled, setSays(v1alpha1.MachineSetReplicaFailure, "FailedCreate", "exceeded quota")), report.Incomplete, report.RolloutInProgress, "is still to be replaced", "exceeded quota"},
+		"an old set is refused before it is empty":       {KindDeployment, allOf(rolled, setSays(v1alpha1.MachineSetReplicaFailure, "InvalidSpec", "spec.selector: required")), report.Incomplete, report.InvalidSpec, "MachineSet pool-a: spec.selector: required", ""},
+		"machines of an old set may not be listed":       {KindDeployment, allOf(rolls, wantsNone, cannotDelete, unlisted("Machine")), report.Unknown, report.ReplicaFailure, denied, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := Pool(poolFacts(s.kind, s.given), now)
+			var text bytes.Buffer
+			if err := report.Print(&text, got); err != nil {
+				t.Fatal(err)
+			}
+			said := strings.Join(strings.Fields(text.String()), " ")
+			if got.Verdict != s.verdict || !strings.Contains(said, s.says) || s.not != "" && strings.Contains(said, s.not) {
+				t.Errorf("verdict %s, want %s; %q should be said, and %q not:\n%s", got.Verdict, s.verdict, s.says, s.not, said)
+			}
+			first := report.Cause("")
+			if len(got.Why) > 0 {
+				first = got.Why[0].Cause
+			}
+			if first != s.cause {
+				t.Errorf("the first finding is %q, want %q", first, s.cause)
+			}
+		})
+	}
+}
+
+// TestTerminatingThoughNobodyDeletesIt: its set counts it, and makes no other.
+func TestTerminatingThoughNobodyDeletesIt(t *testing.T) {
+	got := Pool(poolFacts(KindSet, func(f *PoolFacts) { f.Machines[0].Status.CurrentStatus.Phase = v1alpha1.MachineTerminating }), now)
+	if p := got.Pool; p.Exist != 3 || p.Available != 2 || p.Leaving != 0 || !strings.Contains(got.Answer, "pool-a-1 is not Running") {
+		t.Errorf("%+v: %s", *p, got.Answer)
+	}
+}

@@ -1,0 +1,161 @@
+package explain
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
+)
+
+// gone explains why there is no Machine of the name any more.
+func (e *explainer) gone() {
+	traced := slices.ContainsFunc(e.Events, func(event corev1.Event) bool {
+		return event.InvolvedObject.Kind == KindMachine && event.InvolvedObject.Name == e.Key.Name || e.about(&event)
+	})
+	if !traced && len(e.failures()) == 0 {
+		e.Report.Why = nil
+		e.Conclude(report.NotFound, "does not exist, and nothing tells that it ever did", nil)
+		e.Advise(eventsGone)
+		e.Similar(e.Owners.Names, e.Key.Name, "machines")
+		return
+	}
+	if deleted := e.Events.Newest(KindMachine, e.own, "Deleted"); deleted != nil {
+		e.Since = report.Time(deleted)
+	}
+	e.replaced()
+	e.Conclude(report.Gone, "is gone", e.Replaced)
+}
+
+// replaced says why the Machine was deleted, from the surest source on.
+func (e *explainer) replaced() {
+	bySet := e.Events.Newest(KindSet, e.about, "SuccessfulDelete")
+	if bySet != nil && report.CauseOf(bySet) != "" {
+		e.fromSet(bySet)
+		return
+	}
+	for _, source := range []func(){e.fromMachine, e.fromTraces, e.fromFailures} {
+		if source(); len(e.Replaced) > 0 {
+			return
+		}
+	}
+	if bySet != nil {
+		e.Because(setDeletedIt, "", report.Time(bySet), "{set}", bySet.InvolvedObject.Name, "{text}", bySet.Message)
+		return
+	}
+	e.Because(unexplained, "", time.Time{})
+}
+
+// fromSet takes the cause from the event of the set that deleted the Machine.
+func (e *explainer) fromSet(event *corev1.Event) {
+	set, at := event.InvolvedObject.Name, report.Time(event)
+	_, why, _ := strings.Cut(event.Message, messages.BeforeReason)
+	because := func(s report.Statement) {
+		e.Because(s, "", at, "{set}", set, "{text}", strings.TrimPrefix(why, messages.Failed))
+	}
+	switch report.CauseOf(event) {
+	case v1alpha1.CauseMachineFailed:
+		because(setDeletedFailed)
+	case v1alpha1.CauseOwnerDeleted:
+		because(setDeletedOwner)
+	case v1alpha1.CauseNamedForDeletion:
+		because(setDeletedNamed)
+	default:
+		if marked := e.Events.Newest(KindDeployment, e.about, "MachineMarked"); marked != nil {
+			e.Because(chosenByName, KindDeployment+" "+marked.InvolvedObject.Name, report.Time(marked), "{text}", marked.Message)
+		}
+		because(setDeletedSurplus)
+		scaled := e.Events.Newest(KindDeployment, func(scaled *corev1.Event) bool { return e.shrank(scaled, set) && !report.Time(scaled).After(at) })
+		if scaled != nil {
+			e.Because(scaledDown, KindDeployment+" "+scaled.InvolvedObject.Name, report.Time(scaled), "{text}", scaled.Message)
+		}
+	}
+}
+
+// fromMachine takes the cause from events on the Machine, which outlive it. That of a creation that
+// fails is none, since it is tried again, nor is one before the Machine joined.
+func (e *explainer) fromMachine() {
+	if event := e.Events.Newest(KindMachine, e.own, "NodeDeleted"); event != nil {
+		e.Because(nodeDeleted, "", report.Time(event), "{text}", event.Message)
+		return
+	}
+	event := e.Events.Newest(KindMachine, e.own, "FailedHealth", "FailedJoin", "Joined")
+	if event != nil && event.Reason != "Joined" {
+		e.Because(failedBefore, "", report.Time(event), "{text}", event.Message)
+	}
+}
+
+// fromFailures takes the cause from the lists of failed machines of set and deployment.
+func (e *explainer) fromFailures() {
+	for _, failed := range e.failures() {
+		if last := failed.LastOperation; last.State == v1alpha1.MachineStateFailed && last.Type != v1alpha1.MachineOperationDelete {
+			e.Because(failedLast, "MachineSet "+failed.OwnerRef, last.LastUpdateTime.Time, "{text}", last.Description)
+			return
+		}
+	}
+}
+
+// failures are the Machine's entries in the lists of failed machines of set and deployment.
+func (e *explainer) failures() []v1alpha1.MachineSummary {
+	var all []v1alpha1.MachineSummary
+	if set := e.Owners.Set; set != nil && set.Status.FailedMachines != nil {
+		all = slices.Clone(*set.Status.FailedMachines)
+	}
+	if deployment := e.Owners.Deployment; deployment != nil {
+		for _, failed := range deployment.Status.FailedMachines {
+			if failed != nil {
+				all = append(all, *failed)
+			}
+		}
+	}
+	return slices.DeleteFunc(all, func(failed v1alpha1.MachineSummary) bool { return failed.Name != e.Key.Name })
+}
+
+// fromTraces infers the cause where no event is left.
+func (e *explainer) fromTraces() {
+	set, m, n := e.Owners.Set, e.Machine, e.Target.Node
+	switch {
+	case set != nil && leaving(set):
+		e.Because(setIsDeleted, "MachineSet "+set.Name, set.DeletionTimestamp.Time)
+	case m == nil:
+	case n != nil && leaving(n) && n.DeletionTimestamp.Before(m.DeletionTimestamp):
+		e.Because(nodeIsDeleted, "Node "+n.Name, n.DeletionTimestamp.Time)
+	case m.Annotations[v1alpha1.AnnotationKeyMachinePriority] == "1":
+		marked, _ := time.Parse(time.RFC3339, m.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime])
+		e.Because(lowestPriority, "", marked, "{annotation}", v1alpha1.AnnotationKeyMachinePriority)
+	default:
+		e.fromNode()
+		e.fromRevision()
+	}
+}
+
+// fromNode takes the cause from what the deletion wrote on the node, or from the node's conditions
+// before.
+func (e *explainer) fromNode() {
+	for _, condition := range e.conditions() {
+		if condition.Type == v1alpha1.NodeTerminationCondition && condition.Reason == v1alpha1.NodeUnhealthy {
+			e.Because(nodeWasUnhealthy, "", condition.LastTransitionTime.Time)
+		}
+	}
+	for _, condition := range e.conditions() {
+		if condition.LastTransitionTime.Before(e.Machine.DeletionTimestamp) && e.unhealthy(condition) {
+			e.Because(conditionWasBad, "", condition.LastTransitionTime.Time, "{type}", string(condition.Type), "{status}", string(condition.Status), "{reason}", condition.Reason)
+		}
+	}
+}
+
+// fromRevision infers from the set's revision that a rollout replaced the Machine.
+func (e *explainer) fromRevision() {
+	set, deployment := e.Owners.Set, e.Owners.Deployment
+	if set == nil || deployment == nil || len(e.Replaced) > 0 {
+		return
+	}
+	was, is := set.Annotations[v1alpha1.AnnotationKeyRevision], deployment.Annotations[v1alpha1.AnnotationKeyRevision]
+	if was != is && is != "" {
+		e.Because(oldRevision, "MachineDeployment "+deployment.Name, time.Time{}, "{was}", was, "{is}", is)
+	}
+}

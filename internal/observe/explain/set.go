@@ -1,0 +1,157 @@
+package explain
+
+import (
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
+)
+
+// set says what keeps a set from having its Machines.
+func (e *poolExplainer) set(set *v1alpha1.MachineSet, backOff bool) {
+	refused := e.refused(set)
+	e.frozen(set)
+	if label := v1alpha1.LabelKeyMachineSetScaleUpDisabled; hasLabel(set, label) {
+		e.Why(noScaleUp, e.named(set), time.Time{}, "{set}", set.Name, "{label}", label)
+	}
+	e.failing(set, "")
+	if backOff {
+		e.backOff(set)
+	}
+	if e.Kind == KindSet && !refused {
+		e.unseen(set.Status.ObservedGeneration)
+	}
+	e.minReady(set)
+}
+
+func hasLabel(set *v1alpha1.MachineSet, label string) bool {
+	_, has := set.Labels[label]
+	return has
+}
+
+// setCondition returns the condition of a set if it is True; nil otherwise.
+func setCondition(set *v1alpha1.MachineSet, of v1alpha1.MachineSetConditionType) *v1alpha1.MachineSetCondition {
+	for i := range set.Status.Conditions {
+		if is := &set.Status.Conditions[i]; is.Type == of && is.Status == v1alpha1.ConditionTrue {
+			return is
+		}
+	}
+	return nil
+}
+
+// named names a set in a finding about its deployment.
+func (e *poolExplainer) named(set *v1alpha1.MachineSet) string {
+	if e.Kind == KindSet {
+		return ""
+	}
+	return "MachineSet " + set.Name
+}
+
+// refused says that nothing is done for a set before its spec is corrected.
+func (e *poolExplainer) refused(set *v1alpha1.MachineSet) bool {
+	is := setCondition(set, v1alpha1.MachineSetReplicaFailure)
+	if is == nil || is.Reason != v1alpha1.MachineSetReasonInvalidSpec {
+		return false
+	}
+	e.Why(invalid, e.named(set), is.LastTransitionTime.Time, "{text}", is.Message)
+	return true
+}
+
+// failing says what a set fails to do, but for one reason.
+func (e *poolExplainer) failing(set *v1alpha1.MachineSet, except string) {
+	is := setCondition(set, v1alpha1.MachineSetReplicaFailure)
+	if is != nil && is.Reason != v1alpha1.MachineSetReasonInvalidSpec && is.Reason != except {
+		e.Say(report.ReplicaFailure, e.named(set), is.LastTransitionTime.Time, is.Reason+": "+is.Message)
+	}
+}
+
+func (e *poolExplainer) frozen(set *v1alpha1.MachineSet) {
+	is := setCondition(set, v1alpha1.MachineSetFrozen)
+	if is == nil {
+		if set.Labels[v1alpha1.LabelKeyFreeze] != "True" {
+			return
+		}
+		is = &v1alpha1.MachineSetCondition{Message: "its label " + v1alpha1.LabelKeyFreeze + " is True"}
+	}
+	object := "{machinesets} " + set.Name
+	if e.Deployment != nil {
+		object = "{machinedeployments} " + e.Deployment.Name
+	}
+	e.Next(time.Time{}, thaws)
+	e.Why(frozen, e.named(set), is.LastTransitionTime.Time, "{text}", is.Message, "{object}", e.Text(object), "{annotation}", v1alpha1.AnnotationKeyUnfreeze)
+}
+
+// backOff says until when a set waits whose Machines keep failing. Only its event tells; a manager
+// that has started since does not wait.
+func (e *poolExplainer) backOff(set *v1alpha1.MachineSet) {
+	event := e.Events.Newest(KindSet, func(event *corev1.Event) bool { return event.InvolvedObject.Name == set.Name }, "BackOff")
+	if event == nil || report.Led(e.Lease).After(report.Time(event)) {
+		return
+	}
+	until, err := time.Parse(time.RFC3339, event.Annotations[v1alpha1.EventAnnotationUntil])
+	if err != nil || !until.After(e.now) {
+		return
+	}
+	statement := backOff
+	if code, coded := event.Annotations[v1alpha1.EventAnnotationCode]; coded {
+		statement.Advice = adviceFor(codes.StringToCode(code), true)
+	} else if event.Annotations[v1alpha1.EventAnnotationObjects] != "" {
+		statement.Advice = neverJoined
+	}
+	found := e.Finding(statement, e.named(set), report.Time(event), "{text}", backOffText(event.Message), "{class}", set.Spec.Template.Spec.Class.Name)
+	found.Code = event.Annotations[v1alpha1.EventAnnotationCode]
+	e.Add(found)
+	e.Next(until, nextMade)
+}
+
+// backOffText is the message about a back-off without what is said beside it: when it ends, and the
+// name of the Machine that failed last a second time.
+func backOffText(message string) string {
+	why, rest, _ := strings.Cut(message, ": ")
+	_, failed, found := strings.Cut(rest, messages.LastFailed)
+	if !found {
+		return why
+	}
+	name, said, _ := strings.Cut(failed, ": ")
+	return why + ", at last " + name + ": " + reported(said, name)
+}
+
+// minReady says that Machines run that do not count as available yet.
+func (e *poolExplainer) minReady(set *v1alpha1.MachineSet) {
+	wait := time.Duration(set.Spec.MinReadySeconds) * time.Second
+	if wait == 0 || set.Status.AvailableReplicas >= set.Status.ReadyReplicas {
+		return
+	}
+	waiting, last := 0, time.Time{}
+	for _, machine := range e.of(set) {
+		at := readySince(machine).Add(wait)
+		if !usable(machine) || !at.After(e.now) {
+			continue
+		}
+		waiting++
+		if at.After(last) {
+			last = at
+		}
+	}
+	if waiting > 0 {
+		e.Why(minReady, e.named(set), time.Time{}, "{count}", messages.Machines(waiting), "{wait}", messages.Duration(wait))
+		e.Next(last, lastReady)
+	}
+}
+
+// readySince returns when the node of a Machine became ready, or when the Machine came into its
+// phase if it has no node or the node's clock is ahead.
+func readySince(machine *v1alpha1.Machine) time.Time {
+	since := machine.Status.CurrentStatus.LastUpdateTime
+	for _, condition := range machine.Status.Conditions {
+		if condition.Type == corev1.NodeReady && (since.IsZero() || condition.LastTransitionTime.Before(&since)) {
+			since = condition.LastTransitionTime
+		}
+	}
+	return since.Time
+}

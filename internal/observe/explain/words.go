@@ -1,0 +1,220 @@
+package explain
+
+import (
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+)
+
+func say(cause report.Cause, text, advice string) report.Statement {
+	return report.Statement{Cause: cause, Text: text, Advice: advice}
+}
+
+// Words that several statements share.
+const (
+	condition    = "{type} is {status} ({reason}): {text}"
+	noEviction   = "it allows no eviction of pod {pod}"
+	deletedIt    = "machine set {set} deleted it: {text}"
+	correctField = "Correct the field that is named. Nothing is done before"
+	lookAtReason = "Look at the VM's console{console}: {reason}"
+)
+
+// Statements about a Machine that is not being deleted.
+var (
+	saidLast        = say(report.Other, "the manager said last: {text}", "")
+	lastAttempt     = say(report.Other, "the last attempt said: {text}", "")
+	recovered       = say(report.Other, "its node is well now, which the manager has not seen yet. It said last: {text}", "")
+	notAnswered     = say(report.NotStarted, "the driver has not answered yet about a VM for it", "")
+	driverSilent    = say(report.DriverSilent, "{text}", "Look whether the driver works, and whether it reaches its provider")
+	blocked         = say("", "{text}", "Change what the sentence names. It is tried again at once when the machine, its class or its secret changes")
+	vmUntouched     = say(report.VirtualMachineNotReady, "nothing was done for it yet: is its controller running?", "")
+	vmNotReady      = say(report.VirtualMachineNotReady, "its VM{where} is not ready ({reason}): {text}", "")
+	instanceLost    = say(report.InstanceLost, "VM {provider ID} does not exist any more", "Find out at the provider who removed the VM")
+	targetAway      = say(report.TargetUnavailable, "the target cluster does not answer: {text}", "Bring the API server of the target cluster back, if it is not only out of reach from here")
+	notJoined       = say(report.NodeNotJoined, `node "{node}" has not joined`, "")
+	nodeGone        = say(report.NodeMissing, `node "{node}" does not exist any more`, "Look at the VM's console{console}, and at who deleted the node")
+	nodeAbsent      = say(report.NodeMissing, `node "{node}" does not exist now`, "")
+	nodeUnhealthy   = say(report.NodeUnhealthy, condition, "")
+	kubeletSilent   = say(report.NodeUnhealthy, condition, "The kubelet of node {node} does not report: look at the VM's console{console}, and at its network")
+	kubeletNew      = say(report.NodeUnhealthy, "its kubelet has not said anything yet", "")
+	criticalMissing = say(report.CriticalComponentsNotReady, "critical components on the node are not ready: it still has the taint {taint}",
+		"Look at the pods of node {node}, above all at those of its network and storage: kubectl get pods -A --field-selector spec.nodeName={node}")
+	templateInvalid = say(report.NodeTemplateNotApplied, "Node {node} is not as spec.nodeTemplate says: {text}", "Correct spec.nodeTemplate {template}. Nodes that exist get it at once")
+	templateLate    = say(report.NodeTemplateNotApplied, "{what} yet", "")
+	templateRefused = say(report.NodeTemplateNotApplied, "{what}. {text}",
+		"Look at policies and webhooks for nodes in the target cluster, or correct {source}. The manager tries again at least every 10m")
+	delayed = say(report.ReplacementDelayed, "{text}", "Look why so many machines of the pool fail at once: kubectl -n {namespace} get {machines}")
+	kept    = say(report.Preserved, "it is kept for somebody to look at, although it failed",
+		"To have it replaced now, remove the annotation {annotation} from it and from its node")
+)
+
+// Statements about a deletion.
+var (
+	notBegun        = say(report.NotStarted, "the manager has not begun with it", "")
+	quoted          = say(report.Other, "the manager says: {text}", "")
+	drainQuoted     = say(report.Draining, "the manager says: {text}", "")
+	evictionPending = say(report.EvictionPending, "it is still on the node, and waits for its eviction or for its turn", "")
+	podTerminating  = say(report.PodTerminating, "it is ending, for which it may take until {until}", "")
+	podHeld         = say(report.PodStuck, "it should have ended; finalizer {finalizers} holds it", "Ask whoever owns the finalizers of such pods")
+	podStuck        = say(report.PodStuck, "it should have ended: its grace period is over, and the kubelet has not removed it",
+		"Look at the pods that should have ended: a hanging volume, or a kubelet that does not answer")
+	budgetUnsettled = say(report.DisruptionBudget, noEviction+": the disruption controller has not looked at it since it changed", "")
+	budgetAllows0   = say(report.DisruptionBudget, noEviction+" now: {healthy} of {expected} pods {are} healthy, and it wants {desired}", "Look why pods that {budget} covers are not healthy")
+	budgetForbids   = say(report.DisruptionBudgetForbids, "it never allows an eviction of pod {pod}: {all} healthy, and it wants {desired}", "Have the owner of {budget} allow one pod to be missing, or add a pod")
+	manyBudgets     = say(report.DisruptionBudgetForbids, "{count} pod disruption budgets cover it, {budget} among them: the API server evicts no such pod",
+		"Change the selectors of the budgets, so that one of them covers pod {pod}")
+	detachFailed    = say(report.VolumeAttached, "volume {volume} cannot be detached; {attacher} says: {text}", "Look at the CSI driver {attacher} and at its provider")
+	detaching       = say(report.VolumeAttached, "volume {volume} is being detached by {attacher}", "")
+	attached        = say(report.VolumeAttached, "volume {volume} is attached to the node", "")
+	instanceDeleted = say(report.InstanceExists, "the provider is deleting VM {provider ID}", "")
+	instanceRemains = say(report.InstanceExists, "the provider was asked to delete VM {provider ID}, and still has it", "")
+	instanceShared  = say(report.InstanceShared, "{text}",
+		"Find out at the provider whose VM it is, and clear spec.providerID of the other machine: kubectl -n {namespace} edit {machines} NAME")
+	undeletable = say(report.InvalidClassInputs, "VM {provider ID} cannot be deleted: {text}",
+		"If the VM is gone already, clear spec.providerID; do not remove the finalizer by hand, or the VM is left behind")
+)
+
+// Statements about why a Machine was deleted.
+var (
+	setDeletedFailed  = say(report.MachineFailed, "machine set {set} deleted it because it failed: {text}", "")
+	setDeletedNamed   = say(report.NamedForDeletion, "machine set {set} deleted it because it was named for deletion, normally by an autoscaler", "")
+	setDeletedOwner   = say(report.OwnerDeleted, deletedIt, "")
+	setDeletedSurplus = say(report.Surplus, deletedIt, "")
+	setDeletedIt      = say(report.DeletedBySet, deletedIt, "")
+	chosenByName      = say(report.NamedForDeletion, "it was chosen by name, normally by an autoscaler: {text}", "")
+	scaledDown        = say(report.Surplus, "{text}", "")
+	nodeDeleted       = say(report.NodeDeleted, "{text}", "")
+	failedBefore      = say(report.MachineFailed, "it had failed before: {text}", "")
+	failedLast        = say(report.MachineFailed, "its last failure was: {text}", "")
+	setIsDeleted      = say(report.OwnerDeleted, "its machine set is being deleted", "")
+	nodeIsDeleted     = say(report.NodeDeleted, "somebody deleted its node", "")
+	lowestPriority    = say(report.NamedForDeletion, "it was chosen for deletion, normally by an autoscaler: its annotation {annotation} is 1", "")
+	nodeWasUnhealthy  = say(report.MachineFailed, "its node was not healthy when it was deleted", "")
+	conditionWasBad   = say(report.MachineFailed, "its node's condition {type} was {status} ({reason})", "")
+	oldRevision       = say(report.Surplus, "it is of revision {was}, and the deployment rolls out revision {is}", "")
+	unexplained       = say(report.Unexplained, "nothing tells why: somebody other than its set deleted it, or the events about it have expired, which an API server keeps for an hour", "")
+)
+
+// byReason are the statements about conditions of a deployment by the condition's reason. Those of
+// its sets are said of the sets.
+var byReason = map[string]report.Statement{
+	v1alpha1.DeploymentReasonInvalid:        invalid,
+	v1alpha1.DeploymentReasonSelectsAll:     invalid,
+	v1alpha1.DeploymentReasonNotSupported:   say(report.NotSupported, "{text}", "Choose another strategy, or undo the change of the template"),
+	v1alpha1.DeploymentReasonSetCreateError: say(report.ReplicaFailure, "{text}", ""),
+	v1alpha1.DeploymentReasonSetUpdateError: say(report.ReplicaFailure, "{text}", ""),
+	v1alpha1.DeploymentReasonMutated: say(report.ReplicaFailure, "{text}",
+		"Keep mutating webhooks and policies from changing the templates of machinesets: their machines would not be what the deployment asks for"),
+	v1alpha1.DeploymentReasonMarkError: say(report.ReplicaFailure, "{text}",
+		"Look at policies, webhooks and rights on machines: one was named for deletion and cannot be marked, so its set is not scaled down"),
+}
+
+// byType are the statements about conditions of a deployment that hold nothing up, by the
+// condition's type.
+var byType = map[v1alpha1.MachineDeploymentConditionType]report.Statement{
+	v1alpha1.MachineDeploymentSelectorOverlap: say(report.SelectorOverlap, "{text}", ""),
+	v1alpha1.MachineDeploymentSetReleased: say(report.SetReleased, "{text}",
+		"To drain and delete the machines of a released set: kubectl -n {namespace} delete {machinesets} NAME. To have them back: change spec.selector so that it matches the set"),
+	v1alpha1.MachineDeploymentRollbackRefused: say(report.RollbackRefused, "{text}",
+		"See what one can go back to: millwright rollout history {name} -n {namespace}. The refusal is forgotten with the next change of the template"),
+}
+
+// Statements about sets and deployments.
+var (
+	notSeen    = say(report.NotStarted, "the manager has not acted yet on what was changed last (generation {generation}, it has seen {seen})", "")
+	paused     = say(report.Paused, "it is paused: sizes change, and no machine of another template is made", "To go on: millwright rollout resume {name} -n {namespace}")
+	pausedWish = say(report.Paused, "the wish to roll back (spec.rollbackTo) waits for the end of the pause", "")
+	invalid    = say(report.InvalidSpec, "{text}", correctField)
+	noScaleUp  = say(report.ScaleUpDisabled, "it creates no machines: it has the label {label}", "If nobody needs it any more: kubectl -n {namespace} label {machinesets} {set} {label}-")
+	frozen     = say(report.Frozen, "it is frozen, and creates no machines: {text}",
+		"Find out who makes the machines that are too many. To go on all the same: kubectl -n {namespace} annotate {object} {annotation}=")
+	backOff    = say(report.BackOff, "it waits before it makes the next machines. {text}", "")
+	minReady   = say(report.MinReadySeconds, "{count} must stay ready for {wait} to count as available (spec.minReadySeconds)", "")
+	late       = say(report.ProgressDeadlineExceeded, "{text} There was no progress for {seconds}s (spec.progressDeadlineSeconds)", "")
+	rolling    = say(report.RolloutInProgress, "a rollout goes on: {count} {are} still to be replaced; {bounds}", "")
+	growing    = say(report.Scaling, "{exist} of {count} exist: the others are being made", "")
+	shrinking  = say(report.Scaling, "{count} exist, and {wanted} are wanted: the others are being deleted", "")
+	notCounted = say(report.Scaling, "all machines run, which the manager has not counted yet", "")
+	notDeleted = say(report.Scaling, "the deletion of {count} has not begun{others}", "")
+	moreCauses = say(report.Other, "{count} more are not well for other causes: kubectl -n {namespace} get {machines}", "")
+	setRemains = say(report.Other, "its machine set {set} is not gone yet", "")
+	orphaning  = say(report.Finalizer, "the garbage collector of Kubernetes has to let go of {what} first, and then of finalizer {finalizer}", "")
+)
+
+// What happens next.
+const (
+	timeoutsPause  = "Timeouts stand still as long as the manager gets no answer either, and begin anew then"
+	nodeGoesLater  = "The VM is gone. The node object is deleted when the target cluster answers"
+	detachesFirst  = "The VM is deleted when its volumes are detached"
+	askedAgain     = "The provider is asked at least every minute whether it is gone"
+	forced         = "Pods are deleted without regard to budgets and grace: {why}"
+	forcedUnless   = "Pods are deleted without regard to budgets and grace, unless the node recovers before"
+	drainTimesOut  = "What is left then is deleted without regard to budgets and grace, and the VM with it: the drain timeout is {timeout}"
+	failsUnless    = "The machine becomes Failed unless {unless}: its timeout is {timeout}"
+	neverFails     = "It stays as it is until its node is healthy: spec.disableHealthTimeout is set"
+	failsAfter     = "It becomes Failed once the others are replaced, or Running if its node recovers"
+	becomesRunning = "It becomes Running as soon as the manager has seen that"
+	preservedUntil = "Its preservation ends"
+	askAgain       = "The driver is asked again {again}; at once when the machine, its class or its secret changes"
+
+	thaws     = "It creates machines again when enough of those that exist are gone"
+	nextMade  = "The next machines are made; at once when the class or the template changes"
+	lastReady = "The last of them counts as available, if it stays ready"
+	stalls    = "The rollout counts as stalled, unless it makes progress before; it goes on all the same"
+)
+
+// Further advice.
+const (
+	forceDrain = "To go on at once, at the price of pods that end without grace: kubectl -n {namespace} label {machines} {name} {label}=True"
+	fixClass   = "MachineClass {class} can be corrected while the machine is being deleted, too: the deletion then goes on at once"
+	noInstance = "If no VM of it can exist, as where every creation was refused: kubectl -n {namespace} patch {machines} {name} --type=merge -p '{\"metadata\":{\"finalizers\":null}}'. A VM that exists nevertheless is removed as an orphan once the driver can read the class"
+	eventsGone = "Events are kept for an hour: look in the log of the manager, or in the API server's audit log, if it went before"
+
+	createClass  = "Create MachineClass {class} in namespace {namespace}. It is tried at once then"
+	createSecret = "Create the secret, or correct the reference in MachineClass {class}. It is tried at once then"
+	moveSecret   = "Correct the reference in MachineClass {class}"
+	addUserData  = "Add the key to a secret of MachineClass {class}. It is tried at once then"
+
+	fixImage  = "Correct the image that MachineClass {class} names, or what its server answers: the VM has never run, so its console tells nothing"
+	freeHost  = "Free room on a host, or add one: the VM has not run yet, so its console tells nothing"
+	lookAtVM  = "If it takes too long, look at the VM: kubectl -n {vm namespace} describe {virtualmachines} {vm}. It has not run yet, so its console tells nothing"
+	notYet    = "it cannot reach the API server, its user data is wrong, or it is slow"
+	notInTime = "it cannot reach the API server, its user data is wrong, or it was slow"
+
+	seeMore     = "See what happens next, and more: millwright explain machine -n {namespace} {machine}"
+	neverJoined = "See why they do not join while the next ones try: millwright explain machine -n {namespace} NAME, and look at the console of its VM: " + notYet
+)
+
+const (
+	fixSpec        = "Correct the providerSpec of MachineClass {class}: the message names the field"
+	fixCredentials = "Correct the credentials in the secret of MachineClass {class}, or the driver's own if it has none"
+	fixRights      = fixCredentials + ", or what they are allowed to do"
+	seeProvider    = "Look for the message in the provider's own log or console"
+)
+
+// byCode is the advice against a driver's code. Where there is none, the driver is asked again.
+var byCode = map[codes.Code]string{
+	codes.ResourceExhausted:  "Free capacity or raise the quota at the provider, or use a class of another zone or size",
+	codes.InvalidArgument:    fixSpec,
+	codes.OutOfRange:         fixSpec,
+	codes.PermissionDenied:   fixRights,
+	codes.Unauthenticated:    fixCredentials,
+	codes.AlreadyExists:      "Remove the other VM at the provider, if it is nobody's; a machine of a set gets a successor with another name",
+	codes.FailedPrecondition: "Repair the VM at the provider: its state does not allow what is asked",
+	codes.Unimplemented:      "The driver does not support this: look at its documentation",
+	codes.Internal:           seeProvider,
+	codes.DataLoss:           seeProvider,
+}
+
+// byCodeAtCreation is that in a creation, where it differs.
+var byCodeAtCreation = map[codes.Code]string{
+	codes.PermissionDenied:   fixRights + ". If the class names something by mistake, such as a pool or a project, correct that",
+	codes.FailedPrecondition: "Have MachineClass {class} name another one of what the message says, or mend that at the provider: the VM needs something that is not there, or not in a state for it",
+}
+
+func adviceFor(code codes.Code, creation bool) string {
+	if advice, differs := byCodeAtCreation[code]; creation && differs {
+		return advice
+	}
+	return byCode[code]
+}
