@@ -142,7 +142,7 @@ var going = map[string]situation{
 	"vm-not-deleted":    {all(driverFailed("PermissionDenied", v1alpha1.StepDeleteInstance, "not allowed to delete vm-1", 5*time.Minute), deletes(failed, 5*time.Minute, messages.Provider+"machine codes error: code = [PermissionDenied] message = [not allowed to delete vm-1]. "+messages.DeleteVM)), report.Deleting, report.DriverFailed},
 	"vm-driver-silent": {all(noted("FailedDelete", messages.NoAnswer+" for 15m0s.", 5*time.Minute, v1alpha1.CauseDriverSilent, v1alpha1.EventAnnotationStep, v1alpha1.StepDeleteInstance),
 		deletes(failed, 5*time.Minute, messages.NoAnswer+" for 15m0s. "+messages.DeleteVM)), report.Deleting, report.DriverSilent},
-	"vm-remains":       {deletes(works, 5*time.Minute, "The provider still has the VM. "+messages.DeleteVM), report.Deleting, report.InstanceExists},
+	"vm-remains": {deletes(works, 5*time.Minute, "The provider still has the VM. "+messages.DeleteVM), report.Deleting, report.InstanceExists},
 	"vm-remains-now": {all(deletes(works, time.Second, "The provider still has the VM. "+messages.DeleteVM),
 		event("Machine", "pool-a-x7k2p", "DeletingVM", "The provider still has the VM", time.Second, v1alpha1.EventAnnotationCause, v1alpha1.CauseInstanceExists, v1alpha1.EventAnnotationStep, v1alpha1.StepDeleteInstance)), report.Deleting, report.InstanceExists},
 	"vm-being-deleted": {deletes(works, time.Minute, "Drain successful. "+messages.DeleteVM), report.Deleting, report.InstanceExists},
