@@ -44,7 +44,7 @@ func TestCausesOfEvents(t *testing.T) {
 			[]string{reasonFailedDelete, "cause:" + v1alpha1.CauseDriverFailed, "deletion-step:" + v1alpha1.StepDeleteInstance},
 		},
 		"VM remains": {
-			func(w *world) { w.running(); w.driver.stays = true; w.delete() },
+			func(h *harness) { h.running(); h.ignoreDeletes(true); h.delete() },
 			[]string{reasonDeleting, "cause:" + v1alpha1.CauseInstanceExists, "deletion-step:" + v1alpha1.StepDeleteInstance},
 		},
 		"shared VM": {
