@@ -16,7 +16,7 @@ import (
 // decided there.
 var maySentences = []string{
 	"internal/observe/explain/report/events.go", // finds the Machine that a set of MCM deleted, whose events have no annotations
-	"internal/cli/logging/logging.go", // leaves out what controller-runtime logs at every orderly end
+	"internal/cli/logging/logging.go",           // leaves out what controller-runtime logs at every orderly end
 }
 
 // deciders are the functions of package strings whose answer is a decision.
