@@ -1,6 +1,7 @@
 package capi
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,8 +13,8 @@ import (
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
-	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 )
 
 // Within these times the driver is asked for certain.
@@ -23,40 +24,41 @@ const (
 )
 
 // joined makes a world whose VM has become a node that is well.
-func joined(t *testing.T, changes ...func(*given)) *world {
+func joined(t *testing.T, changes ...func(*given)) *harness {
 	t.Helper()
-	w := newWorld(t, changes...)
-	w.settle()
-	w.nodeIs(metav1.ConditionTrue)
-	w.settle()
-	w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
-	w.told()
-	w.driver.calls, w.writes = nil, nil
-	return w
+	h := newHarness(t, changes...)
+	h.Settle()
+	h.nodeIs(metav1.ConditionTrue)
+	h.Settle()
+	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+	h.takeEvents()
+	h.Driver.ForgetCalls()
+	h.Writes = nil
+	return h
 }
 
 // nodeIs has Cluster API say how the node is.
-func (w *world) nodeIs(status metav1.ConditionStatus) {
-	w.Helper()
-	w.changeMachine(func(m *core.Machine) {
+func (h *harness) nodeIs(status metav1.ConditionStatus) {
+	h.Helper()
+	h.changeMachine(func(m *core.Machine) {
 		m.Status.NodeRef = &core.Reference{Name: "node"}
 		m.Status.Conditions = []core.Condition{{Type: "NodeHealthy", Status: status}}
 	})
 }
 
 // burn removes the VM behind everybody's back, heal brings it back.
-func (w *world) burn() { delete(w.driver.vms, machineName) }
-func (w *world) heal() { w.driver.vms[machineName] = w.infra().Spec.ProviderID }
+func (h *harness) burn() { h.removeVMs() }
+func (h *harness) heal() { h.addVM(machineName, h.infra().Spec.ProviderID) }
 
 // wantLost checks that the VM's loss is said, and that nothing else comes of it.
-func (w *world) wantLost() {
-	w.Helper()
-	w.wantReady(metav1.ConditionFalse, infrav1.ReasonInstanceLost, w.infra().Spec.ProviderID)
-	if got := w.infra().Status; !got.Ready || !*got.Initialization.Provisioned || got.FailureReason != nil || got.FailureMessage != nil {
-		w.Errorf("status %+v", got)
+func (h *harness) wantLost() {
+	h.Helper()
+	h.wantReady(metav1.ConditionFalse, infrav1.ReasonInstanceLost, h.infra().Spec.ProviderID)
+	if got := h.infra().Status; !got.Ready || !*got.Initialization.Provisioned || got.FailureReason != nil || got.FailureMessage != nil {
+		h.Errorf("status %+v", got)
 	}
-	if made := w.driver.made(instance.MethodCreate); made != 0 {
-		w.Errorf("%d creations", made)
+	if made := len(h.Driver.Calls(fake.CreateMachine)); made != 0 {
+		h.Errorf("%d creations", made)
 	}
 }
 
@@ -64,43 +66,43 @@ func (w *world) wantLost() {
 // event. That it was there is not taken back, and it is not made again. When it is found, it
 // is ready again.
 func TestLostAfterReady(t *testing.T) {
-	w := joined(t)
-	w.burn()
-	if result := w.settleAfter(checkEvery / 2); result.RequeueAfter <= 0 || result.RequeueAfter > byThen {
+	h := joined(t)
+	h.burn()
+	if result := h.SettleAfter(checkEvery / 2); result.RequeueAfter <= 0 || result.RequeueAfter > byThen {
 		t.Errorf("looks again after %v", result.RequeueAfter)
 	}
-	if len(w.driver.calls) != 0 {
-		t.Errorf("the driver is asked too often: %v", w.driver.calls)
+	if len(h.calls()) != 0 {
+		t.Errorf("the driver is asked too often: %v", h.calls())
 	}
-	w.settleAfter(byThen - checkEvery/2)
-	w.wantLost()
-	if told := w.told(); len(told) != 1 || !strings.Contains(told[0], corev1.EventTypeWarning) {
+	h.SettleAfter(byThen - checkEvery/2)
+	h.wantLost()
+	if told := h.takeEvents(); len(told) != 1 || !strings.Contains(told[0], corev1.EventTypeWarning) {
 		t.Errorf("events %q, want one warning", told)
 	}
-	if result := w.settleAfter(soon); result.RequeueAfter > soon {
+	if result := h.SettleAfter(soon); result.RequeueAfter > soon {
 		t.Errorf("looks again after %v", result.RequeueAfter)
 	}
-	w.wantLost()
-	if told := w.told(); len(told) != 0 || len(w.writes) != 1 {
-		t.Errorf("events %q, writes %v: it is said again", told, w.writes)
+	h.wantLost()
+	if told := h.takeEvents(); len(told) != 0 || len(h.Writes) != 1 {
+		t.Errorf("events %q, writes %v: it is said again", told, h.Writes)
 	}
-	w.heal()
-	w.settleAfter(soon)
-	w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
-	w.wantCondition(infrav1.ConditionNodeJoined, metav1.ConditionTrue, infrav1.ReasonJoined)
+	h.heal()
+	h.SettleAfter(soon)
+	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+	h.wantCondition(infrav1.ConditionNodeJoined, metav1.ConditionTrue, infrav1.ReasonJoined)
 }
 
 // TestAllIsWell: a VM that is there is asked about now and then, and nothing is written.
 func TestAllIsWell(t *testing.T) {
-	w := joined(t)
+	h := joined(t)
 	for range 24 * 60 {
-		w.settleAfter(time.Minute)
+		h.SettleAfter(time.Minute)
 	}
-	if calls := len(w.driver.calls); calls < 24*5-5 || calls > 24*6 || calls != w.driver.made(instance.MethodStatus) {
+	if calls := len(h.calls()); calls < 24*5-5 || calls > 24*6 || calls != len(h.Driver.Calls(fake.GetMachineStatus)) {
 		t.Errorf("%d calls a day", calls)
 	}
-	if len(w.writes) != 0 || len(w.told()) != 0 {
-		t.Errorf("writes %v", w.writes)
+	if len(h.Writes) != 0 || len(h.takeEvents()) != 0 {
+		t.Errorf("writes %v", h.Writes)
 	}
 }
 
@@ -109,54 +111,54 @@ func TestAllIsWell(t *testing.T) {
 func TestLostWithItsNode(t *testing.T) {
 	for _, status := range []metav1.ConditionStatus{metav1.ConditionFalse, metav1.ConditionUnknown} {
 		t.Run(string(status), func(t *testing.T) {
-			w := joined(t)
-			w.nodeIs(status)
-			w.settle()
-			if got := len(w.driver.calls); got != 1 {
+			h := joined(t)
+			h.nodeIs(status)
+			h.Settle()
+			if got := len(h.calls()); got != 1 {
 				t.Fatalf("%d calls when the node is not well", got)
 			}
 			for range 12 { // and it is never asked twice for the same
-				w.settleAfter(5 * time.Second)
+				h.SettleAfter(5 * time.Second)
 			}
-			if got := len(w.driver.calls); got != 1 {
+			if got := len(h.calls()); got != 1 {
 				t.Errorf("%d calls for one reason", got)
 			}
 			for range 12 {
-				w.nodeIs(metav1.ConditionTrue)
-				w.settle()
-				w.nodeIs(status)
-				w.settleAfter(5 * time.Second)
+				h.nodeIs(metav1.ConditionTrue)
+				h.Settle()
+				h.nodeIs(status)
+				h.SettleAfter(5 * time.Second)
 			}
-			if got := len(w.driver.calls); got < 2 || got > 3 {
+			if got := len(h.calls()); got < 2 || got > 3 {
 				t.Errorf("%d calls in two minutes of flapping", got)
 			}
-			w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
-			if len(w.writes) != 0 {
-				t.Errorf("writes %v", w.writes)
+			h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+			if len(h.Writes) != 0 {
+				t.Errorf("writes %v", h.Writes)
 			}
-			w.nodeIs(metav1.ConditionTrue)
-			w.settleAfter(soon)
-			w.burn()
-			w.nodeIs(status)
-			w.settle()
-			w.wantLost()
+			h.nodeIs(metav1.ConditionTrue)
+			h.SettleAfter(soon)
+			h.burn()
+			h.nodeIs(status)
+			h.Settle()
+			h.wantLost()
 		})
 	}
 }
 
 // TestLostWhileTheDriverAnswers: what it answered is about the time before.
 func TestLostWhileTheDriverAnswers(t *testing.T) {
-	w := joined(t)
-	w.clock.Step(byThen)
-	if w.pass(); !w.call() {
+	h := joined(t)
+	h.Clock.Step(byThen)
+	if h.Pass(); !h.Call() {
 		t.Fatal("the driver was not asked")
 	}
-	w.burn()
-	w.nodeIs(metav1.ConditionUnknown)
-	w.settle()
-	w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
-	w.settleAfter(soon)
-	w.wantLost()
+	h.burn()
+	h.nodeIs(metav1.ConditionUnknown)
+	h.Settle()
+	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+	h.SettleAfter(soon)
+	h.wantLost()
 }
 
 // TestDriverCannotTell: only a driver that finds no VM says that there is none. While it says
@@ -167,63 +169,64 @@ func TestDriverCannotTell(t *testing.T) {
 			continue
 		}
 		t.Run(code.String(), func(t *testing.T) {
-			w := joined(t)
-			w.driver.fails(instance.MethodStatus, code)
-			w.settleAfter(byThen)
-			w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
-			if len(w.driver.calls) != 1 || len(w.writes) != 0 || len(w.told()) != 0 {
-				t.Errorf("calls %v, writes %v", w.driver.calls, w.writes)
+			h := joined(t)
+			h.Driver.Fail(fake.GetMachineStatus, code)
+			h.SettleAfter(byThen)
+			h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+			calls := slices.DeleteFunc(h.calls(), func(m fake.Method) bool { return m == fake.InitializeMachine }) // after Uninitialized
+			if len(calls) != 1 || len(h.Writes) != 0 || len(h.takeEvents()) != 0 {
+				t.Errorf("calls %v, writes %v", calls, h.Writes)
 			}
-			w.burn()
-			w.settleAfter(byThen)
-			w.wantLost()
-			w.driver.fails(instance.MethodStatus, code)
-			w.settleAfter(soon)
+			h.burn()
+			h.SettleAfter(byThen)
+			h.wantLost()
+			h.Driver.Fail(fake.GetMachineStatus, code)
+			h.SettleAfter(soon)
 			if code == codes.Unimplemented || code == codes.Uninitialized {
 				return // the one cannot look and is trusted; the other is there
 			}
-			w.wantLost()
+			h.wantLost()
 		})
 	}
 }
 
 // TestDriverAwayWhenTheNodeGoes: then it is asked again soon, not only at the next turn.
 func TestDriverAwayWhenTheNodeGoes(t *testing.T) {
-	w := joined(t)
-	w.driver.fails(instance.MethodStatus, codes.Unavailable, codes.Unavailable)
-	w.burn()
-	w.nodeIs(metav1.ConditionUnknown)
-	w.settle()
-	w.settleAfter(soon)
-	w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
-	if got := len(w.driver.calls); got != 2 {
+	h := joined(t)
+	h.Driver.Fail(fake.GetMachineStatus, codes.Unavailable, codes.Unavailable)
+	h.burn()
+	h.nodeIs(metav1.ConditionUnknown)
+	h.Settle()
+	h.SettleAfter(soon)
+	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+	if got := len(h.calls()); got != 2 {
 		t.Errorf("%d calls", got)
 	}
-	w.settleAfter(soon)
-	w.wantLost()
+	h.SettleAfter(soon)
+	h.wantLost()
 }
 
 // TestNotAskedAbout: whose VM cannot, or shall not, be asked about.
 func TestNotAskedAbout(t *testing.T) {
-	for name, change := range map[string]func(*world){
-		"paused":             func(w *world) { w.changeCluster(func(c *core.Cluster) { c.Spec.Paused = true }) },
-		"of another driver":  func(w *world) { w.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.Driver = "other" }) },
-		"without its Secret": func(w *world) { w.lose() },
+	for name, change := range map[string]func(*harness){
+		"paused":             func(h *harness) { h.changeCluster(func(c *core.Cluster) { c.Spec.Paused = true }) },
+		"of another driver":  func(h *harness) { h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.Driver = "other" }) },
+		"without its Secret": func(h *harness) { h.lose() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := joined(t, func(g *given) {
+			h := joined(t, func(g *given) {
 				g.infra.Spec.CredentialsSecretRef = &infrav1.LocalReference{Name: "cloud"}
 				g.more = append(g.more, secret(g.infra.Namespace, "cloud", nil))
 			})
-			change(w)
-			w.burn()
-			w.nodeIs(metav1.ConditionUnknown)
-			w.settle()
-			w.settleAfter(byThen)
-			w.settleAfter(byThen)
-			w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
-			if len(w.driver.calls) != 0 {
-				t.Errorf("calls %v", w.driver.calls)
+			change(h)
+			h.burn()
+			h.nodeIs(metav1.ConditionUnknown)
+			h.Settle()
+			h.SettleAfter(byThen)
+			h.SettleAfter(byThen)
+			h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+			if len(h.calls()) != 0 {
+				t.Errorf("calls %v", h.calls())
 			}
 		})
 	}
@@ -232,60 +235,60 @@ func TestNotAskedAbout(t *testing.T) {
 // TestLookedForElsewhere: with a class that was changed since, a driver that finds none has said
 // nothing about the VM; one that finds it has, and is believed from then on.
 func TestLookedForElsewhere(t *testing.T) {
-	w := joined(t, func(g *given) {
+	h := joined(t, func(g *given) {
 		g.infra.Spec.ProviderSpec, g.infra.Spec.MachineClassRef = nil, &infrav1.LocalReference{Name: "small"}
 		g.more = append(g.more, newClass(g.infra.Namespace))
 	})
 	alter := func(spec string) {
-		change(w, newClass(w.namespace), func(c *v1alpha1.MachineClass) { c.ProviderSpec = *raw(spec) })
+		change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.ProviderSpec = *raw(spec) })
 	}
-	w.driver.local = true
+	h.matchSpec(true)
 	alter(`{"size":"big"}`)
-	w.settleAfter(byThen)
-	w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
-	if len(w.driver.calls) == 0 || len(w.writes) != 0 {
-		t.Errorf("calls %v, writes %v", w.driver.calls, w.writes)
+	h.SettleAfter(byThen)
+	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+	if len(h.calls()) == 0 || len(h.Writes) != 0 {
+		t.Errorf("calls %v, writes %v", h.calls(), h.Writes)
 	}
-	w.driver.local = false
-	w.settleAfter(byThen)
-	w.burn()
-	w.settleAfter(byThen)
-	w.wantLost()
-	if len(w.writes) != 2 {
-		t.Errorf("writes %v", w.writes)
+	h.matchSpec(false)
+	h.SettleAfter(byThen)
+	h.burn()
+	h.SettleAfter(byThen)
+	h.wantLost()
+	if len(h.Writes) != 2 {
+		t.Errorf("writes %v", h.Writes)
 	}
 }
 
 // TestAfterARestart: nobody remembers when the driver was asked. About what was lost it is
 // asked soon, about others at some time.
 func TestAfterARestart(t *testing.T) {
-	w := joined(t)
-	w.burn()
-	w.restart()
-	w.settle()
-	w.settleAfter(checkEvery)
-	w.wantLost()
-	w.heal()
-	w.restart()
-	w.settle()
-	w.settleAfter(checkSoon)
-	w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+	h := joined(t)
+	h.burn()
+	h.restart()
+	h.Settle()
+	h.SettleAfter(checkEvery)
+	h.wantLost()
+	h.heal()
+	h.restart()
+	h.Settle()
+	h.SettleAfter(checkSoon)
+	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
 }
 
 // TestLostIsDeleted: what is not there holds nothing.
 func TestLostIsDeleted(t *testing.T) {
-	w := joined(t)
-	w.burn()
-	w.settleAfter(byThen)
-	w.wantLost()
-	w.delete()
-	w.settle()
-	if !w.gone() {
+	h := joined(t)
+	h.burn()
+	h.SettleAfter(byThen)
+	h.wantLost()
+	h.delete()
+	h.Settle()
+	if !h.gone() {
 		t.Error("it stays")
 	}
-	if w.controller.memory.Find(w.key()) != nil {
-		w.pass()
-		if w.controller.memory.Find(w.key()) != nil {
+	if h.controller.memory.Find(h.Key) != nil {
+		h.Pass()
+		if h.controller.memory.Find(h.Key) != nil {
 			t.Error("it is remembered")
 		}
 	}
@@ -293,33 +296,33 @@ func TestLostIsDeleted(t *testing.T) {
 
 // TestFoundAgain: one that was declared with the ID of a VM waits for that VM, however long.
 func TestFoundAgain(t *testing.T) {
-	w := newWorld(t, func(g *given) { g.infra.Spec.ProviderID = "test:///late" })
-	w.settle()
-	w.wantReady(metav1.ConditionFalse, infrav1.ReasonInstanceLost)
-	w.driver.vms[machineName] = "test:///late"
-	w.settleAfter(soon)
-	w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
-	if w.driver.count != 0 {
-		t.Errorf("%d VMs made", w.driver.count)
+	h := newHarness(t, func(g *given) { g.infra.Spec.ProviderID = "test:///late" })
+	h.Settle()
+	h.wantReady(metav1.ConditionFalse, infrav1.ReasonInstanceLost)
+	h.addVM(machineName, "test:///late")
+	h.SettleAfter(soon)
+	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+	if h.made != 0 {
+		t.Errorf("%d VMs made", h.made)
 	}
 }
 
 // TestControlPlane: without a provider of control planes, it is the Machine that says what it
 // is for.
 func TestControlPlane(t *testing.T) {
-	w := newWorld(t, func(g *given) { g.machine.Labels[core.LabelControlPlane] = "" })
-	w.settle()
-	if _, marked := w.infra().Labels[core.LabelControlPlane]; !marked || len(w.writes) != 5 {
-		t.Errorf("labels %v; writes %v, of which none is for the label alone", w.infra().Labels, w.writes)
+	h := newHarness(t, func(g *given) { g.machine.Labels[core.LabelControlPlane] = "" })
+	h.Settle()
+	if _, marked := h.infra().Labels[core.LabelControlPlane]; !marked || len(h.Writes) != 5 {
+		t.Errorf("labels %v; writes %v, of which none is for the label alone", h.infra().Labels, h.Writes)
 	}
-	w = newWorld(t)
-	w.settle()
-	if _, marked := w.infra().Labels[core.LabelControlPlane]; marked {
+	h = newHarness(t)
+	h.Settle()
+	if _, marked := h.infra().Labels[core.LabelControlPlane]; marked {
 		t.Error("a worker is of the control plane")
 	}
-	w.changeMachine(func(m *core.Machine) { metav1.SetMetaDataLabel(&m.ObjectMeta, core.LabelControlPlane, "") })
-	w.settle()
-	if _, marked := w.infra().Labels[core.LabelControlPlane]; !marked {
+	h.changeMachine(func(m *core.Machine) { metav1.SetMetaDataLabel(&m.ObjectMeta, core.LabelControlPlane, "") })
+	h.Settle()
+	if _, marked := h.infra().Labels[core.LabelControlPlane]; !marked {
 		t.Error("it is marked too late")
 	}
 }

@@ -14,25 +14,25 @@ import (
 )
 
 // other is the controller of a second manager, with another driver.
-func (w *world) other() *Controller {
+func (h *harness) other() *Controller {
 	return New(Options{
-		Client: w.recorded(), Live: w.recorded(), Engine: w.engine, Events: w.events, Clock: w.clock, Driver: "other", JoinTimeout: joinTimeout,
+		Client: h.Record(h.client, indexes()), Live: h.Record(h.client, indexes()), Engine: h.engine, Events: h.events, Clock: h.Clock, Driver: "other", JoinTimeout: joinTimeout,
 	})
 }
 
 // passOf takes a pass of that controller.
-func (w *world) passOf(c *Controller) {
-	w.Helper()
-	if _, err := c.Reconcile(w.Context(), ctrlRequest(w)); err != nil {
-		w.Fatalf("a pass failed: %v", err)
+func (h *harness) passOf(c *Controller) {
+	h.Helper()
+	if _, err := c.Reconcile(h.Context(), ctrlRequest(h)); err != nil {
+		h.Fatalf("a pass failed: %v", err)
 	}
 }
 
 // goes deletes the object, now: the client's clock is another one.
-func (w *world) goes() {
-	w.Helper()
-	w.delete()
-	w.clock.SetTime(w.infra().DeletionTimestamp.Time)
+func (h *harness) goes() {
+	h.Helper()
+	h.delete()
+	h.Clock.SetTime(h.infra().DeletionTimestamp.Time)
 }
 
 // TestTwoManagers: what one of them has said, the other one never changes, whatever the state
@@ -44,62 +44,62 @@ func TestTwoManagers(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		given  func(*given)
-		before func(*world)
+		before func(*harness)
 		reason string
 	}{
-		"waits":            {func(g *given) { g.bootstrap.Data = nil }, func(*world) {}, infrav1.ReasonWaitingForBootstrapData},
-		"has no cluster":   {func(g *given) { g.cluster = nil }, func(*world) {}, infrav1.ReasonWaitingForCluster},
-		"is there":         {func(*given) {}, func(*world) {}, infrav1.ReasonProvisioned},
-		"becomes no node":  {func(*given) {}, func(w *world) { w.clock.Step(joinTimeout + time.Minute) }, infrav1.ReasonProvisioned},
-		"cannot go":        {credentials, func(w *world) { w.lose(); w.goes() }, infrav1.ReasonCredentialsMissing},
-		"goes slowly":      {func(*given) {}, func(w *world) { w.driver.stays = true; w.goes() }, infrav1.ReasonDeleting},
-		"has been refused": {func(g *given) { g.machine.Spec.FailureDomain = "nowhere" }, func(*world) {}, infrav1.ReasonUnknownFailureDomain},
+		"waits":            {func(g *given) { g.bootstrap.Data = nil }, func(*harness) {}, infrav1.ReasonWaitingForBootstrapData},
+		"has no cluster":   {func(g *given) { g.cluster = nil }, func(*harness) {}, infrav1.ReasonWaitingForCluster},
+		"is there":         {func(*given) {}, func(*harness) {}, infrav1.ReasonProvisioned},
+		"becomes no node":  {func(*given) {}, func(h *harness) { h.Clock.Step(joinTimeout + time.Minute) }, infrav1.ReasonProvisioned},
+		"cannot go":        {credentials, func(h *harness) { h.lose(); h.goes() }, infrav1.ReasonCredentialsMissing},
+		"goes slowly":      {func(*given) {}, func(h *harness) { h.ignoreDeletes(true); h.goes() }, infrav1.ReasonDeleting},
+		"has been refused": {func(g *given) { g.machine.Spec.FailureDomain = "nowhere" }, func(*harness) {}, infrav1.ReasonUnknownFailureDomain},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, tc.given)
-			w.settle()
-			w.settleAfter(joinTimeout / 2)
-			other := w.other() // whose process is the younger one
-			tc.before(w)
+			h := newHarness(t, tc.given)
+			h.Settle()
+			h.SettleAfter(joinTimeout / 2)
+			other := h.other() // whose process is the younger one
+			tc.before(h)
 			for range 3 {
-				w.settle()
-				w.passOf(other)
+				h.Settle()
+				h.passOf(other)
 			}
-			w.told()
-			w.writes = nil
+			h.takeEvents()
+			h.Writes = nil
 			for range 10 {
-				w.clock.Step(slowRetry)
-				w.passOf(w.controller)
-				w.call()
-				w.passOf(other)
+				h.Clock.Step(slowRetry)
+				h.passOf(h.controller)
+				h.Call()
+				h.passOf(other)
 			}
-			if told := w.told(); len(w.writes) != 0 || len(told) != 0 {
-				t.Errorf("writes %v, events %q", w.writes, told)
+			if told := h.takeEvents(); len(h.Writes) != 0 || len(told) != 0 {
+				t.Errorf("writes %v, events %q", h.Writes, told)
 			}
-			if ready := readyOf(w); ready == nil || ready.Reason != tc.reason {
+			if ready := readyOf(h); ready == nil || ready.Reason != tc.reason {
 				t.Errorf("Ready is %+v, want %s", ready, tc.reason)
 			}
 		})
 	}
 }
 
-func readyOf(w *world) *metav1.Condition {
-	w.Helper()
-	return newScope(w.infra(), &memory{}, w.clock.Now()).ready()
+func readyOf(h *harness) *metav1.Condition {
+	h.Helper()
+	return newScope(h.infra(), &memory{}, h.Clock.Now()).ready()
 }
 
 // TestNobodysDriver: that nobody knows the driver is said by whoever comes first, without
 // holding the object.
 func TestNobodysDriver(t *testing.T) {
-	w := newWorld(t, func(g *given) { g.infra.Spec.Driver = "nobody" })
-	other := w.other()
+	h := newHarness(t, func(g *given) { g.infra.Spec.Driver = "nobody" })
+	other := h.other()
 	for range 3 {
-		w.settle()
-		w.passOf(other)
+		h.Settle()
+		h.passOf(other)
 	}
-	w.wantReady(metav1.ConditionFalse, infrav1.ReasonUnknownDriver, `"nobody"`, `"test"`)
-	if told := w.told(); len(told) != 1 || len(w.writes) != 1 || len(w.infra().Finalizers) != 0 {
-		t.Errorf("events %q, writes %v, finalizers %v", told, w.writes, w.infra().Finalizers)
+	h.wantReady(metav1.ConditionFalse, infrav1.ReasonUnknownDriver, `"nobody"`, `"test"`)
+	if told := h.takeEvents(); len(told) != 1 || len(h.Writes) != 1 || len(h.infra().Finalizers) != 0 {
+		t.Errorf("events %q, writes %v, finalizers %v", told, h.Writes, h.infra().Finalizers)
 	}
 }
 
@@ -113,22 +113,22 @@ func TestOthersAreLeftAloneWhilePaused(t *testing.T) {
 		"no owner":  func(g *given) { g.infra.OwnerReferences = nil },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, change, func(g *given) {
+			h := newHarness(t, change, func(g *given) {
 				g.infra.Spec.Driver, g.infra.Finalizers = "nobody", []string{infrav1.Finalizer}
 			})
 			if name == "unwatched" {
-				w.controller.WatchFilter = "ours"
+				h.controller.WatchFilter = "ours"
 			}
-			before := w.infra()
-			w.settle()
-			w.wantNothing(before)
+			before := h.infra()
+			h.Settle()
+			h.wantNothing(before)
 			if name == "no owner" {
 				return // that holds no deletion
 			}
-			w.delete()
-			before = w.infra()
-			w.settleAfter(time.Hour)
-			w.wantNothing(before)
+			h.delete()
+			before = h.infra()
+			h.SettleAfter(time.Hour)
+			h.wantNothing(before)
 		})
 	}
 }
@@ -136,40 +136,40 @@ func TestOthersAreLeftAloneWhilePaused(t *testing.T) {
 // TestDeletionOfAnothersVM: a VM is left to the manager that has its driver. If there is none,
 // that is said in time, and then held to.
 func TestDeletionOfAnothersVM(t *testing.T) {
-	w := newWorld(t)
-	w.settle()
-	calls := len(w.driver.calls)
-	w.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.Driver = "nobody" })
-	w.goes()
-	if result := w.settle(); result.RequeueAfter <= 0 || result.RequeueAfter > slowRetry {
+	h := newHarness(t)
+	h.Settle()
+	calls := len(h.calls())
+	h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.Driver = "nobody" })
+	h.goes()
+	if result := h.Settle(); result.RequeueAfter <= 0 || result.RequeueAfter > slowRetry {
 		t.Errorf("looks again after %v", result.RequeueAfter)
 	}
-	w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
-	other := w.other()
+	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+	other := h.other()
 	for range 3 {
-		w.settleAfter(slowRetry)
-		w.passOf(other)
+		h.SettleAfter(slowRetry)
+		h.passOf(other)
 	}
-	w.wantReady(metav1.ConditionFalse, infrav1.ReasonUnknownDriver, "cannot be deleted", `"nobody"`)
-	told := w.told()
+	h.wantReady(metav1.ConditionFalse, infrav1.ReasonUnknownDriver, "cannot be deleted", `"nobody"`)
+	told := h.takeEvents()
 	told = slices.DeleteFunc(told, func(event string) bool { return !strings.HasPrefix(event, corev1.EventTypeWarning) })
-	if len(told) != 1 || len(w.driver.calls) != calls {
-		t.Errorf("events %q, calls %v", told, w.driver.calls[calls:])
+	if len(told) != 1 || len(h.calls()) != calls {
+		t.Errorf("events %q, calls %v", told, h.calls()[calls:])
 	}
-	w.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.Driver = "test" })
-	w.settle()
-	if !w.gone() || len(w.driver.vms) != 0 {
-		t.Errorf("gone %t, VMs %v", w.gone(), w.driver.vms)
+	h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.Driver = "test" })
+	h.Settle()
+	if !h.gone() || len(h.Driver.VMs()) != 0 {
+		t.Errorf("gone %t, VMs %v", h.gone(), h.Driver.VMs())
 	}
 }
 
 // TestDeletionOfAnothersThatNeverHadAVM: our finalizer holds nothing that nobody sees to.
 func TestDeletionOfAnothersThatNeverHadAVM(t *testing.T) {
-	w := newWorld(t, func(g *given) { g.infra.Spec.Driver, g.infra.Finalizers = "nobody", []string{infrav1.Finalizer} })
-	w.settle()
-	w.delete()
-	w.settle()
-	if !w.gone() || len(w.driver.calls) != 0 {
-		t.Errorf("gone %t, calls %v", w.gone(), w.driver.calls)
+	h := newHarness(t, func(g *given) { g.infra.Spec.Driver, g.infra.Finalizers = "nobody", []string{infrav1.Finalizer} })
+	h.Settle()
+	h.delete()
+	h.Settle()
+	if !h.gone() || len(h.calls()) != 0 {
+		t.Errorf("gone %t, calls %v", h.gone(), h.calls())
 	}
 }

@@ -26,28 +26,28 @@ func (placer) PlaceMachine(req *driver.PlaceMachineRequest) (*driver.PlaceMachin
 // TestDriverPlaces (S9, S38, M6): where the machine itself says nothing of its failure
 // domain, the driver does, in creation and in deletion alike.
 func TestDriverPlaces(t *testing.T) {
-	w := newWorld(t, func(g *given) { g.machine.Spec.FailureDomain = "c" })
-	w.controller.inputs.Placer = placer{}
-	w.settle()
-	if got := w.infra(); got.Spec.FailureDomain != "c" || got.Status.FailureDomain != "c" || !got.Status.Ready {
+	h := newHarness(t, func(g *given) { g.machine.Spec.FailureDomain = "c" })
+	h.controller.inputs.Placer = placer{}
+	h.Settle()
+	if got := h.infra(); got.Spec.FailureDomain != "c" || got.Status.FailureDomain != "c" || !got.Status.Ready {
 		t.Errorf("failure domain %q, status %+v", got.Spec.FailureDomain, got.Status)
 	}
 	const want = `{"size":"small","zone":"c"}`
-	if class := w.driver.created[0].MachineClass; string(class.ProviderSpec.Raw) != want || class.NodeTemplate.Zone != "c" {
+	if class := h.created()[0].MachineClass; string(class.ProviderSpec.Raw) != want || class.NodeTemplate.Zone != "c" {
 		t.Errorf("class %s, zone %q", class.ProviderSpec.Raw, class.NodeTemplate.Zone)
 	}
-	w.remove(&core.Machine{ObjectMeta: metav1.ObjectMeta{Name: machineName}})
-	w.delete()
-	w.settle()
-	if spec := string(w.driver.deleted[0].MachineClass.ProviderSpec.Raw); spec != want || !w.gone() {
-		t.Errorf("deleted by class %s; gone: %v", spec, w.gone())
+	h.remove(&core.Machine{ObjectMeta: metav1.ObjectMeta{Name: machineName}})
+	h.delete()
+	h.Settle()
+	if spec := string(h.deleted()[0].MachineClass.ProviderSpec.Raw); spec != want || !h.gone() {
+		t.Errorf("deleted by class %s; gone: %v", spec, h.gone())
 	}
 
-	w = newWorld(t, func(g *given) { g.machine.Spec.FailureDomain = "nowhere" })
-	w.controller.inputs.Placer = placer{}
-	w.settle()
-	w.wantReady(metav1.ConditionFalse, infrav1.ReasonUnknownFailureDomain, `"nowhere"`, "there is no such place")
-	if len(w.driver.calls) != 0 {
-		t.Errorf("the driver was asked: %v", w.driver.calls)
+	h = newHarness(t, func(g *given) { g.machine.Spec.FailureDomain = "nowhere" })
+	h.controller.inputs.Placer = placer{}
+	h.Settle()
+	h.wantReady(metav1.ConditionFalse, infrav1.ReasonUnknownFailureDomain, `"nowhere"`, "there is no such place")
+	if len(h.calls()) != 0 {
+		t.Errorf("the driver was asked: %v", h.calls())
 	}
 }

@@ -18,8 +18,9 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/finalizers"
-	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/test/lockstep"
 )
 
 // withCredentials has the driver need the Secret "cloud".
@@ -37,36 +38,36 @@ func withClass(g *given) {
 }
 
 // cloud reads the Secret; nil if it is gone.
-func (w *world) cloud() *corev1.Secret {
-	w.Helper()
+func (h *harness) cloud() *corev1.Secret {
+	h.Helper()
 	secret := &corev1.Secret{}
-	err := w.client.Get(w.Context(), types.NamespacedName{Namespace: w.namespace, Name: "cloud"}, secret)
+	err := h.client.Get(h.Context(), types.NamespacedName{Namespace: h.Key.Namespace, Name: "cloud"}, secret)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil
 	case err != nil:
-		w.Fatal(err)
+		h.Fatal(err)
 	}
 	return secret
 }
 
-func (w *world) wantHeld(want bool) {
-	w.Helper()
-	secret := w.cloud()
+func (h *harness) wantHeld(want bool) {
+	h.Helper()
+	secret := h.cloud()
 	if got := secret != nil && controllerutil.ContainsFinalizer(secret, infrav1.SecretFinalizer); got != want {
-		w.Errorf("the Secret is held: %t, want %t", got, want)
+		h.Errorf("the Secret is held: %t, want %t", got, want)
 	}
 }
 
 // lose removes the Secret, whatever holds it.
-func (w *world) lose() {
-	w.Helper()
-	secret := w.cloud()
+func (h *harness) lose() {
+	h.Helper()
+	secret := h.cloud()
 	secret.Finalizers = nil
-	if err := w.client.Update(w.Context(), secret); err != nil {
-		w.Fatal(err)
+	if err := h.client.Update(h.Context(), secret); err != nil {
+		h.Fatal(err)
 	}
-	w.remove(secret)
+	h.remove(secret)
 }
 
 // TestSecretsAreHeld: from before the first call until the VM is gone, whichever way the
@@ -74,24 +75,24 @@ func (w *world) lose() {
 func TestSecretsAreHeld(t *testing.T) {
 	for name, with := range map[string]func(*given){"credentials": withCredentials, "class": withClass} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, with)
-			for len(w.tasks) == 0 {
-				w.pass()
+			h := newHarness(t, with)
+			for len(h.Tasks) == 0 {
+				h.Pass()
 			}
-			w.wantHeld(true)
-			w.settle()
-			w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
-			w.remove(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "cloud"}})
-			w.wantHeld(true)
-			w.restart()
-			w.driver.stays = true
-			w.delete()
-			w.settle()
-			w.wantHeld(true)
-			w.driver.stays = false
-			w.settleAfter(time.Hour)
-			if !w.gone() || len(w.driver.vms) != 0 || w.cloud() != nil {
-				t.Errorf("gone %t, VMs %v, Secret %v", w.gone(), w.driver.vms, w.cloud())
+			h.wantHeld(true)
+			h.Settle()
+			h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+			h.remove(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "cloud"}})
+			h.wantHeld(true)
+			h.restart()
+			h.ignoreDeletes(true)
+			h.delete()
+			h.Settle()
+			h.wantHeld(true)
+			h.ignoreDeletes(false)
+			h.SettleAfter(time.Hour)
+			if !h.gone() || len(h.Driver.VMs()) != 0 || h.cloud() != nil {
+				t.Errorf("gone %t, VMs %v, Secret %v", h.gone(), h.Driver.VMs(), h.cloud())
 			}
 		})
 	}
@@ -100,36 +101,36 @@ func TestSecretsAreHeld(t *testing.T) {
 // TestSecretsGoWithTheLast: not with one of several that need them, and also with one that
 // never had a VM.
 func TestSecretsGoWithTheLast(t *testing.T) {
-	w := newWorld(t, withCredentials)
-	w.settle()
-	other := newGiven(w.namespace, w.clock.Now()).infra
+	h := newHarness(t, withCredentials)
+	h.Settle()
+	other := newGiven(h.Key.Namespace, h.Clock.Now()).infra
 	other.Name, other.UID, other.OwnerReferences = "other", "other-uid", nil
 	other.Spec.CredentialsSecretRef = &infrav1.LocalReference{Name: "cloud"}
 	other.Finalizers = []string{infrav1.Finalizer}
-	w.create(other)
-	w.delete()
-	w.settle()
-	if !w.gone() {
+	h.create(other)
+	h.delete()
+	h.Settle()
+	if !h.gone() {
 		t.Error("it stays")
 	}
-	w.wantHeld(true)
-	w.remove(other)
-	if _, err := w.controller.Reconcile(t.Context(), ctrlRequestOf(other)); err != nil {
+	h.wantHeld(true)
+	h.remove(other)
+	if _, err := h.controller.Reconcile(t.Context(), ctrlRequestOf(other)); err != nil {
 		t.Fatal(err)
 	}
-	w.wantHeld(false)
+	h.wantHeld(false)
 }
 
 // TestSecretsAreLetGoAfterEachCrash: whatever write a manager dies at, neither the object
 // nor the Secret is left.
 func TestSecretsAreLetGoAfterEachCrash(t *testing.T) {
 	for fatal := 1; ; fatal++ {
-		w := newWorld(t, withCredentials)
-		w.settle()
-		w.remove(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "cloud"}})
-		w.delete()
+		h := newHarness(t, withCredentials)
+		h.Settle()
+		h.remove(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "cloud"}})
+		h.delete()
 		writes, died := 0, false
-		w.refuse = func(string) error {
+		h.Refuse = func(lockstep.Write) error {
 			if writes++; writes < fatal {
 				return nil
 			}
@@ -137,16 +138,16 @@ func TestSecretsAreLetGoAfterEachCrash(t *testing.T) {
 			return errDown
 		}
 		for range 20 {
-			if _, err := w.controller.Reconcile(t.Context(), ctrlRequest(w)); errors.Is(err, errDown) {
+			if _, err := h.controller.Reconcile(t.Context(), ctrlRequest(h)); errors.Is(err, errDown) {
 				break
 			}
-			w.call()
+			h.Call()
 		}
-		w.refuse = nil
-		w.restart()
-		w.settle()
-		if !w.gone() || w.cloud() != nil || len(w.driver.vms) != 0 {
-			t.Errorf("died at write %d: gone %t, Secret %v, VMs %v", fatal, w.gone(), w.cloud(), w.driver.vms)
+		h.Refuse = nil
+		h.restart()
+		h.Settle()
+		if !h.gone() || h.cloud() != nil || len(h.Driver.VMs()) != 0 {
+			t.Errorf("died at write %d: gone %t, Secret %v, VMs %v", fatal, h.gone(), h.cloud(), h.Driver.VMs())
 		}
 		if !died {
 			if fatal < 4 {
@@ -161,10 +162,10 @@ func TestSecretsAreLetGoAfterEachCrash(t *testing.T) {
 // other has let go, even if the cache does not show it; and one that has just begun to need
 // the Secret keeps it.
 func TestStaleCacheHoldsNoSecret(t *testing.T) {
-	w := newWorld(t, withCredentials)
-	w.settle()
-	held := w.infra()
-	stale := interceptor.NewClient(w.client, interceptor.Funcs{
+	h := newHarness(t, withCredentials)
+	h.Settle()
+	held := h.infra()
+	stale := interceptor.NewClient(h.client, interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 			if machines, ok := list.(*infrav1.MillwrightMachineList); ok {
 				machines.Items = []infrav1.MillwrightMachine{*held}
@@ -173,15 +174,15 @@ func TestStaleCacheHoldsNoSecret(t *testing.T) {
 			return c.List(ctx, list, options...)
 		},
 	})
-	key := client.ObjectKeyFromObject(w.cloud())
-	secrets := finalizers.NewForSecrets(stale, w.client, func(*infrav1.MillwrightMachine) bool { return true })
+	key := client.ObjectKeyFromObject(h.cloud())
+	secrets := finalizers.NewForSecrets(stale, h.client, func(*infrav1.MillwrightMachine) bool { return true })
 	expect := func(when string, want bool) {
 		t.Helper()
 		if err := settle(t, secrets, key); err != nil {
 			t.Fatal(err)
 		}
 		t.Log(when)
-		w.wantHeld(want)
+		h.wantHeld(want)
 	}
 	expect("it has a VM", true)
 	secrets.Note(held, false)
@@ -203,23 +204,23 @@ func settle(t *testing.T, secrets *finalizers.Secrets, key types.NamespacedName)
 
 // TestSecretsOfOthersAreNotHeld: another manager sees to the Secrets of its own.
 func TestSecretsOfOthersAreNotHeld(t *testing.T) {
-	w := newWorld(t, withCredentials, func(g *given) {
+	h := newHarness(t, withCredentials, func(g *given) {
 		g.infra.Spec.Driver, g.infra.Finalizers = "other", []string{infrav1.Finalizer}
 		g.infra.Annotations = map[string]string{infrav1.AnnotationCreationBegun: ""}
 	})
-	if err := settle(t, w.controller.Secrets, client.ObjectKeyFromObject(w.cloud())); err != nil {
+	if err := settle(t, h.controller.Secrets, client.ObjectKeyFromObject(h.cloud())); err != nil {
 		t.Fatal(err)
 	}
-	w.wantHeld(false)
-	secret := w.cloud()
+	h.wantHeld(false)
+	secret := h.cloud()
 	secret.Finalizers = []string{infrav1.SecretFinalizer}
-	if err := w.client.Update(t.Context(), secret); err != nil {
+	if err := h.client.Update(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
-	if err := settle(t, w.controller.Secrets, client.ObjectKeyFromObject(secret)); err != nil {
+	if err := settle(t, h.controller.Secrets, client.ObjectKeyFromObject(secret)); err != nil {
 		t.Fatal(err)
 	}
-	w.wantHeld(true)
+	h.wantHeld(true)
 }
 
 // TestRepairedSecretIsTriedSoon: it is looked at every now and then, and the driver is asked
@@ -227,39 +228,39 @@ func TestSecretsOfOthersAreNotHeld(t *testing.T) {
 func TestRepairedSecretIsTriedSoon(t *testing.T) {
 	for name, tc := range map[string]struct {
 		with   func(*given)
-		method instance.Method
+		method fake.Method
 	}{
-		"creation with credentials": {withCredentials, instance.MethodCreate},
-		"creation with a class":     {withClass, instance.MethodCreate},
-		"deletion":                  {withCredentials, instance.MethodDelete},
+		"creation with credentials": {withCredentials, fake.CreateMachine},
+		"creation with a class":     {withClass, fake.CreateMachine},
+		"deletion":                  {withCredentials, fake.DeleteMachine},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, tc.with)
-			if tc.method == instance.MethodDelete {
-				w.settle()
-				w.delete()
+			h := newHarness(t, tc.with)
+			if tc.method == fake.DeleteMachine {
+				h.Settle()
+				h.delete()
 			}
-			w.driver.fails(tc.method, slices.Repeat([]codes.Code{codes.PermissionDenied}, 4)...)
-			w.settle()
-			calls := w.driver.made(tc.method)
+			h.Driver.Fail(tc.method, slices.Repeat([]codes.Code{codes.PermissionDenied}, 4)...)
+			h.Settle()
+			calls := len(h.Driver.Calls(tc.method))
 			for range 4 {
-				result := w.settle()
+				result := h.Settle()
 				if result.RequeueAfter > slowRetry {
 					t.Fatalf("looks again after %v", result.RequeueAfter)
 				}
-				w.clock.Step(result.RequeueAfter)
+				h.Clock.Step(result.RequeueAfter)
 			}
-			if now := w.driver.made(tc.method); now != calls {
+			if now := len(h.Driver.Calls(tc.method)); now != calls {
 				t.Errorf("asked %d times within %v", now-calls, 4*slowRetry)
 			}
-			w.driver.failures[tc.method] = nil
-			secret := w.cloud()
+			h.Driver.ForgetFailures()
+			secret := h.cloud()
 			secret.Data = map[string][]byte{"token": []byte("new")}
-			if err := w.client.Update(t.Context(), secret); err != nil {
+			if err := h.client.Update(t.Context(), secret); err != nil {
 				t.Fatal(err)
 			}
-			w.settle()
-			if now := w.driver.made(tc.method); now != calls+1 {
+			h.Settle()
+			if now := len(h.Driver.Calls(tc.method)); now != calls+1 {
 				t.Errorf("asked %d times with the new Secret", now-calls)
 			}
 		})

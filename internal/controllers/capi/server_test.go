@@ -24,18 +24,20 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 	"github.com/millwright-dev/millwright/test/coretest"
 	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/lockstep"
 )
 
 var versions = []schema.GroupVersion{core.V1Beta1, core.V1Beta2}
 
-// newServerWorld is newWorld with a real API server, where objects have versions,
+// newServerHarness is newHarness with a real API server, where objects have versions,
 // generations, finalizers, schemas and status subresources as in life.
-func newServerWorld(t *testing.T, version schema.GroupVersion) *world {
+func newServerHarness(t *testing.T, version schema.GroupVersion) *harness {
 	t.Helper()
 	e := env.New(t)
 	coretest.Install(t, e.Admin)
@@ -43,10 +45,9 @@ func newServerWorld(t *testing.T, version schema.GroupVersion) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{T: t, namespace: e.Namespace, clock: testingclock.NewFakeClock(time.Now()), client: c, driver: newScripted()}
-	w.create(newServerGiven(w.namespace).objects()...)
-	w.restart()
-	return w
+	h := newHarnessOf(t, testingclock.NewFakeClock(time.Now()), e.Namespace, c)
+	h.create(newServerGiven(h.Key.Namespace).objects()...)
+	return h
 }
 
 // newServerGiven has what an API server accepts from users.
@@ -61,25 +62,25 @@ func newServerGiven(namespace string) *given {
 func TestLifeOnAServer(t *testing.T) {
 	for _, version := range versions {
 		t.Run(version.Version, func(t *testing.T) {
-			w := newServerWorld(t, version)
-			w.settle()
-			got := w.infra()
-			w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+			h := newServerHarness(t, version)
+			h.Settle()
+			got := h.infra()
+			h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
 			if got.Spec.ProviderID != "test:///vm-1" || got.Spec.FailureDomain != "b" || !got.Status.Ready || !*got.Status.Initialization.Provisioned {
 				t.Errorf("spec %+v, status %+v", got.Spec, got.Status)
 			}
-			if spec := string(w.driver.created[0].MachineClass.ProviderSpec.Raw); spec != `{"size":"small","zone":"zone-b"}` {
+			if spec := string(h.created()[0].MachineClass.ProviderSpec.Raw); spec != `{"size":"small","zone":"zone-b"}` {
 				t.Errorf("providerSpec %s", spec)
 			}
-			w.writes = nil
-			w.settleAfter(time.Minute)
-			if len(w.writes) != 0 {
-				t.Errorf("writes without a change: %v", w.writes)
+			h.Writes = nil
+			h.SettleAfter(time.Minute)
+			if len(h.Writes) != 0 {
+				t.Errorf("writes without a change: %v", h.Writes)
 			}
-			w.delete()
-			w.settle()
-			if !w.gone() || len(w.driver.vms) != 0 {
-				t.Errorf("gone %t, VMs %v", w.gone(), w.driver.vms)
+			h.delete()
+			h.Settle()
+			if !h.gone() || len(h.Driver.VMs()) != 0 {
+				t.Errorf("gone %t, VMs %v", h.gone(), h.Driver.VMs())
 			}
 		})
 	}
@@ -88,15 +89,15 @@ func TestLifeOnAServer(t *testing.T) {
 // TestWhatAVMIsMadeFromStays: without a VM it may be corrected, with one a driver would look
 // in another place. All else may change, and what clusterctl moves arrives.
 func TestWhatAVMIsMadeFromStays(t *testing.T) {
-	w := newServerWorld(t, core.V1Beta2)
-	w.changeInfra(func(m *infrav1.MillwrightMachine) {
+	h := newServerHarness(t, core.V1Beta2)
+	h.changeInfra(func(m *infrav1.MillwrightMachine) {
 		m.Spec.ProviderSpec = raw(`{"size":"small","disk":{"gib":[1,2]},"tags":{"a":"b"}}`)
 		m.Spec.CredentialsSecretRef = &infrav1.LocalReference{Name: "cloud"}
 		m.Spec.FailureDomains = append(m.Spec.FailureDomains, infrav1.Placement{Name: "c", ProviderSpec: raw(`{"zone":"zone-c"}`)})
 	})
-	w.create(secret(w.namespace, "cloud", nil))
-	w.settle()
-	w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+	h.create(secret(h.Key.Namespace, "cloud", nil))
+	h.Settle()
+	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
 	for name, edit := range map[string]func(*infrav1.MillwrightMachineSpec){
 		"driver": func(s *infrav1.MillwrightMachineSpec) { s.Driver = "other" },
 		"a value": func(s *infrav1.MillwrightMachineSpec) {
@@ -121,29 +122,29 @@ func TestWhatAVMIsMadeFromStays(t *testing.T) {
 		"another failure domain":   func(s *infrav1.MillwrightMachineSpec) { s.FailureDomains[1].Name = "d" },
 		"a failure domain's patch": func(s *infrav1.MillwrightMachineSpec) { s.FailureDomains[1].ProviderSpec = raw(`{"zone":"d"}`) },
 	} {
-		infra := w.infra()
+		infra := h.infra()
 		edit(&infra.Spec)
-		if err := w.client.Update(t.Context(), infra); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "once there is a VM") {
+		if err := h.client.Update(t.Context(), infra); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "once there is a VM") {
 			t.Errorf("%s: changed with %v", name, err)
 		}
 	}
-	w.changeInfra(func(m *infrav1.MillwrightMachine) {
+	h.changeInfra(func(m *infrav1.MillwrightMachine) {
 		m.Labels["a"] = "b"
 		m.Spec.NodeTemplate = &infrav1.NodeTemplate{InstanceType: "x"}
 		m.Spec.ProviderSpec = raw(`{"tags":{"a":"b"}, "disk":{"gib":[1,2]}, "size":"small"}`) // the same, written in another way
 	})
-	moved := w.infra()
-	w.changeInfra(func(m *infrav1.MillwrightMachine) { m.Finalizers = nil })
-	w.remove(w.infra())
+	moved := h.infra()
+	h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Finalizers = nil })
+	h.remove(h.infra())
 	moved.UID, moved.ResourceVersion = "", ""
-	w.create(moved)
-	w.restart()
-	w.settle()
-	w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
-	w.delete()
-	w.settle()
-	if !w.gone() || len(w.driver.vms) != 0 || w.driver.count != 1 {
-		t.Errorf("gone %t, VMs %v of %d", w.gone(), w.driver.vms, w.driver.count)
+	h.create(moved)
+	h.restart()
+	h.Settle()
+	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+	h.delete()
+	h.Settle()
+	if !h.gone() || len(h.Driver.VMs()) != 0 || h.made != 1 {
+		t.Errorf("gone %t, VMs %v of %d", h.gone(), h.Driver.VMs(), h.made)
 	}
 }
 
@@ -151,39 +152,39 @@ func TestWhatAVMIsMadeFromStays(t *testing.T) {
 // see that one took the place of another. Nor may a class not be changed. Either holds the
 // deletion of a VM that is not found any more.
 func TestWhatTheServerDoesNotNotice(t *testing.T) {
-	w := newServerWorld(t, core.V1Beta2)
-	w.driver.local = true
-	w.settle()
-	w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
-	w.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderSpec = raw(`{"colour":"red"}`) })
-	w.delete()
-	w.settle()
-	w.wantReady(metav1.ConditionFalse, infrav1.ReasonSpecChanged, "cannot be deleted")
-	w.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderSpec = raw(`{"size":"small"}`) })
-	w.settleAfter(time.Minute)
-	if !w.gone() || len(w.driver.vms) != 0 {
-		t.Errorf("gone %t, VMs %v", w.gone(), w.driver.vms)
+	h := newServerHarness(t, core.V1Beta2)
+	h.matchSpec(true)
+	h.Settle()
+	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+	h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderSpec = raw(`{"colour":"red"}`) })
+	h.delete()
+	h.Settle()
+	h.wantReady(metav1.ConditionFalse, infrav1.ReasonSpecChanged, "cannot be deleted")
+	h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderSpec = raw(`{"size":"small"}`) })
+	h.SettleAfter(time.Minute)
+	if !h.gone() || len(h.Driver.VMs()) != 0 {
+		t.Errorf("gone %t, VMs %v", h.gone(), h.Driver.VMs())
 	}
 }
 
 // TestMetadataOfOthersStay (O2): what Cluster API keeps writing is never undone.
 func TestMetadataOfOthersStay(t *testing.T) {
-	w := newServerWorld(t, core.V1Beta2)
+	h := newServerHarness(t, core.V1Beta2)
 	interfered := 0
-	w.refuse = func(string) error {
+	h.Refuse = func(lockstep.Write) error {
 		if interfered++; interfered <= 3 {
-			w.changeInfra(func(m *infrav1.MillwrightMachine) {
+			h.changeInfra(func(m *infrav1.MillwrightMachine) {
 				metav1.SetMetaDataLabel(&m.ObjectMeta, "pool", string(rune('a'+interfered)))
 				m.Finalizers = append(m.Finalizers, "example.com/"+string(rune('a'+interfered)))
 			})
 		}
 		return nil
 	}
-	w.settle()
-	w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
-	got := w.infra()
-	if got.Labels["pool"] != "d" || len(got.Finalizers) != 4 || w.driver.count != 1 {
-		t.Errorf("labels %v, finalizers %v, %d VMs", got.Labels, got.Finalizers, w.driver.count)
+	h.Settle()
+	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+	got := h.infra()
+	if got.Labels["pool"] != "d" || len(got.Finalizers) != 4 || h.made != 1 {
+		t.Errorf("labels %v, finalizers %v, %d VMs", got.Labels, got.Finalizers, h.made)
 	}
 }
 
@@ -205,8 +206,8 @@ func TestUnderItsRole(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	driver := newScripted()
-	run(t, e, newScheme(core.V1Beta2), driver)
+	d := newDriver(new(0))
+	run(t, e, newScheme(core.V1Beta2), d)
 	within := gomega.NewWithT(t)
 	reason := func(kind string) func() string {
 		return func() string {
@@ -241,13 +242,13 @@ func TestUnderItsRole(t *testing.T) {
 	within.Eventually(func() bool {
 		return apierrors.IsNotFound(admin.Get(t.Context(), client.ObjectKeyFromObject(g.infra), &infrav1.MillwrightMachine{}))
 	}).WithTimeout(30 * time.Second).Should(gomega.BeTrue())
-	if len(driver.vms) != 0 {
-		t.Errorf("VMs %v", driver.vms)
+	if len(d.VMs()) != 0 {
+		t.Errorf("VMs %v", d.VMs())
 	}
 }
 
 // run runs a controller until the test ends.
-func run(t *testing.T, e *env.Env, scheme *runtime.Scheme, driver *scripted) {
+func run(t *testing.T, e *env.Env, scheme *runtime.Scheme, d driver.Driver) {
 	t.Helper()
 	access := e.UserWith(t, "config/rbac/capi-role.yaml")
 	mgr, err := ctrl.NewManager(access, ctrl.Options{
@@ -263,7 +264,7 @@ func run(t *testing.T, e *env.Env, scheme *runtime.Scheme, driver *scripted) {
 	ctx, cancel := context.WithCancel(context.Background()) // the test's own ends before its clean-up
 	ended := make(chan error, 1)
 	waker := &tasks.Waker{}
-	engine := instance.New(driver, instance.Options{
+	engine := instance.New(d, instance.Options{
 		Run:  func(task func(context.Context)) bool { go task(ctx); return true },
 		Wake: waker.Wake,
 	})

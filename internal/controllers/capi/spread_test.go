@@ -27,15 +27,15 @@ func TestARestartSpreadsWhatFailed(t *testing.T) {
 		infrav1.ReasonDeleting:             {deleting: true, want: many},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			w := newWorld(t)
+			h := newHarness(t)
 			for i := range many {
-				m := newGiven("ns", w.clock.Now()).infra
+				m := newGiven("ns", h.Clock.Now()).infra
 				m.Name = fmt.Sprint("m", i)
 				m.Status.Conditions = []metav1.Condition{{Type: infrav1.ConditionReady, Status: metav1.ConditionFalse, Reason: reason}}
-				ask := w.engine.Ensure
+				ask := h.engine.Ensure
 				if tc.deleting {
-					m.DeletionTimestamp = new(metav1.NewTime(w.clock.Now()))
-					ask = w.engine.Delete
+					m.DeletionTimestamp = new(metav1.NewTime(h.Clock.Now()))
+					ask = h.engine.Delete
 				}
 				objects, err := translate.Request(translate.Given{Machine: m})
 				if err != nil {
@@ -43,8 +43,8 @@ func TestARestartSpreadsWhatFailed(t *testing.T) {
 				}
 				ask(instance.Request{Machine: objects.Machine, Class: objects.Class, Secret: objects.Secret})
 			}
-			if len(w.tasks) != tc.want {
-				t.Errorf("%d calls at once, want %d", len(w.tasks), tc.want)
+			if len(h.Tasks) != tc.want {
+				t.Errorf("%d calls at once, want %d", len(h.Tasks), tc.want)
 			}
 		})
 	}

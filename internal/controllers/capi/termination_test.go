@@ -15,14 +15,15 @@ import (
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
-	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
+	"github.com/millwright-dev/millwright/test/lockstep"
 )
 
 var errDown = errors.New("the API server is down")
 
-func ctrlRequest(w *world) ctrl.Request { return ctrl.Request{NamespacedName: w.key()} }
+func ctrlRequest(h *harness) ctrl.Request { return ctrl.Request{NamespacedName: h.Key} }
 
 func ctrlRequestOf(object client.Object) ctrl.Request {
 	return ctrl.Request{NamespacedName: client.ObjectKeyFromObject(object)}
@@ -30,30 +31,30 @@ func ctrlRequestOf(object client.Object) ctrl.Request {
 
 // TestDeletionWithoutOwners (R3, S29, S40): whoever went first, the VM goes too.
 func TestDeletionWithoutOwners(t *testing.T) {
-	machine := func(w *world) { w.remove(&core.Machine{ObjectMeta: metav1.ObjectMeta{Name: machineName}}) }
-	cluster := func(w *world) { w.remove(&core.Cluster{ObjectMeta: metav1.ObjectMeta{Name: clusterName}}) }
-	for name, before := range map[string][]func(*world){
+	machine := func(h *harness) { h.remove(&core.Machine{ObjectMeta: metav1.ObjectMeta{Name: machineName}}) }
+	cluster := func(h *harness) { h.remove(&core.Cluster{ObjectMeta: metav1.ObjectMeta{Name: clusterName}}) }
+	for name, before := range map[string][]func(*harness){
 		"all are there":   nil,
 		"Machine is gone": {machine},
 		"Cluster is gone": {cluster},
 		"both are gone":   {machine, cluster},
-		"the reference to Machine, too": {machine, cluster, func(w *world) {
-			w.changeInfra(func(m *infrav1.MillwrightMachine) { m.OwnerReferences, m.Labels = nil, nil })
+		"the reference to Machine, too": {machine, cluster, func(h *harness) {
+			h.changeInfra(func(m *infrav1.MillwrightMachine) { m.OwnerReferences, m.Labels = nil, nil })
 		}},
-		"infrastructure is not ready": {func(w *world) { w.changeCluster(func(c *core.Cluster) { c.Status = core.ClusterStatus{} }) }},
-		"bootstrap data are gone":     {func(w *world) { w.remove(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: bootstrapName}}) }},
+		"infrastructure is not ready": {func(h *harness) { h.changeCluster(func(c *core.Cluster) { c.Status = core.ClusterStatus{} }) }},
+		"bootstrap data are gone":     {func(h *harness) { h.remove(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: bootstrapName}}) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.settle()
+			h := newHarness(t)
+			h.Settle()
 			for _, step := range before {
-				step(w)
+				step(h)
 			}
-			w.restart()
-			w.delete()
-			w.settle()
-			if !w.gone() || len(w.driver.vms) != 0 {
-				t.Errorf("gone %t, VMs %v", w.gone(), w.driver.vms)
+			h.restart()
+			h.delete()
+			h.Settle()
+			if !h.gone() || len(h.Driver.VMs()) != 0 {
+				t.Errorf("gone %t, VMs %v", h.gone(), h.Driver.VMs())
 			}
 		})
 	}
@@ -61,35 +62,35 @@ func TestDeletionWithoutOwners(t *testing.T) {
 
 // TestDeletionIsPaused (G2, K8): nothing is deleted and nothing let go.
 func TestDeletionIsPaused(t *testing.T) {
-	for name, tc := range map[string]struct{ pause, resume func(*world) }{
+	for name, tc := range map[string]struct{ pause, resume func(*harness) }{
 		"cluster": {
-			func(w *world) { w.changeCluster(func(c *core.Cluster) { c.Spec.Paused = true }) },
-			func(w *world) { w.changeCluster(func(c *core.Cluster) { c.Spec.Paused = false }) },
+			func(h *harness) { h.changeCluster(func(c *core.Cluster) { c.Spec.Paused = true }) },
+			func(h *harness) { h.changeCluster(func(c *core.Cluster) { c.Spec.Paused = false }) },
 		},
 		"object": {
-			func(w *world) {
-				w.changeInfra(func(m *infrav1.MillwrightMachine) { m.Annotations[core.AnnotationPaused] = "" })
+			func(h *harness) {
+				h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Annotations[core.AnnotationPaused] = "" })
 			},
-			func(w *world) {
-				w.changeInfra(func(m *infrav1.MillwrightMachine) { delete(m.Annotations, core.AnnotationPaused) })
+			func(h *harness) {
+				h.changeInfra(func(m *infrav1.MillwrightMachine) { delete(m.Annotations, core.AnnotationPaused) })
 			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.settle()
-			tc.pause(w)
-			w.delete()
-			calls := len(w.driver.calls)
-			w.settle()
-			w.wantCondition(infrav1.ConditionPaused, metav1.ConditionTrue, infrav1.ReasonPaused)
-			if w.gone() || len(w.driver.calls) != calls || len(w.infra().Finalizers) != 1 {
-				t.Errorf("gone %t, calls %v", w.gone(), w.driver.calls[calls:])
+			h := newHarness(t)
+			h.Settle()
+			tc.pause(h)
+			h.delete()
+			calls := len(h.calls())
+			h.Settle()
+			h.wantCondition(infrav1.ConditionPaused, metav1.ConditionTrue, infrav1.ReasonPaused)
+			if h.gone() || len(h.calls()) != calls || len(h.infra().Finalizers) != 1 {
+				t.Errorf("gone %t, calls %v", h.gone(), h.calls()[calls:])
 			}
-			tc.resume(w)
-			w.settle()
-			if !w.gone() || len(w.driver.vms) != 0 {
-				t.Errorf("gone %t, VMs %v", w.gone(), w.driver.vms)
+			tc.resume(h)
+			h.Settle()
+			if !h.gone() || len(h.Driver.VMs()) != 0 {
+				t.Errorf("gone %t, VMs %v", h.gone(), h.Driver.VMs())
 			}
 		})
 	}
@@ -102,12 +103,12 @@ func TestDeletionBeforeCreation(t *testing.T) {
 		"no bootstrap data": func(g *given) { g.machine.Spec.Bootstrap.DataSecretName = nil },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, change)
-			w.settle()
-			w.delete()
-			w.settle()
-			if !w.gone() || len(w.driver.calls) != 0 {
-				t.Errorf("gone %t, calls %v", w.gone(), w.driver.calls)
+			h := newHarness(t, change)
+			h.Settle()
+			h.delete()
+			h.Settle()
+			if !h.gone() || len(h.calls()) != 0 {
+				t.Errorf("gone %t, calls %v", h.gone(), h.calls())
 			}
 		})
 	}
@@ -118,35 +119,35 @@ func TestDeletionBeforeCreation(t *testing.T) {
 func TestDeletionOfWhatWasRefused(t *testing.T) {
 	refusing := []codes.Code{codes.InvalidArgument, codes.InvalidArgument, codes.InvalidArgument}
 	for name, tc := range map[string]struct {
-		before func(*world)
+		before func(*harness)
 		gone   bool
 	}{
-		"from the beginning": {func(w *world) {
-			w.driver.fails(instance.MethodStatus, refusing...)
-			w.settle()
+		"from the beginning": {func(h *harness) {
+			h.Driver.Fail(fake.GetMachineStatus, refusing...)
+			h.Settle()
 		}, true},
-		"only by its deletion": {func(w *world) {
-			w.driver.fails(instance.MethodCreate, refusing...)
-			w.settle()
-			w.driver.fails(instance.MethodDelete, refusing...)
+		"only by its deletion": {func(h *harness) {
+			h.Driver.Fail(fake.CreateMachine, refusing...)
+			h.Settle()
+			h.Driver.Fail(fake.DeleteMachine, refusing...)
 		}, true},
-		"after another spec": {func(w *world) {
-			w.driver.lost = true // there is a VM
-			w.settle()
-			w.changeInfra(func(m *infrav1.MillwrightMachine) {
+		"after another spec": {func(h *harness) {
+			h.Driver.FailAfter(fake.CreateMachine, codes.DeadlineExceeded) // there is a VM
+			h.Settle()
+			h.changeInfra(func(m *infrav1.MillwrightMachine) {
 				m.Spec.ProviderID, m.Status.ProviderID, m.Spec.ProviderSpec = "", "", raw(`{"size":"huge"}`)
 			})
-			w.driver.fails(instance.MethodStatus, refusing...)
+			h.Driver.Fail(fake.GetMachineStatus, refusing...)
 		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			tc.before(w)
-			w.restart()
-			w.delete()
-			w.settle()
-			if w.gone() != tc.gone {
-				t.Errorf("gone %t, VMs %v", w.gone(), w.driver.vms)
+			h := newHarness(t)
+			tc.before(h)
+			h.restart()
+			h.delete()
+			h.Settle()
+			if h.gone() != tc.gone {
+				t.Errorf("gone %t, VMs %v", h.gone(), h.Driver.VMs())
 			}
 		})
 	}
@@ -154,98 +155,98 @@ func TestDeletionOfWhatWasRefused(t *testing.T) {
 
 // TestDeletionInMidCreation: the VM whose ID nobody knows yet goes, too, and by its ID.
 func TestDeletionInMidCreation(t *testing.T) {
-	w := newWorld(t)
-	w.driver.lost = true
-	w.settle()
-	w.delete()
-	w.settle()
-	if !w.gone() || len(w.driver.vms) != 0 || w.driver.count != 1 {
-		t.Errorf("gone %t, VMs %v of %d", w.gone(), w.driver.vms, w.driver.count)
+	h := newHarness(t)
+	h.Driver.FailAfter(fake.CreateMachine, codes.DeadlineExceeded)
+	h.Settle()
+	h.delete()
+	h.Settle()
+	if !h.gone() || len(h.Driver.VMs()) != 0 || h.made != 1 {
+		t.Errorf("gone %t, VMs %v of %d", h.gone(), h.Driver.VMs(), h.made)
 	}
-	if id := w.driver.deleted[0].Machine.Spec.ProviderID; id != "test:///vm-1" {
+	if id := h.deleted()[0].Machine.Spec.ProviderID; id != "test:///vm-1" {
 		t.Errorf("deleted by the ID %q", id)
 	}
 }
 
 // TestDeletionFails: the finalizer stays until the VM is gone, and why is said.
 func TestDeletionFails(t *testing.T) {
-	w := newWorld(t)
-	w.settle()
-	w.driver.fails(instance.MethodDelete, codes.Unavailable)
-	w.delete()
-	result := w.settle()
-	w.wantReady(metav1.ConditionFalse, infrav1.ReasonDeletionFailed, "out of order")
-	if result.RequeueAfter <= 0 || len(w.infra().Finalizers) != 1 {
-		t.Errorf("looks again after %v, finalizers %v", result.RequeueAfter, w.infra().Finalizers)
+	h := newHarness(t)
+	h.Settle()
+	h.Driver.Fail(fake.DeleteMachine, codes.Unavailable)
+	h.delete()
+	result := h.Settle()
+	h.wantReady(metav1.ConditionFalse, infrav1.ReasonDeletionFailed, "out of order")
+	if result.RequeueAfter <= 0 || len(h.infra().Finalizers) != 1 {
+		t.Errorf("looks again after %v, finalizers %v", result.RequeueAfter, h.infra().Finalizers)
 	}
-	w.driver.stays = true
-	if result = w.settleAfter(time.Hour); w.gone() || result.RequeueAfter <= 0 {
+	h.ignoreDeletes(true)
+	if result = h.SettleAfter(time.Hour); h.gone() || result.RequeueAfter <= 0 {
 		t.Error("gone although the VM is there")
 	}
-	w.driver.stays = false
-	w.settleAfter(time.Hour)
-	if !w.gone() {
+	h.ignoreDeletes(false)
+	h.SettleAfter(time.Hour)
+	if !h.gone() {
 		t.Error("it stays")
 	}
 }
 
 // TestDeletionIsTold (M9): while the VM goes, Ready says so, and nothing more is written.
 func TestDeletionIsTold(t *testing.T) {
-	w := newWorld(t)
-	w.settle()
-	w.driver.stays = true
-	w.delete()
-	w.settle()
-	w.wantReady(metav1.ConditionFalse, infrav1.ReasonDeleting)
-	w.writes = nil
-	w.settleAfter(time.Minute)
-	w.wantReady(metav1.ConditionFalse, infrav1.ReasonDeleting)
-	if len(w.writes) != 0 {
-		t.Errorf("writes without a change: %v", w.writes)
+	h := newHarness(t)
+	h.Settle()
+	h.ignoreDeletes(true)
+	h.delete()
+	h.Settle()
+	h.wantReady(metav1.ConditionFalse, infrav1.ReasonDeleting)
+	h.Writes = nil
+	h.SettleAfter(time.Minute)
+	h.wantReady(metav1.ConditionFalse, infrav1.ReasonDeleting)
+	if len(h.Writes) != 0 {
+		t.Errorf("writes without a change: %v", h.Writes)
 	}
 }
 
 // TestDeletionHoldsWhatItNeeds: where a VM may exist that nobody could find, it is not given
 // up.
 func TestDeletionHoldsWhatItNeeds(t *testing.T) {
-	w := newWorld(t, func(g *given) {
+	h := newHarness(t, func(g *given) {
 		g.infra.Spec.CredentialsSecretRef = &infrav1.LocalReference{Name: "cloud"}
 		g.more = append(g.more, secret(g.infra.Namespace, "cloud", nil))
 	})
-	w.settle()
-	w.lose()
-	w.delete()
-	w.settle()
-	w.wantReady(metav1.ConditionFalse, infrav1.ReasonCredentialsMissing, "cannot be deleted", `"cloud"`)
-	w.create(secret(w.namespace, "cloud", nil))
-	w.settleAfter(time.Minute)
-	if !w.gone() || len(w.driver.vms) != 0 {
-		t.Errorf("gone %t, VMs %v", w.gone(), w.driver.vms)
+	h.Settle()
+	h.lose()
+	h.delete()
+	h.Settle()
+	h.wantReady(metav1.ConditionFalse, infrav1.ReasonCredentialsMissing, "cannot be deleted", `"cloud"`)
+	h.create(secret(h.Key.Namespace, "cloud", nil))
+	h.SettleAfter(time.Minute)
+	if !h.gone() || len(h.Driver.VMs()) != 0 {
+		t.Errorf("gone %t, VMs %v", h.gone(), h.Driver.VMs())
 	}
 }
 
 // TestProviderIDChangedByHand: it is said, nothing is made, and the VM goes in the end.
 func TestProviderIDChangedByHand(t *testing.T) {
-	w := newWorld(t)
-	w.settle()
-	calls := len(w.driver.calls)
-	w.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderID = "test:///other" })
-	w.settle()
-	w.wantReady(metav1.ConditionFalse, infrav1.ReasonProviderIDChanged, "test:///other", "test:///vm-1")
-	if len(w.driver.calls) != calls {
-		t.Errorf("calls %v", w.driver.calls[calls:])
+	h := newHarness(t)
+	h.Settle()
+	calls := len(h.calls())
+	h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderID = "test:///other" })
+	h.Settle()
+	h.wantReady(metav1.ConditionFalse, infrav1.ReasonProviderIDChanged, "test:///other", "test:///vm-1")
+	if len(h.calls()) != calls {
+		t.Errorf("calls %v", h.calls()[calls:])
 	}
-	w.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderID = "" })
-	w.settle()
-	w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
-	if got := w.infra().Spec.ProviderID; got != "test:///vm-1" {
+	h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderID = "" })
+	h.Settle()
+	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+	if got := h.infra().Spec.ProviderID; got != "test:///vm-1" {
 		t.Errorf("provider ID %q", got)
 	}
-	w.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderID = "test:///other" })
-	w.delete()
-	w.settle()
-	if !w.gone() || len(w.driver.vms) != 0 || w.driver.count != 1 {
-		t.Errorf("gone %t, VMs %v of %d", w.gone(), w.driver.vms, w.driver.count)
+	h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderID = "test:///other" })
+	h.delete()
+	h.Settle()
+	if !h.gone() || len(h.Driver.VMs()) != 0 || h.made != 1 {
+		t.Errorf("gone %t, VMs %v of %d", h.gone(), h.Driver.VMs(), h.made)
 	}
 }
 
@@ -258,35 +259,35 @@ func TestTwoWithOneProviderID(t *testing.T) {
 		other.Status.ProviderID, other.Status.Ready = "test:///vm-0", true
 		return other
 	}
-	w := newWorld(t, func(g *given) {
+	h := newHarness(t, func(g *given) {
 		g.more = append(g.more, owner(g))
 		g.infra.Spec.ProviderID = "test:///vm-0"
 	})
-	w.driver.vms["m0"] = "test:///vm-0"
-	w.settle()
-	w.wantReady(metav1.ConditionFalse, infrav1.ReasonProviderIDTaken, "test:///vm-0", "ns/m0")
-	w.delete()
-	w.settle()
-	if !w.gone() || len(w.driver.calls) != 0 {
-		t.Errorf("gone %t, calls %v", w.gone(), w.driver.calls)
+	h.addVM("m0", "test:///vm-0")
+	h.Settle()
+	h.wantReady(metav1.ConditionFalse, infrav1.ReasonProviderIDTaken, "test:///vm-0", "ns/m0")
+	h.delete()
+	h.Settle()
+	if !h.gone() || len(h.calls()) != 0 {
+		t.Errorf("gone %t, calls %v", h.gone(), h.calls())
 	}
 }
 
 // TestVMOfTheOtherAPI: a driver that does not tell APIs apart finds the VM of a Machine of
 // that name. It stays that Machine's, also when this object goes.
 func TestVMOfTheOtherAPI(t *testing.T) {
-	w := newWorld(t)
-	w.driver.vms[machineName] = "test:///vm-0"
-	w.controller.instances.Owners[1] = ownedBy(ownership.Owner{Kind: ownership.KindMachine, Key: types.NamespacedName{Namespace: "ns", Name: "m1"}, UID: "other", Since: w.clock.Now().Add(time.Hour)}) // it has it all the same
-	w.settle()
-	w.wantReady(metav1.ConditionFalse, infrav1.ReasonProviderIDTaken, "test:///vm-0", "Machine ns/m1")
-	if got := w.infra(); got.Spec.ProviderID != "" || got.Status.Ready {
+	h := newHarness(t)
+	h.addVM(machineName, "test:///vm-0")
+	h.controller.instances.Owners[1] = ownedBy(ownership.Owner{Kind: ownership.KindMachine, Key: types.NamespacedName{Namespace: "ns", Name: "m1"}, UID: "other", Since: h.Clock.Now().Add(time.Hour)}) // it has it all the same
+	h.Settle()
+	h.wantReady(metav1.ConditionFalse, infrav1.ReasonProviderIDTaken, "test:///vm-0", "Machine ns/m1")
+	if got := h.infra(); got.Spec.ProviderID != "" || got.Status.Ready {
 		t.Errorf("took the VM: %+v", got.Status)
 	}
-	w.delete()
-	w.settle()
-	if !w.gone() || w.driver.made(instance.MethodDelete) != 0 {
-		t.Errorf("gone %t, calls %v", w.gone(), w.driver.calls)
+	h.delete()
+	h.Settle()
+	if !h.gone() || len(h.Driver.Calls(fake.DeleteMachine)) != 0 {
+		t.Errorf("gone %t, calls %v", h.gone(), h.calls())
 	}
 }
 
@@ -318,25 +319,25 @@ func TestOwnersOfTheOtherAPI(t *testing.T) {
 		"it was first, but leaves": {theirs(func(c *ownership.Owner) { c.Since, c.Deleting = time.Time{}, true }), false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, func(g *given) { g.infra.Spec.ProviderID = "test:///vm-0" })
-			w.driver.vms[machineName] = "test:///vm-0"
+			h := newHarness(t, func(g *given) { g.infra.Spec.ProviderID = "test:///vm-0" })
+			h.addVM(machineName, "test:///vm-0")
 			if name != "it became certain" {
-				w.controller.instances.Owners[1] = ownedBy(tc.theirs)
+				h.controller.instances.Owners[1] = ownedBy(tc.theirs)
 			}
-			w.settle()
-			w.controller.instances.Owners[1] = ownedBy(tc.theirs)
+			h.Settle()
+			h.controller.instances.Owners[1] = ownedBy(tc.theirs)
 			if !tc.has {
-				w.wantReady(metav1.ConditionFalse, infrav1.ReasonProviderIDTaken, "test:///vm-0", "Machine ns/other")
+				h.wantReady(metav1.ConditionFalse, infrav1.ReasonProviderIDTaken, "test:///vm-0", "Machine ns/other")
 				return
 			}
-			w.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
-			w.delete()
-			w.settle()
-			if w.gone() == tc.held || len(w.driver.vms) == 0 == tc.held {
-				t.Errorf("gone %t, VMs %v", w.gone(), w.driver.vms)
+			h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+			h.delete()
+			h.Settle()
+			if h.gone() == tc.held || len(h.Driver.VMs()) == 0 == tc.held {
+				t.Errorf("gone %t, VMs %v", h.gone(), h.Driver.VMs())
 			}
 			if tc.held {
-				w.wantReady(metav1.ConditionFalse, infrav1.ReasonProviderIDTaken, "is also that of Machine ns/other")
+				h.wantReady(metav1.ConditionFalse, infrav1.ReasonProviderIDTaken, "is also that of Machine ns/other")
 			}
 		})
 	}
@@ -345,68 +346,68 @@ func TestOwnersOfTheOtherAPI(t *testing.T) {
 // TestOwnerThatIsRefused: an object that only names the VM holds nobody's deletion, wherever it
 // is.
 func TestOwnerThatIsRefused(t *testing.T) {
-	w := newWorld(t)
-	w.settle()
-	foreign := newGiven("elsewhere", w.clock.Now().Add(time.Hour)).infra
-	foreign.UID, foreign.Spec.ProviderID = "foreign-uid", w.infra().Spec.ProviderID
-	w.create(foreign)
-	w.delete()
-	w.settle()
-	if !w.gone() || len(w.driver.vms) != 0 {
-		t.Errorf("gone %t, VMs %v", w.gone(), w.driver.vms)
+	h := newHarness(t)
+	h.Settle()
+	foreign := newGiven("elsewhere", h.Clock.Now().Add(time.Hour)).infra
+	foreign.UID, foreign.Spec.ProviderID = "foreign-uid", h.infra().Spec.ProviderID
+	h.create(foreign)
+	h.delete()
+	h.Settle()
+	if !h.gone() || len(h.Driver.VMs()) != 0 {
+		t.Errorf("gone %t, VMs %v", h.gone(), h.Driver.VMs())
 	}
 }
 
 // TestHeldDeletionIsToldOnce: not with each pass, also if the driver is to be asked in vain in
 // between.
 func TestHeldDeletionIsToldOnce(t *testing.T) {
-	for name, hold := range map[string]func(*world){
-		"credentials": func(w *world) { w.lose() },
-		"owner": func(w *world) {
-			w.controller.instances.Owners[1] = ownedBy(ownership.Owner{Kind: ownership.KindMachine, Key: types.NamespacedName{Namespace: "ns", Name: "other"}, UID: "other", Certain: true})
+	for name, hold := range map[string]func(*harness){
+		"credentials": func(h *harness) { h.lose() },
+		"owner": func(h *harness) {
+			h.controller.instances.Owners[1] = ownedBy(ownership.Owner{Kind: ownership.KindMachine, Key: types.NamespacedName{Namespace: "ns", Name: "other"}, UID: "other", Certain: true})
 		},
-		"spec": func(w *world) {
-			w.driver.local = true
-			w.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderSpec = raw(`{"size":"big"}`); m.Generation++ })
+		"spec": func(h *harness) {
+			h.matchSpec(true)
+			h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderSpec = raw(`{"size":"big"}`); m.Generation++ })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, func(g *given) {
+			h := newHarness(t, func(g *given) {
 				g.infra.Spec.CredentialsSecretRef = &infrav1.LocalReference{Name: "cloud"}
 				g.more = append(g.more, secret(g.infra.Namespace, "cloud", nil))
 			})
-			w.settle()
-			hold(w)
-			w.told()
-			w.delete()
-			w.settle()
-			if told := w.told(); len(told) != 1 {
+			h.Settle()
+			hold(h)
+			h.takeEvents()
+			h.delete()
+			h.Settle()
+			if told := h.takeEvents(); len(told) != 1 {
 				t.Errorf("events %q, want one", told)
 			}
-			w.writes = nil
+			h.Writes = nil
 			for range 5 {
-				w.settleAfter(checkSoon)
+				h.SettleAfter(checkSoon)
 			}
-			w.restart()
+			h.restart()
 			if name == "owner" {
-				w.controller.instances.Owners[1] = ownedBy(ownership.Owner{Kind: ownership.KindMachine, Key: types.NamespacedName{Namespace: "ns", Name: "other"}, UID: "other", Certain: true})
+				h.controller.instances.Owners[1] = ownedBy(ownership.Owner{Kind: ownership.KindMachine, Key: types.NamespacedName{Namespace: "ns", Name: "other"}, UID: "other", Certain: true})
 			}
-			w.settleAfter(checkSoon)
-			if told := w.told(); len(told) != 0 || len(w.writes) != 0 || w.gone() {
-				t.Errorf("events %q, writes %v, gone %t", told, w.writes, w.gone())
+			h.SettleAfter(checkSoon)
+			if told := h.takeEvents(); len(told) != 0 || len(h.Writes) != 0 || h.gone() {
+				t.Errorf("events %q, writes %v, gone %t", told, h.Writes, h.gone())
 			}
 		})
 	}
 }
 
 // forgetID takes back that there is a VM, as nobody but a user could.
-func (w *world) forgetID() {
-	w.Helper()
-	w.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderID = "" })
-	infra := w.infra()
+func (h *harness) forgetID() {
+	h.Helper()
+	h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderID = "" })
+	infra := h.infra()
 	infra.Status.ProviderID = ""
-	if err := w.client.Status().Update(w.Context(), infra); err != nil {
-		w.Fatal(err)
+	if err := h.client.Status().Update(h.Context(), infra); err != nil {
+		h.Fatal(err)
 	}
 }
 
@@ -414,11 +415,11 @@ func (w *world) forgetID() {
 // was made from may look in another place. It is not believed that there is none.
 func TestVMIsLookedForElsewhere(t *testing.T) {
 	const was, is = `{"size":"small"}`, `{"size":"big"}`
-	own := func(w *world, spec string) {
-		w.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderSpec = raw(spec); m.Generation++ })
+	own := func(h *harness, spec string) {
+		h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderSpec = raw(spec); m.Generation++ })
 	}
-	class := func(w *world, spec string) {
-		change(w, newClass(w.namespace), func(c *v1alpha1.MachineClass) { c.ProviderSpec = *raw(spec); c.Generation++ })
+	class := func(h *harness, spec string) {
+		change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.ProviderSpec = *raw(spec); c.Generation++ })
 	}
 	withClass := func(g *given) {
 		g.infra.Spec.ProviderSpec, g.infra.Spec.MachineClassRef = nil, &infrav1.LocalReference{Name: "small"}
@@ -426,35 +427,35 @@ func TestVMIsLookedForElsewhere(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		given func(*given)
-		alter func(*world, string)
+		alter func(*harness, string)
 		says  string
 	}{
 		"own spec": {func(*given) {}, own, "spec was changed"},
 		"class":    {withClass, class, `MachineClass "small" or spec was changed`},
-		"and the ID is lost": {func(*given) {}, func(w *world, spec string) {
-			own(w, spec)
-			w.forgetID()
+		"and the ID is lost": {func(*given) {}, func(h *harness, spec string) {
+			own(h, spec)
+			h.forgetID()
 		}, "spec was changed"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, tc.given)
-			w.driver.local = true
-			w.settle()
-			tc.alter(w, is)
-			w.delete()
-			if result := w.settle(); result.RequeueAfter <= 0 {
+			h := newHarness(t, tc.given)
+			h.matchSpec(true)
+			h.Settle()
+			tc.alter(h, is)
+			h.delete()
+			if result := h.Settle(); result.RequeueAfter <= 0 {
 				t.Error("it does not look again")
 			}
-			w.restart()
-			w.settleAfter(time.Hour)
-			if w.gone() || len(w.driver.vms) == 0 {
-				t.Fatalf("gone %t, VMs %v", w.gone(), w.driver.vms)
+			h.restart()
+			h.SettleAfter(time.Hour)
+			if h.gone() || len(h.Driver.VMs()) == 0 {
+				t.Fatalf("gone %t, VMs %v", h.gone(), h.Driver.VMs())
 			}
-			w.wantReady(metav1.ConditionFalse, infrav1.ReasonSpecChanged, "cannot be deleted", tc.says, infrav1.Finalizer)
-			tc.alter(w, was)
-			w.settleAfter(time.Hour)
-			if !w.gone() || len(w.driver.vms) != 0 {
-				t.Errorf("gone %t, VMs %v", w.gone(), w.driver.vms)
+			h.wantReady(metav1.ConditionFalse, infrav1.ReasonSpecChanged, "cannot be deleted", tc.says, infrav1.Finalizer)
+			tc.alter(h, was)
+			h.SettleAfter(time.Hour)
+			if !h.gone() || len(h.Driver.VMs()) != 0 {
+				t.Errorf("gone %t, VMs %v", h.gone(), h.Driver.VMs())
 			}
 		})
 	}
@@ -464,32 +465,32 @@ func TestVMIsLookedForElsewhere(t *testing.T) {
 // nothing, also if the process ends after the VM is gone and before that is known.
 func TestVMIsFoundAllTheSame(t *testing.T) {
 	for _, restart := range []bool{false, true} {
-		w := newWorld(t, func(g *given) {
+		h := newHarness(t, func(g *given) {
 			g.infra.Spec.ProviderSpec, g.infra.Spec.MachineClassRef = nil, &infrav1.LocalReference{Name: "small"}
 			g.more = append(g.more, newClass(g.infra.Namespace))
 		})
-		w.settle()
-		change(w, newClass(w.namespace), func(c *v1alpha1.MachineClass) { c.ProviderSpec = *raw(`{"size":"big"}`) })
-		w.delete()
-		w.refuse = func(string) error { return errDown }
+		h.Settle()
+		change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.ProviderSpec = *raw(`{"size":"big"}`) })
+		h.delete()
+		h.Refuse = func(lockstep.Write) error { return errDown }
 		for range 5 {
-			_, _ = w.controller.Reconcile(t.Context(), ctrlRequest(w)) // what was found cannot be noted
-			w.call()
+			_, _ = h.controller.Reconcile(t.Context(), ctrlRequest(h)) // what was found cannot be noted
+			h.Call()
 		}
-		if n := w.driver.made(instance.MethodDelete); n != 0 {
+		if n := len(h.Driver.Calls(fake.DeleteMachine)); n != 0 {
 			t.Errorf("%d deletions before it is noted that the VM was there", n)
 		}
-		w.refuse = nil
-		for w.driver.made(instance.MethodDelete) == 0 {
-			w.pass()
-			w.call()
+		h.Refuse = nil
+		for len(h.Driver.Calls(fake.DeleteMachine)) == 0 {
+			h.Pass()
+			h.Call()
 		}
 		if restart {
-			w.restart()
+			h.restart()
 		}
-		w.settle()
-		if !w.gone() || len(w.driver.vms) != 0 {
-			t.Errorf("restart %t: gone %t, VMs %v", restart, w.gone(), w.driver.vms)
+		h.Settle()
+		if !h.gone() || len(h.Driver.VMs()) != 0 {
+			t.Errorf("restart %t: gone %t, VMs %v", restart, h.gone(), h.Driver.VMs())
 		}
 	}
 }
@@ -497,35 +498,35 @@ func TestVMIsFoundAllTheSame(t *testing.T) {
 // TestStricterDriver: what a driver refuses to look for may be there all the same, if it did
 // not refuse to make it.
 func TestStricterDriver(t *testing.T) {
-	for name, before := range map[string]func(*world){
-		"found": func(w *world) {
-			w.settle()
-			w.forgetID()
+	for name, before := range map[string]func(*harness){
+		"found": func(h *harness) {
+			h.Settle()
+			h.forgetID()
 		},
-		"answer lost": func(w *world) {
-			w.driver.lost = true
-			for w.driver.made(instance.MethodCreate) == 0 {
-				w.pass()
-				w.call()
+		"answer lost": func(h *harness) {
+			h.Driver.FailAfter(fake.CreateMachine, codes.DeadlineExceeded)
+			for len(h.Driver.Calls(fake.CreateMachine)) == 0 {
+				h.Pass()
+				h.Call()
 			}
-			w.pass()
+			h.Pass()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			before(w)
-			w.restart()
-			w.driver.fails(instance.MethodStatus, codes.InvalidArgument, codes.InvalidArgument, codes.InvalidArgument)
-			w.delete()
-			w.settle()
-			w.wantReady(metav1.ConditionFalse, infrav1.ReasonDeletionFailed, "InvalidArgument")
-			if len(w.driver.vms) != 1 {
-				t.Fatalf("VMs %v", w.driver.vms)
+			h := newHarness(t)
+			before(h)
+			h.restart()
+			h.Driver.Fail(fake.GetMachineStatus, codes.InvalidArgument, codes.InvalidArgument, codes.InvalidArgument)
+			h.delete()
+			h.Settle()
+			h.wantReady(metav1.ConditionFalse, infrav1.ReasonDeletionFailed, "InvalidArgument")
+			if len(h.Driver.VMs()) != 1 {
+				t.Fatalf("VMs %v", h.Driver.VMs())
 			}
-			w.driver.failures = map[instance.Method][]error{}
-			w.settleAfter(time.Hour)
-			if !w.gone() || len(w.driver.vms) != 0 {
-				t.Errorf("gone %t, VMs %v", w.gone(), w.driver.vms)
+			h.Driver.ForgetFailures()
+			h.SettleAfter(time.Hour)
+			if !h.gone() || len(h.Driver.VMs()) != 0 {
+				t.Errorf("gone %t, VMs %v", h.gone(), h.Driver.VMs())
 			}
 		})
 	}
@@ -534,15 +535,15 @@ func TestStricterDriver(t *testing.T) {
 // TestAdoptedVMGoesToo: one whose ID was given beforehand is the object's, even if nobody
 // had come to look for it yet.
 func TestAdoptedVMGoesToo(t *testing.T) {
-	w := newWorld(t, func(g *given) {
+	h := newHarness(t, func(g *given) {
 		g.infra.Spec.ProviderID = "test:///vm-0"
 		g.machine.Spec.Bootstrap.DataSecretName = nil
 	})
-	w.driver.vms[machineName] = "test:///vm-0"
-	w.settle()
-	w.delete()
-	w.settle()
-	if !w.gone() || len(w.driver.vms) != 0 {
-		t.Errorf("gone %t, VMs %v", w.gone(), w.driver.vms)
+	h.addVM(machineName, "test:///vm-0")
+	h.Settle()
+	h.delete()
+	h.Settle()
+	if !h.gone() || len(h.Driver.VMs()) != 0 {
+		t.Errorf("gone %t, VMs %v", h.gone(), h.Driver.VMs())
 	}
 }
