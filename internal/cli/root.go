@@ -1,5 +1,5 @@
-// Package cli runs the commands of millwright. It and the packages below it are the only place
-// that reads flags and the environment.
+// Package cli runs the commands of millwright. Only this package and those below it read flags and
+// the environment.
 package cli
 
 import (
@@ -26,19 +26,19 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/vm"
 )
 
-// Program is what a run of the program is given.
+// Program is the input and output of a run.
 type Program struct {
-	// Version is what "millwright version" prints.
+	// Version of the program.
 	Version string
-	// Args are the arguments, without the name of the program.
+	// Args are the arguments without the name of the program.
 	Args []string
-	// Stdout gets results, Stderr gets logs and what went wrong.
+	// Stdout is for results, Stderr for logs and errors.
 	Stdout, Stderr io.Writer
 }
 
-// Main runs the command that the arguments name and returns the exit status: 0 if it
-// went well, 1 if not, 2 if the arguments are wrong. SIGINT and SIGTERM end a command
-// in order; a second one ends it at once.
+// Main runs the command of the arguments and returns the exit status: 0 for success, 1 for a
+// failure, 2 for invalid arguments. SIGINT and SIGTERM end a command in order; a second one ends
+// it at once.
 func Main(p Program) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -52,7 +52,7 @@ func Main(p Program) int {
 	if err == nil {
 		return 0
 	}
-	// Several mistakes are said in one line.
+	// Several errors are printed in one line.
 	fmt.Fprintf(p.Stderr, "millwright: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
 	if mistake, ok := errors.AsType[*args.UsageError](err); ok {
 		fmt.Fprintf(p.Stderr, "Run \"%s --help\" for usage.\n", cmp.Or(mistake.Command, ran).CommandPath())
@@ -78,7 +78,7 @@ func newRoot(version string) *cobra.Command {
 	return root
 }
 
-// newHelpCommand is like cobra's, but knows what is no command.
+// newHelpCommand is like cobra's, but refuses unknown commands.
 func newHelpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",
@@ -99,8 +99,8 @@ func newHelpCommand() *cobra.Command {
 	}
 }
 
-// execute runs the command that the arguments name. It refuses --help on one that does not
-// exist, where cobra would give help on the commands above it.
+// execute runs the command of the arguments. It refuses --help after an unknown command, where
+// cobra prints the help of its parent.
 func execute(ctx context.Context, root *cobra.Command) (ran *cobra.Command, err error) {
 	var refused error
 	help := root.HelpFunc()
@@ -116,7 +116,7 @@ func execute(ctx context.Context, root *cobra.Command) (ran *cobra.Command, err 
 	return ran, errors.Join(refused, err)
 }
 
-// plainly is the error for a flag whose value has the wrong type, without names of functions.
+// plainly returns the error for a flag value of the wrong type in plain words.
 func plainly(err error) error {
 	var invalid *pflag.InvalidValueError
 	if !errors.As(err, &invalid) {
@@ -148,7 +148,7 @@ func newVersionCommand(version string) *cobra.Command {
 	}
 }
 
-// versionLine is what "millwright version" and "millwright --version" print.
+// versionLine returns the output of "millwright version" and "millwright --version".
 func versionLine(version string) string {
 	goVersion := ""
 	if info, ok := debug.ReadBuildInfo(); ok {

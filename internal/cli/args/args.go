@@ -9,9 +9,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// UsageError is a mistake in the arguments. The program then ends with status 2.
+// UsageError is a mistake in the arguments. The program exits with status 2.
 type UsageError struct {
-	// Command is the one whose help explains it; nil for the one that ran.
+	// Command whose help explains the arguments; nil means the command that ran.
 	Command *cobra.Command
 	Err     error
 }
@@ -22,13 +22,13 @@ func (e *UsageError) Error() string { return e.Err.Error() }
 // Unwrap returns the mistake.
 func (e *UsageError) Unwrap() error { return e.Err }
 
-// Wrong returns the error for a mistake in the arguments.
+// Wrong returns a UsageError.
 func Wrong(err error) error { return &UsageError{Err: err} }
 
 // Wrongf is Wrong with a formatted text.
 func Wrongf(format string, values ...any) error { return Wrong(fmt.Errorf(format, values...)) }
 
-// None refuses arguments that are no flags.
+// None refuses arguments other than flags.
 func None(_ *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -36,7 +36,7 @@ func None(_ *cobra.Command, args []string) error {
 	return Wrongf("%q is one argument too many: there are flags only", args[0])
 }
 
-// One returns a check that there is one argument, which is not empty.
+// One returns a check that there is one argument and that it is not empty.
 func One(complain func(args []string) error) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) == 1 && args[0] != "" {
@@ -46,7 +46,7 @@ func One(complain func(args []string) error) cobra.PositionalArgs {
 	}
 }
 
-// KnownCommand refuses what is left of the arguments when no command was found in them.
+// KnownCommand refuses arguments after a command that has only subcommands.
 func KnownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -58,7 +58,7 @@ func KnownCommand(cmd *cobra.Command, args []string) error {
 	return &UsageError{Command: cmd, Err: err}
 }
 
-// Group makes a command that only has others below it. Without arguments it prints its help.
+// Group returns a command that has only subcommands. Without arguments it prints its help.
 func Group(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 	cmd.SuggestionsMinimumDistance = 2
 	cmd.Args = KnownCommand
@@ -67,20 +67,20 @@ func Group(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// Problems collects what is wrong with flags, so that all of it is reported at once.
+// Problems collects problems with flags, so that all are reported at once.
 type Problems []error
 
-// If adds a problem if there is one.
+// If adds a problem if a condition holds.
 func (p *Problems) If(wrong bool, format string, values ...any) {
 	if wrong {
 		*p = append(*p, fmt.Errorf(format, values...))
 	}
 }
 
-// Add adds a problem, unless it is nil.
+// Add adds a problem unless it is nil.
 func (p *Problems) Add(err error) { *p = append(*p, err) }
 
-// Port adds a problem if the value of a flag is not the number of a port, or 0.
+// Port adds a problem unless the value of a flag is a port number or 0.
 func (p *Problems) Port(flag string, value int) {
 	p.If(value < 0 || value > 65535, "--%s: %d is not between 0 and 65535", flag, value)
 }

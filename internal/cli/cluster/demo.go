@@ -23,7 +23,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/observe/follow"
 )
 
-// demo shows on one machine that a declaration ends in nodes.
+// demo runs a local cluster and shows how machines become nodes.
 type demo struct {
 	upFlags
 	examples string
@@ -60,7 +60,6 @@ left, and ends; the first thing that is wrong makes it fail.`,
 	return cmd
 }
 
-// play is the demonstration, act by act.
 func (d *demo) play(ctx context.Context, mode *local) error {
 	if err := d.prepare(ctx, mode); err != nil {
 		return explainCancel(ctx, err)
@@ -99,7 +98,7 @@ func (d *demo) prepare(ctx context.Context, mode *local) error {
 	return d.refuseForeign(ctx)
 }
 
-// refuseForeign keeps --exit, which deletes everything, from what others have made.
+// refuseForeign returns an error if there are machines already: --exit deletes everything.
 func (d *demo) refuseForeign(ctx context.Context) error {
 	there, err := readObjects(ctx, d.follower)
 	if err != nil {
@@ -111,7 +110,7 @@ func (d *demo) refuseForeign(ctx context.Context) error {
 	return nil
 }
 
-// within bounds an act, so that a demonstration which hangs says where.
+// within limits the time of an act.
 func (d *demo) within(ctx context.Context, act func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
@@ -147,7 +146,7 @@ func (d *demo) awaitSettled(ctx context.Context) error {
 
 // until returns when a condition holds.
 func (d *demo) until(ctx context.Context, holds func(objects) bool) error {
-	// What happens at about the same time is shown at once.
+	// Changes within a short time are shown together.
 	return d.follower.Until(ctx, 50*time.Millisecond, 0, func() (bool, error) {
 		seen, err := readObjects(ctx, d.follower)
 		return err == nil && holds(seen), err
@@ -165,7 +164,7 @@ func (d *demo) showUntil(ctx context.Context, holds func(objects) bool) error {
 	return errors.Join(err, failed)
 }
 
-// show prints what there is, as a user would ask for it.
+// show prints the objects with kubectl.
 func (d *demo) show(ctx context.Context) error {
 	const kinds = "machinedeployments,machinesets,machines,virtualmachines,nodes"
 	fmt.Fprintf(d.stdout, "$ kubectl get %s\n", kinds)
@@ -212,6 +211,6 @@ func (d *demo) scaleDown(ctx context.Context) error {
 			return fmt.Errorf("scaling %s: %w", deployments.Items[i].Name, err)
 		}
 	}
-	// What is seen next may be older than that.
+	// The cache may be older than that.
 	return d.until(ctx, func(seen objects) bool { return seen.wanted() == len(deployments.Items) })
 }

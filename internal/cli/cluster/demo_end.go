@@ -36,8 +36,8 @@ func (d *demo) deleteAll(ctx context.Context) error {
 	return nil
 }
 
-// awaitNothingLeft checks that nothing is left of any machine: no object, no disk and no
-// process. What ends a moment later than the Machine, such as a volume, is waited for.
+// awaitNothingLeft waits until nothing is left of any machine: no object, no disk and no process.
+// A volume, for example, ends a moment later than the Machine.
 func (d *demo) awaitNothingLeft(ctx context.Context) error {
 	var left []string
 	err := wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (_ bool, err error) {
@@ -70,7 +70,7 @@ func (d *demo) leftovers(ctx context.Context) ([]string, error) {
 	return append(left, processes...), err
 }
 
-// leftObjects finds objects that only machines leave.
+// leftObjects returns objects that only exist for machines.
 func (d *demo) leftObjects(ctx context.Context) ([]string, error) {
 	var left []string
 	for _, list := range []client.ObjectList{

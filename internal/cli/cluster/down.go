@@ -35,7 +35,7 @@ The data stays in the folder: the next "up" goes on with it.`,
 	return cmd
 }
 
-// downTimeout is how long an "up" may take to end, and what it left behind.
+// downTimeout is how long the processes may take to end.
 const downTimeout = time.Minute
 
 func down(ctx context.Context, dir string, out io.Writer) error {
@@ -79,7 +79,7 @@ func down(ctx context.Context, dir string, out io.Writer) error {
 	return nil
 }
 
-// stopHolder asks the process that has the folder to end, and waits for it.
+// stopHolder interrupts the process that uses the folder, and waits for its end.
 func stopHolder(ctx context.Context, dir string, pid int) error {
 	if err := syscall.Kill(pid, syscall.SIGINT); err != nil {
 		return fmt.Errorf("stopping process %d: %w", pid, err)

@@ -78,7 +78,7 @@ func (f *hostrunnerFlags) run(ctx context.Context, stderr io.Writer) error {
 	})
 }
 
-// shareOfMachine is what one of so many hosts on this machine may hand out.
+// shareOfMachine returns the capacity of each host if several share this machine.
 func shareOfMachine(hosts int) (corev1.ResourceList, error) {
 	var machine unix.Sysinfo_t
 	if err := unix.Sysinfo(&machine); err != nil {

@@ -26,27 +26,27 @@ import (
 	"github.com/millwright-dev/millwright/internal/manager"
 )
 
-// local is a cluster on this machine.
+// local is a running cluster on this machine.
 type local struct {
 	*upFlags
 	log     logr.Logger
-	program string // this one
+	program string // path of this program
 	plane   *controlplane.ControlPlane
 	admin   kubernetes.Interface
-	// listener is the VM controller's.
+	// listener of the VM controller.
 	listener net.Listener
-	// imageURL is where the images are served.
+	// imageURL is the URL of the folder of images.
 	imageURL string
 }
 
 const (
-	// localNamespace is where Machines and virtual machines live.
+	// localNamespace is the namespace of Machines and virtual machines.
 	localNamespace = "default"
-	// systemNamespace is the VM controller's own.
+	// systemNamespace is that of the VM controller.
 	systemNamespace = "millwright-system"
 )
 
-// start starts the control plane and puts into it what the rest needs.
+// start starts the control plane, and creates in it what the controllers need.
 func (m *local) start(ctx context.Context) error {
 	var err error
 	m.plane, err = controlplane.Start(ctx, controlplane.Config{
@@ -65,7 +65,7 @@ func (m *local) start(ctx context.Context) error {
 	return nil
 }
 
-// install puts the kinds, the roles and the class of volumes into the cluster.
+// install creates the CRDs, the roles and the storage class.
 func (m *local) install(ctx context.Context) error {
 	admin := m.plane.RESTConfig()
 	crds, err := fs.Sub(config.Files, "crd")
@@ -75,7 +75,7 @@ func (m *local) install(ctx context.Context) error {
 	if err := controlplane.InstallCRDs(ctx, admin, crds); err != nil {
 		return err
 	}
-	// The namespace comes before what is in it, and the bindings need not come last.
+	// The namespace comes before the objects in it.
 	for _, manifests := range []struct{ files, namespace string }{
 		{"local/*.yaml", localNamespace},
 		{"rbac/control-role.yaml", localNamespace},
@@ -93,7 +93,7 @@ func (m *local) install(ctx context.Context) error {
 	return provisioner.EnsureClass(ctx, m.admin, provisioner.DefaultClass)
 }
 
-// listen opens the VM controller's port, which hypervisors know for as long as they live.
+// listen opens the VM controller's port, which hypervisors use as long as they run.
 func (m *local) listen(context.Context) error {
 	port, err := m.plane.PortFor("vm-controller", m.ports.vms)
 	if err != nil {
@@ -107,7 +107,7 @@ func (m *local) listen(context.Context) error {
 }
 
 // run runs everything, and use with it, until the context ends, use has ended, or something
-// fails. Hosts outlast the controllers, so that these see no host go.
+// fails. Hosts end after the controllers, which therefore see no host stop.
 func (m *local) run(ctx context.Context, use func(context.Context, *local) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -139,10 +139,10 @@ func (m *local) serveImages(ctx context.Context, group *errgroup.Group) error {
 	return nil
 }
 
-// imageURL is where the files of --images are served.
+// imageURL returns the URL of the folder of images.
 func imageURL(port int) string { return "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// startVMs starts the VM controller, and what makes volumes for it.
+// startVMs starts the VM controller, and the provisioner of its volumes.
 func (m *local) startVMs(ctx context.Context, group *errgroup.Group) error {
 	own, err := m.userConfig("millwright-vm-controller")
 	if err != nil {
@@ -207,7 +207,7 @@ func (m *local) startHosts(ctx context.Context, _ *errgroup.Group) error {
 // hostGrace is how long a host may take to stop its virtual machines.
 const hostGrace = 30 * time.Second
 
-// stop stops the hosts with their virtual machines, then the control plane.
+// stop ends the hosts with their virtual machines, then the control plane.
 func (m *local) stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, hostGrace+15*time.Second)
 	defer cancel()
@@ -217,7 +217,7 @@ func (m *local) stop(ctx context.Context) error {
 	return errors.Join(m.plane.StopChildren(ctx), m.plane.Stop(ctx))
 }
 
-// userConfig makes credentials for a user that the shipped roles are bound to.
+// userConfig returns credentials of a user that the shipped roles are bound to.
 func (m *local) userConfig(user string) (*rest.Config, error) {
 	own, err := m.plane.UserConfig(user)
 	if err != nil {
@@ -229,10 +229,10 @@ func (m *local) userConfig(user string) (*rest.Config, error) {
 
 func (m *local) path(name string) string { return filepath.Join(m.plane.Dir(), name) }
 
-// gatewayOf is the address under which guests of a network see this machine.
+// gatewayOf returns the address under which guests of a network reach this machine.
 func gatewayOf(network netip.Prefix) netip.Addr { return network.Addr().Next().Next() }
 
-// greet says that everything runs, and how to go on.
+// greet prints that everything runs, and commands to try.
 func (m *local) greet(out io.Writer, took time.Duration) {
 	fmt.Fprintf(out, "Ready after %.1f s. Try:\n\n", took.Seconds())
 	m.howToGoOn(out, filepath.Join(m.binaries, "kubectl"), m.plane.Kubeconfig())
@@ -246,7 +246,6 @@ func (m *local) greet(out io.Writer, took time.Duration) {
 	fmt.Fprintf(out, "Ctrl-C stops everything; the data stays in %s.\n", m.dir)
 }
 
-// howToGoOn says what to type next.
 func (m *local) howToGoOn(out io.Writer, kubectl, kubeconfig string) {
 	examples, kinds := "examples/", "machinedeployments,machinesets,machines,virtualmachines,nodes"
 	if m.Driver.Name == folder.DriverSim {

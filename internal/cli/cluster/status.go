@@ -59,7 +59,7 @@ func status(ctx context.Context, dir string, out io.Writer) error {
 	return seen.printStatus(out, config.Host, pid)
 }
 
-// printStatus prints what runs, one kind a line.
+// printStatus prints one line for each kind.
 func (o objects) printStatus(out io.Writer, host string, pid int) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(table, "Cluster:\t%s, process %d\n", host, pid)
@@ -77,7 +77,7 @@ func (o objects) printStatus(out io.Writer, host string, pid int) error {
 	return table.Flush()
 }
 
-// statusOfRemains prints what runs in a folder that no "up" has.
+// statusOfRemains prints what runs in a folder that no "up" uses.
 func statusOfRemains(dir string, out io.Writer) error {
 	found, err := folder.FindRemains(dir)
 	if err != nil {
@@ -112,7 +112,7 @@ func (o objects) vmsOn(host string) int {
 	return count
 }
 
-// tally counts items: "2 Running, 1 Pending".
+// tally counts items by a property: "2 Running, 1 Pending".
 func tally[T any](items []T, of func(T) string) string {
 	counts := map[string]int{}
 	for _, item := range items {

@@ -1,4 +1,4 @@
-// Package cluster is the commands that run a cluster on this machine.
+// Package cluster contains the commands that run a cluster on this machine.
 package cluster
 
 import (
@@ -35,12 +35,12 @@ type upFlags struct {
 	logFile  string
 }
 
-// upPorts are ports on 127.0.0.1. 0 is any free one, which is then kept.
+// upPorts are ports on 127.0.0.1. 0 means a free port, which later runs use again.
 type upPorts struct {
 	api, images, vms int
 }
 
-// The ports of local mode, which examples name.
+// The default ports, which the examples contain.
 const (
 	defaultAPIPort   = 16443
 	defaultImagePort = 16480
@@ -87,13 +87,13 @@ func (f *upFlags) addFlags(cmd *cobra.Command) {
 	set.StringVar(&f.logFile, "log-file", "", `file for the controllers' logs; empty for logs/millwright.log in --dir, "-" for stderr`)
 	set.StringVar(&f.Driver.Name, "driver", folder.DriverVM, `driver that makes and removes machines: "vm" makes virtual machines, "sim" only simulates`)
 	f.AddTuning(set)
-	// The lock of the folder elects the leader already, and need not run out after a kill.
+	// The lock of the folder excludes other managers, and does not have to expire after a kill.
 	f.Config.Election.Enabled = false
 	set.Lookup("leader-elect").DefValue = "false"
 	f.Logging.Add(set)
 }
 
-// validate reports all that is wrong with the flags at once.
+// validate returns all problems with the flags.
 func (f *upFlags) validate() error {
 	var wrong args.Problems
 	wrong.If(f.hosts < 0 || f.hosts > 100, "--hosts: %d is not between 0 and 100", f.hosts)
@@ -109,8 +109,8 @@ func (f *upFlags) validate() error {
 	return wrong.Err()
 }
 
-// run runs the cluster until the context ends, or until use returns, if there is such a
-// function. It is called when everything runs.
+// run runs the cluster until the context ends or use returns. use, which may be nil, is called
+// when everything runs.
 func (f *upFlags) run(ctx context.Context, stdout, stderr io.Writer, use func(context.Context, *local) error) error {
 	if err := f.validate(); err != nil {
 		return args.Wrong(err)
@@ -148,8 +148,7 @@ func (f *upFlags) run(ctx context.Context, stdout, stderr io.Writer, use func(co
 	return errors.Join(err, mode.stop(context.WithoutCancel(ctx)))
 }
 
-// refuseOtherDriver keeps a driver from a folder with machines of another one, which it would
-// not know.
+// refuseOtherDriver returns an error if the folder has machines of another driver.
 func (f *upFlags) refuseOtherDriver() error {
 	made, err := folder.Driver(f.dir)
 	if err != nil || made == "" || made == f.Driver.Name {
@@ -159,8 +158,8 @@ func (f *upFlags) refuseOtherDriver() error {
 		f.dir, made, f.Driver.Name, made)
 }
 
-// openLog opens the file for logs. Another process may have the folder, and then this one
-// adds a few lines to its log.
+// openLog opens the log file. If another process uses the folder, this one adds a few lines to
+// its log.
 func (f *upFlags) openLog(stderr io.Writer) (io.WriteCloser, error) {
 	path := f.logFile
 	switch path {
@@ -179,13 +178,13 @@ func (f *upFlags) openLog(stderr io.Writer) (io.WriteCloser, error) {
 	return file, nil
 }
 
-// unclosed is a writer that is not ours to close.
+// unclosed is a writer that stays open.
 type unclosed struct{ io.Writer }
 
 // Close implements io.Closer.
 func (unclosed) Close() error { return nil }
 
-// find looks for the programs and images.
+// find returns an error if the programs of the control plane were not built.
 func (m *local) find() error {
 	cache, err := folder.Cache()
 	if err != nil {
@@ -206,7 +205,7 @@ func (m *local) find() error {
 	return nil
 }
 
-// explainCancel drops an error that comes from the user having ended the command.
+// explainCancel drops errors after the user has ended the command.
 func explainCancel(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -214,7 +213,7 @@ func explainCancel(ctx context.Context, err error) error {
 	return err
 }
 
-// explainPort adds to the error of a port that is taken how to use another.
+// explainPort adds to the error of a used port how to choose another.
 func explainPort(err error) error {
 	var taken *controlplane.PortTakenError
 	if !errors.As(err, &taken) {

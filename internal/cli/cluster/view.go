@@ -18,7 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/vm"
 )
 
-// objects are those of machines at one moment.
+// objects are the state of all machines.
 type objects struct {
 	deployments []v1alpha1.MachineDeployment
 	machines    []v1alpha1.Machine
@@ -26,7 +26,6 @@ type objects struct {
 	nodes       []corev1.Node
 }
 
-// readObjects reads them.
 func readObjects(ctx context.Context, from client.Reader) (objects, error) {
 	deployments, machines := &v1alpha1.MachineDeploymentList{}, &v1alpha1.MachineList{}
 	vms, nodes := &vmv1alpha1.VirtualMachineList{}, &corev1.NodeList{}
@@ -38,7 +37,7 @@ func readObjects(ctx context.Context, from client.Reader) (objects, error) {
 	return objects{deployments: deployments.Items, machines: machines.Items, vms: vms.Items, nodes: nodes.Items}, nil
 }
 
-// wanted is the number of Machines that all deployments want.
+// wanted returns the number of replicas of all deployments.
 func (o objects) wanted() int {
 	sum := 0
 	for i := range o.deployments {
@@ -47,7 +46,7 @@ func (o objects) wanted() int {
 	return sum
 }
 
-// settled reports whether all deployments have what they want and nothing more.
+// settled reports whether all deployments have their replicas, and no Machine is left besides.
 func (o objects) settled() bool {
 	for i := range o.deployments {
 		d := &o.deployments[i]
@@ -88,7 +87,7 @@ func isReady(node *corev1.Node) bool {
 	return false
 }
 
-// lines say what each Machine does, by its name.
+// lines returns the state of each Machine by its name.
 func (o objects) lines() map[string]string {
 	lines := map[string]string{}
 	for i := range o.machines {
@@ -111,18 +110,18 @@ func (o objects) doing(machine *v1alpha1.Machine) string {
 	return machine.Status.LastOperation.Description
 }
 
-// display shows lines that change, each under a name: in place on a terminal, elsewhere a new
-// line for each change.
+// display shows named lines that change: in place on a terminal, elsewhere as a new line for each
+// change.
 type display struct {
 	out    io.Writer
-	screen *terminal.Screen // nil if out is no terminal
+	screen *terminal.Screen // nil if out is not a terminal
 	shown  map[string]string
 }
 
-// restart leaves what is shown where it is.
+// restart leaves the lines that were shown where they are.
 func (d *display) restart() { d.screen, d.shown = terminal.Open(d.out), nil }
 
-// show makes the display show these lines and no others.
+// show replaces the lines that are shown.
 func (d *display) show(lines map[string]string) error {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(lines)) {

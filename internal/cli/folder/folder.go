@@ -1,4 +1,4 @@
-// Package folder knows what a local cluster keeps in its folder.
+// Package folder defines the layout of a local cluster's folder.
 package folder
 
 import (
@@ -9,22 +9,22 @@ import (
 	"strings"
 )
 
-// Default is the folder of a local cluster if no flag names another.
+// Default is the default folder of a local cluster.
 const Default = ".millwright"
 
-// The drivers that local clusters are made with.
+// The drivers of local clusters.
 const (
 	DriverVM  = "vm"
 	DriverSim = "sim"
 )
 
-// HostDir is the folder of one host.
+// HostDir returns the folder of a host.
 func HostDir(dir, host string) string { return filepath.Join(dir, "hosts", host) }
 
-// driverFile is the file that says which driver the folder was made with.
+// driverFile returns the file that contains the name of the folder's driver.
 func driverFile(dir string) string { return filepath.Join(dir, "driver") }
 
-// Driver returns the driver that a folder was made with; empty if it is new.
+// Driver returns the name of the driver that the folder was created with; empty if it is new.
 func Driver(dir string) (string, error) {
 	content, err := os.ReadFile(driverFile(dir))
 	if errors.Is(err, os.ErrNotExist) {
@@ -36,7 +36,7 @@ func Driver(dir string) (string, error) {
 	return strings.TrimSpace(string(content)), nil
 }
 
-// SetDriver writes down which driver the folder is made with.
+// SetDriver stores the name of the driver.
 func SetDriver(dir, driver string) error {
 	if err := os.WriteFile(driverFile(dir), []byte(driver+"\n"), 0o600); err != nil {
 		return fmt.Errorf("writing down the driver: %w", err)
@@ -44,7 +44,7 @@ func SetDriver(dir, driver string) error {
 	return nil
 }
 
-// UpAgain is the command line that goes on with a folder.
+// UpAgain returns the command line that continues with a folder.
 func UpAgain(dir string) string {
 	if driver, err := Driver(dir); err == nil && driver == DriverSim {
 		return "millwright up --driver sim --dir " + dir

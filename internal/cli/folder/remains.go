@@ -12,18 +12,18 @@ import (
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 )
 
-// Remains are what still runs of a local cluster whose "millwright up" was killed.
+// Remains are the processes of a local cluster whose "millwright up" was killed.
 type Remains struct {
-	// Parts are those of the control plane.
+	// Parts are components of the control plane.
 	Parts []string
-	// VMs counts virtual machines.
+	// VMs is the number of virtual machines.
 	VMs int
 }
 
 // None reports whether nothing runs.
 func (r Remains) None() bool { return len(r.Parts) == 0 && r.VMs == 0 }
 
-// String lists them.
+// String lists the processes.
 func (r Remains) String() string {
 	var words []string
 	if r.VMs > 0 {
@@ -32,7 +32,7 @@ func (r Remains) String() string {
 	return strings.Join(append(words, r.Parts...), ", ")
 }
 
-// Count is a number of things: "1 machine", "2 machines".
+// Count returns a number with a noun: "1 machine", "2 machines".
 func Count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -40,13 +40,13 @@ func Count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// FindRemains looks for what runs in a folder, and changes nothing.
+// FindRemains returns what still runs in a folder.
 func FindRemains(dir string) (Remains, error) {
 	parts, err := controlplane.LeftOvers(dir)
 	if err != nil {
 		return Remains{}, err
 	}
-	// Whatever runs in a Pod of a host has this file locked, to the last of its processes.
+	// All processes of a Pod hold the lock of this file.
 	locks, err := filepath.Glob(filepath.Join(HostDir(dir, "*"), "pods", "*", "process.lock"))
 	if err != nil {
 		return Remains{}, fmt.Errorf("looking for virtual machines in %s: %w", dir, err)
@@ -64,7 +64,7 @@ func FindRemains(dir string) (Remains, error) {
 	return found, nil
 }
 
-// isHeld reports whether a living process has the file locked.
+// isHeld reports whether a process holds the lock of a file.
 func isHeld(path string) (bool, error) {
 	file, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {

@@ -1,4 +1,4 @@
-// Package kubeconfig finds the clusters that a command is about.
+// Package kubeconfig finds the clusters that a command uses.
 package kubeconfig
 
 import (
@@ -21,26 +21,26 @@ import (
 	"github.com/millwright-dev/millwright/internal/manager"
 )
 
-// What a flag that names a kubeconfig may say besides a path.
+// Values of flags for kubeconfigs besides a path.
 const (
-	// InCluster is the cluster that this process runs in.
+	// InCluster means the cluster that this process runs in.
 	InCluster = "inClusterConfig"
-	// None is no cluster.
+	// None means no cluster.
 	None = "none"
 )
 
-// userAgent tells API servers which program asks.
 const userAgent = "millwright"
 
-// Flags say which cluster a command is about, and which namespace in it.
+// Flags select a cluster and a namespace.
 type Flags struct {
 	// Dir is the folder of a local cluster.
 	Dir string
-	// File is a kubeconfig. With Dir it is a mistake; without both, the usual places are tried.
+	// File is a kubeconfig. File and Dir exclude each other; without both, KUBECONFIG, the default
+	// folder and ~/.kube/config are tried.
 	File string
-	// Context of the kubeconfig; empty for its current one.
+	// Context of the kubeconfig. Empty means the current one.
 	Context string
-	// Namespace, where the command has one; empty for that of the context.
+	// Namespace. Empty means that of the context.
 	Namespace string
 }
 
@@ -50,7 +50,7 @@ func (f *Flags) Add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.File, "kubeconfig", "", "kubeconfig of the cluster; without it and --dir, KUBECONFIG, "+folder.Default+"/kubeconfig or ~/.kube/config, whichever there is first")
 }
 
-// Client returns a client of the cluster, which is not contacted yet.
+// Client returns a client of the cluster. It does not contact the cluster yet.
 func (f *Flags) Client() (client.WithWatch, error) {
 	config, _, err := f.Load()
 	if err != nil {
@@ -59,7 +59,7 @@ func (f *Flags) Client() (client.WithWatch, error) {
 	return NewClient(config)
 }
 
-// NewClient returns a client that knows all kinds. The cluster is not contacted yet.
+// NewClient returns a client for all kinds. It does not contact the cluster yet.
 func NewClient(config *rest.Config) (client.WithWatch, error) {
 	c, err := client.NewWithWatch(config, client.Options{Scheme: manager.Scheme()})
 	if err != nil {
@@ -85,7 +85,7 @@ func (f *Flags) Load() (config *rest.Config, namespace string, err error) {
 }
 
 // Named reads the kubeconfig that a flag names, and returns the namespace of its context.
-// InCluster and an empty path stand for the cluster that this process runs in.
+// InCluster and an empty path mean the cluster that this process runs in.
 func Named(flag, path, context string) (config *rest.Config, namespace string, err error) {
 	if path == "" || path == InCluster {
 		config, err = rest.InClusterConfig()
@@ -100,8 +100,7 @@ func Named(flag, path, context string) (config *rest.Config, namespace string, e
 	return config, namespace, nil
 }
 
-// read reads the kubeconfig that the rules find, and returns the namespace of its context. An empty
-// context is the current one.
+// read reads the kubeconfig that the rules find. An empty context means the current one.
 func read(rules *clientcmd.ClientConfigLoadingRules, context string) (config *rest.Config, namespace string, err error) {
 	loaded := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: context})
 	if config, err = loaded.ClientConfig(); err != nil {
@@ -114,8 +113,8 @@ func read(rules *clientcmd.ClientConfigLoadingRules, context string) (config *re
 	return config, namespace, nil
 }
 
-// ExplainStopped returns how to start a local cluster that does not answer because nothing
-// runs there; otherwise the error.
+// ExplainStopped returns an error that says how to start the local cluster if it is not running;
+// otherwise err.
 func (f *Flags) ExplainStopped(err error) error {
 	for _, file := range f.rules().GetLoadingPrecedence() {
 		dir := filepath.Dir(file)
@@ -129,7 +128,7 @@ func (f *Flags) ExplainStopped(err error) error {
 	return err
 }
 
-// noCluster returns the error where none was found.
+// noCluster returns the error for a kubeconfig that does not exist.
 func (f *Flags) noCluster() error {
 	switch environment := os.Getenv(clientcmd.RecommendedConfigPathEnvVar); {
 	case f.File != "":
@@ -141,7 +140,7 @@ func (f *Flags) noCluster() error {
 	}
 }
 
-// rules are where the kubeconfig is looked for, in what order.
+// rules returns where the kubeconfig is looked for, in order of precedence.
 func (f *Flags) rules() *clientcmd.ClientConfigLoadingRules {
 	inDir := filepath.Join(f.Folder(), "kubeconfig")
 	switch {
@@ -158,5 +157,5 @@ func (f *Flags) rules() *clientcmd.ClientConfigLoadingRules {
 	return clientcmd.NewDefaultClientConfigLoadingRules()
 }
 
-// Folder is that of the local cluster.
+// Folder returns the folder of the local cluster.
 func (f *Flags) Folder() string { return cmp.Or(f.Dir, folder.Default) }

@@ -1,4 +1,4 @@
-// Package logging sets up the one logger of the program.
+// Package logging sets up the logger of the program.
 package logging
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/args"
 )
 
-// Flags say what is logged, and how.
+// Flags configure the logger.
 type Flags struct {
 	// Format is "text" or "json".
 	Format string
@@ -28,8 +28,7 @@ func (f *Flags) Add(flags *pflag.FlagSet) {
 	flags.IntVarP(&f.Verbosity, "v", "v", 0, "how much is logged: 0 what happens, 1 also what is waited for and calls to the driver, up to 10")
 }
 
-// SetUp makes the one logger, and has all libraries use it. Flags with wrong values are an
-// args.UsageError.
+// SetUp returns the logger, and makes all libraries use it. Invalid flags are an args.UsageError.
 func (f *Flags) SetUp(out io.Writer) (logr.Logger, error) {
 	if f.Verbosity < 0 || f.Verbosity > 10 {
 		return logr.Logger{}, args.Wrongf("--v: %d is not between 0 and 10", f.Verbosity)
@@ -50,12 +49,12 @@ func (f *Flags) SetUp(out io.Writer) (logr.Logger, error) {
 	return log, nil
 }
 
-// noise has log lines of libraries that report an error where there is none, each with the
-// text of that error. At every orderly end controller-runtime says so of the leadership that
-// it gave up itself.
+// noise has log messages of libraries that report an error where there is none, each with the
+// text of the error: at every orderly end, controller-runtime reports as lost the leadership that
+// it released.
 var noise = map[string]string{"error received after stop sequence was engaged": "leader election lost"}
 
-// filter leaves out noise.
+// filter drops noise.
 type filter struct{ slog.Handler }
 
 func (h filter) Handle(ctx context.Context, record slog.Record) error {

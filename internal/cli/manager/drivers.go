@@ -18,15 +18,16 @@ import (
 	"github.com/millwright-dev/millwright/internal/manager"
 )
 
-// DriverFlags say which driver is used, and how.
+// DriverFlags configure the driver.
 type DriverFlags struct {
 	// Name of the driver.
 	Name string
-	// Installation is the name by which the driver knows its VMs among those of others.
+	// Installation is the name by which the driver distinguishes its VMs from those of other
+	// installations.
 	Installation string
-	// SimDir is the folder of the driver sim; empty keeps its VMs in memory.
+	// SimDir is the folder of the driver sim. Empty keeps its VMs in memory.
 	SimDir string
-	// SimHeartbeat is the time between two signs of life of its nodes; 0 for none.
+	// SimHeartbeat is the time between two heartbeats of its nodes; 0 means none.
 	SimHeartbeat time.Duration
 }
 
@@ -37,7 +38,7 @@ func (f *DriverFlags) add(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.SimHeartbeat, "sim-heartbeat", DefaultHeartbeat, "time between two signs of life of a node of the driver sim; 0 for none, whereupon a controller manager takes the node for dead")
 }
 
-// DefaultHeartbeat is the time between two heartbeats of a kubelet.
+// DefaultHeartbeat is the kubelet's default.
 const DefaultHeartbeat = 10 * time.Second
 
 // open puts the driver into the manager's configuration.
@@ -55,8 +56,8 @@ func (f *DriverFlags) open(config *manager.Config) error {
 	}
 }
 
-// openVM makes the driver whose infrastructure is the control cluster, or the one whose
-// kubeconfig the class's Secret has.
+// openVM creates the driver vm. Its infrastructure is the control cluster, unless a class's Secret
+// has the kubeconfig of another.
 func (f *DriverFlags) openVM(config *manager.Config) error {
 	own := rest.CopyConfig(config.Control)
 	own.UserAgent = "millwright-driver-vm"

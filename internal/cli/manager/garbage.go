@@ -9,23 +9,21 @@ import (
 )
 
 const (
-	// gcPercentSmall is how much a small heap grows between two garbage collections. Most of what a
-	// manager allocates is gone soon, and little stays, so to collect more often than Go does by
-	// default costs little time and saves memory.
+	// gcPercentSmall is GOGC for a small heap. Most of what a manager allocates is soon unused, so
+	// to collect more often than by default costs little time and saves memory.
 	gcPercentSmall = 40
-	// gcPercentLarge is for a large heap, which takes long to go through: that is Go's default.
-	// With the smaller number, a third of the CPU time of a rolling update of 5,000 machines went
-	// there, and memory per machine is far less than with few.
+	// gcPercentLarge is GOGC for a large heap: Go's default. With gcPercentSmall, a third of the
+	// CPU time of a rolling update of 5,000 machines was garbage collection.
 	gcPercentLarge = 100
-	// largeHeap is what stays on a heap that is large, in bytes. With 500 machines it is a quarter of
-	// that, with 5,000 and 15,000 pods three times as much.
+	// largeHeap is the live heap from which it counts as large, in bytes. With 500 machines it is a
+	// quarter of that, with 5,000 machines and 15,000 pods three times as much.
 	largeHeap = 48 << 20
-	// heapPeriod is the time between two looks at the size of the heap.
+	// heapPeriod is the time between two checks of the size of the heap.
 	heapPeriod = 10 * time.Second
 )
 
-// collectGarbage says how often the heap is collected, from now until the context ends. GOGC in
-// the environment goes before it.
+// collectGarbage adapts GOGC to the size of the heap until the context ends, unless the environment
+// sets it.
 func collectGarbage(ctx context.Context, period time.Duration) {
 	if _, given := os.LookupEnv("GOGC"); given {
 		return
@@ -49,7 +47,7 @@ func collectGarbage(ctx context.Context, period time.Duration) {
 	}()
 }
 
-// gcPercent is how much a heap grows of which so many bytes stay.
+// gcPercent returns GOGC for a live heap, in bytes.
 func gcPercent(live uint64) int {
 	if live < largeHeap {
 		return gcPercentSmall
@@ -57,7 +55,7 @@ func gcPercent(live uint64) int {
 	return gcPercentLarge
 }
 
-// liveHeap is what the last collection left, in bytes.
+// liveHeap returns the live heap after the last garbage collection, in bytes.
 func liveHeap() uint64 {
 	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(sample)

@@ -1,4 +1,4 @@
-// Package manager is the command that runs the controllers.
+// Package manager contains the command that runs the controllers.
 package manager
 
 import (
@@ -30,13 +30,13 @@ import (
 	"github.com/millwright-dev/millwright/internal/manager"
 )
 
-// Flags are MCM's flags, as far as there is something behind them, and our own.
+// Flags are those of MCM that have an effect here, and our own.
 type Flags struct {
-	// Config is what they make. Complete finishes it.
+	// Config is filled by the flags; Complete adds the rest.
 	Config manager.Config
-	// Driver says which driver is used.
+	// Driver configures the driver.
 	Driver DriverFlags
-	// Logging says what is logged.
+	// Logging configures the logger.
 	Logging logging.Flags
 
 	control, target string
@@ -46,11 +46,11 @@ type Flags struct {
 	nodeConditions  string
 	replacements    string
 	apis            []string
-	// overshootingPeriod is without effect: sets are counted in every pass.
+	// overshootingPeriod has no effect: Machines of a set are counted in every reconcile.
 	overshootingPeriod time.Duration
 }
 
-// Agent is the user agent of the manager's requests, by which an audit log tells them apart.
+// Agent is the user agent of the manager's requests.
 const Agent = "millwright-manager"
 
 // New returns the command.
@@ -90,7 +90,7 @@ func (f *Flags) add(flags *pflag.FlagSet) {
 	f.Logging.Add(flags)
 }
 
-// AddTuning adds the flags that a manager has wherever it runs.
+// AddTuning adds the flags that "millwright up" has too.
 func (f *Flags) AddTuning(flags *pflag.FlagSet) {
 	c := &f.Config
 	flags.IntVar(&c.ConcurrentSyncs, "concurrent-syncs", 50, "objects of one kind that are looked at, and calls to the driver that run, at the same time")
@@ -163,7 +163,7 @@ func (f *Flags) run(ctx context.Context, stderr io.Writer) error {
 	return f.Run(ctx)
 }
 
-// Complete opens the driver, and puts into the configuration what flags give in another form.
+// Complete opens the driver, and completes Config from the flags.
 func (f *Flags) Complete() error {
 	if f.nodeConditions != "" {
 		f.Config.NodeConditions = strings.Split(f.nodeConditions, ",")
@@ -177,7 +177,7 @@ func (f *Flags) Run(ctx context.Context) error {
 	return explain(manager.Run(ctx, f.Config), f.Config)
 }
 
-// validate reports all that is wrong with the flags at once.
+// validate returns all problems with the flags.
 func (f *Flags) validate() error {
 	c := f.Config
 	var wrong args.Problems
@@ -214,7 +214,7 @@ func (f *Flags) validateAPIs() error {
 	return nil
 }
 
-// ValidateTuning reports all that is wrong with the flags of AddTuning at once.
+// ValidateTuning returns all problems with the flags of AddTuning.
 func (f *Flags) ValidateTuning() error {
 	c := f.Config
 	var wrong args.Problems
@@ -240,7 +240,7 @@ func (f *Flags) ValidateTuning() error {
 	return wrong.Err()
 }
 
-// validateElection reports what client-go would refuse, and what would make leadership
+// validateElection returns an error for times that client-go refuses, or that make leadership
 // unreliable.
 func validateElection(e manager.Election) error {
 	switch {
@@ -254,7 +254,7 @@ func validateElection(e manager.Election) error {
 	return nil
 }
 
-// connect reads the kubeconfigs. Nothing is contacted yet.
+// connect reads the kubeconfigs. It does not contact the clusters yet.
 func (f *Flags) connect() error {
 	var err error
 	if f.target != kubeconfig.None {
@@ -275,8 +275,7 @@ func (f *Flags) load(flag, path string) (*rest.Config, error) {
 	return config, nil
 }
 
-// explain says what to do about the errors that operators meet most. That the context ended is
-// none.
+// explain adds what to do about frequent errors. The end of the context is not an error.
 func explain(err error, config manager.Config) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):

@@ -1,4 +1,4 @@
-// Package terminal draws lines that change on a terminal.
+// Package terminal draws changing lines on a terminal.
 package terminal
 
 import (
@@ -16,14 +16,13 @@ import (
 type Screen struct {
 	// Out is the terminal.
 	Out io.Writer
-	// Size is how many columns and rows it has now. Zeroes stand for what is not known.
+	// Size returns the current number of columns and rows. Zero means unknown.
 	Size func() (columns, rows int)
-	// drawn are the widths of the lines that are on the terminal.
+	// drawn has the widths of the lines on the terminal.
 	drawn []int
 }
 
-// Open returns a screen on an output; nil if that is no terminal, or one that cannot be drawn
-// on.
+// Open returns a screen on an output; nil if that is not a terminal that can be drawn on.
 func Open(out io.Writer) *Screen {
 	file, ok := out.(interface{ Fd() uintptr })
 	if !ok || os.Getenv("TERM") == "dumb" || !term.IsTerminal(int(file.Fd())) {
@@ -35,9 +34,9 @@ func Open(out io.Writer) *Screen {
 	}}
 }
 
-// Draw replaces what was drawn before. Items of lists, which begin with "  - ", and the last
-// column of a table, whose titles are in capital letters, go on in the next line. Whatever else
-// does not fit is cut: nothing can be drawn over a line that wraps, or that has left the screen.
+// Draw replaces the lines that were drawn before. Items of lists, which begin with "  - ", and the
+// last column of a table, whose titles are in capital letters, continue in the next line. Other
+// lines are cut: a line that wraps, or has left the screen, cannot be replaced.
 func (s *Screen) Draw(lines []string) error {
 	columns, rows := s.Size()
 	if columns <= 0 || rows <= 0 {
@@ -62,8 +61,7 @@ func (s *Screen) Draw(lines []string) error {
 	return nil
 }
 
-// fitted leaves out lines if there are too many: first the table, since the numbers before it and
-// what is waited for tell more, and then the last.
+// fitted drops lines if there are too many: first the table, then the last lines.
 func fitted(lines []string, most int) []string {
 	all := len(lines)
 	if all <= most {
@@ -78,7 +76,7 @@ func fitted(lines []string, most int) []string {
 	return append(slices.Clip(lines), fmt.Sprintf("… and %d more lines", all-len(lines)))
 }
 
-// rows is how many rows the drawn lines take on a terminal of that width: it may have
+// rows returns how many rows the drawn lines take on a terminal of that width, which may have
 // become narrower.
 func (s *Screen) rows(columns int) int {
 	sum := 0
@@ -91,11 +89,11 @@ func (s *Screen) rows(columns int) int {
 // item is how items of lists begin.
 const item = "  - "
 
-// broken breaks items of lists that are too long between words, into a few lines each.
+// broken breaks long items of lists between words, into a few lines each.
 func broken(lines []string, columns int) []string {
 	const most = 4
 	var all []string
-	column := 0 // where the last one of a table begins
+	column := 0 // where the last column of a table begins
 	for _, line := range lines {
 		switch {
 		case line == "":
@@ -161,8 +159,8 @@ func fits(line string, columns int) bool {
 	return short == line
 }
 
-// lineBreak is after how many bytes a line is to be broken that is too long: behind the last
-// word that fits, or else within the first.
+// lineBreak returns after how many bytes to break a line that is too long: after the last word that
+// fits, or else within the first.
 func lineBreak(line string, columns int) int {
 	width, blank := 0, 0
 	for at, r := range line {
@@ -176,7 +174,7 @@ func lineBreak(line string, columns int) int {
 	return len(line)
 }
 
-// cut shortens a line to a number of columns, and returns how many it takes.
+// cut shortens a line to a number of columns, and returns its width.
 func cut(line string, columns int) (string, int) {
 	width := 0
 	for at, r := range line {
@@ -189,7 +187,7 @@ func cut(line string, columns int) (string, int) {
 	return line, width
 }
 
-// widthOf is how many columns a letter may take. Where terminals differ, it is the most.
+// widthOf returns the highest number of columns that a letter takes on any terminal.
 func widthOf(r rune) int {
 	const hangul = 0x1100 // all wide letters come after these
 	if r >= hangul && (r < 0x2000 || r > 0x27ff) {

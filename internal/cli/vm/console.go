@@ -24,7 +24,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// escape is the key that ends a console on a terminal: Ctrl-], as in telnet and virsh.
+// escape ends a console on a terminal: Ctrl-], as in telnet and virsh.
 const escape = 0x1d
 
 func newConsole() *cobra.Command {
@@ -54,7 +54,7 @@ func newReset() *cobra.Command {
 	})
 }
 
-// newSocketCommand returns a command that talks with the hypervisor of a VM.
+// newSocketCommand returns a command that calls the hypervisor of a VM.
 func newSocketCommand(cmd *cobra.Command, run func(*cobra.Command, string, vmpb.OOBManagementClient) error) *cobra.Command {
 	flags := &kubeconfig.Flags{}
 	cmd.Args = args.One(func(given []string) error {
@@ -72,7 +72,7 @@ func newSocketCommand(cmd *cobra.Command, run func(*cobra.Command, string, vmpb.
 	return cmd
 }
 
-// dial connects to the hypervisor of a VM, over the socket that the user may open.
+// dial connects to the socket of a VM's hypervisor.
 func dial(ctx context.Context, flags *kubeconfig.Flags, name string) (*grpc.ClientConn, error) {
 	c, err := flags.Client()
 	if err != nil {
@@ -100,8 +100,7 @@ func dial(ctx context.Context, flags *kubeconfig.Flags, name string) (*grpc.Clie
 	return conn, nil
 }
 
-// console connects a terminal, or whatever else in and out are, to a serial port until
-// either ends.
+// console connects in and out, which may be a terminal, to a serial port until either ends.
 func console(ctx context.Context, vm vmpb.OOBManagementClient, in *os.File, out, messages io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -137,10 +136,10 @@ func console(ctx context.Context, vm vmpb.OOBManagementClient, in *os.File, out,
 	}
 }
 
-// typed sends input until it ends, and reports whether the user asked to leave. After the
-// end of a file the guest may still have something to say.
+// typed sends input until it ends, and reports whether the user asked to leave. After the end of
+// the input the guest may still print.
 func typed(stream grpc.BidiStreamingClient[vmpb.ConsoleIO, vmpb.ConsoleIO], in io.Reader, terminal bool) (leave bool) {
-	defer stream.CloseSend() // the receiving side says what is wrong
+	defer stream.CloseSend() // the receiving side reports errors
 	buffer := make([]byte, 4096)
 	for {
 		n, err := in.Read(buffer)
@@ -162,7 +161,7 @@ func typed(stream grpc.BidiStreamingClient[vmpb.ConsoleIO, vmpb.ConsoleIO], in i
 	}
 }
 
-// consoleEnd returns why a console ended, as a user understands it.
+// consoleEnd returns the reason of a console's end in plain words.
 func consoleEnd(err error) error {
 	switch {
 	case errors.Is(err, io.EOF):

@@ -40,13 +40,13 @@ to know about its virtual machine.`,
 	}
 }
 
-// endedError is the end of a hypervisor that is no success.
+// endedError is the failure of a hypervisor.
 type endedError struct{ vmpb.Termination }
 
 // Error implements error.
 func (e *endedError) Error() string { return e.Reason + ": " + e.Message }
 
-// runHypervisor runs a VM to its end, and leaves in the termination message why it ended.
+// runHypervisor runs a VM to its end, and writes the reason to the termination message.
 func runHypervisor(ctx context.Context, getenv func(string) string, stderr io.Writer) error {
 	log := slog.New(slog.NewTextHandler(stderr, nil))
 	end := vmpb.Termination{Reason: vmpb.EndInvalidSpec}
@@ -67,7 +67,7 @@ func runHypervisor(ctx context.Context, getenv func(string) string, stderr io.Wr
 	return nil
 }
 
-// hypervisorConfig reads the environment. Errors are about what it says.
+// hypervisorConfig reads the environment.
 func hypervisorConfig(getenv func(string) string, log *slog.Logger) (hypervisor.Config, error) {
 	spec, err := hypervisor.ParseSpec(getenv(vmpb.EnvSpec))
 	if err != nil {
@@ -101,8 +101,8 @@ func hypervisorConfig(getenv func(string) string, log *slog.Logger) (hypervisor.
 	}, nil
 }
 
-// peerMayCall lets the controller do everything, and another hypervisor of the same VM
-// migrate to this one. Users have the unix socket.
+// peerMayCall allows everything to the controller, and migration to another hypervisor of the same
+// VM. Users have the unix socket.
 func peerMayCall(spec *vmpb.VMSpec) func(ctx context.Context, method string) error {
 	return func(ctx context.Context, method string) error {
 		peer, err := identity.FromContext(ctx)
@@ -118,7 +118,7 @@ func peerMayCall(spec *vmpb.VMSpec) func(ctx context.Context, method string) err
 	}
 }
 
-// parsePrefixes reads networks, separated by commas.
+// parsePrefixes reads networks that are separated by commas.
 func parsePrefixes(list string) ([]netip.Prefix, error) {
 	var prefixes []netip.Prefix
 	for text := range strings.FieldsFuncSeq(list, func(r rune) bool { return r == ',' }) {

@@ -1,4 +1,4 @@
-// Package vm is the commands for virtual machines, and the one that runs a hypervisor.
+// Package vm contains the commands for virtual machines, and the command of hypervisor Pods.
 package vm
 
 import (
@@ -57,7 +57,7 @@ func newList() *cobra.Command {
 	return cmd
 }
 
-// listVMs prints one line for each VM of a namespace, of all if that is empty.
+// listVMs prints one line for each VM of a namespace. Empty means all namespaces.
 func listVMs(ctx context.Context, c client.Client, namespace string, now time.Time, out io.Writer) error {
 	vms := &vmv1alpha1.VirtualMachineList{}
 	if err := c.List(ctx, vms, client.InNamespace(namespace)); err != nil {
@@ -86,7 +86,7 @@ func listVMs(ctx context.Context, c client.Client, namespace string, now time.Ti
 	return table.Flush()
 }
 
-// State says in a few words what a VM does, or what it waits for.
+// State returns what a VM does or waits for, in a few words.
 func State(vm *vmv1alpha1.VirtualMachine) string {
 	ready := meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionReady)
 	if ready == nil {
@@ -95,7 +95,7 @@ func State(vm *vmv1alpha1.VirtualMachine) string {
 	return strings.TrimSuffix(ready.Reason+": "+ready.Message, ": ")
 }
 
-// addCluster adds the flags that say which virtual machines are meant.
+// addCluster adds the flags that select the cluster and the namespace.
 func addCluster(cmd *cobra.Command, flags *kubeconfig.Flags) {
 	flags.Add(cmd.Flags())
 	cmd.Flags().StringVarP(&flags.Namespace, "namespace", "n", "default", "namespace of the virtual machines")
