@@ -47,15 +47,15 @@ func TestManyCreatesAtOnceMakeOneVM(t *testing.T) {
 	}
 	for name, handles := range tests {
 		t.Run(name, func(t *testing.T) {
-			var worlds []testDriver
+			var drivers []testDriver
 			for _, cloud := range handles {
-				worlds = append(worlds, newTestDriver(t, sim.Config{Cloud: cloud}, nil))
+				drivers = append(drivers, newTestDriver(t, sim.Config{Cloud: cloud}, nil))
 			}
 			ids := make([]string, 50)
 			var wg sync.WaitGroup
 			for i := range ids {
 				wg.Go(func() {
-					resp, err := worlds[i%len(worlds)].create("m")
+					resp, err := drivers[i%len(drivers)].create("m")
 					if err != nil {
 						t.Error(err)
 						return
@@ -69,7 +69,7 @@ func TestManyCreatesAtOnceMakeOneVM(t *testing.T) {
 					t.Fatalf("two VMs: %s and %s", ids[0], id)
 				}
 			}
-			for _, w := range worlds {
+			for _, w := range drivers {
 				if vms := w.vms(); len(vms) != 1 {
 					t.Errorf("%d VMs exist, want 1", len(vms))
 				}

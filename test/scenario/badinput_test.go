@@ -25,7 +25,7 @@ import (
 // TestWhatIsMissingIsSaid: a Machine that cannot be created says why, in its status and in
 // one event, and is created as soon as what was missing is there.
 func TestWhatIsMissingIsSaid(t *testing.T) {
-	w := newWorld(t)
+	w := newScenario(t)
 	noUserData := secret(w.Namespace, "nouserdata")
 	noUserData.Data = nil
 	w.create(
@@ -90,7 +90,7 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 
 // TestMachineOfAClassThatNeverWasCanBeDeleted: there is no VM, so nothing holds it.
 func TestMachineOfAClassThatNeverWasCanBeDeleted(t *testing.T) {
-	w := newWorld(t)
+	w := newScenario(t)
 	w.manager()
 	machine := &v1alpha1.Machine{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: "typo-" + w.Namespace},
@@ -115,7 +115,7 @@ func TestMachineOfAClassThatNeverWasCanBeDeleted(t *testing.T) {
 // TestTwoManagers: the second stands by and says for whom, and takes over when the first
 // is gone.
 func TestTwoManagers(t *testing.T) {
-	w := newWorld(t)
+	w := newScenario(t)
 	first := w.manager()
 	w.leads(first)
 	second := w.manager()
@@ -133,7 +133,7 @@ func TestTwoManagers(t *testing.T) {
 // TestTargetAway: while the target does not answer, machines say what they wait for, no VM
 // is made that could not join, and nobody is declared failed. When it answers, all goes on.
 func TestTargetAway(t *testing.T) {
-	w := newWorld(t, env.WithOwn())
+	w := newScenario(t, env.WithOwn())
 	if err := w.Target.ControlPlane.StopComponent(t.Context(), controlplane.APIServer); err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +161,7 @@ func TestTargetAway(t *testing.T) {
 
 // TestNoTarget: without a target cluster a machine is Available as soon as its VM exists.
 func TestNoTarget(t *testing.T) {
-	w := newWorld(t)
+	w := newScenario(t)
 	w.pool("notarget", 1, `{}`)
 	millwright(t, "manager", "--driver", "sim", "--namespace", w.Namespace, "--port", "0",
 		"--control-kubeconfig", w.path("control"), "--target-kubeconfig", "none")
@@ -178,7 +178,7 @@ func TestNoTarget(t *testing.T) {
 
 // TestMistakesAtTheStart: each ends the program with one sentence that says what to do.
 func TestMistakesAtTheStart(t *testing.T) {
-	w := newWorld(t)
+	w := newScenario(t)
 	bare := env.New(t, env.WithOwn())
 	crds := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "machinesets.machine.sapcloud.io"}}
 	if err := bareClient(t, bare.Admin).Delete(t.Context(), crds); err != nil {
@@ -264,7 +264,7 @@ func bareClient(t *testing.T, config *rest.Config) client.Client {
 }
 
 // patch changes an object by a merge patch.
-func (w *world) patch(object client.Object, merge string) {
+func (w *scenario) patch(object client.Object, merge string) {
 	w.t.Helper()
 	if err := w.Client.Patch(w.t.Context(), object, client.RawPatch("application/merge-patch+json", []byte(merge))); err != nil {
 		w.t.Fatal(err)
@@ -272,7 +272,7 @@ func (w *world) patch(object client.Object, merge string) {
 }
 
 // eventsOf are the warnings about an object, each once.
-func (w *world) eventsOf(g gomega.Gomega, object client.Object) []string {
+func (w *scenario) eventsOf(g gomega.Gomega, object client.Object) []string {
 	events := &corev1.EventList{}
 	g.Expect(w.Client.List(w.t.Context(), events, client.InNamespace(w.Namespace))).To(gomega.Succeed())
 	var messages []string

@@ -20,7 +20,7 @@ func TestKillingTheManagerAtAnyMoment(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 
-	w := newWorld(t)
+	w := newScenario(t)
 	deployment := w.pool("crash", machines, `{"latency":"100ms","jitter":0.5,"joinDelay":"300ms","visibleAfter":"150ms"}`)
 	for kill := range kills {
 		if kill == kills/2 {
@@ -32,7 +32,7 @@ func TestKillingTheManagerAtAnyMoment(t *testing.T) {
 			w.scale(deployment, 0)
 		}
 		// Slow enough that every kill hits a manager in the midst of its work.
-		manager := w.victim("--kube-api-qps", "50", "--kube-api-burst", "10")
+		manager := w.shortLeases("--kube-api-qps", "50", "--kube-api-burst", "10")
 		w.leads(manager)
 		moment := time.Duration(random.Int64N(int64(600 * time.Millisecond)))
 		time.Sleep(moment) // the random moment itself
@@ -50,14 +50,14 @@ func TestKillingTheManagerAtAnyMoment(t *testing.T) {
 }
 
 // leads waits until the manager does the work.
-func (w *world) leads(manager *program.Process) {
+func (w *scenario) leads(manager *program.Process) {
 	w.t.Helper()
 	w.eventually(time.Minute, func(g gomega.Gomega) {
 		g.Expect(manager.Output.String()).To(gomega.ContainSubstring("Starting workers"))
 	})
 }
 
-func (w *world) countVMs() int {
+func (w *scenario) countVMs() int {
 	w.t.Helper()
 	vms, err := w.cloud.VMs()
 	if err != nil {
@@ -67,7 +67,7 @@ func (w *world) countVMs() int {
 }
 
 // oneVMEach reads the journal: no Machine ever had two VMs, and so many have one now.
-func (w *world) oneVMEach(now int) {
+func (w *scenario) oneVMEach(now int) {
 	w.t.Helper()
 	journal, err := w.cloud.Journal()
 	if err != nil {

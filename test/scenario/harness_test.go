@@ -26,9 +26,9 @@ func TestMain(m *testing.M) {
 	env.Main(m)
 }
 
-// world is what a scenario plays in: a control and a target cluster, and a simulated
+// scenario has a control and a target cluster, and a simulated
 // provider whose VMs outlive the manager.
-type world struct {
+type scenario struct {
 	*env.Env
 	t *testing.T
 	// dir holds the kubeconfigs and the simulated VMs.
@@ -37,17 +37,17 @@ type world struct {
 	cloud *sim.Cloud
 }
 
-// newWorld is for a test that runs beside others.
-func newWorld(t *testing.T, options ...env.Option) *world {
+// newScenario is for a test that runs beside others.
+func newScenario(t *testing.T, options ...env.Option) *scenario {
 	t.Helper()
 	t.Parallel()
-	return newWorldAlone(t, options...)
+	return newScenarioAlone(t, options...)
 }
 
-// newWorldAlone is for a test that runs before those others.
-func newWorldAlone(t *testing.T, options ...env.Option) *world {
+// newScenarioAlone is for a test that runs before those others.
+func newScenarioAlone(t *testing.T, options ...env.Option) *scenario {
 	t.Helper()
-	w := &world{Env: env.NewPair(t, options...), t: t, dir: t.TempDir()}
+	w := &scenario{Env: env.NewPair(t, options...), t: t, dir: t.TempDir()}
 	cloud, err := sim.OpenCloud(w.simDir(), sim.CloudOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -64,9 +64,9 @@ func newWorldAlone(t *testing.T, options ...env.Option) *world {
 	return w
 }
 
-func (w *world) simDir() string { return filepath.Join(w.dir, "sim") }
+func (w *scenario) simDir() string { return filepath.Join(w.dir, "sim") }
 
-func (w *world) path(name string) string { return filepath.Join(w.dir, name+".kubeconfig") }
+func (w *scenario) path(name string) string { return filepath.Join(w.dir, name+".kubeconfig") }
 
 // millwright starts the program. It is killed when the test ends, if it still runs.
 func millwright(t *testing.T, args ...string) *program.Process {
@@ -81,9 +81,9 @@ func millwright(t *testing.T, args ...string) *program.Process {
 	return p
 }
 
-// manager starts a manager in this world. It keeps its leases on a busy machine, too, and
+// manager starts a manager. It keeps its leases on a busy machine, too, and
 // gives them away when it is stopped.
-func (w *world) manager(more ...string) *program.Process {
+func (w *scenario) manager(more ...string) *program.Process {
 	w.t.Helper()
 	return millwright(w.t, append([]string{
 		"manager", "--driver", "sim", "--sim-dir", w.simDir(), "--sim-heartbeat", "0", "--namespace", w.Namespace,
@@ -91,9 +91,9 @@ func (w *world) manager(more ...string) *program.Process {
 	}, more...)...)
 }
 
-// victim starts a manager that is to be killed. Its leases run out soon, so that the next
+// shortLeases starts a manager whose leases expire soon after it is killed, so that the next
 // process need not wait long for them.
-func (w *world) victim(more ...string) *program.Process {
+func (w *scenario) shortLeases(more ...string) *program.Process {
 	w.t.Helper()
 	return w.manager(append([]string{
 		"--leader-elect-lease-duration", "3s", "--leader-elect-renew-deadline", "2s", "--leader-elect-retry-period", "200ms",
@@ -101,7 +101,7 @@ func (w *world) victim(more ...string) *program.Process {
 }
 
 // pool declares a class, its Secret, and a deployment of that many Machines.
-func (w *world) pool(name string, replicas int32, providerSpec string) *v1alpha1.MachineDeployment {
+func (w *scenario) pool(name string, replicas int32, providerSpec string) *v1alpha1.MachineDeployment {
 	w.t.Helper()
 	w.create(secret(w.Namespace, name), class(w.Namespace, name, providerSpec))
 	deployment := deploymentOf(w.Namespace, name, replicas)
@@ -109,7 +109,7 @@ func (w *world) pool(name string, replicas int32, providerSpec string) *v1alpha1
 	return deployment
 }
 
-func (w *world) create(objects ...client.Object) {
+func (w *scenario) create(objects ...client.Object) {
 	w.t.Helper()
 	for _, object := range objects {
 		if err := w.Client.Create(w.t.Context(), object); err != nil {
@@ -156,13 +156,13 @@ func deploymentOf(namespace, name string, replicas int32) *v1alpha1.MachineDeplo
 }
 
 // scale asks for another number of Machines.
-func (w *world) scale(deployment *v1alpha1.MachineDeployment, replicas int32) {
+func (w *scenario) scale(deployment *v1alpha1.MachineDeployment, replicas int32) {
 	w.t.Helper()
 	w.patch(deployment, fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas))
 }
 
 // eventually waits until the check holds.
-func (w *world) eventually(within time.Duration, check func(g gomega.Gomega)) {
+func (w *scenario) eventually(within time.Duration, check func(g gomega.Gomega)) {
 	w.t.Helper()
 	g := gomega.NewWithT(w.t)
 	g.Eventually(func(g gomega.Gomega) { check(g) }).WithTimeout(within).WithPolling(100 * time.Millisecond).Should(gomega.Succeed())
@@ -170,7 +170,7 @@ func (w *world) eventually(within time.Duration, check func(g gomega.Gomega)) {
 
 // settled checks that a deployment has its Machines, all of them Running, with a VM and a
 // node each, and nothing besides.
-func (w *world) settled(ctx context.Context, g gomega.Gomega, deployment *v1alpha1.MachineDeployment) {
+func (w *scenario) settled(ctx context.Context, g gomega.Gomega, deployment *v1alpha1.MachineDeployment) {
 	g.Expect(w.Client.Get(ctx, client.ObjectKeyFromObject(deployment), deployment)).To(gomega.Succeed())
 	wanted := deployment.Spec.Replicas
 	g.Expect(deployment.Status.AvailableReplicas).To(gomega.Equal(wanted), "available replicas")
@@ -195,7 +195,7 @@ func (w *world) settled(ctx context.Context, g gomega.Gomega, deployment *v1alph
 }
 
 // nodesOf finds the nodes of a pool by their names, which begin with it.
-func (w *world) nodesOf(ctx context.Context, g gomega.Gomega, pool string) []corev1.Node {
+func (w *scenario) nodesOf(ctx context.Context, g gomega.Gomega, pool string) []corev1.Node {
 	nodes := &corev1.NodeList{}
 	g.Expect(w.Target.Client.List(ctx, nodes)).To(gomega.Succeed())
 	var own []corev1.Node
@@ -208,7 +208,7 @@ func (w *world) nodesOf(ctx context.Context, g gomega.Gomega, pool string) []cor
 }
 
 // tokens finds the bootstrap tokens that are left.
-func (w *world) tokens(ctx context.Context, g gomega.Gomega) []corev1.Secret {
+func (w *scenario) tokens(ctx context.Context, g gomega.Gomega) []corev1.Secret {
 	secrets := &corev1.SecretList{}
 	g.Expect(w.Target.Client.List(ctx, secrets, client.InNamespace("kube-system"))).To(gomega.Succeed())
 	var tokens []corev1.Secret

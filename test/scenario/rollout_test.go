@@ -15,7 +15,7 @@ import (
 // machines exist than wanted and surge allow, and none is missing.
 func TestRollingUpdate(t *testing.T) {
 	const wanted, surge = 4, 1
-	w := newWorld(t)
+	w := newScenario(t)
 	w.create(secret(w.Namespace, "roll"), class(w.Namespace, "roll", `{}`), class(w.Namespace, "roll-v2", `{}`))
 	deployment := deploymentOf(w.Namespace, "roll", wanted)
 	deployment.Spec.Template.Spec.Class.Name = "roll"

@@ -73,7 +73,7 @@ func TestScaleUpAndDownWithinTheRequestBudget(t *testing.T) {
 
 // measured is a scenario that counts requests.
 type measured struct {
-	*world
+	*scenario
 	servers []rest.Interface
 	// own counts the requests of the test itself.
 	own atomic.Int64
@@ -82,7 +82,7 @@ type measured struct {
 // newMeasured is for a test that runs before others: they would not be quiet.
 func newMeasured(t *testing.T) *measured {
 	t.Helper()
-	w := &measured{world: newWorldAlone(t)}
+	w := &measured{scenario: newScenarioAlone(t)}
 	for _, cluster := range []*env.Cluster{w.Cluster, w.Target} {
 		w.servers = append(w.servers, kubernetes.NewForConfigOrDie(cluster.Admin).Discovery().RESTClient())
 		access := rest.CopyConfig(cluster.Admin)
@@ -176,18 +176,18 @@ func within(t *testing.T, what string, c cost, machines int, budget, events floa
 
 // TestDeletingANodeDeletesItsMachine: its set makes another one.
 func TestDeletingANodeDeletesItsMachine(t *testing.T) {
-	w := newWorld(t)
+	w := newScenario(t)
 	deployment := w.pool("node", 2, `{}`)
 	w.manager()
 	w.eventually(time.Minute, func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
-	var victim corev1.Node
-	w.eventually(time.Minute, func(g gomega.Gomega) { victim = w.nodesOf(t.Context(), g, "node")[0] })
-	if err := w.Target.Client.Delete(t.Context(), &victim); err != nil {
+	var deleted corev1.Node
+	w.eventually(time.Minute, func(g gomega.Gomega) { deleted = w.nodesOf(t.Context(), g, "node")[0] })
+	if err := w.Target.Client.Delete(t.Context(), &deleted); err != nil {
 		t.Fatal(err)
 	}
 	w.eventually(time.Minute, func(g gomega.Gomega) {
 		for _, node := range w.nodesOf(t.Context(), g, "node") {
-			g.Expect(node.UID).NotTo(gomega.Equal(victim.UID))
+			g.Expect(node.UID).NotTo(gomega.Equal(deleted.UID))
 		}
 		w.settled(t.Context(), g, deployment)
 	})
