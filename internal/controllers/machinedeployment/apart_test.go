@@ -25,7 +25,7 @@ import (
 
 // TestAFailureToScaleIsNoRollout: one that is over stays so, and no deadline begins to run.
 func TestAFailureToScaleIsNoRollout(t *testing.T) {
-	s := newServer(newDeployment(3, func(d *v1alpha1.MachineDeployment) { d.Spec.ProgressDeadlineSeconds = ptr.To(int32(600)) }), setOf("a", 3, withUID))
+	s := newServer(fixture.Deployment(3, func(d *v1alpha1.MachineDeployment) { d.Spec.ProgressDeadlineSeconds = ptr.To(int32(600)) }), fixture.Set("a", 3, fixture.WithUID))
 	s.Target = nil
 	s.pass(t)
 	s.pass(t)
@@ -61,7 +61,7 @@ func TestAFailureToScaleIsNoRollout(t *testing.T) {
 
 // TestAFailureOfARollout is said where a rollout is watched.
 func TestAFailureOfARollout(t *testing.T) {
-	s := newServer(newDeployment(3, class("b"), rolling("1", "1")), setOf("a", 3, withUID), setOf("b", 0, withUID, ofRevision("2")))
+	s := newServer(fixture.Deployment(3, fixture.OfClass("b"), fixture.Rolling("1", "1")), fixture.Set("a", 3, fixture.WithUID), fixture.Set("b", 0, fixture.WithUID, fixture.OfRevision("2")))
 	s.Target = nil
 	s.refuse = refusedSets(apierrors.NewInternalError(errors.New("etcd leader changed")))
 	if _, err := s.Reconcile(t.Context(), request); err == nil {
@@ -74,7 +74,7 @@ func TestAFailureOfARollout(t *testing.T) {
 
 // TestASetThatIsGoneIsNotSaid: the cache did not show it yet.
 func TestASetThatIsGoneIsNotSaid(t *testing.T) {
-	s := newServer(newDeployment(3), setOf("a", 3, withUID))
+	s := newServer(fixture.Deployment(3), fixture.Set("a", 3, fixture.WithUID))
 	s.Target = nil
 	s.pass(t)
 	s.pass(t)
@@ -91,10 +91,10 @@ func TestASetThatIsGoneIsNotSaid(t *testing.T) {
 
 // TestSetsComeInOneOrder: the cache has none, and what is said of several must not change.
 func TestSetsComeInOneOrder(t *testing.T) {
-	objects := []client.Object{newDeployment(0)}
+	objects := []client.Object{fixture.Deployment(0)}
 	var want []string
 	for _, name := range []string{"a", "b", "c", "d"} {
-		objects = append(objects, setOf(name, 0, withUID))
+		objects = append(objects, fixture.Set(name, 0, fixture.WithUID))
 		want = append(want, "pool-"+name)
 	}
 	s := newServer(objects...)
@@ -118,14 +118,14 @@ func TestSetsComeInOneOrder(t *testing.T) {
 
 // TestANodeIsReleasedWhenThePreservationOfItsMachineEnds: nothing else brings a pass then.
 func TestANodeIsReleasedWhenThePreservationOfItsMachineEnds(t *testing.T) {
-	set := setOf("a", 1, withUID)
-	machine := member(set, "m-0")
-	preservedFor(time.Hour)(machine)
-	s := newServer(newDeployment(1), set, machine)
+	set := fixture.Set("a", 1, fixture.WithUID)
+	machine := fixture.Member(set, "m-0")
+	fixture.PreservedUntil(fixture.Noon.Add(time.Hour))(machine)
+	s := newServer(fixture.Deployment(1), set, machine)
 	must(s.target.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "m-0", Annotations: map[string]string{
 		v1alpha1.AnnotationKeyScaleDownDisabled: "true", v1alpha1.AnnotationKeyScaleDownDisabledByMCM: "true",
 	}}}))
-	now := clocktesting.NewFakePassiveClock(noon)
+	now := clocktesting.NewFakePassiveClock(fixture.Noon)
 	s.Clock = now
 	s.pass(t)
 	if got := s.pass(t).RequeueAfter; got != time.Hour {
@@ -134,7 +134,7 @@ func TestANodeIsReleasedWhenThePreservationOfItsMachineEnds(t *testing.T) {
 	if n := len(s.node(t, "m-0").Annotations); n != 2 {
 		t.Fatalf("the node has %d annotations while its machine is preserved", n)
 	}
-	now.SetTime(noon.Add(time.Hour))
+	now.SetTime(fixture.Noon.Add(time.Hour))
 	s.pass(t)
 	if got := s.node(t, "m-0").Annotations; len(got) > 0 {
 		t.Errorf("the node still has %v", got)
@@ -155,12 +155,12 @@ func TestATargetThatHangsCostsItsTimeOnce(t *testing.T) {
 		}
 		return nil
 	}
-	set := setOf("a", 1, withUID)
+	set := fixture.Set("a", 1, fixture.WithUID)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
 	shall := node.DeepCopy()
 	shall.Labels = map[string]string{"a": "b"}
 	patch := planner.Operation{Action: planner.PatchNodes, Nodes: []planner.NodeChange{{Old: node, New: shall}}, Reason: "a test"}
-	f := planner.NewFacts(newDeployment(1), sets{set}, noon)
+	f := planner.NewFacts(fixture.Deployment(1), sets{set}, fixture.Noon)
 	o := s.current().apply(t.Context(), f, []planner.Operation{patch, patch})
 	if again := lookAgain(f, o, f.Deployment.Status); o.Failure != nil || tried != 1 || again == 0 {
 		t.Errorf("tried %d times, again after %s: %v", tried, again, o.Failure)
@@ -171,7 +171,7 @@ func TestATargetThatHangsCostsItsTimeOnce(t *testing.T) {
 // scaled to zero.
 func TestNothingIsRememberedOfWhatIsGone(t *testing.T) {
 	t.Run("set", func(t *testing.T) {
-		s := newServer(newDeployment(3), setOf("a", 3, withUID))
+		s := newServer(fixture.Deployment(3), fixture.Set("a", 3, fixture.WithUID))
 		s.Target = nil
 		s.pass(t)
 		s.setSet(t, "pool-a", func(set *v1alpha1.MachineSet) { set.Labels = map[string]string{"name": "other"} })
@@ -186,10 +186,10 @@ func TestNothingIsRememberedOfWhatIsGone(t *testing.T) {
 		}
 	})
 	t.Run("node", func(t *testing.T) {
-		old := setOf("a", 2, withUID)
-		objects := []client.Object{newDeployment(2, rolling("0", "2"), class("b")), old}
+		old := fixture.Set("a", 2, fixture.WithUID)
+		objects := []client.Object{fixture.Deployment(2, fixture.Rolling("0", "2"), fixture.OfClass("b")), old}
 		for i := range 2 {
-			objects = append(objects, member(old, fmt.Sprintf("m-%d", i)))
+			objects = append(objects, fixture.Member(old, fmt.Sprintf("m-%d", i)))
 		}
 		s := newServer(objects...)
 		for i := range 2 {

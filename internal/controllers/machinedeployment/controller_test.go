@@ -18,10 +18,11 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 func TestANewDeploymentGetsASet(t *testing.T) {
-	s := newServer(newDeployment(3, func(d *v1alpha1.MachineDeployment) {
+	s := newServer(fixture.Deployment(3, func(d *v1alpha1.MachineDeployment) {
 		d.Annotations = map[string]string{
 			v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout: "30m",
 			v1alpha1.AnnotationKeyTriggerDeletion:                 "x~1",
@@ -31,7 +32,7 @@ func TestANewDeploymentGetsASet(t *testing.T) {
 	s.pass(t)
 	deployment, set := s.deployment(), s.only(t)
 	hash := set.Labels["machine-template-hash"]
-	labels := map[string]string{"name": pool, "machine-template-hash": hash}
+	labels := map[string]string{"name": fixture.Pool, "machine-template-hash": hash}
 	want := v1alpha1.MachineSetSpec{
 		Replicas: 3, Selector: &metav1.LabelSelector{MatchLabels: labels}, MinReadySeconds: 500, AutoPreserveFailedMachineMax: 2,
 		Template: *deployment.Spec.Template.DeepCopy(),
@@ -49,7 +50,7 @@ func TestANewDeploymentGetsASet(t *testing.T) {
 	if diff := cmp.Diff(annotations, set.Annotations); diff != "" {
 		t.Errorf("annotations: want - got +\n%s", diff)
 	}
-	if !metav1.IsControlledBy(set, deployment) || set.Name != revision.SetName(pool, hash) || !slices.Equal(set.Finalizers, []string{v1alpha1.FinalizerMCM}) {
+	if !metav1.IsControlledBy(set, deployment) || set.Name != revision.SetName(fixture.Pool, hash) || !slices.Equal(set.Finalizers, []string{v1alpha1.FinalizerMCM}) {
 		t.Errorf("got %+v", set.ObjectMeta)
 	}
 	if !slices.Contains(deployment.Finalizers, v1alpha1.FinalizerMCM) || deployment.Annotations[v1alpha1.AnnotationKeyRevision] != "1" {
@@ -72,7 +73,7 @@ func TestANewDeploymentGetsASet(t *testing.T) {
 // TestTheCacheDoesNotShowTheNewSet: nothing is created twice, and the status does not say
 // that there is no set.
 func TestTheCacheDoesNotShowTheNewSet(t *testing.T) {
-	s := newServer(newDeployment(3))
+	s := newServer(fixture.Deployment(3))
 	s.pass(t)
 	s.hidden = []string{s.only(t).Name}
 	said := s.progress()
@@ -91,11 +92,11 @@ func TestTheCacheDoesNotShowTheNewSet(t *testing.T) {
 }
 
 func TestTheNameIsTaken(t *testing.T) {
-	foreign := setOf("b", 1, func(set *v1alpha1.MachineSet) {
-		hash := revision.Hash(&newDeployment(3).Spec.Template, 0)
-		set.Name, set.OwnerReferences, set.Labels = revision.SetName(pool, hash), nil, nil
+	foreign := fixture.Set("b", 1, func(set *v1alpha1.MachineSet) {
+		hash := revision.Hash(&fixture.Deployment(3).Spec.Template, 0)
+		set.Name, set.OwnerReferences, set.Labels = revision.SetName(fixture.Pool, hash), nil, nil
 	})
-	s := newServer(newDeployment(3), foreign)
+	s := newServer(fixture.Deployment(3), foreign)
 	if _, err := s.Reconcile(t.Context(), request); !errors.Is(err, planner.ErrNameTaken) {
 		t.Fatalf("got the error %v", err)
 	}
@@ -116,14 +117,14 @@ func TestTheNameIsTaken(t *testing.T) {
 // TestTheCurrentSetIsDeletedByHand: another one of the same template takes its place, as fast
 // as a rollout would, and the status tells how many machines are left.
 func TestTheCurrentSetIsDeletedByHand(t *testing.T) {
-	s := newServer(newDeployment(5, rolling("1", "2")))
+	s := newServer(fixture.Deployment(5, fixture.Rolling("1", "2")))
 	s.Target = nil
 	s.pass(t)
 	first, second := s.only(t).Name, ""
 	reported := func(name string, replicas, available int32) {
 		s.setSet(t, name, func(set *v1alpha1.MachineSet) {
 			set.Status.ObservedGeneration = set.Generation
-			reports(replicas, available)(set)
+			fixture.Reports(replicas, available)(set)
 		})
 	}
 	check := func(when string, replicas, available int32, asked map[string]int32) {
@@ -183,11 +184,11 @@ func TestASetThatIsNotSelectedIsNeverMade(t *testing.T) {
 		}
 	}
 	ofASet := func(d *v1alpha1.MachineDeployment) {
-		labels := map[string]string{"name": pool, hash: "123"}
+		labels := map[string]string{"name": fixture.Pool, hash: "123"}
 		d.Spec.Selector, d.Spec.Template.Labels = &metav1.LabelSelector{MatchLabels: labels}, labels
 	}
 	made := func(set *v1alpha1.MachineSet) {
-		withUID(set)
+		fixture.WithUID(set)
 		set.Labels[hash], set.Spec.Template.Labels[hash], set.Spec.Selector.MatchLabels[hash] = "123", "123", "123"
 	}
 	for reason, test := range map[string]struct {
@@ -199,12 +200,12 @@ func TestASetThatIsNotSelectedIsNeverMade(t *testing.T) {
 		"copied from a set":              {ofASet, nil, true, 0},
 		"no hash":                        {expression(metav1.LabelSelectorOpDoesNotExist), nil, true, 0},
 		"another hash":                   {expression(metav1.LabelSelectorOpNotIn, "123"), nil, false, 1},
-		"the set is there":               {ofASet, sets{setOf("a", 3, made)}, false, 1},
-		"the set is there, and old":      {func(d *v1alpha1.MachineDeployment) { ofASet(d); class("b")(d) }, sets{setOf("a", 3, made)}, true, 1},
-		"the set is there, but not ours": {expression(metav1.LabelSelectorOpDoesNotExist), sets{setOf("a", 3, withUID)}, true, 1},
+		"the set is there":               {ofASet, sets{fixture.Set("a", 3, made)}, false, 1},
+		"the set is there, and old":      {func(d *v1alpha1.MachineDeployment) { ofASet(d); fixture.OfClass("b")(d) }, sets{fixture.Set("a", 3, made)}, true, 1},
+		"the set is there, but not ours": {expression(metav1.LabelSelectorOpDoesNotExist), sets{fixture.Set("a", 3, fixture.WithUID)}, true, 1},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			s := newServer(newDeployment(3, test.change))
+			s := newServer(fixture.Deployment(3, test.change))
 			for _, set := range test.sets {
 				must(s.live.Create(t.Context(), set))
 			}
@@ -235,10 +236,10 @@ func TestASetThatIsNotSelectedIsNeverMade(t *testing.T) {
 
 // TestASetThatIsNotSelectedIsNotCreated: whatever the plan is.
 func TestASetThatIsNotSelectedIsNotCreated(t *testing.T) {
-	s := newServer(newDeployment(3, func(d *v1alpha1.MachineDeployment) {
+	s := newServer(fixture.Deployment(3, func(d *v1alpha1.MachineDeployment) {
 		d.Spec.Selector.MatchLabels = map[string]string{v1alpha1.DefaultMachineDeploymentUniqueLabelKey: "123"}
 	}))
-	f := planner.NewFacts(s.deployment(), nil, noon)
+	f := planner.NewFacts(s.deployment(), nil, fixture.Noon)
 	if o := s.current().apply(t.Context(), f, planner.Plan(f)); !errors.Is(o.Failure, planner.ErrCreate) {
 		t.Errorf("got the error %v", o.Failure)
 	}
@@ -248,7 +249,7 @@ func TestASetThatIsNotSelectedIsNotCreated(t *testing.T) {
 }
 
 func TestScalingCarriesTheAnnotations(t *testing.T) {
-	s := newServer(newDeployment(3))
+	s := newServer(fixture.Deployment(3))
 	s.pass(t)
 	s.change(func(d *v1alpha1.MachineDeployment) {
 		d.Spec.Replicas = 2
@@ -267,11 +268,11 @@ func TestScalingCarriesTheAnnotations(t *testing.T) {
 func TestAnOldSetKeepsWhyItWasMade(t *testing.T) {
 	const why = "kubernetes.io/change-cause"
 	timeout := v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout
-	first := setOf("a", 3, withUID, ofRevision("1"))
+	first := fixture.Set("a", 3, fixture.WithUID, fixture.OfRevision("1"))
 	first.Annotations[why], first.Annotations[timeout] = "the first", "1m"
-	s := newServer(newDeployment(3, class("b"), rolling("1", "1"), func(d *v1alpha1.MachineDeployment) {
-		d.Annotations = map[string]string{why: "the second", timeout: "5m", v1alpha1.AnnotationKeyLastReplicaChange: later}
-	}), first, setOf("b", 0, withUID, ofRevision("2")))
+	s := newServer(fixture.Deployment(3, fixture.OfClass("b"), fixture.Rolling("1", "1"), func(d *v1alpha1.MachineDeployment) {
+		d.Annotations = map[string]string{why: "the second", timeout: "5m", v1alpha1.AnnotationKeyLastReplicaChange: fixture.Later}
+	}), first, fixture.Set("b", 0, fixture.WithUID, fixture.OfRevision("2")))
 	s.Target = nil
 	s.pass(t)
 	sets := s.all()
@@ -279,7 +280,7 @@ func TestAnOldSetKeepsWhyItWasMade(t *testing.T) {
 		t.Fatalf("the old set was scaled to %d, want 2", got)
 	}
 	for set, cause := range map[string]string{"pool-a": "the first", "pool-b": "the second"} {
-		want := map[string]string{why: cause, timeout: "5m", v1alpha1.AnnotationKeyLastReplicaChange: later}
+		want := map[string]string{why: cause, timeout: "5m", v1alpha1.AnnotationKeyLastReplicaChange: fixture.Later}
 		for key, value := range want {
 			if got := sets[set].Annotations[key]; got != value {
 				t.Errorf("%s: %s is %q, want %q", set, key, got, value)
@@ -289,9 +290,9 @@ func TestAnOldSetKeepsWhyItWasMade(t *testing.T) {
 }
 
 func TestRevisionsCountUp(t *testing.T) {
-	s := newServer(newDeployment(0))
+	s := newServer(fixture.Deployment(0))
 	s.pass(t)
-	s.change(class("b"))
+	s.change(fixture.OfClass("b"))
 	s.pass(t)
 	revisions := map[string]string{}
 	for _, set := range s.all() {
@@ -307,13 +308,13 @@ func TestRevisionsCountUp(t *testing.T) {
 
 // TestAConflictIsNotSaid: it is over by the time anybody reads it.
 func TestAConflictIsNotSaid(t *testing.T) {
-	s := newServer(newDeployment(3))
+	s := newServer(fixture.Deployment(3))
 	s.pass(t)
 	s.pass(t)
 	before := s.deployment().Status
 	s.change(func(d *v1alpha1.MachineDeployment) { d.Spec.Replicas = 5 })
 	s.refuse = func(verb string, object client.Object) error {
-		if verb == "patch" && object.GetName() != pool {
+		if verb == "patch" && object.GetName() != fixture.Pool {
 			return apierrors.NewConflict(v1alpha1.SchemeGroupVersion.WithResource("machinesets").GroupResource(), object.GetName(), errors.New("changed"))
 		}
 		return nil
@@ -327,7 +328,7 @@ func TestAConflictIsNotSaid(t *testing.T) {
 }
 
 func TestARefusalIsSaid(t *testing.T) {
-	s := newServer(newDeployment(3))
+	s := newServer(fixture.Deployment(3))
 	s.refuse = func(verb string, object client.Object) error {
 		if verb == "create" {
 			return apierrors.NewForbidden(v1alpha1.SchemeGroupVersion.WithResource("machinesets").GroupResource(), object.GetName(), errors.New("quota"))
@@ -354,9 +355,9 @@ func TestARefusalIsSaid(t *testing.T) {
 }
 
 func TestAdoptionAndRelease(t *testing.T) {
-	lost := setOf("a", 3, func(set *v1alpha1.MachineSet) { set.OwnerReferences = nil })
-	changed := setOf("b", 2, func(set *v1alpha1.MachineSet) { set.Labels = map[string]string{"name": "other"} })
-	s := newServer(newDeployment(3), lost, changed)
+	lost := fixture.Set("a", 3, func(set *v1alpha1.MachineSet) { set.OwnerReferences = nil })
+	changed := fixture.Set("b", 2, func(set *v1alpha1.MachineSet) { set.Labels = map[string]string{"name": "other"} })
+	s := newServer(fixture.Deployment(3), lost, changed)
 	s.pass(t)
 	if set := s.all()["pool-a"]; !metav1.IsControlledBy(set, s.deployment()) {
 		t.Error("the set without an owner is not adopted")
@@ -385,12 +386,12 @@ func TestNothingIsAdopted(t *testing.T) {
 			})
 			must(s.live.Delete(context.Background(), s.deployment()))
 		},
-		"if nobody can be asked": func(s *server) { s.Live = nil; s.change(paused) },
+		"if nobody can be asked": func(s *server) { s.Live = nil; s.change(fixture.Paused) },
 	} {
 		t.Run(reason, func(t *testing.T) {
 			s := newServer(
-				newDeployment(3, func(d *v1alpha1.MachineDeployment) { d.Finalizers = []string{v1alpha1.FinalizerMCM} }),
-				setOf("a", 3, func(set *v1alpha1.MachineSet) { set.OwnerReferences = nil }),
+				fixture.Deployment(3, func(d *v1alpha1.MachineDeployment) { d.Finalizers = []string{v1alpha1.FinalizerMCM} }),
+				fixture.Set("a", 3, func(set *v1alpha1.MachineSet) { set.OwnerReferences = nil }),
 			)
 			prepare(s)
 			s.pass(t)
@@ -402,7 +403,7 @@ func TestNothingIsAdopted(t *testing.T) {
 }
 
 func TestDeletingADeploymentDeletesItsSetsFirst(t *testing.T) {
-	s := newServer(newDeployment(3))
+	s := newServer(fixture.Deployment(3))
 	s.pass(t)
 	must(s.live.Delete(t.Context(), s.deployment()))
 	s.pass(t)
@@ -431,7 +432,7 @@ func TestRefusedDeployments(t *testing.T) {
 		"nil selector":   {func(d *v1alpha1.MachineDeployment) { d.Spec.Selector = nil }, "InvalidSpec", "spec.selector: "},
 		"empty selector": {func(d *v1alpha1.MachineDeployment) { d.Spec.Selector = &metav1.LabelSelector{} }, "SelectingAll", "spec.selector: "},
 		"no class":       {func(d *v1alpha1.MachineDeployment) { d.Spec.Template.Spec.Class.Name = "" }, "InvalidSpec", "spec.template.spec.class.name: "},
-		"another surge":  {rolling("many", "1"), "InvalidSpec", "spec.strategy.rollingUpdate.maxSurge: "},
+		"another surge":  {fixture.Rolling("many", "1"), "InvalidSpec", "spec.strategy.rollingUpdate.maxSurge: "},
 		"selector of others": {
 			func(d *v1alpha1.MachineDeployment) { d.Spec.Selector.MatchLabels = map[string]string{"name": "other"} }, "InvalidSpec", "spec.template.metadata.labels: ",
 		},
@@ -441,18 +442,18 @@ func TestRefusedDeployments(t *testing.T) {
 			}, "InvalidSpec", "spec.selector: ",
 		},
 		"negative replicas":    {func(d *v1alpha1.MachineDeployment) { d.Spec.Replicas = -3 }, "InvalidSpec", "spec.replicas: "},
-		"negative surge":       {rolling("-1", "1"), "InvalidSpec", "spec.strategy.rollingUpdate.maxSurge: "},
-		"negative percentage":  {rolling("1", "-10%"), "InvalidSpec", "spec.strategy.rollingUpdate.maxUnavailable: "},
-		"absurd percentage":    {rolling("5000000000000000000%", "0"), "InvalidSpec", "spec.strategy.rollingUpdate.maxSurge: "},
-		"no number at all":     {rolling("1", "9223372036854775807%"), "InvalidSpec", "spec.strategy.rollingUpdate.maxUnavailable: "},
+		"negative surge":       {fixture.Rolling("-1", "1"), "InvalidSpec", "spec.strategy.rollingUpdate.maxSurge: "},
+		"negative percentage":  {fixture.Rolling("1", "-10%"), "InvalidSpec", "spec.strategy.rollingUpdate.maxUnavailable: "},
+		"absurd percentage":    {fixture.Rolling("5000000000000000000%", "0"), "InvalidSpec", "spec.strategy.rollingUpdate.maxSurge: "},
+		"no number at all":     {fixture.Rolling("1", "9223372036854775807%"), "InvalidSpec", "spec.strategy.rollingUpdate.maxUnavailable: "},
 		"negative deadline":    {func(d *v1alpha1.MachineDeployment) { d.Spec.ProgressDeadlineSeconds = ptr.To(int32(-1)) }, "InvalidSpec", "spec.progressDeadlineSeconds: "},
 		"negative history":     {func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(int32(-1)) }, "InvalidSpec", "spec.revisionHistoryLimit: "},
 		"negative time":        {func(d *v1alpha1.MachineDeployment) { d.Spec.MinReadySeconds = -1 }, "InvalidSpec", "spec.minReadySeconds: "},
-		"malformed percentage": {rolling("ten%", "1"), "InvalidSpec", "spec.strategy.rollingUpdate.maxSurge: "},
+		"malformed percentage": {fixture.Rolling("ten%", "1"), "InvalidSpec", "spec.strategy.rollingUpdate.maxSurge: "},
 		"another strategy":     {func(d *v1alpha1.MachineDeployment) { d.Spec.Strategy.Type = "Slow" }, "InvalidSpec", "spec.strategy.type: "},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			s := newServer(newDeployment(3, test.change))
+			s := newServer(fixture.Deployment(3, test.change))
 			for range 3 {
 				s.pass(t)
 			}
@@ -466,7 +467,7 @@ func TestRefusedDeployments(t *testing.T) {
 			if len(s.all()) > 0 {
 				t.Error("a set was made")
 			}
-			s.change(func(d *v1alpha1.MachineDeployment) { d.Spec = newDeployment(3).Spec })
+			s.change(func(d *v1alpha1.MachineDeployment) { d.Spec = fixture.Deployment(3).Spec })
 			s.pass(t)
 			s.only(t)
 			if got := s.progress(); got.Reason != "NewMachineSetCreated" {
@@ -477,7 +478,7 @@ func TestRefusedDeployments(t *testing.T) {
 }
 
 func TestInPlaceIsSaidNotToBeSupported(t *testing.T) {
-	s := newServer(newDeployment(3, inPlace("0", "1"), class("b")), setOf("a", 3))
+	s := newServer(fixture.Deployment(3, fixture.InPlace("0", "1"), fixture.OfClass("b")), fixture.Set("a", 3))
 	for range 3 {
 		s.pass(t)
 	}
@@ -500,7 +501,7 @@ func TestInPlaceIsSaidNotToBeSupported(t *testing.T) {
 }
 
 func TestStatusIsNotWrittenForTheSelectorOnly(t *testing.T) {
-	s := newServer(newDeployment(3))
+	s := newServer(fixture.Deployment(3))
 	s.pass(t)
 	s.pass(t)
 	deployment := s.deployment()
@@ -518,7 +519,7 @@ func TestStatusIsNotWrittenForTheSelectorOnly(t *testing.T) {
 
 // TestEachRefusalIsSaid: what was said before does not hide what is new.
 func TestEachRefusalIsSaid(t *testing.T) {
-	s := newServer(newDeployment(1), newDeployment(1, func(d *v1alpha1.MachineDeployment) { d.Name, d.UID = "other", "uid-of-other" }))
+	s := newServer(fixture.Deployment(1), fixture.Deployment(1, func(d *v1alpha1.MachineDeployment) { d.Name, d.UID = "other", "uid-of-other" }))
 	s.pass(t)
 	s.change(func(d *v1alpha1.MachineDeployment) { d.Spec.Strategy.Type = "Slow" })
 	s.pass(t)
@@ -540,11 +541,11 @@ func TestOneThatSelectsAllOverlapsWithNobody(t *testing.T) {
 		name     string
 	}{
 		"other machines": {&metav1.LabelSelector{}, "greedy"},
-		"the same":       {&metav1.LabelSelector{}, pool},
+		"the same":       {&metav1.LabelSelector{}, fixture.Pool},
 		"no selector":    {nil, "greedy"},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			s := newServer(newDeployment(1), newDeployment(1, func(d *v1alpha1.MachineDeployment) {
+			s := newServer(fixture.Deployment(1), fixture.Deployment(1, func(d *v1alpha1.MachineDeployment) {
 				d.Name, d.UID, d.Spec.Selector = "greedy", "uid-of-greedy", test.selector
 				d.Spec.Template.Labels = map[string]string{"name": test.name}
 			}))
@@ -567,19 +568,19 @@ func TestMalformedAnnotations(t *testing.T) {
 					set.Annotations[key] = value
 				}
 			}
-			s := newServer(newDeployment(2, rolling("1", "0"), class("b"), func(d *v1alpha1.MachineDeployment) {
+			s := newServer(fixture.Deployment(2, fixture.Rolling("1", "0"), fixture.OfClass("b"), func(d *v1alpha1.MachineDeployment) {
 				d.Annotations = map[string]string{
 					v1alpha1.AnnotationKeyRevision: value, v1alpha1.AnnotationKeyTriggerDeletion: value + "~" + value + ",,~",
 					v1alpha1.AnnotationKeyLastReplicaChange: value,
 				}
-			}), setOf("a", 2, spoilt))
+			}), fixture.Set("a", 2, spoilt))
 			for range 12 {
 				s.pass(t)
 				for name, set := range s.all() {
 					n := set.Spec.Replicas
 					s.setSet(t, name, func(set *v1alpha1.MachineSet) {
 						set.Status.ObservedGeneration = set.Generation
-						reports(n, n)(set)
+						fixture.Reports(n, n)(set)
 					})
 				}
 			}

@@ -13,11 +13,12 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // TestARolloutIsLookedAtWhenItsDeadlineIsOver, though nothing happens until then.
 func TestARolloutIsLookedAtWhenItsDeadlineIsOver(t *testing.T) {
-	s := newServer(newDeployment(3, class("b"), func(d *v1alpha1.MachineDeployment) { d.Spec.ProgressDeadlineSeconds = ptr.To[int32](600) }), setOf("a", 3))
+	s := newServer(fixture.Deployment(3, fixture.OfClass("b"), func(d *v1alpha1.MachineDeployment) { d.Spec.ProgressDeadlineSeconds = ptr.To[int32](600) }), fixture.Set("a", 3))
 	s.Target = nil
 	if again := s.pass(t).RequeueAfter; again < 600*time.Second || again > 602*time.Second {
 		t.Errorf("it is looked at again after %s", again)
@@ -26,7 +27,7 @@ func TestARolloutIsLookedAtWhenItsDeadlineIsOver(t *testing.T) {
 
 // TestOnesThatWereMarkedAreNotMarkedTwice: the pass ends if only some could not be.
 func TestOnesThatWereMarkedAreNotMarkedTwice(t *testing.T) {
-	s, refused := scaledByName(t, "m-1~"+later+",m-2~"+later), "m-1"
+	s, refused := scaledByName(t, "m-1~"+fixture.Later+",m-2~"+fixture.Later), "m-1"
 	s.refusedMachine(&refused)
 	s.pass(t)
 	if n := len(slices.DeleteFunc(slices.Clone(s.writes), func(write string) bool { return write != "patch m-2" })); n != 1 {
@@ -36,7 +37,7 @@ func TestOnesThatWereMarkedAreNotMarkedTwice(t *testing.T) {
 
 // TestAMachineThatChangesWhileItIsMarkedIsNoRefusal: it is tried again, and nobody is told.
 func TestAMachineThatChangesWhileItIsMarkedIsNoRefusal(t *testing.T) {
-	s := scaledByName(t, "m-1~"+later)
+	s := scaledByName(t, "m-1~"+fixture.Later)
 	s.refuse = func(verb string, object client.Object) error {
 		if verb == "patch" && object.GetName() == "m-1" {
 			return apierrors.NewConflict(v1alpha1.SchemeGroupVersion.WithResource("machines").GroupResource(), "m-1", errors.New("it was changed"))

@@ -8,22 +8,23 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // TestAPreservedMachineThatLeavesIsNotHeld: somebody deleted it, so a rollout waits until it is
 // gone.
 func TestAPreservedMachineThatLeavesIsNotHeld(t *testing.T) {
-	set := setOf("a", 0, withUID, reports(2, 0), preserved(2))
-	s := newServer(newDeployment(2, class("b")), set)
+	set := fixture.Set("a", 0, fixture.WithUID, fixture.Reports(2, 0), fixture.PreservedFailed(2))
+	s := newServer(fixture.Deployment(2, fixture.OfClass("b")), set)
 	for _, name := range []string{"stays", "leaves"} {
-		machine := member(set, name)
+		machine := fixture.Member(set, name)
 		machine.Finalizers = []string{v1alpha1.FinalizerMCM}
 		machine.Annotations = map[string]string{v1alpha1.AnnotationKeyPreserve: "now"}
-		machine.Status.CurrentStatus.PreserveExpiryTime = &metav1.Time{Time: noon.Add(time.Hour)}
+		machine.Status.CurrentStatus.PreserveExpiryTime = &metav1.Time{Time: fixture.Noon.Add(time.Hour)}
 		must(s.live.Create(t.Context(), machine))
 	}
 	retained := func() int32 {
-		f := planner.NewFacts(s.deployment(), sets{s.only(t)}, noon)
+		f := planner.NewFacts(s.deployment(), sets{s.only(t)}, fixture.Noon)
 		of, err := s.retained(t.Context(), f)
 		must(err)
 		return of["pool-a"]
@@ -39,7 +40,7 @@ func TestAPreservedMachineThatLeavesIsNotHeld(t *testing.T) {
 
 // TestASetThatIsBeingDeletedIsNotAdopted: it has an end of its own.
 func TestASetThatIsBeingDeletedIsNotAdopted(t *testing.T) {
-	s := newServer(newDeployment(1, class("b")), setOf("a", 1, withUID, mcm, leaving, func(set *v1alpha1.MachineSet) { set.OwnerReferences = nil }))
+	s := newServer(fixture.Deployment(1, fixture.OfClass("b")), fixture.Set("a", 1, fixture.WithUID, mcm, fixture.Leaving, func(set *v1alpha1.MachineSet) { set.OwnerReferences = nil }))
 	s.pass(t)
 	s.pass(t)
 	if owners := s.all()["pool-a"].OwnerReferences; len(owners) > 0 {
@@ -51,9 +52,9 @@ func TestASetThatIsBeingDeletedIsNotAdopted(t *testing.T) {
 // is frozen, the deployment says so of itself.
 func TestEveryFrozenSetIsToldToUnfreeze(t *testing.T) {
 	freeze := func(set *v1alpha1.MachineSet) { set.Labels[v1alpha1.LabelKeyFreeze] = isTrue }
-	s := newServer(newDeployment(3, class("b"), func(d *v1alpha1.MachineDeployment) {
+	s := newServer(fixture.Deployment(3, fixture.OfClass("b"), func(d *v1alpha1.MachineDeployment) {
 		d.Annotations = map[string]string{v1alpha1.AnnotationKeyUnfreeze: isTrue}
-	}), setOf("a", 0, withUID, freeze), setOf("b", 3, withUID, freeze), setOf("0", 0, withUID))
+	}), fixture.Set("a", 0, fixture.WithUID, freeze), fixture.Set("b", 3, fixture.WithUID, freeze), fixture.Set("0", 0, fixture.WithUID))
 	s.Target = nil
 	s.pass(t)
 	for name, want := range map[string]string{"pool-a": isTrue, "pool-b": isTrue, "pool-0": ""} {

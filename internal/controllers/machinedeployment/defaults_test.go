@@ -6,6 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // TestDefaultsAreNotWrittenBack: whatever a deployment goes through, its specification stays
@@ -16,11 +17,11 @@ func TestDefaultsAreNotWrittenBack(t *testing.T) {
 		"only its type": func(d *v1alpha1.MachineDeployment) {
 			d.Spec.Strategy.Type = v1alpha1.RollingUpdateMachineDeploymentStrategyType
 		},
-		"no numbers": rolling("", ""),
-		"both are 0": rolling("0", "0"),
+		"no numbers": fixture.Rolling("", ""),
+		"both are 0": fixture.Rolling("0", "0"),
 	} {
 		t.Run(given, func(t *testing.T) {
-			declared := newDeployment(2, strategy)
+			declared := fixture.Deployment(2, strategy)
 			s := newServer(declared.DeepCopy())
 			s.Target = nil
 			for _, step := range []struct {
@@ -29,8 +30,8 @@ func TestDefaultsAreNotWrittenBack(t *testing.T) {
 			}{
 				{"created", nil, nil},
 				{"scaled", func(d *v1alpha1.MachineDeployment) { d.Spec.Replicas = 4 }, nil},
-				{"rolled", class("b"), nil},
-				{"rolled back", rollbackTo(1), class("a")},
+				{"rolled", fixture.OfClass("b"), nil},
+				{"rolled back", rollbackTo(1), fixture.OfClass("a")},
 			} {
 				if step.change != nil {
 					s.change(step.change)
@@ -63,7 +64,7 @@ func (s *server) settle(t *testing.T) {
 		n := set.Spec.Replicas
 		s.setSet(t, name, func(set *v1alpha1.MachineSet) {
 			set.Status.ObservedGeneration = set.Generation
-			reports(n, n)(set)
+			fixture.Reports(n, n)(set)
 		})
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // denied is what the API server answers if a webhook says no with a code.
@@ -36,7 +37,7 @@ func (s *server) deniedDeletions(code int32) {
 func TestAWebhookThatAnswersAsTheServerDoes(t *testing.T) {
 	for _, code := range []int32{http.StatusForbidden, http.StatusConflict, http.StatusNotFound} {
 		t.Run(fmt.Sprintf("a set is not scaled, %d", code), func(t *testing.T) {
-			s := newServer(newDeployment(4), setOf("a", 3, withUID))
+			s := newServer(fixture.Deployment(4), fixture.Set("a", 3, fixture.WithUID))
 			s.Target = nil
 			s.refuse = func(_ string, object client.Object) error {
 				if _, ok := object.(*v1alpha1.MachineSet); ok {
@@ -50,7 +51,7 @@ func TestAWebhookThatAnswersAsTheServerDoes(t *testing.T) {
 			}
 		})
 		t.Run(fmt.Sprintf("a machine is not marked, %d", code), func(t *testing.T) {
-			s := scaledByName(t, "m-1~"+later)
+			s := scaledByName(t, "m-1~"+fixture.Later)
 			s.refuse = func(_ string, object client.Object) error {
 				if _, ok := object.(*v1alpha1.Machine); ok {
 					return denied(code)
@@ -63,8 +64,8 @@ func TestAWebhookThatAnswersAsTheServerDoes(t *testing.T) {
 			}
 		})
 		t.Run(fmt.Sprintf("an old set is not deleted, %d", code), func(t *testing.T) {
-			s := newServer(newDeployment(3, class("b"), func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To[int32](0) }),
-				setOf("a", 0, withUID), setOf("b", 3, withUID))
+			s := newServer(fixture.Deployment(3, fixture.OfClass("b"), func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To[int32](0) }),
+				fixture.Set("a", 0, fixture.WithUID), fixture.Set("b", 3, fixture.WithUID))
 			s.Target = nil
 			s.deniedDeletions(code)
 			s.fails(t)
@@ -73,7 +74,7 @@ func TestAWebhookThatAnswersAsTheServerDoes(t *testing.T) {
 			}
 		})
 		t.Run(fmt.Sprintf("the deployment is not let go, %d", code), func(t *testing.T) {
-			s := newServer(newDeployment(0, func(d *v1alpha1.MachineDeployment) { d.Finalizers = []string{v1alpha1.FinalizerMCM} }))
+			s := newServer(fixture.Deployment(0, func(d *v1alpha1.MachineDeployment) { d.Finalizers = []string{v1alpha1.FinalizerMCM} }))
 			must(s.live.Delete(t.Context(), s.deployment()))
 			s.refuse = func(string, client.Object) error { return denied(code) }
 			s.fails(t)
@@ -92,12 +93,12 @@ func (s *server) fails(t *testing.T) {
 // TestTheDeletionOfSetsIsDenied: that is said, in the middle of a rollout and after it.
 func TestTheDeletionOfSetsIsDenied(t *testing.T) {
 	for name, sets := range map[string]sets{
-		"after a rollout":  {setOf("b", 3, withUID, mcm)},
-		"during a rollout": {setOf("a", 2, withUID, mcm), setOf("b", 2, withUID, mcm)},
+		"after a rollout":  {fixture.Set("b", 3, fixture.WithUID, mcm)},
+		"during a rollout": {fixture.Set("a", 2, fixture.WithUID, mcm), fixture.Set("b", 2, fixture.WithUID, mcm)},
 	} {
 		for _, code := range []int32{http.StatusForbidden, http.StatusConflict, http.StatusNotFound} {
 			t.Run(fmt.Sprintf("%s, %d", name, code), func(t *testing.T) {
-				s := newServer(newDeployment(3, class("b"), rolling("1", "1"), func(d *v1alpha1.MachineDeployment) { d.Finalizers = []string{v1alpha1.FinalizerMCM} }))
+				s := newServer(fixture.Deployment(3, fixture.OfClass("b"), fixture.Rolling("1", "1"), func(d *v1alpha1.MachineDeployment) { d.Finalizers = []string{v1alpha1.FinalizerMCM} }))
 				for _, set := range sets {
 					must(s.live.Create(t.Context(), set.DeepCopy()))
 				}
@@ -127,7 +128,7 @@ func TestAMarkThatDoesNotStay(t *testing.T) {
 		"the time":     func(m *v1alpha1.Machine) { delete(m.Annotations, v1alpha1.AnnotationKeyMarkedForDeletionTime) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := scaledByName(t, "m-1~"+later)
+			s := scaledByName(t, "m-1~"+fixture.Later)
 			s.lines = nil
 			s.refuse = func(_ string, object client.Object) error {
 				if machine, ok := object.(*v1alpha1.Machine); ok {
@@ -154,7 +155,7 @@ func TestAMarkThatDoesNotStay(t *testing.T) {
 // TestASetThatIsNotScaledDownGetsTheRest: the wish to unfreeze it, and what its machines that exist
 // take over. That it was scaled for the new size it does not say.
 func TestASetThatIsNotScaledDownGetsTheRest(t *testing.T) {
-	s, refused := scaledByName(t, "m-1~"+later), "m-1"
+	s, refused := scaledByName(t, "m-1~"+fixture.Later), "m-1"
 	s.refusedMachine(&refused)
 	s.setSet(t, "pool-a", func(set *v1alpha1.MachineSet) { set.Labels[v1alpha1.LabelKeyFreeze] = isTrue })
 	s.change(func(d *v1alpha1.MachineDeployment) {
@@ -179,11 +180,11 @@ func TestASetThatIsNotScaledDownGetsTheRest(t *testing.T) {
 // TestManyMachinesThatCannotBeMarked: some are named.
 func TestManyMachinesThatCannotBeMarked(t *testing.T) {
 	const n = 200
-	set := setOf("a", n, withUID)
-	objects, names := []client.Object{newDeployment(n), set}, []string{}
+	set := fixture.Set("a", n, fixture.WithUID)
+	objects, names := []client.Object{fixture.Deployment(n), set}, []string{}
 	for i := range n {
-		machine := member(set, fmt.Sprintf("a-long-name-as-of-a-worker-pool-in-a-zone-%05d", i))
-		objects, names = append(objects, machine), append(names, machine.Name+"~"+later)
+		machine := fixture.Member(set, fmt.Sprintf("a-long-name-as-of-a-worker-pool-in-a-zone-%05d", i))
+		objects, names = append(objects, machine), append(names, machine.Name+"~"+fixture.Later)
 	}
 	s := newServer(objects...)
 	s.Target = nil
@@ -191,7 +192,7 @@ func TestManyMachinesThatCannotBeMarked(t *testing.T) {
 	s.change(func(d *v1alpha1.MachineDeployment) {
 		d.Spec.Replicas = 0
 		d.Annotations[v1alpha1.AnnotationKeyTriggerDeletion] = strings.Join(names, ",")
-		d.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] = later
+		d.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] = fixture.Later
 	})
 	s.refuse = func(_ string, object client.Object) error {
 		if _, ok := object.(*v1alpha1.Machine); ok {
@@ -217,7 +218,7 @@ func TestManyMachinesThatCannotBeMarked(t *testing.T) {
 
 // TestALongRefusalIsCut, and said once: an object has its bounds, and nobody reads that much.
 func TestALongRefusalIsCut(t *testing.T) {
-	s := newServer(newDeployment(4), setOf("a", 3, withUID))
+	s := newServer(fixture.Deployment(4), fixture.Set("a", 3, fixture.WithUID))
 	s.Target = nil
 	s.refuse = func(_ string, object client.Object) error {
 		if _, ok := object.(*v1alpha1.MachineSet); ok {

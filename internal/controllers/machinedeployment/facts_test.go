@@ -12,7 +12,7 @@ import (
 // TestNothingWritesIntoFacts: neither a plan that creates a set, scales another and marks nodes, nor
 // what is written of it.
 func TestNothingWritesIntoFacts(t *testing.T) {
-	s := rollout(t, 2, 0, class("c"))
+	s := rollout(t, 2, 0, fixture.OfClass("c"))
 	p := s.current()
 	sets, err := s.sets(t.Context(), fixture.Namespace, "uid-of-pool")
 	must(err)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // TestTheLastOfAllRevisions: no number comes after it, so it does not count.
@@ -12,7 +13,7 @@ func TestTheLastOfAllRevisions(t *testing.T) {
 	const last = "9223372036854775807"
 	numbered := func(number string) func(*v1alpha1.MachineDeployment) {
 		return func(d *v1alpha1.MachineDeployment) {
-			class("b")(d)
+			fixture.OfClass("b")(d)
 			d.Annotations = map[string]string{v1alpha1.AnnotationKeyRevision: number}
 		}
 	}
@@ -21,14 +22,14 @@ func TestTheLastOfAllRevisions(t *testing.T) {
 		sets       sets
 		want       string
 	}{
-		"an old set's":           {"1", sets{setOf("a", 0, withUID, ofRevision(last)), setOf("b", 3, withUID, ofRevision("2"))}, "2"},
-		"an old set's, and none": {"1", sets{setOf("a", 0, withUID, ofRevision(last))}, "2"},
-		"the deployment's":       {last, sets{setOf("a", 0, withUID, ofRevision("4"))}, "5"},
-		"the current set's":      {"1", sets{setOf("a", 0, withUID, ofRevision("4")), setOf("b", 3, withUID, ofRevision(last))}, last},
-		"the last but one":       {"1", sets{setOf("a", 0, withUID, ofRevision("9223372036854775806")), setOf("b", 3, withUID, ofRevision("2"))}, last},
+		"an old set's":           {"1", sets{fixture.Set("a", 0, fixture.WithUID, fixture.OfRevision(last)), fixture.Set("b", 3, fixture.WithUID, fixture.OfRevision("2"))}, "2"},
+		"an old set's, and none": {"1", sets{fixture.Set("a", 0, fixture.WithUID, fixture.OfRevision(last))}, "2"},
+		"the deployment's":       {last, sets{fixture.Set("a", 0, fixture.WithUID, fixture.OfRevision("4"))}, "5"},
+		"the current set's":      {"1", sets{fixture.Set("a", 0, fixture.WithUID, fixture.OfRevision("4")), fixture.Set("b", 3, fixture.WithUID, fixture.OfRevision(last))}, last},
+		"the last but one":       {"1", sets{fixture.Set("a", 0, fixture.WithUID, fixture.OfRevision("9223372036854775806")), fixture.Set("b", 3, fixture.WithUID, fixture.OfRevision("2"))}, last},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newServer(newDeployment(3, numbered(test.deployment)))
+			s := newServer(fixture.Deployment(3, numbered(test.deployment)))
 			for _, set := range test.sets {
 				must(s.live.Create(t.Context(), set))
 			}

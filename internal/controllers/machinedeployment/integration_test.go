@@ -19,6 +19,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // run runs the controller, and no other, against a real API server. It returns a client that
@@ -37,10 +38,10 @@ func run(t *testing.T, e *env.Env) (cached client.Reader) {
 func TestServerAdoptsARestoredSet(t *testing.T) {
 	e := env.New(t)
 	g := gomega.NewWithT(t)
-	set := env.Fresh(e, setOf("a", 2))
+	set := env.Fresh(e, fixture.Set("a", 2))
 	set.OwnerReferences = nil
 	g.Expect(e.Client.Create(t.Context(), set)).To(gomega.Succeed())
-	deployment := env.Fresh(e, newDeployment(2))
+	deployment := env.Fresh(e, fixture.Deployment(2))
 	g.Expect(e.Client.Create(t.Context(), deployment)).To(gomega.Succeed())
 	run(t, e) // now, since caches of different kinds are not in step
 
@@ -96,7 +97,7 @@ func setsDo(t *testing.T, g gomega.Gomega, e *env.Env) map[string]*v1alpha1.Mach
 func TestServerRolloutsHistoryAndRollback(t *testing.T) {
 	e := env.New(t)
 	g := gomega.NewWithT(t)
-	deployment := env.Fresh(e, newDeployment(3, rolling("1", "0"), func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(int32(1)) }))
+	deployment := env.Fresh(e, fixture.Deployment(3, fixture.Rolling("1", "0"), func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(int32(1)) }))
 	g.Expect(e.Client.Create(t.Context(), deployment)).To(gomega.Succeed())
 	run(t, e)
 	rolledOutTo := func(class, revision string, left ...string) {
@@ -133,7 +134,7 @@ func TestServerRolloutsHistoryAndRollback(t *testing.T) {
 func TestServerMarksNamedMachines(t *testing.T) {
 	e := env.New(t)
 	g := gomega.NewWithT(t)
-	deployment := env.Fresh(e, newDeployment(2))
+	deployment := env.Fresh(e, fixture.Deployment(2))
 	g.Expect(e.Client.Create(t.Context(), deployment)).To(gomega.Succeed())
 	cached := run(t, e)
 	var set *v1alpha1.MachineSet
@@ -142,26 +143,26 @@ func TestServerMarksNamedMachines(t *testing.T) {
 		g.Expect(set).NotTo(gomega.BeNil())
 		g.Expect(set.Status.Replicas).To(gomega.Equal(int32(2)))
 	}, eventually).Should(gomega.Succeed())
-	machine := env.Fresh(e, member(set, "named"))
+	machine := env.Fresh(e, fixture.Member(set, "named"))
 	machine.Spec.Class = set.Spec.Template.Spec.Class
 	g.Expect(e.Client.Create(t.Context(), machine)).To(gomega.Succeed())
 	g.Eventually(func(g gomega.Gomega) { // what is named and not seen counts as gone
 		g.Expect(cached.Get(t.Context(), client.ObjectKeyFromObject(machine), &v1alpha1.Machine{})).To(gomega.Succeed())
 	}, eventually).Should(gomega.Succeed())
 
-	change := `{"metadata":{"annotations":{"` + v1alpha1.AnnotationKeyTriggerDeletion + `":"named~` + later + `","` +
-		v1alpha1.AnnotationKeyLastReplicaChange + `":"` + later + `"}},"spec":{"replicas":1}}`
+	change := `{"metadata":{"annotations":{"` + v1alpha1.AnnotationKeyTriggerDeletion + `":"named~` + fixture.Later + `","` +
+		v1alpha1.AnnotationKeyLastReplicaChange + `":"` + fixture.Later + `"}},"spec":{"replicas":1}}`
 	g.Expect(e.Client.Patch(t.Context(), deployment, client.RawPatch("application/merge-patch+json", []byte(change)))).To(gomega.Succeed())
 	g.Eventually(func(g gomega.Gomega) {
 		set := setsDo(t, g, e)["a"]
 		g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(gomega.Succeed())
-		marked := machine.Annotations[v1alpha1.AnnotationKeyMachinePriority] == "1" && machine.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime] == later
+		marked := machine.Annotations[v1alpha1.AnnotationKeyMachinePriority] == "1" && machine.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime] == fixture.Later
 		if set.Spec.Replicas < 2 && !marked {
 			t.Error("the set was scaled before the Machine was marked")
 		}
 		g.Expect(marked).To(gomega.BeTrue())
 		g.Expect(set.Spec.Replicas).To(gomega.Equal(int32(1)))
-		g.Expect(set.Annotations).To(gomega.HaveKeyWithValue(v1alpha1.AnnotationKeyLastReplicaChange, later))
+		g.Expect(set.Annotations).To(gomega.HaveKeyWithValue(v1alpha1.AnnotationKeyLastReplicaChange, fixture.Later))
 	}, eventually).Should(gomega.Succeed())
 	g.Expect(e.Client.Delete(t.Context(), machine)).To(gomega.Succeed())
 	g.Eventually(func(g gomega.Gomega) {
@@ -174,8 +175,8 @@ func TestServerMarksNamedMachines(t *testing.T) {
 func TestServerOverlappingSelectors(t *testing.T) {
 	e := env.New(t)
 	g := gomega.NewWithT(t)
-	deployment := env.Fresh(e, newDeployment(1))
-	other := env.Fresh(e, newDeployment(1, func(d *v1alpha1.MachineDeployment) { d.Name = "other" }))
+	deployment := env.Fresh(e, fixture.Deployment(1))
+	other := env.Fresh(e, fixture.Deployment(1, func(d *v1alpha1.MachineDeployment) { d.Name = "other" }))
 	run(t, e)
 	for _, d := range []*v1alpha1.MachineDeployment{deployment, other} {
 		g.Expect(e.Client.Create(t.Context(), d)).To(gomega.Succeed())
@@ -211,7 +212,7 @@ func TestServerOverlappingSelectors(t *testing.T) {
 func TestServerSetDeletedByHand(t *testing.T) {
 	e := env.New(t)
 	g := gomega.NewWithT(t)
-	deployment := env.Fresh(e, newDeployment(3, rolling("1", "1")))
+	deployment := env.Fresh(e, fixture.Deployment(3, fixture.Rolling("1", "1")))
 	g.Expect(e.Client.Create(t.Context(), deployment)).To(gomega.Succeed())
 	run(t, e)
 	var first *v1alpha1.MachineSet
@@ -252,7 +253,7 @@ func TestServerSetDeletedByHand(t *testing.T) {
 func TestServerDeletedInMidRollout(t *testing.T) {
 	e := env.New(t)
 	g := gomega.NewWithT(t)
-	deployment := env.Fresh(e, newDeployment(4, rolling("1", "0")))
+	deployment := env.Fresh(e, fixture.Deployment(4, fixture.Rolling("1", "0")))
 	g.Expect(e.Client.Create(t.Context(), deployment)).To(gomega.Succeed())
 	run(t, e)
 	g.Eventually(func(g gomega.Gomega) {

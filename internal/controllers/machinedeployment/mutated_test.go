@@ -20,6 +20,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // TestASetThatWouldBeAnother is deleted at once, and no other one is created as long as that goes on:
@@ -47,7 +48,7 @@ func TestASetThatWouldBeAnother(t *testing.T) {
 		}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newServer(newDeployment(3, class("b")), setOf("a", 3, withUID))
+			s := newServer(fixture.Deployment(3, fixture.OfClass("b")), fixture.Set("a", 3, fixture.WithUID))
 			s.Target = nil
 			changes := true
 			s.refuse = func(verb string, object client.Object) error {
@@ -143,13 +144,13 @@ func TestServerMutatedSets(t *testing.T) {
 	t.Cleanup(func() { must(client.IgnoreNotFound(e.Client.Delete(context.Background(), hook))) })
 	g := gomega.NewWithT(t)
 	g.Eventually(func() map[string]string { // the API server takes a while to know the webhook
-		probe := env.Fresh(e, setOf("probe", 0))
+		probe := env.Fresh(e, fixture.Set("probe", 0))
 		probe.OwnerReferences = nil
 		must(e.Client.Create(t.Context(), probe, client.DryRunAll))
 		return probe.Spec.Template.Annotations
 	}).WithTimeout(eventually).Should(gomega.HaveLen(1))
 
-	deployment := env.Fresh(e, newDeployment(3))
+	deployment := env.Fresh(e, fixture.Deployment(3))
 	must(e.Client.Create(t.Context(), deployment))
 	run(t, e)
 	key := client.ObjectKeyFromObject(deployment)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // TestANamedMachineThatFailedAndIsPreserved: its set never deletes it, and has to know that no
@@ -23,14 +24,14 @@ func TestANamedMachineThatFailedAndIsPreserved(t *testing.T) {
 		expiry          time.Duration
 		priority, entry string
 	}{
-		"preserved":     {time.Hour, "1", "m-0~" + later},
+		"preserved":     {time.Hour, "1", "m-0~" + fixture.Later},
 		"not any more":  {0, "3", ""},
 		"ran out early": {-time.Hour, "3", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := scaledByName(t, "m-0~"+later, func(m *v1alpha1.Machine) {
+			s := scaledByName(t, "m-0~"+fixture.Later, func(m *v1alpha1.Machine) {
 				m.Status.CurrentStatus.Phase = v1alpha1.MachineFailed
-				preservedFor(test.expiry)(m)
+				fixture.PreservedUntil(fixture.Noon.Add(test.expiry))(m)
 			})
 			for range 3 {
 				s.pass(t)
@@ -51,12 +52,12 @@ func TestANamedMachineThatFailedAndIsPreserved(t *testing.T) {
 // TestAMachineThatIsNamedTwice is marked once, with the latest time.
 func TestAMachineThatIsNamedTwice(t *testing.T) {
 	for name, trigger := range map[string]string{
-		"the later first":          "m-1~" + later + ",m-1~" + early,
-		"the later last":           "m-1~" + early + ",m-1~" + later,
-		"the same":                 "m-1~" + later + ",m-1~" + later,
-		"the old form and the new": "m-1,m-1~" + later,
-		"the new form and the old": "m-1~" + later + ",m-1",
-		"another time zone":        "m-1~" + later + ",m-1~2026-01-02T12:15:00+01:00",
+		"the later first":          "m-1~" + fixture.Later + ",m-1~" + fixture.Early,
+		"the later last":           "m-1~" + fixture.Early + ",m-1~" + fixture.Later,
+		"the same":                 "m-1~" + fixture.Later + ",m-1~" + fixture.Later,
+		"the old form and the new": "m-1,m-1~" + fixture.Later,
+		"the new form and the old": "m-1~" + fixture.Later + ",m-1",
+		"another time zone":        "m-1~" + fixture.Later + ",m-1~2026-01-02T12:15:00+01:00",
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := scaledByName(t, trigger)
@@ -64,10 +65,10 @@ func TestAMachineThatIsNamedTwice(t *testing.T) {
 				s.pass(t)
 			}
 			marks := slices.DeleteFunc(slices.Clone(s.writes), func(w string) bool { return w != "patch m-1" })
-			if got := s.machine(t, "m-1").Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime]; got != later || len(marks) != 1 {
+			if got := s.machine(t, "m-1").Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime]; got != fixture.Later || len(marks) != 1 {
 				t.Errorf("marked %d times, with %q", len(marks), got)
 			}
-			if got := s.deployment().Annotations[v1alpha1.AnnotationKeyTriggerDeletion]; got != "m-1~"+later {
+			if got := s.deployment().Annotations[v1alpha1.AnnotationKeyTriggerDeletion]; got != "m-1~"+fixture.Later {
 				t.Errorf("the annotation is %q", got)
 			}
 			if n := s.only(t).Spec.Replicas; n != 2 {
@@ -80,14 +81,14 @@ func TestAMachineThatIsNamedTwice(t *testing.T) {
 // TestARolloutDoesNotWaitForANamedMachineThatIsPreserved: its set keeps it beyond what it asks
 // for, and no other goes in its place.
 func TestARolloutDoesNotWaitForANamedMachineThatIsPreserved(t *testing.T) {
-	old := setOf("a", 3, withUID, reports(4, 4))
-	old.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] = later
-	objects := []client.Object{newDeployment(3, rolling("1", "0"), class("b")), old}
+	old := fixture.Set("a", 3, fixture.WithUID, fixture.Reports(4, 4))
+	old.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] = fixture.Later
+	objects := []client.Object{fixture.Deployment(3, fixture.Rolling("1", "0"), fixture.OfClass("b")), old}
 	for i := range 4 {
-		machine := member(old, fmt.Sprintf("m-%d", i))
+		machine := fixture.Member(old, fmt.Sprintf("m-%d", i))
 		if i == 0 {
-			preservedFor(time.Hour)(machine)
-			markedAt(early)(machine)
+			fixture.PreservedUntil(fixture.Noon.Add(time.Hour))(machine)
+			fixture.MarkedAt(fixture.Early)(machine)
 		}
 		objects = append(objects, machine)
 	}
@@ -124,7 +125,7 @@ func (s *server) unmarked(t *testing.T) {
 
 // TestAMachineThatCannotBeMarked does not keep its set from growing.
 func TestAMachineThatCannotBeMarked(t *testing.T) {
-	s, refused := scaledByName(t, "m-1~"+later), "m-1"
+	s, refused := scaledByName(t, "m-1~"+fixture.Later), "m-1"
 	s.refusedMachine(&refused)
 	s.change(func(d *v1alpha1.MachineDeployment) { d.Spec.Replicas = 30 })
 	s.unmarked(t)
@@ -136,7 +137,7 @@ func TestAMachineThatCannotBeMarked(t *testing.T) {
 // TestASetWithAMachineThatCannotBeMarkedIsNotScaledDown: another one would go. That is said, and
 // is no matter of the rollout, which is over.
 func TestASetWithAMachineThatCannotBeMarkedIsNotScaledDown(t *testing.T) {
-	s, refused := scaledByName(t, "m-1~"+later+",m-2~"+later), "m-1"
+	s, refused := scaledByName(t, "m-1~"+fixture.Later+",m-2~"+fixture.Later), "m-1"
 	s.refusedMachine(&refused)
 	s.lines = nil
 	s.pass(t) // the other one is marked

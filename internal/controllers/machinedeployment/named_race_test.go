@@ -11,12 +11,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // TestANamedMachineGoesBeforeItIsMarked: it was not marked yet, so no event of it brings the
 // next pass.
 func TestANamedMachineGoesBeforeItIsMarked(t *testing.T) {
-	s := scaledByName(t, "m-1~"+later)
+	s := scaledByName(t, "m-1~"+fixture.Later)
 	s.refuse = func(verb string, object client.Object) error {
 		if verb != "patch" || object.GetName() != "m-1" {
 			return nil
@@ -41,7 +42,7 @@ func TestANamedMachineGoesBeforeItIsMarked(t *testing.T) {
 func TestTheOldFormWithoutATime(t *testing.T) {
 	s := scaledByName(t, "m-1")
 	s.change(func(d *v1alpha1.MachineDeployment) { delete(d.Annotations, v1alpha1.AnnotationKeyLastReplicaChange) })
-	now := clocktesting.NewFakePassiveClock(noon)
+	now := clocktesting.NewFakePassiveClock(fixture.Noon)
 	s.Clock = now
 	for range 4 {
 		s.pass(t)
@@ -50,7 +51,7 @@ func TestTheOldFormWithoutATime(t *testing.T) {
 	if n := len(slices.DeleteFunc(slices.Clone(s.writes), func(w string) bool { return w != "patch m-1" })); n != 1 {
 		t.Errorf("it was marked %d times: %q", n, s.writes)
 	}
-	if got := s.machine(t, "m-1").Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime]; got != noon.Format(time.RFC3339) {
+	if got := s.machine(t, "m-1").Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime]; got != fixture.Noon.Format(time.RFC3339) {
 		t.Errorf("it was named at %q", got)
 	}
 	if got := s.only(t).Spec.Replicas; got != 2 {
@@ -61,19 +62,19 @@ func TestTheOldFormWithoutATime(t *testing.T) {
 // TestAMachineIsNamedAgain: the last time is what counts. Its set compares that with the time
 // at which the deployment was scaled.
 func TestAMachineIsNamedAgain(t *testing.T) {
-	s := scaledByName(t, "m-1~"+early)
+	s := scaledByName(t, "m-1~"+fixture.Early)
 	s.pass(t)
 	s.change(func(d *v1alpha1.MachineDeployment) {
-		d.Annotations[v1alpha1.AnnotationKeyTriggerDeletion] = "m-1~" + later
+		d.Annotations[v1alpha1.AnnotationKeyTriggerDeletion] = "m-1~" + fixture.Later
 	})
 	for range 3 {
 		s.pass(t)
 	}
-	want := map[string]string{v1alpha1.AnnotationKeyMachinePriority: "1", v1alpha1.AnnotationKeyMarkedForDeletionTime: later}
+	want := map[string]string{v1alpha1.AnnotationKeyMachinePriority: "1", v1alpha1.AnnotationKeyMarkedForDeletionTime: fixture.Later}
 	if diff := cmp.Diff(want, s.machine(t, "m-1").Annotations); diff != "" {
 		t.Errorf("want - got +\n%s", diff)
 	}
-	if got := s.deployment().Annotations[v1alpha1.AnnotationKeyTriggerDeletion]; got != "m-1~"+later {
+	if got := s.deployment().Annotations[v1alpha1.AnnotationKeyTriggerDeletion]; got != "m-1~"+fixture.Later {
 		t.Errorf("the entry is %q", got)
 	}
 }
@@ -81,11 +82,11 @@ func TestAMachineIsNamedAgain(t *testing.T) {
 // TestASetThatIsNotScaledLearnsOfTheChange: without the time of it, it would not delete its
 // Machine that was named. The rollout has room for all of its Machines here.
 func TestASetThatIsNotScaledLearnsOfTheChange(t *testing.T) {
-	of4 := scaledFor(4, 5)
-	old, current := setOf("a", 3, withUID, of4), setOf("b", 1, withUID, of4, reports(1, 0))
-	s := newServer(newDeployment(3, rolling("1", "0"), class("b"), func(d *v1alpha1.MachineDeployment) {
-		d.Annotations = map[string]string{v1alpha1.AnnotationKeyTriggerDeletion: "m~" + later, v1alpha1.AnnotationKeyLastReplicaChange: later}
-	}), old, current, member(old, "m"))
+	of4 := fixture.ScaledFor(4, 5)
+	old, current := fixture.Set("a", 3, fixture.WithUID, of4), fixture.Set("b", 1, fixture.WithUID, of4, fixture.Reports(1, 0))
+	s := newServer(fixture.Deployment(3, fixture.Rolling("1", "0"), fixture.OfClass("b"), func(d *v1alpha1.MachineDeployment) {
+		d.Annotations = map[string]string{v1alpha1.AnnotationKeyTriggerDeletion: "m~" + fixture.Later, v1alpha1.AnnotationKeyLastReplicaChange: fixture.Later}
+	}), old, current, fixture.Member(old, "m"))
 	s.Target = nil
 	for range 3 {
 		s.pass(t)
@@ -95,11 +96,11 @@ func TestASetThatIsNotScaledLearnsOfTheChange(t *testing.T) {
 		if set.Spec.Replicas != replicas {
 			t.Errorf("%s asks for %d, want %d", name, set.Spec.Replicas, replicas)
 		}
-		if got := set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange]; got != later {
-			t.Errorf("%s: the change was at %q, want %q", name, got, later)
+		if got := set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange]; got != fixture.Later {
+			t.Errorf("%s: the change was at %q, want %q", name, got, fixture.Later)
 		}
 	}
-	if got := s.machine(t, "m").Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime]; got != later {
+	if got := s.machine(t, "m").Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime]; got != fixture.Later {
 		t.Errorf("the machine was named at %q", got)
 	}
 }
@@ -120,7 +121,7 @@ func TestAnEntryEndsWithItsMachine(t *testing.T) {
 		},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			s := scaledByName(t, "m-1~"+later)
+			s := scaledByName(t, "m-1~"+fixture.Later)
 			s.pass(t)
 			happens(s, s.machine(t, "m-1"))
 			s.pass(t)

@@ -17,10 +17,10 @@ import (
 // to two and names a Machine.
 func scaledByName(t *testing.T, trigger string, machines ...func(*v1alpha1.Machine)) *server {
 	t.Helper()
-	set := setOf("a", 3, withUID)
-	objects := []client.Object{newDeployment(3), set}
+	set := fixture.Set("a", 3, fixture.WithUID)
+	objects := []client.Object{fixture.Deployment(3), set}
 	for i, name := range []string{"m-0", "m-1", "m-2"} {
-		machine := member(set, name)
+		machine := fixture.Member(set, name)
 		machine.Annotations = map[string]string{v1alpha1.AnnotationKeyMachinePriority: "3"}
 		if i < len(machines) {
 			machines[i](machine)
@@ -33,7 +33,7 @@ func scaledByName(t *testing.T, trigger string, machines ...func(*v1alpha1.Machi
 	s.change(func(d *v1alpha1.MachineDeployment) {
 		d.Spec.Replicas = 2
 		metav1.SetMetaDataAnnotation(&d.ObjectMeta, v1alpha1.AnnotationKeyTriggerDeletion, trigger)
-		metav1.SetMetaDataAnnotation(&d.ObjectMeta, v1alpha1.AnnotationKeyLastReplicaChange, later)
+		metav1.SetMetaDataAnnotation(&d.ObjectMeta, v1alpha1.AnnotationKeyLastReplicaChange, fixture.Later)
 	})
 	s.writes = nil
 	return s
@@ -49,23 +49,23 @@ func (s *server) machine(t *testing.T, name string) *v1alpha1.Machine {
 // TestANamedMachineIsMarkedFirst: the set is scaled only when the cache shows the mark, or
 // it would delete another Machine.
 func TestANamedMachineIsMarkedFirst(t *testing.T) {
-	for form, trigger := range map[string]string{"new": "m-1~" + later, "old": "m-1"} {
+	for form, trigger := range map[string]string{"new": "m-1~" + fixture.Later, "old": "m-1"} {
 		t.Run(form, func(t *testing.T) {
 			s := scaledByName(t, trigger)
 			s.pass(t)
 			if diff := cmp.Diff([]string{"patch m-1"}, s.writes); diff != "" {
 				t.Fatalf("first: want - got +\n%s", diff)
 			}
-			want := map[string]string{v1alpha1.AnnotationKeyMachinePriority: "1", v1alpha1.AnnotationKeyMarkedForDeletionTime: later}
+			want := map[string]string{v1alpha1.AnnotationKeyMachinePriority: "1", v1alpha1.AnnotationKeyMarkedForDeletionTime: fixture.Later}
 			if diff := cmp.Diff(want, s.machine(t, "m-1").Annotations); diff != "" {
 				t.Errorf("want - got +\n%s", diff)
 			}
 			s.pass(t)
 			set := s.only(t)
-			if set.Spec.Replicas != 2 || set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] != later {
+			if set.Spec.Replicas != 2 || set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] != fixture.Later {
 				t.Errorf("the set asks for %d, with %v", set.Spec.Replicas, set.Annotations)
 			}
-			if got := s.deployment().Annotations[v1alpha1.AnnotationKeyTriggerDeletion]; got != "m-1~"+later {
+			if got := s.deployment().Annotations[v1alpha1.AnnotationKeyTriggerDeletion]; got != "m-1~"+fixture.Later {
 				t.Errorf("while it is there the entry is %q", got)
 			}
 			must(s.live.Delete(t.Context(), s.machine(t, "m-1")))
@@ -89,10 +89,10 @@ func TestEntriesThatAreDropped(t *testing.T) {
 		trigger string
 		machine func(*v1alpha1.Machine)
 	}{
-		"failed":      {"m-0~" + later, phase(v1alpha1.MachineFailed)},
-		"terminating": {"m-0~" + later, phase(v1alpha1.MachineTerminating)},
-		"gone":        {"m-9~" + later, phase(v1alpha1.MachineRunning)},
-		"another's":   {"m-0~" + later, func(m *v1alpha1.Machine) { m.OwnerReferences[0].UID = "uid-of-another" }},
+		"failed":      {"m-0~" + fixture.Later, phase(v1alpha1.MachineFailed)},
+		"terminating": {"m-0~" + fixture.Later, phase(v1alpha1.MachineTerminating)},
+		"gone":        {"m-9~" + fixture.Later, phase(v1alpha1.MachineRunning)},
+		"another's":   {"m-0~" + fixture.Later, func(m *v1alpha1.Machine) { m.OwnerReferences[0].UID = "uid-of-another" }},
 		"no time":     {"m-0~soon", phase(v1alpha1.MachineRunning)},
 	} {
 		t.Run(reason, func(t *testing.T) {
@@ -112,11 +112,11 @@ func TestEntriesThatAreDropped(t *testing.T) {
 }
 
 func TestWhichMachinesWakeTheirDeployment(t *testing.T) {
-	set := setOf("a", 1, withUID)
-	s := newServer(newDeployment(1), set)
-	plain := member(set, "m")
+	set := fixture.Set("a", 1, fixture.WithUID)
+	s := newServer(fixture.Deployment(1), set)
+	plain := fixture.Member(set, "m")
 	marked := plain.DeepCopy()
-	marked.Annotations = map[string]string{v1alpha1.AnnotationKeyMarkedForDeletionTime: later}
+	marked.Annotations = map[string]string{v1alpha1.AnnotationKeyMarkedForDeletionTime: fixture.Later}
 	prior := marked.DeepCopy()
 	prior.Annotations[v1alpha1.AnnotationKeyMachinePriority] = "1"
 	failed := marked.DeepCopy()

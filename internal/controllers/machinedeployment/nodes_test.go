@@ -20,13 +20,13 @@ import (
 // node.
 func rollout(t *testing.T, a, b int32, changes ...change) *server {
 	t.Helper()
-	old, current := setOf("a", a, withUID), setOf("b", b, withUID)
-	objects := []client.Object{newDeployment(2, append([]change{rolling("1", "0"), class("b")}, changes...)...), old, current}
+	old, current := fixture.Set("a", a, fixture.WithUID), fixture.Set("b", b, fixture.WithUID)
+	objects := []client.Object{fixture.Deployment(2, append([]change{fixture.Rolling("1", "0"), fixture.OfClass("b")}, changes...)...), old, current}
 	var names []string
 	for set, count := range map[*v1alpha1.MachineSet]int32{old: a, current: b} {
 		for i := range count {
 			names = append(names, fmt.Sprintf("%s-%d", set.Name, i))
-			objects = append(objects, member(set, names[len(names)-1]))
+			objects = append(objects, fixture.Member(set, names[len(names)-1]))
 		}
 	}
 	s := newServer(objects...)
@@ -92,10 +92,10 @@ func nodeWrites(s *server) int {
 func finish(t *testing.T, s *server) {
 	t.Helper()
 	must(s.live.DeleteAllOf(t.Context(), &v1alpha1.Machine{}, client.InNamespace(fixture.Namespace)))
-	s.setSet(t, "pool-a", func(set *v1alpha1.MachineSet) { set.Spec.Replicas = 0; reports(0, 0)(set) })
-	s.setSet(t, "pool-b", func(set *v1alpha1.MachineSet) { set.Spec.Replicas = 2; reports(2, 2)(set) })
+	s.setSet(t, "pool-a", func(set *v1alpha1.MachineSet) { set.Spec.Replicas = 0; fixture.Reports(0, 0)(set) })
+	s.setSet(t, "pool-b", func(set *v1alpha1.MachineSet) { set.Spec.Replicas = 2; fixture.Reports(2, 2)(set) })
 	for _, name := range []string{"pool-b-0", "pool-b-1"} {
-		machine := member(s.all()["pool-b"], name)
+		machine := fixture.Member(s.all()["pool-b"], name)
 		must(s.live.Create(t.Context(), machine))
 		_ = client.IgnoreAlreadyExists(s.target.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	}
@@ -174,7 +174,7 @@ func TestNodesWithoutProtection(t *testing.T) {
 func TestATaintedSetIsCurrentAgain(t *testing.T) {
 	s := rollout(t, 2, 1)
 	s.pass(t)
-	s.change(class("a"))
+	s.change(fixture.OfClass("a"))
 	s.pass(t)
 	if got := s.marksOf(t, "pool-a-0"); got != protected {
 		t.Errorf("the node of the current set bears %q", got)
@@ -224,7 +224,7 @@ func TestARolloutDoesNotWaitForItsMarks(t *testing.T) {
 }
 
 func TestNoMarks(t *testing.T) {
-	for reason, change := range map[string]change{"paused": paused, "recreate": recreate} {
+	for reason, change := range map[string]change{"paused": fixture.Paused, "recreate": fixture.Recreate} {
 		t.Run(reason, func(t *testing.T) {
 			s := rollout(t, 2, 1, change)
 			s.pass(t)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // free is what the garbage collector does to a set of such a deployment.
@@ -40,8 +41,8 @@ func (s *server) isGone() bool {
 // TestAnOrphaningDeploymentLeavesItsSets: also in the middle of a rollout, and however far the
 // garbage collector is. The next deployment of that name takes them over.
 func TestAnOrphaningDeploymentLeavesItsSets(t *testing.T) {
-	old, current := setOf("a", 2, withUID, ofRevision("1")), setOf("b", 2, withUID, ofRevision("2"))
-	s := newServer(newDeployment(4, orphaned, class("b"), rolling("1", "1")), old, current)
+	old, current := fixture.Set("a", 2, fixture.WithUID, fixture.OfRevision("1")), fixture.Set("b", 2, fixture.WithUID, fixture.OfRevision("2"))
+	s := newServer(fixture.Deployment(4, orphaned, fixture.OfClass("b"), fixture.Rolling("1", "1")), old, current)
 	must(s.live.Delete(t.Context(), s.deployment()))
 	for _, set := range []string{old.Name, current.Name} {
 		s.pass(t)
@@ -57,7 +58,7 @@ func TestAnOrphaningDeploymentLeavesItsSets(t *testing.T) {
 		t.Fatal("the deployment is not let go")
 	}
 	s.pass(t) // as the event of that makes it
-	next := newDeployment(4, class("b"), rolling("1", "1"))
+	next := fixture.Deployment(4, fixture.OfClass("b"), fixture.Rolling("1", "1"))
 	next.UID = "uid-of-the-next"
 	must(s.live.Create(t.Context(), next))
 	for range 3 {
@@ -77,9 +78,9 @@ func TestAnOrphaningDeploymentLeavesItsSets(t *testing.T) {
 // TestASetThatTheGarbageCollectorDidNotKnow was created while its deployment was deleted without its
 // sets: it stays with its Machines, though no pass saw the finalizer.
 func TestASetThatTheGarbageCollectorDidNotKnow(t *testing.T) {
-	s := newServer(newDeployment(3, orphaned), setOf("a", 3, withUID, mcm), setOf("b", 0, withUID, mcm))
+	s := newServer(fixture.Deployment(3, orphaned), fixture.Set("a", 3, fixture.WithUID, mcm), fixture.Set("b", 0, fixture.WithUID, mcm))
 	must(s.live.Delete(t.Context(), s.deployment()))
-	s.orphaned.Handler().Update(t.Context(), event.UpdateEvent{ObjectOld: newDeployment(3, orphaned), ObjectNew: s.deployment()}, nil)
+	s.orphaned.Handler().Update(t.Context(), event.UpdateEvent{ObjectOld: fixture.Deployment(3, orphaned), ObjectNew: s.deployment()}, nil)
 	s.free("pool-b")
 	s.finish()
 	for range 2 {
@@ -115,7 +116,7 @@ func (s *server) showing(sets map[string]*v1alpha1.MachineSet) {
 // set that is still the deployment's goes all the same.
 func TestAnOrphanThatTheCacheShowsAsOwned(t *testing.T) {
 	for _, free := range []string{"pool-a", "pool-b"} {
-		s := newServer(newDeployment(3, orphaned), setOf("a", 3, withUID, mcm), setOf("b", 3, withUID, mcm))
+		s := newServer(fixture.Deployment(3, orphaned), fixture.Set("a", 3, fixture.WithUID, mcm), fixture.Set("b", 3, fixture.WithUID, mcm))
 		must(s.live.Delete(t.Context(), s.deployment()))
 		s.showing(s.all())
 		s.free(free)
@@ -143,7 +144,7 @@ func TestServerOrphansSets(t *testing.T) {
 	run(t, e)
 	known := map[types.UID]bool{}
 	begin := func(class string, classes ...string) *v1alpha1.MachineDeployment {
-		deployment := env.Fresh(e, newDeployment(4, func(d *v1alpha1.MachineDeployment) { d.Spec.Template.Spec.Class.Name = class }))
+		deployment := env.Fresh(e, fixture.Deployment(4, func(d *v1alpha1.MachineDeployment) { d.Spec.Template.Spec.Class.Name = class }))
 		g.Expect(e.Client.Create(t.Context(), deployment)).To(gomega.Succeed())
 		awaitSets(t, g, e, deployment, known, classes...)
 		g.Eventually(func(g gomega.Gomega) { // so that the garbage collector has seen the owners, too

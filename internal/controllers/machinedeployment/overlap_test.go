@@ -17,8 +17,8 @@ import (
 
 // TestSelectorsThatOverlapOneWay: both deployments say so.
 func TestSelectorsThatOverlapOneWay(t *testing.T) {
-	s := newServer(newDeployment(1), newDeployment(1, narrow), newDeployment(1, func(d *v1alpha1.MachineDeployment) { d.Name, d.UID = "far", "uid-of-far" }, apart))
-	for name, want := range map[string]string{pool: "narrow", "narrow": pool, "far": ""} {
+	s := newServer(fixture.Deployment(1), fixture.Deployment(1, narrow), fixture.Deployment(1, func(d *v1alpha1.MachineDeployment) { d.Name, d.UID = "far", "uid-of-far" }, apart))
+	for name, want := range map[string]string{fixture.Pool: "narrow", "narrow": fixture.Pool, "far": ""} {
 		key := client.ObjectKey{Namespace: fixture.Namespace, Name: name}
 		if _, err := s.Reconcile(t.Context(), reconcile.Request{NamespacedName: key}); err != nil {
 			t.Fatal(err)
@@ -42,20 +42,20 @@ func (q *queue) Add(item reconcile.Request) { q.names = append(q.names, item.Nam
 
 // TestWhoIsWokenByAnOverlap: those that overlap with a deployment as it was, as it is, or both.
 func TestWhoIsWokenByAnOverlap(t *testing.T) {
-	is, was := newDeployment(1, narrow), newDeployment(1, narrow)
+	is, was := fixture.Deployment(1, narrow), fixture.Deployment(1, narrow)
 	apart(is)
-	s := newServer(newDeployment(1), is, newDeployment(1, func(d *v1alpha1.MachineDeployment) { d.Name, d.UID = "far", "uid-of-far" }, apart))
+	s := newServer(fixture.Deployment(1), is, fixture.Deployment(1, func(d *v1alpha1.MachineDeployment) { d.Name, d.UID = "far", "uid-of-far" }, apart))
 	handle := handler.EnqueueRequestsFromMapFunc(s.overlapping)
 	for reason, test := range map[string]struct {
 		happens func(*queue)
 		want    []string
 	}{
-		"it begins":      {func(q *queue) { handle.Update(t.Context(), event.UpdateEvent{ObjectOld: is, ObjectNew: was}, q) }, []string{pool}},
-		"it ends":        {func(q *queue) { handle.Update(t.Context(), event.UpdateEvent{ObjectOld: was, ObjectNew: is}, q) }, []string{pool}},
-		"it goes on":     {func(q *queue) { handle.Update(t.Context(), event.UpdateEvent{ObjectOld: was, ObjectNew: was}, q) }, []string{pool}},
+		"it begins":      {func(q *queue) { handle.Update(t.Context(), event.UpdateEvent{ObjectOld: is, ObjectNew: was}, q) }, []string{fixture.Pool}},
+		"it ends":        {func(q *queue) { handle.Update(t.Context(), event.UpdateEvent{ObjectOld: was, ObjectNew: is}, q) }, []string{fixture.Pool}},
+		"it goes on":     {func(q *queue) { handle.Update(t.Context(), event.UpdateEvent{ObjectOld: was, ObjectNew: was}, q) }, []string{fixture.Pool}},
 		"there is none":  {func(q *queue) { handle.Update(t.Context(), event.UpdateEvent{ObjectOld: is, ObjectNew: is}, q) }, nil},
-		"one is made":    {func(q *queue) { handle.Create(t.Context(), event.CreateEvent{Object: was}, q) }, []string{pool}},
-		"one is deleted": {func(q *queue) { handle.Delete(t.Context(), event.DeleteEvent{Object: was}, q) }, []string{pool}},
+		"one is made":    {func(q *queue) { handle.Create(t.Context(), event.CreateEvent{Object: was}, q) }, []string{fixture.Pool}},
+		"one is deleted": {func(q *queue) { handle.Delete(t.Context(), event.DeleteEvent{Object: was}, q) }, []string{fixture.Pool}},
 	} {
 		q := &queue{}
 		test.happens(q)
@@ -70,7 +70,7 @@ func TestWhoIsWokenByAnOverlap(t *testing.T) {
 // way round.
 func narrow(d *v1alpha1.MachineDeployment) {
 	d.Name, d.UID = "narrow", "uid-of-narrow"
-	labels := map[string]string{"name": pool, "zone": "a"}
+	labels := map[string]string{"name": fixture.Pool, "zone": "a"}
 	d.Spec.Selector.MatchLabels, d.Spec.Template.Labels = labels, labels
 }
 

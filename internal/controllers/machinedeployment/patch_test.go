@@ -16,6 +16,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // TestOnlyTaintsAreLocked: they replace their list, and would take away what somebody else has
@@ -32,7 +33,7 @@ func TestOnlyTaintsAreLocked(t *testing.T) {
 		"a taint": {tainting, true},
 	} {
 		t.Run(change, func(t *testing.T) {
-			s := newServer(newDeployment(1))
+			s := newServer(fixture.Deployment(1))
 			must(s.target.Create(t.Context(), nodeNamed("n")))
 			shown := s.node(t, "n")
 			s.setNode(t, "n", func(node *corev1.Node) { node.Spec.Taints = []corev1.Taint{theirs} })
@@ -72,7 +73,7 @@ func TestATaintOfAnotherEffectIsNotOurs(t *testing.T) {
 func TestNodesArePatchedSomeAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const all = 5*manyNodes + 3
-		s := newServer(newDeployment(1))
+		s := newServer(fixture.Deployment(1))
 		var done, underWay atomic.Int32
 		answer := make(chan struct{})
 		s.target = interceptor.NewClient(s.target, interceptor.Funcs{
@@ -92,7 +93,7 @@ func TestNodesArePatchedSomeAtATime(t *testing.T) {
 			op.Nodes = append(op.Nodes, planner.NodeChange{Old: is, New: shall})
 		}
 		ended := make(chan error, 1)
-		go func() { ended <- s.current().patchNodes(t.Context(), newDeployment(1), op) }()
+		go func() { ended <- s.current().patchNodes(t.Context(), fixture.Deployment(1), op) }()
 		for left := all; left > 0; left-- {
 			synctest.Wait() // until whatever can go on waits for an answer
 			if got, want := int(underWay.Load()), min(left, manyNodes); got != want {

@@ -9,17 +9,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // TestARolloutDoesNotWaitForPreservedMachines: it is over with one that its old set does not
 // ask for any more, and stays so when that goes.
 func TestARolloutDoesNotWaitForPreservedMachines(t *testing.T) {
-	old, current := setOf("a", 0, withUID, reports(1, 0), preserved(1)), setOf("b", 2, withUID)
-	held := member(old, "held")
+	old, current := fixture.Set("a", 0, fixture.WithUID, fixture.Reports(1, 0), fixture.PreservedFailed(1)), fixture.Set("b", 2, fixture.WithUID)
+	held := fixture.Member(old, "held")
 	held.Status.CurrentStatus.Phase = v1alpha1.MachineFailed
-	held.Status.CurrentStatus.PreserveExpiryTime = &metav1.Time{Time: noon.Add(time.Hour)}
+	held.Status.CurrentStatus.PreserveExpiryTime = &metav1.Time{Time: fixture.Noon.Add(time.Hour)}
 	held.Finalizers = []string{v1alpha1.FinalizerMCM}
-	s := newServer(newDeployment(2, rolling("0", "1"), class("b")), old, current, held)
+	s := newServer(fixture.Deployment(2, fixture.Rolling("0", "1"), fixture.OfClass("b")), old, current, held)
 	over := func(when string) {
 		t.Helper()
 		s.pass(t)
@@ -33,26 +34,26 @@ func TestARolloutDoesNotWaitForPreservedMachines(t *testing.T) {
 	over("on its way out")
 	held.Finalizers = nil
 	must(s.live.Patch(t.Context(), held, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))))
-	s.setSet(t, "pool-a", reports(0, 0))
+	s.setSet(t, "pool-a", fixture.Reports(0, 0))
 	over("gone")
 }
 
 // TestARolloutDoesNotWaitForAHealthyPreservedMachine: that can be used, and nobody counts it.
 func TestARolloutDoesNotWaitForAHealthyPreservedMachine(t *testing.T) {
-	old, current := setOf("a", 0, withUID, reports(1, 1), ofRevision("1")), setOf("b", 3, withUID, ofRevision("2"))
-	held := member(old, "held")
+	old, current := fixture.Set("a", 0, fixture.WithUID, fixture.Reports(1, 1), fixture.OfRevision("1")), fixture.Set("b", 3, fixture.WithUID, fixture.OfRevision("2"))
+	held := fixture.Member(old, "held")
 	held.Annotations = map[string]string{v1alpha1.AnnotationKeyPreserve: "now"}
-	held.Status.CurrentStatus.PreserveExpiryTime = &metav1.Time{Time: noon.Add(time.Hour)}
-	s := newServer(newDeployment(3, rolling("1", "1"), class("b"), func(d *v1alpha1.MachineDeployment) {
+	held.Status.CurrentStatus.PreserveExpiryTime = &metav1.Time{Time: fixture.Noon.Add(time.Hour)}
+	s := newServer(fixture.Deployment(3, fixture.Rolling("1", "1"), fixture.OfClass("b"), func(d *v1alpha1.MachineDeployment) {
 		d.Spec.RevisionHistoryLimit = ptr.To(int32(0))
-	}), old, current, held, setOf("0", 0, withUID))
+	}), old, current, held, fixture.Set("0", 0, fixture.WithUID))
 	s.Target = nil
-	s.setSet(t, "pool-b", reports(3, 2))
+	s.setSet(t, "pool-b", fixture.Reports(3, 2))
 	s.pass(t)
 	if got := s.progress().Reason; got == v1alpha1.DeploymentReasonComplete || len(s.all()) != 3 {
 		t.Errorf("progress %s with %d sets, though a new machine is missing", got, len(s.all()))
 	}
-	s.setSet(t, "pool-b", reports(3, 3))
+	s.setSet(t, "pool-b", fixture.Reports(3, 3))
 	s.pass(t)
 	if got := s.progress().Reason; got != v1alpha1.DeploymentReasonComplete {
 		t.Errorf("progress %s", got)
@@ -66,10 +67,10 @@ func TestARolloutDoesNotWaitForAHealthyPreservedMachine(t *testing.T) {
 // TestARolloutWaitsForOthers: what is not preserved has to be gone, and a preserved machine
 // does not hide it.
 func TestARolloutWaitsForOthers(t *testing.T) {
-	old, current := setOf("a", 0, withUID, reports(2, 0), preserved(1)), setOf("b", 2, withUID)
-	held := member(old, "held")
+	old, current := fixture.Set("a", 0, fixture.WithUID, fixture.Reports(2, 0), fixture.PreservedFailed(1)), fixture.Set("b", 2, fixture.WithUID)
+	held := fixture.Member(old, "held")
 	held.Annotations = map[string]string{v1alpha1.AnnotationKeyPreserve: "now"}
-	s := newServer(newDeployment(2, rolling("0", "1"), class("b")), old, current, held, member(old, "other"))
+	s := newServer(fixture.Deployment(2, fixture.Rolling("0", "1"), fixture.OfClass("b")), old, current, held, fixture.Member(old, "other"))
 	s.pass(t)
 	if got := s.progress().Reason; got == v1alpha1.DeploymentReasonComplete {
 		t.Errorf("progress %s, though an old machine is left", got)
@@ -79,7 +80,7 @@ func TestARolloutWaitsForOthers(t *testing.T) {
 // TestFreeze: the deployment says what its sets are, and hands on the wish to unfreeze them.
 func TestFreeze(t *testing.T) {
 	freeze := func(set *v1alpha1.MachineSet) { set.Labels[v1alpha1.LabelKeyFreeze] = "True" }
-	s := newServer(newDeployment(3), setOf("a", 3, withUID, freeze))
+	s := newServer(fixture.Deployment(3), fixture.Set("a", 3, fixture.WithUID, freeze))
 	s.Target = nil
 	frozenCondition := func() v1alpha1.MachineDeploymentCondition {
 		for _, c := range s.deployment().Status.Conditions {

@@ -11,25 +11,26 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // TestARollbackTakesTheAnnotationsOfTheRevision: they say why it was made. Those of the template
 // that is left go, and those that are no matter of a template stay.
 func TestARollbackTakesTheAnnotationsOfTheRevision(t *testing.T) {
 	const applied = "kubectl.kubernetes.io/last-applied-configuration"
-	first := setOf("a", 0, withUID, ofRevision("1"))
+	first := fixture.Set("a", 0, fixture.WithUID, fixture.OfRevision("1"))
 	first.Annotations["cause"], first.Annotations["only of the first"] = "the first", "x"
-	s := newServer(newDeployment(3, class("b"), rollbackTo(1), func(d *v1alpha1.MachineDeployment) {
+	s := newServer(fixture.Deployment(3, fixture.OfClass("b"), rollbackTo(1), func(d *v1alpha1.MachineDeployment) {
 		d.Annotations = map[string]string{
 			"cause": "the second", "only of the second": "y",
-			applied: "{}", v1alpha1.AnnotationKeyRevision: "2", v1alpha1.AnnotationKeyLastReplicaChange: later,
+			applied: "{}", v1alpha1.AnnotationKeyRevision: "2", v1alpha1.AnnotationKeyLastReplicaChange: fixture.Later,
 		}
-	}), first, setOf("b", 3, withUID, ofRevision("2")))
+	}), first, fixture.Set("b", 3, fixture.WithUID, fixture.OfRevision("2")))
 	s.Target = nil
 	s.pass(t)
 	want := map[string]string{
 		"cause": "the first", "only of the first": "x",
-		applied: "{}", v1alpha1.AnnotationKeyRevision: "2", v1alpha1.AnnotationKeyLastReplicaChange: later,
+		applied: "{}", v1alpha1.AnnotationKeyRevision: "2", v1alpha1.AnnotationKeyLastReplicaChange: fixture.Later,
 	}
 	if diff := cmp.Diff(want, s.deployment().Annotations); diff != "" {
 		t.Errorf("want - got +\n%s", diff)
@@ -38,7 +39,7 @@ func TestARollbackTakesTheAnnotationsOfTheRevision(t *testing.T) {
 
 // TestARevisionIsGivenOnce: also if no set is left that had one.
 func TestARevisionIsGivenOnce(t *testing.T) {
-	s := newServer(newDeployment(1, func(d *v1alpha1.MachineDeployment) {
+	s := newServer(fixture.Deployment(1, func(d *v1alpha1.MachineDeployment) {
 		d.Annotations = map[string]string{v1alpha1.AnnotationKeyRevision: "5"}
 	}))
 	s.pass(t)
@@ -54,8 +55,8 @@ func TestARevisionIsGivenOnce(t *testing.T) {
 
 // TestASetThatIsUsedAgainIsNotPruned: somebody scaled it, which the cache does not show yet.
 func TestASetThatIsUsedAgainIsNotPruned(t *testing.T) {
-	s := newServer(newDeployment(3, class("b"), func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(int32(0)) }),
-		setOf("a", 0, withUID), setOf("b", 3, withUID))
+	s := newServer(fixture.Deployment(3, fixture.OfClass("b"), func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(int32(0)) }),
+		fixture.Set("a", 0, fixture.WithUID), fixture.Set("b", 3, fixture.WithUID))
 	shown := s.all()["pool-a"]
 	s.setSet(t, "pool-a", func(set *v1alpha1.MachineSet) { set.Spec.Replicas = 1 })
 	op := planner.Operation{Action: planner.Prune, Set: shown, Reason: "the history is full"}

@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // TestRollback: three revisions, the third of which is current.
@@ -25,11 +26,11 @@ func TestRollback(t *testing.T) {
 		"one that cannot be": {-1, "c", "DeploymentRollbackRevisionNotFound"},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			first := setOf("a", 0, withUID, ofRevision("1"))
+			first := fixture.Set("a", 0, fixture.WithUID, fixture.OfRevision("1"))
 			first.Annotations["why"], first.Annotations[v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout] = "first", "1m"
-			s := newServer(newDeployment(3, class("c"), rollbackTo(test.to), func(d *v1alpha1.MachineDeployment) {
-				d.Annotations = map[string]string{v1alpha1.AnnotationKeyLastReplicaChange: later, v1alpha1.AnnotationKeyRevision: "3", "why": "third", v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout: "5m"}
-			}), first, setOf("b", 0, withUID, ofRevision("2")), setOf("c", 3, withUID, ofRevision("3")))
+			s := newServer(fixture.Deployment(3, fixture.OfClass("c"), rollbackTo(test.to), func(d *v1alpha1.MachineDeployment) {
+				d.Annotations = map[string]string{v1alpha1.AnnotationKeyLastReplicaChange: fixture.Later, v1alpha1.AnnotationKeyRevision: "3", "why": "third", v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout: "5m"}
+			}), first, fixture.Set("b", 0, fixture.WithUID, fixture.OfRevision("2")), fixture.Set("c", 3, fixture.WithUID, fixture.OfRevision("3")))
 			s.Target = nil
 			s.pass(t)
 			deployment := s.deployment()
@@ -39,7 +40,7 @@ func TestRollback(t *testing.T) {
 			if _, ok := deployment.Spec.Template.Labels[v1alpha1.DefaultMachineDeploymentUniqueLabelKey]; ok {
 				t.Error("the hash is in the deployment's template")
 			}
-			if deployment.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] != later || deployment.Annotations[v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout] != "5m" {
+			if deployment.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] != fixture.Later || deployment.Annotations[v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout] != "5m" {
 				t.Errorf("annotations %v", deployment.Annotations)
 			}
 			if test.class == "a" && deployment.Annotations["why"] != "first" {
@@ -65,7 +66,7 @@ func TestRollback(t *testing.T) {
 
 // TestARollbackThatCannotBeIsSaid: until there is another template.
 func TestARollbackThatCannotBeIsSaid(t *testing.T) {
-	s := newServer(newDeployment(3, class("b"), rollbackTo(99)), setOf("a", 0, withUID, ofRevision("1")), setOf("b", 3, withUID, ofRevision("2")))
+	s := newServer(fixture.Deployment(3, fixture.OfClass("b"), rollbackTo(99)), fixture.Set("a", 0, fixture.WithUID, fixture.OfRevision("1")), fixture.Set("b", 3, fixture.WithUID, fixture.OfRevision("2")))
 	s.Target = nil
 	said := func() v1alpha1.MachineDeploymentCondition {
 		if at := conditionAt(s.deployment().Status, v1alpha1.MachineDeploymentRollbackRefused); at >= 0 {
@@ -114,7 +115,7 @@ func TestARollbackThatCannotBeIsSaid(t *testing.T) {
 
 // TestARollbackOfOneThatIsNew: what comes next is the first template, and no change of it.
 func TestARollbackOfOneThatIsNew(t *testing.T) {
-	s := newServer(newDeployment(1, rollbackTo(0)))
+	s := newServer(fixture.Deployment(1, rollbackTo(0)))
 	for range 4 {
 		s.pass(t)
 	}
@@ -122,7 +123,7 @@ func TestARollbackOfOneThatIsNew(t *testing.T) {
 	if at < 0 || !strings.HasPrefix(s.deployment().Status.Conditions[at].Message, "spec.rollbackTo: there is no earlier revision;") {
 		t.Errorf("got %+v", s.deployment().Status.Conditions)
 	}
-	s.change(class("b"))
+	s.change(fixture.OfClass("b"))
 	s.pass(t)
 	if at := conditionAt(s.deployment().Status, v1alpha1.MachineDeploymentRollbackRefused); at >= 0 {
 		t.Errorf("with another template it says %+v", s.deployment().Status.Conditions[at])
@@ -130,7 +131,7 @@ func TestARollbackOfOneThatIsNew(t *testing.T) {
 }
 
 func TestRollbackWaitsWhilePaused(t *testing.T) {
-	s := newServer(newDeployment(3, class("b"), rollbackTo(0), paused), setOf("a", 0, withUID), setOf("b", 3, withUID))
+	s := newServer(fixture.Deployment(3, fixture.OfClass("b"), rollbackTo(0), fixture.Paused), fixture.Set("a", 0, fixture.WithUID), fixture.Set("b", 3, fixture.WithUID))
 	s.pass(t)
 	if s.deployment().Spec.RollbackTo == nil {
 		t.Error("the wish is gone")
@@ -138,8 +139,8 @@ func TestRollbackWaitsWhilePaused(t *testing.T) {
 }
 
 func TestOldSetsAreDeleted(t *testing.T) {
-	s := newServer(newDeployment(3, class("b"), func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(int32(0)) }),
-		setOf("a", 0, withUID), setOf("b", 3, withUID))
+	s := newServer(fixture.Deployment(3, fixture.OfClass("b"), func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(int32(0)) }),
+		fixture.Set("a", 0, fixture.WithUID), fixture.Set("b", 3, fixture.WithUID))
 	s.Target = nil
 	for range 2 {
 		s.pass(t)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // heard is a pass, and what it logs for everybody, as "message: why".
@@ -36,65 +37,65 @@ func TestEachOperationIsSaid(t *testing.T) {
 	other := func(set *v1alpha1.MachineSet) { set.Labels = map[string]string{"name": "other"} }
 	noHistory := func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(int32(0)) }
 	trigger := func(d *v1alpha1.MachineDeployment) {
-		d.Annotations = map[string]string{v1alpha1.AnnotationKeyTriggerDeletion: "m~" + later}
+		d.Annotations = map[string]string{v1alpha1.AnnotationKeyTriggerDeletion: "m~" + fixture.Later}
 	}
 	slow := func(d *v1alpha1.MachineDeployment) { d.Spec.MinReadySeconds = 9 }
-	set := setOf("a", 3, withUID)
+	set := fixture.Set("a", 3, fixture.WithUID)
 	for operation, test := range map[string]struct {
 		deployment *v1alpha1.MachineDeployment
 		objects    []client.Object
 		event, log string
 	}{
 		"create": {
-			newDeployment(3), nil,
+			fixture.Deployment(3), nil,
 			"ScalingMachineSet: Scaled up machine set pool-69569 to 3: there is no machine set for this template yet",
 			"Scaled up machine set: there is no machine set for this template yet",
 		},
 		"scale up": {
-			newDeployment(5), []client.Object{set},
+			fixture.Deployment(5), []client.Object{set},
 			"ScalingMachineSet: Scaled up machine set pool-a to 5: the deployment wants 5 machines",
 			"Scaled up machine set: the deployment wants 5 machines",
 		},
 		"scale down": {
-			newDeployment(1), []client.Object{set},
+			fixture.Deployment(1), []client.Object{set},
 			"ScalingMachineSet: Scaled down machine set pool-a to 1: the deployment wants 1 machine",
 			"Scaled down machine set: the deployment wants 1 machine",
 		},
 		"adopt": {
-			newDeployment(3), []client.Object{setOf("a", 3, free)},
+			fixture.Deployment(3), []client.Object{fixture.Set("a", 3, free)},
 			"Adopted: Adopted machine set pool-a: " + orphan, "Adopted machine set: " + orphan,
 		},
 		"release": {
-			newDeployment(3), []client.Object{set, setOf("b", 2, withUID, other)},
+			fixture.Deployment(3), []client.Object{set, fixture.Set("b", 2, fixture.WithUID, other)},
 			"Released: Released machine set pool-b: its labels do not match the selector any more",
 			"Released machine set: its labels do not match the selector any more",
 		},
 		"refresh": {
-			newDeployment(3, slow), []client.Object{set},
+			fixture.Deployment(3, slow), []client.Object{set},
 			"RefreshedMachineSet: Refreshed machine set pool-a: the deployment has changed in what needs no new machines",
 			"Refreshed machine set: the deployment has changed in what needs no new machines",
 		},
 		"refresh annotations": {
-			newDeployment(3, func(d *v1alpha1.MachineDeployment) { d.Annotations = map[string]string{"why": "so"} }), []client.Object{set},
+			fixture.Deployment(3, func(d *v1alpha1.MachineDeployment) { d.Annotations = map[string]string{"why": "so"} }), []client.Object{set},
 			"RefreshedMachineSet: Refreshed machine set pool-a: its annotations follow the deployment and its rollout",
 			"Refreshed machine set: its annotations follow the deployment and its rollout",
 		},
 		"prune": {
-			newDeployment(3, class("b"), noHistory), []client.Object{setOf("a", 0, withUID, ofRevision("1")), setOf("b", 3, withUID, ofRevision("2"))},
+			fixture.Deployment(3, fixture.OfClass("b"), noHistory), []client.Object{fixture.Set("a", 0, fixture.WithUID, fixture.OfRevision("1")), fixture.Set("b", 3, fixture.WithUID, fixture.OfRevision("2"))},
 			"DeletedMachineSet: Deleted machine set pool-a of revision 1: 0 old machine sets are kept",
 			"Deleted machine set: 0 old machine sets are kept",
 		},
 		"mark": {
-			newDeployment(2, trigger), []client.Object{set, member(set, "m")},
+			fixture.Deployment(2, trigger), []client.Object{set, fixture.Member(set, "m")},
 			"MachineMarked: Machine m goes first: " + named, "Marked machine for deletion: " + named,
 		},
 		"roll back": {
-			newDeployment(3, class("b"), rollbackTo(1)), []client.Object{setOf("a", 0, withUID, ofRevision("1")), setOf("b", 3, withUID, ofRevision("2"))},
+			fixture.Deployment(3, fixture.OfClass("b"), rollbackTo(1)), []client.Object{fixture.Set("a", 0, fixture.WithUID, fixture.OfRevision("1")), fixture.Set("b", 3, fixture.WithUID, fixture.OfRevision("2"))},
 			`DeploymentRollback: Rolled back deployment "pool" to revision 1`,
 			`Answered spec.rollbackTo: Rolled back deployment "pool" to revision 1`,
 		},
 		"refuse": {
-			newDeployment(3, rollbackTo(7)), []client.Object{set},
+			fixture.Deployment(3, rollbackTo(7)), []client.Object{set},
 			"DeploymentRollbackRevisionNotFound: spec.rollbackTo.revision: there is no machine set of revision 7",
 			"Answered spec.rollbackTo: spec.rollbackTo.revision: there is no machine set of revision 7",
 		},
@@ -129,12 +130,12 @@ func TestEachOperationIsSaid(t *testing.T) {
 // what is done to the nodes of new machines in between tells users nothing new.
 func TestNodesThatAreMarkedAreSaid(t *testing.T) {
 	s := rollout(t, 2, 1)
-	s.setSet(t, "pool-b", reports(1, 0)) // so that nothing else is done
+	s.setSet(t, "pool-b", fixture.Reports(1, 0)) // so that nothing else is done
 	s.pass(t)
 	if events := strings.Join(s.lines, "\n"); strings.Count(events, "NodesMarked: 2 nodes of machines that will be replaced") != 1 {
 		t.Errorf("first: %q", s.lines)
 	}
-	must(s.live.Create(t.Context(), member(s.all()["pool-b"], "late")))
+	must(s.live.Create(t.Context(), fixture.Member(s.all()["pool-b"], "late")))
 	must(s.target.Create(t.Context(), nodeNamed("late")))
 	step := func(when string, event, log []string) {
 		t.Helper()
@@ -158,7 +159,7 @@ func TestNodesThatAreMarkedAreSaid(t *testing.T) {
 
 // TestASetThatIsRefusedIsSaid: in an event. The error goes into the log with the pass.
 func TestASetThatIsRefusedIsSaid(t *testing.T) {
-	s := newServer(newDeployment(3))
+	s := newServer(fixture.Deployment(3))
 	s.refuse = func(verb string, _ client.Object) error {
 		if verb == "create" {
 			return errors.New("exceeded quota")

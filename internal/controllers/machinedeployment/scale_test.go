@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // TestAPausedDeploymentRecordsItsSize: for which size its sets are scaled, which is less than
@@ -17,15 +18,15 @@ func TestAPausedDeploymentRecordsItsSize(t *testing.T) {
 		sets sets
 		want map[string][]string
 	}{
-		"there is nothing to scale":   {sets{setOf("a", 5, scaledFor(7, 8)), setOf("b", 3, scaledFor(7, 8))}, map[string][]string{"pool-a": {"5", "8"}, "pool-b": {"3", "8"}}},
-		"all at once":                 {sets{setOf("a", 3, scaledFor(4, 5)), setOf("b", 1, scaledFor(4, 5))}, map[string][]string{"pool-a": {"6", "8"}, "pool-b": {"2", "8"}}},
-		"some of it":                  {sets{setOf("a", 3, scaledFor(4, 5), reports(5, 3)), setOf("b", 1, scaledFor(4, 5))}, map[string][]string{"pool-a": {"5", "7"}, "pool-b": {"2", "7"}}},
-		"nothing yet":                 {sets{setOf("a", 3, scaledFor(4, 5), reports(8, 3)), setOf("b", 1, scaledFor(4, 5))}, map[string][]string{"pool-a": {"3", "4"}, "pool-b": {"1", "4"}}},
-		"the current set grows":       {sets{setOf("a", 3, scaledFor(4, 5)), setOf("c", 1, scaledFor(4, 5))}, map[string][]string{"pool-a": {"3", "8"}, "pool-c": {"6", "8"}}},
-		"the current set grows a bit": {sets{setOf("a", 3, scaledFor(4, 5), reports(5, 3)), setOf("c", 1, scaledFor(4, 5))}, map[string][]string{"pool-a": {"3", "4"}, "pool-c": {"4", "8"}}},
+		"there is nothing to scale":   {sets{fixture.Set("a", 5, fixture.ScaledFor(7, 8)), fixture.Set("b", 3, fixture.ScaledFor(7, 8))}, map[string][]string{"pool-a": {"5", "8"}, "pool-b": {"3", "8"}}},
+		"all at once":                 {sets{fixture.Set("a", 3, fixture.ScaledFor(4, 5)), fixture.Set("b", 1, fixture.ScaledFor(4, 5))}, map[string][]string{"pool-a": {"6", "8"}, "pool-b": {"2", "8"}}},
+		"some of it":                  {sets{fixture.Set("a", 3, fixture.ScaledFor(4, 5), fixture.Reports(5, 3)), fixture.Set("b", 1, fixture.ScaledFor(4, 5))}, map[string][]string{"pool-a": {"5", "7"}, "pool-b": {"2", "7"}}},
+		"nothing yet":                 {sets{fixture.Set("a", 3, fixture.ScaledFor(4, 5), fixture.Reports(8, 3)), fixture.Set("b", 1, fixture.ScaledFor(4, 5))}, map[string][]string{"pool-a": {"3", "4"}, "pool-b": {"1", "4"}}},
+		"the current set grows":       {sets{fixture.Set("a", 3, fixture.ScaledFor(4, 5)), fixture.Set("c", 1, fixture.ScaledFor(4, 5))}, map[string][]string{"pool-a": {"3", "8"}, "pool-c": {"6", "8"}}},
+		"the current set grows a bit": {sets{fixture.Set("a", 3, fixture.ScaledFor(4, 5), fixture.Reports(5, 3)), fixture.Set("c", 1, fixture.ScaledFor(4, 5))}, map[string][]string{"pool-a": {"3", "4"}, "pool-c": {"4", "8"}}},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			s := newServer(newDeployment(8, paused, rolling("1", "1"), class("c")), test.sets[0], test.sets[1])
+			s := newServer(fixture.Deployment(8, fixture.Paused, fixture.Rolling("1", "1"), fixture.OfClass("c")), test.sets[0], test.sets[1])
 			s.Target = nil
 			for range 2 { // the second brings up to date what was not scaled
 				before := s.all()
@@ -48,11 +49,11 @@ func TestAPausedDeploymentRecordsItsSize(t *testing.T) {
 
 func TestMoreThatTheCurrentSetTakesOver(t *testing.T) {
 	for _, paused := range []bool{false, true} {
-		s := newServer(newDeployment(3, func(d *v1alpha1.MachineDeployment) {
+		s := newServer(fixture.Deployment(3, func(d *v1alpha1.MachineDeployment) {
 			d.Spec.Paused, d.Spec.MinReadySeconds, d.Spec.AutoPreserveFailedMachineMax = paused, 9, 2
 			d.Annotations = map[string]string{v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout: "40m", v1alpha1.AnnotationKeyPreferNoSchedule: "x"}
 			d.Spec.Template.Spec.NodeTemplateSpec.Spec.Taints = []corev1.Taint{{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}}
-		}), setOf("a", 3))
+		}), fixture.Set("a", 3))
 		s.Target = nil
 		s.pass(t)
 		set := s.only(t)

@@ -84,7 +84,7 @@ func newServer(objects ...client.Object) *server {
 		},
 	})
 	s.target = newTarget(s)
-	s.Controller = New(Options{Client: cached, Live: s.live, Events: recorder{server: s}, Clock: clocktesting.NewFakePassiveClock(noon), Concurrency: 1, Target: targetOf{s}, ProtectNodes: true})
+	s.Controller = New(Options{Client: cached, Live: s.live, Events: recorder{server: s}, Clock: clocktesting.NewFakePassiveClock(fixture.Noon), Concurrency: 1, Target: targetOf{s}, ProtectNodes: true})
 	return s
 }
 
@@ -189,7 +189,7 @@ func (s *server) progress() v1alpha1.MachineDeploymentCondition {
 	return v1alpha1.MachineDeploymentCondition{}
 }
 
-var request = ctrl.Request{NamespacedName: client.ObjectKey{Namespace: fixture.Namespace, Name: pool}}
+var request = ctrl.Request{NamespacedName: client.ObjectKey{Namespace: fixture.Namespace, Name: fixture.Pool}}
 
 func (i indexes) IndexField(_ context.Context, object client.Object, field string, extract client.IndexerFunc) error {
 	i.WithIndex(object, field, extract)

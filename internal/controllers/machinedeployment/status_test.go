@@ -9,15 +9,16 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // TestReleasedSetsAreSaid: with their machines, until those are gone or somebody has them.
 func TestReleasedSetsAreSaid(t *testing.T) {
-	s := newServer(newDeployment(3))
+	s := newServer(fixture.Deployment(3))
 	s.Target = nil
 	s.pass(t)
 	name := s.only(t).Name
-	s.setSet(t, name, reports(3, 3))
+	s.setSet(t, name, fixture.Reports(3, 3))
 	said := func() string {
 		s.pass(t)
 		if at := conditionAt(s.deployment().Status, v1alpha1.MachineDeploymentSetReleased); at >= 0 {
@@ -47,7 +48,7 @@ func TestReleasedSetsAreSaid(t *testing.T) {
 		t.Errorf("its events wake %v", got)
 	}
 	want("released", "3")
-	s.change(labelled(pool))
+	s.change(labelled(fixture.Pool))
 	s.pass(t)
 	if got := said(); strings.Contains(got, name) || len(s.all()[name].OwnerReferences) != 1 {
 		t.Errorf("selected again: %q", got)
@@ -55,7 +56,7 @@ func TestReleasedSetsAreSaid(t *testing.T) {
 	s.change(labelled("other"))
 	s.pass(t)
 	must(s.live.Delete(t.Context(), s.all()[name]))
-	s.setSet(t, name, reports(1, 0))
+	s.setSet(t, name, fixture.Reports(1, 0))
 	want("it is being deleted", "1")
 	set := s.all()[name]
 	set.Finalizers = nil
@@ -69,12 +70,12 @@ func TestReleasedSetsAreSaid(t *testing.T) {
 func TestOtherSetsAreNotSaidToBeReleased(t *testing.T) {
 	orphan := func(set *v1alpha1.MachineSet) {
 		set.OwnerReferences, set.Labels["name"] = nil, "other"
-		set.Name = revision.SetName(pool, set.Spec.Template.Labels["machine-template-hash"])
+		set.Name = revision.SetName(fixture.Pool, set.Spec.Template.Labels["machine-template-hash"])
 	}
-	s := newServer(newDeployment(3, class("d")), setOf("a", 0, orphan), setOf("b", 2, orphan, func(set *v1alpha1.MachineSet) {
+	s := newServer(fixture.Deployment(3, fixture.OfClass("d")), fixture.Set("a", 0, orphan), fixture.Set("b", 2, orphan, func(set *v1alpha1.MachineSet) {
 		set.Name = "tool-" + strings.TrimPrefix(set.Name, "pool-")
-	}), setOf("c", 2, orphan, func(set *v1alpha1.MachineSet) {
-		set.OwnerReferences = []metav1.OwnerReference{planner.OwnerReference(newDeployment(1, func(d *v1alpha1.MachineDeployment) { d.UID = "uid-of-another" }))}
+	}), fixture.Set("c", 2, orphan, func(set *v1alpha1.MachineSet) {
+		set.OwnerReferences = []metav1.OwnerReference{planner.OwnerReference(fixture.Deployment(1, func(d *v1alpha1.MachineDeployment) { d.UID = "uid-of-another" }))}
 	}))
 	s.pass(t)
 	if at := conditionAt(s.deployment().Status, v1alpha1.MachineDeploymentSetReleased); at >= 0 {

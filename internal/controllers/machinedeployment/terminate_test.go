@@ -12,6 +12,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // statusWrites is how many statuses were written since the last call.
@@ -42,8 +43,8 @@ func TestADeploymentThatIsDeletedCountsDown(t *testing.T) {
 		"held":       {v1alpha1.FinalizerMCM, "example.com/backup"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newServer(newDeployment(3, class("b"), rolling("1", "1")), setOf("a", 2, withUID, mcm), setOf("b", 2, withUID, mcm))
-			now := clocktesting.NewFakePassiveClock(noon)
+			s := newServer(fixture.Deployment(3, fixture.OfClass("b"), fixture.Rolling("1", "1")), fixture.Set("a", 2, fixture.WithUID, mcm), fixture.Set("b", 2, fixture.WithUID, mcm))
+			now := clocktesting.NewFakePassiveClock(fixture.Noon)
 			s.Clock = now
 			s.change(func(d *v1alpha1.MachineDeployment) { d.Finalizers = finalizers })
 			s.pass(t)
@@ -66,7 +67,7 @@ func TestADeploymentThatIsDeletedCountsDown(t *testing.T) {
 				}
 			}
 			has := func(set string, exist, available int32) func() {
-				return func() { s.setSet(t, set, reports(exist, available)) }
+				return func() { s.setSet(t, set, fixture.Reports(exist, available)) }
 			}
 			s.statusWrites()
 			counts("4 exist, 2 updated, 4 ready, 4 available, 0 unavailable; generation 3", 1)
@@ -101,8 +102,8 @@ func (s *server) remove(name string) {
 // TestADeploymentThatIsDeletedIsCountedSeldom: its sets change three hundred times
 // in 300 ms.
 func TestADeploymentThatIsDeletedIsCountedSeldom(t *testing.T) {
-	s := newServer(newDeployment(300), setOf("a", 300, withUID, mcm))
-	now := clocktesting.NewFakePassiveClock(noon)
+	s := newServer(fixture.Deployment(300), fixture.Set("a", 300, fixture.WithUID, mcm))
+	now := clocktesting.NewFakePassiveClock(fixture.Noon)
 	s.Clock = now
 	s.pass(t)
 	must(s.live.Delete(t.Context(), s.deployment()))
@@ -111,7 +112,7 @@ func TestADeploymentThatIsDeletedIsCountedSeldom(t *testing.T) {
 	late := false
 	for left := int32(299); left > 0; left-- {
 		now.SetTime(now.Now().Add(time.Millisecond))
-		s.setSet(t, "pool-a", reports(left, 0))
+		s.setSet(t, "pool-a", fixture.Reports(left, 0))
 		late = s.pass(t).RequeueAfter > 0
 	}
 	if got := s.statusWrites(); got > 3 {
@@ -130,7 +131,7 @@ func TestADeploymentThatIsDeletedIsCountedSeldom(t *testing.T) {
 // TestWhatIsSaidOfADeploymentThatIsDeleted: sets that it released stay, others overlap with it
 // no more, and it counts what a broken one has, too.
 func TestWhatIsSaidOfADeploymentThatIsDeleted(t *testing.T) {
-	s := newServer(newDeployment(2), setOf("a", 2, withUID, mcm), newDeployment(1, func(d *v1alpha1.MachineDeployment) { d.Name, d.UID = "other", "uid-of-other" }))
+	s := newServer(fixture.Deployment(2), fixture.Set("a", 2, fixture.WithUID, mcm), fixture.Deployment(1, func(d *v1alpha1.MachineDeployment) { d.Name, d.UID = "other", "uid-of-other" }))
 	s.change(func(d *v1alpha1.MachineDeployment) {
 		d.Finalizers = []string{v1alpha1.FinalizerMCM}
 	})

@@ -9,6 +9,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/status"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // checkBounds fails if an operation gives a set more than it may have.
@@ -42,22 +43,22 @@ func TestAbsurdNumbers(t *testing.T) {
 	texts := rapid.SampledFrom([]string{"", "0", "1", "3", "-1", "2147483647", "99999999999999999999", "x", "9223372036854775807"})
 	bounds := rapid.SampledFrom([]string{"", "0", "1", "2", "30%", "100%", "2147483647", "0%"})
 	rapid.Check(t, func(t *rapid.T) {
-		deployment := newDeployment(sizes.Draw(t, "replicas"), rolling(bounds.Draw(t, "surge"), bounds.Draw(t, "unavailable")), class("c"))
+		deployment := fixture.Deployment(sizes.Draw(t, "replicas"), fixture.Rolling(bounds.Draw(t, "surge"), bounds.Draw(t, "unavailable")), fixture.OfClass("c"))
 		deployment.Spec.Paused = rapid.Bool().Draw(t, "paused")
 		if planner.Invalid(deployment, nil) != "" {
 			t.Skip("it is refused")
 		}
 		var all sets
 		for _, name := range rapid.SliceOfDistinct(rapid.SampledFrom([]string{"a", "b", "c"}), rapid.ID).Draw(t, "sets") {
-			set := setOf(name, sizes.Draw(t, "asked"), withUID)
-			reports(reported.Draw(t, "exist"), reported.Draw(t, "available"))(set)
-			preserved(reported.Draw(t, "preserved"))(set)
+			set := fixture.Set(name, sizes.Draw(t, "asked"), fixture.WithUID)
+			fixture.Reports(reported.Draw(t, "exist"), reported.Draw(t, "available"))(set)
+			fixture.PreservedFailed(reported.Draw(t, "preserved"))(set)
 			for _, key := range []string{v1alpha1.AnnotationKeyDesiredReplicas, v1alpha1.AnnotationKeyMaxReplicas, v1alpha1.AnnotationKeyRevision} {
 				set.Annotations[key] = texts.Draw(t, key)
 			}
 			all = append(all, set)
 		}
-		f := planner.NewFacts(deployment, all, noon)
+		f := planner.NewFacts(deployment, all, fixture.Noon)
 		for _, op := range planner.Plan(f) {
 			if op.Action == planner.Scale || op.Action == planner.Create {
 				checkBounds(t, f, op)

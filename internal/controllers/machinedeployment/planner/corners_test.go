@@ -6,14 +6,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // TestASizeIsNotTakenForDoneBeforeAllSetsReport: as long as one of them may have machines that nobody
 // counts, that the deployment was scaled has to be seen in the next pass, too.
 func TestASizeIsNotTakenForDoneBeforeAllSetsReport(t *testing.T) {
 	t.Parallel()
-	owner := newDeployment(8, rolling("1", "1"), class("b"))
-	f := NewFacts(owner, sets{setOf("a", 3, scaledFor(4, 5), unsettled), setOf("b", 1, scaledFor(4, 5))}, noon)
+	owner := fixture.Deployment(8, fixture.Rolling("1", "1"), fixture.OfClass("b"))
+	f := NewFacts(owner, sets{fixture.Set("a", 3, fixture.ScaledFor(4, 5), fixture.Unsettled), fixture.Set("b", 1, fixture.ScaledFor(4, 5))}, fixture.Noon)
 	for _, set := range f.All() {
 		if got := refreshed(f, set, true).Annotations[v1alpha1.AnnotationKeyDesiredReplicas]; got != "4" {
 			t.Errorf("%s says that it was scaled for %s", set.Name, got)
@@ -24,7 +25,7 @@ func TestASizeIsNotTakenForDoneBeforeAllSetsReport(t *testing.T) {
 // TestASetThatIsScaledIsNotRefreshedBesides: the same write does both.
 func TestASetThatIsScaledIsNotRefreshedBesides(t *testing.T) {
 	t.Parallel()
-	f := NewFacts(newDeployment(4, func(d *v1alpha1.MachineDeployment) { d.Spec.MinReadySeconds = 9 }), sets{setOf("a", 3)}, noon)
+	f := NewFacts(fixture.Deployment(4, func(d *v1alpha1.MachineDeployment) { d.Spec.MinReadySeconds = 9 }), sets{fixture.Set("a", 3)}, fixture.Noon)
 	if got := planRefresh(f, nil); len(got) != 1 {
 		t.Fatalf("got %+v", got)
 	}
@@ -40,9 +41,9 @@ func isFrozen(set *v1alpha1.MachineSet) {
 // TestASetThatGoesIsNotRefreshed, also if it is frozen and its deployment is to be unfrozen.
 func TestASetThatGoesIsNotRefreshed(t *testing.T) {
 	t.Parallel()
-	owner := newDeployment(3, class("b"))
+	owner := fixture.Deployment(3, fixture.OfClass("b"))
 	owner.Annotations = map[string]string{v1alpha1.AnnotationKeyUnfreeze: isTrue}
-	f := NewFacts(owner, sets{setOf("a", 3, isFrozen, leaving)}, noon)
+	f := NewFacts(owner, sets{fixture.Set("a", 3, isFrozen, fixture.Leaving)}, fixture.Noon)
 	if got := planRefresh(f, nil); len(got) > 0 {
 		t.Errorf("got %+v", got)
 	}
@@ -51,8 +52,8 @@ func TestASetThatGoesIsNotRefreshed(t *testing.T) {
 // TestAnOldSetWithoutMachinesKeepsItsSize, also if it is frozen.
 func TestAnOldSetWithoutMachinesKeepsItsSize(t *testing.T) {
 	t.Parallel()
-	owner := newDeployment(4, rolling("1", "1"), class("c"))
-	f := NewFacts(owner, sets{setOf("a", 0, isFrozen, scaledFor(2, 3)), setOf("b", 3, scaledFor(4, 5)), setOf("c", 1, scaledFor(4, 5))}, noon)
+	owner := fixture.Deployment(4, fixture.Rolling("1", "1"), fixture.OfClass("c"))
+	f := NewFacts(owner, sets{fixture.Set("a", 0, isFrozen, fixture.ScaledFor(2, 3)), fixture.Set("b", 3, fixture.ScaledFor(4, 5)), fixture.Set("c", 1, fixture.ScaledFor(4, 5))}, fixture.Noon)
 	if got := refreshed(f, f.Old[0], true).Annotations[v1alpha1.AnnotationKeyDesiredReplicas]; got != "2" {
 		t.Errorf("it says that it was scaled for %s", got)
 	}
@@ -61,9 +62,9 @@ func TestAnOldSetWithoutMachinesKeepsItsSize(t *testing.T) {
 // TestTheRevisionOfADeploymentNeverGoesBack: a number that was given is not given again.
 func TestTheRevisionOfADeploymentNeverGoesBack(t *testing.T) {
 	t.Parallel()
-	owner := newDeployment(3)
+	owner := fixture.Deployment(3)
 	owner.Annotations = map[string]string{v1alpha1.AnnotationKeyRevision: "5"}
-	f := NewFacts(owner, sets{setOf("a", 3, ofRevision("3"))}, noon)
+	f := NewFacts(owner, sets{fixture.Set("a", 3, fixture.OfRevision("3"))}, fixture.Noon)
 	if got := Annotated(f).Annotations[v1alpha1.AnnotationKeyRevision]; got != "5" {
 		t.Errorf("it becomes %s", got)
 	}
@@ -72,7 +73,7 @@ func TestTheRevisionOfADeploymentNeverGoesBack(t *testing.T) {
 // TestANewSetComesAfterAllOthers, also if nothing says what the deployment's revision was.
 func TestANewSetComesAfterAllOthers(t *testing.T) {
 	t.Parallel()
-	f := NewFacts(newDeployment(3, class("b")), sets{setOf("a", 3, ofRevision("7"))}, noon)
+	f := NewFacts(fixture.Deployment(3, fixture.OfClass("b")), sets{fixture.Set("a", 3, fixture.OfRevision("7"))}, fixture.Noon)
 	set := NewSet(f, 3)
 	if got := set.Annotations[v1alpha1.AnnotationKeyRevision]; got != "8" {
 		t.Errorf("it is revision %s", got)

@@ -4,14 +4,15 @@ import (
 	"testing"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // TestASetThatIsNotScaledDownIsStillToBe: in a rollout, all sets say for which size they were
 // scaled, and that is how it is known that the deployment was scaled.
 func TestASetThatIsNotScaledDownIsStillToBe(t *testing.T) {
 	t.Parallel()
-	f := NewFacts(newDeployment(4, rolling("1", "0"), class("b")), sets{setOf("a", 6, withUID, scaledFor(8, 9)), setOf("b", 3, withUID, scaledFor(8, 9))}, noon)
-	f.Named = []Named{{"m-1", later, member(f.Old[0], "m-1")}}
+	f := NewFacts(fixture.Deployment(4, fixture.Rolling("1", "0"), fixture.OfClass("b")), sets{fixture.Set("a", 6, fixture.WithUID, fixture.ScaledFor(8, 9)), fixture.Set("b", 3, fixture.WithUID, fixture.ScaledFor(8, 9))}, fixture.Noon)
+	f.Named = []Named{{"m-1", fixture.Later, fixture.Member(f.Old[0], "m-1")}}
 	for _, op := range Plan(f) {
 		if op.Set != f.Old[0] || op.Action == Mark {
 			continue

@@ -1,6 +1,4 @@
 package planner
 
-import ()
-
 // Replaced is replaced, for simulations.
 var Replaced = replaced

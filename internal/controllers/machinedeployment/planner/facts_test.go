@@ -19,6 +19,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 func TestBounds(t *testing.T) {
@@ -28,31 +29,31 @@ func TestBounds(t *testing.T) {
 		replicas           int32
 		surge, unavailable int32
 	}{
-		{rolling("", ""), 10, 1, 1},
+		{fixture.Rolling("", ""), 10, 1, 1},
 		{func(*v1alpha1.MachineDeployment) {}, 10, 1, 1},
 		{func(d *v1alpha1.MachineDeployment) { d.Spec.Strategy.Type = "RollingUpdate" }, 10, 1, 1},
-		{rolling("", ""), 0, 1, 0},
-		{rolling("3", ""), 10, 3, 1},
-		{rolling("", "3"), 10, 1, 3},
-		{rolling("2", "0"), 10, 2, 0},
-		{rolling("0", "2"), 10, 0, 2},
-		{rolling("0", "0"), 10, 0, 1},
-		{rolling("0%", "0%"), 10, 0, 1},
-		{rolling("0", "0"), 0, 0, 0},
-		{rolling("25%", "25%"), 10, 3, 2},
-		{rolling("10%", "10%"), 9, 1, 0},
-		{rolling("1%", "1%"), 1, 1, 0},
-		{rolling("0", "10%"), 9, 0, 1},
-		{rolling("100%", "100%"), 7, 7, 7},
-		{rolling("150%", "150%"), 4, 6, 4},
-		{rolling("50", "50"), 4, 50, 4},
-		{rolling("2147483647", "0"), 10, math.MaxInt32 - 10, 0},
-		{recreate, 10, 0, 0},
-		{inPlace("0", "2"), 10, 0, 2},
-		{inPlace("2", "0"), 10, 0, 1},
-		{inPlace("1", "30%"), 10, 0, 3},
+		{fixture.Rolling("", ""), 0, 1, 0},
+		{fixture.Rolling("3", ""), 10, 3, 1},
+		{fixture.Rolling("", "3"), 10, 1, 3},
+		{fixture.Rolling("2", "0"), 10, 2, 0},
+		{fixture.Rolling("0", "2"), 10, 0, 2},
+		{fixture.Rolling("0", "0"), 10, 0, 1},
+		{fixture.Rolling("0%", "0%"), 10, 0, 1},
+		{fixture.Rolling("0", "0"), 0, 0, 0},
+		{fixture.Rolling("25%", "25%"), 10, 3, 2},
+		{fixture.Rolling("10%", "10%"), 9, 1, 0},
+		{fixture.Rolling("1%", "1%"), 1, 1, 0},
+		{fixture.Rolling("0", "10%"), 9, 0, 1},
+		{fixture.Rolling("100%", "100%"), 7, 7, 7},
+		{fixture.Rolling("150%", "150%"), 4, 6, 4},
+		{fixture.Rolling("50", "50"), 4, 50, 4},
+		{fixture.Rolling("2147483647", "0"), 10, math.MaxInt32 - 10, 0},
+		{fixture.Recreate, 10, 0, 0},
+		{fixture.InPlace("0", "2"), 10, 0, 2},
+		{fixture.InPlace("2", "0"), 10, 0, 1},
+		{fixture.InPlace("1", "30%"), 10, 0, 3},
 	} {
-		deployment := newDeployment(test.replicas, test.strategy)
+		deployment := fixture.Deployment(test.replicas, test.strategy)
 		t.Run(fmt.Sprintf("%s of %d", describe(deployment), test.replicas), func(t *testing.T) {
 			surge, unavailable := Bounds(deployment)
 			if surge != test.surge || unavailable != test.unavailable {
@@ -105,7 +106,7 @@ func TestWhatRolls(t *testing.T) {
 	t.Parallel()
 	for name, test := range templateChanges {
 		t.Run(name, func(t *testing.T) {
-			given, changed := newDeployment(1).Spec.Template, newDeployment(1).Spec.Template
+			given, changed := fixture.Deployment(1).Spec.Template, fixture.Deployment(1).Spec.Template
 			test.change(&changed)
 			before := changed.DeepCopy()
 			if got := !revision.Same(&given, &changed); got != test.rolls {
@@ -132,12 +133,12 @@ func TestRefreshed(t *testing.T) {
 			continue // the former is the set's own, the latter says nothing
 		}
 		t.Run(name, func(t *testing.T) {
-			deployment, old, current := newDeployment(3), setOf("b", 0, ofRevision("1")), setOf("a", 3, ofRevision("2"))
+			deployment, old, current := fixture.Deployment(3), fixture.Set("b", 0, fixture.OfRevision("1")), fixture.Set("a", 3, fixture.OfRevision("2"))
 			test.change(&deployment.Spec.Template)
 			want := current.DeepCopy()
 			want.Spec.Template.Spec = *deployment.Spec.Template.Spec.DeepCopy()
 			for range 2 {
-				for _, op := range Plan(NewFacts(deployment, sets{old, current}, noon)) {
+				for _, op := range Plan(NewFacts(deployment, sets{old, current}, fixture.Noon)) {
 					if op.Action != Refresh || op.Set != current {
 						t.Fatalf("%s of %s", op.Action, op.Set.Name)
 					}
@@ -147,7 +148,7 @@ func TestRefreshed(t *testing.T) {
 					t.Errorf("want - got +\n%s", diff)
 				}
 			}
-			if again := Plan(NewFacts(deployment, sets{old, current}, noon)); len(again) > 0 {
+			if again := Plan(NewFacts(deployment, sets{old, current}, fixture.Noon)); len(again) > 0 {
 				t.Errorf("it is refreshed again: %+v", again)
 			}
 		})
@@ -157,14 +158,14 @@ func TestRefreshed(t *testing.T) {
 // TestHashIsStable: with another hash, a set that is made twice would be two sets.
 func TestHashIsStable(t *testing.T) {
 	t.Parallel()
-	hash := revision.Hash(&newDeployment(1).Spec.Template, 0)
+	hash := revision.Hash(&fixture.Deployment(1).Spec.Template, 0)
 	const want = "2512589421"
 	if hash != want {
 		t.Errorf("the hash is %s, was %s", hash, want)
 	}
 	seen := map[string]int32{}
 	for collisions := range int32(20) {
-		hash := revision.Hash(&newDeployment(1).Spec.Template, collisions)
+		hash := revision.Hash(&fixture.Deployment(1).Spec.Template, collisions)
 		if other, ok := seen[hash]; ok {
 			t.Errorf("collision counts %d and %d give the same hash", other, collisions)
 		}
@@ -175,16 +176,16 @@ func TestHashIsStable(t *testing.T) {
 func TestSetNamesAreDNSNames(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		template := newDeployment(1, class(rapid.String().Draw(t, "class"))).Spec.Template
+		template := fixture.Deployment(1, fixture.OfClass(rapid.String().Draw(t, "class"))).Spec.Template
 		hash := revision.Hash(&template, rapid.Int32Min(0).Draw(t, "collisions"))
-		name := revision.SetName(pool, hash)
+		name := revision.SetName(fixture.Pool, hash)
 		if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
 			t.Errorf("%q: %v", name, problems)
 		}
 		if problems := validation.IsValidLabelValue(hash); len(problems) > 0 {
 			t.Errorf("%q: %v", hash, problems)
 		}
-		if want := min(5, len(hash)); len(name) != len(pool)+1+want || !strings.HasPrefix(name, pool+"-") {
+		if want := min(5, len(hash)); len(name) != len(fixture.Pool)+1+want || !strings.HasPrefix(name, fixture.Pool+"-") {
 			t.Errorf("%q is not the deployment's name and %d characters", name, want)
 		}
 	})
@@ -203,25 +204,25 @@ func TestSetNameHasMCMsForm(t *testing.T) {
 
 func TestGather(t *testing.T) {
 	t.Parallel()
-	twin := setOf("a", 1, func(set *v1alpha1.MachineSet) {
+	twin := fixture.Set("a", 1, func(set *v1alpha1.MachineSet) {
 		set.Name = "twin"
-		set.CreationTimestamp = metav1.NewTime(noon.Add(time.Hour))
+		set.CreationTimestamp = metav1.NewTime(fixture.Noon.Add(time.Hour))
 	})
-	same := func(set *v1alpha1.MachineSet) { set.CreationTimestamp = metav1.NewTime(noon) }
+	same := func(set *v1alpha1.MachineSet) { set.CreationTimestamp = metav1.NewTime(fixture.Noon) }
 	for reason, test := range map[string]struct {
 		sets    []*v1alpha1.MachineSet
 		current string
 		old     string
 	}{
 		"none":                              {},
-		"only the current":                  {[]*v1alpha1.MachineSet{setOf("a", 1)}, "pool-a", ""},
-		"only old ones":                     {[]*v1alpha1.MachineSet{setOf("c", 1), setOf("b", 1)}, "", "pool-b pool-c"},
-		"the oldest of two alike":           {[]*v1alpha1.MachineSet{twin, setOf("c", 1), setOf("a", 1), setOf("b", 1)}, "pool-a", "pool-b pool-c twin"},
-		"one that is leaving is an old one": {[]*v1alpha1.MachineSet{twin, setOf("a", 1, leaving)}, "twin", "pool-a"},
-		"of the same second":                {[]*v1alpha1.MachineSet{setOf("d", 1, same), setOf("b", 1, same), setOf("c", 1, same)}, "", "pool-b pool-c pool-d"},
+		"only the current":                  {[]*v1alpha1.MachineSet{fixture.Set("a", 1)}, "pool-a", ""},
+		"only old ones":                     {[]*v1alpha1.MachineSet{fixture.Set("c", 1), fixture.Set("b", 1)}, "", "pool-b pool-c"},
+		"the oldest of two alike":           {[]*v1alpha1.MachineSet{twin, fixture.Set("c", 1), fixture.Set("a", 1), fixture.Set("b", 1)}, "pool-a", "pool-b pool-c twin"},
+		"one that is leaving is an old one": {[]*v1alpha1.MachineSet{twin, fixture.Set("a", 1, fixture.Leaving)}, "twin", "pool-a"},
+		"of the same second":                {[]*v1alpha1.MachineSet{fixture.Set("d", 1, same), fixture.Set("b", 1, same), fixture.Set("c", 1, same)}, "", "pool-b pool-c pool-d"},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			f := NewFacts(newDeployment(1), test.sets, noon)
+			f := NewFacts(fixture.Deployment(1), test.sets, fixture.Noon)
 			var current string
 			if f.Current != nil {
 				current = f.Current.Name
@@ -286,7 +287,7 @@ func TestFleetsOfMCMDoNotRoll(t *testing.T) {
 		}
 		for _, deployment := range deployments {
 			owned := slices.DeleteFunc(slices.Clone(sets), func(set *v1alpha1.MachineSet) bool { return !metav1.IsControlledBy(set, deployment) })
-			t.Run(filepath.Base(file)+" "+deployment.Name, func(t *testing.T) { checkDoesNotRoll(t, NewFacts(deployment, owned, noon)) })
+			t.Run(filepath.Base(file)+" "+deployment.Name, func(t *testing.T) { checkDoesNotRoll(t, NewFacts(deployment, owned, fixture.Noon)) })
 		}
 	}
 }

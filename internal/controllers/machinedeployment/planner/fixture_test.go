@@ -1,57 +1,8 @@
 package planner
 
-import (
-	"time"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/test/fixture"
-)
-
-const (
-	pool  = fixture.Pool
-	early = "2026-01-02T11:00:00Z"
-	later = "2026-01-02T11:30:00Z"
-)
+import "github.com/millwright-dev/millwright/api/machine/v1alpha1"
 
 type (
 	change = func(*v1alpha1.MachineDeployment)
 	sets   = []*v1alpha1.MachineSet
 )
-
-var (
-	noon          = fixture.Noon
-	newDeployment = fixture.Deployment
-	class         = fixture.OfClass
-	paused        = fixture.Paused
-	recreate      = fixture.Strategy(v1alpha1.RecreateMachineDeploymentStrategyType, "", "")
-	rolling       = fixture.Rolling
-	setOf         = fixture.Set
-	reports       = fixture.Reports
-	preserved     = fixture.PreservedFailed
-	withUID       = fixture.WithUID
-	ofRevision    = fixture.OfRevision
-	scaledFor     = fixture.ScaledFor
-	markedAt      = fixture.MarkedAt
-)
-
-// inPlace is the strategy InPlaceUpdate with its bounds.
-func inPlace(surge, unavailable string) change {
-	return fixture.Strategy(v1alpha1.InPlaceUpdateMachineDeploymentStrategyType, surge, unavailable)
-}
-
-// unsettled makes a set one whose controller has not seen its last change.
-func unsettled(set *v1alpha1.MachineSet) { set.Generation++ }
-
-// leaving makes a set one that is being deleted.
-func leaving(set *v1alpha1.MachineSet) { set.DeletionTimestamp = &metav1.Time{Time: noon} }
-
-// member returns a Running Machine of a set, on the node of its own name.
-func member(set *v1alpha1.MachineSet, name string) *v1alpha1.Machine {
-	return fixture.Running(set, name, fixture.OnNode)
-}
-
-func preservedFor(d time.Duration) func(*v1alpha1.Machine) {
-	return fixture.PreservedUntil(noon.Add(d))
-}

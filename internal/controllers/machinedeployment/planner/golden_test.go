@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -78,7 +79,7 @@ func story(w *model, script script, rounds int) string {
 func TestGoldenTranscripts(t *testing.T) {
 	t.Parallel()
 	resumed := func(d *v1alpha1.MachineDeployment) { d.Spec.Paused = false }
-	always := script{1: func(w *model) { user(class("b"))(w) }}
+	always := script{1: func(w *model) { user(fixture.OfClass("b"))(w) }}
 	for round := 2; round <= 8; round++ {
 		always[round] = newOnesFail
 	}
@@ -88,22 +89,22 @@ func TestGoldenTranscripts(t *testing.T) {
 		// stays tells that the rollout does not come to its end.
 		stays bool
 	}{
-		"rolling":                {model: newModel(newDeployment(5, rolling("1", "1"))), script: script{1: user(class("b"))}},
-		"recreate":               {model: newModel(newDeployment(3, recreate)), script: script{1: user(class("b"))}},
-		"no-surge":               {model: newModel(newDeployment(4, rolling("0", "1"))), script: script{1: user(class("b"))}},
-		"none-unavailable":       {model: newModel(newDeployment(4, rolling("1", "0"))), script: script{1: user(class("b"))}},
-		"thirty-percent":         {model: newModel(newDeployment(10, rolling("30%", "30%"))), script: script{1: user(class("b"))}},
-		"rollout-during-rollout": {model: newModel(newDeployment(5, rolling("1", "1"))), script: script{1: user(class("b")), 3: user(class("c"))}},
-		"rollback-in-the-middle": {model: newModel(newDeployment(5, rolling("1", "1"))), script: script{1: user(class("b")), 4: user(class("a"))}},
-		"scaled-down":            {model: newModel(newDeployment(10, rolling("2", "2"))), script: script{1: user(class("b")), 4: scaledTo(4)}},
-		"scaled-up":              {model: newModel(newDeployment(4, rolling("1", "1"))), script: script{1: user(class("b")), 4: scaledTo(8)}},
-		"paused":                 {model: newModel(newDeployment(6, rolling("2", "1"))), script: script{1: user(class("b")), 3: user(paused), 6: scaledTo(4), 9: user(resumed)}},
-		"paused-before-a-rollout": {model: newModel(newDeployment(6, rolling("2", "1"))), script: script{
-			1: user(class("b")), 3: user(paused, class("c")), 4: scaledTo(10), 8: scaledTo(4), 11: user(resumed),
+		"rolling":                {model: newModel(fixture.Deployment(5, fixture.Rolling("1", "1"))), script: script{1: user(fixture.OfClass("b"))}},
+		"recreate":               {model: newModel(fixture.Deployment(3, fixture.Recreate)), script: script{1: user(fixture.OfClass("b"))}},
+		"no-surge":               {model: newModel(fixture.Deployment(4, fixture.Rolling("0", "1"))), script: script{1: user(fixture.OfClass("b"))}},
+		"none-unavailable":       {model: newModel(fixture.Deployment(4, fixture.Rolling("1", "0"))), script: script{1: user(fixture.OfClass("b"))}},
+		"thirty-percent":         {model: newModel(fixture.Deployment(10, fixture.Rolling("30%", "30%"))), script: script{1: user(fixture.OfClass("b"))}},
+		"rollout-during-rollout": {model: newModel(fixture.Deployment(5, fixture.Rolling("1", "1"))), script: script{1: user(fixture.OfClass("b")), 3: user(fixture.OfClass("c"))}},
+		"rollback-in-the-middle": {model: newModel(fixture.Deployment(5, fixture.Rolling("1", "1"))), script: script{1: user(fixture.OfClass("b")), 4: user(fixture.OfClass("a"))}},
+		"scaled-down":            {model: newModel(fixture.Deployment(10, fixture.Rolling("2", "2"))), script: script{1: user(fixture.OfClass("b")), 4: scaledTo(4)}},
+		"scaled-up":              {model: newModel(fixture.Deployment(4, fixture.Rolling("1", "1"))), script: script{1: user(fixture.OfClass("b")), 4: scaledTo(8)}},
+		"paused":                 {model: newModel(fixture.Deployment(6, fixture.Rolling("2", "1"))), script: script{1: user(fixture.OfClass("b")), 3: user(fixture.Paused), 6: scaledTo(4), 9: user(resumed)}},
+		"paused-before-a-rollout": {model: newModel(fixture.Deployment(6, fixture.Rolling("2", "1"))), script: script{
+			1: user(fixture.OfClass("b")), 3: user(fixture.Paused, fixture.OfClass("c")), 4: scaledTo(10), 8: scaledTo(4), 11: user(resumed),
 		}},
-		"zone-outage":  {model: newModel(newDeployment(6, rolling("1", "1"))), script: script{1: user(class("b")), 4: outage}},
-		"preserved":    {model: newModel(newDeployment(4, rolling("0", "1"))), script: script{1: preserveOne, 2: user(class("b"))}},
-		"all-new-fail": {model: newModel(newDeployment(4, rolling("1", "1"))), script: always, stays: true},
+		"zone-outage":  {model: newModel(fixture.Deployment(6, fixture.Rolling("1", "1"))), script: script{1: user(fixture.OfClass("b")), 4: outage}},
+		"preserved":    {model: newModel(fixture.Deployment(4, fixture.Rolling("0", "1"))), script: script{1: preserveOne, 2: user(fixture.OfClass("b"))}},
+		"all-new-fail": {model: newModel(fixture.Deployment(4, fixture.Rolling("1", "1"))), script: always, stays: true},
 	} {
 		t.Run(file, func(t *testing.T) {
 			rounds := 60

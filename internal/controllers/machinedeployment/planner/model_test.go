@@ -14,6 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/status"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // model is a model of what a deployment's plan meets: sets whose controller is late,
@@ -72,7 +73,7 @@ type modelMachine struct {
 func (m *modelMachine) available() bool { return m.phase == v1alpha1.MachineRunning && !m.deleting }
 
 func newModel(deployment *v1alpha1.MachineDeployment) *model {
-	return &model{deployment: deployment, now: noon, say: func(string, ...any) {}}
+	return &model{deployment: deployment, now: fixture.Noon, say: func(string, ...any) {}}
 }
 
 // store writes a version of a set.
@@ -161,7 +162,7 @@ func (w *model) create(f planner.Facts, op planner.Operation) (*v1alpha1.Machine
 		}
 	}
 	set.Generation, set.CreationTimestamp = 1, metav1.NewTime(w.now)
-	set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] = later
+	set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] = fixture.Later
 	s := &modelSet{stored: set, wanted: f.Deployment.Spec.Replicas}
 	w.store(s, 0)
 	w.sets = append(w.sets, s)
@@ -355,13 +356,13 @@ func (s *modelSet) objects() []*v1alpha1.Machine {
 	for _, m := range s.machines {
 		object := &v1alpha1.Machine{}
 		if m.deleting {
-			object.DeletionTimestamp = &metav1.Time{Time: noon}
+			object.DeletionTimestamp = &metav1.Time{Time: fixture.Noon}
 		}
 		if m.preserved {
-			preservedFor(24 * time.Hour)(object)
+			fixture.PreservedUntil(fixture.Noon.Add(24 * time.Hour))(object)
 		}
 		if m.named {
-			markedAt(early)(object)
+			fixture.MarkedAt(fixture.Early)(object)
 		}
 		objects = append(objects, object)
 	}

@@ -9,14 +9,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // TestRetained counts what a set keeps beyond its replicas.
 func TestRetained(t *testing.T) {
 	t.Parallel()
-	preserved, over := preservedFor(time.Hour), preservedFor(0)
-	deleting := func(m *v1alpha1.Machine) { m.DeletionTimestamp = &metav1.Time{Time: noon} }
-	named := markedAt(early)
+	preserved, over := fixture.PreservedUntil(fixture.Noon.Add(time.Hour)), fixture.PreservedUntil(fixture.Noon.Add(0))
+	deleting := func(m *v1alpha1.Machine) { m.DeletionTimestamp = &metav1.Time{Time: fixture.Noon} }
+	named := fixture.MarkedAt(fixture.Early)
 	type machine = []func(*v1alpha1.Machine)
 	plain := machine{}
 	for name, test := range map[string]struct {
@@ -29,25 +30,25 @@ func TestRetained(t *testing.T) {
 		"more than asked for":               {1, 3, []machine{{preserved}, {preserved}, {preserved}}, 2},
 		"one that was named":                {2, 3, []machine{{preserved, named}, plain, plain}, 1},
 		"named, and preserved until now":    {2, 3, []machine{{over, named}, plain, plain}, 0},
-		"named later than the set was told": {2, 3, []machine{{preserved, markedAt("2026-01-02T11:45:00Z")}, plain, plain}, 0},
-		"named at a time that is none":      {2, 3, []machine{{preserved, markedAt("noon")}, plain, plain}, 0},
+		"named later than the set was told": {2, 3, []machine{{preserved, fixture.MarkedAt("2026-01-02T11:45:00Z")}, plain, plain}, 0},
+		"named at a time that is none":      {2, 3, []machine{{preserved, fixture.MarkedAt("noon")}, plain, plain}, 0},
 		"of several only the surplus":       {2, 3, []machine{{preserved, named}, {preserved, named}, plain}, 1},
 		"it goes":                           {2, 3, []machine{{preserved, named, deleting}, plain, plain}, 0},
 		"nothing is held in place of it":    {2, 4, []machine{{preserved, named}, plain, {deleting}, {deleting}}, 0},
 		"no more than the set reports":      {1, 2, []machine{{preserved}, {preserved}, {preserved}}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			set := setOf("a", test.asked, withUID, reports(test.exist, test.exist))
-			set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] = later
+			set := fixture.Set("a", test.asked, fixture.WithUID, fixture.Reports(test.exist, test.exist))
+			set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] = fixture.Later
 			var machines []*v1alpha1.Machine
 			for i, changes := range test.machines {
-				m := member(set, fmt.Sprintf("m-%d", i))
+				m := fixture.Member(set, fmt.Sprintf("m-%d", i))
 				for _, change := range changes {
 					change(m)
 				}
 				machines = append(machines, m)
 			}
-			if got := Retained(set, machines, noon); got != test.want {
+			if got := Retained(set, machines, fixture.Noon); got != test.want {
 				t.Errorf("got %d, want %d", got, test.want)
 			}
 		})
@@ -57,12 +58,12 @@ func TestRetained(t *testing.T) {
 // TestOtherSetsAreScaledDown, whichever Machine cannot be marked.
 func TestOtherSetsAreScaledDown(t *testing.T) {
 	t.Parallel()
-	f := NewFacts(newDeployment(3, rolling("1", "0"), class("b")), sets{setOf("a", 3, withUID), setOf("b", 1, withUID)}, noon)
-	f.Named = []Named{{"m-1", later, member(f.Current, "m-1")}}
+	f := NewFacts(fixture.Deployment(3, fixture.Rolling("1", "0"), fixture.OfClass("b")), sets{fixture.Set("a", 3, fixture.WithUID), fixture.Set("b", 1, fixture.WithUID)}, fixture.Noon)
+	f.Named = []Named{{"m-1", fixture.Later, fixture.Member(f.Current, "m-1")}}
 	if diff := cmp.Diff([]string{"mark pool-b", "pool-a to 2"}, brief(t, Plan(f))); diff != "" {
 		t.Errorf("named in the new set: want - got +\n%s", diff)
 	}
-	f.Named[0].Machine = member(f.Old[0], "m-1")
+	f.Named[0].Machine = fixture.Member(f.Old[0], "m-1")
 	if diff := cmp.Diff([]string{"mark pool-a"}, brief(t, Plan(f))); diff != "" {
 		t.Errorf("named in the old set: want - got +\n%s", diff)
 	}

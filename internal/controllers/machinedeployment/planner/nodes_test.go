@@ -7,12 +7,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 func TestAPreservedNodeStaysProtected(t *testing.T) {
 	t.Parallel()
-	f := NewFacts(newDeployment(1, class("b")), sets{setOf("a", 0), setOf("b", 1)}, noon)
-	machine := member(f.Current, "m")
+	f := NewFacts(fixture.Deployment(1, fixture.OfClass("b")), sets{fixture.Set("a", 0), fixture.Set("b", 1)}, fixture.Noon)
+	machine := fixture.Member(f.Current, "m")
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "m", Annotations: map[string]string{
 		v1alpha1.AnnotationKeyScaleDownDisabled: "true", v1alpha1.AnnotationKeyScaleDownDisabledByMCM: "true",
 	}}}
@@ -20,7 +21,7 @@ func TestAPreservedNodeStaysProtected(t *testing.T) {
 	if got := planNodes(f); len(got) != 1 || len(got[0].Nodes[0].New.Annotations) != 0 {
 		t.Errorf("the marks of a rollout that is over stay: %+v", got)
 	}
-	machine.Status.CurrentStatus.PreserveExpiryTime = &metav1.Time{Time: noon.Add(1)}
+	machine.Status.CurrentStatus.PreserveExpiryTime = &metav1.Time{Time: fixture.Noon.Add(1)}
 	if got := planNodes(f); len(got) != 0 {
 		t.Errorf("a preserved node is released: %+v", got)
 	}

@@ -6,13 +6,14 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // TestNoHistoryIsCutBeforeThereIsASet: the sets that are there may be all that tells what was.
 func TestNoHistoryIsCutBeforeThereIsASet(t *testing.T) {
 	t.Parallel()
-	f := NewFacts(newDeployment(3, paused, class("c"), func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(int32(0)) }),
-		sets{setOf("a", 0), setOf("b", 0)}, noon)
+	f := NewFacts(fixture.Deployment(3, fixture.Paused, fixture.OfClass("c"), func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(int32(0)) }),
+		sets{fixture.Set("a", 0), fixture.Set("b", 0)}, fixture.Noon)
 	for _, op := range planHistory(f) {
 		t.Errorf("%s %s: %s", op.Action, op.Set.Name, op.Reason)
 	}

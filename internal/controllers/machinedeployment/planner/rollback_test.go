@@ -7,6 +7,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 func TestHistory(t *testing.T) {
@@ -19,17 +20,17 @@ func TestHistory(t *testing.T) {
 		sets    sets
 		want    []string
 	}{
-		"no limit":                         {nil, sets{setOf("a", 0), setOf("b", 0), setOf("c", 0), setOf("d", 3)}, nil},
-		"none":                             {[]change{limit(0)}, sets{setOf("a", 0), setOf("b", 0), setOf("d", 3)}, []string{"prune pool-a", "prune pool-b"}},
-		"negative":                         {[]change{limit(-3)}, sets{setOf("a", 0), setOf("d", 3)}, []string{"prune pool-a"}},
-		"the oldest goes":                  {[]change{limit(2)}, sets{setOf("c", 0), setOf("b", 0), setOf("a", 0), setOf("d", 3)}, []string{"prune pool-a"}},
-		"not in the middle of a rollout":   {[]change{limit(0)}, sets{setOf("a", 0), setOf("b", 1), setOf("d", 3, reports(3, 2))}, nil},
-		"nor before all are available":     {[]change{limit(0)}, sets{setOf("a", 0), setOf("d", 3, reports(3, 2))}, nil},
-		"paused: what has no machines":     {[]change{limit(0), paused}, sets{setOf("a", 0), setOf("b", 1), setOf("c", 0, unsettled), setOf("d", 3)}, []string{"prune pool-a"}},
-		"one with machines is passed over": {[]change{limit(1), paused}, sets{setOf("a", 1), setOf("b", 0), setOf("d", 3)}, nil},
+		"no limit":                         {nil, sets{fixture.Set("a", 0), fixture.Set("b", 0), fixture.Set("c", 0), fixture.Set("d", 3)}, nil},
+		"none":                             {[]change{limit(0)}, sets{fixture.Set("a", 0), fixture.Set("b", 0), fixture.Set("d", 3)}, []string{"prune pool-a", "prune pool-b"}},
+		"negative":                         {[]change{limit(-3)}, sets{fixture.Set("a", 0), fixture.Set("d", 3)}, []string{"prune pool-a"}},
+		"the oldest goes":                  {[]change{limit(2)}, sets{fixture.Set("c", 0), fixture.Set("b", 0), fixture.Set("a", 0), fixture.Set("d", 3)}, []string{"prune pool-a"}},
+		"not in the middle of a rollout":   {[]change{limit(0)}, sets{fixture.Set("a", 0), fixture.Set("b", 1), fixture.Set("d", 3, fixture.Reports(3, 2))}, nil},
+		"nor before all are available":     {[]change{limit(0)}, sets{fixture.Set("a", 0), fixture.Set("d", 3, fixture.Reports(3, 2))}, nil},
+		"paused: what has no machines":     {[]change{limit(0), fixture.Paused}, sets{fixture.Set("a", 0), fixture.Set("b", 1), fixture.Set("c", 0, fixture.Unsettled), fixture.Set("d", 3)}, []string{"prune pool-a"}},
+		"one with machines is passed over": {[]change{limit(1), fixture.Paused}, sets{fixture.Set("a", 1), fixture.Set("b", 0), fixture.Set("d", 3)}, nil},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			f := NewFacts(newDeployment(3, append(test.changes, class("d"))...), test.sets, noon)
+			f := NewFacts(fixture.Deployment(3, append(test.changes, fixture.OfClass("d"))...), test.sets, fixture.Noon)
 			var got []string
 			for _, op := range planHistory(f) {
 				got = append(got, string(op.Action)+" "+op.Set.Name)

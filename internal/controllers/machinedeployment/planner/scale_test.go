@@ -8,32 +8,33 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 func TestPlanScaleDown(t *testing.T) {
 	t.Parallel()
-	of10 := scaledFor(10, 10)
+	of10 := fixture.ScaledFor(10, 10)
 	for reason, test := range map[string]struct {
 		replicas int32
 		strategy change
 		sets     sets
 		want     []string
 	}{
-		"in proportion": {5, rolling("0", "5"), sets{setOf("a", 6, of10), setOf("b", 4, of10)}, []string{"pool-a to 3", "pool-b to 2"}},
-		"what is left over goes from the largest":                 {4, rolling("0", "4"), sets{setOf("a", 5, of10), setOf("b", 3, of10), setOf("c", 2, of10)}, []string{"pool-a to 2", "pool-b to 1", "pool-c to 1"}},
-		"the annotation says of what":                             {5, rolling("0", "5"), sets{setOf("a", 6, scaledFor(20, 20)), setOf("c", 4, scaledFor(20, 20))}, []string{"pool-a to 2", "pool-c to 3"}},
-		"an annotation that is no number":                         {5, rolling("0", "5"), sets{setOf("a", 6, of10), setOf("c", 4, of10, func(s *v1alpha1.MachineSet) { s.Annotations[v1alpha1.AnnotationKeyMaxReplicas] = "x" })}, []string{"pool-a to 3", "pool-c to 2"}},
-		"new ones that are not there yet go rather than old ones": {5, rolling("0", "0%"), sets{setOf("a", 5, of10), setOf("c", 5, of10, reports(5, 0))}, []string{"pool-a to 4", "pool-c to 1"}},
-		"nobody scaled, so the rollout goes on":                   {10, rolling("0", "1"), sets{setOf("a", 6, of10), setOf("c", 4, of10)}, []string{"pool-a to 5"}},
-		"scaled to zero":                                          {0, rolling("1", "0"), sets{setOf("a", 6, of10), setOf("c", 4, of10)}, []string{"pool-a to 0", "pool-c to 0"}},
-		"scaled up: only the new set grows":                       {14, rolling("0", "1"), sets{setOf("a", 6, of10), setOf("c", 4, of10)}, []string{"pool-c to 8"}},
+		"in proportion": {5, fixture.Rolling("0", "5"), sets{fixture.Set("a", 6, of10), fixture.Set("b", 4, of10)}, []string{"pool-a to 3", "pool-b to 2"}},
+		"what is left over goes from the largest":                 {4, fixture.Rolling("0", "4"), sets{fixture.Set("a", 5, of10), fixture.Set("b", 3, of10), fixture.Set("c", 2, of10)}, []string{"pool-a to 2", "pool-b to 1", "pool-c to 1"}},
+		"the annotation says of what":                             {5, fixture.Rolling("0", "5"), sets{fixture.Set("a", 6, fixture.ScaledFor(20, 20)), fixture.Set("c", 4, fixture.ScaledFor(20, 20))}, []string{"pool-a to 2", "pool-c to 3"}},
+		"an annotation that is no number":                         {5, fixture.Rolling("0", "5"), sets{fixture.Set("a", 6, of10), fixture.Set("c", 4, of10, func(s *v1alpha1.MachineSet) { s.Annotations[v1alpha1.AnnotationKeyMaxReplicas] = "x" })}, []string{"pool-a to 3", "pool-c to 2"}},
+		"new ones that are not there yet go rather than old ones": {5, fixture.Rolling("0", "0%"), sets{fixture.Set("a", 5, of10), fixture.Set("c", 5, of10, fixture.Reports(5, 0))}, []string{"pool-a to 4", "pool-c to 1"}},
+		"nobody scaled, so the rollout goes on":                   {10, fixture.Rolling("0", "1"), sets{fixture.Set("a", 6, of10), fixture.Set("c", 4, of10)}, []string{"pool-a to 5"}},
+		"scaled to zero":                                          {0, fixture.Rolling("1", "0"), sets{fixture.Set("a", 6, of10), fixture.Set("c", 4, of10)}, []string{"pool-a to 0", "pool-c to 0"}},
+		"scaled up: only the new set grows":                       {14, fixture.Rolling("0", "1"), sets{fixture.Set("a", 6, of10), fixture.Set("c", 4, of10)}, []string{"pool-c to 8"}},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			name := "c"
 			if len(test.sets) == 2 && test.sets[1].Name == "pool-b" {
 				name = "b"
 			}
-			f := NewFacts(newDeployment(test.replicas, test.strategy, class(name)), test.sets, noon)
+			f := NewFacts(fixture.Deployment(test.replicas, test.strategy, fixture.OfClass(name)), test.sets, fixture.Noon)
 			if diff := cmp.Diff(test.want, brief(t, Plan(f))); diff != "" {
 				t.Errorf("want - got +\n%s", diff)
 			}
@@ -51,10 +52,10 @@ func TestScaleDownKeepsWhatIsAvailable(t *testing.T) {
 		for _, name := range []string{"a", "b", "c"} {
 			asks := number("asks", 20)
 			available := number("available", asks)
-			all = append(all, setOf(name, asks, reports(asks, available), preserved(number("preserved", asks-available)), scaledFor(int(number("for", 60)), int(number("of", 60)))))
+			all = append(all, fixture.Set(name, asks, fixture.Reports(asks, available), fixture.PreservedFailed(number("preserved", asks-available)), fixture.ScaledFor(int(number("for", 60)), int(number("of", 60)))))
 		}
-		deployment := newDeployment(number("replicas", 40), class("c"), rolling(strconv.Itoa(int(number("surge", 5))), strconv.Itoa(int(number("unavailable", 5)))))
-		f := NewFacts(deployment, all, noon)
+		deployment := fixture.Deployment(number("replicas", 40), fixture.OfClass("c"), fixture.Rolling(strconv.Itoa(int(number("surge", 5))), strconv.Itoa(int(number("unavailable", 5)))))
+		f := NewFacts(deployment, all, fixture.Noon)
 		if excess(f) == 0 {
 			return
 		}

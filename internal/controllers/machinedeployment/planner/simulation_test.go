@@ -11,6 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/status"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // TestRollingUpdateKeepsItsBounds lets everything happen in any order: controllers that
@@ -32,8 +33,8 @@ func TestRollingUpdateKeepsItsBounds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		bound := rapid.SampledFrom([]string{"", "0", "1", "2", "5", "0%", "10%", "30%", "100%"})
-		strategy := rolling(bound.Draw(t, "surge"), bound.Draw(t, "unavailable"))
-		w := newModel(newDeployment(rapid.Int32Range(0, 12).Draw(t, "replicas"), strategy))
+		strategy := fixture.Rolling(bound.Draw(t, "surge"), bound.Draw(t, "unavailable"))
+		w := newModel(fixture.Deployment(rapid.Int32Range(0, 12).Draw(t, "replicas"), strategy))
 		if !w.settle(nil) {
 			t.Fatalf("the first machines do not come up: %s", w)
 		}
@@ -64,7 +65,7 @@ func TestRollingUpdateKeepsItsBounds(t *testing.T) {
 func TestWhateverChangesItEnds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		w := newModel(newDeployment(rapid.Int32Range(0, 12).Draw(t, "replicas"), rolling("", "")))
+		w := newModel(fixture.Deployment(rapid.Int32Range(0, 12).Draw(t, "replicas"), fixture.Rolling("", "")))
 		if !w.settle(nil) {
 			t.Fatalf("the first machines do not come up: %s", w)
 		}
@@ -93,7 +94,7 @@ func TestAPausedDeploymentIsScaled(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		bound := rapid.SampledFrom([]string{"", "0", "2", "30%"})
-		w := newModel(newDeployment(rapid.Int32Range(1, 12).Draw(t, "replicas"), rolling(bound.Draw(t, "surge"), bound.Draw(t, "unavailable"))))
+		w := newModel(fixture.Deployment(rapid.Int32Range(1, 12).Draw(t, "replicas"), fixture.Rolling(bound.Draw(t, "surge"), bound.Draw(t, "unavailable"))))
 		if !w.settle(nil) {
 			t.Fatalf("the first machines do not come up: %s", w)
 		}
@@ -193,9 +194,9 @@ func userDoes(t *rapid.T, w *model, event string, s *modelSet, m *modelMachine) 
 		w.deployment.Spec.Paused = event == "pause"
 	case "bounds":
 		bound := rapid.SampledFrom([]string{"0", "2", "30%"})
-		rolling(bound.Draw(t, "surge"), bound.Draw(t, "unavailable"))(w.deployment)
+		fixture.Rolling(bound.Draw(t, "surge"), bound.Draw(t, "unavailable"))(w.deployment)
 	case "recreate":
-		recreate(w.deployment)
+		fixture.Recreate(w.deployment)
 	case "scale":
 		w.scaleTo(rapid.Int32Range(0, 12).Draw(t, "replicas"))
 	case "template":

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // TestAFailureIsNoProgress: a write that fails, once or for long, does not give a rollout more
@@ -34,7 +35,7 @@ func TestAFailureIsNoProgress(t *testing.T) {
 		},
 		"failing from the start": {{0, leader, nil, v1alpha1.DeploymentReasonSetUpdateError}, {2, nil, nil, v1alpha1.DeploymentReasonUpdated}, {3, nil, nil, v1alpha1.DeploymentReasonTimedOut}},
 		"progress all the same": {
-			{0, nil, nil, v1alpha1.DeploymentReasonUpdated}, {2, leader, func(_ *v1alpha1.MachineDeployment, s sets) { reports(1, 1)(s[1]) }, v1alpha1.DeploymentReasonSetUpdateError},
+			{0, nil, nil, v1alpha1.DeploymentReasonUpdated}, {2, leader, func(_ *v1alpha1.MachineDeployment, s sets) { fixture.Reports(1, 1)(s[1]) }, v1alpha1.DeploymentReasonSetUpdateError},
 			{4, nil, nil, v1alpha1.DeploymentReasonUpdated}, {5, nil, nil, v1alpha1.DeploymentReasonTimedOut},
 		},
 		"a pause is no delay": {
@@ -43,13 +44,13 @@ func TestAFailureIsNoProgress(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			deployment := newDeployment(3, rolling("1", "0"), class("b"), func(d *v1alpha1.MachineDeployment) { d.Spec.ProgressDeadlineSeconds = ptr.To[int32](180) })
-			all := sets{setOf("a", 3), setOf("b", 1, reports(1, 0))}
+			deployment := fixture.Deployment(3, fixture.Rolling("1", "0"), fixture.OfClass("b"), func(d *v1alpha1.MachineDeployment) { d.Spec.ProgressDeadlineSeconds = ptr.To[int32](180) })
+			all := sets{fixture.Set("a", 3), fixture.Set("b", 1, fixture.Reports(1, 0))}
 			for _, step := range steps {
 				if step.change != nil {
 					step.change(deployment, all)
 				}
-				f := planner.NewFacts(deployment, all, noon.Add(time.Duration(step.minute)*time.Minute))
+				f := planner.NewFacts(deployment, all, fixture.Noon.Add(time.Duration(step.minute)*time.Minute))
 				deployment.Status = nextStatus(f, step.failure)
 				if got := Progress(deployment.Status); got.Reason != step.reason {
 					t.Errorf("minute %d: %s, want %s", step.minute, got.Reason, step.reason)
@@ -68,13 +69,13 @@ func TestAFailureIsNoProgress(t *testing.T) {
 // TestARolloutThatBeginsWithAFailureHasItsWholeTime, though the one before was nearly late.
 func TestARolloutThatBeginsWithAFailureHasItsWholeTime(t *testing.T) {
 	t.Parallel()
-	deployment := newDeployment(3, rolling("1", "0"), class("b"), func(d *v1alpha1.MachineDeployment) { d.Spec.ProgressDeadlineSeconds = ptr.To[int32](180) })
-	all := sets{setOf("a", 3), setOf("b", 1, reports(1, 0))}
-	deployment.Status = nextStatus(planner.NewFacts(deployment, all, noon), nil)
+	deployment := fixture.Deployment(3, fixture.Rolling("1", "0"), fixture.OfClass("b"), func(d *v1alpha1.MachineDeployment) { d.Spec.ProgressDeadlineSeconds = ptr.To[int32](180) })
+	all := sets{fixture.Set("a", 3), fixture.Set("b", 1, fixture.Reports(1, 0))}
+	deployment.Status = nextStatus(planner.NewFacts(deployment, all, fixture.Noon), nil)
 	for _, minute := range []int{2, 4} {
-		class("c")(deployment)
-		f := planner.NewFacts(deployment, slices.Clone(all), noon.Add(time.Duration(minute)*time.Minute))
-		next := Next(f, planner.Outcome{Created: setOf("c", 0), Failure: errors.New("the scaling failed")})
+		fixture.OfClass("c")(deployment)
+		f := planner.NewFacts(deployment, slices.Clone(all), fixture.Noon.Add(time.Duration(minute)*time.Minute))
+		next := Next(f, planner.Outcome{Created: fixture.Set("c", 0), Failure: errors.New("the scaling failed")})
 		if got := Progress(next); got.Reason != v1alpha1.DeploymentReasonSetUpdateError || !got.LastUpdateTime.Time.Equal(f.Now) {
 			t.Errorf("minute %d: %s since %s, want %s from then on", minute, got.Reason, got.LastUpdateTime, v1alpha1.DeploymentReasonSetUpdateError)
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // BenchmarkManyOldSets is a pass over a deployment that keeps all its history.
@@ -31,15 +32,15 @@ func TestOldSetsCostLittle(t *testing.T) {
 
 // overOldSets is a pass over a deployment with many old sets, each of a class of its own.
 func overOldSets(n int) func() {
-	all := sets{setOf("b", 3)}
+	all := sets{fixture.Set("b", 3)}
 	for i := range n {
-		all = append(all, setOf("a", 0, func(set *v1alpha1.MachineSet) {
+		all = append(all, fixture.Set("a", 0, func(set *v1alpha1.MachineSet) {
 			set.Name, set.Spec.Template.Spec.Class.Name = "pool-"+strconv.Itoa(i), "class-"+strconv.Itoa(i)
 		}))
 	}
-	deployment := newDeployment(3, class("b"))
+	deployment := fixture.Deployment(3, fixture.OfClass("b"))
 	return func() {
-		f := planner.NewFacts(deployment, all, noon)
+		f := planner.NewFacts(deployment, all, fixture.Noon)
 		planner.Plan(f)
 		nextStatus(f, nil)
 	}

@@ -8,17 +8,18 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // TestProgressDeadline plays a rollout minute by minute. The deadline is three minutes after
 // the last progress.
 func TestProgressDeadline(t *testing.T) {
 	t.Parallel()
-	deployment := newDeployment(3, rolling("1", "0"), class("b"), recorded("1"), func(d *v1alpha1.MachineDeployment) {
+	deployment := fixture.Deployment(3, fixture.Rolling("1", "0"), fixture.OfClass("b"), recorded("1"), func(d *v1alpha1.MachineDeployment) {
 		d.Spec.ProgressDeadlineSeconds = ptr.To(int32(180))
 	})
 	at := func(minute int, sets sets) (planner.Facts, v1alpha1.MachineDeploymentStatus) {
-		f := planner.NewFacts(deployment, sets, noon.Add(time.Duration(minute)*time.Minute))
+		f := planner.NewFacts(deployment, sets, fixture.Noon.Add(time.Duration(minute)*time.Minute))
 		return f, nextStatus(f, nil)
 	}
 	for _, step := range []struct {
@@ -28,17 +29,17 @@ func TestProgressDeadline(t *testing.T) {
 		reason string
 		again  time.Duration
 	}{
-		{0, sets{setOf("a", 3), setOf("b", 1, reports(1, 0))}, false, "MachineSetUpdated", 3*time.Minute + time.Second},
-		{2, sets{setOf("a", 3), setOf("b", 1, reports(1, 0))}, false, "MachineSetUpdated", time.Minute + time.Second},
-		{3, sets{setOf("a", 3), setOf("b", 1, reports(1, 0))}, false, "ProgressDeadlineExceeded", 0},
-		{9, sets{setOf("a", 3), setOf("b", 1, reports(1, 0))}, false, "ProgressDeadlineExceeded", 0},
-		{10, sets{setOf("a", 3), setOf("b", 1)}, false, "MachineSetUpdated", 3*time.Minute + time.Second},
-		{12, sets{setOf("a", 2), setOf("b", 1)}, false, "MachineSetUpdated", 3*time.Minute + time.Second}, // fewer old ones
-		{14, sets{setOf("a", 2), setOf("b", 1)}, true, "DeploymentPaused", 0},
-		{60, sets{setOf("a", 2), setOf("b", 1)}, false, "DeploymentResumed", 3*time.Minute + time.Second},
-		{62, sets{setOf("a", 2), setOf("b", 1)}, false, "MachineSetUpdated", 3*time.Minute + time.Second},
-		{66, sets{setOf("a", 0), setOf("b", 3)}, false, "NewMachineSetAvailable", 0},
-		{99, sets{setOf("a", 0), setOf("b", 3, reports(3, 2))}, false, "NewMachineSetAvailable", 0},
+		{0, sets{fixture.Set("a", 3), fixture.Set("b", 1, fixture.Reports(1, 0))}, false, "MachineSetUpdated", 3*time.Minute + time.Second},
+		{2, sets{fixture.Set("a", 3), fixture.Set("b", 1, fixture.Reports(1, 0))}, false, "MachineSetUpdated", time.Minute + time.Second},
+		{3, sets{fixture.Set("a", 3), fixture.Set("b", 1, fixture.Reports(1, 0))}, false, "ProgressDeadlineExceeded", 0},
+		{9, sets{fixture.Set("a", 3), fixture.Set("b", 1, fixture.Reports(1, 0))}, false, "ProgressDeadlineExceeded", 0},
+		{10, sets{fixture.Set("a", 3), fixture.Set("b", 1)}, false, "MachineSetUpdated", 3*time.Minute + time.Second},
+		{12, sets{fixture.Set("a", 2), fixture.Set("b", 1)}, false, "MachineSetUpdated", 3*time.Minute + time.Second}, // fewer old ones
+		{14, sets{fixture.Set("a", 2), fixture.Set("b", 1)}, true, "DeploymentPaused", 0},
+		{60, sets{fixture.Set("a", 2), fixture.Set("b", 1)}, false, "DeploymentResumed", 3*time.Minute + time.Second},
+		{62, sets{fixture.Set("a", 2), fixture.Set("b", 1)}, false, "MachineSetUpdated", 3*time.Minute + time.Second},
+		{66, sets{fixture.Set("a", 0), fixture.Set("b", 3)}, false, "NewMachineSetAvailable", 0},
+		{99, sets{fixture.Set("a", 0), fixture.Set("b", 3, fixture.Reports(3, 2))}, false, "NewMachineSetAvailable", 0},
 	} {
 		deployment.Spec.Paused = step.paused
 		f, next := at(step.minute, step.sets)
@@ -60,15 +61,15 @@ func TestANewTemplateIsNotLateFromTheStart(t *testing.T) {
 		change change
 		sets   sets
 	}{
-		"Recreate, old machines are left":     {recreate, sets{setOf("a", 0, reports(1, 0))}},
-		"RollingUpdate, a set is not settled": {rolling("1", "0"), sets{setOf("a", 3), setOf("x", 1, reports(1, 0), unsettled)}},
+		"Recreate, old machines are left":     {fixture.Recreate, sets{fixture.Set("a", 0, fixture.Reports(1, 0))}},
+		"RollingUpdate, a set is not settled": {fixture.Rolling("1", "0"), sets{fixture.Set("a", 3), fixture.Set("x", 1, fixture.Reports(1, 0), fixture.Unsettled)}},
 	} {
 		t.Run(strategy, func(t *testing.T) {
-			deployment := newDeployment(3, given.change, class("b"), func(d *v1alpha1.MachineDeployment) {
+			deployment := fixture.Deployment(3, given.change, fixture.OfClass("b"), func(d *v1alpha1.MachineDeployment) {
 				d.Spec.ProgressDeadlineSeconds = ptr.To(int32(180))
 			})
 			look := func(minute int) v1alpha1.MachineDeploymentCondition {
-				deployment.Status = nextStatus(planner.NewFacts(deployment, given.sets, noon.Add(time.Duration(minute)*time.Minute)), nil)
+				deployment.Status = nextStatus(planner.NewFacts(deployment, given.sets, fixture.Noon.Add(time.Duration(minute)*time.Minute)), nil)
 				return Progress(deployment.Status)
 			}
 			look(-60)
@@ -87,7 +88,7 @@ func TestANewTemplateIsNotLateFromTheStart(t *testing.T) {
 			deployment.Generation++
 			look(10)
 			deployment.Generation++ // while the last one still has time: the same words, and three minutes again
-			if got := look(12); got.Reason != v1alpha1.DeploymentReasonUpdated || !got.LastUpdateTime.Time.Equal(noon.Add(12*time.Minute)) {
+			if got := look(12); got.Reason != v1alpha1.DeploymentReasonUpdated || !got.LastUpdateTime.Time.Equal(fixture.Noon.Add(12*time.Minute)) {
 				t.Errorf("the next: %s since %s", got.Reason, got.LastUpdateTime)
 			}
 		})
@@ -96,9 +97,9 @@ func TestANewTemplateIsNotLateFromTheStart(t *testing.T) {
 
 func TestWithoutADeadlineNothingIsLate(t *testing.T) {
 	t.Parallel()
-	deployment := newDeployment(3, class("b"))
+	deployment := fixture.Deployment(3, fixture.OfClass("b"))
 	for _, hours := range []int{0, 1, 100} {
-		f := planner.NewFacts(deployment, sets{setOf("a", 3), setOf("b", 1, reports(1, 0))}, noon.Add(time.Duration(hours)*time.Hour))
+		f := planner.NewFacts(deployment, sets{fixture.Set("a", 3), fixture.Set("b", 1, fixture.Reports(1, 0))}, fixture.Noon.Add(time.Duration(hours)*time.Hour))
 		deployment.Status = nextStatus(f, nil)
 		if got := Progress(deployment.Status); got.Reason != "MachineSetUpdated" || DeadlineIn(f, deployment.Status) != 0 {
 			t.Errorf("after %d h: %+v", hours, got)
