@@ -1,10 +1,15 @@
 package machinedeployment
 
 import (
+	"context"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
 	"github.com/millwright-dev/millwright/test/fixture"
 )
@@ -37,5 +42,32 @@ func TestNothingWritesIntoFacts(t *testing.T) {
 	}
 	if diff := cmp.Diff(before, objects()); diff != "" {
 		t.Errorf("the facts changed: want - got +\n%s", diff)
+	}
+}
+
+// TestSetsComeInOneOrder: the cache has none, and what is said of several must not change.
+func TestSetsComeInOneOrder(t *testing.T) {
+	objects := []client.Object{fixture.Deployment(0)}
+	var want []string
+	for _, name := range []string{"a", "b", "c", "d"} {
+		objects = append(objects, fixture.Set(name, 0, fixture.WithUID))
+		want = append(want, "pool-"+name)
+	}
+	s := newServer(objects...)
+	s.Client = interceptor.NewClient(s.live, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			err := c.List(ctx, list, opts...)
+			slices.Reverse(list.(*v1alpha1.MachineSetList).Items)
+			return err
+		},
+	})
+	sets, err := s.sets(t.Context(), fixture.Namespace, "uid-of-pool")
+	must(err)
+	var got []string
+	for _, set := range sets {
+		got = append(got, set.Name)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("want - got +\n%s", diff)
 	}
 }

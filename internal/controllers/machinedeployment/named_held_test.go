@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -168,5 +169,32 @@ func TestASetWithAMachineThatCannotBeMarkedIsNotScaledDown(t *testing.T) {
 	}
 	if at := conditionAt(s.deployment().Status, v1alpha1.MachineDeploymentReplicaFailure); at >= 0 {
 		t.Errorf("it is still said: %+v", s.deployment().Status.Conditions[at])
+	}
+}
+
+// TestAPreservedMachineThatLeavesIsNotHeld: somebody deleted it, so a rollout waits until it is
+// gone.
+func TestAPreservedMachineThatLeavesIsNotHeld(t *testing.T) {
+	set := fixture.Set("a", 0, fixture.WithUID, fixture.Reports(2, 0), fixture.PreservedFailed(2))
+	s := newServer(fixture.Deployment(2, fixture.OfClass("b")), set)
+	for _, name := range []string{"stays", "leaves"} {
+		machine := fixture.Member(set, name)
+		machine.Finalizers = []string{v1alpha1.FinalizerMCM}
+		machine.Annotations = map[string]string{v1alpha1.AnnotationKeyPreserve: "now"}
+		machine.Status.CurrentStatus.PreserveExpiryTime = &metav1.Time{Time: fixture.Noon.Add(time.Hour)}
+		must(s.live.Create(t.Context(), machine))
+	}
+	retained := func() int32 {
+		f := planner.NewFacts(s.deployment(), sets{s.only(t)}, fixture.Noon)
+		of, err := s.retained(t.Context(), f)
+		must(err)
+		return of["pool-a"]
+	}
+	if got := retained(); got != 2 {
+		t.Errorf("%d are held, want 2", got)
+	}
+	must(s.live.Delete(t.Context(), s.machine(t, "leaves")))
+	if got := retained(); got != 1 {
+		t.Errorf("when one leaves, %d are held", got)
 	}
 }

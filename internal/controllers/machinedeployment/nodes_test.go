@@ -1,18 +1,26 @@
 package machinedeployment
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
 	"github.com/millwright-dev/millwright/test/fixture"
 )
 
@@ -264,3 +272,245 @@ const (
 	tainted   = "deployment.machine.sapcloud.io/prefer-no-schedule=True:PreferNoSchedule"
 	protected = "scale-down-disabled=true scale-down-disabled-by-mcm=true"
 )
+
+// TestANodeIsReleasedWhenThePreservationOfItsMachineEnds: nothing else brings a pass then.
+func TestANodeIsReleasedWhenThePreservationOfItsMachineEnds(t *testing.T) {
+	set := fixture.Set("a", 1, fixture.WithUID)
+	machine := fixture.Member(set, "m-0")
+	fixture.PreservedUntil(fixture.Noon.Add(time.Hour))(machine)
+	s := newServer(fixture.Deployment(1), set, machine)
+	must(s.target.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "m-0", Annotations: map[string]string{
+		v1alpha1.AnnotationKeyScaleDownDisabled: "true", v1alpha1.AnnotationKeyScaleDownDisabledByMCM: "true",
+	}}}))
+	now := clocktesting.NewFakePassiveClock(fixture.Noon)
+	s.Clock = now
+	s.pass(t)
+	if got := s.pass(t).RequeueAfter; got != time.Hour {
+		t.Errorf("it looks again after %s, want 1h", got)
+	}
+	if n := len(s.node(t, "m-0").Annotations); n != 2 {
+		t.Fatalf("the node has %d annotations while its machine is preserved", n)
+	}
+	now.SetTime(fixture.Noon.Add(time.Hour))
+	s.pass(t)
+	if got := s.node(t, "m-0").Annotations; len(got) > 0 {
+		t.Errorf("the node still has %v", got)
+	}
+	if got := s.pass(t).RequeueAfter; got != 0 {
+		t.Errorf("it looks again after %s", got)
+	}
+}
+
+// TestATargetThatHangsCostsItsTimeOnce, not once for old nodes and once for new ones.
+func TestATargetThatHangsCostsItsTimeOnce(t *testing.T) {
+	s := newServer()
+	tried := 0
+	s.refuse = func(verb string, _ client.Object) error {
+		if verb == "patch node" {
+			tried++
+			return context.DeadlineExceeded
+		}
+		return nil
+	}
+	set := fixture.Set("a", 1, fixture.WithUID)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
+	shall := node.DeepCopy()
+	shall.Labels = map[string]string{"a": "b"}
+	patch := planner.Operation{Action: planner.PatchNodes, Nodes: []planner.NodeChange{{Old: node, New: shall}}, Reason: "a test"}
+	f := planner.NewFacts(fixture.Deployment(1), sets{set}, fixture.Noon)
+	o := s.current().apply(t.Context(), f, []planner.Operation{patch, patch})
+	if again := lookAgain(f, o, f.Deployment.Status); o.Failure != nil || tried != 1 || again == 0 {
+		t.Errorf("tried %d times, again after %s: %v", tried, again, o.Failure)
+	}
+}
+
+// TestNothingIsRememberedOfWhatIsGone: of sets that were released, and of nodes of sets that were
+// scaled to zero.
+func TestNothingIsRememberedOfWhatIsGone(t *testing.T) {
+	t.Run("set", func(t *testing.T) {
+		s := newServer(fixture.Deployment(3), fixture.Set("a", 3, fixture.WithUID))
+		s.Target = nil
+		s.pass(t)
+		s.setSet(t, "pool-a", func(set *v1alpha1.MachineSet) { set.Labels = map[string]string{"name": "other"} })
+		s.pass(t)
+		released := s.all()["pool-a"]
+		if len(released.OwnerReferences) > 0 {
+			t.Fatal("it was not released")
+		}
+		released.ResourceVersion = "1"
+		if !s.current().memory.sets.Fresh(released) {
+			t.Error("the set is remembered")
+		}
+	})
+	t.Run("node", func(t *testing.T) {
+		old := fixture.Set("a", 2, fixture.WithUID)
+		objects := []client.Object{fixture.Deployment(2, fixture.Rolling("0", "2"), fixture.OfClass("b")), old}
+		for i := range 2 {
+			objects = append(objects, fixture.Member(old, fmt.Sprintf("m-%d", i)))
+		}
+		s := newServer(objects...)
+		for i := range 2 {
+			must(s.target.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("m-%d", i)}}))
+		}
+		s.pass(t)
+		if n := s.all()["pool-a"].Spec.Replicas; n != 0 || nodeWrites(s) != 2 {
+			t.Fatalf("the old set asks for %d, and %d nodes were written", n, nodeWrites(s))
+		}
+		for i := range 2 {
+			node := s.node(t, fmt.Sprintf("m-%d", i))
+			node.ResourceVersion = "1"
+			if !s.current().memory.nodes.Fresh(node) {
+				t.Errorf("node %s is remembered", node.Name)
+			}
+		}
+	})
+}
+
+// refusedSets has every write of a set fail.
+func refusedSets(failure error) func(string, client.Object) error {
+	return func(verb string, object client.Object) error {
+		if _, ok := object.(*v1alpha1.MachineSet); ok && verb == "patch" {
+			return failure
+		}
+		return nil
+	}
+}
+
+// TestOnlyTaintsAreLocked: they replace their list, and would take away what somebody else has
+// put in meanwhile. All else is written though the kubelet has written, as it does all the time.
+func TestOnlyTaintsAreLocked(t *testing.T) {
+	theirs := corev1.Taint{Key: "theirs", Effect: corev1.TaintEffectNoExecute}
+	for change, test := range map[string]struct {
+		change   func(*corev1.Node)
+		conflict bool
+	}{
+		"an annotation": {func(node *corev1.Node) {
+			metav1.SetMetaDataAnnotation(&node.ObjectMeta, v1alpha1.AnnotationKeyScaleDownDisabled, "true")
+		}, false},
+		"a taint": {tainting, true},
+	} {
+		t.Run(change, func(t *testing.T) {
+			s := newServer(fixture.Deployment(1))
+			must(s.target.Create(t.Context(), nodeNamed("n")))
+			shown := s.node(t, "n")
+			s.setNode(t, "n", func(node *corev1.Node) { node.Spec.Taints = []corev1.Taint{theirs} })
+			shall := shown.DeepCopy()
+			test.change(shall)
+			err := s.current().patchNode(t.Context(), planner.NodeChange{Old: shown, New: shall})
+			if apierrors.IsConflict(err) != test.conflict || err != nil && !test.conflict {
+				t.Errorf("got the error %v", err)
+			}
+			node := s.node(t, "n")
+			if diff := cmp.Diff([]corev1.Taint{theirs}, node.Spec.Taints); diff != "" {
+				t.Errorf("taints: want - got +\n%s", diff)
+			}
+			if written := len(node.Annotations) > 0; written == test.conflict {
+				t.Errorf("annotations %v", node.Annotations)
+			}
+		})
+	}
+}
+
+// TestATaintOfAnotherEffectIsNotOurs, whatever its key is.
+func TestATaintOfAnotherEffectIsNotOurs(t *testing.T) {
+	users := corev1.Taint{Key: v1alpha1.TaintKeyPreferNoSchedule, Effect: corev1.TaintEffectNoSchedule}
+	s := rollout(t, 1, 1)
+	for _, name := range []string{"pool-a-0", "pool-b-0"} {
+		s.setNode(t, name, func(node *corev1.Node) { node.Spec.Taints = []corev1.Taint{users} })
+	}
+	s.pass(t)
+	for name, want := range map[string]string{"pool-a-0": users.ToString() + " " + tainted + " " + protected, "pool-b-0": users.ToString() + " " + protected} {
+		if got := s.marksOf(t, name); got != want {
+			t.Errorf("%s bears %q, want %q", name, got, want)
+		}
+	}
+}
+
+// TestNodesArePatchedSomeAtATime: all of them, but never more at the same time than is bearable.
+func TestNodesArePatchedSomeAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const all = 5*manyNodes + 3
+		s := newServer(fixture.Deployment(1))
+		var done, underWay atomic.Int32
+		answer := make(chan struct{})
+		s.target = interceptor.NewClient(s.target, interceptor.Funcs{
+			Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+				underWay.Add(1)
+				<-answer
+				underWay.Add(-1)
+				done.Add(1)
+				return nil
+			},
+		})
+		var op planner.Operation
+		for i := range all {
+			is := nodeNamed(fmt.Sprintf("n-%d", i))
+			shall := is.DeepCopy()
+			tainting(shall)
+			op.Nodes = append(op.Nodes, planner.NodeChange{Old: is, New: shall})
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- s.current().patchNodes(t.Context(), fixture.Deployment(1), op) }()
+		for left := all; left > 0; left-- {
+			synctest.Wait() // until whatever can go on waits for an answer
+			if got, want := int(underWay.Load()), min(left, manyNodes); got != want {
+				t.Fatalf("%d are to be written, and %d are under way, want %d", left, got, want)
+			}
+			answer <- struct{}{}
+		}
+		if err := <-ended; err != nil || done.Load() != all {
+			t.Errorf("%d are written, and the error is %v", done.Load(), err)
+		}
+	})
+}
+
+func nodeNamed(name string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+}
+
+// tainting is what a rollout does to a node.
+func tainting(node *corev1.Node) {
+	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: v1alpha1.TaintKeyPreferNoSchedule, Value: isTrue, Effect: corev1.TaintEffectPreferNoSchedule})
+}
+
+// TestTheTaintsOfASetThatIsCurrentAgainDoNotWait: the rollout ended before it had made a machine,
+// so there is none to come back from, and one of its machines is not available.
+func TestTheTaintsOfASetThatIsCurrentAgainDoNotWait(t *testing.T) {
+	s := rollout(t, 2, 0)
+	s.setSet(t, "pool-a", fixture.Reports(2, 1))
+	s.pass(t)
+	if got, want := s.marksOf(t, "pool-a-0"), tainted+" "+protected; got != want {
+		t.Fatalf("in the rollout it bears %q, want %q", got, want)
+	}
+	s.setSet(t, "pool-a", func(set *v1alpha1.MachineSet) { set.Spec.Replicas = 2 })
+	s.setSet(t, "pool-b", func(set *v1alpha1.MachineSet) { set.Spec.Replicas = 0; fixture.Reports(0, 0)(set) })
+	s.change(fixture.OfClass("a"))
+	for range 3 {
+		s.pass(t)
+	}
+	if got := s.marksOf(t, "pool-a-0"); got != protected {
+		t.Errorf("back again it bears %q, want %q", got, protected)
+	}
+	if got, marked := s.all()["pool-a"].Annotations[v1alpha1.AnnotationKeyPreferNoSchedule]; marked {
+		t.Errorf("the set still says that its nodes are tainted: %q", got)
+	}
+}
+
+// TestNodesAreProtectedUntilAllMachinesAreAvailable: when the last old machine is gone, a new one
+// may still be coming up.
+func TestNodesAreProtectedUntilAllMachinesAreAvailable(t *testing.T) {
+	s := rollout(t, 2, 1)
+	s.pass(t)
+	finish(t, s)
+	s.setSet(t, "pool-b", fixture.Reports(2, 1))
+	s.pass(t)
+	s.pass(t)
+	if got := s.marksOf(t, "pool-b-0"); got != protected {
+		t.Errorf("while one is not available it bears %q, want %q", got, protected)
+	}
+	s.setSet(t, "pool-b", fixture.Reports(2, 2))
+	s.pass(t)
+	if got := s.marksOf(t, "pool-b-0"); got != "" {
+		t.Errorf("when all are available it bears %q", got)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -218,3 +219,30 @@ func orphaned(d *v1alpha1.MachineDeployment) {
 
 // mcm is a set that its controller has seen.
 func mcm(set *v1alpha1.MachineSet) { set.Finalizers = []string{v1alpha1.FinalizerMCM} }
+
+// TestASetThatIsGoneIsNotSaid: the cache did not show it yet.
+func TestASetThatIsGoneIsNotSaid(t *testing.T) {
+	s := newServer(fixture.Deployment(3), fixture.Set("a", 3, fixture.WithUID))
+	s.Target = nil
+	s.pass(t)
+	s.pass(t)
+	before := s.deployment().Status
+	s.change(func(d *v1alpha1.MachineDeployment) { d.Spec.Replicas = 5 })
+	s.refuse = refusedSets(apierrors.NewNotFound(v1alpha1.SchemeGroupVersion.WithResource("machinesets").GroupResource(), "pool-a"))
+	if s.pass(t).RequeueAfter == 0 {
+		t.Error("it does not try again")
+	}
+	if diff := cmp.Diff(before, s.deployment().Status); diff != "" {
+		t.Errorf("the status changed:\n%s", diff)
+	}
+}
+
+// TestASetThatIsBeingDeletedIsNotAdopted: it has an end of its own.
+func TestASetThatIsBeingDeletedIsNotAdopted(t *testing.T) {
+	s := newServer(fixture.Deployment(1, fixture.OfClass("b")), fixture.Set("a", 1, fixture.WithUID, mcm, fixture.Leaving, func(set *v1alpha1.MachineSet) { set.OwnerReferences = nil }))
+	s.pass(t)
+	s.pass(t)
+	if owners := s.all()["pool-a"].OwnerReferences; len(owners) > 0 {
+		t.Errorf("it was adopted: %v", owners)
+	}
+}

@@ -111,3 +111,31 @@ func TestFreeze(t *testing.T) {
 		t.Errorf("labels %v, condition %+v", s.deployment().Labels, c)
 	}
 }
+
+// TestARolloutIsLookedAtWhenItsDeadlineIsOver, though nothing happens until then.
+func TestARolloutIsLookedAtWhenItsDeadlineIsOver(t *testing.T) {
+	s := newServer(fixture.Deployment(3, fixture.OfClass("b"), func(d *v1alpha1.MachineDeployment) { d.Spec.ProgressDeadlineSeconds = ptr.To[int32](600) }), fixture.Set("a", 3))
+	s.Target = nil
+	if again := s.pass(t).RequeueAfter; again < 600*time.Second || again > 602*time.Second {
+		t.Errorf("it is looked at again after %s", again)
+	}
+}
+
+// TestEveryFrozenSetIsToldToUnfreeze: also an old one that shall have no machines. As long as it
+// is frozen, the deployment says so of itself.
+func TestEveryFrozenSetIsToldToUnfreeze(t *testing.T) {
+	freeze := func(set *v1alpha1.MachineSet) { set.Labels[v1alpha1.LabelKeyFreeze] = isTrue }
+	s := newServer(fixture.Deployment(3, fixture.OfClass("b"), func(d *v1alpha1.MachineDeployment) {
+		d.Annotations = map[string]string{v1alpha1.AnnotationKeyUnfreeze: isTrue}
+	}), fixture.Set("a", 0, fixture.WithUID, freeze), fixture.Set("b", 3, fixture.WithUID, freeze), fixture.Set("0", 0, fixture.WithUID))
+	s.Target = nil
+	s.pass(t)
+	for name, want := range map[string]string{"pool-a": isTrue, "pool-b": isTrue, "pool-0": ""} {
+		if got := s.all()[name].Annotations[v1alpha1.AnnotationKeyUnfreeze]; got != want {
+			t.Errorf("%s: the annotation is %q, want %q", name, got, want)
+		}
+	}
+	if _, wished := s.deployment().Annotations[v1alpha1.AnnotationKeyUnfreeze]; wished {
+		t.Error("the wish is still there")
+	}
+}

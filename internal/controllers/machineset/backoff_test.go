@@ -269,3 +269,18 @@ func TestOneBatchIsOneFailure(t *testing.T) {
 		})
 	}
 }
+
+// TestMachinesOfOneRoundFailOneByOne: they were made in different seconds, and still count once.
+func TestMachinesOfOneRoundFailOneByOne(t *testing.T) {
+	failed := func(m *v1alpha1.Machine) {
+		m.Status.CurrentStatus.Phase, m.Status.LastOperation.Type = v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate
+	}
+	f := planner.Facts{Set: newSet(2), Owned: []*v1alpha1.Machine{machine("a", failed, age(2*time.Minute)), machine("b", failed, age(time.Minute))}, Now: noon}
+	var known failures
+	for _, m := range f.Owned {
+		known.count(f, contents{}, []planner.Operation{{Action: planner.Delete, Machine: m}})
+		if known.rounds != 1 {
+			t.Errorf("after %s: %d rounds", m.Name, known.rounds)
+		}
+	}
+}

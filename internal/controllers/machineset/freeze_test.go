@@ -243,3 +243,29 @@ func TestAUserWhoTakesManyAway(t *testing.T) {
 		})
 	}
 }
+
+// TestTheDeploymentOfThatNameIsAnother: what replaced a set's deployment says nothing about the
+// set.
+func TestTheDeploymentOfThatNameIsAnother(t *testing.T) {
+	deployment := newParent(100, v1alpha1.RollingUpdateMachineDeploymentStrategyType, "")
+	deployment.Namespace, deployment.Name = fixture.Namespace, "owner"
+	for uid, want := range map[string]bool{"its own": false, "another": true} {
+		t.Run(uid, func(t *testing.T) {
+			deployment.UID = "d"
+			if want {
+				deployment.UID = "e"
+			}
+			objects := []client.Object{newSet(3, ofDeployment("d", "1")), deployment}
+			for _, m := range machines(8) {
+				m.Labels = newSet(0, ofDeployment("d", "1")).Spec.Template.Labels
+				objects = append(objects, m)
+			}
+			s := newServer(objects...)
+			s.overshoot = &Overshoot{Up: 2, Down: 1}
+			pass(t, s.newController())
+			if got := planner.Frozen(s.set()); got != want { // the limit of one without a deployment is 8
+				t.Errorf("frozen: %t", got)
+			}
+		})
+	}
+}

@@ -387,3 +387,35 @@ func TestLostAnswer(t *testing.T) {
 		}
 	}
 }
+
+// TestMachinesOfOthersAreNotCompared: after a write of unknown outcome, the cache of one set is
+// compared with what the API server has of that set, not with all that its selector matches.
+func TestMachinesOfOthersAreNotCompared(t *testing.T) {
+	other := machine("others", func(m *v1alpha1.Machine) { m.OwnerReferences[0].UID = "uid-of-other" })
+	s := newServer(newSet(1), machine("a"), other, machine("relabelled", unlabelled))
+	c := s.newController()
+	c.memory.Of(request.NamespacedName).machines.Doubt()
+	pass(t, c)
+	if set := s.set(); set.Status.ObservedGeneration != set.Generation {
+		t.Errorf("the set is not counted: %+v", set.Status)
+	}
+}
+
+// TestADeletedSetIsNotLetGoAfterALostAnswer: as long as the API server has a Machine of it that
+// the cache lacks, whatever its labels.
+func TestADeletedSetIsNotLetGoAfterALostAnswer(t *testing.T) {
+	s := newServer(newSet(1, heldBy(v1alpha1.FinalizerMCM)), machine("relabelled", unlabelled))
+	c := s.newController()
+	c.memory.Of(request.NamespacedName).machines.Doubt()
+	must(s.live.Delete(t.Context(), s.set()))
+	s.shown = map[string]*v1alpha1.Machine{}
+	pass(t, c)
+	if !slices.Contains(s.set().Finalizers, v1alpha1.FinalizerMCM) {
+		t.Fatal("the set is let go, though it has a machine")
+	}
+	s.vanishNow("relabelled")
+	pass(t, c)
+	if !s.setIsGone() {
+		t.Error("the set is not let go, though it has no machine")
+	}
+}

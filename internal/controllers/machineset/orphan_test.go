@@ -324,3 +324,20 @@ func TestServerOrphansAMachineThatIsBeingMade(t *testing.T) {
 		t.Errorf("the machine is deleted at %s, and has owners %v", m.DeletionTimestamp, m.OwnerReferences)
 	}
 }
+
+// TestANewProcessKnowsThatASetIsOrphaned: it learns so from the list with which its cache begins,
+// and the finalizer is gone before its first pass.
+func TestANewProcessKnowsThatASetIsOrphaned(t *testing.T) {
+	s := newServer(newSet(1, orphaned), machine("a"))
+	must(s.live.Delete(testContext, s.set()))
+	c := s.newController()
+	c.orphaned.Handler().Create(testContext, event.CreateEvent{Object: s.set()}, nil)
+	s.finish() // the garbage collector did not know the machine
+	for range 3 {
+		pass(t, c)
+		s.catchUp()
+	}
+	if m := s.all()["a"]; m == nil || !m.DeletionTimestamp.IsZero() || len(m.OwnerReferences) > 0 {
+		t.Errorf("the machine is not let go of: %+v", m)
+	}
+}

@@ -300,3 +300,35 @@ func TestServerOverlapsAreFoundCheaply(t *testing.T) {
 		t.Errorf("a look allocates %d bytes among 500 sets, and %d among 10", many, few)
 	}
 }
+
+// TestASetThatIsNamedIsHeardOf: many sets that overlap do not wake each other, but those do hear
+// that a set goes which name it.
+func TestASetThatIsNamedIsHeardOf(t *testing.T) {
+	s := newServer(newSet(0))
+	c := s.newController()
+	for i := range 8 {
+		must(s.live.Create(t.Context(), namedSet(fmt.Sprintf("set-%02d", i))))
+	}
+	pass(t, c)
+	gone := namedSet("set-00")
+	must(s.live.Delete(t.Context(), gone))
+	if woken := c.overlappingSets(t.Context(), gone); !slices.Contains(woken, request) {
+		t.Errorf("%v are woken, without the set that says %q", woken, overlapOf(s.set()))
+	}
+}
+
+// TestAComplaintIsMadeOnceThoughNumbersChange: an event for each change of a status would be one for
+// each machine that comes or goes.
+func TestAComplaintIsMadeOnceThoughNumbersChange(t *testing.T) {
+	s := newServer(newSet(0), namedSet("other"), machine("a"))
+	c := s.newController()
+	for range 3 {
+		pass(t, c)
+		s.scale(s.set().Spec.Replicas + 1)
+		s.catchUp()
+	}
+	said := slices.DeleteFunc(slices.Clone(s.events.lines), func(line string) bool { return !strings.HasPrefix(line, "SelectorOverlap") })
+	if len(said) != 1 {
+		t.Errorf("events %q", s.events.lines)
+	}
+}

@@ -84,3 +84,22 @@ func TestScaleDownKeepsWhatIsAvailable(t *testing.T) {
 		}
 	})
 }
+
+// TestASetThatSaysNothingDoesNotTellThatTheDeploymentWasScaled: as one that a user has restored.
+func TestASetThatSaysNothingDoesNotTellThatTheDeploymentWasScaled(t *testing.T) {
+	t.Parallel()
+	for reason, test := range map[string]struct {
+		sets sets
+		want bool
+	}{
+		"none says anything":     {sets{fixture.Set("a", 3, silent), fixture.Set("b", 1, silent)}, false},
+		"one says the same":      {sets{fixture.Set("a", 3, silent), fixture.Set("b", 1, fixture.ScaledFor(8, 9))}, false},
+		"one says another size":  {sets{fixture.Set("a", 3, silent), fixture.Set("b", 1, fixture.ScaledFor(4, 5))}, true},
+		"but one without any":    {sets{fixture.Set("a", 3, silent), fixture.Set("b", 0, fixture.ScaledFor(4, 5))}, false},
+		"one that is not in use": {sets{fixture.Set("a", 0, silent), fixture.Set("b", 8, fixture.ScaledFor(8, 9))}, false},
+	} {
+		if got := resized(NewFacts(fixture.Deployment(8, fixture.Paused, fixture.OfClass("c")), test.sets, fixture.Noon)); got != test.want {
+			t.Errorf("%s: %t", reason, got)
+		}
+	}
+}

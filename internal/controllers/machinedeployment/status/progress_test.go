@@ -1,6 +1,8 @@
 package status
 
 import (
+	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -103,6 +105,75 @@ func TestWithoutADeadlineNothingIsLate(t *testing.T) {
 		deployment.Status = nextStatus(f, nil)
 		if got := Progress(deployment.Status); got.Reason != "MachineSetUpdated" || DeadlineIn(f, deployment.Status) != 0 {
 			t.Errorf("after %d h: %+v", hours, got)
+		}
+	}
+}
+
+// TestAFailureIsNoProgress: a write that fails, once or for long, does not give a rollout more
+// time, and one that is late stays so. What failed is said all the same.
+func TestAFailureIsNoProgress(t *testing.T) {
+	t.Parallel()
+	leader := errors.New("Internal error occurred: etcdserver: leader changed")
+	for name, steps := range map[string][]struct {
+		minute  int
+		failure error
+		change  func(*v1alpha1.MachineDeployment, sets)
+		reason  string
+	}{
+		"late before": {
+			{-60, nil, nil, v1alpha1.DeploymentReasonUpdated}, {0, nil, nil, v1alpha1.DeploymentReasonTimedOut},
+			{1, leader, nil, v1alpha1.DeploymentReasonTimedOut}, {2, nil, nil, v1alpha1.DeploymentReasonTimedOut}, {5, nil, nil, v1alpha1.DeploymentReasonTimedOut},
+		},
+		"late afterwards": {{0, nil, nil, v1alpha1.DeploymentReasonUpdated}, {1, leader, nil, v1alpha1.DeploymentReasonSetUpdateError}, {2, nil, nil, v1alpha1.DeploymentReasonUpdated}, {3, nil, nil, v1alpha1.DeploymentReasonTimedOut}},
+		"late meanwhile":  {{0, nil, nil, v1alpha1.DeploymentReasonUpdated}, {2, leader, nil, v1alpha1.DeploymentReasonSetUpdateError}, {3, leader, nil, v1alpha1.DeploymentReasonTimedOut}, {4, nil, nil, v1alpha1.DeploymentReasonTimedOut}},
+		"other words": {
+			{0, nil, nil, v1alpha1.DeploymentReasonUpdated}, {1, leader, nil, v1alpha1.DeploymentReasonSetUpdateError}, {2, errors.New("the same"), nil, v1alpha1.DeploymentReasonSetUpdateError}, {3, nil, nil, v1alpha1.DeploymentReasonTimedOut},
+		},
+		"failing from the start": {{0, leader, nil, v1alpha1.DeploymentReasonSetUpdateError}, {2, nil, nil, v1alpha1.DeploymentReasonUpdated}, {3, nil, nil, v1alpha1.DeploymentReasonTimedOut}},
+		"progress all the same": {
+			{0, nil, nil, v1alpha1.DeploymentReasonUpdated}, {2, leader, func(_ *v1alpha1.MachineDeployment, s sets) { fixture.Reports(1, 1)(s[1]) }, v1alpha1.DeploymentReasonSetUpdateError},
+			{4, nil, nil, v1alpha1.DeploymentReasonUpdated}, {5, nil, nil, v1alpha1.DeploymentReasonTimedOut},
+		},
+		"a pause is no delay": {
+			{0, nil, nil, v1alpha1.DeploymentReasonUpdated}, {1, leader, func(d *v1alpha1.MachineDeployment, _ sets) { d.Spec.Paused = true }, v1alpha1.DeploymentReasonPaused},
+			{60, nil, func(d *v1alpha1.MachineDeployment, _ sets) { d.Spec.Paused = false }, v1alpha1.DeploymentReasonResumed}, {62, nil, nil, v1alpha1.DeploymentReasonUpdated},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			deployment := fixture.Deployment(3, fixture.Rolling("1", "0"), fixture.OfClass("b"), func(d *v1alpha1.MachineDeployment) { d.Spec.ProgressDeadlineSeconds = ptr.To[int32](180) })
+			all := sets{fixture.Set("a", 3), fixture.Set("b", 1, fixture.Reports(1, 0))}
+			for _, step := range steps {
+				if step.change != nil {
+					step.change(deployment, all)
+				}
+				f := planner.NewFacts(deployment, all, fixture.Noon.Add(time.Duration(step.minute)*time.Minute))
+				deployment.Status = nextStatus(f, step.failure)
+				if got := Progress(deployment.Status); got.Reason != step.reason {
+					t.Errorf("minute %d: %s, want %s", step.minute, got.Reason, step.reason)
+				}
+				failed := step.failure != nil
+				said := failed && (says(deployment.Status, v1alpha1.MachineDeploymentProgressing, step.failure.Error()) ||
+					says(deployment.Status, v1alpha1.MachineDeploymentReplicaFailure, step.failure.Error()))
+				if failed != said {
+					t.Errorf("minute %d: the failure is not said: %+v", step.minute, deployment.Status.Conditions)
+				}
+			}
+		})
+	}
+}
+
+// TestARolloutThatBeginsWithAFailureHasItsWholeTime, though the one before was nearly late.
+func TestARolloutThatBeginsWithAFailureHasItsWholeTime(t *testing.T) {
+	t.Parallel()
+	deployment := fixture.Deployment(3, fixture.Rolling("1", "0"), fixture.OfClass("b"), func(d *v1alpha1.MachineDeployment) { d.Spec.ProgressDeadlineSeconds = ptr.To[int32](180) })
+	all := sets{fixture.Set("a", 3), fixture.Set("b", 1, fixture.Reports(1, 0))}
+	deployment.Status = nextStatus(planner.NewFacts(deployment, all, fixture.Noon), nil)
+	for _, minute := range []int{2, 4} {
+		fixture.OfClass("c")(deployment)
+		f := planner.NewFacts(deployment, slices.Clone(all), fixture.Noon.Add(time.Duration(minute)*time.Minute))
+		next := Next(f, planner.Outcome{Created: fixture.Set("c", 0), Failure: errors.New("the scaling failed")})
+		if got := Progress(next); got.Reason != v1alpha1.DeploymentReasonSetUpdateError || !got.LastUpdateTime.Time.Equal(f.Now) {
+			t.Errorf("minute %d: %s since %s, want %s from then on", minute, got.Reason, got.LastUpdateTime, v1alpha1.DeploymentReasonSetUpdateError)
 		}
 	}
 }

@@ -216,3 +216,31 @@ func TestStatusAfterAFailure(t *testing.T) {
 		t.Errorf("collisions: %d after another failure", *next.CollisionCount)
 	}
 }
+
+// TestAStatusIsOfNoGenerationUntilAllIsMarked: a set was not scaled as it was asked for.
+func TestAStatusIsOfNoGenerationUntilAllIsMarked(t *testing.T) {
+	t.Parallel()
+	f := planner.NewFacts(fixture.Deployment(3), sets{fixture.Set("a", 3)}, fixture.Noon)
+	var o planner.Outcome
+	o.LeaveUnmarked(planner.ErrMark)
+	if got := Next(f, o).ObservedGeneration; got != 0 {
+		t.Errorf("it is that of generation %d", got)
+	}
+}
+
+// TestNothingIsUnavailableBelowZero: machines that are too many are there for a while.
+func TestNothingIsUnavailableBelowZero(t *testing.T) {
+	t.Parallel()
+	for reason, test := range map[string]struct {
+		sets sets
+		want int32
+	}{
+		"some are missing":         {sets{fixture.Set("a", 3, fixture.Reports(3, 1))}, 2},
+		"some are too many":        {sets{fixture.Set("a", 1, fixture.Reports(4, 4))}, 0},
+		"an old set has some left": {sets{fixture.Set("a", 3), fixture.Set("b", 0, fixture.Reports(2, 2))}, 0},
+	} {
+		if got := nextStatus(planner.NewFacts(fixture.Deployment(3), test.sets, fixture.Noon), nil).UnavailableReplicas; got != test.want {
+			t.Errorf("%s: %d unavailable, want %d", reason, got, test.want)
+		}
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -19,6 +20,55 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
 	"github.com/millwright-dev/millwright/test/fixture"
 )
+
+// TestAFailureToScaleIsNoRollout: one that is over stays so, and no deadline begins to run.
+func TestAFailureToScaleIsNoRollout(t *testing.T) {
+	s := newServer(fixture.Deployment(3, func(d *v1alpha1.MachineDeployment) { d.Spec.ProgressDeadlineSeconds = ptr.To(int32(600)) }), fixture.Set("a", 3, fixture.WithUID))
+	s.Target = nil
+	s.pass(t)
+	s.pass(t)
+	over := s.progress()
+	s.change(func(d *v1alpha1.MachineDeployment) { d.Spec.Replicas = 5 })
+	s.refuse = refusedSets(apierrors.NewInternalError(errors.New("etcd leader changed")))
+	for range 2 {
+		if result, err := s.Reconcile(t.Context(), request); !apierrors.IsInternalError(err) || result.RequeueAfter != 0 {
+			t.Fatalf("got %+v and the error %v", result, err)
+		}
+	}
+	if diff := cmp.Diff(over, s.progress()); diff != "" {
+		t.Errorf("progress: want - got +\n%s", diff)
+	}
+	deployment := s.deployment()
+	at := conditionAt(deployment.Status, v1alpha1.MachineDeploymentReplicaFailure)
+	if at < 0 || deployment.Status.Conditions[at].Reason != v1alpha1.DeploymentReasonSetUpdateError || !strings.Contains(deployment.Status.Conditions[at].Message, "etcd leader changed") {
+		t.Errorf("got %+v", deployment.Status.Conditions)
+	}
+	if deployment.Status.ObservedGeneration == deployment.Generation {
+		t.Error("it is said to be done")
+	}
+	s.refuse = nil
+	s.pass(t)
+	s.pass(t)
+	if diff := cmp.Diff(over, s.progress()); diff != "" || s.only(t).Spec.Replicas != 5 {
+		t.Errorf("the set asks for %d; progress: want - got +\n%s", s.only(t).Spec.Replicas, diff)
+	}
+	if at := conditionAt(s.deployment().Status, v1alpha1.MachineDeploymentReplicaFailure); at >= 0 {
+		t.Errorf("it is still said: %+v", s.deployment().Status.Conditions[at])
+	}
+}
+
+// TestAFailureOfARollout is said where a rollout is watched.
+func TestAFailureOfARollout(t *testing.T) {
+	s := newServer(fixture.Deployment(3, fixture.OfClass("b"), fixture.Rolling("1", "1")), fixture.Set("a", 3, fixture.WithUID), fixture.Set("b", 0, fixture.WithUID, fixture.OfRevision("2")))
+	s.Target = nil
+	s.refuse = refusedSets(apierrors.NewInternalError(errors.New("etcd leader changed")))
+	if _, err := s.Reconcile(t.Context(), request); err == nil {
+		t.Fatal("no error")
+	}
+	if got := s.progress(); got.Reason != v1alpha1.DeploymentReasonSetUpdateError || got.Status != v1alpha1.ConditionFalse {
+		t.Errorf("got %+v", got)
+	}
+}
 
 // denied is what the API server answers if a webhook says no with a code.
 func denied(code int32) error {

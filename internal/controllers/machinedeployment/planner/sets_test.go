@@ -58,31 +58,3 @@ func TestAnOldSetWithoutMachinesKeepsItsSize(t *testing.T) {
 		t.Errorf("it says that it was scaled for %s", got)
 	}
 }
-
-// TestTheRevisionOfADeploymentNeverGoesBack: a number that was given is not given again.
-func TestTheRevisionOfADeploymentNeverGoesBack(t *testing.T) {
-	t.Parallel()
-	owner := fixture.Deployment(3)
-	owner.Annotations = map[string]string{v1alpha1.AnnotationKeyRevision: "5"}
-	f := NewFacts(owner, sets{fixture.Set("a", 3, fixture.OfRevision("3"))}, fixture.Noon)
-	if got := Annotated(f).Annotations[v1alpha1.AnnotationKeyRevision]; got != "5" {
-		t.Errorf("it becomes %s", got)
-	}
-}
-
-// TestANewSetComesAfterAllOthers, also if nothing says what the deployment's revision was.
-func TestANewSetComesAfterAllOthers(t *testing.T) {
-	t.Parallel()
-	f := NewFacts(fixture.Deployment(3, fixture.OfClass("b")), sets{fixture.Set("a", 3, fixture.OfRevision("7"))}, fixture.Noon)
-	set := NewSet(f, 3)
-	if got := set.Annotations[v1alpha1.AnnotationKeyRevision]; got != "8" {
-		t.Errorf("it is revision %s", got)
-	}
-	if got := TemplateRevision(f); got != 8 {
-		t.Errorf("revision %d is said to be about to come", got)
-	}
-	f.Deployment.Annotations = map[string]string{v1alpha1.AnnotationKeyRevision: "9"}
-	if got := TemplateRevision(f); got != 10 {
-		t.Errorf("revision %d is said to be about to come after 9", got)
-	}
-}

@@ -10,25 +10,6 @@ import (
 // silent is a set that does not tell for which size of its deployment it was scaled.
 func silent(set *v1alpha1.MachineSet) { delete(set.Annotations, v1alpha1.AnnotationKeyDesiredReplicas) }
 
-// TestASetThatSaysNothingDoesNotTellThatTheDeploymentWasScaled: as one that a user has restored.
-func TestASetThatSaysNothingDoesNotTellThatTheDeploymentWasScaled(t *testing.T) {
-	t.Parallel()
-	for reason, test := range map[string]struct {
-		sets sets
-		want bool
-	}{
-		"none says anything":     {sets{fixture.Set("a", 3, silent), fixture.Set("b", 1, silent)}, false},
-		"one says the same":      {sets{fixture.Set("a", 3, silent), fixture.Set("b", 1, fixture.ScaledFor(8, 9))}, false},
-		"one says another size":  {sets{fixture.Set("a", 3, silent), fixture.Set("b", 1, fixture.ScaledFor(4, 5))}, true},
-		"but one without any":    {sets{fixture.Set("a", 3, silent), fixture.Set("b", 0, fixture.ScaledFor(4, 5))}, false},
-		"one that is not in use": {sets{fixture.Set("a", 0, silent), fixture.Set("b", 8, fixture.ScaledFor(8, 9))}, false},
-	} {
-		if got := resized(NewFacts(fixture.Deployment(8, fixture.Paused, fixture.OfClass("c")), test.sets, fixture.Noon)); got != test.want {
-			t.Errorf("%s: %t", reason, got)
-		}
-	}
-}
-
 // TestAnOldFailureDoesNotTellThatASetWasLookedAt: a set that has what it asks for makes none, so
 // that it failed to is of before it was scaled down. It may have machines that it did not report.
 func TestAnOldFailureDoesNotTellThatASetWasLookedAt(t *testing.T) {
@@ -60,5 +41,26 @@ func TestAnOldFailureDoesNotTellThatASetWasLookedAt(t *testing.T) {
 	f := NewFacts(fixture.Deployment(3, fixture.Recreate, fixture.OfClass("b")), sets{fixture.Set("a", 0, create)}, fixture.Noon)
 	if got := brief(t, planReplicas(f)); len(got) > 0 {
 		t.Errorf("before the old machines are known to be gone, planned is %q", got)
+	}
+}
+
+// TestNumbersAreNeverNegative: those that a set asks for, and those that it reports.
+func TestNumbersAreNeverNegative(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		set                 *v1alpha1.MachineSet
+		asked, usable, kept int32
+	}{
+		"as it should be":      {fixture.Set("a", 5, fixture.Reports(5, 3), fixture.PreservedFailed(1)), 5, 3, 1},
+		"asks for less":        {fixture.Set("a", -5, fixture.Reports(5, 3), fixture.PreservedFailed(1)), 0, 0, 0},
+		"less is available":    {fixture.Set("a", 5, fixture.Reports(5, -3), fixture.PreservedFailed(1)), 5, 0, 1},
+		"less is preserved":    {fixture.Set("a", 5, fixture.Reports(5, 3), fixture.PreservedFailed(-1)), 5, 3, 0},
+		"more than it has":     {fixture.Set("a", 5, fixture.Reports(5, 9), fixture.PreservedFailed(9)), 5, 5, 0},
+		"more are preserved":   {fixture.Set("a", 5, fixture.Reports(5, 3), fixture.PreservedFailed(9)), 5, 3, 2},
+		"fewer than there are": {fixture.Set("a", 5, fixture.Reports(-1, 0)), 5, 0, 0},
+	} {
+		if asked, usable, kept := Desired(test.set), Available(test.set), preservedFailed(test.set); asked != test.asked || usable != test.usable || kept != test.kept || Existing(test.set) < asked {
+			t.Errorf("%s: it asks for %d, %d are usable and %d kept, of %d", name, asked, usable, kept, Existing(test.set))
+		}
 	}
 }

@@ -1,0 +1,52 @@
+package machineset
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
+)
+
+// TestAReleaseKeepsAnOwnerThatCameJustBefore: the list of owners is replaced as a whole, so the
+// write has to fail if the cache does not show all of them yet.
+func TestAReleaseKeepsAnOwnerThatCameJustBefore(t *testing.T) {
+	theirs := metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Rack", Name: "r1", UID: "uid-of-r1"}
+	s := newServer(newSet(0), machine("a", unlabelled))
+	m := s.all()["a"]
+	m.OwnerReferences = append(m.OwnerReferences, theirs)
+	must(s.live.Update(testContext, m))
+	c := s.newController()
+	lookAgain(t, s, c)
+	s.catchUp()
+	pass(t, c)
+	if diff := cmp.Diff([]metav1.OwnerReference{theirs}, s.all()["a"].OwnerReferences); diff != "" {
+		t.Errorf("owners: want - got +\n%s", diff)
+	}
+}
+
+// TestNothingIsReportedAfterAnAdoptionThatMetAnother: what was counted as the set's own is not, also
+// if the set would be frozen for it.
+func TestNothingIsReportedAfterAnAdoptionThatMetAnother(t *testing.T) {
+	s := newServer(newSet(0), machine("lost", stray), machine("mine"))
+	s.overshoot = &Overshoot{Up: 1, Down: 1}
+	s.answer = func(verb string, object client.Object) (error, bool) {
+		if verb == "patch" && object.GetName() == "lost" {
+			return apierrors.NewConflict(resource, "lost", errors.New("changed")), false
+		}
+		return nil, false
+	}
+	c := s.newController()
+	result, err := c.Reconcile(t.Context(), ctrl.Request(request))
+	if err != nil || result.RequeueAfter != expectations.StaleCache {
+		t.Errorf("got %+v and the error %v", result, err)
+	}
+	if status := s.set().Status; status.ObservedGeneration != 0 || s.activeCount() != 2 {
+		t.Errorf("%d machines are left, and the status says %+v", s.activeCount(), status)
+	}
+}
