@@ -47,6 +47,8 @@ type Config struct {
 	// MatchSpec has a VM be found only with the provider specification that it was made
 	// with.
 	MatchSpec bool
+	// SeparateAPIGroups keeps the VMs of API groups apart, as [driver.APIGroupSeparator] says.
+	SeparateAPIGroups bool
 }
 
 // VM is a VM of the provider.
@@ -60,6 +62,8 @@ type VM struct {
 	// Class is "namespace/name" of the class that it was made from, Spec that class's
 	// provider specification.
 	Class, Spec string
+	// APIGroup is that of the class it was made from, see driver.AnnotationAPIGroup.
+	APIGroup string
 	// Initialized is false while it answers Uninitialized.
 	Initialized bool
 }
@@ -78,8 +82,9 @@ type Driver struct {
 }
 
 var (
-	_ driver.Driver      = (*Driver)(nil)
-	_ driver.Initializer = (*Driver)(nil)
+	_ driver.Driver            = (*Driver)(nil)
+	_ driver.Initializer       = (*Driver)(nil)
+	_ driver.APIGroupSeparator = (*Driver)(nil)
 )
 
 // New returns a driver whose provider has no VM.
@@ -92,6 +97,13 @@ func (d *Driver) Configure(change func(*Config)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	change(&d.config)
+}
+
+// SeparatesAPIGroups implements driver.APIGroupSeparator.
+func (d *Driver) SeparatesAPIGroups() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.config.SeparateAPIGroups
 }
 
 // VMs returns the VMs that exist, in the order of their creation.
@@ -141,7 +153,7 @@ func (d *Driver) create(req *driver.CreateMachineRequest) (*driver.CreateMachine
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	vm, exists := d.named(req.Machine)
+	vm, exists := d.named(req.Machine, req.MachineClass)
 	if !exists {
 		vm = d.add(d.plan(req))
 	} else if vm.Class != keyOf(req.MachineClass) {
@@ -153,20 +165,26 @@ func (d *Driver) create(req *driver.CreateMachineRequest) (*driver.CreateMachine
 }
 
 // named returns the VM of a machine's name, whatever class it is of.
-func (d *Driver) named(machine *v1alpha1.Machine) (VM, bool) {
+func (d *Driver) named(machine *v1alpha1.Machine, class *v1alpha1.MachineClass) (VM, bool) {
 	for _, vm := range d.vms {
-		if vm.Namespace == machine.Namespace && vm.Machine == machine.Name {
+		if vm.Namespace == machine.Namespace && vm.Machine == machine.Name && d.inGroup(vm, class) {
 			return vm, true
 		}
 	}
 	return VM{}, false
 }
 
+// inGroup reports whether a VM can be of the class's API group. The lock is held.
+func (d *Driver) inGroup(vm VM, class *v1alpha1.MachineClass) bool {
+	return !d.config.SeparateAPIGroups || vm.APIGroup == driver.APIGroup(class)
+}
+
 // plan returns the VM that a creation asks for.
 func (d *Driver) plan(req *driver.CreateMachineRequest) VM {
 	vm := VM{
 		Namespace: req.Machine.Namespace, Machine: req.Machine.Name, NodeName: req.Machine.Name,
-		Class: keyOf(req.MachineClass), Spec: string(req.MachineClass.ProviderSpec.Raw), Initialized: !d.config.RequireInitialize,
+		Class: keyOf(req.MachineClass), Spec: string(req.MachineClass.ProviderSpec.Raw),
+		APIGroup: driver.APIGroup(req.MachineClass), Initialized: !d.config.RequireInitialize,
 	}
 	if d.config.ProviderID != nil {
 		vm.ProviderID = d.config.ProviderID(req.Machine, d.made+1)
@@ -223,9 +241,11 @@ func (d *Driver) ListMachines(ctx context.Context, req *driver.ListMachinesReque
 }
 
 func (d *Driver) list(req *driver.ListMachinesRequest) (*driver.ListMachinesResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	resp := &driver.ListMachinesResponse{MachineList: map[string]string{}}
-	for _, vm := range d.VMs() {
-		if vm.Class == keyOf(req.MachineClass) {
+	for _, vm := range d.vms {
+		if vm.Class == keyOf(req.MachineClass) && d.inGroup(vm, req.MachineClass) {
 			resp.MachineList[vm.ProviderID] = vm.Machine
 		}
 	}
@@ -277,7 +297,7 @@ func (d *Driver) find(machine *v1alpha1.Machine, class *v1alpha1.MachineClass) (
 // otherwise.
 func (d *Driver) of(machine *v1alpha1.Machine, class *v1alpha1.MachineClass) func(VM) bool {
 	return func(vm VM) bool {
-		if vm.Class != keyOf(class) || d.config.MatchSpec && vm.Spec != string(class.ProviderSpec.Raw) {
+		if vm.Class != keyOf(class) || !d.inGroup(vm, class) || d.config.MatchSpec && vm.Spec != string(class.ProviderSpec.Raw) {
 			return false
 		}
 		if id := machine.Spec.ProviderID; id != "" {

@@ -254,3 +254,22 @@ func TestOverlappingCalls(t *testing.T) {
 		t.Errorf("calls that overlap (-want +got):\n%s", diff)
 	}
 }
+
+// TestAPIGroups: with SeparateAPIGroups, machines of one name in two API groups have two VMs.
+func TestAPIGroups(t *testing.T) {
+	for separated, want := range map[bool]int{false: 1, true: 2} {
+		d := fake.New(fake.Config{SeparateAPIGroups: separated})
+		other := class.DeepCopy()
+		other.Annotations = map[string]string{driver.AnnotationAPIGroup: driver.APIGroupClusterAPI}
+		for _, of := range []*v1alpha1.MachineClass{class, other} {
+			_, err := d.CreateMachine(t.Context(), &driver.CreateMachineRequest{Machine: fixture.Machine(), MachineClass: of, Secret: secret})
+			listed, listErr := d.ListMachines(t.Context(), &driver.ListMachinesRequest{MachineClass: of, Secret: secret})
+			if err != nil || listErr != nil || len(listed.MachineList) != 1 {
+				t.Errorf("separated %t: %v, %v, listed %v", separated, err, listErr, listed)
+			}
+		}
+		if got := len(d.VMs()); got != want || driver.SeparatesAPIGroups(d) != separated {
+			t.Errorf("separated %t: %d VMs, want %d", separated, got, want)
+		}
+	}
+}

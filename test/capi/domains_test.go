@@ -17,25 +17,25 @@ import (
 // that say nothing about it themselves.
 func TestFailureDomainsComeFromTheDriver(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.zones("east", "west")
-	w.patch("MillwrightCluster", w.cluster, `{"spec":{"failureDomains":[{"name":"west","controlPlane":false}],"failureDomainsFrom":{"driver":"sim"}}}`)
-	w.manager()
-	w.pool("workers", 0, `{}`)
-	w.tellsDomains("west false", "east true")
-	w.patch("MachineDeployment", "workers", `{"spec":{"replicas":2,"template":{"spec":{"failureDomain":"east"}}}}`)
-	w.eventually(func(g gomega.Gomega) {
-		for _, machine := range w.settled(g, 2) {
-			node := w.node(g, text(machine, "status", "nodeRef", "name"))
+	h := newHarness(t)
+	h.zones("east", "west")
+	h.patch("MillwrightCluster", h.cluster, `{"spec":{"failureDomains":[{"name":"west","controlPlane":false}],"failureDomainsFrom":{"driver":"sim"}}}`)
+	h.manager()
+	h.pool("workers", 0, `{}`)
+	h.tellsDomains("west false", "east true")
+	h.patch("MachineDeployment", "workers", `{"spec":{"replicas":2,"template":{"spec":{"failureDomain":"east"}}}}`)
+	h.eventually(func(g gomega.Gomega) {
+		for _, machine := range h.settled(g, 2) {
+			node := h.node(g, text(machine, "status", "nodeRef", "name"))
 			g.Expect(node.Labels).To(gomega.HaveKeyWithValue(corev1.LabelTopologyZone, "east"))
-			ours := w.get(g, "MillwrightMachine", text(machine, "spec", "infrastructureRef", "name"))
+			ours := h.get(g, "MillwrightMachine", text(machine, "spec", "infrastructureRef", "name"))
 			g.Expect(text(*ours, "status", "failureDomain")).To(gomega.Equal("east"))
 			if contract == "v1beta2" {
 				g.Expect(text(machine, "status", "failureDomain")).To(gomega.Equal("east"))
 			}
 		}
 	})
-	vms, err := w.cloud.VMs()
+	vms, err := h.cloud.VMs()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,20 +44,20 @@ func TestFailureDomainsComeFromTheDriver(t *testing.T) {
 			t.Errorf("VM %s is in zone %q", vm.ProviderID, vm.Zone)
 		}
 	}
-	w.staysQuiet(10 * time.Second)
+	h.staysQuiet(10 * time.Second)
 
 	// Where there is no such zone, the driver says so, and nobody is beyond help.
-	lost := w.own("lost")
-	w.machine(lost, `{"driver":"sim","providerSpec":{},"failureDomain":"south"}`, data)
-	w.eventually(func(g gomega.Gomega) {
-		ours := w.isReady(g, lost, "False", "CreationFailed")
+	lost := h.own("lost")
+	h.machine(lost, `{"driver":"sim","providerSpec":{},"failureDomain":"south"}`, data)
+	h.eventually(func(g gomega.Gomega) {
+		ours := h.isReady(g, lost, "False", "CreationFailed")
 		g.Expect(condition(ours, "Ready")).To(gomega.HaveKeyWithValue("message", gomega.ContainSubstring(`"south"`)))
 		g.Expect(text(*ours, "status", "failureReason")).To(gomega.BeEmpty())
 	})
-	w.remove("Cluster", w.cluster)
-	w.eventually(func(g gomega.Gomega) {
-		g.Expect(w.vms(g)).To(gomega.BeEmpty())
-		g.Expect(names(w.list(g, "Cluster"))).To(gomega.BeEmpty())
+	h.remove("Cluster", h.cluster)
+	h.eventually(func(g gomega.Gomega) {
+		g.Expect(h.vms(g)).To(gomega.BeEmpty())
+		g.Expect(names(h.list(g, "Cluster"))).To(gomega.BeEmpty())
 	})
 }
 
@@ -68,57 +68,57 @@ func TestFailureDomainsAreAskedForAnew(t *testing.T) {
 	if contract != "v1beta2" {
 		t.Skip("an older core reads failure domains in another form, so the driver is not asked")
 	}
-	w := newWorld(t)
-	w.zones("east")
-	class := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: "zones"}, Provider: "sim"}
+	h := newHarness(t)
+	h.zones("east")
+	class := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: h.Namespace, Name: "zones"}, Provider: "sim"}
 	class.ProviderSpec.Raw = []byte(`{"pool":"one"}`)
-	if err := w.Client.Create(t.Context(), class); err != nil {
+	if err := h.Client.Create(t.Context(), class); err != nil {
 		t.Fatal(err)
 	}
-	w.patch("MillwrightCluster", w.cluster, `{"spec":{"failureDomainsFrom":{"driver":"sim","machineClassRef":{"name":"zones"}}}}`)
-	w.manager()
-	w.tellsDomains("east true")
+	h.patch("MillwrightCluster", h.cluster, `{"spec":{"failureDomainsFrom":{"driver":"sim","machineClassRef":{"name":"zones"}}}}`)
+	h.manager()
+	h.tellsDomains("east true")
 
-	w.zones("east", "north")
-	w.changeClass(class, `{"pool":"two"}`)
-	w.tellsDomains("east true", "north true")
+	h.zones("east", "north")
+	h.changeClass(class, `{"pool":"two"}`)
+	h.tellsDomains("east true", "north true")
 
-	w.changeClass(class, `{"join":"sideways"}`)
-	w.knowsDomains("False", "DriverCallFailed", `"sideways"`)
-	w.tellsDomains("east true", "north true")
-	w.pool("workers", 1, `{}`)
-	w.eventually(func(g gomega.Gomega) { w.settled(g, 1) })
+	h.changeClass(class, `{"join":"sideways"}`)
+	h.knowsDomains("False", "DriverCallFailed", `"sideways"`)
+	h.tellsDomains("east true", "north true")
+	h.pool("workers", 1, `{}`)
+	h.eventually(func(g gomega.Gomega) { h.settled(g, 1) })
 
-	w.patch("MillwrightCluster", w.cluster, `{"spec":{"failureDomainsFrom":null}}`)
-	w.tellsDomains()
+	h.patch("MillwrightCluster", h.cluster, `{"spec":{"failureDomainsFrom":null}}`)
+	h.tellsDomains()
 }
 
 // zones says which zones the simulated provider has from now on.
-func (w *world) zones(names ...string) {
-	w.t.Helper()
-	if err := w.cloud.SetZones(names...); err != nil {
-		w.t.Fatal(err)
+func (h *harness) zones(names ...string) {
+	h.t.Helper()
+	if err := h.cloud.SetZones(names...); err != nil {
+		h.t.Fatal(err)
 	}
 }
 
-func (w *world) changeClass(class *v1alpha1.MachineClass, providerSpec string) {
-	w.t.Helper()
+func (h *harness) changeClass(class *v1alpha1.MachineClass, providerSpec string) {
+	h.t.Helper()
 	class.ProviderSpec.Raw = []byte(providerSpec)
-	if err := w.Client.Update(w.t.Context(), class); err != nil {
-		w.t.Fatal(err)
+	if err := h.Client.Update(h.t.Context(), class); err != nil {
+		h.t.Fatal(err)
 	}
 }
 
 // tellsDomains waits until the Cluster has these failure domains, each with whether control
 // plane machines may be there. For an older core they are left out.
-func (w *world) tellsDomains(want ...string) {
-	w.t.Helper()
+func (h *harness) tellsDomains(want ...string) {
+	h.t.Helper()
 	if contract != "v1beta2" {
-		w.knowsDomains("False", "NotSupported", "v1.11")
+		h.knowsDomains("False", "NotSupported", "v1.11")
 		return
 	}
-	w.eventually(func(g gomega.Gomega) {
-		domains, _, err := unstructured.NestedSlice(w.get(g, "Cluster", w.cluster).Object, "status", "failureDomains")
+	h.eventually(func(g gomega.Gomega) {
+		domains, _, err := unstructured.NestedSlice(h.get(g, "Cluster", h.cluster).Object, "status", "failureDomains")
 		g.Expect(err).NotTo(gomega.HaveOccurred())
 		got := []string{}
 		for _, domain := range domains {
@@ -130,10 +130,10 @@ func (w *world) tellsDomains(want ...string) {
 }
 
 // knowsDomains waits until the condition says so. All the while machines may be made.
-func (w *world) knowsDomains(status, reason, words string) {
-	w.t.Helper()
-	w.eventually(func(g gomega.Gomega) {
-		ours := w.get(g, "MillwrightCluster", w.cluster)
+func (h *harness) knowsDomains(status, reason, words string) {
+	h.t.Helper()
+	h.eventually(func(g gomega.Gomega) {
+		ours := h.get(g, "MillwrightCluster", h.cluster)
 		g.Expect(condition(ours, "FailureDomainsKnown")).To(gomega.And(
 			gomega.HaveKeyWithValue("status", status), gomega.HaveKeyWithValue("reason", reason),
 			gomega.HaveKeyWithValue("message", gomega.ContainSubstring(words))))

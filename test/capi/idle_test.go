@@ -14,21 +14,21 @@ const idleTime = 2 * time.Minute
 
 func TestNobodyWritesWhenThereIsNothingToDo(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.manager()
-	w.pool("workers", 2, `{}`)
-	w.eventually(func(g gomega.Gomega) {
-		w.settled(g, 2)
-		ready, _ := condition(w.get(g, "Cluster", w.cluster), "InfrastructureReady")["status"].(string)
+	h := newHarness(t)
+	h.manager()
+	h.pool("workers", 2, `{}`)
+	h.eventually(func(g gomega.Gomega) {
+		h.settled(g, 2)
+		ready, _ := condition(h.get(g, "Cluster", h.cluster), "InfrastructureReady")["status"].(string)
 		g.Expect(ready).To(gomega.Equal("True"))
 	})
-	w.staysQuiet(idleTime)
+	h.staysQuiet(idleTime)
 }
 
-// staysQuiet checks that nobody writes any object of this world for that long, once the
+// staysQuiet checks that nobody writes any object of this test for that long, once the
 // core's own conditions have followed, which takes moments.
-func (w *world) staysQuiet(long time.Duration) {
-	w.t.Helper()
+func (h *harness) staysQuiet(long time.Duration) {
+	h.t.Helper()
 	kinds := []string{
 		"Cluster", "MachineDeployment", "MachineSet", "Machine",
 		"MillwrightCluster", "MillwrightMachine", "MillwrightMachineTemplate", "MillwrightClusterTemplate",
@@ -36,13 +36,13 @@ func (w *world) staysQuiet(long time.Duration) {
 	versions := func(g gomega.Gomega) map[string]string {
 		seen := map[string]string{}
 		for _, kind := range kinds {
-			for _, object := range w.list(g, kind) {
+			for _, object := range h.list(g, kind) {
 				seen[kind+" "+object.GetName()] = object.GetResourceVersion()
 			}
 		}
 		return seen
 	}
-	g := gomega.NewWithT(w.t)
+	g := gomega.NewWithT(h.t)
 	settled, since := versions(g), time.Now()
 	g.Eventually(func(g gomega.Gomega) {
 		if now := versions(g); !maps.Equal(now, settled) {

@@ -19,29 +19,29 @@ import (
 // finalizer to the last; each time the next one goes on.
 func TestAManagerKilledAfterEachOfItsWritesMakesOneVM(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	changes := w.changes("MillwrightMachine")
-	running := w.manager()
-	w.pool("workers", 1, `{}`)
+	h := newHarness(t)
+	changes := h.changes("MillwrightMachine")
+	running := h.manager()
+	h.pool("workers", 1, `{}`)
 	kills, leaving := 0, false
 	for gone := false; !gone; {
-		event := w.next(changes)
+		event := h.next(changes)
 		gone = event.Type == watch.Deleted
 		if ours := event.Object.(*unstructured.Unstructured); !leaving && condition(ours, "NodeJoined")["status"] == "True" {
-			w.eventually(func(g gomega.Gomega) { w.settled(g, 1) })
-			w.scale("workers", 0)
+			h.eventually(func(g gomega.Gomega) { h.settled(g, 1) })
+			h.scale("workers", 0)
 			leaving = true
 		}
 		running.Kill()
 		kills++
-		w.endLease()
-		running = w.manager()
+		h.endLease()
+		running = h.manager()
 	}
-	w.eventually(func(g gomega.Gomega) { w.settled(g, 0) })
+	h.eventually(func(g gomega.Gomega) { h.settled(g, 0) })
 	if kills < 5 {
 		t.Errorf("the manager was killed %d times only", kills)
 	}
-	entries, err := w.cloud.Journal()
+	entries, err := h.cloud.Journal()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,45 +53,45 @@ func TestAManagerKilledAfterEachOfItsWritesMakesOneVM(t *testing.T) {
 }
 
 // endLease does what time would: the next manager need not wait for the one that was killed.
-func (w *world) endLease() {
-	w.t.Helper()
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: infrav1.Lease}}
-	if err := w.Client.Delete(w.t.Context(), lease); client.IgnoreNotFound(err) != nil {
-		w.t.Fatal(err)
+func (h *harness) endLease() {
+	h.t.Helper()
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: h.Namespace, Name: infrav1.Lease}}
+	if err := h.Client.Delete(h.t.Context(), lease); client.IgnoreNotFound(err) != nil {
+		h.t.Fatal(err)
 	}
 }
 
 // changes are the states that the objects of a kind go through, as far as a watch shows
 // them.
-func (w *world) changes(kindName string) <-chan watch.Event {
-	w.t.Helper()
+func (h *harness) changes(kindName string) <-chan watch.Event {
+	h.t.Helper()
 	list := &unstructured.UnstructuredList{}
 	gvk := kind(kindName)
 	gvk.Kind += "List"
 	list.SetGroupVersionKind(gvk)
-	c, err := client.NewWithWatch(w.Admin, client.Options{})
+	c, err := client.NewWithWatch(h.Admin, client.Options{})
 	if err != nil {
-		w.t.Fatal(err)
+		h.t.Fatal(err)
 	}
-	watching, err := c.Watch(w.t.Context(), list, client.InNamespace(w.Namespace))
+	watching, err := c.Watch(h.t.Context(), list, client.InNamespace(h.Namespace))
 	if err != nil {
-		w.t.Fatal(err)
+		h.t.Fatal(err)
 	}
-	w.t.Cleanup(watching.Stop)
+	h.t.Cleanup(watching.Stop)
 	return watching.ResultChan()
 }
 
 // next waits for the next of them.
-func (w *world) next(changes <-chan watch.Event) watch.Event {
-	w.t.Helper()
+func (h *harness) next(changes <-chan watch.Event) watch.Event {
+	h.t.Helper()
 	select {
 	case event, ok := <-changes:
 		if !ok || event.Type == watch.Error {
-			w.t.Fatalf("the watch ended: %v", event.Object)
+			h.t.Fatalf("the watch ended: %v", event.Object)
 		}
 		return event
 	case <-time.After(patience):
-		w.t.Fatalf("nothing has changed for %v", patience)
+		h.t.Fatalf("nothing has changed for %v", patience)
 	}
 	return watch.Event{}
 }

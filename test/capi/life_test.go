@@ -18,15 +18,15 @@ import (
 // The phases of one Machine, none of them twice, and never Failed.
 func TestAMachineGoesThroughItsPhasesInOrder(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	changes := w.changes("Machine")
-	w.manager()
-	w.pool("workers", 0, `{}`)
-	one := w.own("one")
-	w.machine(one, `{"driver":"sim","providerSpec":{"joinDelay":"1s"}}`, `{"dataSecretName":"workers"}`)
+	h := newHarness(t)
+	changes := h.changes("Machine")
+	h.manager()
+	h.pool("workers", 0, `{}`)
+	one := h.own("one")
+	h.machine(one, `{"driver":"sim","providerSpec":{"joinDelay":"1s"}}`, `{"dataSecretName":"workers"}`)
 	var phases []string
 	for !slices.Contains(phases, "Running") {
-		machine := w.next(changes).Object.(*unstructured.Unstructured)
+		machine := h.next(changes).Object.(*unstructured.Unstructured)
 		if phase := text(*machine, "status", "phase"); phase != "" && (len(phases) == 0 || phases[len(phases)-1] != phase) {
 			phases = append(phases, phase)
 		}
@@ -35,36 +35,36 @@ func TestAMachineGoesThroughItsPhasesInOrder(t *testing.T) {
 	order := []string{"Pending", "Provisioning", "Provisioned", "Running"}
 	gomega.NewWithT(t).Expect(phases).To(gomega.Equal(slices.DeleteFunc(order, func(phase string) bool { return !slices.Contains(phases, phase) })))
 
-	machine := w.settled(gomega.NewWithT(t), 1)[0]
-	for _, owner := range w.get(gomega.NewWithT(t), "MillwrightMachine", one).GetOwnerReferences() {
+	machine := h.settled(gomega.NewWithT(t), 1)[0]
+	for _, owner := range h.get(gomega.NewWithT(t), "MillwrightMachine", one).GetOwnerReferences() {
 		if owner.Kind != "Machine" || owner.UID != machine.GetUID() || owner.Controller == nil || !*owner.Controller {
 			t.Errorf("it is owned by %+v", owner)
 		}
 	}
-	w.remove("Machine", one)
-	w.eventually(func(g gomega.Gomega) { w.settled(g, 0) })
+	h.remove("Machine", one)
+	h.eventually(func(g gomega.Gomega) { h.settled(g, 0) })
 }
 
 func TestMachinesOfADeploymentBecomeNodesAndGo(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.manager()
-	w.pool("workers", 0, `{}`)
+	h := newHarness(t)
+	h.manager()
+	h.pool("workers", 0, `{}`)
 	for _, replicas := range []int{3, 1, 0} {
-		w.scale("workers", replicas)
-		w.eventually(func(g gomega.Gomega) { w.settled(g, replicas) })
+		h.scale("workers", replicas)
+		h.eventually(func(g gomega.Gomega) { h.settled(g, replicas) })
 	}
 }
 
 // What the core reads of our objects, and what it makes of it (S7, S15, S46, M5, M7, M8, O1).
 func TestTheCoreCopiesWhatWeTell(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.manager()
-	w.pool("workers", 1, `{}`)
-	w.eventually(func(g gomega.Gomega) {
-		machine := w.settled(g, 1)[0]
-		ours := w.get(g, "MillwrightMachine", text(machine, "spec", "infrastructureRef", "name"))
+	h := newHarness(t)
+	h.manager()
+	h.pool("workers", 1, `{}`)
+	h.eventually(func(g gomega.Gomega) {
+		machine := h.settled(g, 1)[0]
+		ours := h.get(g, "MillwrightMachine", text(machine, "spec", "infrastructureRef", "name"))
 		g.Expect(text(machine, "spec", "providerID")).To(gomega.Equal(text(*ours, "spec", "providerID")))
 		g.Expect(addresses(&machine)).To(gomega.Equal(addresses(ours)))
 		g.Expect(addresses(ours)).NotTo(gomega.BeEmpty())
@@ -73,8 +73,8 @@ func TestTheCoreCopiesWhatWeTell(t *testing.T) {
 		g.Expect(ready && provisioned).To(gomega.BeTrue())
 		g.Expect(condition(ours, "Ready")).To(gomega.HaveKeyWithValue("status", "True"))
 		g.Expect(condition(&machine, "InfrastructureReady")).To(gomega.HaveKeyWithValue("status", "True"))
-		g.Expect(ours.GetLabels()).To(gomega.HaveKeyWithValue("cluster.x-k8s.io/cluster-name", w.cluster))
-		cluster := w.get(g, "Cluster", w.cluster)
+		g.Expect(ours.GetLabels()).To(gomega.HaveKeyWithValue("cluster.x-k8s.io/cluster-name", h.cluster))
+		cluster := h.get(g, "Cluster", h.cluster)
 		g.Expect(condition(cluster, "InfrastructureReady")).To(gomega.HaveKeyWithValue("status", "True"))
 		host, _, _ := unstructured.NestedString(cluster.Object, "spec", "controlPlaneEndpoint", "host")
 		g.Expect(host).To(gomega.Equal("127.0.0.1"))
@@ -88,20 +88,20 @@ func addresses(object *unstructured.Unstructured) []any {
 
 func TestANewTemplateReplacesAllMachines(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.manager()
-	w.pool("workers", 2, `{}`)
+	h := newHarness(t)
+	h.manager()
+	h.pool("workers", 2, `{}`)
 	var old []string
-	w.eventually(func(g gomega.Gomega) {
-		w.settled(g, 2)
-		old = w.vms(g)
+	h.eventually(func(g gomega.Gomega) {
+		h.settled(g, 2)
+		old = h.vms(g)
 	})
-	w.apply("pool.yaml", map[string]string{"POOL": "newer", "PROVIDERSPEC": `{"nodeLabels": {"size": "large"}}`})
-	w.patch("MachineDeployment", "workers", `{"spec":{"template":{"spec":{"infrastructureRef":{"name":"newer"}}}}}`)
-	w.eventually(func(g gomega.Gomega) {
-		for _, machine := range w.settled(g, 2) {
+	h.apply("pool.yaml", map[string]string{"POOL": "newer", "PROVIDERSPEC": `{"nodeLabels": {"size": "large"}}`})
+	h.patch("MachineDeployment", "workers", `{"spec":{"template":{"spec":{"infrastructureRef":{"name":"newer"}}}}}`)
+	h.eventually(func(g gomega.Gomega) {
+		for _, machine := range h.settled(g, 2) {
 			g.Expect(old).NotTo(gomega.ContainElement(text(machine, "spec", "infrastructureRef", "name")))
-			g.Expect(w.node(g, text(machine, "status", "nodeRef", "name")).Labels).To(gomega.HaveKeyWithValue("size", "large"))
+			g.Expect(h.node(g, text(machine, "status", "nodeRef", "name")).Labels).To(gomega.HaveKeyWithValue("size", "large"))
 		}
 	})
 }
@@ -109,16 +109,16 @@ func TestANewTemplateReplacesAllMachines(t *testing.T) {
 // A4: how the cluster autoscaler asks for one certain machine to go.
 func TestTheMachineMarkedForDeletionGoes(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.manager()
-	w.pool("workers", 3, `{}`)
+	h := newHarness(t)
+	h.manager()
+	h.pool("workers", 3, `{}`)
 	var machines []unstructured.Unstructured
-	w.eventually(func(g gomega.Gomega) { machines = w.settled(g, 3) })
+	h.eventually(func(g gomega.Gomega) { machines = h.settled(g, 3) })
 	victim := machines[1].GetName()
-	w.patch("Machine", victim, `{"metadata":{"annotations":{"cluster.x-k8s.io/delete-machine":"yes"}}}`)
-	w.scale("workers", 2)
-	w.eventually(func(g gomega.Gomega) {
-		for _, machine := range w.settled(g, 2) {
+	h.patch("Machine", victim, `{"metadata":{"annotations":{"cluster.x-k8s.io/delete-machine":"yes"}}}`)
+	h.scale("workers", 2)
+	h.eventually(func(g gomega.Gomega) {
+		for _, machine := range h.settled(g, 2) {
 			g.Expect(machine.GetName()).NotTo(gomega.Equal(victim))
 		}
 	})
@@ -126,21 +126,21 @@ func TestTheMachineMarkedForDeletionGoes(t *testing.T) {
 
 func TestMachinesGoWhereTheirFailureDomainSays(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.patch("MillwrightCluster", w.cluster, `{"spec":{"failureDomains":[{"name":"east"},{"name":"west","controlPlane":true}]}}`)
-	w.manager()
-	w.pool("workers", 0, `{}`)
-	w.patch("MillwrightMachineTemplate", "workers", `{"spec":{"template":{"spec":{"failureDomains":[
+	h := newHarness(t)
+	h.patch("MillwrightCluster", h.cluster, `{"spec":{"failureDomains":[{"name":"east"},{"name":"west","controlPlane":true}]}}`)
+	h.manager()
+	h.pool("workers", 0, `{}`)
+	h.patch("MillwrightMachineTemplate", "workers", `{"spec":{"template":{"spec":{"failureDomains":[
 		{"name":"east","providerSpec":{"nodeLabels":{"place":"e"}}},{"name":"west","providerSpec":{"nodeLabels":{"place":"w"}}}]}}}}`)
-	w.patch("MachineDeployment", "workers", `{"spec":{"replicas":1,"template":{"spec":{"failureDomain":"west"}}}}`)
-	w.eventually(func(g gomega.Gomega) {
-		machine := w.settled(g, 1)[0]
-		g.Expect(w.node(g, text(machine, "status", "nodeRef", "name")).Labels).To(gomega.HaveKeyWithValue("place", "w"))
-		ours := w.get(g, "MillwrightMachine", text(machine, "spec", "infrastructureRef", "name"))
+	h.patch("MachineDeployment", "workers", `{"spec":{"replicas":1,"template":{"spec":{"failureDomain":"west"}}}}`)
+	h.eventually(func(g gomega.Gomega) {
+		machine := h.settled(g, 1)[0]
+		g.Expect(h.node(g, text(machine, "status", "nodeRef", "name")).Labels).To(gomega.HaveKeyWithValue("place", "w"))
+		ours := h.get(g, "MillwrightMachine", text(machine, "spec", "infrastructureRef", "name"))
 		g.Expect(text(*ours, "status", "failureDomain")).To(gomega.Equal("west"))
 		if contract == "v1beta2" {
 			g.Expect(text(machine, "status", "failureDomain")).To(gomega.Equal("west"))
-			domains, _, _ := unstructured.NestedSlice(w.get(g, "Cluster", w.cluster).Object, "status", "failureDomains")
+			domains, _, _ := unstructured.NestedSlice(h.get(g, "Cluster", h.cluster).Object, "status", "failureDomains")
 			g.Expect(domains).To(gomega.HaveLen(2))
 		}
 	})
@@ -148,94 +148,94 @@ func TestMachinesGoWhereTheirFailureDomainSays(t *testing.T) {
 
 func TestNothingIsMadeBeforeTheBootstrapDataIsThere(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.manager()
-	w.pool("workers", 0, `{}`)
+	h := newHarness(t)
+	h.manager()
+	h.pool("workers", 0, `{}`)
 	bootstrap := &corev1.Secret{}
-	bootstrap.Namespace, bootstrap.Name = w.Namespace, "workers"
-	if err := w.Client.Delete(t.Context(), bootstrap); err != nil {
+	bootstrap.Namespace, bootstrap.Name = h.Namespace, "workers"
+	if err := h.Client.Delete(t.Context(), bootstrap); err != nil {
 		t.Fatal(err)
 	}
-	w.scale("workers", 1)
-	w.eventually(func(g gomega.Gomega) {
-		ours := w.list(g, "MillwrightMachine")
+	h.scale("workers", 1)
+	h.eventually(func(g gomega.Gomega) {
+		ours := h.list(g, "MillwrightMachine")
 		g.Expect(ours).To(gomega.HaveLen(1))
 		g.Expect(condition(&ours[0], "Ready")).To(gomega.And(
 			gomega.HaveKeyWithValue("status", "False"), gomega.HaveKeyWithValue("reason", "WaitingForBootstrapData")))
-		g.Expect(w.vms(g)).To(gomega.BeEmpty())
+		g.Expect(h.vms(g)).To(gomega.BeEmpty())
 	})
-	w.apply("pool.yaml", map[string]string{"POOL": "workers", "PROVIDERSPEC": "{}"})
-	w.eventually(func(g gomega.Gomega) { w.settled(g, 1) })
+	h.apply("pool.yaml", map[string]string{"POOL": "workers", "PROVIDERSPEC": "{}"})
+	h.eventually(func(g gomega.Gomega) { h.settled(g, 1) })
 }
 
 // G1, G2: whichever of the two is paused.
 func TestAPausedMachineIsNotRemoved(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.manager()
-	w.pool("workers", 1, `{}`)
-	w.eventually(func(g gomega.Gomega) { w.settled(g, 1) })
-	ours := w.list(gomega.NewWithT(t), "MillwrightMachine")[0].GetName()
+	h := newHarness(t)
+	h.manager()
+	h.pool("workers", 1, `{}`)
+	h.eventually(func(g gomega.Gomega) { h.settled(g, 1) })
+	ours := h.list(gomega.NewWithT(t), "MillwrightMachine")[0].GetName()
 	paused := func(status string) {
-		w.eventually(func(g gomega.Gomega) {
-			g.Expect(condition(w.get(g, "MillwrightMachine", ours), "Paused")).To(gomega.HaveKeyWithValue("status", status))
+		h.eventually(func(g gomega.Gomega) {
+			g.Expect(condition(h.get(g, "MillwrightMachine", ours), "Paused")).To(gomega.HaveKeyWithValue("status", status))
 		})
 	}
 	paused("False")
-	w.patch("Cluster", w.cluster, `{"spec":{"paused":true}}`)
+	h.patch("Cluster", h.cluster, `{"spec":{"paused":true}}`)
 	paused("True")
-	w.remove("MillwrightMachine", ours)
-	w.keepsItsVM(ours)
+	h.remove("MillwrightMachine", ours)
+	h.keepsItsVM(ours)
 
-	w.patch("MillwrightMachine", ours, `{"metadata":{"annotations":{"cluster.x-k8s.io/paused":""}}}`)
+	h.patch("MillwrightMachine", ours, `{"metadata":{"annotations":{"cluster.x-k8s.io/paused":""}}}`)
 	// Who says again that it is paused has seen the annotation, and not only the Cluster.
-	w.forgetConditions(ours)
+	h.forgetConditions(ours)
 	paused("True")
-	w.patch("Cluster", w.cluster, `{"spec":{"paused":false}}`)
-	w.keepsItsVM(ours)
+	h.patch("Cluster", h.cluster, `{"spec":{"paused":false}}`)
+	h.keepsItsVM(ours)
 
 	// An older core does not scale a set one of whose machines has lost its infrastructure.
-	w.scale("workers", 0)
-	w.eventually(func(g gomega.Gomega) {
-		g.Expect(w.get(g, "Machine", ours).GetDeletionTimestamp()).NotTo(gomega.BeNil())
+	h.scale("workers", 0)
+	h.eventually(func(g gomega.Gomega) {
+		g.Expect(h.get(g, "Machine", ours).GetDeletionTimestamp()).NotTo(gomega.BeNil())
 	})
-	w.patch("MillwrightMachine", ours, `{"metadata":{"annotations":{"cluster.x-k8s.io/paused":null}}}`)
-	w.eventually(func(g gomega.Gomega) { w.settled(g, 0) })
+	h.patch("MillwrightMachine", ours, `{"metadata":{"annotations":{"cluster.x-k8s.io/paused":null}}}`)
+	h.eventually(func(g gomega.Gomega) { h.settled(g, 0) })
 }
 
 // forgetConditions takes away what a MillwrightMachine says.
-func (w *world) forgetConditions(ours string) {
-	w.t.Helper()
+func (h *harness) forgetConditions(ours string) {
+	h.t.Helper()
 	none := client.RawPatch("application/merge-patch+json", []byte(`{"status":{"conditions":null}}`))
-	if err := w.Client.Status().Patch(w.t.Context(), w.object("MillwrightMachine", ours), none); err != nil {
-		w.t.Fatal(err)
+	if err := h.Client.Status().Patch(h.t.Context(), h.object("MillwrightMachine", ours), none); err != nil {
+		h.t.Fatal(err)
 	}
 }
 
 // keepsItsVM checks that a pass does nothing: whatever is done to the object is followed
 // by one.
-func (w *world) keepsItsVM(ours string) {
-	w.t.Helper()
-	w.patch("MillwrightMachine", ours, `{"metadata":{"labels":{"touched":"yes"}}}`)
-	gomega.NewWithT(w.t).Consistently(func(g gomega.Gomega) {
-		g.Expect(w.vms(g)).To(gomega.Equal([]string{ours}))
-		g.Expect(w.get(g, "MillwrightMachine", ours).GetDeletionTimestamp()).NotTo(gomega.BeNil())
+func (h *harness) keepsItsVM(ours string) {
+	h.t.Helper()
+	h.patch("MillwrightMachine", ours, `{"metadata":{"labels":{"touched":"yes"}}}`)
+	gomega.NewWithT(h.t).Consistently(func(g gomega.Gomega) {
+		g.Expect(h.vms(g)).To(gomega.Equal([]string{ours}))
+		g.Expect(h.get(g, "MillwrightMachine", ours).GetDeletionTimestamp()).NotTo(gomega.BeNil())
 	}).WithTimeout(2 * time.Second).WithPolling(100 * time.Millisecond).Should(gomega.Succeed())
-	w.patch("MillwrightMachine", ours, `{"metadata":{"labels":{"touched":null}}}`)
+	h.patch("MillwrightMachine", ours, `{"metadata":{"labels":{"touched":null}}}`)
 }
 
 func TestAClusterTakesItsMachinesAlong(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.manager()
-	w.pool("workers", 2, `{}`)
-	w.pool("others", 1, `{}`)
-	w.eventually(func(g gomega.Gomega) { w.settled(g, 3) })
-	w.remove("Cluster", w.cluster)
-	w.eventually(func(g gomega.Gomega) {
-		g.Expect(w.vms(g)).To(gomega.BeEmpty())
+	h := newHarness(t)
+	h.manager()
+	h.pool("workers", 2, `{}`)
+	h.pool("others", 1, `{}`)
+	h.eventually(func(g gomega.Gomega) { h.settled(g, 3) })
+	h.remove("Cluster", h.cluster)
+	h.eventually(func(g gomega.Gomega) {
+		g.Expect(h.vms(g)).To(gomega.BeEmpty())
 		for _, kind := range []string{"Cluster", "MillwrightCluster", "Machine", "MillwrightMachine", "MachineDeployment"} {
-			g.Expect(names(w.list(g, kind))).To(gomega.BeEmpty(), kind)
+			g.Expect(names(h.list(g, kind))).To(gomega.BeEmpty(), kind)
 		}
 	})
 }
@@ -246,29 +246,29 @@ func TestDeletionSurvivesAnOwnerThatIsGone(t *testing.T) {
 	for _, gone := range []string{"Machine", "Cluster", "MillwrightCluster"} {
 		t.Run(gone, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
-			first := w.manager()
-			w.pool("workers", 1, `{}`)
+			h := newHarness(t)
+			first := h.manager()
+			h.pool("workers", 1, `{}`)
 			var machine unstructured.Unstructured
-			w.eventually(func(g gomega.Gomega) { machine = w.settled(g, 1)[0] })
+			h.eventually(func(g gomega.Gomega) { machine = h.settled(g, 1)[0] })
 			first.Stop()
 
 			name := map[string]string{"Machine": machine.GetName()}[gone]
 			if name == "" {
-				name = w.cluster
+				name = h.cluster
 			}
-			w.remove(gone, name)
-			w.eventually(func(g gomega.Gomega) {
-				object := w.object(gone, name)
-				err := w.Client.Patch(t.Context(), object, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))
+			h.remove(gone, name)
+			h.eventually(func(g gomega.Gomega) {
+				object := h.object(gone, name)
+				err := h.Client.Patch(t.Context(), object, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))
 				g.Expect(client.IgnoreNotFound(err)).To(gomega.Succeed())
-				w.isGone(g, gone, name)
+				h.isGone(g, gone, name)
 			})
-			w.remove("MillwrightMachine", text(machine, "spec", "infrastructureRef", "name"))
-			w.manager()
-			w.eventually(func(g gomega.Gomega) {
-				g.Expect(slices.Contains(w.vms(g), text(machine, "spec", "infrastructureRef", "name"))).To(gomega.BeFalse(), "its VM is left")
-				w.isGone(g, "MillwrightMachine", text(machine, "spec", "infrastructureRef", "name"))
+			h.remove("MillwrightMachine", text(machine, "spec", "infrastructureRef", "name"))
+			h.manager()
+			h.eventually(func(g gomega.Gomega) {
+				g.Expect(slices.Contains(h.vms(g), text(machine, "spec", "infrastructureRef", "name"))).To(gomega.BeFalse(), "its VM is left")
+				h.isGone(g, "MillwrightMachine", text(machine, "spec", "infrastructureRef", "name"))
 			})
 		})
 	}
@@ -279,19 +279,19 @@ func TestTheExampleWorks(t *testing.T) {
 	if contract != "v1beta2" {
 		t.Skip("the example is written for the newest version of Cluster API's kinds")
 	}
-	w := emptyWorld(t, env.New(t, env.WithControllerManager()).Cluster)
-	w.cluster = "demo"
-	w.apply("provider.yaml", nil)
-	w.apply(contract+"/cluster.yaml", nil)
-	w.manager()
-	if err := controlplane.Apply(t.Context(), w.Admin, os.DirFS("../../examples/cluster-api"), "workers.yaml", w.Namespace); err != nil {
+	h := newEmptyHarness(t, env.New(t, env.WithControllerManager()).Cluster)
+	h.cluster = "demo"
+	h.apply("provider.yaml", nil)
+	h.apply(contract+"/cluster.yaml", nil)
+	h.manager()
+	if err := controlplane.Apply(t.Context(), h.Admin, os.DirFS("../../examples/cluster-api"), "workers.yaml", h.Namespace); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually(func(g gomega.Gomega) {
-		for _, machine := range w.settled(g, 2) {
+	h.eventually(func(g gomega.Gomega) {
+		for _, machine := range h.settled(g, 2) {
 			g.Expect(condition(&machine, "UpToDate")).To(gomega.HaveKeyWithValue("status", "True"), machine.GetName())
 		}
-		cpu := text(*w.get(g, "MillwrightMachineTemplate", "demo-workers"), "status", "capacity", "cpu")
+		cpu := text(*h.get(g, "MillwrightMachineTemplate", "demo-workers"), "status", "capacity", "cpu")
 		g.Expect(cpu).To(gomega.Equal("2"), "what autoscalers read (T4)")
 	})
 }

@@ -15,45 +15,45 @@ import (
 // What was told once is not taken back. When the VM is found again, all is well.
 func TestAVMThatVanishesIsMissedAndFoundAgain(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.manager()
-	w.pool("workers", 0, `{}`)
-	one, two := w.own("one"), w.own("two")
-	w.machine(one, `{"driver":"sim","providerSpec":{}}`, data)
-	w.machine(two, `{"driver":"sim","providerSpec":{}}`, data)
-	w.eventually(func(g gomega.Gomega) {
-		for _, machine := range w.settled(g, 2) {
+	h := newHarness(t)
+	h.manager()
+	h.pool("workers", 0, `{}`)
+	one, two := h.own("one"), h.own("two")
+	h.machine(one, `{"driver":"sim","providerSpec":{}}`, data)
+	h.machine(two, `{"driver":"sim","providerSpec":{}}`, data)
+	h.eventually(func(g gomega.Gomega) {
+		for _, machine := range h.settled(g, 2) {
 			g.Expect(condition(&machine, "NodeHealthy")).To(gomega.HaveKeyWithValue("status", "True"), machine.GetName())
 		}
 	})
-	vms, err := w.cloud.VMs()
+	vms, err := h.cloud.VMs()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if gone, err := w.cloud.Vanish(one); err != nil || gone != 1 {
+	if gone, err := h.cloud.Vanish(one); err != nil || gone != 1 {
 		t.Fatalf("%d VMs vanished, %v", gone, err)
 	}
-	w.eventually(func(g gomega.Gomega) { // the node controller waits most of a minute
-		ours := w.isReady(g, one, "False", "InstanceLost")
+	h.eventually(func(g gomega.Gomega) { // the node controller waits most of a minute
+		ours := h.isReady(g, one, "False", "InstanceLost")
 		g.Expect(condition(ours, "Ready")).To(gomega.HaveKeyWithValue("message", gomega.ContainSubstring(text(*ours, "spec", "providerID"))))
-		w.toldForGood(g, ours)
-		machine := w.get(g, "Machine", one)
+		h.toldForGood(g, ours)
+		machine := h.get(g, "Machine", one)
 		g.Expect(condition(machine, "InfrastructureReady")).To(gomega.And(
 			gomega.HaveKeyWithValue("status", "False"), gomega.HaveKeyWithValue("reason", "InstanceLost")))
 		g.Expect(text(*machine, "status", "phase")).To(gomega.Equal("Running"))
-		g.Expect(w.vms(g)).To(gomega.Equal([]string{two}))
-		w.isReady(g, two, "True", "Provisioned")
+		g.Expect(h.vms(g)).To(gomega.Equal([]string{two}))
+		h.isReady(g, two, "True", "Provisioned")
 	})
 
 	vanished := slices.IndexFunc(vms, func(vm sim.VM) bool { return vm.Machine == one })
-	if _, err := w.cloud.Add(vms[vanished]); err != nil {
+	if _, err := h.cloud.Add(vms[vanished]); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually(func(g gomega.Gomega) {
-		w.toldForGood(g, w.isReady(g, one, "True", "Provisioned"))
-		g.Expect(condition(w.get(g, "Machine", one), "InfrastructureReady")).To(gomega.HaveKeyWithValue("status", "True"))
+	h.eventually(func(g gomega.Gomega) {
+		h.toldForGood(g, h.isReady(g, one, "True", "Provisioned"))
+		g.Expect(condition(h.get(g, "Machine", one), "InfrastructureReady")).To(gomega.HaveKeyWithValue("status", "True"))
 	})
-	entries, err := w.cloud.Journal()
+	entries, err := h.cloud.Journal()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,13 +62,13 @@ func TestAVMThatVanishesIsMissedAndFoundAgain(t *testing.T) {
 			t.Errorf("%s had the VMs %v", machine, history.ProviderIDs)
 		}
 	}
-	w.remove("Machine", one)
-	w.remove("Machine", two)
-	w.eventually(func(g gomega.Gomega) { w.settled(g, 0) })
+	h.remove("Machine", one)
+	h.remove("Machine", two)
+	h.eventually(func(g gomega.Gomega) { h.settled(g, 0) })
 }
 
 // toldForGood checks that it stands that the VM was there, and that nothing is beyond help.
-func (w *world) toldForGood(g gomega.Gomega, ours *unstructured.Unstructured) {
+func (h *harness) toldForGood(g gomega.Gomega, ours *unstructured.Unstructured) {
 	ready, _, _ := unstructured.NestedBool(ours.Object, "status", "ready")
 	provisioned, _, _ := unstructured.NestedBool(ours.Object, "status", "initialization", "provisioned")
 	g.Expect(ready && provisioned).To(gomega.BeTrue())

@@ -20,7 +20,7 @@ import (
 func TestClusterctlMovesAClusterAndEveryVMStays(t *testing.T) {
 	t.Parallel()
 	e := env.New(t, env.WithControllerManager(), env.WithTarget())
-	w := newWorldIn(t, e.Cluster)
+	h := newHarnessIn(t, e.Cluster)
 	requireCore(t, e.Target)
 	labelForClusterctl(t, e.Cluster)
 	labelForClusterctl(t, e.Target)
@@ -28,28 +28,28 @@ func TestClusterctlMovesAClusterAndEveryVMStays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	source := w.manager("--installation", "ours")
-	w.pool("workers", 2, `{}`)
-	w.declareShared()
-	third := w.own("third")
-	w.machine(third, `{"driver":"sim","machineClassRef":{"name":"small"},"credentialsSecretRef":{"name":"cloud"}}`, data)
-	w.eventually(func(g gomega.Gomega) { w.settled(g, 3) })
-	before, err := w.cloud.VMs()
+	source := h.manager("--installation", "ours")
+	h.pool("workers", 2, `{}`)
+	h.declareShared()
+	third := h.own("third")
+	h.machine(third, `{"driver":"sim","machineClassRef":{"name":"small"},"credentialsSecretRef":{"name":"cloud"}}`, data)
+	h.eventually(func(g gomega.Gomega) { h.settled(g, 3) })
+	before, err := h.cloud.VMs()
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	// Both managers run meanwhile: only pausing keeps them apart.
-	moved := *w
+	moved := *h
 	moved.Cluster = &env.Cluster{
-		Namespace: w.Namespace, Admin: e.Target.Admin, Client: e.Target.Client, ControlPlane: e.Target.ControlPlane,
+		Namespace: h.Namespace, Admin: e.Target.Admin, Client: e.Target.Client, ControlPlane: e.Target.ControlPlane,
 	}
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.Namespace}}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: h.Namespace}}
 	if err := e.Target.Client.Create(t.Context(), namespace); err != nil {
 		t.Fatal(err)
 	}
 	target := moved.managerAt(moved.Cluster, "--installation", "ours")
-	out, err := exec.CommandContext(t.Context(), clusterctl, "move", "--namespace", w.Namespace,
+	out, err := exec.CommandContext(t.Context(), clusterctl, "move", "--namespace", h.Namespace,
 		"--kubeconfig", e.ControlPlane.Kubeconfig(), "--to-kubeconfig", e.Target.ControlPlane.Kubeconfig(), "-v", "2").CombinedOutput()
 	if err != nil {
 		t.Fatalf("clusterctl move: %v\n%s", err, out)
@@ -60,9 +60,9 @@ func TestClusterctlMovesAClusterAndEveryVMStays(t *testing.T) {
 			g.Expect(condition(&ours, "Ready")).To(gomega.HaveKeyWithValue("status", "True"), ours.GetName())
 			g.Expect(condition(&ours, "Paused")).To(gomega.HaveKeyWithValue("status", "False"), ours.GetName())
 		}
-		g.Expect(w.list(g, "MillwrightMachine")).To(gomega.BeEmpty())
+		g.Expect(h.list(g, "MillwrightMachine")).To(gomega.BeEmpty())
 	})
-	after, err := w.cloud.VMs()
+	after, err := h.cloud.VMs()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func TestClusterctlMovesAClusterAndEveryVMStays(t *testing.T) {
 	// It is the new owner that they go with, and that holds what is needed for it.
 	moved.scale("workers", 1)
 	moved.eventually(func(g gomega.Gomega) { g.Expect(moved.vms(g)).To(gomega.HaveLen(2)) })
-	for _, object := range shared(w.Namespace) {
+	for _, object := range shared(h.Namespace) {
 		if err := moved.Client.Delete(t.Context(), object); err != nil {
 			t.Fatal(err)
 		}
@@ -80,8 +80,8 @@ func TestClusterctlMovesAClusterAndEveryVMStays(t *testing.T) {
 	moved.remove("Machine", third)
 	moved.eventually(func(g gomega.Gomega) {
 		g.Expect(moved.vms(g)).To(gomega.HaveLen(1))
-		for _, c := range []*world{w, &moved} {
-			for _, object := range shared(w.Namespace) {
+		for _, c := range []*harness{h, &moved} {
+			for _, object := range shared(h.Namespace) {
 				err := c.Client.Get(t.Context(), client.ObjectKeyFromObject(object), object)
 				g.Expect(apierrors.IsNotFound(err)).To(gomega.BeTrue(), "%T: %v", object, err)
 			}
@@ -99,11 +99,11 @@ func shared(namespace string) []client.Object {
 	return []client.Object{class, secret}
 }
 
-func (w *world) declareShared() {
-	w.t.Helper()
-	for _, object := range shared(w.Namespace) {
-		if err := w.Client.Create(w.t.Context(), object); err != nil {
-			w.t.Fatal(err)
+func (h *harness) declareShared() {
+	h.t.Helper()
+	for _, object := range shared(h.Namespace) {
+		if err := h.Client.Create(h.t.Context(), object); err != nil {
+			h.t.Fatal(err)
 		}
 	}
 }

@@ -15,24 +15,24 @@ import (
 // without them. The lease would go with the namespace, so there is none.
 func TestANamespaceIsDeletedWithItsMachines(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.manager("--leader-elect=false")
-	w.pool("workers", 0, `{}`)
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: "cloud"}}
-	if err := w.Client.Create(t.Context(), secret); err != nil {
+	h := newHarness(t)
+	h.manager("--leader-elect=false")
+	h.pool("workers", 0, `{}`)
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: h.Namespace, Name: "cloud"}}
+	if err := h.Client.Create(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"one", "two"} {
-		w.machine(w.own(name), `{"driver":"sim","providerSpec":{"deleteDelay":"5s"},"credentialsSecretRef":{"name":"cloud"}}`, data)
+		h.machine(h.own(name), `{"driver":"sim","providerSpec":{"deleteDelay":"5s"},"credentialsSecretRef":{"name":"cloud"}}`, data)
 	}
-	w.eventually(func(g gomega.Gomega) { w.settled(g, 2) })
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.Namespace}}
-	if err := w.Client.Delete(t.Context(), namespace); err != nil {
+	h.eventually(func(g gomega.Gomega) { h.settled(g, 2) })
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: h.Namespace}}
+	if err := h.Client.Delete(t.Context(), namespace); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually(func(g gomega.Gomega) {
-		err := w.Client.Get(t.Context(), client.ObjectKeyFromObject(namespace), namespace)
+	h.eventually(func(g gomega.Gomega) {
+		err := h.Client.Get(t.Context(), client.ObjectKeyFromObject(namespace), namespace)
 		g.Expect(apierrors.IsNotFound(err)).To(gomega.BeTrue(), "%v; its conditions: %v", err, namespace.Status.Conditions)
-		g.Expect(w.vms(g)).To(gomega.BeEmpty())
+		g.Expect(h.vms(g)).To(gomega.BeEmpty())
 	})
 }

@@ -17,7 +17,7 @@ import (
 // machines.
 func TestTheReleasedTemplateWorks(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	h := newHarness(t)
 	root, err := env.Root()
 	if err != nil {
 		t.Fatal(err)
@@ -26,7 +26,7 @@ func TestTheReleasedTemplateWorks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write := exec.CommandContext(t.Context(), filepath.Join(root, "hack", "release.sh"), w.dir, "v0.1.0", "millwright")
+	write := exec.CommandContext(t.Context(), filepath.Join(root, "hack", "release.sh"), h.dir, "v0.1.0", "millwright")
 	write.Env = append(os.Environ(), "KUBECTL="+filepath.Join(binaries, "kubectl"))
 	if out, err := write.CombinedOutput(); err != nil {
 		t.Fatalf("hack/release.sh: %v\n%s", err, out)
@@ -35,35 +35,35 @@ func TestTheReleasedTemplateWorks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	render := exec.CommandContext(t.Context(), clusterctl, "--config", filepath.Join(w.dir, contract, "clusterctl.yaml"),
-		"generate", "cluster", "released", "--infrastructure", "millwright:v0.1.0", "--flavor", "sim", "--target-namespace", w.Namespace,
+	render := exec.CommandContext(t.Context(), clusterctl, "--config", filepath.Join(h.dir, contract, "clusterctl.yaml"),
+		"generate", "cluster", "released", "--infrastructure", "millwright:v0.1.0", "--flavor", "sim", "--target-namespace", h.Namespace,
 		"--kubernetes-version", "v1.36.3", "--worker-machine-count", "2")
-	render.Env = []string{"HOME=" + w.dir, "XDG_CONFIG_HOME=" + w.dir, "CLUSTERCTL_DISABLE_VERSIONCHECK=true"}
+	render.Env = []string{"HOME=" + h.dir, "XDG_CONFIG_HOME=" + h.dir, "CLUSTERCTL_DISABLE_VERSIONCHECK=true"}
 	rendered, err := render.Output()
 	if err != nil {
 		t.Fatalf("clusterctl generate cluster: %v", err)
 	}
-	if err := controlplane.ApplyText(t.Context(), w.Client, rendered, w.Namespace); err != nil {
+	if err := controlplane.ApplyText(t.Context(), h.Client, rendered, h.Namespace); err != nil {
 		t.Fatal(err)
 	}
-	manager := w.manager()
-	w.eventually(func(g gomega.Gomega) {
-		machines := w.list(g, "Machine")
+	manager := h.manager()
+	h.eventually(func(g gomega.Gomega) {
+		machines := h.list(g, "Machine")
 		g.Expect(machines).To(gomega.HaveLen(2))
 		for _, machine := range machines {
 			g.Expect(phase(machine)).To(gomega.Equal("Provisioned"), machine.GetName())
 		}
-		g.Expect(w.vms(g)).To(gomega.HaveLen(2))
-		capacity := w.get(g, "MillwrightMachineTemplate", "released-workers").Object["status"]
+		g.Expect(h.vms(g)).To(gomega.HaveLen(2))
+		capacity := h.get(g, "MillwrightMachineTemplate", "released-workers").Object["status"]
 		g.Expect(capacity).To(gomega.HaveKeyWithValue("capacity", gomega.HaveKeyWithValue("memory", "4Gi")))
 	})
 
 	// With the Cluster goes everything that was made for it.
-	w.remove("Cluster", "released")
-	w.eventually(func(g gomega.Gomega) {
-		g.Expect(w.list(g, "Machine")).To(gomega.BeEmpty())
-		g.Expect(w.list(g, "MillwrightMachineTemplate")).To(gomega.BeEmpty())
-		g.Expect(w.vms(g)).To(gomega.BeEmpty())
+	h.remove("Cluster", "released")
+	h.eventually(func(g gomega.Gomega) {
+		g.Expect(h.list(g, "Machine")).To(gomega.BeEmpty())
+		g.Expect(h.list(g, "MillwrightMachineTemplate")).To(gomega.BeEmpty())
+		g.Expect(h.vms(g)).To(gomega.BeEmpty())
 	})
 	manager.Stop()
 }

@@ -18,61 +18,61 @@ import (
 // Machine says.
 func TestTheFirstControlPlaneAddressIsTheEndpoint(t *testing.T) {
 	t.Parallel()
-	w := emptyWorld(t, env.New(t, env.WithControllerManager()).Cluster)
-	w.manager()
-	w.infrastructure(`{"controlPlanePort":6444}`, nil)
-	w.apply(contract+"/bare.yaml", nil)
-	w.pool("workers", 0, `{}`)
-	worker, first, second := w.own("worker"), w.own("first"), w.own("second")
-	w.machine(worker, `{"driver":"sim","providerSpec":{}}`, data)
-	w.eventually(func(g gomega.Gomega) {
+	h := newEmptyHarness(t, env.New(t, env.WithControllerManager()).Cluster)
+	h.manager()
+	h.infrastructure(`{"controlPlanePort":6444}`, nil)
+	h.apply(contract+"/bare.yaml", nil)
+	h.pool("workers", 0, `{}`)
+	worker, first, second := h.own("worker"), h.own("first"), h.own("second")
+	h.machine(worker, `{"driver":"sim","providerSpec":{}}`, data)
+	h.eventually(func(g gomega.Gomega) {
 		// A VM has addresses once it is made, long before it is a node.
-		g.Expect(addresses(w.isReady(g, worker, "True", "Provisioned"))).NotTo(gomega.BeEmpty())
-		g.Expect(condition(w.get(g, "MillwrightCluster", w.cluster), "ControlPlaneEndpointKnown")).To(gomega.And(
+		g.Expect(addresses(h.isReady(g, worker, "True", "Provisioned"))).NotTo(gomega.BeEmpty())
+		g.Expect(condition(h.get(g, "MillwrightCluster", h.cluster), "ControlPlaneEndpointKnown")).To(gomega.And(
 			gomega.HaveKeyWithValue("status", "False"), gomega.HaveKeyWithValue("reason", "WaitingForControlPlane")))
-		g.Expect(endpoint(w.get(g, "Cluster", w.cluster))).To(gomega.BeEmpty())
+		g.Expect(endpoint(h.get(g, "Cluster", h.cluster))).To(gomega.BeEmpty())
 	})
 
-	w.controlPlaneMachine(first)
+	h.controlPlaneMachine(first)
 	var found string
-	w.eventually(func(g gomega.Gomega) {
-		w.settled(g, 2)
-		ours := w.get(g, "MillwrightMachine", first)
+	h.eventually(func(g gomega.Gomega) {
+		h.settled(g, 2)
+		ours := h.get(g, "MillwrightMachine", first)
 		found = fmt.Sprintf("[%s]:6444", addressOf(ours, "InternalIP"))
-		g.Expect(endpoint(w.get(g, "MillwrightCluster", w.cluster))).To(gomega.Equal(found))
-		g.Expect(endpoint(w.get(g, "Cluster", w.cluster))).To(gomega.Equal(found), "what the core reads")
-		g.Expect(condition(w.get(g, "MillwrightCluster", w.cluster), "ControlPlaneEndpointKnown")).To(gomega.HaveKeyWithValue("status", "True"))
+		g.Expect(endpoint(h.get(g, "MillwrightCluster", h.cluster))).To(gomega.Equal(found))
+		g.Expect(endpoint(h.get(g, "Cluster", h.cluster))).To(gomega.Equal(found), "what the core reads")
+		g.Expect(condition(h.get(g, "MillwrightCluster", h.cluster), "ControlPlaneEndpointKnown")).To(gomega.HaveKeyWithValue("status", "True"))
 	})
 
 	// It is found once, whatever comes and goes.
-	w.controlPlaneMachine(second)
-	w.eventually(func(g gomega.Gomega) { w.settled(g, 3) })
-	w.remove("Machine", first)
-	w.eventually(func(g gomega.Gomega) {
-		w.settled(g, 2)
-		g.Expect(endpoint(w.get(g, "MillwrightCluster", w.cluster))).To(gomega.Equal(found))
+	h.controlPlaneMachine(second)
+	h.eventually(func(g gomega.Gomega) { h.settled(g, 3) })
+	h.remove("Machine", first)
+	h.eventually(func(g gomega.Gomega) {
+		h.settled(g, 2)
+		g.Expect(endpoint(h.get(g, "MillwrightCluster", h.cluster))).To(gomega.Equal(found))
 	})
 }
 
 // controlPlaneMachine declares a Machine of the control plane that has no provider.
-func (w *world) controlPlaneMachine(name string) {
-	w.t.Helper()
-	w.machine(name, `{"driver":"sim","providerSpec":{}}`, data)
-	w.patch("Machine", name, `{"metadata":{"labels":{"cluster.x-k8s.io/control-plane":""}}}`)
+func (h *harness) controlPlaneMachine(name string) {
+	h.t.Helper()
+	h.machine(name, `{"driver":"sim","providerSpec":{}}`, data)
+	h.patch("Machine", name, `{"metadata":{"labels":{"cluster.x-k8s.io/control-plane":""}}}`)
 }
 
 // infrastructure declares the MillwrightCluster; spec is JSON.
-func (w *world) infrastructure(spec string, annotations map[string]string) {
-	w.t.Helper()
-	object := w.object("MillwrightCluster", w.cluster)
+func (h *harness) infrastructure(spec string, annotations map[string]string) {
+	h.t.Helper()
+	object := h.object("MillwrightCluster", h.cluster)
 	object.SetAnnotations(annotations)
 	content := map[string]any{}
 	if err := json.Unmarshal([]byte(spec), &content); err != nil {
-		w.t.Fatal(err)
+		h.t.Fatal(err)
 	}
 	object.Object["spec"] = content
-	if err := w.Client.Create(w.t.Context(), object); err != nil {
-		w.t.Fatal(err)
+	if err := h.Client.Create(h.t.Context(), object); err != nil {
+		h.t.Fatal(err)
 	}
 }
 
@@ -100,40 +100,40 @@ func addressOf(object *unstructured.Unstructured, kind string) string {
 // C8: what another system looks after is left alone, and its word counts.
 func TestAClusterThatOthersManageIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	w := emptyWorld(t, env.New(t, env.WithControllerManager()).Cluster)
-	w.manager()
-	w.infrastructure(`{}`, map[string]string{"cluster.x-k8s.io/managed-by": "another"})
-	w.apply(contract+"/cluster.yaml", nil)
-	w.pool("workers", 0, `{}`)
-	one := w.own("one")
-	w.machine(one, `{"driver":"sim","providerSpec":{}}`, data)
+	h := newEmptyHarness(t, env.New(t, env.WithControllerManager()).Cluster)
+	h.manager()
+	h.infrastructure(`{}`, map[string]string{"cluster.x-k8s.io/managed-by": "another"})
+	h.apply(contract+"/cluster.yaml", nil)
+	h.pool("workers", 0, `{}`)
+	one := h.own("one")
+	h.machine(one, `{"driver":"sim","providerSpec":{}}`, data)
 	// The manager has seen the Cluster when the machine waits for its infrastructure.
-	w.eventually(func(g gomega.Gomega) {
-		w.isReady(g, one, "False", "WaitingForClusterInfrastructure")
-		g.Expect(w.get(g, "MillwrightCluster", w.cluster).GetOwnerReferences()).NotTo(gomega.BeEmpty())
+	h.eventually(func(g gomega.Gomega) {
+		h.isReady(g, one, "False", "WaitingForClusterInfrastructure")
+		g.Expect(h.get(g, "MillwrightCluster", h.cluster).GetOwnerReferences()).NotTo(gomega.BeEmpty())
 	})
-	w.patch("Cluster", w.cluster, `{"metadata":{"labels":{"touched":"yes"}}}`)
-	w.patch("MillwrightCluster", w.cluster, fmt.Sprintf(
-		`{"spec":{"controlPlaneEndpoint":{"host":"127.0.0.1","port":%d}}}`, w.ControlPlane.Port()))
+	h.patch("Cluster", h.cluster, `{"metadata":{"labels":{"touched":"yes"}}}`)
+	h.patch("MillwrightCluster", h.cluster, fmt.Sprintf(
+		`{"spec":{"controlPlaneEndpoint":{"host":"127.0.0.1","port":%d}}}`, h.ControlPlane.Port()))
 	said := `{"status":{"ready":true,"initialization":{"provisioned":true}}}`
 	status := func(g gomega.Gomega) map[string]any {
-		told, _, _ := unstructured.NestedMap(w.get(g, "MillwrightCluster", w.cluster).Object, "status")
+		told, _, _ := unstructured.NestedMap(h.get(g, "MillwrightCluster", h.cluster).Object, "status")
 		return told
 	}
 	gomega.NewWithT(t).Consistently(status).WithTimeout(3 * time.Second).WithPolling(500 * time.Millisecond).Should(gomega.BeEmpty())
-	if err := w.Client.Status().Patch(t.Context(), w.object("MillwrightCluster", w.cluster), client.RawPatch("application/merge-patch+json", []byte(said))); err != nil {
+	if err := h.Client.Status().Patch(t.Context(), h.object("MillwrightCluster", h.cluster), client.RawPatch("application/merge-patch+json", []byte(said))); err != nil {
 		t.Fatal(err)
 	}
 	want := map[string]any{"ready": true, "initialization": map[string]any{"provisioned": true}}
-	w.eventually(func(g gomega.Gomega) {
-		w.settled(g, 1)
+	h.eventually(func(g gomega.Gomega) {
+		h.settled(g, 1)
 		g.Expect(status(g)).To(gomega.Equal(want), "nothing is added to what the user says")
 	})
-	w.remove("Cluster", w.cluster)
-	w.eventually(func(g gomega.Gomega) {
-		g.Expect(w.vms(g)).To(gomega.BeEmpty())
-		g.Expect(names(w.list(g, "MillwrightCluster"))).To(gomega.BeEmpty(), "nobody holds it")
-		g.Expect(names(w.list(g, "Cluster"))).To(gomega.BeEmpty())
+	h.remove("Cluster", h.cluster)
+	h.eventually(func(g gomega.Gomega) {
+		g.Expect(h.vms(g)).To(gomega.BeEmpty())
+		g.Expect(names(h.list(g, "MillwrightCluster"))).To(gomega.BeEmpty(), "nobody holds it")
+		g.Expect(names(h.list(g, "Cluster"))).To(gomega.BeEmpty())
 	})
 }
 
@@ -141,50 +141,50 @@ func TestAClusterThatOthersManageIsLeftAlone(t *testing.T) {
 // long as it does.
 func TestAManagerWithAFilterLeavesTheRestAlone(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.manager("--watch-filter", "mine")
-	w.pool("workers", 0, `{}`)
+	h := newHarness(t)
+	h.manager("--watch-filter", "mine")
+	h.pool("workers", 0, `{}`)
 	label := func(kindName, name, value string) {
 		t.Helper()
-		w.patch(kindName, name, fmt.Sprintf(`{"metadata":{"labels":{"cluster.x-k8s.io/watch-filter":%s}}}`, value))
+		h.patch(kindName, name, fmt.Sprintf(`{"metadata":{"labels":{"cluster.x-k8s.io/watch-filter":%s}}}`, value))
 	}
-	theirs, mine := w.own("theirs"), w.own("mine")
-	w.machine(theirs, `{"driver":"sim","providerSpec":{}}`, data)
-	w.machine(mine, `{"driver":"sim","providerSpec":{}}`, data)
+	theirs, mine := h.own("theirs"), h.own("mine")
+	h.machine(theirs, `{"driver":"sim","providerSpec":{}}`, data)
+	h.machine(mine, `{"driver":"sim","providerSpec":{}}`, data)
 	label("MillwrightMachine", theirs, `"another"`)
 	label("MillwrightMachine", mine, `"mine"`)
-	w.eventually(func(g gomega.Gomega) { w.isReady(g, mine, "False", "WaitingForClusterInfrastructure") })
+	h.eventually(func(g gomega.Gomega) { h.isReady(g, mine, "False", "WaitingForClusterInfrastructure") })
 	untouched := func(g gomega.Gomega, kindName, name string) {
-		object := w.get(g, kindName, name)
+		object := h.get(g, kindName, name)
 		g.Expect(object.GetFinalizers()).To(gomega.BeEmpty(), name)
 		g.Expect(object.Object).NotTo(gomega.HaveKey("status"), name)
 		g.Expect(object.GetOwnerReferences()).NotTo(gomega.BeEmpty(), "the core has had its turn with %s", name)
 	}
-	w.eventually(func(g gomega.Gomega) { untouched(g, "MillwrightCluster", w.cluster) })
+	h.eventually(func(g gomega.Gomega) { untouched(g, "MillwrightCluster", h.cluster) })
 
-	label("MillwrightCluster", w.cluster, `"mine"`)
-	w.eventually(func(g gomega.Gomega) {
-		w.isReady(g, mine, "True", "Provisioned")
-		g.Expect(text(*w.get(g, "Machine", mine), "status", "phase")).To(gomega.Equal("Running"))
+	label("MillwrightCluster", h.cluster, `"mine"`)
+	h.eventually(func(g gomega.Gomega) {
+		h.isReady(g, mine, "True", "Provisioned")
+		g.Expect(text(*h.get(g, "Machine", mine), "status", "phase")).To(gomega.Equal("Running"))
 		untouched(g, "MillwrightMachine", theirs)
-		g.Expect(w.vms(g)).To(gomega.Equal([]string{mine}))
+		g.Expect(h.vms(g)).To(gomega.Equal([]string{mine}))
 	})
 
 	// It changes hands.
 	label("MillwrightMachine", mine, `null`)
-	w.remove("Machine", mine)
-	w.eventually(func(g gomega.Gomega) {
-		g.Expect(w.get(g, "MillwrightMachine", mine).GetDeletionTimestamp()).NotTo(gomega.BeNil())
+	h.remove("Machine", mine)
+	h.eventually(func(g gomega.Gomega) {
+		g.Expect(h.get(g, "MillwrightMachine", mine).GetDeletionTimestamp()).NotTo(gomega.BeNil())
 	})
 	label("MillwrightMachine", theirs, `"mine"`)
-	w.eventually(func(g gomega.Gomega) {
-		g.Expect(text(*w.get(g, "Machine", theirs), "status", "phase")).To(gomega.Equal("Running"))
-		g.Expect(w.get(g, "MillwrightMachine", mine).GetFinalizers()).NotTo(gomega.BeEmpty())
-		g.Expect(w.vms(g)).To(gomega.ConsistOf(mine, theirs))
+	h.eventually(func(g gomega.Gomega) {
+		g.Expect(text(*h.get(g, "Machine", theirs), "status", "phase")).To(gomega.Equal("Running"))
+		g.Expect(h.get(g, "MillwrightMachine", mine).GetFinalizers()).NotTo(gomega.BeEmpty())
+		g.Expect(h.vms(g)).To(gomega.ConsistOf(mine, theirs))
 	})
 	label("MillwrightMachine", mine, `"mine"`)
-	w.eventually(func(g gomega.Gomega) {
-		w.settled(g, 1)
-		g.Expect(w.vms(g)).To(gomega.Equal([]string{theirs}))
+	h.eventually(func(g gomega.Gomega) {
+		h.settled(g, 1)
+		g.Expect(h.vms(g)).To(gomega.Equal([]string{theirs}))
 	})
 }

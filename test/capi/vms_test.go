@@ -31,61 +31,61 @@ const vmPool = "demo-vms"
 // the node and back, and there is one for each, whatever becomes of our manager meanwhile.
 func TestMachinesAreVirtualMachines(t *testing.T) {
 	t.Parallel()
-	w := newVMWorld(t)
-	made := w.birthsOfVMs()
-	w.declare()
-	first := w.manager()
-	w.eventually(func(g gomega.Gomega) {
-		g.Expect(condition(w.get(g, "Cluster", w.cluster), "InfrastructureReady")).To(gomega.HaveKeyWithValue("status", "True"))
+	h := newVMHarness(t)
+	made := h.birthsOfVMs()
+	h.declare()
+	first := h.manager()
+	h.eventually(func(g gomega.Gomega) {
+		g.Expect(condition(h.get(g, "Cluster", h.cluster), "InfrastructureReady")).To(gomega.HaveKeyWithValue("status", "True"))
 	})
 
 	// A creation does not end before its VM has a host, so this death comes in its middle.
-	w.closeHosts(true)
-	w.scale(vmPool, 2)
+	h.closeHosts(true)
+	h.scale(vmPool, 2)
 	made.await(t)
 	first.Kill()
-	w.closeHosts(false)
-	for _, ours := range w.list(gomega.NewWithT(t), "MillwrightMachine") {
+	h.closeHosts(false)
+	for _, ours := range h.list(gomega.NewWithT(t), "MillwrightMachine") {
 		if id := text(ours, "spec", "providerID"); id != "" {
 			t.Errorf("%s has the VM %s without a host", ours.GetName(), id)
 		}
 	}
-	w.endLease()
-	w.manager()
-	w.eventually(func(g gomega.Gomega) { w.settled(g, 2) })
+	h.endLease()
+	h.manager()
+	h.eventually(func(g gomega.Gomega) { h.settled(g, 2) })
 
-	w.scale(vmPool, 1)
-	w.eventually(func(g gomega.Gomega) { w.settled(g, 1) })
-	w.remove("Cluster", w.cluster)
-	w.eventually(w.isEmpty)
+	h.scale(vmPool, 1)
+	h.eventually(func(g gomega.Gomega) { h.settled(g, 1) })
+	h.remove("Cluster", h.cluster)
+	h.eventually(h.isEmpty)
 	if all := made.all(); len(all) != 2 {
 		t.Errorf("for two machines there have been the VMs %v", all)
 	}
 }
 
 // closeHosts keeps VMs from getting a host, or lets them again.
-func (w *vmWorld) closeHosts(closed bool) {
-	w.t.Helper()
+func (h *vmHarness) closeHosts(closed bool) {
+	h.t.Helper()
 	hosts := &corev1.NodeList{}
-	if err := w.Client.List(w.t.Context(), hosts, client.HasLabels{vmv1alpha1.HostKey}); err != nil {
-		w.t.Fatal(err)
+	if err := h.Client.List(h.t.Context(), hosts, client.HasLabels{vmv1alpha1.HostKey}); err != nil {
+		h.t.Fatal(err)
 	}
 	for i := range hosts.Items {
 		patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, closed))
-		if err := w.Client.Patch(w.t.Context(), &hosts.Items[i], patch); err != nil {
-			w.t.Fatal(err)
+		if err := h.Client.Patch(h.t.Context(), &hosts.Items[i], patch); err != nil {
+			h.t.Fatal(err)
 		}
 	}
 }
 
 // settled checks that there are that many Machines, all of them Running, each with a node, a
 // VM and all that belongs to it, and nothing besides.
-func (w *vmWorld) settled(g gomega.Gomega, count int) {
-	machines := w.list(g, "Machine")
+func (h *vmHarness) settled(g gomega.Gomega, count int) {
+	machines := h.list(g, "Machine")
 	g.Expect(names(machines)).To(gomega.HaveLen(count), "Machines")
-	g.Expect(names(w.list(g, "MillwrightMachine"))).To(gomega.HaveLen(count), "MillwrightMachines")
-	w.hasVMs(g, count)
-	nodes := w.guests(g)
+	g.Expect(names(h.list(g, "MillwrightMachine"))).To(gomega.HaveLen(count), "MillwrightMachines")
+	h.hasVMs(g, count)
+	nodes := h.guests(g)
 	g.Expect(slices.Collect(maps.Keys(nodes))).To(gomega.HaveLen(count), "nodes")
 	for _, machine := range machines {
 		g.Expect(phase(machine)).To(gomega.Equal("Running"), machine.GetName())
@@ -93,7 +93,7 @@ func (w *vmWorld) settled(g gomega.Gomega, count int) {
 		node, found := nodes[text(machine, "status", "nodeRef", "name")]
 		g.Expect(found).To(gomega.BeTrue(), "node of "+machine.GetName())
 		id := text(machine, "spec", "providerID")
-		g.Expect(id).To(gomega.HavePrefix("millwright:///" + w.Namespace + "/"))
+		g.Expect(id).To(gomega.HavePrefix("millwright:///" + h.Namespace + "/"))
 		g.Expect(node.Spec.ProviderID).To(gomega.Equal(id))
 		g.Expect(node.Status.Conditions).To(gomega.ContainElement(gomega.And(
 			gomega.HaveField("Type", corev1.NodeReady), gomega.HaveField("Status", corev1.ConditionTrue))), node.Name)
@@ -106,29 +106,29 @@ func (w *vmWorld) settled(g gomega.Gomega, count int) {
 
 // hasVMs checks that there are that many VMs, and for each a Pod, a disk, user data and a
 // QEMU.
-func (w *vmWorld) hasVMs(g gomega.Gomega, count int) {
-	g.Expect(names(w.list(g, "VirtualMachine"))).To(gomega.HaveLen(count), "VirtualMachines")
+func (h *vmHarness) hasVMs(g gomega.Gomega, count int) {
+	g.Expect(names(h.list(g, "VirtualMachine"))).To(gomega.HaveLen(count), "VirtualMachines")
 	for _, list := range []client.ObjectList{&corev1.PodList{}, &corev1.PersistentVolumeClaimList{}, &corev1.PersistentVolumeList{}} {
-		g.Expect(w.Client.List(w.t.Context(), list)).To(gomega.Succeed())
+		g.Expect(h.Client.List(h.t.Context(), list)).To(gomega.Succeed())
 		g.Expect(namesOf(g, list)).To(gomega.HaveLen(count))
 	}
 	secrets := &corev1.SecretList{}
-	g.Expect(w.Client.List(w.t.Context(), secrets, client.HasLabels{vmdriver.LabelMachine})).To(gomega.Succeed())
+	g.Expect(h.Client.List(h.t.Context(), secrets, client.HasLabels{vmdriver.LabelMachine})).To(gomega.Succeed())
 	g.Expect(namesOf(g, secrets)).To(gomega.HaveLen(count), "Secrets with user data")
-	disks, err := filepath.Glob(w.path(".millwright/volumes/*"))
+	disks, err := filepath.Glob(h.path(".millwright/volumes/*"))
 	g.Expect(err).NotTo(gomega.HaveOccurred())
 	g.Expect(disks).To(gomega.HaveLen(count), "disks")
 	for _, words := range []string{"qemu-system", " hypervisor"} {
-		g.Expect(program.Processes(w.t, w.dir, words)).To(gomega.HaveLen(count), "processes"+words)
+		g.Expect(program.Processes(h.t, h.dir, words)).To(gomega.HaveLen(count), "processes"+words)
 	}
 }
 
 // guests are the nodes that are no hosts, by name.
-func (w *vmWorld) guests(g gomega.Gomega) map[string]corev1.Node {
+func (h *vmHarness) guests(g gomega.Gomega) map[string]corev1.Node {
 	noHost, err := labels.Parse("!" + vmv1alpha1.HostKey)
 	g.Expect(err).NotTo(gomega.HaveOccurred())
 	list := &corev1.NodeList{}
-	g.Expect(w.Client.List(w.t.Context(), list, client.MatchingLabelsSelector{Selector: noHost})).To(gomega.Succeed())
+	g.Expect(h.Client.List(h.t.Context(), list, client.MatchingLabelsSelector{Selector: noHost})).To(gomega.Succeed())
 	nodes := map[string]corev1.Node{}
 	for _, node := range list.Items {
 		nodes[node.Name] = node
@@ -138,11 +138,11 @@ func (w *vmWorld) guests(g gomega.Gomega) map[string]corev1.Node {
 
 // isEmpty checks that nothing is left of the Cluster, but for nodes: the core leaves those of
 // a Cluster that goes, whose control plane would go with it.
-func (w *vmWorld) isEmpty(g gomega.Gomega) {
+func (h *vmHarness) isEmpty(g gomega.Gomega) {
 	for _, kind := range []string{"Cluster", "MillwrightCluster", "MachineDeployment", "Machine", "MillwrightMachine"} {
-		g.Expect(names(w.list(g, kind))).To(gomega.BeEmpty(), kind)
+		g.Expect(names(h.list(g, kind))).To(gomega.BeEmpty(), kind)
 	}
-	w.hasVMs(g, 0)
+	h.hasVMs(g, 0)
 }
 
 // births are the VMs that there have been.
@@ -154,10 +154,10 @@ type births struct {
 }
 
 // birthsOfVMs writes down each VM that is made from now on.
-func (w *vmWorld) birthsOfVMs() *births {
-	w.t.Helper()
+func (h *vmHarness) birthsOfVMs() *births {
+	h.t.Helper()
 	b := &births{first: make(chan struct{}), names: map[types.UID]string{}}
-	changes := w.changes("VirtualMachine")
+	changes := h.changes("VirtualMachine")
 	go func() {
 		for event := range changes {
 			if vm, ok := event.Object.(*unstructured.Unstructured); ok && event.Type == watch.Added {

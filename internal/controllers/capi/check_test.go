@@ -1,6 +1,7 @@
 package capi
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +16,8 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/translate"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 )
 
 // Within these times the driver is asked for certain.
@@ -23,7 +26,7 @@ const (
 	soon   = checkSoon + checkSoon/5
 )
 
-// joined makes a world whose VM has become a node that is well.
+// joined returns a harness whose VM has become a node that is well.
 func joined(t *testing.T, changes ...func(*given)) *harness {
 	t.Helper()
 	h := newHarness(t, changes...)
@@ -352,5 +355,44 @@ func TestMachineChanges(t *testing.T) {
 				t.Errorf("%s: %t, want %t", name, got, tc.want)
 			}
 		}
+	}
+}
+
+// TestARestartSpreadsWhatFailed: of many whose calls failed for the process before, a few are
+// tried at once; all of those are that are waited for or are well.
+func TestARestartSpreadsWhatFailed(t *testing.T) {
+	const many, atOnce = 50, 10
+	for reason, tc := range map[string]struct {
+		deleting bool
+		want     int
+	}{
+		infrav1.ReasonCreationFailed:       {want: atOnce},
+		infrav1.ReasonInsufficientCapacity: {want: atOnce},
+		infrav1.ReasonInvalidSpec:          {want: atOnce},
+		infrav1.ReasonDeletionFailed:       {deleting: true, want: atOnce},
+		infrav1.ReasonCreating:             {want: many},
+		infrav1.ReasonDeleting:             {deleting: true, want: many},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			h := newHarness(t)
+			for i := range many {
+				m := newGiven("ns", h.Clock.Now()).infra
+				m.Name = fmt.Sprint("m", i)
+				m.Status.Conditions = []metav1.Condition{{Type: infrav1.ConditionReady, Status: metav1.ConditionFalse, Reason: reason}}
+				ask := h.engine.Ensure
+				if tc.deleting {
+					m.DeletionTimestamp = new(metav1.NewTime(h.Clock.Now()))
+					ask = h.engine.Delete
+				}
+				objects, err := translate.Request(translate.Given{Machine: m})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ask(instance.Request{Machine: objects.Machine, Class: objects.Class, Secret: objects.Secret})
+			}
+			if len(h.Tasks) != tc.want {
+				t.Errorf("%d calls at once, want %d", len(h.Tasks), tc.want)
+			}
+		})
 	}
 }

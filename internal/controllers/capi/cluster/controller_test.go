@@ -13,6 +13,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
@@ -225,6 +226,33 @@ func TestWhoseClusterItIs(t *testing.T) {
 		g.cluster.Spec.InfrastructureRef = other
 		if got := c.ofCluster(t.Context(), g.cluster); len(got) != 0 {
 			t.Errorf("%+v: requests %v", other, got)
+		}
+	}
+}
+
+// TestAddressChanges: what may tell where the API servers are.
+func TestAddressChanges(t *testing.T) {
+	machine := func(controlPlane bool, addresses int) *infrav1.MillwrightMachine {
+		made := &infrav1.MillwrightMachine{}
+		if controlPlane {
+			made.Labels = map[string]string{core.LabelControlPlane: ""}
+		}
+		for range addresses {
+			made.Status.Addresses = append(made.Status.Addresses, infrav1.MachineAddress{Type: corev1.NodeInternalIP, Address: "a"})
+		}
+		return made
+	}
+	for name, tc := range map[string]struct {
+		was, is *infrav1.MillwrightMachine
+		want    bool
+	}{
+		"worker":                         {machine(false, 0), machine(false, 1), false},
+		"an address":                     {machine(true, 0), machine(true, 1), true},
+		"nothing of interest":            {machine(true, 1), machine(true, 1), false},
+		"is of the control plane, later": {machine(false, 1), machine(true, 1), true},
+	} {
+		if got := addressChanges().Update(event.UpdateEvent{ObjectOld: tc.was, ObjectNew: tc.is}); got != tc.want {
+			t.Errorf("%s: %t, want %t", name, got, tc.want)
 		}
 	}
 }

@@ -27,14 +27,14 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// oracle is a driver that tells the failure domains that it is told.
-type oracle struct {
+// lister is a driver with these failure domains.
+type lister struct {
 	names []string
 	err   error
 	asked []*driver.ListFailureDomainsRequest
 }
 
-func (o *oracle) ListFailureDomains(_ context.Context, req *driver.ListFailureDomainsRequest) (*driver.ListFailureDomainsResponse, error) {
+func (o *lister) ListFailureDomains(_ context.Context, req *driver.ListFailureDomainsRequest) (*driver.ListFailureDomainsResponse, error) {
 	o.asked = append(o.asked, req)
 	if o.err != nil {
 		return nil, o.err
@@ -46,24 +46,24 @@ func (o *oracle) ListFailureDomains(_ context.Context, req *driver.ListFailureDo
 	return resp, nil
 }
 
-func (o *oracle) PlaceMachine(*driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
-	panic("machines are nobody's concern here")
+func (o *lister) PlaceMachine(*driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
+	panic("no machine is placed here")
 }
 
-// world is a MillwrightCluster whose driver is to be asked. Passes and calls are taken in
-// turn by settle.
-type world struct {
+// harness is a MillwrightCluster whose driver lists failure domains. Reconciles and calls are taken
+// in turn by settle.
+type harness struct {
 	*testing.T
 	client     client.WithWatch
 	clock      *testingclock.FakeClock
-	oracle     *oracle
+	lister     *lister
 	controller *Controller
 	tasks      []func(context.Context)
 	woken      int
 	key        types.NamespacedName
 }
 
-func newWorld(t *testing.T, changes ...func(*given)) *world {
+func newHarness(t *testing.T, changes ...func(*given)) *harness {
 	t.Helper()
 	g := newGiven()
 	g.infra.Spec.FailureDomainsFrom = &infrav1.FailureDomainSource{Driver: "test"}
@@ -77,172 +77,172 @@ func newWorld(t *testing.T, changes ...func(*given)) *world {
 			t.Fatal(err)
 		}
 	}
-	w := &world{
-		T: t, clock: testingclock.NewFakeClock(born), oracle: &oracle{names: []string{"b", "a"}}, key: client.ObjectKeyFromObject(g.infra),
+	h := &harness{
+		T: t, clock: testingclock.NewFakeClock(born), lister: &lister{names: []string{"b", "a"}}, key: client.ObjectKeyFromObject(g.infra),
 		client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(g.infra, g.cluster).WithStatusSubresource(&infrav1.MillwrightCluster{}).Build(),
 	}
-	w.restart(w.oracle)
-	return w
+	h.restart(h.lister)
+	return h
 }
 
 // restart ends the manager and starts another one, whose driver may be nil.
-func (w *world) restart(placer driver.FailureDomains) {
-	w.tasks = nil
-	w.controller = New(Options{
-		Client: w.client, Live: w.client, Clock: w.clock, FailureDomains: true, Driver: placer, DriverName: "test",
+func (h *harness) restart(placer driver.FailureDomains) {
+	h.tasks = nil
+	h.controller = New(Options{
+		Client: h.client, Live: h.client, Clock: h.clock, FailureDomains: true, Driver: placer, DriverName: "test",
 		Run: func(task func(context.Context)) bool {
-			w.tasks = append(w.tasks, task)
+			h.tasks = append(h.tasks, task)
 			return true
 		},
 		Wake: func(of types.NamespacedName) {
-			if of == w.key {
-				w.woken++
+			if of == h.key {
+				h.woken++
 			}
 		},
 	})
 }
 
 // pass takes one pass, and answers when the next one is to come at the latest.
-func (w *world) pass() time.Duration {
-	w.Helper()
-	result, err := w.controller.Reconcile(w.Context(), ctrl.Request{NamespacedName: w.key})
+func (h *harness) pass() time.Duration {
+	h.Helper()
+	result, err := h.controller.Reconcile(h.Context(), ctrl.Request{NamespacedName: h.key})
 	if err != nil {
-		w.Fatal(err)
+		h.Fatal(err)
 	}
 	return result.RequeueAfter
 }
 
 // settle takes passes and makes calls until nothing more happens.
-func (w *world) settle() time.Duration {
-	w.Helper()
+func (h *harness) settle() time.Duration {
+	h.Helper()
 	for range 10 {
-		before, waiting := w.infra().ResourceVersion, len(w.tasks)
-		after := w.pass()
-		if len(w.tasks) == 0 && waiting == 0 && w.infra().ResourceVersion == before {
+		before, waiting := h.infra().ResourceVersion, len(h.tasks)
+		after := h.pass()
+		if len(h.tasks) == 0 && waiting == 0 && h.infra().ResourceVersion == before {
 			return after
 		}
-		w.call()
+		h.call()
 	}
-	w.Fatal("it never comes to rest")
+	h.Fatal("it never comes to rest")
 	return 0
 }
 
 // call makes the calls that wait.
-func (w *world) call() {
-	waiting := w.tasks
-	w.tasks = nil
+func (h *harness) call() {
+	waiting := h.tasks
+	h.tasks = nil
 	for _, task := range waiting {
-		task(w.Context())
+		task(h.Context())
 	}
 }
 
-func (w *world) infra() *infrav1.MillwrightCluster {
-	w.Helper()
+func (h *harness) infra() *infrav1.MillwrightCluster {
+	h.Helper()
 	infra := &infrav1.MillwrightCluster{}
-	if err := w.client.Get(w.Context(), w.key, infra); err != nil {
-		w.Fatal(err)
+	if err := h.client.Get(h.Context(), h.key, infra); err != nil {
+		h.Fatal(err)
 	}
 	return infra
 }
 
-func (w *world) change(edit func(*infrav1.MillwrightCluster)) {
-	w.Helper()
-	infra := w.infra()
+func (h *harness) change(edit func(*infrav1.MillwrightCluster)) {
+	h.Helper()
+	infra := h.infra()
 	edit(infra)
-	if err := w.client.Update(w.Context(), infra); err != nil {
-		w.Fatal(err)
+	if err := h.client.Update(h.Context(), infra); err != nil {
+		h.Fatal(err)
 	}
 }
 
-func (w *world) create(object client.Object) {
-	w.Helper()
-	if err := w.client.Create(w.Context(), object); err != nil {
-		w.Fatal(err)
+func (h *harness) create(object client.Object) {
+	h.Helper()
+	if err := h.client.Create(h.Context(), object); err != nil {
+		h.Fatal(err)
 	}
 }
 
 // wantDomains checks their names, in order.
-func (w *world) wantDomains(names ...string) {
-	w.Helper()
+func (h *harness) wantDomains(names ...string) {
+	h.Helper()
 	var got []string
-	for _, domain := range w.infra().Status.FailureDomains {
+	for _, domain := range h.infra().Status.FailureDomains {
 		got = append(got, domain.Name)
 	}
 	if diff := cmp.Diff(names, got); diff != "" {
-		w.Errorf("failure domains (-want +got):\n%s", diff)
+		h.Errorf("failure domains (-want +got):\n%s", diff)
 	}
 }
 
 // wantKnown checks the condition, and that nothing else suffers.
-func (w *world) wantKnown(value metav1.ConditionStatus, reason string, says ...string) {
-	w.Helper()
-	infra := w.infra()
+func (h *harness) wantKnown(value metav1.ConditionStatus, reason string, says ...string) {
+	h.Helper()
+	infra := h.infra()
 	got := meta.FindStatusCondition(infra.Status.Conditions, infrav1.ConditionFailureDomainsKnown)
 	if got == nil || got.Status != value || got.Reason != reason {
-		w.Fatalf("the condition is %+v, want %s %s", got, value, reason)
+		h.Fatalf("the condition is %+v, want %s %s", got, value, reason)
 	}
 	for _, words := range says {
 		if !strings.Contains(got.Message, words) {
-			w.Errorf("it says %q, want %q in it", got.Message, words)
+			h.Errorf("it says %q, want %q in it", got.Message, words)
 		}
 	}
 	if !infra.Status.Ready || !meta.IsStatusConditionTrue(infra.Status.Conditions, infrav1.ConditionReady) ||
 		!meta.IsStatusConditionTrue(infra.Status.Conditions, infrav1.ConditionControlPlaneEndpointKnown) {
-		w.Errorf("the rest of the status is %+v", infra.Status)
+		h.Errorf("the rest of the status is %+v", infra.Status)
 	}
 }
 
 // TestDriverIsAsked: it is ready before there is an answer, and the answer is all there is to
 // write. What the user declares counts more.
 func TestDriverIsAsked(t *testing.T) {
-	w := newWorld(t, func(g *given) {
+	h := newHarness(t, func(g *given) {
 		g.infra.Spec.FailureDomains = []infrav1.FailureDomain{{Name: "z"}, {Name: "b", ControlPlane: new(false)}}
 		g.infra.Spec.FailureDomainsFrom.ProviderSpec = &runtime.RawExtension{Raw: []byte(`{"pool":"p"}`)}
 	})
-	w.pass()
-	w.wantKnown(metav1.ConditionFalse, infrav1.ReasonWaitingForDriver)
-	w.wantDomains("z", "b")
+	h.pass()
+	h.wantKnown(metav1.ConditionFalse, infrav1.ReasonWaitingForDriver)
+	h.wantDomains("z", "b")
 
-	w.settle()
-	w.wantKnown(metav1.ConditionTrue, infrav1.ReasonFailureDomainsReported)
+	h.settle()
+	h.wantKnown(metav1.ConditionTrue, infrav1.ReasonFailureDomainsReported)
 	want := []infrav1.FailureDomain{
 		{Name: "z"}, {Name: "b", ControlPlane: new(false)}, {Name: "a", ControlPlane: new(true), Attributes: map[string]string{"of": "driver"}},
 	}
-	if diff := cmp.Diff(want, w.infra().Status.FailureDomains); diff != "" {
+	if diff := cmp.Diff(want, h.infra().Status.FailureDomains); diff != "" {
 		t.Errorf("failure domains (-want +got):\n%s", diff)
 	}
-	if w.woken != 1 || len(w.oracle.asked) != 1 {
-		t.Fatalf("woken %d times, asked %d times", w.woken, len(w.oracle.asked))
+	if h.woken != 1 || len(h.lister.asked) != 1 {
+		t.Fatalf("woken %d times, asked %d times", h.woken, len(h.lister.asked))
 	}
-	class := w.oracle.asked[0].MachineClass
-	if string(class.ProviderSpec.Raw) != `{"pool":"p"}` || class.Namespace != "ns" || driver.APIGroup(class) != driver.APIGroupClusterAPI || w.oracle.asked[0].Secret == nil {
-		t.Errorf("asked with %+v", w.oracle.asked[0])
+	class := h.lister.asked[0].MachineClass
+	if string(class.ProviderSpec.Raw) != `{"pool":"p"}` || class.Namespace != "ns" || driver.APIGroup(class) != driver.APIGroupClusterAPI || h.lister.asked[0].Secret == nil {
+		t.Errorf("asked with %+v", h.lister.asked[0])
 	}
 }
 
 // TestAskedAgain: every few minutes, and not because somebody looks.
 func TestAskedAgain(t *testing.T) {
-	w := newWorld(t)
-	after := w.settle()
+	h := newHarness(t)
+	after := h.settle()
 	if after < listEvery || after > listEvery*11/10 {
 		t.Errorf("asked again after %s", after)
 	}
-	w.oracle.names = []string{"c"}
-	w.clock.Step(listEvery - time.Second)
-	if w.settle(); len(w.oracle.asked) != 1 {
-		t.Errorf("asked %d times", len(w.oracle.asked))
+	h.lister.names = []string{"c"}
+	h.clock.Step(listEvery - time.Second)
+	if h.settle(); len(h.lister.asked) != 1 {
+		t.Errorf("asked %d times", len(h.lister.asked))
 	}
-	w.wantDomains("a", "b")
-	w.clock.Step(after)
-	w.pass()
-	w.wantDomains("a", "b") // while it is asked
-	w.settle()
-	w.wantDomains("c")
+	h.wantDomains("a", "b")
+	h.clock.Step(after)
+	h.pass()
+	h.wantDomains("a", "b") // while it is asked
+	h.settle()
+	h.wantDomains("c")
 
-	version := w.infra().ResourceVersion
-	w.clock.Step(2 * listEvery)
-	if w.settle(); len(w.oracle.asked) != 3 || w.infra().ResourceVersion != version {
-		t.Errorf("asked %d times, and wrote without a change: %v", len(w.oracle.asked), w.infra().ResourceVersion != version)
+	version := h.infra().ResourceVersion
+	h.clock.Step(2 * listEvery)
+	if h.settle(); len(h.lister.asked) != 3 || h.infra().ResourceVersion != version {
+		t.Errorf("asked %d times, and wrote without a change: %v", len(h.lister.asked), h.infra().ResourceVersion != version)
 	}
 }
 
@@ -261,53 +261,53 @@ func TestFailureDomainsCallFails(t *testing.T) {
 		"long":     {status.Error(codes.Internal, strings.Repeat("ä", 40_000)), infrav1.ReasonDriverCallFailed, messages.Cut, listEvery},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.settle()
-			w.oracle.err = tc.err
-			w.clock.Step(2 * listEvery)
-			after := w.settle()
-			w.wantKnown(metav1.ConditionFalse, tc.reason, tc.says)
-			w.wantDomains("a", "b")
+			h := newHarness(t)
+			h.settle()
+			h.lister.err = tc.err
+			h.clock.Step(2 * listEvery)
+			after := h.settle()
+			h.wantKnown(metav1.ConditionFalse, tc.reason, tc.says)
+			h.wantDomains("a", "b")
 			if after < tc.again || after > tc.again*11/10 {
 				t.Errorf("asked again after %s, want %s", after, tc.again)
 			}
 
-			w.restart(w.oracle)
-			w.change(func(infra *infrav1.MillwrightCluster) {
+			h.restart(h.lister)
+			h.change(func(infra *infrav1.MillwrightCluster) {
 				infra.Spec.FailureDomains = []infrav1.FailureDomain{{Name: "z"}}
 			})
-			w.settle()
-			w.wantKnown(metav1.ConditionFalse, tc.reason)
-			w.wantDomains("z", "a", "b")
+			h.settle()
+			h.wantKnown(metav1.ConditionFalse, tc.reason)
+			h.wantDomains("z", "a", "b")
 
-			w.oracle.err = nil
-			w.clock.Step(2 * listEvery)
-			w.settle()
-			w.wantKnown(metav1.ConditionTrue, infrav1.ReasonFailureDomainsReported)
+			h.lister.err = nil
+			h.clock.Step(2 * listEvery)
+			h.settle()
+			h.wantKnown(metav1.ConditionTrue, infrav1.ReasonFailureDomainsReported)
 		})
 	}
 }
 
 // TestNotSupported: by the driver, or by Cluster API.
 func TestNotSupported(t *testing.T) {
-	w := newWorld(t)
-	w.settle()
-	w.oracle.err = status.Error(codes.Unimplemented, "no")
-	w.clock.Step(2 * listEvery)
-	w.settle()
-	w.wantKnown(metav1.ConditionFalse, infrav1.ReasonNotSupported)
-	w.wantDomains()
+	h := newHarness(t)
+	h.settle()
+	h.lister.err = status.Error(codes.Unimplemented, "no")
+	h.clock.Step(2 * listEvery)
+	h.settle()
+	h.wantKnown(metav1.ConditionFalse, infrav1.ReasonNotSupported)
+	h.wantDomains()
 
-	w = newWorld(t)
-	w.restart(nil)
-	w.settle()
-	w.wantKnown(metav1.ConditionFalse, infrav1.ReasonNotSupported)
+	h = newHarness(t)
+	h.restart(nil)
+	h.settle()
+	h.wantKnown(metav1.ConditionFalse, infrav1.ReasonNotSupported)
 
-	w = newWorld(t)
-	w.controller.FailureDomains = false
-	w.settle()
-	w.wantKnown(metav1.ConditionFalse, infrav1.ReasonNotSupported, "v1.11")
-	if len(w.oracle.asked) != 0 {
+	h = newHarness(t)
+	h.controller.FailureDomains = false
+	h.settle()
+	h.wantKnown(metav1.ConditionFalse, infrav1.ReasonNotSupported, "v1.11")
+	if len(h.lister.asked) != 0 {
 		t.Error("the driver was asked for what nobody reads")
 	}
 }
@@ -315,29 +315,29 @@ func TestNotSupported(t *testing.T) {
 // TestSourceChanges: another question is asked at once, and the answer to the former one is
 // of no use any more.
 func TestSourceChanges(t *testing.T) {
-	w := newWorld(t)
-	w.pass()
-	former := w.tasks
-	w.tasks = nil
-	w.change(func(infra *infrav1.MillwrightCluster) {
+	h := newHarness(t)
+	h.pass()
+	former := h.tasks
+	h.tasks = nil
+	h.change(func(infra *infrav1.MillwrightCluster) {
 		infra.Spec.FailureDomainsFrom.ProviderSpec = &runtime.RawExtension{Raw: []byte(`{"pool":"q"}`)}
 	})
-	w.oracle.names = []string{"q"}
-	w.settle()
-	w.wantDomains("q")
-	w.oracle.names = []string{"late"}
+	h.lister.names = []string{"q"}
+	h.settle()
+	h.wantDomains("q")
+	h.lister.names = []string{"late"}
 	former[0](t.Context())
-	w.settle()
-	w.wantDomains("q")
+	h.settle()
+	h.wantDomains("q")
 
-	w.change(func(infra *infrav1.MillwrightCluster) {
+	h.change(func(infra *infrav1.MillwrightCluster) {
 		infra.Spec.FailureDomainsFrom, infra.Spec.FailureDomains = nil, []infrav1.FailureDomain{{Name: "z"}}
 	})
-	if after := w.settle(); after != 0 {
+	if after := h.settle(); after != 0 {
 		t.Errorf("the next pass is in %s", after)
 	}
-	w.wantDomains("z")
-	if reason := reasonOf(w.infra(), infrav1.ConditionFailureDomainsKnown); reason != "" {
+	h.wantDomains("z")
+	if reason := reasonOf(h.infra(), infrav1.ConditionFailureDomainsKnown); reason != "" {
 		t.Errorf("the condition is still there: %s", reason)
 	}
 }
@@ -351,26 +351,26 @@ func TestNotAsked(t *testing.T) {
 		},
 		"nobody's yet": func(g *given) { g.infra.OwnerReferences = nil },
 	} {
-		w := newWorld(t, change)
-		if w.settle(); len(w.oracle.asked) != 0 {
-			t.Errorf("%s: asked %d times", name, len(w.oracle.asked))
+		h := newHarness(t, change)
+		if h.settle(); len(h.lister.asked) != 0 {
+			t.Errorf("%s: asked %d times", name, len(h.lister.asked))
 		}
 	}
 }
 
 // TestAskedNoMore: a call that is under way is cancelled when its object goes.
 func TestAskedNoMore(t *testing.T) {
-	w := newWorld(t)
-	w.pass()
-	if err := w.client.Delete(t.Context(), w.infra()); err != nil {
+	h := newHarness(t)
+	h.pass()
+	if err := h.client.Delete(t.Context(), h.infra()); err != nil {
 		t.Fatal(err)
 	}
-	w.pass()
+	h.pass()
 	cancelled := false
-	w.controller.Driver = driverFunc(func(ctx context.Context) { cancelled = ctx.Err() != nil })
-	w.call()
-	if !cancelled || len(w.controller.calls) != 0 {
-		t.Errorf("cancelled: %v, remembered: %v", cancelled, w.controller.calls)
+	h.controller.Driver = driverFunc(func(ctx context.Context) { cancelled = ctx.Err() != nil })
+	h.call()
+	if !cancelled || len(h.controller.calls) != 0 {
+		t.Errorf("cancelled: %v, remembered: %v", cancelled, h.controller.calls)
 	}
 }
 
@@ -383,77 +383,77 @@ func (f driverFunc) ListFailureDomains(ctx context.Context, _ *driver.ListFailur
 }
 
 func (f driverFunc) PlaceMachine(*driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
-	panic("machines are nobody's concern here")
+	panic("no machine is placed here")
 }
 
 // TestClassAndSecrets: what is missing is named, and its coming helps.
 func TestClassAndSecrets(t *testing.T) {
 	named := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "ns", Name: name} }
-	w := newWorld(t, func(g *given) {
+	h := newHarness(t, func(g *given) {
 		g.infra.Spec.FailureDomainsFrom.MachineClassRef = &infrav1.LocalReference{Name: "small"}
 		g.infra.Spec.FailureDomainsFrom.CredentialsSecretRef = &infrav1.LocalReference{Name: "own"}
 	})
-	w.settle()
-	w.wantKnown(metav1.ConditionFalse, infrav1.ReasonMachineClassMissing, `"small"`)
+	h.settle()
+	h.wantKnown(metav1.ConditionFalse, infrav1.ReasonMachineClassMissing, `"small"`)
 
 	class := &v1alpha1.MachineClass{ObjectMeta: named("small"), SecretRef: &corev1.SecretReference{Namespace: "ns", Name: "cloud"}}
 	class.ProviderSpec.Raw = []byte(`{"pool":"p"}`)
-	w.create(class)
-	if got := w.controller.ofClass(t.Context(), class); len(got) != 1 || got[0].NamespacedName != w.key {
+	h.create(class)
+	if got := h.controller.ofClass(t.Context(), class); len(got) != 1 || got[0].NamespacedName != h.key {
 		t.Errorf("the class wakes %v", got)
 	}
-	if got := w.controller.ofClass(t.Context(), &v1alpha1.MachineClass{ObjectMeta: named("large")}); len(got) != 0 {
+	if got := h.controller.ofClass(t.Context(), &v1alpha1.MachineClass{ObjectMeta: named("large")}); len(got) != 0 {
 		t.Errorf("another class wakes %v", got)
 	}
-	w.settle()
-	w.wantKnown(metav1.ConditionFalse, infrav1.ReasonMachineClassMissing, "cloud")
+	h.settle()
+	h.wantKnown(metav1.ConditionFalse, infrav1.ReasonMachineClassMissing, "cloud")
 
-	w.create(&corev1.Secret{ObjectMeta: named("cloud"), Data: map[string][]byte{"a": []byte("class"), "b": []byte("class"), "userData": []byte("no")}})
-	w.clock.Step(2 * listSoon)
-	w.settle()
-	w.wantKnown(metav1.ConditionFalse, infrav1.ReasonCredentialsMissing, `"own"`)
+	h.create(&corev1.Secret{ObjectMeta: named("cloud"), Data: map[string][]byte{"a": []byte("class"), "b": []byte("class"), "userData": []byte("no")}})
+	h.clock.Step(2 * listSoon)
+	h.settle()
+	h.wantKnown(metav1.ConditionFalse, infrav1.ReasonCredentialsMissing, `"own"`)
 
-	w.create(&corev1.Secret{ObjectMeta: named("own"), Data: map[string][]byte{"b": []byte("own")}})
-	w.clock.Step(2 * listSoon)
-	w.settle()
-	w.wantKnown(metav1.ConditionTrue, infrav1.ReasonFailureDomainsReported)
-	asked := w.oracle.asked[0]
+	h.create(&corev1.Secret{ObjectMeta: named("own"), Data: map[string][]byte{"b": []byte("own")}})
+	h.clock.Step(2 * listSoon)
+	h.settle()
+	h.wantKnown(metav1.ConditionTrue, infrav1.ReasonFailureDomainsReported)
+	asked := h.lister.asked[0]
 	want := map[string][]byte{"a": []byte("class"), "b": []byte("own")}
 	if diff := cmp.Diff(want, asked.Secret.Data); diff != "" || string(asked.MachineClass.ProviderSpec.Raw) != `{"pool":"p"}` {
 		t.Errorf("asked with %s, and (-want +got):\n%s", asked.MachineClass.ProviderSpec.Raw, diff)
 	}
 
 	class.Generation, class.ProviderSpec.Raw = 2, []byte(`{"pool":"q"}`)
-	if err := w.client.Update(t.Context(), class); err != nil {
+	if err := h.client.Update(t.Context(), class); err != nil {
 		t.Fatal(err)
 	}
-	w.settle()
-	if last := w.oracle.asked[len(w.oracle.asked)-1]; len(w.oracle.asked) != 2 || string(last.MachineClass.ProviderSpec.Raw) != `{"pool":"q"}` {
-		t.Errorf("asked %d times, last with %s", len(w.oracle.asked), last.MachineClass.ProviderSpec.Raw)
+	h.settle()
+	if last := h.lister.asked[len(h.lister.asked)-1]; len(h.lister.asked) != 2 || string(last.MachineClass.ProviderSpec.Raw) != `{"pool":"q"}` {
+		t.Errorf("asked %d times, last with %s", len(h.lister.asked), last.MachineClass.ProviderSpec.Raw)
 	}
 
-	w.change(func(infra *infrav1.MillwrightCluster) { infra.Spec.FailureDomainsFrom.Driver = "other" })
-	w.settle()
-	w.wantKnown(metav1.ConditionFalse, infrav1.ReasonUnknownDriver, `"other"`)
-	w.wantDomains("a", "b")
+	h.change(func(infra *infrav1.MillwrightCluster) { infra.Spec.FailureDomainsFrom.Driver = "other" })
+	h.settle()
+	h.wantKnown(metav1.ConditionFalse, infrav1.ReasonUnknownDriver, `"other"`)
+	h.wantDomains("a", "b")
 }
 
 // TestOddAnswers: whatever a driver says, the status can be written.
 func TestOddAnswers(t *testing.T) {
-	w := newWorld(t, func(g *given) { g.infra.Spec.FailureDomains = []infrav1.FailureDomain{{Name: "z"}} })
-	w.oracle.names = []string{"a", "", "a", strings.Repeat("x", 257)}
-	w.settle()
-	w.wantKnown(metav1.ConditionTrue, infrav1.ReasonFailureDomainsReported)
-	w.wantDomains("z", "a")
+	h := newHarness(t, func(g *given) { g.infra.Spec.FailureDomains = []infrav1.FailureDomain{{Name: "z"}} })
+	h.lister.names = []string{"a", "", "a", strings.Repeat("x", 257)}
+	h.settle()
+	h.wantKnown(metav1.ConditionTrue, infrav1.ReasonFailureDomainsReported)
+	h.wantDomains("z", "a")
 
-	w.oracle.names = nil
+	h.lister.names = nil
 	for i := range 150 {
-		w.oracle.names = append(w.oracle.names, fmt.Sprintf("d%03d", i))
+		h.lister.names = append(h.lister.names, fmt.Sprintf("d%03d", i))
 	}
-	w.clock.Step(2 * listEvery)
-	w.settle()
-	w.wantKnown(metav1.ConditionTrue, infrav1.ReasonFailureDomainsReported, "51 of the driver's")
-	if got := w.infra().Status.FailureDomains; len(got) != mostDomains || got[0].Name != "z" || got[99].Name != "d098" {
+	h.clock.Step(2 * listEvery)
+	h.settle()
+	h.wantKnown(metav1.ConditionTrue, infrav1.ReasonFailureDomainsReported, "51 of the driver's")
+	if got := h.infra().Status.FailureDomains; len(got) != mostDomains || got[0].Name != "z" || got[99].Name != "d098" {
 		t.Errorf("%d failure domains: %v", len(got), got)
 	}
 }

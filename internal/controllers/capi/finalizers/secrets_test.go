@@ -31,16 +31,16 @@ import (
 
 func TestMain(m *testing.M) { env.Main(m) }
 
-// world is a namespace with MillwrightMachines that no Machine owns, so that nobody but the
+// harness is a namespace with MillwrightMachines that no Machine owns, so that nobody but the
 // Controller does anything.
-type world struct {
+type harness struct {
 	*testing.T
 	namespace string
 	client    client.Client
 }
 
-// newWorld has the objects there before the Controller starts, with the rights that it has.
-func newWorld(t *testing.T, objects func(namespace string) []client.Object) *world {
+// newHarness has the objects there before the Controller starts, with the rights that it has.
+func newHarness(t *testing.T, objects func(namespace string) []client.Object) *harness {
 	t.Helper()
 	e := env.New(t)
 	coretest.Install(t, e.Admin)
@@ -53,19 +53,19 @@ func newWorld(t *testing.T, objects func(namespace string) []client.Object) *wor
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{T: t, namespace: e.Namespace, client: admin}
+	h := &harness{T: t, namespace: e.Namespace, client: admin}
 	for _, object := range objects(e.Namespace) {
 		if err := admin.Create(t.Context(), object); err != nil {
 			t.Fatal(err)
 		}
 	}
-	w.start(e, scheme)
-	return w
+	h.start(e, scheme)
+	return h
 }
 
-func (w *world) start(e *env.Env, scheme *runtime.Scheme) {
-	w.Helper()
-	mgr, err := ctrl.NewManager(e.UserWith(w.T, "config/rbac/capi-role.yaml"), ctrl.Options{
+func (h *harness) start(e *env.Env, scheme *runtime.Scheme) {
+	h.Helper()
+	mgr, err := ctrl.NewManager(e.UserWith(h.T, "config/rbac/capi-role.yaml"), ctrl.Options{
 		Scheme:                 scheme,
 		Cache:                  cache.Options{DefaultNamespaces: map[string]cache.Config{e.Namespace: {}}},
 		Controller:             config.Controller{SkipNameValidation: new(true), UsePriorityQueue: new(false)},
@@ -73,7 +73,7 @@ func (w *world) start(e *env.Env, scheme *runtime.Scheme) {
 		HealthProbeBindAddress: "0",
 	})
 	if err != nil {
-		w.Fatal(err)
+		h.Fatal(err)
 	}
 	waker := &tasks.Waker{}
 	engine := instance.New(sim.New(sim.Config{}), instance.Options{Run: func(func(context.Context)) bool { return false }, Wake: waker.Wake})
@@ -83,37 +83,37 @@ func (w *world) start(e *env.Env, scheme *runtime.Scheme) {
 	})
 	for _, setup := range []func(ctrl.Manager) error{machines.SetupWithManager, machines.Secrets.SetupWithManager} {
 		if err := setup(mgr); err != nil {
-			w.Fatal(err)
+			h.Fatal(err)
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background()) // the test's own ends before its clean-up
 	ended := make(chan error, 1)
 	go func() { ended <- mgr.Start(ctx) }()
-	w.Cleanup(func() {
+	h.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
-			w.Errorf("the manager ended with %v", err)
+			h.Errorf("the manager ended with %v", err)
 		}
 	})
 }
 
 // wantHeld waits until exactly those of the Secrets a and b are held.
-func (w *world) wantHeld(a, b bool) {
-	w.Helper()
+func (h *harness) wantHeld(a, b bool) {
+	h.Helper()
 	held := func(g gomega.Gomega, name string) bool {
 		secret := &corev1.Secret{}
-		g.Expect(w.client.Get(w.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, secret)).To(gomega.Succeed())
+		g.Expect(h.client.Get(h.Context(), client.ObjectKey{Namespace: h.namespace, Name: name}, secret)).To(gomega.Succeed())
 		return controllerutil.ContainsFinalizer(secret, infrav1.SecretFinalizer)
 	}
-	gomega.NewWithT(w.T).Eventually(func(g gomega.Gomega) {
+	gomega.NewWithT(h.T).Eventually(func(g gomega.Gomega) {
 		g.Expect([]bool{held(g, "a"), held(g, "b")}).To(gomega.Equal([]bool{a, b}), "a and b are held")
 	}).WithTimeout(30 * time.Second).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
 }
 
-func (w *world) patch(object client.Object, patch string) {
-	w.Helper()
-	if err := w.client.Patch(w.Context(), object, client.RawPatch("application/merge-patch+json", []byte(patch))); err != nil {
-		w.Fatal(err)
+func (h *harness) patch(object client.Object, patch string) {
+	h.Helper()
+	if err := h.client.Patch(h.Context(), object, client.RawPatch("application/merge-patch+json", []byte(patch))); err != nil {
+		h.Fatal(err)
 	}
 }
 
@@ -134,27 +134,27 @@ func machine(namespace string) *infrav1.MillwrightMachine {
 }
 
 // release takes the finalizer off by hand, and deletes.
-func (w *world) release() {
-	w.Helper()
-	m := machine(w.namespace)
-	w.patch(m, `{"metadata":{"finalizers":null}}`)
-	if err := w.client.Delete(w.Context(), m); err != nil {
-		w.Fatal(err)
+func (h *harness) release() {
+	h.Helper()
+	m := machine(h.namespace)
+	h.patch(m, `{"metadata":{"finalizers":null}}`)
+	if err := h.client.Delete(h.Context(), m); err != nil {
+		h.Fatal(err)
 	}
 }
 
 func TestReferenceOfAMachine(t *testing.T) {
-	w := newWorld(t, func(namespace string) []client.Object {
+	h := newHarness(t, func(namespace string) []client.Object {
 		m := machine(namespace)
 		m.Spec.ProviderSpec = &runtime.RawExtension{Raw: []byte(`{}`)}
 		m.Spec.CredentialsSecretRef = &infrav1.LocalReference{Name: "a"}
 		return []client.Object{secretNamed(namespace, "a"), secretNamed(namespace, "b"), m}
 	})
-	w.wantHeld(true, false)
-	w.patch(machine(w.namespace), `{"spec":{"credentialsSecretRef":{"name":"b"}}}`)
-	w.wantHeld(false, true)
-	w.release()
-	w.wantHeld(false, false)
+	h.wantHeld(true, false)
+	h.patch(machine(h.namespace), `{"spec":{"credentialsSecretRef":{"name":"b"}}}`)
+	h.wantHeld(false, true)
+	h.release()
+	h.wantHeld(false, false)
 }
 
 func TestReferenceOfAClass(t *testing.T) {
@@ -164,14 +164,14 @@ func TestReferenceOfAClass(t *testing.T) {
 			SecretRef: &corev1.SecretReference{Namespace: namespace, Name: secret},
 		}
 	}
-	w := newWorld(t, func(namespace string) []client.Object {
+	h := newHarness(t, func(namespace string) []client.Object {
 		m := machine(namespace)
 		m.Spec.MachineClassRef = &infrav1.LocalReference{Name: "small"}
 		return []client.Object{secretNamed(namespace, "a"), secretNamed(namespace, "b"), class(namespace, "a"), m}
 	})
-	w.wantHeld(true, false)
-	w.patch(class(w.namespace, ""), `{"secretRef":{"name":"b"}}`)
-	w.wantHeld(false, true)
-	w.release()
-	w.wantHeld(false, false)
+	h.wantHeld(true, false)
+	h.patch(class(h.namespace, ""), `{"secretRef":{"name":"b"}}`)
+	h.wantHeld(false, true)
+	h.release()
+	h.wantHeld(false, false)
 }

@@ -30,9 +30,9 @@ import (
 // takes a tenth of it on an idle machine.
 const patience = 3 * time.Minute
 
-// world is a Cluster with its infrastructure, and a simulated provider whose VMs outlive
+// harness is a Cluster with its infrastructure, and a simulated provider whose VMs outlive
 // the manager.
-type world struct {
+type harness struct {
 	*env.Cluster
 	t       *testing.T
 	dir     string
@@ -40,22 +40,22 @@ type world struct {
 	cloud   *sim.Cloud
 }
 
-// newWorld declares a Cluster that has a control plane, and no machine yet.
-func newWorld(t *testing.T) *world {
+// newHarness declares a Cluster that has a control plane, and no machine yet.
+func newHarness(t *testing.T) *harness {
 	t.Helper()
-	return newWorldIn(t, env.New(t, env.WithControllerManager()).Cluster)
+	return newHarnessIn(t, env.New(t, env.WithControllerManager()).Cluster)
 }
 
-func newWorldIn(t *testing.T, c *env.Cluster) *world {
+func newHarnessIn(t *testing.T, c *env.Cluster) *harness {
 	t.Helper()
-	w := emptyWorld(t, c)
-	w.apply("provider.yaml", nil)
-	w.apply(contract+"/cluster.yaml", nil)
-	return w
+	h := newEmptyHarness(t, c)
+	h.apply("provider.yaml", nil)
+	h.apply(contract+"/cluster.yaml", nil)
+	return h
 }
 
-// emptyWorld declares nothing yet.
-func emptyWorld(t *testing.T, c *env.Cluster) *world {
+// newEmptyHarness declares nothing yet.
+func newEmptyHarness(t *testing.T, c *env.Cluster) *harness {
 	t.Helper()
 	requireCore(t, c)
 	t.Cleanup(func() {
@@ -63,96 +63,96 @@ func emptyWorld(t *testing.T, c *env.Cluster) *world {
 			t.Logf("the core said of this test:\n%s", coreLog(c))
 		}
 	})
-	w := &world{Cluster: c, t: t, dir: t.TempDir(), cluster: "c-" + c.Namespace}
-	cloud, err := sim.OpenCloud(w.path("sim"), sim.CloudOptions{})
+	h := &harness{Cluster: c, t: t, dir: t.TempDir(), cluster: "c-" + c.Namespace}
+	cloud, err := sim.OpenCloud(h.path("sim"), sim.CloudOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.cloud = cloud
+	h.cloud = cloud
 	t.Cleanup(func() {
 		if err := cloud.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	return w
+	return h
 }
 
-func (w *world) path(name string) string { return filepath.Join(w.dir, name) }
+func (h *harness) path(name string) string { return filepath.Join(h.dir, name) }
 
 // apply applies a file of testdata, with ${CLUSTER}, ${KUBECONFIG}, ${PORT} and the given
 // variables in it.
-func (w *world) apply(file string, variables map[string]string) {
-	w.t.Helper()
+func (h *harness) apply(file string, variables map[string]string) {
+	h.t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", file))
 	if err != nil {
-		w.t.Fatal(err)
+		h.t.Fatal(err)
 	}
-	kubeconfig, err := os.ReadFile(w.ControlPlane.Kubeconfig())
+	kubeconfig, err := os.ReadFile(h.ControlPlane.Kubeconfig())
 	if err != nil {
-		w.t.Fatal(err)
+		h.t.Fatal(err)
 	}
 	quoted, err := json.Marshal(string(kubeconfig))
 	if err != nil {
-		w.t.Fatal(err)
+		h.t.Fatal(err)
 	}
 	all := map[string]string{
-		"CLUSTER": w.cluster, "KUBECONFIG": string(quoted), "PORT": fmt.Sprint(w.ControlPlane.Port()),
+		"CLUSTER": h.cluster, "KUBECONFIG": string(quoted), "PORT": fmt.Sprint(h.ControlPlane.Port()),
 	}
 	maps.Copy(all, variables)
 	filled := os.Expand(string(text), func(name string) string {
 		value, ok := all[name]
 		if !ok {
-			w.t.Errorf("%s: nothing is known of ${%s}", file, name)
+			h.t.Errorf("%s: nothing is known of ${%s}", file, name)
 		}
 		return value
 	})
-	if err := controlplane.ApplyText(w.t.Context(), w.Client, []byte(filled), w.Namespace); err != nil {
-		w.t.Fatalf("applying %s: %v", file, err)
+	if err := controlplane.ApplyText(h.t.Context(), h.Client, []byte(filled), h.Namespace); err != nil {
+		h.t.Fatalf("applying %s: %v", file, err)
 	}
 }
 
 // pool declares a MachineDeployment, and what its machines are made from.
-func (w *world) pool(name string, replicas int, providerSpec string) {
-	w.t.Helper()
-	w.apply("pool.yaml", map[string]string{"POOL": name, "PROVIDERSPEC": providerSpec})
-	w.apply(contract+"/workers.yaml", map[string]string{"POOL": name, "REPLICAS": fmt.Sprint(replicas)})
+func (h *harness) pool(name string, replicas int, providerSpec string) {
+	h.t.Helper()
+	h.apply("pool.yaml", map[string]string{"POOL": name, "PROVIDERSPEC": providerSpec})
+	h.apply(contract+"/workers.yaml", map[string]string{"POOL": name, "REPLICAS": fmt.Sprint(replicas)})
 }
 
 // own makes a name that no other test has: that of a machine becomes that of its Node, and
 // Nodes are in no namespace.
-func (w *world) own(name string) string { return name + "-" + w.Namespace }
+func (h *harness) own(name string) string { return name + "-" + h.Namespace }
 
 // machine declares one Machine with its MillwrightMachine, whose spec and the Machine's
 // bootstrap are given in JSON.
-func (w *world) machine(name, spec, bootstrap string) {
-	w.t.Helper()
-	w.apply(contract+"/machine.yaml", map[string]string{"MACHINE": name, "SPEC": spec, "BOOTSTRAP": bootstrap})
+func (h *harness) machine(name, spec, bootstrap string) {
+	h.t.Helper()
+	h.apply(contract+"/machine.yaml", map[string]string{"MACHINE": name, "SPEC": spec, "BOOTSTRAP": bootstrap})
 }
 
-// manager starts a manager of this world.
-func (w *world) manager(more ...string) *program.Process {
-	w.t.Helper()
-	return w.managerAt(w.Cluster, more...)
+// manager starts a manager of this test.
+func (h *harness) manager(more ...string) *program.Process {
+	h.t.Helper()
+	return h.managerAt(h.Cluster, more...)
 }
 
-// managerAt starts a manager of this world for objects that lie in the given cluster. It
+// managerAt starts a manager of this test for objects that lie in the given cluster. It
 // keeps its lease even where everything is slow: a manager that loses it ends.
-func (w *world) managerAt(c *env.Cluster, more ...string) *program.Process {
-	w.t.Helper()
-	path := w.path(fmt.Sprintf("manager-%d.kubeconfig", c.ControlPlane.Port()))
+func (h *harness) managerAt(c *env.Cluster, more ...string) *program.Process {
+	h.t.Helper()
+	path := h.path(fmt.Sprintf("manager-%d.kubeconfig", c.ControlPlane.Port()))
 	if _, err := os.Stat(path); err != nil {
-		env.WriteKubeconfig(w.t, path, c.UserWith(w.t, "config/rbac/capi-role.yaml"))
+		env.WriteKubeconfig(h.t, path, c.UserWith(h.t, "config/rbac/capi-role.yaml"))
 	}
 	args := append([]string{
-		"manager", "--apis", "capi", "--driver", "sim", "--sim-dir", w.path("sim"), "--namespace", w.Namespace,
-		"--control-kubeconfig", path, "--target-kubeconfig", w.ControlPlane.Kubeconfig(), "--port", "0",
+		"manager", "--apis", "capi", "--driver", "sim", "--sim-dir", h.path("sim"), "--namespace", h.Namespace,
+		"--control-kubeconfig", path, "--target-kubeconfig", h.ControlPlane.Kubeconfig(), "--port", "0",
 		"--leader-elect-lease-duration", "2m", "--leader-elect-renew-deadline", "90s", "--leader-elect-retry-period", "200ms",
 	}, more...)
-	p := program.Start(w.t, args...)
-	w.t.Cleanup(func() {
+	p := program.Start(h.t, args...)
+	h.t.Cleanup(func() {
 		p.Kill()
-		if w.t.Failed() {
-			w.t.Logf("millwright %s printed:\n%s", strings.Join(args, " "), p.Output.Tail(100))
+		if h.t.Failed() {
+			h.t.Logf("millwright %s printed:\n%s", strings.Join(args, " "), p.Output.Tail(100))
 		}
 	})
 	return p
@@ -173,56 +173,56 @@ func kind(name string) schema.GroupVersionKind {
 }
 
 // object is an object of one of the core's kinds or ours, to be read or deleted.
-func (w *world) object(kindName, name string) *unstructured.Unstructured {
+func (h *harness) object(kindName, name string) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(kind(kindName))
-	object.SetNamespace(w.Namespace)
+	object.SetNamespace(h.Namespace)
 	object.SetName(name)
 	return object
 }
 
 // get reads an object.
-func (w *world) get(g gomega.Gomega, kindName, name string) *unstructured.Unstructured {
-	object := w.object(kindName, name)
-	g.Expect(w.Client.Get(w.t.Context(), client.ObjectKeyFromObject(object), object)).To(gomega.Succeed())
+func (h *harness) get(g gomega.Gomega, kindName, name string) *unstructured.Unstructured {
+	object := h.object(kindName, name)
+	g.Expect(h.Client.Get(h.t.Context(), client.ObjectKeyFromObject(object), object)).To(gomega.Succeed())
 	return object
 }
 
-// list lists the objects of a kind in this world.
-func (w *world) list(g gomega.Gomega, kindName string) []unstructured.Unstructured {
+// list lists the objects of a kind in this test.
+func (h *harness) list(g gomega.Gomega, kindName string) []unstructured.Unstructured {
 	list := &unstructured.UnstructuredList{}
 	gvk := kind(kindName)
 	gvk.Kind += "List"
 	list.SetGroupVersionKind(gvk)
-	g.Expect(w.Client.List(w.t.Context(), list, client.InNamespace(w.Namespace))).To(gomega.Succeed())
+	g.Expect(h.Client.List(h.t.Context(), list, client.InNamespace(h.Namespace))).To(gomega.Succeed())
 	return list.Items
 }
 
 // patch changes an object by a JSON merge patch.
-func (w *world) patch(kindName, name, patch string) {
-	w.t.Helper()
-	if err := w.Client.Patch(w.t.Context(), w.object(kindName, name), client.RawPatch("application/merge-patch+json", []byte(patch))); err != nil {
-		w.t.Fatal(err)
+func (h *harness) patch(kindName, name, patch string) {
+	h.t.Helper()
+	if err := h.Client.Patch(h.t.Context(), h.object(kindName, name), client.RawPatch("application/merge-patch+json", []byte(patch))); err != nil {
+		h.t.Fatal(err)
 	}
 }
 
 // remove deletes an object.
-func (w *world) remove(kindName, name string) {
-	w.t.Helper()
-	if err := w.Client.Delete(w.t.Context(), w.object(kindName, name), client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
-		w.t.Fatal(err)
+func (h *harness) remove(kindName, name string) {
+	h.t.Helper()
+	if err := h.Client.Delete(h.t.Context(), h.object(kindName, name), client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
+		h.t.Fatal(err)
 	}
 }
 
 // scale asks for another number of machines.
-func (w *world) scale(pool string, replicas int) {
-	w.t.Helper()
-	w.patch("MachineDeployment", pool, fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas))
+func (h *harness) scale(pool string, replicas int) {
+	h.t.Helper()
+	h.patch("MachineDeployment", pool, fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas))
 }
 
 // vms are the names of the machines that have a VM, one for each VM.
-func (w *world) vms(g gomega.Gomega) []string {
-	vms, err := w.cloud.VMs()
+func (h *harness) vms(g gomega.Gomega) []string {
+	vms, err := h.cloud.VMs()
 	g.Expect(err).NotTo(gomega.HaveOccurred())
 	names := make([]string, 0, len(vms))
 	for _, vm := range vms {
@@ -232,46 +232,46 @@ func (w *world) vms(g gomega.Gomega) []string {
 }
 
 // node is the Node that a machine became.
-func (w *world) node(g gomega.Gomega, name string) *corev1.Node {
+func (h *harness) node(g gomega.Gomega, name string) *corev1.Node {
 	node := &corev1.Node{}
-	g.Expect(w.Client.Get(context.Background(), client.ObjectKey{Name: name}, node)).To(gomega.Succeed())
+	g.Expect(h.Client.Get(context.Background(), client.ObjectKey{Name: name}, node)).To(gomega.Succeed())
 	return node
 }
 
 // eventually waits until the check holds.
-func (w *world) eventually(check func(g gomega.Gomega)) {
-	w.t.Helper()
-	gomega.NewWithT(w.t).Eventually(check).WithTimeout(patience).WithPolling(100 * time.Millisecond).Should(gomega.Succeed())
+func (h *harness) eventually(check func(g gomega.Gomega)) {
+	h.t.Helper()
+	gomega.NewWithT(h.t).Eventually(check).WithTimeout(patience).WithPolling(100 * time.Millisecond).Should(gomega.Succeed())
 }
 
 // settled checks that there are that many Machines, all of them Running, each with a
 // MillwrightMachine, a VM and a Node of its own, and nothing besides.
-func (w *world) settled(g gomega.Gomega, count int) []unstructured.Unstructured {
-	machines := w.list(g, "Machine")
+func (h *harness) settled(g gomega.Gomega, count int) []unstructured.Unstructured {
+	machines := h.list(g, "Machine")
 	g.Expect(names(machines)).To(gomega.HaveLen(count), "Machines")
-	g.Expect(names(w.list(g, "MillwrightMachine"))).To(gomega.HaveLen(count), "MillwrightMachines")
-	g.Expect(w.vms(g)).To(gomega.HaveLen(count), "VMs")
+	g.Expect(names(h.list(g, "MillwrightMachine"))).To(gomega.HaveLen(count), "MillwrightMachines")
+	g.Expect(h.vms(g)).To(gomega.HaveLen(count), "VMs")
 	for _, machine := range machines {
 		g.Expect(machine.GetDeletionTimestamp()).To(gomega.BeNil(), machine.GetName())
 		g.Expect(text(machine, "status", "phase")).To(gomega.Equal("Running"), machine.GetName())
-		node := w.node(g, text(machine, "status", "nodeRef", "name"))
+		node := h.node(g, text(machine, "status", "nodeRef", "name"))
 		g.Expect(node.Spec.ProviderID).To(gomega.Equal(text(machine, "spec", "providerID")))
 	}
 	return machines
 }
 
 // isReady checks the condition Ready.
-func (w *world) isReady(g gomega.Gomega, machine, status, reason string) *unstructured.Unstructured {
-	ours := w.get(g, "MillwrightMachine", machine)
+func (h *harness) isReady(g gomega.Gomega, machine, status, reason string) *unstructured.Unstructured {
+	ours := h.get(g, "MillwrightMachine", machine)
 	g.Expect(condition(ours, "Ready")).To(gomega.And(
 		gomega.HaveKeyWithValue("status", status), gomega.HaveKeyWithValue("reason", reason)), machine)
 	return ours
 }
 
 // isGone checks that an object does not exist any more.
-func (w *world) isGone(g gomega.Gomega, kindName, name string) {
-	object := w.object(kindName, name)
-	err := w.Client.Get(w.t.Context(), client.ObjectKeyFromObject(object), object)
+func (h *harness) isGone(g gomega.Gomega, kindName, name string) {
+	object := h.object(kindName, name)
+	err := h.Client.Get(h.t.Context(), client.ObjectKeyFromObject(object), object)
 	g.Expect(apierrors.IsNotFound(err)).To(gomega.BeTrue(), "%s %s is there, or not to be read: %v", kindName, name, err)
 }
 
