@@ -99,12 +99,12 @@ func (p *pods) answer(ctx context.Context, seen *pod) (err error) {
 	terminating, done := seen.Metadata.Deleted != "", slices.Contains(finished, seen.Status.Phase)
 	switch {
 	case terminating && !done:
-		err = p.tell(ctx, seen, "Failed")
+		err = p.setStatus(ctx, seen, "Failed")
 	case terminating && seen.Metadata.Grace > 0:
 		err = p.end(ctx, seen)
 	case seen.Status.Phase == "Pending" && seen.Status.Reason == "":
 		p.logf("pods: %s is not run", seen.key())
-		err = p.tell(ctx, seen, "")
+		err = p.setStatus(ctx, seen, "")
 	}
 	if kube.IsStatus(err, http.StatusNotFound) || kube.IsStatus(err, http.StatusConflict) {
 		return nil // it was deleted, and perhaps created again
@@ -112,8 +112,8 @@ func (p *pods) answer(ctx context.Context, seen *pod) (err error) {
 	return err
 }
 
-// tell writes the Pod's status. An empty phase leaves it unchanged.
-func (p *pods) tell(ctx context.Context, seen *pod, phase string) error {
+// setStatus writes the Pod's status. An empty phase leaves it unchanged.
+func (p *pods) setStatus(ctx context.Context, seen *pod, phase string) error {
 	err := p.client.Patch(ctx, seen.path()+"/status", kube.MergePatch, map[string]any{
 		"metadata": map[string]string{"uid": seen.Metadata.UID}, // no other Pod of that name
 		"status":   podStatus{Phase: phase, Reason: reasonNotRun, Message: messageNotRun},

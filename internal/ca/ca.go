@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// Lifetime is how long an authority is good for.
+	// Lifetime is how long an authority is valid.
 	Lifetime = 10 * 365 * 24 * time.Hour
-	// Backdate is how long before its making a certificate becomes valid, for clocks that
-	// are a little late.
+	// Backdate is how long before its creation a certificate becomes valid, for clocks that
+	// are late.
 	Backdate = 5 * time.Minute
 )
 
-// ErrUnusable means that PEM texts do not hold a certificate and its private key.
+// ErrUnusable means that the PEM texts are no certificate and its private key.
 var ErrUnusable = errors.New("no usable certificate")
 
 // Pair is a certificate with its private key.
@@ -34,7 +34,7 @@ type Pair struct {
 // NewKey generates a private key.
 func NewKey() (*ecdsa.PrivateKey, error) { return ecdsa.GenerateKey(elliptic.P256(), rand.Reader) }
 
-// New makes an authority: a self-signed certificate for the template's subject and key
+// New creates an authority: a self-signed certificate with the template's subject and key
 // usage, valid for Lifetime.
 func New(template x509.Certificate, now time.Time) (Pair, error) {
 	template.NotBefore, template.NotAfter = now.Add(-Backdate), now.Add(Lifetime)
@@ -48,7 +48,7 @@ func New(template x509.Certificate, now time.Time) (Pair, error) {
 	return authority, err
 }
 
-// Sign has p, an authority, certify a public key. Serial number and issuer are filled in.
+// Sign certifies a public key with the authority p. It sets serial number and issuer.
 func (p Pair) Sign(template x509.Certificate, public crypto.PublicKey) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
@@ -79,8 +79,7 @@ func EncodeKey(key *ecdsa.PrivateKey) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
 }
 
-// Parse is the inverse of CertPEM and KeyPEM. Errors: ErrUnusable, without anything of the
-// key in its text.
+// Parse is the inverse of CertPEM and KeyPEM. Errors: ErrUnusable, without any part of the key.
 func Parse(certPEM, keyPEM []byte) (Pair, error) {
 	certBlock, _ := pem.Decode(certPEM)
 	keyBlock, _ := pem.Decode(keyPEM)

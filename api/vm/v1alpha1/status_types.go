@@ -9,7 +9,7 @@ import (
 type VirtualMachineStatus struct {
 	// VirtualMachineAuthority only changes as a whole.
 	VirtualMachineAuthority `json:",inline"`
-	// Phase summarises the VM's state for people. Programs read conditions.
+	// Phase summarises the VM's state for users. Programs should use conditions.
 	// +optional
 	Phase VirtualMachinePhase `json:"phase,omitempty"`
 	// ImagePrepared reports whether the initial image is completely on the disk. It is

@@ -1,4 +1,4 @@
-// Package proc finds processes that this one did not start, and waits for their end.
+// Package proc finds processes that are not children of this one, and waits for their end.
 package proc
 
 import (
@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotFound means that no process with that number is alive.
+// ErrNotFound means that no process with that PID is alive.
 var ErrNotFound = errors.New("no such process")
 
-// Stat returns the status of a living process. A zombie is not alive: its parent has not
-// waited for it yet, but it holds no port and no lock. Errors: ErrNotFound.
+// Stat returns the status of a living process, which a zombie is not: it holds no port and no
+// lock. Errors: ErrNotFound.
 func Stat(pid int) (procfs.ProcStat, error) {
 	process, err := procfs.NewProc(pid)
 	var stat procfs.ProcStat
@@ -32,9 +32,8 @@ func Stat(pid int) (procfs.ProcStat, error) {
 	return stat, err
 }
 
-// Open returns a handle of a process, which never stands for a later process with the
-// same number: what is found out about the process after Open still holds when a signal
-// is sent. Errors: ErrNotFound.
+// Open returns a handle of a process, which never refers to a later process with the same PID.
+// Errors: ErrNotFound.
 func Open(pid int) (*os.Process, error) {
 	if pid <= 0 {
 		return nil, ErrNotFound
@@ -50,12 +49,11 @@ func Open(pid int) (*os.Process, error) {
 	return process, nil
 }
 
-// AwaitEnd waits until a process has ended, which need not be a child of this one. It
-// returns the context's error if that ends first.
+// AwaitEnd waits until a process has ended. It returns the context's error if that ends first.
 func AwaitEnd(ctx context.Context, process *os.Process) error {
-	slice := 100 // ms: how late the end of the context may be noticed
+	slice := 100 // ms between checks of the context
 	if ctx.Done() == nil {
-		slice = -1 // no need to look at it
+		slice = -1
 	}
 	var result error
 	err := process.WithHandle(func(handle uintptr) {
@@ -80,8 +78,8 @@ func AwaitEnd(ctx context.Context, process *os.Process) error {
 	return errors.Join(err, result)
 }
 
-// Listener returns the process that listens on a TCP port, 0 if none is found: it may
-// belong to another user, or be in another process namespace.
+// Listener returns the PID of the process that listens on a TCP port; 0 if it is not found: it
+// may belong to another user, or be in another process namespace.
 func Listener(port int) int {
 	files, err := procfs.NewDefaultFS()
 	if err != nil {

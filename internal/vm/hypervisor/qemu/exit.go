@@ -10,8 +10,8 @@ import (
 
 var (
 	// ErrDiskLocked means that another process holds the lock of a disk, most likely
-	// another QEMU that runs the same machine. Nothing was written. The lock is released
-	// when that process ends, in whatever way.
+	// another QEMU that runs the same machine. Nothing was written. The kernel releases the
+	// lock when that process ends.
 	ErrDiskLocked = errors.New("another process holds the disk's lock")
 
 	// ErrNotInstalled means that there is no QEMU to start.

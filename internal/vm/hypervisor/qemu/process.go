@@ -96,7 +96,7 @@ func Start(ctx context.Context, program string, config Config) (*Process, error)
 func (p *Process) spawn(command *exec.Cmd, files []*os.File) error {
 	command.Stderr = p.stderr
 	command.ExtraFiles = files
-	// QEMU needs no variable of ours, and some may hold secrets.
+	// The environment of this process may contain secrets.
 	command.Env = []string{"LC_ALL=C"}
 	// Something else may keep the standard error open.
 	command.WaitDelay = time.Second
@@ -286,8 +286,8 @@ func socketPair() (net.Conn, *os.File, error) {
 	return conn, theirs, nil
 }
 
-// closeTheirs closes QEMU's ends here once QEMU has inherited them: only then is its end
-// noticed on ours.
+// closeTheirs closes QEMU's ends in this process after QEMU has inherited them, so that the end
+// of QEMU closes the connections.
 func (c *channels) closeTheirs() {
 	for _, file := range c.theirs {
 		if file != nil {

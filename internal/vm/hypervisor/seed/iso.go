@@ -5,17 +5,16 @@ import (
 	"encoding/binary"
 )
 
-// The few structures of ISO 9660 (ECMA-119) that a volume of some files in one folder
-// needs. The libraries at hand stamp the time into the volume; this writes nothing but
-// what it is given. Numbers in brackets are ECMA-119's.
+// The structures of ISO 9660 (ECMA-119) for a few files in one folder. Available libraries write
+// the current time into the volume. Numbers in brackets are sections of ECMA-119.
 
 const (
 	sectorSize = 2048
-	// systemArea is what the standard leaves to the system [7.2.1]; zero here.
+	// systemArea is reserved by the standard [7.2.1].
 	systemArea = 16
 )
 
-// Places of what comes before the files' content, in sectors.
+// Positions of the structures before the files' content, in sectors.
 const (
 	primarySector = systemArea + iota
 	terminatorSector
@@ -25,15 +24,15 @@ const (
 	firstFileSector
 )
 
-// file is one of the root folder. The name is used as it is, without upper case or a
-// version, as systems of today like it.
+// file is a file of the root folder. Its name is used without conversion to upper case and
+// without a version.
 type file struct {
 	name string
 	data []byte
 }
 
-// iso writes a volume with the files, whose names are sorted. Their records must fit
-// into one sector, which about forty do.
+// iso returns a volume with the files, which are sorted by name. Their records must fit into one
+// sector, about forty.
 func iso(volume string, files []file) []byte {
 	var content bytes.Buffer
 	folder := append(record("\x00", folderSector, sectorSize, true), record("\x01", folderSector, sectorSize, true)...)
@@ -53,13 +52,13 @@ func iso(volume string, files []file) []byte {
 	return image
 }
 
-// padded fills up to whole sectors.
+// padded returns data in whole sectors.
 func padded(data []byte) []byte {
 	missing := -len(data) & (sectorSize - 1)
 	return append(data[:len(data):len(data)], make([]byte, missing)...)
 }
 
-// record is an entry of the folder [9.1].
+// record returns an entry of the folder [9.1].
 func record(name string, sector, size int, isFolder bool) []byte {
 	length := 33 + len(name)
 	length += length & 1
@@ -67,7 +66,7 @@ func record(name string, sector, size int, isFolder bool) []byte {
 	r[0] = byte(length)
 	both32(r[2:], sector)
 	both32(r[10:], size)
-	copy(r[18:], []byte{70, 1, 1, 0, 0, 0, 0}) // the first day there is
+	copy(r[18:], []byte{70, 1, 1, 0, 0, 0, 0}) // the first possible date
 	if isFolder {
 		r[25] = 2
 	}
@@ -77,7 +76,7 @@ func record(name string, sector, size int, isFolder bool) []byte {
 	return r
 }
 
-// primary describes the volume [8.4].
+// primary returns the descriptor of the volume [8.4].
 func primary(volume string, sectors int) []byte {
 	d := make([]byte, sectorSize)
 	copy(d, "\x01CD001\x01")
@@ -102,7 +101,7 @@ func primary(volume string, sectors int) []byte {
 // terminator ends the descriptors [8.3].
 func terminator() []byte { return []byte("\xffCD001\x01") }
 
-// pathTable lists the one folder [9.4].
+// pathTable returns the table with the one folder [9.4].
 func pathTable(order binary.ByteOrder) []byte {
 	t := make([]byte, 10)
 	t[0] = 1
@@ -111,7 +110,7 @@ func pathTable(order binary.ByteOrder) []byte {
 	return t
 }
 
-// text fills a field with blanks after the text.
+// text pads the field with blanks.
 func text(field []byte, value string) {
 	copy(field, bytes.Repeat([]byte{' '}, len(field)))
 	copy(field, value)
@@ -123,7 +122,7 @@ func both32(field []byte, n int) {
 	binary.BigEndian.PutUint32(field[4:], uint32(n))
 }
 
-// both16 is the same for small numbers [7.2.3].
+// both16 writes a number in both byte orders [7.2.3].
 func both16(field []byte, n int) {
 	binary.LittleEndian.PutUint16(field, uint16(n))
 	binary.BigEndian.PutUint16(field[2:], uint16(n))

@@ -1,5 +1,5 @@
-// Package seed writes the volume in which a guest finds its configuration, in the format
-// of cloud-init's data source NoCloud.
+// Package seed creates the volume with a guest's configuration, in the format of cloud-init's
+// data source NoCloud.
 package seed
 
 import (
@@ -9,49 +9,48 @@ import (
 	"net/netip"
 )
 
-// maxUserData bounds what is read into memory. Kubernetes' own limit for a Secret is a
-// sixteenth of it.
+// maxUserData is the maximum size in bytes, 16 times that of a Secret.
 const maxUserData = 16 << 20
 
-// Content is what the guest finds.
+// Content is the content of the volume.
 type Content struct {
-	// InstanceID says for which machine the configuration is: guests apply it once per
-	// ID. Required.
+	// InstanceID identifies the machine: guests apply the configuration once per ID.
+	// Required.
 	InstanceID string
 	// HostName is the guest's name. Required.
 	HostName string
-	// UserData is given to the guest byte for byte. Up to 16 MiB.
+	// UserData of the guest, at most 16 MiB.
 	UserData []byte
-	// Network is the guest's network. Nil: the guest decides, mostly by DHCP.
+	// Network of the guest. Nil: the guest's default, mostly DHCP.
 	Network *Network
 }
 
-// Network configures one card.
+// Network configures one network card.
 type Network struct {
-	// MAC is how the guest finds the card.
+	// MAC of the card.
 	MAC net.HardwareAddr
 	// Links are the card's addresses, at most one of each IP version.
 	Links []Link
-	// NameServers may be none.
+	// NameServers are optional.
 	NameServers []netip.Addr
 }
 
-// Link is an address without neighbours: all goes to the gateway.
+// Link is an address without a subnet: all traffic goes to the gateway.
 type Link struct {
-	// Address is the guest's.
+	// Address of the guest.
 	Address netip.Addr
-	// Gateway is of the same IP version, and on the link although no prefix says so.
+	// Gateway of the same IP version. It is on the link.
 	Gateway netip.Addr
 }
 
-// Image returns the volume: ISO 9660 named CIDATA, with the files user-data, meta-data
-// and, with a network, network-config. The same content gives the same bytes: source
-// and target of a migration must have the same disk.
+// Image returns the volume: ISO 9660 named CIDATA, with the files user-data, meta-data and, with
+// a network, network-config. It is reproducible: source and target of a migration must have the
+// same disk.
 func Image(content Content) ([]byte, error) {
 	if len(content.UserData) > maxUserData {
 		return nil, fmt.Errorf("%d bytes of user data are more than %d", len(content.UserData), maxUserData)
 	}
-	// JSON is YAML, and leaves no questions of quoting.
+	// JSON is YAML.
 	metaData, err := json.Marshal(map[string]string{
 		"instance-id": content.InstanceID, "local-hostname": content.HostName,
 	})
@@ -69,7 +68,7 @@ func Image(content Content) ([]byte, error) {
 	return iso("CIDATA", append(files, file{"user-data", content.UserData})), nil
 }
 
-// version2 is the network in cloud-init's format of that name.
+// version2 returns the network in cloud-init's format, version 2.
 func (n *Network) version2() map[string]any {
 	var addresses []string
 	var routes []map[string]any
