@@ -173,7 +173,7 @@ func TestLeaseTakesOverAndGoesOn(t *testing.T) {
 	}
 }
 
-// TestRetry: a failure is told once per change, and tried again after growing pauses;
+// TestRetry: a failure is logged once per change, and retried after growing pauses;
 // only a refusal of the certificate ends it.
 func TestRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

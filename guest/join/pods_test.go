@@ -41,7 +41,7 @@ func TestPodsAreAnswered(t *testing.T) {
 			seenPod("ADDED", "", "Pending", ""), "PATCH " + podPath + "/status",
 			`{"metadata":{"uid":"u1"},"status":{"reason":"GuestRunsNoPods","message":"the guest runs no Pods: this one never started"}}`,
 		},
-		"Told":      {event: seenPod("MODIFIED", "", "Pending", "GuestRunsNoPods")},
+		"Known":     {event: seenPod("MODIFIED", "", "Pending", "GuestRunsNoPods")},
 		"OfOthers":  {event: seenPod("MODIFIED", "", "Running", "")},
 		"Finished":  {event: seenPod("MODIFIED", "", "Succeeded", "")},
 		"Gone":      {event: seenPod("DELETED", deleted, "Failed", "")},

@@ -60,7 +60,7 @@ func ourFuncs(serializer.CodecFactory) []any {
 	}
 }
 
-// The names of the origin's fields, as somebody who knows it writes them.
+// The names of the origin's fields.
 func TestFieldsOfTheOriginAreRead(t *testing.T) {
 	const manifest = `{
 		"apiVersion": "vm.metropolis.monogon.dev/v1alpha1",

@@ -72,6 +72,16 @@ const (
 	PhaseLost VirtualMachinePhase = "Lost"
 )
 
-// ConditionReady is the type of the condition that reports whether the VM runs as its
-// spec wants it.
-const ConditionReady = "Ready"
+const (
+	// ConditionReady is the type of the condition that reports whether the VM runs as its
+	// spec wants it.
+	ConditionReady = "Ready"
+
+	// ConditionScheduled reports whether the authoritative Pod has a node. It is False
+	// with reason ReasonUnschedulable while no host has room.
+	ConditionScheduled = "Scheduled"
+
+	// ReasonUnschedulable is the reason of ConditionScheduled when no host has room for
+	// the VM. The message is the scheduler's.
+	ReasonUnschedulable = "Unschedulable"
+)

@@ -43,7 +43,7 @@ func TestStat(t *testing.T) {
 	if stat, err := Stat(named.Process.Pid); err != nil || stat.State == "Z" || stat.PPID != os.Getpid() {
 		t.Errorf("a process with parentheses in its name: %+v, %v", stat, err)
 	}
-	zombie := start(t, "true") // nobody waits for it yet
+	zombie := start(t, "true") // its parent does not wait for it yet
 	process, err := os.FindProcess(zombie.Process.Pid)
 	if err != nil {
 		t.Fatal(err)

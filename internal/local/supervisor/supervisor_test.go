@@ -16,7 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/local/process"
 )
 
-// fakeProcess ends after its lifetime, or when it is told to.
+// fakeProcess ends after its lifetime, or after a signal.
 type fakeProcess struct {
 	stubborn bool // ends for nothing but SIGKILL
 	once     sync.Once

@@ -17,6 +17,15 @@ import (
 // that has run is known by it.
 const diskMark = "this disk has run"
 
+// runState is QEMU's name for what a machine does.
+type runState string
+
+const (
+	prelaunch runState = "prelaunch"
+	running   runState = "running"
+	paused    runState = "paused"
+)
+
 var errGone = errors.New("the machine is gone")
 
 // fakeMachines starts fake machines. The zero value is ready for use; the fields are read
@@ -75,7 +84,7 @@ type fakeMachine struct {
 
 	mu      sync.Mutex
 	awake   *sync.Cond // on state
-	state   qemu.RunState
+	state   runState
 	resets  int
 	buttons int
 	exit    qemu.Exit
@@ -85,7 +94,7 @@ func newFakeMachine(config qemu.Config, deaf, stuck bool) *fakeMachine {
 	ours, port := net.Pipe()
 	m := &fakeMachine{
 		Config: config, deaf: deaf, stuck: stuck, console: qemu.NewConsole(ours), port: port,
-		done: make(chan struct{}), state: qemu.Prelaunch,
+		done: make(chan struct{}), state: prelaunch,
 	}
 	m.awake = sync.NewCond(&m.mu)
 	go m.echo()
@@ -108,7 +117,7 @@ func (m *fakeMachine) echo() {
 func (m *fakeMachine) awaitRunning() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for m.state != qemu.Running && !m.over() {
+	for m.state != running && !m.over() {
 		m.awake.Wait()
 	}
 	return !m.over()
@@ -121,7 +130,7 @@ func (m *fakeMachine) over() bool { return m.exit != qemu.Exit{} }
 func (m *fakeMachine) Print(text string) { _, _ = m.port.Write([]byte(text)) }
 
 // State is what the machine does.
-func (m *fakeMachine) State() qemu.RunState {
+func (m *fakeMachine) State() runState {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.state
@@ -176,8 +185,8 @@ func (m *fakeMachine) change(apply func()) error {
 func (m *fakeMachine) Cont(context.Context) error {
 	var boots bool
 	err := m.change(func() {
-		boots = m.state == qemu.Prelaunch
-		m.state = qemu.Running
+		boots = m.state == prelaunch
+		m.state = running
 		m.awake.Broadcast()
 	})
 	if err != nil || !boots {
@@ -202,8 +211,8 @@ func (m *fakeMachine) markDisk() error {
 // Stop implements hypervisor.Machine.
 func (m *fakeMachine) Stop(context.Context) error {
 	return m.change(func() {
-		if m.state == qemu.Running {
-			m.state = qemu.Paused
+		if m.state == running {
+			m.state = paused
 		}
 	})
 }
@@ -211,7 +220,7 @@ func (m *fakeMachine) Stop(context.Context) error {
 // Reset implements hypervisor.Machine.
 func (m *fakeMachine) Reset(context.Context) error {
 	var boots bool
-	err := m.change(func() { m.resets++; boots = m.state == qemu.Running })
+	err := m.change(func() { m.resets++; boots = m.state == running })
 	if err == nil && boots {
 		m.Print(echoBanner)
 	}
@@ -222,7 +231,7 @@ func (m *fakeMachine) Reset(context.Context) error {
 // obeys.
 func (m *fakeMachine) Powerdown(context.Context) error {
 	var obeys bool
-	err := m.change(func() { m.buttons++; obeys = m.state == qemu.Running && !m.deaf })
+	err := m.change(func() { m.buttons++; obeys = m.state == running && !m.deaf })
 	if err == nil && obeys {
 		m.ShutDown()
 	}

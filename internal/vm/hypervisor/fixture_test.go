@@ -129,7 +129,7 @@ func (w *fixture) machine() *fakeMachine {
 	return started[len(started)-1]
 }
 
-// states are those that the controller was told of, without repetitions.
+// states returns the reported states, without repetitions.
 func (w *fixture) states() []string {
 	var states []string
 	for _, report := range w.controller.Reports() {

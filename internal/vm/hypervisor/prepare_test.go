@@ -120,7 +120,7 @@ func TestTroubleOfThePreparation(t *testing.T) {
 				return
 			}
 		}
-		t.Errorf("no report tells of the trouble: %v", w.controller.Reports())
+		t.Errorf("no report has the failure: %v", w.controller.Reports())
 	})
 }
 
@@ -191,7 +191,7 @@ func TestProgressIsReportedOncePerSecond(t *testing.T) {
 			t.Errorf("%d reports of the progress of five seconds", preparing)
 		}
 		if total := uint64(len(imageContent)); last.GetDoneBytes() != total || last.GetTotalBytes() != total {
-			t.Errorf("the last report tells of %d of %d bytes", last.GetDoneBytes(), last.GetTotalBytes())
+			t.Errorf("the last report has %d of %d bytes", last.GetDoneBytes(), last.GetTotalBytes())
 		}
 		close(goOn)
 		pass(0)

@@ -200,8 +200,10 @@ func TestRealGuestOverTheSocket(t *testing.T) {
 	first.send("two\n")
 	first.until("two\n")
 	second.until("two\n")
-	if state, err := process.State(r.bounded()); err != nil || state != qemu.Running {
-		t.Errorf("the machine is %s, %v", state, err)
+	var answer struct{ Status runState }
+	must(t, process.Monitor().Execute(r.bounded(), "query-status", nil, &answer))
+	if answer.Status != running {
+		t.Errorf("the machine is %s", answer.Status)
 	}
 
 	second.send(powerOffKey)
@@ -290,12 +292,11 @@ func TestSpecificationThatQEMURefuses(t *testing.T) {
 	r.start().ends(vmpb.EndInvalidSpec)
 
 	r = newReal(t, "counter")
-	r.config.Machines = hypervisor.QEMU{Program: "qemu-of-nobody"}
+	r.config.Machines = hypervisor.QEMU{Program: "qemu-that-is-missing"}
 	r.start().ends(vmpb.EndNoQEMU)
 }
 
-// The services over the network are where the controller is told that they are, and
-// closed to whoever is not authorized.
+// The services are at the reported endpoint, for authorized callers only.
 func TestServicesOverTheNetwork(t *testing.T) {
 	r := newReal(t, "echo")
 	asked := make(chan string, 10)

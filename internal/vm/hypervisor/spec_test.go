@@ -147,7 +147,7 @@ func TestUnreadableSpecs(t *testing.T) {
 	}
 }
 
-// In SM_RUN the image is none of anybody's business.
+// In SM_RUN the image is ignored.
 func TestImageIsIgnoredInRun(t *testing.T) {
 	spec := fullSpec()
 	spec.Mode, spec.InitialImage = vmpb.VMSpec_SM_RUN, &vmpb.InitialImage{Url: "ftp://a"}

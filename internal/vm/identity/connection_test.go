@@ -210,7 +210,7 @@ func TestManyShareOneRequest(t *testing.T) {
 func TestTokenGoesToTheControllerOnly(t *testing.T) {
 	s := newSite(t)
 	thief := &Issuer{Authority: s.authority, Now: s.clock.Now, Resolve: func(_ context.Context, token string) (Peer, error) {
-		t.Errorf("somebody else got the token %q", token)
+		t.Errorf("another server got the token %q", token)
 		return pod, nil
 	}}
 	for name, as := range map[string]*Credentials{

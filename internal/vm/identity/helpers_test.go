@@ -165,7 +165,7 @@ func (s *site) hypervisor(t *testing.T, tokenFile string) *Credentials {
 	}))
 }
 
-// holding returns credentials with a certificate that nobody has to be asked for.
+// holding returns credentials that have a certificate.
 func holding(t *testing.T, authority *Authority, peer Peer, clock *clock) *Credentials {
 	t.Helper()
 	c := &Credentials{trust: ForController(authority, clock.Now).trust, self: peer.URI()}

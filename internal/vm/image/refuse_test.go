@@ -65,7 +65,7 @@ func TestBadImagesAreRejected(t *testing.T) {
 		"unknown feature":       {"of a version to come", patched(image, atIncompatible, 1<<7), "", 0},
 		"corrupt":               {"QEMU marked it", patched(image, atIncompatible, featureCorrupt), "", 0},
 		"version to come":       {"of a version to come", patched(image, 0, 0x514649fb00000004), "", 0},
-		"encrypted":             {"nobody has the password", patched(image, 32, 1<<32), "", 0},
+		"encrypted":             {"there is no password", patched(image, 32, 1<<32), "", 0},
 		"half a header":         {"it ends there", image[:80], "", 0},
 		"garbled tables":        {"qemu-img finds out", patched(image, 40, 3), "", 0},
 		"raw, named qcow2":      {"not of the named format", content, "", vmpb.InitialImage_FORMAT_QCOW2},
@@ -104,7 +104,7 @@ func TestImageOfUnknownLengthIsCutOff(t *testing.T) {
 	wantFiles(t, dir)
 }
 
-// closedPort is an address at which nobody listens.
+// closedPort is an address without a listener.
 func closedPort(t *testing.T) string {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)

@@ -89,7 +89,7 @@ func respond(code int, body io.Reader) *http.Response {
 	}
 }
 
-// fetchFrom fetches over the transport, and tells how long that took.
+// fetchFrom fetches over the transport, and returns how long that took.
 func fetchFrom(t *testing.T, transport roundTrip, patience time.Duration) (time.Duration, error) {
 	begin := time.Now()
 	err := Fetch(t.Context(), Source{URL: "http://host/kernel"}, filepath.Join(t.TempDir(), "kernel"),
@@ -114,8 +114,8 @@ func TestPatience(t *testing.T) {
 		"server error for a while": {code: 503, failures: 3, attempts: 4, asLongAs: time.Second, atMost: 5 * time.Second},
 		"no answer":                {code: 0, failures: forEver, want: Unavailable, wantCause: refused, attempts: 10, asLongAs: 20 * time.Second, atMost: 30 * time.Second},
 		"server error":             {code: 500, failures: forEver, want: Unavailable, attempts: 10, asLongAs: 20 * time.Second, atMost: 30 * time.Second},
-		"told to be patient":       {code: 429, failures: forEver, patience: time.Minute, want: Unavailable, attempts: 16, asLongAs: 50 * time.Second, atMost: time.Minute},
-		"told to be impatient":     {code: 500, failures: forEver, patience: -1, want: Unavailable, attempts: 1},
+		"more patience":            {code: 429, failures: forEver, patience: time.Minute, want: Unavailable, attempts: 16, asLongAs: 50 * time.Second, atMost: time.Minute},
+		"no patience":              {code: 500, failures: forEver, patience: -1, want: Unavailable, attempts: 1},
 		"will not pass":            {code: 403, failures: forEver, want: Unavailable, attempts: 1},
 	}
 	for name, test := range tests {
@@ -163,7 +163,7 @@ func TestTroubleIsTold(t *testing.T) {
 		err := Fetch(t.Context(), Source{URL: "http://host/kernel"}, filepath.Join(t.TempDir(), "kernel"),
 			Options{Client: client, Trouble: func(err error) { told = append(told, err) }})
 		if len(told) != 3 || !errors.Is(told[0], refused) || !errors.Is(told[1], Unavailable) || !errors.Is(told[2], io.ErrUnexpectedEOF) {
-			t.Errorf("told of %v", told)
+			t.Errorf("reported %v", told)
 		}
 		if !errors.Is(err, Unavailable) || attempts != 4 {
 			t.Errorf("got %v after %d attempts", err, attempts)

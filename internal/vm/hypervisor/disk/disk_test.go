@@ -62,7 +62,7 @@ func TestLockEndsWithItsProcess(t *testing.T) {
 		t.Errorf("while it lives: %v, want ErrLocked", err)
 	}
 	must(t, holder.Process.Kill())
-	_ = holder.Wait() // tells of the kill
+	_ = holder.Wait() // it was killed
 	lock, err := Acquire(path)
 	must(t, err)
 	must(t, lock.Release())

@@ -31,7 +31,7 @@ func TestValidateNamesTheField(t *testing.T) {
 		"the gateway":      {"network.address4", func(n *UserNetwork) { n.Address4 = n.Gateway4() }},
 		"the name server":  {"network.address4", func(n *UserNetwork) { n.Address4 = n.DNS4() }},
 		"the network":      {"network.address4", func(n *UserNetwork) { n.Address4 = n.IPv4.Addr() }},
-		"everybody":        {"network.address4", func(n *UserNetwork) { n.Address4 = netip.MustParseAddr("10.83.7.255") }},
+		"broadcast":        {"network.address4", func(n *UserNetwork) { n.Address4 = netip.MustParseAddr("10.83.7.255") }},
 		"foreign IPv6":     {"network.address6", func(n *UserNetwork) { n.Address6 = netip.MustParseAddr("fd84::9") }},
 		"the IPv6 gateway": {"network.address6", func(n *UserNetwork) { n.Address6 = n.Gateway6() }},
 		"IPv6 without any": {"network.address6", func(n *UserNetwork) { n.IPv6, n.Address6 = netip.Prefix{}, netip.MustParseAddr("fd83:7::9") }},

@@ -94,6 +94,14 @@ func start(t *testing.T, config Config) *Process {
 	return p
 }
 
+// runState is QEMU's name for what the machine does.
+func runState(t *testing.T, p *Process) string {
+	t.Helper()
+	var answer struct{ Status string }
+	must(t, p.Monitor().Execute(bounded(t), "query-status", nil, &answer))
+	return answer.Status
+}
+
 // boot runs a guest until it has printed its banner.
 func boot(t *testing.T, guest []byte, banner string) (*Process, *reader) {
 	t.Helper()

@@ -34,19 +34,6 @@ const (
 	stderrLimit = 8 << 10
 )
 
-// RunState is QEMU's name for what the machine does.
-type RunState string
-
-// The states of a machine without migration. QEMU has more.
-const (
-	// Prelaunch is the state before the first Cont.
-	Prelaunch RunState = "prelaunch"
-	// Running is the state after Cont.
-	Running RunState = "running"
-	// Paused is the state after Stop.
-	Paused RunState = "paused"
-)
-
 // Process is a running QEMU with its machine. It is safe for concurrent use.
 type Process struct {
 	child   *child.Process
@@ -209,15 +196,6 @@ func (p *Process) Reset(ctx context.Context) error {
 // GuestShutdown.
 func (p *Process) Powerdown(ctx context.Context) error {
 	return p.monitor.Execute(ctx, "system_powerdown", nil, nil)
-}
-
-// State returns what the machine does.
-func (p *Process) State(ctx context.Context) (RunState, error) {
-	var answer struct {
-		Status RunState `json:"status"`
-	}
-	err := p.monitor.Execute(ctx, "query-status", nil, &answer)
-	return answer.Status, err
 }
 
 // Quit ends QEMU without asking the guest, and waits until the process has ended. After an

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -31,8 +32,7 @@ type Guest interface {
 type oob struct {
 	vmpb.UnimplementedOOBManagementServer
 
-	mu    sync.Mutex
-	guest Guest
+	guest atomic.Pointer[Guest]
 
 	// resetting serialises resets: two attempts of one may be concurrent.
 	resetting sync.Mutex
@@ -41,18 +41,14 @@ type oob struct {
 
 // SetGuest sets the machine that is served from now on.
 func (o *oob) SetGuest(guest Guest) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.guest = guest
+	o.guest.Store(&guest)
 }
 
 func (o *oob) present() (Guest, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.guest == nil {
-		return nil, errAbsent
+	if guest := o.guest.Load(); guest != nil {
+		return *guest, nil
 	}
-	return o.guest, nil
+	return nil, errAbsent
 }
 
 // Reset implements vmpb.OOBManagementServer.
