@@ -1,13 +1,13 @@
-// Package machine reconciles Machines: it gets each a VM, awaits its node,
-// watches over the node's health, and takes everything down again.
+// Package machine reconciles Machines: it creates the VM, awaits the node, follows its health, and
+// deletes both.
 //
-// Each pass goes through the steps of lifecycle.go, or of termination.go once the
-// Machine is being deleted. A step finds out for itself whether its work is done, so
-// a pass does as much as can be done now and ends where something has to be waited
-// for; an event brings the next one.
+// Each pass goes through the steps of lifecycle.go, or of termination.go once the Machine is being
+// deleted. A step finds out whether its work is done, so a pass does as much as is possible now
+// and ends where it has to wait for an event.
 package machine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -24,7 +24,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -38,78 +37,72 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+	"github.com/millwright-dev/millwright/internal/reconcile/target"
 )
 
 // Options configure a Controller.
 type Options struct {
 	// Client of the control cluster; reads come from the cache.
 	Client client.Client
-	// Target is where nodes join; nil if nowhere.
-	Target Target
+	// Target is the cluster that nodes join; nil if there is none.
+	Target target.Interface
 	// Tokens issues bootstrap tokens; nil without a target.
 	Tokens *bootstrap.Tokens
-	// Engine gets and removes instances.
+	// Engine creates and deletes instances.
 	Engine *instance.Engine
-	// DriverName is what classes call the engine's driver. Machines whose class is for
-	// another one get no VM, and keep the one that they have. Empty: the driver itself
-	// looks whom a class is for.
+	// DriverName is the provider in the classes of the engine's driver. Machines of other
+	// classes get no VM, and keep the one that they have. Empty means any.
 	DriverName string
-	// TaskEnds is the source of events that the engine's Wake feeds.
+	// TaskEnds is the source of events of the engine's Wake.
 	TaskEnds source.Source
-	// Events explains to users what was done.
-	Events record.EventRecorder
-	// NodeEvents explains on nodes what concerns them. Nil: nothing is.
-	NodeEvents record.EventRecorder
-	// Clock tells the time.
-	Clock clock.PassiveClock
-	// Concurrency is how many Machines are looked at at the same time.
+	// Events records events on Machines, NodeEvents those on nodes, unless it is nil.
+	Events, NodeEvents record.EventRecorder
+	Clock              clock.PassiveClock
+	// Concurrency is the number of workers.
 	Concurrency int
-	// CreationTimeout is the time after which a Machine that has not joined is Failed,
-	// unless the Machine says otherwise.
+	// CreationTimeout is the time after which a Machine that has not joined is Failed. Zero
+	// means timeouts.DefaultCreation. Like all timeouts, a Machine may have its own.
 	CreationTimeout time.Duration
-	// NodeConditions are the node conditions that make a Machine unhealthy unless they
-	// are False, unless the Machine says otherwise.
+	// NodeConditions are the node conditions that make a Machine unhealthy unless they are
+	// False. A Machine may have its own.
 	NodeConditions []string
-	// Health is how long Machines may be unhealthy.
-	Health Health
-	// Drain is how nodes are emptied.
-	Drain Drain
-	// OtherOwners finds the objects of another API that name a VM: a driver may give VMs of
-	// both. Nil: there is no other API.
+	Health         Health
+	Drain          Drain
+	// OtherOwners finds the objects of another API group that name a VM. Nil means that there
+	// is no other API group.
 	OtherOwners ownership.Finder
 }
 
-// Health is how long Machines may be unhealthy, and how many are then replaced.
+// Health configures the replacement of unhealthy Machines.
 type Health struct {
-	// Timeout is the time after which an unhealthy Machine is Failed, unless the Machine
-	// says otherwise. Zero means DefaultHealthTimeout.
+	// Timeout is the time after which an unhealthy Machine is Failed. Zero means
+	// DefaultHealthTimeout.
 	Timeout time.Duration
-	// MaxReplacements is how many Machines with the same label "name" may be replaced for
-	// their health at the same time: a number, or a percentage of those Machines, rounded
-	// down. It counts as 1 if it is less, hence also by default.
+	// MaxReplacements is how many Machines with the same label "name" may be replaced for their
+	// health at the same time: a number, or a percentage of those Machines, rounded down, and
+	// at least 1.
 	MaxReplacements intstr.IntOrString
 	// OutageTimeout is the time after which an API server that does not answer counts as
-	// having been away; timeouts begin anew when it is back. Zero means
-	// DefaultOutageTimeout.
+	// having been away; timeouts begin anew when it is back. Zero means DefaultOutageTimeout.
 	OutageTimeout time.Duration
-	// OutagePeriod is how often API servers are asked whether they answer, while a timeout
-	// is counted. Zero means DefaultOutagePeriod.
+	// OutagePeriod is how often API servers are asked whether they answer, while a timeout is
+	// counted. Zero means DefaultOutagePeriod.
 	OutagePeriod time.Duration
 }
 
-// Drain is how nodes are emptied before their VMs are deleted.
+// Drain configures the drain of nodes before their VMs are deleted.
 type Drain struct {
-	// Drainer empties nodes. Without one they are only cordoned.
+	// Drainer drains nodes. Without one they are only cordoned.
 	Drainer Drainer
-	// Timeout is the time from the deletion of a Machine on after which its drain is
-	// forced, unless the Machine says otherwise. Zero means DefaultDrainTimeout.
+	// Timeout is the time from the deletion of a Machine until its drain is forced. Zero means
+	// DefaultDrainTimeout.
 	Timeout time.Duration
-	// MaxEvictRetries is how often an eviction that was refused is tried again, unless the
-	// Machine says otherwise. Zero means DefaultMaxEvictRetries.
+	// MaxEvictRetries is how often a refused eviction is tried again. Zero means
+	// DefaultMaxEvictRetries. A Machine may have its own.
 	MaxEvictRetries int32
 }
 
-// Drainer empties nodes, as drain.Drainer does, which says what each method means.
+// Drainer is implemented by drain.Drainer.
 type Drainer interface {
 	Drain(ctx context.Context, req drain.Request) (drain.Report, error)
 	DeleteAttachments(ctx context.Context, node string) (done bool, err error)
@@ -118,28 +111,13 @@ type Drainer interface {
 	Forget(machine types.NamespacedName)
 }
 
-// Target is the cluster that nodes join, as target.Cluster is one. It need not answer.
-type Target interface {
-	// Client reads Nodes from a cache and writes to the API server.
-	Client() client.Client
-	// Ready reports whether the target has answered, so that what the cache does not
-	// show is not there.
-	Ready() bool
-	// ReadySince is when the cache was first complete; zero if it is not yet.
-	ReadySince() time.Time
-	// Watch makes a source of events about objects of the target.
-	Watch(object client.Object, events handler.EventHandler, filters ...predicate.Predicate) source.Source
-}
-
 // Controller reconciles Machines. Make one with New.
 type Controller struct {
 	Options
-	// outages counts timeouts; made at the first pass.
-	outages   *outage.Monitor
+	outages   *outage.Monitor // made by the first pass
 	beginOnce sync.Once
 
-	written expectations.Writes
-	// nodes is the same for the nodes of the target.
+	written      expectations.Writes
 	nodes        nodes.Writer
 	memory       expectations.Memory[memory]
 	replacements replacement.Limiter
@@ -147,26 +125,36 @@ type Controller struct {
 
 // New makes a Controller.
 func New(opts Options) *Controller {
-	opts.setDefaults()
+	opts.CreationTimeout = cmp.Or(opts.CreationTimeout, timeouts.DefaultCreation)
+	opts.Health.Timeout = cmp.Or(opts.Health.Timeout, DefaultHealthTimeout)
+	opts.Health.OutageTimeout = cmp.Or(opts.Health.OutageTimeout, DefaultOutageTimeout)
+	opts.Health.OutagePeriod = cmp.Or(opts.Health.OutagePeriod, DefaultOutagePeriod)
+	opts.Drain.Timeout = cmp.Or(opts.Drain.Timeout, DefaultDrainTimeout)
+	opts.Drain.MaxEvictRetries = cmp.Or(opts.Drain.MaxEvictRetries, DefaultMaxEvictRetries)
 	return &Controller{Options: opts}
 }
 
-// SetupWithManager registers the controller, the index that it alone uses, and what it
-// watches.
+// SetupWithManager registers the controller, its watches, and the index of its replacements.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.Machine{}, replacement.ByPool, replacement.Pools); err != nil {
 		return fmt.Errorf("adding the index %s: %w", replacement.ByPool, err)
 	}
+	mapped := handler.EnqueueRequestsFromMapFunc
 	build := ctrl.NewControllerManagedBy(mgr).
 		Named("machine").
 		For(&v1alpha1.Machine{}).
-		Watches(&v1alpha1.MachineClass{}, handler.EnqueueRequestsFromMapFunc(c.waitingForClass), builder.WithPredicates(classChanges())).
-		Watches(&v1alpha1.MachineClass{}, handler.EnqueueRequestsFromMapFunc(c.ofClass), builder.WithPredicates(capacityChanges())).
-		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(c.waitingForSecret), builder.WithPredicates(secretChanges())).
+		Watches(&v1alpha1.MachineClass{}, mapped(c.waitingForClass), builder.WithPredicates(classChanges())).
+		Watches(&v1alpha1.MachineClass{}, mapped(c.ofClass), builder.WithPredicates(capacityChanges())).
+		Watches(&corev1.Secret{}, mapped(c.waitingForSecret), builder.WithPredicates(secretChanges())).
 		WatchesRawSource(c.TaskEnds).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency})
-	for _, events := range c.targetEvents() {
-		build.WatchesRawSource(events)
+	if c.Target != nil {
+		build.WatchesRawSource(c.Target.Watch(&corev1.Node{}, mapped(c.ofNode), nodeChanges()))
+	}
+	if c.Target != nil && c.Drain.Drainer != nil {
+		for _, events := range c.drainEvents().Sources(c.Target.Watch) {
+			build.WatchesRawSource(events)
+		}
 	}
 	if err := build.Complete(c); err != nil {
 		return fmt.Errorf("setting up the machine controller: %w", err)
@@ -174,8 +162,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// staleCache is how long a pass waits for the cache to show what this process wrote
-// itself. The event of that write comes first.
+// staleCache is how long a pass waits at most for the cache to show what this process has written.
 const staleCache = time.Second
 
 // Reconcile takes a Machine one pass further.
@@ -216,7 +203,6 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return c.result(ctx, outcome)
 }
 
-// forget drops what is remembered of a Machine that is gone.
 func (c *Controller) forget(key types.NamespacedName) {
 	c.Engine.Forget(key)
 	c.written.Forget(key)
@@ -230,11 +216,10 @@ func (c *Controller) forget(key types.NamespacedName) {
 	}
 }
 
-// result turns the end of a pass into what controller-runtime understands.
 func (c *Controller) result(ctx context.Context, outcome flow.Outcome) (ctrl.Result, error) {
 	log := ctrl.LoggerFrom(ctx)
 	if apierrors.IsConflict(outcome.Err) {
-		log.V(1).Info("somebody else was first", "step", outcome.Step)
+		log.V(1).Info("another client was first", "step", outcome.Step)
 		return ctrl.Result{RequeueAfter: staleCache}, nil
 	}
 	if outcome.Err != nil {
@@ -255,38 +240,10 @@ const (
 	DefaultOutagePeriod    = time.Minute
 )
 
-func (o *Options) setDefaults() {
-	or := func(value *time.Duration, otherwise time.Duration) {
-		if *value == 0 {
-			*value = otherwise
-		}
-	}
-	or(&o.CreationTimeout, timeouts.DefaultCreation)
-	or(&o.Health.Timeout, DefaultHealthTimeout)
-	or(&o.Health.OutageTimeout, DefaultOutageTimeout)
-	or(&o.Health.OutagePeriod, DefaultOutagePeriod)
-	or(&o.Drain.Timeout, DefaultDrainTimeout)
-	if o.Drain.MaxEvictRetries == 0 {
-		o.Drain.MaxEvictRetries = DefaultMaxEvictRetries
-	}
-}
-
-func (c *Controller) creationTimeout(machine *v1alpha1.Machine) timeouts.Timeout {
-	return timeouts.Creation(machine, c.CreationTimeout)
-}
-
-func (c *Controller) healthTimeout(machine *v1alpha1.Machine) timeouts.Timeout {
-	return timeouts.Health(machine, c.Health.Timeout)
-}
-
-func (c *Controller) drainTimeout(machine *v1alpha1.Machine) timeouts.Timeout {
-	return timeouts.Drain(machine, c.Drain.Timeout)
-}
-
-// creationTimeLeft is how long the Machine may still take to join. One that is Failed has
-// had its time: a restart or an outage does not give it any more, a longer timeout does.
+// creationTimeLeft is how long the Machine may still take to join. One that is Failed gets no more
+// time by a restart or an outage, but by a longer timeout.
 func (c *Controller) creationTimeLeft(ctx context.Context, s *scope) outage.Countdown {
-	begin, timeout := s.machine.CreationTimestamp.Time, c.creationTimeout(s.machine)
+	begin, timeout := s.machine.CreationTimestamp.Time, timeouts.Creation(s.machine, c.CreationTimeout)
 	if s.machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed {
 		if left := timeout.Ends(begin).Sub(s.now); left <= 0 {
 			return outage.Countdown{Left: left}

@@ -19,26 +19,25 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/nodes"
 	"github.com/millwright-dev/millwright/internal/lifecycle/outage"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
+	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 	"github.com/millwright-dev/millwright/internal/reconcile/validation"
 )
 
-// instances returns the steps that are shared with the other API.
+// instances returns the steps that are shared with MillwrightMachines.
 func (c *Controller) instances() steps.Steps {
 	return steps.Steps{Engine: c.Engine, Owners: ownership.Index{ownership.Machines(c.Client), c.OtherOwners}}
 }
 
-// owner returns the Machine as an owner of the instance that it names. It is never certain of
-// it: the ID stands in the spec, where users can edit it.
+// owner returns the Machine as an owner that is never certain: users can edit the ID in its spec.
 func owner(machine *v1alpha1.Machine) ownership.Owner {
 	owner := ownership.OfMachine(machine)
 	owner.Certain = false
 	return owner
 }
 
-// named names another owner in a message.
 func named(other ownership.Owner) string {
 	if other.Kind == ownership.KindMachine {
 		return fmt.Sprintf("machine %q", other.Key.Name)
@@ -50,7 +49,6 @@ func ownedMessage(providerID string, other ownership.Owner) string {
 	return fmt.Sprintf("VM %s is that of %s already", providerID, named(other))
 }
 
-// ensureInstance looks for the Machine's instance, and creates it if there never was one.
 func (c *Controller) ensureInstance(ctx context.Context, s *scope) flow.Result {
 	if ownership.Established(s.machine) {
 		return flow.Continue()
@@ -80,7 +78,7 @@ func (c *Controller) ensureInstance(ctx context.Context, s *scope) flow.Result {
 	return c.instances().Ensure(ctx, adapter{c, s, inputs})
 }
 
-// creationImpossible: nothing can be tried before something changes.
+// creationImpossible ends a pass without a call to the driver.
 func (c *Controller) creationImpossible(ctx context.Context, s *scope, why, message string) flow.Result {
 	left := c.creationTimeLeft(ctx, s)
 	s.failedToCreate(cause{name: why}, message, left.Left)
@@ -108,8 +106,8 @@ func (a adapter) Request() instance.Request {
 	}
 }
 
-// Record implements steps.Adapter. A new instance whose node's name is that of an older node is
-// refused; one that is being deleted is recorded without its node.
+// Record implements steps.Adapter. A new instance with the name of an older node is refused; one
+// that is being deleted is recorded without its node.
 func (a adapter) Record(ctx context.Context, found instance.Instance) flow.Result {
 	deleting := !a.s.machine.DeletionTimestamp.IsZero()
 	if a.c.Target != nil && a.c.Target.Ready() && (deleting || a.s.machine.Spec.ProviderID == "") {
@@ -120,7 +118,7 @@ func (a adapter) Record(ctx context.Context, found instance.Instance) flow.Resul
 		case stale == "":
 		case deleting:
 			found.NodeName = ""
-		default: // no patience helps
+		default: // waiting does not help
 			a.s.failedToCreate(cause{name: v1alpha1.CauseNodeNameTaken}, stale, 0)
 			return flow.Wait(0, stale)
 		}
@@ -131,13 +129,13 @@ func (a adapter) Record(ctx context.Context, found instance.Instance) flow.Resul
 	return flow.Fail(a.c.recordIdentity(ctx, a.s, found))
 }
 
-// Conflict implements steps.Adapter. A Machine that is being deleted and never had the instance
-// goes without it.
+// Conflict implements steps.Adapter. A Machine that is being deleted and never had the instance is
+// deleted without it.
 func (a adapter) Conflict(_ context.Context, step steps.Step, providerID string, other ownership.Owner) flow.Result {
 	switch step {
 	case steps.Ensure:
 		message := ownedMessage(providerID, other)
-		a.s.failedToCreate(cause{name: v1alpha1.CauseInstanceOwned}, message, 0) // no patience helps
+		a.s.failedToCreate(cause{name: v1alpha1.CauseInstanceOwned}, message, 0) // waiting does not help
 		return flow.Wait(0, message)
 	case steps.AwaitSoleOwner:
 		message := fmt.Sprintf("VM %s "+messages.AlsoThatOf+" %s: clear spec.providerID of the one that it does not belong to.", providerID, named(other))
@@ -182,7 +180,7 @@ func (c *Controller) creationFailed(ctx context.Context, s *scope, answer instan
 	method := answer.Failure.Method
 	nameTaken := answer.Failure.Code == codes.AlreadyExists && (method == instance.MethodCreate || method == instance.MethodInitialize)
 	if nameTaken && metav1.GetControllerOfNoCopy(s.machine) != nil {
-		left = outage.Countdown{} // no patience helps: the set's next machine has another name
+		left = outage.Countdown{} // the set's next machine has another name
 	}
 	s.driverFailed(answer.Failure, left.Left)
 	if s.machine.Spec.ProviderID != "" && c.Tokens != nil {
@@ -197,8 +195,8 @@ func (c *Controller) creationFailed(ctx context.Context, s *scope, answer instan
 	return flow.Wait(wait, answer.Failure.Error())
 }
 
-// awaitDriver waits for the driver to answer. One that never does must not keep a set waiting
-// for ever.
+// awaitDriver waits for the driver within the creation timeout: one that never answers must not
+// hold up a set.
 func (c *Controller) awaitDriver(ctx context.Context, s *scope, answer instance.Answer) flow.Result {
 	left := c.creationTimeLeft(ctx, s)
 	if !left.Over() {
@@ -207,7 +205,7 @@ func (c *Controller) awaitDriver(ctx context.Context, s *scope, answer instance.
 	silent := cause{name: v1alpha1.CauseDriverSilent}
 	switch s.machine.Status.CurrentStatus.Phase {
 	case "":
-		s.failedToCreate(silent, fmt.Sprintf(messages.NoAnswer+" within %s", messages.Duration(c.creationTimeout(s.machine).Duration)), left.Left)
+		s.failedToCreate(silent, fmt.Sprintf(messages.NoAnswer+" within %s", messages.Duration(timeouts.Creation(s.machine, c.CreationTimeout).Duration)), left.Left)
 	case v1alpha1.MachineCrashLoopBackOff: // it has answered before
 		if wait := answer.SilentIn(c.Clock.Now()); wait > 0 {
 			return flow.Wait(wait, "the driver")
@@ -217,13 +215,12 @@ func (c *Controller) awaitDriver(ctx context.Context, s *scope, answer instance.
 	return flow.Wait(0, "the driver")
 }
 
-// awaitSoleOwner holds a deletion back that would take the VM from another object.
 func (c *Controller) awaitSoleOwner(ctx context.Context, s *scope) flow.Result {
 	return c.instances().AwaitSoleOwner(ctx, adapter{c: c, s: s})
 }
 
-// identifyInstance finds out which VM a Machine has that does not say it, where that may be
-// one of another API: the driver would delete it for its name.
+// identifyInstance finds the VM of a Machine that names none, if there is another API group: the
+// driver might delete a VM of that group for its name.
 func (c *Controller) identifyInstance(ctx context.Context, s *scope) flow.Result {
 	if c.OtherOwners == nil || s.machine.Spec.ProviderID != "" || c.Engine.Deleting(s.key()) {
 		return flow.Continue()
@@ -231,7 +228,6 @@ func (c *Controller) identifyInstance(ctx context.Context, s *scope) flow.Result
 	return c.identify(ctx, s)
 }
 
-// identify asks the driver for the Machine's VM, and stores what it is.
 func (c *Controller) identify(ctx context.Context, s *scope) flow.Result {
 	inputs, _, err := c.classInputs(ctx, s.machine)
 	if err != nil || inputs.class == nil {
@@ -240,8 +236,6 @@ func (c *Controller) identify(ctx context.Context, s *scope) flow.Result {
 	return c.instances().Identify(ctx, adapter{c, s, inputs})
 }
 
-// deleteInstance has the driver delete the instance, and goes on when the driver says that it
-// is gone.
 func (c *Controller) deleteInstance(ctx context.Context, s *scope) flow.Result {
 	if s.ownedByOther != "" {
 		return flow.Continue()
@@ -256,7 +250,6 @@ func (c *Controller) deleteInstance(ctx context.Context, s *scope) flow.Result {
 	return c.instances().Delete(ctx, adapter{c, s, inputs})
 }
 
-// reportDeletion says how a deletion goes at the step.
 func reportDeletion(s *scope, answer instance.Answer, step deletionStep) flow.Result {
 	switch answer.State {
 	case instance.Gone:
@@ -277,10 +270,9 @@ func reportDeletion(s *scope, answer instance.Answer, step deletionStep) flow.Re
 	return flow.Wait(max(wait, 0), "the driver")
 }
 
-// deletionWithoutClass: a class that is in use cannot vanish, since it carries our
-// finalizer. So a Machine that has neither class nor provider ID never had an instance,
-// unless somebody took the finalizer off, or gave the class to another driver, while one
-// was made: that call is awaited, and what it made is not forgotten.
+// deletionWithoutClass deletes a Machine whose class is gone. As our finalizer holds a class that is
+// in use, a Machine without a provider ID has no instance, unless a user removed the finalizer, or
+// gave the class to another driver, during a creation: that call is awaited.
 func (c *Controller) deletionWithoutClass(ctx context.Context, s *scope, missing string) flow.Result {
 	if s.machine.Spec.ProviderID == "" {
 		answer := c.Engine.Abandon(s.key())
@@ -300,11 +292,10 @@ func (c *Controller) deletionWithoutClass(ctx context.Context, s *scope, missing
 	return flow.Wait(0, message)
 }
 
-// prepare makes the Secret with which an instance is created: user data that carries a
-// bootstrap token of the Machine's own.
+// prepare returns what makes the Secret of a creation, whose user data has the bootstrap token.
 func (c *Controller) prepare(machine *v1alpha1.Machine, secret *corev1.Secret) func(context.Context) (*corev1.Secret, error) {
 	key := types.NamespacedName{Namespace: machine.Namespace, Name: machine.Name}
-	valid := c.creationTimeout(machine).Duration
+	valid := timeouts.Creation(machine, c.CreationTimeout).Duration
 	return func(ctx context.Context) (*corev1.Secret, error) {
 		token := ""
 		if c.Tokens != nil {
@@ -319,14 +310,13 @@ func (c *Controller) prepare(machine *v1alpha1.Machine, secret *corev1.Secret) f
 	}
 }
 
-// classInputs is what a driver needs besides the Machine.
+// classInputs are a class and the data of its Secrets.
 type classInputs struct {
 	class  *v1alpha1.MachineClass
 	secret *corev1.Secret
 }
 
-// classInputs returns the Machine's class and the merged data of its Secrets. What is missing
-// is no error but a message.
+// classInputs reads them. What is missing is no error but a message.
 func (c *Controller) classInputs(ctx context.Context, machine *v1alpha1.Machine) (inputs classInputs, missing string, err error) {
 	ref := machine.Spec.Class
 	if ref.Kind != v1alpha1.MachineClassKind {
@@ -346,13 +336,12 @@ func (c *Controller) classInputs(ctx context.Context, machine *v1alpha1.Machine)
 	return classInputs{class: class, secret: secret}, missing, err
 }
 
-// held reports whether the class carries our finalizer. Without it the class could vanish
-// while an instance is made from it, and nobody could delete that instance again.
+// held reports whether the class has our finalizer. Without its class an instance cannot be deleted.
 func (i classInputs) held() bool {
 	return controllerutil.ContainsFinalizer(i.class, v1alpha1.FinalizerMCM)
 }
 
-// invalid says why nothing can be created from the inputs yet; empty if all is well.
+// invalid returns why nothing can be created from the inputs; empty if they are valid.
 func (i classInputs) invalid() string {
 	if errs := validation.MachineClass(i.class); len(errs) > 0 {
 		return fmt.Sprintf("MachineClass %q is not valid: %v", i.class.Name, errs.ToAggregate())

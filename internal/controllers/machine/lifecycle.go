@@ -24,7 +24,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// lifecycle returns the steps from a Machine's creation to a healthy node.
+// lifecycle returns the steps of a Machine that is not being deleted.
 func (c *Controller) lifecycle() []flow.Step[*scope] {
 	return []flow.Step[*scope]{
 		{Name: "AddFinalizer", Run: c.addFinalizer},
@@ -48,10 +48,10 @@ func (c *Controller) addFinalizer(ctx context.Context, s *scope) flow.Result {
 	}))
 }
 
-// defaultPriority is what every Machine gets that has no other.
+// defaultPriority is the priority annotation of Machines that have none.
 const defaultPriority = "3"
 
-// patchMachine changes the metadata and spec of the Machine, if the change is one.
+// patchMachine changes metadata and spec of the Machine.
 func (c *Controller) patchMachine(ctx context.Context, s *scope, change func(*v1alpha1.Machine)) error {
 	changed := s.stored.DeepCopy()
 	change(changed)
@@ -66,7 +66,7 @@ func (c *Controller) patchMachine(ctx context.Context, s *scope, change func(*v1
 	return nil
 }
 
-// recordIdentity stores which instance is the Machine's, in one write.
+// recordIdentity stores the Machine's instance in one write.
 func (c *Controller) recordIdentity(ctx context.Context, s *scope, found instance.Instance) error {
 	if c.Target == nil {
 		s.machine.Status.Addresses = mergeAddresses(s.machine.Status.Addresses, found)
@@ -82,7 +82,7 @@ func (c *Controller) recordIdentity(ctx context.Context, s *scope, found instanc
 	})
 }
 
-// recordNode stores what a Machine turned out to be that did not say it.
+// recordNode stores the node's name, and the provider ID if the Machine has none.
 func (c *Controller) recordNode(ctx context.Context, s *scope, found instance.Instance) error {
 	return c.patchMachine(ctx, s, func(machine *v1alpha1.Machine) {
 		if machine.Spec.ProviderID == "" {
@@ -94,13 +94,12 @@ func (c *Controller) recordNode(ctx context.Context, s *scope, found instance.In
 	})
 }
 
-// criticalComponents is what a node that is healthy may still lack to be of use.
 const criticalComponents = "critical components on the node"
 
-// replacementRetry is how long a Machine waits whose replacement must wait for others.
+// replacementRetry is when a Machine tries again that waits for the replacement of others.
 const replacementRetry = 5 * time.Second
 
-// assessHealth copies the node's conditions and draws the consequence.
+// assessHealth copies the node's conditions and sets the phase.
 func (c *Controller) assessHealth(ctx context.Context, s *scope) flow.Result {
 	if noderef.ConditionsDiffer(s.machine.Status.Conditions, s.node.Status.Conditions) {
 		s.machine.Status.Conditions = slices.Clone(s.node.Status.Conditions) // an answer is decoded into it
@@ -119,7 +118,7 @@ func (c *Controller) assessHealth(ctx context.Context, s *scope) flow.Result {
 		switch phase {
 		case v1alpha1.MachinePending:
 			return c.awaitJoin(ctx, s, criticalComponents)
-		case v1alpha1.MachineFailed: // for want of them, perhaps: that is no recovery
+		case v1alpha1.MachineFailed: // perhaps for lack of them
 			return flow.Wait(0, criticalComponents)
 		}
 	}
@@ -141,7 +140,7 @@ func (c *Controller) unhealthy(ctx context.Context, s *scope, phase v1alpha1.Mac
 	return c.awaitRecovery(ctx, s, "the node to be healthy")
 }
 
-// awaitJoin waits for a node to become of use, within the creation timeout.
+// awaitJoin waits for the node within the creation timeout.
 func (c *Controller) awaitJoin(ctx context.Context, s *scope, what string) flow.Result {
 	left := c.creationTimeLeft(ctx, s)
 	if !left.Over() {
@@ -154,32 +153,31 @@ func (c *Controller) awaitJoin(ctx context.Context, s *scope, what string) flow.
 	case usable:
 		return flow.Wait(staleCache, "the cache to show that the node has joined")
 	}
-	s.neverJoined(c.creationTimeout(s.machine).Duration)
+	s.neverJoined(timeouts.Creation(s.machine, c.CreationTimeout).Duration)
 	return flow.Wait(0, what)
 }
 
-// awaitRecovery waits for a Machine to be well again, within the health timeout.
+// awaitRecovery waits for a healthy node within the health timeout.
 func (c *Controller) awaitRecovery(ctx context.Context, s *scope, what string) flow.Result {
 	if !replacement.MayTimeOut(s.machine.Status.CurrentStatus.Phase) || timeouts.HealthDisabled(s.machine) {
 		return flow.Wait(0, what)
 	}
-	left := c.outages.Countdown(ctx, s.machine.Status.CurrentStatus.LastUpdateTime.Time, c.healthTimeout(s.machine))
+	left := c.outages.Countdown(ctx, s.machine.Status.CurrentStatus.LastUpdateTime.Time, timeouts.Health(s.machine, c.Health.Timeout))
 	if !left.Over() {
 		return flow.Wait(left.Wait, what)
 	}
 	return c.giveUp(ctx, s, what)
 }
 
-// giveUp declares the Machine Failed, if not too many others are being replaced, and the
-// API server itself says nothing better of its node. It is asked last, and so only about
-// Machines whose turn has come: when all of a large pool fail, it has enough to do.
+// giveUp sets the phase Failed, unless too many others are being replaced, or the API server has a
+// healthy node. That is read last, so that a large pool of failing nodes does not cost many reads.
 func (c *Controller) giveUp(ctx context.Context, s *scope, what string) flow.Result {
 	granted, err := c.replacements.Allow(ctx, c.Client, s.machine, c.Health.MaxReplacements)
 	switch {
 	case err != nil:
 		return flow.Fail(err)
 	case !granted:
-		s.replacementDelayed(c.healthTimeout(s.machine).Duration)
+		s.replacementDelayed(timeouts.Health(s.machine, c.Health.Timeout).Duration)
 		return flow.Wait(replacementRetry, "the replacement of other machines")
 	}
 	usable, err := c.usable(ctx, s)
@@ -191,12 +189,12 @@ func (c *Controller) giveUp(ctx context.Context, s *scope, what string) flow.Res
 		c.replacements.Forget(s.key())
 		return flow.Wait(staleCache, "the cache to show that the node recovered")
 	}
-	s.healthTimedOut(c.healthTimeout(s.machine).Duration)
+	s.healthTimedOut(timeouts.Health(s.machine, c.Health.Timeout).Duration)
 	return flow.Wait(0, what)
 }
 
-// usable asks the API server itself whether the node is of use. Caches may lag, most of
-// all after an outage, and what follows cannot be undone.
+// usable reads from the API server whether the node is healthy, as caches may lag and a replacement
+// cannot be undone.
 func (c *Controller) usable(ctx context.Context, s *scope) (bool, error) {
 	name := s.machine.Labels[v1alpha1.NodeLabelKey]
 	if c.Target == nil || name == "" || s.nodeOfOther {

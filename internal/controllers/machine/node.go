@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,8 +26,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// targetAway is how long a pass waits that needs a target which does not answer. The
-// target's nodes are no help: a Machine that has none yet gets no event.
+// targetAway is how long a pass waits for a target that does not answer.
 const targetAway = 5 * time.Second
 
 // awaitNode finds the Machine's node.
@@ -44,21 +44,14 @@ func (c *Controller) awaitNode(ctx context.Context, s *scope) flow.Result {
 		return flow.Fail(err)
 	}
 	name := s.machine.Labels[v1alpha1.NodeLabelKey]
-	found := &corev1.Node{}
-	err := c.Target.Client().Get(ctx, types.NamespacedName{Name: name}, found)
-	if apierrors.IsNotFound(err) {
-		return c.nodeAbsent(ctx, s, name)
-	}
-	if err != nil {
-		return flow.Fail(fmt.Errorf("reading node %s: %w", name, err))
-	}
-	if !c.nodes.Fresh(found) {
-		return flow.Wait(staleCache, "the cache to show what was written to the node")
-	}
-	other, err := ownership.ConflictingNode(ctx, c.Client, s.machine, found)
+	found, other, err := c.readNode(ctx, s, name)
 	switch {
 	case err != nil:
 		return flow.Fail(err)
+	case found == nil:
+		return c.nodeAbsent(ctx, s, name)
+	case !c.nodes.Fresh(found):
+		return flow.Wait(staleCache, "the cache to show what was written to the node")
 	case other != nil:
 		return c.awaitOwnNode(ctx, s, name, other.Name)
 	}
@@ -66,8 +59,23 @@ func (c *Controller) awaitNode(ctx context.Context, s *scope) flow.Result {
 	return flow.Continue()
 }
 
-// relabel puts the name of its node back on a Machine that somebody took it from. Without
-// the name the node would count as missing, and a VM that is well would be replaced.
+// readNode returns the node of that name, nil if there is none, and the other Machine that it
+// belongs to, nil if there is none.
+func (c *Controller) readNode(ctx context.Context, s *scope, name string) (*corev1.Node, *v1alpha1.Machine, error) {
+	found := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	missing := c.Target.Client().Get(ctx, client.ObjectKey{Name: name}, found)
+	if client.IgnoreNotFound(missing) != nil {
+		return nil, nil, fmt.Errorf("reading node %s: %w", name, missing)
+	}
+	other, err := ownership.ConflictingNode(ctx, c.Client, s.machine, found)
+	if err != nil || missing != nil {
+		return nil, other, err
+	}
+	return found, other, nil
+}
+
+// relabel restores the name of the node on a Machine: without it the node would count as missing,
+// and the VM would be replaced.
 func (c *Controller) relabel(ctx context.Context, s *scope) error {
 	if s.machine.Labels[v1alpha1.NodeLabelKey] != "" {
 		return nil
@@ -79,12 +87,12 @@ func (c *Controller) relabel(ctx context.Context, s *scope) error {
 	return c.recordNode(ctx, s, instance.Instance{NodeName: name})
 }
 
-// conflictRetry is when a Machine looks again whether a node is its own. Who puts that right
-// need not change anything that it would be woken for.
+// conflictRetry is when a Machine looks again whether a node is its own, as the change that
+// corrects it need not wake it.
 const conflictRetry = time.Minute
 
-// awaitOwnNode leaves alone a node that two Machines name and that is the other one's. It
-// counts as absent, but nobody is declared unhealthy for a label.
+// awaitOwnNode ignores the node of another Machine. It counts as absent, but does not make the
+// Machine unhealthy.
 func (c *Controller) awaitOwnNode(ctx context.Context, s *scope, node, other string) flow.Result {
 	s.nodeOfOther = true
 	s.wakeWithin(conflictRetry)
@@ -99,8 +107,7 @@ func (c *Controller) awaitOwnNode(ctx context.Context, s *scope, node, other str
 // topicNode is that of the warnings of warnOfNode.
 const topicNode = "node"
 
-// warnOfNode warns once of something odd about a Machine's node, on both, until there is
-// something else.
+// warnOfNode sends a warning on the Machine and its node, unless it was the last one.
 func (s *scope) warnOfNode(reason, message string) {
 	if s.node != nil {
 		s.warnOnce(topicNode, reason, message, s.node)
@@ -121,10 +128,9 @@ func (c *Controller) nodeAbsent(ctx context.Context, s *scope, name string) flow
 	return c.awaitRecovery(ctx, s, fmt.Sprintf("node %q to appear", name))
 }
 
-// keepToken renews the bootstrap token of a VM that takes long to join. The VM has the
-// token already, so it stays the same one.
+// keepToken keeps the bootstrap token of a VM valid that takes long to join.
 func (c *Controller) keepToken(ctx context.Context, s *scope) error {
-	next, err := c.Tokens.Keep(ctx, s.key(), c.creationTimeout(s.machine).Duration)
+	next, err := c.Tokens.Keep(ctx, s.key(), timeouts.Creation(s.machine, c.CreationTimeout).Duration)
 	if err != nil {
 		return err
 	}
@@ -132,8 +138,8 @@ func (c *Controller) keepToken(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// followNode deletes the Machine when somebody deletes its node. The node stays until the
-// VM is gone, since it carries our finalizer.
+// followNode deletes the Machine of a node that is being deleted, which our finalizer holds until
+// the VM is gone.
 func (c *Controller) followNode(ctx context.Context, s *scope) flow.Result {
 	if s.node.DeletionTimestamp.IsZero() {
 		return flow.Continue()
@@ -145,13 +151,12 @@ func (c *Controller) followNode(ctx context.Context, s *scope) flow.Result {
 	return flow.Wait(0, "the deletion of the Machine")
 }
 
-// registering is how long a new node that is not ready is left alone. Many a kubelet
-// reports again right after it has registered; a write of ours between the two would be
-// in vain, since it is locked for the sake of the taints.
+// registering is how long a new node that is not ready is not written to: many kubelets report
+// again right after they have registered, and our write has an optimistic lock for the taints.
 const registering = 250 * time.Millisecond
 
-// awaitRegistration lets a kubelet finish its registration. It does not wait for the node
-// to be ready: the taints of the template belong there before.
+// awaitRegistration does not wait for the node to be ready: the taints of the template have to be
+// there before.
 func (c *Controller) awaitRegistration(_ context.Context, s *scope) flow.Result {
 	busy := s.machine.Status.CurrentStatus.Phase == v1alpha1.MachinePending &&
 		!controllerutil.ContainsFinalizer(s.node, v1alpha1.FinalizerNode) &&
@@ -168,8 +173,7 @@ func (c *Controller) awaitRegistration(_ context.Context, s *scope) flow.Result 
 	return flow.Continue()
 }
 
-// setCapacity gives the node the virtual capacity of the Machine's class. Without the
-// class nobody knows what that is, and the node stays as it is.
+// setCapacity sets the virtual capacity of the Machine's class, if there is one.
 func (c *Controller) setCapacity(ctx context.Context, s *scope) flow.Result {
 	if s.machine.Spec.Class.Kind != v1alpha1.MachineClassKind {
 		return flow.Continue()
@@ -201,10 +205,8 @@ func virtualCapacity(class *v1alpha1.MachineClass) corev1.ResourceList {
 	return class.NodeTemplate.VirtualCapacity
 }
 
-// adoptNode marks the node as the Machine's and brings the node template up to date. From
-// then on nobody can take the node away before its VM, so nothing is told of it and no token
-// is revoked before. What is wrong with a template holds none of that back: where the API
-// server refuses the whole, the node is only marked.
+// adoptNode marks the node as the Machine's and applies the node template. A template that the API
+// server refuses does not keep the node from being marked, so that it is not deleted before its VM.
 func (c *Controller) adoptNode(ctx context.Context, s *scope) flow.Result {
 	s.warnOfInvalidTemplate()
 	err := s.unlessRefused(reasonTemplateRefused, &s.machine.Spec.NodeTemplateSpec, func() error {
@@ -235,34 +237,31 @@ func (c *Controller) changeNode(ctx context.Context, s *scope, change func(*core
 	return err
 }
 
-// compareIDs says so if the node is another VM's: somebody edited the Machine's provider
-// ID, or two VMs joined under one name; and if another node says that it is the same VM.
-// Nothing is done about it: the IDs that some kubelets report differ from their drivers'
-// in form only.
+// compareIDs warns if the node has another provider ID than the Machine, or another node the same
+// one. It does no more, since the IDs of some kubelets differ from their drivers' in form only.
 func (c *Controller) compareIDs(ctx context.Context, s *scope) error {
-	var odd []string
+	var conflicts []string
 	of, ours := s.node.Spec.ProviderID, s.machine.Spec.ProviderID
 	if of != "" && of != ours {
-		odd = append(odd, fmt.Sprintf("Node %s says that its VM is %s, the machine that it is %s", s.node.Name, of, ours))
+		conflicts = append(conflicts, fmt.Sprintf("Node %s says that its VM is %s, the machine that it is %s", s.node.Name, of, ours))
 	}
 	duplicate, err := nodes.Duplicate(ctx, c.Target.Client(), ours, s.node.Name)
 	if err != nil {
 		return err
 	}
 	if duplicate != "" {
-		odd = append(odd, fmt.Sprintf("Node %s, too, says that its VM is %s; the machine follows node %s", duplicate, ours, s.node.Name))
+		conflicts = append(conflicts, fmt.Sprintf("Node %s, too, says that its VM is %s; the machine follows node %s", duplicate, ours, s.node.Name))
 	}
-	if len(odd) == 0 {
-		s.memory.told.Over(topicNode)
+	if len(conflicts) == 0 {
+		s.memory.sent.Over(topicNode)
 		return nil
 	}
-	s.warnOfNode(reasonOtherVM, strings.Join(odd, ". "))
+	s.warnOfNode(reasonOtherVM, strings.Join(conflicts, ". "))
 	return nil
 }
 
-// revokeTokenOfJoined deletes the bootstrap token once the node is there: from then on
-// the kubelet has credentials of its own. The Machine has no conditions until the
-// status of this pass is written, so the token cannot be forgotten in between.
+// revokeTokenOfJoined deletes the bootstrap token of a kubelet that has its own credentials. The
+// Machine has no conditions before the status of this pass is written, so a crash does not keep it.
 func (c *Controller) revokeTokenOfJoined(ctx context.Context, s *scope) flow.Result {
 	if len(s.machine.Status.Conditions) > 0 || len(s.node.Status.Conditions) == 0 {
 		return flow.Continue()
@@ -270,14 +269,13 @@ func (c *Controller) revokeTokenOfJoined(ctx context.Context, s *scope) flow.Res
 	return flow.Fail(c.Tokens.Revoke(ctx, s.key()))
 }
 
-// errRefused means that the node cannot have what it should, which is no reason to leave the
-// Machine alone.
+// errRefused means that a write was refused, which does not end the pass.
 var errRefused = errors.New("the API server refuses it")
 
 // refusalBackoff is for writes that an admission policy may refuse, which may be corrected, too.
 var refusalBackoff = timeouts.Doubling(10*time.Second, 10*time.Minute)
 
-// refusable says what is refused, by the reason of the event.
+// refusable is what may be refused, by the reason of the event.
 var refusable = map[string]string{
 	reasonTemplateRefused: "labels, annotations or taints of the node template",
 	reasonCapacityRefused: "the virtual capacity of the class",
@@ -285,15 +283,13 @@ var refusable = map[string]string{
 
 // refusal is a write that the API server refused.
 type refusal struct {
-	// wanted is what was refused. Something else may do better.
 	wanted  any
 	backoff wait.Backoff
-	// retry is when it is tried again.
-	retry time.Time
+	retry   time.Time
 }
 
-// unlessRefused makes a write to the node, unless the same was refused a short while ago. It
-// returns errRefused for both, and warns of it once.
+// unlessRefused writes to the node, unless the same was refused shortly before. It returns
+// errRefused in both cases, and warns once.
 func (s *scope) unlessRefused(reason string, wanted any, write func() error) error {
 	before, known := s.memory.refused[reason]
 	same := known && equality.Semantic.DeepEqual(before.wanted, wanted)
@@ -305,10 +301,9 @@ func (s *scope) unlessRefused(reason string, wanted any, write func() error) err
 	switch {
 	case err == nil:
 		delete(s.memory.refused, reason)
-		s.memory.told.Over(reason)
+		s.memory.sent.Over(reason)
 		return nil
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsForbidden(err), apierrors.IsRequestEntityTooLargeError(err):
-		// something is wrong with the write that the API server will find again
 	default:
 		return err
 	}
@@ -327,11 +322,11 @@ func (s *scope) unlessRefused(reason string, wanted any, write func() error) err
 	return errRefused
 }
 
-// warnOfInvalidTemplate warns once of what no node can have of the node template.
+// warnOfInvalidTemplate warns once of the parts of the node template that no node can have.
 func (s *scope) warnOfInvalidTemplate() {
 	invalid := noderef.Invalid(s.node, s.machine)
 	if len(invalid) == 0 {
-		s.memory.told.Over(reasonInvalidTemplate)
+		s.memory.sent.Over(reasonInvalidTemplate)
 		return
 	}
 	s.warnOnce(reasonInvalidTemplate, reasonInvalidTemplate,

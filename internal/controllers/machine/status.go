@@ -22,17 +22,16 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// MCM's descriptions of a creation. Like all descriptions they are an output that other programs
-// know, and an input of nothing.
+// MCM's descriptions of a creation, which other programs know.
 const (
 	descriptionCreating = "Creating machine on cloud provider"
 	descriptionCreated  = "Created machine on cloud provider"
 )
 
-// noAnswer is the description for a driver that ignores the deadlines of its calls.
+// noAnswer describes a driver that ignores the deadlines of its calls.
 var noAnswer = fmt.Sprintf(messages.NoAnswer+" for %v", instance.Silence)
 
-// writeStatus writes the status of the pass, if it changed, and then sends the events.
+// writeStatus writes the status, if it changed, and then sends the events.
 func (c *Controller) writeStatus(ctx context.Context, s *scope, gone bool) error {
 	if !gone && !equality.Semantic.DeepEqual(&s.stored.Status, &s.machine.Status) {
 		// No more than is compared goes into a patch.
@@ -49,10 +48,10 @@ func (c *Controller) writeStatus(ctx context.Context, s *scope, gone bool) error
 	return nil
 }
 
-// longestDescription is how many bytes of a description are stored: a driver may fail with any.
+// longestDescription limits the bytes of a description, as drivers do not.
 const longestDescription = 4096
 
-// operation records what was last done, and reports whether that is news.
+// operation sets the last operation, and reports whether it changed.
 func (s *scope) operation(kind v1alpha1.MachineOperationType, state v1alpha1.MachineState, description, errorCode string) bool {
 	last := &s.machine.Status.LastOperation
 	next := v1alpha1.LastOperation{
@@ -66,8 +65,7 @@ func (s *scope) operation(kind v1alpha1.MachineOperationType, state v1alpha1.Mac
 	return true
 }
 
-// phase records where the Machine stands. How long it is preserved is kept unless the
-// Machine is on its way out.
+// phase sets the phase. The expiry of a preservation is kept unless the Machine terminates.
 func (s *scope) phase(phase v1alpha1.MachinePhase) {
 	current := &s.machine.Status.CurrentStatus
 	if current.Phase == phase {
@@ -79,7 +77,7 @@ func (s *scope) phase(phase v1alpha1.MachinePhase) {
 	}
 }
 
-// instanceExists: a new Machine waits for its node from now on, if there will be one.
+// instanceExists has a new Machine wait for its node, if there will be one.
 func (s *scope) instanceExists(nodeExpected bool) {
 	if ownership.Settled(s.machine) {
 		return
@@ -103,8 +101,8 @@ func (s *scope) instanceLost() {
 	s.phase(v1alpha1.MachineUnknown)
 }
 
-// driverFailed: a call to the driver did. Autoscalers read the code. left is the time that the
-// Machine still has.
+// driverFailed records a failed call. Autoscalers read the code. left is the time that the Machine
+// still has.
 func (s *scope) driverFailed(failure *instance.Failure, left time.Duration) {
 	description := messages.Provider + failure.Err.Error()
 	switch failure.Method {
@@ -117,8 +115,8 @@ func (s *scope) driverFailed(failure *instance.Failure, left time.Duration) {
 	s.failedToCreate(driverCause(failure), description, left)
 }
 
-// failedToCreate: nothing could be created. Of a driver, only a failure with another code than
-// before is told: its words may differ with each attempt.
+// failedToCreate records why nothing was created. A driver's failure makes an event only if its code
+// changed, as its message may differ with each attempt.
 func (s *scope) failedToCreate(why cause, description string, left time.Duration) {
 	before := s.machine.Status.LastOperation
 	news := s.operation(v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, description, why.code)
@@ -132,8 +130,8 @@ func (s *scope) failedToCreate(why cause, description string, left time.Duration
 	}
 }
 
-// note keeps the note that a driver left. After a creation that failed for good, a
-// driver that left none has none: what was noted before describes nothing any more.
+// note stores the driver's LastKnownState. If a creation fails for good without one, the old one is
+// obsolete.
 func (s *scope) note(answer instance.Answer) {
 	switch failure := answer.Failure; {
 	case answer.LastKnownState != nil:
@@ -142,14 +140,14 @@ func (s *scope) note(answer instance.Answer) {
 	default:
 		switch failure.Code {
 		case codes.ResourceExhausted, codes.Unknown, codes.DeadlineExceeded, codes.Aborted, codes.Unavailable:
-			// the driver's note outlives these, although they left no new one
+			// the creation may be under way
 		default:
 			s.machine.Status.LastKnownState = ""
 		}
 	}
 }
 
-// neverJoined: the creation timeout is over.
+// neverJoined records that the creation timeout is over.
 func (s *scope) neverJoined(timeout time.Duration) {
 	within := messages.Duration(timeout)
 	if timeout%time.Minute == 0 { // as MCM says it
@@ -161,8 +159,7 @@ func (s *scope) neverJoined(timeout time.Duration) {
 	s.explain(corev1.EventTypeWarning, reasonFailedJoin, cause{name: v1alpha1.CauseCreationTimeout}, sentence)
 }
 
-// joined: the node is healthy. For a Machine that was being created that is the end of
-// its creation, for any other a recovery.
+// joined records a healthy node: the end of a creation, or a recovery.
 func (s *scope) joined() {
 	kind, sentence := v1alpha1.MachineOperationHealthCheck, fmt.Sprintf("Machine %s successfully re-joined the cluster", s.machine.Name)
 	switch s.machine.Status.CurrentStatus.Phase {
@@ -175,7 +172,7 @@ func (s *scope) joined() {
 	s.explain(corev1.EventTypeNormal, reasonJoined, cause{}, sentence)
 }
 
-// healthTimedOut: the node has not been healthy for too long.
+// healthTimedOut records that the health timeout is over.
 func (s *scope) healthTimedOut(timeout time.Duration) {
 	sentence := fmt.Sprintf("Machine %s health checks failing since last %v. Updating machine phase to Failed. Node Conditions: %s",
 		s.machine.Name, timeout, describe(s.machine.Status.Conditions))
@@ -184,7 +181,7 @@ func (s *scope) healthTimedOut(timeout time.Duration) {
 	s.explainBoth(corev1.EventTypeWarning, reasonFailedHealth, cause{name: v1alpha1.CauseHealthTimeout}, sentence)
 }
 
-// replacementDelayed: the same, but others come first.
+// replacementDelayed records that the health timeout is over, and that others are replaced first.
 func (s *scope) replacementDelayed(timeout time.Duration) {
 	sentence := fmt.Sprintf("Machine %s health checks failing since last %v. It is not Failed yet, as other machines of %q are being replaced.",
 		s.machine.Name, timeout, replacement.PoolOf(s.machine))
@@ -193,15 +190,14 @@ func (s *scope) replacementDelayed(timeout time.Duration) {
 	}
 }
 
-// unknown: the node is not as it should be, and nobody knows for how long.
+// unknown records an unhealthy node.
 func (s *scope) unknown(why, sentence string) {
 	s.operation(v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, sentence, "")
 	s.phase(v1alpha1.MachineUnknown)
 	s.explain(corev1.EventTypeWarning, reasonUnhealthy, cause{name: why}, sentence)
 }
 
-// describe lists conditions in the order of their types, without times, which would
-// make every heartbeat a change.
+// describe lists conditions by type, without times, so that heartbeats change nothing.
 func describe(conditions []corev1.NodeCondition) string {
 	var parts []string
 	for _, condition := range conditions {
@@ -211,8 +207,7 @@ func describe(conditions []corev1.NodeCondition) string {
 	return strings.Join(parts, ", ")
 }
 
-// mergeAddresses adds what a driver told to the addresses that are known, and the name
-// of the node as one of them.
+// mergeAddresses adds the driver's addresses and the name of the node.
 func mergeAddresses(known []corev1.NodeAddress, found instance.Instance) []corev1.NodeAddress {
 	all := slices.Concat(known, found.Addresses)
 	if found.NodeName != "" {
@@ -224,8 +219,8 @@ func mergeAddresses(known []corev1.NodeAddress, found instance.Instance) []corev
 	return slices.Compact(all)
 }
 
-// deletionStep is what a deletion goes on with. MCM finds the marker in the description of the
-// last operation, so that it can take over; we write it and never read it.
+// deletionStep is the next step of a deletion. MCM, which may take over, reads the marker in the
+// description of the last operation; we do not.
 type deletionStep struct{ marker, name string }
 
 var (
@@ -236,44 +231,36 @@ var (
 	deletingNode        = deletionStep{messages.DeleteNode, v1alpha1.StepDeleteNode}
 )
 
-// deletes records how a deletion goes, and with which step it goes on. It reports whether that
-// is news.
-func (s *scope) deletes(state v1alpha1.MachineState, description string, next deletionStep) bool {
-	return s.operation(v1alpha1.MachineOperationDelete, state, strings.TrimSpace(description+" "+next.marker), "")
+// deletionWaits records how a deletion goes, and its next step, and reports whether that changed.
+func (s *scope) deletionWaits(description string, next deletionStep) bool {
+	return s.operation(v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, strings.TrimSpace(description+" "+next.marker), "")
 }
 
-func (s *scope) deletionWaits(description string, next deletionStep) {
-	s.deletes(v1alpha1.MachineStateProcessing, description, next)
-}
-
-// instanceRemains: the driver was asked to delete the VM, and still has it.
+// instanceRemains records that the driver still has the VM after its deletion.
 func (s *scope) instanceRemains(step deletionStep) {
 	const sentence = "The provider still has the VM."
-	if s.deletes(v1alpha1.MachineStateProcessing, sentence, step) {
+	if s.deletionWaits(sentence, step) {
 		s.explain(corev1.EventTypeNormal, reasonDeleting, cause{name: v1alpha1.CauseInstanceExists, step: step.name}, sentence)
 	}
 }
 
-// deletionImpossible: something is missing that the step needs. That it goes wrong is told
-// once, however the words change.
+// deletionImpossible records why a step cannot be done. It sends one event, whatever later messages
+// are.
 func (s *scope) deletionImpossible(reason string, why cause, description string, step deletionStep) {
 	if s.machine.Status.LastOperation.State != v1alpha1.MachineStateFailed {
 		why.step = step.name
 		s.explain(corev1.EventTypeWarning, reason, why, description)
 	}
-	s.deletes(v1alpha1.MachineStateFailed, description, step)
+	s.operation(v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, strings.TrimSpace(description+" "+step.marker), "")
 }
 
-// progressEvery is how often a drain's progress is written at most: a node may have many
-// pods, and each that goes would be a write.
+// progressEvery is the least time between two writes of a drain's progress.
 const progressEvery = 5 * time.Second
 
-// drainWaits: the drain waits for what the summary says.
 func (s *scope) drainWaits(summary string) {
 	last := s.machine.Status.LastOperation
 	switch left := last.LastUpdateTime.Add(progressEvery).Sub(s.now); {
 	case !s.memory.draining:
-		// A node without pods goes without a word of its own.
 		s.memory.draining = true
 		s.explainNode(corev1.EventTypeNormal, reasonTerminating, cause{step: draining.name},
 			fmt.Sprintf("Machine %s is being deleted: its pods leave, then its VM and this node are deleted", s.key()))
@@ -284,12 +271,12 @@ func (s *scope) drainWaits(summary string) {
 	s.deletionWaits("Draining, waiting for "+summary+".", draining)
 }
 
-// drainFailed: something goes wrong that is tried again.
+// drainFailed records a problem that is tried again.
 func (s *scope) drainFailed(why, problem string) {
 	s.deletionImpossible(reasonFailedDrain, cause{name: why}, fmt.Sprintf("Drain failed due to - %s. Will retry in next sync.", problem), draining)
 }
 
-// drained: the pods are gone. Nothing is written for a node on which there were none.
+// drained sends no event if there were no pods.
 func (s *scope) drained() {
 	if s.memory.draining {
 		s.memory.draining = false
@@ -298,23 +285,22 @@ func (s *scope) drained() {
 	s.deletionWaits("Drain successful.", deletingInstance)
 }
 
-// forceDrained: the pods were given no choice, or are left.
 func (s *scope) forceDrained(report drain.Report) {
 	sentence := "Force Drain successful."
 	if problem := report.Problem(); problem != "" {
 		sentence = fmt.Sprintf("Drain failed due to - %s. However, since it's a force deletion shall continue deletion of VM.", problem)
 	}
-	if !s.deletes(v1alpha1.MachineStateProcessing, sentence, deletingAttachments) {
+	if !s.deletionWaits(sentence, deletingAttachments) {
 		return
 	}
-	told := fmt.Sprintf("The drain of node %s was forced: %s", s.node.Name, report.Force)
+	message := fmt.Sprintf("The drain of node %s was forced: %s", s.node.Name, report.Force)
 	if left := len(report.Left); left > 0 {
-		told += fmt.Sprintf("; %d pods were left, %s among them", left, report.Left[0])
+		message += fmt.Sprintf("; %d pods were left, %s among them", left, report.Left[0])
 	}
-	s.explainBoth(corev1.EventTypeWarning, reasonForcedDrain, cause{name: v1alpha1.CauseDrainForced, step: deletingAttachments.name}, told)
+	s.explainBoth(corev1.EventTypeWarning, reasonForcedDrain, cause{name: v1alpha1.CauseDrainForced, step: deletingAttachments.name}, message)
 }
 
-// deleted: nothing is left of the Machine but what others hold.
+// deleted sends the last event.
 func (s *scope) deleted() {
 	sentence := "There was no VM to delete"
 	switch id := s.machine.Spec.ProviderID; {

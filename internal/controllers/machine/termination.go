@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -19,7 +18,6 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/nodes"
-	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
@@ -54,8 +52,7 @@ func (c *Controller) beginTermination(_ context.Context, s *scope) flow.Result {
 	return flow.Continue()
 }
 
-// deleteNode removes the node object. One that the cache does not show may have joined
-// just now, hence the deletion is sent all the same.
+// deleteNode deletes the node also if the cache does not show it: it may have joined just now.
 func (c *Controller) deleteNode(ctx context.Context, s *scope) flow.Result {
 	name := s.machine.Labels[v1alpha1.NodeLabelKey]
 	if c.Target == nil || name == "" {
@@ -65,15 +62,11 @@ func (c *Controller) deleteNode(ctx context.Context, s *scope) flow.Result {
 		s.deletionWaits("VM deletion was successful. The target cluster does not answer.", deletingNode)
 		return flow.Wait(targetAway, "the target cluster")
 	}
-	found := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	err := c.Target.Client().Get(ctx, types.NamespacedName{Name: name}, found)
-	if client.IgnoreNotFound(err) != nil {
-		return flow.Fail(fmt.Errorf("reading node %s: %w", name, err))
-	}
-	if other, err := ownership.ConflictingNode(ctx, c.Client, s.machine, found); err != nil || other != nil {
+	found, other, err := c.readNode(ctx, s, name)
+	if err != nil || other != nil {
 		return flow.Fail(err)
 	}
-	if err == nil {
+	if found != nil {
 		if _, err := c.nodes.Patch(ctx, c.Target.Client(), found, func(n *corev1.Node) error {
 			noderef.Release(n)
 			return nil
@@ -81,14 +74,15 @@ func (c *Controller) deleteNode(ctx context.Context, s *scope) flow.Result {
 			return flow.Fail(err)
 		}
 	}
-	if err := c.Target.Client().Delete(ctx, found); err != nil && !apierrors.IsNotFound(err) {
+	err = c.Target.Client().Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	if client.IgnoreNotFound(err) != nil {
 		return flow.Fail(fmt.Errorf("deleting node %s: %w", name, err))
 	}
 	c.nodes.Forget(client.ObjectKey{Name: name})
 	return flow.Continue()
 }
 
-// revokeTokenOfUnjoined deletes the bootstrap token of a Machine whose node never came.
+// revokeTokenOfUnjoined deletes the bootstrap token of a Machine that never joined.
 func (c *Controller) revokeTokenOfUnjoined(ctx context.Context, s *scope) flow.Result {
 	if c.Tokens == nil || len(s.machine.Status.Conditions) > 0 {
 		return flow.Continue()
@@ -109,8 +103,8 @@ func (c *Controller) removeFinalizer(ctx context.Context, s *scope) flow.Result 
 	return flow.Gone("the finalizer is removed")
 }
 
-// identifyNode finds out which node a Machine has that does not say it: the answer to its
-// creation may have been lost, and the VM joined all the same.
+// identifyNode finds the node of a Machine that names none: the VM may have joined although the
+// answer to its creation was lost.
 func (c *Controller) identifyNode(ctx context.Context, s *scope) flow.Result {
 	if c.Target == nil || s.machine.Labels[v1alpha1.NodeLabelKey] != "" || s.ownedByOther != "" || c.Engine.Deleting(s.key()) {
 		return flow.Continue()
@@ -128,8 +122,8 @@ func (c *Controller) identifyNode(ctx context.Context, s *scope) flow.Result {
 	return c.identify(ctx, s)
 }
 
-// findNode reads the node that is to be emptied; none once the VM is being deleted, for
-// then there is nobody left to end its pods.
+// findNode reads the node to drain; none once the VM is being deleted, as no kubelet would end its
+// pods.
 func (c *Controller) findNode(ctx context.Context, s *scope) flow.Result {
 	name := s.machine.Labels[v1alpha1.NodeLabelKey]
 	if c.Target == nil || name == "" || c.Engine.Deleting(s.key()) {
@@ -139,15 +133,9 @@ func (c *Controller) findNode(ctx context.Context, s *scope) flow.Result {
 		s.force = c.forceOf(s, s.machine.Status.Conditions)
 		return c.awaitTarget(s)
 	}
-	found := &corev1.Node{}
-	if err := c.Target.Client().Get(ctx, client.ObjectKey{Name: name}, found); err != nil {
-		if apierrors.IsNotFound(err) {
-			return flow.Continue()
-		}
-		return flow.Fail(fmt.Errorf("reading node %s: %w", name, err))
-	}
-	if other, err := ownership.ConflictingNode(ctx, c.Client, s.machine, found); err != nil || other != nil {
-		return flow.Fail(err) // its pods are none of this Machine's
+	found, other, err := c.readNode(ctx, s, name)
+	if err != nil || found == nil || other != nil {
+		return flow.Fail(err)
 	}
 	s.force = c.forceOf(s, found.Status.Conditions)
 	if !c.nodes.Fresh(found) {
@@ -157,10 +145,9 @@ func (c *Controller) findNode(ctx context.Context, s *scope) flow.Result {
 	return flow.Continue()
 }
 
-// awaitTarget waits for a target that does not answer, as long as a drain may take. A
-// deletion that is forced does not wait.
+// awaitTarget waits for a target that does not answer, until the drain is forced.
 func (c *Controller) awaitTarget(s *scope) flow.Result {
-	left := c.drainTimeout(s.machine).Ends(s.machine.DeletionTimestamp.Time).Sub(s.now)
+	left := c.drainTimeLeft(s)
 	if c.Drain.Drainer == nil || s.force != drain.NotForced || left <= 0 {
 		return flow.Continue()
 	}
@@ -168,14 +155,19 @@ func (c *Controller) awaitTarget(s *scope) flow.Result {
 	return flow.Wait(min(left, targetAway), "the target cluster")
 }
 
-// forceOf reports whether the node is to be emptied by force, and why.
+// drainTimeLeft is the time until the drain is forced; not positive once it is over.
+func (c *Controller) drainTimeLeft(s *scope) time.Duration {
+	return timeouts.Drain(s.machine, c.Drain.Timeout).Ends(s.machine.DeletionTimestamp.Time).Sub(s.now)
+}
+
+// forceOf returns why the drain is forced.
 func (c *Controller) forceOf(s *scope, conditions []corev1.NodeCondition) drain.Force {
 	requested, _ := strconv.ParseBool(s.machine.Labels[v1alpha1.LabelKeyForceDeletion])
 	s.wakeWithin(drain.ForceDue(conditions, s.now))
 	return drain.ForceFor(requested, conditions, s.now)
 }
 
-// announceTermination tells those who look at the node why it goes.
+// announceTermination sets the node condition Terminating.
 func (c *Controller) announceTermination(ctx context.Context, s *scope) flow.Result {
 	if s.node == nil {
 		return flow.Continue()
@@ -185,7 +177,6 @@ func (c *Controller) announceTermination(ctx context.Context, s *scope) flow.Res
 	return c.marked(ctx, s, changed, err)
 }
 
-// cordon keeps new pods away.
 func (c *Controller) cordon(ctx context.Context, s *scope) flow.Result {
 	if s.node == nil {
 		return flow.Continue()
@@ -197,26 +188,24 @@ func (c *Controller) cordon(ctx context.Context, s *scope) flow.Result {
 	return c.marked(ctx, s, changed, err)
 }
 
-// marked goes on after a write to the node. Without it no drain begins, unless it is
-// forced.
+// marked goes on after a write to the node, which has to succeed unless the drain is forced.
 func (c *Controller) marked(ctx context.Context, s *scope, changed *corev1.Node, err error) flow.Result {
 	switch {
 	case err == nil:
 		s.node = changed
 	case apierrors.IsNotFound(err):
 		s.node = nil
-	case s.force == drain.NotForced && s.now.Before(c.drainTimeout(s.machine).Ends(s.machine.DeletionTimestamp.Time)):
+	case s.force == drain.NotForced && c.drainTimeLeft(s) > 0:
 		if !apierrors.IsConflict(err) {
 			s.drainFailed(v1alpha1.CauseDrainFailed, err.Error())
 		}
 		return flow.Fail(err)
 	default:
-		ctrl.LoggerFrom(ctx).Info("the node is emptied by force although it could not be marked", "node", s.node.Name, "err", err.Error())
+		ctrl.LoggerFrom(ctx).Info("the drain is forced although the node could not be marked", "node", s.node.Name, "err", err.Error())
 	}
 	return flow.Continue()
 }
 
-// drain empties the node, as far as that can be done now.
 func (c *Controller) drain(ctx context.Context, s *scope) flow.Result {
 	if s.node == nil || c.Drain.Drainer == nil {
 		return flow.Continue()
@@ -225,7 +214,7 @@ func (c *Controller) drain(ctx context.Context, s *scope) flow.Result {
 		Machine:         s.key(),
 		Node:            s.node.Name,
 		Since:           s.machine.DeletionTimestamp.Time,
-		Timeout:         c.drainTimeout(s.machine).Duration,
+		Timeout:         timeouts.Drain(s.machine, c.Drain.Timeout).Duration,
 		MaxEvictRetries: timeouts.MaxEvictRetries(s.machine, c.Drain.MaxEvictRetries),
 		Force:           s.force,
 	})
@@ -253,11 +242,9 @@ func (c *Controller) drain(ctx context.Context, s *scope) flow.Result {
 	return flow.Wait(report.Wait, report.Summary())
 }
 
-// attachmentsRetry is when a node's attachments are looked at again at the latest.
 const attachmentsRetry = 5 * time.Second
 
-// deleteAttachments lets go of the volumes of a node whose pods were not waited for. Those
-// of a node that was emptied in order are gone.
+// deleteAttachments detaches the volumes of a node whose drain was forced.
 func (c *Controller) deleteAttachments(ctx context.Context, s *scope) flow.Result {
 	if s.node == nil || c.Drain.Drainer == nil || s.force == drain.NotForced {
 		return flow.Continue()

@@ -8,10 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
@@ -20,8 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
-// ofNode finds the Machines of a Node: those that name it, and those whose VM it says it
-// is although they name another one.
+// ofNode returns the Machines that name a Node, or that have its provider ID and name another one.
 func (c *Controller) ofNode(ctx context.Context, object client.Object) []reconcile.Request {
 	requests := c.find(ctx, client.MatchingFields{fieldindex.MachineByNode: object.GetName()}, nil)
 	id := object.(*corev1.Node).Spec.ProviderID
@@ -34,43 +31,29 @@ func (c *Controller) ofNode(ctx context.Context, object client.Object) []reconci
 	})...)
 }
 
-// targetEvents are those of the target cluster that concern Machines.
-func (c *Controller) targetEvents() []source.Source {
-	if c.Target == nil {
-		return nil
-	}
-	mapped := handler.EnqueueRequestsFromMapFunc
-	events := []source.Source{c.Target.Watch(&corev1.Node{}, mapped(c.ofNode), nodeChanges())}
-	if c.Drain.Drainer == nil {
-		return events
-	}
-	return append(events, c.drainEvents().Sources(c.Target.Watch)...)
-}
-
 func (c *Controller) drainEvents() drain.Events {
 	return drain.Events{Draining: c.draining, Drainer: c.Drain.Drainer}
 }
 
-// draining finds the Machines of a node that are being deleted.
+// draining returns the Machines of a node that are being deleted.
 func (c *Controller) draining(ctx context.Context, node string) []reconcile.Request {
 	return c.find(ctx, client.MatchingFields{fieldindex.MachineByNode: node}, func(machine *v1alpha1.Machine) bool {
 		return !machine.DeletionTimestamp.IsZero()
 	})
 }
 
-// ofClass finds all Machines of a class.
 func (c *Controller) ofClass(ctx context.Context, object client.Object) []reconcile.Request {
 	return c.find(ctx, client.MatchingFields{fieldindex.MachineByClass: object.GetName()}, nil)
 }
 
-// waitingForClass finds the Machines that a change of their class may help on.
+// waitingForClass returns the Machines that a change of their class may help.
 func (c *Controller) waitingForClass(ctx context.Context, object client.Object) []reconcile.Request {
 	return c.find(ctx, client.MatchingFields{fieldindex.MachineByClass: object.GetName()}, func(machine *v1alpha1.Machine) bool {
 		return !machine.DeletionTimestamp.IsZero() || !ownership.Established(machine)
 	})
 }
 
-// waitingForSecret finds the Machines that a change of one of their Secrets may help on.
+// waitingForSecret returns the Machines that a change of one of their Secrets may help.
 func (c *Controller) waitingForSecret(ctx context.Context, object client.Object) []reconcile.Request {
 	classes := &v1alpha1.MachineClassList{}
 	key := client.ObjectKeyFromObject(object).String()
@@ -98,7 +81,7 @@ func (c *Controller) find(ctx context.Context, fields client.MatchingFields, kee
 	return requests
 }
 
-// nodeChanges lets through what concerns a Machine; a kubelet's heartbeats do not.
+// nodeChanges lets through all but heartbeats.
 func nodeChanges() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		was, is := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
@@ -114,7 +97,7 @@ func nodeChanges() predicate.Predicate {
 	}}
 }
 
-// capacityChanges lets through what concerns the nodes that are there already.
+// capacityChanges lets through changes that concern existing nodes.
 func capacityChanges() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false }, // waitingForClass, or a Machine's own event
@@ -126,7 +109,7 @@ func capacityChanges() predicate.Predicate {
 	}
 }
 
-// classChanges lets through new content, and the finalizer that creations wait for.
+// classChanges lets through a new spec, and the finalizer that creations wait for.
 func classChanges() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
@@ -134,7 +117,6 @@ func classChanges() predicate.Predicate {
 	}}
 }
 
-// secretChanges lets through new content.
 func secretChanges() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return !equality.Semantic.DeepEqual(e.ObjectOld.(*corev1.Secret).Data, e.ObjectNew.(*corev1.Secret).Data)

@@ -1,5 +1,4 @@
-// Package target stands for the cluster that the nodes join, and for the fact that it
-// may not answer.
+// Package target connects to the cluster that nodes join, which may not answer.
 package target
 
 import (
@@ -27,8 +26,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// NodeByMachine is an index of the cache, to be used with client.MatchingFields: it finds
-// the Nodes that are marked as a Machine's by the Machine's name.
+// NodeByMachine is an index of Nodes by the name of the Machine in their label.
 const NodeByMachine = "node.machine"
 
 func nodeByMachine(object client.Object) []string {
@@ -38,8 +36,7 @@ func nodeByMachine(object client.Object) []string {
 	return nil
 }
 
-// NodeByProviderID is an index of the cache like NodeByMachine: it finds the Nodes that say that
-// they are an instance, by its ID.
+// NodeByProviderID is an index of Nodes by their provider ID.
 const NodeByProviderID = "node.providerID"
 
 func nodeByProviderID(object client.Object) []string {
@@ -49,11 +46,24 @@ func nodeByProviderID(object client.Object) []string {
 	return nil
 }
 
-// Indexes are the indexes of Nodes, which a Cluster adds to its cache by itself.
+// Indexes are the indexes of Nodes that a Cluster adds to its cache.
 var Indexes = map[string]client.IndexerFunc{NodeByMachine: nodeByMachine, NodeByProviderID: nodeByProviderID}
 
-// Cluster is the target cluster. A nil Cluster means that there is none: machines are
-// then only created, and nobody waits for a node.
+// Interface is what controllers use of a Cluster.
+type Interface interface {
+	// Client reads Nodes from a cache, which waits for it to be complete, and writes to the API
+	// server.
+	Client() client.Client
+	// Ready reports whether the cache has been complete.
+	Ready() bool
+	// ReadySince is when the cache was first complete; zero if it is not yet.
+	ReadySince() time.Time
+	// Watch returns a source of events of objects. Unlike others it does not keep the controller
+	// from starting while the target does not answer.
+	Watch(object client.Object, events handler.EventHandler, filters ...predicate.Predicate) source.Source
+}
+
+// Cluster is the target cluster. A nil Cluster means that there is none, so that no nodes join.
 type Cluster struct {
 	cluster cluster.Cluster
 	kinds   []client.Object // that are awaited
@@ -66,24 +76,22 @@ type Cluster struct {
 	indexed map[string]bool
 }
 
-// Options say what is kept of the target.
+// Options configure the cache.
 type Options struct {
-	// Scheme knows the kinds. Required.
+	// Scheme is required.
 	Scheme *runtime.Scheme
-	// Resync is how often caches are gone through again; zero leaves that to the cache.
+	// Resync is the period of the cache. Zero means its default.
 	Resync time.Duration
-	// Kinds are what has to be known of the target, beside its nodes, before it counts as
-	// one that answers.
+	// Kinds are cached beside Nodes before the cluster is Ready.
 	Kinds []client.Object
-	// Keep takes from an object what nobody reads before it is kept, beside its managed
-	// fields. Nil: nothing.
+	// Keep is a transform of all objects, beside the removal of their managed fields. Optional.
 	Keep func(object any) (any, error)
-	// Index adds indexes of those kinds to the cache. It is called once the target knows
-	// them all. Nil: there are none.
+	// Index adds indexes of the Kinds to the cache. It is called once the API server knows them.
+	// Optional.
 	Index func(context.Context, client.FieldIndexer) error
 }
 
-// transform is for all kinds: one for each would ask the API server about the kind.
+// transform is for all kinds: controller-runtime asks the API server about a kind that has its own.
 func (o Options) transform() toolscache.TransformFunc {
 	strip := cache.TransformStripManagedFields()
 	if o.Keep == nil {
@@ -98,7 +106,7 @@ func (o Options) transform() toolscache.TransformFunc {
 	}
 }
 
-// New makes the Cluster that a kubeconfig leads to. It talks to no API server yet.
+// New makes a Cluster. It sends no request.
 func New(config *rest.Config, options Options) (*Cluster, error) {
 	made, err := cluster.New(config, func(opts *cluster.Options) {
 		opts.Scheme = options.Scheme
@@ -106,8 +114,8 @@ func New(config *rest.Config, options Options) (*Cluster, error) {
 		if options.Resync > 0 {
 			opts.Cache.SyncPeriod = &options.Resync
 		}
-		// Bootstrap tokens are created and deleted, and hardly ever read: a cache of
-		// all Secrets of the cluster would be a heavy price, and a right too many.
+		// Bootstrap tokens are hardly ever read, and a cache would need the right to list all
+		// Secrets.
 		opts.Client.Cache = &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}}}
 	})
 	if err != nil {
@@ -117,11 +125,11 @@ func New(config *rest.Config, options Options) (*Cluster, error) {
 	return &Cluster{cluster: made, kinds: kinds, index: options.Index, clock: clock.RealClock{}, indexed: map[string]bool{}, ready: make(chan struct{})}, nil
 }
 
-// Client reads Nodes from the cache and writes to the API server.
+// Client implements Interface. It does not read Secrets from the cache.
 func (c *Cluster) Client() client.Client { return c.cluster.GetClient() }
 
-// Start fills the cache and keeps it up to date until ctx ends. While the target does
-// not answer, that is tried again and nothing else is held up.
+// Start fills the cache and keeps it up to date until ctx ends, retrying while the target does not
+// answer.
 func (c *Cluster) Start(ctx context.Context) error {
 	go c.awaitKinds(ctx)
 	if err := c.cluster.Start(ctx); err != nil {
@@ -133,7 +141,7 @@ func (c *Cluster) Start(ctx context.Context) error {
 // NeedLeaderElection is false, so that the caches of a stand-by are warm.
 func (c *Cluster) NeedLeaderElection() bool { return false }
 
-// awaitKinds waits until the target's nodes, and whatever else has to be, are known.
+// awaitKinds waits until all kinds are cached.
 func (c *Cluster) awaitKinds(ctx context.Context) {
 	log := logf.FromContext(ctx).WithName("target")
 	said := ""
@@ -154,7 +162,7 @@ func (c *Cluster) awaitKinds(ctx context.Context) {
 	log.Info("the target cluster answers, its nodes are known")
 }
 
-// inform has the cache follow all kinds that are awaited.
+// inform starts the informers, and adds the indexes.
 func (c *Cluster) inform(ctx context.Context) error {
 	for _, kind := range c.kinds {
 		if _, err := c.cluster.GetCache().GetInformer(ctx, kind, cache.BlockUntilSynced(false)); err != nil {
@@ -177,12 +185,10 @@ func (c *Cluster) inform(ctx context.Context) error {
 	return c.index(ctx, c.cluster.GetFieldIndexer())
 }
 
-// Ready reports whether the target has answered, so that its cached objects mean
-// something.
+// Ready implements Interface.
 func (c *Cluster) Ready() bool { return c.synced.Load() != nil }
 
-// ReadySince is when the target's cache was first complete; zero if it is not yet. No
-// clock that waits for a node starts earlier.
+// ReadySince implements Interface.
 func (c *Cluster) ReadySince() time.Time {
 	if at := c.synced.Load(); at != nil {
 		return *at
@@ -190,8 +196,7 @@ func (c *Cluster) ReadySince() time.Time {
 	return time.Time{}
 }
 
-// Watch makes a source of events about objects of the target. Unlike an ordinary
-// source it does not keep the controller from starting while the target is away.
+// Watch implements Interface.
 func (c *Cluster) Watch(object client.Object, events handler.EventHandler, filters ...predicate.Predicate) source.Source {
 	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		go func() {

@@ -1,8 +1,5 @@
-// Package nodeevents writes events on nodes, where that is allowed.
-//
-// MCM writes none, so the role that an installation of MCM grants in the cluster of the
-// nodes does not allow it. Events explain and nothing depends on them: where they are
-// forbidden they are dropped, and the right is tried again from time to time.
+// Package nodeevents records events on nodes, where that is allowed. The role of an installation of
+// MCM does not allow it: events that are forbidden are dropped, and tried again after a while.
 package nodeevents
 
 import (
@@ -21,8 +18,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Start begins to send events to the cluster of the nodes, over the connection of this
-// configuration. The recorder is of use until stop is called.
+// Start returns a recorder of events in the cluster of the nodes, which works until stop is called.
 func Start(cluster *rest.Config, scheme *runtime.Scheme, log logr.Logger) (recorder record.EventRecorder, stop func(), err error) {
 	clients, err := kubernetes.NewForConfig(cluster)
 	if err != nil {
@@ -35,18 +31,17 @@ func Start(cluster *rest.Config, scheme *runtime.Scheme, log logr.Logger) (recor
 	return broadcaster.NewRecorder(scheme, corev1.EventSource{Component: "machine-controller"}), broadcaster.Shutdown, nil
 }
 
-// tryAgain is how long nothing is sent after something was forbidden.
+// tryAgain is how long nothing is sent after an event was forbidden.
 const tryAgain = 10 * time.Minute
 
-// optional is a sink for those who may not be allowed to use it.
+// optional drops events that are forbidden.
 type optional struct {
 	record.EventSink
 	clock clock.PassiveClock
 	log   logr.Logger
 
-	mu sync.Mutex
-	// forbidden is until when nothing is tried; zero if nothing was forbidden.
-	forbidden time.Time
+	mu        sync.Mutex
+	forbidden time.Time // until when nothing is sent
 }
 
 // Create implements record.EventSink.
@@ -64,7 +59,6 @@ func (o *optional) Patch(event *corev1.Event, data []byte) (*corev1.Event, error
 	return o.try(event, func() (*corev1.Event, error) { return o.EventSink.Patch(event, data) })
 }
 
-// try sends an event, or answers as if it were sent.
 func (o *optional) try(event *corev1.Event, send func() (*corev1.Event, error)) (*corev1.Event, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

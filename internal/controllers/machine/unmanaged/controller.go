@@ -1,8 +1,7 @@
-// Package unmanaged marks the nodes that are no Machine's.
+// Package unmanaged marks nodes without a Machine.
 //
-// A node that has had no Machine for the creation timeout gets an annotation that says so,
-// as MCM gives it, and loses our finalizer, which nobody else would take off. When it has a
-// Machine again, the annotation goes.
+// A node that has had no Machine for the creation timeout gets the annotation of MCM for that, and
+// loses our finalizer. When it has a Machine again, the annotation is removed.
 package unmanaged
 
 import (
@@ -23,35 +22,24 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+	"github.com/millwright-dev/millwright/internal/reconcile/target"
 )
 
 // Options configure a Controller.
 type Options struct {
-	// Machines is a client of the control cluster whose reads come from the cache.
+	// Machines reads from the cache of the control cluster.
 	Machines client.Reader
 	// Target is the cluster that nodes join.
-	Target Target
-	// Clock tells the time.
-	Clock clock.PassiveClock
-	// Grace is how long a node may be without a Machine: the creation timeout. It counts
-	// from the node's creation, and not from before this process began: Machines may be
-	// put back into an empty control plane.
+	Target target.Interface
+	Clock  clock.PassiveClock
+	// Grace is how long a node may be without a Machine: the creation timeout. It counts from
+	// the node's creation, or from the start of this process if that is later, since Machines
+	// may be restored into an empty control plane.
 	Grace time.Duration
-}
-
-// Target is the cluster that nodes join, as target.Cluster is one.
-type Target interface {
-	// Client reads Nodes from a cache and writes to the API server.
-	Client() client.Client
-	// Ready reports whether the target has answered. Before, reads would wait for it.
-	Ready() bool
-	// Watch makes a source of events about objects of the target.
-	Watch(object client.Object, events handler.EventHandler, filters ...predicate.Predicate) source.Source
 }
 
 // Controller reconciles Nodes. Make one with New.
@@ -77,7 +65,6 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// nodeOf names the node of a Machine.
 func nodeOf(_ context.Context, object client.Object) []reconcile.Request {
 	name := object.GetLabels()[v1alpha1.NodeLabelKey]
 	if name == "" {
@@ -86,14 +73,12 @@ func nodeOf(_ context.Context, object client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: name}}}
 }
 
-// linkChanges lets through that a Machine got a node or lost it.
 func linkChanges() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return e.ObjectOld.GetLabels()[v1alpha1.NodeLabelKey] != e.ObjectNew.GetLabels()[v1alpha1.NodeLabelKey]
 	}}
 }
 
-// markChanges lets through what a node is marked by.
 func markChanges() predicate.Predicate {
 	const key = v1alpha1.AnnotationKeyNotManaged
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
@@ -135,8 +120,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	})
 }
 
-// patch writes a change, if it is one. It needs no lock: nothing of it replaces what others
-// write.
+// patch needs no optimistic lock: the change replaces nothing that others write.
 func (c *Controller) patch(ctx context.Context, found *corev1.Node, change func(*corev1.Node)) error {
 	changed := found.DeepCopy()
 	change(changed)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+	"github.com/millwright-dev/millwright/internal/reconcile/target"
 	"github.com/millwright-dev/millwright/test/env"
 )
 
@@ -28,16 +29,17 @@ const grace = 20 * time.Minute
 
 var begin = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-type target struct {
+type fakeTarget struct {
+	target.Interface
 	client client.Client
 	away   bool
 }
 
-func (t target) Client() client.Client { return t.client }
+func (t fakeTarget) Client() client.Client { return t.client }
 
-func (t target) Ready() bool { return !t.away }
+func (t fakeTarget) Ready() bool { return !t.away }
 
-func (t target) Watch(client.Object, handler.EventHandler, ...predicate.Predicate) source.Source {
+func (t fakeTarget) Watch(client.Object, handler.EventHandler, ...predicate.Predicate) source.Source {
 	return nil // no test sets up watches
 }
 
@@ -72,7 +74,7 @@ func newWorld(t *testing.T, node *corev1.Node) *world {
 			return c.Patch(ctx, object, patch, options...)
 		},
 	}).Build()
-	w.controller = New(Options{Machines: w.machines, Target: target{client: w.nodes}, Clock: w.clock, Grace: grace})
+	w.controller = New(Options{Machines: w.machines, Target: fakeTarget{client: w.nodes}, Clock: w.clock, Grace: grace})
 	return w
 }
 
@@ -188,13 +190,13 @@ func TestNodeIsGone(t *testing.T) {
 // is read then, which would hold the worker up, and nothing is an error.
 func TestTargetIsAway(t *testing.T) {
 	w := newWorld(t, newNode(24*time.Hour))
-	w.controller.Target = target{away: true} // whoever reads gets a nil client
+	w.controller.Target = fakeTarget{away: true} // whoever reads gets a nil client
 	w.pass()
 	w.clock.Step(grace)
 	if got := w.pass(); got.RequeueAfter != 0 {
 		t.Errorf("it is looked at again after %v", got.RequeueAfter)
 	}
-	w.controller.Target = target{client: w.nodes}
+	w.controller.Target = fakeTarget{client: w.nodes}
 	w.pass()
 	if _, marked := w.node().Annotations[v1alpha1.AnnotationKeyNotManaged]; !marked {
 		t.Error("the node is not marked once the target answers")
@@ -210,7 +212,7 @@ func TestWriteFails(t *testing.T) {
 			return down
 		},
 	})
-	w.controller.Target = target{client: broken}
+	w.controller.Target = fakeTarget{client: broken}
 	w.pass()
 	w.clock.Step(grace)
 	if _, err := w.controller.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "n"}}); !errors.Is(err, down) {
