@@ -1,8 +1,8 @@
 // Package metrics exports the metrics of Machines, MachineSets and MachineDeployments, under MCM's
 // names and labels.
 //
-// What can be read off the objects is read from the caches at each scrape, so that what is
-// gone has no series. What happens once is counted when the caches show it.
+// What objects show is read from the caches at each scrape, so that deleted objects have no series.
+// What happens once is counted when the caches show it.
 package metrics
 
 import (
@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -25,18 +26,16 @@ import (
 type Options struct {
 	// Reader reads objects from a cache.
 	Reader client.Reader
-	// Informers tell of changes of Machines. Nil: nothing that happens once is counted.
+	// Informers watch Machines; nil if nothing that happens once is counted.
 	Informers cache.Informers
-	// Clock tells the time.
-	Clock clock.PassiveClock
-	// Registerer is where the metrics are registered as long as the Collector runs.
+	Clock     clock.PassiveClock
+	// Registerer has the metrics while the Collector runs.
 	Registerer prometheus.Registerer
-	// Frozen reports whether Machines are left alone since an API server is away; nil:
-	// never.
+	// Frozen reports whether Machines are left alone since an API server is away; nil for never.
 	Frozen func() bool
 }
 
-// Collector tells of the objects of a cache. Make one with New, and add it to a manager.
+// Collector exports the objects of a cache. Make one with New, and add it to a manager.
 type Collector struct {
 	Options
 	once     *once
@@ -51,11 +50,11 @@ func New(options Options) *Collector {
 	}, []string{"binary", "kind"})}
 }
 
-// NeedLeaderElection is true: one process counts what happens, and its cache alone is filled.
+// NeedLeaderElection is true: only the leader's caches are filled.
 func (c *Collector) NeedLeaderElection() bool { return true }
 
-// Start registers the metrics, and takes them back when ctx ends. Where several managers
-// live in one process, the first of them has them.
+// Start registers the metrics until ctx ends. Of several managers in one process, the first exports
+// them.
 func (c *Collector) Start(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -78,7 +77,7 @@ func (c *Collector) Start(ctx context.Context) error {
 // within is how long a scrape may wait for a cache that is not filled yet.
 const within = 5 * time.Second
 
-// The binaries of MCM that tell of Machines, and of sets and deployments.
+// The binaries of MCM that export Machines, and sets and deployments.
 const (
 	forMachines = "machine-controller-manager-provider"
 	forSets     = "machine-controller-manager"
@@ -98,34 +97,38 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	s := &scrape{ch: ch, seen: map[string]bool{}}
-	s.tell(frozen, one(c.Frozen != nil && c.Frozen()))
-
-	machines := &v1alpha1.MachineList{}
+	s.add(frozen, one(c.Frozen != nil && c.Frozen()))
+	machines, sets, deployments := &v1alpha1.MachineList{}, &v1alpha1.MachineSetList{}, &v1alpha1.MachineDeploymentList{}
 	if c.read(ctx, machines, forMachines, "Machine") {
-		s.tell(machineItems, float64(len(machines.Items)))
-		for i := range machines.Items {
-			s.machine(&machines.Items[i])
-		}
+		addAll(s, machineItems, machines.Items, machineRows)
 	}
-	sets := &v1alpha1.MachineSetList{}
 	if c.read(ctx, sets, forSets, "MachineSet") {
-		s.tell(setItems, float64(len(sets.Items)))
-		for i := range sets.Items {
-			s.set(&sets.Items[i])
-		}
+		addAll(s, setItems, sets.Items, setRows)
 	}
-	deployments := &v1alpha1.MachineDeploymentList{}
 	if c.read(ctx, deployments, forSets, "MachineDeployment") {
-		s.tell(deploymentItems, float64(len(deployments.Items)))
-		for i := range deployments.Items {
-			s.deployment(&deployments.Items[i])
-		}
+		addAll(s, deploymentItems, deployments.Items, deploymentRows)
 	}
 	c.once.collect(ch)
 	c.failures.Collect(ch)
 }
 
-// read reads all objects of a kind. What cannot be read is counted and left out.
+// addAll adds the number of objects and their metrics.
+func addAll[T any, P interface {
+	*T
+	metav1.Object
+}](s *scrape, total *prometheus.Desc, items []T, rows func(P) []row) {
+	s.add(total, float64(len(items)))
+	for i := range items {
+		object := P(&items[i])
+		for _, row := range rows(object) {
+			for _, sample := range row.samples {
+				s.add(described[row.name], sample.value, append([]string{object.GetName(), object.GetNamespace()}, sample.labels...)...)
+			}
+		}
+	}
+}
+
+// read reads all objects of a kind. Failures are counted.
 func (c *Collector) read(ctx context.Context, list client.ObjectList, binary, kind string) bool {
 	failures := c.failures.WithLabelValues(binary, kind)
 	if err := c.Reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
@@ -136,23 +139,21 @@ func (c *Collector) read(ctx context.Context, list client.ObjectList, binary, ki
 	return true
 }
 
-// scrape is one answer. It tells nothing twice: that would make the whole answer fail.
+// scrape is one answer. A sample that is added twice would make the whole answer fail.
 type scrape struct {
 	ch   chan<- prometheus.Metric
 	seen map[string]bool
 }
 
-func (s *scrape) tell(what *prometheus.Desc, value float64, labels ...string) {
-	key := fmt.Sprintf("%p %s", what, strings.Join(labels, "\x00"))
+func (s *scrape) add(metric *prometheus.Desc, value float64, labels ...string) {
+	key := fmt.Sprintf("%p %s", metric, strings.Join(labels, "\x00"))
 	if s.seen[key] {
 		return
 	}
 	s.seen[key] = true
-	metric, err := prometheus.NewConstMetric(what, prometheus.GaugeValue, value, labels...)
-	if err != nil {
-		return // labels that are no text; the others are worth more
+	if made, err := prometheus.NewConstMetric(metric, prometheus.GaugeValue, value, labels...); err == nil { // else a label is no text
+		s.ch <- made
 	}
-	s.ch <- metric
 }
 
 // one is 1 for yes.

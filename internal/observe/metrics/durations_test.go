@@ -16,6 +16,7 @@ import (
 
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 )
@@ -27,16 +28,6 @@ func works(t *testing.T, objects ...client.Object) (*Work, *clocktesting.FakePas
 	clock, registry := clocktesting.NewFakePassiveClock(noon), prometheus.NewPedanticRegistry()
 	w := NewWork(Options{Reader: c.Reader, Clock: clock, Registerer: registry})
 	return w, clock, func() []string { return series(t, registry) }
-}
-
-// slow is a driver whose initialization takes a while.
-type slow struct {
-	driver.Driver
-	do func() error
-}
-
-func (s slow) InitializeMachine(context.Context, *driver.InitializeMachineRequest) (*driver.InitializeMachineResponse, error) {
-	return &driver.InitializeMachineResponse{}, s.do()
 }
 
 func TestInitializeDuration(t *testing.T) {
@@ -56,7 +47,12 @@ func TestInitializeDuration(t *testing.T) {
 	} {
 		t.Run(reason, func(t *testing.T) {
 			w, clock, told := works(t)
-			d := w.Driver(slow{do: func() error { clock.SetTime(noon.Add(7 * time.Second)); return test.err }})
+			slow := fake.New(fake.Config{})
+			slow.OnInitialize(func(context.Context, *driver.InitializeMachineRequest, func() (*driver.InitializeMachineResponse, error)) (*driver.InitializeMachineResponse, error) {
+				clock.SetTime(noon.Add(7 * time.Second))
+				return &driver.InitializeMachineResponse{}, test.err
+			})
+			d := w.Driver(slow)
 			resp, err := d.(driver.Initializer).InitializeMachine(t.Context(), &test.req)
 			if resp == nil || !errors.Is(err, test.err) {
 				t.Errorf("answers %v, %v", resp, err)

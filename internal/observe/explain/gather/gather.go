@@ -37,7 +37,7 @@ type Reader struct {
 func (x Reader) Set(ctx context.Context, key types.NamespacedName) (explain.PoolFacts, error) {
 	r, set := &reading{Reader: x, namespace: key.Namespace}, &v1alpha1.MachineSet{}
 	facts := explain.PoolFacts{Kind: explain.KindSet, Key: key}
-	if exists, err := r.exists(ctx, key, set); err != nil {
+	if exists, err := r.exists(ctx, "machine set", key, set); err != nil {
 		return facts, err
 	} else if exists {
 		facts.Sets = []v1alpha1.MachineSet{*set}
@@ -50,7 +50,7 @@ func (x Reader) Set(ctx context.Context, key types.NamespacedName) (explain.Pool
 func (x Reader) Deployment(ctx context.Context, key types.NamespacedName) (explain.PoolFacts, error) {
 	r, deployment := &reading{Reader: x, namespace: key.Namespace}, &v1alpha1.MachineDeployment{}
 	facts := explain.PoolFacts{Kind: explain.KindDeployment, Key: key}
-	if exists, err := r.exists(ctx, key, deployment); err != nil {
+	if exists, err := r.exists(ctx, "machine deployment", key, deployment); err != nil {
 		return facts, err
 	} else if exists {
 		sets := &v1alpha1.MachineSetList{}
@@ -71,10 +71,10 @@ type reading struct {
 }
 
 // exists reads the explained object, and reports whether it exists.
-func (r *reading) exists(ctx context.Context, key types.NamespacedName, object client.Object) (bool, error) {
+func (r *reading) exists(ctx context.Context, what string, key types.NamespacedName, object client.Object) (bool, error) {
 	err := r.Control.Get(ctx, key, object)
 	if err != nil && !apierrors.IsNotFound(err) {
-		return false, fmt.Errorf("reading %s %s: %w", kindOf(object), key, err)
+		return false, fmt.Errorf("reading %s %s: %w", what, key, err)
 	}
 	return err == nil, nil
 }

@@ -31,7 +31,7 @@ type machineReading struct {
 func (x Reader) Machine(ctx context.Context, key types.NamespacedName) (explain.MachineFacts, error) {
 	r := &machineReading{reading{Reader: x, namespace: key.Namespace}, explain.MachineFacts{Key: key, Flags: x.Flags}}
 	found := &v1alpha1.Machine{}
-	exists, err := r.exists(ctx, key, found)
+	exists, err := r.exists(ctx, "machine", key, found)
 	if err != nil {
 		return explain.MachineFacts{}, err
 	}
