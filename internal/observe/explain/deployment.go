@@ -34,6 +34,15 @@ func (e *poolExplainer) deployment() {
 	}
 }
 
+// CauseOf returns the cause that a condition of a deployment stands for; empty if none does.
+func CauseOf(condition v1alpha1.MachineDeploymentCondition) report.Cause {
+	statement, known := byReason[condition.Reason]
+	if !known {
+		statement = byType[condition.Type]
+	}
+	return statement.Cause
+}
+
 // earlier are the sets of earlier templates.
 func (e *poolExplainer) earlier() []*v1alpha1.MachineSet {
 	var sets []*v1alpha1.MachineSet
@@ -133,7 +142,7 @@ func (e *poolExplainer) remarks() {
 	overlaps := false
 	if e.Kind == KindDeployment {
 		for _, condition := range e.Deployment.Status.Conditions {
-			if statement, known := byType[condition.Type]; known {
+			if statement := byType[condition.Type]; statement.Text != "" {
 				e.Why(statement, "", condition.LastTransitionTime.Time, "{text}", condition.Message)
 				overlaps = overlaps || statement.Cause == report.SelectorOverlap
 			}

@@ -109,9 +109,11 @@ var byReason = map[string]report.Statement{
 		"Look at policies, webhooks and rights on machines: one was named for deletion and cannot be marked, so its set is not scaled down"),
 }
 
-// byType are the statements about conditions of a deployment that hold nothing up, by the
-// condition's type.
+// byType are the statements about other conditions of a deployment, by the condition's type. Those
+// without a text are said of its sets.
 var byType = map[v1alpha1.MachineDeploymentConditionType]report.Statement{
+	v1alpha1.MachineDeploymentFrozen:          {Cause: report.Frozen},
+	v1alpha1.MachineDeploymentReplicaFailure:  {Cause: report.ReplicaFailure},
 	v1alpha1.MachineDeploymentSelectorOverlap: say(report.SelectorOverlap, "{text}", ""),
 	v1alpha1.MachineDeploymentSetReleased: say(report.SetReleased, "{text}",
 		"To drain and delete the machines of a released set: kubectl -n {namespace} delete {machinesets} NAME. To have them back: change spec.selector so that it matches the set"),

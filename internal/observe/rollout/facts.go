@@ -1,3 +1,12 @@
+// Package rollout shows and controls the rollout of a MachineDeployment.
+//
+// It works from another process than the manager, with nothing but API access. All that it
+// writes are fields of the deployment that MCM knows as well.
+//
+//	Read, Follower                  objects → Facts    the parts that read from an API server
+//	StatusOf                        Facts → Status     pure; internal/observe/explain finds what is waited for
+//	View, Line                      Status → text      pure
+//	Pause, Resume, Restart, Undo    the parts that write
 package rollout
 
 import (
@@ -6,7 +15,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -113,4 +125,45 @@ func pointers[T any](items []T) []*T {
 		to[i] = &items[i]
 	}
 	return to
+}
+
+// Surroundings are further objects that explain why a rollout does not go on. A field is nil or
+// empty where there is none, where the user may not read it, or where the API server does not
+// answer.
+type Surroundings struct {
+	// Lease is the one that the manager of sets and deployments holds, MachineLease that of
+	// the manager of their Machines.
+	Lease, MachineLease *coordinationv1.Lease
+	// Events are those on machines, and those on sets that wait since their machines keep failing.
+	Events []corev1.Event
+}
+
+// surroundingsTimeout is how long an API server may take to answer.
+const surroundingsTimeout = 3 * time.Second
+
+func readSurroundings(ctx context.Context, from client.Reader, namespace string) Surroundings {
+	ctx, cancel := context.WithTimeout(ctx, surroundingsTimeout)
+	defer cancel()
+	found := Surroundings{
+		Lease:        readLease(ctx, from, namespace, v1alpha1.LeaseMachineControllerManager),
+		MachineLease: readLease(ctx, from, namespace, v1alpha1.LeaseMachineController),
+	}
+	for _, of := range []client.MatchingFields{
+		{"involvedObject.kind": explain.KindMachine},
+		{"involvedObject.kind": explain.KindSet, "reason": "BackOff"},
+	} {
+		events := &corev1.EventList{}
+		if err := from.List(ctx, events, client.InNamespace(namespace), of); err == nil {
+			found.Events = append(found.Events, events.Items...)
+		}
+	}
+	return found
+}
+
+func readLease(ctx context.Context, from client.Reader, namespace, name string) *coordinationv1.Lease {
+	lease := &coordinationv1.Lease{}
+	if err := from.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, lease); err != nil {
+		return nil
+	}
+	return lease
 }

@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
+	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 )
 
 // annotationCause is where users and kubectl note why they changed something.
@@ -36,10 +38,7 @@ func PrintHistory(out io.Writer, f Facts, now time.Time) error {
 }
 
 func cause(set *v1alpha1.MachineSet) string {
-	if said := printable(set.Annotations[annotationCause]); said != "" {
-		return said
-	}
-	return "<none>"
+	return cmp.Or(report.Printable(set.Annotations[annotationCause]), "<none>")
 }
 
 // PrintRevision prints the template of one revision as YAML.

@@ -10,6 +10,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	"github.com/millwright-dev/millwright/internal/observe/explain"
+	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 )
 
 // Outcome is how a rollout has ended, if it has.
@@ -51,19 +52,8 @@ type Status struct {
 	// Sets are those that have machines, or should have, and that of the current
 	// template: that first, then from new to old.
 	Sets []SetStatus
-	// Waits are what the rollout waits for, as far as that is known; the most important
-	// first.
-	Waits []Wait
-}
-
-// Wait is something that a rollout waits for.
-type Wait struct {
-	// Text says it in a sentence without its full stop.
-	Text string
-	// Since is when it began; zero if that is not known.
-	Since time.Time
-	// Remedy says what to do about it, if there is something; without its full stop.
-	Remedy string
+	// Waits are what the rollout waits for, the most important first. Texts are complete clauses.
+	Waits []report.Finding
 }
 
 // SetStatus is how one set of a rollout stands.
@@ -164,7 +154,7 @@ func (s *Status) listed(f Facts) {
 // it is worked on; empty if there is none. It may be about an earlier spec.
 func Refusal(f Facts) string {
 	if is := progressing(f.Deployment); is.Reason == v1alpha1.DeploymentReasonInvalid || is.Reason == v1alpha1.DeploymentReasonSelectsAll {
-		return sentence("%s", cmp.Or(is.Message, is.Reason))
+		return sentence(cmp.Or(is.Message, is.Reason))
 	}
 	return ""
 }

@@ -6,14 +6,14 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// View is a status as lines for a terminal. Since is how long it has been looked at.
+// View returns a status as lines for a terminal, which has been shown for a time.
 func View(s Status, now time.Time, since time.Duration) []string {
 	lines := []string{
 		fmt.Sprintf("machine deployment %s, %s, %s", s.Key, title(s), duration.HumanDuration(since)),
@@ -22,41 +22,27 @@ func View(s Status, now time.Time, since time.Duration) []string {
 	if len(s.Sets) > 0 {
 		lines = append(append(lines, ""), table(s)...)
 	}
-	if len(s.Waits) > 0 {
-		lines = append(lines, "", "Waiting:")
-	}
-	for _, wait := range s.Waits {
-		lines = append(lines, item+wait.Text+ago(wait.Since, now))
-	}
-	if can := remedies(s); len(can) > 0 {
-		lines = append(append(lines, "", "You can:"), can...)
-	}
-	for i := range lines {
-		lines[i] = printable(lines[i])
-	}
-	return lines
-}
-
-// item is how an item of a list begins.
-const item = "  - "
-
-// remedies are those of all waits, each once.
-func remedies(s Status) []string {
 	var can []string
-	for _, wait := range s.Waits {
-		if line := item + wait.Remedy; wait.Remedy != "" && !slices.Contains(can, line) {
+	for i, wait := range s.Waits {
+		if i == 0 {
+			lines = append(lines, "", "Waiting:")
+		}
+		ago := ""
+		if !wait.Since.IsZero() {
+			ago = fmt.Sprintf(" (for %s)", duration.HumanDuration(max(0, now.Sub(wait.Since))))
+		}
+		lines = append(lines, "  - "+wait.Text+ago)
+		if line := "  - " + wait.Remedy; wait.Remedy != "" && !slices.Contains(can, line) {
 			can = append(can, line)
 		}
 	}
-	return can
-}
-
-// ago is how long something lasts, to put behind it.
-func ago(since, now time.Time) string {
-	if since.IsZero() {
-		return ""
+	if len(can) > 0 {
+		lines = append(append(lines, "", "You can:"), can...)
 	}
-	return fmt.Sprintf(" (for %s)", duration.HumanDuration(max(0, now.Sub(since))))
+	for i := range lines {
+		lines[i] = report.Printable(lines[i])
+	}
+	return lines
 }
 
 func title(s Status) string {
@@ -127,53 +113,32 @@ func tally(set SetStatus) string {
 	return strings.Join(parts, ", ")
 }
 
-// Line is a status in one line. It changes only when something does.
+// Line returns a status in one line. It changes only when something does.
 func Line(s Status) string {
 	parts := []string{numbers(s)}
 	for _, set := range s.Sets {
 		parts = append(parts, fmt.Sprintf("%s set %s (revision %d): %s", age(set), set.Name, set.Revision, tally(set)))
 	}
-	if len(s.Waits) > 0 {
-		text := "waiting: " + Shorten(s.Waits[0].Text)
-		if more := len(s.Waits) - 1; more > 0 {
-			text += fmt.Sprintf(" (and %d more)", more)
-		}
-		parts = append(parts, text+can(s.Waits[0]))
+	more := ""
+	if n := len(s.Waits) - 1; n > 0 {
+		more = fmt.Sprintf(" (and %d more)", n)
 	}
-	return printable(strings.Join(parts, "; "))
+	return report.Printable(strings.Join(parts, "; ") + waiting(s, more))
 }
 
-// can is the remedy against what is waited for, to put behind it.
-func can(wait Wait) string {
-	if wait.Remedy == "" {
+// Brief returns in a clause how far a rollout is, and what it waits for first.
+func Brief(s Status) string { return report.Printable(numbers(s) + waiting(s, "")) }
+
+// waiting says what a rollout waits for first, and what helps. Long texts are cut in the middle: at
+// their end providers say what went wrong.
+func waiting(s Status, more string) string {
+	const most = 240
+	if len(s.Waits) == 0 {
 		return ""
 	}
-	return "; you can: " + Shorten(wait.Remedy)
-}
-
-// Shorten keeps a text to a length that can be read at a glance, with its end: there providers
-// say what went wrong.
-func Shorten(text string) string {
-	const most = 240
-	return messages.Shorten(text, most)
-}
-
-// printable is a text without what would move the cursor. Texts come from providers and
-// users: nothing in them may reach a terminal but letters.
-func printable(text string) string {
-	return strings.TrimRight(strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, text), " ")
-}
-
-// Brief says in a clause how far a rollout is, and what it waits for first.
-func Brief(s Status) string {
-	text := numbers(s)
-	if len(s.Waits) > 0 {
-		text += "; waiting: " + Shorten(s.Waits[0].Text) + can(s.Waits[0])
+	text := "; waiting: " + messages.Shorten(s.Waits[0].Text, most) + more
+	if remedy := s.Waits[0].Remedy; remedy != "" {
+		text += "; you can: " + messages.Shorten(remedy, most)
 	}
-	return printable(text)
+	return text
 }

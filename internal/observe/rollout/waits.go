@@ -14,90 +14,69 @@ import (
 
 // waits returns what a rollout waits for: first what holds up the whole of it, then what package
 // explain finds wrong with the deployment, its sets and its machines.
-func waits(f Facts, s Status, now time.Time) []Wait {
-	var found []Wait
-	add := func(is bool, format string, args ...any) {
+func waits(f Facts, s Status, now time.Time) []report.Finding {
+	var found []report.Finding
+	add := func(is bool, text string) {
 		if is {
-			found = append(found, Wait{Text: sentence(format, args...)})
+			found = append(found, report.Finding{Text: sentence(text)})
 		}
 	}
-	d := f.Deployment
-	add(f.Problem != "", "the API server does not answer, so this may be old: %s", f.Problem)
+	d, deleted := f.Deployment, !f.Deployment.DeletionTimestamp.IsZero()
+	add(f.Problem != "", "the API server does not answer, so this may be old: "+f.Problem)
 	add(!s.Observed && Refusal(f) == "", "the manager has not looked at the last change of the deployment yet")
 	add(d.Spec.Paused, "the deployment is paused: machines are replaced when it is resumed")
-	add(d.Spec.RollbackTo != nil, "%s", pendingRollback(d))
+	add(d.Spec.RollbackTo != nil, pendingRollback(d))
 	explained := explained(f, s.Outcome == Late, now)
-	if !d.DeletionTimestamp.IsZero() {
-		explained = deletion(explained)
+	unexplained := unexplained(d, explained)
+	switch {
+	case deleted && len(explained) == 0:
+		unexplained = append(unexplained, report.Finding{Text: "the deployment is being deleted"})
+	case deleted:
+		explained[0].Text = "the deployment is being deleted: " + explained[0].Text
 	}
-	return slices.Concat(found, unexplained(d, explained), explained)
+	return slices.Concat(found, unexplained, explained)
 }
 
-// deletion presents what is found wrong with a deployment as what holds up its deletion.
-func deletion(explained []Wait) []Wait {
-	first := Wait{Text: "the deployment is being deleted"}
-	if len(explained) > 0 {
-		first, explained = explained[0], explained[1:]
-		first.Text = "the deployment is being deleted: " + first.Text
-	}
-	return append([]Wait{first}, explained...)
-}
-
-// pendingRollback describes a rollback that was asked for and not done yet; empty if there is none.
+// pendingRollback describes a rollback that the manager has not answered; empty if there is none.
 func pendingRollback(d *v1alpha1.MachineDeployment) string {
 	if d.Spec.RollbackTo == nil {
 		return ""
 	}
+	to := fmt.Sprintf("revision %d", d.Spec.RollbackTo.Revision)
 	if d.Spec.RollbackTo.Revision == 0 {
-		return "the manager has not answered the wish to roll back to the revision before yet"
+		to = "the revision before"
 	}
-	return fmt.Sprintf("the manager has not answered the wish to roll back to revision %d yet", d.Spec.RollbackTo.Revision)
+	return fmt.Sprintf("the manager has not answered the wish to roll back to %s yet", to)
 }
 
-// explained is what is found wrong with the deployment, its sets and its machines.
-func explained(f Facts, late bool, now time.Time) []Wait {
-	var found []Wait
+// explained is what is found wrong with the deployment, its sets and its machines, without what the
+// numbers of a status show, and what waits adds itself.
+func explained(f Facts, late bool, now time.Time) []report.Finding {
+	var found []report.Finding
 	for _, finding := range explain.Pool(f.pool(), now).Why {
-		if shownElsewhere(finding) {
+		switch finding.Cause {
+		case report.RolloutInProgress, report.ProgressDeadlineExceeded, report.Scaling, report.Paused:
 			continue
+		case report.NotStarted:
+			if finding.Object == "" { // the deployment
+				continue
+			}
+		case report.Draining: // to be forced only by those who have read the whole explanation
+			finding.Remedy = ""
+		case report.NodeNotJoined, report.NodeUnhealthy, report.CriticalComponentsNotReady: // take their time
+			if !late {
+				finding.Remedy = ""
+			}
 		}
-		wait := Wait{Text: finding.String(), Since: finding.Since, Remedy: finding.Remedy}
-		if passesByItself(finding.Cause, late) {
-			wait.Remedy = ""
-		}
-		found = append(found, wait)
+		finding.Text = finding.String()
+		found = append(found, finding)
 	}
 	return found
 }
 
-// passesByItself reports whether no remedy is to be shown: a node takes its time to join, and a drain
-// should be forced only by those who have read the whole explanation.
-func passesByItself(cause report.Cause, late bool) bool {
-	switch cause {
-	case report.Draining:
-		return true
-	case report.NodeNotJoined, report.NodeUnhealthy, report.CriticalComponentsNotReady:
-		return !late
-	}
-	return false
-}
-
-// shownElsewhere reports whether a finding is about what the numbers of a status show, or what
-// waits adds itself.
-func shownElsewhere(finding report.Finding) bool {
-	switch finding.Cause {
-	case report.RolloutInProgress, report.ProgressDeadlineExceeded, report.Scaling, report.Paused:
-		return true
-	case report.NotStarted:
-		return finding.Object == "" // the deployment
-	}
-	return false
-}
-
-// unexplained is what else the conditions of a deployment complain of. What a finding quotes is
-// not shown twice.
-func unexplained(d *v1alpha1.MachineDeployment, explained []Wait) []Wait {
-	var found []Wait
+// unexplained is what else the conditions of a deployment complain of.
+func unexplained(d *v1alpha1.MachineDeployment, explained []report.Finding) []report.Finding {
+	var found []report.Finding
 	for _, is := range d.Status.Conditions {
 		bad := is.Status == v1alpha1.ConditionTrue
 		switch is.Type {
@@ -106,15 +85,15 @@ func unexplained(d *v1alpha1.MachineDeployment, explained []Wait) []Wait {
 		case v1alpha1.MachineDeploymentAvailable: // the numbers show it
 			bad = false
 		}
-		text := sentence("%s", cmp.Or(is.Message, is.Reason))
-		if bad && !slices.ContainsFunc(explained, func(w Wait) bool { return strings.Contains(w.Text, text) }) {
-			found = append(found, Wait{Text: text, Since: is.LastTransitionTime.Time})
+		cause := explain.CauseOf(is)
+		if bad && !slices.ContainsFunc(explained, func(f report.Finding) bool { return f.Cause == cause }) {
+			found = append(found, report.Finding{Cause: cause, Text: sentence(cmp.Or(is.Message, is.Reason)), Since: is.LastTransitionTime.Time})
 		}
 	}
 	return found
 }
 
 // sentence is a text in one line without its full stop.
-func sentence(format string, args ...any) string {
-	return strings.TrimSuffix(strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " "), ".")
+func sentence(text string) string {
+	return strings.TrimSuffix(strings.Join(strings.Fields(text), " "), ".")
 }
