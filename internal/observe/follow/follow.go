@@ -13,16 +13,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Follower has copies of objects that are kept up to date. What it reads must not be changed.
+// Follower caches objects. What it reads must not be changed.
 type Follower struct {
 	client.Reader
 
 	changed chan struct{} // holds one token when something has changed
 }
 
-// Start follows all objects of some kinds, within the options, until the context ends. It
-// returns when all of them are known. It retries what it may not read for ever, and says
-// nothing of it.
+// Start follows the objects of some kinds, within the options, until the context ends. It returns when
+// the cache is filled. It retries what it may not read for ever, without a log line.
 func Start(ctx context.Context, config *rest.Config, options cache.Options, kinds ...client.Object) (*Follower, error) {
 	options.DefaultTransform = cache.TransformStripManagedFields()
 	options.DefaultUnsafeDisableDeepCopy = ptr.To(true)
@@ -45,14 +44,14 @@ func Start(ctx context.Context, config *rest.Config, options cache.Options, kind
 			return nil, fmt.Errorf("following %T: %w", kind, err)
 		}
 	}
-	// An informer that was asked for before the cache had started was not waited for.
+	// GetInformer does not wait for a cache that has not started.
 	if !copies.WaitForCacheSync(ctx) {
 		return nil, ctx.Err()
 	}
 	return f, nil
 }
 
-// Notify has Until look again, as if an object had changed.
+// Notify makes Until call its function again, as if an object had changed.
 func (f *Follower) Notify() {
 	select {
 	case f.changed <- struct{}{}:
@@ -60,9 +59,9 @@ func (f *Follower) Notify() {
 	}
 }
 
-// Until calls a function at once, and again whenever something has changed, until it returns
-// true or an error. At least pace passes between two calls. Without a change, it is called
-// again after beat; 0 is never.
+// Until calls a function at once and whenever something has changed, until it returns true or an
+// error. At least pace passes between two calls. Without a change it is called again after beat, never
+// if that is 0.
 func (f *Follower) Until(ctx context.Context, pace, beat time.Duration, see func() (enough bool, err error)) error {
 	var again <-chan time.Time
 	if beat > 0 {

@@ -88,8 +88,9 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range described {
 		ch <- d
 	}
-	c.once.describe(ch)
-	c.failures.Describe(ch)
+	for _, metric := range append(c.once.all(), c.failures) {
+		metric.Describe(ch)
+	}
 }
 
 // Collect reads the caches.
@@ -108,8 +109,9 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	if c.read(ctx, deployments, forSets, "MachineDeployment") {
 		addAll(s, deploymentItems, deployments.Items, deploymentRows)
 	}
-	c.once.collect(ch)
-	c.failures.Collect(ch)
+	for _, metric := range append(c.once.all(), c.failures) {
+		metric.Collect(ch)
+	}
 }
 
 // addAll adds the number of objects and their metrics.

@@ -18,16 +18,16 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 )
 
-// Work times what is done for Machines and does not show in their objects. It is put around
-// what does it. Make one with NewWork.
+// Work times what is done for Machines and does not show in their objects, as a decorator. Make one
+// with NewWork.
 type Work struct {
 	reader            client.Reader
 	clock             clock.PassiveClock
 	initialize, drain *prometheus.GaugeVec
 }
 
-// NewWork makes a Work with the Reader, the Clock and the Registerer of the options. Where
-// several managers live in one process, they share the metrics.
+// NewWork makes a Work from the Reader, the Clock and the Registerer of the options. Several managers
+// in one process share the metrics.
 func NewWork(options Options) *Work {
 	return &Work{
 		reader: options.Reader, clock: options.Clock,
@@ -40,7 +40,7 @@ func NewWork(options Options) *Work {
 	}
 }
 
-// shared registers a metric, and returns the one that has been before, if there is one.
+// shared registers a metric, or returns the one that is registered.
 func shared(registerer prometheus.Registerer, metric *prometheus.GaugeVec) *prometheus.GaugeVec {
 	err := registerer.Register(metric)
 	if already, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
@@ -49,7 +49,7 @@ func shared(registerer prometheus.Registerer, metric *prometheus.GaugeVec) *prom
 		}
 	}
 	if err != nil {
-		panic(err) // another metric has the name: nobody else may
+		panic(err) // another metric has the name
 	}
 	return metric
 }
@@ -79,7 +79,7 @@ func (d *timedDriver) InitializeMachine(ctx context.Context, req *driver.Initial
 	return resp, err
 }
 
-// Drainer empties nodes, as drain.Drainer does, which says what each method means.
+// Drainer is drain.Drainer, where the methods are documented.
 type Drainer interface {
 	Drain(ctx context.Context, req drain.Request) (drain.Report, error)
 	DeleteAttachments(ctx context.Context, node string) (done bool, err error)
@@ -100,11 +100,10 @@ type timedDrainer struct {
 	drains map[types.NamespacedName]timedDrain
 }
 
-// timedDrain is what is known of a drain. It goes through many passes, also after it is
-// done.
+// timedDrain is a drain, which takes many passes, and is passed through when it is done.
 type timedDrain struct {
-	since time.Time
-	told  bool
+	since    time.Time
+	reported bool
 }
 
 // Drain implements Drainer.
@@ -118,9 +117,8 @@ func (d *timedDrainer) Drain(ctx context.Context, req drain.Request) (drain.Repo
 	return report, err
 }
 
-// observe reports whether a drain ends with a pass, and how long it took. One that is done at
-// the first pass of this process took none: the node was empty, or an earlier process has
-// emptied it.
+// observe reports whether a drain ends with a pass, and how long it took: no time if it is done at the
+// first pass, since the node was empty then, or drained by an earlier process.
 func (d *timedDrainer) observe(req drain.Request, done bool) (took time.Duration, ends bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -132,8 +130,8 @@ func (d *timedDrainer) observe(req drain.Request, done bool) (took time.Duration
 			known.since = now
 		}
 	}
-	ends = done && !known.told
-	known.told = known.told || done
+	ends = done && !known.reported
+	known.reported = known.reported || done
 	d.drains[req.Machine] = known
 	return now.Sub(known.since), ends
 }
@@ -146,7 +144,7 @@ func (d *timedDrainer) Forget(machine types.NamespacedName) {
 	d.Drainer.Forget(machine)
 }
 
-// drained tells how long a drain took, if it is known whose Machine it was.
+// drained exports how long a drain took, unless the Machine is gone.
 func (w *Work) drained(ctx context.Context, key types.NamespacedName, took time.Duration) {
 	machine := &v1alpha1.Machine{}
 	if err := w.reader.Get(ctx, key, machine, client.UnsafeDisableDeepCopy); err != nil {

@@ -16,14 +16,14 @@ import (
 // Without it, as in MCM, nothing of the kind is counted.
 const deploymentLabel = "name"
 
-// once is what is counted when it happens to a Machine.
+// once are the metrics of what happens to a Machine.
 type once struct {
 	create, join, remove *prometheus.GaugeVec
 	failedJoin           *prometheus.CounterVec
 	stale                prometheus.Counter
 }
 
-// perPool are the labels of what is told of the Machines of a deployment. See labels.
+// perPool are the labels of metrics of the Machines of a deployment. See labels.
 var perPool = []string{"namespace", "machine_deployment", "instance_type", "zone"}
 
 func newOnce() *once {
@@ -45,18 +45,6 @@ func newOnce() *once {
 
 func (o *once) all() []prometheus.Collector {
 	return []prometheus.Collector{o.create, o.join, o.remove, o.failedJoin, o.stale}
-}
-
-func (o *once) describe(ch chan<- *prometheus.Desc) {
-	for _, c := range o.all() {
-		c.Describe(ch)
-	}
-}
-
-func (o *once) collect(ch chan<- prometheus.Metric) {
-	for _, c := range o.all() {
-		c.Collect(ch)
-	}
 }
 
 // watch counts what happens to Machines.
@@ -120,7 +108,6 @@ func (c *Collector) gone(ctx context.Context, machine *v1alpha1.Machine) {
 	}
 }
 
-// labels of a Machine by its class, which is read.
 func (c *Collector) labels(ctx context.Context, machine *v1alpha1.Machine) ([]string, bool) {
 	class := &v1alpha1.MachineClass{}
 	key := client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.Class.Name}
@@ -130,8 +117,7 @@ func (c *Collector) labels(ctx context.Context, machine *v1alpha1.Machine) ([]st
 	return labels(machine, class)
 }
 
-// labels are the values of perPool for a Machine, of one that names its deployment. What is
-// not known of its class or zone is empty.
+// labels are the values of perPool for a Machine that names its deployment. Unknown values are empty.
 func labels(machine *v1alpha1.Machine, class *v1alpha1.MachineClass) ([]string, bool) {
 	deployment := machine.Labels[deploymentLabel]
 	if deployment == "" {

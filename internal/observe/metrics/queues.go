@@ -24,9 +24,8 @@ func Handler(from prometheus.Gatherer) http.Handler {
 	return promhttp.HandlerFor(Gatherer(from), promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError})
 }
 
-// Gatherer gathers what another does, with the metrics of work queues as MCM has them:
-// controller-runtime owns the place where their names are chosen. They have the queue's name
-// for a label and no other.
+// Gatherer gathers what another does, with the metrics of work queues as MCM has them, whose only
+// label is the name of the queue. controller-runtime does not let their names be chosen.
 func Gatherer(from prometheus.Gatherer) prometheus.Gatherer {
 	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 		families, err := from.Gather()
@@ -42,8 +41,8 @@ func Gatherer(from prometheus.Gatherer) prometheus.Gatherer {
 	})
 }
 
-// ofQueues is a metric of controller-runtime's work queues as MCM has it. What is told of the
-// priorities of a queue apart is added up.
+// ofQueues is a metric of controller-runtime's work queues as MCM has it: the priorities of a queue
+// are added up.
 func ofQueues(family *dto.MetricFamily) *dto.MetricFamily {
 	name := prefix + family.GetName()
 	ours := &dto.MetricFamily{Name: &name, Help: family.Help, Type: family.Type, Unit: family.Unit}
@@ -72,7 +71,7 @@ func ofQueues(family *dto.MetricFamily) *dto.MetricFamily {
 	return ours
 }
 
-// add adds up gauges. No other metric of a queue is told of in parts.
+// add adds up gauges. No other metric of a queue is split by priority.
 func add(to, more *dto.Metric) {
 	if to.Gauge != nil && more.Gauge != nil {
 		*to.Gauge.Value += more.Gauge.GetValue()

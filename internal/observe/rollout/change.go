@@ -30,23 +30,20 @@ var ErrUnchanged = errors.New("not rolled back")
 
 // Pause stops rollouts of a deployment. One that is paused is an error.
 func Pause(ctx context.Context, c client.Client, key types.NamespacedName) error {
-	_, err := write(ctx, c, key, func(d *v1alpha1.MachineDeployment) error {
-		if d.Spec.Paused {
-			return fmt.Errorf("machine deployment %s is paused already", key)
-		}
-		d.Spec.Paused = true
-		return nil
-	})
-	return err
+	return setPaused(ctx, c, key, true, "is paused already")
 }
 
 // Resume lets rollouts of a deployment go on. One that is not paused is an error.
 func Resume(ctx context.Context, c client.Client, key types.NamespacedName) error {
+	return setPaused(ctx, c, key, false, "is not paused")
+}
+
+func setPaused(ctx context.Context, c client.Client, key types.NamespacedName, paused bool, already string) error {
 	_, err := write(ctx, c, key, func(d *v1alpha1.MachineDeployment) error {
-		if !d.Spec.Paused {
-			return fmt.Errorf("machine deployment %s is not paused", key)
+		if d.Spec.Paused == paused {
+			return fmt.Errorf("machine deployment %s %s", key, already)
 		}
-		d.Spec.Paused = false
+		d.Spec.Paused = paused
 		return nil
 	})
 	return err

@@ -2,7 +2,9 @@ package rollout
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -64,15 +66,8 @@ type SetStatus struct {
 	Current bool
 	// Wanted, Exist and Available count its machines as those of Status.
 	Wanted, Exist, Available int32
-	// Phases counts its machines by phase, in the order in which machines go through
-	// them.
-	Phases []PhaseCount
-}
-
-// PhaseCount is a number of machines in a phase.
-type PhaseCount struct {
-	Phase string
-	Count int
+	// Phases counts its machines by phase, as "2 Running, 1 Terminating".
+	Phases string
 }
 
 // StatusOf returns how a rollout goes at a moment.
@@ -108,10 +103,13 @@ func StatusOf(f Facts, now time.Time) Status {
 		})
 	}
 	slices.SortStableFunc(s.Sets, func(a, b SetStatus) int {
-		if a.Current != b.Current {
-			return map[bool]int{true: -1, false: 1}[a.Current]
+		switch {
+		case a.Current:
+			return -1
+		case b.Current:
+			return 1
 		}
-		return int(b.Revision - a.Revision)
+		return cmp.Compare(b.Revision, a.Revision)
 	})
 	if s.Outcome != Complete {
 		s.Waits = waits(f, s, now)
@@ -208,46 +206,34 @@ func condition(d *v1alpha1.MachineDeployment, kind v1alpha1.MachineDeploymentCon
 	return v1alpha1.MachineDeploymentCondition{}
 }
 
-// phaseOrder is the order of phases. Others come after them.
+// phaseOrder is the order in which phases are counted. Others come after them.
 var phaseOrder = []string{
 	noPhase, string(v1alpha1.MachinePending), string(v1alpha1.MachineAvailable), string(v1alpha1.MachineRunning),
 	string(v1alpha1.MachineUnknown), string(v1alpha1.MachineFailed), string(v1alpha1.MachineCrashLoopBackOff),
 	string(v1alpha1.MachineTerminating),
 }
 
-// noPhase is the phase of a Machine that has none yet.
+// noPhase is shown for a Machine that has no phase yet.
 const noPhase = "New"
 
-// phaseOf is the phase of a Machine. One that is being deleted is Terminating, also before
-// the manager has said so.
-func phaseOf(machine *v1alpha1.Machine) string {
-	switch phase := machine.Status.CurrentStatus.Phase; {
-	case !machine.DeletionTimestamp.IsZero():
-		return string(v1alpha1.MachineTerminating)
-	case phase == "":
-		return noPhase
-	default:
-		return string(phase)
-	}
-}
-
-func phases(machines []*v1alpha1.Machine) []PhaseCount {
-	var counts []PhaseCount
+// phases counts machines by phase. One that is being deleted is Terminating, also before the manager
+// has said so.
+func phases(machines []*v1alpha1.Machine) string {
+	counts, order, parts := map[string]int{}, phaseOrder, []string(nil)
 	for _, machine := range machines {
-		phase := phaseOf(machine)
-		at := slices.IndexFunc(counts, func(c PhaseCount) bool { return c.Phase == phase })
-		if at < 0 {
-			at = len(counts)
-			counts = append(counts, PhaseCount{Phase: phase})
+		phase := cmp.Or(string(machine.Status.CurrentStatus.Phase), noPhase)
+		if !machine.DeletionTimestamp.IsZero() {
+			phase = string(v1alpha1.MachineTerminating)
 		}
-		counts[at].Count++
-	}
-	rank := func(c PhaseCount) int {
-		if at := slices.Index(phaseOrder, c.Phase); at >= 0 {
-			return at
+		if !slices.Contains(order, phase) {
+			order = append(slices.Clone(order), phase)
 		}
-		return len(phaseOrder)
+		counts[phase]++
 	}
-	slices.SortStableFunc(counts, func(a, b PhaseCount) int { return rank(a) - rank(b) })
-	return counts
+	for _, phase := range order {
+		if n := counts[phase]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, phase))
+		}
+	}
+	return cmp.Or(strings.Join(parts, ", "), "none")
 }

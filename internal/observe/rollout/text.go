@@ -88,7 +88,7 @@ func table(s Status) []string {
 	columns := tabwriter.NewWriter(&text, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(columns, "\tSET\tREVISION\tWANTED\tEXIST\tAVAILABLE\tMACHINES")
 	for _, set := range s.Sets {
-		fmt.Fprintf(columns, "%s\t%s\t%d\t%d\t%d\t%d\t%s\n", age(set), set.Name, set.Revision, set.Wanted, set.Exist, set.Available, tally(set))
+		fmt.Fprintf(columns, "%s\t%s\t%d\t%d\t%d\t%d\t%s\n", age(set), set.Name, set.Revision, set.Wanted, set.Exist, set.Available, set.Phases)
 	}
 	_ = columns.Flush() // to memory
 	return strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")
@@ -101,23 +101,11 @@ func age(set SetStatus) string {
 	return "old"
 }
 
-// tally counts the machines of a set by phase: "2 Running, 1 Terminating".
-func tally(set SetStatus) string {
-	parts := make([]string, len(set.Phases))
-	for i, phase := range set.Phases {
-		parts[i] = fmt.Sprintf("%d %s", phase.Count, phase.Phase)
-	}
-	if len(parts) == 0 {
-		return "none"
-	}
-	return strings.Join(parts, ", ")
-}
-
 // Line returns a status in one line. It changes only when something does.
 func Line(s Status) string {
 	parts := []string{numbers(s)}
 	for _, set := range s.Sets {
-		parts = append(parts, fmt.Sprintf("%s set %s (revision %d): %s", age(set), set.Name, set.Revision, tally(set)))
+		parts = append(parts, fmt.Sprintf("%s set %s (revision %d): %s", age(set), set.Name, set.Revision, set.Phases))
 	}
 	more := ""
 	if n := len(s.Waits) - 1; n > 0 {
