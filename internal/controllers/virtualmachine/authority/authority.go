@@ -1,15 +1,15 @@
 // Package authority decides which hypervisor process may run a VM.
 //
 // The decision is a group of fields of the VM's status (VirtualMachineAuthority). They
-// change only together, and only by a compare-and-swap under the resource version at
-// which they were read. So of several processes that want a VM at the same time, one
-// gets it.
+// change only together, under the resource version at which they were read. So of several
+// concurrent processes one gets the VM.
 package authority
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -26,7 +26,7 @@ import (
 )
 
 var (
-	// ErrNotAuthoritative means that the process in question may not run the VM.
+	// ErrNotAuthoritative means that a process may not run the VM.
 	ErrNotAuthoritative = errors.New("the process is not authoritative")
 	// ErrPodEnded means that the caller's Pod has ended or is not one of the VM's.
 	ErrPodEnded = errors.New("the caller's pod has ended, or is not of this virtual machine")
@@ -38,142 +38,124 @@ var (
 // that has not reported yet.
 const ReasonCreating = "Creating"
 
-// maxTries limits how often one call evaluates a compare-and-swap.
+// maxTries limits how often one call reads a VM.
 const maxTries = 8
 
 // Registry reads and changes the authority of VMs. All fields are required.
 type Registry struct {
-	// Client reads from the cache and writes. A yes of the cache is believed; anything
-	// else is confirmed by the API server.
+	// Client reads from the cache and writes. What the cache grants counts; anything else
+	// is confirmed by the API server.
 	Client client.Client
 	// APIReader reads from the API server.
 	APIReader client.Reader
-	// Clock dates conditions.
+	// Clock is the time of conditions.
 	Clock clock.PassiveClock
 }
 
-// Lease returns the answer to a process that wants to go on running its VM. live skips
-// the cache, which may be older than what the process was told before. STATUS_UNKNOWN
-// means that nobody is authoritative and that the caller's Pod may be elected.
-func (r *Registry) Lease(ctx context.Context, us *vmpb.HypervisorID, live bool) (*vmpb.RunLeaseUpdate, error) {
-	var from client.Reader = r.Client
-	if live {
-		from = r.APIReader
-	}
+// evaluate has a VM evaluated until it is done, at first as the cache has it unless live, and
+// from then on as the API server has it. A nil VM does not exist. Conflicting writes, by which
+// another process was first, are no errors. It returns ErrBusy after too many tries.
+func (r *Registry) evaluate(
+	ctx context.Context, us *vmpb.HypervisorID, live bool, evaluate func(vm *v1alpha1.VirtualMachine, live bool) (done bool, err error),
+) error {
 	for range maxTries {
-		vm, err := read(ctx, from, keyOf(us))
-		if err != nil {
-			return nil, err
-		}
-		found := authorize(vm, us)
-		if found == granted {
-			return &vmpb.RunLeaseUpdate{Status: vmpb.RunLeaseUpdate_STATUS_OK, Paused: vm.Spec.Mode == v1alpha1.ModePause}, nil
-		}
-		if from != r.APIReader {
+		var from client.Reader = r.Client
+		if live {
 			from = r.APIReader
-			continue
 		}
-		switch found {
-		case denied:
-			return &vmpb.RunLeaseUpdate{Status: vmpb.RunLeaseUpdate_STATUS_TERMINATE}, nil
-		case undecided:
-			return r.candidacy(ctx, vm, us)
+		vm, err := read(ctx, from, KeyOf(us))
+		if err != nil {
+			return err
+		}
+		done, err := evaluate(vm, live)
+		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+			err = nil
+		}
+		if done || err != nil {
+			return err
+		}
+		live = true
+	}
+	return ErrBusy
+}
+
+// Lease returns the answer to a process that wants to go on running its VM. live skips
+// the cache, which may be older than the last answer to the process. STATUS_UNKNOWN means
+// that no process is authoritative and that the caller's Pod may be elected.
+func (r *Registry) Lease(ctx context.Context, us *vmpb.HypervisorID, live bool) (*vmpb.RunLeaseUpdate, error) {
+	update := &vmpb.RunLeaseUpdate{}
+	err := r.evaluate(ctx, us, live, func(vm *v1alpha1.VirtualMachine, live bool) (bool, error) {
+		switch found := authorize(vm, us); {
+		case found == granted:
+			update.Status, update.Paused = vmpb.RunLeaseUpdate_STATUS_OK, vm.Spec.Mode == v1alpha1.ModePause
+			return true, nil
+		case !live:
+			return false, nil
+		case found == denied:
+			update.Status = vmpb.RunLeaseUpdate_STATUS_TERMINATE
+			return true, nil
+		case found == undecided: // a Pod of the VM may be elected
+			_, err := r.pod(ctx, vm, us.GetPodName())
+			if errors.Is(err, ErrPodEnded) {
+				update.Status, err = vmpb.RunLeaseUpdate_STATUS_TERMINATE, nil
+			}
+			return true, err
 		}
 		next := vm.Status.VirtualMachineAuthority
 		next.ActiveRunID = runID(us)
-		if err := retriable(r.Swap(ctx, vm, next)); err != nil {
-			return nil, err
-		}
-	}
-	return nil, ErrBusy
-}
-
-// candidacy answers while nobody is authoritative: a Pod of the VM may be elected, any
-// other has to end.
-func (r *Registry) candidacy(ctx context.Context, vm *v1alpha1.VirtualMachine, us *vmpb.HypervisorID) (*vmpb.RunLeaseUpdate, error) {
-	_, err := r.pod(ctx, vm, us.GetPodName())
-	switch {
-	case errors.Is(err, ErrPodEnded):
-		return &vmpb.RunLeaseUpdate{Status: vmpb.RunLeaseUpdate_STATUS_TERMINATE}, nil
-	case err != nil:
+		return false, r.Swap(ctx, vm, next)
+	})
+	if err != nil {
 		return nil, err
 	}
-	return &vmpb.RunLeaseUpdate{Status: vmpb.RunLeaseUpdate_STATUS_UNKNOWN}, nil
+	return update, nil
 }
 
 // Confirm returns nil if a process is authoritative, and ErrNotAuthoritative if it is
 // not. imagePrepared is stored before Confirm returns.
 func (r *Registry) Confirm(ctx context.Context, us *vmpb.HypervisorID, imagePrepared bool) error {
-	var from client.Reader = r.Client
-	for range maxTries {
-		vm, err := read(ctx, from, keyOf(us))
-		if err != nil {
-			return err
-		}
+	return r.evaluate(ctx, us, false, func(vm *v1alpha1.VirtualMachine, live bool) (bool, error) {
 		holds := vm != nil && Holds(vm, us)
-		if holds && (!imagePrepared || vm.Status.ImagePrepared) {
-			return nil
+		switch {
+		case holds && (!imagePrepared || vm.Status.ImagePrepared):
+			return true, nil
+		case !live:
+			return false, nil
+		case !holds:
+			return true, ErrNotAuthoritative
 		}
-		if from != r.APIReader {
-			from = r.APIReader
-			continue
-		}
-		if !holds {
-			return ErrNotAuthoritative
-		}
-		err = r.compareAndSwap(ctx, vm, func(status *v1alpha1.VirtualMachineStatus) { status.ImagePrepared = true })
-		if err := retriable(err); err != nil {
-			return err
-		}
-	}
-	return ErrBusy
+		return false, r.compareAndSwap(ctx, vm, func(status *v1alpha1.VirtualMachineStatus) { status.ImagePrepared = true })
+	})
 }
 
-// ConfirmLive is Confirm by what the API server says, whatever the cache shows.
+// ConfirmLive is Confirm by the API server's object, whatever the cache shows.
 func (r *Registry) ConfirmLive(ctx context.Context, us *vmpb.HypervisorID) error {
-	vm, err := read(ctx, r.APIReader, keyOf(us))
+	vm, err := read(ctx, r.APIReader, KeyOf(us))
 	if err == nil && (vm == nil || !Holds(vm, us)) {
 		return ErrNotAuthoritative
 	}
 	return err
 }
 
-// SwitchOver gives a VM to the process us if the process them has it. If us has it
-// already, an earlier answer was lost and SwitchOver returns nil. Otherwise it returns
+// SwitchOver moves the authority from the process them to us. If us has it already, an
+// earlier answer was lost and SwitchOver returns nil. Otherwise it returns
 // ErrNotAuthoritative, or ErrPodEnded if us cannot run the VM.
 func (r *Registry) SwitchOver(ctx context.Context, us, them *vmpb.HypervisorID) error {
-	for range maxTries {
-		vm, err := read(ctx, r.APIReader, keyOf(us))
-		if err != nil {
-			return err
-		}
+	return r.evaluate(ctx, us, true, func(vm *v1alpha1.VirtualMachine, _ bool) (bool, error) {
 		switch {
 		case vm != nil && Holds(vm, us):
-			return nil
+			return true, nil
 		case vm == nil || !vm.DeletionTimestamp.IsZero() || !Holds(vm, them):
-			return ErrNotAuthoritative
+			return true, ErrNotAuthoritative
 		}
 		pod, err := r.pod(ctx, vm, us.GetPodName())
 		if err != nil {
-			return err
+			return true, err
 		}
-		// A conflict does not tell who won; the next read does.
-		err = r.Swap(ctx, vm, v1alpha1.VirtualMachineAuthority{
+		return false, r.Swap(ctx, vm, v1alpha1.VirtualMachineAuthority{
 			ActivePodName: pod.Name, ActivePodUID: pod.UID, ActiveRunID: runID(us), VolumeClaimName: podspec.ClaimName(pod),
 		})
-		if err := retriable(err); err != nil {
-			return err
-		}
-	}
-	return ErrBusy
-}
-
-// retriable drops the errors after which the object has to be read again.
-func retriable(err error) error {
-	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
+	})
 }
 
 // pod returns a Pod of the VM that has not ended, or ErrPodEnded.
@@ -235,6 +217,50 @@ func read(ctx context.Context, from client.Reader, key types.NamespacedName) (*v
 	return vm, nil
 }
 
-func keyOf(id *vmpb.HypervisorID) types.NamespacedName {
+// KeyOf returns the name of the VM of a process.
+func KeyOf(id *vmpb.HypervisorID) types.NamespacedName {
 	return types.NamespacedName{Namespace: id.GetNamespace(), Name: id.GetVmName()}
 }
+
+// authorization is what a VM's object means for a process that wants to run it.
+type authorization int
+
+const (
+	// denied: it must not run the VM.
+	denied authorization = iota
+	// granted: it is authoritative.
+	granted
+	// adoptable: it is a new process in the authoritative Pod, and may replace the last
+	// one there. That one has ended, or does not hold the disk's lock.
+	adoptable
+	// undecided: no process is authoritative yet.
+	undecided
+)
+
+// authorize returns the authorization of a process. A nil vm does not exist.
+func authorize(vm *v1alpha1.VirtualMachine, who *vmpb.HypervisorID) authorization {
+	switch {
+	case vm == nil || !vm.DeletionTimestamp.IsZero():
+		return denied
+	case vm.Status.ActivePodName == "":
+		return undecided
+	case vm.Status.ActivePodName != who.GetPodName():
+		return denied
+	case Holds(vm, who):
+		return granted
+	}
+	last, err := strconv.ParseUint(vm.Status.ActiveRunID, 10, 64)
+	if vm.Status.ActiveRunID == "" || err == nil && last < who.GetRunId() {
+		return adoptable
+	}
+	return denied
+}
+
+// Holds reports whether a process is the authoritative one.
+func Holds(vm *v1alpha1.VirtualMachine, who *vmpb.HypervisorID) bool {
+	return vm.Status.ActivePodName != "" && vm.Status.ActivePodName == who.GetPodName() &&
+		vm.Status.ActiveRunID == runID(who)
+}
+
+// runID returns the run of a process as in the status.
+func runID(who *vmpb.HypervisorID) string { return strconv.FormatUint(who.GetRunId(), 10) }

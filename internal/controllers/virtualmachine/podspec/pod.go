@@ -2,6 +2,7 @@
 package podspec
 
 import (
+	"cmp"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -24,11 +25,11 @@ const (
 	volumeUserData = "user-data"
 	volumeToken    = "token"
 
-	// annotationGeneration holds the generation of the VM that a Pod was made from.
+	// annotationGeneration is the generation of the VM from which a Pod was created.
 	annotationGeneration = "vm.metropolis.monogon.dev/generation"
-	// gracePeriod is how many seconds a hypervisor has to shut its guest down.
+	// gracePeriod is how long a hypervisor may take to shut its guest down, in seconds.
 	gracePeriod = 30
-	// tokenSeconds is the lifetime of a Pod's token. It is renewed before.
+	// tokenSeconds is the lifetime of a Pod's token.
 	tokenSeconds = 3600
 )
 
@@ -41,7 +42,7 @@ type Settings struct {
 	// Authority is the certificate of the authority that signs the identities of
 	// controller and hypervisors, in PEM form.
 	Authority string
-	// Accelerator is for QEMU: auto, kvm or tcg. Empty leaves it to the hypervisor.
+	// Accelerator of QEMU: auto, kvm or tcg. Empty means the hypervisor's default.
 	Accelerator string
 	// Networks are the prefixes of the user-mode network. Empty: no network.
 	Networks []netip.Prefix
@@ -53,10 +54,6 @@ func Pod(vm *v1alpha1.VirtualMachine, s Settings) (*corev1.Pod, error) {
 	spec, err := vmSpecJSON(vm, s.Endpoint)
 	if err != nil {
 		return nil, err
-	}
-	image := s.Image
-	if vm.Spec.HypervisorImage != "" {
-		image = vm.Spec.HypervisorImage
 	}
 	volumes, mounts := volumesFor(vm)
 	pod := &corev1.Pod{
@@ -76,7 +73,7 @@ func Pod(vm *v1alpha1.VirtualMachine, s Settings) (*corev1.Pod, error) {
 			Affinity:                      affinity(vm.Spec.FailureDomain),
 			Tolerations:                   tolerations(),
 			Containers: []corev1.Container{{
-				Name: ContainerName, Image: image, Command: vmpb.Command(),
+				Name: ContainerName, Image: cmp.Or(vm.Spec.HypervisorImage, s.Image), Command: vmpb.Command(),
 				Env: environment(spec, s), Resources: podResources(&vm.Spec), VolumeMounts: mounts,
 			}},
 			Volumes: volumes,
@@ -88,8 +85,8 @@ func Pod(vm *v1alpha1.VirtualMachine, s Settings) (*corev1.Pod, error) {
 	return pod, nil
 }
 
-// affinity restricts a hypervisor to the hosts of a failure domain; nil allows all. A
-// host without a zone is a failure domain by itself.
+// affinity restricts a hypervisor to the hosts of a failure domain. A host without a zone is
+// a failure domain by itself.
 func affinity(domain string) *corev1.Affinity {
 	if domain == "" {
 		return nil
@@ -106,8 +103,8 @@ func affinity(domain string) *corev1.Affinity {
 	}}}
 }
 
-// tolerations keep a hypervisor on a host that is not ready or unreachable: it may
-// still run there, and its disk usually is there.
+// tolerations keep a hypervisor on a host that is not ready or unreachable: it may still run
+// there, and its disk usually is there.
 func tolerations() []corev1.Toleration {
 	return []corev1.Toleration{
 		{Key: v1alpha1.HostKey, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},

@@ -6,22 +6,23 @@ import (
 	"fmt"
 
 	"google.golang.org/protobuf/encoding/protojson"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/ipam"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// vmSpecJSON returns the hypervisor's spec in a stable form: protojson itself varies its
-// white space on purpose.
+// vmSpecJSON returns the hypervisor's spec in a stable form: protojson varies its white space.
 func vmSpecJSON(vm *v1alpha1.VirtualMachine, endpoint string) (string, error) {
 	raw, err := protojson.Marshal(vmSpec(vm, endpoint))
-	if err != nil {
-		return "", fmt.Errorf("writing the spec for the hypervisor of %s: %w", vm.Name, err)
-	}
 	var compact bytes.Buffer
-	if err := json.Compact(&compact, raw); err != nil {
-		return "", fmt.Errorf("writing the spec for the hypervisor of %s: %w", vm.Name, err)
+	if err == nil {
+		err = json.Compact(&compact, raw)
+	}
+	if err != nil {
+		return "", fmt.Errorf("encoding the spec for the hypervisor of %s: %w", vm.Name, err)
 	}
 	return compact.String(), nil
 }
@@ -44,7 +45,7 @@ func vmSpec(vm *v1alpha1.VirtualMachine, endpoint string) *vmpb.VMSpec {
 		spec.RootDiskBytes = uint64(max(0, template.Spec.Resources.Requests.Storage().Value()))
 	}
 	if image := vm.Spec.InitialImage; image != nil {
-		spec.InitialImage = &vmpb.InitialImage{Url: image.URL, Checksum: image.Checksum, Format: imageFormat(image.Format)}
+		spec.InitialImage = &vmpb.InitialImage{Url: image.URL, Checksum: image.Checksum, Format: imageFormats[image.Format]}
 	}
 	if boot := vm.Spec.KernelBoot; boot != nil {
 		spec.KernelBoot = &vmpb.KernelBoot{Kernel: bootFile(&boot.Kernel), Initrd: bootFile(boot.Initrd), CommandLine: boot.CommandLine}
@@ -55,8 +56,8 @@ func vmSpec(vm *v1alpha1.VirtualMachine, endpoint string) *vmpb.VMSpec {
 	return spec
 }
 
-// startMode returns whether the hypervisor has to write the image to the disk first. An
-// ephemeral disk is a new one for each Pod.
+// startMode returns whether the hypervisor must first write the image to the disk. Each Pod
+// has a new ephemeral disk.
 func startMode(vm *v1alpha1.VirtualMachine) vmpb.VMSpec_StartMode {
 	prepared := vm.Status.ImagePrepared && vm.Status.VolumeClaimName != ""
 	if vm.Spec.InitialImage != nil && !prepared {
@@ -65,14 +66,9 @@ func startMode(vm *v1alpha1.VirtualMachine) vmpb.VMSpec_StartMode {
 	return vmpb.VMSpec_SM_RUN
 }
 
-func imageFormat(format v1alpha1.ImageFormat) vmpb.InitialImage_Format {
-	switch format {
-	case v1alpha1.FormatRaw:
-		return vmpb.InitialImage_FORMAT_RAW
-	case v1alpha1.FormatQCOW2:
-		return vmpb.InitialImage_FORMAT_QCOW2
-	}
-	return vmpb.InitialImage_FORMAT_UNKNOWN
+var imageFormats = map[v1alpha1.ImageFormat]vmpb.InitialImage_Format{
+	v1alpha1.FormatRaw:   vmpb.InitialImage_FORMAT_RAW,
+	v1alpha1.FormatQCOW2: vmpb.InitialImage_FORMAT_QCOW2,
 }
 
 func bootFile(file *v1alpha1.BootFile) *vmpb.BootFile {
@@ -80,4 +76,45 @@ func bootFile(file *v1alpha1.BootFile) *vmpb.BootFile {
 		return nil
 	}
 	return &vmpb.BootFile{Url: file.URL, Checksum: file.Checksum}
+}
+
+const (
+	// defaultMemory is a guest's memory in bytes if the VM sets none.
+	defaultMemory = 512 << 20
+	// cpuShare is the CPU request for each virtual CPU, in thousandths, if the VM sets no
+	// resources: most VMs are idle.
+	cpuShare = 100
+)
+
+// Overhead is the memory of the hypervisor process and QEMU beside that of the guest.
+var Overhead = resource.MustParse("192Mi")
+
+func guestCPUs(spec *v1alpha1.VirtualMachineSpec) int64 {
+	if spec.CPUs > 0 {
+		return int64(spec.CPUs)
+	}
+	return max(1, spec.Resources.Limits.Cpu().Value()) // Value rounds up
+}
+
+// GuestMemory returns the guest's memory in bytes; 0 or less if the limits leave none.
+func GuestMemory(spec *v1alpha1.VirtualMachineSpec) int64 {
+	if spec.Memory != nil {
+		return spec.Memory.Value()
+	}
+	if limit, found := spec.Resources.Limits[corev1.ResourceMemory]; found {
+		return limit.Value() - Overhead.Value()
+	}
+	return defaultMemory
+}
+
+// podResources returns the resources of the spec. If there are none, the Pod requests
+// the guest's memory with the overhead and a share of the CPUs, and has no limits.
+func podResources(spec *v1alpha1.VirtualMachineSpec) corev1.ResourceRequirements {
+	if len(spec.Resources.Requests)+len(spec.Resources.Limits)+len(spec.Resources.Claims) > 0 {
+		return *spec.Resources.DeepCopy()
+	}
+	return corev1.ResourceRequirements{Requests: corev1.ResourceList{
+		corev1.ResourceMemory: *resource.NewQuantity(GuestMemory(spec)+Overhead.Value(), resource.BinarySI),
+		corev1.ResourceCPU:    *resource.NewMilliQuantity(cpuShare*guestCPUs(spec), resource.DecimalSI),
+	}}
 }

@@ -1,6 +1,8 @@
 package podspec
 
 import (
+	"cmp"
+	"maps"
 	"path"
 	"strconv"
 
@@ -44,13 +46,9 @@ func volumesFor(vm *v1alpha1.VirtualMachine) ([]corev1.Volume, []corev1.VolumeMo
 	return volumes, mounts
 }
 
-// UserDataKey returns the key of the Secret that holds the user data; userData by
-// default.
+// UserDataKey returns the key of the Secret with the user data. Default: userData.
 func UserDataKey(from *v1alpha1.UserData) string {
-	if from.SecretRef.Key == "" {
-		return "userData"
-	}
-	return from.SecretRef.Key
+	return cmp.Or(from.SecretRef.Key, "userData")
 }
 
 // Claim returns the claim of a VM's disk, from the VM's template.
@@ -64,9 +62,7 @@ func Claim(vm *v1alpha1.VirtualMachine, name string) *corev1.PersistentVolumeCla
 		},
 		Spec: *template.Spec.DeepCopy(),
 	}
-	for key, value := range template.Metadata.Labels {
-		claim.Labels[key] = value
-	}
+	maps.Copy(claim.Labels, template.Metadata.Labels)
 	claim.Labels[v1alpha1.LabelVM] = vm.Name
 	if len(claim.Spec.AccessModes) == 0 {
 		claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
@@ -74,8 +70,7 @@ func Claim(vm *v1alpha1.VirtualMachine, name string) *corev1.PersistentVolumeCla
 	return claim
 }
 
-// ClaimName returns the name of the claim that a Pod has its disk on; empty if the disk
-// is ephemeral.
+// ClaimName returns the name of the claim of a Pod's disk; empty if the disk is ephemeral.
 func ClaimName(pod *corev1.Pod) string {
 	for _, volume := range pod.Spec.Volumes {
 		if volume.Name == volumeDisk && volume.PersistentVolumeClaim != nil {
@@ -85,8 +80,8 @@ func ClaimName(pod *corev1.Pod) string {
 	return ""
 }
 
-// Outdated reports whether a Pod was made from another generation of its VM. A Pod that
-// says nothing of that is taken as current.
+// Outdated reports whether a Pod was created from another generation of its VM. A Pod without
+// one counts as current.
 func Outdated(vm *v1alpha1.VirtualMachine, pod *corev1.Pod) bool {
 	from, known := pod.Annotations[annotationGeneration]
 	return known && from != strconv.FormatInt(vm.Generation, 10)

@@ -3,7 +3,10 @@ package podstate
 
 import (
 	"cmp"
+	"encoding/json"
+	"regexp"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,6 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
 // Owner returns the UID of the VirtualMachine that controls an object; empty if none does.
@@ -31,7 +36,7 @@ func Owns(vm *v1alpha1.VirtualMachine, object client.Object) bool {
 	return vm.UID != "" && Owner(object) == vm.UID
 }
 
-// Finished reports whether all processes of a Pod have ended. They are not started again.
+// Finished reports whether all processes of a Pod have ended, for ever.
 func Finished(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
@@ -42,12 +47,7 @@ func Alive(pod *corev1.Pod) bool { return pod != nil && !Finished(pod) }
 
 // OldestFirst returns the Pods that are alive, the oldest first.
 func OldestFirst(pods []*corev1.Pod) []*corev1.Pod {
-	var found []*corev1.Pod
-	for _, pod := range pods {
-		if Alive(pod) {
-			found = append(found, pod)
-		}
-	}
+	found := slices.DeleteFunc(slices.Clone(pods), Finished)
 	slices.SortFunc(found, func(a, b *corev1.Pod) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
@@ -96,4 +96,69 @@ func condition(pod *corev1.Pod, of corev1.PodConditionType) *corev1.PodCondition
 		}
 	}
 	return nil
+}
+
+// End is why a hypervisor ended.
+type End struct {
+	// Reason is that of vmpb.Termination, of the Pod or of its container. It is valid in a
+	// condition.
+	Reason string
+	// Message is for users.
+	Message string
+}
+
+// Permanent reports whether the next hypervisor of the same spec would end in the same way.
+func (e End) Permanent() bool {
+	return e.Reason == vmpb.EndInvalidSpec || e.Reason == vmpb.EndImageRejected
+}
+
+// Intended reports whether the guest, the user or the controller requested the end.
+func (e End) Intended() bool {
+	return slices.Contains([]string{vmpb.EndGuestShutdown, vmpb.EndTerminated, vmpb.EndStopped}, e.Reason)
+}
+
+// conditionReason is the API server's pattern for reasons of conditions.
+var conditionReason = regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`)
+
+const (
+	maxReason = 128
+	// maxMessage limits the length of a hypervisor's message in bytes.
+	maxMessage = 1024
+)
+
+// EndOf returns why the hypervisor in a Pod ended: by its own termination message, or else
+// by the status of the Pod.
+func EndOf(pod *corev1.Pod) End {
+	end := End{Reason: pod.Status.Reason, Message: pod.Status.Message}
+	for _, container := range pod.Status.ContainerStatuses {
+		terminated := container.State.Terminated
+		if container.Name != podspec.ContainerName || terminated == nil {
+			continue
+		}
+		var own vmpb.Termination
+		if err := json.Unmarshal([]byte(terminated.Message), &own); err == nil && own.Reason != "" {
+			end = End{Reason: own.Reason, Message: own.Message}
+		} else if end.Reason == "" {
+			end = End{Reason: terminated.Reason, Message: terminated.Message}
+		}
+	}
+	if len(end.Reason) > maxReason || !conditionReason.MatchString(end.Reason) {
+		end.Reason = vmpb.EndInternal
+	}
+	end.Message = Truncate(end.Message)
+	if end.Message == "" {
+		end.Message = "The hypervisor ended without saying why."
+	}
+	return end
+}
+
+// Truncate shortens the message of a hypervisor for a condition. It cuts between characters:
+// the API server would replace half a character, and the condition would differ from the
+// message in every pass.
+func Truncate(message string) string {
+	message = strings.ToValidUTF8(message, "\uFFFD")
+	if len(message) > maxMessage {
+		message = strings.ToValidUTF8(message[:maxMessage], "")
+	}
+	return message
 }

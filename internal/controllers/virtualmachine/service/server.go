@@ -11,8 +11,11 @@ import (
 	"github.com/go-logr/logr"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	identitypb "github.com/millwright-dev/millwright/proto/identity"
@@ -31,16 +34,11 @@ type Server struct {
 	Listener net.Listener
 }
 
-var (
-	_ manager.Runnable               = &Server{}
-	_ manager.LeaderElectionRunnable = &Server{}
-)
-
 // NeedLeaderElection implements manager.LeaderElectionRunnable: only the leader decides
-// who may run a VM. Connections to other processes wait.
+// which hypervisor may run a VM. Connections to other processes wait.
 func (s *Server) NeedLeaderElection() bool { return true }
 
-// Start serves until the context ends. Open run leases end then; hypervisors come back to
+// Start serves until the context ends. Then open run leases end, and hypervisors connect to
 // the next leader.
 func (s *Server) Start(ctx context.Context) error {
 	authority, registry := s.Service.Authority, s.Service.Registry
@@ -61,4 +59,49 @@ func (s *Server) Start(ctx context.Context) error {
 		return fmt.Errorf("serving hypervisors on %s: %w", s.Listener.Addr(), err)
 	}
 	return nil
+}
+
+// AuthoritySecret is the name of the Secret that holds the certificate authority.
+const AuthoritySecret = "millwright-vm-authority"
+
+// LoadAuthority reads the certificate authority from its Secret, or creates the Secret in the
+// namespace, which must exist. Concurrent processes get the same one. The client must read
+// from the API server.
+//
+// A malformed Secret is not replaced: running hypervisors trust it. The error is
+// identity.ErrBadAuthority.
+func LoadAuthority(ctx context.Context, c client.Client, namespace string) (*identity.Authority, error) {
+	key := client.ObjectKey{Namespace: namespace, Name: AuthoritySecret}
+	secret := &corev1.Secret{}
+	err := c.Get(ctx, key, secret)
+	if apierrors.IsNotFound(err) {
+		secret, err = createAuthority(ctx, c, key)
+	}
+	var authority *identity.Authority
+	if err == nil {
+		authority, err = identity.ParseAuthority(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
+	}
+	if err != nil {
+		return nil, fmt.Errorf("authority of virtual machines in secret %s: %w", key, err)
+	}
+	return authority, nil
+}
+
+// createAuthority creates the Secret, or reads that of another process.
+func createAuthority(ctx context.Context, c client.Client, key client.ObjectKey) (*corev1.Secret, error) {
+	authority, err := identity.NewAuthority(time.Now())
+	if err != nil {
+		return nil, err
+	}
+	certificate, private := authority.PEM()
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name},
+		Type:       corev1.SecretTypeTLS,
+		Data:       map[string][]byte{corev1.TLSCertKey: certificate, corev1.TLSPrivateKeyKey: private},
+	}
+	err = c.Create(ctx, secret)
+	if apierrors.IsAlreadyExists(err) {
+		return secret, c.Get(ctx, key, secret)
+	}
+	return secret, err
 }

@@ -8,10 +8,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -24,44 +26,115 @@ import (
 
 // Options configure a Service. All fields are required.
 type Options struct {
-	// Registry says who may run a VM.
+	// Registry decides which hypervisor may run a VM.
 	Registry *authority.Registry
 	// Authority signs the certificates of hypervisors.
 	Authority *identity.Authority
-	// Enqueue has the controller reconcile a VM. It does not block.
+	// Enqueue requests a reconcile of a VM. It does not block.
 	Enqueue func(vm types.NamespacedName)
 }
 
 // Service implements VMController. Make one with New.
+//
+// Open run leases and the last reports are lost with the process: hypervisors open their
+// leases again, and the status of a VM stays until its next report.
 type Service struct {
 	vmpb.UnimplementedVMControllerServer
 	Options
-	sessions *sessions
+
+	mu      sync.Mutex
+	leases  map[types.NamespacedName]map[*lease]struct{}
+	reports map[types.NamespacedName]*vmpb.ReportStateRequest
+}
+
+// lease is an open run lease.
+type lease struct {
+	pod string
+	// recheck receives when the answer may have changed.
+	recheck chan struct{}
 }
 
 // New returns a Service. Serve it with a Server.
-func New(options Options) *Service { return &Service{Options: options, sessions: newSessions()} }
+func New(options Options) *Service {
+	return &Service{
+		Options: options,
+		leases:  map[types.NamespacedName]map[*lease]struct{}{},
+		reports: map[types.NamespacedName]*vmpb.ReportStateRequest{},
+	}
+}
+
+// open adds a run lease, until close.
+func (s *Service) open(vm types.NamespacedName, pod string) (opened *lease, close func()) {
+	opened = &lease{pod: pod, recheck: make(chan struct{}, 1)}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.leases[vm] == nil {
+		s.leases[vm] = map[*lease]struct{}{}
+	}
+	s.leases[vm][opened] = struct{}{}
+	return opened, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.leases[vm], opened)
+		if len(s.leases[vm]) == 0 {
+			delete(s.leases, vm)
+		}
+	}
+}
 
 // Recheck evaluates the run leases of a VM again, since its object may have changed.
-func (s *Service) Recheck(vm types.NamespacedName) { s.sessions.recheck(vm) }
+func (s *Service) Recheck(vm types.NamespacedName) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for open := range s.leases[vm] {
+		select {
+		case open.recheck <- struct{}{}:
+		default: // due already
+		}
+	}
+}
 
 // HasLease reports whether the hypervisor in a Pod of a VM has a run lease open.
 func (s *Service) HasLease(vm types.NamespacedName, pod string) bool {
-	return s.sessions.isOpen(vm, pod)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for open := range s.leases[vm] {
+		if open.pod == pod {
+			return true
+		}
+	}
+	return false
 }
 
 // Report returns the last report of a VM's authoritative hypervisor; nil if this process
 // has none.
 func (s *Service) Report(vm *v1alpha1.VirtualMachine) *vmpb.ReportStateRequest {
-	report := s.sessions.lastReport(client.ObjectKeyFromObject(vm))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	report := s.reports[client.ObjectKeyFromObject(vm)]
 	if report == nil || !authority.Holds(vm, report.GetUs()) {
 		return nil
 	}
 	return report
 }
 
+// keep stores a report, and reports whether it differs from the last one.
+func (s *Service) keep(vm types.NamespacedName, report *vmpb.ReportStateRequest) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if proto.Equal(s.reports[vm], report) {
+		return false
+	}
+	s.reports[vm] = report
+	return true
+}
+
 // Forget drops the report of a VM that is gone.
-func (s *Service) Forget(vm types.NamespacedName) { s.sessions.dropReport(vm) }
+func (s *Service) Forget(vm types.NamespacedName) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.reports, vm)
+}
 
 // RunLease implements VMController.
 func (s *Service) RunLease(request *vmpb.RunLeaseRequest, out grpc.ServerStreamingServer[vmpb.RunLeaseUpdate]) error {
@@ -70,8 +143,8 @@ func (s *Service) RunLease(request *vmpb.RunLeaseRequest, out grpc.ServerStreami
 	if err != nil {
 		return err
 	}
-	lease := s.sessions.open(key, us.GetPodName())
-	defer s.sessions.close(key, lease)
+	lease, closeLease := s.open(key, us.GetPodName())
+	defer closeLease()
 	var last *vmpb.RunLeaseUpdate
 	for {
 		update, err := s.Registry.Lease(ctx, us, last == nil)
@@ -95,8 +168,8 @@ func (s *Service) RunLease(request *vmpb.RunLeaseRequest, out grpc.ServerStreami
 	}
 }
 
-// ReportState implements VMController. That the image is on the disk is stored before the
-// answer, since the caller starts the VM then.
+// ReportState implements VMController. It stores that the image is on the disk before it
+// answers: then the caller starts the VM.
 func (s *Service) ReportState(ctx context.Context, request *vmpb.ReportStateRequest) (*vmpb.ReportStateResponse, error) {
 	us := request.GetUs()
 	key, err := caller(ctx, us)
@@ -106,7 +179,7 @@ func (s *Service) ReportState(ctx context.Context, request *vmpb.ReportStateRequ
 	if err := s.Registry.Confirm(ctx, us, request.GetImagePrepared()); err != nil {
 		return nil, answer(ctx, us, err)
 	}
-	if request.GetState() != vmpb.ReportStateRequest_STATE_UNKNOWN && s.sessions.keepReport(key, request) {
+	if request.GetState() != vmpb.ReportStateRequest_STATE_UNKNOWN && s.keep(key, request) {
 		s.Enqueue(key)
 	}
 	return &vmpb.ReportStateResponse{}, nil
@@ -122,18 +195,18 @@ func (s *Service) MigrationSwitchover(ctx context.Context, request *vmpb.Migrati
 	if err != nil {
 		return nil, err
 	}
-	if keyOf(them) != key {
+	if authority.KeyOf(them) != key {
 		return nil, status.Error(codes.InvalidArgument, "the two hypervisors are of different virtual machines")
 	}
-	defer s.sessions.recheck(key)
+	defer s.Recheck(key)
 	if err := s.Registry.SwitchOver(ctx, us, them); err != nil {
 		return nil, answer(ctx, them, err)
 	}
 	return &vmpb.MigrationSwitchoverResponse{}, nil
 }
 
-// EnsureMigrationTarget implements VMController. There is no live migration yet: a VM
-// leaves its host by shutting down, and starts on another.
+// EnsureMigrationTarget implements VMController. There is no live migration yet: a VM shuts
+// down, and starts on another host.
 func (s *Service) EnsureMigrationTarget(ctx context.Context, request *vmpb.EnsureMigrationTargetRequest) (*vmpb.EnsureMigrationTargetResponse, error) {
 	us := request.GetUs()
 	if _, err := caller(ctx, us); err != nil {
@@ -145,10 +218,9 @@ func (s *Service) EnsureMigrationTarget(ctx context.Context, request *vmpb.Ensur
 	return &vmpb.EnsureMigrationTargetResponse{Action: vmpb.EnsureMigrationTargetResponse_ACTION_SOFT_SHUTDOWN}, nil
 }
 
-// caller returns the VM of the caller. The identity must be complete, and be that of the
-// caller's certificate.
+// caller returns the VM of the caller, whose identity must be that of its certificate.
 func caller(ctx context.Context, us *vmpb.HypervisorID) (types.NamespacedName, error) {
-	key := keyOf(us)
+	key := authority.KeyOf(us)
 	if err := complete(us); err != nil {
 		return key, err
 	}
@@ -162,13 +234,8 @@ func complete(id *vmpb.HypervisorID) error {
 	return nil
 }
 
-func keyOf(id *vmpb.HypervisorID) types.NamespacedName {
-	return types.NamespacedName{Namespace: id.GetNamespace(), Name: id.GetVmName()}
-}
-
 // answer gives an error of the registry its gRPC code. who is the process that should be
-// authoritative. What the API server said is logged, not sent: the caller can only try
-// again.
+// authoritative. Errors of the API server are logged, not sent.
 func answer(ctx context.Context, who *vmpb.HypervisorID, err error) error {
 	switch {
 	case errors.Is(err, authority.ErrNotAuthoritative):

@@ -27,7 +27,7 @@ const (
 	extraPodUID  = "authentication.kubernetes.io/pod-uid"
 )
 
-// TokenReviewer finds the hypervisor to which a service account token belongs.
+// TokenReviewer finds the hypervisor of a service account token.
 type TokenReviewer struct {
 	// Client creates TokenReviews.
 	Client client.Client
@@ -35,12 +35,10 @@ type TokenReviewer struct {
 	APIReader client.Reader
 }
 
-// Resolve returns the hypervisor in the Pod to which a token is bound. Its errors are
-// those that identity.Issuer expects.
+// Resolve returns the hypervisor in the Pod to which a token is bound, or an error for
+// identity.Issuer.
 func (r TokenReviewer) Resolve(ctx context.Context, token string) (identity.Peer, error) {
-	review := &authenticationv1.TokenReview{
-		Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{vmpb.TokenAudience}},
-	}
+	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{vmpb.TokenAudience}}}
 	if err := r.Client.Create(ctx, review); err != nil {
 		return identity.Peer{}, fmt.Errorf("reviewing a token: %w", err)
 	}
@@ -74,10 +72,11 @@ func boundPod(review authenticationv1.TokenReviewStatus) (types.NamespacedName, 
 func (r TokenReviewer) hypervisorOf(ctx context.Context, key types.NamespacedName, uid types.UID) (string, error) {
 	denied := status.Error(codes.PermissionDenied, "the token's pod is not the hypervisor of a virtual machine")
 	pod := &corev1.Pod{}
-	if err := r.APIReader.Get(ctx, key, pod); err != nil {
-		if apierrors.IsNotFound(err) {
-			return "", denied
-		}
+	err := r.APIReader.Get(ctx, key, pod)
+	if apierrors.IsNotFound(err) {
+		return "", denied
+	}
+	if err != nil {
 		return "", fmt.Errorf("reading pod %s: %w", key, err)
 	}
 	owner := metav1.GetControllerOfNoCopy(pod)
@@ -85,13 +84,11 @@ func (r TokenReviewer) hypervisorOf(ctx context.Context, key types.NamespacedNam
 		return "", denied
 	}
 	vm := &v1alpha1.VirtualMachine{}
-	if err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: owner.Name}, vm); err != nil {
-		if apierrors.IsNotFound(err) {
-			return "", denied
-		}
+	err = r.APIReader.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: owner.Name}, vm)
+	if client.IgnoreNotFound(err) != nil {
 		return "", fmt.Errorf("reading virtual machine %s: %w", owner.Name, err)
 	}
-	if !podstate.Owns(vm, pod) {
+	if err != nil || !podstate.Owns(vm, pod) {
 		return "", denied
 	}
 	return vm.Name, nil
