@@ -9,7 +9,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -37,11 +39,9 @@ func (c *Controller) removeFinalizer(ctx context.Context, p *pass) flow.Result {
 	return flow.Fail(client.IgnoreNotFound(c.patch(ctx, p.vm, before)))
 }
 
-// patch writes a VM, but for its status, if it changed.
+// patch writes metadata and spec of a VM, if they changed.
 func (c *Controller) patch(ctx context.Context, vm, before *v1alpha1.VirtualMachine) error {
-	same := slices.Equal(vm.Finalizers, before.Finalizers) && vm.Spec.UUID == before.Spec.UUID &&
-		vm.Annotations[v1alpha1.AnnotationAddresses] == before.Annotations[v1alpha1.AnnotationAddresses]
-	if same {
+	if equality.Semantic.DeepEqual(vm, before) {
 		return nil
 	}
 	err := c.Client.Patch(ctx, vm, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
@@ -63,7 +63,7 @@ func (c *Controller) assignAddresses(ctx context.Context, p *pass) flow.Result {
 		return all.Items, err
 	})
 	if unavailable, is := errors.AsType[*ipam.UnavailableError](err); is {
-		return p.blocked(&cause{reason: reasonAddress, message: unavailable.Error()})
+		return p.blocked(causef(reasonAddress, "%v", unavailable))
 	}
 	if err != nil {
 		return flow.Fail(fmt.Errorf("listing virtual machines: %w", err))
@@ -73,15 +73,11 @@ func (c *Controller) assignAddresses(ctx context.Context, p *pass) flow.Result {
 		return flow.Continue()
 	}
 	before := p.vm.DeepCopy()
-	if p.vm.Annotations == nil {
-		p.vm.Annotations = map[string]string{}
-	}
-	p.vm.Annotations[v1alpha1.AnnotationAddresses] = strings.Join(p.addresses, ",")
+	metav1.SetMetaDataAnnotation(&p.vm.ObjectMeta, v1alpha1.AnnotationAddresses, strings.Join(p.addresses, ","))
 	return flow.Fail(c.patch(ctx, p.vm, before))
 }
 
-// awaitUserData waits for the Secret that the Pod is going to mount. The read is
-// uncached, so that the contents of Secrets are not kept.
+// awaitUserData waits for the Secret that the Pod will mount. Secrets are not cached.
 func (c *Controller) awaitUserData(ctx context.Context, p *pass) flow.Result {
 	from := p.vm.Spec.UserData
 	if from == nil {
@@ -89,10 +85,10 @@ func (c *Controller) awaitUserData(ctx context.Context, p *pass) flow.Result {
 	}
 	secret := &corev1.Secret{}
 	err := c.APIReader.Get(ctx, client.ObjectKey{Namespace: p.vm.Namespace, Name: from.SecretRef.Name}, secret)
-	switch {
-	case apierrors.IsNotFound(err):
+	if apierrors.IsNotFound(err) {
 		return p.blocked(causef(reasonUserDataMissing, "spec.userData.secretRef: there is no secret %s", from.SecretRef.Name))
-	case err != nil:
+	}
+	if err != nil {
 		return flow.Fail(fmt.Errorf("reading secret %s: %w", from.SecretRef.Name, err))
 	}
 	if _, found := secret.Data[podspec.UserDataKey(from)]; !found {
@@ -101,8 +97,8 @@ func (c *Controller) awaitUserData(ctx context.Context, p *pass) flow.Result {
 	return flow.Continue()
 }
 
-// createPod creates the Pod whose name is reserved. It is built from the VM as the API
-// server has it: an old cache must not have a disk written again.
+// createPod creates the Pod whose name is reserved, from the API server's object: with an old
+// one from the cache a disk could be written again.
 func (c *Controller) createPod(ctx context.Context, p *pass) flow.Result {
 	live, err := c.confirm(ctx, p)
 	if err != nil {
@@ -130,8 +126,8 @@ var errStale = errors.New("the virtual machine has changed")
 // outdated reports whether a pass failed because it worked with old data.
 func outdated(err error) bool { return apierrors.IsConflict(err) || errors.Is(err, errStale) }
 
-// confirm reads the VM from the API server. It returns errStale if the authority is not
-// the one of this pass.
+// confirm reads the VM from the API server. It returns errStale if the authority is not that
+// of this pass.
 func (c *Controller) confirm(ctx context.Context, p *pass) (*v1alpha1.VirtualMachine, error) {
 	live := &v1alpha1.VirtualMachine{}
 	err := c.APIReader.Get(ctx, client.ObjectKeyFromObject(p.vm), live)
@@ -149,15 +145,11 @@ func (c *Controller) confirm(ctx context.Context, p *pass) (*v1alpha1.VirtualMac
 	return live, nil
 }
 
-// removeOtherPods deletes the Pods that have no authority: ended ones, and ones that
-// lost it. Run leases end their hypervisors too.
+// removeOtherPods deletes the Pods without authority. Run leases end their hypervisors, too.
 func (c *Controller) removeOtherPods(ctx context.Context, p *pass) flow.Result {
-	var others []*corev1.Pod
-	for _, pod := range p.pods {
-		if pod != p.active && pod.DeletionTimestamp.IsZero() {
-			others = append(others, pod)
-		}
-	}
+	others := slices.DeleteFunc(slices.Clone(p.pods), func(pod *corev1.Pod) bool {
+		return pod == p.active || !pod.DeletionTimestamp.IsZero()
+	})
 	if len(others) == 0 {
 		return flow.Continue()
 	}
@@ -167,8 +159,8 @@ func (c *Controller) removeOtherPods(ctx context.Context, p *pass) flow.Result {
 	return flow.Fail(c.delete(ctx, others))
 }
 
-// deleteUnschedulable deletes a Pod that no host has room for. If it gets a host at this
-// moment, its resource version differs, and it stays.
+// deleteUnschedulable deletes a Pod that no host has room for. It stays if it gets a host at
+// this moment: its resource version differs then.
 func (c *Controller) deleteUnschedulable(ctx context.Context, pod *corev1.Pod) flow.Result {
 	err := c.Client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
 	if client.IgnoreNotFound(err) != nil {
@@ -177,8 +169,8 @@ func (c *Controller) deleteUnschedulable(ctx context.Context, pod *corev1.Pod) f
 	return flow.Stop("the pod is replaced by one of the changed spec")
 }
 
-// delete deletes Pods with their grace period, never by force: that a Pod is gone must
-// mean that its host ended it.
+// delete deletes Pods with their grace period, never by force: a Pod may only be gone when
+// its host has ended it.
 func (c *Controller) delete(ctx context.Context, pods []*corev1.Pod) error {
 	for _, pod := range pods {
 		if !pod.DeletionTimestamp.IsZero() {
@@ -211,8 +203,8 @@ func (c *Controller) deletePods(ctx context.Context, p *pass) flow.Result {
 	return flow.Wait(goneCheck, "the end of the hypervisor")
 }
 
-// goneCheck is how often to check whether an object is gone. There is no event if the
-// cache never had the object.
+// goneCheck is the interval of checks whether an object is gone: there is no event if the
+// cache never had it.
 const goneCheck = 30 * time.Second
 
 func ofVM(vm *v1alpha1.VirtualMachine) client.MatchingLabels {

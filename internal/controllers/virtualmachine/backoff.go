@@ -8,37 +8,27 @@ import (
 )
 
 const (
-	// firstDelay and maxDelay bound the time between the end of a hypervisor and the
-	// next one.
+	// firstDelay and maxDelay bound the time between two hypervisors.
 	firstDelay = time.Second
 	maxDelay   = time.Minute
-	// steadyRun is how long a hypervisor has to last for the back-off to start again.
+	// steadyRun is how long a hypervisor must run for the back-off to start again.
 	steadyRun = 5 * time.Minute
 )
 
-// backoff spaces the hypervisors of a VM that end. The zero value is ready. Losing it
-// makes the next delay shorter.
+// backoff delays the next hypervisor of a VM after one that ended. The zero value is ready. If
+// it is lost, the next delay is shorter.
 type backoff struct {
-	// last is the hypervisor that ended last.
-	last attempt
-	// delays are those to come.
-	delays wait.Backoff
-	// startedAt is when the last hypervisor was asked for; zero if that was before this
-	// process.
-	startedAt time.Time
-	// next is when there may be another hypervisor.
-	next time.Time
+	last      attempt      // the last one that ended
+	delays    wait.Backoff // the next ones
+	startedAt time.Time    // when the last Pod was reserved; zero if that was before this process
+	next      time.Time    // when there may be another hypervisor
 }
 
 // attempt is a hypervisor that ended.
 type attempt struct {
-	// pod is where it ran.
-	pod types.UID
-	// generation is that of the VM now. A new one starts the back-off again.
-	generation int64
-	// permanent means that the next one of the same spec will end in the same way: it
-	// waits for maxDelay at once.
-	permanent bool
+	pod        types.UID
+	generation int64 // of the VM now; a new one starts the back-off again
+	permanent  bool  // the next one of the same spec would end in the same way: it waits for maxDelay
 }
 
 // wait returns how long to wait for the next hypervisor after one that ended.
@@ -51,7 +41,10 @@ func (b *backoff) wait(ended attempt, now time.Time) time.Duration {
 		if changed || !b.startedAt.IsZero() && now.Sub(b.startedAt) >= steadyRun {
 			b.delays = wait.Backoff{}
 		}
-		delay := b.step()
+		if b.delays.Duration == 0 {
+			b.delays = wait.Backoff{Duration: firstDelay, Factor: 2, Cap: maxDelay, Steps: 10}
+		}
+		delay := b.delays.Step()
 		if ended.permanent {
 			delay = maxDelay
 		}
@@ -60,13 +53,3 @@ func (b *backoff) wait(ended attempt, now time.Time) time.Duration {
 	b.last = ended
 	return b.next.Sub(now)
 }
-
-func (b *backoff) step() time.Duration {
-	if b.delays.Duration == 0 {
-		b.delays = wait.Backoff{Duration: firstDelay, Factor: 2, Cap: maxDelay, Steps: 10}
-	}
-	return b.delays.Step()
-}
-
-// started notes that a hypervisor was asked for.
-func (b *backoff) started(now time.Time) { b.startedAt = now }

@@ -26,10 +26,10 @@ func TestBackoff(t *testing.T) {
 	want("a changed spec", next("h", 2, false), 0)
 	want("the first of a changed spec", next("i", 2, false), time.Second)
 	want("a permanent reason", next("j", 2, true), time.Minute)
-	b.started(now)
+	b.startedAt = now
 	now = now.Add(4 * time.Minute)
 	want("not long enough", next("k", 2, false), 4*time.Second)
-	b.started(now)
+	b.startedAt = now
 	now = now.Add(5 * time.Minute)
 	want("after a steady run", next("l", 2, false), time.Second)
 	b = backoff{}

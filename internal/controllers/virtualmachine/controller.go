@@ -1,12 +1,12 @@
 // Package virtualmachine gives each VirtualMachine a hypervisor Pod and a disk.
 //
-// Which hypervisor may run a VM is decided by package authority. The controller reserves
-// a Pod's name there before it creates the Pod; package service answers hypervisors by
-// what is stored there.
+// Package authority decides which hypervisor may run a VM. The controller reserves the name of
+// a Pod there before it creates the Pod, and package service answers hypervisors accordingly.
 package virtualmachine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -47,8 +47,8 @@ import (
 type Options struct {
 	// Client of the infrastructure cluster; reads come from the cache.
 	Client client.Client
-	// APIReader reads from the API server. No hypervisor loses a VM, and no Pod counts
-	// as gone, by what the cache shows.
+	// APIReader reads from the API server: no hypervisor loses a VM, and no Pod counts as
+	// gone, because of an old cache.
 	APIReader client.Reader
 	// Events sends core/v1 events about VirtualMachines.
 	Events record.EventRecorder
@@ -60,14 +60,13 @@ type Options struct {
 	Endpoint string
 	// Authority signs the certificates of hypervisors. See service.LoadAuthority.
 	Authority *identity.Authority
-	// Accelerator is what QEMU is to use: auto, kvm or tcg. Empty: the hypervisor's
-	// default.
+	// Accelerator of QEMU: auto, kvm or tcg. Empty: the hypervisor's default.
 	Accelerator string
 	// Networks are the prefixes of the guests' user-mode network, at most one of each
 	// IP version. Empty: guests have no network, and VirtualMachines that ask for
 	// addresses are refused.
 	Networks []netip.Prefix
-	// Concurrency is how many VirtualMachines are reconciled at the same time. 0: one.
+	// Concurrency is how many VirtualMachines are reconciled at a time. 0: one.
 	Concurrency int
 }
 
@@ -81,17 +80,13 @@ type Controller struct {
 	hypervisors *service.Service
 	addresses   *ipam.Allocator
 	memory      expectations.Memory[memory]
-	queue       atomic.Pointer[queue]
+	queue       atomic.Pointer[workqueue.TypedRateLimitingInterface[reconcile.Request]]
 }
 
-// memory is what is remembered of a VM between passes. Losing it costs time only.
+// memory is what is remembered of a VM between passes. Without it only time is lost.
 type memory struct {
 	backoff backoff
 	events  events.Said
-}
-
-type queue struct {
-	workqueue.TypedRateLimitingInterface[reconcile.Request]
 }
 
 // New returns a Controller.
@@ -125,8 +120,8 @@ const (
 	indexSecret = "millwright.virtualmachine.userdata"
 )
 
-// CacheByObject restricts a cache to the Pods and claims of VMs, for a manager that caches
-// none of these kinds for others.
+// CacheByObject restricts a cache to the Pods and claims of VMs, for a manager that needs no
+// others.
 func CacheByObject() map[client.Object]cache.ByObject {
 	ofVM, err := labels.NewRequirement(v1alpha1.LabelVM, selection.Exists, nil)
 	if err != nil {
@@ -151,7 +146,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		// The content of Secrets is read when it is needed, and never cached.
 		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(c.usersOf)).
 		WatchesRawSource(source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-			c.queue.Store(&queue{q})
+			c.queue.Store(&q)
 			return nil
 		})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency}).
@@ -163,28 +158,27 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 }
 
 func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
-	err := indexer.IndexField(ctx, &corev1.Pod{}, indexOwner, func(object client.Object) []string {
-		if uid := podstate.Owner(object); uid != "" {
-			return []string{string(uid)}
-		}
-		return nil
-	})
+	err := errors.Join(
+		indexer.IndexField(ctx, &corev1.Pod{}, indexOwner, func(object client.Object) []string {
+			if uid := podstate.Owner(object); uid != "" {
+				return []string{string(uid)}
+			}
+			return nil
+		}),
+		indexer.IndexField(ctx, &v1alpha1.VirtualMachine{}, indexSecret, func(object client.Object) []string {
+			if from := object.(*v1alpha1.VirtualMachine).Spec.UserData; from != nil {
+				return []string{from.SecretRef.Name}
+			}
+			return nil
+		}),
+	)
 	if err != nil {
-		return fmt.Errorf("indexing pods by virtual machine: %w", err)
-	}
-	err = indexer.IndexField(ctx, &v1alpha1.VirtualMachine{}, indexSecret, func(object client.Object) []string {
-		if vm, ok := object.(*v1alpha1.VirtualMachine); ok && vm.Spec.UserData != nil {
-			return []string{vm.Spec.UserData.SecretRef.Name}
-		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("indexing virtual machines by secret: %w", err)
+		return fmt.Errorf("adding the indexes of virtual machines: %w", err)
 	}
 	return nil
 }
 
-// usersOf returns the VMs whose user data is in a Secret.
+// usersOf returns the VMs whose user data are in a Secret.
 func (c *Controller) usersOf(ctx context.Context, secret client.Object) []reconcile.Request {
 	vms := &v1alpha1.VirtualMachineList{}
 	err := c.Client.List(ctx, vms, client.InNamespace(secret.GetNamespace()),
@@ -199,21 +193,19 @@ func (c *Controller) usersOf(ctx context.Context, secret client.Object) []reconc
 	return requests
 }
 
-// addressesChanged passes updates by which a VM may give up an address. A deletion counts
-// only when the object is gone, see forget.
+// addressesChanged passes updates by which a VM may release an address. For deleted VMs see
+// forget.
 func addressesChanged() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },
 		DeleteFunc: func(event.DeleteEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
-			before, isVM := e.ObjectOld.(*v1alpha1.VirtualMachine)
-			after, stillIs := e.ObjectNew.(*v1alpha1.VirtualMachine)
-			return isVM && stillIs && ipam.Changed(before, after)
+			return ipam.Changed(e.ObjectOld.(*v1alpha1.VirtualMachine), e.ObjectNew.(*v1alpha1.VirtualMachine))
 		},
 	}
 }
 
-// waitingForAddress returns the VMs that were refused an address.
+// waitingForAddress returns the VMs without an address.
 func (c *Controller) waitingForAddress(context.Context, client.Object) []reconcile.Request {
 	var requests []reconcile.Request
 	for _, vm := range c.addresses.Refused() {
@@ -222,20 +214,20 @@ func (c *Controller) waitingForAddress(context.Context, client.Object) []reconci
 	return requests
 }
 
-// enqueue has a VM reconciled.
+// enqueue requests a reconcile of a VM.
 func (c *Controller) enqueue(vm types.NamespacedName) {
 	if q := c.queue.Load(); q != nil {
-		q.Add(reconcile.Request{NamespacedName: vm})
+		(*q).Add(reconcile.Request{NamespacedName: vm})
 	}
 }
 
-// staleCache is how long a pass waits at most for the cache to show a write. The event of
-// that write usually comes first.
+// staleCache bounds how long a pass waits for the cache to show a write. Usually the event of
+// the write comes first.
 const staleCache = time.Second
 
 // Reconcile brings a VM closer to its spec.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	// The event of this pass may concern the open run leases.
+	// The event may concern open run leases.
 	c.hypervisors.Recheck(req.NamespacedName)
 	vm := &v1alpha1.VirtualMachine{}
 	if err := c.Client.Get(ctx, req.NamespacedName, vm); err != nil {

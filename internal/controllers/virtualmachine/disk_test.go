@@ -13,6 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // TestVolumeLost: a guest never silently finds an empty disk in place of its own.
@@ -31,10 +32,10 @@ func TestVolumeLost(t *testing.T) {
 	}
 }
 
-// TestClaimOfSomebodyElse: a disk that is not the VM's is neither used nor deleted.
-func TestClaimOfSomebodyElse(t *testing.T) {
+// TestForeignClaim: a foreign disk is neither used nor deleted.
+func TestForeignClaim(t *testing.T) {
 	w := newTestEnv(t)
-	claim := podspec.Claim(sample("a"), "a")
+	claim := podspec.Claim(fixture.Named("a", fixture.VirtualMachine()), "a")
 	claim.Namespace, claim.OwnerReferences = w.namespace, nil
 	w.must(w.client.Create(t.Context(), claim))
 	w.declare("a", nil)
@@ -42,7 +43,7 @@ func TestClaimOfSomebodyElse(t *testing.T) {
 	w.must(w.client.Delete(t.Context(), w.vm("a")))
 	w.eventually("the virtual machine is gone", func() bool { return w.gone(&v1alpha1.VirtualMachine{}, "a") })
 	if w.gone(claim, "a") || claim.DeletionTimestamp != nil {
-		t.Error("somebody else's disk was deleted")
+		t.Error("the foreign disk was deleted")
 	}
 }
 
@@ -66,8 +67,8 @@ func TestImageRejected(t *testing.T) {
 	}
 }
 
-// TestAuthorityIsMadeOnce: processes that start at once agree.
-func TestAuthorityIsMadeOnce(t *testing.T) {
+// TestAuthorityIsCreatedOnce: concurrent processes get the same one.
+func TestAuthorityIsCreatedOnce(t *testing.T) {
 	w := newTestEnv(t)
 	w.stop()
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: service.AuthoritySecret}}

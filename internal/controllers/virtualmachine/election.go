@@ -17,8 +17,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// observePods finds the VM's Pods, and the authoritative one among them. A Pod that the
-// cache does not have is looked up at the API server.
+// observePods finds the VM's Pods, and the authoritative one among them. If the cache does
+// not have that, the API server is asked.
 func (c *Controller) observePods(ctx context.Context, p *pass) flow.Result {
 	list := &corev1.PodList{}
 	err := c.Client.List(ctx, list, client.InNamespace(p.vm.Namespace), client.MatchingFields{indexOwner: string(p.vm.UID)})
@@ -61,13 +61,13 @@ func (p *pass) accept(pod *corev1.Pod) {
 	}
 }
 
-// electionDelay is how long hypervisors have, after the start of this process, to open
-// their run leases before one of several is elected without knowing which one runs.
+// electionDelay is how long hypervisors have, after the start of this process, to open their
+// run leases before one of several without a lease is elected.
 const electionDelay = 30 * time.Second
 
-// elect gives a VM whose authority was lost, as by a restore from a backup, to the
-// hypervisor that exists. While there are several, none gets it, and all but one are
-// deleted. Any choice is safe: only the process that holds the disk's lock can run.
+// elect gives a VM whose authority was lost, for example by a restore from a backup, to its
+// hypervisor. If there are several, all but one are deleted first. Any choice is safe: only
+// the process that holds the disk's lock can run.
 func (c *Controller) elect(ctx context.Context, p *pass) flow.Result {
 	candidates := podstate.OldestFirst(p.pods)
 	if p.vm.Status.ActivePodName != "" || len(candidates) == 0 {
@@ -97,8 +97,8 @@ func (c *Controller) elect(ctx context.Context, p *pass) flow.Result {
 	return flow.Wait(goneCheck, "the end of the other hypervisors")
 }
 
-// keeper returns which of several hypervisors to keep: the only one that has a run lease
-// open (sure), or else the oldest.
+// keeper returns which of several hypervisors to keep: the only one with an open run lease
+// (sure), or else the oldest.
 func (c *Controller) keeper(vm client.ObjectKey, candidates []*corev1.Pod) (keep *corev1.Pod, sure bool) {
 	leases := 0
 	for _, pod := range candidates {
@@ -122,22 +122,20 @@ func (c *Controller) recordPod(ctx context.Context, p *pass) flow.Result {
 	return flow.Fail(c.registry.Swap(ctx, p.vm, next))
 }
 
-// reserve stores the name of the next Pod before it exists. The last Pod's hypervisor
-// loses the VM by that.
+// reserve stores the name of the next Pod before it exists. The hypervisor of the last Pod
+// loses the VM then.
 func (c *Controller) reserve(ctx context.Context, p *pass) flow.Result {
 	has := p.vm.Status.VirtualMachineAuthority
 	if has.ActivePodName != "" && has.ActivePodUID == "" && !p.nameTaken {
 		return flow.Continue() // reserved already, and not yet created
 	}
-	next := v1alpha1.VirtualMachineAuthority{ActivePodName: podName(p.vm.Name), VolumeClaimName: p.claim}
+	// No Pod of the VM had this name before.
+	next := v1alpha1.VirtualMachineAuthority{ActivePodName: p.vm.Name + "-" + utilrand.String(8), VolumeClaimName: p.claim}
 	if err := c.registry.Swap(ctx, p.vm, next); err != nil {
 		return flow.Fail(err)
 	}
 	p.active = nil
-	p.memory.backoff.started(p.now)
+	p.memory.backoff.startedAt = p.now
 	c.hypervisors.Recheck(client.ObjectKeyFromObject(p.vm))
 	return flow.Continue()
 }
-
-// podName returns a name that no Pod of the VM had before.
-func podName(vm string) string { return vm + "-" + utilrand.String(8) }

@@ -10,13 +10,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onsi/gomega"
 	"google.golang.org/grpc"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
@@ -35,17 +35,18 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 func TestMain(m *testing.M) { env.Main(m) }
 
-// limit bounds every wait for something that takes about a second at the most.
+// limit bounds every wait for what takes about a second on an idle machine.
 const limit = 20 * time.Second
 
 var testNetwork = netip.MustParsePrefix("10.77.0.0/16")
 
-// testEnv is a namespace with the controller, run under the role that is shipped, in which
-// the test plays scheduler, kubelet and hypervisors.
+// testEnv is a namespace with the controller, under the shipped role. The test acts as
+// scheduler, kubelet and hypervisors.
 type testEnv struct {
 	*testing.T
 	client    client.Client
@@ -79,7 +80,7 @@ func newTestEnv(t *testing.T) *testEnv {
 	return w
 }
 
-// start runs a controller process. Its service has a new address each time.
+// start runs a controller. Its service has a new address each time.
 func (w *testEnv) start() {
 	w.Helper()
 	ctx, cancel := context.WithCancel(context.Background()) // the test's own ends before its clean-up
@@ -128,16 +129,11 @@ func (w *testEnv) must(err error) {
 	}
 }
 
-// eventually waits until done says so.
-func (w *testEnv) eventually(what string, done func() bool) {
+// eventually polls until the condition holds; a failure shows the VMs.
+func (w *testEnv) eventually(what string, condition func() bool) {
 	w.Helper()
-	deadline := time.Now().Add(limit)
-	for !done() {
-		if time.Now().After(deadline) {
-			w.Fatalf("waited in vain: %s\n%s", what, w.describe())
-		}
-		time.Sleep(20 * time.Millisecond) // between two looks at a condition
-	}
+	gomega.NewWithT(w.T).Eventually(condition).WithTimeout(limit).WithPolling(20*time.Millisecond).
+		Should(gomega.BeTrue(), func() string { return what + "\n" + w.describe() })
 }
 
 func (w *testEnv) describe() string {
@@ -154,13 +150,12 @@ func (w *testEnv) describe() string {
 	return text
 }
 
-// declare makes a VM with an image and a disk, unless change says otherwise.
+// declare creates a VM with an image and a disk.
 func (w *testEnv) declare(name string, change func(*v1alpha1.VirtualMachine)) {
 	w.Helper()
-	vm := sample(name)
-	vm.Namespace, vm.UID, vm.Spec.UUID, vm.Annotations = w.namespace, "", "", nil
-	vm.Status = v1alpha1.VirtualMachineStatus{}
-	// Nobody here makes volumes.
+	vm := fixture.In(w.namespace, fixture.Named(name, fixture.VirtualMachine()))
+	vm.Spec.UUID = ""
+	// No provisioner runs.
 	vm.Spec.VolumeClaimTemplate.Spec.StorageClassName = ptr.To(w.storageClass(storagev1.VolumeBindingWaitForFirstConsumer))
 	if change != nil {
 		change(vm)
@@ -168,28 +163,13 @@ func (w *testEnv) declare(name string, change func(*v1alpha1.VirtualMachine)) {
 	w.must(w.client.Create(w.Context(), vm))
 }
 
-// storageClass makes sure that there is a class with that way of binding, and names it.
+// storageClass returns the name of a class with a binding mode.
 func (w *testEnv) storageClass(mode storagev1.VolumeBindingMode) string {
 	w.Helper()
 	name := strings.ToLower(string(mode))
 	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: "example.org/none", VolumeBindingMode: &mode}
 	w.must(client.IgnoreAlreadyExists(w.client.Create(w.Context(), class)))
 	return name
-}
-
-// sample is a VM with an image and a disk.
-func sample(name string) *v1alpha1.VirtualMachine {
-	return &v1alpha1.VirtualMachine{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: "11111111-2222-3333-4444-555555555555"},
-		Spec: v1alpha1.VirtualMachineSpec{
-			UUID:         "0a0b0c0d-0000-4000-8000-000000000001",
-			InitialImage: &v1alpha1.InitialImage{URL: "http://images.example/boot.raw"},
-			CPUs:         2,
-			VolumeClaimTemplate: &v1alpha1.VolumeClaimTemplate{Spec: corev1.PersistentVolumeClaimSpec{
-				Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
-			}},
-		},
-	}
 }
 
 func (w *testEnv) vm(name string) *v1alpha1.VirtualMachine {
@@ -199,7 +179,7 @@ func (w *testEnv) vm(name string) *v1alpha1.VirtualMachine {
 	return vm
 }
 
-// change is what a user does who edits a VM.
+// change edits a VM as a user.
 func (w *testEnv) change(name string, edit func(*v1alpha1.VirtualMachine)) {
 	w.Helper()
 	vm := w.vm(name)
@@ -217,7 +197,7 @@ func (w *testEnv) gone(object client.Object, name string) bool {
 	return err != nil
 }
 
-// ready is the reason of the VM's condition Ready.
+// ready returns the reason of the VM's condition Ready.
 func (w *testEnv) ready(name string) string {
 	w.Helper()
 	if condition := meta.FindStatusCondition(w.vm(name).Status.Conditions, v1alpha1.ConditionReady); condition != nil {
@@ -238,7 +218,7 @@ func (w *testEnv) pods(vm string) []corev1.Pod {
 	return list.Items
 }
 
-// awaitPod waits for the authoritative Pod, another than not, to exist and be recorded.
+// awaitPod waits until the authoritative Pod, other than not, exists and is recorded.
 func (w *testEnv) awaitPod(vm, not string) *corev1.Pod {
 	w.Helper()
 	pod := &corev1.Pod{}
@@ -249,13 +229,13 @@ func (w *testEnv) awaitPod(vm, not string) *corev1.Pod {
 	return pod
 }
 
-// schedule plays the scheduler.
+// schedule binds a Pod as the scheduler.
 func (w *testEnv) schedule(pod *corev1.Pod) {
 	w.Helper()
 	w.must(w.client.SubResource("binding").Create(w.Context(), pod, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "host-1"}}))
 }
 
-// kubelet patches the Pod's status as a kubelet would.
+// kubelet patches a Pod's status as the kubelet.
 func (w *testEnv) kubelet(pod *corev1.Pod, change func(*corev1.PodStatus)) {
 	w.Helper()
 	w.must(w.client.Get(w.Context(), client.ObjectKeyFromObject(pod), pod))
@@ -264,7 +244,7 @@ func (w *testEnv) kubelet(pod *corev1.Pod, change func(*corev1.PodStatus)) {
 	w.must(w.client.Status().Patch(w.Context(), pod, client.MergeFrom(before)))
 }
 
-// end has the hypervisor in a Pod end.
+// end ends the hypervisor in a Pod.
 func (w *testEnv) end(pod *corev1.Pod, termination string) {
 	w.Helper()
 	w.kubelet(pod, func(status *corev1.PodStatus) {
@@ -276,20 +256,20 @@ func (w *testEnv) end(pod *corev1.Pod, termination string) {
 	})
 }
 
-// remove plays the kubelet that has ended a Pod which is being deleted.
+// remove completes the deletion of a Pod as the kubelet.
 func (w *testEnv) remove(pod *corev1.Pod) {
 	w.Helper()
 	w.must(client.IgnoreNotFound(w.client.Delete(w.Context(), pod, client.GracePeriodSeconds(0))))
 }
 
-// hypervisor is a process of which the test plays the part.
+// hypervisor is the client of a simulated hypervisor process.
 type hypervisor struct {
 	*testEnv
 	vmpb.VMControllerClient
 	us *vmpb.HypervisorID
 }
 
-// hypervisor starts a process in a Pod, with a certificate got by the Pod's own token.
+// hypervisor connects as a process in a Pod, with the Pod's own token.
 func (w *testEnv) hypervisor(vm string, pod *corev1.Pod, run uint64) *hypervisor {
 	w.Helper()
 	conn := w.dial(w.token(pod, vmpb.TokenAudience))
@@ -320,11 +300,11 @@ func (w *testEnv) dial(token string) *grpc.ClientConn {
 	w.must(err)
 	conn, err := credentials.Dial(w.endpoint, identity.Controller())
 	w.must(err)
-	w.Cleanup(func() { conn.Close() }) // the test is over
+	w.Cleanup(func() { conn.Close() }) // the test has ended
 	return conn
 }
 
-// lease opens a run lease; next yields what arrives on it.
+// lease opens a run lease; next returns the next update.
 func (h *hypervisor) lease() (next func() *vmpb.RunLeaseUpdate) {
 	h.Helper()
 	ctx, cancel := context.WithTimeout(h.Context(), 3*limit)
@@ -352,11 +332,11 @@ func (h *hypervisor) report(state vmpb.ReportStateRequest_State, change func(*vm
 func (w *testEnv) wantStatus(next func() *vmpb.RunLeaseUpdate, want vmpb.RunLeaseUpdate_Status) {
 	w.Helper()
 	if got := next(); got.GetStatus() != want {
-		w.Fatalf("run lease says %s, not %s\n%s", got.GetStatus(), want, w.describe())
+		w.Fatalf("the run lease has %s, want %s\n%s", got.GetStatus(), want, w.describe())
 	}
 }
 
-// running brings a new VM to where it runs.
+// running creates a VM and waits until it runs.
 func (w *testEnv) running(name string) (*corev1.Pod, *hypervisor, func() *vmpb.RunLeaseUpdate) {
 	w.Helper()
 	w.declare(name, nil)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -17,32 +18,24 @@ import (
 
 // pass is what the steps of one pass share.
 type pass struct {
-	// vm is a copy of the object, updated with what this pass writes.
-	vm *v1alpha1.VirtualMachine
-	// now is when the pass began.
-	now time.Time
-	// memory is what is remembered of the VM between passes.
+	vm     *v1alpha1.VirtualMachine // a copy, updated with what this pass writes
+	now    time.Time                // when the pass began
 	memory *memory
-	// pods are the VM's Pods. Set by ObservePods.
-	pods []*corev1.Pod
-	// active is the authoritative Pod, dead or alive; nil if there is none. Set by
-	// ObservePods, cleared by Reserve, set again by CreatePod.
-	active *corev1.Pod
-	// nameTaken reports whether another object's Pod has the reserved name. Set by
-	// ObservePods.
+
+	// Set by ObservePods. active is the authoritative Pod, dead or alive; nil if there is
+	// none. Reserve clears it, CreatePod sets it again. nameTaken reports whether a Pod of
+	// another object has the reserved name.
+	pods      []*corev1.Pod
+	active    *corev1.Pod
 	nameTaken bool
-	// addresses are those that were checked or assigned in this pass. Set by
-	// AssignAddresses.
-	addresses []string
-	// claim is the name of the disk's claim; empty if the disk is ephemeral. Set by
-	// EnsureClaim.
-	claim string
-	// cause is why there is no Pod. Set by the step that ended the pass.
-	cause *cause
+
+	addresses []string // checked or assigned. Set by AssignAddresses
+	claim     string   // of the disk; empty if it is ephemeral. Set by EnsureClaim
+	cause     *cause   // why there is no Pod. Set by the step that ended the pass
 }
 
-// blocked ends the pass for a cause that the status shows. The next pass comes with an
-// event of the VM, or of an object that the cause names.
+// blocked ends the pass for a cause that the status shows. The next pass comes with an event
+// of the VM, or of an object in the cause.
 func (p *pass) blocked(by *cause) flow.Result {
 	p.cause = by
 	return flow.Stop(by.reason)
@@ -77,18 +70,17 @@ func (c *Controller) deletionSteps() []flow.Step[*pass] {
 	}
 }
 
-// run runs the steps and writes the status.
 func (c *Controller) run(ctx context.Context, p *pass) flow.Outcome {
 	steps := c.runSteps()
 	if !p.vm.DeletionTimestamp.IsZero() {
 		if !controllerutil.ContainsFinalizer(p.vm, v1alpha1.Finalizer) {
-			return flow.Outcome{} // only others keep the object
+			return flow.Outcome{} // it has finalizers of others only
 		}
 		steps = c.deletionSteps()
 	}
 	outcome := flow.Run(ctx, p, steps)
 	if outdated(outcome.Err) || outcome.Done() && !p.vm.DeletionTimestamp.IsZero() {
-		return outcome // the pass saw old data, or the object is gone
+		return outcome // old data, or the object is gone
 	}
 	outcome.Err = errors.Join(outcome.Err, client.IgnoreNotFound(c.writeStatus(ctx, p, outcome.Err)))
 	return outcome
@@ -113,6 +105,25 @@ func (c *Controller) validate(_ context.Context, p *pass) flow.Result {
 		return p.blocked(found)
 	}
 	return flow.Continue()
+}
+
+// invalid returns what is wrong with a spec, nil if nothing is.
+func invalid(vm *v1alpha1.VirtualMachine) *cause {
+	spec := &vm.Spec
+	template := spec.VolumeClaimTemplate
+	switch {
+	case len(vm.Name) > validation.LabelValueMaxLength:
+		return causef(reasonInvalid, "metadata.name: %d characters at most, as it becomes the value of a label", validation.LabelValueMaxLength)
+	case spec.LeaseMode == v1alpha1.LeaseFullLeases:
+		return causef(reasonUnsupported, "spec.leaseMode: FullLeases is not supported yet; use StorageLocking")
+	case template != nil && template.Spec.VolumeMode != nil && *template.Spec.VolumeMode == corev1.PersistentVolumeBlock:
+		return causef(reasonUnsupported, "spec.volumeClaimTemplate.spec.volumeMode: Block is not supported yet; use Filesystem")
+	case template != nil && template.Spec.Resources.Requests.Storage().Sign() <= 0:
+		return causef(reasonInvalid, "spec.volumeClaimTemplate.spec.resources.requests.storage: must say the size of the disk")
+	case podspec.GuestMemory(spec) <= 0:
+		return causef(reasonInvalid, "spec.resources.limits.memory: must be more than %s, which the hypervisor itself needs", podspec.Overhead.String())
+	}
+	return nil
 }
 
 // awaitNextAttempt waits for the back-off after a hypervisor that ended.

@@ -19,7 +19,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// specOf is what a Pod's hypervisor is told.
+// specOf returns the spec of a Pod's hypervisor.
 func (w *testEnv) specOf(pod *corev1.Pod) *vmpb.VMSpec {
 	w.Helper()
 	spec := &vmpb.VMSpec{}
@@ -49,7 +49,7 @@ func TestLife(t *testing.T) {
 		t.Errorf("uuid %q, finalizers %v, claim %q", vm.Spec.UUID, vm.Finalizers, vm.Status.VolumeClaimName)
 	}
 	if spec := w.specOf(pod); spec.GetMode() != vmpb.VMSpec_SM_PREPARE_IMAGE || !slices.Equal(spec.GetAddress(), []string{"10.77.0.16"}) {
-		t.Errorf("the first hypervisor is told %s, %v", spec.GetMode(), spec.GetAddress())
+		t.Errorf("the spec of the first hypervisor has %s, %v", spec.GetMode(), spec.GetAddress())
 	}
 	w.awaitReady("a", reasonScheduling)
 	w.schedule(pod)
@@ -75,7 +75,7 @@ func TestLife(t *testing.T) {
 	w.end(pod, left(vmpb.EndQEMUFailed, "QEMU ended."))
 	second := w.awaitPod("a", pod.Name)
 	if spec := w.specOf(second); spec.GetMode() != vmpb.VMSpec_SM_RUN {
-		t.Errorf("the second hypervisor is told %s", spec.GetMode())
+		t.Errorf("the spec of the second hypervisor has %s", spec.GetMode())
 	}
 	w.wantStatus(next, vmpb.RunLeaseUpdate_STATUS_TERMINATE)
 	w.eventually("the ended pod goes", func() bool { w.remove(pod); return len(w.pods("a")) == 1 })
@@ -92,13 +92,13 @@ func (w *testEnv) wantOrderlyEnd(second *corev1.Pod, lease func() *vmpb.RunLease
 	w.Helper()
 	w.must(w.client.Delete(w.Context(), w.vm("a")))
 	w.wantStatus(lease, vmpb.RunLeaseUpdate_STATUS_TERMINATE)
-	w.eventually("the pod is told to go", func() bool { return w.pods("a")[0].DeletionTimestamp != nil })
+	w.eventually("the pod is being deleted", func() bool { return w.pods("a")[0].DeletionTimestamp != nil })
 	claim := &corev1.PersistentVolumeClaim{}
 	if w.gone(claim, "a") || claim.DeletionTimestamp != nil {
 		w.Error("the disk goes before its hypervisor")
 	}
 	w.remove(second)
-	w.eventually("the disk is told to go", func() bool { return w.gone(claim, "a") || claim.DeletionTimestamp != nil })
+	w.eventually("the disk is being deleted", func() bool { return w.gone(claim, "a") || claim.DeletionTimestamp != nil })
 	if vm := w.vm("a"); vm.Status.Phase != v1alpha1.PhaseTerminating {
 		w.Errorf("phase %s", vm.Status.Phase)
 	}
@@ -119,7 +119,7 @@ func (w *testEnv) wantEvents(want ...string) {
 	}
 }
 
-// TestRestartAtEachStep: a new process goes on where the last one was, and makes nothing
+// TestRestartAtEachStep: a new process continues the work of the last one, and creates nothing
 // twice.
 func TestRestartAtEachStep(t *testing.T) {
 	w := newTestEnv(t)
@@ -134,9 +134,8 @@ func TestRestartAtEachStep(t *testing.T) {
 	h.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) { r.ImagePrepared = true })
 	w.awaitReady("a", reasonRunning)
 	w.restart()
-	// The first thing a hypervisor hears from a new process.
 	w.wantStatus(w.hypervisor("a", pod, 1).lease(), vmpb.RunLeaseUpdate_STATUS_OK)
-	// A change of the spec is looked at by a process that has no report.
+	// A process without a report observes a change of the spec.
 	w.change("a", func(vm *v1alpha1.VirtualMachine) { vm.Spec.CPUs = 3 })
 	generation := w.vm("a").Generation
 	w.eventually("the change is seen", func() bool { return w.vm("a").Status.ObservedGeneration == generation })
@@ -145,7 +144,7 @@ func TestRestartAtEachStep(t *testing.T) {
 	}
 }
 
-func TestReservedPodIsMadeByTheNextProcess(t *testing.T) {
+func TestNextProcessCreatesReservedPod(t *testing.T) {
 	w := newTestEnv(t)
 	w.stop()
 	w.declare("a", nil)
@@ -174,8 +173,7 @@ func TestUnschedulable(t *testing.T) {
 	}
 }
 
-// A Pod that no host has room for would wait for ever. One that a host has stays, however
-// the spec changes.
+// A Pod that no host has room for is replaced when the spec changes. One with a host stays.
 func TestChangedSpecReplacesUnschedulablePod(t *testing.T) {
 	w := newTestEnv(t)
 	w.declare("a", nil)
@@ -203,13 +201,13 @@ func TestChangedSpecReplacesUnschedulablePod(t *testing.T) {
 	}
 }
 
-// Who is refused an address gets it as soon as it is free: when its VM is deleted, or
-// has another one.
-func TestAddressIsGivenUp(t *testing.T) {
+// TestAddressIsReleased: a VM gets the address that it waits for when the other VM is deleted,
+// or changes its address.
+func TestAddressIsReleased(t *testing.T) {
 	const address = "10.77.5.5"
 	w := newTestEnv(t)
 	ask := func(vm *v1alpha1.VirtualMachine) {
-		vm.Spec.VMIPs, vm.Spec.VolumeClaimTemplate = []string{address}, nil // nobody here lets claims go
+		vm.Spec.VMIPs, vm.Spec.VolumeClaimTemplate = []string{address}, nil // no controller removes finalizers of claims
 	}
 	w.declare("a", ask)
 	w.awaitPod("a", "")
@@ -249,12 +247,12 @@ func TestPodDeletedByHand(t *testing.T) {
 	pod, _, _ := w.running("a")
 	w.remove(pod)
 	if next := w.awaitPod("a", pod.Name); w.specOf(next).GetMode() != vmpb.VMSpec_SM_RUN {
-		t.Errorf("the next hypervisor is told %s", w.specOf(next).GetMode())
+		t.Errorf("the spec of the next hypervisor has %s", w.specOf(next).GetMode())
 	}
 }
 
-// TestAuthorityLost: after a restore without status the one that exists is elected; the
-// running guest is not disturbed.
+// TestAuthorityLost: after a restore without status the existing Pod is elected, and its guest
+// goes on.
 func TestAuthorityLost(t *testing.T) {
 	w := newTestEnv(t)
 	pod, h, _ := w.running("a")
@@ -270,7 +268,7 @@ func TestAuthorityLost(t *testing.T) {
 		update = next()
 	}
 	if update.GetStatus() != vmpb.RunLeaseUpdate_STATUS_OK {
-		t.Errorf("run lease says %s", update.GetStatus())
+		t.Errorf("the run lease has %s", update.GetStatus())
 	}
 	if vm := w.vm("a"); vm.Status.ActivePodUID != pod.UID || vm.Status.VolumeClaimName != "a" {
 		t.Errorf("authority %+v", vm.Status.VirtualMachineAuthority)

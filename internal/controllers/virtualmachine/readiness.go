@@ -16,8 +16,8 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Reasons of the condition Ready. While a VM waits after the end of a hypervisor, the
-// reason is why that ended: one of vmpb.Termination, or of the Pod. See also cause.
+// Reasons of the condition Ready. After the end of a hypervisor the reason is that of its
+// vmpb.Termination, or of its Pod.
 const (
 	reasonCreating    = authority.ReasonCreating
 	reasonScheduling  = "Scheduling"
@@ -31,22 +31,39 @@ const (
 	reasonDeleted     = "PodDeleted"
 )
 
+// cause is why a VM has no hypervisor.
+type cause struct {
+	// reason is the reason of the condition Ready.
+	reason string
+	// message names the field or object to change.
+	message string
+}
+
+// Reasons of the condition Ready while there is no hypervisor.
+const (
+	reasonUnsupported     = "Unsupported"
+	reasonInvalid         = "InvalidSpec"
+	reasonAddress         = "AddressUnavailable"
+	reasonUserDataMissing = "UserDataMissing"
+	reasonClaimTaken      = "VolumeClaimTaken"
+	reasonVolumeLost      = "VolumeLost"
+	reasonVolumePending   = "VolumePending"
+	reasonFailed          = "ReconcileError"
+)
+
+func causef(reason, format string, args ...any) *cause {
+	return &cause{reason: reason, message: fmt.Sprintf(format, args...)}
+}
+
 // observation is what a pass observed of a VM.
 type observation struct {
-	// pod is the authoritative one; nil if there is none.
-	pod *corev1.Pod
-	// report is the last one of its hypervisor; nil if this process has none.
-	report *vmpb.ReportStateRequest
-	// hasLease reports whether its hypervisor has a run lease open.
-	hasLease bool
-	// cause is why there is no Pod, if the user can do something about it.
-	cause *cause
-	// failure is the error of the pass.
-	failure error
-	// addresses are those that this pass assigned; nil keeps the known ones.
-	addresses []string
-	// now is the time of the pass.
-	now time.Time
+	pod       *corev1.Pod              // the authoritative one, nil if there is none
+	report    *vmpb.ReportStateRequest // the last one of its hypervisor, nil if this process has none
+	hasLease  bool                     // its hypervisor has a run lease open
+	cause     *cause                   // why there is no Pod, if the user can change that
+	failure   error                    // of the pass
+	addresses []string                 // assigned in this pass; nil keeps the known ones
+	now       time.Time
 }
 
 // statusOf returns the status of a VM after a pass. The authority stays as it is.
@@ -63,8 +80,7 @@ func statusOf(vm *v1alpha1.VirtualMachine, o observation) v1alpha1.VirtualMachin
 	if o.addresses != nil {
 		status.Addresses = o.addresses
 	}
-	status.NodeName = ""
-	if o.pod == nil {
+	if status.NodeName = ""; o.pod == nil {
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionScheduled)
 	} else {
 		status.NodeName = o.pod.Spec.NodeName
@@ -105,7 +121,7 @@ func scheduled(pod *corev1.Pod) metav1.Condition {
 	return condition
 }
 
-// readiness returns whether the VM runs as its spec wants it, and if not, why.
+// readiness returns whether the VM runs as in its spec, and if not, why.
 func readiness(vm *v1alpha1.VirtualMachine, o observation) metav1.Condition {
 	not := func(reason, message string) metav1.Condition {
 		return metav1.Condition{Status: metav1.ConditionFalse, Reason: reason, Message: message}
@@ -142,8 +158,8 @@ func livingReadiness(vm *v1alpha1.VirtualMachine, o observation, not func(reason
 	if o.report != nil {
 		return reported(vm, o.report, not)
 	}
-	// A new process has no report yet. What the last one wrote of this Pod stays; it is
-	// replaced when the authority moves.
+	// A new process has no report yet: the condition of the last one stays, as long as the
+	// authority does not move.
 	if last := meta.FindStatusCondition(vm.Status.Conditions, v1alpha1.ConditionReady); last != nil && vm.Status.ActiveRunID != "" &&
 		slices.Contains([]string{reasonPreparing, reasonStarting, reasonRunning, reasonPaused, reasonStopping}, last.Reason) {
 		return metav1.Condition{Status: last.Status, Reason: last.Reason, Message: last.Message}

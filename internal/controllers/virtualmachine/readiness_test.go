@@ -12,6 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 func podWith(phase corev1.PodPhase, change func(*corev1.Pod)) *corev1.Pod {
@@ -91,7 +92,7 @@ func TestStatus(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			vm := sample("a")
+			vm := fixture.Named("a", fixture.VirtualMachine())
 			vm.Status.ActivePodName, vm.Status.ActivePodUID = "a-x", "1"
 			if c.given != nil {
 				c.given(vm)

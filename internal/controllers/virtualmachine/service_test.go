@@ -26,7 +26,7 @@ func wantCode(t *testing.T, err error, want codes.Code) {
 	}
 }
 
-// TestIdentities: what the service answers to whom.
+// TestIdentities: processes may only act for their own VM and Pod.
 func TestIdentities(t *testing.T) {
 	w := newTestEnv(t)
 	pod, h, next := w.running("a")
@@ -51,7 +51,7 @@ func TestIdentities(t *testing.T) {
 	w.wantStatus(next, vmpb.RunLeaseUpdate_STATUS_TERMINATE)
 	_, err = h.EnsureMigrationTarget(t.Context(), &vmpb.EnsureMigrationTargetRequest{Us: h.us})
 	wantCode(t, err, codes.FailedPrecondition)
-	// Nobody gets the VM from a process that does not have it.
+	// A process without the authority cannot pass it on.
 	_, err = later.MigrationSwitchover(t.Context(), &vmpb.MigrationSwitchoverRequest{Us: later.us, Them: h.us})
 	wantCode(t, err, codes.OK) // the caller has it already: an answer can be lost
 	_, err = h.MigrationSwitchover(t.Context(), &vmpb.MigrationSwitchoverRequest{
@@ -59,7 +59,7 @@ func TestIdentities(t *testing.T) {
 	wantCode(t, err, codes.FailedPrecondition)
 }
 
-// TestTokens: who gets no certificate.
+// TestTokens: only the token of a VM's Pod is good for a certificate.
 func TestTokens(t *testing.T) {
 	w := newTestEnv(t)
 	w.declare("a", nil)
@@ -95,13 +95,13 @@ func TestPause(t *testing.T) {
 	_, h, next := w.running("a")
 	w.change("a", func(vm *v1alpha1.VirtualMachine) { vm.Spec.Mode = v1alpha1.ModePause })
 	if update := next(); update.GetStatus() != vmpb.RunLeaseUpdate_STATUS_OK || !update.GetPaused() {
-		t.Errorf("run lease says %v", update)
+		t.Errorf("the run lease has %v", update)
 	}
 	h.report(vmpb.ReportStateRequest_STATE_PAUSED, nil)
 	w.awaitReady("a", reasonPaused)
 	w.change("a", func(vm *v1alpha1.VirtualMachine) { vm.Spec.Mode = v1alpha1.ModeRun })
 	if update := next(); update.GetStatus() != vmpb.RunLeaseUpdate_STATUS_OK || update.GetPaused() {
-		t.Errorf("run lease says %v", update)
+		t.Errorf("the run lease has %v", update)
 	}
 }
 
@@ -110,18 +110,18 @@ func TestLeaseOfDeletedVM(t *testing.T) {
 	w := newTestEnv(t)
 	pod, h, _ := w.running("a")
 	w.must(w.client.Delete(t.Context(), w.vm("a")))
-	w.eventually("the pod is told to go", func() bool { return w.gone(pod, pod.Name) || pod.DeletionTimestamp != nil })
+	w.eventually("the pod is being deleted", func() bool { return w.gone(pod, pod.Name) || pod.DeletionTimestamp != nil })
 	w.remove(pod)
 	claim := &corev1.PersistentVolumeClaim{}
-	w.eventually("the disk is told to go", func() bool { return w.gone(claim, "a") || claim.DeletionTimestamp != nil })
+	w.eventually("the disk is being deleted", func() bool { return w.gone(claim, "a") || claim.DeletionTimestamp != nil })
 	claim.Finalizers = nil
 	w.must(w.client.Update(t.Context(), claim))
 	w.eventually("the virtual machine is gone", func() bool { return w.gone(&v1alpha1.VirtualMachine{}, "a") })
 	w.wantStatus(h.lease(), vmpb.RunLeaseUpdate_STATUS_TERMINATE)
 }
 
-// TestSwitchoverRace: target and source ask at once, in every round exactly one wins, and
-// the winner is told so again.
+// TestSwitchoverRace: of concurrent calls exactly one wins in each round, and the winner may
+// repeat its call.
 func TestSwitchoverRace(t *testing.T) {
 	w := newTestEnv(t)
 	pod, source, _ := w.running("a")
@@ -163,8 +163,8 @@ func TestSwitchoverRace(t *testing.T) {
 	}
 }
 
-// TestAddressesAreUnique: twenty VMs at once, two that ask for an address of their own, and
-// one that asks for what another has.
+// TestAddressesAreUnique: twenty concurrent VMs, two that request an address, and one that
+// requests that of another.
 func TestAddressesAreUnique(t *testing.T) {
 	w := newTestEnv(t)
 	w.declare("own", func(vm *v1alpha1.VirtualMachine) { vm.Spec.VMIPs = []string{"10.77.0.17/32"} })

@@ -14,8 +14,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 )
 
-// writeStatus writes the status if it changed. It never touches the authority, and does
-// not fail when others wrote the VM meanwhile.
+// writeStatus writes the status if it changed, but for the authority. It does not fail when
+// the VM has changed meanwhile.
 func (c *Controller) writeStatus(ctx context.Context, p *pass, failure error) error {
 	before, next := p.vm, p.vm.DeepCopy()
 	next.Status = statusOf(before, observation{
@@ -33,8 +33,8 @@ func (c *Controller) writeStatus(ctx context.Context, p *pass, failure error) er
 	return nil
 }
 
-// announce sends an event when the condition Ready has got another reason, or the same one
-// for a changed spec. A pass whose cache lacks the last write sends nothing twice.
+// announce sends an event when the condition Ready gets another reason, or the same one for a
+// changed spec. A pass whose cache lacks the last write repeats no event.
 func (c *Controller) announce(before, after *v1alpha1.VirtualMachine, p *pass) {
 	was := meta.FindStatusCondition(before.Status.Conditions, v1alpha1.ConditionReady)
 	is := meta.FindStatusCondition(after.Status.Conditions, v1alpha1.ConditionReady)
@@ -51,8 +51,7 @@ func (c *Controller) announce(before, after *v1alpha1.VirtualMachine, p *pass) {
 	}
 }
 
-// eventFor returns the type and the text of the event for a condition Ready; an empty
-// text means none.
+// eventFor returns the type and text of the event for a condition Ready; no text, no event.
 func eventFor(vm *v1alpha1.VirtualMachine, ready *metav1.Condition, pod *corev1.Pod) (kind, text string) {
 	switch {
 	case ready.Reason == reasonRunning:
@@ -69,7 +68,7 @@ func eventFor(vm *v1alpha1.VirtualMachine, ready *metav1.Condition, pod *corev1.
 	return "", ""
 }
 
-// transient reports whether every VM without a Pod may have this reason for a while.
+// transient reports whether a reason is normal for a VM without a Pod.
 func transient(reason string) bool {
 	return reason == reasonCreating || reason == reasonTerminating || reason == reasonVolumePending
 }

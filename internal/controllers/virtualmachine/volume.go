@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
@@ -39,8 +40,8 @@ func (c *Controller) ensureClaim(ctx context.Context, p *pass) flow.Result {
 	return c.awaitVolume(ctx, p, claim)
 }
 
-// createClaim creates the claim, unless the VM had one that was written to: a guest must
-// not find an empty disk in its place.
+// createClaim creates the claim, unless the VM had one with data: a guest must never get an
+// empty disk instead.
 func (c *Controller) createClaim(ctx context.Context, p *pass) flow.Result {
 	template := p.vm.Spec.VolumeClaimTemplate
 	used := p.vm.Status.VolumeClaimName != "" && (p.vm.Status.ImagePrepared || p.vm.Spec.InitialImage == nil)
@@ -58,35 +59,22 @@ func (c *Controller) createClaim(ctx context.Context, p *pass) flow.Result {
 	return c.awaitVolume(ctx, p, claim)
 }
 
-// awaitVolume waits until the claim is bound, unless it is bound with the Pod. Otherwise
-// the Pod would be unschedulable meanwhile, which looks like a lack of hosts.
+// awaitVolume waits until the claim is bound, unless it is bound with the Pod: an
+// unschedulable Pod would look like a lack of hosts.
 func (c *Controller) awaitVolume(ctx context.Context, p *pass, claim *corev1.PersistentVolumeClaim) flow.Result {
 	if claim.Status.Phase == corev1.ClaimBound {
 		return flow.Continue()
 	}
-	late, err := c.bindsLate(ctx, claim)
-	if err != nil {
-		return flow.Fail(err)
-	}
-	if late {
-		return flow.Continue()
+	if name := ptr.Deref(claim.Spec.StorageClassName, ""); name != "" {
+		class := &storagev1.StorageClass{}
+		if err := c.APIReader.Get(ctx, client.ObjectKey{Name: name}, class); client.IgnoreNotFound(err) != nil {
+			return flow.Fail(fmt.Errorf("reading storage class %s: %w", name, err))
+		}
+		if ptr.Deref(class.VolumeBindingMode, "") == storagev1.VolumeBindingWaitForFirstConsumer {
+			return flow.Continue()
+		}
 	}
 	return p.blocked(causef(reasonVolumePending, "persistent volume claim %s has no volume yet", claim.Name))
-}
-
-// bindsLate reports whether a claim is bound only when its Pod has a host.
-func (c *Controller) bindsLate(ctx context.Context, claim *corev1.PersistentVolumeClaim) (bool, error) {
-	name := claim.Spec.StorageClassName
-	if name == nil || *name == "" {
-		return false, nil
-	}
-	class := &storagev1.StorageClass{}
-	err := c.APIReader.Get(ctx, client.ObjectKey{Name: *name}, class)
-	if client.IgnoreNotFound(err) != nil {
-		return false, fmt.Errorf("reading storage class %s: %w", *name, err)
-	}
-	late := class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
-	return err == nil && late, nil
 }
 
 // deleteClaims waits until the disks of a VM that is being deleted are gone.

@@ -25,8 +25,8 @@ func TestVolumeIsAwaited(t *testing.T) {
 		w.must(w.client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: what}, claim))
 		claim.Status.Phase = corev1.ClaimBound
 		w.must(w.client.Status().Update(t.Context(), claim))
-		w.eventually("the pod is made", func() bool { return len(w.pods(what)) == 1 })
+		w.eventually("the pod is created", func() bool { return len(w.pods(what)) == 1 })
 	}
-	w.eventually("both pods are told of", func() bool { return len(w.events.Events) >= 2 })
-	w.wantEvents("Normal Created ", "Normal Created ") // and no warning of what is as it should be
+	w.eventually("both pods have an event", func() bool { return len(w.events.Events) >= 2 })
+	w.wantEvents("Normal Created ", "Normal Created ") // and no warning
 }

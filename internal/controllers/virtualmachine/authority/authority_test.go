@@ -25,7 +25,7 @@ func TestAuthorize(t *testing.T) {
 	}{
 		"gone":                        {nil, denied},
 		"being deleted":               {deleted, denied},
-		"nobody's":                    {vm("", ""), undecided},
+		"undecided":                   {vm("", ""), undecided},
 		"another pod's":               {vm("q", "5"), denied},
 		"ours":                        {vm("p", "5"), granted},
 		"not yet called":              {vm("p", ""), adoptable},

@@ -48,7 +48,7 @@ func TestAllocate(t *testing.T) {
 		"the gateway":            {asking("a", 0, "10.0.0.2"), nil, small, nil, true},
 		"the broadcast address":  {asking("a", 0, "10.0.0.31"), nil, small, nil, true},
 		"without a network":      {asking("a", 0, "10.0.0.5"), nil, nil, nil, true},
-		"somebody's":             {asking("a", time.Hour, "10.0.0.20"), []v1alpha1.VirtualMachine{having("b", "10.0.0.20")}, small, nil, true},
+		"taken":                  {asking("a", time.Hour, "10.0.0.20"), []v1alpha1.VirtualMachine{having("b", "10.0.0.20")}, small, nil, true},
 		"wanted by an older one": {asking("a", 0, "10.0.0.20"), []v1alpha1.VirtualMachine{asking("b", time.Hour, "10.0.0.20")}, small, nil, true},
 		"wanted by a newer one":  {asking("a", time.Hour, "10.0.0.20"), []v1alpha1.VirtualMachine{asking("b", 0, "10.0.0.20")}, small, []string{"10.0.0.20"}, false},
 	}

@@ -10,12 +10,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -52,8 +52,9 @@ func TestPods(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			vm := sample("a")
-			vm.Status.ActivePodName, vm.Generation = "a-x", 7
+			vm := fixture.VirtualMachine()
+			vm.Name, vm.Namespace, vm.UID, vm.Generation = "a", "default", "11111111-2222-3333-4444-555555555555", 7
+			vm.Status.ActivePodName = "a-x"
 			c.given(vm)
 			pod, err := Pod(vm, c.settings)
 			if err != nil {
@@ -95,7 +96,7 @@ func TestStartMode(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			vm := sample("a")
+			vm := fixture.VirtualMachine()
 			vm.Spec.InitialImage, vm.Status.VolumeClaimName, vm.Status.ImagePrepared = c.image, c.claim, c.prepared
 			if got := startMode(vm); got != c.want {
 				t.Errorf("%s, want %s", got, c.want)
@@ -114,11 +115,11 @@ func TestGuestSize(t *testing.T) {
 		spec         v1alpha1.VirtualMachineSpec
 		cpus, memory int64
 	}{
-		"defaults":         {v1alpha1.VirtualMachineSpec{}, 1, 512 << 20},
-		"said":             {v1alpha1.VirtualMachineSpec{CPUs: 3, Memory: ptr.To(resource.MustParse("1Gi"))}, 3, 1 << 30},
-		"of limits":        {v1alpha1.VirtualMachineSpec{Resources: list("1500m", "1Gi")}, 2, 832 << 20},
-		"said over limits": {v1alpha1.VirtualMachineSpec{CPUs: 1, Memory: ptr.To(resource.MustParse("64Mi")), Resources: list("4", "1Gi")}, 1, 64 << 20},
-		"nothing left":     {v1alpha1.VirtualMachineSpec{Resources: list("1", "192Mi")}, 1, 0},
+		"defaults":       {v1alpha1.VirtualMachineSpec{}, 1, 512 << 20},
+		"set":            {v1alpha1.VirtualMachineSpec{CPUs: 3, Memory: ptr.To(resource.MustParse("1Gi"))}, 3, 1 << 30},
+		"of limits":      {v1alpha1.VirtualMachineSpec{Resources: list("1500m", "1Gi")}, 2, 832 << 20},
+		"set and limits": {v1alpha1.VirtualMachineSpec{CPUs: 1, Memory: ptr.To(resource.MustParse("64Mi")), Resources: list("4", "1Gi")}, 1, 64 << 20},
+		"nothing left":   {v1alpha1.VirtualMachineSpec{Resources: list("1", "192Mi")}, 1, 0},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -126,20 +127,5 @@ func TestGuestSize(t *testing.T) {
 				t.Errorf("%d CPUs, %d bytes; want %d, %d", cpus, memory, c.cpus, c.memory)
 			}
 		})
-	}
-}
-
-// sample returns a VM with an image and a disk.
-func sample(name string) *v1alpha1.VirtualMachine {
-	return &v1alpha1.VirtualMachine{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: "11111111-2222-3333-4444-555555555555"},
-		Spec: v1alpha1.VirtualMachineSpec{
-			UUID:         "0a0b0c0d-0000-4000-8000-000000000001",
-			InitialImage: &v1alpha1.InitialImage{URL: "http://images.example/boot.raw"},
-			CPUs:         2,
-			VolumeClaimTemplate: &v1alpha1.VolumeClaimTemplate{Spec: corev1.PersistentVolumeClaimSpec{
-				Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
-			}},
-		},
 	}
 }

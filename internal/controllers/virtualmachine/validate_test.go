@@ -8,6 +8,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 func TestInvalid(t *testing.T) {
@@ -28,7 +29,7 @@ func TestInvalid(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			vm := sample("a")
+			vm := fixture.Named("a", fixture.VirtualMachine())
 			c.given(vm)
 			got := ""
 			if found := invalid(vm); found != nil {
