@@ -286,6 +286,7 @@ func run(t *testing.T, e *env.Env, scheme *runtime.Scheme, d driver.Driver) {
 
 // TestTheNewestVersionIsRead: where Cluster API serves both, its newer kinds are read.
 func TestTheNewestVersionIsRead(t *testing.T) {
+	t.Parallel()
 	e := env.New(t)
 	coretest.Install(t, e.Admin)
 	asked, err := discovery.NewDiscoveryClientForConfig(e.Admin)

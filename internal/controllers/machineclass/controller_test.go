@@ -93,6 +93,7 @@ func (h *harness) gone(object client.Object) {
 
 // TestClassIsHeldWhileMachinesReferToIt: from the first Machine to the last.
 func TestClassIsHeldWhileMachinesReferToIt(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	class, unused := h.class("used", ""), h.class("unused", "")
 	foreign := h.machine("foreign", "unused")
@@ -119,6 +120,7 @@ func TestClassIsHeldWhileMachinesReferToIt(t *testing.T) {
 // TestClassFollowsTheReference: a Machine may be pointed to another class, as in-place
 // updates do.
 func TestClassFollowsTheReference(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	first, second := h.class("first", ""), h.class("second", "")
 	machine := h.machine("a", "first")
@@ -134,6 +136,7 @@ func TestClassFollowsTheReference(t *testing.T) {
 
 // TestClassThatComesLater: the Machine may be there before.
 func TestClassThatComesLater(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	h.create(h.machine("a", "late"))
 	class := h.class("late", "")
@@ -144,6 +147,7 @@ func TestClassThatComesLater(t *testing.T) {
 // TestSecretIsHeldWhileClassesReferToIt: by either reference, in the class's namespace
 // only, and what others put on it stays.
 func TestSecretIsHeldWhileClassesReferToIt(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	const foreign = "example.com/backup"
 	userData, credentials := h.secret(h.Namespace, "userdata", foreign), h.secret(h.Namespace, "credentials")
@@ -169,6 +173,7 @@ func TestSecretIsHeldWhileClassesReferToIt(t *testing.T) {
 // TestSecretFollowsTheReference: a class that is pointed to another Secret lets the first
 // one go.
 func TestSecretFollowsTheReference(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	first, second, class := h.secret(h.Namespace, "first"), h.secret(h.Namespace, "second"), h.class("c", "first")
 	h.create(first, second, class)
@@ -183,6 +188,7 @@ func TestSecretFollowsTheReference(t *testing.T) {
 
 // TestSecretFinalizerIsPutBack: who takes it off while the Secret is needed, gets it back.
 func TestSecretFinalizerIsPutBack(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	secret := h.secret(h.Namespace, "s")
 	h.create(secret, h.class("c", "s"))
@@ -197,6 +203,7 @@ func TestSecretFinalizerIsPutBack(t *testing.T) {
 // TestNamespaceOfTheSecretCounts: a reference to another namespace holds nothing in the
 // class's, and troubles nobody.
 func TestNamespaceOfTheSecretCounts(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	alike, here := h.secret(h.Namespace, "alike"), h.secret(h.Namespace, "here")
 	class := h.class("c", "alike")
@@ -252,6 +259,7 @@ func (h *harness) template(class string) v1alpha1.MachineTemplateSpec {
 // TestClassIsHeldForMachinesToCome: a pool of size 0 needs its class as soon as it grows.
 // The classes that rollouts left behind go.
 func TestClassIsHeldForMachinesToCome(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	ofDeployment, ofSet, former, shrinking := h.class("of-deployment", ""), h.class("of-set", ""), h.class("former", ""), h.class("shrinking", "")
 	deployment, set := h.deployment("d", "of-deployment"), h.set("s", "of-set", 0, nil)

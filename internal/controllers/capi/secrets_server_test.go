@@ -1,4 +1,4 @@
-package finalizers_test
+package capi
 
 import (
 	"context"
@@ -21,7 +21,6 @@ import (
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/sim"
-	"github.com/millwright-dev/millwright/internal/controllers/capi"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
@@ -29,31 +28,25 @@ import (
 	"github.com/millwright-dev/millwright/test/env"
 )
 
-func TestMain(m *testing.M) { env.Main(m) }
-
-// harness is a namespace with MillwrightMachines that no Machine owns, so that nobody but the
+// secretsHarness is a namespace with MillwrightMachines that no Machine owns, so that nobody but the
 // Controller does anything.
-type harness struct {
+type secretsHarness struct {
 	*testing.T
 	namespace string
 	client    client.Client
 }
 
-// newHarness has the objects there before the Controller starts, with the rights that it has.
-func newHarness(t *testing.T, objects func(namespace string) []client.Object) *harness {
+// newSecretsHarness has the objects there before the Controller starts, with the rights that it has.
+func newSecretsHarness(t *testing.T, objects func(namespace string) []client.Object) *secretsHarness {
 	t.Helper()
 	e := env.New(t)
 	coretest.Install(t, e.Admin)
-	scheme := env.NewScheme()
-	core.AddToScheme(scheme, core.V1Beta2)
-	if err := infrav1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
+	scheme := newScheme(core.V1Beta2)
 	admin, err := client.New(e.Admin, client.Options{Scheme: scheme})
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &harness{T: t, namespace: e.Namespace, client: admin}
+	h := &secretsHarness{T: t, namespace: e.Namespace, client: admin}
 	for _, object := range objects(e.Namespace) {
 		if err := admin.Create(t.Context(), object); err != nil {
 			t.Fatal(err)
@@ -63,7 +56,7 @@ func newHarness(t *testing.T, objects func(namespace string) []client.Object) *h
 	return h
 }
 
-func (h *harness) start(e *env.Env, scheme *runtime.Scheme) {
+func (h *secretsHarness) start(e *env.Env, scheme *runtime.Scheme) {
 	h.Helper()
 	mgr, err := ctrl.NewManager(e.UserWith(h.T, "config/rbac/capi-role.yaml"), ctrl.Options{
 		Scheme:                 scheme,
@@ -77,7 +70,7 @@ func (h *harness) start(e *env.Env, scheme *runtime.Scheme) {
 	}
 	waker := &tasks.Waker{}
 	engine := instance.New(sim.New(sim.Config{}), instance.Options{Run: func(func(context.Context)) bool { return false }, Wake: waker.Wake})
-	machines := capi.New(capi.Options{
+	machines := New(Options{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Engine: engine, TaskEnds: waker,
 		Events: record.NewFakeRecorder(100), Clock: clock.RealClock{}, Driver: "sim",
 	})
@@ -98,7 +91,7 @@ func (h *harness) start(e *env.Env, scheme *runtime.Scheme) {
 }
 
 // wantHeld waits until exactly those of the Secrets a and b are held.
-func (h *harness) wantHeld(a, b bool) {
+func (h *secretsHarness) wantHeld(a, b bool) {
 	h.Helper()
 	held := func(g gomega.Gomega, name string) bool {
 		secret := &corev1.Secret{}
@@ -110,20 +103,16 @@ func (h *harness) wantHeld(a, b bool) {
 	}).WithTimeout(30 * time.Second).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
 }
 
-func (h *harness) patch(object client.Object, patch string) {
+func (h *secretsHarness) patch(object client.Object, patch string) {
 	h.Helper()
 	if err := h.client.Patch(h.Context(), object, client.RawPatch("application/merge-patch+json", []byte(patch))); err != nil {
 		h.Fatal(err)
 	}
 }
 
-func secretNamed(namespace, name string) client.Object {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-}
-
-// machine has begun to get a VM: it came from another cluster, or was made by a manager that
+// begun returns a MillwrightMachine that has begun to get a VM: it came from another cluster, or was made by a manager that
 // held no Secrets.
-func machine(namespace string) *infrav1.MillwrightMachine {
+func begun(namespace string) *infrav1.MillwrightMachine {
 	return &infrav1.MillwrightMachine{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: "m", Finalizers: []string{infrav1.Finalizer},
@@ -134,9 +123,9 @@ func machine(namespace string) *infrav1.MillwrightMachine {
 }
 
 // release takes the finalizer off by hand, and deletes.
-func (h *harness) release() {
+func (h *secretsHarness) release() {
 	h.Helper()
-	m := machine(h.namespace)
+	m := begun(h.namespace)
 	h.patch(m, `{"metadata":{"finalizers":null}}`)
 	if err := h.client.Delete(h.Context(), m); err != nil {
 		h.Fatal(err)
@@ -144,30 +133,32 @@ func (h *harness) release() {
 }
 
 func TestReferenceOfAMachine(t *testing.T) {
-	h := newHarness(t, func(namespace string) []client.Object {
-		m := machine(namespace)
+	t.Parallel()
+	h := newSecretsHarness(t, func(namespace string) []client.Object {
+		m := begun(namespace)
 		m.Spec.ProviderSpec = &runtime.RawExtension{Raw: []byte(`{}`)}
 		m.Spec.CredentialsSecretRef = &infrav1.LocalReference{Name: "a"}
-		return []client.Object{secretNamed(namespace, "a"), secretNamed(namespace, "b"), m}
+		return []client.Object{secret(namespace, "a", nil), secret(namespace, "b", nil), m}
 	})
 	h.wantHeld(true, false)
-	h.patch(machine(h.namespace), `{"spec":{"credentialsSecretRef":{"name":"b"}}}`)
+	h.patch(begun(h.namespace), `{"spec":{"credentialsSecretRef":{"name":"b"}}}`)
 	h.wantHeld(false, true)
 	h.release()
 	h.wantHeld(false, false)
 }
 
 func TestReferenceOfAClass(t *testing.T) {
+	t.Parallel()
 	class := func(namespace, secret string) *v1alpha1.MachineClass {
 		return &v1alpha1.MachineClass{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "small"}, ProviderSpec: runtime.RawExtension{Raw: []byte(`{}`)},
 			SecretRef: &corev1.SecretReference{Namespace: namespace, Name: secret},
 		}
 	}
-	h := newHarness(t, func(namespace string) []client.Object {
-		m := machine(namespace)
+	h := newSecretsHarness(t, func(namespace string) []client.Object {
+		m := begun(namespace)
 		m.Spec.MachineClassRef = &infrav1.LocalReference{Name: "small"}
-		return []client.Object{secretNamed(namespace, "a"), secretNamed(namespace, "b"), class(namespace, "a"), m}
+		return []client.Object{secret(namespace, "a", nil), secret(namespace, "b", nil), class(namespace, "a"), m}
 	})
 	h.wantHeld(true, false)
 	h.patch(class(h.namespace, ""), `{"secretRef":{"name":"b"}}`)
