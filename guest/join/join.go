@@ -1,8 +1,8 @@
 // Package join makes the guest a Node and keeps it one.
 //
 // Like a kubelet it uses a bootstrap token, a certificate signing request, a Node and a Lease.
-// It runs no Pods: the status of Pods that are bound to its Node says so, and they end when
-// they are deleted.
+// It runs no Pods: it sets the status of Pods that are bound to its Node, and finishes their
+// deletion.
 package join
 
 import (

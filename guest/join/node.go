@@ -179,14 +179,14 @@ func (n *node) keepStatus(ctx context.Context, now time.Time) error {
 	if err := n.client.Get(ctx, n.path()+"?resourceVersion=0", &there); err != nil {
 		return fmt.Errorf("reading the node: %w", err)
 	}
-	if now.Sub(n.reported) < statusInterval && there.says(conditions(now)) {
+	if now.Sub(n.reported) < statusInterval && there.hasStatus(conditions(now)) {
 		return nil
 	}
 	return n.patchStatus(ctx, there, now)
 }
 
-// says reports whether the Node has all the conditions with the same status.
-func (e *existing) says(conditions []condition) bool {
+// hasStatus reports whether the Node has all the conditions with the same status.
+func (e *existing) hasStatus(conditions []condition) bool {
 	return !slices.ContainsFunc(conditions, func(ours condition) bool {
 		return !slices.ContainsFunc(e.Status.Conditions, ours.sameStatus)
 	})

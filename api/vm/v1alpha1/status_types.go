@@ -19,7 +19,7 @@ type VirtualMachineStatus struct {
 	// NodeName is the node on which the authoritative Pod is.
 	// +optional
 	NodeName string `json:"nodeName,omitempty"`
-	// Addresses of the guest, as far as they are known, without prefix length.
+	// Addresses of the guest, without prefix length. Empty: unknown.
 	// +listType=atomic
 	// +optional
 	Addresses []string `json:"addresses,omitempty"`

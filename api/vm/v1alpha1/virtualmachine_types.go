@@ -85,22 +85,22 @@ type VirtualMachineSpec struct {
 	// +listType=atomic
 	// +optional
 	VMIPs []string `json:"vmIPs,omitempty"`
-	// FailureDomain says which hosts the VM may run on: those whose label
-	// topology.kubernetes.io/zone has this value, and of those without that label the one
-	// whose label kubernetes.io/hostname has it. Empty: all hosts.
+	// FailureDomain limits the hosts of the VM to those whose label
+	// topology.kubernetes.io/zone has this value, and the host without that label whose
+	// label kubernetes.io/hostname has it. Empty: all hosts.
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$`
 	// +optional
 	FailureDomain string `json:"failureDomain,omitempty"`
-	// MigrateStrategy says how the VM leaves a host.
+	// MigrateStrategy is how the VM leaves a host.
 	// +kubebuilder:default=Live
 	// +optional
 	MigrateStrategy MigrateStrategy `json:"migrateStrategy,omitempty"`
-	// Mode says whether the guest runs.
+	// Mode is whether the guest runs.
 	// +kubebuilder:default=Run
 	// +optional
 	Mode VirtualMachineMode `json:"mode,omitempty"`
-	// LeaseMode says what prevents two hypervisors from running this VM at the same time.
+	// LeaseMode is what prevents two hypervisors from running this VM at the same time.
 	// +kubebuilder:default=StorageLocking
 	// +optional
 	LeaseMode LeaseMode `json:"leaseMode,omitempty"`
@@ -119,7 +119,7 @@ type VirtualMachineSpec struct {
 	KernelBoot *KernelBoot `json:"kernelBoot,omitempty"`
 }
 
-// MigrateStrategy says how a VM leaves a host.
+// MigrateStrategy is how a VM leaves a host.
 //
 // +kubebuilder:validation:Enum=Live;Cold
 type MigrateStrategy string
@@ -131,7 +131,7 @@ const (
 	MigrateCold MigrateStrategy = "Cold"
 )
 
-// VirtualMachineMode says whether a guest runs.
+// VirtualMachineMode is whether a guest runs.
 //
 // +kubebuilder:validation:Enum=Run;Pause
 type VirtualMachineMode string
@@ -139,11 +139,11 @@ type VirtualMachineMode string
 const (
 	// ModeRun lets the guest run. It is the default.
 	ModeRun VirtualMachineMode = "Run"
-	// ModePause stops the guest's CPUs. The hypervisor runs on, and keeps the memory.
+	// ModePause stops the guest's CPUs. The hypervisor keeps running, with the memory.
 	ModePause VirtualMachineMode = "Pause"
 )
 
-// LeaseMode says what prevents two hypervisors from running one VM.
+// LeaseMode is what prevents two hypervisors from running one VM.
 //
 // +kubebuilder:validation:Enum=StorageLocking;FullLeases
 type LeaseMode string
@@ -158,7 +158,8 @@ const (
 )
 
 const (
-	// Finalizer keeps a VirtualMachine until its hypervisor and then its disk are gone.
+	// Finalizer keeps a VirtualMachine until its hypervisor has ended and its disk is
+	// deleted.
 	Finalizer = "vm.metropolis.monogon.dev/vm-controller"
 
 	// LabelVM is a label of the Pods and claims of a VM: the VirtualMachine's name.

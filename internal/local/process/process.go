@@ -32,7 +32,7 @@ import (
 // files to its own children from descriptor 3 on does not replace it there.
 const lockFD = 100
 
-// Command is what is started.
+// Command configures a process.
 type Command struct {
 	// Path of the executable.
 	Path string

@@ -19,7 +19,7 @@ import (
 // ErrNeverStarted means that no process was started with a record.
 var ErrNeverStarted = errors.New("no process was started")
 
-// record is what is stored of a start.
+// record is the stored start of a process.
 type record struct {
 	// PID is 0 until the process exists. It counts only together with the lock, since PIDs
 	// are used again.

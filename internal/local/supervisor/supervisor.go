@@ -24,9 +24,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/local/process"
 )
 
-// Program says how a child is run.
+// Program configures a child.
 type Program struct {
-	// Name of the child in log lines and errors.
+	// Name of the child in logs and errors.
 	Name string
 	// Path of the executable.
 	Path string
@@ -45,7 +45,7 @@ type Program struct {
 	Grace time.Duration
 	// Probe returns nil when the running child is ready. Nil: it is once it runs.
 	Probe func(context.Context) error
-	// Log gets a line for each unexpected end.
+	// Log is the logger for unexpected ends.
 	Log logr.Logger
 }
 
@@ -57,19 +57,19 @@ type running interface {
 	Exit() (process.Exit, error)
 }
 
-// Child keeps a program running for as long as it is wanted. It is safe for concurrent use.
+// Child runs a program until it is stopped. It is safe for concurrent use.
 type Child struct {
 	Program
 	launch func() (running, error)
 
 	mu  sync.Mutex
-	run *run // nil while the child is not wanted
+	run *run // nil while the child is stopped
 }
 
-// run is one period in which a child is wanted.
+// run is the time between Start and Stop.
 type run struct {
-	end  context.CancelFunc // the child is not wanted any more
-	kill context.CancelFunc // and gets no more time to end
+	end  context.CancelFunc // ends the process with SIGTERM, and starts no other
+	kill context.CancelFunc // ends the grace period
 	done chan struct{}      // closed when no process runs and none will be started
 
 	// failed is closed when the first process has ended by itself, or could not be
@@ -88,14 +88,13 @@ func New(p Program) (*Child, error) {
 	}
 	c := &Child{Program: p, launch: p.launch}
 	if c.Probe == nil {
-		// Nothing more can be asked of it.
 		c.Probe = func(context.Context) error { _, err := c.process(); return err }
 	}
 	return c, nil
 }
 
-// Start starts the child and goes on to do so whenever it ends. It does nothing if the
-// child is started already.
+// Start starts the child, and restarts it whenever it ends. It does nothing if the child is
+// started already.
 func (c *Child) Start() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -109,7 +108,7 @@ func (c *Child) Start() {
 }
 
 // Stop ends the child: with SIGTERM first, with SIGKILL when the context or the grace
-// period has ended. It returns when the child is gone.
+// period has ended. It returns when the child has ended.
 func (c *Child) Stop(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -130,23 +129,23 @@ func (c *Child) Stop(ctx context.Context) error {
 	return nil
 }
 
-// Started reports whether the child is wanted: started and not stopped since.
+// Started reports whether the child is started and not stopped since.
 func (c *Child) Started() bool { return c.current() != nil }
 
-// current returns the present run, nil while the child is not wanted.
+// current returns the current run; nil while the child is stopped.
 func (c *Child) current() *run {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.run
 }
 
-// restartDelays are the pauses before a child that ended is started again.
+// restartDelays are the pauses before a restart.
 var restartDelays = wait.Backoff{Duration: time.Second, Factor: 2, Steps: math.MaxInt, Cap: 30 * time.Second}
 
-// longUptime is how long a child must have been up for the pauses to begin anew.
+// longUptime is how long a child must run for the pauses to begin anew.
 const longUptime = time.Minute
 
-// supervise starts a process again and again until the child is not wanted.
+// supervise starts a process again and again until Stop.
 func (c *Child) supervise(wanted, killed context.Context, r *run) {
 	defer close(r.done)
 	delays := restartDelays
@@ -219,7 +218,7 @@ func (c *Child) end(started running, killed context.Context) {
 	<-started.Ended()
 }
 
-// ErrNotRunning means that no process of the child runs: it ended, or it is stopped.
+// ErrNotRunning means that no process of the child runs.
 var ErrNotRunning = errors.New("is not running")
 
 // process returns the process that runs now. Errors: ErrNotRunning.
@@ -232,8 +231,8 @@ func (c *Child) process() (running, error) {
 	return nil, fmt.Errorf("%s %w", c.Name, ErrNotRunning)
 }
 
-// Kill ends the running process at once, as a crash would; another one is started after a
-// pause. It returns when the process is gone. Errors: ErrNotRunning.
+// Kill kills the running process, to simulate a crash; it is restarted after a pause. Kill
+// returns when the process has ended. Errors: ErrNotRunning.
 func (c *Child) Kill() error {
 	started, err := c.process()
 	if err != nil {

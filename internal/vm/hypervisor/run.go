@@ -92,7 +92,7 @@ func (l *life) live(outer context.Context) error {
 	return l.serve(ctx)
 }
 
-// wanted returns the cause of the context's end: the controller, or a signal.
+// wanted returns why the context ended: the controller, or a signal.
 func wanted(ctx context.Context) error {
 	if errors.Is(context.Cause(ctx), errTerminated) {
 		return errTerminated

@@ -22,7 +22,7 @@ const (
 	// holeSize is the granularity of holes in the file.
 	holeSize = 64 << 10
 	// maxWindow is how far back a zstd stream may refer, and so the memory that it takes.
-	// The format recommends 8 MiB to decoders; --ultra --long=27 makes this.
+	// The format recommends 8 MiB to decoders; this is that of --ultra --long=27.
 	maxWindow = 128 << 20
 )
 
