@@ -3,7 +3,6 @@ package proc
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -49,25 +48,14 @@ func Open(pid int) (*os.Process, error) {
 	return process, nil
 }
 
-// AwaitEnd waits until a process has ended. It returns the context's error if that ends first.
-func AwaitEnd(ctx context.Context, process *os.Process) error {
-	slice := 100 // ms between checks of the context
-	if ctx.Done() == nil {
-		slice = -1
-	}
+// AwaitEnd waits until a process has ended.
+func AwaitEnd(process *os.Process) error {
 	var result error
 	err := process.WithHandle(func(handle uintptr) {
+		// A process handle becomes readable when the process ends.
+		poll := []unix.PollFd{{Fd: int32(handle), Events: unix.POLLIN}}
 		for {
-			// A process handle becomes readable when the process ends.
-			count, err := unix.Poll([]unix.PollFd{{Fd: int32(handle), Events: unix.POLLIN}}, slice)
-			switch {
-			case count > 0:
-				return
-			case err != nil && !errors.Is(err, unix.EINTR):
-				result = err
-				return
-			case ctx.Err() != nil:
-				result = ctx.Err()
+			if _, result = unix.Poll(poll, -1); !errors.Is(result, unix.EINTR) {
 				return
 			}
 		}

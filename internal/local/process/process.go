@@ -14,7 +14,6 @@
 package process
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -173,7 +172,7 @@ func Open(file string) (*Process, error) {
 	}
 	go func() {
 		if leader != nil {
-			p.err = proc.AwaitEnd(context.Background(), leader)
+			p.err = proc.AwaitEnd(leader)
 		}
 		p.finish(Exit{})
 	}()

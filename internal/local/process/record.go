@@ -1,7 +1,6 @@
 package process
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -149,7 +148,7 @@ func killAll(file string) error {
 				return err
 			}
 			_ = process.Kill() // fails only if it has ended
-			if err := proc.AwaitEnd(context.Background(), process); err != nil {
+			if err := proc.AwaitEnd(process); err != nil {
 				return err
 			}
 		}
