@@ -196,6 +196,100 @@ type MachineDeploymentStatus struct {
 // MachineDeploymentConditionType is the type of a condition of a deployment.
 type MachineDeploymentConditionType string
 
+// The types of a deployment's conditions. A healthy deployment has Available and Progressing.
+const (
+	// MachineDeploymentAvailable: enough machines can be used.
+	MachineDeploymentAvailable MachineDeploymentConditionType = "Available"
+	// MachineDeploymentProgressing is True while a rollout progresses and when it is complete, False when
+	// it cannot progress, Unknown while it is paused.
+	MachineDeploymentProgressing MachineDeploymentConditionType = "Progressing"
+	// MachineDeploymentReplicaFailure: a set cannot create or delete machines, or cannot be scaled outside
+	// of a rollout. Its reason is one below or that of the set.
+	MachineDeploymentReplicaFailure MachineDeploymentConditionType = "ReplicaFailure"
+	// MachineDeploymentFrozen: a set creates nothing, since too many machines exist.
+	MachineDeploymentFrozen MachineDeploymentConditionType = "Frozen"
+	// MachineDeploymentSelectorOverlap: other deployments select the same machines. MCM does not have it.
+	MachineDeploymentSelectorOverlap MachineDeploymentConditionType = "SelectorOverlap"
+	// MachineDeploymentSetReleased: the selector does not match sets any more that were created for the
+	// deployment and have machines. MCM does not have it.
+	MachineDeploymentSetReleased MachineDeploymentConditionType = "SetReleased"
+	// MachineDeploymentRollbackRefused: spec.rollbackTo named a revision that does not exist. It stays
+	// until the next rollout. MCM does not have it.
+	MachineDeploymentRollbackRefused MachineDeploymentConditionType = "RollbackRefused"
+)
+
+// Reasons of Available, which are MCM's.
+const (
+	// DeploymentReasonAvailable: at least as many machines are available as an update has to leave.
+	DeploymentReasonAvailable = "MinimumReplicasAvailable"
+	// DeploymentReasonUnavailable: fewer are.
+	DeploymentReasonUnavailable = "MinimumReplicasUnavailable"
+)
+
+// Reasons of Progressing that are MCM's.
+const (
+	// DeploymentReasonUpdated: the rollout goes on.
+	DeploymentReasonUpdated = "MachineSetUpdated"
+	// DeploymentReasonComplete: all machines are of the current template and available. Scaling does
+	// not change that, nor does the replacement of a machine.
+	DeploymentReasonComplete = "NewMachineSetAvailable"
+	// DeploymentReasonPaused: spec.paused is set.
+	DeploymentReasonPaused = "DeploymentPaused"
+	// DeploymentReasonResumed: spec.paused was removed.
+	DeploymentReasonResumed = "DeploymentResumed"
+	// DeploymentReasonCreated: the set of a new template was created.
+	DeploymentReasonCreated = "NewMachineSetCreated"
+	// DeploymentReasonFound: an old set has become the current one again.
+	DeploymentReasonFound = "FoundNewMachineSet"
+	// DeploymentReasonTimedOut: there was no progress for spec.progressDeadlineSeconds. The rollout
+	// goes on.
+	DeploymentReasonTimedOut = "ProgressDeadlineExceeded"
+	// DeploymentReasonSetCreateError: the set of a new template cannot be created.
+	DeploymentReasonSetCreateError = "MachineSetCreateError"
+	// DeploymentReasonSelectsAll: the selector is empty and would select all machines.
+	DeploymentReasonSelectsAll = "SelectingAll"
+)
+
+// Reasons of Progressing that MCM does not have.
+const (
+	// DeploymentReasonSetUpdateError: a write of the rollout failed. It is also a reason of
+	// ReplicaFailure, for other writes.
+	DeploymentReasonSetUpdateError = "MachineSetUpdateError"
+	// DeploymentReasonMutated: a mutating webhook changes the template of a new set, so none is created.
+	DeploymentReasonMutated = "TemplateMutated"
+	// DeploymentReasonInvalid: the spec is invalid. The message names the field.
+	DeploymentReasonInvalid = "InvalidSpec"
+	// DeploymentReasonNotSupported: the template changed with the strategy InPlaceUpdate.
+	DeploymentReasonNotSupported = "NotSupported"
+)
+
+// Reasons of other conditions.
+const (
+	// DeploymentReasonFrozen is the reason of Frozen. It is MCM's.
+	DeploymentReasonFrozen = "MachineDeploymentStateSync"
+	// DeploymentReasonMarkError is a reason of ReplicaFailure: a machine named for deletion cannot be
+	// marked, so its set is not scaled down.
+	DeploymentReasonMarkError = "MachineMarkError"
+	// DeploymentReasonSelectorOverlap is the reason of SelectorOverlap.
+	DeploymentReasonSelectorOverlap = "SelectorOverlap"
+	// DeploymentReasonSetReleased is the reason of SetReleased.
+	DeploymentReasonSetReleased = "SetReleased"
+	// DeploymentReasonRevisionNotFound is the reason of RollbackRefused, and of the event. It is MCM's.
+	DeploymentReasonRevisionNotFound = "DeploymentRollbackRevisionNotFound"
+)
+
+// Reasons of events alone. The first two are MCM's.
+const (
+	// DeploymentReasonRollback: the deployment was rolled back.
+	DeploymentReasonRollback = "DeploymentRollback"
+	// DeploymentReasonTemplateUnchanged: the revision to roll back to has the same template.
+	DeploymentReasonTemplateUnchanged = "DeploymentRollbackTemplateUnchanged"
+	// DeploymentReasonNodesMarked: nodes of old machines were tainted.
+	DeploymentReasonNodesMarked = "NodesMarked"
+	// DeploymentReasonNodesUnmarked: nodes lost the marks of a rollout that is over.
+	DeploymentReasonNodesUnmarked = "NodesUnmarked"
+)
+
 // MachineDeploymentCondition is a condition of a deployment.
 type MachineDeploymentCondition struct {
 	// Type of the condition.

@@ -113,7 +113,28 @@ const (
 	MachineSetReplicaFailure MachineSetConditionType = "ReplicaFailure"
 	// MachineSetFrozen: the set creates nothing, for safety.
 	MachineSetFrozen MachineSetConditionType = "Frozen"
+	// MachineSetSelectorOverlap: another set selects the same machines. It is also the reason. MCM does
+	// not have it.
+	MachineSetSelectorOverlap MachineSetConditionType = "SelectorOverlap"
 )
+
+// Reasons of the condition MachineSetReplicaFailure.
+const (
+	// MachineSetReasonFailedCreate: a Machine could not be created. As in MCM.
+	MachineSetReasonFailedCreate = "FailedCreate"
+	// MachineSetReasonFailedDelete: a Machine could not be deleted. As in MCM.
+	MachineSetReasonFailedDelete = "FailedDelete"
+	// MachineSetReasonFailedAdopt: a Machine could not be adopted or released.
+	MachineSetReasonFailedAdopt = "FailedAdopt"
+	// MachineSetReasonFailedUpdate: a Machine could not be updated from the template.
+	MachineSetReasonFailedUpdate = "FailedUpdate"
+	// MachineSetReasonInvalidSpec: a field of the set is not valid. Nothing is done for it.
+	MachineSetReasonInvalidSpec = "InvalidSpec"
+)
+
+// MachineSetReasonOvershoot is the reason of MachineSetFrozen, which is MCM's: far too many machines
+// exist.
+const MachineSetReasonOvershoot = "OverShootingReplicaCount"
 
 // MachineSetCondition is a condition of a set.
 type MachineSetCondition struct {

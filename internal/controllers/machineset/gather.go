@@ -26,12 +26,13 @@ func (c *Controller) gather(ctx context.Context, set *v1alpha1.MachineSet) (plan
 		Set: set, Now: c.Clock.Now(), Overshoot: c.Overshoot, EnforceMinReady: c.EnforceMinReadySeconds, Orphaned: c.orphaned.Has(set),
 	}
 	known := c.memory.Of(client.ObjectKeyFromObject(set))
-	class, err := c.class(ctx, set)
-	if err != nil {
-		return f, contents{}, err
+	class, name := &v1alpha1.MachineClass{}, set.Spec.Template.Spec.Class.Name
+	if err := c.Client.Get(ctx, client.ObjectKey{Namespace: set.Namespace, Name: name}, class); client.IgnoreNotFound(err) != nil {
+		return f, contents{}, fmt.Errorf("reading machine class %s: %w", name, err)
 	}
-	of := contentsOf(set, class)
-	if err = c.gatherMachines(ctx, &f); err != nil {
+	of := contents{set.UID, class.UID, set.Generation, class.Generation}
+	err := c.gatherMachines(ctx, &f)
+	if err != nil {
 		return f, of, err
 	}
 	f.Outdated = known.upToDate.outdated(set, f.Owned)
@@ -81,18 +82,6 @@ func (c *Controller) parent(ctx context.Context, from client.Reader, set *v1alph
 		return nil, fmt.Errorf("reading machine deployment %s: %w", owner.Name, err)
 	}
 	return deployment, nil
-}
-
-// class returns the class of a set, nil if it does not exist.
-func (c *Controller) class(ctx context.Context, set *v1alpha1.MachineSet) (*v1alpha1.MachineClass, error) {
-	class := &v1alpha1.MachineClass{}
-	key := client.ObjectKey{Namespace: set.Namespace, Name: set.Spec.Template.Spec.Class.Name}
-	if err := c.Client.Get(ctx, key, class); apierrors.IsNotFound(err) {
-		return nil, nil
-	} else if err != nil {
-		return nil, fmt.Errorf("reading machine class %s: %w", key.Name, err)
-	}
-	return class, nil
 }
 
 // overlapping returns the sets that overlap with one, sorted by name. They are the cache's.

@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -88,10 +87,6 @@ func (u *upToDate) outdated(set *v1alpha1.MachineSet, owned []*v1alpha1.Machine)
 	return outdated
 }
 
-// replacementDelays are how long a set waits before it replaces Machines that never joined, from the
-// second failure in a row.
-var replacementDelays = wait.Backoff{Duration: 5 * time.Second, Factor: 2, Cap: 5 * time.Minute, Steps: 10}
-
 // failures counts how often in a row the Machines of a set failed before they joined, so that a
 // broken class costs neither API server nor provider much.
 type failures struct {
@@ -105,21 +100,12 @@ type failures struct {
 	// notBefore is when the next Machines may be created, delay how long that is put off.
 	notBefore time.Time
 	delay     time.Duration
-	delays    wait.Backoff
 }
 
-// contents identify a version of a set and of its class.
+// contents identify a version of a set and of its class, which may not exist.
 type contents struct {
 	set, class                     types.UID
 	setGeneration, classGeneration int64
-}
-
-func contentsOf(set *v1alpha1.MachineSet, class *v1alpha1.MachineClass) contents {
-	c := contents{set: set.UID, setGeneration: set.Generation}
-	if class != nil {
-		c.class, c.classGeneration = class.UID, class.Generation
-	}
-	return c
 }
 
 // count counts a new round if one of the deleted Machines never joined and was created since the
@@ -134,9 +120,9 @@ func (s *failures) count(f planner.Facts, of contents, deleted []planner.Operati
 		}
 		s.of, s.newest = of, newest(f.Owned)
 		if s.rounds++; s.rounds == 1 {
-			s.first, s.delays = s.newest, replacementDelays
+			s.first = s.newest
 		} else {
-			s.delay = s.delays.Step()
+			s.delay = min(5*time.Second<<min(s.rounds-2, 10), 5*time.Minute)
 		}
 		s.notBefore = f.Now.Add(s.delay)
 		return op.Machine

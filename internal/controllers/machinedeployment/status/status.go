@@ -107,11 +107,11 @@ func (p *pass) replicaFailure() {
 	const kind = v1alpha1.MachineDeploymentReplicaFailure
 	switch failure := p.outcome.Failure; {
 	case failure != nil && !errors.Is(failure, planner.ErrNameTaken) && !slices.Contains(failures, Progress(p.next).Reason):
-		p.set(condition(kind, v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonSetUpdateError, failure.Error()))
+		p.setOrRemove(kind, v1alpha1.DeploymentReasonSetUpdateError, failure.Error())
 		return
 	case p.outcome.Unmarked > 0:
-		message := p.outcome.MarkError().Error() + ". Its machine set is not scaled down until it is marked, since another machine would go."
-		p.set(condition(kind, v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonMarkError, message))
+		p.setOrRemove(kind, v1alpha1.DeploymentReasonMarkError,
+			p.outcome.MarkError().Error()+". Its machine set is not scaled down until it is marked, since another machine would go.")
 		return
 	}
 	for _, set := range slices.Backward(p.All()) { // the current one comes last
@@ -126,42 +126,46 @@ func (p *pass) replicaFailure() {
 }
 
 func (p *pass) frozen() {
-	all := p.All()
-	at := slices.IndexFunc(all, machineset.Frozen)
-	if at < 0 {
-		remove(&p.next, v1alpha1.MachineDeploymentFrozen)
-		return
+	message := ""
+	if i := slices.IndexFunc(p.All(), machineset.Frozen); i >= 0 {
+		message = fmt.Sprintf("MachineSet %q is frozen: more machines exist than it should have. It creates none until some are gone.", p.All()[i].Name)
 	}
-	message := fmt.Sprintf("MachineSet %q is frozen: more machines exist than it should have. It creates none until some are gone.", all[at].Name)
-	p.set(condition(v1alpha1.MachineDeploymentFrozen, v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonFrozen, message))
+	p.setOrRemove(v1alpha1.MachineDeploymentFrozen, v1alpha1.DeploymentReasonFrozen, message)
 }
 
 // overlap reports other deployments that select the same Machines. Each keeps its own, but any of them
 // may adopt one that loses its owner.
 func (p *pass) overlap() {
-	if len(p.Overlaps) == 0 {
-		remove(&p.next, v1alpha1.MachineDeploymentSelectorOverlap)
-		return
+	message := ""
+	if len(p.Overlaps) > 0 {
+		message = fmt.Sprintf("spec.selector: the same machines are selected by %s. Give each deployment a label of its own.", firstOf(p.Overlaps))
 	}
-	message := fmt.Sprintf("spec.selector: the same machines are selected by %s. Give each deployment a label of its own.", firstOf(p.Overlaps))
-	p.set(condition(v1alpha1.MachineDeploymentSelectorOverlap, v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonSelectorOverlap, message))
+	p.setOrRemove(v1alpha1.MachineDeploymentSelectorOverlap, v1alpha1.DeploymentReasonSelectorOverlap, message)
 }
 
 // released reports sets with Machines that the selector does not match any more. As in MCM, they are
 // released with their Machines.
 func (p *pass) released() {
-	if len(p.Released) == 0 {
-		remove(&p.next, v1alpha1.MachineDeploymentSetReleased)
-		return
-	}
 	var names []string
 	for _, set := range p.Released {
 		names = append(names, fmt.Sprintf("%s (machines: %d)", set.Name, planner.Existing(set)))
 	}
 	slices.Sort(names)
-	message := fmt.Sprintf("spec.selector: it does not match machine sets that were the deployment's: %s. "+
-		"They keep their machines, which are neither counted nor updated here. Delete them, or select them again.", firstOf(names))
-	p.set(condition(v1alpha1.MachineDeploymentSetReleased, v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonSetReleased, message))
+	message := ""
+	if len(names) > 0 {
+		message = fmt.Sprintf("spec.selector: it does not match machine sets that were the deployment's: %s. "+
+			"They keep their machines, which are neither counted nor updated here. Delete them, or select them again.", firstOf(names))
+	}
+	p.setOrRemove(v1alpha1.MachineDeploymentSetReleased, v1alpha1.DeploymentReasonSetReleased, message)
+}
+
+// setOrRemove sets a condition to True, or removes it if there is no message.
+func (p *pass) setOrRemove(kind v1alpha1.MachineDeploymentConditionType, reason, message string) {
+	if message == "" {
+		remove(&p.next, kind)
+		return
+	}
+	p.set(condition(kind, v1alpha1.ConditionTrue, reason, message))
 }
 
 // rollback removes the refusal of a rollback when another rollout begins, which the creation of the

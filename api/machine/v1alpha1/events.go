@@ -1,9 +1,8 @@
 package v1alpha1
 
-// Annotations of events on Machines and their nodes. A message is for people and may change;
-// programs read these. MCM writes none of them.
+// Annotations of events, for programs: messages are for people and may change. MCM writes none of them.
 const (
-	// EventAnnotationCause holds why the event was written: one of the causes below.
+	// EventAnnotationCause holds one of the causes below.
 	EventAnnotationCause = "machine.millwright.dev/cause"
 	// EventAnnotationMethod holds the driver's method that failed, as in "CreateMachine". It is
 	// set with the cause DriverFailed only.
@@ -11,9 +10,13 @@ const (
 	// EventAnnotationCode holds the name of the driver's error code, as in "Internal". It is
 	// set with the cause DriverFailed only.
 	EventAnnotationCode = "machine.millwright.dev/code"
-	// EventAnnotationStep holds the step of a deletion at which the event was written: one of
-	// the steps below. It is set on events of deletions only.
+	// EventAnnotationStep holds one of the steps below. It is set on events of deletions only.
 	EventAnnotationStep = "machine.millwright.dev/deletion-step"
+	// EventAnnotationObjects names the Machines or MachineSets that an event is about, separated
+	// by commas. Of many only some are named.
+	EventAnnotationObjects = "machine.millwright.dev/objects"
+	// EventAnnotationUntil holds when the wait that an event is about ends, as in RFC 3339.
+	EventAnnotationUntil = "machine.millwright.dev/until"
 )
 
 // Causes of events on Machines.
@@ -24,10 +27,9 @@ const (
 	CauseInvalidClassInputs = "InvalidClassInputs"
 	// CauseBootstrapFailed: the user data of the VM could not be prepared.
 	CauseBootstrapFailed = "BootstrapFailed"
-	// CauseDriverFailed: a call to the driver failed. The annotations EventAnnotationMethod and
-	// EventAnnotationCode say which, and how.
+	// CauseDriverFailed: a call to the driver failed; see EventAnnotationMethod and EventAnnotationCode.
 	CauseDriverFailed = "DriverFailed"
-	// CauseDriverSilent: a call to the driver does not come back.
+	// CauseDriverSilent: a call to the driver does not return.
 	CauseDriverSilent = "DriverSilent"
 	// CauseInstanceOwned: the VM that the driver found is another object's.
 	CauseInstanceOwned = "InstanceOwned"
@@ -40,31 +42,44 @@ const (
 	CauseNodeNameTaken = "NodeNameTaken"
 	// CauseInstanceLost: the driver does not find the VM any more.
 	CauseInstanceLost = "InstanceLost"
-	// CauseNodeMissing: the node is not there any more.
+	// CauseNodeMissing: the node does not exist any more.
 	CauseNodeMissing = "NodeMissing"
-	// CauseNodeUnhealthy: a condition of the node is not as it should be.
+	// CauseNodeUnhealthy: a condition of the node makes it unhealthy.
 	CauseNodeUnhealthy = "NodeUnhealthy"
 	// CauseCreationTimeout: the Machine did not join within its creation timeout.
 	CauseCreationTimeout = "CreationTimeout"
 	// CauseHealthTimeout: the Machine was unhealthy for longer than its health timeout.
 	CauseHealthTimeout = "HealthTimeout"
-	// CauseReplacementDelayed: the Machine would be Failed, but others of its pool are replaced
-	// first.
+	// CauseReplacementDelayed: the Machine becomes Failed after others of its pool are replaced.
 	CauseReplacementDelayed = "ReplacementDelayed"
-	// CauseNodeDeleted: somebody deleted the node, so the Machine is deleted.
+	// CauseNodeDeleted: the node was deleted, so the Machine is deleted.
 	CauseNodeDeleted = "NodeDeleted"
 	// CauseTargetUnavailable: the cluster of the nodes does not answer.
 	CauseTargetUnavailable = "TargetUnavailable"
-	// CauseDrainFailed: something went wrong with a drain, which is tried again.
+	// CauseDrainFailed: a drain failed and is tried again.
 	CauseDrainFailed = "DrainFailed"
 	// CauseDrainForced: pods were deleted without regard to their budgets.
 	CauseDrainForced = "DrainForced"
 )
 
+// Causes of events on MachineSets and MachineDeployments.
+const (
+	// CauseMachineFailed: the set deletes Machines that failed, or waits since they do.
+	CauseMachineFailed = "MachineFailed"
+	// CauseNamedForDeletion: the set deletes Machines that, normally, an autoscaler named.
+	CauseNamedForDeletion = "NamedForDeletion"
+	// CauseSurplus: the set deletes Machines since more exist than it wants.
+	CauseSurplus = "Surplus"
+	// CauseOwnerDeleted: the set deletes its Machines since it is being deleted itself.
+	CauseOwnerDeleted = "OwnerDeleted"
+	// CauseScaledUp and CauseScaledDown: the deployment changes how many Machines a set wants.
+	CauseScaledUp   = "ScaledUp"
+	CauseScaledDown = "ScaledDown"
+)
+
 // Steps of a deletion, in their order.
 const (
-	// StepIdentify: it is found out which VM is to be deleted, and whether it is this Machine's
-	// alone.
+	// StepIdentify: the VM is looked up, and whether it belongs to this Machine alone.
 	StepIdentify = "Identify"
 	// StepDrain: the node is drained.
 	StepDrain = "Drain"
