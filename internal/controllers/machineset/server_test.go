@@ -77,7 +77,31 @@ func newServer(objects ...client.Object) *server {
 	must(v1alpha1.AddToScheme(scheme))
 	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&v1alpha1.MachineSet{})
 	must(fieldindex.Add(context.Background(), indexes{builder}))
-	s.live = builder.Build()
+	numbered := func(ctx context.Context, c client.Reader, object client.Object, err error) error {
+		machine := &v1alpha1.Machine{}
+		if _, ok := object.(*v1alpha1.Machine); ok && err == nil && c.Get(ctx, client.ObjectKeyFromObject(object), machine) == nil {
+			s.number(machine)
+		}
+		return err
+	}
+	s.live = interceptor.NewClient(builder.Build(), interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.CreateOption) error {
+			return numbered(ctx, c, object, c.Create(ctx, object, opts...))
+		},
+		Update: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.UpdateOption) error {
+			return numbered(ctx, c, object, c.Update(ctx, object, opts...))
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			return numbered(ctx, c, object, c.Patch(ctx, object, patch, opts...))
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.DeleteOption) error {
+			return numbered(ctx, c, object, c.Delete(ctx, object, opts...))
+		},
+	})
+	machines := s.all()
+	for _, name := range slices.Sorted(maps.Keys(machines)) { // the same in every run
+		s.number(machines[name])
+	}
 	s.Client = interceptor.NewClient(s.live, interceptor.Funcs{
 		Get:    s.get,
 		List:   s.list,
@@ -106,7 +130,6 @@ func (s *server) newController() *Controller {
 			if err := c.List(ctx, list, opts...); err != nil {
 				return err
 			}
-			s.numberAll()
 			machines := list.(*metav1.PartialObjectMetadataList)
 			for i := range machines.Items {
 				machines.Items[i].ResourceVersion = s.number(&machines.Items[i])
@@ -128,14 +151,6 @@ func (s *server) number(machine client.Object) string {
 	return strconv.Itoa(s.numbers[key])
 }
 
-// numberAll gives numbers to all that is new, before something newer gets one.
-func (s *server) numberAll() {
-	machines := s.all()
-	for _, name := range slices.Sorted(maps.Keys(machines)) { // the same in every run
-		s.number(machines[name])
-	}
-}
-
 // write asks answer, and does the write unless it must not happen.
 func (s *server) write(verb string, object client.Object, do func() error) error {
 	s.mu.Lock()
@@ -150,7 +165,6 @@ func (s *server) write(verb string, object client.Object, do func() error) error
 			return err
 		}
 	}
-	s.numberAll()
 	return do()
 }
 
@@ -169,7 +183,8 @@ func (s *server) delete(ctx context.Context, c client.WithWatch, object client.O
 	options.ApplyOptions(opts)
 	return s.write("delete", object, func() error {
 		// The fake client does not look at UIDs, and knows no versions of ours.
-		if is := s.all()[object.GetName()]; is != nil && options.Preconditions != nil {
+		is := &v1alpha1.Machine{}
+		if options.Preconditions != nil && c.Get(ctx, client.ObjectKeyFromObject(object), is) == nil {
 			version := options.Preconditions.ResourceVersion
 			if is.UID != *options.Preconditions.UID || version != nil && s.number(is) != *version {
 				return apierrors.NewConflict(resource, object.GetName(), errors.New("it is another one, or was changed"))
@@ -268,13 +283,11 @@ func (s *server) activeCount() int {
 
 // catchUp has the cache show all that there is.
 func (s *server) catchUp() {
-	s.numberAll()
 	s.shown = s.all()
 }
 
 // show has the cache show one Machine as it is.
 func (s *server) show(name string) {
-	s.numberAll()
 	if machine := s.all()[name]; machine != nil {
 		s.shown[name] = machine
 	} else {
