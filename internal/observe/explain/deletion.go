@@ -16,7 +16,6 @@ import (
 
 func leaving(object metav1.Object) bool { return object.GetDeletionTimestamp() != nil }
 
-// deleting explains what a deletion waits for.
 func (e *explainer) deleting() {
 	e.Since = e.begin
 	e.replaced()
@@ -39,7 +38,6 @@ func (e *explainer) failedFor(cause string) bool {
 	return e.didFail() && report.CauseOf(&e.note) == cause
 }
 
-// waiting explains what the step of a deletion waits for.
 func (e *explainer) waiting() {
 	switch e.step() {
 	case v1alpha1.StepDrain:
@@ -86,7 +84,6 @@ func (e *explainer) step() string {
 	return v1alpha1.StepDeleteInstance
 }
 
-// force returns why the drain is forced now, if it is.
 func (e *explainer) force() drain.Force {
 	requested, _ := strconv.ParseBool(e.Machine.Labels[v1alpha1.LabelKeyForceDeletion])
 	return drain.ForceFor(requested, e.conditions(), e.now)
@@ -100,7 +97,6 @@ func (e *explainer) conditions() []corev1.NodeCondition {
 	return e.Machine.Status.Conditions
 }
 
-// deletingInstance explains why the VM is still there.
 func (e *explainer) deletingInstance() {
 	// The manager notes that the provider still has the VM. MCM does not, but asks every minute.
 	remains := report.CauseOf(&e.note) == v1alpha1.CauseInstanceExists || e.note.Annotations == nil && e.now.Sub(e.reported) > time.Minute
@@ -141,7 +137,6 @@ func (e *explainer) notDeleted(f failure) {
 	}
 }
 
-// deletingNode explains why the Node object is still there.
 func (e *explainer) deletingNode() {
 	switch n := e.Target.Node; {
 	case e.Target.Problem != "":

@@ -43,15 +43,8 @@ func CauseOf(condition v1alpha1.MachineDeploymentCondition) report.Cause {
 	return statement.Cause
 }
 
-// earlier are the sets of earlier templates.
 func (e *poolExplainer) earlier() []*v1alpha1.MachineSet {
-	var sets []*v1alpha1.MachineSet
-	for i := range e.Sets {
-		if set := &e.Sets[i]; set != e.current {
-			sets = append(sets, set)
-		}
-	}
-	return sets
+	return slices.DeleteFunc(slices.Clone(e.Sets), func(set *v1alpha1.MachineSet) bool { return set == e.current })
 }
 
 // late says what does not cause that a rollout does not go on: that earlier sets, which it replaces,
@@ -126,7 +119,6 @@ func (e *poolExplainer) rollout() {
 	e.Why(rolling, "", time.Time{}, "{count}", strings.Join(sets, ", "), "{are}", messages.Are(old), "{bounds}", e.bounds())
 }
 
-// bounds says how a rollout replaces Machines.
 func (e *poolExplainer) bounds() string {
 	strategy := e.Deployment.Spec.Strategy
 	if strategy.Type != "" && strategy.Type != v1alpha1.RollingUpdateMachineDeploymentStrategyType {
@@ -148,9 +140,9 @@ func (e *poolExplainer) remarks() {
 			}
 		}
 	}
-	for i := range e.Sets {
-		if is := setCondition(&e.Sets[i], v1alpha1.MachineSetSelectorOverlap); is != nil && !overlaps {
-			e.Say(report.SelectorOverlap, e.named(&e.Sets[i]), is.LastTransitionTime.Time, is.Message)
+	for _, set := range e.Sets {
+		if is := setCondition(set, v1alpha1.MachineSetSelectorOverlap); is != nil && !overlaps {
+			e.Say(report.SelectorOverlap, e.named(set), is.LastTransitionTime.Time, is.Message)
 		}
 	}
 }
@@ -172,7 +164,7 @@ func (e *poolExplainer) deleting() {
 		e.Conclude(report.Deleting, "is being deleted. It cannot be told what it waits for: "+unlisted+" cannot be read", nil)
 		return
 	}
-	leaves := slices.DeleteFunc(slices.Clone(e.Machines), func(machine v1alpha1.Machine) bool { return !leaving(&machine) })
+	leaves := slices.DeleteFunc(slices.Clone(e.Machines), func(machine *v1alpha1.Machine) bool { return !leaving(machine) })
 	e.troubled(leaves)
 	if more := len(e.Machines) - len(leaves); more > 0 {
 		others := ""
@@ -185,9 +177,9 @@ func (e *poolExplainer) deleting() {
 		e.Conclude(report.Deleting, "is being deleted, and waits for "+messages.Machines(left), e.Report.Why)
 		return
 	}
-	for i := range e.Sets {
+	for _, set := range e.Sets {
 		if e.Kind == KindDeployment {
-			e.remaining(&e.Sets[i])
+			e.remaining(set)
 		}
 	}
 	e.Held(foreign(e.object), "", what, e.object)
@@ -198,8 +190,8 @@ func (e *poolExplainer) deleting() {
 // deployment says of its rollout is older than its deletion, and what sets say is said of them.
 func (e *poolExplainer) undeletable() bool {
 	known := len(e.Report.Why)
-	for i := range e.Sets {
-		e.undeleted(&e.Sets[i])
+	for _, set := range e.Sets {
+		e.undeleted(set)
 	}
 	if e.Kind == KindDeployment {
 		for _, is := range e.Deployment.Status.Conditions {
@@ -228,7 +220,6 @@ func (e *poolExplainer) staying(set *v1alpha1.MachineSet) bool {
 	return slices.ContainsFunc(e.of(set), func(machine *v1alpha1.Machine) bool { return !leaving(machine) })
 }
 
-// remaining says why a set without Machines is still there.
 func (e *poolExplainer) remaining(set *v1alpha1.MachineSet) {
 	holders := foreign(set)
 	if !leaving(set) || len(holders) == 0 {
@@ -238,7 +229,6 @@ func (e *poolExplainer) remaining(set *v1alpha1.MachineSet) {
 	e.Held(holders, e.named(set), e.named(set), set)
 }
 
-// foreign are the finalizers of an object but for that of the manager.
 func foreign(object metav1.Object) []string {
 	return slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(f string) bool { return f == v1alpha1.FinalizerMCM })
 }

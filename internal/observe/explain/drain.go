@@ -93,7 +93,6 @@ func (e *explainer) podLeaves(pod *corev1.Pod, object string) {
 	}
 }
 
-// budget explains a budget that allows no eviction.
 func (e *explainer) budget(pdb *policyv1.PodDisruptionBudget, pod string) {
 	object, status := "PodDisruptionBudget "+pdb.Namespace+"/"+pdb.Name, pdb.Status
 	since, all := time.Time{}, fmt.Sprintf("all %d pods are", status.CurrentHealthy)

@@ -113,9 +113,9 @@ type PoolFacts struct {
 	// Deployment is the explained one, or that of the explained set; nil if there is none.
 	Deployment *v1alpha1.MachineDeployment
 	// Sets are the explained one, or those of the deployment, the oldest first.
-	Sets []v1alpha1.MachineSet
+	Sets []*v1alpha1.MachineSet
 	// Machines are those of the sets.
-	Machines []v1alpha1.Machine
+	Machines []*v1alpha1.Machine
 	// SetsUnread and MachinesUnread report whether they could not be listed.
 	SetsUnread, MachinesUnread bool
 	// Examples are the facts of some Machines that are not well, by name.

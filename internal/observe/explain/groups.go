@@ -21,27 +21,15 @@ import (
 // dozen requests each.
 const MostExamples = 4
 
-// current is the set of the deployment's template, or the explained one; nil if there is none.
 func (f *PoolFacts) current() *v1alpha1.MachineSet {
-	sets := make([]*v1alpha1.MachineSet, len(f.Sets))
-	for i := range f.Sets {
-		sets[i] = &f.Sets[i]
-	}
 	if f.Kind == KindSet {
-		return sets[0]
+		return f.Sets[0]
 	}
-	return revision.Current(sets, &f.Deployment.Spec.Template)
+	return revision.Current(f.Sets, &f.Deployment.Spec.Template)
 }
 
-// of are the Machines of a set.
 func (f *PoolFacts) of(set *v1alpha1.MachineSet) []*v1alpha1.Machine {
-	var owned []*v1alpha1.Machine
-	for i := range f.Machines {
-		if metav1.IsControlledBy(&f.Machines[i], set) {
-			owned = append(owned, &f.Machines[i])
-		}
-	}
-	return owned
+	return slices.DeleteFunc(slices.Clone(f.Machines), func(machine *v1alpha1.Machine) bool { return !metav1.IsControlledBy(machine, set) })
 }
 
 // usable reports whether a Machine is as far as it can come.
@@ -92,10 +80,10 @@ type group []*v1alpha1.Machine
 
 // groups returns the Machines that are not well by their state: first those of the newest template,
 // which a rollout waits for, and last those that are being deleted; else the largest group first.
-func (f *PoolFacts) groups(machines []v1alpha1.Machine) []group {
+func (f *PoolFacts) groups(machines []*v1alpha1.Machine) []group {
 	same := map[state]group{}
-	for i := range machines {
-		if machine := &machines[i]; !usable(machine) {
+	for _, machine := range machines {
+		if !usable(machine) {
 			s := f.state(machine)
 			same[s] = append(same[s], machine)
 		}
@@ -136,7 +124,7 @@ func (f *PoolFacts) Representatives() []*v1alpha1.Machine {
 }
 
 // troubled adds a finding for each cause for which Machines are not well.
-func (e *poolExplainer) troubled(machines []v1alpha1.Machine) {
+func (e *poolExplainer) troubled(machines []*v1alpha1.Machine) {
 	more := 0
 	for i, g := range e.groups(machines) {
 		if i < MostExamples {
@@ -150,7 +138,6 @@ func (e *poolExplainer) troubled(machines []v1alpha1.Machine) {
 	}
 }
 
-// group explains Machines by the first of them.
 func (e *poolExplainer) group(g group) {
 	first := g[0]
 	facts, known := e.Examples[first.Name]

@@ -20,7 +20,6 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/validation"
 )
 
-// living explains a Machine that is not being deleted.
 func (e *explainer) living() {
 	current := e.Machine.Status.CurrentStatus
 	e.Since = current.LastUpdateTime.Time
@@ -135,7 +134,6 @@ func (e *explainer) missing() string {
 	return lacks(addUserData, `No Secret of MachineClass "{class}" has the key "{key}"`, "{key}", bootstrap.UserDataKey)
 }
 
-// joining explains a Machine whose node is awaited.
 func (e *explainer) joining() {
 	switch n := e.Target.Node; {
 	case e.Target.Problem != "":
@@ -172,7 +170,6 @@ func (e *explainer) givenUp(begin time.Time, t timeouts.Timeout, name, unless st
 	e.Next(time.Time{}, e.replacement("Then"))
 }
 
-// replacement says what follows for a Machine that failed.
 func (e *explainer) replacement(when string) string {
 	owner := metav1.GetControllerOfNoCopy(e.Machine)
 	switch set := e.Owners.Set; {
@@ -274,7 +271,6 @@ func (e *explainer) undecided() bool {
 	return true
 }
 
-// failed explains a Machine that was given up.
 func (e *explainer) failed() {
 	if f, ok := e.failure(); ok {
 		e.Add(e.driverFinding(f))
@@ -305,7 +301,6 @@ func (e *explainer) update() {
 	}
 }
 
-// nodeTemplate says what the node should have and has not.
 func (e *explainer) nodeTemplate() {
 	n, where := e.Target.Node, "of the machine"
 	if n == nil {
@@ -353,7 +348,6 @@ func (e *explainer) ready() *metav1.Condition {
 	return meta.FindStatusCondition(e.VM.Status.Conditions, vmv1alpha1.ConditionReady)
 }
 
-// virtualMachine says what is wrong with the Machine's VirtualMachine, if it has one.
 func (e *explainer) virtualMachine() {
 	vm := e.VM
 	if vm == nil {

@@ -19,7 +19,6 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// explainer fills the report about a Machine.
 type explainer struct {
 	MachineFacts
 	*report.Builder
@@ -139,7 +138,6 @@ func (e *explainer) unhealthy(condition corev1.NodeCondition) bool {
 	return !noderef.Healthy([]corev1.NodeCondition{condition}, noderef.BadConditions(e.Machine, flag))
 }
 
-// failure is a driver's error.
 type failure struct {
 	code   codes.Code
 	method timeouts.Method
@@ -185,7 +183,6 @@ func (e *explainer) driverFailed(f failure) {
 	e.Earliest(due, askAgain, "{again}", often)
 }
 
-// describe says how long a timeout is, and what set it.
 func describe(t timeouts.Timeout, name string) string {
 	source := "if the manager's --machine-" + name + "-timeout is that"
 	switch t.Source {

@@ -15,7 +15,6 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// poolExplainer fills the report about a set or deployment.
 type poolExplainer struct {
 	PoolFacts
 	*report.Builder
@@ -32,10 +31,9 @@ type poolExplainer struct {
 func Pool(facts PoolFacts, now time.Time) report.Report {
 	e := &poolExplainer{PoolFacts: facts, now: now}
 	empty := report.Report{Namespace: e.Key.Namespace, At: now, Unread: facts.Unread}
-	switch {
-	case e.Kind == KindSet:
+	if e.Kind == KindSet {
 		empty.MachineSet = e.Key.Name
-	default:
+	} else {
 		empty.MachineDeployment = e.Key.Name
 	}
 	e.Builder = report.New(empty, e.Kind+" "+e.Key.String(), "{name}", e.Key.Name)
@@ -67,7 +65,7 @@ func (e *poolExplainer) existing() {
 	if e.Kind == KindDeployment {
 		e.object = e.Deployment
 	} else {
-		e.object = &e.Sets[0]
+		e.object = e.Sets[0]
 	}
 	e.count()
 	e.Manager(e.Lease, "sets and deployments")
@@ -103,7 +101,6 @@ func (e *poolExplainer) existing() {
 	}
 }
 
-// unlisted is what could not be listed; empty if all was.
 func (e *poolExplainer) unlisted() string {
 	switch {
 	case e.SetsUnread:
@@ -114,7 +111,6 @@ func (e *poolExplainer) unlisted() string {
 	return ""
 }
 
-// has says how many Machines there are.
 func (e *poolExplainer) has(complete bool) string {
 	pool, wanted := e.Pool, messages.Machines(e.Pool.Wanted)
 	switch {
@@ -139,8 +135,7 @@ func (e *poolExplainer) has(complete bool) string {
 func (e *poolExplainer) count() {
 	pool := &report.Pool{}
 	e.Pool, e.Since = pool, e.object.GetCreationTimestamp().Time
-	for i := range e.Sets {
-		set := &e.Sets[i]
+	for _, set := range e.Sets {
 		part := e.part(set)
 		pool.Exist += part.Exist
 		pool.Available += part.Available

@@ -16,11 +16,11 @@ import (
 // idle adds an old set that has and wants no machines, with that condition.
 func idle(kind v1alpha1.MachineSetConditionType, reason, message string) poolGiven {
 	return func(f *PoolFacts) {
-		old := *f.Sets[0].DeepCopy()
+		old := f.Sets[0].DeepCopy()
 		old.Name, old.UID, old.Spec.Replicas, old.Status = "pool-0", "idle", 0, v1alpha1.MachineSetStatus{}
 		old.Spec.Template.Spec.Class.Name = "pool-v0"
 		old.Status.Conditions = []v1alpha1.MachineSetCondition{{Type: kind, Status: v1alpha1.ConditionTrue, Reason: reason, Message: message}}
-		f.Sets = append([]v1alpha1.MachineSet{old}, f.Sets...)
+		f.Sets = append([]*v1alpha1.MachineSet{old}, f.Sets...)
 	}
 }
 

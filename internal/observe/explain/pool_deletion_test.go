@@ -26,7 +26,7 @@ func setLeaves(f *PoolFacts) {
 // goes has the deletion of a Machine begin.
 func goes(i int) poolGiven {
 	return func(f *PoolFacts) {
-		machine := &f.Machines[i]
+		machine := f.Machines[i]
 		machine.DeletionTimestamp, machine.Finalizers = ptr.To(ago(time.Minute)), []string{v1alpha1.FinalizerMCM}
 	}
 }

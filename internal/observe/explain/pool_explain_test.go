@@ -64,7 +64,7 @@ var pools = map[string]poolSituation{
 	"set-deleting": {KindSet, func(f *PoolFacts) {
 		f.Sets[0].DeletionTimestamp, f.Sets[0].Finalizers = ptr.To(ago(time.Minute)), []string{v1alpha1.FinalizerMCM}
 		for i := range f.Machines {
-			m := &f.Machines[i]
+			m := f.Machines[i]
 			m.DeletionTimestamp, m.Finalizers = ptr.To(ago(time.Minute)), []string{v1alpha1.FinalizerMCM}
 			m.Status.CurrentStatus.Phase = v1alpha1.MachineTerminating
 			m.Status.LastOperation = v1alpha1.LastOperation{Type: v1alpha1.MachineOperationDelete, State: works, LastUpdateTime: ago(30 * time.Second), Description: "Drain successful. " + messages.DeleteVM}
@@ -92,7 +92,7 @@ var pools = map[string]poolSituation{
 	"deployment-unlisted-leaving": {KindDeployment, allOf(unlisted("MachineSet"), deploymentLeaves()), report.Deleting, ""},
 	"deployment-preserved":        {KindDeployment, allOf(rolled, keeps(0)), report.Healthy, ""},
 	"deployment-preserved-and-old": {KindDeployment, allOf(rolled, keeps(0), func(f *PoolFacts) {
-		f.Sets[0].Spec.Replicas, f.Machines = 1, append(f.Machines, member(&f.Sets[0], "pool-a-2"))
+		f.Sets[0].Spec.Replicas, f.Machines = 1, append(f.Machines, member(f.Sets[0], "pool-a-2"))
 	}), report.Incomplete, report.RolloutInProgress},
 	"deployment-preserved-instead": {KindDeployment, allOf(rolled, keeps(0), func(f *PoolFacts) { f.Sets[1].Status.AvailableReplicas = 2 }), report.Incomplete, report.Scaling},
 	"set-preserved":                {KindSet, allOf(keeps(2), func(f *PoolFacts) { f.Sets[0].Spec.Replicas = 2 }), report.Healthy, ""},
@@ -152,9 +152,9 @@ func unlisted(kind string) poolGiven {
 // rolled ends a rollout, but for the first Machine of the old set.
 func rolled(f *PoolFacts) {
 	rolls(f)
-	next := &f.Sets[1]
+	next := f.Sets[1]
 	f.Sets[0].Spec.Replicas, f.Sets[0].Status.AvailableReplicas, next.Spec.Replicas, next.Status.AvailableReplicas = 0, 1, 3, 3
-	f.Machines = []v1alpha1.Machine{f.Machines[0], member(next, "pool-b-1"), member(next, "pool-b-2"), member(next, "pool-b-3")}
+	f.Machines = []*v1alpha1.Machine{f.Machines[0], member(next, "pool-b-1"), member(next, "pool-b-2"), member(next, "pool-b-3")}
 }
 
 // keeps preserves a Machine.
@@ -222,34 +222,34 @@ func backsOff(since time.Duration, last, code string) poolGiven {
 // failing has a Machine lack capacity.
 func failing(i int, since time.Duration) poolGiven {
 	return func(f *PoolFacts) {
-		failing := &f.Machines[i]
+		failing := f.Machines[i]
 		failing.Spec.ProviderID, failing.Labels = "", nil
 		failing.Status.CurrentStatus = v1alpha1.CurrentStatus{Phase: v1alpha1.MachineCrashLoopBackOff, LastUpdateTime: ago(since)}
 		failing.Status.LastOperation = v1alpha1.LastOperation{
 			Type: create, State: failed, ErrorCode: "ResourceExhausted", LastUpdateTime: ago(since),
 			Description: messages.Provider + "machine codes error: code = [ResourceExhausted] message = [no room for " + failing.Name + "]",
 		}
-		f.Examples[failing.Name] = MachineFacts{Key: types.NamespacedName{Namespace: "machines", Name: failing.Name}, Machine: failing, Owners: Owners{Set: &f.Sets[0]}}
+		f.Examples[failing.Name] = MachineFacts{Key: types.NamespacedName{Namespace: "machines", Name: failing.Name}, Machine: failing, Owners: Owners{Set: f.Sets[0]}}
 	}
 }
 
 // rolls adds a set of a newer template, with one Machine.
 func rolls(f *PoolFacts) {
-	next := *f.Sets[0].DeepCopy()
+	next := f.Sets[0].DeepCopy()
 	next.Name, next.UID, next.Annotations = "pool-b", "next", map[string]string{v1alpha1.AnnotationKeyRevision: "2"}
 	next.Spec.Replicas, next.Spec.Template.Spec.Class.Name = 1, "pool-v2"
 	next.Status.AvailableReplicas = 1
 	f.Deployment.Annotations = map[string]string{v1alpha1.AnnotationKeyRevision: "2"}
 	f.Deployment.Spec.Template.Spec.Class.Name = "pool-v2"
 	f.Sets = append(f.Sets, next)
-	f.Machines = append(f.Machines, member(&next, "pool-b-1"))
+	f.Machines = append(f.Machines, member(next, "pool-b-1"))
 }
 
 // TestOnlySomeMachinesAreLookedAt: if more fail, each for something else, the others are counted.
 func TestOnlySomeMachinesAreLookedAt(t *testing.T) {
 	many := Pool(poolFacts(KindDeployment, func(f *PoolFacts) {
 		for i := range 2 * MostExamples {
-			machine := member(&f.Sets[0], "pool-a-9"+strconv.Itoa(i))
+			machine := member(f.Sets[0], "pool-a-9"+strconv.Itoa(i))
 			machine.Status.CurrentStatus.Phase = v1alpha1.MachineFailed
 			machine.Status.LastOperation = v1alpha1.LastOperation{State: failed, ErrorCode: codes.Code(i + 1).String()}
 			f.Machines = append(f.Machines, machine)

@@ -20,28 +20,28 @@ func poolFacts(kind string, change poolGiven) PoolFacts {
 		Spec:       v1alpha1.MachineDeploymentSpec{Replicas: 3, Template: template, ProgressDeadlineSeconds: ptr.To[int32](600)},
 		Status:     v1alpha1.MachineDeploymentStatus{ObservedGeneration: 3},
 	}
-	set := v1alpha1.MachineSet{
+	set := &v1alpha1.MachineSet{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "machines", Name: "pool-a", UID: "set", Generation: 3, CreationTimestamp: ago(time.Hour), Annotations: revision},
 		Spec:       v1alpha1.MachineSetSpec{Replicas: 3, Template: template},
 		Status:     v1alpha1.MachineSetStatus{ObservedGeneration: 3, Replicas: 3, ReadyReplicas: 3, AvailableReplicas: 3},
 	}
 	made := PoolFacts{
 		Kind: kind, Key: types.NamespacedName{Namespace: "machines", Name: deployment.Name}, Deployment: deployment,
-		Sets: []v1alpha1.MachineSet{set}, Examples: map[string]MachineFacts{},
+		Sets: []*v1alpha1.MachineSet{set}, Examples: map[string]MachineFacts{},
 	}
 	if kind == KindSet {
 		made.Key.Name = set.Name
 	}
 	for _, suffix := range []string{"1", "2", "3"} {
-		made.Machines = append(made.Machines, member(&set, "pool-a-"+suffix))
+		made.Machines = append(made.Machines, member(set, "pool-a-"+suffix))
 	}
 	change(&made)
 	return made
 }
 
 // member is a Machine of a set that runs.
-func member(set *v1alpha1.MachineSet, name string) v1alpha1.Machine {
-	return v1alpha1.Machine{
+func member(set *v1alpha1.MachineSet, name string) *v1alpha1.Machine {
+	return &v1alpha1.Machine{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "machines", Name: name, UID: types.UID(name), CreationTimestamp: ago(12 * time.Minute),
 			Labels: map[string]string{v1alpha1.NodeLabelKey: name}, Finalizers: []string{v1alpha1.FinalizerMCM},

@@ -12,7 +12,6 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// gone explains why there is no Machine of the name any more.
 func (e *explainer) gone() {
 	traced := slices.ContainsFunc(e.Events, func(event corev1.Event) bool {
 		return event.InvolvedObject.Kind == KindMachine && event.InvolvedObject.Name == e.Key.Name || e.about(&event)

@@ -12,7 +12,6 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// set says what keeps a set from having its Machines.
 func (e *poolExplainer) set(set *v1alpha1.MachineSet, backOff bool) {
 	refused := e.refused(set)
 	e.frozen(set)

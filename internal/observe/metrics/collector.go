@@ -114,7 +114,6 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// addAll adds the number of objects and their metrics.
 func addAll[T any, P interface {
 	*T
 	metav1.Object
@@ -158,7 +157,6 @@ func (s *scrape) add(metric *prometheus.Desc, value float64, labels ...string) {
 	}
 }
 
-// one is 1 for yes.
 func one(yes bool) float64 {
 	if yes {
 		return 1

@@ -179,7 +179,6 @@ func bound(d *v1alpha1.MachineDeployment, bound *intstr.IntOrString, up bool) []
 	return []sample{{value: float64(n)}}
 }
 
-// created is when an object was created, in seconds since 1970.
 func created(object metav1.Object) string {
 	return strconv.FormatInt(object.GetCreationTimestamp().Unix(), 10)
 }

@@ -78,7 +78,6 @@ func (c *Collector) watch(ctx context.Context) error {
 	return nil
 }
 
-// changed counts what happened to a Machine between two versions of it.
 func (c *Collector) changed(ctx context.Context, was, is *v1alpha1.Machine) {
 	before, now := was.Status.CurrentStatus.Phase, is.Status.CurrentStatus.Phase
 	if before != v1alpha1.MachineFailed && now == v1alpha1.MachineFailed && is.Status.LastOperation.Type == v1alpha1.MachineOperationHealthCheck {
@@ -101,7 +100,6 @@ func (c *Collector) changed(ctx context.Context, was, is *v1alpha1.Machine) {
 	}
 }
 
-// gone counts a Machine that was deleted.
 func (c *Collector) gone(ctx context.Context, machine *v1alpha1.Machine) {
 	if labels, ok := c.labels(ctx, machine); ok && machine.DeletionTimestamp != nil {
 		c.once.remove.WithLabelValues(labels...).Set(c.Clock.Since(machine.DeletionTimestamp.Time).Seconds())

@@ -77,13 +77,10 @@ func (f Facts) current() *v1alpha1.MachineSet {
 func (f Facts) pool() explain.PoolFacts {
 	made := explain.PoolFacts{
 		Kind: explain.KindDeployment, Key: client.ObjectKeyFromObject(f.Deployment), Deployment: f.Deployment,
-		Events: f.Surroundings.Events, Lease: f.Surroundings.Lease, MachineLease: f.Surroundings.MachineLease,
+		Events: f.Surroundings.Events, Lease: f.Surroundings.Lease, MachineLease: f.Surroundings.MachineLease, Sets: f.Sets,
 	}
 	for _, set := range f.Sets {
-		made.Sets = append(made.Sets, *set)
-		for _, machine := range f.Machines[set.UID] {
-			made.Machines = append(made.Machines, *machine)
-		}
+		made.Machines = append(made.Machines, f.Machines[set.UID]...)
 	}
 	return made
 }
@@ -138,7 +135,6 @@ type Surroundings struct {
 	Events []corev1.Event
 }
 
-// surroundingsTimeout is how long an API server may take to answer.
 const surroundingsTimeout = 3 * time.Second
 
 func readSurroundings(ctx context.Context, from client.Reader, namespace string) Surroundings {

@@ -192,14 +192,10 @@ func (s *Status) setDeadline(d *v1alpha1.MachineDeployment) {
 	}
 }
 
+// progressing is the condition Progressing; empty if there is none.
 func progressing(d *v1alpha1.MachineDeployment) v1alpha1.MachineDeploymentCondition {
-	return condition(d, v1alpha1.MachineDeploymentProgressing)
-}
-
-// condition is one of a deployment; empty if it has none of that type.
-func condition(d *v1alpha1.MachineDeployment, kind v1alpha1.MachineDeploymentConditionType) v1alpha1.MachineDeploymentCondition {
 	for _, is := range d.Status.Conditions {
-		if is.Type == kind {
+		if is.Type == v1alpha1.MachineDeploymentProgressing {
 			return is
 		}
 	}

@@ -56,7 +56,6 @@ func title(s Status) string {
 	}
 }
 
-// numbers are the counts of a status in a clause.
 func numbers(s Status) string {
 	text := fmt.Sprintf("%d of %d updated, %d available", s.Updated, s.Wanted, s.Available)
 	if s.Updated > s.Wanted {

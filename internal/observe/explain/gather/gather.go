@@ -40,7 +40,7 @@ func (x Reader) Set(ctx context.Context, key types.NamespacedName) (explain.Pool
 	if exists, err := r.exists(ctx, "machine set", key, set); err != nil {
 		return facts, err
 	} else if exists {
-		facts.Sets = []v1alpha1.MachineSet{*set}
+		facts.Sets = []*v1alpha1.MachineSet{set}
 		facts.Deployment = owner(ctx, r, set, &v1alpha1.MachineDeployment{}, explain.KindDeployment)
 	}
 	return r.pool(ctx, facts), nil
@@ -56,13 +56,16 @@ func (x Reader) Deployment(ctx context.Context, key types.NamespacedName) (expla
 		sets := &v1alpha1.MachineSetList{}
 		facts.SetsUnread = !r.list(ctx, x.Control, sets, client.InNamespace(key.Namespace))
 		facts.Deployment = deployment
-		facts.Sets = slices.DeleteFunc(sets.Items, func(set v1alpha1.MachineSet) bool { return !metav1.IsControlledBy(&set, deployment) })
-		slices.SortFunc(facts.Sets, func(a, b v1alpha1.MachineSet) int { return revision.Older(&a, &b) })
+		for i := range sets.Items {
+			if set := &sets.Items[i]; metav1.IsControlledBy(set, deployment) {
+				facts.Sets = append(facts.Sets, set)
+			}
+		}
+		slices.SortFunc(facts.Sets, revision.Older)
 	}
 	return r.pool(ctx, facts), nil
 }
 
-// reading is what is read for one question.
 type reading struct {
 	Reader
 	namespace string
@@ -124,7 +127,6 @@ func (r *reading) lease(ctx context.Context, name string) *coordinationv1.Lease 
 	return lease
 }
 
-// names are those of the objects of a kind in the namespace.
 func (r *reading) names(ctx context.Context, kind string) []string {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind(kind + "List"))
@@ -139,14 +141,10 @@ func (r *reading) names(ctx context.Context, kind string) []string {
 
 // eventsOf reads the events on an object, without those on an earlier one of its name.
 func (r *reading) eventsOf(ctx context.Context, kind string, object metav1.Object) {
-	known := len(r.events)
+	known := r.events
+	r.events = nil
 	r.eventsNamed(ctx, r.Control, object.GetNamespace(), kind, object.GetName())
-	for i := known; i < len(r.events); i++ {
-		if !report.On(&r.events[i], object.GetName(), object.GetUID()) {
-			r.events = slices.Delete(r.events, i, i+1)
-			i--
-		}
-	}
+	r.events = append(known, slices.DeleteFunc(r.events, func(event corev1.Event) bool { return !report.On(&event, object.GetName(), object.GetUID()) })...)
 }
 
 // eventsNamed reads the events on the objects of a kind and a name, or on all if it is empty.
@@ -171,17 +169,20 @@ func (r *reading) pool(ctx context.Context, facts explain.PoolFacts) explain.Poo
 	} else if facts.Kind == explain.KindDeployment {
 		r.eventsOf(ctx, facts.Kind, facts.Deployment)
 	}
-	for i := range facts.Sets {
-		r.eventsOf(ctx, explain.KindSet, &facts.Sets[i])
+	for _, set := range facts.Sets {
+		r.eventsOf(ctx, explain.KindSet, set)
 	}
 	if len(facts.Sets) > 0 {
 		machines := &v1alpha1.MachineList{}
 		facts.MachinesUnread = !r.list(ctx, r.Control, machines, client.InNamespace(r.namespace))
-		facts.Machines = slices.DeleteFunc(machines.Items, func(machine v1alpha1.Machine) bool {
-			return !slices.ContainsFunc(facts.Sets, func(set v1alpha1.MachineSet) bool { return metav1.IsControlledBy(&machine, &set) })
-		})
+		for i := range machines.Items {
+			machine := &machines.Items[i]
+			if slices.ContainsFunc(facts.Sets, func(set *v1alpha1.MachineSet) bool { return metav1.IsControlledBy(machine, set) }) {
+				facts.Machines = append(facts.Machines, machine)
+			}
+		}
 	}
-	if slices.ContainsFunc(facts.Machines, func(machine v1alpha1.Machine) bool { return !machine.DeletionTimestamp.IsZero() }) {
+	if slices.ContainsFunc(facts.Machines, func(machine *v1alpha1.Machine) bool { return !machine.DeletionTimestamp.IsZero() }) {
 		r.eventsNamed(ctx, r.Control, r.namespace, explain.KindMachine, "") // say at which steps deletions are
 	}
 	facts.Events = r.events

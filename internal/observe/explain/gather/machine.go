@@ -21,7 +21,6 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
-// machineReading is a reading about a Machine.
 type machineReading struct {
 	reading
 	facts explain.MachineFacts
@@ -47,7 +46,6 @@ func (x Reader) Machine(ctx context.Context, key types.NamespacedName) (explain.
 	return r.facts, nil
 }
 
-// surroundings reads what concerns a Machine that exists.
 func (r *machineReading) surroundings(ctx context.Context, found *v1alpha1.Machine) {
 	r.owners(ctx, owner(ctx, &r.reading, found, &v1alpha1.MachineSet{}, explain.KindSet))
 	r.inputs(ctx, found)

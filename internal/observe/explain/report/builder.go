@@ -64,7 +64,7 @@ func (b *Builder) Say(cause Cause, object string, since time.Time, text string) 
 // Add adds a finding and its remedy.
 func (b *Builder) Add(f Finding) {
 	b.Report.Why = append(b.Report.Why, f)
-	b.advise(f.Remedy)
+	b.Advise(f.Remedy)
 }
 
 // Because adds a reason for the deletion of a Machine.
@@ -79,14 +79,13 @@ func (b *Builder) Next(at time.Time, text string, values ...string) {
 
 // Earliest adds what happens at a time or later; zero if that is unknown.
 func (b *Builder) Earliest(at time.Time, text string, values ...string) {
-	b.Report.Next = append(b.Report.Next, Step{At: at, Earliest: !at.IsZero(), Text: b.Text(text, values...)})
+	b.Next(at, text, values...)
+	b.Report.Next[len(b.Report.Next)-1].Earliest = !at.IsZero()
 }
 
 // Advise adds advice, once.
-func (b *Builder) Advise(text string, values ...string) { b.advise(b.Text(text, values...)) }
-
-func (b *Builder) advise(text string) {
-	if text != "" && !slices.Contains(b.Advice, text) {
+func (b *Builder) Advise(text string, values ...string) {
+	if text = b.Text(text, values...); text != "" && !slices.Contains(b.Advice, text) {
 		b.Advice = append(b.Advice, text)
 	}
 }
