@@ -2,19 +2,14 @@ package explain
 
 import (
 	"bytes"
-	"flag"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+	"github.com/millwright-dev/millwright/test/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 // TestExplain: what an operator reads in each situation. Golden files hold it; -update writes them.
 func TestExplain(t *testing.T) {
@@ -28,7 +23,7 @@ func TestExplain(t *testing.T) {
 			if err := report.Print(&text, got); err != nil {
 				t.Fatal(err)
 			}
-			isGolden(t, filepath.Join("testdata", name+".txt"), text.String())
+			golden.Compare(t, filepath.Join("testdata", name+".txt"), text.String())
 		})
 	}
 	for _, table := range []map[string]situation{living, going, departed} {
@@ -39,15 +34,7 @@ func TestExplain(t *testing.T) {
 	for name, s := range pools {
 		check(name, Pool(poolFacts(s.kind, s.given), now), s.verdict, s.cause)
 	}
-	entries, err := os.ReadDir("testdata")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, entry := range entries {
-		if !files[entry.Name()] {
-			t.Errorf("%s belongs to no situation", entry.Name())
-		}
-	}
+	golden.Only(t, "testdata/*", func(name string) bool { return files[name] })
 }
 
 // answers checks the verdict and the cause of the first finding, which is empty if there is none.
@@ -79,22 +66,5 @@ func namesOurResources(t *testing.T, name string, r report.Report) {
 		if command := shortResource.FindString(text + " "); command != "" {
 			t.Errorf("%s: %s", name, command)
 		}
-	}
-}
-
-// isGolden compares a text with a golden file, or writes it.
-func isGolden(t *testing.T, file, text string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), text); diff != "" {
-		t.Errorf("text (-want +got; -update writes it):\n%s", diff)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -65,10 +66,10 @@ func TestSentencesOfAPool(t *testing.T) {
 			f.Sets[0].Status.Conditions[0].Status = v1alpha1.ConditionFalse
 		}), report.Healthy, "", "spec.selector: required"},
 		"another set backs off": {KindDeployment, allOf(rolls, func(f *PoolFacts) {
-			f.Events = append(f.Events, poolEvent(KindSet, "pool-0", corev1.EventTypeWarning, "BackOff", "Machines failed before they joined, 5 times in a row: the next are made in 40s at the earliest", time.Second))
+			f.Events = append(f.Events, backOffEvent("pool-0", 5, time.Second))
 		}), report.Incomplete, "", "it waits before it makes"},
 		"the newest delay counts": {KindSet, allOf(lacks(1), backsOff(time.Second, "", ""), func(f *PoolFacts) {
-			f.Events = append(f.Events, poolEvent(KindSet, "pool-a", corev1.EventTypeWarning, "BackOff", "Machines failed before they joined, 4 times in a row: the next are made in 20s at the earliest", 15*time.Second))
+			f.Events = append(f.Events, backOffEvent("pool-a", 4, 15*time.Second))
 		}), report.Incomplete, "5 times in a row", ""},
 		"long ready, and not counted": {KindSet, func(f *PoolFacts) {
 			f.Sets[0].Spec.MinReadySeconds, f.Sets[0].Status.AvailableReplicas = 10, 2
@@ -83,15 +84,40 @@ func TestSentencesOfAPool(t *testing.T) {
 			f.Machines[2].Status.CurrentStatus.Phase = v1alpha1.MachineUnknown
 		}, report.Incomplete, "has 0 of 3 machines available: Machine pool-a-3 is not Running", ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			got := Pool(poolFacts(s.kind, s.given), now)
-			var text bytes.Buffer
-			if err := report.Print(&text, got); err != nil {
-				t.Fatal(err)
+		t.Run(name, func(t *testing.T) { poolSays(t, Pool(poolFacts(s.kind, s.given), now), s.verdict, s.says, s.not) })
+	}
+}
+
+// poolSays checks the verdict of a report, and for a sentence that has to be there and one that must
+// not be.
+func poolSays(t *testing.T, got report.Report, verdict report.Verdict, says, not string) {
+	t.Helper()
+	var text bytes.Buffer
+	if err := report.Print(&text, got); err != nil {
+		t.Fatal(err)
+	}
+	said := strings.Join(strings.Fields(text.String()), " ")
+	if got.Verdict != verdict || !strings.Contains(said, says) || not != "" && strings.Contains(said, not) {
+		t.Errorf("verdict %s, want %s; %q should be said, and %q not:\n%s", got.Verdict, verdict, says, not, said)
+	}
+}
+
+// TestReadySince: as its set counts, also if the node's clock is ahead.
+func TestReadySince(t *testing.T) {
+	running := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	for reason, test := range map[string]struct{ ready, want time.Time }{
+		"no node":                    {time.Time{}, running},
+		"the node was ready before":  {running.Add(-time.Second), running.Add(-time.Second)},
+		"its clock is an hour ahead": {running.Add(time.Hour), running},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			machine := &v1alpha1.Machine{}
+			machine.Status.CurrentStatus.LastUpdateTime = metav1.NewTime(running)
+			if !test.ready.IsZero() {
+				machine.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, LastTransitionTime: metav1.NewTime(test.ready)}}
 			}
-			said := strings.Join(strings.Fields(text.String()), " ")
-			if got.Verdict != s.verdict || !strings.Contains(said, s.says) || s.not != "" && strings.Contains(said, s.not) {
-				t.Errorf("verdict %s, want %s; %q should be said, and %q not:\n%s", got.Verdict, s.verdict, s.says, s.not, said)
+			if got := readySince(machine); !got.Equal(test.want) {
+				t.Errorf("since %s, want %s", got, test.want)
 			}
 		})
 	}

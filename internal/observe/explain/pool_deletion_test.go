@@ -1,7 +1,6 @@
 package explain
 
 import (
-	"bytes"
 	"strings"
 	"testing"
 	"time"
@@ -66,21 +65,8 @@ func TestWhatKeepsADeletionFromBeginning(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := Pool(poolFacts(s.kind, s.given), now)
-			var text bytes.Buffer
-			if err := report.Print(&text, got); err != nil {
-				t.Fatal(err)
-			}
-			said := strings.Join(strings.Fields(text.String()), " ")
-			if got.Verdict != s.verdict || !strings.Contains(said, s.says) || s.not != "" && strings.Contains(said, s.not) {
-				t.Errorf("verdict %s, want %s; %q should be said, and %q not:\n%s", got.Verdict, s.verdict, s.says, s.not, said)
-			}
-			first := report.Cause("")
-			if len(got.Why) > 0 {
-				first = got.Why[0].Cause
-			}
-			if first != s.cause {
-				t.Errorf("the first finding is %q, want %q", first, s.cause)
-			}
+			poolSays(t, got, s.verdict, s.says, s.not)
+			answers(t, got, s.verdict, s.cause)
 		})
 	}
 }

@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -203,12 +204,19 @@ func poolEvent(kind, name, of, reason, message string, since time.Duration) core
 	}
 }
 
+// backOffEvent is that of a set which waits for 40 s since some time.
+func backOffEvent(set string, times int, since time.Duration) corev1.Event {
+	event := poolEvent(KindSet, set, corev1.EventTypeWarning, "BackOff",
+		fmt.Sprintf("Machines failed before they joined, %d times in a row: the next are made in 40s at the earliest", times), since)
+	event.Annotations = map[string]string{v1alpha1.EventAnnotationUntil: now.Add(40*time.Second - since).Format(time.RFC3339)}
+	return event
+}
+
 // backsOff has the set wait for 40 s since some time, for a Machine that failed last with a code.
 func backsOff(since time.Duration, last, code string) poolGiven {
 	return func(f *PoolFacts) {
-		text := "Machines failed before they joined, 5 times in a row: the next are made in 40s at the earliest"
-		event := poolEvent(KindSet, "pool-a", corev1.EventTypeWarning, "BackOff", text+last, since)
-		event.Annotations = map[string]string{v1alpha1.EventAnnotationUntil: now.Add(40*time.Second - since).Format(time.RFC3339)}
+		event := backOffEvent("pool-a", 5, since)
+		event.Message += last
 		if last != "" {
 			event.Annotations[v1alpha1.EventAnnotationObjects] = "pool-a-z"
 		}

@@ -3,15 +3,12 @@ package metrics
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
@@ -27,9 +24,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // noon is when tests happen.
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
@@ -143,19 +139,7 @@ func TestGolden(t *testing.T) {
 	c.gone(t.Context(), deleted)
 
 	got := strings.Join(series(t, registry), "\n") + "\n"
-	const path = "testdata/series.golden"
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("go test -update rewrites the file: want - got +\n%s", diff)
-	}
+	golden.Compare(t, "testdata/series.golden", got)
 	for _, d := range described {
 		name, _, _ := strings.Cut(strings.TrimPrefix(d.String(), `Desc{fqName: "`), `"`)
 		if !strings.Contains(got, " "+name+"{") {

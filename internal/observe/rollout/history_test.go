@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+
+	"github.com/millwright-dev/millwright/test/golden"
 )
 
 // past is a deployment with three revisions, and two sets that nobody can go back to.
@@ -23,7 +25,7 @@ func TestHistory(t *testing.T) {
 	if err := PrintHistory(&text, give(past).facts(), noon); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "history", text.String())
+	golden.Compare(t, "testdata/history.txt", text.String())
 }
 
 func TestRevision(t *testing.T) {
@@ -31,7 +33,7 @@ func TestRevision(t *testing.T) {
 	if err := PrintRevision(&text, give(past).facts(), 4); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "revision", text.String())
+	golden.Compare(t, "testdata/revision.txt", text.String())
 }
 
 func TestPick(t *testing.T) {

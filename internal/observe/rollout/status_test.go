@@ -1,23 +1,18 @@
 package rollout
 
 import (
-	"flag"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 var (
 	running    = v1alpha1.MachineRunning
@@ -160,7 +155,7 @@ func TestSituations(t *testing.T) {
 				t.Errorf("outcome %s, want %s", status.Outcome, tc.want)
 			}
 			text := strings.Join(View(status, noon, 90*time.Second), "\n") + "\n\n" + Line(status) + "\n\n" + Brief(status) + "\n"
-			golden(t, name, text)
+			golden.Compare(t, "testdata/"+name+".txt", text)
 			for _, r := range strings.ReplaceAll(text, "\n", "") {
 				if r < ' ' {
 					t.Errorf("character %q reaches the terminal", r)
@@ -173,33 +168,11 @@ func TestSituations(t *testing.T) {
 	}
 }
 
-func golden(t *testing.T, name, text string) {
-	t.Helper()
-	path := filepath.Join("testdata", name+".txt")
-	if *update {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), text); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", path, diff)
-	}
-}
-
 // TestNoGoldenFileIsLeftOver: one for each situation, and for the history.
 func TestNoGoldenFileIsLeftOver(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		name := strings.TrimSuffix(filepath.Base(file), ".txt")
-		if _, used := situations[name]; !used && name != "history" && name != "revision" {
-			t.Errorf("%s belongs to no test", file)
-		}
-	}
+	golden.Only(t, "testdata/*", func(name string) bool {
+		name = strings.TrimSuffix(name, ".txt")
+		_, used := situations[name]
+		return used || name == "history" || name == "revision"
+	})
 }

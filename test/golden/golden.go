@@ -1,0 +1,44 @@
+// Package golden compares texts with golden files, which the flag -update writes.
+package golden
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// Compare fails the test if a text is not that of a file.
+func Compare(t *testing.T, file, text string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), text); diff != "" {
+		t.Errorf("%s (-want +got; -update writes it):\n%s", file, diff)
+	}
+}
+
+// Only fails the test if a folder has a file that matches a pattern and is not used.
+func Only(t *testing.T, pattern string, used func(name string) bool) {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if !used(filepath.Base(file)) {
+			t.Errorf("no test uses %s", file)
+		}
+	}
+}
