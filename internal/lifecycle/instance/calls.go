@@ -6,15 +6,13 @@ import (
 	"fmt"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// ensure looks for the instance, and creates it only if there is none and never was.
+// ensure creates the instance only if there is none and never was.
 func (e *Engine) ensure(ctx context.Context, req Request) Answer {
 	resp, err := e.driver.GetMachineStatus(ctx, &driver.GetMachineStatusRequest{Machine: req.Machine, MachineClass: req.Class, Secret: req.Secret})
 	switch codeOf(err) {
@@ -29,7 +27,8 @@ func (e *Engine) ensure(ctx context.Context, req Request) Answer {
 		return e.create(ctx, req)
 	case codes.Unimplemented:
 		if req.Machine.Spec.ProviderID != "" {
-			return complete(MethodStatus, req, Answer{Instance: storedInstance(req.Machine)})
+			stored := Instance{ProviderID: req.Machine.Spec.ProviderID, NodeName: req.Machine.Labels[v1alpha1.NodeLabelKey], Addresses: req.Machine.Status.Addresses}
+			return complete(MethodStatus, req, Answer{Instance: stored})
 		}
 		return e.create(ctx, req)
 	default:
@@ -37,7 +36,7 @@ func (e *Engine) ensure(ctx context.Context, req Request) Answer {
 	}
 }
 
-// find looks for the instance and takes it as it is, complete or not.
+// find returns the instance, complete or not.
 func (e *Engine) find(ctx context.Context, req Request) Answer {
 	resp, err := e.driver.GetMachineStatus(ctx, &driver.GetMachineStatusRequest{Machine: req.Machine, MachineClass: req.Class, Secret: req.Secret})
 	switch codeOf(err) {
@@ -53,17 +52,11 @@ func (e *Engine) find(ctx context.Context, req Request) Answer {
 	}
 }
 
-// found is the answer about an instance that the driver says exists.
 func found(req Request, resp *driver.GetMachineStatusResponse, err error) Answer {
 	if resp == nil {
 		return failed(MethodStatus, unnamed(err))
 	}
 	return complete(MethodStatus, req, Answer{Instance: Instance(*resp)})
-}
-
-// storedInstance is what the Machine itself says of its instance.
-func storedInstance(machine *v1alpha1.Machine) Instance {
-	return Instance{ProviderID: machine.Spec.ProviderID, NodeName: machine.Labels[v1alpha1.NodeLabelKey], Addresses: machine.Status.Addresses}
 }
 
 func (e *Engine) create(ctx context.Context, req Request) Answer {
@@ -94,8 +87,8 @@ func (e *Engine) create(ctx context.Context, req Request) Answer {
 	return answer
 }
 
-// initialize takes the steps that follow creation, if the driver has any and the
-// instance is complete. If they fail, the instance is part of the answer all the same.
+// initialize initializes a complete instance, if the driver can. If that fails, the answer has the
+// instance all the same.
 func (e *Engine) initialize(ctx context.Context, req Request, answer Answer) Answer {
 	initializer, ok := e.driver.(driver.Initializer)
 	if !ok || answer.State != Exists {
@@ -105,7 +98,11 @@ func (e *Engine) initialize(ctx context.Context, req Request, answer Answer) Ans
 	switch codeOf(err) {
 	case codes.OK:
 		if resp != nil {
-			answer.Instance.Addresses = union(answer.Instance.Addresses, resp.Addresses)
+			for _, address := range resp.Addresses { // new ones or all, depending on the driver
+				if !slices.Contains(answer.Instance.Addresses, address) {
+					answer.Instance.Addresses = append(answer.Instance.Addresses, address)
+				}
+			}
 		}
 	case codes.Unimplemented:
 	default:
@@ -114,19 +111,7 @@ func (e *Engine) initialize(ctx context.Context, req Request, answer Answer) Ans
 	return answer
 }
 
-// union has each address once. Drivers answer with those that are new or with all.
-func union(a, b []corev1.NodeAddress) []corev1.NodeAddress {
-	var all []corev1.NodeAddress
-	for _, address := range slices.Concat(a, b) {
-		if !slices.Contains(all, address) {
-			all = append(all, address)
-		}
-	}
-	return all
-}
-
-// complete checks that the driver named what cannot be done without. If it did not,
-// the driver's note is all that is left of the answer.
+// complete checks that the driver named what is required. If not, only its LastKnownState is kept.
 func complete(method Method, req Request, answer Answer) Answer {
 	missing := ""
 	switch {
@@ -143,13 +128,12 @@ func complete(method Method, req Request, answer Answer) Answer {
 	return incomplete
 }
 
-// unnamed is what an answer without a response amounts to. The cause may be nil.
+// unnamed is the error of an answer without a response.
 func unnamed(cause error) error {
 	return status.WrapError(codes.Internal, "the driver answered without a response", cause)
 }
 
-// delete removes the instance, and believes that it is gone when the driver says so
-// in answer to a question of its own.
+// delete deletes the instance, which is gone only when GetMachineStatus says so.
 func (e *Engine) delete(ctx context.Context, req Request) Answer {
 	resp, err := e.driver.DeleteMachine(ctx, &driver.DeleteMachineRequest{Machine: req.Machine, MachineClass: req.Class, Secret: req.Secret})
 	var note *string
@@ -182,8 +166,8 @@ func failed(method Method, err error) Answer {
 	return Answer{State: Failed, Failure: &Failure{Method: method, Code: codeOf(err), Err: err}}
 }
 
-// codeOf classifies an error. What is not a status of the driver is Unknown, unless
-// the call was cut off on our side. An error is never OK, whatever it claims to be.
+// codeOf classifies an error. Without a status of the driver it is Unknown, unless the context has
+// ended. An error is never OK.
 func codeOf(err error) codes.Code {
 	if _, ok := status.FromError(err); ok {
 		return status.Code(err)
@@ -197,8 +181,8 @@ func codeOf(err error) codes.Code {
 	return codes.Unknown
 }
 
-// Error says what went wrong, in the words of the driver.
+// Error returns the method and the driver's error.
 func (f *Failure) Error() string { return fmt.Sprintf("%s: %v", f.Method, f.Err) }
 
-// Unwrap gives the driver's error.
+// Unwrap returns the driver's error.
 func (f *Failure) Unwrap() error { return f.Err }

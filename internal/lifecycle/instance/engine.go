@@ -1,14 +1,12 @@
-// Package instance brings one instance at a driver to the state that is declared.
+// Package instance brings the instances of a driver to their declared state.
 //
-// An Engine ensures that an instance exists, or that it is gone, and answers at once
-// with what is known; the driver's calls run as tasks, and the engine wakes the
-// caller when one has ended. It knows nothing of what it does this for: Machines and
-// Cluster API's machines are both served by it.
+// An Engine ensures that an instance exists, or that it is gone, and returns at once what is known;
+// the driver's calls run as tasks, and the engine wakes the caller when one has ended. It serves
+// Machines and MillwrightMachines.
 //
-// What the engine remembers (calls under way, the last answer, back-off) only delays
-// work or keeps it from being done twice. Losing it costs time. When many failing
-// calls come due at once, after a restart or because a shared Secret changed, all but
-// the first few are spread over half a minute.
+// What the engine remembers (calls under way, the last answer, back-off) delays work or keeps it
+// from being done twice. Losing it costs time. When many failing calls come due at once, after a
+// restart or because a shared Secret changed, all but the first few are spread over half a minute.
 package instance
 
 import (
@@ -29,7 +27,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 )
 
-// Method is the driver's method that an answer stems from.
+// Method is the driver's method that an answer comes from.
 type Method = timeouts.Method
 
 // The methods of a driver, and what precedes a creation.
@@ -41,22 +39,18 @@ const (
 	MethodPrepare    = timeouts.Prepare
 )
 
-// Key names what an instance is for: the namespace and name of its machine.
+// Key is the namespace and name of an instance's machine.
 type Key = types.NamespacedName
 
-// Request says which instance is meant. The engine copies what it keeps.
+// Request identifies an instance. The engine copies what it keeps.
 type Request struct {
-	// Machine that the instance is for.
 	Machine *v1alpha1.Machine
-	// Class of the machine.
-	Class *v1alpha1.MachineClass
+	Class   *v1alpha1.MachineClass
 	// Secret with the merged data of the class's Secrets.
 	Secret *corev1.Secret
-	// Prepare, if set, makes the Secret that CreateMachine gets. It is called in the
-	// task, right before an instance is created and in no other case.
+	// Prepare, if set, makes the Secret for CreateMachine. It is called in the task.
 	Prepare func(ctx context.Context) (*corev1.Secret, error)
-	// NodeExpected says that the instance will become a node, so that the driver must
-	// name it.
+	// NodeExpected requires the driver to name a node.
 	NodeExpected bool
 }
 
@@ -64,31 +58,28 @@ type Request struct {
 type State int
 
 const (
-	// Underway: a call to the driver runs, or is held back for a moment. The caller is
-	// woken when there is more to know.
+	// Underway means that a call runs, or is held back. The caller will be woken.
 	Underway State = iota
-	// Exists: the instance is complete.
+	// Exists means that the instance is complete.
 	Exists
-	// Lost: the instance existed (a provider ID is stored) and the driver no longer
-	// finds it.
+	// Lost means that the driver does not find an instance whose provider ID is stored.
 	Lost
-	// Gone: the instance was to be deleted, and it is; or it was looked for, and the
-	// driver finds none or cannot tell.
+	// Gone means that the instance was deleted, or that the driver finds none or cannot look.
 	Gone
-	// Remains: the driver accepted the deletion, and the instance is still there.
+	// Remains means that the driver accepted the deletion, and still has the instance.
 	Remains
-	// Failed: the last call failed; it is tried again.
+	// Failed means that the last call failed. It is tried again.
 	Failed
 )
 
-// Instance is what a driver tells of an instance.
+// Instance is the driver's description of an instance.
 type Instance struct {
 	ProviderID string
 	NodeName   string
 	Addresses  []corev1.NodeAddress
 }
 
-// Failure is a call that failed.
+// Failure is a failed call.
 type Failure struct {
 	Method Method
 	Code   codes.Code
@@ -98,27 +89,26 @@ type Failure struct {
 // Answer is what the engine knows of an instance.
 type Answer struct {
 	State State
-	// Instance is set if the state is Exists, and if initialising it failed.
+	// Instance is set if the state is Exists, and if its initialization failed.
 	Instance Instance
-	// Created tells that the engine created the instance, rather than found it.
+	// Created reports that the engine created the instance, rather than found it.
 	Created bool
-	// LastKnownState is the driver's note; nil if it gave none.
+	// LastKnownState is nil if the driver returned none.
 	LastKnownState *string
 	// Failure is set if the state is Failed.
 	Failure *Failure
 	// Retry is when the driver is asked again; set if the state is Failed or Remains.
 	Retry time.Duration
-	// Since is when the call began that is under way, which may be one for another goal
-	// that has to end first; zero if none is.
+	// Since is when the call began that is under way, perhaps for another goal; zero if none is.
 	Since time.Time
 }
 
-// Silence is when a driver counts as one that does not answer: calls have ended by then, unless
-// the driver ignores their deadline, and there is nothing to do about that.
+// Silence is the time after which a driver counts as not answering: it ignores the deadlines of its
+// calls.
 const Silence = instrument.DefaultTimeout + instrument.DefaultTimeout/2
 
-// SilentIn is when the driver counts as one that does not answer; not positive if it does now.
-// It is meant for answers whose state is Underway.
+// SilentIn is the time until a driver whose call is Underway counts as not answering; not positive
+// once it does.
 func (a Answer) SilentIn(now time.Time) time.Duration {
 	if a.Since.IsZero() {
 		return Silence
@@ -130,19 +120,16 @@ func (a Answer) SilentIn(now time.Time) time.Duration {
 type Options struct {
 	// Run runs a task, as tasks.Runner.Go does. Required.
 	Run func(task func(ctx context.Context)) bool
-	// Wake is called once for each call that ended, and once when a call that was held
-	// back is due. Required.
+	// Wake is called when a call has ended, or a held back one is due. Required.
 	Wake func(Key)
 	// Policy for failed calls.
 	Policy timeouts.Policy
-	// OutOfRange is called when a driver begins to answer GetMachineStatus with that code:
-	// it knows several VMs of one machine, and the one that nobody owns has to be removed.
-	// Nil: nobody is told.
+	// OutOfRange is called when a driver begins to answer GetMachineStatus with that code: it
+	// has several VMs of one machine, of which one is an orphan. Optional.
 	OutOfRange func()
-	// Clock to count back-off by. Nil means the real one.
+	// Clock defaults to the real one.
 	Clock clock.WithDelayedExecution
-	// Chance is at least 0 and less than 1. It keeps calls that failed together from being
-	// repeated together. Nil means a random number.
+	// Chance in [0, 1) is the jitter of back-offs. Nil means a random number.
 	Chance func() float64
 }
 
@@ -156,7 +143,6 @@ type Engine struct {
 	spread  spread
 }
 
-// goal is what an entry works for.
 type goal int
 
 const (
@@ -165,16 +151,16 @@ const (
 	goalFound
 )
 
-// entry is what the engine remembers of one instance.
+// entry is what the engine remembers of an instance.
 type entry struct {
 	goal        goal
 	fingerprint fingerprint
-	// cancel ends the running call, which began then; nil if none runs.
+	// cancel ends the running call; nil if none runs.
 	cancel context.CancelFunc
 	began  time.Time
 	// forgotten has the entry dropped when the running call has ended.
 	forgotten bool
-	// answer of the last call; nil before the first one has ended.
+	// answer of the last call; nil before it has ended.
 	answer *Answer
 	// failures of one code in a row. policy is what the code began with, backoff what is left.
 	code            codes.Code
@@ -195,29 +181,27 @@ func New(d driver.Driver, opts Options) *Engine {
 	return &Engine{driver: d, opts: opts, entries: map[Key]*entry{}}
 }
 
-// Ensure answers whether the instance exists, and has it created if it does not. An
-// answer is kept until Forget, or until the request changes.
+// Ensure returns whether the instance exists, and has it created if it does not. An answer is kept
+// until Forget, or until the request changes.
 func (e *Engine) Ensure(req Request) Answer {
 	return e.pursue(goalExists, req, e.ensure)
 }
 
-// Delete answers whether the instance is gone, and has it deleted if it is not. A
-// creation that is under way is cancelled and awaited first.
+// Delete returns whether the instance is gone, and has it deleted if it is not. A creation that is
+// under way is cancelled and awaited first.
 func (e *Engine) Delete(req Request) Answer {
 	return e.pursue(goalGone, req, e.delete)
 }
 
-// Find answers which instance the driver knows, and changes nothing: Exists, Gone (there
-// is none, or the driver cannot look) or Failed. It is for callers that are about to
-// delete and do not know what. A creation that is under way is cancelled and awaited
-// first. Once Delete was called, Find must not be: each would begin the other's work anew.
+// Find returns which instance the driver knows: Exists, Gone or Failed. It is for callers that are
+// about to delete an instance they do not know. A creation that is under way is cancelled and
+// awaited first. It must not be called after Delete: each would begin the other's work anew.
 func (e *Engine) Find(req Request) Answer {
 	return e.pursue(goalFound, req, e.find)
 }
 
-// Abandon is for callers that can ask nothing of the driver any more. It cancels the call
-// that is under way, if any, and answers Underway until that has ended; then what the last
-// call brought, or Gone if there was none. It starts nothing.
+// Abandon is for callers that cannot ask the driver any more. It cancels the call that is under way
+// and returns Underway until that has ended, then the last answer, or Gone if there was none.
 func (e *Engine) Abandon(key Key) Answer {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -232,8 +216,7 @@ func (e *Engine) Abandon(key Key) Answer {
 	}
 }
 
-// Deleting reports whether this process has begun to delete the instance. A restart
-// forgets it.
+// Deleting reports whether this process has begun to delete the instance.
 func (e *Engine) Deleting(key Key) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -241,8 +224,8 @@ func (e *Engine) Deleting(key Key) bool {
 	return known != nil && known.goal == goalGone && !known.forgotten
 }
 
-// Forget drops what is remembered of an instance. A call under way is cancelled; until
-// it has ended, no other one is made for this instance.
+// Forget drops what is remembered of an instance. A call under way is cancelled; until it has ended,
+// no other one is made for the instance.
 func (e *Engine) Forget(key Key) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -286,8 +269,8 @@ func (e *Engine) pursue(want goal, req Request, do call) Answer {
 	return Answer{State: Underway, Since: known.began}
 }
 
-// entry finds what is remembered of an instance, and begins anew if the request is
-// another one than before. The lock is held.
+// entry returns what is remembered of an instance, and begins anew if the request changed. The lock
+// is held.
 func (e *Engine) entry(key Key, want goal, req Request) *entry {
 	known, print := e.entries[key], fingerprintOf(req)
 	if known != nil && known.goal == want && known.fingerprint == print {
@@ -295,7 +278,7 @@ func (e *Engine) entry(key Key, want goal, req Request) *entry {
 	}
 	next := &entry{goal: want, fingerprint: print}
 	now := e.opts.Clock.Now()
-	if delay := e.spread.delay(now, change{before: known, next: next, machine: req.Machine}); delay > 0 {
+	if delay := e.spread.delay(now, known, next, req.Machine); delay > 0 {
 		next.due = now.Add(delay)
 		e.opts.Clock.AfterFunc(delay, func() { e.opts.Wake(key) })
 	}
@@ -305,7 +288,7 @@ func (e *Engine) entry(key Key, want goal, req Request) *entry {
 
 func (a *Answer) retried() bool { return a.State == Failed || a.State == Remains }
 
-// start has a call run as a task. The lock is held.
+// start runs a call as a task. The lock is held.
 func (e *Engine) start(key Key, known *entry, req Request, do call) {
 	req.Machine = req.Machine.DeepCopy()
 	req.Class = req.Class.DeepCopy()
@@ -323,7 +306,6 @@ func (e *Engine) start(key Key, known *entry, req Request, do call) {
 	known.cancel, known.began = cancel, e.opts.Clock.Now()
 }
 
-// finish keeps the answer of a call, unless it is of no use any more.
 func (e *Engine) finish(key Key, known *entry, answer Answer) {
 	e.mu.Lock()
 	known.cancel()
@@ -341,7 +323,6 @@ func (e *Engine) finish(key Key, known *entry, answer Answer) {
 	e.opts.Wake(key)
 }
 
-// count sets when the call is due again.
 func (known *entry) count(answer Answer, opts Options) {
 	method, code := MethodStatus, codes.OK
 	if answer.Failure != nil {

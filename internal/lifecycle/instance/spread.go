@@ -2,96 +2,72 @@ package instance
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
-	"maps"
+	"encoding/json"
 	"math/rand/v2"
-	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// fingerprint reports whether a request changed in anything that could make a failed
-// call succeed. Our own writes of status and metadata do not change it.
+// fingerprint changes with everything in a request that could make a failed call succeed.
 type fingerprint struct {
 	machine, class                     types.UID
 	machineGeneration, classGeneration int64
-	// force is the label by which a user urges a deletion on.
-	force  string
-	secret [sha256.Size]byte
+	force                              string
+	secret                             [sha256.Size]byte
 }
 
-// sameButSecret reports whether the two differ in nothing but the secret.
+// sameButSecret reports whether the two differ at most in the secret.
 func (f fingerprint) sameButSecret(other fingerprint) bool {
 	other.secret = f.secret
 	return f == other
 }
 
 func fingerprintOf(req Request) fingerprint {
+	var data []byte
+	if req.Secret != nil {
+		data, _ = json.Marshal(req.Secret.Data) // bytes under sorted keys: never fails
+	}
 	return fingerprint{
 		machine:           req.Machine.UID,
 		machineGeneration: req.Machine.Generation,
 		class:             req.Class.UID,
 		classGeneration:   req.Class.Generation,
 		force:             req.Machine.Labels[v1alpha1.LabelKeyForceDeletion],
-		secret:            hashSecret(req.Secret),
+		secret:            sha256.Sum256(data),
 	}
 }
 
-func hashSecret(secret *corev1.Secret) [sha256.Size]byte {
-	hash := sha256.New()
-	part := func(b []byte) {
-		_ = binary.Write(hash, binary.BigEndian, uint64(len(b))) // a hash never fails
-		hash.Write(b)
-	}
-	if secret != nil {
-		for _, key := range slices.Sorted(maps.Keys(secret.Data)) {
-			part([]byte(key))
-			part(secret.Data[key])
-		}
-	}
-	return [sha256.Size]byte(hash.Sum(nil))
-}
-
-// Many failing calls can come due at the same moment: when a process takes over with
-// no memory of their back-off, and when a Secret changes that many machines share. The
-// first few of them are made at once, so that a small installation waits for nothing
-// and a repaired Secret is tried at once; the rest is spread over some time.
+// Many failing calls can come due at the same moment: when a process takes over without their
+// back-off, and when a Secret changes that many machines share. The first few are made at once, and
+// the others are spread.
 const (
-	// spreadWindow is the time over which calls are spread, and after which another
-	// few are made at once.
 	spreadWindow = 30 * time.Second
-	// spreadPrompt is how many calls are made at once.
+	// spreadPrompt is how many calls of a window are made at once.
 	spreadPrompt = 10
-	// spreadTakeover is how long a process that begins to work counts as having taken
-	// over.
+	// spreadTakeover is how long a process counts as having taken over.
 	spreadTakeover = time.Minute
 )
 
 // spread holds back first calls. The zero value is ready to use.
 type spread struct {
-	// begun is when the first request came, which is when this process began to lead.
+	// begun is when this process began to lead, with the first request.
 	begun time.Time
-	// since is when calls of the present window began to be counted.
+	// since is the beginning of the window, count the number of its calls.
 	since time.Time
 	count int
 }
 
-// change is an entry that is about to take the place of another one, or of none.
-type change struct {
-	before, next *entry
-	machine      *v1alpha1.Machine
-}
-
-// delay is how long the first call for the next entry is held back.
-func (c *spread) delay(now time.Time, change change) time.Duration {
+// delay is how long the first call for the next entry is held back, which replaces the one before, if
+// any.
+func (c *spread) delay(now time.Time, before, next *entry, machine *v1alpha1.Machine) time.Duration {
 	if c.begun.IsZero() {
 		c.begun = now
 	}
-	if !c.takenOver(now, change) && !change.ofSecret() {
+	takenOver := before == nil && now.Sub(c.begun) < spreadTakeover && hasFailed(machine)
+	if !takenOver && !retriedForSecret(before, next) {
 		return 0
 	}
 	if now.Sub(c.since) >= spreadWindow {
@@ -104,24 +80,20 @@ func (c *spread) delay(now time.Time, change change) time.Duration {
 	return rand.N(spreadWindow)
 }
 
-// takenOver reports whether the call is likely to be one that failed for the process
-// before this one. It reads the Machine's status, and may: it only delays.
-func (c *spread) takenOver(now time.Time, change change) bool {
-	if change.before != nil || now.Sub(c.begun) >= spreadTakeover {
-		return false
-	}
-	switch change.machine.Status.CurrentStatus.Phase {
+// hasFailed reports whether the Machine's last call failed, by its status. It may, as this only
+// delays.
+func hasFailed(machine *v1alpha1.Machine) bool {
+	switch machine.Status.CurrentStatus.Phase {
 	case v1alpha1.MachineCrashLoopBackOff:
 		return true
 	case v1alpha1.MachineTerminating:
-		return change.machine.Status.LastOperation.State == v1alpha1.MachineStateFailed
+		return machine.Status.LastOperation.State == v1alpha1.MachineStateFailed
 	}
 	return false
 }
 
-// ofSecret reports whether a failed call is to be tried again for nothing but a new
-// Secret.
-func (c change) ofSecret() bool {
-	return c.before != nil && c.before.answer != nil && c.before.answer.retried() &&
-		c.before.goal == c.next.goal && c.before.fingerprint.sameButSecret(c.next.fingerprint)
+// retriedForSecret reports whether a failed call is retried only because of a new Secret.
+func retriedForSecret(before, next *entry) bool {
+	return before != nil && before.answer != nil && before.answer.retried() &&
+		before.goal == next.goal && before.fingerprint.sameButSecret(next.fingerprint)
 }

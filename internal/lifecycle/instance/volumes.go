@@ -12,39 +12,37 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// Volumes knows how a driver calls persistent volumes. It answers at once; what it does
-// not know it asks the driver in a task, and has the caller woken. Make one with
-// NewVolumes.
+// Volumes identifies persistent volumes at a driver's provider. It asks the driver in tasks, and
+// wakes the caller. Make one with NewVolumes.
 type Volumes struct {
 	driver driver.Driver
 	run    func(func(ctx context.Context)) bool
 	wake   func(Key)
 
 	mu sync.Mutex
-	// known are the answers, by the volume's UID. A volume's name at its provider does
-	// not change, but an error may pass.
+	// known are the answers by the volume's UID.
 	known map[types.UID]VolumeAnswer
-	// asking are those who wait for an answer.
+	// asking are the machines that wait for an answer.
 	asking map[types.UID][]Key
 }
 
-// VolumeAnswer is what a driver says of a volume.
+// VolumeAnswer is a driver's answer on a volume.
 type VolumeAnswer struct {
 	// ID is the volume's ID at the provider; empty if the driver does not know it.
 	ID string
-	// Pending says that the driver has not answered yet.
+	// Pending reports that the driver has not answered yet.
 	Pending bool
-	// Err is why it gave no answer; nil if it did.
+	// Err is the error of the call.
 	Err error
 }
 
-// NewVolumes makes Volumes. Run and wake are those of Options.
+// NewVolumes returns Volumes. Run and wake are those of Options.
 func NewVolumes(d driver.Driver, run func(func(ctx context.Context)) bool, wake func(Key)) *Volumes {
 	return &Volumes{driver: d, run: run, wake: wake, known: map[types.UID]VolumeAnswer{}, asking: map[types.UID][]Key{}}
 }
 
-// Identify answers how the provider calls a volume, for whoever drains the node of a
-// machine. An error is forgotten once it was told, so that the next one asks again.
+// Identify returns the provider's ID of a volume, for the drain of a machine. An error is returned
+// once, and then the driver is asked again.
 func (v *Volumes) Identify(machine Key, pv *corev1.PersistentVolume) VolumeAnswer {
 	identifier, able := v.driver.(driver.VolumeIdentifier)
 	if !able {

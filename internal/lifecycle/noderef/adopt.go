@@ -13,18 +13,12 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// Adopt changes the node to carry what marks it as its machine's: the finalizer, the
-// label with the machine's name, and the annotations, labels and taints of the
-// machine's node template.
+// Adopt changes the node to have the marks of its machine, and the annotations, labels and taints of
+// the machine's node template.
 //
-// The template is merged three ways. What it names is added or put right; what it
-// named when last applied and names no longer is removed; the rest is left alone.
-// What was last applied is kept in an annotation, in the form that MCM writes. If that
-// cannot be read, nothing counts as applied before, so that nothing is removed, and it
-// is written anew. Adopting a node a second time changes nothing.
-//
-// What no node may have is left out; Invalid says what that is. What was last applied under
-// the same key stays then.
+// The template is merged three ways, with the one that was last applied, which is in an annotation
+// in MCM's form. If that cannot be parsed, nothing is removed. What is Invalid is left out; what was
+// last applied under the same key stays. Adopting a node a second time changes nothing.
 func Adopt(node *corev1.Node, machine *v1alpha1.Machine) error {
 	record := node.Annotations[v1alpha1.AnnotationKeyLastAppliedNodeTemplate]
 	last := lastApplied(record)
@@ -42,8 +36,7 @@ func Adopt(node *corev1.Node, machine *v1alpha1.Machine) error {
 	return err
 }
 
-// Mark changes the node to carry only what marks it as its machine's: the finalizer, and the
-// label with the machine's name unless the name is no value for a label.
+// Mark adds the finalizer, and the label with the machine's name unless that is no valid value.
 func Mark(node *corev1.Node, machine *v1alpha1.Machine) {
 	if !slices.Contains(node.Finalizers, v1alpha1.FinalizerNode) {
 		node.Finalizers = append(node.Finalizers, v1alpha1.FinalizerNode)
@@ -53,7 +46,7 @@ func Mark(node *corev1.Node, machine *v1alpha1.Machine) {
 	}
 }
 
-// Release changes the node to no longer be held by its machine.
+// Release removes the finalizer.
 func Release(node *corev1.Node) {
 	node.Finalizers = slices.DeleteFunc(node.Finalizers, func(finalizer string) bool {
 		return finalizer == v1alpha1.FinalizerNode
@@ -74,8 +67,7 @@ func merge(current, last, want map[string]string) map[string]string {
 	return merged
 }
 
-// mergeTaints keeps the order of the taints that are there and adds new ones at the
-// end, so that equal templates never cause a write.
+// mergeTaints keeps the order of existing taints, so that equal templates cause no write.
 func mergeTaints(current, last, want []corev1.Taint) []corev1.Taint {
 	var merged []corev1.Taint
 	for _, taint := range current {
@@ -106,8 +98,7 @@ func findTaint(taints []corev1.Taint, like corev1.Taint) *corev1.Taint {
 	return nil
 }
 
-// lastApplied is the template that a record says was last applied; empty if there is no
-// record, or if somebody spoilt it: a node must not be given up for that.
+// lastApplied is the template of a record; empty if there is none, or if it is invalid.
 func lastApplied(record string) *v1alpha1.NodeTemplateSpec {
 	last := &v1alpha1.NodeTemplateSpec{}
 	if json.Unmarshal([]byte(record), last) != nil {
@@ -116,8 +107,7 @@ func lastApplied(record string) *v1alpha1.NodeTemplateSpec {
 	return last
 }
 
-// recordOf is the record of a template. If the old one says the same it stays as it is:
-// the same may be written in several ways, and no record means an empty template.
+// recordOf is the record of a template. The old one is kept if it means the same.
 func recordOf(old string, last, template *v1alpha1.NodeTemplateSpec) (string, error) {
 	if equality.Semantic.DeepEqual(last, template) {
 		return old, nil
@@ -129,11 +119,8 @@ func recordOf(old string, last, template *v1alpha1.NodeTemplateSpec) (string, er
 	return string(text), nil
 }
 
-// SetCapacity changes the node's status to have the virtual capacity that a class gives to
-// its nodes, merged three ways as Adopt does it. What the kubelet reports besides stays.
-//
-// It goes before RecordCapacity, in a write of its own: what was removed from the class
-// must be gone before nothing tells any more that it was once there.
+// SetCapacity merges the virtual capacity of a class into the node's status, three ways as Adopt does.
+// It has to be written before RecordCapacity, which forgets what was removed from the class.
 func SetCapacity(node *corev1.Node, want corev1.ResourceList) {
 	last := lastCapacity(node)
 	if len(last) == 0 && len(want) == 0 {
@@ -156,8 +143,7 @@ func SetCapacity(node *corev1.Node, want corev1.ResourceList) {
 	node.Status.Capacity = merged
 }
 
-// RecordCapacity changes the node to tell what virtual capacity was last applied, in the
-// annotation that MCM writes. No capacity leaves no annotation.
+// RecordCapacity sets MCM's annotation with the virtual capacity that was last applied, if any.
 func RecordCapacity(node *corev1.Node, want corev1.ResourceList) error {
 	if len(want) == 0 {
 		delete(node.Annotations, v1alpha1.AnnotationKeyLastAppliedVirtualCapacity)
@@ -174,7 +160,7 @@ func RecordCapacity(node *corev1.Node, want corev1.ResourceList) error {
 	return nil
 }
 
-// lastCapacity is what was last applied; nothing if somebody spoilt the record.
+// lastCapacity is what was last applied; nothing if the record is invalid.
 func lastCapacity(node *corev1.Node) corev1.ResourceList {
 	var last corev1.ResourceList
 	if json.Unmarshal([]byte(node.Annotations[v1alpha1.AnnotationKeyLastAppliedVirtualCapacity]), &last) != nil {

@@ -1,5 +1,5 @@
-// Package noderef reads Nodes: how they are, and what they lack of what their Machine
-// wants them to carry. It is pure: it neither reads nor writes an API server.
+// Package noderef evaluates the health of Nodes and applies node templates to them, without an API
+// server.
 package noderef
 
 import (
@@ -13,10 +13,8 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// Healthy reports whether a node with these conditions can be used. It has at least one
-// condition; Ready is True if it is there; and each of the conditions named in bad is
-// False if it is there. An unknown bad condition is not a good sign. Other conditions
-// do not count.
+// Healthy reports whether there is at least one condition, Ready is True if it is there, and each of
+// the bad ones is False if it is there.
 func Healthy(conditions []corev1.NodeCondition, bad []string) bool {
 	for _, condition := range conditions {
 		switch {
@@ -36,8 +34,7 @@ func Healthy(conditions []corev1.NodeCondition, bad []string) bool {
 // DefaultBadConditions are the conditions of the manager's flag --node-conditions.
 var DefaultBadConditions = []string{"KernelDeadlock", "ReadonlyFilesystem", "DiskPressure", "NetworkUnavailable"}
 
-// BadConditions are the conditions that make the Machine unhealthy unless they are False: those
-// of its spec, or those of the manager's flag.
+// BadConditions are the conditions of the Machine's spec, or of the manager's flag.
 func BadConditions(machine *v1alpha1.Machine, flag []string) []string {
 	if config := machine.Spec.MachineConfiguration; config != nil && config.NodeConditions != nil {
 		return strings.Split(*config.NodeConditions, ",")
@@ -45,8 +42,7 @@ func BadConditions(machine *v1alpha1.Machine, flag []string) []string {
 	return flag
 }
 
-// ConditionsDiffer reports whether a condition came, went, or changed its status or
-// reason. Heartbeats and messages do not count.
+// ConditionsDiffer reports whether types, statuses or reasons differ.
 func ConditionsDiffer(a, b []corev1.NodeCondition) bool {
 	if len(a) != len(b) {
 		return true
@@ -62,17 +58,15 @@ func ConditionsDiffer(a, b []corev1.NodeCondition) bool {
 	return false
 }
 
-// CriticalComponentsReady reports whether the node lacks the taint that keeps a new
-// machine from being Running.
+// CriticalComponentsReady reports whether the node lacks the taint that keeps a new Machine Pending.
 func CriticalComponentsReady(node *corev1.Node) bool {
 	return !slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
 		return taint.Key == v1alpha1.TaintKeyCriticalComponentsNotReady
 	})
 }
 
-// SetTerminating changes the node's status to tell that its machine is being deleted: for
-// its health, or because it is not wanted any more. A node that tells so already is left as
-// it is: what it was deleted for does not change.
+// SetTerminating sets the condition of a node whose Machine is being deleted, for its health or by
+// scaling down, unless it is set.
 func SetTerminating(node *corev1.Node, unhealthy bool, now time.Time) {
 	condition := corev1.NodeCondition{
 		Type: v1alpha1.NodeTerminationCondition, Status: corev1.ConditionTrue,

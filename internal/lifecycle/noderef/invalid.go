@@ -14,9 +14,8 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// Invalid says what of a machine's node template, or of its name, the node cannot have: the API
-// server would refuse all of a write that contains it. One text for each, always in the same
-// order. An admission policy may refuse more.
+// Invalid returns one sorted text for each part of a machine's node template, or for its name, that
+// the API server would refuse on the node. An admission policy may refuse more.
 func Invalid(node *corev1.Node, machine *v1alpha1.Machine) []string {
 	_, wrong := fit(node, &v1alpha1.NodeTemplateSpec{}, &machine.Spec.NodeTemplateSpec)
 	if name := invalidName(node, machine); name != "" {
@@ -25,8 +24,8 @@ func Invalid(node *corev1.Node, machine *v1alpha1.Machine) []string {
 	return wrong
 }
 
-// Lacks names what of the node is not as the template says, apart from what is invalid: its
-// labels, annotations or taints.
+// Lacks returns which of labels, annotations and taints differ from the template, apart from what is
+// invalid.
 func Lacks(node *corev1.Node, machine *v1alpha1.Machine) []string {
 	adopted := &corev1.Node{Spec: corev1.NodeSpec{Taints: node.Spec.Taints}}
 	adopted.Labels, adopted.Annotations = maps.Clone(node.Labels), maps.Clone(node.Annotations)
@@ -46,7 +45,7 @@ func Lacks(node *corev1.Node, machine *v1alpha1.Machine) []string {
 	return lacking
 }
 
-// differ compares all but one key, which is no part of a template.
+// differ ignores one key, which is no part of a template.
 func differ(a, b map[string]string, but string) bool {
 	without := func(m map[string]string) map[string]string {
 		m = maps.Clone(m)
@@ -56,8 +55,7 @@ func differ(a, b map[string]string, but string) bool {
 	return !maps.Equal(without(a), without(b))
 }
 
-// fit is a template without what is wrong in it, which is replaced by what was last applied
-// under the same key.
+// fit replaces what is invalid in a template by what was last applied under the same key.
 func fit(node *corev1.Node, last, want *v1alpha1.NodeTemplateSpec) (v1alpha1.NodeTemplateSpec, []string) {
 	fitting := *want
 	var labels, annotations, taints []string
@@ -67,7 +65,7 @@ func fit(node *corev1.Node, last, want *v1alpha1.NodeTemplateSpec) (v1alpha1.Nod
 	return fitting, slices.Concat(labels, annotations, taints)
 }
 
-// fitMap does not look at what the node has already.
+// fitMap accepts all that the node already has.
 func fitMap(current, last, want map[string]string, invalid func(key, value string) string) (map[string]string, []string) {
 	fitting := want
 	var wrong []string
@@ -146,7 +144,6 @@ func invalidTaint(taint corev1.Taint) string {
 	return fmt.Sprintf("taint %q: %s", taint.ToString(), wrong)
 }
 
-// invalidName says why the machine's name cannot be on the node.
 func invalidName(node *corev1.Node, machine *v1alpha1.Machine) string {
 	if node.Labels[v1alpha1.LabelKeyMachineName] == machine.Name {
 		return ""
@@ -154,7 +151,7 @@ func invalidName(node *corev1.Node, machine *v1alpha1.Machine) string {
 	return invalidLabel(v1alpha1.LabelKeyMachineName, machine.Name)
 }
 
-// first is the first of the texts, without the examples and the expression in it.
+// first returns the first text without its examples.
 func first(texts []string) string {
 	if len(texts) == 0 {
 		return ""

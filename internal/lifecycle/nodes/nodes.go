@@ -15,14 +15,13 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
 )
 
-// Writer writes nodes, and remembers it until the cache shows it. The zero value is ready to use.
+// Writer remembers its writes until the cache shows them. The zero value is ready to use.
 type Writer struct{ expectations.Writes }
 
-// Patch changes the node, if the change is one. Only a change of its taints, which
-// replaces their list, is locked: the kubelet's writes would make others fail for
-// nothing. The change sees no status.
+// Patch changes the node. The change sees no status. Only a patch of the taints, which replaces
+// their list, has an optimistic lock, as kubelets write often.
 func (w *Writer) Patch(ctx context.Context, c client.Client, node *corev1.Node, change func(*corev1.Node) error) (*corev1.Node, error) {
-	// Without the status, which is most of a node and is not written: comparing it is dear.
+	// Without the status, which is most of a node and expensive to compare.
 	before := &corev1.Node{ObjectMeta: node.ObjectMeta, Spec: node.Spec}
 	changed := before.DeepCopy()
 	if err := change(changed); err != nil {
@@ -42,7 +41,7 @@ func (w *Writer) Patch(ctx context.Context, c client.Client, node *corev1.Node, 
 	return changed, nil
 }
 
-// PatchStatus does the same for the status, whose lists are merged by their keys.
+// PatchStatus changes the status, whose lists are merged by their keys.
 func (w *Writer) PatchStatus(ctx context.Context, c client.Client, node *corev1.Node, change func(*corev1.Node)) (*corev1.Node, error) {
 	before := &corev1.Node{ObjectMeta: node.ObjectMeta, Status: node.Status}
 	changed := before.DeepCopy()
@@ -57,8 +56,8 @@ func (w *Writer) PatchStatus(ctx context.Context, c client.Client, node *corev1.
 	return changed, nil
 }
 
-// Marked returns the name of the node that carries the Machine's name; empty if none does. The
-// cache needs the index target.NodeByMachine.
+// Marked returns the node with the label of the Machine; empty if there is none. The cache needs the
+// index target.NodeByMachine.
 func Marked(ctx context.Context, cache client.Reader, machine *v1alpha1.Machine) (string, error) {
 	list := &corev1.NodeList{}
 	err := cache.List(ctx, list, client.MatchingFields{target.NodeByMachine: machine.Name}, client.UnsafeDisableDeepCopy)
@@ -71,8 +70,8 @@ func Marked(ctx context.Context, cache client.Reader, machine *v1alpha1.Machine)
 	}), nil
 }
 
-// Duplicate returns the name of another node that says that it is the VM of a Machine's node;
-// empty if there is none. The cache needs the index target.NodeByProviderID.
+// Duplicate returns another node with the provider ID; empty if there is none. The cache needs the
+// index target.NodeByProviderID.
 func Duplicate(ctx context.Context, cache client.Reader, providerID, node string) (string, error) {
 	if providerID == "" {
 		return "", nil
@@ -85,7 +84,7 @@ func Duplicate(ctx context.Context, cache client.Reader, providerID, node string
 	return first(list, func(other *corev1.Node) bool { return other.Name != node }), nil
 }
 
-// first returns the first name, in alphabetical order, of the nodes that fit; empty if none does.
+// first returns the first name of the nodes that fit; empty if none does.
 func first(list *corev1.NodeList, fits func(*corev1.Node) bool) string {
 	name := ""
 	for i := range list.Items {
@@ -96,10 +95,9 @@ func first(list *corev1.NodeList, fits func(*corev1.Node) bool) string {
 	return name
 }
 
-// Older returns a message if the name of a new VM's node is that of a node which was there before
-// the Machine, else nothing: some clouds give the names of VMs that are gone to new ones. The
-// kubelet could not join under that name, and whoever takes the node for the Machine's would
-// drain and delete what is not its own.
+// Older returns a message if the node of a new VM is older than the Machine, else nothing: some
+// clouds give the names of deleted VMs to new ones. The kubelet could not join under that name, and
+// the Machine would drain and delete another one's node.
 func Older(ctx context.Context, cache client.Reader, machine *v1alpha1.Machine, name, providerID string) (string, error) {
 	if name == "" || name == machine.Name {
 		return "", nil

@@ -1,5 +1,4 @@
-// Package fieldindex names the indexes of the cache, so that no controller lists everything
-// to find something.
+// Package fieldindex defines the indexes of the cache.
 package fieldindex
 
 import (
@@ -18,29 +17,25 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// The indexes, to be used with client.MatchingFields.
+// The indexes, for client.MatchingFields.
 const (
-	// MachineByNode finds the Machine of a Node by the Node's name.
+	// MachineByNode is the name of the Machine's Node.
 	MachineByNode = "machine.node"
-	// MachineByProviderID finds the Machines that have a VM, by its provider ID.
+	// MachineByProviderID is the provider ID of the Machine's VM.
 	MachineByProviderID = "machine.providerID"
-	// MachineByClass finds the Machines of a MachineClass by its name.
+	// MachineByClass is the name of the MachineClass.
 	MachineByClass = "machine.class"
-	// ByController finds Machines and MachineSets by the UID of what controls them;
-	// those that nothing controls are found under Orphan.
+	// ByController is the UID of the controller of a Machine or MachineSet, or Orphan.
 	ByController = "controller"
-	// MachineSetBySelector finds MachineSets by one of the labels that their selector asks for,
-	// as SelectorLabel has it.
+	// MachineSetBySelector is the SelectorLabel of the set's selector.
 	MachineSetBySelector = "machineset.selector"
-	// MachineSetByTemplate finds MachineSets by each of the labels of their template, as
-	// "key=value".
+	// MachineSetByTemplate has the labels of the set's template, as "key=value".
 	MachineSetByTemplate = "machineset.template"
-	// ClassBySecret finds the MachineClasses that refer to a Secret, by
-	// "namespace/name".
+	// ClassBySecret has the Secrets of a MachineClass, as "namespace/name".
 	ClassBySecret = "class.secret"
 )
 
-// Orphan is the value of ByController for objects that nothing controls.
+// Orphan is the value of ByController for objects without a controller.
 const Orphan = "none"
 
 // Add adds all indexes to a cache.
@@ -103,7 +98,7 @@ func machineSetByTemplate(object client.Object) []string {
 	return Labels(object.(*v1alpha1.MachineSet).Spec.Template.Labels)
 }
 
-// Labels are a set of labels, each as "key=value", in no certain order.
+// Labels formats labels as "key=value", unordered.
 func Labels(of map[string]string) []string {
 	pairs := make([]string, 0, len(of))
 	for key, value := range of {
@@ -115,9 +110,8 @@ func Labels(of map[string]string) []string {
 // NoLabel is the value of MachineSetBySelector for selectors without matchLabels.
 const NoLabel = "none"
 
-// SelectorLabel is the label that a selector asks for, as "key=value": of several the one that
-// few objects are likely to have in common, which is that of a template's hash, or else the one
-// with the longest value. It is NoLabel if there is none.
+// SelectorLabel returns a label of a selector as "key=value", or NoLabel: of several the one that few
+// objects are likely to share, which is the template's hash, else the one with the longest value.
 func SelectorLabel(selector *metav1.LabelSelector) string {
 	if selector == nil || len(selector.MatchLabels) == 0 {
 		return NoLabel
@@ -144,8 +138,8 @@ func classBySecret(object client.Object) []string {
 	return keys
 }
 
-// SecretsOf names the Secrets that a class refers to, in the order in which their data
-// is laid over one another. A reference without a namespace means the class's own.
+// SecretsOf returns the Secrets of a class in the order in which their data is merged. A reference
+// without a namespace means the class's own.
 func SecretsOf(class *v1alpha1.MachineClass) []types.NamespacedName {
 	var keys []types.NamespacedName
 	for _, ref := range []*corev1.SecretReference{class.SecretRef, class.CredentialsSecretRef} {
@@ -161,9 +155,7 @@ func SecretsOf(class *v1alpha1.MachineClass) []types.NamespacedName {
 	return keys
 }
 
-// MergedSecret lays the data of the class's Secrets over one another. A driver gets
-// nothing but data: whose Secrets these were is not its business. What is not there is no
-// error: it is said in a sentence.
+// MergedSecret merges the data of the class's Secrets. What is missing is no error but a sentence.
 func MergedSecret(ctx context.Context, from client.Reader, class *v1alpha1.MachineClass) (secret *corev1.Secret, missing string, err error) {
 	merged := &corev1.Secret{Data: map[string][]byte{}}
 	for _, key := range SecretsOf(class) {

@@ -15,15 +15,14 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// Machines finds Machines. They are the cache's own, so nobody may change them.
+// Machines finds Machines, which are the cache's and must not be changed.
 type Machines interface {
-	// ControlledBy finds the Machines of a namespace by the UID of what controls them, or
-	// Orphan, in no certain order.
+	// ControlledBy returns the Machines of a namespace by the UID of their controller, or
+	// Orphan, unordered.
 	ControlledBy(ctx context.Context, namespace, controller string) ([]*v1alpha1.Machine, error)
 }
 
-// Listed finds Machines with any reader that has the indexes. A list holds a copy of each
-// Machine, of about a kilobyte, though not of what that points to.
+// Listed finds Machines with a reader that has the indexes. It makes a shallow copy of each Machine.
 func Listed(reader client.Reader) Machines { return listed{reader} }
 
 type listed struct{ client.Reader }
@@ -41,15 +40,14 @@ func (l listed) ControlledBy(ctx context.Context, namespace, controller string) 
 	return machines, nil
 }
 
-// Informers finds Machines where a cache holds them, and copies nothing: passes over large
-// sets would else allocate little more than such copies. The zero value is for one cache,
-// which has to be made with NewInformer.
+// Informers finds Machines in the informers of a cache that is made with NewInformer, without copies,
+// which would be most of the allocations of passes over large sets.
 type Informers struct {
 	mu       sync.Mutex
 	machines []toolscache.SharedIndexInformer
 }
 
-// NewInformer is for cache.Options.
+// NewInformer is an option of cache.Options.
 func (i *Informers) NewInformer(from toolscache.ListerWatcher, object runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 	informer := toolscache.NewSharedIndexInformer(from, object, resync, indexers)
 	if _, ok := object.(*v1alpha1.Machine); ok {
@@ -60,7 +58,6 @@ func (i *Informers) NewInformer(from toolscache.ListerWatcher, object runtime.Ob
 	return informer
 }
 
-// errNotSynced means that the cache does not have all Machines yet.
 var errNotSynced = errors.New("the cache of machines is not complete yet")
 
 // ControlledBy implements Machines, if ByController was added to the cache.

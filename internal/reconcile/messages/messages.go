@@ -1,7 +1,5 @@
-// Package messages holds the sentences that controllers write into a Machine's last operation and
-// into events. They are MCM's where it has such a sentence, since other programs look for them.
-//
-// Controllers only write them. What a controller does never depends on a sentence.
+// Package messages contains sentences of a Machine's last operation and of events: MCM's where it has
+// one, since other programs search for it. Controllers write them and never read them.
 package messages
 
 import (
@@ -10,27 +8,26 @@ import (
 	"time"
 )
 
-// Words in the description of a Machine's last operation.
+// Parts of the description of a Machine's last operation.
 const (
-	// Provider comes before the provider's own words.
+	// Provider precedes the driver's message.
 	Provider = "Cloud provider message - "
-	// ProviderError comes before them, and Initialize after them, if an initialisation
-	// failed.
+	// ProviderError precedes it, and Initialize follows it, if an initialization failed.
 	ProviderError = "Provider error: "
 	Initialize    = "Initialize VM Instance"
 
-	// NoAnswer: a call to the driver does not come back.
+	// NoAnswer describes a driver call that does not return.
 	NoAnswer = "The driver has not answered"
-	// VMLost: the driver does not know the VM any more.
+	// VMLost describes a VM that the driver does not find.
 	VMLost = "does not exist any more"
-	// NeverJoined and GivenUp: with this the Machine becomes Failed.
+	// NeverJoined and GivenUp describe timeouts that set the phase Failed.
 	NeverJoined = "failed to join the cluster in"
 	GivenUp     = "Updating machine phase to Failed"
-	// Delayed: it would be Failed, but others come first.
+	// Delayed describes a health timeout that waits for the replacement of others.
 	Delayed = "as other machines of"
 
-	// Terminating and those that follow end a sentence about a deletion. They say which
-	// step is next. The last of them only MCM writes.
+	// Terminating and those that follow end the description of a deletion with its next step.
+	// RemoveFinalizer is written by MCM only.
 	Terminating       = "Set machine status to termination. Now, getting VM Status"
 	Drain             = "Initiate node drain"
 	DeleteAttachments = "Delete Volume Attachments"
@@ -38,32 +35,31 @@ const (
 	DeleteNode        = "Initiate node object deletion"
 	RemoveFinalizer   = "Initiate machine object finalizer removal"
 
-	// AlsoThatOf: two objects claim one VM.
+	// AlsoThatOf describes a VM that two objects name.
 	AlsoThatOf = "is also that of"
-	// StillThere: the provider was asked to delete the VM, and has it.
+	// StillThere describes a VM whose deletion was accepted.
 	StillThere = "still has the VM"
 )
 
-// Words in events of a set: why a Machine was deleted, and when the next is made.
+// Parts of the events of a set: why a Machine was deleted, and when the next is created.
 const (
-	// BeforeReason comes between the names of the Machines and the reason.
+	// BeforeReason is between the names of the Machines and the reason.
 	BeforeReason = "): "
-	// Failed comes before the last operation of a Machine that is replaced.
+	// Failed precedes the last operation of a Machine that is replaced.
 	Failed = "it failed: "
-	// Named: an autoscaler chose it.
+	// Named describes the choice of an autoscaler.
 	Named = "it was named for deletion"
-	// SetDeleted: the set goes, with all its Machines.
+	// SetDeleted describes the deletion of the set.
 	SetDeleted = "the machine set is being deleted"
-	// NextMade comes before the time for which the set waits, since its Machines fail, and
-	// LastFailed before the name of the last of them and why that failed.
+	// NextMade precedes the time for which a set with failing Machines waits, and LastFailed the
+	// name and the failure of the last one.
 	NextMade   = "the next are made in "
 	LastFailed = ". The last was "
 )
 
-// integer is what machines are counted in.
 type integer interface{ ~int | ~int32 | ~int64 }
 
-// Machines is a number of machines: "1 machine", "2 machines".
+// Machines returns "1 machine", "2 machines".
 func Machines[N integer](n N) string {
 	if n == 1 {
 		return "1 machine"
@@ -71,7 +67,7 @@ func Machines[N integer](n N) string {
 	return fmt.Sprintf("%d machines", n)
 }
 
-// Are is the verb after a number.
+// Are returns "is" after 1, else "are".
 func Are[N integer](n N) string {
 	if n == 1 {
 		return "is"
@@ -79,7 +75,7 @@ func Are[N integer](n N) string {
 	return "are"
 }
 
-// Have is the verb after a number.
+// Have returns "has" after 1, else "have".
 func Have[N integer](n N) string {
 	if n == 1 {
 		return "has"
@@ -87,8 +83,7 @@ func Have[N integer](n N) string {
 	return "have"
 }
 
-// Duration writes a duration as precisely as people want to know it, and without parts that
-// are zero: 2.3s, 1m14s, 20m, 2h.
+// Duration formats a rounded duration without parts that are zero: 2.3s, 1m14s, 20m, 2h.
 func Duration(d time.Duration) string {
 	switch {
 	case d.Abs() < time.Second:
@@ -108,13 +103,12 @@ func Duration(d time.Duration) string {
 	return text
 }
 
-// Cut stands for what Shorten has left out.
+// Cut replaces what Shorten has left out.
 const Cut = " [...] "
 
-// Shorten cuts a text to at most so many bytes, of which there are to be more than Cut has. It
-// keeps more of the beginning than of the end: at the end of a description are the words that
-// say which step is next. What is not UTF-8 is replaced, as it would be in an object that is
-// stored, so that the text can be compared with that.
+// Shorten cuts a text to so many bytes, which must be more than Cut has. It keeps the beginning and
+// the end, where a description has its next step, and replaces what is not UTF-8, as the API server
+// does, so that the text can be compared with a stored one.
 func Shorten(text string, longest int) string {
 	text = strings.ToValidUTF8(text, "\uFFFD")
 	if len(text) <= longest {

@@ -1,10 +1,5 @@
-// Package tasks runs slow work (a driver call, an eviction) outside the workers of
-// controllers.
-//
-// A Runner works only between the start and the end of its leadership: what is given
-// to it earlier waits, what is given later is refused. When leadership ends it
-// cancels what runs and waits for it, so that no work of this process overlaps with
-// that of the next leader.
+// Package tasks runs slow work (a driver call, an eviction) outside the workers of controllers, while
+// this process leads.
 package tasks
 
 import (
@@ -17,8 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Runner runs tasks, a bounded number at a time. Make one with New; give it to a
-// controller-runtime manager, which starts it once this process leads.
+// Runner runs a bounded number of tasks at a time, between the start and the end of leadership:
+// earlier ones wait, later ones are refused. Make one with New, and add it to a manager.
 type Runner struct {
 	slots   chan struct{}
 	started chan struct{}
@@ -31,7 +26,7 @@ type Runner struct {
 	closing bool
 }
 
-// New makes a Runner for at most limit tasks at a time. A limit below 1 means 1.
+// New returns a Runner of at most limit tasks at a time. A limit below 1 means 1.
 func New(limit int) *Runner {
 	return &Runner{
 		slots:   make(chan struct{}, max(limit, 1)),
@@ -40,8 +35,8 @@ func New(limit int) *Runner {
 	}
 }
 
-// Start lets tasks run until ctx ends, then waits for those that were running. It
-// may be called once.
+// Start runs tasks until ctx ends, then waits for them, so that they do not overlap with those of the
+// next leader. It may be called once.
 func (r *Runner) Start(ctx context.Context) error {
 	r.mu.Lock()
 	r.ctx = ctx
@@ -58,15 +53,14 @@ func (r *Runner) Start(ctx context.Context) error {
 	return nil
 }
 
-// NeedLeaderElection tells the manager to start the Runner only while it leads.
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (r *Runner) NeedLeaderElection() bool { return true }
 
 // Idle reports whether no task is running. Leadership must not be given away before.
 func (r *Runner) Idle() bool { return r.count.Load() == 0 }
 
-// Go runs the task as soon as there is a free place. Its context ends with
-// leadership. Go never blocks; it answers false, and the task never runs, once
-// leadership has ended.
+// Go runs the task as soon as possible, with a context that ends with leadership. It does not block,
+// and returns false if the task will never run, as leadership has ended.
 func (r *Runner) Go(task func(ctx context.Context)) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,16 +97,15 @@ func (r *Runner) run(task func(ctx context.Context)) {
 	}
 }
 
-// Waker wakes a controller for an object when a task for it has ended. It is a source
-// of events for one controller; what is woken before the controller starts is kept.
-// The zero value is ready to use.
+// Waker is a source of events of one controller, which wakes it for objects whose tasks have ended.
+// Events before the start of the controller are kept. The zero value is ready to use.
 type Waker struct {
 	mu      sync.Mutex
 	queue   workqueue.TypedRateLimitingInterface[reconcile.Request]
 	pending []reconcile.Request
 }
 
-// Start takes the queue of the controller.
+// Start implements source.Source.
 func (w *Waker) Start(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -124,7 +117,7 @@ func (w *Waker) Start(_ context.Context, queue workqueue.TypedRateLimitingInterf
 	return nil
 }
 
-// Wake puts the object in the controller's queue.
+// Wake adds an object to the controller's queue.
 func (w *Waker) Wake(key types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,6 +1,5 @@
-// Package validation says what is wrong with a Machine, MachineSet,
-// MachineDeployment or MachineClass. It refuses what MCM refuses, and besides that
-// only what could never work.
+// Package validation validates Machines, MachineSets, MachineDeployments and MachineClasses. It
+// refuses what MCM refuses, and what could never work.
 package validation
 
 import (
@@ -19,13 +18,12 @@ import (
 
 var spec = field.NewPath("spec")
 
-// Machine says what is wrong with a Machine.
+// Machine validates a Machine.
 func Machine(machine *v1alpha1.Machine) field.ErrorList {
 	return append(class(machine.Spec.Class, spec.Child("class")), configuration(machine.Spec.MachineConfiguration)...)
 }
 
-// configuration refuses times and numbers below zero. MCM takes them, and then gives up a
-// Machine as soon as it looks at it.
+// configuration refuses negative values. With them, MCM gives up a Machine at once.
 func configuration(config *v1alpha1.MachineConfiguration) field.ErrorList {
 	if config == nil {
 		return nil
@@ -62,19 +60,19 @@ func class(class v1alpha1.ClassSpec, path *field.Path) field.ErrorList {
 	return errs
 }
 
-// MachineSet says what is wrong with a MachineSet.
+// MachineSet validates a MachineSet.
 func MachineSet(set *v1alpha1.MachineSet) field.ErrorList {
 	return replicated(set.Spec.Replicas, set.Spec.Selector, &set.Spec.Template)
 }
 
-// MachineDeployment says what is wrong with a MachineDeployment.
+// MachineDeployment validates a MachineDeployment.
 func MachineDeployment(deployment *v1alpha1.MachineDeployment) field.ErrorList {
 	errs := replicated(deployment.Spec.Replicas, deployment.Spec.Selector, &deployment.Spec.Template)
 	errs = append(errs, strategy(&deployment.Spec.Strategy, spec.Child("strategy"))...)
 	return append(errs, limits(&deployment.Spec)...)
 }
 
-// limits refuses what MCM takes and nobody can mean.
+// limits refuses negative values, which MCM accepts.
 func limits(of *v1alpha1.MachineDeploymentSpec) field.ErrorList {
 	var errs field.ErrorList
 	for _, limit := range []struct {
@@ -167,9 +165,8 @@ func bound(value *intstr.IntOrString, path *field.Path) field.ErrorList {
 	return nil
 }
 
-// Driver says so if a class is meant for another driver than the one of this name; empty if
-// it is not. Another driver would not find its VMs, and take them for deleted. Classes need
-// not name a driver, and nothing is said if the name is empty: then the driver looks itself.
+// Driver returns a message if a class names another driver than this one, which would not find its
+// VMs. Classes need not name a driver; an empty name means any.
 func Driver(class *v1alpha1.MachineClass, name string) string {
 	if name == "" || class.Provider == "" || strings.EqualFold(class.Provider, name) {
 		return ""
@@ -177,7 +174,7 @@ func Driver(class *v1alpha1.MachineClass, name string) string {
 	return fmt.Sprintf("MachineClass %q is for the driver %q, and this manager has the driver %q", class.Name, class.Provider, name)
 }
 
-// MachineClass says what is wrong with a MachineClass.
+// MachineClass validates a MachineClass.
 func MachineClass(class *v1alpha1.MachineClass) field.ErrorList {
 	template := class.NodeTemplate
 	if template == nil {

@@ -1,7 +1,5 @@
-// Package steps takes an instance from its creation to its deletion, for machines of both APIs.
-//
-// What differs between the APIs is behind an Adapter: how an instance is stored, and what the
-// driver's answers mean to users of that API.
+// Package steps takes an instance from its creation to its deletion, for machines of both API
+// groups. An Adapter stores the instance and reports the driver's answers.
 package steps
 
 import (
@@ -12,34 +10,30 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// Step is one of the steps that an instance's life is made of.
+// Step is a method of Steps.
 type Step int
 
-// The steps.
+// The steps, which are methods of Steps.
 const (
-	// Ensure has the instance created if there never was one.
 	Ensure Step = iota
-	// AwaitSoleOwner holds a deletion back that would take the instance from another object.
 	AwaitSoleOwner
-	// Identify finds out which instance is to be deleted.
 	Identify
-	// Delete has the instance deleted.
 	Delete
 )
 
-// Adapter is an object of one API in one pass.
+// Adapter is an object in one pass.
 type Adapter interface {
 	// Owner returns the object as an owner of its instance.
 	Owner() ownership.Owner
-	// Request returns what the driver is asked with.
+	// Request returns the driver's input.
 	Request() instance.Request
-	// Record stores an instance that is no other object's as the object's own.
+	// Record stores an instance that belongs to no other object.
 	Record(ctx context.Context, found instance.Instance) flow.Result
 	// Conflict is called when the instance belongs to another object, too. The result must end
-	// the pass, or the steps that follow must leave the instance alone.
+	// the pass, or the steps that follow must ignore the instance.
 	Conflict(ctx context.Context, step Step, providerID string, other ownership.Owner) flow.Result
-	// Report writes what the driver has answered to the object's status, and says how the pass
-	// goes on. An instance that exists is recorded before.
+	// Report writes the driver's answer to the object's status, and returns how the pass goes
+	// on. An instance that exists is recorded before.
 	Report(ctx context.Context, step Step, answer instance.Answer) flow.Result
 }
 
@@ -49,8 +43,8 @@ type Steps struct {
 	Owners ownership.Index
 }
 
-// Ensure looks for the instance, and has it created if there never was one. One that is there
-// but could not be initialised is recorded, too.
+// Ensure has the instance created if there never was one. One that could not be initialized is
+// recorded, too.
 func (s Steps) Ensure(ctx context.Context, a Adapter) flow.Result {
 	answer := s.Engine.Ensure(a.Request())
 	if answer.Instance.ProviderID != "" {
@@ -61,8 +55,8 @@ func (s Steps) Ensure(ctx context.Context, a Adapter) flow.Result {
 	return a.Report(ctx, Ensure, answer)
 }
 
-// AwaitSoleOwner holds a deletion back while another object keeps the instance. Whose it is,
-// only a user can tell.
+// AwaitSoleOwner holds a deletion back while another object has the instance. Only a user can tell
+// which one owns it.
 func (s Steps) AwaitSoleOwner(ctx context.Context, a Adapter) flow.Result {
 	ours := a.Owner()
 	if s.Engine.Deleting(ours.Key) {
@@ -75,9 +69,8 @@ func (s Steps) AwaitSoleOwner(ctx context.Context, a Adapter) flow.Result {
 	return a.Conflict(ctx, AwaitSoleOwner, ours.ProviderID, *other)
 }
 
-// Identify asks the driver which instance the object has, and records it: the answer to its
-// creation may have been lost. Nothing is deleted by its name alone, since a driver may know
-// another object's instance by that name.
+// Identify asks the driver for the object's instance, and records it: the answer to its creation may
+// have been lost, and the driver may have another object's instance of that name.
 func (s Steps) Identify(ctx context.Context, a Adapter) flow.Result {
 	answer := s.Engine.Find(a.Request())
 	if answer.State == instance.Exists {
@@ -86,12 +79,11 @@ func (s Steps) Identify(ctx context.Context, a Adapter) flow.Result {
 	return a.Report(ctx, Identify, answer)
 }
 
-// Delete has the driver delete the instance. Its state is Gone when the driver says so.
+// Delete has the driver delete the instance.
 func (s Steps) Delete(ctx context.Context, a Adapter) flow.Result {
 	return a.Report(ctx, Delete, s.Engine.Delete(a.Request()))
 }
 
-// record has an instance stored, unless it belongs to another object.
 func (s Steps) record(ctx context.Context, a Adapter, step Step, found instance.Instance) flow.Result {
 	if ours := a.Owner(); ours.ProviderID == "" {
 		other, err := s.Owners.Conflicting(ctx, ours, found.ProviderID)
