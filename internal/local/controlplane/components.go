@@ -136,7 +136,7 @@ func (cp *ControlPlane) etcdArguments() []string {
 
 func (cp *ControlPlane) apiserverArguments() []string {
 	file := cp.dir.pki
-	args := slices.Concat(cp.serverArguments(cp.ports.APIServer, apiserverCert), []string{
+	return slices.Concat(cp.serverArguments(cp.ports.APIServer, apiserverCert), []string{
 		"--advertise-address=" + loopback,
 		// Endpoints cannot have loopback addresses: the kubernetes Service has none.
 		"--endpoint-reconciler-type=none",
@@ -170,26 +170,7 @@ func (cp *ControlPlane) apiserverArguments() []string {
 		// No DNS knows the names of Nodes.
 		"--kubelet-preferred-address-types=InternalIP,ExternalIP,Hostname",
 	})
-	if cp.config.AuditLog {
-		args = append(args,
-			"--audit-policy-file="+cp.dir.auditPolicy(),
-			"--audit-log-path="+cp.dir.auditLog(),
-			// Recorded before the answer, so that a client that has it finds the record.
-			"--audit-log-mode=blocking",
-			"--audit-log-maxsize=4096", // MB; a rotation would hide requests from readers
-			"--audit-log-maxbackup=1")
-	}
-	return args
 }
-
-// auditPolicy records each request once, when it is done; a watch also when it begins.
-// Bodies are left out: they may contain secrets.
-const auditPolicy = `apiVersion: audit.k8s.io/v1
-kind: Policy
-omitStages: [RequestReceived]
-rules:
-- level: Metadata
-`
 
 func (cp *ControlPlane) controllerManagerArguments() []string {
 	file := cp.dir.pki

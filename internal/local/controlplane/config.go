@@ -31,10 +31,6 @@ type Config struct {
 	// terminating.
 	Without []string
 
-	// AuditLog records the metadata of every request in AuditLogPath. The file starts
-	// empty at each Start.
-	AuditLog bool
-
 	// UnsafeNoFsync lets etcd skip fsync. It is several times as fast on slow disks, but
 	// the data may not survive a crash of the machine. They do survive a crash of the
 	// processes.

@@ -10,7 +10,7 @@
 //	pki/            certificates and keys
 //	credentials/    kubeconfigs of the components
 //	etcd/           the data
-//	logs/           one file per component, and audit.log
+//	logs/           one file per component
 //	run/            one file per running child, for the next Start
 //	ports.json      the ports, used again while they are free
 //	lock            held while a process uses the folder
@@ -32,7 +32,6 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"github.com/millwright-dev/millwright/internal/local/folder"
 	"github.com/millwright-dev/millwright/internal/local/supervisor"
 )
 
@@ -100,11 +99,6 @@ func (cp *ControlPlane) prepare() error {
 	}
 	if err := cp.writeKubeconfigs(); err != nil {
 		return err
-	}
-	if cp.config.AuditLog {
-		if err := errors.Join(folder.WriteFile(cp.dir.auditPolicy(), []byte(auditPolicy)), folder.WriteFile(cp.dir.auditLog(), nil)); err != nil {
-			return fmt.Errorf("preparing the audit log: %w", err)
-		}
 	}
 	for _, c := range cp.config.components() {
 		component, err := supervisor.New(cp.program(c))
@@ -216,16 +210,6 @@ func (cp *ControlPlane) Dir() string { return string(cp.dir) }
 
 // Kubeconfig returns the path of the administrator's kubeconfig.
 func (cp *ControlPlane) Kubeconfig() string { return cp.dir.kubeconfig() }
-
-// AuditLogPath returns the file in which kube-apiserver records requests: one
-// audit.k8s.io/v1 Event in JSON per line, written before the answer. It is empty without
-// Config.AuditLog.
-func (cp *ControlPlane) AuditLogPath() string {
-	if !cp.config.AuditLog {
-		return ""
-	}
-	return cp.dir.auditLog()
-}
 
 // CAData returns the certificate authority of kube-apiserver and of its clients in PEM form.
 func (cp *ControlPlane) CAData() []byte { return cp.pki[clusterCA].CertPEM() }
