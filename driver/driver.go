@@ -43,9 +43,9 @@ type Driver interface {
 	//   - If the VM does not exist, or is completely deleted, it MUST answer OK.
 	//   - It SHOULD be idempotent: it is repeated until the VM is gone.
 	//   - It MUST find the VM by spec.providerID if that is set, and by the machine's
-	//     name otherwise: a VM may exist whose ID was never stored, and of an orphan
-	//     little more than the ID is known. If the ID is set, a VM of the same name
-	//     with another ID MUST NOT be deleted (Millwright).
+	//     name otherwise: the ID may not be stored yet, and an orphan's Machine has
+	//     little more than the ID. If the ID is set, a VM of the same name with another
+	//     ID MUST NOT be deleted (Millwright).
 	//   - It SHALL delete only VMs of the cluster that the provider specification
 	//     names, and only those that have the driver's tags (Millwright): after
 	//     AlreadyExists the Machine is deleted, and the other cluster's VM must stay.
@@ -81,8 +81,8 @@ type Driver interface {
 	// ListMachines returns all VMs of a class. A driver MAY answer Unimplemented; then
 	// orphaned VMs are not found and have to be deleted by hand.
 	//
-	//   - It SHALL return all VMs of the class, also those whose creation or deletion
-	//     has not ended, and several of one name if they exist.
+	//   - It SHALL return all VMs of the class, including those whose creation or
+	//     deletion has not ended, and several VMs of one name.
 	//   - It MUST return only VMs of this cluster (Millwright): a VM in the list that
 	//     no Machine owns is deleted. It SHOULD have the provider filter them.
 	//   - If other classes of the same cluster have the same tags, their VMs MAY be in
@@ -131,7 +131,7 @@ type DeleteMachineRequest struct {
 	Secret *corev1.Secret
 }
 
-// DeleteMachineResponse comes after a deletion.
+// DeleteMachineResponse is the response to a deletion.
 type DeleteMachineResponse struct {
 	// LastKnownState as in CreateMachineResponse. Optional.
 	LastKnownState string
@@ -147,8 +147,8 @@ type GetMachineStatusRequest struct {
 	Secret *corev1.Secret
 }
 
-// GetMachineStatusResponse describes the VM that was found. It also comes with the
-// error Uninitialized.
+// GetMachineStatusResponse describes the VM that was found. It accompanies the error
+// Uninitialized, too.
 type GetMachineStatusResponse struct {
 	// ProviderID as in CreateMachineResponse.
 	ProviderID string

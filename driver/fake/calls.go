@@ -13,13 +13,13 @@ type Call struct {
 	Method Method
 	// Machine is the name of the machine; empty for ListMachines.
 	Machine string
-	// Began is when it was called.
+	// Began is the time of the call.
 	Began time.Time
 	// Request is a pointer to the method's request.
 	Request any
-	// Overlaps reports that another call for this machine was not answered yet.
+	// Overlaps is true if another call for this machine was not answered yet.
 	Overlaps bool
-	// Answered reports that the method has returned, and Err what.
+	// Answered is true if the method has returned, Err its error.
 	Answered bool
 	Err      error
 }
@@ -57,7 +57,7 @@ func (d *Driver) ForgetCalls() {
 	d.calls = nil
 }
 
-// begin records a call, and takes what shall happen to it from the script.
+// begin records a call, and takes its failure from the script.
 func (d *Driver) begin(method Method, machine *v1alpha1.Machine, req any) (*Call, failure, *Block) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -1,11 +1,11 @@
 // Package fake is a driver for unit tests, with its VMs in memory.
 //
-// A [Driver] keeps to the contract of package driver as it is: creation is idempotent, a VM's
-// ID is never used twice, and what is deleted is gone. A test then makes it misbehave:
+// A new [Driver] complies with the contract of package driver: creation is idempotent, a VM's ID
+// is never used twice, and a deleted VM is gone. A test can make it misbehave:
 //
 //	d := fake.New(fake.Config{})
 //	d.Fail(fake.CreateMachine, codes.ResourceExhausted, codes.OK)  // the first call fails
-//	d.FailAfter(fake.DeleteMachine, codes.DeadlineExceeded)        // the answer gets lost
+//	d.FailAfter(fake.DeleteMachine, codes.DeadlineExceeded)        // the answer is lost
 //	d.OnCreate(func(ctx context.Context, req *driver.CreateMachineRequest, do func() (*driver.CreateMachineResponse, error)) (*driver.CreateMachineResponse, error) {
 //		return nil, nil // an answer that no driver should give
 //	})
@@ -13,13 +13,11 @@
 //	<-block.Entered()
 //	block.Release()
 //
-// Afterwards it says what happened: [Driver.Calls] and [Requests] are the calls, [Driver.VMs]
-// what is left of them.
+// [Driver.Calls] and [Requests] return the calls, [Driver.VMs] the VMs that exist.
 //
-// A VM belongs to the class that it was made from, by the class's namespace and name: other
-// classes neither find nor delete it. API groups are not kept apart: a fake is a driver that
-// knows nothing of them. One without optional methods is struct{ driver.Driver }{d}.
+// A VM belongs to the class that it was created from, by the class's namespace and name: other
+// classes neither find nor delete it. API groups are not kept apart, see
+// driver.APIGroupSeparator. A driver without optional methods is struct{ driver.Driver }{d}.
 //
-// For a provider with delays, nodes that join and capacity, and for VMs that outlive a
-// process, there is package sim.
+// Package sim simulates delays, nodes that join and capacity, and VMs that outlive a process.
 package fake

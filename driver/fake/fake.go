@@ -26,50 +26,48 @@ const (
 	InitializeMachine Method = "InitializeMachine"
 )
 
-// Config is how a [Driver] answers. The zero value is an obliging provider.
+// Config configures a [Driver]. With the zero value all calls succeed.
 type Config struct {
-	// NodeName names the node of a machine. Nil means the machine's name.
+	// NodeName returns the name of a machine's node. Nil means the machine's name.
 	NodeName func(*v1alpha1.Machine) string
-	// ProviderID makes the ID of a machine's VM, which is the provider's VM of that number.
+	// ProviderID returns the ID of a new VM; number counts all VMs of the driver, from 1.
 	// Nil means "fake:///NAMESPACE/MACHINE/NUMBER".
 	ProviderID func(machine *v1alpha1.Machine, number int) string
 	// Addresses of every VM. Optional.
 	Addresses []corev1.NodeAddress
-	// LastKnownState goes along with the responses to creations and deletions. Optional.
+	// LastKnownState of the responses to creations and deletions. Optional.
 	LastKnownState string
-	// RequireInitialize has VMs answer Uninitialized until InitializeMachine was called for
-	// them. Otherwise InitializeMachine answers Unimplemented.
+	// RequireInitialize makes GetMachineStatus answer Uninitialized until InitializeMachine was
+	// called for the VM. Otherwise InitializeMachine answers Unimplemented.
 	RequireInitialize bool
-	// IgnoreDeletes has deletions be accepted without effect.
+	// IgnoreDeletes makes DeleteMachine answer OK without effect.
 	IgnoreDeletes bool
-	// IgnoreContext has calls take effect although their context has ended.
+	// IgnoreContext makes calls take effect although their context has ended.
 	IgnoreContext bool
-	// MatchSpec has a VM be found only with the provider specification that it was made
+	// MatchSpec makes a VM be found only with the provider specification that it was created
 	// with.
 	MatchSpec bool
-	// SeparateAPIGroups keeps the VMs of API groups apart, as [driver.APIGroupSeparator] says.
+	// SeparateAPIGroups keeps the VMs of API groups apart, see [driver.APIGroupSeparator].
 	SeparateAPIGroups bool
 }
 
 // VM is a VM of the provider.
 type VM struct {
-	// ProviderID is that of Config.ProviderID.
+	// ProviderID as returned by Config.ProviderID.
 	ProviderID string
-	// Namespace and Machine are those of the Machine that it was made for.
+	// Namespace and Machine name the Machine that it was created for.
 	Namespace, Machine string
-	// NodeName is the name under which its node joins.
+	// NodeName is the name of its node.
 	NodeName string
-	// Class is "namespace/name" of the class that it was made from, Spec that class's
-	// provider specification.
+	// Class is "namespace/name" of its class, Spec the provider specification of the class.
 	Class, Spec string
-	// APIGroup is that of the class it was made from, see driver.AnnotationAPIGroup.
+	// APIGroup is that of its class, see driver.AnnotationAPIGroup.
 	APIGroup string
-	// Initialized is false while it answers Uninitialized.
+	// Initialized is false while GetMachineStatus answers Uninitialized.
 	Initialized bool
 }
 
-// Driver is a driver for unit tests. Make it with [New]; all its methods may be called at
-// the same time.
+// Driver is a driver for unit tests. Make it with [New]. All methods may be called concurrently.
 type Driver struct {
 	mu     sync.Mutex
 	config Config
@@ -92,7 +90,7 @@ func New(config Config) *Driver {
 	return &Driver{config: config, script: map[Method][]failure{}, blocks: map[Method]*Block{}}
 }
 
-// Configure changes how the driver answers from now on.
+// Configure changes the configuration of the driver.
 func (d *Driver) Configure(change func(*Config)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -113,8 +111,8 @@ func (d *Driver) VMs() []VM {
 	return slices.Clone(d.vms)
 }
 
-// Add makes a VM as if somebody else had, and returns it. An empty ProviderID is drawn, an
-// empty NodeName is the machine's name.
+// Add creates a VM without a call of the driver, and returns it. An empty ProviderID is replaced
+// by a new one, an empty NodeName by the machine's name.
 func (d *Driver) Add(vm VM) VM {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -124,7 +122,7 @@ func (d *Driver) Add(vm VM) VM {
 	return d.add(vm)
 }
 
-// Remove makes the VM of that ID disappear as if somebody else had deleted it.
+// Remove deletes a VM without a call of the driver.
 func (d *Driver) Remove(providerID string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -164,7 +162,7 @@ func (d *Driver) create(req *driver.CreateMachineRequest) (*driver.CreateMachine
 	}, nil
 }
 
-// named returns the VM of a machine's name, whatever class it is of.
+// named returns the VM of a machine's name, of any class.
 func (d *Driver) named(machine *v1alpha1.Machine, class *v1alpha1.MachineClass) (VM, bool) {
 	for _, vm := range d.vms {
 		if vm.Namespace == machine.Namespace && vm.Machine == machine.Name && d.inGroup(vm, class) {
@@ -280,7 +278,6 @@ func (d *Driver) initialize(req *driver.InitializeMachineRequest) (*driver.Initi
 	return &driver.InitializeMachineResponse{ProviderID: vm.ProviderID, NodeName: vm.NodeName, Addresses: slices.Clone(d.config.Addresses)}, nil
 }
 
-// find returns the VM of a machine.
 func (d *Driver) find(machine *v1alpha1.Machine, class *v1alpha1.MachineClass) (VM, error) {
 	if err := check(machine, class); err != nil {
 		return VM{}, err
@@ -293,7 +290,7 @@ func (d *Driver) find(machine *v1alpha1.Machine, class *v1alpha1.MachineClass) (
 	return VM{}, status.Error(codes.NotFound, fmt.Sprintf("there is no VM for %s", machine.Name))
 }
 
-// of reports whether a VM is that of a machine: by its ID if the machine has one, by name
+// of returns whether a VM belongs to a machine: by the ID if the machine has one, by name
 // otherwise.
 func (d *Driver) of(machine *v1alpha1.Machine, class *v1alpha1.MachineClass) func(VM) bool {
 	return func(vm VM) bool {

@@ -12,16 +12,16 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// failure is what a call is answered with. The zero value lets it work.
+// failure is the answer to a call. The zero value means that the call succeeds.
 type failure struct {
 	err error
-	// after lets the call take effect first.
+	// after is true if the call takes effect first.
 	after bool
 }
 
-// Fail has the next calls of a method answered with these codes, one after another, and take
-// no effect. OK lets a call work; Uninitialized comes with the response of a call that works.
-// What was scripted before comes first.
+// Fail makes the next calls of a method fail with these codes, one after another, without effect.
+// With OK a call succeeds; Uninitialized comes with the response of a successful call. Codes of
+// earlier calls of Fail come first.
 func (d *Driver) Fail(method Method, answers ...codes.Code) { d.fail(method, false, answers) }
 
 // FailWith is Fail with errors of the test's own.
@@ -33,7 +33,7 @@ func (d *Driver) FailWith(method Method, errs ...error) {
 	}
 }
 
-// FailAfter is Fail for calls that take effect all the same: their answers get lost.
+// FailAfter is Fail for calls that take effect: their answers are lost.
 func (d *Driver) FailAfter(method Method, answers ...codes.Code) { d.fail(method, true, answers) }
 
 func (d *Driver) fail(method Method, after bool, answers []codes.Code) {
@@ -59,8 +59,8 @@ type Block struct {
 	release  func()
 }
 
-// Block has the calls of a method wait, from now on, until the block is released or the
-// call's context ends; then they work, or are answered with Canceled or DeadlineExceeded.
+// Block makes the calls of a method wait until the block is released or the call's context ends;
+// then they succeed, or fail with Canceled or DeadlineExceeded.
 func (d *Driver) Block(method Method) *Block {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -70,10 +70,10 @@ func (d *Driver) Block(method Method) *Block {
 	return b
 }
 
-// Entered receives the name of a call's machine when the call begins to wait.
+// Entered receives the name of the machine when a call begins to wait.
 func (b *Block) Entered() <-chan string { return b.entered }
 
-// Release lets the calls go on that wait, and later ones through.
+// Release continues the calls that wait. Later calls do not wait.
 func (b *Block) Release() { b.release() }
 
 func (b *Block) wait(ctx context.Context, machine string) {
@@ -89,7 +89,7 @@ func (b *Block) wait(ctx context.Context, machine string) {
 	}
 }
 
-// ended turns the end of a context into an answer. It is nil while the context goes on.
+// ended returns the error for the end of a context; nil while it has not ended.
 func ended(ctx context.Context) error {
 	switch {
 	case ctx.Err() == nil:
@@ -101,10 +101,10 @@ func ended(ctx context.Context) error {
 	}
 }
 
-// Hook stands in for a method. What the method would do is do, which it may call or not.
+// Hook replaces a method. It may call do, which does what the method does.
 type Hook[Request, Response any] func(ctx context.Context, req *Request, do func() (*Response, error)) (*Response, error)
 
-// hooks are those of the methods, nil where there is none.
+// hooks of the methods; nil means none.
 type hooks struct {
 	create     Hook[driver.CreateMachineRequest, driver.CreateMachineResponse]
 	delete     Hook[driver.DeleteMachineRequest, driver.DeleteMachineResponse]
@@ -113,27 +113,27 @@ type hooks struct {
 	initialize Hook[driver.InitializeMachineRequest, driver.InitializeMachineResponse]
 }
 
-// OnCreate has the hook stand in for CreateMachine. Nil takes it away.
+// OnCreate sets the hook of CreateMachine. Nil removes it.
 func (d *Driver) OnCreate(hook Hook[driver.CreateMachineRequest, driver.CreateMachineResponse]) {
 	set(d, &d.hooks.create, hook)
 }
 
-// OnDelete has the hook stand in for DeleteMachine. Nil takes it away.
+// OnDelete sets the hook of DeleteMachine. Nil removes it.
 func (d *Driver) OnDelete(hook Hook[driver.DeleteMachineRequest, driver.DeleteMachineResponse]) {
 	set(d, &d.hooks.delete, hook)
 }
 
-// OnStatus has the hook stand in for GetMachineStatus. Nil takes it away.
+// OnStatus sets the hook of GetMachineStatus. Nil removes it.
 func (d *Driver) OnStatus(hook Hook[driver.GetMachineStatusRequest, driver.GetMachineStatusResponse]) {
 	set(d, &d.hooks.status, hook)
 }
 
-// OnList has the hook stand in for ListMachines. Nil takes it away.
+// OnList sets the hook of ListMachines. Nil removes it.
 func (d *Driver) OnList(hook Hook[driver.ListMachinesRequest, driver.ListMachinesResponse]) {
 	set(d, &d.hooks.list, hook)
 }
 
-// OnInitialize has the hook stand in for InitializeMachine. Nil takes it away.
+// OnInitialize sets the hook of InitializeMachine. Nil removes it.
 func (d *Driver) OnInitialize(hook Hook[driver.InitializeMachineRequest, driver.InitializeMachineResponse]) {
 	set(d, &d.hooks.initialize, hook)
 }
@@ -144,18 +144,18 @@ func set[T any](d *Driver, field *T, value T) {
 	*field = value
 }
 
-// call is how a method is carried out.
+// call describes a method.
 type call[Request, Response any] struct {
 	method  Method
-	machine *v1alpha1.Machine // nil for a method that is not about one
+	machine *v1alpha1.Machine // nil for ListMachines
 	hook    *Hook[Request, Response]
 	effect  func(*Request) (*Response, error)
 }
 
-// run records a call, has it wait and fail as it is scripted, and carries it out.
+// run records a call, lets it wait and fail as scripted, and carries it out.
 func run[Request, Response any](ctx context.Context, d *Driver, req *Request, c call[Request, Response]) (resp *Response, err error) {
 	entry, scripted, block := d.begin(c.method, c.machine, req)
-	defer func() { d.end(entry, err) }() // also of a hook that panics
+	defer func() { d.end(entry, err) }() // even if a hook panics
 	if block != nil {
 		block.wait(ctx, entry.Machine)
 	}

@@ -60,7 +60,7 @@ func panicked(value any) error {
 	return status.WrapError(codes.Internal, fmt.Sprintf("the driver panicked: %v", value), cause)
 }
 
-// checked returns an error for results that the contract forbids, and err otherwise.
+// checked returns an error for a result that the contract forbids, and err otherwise.
 func checked(ctx context.Context, operation string, noResponse bool, err error) error {
 	if err == nil {
 		if noResponse {

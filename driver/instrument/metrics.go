@@ -37,8 +37,7 @@ func newMetrics(r prometheus.Registerer, provider string) *metrics {
 	}
 }
 
-// register returns the collector that is registered under the name: the given one, or
-// that of an earlier decorator.
+// register registers a collector, or returns that of an earlier decorator.
 func register[C prometheus.Collector](r prometheus.Registerer, collector C) C {
 	err := r.Register(collector)
 	if err == nil {
@@ -52,8 +51,8 @@ func register[C prometheus.Collector](r prometheus.Registerer, collector C) C {
 	panic(err)
 }
 
-// observe records the duration of a call that succeeded, or the code of one that failed,
-// as MCM's drivers do.
+// observe records the duration of a successful call, or the code of a failed one, as MCM's
+// drivers do.
 func (m *metrics) observe(operation string, duration time.Duration, err error) {
 	switch {
 	case m == nil:

@@ -35,8 +35,8 @@ var commonWords = []string{
 // redactor removes secret values from texts and errors.
 type redactor struct {
 	needles []string
-	// longest is the length of the longest text to search. Longer values are ignored,
-	// which saves encoding user data.
+	// longest is the length of the longest text to search. Longer values are ignored: user
+	// data need not be encoded.
 	longest int
 }
 
@@ -142,8 +142,7 @@ func isCommon(value string) bool {
 
 // text returns the text without secrets.
 func (r *redactor) text(text string) string {
-	// A marker and the text beside it may together be another secret value, so the
-	// search is repeated, with a limit.
+	// A marker and the text beside it may together be another secret value.
 	for range 4 {
 		spans := r.find(text)
 		if len(spans) == 0 {

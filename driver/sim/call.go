@@ -16,12 +16,12 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// call is a call whose request was read.
+// call is a call with its parsed request.
 type call struct {
 	method Method
 	spec   spec.Spec
 	// namespace and name of the machine, and both as "namespace/name". Empty for calls
-	// that are not about one machine.
+	// without a machine.
 	namespace, name, key string
 	// id is the machine's provider ID, if it has one.
 	id string
@@ -40,7 +40,7 @@ type machineRequest struct {
 	class   *v1alpha1.MachineClass
 }
 
-// machineCall reads a request about one machine and carries the call out.
+// machineCall parses a request for a machine and carries the call out.
 func (d *Driver) machineCall(ctx context.Context, method Method, req machineRequest, f func(call) error) error {
 	if req.machine == nil {
 		return d.answer(method, "", status.Error(codes.InvalidArgument, "the request has no machine"))
@@ -67,8 +67,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// do waits for the latency of a call, applies a fault, lets the call take effect, and
-// answers it.
+// do waits for the latency of a call, applies a fault, calls effect, and answers.
 func (d *Driver) do(ctx context.Context, c call, effect func() error) error {
 	if err := d.sleep(ctx, d.jittered(c, "latency", c.spec.Latency)); err != nil {
 		return d.answer(c.method, c.key, err)
@@ -115,7 +114,7 @@ func (d *Driver) sleep(ctx context.Context, duration time.Duration) error {
 	}
 }
 
-// jittered changes a duration by a fraction that the seed decides.
+// jittered changes a duration by a fraction that depends on the seed.
 func (d *Driver) jittered(c call, what string, duration time.Duration) time.Duration {
 	if c.spec.Jitter == 0 {
 		return duration

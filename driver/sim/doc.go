@@ -1,13 +1,12 @@
 // Package sim is a driver whose machines are simulated.
 //
-// It serves tests of controllers, demonstrations and measurements: thousands of machines
-// need no provider, and what goes wrong is scripted.
+// It is for tests of controllers, demonstrations and measurements: thousands of machines
+// without a provider, and scripted failures.
 //
-// A [Cloud] stands for the provider: it holds VMs, counts capacity, keeps a journal of
-// all calls and effects, and injects faults. A [Driver] stands for the code that talks to
-// the provider, and for the kubelets of the VMs: it creates Node objects in the target
-// cluster. A controller that is restarted, or killed, finds the same VMs again if the
-// Cloud is kept in memory, or in a directory ([OpenCloud]) for several processes.
+// A [Cloud] simulates the provider: it holds VMs, counts capacity, keeps a journal of
+// all calls and effects, and injects faults. A [Driver] simulates the code that calls
+// the provider, and the kubelets of the VMs: it creates Node objects in the target
+// cluster. The VMs of a Cloud outlive its drivers, and with [OpenCloud] the process.
 //
 // # Provider specification
 //

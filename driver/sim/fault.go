@@ -18,7 +18,7 @@ type Fault struct {
 	Method Method
 	// Machine is a pattern of path.Match for the name of the machine, or for
 	// "namespace/name" if it contains a slash. Empty means every call, also those
-	// that are not about one machine.
+	// without a machine.
 	Machine string
 	// Codes are the codes of the answers, in turn and then from the first again. Empty
 	// means Unavailable.

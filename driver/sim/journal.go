@@ -53,20 +53,19 @@ type Entry struct {
 	ProviderID string `json:"providerID,omitempty"`
 }
 
-// History is what a journal says of one machine.
+// History summarizes the entries of one machine.
 type History struct {
-	// ProviderIDs are those of all its VMs, in order of creation.
+	// ProviderIDs of all its VMs, in order of creation.
 	ProviderIDs []string
 	// MostAtOnce is the highest number of its VMs that existed at one time.
 	MostAtOnce int
 	// Left is the number of its VMs after the last entry.
 	Left int
-	// Calls counts its calls that were answered, by method.
+	// Calls counts its answered calls by method.
 	Calls map[Method]int
 }
 
-// Histories reads a journal and returns the history of each machine in it, by
-// "namespace/name".
+// Histories returns the history of each machine in a journal, by "namespace/name".
 func Histories(entries []Entry) map[string]History {
 	alive := map[string]map[string]bool{}
 	seen := map[string]bool{}

@@ -37,7 +37,7 @@ func (d *Driver) newVM(c call, class *v1alpha1.MachineClass) VM {
 	return v
 }
 
-// nodeLabels returns the labels that a kubelet and a cloud provider would set.
+// nodeLabels returns the labels that a kubelet and a cloud provider set.
 func nodeLabels(c call, template *v1alpha1.NodeTemplate) map[string]string {
 	labels := map[string]string{
 		corev1.LabelHostname:   c.name,

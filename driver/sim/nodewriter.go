@@ -24,7 +24,7 @@ type nodeWriter struct {
 // kubeletVersion is what simulated nodes report.
 const kubeletVersion = "v1.36.0-sim"
 
-// register creates the node. One that exists, from an earlier attempt, is left as it is.
+// register creates the node unless an earlier attempt did.
 func (w nodeWriter) register(ctx context.Context, v VM) error {
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: v.NodeName, Labels: v.Node.Labels},

@@ -35,7 +35,7 @@ type VM struct {
 	APIGroup string `json:"apiGroup,omitempty"`
 	// CreatedAt is when the VM was created.
 	CreatedAt time.Time `json:"createdAt"`
-	// VisibleAt is when it can be found by name and is listed.
+	// VisibleAt is when it is found by name and listed.
 	VisibleAt time.Time `json:"visibleAt"`
 	// GoneAt is when it will be gone. Zero unless it is being deleted.
 	GoneAt time.Time `json:"goneAt,omitzero"`
@@ -110,7 +110,7 @@ func (o owner) own(vms []VM) []VM {
 	return slices.DeleteFunc(vms, func(v VM) bool { return !o.owns(v) })
 }
 
-// fits reports whether v is what a request for want would have created.
+// fits reports whether v is what a request for want would create.
 func fits(v, want VM) bool {
 	return v.Pool == want.Pool && v.Zone == want.Zone && v.APIGroup == want.APIGroup && maps.Equal(v.Tags, want.Tags)
 }
@@ -135,7 +135,7 @@ func matches(pattern, key string) bool {
 	return err == nil && ok
 }
 
-// hash returns a number for texts. All random decisions are made from it.
+// hash returns a number for texts, on which all random decisions depend.
 func hash(texts ...string) uint64 {
 	h := fnv.New64a()
 	for _, text := range texts {

@@ -1,4 +1,4 @@
-// Package contract checks a driver against the rules of package driver.
+// Package contract is the conformance suite of drivers: it checks the rules of package driver.
 package contract
 
 import (
@@ -16,8 +16,8 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// Check checks a driver whose provider has no VM at first. Its provider specification may be
-// empty, and its VMs need no initialisation.
+// Check checks drivers whose provider has no VM yet, accepts an empty provider specification, and
+// needs no initialisation of VMs.
 func Check(t *testing.T, newDriver func(t *testing.T) driver.Driver) {
 	t.Helper()
 	for name, check := range map[string]func(*subject){
@@ -78,7 +78,7 @@ func (s *subject) remove(machine *v1alpha1.Machine) {
 	s.want(codes.OK, err)
 }
 
-// find wants the machine's VM to have an ID, or not to be there if that is empty.
+// find expects the machine's VM to have an ID. An empty ID means that there is no VM.
 func (s *subject) find(machine *v1alpha1.Machine, want string) {
 	s.Helper()
 	resp, err := s.GetMachineStatus(s.Context(), &driver.GetMachineStatusRequest{Machine: machine, MachineClass: s.class, Secret: &corev1.Secret{}})
@@ -92,7 +92,7 @@ func (s *subject) find(machine *v1alpha1.Machine, want string) {
 	}
 }
 
-// lists wants the class to have these VMs, machines by ID.
+// lists expects the VMs of the class, machines by ID.
 func (s *subject) lists(want map[string]string) {
 	s.Helper()
 	resp, err := s.ListMachines(s.Context(), &driver.ListMachinesRequest{MachineClass: s.class, Secret: &corev1.Secret{}})
@@ -118,7 +118,7 @@ func (s *subject) want(want codes.Code, err error) {
 func lifeOfAVM(s *subject) {
 	one := machineOf("ns", "one", "")
 	s.find(one, "")
-	s.remove(one) // of nothing is no error
+	s.remove(one) // succeeds without a VM
 	id := s.create(one)
 	if again := s.create(one); again != id {
 		s.Errorf("a repeated creation has made %s beside %s", again, id)
@@ -183,10 +183,10 @@ func classes(s *subject) {
 }
 
 func nameless(s *subject) {
-	nobody := machineOf("ns", "", "")
-	_, err := s.CreateMachine(s.Context(), &driver.CreateMachineRequest{Machine: nobody, MachineClass: s.class, Secret: &corev1.Secret{}})
+	unnamed := machineOf("ns", "", "")
+	_, err := s.CreateMachine(s.Context(), &driver.CreateMachineRequest{Machine: unnamed, MachineClass: s.class, Secret: &corev1.Secret{}})
 	s.want(codes.InvalidArgument, err)
-	_, err = s.DeleteMachine(s.Context(), &driver.DeleteMachineRequest{Machine: nobody, MachineClass: s.class, Secret: &corev1.Secret{}})
+	_, err = s.DeleteMachine(s.Context(), &driver.DeleteMachineRequest{Machine: unnamed, MachineClass: s.class, Secret: &corev1.Secret{}})
 	s.want(codes.InvalidArgument, err)
 	s.lists(nil)
 }
