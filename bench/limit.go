@@ -13,9 +13,8 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// limit is how many requests per second the API server answers when nobody does anything
-// else on this machine. No manager can be faster, so the times of one that is measured on
-// one machine can be compared with those of another machine.
+// limit is how many requests per second the API server answers without other load. No manager can
+// be faster, so it allows to compare times that were measured on different machines.
 type limit struct {
 	Creates float64 `json:"createsPerSecond"`
 	Patches float64 `json:"patchesPerSecond"`
@@ -23,9 +22,9 @@ type limit struct {
 }
 
 const (
-	// limitNamespace has no manager.
+	// limitNamespace is not the manager's.
 	limitNamespace = "limit"
-	// limitRequests is enough for the numbers to be steady.
+	// limitRequests is enough for stable numbers.
 	limitRequests = 500
 )
 
@@ -76,8 +75,8 @@ func limitMachine(i int) *v1alpha1.Machine {
 	}
 }
 
-// least is the time in which an API server at its limit answers so many requests that
-// write. Those that only read are left out: a good manager makes none.
+// least returns the time in which an API server at its limit answers the writes among requests.
+// Reads are left out: a good manager makes none.
 func (l limit) least(methods map[string]int) time.Duration {
 	var seconds float64
 	for method, count := range methods {

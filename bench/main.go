@@ -1,10 +1,9 @@
-// Command bench measures what a manager of machines costs: requests, time, CPU and memory.
+// Command bench measures the requests, time, CPU and memory of a machine manager.
 //
-// It starts a control plane (kube-apiserver and etcd without fsync, no controller manager),
-// runs a manager against it as a separate process, and has that scale a MachineDeployment
-// up, update it, keep it, and scale it down again. Then it prints what each of these phases
-// cost. docs/performance.md explains what is counted and how,
-// and how to measure another manager of the same API.
+// It starts a control plane (kube-apiserver and etcd without fsync, no controller manager), runs a
+// manager as a separate process, scales a MachineDeployment up, updates it, leaves it alone, and
+// scales it down. Then it prints the cost of each phase. docs/performance.md explains what is
+// counted, and how to measure another manager of the same API.
 package main
 
 import (
@@ -26,7 +25,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	log.SetLogger(logr.Discard()) // the libraries', which have nothing to say here
+	log.SetLogger(logr.Discard()) // of the libraries
 	if err := bench(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
@@ -37,33 +36,33 @@ func main() {
 type options struct {
 	load    load
 	manager managerOptions
-	// dir holds everything; empty means a temporary folder, which is removed.
+	// dir for all files. Empty means a temporary folder, which is removed.
 	dir string
-	// json is the file that the result is written to, if any.
+	// json is the file for the result. Empty means none.
 	json string
-	// check makes request counts above the budget an error.
+	// check makes a number of requests above the budget an error.
 	check bool
-	// timeout bounds each phase.
+	// timeout of each phase.
 	timeout time.Duration
 	// Constants of the program, which its tests shorten.
 	limitRequests, profileSeconds int
 	quietFor                      time.Duration
 }
 
-// load is what the manager is given to do.
+// load is the work of the manager.
 type load struct {
 	machines int
-	// pods are on nodes that are no Machine's.
+	// pods on nodes without a Machine.
 	pods int
-	// idle is how long the manager has nothing to do.
+	// idle is the duration of the phase without work.
 	idle               time.Duration
 	surge, unavailable string
-	// providerSpec of the classes. If it is empty, it is made of the other two.
+	// providerSpec of the classes. Empty means one with latency and joinDelay.
 	providerSpec       string
 	latency, joinDelay time.Duration
 }
 
-// managerOptions say how the manager is run.
+// managerOptions configure the manager.
 type managerOptions struct {
 	// command is a line for the shell, with placeholders.
 	command    string
@@ -71,13 +70,12 @@ type managerOptions struct {
 	// environment of the process; nil means that of this one.
 	environment []string
 	qps, burst  int
-	// profiles is the folder for profiles, if any.
+	// profiles is the folder for profiles. Empty means none.
 	profiles string
 }
 
-// defaultCommand runs this project's manager. Its simulated nodes send no heartbeats after they
-// joined. It elects no leader: there is no other manager, and under full load it might lose the
-// lease.
+// defaultCommand runs this project's manager, without heartbeats of simulated nodes and without
+// leader election: under full load it might lose the lease.
 const defaultCommand = "exec {millwright} manager --driver sim --sim-heartbeat 0 --leader-elect=false" +
 	" --control-kubeconfig {kubeconfig} --target-kubeconfig {kubeconfig} --namespace {namespace}" +
 	" --kube-api-qps {qps} --kube-api-burst {burst} --address 127.0.0.1 --port {port} --profiling"
@@ -143,13 +141,13 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	return o, o.validate()
 }
 
-// run measures, and shows what it found.
+// run measures, and prints the result.
 func run(ctx context.Context, o options, stdout, stderr io.Writer) error {
 	result, err := measureAll(ctx, o, logger(stderr))
 	if err != nil {
 		return err
 	}
-	fmt.Fprint(stdout, result.table()) // the reader's loss
+	fmt.Fprint(stdout, result.table())
 	if o.json != "" {
 		if err := result.write(o.json); err != nil {
 			return err
@@ -161,11 +159,11 @@ func run(ctx context.Context, o options, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// logger prints what happens, and when.
+// logger prints messages with the time since the start.
 func logger(out io.Writer) func(string, ...any) {
 	began := time.Now()
 	return func(format string, args ...any) {
-		fmt.Fprintf(out, "%6.1fs %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...)) // the reader's loss
+		fmt.Fprintf(out, "%6.1fs %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
 	}
 }
 
@@ -187,7 +185,7 @@ func measureAll(ctx context.Context, o options, log func(string, ...any)) (resul
 	return w.measure(ctx)
 }
 
-// emptyDir makes a folder, or makes sure that it is empty.
+// emptyDir creates a folder unless it exists, and returns an error unless it is empty.
 func emptyDir(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {

@@ -56,7 +56,7 @@ func (w *setup) measure(ctx context.Context) (*result, error) {
 	return r, err
 }
 
-// begun waits until the manager has observed the deployment, and has nothing to do.
+// begun waits until the manager has observed the deployment, and is idle.
 func (w *setup) begun(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, w.timeout, errors.New("the manager does not begin"))
 	defer cancel()
@@ -69,7 +69,7 @@ func (w *setup) begun(ctx context.Context) error {
 
 type phase struct {
 	name string
-	// do returns when all that the manager was asked for is done.
+	// do returns when the manager has done its work.
 	do func(ctx context.Context) error
 }
 
@@ -85,7 +85,7 @@ func (w *setup) phases() []phase {
 	}
 }
 
-// change patches the deployment and waits until it has what it says.
+// change patches the deployment and waits until it has its Machines.
 func (w *setup) change(ctx context.Context, patch string, machines int32) error {
 	deployment := &v1alpha1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pool}}
 	if err := w.client.Patch(ctx, deployment, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
@@ -108,9 +108,8 @@ func (w *setup) asked(method, resource string) {
 // that it is done.
 const settleInterval = 50 * time.Millisecond
 
-// settled waits until the deployment has so many Machines, all of them available and up to
-// date, and until nothing is left of others. While the manager works it is watched, not
-// asked.
+// settled waits until the deployment has a number of Machines, all of them available and up to
+// date, and no other Machine or Node is left. While the manager works, it only watches.
 func (w *setup) settled(ctx context.Context, machines int32) error {
 	if err := w.awaitStatus(ctx, machines); err != nil {
 		return fmt.Errorf("waiting for the deployment's status: %w", err)
@@ -133,7 +132,7 @@ func (w *setup) settled(ctx context.Context, machines int32) error {
 	})
 }
 
-// count asks how many objects there are, without fetching them.
+// count returns the number of objects without fetching them.
 func (w *setup) count(ctx context.Context, kind schema.GroupVersionKind, resource string) (int64, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
@@ -155,7 +154,7 @@ func (w *setup) awaitStatus(ctx context.Context, machines int32) error {
 		if done || err != nil {
 			return err
 		}
-		// The API server ends watches from time to time.
+		// The API server ends watches now and then.
 		w.log("watching the deployment again")
 	}
 }
@@ -180,7 +179,7 @@ func isDone(d *v1alpha1.MachineDeployment, machines int32) bool {
 	return s.ObservedGeneration >= d.Generation && s.Replicas == machines && s.UpdatedReplicas == machines && s.AvailableReplicas == machines
 }
 
-// sample is everything that is counted, at one time.
+// sample is the state of all counters.
 type sample struct {
 	at                    time.Time
 	totals                env.Totals
@@ -204,12 +203,11 @@ func (w *setup) managerUsage() (usage, error) {
 	return usageOf(func(s procfs.ProcStat) bool { return s.PGRP == w.manager.group() })
 }
 
-// tail is how long requests and CPU time still count for a phase whose work is done: a
-// manager may have something to finish.
+// tail is how long requests and CPU time are counted after the work of a phase is done.
 const tail = time.Second
 
-// phase measures one. Its time ends when the work is done; events, which managers write
-// slowly on purpose, are waited for.
+// phase measures a phase. Its time ends when the work is done; then phase waits for the events,
+// which managers write slowly on purpose.
 func (w *setup) phase(ctx context.Context, p phase) (*phaseResult, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, w.timeout, fmt.Errorf("not done within %s", w.timeout))
 	defer cancel()
@@ -250,8 +248,8 @@ const (
 	quietLimit = 5 * time.Minute
 )
 
-// quiet waits until no request of those kinds is made any more, or for quietLimit: there
-// are managers that never rest. It returns the counts as they are then.
+// quiet waits until no requests of those kinds are made, at most for quietLimit: some managers never
+// rest. It returns the counts after that.
 func (w *setup) quiet(ctx context.Context, kinds ...env.Kind) (env.Totals, error) {
 	var last env.Totals
 	count, end := -1, time.Now().Add(quietLimit)
@@ -268,7 +266,7 @@ func (w *setup) quiet(ctx context.Context, kinds ...env.Kind) (env.Totals, error
 	return last, err
 }
 
-// subtract makes a result of what was counted before and after.
+// subtract returns the difference of two samples.
 func (w *setup) subtract(name string, took time.Duration, before, after sample, last env.Totals) *phaseResult {
 	r := &phaseResult{
 		Name: name, took: took, requests: map[env.Answered]int{},

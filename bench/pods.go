@@ -21,11 +21,10 @@ const (
 	podsPerApp = 10
 )
 
-// otherNodes is the number of nodes that are no Machine's. They have all the pods.
+// otherNodes returns the number of nodes without a Machine. They have all the pods.
 func (l load) otherNodes() int { return (l.pods + podsPerNode - 1) / podsPerNode }
 
-// populate fills the target cluster with what is no Machine's, before anything is measured.
-// It goes with the control plane.
+// populate creates nodes without a Machine, and their pods, before anything is measured.
 func (w *setup) populate(ctx context.Context) error {
 	if w.load.pods == 0 {
 		return nil
@@ -46,7 +45,7 @@ func (w *setup) populate(ctx context.Context) error {
 
 func otherNode(i int) string { return fmt.Sprintf("other-%d", i) }
 
-// node has the mark that managers put on nodes that have long been no Machine's. Otherwise a
+// node has the annotation that managers give to nodes without a Machine after a while. Otherwise a
 // long measurement would count that.
 func node(i int) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{
@@ -54,8 +53,8 @@ func node(i int) *corev1.Node {
 	}}
 }
 
-// pod is as a deployment's of an ordinary application: with a sidecar, settings, probes and
-// mounts, about 3 KiB of JSON before the API server adds its own fields.
+// pod is like that of an ordinary application, with a sidecar, settings and mounts: about 3 KiB of
+// JSON before the API server adds its own fields.
 func pod(i int) *corev1.Pod {
 	app := fmt.Sprintf("app-%d", i/podsPerApp)
 	return &corev1.Pod{
@@ -100,7 +99,7 @@ func container(name, app string) corev1.Container {
 	}
 }
 
-// environment of a container, which is most of a pod, and nothing that a manager need keep.
+// environment of a container: the largest part of a pod, which a manager need not cache.
 func environment() []corev1.EnvVar {
 	vars := make([]corev1.EnvVar, 10)
 	for i := range vars {

@@ -15,18 +15,17 @@ import (
 	"time"
 )
 
-// process is the manager that is measured: a shell, what it starts, and what that starts.
-// They are known by their process group.
+// process is the manager that is measured: the process group of a shell.
 type process struct {
 	command *exec.Cmd
 	log     string
 	port    int
-	// ended is closed when the process that was started has ended.
+	// ended is closed when the shell has ended.
 	ended chan struct{}
 	err   error
 }
 
-// startManager runs the line of the options.
+// startManager runs the command of the options.
 func startManager(o managerOptions, dir, kubeconfig, namespace string) (*process, error) {
 	port, err := freePort()
 	if err != nil {
@@ -56,7 +55,7 @@ func startManager(o managerOptions, dir, kubeconfig, namespace string) (*process
 }
 
 func (p *process) run(started chan<- error) {
-	// The process is to die with the thread that started it, so that has to live as long.
+	// The process dies with the thread that started it, so the thread must live as long.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	err := p.command.Start()
@@ -76,10 +75,10 @@ func freePort() (int, error) {
 	return listener.Addr().(*net.TCPAddr).Port, nil
 }
 
-// group is the number of the process group.
+// group returns the process group's ID.
 func (p *process) group() int { return p.command.Process.Pid }
 
-// alive returns a context that ends, with the reason, when the manager ends.
+// alive returns a context that ends, with a cause, when the manager ends.
 func (p *process) alive(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
@@ -102,10 +101,10 @@ func (p *process) lastLines() string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-// stopLimit is how long managers may take to end in order.
+// stopLimit is how long the manager may take to end after SIGTERM.
 const stopLimit = 45 * time.Second
 
-// stop ends all processes of the group, in order at first.
+// stop ends all processes of the group, by SIGKILL if SIGTERM does not.
 func (p *process) stop() error {
 	_ = syscall.Kill(-p.group(), syscall.SIGTERM) // they may be gone
 	late := time.NewTimer(stopLimit)
@@ -116,7 +115,7 @@ func (p *process) stop() error {
 	case <-late.C:
 		err = errors.New("the manager did not end, and was killed")
 	}
-	// What the shell has left behind, in any case.
+	// The shell may have left processes behind.
 	_ = syscall.Kill(-p.group(), syscall.SIGKILL)
 	<-p.ended
 	return err

@@ -10,12 +10,11 @@ import (
 	"path/filepath"
 )
 
-// profileSeconds is the length of a CPU profile. A phase has as many as it takes; pprof
-// adds up those that it is given: go tool pprof DIR/scale-up-cpu-*.pb.gz.
+// profileSeconds is the length of a CPU profile. A phase has several; pprof adds them up:
+// go tool pprof DIR/scale-up-cpu-*.pb.gz.
 const profileSeconds = 5
 
-// beginProfiles takes profiles of the manager until the returned function is called, which
-// also takes one of its memory.
+// beginProfiles takes CPU profiles of the manager until end is called, which takes a heap profile.
 func (w *setup) beginProfiles(ctx context.Context, phase string) (end func() error) {
 	dir := w.options.manager.profiles
 	if dir == "" {

@@ -18,11 +18,10 @@ import (
 	"github.com/millwright-dev/millwright/test/env"
 )
 
-// result is what a benchmark found, as it is written in JSON. Later versions may add
-// fields; they keep these.
+// result of a benchmark, and the format of its JSON. Fields may be added but not removed.
 type result struct {
 	Machines int `json:"machines"`
-	// MemoryMB is the most that was resident: the sum of the manager's processes.
+	// MemoryMB is the peak resident memory, the sum of the manager's processes.
 	MemoryMB  float64        `json:"memoryMB"`
 	Phases    []*phaseResult `json:"phases"`
 	APIServer limit          `json:"apiserver"`
@@ -30,23 +29,21 @@ type result struct {
 	qps int
 }
 
-// phaseResult is what one phase cost. Requests are those on API objects, without watches,
-// leases and events, which are counted apart.
+// phaseResult is the cost of a phase. Requests are those on API objects, without watches, leases
+// and events.
 type phaseResult struct {
 	Name    string  `json:"name"`
 	Seconds float64 `json:"seconds"`
-	// LimitSeconds is the time in which an API server that has nothing else to do answers
-	// that many writes.
+	// LimitSeconds is the time in which an API server without other load answers the writes.
 	LimitSeconds       float64 `json:"limitSeconds"`
 	Requests           int     `json:"requests"`
 	RequestsPerMachine float64 `json:"requestsPerMachine"`
 	Events             int     `json:"events"`
 	// Writes are those requests that create, change or delete.
 	Writes int `json:"writes"`
-	// Conflicts are writes of what somebody else had changed before.
+	// Conflicts are writes that were refused with the status 409.
 	Conflicts int `json:"conflicts"`
-	// CPU is that of the manager's processes, ControlPlaneCPU that of kube-apiserver
-	// and etcd.
+	// CPU of the manager's processes, and of kube-apiserver and etcd.
 	CPU             float64 `json:"cpuSeconds"`
 	ControlPlaneCPU float64 `json:"controlPlaneCPUSeconds"`
 	// ByRequest are the requests by verb and resource.
@@ -56,7 +53,7 @@ type phaseResult struct {
 	requests map[env.Answered]int
 }
 
-// complete works out what follows from the requests.
+// complete computes the fields that follow from the requests.
 func (p *phaseResult) complete(machines int, found limit) {
 	methods := map[string]int{}
 	p.ByRequest = map[string]int{}
@@ -95,7 +92,7 @@ func (r *result) write(path string) error {
 	return os.WriteFile(path, append(content, '\n'), 0o644)
 }
 
-// budget is what a phase may cost.
+// budget is the highest cost of a phase.
 type budget struct {
 	// perMachine and inAll are requests; 0 if there is no such budget.
 	perMachine float64
@@ -114,8 +111,7 @@ func (b budget) exceeded(p *phaseResult) bool {
 	return b.perMachine > 0 && p.RequestsPerMachine > b.perMachine || b.inAll > 0 && p.Requests > b.inAll
 }
 
-// budgets of requests are the same on every machine, so they can be checked everywhere.
-// Those of seconds are in docs/performance.md.
+// budgets of requests do not depend on the machine. Those of seconds are in docs/performance.md.
 var budgets = map[string]budget{
 	scaleUp:       {perMachine: 9.5},
 	rollingUpdate: {perMachine: 21},
@@ -123,7 +119,7 @@ var budgets = map[string]budget{
 	scaleDown:     {perMachine: 8.5},
 }
 
-// overBudget returns which phases made more requests than they may; nil if none did.
+// overBudget returns an error about phases that exceeded their budgets.
 func (r *result) overBudget() error {
 	var over []error
 	for _, p := range r.Phases {
@@ -134,7 +130,7 @@ func (r *result) overBudget() error {
 	return errors.Join(over...)
 }
 
-// table shows the result to people.
+// table returns the result as a text.
 func (r *result) table() string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%d Machines, %d requests per second and client allowed\n", r.Machines, r.qps)

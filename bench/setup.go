@@ -25,7 +25,7 @@ import (
 	"github.com/millwright-dev/millwright/test/env"
 )
 
-// setup is what a benchmark runs in: the control plane and the deployment.
+// setup is the control plane of a benchmark, and the manager.
 type setup struct {
 	options
 	log func(format string, args ...any)
@@ -39,10 +39,10 @@ type setup struct {
 	manager *process
 }
 
-// namespace of everything that the manager deals with.
+// namespace of the manager's objects.
 const namespace = "bench"
 
-// newSetup starts a control plane and declares a deployment of no Machines.
+// newSetup starts a control plane and creates a deployment without Machines.
 func newSetup(ctx context.Context, o options, log func(string, ...any)) (*setup, error) {
 	cp, err := env.Start(filepath.Join(o.dir, "controlplane"), logr.Discard())
 	if err != nil {
@@ -87,7 +87,7 @@ const (
 
 func (w *setup) declare(ctx context.Context) error {
 	if w.client == nil {
-		return nil // connect has said why
+		return nil // connect failed
 	}
 	spec, err := w.load.spec()
 	if err != nil {
@@ -109,7 +109,7 @@ func (w *setup) declare(ctx context.Context) error {
 	return w.populate(ctx)
 }
 
-// spec is the providerSpec of the classes.
+// spec returns the providerSpec of the classes.
 func (l load) spec() ([]byte, error) {
 	if l.providerSpec != "" {
 		if !json.Valid([]byte(l.providerSpec)) {
@@ -133,7 +133,7 @@ func class(name string, spec []byte) *v1alpha1.MachineClass {
 		Provider:     "sim",
 		ProviderSpec: runtime.RawExtension{Raw: spec},
 		SecretRef:    &corev1.SecretReference{Namespace: namespace, Name: name},
-		// MCM cannot do without.
+		// MCM requires it.
 		NodeTemplate: &v1alpha1.NodeTemplate{
 			InstanceType: "large", Region: "here", Zone: "here-1",
 			Capacity: corev1.ResourceList{
@@ -171,7 +171,7 @@ func machineSpec() v1alpha1.MachineSpec {
 	}
 }
 
-// workers make requests at the same time, where the benchmark makes many.
+// workers is how many requests inParallel makes at the same time.
 const workers = 50
 
 func inParallel(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
@@ -197,7 +197,7 @@ func await(ctx context.Context, interval time.Duration, check func() (bool, erro
 	return err
 }
 
-// pause lets time go by.
+// pause waits for a time.
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):

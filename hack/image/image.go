@@ -17,25 +17,24 @@ const (
 	rootsPath   = "etc/ssl/certs/ca-certificates.crt"
 )
 
-// user is nobody in particular, and by number, so that a cluster can tell that it is not
-// root.
+// user is numeric, so that Kubernetes can check that it is not root.
 const user = "65532:65532"
 
-// about is what an image tells of itself.
+// about has the metadata of an image.
 type about struct {
 	version string
-	// revision is the commit that the programs were built from; empty if that is not known.
+	// revision is the commit that the programs were built from; empty if unknown.
 	revision string
 	created  time.Time
 }
 
-// program is one that was built for a platform.
+// program is a program for a platform.
 type program struct {
 	platform v1.Platform
 	path     string
 }
 
-// labels are the annotations that the OCI's image specification has names for.
+// labels returns the annotations that the OCI image specification defines.
 func (a about) labels() map[string]string {
 	labels := map[string]string{
 		"org.opencontainers.image.title":       "Millwright",
@@ -51,14 +50,14 @@ func (a about) labels() map[string]string {
 	return labels
 }
 
-// indexOf is the image for all the platforms that there are programs for, in their order.
-// It depends on nothing but what it is given.
+// indexOf returns the image for the platforms of programs, in their order. It depends only on its
+// arguments and the files of the programs.
 func indexOf(a about, programs []program) (v1.ImageIndex, error) {
 	authorities, err := roots()
 	if err != nil {
 		return nil, err
 	}
-	// A layer of its own: it stays the same from one release to the next, as a rule.
+	// A separate layer, which rarely changes between releases.
 	base, err := layerOf(file{path: rootsPath, mode: 0o644, content: authorities})
 	if err != nil {
 		return nil, err
@@ -74,12 +73,11 @@ func indexOf(a about, programs []program) (v1.ImageIndex, error) {
 	return mutate.Annotations(index, a.labels()).(v1.ImageIndex), nil
 }
 
-// plain is an image that does not call itself an artifact of some type. The library would
-// say so in the index, and programs that do not know of that would drop it, and with it the
-// digest.
+// plain is an image without an artifact type. The library would write the type into the index, and
+// programs that drop the field would change the digest.
 type plain struct{ v1.Image }
 
-// ArtifactType is what the library asks for.
+// ArtifactType returns no type.
 func (plain) ArtifactType() (string, error) { return "", nil }
 
 func imageOf(a about, base v1.Layer, p program) (v1.Image, error) {

@@ -13,14 +13,14 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// file is one of a layer. Root owns it, and it is of 1970.
+// file of a layer, owned by root, with the modification time 0.
 type file struct {
 	path    string // without a slash at its beginning
 	mode    int64
 	content []byte
 }
 
-// layerOf is a layer of one file and the folders above it.
+// layerOf returns a layer of one file and the folders above it.
 func layerOf(f file) (v1.Layer, error) {
 	var archive bytes.Buffer
 	writer := tar.NewWriter(&archive)

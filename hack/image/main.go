@@ -1,7 +1,5 @@
-// Command image writes or pushes the manager's container image.
-//
-// It makes the image of programs that were built before, without a container engine.
-// hack/image.sh builds them, and calls it.
+// Command image builds the manager's container image from programs that hack/image.sh has built,
+// without a container engine, writes it to a folder, and pushes it.
 package main
 
 import (
@@ -34,7 +32,6 @@ func main() {
 	}
 }
 
-// options are what the command line says.
 type options struct {
 	folder    string
 	reference string
@@ -44,7 +41,7 @@ type options struct {
 	programs  []program
 }
 
-// run prints the digest of the image that it made.
+// run prints the digest of the image.
 func run(ctx context.Context, args []string, stdout io.Writer) error {
 	o, err := parse(args)
 	if err != nil {
@@ -102,14 +99,14 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// What names an image in a layout: for everybody, and for containerd's import.
+// The annotations with the name of an image in a layout: that of the specification, and that of
+// containerd's import.
 const (
 	nameInLayout     = "org.opencontainers.image.ref.name"
 	nameInContainerd = "io.containerd.image.name"
 )
 
-// write puts the image's layout in the place of an older one, in one step: half of it is
-// never seen.
+// write replaces the folder by the image's layout in one step.
 func write(folder string, index v1.ImageIndex, tag name.Tag) error {
 	if err := mayReplace(folder); err != nil {
 		return err
@@ -122,12 +119,12 @@ func write(folder string, index v1.ImageIndex, tag name.Tag) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(scratch) // what is left is hidden
+	defer os.RemoveAll(scratch)
 	path, err := layout.Write(filepath.Join(scratch, "layout"), empty.Index)
 	if err != nil {
 		return err
 	}
-	// Others call the registry by the name that people do.
+	// containerd does not use the library's name of Docker Hub.
 	full := strings.TrimPrefix(tag.Name(), "index.")
 	if err := path.AppendIndex(index, layout.WithAnnotations(map[string]string{nameInLayout: tag.TagStr(), nameInContainerd: full})); err != nil {
 		return err
@@ -138,7 +135,7 @@ func write(folder string, index v1.ImageIndex, tag name.Tag) error {
 	return os.Rename(string(path), folder)
 }
 
-// mayReplace refuses to replace anything but a layout.
+// mayReplace returns an error if the folder contains anything but a layout.
 func mayReplace(folder string) error {
 	switch entries, err := os.ReadDir(folder); {
 	case errors.Is(err, os.ErrNotExist):

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// roots are the certificates that Mozilla trusts, as PEM, each below its name. They come
-// from a module and not from the builder's system, so that everybody builds the same image.
-// Those that are trusted with a limit only are left out: this file could not say the limit.
+// roots returns the certificates that Mozilla trusts, as PEM, each below its name. They come from a
+// module, not from the builder's system, so that all builds are the same. Certificates that are
+// trusted with a constraint are left out: the file format has no constraints.
 func roots() ([]byte, error) {
 	var text bytes.Buffer
 	for root := range bundle.Roots() {

@@ -9,11 +9,11 @@ import (
 )
 
 const (
-	// together is how long changes may be apart that are shown as one.
+	// together is the time within which changes are shown as one.
 	together = 120 * time.Millisecond
-	// longest is the longest time that a picture is shown, but for the last.
+	// longest is how long a picture is shown at most.
 	longest = 1500 * time.Millisecond
-	// last is how long the last one is shown.
+	// last is how long the last picture is shown.
 	last = 6 * time.Second
 
 	// Sizes of letters and margins, in pixels.
@@ -44,7 +44,7 @@ func (f *film) add(now time.Time, lines []string) {
 	f.pictures = append(f.pictures, picture{at: now, lines: lines})
 }
 
-// times are when each picture begins, and when the last one ends.
+// times returns when each picture begins, and when the last one ends.
 func (f *film) times() []time.Duration {
 	begin, all := time.Duration(0), []time.Duration{}
 	for i := range f.pictures {
@@ -56,8 +56,8 @@ func (f *film) times() []time.Duration {
 	return append(all, begin+last)
 }
 
-// svg draws the film. Each line of text is written once and used wherever it is shown. Where
-// nothing moves, the last picture is seen.
+// svg draws the film. Each line of text is written once and used in all its pictures. Viewers without
+// animation show the last picture.
 func (f *film) svg(columns, rows int) string {
 	width, height := columns*letterWidth+2*margin, rows*lineHeight+2*margin
 	times := f.times()
@@ -100,7 +100,7 @@ text{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",m
 `, width, height, fontSize, style.String(), defs.String(), margin, margin-5, body.String())
 }
 
-// class is the class of what a user typed.
+// class returns the CSS class of a typed line.
 func class(line string) string {
 	if strings.HasPrefix(line, "$ ") {
 		return ` class="typed"`

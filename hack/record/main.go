@@ -62,7 +62,7 @@ func run(out, title string, columns, rows int, args []string) error {
 	return os.WriteFile(out, []byte(picture), 0o644)
 }
 
-// onTerminal runs a command on a new terminal, and calls with each piece of what it prints.
+// onTerminal runs a command on a new terminal, and calls printed with each piece of its output.
 func onTerminal(command *exec.Cmd, columns, rows int, printed func(text string)) error {
 	terminal, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {

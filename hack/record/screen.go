@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// screen does what a terminal does, as far as the programs use it that are recorded.
+// screen is a terminal with the functions that recorded programs use.
 type screen struct {
 	columns, rows int
 	text          [][]rune
@@ -18,7 +18,7 @@ func newScreen(columns, rows int) *screen {
 	return &screen{columns: columns, rows: rows, text: make([][]rune, rows)}
 }
 
-// control is a control sequence; colours are left out.
+// control matches a control sequence; colours are ignored.
 var control = regexp.MustCompile(`^\x1b\[([\d;]*)([A-Za-z])`)
 
 func (s *screen) write(text string) {
@@ -77,7 +77,7 @@ func (s *screen) newLine() {
 	s.text = append(slices.Clone(s.text[1:]), nil)
 }
 
-// lines are what the screen shows, without blanks at their ends.
+// lines returns the lines of the screen without trailing blanks.
 func (s *screen) lines() []string {
 	lines := make([]string, len(s.text))
 	for i, line := range s.text {

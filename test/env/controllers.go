@@ -19,9 +19,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
-// RunControllers runs what setUp adds to a manager, and nothing else, in the test's
-// namespace until the test ends. It has the rights of the control role that is shipped,
-// and the indexes that all controllers share.
+// RunControllers runs the controllers that setUp adds to a manager, in the test's namespace, until
+// the test ends. The manager has the rights of the shipped control role, and the indexes that all
+// controllers share.
 func (c *Cluster) RunControllers(t testing.TB, setUp func(mgr ctrl.Manager, events record.EventRecorder) error) {
 	t.Helper()
 	access := c.UserWith(t, "config/rbac/control-role.yaml")
@@ -59,8 +59,8 @@ func (c *Cluster) RunControllers(t testing.TB, setUp func(mgr ctrl.Manager, even
 	})
 }
 
-// Fresh makes an object of a fixture one that can be created in the test's namespace: it takes
-// out what an API server gives. It returns the same object.
+// Fresh prepares an object of a fixture for creation in the test's namespace: it clears the fields
+// that an API server sets. It returns the same object.
 func Fresh[T client.Object](e *Env, object T) T {
 	object.SetNamespace(e.Namespace)
 	object.SetUID("")

@@ -54,28 +54,27 @@ import (
 // userAgent is that of Admin and Client.
 const userAgent = "millwright-test"
 
-// Env is what one test runs against.
+// Env has the clusters of a test.
 type Env struct {
 	// Cluster is the control cluster, where machines live.
 	*Cluster
-	// Target is the target cluster, where nodes join. It is the control cluster
-	// itself unless the test asked for WithTarget.
+	// Target is the target cluster, where nodes join: the control cluster unless the test
+	// uses WithTarget.
 	Target *Cluster
 }
 
 // Cluster is a test's share of a control plane.
 type Cluster struct {
-	// Namespace belongs to this test. It has a default service account, so that
-	// Pods can be created in it. It is deleted when the test ends, which without
-	// a controller manager leaves it and its contents terminating.
+	// Namespace of this test, with a default service account for Pods. It is deleted when
+	// the test ends; without a controller manager it stays terminating.
 	Namespace string
 	// Admin has all rights and no client-side rate limit.
 	Admin *rest.Config
 	// Client uses Admin. It reads from the API server, not from a cache. Its
 	// scheme knows Kubernetes' own kinds and machine.sapcloud.io/v1alpha1.
 	Client client.Client
-	// ControlPlane is shared with the other tests of the package unless the test
-	// asked for WithOwn. Shared ones must not be stopped or killed.
+	// ControlPlane is shared with other tests of the package, and must not be stopped,
+	// unless the test uses WithOwn.
 	ControlPlane *controlplane.ControlPlane
 }
 
@@ -95,19 +94,18 @@ func WithTarget() Option { return func(o *options) { o.target = true } }
 // with its default controllers.
 func WithControllerManager() Option { return func(o *options) { o.controllerManager = true } }
 
-// WithOwn provides control planes that this test does not share, so that it may
-// stop and kill their components. It costs a start, about three seconds.
+// WithOwn provides control planes that this test does not share, so that it may stop their
+// components. Their start takes about three seconds.
 func WithOwn() Option { return func(o *options) { o.own = true } }
 
-// NewPair is New with WithTarget: control and target cluster apart.
+// NewPair is New with WithTarget.
 func NewPair(t testing.TB, opts ...Option) *Env {
 	t.Helper()
 	return New(t, append(opts, WithTarget())...)
 }
 
-// New provides a namespace in a running control plane, kube-apiserver and etcd
-// without a controller manager unless options say otherwise. It fails the test if
-// that is not possible, and skips it under -short.
+// New provides a namespace in a control plane of kube-apiserver and etcd. It fails the test if that
+// is not possible, and skips it under -short.
 func New(t testing.TB, opts ...Option) *Env {
 	t.Helper()
 	if testing.Short() {

@@ -26,8 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Root returns the folder of the module github.com/millwright-dev/millwright, found
-// from the folder in which the test runs.
+// Root returns the root folder of this repository, above the folder in which the test runs.
 func Root() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -46,13 +45,10 @@ func Root() (string, error) {
 	}
 }
 
-// UserWith returns a configuration for a new user who has exactly the rights of the
-// Roles and ClusterRoles in the given manifests (paths relative to Root), so that a
-// test runs under the roles that are shipped. Roles without a namespace get the
-// test's; every role is bound where it lies, ClusterRoles everywhere. Other kinds in
-// the files are an error. The roles are removed when the test ends.
-//
-// The configuration has no client-side rate limit and no user agent of its own.
+// UserWith returns a configuration, without rate limit and user agent, for a new user with the
+// rights of the Roles and ClusterRoles in the given manifests (paths relative to Root). Roles
+// without a namespace get the test's. Other kinds in the files are an error. The roles are removed
+// when the test ends.
 func (c *Cluster) UserWith(t testing.TB, paths ...string) *rest.Config {
 	t.Helper()
 	ctx := context.Background()
@@ -82,8 +78,8 @@ func (c *Cluster) UserWith(t testing.TB, paths ...string) *rest.Config {
 	return config
 }
 
-// WriteKubeconfig writes what a program needs to act as the user of a configuration that
-// has a client certificate, as that of UserWith.
+// WriteKubeconfig writes a kubeconfig for a configuration with a client certificate, such as that
+// of UserWith.
 func WriteKubeconfig(t testing.TB, path string, config *rest.Config) {
 	t.Helper()
 	const name = "test"
@@ -131,8 +127,7 @@ func readRoles(path string) ([]client.Object, error) {
 	}
 }
 
-// grant creates the role and binds it to the user. Names end in the test's
-// namespace, since a control plane has many tests.
+// grant creates the role and binds it to the user. The test's namespace makes names unique.
 func (c *Cluster) grant(ctx context.Context, t testing.TB, role client.Object, user string) error {
 	subjects := []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user}}
 	role.SetName(role.GetName() + "-" + c.Namespace)
@@ -156,14 +151,13 @@ func (c *Cluster) grant(ctx context.Context, t testing.TB, role client.Object, u
 		t.Cleanup(func() {
 			ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
 			defer cancel()
-			c.Client.Delete(ctx, object) // a tidy-up; names are never used again
+			c.Client.Delete(ctx, object) // its name is never used again
 		})
 	}
 	return nil
 }
 
-// awaitGrant waits until the authoriser has heard of the role: it watches roles and
-// bindings, a moment behind their creation.
+// awaitGrant waits until the authorizer has observed the role and its binding.
 func awaitGrant(ctx context.Context, asUser client.Client, role client.Object) error {
 	var rules []rbacv1.PolicyRule
 	switch role := role.(type) {
@@ -174,7 +168,7 @@ func awaitGrant(ctx context.Context, asUser client.Client, role client.Object) e
 	}
 	for _, rule := range rules {
 		if len(rule.Resources) == 0 {
-			continue // a rule on URLs; the others tell as much
+			continue // a rule on URLs
 		}
 		attributes := &authorizationv1.ResourceAttributes{
 			Namespace: role.GetNamespace(), Verb: rule.Verbs[0], Group: rule.APIGroups[0],

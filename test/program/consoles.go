@@ -13,12 +13,11 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
-// consoleTime is how long a console is listened to. It goes on for ever; what was said
-// before comes at once, when the program has started on a machine that may be busy.
+// consoleTime is how long a console is read. It begins with earlier output.
 const consoleTime = 10 * time.Second
 
-// LogConsoles logs the ends of what all guests of the "millwright up" of a folder have said,
-// for whoever has to find out why one does not join.
+// LogConsoles logs the last console output of all guests of the "millwright up" of a folder, to find
+// out why one does not join.
 func LogConsoles(t *testing.T, dir string) {
 	t.Helper()
 	vms, err := virtualMachines(dir)
@@ -50,7 +49,7 @@ func virtualMachines(dir string) ([]vmv1alpha1.VirtualMachine, error) {
 	return list.Items, err
 }
 
-// console is what a VM has said, or why that is not to be had.
+// console returns the output of a VM's console, or of the command that reads it.
 func console(dir string, vm vmv1alpha1.VirtualMachine) *Output {
 	ctx, cancel := context.WithTimeout(context.Background(), consoleTime)
 	defer cancel()

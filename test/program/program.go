@@ -26,21 +26,21 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// asProgram in its environment makes a test binary be the program.
+// asProgram in the environment makes a test binary run as the program.
 const asProgram = "MILLWRIGHT_TEST_AS_PROGRAM"
 
-// Environment is what a script sets for the test binary to be the program.
+// Environment is the variable with which a script runs the test binary as the program.
 const Environment = asProgram + "=1"
 
-// Main runs the program and exits, if this process is to be the program; otherwise it does
-// nothing. A hypervisor is one, too: it has no environment but its own.
+// Main runs the program and exits if the environment says so; otherwise it does nothing. A
+// hypervisor runs as the program, too: it has no environment but its own.
 func Main() {
 	if os.Getenv(asProgram) != "" || os.Getenv(vmpb.EnvSpec) != "" {
 		os.Exit(cli.Main(cli.Program{Version: "test", Args: os.Args[1:], Stdout: os.Stdout, Stderr: os.Stderr}))
 	}
 }
 
-// Command is the program with arguments, not started yet. It dies with the test.
+// Command returns the command of the program, which dies with the test.
 func Command(ctx context.Context, args ...string) *exec.Cmd {
 	command := exec.CommandContext(ctx, os.Args[0], args...)
 	command.Env = append(os.Environ(), Environment)
@@ -48,7 +48,7 @@ func Command(ctx context.Context, args ...string) *exec.Cmd {
 	return command
 }
 
-// Run runs the program to its end, and returns what it printed and its exit status.
+// Run runs the program to its end, and returns its output and its exit status.
 func Run(t *testing.T, args ...string) (text string, status int) {
 	t.Helper()
 	command := Command(t.Context(), args...)
@@ -59,9 +59,9 @@ func Run(t *testing.T, args ...string) (text string, status int) {
 	return string(out), command.ProcessState.ExitCode()
 }
 
-// Process is a running millwright, or another program that tests run like it.
+// Process is a running program.
 type Process struct {
-	// Output collects what it prints.
+	// Output of the process.
 	Output Output
 	t      *testing.T
 	cmd    *exec.Cmd
@@ -69,13 +69,13 @@ type Process struct {
 	err    error
 }
 
-// Start starts the program. Whoever starts it ends it.
+// Start starts the program. The caller ends it.
 func Start(t *testing.T, args ...string) *Process {
 	t.Helper()
 	return StartOther(t, Command(context.Background(), args...))
 }
 
-// StartOther starts another program in the same way. It should die with the test, too.
+// StartOther starts another program. The caller ends it.
 func StartOther(t *testing.T, command *exec.Cmd) *Process {
 	t.Helper()
 	p := &Process{t: t, done: make(chan struct{}), cmd: command}
@@ -90,26 +90,26 @@ func StartOther(t *testing.T, command *exec.Cmd) *Process {
 	return p
 }
 
-// PID is the number of the process.
+// PID returns the ID of the process.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
 // Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// ExitCode is its exit status, once it has ended; -1 if a signal ended it.
+// ExitCode returns the exit status of a process that has ended; -1 if a signal ended it.
 func (p *Process) ExitCode() int { return p.cmd.ProcessState.ExitCode() }
 
-// Kill ends the process at once, and waits until it is gone.
+// Kill kills the process, and waits for its end.
 func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill() // it may be gone already
 	<-p.done
 }
 
-// stopLimit is how long an orderly end may take.
+// stopLimit is how long the process may take to end after SIGTERM.
 const stopLimit = 2 * time.Minute
 
-// Stop ends the process in order, by SIGTERM. That it does not end, or not well, fails the
-// test.
+// Stop ends the process by SIGTERM. The test fails if that takes too long, or the exit status is not
+// 0.
 func (p *Process) Stop() {
 	p.t.Helper()
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may be gone already
@@ -118,8 +118,8 @@ func (p *Process) Stop() {
 	}
 }
 
-// Wait waits until the process has ended, and returns how: nil for status 0. A process
-// that does not end is killed, and fails the test.
+// Wait waits until the process has ended, and returns an error unless the exit status is 0. If that
+// takes too long it kills the process, and the test fails.
 func (p *Process) Wait() error {
 	p.t.Helper()
 	select {
@@ -131,7 +131,7 @@ func (p *Process) Wait() error {
 	return p.err
 }
 
-// Output collects what a process prints.
+// Output collects the output of a process.
 type Output struct {
 	mu     sync.Mutex
 	buffer bytes.Buffer
@@ -144,14 +144,14 @@ func (o *Output) Write(p []byte) (int, error) {
 	return o.buffer.Write(p)
 }
 
-// String is all of it so far.
+// String returns the output so far.
 func (o *Output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.buffer.String()
 }
 
-// Tail is the last lines of it.
+// Tail returns the last lines of the output.
 func (o *Output) Tail(lines int) string {
 	all := strings.Split(o.String(), "\n")
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
