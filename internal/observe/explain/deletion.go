@@ -33,7 +33,7 @@ func (e *explainer) deleting() {
 	e.WhyDeleted()
 }
 
-// failedFor reports whether the deletion does not go on for a cause.
+// failedFor reports whether the last operation failed for a cause.
 func (e *explainer) failedFor(cause string) bool {
 	return e.didFail() && report.CauseOf(&e.note) == cause
 }

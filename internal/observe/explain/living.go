@@ -76,7 +76,7 @@ func (e *explainer) creating() {
 	case isFailure:
 		e.driverFailed(failed)
 		e.virtualMachine()
-	case e.didFail() && report.CauseOf(&e.note) == v1alpha1.CauseDriverSilent:
+	case e.failedFor(v1alpha1.CauseDriverSilent):
 		e.Why(driverSilent, "", e.reported, "{text}", e.says)
 	case e.didFail() && missing == "":
 		e.Why(say(e.blockedBy(), blocked.Text, blocked.Advice), "", e.reported, "{text}", e.says)
@@ -92,7 +92,7 @@ func (e *explainer) creating() {
 	default:
 		e.Say(report.Other, "", e.reported, e.says)
 	}
-	e.creationEnds("it is created and joins before")
+	e.givenUp(e.begin, e.creationTimeout(), "creation", "it is created and joins before")
 }
 
 // blockedBy returns what keeps a creation from being tried: the cause that the manager annotated or
@@ -155,12 +155,11 @@ func (e *explainer) joining() {
 			return
 		}
 	}
-	e.creationEnds("its node is ready before")
+	e.givenUp(e.begin, e.creationTimeout(), "creation", "its node is ready before")
 }
 
-func (e *explainer) creationEnds(unless string) {
-	t := timeouts.Creation(e.Machine, cmp.Or(e.Flags.Creation, timeouts.DefaultCreation))
-	e.givenUp(e.begin, t, "creation", unless)
+func (e *explainer) creationTimeout() timeouts.Timeout {
+	return timeouts.Creation(e.Machine, cmp.Or(e.Flags.Creation, timeouts.DefaultCreation))
 }
 
 // givenUp says when the Machine becomes Failed, and what follows. Time in which no manager works, or
@@ -343,11 +342,6 @@ func (e *explainer) notApplied(reason, what, source string) {
 	e.Why(templateLate, node, time.Time{}, "{what}", what)
 }
 
-// ready returns the condition Ready of the Machine's VirtualMachine; nil if there is none.
-func (e *explainer) ready() *metav1.Condition {
-	return meta.FindStatusCondition(e.VM.Status.Conditions, vmv1alpha1.ConditionReady)
-}
-
 func (e *explainer) virtualMachine() {
 	vm := e.VM
 	if vm == nil {
@@ -357,7 +351,7 @@ func (e *explainer) virtualMachine() {
 	if vm.Status.NodeName != "" {
 		where = " on host " + vm.Status.NodeName
 	}
-	switch ready := e.ready(); {
+	switch ready := meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionReady); {
 	case ready == nil:
 		e.Why(vmUntouched, object, vm.CreationTimestamp.Time)
 	case ready.Status != metav1.ConditionTrue:
@@ -374,18 +368,15 @@ const (
 // lookAt advises where to look for why a VM has not joined: at its console, or at what keeps it from
 // running.
 func (e *explainer) lookAt(because string) {
-	vm, reason := e.VM, ""
+	vm := e.VM
 	if vm == nil || vm.Status.Phase != vmv1alpha1.PhaseCreating {
 		e.Advise(lookAtReason, "{reason}", because)
 		return
 	}
-	if ready := e.ready(); ready != nil {
-		reason = ready.Reason
-	}
-	switch reason {
-	case imageUnavailable, imageRejected:
+	switch ready := meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionReady); {
+	case ready != nil && (ready.Reason == imageUnavailable || ready.Reason == imageRejected):
 		e.Advise(fixImage)
-	case vmv1alpha1.ReasonUnschedulable:
+	case ready != nil && ready.Reason == vmv1alpha1.ReasonUnschedulable:
 		e.Advise(freeHost)
 	default:
 		e.Advise(lookAtVM, "{vm namespace}", vm.Namespace, "{vm}", vm.Name)

@@ -13,9 +13,9 @@ import (
 )
 
 func (e *poolExplainer) set(set *v1alpha1.MachineSet, backOff bool) {
-	refused := e.refused(set)
+	refused, label := e.refused(set), v1alpha1.LabelKeyMachineSetScaleUpDisabled
 	e.frozen(set)
-	if label := v1alpha1.LabelKeyMachineSetScaleUpDisabled; hasLabel(set, label) {
+	if _, disabled := set.Labels[label]; disabled {
 		e.Why(noScaleUp, e.named(set), time.Time{}, "{set}", set.Name, "{label}", label)
 	}
 	e.failing(set, "")
@@ -26,11 +26,6 @@ func (e *poolExplainer) set(set *v1alpha1.MachineSet, backOff bool) {
 		e.unseen(set.Status.ObservedGeneration)
 	}
 	e.minReady(set)
-}
-
-func hasLabel(set *v1alpha1.MachineSet, label string) bool {
-	_, has := set.Labels[label]
-	return has
 }
 
 // setCondition returns the condition of a set if it is True; nil otherwise.

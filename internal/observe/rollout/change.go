@@ -20,12 +20,11 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/validation"
 )
 
-// AnnotationRestarted on the template of a deployment is when its machines were last asked
-// to be replaced, in RFC 3339. It is a change of the template like any other, so a
-// rollout follows, also under MCM.
+// AnnotationRestarted on the template of a deployment is when a restart was last requested, in RFC
+// 3339. As a change of the template it causes a rollout, also under MCM.
 const AnnotationRestarted = "rollout.millwright.dev/restarted-at"
 
-// ErrUnchanged is returned if the deployment has the template already that it should go back to.
+// ErrUnchanged is returned if the deployment has the template of the revision already.
 var ErrUnchanged = errors.New("not rolled back")
 
 // Pause stops rollouts of a deployment. One that is paused is an error.
@@ -96,7 +95,7 @@ func Withdrawal(key types.NamespacedName) string {
 	return fmt.Sprintf("To withdraw that: kubectl -n %s patch machinedeployments.machine.sapcloud.io %s --type merge -p '{\"spec\":{\"rollbackTo\":null}}'", key.Namespace, key.Name)
 }
 
-// Rollback is one that was asked for, and that the manager is to do.
+// Rollback is a rollback that was requested, and that the manager does.
 type Rollback struct {
 	// Revision to go back to.
 	Revision int64
@@ -105,9 +104,9 @@ type Rollback struct {
 	deployment *v1alpha1.MachineDeployment
 }
 
-// Undo asks for a rollback to a revision; 0 is the one before the current. The manager answers by
-// changing the template. ErrUnchanged says that it need not. A deployment that no manager would
-// work on is an error, and nothing is written.
+// Undo requests a rollback to a revision; 0 is the one before the current. The manager answers by
+// changing the template. It returns ErrUnchanged if the template is that of the revision, and an error
+// for a deployment whose spec no manager accepts.
 func Undo(ctx context.Context, c client.Client, key types.NamespacedName, number int64) (Rollback, error) {
 	rollback := Rollback{}
 	written, err := write(ctx, c, key, func(d *v1alpha1.MachineDeployment) error {
@@ -134,8 +133,7 @@ func Undo(ctx context.Context, c client.Client, key types.NamespacedName, number
 	return rollback, err
 }
 
-// Done reports whether the manager has rolled the deployment back. An answer other than that is an
-// error.
+// Done reports whether the manager has rolled the deployment back. Any other answer of it is an error.
 func (r Rollback) Done(f Facts) (bool, error) {
 	d := f.Deployment
 	switch {
@@ -186,12 +184,11 @@ func numbered(sets []*v1alpha1.MachineSet) string {
 	return strings.Join(numbers, ", ")
 }
 
-// conflictBackoff is how often a write is tried that others came before: during a rollout, the
-// manager writes the status of a deployment several times a second.
+// conflictBackoff is for writes that conflict: during a rollout, the manager writes the status of a
+// deployment several times a second.
 var conflictBackoff = wait.Backoff{Steps: 10, Duration: 10 * time.Millisecond, Factor: 1.6, Jitter: 0.2}
 
-// write changes a deployment, and tries again if somebody else was faster. One that is being
-// deleted is an error.
+// write changes a deployment, and tries again on conflicts. One that is being deleted is an error.
 func write(ctx context.Context, c client.Client, key types.NamespacedName, do func(*v1alpha1.MachineDeployment) error) (*v1alpha1.MachineDeployment, error) {
 	var changed *v1alpha1.MachineDeployment
 	err := retry.RetryOnConflict(conflictBackoff, func() error {

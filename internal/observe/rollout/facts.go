@@ -131,23 +131,26 @@ type Surroundings struct {
 	// Lease is the one that the manager of sets and deployments holds, MachineLease that of
 	// the manager of their Machines.
 	Lease, MachineLease *coordinationv1.Lease
-	// Events are those on machines, and those on sets that wait since their machines keep failing.
+	// Events are those on sets that wait since their machines keep failing and, if machines are being
+	// deleted, those on machines, which say at which step.
 	Events []corev1.Event
 }
 
 const surroundingsTimeout = 3 * time.Second
 
-func readSurroundings(ctx context.Context, from client.Reader, namespace string) Surroundings {
+func readSurroundings(ctx context.Context, from client.Reader, facts Facts) Surroundings {
+	namespace := facts.Deployment.Namespace
 	ctx, cancel := context.WithTimeout(ctx, surroundingsTimeout)
 	defer cancel()
 	found := Surroundings{
 		Lease:        readLease(ctx, from, namespace, v1alpha1.LeaseMachineControllerManager),
 		MachineLease: readLease(ctx, from, namespace, v1alpha1.LeaseMachineController),
 	}
-	for _, of := range []client.MatchingFields{
-		{"involvedObject.kind": explain.KindMachine},
-		{"involvedObject.kind": explain.KindSet, "reason": "BackOff"},
-	} {
+	wanted := []client.MatchingFields{{"involvedObject.kind": explain.KindSet, "reason": "BackOff"}}
+	if slices.ContainsFunc(facts.pool().Machines, func(machine *v1alpha1.Machine) bool { return !machine.DeletionTimestamp.IsZero() }) {
+		wanted = append(wanted, client.MatchingFields{"involvedObject.kind": explain.KindMachine})
+	}
+	for _, of := range wanted {
 		events := &corev1.EventList{}
 		if err := from.List(ctx, events, client.InNamespace(namespace), of); err == nil {
 			found.Events = append(found.Events, events.Items...)

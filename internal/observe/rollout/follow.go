@@ -58,9 +58,6 @@ func (f *Follower) Follow(ctx context.Context, key types.NamespacedName, see fun
 	defer f.Link.onChange(nil)
 	surroundings, read := Surroundings{}, time.Time{}
 	return followed.Until(ctx, f.Pace, f.Beat, func() (bool, error) {
-		if f.Surroundings > 0 && time.Since(read) >= f.Surroundings {
-			surroundings, read = readSurroundings(ctx, f.Client, key.Namespace), time.Now()
-		}
 		facts, err := Read(ctx, followed, key)
 		switch {
 		case errors.Is(err, errNotFound) || err == nil && facts.Deployment.UID != first.UID:
@@ -69,6 +66,9 @@ func (f *Follower) Follow(ctx context.Context, key types.NamespacedName, see fun
 			return false, err
 		case facts.Deployment.Generation < first.Generation: // older than what was read before
 			return false, nil
+		}
+		if f.Surroundings > 0 && time.Since(read) >= f.Surroundings {
+			surroundings, read = readSurroundings(ctx, f.Client, facts), time.Now()
 		}
 		facts.Surroundings, facts.Problem = surroundings, f.Link.Problem()
 		return see(facts)

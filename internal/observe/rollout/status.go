@@ -20,39 +20,36 @@ type Outcome string
 
 // The outcomes.
 const (
-	// Progressing: it has not ended, or no manager has worked on it yet.
+	// Progressing: the rollout has not ended, or no manager has worked on it yet.
 	Progressing Outcome = "Progressing"
-	// Complete: all machines are of the current template and can be used, and no others
-	// are left.
+	// Complete: all machines are of the current template and available, and no others are left.
 	Complete Outcome = "Complete"
-	// Late: it made no progress within its deadline. It may still go on.
+	// Late: there was no progress within the deadline. The rollout may still go on.
 	Late Outcome = "Late"
 )
 
 // Status is how the rollout of a deployment goes.
 type Status struct {
-	Key types.NamespacedName
-	// Outcome as of now.
+	Key     types.NamespacedName
 	Outcome Outcome
-	// Observed reports whether the manager has seen the last change of the deployment. Before
-	// that, all else may be about an earlier state.
+	// Observed reports whether the manager has seen the last change of the deployment. If not, all
+	// else may be about an earlier state.
 	Observed bool
-	// Revision of the set of the current template; 0 if there is no such set yet.
+	// Revision is that of the set of the current template; 0 if there is no such set yet.
 	Revision int64
-	// Wanted, Updated, Available, Exist and Old count machines: those that the deployment
-	// wants, those of its current template that are not being deleted, those of any template
-	// that can be used, all, and those of other templates. The last two include those that are
-	// being deleted.
+	// Wanted, Updated, Available, Exist and Old count machines: those that the deployment wants,
+	// those of its current template that are not being deleted, those of any template that are
+	// available, all, and those of other templates. The last two include those being deleted.
 	Wanted, Updated, Available, Exist, Old int32
-	// Preserved counts machines beyond those that their sets ask for, which are kept since
-	// they are preserved. No rollout waits for them to go.
+	// Preserved counts the preserved machines that exceed what their sets want. No rollout waits for
+	// them to go.
 	Preserved int32
-	// Limit is the progress deadline, and Deadline when it is reached without progress;
-	// both are zero if there is none, the latter also if it does not run.
+	// Limit is the progress deadline, and Deadline when it is reached without progress; zero if there
+	// is none, Deadline also while it does not run.
 	Limit    time.Duration
 	Deadline time.Time
-	// Sets are those that have machines, or should have, and that of the current
-	// template: that first, then from new to old.
+	// Sets are those that have or want machines, and that of the current template, which comes first;
+	// the others from new to old.
 	Sets []SetStatus
 	// Waits are what the rollout waits for, the most important first. Texts are complete clauses.
 	Waits []report.Finding

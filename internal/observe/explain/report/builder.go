@@ -112,10 +112,6 @@ func short(f Finding) string {
 	return messages.Shorten(f.String(), most)
 }
 
-var managerNotRunning = Statement{ManagerNotRunning,
-	"no manager works on the {works} of this namespace: nobody renews Lease {lease}",
-	"Start the manager, or read the log of the one that should run. Until then nothing of what follows happens"}
-
 // Manager adds a finding if no manager renews its lease.
 func (b *Builder) Manager(lease *coordinationv1.Lease, works string) {
 	if lease == nil || lease.Spec.RenewTime == nil {
@@ -125,7 +121,10 @@ func (b *Builder) Manager(lease *coordinationv1.Lease, works string) {
 	held := time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 0)) * time.Second
 	if ptr.Deref(lease.Spec.HolderIdentity, "") == "" || b.At.Sub(lease.Spec.RenewTime.Time) > held+slack {
 		name := lease.Namespace + "/" + lease.Name
-		b.Why(managerNotRunning, "Lease "+name, lease.Spec.RenewTime.Time, "{works}", works, "{lease}", name)
+		b.Why(Statement{
+			ManagerNotRunning, "no manager works on the {works} of this namespace: nobody renews Lease {lease}",
+			"Start the manager, or read the log of the one that should run. Until then nothing of what follows happens",
+		}, "Lease "+name, lease.Spec.RenewTime.Time, "{works}", works, "{lease}", name)
 	}
 }
 
