@@ -42,9 +42,8 @@ type MachineSpec struct {
 	// is made. Kind and name must not be empty.
 	// +optional
 	Class ClassSpec `json:"class,omitempty"`
-	// ProviderID identifies the VM at the provider. It is empty until the driver
-	// has answered, and set once. To restore machines into an empty cluster, set
-	// it, and the VMs are adopted.
+	// ProviderID identifies the VM at the provider. It is empty until the driver has answered, and set
+	// once. To restore machines into an empty cluster, set it, and the VMs are adopted.
 	// +optional
 	ProviderID string `json:"providerID,omitempty"`
 	// NodeTemplateSpec has annotations, labels and taints for the node.
@@ -112,8 +111,7 @@ type MachineConfiguration struct {
 	// +kubebuilder:validation:Pattern=`^[-+]?(0|([0-9]{1,6}(\.[0-9]*)?h|[0-9]{1,8}(\.[0-9]*)?m|[0-9]{1,9}(\.[0-9]*)?s|[0-9]{1,12}(\.[0-9]*)?ms|[0-9]{1,15}(\.[0-9]*)?[uµμ]s|[0-9]{1,18}ns)+)$`
 	// +optional
 	MachinePreserveTimeout *metav1.Duration `json:"machinePreserveTimeout,omitempty"`
-	// DisableHealthTimeout keeps an unhealthy machine from ever being declared
-	// Failed.
+	// DisableHealthTimeout keeps an unhealthy machine from ever being declared Failed.
 	// +optional
 	DisableHealthTimeout *bool `json:"disableHealthTimeout,omitempty"`
 	// MaxEvictRetries is the number of refused evictions of a pod after which it
@@ -128,8 +126,7 @@ type MachineConfiguration struct {
 
 // MachineStatus is what is known of a machine.
 type MachineStatus struct {
-	// Addresses of the VM and the name of its node. Only filled where there is no
-	// target cluster.
+	// Addresses of the VM and the name of its node. Only filled where there is no target cluster.
 	// +optional
 	Addresses []corev1.NodeAddress `json:"addresses,omitempty"`
 	// Conditions is a copy of the node's conditions.
@@ -172,8 +169,7 @@ type CurrentStatus struct {
 	// Phase of the machine. Empty before the first reconcile.
 	// +optional
 	Phase MachinePhase `json:"phase,omitempty"`
-	// TimeoutActive is true while a Pending machine is awaited in the target
-	// cluster. Nothing reads it.
+	// TimeoutActive is true while a Pending machine is awaited in the target cluster. Nothing reads it.
 	// +optional
 	TimeoutActive bool `json:"timeoutActive,omitempty"`
 	// LastUpdateTime is when the phase or the preservation last changed. Health and

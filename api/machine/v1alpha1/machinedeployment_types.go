@@ -44,8 +44,7 @@ type MachineDeploymentSpec struct {
 	// Replicas is the number of machines wanted. Absent means 0.
 	// +optional
 	Replicas int32 `json:"replicas,omitempty"`
-	// Selector finds the sets and machines of the deployment. It must match the
-	// template's labels.
+	// Selector finds the sets and machines of the deployment. It must match the template's labels.
 	// +optional
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 	// Template of the machines.
@@ -53,8 +52,7 @@ type MachineDeploymentSpec struct {
 	// Strategy by which machines are replaced when the template changes.
 	// +optional
 	Strategy MachineDeploymentStrategy `json:"strategy,omitempty"`
-	// MinReadySeconds is the time for which a machine must be ready to count as
-	// available.
+	// MinReadySeconds is the time for which a machine must be ready to count as available.
 	// +optional
 	MinReadySeconds int32 `json:"minReadySeconds,omitempty"`
 	// RevisionHistoryLimit is the number of old sets that are kept to go back to.
@@ -89,13 +87,11 @@ type MachineDeploymentStrategyType string
 
 // The ways of replacing machines.
 const (
-	// RecreateMachineDeploymentStrategyType deletes all old machines, then creates
-	// the new ones.
+	// RecreateMachineDeploymentStrategyType deletes all old machines, then creates the new ones.
 	RecreateMachineDeploymentStrategyType MachineDeploymentStrategyType = "Recreate"
 	// RollingUpdateMachineDeploymentStrategyType replaces machines a few at a time.
 	RollingUpdateMachineDeploymentStrategyType MachineDeploymentStrategyType = "RollingUpdate"
-	// InPlaceUpdateMachineDeploymentStrategyType updates the nodes and keeps their
-	// machines.
+	// InPlaceUpdateMachineDeploymentStrategyType updates the nodes and keeps their machines.
 	InPlaceUpdateMachineDeploymentStrategyType MachineDeploymentStrategyType = "InPlaceUpdate"
 )
 
@@ -173,8 +169,7 @@ type MachineDeploymentStatus struct {
 	// PreservedFailedReplicas is the number of Failed machines that are preserved.
 	// +optional
 	PreservedFailedReplicas int32 `json:"preservedFailedReplicas,omitempty"`
-	// UnavailableReplicas is the number of machines that are wanted by the sets and
-	// cannot be used.
+	// UnavailableReplicas is the number of machines that are wanted by the sets and cannot be used.
 	// +optional
 	UnavailableReplicas int32 `json:"unavailableReplicas,omitempty"`
 	// Conditions of the deployment.

@@ -50,8 +50,7 @@ type MachineSetSpec struct {
 	// Template of the machines.
 	// +optional
 	Template MachineTemplateSpec `json:"template,omitempty"`
-	// MinReadySeconds is the time for which a machine must be ready to count as
-	// available.
+	// MinReadySeconds is the time for which a machine must be ready to count as available.
 	// +optional
 	MinReadySeconds int32 `json:"minReadySeconds,omitempty"`
 	// AutoPreserveFailedMachineMax is the number of failed machines that are
@@ -65,8 +64,7 @@ type MachineSetStatus struct {
 	// Replicas is the number of machines that exist, those being deleted included.
 	// +optional
 	Replicas int32 `json:"replicas,omitempty"`
-	// FullyLabeledReplicas is the number of machines that carry all labels of the
-	// template.
+	// FullyLabeledReplicas is the number of machines that carry all labels of the template.
 	// +optional
 	FullyLabeledReplicas int32 `json:"fullyLabeledReplicas,omitempty"`
 	// ReadyReplicas is the number of Running machines.
@@ -88,13 +86,11 @@ type MachineSetStatus struct {
 	// LastOperation holds the time of the last change of this status.
 	// +optional
 	LastOperation LastOperation `json:"lastOperation,omitempty"`
-	// FailedMachines are the machines whose last operation failed. It is nil, or points
-	// to a list: a pointer to a nil list would be written as null, for which the schema
-	// has no place.
+	// FailedMachines are the machines whose last operation failed. It is nil, or points to a list: a
+	// pointer to a nil list would be written as null, for which the schema has no place.
 	// +optional
 	FailedMachines *[]MachineSummary `json:"failedMachines,omitempty"`
-	// AutoPreserveFailedMachineCount is the number of machines that the set has
-	// preserved by itself.
+	// AutoPreserveFailedMachineCount is the number of machines that the set has preserved by itself.
 	// +optional
 	AutoPreserveFailedMachineCount int32 `json:"autoPreserveFailedMachineCount,omitempty"`
 	// Selector is spec.selector written as a string, for clients of the scale

@@ -20,29 +20,18 @@ const (
 	// NodeLabelKey is the label of a Machine that holds the name of its Node. It is
 	// the only link from a Machine to its Node.
 	NodeLabelKey = "node"
-	// LabelKeyName is the label that, by convention, holds the name of a machine's
-	// MachineDeployment.
+	// LabelKeyName is the label that, by convention, holds the name of a machine's MachineDeployment.
 	LabelKeyName = "name"
-	// LabelKeyForceDeletion, parsed as a bool, makes the deletion of a Machine skip
-	// all graceful steps.
+	// LabelKeyForceDeletion, parsed as a bool, makes the deletion of a Machine skip all graceful steps.
 	LabelKeyForceDeletion = "force-deletion"
-	// LabelKeyForceDrain, exactly "True", forces the drains of in-place updates and
-	// of preservation.
-	LabelKeyForceDrain = "force-drain"
 	// LabelKeyFreeze, "True", marks a set or deployment that creates nothing.
 	LabelKeyFreeze = "freeze"
 	// LabelKeyMachineName is the label of a Node that holds the name of its Machine.
 	LabelKeyMachineName = "node.gardener.cloud/machine-name"
-	// LabelKeyNodeCandidateForUpdate marks nodes that will be updated in place.
-	LabelKeyNodeCandidateForUpdate = "node.machine.sapcloud.io/candidate-for-update"
-	// LabelKeyNodeSelectedForUpdate marks nodes to be updated in place now.
-	LabelKeyNodeSelectedForUpdate = "node.machine.sapcloud.io/selected-for-update"
 	// LabelKeyNodeUpdateResult holds the result of an in-place update.
 	LabelKeyNodeUpdateResult = "node.machine.sapcloud.io/update-result"
 	// LabelValueNodeUpdateSuccessful is the result of an update that succeeded.
 	LabelValueNodeUpdateSuccessful = "successful"
-	// LabelValueNodeUpdateFailed is the result of an update that failed.
-	LabelValueNodeUpdateFailed = "failed"
 	// LabelKeyMachineSetScaleUpDisabled on a set keeps it from creating machines.
 	LabelKeyMachineSetScaleUpDisabled = "node.machine.sapcloud.io/scale-up-disabled"
 )
@@ -60,13 +49,9 @@ const (
 	// AnnotationKeyLastReplicaChange on a deployment and its sets is when an
 	// autoscaler last changed the number of replicas.
 	AnnotationKeyLastReplicaChange = "machine.sapcloud.io/last-deployment-replica-change-by-scaler-time"
-	// AnnotationKeyMachineEffectiveCreationTimeout outranks the creation timeout of
-	// spec and flag.
+	// AnnotationKeyMachineEffectiveCreationTimeout outranks the creation timeout of spec and flag.
 	AnnotationKeyMachineEffectiveCreationTimeout = "node.machine.sapcloud.io/effective-creation-timeout"
-	// AnnotationKeyMachineJoinDuration is how long a machine took to join.
-	AnnotationKeyMachineJoinDuration = "node.machine.sapcloud.io/machine-join-duration"
-	// AnnotationKeyMachineUpdateFailedReason on a node says why its in-place update
-	// failed.
+	// AnnotationKeyMachineUpdateFailedReason on a node says why its in-place update failed.
 	AnnotationKeyMachineUpdateFailedReason = "node.machine.sapcloud.io/update-failed-reason"
 	// AnnotationKeyLastAppliedNodeTemplate on a node is the node template last
 	// applied, the base of the three-way merge.
@@ -79,8 +64,7 @@ const (
 	AnnotationKeyPreserve = "node.machine.sapcloud.io/preserve"
 	// AnnotationKeyLastAppliedPreserve on a machine is the node's value last seen.
 	AnnotationKeyLastAppliedPreserve = "node.machine.sapcloud.io/last-applied-node-preserve-value"
-	// AnnotationKeyScaleDownDisabled on a node keeps the cluster autoscaler from
-	// removing it.
+	// AnnotationKeyScaleDownDisabled on a node keeps the cluster autoscaler from removing it.
 	AnnotationKeyScaleDownDisabled = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
 	// AnnotationKeyScaleDownDisabledByMCM marks nodes whose
 	// AnnotationKeyScaleDownDisabled was not set by the user.
@@ -106,8 +90,6 @@ const (
 	TaintKeyPreferNoSchedule = "deployment.machine.sapcloud.io/prefer-no-schedule"
 	// TaintKeyCriticalComponentsNotReady keeps a Pending machine from being Running.
 	TaintKeyCriticalComponentsNotReady = "node.gardener.cloud/critical-components-not-ready"
-	// TaintKeyPreserved is on the node of a preserved machine.
-	TaintKeyPreserved = "node.machine.sapcloud.io/preserved"
 )
 
 // Conditions of Nodes, and their reasons.
@@ -119,38 +101,9 @@ const (
 	NodeScaleDown = "ScaleDown"
 	// NodeUnhealthy is the reason for a machine that is replaced.
 	NodeUnhealthy = "Unhealthy"
-
-	// NodeInPlaceUpdate has the progress of an in-place update as its reason.
-	NodeInPlaceUpdate corev1.NodeConditionType = "InPlaceUpdate"
-	// CandidateForUpdate: the node will be updated.
-	CandidateForUpdate = "CandidateForUpdate"
-	// SelectedForUpdate: the node is to be updated now.
-	SelectedForUpdate = "SelectedForUpdate"
-	// DrainSuccessful: the node is drained.
-	DrainSuccessful = "DrainSuccessful"
-	// ReadyForUpdate: the node's agent may start the update.
-	ReadyForUpdate = "ReadyForUpdate"
-	// UpdateSuccessful: the update succeeded.
-	UpdateSuccessful = "UpdateSuccessful"
-	// UpdateFailed: the update failed.
-	UpdateFailed = "UpdateFailed"
-
-	// NodePreserved reports whether a node is preserved.
-	NodePreserved corev1.NodeConditionType = "Preserved"
-	// PreservedByMCM: its set preserved it automatically.
-	PreservedByMCM = "Preserved by MCM."
-	// PreservedByUser: a user asked for it.
-	PreservedByUser = "Preserved by user."
-	// PreservationStopped: it is not preserved any more.
-	PreservationStopped = "Preservation stopped."
-	// PreservedNodeDrainSuccessful begins the message for a drained node.
-	PreservedNodeDrainSuccessful = "Preserved node drained successfully."
-	// PreservedNodeDrainUnsuccessful begins the message for one that could not be.
-	PreservedNodeDrainUnsuccessful = "Preserved node could not be drained."
 )
 
-// Names of the leases of MCM's two processes. A manager that runs their controllers must
-// hold them.
+// Names of the leases of MCM's two processes. A manager that runs their controllers must hold them.
 const (
 	// LeaseMachineController gates the controllers of Machines.
 	LeaseMachineController = "machine-controller"

@@ -88,7 +88,6 @@ func (p pass) nameTaken(ctx context.Context, deployment *v1alpha1.MachineDeploym
 	return planner.ErrNameTaken
 }
 
-// adopt takes over a set.
 func (p pass) adopt(ctx context.Context, deployment *v1alpha1.MachineDeployment, op planner.Operation) error {
 	if err := cascade.CheckAlive(ctx, p.Live, deployment, planner.Kind); err != nil {
 		return err
@@ -118,7 +117,6 @@ func (p pass) changeOwner(ctx context.Context, deployment *v1alpha1.MachineDeplo
 	return nil
 }
 
-// change scales a set, or updates what else it takes over.
 func (p pass) change(ctx context.Context, f planner.Facts, op planner.Operation, outcome *planner.Outcome) error {
 	next := op.Next.DeepCopy()
 	if err := p.patchSet(ctx, next, op.Set); err != nil {
@@ -145,7 +143,6 @@ func (p pass) change(ctx context.Context, f planner.Facts, op planner.Operation,
 	return nil
 }
 
-// prune deletes an old set without Machines.
 func (p pass) prune(ctx context.Context, deployment *v1alpha1.MachineDeployment, op planner.Operation) error {
 	if err := p.deleteSet(ctx, op.Set); err != nil {
 		return err

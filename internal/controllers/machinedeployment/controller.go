@@ -138,7 +138,6 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 // outdated reports whether an error means that the pass read an old state. Users need not see it.
 func outdated(err error) bool { return apierror.Conflict(err) || errors.Is(err, errCacheBehind) }
 
-// pass is one pass over a deployment.
 type pass struct {
 	*Controller
 	memory *memory

@@ -51,7 +51,6 @@ func (c *Controller) overlapping(ctx context.Context, changed client.Object) []r
 	})
 }
 
-// ofMachine returns the deployment of a Machine.
 func (c *Controller) ofMachine(ctx context.Context, machine client.Object) []reconcile.Request {
 	owner := metav1.GetControllerOfNoCopy(machine)
 	if owner == nil || owner.Kind != "MachineSet" {

@@ -94,9 +94,8 @@ func (c *Children) drop(cached []*v1alpha1.Machine) {
 	}
 }
 
-// Settle compares the cached Machines with those that the API server has. It reports whether both
-// agree on which there are and which of them are being deleted. If so, no earlier write is
-// awaited any more.
+// Settle compares the cached Machines with those that the API server has. It reports whether both agree
+// on which there are and which of them are being deleted. If so, no earlier write is awaited any more.
 func (c *Children) Settle(cached []*v1alpha1.Machine, live []metav1.PartialObjectMetadata) bool {
 	if len(live) != len(cached) {
 		return false

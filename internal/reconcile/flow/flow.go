@@ -33,9 +33,8 @@ const (
 // Continue goes on with the next step.
 func Continue() Result { return Result{} }
 
-// Wait ends the pass. The next one comes with an event or, at the latest, after the
-// given time; zero means that only an event brings it. The reason says what is
-// being waited for.
+// Wait ends the pass. The next one comes with an event or, at the latest, after the given time; zero
+// means that only an event brings it. The reason says what is being waited for.
 func Wait(after time.Duration, reason string) Result {
 	return Result{kind: kindWait, after: after, reason: reason}
 }

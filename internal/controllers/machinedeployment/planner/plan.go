@@ -26,7 +26,6 @@ func Plan(f Facts) []Operation {
 	return append(marks, planSets(f)...)
 }
 
-// planSets scales and updates sets and their nodes.
 func planSets(f Facts) []Operation {
 	replicas := planReplicas(f)
 	replicas = slices.DeleteFunc(replicas, func(op Operation) bool {
@@ -95,12 +94,10 @@ func scaleTo(set *v1alpha1.MachineSet, replicas int32, reason string) Operation 
 	return Operation{Action: Scale, Set: set, Replicas: replicas, Reason: reason}
 }
 
-// wants begins the reason of an operation.
 func wants(f Facts) string {
 	return "the deployment wants " + messages.Machines(f.Deployment.Spec.Replicas)
 }
 
-// planCurrent gives the current set all Machines.
 func planCurrent(f Facts) []Operation {
 	wanted := f.Deployment.Spec.Replicas
 	if f.Current == nil {

@@ -196,7 +196,6 @@ func observed(set *v1alpha1.MachineSet) bool {
 	return set.Status.ObservedGeneration >= set.Generation
 }
 
-// allSettled reports whether all sets are settled.
 func allSettled(f Facts) bool {
 	return !slices.ContainsFunc(f.All(), func(set *v1alpha1.MachineSet) bool { return !settled(set) })
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// inUse returns the sets that are to have Machines.
 func inUse(f Facts) []*v1alpha1.MachineSet {
 	return slices.DeleteFunc(f.All(), func(set *v1alpha1.MachineSet) bool { return Desired(set) == 0 })
 }
@@ -39,10 +38,8 @@ func limit(f Facts) int32 {
 	return wanted + f.surge
 }
 
-// excess returns how many replicas the sets have beyond the limit.
 func excess(f Facts) int32 { return Clamp(Total(f.All(), Desired) - int64(limit(f))) }
 
-// lacking returns how many replicas the sets have less than the limit.
 func lacking(f Facts) int32 { return Clamp(int64(limit(f)) - Total(f.All(), Desired)) }
 
 // share is the size of a set when several are scaled down together.

@@ -86,7 +86,6 @@ func (c *Controller) named(ctx context.Context, f planner.Facts) ([]planner.Name
 	return named, nil
 }
 
-// overlaps names the other deployments that select the same Machines.
 func (c *Controller) overlaps(ctx context.Context, deployment *v1alpha1.MachineDeployment) ([]string, error) {
 	list := &v1alpha1.MachineDeploymentList{}
 	if err := c.Client.List(ctx, list, client.InNamespace(deployment.Namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -102,7 +101,6 @@ func (c *Controller) overlaps(ctx context.Context, deployment *v1alpha1.MachineD
 	return names, nil
 }
 
-// retained counts the preserved Machines that sets keep beyond their replicas.
 func (c *Controller) retained(ctx context.Context, f planner.Facts) (map[string]int32, error) {
 	retained := map[string]int32{}
 	for _, set := range f.All() {
@@ -124,7 +122,6 @@ func (p pass) nodesMatter(f planner.Facts) bool {
 		(planner.MarksNodes(f) || planner.UnmarksCurrent(f) || planner.RolledOut(f) && !p.memory.nodesUnmarked)
 }
 
-// readNodes returns the nodes of all sets in use.
 func (p pass) readNodes(ctx context.Context, f planner.Facts) (*planner.Nodes, error) {
 	nodes := &planner.Nodes{Protect: p.ProtectNodes}
 	for _, set := range f.All() {
