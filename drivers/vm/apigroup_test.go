@@ -10,9 +10,9 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 )
 
-// TestAPIGroupsAreApart: machines of two API groups with one name have VMs of two names, and only a
-// group that is known counts.
-func TestAPIGroupsAreApart(t *testing.T) {
+// TestAPIGroupsAreSeparate: machines of the same name in two API groups have VMs of different
+// names. Unknown groups count as machine.sapcloud.io.
+func TestAPIGroupsAreSeparate(t *testing.T) {
 	names := map[string]string{}
 	for annotation, want := range map[string]string{"": v1alpha1.GroupName, driver.APIGroupClusterAPI: driver.APIGroupClusterAPI, "machine": v1alpha1.GroupName, "bad value": v1alpha1.GroupName} {
 		class := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{driver.AnnotationAPIGroup: annotation}}}
@@ -27,7 +27,7 @@ func TestAPIGroupsAreApart(t *testing.T) {
 	}
 }
 
-// The node of a Machine is called like that, and the one of Cluster API's like its guest.
+// The node of a Machine has its name, that of a Cluster API machine the name of its VM.
 func TestNodeNameOfEachAPIGroup(t *testing.T) {
 	for group, want := range map[string]string{v1alpha1.GroupName: "m", driver.APIGroupClusterAPI: "m-hash"} {
 		c := call{identity: identity{APIGroup: group, Machine: "m"}, key: client.ObjectKey{Name: "m-hash"}}

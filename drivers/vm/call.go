@@ -95,8 +95,8 @@ func (d *Driver) readClass(req request) (call, error) {
 	return c, err
 }
 
-// get returns the VirtualMachine with the name of the VM, whoever created it; nil if there
-// is none.
+// get returns the VirtualMachine with the name of the VM, also a foreign one; nil if there is
+// none.
 func (c call) get(ctx context.Context) (*vmv1alpha1.VirtualMachine, error) {
 	vm := &vmv1alpha1.VirtualMachine{}
 	err := c.cluster.Get(ctx, c.key, vm)

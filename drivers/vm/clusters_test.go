@@ -92,7 +92,7 @@ func TestBadKubeconfigs(t *testing.T) {
 	cases := map[string]struct {
 		kubeconfig []byte
 		want       codes.Code
-		says       string
+		text       string // in the error
 	}{
 		"no YAML":   {[]byte("token: [" + token), codes.InvalidArgument, "kubeconfig"},
 		"other":     {[]byte("password: " + token), codes.InvalidArgument, "kubeconfig"},
@@ -119,7 +119,7 @@ func TestBadKubeconfigs(t *testing.T) {
 		"token": {w.changed(good, func(p *parsed) {
 			p.Users[0].User = map[string]any{"token": token}
 		}), codes.Unauthenticated, "credentials"},
-		"nobody there": {w.changed(good, func(p *parsed) {
+		"no server": {w.changed(good, func(p *parsed) {
 			p.Clusters[0].Cluster["server"] = "https://" + address
 		}), codes.Unavailable, "does not answer"},
 		"another authority": {w.changed(good, func(p *parsed) {
@@ -133,8 +133,8 @@ func TestBadKubeconfigs(t *testing.T) {
 			_, statusErr := w.status("m", "")
 			for _, err := range []error{createErr, statusErr, w.remove("m", "")} {
 				wantCode(t, err, tc.want)
-				if err != nil && !strings.Contains(err.Error(), tc.says) {
-					t.Errorf("%q does not say %q", err, tc.says)
+				if err != nil && !strings.Contains(err.Error(), tc.text) {
+					t.Errorf("%q does not contain %q", err, tc.text)
 				}
 				if err != nil && (strings.Contains(err.Error(), token) || strings.Contains(err.Error(), userData)) {
 					t.Errorf("%q holds a secret", err)
@@ -144,7 +144,7 @@ func TestBadKubeconfigs(t *testing.T) {
 	}
 }
 
-// deadAddress is one that nobody listens at.
+// deadAddress is an address without a listener.
 func deadAddress(t *testing.T) string {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -154,7 +154,7 @@ func deadAddress(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// A cluster without the kind says NotFound too, but that tells nothing about the VM.
+// A cluster without the kind answers NotFound, too, which means nothing for the VM.
 func TestClusterWithoutTheKind(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(server.Close)
@@ -177,7 +177,7 @@ func TestClusterRefuses(t *testing.T) {
 		given func()
 		w     *testDriver
 		want  codes.Code
-		says  string
+		text  string // in the error
 	}{
 		"no namespace":  {func() {}, as.withClass(object{"vmPool": w.Namespace + "-no"}), codes.FailedPrecondition, "vmPool"},
 		"no permission": {func() {}, w.withClass(object{"vmPool": "default"}), codes.PermissionDenied, "forbidden"},
@@ -193,8 +193,8 @@ func TestClusterRefuses(t *testing.T) {
 			tc.given()
 			_, err := tc.w.create(t.Context(), "m")
 			wantCode(t, err, tc.want)
-			if err != nil && !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("%q does not say %q", err, tc.says)
+			if err != nil && !strings.Contains(err.Error(), tc.text) {
+				t.Errorf("%q does not contain %q", err, tc.text)
 			}
 		})
 	}

@@ -34,7 +34,7 @@ func (d *Driver) create(ctx context.Context, c call) (*vmv1alpha1.VirtualMachine
 	return d.awaitHost(ctx, c, vm)
 }
 
-// make creates the Secret and the VM. It returns the VM of another call if that was first.
+// make creates the Secret and the VM, or returns the VM of a concurrent call.
 func (c call) make(ctx context.Context) (*vmv1alpha1.VirtualMachine, error) {
 	if err := c.ensureUserData(ctx, nil); err != nil {
 		return nil, err
@@ -125,7 +125,7 @@ func (d *Driver) settle(ctx context.Context, c call, vm *vmv1alpha1.VirtualMachi
 	if apierrors.IsConflict(err) {
 		now, err := c.get(ctx)
 		if now == nil {
-			now = last // its watch tells
+			now = last // the next watch reports that it is gone
 		}
 		return now, err
 	}

@@ -49,7 +49,7 @@ func TestFailureDomains(t *testing.T) {
 	host := map[string]string{vmv1alpha1.HostKey: "", corev1.LabelHostname: "host-1"}
 	w.node("host-1", host)
 	w.node("no-host", map[string]string{corev1.LabelHostname: "no-host", corev1.LabelTopologyZone: "nowhere"})
-	w.class.ProviderSpec.Raw = []byte(`{}`) // whatever it says
+	w.class.ProviderSpec.Raw = []byte(`{}`) // it is ignored
 	got, err := w.domains()
 	want := []driver.FailureDomain{{Name: "host-1", Attributes: map[string]string{vm.AttributeLabel: corev1.LabelHostname}}}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
@@ -57,7 +57,7 @@ func TestFailureDomains(t *testing.T) {
 	}
 }
 
-// newTestDriverWithout is a driver with nodes of its own, whose driver may not see them.
+// newTestDriverWithout returns a driver that may not list its nodes.
 func newTestDriverWithout(t *testing.T) *testDriver {
 	t.Helper()
 	e := env.New(t, env.WithOwn())
@@ -68,7 +68,7 @@ func newTestDriverWithout(t *testing.T) *testDriver {
 	return w.with(vm.Options{Installation: "test"})
 }
 
-// TestFailureDomainsOfTheSecretsCluster: the kubeconfig says where the hosts are.
+// TestFailureDomainsOfTheSecretsCluster: the hosts are those of the kubeconfig.
 func TestFailureDomainsOfTheSecretsCluster(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	name := "host-" + w.Namespace

@@ -21,7 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/drivers/vm"
 )
 
-func TestLifeOfAVM(t *testing.T) {
+func TestVMLifecycle(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
 	_, err := w.status("m", "")
@@ -60,7 +60,7 @@ func TestLifeOfAVM(t *testing.T) {
 	}
 }
 
-func TestSecondVMOfAName(t *testing.T) {
+func TestSecondVMOfTheSameName(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
 	first := w.mustCreate("m").ProviderID
@@ -81,8 +81,8 @@ func TestSecondVMOfAName(t *testing.T) {
 	}
 }
 
-// The VM and its Secret, to the letter.
-func TestWhatIsMade(t *testing.T) {
+// All fields of the VM and its Secret.
+func TestCreatedObjects(t *testing.T) {
 	const checksum = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 	w := newTestDriver(t, vm.Options{Installation: "east/1"}).withClass(object{
 		"size": "medium", "cpus": 3, "rootFsSize": 20, "storageClassName": "fast", "migrateStrategy": "Cold",
@@ -146,8 +146,8 @@ func TestWhatIsMade(t *testing.T) {
 	}
 }
 
-// Whatever two calls at the same time answer, they make one VM, and its user data stays.
-func TestCreationsAtOnce(t *testing.T) {
+// Concurrent calls create one VM, and its user data stay.
+func TestConcurrentCreations(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
 	const calls = 8
@@ -176,7 +176,7 @@ func TestCreationsAtOnce(t *testing.T) {
 		}
 	}
 	if good == 0 {
-		t.Error("no call was answered with the VM")
+		t.Error("no call returned the VM")
 	}
 	w.mustCreate("m")
 	secrets := w.secrets()
@@ -189,9 +189,9 @@ func ownedBy(secret *corev1.Secret, v *vmv1alpha1.VirtualMachine) bool {
 	return len(secret.OwnerReferences) == 1 && secret.OwnerReferences[0].UID == v.UID
 }
 
-// A call is cut off at each of its requests, before and after the request counts. The next
-// one makes the VM complete; or, if the machine is deleted instead, nothing is left.
-func TestCutOff(t *testing.T) {
+// A call fails at each of its requests, before and after it takes effect. The next call
+// completes the VM; or, if the machine is deleted instead, nothing is left.
+func TestInterruptedCreation(t *testing.T) {
 	for after := range 2 {
 		for request := range 7 {
 			w := newTestDriver(t, vm.Options{})
@@ -204,7 +204,7 @@ func TestCutOff(t *testing.T) {
 			}
 			wantCode(t, err, codes.Unavailable)
 			if _, err := w.status("m", ""); err == nil && len(w.secrets()) == 0 {
-				t.Errorf("request %d: the VM is found, so nobody creates it again, but it lacks its user data", request)
+				t.Errorf("request %d: the VM is found, so CreateMachine is not called again, but it lacks its user data", request)
 			}
 			w.mustCreate("m")
 			if secrets := w.secrets(); len(secrets) != 1 || !ownedBy(&secrets[0], w.theVM()) {
@@ -223,8 +223,8 @@ func TestCutOff(t *testing.T) {
 	}
 }
 
-// A creation whose caller goes away leaves a VM that the next call adopts.
-func TestCallerGoesAway(t *testing.T) {
+// A creation whose context is cancelled leaves a VM that the next call adopts.
+func TestCancelledCreation(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	answer := make(chan error)
@@ -241,8 +241,8 @@ func TestCallerGoesAway(t *testing.T) {
 	}
 }
 
-// A VM whose deletion takes its time counts as existing, and delete waits for its end.
-func TestDeletionTakesTime(t *testing.T) {
+// A VM that is being deleted exists, and delete waits until it is gone.
+func TestSlowDeletion(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
 	id := w.mustCreate("m").ProviderID
@@ -273,14 +273,14 @@ func TestDeletionTakesTime(t *testing.T) {
 	impatient := w.with(vm.Options{Installation: "test", Patience: 300 * time.Millisecond})
 	id = w.mustCreate("m").ProviderID
 	w.hold()
-	// Where all is slow, its patience may end before the first request.
+	// On a slow machine the time may end before the first request.
 	eventually(t, func() bool {
 		wantCode(t, impatient.remove("m", id), codes.DeadlineExceeded)
 		return !w.theVM().DeletionTimestamp.IsZero()
 	})
 }
 
-// hold has the deletion of the only VM take its time.
+// hold delays the deletion of the only VM.
 func (w *testDriver) hold() {
 	w.t.Helper()
 	v := w.theVM()

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -22,6 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/drivers/vm"
 	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 func TestMain(m *testing.M) { env.Main(m) }
@@ -30,16 +30,15 @@ type object = map[string]any
 
 const (
 	userData = "#millwright-guest\ntoken: hunter2.swordfish"
-	finding  = 30 * time.Second // far longer than anything here takes
+	finding  = 30 * time.Second // bounds every wait
 )
 
-// testDriver is a driver on a namespace of a real API server, under the role that is shipped,
-// and the shortest way to call it.
+// testDriver is a driver on a namespace of a real API server, under the shipped role.
 type testDriver struct {
 	t testing.TB
 	*vm.Driver
 	*env.Env
-	// cluster is what the driver works with, admin may do everything.
+	// cluster is the client of the driver, admin may do everything.
 	cluster, admin client.WithWatch
 	options        vm.Options
 	class          *v1alpha1.MachineClass
@@ -63,7 +62,7 @@ func newTestDriver(t testing.TB, options vm.Options) *testDriver {
 	return w.with(options)
 }
 
-// newClient may do everything.
+// newClient returns a client that may do everything.
 func newClient(t testing.TB, e *env.Env) client.WithWatch {
 	t.Helper()
 	scheme := env.NewScheme()
@@ -77,7 +76,7 @@ func newClient(t testing.TB, e *env.Env) client.WithWatch {
 	return c
 }
 
-// with returns it with another driver.
+// with returns a copy with another driver.
 func (w *testDriver) with(options vm.Options) *testDriver {
 	if options.Client == nil {
 		options.Client = w.cluster
@@ -87,7 +86,7 @@ func (w *testDriver) with(options vm.Options) *testDriver {
 	return &other
 }
 
-// withClass returns it with other fields in the provider specification.
+// withClass returns a copy with changes of the provider specification.
 func (w *testDriver) withClass(changes object) *testDriver {
 	other := *w
 	other.class = w.newClass(changes)
@@ -109,19 +108,16 @@ func (w *testDriver) newClass(changes object) *v1alpha1.MachineClass {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return &v1alpha1.MachineClass{
-		ObjectMeta:   metav1.ObjectMeta{Namespace: "shop", Name: "small"},
-		ProviderSpec: runtime.RawExtension{Raw: raw},
-	}
+	return classOf(raw)
 }
 
 func machine(name, providerID string) *v1alpha1.Machine {
-	m := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}}
+	m := fixture.In("shop", fixture.Named(name, fixture.Machine()))
 	m.Spec.ProviderID = providerID
 	return m
 }
 
-// unchanged makes a call and checks that the driver leaves the request alone.
+// unchanged checks that a call does not modify its request.
 func (w *testDriver) unchanged(m *v1alpha1.Machine, call func()) {
 	w.t.Helper()
 	before := []any{m.DeepCopy(), w.class.DeepCopy(), w.secret.DeepCopy()}
@@ -237,7 +233,7 @@ var (
 	}
 )
 
-// say writes a condition as the VM controller does.
+// say sets a condition as the VM controller.
 func (w *testDriver) say(of *vmv1alpha1.VirtualMachine, condition metav1.Condition) {
 	w.t.Helper()
 	w.changeStatus(of, func(s *vmv1alpha1.VirtualMachineStatus) { meta.SetStatusCondition(&s.Conditions, condition) })
@@ -248,11 +244,11 @@ func (w *testDriver) changeStatus(of *vmv1alpha1.VirtualMachine, change func(*vm
 	changed := of.DeepCopy()
 	change(&changed.Status)
 	if err := w.admin.Status().Patch(w.t.Context(), changed, client.MergeFrom(of)); client.IgnoreNotFound(err) != nil && w.t.Context().Err() == nil {
-		w.t.Error(err) // what hosts writes when the test has ended may be cut off
+		w.t.Error(err) // the writes of hosts may fail when the test has ended
 	}
 }
 
-// hosts plays a VM controller that finds a host for every VM, until the test ends.
+// hosts acts as a VM controller that finds a host for every VM, until the test ends.
 func (w *testDriver) hosts() {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -274,7 +270,7 @@ func (w *testDriver) hosts() {
 	w.t.Cleanup(func() { changes.Stop(); cancel(); <-ended })
 }
 
-// anyVM is a VM of nobody.
+// anyVM returns a VM without an identity.
 func (w *testDriver) anyVM() *vmv1alpha1.VirtualMachine {
 	return &vmv1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{GenerateName: "any-", Namespace: w.Namespace}}
 }

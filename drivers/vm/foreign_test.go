@@ -14,21 +14,21 @@ import (
 	"github.com/millwright-dev/millwright/drivers/vm"
 )
 
-// VMs that the driver did not make for this machine are neither adopted, nor listed, nor
-// deleted, whatever they look like.
+// VMs that the driver did not create for this machine are neither adopted, nor listed, nor
+// deleted.
 func TestForeignVMs(t *testing.T) {
 	cases := map[string]struct {
 		reason string
-		// change makes another VM of one that the driver made for the machine "m".
+		// change changes the VM of machine "m" into a foreign one.
 		change func(v *vmv1alpha1.VirtualMachine)
-		// taken says that the name of m's VM is taken.
+		// taken reports whether it has the name of m's VM.
 		taken bool
 	}{
-		"of a user": {"it says nothing of any machine", func(v *vmv1alpha1.VirtualMachine) { v.Annotations, v.Labels = nil, nil }, true},
-		"unreadable": {"nobody knows what it is for", func(v *vmv1alpha1.VirtualMachine) {
+		"of a user": {"it has no identity", func(v *vmv1alpha1.VirtualMachine) { v.Annotations, v.Labels = nil, nil }, true},
+		"unreadable": {"its identity cannot be decoded", func(v *vmv1alpha1.VirtualMachine) {
 			v.Annotations[vm.AnnotationIdentity] = "{"
 		}, true},
-		"copy":    {"its name is not derived from what it says", func(v *vmv1alpha1.VirtualMachine) { v.Name = "copy" }, false},
+		"copy":    {"its name is not that of its identity", func(v *vmv1alpha1.VirtualMachine) { v.Name = "copy" }, false},
 		"cluster": {"the class names another cluster", func(v *vmv1alpha1.VirtualMachine) { v.Labels[vm.LabelCluster] = "other" }, true},
 	}
 	for name, tc := range cases {
@@ -63,7 +63,7 @@ func TestForeignVMs(t *testing.T) {
 	}
 }
 
-// Several control planes, and several namespaces of one, share a pool.
+// Several control planes, and several namespaces of one, may share a pool.
 func TestNeighboursInAPool(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
@@ -92,7 +92,7 @@ func TestNeighboursInAPool(t *testing.T) {
 	}
 }
 
-// An existing VM that was made for the machine is adopted only if it fits.
+// An existing VM of the machine is adopted only if it fits.
 func TestMisfits(t *testing.T) {
 	cases := map[string]struct {
 		changes object
@@ -124,7 +124,7 @@ func TestMisfits(t *testing.T) {
 	}
 }
 
-// A Secret that has the wanted name by whatever chance is not ours.
+// A foreign Secret of the same name is not changed.
 func TestForeignSecret(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
@@ -145,9 +145,8 @@ func TestForeignSecret(t *testing.T) {
 	}
 }
 
-// Adoption gives a VM the user data that it lost, but does not replace what it may have
-// read already.
-func TestUserDataIsHealed(t *testing.T) {
+// Adoption restores lost user data, but does not replace those that the VM may have read.
+func TestUserDataIsRestored(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
 	w.mustCreate("m")
@@ -165,8 +164,7 @@ func TestUserDataIsHealed(t *testing.T) {
 	}
 }
 
-// What is left of a creation that got no further than the Secret is for the next one to
-// use, with its own user data.
+// The next creation uses a Secret without a VM, with its own user data.
 func TestLeftoverSecret(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
@@ -184,7 +182,7 @@ func TestLeftoverSecret(t *testing.T) {
 	}
 }
 
-// The class's pool was changed after the VM was made: the VM is still found by its ID.
+// If the pool of the class changes, the VM is still found by its ID.
 func TestPoolOfTheClassChanged(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
@@ -198,7 +196,7 @@ func TestPoolOfTheClassChanged(t *testing.T) {
 	}
 }
 
-// IDs that the driver never gave belong to nobody here.
+// IDs that are not of this driver have no VM.
 func TestIDsOfOthers(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
@@ -213,8 +211,8 @@ func TestIDsOfOthers(t *testing.T) {
 	}
 }
 
-// A VM of which the driver does not know its own size is not taken for one that fits.
-func TestSizeWasTakenAway(t *testing.T) {
+// A VM without a disk template does not fit.
+func TestDiskTemplateWasRemoved(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
 	w.mustCreate("m")

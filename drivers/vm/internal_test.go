@@ -93,8 +93,8 @@ func TestNames(t *testing.T) {
 	})
 }
 
-// Clients are kept, but not without end.
-func TestClientsAreKept(t *testing.T) {
+// The number of cached clients is limited.
+func TestClientsAreCached(t *testing.T) {
 	secret := func(i int) *corev1.Secret {
 		return &corev1.Secret{Data: map[string][]byte{kubeconfigKey: fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "Config", "current-context": "c",
 			"clusters": [{"name": "c", "cluster": {"server": "https://host-%d"}}],
@@ -114,14 +114,14 @@ func TestClientsAreKept(t *testing.T) {
 		get(i + 2)
 	}
 	if get(0) != first {
-		t.Error("a client was made twice")
+		t.Error("a client was created twice")
 	}
 	get(maxClients)
 	if get(0) != first {
 		t.Error("a client that was just used is forgotten")
 	}
 	if get(1) == second || c.recent.Len() != maxClients {
-		t.Errorf("%d clients are kept, want %d", c.recent.Len(), maxClients)
+		t.Errorf("%d clients are cached, want %d", c.recent.Len(), maxClients)
 	}
 }
 

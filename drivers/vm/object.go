@@ -15,7 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 )
 
-// virtualMachine returns the object that the call asks for, with a new UUID.
+// virtualMachine returns the requested object, with a new UUID.
 func (c call) virtualMachine() *vmv1alpha1.VirtualMachine {
 	s := c.spec
 	tags, err := json.Marshal(s.Tags)

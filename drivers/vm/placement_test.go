@@ -39,8 +39,7 @@ func (c creation) begin() {
 	}()
 }
 
-// settling waits until the creation waits, or does not wait any more, for the
-// scheduler's second thoughts.
+// settling waits until the creation measures, or does not measure, Options.Settle.
 func (c creation) settling(want bool) {
 	c.t.Helper()
 	eventually(c.t, func() bool { return c.clock.HasWaiters() == want })
@@ -54,7 +53,7 @@ func TestNoRoom(t *testing.T) {
 	err := <-c.ended
 	wantCode(t, err, codes.ResourceExhausted)
 	if !strings.Contains(err.Error(), noRoom.Message) {
-		t.Errorf("%q lacks the words of the scheduler", err)
+		t.Errorf("%q lacks the message of the scheduler", err)
 	}
 	if len(c.vms()) != 0 || len(c.secrets()) != 0 {
 		t.Errorf("%d VMs and %d secrets are left", len(c.vms()), len(c.secrets()))
@@ -63,7 +62,7 @@ func TestNoRoom(t *testing.T) {
 	wantCode(t, err, codes.NotFound)
 }
 
-// A host that comes up in time, late or again is used.
+// A host that has room before Options.Settle is used.
 func TestRoomAfterAll(t *testing.T) {
 	c := newCreation(t)
 	v := c.awaitVM()
@@ -82,7 +81,7 @@ func TestRoomAfterAll(t *testing.T) {
 	}
 }
 
-// A VM that ran already is not taken away because its next Pod finds no room.
+// A VM that has run is not deleted because there is no room for its next Pod.
 func TestNoRoomForAVMThatRan(t *testing.T) {
 	c := newCreation(t)
 	v := c.awaitVM()
@@ -95,7 +94,7 @@ func TestNoRoomForAVMThatRan(t *testing.T) {
 	wantCode(t, <-c.ended, codes.OK)
 }
 
-// A VM gets a host at the very moment at which the driver gives up: it stays.
+// A VM that gets a host just before its deletion stays.
 func TestRoomAtTheLastMoment(t *testing.T) {
 	clock := testingclock.NewFakeClock(time.Unix(1800000000, 0))
 	w := newTestDriver(t, vm.Options{})
@@ -131,10 +130,10 @@ func TestDeletedWhileCreated(t *testing.T) {
 	wantCode(t, <-c.ended, codes.Aborted)
 }
 
-// Without a VM controller a creation ends all the same, and its VM stays.
-func TestNobodySchedules(t *testing.T) {
+// Without a VM controller a creation ends after Options.Patience, and its VM stays.
+func TestNoVMController(t *testing.T) {
 	w := newTestDriver(t, vm.Options{Patience: 300 * time.Millisecond})
-	eventually(t, func() bool { // where all is slow, its patience may end before there is a VM
+	eventually(t, func() bool { // on a slow machine the time may end before there is a VM
 		_, err := w.create(t.Context(), "m")
 		wantCode(t, err, codes.DeadlineExceeded)
 		return len(w.vms()) == 1
@@ -142,11 +141,11 @@ func TestNobodySchedules(t *testing.T) {
 	id := "millwright:///" + w.Namespace + "/" + w.theVM().Spec.UUID
 	found, err := w.status("m", "")
 	if wantCode(t, err, codes.OK); err == nil && found.ProviderID != id {
-		t.Errorf("status says %q, want %q", found.ProviderID, id)
+		t.Errorf("status has ID %q, want %q", found.ProviderID, id)
 	}
 }
 
-// Watches that end, as they do, are begun again.
+// Watches that end are started again.
 func TestWatchesEnd(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	ending := &endingWatches{WithWatch: w.cluster}

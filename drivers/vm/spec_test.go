@@ -10,8 +10,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -21,10 +19,10 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/drivers/vm"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
-// accepting is a client of a cluster that has nothing and accepts no VM, but keeps the
-// last one that was asked for.
+// accepting is a client of an empty cluster. Creations fail, and it keeps the last VM.
 type accepting struct {
 	client.WithWatch
 	wanted *vmv1alpha1.VirtualMachine
@@ -61,7 +59,7 @@ func (a *accepting) create(t testing.TB, raw []byte) error {
 }
 
 func classOf(raw []byte) *v1alpha1.MachineClass {
-	return &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "small"}, ProviderSpec: runtime.RawExtension{Raw: raw}}
+	return fixture.In("shop", fixture.MachineClass(func(class *v1alpha1.MachineClass) { class.ProviderSpec.Raw = raw }))
 }
 
 func specOf(t testing.TB, changes object) []byte {
@@ -161,7 +159,7 @@ func TestBadProviderSpecs(t *testing.T) {
 	}
 }
 
-// However wrong a specification is, the message fits into the status of a Machine.
+// Messages fit into the status of a Machine.
 func TestMessagesAreBounded(t *testing.T) {
 	wrong := object{"size": strings.Repeat("ä", 1000)}
 	for i := range 100 {
@@ -175,7 +173,7 @@ func TestMessagesAreBounded(t *testing.T) {
 	}
 }
 
-// checkProblems checks what all methods answer about a specification.
+// checkProblems checks the errors of all methods for a specification.
 func checkProblems(t *testing.T, cluster client.WithWatch, raw []byte, code codes.Code, want []string) {
 	t.Helper()
 	d, secret, m := vm.New(vm.Options{Client: cluster}), &corev1.Secret{}, machine("m", "")
@@ -221,8 +219,8 @@ func TestGoodProviderSpecs(t *testing.T) {
 	}
 }
 
-// FuzzProviderSpec: whatever stands in a class, the answer is a VM that the API server
-// would accept, or an error that names the provider specification.
+// FuzzProviderSpec: a provider specification leads to a VM that the API server would accept, or
+// to an error that names the provider specification.
 func FuzzProviderSpec(f *testing.F) {
 	f.Add([]byte("{}"))
 	f.Add(specOf(f, object{"memory": "1Gi", "cpus": 2, "addresses": []string{"10.0.0.1"}}))

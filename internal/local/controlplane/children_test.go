@@ -13,7 +13,7 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// bare is a control plane without components: enough for what runs beside one.
+// bare returns a control plane without components, which suffices for children and ports.
 func bare(t *testing.T, dir string) *ControlPlane {
 	t.Helper()
 	cp := &ControlPlane{config: Config{Dir: dir, Name: "test"}, dir: layout(dir), log: logr.Discard()}
@@ -75,12 +75,12 @@ func TestPortForIsKept(t *testing.T) {
 	taken := listen(t, 0)
 	var problem *PortTakenError
 	if _, err := cp.PortFor("images", taken); !errors.As(err, &problem) || problem.Port != taken {
-		t.Errorf("a taken port is answered with %v", err)
+		t.Errorf("a taken port gives %v", err)
 	}
 }
 
-// TestLeftOversAreNamed: those that run, and none that has ended.
-func TestLeftOversAreNamed(t *testing.T) {
+// TestLeftOvers: running processes count, ended ones do not.
+func TestLeftOvers(t *testing.T) {
 	cp := bare(t, t.TempDir())
 	if names := value[[]string](t)(LeftOvers(cp.Dir())); len(names) != 0 {
 		t.Errorf("an empty folder has %v", names)
@@ -95,6 +95,6 @@ func TestLeftOversAreNamed(t *testing.T) {
 	}
 	must(t, cp.StopChildren(context.Background()))
 	if names := value[[]string](t)(LeftOvers(cp.Dir())); len(names) != 0 {
-		t.Errorf("a stopped child is named: %v", names)
+		t.Errorf("a stopped child counts: %v", names)
 	}
 }

@@ -114,7 +114,7 @@ func eventually(t *testing.T, what string, done func(ctx context.Context) error)
 	}
 }
 
-// TestControlPlane starts a whole one and uses every part of it.
+// TestControlPlane uses all components of a complete control plane.
 func TestControlPlane(t *testing.T) {
 	t.Parallel()
 	var log journal
@@ -151,7 +151,7 @@ func checkUser(t *testing.T, config *rest.Config, want string) {
 		Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	must(t, err)
 	if got := review.Status.UserInfo.Username; got != want {
-		t.Errorf("want to be %s, am %s", want, got)
+		t.Errorf("authenticated as %s, want %s", got, want)
 	}
 }
 
@@ -167,7 +167,7 @@ func testNodeRestriction(t *testing.T, cp *ControlPlane, admin kubernetes.Interf
 	must(t, admin.CoreV1().Nodes().Delete(t.Context(), mine, metav1.DeleteOptions{}))
 }
 
-// testBootstrap goes the way of a new node: token, signing request, certificate.
+// testBootstrap acts as a new node: token, signing request, certificate.
 func testBootstrap(t *testing.T, cp *ControlPlane, admin kubernetes.Interface) {
 	_, err := admin.CoreV1().Secrets(metav1.NamespaceSystem).Create(t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-abcdef"},
@@ -215,44 +215,43 @@ func testBootstrap(t *testing.T, cp *ControlPlane, admin kubernetes.Interface) {
 	}}, "system:node:fresh")
 }
 
-// testFrontProxy checks that the user named in headers is believed from the front
-// proxy, and from nobody else.
+// testFrontProxy checks that only the front proxy may impersonate the user in headers.
 func testFrontProxy(t *testing.T, cp *ControlPlane) {
-	for name, want := range map[string]string{frontProxyCert: "somebody", adminCert: "admin"} {
+	for name, want := range map[string]string{frontProxyCert: "jane", adminCert: "admin"} {
 		config := cp.restConfig(cp.pki[name])
-		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return asSomebody{next} })
+		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return impersonation{next} })
 		checkUser(t, config, want)
 	}
 }
 
-type asSomebody struct{ next http.RoundTripper }
+type impersonation struct{ next http.RoundTripper }
 
-func (a asSomebody) RoundTrip(request *http.Request) (*http.Response, error) {
+func (a impersonation) RoundTrip(request *http.Request) (*http.Response, error) {
 	request = request.Clone(request.Context())
-	request.Header.Set("X-Remote-User", "somebody")
+	request.Header.Set("X-Remote-User", "jane")
 	return a.next.RoundTrip(request)
 }
 
-// testEtcdIsClosed checks that etcd answers only to the apiserver's certificate.
+// testEtcdIsClosed checks that etcd requires the certificate of the API server.
 func testEtcdIsClosed(t *testing.T, cp *ControlPlane) {
 	for _, port := range []int{cp.ports.Etcd, cp.ports.EtcdPeer} {
 		for name, certificates := range map[string][]tls.Certificate{
-			"nobody": nil,
-			"admin":  {{Certificate: [][]byte{cp.pki[adminCert].Cert.Raw}, PrivateKey: cp.pki[adminCert].Key}},
+			"anonymous": nil,
+			"admin":     {{Certificate: [][]byte{cp.pki[adminCert].Cert.Raw}, PrivateKey: cp.pki[adminCert].Key}},
 		} {
 			client := &http.Client{Transport: &http.Transport{
 				DisableKeepAlives: true,
 				TLSClientConfig:   &tls.Config{InsecureSkipVerify: true, Certificates: certificates},
 			}}
 			if response, err := client.Get(loopbackURL(port) + "/health"); err == nil {
-				response.Body.Close() // a test's end
+				response.Body.Close() // not read
 				t.Errorf("port %d of etcd answers %s with %s", port, name, response.Status)
 			}
 		}
 	}
 }
 
-// testScheduling has the controller manager make a Pod and the scheduler place it.
+// testScheduling checks that the controller manager and the scheduler work.
 func testScheduling(t *testing.T, admin kubernetes.Interface) {
 	nodes := admin.CoreV1().Nodes()
 	node, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "host"}}, metav1.CreateOptions{})
@@ -296,7 +295,7 @@ func TestComponentsComeBack(t *testing.T) {
 		must(t, cp.Kill(name))
 		awaitReady(t, cp)
 		if !log.contains(`"component"="`+name+`"`, "signal: killed", "lastLines") {
-			t.Errorf("want the end of %s to be said, got\n%s", name, strings.Join(log.lines, "\n"))
+			t.Errorf("want the end of %s in the log, got\n%s", name, strings.Join(log.lines, "\n"))
 		}
 		_, err := maps.Get(t.Context(), "kept", metav1.GetOptions{})
 		must(t, err)
@@ -350,7 +349,7 @@ func TestTwoSideBySide(t *testing.T) {
 	if err := planes[0].Kill(Scheduler); err == nil {
 		t.Error("want no scheduler where it was left out")
 	}
-	// An administrator of one is nobody in the other.
+	// An administrator of one is unknown to the other.
 	stranger := planes[0].RESTConfig()
 	stranger.Host, stranger.CAData = planes[1].URL(), planes[1].CAData()
 	_, err := clientset(t, stranger).CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})

@@ -20,8 +20,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/local/proc"
 )
 
-// parentDirEnv tells the test executable to be the parent of a control plane in
-// that folder instead of running tests.
+// parentDirEnv has the test executable start a control plane in that folder instead of running
+// tests.
 const (
 	parentDirEnv        = "MILLWRIGHT_TEST_PARENT_DIR"
 	parentOrphanableEnv = "MILLWRIGHT_TEST_PARENT_ORPHANABLE"
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// beParent starts a control plane, says so, and waits to be killed.
+// beParent starts a control plane, prints that, and waits to be killed.
 func beParent(dir string) int {
 	_, err := Start(context.Background(), Config{
 		Dir: dir, Binaries: os.Getenv("KUBERNETES_BINARIES"), UnsafeNoFsync: true,
@@ -63,7 +63,7 @@ func runParent(t *testing.T, dir string, orphanable bool) *exec.Cmd {
 	t.Cleanup(func() { killParent(command) })
 	line := value[string](t)(bufio.NewReader(output).ReadString('\n'))
 	if strings.TrimSpace(line) != "started: <nil>" {
-		t.Fatalf("the other process says %q", line)
+		t.Fatalf("the other process printed %q", line)
 	}
 	return command
 }
@@ -73,7 +73,7 @@ func killParent(command *exec.Cmd) {
 	command.Wait()         // it was killed
 }
 
-// processes opens the processes that the records in a control plane's folder name.
+// processes opens the processes of a control plane.
 func processes(t *testing.T, dir layout) map[string]*os.Process {
 	t.Helper()
 	found := map[string]*os.Process{}
@@ -108,7 +108,7 @@ func TestKilledParent(t *testing.T) {
 			checkLive(t, old, false)
 			for name := range old {
 				if orphanable && !log.contains("ended a child", name) {
-					t.Errorf("want it to be said that %s was ended", name)
+					t.Errorf("want the end of %s in the log", name)
 				}
 			}
 			_, err = maps.Get(t.Context(), "kept", metav1.GetOptions{})

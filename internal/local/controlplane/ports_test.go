@@ -13,7 +13,7 @@ import (
 func listen(t *testing.T, port int) int {
 	t.Helper()
 	listener := value[net.Listener](t)(net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}))
-	t.Cleanup(func() { listener.Close() }) // a test's end
+	t.Cleanup(func() { listener.Close() }) // the test has ended
 	return listener.Addr().(*net.TCPAddr).Port
 }
 

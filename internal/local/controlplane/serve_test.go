@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// TestFilesAreServedUntilTheEnd: and on that port only.
-func TestFilesAreServedUntilTheEnd(t *testing.T) {
+// TestServeFiles: the files of the folder are served until the context ends.
+func TestServeFiles(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, "kernel"), []byte("content"), 0o600))
 	port := value[int](t)(freePort(map[int]bool{}))
@@ -28,7 +28,7 @@ func TestFilesAreServedUntilTheEnd(t *testing.T) {
 	}
 	var taken *PortTakenError
 	if _, err := ServeFiles(ctx, dir, port); !errors.As(err, &taken) || taken.Port != port || taken.PID != os.Getpid() {
-		t.Errorf("a taken port is answered with %v", err)
+		t.Errorf("a taken port gives %v", err)
 	}
 	cancel()
 	if err := <-served; err != nil {

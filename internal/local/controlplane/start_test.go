@@ -21,7 +21,7 @@ func scripts(t *testing.T, script string) string {
 	return dir
 }
 
-func TestStartSaysWhatIsWrong(t *testing.T) {
+func TestStartErrors(t *testing.T) {
 	failing := scripts(t, "echo the disk is on fire; exit 3")
 	file := filepath.Join(t.TempDir(), "file")
 	must(t, os.WriteFile(file, nil, 0o600))
@@ -32,7 +32,7 @@ func TestStartSaysWhatIsWrong(t *testing.T) {
 		want   func(error) bool
 	}{
 		"NoBinaries": {
-			"somebody has to build them first",
+			"they are not built",
 			Config{Dir: t.TempDir(), Binaries: t.TempDir()},
 			func(err error) bool { return errors.Is(err, ErrBinariesMissing) },
 		},
@@ -65,7 +65,7 @@ func TestStartSaysWhatIsWrong(t *testing.T) {
 			func(err error) bool { return err != nil },
 		},
 		"ChildFails": {
-			"the end of the child's log tells the cause",
+			"the error has the end of the child's log",
 			Config{Dir: t.TempDir(), Binaries: failing},
 			func(err error) bool { return err != nil && strings.Contains(err.Error(), "the disk is on fire") },
 		},

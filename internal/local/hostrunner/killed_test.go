@@ -24,10 +24,10 @@ func TestProcessOutlivesHostRunner(t *testing.T) {
 	if err := syscall.Kill(pid, 0); err != nil {
 		t.Fatalf("the process is gone with its host runner: %v", err)
 	}
-	b.startKillable()() // also one that has no time to do anything
+	b.startKillable()() // killed before it can do anything
 	b.start()
 	b.eventually("the Node", b.nodeReady)
-	after := b.pod("another", "0") // by the time that it is done the first was looked at
+	after := b.pod("another", "0") // the first was reconciled before
 	b.await("another", corev1.PodSucceeded)
 	if now := b.pid(pod); now != pid {
 		t.Errorf("process %d became %d", pid, now)
@@ -53,21 +53,21 @@ func TestProcessEndsMeanwhile(t *testing.T) {
 		exitCode int32
 	}{
 		"it ends": {
-			reason: "its last words tell how", behave: "run",
+			reason: "its termination message has the reason", behave: "run",
 			happens: func(t *testing.T, b *testHost, pod *corev1.Pod, pid int) {
 				signalAndWait(t, b, pod, pid, syscall.SIGTERM)
 			},
 			phase: corev1.PodSucceeded,
 		},
 		"it is killed": {
-			reason: "it has no last words", behave: "deaf",
+			reason: "it has no termination message", behave: "deaf",
 			happens: func(t *testing.T, b *testHost, pod *corev1.Pod, pid int) {
 				signalAndWait(t, b, pod, pid, syscall.SIGKILL)
 			},
 			phase: corev1.PodFailed, because: ReasonProcessLost, exitCode: 255,
 		},
-		"all is lost": {
-			reason: "not even its folder is left", behave: "deaf",
+		"without its folder": {
+			reason: "its folder is deleted, too", behave: "deaf",
 			happens: func(t *testing.T, b *testHost, pod *corev1.Pod, pid int) {
 				signalAndWait(t, b, pod, pid, syscall.SIGKILL)
 				if err := os.RemoveAll(string(b.folder(pod))); err != nil {
@@ -125,8 +125,8 @@ func TestPodDeletedMeanwhile(t *testing.T) {
 	requireDead(t, pid)
 }
 
-// TestKilledDuringStart begins with what a host runner leaves that was killed while
-// it started a Pod. Package process has the rest of these points.
+// TestKilledDuringStart begins with the folder of a host runner that was killed while it
+// started a Pod. Package process tests the other states.
 func TestKilledDuringStart(t *testing.T) {
 	t.Run("before the start", func(t *testing.T) {
 		b := newTestHost(t)
@@ -136,7 +136,7 @@ func TestKilledDuringStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.start()
-		b.awaitReady("vm") // the half was made whole
+		b.awaitReady("vm") // the links are completed
 	})
 	t.Run("in the start", func(t *testing.T) {
 		b := newTestHost(t)
@@ -167,7 +167,7 @@ func TestKilledDuringStart(t *testing.T) {
 }
 
 func tokenVolume() corev1.VolumeSource {
-	seconds := int64(600) // the shortest that is given out
+	seconds := int64(600) // the minimum of the API server
 	return corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{
 		ServiceAccountToken: &corev1.ServiceAccountTokenProjection{
 			Audience: vmpb.TokenAudience, ExpirationSeconds: &seconds, Path: "token",

@@ -30,7 +30,7 @@ func (b *testHost) nodeReady() (bool, any) {
 	return false, node.Status
 }
 
-// requireHost looks at a Node that offers 7 processors and 5 GiB.
+// requireHost checks a Node with 7 CPUs and 5 GiB.
 func requireHost(t *testing.T, node *corev1.Node) {
 	t.Helper()
 	if value, ok := node.Labels[vmv1alpha1.HostKey]; !ok || value != "" {

@@ -20,8 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/test/env"
 )
 
-// The test's executable is also the program that hosts run, and a host runner that can
-// be killed.
+// The test's executable is also the program of the Pods, and a host runner that can be killed.
 func TestMain(m *testing.M) {
 	switch {
 	case len(os.Args) == 2 && os.Args[1] == "hypervisor":
@@ -34,7 +33,7 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	// behavior tells a test's hypervisor what to do, message what to say at its end.
+	// behavior selects what beHypervisor does; message is its termination message.
 	behavior = "TEST_BEHAVIOR"
 	message  = "TEST_MESSAGE"
 	// hostVariable makes the executable a host runner.
@@ -43,9 +42,9 @@ const (
 
 // beHypervisor does one of:
 //
-//	run     until SIGTERM, then say so and end with status 0
+//	run     run until SIGTERM, then end with a termination message and status 0
 //	deaf    run until SIGKILL
-//	family  the same, with a child in a process group of its own
+//	family  the same, with a child in another process group
 //	N       end at once with status N
 func beHypervisor(what string) {
 	environment := strings.Join(os.Environ(), "\n")
@@ -95,7 +94,7 @@ func must(err error) {
 	}
 }
 
-// hostDescription is what a host runner in a process of its own has to know.
+// hostDescription configures a host runner in another process.
 type hostDescription struct{ Name, Dir, Kubeconfig, Program string }
 
 func beHost(description string) {

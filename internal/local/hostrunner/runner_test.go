@@ -109,7 +109,7 @@ func TestEnvironmentOfAProcess(t *testing.T) {
 	b.requireRunning(pod)
 }
 
-// requireRunning looks at the whole status of a Pod that runs.
+// requireRunning checks the status of a running Pod.
 func (b *testHost) requireRunning(pod *corev1.Pod) {
 	b.t.Helper()
 	for _, kind := range []corev1.PodConditionType{corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady} {
@@ -127,7 +127,7 @@ func (b *testHost) requireRunning(pod *corev1.Pod) {
 	}
 }
 
-// claim makes a bound claim, as the controller manager would.
+// claim creates a bound claim.
 func (b *testHost) claim(name, dir string) string {
 	b.t.Helper()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -167,23 +167,23 @@ func (b *testHost) claim(name, dir string) string {
 func TestDeletion(t *testing.T) {
 	b := newTestHost(t)
 	b.start()
-	t.Run("asks first", func(t *testing.T) {
-		// A finalizer lets us see the Pod's last status.
-		pod := b.pod("polite", "run", func(pod *corev1.Pod) { pod.Finalizers = []string{"example.com/test"} })
-		b.awaitReady("polite")
-		b.delete("polite", metav1.DeleteOptions{})
-		last := b.await("polite", corev1.PodSucceeded)
+	t.Run("SIGTERM", func(t *testing.T) {
+		// The finalizer keeps the Pod for its final status.
+		pod := b.pod("graceful", "run", func(pod *corev1.Pod) { pod.Finalizers = []string{"example.com/test"} })
+		b.awaitReady("graceful")
+		b.delete("graceful", metav1.DeleteOptions{})
+		last := b.await("graceful", corev1.PodSucceeded)
 		if got := last.Status.ContainerStatuses[0].State.Terminated.Message; !strings.Contains(got, vmpb.EndStopped) {
-			t.Errorf("its last words are %q, want that it was asked to stop", got)
+			t.Errorf("its termination message is %q, want reason Stopped", got)
 		}
-		_, err := b.client.CoreV1().Pods(b.Namespace).Patch(t.Context(), "polite", types.MergePatchType,
+		_, err := b.client.CoreV1().Pods(b.Namespace).Patch(t.Context(), "graceful", types.MergePatchType,
 			[]byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		b.awaitGone(pod)
 	})
-	t.Run("kills the deaf", func(t *testing.T) {
+	t.Run("SIGKILL", func(t *testing.T) {
 		pod := b.pod("deaf", "family", withGrace(1))
 		pid := b.awaitReady("deaf")
 		began := time.Now()
@@ -209,7 +209,7 @@ func TestDeletion(t *testing.T) {
 	})
 }
 
-// requireDead demands that the process is gone. One that nobody has taken note of yet is.
+// requireDead checks that the process has ended. It may be a zombie.
 func requireDead(t *testing.T, pid int) {
 	t.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -266,7 +266,7 @@ func TestStopEndsAllProcesses(t *testing.T) {
 	waiting := b.pod("vm-3", "run", withSecret("never"))
 	pids := []int{b.awaitReady("vm-1"), b.awaitReady("vm-2")}
 	b.awaitEvent(waiting, eventVolumes)
-	b.eventually("the Node", b.nodeReady) // Pods are run without waiting for it
+	b.eventually("the Node", b.nodeReady) // Pods run without it
 	stop()
 	for i, pid := range pids {
 		requireDead(t, pid)
@@ -275,7 +275,7 @@ func TestStopEndsAllProcesses(t *testing.T) {
 			t.Errorf("the reason is %q, want %q", pod.Status.Reason, ReasonHostStopped)
 		}
 	}
-	b.await("vm-3", corev1.PodPending) // it may run yet
+	b.await("vm-3", corev1.PodPending) // another host runner may start it
 	node, err := b.client.CoreV1().Nodes().Get(t.Context(), b.config.Name, metav1.GetOptions{})
 	if err != nil || node.Status.Conditions[0].Status != corev1.ConditionFalse {
 		t.Errorf("the Node is still ready (%v): %+v", err, node.Status.Conditions)

@@ -178,8 +178,8 @@ func vanished(pod *corev1.Pod, now time.Time) *ending {
 	return conclude(process.Exit{Time: now}, began, false, "")
 }
 
-// statusPatch returns the patch from the status of the Pod to another, nil if they are
-// equal. It fails for a later Pod of the same name.
+// statusPatch returns the patch from the status of the Pod to another, nil if they are equal.
+// It conflicts with a later Pod of the same name.
 func statusPatch(pod *corev1.Pod, status corev1.PodStatus) ([]byte, error) {
 	from := client.StrategicMergeFrom(&corev1.Pod{Status: pod.Status})
 	patch, err := from.Data(&corev1.Pod{Status: status})

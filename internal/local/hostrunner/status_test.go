@@ -42,7 +42,7 @@ func TestExpand(t *testing.T) {
 	}
 }
 
-// supported is a Pod that uses all that is supported.
+// supported returns a Pod that uses all supported fields.
 func supported() *corev1.Pod {
 	return &corev1.Pod{Spec: corev1.PodSpec{
 		RestartPolicy: corev1.RestartPolicyNever,
@@ -244,15 +244,15 @@ func TestLogRotation(t *testing.T) {
 	if err := rotate(path, 10); err != nil {
 		t.Errorf("without a log: %v", err)
 	}
-	// The process writes through one descriptor for all its life.
+	// The process always writes through one file descriptor.
 	log, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer log.Close() // a test's
+	defer log.Close()
 	for _, step := range []struct{ write, current, old string }{
 		{"0123456789", "0123456789", ""},
-		{"abc", "", "3456789abc"}, // outgrown
+		{"abc", "", "3456789abc"}, // over the limit
 		{"def", "def", "3456789abc"},
 		{strings.Repeat("y", 30), "", strings.Repeat("y", 10)},
 	} {

@@ -20,7 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// actions start and end the process as the Pod demands.
+// actions start and end the process.
 var actions = []flow.Step[*worker]{
 	step("Recover", (*worker).recover),
 	step("ObserveEnd", (*worker).observeEnd),
@@ -198,7 +198,7 @@ func (w *worker) end(context.Context) flow.Result {
 	return flow.Wait(0, "the process to die")
 }
 
-// dismissed reports whether the Pod itself demands the end of its process.
+// dismissed reports whether the process must end because of its Pod.
 func (w *worker) dismissed() bool {
 	switch w.seen {
 	case viewGone:

@@ -16,7 +16,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// claims are what a token says of its owner.
+// claims are those of a service account token.
 type claims struct {
 	Audience   []string `json:"aud"`
 	Kubernetes struct {
@@ -63,8 +63,8 @@ func TestTokensAreRenewed(t *testing.T) {
 	if diff := cmp.Diff(want, have); diff != "" {
 		t.Errorf("the token says (-want +got):\n%s", diff)
 	}
-	// Its life is ten minutes; four fifths of that are eight. The worker sleeps less
-	// at a time, and must have looked at the clock when we look at the file.
+	// It lives for ten minutes, and is renewed after eight. The worker must have read the clock
+	// before the test reads the file.
 	clock.Step(7 * time.Minute)
 	b.pod("later", "0")
 	b.await("later", corev1.PodSucceeded)

@@ -171,7 +171,7 @@ func (r *Registry) pod(ctx context.Context, vm *v1alpha1.VirtualMachine, name st
 	return pod, nil
 }
 
-// Swap stores another authority, if nobody wrote the VM since vm was read; otherwise it
+// Swap stores another authority if the VM did not change since vm was read; otherwise it
 // returns a conflict, and nothing changed. On success vm is updated to what is stored.
 func (r *Registry) Swap(ctx context.Context, vm *v1alpha1.VirtualMachine, next v1alpha1.VirtualMachineAuthority) error {
 	return r.compareAndSwap(ctx, vm, func(status *v1alpha1.VirtualMachineStatus) {

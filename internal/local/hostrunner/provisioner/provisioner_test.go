@@ -40,7 +40,7 @@ func newTestProvisioner(t *testing.T) *testProvisioner {
 	}
 	// A class for each test: they share the cluster.
 	b := &testProvisioner{Env: e, t: t, Provisioner: Provisioner{Client: client, Dir: t.TempDir(), Class: "class-of-" + e.Namespace}}
-	for range 2 { // it need not be the first time
+	for range 2 { // it is idempotent
 		if err := EnsureClass(t.Context(), client, b.Class); err != nil {
 			t.Fatal(err)
 		}
@@ -178,7 +178,7 @@ func TestVolumeDeletedByHand(t *testing.T) {
 	b.start()
 	b.claim("disk")
 	volume := b.awaitBound("disk")
-	// Protection keeps it for as long as the claim has it.
+	// Its finalizer keeps it until the claim is gone.
 	if err := b.Client.CoreV1().PersistentVolumes().Delete(t.Context(), volume.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +218,7 @@ func TestOtherClaimsAreIgnored(t *testing.T) {
 	b := newTestProvisioner(t)
 	b.start()
 	b.claim("other", func(spec *corev1.PersistentVolumeClaimSpec) { spec.StorageClassName = ptr.To("") })
-	b.claim("ours") // by the time that it is bound the other was looked at
+	b.claim("ours") // the other was handled before
 	volume := b.awaitBound("ours")
 	if entries, err := os.ReadDir(b.Dir); err != nil || len(entries) != 1 || entries[0].Name() != filepath.Base(volume.Spec.HostPath.Path) {
 		t.Errorf("there are folders %v (%v), want that of one claim", entries, err)
@@ -240,7 +240,7 @@ func TestSweep(t *testing.T) {
 	}
 	b.start()
 	b.claim("disk")
-	volume := b.awaitBound("disk") // the sweep was before
+	volume := b.awaitBound("disk") // after the sweep
 	var have []string
 	entries, err := os.ReadDir(b.Dir)
 	for _, entry := range entries {
