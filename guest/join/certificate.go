@@ -18,9 +18,6 @@ import (
 	"github.com/millwright-dev/millwright/guest/kube"
 )
 
-// ErrRefused means that the certificate signing request was denied or failed.
-var ErrRefused = errors.New("the certificate was refused")
-
 const (
 	requestsPath = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 	signer       = "kubernetes.io/kube-apiserver-client-kubelet"
@@ -114,7 +111,7 @@ func submit(ctx context.Context, client *kube.Client, request []byte) ([]byte, e
 		}
 		for _, condition := range seen.Status.Conditions {
 			if condition.Type == "Denied" || condition.Type == "Failed" {
-				return true, fmt.Errorf("%w: %s: %s", ErrRefused, condition.Type, condition.Message)
+				return true, fmt.Errorf("the certificate was refused: %s: %s", condition.Type, condition.Message)
 			}
 		}
 		certificate = seen.Status.Certificate

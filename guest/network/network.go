@@ -13,9 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoCard means that the machine has no network card.
-var ErrNoCard = errors.New("there is no network card")
-
 // Card returns the first interface with an Ethernet address.
 func Card() (net.Interface, error) {
 	interfaces, err := net.Interfaces()
@@ -27,7 +24,7 @@ func Card() (net.Interface, error) {
 			return card, nil
 		}
 	}
-	return net.Interface{}, ErrNoCard
+	return net.Interface{}, errors.New("there is no network card")
 }
 
 // Up sets an interface up, and disables IPv6 router advertisements.

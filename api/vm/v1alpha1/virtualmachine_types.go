@@ -4,6 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // VirtualMachineKind is the kind of a VirtualMachine.
@@ -172,4 +173,173 @@ const (
 	// AnnotationAddresses has the addresses of a VirtualMachine without spec.vmIPs,
 	// separated by commas. It is written once, before the first Pod is created.
 	AnnotationAddresses = "vm.metropolis.monogon.dev/addresses"
+)
+
+// InitialImage is the first content of a VM's disk.
+type InitialImage struct {
+	// URL of the image: http, https or file. A file is one of the hypervisor's host.
+	// +kubebuilder:validation:Pattern=`^(https?|file)://.+`
+	URL string `json:"url"`
+	// Checksum of the content of the URL: "sha256:" and 64 lower-case hexadecimal digits.
+	// The VM does not start from an image that does not match. Empty: not checked.
+	// +kubebuilder:validation:Pattern=`^sha256:[0-9a-f]{64}$`
+	// +optional
+	Checksum string `json:"checksum,omitempty"`
+	// Format of the content of the URL. Empty: detected from its first bytes.
+	// +optional
+	Format ImageFormat `json:"format,omitempty"`
+}
+
+// ImageFormat is an encoding of a disk's content.
+//
+// +kubebuilder:validation:Enum=Raw;QCOW2
+type ImageFormat string
+
+const (
+	// FormatRaw is the bytes of the disk, one to one.
+	FormatRaw ImageFormat = "Raw"
+	// FormatQCOW2 is QEMU's copy-on-write format. An image that refers to another file
+	// is refused.
+	FormatQCOW2 ImageFormat = "QCOW2"
+)
+
+// VolumeClaimTemplate is a template for the PersistentVolumeClaim of a disk.
+type VolumeClaimTemplate struct {
+	// Metadata of the claim.
+	// +optional
+	Metadata VolumeClaimMetadata `json:"metadata,omitempty"`
+	// Spec of the claim. Unless volumeMode says Block, the disk is a file on the
+	// volume.
+	Spec corev1.PersistentVolumeClaimSpec `json:"spec"`
+}
+
+// VolumeClaimMetadata is the metadata of a claim. The VM controller chooses its name.
+type VolumeClaimMetadata struct {
+	// Labels of the claim.
+	// +optional
+	Labels map[string]string `json:"labels,omitempty"`
+	// Annotations of the claim.
+	// +optional
+	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+// UserData refers to the guest's configuration, which usually contains credentials.
+type UserData struct {
+	// SecretRef names the Secret, in the VirtualMachine's namespace.
+	SecretRef SecretKeyReference `json:"secretRef"`
+}
+
+// SecretKeyReference names one value of a Secret in the same namespace.
+type SecretKeyReference struct {
+	// Name of the Secret.
+	// +kubebuilder:validation:MinLength=1
+	Name string `json:"name"`
+	// Key of the value in the Secret.
+	// +kubebuilder:default=userData
+	// +optional
+	Key string `json:"key,omitempty"`
+}
+
+// KernelBoot is a kernel that the hypervisor loads into the guest at every start.
+type KernelBoot struct {
+	// Kernel to start.
+	Kernel BootFile `json:"kernel"`
+	// Initrd is the initial RAM disk. None if it is absent.
+	// +optional
+	Initrd *BootFile `json:"initrd,omitempty"`
+	// CommandLine of the kernel.
+	// +optional
+	CommandLine string `json:"commandLine,omitempty"`
+}
+
+// BootFile is a file that KernelBoot needs.
+type BootFile struct {
+	// URL of the file: http, https or file. A file is one of the hypervisor's host.
+	// +kubebuilder:validation:Pattern=`^(https?|file)://.+`
+	URL string `json:"url"`
+	// Checksum is like that of an InitialImage.
+	// +kubebuilder:validation:Pattern=`^sha256:[0-9a-f]{64}$`
+	// +optional
+	Checksum string `json:"checksum,omitempty"`
+}
+
+// VirtualMachineStatus is what the VM controller observed and decided.
+type VirtualMachineStatus struct {
+	// VirtualMachineAuthority only changes as a whole.
+	VirtualMachineAuthority `json:",inline"`
+	// Phase summarises the VM's state for users. Programs should use conditions.
+	// +optional
+	Phase VirtualMachinePhase `json:"phase,omitempty"`
+	// ImagePrepared reports whether the initial image is completely on the disk. It is
+	// set before the first start; from then on no hypervisor writes the image.
+	// +optional
+	ImagePrepared bool `json:"imagePrepared,omitempty"`
+	// NodeName is the node on which the authoritative Pod is.
+	// +optional
+	NodeName string `json:"nodeName,omitempty"`
+	// Addresses of the guest, without prefix length. Empty: unknown.
+	// +listType=atomic
+	// +optional
+	Addresses []string `json:"addresses,omitempty"`
+	// Conditions of the VM, by type.
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// ObservedGeneration is the generation of the spec to which the status belongs.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+}
+
+// VirtualMachineAuthority names the only hypervisor that may run the VM, and its disk. Its
+// fields are written together, and only under the resource version at which they were
+// read: the write is a compare-and-swap. If all are empty, none may.
+type VirtualMachineAuthority struct {
+	// ActivePodName is the Pod of the authoritative hypervisor.
+	// +optional
+	ActivePodName string `json:"activePodName,omitempty"`
+	// ActivePodUID is the UID of that Pod, as a name can be used again.
+	// +optional
+	ActivePodUID types.UID `json:"activePodUID,omitempty"`
+	// ActiveRunID is the run_id of the authoritative process in the Pod: an unsigned
+	// 64-bit number in decimal. It is a string because many JSON parsers lose precision
+	// in such numbers. Empty: the process has not called yet.
+	// +kubebuilder:validation:Pattern=`^[0-9]{1,20}$`
+	// +optional
+	ActiveRunID string `json:"activeRunID,omitempty"`
+	// VolumeClaimName is the claim of the disk. Empty if the disk is ephemeral.
+	// +optional
+	VolumeClaimName string `json:"volumeClaimName,omitempty"`
+}
+
+// VirtualMachinePhase summarises a VM's state.
+//
+// +kubebuilder:validation:Enum=Creating;Running;Terminating;Stopped;Lost
+type VirtualMachinePhase string
+
+const (
+	// PhaseCreating: the VM has not run yet.
+	PhaseCreating VirtualMachinePhase = "Creating"
+	// PhaseRunning: a hypervisor runs the VM, or holds it paused.
+	PhaseRunning VirtualMachinePhase = "Running"
+	// PhaseTerminating: the VM is being deleted.
+	PhaseTerminating VirtualMachinePhase = "Terminating"
+	// PhaseStopped: no hypervisor runs the VM.
+	PhaseStopped VirtualMachinePhase = "Stopped"
+	// PhaseLost: the authoritative hypervisor cannot be reached. The VM may be running.
+	PhaseLost VirtualMachinePhase = "Lost"
+)
+
+const (
+	// ConditionReady is the type of the condition that reports whether the VM runs as its
+	// spec wants it.
+	ConditionReady = "Ready"
+
+	// ConditionScheduled reports whether the authoritative Pod has a node. It is False
+	// with reason ReasonUnschedulable while no host has room.
+	ConditionScheduled = "Scheduled"
+
+	// ReasonUnschedulable is the reason of ConditionScheduled when no host has room for
+	// the VM. The message is the scheduler's.
+	ReasonUnschedulable = "Unschedulable"
 )

@@ -3,6 +3,8 @@
 package seed
 
 import (
+	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -87,4 +89,127 @@ func (n *Network) version2() map[string]any {
 		card["nameservers"] = map[string]any{"addresses": n.NameServers}
 	}
 	return map[string]any{"version": 2, "ethernets": map[string]any{"eth0": card}}
+}
+
+// The structures of ISO 9660 (ECMA-119) for a few files in one folder. Available libraries write
+// the current time into the volume. Numbers in brackets are sections of ECMA-119.
+
+const (
+	sectorSize = 2048
+	// systemArea is reserved by the standard [7.2.1].
+	systemArea = 16
+)
+
+// Positions of the structures before the files' content, in sectors.
+const (
+	primarySector = systemArea + iota
+	terminatorSector
+	littleTableSector
+	bigTableSector
+	folderSector
+	firstFileSector
+)
+
+// file is a file of the root folder. Its name is used without conversion to upper case and
+// without a version.
+type file struct {
+	name string
+	data []byte
+}
+
+// iso returns a volume with the files, which are sorted by name. Their records must fit into one
+// sector, about forty.
+func iso(volume string, files []file) []byte {
+	var content bytes.Buffer
+	folder := append(record("\x00", folderSector, sectorSize, true), record("\x01", folderSector, sectorSize, true)...)
+	for _, f := range files {
+		sector := firstFileSector + content.Len()/sectorSize
+		folder = append(folder, record(f.name, sector, len(f.data), false)...)
+		content.Write(padded(f.data))
+	}
+	image := make([]byte, systemArea*sectorSize)
+	sectors := firstFileSector + content.Len()/sectorSize
+	for _, part := range [][]byte{
+		primary(volume, sectors), terminator(),
+		pathTable(binary.LittleEndian), pathTable(binary.BigEndian), folder, content.Bytes(),
+	} {
+		image = append(image, padded(part)...)
+	}
+	return image
+}
+
+// padded returns data in whole sectors.
+func padded(data []byte) []byte {
+	missing := -len(data) & (sectorSize - 1)
+	return append(data[:len(data):len(data)], make([]byte, missing)...)
+}
+
+// record returns an entry of the folder [9.1].
+func record(name string, sector, size int, isFolder bool) []byte {
+	length := 33 + len(name)
+	length += length & 1
+	r := make([]byte, length)
+	r[0] = byte(length)
+	both32(r[2:], sector)
+	both32(r[10:], size)
+	copy(r[18:], []byte{70, 1, 1, 0, 0, 0, 0}) // the first possible date
+	if isFolder {
+		r[25] = 2
+	}
+	both16(r[28:], 1)
+	r[32] = byte(len(name))
+	copy(r[33:], name)
+	return r
+}
+
+// primary returns the descriptor of the volume [8.4].
+func primary(volume string, sectors int) []byte {
+	d := make([]byte, sectorSize)
+	copy(d, "\x01CD001\x01")
+	text(d[8:40], "")       // system
+	text(d[40:72], volume)  // volume
+	both32(d[80:], sectors) // size of the volume
+	both16(d[120:], 1)      // volumes of the set
+	both16(d[124:], 1)      // which one of them this is
+	both16(d[128:], sectorSize)
+	both32(d[132:], len(pathTable(binary.LittleEndian)))
+	binary.LittleEndian.PutUint32(d[140:], littleTableSector)
+	binary.BigEndian.PutUint32(d[148:], bigTableSector)
+	copy(d[156:190], record("\x00", folderSector, sectorSize, true))
+	text(d[190:813], "") // set, publisher, preparer, application, three files' names
+	for date := 813; date < 881; date += 17 {
+		copy(d[date:], "0000000000000000\x00") // not said [8.4.26.1]
+	}
+	d[881] = 1 // version of the structure
+	return d
+}
+
+// terminator ends the descriptors [8.3].
+func terminator() []byte { return []byte("\xffCD001\x01") }
+
+// pathTable returns the table with the one folder [9.4].
+func pathTable(order binary.ByteOrder) []byte {
+	t := make([]byte, 10)
+	t[0] = 1
+	order.PutUint32(t[2:], folderSector)
+	order.PutUint16(t[6:], 1)
+	return t
+}
+
+// text pads the field with blanks.
+func text(field []byte, value string) {
+	copy(field, bytes.Repeat([]byte{' '}, len(field)))
+	copy(field, value)
+}
+
+// both32 writes a number in both byte orders [7.3.3].
+func both32(field []byte, n int) {
+	binary.LittleEndian.PutUint32(field, uint32(n))
+	binary.BigEndian.PutUint32(field[4:], uint32(n))
+}
+
+// both16 writes a number in both byte orders [7.2.3].
+func both16(field []byte, n int) {
+	binary.LittleEndian.PutUint16(field, uint16(n))
+	binary.BigEndian.PutUint16(field[2:], uint16(n))
 }
