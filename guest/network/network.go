@@ -60,9 +60,12 @@ func host(address netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: address.AsSlice(), Mask: net.CIDRMask(address.BitLen(), address.BitLen())}
 }
 
-// defaultRoute is `ip route add default via GATEWAY`.
+// defaultRoute is `ip route add default via GATEWAY onlink`. Without the flag the kernel needs
+// the route to the peer, which it adds to an IPv6 address in the background.
 func defaultRoute(card net.Interface, gateway netip.Addr) *netlink.Route {
-	return &netlink.Route{LinkIndex: card.Index, Gw: gateway.AsSlice(), Protocol: unix.RTPROT_BOOT}
+	return &netlink.Route{
+		LinkIndex: card.Index, Gw: gateway.AsSlice(), Protocol: unix.RTPROT_BOOT, Flags: int(netlink.FLAG_ONLINK),
+	}
 }
 
 func configured(err error) error {
