@@ -16,8 +16,7 @@
 // [Driver.Calls] and [Requests] return the calls, [Driver.VMs] the VMs that exist.
 //
 // A VM belongs to the class that it was created from, by the class's namespace and name: other
-// classes neither find nor delete it. API groups are not kept apart, see
-// driver.APIGroupSeparator. A driver without optional methods is struct{ driver.Driver }{d}.
+// classes neither find nor delete it. A driver without optional methods is struct{ driver.Driver }{d}.
 //
 // Package sim simulates delays, nodes that join and capacity, and VMs that outlive a process.
 package fake

@@ -23,14 +23,14 @@ type call struct {
 	secret    *corev1.Secret
 }
 
-// invoke calls the inner driver.
-func invoke[Response any](ctx context.Context, d *Driver, c call, f func(context.Context) (*Response, error)) (*Response, error) {
+// invoke calls a method of the inner driver.
+func invoke[Request, Response any](ctx context.Context, d *Driver, c call, req *Request, method func(context.Context, *Request) (*Response, error)) (*Response, error) {
 	log := logr.FromContextOrDiscard(ctx).WithValues(c.logValues()...)
 	ctx, cancel := context.WithTimeout(ctx, d.options.Timeout)
 	defer cancel()
 
 	begin := d.options.Clock.Now()
-	resp, stack, err := guarded(ctx, f)
+	resp, stack, err := guarded(func() (*Response, error) { return method(ctx, req) })
 	duration := d.options.Clock.Since(begin)
 
 	if err = checked(ctx, c.operation, resp == nil, err); err != nil {
@@ -44,14 +44,14 @@ func invoke[Response any](ctx context.Context, d *Driver, c call, f func(context
 }
 
 // guarded calls f. It turns a panic into an error, and returns the stack.
-func guarded[Response any](ctx context.Context, f func(context.Context) (*Response, error)) (resp *Response, stack string, err error) {
+func guarded[Response any](f func() (*Response, error)) (resp *Response, stack string, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			resp, stack = nil, string(debug.Stack())
 			err = panicked(cause)
 		}
 	}()
-	resp, err = f(ctx)
+	resp, err = f()
 	return resp, "", err
 }
 

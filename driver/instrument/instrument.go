@@ -91,34 +91,22 @@ func (d *Driver) SeparatesAPIGroups() bool { return driver.SeparatesAPIGroups(d.
 
 // CreateMachine implements driver.Driver.
 func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
-	c := call{operation: opCreate, machine: req.Machine, class: req.MachineClass, secret: req.Secret}
-	return invoke(ctx, d, c, func(ctx context.Context) (*driver.CreateMachineResponse, error) {
-		return d.inner.CreateMachine(ctx, req)
-	})
+	return invoke(ctx, d, call{operation: opCreate, machine: req.Machine, class: req.MachineClass, secret: req.Secret}, req, d.inner.CreateMachine)
 }
 
 // DeleteMachine implements driver.Driver.
 func (d *Driver) DeleteMachine(ctx context.Context, req *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
-	c := call{operation: opDelete, machine: req.Machine, class: req.MachineClass, secret: req.Secret}
-	return invoke(ctx, d, c, func(ctx context.Context) (*driver.DeleteMachineResponse, error) {
-		return d.inner.DeleteMachine(ctx, req)
-	})
+	return invoke(ctx, d, call{operation: opDelete, machine: req.Machine, class: req.MachineClass, secret: req.Secret}, req, d.inner.DeleteMachine)
 }
 
 // GetMachineStatus implements driver.Driver.
 func (d *Driver) GetMachineStatus(ctx context.Context, req *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
-	c := call{operation: opStatus, machine: req.Machine, class: req.MachineClass, secret: req.Secret}
-	return invoke(ctx, d, c, func(ctx context.Context) (*driver.GetMachineStatusResponse, error) {
-		return d.inner.GetMachineStatus(ctx, req)
-	})
+	return invoke(ctx, d, call{operation: opStatus, machine: req.Machine, class: req.MachineClass, secret: req.Secret}, req, d.inner.GetMachineStatus)
 }
 
 // ListMachines implements driver.Driver.
 func (d *Driver) ListMachines(ctx context.Context, req *driver.ListMachinesRequest) (*driver.ListMachinesResponse, error) {
-	c := call{operation: opList, class: req.MachineClass, secret: req.Secret}
-	return invoke(ctx, d, c, func(ctx context.Context) (*driver.ListMachinesResponse, error) {
-		return d.inner.ListMachines(ctx, req)
-	})
+	return invoke(ctx, d, call{operation: opList, class: req.MachineClass, secret: req.Secret}, req, d.inner.ListMachines)
 }
 
 // InitializeMachine implements driver.Initializer.
@@ -127,10 +115,7 @@ func (d *Driver) InitializeMachine(ctx context.Context, req *driver.InitializeMa
 	if !ok {
 		return nil, unimplemented("InitializeMachine")
 	}
-	c := call{operation: opInitialize, machine: req.Machine, class: req.MachineClass, secret: req.Secret}
-	return invoke(ctx, d, c, func(ctx context.Context) (*driver.InitializeMachineResponse, error) {
-		return inner.InitializeMachine(ctx, req)
-	})
+	return invoke(ctx, d, call{operation: opInitialize, machine: req.Machine, class: req.MachineClass, secret: req.Secret}, req, inner.InitializeMachine)
 }
 
 // GetVolumeIDs implements driver.VolumeIdentifier.
@@ -139,9 +124,7 @@ func (d *Driver) GetVolumeIDs(ctx context.Context, req *driver.GetVolumeIDsReque
 	if !ok {
 		return nil, unimplemented("GetVolumeIDs")
 	}
-	return invoke(ctx, d, call{operation: opVolumes}, func(ctx context.Context) (*driver.GetVolumeIDsResponse, error) {
-		return inner.GetVolumeIDs(ctx, req)
-	})
+	return invoke(ctx, d, call{operation: opVolumes}, req, inner.GetVolumeIDs)
 }
 
 // GenerateMachineClassForMigration implements driver.ClassMigrator.
@@ -150,10 +133,7 @@ func (d *Driver) GenerateMachineClassForMigration(ctx context.Context, req *driv
 	if !ok {
 		return nil, unimplemented("GenerateMachineClassForMigration")
 	}
-	c := call{operation: opMigrate, class: req.MachineClass}
-	return invoke(ctx, d, c, func(ctx context.Context) (*driver.GenerateMachineClassForMigrationResponse, error) {
-		return inner.GenerateMachineClassForMigration(ctx, req)
-	})
+	return invoke(ctx, d, call{operation: opMigrate, class: req.MachineClass}, req, inner.GenerateMachineClassForMigration)
 }
 
 // ListFailureDomains implements driver.FailureDomains.
@@ -162,10 +142,7 @@ func (d *Driver) ListFailureDomains(ctx context.Context, req *driver.ListFailure
 	if !ok {
 		return nil, unimplemented("ListFailureDomains")
 	}
-	c := call{operation: opDomains, class: req.MachineClass, secret: req.Secret}
-	return invoke(ctx, d, c, func(ctx context.Context) (*driver.ListFailureDomainsResponse, error) {
-		return inner.ListFailureDomains(ctx, req)
-	})
+	return invoke(ctx, d, call{operation: opDomains, class: req.MachineClass, secret: req.Secret}, req, inner.ListFailureDomains)
 }
 
 // PlaceMachine implements driver.FailureDomains. It sends no request to the provider, so it has
@@ -176,7 +153,7 @@ func (d *Driver) PlaceMachine(req *driver.PlaceMachineRequest) (*driver.PlaceMac
 		return nil, unimplemented("PlaceMachine")
 	}
 	ctx := context.Background()
-	resp, _, err := guarded(ctx, func(context.Context) (*driver.PlaceMachineResponse, error) { return inner.PlaceMachine(req) })
+	resp, _, err := guarded(func() (*driver.PlaceMachineResponse, error) { return inner.PlaceMachine(req) })
 	return resp, checked(ctx, "", resp == nil, err)
 }
 

@@ -34,30 +34,44 @@ func (c call) owner() owner {
 // vm names the VM for people.
 func (c call) vm() string { return cmp.Or(c.id, c.key) }
 
-// machineRequest is what the requests about one machine have in common.
-type machineRequest struct {
-	machine *v1alpha1.Machine
-	class   *v1alpha1.MachineClass
-}
-
 // machineCall parses a request for a machine and carries the call out.
-func (d *Driver) machineCall(ctx context.Context, method Method, req machineRequest, f func(call) error) error {
-	if req.machine == nil {
-		return d.answer(method, "", status.Error(codes.InvalidArgument, "the request has no machine"))
+func machineCall[Response any](ctx context.Context, d *Driver, method Method, machine *v1alpha1.Machine, class *v1alpha1.MachineClass,
+	effect func(call) (*Response, error)) (*Response, error) {
+	if machine == nil {
+		return nil, d.answer(method, "", status.Error(codes.InvalidArgument, "the request has no machine"))
 	}
-	c := call{method: method, namespace: req.machine.Namespace, name: req.machine.Name, id: req.machine.Spec.ProviderID}
-	if c.namespace == "" {
-		c.namespace = defaultNamespace
-	}
+	c := call{method: method, namespace: cmp.Or(machine.Namespace, defaultNamespace), name: machine.Name, id: machine.Spec.ProviderID}
 	c.key = c.namespace + "/" + c.name
 	err := checkName(c.name)
 	if err == nil {
-		c.spec, err = spec.Parse(req.class)
+		c.spec, err = spec.Parse(class)
 	}
 	if err != nil {
-		return d.answer(method, c.key, err)
+		return nil, d.answer(method, c.key, err)
 	}
-	return d.do(ctx, c, func() error { return f(c) })
+	return run(ctx, d, c, effect)
+}
+
+// classCall parses a request for a class and carries the call out.
+func classCall[Response any](ctx context.Context, d *Driver, method Method, class *v1alpha1.MachineClass, effect func(call) (*Response, error)) (*Response, error) {
+	parsed, err := spec.Parse(class)
+	if err != nil {
+		return nil, d.answer(method, "", err)
+	}
+	return run(ctx, d, call{method: method, spec: parsed}, effect)
+}
+
+// run carries a call out. Of all errors, only Uninitialized comes with a response.
+func run[Response any](ctx context.Context, d *Driver, c call, effect func(call) (*Response, error)) (*Response, error) {
+	var resp *Response
+	err := d.do(ctx, c, func() (err error) {
+		resp, err = effect(c)
+		return err
+	})
+	if err != nil && !status.Is(err, codes.Uninitialized) {
+		return nil, err
+	}
+	return resp, err
 }
 
 func checkName(name string) error {

@@ -102,89 +102,55 @@ func (d *Driver) SeparatesAPIGroups() bool { return true }
 
 // CreateMachine implements driver.Driver.
 func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
-	var resp *driver.CreateMachineResponse
-	err := d.machineCall(ctx, CreateMachine, machineRequest{req.Machine, req.MachineClass}, func(c call) error {
+	return machineCall(ctx, d, CreateMachine, req.Machine, req.MachineClass, func(c call) (*driver.CreateMachineResponse, error) {
 		v, isNew, err := d.cloud.create(d.newVM(c, req.MachineClass), c.spec.Capacity)
-		if err != nil {
-			return err
-		}
 		if isNew {
 			d.cloud.notify(v, (*kubelets).planJoin)
 		}
-		resp = &driver.CreateMachineResponse{ProviderID: v.ProviderID, NodeName: v.NodeName, Addresses: v.addresses()}
-		return nil
+		return &driver.CreateMachineResponse{ProviderID: v.ProviderID, NodeName: v.NodeName, Addresses: v.addresses()}, err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return resp, nil
 }
 
 // DeleteMachine implements driver.Driver. After its answer the VM's node is not written
 // any more.
 func (d *Driver) DeleteMachine(ctx context.Context, req *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
-	err := d.machineCall(ctx, DeleteMachine, machineRequest{req.Machine, req.MachineClass}, func(c call) error {
+	return machineCall(ctx, d, DeleteMachine, req.Machine, req.MachineClass, func(c call) (*driver.DeleteMachineResponse, error) {
 		vms, err := d.cloud.remove(c)
-		if err != nil {
-			return err
-		}
-		if d.kubelets == nil {
-			return nil
+		if err != nil || d.kubelets == nil {
+			return &driver.DeleteMachineResponse{}, err
 		}
 		for _, v := range vms {
 			unlock, err := d.kubelets.lock(ctx, v.NodeName)
 			if err != nil {
-				return contextError(ctx)
+				return nil, contextError(ctx)
 			}
 			unlock()
 		}
-		return nil
+		return &driver.DeleteMachineResponse{}, nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return &driver.DeleteMachineResponse{}, nil
 }
 
 // GetMachineStatus implements driver.Driver.
 func (d *Driver) GetMachineStatus(ctx context.Context, req *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
-	var resp *driver.GetMachineStatusResponse
-	err := d.machineCall(ctx, GetMachineStatus, machineRequest{req.Machine, req.MachineClass}, func(c call) error {
+	return machineCall(ctx, d, GetMachineStatus, req.Machine, req.MachineClass, func(c call) (*driver.GetMachineStatusResponse, error) {
 		v, err := d.cloud.find(c)
-		if err != nil {
-			return err
+		if err == nil && !v.Initialized {
+			err = status.Error(codes.Uninitialized, fmt.Sprintf("VM %s is not initialised", v.ProviderID))
 		}
-		resp = &driver.GetMachineStatusResponse{ProviderID: v.ProviderID, NodeName: v.NodeName, Addresses: v.addresses()}
-		if !v.Initialized {
-			return status.Error(codes.Uninitialized, fmt.Sprintf("VM %s is not initialised", v.ProviderID))
-		}
-		return nil
+		return &driver.GetMachineStatusResponse{ProviderID: v.ProviderID, NodeName: v.NodeName, Addresses: v.addresses()}, err
 	})
-	if err != nil && !status.Is(err, codes.Uninitialized) {
-		return nil, err
-	}
-	return resp, err
 }
 
 // ListMachines implements driver.Driver.
 func (d *Driver) ListMachines(ctx context.Context, req *driver.ListMachinesRequest) (*driver.ListMachinesResponse, error) {
-	parsed, err := spec.Parse(req.MachineClass)
-	if err != nil {
-		return nil, d.answer(ListMachines, "", err)
-	}
-	resp := &driver.ListMachinesResponse{MachineList: map[string]string{}}
-	c := call{method: ListMachines, spec: parsed}
-	err = d.do(ctx, c, func() error {
+	return classCall(ctx, d, ListMachines, req.MachineClass, func(c call) (*driver.ListMachinesResponse, error) {
+		resp := &driver.ListMachinesResponse{MachineList: map[string]string{}}
 		vms, err := d.cloud.list(c.owner())
 		for _, v := range vms {
 			resp.MachineList[v.ProviderID] = v.Machine
 		}
-		return err
+		return resp, err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return resp, nil
 }
 
 // InitializeMachine implements driver.Initializer.
@@ -192,61 +158,43 @@ func (d *Driver) InitializeMachine(ctx context.Context, req *driver.InitializeMa
 	if !d.config.RequireInitialize {
 		return nil, status.Error(codes.Unimplemented, "simulated VMs need no initialisation")
 	}
-	var resp *driver.InitializeMachineResponse
-	err := d.machineCall(ctx, InitializeMachine, machineRequest{req.Machine, req.MachineClass}, func(c call) error {
+	return machineCall(ctx, d, InitializeMachine, req.Machine, req.MachineClass, func(c call) (*driver.InitializeMachineResponse, error) {
 		v, err := d.cloud.find(c)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		v, exists, err := d.cloud.change(v.ProviderID, func(v *VM) { v.Initialized = true })
 		if err == nil && !exists {
 			err = status.Error(codes.NotFound, "the VM is gone")
 		}
-		resp = &driver.InitializeMachineResponse{ProviderID: v.ProviderID, NodeName: v.NodeName, Addresses: v.addresses()}
-		return err
+		return &driver.InitializeMachineResponse{ProviderID: v.ProviderID, NodeName: v.NodeName, Addresses: v.addresses()}, err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return resp, nil
 }
 
 // GetVolumeIDs implements driver.VolumeIdentifier: it returns the volume handles of
-// CSI volumes, whatever their driver, and leaves others out.
+// CSI volumes of any driver, and leaves out other volumes.
 func (d *Driver) GetVolumeIDs(ctx context.Context, req *driver.GetVolumeIDsRequest) (*driver.GetVolumeIDsResponse, error) {
-	resp := &driver.GetVolumeIDsResponse{}
-	err := d.do(ctx, call{method: GetVolumeIDs}, func() error {
+	return run(ctx, d, call{method: GetVolumeIDs}, func(call) (*driver.GetVolumeIDsResponse, error) {
+		resp := &driver.GetVolumeIDsResponse{}
 		for _, pv := range req.PVSpecs {
 			if pv != nil && pv.CSI != nil {
 				resp.VolumeIDs = append(resp.VolumeIDs, pv.CSI.VolumeHandle)
 			}
 		}
-		return nil
+		return resp, nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return resp, nil
 }
 
 // ListFailureDomains implements driver.FailureDomains: the zones of the cloud.
 func (d *Driver) ListFailureDomains(ctx context.Context, req *driver.ListFailureDomainsRequest) (*driver.ListFailureDomainsResponse, error) {
-	parsed, err := spec.Parse(req.MachineClass)
-	if err != nil {
-		return nil, d.answer(ListFailureDomains, "", err)
-	}
-	resp := &driver.ListFailureDomainsResponse{}
-	err = d.do(ctx, call{method: ListFailureDomains, spec: parsed}, func() error {
+	return classCall(ctx, d, ListFailureDomains, req.MachineClass, func(call) (*driver.ListFailureDomainsResponse, error) {
+		resp := &driver.ListFailureDomainsResponse{}
 		zones, err := d.cloud.Zones()
 		for _, zone := range zones {
 			resp.FailureDomains = append(resp.FailureDomains, driver.FailureDomain{Name: zone})
 		}
-		return err
+		return resp, err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return resp, nil
 }
 
 // PlaceMachine implements driver.FailureDomains: it sets the field zone.

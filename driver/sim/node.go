@@ -1,12 +1,21 @@
 package sim
 
 import (
+	"context"
+	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/sim/internal/spec"
@@ -79,4 +88,115 @@ func nodeCapacity(template *v1alpha1.NodeTemplate) corev1.ResourceList {
 	// gpu is a name of MachineClasses, not a resource of nodes.
 	delete(capacity, "gpu")
 	return capacity
+}
+
+// nodeWriter writes Node objects as kubelets do: one POST and one PATCH of the
+// status to join, one PATCH whenever Ready changes.
+type nodeWriter struct {
+	client client.Client
+}
+
+// kubeletVersion is what simulated nodes report.
+const kubeletVersion = "v1.36.0-sim"
+
+// register creates the node unless an earlier attempt did.
+func (w nodeWriter) register(ctx context.Context, v VM) error {
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: v.NodeName, Labels: v.Node.Labels},
+		Spec:       corev1.NodeSpec{ProviderID: v.ProviderID, Taints: v.Node.Taints},
+		Status: corev1.NodeStatus{
+			Capacity:    v.Node.Capacity,
+			Allocatable: v.Node.Capacity,
+			Addresses:   v.addresses(),
+			Conditions:  w.conditions(corev1.ConditionFalse),
+			NodeInfo: corev1.NodeSystemInfo{
+				KubeletVersion: kubeletVersion, OperatingSystem: "linux",
+				Architecture: v.Node.Labels[corev1.LabelArchStable],
+				SystemUUID:   v.ProviderID, MachineID: v.ProviderID,
+			},
+		},
+	}
+	err := w.client.Create(ctx, node)
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}
+
+// report writes the whole status.
+func (w nodeWriter) report(ctx context.Context, v VM, ready corev1.ConditionStatus) error {
+	return w.patchStatus(ctx, v.NodeName, map[string]any{
+		"conditions":  w.conditions(ready),
+		"addresses":   v.addresses(),
+		"capacity":    v.Node.Capacity,
+		"allocatable": v.Node.Capacity,
+	})
+}
+
+// setReady writes the Ready condition.
+func (w nodeWriter) setReady(ctx context.Context, name string, ready corev1.ConditionStatus) error {
+	return w.patchStatus(ctx, name, map[string]any{"conditions": []corev1.NodeCondition{w.ready(ready)}})
+}
+
+func (w nodeWriter) patchStatus(ctx context.Context, name string, fields map[string]any) error {
+	patch, err := json.Marshal(map[string]any{"status": fields})
+	if err != nil {
+		return fmt.Errorf("encoding the status of node %s: %w", name, err)
+	}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	return w.client.Status().Patch(ctx, node, client.RawPatch(types.StrategicMergePatchType, patch))
+}
+
+// renew writes the node's Lease, with one request, two the first time.
+func (w nodeWriter) renew(ctx context.Context, name string, interval time.Duration) error {
+	now := metav1.NewMicroTime(time.Now())
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"renewTime": now}})
+	if err != nil {
+		return fmt.Errorf("encoding the lease of node %s: %w", name, err)
+	}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: name}}
+	err = w.client.Patch(ctx, lease, client.RawPatch(types.MergePatchType, patch))
+	if !apierrors.IsNotFound(err) {
+		return err
+	}
+	lease.Spec = coordinationv1.LeaseSpec{
+		HolderIdentity:       ptr.To(name),
+		LeaseDurationSeconds: ptr.To(int32(max(1, 4*interval/time.Second))),
+		RenewTime:            &now,
+	}
+	return w.client.Create(ctx, lease)
+}
+
+// conditions returns the conditions that a kubelet reports.
+func (w nodeWriter) conditions(ready corev1.ConditionStatus) []corev1.NodeCondition {
+	now := metav1.NewTime(time.Now())
+	good := func(kind corev1.NodeConditionType, reason, message string) corev1.NodeCondition {
+		return corev1.NodeCondition{
+			Type: kind, Status: corev1.ConditionFalse, Reason: reason, Message: message,
+			LastHeartbeatTime: now, LastTransitionTime: now,
+		}
+	}
+	return []corev1.NodeCondition{
+		good(corev1.NodeMemoryPressure, "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+		good(corev1.NodeDiskPressure, "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+		good(corev1.NodePIDPressure, "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+		w.ready(ready),
+	}
+}
+
+func (w nodeWriter) ready(ready corev1.ConditionStatus) corev1.NodeCondition {
+	now := metav1.NewTime(time.Now())
+	c := corev1.NodeCondition{
+		Type: corev1.NodeReady, Status: ready, LastHeartbeatTime: now, LastTransitionTime: now,
+	}
+	switch ready {
+	case corev1.ConditionTrue:
+		c.Reason, c.Message = "KubeletReady", "the simulated kubelet is ready"
+	case corev1.ConditionFalse:
+		c.Reason, c.Message = "KubeletNotReady", "the simulated kubelet is not ready"
+	default:
+		// This one is written by the node lifecycle controller, not by a kubelet.
+		c.Reason, c.Message = "NodeStatusUnknown", "Kubelet stopped posting node status."
+	}
+	return c
 }
