@@ -7,6 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
 )
 
 // Default is the default folder of a local cluster.
@@ -63,4 +67,73 @@ func Cache() (string, error) {
 		return "", fmt.Errorf("looking for what was built: %w", err)
 	}
 	return filepath.Join(dir, "millwright"), nil
+}
+
+// Remains are the processes of a local cluster whose "millwright up" was killed.
+type Remains struct {
+	// Parts are components of the control plane.
+	Parts []string
+	// VMs is the number of virtual machines.
+	VMs int
+}
+
+// None reports whether nothing runs.
+func (r Remains) None() bool { return len(r.Parts) == 0 && r.VMs == 0 }
+
+// String lists the processes.
+func (r Remains) String() string {
+	var words []string
+	if r.VMs > 0 {
+		words = append(words, Count(r.VMs, "virtual machine"))
+	}
+	return strings.Join(append(words, r.Parts...), ", ")
+}
+
+// Count returns a number with a noun: "1 machine", "2 machines".
+func Count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// FindRemains returns what still runs in a folder.
+func FindRemains(dir string) (Remains, error) {
+	parts, err := controlplane.LeftOvers(dir)
+	if err != nil {
+		return Remains{}, err
+	}
+	// All processes of a Pod hold the lock of this file.
+	locks, err := filepath.Glob(filepath.Join(HostDir(dir, "*"), "pods", "*", "process.lock"))
+	if err != nil {
+		return Remains{}, fmt.Errorf("looking for virtual machines in %s: %w", dir, err)
+	}
+	found := Remains{Parts: parts}
+	for _, lock := range locks {
+		held, err := isHeld(lock)
+		if err != nil {
+			return Remains{}, fmt.Errorf("looking for virtual machines in %s: %w", dir, err)
+		}
+		if held {
+			found.VMs++
+		}
+	}
+	return found, nil
+}
+
+// isHeld reports whether a process holds the lock of a file.
+func isHeld(path string) (bool, error) {
+	file, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil // its Pod is gone
+	}
+	if err != nil {
+		return false, err
+	}
+	defer file.Close() // only read, and the lock goes with it
+	err = unix.Flock(int(file.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return true, nil
+	}
+	return false, err
 }
