@@ -1,12 +1,8 @@
 // Package rollout shows and controls the rollout of a MachineDeployment.
 //
-// It works from another process than the manager, with nothing but API access. All that it
-// writes are fields of the deployment that MCM knows as well.
-//
-//	Read, Follower                  objects → Facts    the parts that read from an API server
-//	StatusOf                        Facts → Status     pure; internal/observe/explain finds what is waited for
-//	View, Line                      Status → text      pure
-//	Pause, Resume, Restart, Undo    the parts that write
+// It needs no manager, only API access, and writes only fields of the deployment that MCM knows as
+// well. Read and Follower make Facts of objects, StatusOf a Status of Facts, and View, Line and Brief
+// text of a Status. Pause, Resume, Restart and Undo write.
 package rollout
 
 import (
@@ -29,21 +25,20 @@ import (
 	"github.com/millwright-dev/millwright/internal/observe/explain"
 )
 
-// Facts are what is known of a deployment at one moment. What they point to is not to be
-// changed.
+// Facts are what is known of a deployment at one moment. Nothing of them is changed.
 type Facts struct {
 	Deployment *v1alpha1.MachineDeployment
 	// Sets are those that the deployment controls, the oldest first.
 	Sets []*v1alpha1.MachineSet
 	// Machines are those of each set, by its UID.
 	Machines map[types.UID][]*v1alpha1.Machine
-	// Surroundings explain why a rollout does not go on.
+	// Surroundings are further objects that explain why a rollout does not go on.
 	Surroundings Surroundings
-	// Problem is why changes are not seen just now; empty if they are.
+	// Problem is why changes are not seen now; empty if they are.
 	Problem string
 }
 
-// factsOf picks what is the deployment's from what there is in its namespace.
+// factsOf selects what is the deployment's from the sets and machines of its namespace.
 func factsOf(deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet, machines []*v1alpha1.Machine) Facts {
 	f := Facts{Deployment: deployment, Machines: map[types.UID][]*v1alpha1.Machine{}}
 	for _, set := range sets {
@@ -124,12 +119,11 @@ func pointers[T any](items []T) []*T {
 	return to
 }
 
-// Surroundings are further objects that explain why a rollout does not go on. A field is nil or
-// empty where there is none, where the user may not read it, or where the API server does not
-// answer.
+// Surroundings explain why a rollout does not go on. Fields are empty if there is no such object, the
+// user may not read it, or the API server does not answer.
 type Surroundings struct {
-	// Lease is the one that the manager of sets and deployments holds, MachineLease that of
-	// the manager of their Machines.
+	// Lease is that of the manager of sets and deployments, MachineLease that of the manager of their
+	// Machines.
 	Lease, MachineLease *coordinationv1.Lease
 	// Events are those on sets that wait since their machines keep failing and, if machines are being
 	// deleted, those on machines, which say at which step.

@@ -16,7 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/observe/follow"
 )
 
-// firstAnswer is how long the API server may take to answer before anything is followed.
+// firstAnswer limits the requests that are made before anything is followed.
 const firstAnswer = 10 * time.Second
 
 // Follower follows one deployment.
@@ -26,17 +26,16 @@ type Follower struct {
 	Link   *Link
 	// Client reads what is not followed.
 	Client client.Client
-	// Pace is how much time at least passes between two states that are shown.
-	Pace time.Duration
-	// Beat is after what time a state is shown again though nothing has changed; 0 is never.
-	Beat time.Duration
+	// Pace is the least time between two states. Beat is after what time a state is shown again though
+	// nothing has changed; 0 is never.
+	Pace, Beat time.Duration
 	// Surroundings is how old Facts.Surroundings may be; 0 leaves them out.
 	Surroundings time.Duration
 }
 
-// Follow shows what is known of a deployment, at once and whenever it has changed, until the
-// function returns true or an error. It goes on when an API server that was away is back. That
-// the deployment does not exist, or is deleted, is an error.
+// Follow calls a function with the facts of a deployment, at once and whenever they have changed, until
+// it returns true or an error. It survives outages of the API server. It is an error if the deployment
+// does not exist, or is deleted.
 func (f *Follower) Follow(ctx context.Context, key types.NamespacedName, see func(Facts) (enough bool, err error)) error {
 	first, err := f.try(ctx, key)
 	if err != nil {
@@ -75,8 +74,7 @@ func (f *Follower) Follow(ctx context.Context, key types.NamespacedName, see fun
 	})
 }
 
-// try finds out whether there is such a deployment, and whether all can be read that will
-// be followed: a follower would try it for ever.
+// try reads the deployment, and tries to list what is followed: a follower would retry for ever.
 func (f *Follower) try(ctx context.Context, key types.NamespacedName) (*v1alpha1.MachineDeployment, error) {
 	ctx, cancel := context.WithTimeout(ctx, firstAnswer)
 	defer cancel()

@@ -12,12 +12,11 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// Link knows whether an API server sends the changes that a Follower waits for. The clients that
-// use it must be made from a configuration whose transport it wraps.
+// Link knows whether an API server sends the changes that a Follower waits for. Clients must be made
+// from a configuration whose transport it wraps.
 type Link struct {
 	mu sync.Mutex
-	// away are the resources whose last list or watch failed: each is tried again by itself,
-	// after waits of its own.
+	// away are the resources whose last list or watch failed. Each is retried by itself.
 	away    map[string]bool
 	problem string
 	changed func()
@@ -41,8 +40,8 @@ func (l *Link) Wrap(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// followed is the resource that a list or watch is of, if it is one that is followed. Of paths
-// it knows /apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE.
+// followed returns the resource of /apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE, if the group is
+// that of what is followed.
 func followed(path string) (resource string, is bool) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	const namespaced = 6
@@ -71,8 +70,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 // RoundTrip implements http.RoundTripper.
 func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
 
-// set notes how a request went. Of several problems in a row, the first is kept until all
-// that failed is answered.
+// set records the result of a request. The first of several problems is kept until no resource fails.
 func (l *Link) set(resource, problem string) {
 	l.mu.Lock()
 	was := l.problem
@@ -98,14 +96,14 @@ func (l *Link) set(resource, problem string) {
 	}
 }
 
-// Problem is why changes of something that is followed do not come; empty if all come.
+// Problem returns why changes do not come; empty if all come.
 func (l *Link) Problem() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.problem
 }
 
-// onChange has a function called whenever that changes; nil ends it.
+// onChange sets the function that is called when Problem changes; nil for none.
 func (l *Link) onChange(call func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

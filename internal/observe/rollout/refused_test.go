@@ -63,3 +63,28 @@ func TestWhyADeletionDoesNotBegin(t *testing.T) {
 		})
 	}
 }
+
+// TestAFrozenSetIsSaidOnce: its deployment has a condition with other words.
+func TestAFrozenSetIsSaidOnce(t *testing.T) {
+	isFrozen := hasCondition(v1alpha1.MachineDeploymentFrozen, v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonFrozen, `MachineSet "pool-b" is frozen`)
+	why := v1alpha1.MachineSetCondition{Type: v1alpha1.MachineSetFrozen, Status: v1alpha1.ConditionTrue, Message: "9 machines exist"}
+	for name, tc := range map[string]struct {
+		set  change
+		want string
+	}{
+		"the set says why":     {func(g *given) { g.set("b").Status.Conditions = []v1alpha1.MachineSetCondition{why} }, "9 machines exist"},
+		"the set says nothing": {func(*given) {}, "is frozen"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var said []string
+			for _, wait := range StatusOf(give(rolls, isFrozen, tc.set).facts(), noon).Waits {
+				if strings.Contains(wait.Text, "frozen") {
+					said = append(said, wait.Text)
+				}
+			}
+			if len(said) != 1 || !strings.Contains(said[0], tc.want) {
+				t.Errorf("said %q, want %q", said, tc.want)
+			}
+		})
+	}
+}
