@@ -98,8 +98,9 @@ func (e *explainer) conditions() []corev1.NodeCondition {
 }
 
 func (e *explainer) deletingInstance() {
-	// The manager notes that the provider still has the VM. MCM does not, but asks every minute.
-	remains := report.CauseOf(&e.note) == v1alpha1.CauseInstanceExists || e.note.Annotations == nil && e.now.Sub(e.reported) > time.Minute
+	// Our manager notes that the provider still has the VM. MCM notes nothing, and asks within a minute.
+	ours := e.note.Annotations[v1alpha1.EventAnnotationStep] != ""
+	remains := report.CauseOf(&e.note) == v1alpha1.CauseInstanceExists || !ours && e.now.Sub(e.reported) > time.Minute
 	f, isFailure := e.failure()
 	switch missing := e.missing(); {
 	case isFailure && missing == "":

@@ -56,7 +56,7 @@ func (f *PoolFacts) state(machine *v1alpha1.Machine) state {
 	s := state{leaving: leaving(machine), operation: last.Type, result: last.State}
 	if s.leaving {
 		note := f.Events.Newest(KindMachine, func(event *corev1.Event) bool {
-			return isNote(event) && report.On(event, machine.Name, machine.UID) && !report.Time(event).Before(machine.DeletionTimestamp.Time)
+			return report.On(event, machine.Name, machine.UID) && isNote(event) && !report.Time(event).Before(machine.DeletionTimestamp.Time)
 		})
 		if note != nil {
 			s.cause, s.step = report.CauseOf(note), note.Annotations[v1alpha1.EventAnnotationStep]

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
@@ -104,10 +105,11 @@ func reported(description, machine string) string {
 
 // own reports whether an event is on the explained Machine.
 func (e *explainer) own(event *corev1.Event) bool {
-	if m := e.Machine; m != nil {
-		return report.On(event, e.Key.Name, m.UID)
+	var uid types.UID
+	if e.Machine != nil {
+		uid = e.Machine.UID
 	}
-	return report.On(event, e.Key.Name, "")
+	return report.On(event, e.Key.Name, uid)
 }
 
 // about reports whether an event of an owner names the Machine.
@@ -118,8 +120,8 @@ func (e *explainer) about(event *corev1.Event) bool { return report.Names(event,
 func (e *explainer) noted(from time.Time, causes ...string) *corev1.Event {
 	const slack = 2 * time.Second
 	return e.Events.Newest(KindMachine, func(event *corev1.Event) bool {
-		fits := slices.Contains(causes, report.CauseOf(event)) || len(causes) == 0 && isNote(event)
-		return fits && e.own(event) && !report.Time(event).Before(from.Add(-slack))
+		return e.own(event) && !report.Time(event).Before(from.Add(-slack)) &&
+			(slices.Contains(causes, report.CauseOf(event)) || len(causes) == 0 && isNote(event))
 	})
 }
 
