@@ -82,7 +82,7 @@ func (a *Authority) Sign(csrDER []byte, peer Peer, lifetime time.Duration, now t
 	if err := peer.validate(); err != nil {
 		return nil, err
 	}
-	name, err := url.Parse(peer.URI())
+	name, err := url.Parse(peer.String())
 	if err != nil {
 		return nil, err
 	}
@@ -199,7 +199,7 @@ func (i *Issuer) Issue(ctx context.Context, request *identitypb.IssueRequest) (*
 	}
 	der, err := i.Authority.Sign(request.GetCertificateRequest(), peer, Lifetime, now())
 	if err != nil {
-		i.complain("certificate not signed", "peer", peer.URI(), "error", err.Error())
+		i.complain("certificate not signed", "peer", peer.String(), "error", err.Error())
 		return nil, status.Error(codes.Internal, "the certificate cannot be signed")
 	}
 	return &identitypb.IssueResponse{Certificate: der}, nil

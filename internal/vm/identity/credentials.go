@@ -67,16 +67,6 @@ func ForController(authority *Authority, now func() time.Time) *Credentials {
 	return c
 }
 
-// Peer returns the identity in the certificate, which it requests if there is none. Errors
-// wrap the gRPC status with which the controller refused.
-func (c *Credentials) Peer(ctx context.Context) (Peer, error) {
-	cert, err := c.certificate(ctx)
-	if err != nil {
-		return Peer{}, err
-	}
-	return peerOf(cert.Leaf)
-}
-
 // certificate returns a valid certificate.
 func (c *Credentials) certificate(ctx context.Context) (*tls.Certificate, error) {
 	cert, due := c.have()

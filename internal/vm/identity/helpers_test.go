@@ -168,7 +168,7 @@ func (s *site) hypervisor(t *testing.T, tokenFile string) *Credentials {
 // holding returns credentials that have a certificate.
 func holding(t *testing.T, authority *Authority, peer Peer, clock *clock) *Credentials {
 	t.Helper()
-	c := &Credentials{trust: ForController(authority, clock.Now).trust, self: peer.URI()}
+	c := &Credentials{trust: ForController(authority, clock.Now).trust, self: peer.String()}
 	c.obtain = func(context.Context) (*tls.Certificate, error) {
 		key, request, err := newRequest()
 		if err != nil {
@@ -203,4 +203,13 @@ func wantCode(t *testing.T, err error, want codes.Code) {
 	if got := status.Code(err); got != want {
 		t.Errorf("got %v (%v), want %v", got, err, want)
 	}
+}
+
+// Peer returns the identity in the certificate, which it requests if there is none.
+func (c *Credentials) Peer(ctx context.Context) (Peer, error) {
+	cert, err := c.certificate(ctx)
+	if err != nil {
+		return Peer{}, err
+	}
+	return peerOf(cert.Leaf)
 }

@@ -56,19 +56,16 @@ func Controller() Peer { return Peer{controller: true} }
 // IsController reports whether p is the VM controller.
 func (p Peer) IsController() bool { return p == Controller() }
 
-// URI returns the name of p in certificates.
-func (p Peer) URI() string {
+// String returns the name of p in certificates, a URI.
+func (p Peer) String() string {
 	if p.controller {
 		return uriController
 	}
 	return uriVM + p.Namespace + "/" + p.VM + "/" + p.Pod
 }
 
-// String returns the URI.
-func (p Peer) String() string { return p.URI() }
-
-// ParseURI is the inverse of Peer.URI. Errors: ErrNotAPeer, also for other spellings of a URI.
-func ParseURI(uri string) (Peer, error) {
+// parsePeer is the inverse of Peer.String. Errors: ErrNotAPeer, also for other spellings of a URI.
+func parsePeer(uri string) (Peer, error) {
 	if uri == uriController {
 		return Controller(), nil
 	}
@@ -90,7 +87,7 @@ func (p Peer) validate() error {
 	}
 	for _, name := range []string{p.Namespace, p.VM, p.Pod} {
 		if p.controller || len(name) > maxNameLength || !objectName.MatchString(name) {
-			return fmt.Errorf("%w: %.300q", ErrNotAPeer, p.URI())
+			return fmt.Errorf("%w: %.300q", ErrNotAPeer, p.String())
 		}
 	}
 	return nil
@@ -101,7 +98,7 @@ func peerOf(cert *x509.Certificate) (Peer, error) {
 	if len(cert.URIs) != 1 {
 		return Peer{}, fmt.Errorf("%w: a certificate with %d URIs", ErrNotAPeer, len(cert.URIs))
 	}
-	return ParseURI(cert.URIs[0].String())
+	return parsePeer(cert.URIs[0].String())
 }
 
 // FromContext returns the identity of the caller of a gRPC method. Errors: a status of code

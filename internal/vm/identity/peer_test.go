@@ -33,27 +33,27 @@ func TestURIs(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, err := ParseURI(test.uri)
+			got, err := parsePeer(test.uri)
 			if test.want == (Peer{}) {
 				if !errors.Is(err, ErrNotAPeer) {
 					t.Errorf("got %v, %v, want ErrNotAPeer", got, err)
 				}
 				return
 			}
-			if err != nil || got != test.want || got.URI() != test.uri {
+			if err != nil || got != test.want || got.String() != test.uri {
 				t.Errorf("got %v, %v, want %v", got, err, test.want)
 			}
 		})
 	}
 }
 
-func FuzzParseURI(f *testing.F) {
-	f.Add(Controller().URI())
-	f.Add(pod.URI())
+func FuzzParsePeer(f *testing.F) {
+	f.Add(Controller().String())
+	f.Add(pod.String())
 	f.Add("millwright://vm/../../controller")
 	f.Fuzz(func(t *testing.T, uri string) {
-		if p, err := ParseURI(uri); err == nil && p.URI() != uri {
-			t.Errorf("%q was taken for %q", uri, p.URI())
+		if p, err := parsePeer(uri); err == nil && p.String() != uri {
+			t.Errorf("%q was taken for %q", uri, p.String())
 		}
 	})
 }
