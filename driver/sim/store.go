@@ -209,7 +209,7 @@ func (s *store) journal() ([]Entry, error) {
 	if s.file == nil {
 		return slices.Clone(s.entries), nil
 	}
-	data, err := os.ReadFile(s.file.Name())
+	data, err := io.ReadAll(io.NewSectionReader(s.file, 0, s.read))
 	if err != nil {
 		return nil, err
 	}

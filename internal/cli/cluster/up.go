@@ -164,7 +164,10 @@ func (f *upFlags) openLog(stderr io.Writer) (io.WriteCloser, error) {
 	path := f.logFile
 	switch path {
 	case "-":
-		return unclosed{stderr}, nil
+		return struct {
+			io.Writer
+			io.Closer
+		}{stderr, io.NopCloser(nil)}, nil
 	case "":
 		path = filepath.Join(f.dir, "logs", "millwright.log")
 	}
@@ -177,12 +180,6 @@ func (f *upFlags) openLog(stderr io.Writer) (io.WriteCloser, error) {
 	}
 	return file, nil
 }
-
-// unclosed is a writer that stays open.
-type unclosed struct{ io.Writer }
-
-// Close implements io.Closer.
-func (unclosed) Close() error { return nil }
 
 // find returns an error if the programs of the control plane were not built.
 func (m *local) find() error {

@@ -8,9 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
+	"github.com/millwright-dev/millwright/internal/local/folder"
 )
 
 // Default is the default folder of a local cluster.
@@ -110,7 +109,7 @@ func FindRemains(dir string) (Remains, error) {
 	}
 	found := Remains{Parts: parts}
 	for _, lock := range locks {
-		held, err := isHeld(lock)
+		held, err := folder.IsLocked(lock)
 		if err != nil {
 			return Remains{}, fmt.Errorf("looking for virtual machines in %s: %w", dir, err)
 		}
@@ -119,21 +118,4 @@ func FindRemains(dir string) (Remains, error) {
 		}
 	}
 	return found, nil
-}
-
-// isHeld reports whether a process holds the lock of a file.
-func isHeld(path string) (bool, error) {
-	file, err := os.Open(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return false, nil // its Pod is gone
-	}
-	if err != nil {
-		return false, err
-	}
-	defer file.Close() // only read, and the lock goes with it
-	err = unix.Flock(int(file.Fd()), unix.LOCK_SH|unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return true, nil
-	}
-	return false, err
 }

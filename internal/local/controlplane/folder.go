@@ -3,12 +3,10 @@ package controlplane
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/millwright-dev/millwright/internal/local/folder"
 )
@@ -90,18 +88,14 @@ func IsFolder(dir string) bool {
 // Holder returns the PID of the process that uses the folder of a control plane: 0 if none
 // does, -1 if the PID is not known. A folder that does not exist is not in use.
 func Holder(dir string) (int, error) {
-	file, err := os.Open(layout(dir).lock())
-	if errors.Is(err, os.ErrNotExist) {
-		return 0, nil
-	}
+	locked, err := folder.IsLocked(layout(dir).lock())
 	if err != nil {
 		return 0, fmt.Errorf("looking for the process that uses %s: %w", dir, err)
 	}
-	defer file.Close() // releases the lock
-	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_SH|syscall.LOCK_NB); err == nil {
+	if !locked {
 		return 0, nil
 	}
-	content, _ := io.ReadAll(file) // without it the PID is not known
+	content, _ := os.ReadFile(layout(dir).lock()) // without it the PID is not known
 	if pid, err := strconv.Atoi(strings.TrimSpace(string(content))); err == nil {
 		return pid, nil
 	}

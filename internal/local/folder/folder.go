@@ -31,6 +31,24 @@ func Lock(path string) (*os.File, error) {
 	return file, nil
 }
 
+// IsLocked reports whether a process holds the lock on a file. A file that does not exist is not
+// locked.
+func IsLocked(path string) (bool, error) {
+	file, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer file.Close() // releases the lock
+	err = unix.Flock(int(file.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return true, nil
+	}
+	return false, err
+}
+
 // WriteFile replaces a file in one step: a crash leaves the old one or the new one. Its
 // mode is 0600. It creates the folder if need be.
 func WriteFile(path string, content []byte) error {
