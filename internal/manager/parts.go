@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -35,14 +34,7 @@ func newDrainer(cfg Config, joined *target.Cluster, runner *tasks.Runner, waker 
 		Client: joined.Client(), Evictor: drain.NewEvictor(clients.CoreV1().RESTClient()),
 		Run: runner.Go, Wake: waker.Wake, Clock: clock.RealClock{},
 		Strategy: cfg.Drain.Strategy, DetachTimeout: cfg.Drain.DetachTimeout, ReattachTimeout: cfg.Drain.ReattachTimeout,
-		Identify: func(machine types.NamespacedName, pv *corev1.PersistentVolume) drain.Identity {
-			answer := volumes.Identify(machine, pv)
-			identity := drain.Identity{ID: answer.ID, Pending: answer.Pending}
-			if answer.Err != nil {
-				identity.Problem = answer.Err.Error()
-			}
-			return identity
-		},
+		Identify: volumes.Identify,
 	}), nil
 }
 

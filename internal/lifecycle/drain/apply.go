@@ -58,9 +58,6 @@ func (d *Drainer) note(l *ledger, op operation, err error) {
 		}
 		return
 	}
-	if p.since.IsZero() {
-		p.since = now
-	}
 	if !op.force && apierrors.IsTooManyRequests(err) && apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause) {
 		p.refused = true
 		return

@@ -55,18 +55,6 @@ const (
 	Independent Strategy = "independent"
 )
 
-// Identity is the provider's name of a volume.
-type Identity struct {
-	// ID is the end of the volume's name in a node's status.volumesAttached. The detachment of
-	// a volume without one is not awaited.
-	ID string
-	// Pending reports that the provider has not answered yet. Pods with the volume stay until
-	// its answer wakes the caller.
-	Pending bool
-	// Problem is why there is no ID; empty if none is needed, as for another provider's volume.
-	Problem string
-}
-
 // Options configure a Drainer.
 type Options struct {
 	// Client of the target cluster, with a cache that has the indexes of AddIndexes. Required.
@@ -87,17 +75,19 @@ type Options struct {
 	// ReattachTimeout limits their attachment to another node. Zero means
 	// DefaultReattachTimeout.
 	ReattachTimeout time.Duration
-	// Identify returns the identity of a volume at a Machine's provider. It must not block nor
-	// change the volume. Nil means CSIHandle.
-	Identify func(machine types.NamespacedName, pv *corev1.PersistentVolume) Identity
+	// Identify returns the ID of a volume at a Machine's provider, which is the end of the
+	// volume's name in a node's status.volumesAttached. The detachment of a volume without one is
+	// not awaited. Pods with a pending volume stay until the provider's answer wakes the caller.
+	// It must not block nor change the volume. Nil means CSIHandle.
+	Identify func(machine types.NamespacedName, pv *corev1.PersistentVolume) (id string, pending bool)
 }
 
 // CSIHandle identifies the volumes of CSI drivers by their handles. Other volumes have no ID.
-func CSIHandle(_ types.NamespacedName, pv *corev1.PersistentVolume) Identity {
+func CSIHandle(_ types.NamespacedName, pv *corev1.PersistentVolume) (id string, pending bool) {
 	if pv.Spec.CSI == nil {
-		return Identity{}
+		return "", false
 	}
-	return Identity{ID: pv.Spec.CSI.VolumeHandle}
+	return pv.Spec.CSI.VolumeHandle, false
 }
 
 // Request asks for the drain of a node. All of it but Machine may change between passes.

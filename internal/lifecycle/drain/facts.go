@@ -48,8 +48,9 @@ type pod struct {
 
 type volume struct {
 	// multi reports that it may be attached to several nodes at once.
-	multi bool
-	Identity
+	multi   bool
+	id      string
+	pending bool
 }
 
 // MustLeave reports whether a drain evicts the Pod.
@@ -191,7 +192,8 @@ func (d *Drainer) gatherPod(ctx context.Context, req Request, p *corev1.Pod, vol
 			continue // not bound, or gone: nothing is attached
 		}
 		if _, seen := volumes[pv.Name]; !seen {
-			volumes[pv.Name] = volume{multi: multiAttach(pv), Identity: d.Identify(req.Machine, pv)}
+			id, pending := d.Identify(req.Machine, pv)
+			volumes[pv.Name] = volume{multi: multiAttach(pv), id: id, pending: pending}
 		}
 		fact.volumes = append(fact.volumes, pv.Name)
 	}

@@ -132,7 +132,7 @@ func TestGather(t *testing.T) {
 	if diff := cmp.Diff(map[string][]string{"data": {"pv-data"}, "mine": {"pv-mine"}, "shared": {"pv-shared"}}, volumes); diff != "" {
 		t.Errorf("volumes (-want +got):\n%s", diff)
 	}
-	if v := f.volumes["pv-data"]; v.ID != "handle-pv-data" || v.multi || !f.volumes["pv-shared"].multi {
+	if v := f.volumes["pv-data"]; v.id != "handle-pv-data" || v.multi || !f.volumes["pv-shared"].multi {
 		t.Errorf("volumes: %+v", f.volumes)
 	}
 	if f, err := d.gather(t.Context(), Request{Node: "gone"}, known{}); f != nil || err != nil {

@@ -93,7 +93,7 @@ func mustWait(f facts, strategy Strategy, ahead []*progress, pod *progress) bool
 func unidentified(f facts, l *ledger, p pod) bool {
 	return slices.ContainsFunc(p.volumes, func(name string) bool {
 		v := f.volumes[name]
-		return v.Pending && !v.multi && !l.shared[name]
+		return v.pending && !v.multi && !l.shared[name]
 	})
 }
 

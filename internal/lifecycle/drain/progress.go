@@ -23,14 +23,12 @@ type ledger struct {
 	pods map[types.UID]*progress
 	// shared has the volumes that several pods of the node have used at the same time.
 	shared map[string]bool
-	// overdue has the volumes that were not detached in time.
-	overdue map[string]bool
 	// forced is when the first forced deletion was planned.
 	forced time.Time
 }
 
 func newLedger(node string) *ledger {
-	return &ledger{node: node, pods: map[types.UID]*progress{}, shared: map[string]bool{}, overdue: map[string]bool{}}
+	return &ledger{node: node, pods: map[types.UID]*progress{}, shared: map[string]bool{}}
 }
 
 // progress is how far a pod has come.
@@ -42,8 +40,8 @@ type progress struct {
 	// the last request.
 	refused bool
 	failure error
-	// since is when the first request failed, last when the last one was answered.
-	since, last time.Time
+	// last is when the last request was answered.
+	last time.Time
 	// counted is when a retry was last counted, attempts their number.
 	counted  time.Time
 	attempts int
@@ -103,7 +101,7 @@ func (l *ledger) observe(f facts, r rules) {
 		}
 	}
 	for uid, p := range l.pods {
-		p.followVolumes(f, r, l.overdue)
+		p.followVolumes(f, r)
 		if !here[uid] && !p.calling && (p.sent.IsZero() || p.settled) {
 			delete(l.pods, uid)
 		}
@@ -131,25 +129,20 @@ func (l *ledger) observeSharing(f facts) {
 func (l *ledger) depart(p *progress, f facts) {
 	p.awaited = nil
 	for _, name := range p.volumes {
-		if v := f.volumes[name]; v.ID != "" && !v.multi && !l.shared[name] {
-			p.awaited = append(p.awaited, awaited{volume: name, id: v.ID, was: f.isAttached(v.ID)})
+		if v := f.volumes[name]; v.id != "" && !v.multi && !l.shared[name] {
+			p.awaited = append(p.awaited, awaited{volume: name, id: v.id, was: f.isAttached(v.id)})
 		}
 	}
 }
 
 // followVolumes notes whether the volumes are detached from the node, then whether they are
 // attached to another.
-func (p *progress) followVolumes(f facts, r rules, overdue map[string]bool) {
+func (p *progress) followVolumes(f facts, r rules) {
 	if p.sent.IsZero() || p.settled {
 		return
 	}
-	if here := p.stillHere(f); len(here) > 0 {
-		if !f.now.Before(p.detachBy(r)) {
-			for _, name := range here {
-				overdue[name] = true
-			}
-			p.settled = true
-		}
+	if len(p.stillHere(f)) > 0 {
+		p.settled = !f.now.Before(p.detachBy(r))
 		return
 	}
 	if p.detached.IsZero() {

@@ -3,7 +3,6 @@ package drain
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -29,9 +28,6 @@ type Report struct {
 	Failed []Failure
 	// Left are the pods that are still there when a forced drain is done.
 	Left []types.NamespacedName
-	// Unawaited are sentences, sorted, on volumes whose detachment should be awaited and is
-	// not.
-	Unawaited []string
 	// Wait is when another pass is due at the latest; zero if only an event can help.
 	Wait time.Duration
 }
@@ -71,8 +67,6 @@ type Waiting struct {
 	For    Cause
 	Pod    types.NamespacedName
 	Object string
-	// Since is when the wait began; zero for ForAnswer, ForTurn and ForIdentity.
-	Since time.Time
 	// Next is when the wait ends or something is tried again; zero if an event decides.
 	Next time.Time
 }
@@ -105,8 +99,6 @@ type Failure struct {
 	Pod types.NamespacedName
 	// Text is a sentence without its full stop.
 	Text string
-	// Since is when the pod's first request failed, or when it should have ended.
-	Since time.Time
 }
 
 // Forced lists, in one line, the pods that this pass began to delete by force, with the reasons;
@@ -179,17 +171,16 @@ func report(f facts, r rules, l *ledger, ops []operation) Report {
 			made.normal(p)
 		}
 	}
-	made.unawaited()
 	made.finish()
 	return made.Report
 }
 
-func (m *reporter) wait(p *progress, cause Cause, object string, since, next time.Time) {
-	m.Waiting = append(m.Waiting, Waiting{For: cause, Pod: p.key, Object: object, Since: since, Next: next})
+func (m *reporter) wait(p *progress, cause Cause, object string, next time.Time) {
+	m.Waiting = append(m.Waiting, Waiting{For: cause, Pod: p.key, Object: object, Next: next})
 }
 
-func (m *reporter) fail(p *progress, since time.Time, format string, args ...any) {
-	m.Failed = append(m.Failed, Failure{Pod: p.key, Text: fmt.Sprintf(format, args...), Since: since})
+func (m *reporter) fail(p *progress, format string, args ...any) {
+	m.Failed = append(m.Failed, Failure{Pod: p.key, Text: fmt.Sprintf(format, args...)})
 }
 
 // forcedSlack is how late the cache may show a forced deletion. Pods that finalizers hold for
@@ -198,14 +189,14 @@ const forcedSlack = time.Second
 
 func (m *reporter) forced(p *progress) {
 	if p.failure != nil {
-		m.fail(p, p.since, "deleting pod %s: %v", p.key, p.failure)
+		m.fail(p, "deleting pod %s: %v", p.key, p.failure)
 	}
 	switch {
 	case !m.present(p):
 	case p.calling, !p.ended() && !m.l.givenUp(p, m.f.now):
-		m.wait(p, ForAnswer, "", time.Time{}, p.retryAfterFailure())
+		m.wait(p, ForAnswer, "", p.retryAfterFailure())
 	case m.f.now.Before(p.sent.Add(forcedSlack)):
-		m.wait(p, ForPod, "", p.sent, p.sent.Add(forcedSlack))
+		m.wait(p, ForPod, "", p.sent.Add(forcedSlack))
 	default:
 		m.Left = append(m.Left, p.key)
 	}
@@ -226,18 +217,18 @@ func (m *reporter) normal(p *progress) {
 	again := p.sent.IsZero() && (p.refused || p.failure != nil)
 	switch {
 	case p.calling && !again: // that it is tried again is no news
-		m.wait(p, ForAnswer, "", time.Time{}, time.Time{})
+		m.wait(p, ForAnswer, "", time.Time{})
 	case !p.sent.IsZero():
 		m.leaving(p)
 	case p.refused:
 		m.refused(p)
 	case p.failure != nil:
-		m.fail(p, p.since, "error while evicting pod %q: %v", p.key.Name, p.failure)
-		m.wait(p, ForPod, "", p.since, m.retry(p))
+		m.fail(p, "error while evicting pod %q: %v", p.key.Name, p.failure)
+		m.wait(p, ForPod, "", m.retry(p))
 	case unidentified(m.f, m.l, p.pod):
-		m.wait(p, ForIdentity, "", time.Time{}, time.Time{})
+		m.wait(p, ForIdentity, "", time.Time{})
 	default:
-		m.wait(p, ForTurn, "", time.Time{}, time.Time{})
+		m.wait(p, ForTurn, "", time.Time{})
 	}
 }
 
@@ -255,43 +246,32 @@ func (m *reporter) refused(p *progress) {
 	if b != nil {
 		object = client.ObjectKeyFromObject(b).String()
 		if Misconfigured(b) { // Gardener looks for this sentence
-			m.fail(p, p.since, "error while evicting pod %q: pod disruption budget %s is misconfigured and requires zero voluntary evictions", p.key.Name, object)
+			m.fail(p, "error while evicting pod %q: pod disruption budget %s is misconfigured and requires zero voluntary evictions", p.key.Name, object)
 		}
 	}
-	m.wait(p, ForBudget, object, p.since, next)
+	m.wait(p, ForBudget, object, next)
 }
 
 func (m *reporter) leaving(p *progress) {
 	if m.present(p) {
 		next := p.goneBy(m.r)
 		if !m.f.now.Before(next) {
-			m.fail(p, next, "pod %s has not ended within %v", p.key, next.Sub(p.sent))
+			m.fail(p, "pod %s has not ended within %v", p.key, next.Sub(p.sent))
 			next = time.Time{}
 		}
-		m.wait(p, ForPod, "", p.sent, next)
+		m.wait(p, ForPod, "", next)
 	}
 	if p.settled {
 		return
 	}
 	if p.detached.IsZero() {
 		for _, name := range p.stillHere(m.f) {
-			m.wait(p, ForDetach, name, p.sent, p.detachBy(m.r))
+			m.wait(p, ForDetach, name, p.detachBy(m.r))
 		}
 		return
 	}
 	for _, name := range p.notBack(m.f) {
-		m.wait(p, ForReattach, name, p.detached, p.reattachBy(m.r))
-	}
-}
-
-func (m *reporter) unawaited() {
-	for _, name := range slices.Sorted(maps.Keys(m.f.volumes)) {
-		if v := m.f.volumes[name]; v.Problem != "" && !v.multi && !m.l.shared[name] {
-			m.Unawaited = append(m.Unawaited, fmt.Sprintf("volume %s: %s", name, v.Problem))
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(m.l.overdue)) {
-		m.Unawaited = append(m.Unawaited, fmt.Sprintf("volume %s: not detached in time", name))
+		m.wait(p, ForReattach, name, p.reattachBy(m.r))
 	}
 }
 

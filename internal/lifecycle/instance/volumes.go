@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
@@ -20,41 +21,32 @@ type Volumes struct {
 	wake   func(Key)
 
 	mu sync.Mutex
-	// known are the answers by the volume's UID.
-	known map[types.UID]VolumeAnswer
+	// known are the IDs by the volume's UID, nil after an error.
+	known map[types.UID]*string
 	// asking are the machines that wait for an answer.
 	asking map[types.UID][]Key
 }
 
-// VolumeAnswer is a driver's answer on a volume.
-type VolumeAnswer struct {
-	// ID is the volume's ID at the provider; empty if the driver does not know it.
-	ID string
-	// Pending reports that the driver has not answered yet.
-	Pending bool
-	// Err is the error of the call.
-	Err error
-}
-
 // NewVolumes returns Volumes. Run and wake are those of Options.
 func NewVolumes(d driver.Driver, run func(func(ctx context.Context)) bool, wake func(Key)) *Volumes {
-	return &Volumes{driver: d, run: run, wake: wake, known: map[types.UID]VolumeAnswer{}, asking: map[types.UID][]Key{}}
+	return &Volumes{driver: d, run: run, wake: wake, known: map[types.UID]*string{}, asking: map[types.UID][]Key{}}
 }
 
-// Identify returns the provider's ID of a volume, for the drain of a machine. An error is returned
-// once, and then the driver is asked again.
-func (v *Volumes) Identify(machine Key, pv *corev1.PersistentVolume) VolumeAnswer {
+// Identify returns the provider's ID of a volume, for the drain of a machine: empty if the driver does
+// not know it, or after an error, and then the driver is asked again. While it is pending the machine
+// will be woken.
+func (v *Volumes) Identify(machine Key, pv *corev1.PersistentVolume) (id string, pending bool) {
 	identifier, able := v.driver.(driver.VolumeIdentifier)
 	if !able {
-		return VolumeAnswer{}
+		return "", false
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if answer, known := v.known[pv.UID]; known {
-		if answer.Err != nil {
+		if answer == nil {
 			delete(v.known, pv.UID)
 		}
-		return answer
+		return ptr.Deref(answer, ""), false
 	}
 	waiting, under := v.asking[pv.UID]
 	v.asking[pv.UID] = append(waiting, machine)
@@ -65,18 +57,18 @@ func (v *Volumes) Identify(machine Key, pv *corev1.PersistentVolume) VolumeAnswe
 			delete(v.asking, uid)
 		}
 	}
-	return VolumeAnswer{Pending: true}
+	return "", true
 }
 
 func (v *Volumes) ask(ctx context.Context, identifier driver.VolumeIdentifier, uid types.UID, spec *corev1.PersistentVolumeSpec) {
-	answer := VolumeAnswer{}
+	answer := new(string)
 	response, err := identifier.GetVolumeIDs(ctx, &driver.GetVolumeIDsRequest{PVSpecs: []*corev1.PersistentVolumeSpec{spec}})
 	switch {
 	case status.Is(err, codes.Unimplemented): // by what is behind a decorator
 	case err != nil:
-		answer.Err = err
+		answer = nil
 	case response != nil && len(response.VolumeIDs) > 0:
-		answer.ID = response.VolumeIDs[0]
+		answer = &response.VolumeIDs[0]
 	}
 	v.mu.Lock()
 	v.known[uid] = answer

@@ -23,22 +23,16 @@ const (
 	// NeverJoined and GivenUp describe timeouts that set the phase Failed.
 	NeverJoined = "failed to join the cluster in"
 	GivenUp     = "Updating machine phase to Failed"
-	// Delayed describes a health timeout that waits for the replacement of others.
-	Delayed = "as other machines of"
 
 	// Terminating and those that follow end the description of a deletion with its next step.
-	// RemoveFinalizer is written by MCM only.
 	Terminating       = "Set machine status to termination. Now, getting VM Status"
 	Drain             = "Initiate node drain"
 	DeleteAttachments = "Delete Volume Attachments"
 	DeleteVM          = "Initiate VM deletion"
 	DeleteNode        = "Initiate node object deletion"
-	RemoveFinalizer   = "Initiate machine object finalizer removal"
 
 	// AlsoThatOf describes a VM that two objects name.
 	AlsoThatOf = "is also that of"
-	// StillThere describes a VM whose deletion was accepted.
-	StillThere = "still has the VM"
 )
 
 // Parts of the events of a set: why a Machine was deleted, and when the next is created.
