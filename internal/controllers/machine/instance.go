@@ -72,7 +72,7 @@ func (c *Controller) ensureInstance(ctx context.Context, s *scope) flow.Result {
 		return flow.Fail(err)
 	case other != nil:
 		return c.creationImpossible(ctx, s, v1alpha1.CauseInstanceOwned, ownedMessage(s.machine.Spec.ProviderID, *other))
-	case !inputs.held():
+	case !controllerutil.ContainsFinalizer(inputs.class, v1alpha1.FinalizerMCM): // without its class a VM cannot be deleted
 		return flow.Wait(0, "the class to be held by our finalizer")
 	}
 	return c.instances().Ensure(ctx, adapter{c, s, inputs})
@@ -152,15 +152,11 @@ func (a adapter) Report(ctx context.Context, step steps.Step, answer instance.An
 	a.s.note(answer)
 	switch step {
 	case steps.Ensure:
-		return a.reportCreation(ctx, answer)
 	case steps.Identify:
 		return reportDeletion(a.s, answer, identifying)
 	default:
 		return reportDeletion(a.s, answer, deletingInstance)
 	}
-}
-
-func (a adapter) reportCreation(ctx context.Context, answer instance.Answer) flow.Result {
 	switch answer.State {
 	case instance.Exists:
 		a.s.instanceExists(a.c.Target != nil)
@@ -213,10 +209,6 @@ func (c *Controller) awaitDriver(ctx context.Context, s *scope, answer instance.
 		s.failedToCreate(silent, noAnswer, left.Left)
 	}
 	return flow.Wait(0, "the driver")
-}
-
-func (c *Controller) awaitSoleOwner(ctx context.Context, s *scope) flow.Result {
-	return c.instances().AwaitSoleOwner(ctx, adapter{c: c, s: s})
 }
 
 // identifyInstance finds the VM of a Machine that names none, if there is another API group: the
@@ -336,17 +328,12 @@ func (c *Controller) classInputs(ctx context.Context, machine *v1alpha1.Machine)
 	return classInputs{class: class, secret: secret}, missing, err
 }
 
-// held reports whether the class has our finalizer. Without its class an instance cannot be deleted.
-func (i classInputs) held() bool {
-	return controllerutil.ContainsFinalizer(i.class, v1alpha1.FinalizerMCM)
-}
-
 // invalid returns why nothing can be created from the inputs; empty if they are valid.
 func (i classInputs) invalid() string {
 	if errs := validation.MachineClass(i.class); len(errs) > 0 {
 		return fmt.Sprintf("MachineClass %q is not valid: %v", i.class.Name, errs.ToAggregate())
 	}
-	if !i.held() && !i.class.DeletionTimestamp.IsZero() {
+	if !controllerutil.ContainsFinalizer(i.class, v1alpha1.FinalizerMCM) && !i.class.DeletionTimestamp.IsZero() {
 		return fmt.Sprintf("MachineClass %q is being deleted", i.class.Name)
 	}
 	if _, ok := i.secret.Data[bootstrap.UserDataKey]; !ok {

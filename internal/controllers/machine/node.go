@@ -187,9 +187,7 @@ func (c *Controller) setCapacity(ctx context.Context, s *scope) flow.Result {
 		return flow.Fail(fmt.Errorf("reading MachineClass %s: %w", key.Name, err))
 	}
 	err := s.unlessRefused(reasonCapacityRefused, virtualCapacity(class), func() error {
-		changed, err := c.nodes.PatchStatus(ctx, c.Target.Client(), s.node, func(n *corev1.Node) { noderef.SetCapacity(n, virtualCapacity(class)) })
-		s.node = changed
-		return err
+		return c.nodes.PatchStatus(ctx, c.Target.Client(), &s.node, func(n *corev1.Node) { noderef.SetCapacity(n, virtualCapacity(class)) })
 	})
 	if errors.Is(err, errRefused) {
 		return flow.Continue()
@@ -208,9 +206,14 @@ func virtualCapacity(class *v1alpha1.MachineClass) corev1.ResourceList {
 // adoptNode marks the node as the Machine's and applies the node template. A template that the API
 // server refuses does not keep the node from being marked, so that it is not deleted before its VM.
 func (c *Controller) adoptNode(ctx context.Context, s *scope) flow.Result {
-	s.warnOfInvalidTemplate()
+	if invalid := noderef.Invalid(s.node, s.machine); len(invalid) > 0 {
+		s.warnOnce(reasonInvalidTemplate, reasonInvalidTemplate,
+			fmt.Sprintf("Left out on node %s, since no node can have it: %s", s.node.Name, strings.Join(invalid, "; ")), nil)
+	} else {
+		s.memory.sent.Over(reasonInvalidTemplate)
+	}
 	err := s.unlessRefused(reasonTemplateRefused, &s.machine.Spec.NodeTemplateSpec, func() error {
-		return c.changeNode(ctx, s, func(n *corev1.Node) error {
+		return c.nodes.Patch(ctx, c.Target.Client(), &s.node, func(n *corev1.Node) error {
 			if s.class != nil {
 				if err := noderef.RecordCapacity(n, virtualCapacity(s.class)); err != nil {
 					return err
@@ -220,7 +223,7 @@ func (c *Controller) adoptNode(ctx context.Context, s *scope) flow.Result {
 		})
 	})
 	if errors.Is(err, errRefused) {
-		err = c.changeNode(ctx, s, func(n *corev1.Node) error {
+		err = c.nodes.Patch(ctx, c.Target.Client(), &s.node, func(n *corev1.Node) error {
 			noderef.Mark(n, s.machine)
 			return nil
 		})
@@ -229,12 +232,6 @@ func (c *Controller) adoptNode(ctx context.Context, s *scope) flow.Result {
 		return flow.Fail(err)
 	}
 	return flow.Fail(c.compareIDs(ctx, s))
-}
-
-func (c *Controller) changeNode(ctx context.Context, s *scope, change func(*corev1.Node) error) error {
-	changed, err := c.nodes.Patch(ctx, c.Target.Client(), s.node, change)
-	s.node = changed
-	return err
 }
 
 // compareIDs warns if the node has another provider ID than the Machine, or another node the same
@@ -320,15 +317,4 @@ func (s *scope) unlessRefused(reason string, wanted any, write func() error) err
 	s.memory.refused[reason] = now
 	s.wakeWithin(left)
 	return errRefused
-}
-
-// warnOfInvalidTemplate warns once of the parts of the node template that no node can have.
-func (s *scope) warnOfInvalidTemplate() {
-	invalid := noderef.Invalid(s.node, s.machine)
-	if len(invalid) == 0 {
-		s.memory.sent.Over(reasonInvalidTemplate)
-		return
-	}
-	s.warnOnce(reasonInvalidTemplate, reasonInvalidTemplate,
-		fmt.Sprintf("Left out on node %s, since no node can have it: %s", s.node.Name, strings.Join(invalid, "; ")), nil)
 }

@@ -276,15 +276,6 @@ func (s *scope) drainFailed(why, problem string) {
 	s.deletionImpossible(reasonFailedDrain, cause{name: why}, fmt.Sprintf("Drain failed due to - %s. Will retry in next sync.", problem), draining)
 }
 
-// drained sends no event if there were no pods.
-func (s *scope) drained() {
-	if s.memory.draining {
-		s.memory.draining = false
-		s.explain(corev1.EventTypeNormal, reasonDrained, cause{step: deletingInstance.name}, fmt.Sprintf("The pods of node %s are gone", s.node.Name))
-	}
-	s.deletionWaits("Drain successful.", deletingInstance)
-}
-
 func (s *scope) forceDrained(report drain.Report) {
 	sentence := "Force Drain successful."
 	if problem := report.Problem(); problem != "" {
@@ -298,16 +289,4 @@ func (s *scope) forceDrained(report drain.Report) {
 		message += fmt.Sprintf("; %d pods were left, %s among them", left, report.Left[0])
 	}
 	s.explainBoth(corev1.EventTypeWarning, reasonForcedDrain, cause{name: v1alpha1.CauseDrainForced, step: deletingAttachments.name}, message)
-}
-
-// deleted sends the last event.
-func (s *scope) deleted() {
-	sentence := "There was no VM to delete"
-	switch id := s.machine.Spec.ProviderID; {
-	case s.ownedByOther != "":
-		sentence = s.ownedByOther + "; it is left alone"
-	case id != "":
-		sentence = fmt.Sprintf("VM %s and its node are gone", id)
-	}
-	s.explain(corev1.EventTypeNormal, reasonDeleted, cause{}, sentence)
 }

@@ -26,7 +26,9 @@ import (
 func (c *Controller) termination() []flow.Step[*scope] {
 	return []flow.Step[*scope]{
 		{Name: "BeginTermination", Run: c.beginTermination},
-		{Name: "AwaitSoleOwner", Run: c.awaitSoleOwner},
+		{Name: "AwaitSoleOwner", Run: func(ctx context.Context, s *scope) flow.Result {
+			return c.instances().AwaitSoleOwner(ctx, adapter{c: c, s: s})
+		}},
 		{Name: "IdentifyInstance", Run: c.identifyInstance},
 		{Name: "IdentifyNode", Run: c.identifyNode},
 		{Name: "FindNode", Run: c.findNode},
@@ -67,7 +69,7 @@ func (c *Controller) deleteNode(ctx context.Context, s *scope) flow.Result {
 		return flow.Fail(err)
 	}
 	if found != nil {
-		if _, err := c.nodes.Patch(ctx, c.Target.Client(), found, func(n *corev1.Node) error {
+		if err := c.nodes.Patch(ctx, c.Target.Client(), &found, func(n *corev1.Node) error {
 			noderef.Release(n)
 			return nil
 		}); client.IgnoreNotFound(err) != nil {
@@ -99,7 +101,14 @@ func (c *Controller) removeFinalizer(ctx context.Context, s *scope) flow.Result 
 		return flow.Fail(err)
 	}
 	s.memory.released = s.machine.UID
-	s.deleted()
+	sentence := "There was no VM to delete"
+	switch id := s.machine.Spec.ProviderID; {
+	case s.ownedByOther != "":
+		sentence = s.ownedByOther + "; it is left alone"
+	case id != "":
+		sentence = fmt.Sprintf("VM %s and its node are gone", id)
+	}
+	s.explain(corev1.EventTypeNormal, reasonDeleted, cause{}, sentence)
 	return flow.Gone("the finalizer is removed")
 }
 
@@ -173,26 +182,23 @@ func (c *Controller) announceTermination(ctx context.Context, s *scope) flow.Res
 		return flow.Continue()
 	}
 	unhealthy := !noderef.Healthy(s.node.Status.Conditions, noderef.BadConditions(s.machine, c.NodeConditions))
-	changed, err := c.nodes.PatchStatus(ctx, c.Target.Client(), s.node, func(n *corev1.Node) { noderef.SetTerminating(n, unhealthy, s.now) })
-	return c.marked(ctx, s, changed, err)
+	return c.marked(ctx, s, c.nodes.PatchStatus(ctx, c.Target.Client(), &s.node, func(n *corev1.Node) { noderef.SetTerminating(n, unhealthy, s.now) }))
 }
 
 func (c *Controller) cordon(ctx context.Context, s *scope) flow.Result {
 	if s.node == nil {
 		return flow.Continue()
 	}
-	changed, err := c.nodes.Patch(ctx, c.Target.Client(), s.node, func(n *corev1.Node) error {
+	return c.marked(ctx, s, c.nodes.Patch(ctx, c.Target.Client(), &s.node, func(n *corev1.Node) error {
 		n.Spec.Unschedulable = true
 		return nil
-	})
-	return c.marked(ctx, s, changed, err)
+	}))
 }
 
 // marked goes on after a write to the node, which has to succeed unless the drain is forced.
-func (c *Controller) marked(ctx context.Context, s *scope, changed *corev1.Node, err error) flow.Result {
+func (c *Controller) marked(ctx context.Context, s *scope, err error) flow.Result {
 	switch {
 	case err == nil:
-		s.node = changed
 	case apierrors.IsNotFound(err):
 		s.node = nil
 	case s.force == drain.NotForced && c.drainTimeLeft(s) > 0:
@@ -228,7 +234,11 @@ func (c *Controller) drain(ctx context.Context, s *scope) flow.Result {
 	}
 	switch {
 	case report.Done && report.Force == drain.NotForced:
-		s.drained()
+		if s.memory.draining { // nothing is said of a node without pods
+			s.memory.draining = false
+			s.explain(corev1.EventTypeNormal, reasonDrained, cause{step: deletingInstance.name}, fmt.Sprintf("The pods of node %s are gone", s.node.Name))
+		}
+		s.deletionWaits("Drain successful.", deletingInstance)
 		return flow.Continue()
 	case report.Done:
 		s.forceDrained(report)

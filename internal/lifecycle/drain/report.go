@@ -73,25 +73,20 @@ type Waiting struct {
 
 // String describes it, in the same words at every pass.
 func (w Waiting) String() string {
-	switch w.For {
-	case ForAnswer:
-		return fmt.Sprintf("the API server to answer about pod %s", w.Pod)
-	case ForBudget:
-		if w.Object == "" {
-			return fmt.Sprintf("a pod disruption budget to allow the eviction of pod %s", w.Pod)
-		}
-		return fmt.Sprintf("pod disruption budget %s to allow the eviction of pod %s", w.Object, w.Pod)
-	case ForIdentity:
-		return fmt.Sprintf("the provider to identify the volumes of pod %s", w.Pod)
-	case ForTurn:
-		return fmt.Sprintf("the turn of pod %s", w.Pod)
-	case ForDetach:
-		return fmt.Sprintf("volume %s of pod %s to be detached", w.Object, w.Pod)
-	case ForReattach:
-		return fmt.Sprintf("volume %s of pod %s to be attached to another node", w.Object, w.Pod)
-	default:
-		return fmt.Sprintf("pod %s to end", w.Pod)
+	if w.For == ForBudget && w.Object == "" {
+		return fmt.Sprintf("a pod disruption budget to allow the eviction of pod %s", w.Pod)
 	}
+	return strings.NewReplacer("{pod}", w.Pod.String(), "{object}", w.Object).Replace(awaits[w.For])
+}
+
+var awaits = map[Cause]string{
+	ForAnswer:   "the API server to answer about pod {pod}",
+	ForPod:      "pod {pod} to end",
+	ForBudget:   "pod disruption budget {object} to allow the eviction of pod {pod}",
+	ForIdentity: "the provider to identify the volumes of pod {pod}",
+	ForTurn:     "the turn of pod {pod}",
+	ForDetach:   "volume {object} of pod {pod} to be detached",
+	ForReattach: "volume {object} of pod {pod} to be attached to another node",
 }
 
 // Failure is a problem of a pod.

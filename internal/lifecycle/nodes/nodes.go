@@ -18,42 +18,46 @@ import (
 // Writer remembers its writes until the cache shows them. The zero value is ready to use.
 type Writer struct{ expectations.Writes }
 
-// Patch changes the node. The change sees no status. Only a patch of the taints, which replaces
+// Patch changes the node, and replaces it by the result. The change sees no status. Only a patch of the taints, which replaces
 // their list, has an optimistic lock, as kubelets write often.
-func (w *Writer) Patch(ctx context.Context, c client.Client, node *corev1.Node, change func(*corev1.Node) error) (*corev1.Node, error) {
+func (w *Writer) Patch(ctx context.Context, c client.Client, stored **corev1.Node, change func(*corev1.Node) error) error {
+	node := *stored
 	// Without the status, which is most of a node and expensive to compare.
 	before := &corev1.Node{ObjectMeta: node.ObjectMeta, Spec: node.Spec}
 	changed := before.DeepCopy()
 	if err := change(changed); err != nil {
-		return node, err
+		return err
 	}
 	if equality.Semantic.DeepEqual(before, changed) {
-		return node, nil
+		return nil
 	}
 	patch := client.StrategicMergeFrom(before)
 	if !equality.Semantic.DeepEqual(node.Spec.Taints, changed.Spec.Taints) {
 		patch = client.StrategicMergeFrom(before, client.MergeFromWithOptimisticLock{})
 	}
 	if err := c.Patch(ctx, changed, patch); err != nil {
-		return node, fmt.Errorf("patching node %s: %w", node.Name, err)
+		return fmt.Errorf("patching node %s: %w", node.Name, err)
 	}
 	w.Wrote(changed)
-	return changed, nil
+	*stored = changed
+	return nil
 }
 
 // PatchStatus changes the status, whose lists are merged by their keys.
-func (w *Writer) PatchStatus(ctx context.Context, c client.Client, node *corev1.Node, change func(*corev1.Node)) (*corev1.Node, error) {
+func (w *Writer) PatchStatus(ctx context.Context, c client.Client, stored **corev1.Node, change func(*corev1.Node)) error {
+	node := *stored
 	before := &corev1.Node{ObjectMeta: node.ObjectMeta, Status: node.Status}
 	changed := before.DeepCopy()
 	change(changed)
 	if equality.Semantic.DeepEqual(node.Status, changed.Status) {
-		return node, nil
+		return nil
 	}
 	if err := c.Status().Patch(ctx, changed, client.StrategicMergeFrom(before)); err != nil {
-		return node, fmt.Errorf("patching the status of node %s: %w", node.Name, err)
+		return fmt.Errorf("patching the status of node %s: %w", node.Name, err)
 	}
 	w.Wrote(changed)
-	return changed, nil
+	*stored = changed
+	return nil
 }
 
 // Marked returns the node with the label of the Machine; empty if there is none. The cache needs the
