@@ -25,9 +25,7 @@ const (
 )
 
 // check is what is remembered of the checks whether a VM still exists. Losing it delays the next one.
-// The zero value was not begun.
 type check struct {
-	begun bool
 	// due is when the driver is called next, last when it was called last.
 	due, last time.Time
 	// asking reports that the driver was called and has not answered yet.
@@ -88,11 +86,8 @@ func (s *scope) checked(l *check, answer instance.Answer) {
 // VMs are checked at once.
 func (s *scope) check() *check {
 	l := &s.memory.check
-	if l.begun {
-		return l
-	}
-	l.begun = true
 	switch {
+	case !l.due.IsZero():
 	case !marks.Established(s.stored): // the driver has just found it
 		l.again(s, checkEvery)
 	case s.notReadyFor(infrav1.ReasonInstanceLost):

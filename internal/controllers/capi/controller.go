@@ -7,6 +7,7 @@
 package capi
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -30,9 +31,6 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
-
-// DefaultJoinTimeout is the default of Options.JoinTimeout.
-const DefaultJoinTimeout = 20 * time.Minute
 
 // Options configure a Controller.
 type Options struct {
@@ -63,7 +61,7 @@ type Options struct {
 	// Empty: all objects are reconciled.
 	WatchFilter string
 	// JoinTimeout is the time that a VM has to become a node before the condition NodeJoined
-	// says JoinTimeout. Zero means DefaultJoinTimeout.
+	// says JoinTimeout. Zero means 20 minutes.
 	JoinTimeout time.Duration
 	// OtherOwners finds the objects of MCM's API that name a VM. Nil: that API is not served.
 	OtherOwners ownership.Finder
@@ -86,9 +84,7 @@ type Controller struct {
 
 // New makes a Controller.
 func New(opts Options) *Controller {
-	if opts.JoinTimeout == 0 {
-		opts.JoinTimeout = DefaultJoinTimeout
-	}
+	opts.JoinTimeout = cmp.Or(opts.JoinTimeout, 20*time.Minute)
 	c := &Controller{
 		Options: opts, begun: opts.Clock.Now(),
 		inputs:    inputs.Reader{Cache: opts.Client, Live: opts.Live, Placer: opts.Placer},

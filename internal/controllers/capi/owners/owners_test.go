@@ -67,7 +67,7 @@ func newHarness(t *testing.T, separates bool) *harness {
 	}
 	h.live = interceptor.NewClient(h.client, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 		if h.hidden(list) {
-			return apierrors.NewForbidden(infrav1.Resource("x"), "", errors.New("no"))
+			return apierrors.NewForbidden(infrav1.SchemeGroupVersion.WithResource("x").GroupResource(), "", errors.New("no"))
 		}
 		return c.List(ctx, list, options...)
 	}})
