@@ -195,7 +195,7 @@ func TestCoreMayUseOurKinds(t *testing.T) {
 
 // TestManagerMayDoNoMore (M17, R7): this and nothing else. It deletes no object, so that what
 // Cluster API knows of stays until Cluster API deletes it; it reads Secrets by their names, so
-// that nobody who takes it over can list them.
+// that no process that takes it over can list them.
 func TestManagerMayDoNoMore(t *testing.T) {
 	read := []string{"get", "list", "watch"}
 	changed := []string{"get", "list", "watch", "patch"}

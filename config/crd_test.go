@@ -156,7 +156,7 @@ func requiredFields(root *apiextensionsv1.JSONSchemaProps) []string {
 	return slices.Sorted(maps.Keys(fields))
 }
 
-// isNodeCondition tells a corev1.NodeCondition, which stands under the same name as
+// isNodeCondition recognises a corev1.NodeCondition, which stands under the same name as
 // conditions of our own.
 func isNodeCondition(schema *apiextensionsv1.JSONSchemaProps) bool {
 	_, ok := schema.Properties["lastHeartbeatTime"]

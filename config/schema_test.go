@@ -129,7 +129,7 @@ func walk(schema *apiextensionsv1.JSONSchemaProps, path string, visit func(strin
 	}
 }
 
-// embedded tells the metadata of a template: MCM's schema takes anything there, ours the same
+// embedded recognises the metadata of a template: MCM's schema takes anything there, ours the same
 // but for labels and the like, which have to be strings.
 func embedded(schema *apiextensionsv1.JSONSchemaProps) bool {
 	_, ok := schema.Properties["finalizers"]

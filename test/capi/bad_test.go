@@ -24,7 +24,7 @@ func TestWhatCannotWorkIsSaidAndMakesNoVM(t *testing.T) {
 		spec, bootstrap, reason, words string
 		hopeless                       bool
 	}{
-		"driver":      {`{"driver":"nobody","providerSpec":{}}`, data, "UnknownDriver", `"nobody"`, false},
+		"driver":      {`{"driver":"unknown","providerSpec":{}}`, data, "UnknownDriver", `"unknown"`, false},
 		"spec":        {`{"driver":"sim","providerSpec":{"join":"sideways"}}`, data, "InvalidSpec", `"sideways"`, true},
 		"credentials": {`{"driver":"sim","providerSpec":{},"credentialsSecretRef":{"name":"missing"}}`, data, "CredentialsMissing", `"missing"`, false},
 		"class":       {`{"driver":"sim","machineClassRef":{"name":"missing"}}`, data, "MachineClassMissing", `"missing"`, false},
@@ -61,7 +61,7 @@ func TestWhatCannotWorkIsSaidAndMakesNoVM(t *testing.T) {
 	h.eventually(func(g gomega.Gomega) { h.settled(g, 0) })
 }
 
-// neverReady is what names bootstrap data that nobody will ever make.
+// neverReady is what names bootstrap data that are never created.
 func (h *harness) neverReady() string {
 	stub := h.object("StubBootstrap", "never")
 	if err := h.Client.Create(h.t.Context(), stub); err != nil {
@@ -113,7 +113,7 @@ func TestAMachineWithoutRoomWaitsForIt(t *testing.T) {
 	})
 }
 
-// Whoever writes another provider ID by hand is told, and neither VM is touched: not then,
+// A provider ID that was changed by hand is reported, and neither VM is touched: not then,
 // and not by the deletion of one of them.
 func TestAProviderIDChangedByHandIsNotFollowed(t *testing.T) {
 	t.Parallel()

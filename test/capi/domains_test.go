@@ -13,7 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// C4, M6: the driver tells which zones there are, to the core too, and puts machines there
+// C4, M6: the driver reports its zones, the core reads them, and machines are created there
 // that say nothing about it themselves.
 func TestFailureDomainsComeFromTheDriver(t *testing.T) {
 	t.Parallel()
@@ -22,7 +22,7 @@ func TestFailureDomainsComeFromTheDriver(t *testing.T) {
 	h.patch("MillwrightCluster", h.cluster, `{"spec":{"failureDomains":[{"name":"west","controlPlane":false}],"failureDomainsFrom":{"driver":"sim"}}}`)
 	h.manager()
 	h.pool("workers", 0, `{}`)
-	h.tellsDomains("west false", "east true")
+	h.hasDomains("west false", "east true")
 	h.patch("MachineDeployment", "workers", `{"spec":{"replicas":2,"template":{"spec":{"failureDomain":"east"}}}}`)
 	h.eventually(func(g gomega.Gomega) {
 		for _, machine := range h.settled(g, 2) {
@@ -46,7 +46,7 @@ func TestFailureDomainsComeFromTheDriver(t *testing.T) {
 	}
 	h.staysQuiet(10 * time.Second)
 
-	// Where there is no such zone, the driver says so, and nobody is beyond help.
+	// Where there is no such zone, the driver says so, and no machine fails for good.
 	lost := h.own("lost")
 	h.machine(lost, `{"driver":"sim","providerSpec":{},"failureDomain":"south"}`, data)
 	h.eventually(func(g gomega.Gomega) {
@@ -77,20 +77,20 @@ func TestFailureDomainsAreAskedForAnew(t *testing.T) {
 	}
 	h.patch("MillwrightCluster", h.cluster, `{"spec":{"failureDomainsFrom":{"driver":"sim","machineClassRef":{"name":"zones"}}}}`)
 	h.manager()
-	h.tellsDomains("east true")
+	h.hasDomains("east true")
 
 	h.zones("east", "north")
 	h.changeClass(class, `{"pool":"two"}`)
-	h.tellsDomains("east true", "north true")
+	h.hasDomains("east true", "north true")
 
 	h.changeClass(class, `{"join":"sideways"}`)
 	h.knowsDomains("False", "DriverCallFailed", `"sideways"`)
-	h.tellsDomains("east true", "north true")
+	h.hasDomains("east true", "north true")
 	h.pool("workers", 1, `{}`)
 	h.eventually(func(g gomega.Gomega) { h.settled(g, 1) })
 
 	h.patch("MillwrightCluster", h.cluster, `{"spec":{"failureDomainsFrom":null}}`)
-	h.tellsDomains()
+	h.hasDomains()
 }
 
 // zones says which zones the simulated provider has from now on.
@@ -109,9 +109,9 @@ func (h *harness) changeClass(class *v1alpha1.MachineClass, providerSpec string)
 	}
 }
 
-// tellsDomains waits until the Cluster has these failure domains, each with whether control
+// hasDomains waits until the Cluster has these failure domains, each with whether control
 // plane machines may be there. For an older core they are left out.
-func (h *harness) tellsDomains(want ...string) {
+func (h *harness) hasDomains(want ...string) {
 	h.t.Helper()
 	if contract != "v1beta2" {
 		h.knowsDomains("False", "NotSupported", "v1.11")

@@ -8,7 +8,7 @@ import (
 	"github.com/onsi/gomega"
 )
 
-// idleTime is how long nobody may write. The core looks at everything again after ten
+// idleTime is how long no client may write. The core looks at everything again after ten
 // minutes at the latest, and at its connection to a cluster every ten seconds.
 const idleTime = 2 * time.Minute
 
@@ -25,7 +25,7 @@ func TestNobodyWritesWhenThereIsNothingToDo(t *testing.T) {
 	h.staysQuiet(idleTime)
 }
 
-// staysQuiet checks that nobody writes any object of this test for that long, once the
+// staysQuiet checks that no client writes any object of this test for that long, once the
 // core's own conditions have followed, which takes moments.
 func (h *harness) staysQuiet(long time.Duration) {
 	h.t.Helper()

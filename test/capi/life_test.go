@@ -240,7 +240,7 @@ func TestAClusterTakesItsMachinesAlong(t *testing.T) {
 	})
 }
 
-// R3: somebody removed finalizers by hand, and with them an owner, before our turn.
+// R3: a user removed finalizers by hand, and with them an owner, before our turn.
 func TestDeletionSurvivesAnOwnerThatIsGone(t *testing.T) {
 	t.Parallel()
 	for _, gone := range []string{"Machine", "Cluster", "MillwrightCluster"} {

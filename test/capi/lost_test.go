@@ -10,9 +10,9 @@ import (
 	"github.com/millwright-dev/millwright/driver/sim"
 )
 
-// M9, S32, S33: somebody removes the VM of a machine that was ready. Its node goes silent, and
+// M9, S32, S33: the provider removes the VM of a machine that was ready. Its node goes silent, and
 // with that the driver is asked; the loss is said, to the core too, and no other VM is made.
-// What was told once is not taken back. When the VM is found again, all is well.
+// The status stays ready. When the VM is found again, all is well.
 func TestAVMThatVanishesIsMissedAndFoundAgain(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -36,7 +36,7 @@ func TestAVMThatVanishesIsMissedAndFoundAgain(t *testing.T) {
 	h.eventually(func(g gomega.Gomega) { // the node controller waits most of a minute
 		ours := h.isReady(g, one, "False", "InstanceLost")
 		g.Expect(condition(ours, "Ready")).To(gomega.HaveKeyWithValue("message", gomega.ContainSubstring(text(*ours, "spec", "providerID"))))
-		h.toldForGood(g, ours)
+		h.staysProvisioned(g, ours)
 		machine := h.get(g, "Machine", one)
 		g.Expect(condition(machine, "InfrastructureReady")).To(gomega.And(
 			gomega.HaveKeyWithValue("status", "False"), gomega.HaveKeyWithValue("reason", "InstanceLost")))
@@ -50,7 +50,7 @@ func TestAVMThatVanishesIsMissedAndFoundAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.eventually(func(g gomega.Gomega) {
-		h.toldForGood(g, h.isReady(g, one, "True", "Provisioned"))
+		h.staysProvisioned(g, h.isReady(g, one, "True", "Provisioned"))
 		g.Expect(condition(h.get(g, "Machine", one), "InfrastructureReady")).To(gomega.HaveKeyWithValue("status", "True"))
 	})
 	entries, err := h.cloud.Journal()
@@ -67,8 +67,8 @@ func TestAVMThatVanishesIsMissedAndFoundAgain(t *testing.T) {
 	h.eventually(func(g gomega.Gomega) { h.settled(g, 0) })
 }
 
-// toldForGood checks that it stands that the VM was there, and that nothing is beyond help.
-func (h *harness) toldForGood(g gomega.Gomega, ours *unstructured.Unstructured) {
+// staysProvisioned checks that the object stays provisioned and that nothing has failed for good.
+func (h *harness) staysProvisioned(g gomega.Gomega, ours *unstructured.Unstructured) {
 	ready, _, _ := unstructured.NestedBool(ours.Object, "status", "ready")
 	provisioned, _, _ := unstructured.NestedBool(ours.Object, "status", "initialization", "provisioned")
 	g.Expect(ready && provisioned).To(gomega.BeTrue())

@@ -90,7 +90,7 @@ func TestClusterctlMovesAClusterAndEveryVMStays(t *testing.T) {
 	target.Stop()
 }
 
-// shared are a class and a Secret that nobody owns: clusterctl moves them for their label.
+// shared are a class and a Secret without an owner: clusterctl moves them for their label.
 func shared(namespace string) []client.Object {
 	meta := metav1.ObjectMeta{Namespace: namespace, Labels: map[string]string{"clusterctl.cluster.x-k8s.io/move": ""}}
 	class, secret := &v1alpha1.MachineClass{ObjectMeta: *meta.DeepCopy()}, &corev1.Secret{ObjectMeta: *meta.DeepCopy()}

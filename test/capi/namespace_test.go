@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// R3: whoever deletes a namespace deletes the credentials at the same moment as the machines,
+// R3: deleting a namespace deletes the credentials at the same moment as the machines,
 // and can make no new ones. The VMs take a while to go, so that they would be asked about
 // without them. The lease would go with the namespace, so there is none.
 func TestANamespaceIsDeletedWithItsMachines(t *testing.T) {

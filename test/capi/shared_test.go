@@ -117,8 +117,8 @@ func TestAClusterThatOthersManageIsLeftAlone(t *testing.T) {
 		`{"spec":{"controlPlaneEndpoint":{"host":"127.0.0.1","port":%d}}}`, h.ControlPlane.Port()))
 	said := `{"status":{"ready":true,"initialization":{"provisioned":true}}}`
 	status := func(g gomega.Gomega) map[string]any {
-		told, _, _ := unstructured.NestedMap(h.get(g, "MillwrightCluster", h.cluster).Object, "status")
-		return told
+		status, _, _ := unstructured.NestedMap(h.get(g, "MillwrightCluster", h.cluster).Object, "status")
+		return status
 	}
 	gomega.NewWithT(t).Consistently(status).WithTimeout(3 * time.Second).WithPolling(500 * time.Millisecond).Should(gomega.BeEmpty())
 	if err := h.Client.Status().Patch(t.Context(), h.object("MillwrightCluster", h.cluster), client.RawPatch("application/merge-patch+json", []byte(said))); err != nil {
@@ -132,7 +132,7 @@ func TestAClusterThatOthersManageIsLeftAlone(t *testing.T) {
 	h.remove("Cluster", h.cluster)
 	h.eventually(func(g gomega.Gomega) {
 		g.Expect(h.vms(g)).To(gomega.BeEmpty())
-		g.Expect(names(h.list(g, "MillwrightCluster"))).To(gomega.BeEmpty(), "nobody holds it")
+		g.Expect(names(h.list(g, "MillwrightCluster"))).To(gomega.BeEmpty(), "it has no finalizer")
 		g.Expect(names(h.list(g, "Cluster"))).To(gomega.BeEmpty())
 	})
 }

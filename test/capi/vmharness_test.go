@@ -157,7 +157,7 @@ func (h *vmHarness) startCore() {
 	}).WithTimeout(coreReady).Should(gomega.Succeed())
 }
 
-// manager starts a manager with Cluster API as its only face.
+// manager starts a manager for the API of Cluster API only.
 func (h *vmHarness) manager() *program.Process {
 	h.t.Helper()
 	p := program.Start(h.t, "manager", "--apis", "capi", "--driver", "vm", "--installation", "demo", "--port", "0",

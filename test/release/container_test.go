@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// container is what a container runtime is told. This one knows as much of that as matters
+// container is the configuration of a container runtime, as far as it matters
 // to the manager; it has no seccomp profile, and the host's network.
 type container struct {
-	// Root is the folder with the unpacked image. It is to be seen read-only.
+	// Root is the folder with the unpacked image. It is mounted read-only.
 	Root string
 	// Mounts are other folders, by where they are to be seen, also read-only.
 	Mounts map[string]string
@@ -58,7 +58,7 @@ func (c *container) command(t *testing.T) *exec.Cmd {
 	return command
 }
 
-// enterContainer does not return if this process is to be a container's.
+// enterContainer does not return if this process is one of a container.
 func enterContainer() {
 	description, is := os.LookupEnv(asContainer)
 	if !is {
@@ -196,7 +196,7 @@ func (c *container) isConfined(t *testing.T, pid int) {
 
 const noCapabilities = "0000000000000000"
 
-// processStatus is what Linux tells of a process.
+// processStatus is what /proc has about a process.
 func processStatus(t *testing.T, pid int) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -31,7 +31,7 @@ func TestClusterctlInstallsTheProvider(t *testing.T) {
 	m := startManager(t, e.Cluster)
 	m.refusesChangesOfTemplates()
 
-	// Now that it is known which provider there is, nobody has to say so.
+	// Now that it is known which provider there is, no command has to name it.
 	rendered := p.clusterctl(contract(), nil, "generate", "cluster", "c1", "--flavor", "sim", "--target-namespace", e.Namespace,
 		"--kubernetes-version", "v1.36.3", "--worker-machine-count", "1", "--kubeconfig", e.ControlPlane.Kubeconfig())
 	m.makesMachines(objects(t, rendered))

@@ -158,7 +158,7 @@ func (m *manager) makesMachines(rendered []*unstructured.Unstructured) {
 	m.t.Helper()
 	for _, object := range rendered {
 		if object.GetKind() == "MachineDeployment" {
-			continue // there is nobody to make machines of it
+			continue // no controller creates machines from it
 		}
 		if err := m.cluster.Client.Create(m.t.Context(), object); err != nil {
 			m.t.Fatalf("creating %s: %v", object.GetKind(), err)
@@ -261,7 +261,7 @@ func (m *manager) token() string {
 	return request.Status.Token
 }
 
-// writeKubeconfig has whoever uses the file act as its service account.
+// writeKubeconfig gives the file's user the rights of its service account.
 func (m *manager) writeKubeconfig(path string) {
 	m.t.Helper()
 	file := clientcmdapi.NewConfig()

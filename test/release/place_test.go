@@ -26,7 +26,7 @@ const (
 	provider = "infrastructure-millwright"
 )
 
-// place is the folder of somebody who has made a release, and uses it.
+// place is a folder with a built release, from which it is used.
 type place struct {
 	t   *testing.T
 	dir string

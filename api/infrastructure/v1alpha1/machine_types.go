@@ -101,7 +101,7 @@ type MillwrightMachineSpec struct {
 	NodeTemplate *NodeTemplate `json:"nodeTemplate,omitempty"`
 }
 
-// LocalReference names an object in the namespace of the one that refers to it.
+// LocalReference names an object in the same namespace.
 type LocalReference struct {
 	// Name of the object.
 	// +kubebuilder:validation:MinLength=1

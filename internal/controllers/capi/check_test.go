@@ -20,7 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 )
 
-// Within these times the driver is asked for certain.
+// Within these times the driver is called.
 const (
 	byThen = checkEvery + checkEvery/5
 	soon   = checkSoon + checkSoon/5
@@ -40,7 +40,7 @@ func joined(t *testing.T, changes ...func(*given)) *harness {
 	return h
 }
 
-// nodeIs has Cluster API say how the node is.
+// nodeIs sets the condition NodeHealthy of the Machine.
 func (h *harness) nodeIs(status metav1.ConditionStatus) {
 	h.Helper()
 	h.changeMachine(func(m *core.Machine) {
@@ -49,11 +49,11 @@ func (h *harness) nodeIs(status metav1.ConditionStatus) {
 	})
 }
 
-// burn removes the VM behind everybody's back, heal brings it back.
+// burn removes the VM as its provider might, heal brings it back.
 func (h *harness) burn() { h.removeVMs() }
 func (h *harness) heal() { h.addVM(machineName, h.infra().Spec.ProviderID) }
 
-// wantLost checks that the VM's loss is said, and that nothing else comes of it.
+// wantLost checks that the status reports the loss of the VM, and nothing else changes.
 func (h *harness) wantLost() {
 	h.Helper()
 	h.wantReady(metav1.ConditionFalse, infrav1.ReasonInstanceLost, h.infra().Spec.ProviderID)
@@ -79,15 +79,15 @@ func TestLostAfterReady(t *testing.T) {
 	}
 	h.SettleAfter(byThen - checkEvery/2)
 	h.wantLost()
-	if told := h.takeEvents(); len(told) != 1 || !strings.Contains(told[0], corev1.EventTypeWarning) {
-		t.Errorf("events %q, want one warning", told)
+	if events := h.takeEvents(); len(events) != 1 || !strings.Contains(events[0], corev1.EventTypeWarning) {
+		t.Errorf("events %q, want one warning", events)
 	}
 	if result := h.SettleAfter(soon); result.RequeueAfter > soon {
 		t.Errorf("looks again after %v", result.RequeueAfter)
 	}
 	h.wantLost()
-	if told := h.takeEvents(); len(told) != 0 || len(h.Writes) != 1 {
-		t.Errorf("events %q, writes %v: it is said again", told, h.Writes)
+	if events := h.takeEvents(); len(events) != 0 || len(h.Writes) != 1 {
+		t.Errorf("events %q, writes %v: sent again", events, h.Writes)
 	}
 	h.heal()
 	h.SettleAfter(soon)
@@ -262,7 +262,7 @@ func TestLookedForElsewhere(t *testing.T) {
 	}
 }
 
-// TestAfterARestart: nobody remembers when the driver was asked. About what was lost it is
+// TestAfterARestart: a new process does not know when the driver was called. About what was lost it is
 // asked soon, about others at some time.
 func TestAfterARestart(t *testing.T) {
 	h := joined(t)

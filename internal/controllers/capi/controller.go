@@ -148,7 +148,7 @@ func (s *scope) result(ctx context.Context, outcome flow.Outcome) (ctrl.Result, 
 }
 
 // persist writes what the steps changed, and then sends the events. The provider ID is written
-// before the status tells Cluster API that there is a VM.
+// before the status reports to Cluster API that there is a VM.
 func (c *Controller) persist(ctx context.Context, s *scope, gone bool) error {
 	if !gone {
 		if err := c.persistSpec(ctx, s); err != nil {

@@ -68,7 +68,7 @@ func TestGates(t *testing.T) {
 		given        func(*given)
 		// open is what lets it go on.
 		open func(*harness)
-		// untouched tells that not even a finalizer may be there.
+		// untouched reports that not even a finalizer may be added.
 		untouched bool
 	}{
 		"no owner": {
@@ -398,8 +398,8 @@ func TestDriverThatNeverAnswers(t *testing.T) {
 	h.Pass()
 	h.Pass()
 	h.wantReady(metav1.ConditionFalse, infrav1.ReasonDeletionFailed, "has not answered for 15m")
-	if told := h.takeEvents(); len(told) != 1 {
-		t.Errorf("events %q, want one", told)
+	if events := h.takeEvents(); len(events) != 1 {
+		t.Errorf("events %q, want one", events)
 	}
 	h.Settle()
 	if !h.gone() || len(h.Driver.VMs()) != 0 {
@@ -407,7 +407,7 @@ func TestDriverThatNeverAnswers(t *testing.T) {
 	}
 }
 
-// TestNoVMForAMachineThatGoes: a hook may hold the Machine for long, and nobody wants its VM
+// TestNoVMForAMachineThatGoes: a hook may hold the Machine for long, and does not need a VM
 // any more. One that there may be goes with the object all the same.
 func TestNoVMForAMachineThatGoes(t *testing.T) {
 	goes := func(g *given) {
@@ -624,8 +624,8 @@ func TestMissing(t *testing.T) {
 			if got := h.infra(); len(h.calls()) != 0 || got.Status.FailureReason != nil || marks.Begun(got) {
 				t.Errorf("calls %v, failure %v, begun %t", h.calls(), got.Status.FailureReason, marks.Begun(got))
 			}
-			if told := h.takeEvents(); len(told) != 1 {
-				t.Errorf("events %q, want one", told)
+			if events := h.takeEvents(); len(events) != 1 {
+				t.Errorf("events %q, want one", events)
 			}
 			tc.mend(h)
 			h.SettleAfter(time.Minute)

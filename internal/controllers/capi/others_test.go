@@ -75,8 +75,8 @@ func TestTwoManagers(t *testing.T) {
 				h.Call()
 				h.passOf(other)
 			}
-			if told := h.takeEvents(); len(h.Writes) != 0 || len(told) != 0 {
-				t.Errorf("writes %v, events %q", h.Writes, told)
+			if events := h.takeEvents(); len(h.Writes) != 0 || len(events) != 0 {
+				t.Errorf("writes %v, events %q", h.Writes, events)
 			}
 			if ready := readyOf(h); ready == nil || ready.Reason != tc.reason {
 				t.Errorf("Ready is %+v, want %s", ready, tc.reason)
@@ -90,18 +90,18 @@ func readyOf(h *harness) *metav1.Condition {
 	return newScope(h.infra(), &memory{}, h.Clock.Now()).ready()
 }
 
-// TestNobodysDriver: that nobody knows the driver is said by whoever comes first, without
+// TestUnknownDriver: the first manager reports a driver that no manager has, without
 // holding the object.
-func TestNobodysDriver(t *testing.T) {
-	h := newHarness(t, func(g *given) { g.infra.Spec.Driver = "nobody" })
+func TestUnknownDriver(t *testing.T) {
+	h := newHarness(t, func(g *given) { g.infra.Spec.Driver = "unknown" })
 	other := h.other()
 	for range 3 {
 		h.Settle()
 		h.passOf(other)
 	}
-	h.wantReady(metav1.ConditionFalse, infrav1.ReasonUnknownDriver, `"nobody"`, `"test"`)
-	if told := h.takeEvents(); len(told) != 1 || len(h.Writes) != 1 || len(h.infra().Finalizers) != 0 {
-		t.Errorf("events %q, writes %v, finalizers %v", told, h.Writes, h.infra().Finalizers)
+	h.wantReady(metav1.ConditionFalse, infrav1.ReasonUnknownDriver, `"unknown"`, `"test"`)
+	if events := h.takeEvents(); len(events) != 1 || len(h.Writes) != 1 || len(h.infra().Finalizers) != 0 {
+		t.Errorf("events %q, writes %v, finalizers %v", events, h.Writes, h.infra().Finalizers)
 	}
 }
 
@@ -116,7 +116,7 @@ func TestOthersAreLeftAloneWhilePaused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, change, func(g *given) {
-				g.infra.Spec.Driver, g.infra.Finalizers = "nobody", []string{infrav1.Finalizer}
+				g.infra.Spec.Driver, g.infra.Finalizers = "unknown", []string{infrav1.Finalizer}
 			})
 			if name == "unwatched" {
 				h.controller.WatchFilter = "ours"
@@ -141,7 +141,7 @@ func TestDeletionOfAnothersVM(t *testing.T) {
 	h := newHarness(t)
 	h.Settle()
 	calls := len(h.calls())
-	h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.Driver = "nobody" })
+	h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.Driver = "unknown" })
 	h.goes()
 	if result := h.Settle(); result.RequeueAfter <= 0 || result.RequeueAfter > slowRetry {
 		t.Errorf("looks again after %v", result.RequeueAfter)
@@ -152,11 +152,11 @@ func TestDeletionOfAnothersVM(t *testing.T) {
 		h.SettleAfter(slowRetry)
 		h.passOf(other)
 	}
-	h.wantReady(metav1.ConditionFalse, infrav1.ReasonUnknownDriver, "cannot be deleted", `"nobody"`)
-	told := h.takeEvents()
-	told = slices.DeleteFunc(told, func(event string) bool { return !strings.HasPrefix(event, corev1.EventTypeWarning) })
-	if len(told) != 1 || len(h.calls()) != calls {
-		t.Errorf("events %q, calls %v", told, h.calls()[calls:])
+	h.wantReady(metav1.ConditionFalse, infrav1.ReasonUnknownDriver, "cannot be deleted", `"unknown"`)
+	events := h.takeEvents()
+	events = slices.DeleteFunc(events, func(event string) bool { return !strings.HasPrefix(event, corev1.EventTypeWarning) })
+	if len(events) != 1 || len(h.calls()) != calls {
+		t.Errorf("events %q, calls %v", events, h.calls()[calls:])
 	}
 	h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.Driver = "test" })
 	h.Settle()
@@ -165,9 +165,9 @@ func TestDeletionOfAnothersVM(t *testing.T) {
 	}
 }
 
-// TestDeletionOfAnothersThatNeverHadAVM: our finalizer holds nothing that nobody sees to.
+// TestDeletionOfAnothersThatNeverHadAVM: the finalizer does not hold an object that no manager reconciles.
 func TestDeletionOfAnothersThatNeverHadAVM(t *testing.T) {
-	h := newHarness(t, func(g *given) { g.infra.Spec.Driver, g.infra.Finalizers = "nobody", []string{infrav1.Finalizer} })
+	h := newHarness(t, func(g *given) { g.infra.Spec.Driver, g.infra.Finalizers = "unknown", []string{infrav1.Finalizer} })
 	h.Settle()
 	h.delete()
 	h.Settle()
@@ -210,9 +210,9 @@ func TestOtherInstallation(t *testing.T) {
 			h.controller.Installation, h.Writes = "b", nil
 			h.Settle()
 			h.SettleAfter(time.Hour)
-			told := h.takeEvents()
-			if len(h.calls()) != calls || len(h.Driver.VMs()) != vms || len(told) != 1 {
-				t.Errorf("calls %v, VMs %v, events %q", h.calls()[calls:], h.Driver.VMs(), told)
+			events := h.takeEvents()
+			if len(h.calls()) != calls || len(h.Driver.VMs()) != vms || len(events) != 1 {
+				t.Errorf("calls %v, VMs %v, events %q", h.calls()[calls:], h.Driver.VMs(), events)
 			}
 			if name == "has moved" {
 				h.wantReady(metav1.ConditionFalse, infrav1.ReasonOtherInstallation, `"a"`, `"b"`)

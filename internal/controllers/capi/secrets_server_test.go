@@ -28,15 +28,15 @@ import (
 	"github.com/millwright-dev/millwright/test/env"
 )
 
-// secretsHarness is a namespace with MillwrightMachines that no Machine owns, so that nobody but the
-// Controller does anything.
+// secretsHarness is a namespace with MillwrightMachines that no Machine owns, so that only the
+// controller of Secrets works.
 type secretsHarness struct {
 	*testing.T
 	namespace string
 	client    client.Client
 }
 
-// newSecretsHarness has the objects there before the Controller starts, with the rights that it has.
+// newSecretsHarness creates the objects, and starts the controllers with the rights of their role.
 func newSecretsHarness(t *testing.T, objects func(namespace string) []client.Object) *secretsHarness {
 	t.Helper()
 	e := env.New(t)
@@ -110,8 +110,8 @@ func (h *secretsHarness) patch(object client.Object, patch string) {
 	}
 }
 
-// begun returns a MillwrightMachine that has begun to get a VM: it came from another cluster, or was made by a manager that
-// held no Secrets.
+// begun returns a MillwrightMachine whose creation has begun: it was moved here, or a manager without
+// finalizers of Secrets created it.
 func begun(namespace string) *infrav1.MillwrightMachine {
 	return &infrav1.MillwrightMachine{
 		ObjectMeta: metav1.ObjectMeta{
@@ -122,7 +122,7 @@ func begun(namespace string) *infrav1.MillwrightMachine {
 	}
 }
 
-// release takes the finalizer off by hand, and deletes.
+// release removes the finalizer by hand, and deletes the object.
 func (h *secretsHarness) release() {
 	h.Helper()
 	m := begun(h.namespace)

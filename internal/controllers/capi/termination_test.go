@@ -29,7 +29,7 @@ func ctrlRequestOf(object client.Object) ctrl.Request {
 	return ctrl.Request{NamespacedName: client.ObjectKeyFromObject(object)}
 }
 
-// TestDeletionWithoutOwners (R3, S29, S40): whoever went first, the VM goes too.
+// TestDeletionWithoutOwners (R3, S29, S40): whichever object is deleted first, the VM is deleted, too.
 func TestDeletionWithoutOwners(t *testing.T) {
 	machine := func(h *harness) { h.remove(&core.Machine{ObjectMeta: metav1.ObjectMeta{Name: machineName}}) }
 	cluster := func(h *harness) { h.remove(&core.Cluster{ObjectMeta: metav1.ObjectMeta{Name: clusterName}}) }
@@ -115,7 +115,7 @@ func TestDeletionBeforeCreation(t *testing.T) {
 }
 
 // TestDeletionOfWhatWasRefused: a driver that refuses a spec refuses to look for its VM, too.
-// That holds nobody up, unless it was asked with another spec before.
+// That does not block the deletion, unless it was asked with another spec before.
 func TestDeletionOfWhatWasRefused(t *testing.T) {
 	refusing := []codes.Code{codes.InvalidArgument, codes.InvalidArgument, codes.InvalidArgument}
 	for name, tc := range map[string]struct {
@@ -153,7 +153,7 @@ func TestDeletionOfWhatWasRefused(t *testing.T) {
 	}
 }
 
-// TestDeletionInMidCreation: the VM whose ID nobody knows yet goes, too, and by its ID.
+// TestDeletionInMidCreation: a VM whose ID is not stored yet is deleted, by its ID.
 func TestDeletionInMidCreation(t *testing.T) {
 	h := newHarness(t)
 	h.Driver.FailAfter(fake.CreateMachine, codes.DeadlineExceeded)
@@ -190,8 +190,8 @@ func TestDeletionFails(t *testing.T) {
 	}
 }
 
-// TestDeletionIsTold (M9): while the VM goes, Ready says so, and nothing more is written.
-func TestDeletionIsTold(t *testing.T) {
+// TestDeletionIsReported (M9): while the VM goes, Ready says so, and nothing more is written.
+func TestDeletionIsReported(t *testing.T) {
 	h := newHarness(t)
 	h.Settle()
 	h.ignoreDeletes(true)
@@ -206,8 +206,8 @@ func TestDeletionIsTold(t *testing.T) {
 	}
 }
 
-// TestDeletionHoldsWhatItNeeds: where a VM may exist that nobody could find, it is not given
-// up.
+// TestDeletionHoldsWhatItNeeds: while a VM may exist that cannot be found, the object is not
+// given up.
 func TestDeletionHoldsWhatItNeeds(t *testing.T) {
 	h := newHarness(t, func(g *given) {
 		g.infra.Spec.CredentialsSecretRef = &infrav1.LocalReference{Name: "cloud"}
@@ -305,9 +305,9 @@ func TestOwnersOfTheOtherAPI(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		theirs ownership.Owner
-		// has tells that our object gets the VM.
+		// has reports whether the MillwrightMachine gets the VM.
 		has bool
-		// held tells that its deletion then waits.
+		// held reports whether its deletion then waits.
 		held bool
 	}{
 		"it was there first":       {theirs(func(c *ownership.Owner) { c.Since = time.Time{} }), false, false},
@@ -343,8 +343,8 @@ func TestOwnersOfTheOtherAPI(t *testing.T) {
 	}
 }
 
-// TestOwnerThatIsRefused: an object that only names the VM holds nobody's deletion, wherever it
-// is.
+// TestOwnerThatIsRefused: an object that only names the VM does not hold the deletion of another,
+// in any namespace.
 func TestOwnerThatIsRefused(t *testing.T) {
 	h := newHarness(t)
 	h.Settle()
@@ -358,9 +358,9 @@ func TestOwnerThatIsRefused(t *testing.T) {
 	}
 }
 
-// TestHeldDeletionIsToldOnce: not with each pass, also if the driver is to be asked in vain in
+// TestHeldDeletionIsReportedOnce: not in each reconcile, also if the driver is called in vain in
 // between.
-func TestHeldDeletionIsToldOnce(t *testing.T) {
+func TestHeldDeletionIsReportedOnce(t *testing.T) {
 	for name, hold := range map[string]func(*harness){
 		"credentials": func(h *harness) { h.lose() },
 		"owner": func(h *harness) {
@@ -381,8 +381,8 @@ func TestHeldDeletionIsToldOnce(t *testing.T) {
 			h.takeEvents()
 			h.delete()
 			h.Settle()
-			if told := h.takeEvents(); len(told) != 1 {
-				t.Errorf("events %q, want one", told)
+			if events := h.takeEvents(); len(events) != 1 {
+				t.Errorf("events %q, want one", events)
 			}
 			h.Writes = nil
 			for range 5 {
@@ -393,14 +393,14 @@ func TestHeldDeletionIsToldOnce(t *testing.T) {
 				h.controller.instances.Owners[1] = ownedBy(ownership.Owner{Kind: ownership.KindMachine, Key: types.NamespacedName{Namespace: "ns", Name: "other"}, UID: "other", Certain: true})
 			}
 			h.SettleAfter(checkSoon)
-			if told := h.takeEvents(); len(told) != 0 || len(h.Writes) != 0 || h.gone() {
-				t.Errorf("events %q, writes %v, gone %t", told, h.Writes, h.gone())
+			if events := h.takeEvents(); len(events) != 0 || len(h.Writes) != 0 || h.gone() {
+				t.Errorf("events %q, writes %v, gone %t", events, h.Writes, h.gone())
 			}
 		})
 	}
 }
 
-// forgetID takes back that there is a VM, as nobody but a user could.
+// forgetID removes the provider ID, as only a user could.
 func (h *harness) forgetID() {
 	h.Helper()
 	h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderID = "" })
@@ -532,7 +532,7 @@ func TestStricterDriver(t *testing.T) {
 	}
 }
 
-// TestAdoptedVMGoesToo: one whose ID was given beforehand is the object's, even if nobody
+// TestAdoptedVMGoesToo: a VM whose ID a user has set is the object's, even if no reconcile
 // had come to look for it yet.
 func TestAdoptedVMGoesToo(t *testing.T) {
 	h := newHarness(t, func(g *given) {

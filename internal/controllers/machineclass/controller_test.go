@@ -201,7 +201,7 @@ func TestSecretFinalizerIsPutBack(t *testing.T) {
 }
 
 // TestNamespaceOfTheSecretCounts: a reference to another namespace holds nothing in the
-// class's, and troubles nobody.
+// class's, and does no harm.
 func TestNamespaceOfTheSecretCounts(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)

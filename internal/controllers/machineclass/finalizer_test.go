@@ -22,7 +22,7 @@ import (
 )
 
 // behind is an API server with a cache that shows a Secret as it was at first, until it is
-// told to catch up.
+// made to catch up.
 type behind struct {
 	client.Client
 	shown   *corev1.Secret
@@ -89,8 +89,8 @@ func TestOnePatchPerFinalizer(t *testing.T) {
 	}
 }
 
-// TestPatchOfAFinalizerFails: somebody who was first costs another pass, and no error; what
-// is gone needs nothing.
+// TestPatchOfAFinalizerFails: another client that was first costs another reconcile, and no error; an
+// object that is gone costs nothing.
 func TestPatchOfAFinalizerFails(t *testing.T) {
 	down := errors.New("down")
 	secrets := schema.GroupResource{Resource: "secrets"}

@@ -96,7 +96,7 @@ func reasonOf(infra *infrav1.MillwrightCluster, kind string) string {
 	return ""
 }
 
-// TestProvisioned (C2, C3, C5): both contracts hear that machines can be made.
+// TestProvisioned (C2, C3, C5): the status of both contracts reports that machines can be created.
 func TestProvisioned(t *testing.T) {
 	got := newGiven().reconcile(t)
 	if !got.Status.Ready || !*got.Status.Initialization.Provisioned || reasonOf(got, infrav1.ConditionReady) != infrav1.ReasonProvisioned ||
@@ -108,7 +108,7 @@ func TestProvisioned(t *testing.T) {
 	}
 }
 
-// TestLeftAlone: what is not for this manager to touch, or not now.
+// TestLeftAlone: objects of other managers, and paused ones, are not changed.
 func TestLeftAlone(t *testing.T) {
 	for name, tc := range map[string]struct {
 		rule   string
@@ -160,7 +160,7 @@ func TestEndpoint(t *testing.T) {
 			change: func(g *given) { g.cluster.Spec.ControlPlaneEndpoint = core.Endpoint{Host: "h", Port: 1} },
 			reason: infrav1.ReasonEndpointKnown,
 		},
-		"nobody knows": {
+		"not known": {
 			change: func(g *given) {
 				g.machine("worker", time.Hour, nil, in("10.0.0.1"))
 				g.machine("no-address", time.Hour, controlPlane, host)
@@ -198,7 +198,7 @@ func TestEndpoint(t *testing.T) {
 	}
 }
 
-// TestFailureDomains (C4): told only where they are understood, and only if there are any.
+// TestFailureDomains (C4): reported only in the form that Cluster API reads, and only if there are any.
 func TestFailureDomains(t *testing.T) {
 	domains := []infrav1.FailureDomain{{Name: "a", ControlPlane: new(true)}, {Name: "b", Attributes: map[string]string{"rack": "7"}}}
 	g := newGiven()

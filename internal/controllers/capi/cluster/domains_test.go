@@ -192,9 +192,9 @@ func (h *harness) wantKnown(value metav1.ConditionStatus, reason string, says ..
 	}
 }
 
-// TestDriverIsAsked: it is ready before there is an answer, and the answer is all there is to
+// TestDriverIsCalled: it is ready before there is an answer, and the answer is all there is to
 // write. What the user declares counts more.
-func TestDriverIsAsked(t *testing.T) {
+func TestDriverIsCalled(t *testing.T) {
 	h := newHarness(t, func(g *given) {
 		g.infra.Spec.FailureDomains = []infrav1.FailureDomain{{Name: "z"}, {Name: "b", ControlPlane: new(false)}}
 		g.infra.Spec.FailureDomainsFrom.ProviderSpec = &runtime.RawExtension{Raw: []byte(`{"pool":"p"}`)}
@@ -220,8 +220,8 @@ func TestDriverIsAsked(t *testing.T) {
 	}
 }
 
-// TestAskedAgain: every few minutes, and not because somebody looks.
-func TestAskedAgain(t *testing.T) {
+// TestDriverIsCalledAgain: every few minutes, and not with each reconcile.
+func TestDriverIsCalledAgain(t *testing.T) {
 	h := newHarness(t)
 	after := h.settle()
 	if after < listEvery || after > listEvery*11/10 {
@@ -246,8 +246,8 @@ func TestAskedAgain(t *testing.T) {
 	}
 }
 
-// TestFailureDomainsCallFails: what was told stays, also over a restart, and the status says why there is
-// no more.
+// TestFailureDomainsCallFails: the last failure domains stay, also after a restart, and the status says why there
+// are no newer ones.
 func TestFailureDomainsCallFails(t *testing.T) {
 	for name, tc := range map[string]struct {
 		err    error
@@ -308,7 +308,7 @@ func TestNotSupported(t *testing.T) {
 	h.settle()
 	h.wantKnown(metav1.ConditionFalse, infrav1.ReasonNotSupported, "v1.11")
 	if len(h.lister.asked) != 0 {
-		t.Error("the driver was asked for what nobody reads")
+		t.Error("the driver was called although Cluster API cannot read the result")
 	}
 }
 
@@ -342,14 +342,14 @@ func TestSourceChanges(t *testing.T) {
 	}
 }
 
-// TestNotAsked: paused, or on its way out.
-func TestNotAsked(t *testing.T) {
+// TestDriverIsNotCalled: paused, or on its way out.
+func TestDriverIsNotCalled(t *testing.T) {
 	for name, change := range map[string]func(*given){
 		"paused": func(g *given) { g.cluster.Spec.Paused = true },
 		"being deleted": func(g *given) {
 			g.infra.Finalizers, g.infra.DeletionTimestamp = []string{"cluster.x-k8s.io/test"}, &metav1.Time{Time: born}
 		},
-		"nobody's yet": func(g *given) { g.infra.OwnerReferences = nil },
+		"without owner": func(g *given) { g.infra.OwnerReferences = nil },
 	} {
 		h := newHarness(t, change)
 		if h.settle(); len(h.lister.asked) != 0 {
@@ -358,8 +358,8 @@ func TestNotAsked(t *testing.T) {
 	}
 }
 
-// TestAskedNoMore: a call that is under way is cancelled when its object goes.
-func TestAskedNoMore(t *testing.T) {
+// TestCallIsCancelled: a call that is under way is cancelled when its object goes.
+func TestCallIsCancelled(t *testing.T) {
 	h := newHarness(t)
 	h.pass()
 	if err := h.client.Delete(t.Context(), h.infra()); err != nil {
@@ -438,8 +438,8 @@ func TestClassAndSecrets(t *testing.T) {
 	h.wantDomains("a", "b")
 }
 
-// TestOddAnswers: whatever a driver says, the status can be written.
-func TestOddAnswers(t *testing.T) {
+// TestInvalidFailureDomains: whatever a driver says, the status can be written.
+func TestInvalidFailureDomains(t *testing.T) {
 	h := newHarness(t, func(g *given) { g.infra.Spec.FailureDomains = []infrav1.FailureDomain{{Name: "z"}} })
 	h.lister.names = []string{"a", "", "a", strings.Repeat("x", 257)}
 	h.settle()

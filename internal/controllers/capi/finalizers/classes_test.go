@@ -14,7 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// TestClassIsHeldWhileItIsUsed: by one machine that refers to it, and not by others.
+// TestClassIsHeldWhileItIsUsed: by a machine that refers to it, and not by others.
 func TestClassIsHeldWhileItIsUsed(t *testing.T) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{infrav1.AddToScheme, v1alpha1.AddToScheme} {
@@ -54,7 +54,7 @@ func TestClassIsHeldWhileItIsUsed(t *testing.T) {
 		}
 	}
 	machine("other", "large")
-	expect("used by nobody", v1alpha1.FinalizerMCM)
+	expect("unused", v1alpha1.FinalizerMCM)
 	user := machine("user", "small")
 	expect("used", v1alpha1.FinalizerMCM, infrav1.ClassFinalizer)
 	if err := c.Delete(t.Context(), user); err != nil {

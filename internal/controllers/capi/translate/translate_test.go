@@ -193,7 +193,7 @@ func TestPlacing(t *testing.T) {
 		own    []infrav1.Placement
 		placer driver.FailureDomains
 		want   string // empty: an error
-		// unknown tells that nobody knows the failure domain; says is part of the error.
+		// unknown reports whether the error is ErrFailureDomain; says is part of it.
 		unknown bool
 		says    string
 	}{
