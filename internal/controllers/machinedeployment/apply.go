@@ -40,7 +40,7 @@ func (p pass) apply(ctx context.Context, f planner.Facts, plan []planner.Operati
 			ctrl.LoggerFrom(ctx).Info("Some nodes are marked later", "err", err.Error())
 			outcome.NodesLater = true
 		case errors.Is(err, planner.ErrMark) && !outdated(err):
-			outcome.LeaveUnmarked(err)
+			outcome.Unmarked = append(outcome.Unmarked, err)
 		default:
 			outcome.Failure = err
 			return outcome

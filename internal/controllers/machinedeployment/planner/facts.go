@@ -174,25 +174,18 @@ func Unselected(deployment *v1alpha1.MachineDeployment, set *v1alpha1.MachineSet
 // deployment's template.
 func Mutated(deployment *v1alpha1.MachineDeployment, created *v1alpha1.MachineSet) []string {
 	want, is := revision.Essence(&deployment.Spec.Template), revision.Essence(&created.Spec.Template)
-	if equality.Semantic.DeepEqual(want, is) && Selects(deployment)(created) {
-		return nil
-	}
 	var fields []string
-	for _, field := range []struct {
-		name string
-		same bool
-	}{
-		{"metadata.labels", machineset.Matches(deployment.Spec.Selector, created.Labels)},
-		{"spec.template.metadata.labels", equality.Semantic.DeepEqual(want.Labels, is.Labels)},
-		{"spec.template.metadata.annotations", equality.Semantic.DeepEqual(want.Annotations, is.Annotations)},
-		{"spec.template.spec", equality.Semantic.DeepEqual(want.Spec, is.Spec)},
-	} {
-		if !field.same {
-			fields = append(fields, field.name)
+	compare := func(field string, same bool) {
+		if !same {
+			fields = append(fields, field)
 		}
 	}
+	compare("metadata.labels", machineset.Matches(deployment.Spec.Selector, created.Labels))
+	compare("spec.template.metadata.labels", equality.Semantic.DeepEqual(want.Labels, is.Labels))
+	compare("spec.template.metadata.annotations", equality.Semantic.DeepEqual(want.Annotations, is.Annotations))
+	compare("spec.template.spec", equality.Semantic.DeepEqual(want.Spec, is.Spec))
 	if len(fields) == 0 {
-		return []string{"spec.template.metadata"}
+		compare("spec.template.metadata", equality.Semantic.DeepEqual(want, is) && Selects(deployment)(created))
 	}
 	return fields
 }

@@ -43,7 +43,13 @@ func planNodes(f Facts) []Operation {
 	})
 	var operations []Operation
 	if len(ofOld) > 0 {
-		operations = append(operations, Operation{Action: PatchNodes, Nodes: ofOld, Topic: taintTopic(f), Reason: countNodes(ofOld, "of machines that will be replaced")})
+		op := Operation{Action: PatchNodes, Nodes: ofOld, Reason: countNodes(ofOld, "of machines that will be replaced")}
+		if slices.ContainsFunc(f.Old, func(set *v1alpha1.MachineSet) bool {
+			return Desired(set) > 0 && set.Annotations[v1alpha1.AnnotationKeyPreferNoSchedule] == ""
+		}) {
+			op.Topic = v1alpha1.DeploymentReasonNodesMarked // there was no event yet
+		}
+		operations = append(operations, op)
 	}
 	if len(ofCurrent) > 0 {
 		op := Operation{Action: PatchNodes, Nodes: ofCurrent, Reason: countNodes(ofCurrent, "of new machines, during the rollout")}
@@ -53,16 +59,6 @@ func planNodes(f Facts) []Operation {
 		operations = append(operations, op)
 	}
 	return operations
-}
-
-// taintTopic returns the topic of the event about tainted nodes, empty if there was such an event.
-func taintTopic(f Facts) string {
-	if slices.ContainsFunc(f.Old, func(set *v1alpha1.MachineSet) bool {
-		return Desired(set) > 0 && set.Annotations[v1alpha1.AnnotationKeyPreferNoSchedule] == ""
-	}) {
-		return v1alpha1.DeploymentReasonNodesMarked
-	}
-	return ""
 }
 
 func countNodes(nodes []NodeChange, what string) string {

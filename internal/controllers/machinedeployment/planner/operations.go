@@ -86,9 +86,8 @@ type Outcome struct {
 	Created *v1alpha1.MachineSet
 	// Written are the sets that were changed, as they are now, by their names.
 	Written map[string]*v1alpha1.MachineSet
-	// Unmarked is how many Machines could not be marked; UnmarkedErrors has the first errors.
-	Unmarked       int
-	UnmarkedErrors []error
+	// Unmarked says of each Machine that could not be marked why.
+	Unmarked []error
 	// Ended reports whether an operation ended the pass.
 	Ended bool
 	// NodesLater reports whether nodes are left to patch.
@@ -97,22 +96,14 @@ type Outcome struct {
 	Failure error
 }
 
-// LeaveUnmarked records a Machine that could not be marked. It keeps three errors: of thousands, most
-// are the same.
-func (o *Outcome) LeaveUnmarked(why error) {
-	o.Unmarked++
-	if len(o.UnmarkedErrors) < 3 {
-		o.UnmarkedErrors = append(o.UnmarkedErrors, why)
-	}
-}
-
-// MarkError returns why Machines could not be marked; nil if all could.
+// MarkError returns why Machines could not be marked; nil if all could. It has the first three errors: of
+// thousands, most are the same.
 func (o Outcome) MarkError() error {
-	why := errors.Join(o.UnmarkedErrors...)
-	if more := o.Unmarked - len(o.UnmarkedErrors); more > 0 {
-		return fmt.Errorf("%w\nand %d more", why, more)
+	first := o.Unmarked[:min(3, len(o.Unmarked))]
+	if more := len(o.Unmarked) - len(first); more > 0 {
+		return fmt.Errorf("%w\nand %d more", errors.Join(first...), more)
 	}
-	return why
+	return errors.Join(first...)
 }
 
 // Reused reports whether an old set has become the current one.

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
@@ -47,7 +49,11 @@ func next(f Facts, op Operation) *v1alpha1.MachineSet {
 	set := refreshed(f, op.Set, false)
 	set.Spec.Replicas = op.Replicas
 	setReplicaAnnotations(set, f, cmp.Or(op.size, f.Deployment.Spec.Replicas))
-	copyOperational(set, f.Deployment)
+	for _, key := range operational {
+		if value, ok := f.Deployment.Annotations[key]; ok {
+			metav1.SetMetaDataAnnotation(&set.ObjectMeta, key, value)
+		}
+	}
 	return set
 }
 

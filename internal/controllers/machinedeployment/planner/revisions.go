@@ -42,14 +42,6 @@ func copiedAnnotations(deployment *v1alpha1.MachineDeployment) map[string]string
 // others, and a rollback brings them back; MCM overwrites those whenever it scales a set.
 var operational = []string{v1alpha1.AnnotationKeyLastReplicaChange, v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout}
 
-func copyOperational(set *v1alpha1.MachineSet, deployment *v1alpha1.MachineDeployment) {
-	for _, key := range operational {
-		if value, ok := deployment.Annotations[key]; ok {
-			metav1.SetMetaDataAnnotation(&set.ObjectMeta, key, value)
-		}
-	}
-}
-
 // setReplicaAnnotations records for which size of the deployment a set was last scaled.
 func setReplicaAnnotations(set *v1alpha1.MachineSet, f Facts, size int32) {
 	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyDesiredReplicas, strconv.Itoa(int(size)))

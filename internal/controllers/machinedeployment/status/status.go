@@ -50,7 +50,7 @@ func Next(f planner.Facts, o planner.Outcome) v1alpha1.MachineDeploymentStatus {
 		CollisionCount:     was.CollisionCount,
 		Selector:           metav1.FormatLabelSelector(f.Deployment.Spec.Selector),
 	}
-	if o.Failure != nil || o.Unmarked > 0 {
+	if o.Failure != nil || len(o.Unmarked) > 0 {
 		p.next.ObservedGeneration = was.ObservedGeneration
 	}
 	if errors.Is(o.Failure, planner.ErrNameTaken) {
@@ -109,7 +109,7 @@ func (p *pass) replicaFailure() {
 	case failure != nil && !errors.Is(failure, planner.ErrNameTaken) && !slices.Contains(failures, Progress(p.next).Reason):
 		p.setOrRemove(kind, v1alpha1.DeploymentReasonSetUpdateError, failure.Error())
 		return
-	case p.outcome.Unmarked > 0:
+	case len(p.outcome.Unmarked) > 0:
 		p.setOrRemove(kind, v1alpha1.DeploymentReasonMarkError,
 			p.outcome.MarkError().Error()+". Its machine set is not scaled down until it is marked, since another machine would go.")
 		return

@@ -222,7 +222,7 @@ func TestAStatusIsOfNoGenerationUntilAllIsMarked(t *testing.T) {
 	t.Parallel()
 	f := planner.NewFacts(fixture.Deployment(3), sets{fixture.Set("a", 3)}, fixture.Noon)
 	var o planner.Outcome
-	o.LeaveUnmarked(planner.ErrMark)
+	o.Unmarked = append(o.Unmarked, planner.ErrMark)
 	if got := Next(f, o).ObservedGeneration; got != 0 {
 		t.Errorf("it is that of generation %d", got)
 	}

@@ -76,13 +76,27 @@ func surplusReason(surplus int, set *v1alpha1.MachineSet) string {
 // Named reports whether an autoscaler named a Machine for deletion no later than it last changed the
 // replicas of the set's deployment. The rule is MCM's.
 func Named(machine *v1alpha1.Machine, set *v1alpha1.MachineSet) bool {
-	mark := machine.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime]
-	if mark == "" || priority(machine) != 1 {
-		return false // without parsing times
+	marked := markedAt(machine)
+	if marked.Equal(never) || priority(machine) != 1 {
+		return false
 	}
-	marked, errMarked := time.Parse(time.RFC3339, mark)
-	changed, errChanged := time.Parse(time.RFC3339, set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange])
-	return errMarked == nil && errChanged == nil && !marked.After(changed)
+	changed, err := time.Parse(time.RFC3339, set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange])
+	return err == nil && !marked.After(changed)
+}
+
+// never is later than all times that RFC 3339 can express.
+var never = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// markedAt returns when a Machine was marked for deletion; never if it was not.
+func markedAt(machine *v1alpha1.Machine) time.Time {
+	mark := machine.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime]
+	if mark == "" {
+		return never // nearly always, without parsing
+	}
+	if at, err := time.Parse(time.RFC3339, mark); err == nil {
+		return at
+	}
+	return never
 }
 
 // rank orders Machines for deletion: lower priorities first, then earlier marks, worse phases and
@@ -90,31 +104,11 @@ func Named(machine *v1alpha1.Machine, set *v1alpha1.MachineSet) bool {
 func rank(a, b *v1alpha1.Machine) int {
 	return cmp.Or(
 		cmp.Compare(priority(a), priority(b)),
-		rankMarked(a, b),
+		markedAt(a).Compare(markedAt(b)),
 		cmp.Compare(phaseRank(a), phaseRank(b)),
 		a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
 		cmp.Compare(a.Name, b.Name),
 	)
-}
-
-// rankMarked orders Machines with a valid time of their mark before others.
-func rankMarked(a, b *v1alpha1.Machine) int {
-	markA, markB := a.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime], b.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime]
-	if markA == "" && markB == "" {
-		return 0 // nearly always, without parsing times
-	}
-	timeA, errA := time.Parse(time.RFC3339, markA)
-	timeB, errB := time.Parse(time.RFC3339, markB)
-	switch {
-	case errA == nil && errB == nil:
-		return timeA.Compare(timeB)
-	case errA == nil:
-		return -1
-	case errB == nil:
-		return 1
-	default:
-		return 0
-	}
 }
 
 // phaseRank returns the rank of a Machine by its phase. Unlisted phases come first, as in MCM.

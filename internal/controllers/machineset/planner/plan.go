@@ -175,10 +175,11 @@ func freezeOrUnfreeze(f Facts, count int) []Operation {
 	}
 	high, exceeded := f.Overshoot.Exceeded(f.Set, f.Parent, count)
 	low := max(0, high-max(1, int(f.Overshoot.Down)))
+	reported := slices.ContainsFunc(f.Set.Status.Conditions, func(c v1alpha1.MachineSetCondition) bool { return c.Type == v1alpha1.MachineSetFrozen })
 	switch {
 	case exceeded && !Frozen(f.Set):
 		return []Operation{{Action: Freeze, Count: count, Reason: TooMany(count, high)}}
-	case count <= low && (Frozen(f.Set) || hasFrozenCondition(f.Set)):
+	case count <= low && (Frozen(f.Set) || reported):
 		return []Operation{{Action: Unfreeze, Reason: fmt.Sprintf("%d machines exist, which is no more than the limit of %d", count, low)}}
 	}
 	return nil
@@ -194,10 +195,6 @@ func TooMany(count, limit int) string {
 func (o *Overshoot) Exceeded(set *v1alpha1.MachineSet, parent *v1alpha1.MachineDeployment, count int) (int, bool) {
 	high := max(1, limit(set, parent)+int(o.Up))
 	return high, count >= high
-}
-
-func hasFrozenCondition(set *v1alpha1.MachineSet) bool {
-	return slices.ContainsFunc(set.Status.Conditions, func(c v1alpha1.MachineSetCondition) bool { return c.Type == v1alpha1.MachineSetFrozen })
 }
 
 // limit returns how many Machines a set is expected to have at most. The set may show a change of its
