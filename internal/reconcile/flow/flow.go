@@ -11,24 +11,12 @@ import (
 	"time"
 )
 
-// Result is what a step answers. Make one with Continue, Wait, Stop, Gone or Fail; the
-// zero value is Continue.
+// Result is what a step returns. Make one with Continue, Wait, Stop, Gone or Fail; the zero value is
+// Continue.
 type Result struct {
-	kind   kind
-	after  time.Duration
-	reason string
-	err    error
+	ends    bool
+	outcome Outcome
 }
-
-type kind int
-
-const (
-	kindContinue kind = iota
-	kindWait
-	kindStop
-	kindGone
-	kindFail
-)
 
 // Continue goes on with the next step.
 func Continue() Result { return Result{} }
@@ -36,15 +24,15 @@ func Continue() Result { return Result{} }
 // Wait ends the pass. The next one comes with an event or, at the latest, after the given time; zero
 // means that only an event brings it. The reason says what is being waited for.
 func Wait(after time.Duration, reason string) Result {
-	return Result{kind: kindWait, after: after, reason: reason}
+	return Result{true, Outcome{After: after, Reason: reason}}
 }
 
 // Stop ends the pass because there is nothing more to do until something changes.
-func Stop(reason string) Result { return Result{kind: kindStop, reason: reason} }
+func Stop(reason string) Result { return Result{true, Outcome{Reason: reason}} }
 
 // Gone ends the pass because the object is gone, or goes with the finalizer that was just
 // removed: nothing of it is left to write.
-func Gone(reason string) Result { return Result{kind: kindGone, reason: reason} }
+func Gone(reason string) Result { return Result{true, Outcome{Reason: reason, Gone: true}} }
 
 // Fail ends the pass with an error, to be tried again with back-off. A nil error
 // is Continue, so that a step can end with Fail(doIt()).
@@ -52,11 +40,11 @@ func Fail(err error) Result {
 	if err == nil {
 		return Continue()
 	}
-	return Result{kind: kindFail, err: err}
+	return Result{true, Outcome{Reason: err.Error(), Err: err}}
 }
 
 // Ends reports whether the result ends the pass. Steps that are made of others ask it.
-func (r Result) Ends() bool { return r.kind != kindContinue }
+func (r Result) Ends() bool { return r.ends }
 
 // Step is one named piece of a reconcile. S is what the steps of a pass share.
 type Step[S any] struct {
@@ -86,14 +74,13 @@ func (o Outcome) Done() bool { return o.Step == "" }
 // Run takes the steps in turn until one of them ends the pass.
 func Run[S any](ctx context.Context, scope S, steps []Step[S]) Outcome {
 	for _, step := range steps {
-		result := step.Run(ctx, scope)
-		switch result.kind {
-		case kindContinue:
-			continue
-		case kindFail:
-			return Outcome{Step: step.Name, Reason: result.err.Error(), Err: fmt.Errorf("%s: %w", step.Name, result.err)}
-		default:
-			return Outcome{Step: step.Name, After: result.after, Reason: result.reason, Gone: result.kind == kindGone}
+		if result := step.Run(ctx, scope); result.ends {
+			outcome := result.outcome
+			outcome.Step = step.Name
+			if outcome.Err != nil {
+				outcome.Err = fmt.Errorf("%s: %w", step.Name, outcome.Err)
+			}
+			return outcome
 		}
 	}
 	return Outcome{}
