@@ -146,7 +146,7 @@ type UpdateConfiguration struct {
 }
 
 // DefaultMachineDeploymentUniqueLabelKey is the label by which the sets of a
-// deployment, and their machines, are told apart.
+// deployment, and their machines, differ.
 const DefaultMachineDeploymentUniqueLabelKey = "machine-template-hash"
 
 // MachineDeploymentStatus is what is known of a deployment.

@@ -10,7 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Conflict reports whether somebody else wrote the object first. An event will bring their write.
+// Conflict reports whether another client wrote the object first. An event follows that write.
 func Conflict(err error) bool { return apierrors.IsConflict(err) && namesObject(err) }
 
 // Gone reports whether the object to be written does not exist any more.

@@ -109,7 +109,7 @@ func (w *Writes) Forget(key client.ObjectKey) {
 }
 
 // Patch writes the differences between before and object, except the status, and records the new
-// version. It fails with a conflict if somebody else has written since before: MCM, Gardener and
+// version. It fails with a conflict if another client has written since before: MCM, Gardener and
 // autoscalers write the same objects. The object becomes what the API server returns.
 func (w *Writes) Patch(ctx context.Context, c client.Client, object, before client.Object) error {
 	if err := c.Patch(ctx, object, Locked(before)); err != nil {
@@ -128,7 +128,7 @@ func (w *Writes) PatchStatus(ctx context.Context, c client.Client, object, befor
 	return nil
 }
 
-// Locked returns a merge patch that fails if somebody else has written since before.
+// Locked returns a merge patch that fails if another client has written since before.
 func Locked(before client.Object) client.Patch {
 	return client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 }
