@@ -22,8 +22,6 @@ func (d layout) credential(name string) string { return d.path("credentials", na
 func (d layout) kubeconfig() string            { return d.path("kubeconfig") }
 func (d layout) data() string                  { return d.path("etcd") }
 func (d layout) log(name string) string        { return d.path("logs", name+".log") }
-func (d layout) auditLog() string              { return d.path("logs", "audit.log") }
-func (d layout) auditPolicy() string           { return d.path("audit-policy.yaml") }
 func (d layout) record(name string) string     { return d.path("run", name+".json") }
 func (d layout) ports() string                 { return d.path("ports.json") }
 func (d layout) lock() string                  { return d.path("lock") }
