@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,64 +15,51 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/observe/explain"
 )
 
-// failingDriver answers one method with a code, and knows of no VM.
-type failingDriver struct {
-	driver.Driver
-	create, remove, look error
-}
-
-func (d failingDriver) CreateMachine(context.Context, *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
-	return nil, d.create
-}
-
-func (d failingDriver) DeleteMachine(context.Context, *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
-	return nil, d.remove
-}
-
-func (d failingDriver) GetMachineStatus(context.Context, *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
-	return nil, d.look
-}
-
 // TestExplainRetriesAreTheEngines: the command says of each code when the driver is asked
 // again, which is when the engine asks.
 func TestExplainRetriesAreTheEngines(t *testing.T) {
-	absent := status.Error(codes.NotFound, "no VM")
 	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
 		failure := status.Error(code, "words")
 		if code != codes.NotFound {
 			t.Run("create/"+code.String(), func(t *testing.T) {
-				first, last := retries(t, failingDriver{create: failure, look: absent}, (*instance.Engine).Ensure)
+				first, last := retries(t, fake.CreateMachine, failure, (*instance.Engine).Ensure)
 				saysRetries(t, v1alpha1.MachineOperationCreate, "Cloud provider message - "+failure.Error(), code, first, last)
 			})
 			t.Run("delete/"+code.String(), func(t *testing.T) {
-				first, last := retries(t, failingDriver{remove: failure, look: absent}, (*instance.Engine).Delete)
+				first, last := retries(t, fake.DeleteMachine, failure, (*instance.Engine).Delete)
 				saysRetries(t, v1alpha1.MachineOperationDelete, "Cloud provider message - "+failure.Error()+". Initiate VM deletion", code, first, last)
 			})
 		}
 	}
 }
 
-// retries finds out how long the engine waits after the first failure, and at most, but for
-// the tenth that it adds at random.
-func retries(t *testing.T, d driver.Driver, ask func(*instance.Engine, instance.Request) instance.Answer) (first, last time.Duration) {
+// retries returns how long the engine waits after the first failure of a method, and after the last,
+// with up to a tenth that it adds at random.
+func retries(t *testing.T, method fake.Method, failure error, ask func(*instance.Engine, instance.Request) instance.Answer) (first, last time.Duration) {
 	t.Helper()
-	clock := clocktesting.NewFakeClock(time.Now())
+	const calls = 15
+	d := fake.New(fake.Config{})
+	d.FailWith(method, slices.Repeat([]error{failure}, calls)...)
+	clock, woken := clocktesting.NewFakeClock(time.Now()), make(chan struct{}, calls)
 	engine := instance.New(d, instance.Options{
 		Run:  func(task func(context.Context)) bool { go task(t.Context()); return true },
-		Wake: func(instance.Key) {}, Clock: clock,
+		Wake: func(instance.Key) { woken <- struct{}{} }, Clock: clock,
 	})
 	request := instance.Request{Machine: &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "m"}}, Class: &v1alpha1.MachineClass{}, Secret: &corev1.Secret{}}
-	for range 15 {
+	for range calls {
 		answer := ask(engine, request)
-		for deadline := time.Now().Add(10 * time.Second); answer.State == instance.Underway; answer = ask(engine, request) {
-			if time.Now().After(deadline) {
+		for answer.State == instance.Underway {
+			select {
+			case <-woken:
+				answer = ask(engine, request)
+			case <-time.After(10 * time.Second):
 				t.Fatal("the engine does not answer")
 			}
 		}
