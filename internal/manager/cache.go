@@ -23,17 +23,19 @@ import (
 // all that earlier leaders wrote. Before that, nothing can be read.
 type leaderCache struct {
 	cache.Cache
+	// run is the context of Run.
+	run context.Context
 	// leads is closed when this process becomes the leader.
 	leads <-chan struct{}
 }
 
-func newLeaderCache(leads <-chan struct{}) cache.NewCacheFunc {
+func newLeaderCache(run context.Context, leads <-chan struct{}) cache.NewCacheFunc {
 	return func(config *rest.Config, options cache.Options) (cache.Cache, error) {
 		made, err := cache.New(config, options)
 		if err != nil {
 			return nil, err
 		}
-		return &leaderCache{Cache: made, leads: leads}, nil
+		return &leaderCache{Cache: made, run: run, leads: leads}, nil
 	}
 }
 
@@ -48,14 +50,18 @@ func (c *leaderCache) Start(ctx context.Context) error {
 }
 
 // WaitForCacheSync returns at once before this process is the leader: the manager waits for its
-// caches before it takes part in the election.
+// caches before it takes part in the election. It also returns when Run ends: otherwise the manager
+// would wait, busily, for a cache that may never be filled, as for lack of rights.
 func (c *leaderCache) WaitForCacheSync(ctx context.Context) bool {
 	select {
 	case <-c.leads:
-		return c.Cache.WaitForCacheSync(ctx)
 	default:
 		return true
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.run, cancel)()
+	return c.Cache.WaitForCacheSync(ctx) || c.run.Err() != nil
 }
 
 // Get waits for the cache to start if necessary.

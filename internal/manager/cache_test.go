@@ -85,7 +85,7 @@ func (c *startingCache) List(context.Context, client.ObjectList, ...client.ListO
 func TestACacheStartsWithTheLeadership(t *testing.T) {
 	t.Parallel()
 	leads, inner := make(chan struct{}), &startingCache{started: make(chan struct{})}
-	c := &leaderCache{Cache: inner, leads: leads}
+	c := &leaderCache{run: t.Context(), Cache: inner, leads: leads}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- c.Start(ctx) }()
@@ -125,7 +125,7 @@ func TestAStandByThatNeverLeads(t *testing.T) {
 	inner := &startingCache{started: make(chan struct{})}
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	if err := (&leaderCache{Cache: inner, leads: make(chan struct{})}).Start(ctx); err != nil || inner.read() == nil {
+	if err := (&leaderCache{run: t.Context(), Cache: inner, leads: make(chan struct{})}).Start(ctx); err != nil || inner.read() == nil {
 		t.Errorf("it ends with %v", err)
 	}
 }

@@ -38,7 +38,6 @@ func (e Election) apply(options *ctrl.Options, cfg Config, runner *tasks.Runner)
 	}
 	options.LeaderElection = true
 	options.LeaderElectionResourceLockInterface = lock
-	options.NewCache = newLeaderCache(lock.won)
 	options.LeaderElectionReleaseOnCancel = true
 	options.LeaseDuration, options.RenewDeadline, options.RetryPeriod = &e.LeaseDuration, &e.RenewDeadline, &e.RetryPeriod
 	return nil

@@ -4,6 +4,7 @@ package manager
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -154,6 +155,14 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
+	leads := make(chan struct{})
+	leases, elects := options.LeaderElectionResourceLockInterface.(*lock)
+	if elects {
+		leads = leases.won
+	} else {
+		close(leads)
+	}
+	options.NewCache = newLeaderCache(ctx, leads)
 	mgr, err := ctrl.NewManager(cfg.Control, options)
 	if err != nil {
 		return fmt.Errorf("setting up: %w", err)
@@ -167,12 +176,16 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := addAll(mgr, cfg, runner, events); err != nil {
 		return err
 	}
-	if leases, ok := options.LeaderElectionResourceLockInterface.(*lock); ok {
+	if elects {
 		if err := mgr.Add(leases); err != nil {
 			return err
 		}
 	}
-	if err := mgr.Start(ctx); err != nil {
+	err = mgr.Start(ctx)
+	if ctx.Err() != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return nil // controllers that were about to start call it a failure that they cannot any more
+	}
+	if err != nil {
 		return fmt.Errorf("running: %w", err)
 	}
 	return nil

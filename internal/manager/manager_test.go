@@ -144,6 +144,35 @@ func TestManagerEndsWithItsLeadership(t *testing.T) {
 	}
 }
 
+// TestManagerEndsWithoutRights: a manager whose caches are never filled can be stopped.
+func TestManagerEndsWithoutRights(t *testing.T) {
+	t.Parallel()
+	e := env.New(t)
+	access, err := e.ControlPlane.UserConfig("nobody")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	sets := &watchLog{plural: "/machinesets"}
+	go func() {
+		ended <- Run(ctx, Config{
+			Control: sets.on(access), Namespace: e.Namespace, Driver: sim.New(sim.Config{}),
+			ConcurrentSyncs: 5, CreationTimeout: time.Minute, Log: testr.New(t),
+		})
+	}()
+	gomega.NewWithT(t).Eventually(sets.all).WithTimeout(time.Minute).ShouldNot(gomega.BeEmpty())
+	stop()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("the manager ends with %v", err)
+		}
+	case <-time.After(shutdown):
+		t.Fatal("the manager does not end")
+	}
+}
+
 // TestEventsAreOfTheCoreGroup: the role that is needed grants nothing in events.k8s.io.
 func TestEventsAreOfTheCoreGroup(t *testing.T) {
 	var mu sync.Mutex
