@@ -26,7 +26,6 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/validation"
 )
 
-// instances returns the steps that are shared with MillwrightMachines.
 func (c *Controller) instances() steps.Steps {
 	return steps.Steps{Engine: c.Engine, Owners: ownership.Index{ownership.Machines(c.Client), c.OtherOwners}}
 }
@@ -78,14 +77,12 @@ func (c *Controller) ensureInstance(ctx context.Context, s *scope) flow.Result {
 	return c.instances().Ensure(ctx, adapter{c, s, inputs})
 }
 
-// creationImpossible ends a pass without a call to the driver.
 func (c *Controller) creationImpossible(ctx context.Context, s *scope, why, message string) flow.Result {
 	left := c.creationTimeLeft(ctx, s)
 	s.failedToCreate(cause{name: why}, message, left.Left)
 	return flow.Wait(max(left.Wait, 0), message)
 }
 
-// adapter is a Machine in one pass of the shared steps.
 type adapter struct {
 	c      *Controller
 	s      *scope
@@ -302,13 +299,11 @@ func (c *Controller) prepare(machine *v1alpha1.Machine, secret *corev1.Secret) f
 	}
 }
 
-// classInputs are a class and the data of its Secrets.
 type classInputs struct {
 	class  *v1alpha1.MachineClass
 	secret *corev1.Secret
 }
 
-// classInputs reads them. What is missing is no error but a message.
 func (c *Controller) classInputs(ctx context.Context, machine *v1alpha1.Machine) (inputs classInputs, missing string, err error) {
 	ref := machine.Spec.Class
 	if ref.Kind != v1alpha1.MachineClassKind {
@@ -328,7 +323,6 @@ func (c *Controller) classInputs(ctx context.Context, machine *v1alpha1.Machine)
 	return classInputs{class: class, secret: secret}, missing, err
 }
 
-// invalid returns why nothing can be created from the inputs; empty if they are valid.
 func (i classInputs) invalid() string {
 	if errs := validation.MachineClass(i.class); len(errs) > 0 {
 		return fmt.Sprintf("MachineClass %q is not valid: %v", i.class.Name, errs.ToAggregate())

@@ -24,7 +24,6 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// lifecycle returns the steps of a Machine that is not being deleted.
 func (c *Controller) lifecycle() []flow.Step[*scope] {
 	return []flow.Step[*scope]{
 		{Name: "AddFinalizer", Run: c.addFinalizer},
@@ -48,10 +47,8 @@ func (c *Controller) addFinalizer(ctx context.Context, s *scope) flow.Result {
 	}))
 }
 
-// defaultPriority is the priority annotation of Machines that have none.
 const defaultPriority = "3"
 
-// patchMachine changes metadata and spec of the Machine.
 func (c *Controller) patchMachine(ctx context.Context, s *scope, change func(*v1alpha1.Machine)) error {
 	changed := s.stored.DeepCopy()
 	change(changed)
@@ -66,7 +63,6 @@ func (c *Controller) patchMachine(ctx context.Context, s *scope, change func(*v1
 	return nil
 }
 
-// recordIdentity stores the Machine's instance in one write.
 func (c *Controller) recordIdentity(ctx context.Context, s *scope, found instance.Instance) error {
 	if c.Target == nil {
 		s.machine.Status.Addresses = mergeAddresses(s.machine.Status.Addresses, found)
@@ -96,10 +92,8 @@ func (c *Controller) recordNode(ctx context.Context, s *scope, found instance.In
 
 const criticalComponents = "critical components on the node"
 
-// replacementRetry is when a Machine tries again that waits for the replacement of others.
 const replacementRetry = 5 * time.Second
 
-// assessHealth copies the node's conditions and sets the phase.
 func (c *Controller) assessHealth(ctx context.Context, s *scope) flow.Result {
 	if noderef.ConditionsDiffer(s.machine.Status.Conditions, s.node.Status.Conditions) {
 		s.machine.Status.Conditions = slices.Clone(s.node.Status.Conditions) // an answer is decoded into it
@@ -140,7 +134,6 @@ func (c *Controller) unhealthy(ctx context.Context, s *scope, phase v1alpha1.Mac
 	return c.awaitRecovery(ctx, s, "the node to be healthy")
 }
 
-// awaitJoin waits for the node within the creation timeout.
 func (c *Controller) awaitJoin(ctx context.Context, s *scope, what string) flow.Result {
 	left := c.creationTimeLeft(ctx, s)
 	if !left.Over() {
@@ -157,7 +150,6 @@ func (c *Controller) awaitJoin(ctx context.Context, s *scope, what string) flow.
 	return flow.Wait(0, what)
 }
 
-// awaitRecovery waits for a healthy node within the health timeout.
 func (c *Controller) awaitRecovery(ctx context.Context, s *scope, what string) flow.Result {
 	if !replacement.MayTimeOut(s.machine.Status.CurrentStatus.Phase) || timeouts.HealthDisabled(s.machine) {
 		return flow.Wait(0, what)

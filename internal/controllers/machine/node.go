@@ -26,10 +26,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// targetAway is how long a pass waits for a target that does not answer.
 const targetAway = 5 * time.Second
 
-// awaitNode finds the Machine's node.
 func (c *Controller) awaitNode(ctx context.Context, s *scope) flow.Result {
 	if c.Target == nil {
 		if replacement.MayTimeOut(s.machine.Status.CurrentStatus.Phase) {
@@ -104,7 +102,6 @@ func (c *Controller) awaitOwnNode(ctx context.Context, s *scope, node, other str
 	return c.awaitRecovery(ctx, s, message)
 }
 
-// topicNode is that of the warnings of warnOfNode.
 const topicNode = "node"
 
 // warnOfNode sends a warning on the Machine and its node, unless it was the last one.
@@ -128,7 +125,6 @@ func (c *Controller) nodeAbsent(ctx context.Context, s *scope, name string) flow
 	return c.awaitRecovery(ctx, s, fmt.Sprintf("node %q to appear", name))
 }
 
-// keepToken keeps the bootstrap token of a VM valid that takes long to join.
 func (c *Controller) keepToken(ctx context.Context, s *scope) error {
 	next, err := c.Tokens.Keep(ctx, s.key(), timeouts.Creation(s.machine, c.CreationTimeout).Duration)
 	if err != nil {
@@ -173,7 +169,6 @@ func (c *Controller) awaitRegistration(_ context.Context, s *scope) flow.Result 
 	return flow.Continue()
 }
 
-// setCapacity sets the virtual capacity of the Machine's class, if there is one.
 func (c *Controller) setCapacity(ctx context.Context, s *scope) flow.Result {
 	if s.machine.Spec.Class.Kind != v1alpha1.MachineClassKind {
 		return flow.Continue()
@@ -272,13 +267,11 @@ var errRefused = errors.New("the API server refuses it")
 // refusalBackoff is for writes that an admission policy may refuse, which may be corrected, too.
 var refusalBackoff = timeouts.Doubling(10*time.Second, 10*time.Minute)
 
-// refusable is what may be refused, by the reason of the event.
 var refusable = map[string]string{
 	reasonTemplateRefused: "labels, annotations or taints of the node template",
 	reasonCapacityRefused: "the virtual capacity of the class",
 }
 
-// refusal is a write that the API server refused.
 type refusal struct {
 	wanted  any
 	backoff wait.Backoff

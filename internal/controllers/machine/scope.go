@@ -62,7 +62,6 @@ func newScope(cached *v1alpha1.Machine, memory *memory, now time.Time) *scope {
 	return &scope{machine: cached.DeepCopy(), stored: cached, memory: memory, now: now}
 }
 
-// wakeWithin asks for another pass; zero is ignored.
 func (s *scope) wakeWithin(d time.Duration) {
 	if d > 0 && (s.within == 0 || d < s.within) {
 		s.within = d
@@ -114,12 +113,10 @@ func (c cause) annotations() map[string]string {
 	return annotations
 }
 
-// driverCause is that of an event about a driver's failure.
 func driverCause(failure *instance.Failure) cause {
 	return cause{name: v1alpha1.CauseDriverFailed, method: string(failure.Method), code: failure.Code.String()}
 }
 
-// pendingEvent is sent at the end of the pass.
 type pendingEvent struct {
 	kind, reason, message string
 	cause                 cause
@@ -133,7 +130,6 @@ func (s *scope) explain(kind, reason string, why cause, message string) {
 	s.events = append(s.events, pendingEvent{kind: kind, reason: reason, cause: why, message: message})
 }
 
-// explainNode sends an event on the node, if there is one.
 func (s *scope) explainNode(kind, reason string, why cause, message string) {
 	if s.node != nil {
 		s.events = append(s.events, pendingEvent{kind: kind, reason: reason, cause: why, message: message, node: s.node})
@@ -152,7 +148,6 @@ func (s *scope) warnOnce(topic, reason, message string, node *corev1.Node) {
 	}
 }
 
-// sendEvents sends the events of a pass whose status is written.
 func (c *Controller) sendEvents(s *scope) {
 	for _, e := range s.events {
 		message := messages.Shorten(e.message, longestEvent)

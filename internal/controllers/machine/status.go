@@ -28,10 +28,8 @@ const (
 	descriptionCreated  = "Created machine on cloud provider"
 )
 
-// noAnswer describes a driver that ignores the deadlines of its calls.
 var noAnswer = fmt.Sprintf(messages.NoAnswer+" for %v", instance.Silence)
 
-// writeStatus writes the status, if it changed, and then sends the events.
 func (c *Controller) writeStatus(ctx context.Context, s *scope, gone bool) error {
 	if !gone && !equality.Semantic.DeepEqual(&s.stored.Status, &s.machine.Status) {
 		// No more than is compared goes into a patch.
@@ -147,7 +145,6 @@ func (s *scope) note(answer instance.Answer) {
 	}
 }
 
-// neverJoined records that the creation timeout is over.
 func (s *scope) neverJoined(timeout time.Duration) {
 	within := messages.Duration(timeout)
 	if timeout%time.Minute == 0 { // as MCM says it
@@ -159,7 +156,6 @@ func (s *scope) neverJoined(timeout time.Duration) {
 	s.explain(corev1.EventTypeWarning, reasonFailedJoin, cause{name: v1alpha1.CauseCreationTimeout}, sentence)
 }
 
-// joined records a healthy node: the end of a creation, or a recovery.
 func (s *scope) joined() {
 	kind, sentence := v1alpha1.MachineOperationHealthCheck, fmt.Sprintf("Machine %s successfully re-joined the cluster", s.machine.Name)
 	switch s.machine.Status.CurrentStatus.Phase {
@@ -172,7 +168,6 @@ func (s *scope) joined() {
 	s.explain(corev1.EventTypeNormal, reasonJoined, cause{}, sentence)
 }
 
-// healthTimedOut records that the health timeout is over.
 func (s *scope) healthTimedOut(timeout time.Duration) {
 	sentence := fmt.Sprintf("Machine %s health checks failing since last %v. Updating machine phase to Failed. Node Conditions: %s",
 		s.machine.Name, timeout, describe(s.machine.Status.Conditions))
@@ -190,7 +185,6 @@ func (s *scope) replacementDelayed(timeout time.Duration) {
 	}
 }
 
-// unknown records an unhealthy node.
 func (s *scope) unknown(why, sentence string) {
 	s.operation(v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, sentence, "")
 	s.phase(v1alpha1.MachineUnknown)
@@ -207,7 +201,6 @@ func describe(conditions []corev1.NodeCondition) string {
 	return strings.Join(parts, ", ")
 }
 
-// mergeAddresses adds the driver's addresses and the name of the node.
 func mergeAddresses(known []corev1.NodeAddress, found instance.Instance) []corev1.NodeAddress {
 	all := slices.Concat(known, found.Addresses)
 	if found.NodeName != "" {
@@ -236,7 +229,6 @@ func (s *scope) deletionWaits(description string, next deletionStep) bool {
 	return s.operation(v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, strings.TrimSpace(description+" "+next.marker), "")
 }
 
-// instanceRemains records that the driver still has the VM after its deletion.
 func (s *scope) instanceRemains(step deletionStep) {
 	const sentence = "The provider still has the VM."
 	if s.deletionWaits(sentence, step) {
@@ -254,7 +246,6 @@ func (s *scope) deletionImpossible(reason string, why cause, description string,
 	s.operation(v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, strings.TrimSpace(description+" "+step.marker), "")
 }
 
-// progressEvery is the least time between two writes of a drain's progress.
 const progressEvery = 5 * time.Second
 
 func (s *scope) drainWaits(summary string) {
@@ -271,7 +262,6 @@ func (s *scope) drainWaits(summary string) {
 	s.deletionWaits("Draining, waiting for "+summary+".", draining)
 }
 
-// drainFailed records a problem that is tried again.
 func (s *scope) drainFailed(why, problem string) {
 	s.deletionImpossible(reasonFailedDrain, cause{name: why}, fmt.Sprintf("Drain failed due to - %s. Will retry in next sync.", problem), draining)
 }

@@ -22,7 +22,6 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// termination returns the steps of a Machine that is being deleted.
 func (c *Controller) termination() []flow.Step[*scope] {
 	return []flow.Step[*scope]{
 		{Name: "BeginTermination", Run: c.beginTermination},
@@ -84,7 +83,6 @@ func (c *Controller) deleteNode(ctx context.Context, s *scope) flow.Result {
 	return flow.Continue()
 }
 
-// revokeTokenOfUnjoined deletes the bootstrap token of a Machine that never joined.
 func (c *Controller) revokeTokenOfUnjoined(ctx context.Context, s *scope) flow.Result {
 	if c.Tokens == nil || len(s.machine.Status.Conditions) > 0 {
 		return flow.Continue()
@@ -154,7 +152,6 @@ func (c *Controller) findNode(ctx context.Context, s *scope) flow.Result {
 	return flow.Continue()
 }
 
-// awaitTarget waits for a target that does not answer, until the drain is forced.
 func (c *Controller) awaitTarget(s *scope) flow.Result {
 	left := c.drainTimeLeft(s)
 	if c.Drain.Drainer == nil || s.force != drain.NotForced || left <= 0 {
@@ -169,14 +166,12 @@ func (c *Controller) drainTimeLeft(s *scope) time.Duration {
 	return timeouts.Drain(s.machine, c.Drain.Timeout).Ends(s.machine.DeletionTimestamp.Time).Sub(s.now)
 }
 
-// forceOf returns why the drain is forced.
 func (c *Controller) forceOf(s *scope, conditions []corev1.NodeCondition) drain.Force {
 	requested, _ := strconv.ParseBool(s.machine.Labels[v1alpha1.LabelKeyForceDeletion])
 	s.wakeWithin(drain.ForceDue(conditions, s.now))
 	return drain.ForceFor(requested, conditions, s.now)
 }
 
-// announceTermination sets the node condition Terminating.
 func (c *Controller) announceTermination(ctx context.Context, s *scope) flow.Result {
 	if s.node == nil {
 		return flow.Continue()

@@ -35,7 +35,6 @@ func (c *Controller) drainEvents() drain.Events {
 	return drain.Events{Draining: c.draining, Drainer: c.Drain.Drainer}
 }
 
-// draining returns the Machines of a node that are being deleted.
 func (c *Controller) draining(ctx context.Context, node string) []reconcile.Request {
 	return c.find(ctx, client.MatchingFields{fieldindex.MachineByNode: node}, func(machine *v1alpha1.Machine) bool {
 		return !machine.DeletionTimestamp.IsZero()
@@ -46,14 +45,12 @@ func (c *Controller) ofClass(ctx context.Context, object client.Object) []reconc
 	return c.find(ctx, client.MatchingFields{fieldindex.MachineByClass: object.GetName()}, nil)
 }
 
-// waitingForClass returns the Machines that a change of their class may help.
 func (c *Controller) waitingForClass(ctx context.Context, object client.Object) []reconcile.Request {
 	return c.find(ctx, client.MatchingFields{fieldindex.MachineByClass: object.GetName()}, func(machine *v1alpha1.Machine) bool {
 		return !machine.DeletionTimestamp.IsZero() || !ownership.Established(machine)
 	})
 }
 
-// waitingForSecret returns the Machines that a change of one of their Secrets may help.
 func (c *Controller) waitingForSecret(ctx context.Context, object client.Object) []reconcile.Request {
 	classes := &v1alpha1.MachineClassList{}
 	key := client.ObjectKeyFromObject(object).String()
@@ -97,7 +94,6 @@ func nodeChanges() predicate.Predicate {
 	}}
 }
 
-// capacityChanges lets through changes that concern existing nodes.
 func capacityChanges() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false }, // waitingForClass, or a Machine's own event

@@ -233,7 +233,6 @@ func (t *Tokens) newToken(machine types.NamespacedName, id, secret string, valid
 	}
 }
 
-// isOf reports whether the token is the machine's: ids may collide.
 func (t *Tokens) isOf(token *corev1.Secret, machine types.NamespacedName) bool {
 	return string(token.Data["description"]) == t.description(machine)
 }

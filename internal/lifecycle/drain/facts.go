@@ -136,7 +136,6 @@ func (f facts) isAttached(id string) bool {
 	return slices.ContainsFunc(f.attached, func(name corev1.UniqueVolumeName) bool { return attachedAs(name, id) })
 }
 
-// known is what gather needs of the ledger.
 type known struct {
 	// refused has the pods whose last eviction was refused.
 	refused map[types.UID]bool
@@ -200,7 +199,6 @@ func (d *Drainer) gatherPod(ctx context.Context, req Request, p *corev1.Pod, vol
 	return fact, nil
 }
 
-// volumeBehind returns the volume that a claim of the Pod is bound to; nil if none.
 func (d *Drainer) volumeBehind(ctx context.Context, p *corev1.Pod, name string, own bool) (*corev1.PersistentVolume, error) {
 	claim := &corev1.PersistentVolumeClaim{}
 	if err := d.Client.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: name}, claim); err != nil {
@@ -216,7 +214,6 @@ func (d *Drainer) volumeBehind(ctx context.Context, p *corev1.Pod, name string, 
 	return pv, nil
 }
 
-// absent wraps an error, unless it is NotFound.
 func absent(err error, format string, args ...any) error {
 	if client.IgnoreNotFound(err) == nil {
 		return nil

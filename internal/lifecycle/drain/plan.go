@@ -18,7 +18,6 @@ const (
 	forcedFor = time.Minute
 )
 
-// operation is an eviction, or a forced deletion.
 type operation struct {
 	pod   pod
 	force bool
@@ -49,7 +48,6 @@ func plan(f facts, r rules, l *ledger) []operation {
 	return ops
 }
 
-// planVolumes plans for the pods with volumes that need not wait for another one.
 func planVolumes(f facts, r rules, l *ledger) []operation {
 	var ops []operation
 	var ahead []*progress
@@ -77,7 +75,6 @@ func planVolumes(f facts, r rules, l *ledger) []operation {
 	return ops
 }
 
-// mustWait reports whether the pod has to wait for one of those ahead of it.
 func mustWait(f facts, strategy Strategy, ahead []*progress, pod *progress) bool {
 	if strategy == Serial {
 		return len(ahead) > 0
@@ -89,7 +86,6 @@ func mustWait(f facts, strategy Strategy, ahead []*progress, pod *progress) bool
 	})
 }
 
-// unidentified reports whether the provider has yet to identify the pod's volumes.
 func unidentified(f facts, l *ledger, p pod) bool {
 	return slices.ContainsFunc(p.volumes, func(name string) bool {
 		v := f.volumes[name]
@@ -97,7 +93,6 @@ func unidentified(f facts, l *ledger, p pod) bool {
 	})
 }
 
-// next returns the request to be made about a pod, if one is due.
 func next(f facts, r rules, p *progress) (operation, bool) {
 	if p.calling || !p.sent.IsZero() || f.now.Before(p.nextTry(f)) {
 		return operation{}, false
@@ -115,7 +110,6 @@ func next(f facts, r rules, p *progress) (operation, bool) {
 	return operation{pod: p.pod}, true
 }
 
-// gaveUp returns why the pod is deleted by force.
 func (p *progress) gaveUp() string {
 	if p.failure != nil {
 		return fmt.Sprintf("its eviction did not work %d time(s), the last one because of: %v", p.attempts, p.failure)
@@ -129,7 +123,6 @@ func (p *progress) counts() bool {
 	return p.refused || p.failure != nil && len(p.volumes) > 0
 }
 
-// nextTry is when the next request may be made.
 func (p *progress) nextTry(f facts) time.Time {
 	switch {
 	case p.refused:
@@ -163,7 +156,6 @@ func planForced(f facts, r rules, l *ledger) []operation {
 	return ops
 }
 
-// ended reports whether the pod was deleted by force.
 func (p *progress) ended() bool { return p.killed || p.removed }
 
 // tried reports whether a forced deletion has failed.

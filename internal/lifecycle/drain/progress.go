@@ -7,7 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// rules are the options and the request of a pass.
 type rules struct {
 	strategy         Strategy
 	detach, reattach time.Duration
@@ -31,7 +30,6 @@ func newLedger(node string) *ledger {
 	return &ledger{node: node, pods: map[types.UID]*progress{}, shared: map[string]bool{}}
 }
 
-// progress is how far a pod has come.
 type progress struct {
 	pod
 	// calling reports that a request is under way.
@@ -57,7 +55,6 @@ type progress struct {
 	settled bool
 }
 
-// awaited is a volume of a pod that leaves.
 type awaited struct {
 	volume, id string
 	// was reports that it was attached when the pod began to leave: else it need not be
@@ -80,7 +77,6 @@ func (l *ledger) known() known {
 	return k
 }
 
-// observe brings the ledger up to what the facts show.
 func (l *ledger) observe(f facts, r rules) {
 	l.observeSharing(f)
 	here := map[types.UID]bool{}
@@ -125,7 +121,6 @@ func (l *ledger) observeSharing(f facts) {
 	}
 }
 
-// depart notes which volumes are awaited when the pod leaves now.
 func (l *ledger) depart(p *progress, f facts) {
 	p.awaited = nil
 	for _, name := range p.volumes {

@@ -137,7 +137,6 @@ func (r Report) Summary() string {
 	return strings.TrimPrefix(summary, ", then ")
 }
 
-// inShort joins the first texts, and counts the others.
 func inShort(texts []string, separator string) string {
 	const most = 5
 	if len(texts) <= most {
@@ -146,7 +145,6 @@ func inShort(texts []string, separator string) string {
 	return strings.Join(texts[:most], separator) + fmt.Sprintf("%sand %d more", separator, len(texts)-most)
 }
 
-// reporter makes the report of a pass.
 type reporter struct {
 	Report
 	f facts
@@ -270,7 +268,6 @@ func (m *reporter) leaving(p *progress) {
 	}
 }
 
-// finish sorts the report, and sets Done and Wait.
 func (m *reporter) finish() {
 	slices.SortFunc(m.Waiting, func(a, b Waiting) int {
 		return cmp.Or(compareKeys(a.Pod, b.Pod), cmp.Compare(a.For, b.For), cmp.Compare(a.Object, b.Object))

@@ -36,7 +36,6 @@ func (e *Engine) ensure(ctx context.Context, req Request) Answer {
 	}
 }
 
-// find returns the instance, complete or not.
 func (e *Engine) find(ctx context.Context, req Request) Answer {
 	resp, err := e.driver.GetMachineStatus(ctx, &driver.GetMachineStatusRequest{Machine: req.Machine, MachineClass: req.Class, Secret: req.Secret})
 	switch codeOf(err) {
@@ -128,7 +127,6 @@ func complete(method Method, req Request, answer Answer) Answer {
 	return incomplete
 }
 
-// unnamed is the error of an answer without a response.
 func unnamed(cause error) error {
 	return status.WrapError(codes.Internal, "the driver answered without a response", cause)
 }

@@ -288,7 +288,6 @@ func (e *Engine) entry(key Key, want goal, req Request) *entry {
 
 func (a *Answer) retried() bool { return a.State == Failed || a.State == Remains }
 
-// start runs a call as a task. The lock is held.
 func (e *Engine) start(key Key, known *entry, req Request, do call) {
 	req.Machine = req.Machine.DeepCopy()
 	req.Class = req.Class.DeepCopy()

@@ -19,7 +19,6 @@ type fingerprint struct {
 	secret                             [sha256.Size]byte
 }
 
-// sameButSecret reports whether the two differ at most in the secret.
 func (f fingerprint) sameButSecret(other fingerprint) bool {
 	other.secret = f.secret
 	return f == other
@@ -92,7 +91,6 @@ func hasFailed(machine *v1alpha1.Machine) bool {
 	return false
 }
 
-// retriedForSecret reports whether a failed call is retried only because of a new Secret.
 func retriedForSecret(before, next *entry) bool {
 	return before != nil && before.answer != nil && before.answer.retried() &&
 		before.goal == next.goal && before.fingerprint.sameButSecret(next.fingerprint)

@@ -88,7 +88,6 @@ func mergeTaints(current, last, want []corev1.Taint) []corev1.Taint {
 	return merged
 }
 
-// findTaint finds the taint with the same key and effect.
 func findTaint(taints []corev1.Taint, like corev1.Taint) *corev1.Taint {
 	for i := range taints {
 		if taints[i].Key == like.Key && taints[i].Effect == like.Effect {
@@ -98,7 +97,6 @@ func findTaint(taints []corev1.Taint, like corev1.Taint) *corev1.Taint {
 	return nil
 }
 
-// lastApplied is the template of a record; empty if there is none, or if it is invalid.
 func lastApplied(record string) *v1alpha1.NodeTemplateSpec {
 	last := &v1alpha1.NodeTemplateSpec{}
 	if json.Unmarshal([]byte(record), last) != nil {
@@ -160,7 +158,6 @@ func RecordCapacity(node *corev1.Node, want corev1.ResourceList) error {
 	return nil
 }
 
-// lastCapacity is what was last applied; nothing if the record is invalid.
 func lastCapacity(node *corev1.Node) corev1.ResourceList {
 	var last corev1.ResourceList
 	if json.Unmarshal([]byte(node.Annotations[v1alpha1.AnnotationKeyLastAppliedVirtualCapacity]), &last) != nil {

@@ -18,8 +18,8 @@ import (
 // Writer remembers its writes until the cache shows them. The zero value is ready to use.
 type Writer struct{ expectations.Writes }
 
-// Patch changes the node, and replaces it by the result. The change sees no status. Only a patch of the taints, which replaces
-// their list, has an optimistic lock, as kubelets write often.
+// Patch changes the node, and replaces it by the result. The change sees no status. Only a patch of
+// the taints, which replaces their list, has an optimistic lock, as kubelets write often.
 func (w *Writer) Patch(ctx context.Context, c client.Client, stored **corev1.Node, change func(*corev1.Node) error) error {
 	node := *stored
 	// Without the status, which is most of a node and expensive to compare.
@@ -88,7 +88,6 @@ func Duplicate(ctx context.Context, cache client.Reader, providerID, node string
 	return first(list, func(other *corev1.Node) bool { return other.Name != node }), nil
 }
 
-// first returns the first name of the nodes that fit; empty if none does.
 func first(list *corev1.NodeList, fits func(*corev1.Node) bool) string {
 	name := ""
 	for i := range list.Items {

@@ -173,5 +173,4 @@ func Served(mapper meta.RESTMapper, kind schema.GroupVersionKind) (bool, error) 
 	return true, nil
 }
 
-// absent reports whether there is no such object, or no such kind.
 func absent(err error) bool { return apierrors.IsNotFound(err) || meta.IsNoMatchError(err) }

@@ -188,7 +188,6 @@ func (c *Collector) Collect(ctx context.Context) error {
 	return nil
 }
 
-// collectClass returns the orphans that remain.
 func (c *Collector) collectClass(ctx context.Context, class Class) ([]orphan, error) {
 	if class.Skip != "" {
 		return nil, &skipError{class.Skip}
@@ -212,7 +211,6 @@ func (c *Collector) collectClass(ctx context.Context, class Class) ([]orphan, er
 	return c.removeAll(ctx, class, v), nil
 }
 
-// owners returns the objects of all APIs that could own instances of a class.
 func (c *Collector) owners(ctx context.Context, class Class, live bool) ([]Owner, error) {
 	var all []Owner
 	for _, api := range c.APIs {
@@ -229,7 +227,6 @@ func (c *Collector) owners(ctx context.Context, class Class, live bool) ([]Owner
 	return all, nil
 }
 
-// sharedWith reports whether objects of an API refer to the class.
 func (c Class) sharedWith(api API) bool {
 	return slices.Contains(c.Object.GetFinalizers(), api.Finalizer())
 }

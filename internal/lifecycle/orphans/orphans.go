@@ -14,7 +14,6 @@ import (
 // likelihood: an operator has looked at them, and removes the annotation afterwards.
 const AnnotationOrphans = "safety.millwright.dev/remove-orphans-up-to"
 
-// instance is listed by the driver, with the object that it was made for.
 type instance struct{ providerID, namespace, machine string }
 
 func (i instance) key() types.NamespacedName {
@@ -94,7 +93,6 @@ func strange(class string, instances []instance, owners []Owner) string {
 	return "none of the " + strconv.Itoa(missing) + " VMs that machines of the class have is among the " + strconv.Itoa(len(instances)) + " that are listed"
 }
 
-// view is what a pass knows of a class.
 type view struct {
 	instances []instance
 	// found are its orphans, due those that have been known for the grace period.

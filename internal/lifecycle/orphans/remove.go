@@ -118,7 +118,6 @@ func (c *Collector) remove(ctx context.Context, class Class, o orphan) error {
 	return nil
 }
 
-// explain sends an event on what was found, and why it is kept.
 func (c *Collector) explain(class Class, v view, decided decision) {
 	switch {
 	case len(v.found) == 0:
@@ -130,7 +129,6 @@ func (c *Collector) explain(class Class, v view, decided decision) {
 	}
 }
 
-// skip sends an event on why a class is not looked at.
 func (c *Collector) skip(class Class, err error) {
 	var skipped *skipError
 	if !errors.As(err, &skipped) && !apierrors.IsNotFound(err) {
@@ -139,7 +137,6 @@ func (c *Collector) skip(class Class, err error) {
 	c.say(class, reasonSkipped, "VMs that nobody owns are not looked for: "+err.Error())
 }
 
-// say sends an event, unless it was the last of the class.
 func (c *Collector) say(class Class, reason, message string) {
 	if c.said[class.Key] == reason+message {
 		return
@@ -148,7 +145,6 @@ func (c *Collector) say(class Class, reason, message string) {
 	c.Events.Event(class.Object, corev1.EventTypeWarning, reason, message)
 }
 
-// enumerate lists the first orphans, and counts the others.
 func enumerate(orphans []orphan) string {
 	const most = 5
 	var texts []string

@@ -34,7 +34,6 @@ func Start(cluster *rest.Config, scheme *runtime.Scheme, log logr.Logger) (recor
 // tryAgain is how long nothing is sent after an event was forbidden.
 const tryAgain = 10 * time.Minute
 
-// optional drops events that are forbidden.
 type optional struct {
 	record.EventSink
 	clock clock.PassiveClock
