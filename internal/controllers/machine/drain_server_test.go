@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
@@ -85,6 +86,7 @@ func live(t *testing.T) (*env.Env, *Controller) {
 			Engine: instance.New(vms, instance.Options{Run: runner.Go, Wake: waker.Wake}),
 			Drain: Drain{Drainer: drain.New(drain.Options{
 				Client: nodes.GetClient(), Evictor: drain.NewEvictor(clients.CoreV1().RESTClient()), Run: runner.Go, Wake: waker.Wake, Clock: clock.RealClock{},
+				Identify: func(types.NamespacedName, *corev1.PersistentVolume) (string, bool) { return "", false },
 			})},
 		})
 		return errors.Join(drain.AddIndexes(t.Context(), nodes.GetFieldIndexer()), mgr.Add(nodes), mgr.Add(runner), machines.SetupWithManager(mgr))

@@ -78,16 +78,8 @@ type Options struct {
 	// Identify returns the ID of a volume at a Machine's provider, which is the end of the
 	// volume's name in a node's status.volumesAttached. The detachment of a volume without one is
 	// not awaited. Pods with a pending volume stay until the provider's answer wakes the caller.
-	// It must not block nor change the volume. Nil means CSIHandle.
+	// It must not block nor change the volume. Required.
 	Identify func(machine types.NamespacedName, pv *corev1.PersistentVolume) (id string, pending bool)
-}
-
-// CSIHandle identifies the volumes of CSI drivers by their handles. Other volumes have no ID.
-func CSIHandle(_ types.NamespacedName, pv *corev1.PersistentVolume) (id string, pending bool) {
-	if pv.Spec.CSI == nil {
-		return "", false
-	}
-	return pv.Spec.CSI.VolumeHandle, false
 }
 
 // Request asks for the drain of a node. All of it but Machine may change between passes.
@@ -125,9 +117,6 @@ func New(opts Options) *Drainer {
 	}
 	if opts.ReattachTimeout == 0 {
 		opts.ReattachTimeout = DefaultReattachTimeout
-	}
-	if opts.Identify == nil {
-		opts.Identify = CSIHandle
 	}
 	return &Drainer{Options: opts, ledgers: map[types.NamespacedName]*ledger{}}
 }

@@ -41,7 +41,9 @@ func drainerOver(t *testing.T, objects ...client.Object) *Drainer {
 	if err := AddIndexes(t.Context(), b); err != nil {
 		t.Fatal(err)
 	}
-	return New(Options{Client: b.Build(), Clock: clock.RealClock{}, Run: func(func(context.Context)) bool { return false }})
+	return New(Options{
+		Client: b.Build(), Clock: clock.RealClock{}, Run: func(func(context.Context)) bool { return false }, Identify: CSIHandle,
+	})
 }
 
 func onNode(name string, change func(*corev1.Pod)) *corev1.Pod {

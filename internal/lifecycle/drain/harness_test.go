@@ -89,7 +89,7 @@ func (h *harness) setUp() {
 	h.opts = drain.Options{
 		Client: target.GetClient(), Evictor: drain.NewEvictor(clients.CoreV1().RESTClient()),
 		Run:  func(task func(context.Context)) bool { running.Go(func() { task(ctx) }); return true },
-		Wake: func(types.NamespacedName) { h.poke() }, Clock: clock.RealClock{},
+		Wake: func(types.NamespacedName) { h.poke() }, Clock: clock.RealClock{}, Identify: drain.CSIHandle,
 	}
 	running.Go(func() {
 		if err := target.Start(ctx); err != nil {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Times between two requests about one pod.
@@ -164,4 +166,184 @@ func (l *ledger) tried(p *progress) bool { return p.failure != nil && !p.last.Be
 // givenUp reports whether forced deletions have failed for forcedFor.
 func (l *ledger) givenUp(p *progress, now time.Time) bool {
 	return l.tried(p) && !now.Before(l.forced.Add(forcedFor))
+}
+
+type rules struct {
+	strategy         Strategy
+	detach, reattach time.Duration
+	timeout          time.Duration
+	retries          int
+	deadline         time.Time
+	force            Force
+}
+
+// ledger is what is remembered of a drain. Losing it costs time only.
+type ledger struct {
+	node string
+	pods map[types.UID]*progress
+	// shared has the volumes that several pods of the node have used at the same time.
+	shared map[string]bool
+	// forced is when the first forced deletion was planned.
+	forced time.Time
+}
+
+func newLedger(node string) *ledger {
+	return &ledger{node: node, pods: map[types.UID]*progress{}, shared: map[string]bool{}}
+}
+
+type progress struct {
+	pod
+	// calling reports that a request is under way.
+	calling bool
+	// refused reports that a budget refused the last eviction; failure is any other error of
+	// the last request.
+	refused bool
+	failure error
+	// last is when the last request was answered.
+	last time.Time
+	// counted is when a retry was last counted, attempts their number.
+	counted  time.Time
+	attempts int
+
+	// sent is when the pod was evicted, or first seen to be leaving.
+	sent time.Time
+	// removed reports that the API server has accepted the forced deletion.
+	removed bool
+	awaited []awaited
+	// detached is when all awaited volumes were detached from the node.
+	detached time.Time
+	// settled reports that no volume of the pod is awaited any longer.
+	settled bool
+}
+
+type awaited struct {
+	volume, id string
+	// was reports that it was attached when the pod began to leave: else it need not be
+	// attached to another node.
+	was bool
+}
+
+func (l *ledger) known() known {
+	k := known{refused: map[types.UID]bool{}}
+	for uid, p := range l.pods {
+		k.refused[uid] = p.refused
+		if !p.settled {
+			for _, a := range p.awaited {
+				k.volumes = append(k.volumes, a.volume)
+			}
+		}
+	}
+	slices.Sort(k.volumes)
+	k.volumes = slices.Compact(k.volumes)
+	return k
+}
+
+func (l *ledger) observe(f facts, r rules) {
+	l.observeSharing(f)
+	here := map[types.UID]bool{}
+	for _, p := range f.pods {
+		here[p.uid] = true
+		known := l.pods[p.uid]
+		if known == nil {
+			known = &progress{}
+			l.pods[p.uid] = known
+		}
+		known.pod = p
+		switch {
+		case p.leaving && known.sent.IsZero():
+			l.depart(known, f)
+			known.sent = f.now
+		case !p.leaving && known.unheard(f.now):
+			*known = progress{pod: p}
+		}
+	}
+	for uid, p := range l.pods {
+		p.followVolumes(f, r)
+		if !here[uid] && !p.calling && (p.sent.IsZero() || p.settled) {
+			delete(l.pods, uid)
+		}
+	}
+}
+
+// unheard reports whether an accepted request has had no effect for long: a conflict may have
+// meant something else than another pod of the same name.
+func (p *progress) unheard(now time.Time) bool {
+	return !p.calling && !p.sent.IsZero() && !now.Before(p.sent.Add(evictionInterval))
+}
+
+func (l *ledger) observeSharing(f facts) {
+	users := map[string]int{}
+	for _, p := range f.pods {
+		for _, name := range p.volumes {
+			if users[name]++; users[name] > 1 {
+				l.shared[name] = true
+			}
+		}
+	}
+}
+
+func (l *ledger) depart(p *progress, f facts) {
+	p.awaited = nil
+	for _, name := range p.volumes {
+		if v := f.volumes[name]; v.id != "" && !v.multi && !l.shared[name] {
+			p.awaited = append(p.awaited, awaited{volume: name, id: v.id, was: f.isAttached(v.id)})
+		}
+	}
+}
+
+// followVolumes notes whether the volumes are detached from the node, then whether they are
+// attached to another.
+func (p *progress) followVolumes(f facts, r rules) {
+	if p.sent.IsZero() || p.settled {
+		return
+	}
+	if len(p.stillHere(f)) > 0 {
+		p.settled = !f.now.Before(p.detachBy(r))
+		return
+	}
+	if p.detached.IsZero() {
+		p.detached = f.now
+	}
+	p.settled = len(p.notBack(f)) == 0 || !f.now.Before(p.reattachBy(r))
+}
+
+// stillHere returns the awaited volumes that are attached to the node.
+func (p *progress) stillHere(f facts) []string {
+	var names []string
+	for _, a := range p.awaited {
+		if f.isAttached(a.id) {
+			names = append(names, a.volume)
+		}
+	}
+	return names
+}
+
+// notBack returns the awaited volumes that are not attached to another node yet: none for a pod
+// without a controller, which is not replaced.
+func (p *progress) notBack(f facts) []string {
+	if !p.controlled {
+		return nil
+	}
+	var names []string
+	for _, a := range p.awaited {
+		if a.was && !f.elsewhere[a.volume] {
+			names = append(names, a.volume)
+		}
+	}
+	return names
+}
+
+func (p *progress) detachBy(r rules) time.Time   { return p.sent.Add(p.grace + r.detach) }
+func (p *progress) reattachBy(r rules) time.Time { return p.detached.Add(r.reattach) }
+
+// goneSlack is what a pod gets beyond its grace period.
+const goneSlack = 30 * time.Second
+
+func (p *progress) goneBy(r rules) time.Time {
+	return p.sent.Add(min(p.grace, r.timeout) + goneSlack)
+}
+
+// holds reports whether other pods with volumes may have to wait for this one.
+func (p *progress) holds() bool {
+	return len(p.volumes) > 0 && (p.calling || !p.sent.IsZero() && !p.settled)
 }
