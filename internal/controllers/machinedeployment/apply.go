@@ -175,8 +175,7 @@ func (p pass) patchNodes(ctx context.Context, deployment *v1alpha1.MachineDeploy
 	return nil
 }
 
-// patchNode patches a node. Only a change of taints is locked, since it replaces a list: otherwise the
-// kubelet's writes would cause conflicts for nothing.
+// patchNode patches a node, locked only where it replaces the list of taints: the kubelet writes often.
 func (p pass) patchNode(ctx context.Context, change planner.NodeChange) error {
 	// Without the status, which is expensive to compare and not written.
 	before := &corev1.Node{ObjectMeta: change.Old.ObjectMeta, Spec: change.Old.Spec}

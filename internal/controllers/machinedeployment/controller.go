@@ -71,8 +71,7 @@ type Controller struct {
 type memory struct {
 	// deployment, sets and nodes are the versions that were written.
 	deployment, sets, nodes expectations.Writes
-	// nodesUnmarked reports whether the nodes had no marks of a rollout, and no rollout has begun since,
-	// so that they need not be read.
+	// nodesUnmarked reports whether the nodes have no marks of a rollout, and need not be read.
 	nodesUnmarked bool
 	// mutated reports whether the API server changed the template of the last new set.
 	mutated bool
@@ -186,8 +185,7 @@ func (p pass) reconcile(ctx context.Context, deployment *v1alpha1.MachineDeploym
 	return p.report(ctx, facts, outcome)
 }
 
-// settle is the least time between two statuses of a deployment that is being deleted: its sets change
-// often then.
+// settle is the least time between two statuses during deletion: sets change often then.
 const settle = 100 * time.Millisecond
 
 // terminate deletes the sets, and removes the finalizer when none is left. A deployment that is deleted

@@ -59,8 +59,7 @@ func lookAgain(f planner.Facts, o planner.Outcome, next v1alpha1.MachineDeployme
 	return again
 }
 
-// warned are the reasons of conditions that get an event, too: what keeps a deployment from being
-// reconciled as its user expects.
+// warned are the reasons of conditions that also get an event: what its user has to change.
 var warned = []string{
 	v1alpha1.DeploymentReasonInvalid, v1alpha1.DeploymentReasonSelectsAll, v1alpha1.DeploymentReasonNotSupported,
 	v1alpha1.DeploymentReasonMutated, v1alpha1.DeploymentReasonMarkError, v1alpha1.DeploymentReasonSelectorOverlap,

@@ -51,8 +51,7 @@ type outcome struct {
 	failure error
 }
 
-// apply carries out a plan. The plan counts adopted Machines and not released ones, so if that fails,
-// none is created or deleted.
+// apply carries out a plan. Its numbers are only right if Machines could be adopted and released.
 func (c *Controller) apply(ctx context.Context, f planner.Facts, operations []planner.Operation) *outcome {
 	done := &outcome{set: f.Set.DeepCopy(), leaving: map[types.UID]bool{}, changed: map[types.UID]string{}}
 	if done.failure = c.changeOwners(ctx, f, operations, done); done.failure != nil {
@@ -74,8 +73,7 @@ func only(operations []planner.Operation, wanted planner.Action) []planner.Opera
 	return slices.DeleteFunc(slices.Clone(operations), func(op planner.Operation) bool { return op.Action != wanted })
 }
 
-// create creates Machines in batches of growing size, and stops after a batch with a failure: that
-// is likely to hit the other Machines, too.
+// create creates Machines in batches of growing size, until one fails: the cause is likely the same.
 func (c *Controller) create(ctx context.Context, f planner.Facts, op planner.Operation, done *outcome) error {
 	var names []string
 	var failure error
@@ -209,8 +207,7 @@ func (c *Controller) remove(ctx context.Context, f planner.Facts, operations []p
 	return err
 }
 
-// removeOne deletes a Machine unless it was replaced or changed since the plan: it may be preserved,
-// or not be the set's any more.
+// removeOne deletes a Machine unless it changed since the plan: it may be preserved or released.
 func (c *Controller) removeOne(ctx context.Context, machine *v1alpha1.Machine, changed map[types.UID]string) error {
 	version := cmp.Or(changed[machine.UID], machine.ResourceVersion)
 	as := client.Preconditions{UID: &machine.UID, ResourceVersion: &version}
@@ -220,8 +217,7 @@ func (c *Controller) removeOne(ctx context.Context, machine *v1alpha1.Machine, c
 	return nil
 }
 
-// serious returns failures without conflicts, if there are others. After a conflict, the next pass
-// sees what changed.
+// serious returns failures without conflicts, after which the next pass sees what changed.
 func serious(failures []error) []error {
 	others := slices.DeleteFunc(slices.Clone(failures), apierror.Conflict)
 	if errors.Join(others...) == nil {

@@ -19,8 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
-// gather reads the facts from the cache, and from the API server where only that knows. It also
-// returns which contents of the set and its class the facts are about.
+// gather reads the facts, and which contents of the set and its class they are about.
 func (c *Controller) gather(ctx context.Context, set *v1alpha1.MachineSet) (planner.Facts, contents, error) {
 	f := planner.Facts{
 		Set: set, Now: c.Clock.Now(), Overshoot: c.Overshoot, EnforceMinReady: c.EnforceMinReadySeconds, Orphaned: c.orphaned.Has(set),

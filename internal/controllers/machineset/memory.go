@@ -33,8 +33,7 @@ type memory struct {
 	last atomic.Pointer[lastPass]
 }
 
-// lastPass is what the last pass over a set found. Event handlers decide by it whether and when
-// the next is needed.
+// lastPass is what the last pass found, by which event handlers decide whether and when to enqueue.
 type lastPass struct {
 	machines int
 	backsOff bool
@@ -65,8 +64,7 @@ type upToDate struct {
 	generations map[types.UID]int64
 }
 
-// outdated returns the Machines that have yet to take over a change of the template. It compares
-// only those that changed since the last time.
+// outdated returns the Machines that differ from the template. It compares only what changed.
 func (u *upToDate) outdated(set *v1alpha1.MachineSet, owned []*v1alpha1.Machine) []planner.Outdated {
 	if u.set != set.UID || u.generation != set.Generation || len(u.generations) > 2*len(owned) {
 		*u = upToDate{set.UID, set.Generation, make(map[types.UID]int64, len(owned))}
@@ -87,8 +85,7 @@ func (u *upToDate) outdated(set *v1alpha1.MachineSet, owned []*v1alpha1.Machine)
 	return outdated
 }
 
-// failures counts how often in a row the Machines of a set failed before they joined, so that a
-// broken class costs neither API server nor provider much.
+// failures counts how often in a row Machines of a set failed before they joined, for its back-off.
 type failures struct {
 	// of is what failed. A change of set or class starts anew.
 	of contents
@@ -108,8 +105,7 @@ type contents struct {
 	setGeneration, classGeneration int64
 }
 
-// count counts a new round if one of the deleted Machines never joined and was created since the
-// last round. It returns that Machine, nil if there is none.
+// count counts a new round if a deleted Machine of it never joined, and returns that Machine.
 func (s *failures) count(f planner.Facts, of contents, deleted []planner.Operation) *v1alpha1.Machine {
 	if s.of != of {
 		*s = failures{}
@@ -146,8 +142,7 @@ func neverJoined(machine *v1alpha1.Machine) bool {
 		machine.Status.LastOperation.Type == v1alpha1.MachineOperationCreate
 }
 
-// until returns when the set may create Machines again. A Machine that became available since the
-// first failure ends the row.
+// until returns when the set may create Machines again. One that became available ends the row.
 func (s *failures) until(owned []*v1alpha1.Machine, of contents) time.Time {
 	over := s.of != of
 	for _, machine := range owned {
@@ -159,8 +154,7 @@ func (s *failures) until(owned []*v1alpha1.Machine, of contents) time.Time {
 	return s.notBefore
 }
 
-// backOff counts the deleted Machines that never joined, and returns when the set may create
-// Machines again.
+// backOff counts Machines that never joined, and returns when the set may create others.
 func (c *Controller) backOff(ctx context.Context, f planner.Facts, of contents, deleted []planner.Operation) time.Time {
 	known := &c.memory.Of(client.ObjectKeyFromObject(f.Set)).failures
 	last := known.count(f, of, deleted)

@@ -80,8 +80,7 @@ func one(yes bool) int32 {
 	return 0
 }
 
-// failedMachines returns the Machines whose last operation failed, sorted by name; nil if there are
-// none.
+// failedMachines returns the Machines whose last operation failed, by name; nil if there are none.
 func failedMachines(f planner.Facts) *[]v1alpha1.MachineSummary {
 	var failed []v1alpha1.MachineSummary
 	for _, machine := range f.Owned {

@@ -19,8 +19,7 @@ import (
 )
 
 const (
-	// settle is how long events of Machines are collected before their set is reconciled: many Machines
-	// of a set change at a time.
+	// settle is how long events of a set's Machines are collected, many of which change at a time.
 	settle = 100 * time.Millisecond
 	// settleFor is for how many Machines that is enough. A pass reads all Machines of a set, so the time
 	// grows with them, or the cost of each Machine would.
@@ -59,8 +58,7 @@ func relevantChange() predicate.Predicate {
 	}}
 }
 
-// withoutMessages returns a set without the messages of its conditions and without what every write of
-// the status changes.
+// withoutMessages returns a set without messages of conditions and what every status write changes.
 func withoutMessages(set *v1alpha1.MachineSet) *v1alpha1.MachineSet {
 	lean := *set
 	lean.ResourceVersion, lean.ManagedFields, lean.Status.LastOperation = "", nil, v1alpha1.LastOperation{}
@@ -99,8 +97,7 @@ func (c *Controller) setsOf(ctx context.Context, object client.Object) []reconci
 	})
 }
 
-// setsInBackOff returns the sets whose Machines of a class keep failing. The class may have been
-// corrected.
+// setsInBackOff returns the sets whose Machines of a class, which may be corrected now, keep failing.
 func (c *Controller) setsInBackOff(ctx context.Context, class client.Object) []reconcile.Request {
 	return c.requests(ctx, class.GetNamespace(), func(set *v1alpha1.MachineSet) bool {
 		return set.Spec.Template.Spec.Class.Name == class.GetName() && c.lastPass(client.ObjectKeyFromObject(set)).backsOff
@@ -127,8 +124,7 @@ func (c *Controller) overlappingSets(ctx context.Context, object client.Object) 
 	return requests
 }
 
-// selectionChange lets through changes of which sets overlap. A new controller changes that without a
-// new generation.
+// selectionChange lets through changes of which sets overlap, also by a new controller.
 func selectionChange() predicate.Predicate {
 	return predicate.Funcs{
 		GenericFunc: func(event.GenericEvent) bool { return false },

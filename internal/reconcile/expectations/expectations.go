@@ -14,8 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// StaleCache is how long a pass waits for the cache to show what this process wrote. Normally the
-// event of that write comes first.
+// StaleCache is how long a pass waits for an event of its own writes, in case that does not come.
 const StaleCache = time.Second
 
 // RateLimiter returns when an object is reconciled again after a failure: after 5ms, doubled with
@@ -133,8 +132,7 @@ func Locked(before client.Object) client.Patch {
 	return client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 }
 
-// older reports whether one resource version came before another. Versions that cannot be compared
-// do not.
+// older reports whether one version is known to have come before another.
 func older(a, b string) bool {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	return err == nil && order < 0

@@ -47,8 +47,7 @@ func ParseNamed(text string) []Named {
 	return entries
 }
 
-// since returns when a Machine was named. In the old form, that is when the deployment was last scaled,
-// or else when the Machine was marked.
+// since returns when a Machine was named. The old form has no time: the last scaling or mark counts.
 func (n Named) since(f Facts) string {
 	was := ""
 	if n.Machine != nil && n.Machine.Annotations[v1alpha1.AnnotationKeyMachinePriority] == FirstPriority {
@@ -82,8 +81,7 @@ func Marked(machine *v1alpha1.Machine, since string) bool {
 		machine.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime] == since
 }
 
-// planMarks marks the Machines named for deletion. A set that is scaled before the cache shows the marks
-// would delete other Machines.
+// planMarks marks the Machines named for deletion. Scaled before that, a set would delete others.
 func planMarks(f Facts) []Operation {
 	var operations []Operation
 	for _, n := range f.Named {

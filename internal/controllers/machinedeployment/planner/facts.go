@@ -131,8 +131,7 @@ func Selects(deployment *v1alpha1.MachineDeployment) func(*v1alpha1.MachineSet) 
 	}
 }
 
-// SelectsAll reports whether the deployment's selector is empty. It would match everything without a
-// controller.
+// SelectsAll reports whether the deployment's selector is empty, so that it matches everything.
 func SelectsAll(deployment *v1alpha1.MachineDeployment) bool {
 	return machineset.SelectsAll(deployment.Spec.Selector)
 }
@@ -170,8 +169,7 @@ func Unselected(deployment *v1alpha1.MachineDeployment, set *v1alpha1.MachineSet
 	return fmt.Sprintf("spec.selector: %q does not match the machine set that would be made, which has the label %s=%s. Leave that label to the sets.", machineset.Selector(deployment.Spec.Selector), key, set.Labels[key])
 }
 
-// Mutated names the fields in which a set, as the API server created it, differs from the
-// deployment's template.
+// Mutated names the fields in which a set that was created differs from the deployment's template.
 func Mutated(deployment *v1alpha1.MachineDeployment, created *v1alpha1.MachineSet) []string {
 	want, is := revision.Essence(&deployment.Spec.Template), revision.Essence(&created.Spec.Template)
 	var fields []string

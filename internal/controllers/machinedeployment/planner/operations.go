@@ -51,24 +51,21 @@ type Operation struct {
 	Deployment *v1alpha1.MachineDeployment
 	// Reason is a sentence for events and logs.
 	Reason string
-	// Topic is the reason of the event, where it does not follow from the action. Without a topic,
-	// patches of nodes are only logged.
+	// Topic is the reason of the event, if not that of the action. Patches of nodes may have no event.
 	Topic string
 
 	// size of the deployment that a set is scaled for; 0 is its replicas.
 	size int32
 }
 
-// Ends reports whether the pass ends after the operation and others of the same action, since the
-// caches have to show what they did.
+// Ends reports whether a pass ends after the operation and others of its action: caches have to follow.
 func (op Operation) Ends() bool {
 	return slices.Contains([]Action{Adopt, Release, Mark, RollBack, Refuse}, op.Action)
 }
 
 // Errors of operations that decide on the status.
 var (
-	// ErrNameTaken: another set has the name of the new one. The next pass has another collision count,
-	// and with it another name.
+	// ErrNameTaken: another set has the name of the new one. The next pass tries another name.
 	ErrNameTaken = errors.New("the name of the new machine set is taken")
 	// ErrCreate marks failures to create a set.
 	ErrCreate = errors.New("creating a machine set")
@@ -96,8 +93,7 @@ type Outcome struct {
 	Failure error
 }
 
-// MarkError returns why Machines could not be marked; nil if all could. It has the first three errors: of
-// thousands, most are the same.
+// MarkError returns the first three errors of Unmarked, as most are the same; nil if there are none.
 func (o Outcome) MarkError() error {
 	first := o.Unmarked[:min(3, len(o.Unmarked))]
 	if more := len(o.Unmarked) - len(first); more > 0 {

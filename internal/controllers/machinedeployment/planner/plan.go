@@ -135,8 +135,7 @@ func planRecreate(f Facts) []Operation {
 	return operations
 }
 
-// planSuspended scales the deployment and begins no rollout. The sets of a rollout that had begun are
-// scaled together.
+// planSuspended only scales. The sets of a rollout that had begun are scaled together.
 func planSuspended(f Facts) []Operation {
 	used := inUse(f)
 	if len(used) == 0 {

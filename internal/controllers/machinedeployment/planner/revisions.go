@@ -51,8 +51,7 @@ func setReplicaAnnotations(set *v1alpha1.MachineSet, f Facts, size int32) {
 // longestHistory is how long the history of a set's revisions may be, as for a ReplicaSet.
 const longestHistory = 2000
 
-// setRevision gives a set a revision, and adds the former one to its history, of which the oldest
-// entries are dropped.
+// setRevision gives a set a revision, and adds the former one to its bounded history.
 func setRevision(set *v1alpha1.MachineSet, number int64) {
 	if was := set.Annotations[v1alpha1.AnnotationKeyRevision]; was != "" {
 		history := strings.TrimPrefix(set.Annotations[v1alpha1.AnnotationKeyRevisionHistory]+","+was, ",")
@@ -73,8 +72,7 @@ func lastRevision(f Facts) int64 {
 	return last
 }
 
-// given returns the revision of a set or a deployment. The highest possible number does not count:
-// no other could follow.
+// given returns a revision, but not the highest possible number, which no other could follow.
 func given(of metav1.Object) int64 {
 	if number := revision.Number(of); number < math.MaxInt64 {
 		return number
@@ -158,8 +156,7 @@ func planRollback(f Facts) []Operation {
 	return []Operation{op}
 }
 
-// rollBack gives a deployment the template of an old set, and the set's annotations but for those
-// that do not belong to a template.
+// rollBack gives a deployment the template of an old set, and the annotations that belong to it.
 func rollBack(deployment *v1alpha1.MachineDeployment, set *v1alpha1.MachineSet) {
 	set.Spec.Template.DeepCopyInto(&deployment.Spec.Template)
 	delete(deployment.Spec.Template.Labels, v1alpha1.DefaultMachineDeploymentUniqueLabelKey)

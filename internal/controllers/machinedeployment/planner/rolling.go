@@ -33,8 +33,7 @@ func planRolling(f Facts) []Operation {
 	return append(grow(f), smaller...)
 }
 
-// grow gives the current set as many Machines as there is room for, and removes those beyond the
-// replicas of the deployment.
+// grow gives the current set as many Machines as there is room for, at most the deployment's replicas.
 func grow(f Facts) []Operation {
 	wanted, room := f.Deployment.Spec.Replicas, room(f)
 	why := fmt.Sprintf("%s may exist during the rollout, and %d do", messages.Machines(wanted+f.surge), Total(f.All(), f.Counted))
@@ -138,8 +137,7 @@ func Desired(set *v1alpha1.MachineSet) int32 {
 	return max(0, set.Spec.Replicas)
 }
 
-// Existing returns how many Machines a settled set has, including those being deleted and those still
-// to be created.
+// Existing returns how many Machines a settled set has, or is about to have.
 func Existing(set *v1alpha1.MachineSet) int32 { return max(set.Status.Replicas, Desired(set)) }
 
 // Counted returns how many Machines of a set exist and are not retained. Rollouts do not wait for
@@ -168,8 +166,7 @@ func Retained(set *v1alpha1.MachineSet, machines []*v1alpha1.Machine, now time.T
 	return max(0, min(beyond, Existing(set)-Desired(set)))
 }
 
-// Available returns how many Machines of a set are available and stay. Those beyond its replicas are
-// about to be deleted.
+// Available returns how many Machines of a set are available and within its replicas, so that they stay.
 func Available(set *v1alpha1.MachineSet) int32 {
 	return max(0, min(set.Status.AvailableReplicas, Desired(set)))
 }
@@ -200,8 +197,7 @@ func allSettled(f Facts) bool {
 	return !slices.ContainsFunc(f.All(), func(set *v1alpha1.MachineSet) bool { return !settled(set) })
 }
 
-// Total adds up a number of the sets, of which negative ones count as 0. The sum may exceed what a
-// field can hold.
+// Total adds up a number of the sets. Negative ones count as 0.
 func Total(sets []*v1alpha1.MachineSet, number func(*v1alpha1.MachineSet) int32) int64 {
 	var sum int64
 	for _, set := range sets {
@@ -216,8 +212,7 @@ func Clamp(n int64) int32 { return int32(min(max(0, n), math.MaxInt32)) }
 // occupied reports whether a set has Machines, or may have some that it did not report yet.
 func (f Facts) occupied(set *v1alpha1.MachineSet) bool { return !settled(set) || f.Counted(set) > 0 }
 
-// replaced reports whether no Machines of old sets are left but for retained ones, or the rollout was
-// complete before.
+// replaced reports whether old sets have only retained Machines, or the rollout was complete before.
 func replaced(f Facts) bool {
 	return WasComplete(f) || !slices.ContainsFunc(f.Old, f.occupied)
 }

@@ -15,8 +15,7 @@ func inUse(f Facts) []*v1alpha1.MachineSet {
 	return slices.DeleteFunc(f.All(), func(set *v1alpha1.MachineSet) bool { return Desired(set) == 0 })
 }
 
-// resized reports whether the deployment was scaled since its sets were, by the annotations of the sets
-// in use.
+// resized reports whether the deployment was scaled since its sets were, by their annotations.
 func resized(f Facts) bool {
 	wanted := strconv.Itoa(int(f.Deployment.Spec.Replicas))
 	return slices.ContainsFunc(inUse(f), func(set *v1alpha1.MachineSet) bool {
@@ -77,8 +76,7 @@ func planScaleDown(f Facts) []Operation {
 	return operations
 }
 
-// planScaleUp gives all sets in use more Machines, in proportion to their sizes and as far as there
-// is room.
+// planScaleUp gives all sets in use more Machines, in proportion to their sizes, as there is room.
 func planScaleUp(f Facts) []Operation {
 	used := inUse(f)
 	slices.Reverse(used) // the newer first
@@ -111,8 +109,7 @@ func takeNamed(f Facts, shares []share, rest int32) int32 {
 	return rest
 }
 
-// takeInProportion takes from every set in proportion to its size, from the largest first, and then
-// what rounding left.
+// takeInProportion takes from every set in proportion to its size, the largest first, then the rest.
 func takeInProportion(f Facts, shares []share, rest int32) {
 	bySize := make([]*share, len(shares))
 	for i := range shares {
@@ -129,8 +126,7 @@ func takeInProportion(f Facts, shares []share, rest int32) {
 	}
 }
 
-// proportional returns the size of a set in a deployment of the new size. The set's annotation has the
-// former size of the deployment.
+// proportional returns the size of a set in the resized deployment, whose former size is annotated.
 func proportional(f Facts, set *v1alpha1.MachineSet) int32 {
 	of, err := strconv.ParseInt(set.Annotations[v1alpha1.AnnotationKeyMaxReplicas], 10, 32)
 	if err != nil || of <= 0 || suspended(f) && !begun(f) { // in the last case there was a surge, and is none

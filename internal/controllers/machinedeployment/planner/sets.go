@@ -58,8 +58,7 @@ func OwnerReference(deployment *v1alpha1.MachineDeployment) metav1.OwnerReferenc
 	return *metav1.NewControllerRef(deployment, Kind)
 }
 
-// planRefresh updates the sets that are not scaled anyway. While others are scaled, none records a new
-// size.
+// planRefresh updates sets that are not scaled. While others are scaled, none records a new size.
 func planRefresh(f Facts, replicas []Operation) []Operation {
 	var operations []Operation
 	for _, set := range f.All() {
@@ -80,8 +79,7 @@ func planRefresh(f Facts, replicas []Operation) []Operation {
 	return operations
 }
 
-// idle reports whether a set takes over nothing, without comparing it: there may be hundreds of old sets
-// without replicas.
+// idle reports cheaply whether a set takes over nothing, as hundreds of old ones do.
 func idle(f Facts, set *v1alpha1.MachineSet) bool {
 	return set != f.Current && Desired(set) == 0 && !machineset.Frozen(set)
 }
@@ -108,8 +106,7 @@ func refreshed(f Facts, set *v1alpha1.MachineSet, sized bool) *v1alpha1.MachineS
 	return next
 }
 
-// refreshCurrent takes over what can be changed on existing Machines. Sets of earlier templates keep
-// theirs for a rollback.
+// refreshCurrent takes over what changes on existing Machines. Old sets keep theirs for a rollback.
 func refreshCurrent(f Facts, set *v1alpha1.MachineSet) {
 	machineset.TakeOver(&f.Deployment.Spec.Template.Spec, &set.Spec.Template.Spec)
 	set.Spec.MinReadySeconds = f.Deployment.Spec.MinReadySeconds

@@ -50,8 +50,7 @@ func Older(a, b *v1alpha1.MachineSet) int {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 }
 
-// Current returns the oldest set of a template that is not being deleted, of sets sorted by age; nil if
-// there is none.
+// Current returns the oldest remaining set of a template, of sets sorted by age; nil if there is none.
 func Current(sets []*v1alpha1.MachineSet, template *v1alpha1.MachineTemplateSpec) *v1alpha1.MachineSet {
 	wanted := is(Essence(template))
 	return first(sets, func(set *v1alpha1.MachineSet) bool {
@@ -96,8 +95,7 @@ func first(sets []*v1alpha1.MachineSet, is func(*v1alpha1.MachineSet) bool) *v1a
 	return nil
 }
 
-// Hash returns a number for a template and a collision count. It only names a new set: the set of a
-// template is found by comparison.
+// Hash returns a number to name a new set by. The set of a template is found by comparison.
 func Hash(template *v1alpha1.MachineTemplateSpec, collisions int32) string {
 	encoded, _ := json.Marshal(Essence(template)) // plain fields: it cannot fail
 	hash := fnv.New32a()

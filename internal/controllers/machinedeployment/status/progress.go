@@ -19,8 +19,7 @@ var (
 	timed = []string{v1alpha1.DeploymentReasonUpdated, v1alpha1.DeploymentReasonCreated, v1alpha1.DeploymentReasonFound, v1alpha1.DeploymentReasonResumed}
 )
 
-// progress reports the rollout. Its deadline counts from the last progress, which is when the condition
-// was last updated.
+// progress reports the rollout. Its deadline counts from the condition's last update.
 func (p *pass) progress() {
 	was, is := Progress(p.was), p.rollout()
 	p.set(is)
@@ -33,8 +32,7 @@ func (p *pass) progress() {
 	}
 }
 
-// rollout returns the condition Progressing. Autoscalers remove no Machine until its reason is
-// NewMachineSetAvailable.
+// rollout returns the condition Progressing, before whose NewMachineSetAvailable autoscalers wait.
 func (p *pass) rollout() v1alpha1.MachineDeploymentCondition {
 	failure := p.outcome.Failure
 	is := func(status v1alpha1.ConditionStatus, reason, message string) v1alpha1.MachineDeploymentCondition {
@@ -119,8 +117,7 @@ func interrupts(was, is string) bool {
 	return is == failed && runs(was) || was == failed && is == v1alpha1.DeploymentReasonUpdated
 }
 
-// timedOut reports whether there was no progress for too long. A late rollout is late until it
-// progresses.
+// timedOut reports whether there was no progress for too long, and none since.
 func (p *pass) timedOut() bool {
 	was, limit := Progress(p.was), p.Deployment.Spec.ProgressDeadlineSeconds
 	if limit == nil || p.progressed() || p.begins() {

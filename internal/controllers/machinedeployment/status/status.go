@@ -24,8 +24,7 @@ import (
 // mostFailed is how many failed Machines a status lists, as in a set's status.
 const mostFailed = 100
 
-// longestMessage is how many bytes the message of a condition may have, as for an event: webhooks answer
-// with any length.
+// longestMessage is how many bytes the message of a condition may have. Those of webhooks have any length.
 const longestMessage = 1024
 
 // pass is a status in the making.
@@ -143,8 +142,7 @@ func (p *pass) overlap() {
 	p.setOrRemove(v1alpha1.MachineDeploymentSelectorOverlap, v1alpha1.DeploymentReasonSelectorOverlap, message)
 }
 
-// released reports sets with Machines that the selector does not match any more. As in MCM, they are
-// released with their Machines.
+// released reports sets that the selector does not match any more, and which keep their Machines.
 func (p *pass) released() {
 	var names []string
 	for _, set := range p.Released {
@@ -168,8 +166,7 @@ func (p *pass) setOrRemove(kind v1alpha1.MachineDeploymentConditionType, reason,
 	p.set(condition(kind, v1alpha1.ConditionTrue, reason, message))
 }
 
-// rollback removes the refusal of a rollback when another rollout begins, which the creation of the
-// first set is not.
+// rollback removes the refusal of a rollback when another rollout, but not the first, begins.
 func (p *pass) rollback() {
 	if p.begins() && revision.Number(p.Deployment) > 0 {
 		remove(&p.next, v1alpha1.MachineDeploymentRollbackRefused)

@@ -99,8 +99,7 @@ func markedAt(machine *v1alpha1.Machine) time.Time {
 	return never
 }
 
-// rank orders Machines for deletion: lower priorities first, then earlier marks, worse phases and
-// older Machines.
+// rank orders Machines for deletion: by lower priority, earlier mark, worse phase and age.
 func rank(a, b *v1alpha1.Machine) int {
 	return cmp.Or(
 		cmp.Compare(priority(a), priority(b)),

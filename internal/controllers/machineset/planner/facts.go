@@ -25,8 +25,7 @@ type Facts struct {
 	Owned []*v1alpha1.Machine
 	// Unowned are Machines without a controller that the selector matches.
 	Unowned []*v1alpha1.Machine
-	// Current reports whether the cache shows all that was written. If not, the Machines cannot be
-	// counted.
+	// Current reports whether the cache shows all that was written, so that Machines can be counted.
 	Current bool
 	// Parent is the deployment of the set; nil if it has none.
 	Parent *v1alpha1.MachineDeployment
@@ -38,8 +37,7 @@ type Facts struct {
 	NotBefore time.Time
 	// Outdated are owned Machines that differ from the template in what they take over from it.
 	Outdated []Outdated
-	// Orphaned reports whether the set is deleted without its Machines. The garbage collector may
-	// have finished with it.
+	// Orphaned reports whether the set is deleted without its Machines.
 	Orphaned bool
 	// Overlaps are the sorted names of other sets that select the same Machines.
 	Overlaps []string
@@ -47,8 +45,7 @@ type Facts struct {
 	Now time.Time
 }
 
-// Deleted reports whether a set that is being deleted has no Machines left, so that its finalizer
-// can be removed.
+// Deleted reports whether a set that is being deleted has no Machines left.
 func (f Facts) Deleted() bool {
 	return !f.Set.DeletionTimestamp.IsZero() && !cascade.Orphaning(f.Set) && len(f.Owned) == 0 && f.Current
 }
@@ -147,8 +144,7 @@ func CanOverlap(set *v1alpha1.MachineSet) bool {
 	return set.DeletionTimestamp.IsZero() && set.Spec.Selector != nil && !SelectsAll(set.Spec.Selector)
 }
 
-// Matches reports whether a selector matches labels. Few selectors have expressions, and only those
-// are worth parsing.
+// Matches reports whether a selector matches labels. It parses only selectors with expressions.
 func Matches(selector *metav1.LabelSelector, created map[string]string) bool {
 	return selector != nil && Contains(created, selector.MatchLabels) &&
 		(len(selector.MatchExpressions) == 0 || Selector(selector).Matches(labels.Set(created)))

@@ -85,8 +85,7 @@ func Plan(f Facts) []Operation {
 	return append(operations, scaleDown(f, kept, count-wanted)...)
 }
 
-// adoptAndRelease adopts unowned Machines, and releases those that the selector does not match any
-// more. It returns the Machines that the set then has.
+// adoptAndRelease adopts and releases Machines, and returns those that the set then has.
 func adoptAndRelease(f Facts) ([]*v1alpha1.Machine, []Operation) {
 	var kept []*v1alpha1.Machine
 	var operations []Operation
@@ -107,8 +106,7 @@ func adoptAndRelease(f Facts) ([]*v1alpha1.Machine, []Operation) {
 	return kept, byName(operations)
 }
 
-// byName sorts operations by Machine: the cache lists in no order, and the status shows the first
-// failure, which must not change between passes.
+// byName sorts operations: the first failure goes into the status and must not change between passes.
 func byName(operations []Operation) []Operation {
 	slices.SortFunc(operations, func(a, b Operation) int { return cmp.Compare(a.Machine.Name, b.Machine.Name) })
 	return operations
@@ -190,15 +188,13 @@ func TooMany(count, limit int) string {
 	return fmt.Sprintf("%d machines exist, which is no less than the limit of %d", count, limit)
 }
 
-// Exceeded returns the number of Machines that freezes a set of a deployment, which may be nil, and
-// reports whether the set has as many.
+// Exceeded returns how many Machines freeze a set of a deployment or nil, and whether it has as many.
 func (o *Overshoot) Exceeded(set *v1alpha1.MachineSet, parent *v1alpha1.MachineDeployment, count int) (int, bool) {
 	high := max(1, limit(set, parent)+int(o.Up))
 	return high, count >= high
 }
 
-// limit returns how many Machines a set is expected to have at most. The set may show a change of its
-// deployment before the cache shows the deployment.
+// limit returns how many Machines a set has at most. The deployment may be shown later than the set.
 func limit(set *v1alpha1.MachineSet, parent *v1alpha1.MachineDeployment) int {
 	if parent == nil {
 		return 2 * int(set.Spec.Replicas)
