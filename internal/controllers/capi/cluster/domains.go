@@ -134,7 +134,7 @@ func (c *Controller) list(request string, machine *infrav1.MillwrightMachine) (l
 	key := client.ObjectKeyFromObject(machine)
 	known := c.calls[key]
 	if known == nil || known.request != request {
-		c.drop(key)
+		known.stop()
 		known = &call{request: request}
 		c.calls[key] = known
 	}
@@ -171,14 +171,15 @@ func (c *Controller) finish(known *call, got answer) {
 func (c *Controller) forget(key types.NamespacedName) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.drop(key)
+	c.calls[key].stop()
+	delete(c.calls, key)
 }
 
-func (c *Controller) drop(key types.NamespacedName) {
-	if known := c.calls[key]; known != nil && known.cancel != nil {
-		known.cancel()
+// stop cancels a call that is under way.
+func (k *call) stop() {
+	if k != nil && k.cancel != nil {
+		k.cancel()
 	}
-	delete(c.calls, key)
 }
 
 // call calls the driver.
