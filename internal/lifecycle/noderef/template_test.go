@@ -159,8 +159,8 @@ func TestTemplateCannotForgeWhatIsOurs(t *testing.T) {
 	}
 }
 
-// world is a node with its template and what a model says it must carry.
-type world struct {
+// modelled is a node with its template, and a model of what it must have.
+type modelled struct {
 	node     *corev1.Node
 	template v1alpha1.NodeTemplateSpec
 	// users is what users put on the node, and nobody but they may take away.
@@ -197,7 +197,7 @@ func identity(taint corev1.Taint) string { return taint.Key + ":" + string(taint
 // its users put on it, nothing else of ours, and is at rest after one Adopt.
 func TestThreeWayMerge(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		w := &world{node: &corev1.Node{}}
+		w := &modelled{node: &corev1.Node{}}
 		w.node.Labels, w.node.Annotations = map[string]string{}, map[string]string{}
 		w.users.Labels, w.users.Annotations = map[string]string{}, map[string]string{}
 		rt.Repeat(map[string]func(*rapid.T){
@@ -218,7 +218,7 @@ func put(rt *rapid.T, maps ...map[string]string) {
 	}
 }
 
-func (w *world) userTaints(rt *rapid.T) {
+func (w *modelled) userTaints(rt *rapid.T) {
 	taint := drawTaints(userKeys).Draw(rt, "taint")
 	if !slices.ContainsFunc(w.node.Spec.Taints, func(other corev1.Taint) bool { return identity(other) == identity(taint) }) {
 		w.node.Spec.Taints = append(w.node.Spec.Taints, taint)
@@ -227,7 +227,7 @@ func (w *world) userTaints(rt *rapid.T) {
 }
 
 // interfere changes what is the template's.
-func (w *world) interfere(rt *rapid.T) {
+func (w *modelled) interfere(rt *rapid.T) {
 	key := templateKeys.Draw(rt, "key")
 	delete(w.node.Labels, key)
 	if _, ok := w.node.Annotations[key]; ok {
@@ -236,7 +236,7 @@ func (w *world) interfere(rt *rapid.T) {
 	w.node.Spec.Taints = slices.DeleteFunc(w.node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key })
 }
 
-func (w *world) adopt(rt *rapid.T) {
+func (w *modelled) adopt(rt *rapid.T) {
 	before := w.node.DeepCopy()
 	adopt(rt, w.node, w.template)
 	once := w.node.DeepCopy()
@@ -264,7 +264,7 @@ func both(a, b map[string]string) map[string]string {
 	return all
 }
 
-func (w *world) checkTaints(rt *rapid.T, before []corev1.Taint) {
+func (w *modelled) checkTaints(rt *rapid.T, before []corev1.Taint) {
 	describe := func(taints []corev1.Taint) []string {
 		var list []string
 		for _, taint := range taints {

@@ -90,10 +90,7 @@ func (r *Limiter) Forget(machine types.NamespacedName) {
 }
 
 func limitOf(limit intstr.IntOrString, size int) int {
-	number, err := intstr.GetScaledValueFromIntOrPercent(&limit, size, false)
-	if err != nil {
-		return 1
-	}
+	number, _ := intstr.GetScaledValueFromIntOrPercent(&limit, size, false) // 0 if it is neither
 	return max(number, 1)
 }
 

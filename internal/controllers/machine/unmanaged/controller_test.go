@@ -50,8 +50,8 @@ func (i indexer) IndexField(_ context.Context, object client.Object, field strin
 	return nil
 }
 
-// world is a controller, a node and what becomes of it.
-type world struct {
+// harness is a controller and a node.
+type harness struct {
 	*testing.T
 	clock      *testingclock.FakeClock
 	machines   client.Client
@@ -60,47 +60,47 @@ type world struct {
 	controller *Controller
 }
 
-func newWorld(t *testing.T, node *corev1.Node) *world {
+func newHarness(t *testing.T, node *corev1.Node) *harness {
 	t.Helper()
-	w := &world{T: t, clock: testingclock.NewFakeClock(begin)}
+	h := &harness{T: t, clock: testingclock.NewFakeClock(begin)}
 	indexed := indexer{fake.NewClientBuilder().WithScheme(env.NewScheme())}
 	if err := fieldindex.Add(t.Context(), indexed); err != nil {
 		t.Fatal(err)
 	}
-	w.machines = indexed.Build()
-	w.nodes = fake.NewClientBuilder().WithScheme(env.NewScheme()).WithObjects(node).WithInterceptorFuncs(interceptor.Funcs{
+	h.machines = indexed.Build()
+	h.nodes = fake.NewClientBuilder().WithScheme(env.NewScheme()).WithObjects(node).WithInterceptorFuncs(interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
-			w.writes++
+			h.writes++
 			return c.Patch(ctx, object, patch, options...)
 		},
 	}).Build()
-	w.controller = New(Options{Machines: w.machines, Target: fakeTarget{client: w.nodes}, Clock: w.clock, Grace: grace})
-	return w
+	h.controller = New(Options{Machines: h.machines, Target: fakeTarget{client: h.nodes}, Clock: h.clock, Grace: grace})
+	return h
 }
 
-func (w *world) pass() ctrl.Result {
-	w.Helper()
-	result, err := w.controller.Reconcile(w.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "n"}})
+func (h *harness) pass() ctrl.Result {
+	h.Helper()
+	result, err := h.controller.Reconcile(h.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "n"}})
 	if err != nil {
-		w.Fatal(err)
+		h.Fatal(err)
 	}
 	return result
 }
 
-func (w *world) node() *corev1.Node {
-	w.Helper()
+func (h *harness) node() *corev1.Node {
+	h.Helper()
 	node := &corev1.Node{}
-	if err := w.nodes.Get(w.Context(), client.ObjectKey{Name: "n"}, node); err != nil {
-		w.Fatal(err)
+	if err := h.nodes.Get(h.Context(), client.ObjectKey{Name: "n"}, node); err != nil {
+		h.Fatal(err)
 	}
 	return node
 }
 
-func (w *world) machine(node string) {
-	w.Helper()
+func (h *harness) machine(node string) {
+	h.Helper()
 	machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "shoot", Name: "of-" + node, Labels: map[string]string{v1alpha1.NodeLabelKey: node}}}
-	if err := w.machines.Create(w.Context(), machine); err != nil {
-		w.Fatal(err)
+	if err := h.machines.Create(h.Context(), machine); err != nil {
+		h.Fatal(err)
 	}
 }
 
@@ -122,33 +122,33 @@ func TestNodeWithoutMachine(t *testing.T) {
 		"new node": {-time.Minute, grace + time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, newNode(tc.age))
-			w.machine("another-node")
-			if got := w.pass().RequeueAfter; got != tc.due {
+			h := newHarness(t, newNode(tc.age))
+			h.machine("another-node")
+			if got := h.pass().RequeueAfter; got != tc.due {
 				t.Errorf("it is looked at again after %v, want %v", got, tc.due)
 			}
-			w.clock.Step(tc.due - time.Second)
-			w.pass()
-			if w.writes != 0 {
+			h.clock.Step(tc.due - time.Second)
+			h.pass()
+			if h.writes != 0 {
 				t.Fatal("it is marked too early")
 			}
-			w.clock.Step(time.Second)
-			w.pass()
-			got := w.node()
+			h.clock.Step(time.Second)
+			h.pass()
+			got := h.node()
 			if diff := cmp.Diff(map[string]string{"a": "b", v1alpha1.AnnotationKeyNotManaged: "1"}, got.Annotations); diff != "" {
 				t.Errorf("annotations (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff([]string{"example.com/theirs"}, got.Finalizers); diff != "" {
 				t.Errorf("finalizers (-want +got):\n%s", diff)
 			}
-			w.clock.Step(time.Hour)
-			w.pass()
-			if w.writes != 1 {
-				t.Errorf("%d writes, want 1", w.writes)
+			h.clock.Step(time.Hour)
+			h.pass()
+			if h.writes != 1 {
+				t.Errorf("%d writes, want 1", h.writes)
 			}
-			w.machine("n")
-			w.pass()
-			if diff := cmp.Diff(map[string]string{"a": "b"}, w.node().Annotations); diff != "" {
+			h.machine("n")
+			h.pass()
+			if diff := cmp.Diff(map[string]string{"a": "b"}, h.node().Annotations); diff != "" {
 				t.Errorf("annotations of a node that has a Machine again (-want +got):\n%s", diff)
 			}
 		})
@@ -157,12 +157,12 @@ func TestNodeWithoutMachine(t *testing.T) {
 
 // TestNodeWithMachine: it is left alone, however old it is.
 func TestNodeWithMachine(t *testing.T) {
-	w := newWorld(t, newNode(24*time.Hour))
-	w.machine("n")
-	w.pass()
-	w.clock.Step(24 * time.Hour)
-	if got := w.pass(); w.writes != 0 || got.RequeueAfter != 0 {
-		t.Errorf("%d writes, looked at again after %v", w.writes, got.RequeueAfter)
+	h := newHarness(t, newNode(24*time.Hour))
+	h.machine("n")
+	h.pass()
+	h.clock.Step(24 * time.Hour)
+	if got := h.pass(); h.writes != 0 || got.RequeueAfter != 0 {
+		t.Errorf("%d writes, looked at again after %v", h.writes, got.RequeueAfter)
 	}
 }
 
@@ -170,18 +170,18 @@ func TestNodeWithMachine(t *testing.T) {
 func TestWrongMarkGoes(t *testing.T) {
 	node := newNode(0)
 	node.Annotations[v1alpha1.AnnotationKeyNotManaged] = "yes"
-	w := newWorld(t, node)
-	w.machine("n")
-	w.pass()
-	if _, marked := w.node().Annotations[v1alpha1.AnnotationKeyNotManaged]; marked {
+	h := newHarness(t, node)
+	h.machine("n")
+	h.pass()
+	if _, marked := h.node().Annotations[v1alpha1.AnnotationKeyNotManaged]; marked {
 		t.Error("it stays")
 	}
 }
 
 // TestNodeIsGone: between the event and the pass.
 func TestNodeIsGone(t *testing.T) {
-	w := newWorld(t, newNode(0))
-	if _, err := w.controller.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "gone"}}); err != nil {
+	h := newHarness(t, newNode(0))
+	if _, err := h.controller.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "gone"}}); err != nil {
 		t.Error(err)
 	}
 }
@@ -189,16 +189,16 @@ func TestNodeIsGone(t *testing.T) {
 // TestTargetIsAway: a Machine's event brings a pass before the target has answered. Nothing
 // is read then, which would hold the worker up, and nothing is an error.
 func TestTargetIsAway(t *testing.T) {
-	w := newWorld(t, newNode(24*time.Hour))
-	w.controller.Target = fakeTarget{away: true} // whoever reads gets a nil client
-	w.pass()
-	w.clock.Step(grace)
-	if got := w.pass(); got.RequeueAfter != 0 {
+	h := newHarness(t, newNode(24*time.Hour))
+	h.controller.Target = fakeTarget{away: true} // whoever reads gets a nil client
+	h.pass()
+	h.clock.Step(grace)
+	if got := h.pass(); got.RequeueAfter != 0 {
 		t.Errorf("it is looked at again after %v", got.RequeueAfter)
 	}
-	w.controller.Target = fakeTarget{client: w.nodes}
-	w.pass()
-	if _, marked := w.node().Annotations[v1alpha1.AnnotationKeyNotManaged]; !marked {
+	h.controller.Target = fakeTarget{client: h.nodes}
+	h.pass()
+	if _, marked := h.node().Annotations[v1alpha1.AnnotationKeyNotManaged]; !marked {
 		t.Error("the node is not marked once the target answers")
 	}
 }
@@ -206,16 +206,16 @@ func TestTargetIsAway(t *testing.T) {
 // TestWriteFails: it is tried again.
 func TestWriteFails(t *testing.T) {
 	down := errors.New("down")
-	w := newWorld(t, newNode(0))
-	broken := interceptor.NewClient(w.nodes.(client.WithWatch), interceptor.Funcs{
+	h := newHarness(t, newNode(0))
+	broken := interceptor.NewClient(h.nodes.(client.WithWatch), interceptor.Funcs{
 		Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
 			return down
 		},
 	})
-	w.controller.Target = fakeTarget{client: broken}
-	w.pass()
-	w.clock.Step(grace)
-	if _, err := w.controller.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "n"}}); !errors.Is(err, down) {
+	h.controller.Target = fakeTarget{client: broken}
+	h.pass()
+	h.clock.Step(grace)
+	if _, err := h.controller.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "n"}}); !errors.Is(err, down) {
 		t.Errorf("err %v", err)
 	}
 }
