@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	fakeclient "sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -165,7 +164,7 @@ func TestWhoIsWoken(t *testing.T) {
 }
 
 // indexer gives the indexes of the cache to a fake client.
-type indexer struct{ *fake.ClientBuilder }
+type indexer struct{ *fakeclient.ClientBuilder }
 
 func (i indexer) IndexField(_ context.Context, object client.Object, field string, values client.IndexerFunc) error {
 	i.WithIndex(object, field, values)
