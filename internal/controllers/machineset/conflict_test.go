@@ -155,6 +155,7 @@ func (u *hastyUser) Delete(ctx context.Context, object client.Object, opts ...cl
 // TestServerKeepsWhatIsPreservedJustBefore: a real API server refuses to delete what the cache
 // does not show yet, and the rest goes at the next look.
 func TestServerKeepsWhatIsPreservedJustBefore(t *testing.T) {
+	t.Parallel()
 	e := env.New(t)
 	g := gomega.NewWithT(t)
 	set := env.Fresh(e, newSet(0))

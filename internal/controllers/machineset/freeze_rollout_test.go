@@ -125,6 +125,7 @@ func (r *rolling) pass(t *rapid.T) {
 // TestRolloutsNeverFreeze: whatever a deployment does to its sets that still wants as many
 // machines, and whatever of that the caches show.
 func TestRolloutsNeverFreeze(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		r := newRolling(t)
 		t.Repeat(map[string]func(*rapid.T){

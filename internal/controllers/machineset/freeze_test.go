@@ -142,6 +142,7 @@ func TestAFrozenSetCreatesNothingUntilItIsAskedTo(t *testing.T) {
 // TestOwnWorkNeverFreezes: a set whose Machines fail and are replaced, whose cache lags and
 // that is scaled up, is not frozen, though far more Machine objects exist than are wanted.
 func TestOwnWorkNeverFreezes(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		s := newServer(newSet(rapid.Int32Range(0, 4).Draw(t, "replicas")))
 		s.overshoot = &Overshoot{Up: 2, Down: 1}

@@ -146,6 +146,7 @@ func TestServerWakesForOthersMachines(t *testing.T) {
 // TestServerDeletedWhileItCreates: a set of a hundred thousand is deleted when the first
 // hundreds are there. At most the burst under way is made, all of them go, and the set after them.
 func TestServerDeletedWhileItCreates(t *testing.T) {
+	t.Parallel()
 	e := env.New(t)
 	g := gomega.NewWithT(t)
 	set := env.Fresh(e, newSet(100_000))

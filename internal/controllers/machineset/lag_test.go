@@ -244,6 +244,7 @@ func (tr *trial) end(t *rapid.T) {
 // those that did not fail than there are too many. In the end there are as many as wanted, or as
 // are preserved.
 func TestNeverMoreNorFewerThanWanted(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		tr := newTrial(t)
 		t.Repeat(map[string]func(*rapid.T){

@@ -214,6 +214,7 @@ func TestADeletedSetTriesAgainWithAMachineThatChanged(t *testing.T) {
 // the next set of that name takes them over, and they go when that is deleted in the
 // foreground.
 func TestServerOrphansMachines(t *testing.T) {
+	t.Parallel()
 	e := env.New(t, env.WithControllerManager())
 	g := gomega.NewWithT(t)
 	run(t, e)
