@@ -62,26 +62,43 @@ func (e *explainer) waiting() {
 // step returns the step that the deletion waits in: that of the manager's event if the step fails,
 // else what follows from what is left, in the order of the steps.
 func (e *explainer) step() string {
-	noted, n := e.note.Annotations[v1alpha1.EventAnnotationStep], e.Target.Node
+	noted := e.note.Annotations[v1alpha1.EventAnnotationStep]
 	drained := noted == v1alpha1.StepDeleteInstance || noted == v1alpha1.StepDeleteNode
-	nodeLeaves := n != nil && leaving(n) && !slices.Contains(n.Finalizers, v1alpha1.FinalizerNode)
-	podsLeft := slices.ContainsFunc(e.Target.Pods, func(pod corev1.Pod) bool { return drain.MustLeave(&pod) })
-	cordoned := n == nil || n.Spec.Unschedulable // comes before the drain
 	switch {
 	case e.didFail() && noted != "":
 		return noted
 	case e.Target.Problem != "" && e.didFail():
 		return v1alpha1.StepDrain
-	case e.Target.Problem != "" || nodeLeaves:
+	case e.Target.Problem != "" || e.nodeLeaves():
 		return v1alpha1.StepDeleteNode
-	case !drained && !podsLeft && len(e.Target.Attachments) > 0 && e.force() != drain.NotForced:
-		return v1alpha1.StepDeleteAttachments
-	case !drained && (podsLeft || len(e.Target.Attachments) > 0):
-		return v1alpha1.StepDrain
-	case e.Identity.ProviderID == "" || !cordoned && !drained:
+	case !drained && e.mustDrain():
+		return e.drainStep()
+	case e.Identity.ProviderID == "" || !e.cordoned() && !drained:
 		return v1alpha1.StepIdentify
 	}
 	return v1alpha1.StepDeleteInstance
+}
+
+// nodeLeaves reports whether the manager has given up the node, which is being deleted.
+func (e *explainer) nodeLeaves() bool {
+	n := e.Target.Node
+	return n != nil && leaving(n) && !slices.Contains(n.Finalizers, v1alpha1.FinalizerNode)
+}
+
+// cordoned reports whether there is no node that would have to be cordoned, as comes before the drain.
+func (e *explainer) cordoned() bool { return e.Target.Node == nil || e.Target.Node.Spec.Unschedulable }
+
+func (e *explainer) podsLeft() bool {
+	return slices.ContainsFunc(e.Target.Pods, func(pod corev1.Pod) bool { return drain.MustLeave(&pod) })
+}
+
+func (e *explainer) mustDrain() bool { return e.podsLeft() || len(e.Target.Attachments) > 0 }
+
+func (e *explainer) drainStep() string {
+	if !e.podsLeft() && e.force() != drain.NotForced {
+		return v1alpha1.StepDeleteAttachments
+	}
+	return v1alpha1.StepDrain
 }
 
 func (e *explainer) force() drain.Force {
