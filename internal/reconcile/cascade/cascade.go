@@ -11,6 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -46,19 +48,33 @@ func CheckAlive(ctx context.Context, live client.Reader, owner client.Object, ki
 // finalizer may come and go during a pass that creates a dependent which the collector does not know,
 // and leaves no trace in the last version. After a restart it is unknown.
 type Orphaned struct {
-	owners sync.Map // keyed by UID
+	mu     sync.Mutex
+	owners sets.Set[types.UID]
 }
 
 // Has reports whether an owner is deleted without its dependents.
 func (o *Orphaned) Has(owner client.Object) bool {
-	_, known := o.owners.Load(owner.GetUID())
-	return known
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.owners.Has(owner.GetUID())
 }
 
 func (o *Orphaned) see(owner client.Object) {
-	if Orphaning(owner) {
-		o.owners.Store(owner.GetUID(), nil)
+	if !Orphaning(owner) {
+		return
 	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.owners == nil {
+		o.owners = sets.New[types.UID]()
+	}
+	o.owners.Insert(owner.GetUID())
+}
+
+func (o *Orphaned) forget(owner client.Object) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.owners.Delete(owner.GetUID())
 }
 
 // Handler records the events of the owners. It enqueues nothing.
@@ -67,6 +83,6 @@ func (o *Orphaned) Handler() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, _ queue) { o.see(e.Object) },
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ queue) { o.see(e.ObjectNew) },
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, _ queue) { o.owners.Delete(e.Object.GetUID()) },
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, _ queue) { o.forget(e.Object) },
 	}
 }
