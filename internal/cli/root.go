@@ -64,7 +64,7 @@ func Main(p Program) int {
 func newRoot(version string) *cobra.Command {
 	root := args.Group(&cobra.Command{
 		Use:           "millwright",
-		Short:         "Machines for Kubernetes: declare them, and they become nodes",
+		Short:         "Manage the machines of Kubernetes clusters",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	},
@@ -82,7 +82,7 @@ func newRoot(version string) *cobra.Command {
 func newHelpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",
-		Short: "Help on a command",
+		Short: "Help about a command",
 		RunE: func(cmd *cobra.Command, names []string) error {
 			of, rest, err := cmd.Root().Find(names)
 			if err != nil {

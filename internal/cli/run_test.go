@@ -42,7 +42,7 @@ func TestMainAnswers(t *testing.T) {
 		"help on no vm command": {[]string{"help", "vm", "lst"}, 2, nil, []string{"did you mean list?", `Run "millwright vm --help" for usage.`}},
 		"nothing's --help":      {[]string{"bogus", "--help"}, 2, nil, []string{`there is no command "bogus"`, `Run "millwright --help" for usage.`}},
 		"no vm command's -h":    {[]string{"vm", "lst", "-h"}, 2, nil, []string{"did you mean list?"}},
-		"help on help":          {[]string{"help", "help"}, 0, []string{"Help on a command"}, nil},
+		"help on help":          {[]string{"help", "help"}, 0, []string{"Help about a command"}, nil},
 		"a number too large":    {[]string{"up", "--hosts=99999999999999999999"}, 2, nil, []string{"millwright: --hosts: 99999999999999999999 is out of range\n"}},
 		"no duration":           {[]string{"demo", "--timeout=soon"}, 2, nil, []string{`millwright: --timeout: "soon" is not a duration, such as 90s or 5m` + "\n"}},
 		"up, bad driver":        {[]string{"up", "--driver=clay"}, 2, nil, []string{`no driver "clay"`}},

@@ -47,10 +47,10 @@ func NewDemo() *cobra.Command {
 	d := &demo{}
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Run a cluster on this machine and show how machines become nodes",
-		Long: `Run a cluster on this machine as "up" does, apply the examples, and show how machines
-become nodes. With --exit it then scales down, deletes everything, checks that nothing is
-left, and ends; the first thing that is wrong makes it fail.`,
+		Short: "Run a local cluster and show how machines become nodes",
+		Long: `Run a local cluster as "up" does, apply the examples, and show how machines become nodes.
+With --exit, then scale down, delete everything, check that nothing is left over, and exit;
+the first failure is an error.`,
 		Args: args.None,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d.stdout = cmd.OutOrStdout()
@@ -59,9 +59,9 @@ left, and ends; the first thing that is wrong makes it fail.`,
 	}
 	d.addFlags(cmd)
 	set := cmd.Flags()
-	set.StringVar(&d.examples, "examples", "examples", "folder with the manifests to apply")
-	set.BoolVar(&d.exit, "exit", false, "scale down, delete everything, check, and end")
-	set.DurationVar(&d.timeout, "timeout", 5*time.Minute, "how long each act may take")
+	set.StringVar(&d.examples, "examples", "examples", "directory with the manifests to apply")
+	set.BoolVar(&d.exit, "exit", false, "scale down, delete everything, check that nothing is left over, and exit")
+	set.DurationVar(&d.timeout, "timeout", 5*time.Minute, "timeout of each step")
 	return cmd
 }
 

@@ -22,16 +22,16 @@ func NewDown() *cobra.Command {
 	dir := ""
 	cmd := &cobra.Command{
 		Use:   "down",
-		Short: "Stop what \"millwright up\" runs in a folder, or left behind there",
-		Long: `Stop what "millwright up" runs in a folder, or left behind there when it was killed.
+		Short: "Stop a local cluster, or what is left of one",
+		Long: `Stop a local cluster, or the processes left over from a "millwright up" that was killed.
 
-The data stays in the folder: the next "up" goes on with it.`,
+The data stays in the directory, and the next "up" continues with it.`,
 		Args: args.None,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return down(cmd.Context(), dir, cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().StringVar(&dir, "dir", folder.Default, `folder of "millwright up"`)
+	cmd.Flags().StringVar(&dir, "dir", folder.Default, `directory of the local cluster`)
 	return cmd
 }
 

@@ -30,12 +30,12 @@ func NewHostrunner() *cobra.Command {
 	flags := &hostrunnerFlags{}
 	cmd := &cobra.Command{
 		Use:   "hostrunner",
-		Short: "Be one host of local mode: run hypervisors, as a kubelet would",
-		Long: `Be one host of local mode: run hypervisors, as a kubelet would. "millwright up" starts as
-many of them as it has hosts.
+		Short: "Run the hypervisor Pods of one host of a local cluster",
+		Long: `Run the hypervisor Pods of one host of a local cluster, as a kubelet would. "millwright up"
+starts one such process for each host.
 
-SIGTERM ends the hypervisors in order. If this process is killed they go on, and the next
-one with the same folder takes care of them.`,
+SIGTERM stops the hypervisors gracefully. If this process is killed they keep running, and
+the next one with the same --dir adopts them.`,
 		Args: args.None,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return flags.run(cmd.Context(), cmd.ErrOrStderr())
@@ -43,10 +43,10 @@ one with the same folder takes care of them.`,
 	}
 	set := cmd.Flags()
 	set.StringVar(&flags.name, "name", "", "name of the host and of its Node")
-	set.StringVar(&flags.dir, "dir", "", "folder of this host")
+	set.StringVar(&flags.dir, "dir", "", "directory of this host")
 	set.StringVar(&flags.kubeconfig, "kubeconfig", "", "kubeconfig of the user system:node:NAME")
-	set.StringVar(&flags.volumes, "volumes", "", "folder below which volumes lie; empty for anywhere")
-	set.IntVar(&flags.share, "share", 1, "number of hosts that share the CPUs and the memory of this machine")
+	set.StringVar(&flags.volumes, "volumes", "", "directory that must contain all volumes; empty for any")
+	set.IntVar(&flags.share, "share", 1, "number of hosts that share the CPUs and memory of this machine")
 	flags.logging.Add(set)
 	return cmd
 }

@@ -26,13 +26,13 @@ func NewStatus() *cobra.Command {
 	dir := ""
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Say what runs in the folder of \"millwright up\"",
+		Short: "Show the status of a local cluster",
 		Args:  args.None,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return status(cmd.Context(), dir, cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().StringVar(&dir, "dir", folder.Default, `folder of "millwright up"`)
+	cmd.Flags().StringVar(&dir, "dir", folder.Default, `directory of the local cluster`)
 	return cmd
 }
 

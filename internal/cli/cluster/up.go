@@ -51,13 +51,13 @@ func NewUp() *cobra.Command {
 	flags := &upFlags{}
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "Run a cluster on this machine whose nodes are virtual machines",
-		Long: `Run a cluster on this machine whose nodes are virtual machines.
+		Short: "Run a local cluster whose nodes are virtual machines",
+		Long: `Run a local cluster whose nodes are virtual machines.
 
-The control plane is a real one: etcd, kube-apiserver, kube-controller-manager and
-kube-scheduler, as "make controlplane" builds them. Each host is a process that runs
-hypervisors, as a kubelet would. Ctrl-C stops everything in order; the data stays in the
-folder, and the next "up" goes on with it, also after a crash.`,
+The control plane is etcd, kube-apiserver, kube-controller-manager and kube-scheduler, as
+built by "make controlplane". Each host is a process that runs hypervisor Pods as a kubelet
+would. Ctrl-C stops the cluster gracefully; its data stays in the directory, and the next
+"up" continues with it, also after a crash.`,
 		Example: `  millwright up
   kubectl --kubeconfig .millwright/kubeconfig apply -f examples/
 
@@ -74,18 +74,18 @@ folder, and the next "up" goes on with it, also after a crash.`,
 
 func (f *upFlags) addFlags(cmd *cobra.Command) {
 	set := cmd.Flags()
-	set.StringVar(&f.dir, "dir", folder.Default, "folder for data, disks, kubeconfig and logs")
-	set.IntVar(&f.hosts, "hosts", 2, "number of hosts that run virtual machines; this machine's CPUs and memory are shared among them")
-	set.IntVar(&f.ports.api, "api-port", defaultAPIPort, "port of the API server on 127.0.0.1; 0 for a free one")
-	set.IntVar(&f.ports.images, "image-port", defaultImagePort, "port on 127.0.0.1 that the files of --images are served on; 0 for a free one")
-	set.IntVar(&f.ports.vms, "vm-port", 0, "port of the VM controller on 127.0.0.1; 0 for a free one")
-	set.StringVar(&f.images, "images", "", `folder with kernels and disk images for virtual machines; empty for what "make guest" built last`)
-	set.StringVar(&f.binaries, "binaries", "", "folder with the control plane's programs; empty for those that \"make controlplane\" built last")
-	set.TextVar(&f.network, "vm-network", netip.MustParsePrefix("10.77.0.0/16"), "network of the virtual machines; its second address leads to this machine's loopback")
-	set.StringVar(&f.accel, "accelerator", "auto", "how QEMU runs guests: auto, kvm or tcg")
-	set.BoolVar(&f.noFsync, "unsafe-no-fsync", false, "let etcd skip fsync: faster, and data may be lost if this machine crashes")
-	set.StringVar(&f.logFile, "log-file", "", `file for the controllers' logs; empty for logs/millwright.log in --dir, "-" for stderr`)
-	set.StringVar(&f.Driver.Name, "driver", folder.DriverVM, `driver that makes and removes machines: "vm" makes virtual machines, "sim" only simulates`)
+	set.StringVar(&f.dir, "dir", folder.Default, "directory for data, disks, kubeconfig and logs")
+	set.IntVar(&f.hosts, "hosts", 2, "number of hosts for virtual machines, which share the CPUs and memory of this machine")
+	set.IntVar(&f.ports.api, "api-port", defaultAPIPort, "port of the API server on 127.0.0.1; 0 for any free port")
+	set.IntVar(&f.ports.images, "image-port", defaultImagePort, "port on 127.0.0.1 on which to serve the files of --images; 0 for any free port")
+	set.IntVar(&f.ports.vms, "vm-port", 0, "port of the VM controller on 127.0.0.1; 0 for any free port")
+	set.StringVar(&f.images, "images", "", `directory with kernels and disk images of virtual machines; defaults to the latest build of "make guest"`)
+	set.StringVar(&f.binaries, "binaries", "", "directory with the control plane's binaries; defaults to the latest build of \"make controlplane\"")
+	set.TextVar(&f.network, "vm-network", netip.MustParsePrefix("10.77.0.0/16"), "IPv4 CIDR of the virtual machines' network; its second address is the host's loopback")
+	set.StringVar(&f.accel, "accelerator", "auto", "accelerator of QEMU: auto, kvm or tcg")
+	set.BoolVar(&f.noFsync, "unsafe-no-fsync", false, "disable fsync of etcd: faster, but may lose data if this machine crashes")
+	set.StringVar(&f.logFile, "log-file", "", `log file of the controllers, or "-" for stderr; defaults to logs/millwright.log in --dir`)
+	set.StringVar(&f.Driver.Name, "driver", folder.DriverVM, `driver of the machines: "vm" for virtual machines, "sim" for simulated ones`)
 	f.AddTuning(set)
 	// The lock of the folder excludes other managers, and does not have to expire after a kill.
 	f.Config.Election.Enabled = false

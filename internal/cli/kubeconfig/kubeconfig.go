@@ -46,8 +46,8 @@ type Flags struct {
 
 // Add adds --dir and --kubeconfig to the flags of a command.
 func (f *Flags) Add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.Dir, "dir", "", `folder of the "millwright up" whose cluster is meant`)
-	flags.StringVar(&f.File, "kubeconfig", "", "kubeconfig of the cluster; without it and --dir, KUBECONFIG, "+folder.Default+"/kubeconfig or ~/.kube/config, whichever there is first")
+	flags.StringVar(&f.Dir, "dir", "", `directory of the local cluster started by "millwright up"`)
+	flags.StringVar(&f.File, "kubeconfig", "", "path to the kubeconfig; defaults to the first of KUBECONFIG, "+folder.Default+"/kubeconfig and ~/.kube/config that exists")
 }
 
 // Client returns a client of the cluster. It does not contact the cluster yet.

@@ -24,8 +24,8 @@ type Flags struct {
 
 // Add adds the flags to those of a command.
 func (f *Flags) Add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.Format, "logging-format", "text", "how log lines are written: text or json")
-	flags.IntVarP(&f.Verbosity, "v", "v", 0, "how much is logged: 0 what happens, 1 also what is waited for and calls to the driver, up to 10")
+	flags.StringVar(&f.Format, "logging-format", "text", "log format: text or json")
+	flags.IntVarP(&f.Verbosity, "v", "v", 0, "log level verbosity, 0 to 10; 1 adds what controllers wait for, and driver calls")
 }
 
 // SetUp returns the logger, and makes all libraries use it. Invalid flags are an args.UsageError.

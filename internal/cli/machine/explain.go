@@ -31,7 +31,7 @@ func NewExplain() *cobra.Command {
 	flags := &explainFlags{}
 	cmd := &cobra.Command{
 		Use:   "explain KIND/NAME",
-		Short: "Say why a machine, or a pool of machines, is as it is",
+		Short: "Explain the state of a Machine, MachineSet or MachineDeployment",
 		Example: `  millwright explain machine pool-a-x7k2p
   millwright explain mcd/pool`,
 		SuggestionsMinimumDistance: 2,
@@ -89,16 +89,16 @@ type explained struct {
 	explain              func(ctx context.Context, from gather.Reader, key types.NamespacedName) (report.Report, error)
 }
 
-const onlyReads = "\n\nIt only reads. It needs no manager, and asks none."
+const onlyReads = "\n\nThis only reads objects, and needs no running manager."
 
 // kinds are those that can be explained.
 var kinds = []explained{
 	{
 		use: "machine", aliases: []string{"machines", "mc"}, kind: "Machine",
-		short: "Say why a Machine is not Running, was replaced, or is not deleted",
-		long: `Say why a Machine is not Running, why it was replaced, or what holds its deletion up:
-each with since when, what happens next, and what you can do.` + onlyReads + ` Of a Machine that is gone it says what
-events tell, which an API server keeps for an hour.`,
+		short: "Explain why a Machine is not Running, was replaced, or is not deleted",
+		long: `Explain why a Machine is not Running, why it was replaced, or what blocks its deletion:
+since when, what happens next, and what you can do.` + onlyReads + ` A deleted Machine
+is explained from its events, which an API server keeps for an hour by default.`,
 		example: `  millwright explain machine pool-a-x7k2p
   millwright explain machine pool-a-x7k2p -n machines --control-kubeconfig control.yaml --target-kubeconfig target.yaml -o json`,
 		explain: func(ctx context.Context, from gather.Reader, key types.NamespacedName) (report.Report, error) {
@@ -107,9 +107,9 @@ events tell, which an API server keeps for an hour.`,
 		},
 	}, {
 		use: "machineset", aliases: []string{"machinesets", "mcs"}, kind: "MachineSet",
-		short: "Say why a MachineSet does not have the Machines that it wants",
-		long: `Say why a MachineSet does not have the Machines that it wants: what keeps it from making
-them, what is wrong with those that it has, what happens next, and what you can do.` + onlyReads,
+		short: "Explain why a MachineSet does not have its desired Machines",
+		long: `Explain why a MachineSet does not have its desired Machines: what prevents their creation,
+which Machines are not healthy and why, what happens next, and what you can do.` + onlyReads,
 		example: `  millwright explain machineset pool-7d9f8`,
 		explain: func(ctx context.Context, from gather.Reader, key types.NamespacedName) (report.Report, error) {
 			facts, err := from.Set(ctx, key)
@@ -117,10 +117,10 @@ them, what is wrong with those that it has, what happens next, and what you can 
 		},
 	}, {
 		use: "machinedeployment", aliases: []string{"machinedeployments", "mcd"}, kind: "MachineDeployment",
-		short: "Say why a MachineDeployment does not have the Machines that it wants",
-		long: `Say why a MachineDeployment does not have the Machines that it wants, or not of its newest
-template: what keeps it from going on, what is wrong with the Machines that it has, what
-happens next, and what you can do.` + onlyReads,
+		short: "Explain why a MachineDeployment does not have its desired Machines",
+		long: `Explain why a MachineDeployment does not have its desired Machines, or why they are not up
+to date: what blocks the rollout, which Machines are not healthy and why, what happens
+next, and what you can do.` + onlyReads,
 		example: `  millwright explain machinedeployment pool`,
 		explain: func(ctx context.Context, from gather.Reader, key types.NamespacedName) (report.Report, error) {
 			facts, err := from.Deployment(ctx, key)
@@ -167,16 +167,16 @@ const requestTimeout = 10 * time.Second
 func (f *explainFlags) add(cmd *cobra.Command, kind string) {
 	flags := cmd.Flags()
 	f.Flags.Add(flags)
-	flags.StringVar(&f.Context, "context", "", "context of the kubeconfig that leads to the Machines; empty for its current one")
-	flags.StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the "+kind+`; empty for that of the context, or else "default"`)
-	flags.StringVar(&f.control, "control-kubeconfig", "", "kubeconfig of the cluster where the Machines live, if it is not the one of --kubeconfig and --dir; empty for the target cluster")
-	flags.StringVar(&f.target, "target-kubeconfig", "", `kubeconfig of the cluster that the nodes join; "none" if there is none; empty for the control cluster`)
-	flags.StringVarP(&f.output, "output", "o", outputText, "text or json")
-	flags.DurationVar(&f.manager.Creation, "machine-creation-timeout", timeouts.DefaultCreation, "as the manager has it")
-	flags.DurationVar(&f.manager.Health, "machine-health-timeout", timeouts.DefaultHealth, "as the manager has it")
-	flags.DurationVar(&f.manager.Drain, "machine-drain-timeout", timeouts.DefaultDrain, "as the manager has it")
-	flags.DurationVar(&f.manager.ResourceExhausted, "resource-exhausted-retry", timeouts.DefaultResourceExhausted, "as the manager has it")
-	flags.StringVar(&f.nodeConditions, "node-conditions", strings.Join(noderef.DefaultBadConditions, ","), "as the manager has it")
+	flags.StringVar(&f.Context, "context", "", "context of the control cluster in its kubeconfig; defaults to the current context")
+	flags.StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the "+kind+`; defaults to that of the context, or else "default"`)
+	flags.StringVar(&f.control, "control-kubeconfig", "", "kubeconfig of the control cluster, which holds the Machines; instead of --kubeconfig and --dir; defaults to --target-kubeconfig")
+	flags.StringVar(&f.target, "target-kubeconfig", "", `kubeconfig of the target cluster, which the nodes join; "none" if there is none; defaults to the control cluster`)
+	flags.StringVarP(&f.output, "output", "o", outputText, "output format: text or json")
+	flags.DurationVar(&f.manager.Creation, "machine-creation-timeout", timeouts.DefaultCreation, "the manager's value of this flag")
+	flags.DurationVar(&f.manager.Health, "machine-health-timeout", timeouts.DefaultHealth, "the manager's value of this flag")
+	flags.DurationVar(&f.manager.Drain, "machine-drain-timeout", timeouts.DefaultDrain, "the manager's value of this flag")
+	flags.DurationVar(&f.manager.ResourceExhausted, "resource-exhausted-retry", timeouts.DefaultResourceExhausted, "the manager's value of this flag")
+	flags.StringVar(&f.nodeConditions, "node-conditions", strings.Join(noderef.DefaultBadConditions, ","), "the manager's value of this flag")
 }
 
 // validate reports all that is wrong with the flags at once.

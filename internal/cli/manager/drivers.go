@@ -32,10 +32,10 @@ type DriverFlags struct {
 }
 
 func (f *DriverFlags) add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.Name, "driver", "", `driver that makes and removes machines: "vm" makes VirtualMachines, "sim" only simulates`)
-	flags.StringVar(&f.Installation, "installation", "", "name of this installation, by which the driver vm knows its VirtualMachines among those of others; it must never change")
-	flags.StringVar(&f.SimDir, "sim-dir", "", "folder that the driver sim keeps its VMs in, so that they outlive this process; empty keeps them in memory")
-	flags.DurationVar(&f.SimHeartbeat, "sim-heartbeat", DefaultHeartbeat, "time between two signs of life of a node of the driver sim; 0 for none, whereupon a controller manager takes the node for dead")
+	flags.StringVar(&f.Name, "driver", "", `driver of the machines: "vm" for VirtualMachines, "sim" for simulated ones`)
+	flags.StringVar(&f.Installation, "installation", "", "name of this installation, which labels the VirtualMachines of the driver vm; must not change")
+	flags.StringVar(&f.SimDir, "sim-dir", "", "directory in which the driver sim persists its VMs; empty for in memory")
+	flags.DurationVar(&f.SimHeartbeat, "sim-heartbeat", DefaultHeartbeat, "period of the heartbeats of the driver sim's nodes; 0 for none, so that kube-controller-manager marks them unreachable")
 }
 
 // DefaultHeartbeat is the kubelet's default.

@@ -74,16 +74,16 @@ same. Flags that Gardener's Machine Controller Manager has too mean what they me
 }
 
 func (f *Flags) add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.control, "control-kubeconfig", "", `kubeconfig of the cluster where the Machines live; "inClusterConfig" for the one that this runs in; empty for the target cluster`)
-	flags.StringVar(&f.target, "target-kubeconfig", "", `kubeconfig of the cluster that the nodes join; "none" if there is none; empty for the one that this runs in`)
-	flags.StringVar(&f.namespace, "namespace", "default", `namespace of the control cluster in which the Machines live; with --apis=capi, "" for all namespaces`)
-	flags.Float32Var(&f.qps, "kube-api-qps", 100, "requests per second to each API server")
-	flags.IntVar(&f.burst, "kube-api-burst", 200, "requests to each API server that may come at once")
-	flags.StringVar(&f.Config.Address, "address", "0.0.0.0", "IP address that /healthz and /metrics are served on")
-	flags.IntVar(&f.Config.Port, "port", 10259, "port that /healthz and /metrics are served on, without TLS; 0 serves nothing")
-	flags.BoolVar(&f.Config.Profiling.Enabled, "profiling", false, "serve profiles under /debug/pprof/ there, too")
-	flags.BoolVar(&f.Config.Profiling.Contention, "contention-profiling", false, "have the profiles show where goroutines block; needs --profiling")
-	flags.DurationVar(&f.overshootingPeriod, "machine-safety-overshooting-period", time.Minute, "accepted since MCM has it, and without effect: the Machines of a set are counted whenever it is looked at")
+	flags.StringVar(&f.control, "control-kubeconfig", "", `kubeconfig of the control cluster, which holds the Machines; "inClusterConfig" for the in-cluster config; defaults to --target-kubeconfig`)
+	flags.StringVar(&f.target, "target-kubeconfig", "", `kubeconfig of the target cluster, which the nodes join; "none" if there is none; defaults to the in-cluster config`)
+	flags.StringVar(&f.namespace, "namespace", "default", `namespace of the Machines in the control cluster; with --apis=capi, "" for all namespaces`)
+	flags.Float32Var(&f.qps, "kube-api-qps", 100, "QPS of the client of each API server")
+	flags.IntVar(&f.burst, "kube-api-burst", 200, "burst of the client of each API server")
+	flags.StringVar(&f.Config.Address, "address", "0.0.0.0", "IP address on which to serve /healthz and /metrics")
+	flags.IntVar(&f.Config.Port, "port", 10259, "port on which to serve /healthz and /metrics over HTTP; 0 to disable")
+	flags.BoolVar(&f.Config.Profiling.Enabled, "profiling", false, "enable profiling via web interface host:port/debug/pprof/")
+	flags.BoolVar(&f.Config.Profiling.Contention, "contention-profiling", false, "enable block profiling; requires --profiling")
+	flags.DurationVar(&f.overshootingPeriod, "machine-safety-overshooting-period", time.Minute, "no effect, accepted for compatibility with MCM: the Machines of a MachineSet are counted in every reconcile")
 	f.AddTuning(flags)
 	f.addClusterAPI(flags)
 	f.Driver.add(flags)
@@ -93,51 +93,51 @@ func (f *Flags) add(flags *pflag.FlagSet) {
 // AddTuning adds the flags that "millwright up" has too.
 func (f *Flags) AddTuning(flags *pflag.FlagSet) {
 	c := &f.Config
-	flags.IntVar(&c.ConcurrentSyncs, "concurrent-syncs", 50, "objects of one kind that are looked at, and calls to the driver that run, at the same time")
-	flags.DurationVar(&c.ResyncPeriod, "min-resync-period", 12*time.Hour, "how often all objects are looked at again without an event")
-	flags.DurationVar(&c.CreationTimeout, "machine-creation-timeout", 20*time.Minute, "time after which a Machine that has not joined is Failed")
-	flags.DurationVar(&c.ResourceExhaustedRetry, "resource-exhausted-retry", 10*time.Minute, "time between creations that fail for lack of capacity")
+	flags.IntVar(&c.ConcurrentSyncs, "concurrent-syncs", 50, "number of objects of a kind that are reconciled concurrently, and of concurrent driver calls")
+	flags.DurationVar(&c.ResyncPeriod, "min-resync-period", 12*time.Hour, "resync period of the informers")
+	flags.DurationVar(&c.CreationTimeout, "machine-creation-timeout", 20*time.Minute, "period after which a Machine whose node has not joined is marked Failed")
+	flags.DurationVar(&c.ResourceExhaustedRetry, "resource-exhausted-retry", 10*time.Minute, "retry period after a creation that failed with ResourceExhausted")
 	f.addHealth(flags)
 	f.addDrain(flags)
-	flags.Int32Var(&c.Overshoot.Up, "safety-up", 2, "Machines beyond those that a set may have at which it is frozen")
-	flags.Int32Var(&c.Overshoot.Down, "safety-down", 1, "Machines less than that at which it is released again")
-	flags.BoolVar(&c.ProtectNodes, "autoscaler-scaledown-annotation-during-rollout", true, "keep the cluster autoscaler from removing nodes while their deployment is rolled out")
-	flags.BoolVar(&c.EnforceMinReadySeconds, "enforce-min-ready-seconds", true, "count Machines as available only after minReadySeconds, which MCM ignores")
-	flags.StringVar((*string)(&c.Orphans.Mode), "machine-safety-orphan-vms", string(orphans.Delete), `what is done about VMs that nobody owns: "delete", "report" or "off"`)
-	flags.DurationVar(&c.Orphans.Period, "machine-safety-orphan-vms-period", 15*time.Minute, "time between two looks for VMs that nobody owns; one is removed when two of them found it")
-	flags.StringVar(&f.nodeConditions, "node-conditions", "KernelDeadlock,ReadonlyFilesystem,DiskPressure,NetworkUnavailable", "node conditions that make a Machine unhealthy unless they are False")
-	flags.StringVar(&c.BootstrapTokenGroups, "bootstrap-token-auth-extra-groups", "", "groups of bearers of bootstrap tokens, separated by commas; each begins with system:bootstrappers:")
-	flags.BoolVar(&c.Election.Enabled, "leader-elect", true, "elect a leader among several managers")
-	flags.DurationVar(&c.Election.LeaseDuration, "leader-elect-lease-duration", 15*time.Second, "time after which others may take over from a leader that does not answer")
-	flags.DurationVar(&c.Election.RenewDeadline, "leader-elect-renew-deadline", 10*time.Second, "time after which a leader that cannot renew its leases gives up")
-	flags.DurationVar(&c.Election.RetryPeriod, "leader-elect-retry-period", 2*time.Second, "time between attempts to get or renew the leases")
+	flags.Int32Var(&c.Overshoot.Up, "safety-up", 2, "number of Machines above replicas plus maxSurge at which a MachineSet is frozen")
+	flags.Int32Var(&c.Overshoot.Down, "safety-down", 1, "number of Machines below the limit of --safety-up at which a frozen MachineSet is unfrozen")
+	flags.BoolVar(&c.ProtectNodes, "autoscaler-scaledown-annotation-during-rollout", true, "annotate nodes to disable scale-down by the cluster autoscaler during a rollout")
+	flags.BoolVar(&c.EnforceMinReadySeconds, "enforce-min-ready-seconds", true, "count a Machine as available only after minReadySeconds; MCM ignores the field")
+	flags.StringVar((*string)(&c.Orphans.Mode), "machine-safety-orphan-vms", string(orphans.Delete), `how to handle orphaned VMs: "delete", "report" or "off"`)
+	flags.DurationVar(&c.Orphans.Period, "machine-safety-orphan-vms-period", 15*time.Minute, "period of the check for orphaned VMs; an orphan is deleted when two checks in a row have found it")
+	flags.StringVar(&f.nodeConditions, "node-conditions", "KernelDeadlock,ReadonlyFilesystem,DiskPressure,NetworkUnavailable", "comma-separated node conditions that make a Machine unhealthy unless False")
+	flags.StringVar(&c.BootstrapTokenGroups, "bootstrap-token-auth-extra-groups", "", "comma-separated groups that bootstrap tokens authenticate as; each must begin with system:bootstrappers:")
+	flags.BoolVar(&c.Election.Enabled, "leader-elect", true, "enable leader election")
+	flags.DurationVar(&c.Election.LeaseDuration, "leader-elect-lease-duration", 15*time.Second, "duration after which non-leaders may acquire a lease that was not renewed")
+	flags.DurationVar(&c.Election.RenewDeadline, "leader-elect-renew-deadline", 10*time.Second, "duration after which a leader that fails to renew a lease stops leading")
+	flags.DurationVar(&c.Election.RetryPeriod, "leader-elect-retry-period", 2*time.Second, "duration between attempts to acquire or renew a lease")
 }
 
 func (f *Flags) addClusterAPI(flags *pflag.FlagSet) {
 	c := &f.Config
-	flags.StringSliceVar(&f.apis, "apis", []string{string(manager.APIMCM)}, `APIs whose machines are made, separated by commas: "mcm" for Machines of machine.sapcloud.io, "capi" for MillwrightMachines of Cluster API`)
-	flags.StringVar(&c.ClusterAPI.WatchFilter, "watch-filter", "", "value of the label cluster.x-k8s.io/watch-filter of the MillwrightMachines and MillwrightClusters that are looked after; empty for all of them")
-	flags.IntVar(&c.ClusterAPI.WebhookPort, "webhook-port", 0, "port that webhooks for the kinds of Cluster API are served on; 0 serves none, and they are not needed")
-	flags.StringVar(&c.ClusterAPI.WebhookCertDir, "webhook-cert-dir", "", "folder with tls.crt and tls.key of the webhooks")
-	flags.StringVar(&c.Election.Namespace, "leader-elect-namespace", "", "namespace of the leases; empty for that of --namespace")
-	flags.StringVar(&c.Election.ClusterAPILease, "leader-elect-resource-name", infrav1.Lease, "name of the lease of the API capi; managers of different objects need different ones, the names of MCM's leases are fixed")
+	flags.StringSliceVar(&f.apis, "apis", []string{string(manager.APIMCM)}, `comma-separated APIs to serve: "mcm" for Machines of machine.sapcloud.io, "capi" for MillwrightMachines of Cluster API`)
+	flags.StringVar(&c.ClusterAPI.WatchFilter, "watch-filter", "", "reconcile only MillwrightMachines and MillwrightClusters whose label cluster.x-k8s.io/watch-filter has this value; empty for all")
+	flags.IntVar(&c.ClusterAPI.WebhookPort, "webhook-port", 0, "port of the optional webhooks for the kinds of Cluster API; 0 to disable")
+	flags.StringVar(&c.ClusterAPI.WebhookCertDir, "webhook-cert-dir", "", "directory with the webhook server's tls.crt and tls.key")
+	flags.StringVar(&c.Election.Namespace, "leader-elect-namespace", "", "namespace of the leases; defaults to --namespace")
+	flags.StringVar(&c.Election.ClusterAPILease, "leader-elect-resource-name", infrav1.Lease, "name of the lease for --apis=capi, which managers with different --namespace or --watch-filter must not share; MCM's lease names are fixed")
 }
 
 func (f *Flags) addHealth(flags *pflag.FlagSet) {
 	h := &f.Config.Health
-	flags.DurationVar(&h.Timeout, "machine-health-timeout", machine.DefaultHealthTimeout, "time after which an unhealthy Machine is Failed, and replaced by its set")
-	flags.StringVar(&f.replacements, "machine-max-health-replacements", "1", `Machines with the same label "name" that may be replaced for their health at the same time: a number, or a percentage of them`)
-	flags.DurationVar(&h.OutageTimeout, "machine-safety-apiserver-statuscheck-timeout", machine.DefaultOutageTimeout, "time after which an API server that does not answer counts as having been away")
-	flags.DurationVar(&h.OutagePeriod, "machine-safety-apiserver-statuscheck-period", machine.DefaultOutagePeriod, "time between two questions to the API servers whether they answer, while a timeout is counted")
+	flags.DurationVar(&h.Timeout, "machine-health-timeout", machine.DefaultHealthTimeout, "period after which an unhealthy Machine is marked Failed and replaced")
+	flags.StringVar(&f.replacements, "machine-max-health-replacements", "1", `number or percentage of the Machines with the same label "name" that may be replaced for their health concurrently`)
+	flags.DurationVar(&h.OutageTimeout, "machine-safety-apiserver-statuscheck-timeout", machine.DefaultOutageTimeout, "period after which an API server that does not answer is considered unreachable")
+	flags.DurationVar(&h.OutagePeriod, "machine-safety-apiserver-statuscheck-period", machine.DefaultOutagePeriod, "period of the API servers' health check, which runs while a Machine timeout is pending")
 }
 
 func (f *Flags) addDrain(flags *pflag.FlagSet) {
 	d := &f.Config.Drain
-	flags.DurationVar(&d.Timeout, "machine-drain-timeout", machine.DefaultDrainTimeout, "time after which the drain of a node is forced")
-	flags.Int32Var(&d.MaxEvictRetries, "machine-max-evict-retries", machine.DefaultMaxEvictRetries, "times that an eviction which was refused is tried again")
-	flags.DurationVar(&d.DetachTimeout, "machine-pv-detach-timeout", drain.DefaultDetachTimeout, "time that a volume may take to be detached in a drain")
-	flags.DurationVar(&d.ReattachTimeout, "machine-pv-reattach-timeout", drain.DefaultReattachTimeout, "time that it may then take to be attached to another node")
-	flags.StringVar((*string)(&d.Strategy), "drain-volume-pods", string(drain.Serial), `how pods with volumes leave a node: "serial", one after another, or "independent", as far as they share no volume`)
+	flags.DurationVar(&d.Timeout, "machine-drain-timeout", machine.DefaultDrainTimeout, "period after which a node is drained forcefully")
+	flags.Int32Var(&d.MaxEvictRetries, "machine-max-evict-retries", machine.DefaultMaxEvictRetries, "maximum number of retries of a rejected eviction")
+	flags.DurationVar(&d.DetachTimeout, "machine-pv-detach-timeout", drain.DefaultDetachTimeout, "timeout for the detachment of a volume during drain")
+	flags.DurationVar(&d.ReattachTimeout, "machine-pv-reattach-timeout", drain.DefaultReattachTimeout, "timeout for the attachment of that volume to another node")
+	flags.StringVar((*string)(&d.Strategy), "drain-volume-pods", string(drain.Serial), `how to evict Pods with volumes: "serial" for one by one, "independent" for concurrently unless they share a volume`)
 }
 
 func (f *Flags) run(ctx context.Context, stderr io.Writer) error {

@@ -14,28 +14,28 @@ import (
 func newPause() *cobra.Command {
 	return newChange(&cobra.Command{
 		Use:   "pause NAME",
-		Short: "Stop a rollout where it is, and begin no other",
-		Long: `Stop a rollout where it is, and begin no other.
+		Short: "Pause the rollouts of a MachineDeployment",
+		Long: `Pause the rollouts of a MachineDeployment.
 
-Scaling, and the replacement of machines that fail, go on.`,
+Scaling and the replacement of failed machines continue.`,
 	}, "paused", func(ctx context.Context, d deployment) error { return rollout.Pause(ctx, d.Client, d.key) })
 }
 
 func newResume() *cobra.Command {
 	return newChange(&cobra.Command{
 		Use:   "resume NAME",
-		Short: "Let rollouts of a paused MachineDeployment go on",
+		Short: "Resume the rollouts of a paused MachineDeployment",
 	}, "resumed", func(ctx context.Context, d deployment) error { return rollout.Resume(ctx, d.Client, d.key) })
 }
 
 func newRestart() *cobra.Command {
 	return newChange(&cobra.Command{
 		Use:   "restart NAME",
-		Short: "Replace all machines, by the strategy of the MachineDeployment",
-		Long: `Replace all machines, by the strategy of the MachineDeployment, without a change of class.
+		Short: "Replace all machines by the strategy of the MachineDeployment",
+		Long: `Replace all machines by the strategy of the MachineDeployment, without a change of class.
 
-It notes the time in an annotation of the template, ` + rollout.AnnotationRestarted + `.
-That makes a new revision, also under MCM.`,
+This sets the annotation ` + rollout.AnnotationRestarted + ` of the
+template to the current time, which creates a new revision, also with MCM.`,
 	}, "restarted", func(ctx context.Context, d deployment) error {
 		return rollout.Restart(ctx, d.Client, d.key, time.Now())
 	})
@@ -57,14 +57,15 @@ func newUndo() *cobra.Command {
 	revision, timeout := int64(0), time.Duration(0)
 	cmd := add(&cobra.Command{
 		Use:   "undo NAME",
-		Short: "Go back to an earlier revision",
-		Long: `Go back to an earlier revision: by spec.rollbackTo, which the manager answers.
+		Short: "Roll back to an earlier revision",
+		Long: `Roll back to an earlier revision: set spec.rollbackTo, and wait until the manager has acted
+on it.
 
-The template, and annotations of the MachineDeployment, become those of that revision, which
-gets a new number. "millwright rollout history" lists what there is to go back to.`,
+The template and the annotations of the MachineDeployment become those of the revision,
+which gets a new number. "millwright rollout history" lists the revisions.`,
 	}, func(cmd *cobra.Command, d deployment) error { return d.undo(cmd, revision, timeout) })
-	cmd.Flags().Int64Var(&revision, "to-revision", 0, "revision to go back to; 0 is the one before the current")
-	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "how long to wait for the manager's answer; 0 does not wait for it")
+	cmd.Flags().Int64Var(&revision, "to-revision", 0, "revision to roll back to; 0 for the previous one")
+	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "how long to wait for the manager; 0 to not wait")
 	return cmd
 }
 

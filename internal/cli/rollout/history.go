@@ -16,12 +16,12 @@ func newHistory() *cobra.Command {
 	revision := int64(0)
 	cmd := add(&cobra.Command{
 		Use:   "history NAME",
-		Short: "List the revisions that one can go back to, or show the template of one",
-		Long: `List the revisions that one can go back to, from old to new, or show the template of one.
+		Short: "List the revisions of a MachineDeployment, or show the template of one",
+		Long: `List the revisions of a MachineDeployment, oldest first, or show the template of one.
 
-A revision is a MachineSet; spec.revisionHistoryLimit says how many without machines are
-kept. The last column is the annotation kubernetes.io/change-cause that the
-MachineDeployment had.`,
+A revision is a MachineSet; spec.revisionHistoryLimit limits how many without machines are
+kept. CHANGE-CAUSE is the annotation kubernetes.io/change-cause of the MachineDeployment at
+that time.`,
 	}, func(cmd *cobra.Command, d deployment) error {
 		ctx, cancel := context.WithTimeout(cmd.Context(), answerTimeout)
 		defer cancel()
@@ -34,6 +34,6 @@ MachineDeployment had.`,
 		}
 		return rollout.PrintHistory(cmd.OutOrStdout(), facts, time.Now())
 	})
-	cmd.Flags().Int64Var(&revision, "revision", 0, "show the template of this revision; 0 lists all")
+	cmd.Flags().Int64Var(&revision, "revision", 0, "show the template of this revision; 0 to list all")
 	return cmd
 }

@@ -24,8 +24,8 @@ func New() *cobra.Command {
 		Short: "Watch and control how a MachineDeployment replaces its machines",
 		Long: `Watch and control how a MachineDeployment replaces its machines.
 
-NAME is that of the MachineDeployment; machinedeployment/NAME and mcd/NAME are the same.
-All of it needs the API server only, and works with MCM as well.`,
+NAME is the name of the MachineDeployment, also as machinedeployment/NAME or mcd/NAME. The
+commands need the API server only, and work with MCM, too.`,
 		Example: `  millwright rollout status pool
   millwright rollout restart mcd/pool -n machines --kubeconfig control.yaml
   millwright rollout undo pool --to-revision 2`,
@@ -52,8 +52,8 @@ func add(cmd *cobra.Command, run func(cmd *cobra.Command, d deployment) error) *
 		return run(cmd, d)
 	}
 	flags.Add(cmd.Flags())
-	cmd.Flags().StringVar(&flags.Context, "context", "", "context of the kubeconfig; empty for its current one")
-	cmd.Flags().StringVarP(&flags.Namespace, "namespace", "n", "", `namespace of the deployment; empty for that of the context, or else "default"`)
+	cmd.Flags().StringVar(&flags.Context, "context", "", "context of the kubeconfig; defaults to the current context")
+	cmd.Flags().StringVarP(&flags.Namespace, "namespace", "n", "", `namespace of the MachineDeployment; defaults to that of the context, or else "default"`)
 	return cmd
 }
 

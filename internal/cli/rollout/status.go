@@ -23,22 +23,22 @@ func newStatus() *cobra.Command {
 	w := &statusWatch{}
 	cmd := add(&cobra.Command{
 		Use:   "status NAME",
-		Short: "Watch a rollout until it is over",
-		Long: `Watch a rollout until all machines are of the newest template and can be used.
+		Short: "Show the status of a rollout until it is done",
+		Long: `Show the status of a rollout until all machines are up to date and available.
 
-On a terminal it shows the machine sets, what their machines do, and what the rollout waits
-for; elsewhere it prints a line for each change. The exit status is 0 when the rollout is
-over, and 1 if it makes no progress within its deadline, if --timeout passes, or if there is
-no such MachineDeployment (any more).`,
+On a terminal this shows the MachineSets, the state of their machines, and what the rollout
+waits for; otherwise it prints a line for each change. The exit status is 0 when the rollout
+is done, and 1 if it exceeds its progress deadline or --timeout, or if the MachineDeployment
+does not exist.`,
 		Example: `  millwright rollout status pool --timeout 30m
   millwright rollout status mcd/pool --watch=false`,
 	}, func(cmd *cobra.Command, d deployment) error {
 		w.out, w.begin = cmd.OutOrStdout(), time.Now()
 		return w.run(cmd.Context(), d)
 	})
-	cmd.Flags().BoolVarP(&w.watch, "watch", "w", true, "watch until the rollout is over; otherwise say how it goes and end")
-	cmd.Flags().DurationVar(&w.timeout, "timeout", 0, "how long to watch at most; 0 is for ever")
-	cmd.Flags().Int64Var(&w.revision, "revision", 0, "fail if another revision than this is rolled out; 0 is any")
+	cmd.Flags().BoolVarP(&w.watch, "watch", "w", true, "watch the status of the rollout until it is done")
+	cmd.Flags().DurationVar(&w.timeout, "timeout", 0, "how long to watch; 0 for no limit")
+	cmd.Flags().Int64Var(&w.revision, "revision", 0, "fail if another revision is rolled out; 0 for any")
 	return cmd
 }
 

@@ -33,9 +33,9 @@ func newConsole() *cobra.Command {
 		Short: "Connect to the serial console of a virtual machine on this machine",
 		Long: `Connect to the serial console of a virtual machine on this machine.
 
-It begins with what the console said last. Several people can be connected: all see
-everything, and what any of them types reaches the guest. On a terminal, Ctrl-] ends the
-connection; the guest does not notice.`,
+Recent output is printed first. Several users can be connected at the same time: all of
+them see all output, and can type. On a terminal, Ctrl-] disconnects; the guest keeps
+running.`,
 	}, func(cmd *cobra.Command, _ string, vm vmpb.OOBManagementClient) error {
 		return console(cmd.Context(), vm, os.Stdin, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	})
@@ -44,7 +44,7 @@ connection; the guest does not notice.`,
 func newReset() *cobra.Command {
 	return newSocketCommand(&cobra.Command{
 		Use:   "reset NAME",
-		Short: "Reset a virtual machine on this machine, as its reset button would",
+		Short: "Hard-reset a virtual machine on this machine",
 	}, func(cmd *cobra.Command, name string, vm vmpb.OOBManagementClient) error {
 		if _, err := vm.Reset(cmd.Context(), &vmpb.ResetRequest{}); err != nil {
 			return fmt.Errorf("resetting %s: %s", name, status.Convert(err).Message())

@@ -27,12 +27,11 @@ import (
 func NewHypervisor() *cobra.Command {
 	return &cobra.Command{
 		Use:   "hypervisor",
-		Short: "Run one virtual machine, as its environment says",
-		Long: `Run one virtual machine, as its environment says.
+		Short: "Run the virtual machine that the environment describes",
+		Long: `Run the virtual machine that the environment variable ` + vmpb.EnvSpec + ` describes.
 
-This is the command of the Pods that the VM controller makes; it is not meant to be
-started by hand. The environment variable ` + vmpb.EnvSpec + ` holds all that it needs
-to know about its virtual machine.`,
+This is the command of the Pods that the VM controller creates, and not meant to be run by
+hand.`,
 		Args: args.None,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runHypervisor(cmd.Context(), os.Getenv, cmd.ErrOrStderr())

@@ -25,7 +25,7 @@ import (
 func New() *cobra.Command {
 	return args.Group(&cobra.Command{
 		Use:   "vm",
-		Short: "Look at virtual machines and use their consoles",
+		Short: "List virtual machines, open their consoles, or reset them",
 	}, newList(), newConsole(), newReset())
 }
 
@@ -35,7 +35,7 @@ func newList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
-		Short:   "List virtual machines and what each of them does",
+		Short:   "List virtual machines and their states",
 		Args:    args.None,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := flags.Client()
@@ -53,7 +53,7 @@ func newList() *cobra.Command {
 		},
 	}
 	addCluster(cmd, flags)
-	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "list those of all namespaces")
+	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "list virtual machines of all namespaces")
 	return cmd
 }
 
