@@ -97,15 +97,15 @@ func TestExplainFrozen(t *testing.T) {
 	// Twice as many as wanted are too many, and only none is few enough again.
 	w.manage(func(config *manager.Config) { config.Overshoot = machineset.Overshoot{Up: 0, Down: 1000} })
 	w.classes(map[string]string{"never": `{"join":"never"}`})
-	for _, name := range []string{"crowd-1", "crowd-2", "crowd-3"} {
-		w.machine(w.own(name), "never", func(m *v1alpha1.Machine) { m.Labels = map[string]string{"pool": "crowd"} })
+	for _, name := range []string{"overfull-1", "overfull-2", "overfull-3"} {
+		w.machine(w.own(name), "never", func(m *v1alpha1.Machine) { m.Labels = map[string]string{"pool": "overfull"} })
 	}
-	w.create(w.set("crowd", "never", 1))
+	w.create(w.set("overfull", "never", 1))
 	why := "it is frozen, and creates no machines: 3 machines exist, which is no less than the limit of 2"
-	w.asks(t, "machineset", "crowd", answer{verdict: report.Incomplete, cause: report.Frozen, says: []string{"1 wanted; 1 exist", why, "FrozeMachineSet", v1alpha1.AnnotationKeyUnfreeze}})
-	w.asks(t, "machine", w.only(t, "pool", "crowd").Name, answer{
+	w.asks(t, "machineset", "overfull", answer{verdict: report.Incomplete, cause: report.Frozen, says: []string{"1 wanted; 1 exist", why, "FrozeMachineSet", v1alpha1.AnnotationKeyUnfreeze}})
+	w.asks(t, "machine", w.only(t, "pool", "overfull").Name, answer{
 		verdict: report.NotRunning, cause: report.NodeNotJoined,
-		says: []string{"MachineSet crowd: Frozen: 3 machines exist", "It creates another one when it is frozen no longer"},
+		says: []string{"MachineSet overfull: Frozen: 3 machines exist", "It creates another one when it is frozen no longer"},
 	})
 
 	deployment := w.deployment("pool", "never", 1) // whose limit is 2, with the surge

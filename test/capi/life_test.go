@@ -114,12 +114,12 @@ func TestTheMachineMarkedForDeletionGoes(t *testing.T) {
 	h.pool("workers", 3, `{}`)
 	var machines []unstructured.Unstructured
 	h.eventually(func(g gomega.Gomega) { machines = h.settled(g, 3) })
-	victim := machines[1].GetName()
-	h.patch("Machine", victim, `{"metadata":{"annotations":{"cluster.x-k8s.io/delete-machine":"yes"}}}`)
+	named := machines[1].GetName()
+	h.patch("Machine", named, `{"metadata":{"annotations":{"cluster.x-k8s.io/delete-machine":"yes"}}}`)
 	h.scale("workers", 2)
 	h.eventually(func(g gomega.Gomega) {
 		for _, machine := range h.settled(g, 2) {
-			g.Expect(machine.GetName()).NotTo(gomega.Equal(victim))
+			g.Expect(machine.GetName()).NotTo(gomega.Equal(named))
 		}
 	})
 }

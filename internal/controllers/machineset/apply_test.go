@@ -252,7 +252,7 @@ func TestEveryFailureIsTold(t *testing.T) {
 }
 
 func TestAdoptionAndRelease(t *testing.T) {
-	s := newServer(newSet(2), machine("lost", stray), machine("changed", unlabelled), machine("mine"))
+	s := newServer(newSet(2), machine("lost", ownerless), machine("changed", unlabelled), machine("mine"))
 	c := s.newController()
 	pass(t, c)
 	owner := []metav1.OwnerReference{ownerReference(s.set())}
@@ -288,7 +288,7 @@ func TestNothingIsAdoptedForASetThatIsGone(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newServer(newSet(1, func(set *v1alpha1.MachineSet) { set.Finalizers = []string{v1alpha1.FinalizerMCM} }), machine("lost", stray))
+			s := newServer(newSet(1, func(set *v1alpha1.MachineSet) { set.Finalizers = []string{v1alpha1.FinalizerMCM} }), machine("lost", ownerless))
 			cached := s.set()
 			kill(s)
 			c := s.newController()
@@ -312,7 +312,7 @@ func TestAFailedAdoptionStopsThePass(t *testing.T) {
 		"refused":            {apierrors.NewForbidden(resource, "lost", errors.New("no")), "FailedAdopt"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newServer(newSet(1), machine("lost", stray), machine("mine"))
+			s := newServer(newSet(1), machine("lost", ownerless), machine("mine"))
 			s.answer = func(verb string, object client.Object) (error, bool) {
 				if verb == "patch" && object.GetName() == "lost" {
 					return test.err, false
@@ -338,7 +338,7 @@ func TestAFailedAdoptionStopsThePass(t *testing.T) {
 }
 
 func TestDeletingASetDeletesItsMachinesFirst(t *testing.T) {
-	s := newServer(newSet(1), machine("a"), machine("b", unlabelled), machine("other", stray, unlabelled))
+	s := newServer(newSet(1), machine("a"), machine("b", unlabelled), machine("other", ownerless, unlabelled))
 	c := s.newController()
 	pass(t, c)
 	s.catchUp()

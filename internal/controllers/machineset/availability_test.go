@@ -87,7 +87,7 @@ func TestNextLookIsTheSoonest(t *testing.T) {
 }
 
 func TestASetThatSelectsEverythingAdoptsNothing(t *testing.T) {
-	s := newServer(newSet(0, func(set *v1alpha1.MachineSet) { set.Spec.Selector = &metav1.LabelSelector{} }), machine("theirs", stray))
+	s := newServer(newSet(0, func(set *v1alpha1.MachineSet) { set.Spec.Selector = &metav1.LabelSelector{} }), machine("theirs", ownerless))
 	c := s.newController()
 	pass(t, c)
 	if m := s.all()["theirs"]; len(m.OwnerReferences) > 0 || !m.DeletionTimestamp.IsZero() {

@@ -123,7 +123,7 @@ func TestOwnChangesAreNoReasonToLookAgain(t *testing.T) {
 		want []string
 	}{
 		"updated": {func(m *v1alpha1.Machine) { m.Spec.MachineConfiguration = drainFor(time.Hour) }, []string{"patch Machine a", "delete Machine a"}},
-		"adopted": {stray, []string{"patch Machine a", "delete Machine a"}},
+		"adopted": {ownerless, []string{"patch Machine a", "delete Machine a"}},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			s := newServer(newSet(0, heldBy(v1alpha1.FinalizerMCM)), machine("a", test.is))

@@ -24,8 +24,8 @@ func TestAWebhookMayDenyWithAnyCode(t *testing.T) {
 		"a deletion, as not found":   {"delete", v1alpha1.MachineSetReasonFailedDelete, newSet(1), machines(2), http.StatusNotFound},
 		"a deletion, as forbidden":   {"delete", v1alpha1.MachineSetReasonFailedDelete, newSet(1), machines(2), http.StatusForbidden},
 		"a creation, as a conflict":  {"create", v1alpha1.MachineSetReasonFailedCreate, newSet(1), nil, http.StatusConflict},
-		"an adoption, as not found":  {"patch", v1alpha1.MachineSetReasonFailedAdopt, newSet(1), machines(1, stray), http.StatusNotFound},
-		"an adoption, as a conflict": {"patch", v1alpha1.MachineSetReasonFailedAdopt, newSet(1), machines(1, stray), http.StatusConflict},
+		"an adoption, as not found":  {"patch", v1alpha1.MachineSetReasonFailedAdopt, newSet(1), machines(1, ownerless), http.StatusNotFound},
+		"an adoption, as a conflict": {"patch", v1alpha1.MachineSetReasonFailedAdopt, newSet(1), machines(1, ownerless), http.StatusConflict},
 		"a change, as a conflict": {"patch", v1alpha1.MachineSetReasonFailedUpdate, newSet(1, withTemplate(func(spec *v1alpha1.MachineSpec) {
 			spec.NodeTemplateSpec.Labels = map[string]string{"new": "label"}
 		})), machines(1), http.StatusConflict},

@@ -65,7 +65,7 @@ func TestEachOperationIsSaid(t *testing.T) {
 			[]string{"SuccessfulDelete: Deleted 1 machine (a): it failed: no such image"}, []string{"Deleted machines: it failed: no such image"},
 		},
 		"adopt": {
-			[]client.Object{newSet(1), machine("a", stray)},
+			[]client.Object{newSet(1), machine("a", ownerless)},
 			[]string{"Adopted: Adopted 1 machine (a): " + orphan}, []string{"Adopted machines: " + orphan},
 		},
 		"release": {

@@ -67,7 +67,7 @@ func TestServerInvalidSet(t *testing.T) {
 func TestServerAdoptsAndReleases(t *testing.T) {
 	e := env.New(t)
 	g := gomega.NewWithT(t)
-	lost := env.Fresh(e, machine("lost", stray))
+	lost := env.Fresh(e, machine("lost", ownerless))
 	g.Expect(e.Client.Create(t.Context(), lost)).To(gomega.Succeed())
 	set := env.Fresh(e, newSet(2))
 	g.Expect(e.Client.Create(t.Context(), set)).To(gomega.Succeed())
@@ -129,7 +129,7 @@ func TestServerWakesForOthersMachines(t *testing.T) {
 		return owned
 	}
 	atRest(2)
-	g.Expect(e.Client.Create(t.Context(), env.Fresh(e, machine("lost", stray)))).To(gomega.Succeed())
+	g.Expect(e.Client.Create(t.Context(), env.Fresh(e, machine("lost", ownerless)))).To(gomega.Succeed())
 	adopted := atRest(3) // and one of the three is deleted, which is one too many
 	kept := slices.IndexFunc(adopted, stays)
 

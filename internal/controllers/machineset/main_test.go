@@ -51,7 +51,7 @@ func annotated(key, value string) change {
 
 func unlabelled(m *v1alpha1.Machine) { m.Labels = nil }
 
-func stray(m *v1alpha1.Machine) { m.OwnerReferences = nil }
+func ownerless(m *v1alpha1.Machine) { m.OwnerReferences = nil }
 
 func deleting(m *v1alpha1.Machine) { m.DeletionTimestamp = &metav1.Time{Time: noon} }
 

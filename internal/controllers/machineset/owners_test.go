@@ -33,7 +33,7 @@ func TestAReleaseKeepsAnOwnerThatCameJustBefore(t *testing.T) {
 // TestNothingIsReportedAfterAnAdoptionThatMetAnother: what was counted as the set's own is not, also
 // if the set would be frozen for it.
 func TestNothingIsReportedAfterAnAdoptionThatMetAnother(t *testing.T) {
-	s := newServer(newSet(0), machine("lost", stray), machine("mine"))
+	s := newServer(newSet(0), machine("lost", ownerless), machine("mine"))
 	s.overshoot = &Overshoot{Up: 1, Down: 1}
 	s.answer = func(verb string, object client.Object) (error, bool) {
 		if verb == "patch" && object.GetName() == "lost" {

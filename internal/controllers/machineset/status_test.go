@@ -311,7 +311,7 @@ func TestRefusedSets(t *testing.T) {
 		"no kind of class":  {func(set *v1alpha1.MachineSet) { set.Spec.Template.Spec.Class.Kind = "" }, "spec.template.spec.class.kind: "},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			s := newServer(newSet(3, test.change), machine("mine"), machine("lost", stray))
+			s := newServer(newSet(3, test.change), machine("mine"), machine("lost", ownerless))
 			c := s.newController()
 			for range 3 {
 				pass(t, c)

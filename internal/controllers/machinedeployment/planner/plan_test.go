@@ -46,7 +46,7 @@ func TestPlan(t *testing.T) {
 	for reason, test := range map[string]struct {
 		deployment *v1alpha1.MachineDeployment
 		sets       sets
-		strays     sets
+		orphans    sets
 		want       []string
 	}{
 		"new":                     {fixture.Deployment(3), nil, nil, []string{"create 3"}},
@@ -188,13 +188,13 @@ func TestPlan(t *testing.T) {
 		},
 		"paused: scaled, template changed": {fixture.Deployment(5, fixture.Paused, fixture.OfClass("b")), sets{fixture.Set("a", 3)}, nil, []string{"pool-a to 5"}},
 
-		"a stray is adopted before anything else": {fixture.Deployment(3), nil, sets{fixture.Set("a", 3)}, []string{"adopt pool-a"}},
-		"a set that does not match is released":   {fixture.Deployment(3), sets{fixture.Set("a", 3), fixture.Set("b", 3, other)}, nil, []string{"release pool-b"}},
-		"unless it is being deleted":              {fixture.Deployment(3), sets{fixture.Set("a", 3), fixture.Set("b", 0, other, fixture.Leaving)}, nil, nil},
+		"a set without an owner is adopted before anything else": {fixture.Deployment(3), nil, sets{fixture.Set("a", 3)}, []string{"adopt pool-a"}},
+		"a set that does not match is released":                  {fixture.Deployment(3), sets{fixture.Set("a", 3), fixture.Set("b", 3, other)}, nil, []string{"release pool-b"}},
+		"unless it is being deleted":                             {fixture.Deployment(3), sets{fixture.Set("a", 3), fixture.Set("b", 0, other, fixture.Leaving)}, nil, nil},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			f := NewFacts(test.deployment, test.sets, fixture.Noon)
-			f.Orphans = test.strays
+			f.Orphans = test.orphans
 			if diff := cmp.Diff(test.want, brief(t, Plan(f))); diff != "" {
 				t.Errorf("want - got +\n%s", diff)
 			}

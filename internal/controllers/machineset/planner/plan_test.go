@@ -64,7 +64,7 @@ func TestPlan(t *testing.T) {
 	for reason, test := range map[string]struct {
 		set       *v1alpha1.MachineSet
 		owned     []*v1alpha1.Machine
-		strays    []*v1alpha1.Machine
+		orphans   []*v1alpha1.Machine
 		uncertain bool
 		backsOff  bool
 		parent    *v1alpha1.MachineDeployment
@@ -110,18 +110,18 @@ func TestPlan(t *testing.T) {
 		"uncertain: nothing is deleted":      {set: newSet(0), owned: machines(3), uncertain: true},
 		"uncertain: not even what failed":    {set: newSet(1), owned: machines(1, failed), uncertain: true},
 		"uncertain: owners can be changed all the same": {
-			set: newSet(2), owned: []*v1alpha1.Machine{machine("a", other)}, strays: []*v1alpha1.Machine{machine("b", stray)}, uncertain: true,
+			set: newSet(2), owned: []*v1alpha1.Machine{machine("a", other)}, orphans: []*v1alpha1.Machine{machine("b", ownerless)}, uncertain: true,
 			want: []string{"release a", "adopt b"},
 		},
 
-		"a stray is adopted instead of a new one being made": {
-			set: newSet(2), owned: machines(1), strays: []*v1alpha1.Machine{machine("s", stray)}, want: []string{"adopt s"},
+		"one without an owner is adopted instead of a new one being made": {
+			set: newSet(2), owned: machines(1), orphans: []*v1alpha1.Machine{machine("s", ownerless)}, want: []string{"adopt s"},
 		},
-		"strays beyond what is wanted are adopted and deleted": {
-			set: newSet(1), strays: machines(2, stray), want: []string{"adopt m0", "adopt m1", "delete m0"},
+		"orphans beyond what is wanted are adopted and deleted": {
+			set: newSet(1), orphans: machines(2, ownerless), want: []string{"adopt m0", "adopt m1", "delete m0"},
 		},
-		"a stray that is leaving is nobody's": {
-			set: newSet(1), strays: machines(1, stray, deleting), want: []string{"create 1"},
+		"one without an owner that is being deleted is not adopted": {
+			set: newSet(1), orphans: machines(1, ownerless, deleting), want: []string{"create 1"},
 		},
 		"what does not match any more is released and replaced": {
 			set: newSet(2), owned: append(machines(1), machine("x", other)), want: []string{"release x", "create 1"},
@@ -133,20 +133,20 @@ func TestPlan(t *testing.T) {
 		"deleting: those that are leaving are left alone": {
 			set: newSet(3, gone), owned: append(machines(2, deleting), machine("x")), want: []string{"delete x"},
 		},
-		"deleting: nothing is adopted, nothing made": {set: newSet(3, gone), strays: machines(2, stray)},
+		"deleting: nothing is adopted, nothing made": {set: newSet(3, gone), orphans: machines(2, ownerless)},
 		"deleting: also when uncertain":              {set: newSet(3, gone), owned: machines(1), uncertain: true, want: []string{"delete m0"}},
 		"deleting: preserved ones too": {
 			set: newSet(3, gone), owned: machines(1, failed, preservedUntil(noon.Add(1))), want: []string{"delete m0"},
 		},
 		"deleting in the foreground: as any": {set: newSet(3, foreground), owned: machines(1), want: []string{"delete m0"}},
 		"deleting with orphans: nothing is done": {
-			set: newSet(3, orphaning), owned: append(machines(2), machine("f", failed), machine("x", other)), strays: machines(2, stray),
+			set: newSet(3, orphaning), owned: append(machines(2), machine("f", failed), machine("x", other)), orphans: machines(2, ownerless),
 		},
 		"deleting: a Burst at a time": {set: newSet(0, gone), owned: machines(250), want: []string{"delete 100"}},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()
-			got := Plan(Facts{Set: test.set, Owned: test.owned, Unowned: test.strays, Parent: test.parent, Current: !test.uncertain, Now: noon, NotBefore: backOff[test.backsOff]})
+			got := Plan(Facts{Set: test.set, Owned: test.owned, Unowned: test.orphans, Parent: test.parent, Current: !test.uncertain, Now: noon, NotBefore: backOff[test.backsOff]})
 			if diff := cmp.Diff(test.want, brief(t, got)); diff != "" {
 				t.Errorf("want - got +\n%s", diff)
 			}
@@ -166,7 +166,7 @@ func TestTheOrderOfTheCacheDoesNotMatter(t *testing.T) {
 	going := newSet(many, func(set *v1alpha1.MachineSet) { set.DeletionTimestamp = &metav1.Time{Time: noon} })
 	for reason, f := range map[string]Facts{
 		"what changes":           {Set: newSet(many), Owned: machines(many), Outdated: outdated},
-		"what is adopted":        {Set: newSet(many), Unowned: machines(many, stray)},
+		"what is adopted":        {Set: newSet(many), Unowned: machines(many, ownerless)},
 		"what is released":       {Set: newSet(0), Owned: machines(many, unlabelled)},
 		"what goes with its set": {Set: going, Owned: machines(many)},
 		"what stays without it":  {Set: going, Owned: machines(many), Orphaned: true},
