@@ -144,53 +144,39 @@ func isCommon(value string) bool {
 func (r *redactor) text(text string) string {
 	// A marker and the text beside it may together be another secret value.
 	for range 4 {
-		spans := r.find(text)
-		if len(spans) == 0 {
+		redacted := r.replace(text)
+		if redacted == text {
 			return text
 		}
-		text = cut(text, spans)
+		text = redacted
 	}
 	return withheld
 }
 
-// span is a part of a text: from and to, to excluded.
-type span struct{ from, to int }
-
-// find returns the spans of secret values, in order. Those that overlap or touch are
-// merged.
-func (r *redactor) find(text string) []span {
-	var found []span
+// replace replaces secret values by the marker, and those that overlap or touch by a single one.
+func (r *redactor) replace(text string) string {
+	secret := make([]bool, len(text)) // for each byte
 	for _, needle := range r.needles {
-		for from := 0; ; {
+		for from := 0; ; from++ {
 			i := strings.Index(text[from:], needle)
 			if i < 0 {
 				break
 			}
-			found = append(found, span{from + i, from + i + len(needle)})
-			from += i + 1
+			from += i
+			for j := range len(needle) {
+				secret[from+j] = true
+			}
 		}
 	}
-	slices.SortFunc(found, func(a, b span) int { return a.from - b.from })
-	var merged []span
-	for _, s := range found {
-		if last := len(merged) - 1; last >= 0 && s.from <= merged[last].to {
-			merged[last].to = max(merged[last].to, s.to)
-			continue
-		}
-		merged = append(merged, s)
-	}
-	return merged
-}
-
-func cut(text string, spans []span) string {
 	var b strings.Builder
-	at := 0
-	for _, s := range spans {
-		b.WriteString(text[at:s.from])
-		b.WriteString(marker)
-		at = s.to
+	for i := range len(text) {
+		switch {
+		case !secret[i]:
+			b.WriteByte(text[i])
+		case i == 0 || !secret[i-1]:
+			b.WriteString(marker)
+		}
 	}
-	b.WriteString(text[at:])
 	return b.String()
 }
 
@@ -198,7 +184,7 @@ func cut(text string, spans []span) string {
 // a Status of the same code without them, for which errors.Is works as for err.
 // errors.As does not: what it finds could be printed.
 func (r *redactor) redact(err error) error {
-	if !r.taints(err) {
+	if !slices.ContainsFunc(texts(err), func(text string) bool { return r.replace(text) != text }) {
 		return err
 	}
 	s, _ := status.FromError(err)
@@ -206,12 +192,6 @@ func (r *redactor) redact(err error) error {
 		text: r.text(err.Error()),
 		is:   func(target error) bool { return errors.Is(err, target) },
 	})
-}
-
-// taints reports whether the text of err, or of an error inside it, contains a secret
-// value.
-func (r *redactor) taints(err error) bool {
-	return slices.ContainsFunc(texts(err), func(text string) bool { return len(r.find(text)) > 0 })
 }
 
 // texts returns the texts of err and of all errors inside it.
