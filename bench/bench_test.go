@@ -173,10 +173,10 @@ func TestAllProcessesOfAManagerCount(t *testing.T) {
 	}
 	var found []int
 	members := func(s procfs.ProcStat) bool {
-		if s.PGRP == p.group() && s.State != "Z" {
+		if s.PGRP == p.PID() && s.State != "Z" {
 			found = append(found, s.PID)
 		}
-		return s.PGRP == p.group()
+		return s.PGRP == p.PID()
 	}
 	if used, err := usageOf(members); err != nil || len(found) != 3 || used.peak < 1e5 {
 		t.Errorf("found processes %v, which use %+v, %v", found, used, err)

@@ -26,7 +26,11 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	log.SetLogger(logr.Discard()) // of the libraries
-	if err := bench(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+	o, err := parse(os.Args[1:], os.Stderr)
+	if err == nil {
+		err = run(ctx, *o, os.Stdout, os.Stderr)
+	}
+	if err != nil && !errors.Is(err, pflag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -114,18 +118,6 @@ func (o *options) validate() error {
 		return errors.New("--idle, --latency, --join-delay, --timeout: must not be negative")
 	}
 	return nil
-}
-
-// bench is the whole command.
-func bench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	o, err := parse(args, stderr)
-	if errors.Is(err, pflag.ErrHelp) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return run(ctx, *o, stdout, stderr)
 }
 
 func parse(args []string, stderr io.Writer) (*options, error) {

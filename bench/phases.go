@@ -195,12 +195,12 @@ func (w *setup) sample(ctx context.Context) (sample, error) {
 	if err != nil {
 		return sample{}, err
 	}
-	controlPlane, err := usageOf(func(s procfs.ProcStat) bool { return s.PPID == os.Getpid() && s.PGRP != w.manager.group() })
+	controlPlane, err := usageOf(func(s procfs.ProcStat) bool { return s.PPID == os.Getpid() && s.PGRP != w.manager.PID() })
 	return sample{at: time.Now(), totals: totals, manager: manager, controlPlane: controlPlane}, err
 }
 
 func (w *setup) managerUsage() (usage, error) {
-	return usageOf(func(s procfs.ProcStat) bool { return s.PGRP == w.manager.group() })
+	return usageOf(func(s procfs.ProcStat) bool { return s.PGRP == w.manager.PID() })
 }
 
 // tail is how long requests and CPU time are counted after the work of a phase is done.

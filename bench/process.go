@@ -4,27 +4,27 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/prometheus/procfs"
+
+	"github.com/millwright-dev/millwright/internal/child"
 )
 
-// process is the manager that is measured: the process group of a shell.
+// process is the measured manager: a shell, whose process ID is that of its process group, too.
 type process struct {
-	command *exec.Cmd
-	log     string
-	port    int
-	// ended is closed when the shell has ended.
-	ended chan struct{}
-	err   error
+	*child.Process
+	log  string
+	port int
 }
 
 // startManager runs the command of the options.
@@ -37,35 +37,18 @@ func startManager(o managerOptions, dir, kubeconfig, namespace string) (*process
 		"{millwright}", o.millwright, "{kubeconfig}", kubeconfig, "{namespace}", namespace,
 		"{qps}", strconv.Itoa(o.qps), "{burst}", strconv.Itoa(o.burst), "{port}", strconv.Itoa(port),
 	).Replace(o.command)
-	p := &process{
-		command: exec.Command("sh", "-c", line), log: filepath.Join(dir, "manager.log"), port: port,
-		ended: make(chan struct{}),
-	}
-	out, err := os.Create(p.log)
+	out, err := os.Create(filepath.Join(dir, "manager.log"))
 	if err != nil {
 		return nil, err
 	}
 	defer out.Close() // the process has its own descriptor
-	p.command.Env, p.command.Stdout, p.command.Stderr = o.environment, out, out
-	p.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	started := make(chan error)
-	go p.run(started)
-	if err := <-started; err != nil {
+	command := exec.Command("sh", "-c", line)
+	command.Env, command.Stdout, command.Stderr = o.environment, out, out
+	started, err := child.Start(command, syscall.SIGKILL)
+	if err != nil {
 		return nil, fmt.Errorf("starting the manager: %w", err)
 	}
-	return p, nil
-}
-
-func (p *process) run(started chan<- error) {
-	// The process dies with the thread that started it, so the thread must live as long.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	err := p.command.Start()
-	started <- err
-	if err == nil {
-		p.err = p.command.Wait()
-		close(p.ended)
-	}
+	return &process{Process: started, log: out.Name(), port: port}, nil
 }
 
 func freePort() (int, error) {
@@ -77,16 +60,13 @@ func freePort() (int, error) {
 	return listener.Addr().(*net.TCPAddr).Port, nil
 }
 
-// group returns the process group's ID.
-func (p *process) group() int { return p.command.Process.Pid }
-
 // alive returns a context that ends, with a cause, when the manager ends.
 func (p *process) alive(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
 		select {
-		case <-p.ended:
-			cancel(fmt.Errorf("the manager has ended (%s); the end of its log:\n%s", p.command.ProcessState, p.lastLines()))
+		case <-p.Ended():
+			cancel(fmt.Errorf("the manager has ended (%s); the end of its log:\n%s", p, p.lastLines()))
 		case <-ctx.Done():
 		}
 	}()
@@ -108,18 +88,16 @@ const stopLimit = 45 * time.Second
 
 // stop ends all processes of the group, by SIGKILL if SIGTERM does not.
 func (p *process) stop() error {
-	_ = syscall.Kill(-p.group(), syscall.SIGTERM) // they may be gone
-	late := time.NewTimer(stopLimit)
-	defer late.Stop()
+	_ = syscall.Kill(-p.PID(), syscall.SIGTERM) // they may be gone
 	var err error
 	select {
-	case <-p.ended:
-	case <-late.C:
+	case <-p.Ended():
+	case <-time.After(stopLimit):
 		err = errors.New("the manager did not end, and was killed")
 	}
 	// The shell may have left processes behind.
-	_ = syscall.Kill(-p.group(), syscall.SIGKILL)
-	<-p.ended
+	_ = syscall.Kill(-p.PID(), syscall.SIGKILL)
+	<-p.Ended()
 	return err
 }
 
@@ -152,4 +130,59 @@ func usageOf(selects func(procfs.ProcStat) bool) (usage, error) {
 		}
 	}
 	return sum, nil
+}
+
+// profileSeconds is the length of a CPU profile. A phase has several; pprof adds them up:
+// go tool pprof DIR/scale-up-cpu-*.pb.gz.
+const profileSeconds = 5
+
+// beginProfiles takes CPU profiles of the manager until end is called, which takes a heap profile.
+func (w *setup) beginProfiles(ctx context.Context, phase string) (end func() error) {
+	dir := w.options.manager.profiles
+	if dir == "" {
+		return func() error { return nil }
+	}
+	stop, result := make(chan struct{}), make(chan error, 1)
+	take := func(name, page string) error {
+		return fetch(ctx, fmt.Sprintf("http://127.0.0.1:%d/debug/pprof/%s", w.manager.port, page), filepath.Join(dir, phase+"-"+name+".pb.gz"))
+	}
+	go func() {
+		err := os.MkdirAll(dir, 0o755)
+		for i := 1; err == nil; i++ {
+			err = take(fmt.Sprintf("cpu-%d", i), fmt.Sprintf("profile?seconds=%d", w.profileSeconds))
+			select {
+			case <-stop:
+				result <- err
+				return
+			default:
+			}
+		}
+		result <- err
+	}()
+	return func() error {
+		close(stop)
+		return errors.Join(<-result, take("heap", "heap?gc=1"))
+	}
+}
+
+// fetch writes a page to a file.
+func fetch(ctx context.Context, url, path string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return fmt.Errorf("taking a profile: %w", err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("taking a profile: %s answers %s", url, answer.Status)
+	}
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(file, answer.Body)
+	return errors.Join(err, file.Close())
 }

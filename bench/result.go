@@ -61,7 +61,7 @@ func (p *phaseResult) complete(machines int, found limit) {
 		p.Requests += count
 		methods[answered.Method] += count
 		p.ByRequest[answered.Method+" "+answered.Resource] += count
-		if isWrite(answered.Method) {
+		if !slices.Contains([]string{"GET", "LIST", "CONNECT"}, answered.Method) {
 			p.Writes += count
 		}
 		if answered.Code == http.StatusConflict && answered.Method != http.MethodPost {
@@ -72,10 +72,6 @@ func (p *phaseResult) complete(machines int, found limit) {
 	p.Seconds = round(p.took.Seconds(), 2)
 	p.LimitSeconds = round(found.least(methods).Seconds(), 2)
 	p.CPU, p.ControlPlaneCPU = round(p.CPU, 2), round(p.ControlPlaneCPU, 2)
-}
-
-func isWrite(method string) bool {
-	return !slices.Contains([]string{"GET", "LIST", "CONNECT"}, method)
 }
 
 func round(number float64, digits int) float64 {
@@ -147,7 +143,7 @@ func (r *result) table() string {
 }
 
 func (r *result) phaseTable(text *strings.Builder) {
-	table := newTable(text)
+	table := tabwriter.NewWriter(text, 0, 0, 2, ' ', 0)
 	row(table, "PHASE", "SECONDS", "AT LIMIT", "REQUESTS", "PER MACHINE", "BUDGET", "WRITES", "CONFLICTS", "EVENTS", "CPU", "CPU OF CONTROL PLANE")
 	for _, p := range r.Phases {
 		atLimit := "-"
@@ -169,7 +165,7 @@ func (r *result) requestTable(text *strings.Builder) {
 			sums[request] += count
 		}
 	}
-	table := newTable(text)
+	table := tabwriter.NewWriter(text, 0, 0, 2, ' ', 0)
 	row(table, header...)
 	requests := slices.SortedFunc(maps.Keys(sums), func(a, b string) int {
 		return cmp.Or(sums[b]-sums[a], strings.Compare(a, b))
@@ -183,10 +179,6 @@ func (r *result) requestTable(text *strings.Builder) {
 		row(table, cells...)
 	}
 	table.Flush()
-}
-
-func newTable(text *strings.Builder) *tabwriter.Writer {
-	return tabwriter.NewWriter(text, 0, 0, 2, ' ', 0)
 }
 
 // row writes a line of a table.
