@@ -4,9 +4,11 @@ package args
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // UsageError is a mistake in the arguments. The program exits with status 2.
@@ -36,13 +38,13 @@ func None(_ *cobra.Command, args []string) error {
 	return Wrongf("%q is one argument too many: there are flags only", args[0])
 }
 
-// One returns a check that there is one argument and that it is not empty.
-func One(complain func(args []string) error) cobra.PositionalArgs {
+// OneName returns a check that the only argument is the name of an object of a kind.
+func OneName(kind string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) == 1 && args[0] != "" {
 			return nil
 		}
-		return Wrong(complain(args))
+		return Wrongf("give the name of one %s", kind)
 	}
 }
 
@@ -83,6 +85,18 @@ func (p *Problems) Add(err error) { *p = append(*p, err) }
 // Port adds a problem unless the value of a flag is a port number or 0.
 func (p *Problems) Port(flag string, value int) {
 	p.If(value < 0 || value > 65535, "--%s: %d is not between 0 and 65535", flag, value)
+}
+
+// Negative adds one problem with all flags that are negative, of the types that no command reads
+// negative values of: int32, int64 and duration.
+func (p *Problems) Negative(flags *pflag.FlagSet) {
+	var negative []string
+	flags.VisitAll(func(flag *pflag.Flag) { // in the order of their names
+		if slices.Contains([]string{"int32", "int64", "duration"}, flag.Value.Type()) && strings.HasPrefix(flag.Value.String(), "-") {
+			negative = append(negative, "--"+flag.Name)
+		}
+	})
+	p.If(len(negative) > 0, "%s: must not be negative", strings.Join(negative, ", "))
 }
 
 // Err returns all problems as one error; nil if there are none.

@@ -49,28 +49,22 @@ func (f *Flags) SetUp(out io.Writer) (logr.Logger, error) {
 	return log, nil
 }
 
-// noise has log messages of libraries that report an error where there is none, each with the
-// text of the error: at every orderly end, controller-runtime reports as lost the leadership that
-// it released.
-var noise = map[string]string{"error received after stop sequence was engaged": "leader election lost"}
-
-// filter drops noise.
+// filter drops an error that is none: whenever a manager stops, controller-runtime logs the
+// leadership that it has released as lost.
 type filter struct{ slog.Handler }
 
 func (h filter) Handle(ctx context.Context, record slog.Record) error {
-	if text, known := noise[record.Message]; known && mentions(record, text) {
+	released := false
+	if record.Message == "error received after stop sequence was engaged" {
+		record.Attrs(func(attr slog.Attr) bool {
+			released = attr.Value.String() == "leader election lost"
+			return !released
+		})
+	}
+	if released {
 		return nil
 	}
 	return h.Handler.Handle(ctx, record)
-}
-
-func mentions(record slog.Record, text string) bool {
-	found := false
-	record.Attrs(func(attr slog.Attr) bool {
-		found = found || attr.Value.String() == text
-		return !found
-	})
-	return found
 }
 
 func (h filter) WithAttrs(attrs []slog.Attr) slog.Handler { return filter{h.Handler.WithAttrs(attrs)} }

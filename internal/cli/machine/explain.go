@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
@@ -74,7 +75,7 @@ func parseObject(cmd *cobra.Command, given []string) (kind explained, name strin
 		return kind, "", args.KnownCommand(cmd, given)
 	}
 	if kind = kinds[at]; name == "" || strings.Contains(name, "/") {
-		return kind, "", kind.wantName(nil)
+		return kind, "", args.OneName(kind.kind)(cmd, nil)
 	}
 	return kind, name, nil
 }
@@ -129,16 +130,12 @@ next, and what you can do.` + onlyReads,
 	},
 }
 
-func (k explained) wantName([]string) error {
-	return args.Wrongf("give the name of one %s", k.kind)
-}
-
 func (k explained) command() *cobra.Command {
 	flags := &explainFlags{}
 	cmd := &cobra.Command{
 		Use: k.use + " NAME", Aliases: k.aliases, Short: k.short, Long: k.long, Example: k.example,
 		ValidArgsFunction: cobra.NoFileCompletions,
-		Args:              args.One(k.wantName),
+		Args:              args.OneName(k.kind),
 		RunE:              func(cmd *cobra.Command, args []string) error { return flags.run(cmd, k, args[0]) },
 	}
 	flags.add(cmd, k.kind)
@@ -180,11 +177,10 @@ func (f *explainFlags) add(cmd *cobra.Command, kind string) {
 }
 
 // validate reports all that is wrong with the flags at once.
-func (f *explainFlags) validate() error {
+func (f *explainFlags) validate(flags *pflag.FlagSet) error {
 	var wrong args.Problems
 	wrong.If(f.output != outputText && f.output != outputJSON, "--output: %q is neither text nor json", f.output)
-	wrong.If(f.manager.ResourceExhausted < 0, "--resource-exhausted-retry: must not be negative")
-	wrong.If(f.manager.Creation < 0 || f.manager.Health < 0 || f.manager.Drain < 0, "--machine-*-timeout: must not be negative")
+	wrong.Negative(flags)
 	named := f.control != "" || f.target != "" && f.target != kubeconfig.None
 	wrong.If(named && f.File != "", "--kubeconfig: cannot be used with --control-kubeconfig or --target-kubeconfig")
 	wrong.If(named && f.Dir != "", "--dir: cannot be used with --control-kubeconfig or --target-kubeconfig")
@@ -193,7 +189,7 @@ func (f *explainFlags) validate() error {
 
 // run prints what there is to say of an object. One of which nothing is known is an error.
 func (f *explainFlags) run(cmd *cobra.Command, kind explained, name string) error {
-	if err := f.validate(); err != nil {
+	if err := f.validate(cmd.Flags()); err != nil {
 		return args.Wrong(err)
 	}
 	gatherer, namespace, err := f.gatherer()

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
 
 	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
@@ -46,7 +47,7 @@ func TestExplainWhichClusters(t *testing.T) {
 			if flags.File = tc.kubeconfig; tc.kubeconfig+tc.control+strings.TrimPrefix(tc.target, kubeconfig.None) == "" {
 				flags.Dir = dir
 			}
-			if err := flags.validate(); err != nil {
+			if err := flags.validate(&pflag.FlagSet{}); err != nil {
 				t.Fatal(err)
 			}
 			gotControl, gotTarget, _, err := flags.clusters()

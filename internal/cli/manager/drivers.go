@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/instrument"
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/drivers/vm"
@@ -56,6 +57,10 @@ func (f *DriverFlags) open(config *manager.Config) error {
 	}
 }
 
+func (f *DriverFlags) instrumented(d driver.Driver) driver.Driver {
+	return instrument.Wrap(d, instrument.Options{Provider: f.Name, Registerer: metrics.Registry})
+}
+
 // openVM creates the driver vm. Its infrastructure is the control cluster, unless a class's Secret
 // has the kubeconfig of another.
 func (f *DriverFlags) openVM(config *manager.Config) error {
@@ -65,8 +70,7 @@ func (f *DriverFlags) openVM(config *manager.Config) error {
 	if err != nil {
 		return fmt.Errorf("driver vm: %w", err)
 	}
-	d := vm.New(vm.Options{Client: infrastructure, Installation: f.Installation})
-	config.Driver = instrument.Wrap(d, instrument.Options{Provider: folder.DriverVM, Registerer: metrics.Registry})
+	config.Driver = f.instrumented(vm.New(vm.Options{Client: infrastructure, Installation: f.Installation}))
 	return nil
 }
 
@@ -94,7 +98,7 @@ func (f *DriverFlags) openSim(config *manager.Config) error {
 		simulated.Nodes = nodes
 	}
 	d := sim.New(simulated)
-	config.Driver = instrument.Wrap(d, instrument.Options{Provider: folder.DriverSim, Registerer: metrics.Registry})
+	config.Driver = f.instrumented(d)
 	config.Runnables = append(config.Runnables, d)
 	return nil
 }

@@ -6,6 +6,8 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 const (
@@ -28,31 +30,18 @@ func collectGarbage(ctx context.Context, period time.Duration) {
 	if _, given := os.LookupEnv("GOGC"); given {
 		return
 	}
-	debug.SetGCPercent(gcPercentSmall)
-	go func() {
-		tick := time.NewTicker(period)
-		defer tick.Stop()
-		was := gcPercentSmall
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
-			if percent := gcPercent(liveHeap()); percent != was {
-				debug.SetGCPercent(percent)
-				was = percent
-			}
+	was := gcPercentSmall
+	debug.SetGCPercent(was)
+	go wait.UntilWithContext(ctx, func(context.Context) {
+		percent := gcPercentSmall
+		if liveHeap() >= largeHeap {
+			percent = gcPercentLarge
 		}
-	}()
-}
-
-// gcPercent returns GOGC for a live heap, in bytes.
-func gcPercent(live uint64) int {
-	if live < largeHeap {
-		return gcPercentSmall
-	}
-	return gcPercentLarge
+		if percent != was {
+			debug.SetGCPercent(percent)
+			was = percent
+		}
+	}, period)
 }
 
 // liveHeap returns the live heap after the last garbage collection, in bytes.

@@ -39,6 +39,7 @@ type Flags struct {
 	// Logging configures the logger.
 	Logging logging.Flags
 
+	flags           *pflag.FlagSet
 	control, target string
 	namespace       string
 	qps             float32
@@ -92,6 +93,7 @@ func (f *Flags) add(flags *pflag.FlagSet) {
 
 // AddTuning adds the flags that "millwright up" has too.
 func (f *Flags) AddTuning(flags *pflag.FlagSet) {
+	f.flags = flags
 	c := &f.Config
 	flags.IntVar(&c.ConcurrentSyncs, "concurrent-syncs", 50, "number of objects of a kind that are reconciled concurrently, and of concurrent driver calls")
 	flags.DurationVar(&c.ResyncPeriod, "min-resync-period", 12*time.Hour, "resync period of the informers")
@@ -188,7 +190,6 @@ func (f *Flags) validate() error {
 	wrong.If(f.qps <= 0, "--kube-api-qps: must be above 0")
 	wrong.If(f.burst < 0, "--kube-api-burst: must not be negative")
 	wrong.If(c.Profiling.Contention && !c.Profiling.Enabled, "--contention-profiling: needs --profiling")
-	wrong.If(f.overshootingPeriod < 0, "--machine-safety-overshooting-period: must not be negative")
 	wrong.Add(f.ValidateTuning())
 	return wrong.Err()
 }
@@ -219,19 +220,7 @@ func (f *Flags) ValidateTuning() error {
 	c := f.Config
 	var wrong args.Problems
 	wrong.If(c.ConcurrentSyncs <= 0, "--concurrent-syncs: must be above 0")
-	for _, flag := range []struct {
-		name  string
-		value time.Duration
-	}{
-		{"min-resync-period", c.ResyncPeriod}, {"machine-creation-timeout", c.CreationTimeout}, {"resource-exhausted-retry", c.ResourceExhaustedRetry},
-		{"machine-health-timeout", c.Health.Timeout}, {"machine-drain-timeout", c.Drain.Timeout},
-		{"machine-safety-apiserver-statuscheck-timeout", c.Health.OutageTimeout}, {"machine-safety-apiserver-statuscheck-period", c.Health.OutagePeriod},
-		{"machine-pv-detach-timeout", c.Drain.DetachTimeout}, {"machine-pv-reattach-timeout", c.Drain.ReattachTimeout},
-		{"machine-safety-orphan-vms-period", c.Orphans.Period}, {"machine-max-evict-retries", time.Duration(c.Drain.MaxEvictRetries)},
-	} {
-		wrong.If(flag.value < 0, "--%s: must not be negative", flag.name)
-	}
-	wrong.If(c.Overshoot.Up < 0 || c.Overshoot.Down < 0, "--safety-up, --safety-down: must not be negative")
+	wrong.Negative(f.flags)
 	wrong.If(!slices.Contains([]orphans.Mode{orphans.Delete, orphans.Report, orphans.Off}, c.Orphans.Mode), "--machine-safety-orphan-vms: %q is none of delete, report, off", c.Orphans.Mode)
 	wrong.If(c.Drain.Strategy != drain.Serial && c.Drain.Strategy != drain.Independent, "--drain-volume-pods: %q is neither serial nor independent", c.Drain.Strategy)
 	_, err := intstr.GetScaledValueFromIntOrPercent(ptr.To(intstr.Parse(f.replacements)), 100, false)

@@ -3,12 +3,13 @@
 package rollout
 
 import (
+	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 
@@ -42,8 +43,9 @@ func add(cmd *cobra.Command, run func(cmd *cobra.Command, d deployment) error) *
 		return err
 	}
 	cmd.RunE = func(cmd *cobra.Command, given []string) error {
-		if err := refuseNegative(cmd.Flags()); err != nil {
-			return err
+		var wrong args.Problems
+		if wrong.Negative(cmd.Flags()); wrong != nil {
+			return args.Wrong(wrong.Err())
 		}
 		d, err := open(flags, given)
 		if err != nil {
@@ -83,20 +85,6 @@ func deploymentName(given []string) (string, error) {
 	return name, nil
 }
 
-// refuseNegative refuses numbers and durations below zero.
-func refuseNegative(flags *pflag.FlagSet) error {
-	var wrong []string
-	flags.VisitAll(func(flag *pflag.Flag) { // in the order of their names
-		if kind := flag.Value.Type(); (kind == "int64" || kind == "duration") && strings.HasPrefix(flag.Value.String(), "-") {
-			wrong = append(wrong, "--"+flag.Name)
-		}
-	})
-	if len(wrong) == 0 {
-		return nil
-	}
-	return args.Wrongf("%s: must not be negative", strings.Join(wrong, ", "))
-}
-
 // deployment is the one that a command is about, and how to get at it.
 type deployment struct {
 	rollout.Follower
@@ -129,4 +117,33 @@ func open(flags *kubeconfig.Flags, given []string) (deployment, error) {
 func (d deployment) report(cmd *cobra.Command, format string, values ...any) error {
 	_, err := fmt.Fprintf(cmd.OutOrStdout(), "machinedeployment.machine.sapcloud.io/%s %s\n", d.key.Name, fmt.Sprintf(format, values...))
 	return err
+}
+
+// answerTimeout is how long an API server may take for all that a command asks of it.
+const answerTimeout = 30 * time.Second
+
+func newHistory() *cobra.Command {
+	revision := int64(0)
+	cmd := add(&cobra.Command{
+		Use:   "history NAME",
+		Short: "List the revisions of a MachineDeployment, or show the template of one",
+		Long: `List the revisions of a MachineDeployment, oldest first, or show the template of one.
+
+A revision is a MachineSet; spec.revisionHistoryLimit limits how many without machines are
+kept. CHANGE-CAUSE is the annotation kubernetes.io/change-cause of the MachineDeployment at
+that time.`,
+	}, func(cmd *cobra.Command, d deployment) error {
+		ctx, cancel := context.WithTimeout(cmd.Context(), answerTimeout)
+		defer cancel()
+		facts, err := rollout.Read(ctx, d.Client, d.key)
+		if err != nil {
+			return err
+		}
+		if revision > 0 {
+			return rollout.PrintRevision(cmd.OutOrStdout(), facts, revision)
+		}
+		return rollout.PrintHistory(cmd.OutOrStdout(), facts, time.Now())
+	})
+	cmd.Flags().Int64Var(&revision, "revision", 0, "show the template of this revision; 0 to list all")
+	return cmd
 }

@@ -1,6 +1,7 @@
 package vm
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -57,9 +58,7 @@ func newReset() *cobra.Command {
 // newSocketCommand returns a command that calls the hypervisor of a VM.
 func newSocketCommand(cmd *cobra.Command, run func(*cobra.Command, string, vmpb.OOBManagementClient) error) *cobra.Command {
 	flags := &kubeconfig.Flags{}
-	cmd.Args = args.One(func(given []string) error {
-		return fmt.Errorf("want the name of one virtual machine, got %d arguments", len(given))
-	})
+	cmd.Args = args.OneName("virtual machine")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		conn, err := dial(cmd.Context(), flags, args[0])
 		if err != nil {
@@ -145,14 +144,9 @@ func typed(stream grpc.BidiStreamingClient[vmpb.ConsoleIO, vmpb.ConsoleIO], in i
 		n, err := in.Read(buffer)
 		piece := buffer[:n]
 		if terminal {
-			for i, key := range piece {
-				if key == escape {
-					piece, leave = piece[:i], true
-					break
-				}
-			}
+			piece, _, leave = bytes.Cut(piece, []byte{escape})
 		}
-		if len(piece) > 0 && stream.Send(&vmpb.ConsoleIO{Data: append([]byte(nil), piece...)}) != nil {
+		if len(piece) > 0 && stream.Send(&vmpb.ConsoleIO{Data: bytes.Clone(piece)}) != nil {
 			return leave
 		}
 		if leave || err != nil {
