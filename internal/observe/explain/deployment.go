@@ -217,7 +217,7 @@ func (e *poolExplainer) staying(set *v1alpha1.MachineSet) bool {
 	if e.MachinesUnread {
 		return set.Status.Replicas > 0
 	}
-	return slices.ContainsFunc(e.of(set), func(machine *v1alpha1.Machine) bool { return !leaving(machine) })
+	return slices.ContainsFunc(e.Of(set), func(machine *v1alpha1.Machine) bool { return !leaving(machine) })
 }
 
 func (e *poolExplainer) remaining(set *v1alpha1.MachineSet) {

@@ -1,16 +1,19 @@
 package explain
 
 import (
+	"slices"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 )
 
@@ -134,4 +137,42 @@ type PoolFacts struct {
 // Exists reports whether the explained object exists.
 func (f *PoolFacts) Exists() bool {
 	return f.Kind == KindDeployment && f.Deployment != nil || f.Kind == KindSet && len(f.Sets) > 0
+}
+
+// Own takes over the sets that the deployment controls, the oldest first.
+func (f *PoolFacts) Own(sets []v1alpha1.MachineSet) {
+	for i := range sets {
+		if metav1.IsControlledBy(&sets[i], f.Deployment) {
+			f.Sets = append(f.Sets, &sets[i])
+		}
+	}
+	slices.SortFunc(f.Sets, revision.Older)
+}
+
+// OwnMachines takes over the machines that the sets control.
+func (f *PoolFacts) OwnMachines(machines []v1alpha1.Machine) {
+	for i := range machines {
+		machine := &machines[i]
+		if slices.ContainsFunc(f.Sets, func(set *v1alpha1.MachineSet) bool { return metav1.IsControlledBy(machine, set) }) {
+			f.Machines = append(f.Machines, machine)
+		}
+	}
+}
+
+// Current returns the set of the newest template; nil if there is none.
+func (f *PoolFacts) Current() *v1alpha1.MachineSet {
+	if f.Kind == KindSet {
+		return f.Sets[0]
+	}
+	return revision.Current(f.Sets, &f.Deployment.Spec.Template)
+}
+
+// Of returns the machines of a set.
+func (f *PoolFacts) Of(set *v1alpha1.MachineSet) []*v1alpha1.Machine {
+	return slices.DeleteFunc(slices.Clone(f.Machines), func(machine *v1alpha1.Machine) bool { return !metav1.IsControlledBy(machine, set) })
+}
+
+// AnyLeaves reports whether a machine is being deleted.
+func (f *PoolFacts) AnyLeaves() bool {
+	return slices.ContainsFunc(f.Machines, func(machine *v1alpha1.Machine) bool { return leaving(machine) })
 }

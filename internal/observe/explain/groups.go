@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
@@ -20,17 +19,6 @@ import (
 // MostExamples is how many Machines of a pool are explained from all their facts, which cost about a
 // dozen requests each.
 const MostExamples = 4
-
-func (f *PoolFacts) current() *v1alpha1.MachineSet {
-	if f.Kind == KindSet {
-		return f.Sets[0]
-	}
-	return revision.Current(f.Sets, &f.Deployment.Spec.Template)
-}
-
-func (f *PoolFacts) of(set *v1alpha1.MachineSet) []*v1alpha1.Machine {
-	return slices.DeleteFunc(slices.Clone(f.Machines), func(machine *v1alpha1.Machine) bool { return !metav1.IsControlledBy(machine, set) })
-}
 
 // usable reports whether a Machine is as far as it can come.
 func usable(machine *v1alpha1.Machine) bool {
@@ -91,7 +79,7 @@ func (f *PoolFacts) groups(machines []*v1alpha1.Machine) []group {
 	if len(same) == 0 {
 		return nil // there may be no set
 	}
-	current := f.current()
+	current := f.Current()
 	rank := func(g group) int {
 		switch {
 		case leaving(g[0]):

@@ -61,7 +61,7 @@ func (e *poolExplainer) gone() {
 }
 
 func (e *poolExplainer) existing() {
-	e.current = e.PoolFacts.current()
+	e.current = e.PoolFacts.Current()
 	if e.Kind == KindDeployment {
 		e.object = e.Deployment
 	} else {
@@ -171,7 +171,7 @@ func (e *poolExplainer) part(set *v1alpha1.MachineSet) report.Part {
 		e.Pool.Ready += set.Status.ReadyReplicas
 		return part
 	}
-	machines := e.of(set)
+	machines := e.Of(set)
 	for _, machine := range machines {
 		if leaving(machine) {
 			e.Pool.Leaving++

@@ -122,7 +122,7 @@ func (e *poolExplainer) minReady(set *v1alpha1.MachineSet) {
 		return
 	}
 	waiting, last := 0, time.Time{}
-	for _, machine := range e.of(set) {
+	for _, machine := range e.Of(set) {
 		at := readySince(machine).Add(wait)
 		if !usable(machine) || !at.After(e.now) {
 			continue

@@ -117,7 +117,7 @@ func Undo(ctx context.Context, c client.Client, key types.NamespacedName, number
 		if err := c.List(ctx, sets, client.InNamespace(key.Namespace)); err != nil {
 			return fmt.Errorf("listing machine sets: %w", err)
 		}
-		target, err := find(factsOf(d, pointers(sets.Items), nil), number)
+		target, err := find(factsOf(d, sets.Items, nil), number)
 		if err != nil {
 			return err
 		}

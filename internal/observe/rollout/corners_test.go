@@ -80,12 +80,12 @@ func TestOnlyItsOwnIsSortedOut(t *testing.T) {
 	hasSet("theirs", 1, 3, 3)(other)
 	other.machines = nil
 	has("theirs", 3, v1alpha1.MachineRunning)(other)
-	f := factsOf(g.deployment, append(other.sets, g.sets...), append(other.machines, g.machines...))
+	f := factsOf(g.deployment, values(append(other.sets, g.sets...)), values(append(other.machines, g.machines...)))
 	var names []string
 	for _, set := range f.Sets {
 		names = append(names, set.Name)
 	}
-	if !slices.Equal(names, []string{"pool-old", "pool-a"}) || len(f.Machines) != 2 || len(f.Machines["pool-a"]) != 3 {
-		t.Errorf("sets %q, machines of %d sets", names, len(f.Machines))
+	if !slices.Equal(names, []string{"pool-old", "pool-a"}) || len(f.Machines) != 3 || len(f.Of(f.Sets[1])) != 3 {
+		t.Errorf("sets %q, %d machines", names, len(f.Machines))
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/observe/explain"
 	"github.com/millwright-dev/millwright/internal/observe/follow"
 )
 
@@ -29,7 +30,7 @@ type Follower struct {
 	// Pace is the least time between two states. Beat is after what time a state is shown again though
 	// nothing has changed; 0 is never.
 	Pace, Beat time.Duration
-	// Surroundings is how old Facts.Surroundings may be; 0 leaves them out.
+	// Surroundings is how old leases and events may be; 0 leaves them out.
 	Surroundings time.Duration
 }
 
@@ -55,7 +56,7 @@ func (f *Follower) Follow(ctx context.Context, key types.NamespacedName, see fun
 	}
 	f.Link.onChange(followed.Notify)
 	defer f.Link.onChange(nil)
-	surroundings, read := Surroundings{}, time.Time{}
+	around, read := explain.PoolFacts{}, time.Time{}
 	return followed.Until(ctx, f.Pace, f.Beat, func() (bool, error) {
 		facts, err := Read(ctx, followed, key)
 		switch {
@@ -67,9 +68,9 @@ func (f *Follower) Follow(ctx context.Context, key types.NamespacedName, see fun
 			return false, nil
 		}
 		if f.Surroundings > 0 && time.Since(read) >= f.Surroundings {
-			surroundings, read = readSurroundings(ctx, f.Client, facts), time.Now()
+			around, read = readSurroundings(ctx, f.Client, facts), time.Now()
 		}
-		facts.Surroundings, facts.Problem = surroundings, f.Link.Problem()
+		facts.Lease, facts.MachineLease, facts.Events, facts.Problem = around.Lease, around.MachineLease, around.Events, f.Link.Problem()
 		return see(facts)
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/observe/explain"
 )
 
 // noon is when tests look.
@@ -24,7 +25,7 @@ type given struct {
 	deployment *v1alpha1.MachineDeployment
 	sets       []*v1alpha1.MachineSet
 	machines   []*v1alpha1.Machine
-	around     Surroundings
+	around     explain.PoolFacts
 	problem    string
 }
 
@@ -53,9 +54,17 @@ func give(changes ...change) *given {
 }
 
 func (g *given) facts() Facts {
-	f := factsOf(g.deployment, g.sets, g.machines)
-	f.Surroundings, f.Problem = g.around, g.problem
+	f := factsOf(g.deployment, values(g.sets), values(g.machines))
+	f.Lease, f.MachineLease, f.Events, f.Problem = g.around.Lease, g.around.MachineLease, g.around.Events, g.problem
 	return f
+}
+
+func values[T any](pointers []*T) []T {
+	all := make([]T, len(pointers))
+	for i, pointer := range pointers {
+		all[i] = *pointer
+	}
+	return all
 }
 
 // hasSet adds the set of a class. Its age is that of its revision.

@@ -22,14 +22,14 @@ const annotationCause = "kubernetes.io/change-cause"
 func PrintHistory(out io.Writer, f Facts, now time.Time) error {
 	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(table, "REVISION\tSET\tCLASS\tAGE\tMACHINES\tCHANGE-CAUSE")
-	current := f.current()
+	current := f.Current()
 	for _, set := range revision.Sorted(f.Sets) {
 		mark := ""
 		if set == current {
 			mark = " (current)"
 		}
 		fmt.Fprintf(table, "%d%s\t%s\t%s\t%s\t%d\t%s\n", revision.Number(set), mark, set.Name, set.Spec.Template.Spec.Class.Name,
-			duration.HumanDuration(now.Sub(set.CreationTimestamp.Time)), len(f.Machines[set.UID]), cause(set))
+			duration.HumanDuration(now.Sub(set.CreationTimestamp.Time)), len(f.Of(set)), cause(set))
 	}
 	if err := table.Flush(); err != nil {
 		return fmt.Errorf("writing the history: %w", err)

@@ -205,10 +205,10 @@ func TestServerTellsWhatIsAround(t *testing.T) {
 	held := lease(time.Hour)
 	held.Namespace = s.Namespace
 	s.do(follower.Follow(ctx, s.key, func(f Facts) (bool, error) {
-		if f.Surroundings.MachineLease != nil && len(f.Surroundings.Events) > 0 {
+		if f.MachineLease != nil && len(f.Events) > 0 {
 			return true, nil
 		}
-		if f.Surroundings.MachineLease == nil && held.UID == "" {
+		if f.MachineLease == nil && held.UID == "" {
 			s.do(s.Client.Create(ctx, held))
 			event := &corev1.Event{InvolvedObject: corev1.ObjectReference{Kind: "MachineSet", Namespace: s.Namespace, Name: "pool-a"}, Reason: "BackOff"}
 			event.Namespace, event.Name = s.Namespace, "waits"

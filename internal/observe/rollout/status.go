@@ -3,6 +3,7 @@ package rollout
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -69,7 +70,7 @@ type SetStatus struct {
 
 // StatusOf returns how a rollout goes at a moment.
 func StatusOf(f Facts, now time.Time) Status {
-	d, current := f.Deployment, f.current()
+	d, current := f.Deployment, f.Current()
 	s := Status{
 		Key:      types.NamespacedName{Namespace: d.Namespace, Name: d.Name},
 		Observed: d.Status.ObservedGeneration >= d.Generation,
@@ -89,7 +90,7 @@ func StatusOf(f Facts, now time.Time) Status {
 	s.listed(f)
 	s.setDeadline(d)
 	for _, set := range slices.Backward(f.Sets) {
-		machines := f.Machines[set.UID]
+		machines := f.Of(set)
 		if set != current && set.Spec.Replicas == 0 && len(machines) == 0 {
 			continue
 		}
@@ -99,14 +100,8 @@ func StatusOf(f Facts, now time.Time) Status {
 			Phases: phases(machines),
 		})
 	}
-	slices.SortStableFunc(s.Sets, func(a, b SetStatus) int {
-		switch {
-		case a.Current:
-			return -1
-		case b.Current:
-			return 1
-		}
-		return cmp.Compare(b.Revision, a.Revision)
+	slices.SortStableFunc(s.Sets, func(a, b SetStatus) int { // "new" is before "old"
+		return cmp.Or(cmp.Compare(age(a), age(b)), cmp.Compare(b.Revision, a.Revision))
 	})
 	if s.Outcome != Complete {
 		s.Waits = waits(f, s, now)
@@ -122,7 +117,7 @@ func (s *Status) recount(f Facts) {
 		s.Available += set.Status.AvailableReplicas
 		s.Exist += set.Status.Replicas
 	}
-	if current := f.current(); current != nil {
+	if current := f.Current(); current != nil {
 		s.Updated = current.Status.Replicas
 	}
 }
@@ -130,9 +125,9 @@ func (s *Status) recount(f Facts) {
 // listed keeps the counts to what the machines themselves show: one that is being deleted is no
 // machine of the template any more, and one that is gone is no old one.
 func (s *Status) listed(f Facts) {
-	current, live, old := f.current(), int32(0), int32(0)
+	current, live, old := f.Current(), int32(0), int32(0)
 	for _, set := range f.Sets {
-		for _, machine := range f.Machines[set.UID] {
+		for _, machine := range f.Of(set) {
 			switch {
 			case set != current:
 				old++
@@ -156,7 +151,7 @@ func Refusal(f Facts) string {
 
 // outcome follows the controllers: complete is what they call complete, late is what they report.
 func outcome(f Facts, s Status, now time.Time) Outcome {
-	d, current := f.Deployment, f.current()
+	d, current := f.Deployment, f.Current()
 	var usable, kept int32 // of the current set
 	if current != nil {
 		usable, kept = current.Status.AvailableReplicas, preserved(f, current, now)
@@ -174,7 +169,7 @@ func outcome(f Facts, s Status, now time.Time) Outcome {
 
 // preserved is how many machines of a set are beyond what it asks for, and preserved.
 func preserved(f Facts, set *v1alpha1.MachineSet, now time.Time) int32 {
-	return explain.Kept(f.Machines[set.UID], set.Status.Replicas-set.Spec.Replicas, now)
+	return explain.Kept(f.Of(set), set.Status.Replicas-set.Spec.Replicas, now)
 }
 
 func (s *Status) setDeadline(d *v1alpha1.MachineDeployment) {
@@ -212,20 +207,18 @@ const noPhase = "New"
 // phases counts machines by phase. One that is being deleted is Terminating, also before the manager
 // has said so.
 func phases(machines []*v1alpha1.Machine) string {
-	counts, order, parts := map[string]int{}, phaseOrder, []string(nil)
+	counts, parts := map[string]int{}, []string(nil)
 	for _, machine := range machines {
 		phase := cmp.Or(string(machine.Status.CurrentStatus.Phase), noPhase)
 		if !machine.DeletionTimestamp.IsZero() {
 			phase = string(v1alpha1.MachineTerminating)
 		}
-		if !slices.Contains(order, phase) {
-			order = append(slices.Clone(order), phase)
-		}
 		counts[phase]++
 	}
-	for _, phase := range order {
+	for _, phase := range append(slices.Clone(phaseOrder), slices.Sorted(maps.Keys(counts))...) {
 		if n := counts[phase]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, phase))
+			delete(counts, phase)
 		}
 	}
 	return cmp.Or(strings.Join(parts, ", "), "none")

@@ -53,7 +53,7 @@ func pendingRollback(d *v1alpha1.MachineDeployment) string {
 // numbers of a status show, and what waits adds itself.
 func explained(f Facts, late bool, now time.Time) []report.Finding {
 	var found []report.Finding
-	for _, finding := range explain.Pool(f.pool(), now).Why {
+	for _, finding := range explain.Pool(f.PoolFacts, now).Why {
 		switch finding.Cause {
 		case report.RolloutInProgress, report.ProgressDeadlineExceeded, report.Scaling, report.Paused:
 			continue

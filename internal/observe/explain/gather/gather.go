@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	"github.com/millwright-dev/millwright/internal/observe/explain"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 )
@@ -56,12 +55,7 @@ func (x Reader) Deployment(ctx context.Context, key types.NamespacedName) (expla
 		sets := &v1alpha1.MachineSetList{}
 		facts.SetsUnread = !r.list(ctx, x.Control, sets, client.InNamespace(key.Namespace))
 		facts.Deployment = deployment
-		for i := range sets.Items {
-			if set := &sets.Items[i]; metav1.IsControlledBy(set, deployment) {
-				facts.Sets = append(facts.Sets, set)
-			}
-		}
-		slices.SortFunc(facts.Sets, revision.Older)
+		facts.Own(sets.Items)
 	}
 	return r.pool(ctx, facts), nil
 }
@@ -175,14 +169,9 @@ func (r *reading) pool(ctx context.Context, facts explain.PoolFacts) explain.Poo
 	if len(facts.Sets) > 0 {
 		machines := &v1alpha1.MachineList{}
 		facts.MachinesUnread = !r.list(ctx, r.Control, machines, client.InNamespace(r.namespace))
-		for i := range machines.Items {
-			machine := &machines.Items[i]
-			if slices.ContainsFunc(facts.Sets, func(set *v1alpha1.MachineSet) bool { return metav1.IsControlledBy(machine, set) }) {
-				facts.Machines = append(facts.Machines, machine)
-			}
-		}
+		facts.OwnMachines(machines.Items)
 	}
-	if slices.ContainsFunc(facts.Machines, func(machine *v1alpha1.Machine) bool { return !machine.DeletionTimestamp.IsZero() }) {
+	if facts.AnyLeaves() {
 		r.eventsNamed(ctx, r.Control, r.namespace, explain.KindMachine, "") // say at which steps deletions are
 	}
 	facts.Events = r.events
