@@ -23,8 +23,17 @@ type MachineFacts struct {
 	Key types.NamespacedName
 	// Machine is nil if there is none of that name.
 	Machine *v1alpha1.Machine
-	Owners  Owners
-	Inputs  Inputs
+	// Set and Deployment own the Machine; nil if there are none. Those of a Machine that is gone are
+	// found by their events or its name.
+	Set        *v1alpha1.MachineSet
+	Deployment *v1alpha1.MachineDeployment
+	// Names are those of the Machines in the namespace, if the explained one does not exist.
+	Names []string
+	// Class is nil if it does not exist, which ClassMissing reports, or could not be read.
+	Class        *v1alpha1.MachineClass
+	ClassMissing bool
+	// Secrets are those that the class names.
+	Secrets []Secret
 	Target  Target
 	// VM is the VirtualMachine with the Machine's provider ID; nil if there is none.
 	VM *vmv1alpha1.VirtualMachine
@@ -36,24 +45,6 @@ type MachineFacts struct {
 	Flags Flags
 	// Unread says what could not be read, and why.
 	Unread []string
-}
-
-// Owners are the set and the deployment of a Machine; nil if there are none. Those of a Machine that
-// is gone are found by their events or its name.
-type Owners struct {
-	Set        *v1alpha1.MachineSet
-	Deployment *v1alpha1.MachineDeployment
-	// Names are those of the Machines in the namespace, if the explained one does not exist.
-	Names []string
-}
-
-// Inputs are what a driver needs besides the Machine.
-type Inputs struct {
-	// Class is nil if it does not exist, which ClassMissing reports, or could not be read.
-	Class        *v1alpha1.MachineClass
-	ClassMissing bool
-	// Secrets are those that the class names.
-	Secrets []Secret
 }
 
 // Secret reports whether a Secret exists, could be read and has user data, and nothing of its

@@ -98,7 +98,7 @@ func (e *explainer) creating() {
 // blockedBy returns what keeps a creation from being tried: the cause that the manager annotated or
 // else, if its event has expired, what the rules of the manager refuse.
 func (e *explainer) blockedBy() report.Cause {
-	switch class := e.Inputs.Class; {
+	switch class := e.Class; {
 	case report.CauseOf(&e.note) != "":
 		return report.Cause(report.CauseOf(&e.note))
 	case len(validation.Machine(e.Machine)) > 0:
@@ -115,11 +115,11 @@ func (e *explainer) missing() string {
 		e.Advise(advice)
 		return e.Text(text, values...)
 	}
-	if e.Inputs.ClassMissing {
+	if e.ClassMissing {
 		return lacks(createClass, `MachineClass "{class}" not found in namespace "{namespace}"`)
 	}
-	complete := e.Inputs.Class == nil
-	for _, secret := range e.Inputs.Secrets {
+	complete := e.Class == nil
+	for _, secret := range e.Secrets {
 		switch {
 		case secret.Missing:
 			return lacks(createSecret, `Secret "{secret}" of MachineClass "{class}" not found`, "{secret}", secret.Key.String())
@@ -171,7 +171,7 @@ func (e *explainer) givenUp(begin time.Time, t timeouts.Timeout, name, unless st
 
 func (e *explainer) replacement(when string) string {
 	owner := metav1.GetControllerOfNoCopy(e.Machine)
-	switch set := e.Owners.Set; {
+	switch set := e.Set; {
 	case owner == nil:
 		return when + " nobody replaces it: no set owns it"
 	case set == nil:
@@ -305,7 +305,7 @@ func (e *explainer) nodeTemplate() {
 	if n == nil {
 		return
 	}
-	if deployment, set := e.Owners.Deployment, e.Owners.Set; deployment != nil {
+	if deployment, set := e.Deployment, e.Set; deployment != nil {
 		where = "in the template of MachineDeployment " + deployment.Name
 	} else if set != nil {
 		where = "in the template of MachineSet " + set.Name
@@ -319,7 +319,7 @@ func (e *explainer) nodeTemplate() {
 	if lacking := noderef.Lacks(n, e.Machine); len(lacking) > 0 {
 		e.notApplied("NodeTemplateRefused", strings.Join(lacking, " and ")+" of Node "+n.Name+" are not as spec.nodeTemplate says", "spec.nodeTemplate "+where)
 	}
-	class := e.Inputs.Class
+	class := e.Class
 	if class == nil || class.NodeTemplate == nil {
 		return
 	}

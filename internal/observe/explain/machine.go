@@ -1,3 +1,10 @@
+// Package explain says why machines, sets and deployments are as they are: why a Machine is not
+// Running, why it was replaced, what its deletion waits for; why a set or deployment does not have
+// the Machines that it wants.
+//
+// It is pure: gather reads the facts, this package makes findings of them, whose words are the
+// tables in words.go, and report prints them. It knows what objects and events say, and nothing that
+// only a running manager remembers: docs/design/0010-explain.md lists what that leaves out.
 package explain
 
 import (
@@ -73,11 +80,11 @@ func Machine(facts MachineFacts, now time.Time) report.Report {
 
 func identify(f MachineFacts) report.Identity {
 	var id report.Identity
-	if set := f.Owners.Set; set != nil {
+	if set := f.Set; set != nil {
 		id.Set, id.SetReady = set.Name, fmt.Sprintf("%d of %d", set.Status.ReadyReplicas, set.Spec.Replicas)
 	}
-	if f.Owners.Deployment != nil {
-		id.Deployment = f.Owners.Deployment.Name
+	if f.Deployment != nil {
+		id.Deployment = f.Deployment.Name
 	}
 	if m := f.Machine; m != nil {
 		id.Phase, id.ProviderID = string(m.Status.CurrentStatus.Phase), m.Spec.ProviderID
@@ -198,7 +205,7 @@ func describe(t timeouts.Timeout, name string) string {
 
 // owners adds what keeps a replacement from coming.
 func (e *explainer) owners() {
-	set := e.Owners.Set
+	set := e.Set
 	if set == nil || e.Verdict == report.Healthy || e.Verdict == report.NotFound {
 		return
 	}

@@ -56,7 +56,7 @@ var living = map[string]situation{
 	"new-class-missing":       {all(unborn, phase("", 0), classMissing), report.NotRunning, report.InvalidClassInputs},
 	"class-missing":           {all(createFailed(time.Minute, `MachineClass "pool-v1" not found in namespace "machines"`, ""), classMissing), report.NotRunning, report.InvalidClassInputs},
 	"class-is-back":           {createFailed(time.Minute, `MachineClass "pool-v1" not found in namespace "machines"`, ""), report.NotRunning, report.CreationBlocked},
-	"class-invalid":           {all(createFailed(time.Minute, `MachineClass "pool-v1" is not valid: provider: Required value: the name of the driver`, ""), func(f *MachineFacts) { f.Inputs.Class.NodeTemplate = &v1alpha1.NodeTemplate{} }), report.NotRunning, report.InvalidClassInputs},
+	"class-invalid":           {all(createFailed(time.Minute, `MachineClass "pool-v1" is not valid: provider: Required value: the name of the driver`, ""), func(f *MachineFacts) { f.Class.NodeTemplate = &v1alpha1.NodeTemplate{} }), report.NotRunning, report.InvalidClassInputs},
 	"secret-missing":          {all(createFailed(time.Minute, `Secret "machines/cloud" of MachineClass "pool-v1" not found`, ""), secret(Secret{Missing: true})), report.NotRunning, report.InvalidClassInputs},
 	"user-data-missing":       {all(createFailed(time.Minute, missingUserData, ""), secret(Secret{})), report.NotRunning, report.InvalidClassInputs},
 	"secret-not-readable":     {all(createFailed(time.Minute, missingUserData, ""), secret(Secret{Unread: true}), unread("Secret machines/cloud: forbidden")), report.NotRunning, report.CreationBlocked},
@@ -158,7 +158,7 @@ var going = map[string]situation{
 	"held-by-foreground":    {all(deletes(works, 5*time.Minute, messages.Terminating), setBySomebody(metav1.FinalizerDeleteDependents, "")), report.Deleting, report.Finalizer},
 	"delete-after-failure":  {all(deletes(works, time.Minute, "Drain successful. "+messages.DeleteVM), setDeletes(v1alpha1.CauseMachineFailed, "Deleted 1 machine (pool-a-x7k2p): it failed: Machine pool-a-x7k2p failed to join the cluster in 20 minutes.", 6*time.Minute)), report.Deleting, report.InstanceExists},
 	"delete-chosen":         {all(deletes(works, time.Minute, "Drain successful. "+messages.DeleteVM), annotated(v1alpha1.AnnotationKeyMachinePriority, "1"), annotated(v1alpha1.AnnotationKeyMarkedForDeletionTime, "2026-11-21T02:53:00Z")), report.Deleting, report.InstanceExists},
-	"delete-old-revision":   {all(deletes(works, time.Minute, "Drain successful. "+messages.DeleteVM), func(f *MachineFacts) { f.Owners.Deployment.Annotations[v1alpha1.AnnotationKeyRevision] = "2" }), report.Deleting, report.InstanceExists},
+	"delete-old-revision":   {all(deletes(works, time.Minute, "Drain successful. "+messages.DeleteVM), func(f *MachineFacts) { f.Deployment.Annotations[v1alpha1.AnnotationKeyRevision] = "2" }), report.Deleting, report.InstanceExists},
 	"delete-unhealthy-node": {all(deletes(works, time.Minute, "Drain successful. "+messages.DeleteVM), silentKubelet(20*time.Minute), nodeCondition(v1alpha1.NodeTerminationCondition, corev1.ConditionTrue, v1alpha1.NodeUnhealthy, "", 6*time.Minute)), report.Deleting, report.InstanceExists},
 	"delete-scaled-down": {all(deletes(works, time.Minute, "Drain successful. "+messages.DeleteVM),
 		scaled(v1alpha1.CauseScaledDown, "Scaled down machine set pool-a to 4: the deployment wants 4 machines", 20*time.Minute),
@@ -166,7 +166,7 @@ var going = map[string]situation{
 		setDeletes(v1alpha1.CauseSurplus, "Deleted 1 machine (pool-a-x7k2p): 1 machine more than the 3 wanted exists", 6*time.Minute),
 		scaled(v1alpha1.CauseScaledDown, "Scaled down machine set pool-a to 2: the deployment wants 2 machines", 2*time.Minute)), report.Deleting, report.InstanceExists},
 	"delete-node-deleted": {all(deletes(works, time.Minute, "Drain successful. "+messages.DeleteVM), event("Machine", "pool-a-x7k2p", "NodeDeleted", "Node node-1 was deleted, so the machine is deleted too", 6*time.Minute)), report.Deleting, report.InstanceExists},
-	"delete-set-deleted":  {all(deletes(works, time.Minute, "Drain successful. "+messages.DeleteVM), func(f *MachineFacts) { f.Owners.Set.DeletionTimestamp = ptr.To(ago(7 * time.Minute)) }), report.Deleting, report.InstanceExists},
+	"delete-set-deleted":  {all(deletes(works, time.Minute, "Drain successful. "+messages.DeleteVM), func(f *MachineFacts) { f.Set.DeletionTimestamp = ptr.To(ago(7 * time.Minute)) }), report.Deleting, report.InstanceExists},
 }
 
 // departed are situations of Machines that are gone.
@@ -195,7 +195,7 @@ var departed = map[string]situation{
 	"gone-recovered":        {all(noMachine, event("Machine", "pool-a-x7k2p", "FailedJoin", "Machine pool-a-x7k2p failed to join the cluster in 20 minutes.", 40*time.Minute), event("Machine", "pool-a-x7k2p", "Joined", "Machine pool-a-x7k2p successfully re-joined the cluster", 39*time.Minute)), report.Gone, report.Unexplained},
 	"gone-summary":          {all(noMachine, failedMachines), report.Gone, report.MachineFailed},
 	"gone-no-trace":         {all(noMachine, setDeletes(v1alpha1.CauseNamedForDeletion, "Deleted 1 machine (pool-a-x7k2p2): it was named for deletion", 30*time.Minute)), report.NotFound, ""},
-	"gone-mistyped":         {all(noMachine, func(f *MachineFacts) { f.Owners.Names = []string{"pool-a-x7k2q", "other-12345"} }), report.NotFound, ""},
+	"gone-mistyped":         {all(noMachine, func(f *MachineFacts) { f.Names = []string{"pool-a-x7k2q", "other-12345"} }), report.NotFound, ""},
 }
 
 // TestTextIsForTerminals: nothing that a provider says can move the cursor, and the answer
@@ -229,7 +229,7 @@ func TestFactsAreNotChanged(t *testing.T) {
 // vmCreating is a VM that has not run yet.
 func vmCreating(f *MachineFacts) { f.VM.Status.Phase = vmv1alpha1.PhaseCreating }
 
-func classMissing(f *MachineFacts) { f.Inputs = Inputs{ClassMissing: true} }
+func classMissing(f *MachineFacts) { f.Class, f.Secrets, f.ClassMissing = nil, nil, true }
 
 func lastCreating(f *MachineFacts) {
 	last(create, works, 7*time.Minute, "Creating machine on cloud provider", "")(f)
@@ -238,7 +238,7 @@ func lastCreating(f *MachineFacts) {
 func secret(s Secret) given {
 	return func(f *MachineFacts) {
 		s.Key = types.NamespacedName{Namespace: f.Key.Namespace, Name: "cloud"}
-		f.Inputs.Secrets = []Secret{s}
+		f.Secrets = []Secret{s}
 	}
 }
 
@@ -270,7 +270,7 @@ func preserved(f *MachineFacts) {
 
 func setIs(kind v1alpha1.MachineSetConditionType, reason, message string) given {
 	return func(f *MachineFacts) {
-		f.Owners.Set.Status.Conditions = []v1alpha1.MachineSetCondition{{
+		f.Set.Status.Conditions = []v1alpha1.MachineSetCondition{{
 			Type: kind, Status: v1alpha1.ConditionTrue, Reason: reason, Message: message, LastTransitionTime: ago(time.Hour),
 		}}
 	}
@@ -302,7 +302,7 @@ func nodeHeld(f *MachineFacts) {
 }
 
 func failedMachines(f *MachineFacts) {
-	f.Owners.Set.Status.FailedMachines = &[]v1alpha1.MachineSummary{{
+	f.Set.Status.FailedMachines = &[]v1alpha1.MachineSummary{{
 		Name: f.Key.Name, OwnerRef: "pool-a",
 		LastOperation: v1alpha1.LastOperation{Type: create, State: failed, Description: "Machine pool-a-x7k2p failed to join the cluster in 20 minutes.", LastUpdateTime: ago(40 * time.Minute)},
 	}}
@@ -344,7 +344,7 @@ func TestAnOldFinalizerIsTheManagers(t *testing.T) {
 
 // TestNobodyReplacesForASetThatGoes: a set that is being deleted makes no other machine.
 func TestNobodyReplacesForASetThatGoes(t *testing.T) {
-	going := func(f *MachineFacts) { f.Owners.Set.DeletionTimestamp = &metav1.Time{Time: now} }
+	going := func(f *MachineFacts) { f.Set.DeletionTimestamp = &metav1.Time{Time: now} }
 	got := Machine(facts(phase(v1alpha1.MachinePending, time.Minute), noNode, going), now)
 	var next []string
 	for _, step := range got.Next {

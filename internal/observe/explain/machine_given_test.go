@@ -56,10 +56,12 @@ func facts(changes ...given) MachineFacts {
 				ProviderID: "cloud:///zone-1/vm-1",
 			},
 		},
-		Owners: Owners{Set: set, Deployment: &v1alpha1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{
+		Set: set,
+		Deployment: &v1alpha1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{
 			Namespace: key.Namespace, Name: "pool", Annotations: map[string]string{v1alpha1.AnnotationKeyRevision: "1"},
-		}}},
-		Inputs: Inputs{Class: class, Secrets: []Secret{{Key: types.NamespacedName{Namespace: key.Namespace, Name: "cloud"}, HasUserData: true}}},
+		}},
+		Class:   class,
+		Secrets: []Secret{{Key: types.NamespacedName{Namespace: key.Namespace, Name: "cloud"}, HasUserData: true}},
 		Target: Target{Node: &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: "node-1", CreationTimestamp: ago(10 * time.Minute)},
 			Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
@@ -111,11 +113,11 @@ func unborn(f *MachineFacts) {
 func noNode(f *MachineFacts) { f.Target.Node = nil }
 
 func noMachine(f *MachineFacts) {
-	f.Machine, f.Target.Node, f.Inputs = nil, nil, Inputs{}
+	f.Machine, f.Target.Node, f.Class, f.Secrets = nil, nil, nil, nil
 }
 
 func noOwner(f *MachineFacts) {
-	f.Machine.OwnerReferences, f.Owners = nil, Owners{}
+	f.Machine.OwnerReferences, f.Set, f.Deployment = nil, nil, nil
 }
 
 func nodeCondition(kind corev1.NodeConditionType, status corev1.ConditionStatus, reason, message string, since time.Duration) given {

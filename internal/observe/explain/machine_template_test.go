@@ -28,7 +28,7 @@ func badTemplate(t *v1alpha1.NodeTemplateSpec) {
 
 func capacity(devices string) given {
 	return func(f *MachineFacts) {
-		f.Inputs.Class.NodeTemplate = &v1alpha1.NodeTemplate{VirtualCapacity: corev1.ResourceList{"example.com/device": resource.MustParse(devices)}}
+		f.Class.NodeTemplate = &v1alpha1.NodeTemplate{VirtualCapacity: corev1.ResourceList{"example.com/device": resource.MustParse(devices)}}
 	}
 }
 

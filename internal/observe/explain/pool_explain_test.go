@@ -237,7 +237,7 @@ func failing(i int, since time.Duration) poolGiven {
 			Type: create, State: failed, ErrorCode: "ResourceExhausted", LastUpdateTime: ago(since),
 			Description: messages.Provider + "machine codes error: code = [ResourceExhausted] message = [no room for " + failing.Name + "]",
 		}
-		f.Examples[failing.Name] = MachineFacts{Key: types.NamespacedName{Namespace: "machines", Name: failing.Name}, Machine: failing, Owners: Owners{Set: f.Sets[0]}}
+		f.Examples[failing.Name] = MachineFacts{Key: types.NamespacedName{Namespace: "machines", Name: failing.Name}, Machine: failing, Set: f.Sets[0]}
 	}
 }
 

@@ -20,7 +20,7 @@ func (e *explainer) gone() {
 		e.Report.Why = nil
 		e.Conclude(report.NotFound, "does not exist, and nothing tells that it ever did", nil)
 		e.Advise(eventsGone)
-		e.Similar(e.Owners.Names, e.Key.Name, "machines")
+		e.Similar(e.Names, e.Key.Name, "machines")
 		return
 	}
 	if deleted := e.Events.Newest(KindMachine, e.own, "Deleted"); deleted != nil {
@@ -101,10 +101,10 @@ func (e *explainer) fromFailures() {
 // failures are the Machine's entries in the lists of failed machines of set and deployment.
 func (e *explainer) failures() []v1alpha1.MachineSummary {
 	var all []v1alpha1.MachineSummary
-	if set := e.Owners.Set; set != nil && set.Status.FailedMachines != nil {
+	if set := e.Set; set != nil && set.Status.FailedMachines != nil {
 		all = slices.Clone(*set.Status.FailedMachines)
 	}
-	if deployment := e.Owners.Deployment; deployment != nil {
+	if deployment := e.Deployment; deployment != nil {
 		for _, failed := range deployment.Status.FailedMachines {
 			if failed != nil {
 				all = append(all, *failed)
@@ -116,7 +116,7 @@ func (e *explainer) failures() []v1alpha1.MachineSummary {
 
 // fromTraces infers the cause where no event is left.
 func (e *explainer) fromTraces() {
-	set, m, n := e.Owners.Set, e.Machine, e.Target.Node
+	set, m, n := e.Set, e.Machine, e.Target.Node
 	switch {
 	case set != nil && leaving(set):
 		e.Because(setIsDeleted, "MachineSet "+set.Name, set.DeletionTimestamp.Time)
@@ -149,7 +149,7 @@ func (e *explainer) fromNode() {
 
 // fromRevision infers from the set's revision that a rollout replaced the Machine.
 func (e *explainer) fromRevision() {
-	set, deployment := e.Owners.Set, e.Owners.Deployment
+	set, deployment := e.Set, e.Deployment
 	if set == nil || deployment == nil || len(e.Replaced) > 0 {
 		return
 	}

@@ -52,18 +52,18 @@ func (r *machineReading) surroundings(ctx context.Context, found *v1alpha1.Machi
 	r.target(ctx, found)
 	r.virtualMachine(ctx, found)
 	r.eventsNamed(ctx, r.Control, found.Namespace, explain.KindMachine, found.Name)
-	if set := r.facts.Owners.Set; set != nil {
+	if set := r.facts.Set; set != nil {
 		r.eventsOf(ctx, explain.KindSet, set)
 	}
-	if deployment := r.facts.Owners.Deployment; deployment != nil {
+	if deployment := r.facts.Deployment; deployment != nil {
 		r.eventsOf(ctx, explain.KindDeployment, deployment)
 	}
 }
 
 func (r *machineReading) owners(ctx context.Context, set *v1alpha1.MachineSet) {
 	if set != nil {
-		r.facts.Owners.Set = set
-		r.facts.Owners.Deployment = owner(ctx, &r.reading, set, &v1alpha1.MachineDeployment{}, explain.KindDeployment)
+		r.facts.Set = set
+		r.facts.Deployment = owner(ctx, &r.reading, set, &v1alpha1.MachineDeployment{}, explain.KindDeployment)
 	}
 }
 
@@ -71,7 +71,7 @@ func (r *machineReading) owners(ctx context.Context, set *v1alpha1.MachineSet) {
 // or else the one from whose name its own was made.
 func (r *machineReading) traces(ctx context.Context) {
 	name, setName := r.facts.Key.Name, ""
-	r.facts.Owners.Names = r.names(ctx, explain.KindMachine)
+	r.facts.Names = r.names(ctx, explain.KindMachine)
 	r.eventsNamed(ctx, r.Control, r.namespace, explain.KindMachine, name)
 	r.eventsNamed(ctx, r.Control, r.namespace, explain.KindSet, "")
 	r.eventsNamed(ctx, r.Control, r.namespace, explain.KindDeployment, "")
@@ -102,10 +102,10 @@ func (r *machineReading) inputs(ctx context.Context, of *v1alpha1.Machine) {
 	}
 	class, unread := &v1alpha1.MachineClass{}, len(r.unread)
 	if !r.get(ctx, ref.Name, class) {
-		r.facts.Inputs.ClassMissing = len(r.unread) == unread
+		r.facts.ClassMissing = len(r.unread) == unread
 		return
 	}
-	r.facts.Inputs.Class = class
+	r.facts.Class = class
 	r.eventsNamed(ctx, r.Control, class.Namespace, v1alpha1.MachineClassKind, class.Name)
 	for _, key := range fieldindex.SecretsOf(class) {
 		known, secret := explain.Secret{Key: key}, &corev1.Secret{}
@@ -118,7 +118,7 @@ func (r *machineReading) inputs(ctx context.Context, of *v1alpha1.Machine) {
 			known.Unread = true
 			r.note("Secret %s: %v", key, err)
 		}
-		r.facts.Inputs.Secrets = append(r.facts.Inputs.Secrets, known)
+		r.facts.Secrets = append(r.facts.Secrets, known)
 	}
 }
 
