@@ -79,9 +79,9 @@ func (e *explainer) step() string {
 		return v1alpha1.StepDrain
 	case e.Target.Problem != "" || e.nodeLeaves():
 		return v1alpha1.StepDeleteNode
-	case !drained && e.mustDrain():
+	case !drained && (e.podsLeft() || len(e.Target.Attachments) > 0):
 		return e.drainStep()
-	case e.Identity.ProviderID == "" || !e.cordoned() && !drained:
+	case e.Identity.ProviderID == "" || !drained && e.Target.Node != nil && !e.Target.Node.Spec.Unschedulable:
 		return v1alpha1.StepIdentify
 	}
 	return v1alpha1.StepDeleteInstance
@@ -93,14 +93,9 @@ func (e *explainer) nodeLeaves() bool {
 	return n != nil && leaving(n) && !slices.Contains(n.Finalizers, v1alpha1.FinalizerNode)
 }
 
-// cordoned reports whether there is no node that would have to be cordoned, as comes before the drain.
-func (e *explainer) cordoned() bool { return e.Target.Node == nil || e.Target.Node.Spec.Unschedulable }
-
 func (e *explainer) podsLeft() bool {
 	return slices.ContainsFunc(e.Target.Pods, func(pod corev1.Pod) bool { return drain.MustLeave(&pod) })
 }
-
-func (e *explainer) mustDrain() bool { return e.podsLeft() || len(e.Target.Attachments) > 0 }
 
 func (e *explainer) drainStep() string {
 	if !e.podsLeft() && e.force() != drain.NotForced {
@@ -175,7 +170,6 @@ func (e *explainer) deletingNode() {
 	}
 }
 
-// draining explains why the node is not empty yet, and when the drain is forced.
 func (e *explainer) draining() {
 	if e.Target.Problem != "" {
 		e.targetAway()
@@ -269,7 +263,6 @@ func (e *explainer) budget(pdb *policyv1.PodDisruptionBudget, pod string) {
 
 func number(n int32) string { return strconv.Itoa(int(n)) }
 
-// attachments lists the volumes of the node that are not detached.
 func (e *explainer) attachments() {
 	for i := range e.Target.Attachments {
 		attachment := &e.Target.Attachments[i]

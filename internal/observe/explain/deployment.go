@@ -92,7 +92,6 @@ func (e *poolExplainer) old() int32 {
 	return e.Pool.Exist - e.Pool.Updated - (e.Pool.Preserved - e.newest.Preserved)
 }
 
-// rollout says how far the replacement of old Machines is, and when it counts as stalled.
 func (e *poolExplainer) rollout() {
 	old := e.old()
 	if old == 0 || e.Deployment.Spec.Paused {
@@ -147,7 +146,6 @@ func (e *poolExplainer) remarks() {
 	}
 }
 
-// deleting says what the deletion of a set or deployment waits for.
 func (e *poolExplainer) deleting() {
 	e.Since = e.object.GetDeletionTimestamp().Time
 	what, owned := "the set", "its machines"

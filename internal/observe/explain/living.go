@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
@@ -215,7 +216,6 @@ func (e *explainer) unknown() {
 	}
 }
 
-// nodeNow says what is wrong with the node at present.
 func (e *explainer) nodeNow() {
 	switch n := e.Target.Node; {
 	case e.Target.Problem != "":
@@ -289,7 +289,6 @@ func (e *explainer) failed() {
 	e.Next(time.Time{}, e.replacement("Now"))
 }
 
-// update says how an update in place goes.
 func (e *explainer) update() {
 	if kind := e.last.Type; kind != v1alpha1.MachineOperationInPlaceUpdate && kind != v1alpha1.MachineOperationDrainNode {
 		return
@@ -359,12 +358,6 @@ func (e *explainer) virtualMachine() {
 	}
 }
 
-// Reasons for which a VM has no image, from the protocol of hypervisors.
-const (
-	imageUnavailable = "ImageUnavailable"
-	imageRejected    = "ImageRejected"
-)
-
 // lookAt advises where to look for why a VM has not joined: at its console, or at what keeps it from
 // running.
 func (e *explainer) lookAt(because string) {
@@ -373,10 +366,11 @@ func (e *explainer) lookAt(because string) {
 		e.Advise(lookAtReason, "{reason}", because)
 		return
 	}
-	switch ready := meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionReady); {
-	case ready != nil && (ready.Reason == imageUnavailable || ready.Reason == imageRejected):
+	ready := meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionReady)
+	switch ptr.Deref(ready, metav1.Condition{}).Reason {
+	case "ImageUnavailable", "ImageRejected": // as the protocol of hypervisors calls them
 		e.Advise(fixImage)
-	case ready != nil && ready.Reason == vmv1alpha1.ReasonUnschedulable:
+	case vmv1alpha1.ReasonUnschedulable:
 		e.Advise(freeHost)
 	default:
 		e.Advise(lookAtVM, "{vm namespace}", vm.Namespace, "{vm}", vm.Name)

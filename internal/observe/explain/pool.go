@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -219,12 +220,8 @@ func (e *poolExplainer) numbers() {
 // unseen says that the manager has not acted on the last change, unless it was said that it failed
 // to: that does not count as seen.
 func (e *poolExplainer) unseen(observed int64) {
-	for _, finding := range e.Report.Why {
-		if finding.Cause == report.ReplicaFailure {
-			return
-		}
-	}
-	if generation := e.object.GetGeneration(); observed < generation {
+	failed := slices.ContainsFunc(e.Report.Why, func(f report.Finding) bool { return f.Cause == report.ReplicaFailure })
+	if generation := e.object.GetGeneration(); observed < generation && !failed {
 		e.Why(notSeen, "", time.Time{}, "{generation}", strconv.FormatInt(generation, 10), "{seen}", strconv.FormatInt(observed, 10))
 	}
 }

@@ -106,9 +106,7 @@ func (e *explainer) failures() []v1alpha1.MachineSummary {
 	}
 	if deployment := e.Deployment; deployment != nil {
 		for _, failed := range deployment.Status.FailedMachines {
-			if failed != nil {
-				all = append(all, *failed)
-			}
+			all = append(all, *failed)
 		}
 	}
 	return slices.DeleteFunc(all, func(failed v1alpha1.MachineSummary) bool { return failed.Name != e.Key.Name })

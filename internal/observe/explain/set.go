@@ -115,7 +115,6 @@ func backOffText(message string) string {
 	return why + ", at last " + name + ": " + reported(said, name)
 }
 
-// minReady says that Machines run that do not count as available yet.
 func (e *poolExplainer) minReady(set *v1alpha1.MachineSet) {
 	wait := time.Duration(set.Spec.MinReadySeconds) * time.Second
 	if wait == 0 || set.Status.AvailableReplicas >= set.Status.ReadyReplicas {

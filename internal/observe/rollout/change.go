@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -170,18 +171,11 @@ func find(f Facts, wanted int64) (*v1alpha1.MachineSet, error) {
 	case wanted == 0:
 		return nil, fmt.Errorf("machine deployment %s/%s has no revision before the current one", d.Namespace, d.Name)
 	}
-	return nil, fmt.Errorf("machine deployment %s/%s has no revision %d; it has %s", d.Namespace, d.Name, wanted, numbered(revision.Sorted(f.Sets)))
-}
-
-func numbered(sets []*v1alpha1.MachineSet) string {
-	if len(sets) == 0 {
-		return "none"
+	var known []string
+	for _, set := range revision.Sorted(f.Sets) {
+		known = append(known, strconv.FormatInt(revision.Number(set), 10))
 	}
-	numbers := make([]string, len(sets))
-	for i, set := range sets {
-		numbers[i] = strconv.FormatInt(revision.Number(set), 10)
-	}
-	return strings.Join(numbers, ", ")
+	return nil, fmt.Errorf("machine deployment %s/%s has no revision %d; it has %s", d.Namespace, d.Name, wanted, cmp.Or(strings.Join(known, ", "), "none"))
 }
 
 // conflictBackoff is for writes that conflict: during a rollout, the manager writes the status of a

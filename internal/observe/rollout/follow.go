@@ -43,7 +43,9 @@ type Follower struct {
 // it returns true or an error. It survives outages of the API server. It is an error if the deployment
 // does not exist, or is deleted.
 func (f *Follower) Follow(ctx context.Context, key types.NamespacedName, see func(Facts) (enough bool, err error)) error {
-	first, err := f.try(ctx, key)
+	short, answered := context.WithTimeout(ctx, firstAnswer)
+	first, err := Read(short, f.Client, key) // also since a follower retries lists that fail for ever
+	answered()
 	if err != nil {
 		return err
 	}
@@ -65,11 +67,11 @@ func (f *Follower) Follow(ctx context.Context, key types.NamespacedName, see fun
 	return followed.Until(ctx, f.Pace, f.Beat, func() (bool, error) {
 		facts, err := Read(ctx, followed, key)
 		switch {
-		case errors.Is(err, errNotFound) || err == nil && facts.Deployment.UID != first.UID:
+		case errors.Is(err, errNotFound) || err == nil && facts.Deployment.UID != first.Deployment.UID:
 			return false, fmt.Errorf("machine deployment %s was deleted", key)
 		case err != nil:
 			return false, err
-		case facts.Deployment.Generation < first.Generation: // older than what was read before
+		case facts.Deployment.Generation < first.Deployment.Generation: // older than what was read before
 			return false, nil
 		}
 		if f.Surroundings > 0 && time.Since(read) >= f.Surroundings {
@@ -78,22 +80,6 @@ func (f *Follower) Follow(ctx context.Context, key types.NamespacedName, see fun
 		facts.Lease, facts.MachineLease, facts.Events, facts.Problem = around.Lease, around.MachineLease, around.Events, f.Link.Problem()
 		return see(facts)
 	})
-}
-
-// try reads the deployment, and tries to list what is followed: a follower would retry for ever.
-func (f *Follower) try(ctx context.Context, key types.NamespacedName) (*v1alpha1.MachineDeployment, error) {
-	ctx, cancel := context.WithTimeout(ctx, firstAnswer)
-	defer cancel()
-	deployment, err := get(ctx, f.Client, key)
-	if err != nil {
-		return nil, err
-	}
-	for what, list := range map[string]client.ObjectList{"machine sets": &v1alpha1.MachineSetList{}, "machines": &v1alpha1.MachineList{}} {
-		if err := f.Client.List(ctx, list, client.InNamespace(key.Namespace), client.Limit(1)); err != nil {
-			return nil, fmt.Errorf("listing %s: %w", what, err)
-		}
-	}
-	return deployment, nil
 }
 
 // Link knows whether an API server sends the changes that a Follower waits for. Clients must be made

@@ -144,7 +144,7 @@ func (s *Status) listed(f Facts) {
 // it is worked on; empty if there is none. It may be about an earlier spec.
 func Refusal(f Facts) string {
 	if is := progressing(f.Deployment); is.Reason == v1alpha1.DeploymentReasonInvalid || is.Reason == v1alpha1.DeploymentReasonSelectsAll {
-		return sentence(cmp.Or(is.Message, is.Reason))
+		return report.Clause(cmp.Or(is.Message, is.Reason))
 	}
 	return ""
 }
@@ -230,7 +230,7 @@ func waits(f Facts, s Status, now time.Time) []report.Finding {
 	var found []report.Finding
 	add := func(is bool, text string) {
 		if is {
-			found = append(found, report.Finding{Text: sentence(text)})
+			found = append(found, report.Finding{Text: report.Clause(text)})
 		}
 	}
 	d, deleted := f.Deployment, !f.Deployment.DeletionTimestamp.IsZero()
@@ -299,13 +299,8 @@ func unexplained(d *v1alpha1.MachineDeployment, explained []report.Finding) []re
 		}
 		cause := explain.CauseOf(is)
 		if bad && !slices.ContainsFunc(explained, func(f report.Finding) bool { return f.Cause == cause }) {
-			found = append(found, report.Finding{Cause: cause, Text: sentence(cmp.Or(is.Message, is.Reason)), Since: is.LastTransitionTime.Time})
+			found = append(found, report.Finding{Cause: cause, Text: report.Clause(cmp.Or(is.Message, is.Reason)), Since: is.LastTransitionTime.Time})
 		}
 	}
 	return found
-}
-
-// sentence is a text in one line without its full stop.
-func sentence(text string) string {
-	return strings.TrimSuffix(strings.Join(strings.Fields(text), " "), ".")
 }

@@ -4,8 +4,8 @@ package gather
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
-	"strings"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -95,10 +95,7 @@ func (r *reading) list(ctx context.Context, from client.Reader, list client.Obje
 	return err == nil
 }
 
-func kindOf(object any) string {
-	text := fmt.Sprintf("%T", object)
-	return text[strings.LastIndexByte(text, '.')+1:]
-}
+func kindOf(object any) string { return reflect.TypeOf(object).Elem().Name() }
 
 func (r *reading) note(format string, args ...any) {
 	r.unread = append(r.unread, fmt.Sprintf(format, args...))
@@ -153,7 +150,6 @@ func (r *reading) eventsNamed(ctx context.Context, from client.Reader, namespace
 	}
 }
 
-// pool reads what else there is of a set or deployment.
 func (r *reading) pool(ctx context.Context, facts explain.PoolFacts) explain.PoolFacts {
 	facts.Lease = r.lease(ctx, v1alpha1.LeaseMachineControllerManager)
 	facts.MachineLease = r.lease(ctx, v1alpha1.LeaseMachineController)

@@ -94,7 +94,6 @@ func (r *machineReading) traces(ctx context.Context) {
 	}
 }
 
-// inputs reads the class, and whether its Secrets are complete.
 func (r *machineReading) inputs(ctx context.Context, of *v1alpha1.Machine) {
 	ref := of.Spec.Class
 	if ref.Kind != v1alpha1.MachineClassKind || ref.Name == "" {
@@ -167,7 +166,6 @@ func (r *machineReading) target(ctx context.Context, of *v1alpha1.Machine) {
 	}
 }
 
-// load reads what a drain has to take off the node.
 func (r *machineReading) load(ctx context.Context, found *explain.Target, node string) {
 	pods := &corev1.PodList{}
 	if r.list(ctx, r.Target, pods, client.MatchingFields{"spec.nodeName": node}) {

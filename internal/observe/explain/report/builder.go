@@ -43,7 +43,11 @@ func New(of Report, subject string, values ...string) *Builder {
 
 // Text returns a template in one line with its values and without its full stop.
 func (b *Builder) Text(template string, values ...string) string {
-	text := strings.NewReplacer(slices.Concat(values, b.values)...).Replace(template)
+	return Clause(strings.NewReplacer(slices.Concat(values, b.values)...).Replace(template))
+}
+
+// Clause returns a text in one line without its full stop.
+func Clause(text string) string {
 	return strings.TrimSuffix(strings.Join(strings.Fields(text), " "), ".")
 }
 
