@@ -48,16 +48,12 @@ func guarded[Response any](f func() (*Response, error)) (resp *Response, stack s
 	defer func() {
 		if cause := recover(); cause != nil {
 			resp, stack = nil, string(debug.Stack())
-			err = panicked(cause)
+			inner, _ := cause.(error)
+			err = status.WrapError(codes.Internal, fmt.Sprintf("the driver panicked: %v", cause), inner)
 		}
 	}()
 	resp, err = f()
 	return resp, "", err
-}
-
-func panicked(value any) error {
-	cause, _ := value.(error)
-	return status.WrapError(codes.Internal, fmt.Sprintf("the driver panicked: %v", value), cause)
 }
 
 // checked returns an error for a result that the contract forbids, and err otherwise.

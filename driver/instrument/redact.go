@@ -46,16 +46,8 @@ func newRedactor(secret *corev1.Secret, err error, stack string) *redactor {
 	for _, text := range texts(err) {
 		r.longest = max(r.longest, len(text))
 	}
-	r.learn(secret)
-	return r
-}
-
-// learn adds the values of a secret: as they are and in the forms that occur in messages
-// (trimmed, base64, URL, quoted); of values with several lines, such as keys and user
-// data, each longer line; of JSON objects, such as service accounts, each text in them.
-func (r *redactor) learn(secret *corev1.Secret) {
 	if secret == nil {
-		return
+		return r
 	}
 	for _, value := range secret.Data {
 		r.learnValue(string(value))
@@ -63,8 +55,12 @@ func (r *redactor) learn(secret *corev1.Secret) {
 	for _, value := range secret.StringData {
 		r.learnValue(value)
 	}
+	return r
 }
 
+// learnValue adds a value: as it is and in the forms that occur in messages (trimmed, base64, URL,
+// quoted); of a value with several lines, such as a key or user data, each longer line; of a JSON
+// object, such as a service account, each text in it.
 func (r *redactor) learnValue(value string) {
 	r.add(value)
 	trimmed := strings.TrimSpace(value)
@@ -102,7 +98,8 @@ func (r *redactor) learnJSON(value any) {
 
 // add adds a value and its encoded forms, unless it is too short or too common.
 func (r *redactor) add(value string) {
-	if len(value) < shortest || len(value) > r.longest || strings.Contains(marker, value) || isCommon(value) {
+	if len(value) < shortest || len(value) > r.longest || strings.Contains(marker, value) ||
+		slices.ContainsFunc(commonWords, func(word string) bool { return strings.EqualFold(word, value) }) {
 		return
 	}
 	raw := []byte(value)
@@ -134,10 +131,6 @@ func (r *redactor) addQuoted(value string) {
 	if encoded, err := json.Marshal(value); err == nil {
 		r.needles = append(r.needles, string(encoded[1:len(encoded)-1]))
 	}
-}
-
-func isCommon(value string) bool {
-	return slices.ContainsFunc(commonWords, func(word string) bool { return strings.EqualFold(word, value) })
 }
 
 // text returns the text without secrets.
