@@ -67,7 +67,7 @@ func indexOf(a about, programs []program) (v1.ImageIndex, error) {
 		return nil, err
 	}
 	// A separate layer, which rarely changes between releases.
-	base, err := layerOf(file{path: rootsPath, mode: 0o644, content: authorities})
+	base, err := layerOf(rootsPath, 0o644, authorities)
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +94,7 @@ func imageOf(a about, base v1.Layer, p program) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	layer, err := layerOf(file{path: programPath, mode: 0o755, content: content})
+	layer, err := layerOf(programPath, 0o755, content)
 	if err != nil {
 		return nil, err
 	}
@@ -125,26 +125,20 @@ func (a about) history(what string) v1.History {
 	return v1.History{Created: v1.Time{Time: a.created}, CreatedBy: "hack/image.sh", Comment: what}
 }
 
-// file of a layer, owned by root, with the modification time 0.
-type file struct {
-	path    string // without a slash at its beginning
-	mode    int64
-	content []byte
-}
-
-// layerOf returns a layer of one file and the folders above it.
-func layerOf(f file) (v1.Layer, error) {
+// layerOf returns a layer of one file and the folders above it, owned by root, with the modification
+// time 0. The name is relative to the root of the image.
+func layerOf(name string, mode int64, content []byte) (v1.Layer, error) {
 	var archive bytes.Buffer
 	writer := tar.NewWriter(&archive)
-	for _, folder := range above(f.path) {
+	for _, folder := range above(name) {
 		if err := writer.WriteHeader(header(tar.TypeDir, folder+"/", 0o755, 0)); err != nil {
 			return nil, err
 		}
 	}
-	if err := writer.WriteHeader(header(tar.TypeReg, f.path, f.mode, len(f.content))); err != nil {
+	if err := writer.WriteHeader(header(tar.TypeReg, name, mode, len(content))); err != nil {
 		return nil, err
 	}
-	if _, err := writer.Write(f.content); err != nil {
+	if _, err := writer.Write(content); err != nil {
 		return nil, err
 	}
 	if err := writer.Close(); err != nil {
