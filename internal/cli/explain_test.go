@@ -5,13 +5,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millwright-dev/millwright/internal/cli/kubeconfig/kubeconfigtest"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
+	"github.com/millwright-dev/millwright/test/env"
 )
 
 // TestExplainAnswers: what the command says that cannot ask a cluster.
 func TestExplainAnswers(t *testing.T) {
-	nobody := kubeconfigtest.Write(t, "https://127.0.0.1:1")
+	nobody := env.Kubeconfig(t, "https://127.0.0.1:1")
 	for name, tc := range map[string]struct {
 		args   []string
 		status int

@@ -9,13 +9,13 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/millwright-dev/millwright/internal/cli/kubeconfig/kubeconfigtest"
 	"github.com/millwright-dev/millwright/internal/cli/rollout"
+	"github.com/millwright-dev/millwright/test/env"
 )
 
 // TestRolloutAnswers: what the commands say that cannot ask a cluster.
 func TestRolloutAnswers(t *testing.T) {
-	nobody := kubeconfigtest.Write(t, "https://127.0.0.1:1")
+	nobody := env.Kubeconfig(t, "https://127.0.0.1:1")
 	for name, tc := range map[string]struct {
 		args   []string
 		status int

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millwright-dev/millwright/internal/cli/kubeconfig/kubeconfigtest"
 	"github.com/millwright-dev/millwright/internal/local/process"
+	"github.com/millwright-dev/millwright/test/env"
 )
 
 // printed runs a command that shall succeed, and returns what it prints.
@@ -66,7 +66,7 @@ func TestStatusOfWhatAKilledUpLeft(t *testing.T) {
 // that is said instead of what the connection failed with.
 func TestListOfNothing(t *testing.T) {
 	dir := folderOf(t)
-	path := kubeconfigtest.Write(t, "https://127.0.0.1:1")
+	path := env.Kubeconfig(t, "https://127.0.0.1:1")
 	if err := os.Rename(path, filepath.Join(dir, "kubeconfig")); err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 // left.
 func TestClusterctlMovesAClusterAndEveryVMStays(t *testing.T) {
 	t.Parallel()
-	e := env.New(t, env.WithControllerManager(), env.WithTarget())
+	e := env.NewPair(t, env.WithControllerManager())
 	h := newHarnessIn(t, e.Cluster)
 	requireCore(t, e.Target)
 	labelForClusterctl(t, e.Cluster)

@@ -42,7 +42,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apimachinery/pkg/util/wait"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -59,7 +59,7 @@ type Env struct {
 	// Cluster is the control cluster, where machines live.
 	*Cluster
 	// Target is the target cluster, where nodes join: the control cluster unless the test
-	// uses WithTarget.
+	// uses NewPair.
 	Target *Cluster
 }
 
@@ -79,16 +79,11 @@ type Cluster struct {
 }
 
 type options struct {
-	target            bool
-	controllerManager bool
-	own               bool
+	target, controllerManager, own bool
 }
 
 // Option changes what New provides.
 type Option func(*options)
-
-// WithTarget provides a second control plane as target cluster.
-func WithTarget() Option { return func(o *options) { o.target = true } }
 
 // WithControllerManager provides control planes that run kube-controller-manager
 // with its default controllers.
@@ -98,10 +93,10 @@ func WithControllerManager() Option { return func(o *options) { o.controllerMana
 // components. Their start takes about three seconds.
 func WithOwn() Option { return func(o *options) { o.own = true } }
 
-// NewPair is New with WithTarget.
+// NewPair is New with a second control plane as target cluster.
 func NewPair(t testing.TB, opts ...Option) *Env {
 	t.Helper()
-	return New(t, append(opts, WithTarget())...)
+	return New(t, append(opts, func(o *options) { o.target = true })...)
 }
 
 // New provides a namespace in a control plane of kube-apiserver and etcd. It fails the test if that
@@ -163,7 +158,7 @@ func startOwn(t testing.TB, v variant) (*controlplane.ControlPlane, error) {
 	if tt, ok := t.(*testing.T); ok {
 		log = testr.New(tt)
 	}
-	cp, err := startControlPlane(dir, v, log)
+	cp, err := start(dir, v, log)
 	if err != nil {
 		return nil, err
 	}
@@ -214,40 +209,24 @@ func (c *Cluster) createNamespace(t testing.TB, v variant, own bool) error {
 // awaitServiceAccount waits until the controller manager has made the namespace's
 // default service account, and with it has begun to work.
 func (c *Cluster) awaitServiceAccount(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	watcher, err := client.NewWithWatch(c.Admin, client.Options{Scheme: NewScheme()})
+	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		err := c.Client.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: "default"}, &corev1.ServiceAccount{})
+		return err == nil, client.IgnoreNotFound(err)
+	})
 	if err != nil {
-		return err
+		return fmt.Errorf("waiting for the default service account of %s: %w", c.Namespace, err)
 	}
-	// A watch without a version begins with what exists already.
-	accounts, err := watcher.Watch(ctx, &corev1.ServiceAccountList{}, client.InNamespace(c.Namespace))
-	if err != nil {
-		return err
-	}
-	defer accounts.Stop()
-	select {
-	case event, open := <-accounts.ResultChan():
-		if open && event.Type == watch.Added {
-			return nil
-		}
-		return fmt.Errorf("watching for the default service account ended with %q %v", event.Type, event.Object)
-	case <-ctx.Done():
-		return fmt.Errorf("waiting for the default service account of %s: %w", c.Namespace, ctx.Err())
-	}
+	return nil
 }
 
 // namespacePrefix makes a test's name fit for the name of a namespace.
 func namespacePrefix(test string) string {
 	const longest = 50 // 63 without the dash and the random end
 	name := strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
 			return r
-		case r >= 'A' && r <= 'Z':
-			return r - 'A' + 'a'
 		}
 		return '-'
-	}, test)
+	}, strings.ToLower(test))
 	return strings.Trim(name[:min(len(name), longest)], "-") + "-"
 }

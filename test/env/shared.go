@@ -79,15 +79,15 @@ func Main(m *testing.M) {
 // variants start at the same time.
 func (p *pool) get(v variant) (*controlplane.ControlPlane, error) {
 	p.mu.Lock()
-	start, ok := p.shared[v]
+	started, ok := p.shared[v]
 	if !ok {
-		start = sync.OnceValues(func() (*controlplane.ControlPlane, error) {
-			return startControlPlane(filepath.Join(p.dir, v.String()), v, stderrLogger())
+		started = sync.OnceValues(func() (*controlplane.ControlPlane, error) {
+			return start(filepath.Join(p.dir, v.String()), v, stderrLogger())
 		})
-		p.shared[v] = start
+		p.shared[v] = started
 	}
 	p.mu.Unlock()
-	return start()
+	return started()
 }
 
 func (p *pool) end() error {
@@ -120,31 +120,27 @@ func stderrLogger() logr.Logger {
 	return funcr.New(func(prefix, args string) { fmt.Fprintln(os.Stderr, prefix, args) }, funcr.Options{})
 }
 
-// startControlPlane starts a control plane with the flags of local mode, apart from etcd's
-// fsync, and installs the CRDs.
-func startControlPlane(dir string, v variant, log logr.Logger) (*controlplane.ControlPlane, error) {
-	without := []string{controlplane.Scheduler}
-	if !v.controllerManager {
-		without = append(without, controlplane.ControllerManager)
-	}
-	return start(controlplane.Config{Dir: dir, Name: v.String(), Without: without, Logger: log}, v)
-}
-
 // Start starts a control plane for a program that is no test, such as a benchmark:
 // kube-apiserver and etcd with this repository's CRDs, as tests have them. Everything lies in
 // dir. The caller stops it.
 func Start(dir string, log logr.Logger) (*controlplane.ControlPlane, error) {
-	without := []string{controlplane.Scheduler, controlplane.ControllerManager}
-	return start(controlplane.Config{Dir: dir, Without: without, Logger: log}, variant{})
+	return start(dir, variant{}, log)
 }
 
-func start(config controlplane.Config, v variant) (*controlplane.ControlPlane, error) {
-	var err error
-	if config.Binaries, err = Binaries(); err != nil {
+// start starts a control plane with the flags of local mode, apart from etcd's fsync, and installs
+// the CRDs.
+func start(dir string, v variant, log logr.Logger) (*controlplane.ControlPlane, error) {
+	binaries, err := Binaries()
+	if err != nil {
 		return nil, err
 	}
-	config.UnsafeNoFsync = true
-	cp, err := controlplane.Start(context.Background(), config)
+	without := []string{controlplane.Scheduler}
+	if !v.controllerManager {
+		without = append(without, controlplane.ControllerManager)
+	}
+	cp, err := controlplane.Start(context.Background(), controlplane.Config{
+		Dir: dir, Name: v.String(), Binaries: binaries, Without: without, UnsafeNoFsync: true, Logger: log,
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -22,7 +22,9 @@ import (
 
 	"github.com/prometheus/procfs"
 
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/cli"
+	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -183,4 +185,37 @@ func Processes(t *testing.T, dir, words string) []Running {
 		}
 	}
 	return found
+}
+
+// consoleTime is how long a console is read. It begins with earlier output.
+const consoleTime = 10 * time.Second
+
+// LogConsoles logs the last console output of all guests of the "millwright up" of a folder, to find
+// out why one does not join.
+func LogConsoles(t *testing.T, dir string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), consoleTime) // the test's own context has ended
+	defer cancel()
+	vms := &vmv1alpha1.VirtualMachineList{}
+	c, err := (&kubeconfig.Flags{Dir: dir}).Client()
+	if err == nil {
+		err = c.List(ctx, vms)
+	}
+	if err != nil {
+		t.Logf("the guests' consoles: %v", err)
+	}
+	for _, vm := range vms.Items {
+		t.Logf("the console of VM %s:\n%s", vm.Name, console(dir, vm).Tail(20))
+	}
+}
+
+// console returns the output of a VM's console, or of the command that reads it.
+func console(dir string, vm vmv1alpha1.VirtualMachine) *Output {
+	ctx, cancel := context.WithTimeout(context.Background(), consoleTime)
+	defer cancel()
+	output := &Output{}
+	command := Command(ctx, "vm", "console", vm.Name, "--namespace", vm.Namespace, "--dir", dir)
+	command.Stdout, command.Stderr = output, output
+	_ = command.Run() // it does not end by itself
+	return output
 }

@@ -184,10 +184,9 @@ func (d *demo) show(ctx context.Context) error {
 func (d *demo) kubectl() string { return filepath.Join(d.mode.binaries, "kubectl") }
 
 func (d *demo) explainHowToGoOn() {
-	names := &v1alpha1.MachineDeploymentList{}
 	deployment := "NAME"
-	if err := d.client.List(context.Background(), names, client.InNamespace(localNamespace)); err == nil && len(names.Items) > 0 {
-		deployment = names.Items[0].Name
+	if seen, err := readObjects(context.Background(), d.follower); err == nil && len(seen.deployments) > 0 {
+		deployment = seen.deployments[0].Name
 	}
 	fmt.Fprintf(d.stdout, `
 How to go on, in another terminal:

@@ -7,9 +7,9 @@ import (
 	"testing"
 
 	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/millwright-dev/millwright/internal/cli/folder"
-	"github.com/millwright-dev/millwright/internal/cli/kubeconfig/kubeconfigtest"
 )
 
 // TestWhichCluster: flags first, then the environment, then local mode in this folder, then
@@ -42,16 +42,16 @@ func TestWhichCluster(t *testing.T) {
 			clientcmd.RecommendedHomeFile = home
 			t.Cleanup(func() { clientcmd.RecommendedHomeFile = before })
 			if tc.home {
-				kubeconfigtest.WriteContexts(t, home, "home")
+				writeContexts(t, home, "home")
 			}
 			if tc.local {
-				kubeconfigtest.WriteContexts(t, filepath.Join(dir, folder.Default, "kubeconfig"), "local")
+				writeContexts(t, filepath.Join(dir, folder.Default, "kubeconfig"), "local")
 			}
 			if tc.environment {
-				t.Setenv("KUBECONFIG", kubeconfigtest.WriteContexts(t, filepath.Join(dir, "environment"), "environment"))
+				t.Setenv("KUBECONFIG", writeContexts(t, filepath.Join(dir, "environment"), "environment"))
 			}
 			var flags Flags
-			if other := kubeconfigtest.WriteContexts(t, filepath.Join(dir, "other", "kubeconfig"), "other"); tc.flags != nil {
+			if other := writeContexts(t, filepath.Join(dir, "other", "kubeconfig"), "other"); tc.flags != nil {
 				flags = tc.flags(other)
 			}
 			flags.Context = tc.context
@@ -92,4 +92,24 @@ func TestNoCluster(t *testing.T) {
 			}
 		})
 	}
+}
+
+// writeContexts writes a kubeconfig with the contexts "one", which is current, and "two",
+// whose namespace is "of-two".
+func writeContexts(t *testing.T, path, host string) string {
+	t.Helper()
+	file := clientcmdapi.NewConfig()
+	for _, name := range []string{"one", "two"} {
+		file.Clusters[name] = &clientcmdapi.Cluster{Server: "https://" + host + "-" + name}
+		file.Contexts[name] = &clientcmdapi.Context{Cluster: name}
+	}
+	file.Contexts["two"].Namespace = "of-two"
+	file.CurrentContext = "one"
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := clientcmd.WriteToFile(*file, path); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }

@@ -11,14 +11,14 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
-	"github.com/millwright-dev/millwright/internal/cli/kubeconfig/kubeconfigtest"
+	"github.com/millwright-dev/millwright/test/env"
 )
 
 // TestExplainWhichClusters: an operator's command asks one cluster for both if it is told of
 // one only.
 func TestExplainWhichClusters(t *testing.T) {
 	dir := t.TempDir()
-	content, err := os.ReadFile(kubeconfigtest.Write(t, "https://local"))
+	content, err := os.ReadFile(env.Kubeconfig(t, "https://local"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +26,7 @@ func TestExplainWhichClusters(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("KUBERNETES_SERVICE_HOST", "") // outside of any cluster
-	control, target, other := kubeconfigtest.Write(t, "https://control"), kubeconfigtest.Write(t, "https://target"), kubeconfigtest.Write(t, "https://other")
+	control, target, other := env.Kubeconfig(t, "https://control"), env.Kubeconfig(t, "https://target"), env.Kubeconfig(t, "https://other")
 	for name, tc := range map[string]struct {
 		kubeconfig, control, target string
 		wantControl, wantTarget     string
@@ -73,7 +73,12 @@ func hostOf(config *rest.Config) string {
 
 // TestExplainWhichNamespace: that of the context, as for the commands about rollouts.
 func TestExplainWhichNamespace(t *testing.T) {
-	path := kubeconfigtest.WriteContexts(t, filepath.Join(t.TempDir(), "kubeconfig"), "host")
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	content := `{"current-context": "one", "clusters": [{"name": "c", "cluster": {"server": "https://host"}}], "contexts": [
+		{"name": "one", "context": {"cluster": "c"}}, {"name": "two", "context": {"cluster": "c", "namespace": "of-two"}}]}`
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for name, tc := range map[string]struct {
 		flags explainFlags
 		want  string

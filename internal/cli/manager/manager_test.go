@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/millwright-dev/millwright/internal/cli/args"
-	"github.com/millwright-dev/millwright/internal/cli/kubeconfig/kubeconfigtest"
 	"github.com/millwright-dev/millwright/internal/manager"
+	"github.com/millwright-dev/millwright/test/env"
 )
 
 // parse makes the flags of a manager from arguments.
@@ -85,7 +85,7 @@ func TestValidation(t *testing.T) {
 
 // TestWhichClusters: which kubeconfig is which cluster's, as in MCM.
 func TestWhichClusters(t *testing.T) {
-	control, target := kubeconfigtest.Write(t, "https://control"), kubeconfigtest.Write(t, "https://target")
+	control, target := env.Kubeconfig(t, "https://control"), env.Kubeconfig(t, "https://target")
 	t.Setenv("KUBERNETES_SERVICE_HOST", "") // outside of any cluster
 	cases := map[string]struct {
 		control, target         string

@@ -155,7 +155,7 @@ func typed(stream grpc.BidiStreamingClient[vmpb.ConsoleIO, vmpb.ConsoleIO], in i
 	}
 }
 
-// consoleEnd returns the reason of a console's end in plain words.
+// consoleEnd explains the error that ended a console.
 func consoleEnd(err error) error {
 	switch {
 	case errors.Is(err, io.EOF):
