@@ -15,8 +15,8 @@ import (
 // they only format, show or store it, or find a name that stands nowhere else. Nothing else is
 // decided there.
 var maySentences = []string{
-	"internal/observe/explain/report/builder.go", // finds the Machine that a set of MCM deleted, whose events have no annotations
-	"internal/cli/logging/logging.go",            // leaves out what controller-runtime logs at every orderly end
+	"internal/observe/explain/report/events.go", // finds the Machine that a set of MCM deleted, whose events have no annotations
+	"internal/cli/logging/logging.go",           // leaves out what controller-runtime logs at every orderly end
 }
 
 // deciders are the functions of package strings whose answer is a decision.

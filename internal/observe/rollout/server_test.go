@@ -195,7 +195,7 @@ func TestServerSaysThatItIsGone(t *testing.T) {
 	}
 }
 
-// TestServerTellsWhatIsSurroundings: also when nothing that is followed changes, as where no manager
+// TestServerTellsWhatIsAround: also when nothing that is followed changes, as where no manager
 // runs any more.
 func TestServerTellsWhatIsAround(t *testing.T) {
 	s := newServer(t)

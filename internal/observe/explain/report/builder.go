@@ -9,7 +9,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -216,56 +215,4 @@ func (b *Builder) Show(events Events, worth func(*corev1.Event) bool) {
 		})
 	}
 	b.Events = b.Events[max(0, len(b.Events)-most):]
-}
-
-// Events are events of some objects.
-type Events []corev1.Event
-
-// Sort puts events in the order of their times.
-func (e Events) Sort() {
-	slices.SortStableFunc(e, func(a, b corev1.Event) int { return Time(&a).Compare(Time(&b)) })
-}
-
-// Newest returns the newest event on a kind of object that fits and has one of the reasons, or any
-// if none is given; nil if there is none.
-func (e Events) Newest(kind string, fits func(*corev1.Event) bool, reasons ...string) *corev1.Event {
-	var newest *corev1.Event
-	for i := range e {
-		event := &e[i]
-		is := event.InvolvedObject.Kind == kind && (len(reasons) == 0 || slices.Contains(reasons, event.Reason)) && fits(event)
-		if is && (newest == nil || !Time(event).Before(Time(newest))) {
-			newest = event
-		}
-	}
-	return newest
-}
-
-// Time returns when an event last happened, from whichever of its fields is set.
-func Time(event *corev1.Event) time.Time {
-	if event.Series != nil && !event.Series.LastObservedTime.IsZero() {
-		return event.Series.LastObservedTime.Time
-	}
-	for _, t := range []time.Time{event.LastTimestamp.Time, event.EventTime.Time} {
-		if !t.IsZero() {
-			return t
-		}
-	}
-	return event.CreationTimestamp.Time
-}
-
-// CauseOf returns the cause that a controller annotated; empty if there is none.
-func CauseOf(event *corev1.Event) string { return event.Annotations[v1alpha1.EventAnnotationCause] }
-
-// On reports whether an event is on an object, and not on an earlier one of its name. An empty UID
-// stands for any.
-func On(event *corev1.Event, name string, uid types.UID) bool {
-	about := event.InvolvedObject
-	return about.Name == name && (uid == "" || about.UID == "" || about.UID == uid)
-}
-
-// Names reports whether an event names an object other than the one that it is on: in its
-// annotation, or at the end of its message, as the events of MCM's sets, which have no annotations.
-func Names(event *corev1.Event, name string) bool {
-	objects := strings.Split(event.Annotations[v1alpha1.EventAnnotationObjects], ",")
-	return slices.Contains(objects, name) || strings.HasSuffix(event.Message, "Deleted machine: "+name)
 }
