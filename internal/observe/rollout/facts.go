@@ -28,17 +28,18 @@ type Facts struct {
 	Problem string
 }
 
-// Read reads the deployment, its sets and their machines once.
-func Read(ctx context.Context, from client.Reader, key types.NamespacedName) (Facts, error) {
+// Read reads the deployment, its sets and their machines once. Options are those of the lists.
+func Read(ctx context.Context, from client.Reader, key types.NamespacedName, options ...client.ListOption) (Facts, error) {
 	deployment, err := get(ctx, from, key)
 	if err != nil {
 		return Facts{}, err
 	}
+	options = append(options, client.InNamespace(key.Namespace))
 	sets, machines := &v1alpha1.MachineSetList{}, &v1alpha1.MachineList{}
-	if err := from.List(ctx, sets, client.InNamespace(key.Namespace)); err != nil {
+	if err := from.List(ctx, sets, options...); err != nil {
 		return Facts{}, fmt.Errorf("listing machine sets: %w", err)
 	}
-	if err := from.List(ctx, machines, client.InNamespace(key.Namespace)); err != nil {
+	if err := from.List(ctx, machines, options...); err != nil {
 		return Facts{}, fmt.Errorf("listing machines: %w", err)
 	}
 	return factsOf(deployment, sets.Items, machines.Items), nil

@@ -44,7 +44,8 @@ type Follower struct {
 // does not exist, or is deleted.
 func (f *Follower) Follow(ctx context.Context, key types.NamespacedName, see func(Facts) (enough bool, err error)) error {
 	short, answered := context.WithTimeout(ctx, firstAnswer)
-	first, err := Read(short, f.Client, key) // also since a follower retries lists that fail for ever
+	// Read also tries to list what is followed: a follower would retry for ever.
+	first, err := Read(short, f.Client, key, client.Limit(1))
 	answered()
 	if err != nil {
 		return err

@@ -77,11 +77,11 @@ func StatusOf(f Facts, now time.Time) Status {
 		Wanted:   d.Spec.Replicas, Updated: d.Status.UpdatedReplicas,
 		Available: d.Status.AvailableReplicas, Exist: d.Status.Replicas,
 	}
-	if current != nil {
-		s.Revision = revision.Number(current)
-	}
 	for _, set := range f.Sets {
 		s.Preserved += preserved(f, set, now)
+		if set == current {
+			s.Revision = revision.Number(set)
+		}
 	}
 	if !s.Observed || Refusal(f) != "" {
 		s.recount(f)
