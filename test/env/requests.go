@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -59,10 +60,8 @@ type Totals map[Answered]int
 func (t Totals) Count(kinds ...Kind) int {
 	sum := 0
 	for answered, count := range t {
-		for _, kind := range kinds {
-			if answered.Kind() == kind {
-				sum += count
-			}
+		if slices.Contains(kinds, answered.Kind()) {
+			sum += count
 		}
 	}
 	return sum
