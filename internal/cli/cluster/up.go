@@ -1,4 +1,4 @@
-// Package cluster contains the commands that run a cluster on this machine.
+// Package cluster runs local clusters.
 package cluster
 
 import (

@@ -1,4 +1,4 @@
-// Package machine is the command that explains machines, sets and deployments.
+// Package machine explains Machines, MachineSets and MachineDeployments.
 package machine
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 )
 
-// NewExplain returns the command.
+// NewExplain returns "millwright explain".
 func NewExplain() *cobra.Command {
 	flags := &explainFlags{}
 	cmd := &cobra.Command{
@@ -84,7 +84,7 @@ func parseObject(cmd *cobra.Command, given []string) (kind explained, name strin
 type explained struct {
 	use     string
 	aliases []string
-	// kind is how the kind is written.
+	// kind in upper camel case.
 	kind                 string
 	short, long, example string
 	explain              func(ctx context.Context, from gather.Reader, key types.NamespacedName) (report.Report, error)
@@ -92,7 +92,6 @@ type explained struct {
 
 const onlyReads = "\n\nThis only reads objects, and needs no running manager."
 
-// kinds are those that can be explained.
 var kinds = []explained{
 	{
 		use: "machine", aliases: []string{"machines", "mc"}, kind: "Machine",
@@ -142,7 +141,7 @@ func (k explained) command() *cobra.Command {
 	return cmd
 }
 
-// explainFlags say which clusters are asked, and how the answer is printed.
+// explainFlags select the clusters and the output format.
 type explainFlags struct {
 	kubeconfig.Flags
 
@@ -152,7 +151,7 @@ type explainFlags struct {
 	manager         explain.Flags
 }
 
-// How the answer is printed.
+// Output formats.
 const (
 	outputText = "text"
 	outputJSON = "json"
@@ -176,7 +175,7 @@ func (f *explainFlags) add(cmd *cobra.Command, kind string) {
 	flags.StringVar(&f.nodeConditions, "node-conditions", strings.Join(noderef.DefaultBadConditions, ","), "the manager's value of this flag")
 }
 
-// validate reports all that is wrong with the flags at once.
+// validate returns all problems with the flags.
 func (f *explainFlags) validate(flags *pflag.FlagSet) error {
 	var wrong args.Problems
 	wrong.If(f.output != outputText && f.output != outputJSON, "--output: %q is neither text nor json", f.output)
@@ -187,7 +186,7 @@ func (f *explainFlags) validate(flags *pflag.FlagSet) error {
 	return wrong.Err()
 }
 
-// run prints what there is to say of an object. One of which nothing is known is an error.
+// run explains an object. It returns an error if neither the object nor events of it exist.
 func (f *explainFlags) run(cmd *cobra.Command, kind explained, name string) error {
 	if err := f.validate(cmd.Flags()); err != nil {
 		return args.Wrong(err)
@@ -218,8 +217,8 @@ func (f *explainFlags) print(answer report.Report, out io.Writer) error {
 	return nil
 }
 
-// gatherer makes clients of both clusters, and returns which namespace is meant. Nothing is
-// contacted yet.
+// gatherer returns a reader of both clusters, and the namespace of the object. It does not contact
+// the clusters yet.
 func (f *explainFlags) gatherer() (made gather.Reader, namespace string, err error) {
 	if f.nodeConditions != "" {
 		f.manager.NodeConditions = strings.Split(f.nodeConditions, ",")
@@ -238,8 +237,8 @@ func (f *explainFlags) gatherer() (made gather.Reader, namespace string, err err
 	return made, namespace, err
 }
 
-// clusters are that of the Machines, and that of the nodes, which is nil if there is none. The
-// namespace is in the former.
+// clusters returns the control cluster, the target cluster, which is nil if there is none, and a
+// namespace of the control cluster.
 func (f *explainFlags) clusters() (control, target *rest.Config, namespace string, err error) {
 	switch {
 	case f.control != "":

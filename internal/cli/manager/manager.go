@@ -1,4 +1,4 @@
-// Package manager contains the command that runs the controllers.
+// Package manager runs the controllers.
 package manager
 
 import (
@@ -54,7 +54,7 @@ type Flags struct {
 // Agent is the user agent of the manager's requests.
 const Agent = "millwright-manager"
 
-// New returns the command.
+// New returns "millwright manager".
 func New() *cobra.Command {
 	flags := &Flags{}
 	cmd := &cobra.Command{
@@ -264,7 +264,7 @@ func (f *Flags) load(flag, path string) (*rest.Config, error) {
 	return config, nil
 }
 
-// explain adds what to do about frequent errors. The end of the context is not an error.
+// explain adds advice to frequent errors. The end of the context is not an error.
 func explain(err error, config manager.Config) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):

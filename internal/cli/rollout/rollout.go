@@ -1,5 +1,4 @@
-// Package rollout is the commands that watch and control how a MachineDeployment replaces its
-// machines.
+// Package rollout shows and controls the rollouts of MachineDeployments.
 package rollout
 
 import (
@@ -33,8 +32,7 @@ commands need the API server only, and work with MCM, too.`,
 	}, newStatus(), newHistory(), newUndo(), newPause(), newResume(), newRestart())
 }
 
-// add completes a command that is about one deployment. What the command does is called with
-// it.
+// add completes a command for one MachineDeployment, with which it calls run.
 func add(cmd *cobra.Command, run func(cmd *cobra.Command, d deployment) error) *cobra.Command {
 	flags := &kubeconfig.Flags{}
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
@@ -85,14 +83,14 @@ func deploymentName(given []string) (string, error) {
 	return name, nil
 }
 
-// deployment is the one that a command is about, and how to get at it.
+// deployment is the MachineDeployment of a command, and its cluster.
 type deployment struct {
 	rollout.Follower
 
 	key types.NamespacedName
 }
 
-// open makes a client, and does not contact the cluster yet.
+// open returns the deployment of the arguments. It does not contact the cluster yet.
 func open(flags *kubeconfig.Flags, given []string) (deployment, error) {
 	name, err := deploymentName(given)
 	if err != nil {

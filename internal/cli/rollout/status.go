@@ -15,8 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// aliveCheck is after what time to look whether a manager is still there: when it is not,
-// nothing changes.
+// aliveCheck is the period of the check that a manager still runs: without one, no event comes.
 const aliveCheck = 5 * time.Second
 
 func newStatus() *cobra.Command {
@@ -44,7 +43,7 @@ does not exist.`,
 
 // statusWatch shows how a rollout goes.
 type statusWatch struct {
-	// Flags: how long to watch, and which revision.
+	// Flags.
 	watch    bool
 	timeout  time.Duration
 	revision int64
@@ -112,7 +111,7 @@ func (w *statusWatch) show(now time.Time) error {
 	return err
 }
 
-// state is the last state in short, to put behind what went wrong.
+// state returns the last state in short, as the end of an error message.
 func (w *statusWatch) state() string {
 	if w.last.Outcome == "" {
 		return ""

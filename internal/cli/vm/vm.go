@@ -1,4 +1,4 @@
-// Package vm contains the commands for virtual machines, and the command of hypervisor Pods.
+// Package vm runs hypervisors, and shows virtual machines to users.
 package vm
 
 import (
