@@ -28,6 +28,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/millwright-dev/millwright/internal/ca"
 )
@@ -198,11 +199,18 @@ func testBootstrap(t *testing.T, cp *ControlPlane, admin kubernetes.Interface) {
 		},
 	}, metav1.CreateOptions{})
 	must(t, err)
-	request.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{
-		Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "Test",
-	}}
-	_, err = requests.UpdateApproval(t.Context(), request.Name, request, metav1.UpdateOptions{})
-	must(t, err)
+	// The controller manager writes it, too, and so it does with the Node below.
+	must(t, retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		request, err = requests.Get(t.Context(), request.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		request.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{
+			Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "Test",
+		}}
+		request, err = requests.UpdateApproval(t.Context(), request.Name, request, metav1.UpdateOptions{})
+		return err
+	}))
 	eventually(t, "the certificate is signed", func(ctx context.Context) error {
 		request, err = requests.Get(ctx, request.Name, metav1.GetOptions{})
 		if err == nil && len(request.Status.Certificate) == 0 {
@@ -256,13 +264,18 @@ func testScheduling(t *testing.T, admin kubernetes.Interface) {
 	nodes := admin.CoreV1().Nodes()
 	node, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "host"}}, metav1.CreateOptions{})
 	must(t, err)
-	node.Status = corev1.NodeStatus{
-		Allocatable: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("10")},
-		Capacity:    corev1.ResourceList{corev1.ResourcePods: resource.MustParse("10")},
-		Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now()}},
-	}
-	_, err = nodes.UpdateStatus(t.Context(), node, metav1.UpdateOptions{})
-	must(t, err)
+	must(t, retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		if node, err = nodes.Get(t.Context(), "host", metav1.GetOptions{}); err != nil {
+			return err
+		}
+		node.Status = corev1.NodeStatus{
+			Allocatable: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("10")},
+			Capacity:    corev1.ResourceList{corev1.ResourcePods: resource.MustParse("10")},
+			Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now()}},
+		}
+		_, err = nodes.UpdateStatus(t.Context(), node, metav1.UpdateOptions{})
+		return err
+	}))
 	pods := admin.CoreV1().Pods(metav1.NamespaceDefault)
 	eventually(t, "the default service account is there", func(ctx context.Context) error {
 		_, err := pods.Create(ctx, &corev1.Pod{
