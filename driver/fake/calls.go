@@ -50,7 +50,7 @@ func Requests[Request any](d *Driver) []Request {
 	return requests
 }
 
-// ForgetCalls empties the record of calls.
+// ForgetCalls empties the record of calls. Later calls still overlap those that run.
 func (d *Driver) ForgetCalls() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -64,8 +64,9 @@ func (d *Driver) begin(method Method, machine *v1alpha1.Machine, req any) (*Call
 	c := &Call{Method: method, Began: time.Now(), Request: req}
 	if machine != nil {
 		c.Machine = machine.Name
-		c.Overlaps = slices.ContainsFunc(d.calls, func(other *Call) bool { return other.Machine == c.Machine && !other.Answered })
+		c.Overlaps = d.running[c.Machine] > 0
 	}
+	d.running[c.Machine]++
 	d.calls = append(d.calls, c)
 	var next failure
 	if script := d.script[method]; len(script) > 0 {
@@ -79,4 +80,5 @@ func (d *Driver) end(c *Call, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c.Answered, c.Err = true, err
+	d.running[c.Machine]--
 }

@@ -6,9 +6,7 @@
 //	d := fake.New(fake.Config{})
 //	d.Fail(fake.CreateMachine, codes.ResourceExhausted, codes.OK)  // the first call fails
 //	d.FailAfter(fake.DeleteMachine, codes.DeadlineExceeded)        // the answer is lost
-//	d.OnCreate(func(ctx context.Context, req *driver.CreateMachineRequest, do func() (*driver.CreateMachineResponse, error)) (*driver.CreateMachineResponse, error) {
-//		return nil, nil // an answer that no driver should give
-//	})
+//	d.OnCreate(fake.Always[driver.CreateMachineRequest, driver.CreateMachineResponse](nil, nil)) // an answer that no driver should give
 //	block := d.Block(fake.GetMachineStatus)                        // calls wait
 //	<-block.Entered()
 //	block.Release()
@@ -98,7 +96,9 @@ type Driver struct {
 	script map[Method][]failure
 	blocks map[Method]*Block
 	calls  []*Call
-	hooks  hooks
+	// running counts the calls that are not answered yet, by machine.
+	running map[string]int
+	hooks   hooks
 }
 
 var (
@@ -109,7 +109,7 @@ var (
 
 // New returns a driver whose provider has no VM.
 func New(config Config) *Driver {
-	return &Driver{config: config, script: map[Method][]failure{}, blocks: map[Method]*Block{}}
+	return &Driver{config: config, script: map[Method][]failure{}, blocks: map[Method]*Block{}, running: map[string]int{}}
 }
 
 // Configure changes the configuration of the driver.

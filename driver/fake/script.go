@@ -104,6 +104,11 @@ func ended(ctx context.Context) error {
 // Hook replaces a method. It may call do, which does what the method does.
 type Hook[Request, Response any] func(ctx context.Context, req *Request, do func() (*Response, error)) (*Response, error)
 
+// Always returns a hook that answers every call with this response and this error, without effect.
+func Always[Request, Response any](resp *Response, err error) Hook[Request, Response] {
+	return func(context.Context, *Request, func() (*Response, error)) (*Response, error) { return resp, err }
+}
+
 // hooks of the methods; nil means none.
 type hooks struct {
 	create     Hook[driver.CreateMachineRequest, driver.CreateMachineResponse]

@@ -13,54 +13,60 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 )
 
 // bubble runs a test on a clock that takes no time.
-func bubble(t *testing.T, test func(t *testing.T, d *scripted, p *process)) {
+func bubble(t *testing.T, test func(t *testing.T, d *fake.Driver, p *process)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		d := &scripted{}
+		d := newDriver()
 		test(t, d, start(t, d))
 	})
 }
 
 func TestCallsInOrder(t *testing.T) {
 	type questions = func(p *process, req instance.Request) instance.Answer
+	type calls = []fake.Method
 	ensure := func(p *process, req instance.Request) instance.Answer { return ask(p.Ensure, req) }
 	remove := func(p *process, req instance.Request) instance.Answer { return ask(p.Delete, req) }
-	unimplemented := answering(status.Error(codes.Unimplemented, "cannot tell"))
-	initialized := func(context.Context, *driver.InitializeMachineRequest) (*driver.InitializeMachineResponse, error) {
-		return &driver.InitializeMachineResponse{}, nil
+	empty := func(*fake.Driver) {}
+	exists := func(d *fake.Driver) { d.OnStatus(found) }
+	cannotLook := func(d *fake.Driver) { d.OnStatus(answering(status.Error(codes.Unimplemented, "cannot tell"))) }
+	initializes := func(d *fake.Driver) {
+		d.OnInitialize(fake.Always[driver.InitializeMachineRequest](&driver.InitializeMachineResponse{}, nil))
 	}
+	uninitializedVM := func(d *fake.Driver) { d.OnStatus(uninitialized); initializes(d) }
 	cases := map[string]struct {
 		reason string
-		given  *scripted
+		given  func(d *fake.Driver)
 		asked  questions
 		req    instance.Request
 		state  instance.State
-		calls  []string
+		calls  calls
 	}{
-		"new": {"it is looked for before it is created", &scripted{}, ensure, request("m"), instance.Exists, []string{"Status", "Create"}},
+		"new": {"it is looked for before it is created", empty, ensure, request("m"), instance.Exists, calls{fake.GetMachineStatus, fake.CreateMachine}},
 		"new, cannot look": {
-			"creation is idempotent by name, so it may do without a look", &scripted{find: unimplemented},
-			ensure, request("m"), instance.Exists, []string{"Status", "Create"},
+			"creation is idempotent by name, so it may do without a look", cannotLook,
+			ensure, request("m"), instance.Exists, calls{fake.GetMachineStatus, fake.CreateMachine},
 		},
-		"made before":           {"what is found is adopted", &scripted{find: found}, ensure, request("m"), instance.Exists, []string{"Status"}},
-		"known":                 {"what is known is not created", &scripted{find: found}, ensure, known("m"), instance.Exists, []string{"Status"}},
-		"known, gone":           {"a lost instance is never created again", &scripted{}, ensure, known("m"), instance.Lost, []string{"Status"}},
-		"known, cannot look":    {"a stored ID is trusted", &scripted{find: unimplemented}, ensure, known("m"), instance.Exists, []string{"Status"}},
-		"new, to initialise":    {"initialisation follows creation", &scripted{initialize: initialized}, ensure, request("m"), instance.Exists, []string{"Status", "Create", "Initialize"}},
-		"found, to initialise":  {"initialisation is caught up on", &scripted{find: uninitialized, initialize: initialized}, ensure, known("m"), instance.Exists, []string{"Status", "Initialize"}},
-		"deleted":               {"the driver is asked whether it is gone", &scripted{}, remove, known("m"), instance.Gone, []string{"Delete", "Status"}},
-		"deleted, still there":  {"an accepted deletion is not the end", &scripted{find: found}, remove, known("m"), instance.Remains, []string{"Delete", "Status"}},
-		"deleted without an ID": {"its ID may never have been stored", &scripted{}, remove, request("m"), instance.Gone, []string{"Delete", "Status"}},
+		"made before":           {"what is found is adopted", exists, ensure, request("m"), instance.Exists, calls{fake.GetMachineStatus}},
+		"known":                 {"what is known is not created", exists, ensure, known("m"), instance.Exists, calls{fake.GetMachineStatus}},
+		"known, gone":           {"a lost instance is never created again", empty, ensure, known("m"), instance.Lost, calls{fake.GetMachineStatus}},
+		"known, cannot look":    {"a stored ID is trusted", cannotLook, ensure, known("m"), instance.Exists, calls{fake.GetMachineStatus}},
+		"new, to initialise":    {"initialisation follows creation", initializes, ensure, request("m"), instance.Exists, calls{fake.GetMachineStatus, fake.CreateMachine, fake.InitializeMachine}},
+		"found, to initialise":  {"initialisation is caught up on", uninitializedVM, ensure, known("m"), instance.Exists, calls{fake.GetMachineStatus, fake.InitializeMachine}},
+		"deleted":               {"the driver is asked whether it is gone", empty, remove, known("m"), instance.Gone, calls{fake.DeleteMachine, fake.GetMachineStatus}},
+		"deleted, still there":  {"an accepted deletion is not the end", exists, remove, known("m"), instance.Remains, calls{fake.DeleteMachine, fake.GetMachineStatus}},
+		"deleted without an ID": {"its ID may never have been stored", empty, remove, request("m"), instance.Gone, calls{fake.DeleteMachine, fake.GetMachineStatus}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				d := tc.given
+				d := newDriver()
+				tc.given(d)
 				p := start(t, d)
 				if got := tc.asked(p, tc.req); got.State != tc.state {
 					t.Errorf("%s: state %v, want %v (failure: %v)", tc.reason, got.State, tc.state, got.Failure)
@@ -75,8 +81,8 @@ func TestCallsInOrder(t *testing.T) {
 }
 
 func TestStoredInstanceIsTakenFromTheMachine(t *testing.T) {
-	bubble(t, func(t *testing.T, d *scripted, p *process) {
-		d.find = answering(status.Error(codes.Unimplemented, "cannot tell"))
+	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
+		d.OnStatus(answering(status.Error(codes.Unimplemented, "cannot tell")))
 		req := known("m")
 		req.Machine.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}}
 		want := instance.Instance{ProviderID: "sim://1", NodeName: "node-1", Addresses: req.Machine.Status.Addresses}
@@ -88,13 +94,9 @@ func TestStoredInstanceIsTakenFromTheMachine(t *testing.T) {
 
 func TestAddressesAreNamedOnce(t *testing.T) {
 	first, second := corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}, corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: "192.0.2.1"}
-	bubble(t, func(t *testing.T, d *scripted, p *process) {
-		d.create = func(context.Context, *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
-			return &driver.CreateMachineResponse{ProviderID: "sim://1", NodeName: "node-1", Addresses: []corev1.NodeAddress{first}}, nil
-		}
-		d.initialize = func(context.Context, *driver.InitializeMachineRequest) (*driver.InitializeMachineResponse, error) {
-			return &driver.InitializeMachineResponse{Addresses: []corev1.NodeAddress{first, second}}, nil
-		}
+	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
+		d.Configure(func(config *fake.Config) { config.Addresses = []corev1.NodeAddress{first} })
+		d.OnInitialize(fake.Always[driver.InitializeMachineRequest](&driver.InitializeMachineResponse{Addresses: []corev1.NodeAddress{first, second}}, nil))
 		if diff := cmp.Diff([]corev1.NodeAddress{first, second}, ask(p.Ensure, request("m")).Instance.Addresses); diff != "" {
 			t.Errorf("addresses (-want +got):\n%s", diff)
 		}
@@ -102,14 +104,10 @@ func TestAddressesAreNamedOnce(t *testing.T) {
 }
 
 func TestFailedInitialisationKeepsTheInstance(t *testing.T) {
-	bubble(t, func(t *testing.T, d *scripted, p *process) {
+	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 		refusal := status.Error(codes.Unavailable, "not now")
-		d.create = func(context.Context, *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
-			return &driver.CreateMachineResponse{ProviderID: "sim://1", NodeName: "node-1", LastKnownState: "made"}, nil
-		}
-		d.initialize = func(context.Context, *driver.InitializeMachineRequest) (*driver.InitializeMachineResponse, error) {
-			return nil, refusal
-		}
+		d.Configure(func(config *fake.Config) { config.LastKnownState = "made" })
+		d.FailWith(fake.InitializeMachine, refusal)
 		got := ask(p.Ensure, request("m"))
 		if got.State != instance.Failed || got.Instance.ProviderID != "sim://1" || got.Instance.NodeName != "node-1" || !got.Created {
 			t.Errorf("answer %+v, want Failed with the instance that was created", got)
@@ -125,44 +123,44 @@ func TestFailedInitialisationKeepsTheInstance(t *testing.T) {
 
 func TestPrepareComesRightBeforeCreation(t *testing.T) {
 	prepared := &corev1.Secret{Data: map[string][]byte{"userData": []byte("prepared")}}
-	bubble(t, func(t *testing.T, d *scripted, p *process) {
-		var created *corev1.Secret
-		d.create = func(_ context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
-			created = req.Secret
-			return &driver.CreateMachineResponse{ProviderID: "sim://1", NodeName: "node-1"}, nil
-		}
+	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
+		d.Configure(func(config *fake.Config) { config.RequireInitialize = true })
 		req := request("m")
 		req.Prepare = func(context.Context) (*corev1.Secret, error) {
-			defer d.enter("Prepare", req.Machine)()
+			equalCalls(t, d, fake.GetMachineStatus)
 			return prepared, nil
 		}
-		d.initialize = func(_ context.Context, req *driver.InitializeMachineRequest) (*driver.InitializeMachineResponse, error) {
-			if req.Secret != prepared {
+		ask(p.Ensure, req)
+		for _, created := range fake.Requests[*driver.CreateMachineRequest](d) {
+			if created.Secret != prepared {
+				t.Error("the instance was not created with what was prepared")
+			}
+		}
+		for _, initialized := range fake.Requests[*driver.InitializeMachineRequest](d) {
+			if initialized.Secret != prepared {
 				t.Error("the instance was not initialised with what was prepared")
 			}
-			return &driver.InitializeMachineResponse{}, nil
 		}
-		ask(p.Ensure, req)
-		equalCalls(t, d, "Status", "Prepare", "Create", "Initialize")
-		if created != prepared {
-			t.Error("the instance was not created with what was prepared")
-		}
+		equalCalls(t, d, fake.CreateMachine, fake.InitializeMachine) // GetMachineStatus came before Prepare
 
-		d.find = found
+		d.OnStatus(found)
 		other := request("other")
-		other.Prepare = req.Prepare
+		other.Prepare = func(context.Context) (*corev1.Secret, error) {
+			t.Error("prepared although the instance exists")
+			return prepared, nil
+		}
 		ask(p.Ensure, other)
-		equalCalls(t, d, "Status")
+		equalCalls(t, d, fake.GetMachineStatus)
 	})
 }
 
 func TestFailedPrepareBlocksCreation(t *testing.T) {
-	bubble(t, func(t *testing.T, d *scripted, p *process) {
+	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 		away := errors.New("the target is away")
 		req := request("m")
 		req.Prepare = func(context.Context) (*corev1.Secret, error) { return nil, away }
 		got := ask(p.Ensure, req)
-		equalCalls(t, d, "Status")
+		equalCalls(t, d, fake.GetMachineStatus)
 		if got.State != instance.Failed || !errors.Is(got.Failure, away) || got.Failure.Method != instance.MethodPrepare || got.Failure.Code != codes.Unknown {
 			t.Errorf("answer %+v, want Failed by Prepare with the code Unknown", got)
 		}
@@ -193,12 +191,8 @@ func TestAnswersThatNameTooLittle(t *testing.T) {
 	for name, tc := range cases {
 		for _, method := range []instance.Method{instance.MethodCreate, instance.MethodStatus} {
 			t.Run(name+"/"+string(method), func(t *testing.T) {
-				bubble(t, func(t *testing.T, d *scripted, p *process) {
-					initialized := 0
-					d.initialize = func(context.Context, *driver.InitializeMachineRequest) (*driver.InitializeMachineResponse, error) {
-						initialized++
-						return nil, nil
-					}
+				bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
+					d.OnInitialize(fake.Always[driver.InitializeMachineRequest, driver.InitializeMachineResponse](nil, nil))
 					answerWith(d, method, tc.response)
 					req := request("m")
 					req.NodeExpected = tc.nodeExpected
@@ -212,7 +206,7 @@ func TestAnswersThatNameTooLittle(t *testing.T) {
 					if got.State != instance.Failed || got.Failure.Code != tc.want || got.Failure.Method != method {
 						t.Errorf("%s: %+v, want %s failed with %v", tc.reason, got, method, tc.want)
 					}
-					if initialized > 0 || got.Instance.ProviderID != "" {
+					if len(d.Calls(fake.InitializeMachine)) > 0 || got.Instance.ProviderID != "" {
 						t.Errorf("%s: went on with %+v", tc.reason, got.Instance)
 					}
 				})
@@ -221,19 +215,16 @@ func TestAnswersThatNameTooLittle(t *testing.T) {
 	}
 }
 
-func answerWith(d *scripted, method instance.Method, response *driver.CreateMachineResponse) {
+func answerWith(d *fake.Driver, method instance.Method, response *driver.CreateMachineResponse) {
 	if method == instance.MethodCreate {
-		d.create = func(context.Context, *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
-			return response, nil
-		}
+		d.OnCreate(fake.Always[driver.CreateMachineRequest](response, nil))
 		return
 	}
-	d.find = func(context.Context, *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
-		if response == nil {
-			return nil, nil
-		}
-		return &driver.GetMachineStatusResponse{ProviderID: response.ProviderID, NodeName: response.NodeName}, nil
+	var status *driver.GetMachineStatusResponse
+	if response != nil {
+		status = &driver.GetMachineStatusResponse{ProviderID: response.ProviderID, NodeName: response.NodeName}
 	}
+	d.OnStatus(fake.Always[driver.GetMachineStatusRequest](status, nil))
 }
 
 func TestErrorsWithoutAProperCode(t *testing.T) {
@@ -251,10 +242,8 @@ func TestErrorsWithoutAProperCode(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, d *scripted, p *process) {
-				d.find = func(context.Context, *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
-					return nil, tc.err
-				}
+			bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
+				d.FailWith(fake.GetMachineStatus, tc.err)
 				got := ask(p.Ensure, request("m"))
 				if got.State != instance.Failed || got.Failure.Code != tc.want || !errors.Is(got.Failure, tc.err) {
 					t.Errorf("%s: %+v, want Failed with %v", tc.reason, got, tc.want)
@@ -267,34 +256,28 @@ func TestErrorsWithoutAProperCode(t *testing.T) {
 
 func TestDriverWithoutInitializer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &scripted{}
-		d.initialize = func(context.Context, *driver.InitializeMachineRequest) (*driver.InitializeMachineResponse, error) {
-			t.Error("initialised by a driver that cannot")
-			return nil, nil
-		}
-		if got := ask(start(t, plain{d}).Ensure, request("m")); got.State != instance.Exists {
+		d := newDriver()
+		if got := ask(start(t, struct{ driver.Driver }{d}).Ensure, request("m")); got.State != instance.Exists {
 			t.Errorf("state %v, want Exists", got.State)
+		}
+		if len(d.Calls(fake.InitializeMachine)) > 0 {
+			t.Error("initialised by a driver that cannot")
 		}
 	})
 }
 
 func TestDriversNotesAreHandedOn(t *testing.T) {
-	bubble(t, func(t *testing.T, d *scripted, p *process) {
-		d.create = func(context.Context, *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
-			return &driver.CreateMachineResponse{LastKnownState: "half made"}, status.Error(codes.Unavailable, "not now")
-		}
-		d.remove = func(context.Context, *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
-			return &driver.DeleteMachineResponse{LastKnownState: "half gone"}, status.Error(codes.Unavailable, "not now")
-		}
+	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
+		d.OnCreate(fake.Always[driver.CreateMachineRequest](&driver.CreateMachineResponse{LastKnownState: "half made"}, status.Error(codes.Unavailable, "not now")))
+		d.OnDelete(fake.Always[driver.DeleteMachineRequest](&driver.DeleteMachineResponse{LastKnownState: "half gone"}, status.Error(codes.Unavailable, "not now")))
 		if got := ask(p.Ensure, request("m")); got.LastKnownState == nil || *got.LastKnownState != "half made" {
 			t.Errorf("note of a failed creation: %v", got.LastKnownState)
 		}
 		if got := ask(p.Delete, request("m")); got.LastKnownState == nil || *got.LastKnownState != "half gone" {
 			t.Errorf("note of a failed deletion: %v", got.LastKnownState)
 		}
-		d.find, d.remove = answering(status.Error(codes.Unavailable, "not now")), func(context.Context, *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
-			return &driver.DeleteMachineResponse{LastKnownState: "going"}, nil
-		}
+		d.OnStatus(answering(status.Error(codes.Unavailable, "not now")))
+		d.OnDelete(fake.Always[driver.DeleteMachineRequest](&driver.DeleteMachineResponse{LastKnownState: "going"}, nil))
 		if got := ask(p.Delete, request("unsure")); got.LastKnownState == nil || *got.LastKnownState != "going" {
 			t.Errorf("note of a deletion of which nobody can reports whether it is done: %v", got.LastKnownState)
 		}
@@ -305,16 +288,16 @@ func TestDriversNotesAreHandedOn(t *testing.T) {
 }
 
 func TestTheCallersObjectsAreNotKept(t *testing.T) {
-	bubble(t, func(t *testing.T, d *scripted, p *process) {
+	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 		req := request("m")
-		d.find = func(_ context.Context, got *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
+		d.OnStatus(func(ctx context.Context, got *driver.GetMachineStatusRequest, do func() (*driver.GetMachineStatusResponse, error)) (*driver.GetMachineStatusResponse, error) {
 			if got.Machine == req.Machine || got.MachineClass == req.Class || got.Secret == req.Secret {
 				t.Error("the driver works on the caller's objects")
 			}
 			got.Machine.Labels = map[string]string{v1alpha1.NodeLabelKey: "scribble"}
 			got.Secret.Data["userData"][0] = 'x'
-			return found(t.Context(), got)
-		}
+			return found(ctx, got, do)
+		})
 		ask(p.Ensure, req)
 		if diff := cmp.Diff(request("m"), req); diff != "" {
 			t.Errorf("the request was changed (-before +after):\n%s", diff)

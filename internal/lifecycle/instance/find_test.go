@@ -8,6 +8,7 @@ import (
 
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 )
@@ -16,13 +17,8 @@ import (
 func TestFind(t *testing.T) {
 	for code := codes.OK; code <= codes.Uninitialized; code++ {
 		t.Run(code.String(), func(t *testing.T) {
-			bubble(t, func(t *testing.T, d *scripted, p *process) {
-				d.find = func(context.Context, *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
-					if code == codes.OK {
-						return &driver.GetMachineStatusResponse{ProviderID: "sim://1"}, nil
-					}
-					return &driver.GetMachineStatusResponse{ProviderID: "sim://1"}, status.Error(code, "so it is")
-				}
+			bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
+				d.OnStatus(fake.Always[driver.GetMachineStatusRequest](&driver.GetMachineStatusResponse{ProviderID: "sim://1"}, status.Error(code, "so it is")))
 				answer := ask(p.Find, request("m"))
 				want := instance.Failed
 				switch code {
@@ -40,7 +36,7 @@ func TestFind(t *testing.T) {
 				if want == instance.Failed && (answer.Failure.Code != code || answer.Retry <= 0) {
 					t.Errorf("failure %+v, retry after %v", answer.Failure, answer.Retry)
 				}
-				equalCalls(t, d, "Status")
+				equalCalls(t, d, fake.GetMachineStatus)
 				ask(p.Find, request("m"))
 				equalCalls(t, d) // the answer stands until its back-off is over
 			})
@@ -50,10 +46,8 @@ func TestFind(t *testing.T) {
 
 // TestFindWithoutResponse: nothing is no answer.
 func TestFindWithoutResponse(t *testing.T) {
-	bubble(t, func(t *testing.T, d *scripted, p *process) {
-		d.find = func(context.Context, *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
-			return nil, nil
-		}
+	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
+		d.OnStatus(fake.Always[driver.GetMachineStatusRequest, driver.GetMachineStatusResponse](nil, nil))
 		if got := ask(p.Find, request("m")); got.State != instance.Failed || got.Failure.Code != codes.Internal {
 			t.Errorf("answer %+v", got)
 		}
@@ -62,20 +56,12 @@ func TestFindWithoutResponse(t *testing.T) {
 
 // TestFindAwaitsACreation: the VM that is just being made is the one to be found.
 func TestFindAwaitsACreation(t *testing.T) {
-	bubble(t, func(t *testing.T, d *scripted, p *process) {
-		made := false
-		d.find = func(ctx context.Context, req *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
-			if !made {
-				return nil, noVM
-			}
-			return found(ctx, req)
-		}
-		d.create = func(ctx context.Context, _ *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
-			<-ctx.Done()
-			time.Sleep(time.Second) // a provider that does not stop at once
-			made = true
-			return nil, ctx.Err()
-		}
+	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
+		d.OnCreate(func(ctx context.Context, _ *driver.CreateMachineRequest, do func() (*driver.CreateMachineResponse, error)) (*driver.CreateMachineResponse, error) {
+			err := hang(ctx, time.Second)
+			_, _ = do()
+			return nil, err
+		})
 		p.Ensure(request("m"))
 		synctest.Wait()
 		if got := p.Find(request("m")); got.State != instance.Underway {
@@ -85,15 +71,13 @@ func TestFindAwaitsACreation(t *testing.T) {
 		if got := ask(p.Find, request("m")); got.State != instance.Exists {
 			t.Errorf("state %v after it", got.State)
 		}
-		if d.overlap != "" {
-			t.Error(d.overlap)
-		}
+		checkOverlaps(t, d)
 	})
 }
 
 // TestDeleting: from the first Delete on, until the instance is forgotten.
 func TestDeleting(t *testing.T) {
-	bubble(t, func(t *testing.T, d *scripted, p *process) {
+	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 		req := request("m")
 		key := keyOf(req)
 		if p.Deleting(key) {
@@ -121,17 +105,16 @@ func TestDeleting(t *testing.T) {
 // TestAbandon: a call that is under way is cancelled and awaited, what it brought is told,
 // and nothing is begun.
 func TestAbandon(t *testing.T) {
-	bubble(t, func(t *testing.T, d *scripted, p *process) {
+	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 		req := request("m")
 		key := keyOf(req)
 		if got := p.Abandon(key); got.State != instance.Gone {
 			t.Errorf("state %v before anything was asked", got.State)
 		}
-		d.create = func(ctx context.Context, _ *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
-			<-ctx.Done()
-			time.Sleep(time.Second) // a provider that does not stop at once
-			return &driver.CreateMachineResponse{ProviderID: "sim://1", NodeName: "node-1"}, nil
-		}
+		d.OnCreate(func(ctx context.Context, _ *driver.CreateMachineRequest, do func() (*driver.CreateMachineResponse, error)) (*driver.CreateMachineResponse, error) {
+			_ = hang(ctx, time.Second)
+			return do()
+		})
 		p.Ensure(req)
 		synctest.Wait()
 		if got := p.Abandon(key); got.State != instance.Underway || got.Since.IsZero() {
@@ -144,6 +127,6 @@ func TestAbandon(t *testing.T) {
 		if p.wakes(req) != 1 {
 			t.Errorf("woken %d times, want once", p.wakes(req))
 		}
-		equalCalls(t, d, "Status", "Create")
+		equalCalls(t, d, fake.GetMachineStatus, fake.CreateMachine)
 	})
 }

@@ -15,100 +15,61 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
 
-// scripted is a driver that answers as its fields say. What is nil answers as if the
-// provider were empty and obliging.
-type scripted struct {
-	find       func(context.Context, *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error)
-	create     func(context.Context, *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error)
-	remove     func(context.Context, *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error)
-	initialize func(context.Context, *driver.InitializeMachineRequest) (*driver.InitializeMachineResponse, error)
-
-	mu    sync.Mutex
-	calls []string
-	// times of the calls, in the same order.
-	times []time.Time
-	// running calls by machine, and what must not have happened.
-	running map[string]int
-	overlap string
+// newDriver returns a driver whose first VM has the ID sim://1; all nodes are called node-1.
+func newDriver() *fake.Driver {
+	return fake.New(fake.Config{
+		ProviderID:    func(_ *v1alpha1.Machine, number int) string { return fmt.Sprint("sim://", number) },
+		NodeName:      func(*v1alpha1.Machine) string { return "node-1" },
+		IgnoreContext: true,
+	})
 }
 
-var noVM = status.Error(codes.NotFound, "no VM")
+// callsOf returns the calls so far. The engine tries to initialize every new VM; calls of
+// InitializeMachine that are answered with Unimplemented are left out.
+func callsOf(d *fake.Driver) []fake.Call {
+	return slices.DeleteFunc(d.Calls(), func(call fake.Call) bool {
+		return call.Method == fake.InitializeMachine && status.Is(call.Err, codes.Unimplemented)
+	})
+}
 
-func (d *scripted) enter(name string, machine *v1alpha1.Machine) func() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.running == nil {
-		d.running = map[string]int{}
+// made returns the methods that were called so far, and forgets the calls.
+func made(t *testing.T, d *fake.Driver) []fake.Method {
+	t.Helper()
+	checkOverlaps(t, d)
+	var methods []fake.Method
+	for _, call := range callsOf(d) {
+		methods = append(methods, call.Method)
 	}
-	d.calls = append(d.calls, name)
-	d.times = append(d.times, time.Now())
-	if d.running[machine.Name]++; d.running[machine.Name] > 1 {
-		d.overlap = fmt.Sprintf("%s of %s while another call ran", name, machine.Name)
+	d.ForgetCalls()
+	return methods
+}
+
+// checkOverlaps checks that there was never more than one call for a machine at a time.
+func checkOverlaps(t *testing.T, d *fake.Driver) {
+	t.Helper()
+	for _, call := range d.Calls() {
+		if call.Overlaps {
+			t.Errorf("%s of %s while another call ran", call.Method, call.Machine)
+		}
 	}
-	return func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		d.running[machine.Name]--
-	}
 }
 
-// made returns the calls so far, and forgets them.
-func (d *scripted) made() []string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	calls := d.calls
-	d.calls, d.times = nil, nil
-	return calls
+// answering answers GetMachineStatus with a VM and this error.
+func answering(err error) fake.Hook[driver.GetMachineStatusRequest, driver.GetMachineStatusResponse] {
+	return fake.Always[driver.GetMachineStatusRequest](&driver.GetMachineStatusResponse{ProviderID: "sim://1", NodeName: "node-1"}, err)
 }
 
-func (d *scripted) GetMachineStatus(ctx context.Context, req *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
-	defer d.enter("Status", req.Machine)()
-	if d.find == nil {
-		return nil, noVM
-	}
-	return d.find(ctx, req)
-}
-
-func (d *scripted) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
-	defer d.enter("Create", req.Machine)()
-	if d.create == nil {
-		return &driver.CreateMachineResponse{ProviderID: "sim://1", NodeName: "node-1"}, nil
-	}
-	return d.create(ctx, req)
-}
-
-func (d *scripted) DeleteMachine(ctx context.Context, req *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
-	defer d.enter("Delete", req.Machine)()
-	if d.remove == nil {
-		return &driver.DeleteMachineResponse{}, nil
-	}
-	return d.remove(ctx, req)
-}
-
-func (d *scripted) InitializeMachine(ctx context.Context, req *driver.InitializeMachineRequest) (*driver.InitializeMachineResponse, error) {
-	if d.initialize == nil {
-		return nil, status.Error(codes.Unimplemented, "no VM needs it")
-	}
-	defer d.enter("Initialize", req.Machine)()
-	return d.initialize(ctx, req)
-}
-
-func (d *scripted) ListMachines(context.Context, *driver.ListMachinesRequest) (*driver.ListMachinesResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "not part of the engine")
-}
-
-// plain is a driver without any optional ability.
-type plain struct{ driver.Driver }
-
-// found answers that the VM exists.
-func found(context.Context, *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
-	return &driver.GetMachineStatusResponse{ProviderID: "sim://1", NodeName: "node-1"}, nil
-}
+// Answers of GetMachineStatus.
+var (
+	found         = answering(nil)
+	uninitialized = answering(status.Error(codes.Uninitialized, "not yet"))
+)
 
 // process is an engine with the runner of its tasks, as one process has them.
 type process struct {
@@ -189,9 +150,9 @@ func within(t *testing.T, what string, got, base time.Duration) {
 	}
 }
 
-func equalCalls(t *testing.T, d *scripted, want ...string) {
+func equalCalls(t *testing.T, d *fake.Driver, want ...fake.Method) {
 	t.Helper()
-	if got := d.made(); !slices.Equal(got, want) {
+	if got := made(t, d); !slices.Equal(got, want) {
 		t.Errorf("calls %v, want %v", got, want)
 	}
 }

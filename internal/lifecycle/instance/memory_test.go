@@ -12,6 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 )
@@ -29,12 +30,12 @@ func TestAnswersAreKept(t *testing.T) {
 		"gone":   {gone, instance.Gone},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, d *scripted, p *process) {
+			bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 				if got := tc.asked(p); got.State != instance.Underway {
 					t.Fatalf("state %v at first, want Underway", got.State)
 				}
 				synctest.Wait()
-				d.made()
+				made(t, d)
 				for range 3 {
 					if got := tc.asked(p); got.State != tc.want || got.Retry != 0 {
 						t.Fatalf("answer %+v, want state %v for good", got, tc.want)
@@ -53,16 +54,16 @@ func TestAnswersAreKept(t *testing.T) {
 }
 
 func TestBackoff(t *testing.T) {
-	bubble(t, func(t *testing.T, d *scripted, p *process) {
-		code := codes.Unavailable
-		d.find = func(context.Context, *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
-			return nil, status.Error(code, "not now")
+	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
+		fail := func(code codes.Code) {
+			d.OnStatus(fake.Always[driver.GetMachineStatusRequest, driver.GetMachineStatusResponse](nil, status.Error(code, "not now")))
 		}
+		fail(codes.Unavailable)
 		req := request("m")
 		answer := ask(p.Ensure, req)
 		for _, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
 			within(t, "wait", answer.Retry, want*time.Second)
-			d.made()
+			made(t, d)
 			time.Sleep(answer.Retry - time.Nanosecond)
 			if early := ask(p.Ensure, req); early.State != instance.Failed || early.Retry != time.Nanosecond {
 				t.Fatalf("answer %+v just before it is due", early)
@@ -70,10 +71,10 @@ func TestBackoff(t *testing.T) {
 			equalCalls(t, d)
 			time.Sleep(time.Nanosecond)
 			answer = ask(p.Ensure, req)
-			equalCalls(t, d, "Status")
+			equalCalls(t, d, fake.GetMachineStatus)
 		}
 
-		code = codes.Internal
+		fail(codes.Internal)
 		time.Sleep(answer.Retry)
 		answer = ask(p.Ensure, req)
 		within(t, "wait after another code", answer.Retry, 5*time.Second)
@@ -110,17 +111,17 @@ func TestBackoffRestartsWhenSomethingChanged(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, d *scripted, p *process) {
-				d.find = answering(status.Error(codes.Unavailable, "not now"))
+			bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
+				d.OnStatus(answering(status.Error(codes.Unavailable, "not now")))
 				answer := ask(p.Ensure, request("m"))
 				time.Sleep(answer.Retry)
 				ask(p.Ensure, request("m"))
-				d.made()
+				made(t, d)
 
 				req := request("m")
 				tc.change(&req)
 				answer = ask(p.Ensure, req)
-				if asked := len(d.made()) > 0; asked != tc.want {
+				if asked := len(made(t, d)) > 0; asked != tc.want {
 					t.Errorf("%s: asked at once %v, want %v", tc.reason, asked, tc.want)
 				}
 				wait := 2 * time.Second
@@ -133,18 +134,24 @@ func TestBackoffRestartsWhenSomethingChanged(t *testing.T) {
 	}
 }
 
-// hang lets calls run until they are cancelled, and then for a moment longer.
+// hang lets calls run until they are cancelled, and then for a moment longer, as a provider does
+// that does not stop at once.
 func hang(ctx context.Context, longer time.Duration) error {
 	<-ctx.Done()
 	time.Sleep(longer)
 	return ctx.Err()
 }
 
+// hanging is a creation that hangs and has no effect.
+func hanging(longer time.Duration) fake.Hook[driver.CreateMachineRequest, driver.CreateMachineResponse] {
+	return func(ctx context.Context, _ *driver.CreateMachineRequest, _ func() (*driver.CreateMachineResponse, error)) (*driver.CreateMachineResponse, error) {
+		return nil, hang(ctx, longer)
+	}
+}
+
 func TestDeletionCancelsAndAwaitsCreation(t *testing.T) {
-	bubble(t, func(t *testing.T, d *scripted, p *process) {
-		d.create = func(ctx context.Context, _ *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
-			return nil, hang(ctx, time.Minute)
-		}
+	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
+		d.OnCreate(hanging(time.Minute))
 		req := request("m")
 		p.Ensure(req)
 		synctest.Wait()
@@ -157,7 +164,7 @@ func TestDeletionCancelsAndAwaitsCreation(t *testing.T) {
 		if got := p.Delete(req); got.State != instance.Underway {
 			t.Fatalf("state %v while the cancelled creation still runs", got.State)
 		}
-		equalCalls(t, d, "Status", "Create")
+		equalCalls(t, d, fake.GetMachineStatus, fake.CreateMachine)
 
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
@@ -167,18 +174,14 @@ func TestDeletionCancelsAndAwaitsCreation(t *testing.T) {
 		if got := ask(p.Delete, req); got.State != instance.Gone {
 			t.Errorf("state %v, want Gone", got.State)
 		}
-		equalCalls(t, d, "Delete", "Status")
-		if d.overlap != "" {
-			t.Error(d.overlap)
-		}
+		equalCalls(t, d, fake.DeleteMachine, fake.GetMachineStatus)
+		checkOverlaps(t, d)
 	})
 }
 
 func TestForgettingCancelsAndAwaits(t *testing.T) {
-	bubble(t, func(t *testing.T, d *scripted, p *process) {
-		d.create = func(ctx context.Context, _ *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
-			return nil, hang(ctx, time.Minute)
-		}
+	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
+		d.OnCreate(hanging(time.Minute))
 		req := request("m")
 		p.Ensure(req)
 		synctest.Wait()
@@ -186,7 +189,7 @@ func TestForgettingCancelsAndAwaits(t *testing.T) {
 		p.Forget(keyOf(req))
 
 		// A machine of the same name comes while the call for the old one still runs.
-		d.create = nil
+		d.OnCreate(nil)
 		again := request("m")
 		again.Machine.UID = "another"
 		if got := ask(p.Ensure, again); got.State != instance.Underway {
@@ -200,28 +203,22 @@ func TestForgettingCancelsAndAwaits(t *testing.T) {
 		if got := ask(p.Ensure, again); got.State != instance.Exists {
 			t.Errorf("state %v, want Exists", got.State)
 		}
-		if d.overlap != "" {
-			t.Error(d.overlap)
-		}
+		checkOverlaps(t, d)
 	})
 }
 
 func TestLosingLeadershipCancels(t *testing.T) {
-	bubble(t, func(t *testing.T, d *scripted, p *process) {
-		cause := make(chan error, 1)
-		d.create = func(ctx context.Context, _ *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
-			err := hang(ctx, 0)
-			cause <- err
-			return nil, err
-		}
+	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
+		d.OnCreate(hanging(0))
 		p.Ensure(request("m"))
 		synctest.Wait()
 		p.stop()
-		if err := <-cause; !errors.Is(err, context.Canceled) {
-			t.Errorf("the call ended with %v", err)
+		synctest.Wait()
+		if creations := d.Calls(fake.CreateMachine); len(creations) != 1 || !errors.Is(creations[0].Err, context.Canceled) {
+			t.Errorf("the call ended with %v", creations)
 		}
 		// Nothing is begun any more: the next leader may be at it.
-		d.made()
+		made(t, d)
 		if got := p.Ensure(request("other")); got.State != instance.Underway {
 			t.Errorf("state %v after leadership, want Underway", got.State)
 		}
@@ -231,13 +228,13 @@ func TestLosingLeadershipCancels(t *testing.T) {
 }
 
 func TestDifferentMachinesDoNotWaitForEachOther(t *testing.T) {
-	bubble(t, func(t *testing.T, d *scripted, p *process) {
-		d.find = func(ctx context.Context, req *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
+	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
+		d.OnStatus(func(ctx context.Context, req *driver.GetMachineStatusRequest, do func() (*driver.GetMachineStatusResponse, error)) (*driver.GetMachineStatusResponse, error) {
 			if req.Machine.Name == "stuck" {
 				return nil, hang(ctx, 0)
 			}
-			return found(ctx, req)
-		}
+			return found(ctx, req, do)
+		})
 		p.Ensure(request("stuck"))
 		for _, name := range []string{"a", "b", "c"} {
 			if got := ask(p.Ensure, request(name)); got.State != instance.Exists {

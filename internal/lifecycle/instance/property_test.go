@@ -6,41 +6,62 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
 
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 )
 
-// guarded watches that there is never more than one call for a machine at a time.
+// guarded is a decorator of the simulated driver, which checks that there is never more than one
+// call for a machine at a time. It overrides the calls for machines.
 type guarded struct {
 	*sim.Driver
-	watch scripted
+	mu sync.Mutex
+	// running counts the calls that run, by machine.
+	running map[string]int
+	// overlap names the last call that began while another one ran.
+	overlap error
+}
+
+// enter begins a call, and returns the function that ends it.
+func (g *guarded) enter(method string, machine *v1alpha1.Machine) func() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.running[machine.Name]++; g.running[machine.Name] > 1 {
+		g.overlap = fmt.Errorf("%s of %s while another call ran", method, machine.Name)
+	}
+	return func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.running[machine.Name]--
+	}
 }
 
 func (g *guarded) GetMachineStatus(ctx context.Context, req *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
-	defer g.watch.enter("Status", req.Machine)()
+	defer g.enter("Status", req.Machine)()
 	return g.Driver.GetMachineStatus(ctx, req)
 }
 
 func (g *guarded) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
-	defer g.watch.enter("Create", req.Machine)()
+	defer g.enter("Create", req.Machine)()
 	return g.Driver.CreateMachine(ctx, req)
 }
 
 func (g *guarded) DeleteMachine(ctx context.Context, req *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
-	defer g.watch.enter("Delete", req.Machine)()
+	defer g.enter("Delete", req.Machine)()
 	return g.Driver.DeleteMachine(ctx, req)
 }
 
 func (g *guarded) InitializeMachine(ctx context.Context, req *driver.InitializeMachineRequest) (*driver.InitializeMachineResponse, error) {
-	defer g.watch.enter("Initialize", req.Machine)()
+	defer g.enter("Initialize", req.Machine)()
 	return g.Driver.InitializeMachine(ctx, req)
 }
 
@@ -161,7 +182,7 @@ func (sc script) tell(t *testing.T) error {
 	if err != nil {
 		return err
 	}
-	s := &story{t: t, chance: sc.chance, driver: &guarded{Driver: sim.New(sim.Config{Seed: sc.seed, RequireInitialize: sc.initialize})}}
+	s := &story{t: t, chance: sc.chance, driver: &guarded{Driver: sim.New(sim.Config{Seed: sc.seed, RequireInitialize: sc.initialize}), running: map[string]int{}}}
 	for i := range machines {
 		req := request(instanceName(i))
 		req.Class.ProviderSpec.Raw = spec
@@ -217,12 +238,9 @@ func (s *story) check() error {
 			return err
 		}
 	}
-	s.driver.watch.mu.Lock()
-	defer s.driver.watch.mu.Unlock()
-	if s.driver.watch.overlap != "" {
-		return errors.New(s.driver.watch.overlap)
-	}
-	return nil
+	s.driver.mu.Lock()
+	defer s.driver.mu.Unlock()
+	return s.driver.overlap
 }
 
 func (m *plot) check(h sim.History) error {

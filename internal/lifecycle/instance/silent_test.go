@@ -11,17 +11,15 @@ import (
 
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
-	"github.com/millwright-dev/millwright/driver/status"
+	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 )
 
 // TestSince: an answer tells how long the driver has been thinking, also about something
 // else that has to end first.
 func TestSince(t *testing.T) {
-	bubble(t, func(t *testing.T, d *scripted, p *process) {
-		d.create = func(ctx context.Context, _ *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
-			return nil, hang(ctx, time.Hour)
-		}
+	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
+		d.OnCreate(hanging(time.Hour))
 		begin := time.Now()
 		if got := p.Ensure(request("m")); !got.Since.Equal(begin) {
 			t.Errorf("a call that begins: since %v, want %v", got.Since, begin)
@@ -57,27 +55,9 @@ func TestOutOfRange(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, d *scripted, _ *process) {
-				next := func(list *[]codes.Code) error {
-					if len(*list) == 0 {
-						return nil
-					}
-					code := (*list)[0]
-					*list = (*list)[1:]
-					return status.Error(code, "as told")
-				}
-				d.find = func(context.Context, *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
-					if err := next(&tc.find); err != nil {
-						return nil, err
-					}
-					return nil, noVM
-				}
-				d.create = func(context.Context, *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
-					if err := next(&tc.create); err != nil {
-						return nil, err
-					}
-					return &driver.CreateMachineResponse{ProviderID: "sim://1", NodeName: "node-1"}, nil
-				}
+			bubble(t, func(t *testing.T, d *fake.Driver, _ *process) {
+				d.Fail(fake.GetMachineStatus, tc.find...)
+				d.Fail(fake.CreateMachine, tc.create...)
 				told := 0
 				engine := instance.New(d, instance.Options{
 					Run:        func(task func(context.Context)) bool { go task(t.Context()); return true },
@@ -99,7 +79,7 @@ func TestOutOfRange(t *testing.T) {
 }
 
 // speechless answers nothing about volumes.
-type speechless struct{ *scripted }
+type speechless struct{ driver.Driver }
 
 func (speechless) GetVolumeIDs(context.Context, *driver.GetVolumeIDsRequest) (*driver.GetVolumeIDsResponse, error) {
 	return nil, nil
@@ -109,7 +89,7 @@ func (speechless) GetVolumeIDs(context.Context, *driver.GetVolumeIDsRequest) (*d
 func TestVolumesWithoutAnswer(t *testing.T) {
 	var tasks []func(context.Context)
 	later := func(task func(context.Context)) bool { tasks = append(tasks, task); return true }
-	volumes := instance.NewVolumes(speechless{&scripted{}}, later, func(instance.Key) {})
+	volumes := instance.NewVolumes(speechless{newDriver()}, later, func(instance.Key) {})
 	volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v", UID: "v"}}
 	volumes.Identify(instance.Key{}, volume)
 	for _, task := range tasks {

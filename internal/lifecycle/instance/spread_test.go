@@ -7,6 +7,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 )
@@ -34,7 +35,7 @@ const many, atOnce = 200, 10
 func TestFailingMachinesAreSpreadAfterATakeover(t *testing.T) {
 	for kind, of := range map[string]func(string) instance.Request{"creation": failing, "deletion": failingToGo} {
 		t.Run(kind, func(t *testing.T) {
-			bubble(t, func(t *testing.T, d *scripted, p *process) {
+			bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 				question := p.Ensure
 				if kind == "deletion" {
 					question = p.Delete
@@ -58,13 +59,12 @@ func TestFailingMachinesAreSpreadAfterATakeover(t *testing.T) {
 
 // checkSpread expects two calls for each machine: in none or after a time of up to half
 // a minute, with about as many in each half of it.
-func checkSpread(t *testing.T, d *scripted, begin time.Time) {
+func checkSpread(t *testing.T, d *fake.Driver, begin time.Time) {
 	t.Helper()
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	var prompt, first, second int
-	for _, at := range d.times {
-		switch after := at.Sub(begin); {
+	calls := callsOf(d)
+	for _, call := range calls {
+		switch after := call.Began.Sub(begin); {
 		case after == 0:
 			prompt++
 		case after <= 15*time.Second:
@@ -76,7 +76,7 @@ func checkSpread(t *testing.T, d *scripted, begin time.Time) {
 		}
 	}
 	if prompt != 2*atOnce || prompt+first+second != 2*many {
-		t.Errorf("%d of %d calls at once, want %d of %d", prompt, len(d.times), 2*atOnce, 2*many)
+		t.Errorf("%d of %d calls at once, want %d of %d", prompt, len(calls), 2*atOnce, 2*many)
 	}
 	if first < many/2 || second < many/2 {
 		t.Errorf("%d calls in the first half and %d in the second, want about as many", first, second)
@@ -88,7 +88,7 @@ func TestWhoIsNotHeldBack(t *testing.T) {
 	cases := map[string]struct {
 		reason string
 		// given is what came before the calls that are made at once.
-		given func(d *scripted, p *process)
+		given func(d *fake.Driver, p *process)
 		asked func(p *process) instance.Answer
 	}{
 		"new":   {"it has not failed yet", nil, func(p *process) instance.Answer { return ask(p.Ensure, request("m")) }},
@@ -109,18 +109,18 @@ func TestWhoIsNotHeldBack(t *testing.T) {
 		}},
 		"deleted with a new secret": {
 			"the deletion has not failed yet",
-			func(d *scripted, p *process) { d.find = refusing; ask(p.Ensure, request("m")) },
+			func(d *fake.Driver, p *process) { d.OnStatus(refusing); ask(p.Ensure, request("m")) },
 			func(p *process) instance.Answer { return ask(p.Delete, repaired("m")) },
 		},
 		"existing with a new secret": {
 			"nothing has failed",
-			func(d *scripted, p *process) { d.find = found; ask(p.Ensure, request("m")) },
+			func(d *fake.Driver, p *process) { d.OnStatus(found); ask(p.Ensure, request("m")) },
 			func(p *process) instance.Answer { return ask(p.Ensure, repaired("m")) },
 		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, d *scripted, p *process) {
+			bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 				if tc.given != nil {
 					tc.given(d, p)
 				}
@@ -157,21 +157,21 @@ func repaired(name string) instance.Request {
 
 func TestChangeOfASharedSecretIsSpread(t *testing.T) {
 	const machines = 100
-	bubble(t, func(t *testing.T, d *scripted, p *process) {
-		d.find = answering(status.Error(codes.Unauthenticated, "wrong password"))
+	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
+		d.OnStatus(answering(status.Error(codes.Unauthenticated, "wrong password")))
 		for i := range machines {
 			ask(p.Ensure, request(name(i)))
 		}
 		// Somebody puts the Secret right, wrongly at first.
 		for _, password := range []string{"wrong", "right"} {
 			if password == "right" {
-				d.find = found
+				d.OnStatus(found)
 			}
 			time.Sleep(time.Hour)
 			for len(p.wake) > 0 {
 				<-p.wake
 			}
-			d.made()
+			made(t, d)
 			tries := func(name string) instance.Request {
 				req := request(name)
 				req.Secret.Data["password"] = []byte(password)
@@ -182,7 +182,7 @@ func TestChangeOfASharedSecretIsSpread(t *testing.T) {
 				p.Ensure(tries(name(i)))
 			}
 			synctest.Wait()
-			if n := len(d.made()); n != atOnce {
+			if n := len(made(t, d)); n != atOnce {
 				t.Errorf("%s: %d calls at once, want %d", password, n, atOnce)
 			}
 			for done := 0; done < machines; {

@@ -1,7 +1,6 @@
 package instance_test
 
 import (
-	"context"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -9,6 +8,7 @@ import (
 
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 )
@@ -50,48 +50,32 @@ Uninitialized       created    soon        exists     exists     remains  remain
 
 // situations has the driver answer one of its methods with an error, and says what the
 // engine is asked.
-var situations = map[string]func(d *scripted, p *process, err error) (func(instance.Request) instance.Answer, instance.Request){
-	"create": func(d *scripted, p *process, err error) (func(instance.Request) instance.Answer, instance.Request) {
-		d.create = func(context.Context, *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
-			return &driver.CreateMachineResponse{ProviderID: "sim://1", NodeName: "node-1"}, err
-		}
+var situations = map[string]func(d *fake.Driver, p *process, err error) (func(instance.Request) instance.Answer, instance.Request){
+	"create": func(d *fake.Driver, p *process, err error) (func(instance.Request) instance.Answer, instance.Request) {
+		d.OnCreate(fake.Always[driver.CreateMachineRequest](&driver.CreateMachineResponse{ProviderID: "sim://1", NodeName: "node-1"}, err))
 		return p.Ensure, request("m")
 	},
-	"initialize": func(d *scripted, p *process, err error) (func(instance.Request) instance.Answer, instance.Request) {
-		d.find = uninitialized
-		d.initialize = func(context.Context, *driver.InitializeMachineRequest) (*driver.InitializeMachineResponse, error) {
-			return &driver.InitializeMachineResponse{}, err
-		}
+	"initialize": func(d *fake.Driver, p *process, err error) (func(instance.Request) instance.Answer, instance.Request) {
+		d.OnStatus(uninitialized)
+		d.OnInitialize(fake.Always[driver.InitializeMachineRequest](&driver.InitializeMachineResponse{}, err))
 		return p.Ensure, request("m")
 	},
-	"status": func(d *scripted, p *process, err error) (func(instance.Request) instance.Answer, instance.Request) {
-		d.find = answering(err)
+	"status": func(d *fake.Driver, p *process, err error) (func(instance.Request) instance.Answer, instance.Request) {
+		d.OnStatus(answering(err))
 		return p.Ensure, request("m")
 	},
-	"status,id": func(d *scripted, p *process, err error) (func(instance.Request) instance.Answer, instance.Request) {
-		d.find = answering(err)
+	"status,id": func(d *fake.Driver, p *process, err error) (func(instance.Request) instance.Answer, instance.Request) {
+		d.OnStatus(answering(err))
 		return p.Ensure, known("m")
 	},
-	"delete": func(d *scripted, p *process, err error) (func(instance.Request) instance.Answer, instance.Request) {
-		d.remove = func(context.Context, *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
-			return &driver.DeleteMachineResponse{}, err
-		}
+	"delete": func(d *fake.Driver, p *process, err error) (func(instance.Request) instance.Answer, instance.Request) {
+		d.OnDelete(fake.Always[driver.DeleteMachineRequest](&driver.DeleteMachineResponse{}, err))
 		return p.Delete, known("m")
 	},
-	"status,deleting": func(d *scripted, p *process, err error) (func(instance.Request) instance.Answer, instance.Request) {
-		d.find = answering(err)
+	"status,deleting": func(d *fake.Driver, p *process, err error) (func(instance.Request) instance.Answer, instance.Request) {
+		d.OnStatus(answering(err))
 		return p.Delete, known("m")
 	},
-}
-
-func answering(err error) func(context.Context, *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
-	return func(context.Context, *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
-		return &driver.GetMachineStatusResponse{ProviderID: "sim://1", NodeName: "node-1"}, err
-	}
-}
-
-func uninitialized(context.Context, *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
-	return &driver.GetMachineStatusResponse{ProviderID: "sim://1", NodeName: "node-1"}, status.Error(codes.Uninitialized, "not yet")
 }
 
 func TestAnswersToCodes(t *testing.T) {
@@ -125,7 +109,7 @@ var patience = map[string][2]time.Duration{
 }
 
 func checkAnswer(t *testing.T, situation string, code codes.Code, want string) {
-	d := &scripted{}
+	d := newDriver()
 	p := start(t, d)
 	question, req := situations[situation](d, p, status.Error(code, "scripted"))
 	answer := ask(question, req)
