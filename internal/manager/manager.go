@@ -144,6 +144,14 @@ func Scheme() *runtime.Scheme {
 
 // Run runs a manager until ctx ends or the manager fails.
 func Run(ctx context.Context, cfg Config) error {
+	err := run(ctx, cfg)
+	if ctx.Err() != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return nil // what was about to start reports that it cannot any more
+	}
+	return err
+}
+
+func run(ctx context.Context, cfg Config) error {
 	scheme, err := prepare(ctx, cfg)
 	if err != nil {
 		return err
@@ -181,11 +189,7 @@ func Run(ctx context.Context, cfg Config) error {
 			return err
 		}
 	}
-	err = mgr.Start(ctx)
-	if ctx.Err() != nil && !errors.Is(err, context.DeadlineExceeded) {
-		return nil // controllers that were about to start call it a failure that they cannot any more
-	}
-	if err != nil {
+	if err := mgr.Start(ctx); err != nil {
 		return fmt.Errorf("running: %w", err)
 	}
 	return nil

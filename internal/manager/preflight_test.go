@@ -98,7 +98,7 @@ func TestControlClusterIsChecked(t *testing.T) {
 	}
 }
 
-// TestWaitForControlClusterEnds: Ctrl-C ends the wait.
+// TestWaitForControlClusterEnds: Ctrl-C ends the wait, which is no failure of the manager.
 func TestWaitForControlClusterEnds(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	server.Close()
@@ -106,6 +106,9 @@ func TestWaitForControlClusterEnds(t *testing.T) {
 	stop()
 	if err := awaitControl(ctx, &rest.Config{Host: server.URL}); !errors.Is(err, context.Canceled) {
 		t.Errorf("answers %v, want that it was cancelled", err)
+	}
+	if err := Run(ctx, Config{Control: &rest.Config{Host: server.URL}}); err != nil {
+		t.Errorf("the manager ends with %v", err)
 	}
 }
 

@@ -264,14 +264,10 @@ func (f *Flags) load(flag, path string) (*rest.Config, error) {
 	return config, nil
 }
 
-// explain adds advice to frequent errors. The end of the context is not an error.
+// explain adds advice to frequent errors.
 func explain(err error, config manager.Config) error {
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
+	if errors.Is(err, syscall.EADDRINUSE) {
 		return fmt.Errorf("port %d on %s is taken by another process: choose another one with --port", config.Port, config.Address)
-	case errors.Is(err, context.Canceled):
-		return nil
-	default:
-		return err
 	}
+	return err
 }

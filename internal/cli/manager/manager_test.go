@@ -1,7 +1,6 @@
 package manager
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -141,9 +140,6 @@ func TestExplanations(t *testing.T) {
 	taken := fmt.Errorf("running: %w", os.NewSyscallError("bind", syscall.EADDRINUSE))
 	if err := explain(taken, config); err == nil || !strings.Contains(err.Error(), "10259") || !strings.Contains(err.Error(), "--port") {
 		t.Errorf("a taken port is explained by %v", err)
-	}
-	if err := explain(fmt.Errorf("running: %w", context.Canceled), config); err != nil {
-		t.Errorf("the user's own Ctrl-C is an error: %v", err)
 	}
 	other := errors.New("other")
 	if err := explain(other, config); !errors.Is(err, other) {
