@@ -201,18 +201,18 @@ func testBootstrap(t *testing.T, cp *ControlPlane, admin kubernetes.Interface) {
 	must(t, err)
 	// The controller manager writes it, too, and so it does with the Node below.
 	must(t, retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		request, err = requests.Get(t.Context(), request.Name, metav1.GetOptions{})
+		request, err = requests.Get(t.Context(), "fresh", metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
 		request.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{
 			Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "Test",
 		}}
-		request, err = requests.UpdateApproval(t.Context(), request.Name, request, metav1.UpdateOptions{})
+		_, err = requests.UpdateApproval(t.Context(), request.Name, request, metav1.UpdateOptions{})
 		return err
 	}))
 	eventually(t, "the certificate is signed", func(ctx context.Context) error {
-		request, err = requests.Get(ctx, request.Name, metav1.GetOptions{})
+		request, err = requests.Get(ctx, "fresh", metav1.GetOptions{})
 		if err == nil && len(request.Status.Certificate) == 0 {
 			return fmt.Errorf("conditions %v", request.Status.Conditions)
 		}
