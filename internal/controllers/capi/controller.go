@@ -98,10 +98,6 @@ func New(opts Options) *Controller {
 
 func (c *Controller) watched(object client.Object) bool { return core.Watched(c.WatchFilter, object) }
 
-// staleCache is how long a reconcile waits for the cache to show what this process has written.
-// The event of that write comes first.
-const staleCache = time.Second
-
 // Reconcile runs the steps of a MillwrightMachine.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	machine := &infrav1.MillwrightMachine{}
@@ -118,7 +114,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, nil
 	}
 	if !c.written.Fresh(machine) {
-		return ctrl.Result{RequeueAfter: staleCache}, nil
+		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
 	}
 	s := newScope(machine, c.memory.Of(req.NamespacedName), c.Clock.Now())
 	outcome := flow.Run(ctx, s, c.steps(machine))
@@ -135,7 +131,7 @@ func (s *scope) result(ctx context.Context, outcome flow.Outcome) (ctrl.Result, 
 	switch {
 	case apierrors.IsConflict(outcome.Err):
 		log.V(1).Info("the object was changed meanwhile", "step", outcome.Step)
-		return ctrl.Result{RequeueAfter: staleCache}, nil
+		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
 	case outcome.Err != nil:
 		return ctrl.Result{}, outcome.Err
 	case outcome.Gone:

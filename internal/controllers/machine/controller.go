@@ -169,9 +169,6 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// staleCache is how long a pass waits at most for the cache to show what this process has written.
-const staleCache = time.Second
-
 // Reconcile takes a Machine one pass further.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	machine := &v1alpha1.Machine{}
@@ -186,7 +183,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, nil
 	}
 	if !c.written.Fresh(machine) {
-		return ctrl.Result{RequeueAfter: staleCache}, nil
+		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
 	}
 
 	c.beginOnce.Do(func() {
@@ -227,7 +224,7 @@ func (c *Controller) result(ctx context.Context, outcome flow.Outcome) (ctrl.Res
 	log := ctrl.LoggerFrom(ctx)
 	if apierrors.IsConflict(outcome.Err) {
 		log.V(1).Info("another client was first", "step", outcome.Step)
-		return ctrl.Result{RequeueAfter: staleCache}, nil
+		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
 	}
 	if outcome.Err != nil {
 		return ctrl.Result{}, outcome.Err

@@ -21,6 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/outage"
 	"github.com/millwright-dev/millwright/internal/lifecycle/replacement"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
+	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
@@ -144,7 +145,7 @@ func (c *Controller) awaitJoin(ctx context.Context, s *scope, what string) flow.
 	case err != nil:
 		return flow.Fail(err)
 	case usable:
-		return flow.Wait(staleCache, "the cache to show that the node has joined")
+		return flow.Wait(expectations.StaleCache, "the cache to show that the node has joined")
 	}
 	s.neverJoined(timeouts.Creation(s.machine, c.CreationTimeout).Duration)
 	return flow.Wait(0, what)
@@ -179,7 +180,7 @@ func (c *Controller) giveUp(ctx context.Context, s *scope, what string) flow.Res
 		return flow.Fail(err)
 	case usable && s.machine.Status.CurrentStatus.Phase == v1alpha1.MachineUnknown:
 		c.replacements.Forget(s.key())
-		return flow.Wait(staleCache, "the cache to show that the node recovered")
+		return flow.Wait(expectations.StaleCache, "the cache to show that the node recovered")
 	}
 	s.healthTimedOut(timeouts.Health(s.machine, c.Health.Timeout).Duration)
 	return flow.Wait(0, what)

@@ -23,6 +23,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/lifecycle/replacement"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
+	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
@@ -49,7 +50,7 @@ func (c *Controller) awaitNode(ctx context.Context, s *scope) flow.Result {
 	case found == nil:
 		return c.nodeAbsent(ctx, s, name)
 	case !c.nodes.Fresh(found):
-		return flow.Wait(staleCache, "the cache to show what was written to the node")
+		return flow.Wait(expectations.StaleCache, "the cache to show what was written to the node")
 	case other != nil:
 		return c.awaitOwnNode(ctx, s, name, other.Name)
 	}

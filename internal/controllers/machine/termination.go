@@ -19,6 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/nodes"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
+	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
@@ -146,7 +147,7 @@ func (c *Controller) findNode(ctx context.Context, s *scope) flow.Result {
 	}
 	s.force = c.forceOf(s, found.Status.Conditions)
 	if !c.nodes.Fresh(found) {
-		return flow.Wait(staleCache, "the cache to show what was written to the node")
+		return flow.Wait(expectations.StaleCache, "the cache to show what was written to the node")
 	}
 	s.node = found
 	return flow.Continue()

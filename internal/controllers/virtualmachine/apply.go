@@ -20,6 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/ipam"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
+	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
@@ -110,7 +111,7 @@ func (c *Controller) createPod(ctx context.Context, p *pass) flow.Result {
 	}
 	err = c.Client.Create(ctx, pod)
 	if apierrors.IsAlreadyExists(err) {
-		return flow.Wait(staleCache, "the pod was just created")
+		return flow.Wait(expectations.StaleCache, "the pod was just created")
 	}
 	if err != nil {
 		return flow.Fail(fmt.Errorf("creating pod %s: %w", pod.Name, err))

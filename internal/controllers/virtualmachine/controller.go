@@ -221,10 +221,6 @@ func (c *Controller) enqueue(vm types.NamespacedName) {
 	}
 }
 
-// staleCache bounds how long a pass waits for the cache to show a write. Usually the event of
-// the write comes first.
-const staleCache = time.Second
-
 // Reconcile brings a VM closer to its spec.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	// The event may concern open run leases.
@@ -238,7 +234,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	outcome := c.run(ctx, &pass{vm: vm, now: c.Clock.Now(), memory: c.memory.Of(req.NamespacedName)})
 	if outdated(outcome.Err) {
-		return ctrl.Result{RequeueAfter: staleCache}, nil
+		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
 	}
 	return ctrl.Result{RequeueAfter: outcome.After}, outcome.Err
 }

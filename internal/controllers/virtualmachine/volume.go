@@ -12,6 +12,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
+	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
@@ -51,7 +52,7 @@ func (c *Controller) createClaim(ctx context.Context, p *pass) flow.Result {
 	claim := podspec.Claim(p.vm, p.claim)
 	err := c.Client.Create(ctx, claim)
 	if apierrors.IsAlreadyExists(err) {
-		return flow.Wait(staleCache, "the claim was just created")
+		return flow.Wait(expectations.StaleCache, "the claim was just created")
 	}
 	if err != nil {
 		return flow.Fail(fmt.Errorf("creating claim %s: %w", p.claim, err))

@@ -4,7 +4,6 @@ package inuse
 import (
 	"context"
 	"fmt"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -53,10 +52,6 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// staleCache is how long a reconcile waits for the cache to show what this process or another
-// client has written.
-const staleCache = time.Second
-
 // Reconcile adds or removes the finalizer of one object.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	object := c.Kind.DeepCopyObject().(client.Object)
@@ -68,7 +63,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, fmt.Errorf("reading %s: %w", req, err)
 	}
 	if !c.written.Fresh(object) {
-		return ctrl.Result{RequeueAfter: staleCache}, nil
+		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
 	}
 	used, err := c.InUse(ctx, req.NamespacedName)
 	if err != nil {
@@ -81,7 +76,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	err = c.written.Patch(ctx, c.Client, changed, object)
 	switch {
 	case apierrors.IsConflict(err):
-		return ctrl.Result{RequeueAfter: staleCache}, nil
+		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
 	case client.IgnoreNotFound(err) != nil:
 		return ctrl.Result{}, fmt.Errorf("finalizer of %s: %w", req, err)
 	}

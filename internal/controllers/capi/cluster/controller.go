@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -65,10 +64,6 @@ type Options struct {
 	// TaskEnds is the source of events that Wake feeds.
 	TaskEnds source.Source
 }
-
-// staleCache is how long a reconcile waits for the cache to show what another client has written.
-// The event of that write comes first.
-const staleCache = time.Second
 
 // Controller reconciles MillwrightClusters. Make one with New.
 type Controller struct {
@@ -186,7 +181,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		outcome.Err = err
 	}
 	if apierrors.IsConflict(outcome.Err) {
-		return ctrl.Result{RequeueAfter: staleCache}, nil
+		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
 	}
 	return ctrl.Result{RequeueAfter: outcome.After}, outcome.Err
 }
