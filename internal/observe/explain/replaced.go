@@ -106,7 +106,9 @@ func (e *explainer) failures() []v1alpha1.MachineSummary {
 	}
 	if deployment := e.Deployment; deployment != nil {
 		for _, failed := range deployment.Status.FailedMachines {
-			all = append(all, *failed)
+			if failed != nil { // a null in the list
+				all = append(all, *failed)
+			}
 		}
 	}
 	return slices.DeleteFunc(all, func(failed v1alpha1.MachineSummary) bool { return failed.Name != e.Key.Name })
