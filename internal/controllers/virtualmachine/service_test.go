@@ -163,6 +163,27 @@ func TestSwitchoverRace(t *testing.T) {
 	}
 }
 
+// TestSwitchoverToAnEarlierRun: the process of a Pod with the highest run id gets the VM when
+// it asks for a lease, so the authority is not given to one below it.
+func TestSwitchoverToAnEarlierRun(t *testing.T) {
+	w := newTestEnv(t)
+	pod, first, _ := w.running("a")
+	later := w.hypervisor("a", pod, 7)
+	w.wantStatus(later.lease(), vmpb.RunLeaseUpdate_STATUS_OK)
+
+	for _, run := range []uint64{first.us.RunId, 6} {
+		us := &vmpb.HypervisorID{VmName: "a", Namespace: w.namespace, PodName: pod.Name, RunId: run}
+		_, err := first.MigrationSwitchover(t.Context(), &vmpb.MigrationSwitchoverRequest{Us: us, Them: later.us})
+		wantCode(t, err, codes.FailedPrecondition)
+		if vm := w.vm("a"); !authority.Holds(vm, later.us) {
+			t.Fatalf("authority %+v after a switchover to run %d", vm.Status.VirtualMachineAuthority, run)
+		}
+	}
+	us := &vmpb.HypervisorID{VmName: "a", Namespace: w.namespace, PodName: pod.Name, RunId: 8}
+	_, err := first.MigrationSwitchover(t.Context(), &vmpb.MigrationSwitchoverRequest{Us: us, Them: later.us})
+	wantCode(t, err, codes.OK)
+}
+
 // TestAddressesAreUnique: twenty concurrent VMs, two that request an address, and one that
 // requests that of another.
 func TestAddressesAreUnique(t *testing.T) {

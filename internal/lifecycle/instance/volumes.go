@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/lru"
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/driver"
@@ -21,15 +23,19 @@ type Volumes struct {
 	wake   func(Key)
 
 	mu sync.Mutex
-	// known are the IDs by the volume's UID, nil after an error.
-	known map[types.UID]*string
+	// known are the IDs (*string) by the volume's UID, nil after an error.
+	known *lru.Cache
 	// asking are the machines that wait for an answer.
-	asking map[types.UID][]Key
+	asking map[types.UID]sets.Set[Key]
 }
+
+// maxKnown is how many answers are remembered: far more than drains need at a time. The driver is
+// asked again for the volumes that were not needed for longest.
+const maxKnown = 4096
 
 // NewVolumes returns Volumes. Run and wake are those of Options.
 func NewVolumes(d driver.Driver, run func(func(ctx context.Context)) bool, wake func(Key)) *Volumes {
-	return &Volumes{driver: d, run: run, wake: wake, known: map[types.UID]*string{}, asking: map[types.UID][]Key{}}
+	return &Volumes{driver: d, run: run, wake: wake, known: lru.New(maxKnown), asking: map[types.UID]sets.Set[Key]{}}
 }
 
 // Identify returns the provider's ID of a volume, for the drain of a machine: empty if the driver does
@@ -42,15 +48,17 @@ func (v *Volumes) Identify(machine Key, pv *corev1.PersistentVolume) (id string,
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if answer, known := v.known[pv.UID]; known {
+	if remembered, known := v.known.Get(pv.UID); known {
+		answer, _ := remembered.(*string)
 		if answer == nil {
-			delete(v.known, pv.UID)
+			v.known.Remove(pv.UID)
 		}
 		return ptr.Deref(answer, ""), false
 	}
-	waiting, under := v.asking[pv.UID]
-	v.asking[pv.UID] = append(waiting, machine)
-	if !under {
+	if waiting, under := v.asking[pv.UID]; under {
+		waiting.Insert(machine)
+	} else {
+		v.asking[pv.UID] = sets.New(machine)
 		spec := pv.Spec.DeepCopy()
 		uid := pv.UID
 		if !v.run(func(ctx context.Context) { v.ask(ctx, identifier, uid, spec) }) {
@@ -71,11 +79,11 @@ func (v *Volumes) ask(ctx context.Context, identifier driver.VolumeIdentifier, u
 		answer = &response.VolumeIDs[0]
 	}
 	v.mu.Lock()
-	v.known[uid] = answer
+	v.known.Add(uid, answer)
 	waiting := v.asking[uid]
 	delete(v.asking, uid)
 	v.mu.Unlock()
-	for _, machine := range waiting {
+	for machine := range waiting {
 		v.wake(machine)
 	}
 }

@@ -30,6 +30,9 @@ var (
 	ErrNotAuthoritative = errors.New("the process is not authoritative")
 	// ErrPodEnded means that the caller's Pod has ended or is not one of the VM's.
 	ErrPodEnded = errors.New("the caller's pod has ended, or is not of this virtual machine")
+	// ErrEarlierRun means that a process asked for the authority of one that started after it
+	// in the same Pod. The later one would take it back with its next request for a lease.
+	ErrEarlierRun = errors.New("the authoritative process of this pod has a higher run id")
 	// ErrBusy means that the VM's object changed too often during the call.
 	ErrBusy = errors.New("the virtual machine's object changes too often")
 )
@@ -139,7 +142,8 @@ func (r *Registry) ConfirmLive(ctx context.Context, us *vmpb.HypervisorID) error
 
 // SwitchOver moves the authority from the process them to us. If us has it already, an
 // earlier answer was lost and SwitchOver returns nil. Otherwise it returns
-// ErrNotAuthoritative, or ErrPodEnded if us cannot run the VM.
+// ErrNotAuthoritative, ErrEarlierRun if them is a later process in the Pod of us, or ErrPodEnded
+// if us cannot run the VM.
 func (r *Registry) SwitchOver(ctx context.Context, us, them *vmpb.HypervisorID) error {
 	return r.evaluate(ctx, us, true, func(vm *v1alpha1.VirtualMachine, _ bool) (bool, error) {
 		switch {
@@ -147,6 +151,8 @@ func (r *Registry) SwitchOver(ctx context.Context, us, them *vmpb.HypervisorID) 
 			return true, nil
 		case vm == nil || !vm.DeletionTimestamp.IsZero() || !Holds(vm, them):
 			return true, ErrNotAuthoritative
+		case us.GetPodName() == them.GetPodName() && us.GetRunId() < them.GetRunId():
+			return true, ErrEarlierRun
 		}
 		pod, err := r.pod(ctx, vm, us.GetPodName())
 		if err != nil {

@@ -240,7 +240,7 @@ func answer(ctx context.Context, who *vmpb.HypervisorID, err error) error {
 	switch {
 	case errors.Is(err, authority.ErrNotAuthoritative):
 		return status.Error(codes.FailedPrecondition, fmt.Sprintf("run %d in pod %s is not authoritative", who.GetRunId(), who.GetPodName()))
-	case errors.Is(err, authority.ErrPodEnded):
+	case errors.Is(err, authority.ErrPodEnded), errors.Is(err, authority.ErrEarlierRun):
 		return status.Error(codes.FailedPrecondition, err.Error())
 	case errors.Is(err, authority.ErrBusy):
 		return status.Error(codes.Unavailable, err.Error())
