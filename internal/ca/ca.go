@@ -37,12 +37,19 @@ func NewKey() (*ecdsa.PrivateKey, error) { return ecdsa.GenerateKey(elliptic.P25
 // New creates an authority: a self-signed certificate with the template's subject and key
 // usage, valid for Lifetime.
 func New(template x509.Certificate, now time.Time) (Pair, error) {
-	template.NotBefore, template.NotAfter = now.Add(-Backdate), now.Add(Lifetime)
-	template.BasicConstraintsValid, template.IsCA = true, true
 	key, err := NewKey()
 	if err != nil {
 		return Pair{}, err
 	}
+	return ForKey(key, template, now)
+}
+
+// ForKey is New with an existing key. What an authority with the same key and subject has
+// signed is valid below the new one.
+func ForKey(key *ecdsa.PrivateKey, template x509.Certificate, now time.Time) (Pair, error) {
+	template.NotBefore, template.NotAfter = now.Add(-Backdate), now.Add(Lifetime)
+	template.BasicConstraintsValid, template.IsCA = true, true
+	var err error
 	authority := Pair{Cert: &template, Key: key}
 	authority.Cert, err = authority.Sign(template, key.Public())
 	return authority, err
@@ -81,22 +88,34 @@ func EncodeKey(key *ecdsa.PrivateKey) []byte {
 
 // Parse is the inverse of CertPEM and KeyPEM. Errors: ErrUnusable, without any part of the key.
 func Parse(certPEM, keyPEM []byte) (Pair, error) {
-	certBlock, _ := pem.Decode(certPEM)
-	keyBlock, _ := pem.Decode(keyPEM)
-	if certBlock == nil || keyBlock == nil {
-		return Pair{}, fmt.Errorf("%w: certificate or key is not PEM", ErrUnusable)
+	block, _ := pem.Decode(certPEM)
+	if block == nil {
+		return Pair{}, fmt.Errorf("%w: the certificate is not PEM", ErrUnusable)
 	}
-	cert, err := x509.ParseCertificate(certBlock.Bytes)
+	cert, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
 		return Pair{}, fmt.Errorf("%w: %w", ErrUnusable, err)
 	}
-	parsed, err := x509.ParsePKCS8PrivateKey(keyBlock.Bytes)
+	key, err := ParseKey(keyPEM)
 	if err != nil {
-		return Pair{}, fmt.Errorf("%w: the private key cannot be parsed", ErrUnusable)
+		return Pair{}, err
 	}
-	key, ok := parsed.(*ecdsa.PrivateKey)
-	if !ok || !key.PublicKey.Equal(cert.PublicKey) {
+	if !key.PublicKey.Equal(cert.PublicKey) {
 		return Pair{}, fmt.Errorf("%w: the private key belongs to another certificate", ErrUnusable)
 	}
 	return Pair{Cert: cert, Key: key}, nil
+}
+
+// ParseKey is the inverse of EncodeKey. Errors: ErrUnusable, without any part of the key.
+func ParseKey(keyPEM []byte) (*ecdsa.PrivateKey, error) {
+	block, _ := pem.Decode(keyPEM)
+	if block == nil {
+		return nil, fmt.Errorf("%w: the private key is not PEM", ErrUnusable)
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	key, ok := parsed.(*ecdsa.PrivateKey)
+	if err != nil || !ok {
+		return nil, fmt.Errorf("%w: the private key cannot be parsed, or is not of ECDSA", ErrUnusable)
+	}
+	return key, nil
 }

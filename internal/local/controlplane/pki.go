@@ -1,6 +1,7 @@
 package controlplane
 
 import (
+	"crypto/ecdsa"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -113,21 +114,45 @@ func ensurePKI(dir layout, serverNames []string, now time.Time) (pki, error) {
 	return all, ensureServiceAccountKey(dir.pki(serviceAccountKey))
 }
 
-// ensureAuthority never replaces an authority that can be read: all that it signed would
-// become invalid.
+// ensureAuthority makes an authority only where there is none. One that cannot be used is an
+// error: all that it signed would become invalid. If only the certificate is missing, it is
+// made again for the same key, which changes nothing for what was signed.
 func ensureAuthority(base, commonName string, now time.Time) (ca.Pair, error) {
-	authority, err := load(base)
-	if !errors.Is(err, ca.ErrUnusable) {
-		return authority, err
-	}
-	authority, err = ca.New(x509.Certificate{
+	template := x509.Certificate{
 		Subject:  pkix.Name{CommonName: commonName},
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature,
-	}, now)
+	}
+	certificate, key, err := readPair(base+".crt", base+".key")
+	if err != nil {
+		return ca.Pair{}, err
+	}
+	var authority ca.Pair
+	switch {
+	case certificate != nil:
+		authority, err = ca.Parse(certificate, key)
+		return authority, refused(base+".crt and .key", err)
+	case key != nil:
+		kept, keyErr := ca.ParseKey(key)
+		if keyErr != nil {
+			return ca.Pair{}, refused(base+".key", keyErr)
+		}
+		authority, err = ca.ForKey(kept, template, now)
+	default:
+		authority, err = ca.New(template, now)
+	}
 	if err != nil {
 		return ca.Pair{}, err
 	}
 	return authority, store(authority, base)
+}
+
+// refused tells what to do about a file that cannot be used and is not replaced.
+func refused(files string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w; nothing is put in its place, as all that was signed with it would become invalid: "+
+		"restore it from a backup, or start a new cluster in another folder", files, err)
 }
 
 // issue generates a key and has the authority certify it.
@@ -157,8 +182,8 @@ func issue(authority ca.Pair, leaf leaf, now time.Time) (ca.Pair, error) {
 	return ca.Pair{Cert: cert, Key: key}, nil
 }
 
-// store writes base.crt and base.key. The key goes first: load refuses a certificate without
-// its key.
+// store writes base.crt and base.key. The key goes first: an authority's certificate can be
+// made again for its key.
 func store(p ca.Pair, base string) error {
 	if err := folder.WriteFile(base+".key", p.KeyPEM()); err != nil {
 		return err
@@ -166,40 +191,40 @@ func store(p ca.Pair, base string) error {
 	return folder.WriteFile(base+".crt", p.CertPEM())
 }
 
-// load is the inverse of store. Errors: ca.ErrUnusable if no certificate is stored, or it
-// and its key do not belong together.
-func load(base string) (ca.Pair, error) {
+// readPair returns the content of two files; nil for one that does not exist.
+func readPair(public, private string) (publicPEM, keyPEM []byte, err error) {
 	var content [2][]byte
-	for i, suffix := range []string{".crt", ".key"} {
-		var err error
-		content[i], err = os.ReadFile(base + suffix)
+	for i, path := range []string{public, private} {
+		content[i], err = os.ReadFile(path)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return ca.Pair{}, err
+			return nil, nil, err
 		}
 	}
-	pair, err := ca.Parse(content[0], content[1])
-	if err != nil {
-		return ca.Pair{}, fmt.Errorf("%s: %w", base, err)
-	}
-	return pair, nil
+	return content[0], content[1], nil
 }
 
 // ensureServiceAccountKey never replaces the key: all tokens would become invalid.
 func ensureServiceAccountKey(base string) error {
-	if _, err := os.Stat(base + ".pub"); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	key, err := ca.NewKey()
+	public, private, err := readPair(base+".pub", base+".key")
 	if err != nil {
 		return err
 	}
-	public, err := x509.MarshalPKIXPublicKey(key.Public())
+	var key *ecdsa.PrivateKey
+	if public == nil && private == nil {
+		if key, err = ca.NewKey(); err != nil {
+			return err
+		}
+		err = folder.WriteFile(base+".key", ca.EncodeKey(key))
+	} else {
+		key, err = ca.ParseKey(private)
+		err = refused(base+".key", err)
+	}
+	if err != nil || public != nil {
+		return err
+	}
+	der, err := x509.MarshalPKIXPublicKey(key.Public())
 	if err != nil {
 		return fmt.Errorf("encoding the service account key: %w", err)
 	}
-	if err := folder.WriteFile(base+".key", ca.EncodeKey(key)); err != nil {
-		return err
-	}
-	// The public key comes last: it means that both exist.
-	return folder.WriteFile(base+".pub", pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}))
+	return folder.WriteFile(base+".pub", pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/millwright-dev/millwright/internal/ca"
 )
 
@@ -85,8 +87,8 @@ func TestKeysArePrivate(t *testing.T) {
 	}
 }
 
-// TestRestartKeepsAuthorities: an authority is replaced only if it cannot be used, and all
-// other certificates are valid for a year from each start on.
+// TestRestartKeepsAuthorities: the key of an authority is never replaced, and all other
+// certificates are valid for a year from each start on.
 func TestRestartKeepsAuthorities(t *testing.T) {
 	tests := map[string]struct {
 		reason  string
@@ -103,13 +105,8 @@ func TestRestartKeepsAuthorities(t *testing.T) {
 			between: func(t *testing.T, dir layout) { must(t, os.Remove(dir.pki(etcdCert+".key"))) },
 		},
 		"LostAuthority": {
-			reason:  "an authority without its certificate cannot be used",
+			reason:  "an authority without its certificate gets another for its key",
 			between: func(t *testing.T, dir layout) { must(t, os.Remove(dir.pki(etcdCA+".crt"))) },
-			renewed: etcdCA,
-		},
-		"OtherKey": {
-			reason:  "nor can one with the key of another",
-			between: func(t *testing.T, dir layout) { must(t, os.Rename(dir.pki(adminCert+".key"), dir.pki(etcdCA+".key"))) },
 			renewed: etcdCA,
 		},
 	}
@@ -126,19 +123,29 @@ func TestRestartKeepsAuthorities(t *testing.T) {
 				if renewed := !before[authority].Cert.Equal(after[authority].Cert); renewed != (authority == test.renewed) {
 					t.Errorf("%s: %s renewed: %v", test.reason, authority, renewed)
 				}
+				if !before[authority].Key.Equal(after[authority].Key) {
+					t.Errorf("%s: %s has another key", test.reason, authority)
+				}
 				for name, leaf := range leaves {
-					stored := value[ca.Pair](t)(load(dir.pki(name)))
-					must(t, stored.Cert.CheckSignatureFrom(after[authority].Cert))
-					if stored.Cert.NotAfter.Before(restart.Add(leafLifetime-time.Hour)) || stored.Cert.NotBefore.After(restart) {
-						t.Errorf("%s: %s is valid from %s to %s", test.reason, name, stored.Cert.NotBefore, stored.Cert.NotAfter)
+					leafPair := stored(t, dir.pki(name))
+					must(t, leafPair.Cert.CheckSignatureFrom(after[authority].Cert))
+					if leafPair.Cert.NotAfter.Before(restart.Add(leafLifetime-time.Hour)) || leafPair.Cert.NotBefore.After(restart) {
+						t.Errorf("%s: %s is valid from %s to %s", test.reason, name, leafPair.Cert.NotBefore, leafPair.Cert.NotAfter)
 					}
 					for _, host := range leaf.hosts {
-						must(t, stored.Cert.VerifyHostname(host))
+						must(t, leafPair.Cert.VerifyHostname(host))
 					}
 				}
 			}
 		})
 	}
+}
+
+func stored(t *testing.T, base string) ca.Pair {
+	t.Helper()
+	certificate, key, err := readPair(base+".crt", base+".key")
+	must(t, err)
+	return value[ca.Pair](t)(ca.Parse(certificate, key))
 }
 
 func TestServiceAccountKeyStays(t *testing.T) {
@@ -152,18 +159,79 @@ func TestServiceAccountKeyStays(t *testing.T) {
 	}
 }
 
-func TestLoadDistinguishesUnusableFromUnreadable(t *testing.T) {
-	base := filepath.Join(t.TempDir(), "x")
-	if _, err := load(base); !errors.Is(err, ca.ErrUnusable) {
-		t.Errorf("want no certificate, got %v", err)
+// TestLostCertificateOfAuthority: what the authority signed is still valid.
+func TestLostCertificateOfAuthority(t *testing.T) {
+	dir := newLayout(t)
+	before := value[pki](t)(ensurePKI(dir, nil, now))
+	must(t, os.Remove(dir.pki(clusterCA+".crt")))
+	after := value[pki](t)(ensurePKI(dir, nil, now.Add(time.Hour)))
+	roots := x509.NewCertPool()
+	roots.AddCert(after[clusterCA].Cert)
+	_, err := before[adminCert].Cert.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now.Add(time.Hour), KeyUsages: clientUsage})
+	must(t, err)
+}
+
+// TestUnusableKeysAreRefused: nothing takes the place of an authority, or of the key of the
+// service accounts, that is there and cannot be used. Nothing in the folder changes.
+func TestUnusableKeysAreRefused(t *testing.T) {
+	garbage := []byte("no PEM")
+	for name, spoil := range map[string]func(dir layout) error{
+		"the authority's certificate is garbage": func(dir layout) error { return os.WriteFile(dir.pki(clusterCA+".crt"), garbage, 0o600) },
+		"it is empty":                            func(dir layout) error { return os.Truncate(dir.pki(clusterCA+".crt"), 0) },
+		"the authority's key is garbage":         func(dir layout) error { return os.WriteFile(dir.pki(etcdCA+".key"), garbage, 0o600) },
+		"it is cut off":                          func(dir layout) error { return os.Truncate(dir.pki(etcdCA+".key"), 100) },
+		"it is gone":                             func(dir layout) error { return os.Remove(dir.pki(etcdCA + ".key")) },
+		"it is that of another certificate": func(dir layout) error {
+			return os.Rename(dir.pki(adminCert+".key"), dir.pki(etcdCA+".key"))
+		},
+		"the certificate is gone, and the key garbage": func(dir layout) error {
+			return errors.Join(os.Remove(dir.pki(etcdCA+".crt")), os.WriteFile(dir.pki(etcdCA+".key"), garbage, 0o600))
+		},
+		"it cannot be read": func(dir layout) error {
+			return errors.Join(os.Remove(dir.pki(etcdCA+".crt")), os.Mkdir(dir.pki(etcdCA+".crt"), 0o700))
+		},
+		"the key of service accounts is garbage": func(dir layout) error {
+			return os.WriteFile(dir.pki(serviceAccountKey+".key"), garbage, 0o600)
+		},
+		"it is gone, and the public key is not": func(dir layout) error { return os.Remove(dir.pki(serviceAccountKey + ".key")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := newLayout(t)
+			value[pki](t)(ensurePKI(dir, nil, now))
+			must(t, spoil(dir))
+			before := roots(t, dir)
+			if _, err := ensurePKI(dir, nil, now); err == nil {
+				t.Error("it was accepted or replaced")
+			}
+			if diff := cmp.Diff(before, roots(t, dir)); diff != "" {
+				t.Errorf("files changed (-before +after):\n%s", diff)
+			}
+		})
 	}
-	must(t, os.WriteFile(base+".crt", []byte("no PEM"), 0o600))
-	if _, err := load(base); !errors.Is(err, ca.ErrUnusable) {
-		t.Errorf("want no certificate, got %v", err)
+}
+
+// roots returns the files that are made once.
+func roots(t *testing.T, dir layout) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	for _, name := range []string{clusterCA, frontProxyCA, etcdCA, serviceAccountKey} {
+		for _, suffix := range []string{".crt", ".key", ".pub"} {
+			if content, err := os.ReadFile(dir.pki(name + suffix)); err == nil {
+				found[name+suffix] = string(content)
+			}
+		}
 	}
-	must(t, os.Remove(base+".crt"))
-	must(t, os.Mkdir(base+".crt", 0o700)) // reading it fails, though it exists
-	if _, err := load(base); err == nil || errors.Is(err, ca.ErrUnusable) {
-		t.Errorf("want the error of reading, got %v", err)
+	return found
+}
+
+// TestLostPublicKey: it is that of the key, which stays.
+func TestLostPublicKey(t *testing.T) {
+	dir := newLayout(t)
+	value[pki](t)(ensurePKI(dir, nil, now))
+	before := roots(t, dir)
+	must(t, os.Remove(dir.pki(serviceAccountKey+".pub")))
+	value[pki](t)(ensurePKI(dir, nil, now))
+	if diff := cmp.Diff(before, roots(t, dir)); diff != "" {
+		t.Errorf("files changed (-before +after):\n%s", diff)
 	}
 }

@@ -1,5 +1,5 @@
 // Package folder locks folders and replaces the files in them, so that a crash at any
-// moment leaves them usable.
+// moment, also of the machine, leaves them usable.
 package folder
 
 import (
@@ -49,20 +49,37 @@ func IsLocked(path string) (bool, error) {
 	return false, err
 }
 
-// WriteFile replaces a file in one step: a crash leaves the old one or the new one. Its
-// mode is 0600. It creates the folder if need be.
+// WriteFile replaces a file in one step: a crash, also of the machine, leaves the old one or
+// the new one, and after WriteFile has returned the new one. Its mode is 0600. It creates the
+// folder if need be.
 func WriteFile(path string, content []byte) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+	return writeFile(path, content, (*os.File).Sync)
+}
+
+func writeFile(path string, content []byte, sync func(*os.File) error) error {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	temporary, err := os.CreateTemp(filepath.Dir(path), ".new-*") // mode 0600
+	temporary, err := os.CreateTemp(dir, ".new-*") // mode 0600
 	if err != nil {
 		return err
 	}
 	defer os.Remove(temporary.Name()) // gone after the rename
 	_, err = temporary.Write(content)
+	if err == nil {
+		// Before the rename, or an empty file could have the name after a loss of power.
+		err = sync(temporary)
+	}
 	if err = errors.Join(err, temporary.Close()); err != nil {
 		return err
 	}
-	return os.Rename(temporary.Name(), path)
+	if err := os.Rename(temporary.Name(), path); err != nil {
+		return err
+	}
+	opened, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(sync(opened), opened.Close())
 }

@@ -2,8 +2,10 @@ package folder
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 )
 
@@ -24,6 +26,34 @@ func TestWriteFileLeavesOneFile(t *testing.T) {
 	}
 	if info, err := entries[0].Info(); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the file is %v (%v)", info, err)
+	}
+}
+
+// TestWriteFileIsDurable: the content is on the disk before it gets its name, and then the
+// name is. Otherwise a machine without power may come back with an empty key.
+func TestWriteFileIsDurable(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "x")
+	if err := WriteFile(path, []byte("old")); err != nil {
+		t.Fatal(err)
+	}
+	var steps []string
+	err := writeFile(path, []byte("new"), func(file *os.File) error {
+		content, err := os.ReadFile(path)
+		written, _ := os.ReadFile(file.Name()) // none of a folder
+		steps = append(steps, fmt.Sprintf("folder %t, holds %q, path has %q", file.Name() == dir, written, content))
+		return err
+	})
+	want := []string{`folder false, holds "new", path has "old"`, `folder true, holds "", path has "new"`}
+	if err != nil || !slices.Equal(steps, want) {
+		t.Errorf("synced %q (%v), want %q", steps, err, want)
+	}
+	full := errors.New("no space")
+	if err := writeFile(path, []byte("newer"), func(*os.File) error { return full }); !errors.Is(err, full) {
+		t.Errorf("got %v, want %v", err, full)
+	}
+	if content, err := os.ReadFile(path); string(content) != "new" {
+		t.Errorf("after a failed write the file is %q (%v)", content, err)
 	}
 }
 
