@@ -117,6 +117,14 @@ test-capi: controlplane qemu guest ## Run the tests against Cluster API with eve
 crash: controlplane ## Kill the manager at every point of every scenario (about twenty minutes; make test does a part)
 	MILLWRIGHT_CRASH=all go test -count=1 -timeout 60m ./test/crash
 
+# How long each fuzz test runs, and which (a regular expression of PACKAGE.FuzzXxx):
+# make fuzz FUZZTIME=1m FUZZ=qmp
+FUZZTIME ?= 10m
+FUZZ ?=
+.PHONY: fuzz
+fuzz: ## Search for inputs that break what reads bytes from outside (FUZZTIME=10m for each, FUZZ=REGEXP)
+	@hack/fuzz.sh '$(FUZZTIME)' '$(FUZZ)' $(CODE_MODULES)
+
 # How many Machines are measured, where the result goes as JSON (nowhere by default), and
 # other flags: make bench BENCH_FLAGS=--help
 BENCH_MACHINES ?= 100
