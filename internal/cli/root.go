@@ -23,7 +23,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/machine"
 	"github.com/millwright-dev/millwright/internal/cli/manager"
 	"github.com/millwright-dev/millwright/internal/cli/rollout"
+	"github.com/millwright-dev/millwright/internal/cli/terminal"
 	"github.com/millwright-dev/millwright/internal/cli/vm"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
 // Program is the input and output of a run.
@@ -46,14 +48,14 @@ func Main(p Program) int {
 
 	root := newRoot(p.Version)
 	root.SetArgs(p.Args)
-	root.SetOut(p.Stdout)
-	root.SetErr(p.Stderr)
+	root.SetOut(terminal.NewText(p.Stdout))
+	root.SetErr(terminal.NewText(p.Stderr))
 	ran, err := execute(ctx, root)
 	if err == nil {
 		return 0
 	}
 	// Several errors are printed in one line.
-	fmt.Fprintf(p.Stderr, "millwright: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
+	fmt.Fprintf(p.Stderr, "millwright: %s\n", messages.Line(strings.ReplaceAll(err.Error(), "\n", "; ")))
 	if mistake, ok := errors.AsType[*args.UsageError](err); ok {
 		fmt.Fprintf(p.Stderr, "Run \"%s --help\" for usage.\n", cmp.Or(mistake.Command, ran).CommandPath())
 		return 2

@@ -56,7 +56,7 @@ var rules = []rule{
 		from: []string{"internal/controllers/virtualmachine"},
 		may: []string{
 			"api", "proto", "internal/reconcile/flow", "internal/reconcile/events", "internal/reconcile/expectations",
-			"internal/vm/identity",
+			"internal/reconcile/messages", "internal/vm/identity",
 		},
 	},
 	{from: []string{"drivers/vm"}, may: []string{"api", "driver"}, never: []string{"internal"}},

@@ -9,6 +9,8 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
+
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
 // events writes core/v1 Events, as MCM does and MCM's role permits: that role grants
@@ -50,7 +52,26 @@ func newEvents(cluster *rest.Config, scheme *runtime.Scheme) (*events, error) {
 }
 
 func (e *events) recorder(component string) record.EventRecorder {
-	return e.broadcaster.NewRecorder(e.scheme, corev1.EventSource{Component: component})
+	return printable{e.broadcaster.NewRecorder(e.scheme, corev1.EventSource{Component: component})}
+}
+
+// printable keeps what controls a terminal out of events: their texts come from providers and
+// guests, too.
+type printable struct{ record.EventRecorder }
+
+// Event implements record.EventRecorder.
+func (p printable) Event(object runtime.Object, kind, reason, message string) {
+	p.EventRecorder.Event(object, kind, reason, messages.Printable(message))
+}
+
+// Eventf implements record.EventRecorder.
+func (p printable) Eventf(object runtime.Object, kind, reason, format string, values ...any) {
+	p.Event(object, kind, reason, fmt.Sprintf(format, values...))
+}
+
+// AnnotatedEventf implements record.EventRecorder.
+func (p printable) AnnotatedEventf(object runtime.Object, annotations map[string]string, kind, reason, format string, values ...any) {
+	p.EventRecorder.AnnotatedEventf(object, annotations, kind, reason, "%s", messages.Printable(fmt.Sprintf(format, values...)))
 }
 
 func (e *events) shutdown() { e.broadcaster.Shutdown() }

@@ -23,6 +23,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/terminal"
 	"github.com/millwright-dev/millwright/internal/cli/vm"
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
 // NewStatus returns "millwright status".
@@ -116,7 +117,7 @@ func readiness(node corev1.Node) string {
 func tally[T any](items []T, of func(T) string) string {
 	counts := map[string]int{}
 	for _, item := range items {
-		counts[cmp.Or(of(item), "new")]++
+		counts[cmp.Or(messages.Line(of(item)), "new")]++
 	}
 	var parts []string
 	for _, what := range slices.Sorted(maps.Keys(counts)) {
@@ -197,7 +198,7 @@ func (o objects) lines() map[string]string {
 	for i := range o.machines {
 		machine := &o.machines[i]
 		phase := cmp.Or(string(machine.Status.CurrentStatus.Phase), "New")
-		lines[machine.Name] = fmt.Sprintf("%-12s%s", phase, o.doing(machine))
+		lines[machine.Name] = messages.Line(fmt.Sprintf("%-12s%s", phase, o.doing(machine)))
 	}
 	return lines
 }

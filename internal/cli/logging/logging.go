@@ -12,6 +12,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/terminal"
 )
 
 // Flags configure the logger.
@@ -33,6 +34,7 @@ func (f *Flags) SetUp(out io.Writer) (logr.Logger, error) {
 	if f.Verbosity < 0 || f.Verbosity > 10 {
 		return logr.Logger{}, args.Wrongf("--v: %d is not between 0 and 10", f.Verbosity)
 	}
+	out = terminal.NewText(out) // JSON does not escape all that a terminal obeys
 	options := &slog.HandlerOptions{Level: slog.Level(-f.Verbosity)}
 	var handler slog.Handler
 	switch f.Format {

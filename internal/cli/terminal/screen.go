@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/term"
+
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
 // Screen draws lines on a terminal, over those that it drew before.
@@ -24,6 +26,7 @@ type Screen struct {
 
 // Open returns a screen on an output; nil if that is not a terminal that can be drawn on.
 func Open(out io.Writer) *Screen {
+	out = Raw(out)
 	file, ok := out.(interface{ Fd() uintptr })
 	if !ok || os.Getenv("TERM") == "dumb" || !term.IsTerminal(int(file.Fd())) {
 		return nil
@@ -42,6 +45,7 @@ func (s *Screen) Draw(lines []string) error {
 	if columns <= 0 || rows <= 0 {
 		columns, rows = 80, 24
 	}
+	lines = printable(lines)
 	lines = broken(lines, columns-1)
 	lines = fitted(lines, max(rows-1, 1)) // the cursor is below the last line
 	var text strings.Builder
@@ -59,6 +63,15 @@ func (s *Screen) Draw(lines []string) error {
 		return fmt.Errorf("writing to the terminal: %w", err)
 	}
 	return nil
+}
+
+// printable returns lines with nothing in them that controls the terminal.
+func printable(lines []string) []string {
+	all := make([]string, 0, len(lines))
+	for _, line := range lines {
+		all = append(all, messages.Line(line))
+	}
+	return all
 }
 
 // fitted drops lines if there are too many: first the table, then the last lines.

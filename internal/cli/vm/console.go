@@ -20,6 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/args"
 	"github.com/millwright-dev/millwright/internal/cli/folder"
 	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
+	"github.com/millwright-dev/millwright/internal/cli/terminal"
 	"github.com/millwright-dev/millwright/internal/local/hostrunner"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -38,7 +39,7 @@ Recent output is printed first. Several users can be connected at the same time:
 them see all output, and can type. On a terminal, Ctrl-] disconnects; the guest keeps
 running.`,
 	}, func(cmd *cobra.Command, _ string, vm vmpb.OOBManagementClient) error {
-		return console(cmd.Context(), vm, os.Stdin, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		return console(cmd.Context(), vm, os.Stdin, terminal.Raw(cmd.OutOrStdout()), terminal.Raw(cmd.ErrOrStderr()))
 	})
 }
 
@@ -107,8 +108,8 @@ func console(ctx context.Context, vm vmpb.OOBManagementClient, in *os.File, out,
 	if err != nil {
 		return consoleEnd(err)
 	}
-	terminal := term.IsTerminal(int(in.Fd()))
-	if terminal {
+	onTerminal := term.IsTerminal(int(in.Fd()))
+	if onTerminal {
 		before, err := term.MakeRaw(int(in.Fd()))
 		if err != nil {
 			return fmt.Errorf("setting up the terminal: %w", err)
@@ -117,7 +118,7 @@ func console(ctx context.Context, vm vmpb.OOBManagementClient, in *os.File, out,
 		fmt.Fprint(messages, "Connected. Ctrl-] ends the connection.\r\n")
 	}
 	go func() {
-		if typed(stream, in, terminal) {
+		if typed(stream, in, onTerminal) {
 			cancel() // the user left
 		}
 	}()

@@ -19,6 +19,7 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/cli/args"
 	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
 // New returns the commands for users.
@@ -80,11 +81,14 @@ func listVMs(ctx context.Context, c client.Client, namespace string, now time.Ti
 		if namespace == "" {
 			fmt.Fprintf(table, "%s\t", vm.Namespace)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", vm.Name, cmp.Or(string(vm.Status.Phase), "-"), cmp.Or(vm.Status.NodeName, "-"),
-			cmp.Or(strings.Join(vm.Status.Addresses, ","), "-"), duration.HumanDuration(now.Sub(vm.CreationTimestamp.Time)), State(vm))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", vm.Name, cell(string(vm.Status.Phase)), cell(vm.Status.NodeName),
+			cell(strings.Join(vm.Status.Addresses, ",")), duration.HumanDuration(now.Sub(vm.CreationTimestamp.Time)), State(vm))
 	}
 	return table.Flush()
 }
+
+// cell returns a value of a table.
+func cell(value string) string { return cmp.Or(messages.Line(value), "-") }
 
 // State returns what a VM does or waits for, in a few words.
 func State(vm *vmv1alpha1.VirtualMachine) string {
@@ -92,7 +96,7 @@ func State(vm *vmv1alpha1.VirtualMachine) string {
 	if ready == nil {
 		return "waits for the VM controller"
 	}
-	return strings.TrimSuffix(ready.Reason+": "+ready.Message, ": ")
+	return messages.Line(strings.TrimSuffix(ready.Reason+": "+ready.Message, ": "))
 }
 
 // addCluster adds the flags that select the cluster and the namespace.

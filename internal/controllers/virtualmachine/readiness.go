@@ -124,7 +124,7 @@ func scheduled(pod *corev1.Pod) metav1.Condition {
 // readiness returns whether the VM runs as in its spec, and if not, why.
 func readiness(vm *v1alpha1.VirtualMachine, o observation) metav1.Condition {
 	not := func(reason, message string) metav1.Condition {
-		return metav1.Condition{Status: metav1.ConditionFalse, Reason: reason, Message: message}
+		return metav1.Condition{Status: metav1.ConditionFalse, Reason: reason, Message: podstate.Truncate(message)}
 	}
 	switch {
 	case !vm.DeletionTimestamp.IsZero():

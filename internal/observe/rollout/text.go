@@ -14,7 +14,6 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
-	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
@@ -45,7 +44,7 @@ func View(s Status, now time.Time, since time.Duration) []string {
 		lines = append(append(lines, "", "You can:"), can...)
 	}
 	for i := range lines {
-		lines[i] = report.Printable(lines[i])
+		lines[i] = messages.Line(lines[i])
 	}
 	return lines
 }
@@ -115,11 +114,11 @@ func Line(s Status) string {
 	if n := len(s.Waits) - 1; n > 0 {
 		more = fmt.Sprintf(" (and %d more)", n)
 	}
-	return report.Printable(strings.Join(parts, "; ") + waiting(s, more))
+	return messages.Line(strings.Join(parts, "; ") + waiting(s, more))
 }
 
 // Brief returns in a clause how far a rollout is, and what it waits for first.
-func Brief(s Status) string { return report.Printable(numbers(s) + waiting(s, "")) }
+func Brief(s Status) string { return messages.Line(numbers(s) + waiting(s, "")) }
 
 // waiting says what a rollout waits for first, and what helps. Long texts are cut in the middle: at
 // their end providers say what went wrong.
@@ -148,7 +147,7 @@ func PrintHistory(out io.Writer, f Facts, now time.Time) error {
 		if set == current {
 			mark = " (current)"
 		}
-		fmt.Fprintf(table, "%d%s\t%s\t%s\t%s\t%d\t%s\n", revision.Number(set), mark, set.Name, set.Spec.Template.Spec.Class.Name,
+		fmt.Fprintf(table, "%d%s\t%s\t%s\t%s\t%d\t%s\n", revision.Number(set), mark, set.Name, messages.Line(set.Spec.Template.Spec.Class.Name),
 			duration.HumanDuration(now.Sub(set.CreationTimestamp.Time)), len(f.Of(set)), cause(set))
 	}
 	if err := table.Flush(); err != nil {
@@ -158,7 +157,7 @@ func PrintHistory(out io.Writer, f Facts, now time.Time) error {
 }
 
 func cause(set *v1alpha1.MachineSet) string {
-	return cmp.Or(report.Printable(set.Annotations[annotationCause]), "<none>")
+	return cmp.Or(messages.Line(set.Annotations[annotationCause]), "<none>")
 }
 
 // PrintRevision prints the template of one revision as YAML.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // Parts of the description of a Machine's last operation.
@@ -97,14 +98,31 @@ func Duration(d time.Duration) string {
 	return text
 }
 
+// Printable returns a text of somebody else, such as a provider or a guest, as a terminal may get it:
+// with a space for each character that is not printed, but for line breaks and tabs. Escape
+// sequences would move the cursor, or make the terminal type.
+func Printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' || unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, text)
+}
+
+// Line returns such a text in one line, without trailing spaces.
+func Line(text string) string {
+	return strings.TrimRight(strings.NewReplacer("\n", " ", "\t", " ").Replace(Printable(text)), " ")
+}
+
 // Cut replaces what Shorten has left out.
 const Cut = " [...] "
 
 // Shorten cuts a text to so many bytes, which must be more than Cut has. It keeps the beginning and
-// the end, where a description has its next step, and replaces what is not UTF-8, as the API server
-// does, so that the text can be compared with a stored one.
+// the end, where a description has its next step. What is not UTF-8 is replaced, as the API server
+// does, so that the text can be compared with a stored one, and what is not printable, too.
 func Shorten(text string, longest int) string {
-	text = strings.ToValidUTF8(text, "\uFFFD")
+	text = Printable(strings.ToValidUTF8(text, "\uFFFD"))
 	if len(text) <= longest {
 		return text
 	}

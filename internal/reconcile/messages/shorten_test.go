@@ -14,7 +14,8 @@ func TestShorten(t *testing.T) {
 		"exactly as long as it may be 30": "exactly as long as it may be 30",
 		"not as long":                     "not as long",
 		"the beginning, much that is left out, and the end": "the beginning, muc [...] he end",
-		"\xff is no letter": "\uFFFD is no letter",
+		"\xff is no letter":   "\uFFFD is no letter",
+		"a\x1b[2J\u009b\n\tb": "a [2J \n\tb",
 	} {
 		if got := Shorten(text, 31); got != want {
 			t.Errorf("%q becomes %q, want %q", text, got, want)
@@ -32,7 +33,7 @@ func TestShortenKeepsBothEnds(t *testing.T) {
 			t.Fatalf("%q becomes %q, of %d bytes", text, got, len(got))
 		}
 		begin, end, cut := strings.Cut(got, Cut)
-		valid := strings.ToValidUTF8(text, "\uFFFD")
+		valid := Printable(strings.ToValidUTF8(text, "\uFFFD"))
 		if !cut && got != valid || cut && !(strings.HasPrefix(valid, begin) && strings.HasSuffix(valid, end)) {
 			t.Fatalf("%q becomes %q", text, got)
 		}

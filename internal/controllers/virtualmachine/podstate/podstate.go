@@ -16,6 +16,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -60,7 +61,7 @@ func Unschedulable(pod *corev1.Pod) (message string, unschedulable bool) {
 	if pod.Spec.NodeName != "" || condition == nil || condition.Reason != corev1.PodReasonUnschedulable {
 		return "", false
 	}
-	return condition.Message, true
+	return Truncate(condition.Message), true
 }
 
 // HostUnreachable reports whether the host of a Pod has stopped reporting. The node
@@ -83,7 +84,7 @@ func HostUnreachable(pod *corev1.Pod) bool {
 func Waiting(pod *corev1.Pod) (reason, message string) {
 	for _, container := range pod.Status.ContainerStatuses {
 		if waiting := container.State.Waiting; waiting != nil && waiting.Message != "" && conditionReason.MatchString(waiting.Reason) {
-			return waiting.Reason, waiting.Message
+			return waiting.Reason, Truncate(waiting.Message)
 		}
 	}
 	return "", ""
@@ -152,11 +153,12 @@ func EndOf(pod *corev1.Pod) End {
 	return end
 }
 
-// Truncate shortens the message of a hypervisor for a condition. It cuts between characters:
+// Truncate shortens the message of a hypervisor for a condition, and replaces what is not printable:
+// a guest may have a part in it. It cuts between characters:
 // the API server would replace half a character, and the condition would differ from the
 // message in every pass.
 func Truncate(message string) string {
-	message = strings.ToValidUTF8(message, "\uFFFD")
+	message = messages.Printable(strings.ToValidUTF8(message, "\uFFFD"))
 	if len(message) > maxMessage {
 		message = strings.ToValidUTF8(message[:maxMessage], "")
 	}

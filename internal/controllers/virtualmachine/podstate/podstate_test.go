@@ -14,6 +14,9 @@ func TestTruncate(t *testing.T) {
 			t.Errorf("%d bytes of %d: %q", len(got), len(text), got)
 		}
 	}
+	if got := Truncate("a\x1b[2J\r\u202eb"); got != "a [2J  b" {
+		t.Errorf("what controls a terminal is left in %q", got)
+	}
 	if got := Truncate("a\xffb"); got != "a\uFFFDb" {
 		t.Errorf("garbled text becomes %q", got)
 	}

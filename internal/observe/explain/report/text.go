@@ -5,9 +5,10 @@ import (
 	"io"
 	"strings"
 	"time"
-	"unicode"
 
 	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
 // Print writes a report as text for people.
@@ -40,17 +41,7 @@ type printer struct {
 // line writes one line. Texts come from providers, pods and users, so control characters, which
 // could move the cursor of a terminal, are replaced.
 func (p *printer) line(format string, args ...any) {
-	p.text.WriteString(Printable(fmt.Sprintf(format, args...)) + "\n")
-}
-
-// Printable returns a text without trailing spaces, and with a space for each control character.
-func Printable(text string) string {
-	return strings.TrimRight(strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, text), " ")
+	p.text.WriteString(messages.Line(fmt.Sprintf(format, args...)) + "\n")
 }
 
 // section writes a title and a line for each item, if there are any.

@@ -1,0 +1,58 @@
+package terminal
+
+import (
+	"io"
+	"sync"
+	"unicode/utf8"
+
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
+)
+
+// Text is an output for texts, some of which come from providers, guests and users. It replaces what
+// is not printable, so that nobody can control the terminal on which it is read; see
+// messages.Printable. Make one with NewText.
+type Text struct {
+	out io.Writer
+
+	mu sync.Mutex
+	// begun is the beginning of a letter whose end is not written yet.
+	begun []byte
+}
+
+// NewText returns the output that writes to another.
+func NewText(out io.Writer) *Text { return &Text{out: out} }
+
+// Raw returns the output below a Text, and any other output itself. It is for sequences of this
+// program, and for the console of a guest, whose user asked for all of it.
+func Raw(out io.Writer) io.Writer {
+	if text, ok := out.(*Text); ok {
+		return Raw(text.out)
+	}
+	return out
+}
+
+// Write implements io.Writer.
+func (t *Text) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := append(t.begun, p...)
+	end := whole(all)
+	t.begun = append([]byte(nil), all[end:]...)
+	if _, err := io.WriteString(t.out, messages.Printable(string(all[:end]))); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// whole returns how many bytes there are before a letter at the end that is not whole.
+func whole(text []byte) int {
+	for back := 1; back < utf8.UTFMax && back <= len(text); back++ {
+		if start := len(text) - back; utf8.RuneStart(text[start]) {
+			if !utf8.FullRune(text[start:]) {
+				return start
+			}
+			break
+		}
+	}
+	return len(text)
+}

@@ -1,0 +1,27 @@
+package terminal
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
+)
+
+// FuzzText: however a text is cut into writes, the output is that of the whole text, and nothing in
+// it controls a terminal.
+func FuzzText(f *testing.F) {
+	f.Add([]byte("größer \x1b[2J\u009b31m大"), uint8(3))
+	f.Add([]byte("one\ttwo\r\n\xe5"), uint8(1))
+	f.Fuzz(func(t *testing.T, text []byte, size uint8) {
+		var out bytes.Buffer
+		to, step := NewText(&out), int(size)%5+1
+		for rest := append(bytes.Clone(text), '\n'); len(rest) > 0; rest = rest[min(step, len(rest)):] {
+			if n, err := to.Write(rest[:min(step, len(rest))]); n != min(step, len(rest)) || err != nil {
+				t.Fatalf("wrote %d: %v", n, err)
+			}
+		}
+		if want := messages.Printable(string(text) + "\n"); out.String() != want {
+			t.Errorf("%q in pieces of %d becomes %q, want %q", text, step, &out, want)
+		}
+	})
+}
