@@ -178,6 +178,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
+	c.replacements.Observe(machine)
 	memory := c.memory.Of(req.NamespacedName)
 	if memory.released == machine.UID {
 		return ctrl.Result{}, nil

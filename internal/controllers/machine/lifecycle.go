@@ -118,7 +118,7 @@ func (c *Controller) assessHealth(ctx context.Context, s *scope) flow.Result {
 		}
 	}
 	if phase != v1alpha1.MachineRunning {
-		c.replacements.Forget(s.key())
+		c.replacements.Release(s.key())
 		s.joined()
 	}
 	return flow.Continue()
@@ -176,10 +176,10 @@ func (c *Controller) giveUp(ctx context.Context, s *scope, what string) flow.Res
 	usable, err := c.usable(ctx, s)
 	switch {
 	case err != nil:
-		c.replacements.Forget(s.key())
+		c.replacements.Release(s.key())
 		return flow.Fail(err)
 	case usable && s.machine.Status.CurrentStatus.Phase == v1alpha1.MachineUnknown:
-		c.replacements.Forget(s.key())
+		c.replacements.Release(s.key())
 		return flow.Wait(expectations.StaleCache, "the cache to show that the node recovered")
 	}
 	s.healthTimedOut(timeouts.Health(s.machine, c.Health.Timeout).Duration)

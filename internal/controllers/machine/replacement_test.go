@@ -113,6 +113,7 @@ func TestOneAfterTheOther(t *testing.T) {
 			rest = append(rest, name)
 		}
 	}
+	h.passOver(first, "a-new") // as their events bring
 	h.passOver(rest...)
 	if got := h.failed(rest...); len(got) != 0 {
 		t.Fatalf("%v are Failed while a successor is Pending", got)
@@ -123,6 +124,7 @@ func TestOneAfterTheOther(t *testing.T) {
 	if err := h.control.Status().Update(t.Context(), successor); err != nil {
 		t.Fatal(err)
 	}
+	h.passOver("a-new")
 	h.passOver(rest...)
 	if got := h.failed(rest...); len(got) != 1 {
 		t.Errorf("%v are Failed although a successor that cannot be created blocks nobody", got)
@@ -183,7 +185,7 @@ func TestLimitHoldsForManyWorkers(t *testing.T) {
 	}
 	// A place is free again when its Machine is well, or gone.
 	for name := range distinct {
-		h.controller.replacements.Forget(types.NamespacedName{Namespace: h.Key.Namespace, Name: name})
+		h.controller.replacements.Release(types.NamespacedName{Namespace: h.Key.Namespace, Name: name})
 	}
 	if ok, err := h.controller.replacements.Allow(t.Context(), h.controller.Client, machines[0], h.controller.Health.MaxReplacements); !ok || err != nil {
 		t.Errorf("granted: %v, err %v, although the places are free", ok, err)

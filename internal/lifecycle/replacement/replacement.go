@@ -14,79 +14,188 @@ import (
 )
 
 // Limiter limits how many Machines of a pool are replaced at the same time: when all nodes fail,
-// replacing them may not cure the cause. The zero value is ready to use.
+// replacing them may not cure the cause. It lists a pool once, when the first of its Machines asks,
+// and then counts what Observe and Forget report. The zero value is ready to use.
 type Limiter struct {
-	mu sync.Mutex
-	// granted are the Machines that were allowed, until the cache shows the effect.
-	granted map[types.NamespacedName]types.UID
+	mu       sync.Mutex
+	pools    map[types.NamespacedName]*pool
+	machines map[types.NamespacedName]*member
 }
 
 // Allow reports whether the Machine may become Failed for its health now, and reserves that until
-// it is replaced, or until Forget. The limit is a number of Machines, or a percentage of the pool,
+// it is replaced, or until Release. The limit is a number of Machines, or a percentage of the pool,
 // rounded down, and at least 1. The cache needs the index ByPool.
 func (r *Limiter) Allow(ctx context.Context, cache client.Reader, machine *v1alpha1.Machine, limit intstr.IntOrString) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	pool := &v1alpha1.MachineList{}
-	err := cache.List(ctx, pool, client.InNamespace(machine.Namespace),
-		client.MatchingFields{ByPool: poolKey(machine)}, client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return false, fmt.Errorf("listing the machines of pool %q: %w", PoolOf(machine), err)
+	m, err := r.memberOf(ctx, cache, machine)
+	if err != nil || m.pool.busyBeside(m) >= limitOf(limit, m.pool.size) {
+		return false, err
 	}
-	if r.busy(pool.Items, machine) >= limitOf(limit, len(pool.Items)) {
-		return false, nil
-	}
-	if r.granted == nil {
-		r.granted = map[types.NamespacedName]types.UID{}
-	}
-	r.granted[client.ObjectKeyFromObject(machine)] = machine.UID
+	m.change(func() { m.granted = true })
 	return true, nil
 }
 
-// busy counts the replacements of other Machines in a pool. A replacement is a Machine that goes,
-// one that comes, or both. One that cannot be created does not count: waiting would not help.
-func (r *Limiter) busy(pool []v1alpha1.Machine, asking *v1alpha1.Machine) int {
-	going, coming := 0, 0
-	for i := range pool {
-		machine := &pool[i]
-		status := &machine.Status.CurrentStatus
-		if machine.UID == asking.UID || status.PreserveExpiryTime != nil {
-			continue
-		}
-		if !machine.DeletionTimestamp.IsZero() || r.pending(machine) {
-			going++
-			continue
-		}
-		switch status.Phase {
-		case v1alpha1.MachineFailed, v1alpha1.MachineTerminating:
-			going++
-		case v1alpha1.MachineRunning, v1alpha1.MachineAvailable, v1alpha1.MachineUnknown, v1alpha1.MachineCrashLoopBackOff:
-		default:
-			coming++
-		}
-	}
-	return max(going, coming)
+// Observe notes how the cache shows a Machine. It has to be called for each change of a Machine.
+func (r *Limiter) Observe(machine *v1alpha1.Machine) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.note(machine)
 }
 
-// pending reports whether the Machine was allowed to become Failed and the cache does not show it
-// yet.
-func (r *Limiter) pending(machine *v1alpha1.Machine) bool {
-	key := client.ObjectKeyFromObject(machine)
-	if uid, ok := r.granted[key]; !ok || uid != machine.UID {
-		return false
+// Release drops the reservation of a Machine.
+func (r *Limiter) Release(machine types.NamespacedName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m := r.machines[machine]; m != nil {
+		m.change(func() { m.granted = false })
 	}
-	if MayTimeOut(machine.Status.CurrentStatus.Phase) {
-		return true
-	}
-	delete(r.granted, key)
-	return false
 }
 
-// Forget drops the reservation of a Machine.
+// Forget drops what is known of a Machine that is gone.
 func (r *Limiter) Forget(machine types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.granted, machine)
+	r.drop(machine)
+}
+
+// memberOf notes the Machine, in a pool that is listed if nobody has asked for it before.
+func (r *Limiter) memberOf(ctx context.Context, cache client.Reader, machine *v1alpha1.Machine) (*member, error) {
+	name := nameOf(machine)
+	if r.pools[name] == nil {
+		list := &v1alpha1.MachineList{}
+		err := cache.List(ctx, list, client.InNamespace(machine.Namespace),
+			client.MatchingFields{ByPool: poolKey(machine)}, client.UnsafeDisableDeepCopy)
+		if err != nil {
+			return nil, fmt.Errorf("listing the machines of pool %q: %w", PoolOf(machine), err)
+		}
+		if r.pools == nil {
+			r.pools, r.machines = map[types.NamespacedName]*pool{}, map[types.NamespacedName]*member{}
+		}
+		r.pools[name] = &pool{name: name}
+		for i := range list.Items {
+			r.note(&list.Items[i])
+		}
+	}
+	return r.note(machine), nil
+}
+
+// note brings the counts up to date; nil if nobody has asked for the pool.
+func (r *Limiter) note(machine *v1alpha1.Machine) *member {
+	key, name := client.ObjectKeyFromObject(machine), nameOf(machine)
+	m := r.machines[key]
+	if m != nil && (m.uid != machine.UID || m.pool.name != name) {
+		r.drop(key)
+		m = nil
+	}
+	if m == nil {
+		p := r.pools[name]
+		if p == nil {
+			return nil
+		}
+		m = &member{pool: p, uid: machine.UID}
+		r.machines[key] = m
+		p.size++
+		p.count(m, 1)
+	}
+	m.change(func() {
+		m.role = roleOf(machine)
+		m.granted = m.granted && pending(machine)
+	})
+	return m
+}
+
+func (r *Limiter) drop(key types.NamespacedName) {
+	m := r.machines[key]
+	if m == nil {
+		return
+	}
+	delete(r.machines, key)
+	m.pool.count(m, -1)
+	if m.pool.size--; m.pool.size == 0 {
+		delete(r.pools, m.pool.name)
+	}
+}
+
+// pool counts the Machines of a pool.
+type pool struct {
+	name types.NamespacedName
+	size int
+	// going and coming are the Machines with these roles.
+	going, coming int
+}
+
+// count adds the Machine to the counts, or takes it out.
+func (p *pool) count(m *member, change int) {
+	switch {
+	case m.granted, m.role == going:
+		p.going += change
+	case m.role == coming:
+		p.coming += change
+	}
+}
+
+// busyBeside counts the replacements of other Machines. A replacement is a Machine that goes, one
+// that comes, or both.
+func (p *pool) busyBeside(m *member) int {
+	p.count(m, -1)
+	defer p.count(m, 1)
+	return max(p.going, p.coming)
+}
+
+// member is a Machine of a pool.
+type member struct {
+	pool *pool
+	uid  types.UID
+	role role
+	// granted reports that it was allowed to become Failed, until the cache shows the effect.
+	granted bool
+}
+
+// change changes the Machine, and the counts with it.
+func (m *member) change(change func()) {
+	m.pool.count(m, -1)
+	change()
+	m.pool.count(m, 1)
+}
+
+// role is what a Machine is in the replacements of its pool.
+type role int
+
+const (
+	staying role = iota
+	going
+	coming
+)
+
+// roleOf returns the role of a Machine. One that cannot be created does not come: waiting for it
+// would not help.
+func roleOf(machine *v1alpha1.Machine) role {
+	switch status := &machine.Status.CurrentStatus; {
+	case status.PreserveExpiryTime != nil:
+		return staying
+	case !machine.DeletionTimestamp.IsZero():
+		return going
+	default:
+		return roleIn(status.Phase)
+	}
+}
+
+// pending reports whether a Machine that was allowed to become Failed is not yet.
+func pending(machine *v1alpha1.Machine) bool {
+	return MayTimeOut(machine.Status.CurrentStatus.Phase) && machine.Status.CurrentStatus.PreserveExpiryTime == nil
+}
+
+func roleIn(phase v1alpha1.MachinePhase) role {
+	switch phase {
+	case v1alpha1.MachineFailed, v1alpha1.MachineTerminating:
+		return going
+	case v1alpha1.MachineRunning, v1alpha1.MachineAvailable, v1alpha1.MachineCrashLoopBackOff,
+		v1alpha1.MachineUnknown, v1alpha1.MachineInPlaceUpdateFailed:
+		return staying
+	default:
+		return coming
+	}
 }
 
 func limitOf(limit intstr.IntOrString, size int) int {
@@ -96,6 +205,10 @@ func limitOf(limit intstr.IntOrString, size int) int {
 
 // PoolOf returns the pool of a Machine: by convention the name of its deployment.
 func PoolOf(machine *v1alpha1.Machine) string { return machine.Labels[v1alpha1.LabelKeyName] }
+
+func nameOf(machine *v1alpha1.Machine) types.NamespacedName {
+	return types.NamespacedName{Namespace: machine.Namespace, Name: PoolOf(machine)}
+}
 
 // ByPool is an index of Machines in the cache by their pool. Machines without the label are one
 // pool, as in MCM.

@@ -22,6 +22,16 @@ func mate(name, pool string, phase v1alpha1.MachinePhase) v1alpha1.Machine {
 	return m
 }
 
+// counted returns how many replacements beside that of one Machine a Limiter counts in a pool.
+func counted(t *testing.T, pool []v1alpha1.Machine, asking *v1alpha1.Machine) int {
+	t.Helper()
+	m, err := (&Limiter{}).memberOf(t.Context(), &shelf{machines: pool}, asking)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m.pool.busyBeside(m)
+}
+
 // TestBusy: which Machines count as being replaced.
 func TestBusy(t *testing.T) {
 	const (
@@ -57,7 +67,7 @@ func TestBusy(t *testing.T) {
 			for i, phase := range tc.phases {
 				pool = append(pool, mate(fmt.Sprint(i), "a", phase))
 			}
-			if got := (&Limiter{}).busy(pool, &asking); got != tc.want {
+			if got := counted(t, pool, &asking); got != tc.want {
 				t.Errorf("%d replacements, want %d", got, tc.want)
 			}
 		})
@@ -65,10 +75,10 @@ func TestBusy(t *testing.T) {
 	kept, doomed, asking := mate("kept", "a", failed), mate("doomed", "a", running), mate("asking", "a", unknown)
 	now := metav1.Now()
 	kept.Status.CurrentStatus.PreserveExpiryTime, doomed.DeletionTimestamp = &now, &now
-	if got := (&Limiter{}).busy([]v1alpha1.Machine{kept, asking}, &asking); got != 0 {
+	if got := counted(t, []v1alpha1.Machine{kept, asking}, &asking); got != 0 {
 		t.Error("a Machine counts that is preserved")
 	}
-	if got := (&Limiter{}).busy([]v1alpha1.Machine{doomed, asking}, &asking); got != 1 {
+	if got := counted(t, []v1alpha1.Machine{doomed, asking}, &asking); got != 1 {
 		t.Error("a Machine does not count that is being deleted")
 	}
 }
