@@ -7,8 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/lru"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -73,51 +71,4 @@ func (c clusters) get(secret *corev1.Secret) (client.WithWatch, error) {
 	}
 	c.recent.Add(hash, created)
 	return created, nil
-}
-
-// newKubeconfigClient returns a client without a limit on the rate of requests: the API
-// server has one.
-func newKubeconfigClient(kubeconfig []byte) (client.WithWatch, error) {
-	// Errors of clientcmd and rest may quote the kubeconfig, so they are not returned.
-	loaded, err := clientcmd.Load(kubeconfig)
-	if err != nil {
-		return nil, badKubeconfig("cannot be read as a kubeconfig")
-	}
-	if found := externalReference(loaded); found != "" {
-		return nil, badKubeconfig(found)
-	}
-	config, err := clientcmd.NewDefaultClientConfig(*loaded, &clientcmd.ConfigOverrides{}).ClientConfig()
-	if err != nil {
-		return nil, badKubeconfig("its current-context does not lead to a cluster and a user")
-	}
-	config.QPS = -1
-	made, err := NewClient(config)
-	if err != nil {
-		return nil, badKubeconfig("its certificates, keys or proxy cannot be used")
-	}
-	return made, nil
-}
-
-func badKubeconfig(why string) error {
-	return status.Error(codes.InvalidArgument, "key "+kubeconfigKey+" of the class's Secret: "+why)
-}
-
-// externalReference returns what a kubeconfig refers to outside itself; empty if nothing.
-// Write access to Secrets of classes must not mean access to programs and files where the
-// driver runs.
-func externalReference(config *clientcmdapi.Config) string {
-	for _, user := range config.AuthInfos {
-		switch {
-		case user.Exec != nil || user.AuthProvider != nil:
-			return "a user of it calls a program for its credentials, which is not allowed"
-		case user.ClientCertificate != "" || user.ClientKey != "" || user.TokenFile != "":
-			return "a user of it names a file, which is not allowed; put the content in its place"
-		}
-	}
-	for _, cluster := range config.Clusters {
-		if cluster.CertificateAuthority != "" {
-			return "a cluster of it names a file, which is not allowed; put the content in its place"
-		}
-	}
-	return ""
 }

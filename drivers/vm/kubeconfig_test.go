@@ -1,0 +1,147 @@
+package vm
+
+import (
+	"bytes"
+	"context"
+	"encoding/pem"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
+)
+
+// kubeconfigOf writes a kubeconfig of one cluster and one user.
+func kubeconfigOf(t testing.TB, cluster clientcmdapi.Cluster, user clientcmdapi.AuthInfo) []byte {
+	t.Helper()
+	content, err := clientcmd.Write(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{"c": &cluster},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"u": &user},
+		Contexts:       map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}},
+		CurrentContext: "x",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
+}
+
+var (
+	goodCluster = clientcmdapi.Cluster{Server: "https://host:6443"}
+	goodUser    = clientcmdapi.AuthInfo{Token: "token"}
+)
+
+// FuzzKubeconfig: whatever is in a class's Secret, the connection runs no program, reads no file, and
+// is verified TLS.
+func FuzzKubeconfig(f *testing.F) {
+	f.Add(kubeconfigOf(f, goodCluster, goodUser))
+	f.Add(kubeconfigOf(f, goodCluster, clientcmdapi.AuthInfo{Exec: &clientcmdapi.ExecConfig{Command: "id", APIVersion: "client.authentication.k8s.io/v1", InteractiveMode: "Never"}}))
+	f.Add(kubeconfigOf(f, goodCluster, clientcmdapi.AuthInfo{AuthProvider: &clientcmdapi.AuthProviderConfig{Name: "oidc"}}))
+	f.Add(kubeconfigOf(f, goodCluster, clientcmdapi.AuthInfo{TokenFile: "/etc/passwd"}))
+	f.Add(kubeconfigOf(f, clientcmdapi.Cluster{Server: "https://host", CertificateAuthority: "/etc/passwd"}, goodUser))
+	f.Add(kubeconfigOf(f, clientcmdapi.Cluster{Server: "https://host", InsecureSkipTLSVerify: true}, goodUser))
+	f.Add(kubeconfigOf(f, clientcmdapi.Cluster{Server: "host:8080", ProxyURL: "socks5://proxy"}, goodUser))
+	f.Add([]byte(`{"apiVersion": "v1", "kind": "Config", "clusters": [{"name": "c", "cluster": null}], "users": [null], "contexts": [{"name": ""}]}`))
+	f.Fuzz(func(t *testing.T, kubeconfig []byte) {
+		config, err := restConfig(kubeconfig)
+		if err != nil {
+			if status.Code(err) != codes.InvalidArgument || config != nil {
+				t.Errorf("%v, %v", config, err)
+			}
+			return
+		}
+		tls := config.TLSClientConfig
+		if config.ExecProvider != nil || config.AuthProvider != nil || config.BearerTokenFile != "" || tls.CAFile != "" || tls.CertFile != "" || tls.KeyFile != "" {
+			t.Errorf("runs a program or reads a file: %#v", config)
+		}
+		if tls.Insecure || !strings.HasPrefix(strings.ToLower(config.Host), "https://") {
+			t.Errorf("is not verified: %s, %+v", config.Host, tls)
+		}
+		_, _ = NewClient(config) // an error is fine, a panic is not
+	})
+}
+
+func TestUnprotectedKubeconfigsAreRefused(t *testing.T) {
+	for name, cluster := range map[string]clientcmdapi.Cluster{
+		"not verified": {Server: "https://host", InsecureSkipTLSVerify: true},
+		"no TLS":       {Server: "http://host"},
+		"no scheme":    {Server: "host:8080"},
+	} {
+		if _, err := restConfig(kubeconfigOf(t, cluster, goodUser)); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%s: %v, want InvalidArgument", name, err)
+		}
+	}
+	if _, err := restConfig(kubeconfigOf(t, goodCluster, goodUser)); err != nil {
+		t.Errorf("a good one: %v", err)
+	}
+}
+
+// hostile serves as an API server of a kubeconfig in a class's Secret.
+func hostile(t *testing.T, handler http.HandlerFunc) client.Client {
+	t.Helper()
+	server := httptest.NewTLSServer(handler)
+	t.Cleanup(server.Close)
+	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	made, err := newKubeconfigClient(kubeconfigOf(t, clientcmdapi.Cluster{Server: server.URL, CertificateAuthorityData: authority}, goodUser))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made
+}
+
+// TestEndlessResponse: an API server of a class's author cannot exhaust the driver's memory.
+func TestEndlessResponse(t *testing.T) {
+	var sent atomic.Int64
+	cluster := hostile(t, func(out http.ResponseWriter, _ *http.Request) {
+		out.Header().Set("Content-Type", "application/json")
+		piece := bytes.Repeat([]byte(" "), 1<<20)
+		for range 256 {
+			if _, err := out.Write(piece); err != nil {
+				return
+			}
+			sent.Add(int64(len(piece)))
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for what, limit := range map[string]int64{"object": maxObject, "list": maxList} {
+		sent.Store(0)
+		var err error
+		if what == "object" {
+			err = cluster.Get(ctx, client.ObjectKey{Namespace: "n", Name: "vm"}, &vmv1alpha1.VirtualMachine{})
+		} else {
+			err = cluster.List(ctx, &vmv1alpha1.VirtualMachineList{}, client.InNamespace("n"))
+		}
+		const buffers = 16 << 20 // on the way
+		if err == nil || sent.Load() > limit+buffers {
+			t.Errorf("%s: %d MiB were read, want at most %d MiB: %v", what, sent.Load()>>20, limit>>20, err)
+		}
+	}
+}
+
+// TestRedirect: an API server of a class's author cannot make the driver ask another server.
+func TestRedirect(t *testing.T) {
+	asked := atomic.Bool{}
+	internal := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, _ *http.Request) {
+		asked.Store(true)
+		http.Error(out, "internal secret", http.StatusTeapot)
+	}))
+	t.Cleanup(internal.Close)
+	cluster := hostile(t, func(out http.ResponseWriter, request *http.Request) {
+		http.Redirect(out, request, internal.URL, http.StatusFound)
+	})
+	err := cluster.Get(t.Context(), client.ObjectKey{Namespace: "n", Name: "vm"}, &vmv1alpha1.VirtualMachine{})
+	if !errors.Is(err, errRedirected) || asked.Load() || strings.Contains(err.Error(), "secret") {
+		t.Errorf("the other server was asked: %t, %v", asked.Load(), err)
+	}
+}
