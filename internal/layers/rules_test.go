@@ -69,7 +69,7 @@ var rules = []rule{
 		may:  []string{"api", "driver", timeouts, "internal/reconcile/flow", "internal/reconcile/tasks"},
 	},
 	{from: []string{"internal/reconcile/inuse"}, may: []string{"internal/reconcile/expectations"}},
-	{from: []string{"internal/lifecycle/nodes"}, may: []string{"api", "internal/reconcile/expectations", "internal/reconcile/target"}},
+	{from: []string{"internal/lifecycle/nodes"}, may: []string{"api", "internal/lifecycle/ownership", "internal/reconcile/expectations", "internal/reconcile/target"}},
 	{from: []string{"internal/lifecycle/outage"}, may: []string{"api", timeouts}},
 	{from: []string{"internal/lifecycle/replacement"}, may: []string{"api"}},
 	{from: []string{"internal/lifecycle/ownership"}, may: []string{"api", "internal/reconcile/fieldindex"}},

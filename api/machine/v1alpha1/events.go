@@ -38,7 +38,7 @@ const (
 	CauseInstanceShared = "InstanceShared"
 	// CauseInstanceExists: the driver was asked to delete the VM, and still finds it.
 	CauseInstanceExists = "InstanceExists"
-	// CauseNodeNameTaken: a node that is older than the Machine has the name of its node.
+	// CauseNodeNameTaken: a node that is not the VM's has the name of its node.
 	CauseNodeNameTaken = "NodeNameTaken"
 	// CauseInstanceLost: the driver does not find the VM any more.
 	CauseInstanceLost = "InstanceLost"

@@ -103,12 +103,12 @@ func (a adapter) Request() instance.Request {
 	}
 }
 
-// Record implements steps.Adapter. A new instance with the name of an older node is refused; one
+// Record implements steps.Adapter. A new instance with the name of another's node is refused; one
 // that is being deleted is recorded without its node.
 func (a adapter) Record(ctx context.Context, found instance.Instance) flow.Result {
 	deleting := !a.s.machine.DeletionTimestamp.IsZero()
 	if a.c.Target != nil && a.c.Target.Ready() && (deleting || a.s.machine.Spec.ProviderID == "") {
-		stale, err := nodes.Older(ctx, a.c.Target.Client(), a.s.machine, found.NodeName, found.ProviderID)
+		stale, err := nodes.Taken(ctx, a.c.Target.Client(), a.c.Client, a.s.machine, found.NodeName, found.ProviderID)
 		switch {
 		case err != nil:
 			return flow.Fail(err)

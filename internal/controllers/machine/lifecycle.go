@@ -193,20 +193,29 @@ func (c *Controller) usable(ctx context.Context, s *scope) (bool, error) {
 	if c.Target == nil || name == "" || s.nodeOfOther {
 		return false, nil
 	}
+	live, err := c.askForNode(ctx, name)
+	if live == nil {
+		return false, err
+	}
+	pending := s.machine.Status.CurrentStatus.Phase == v1alpha1.MachinePending
+	return noderef.Healthy(live.Status.Conditions, noderef.BadConditions(s.machine, c.NodeConditions)) && (!pending || noderef.CriticalComponentsReady(live)), nil
+}
+
+// askForNode reads a node from the API server; nil if there is none.
+func (c *Controller) askForNode(ctx context.Context, name string) (*corev1.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, outage.Patience)
 	defer cancel()
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
 	if err := c.Target.Client().Get(ctx, client.ObjectKey{Name: name}, object); err != nil {
 		if apierrors.IsNotFound(err) {
-			return false, nil
+			return nil, nil
 		}
-		return false, fmt.Errorf("asking for node %s before giving it up: %w", name, err)
+		return nil, fmt.Errorf("asking for node %s before it is given up: %w", name, err)
 	}
 	live := &corev1.Node{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, live); err != nil {
-		return false, fmt.Errorf("reading node %s: %w", name, err)
+		return nil, fmt.Errorf("reading node %s: %w", name, err)
 	}
-	pending := s.machine.Status.CurrentStatus.Phase == v1alpha1.MachinePending
-	return noderef.Healthy(live.Status.Conditions, noderef.BadConditions(s.machine, c.NodeConditions)) && (!pending || noderef.CriticalComponentsReady(live)), nil
+	return live, nil
 }

@@ -52,25 +52,48 @@ func (c *Controller) awaitNode(ctx context.Context, s *scope) flow.Result {
 	case !c.nodes.Fresh(found):
 		return flow.Wait(expectations.StaleCache, "the cache to show what was written to the node")
 	case other != nil:
-		return c.awaitOwnNode(ctx, s, name, other.Name)
+		return c.awaitOwnNode(ctx, s, name, *other)
 	}
 	s.node = found
 	return flow.Continue()
 }
 
-// readNode returns the node of that name, nil if there is none, and the other Machine that it
-// belongs to, nil if there is none.
-func (c *Controller) readNode(ctx context.Context, s *scope, name string) (*corev1.Node, *v1alpha1.Machine, error) {
+// notOurs is why a node that the Machine names is not its own: a reason of events, and the rest of a
+// sentence about the node.
+type notOurs struct{ reason, why string }
+
+// readNode returns the node of that name, nil if there is none, and why it is not the Machine's, nil
+// if it is.
+func (c *Controller) readNode(ctx context.Context, s *scope, name string) (*corev1.Node, *notOurs, error) {
 	found := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	missing := c.Target.Client().Get(ctx, client.ObjectKey{Name: name}, found)
 	if client.IgnoreNotFound(missing) != nil {
 		return nil, nil, fmt.Errorf("reading node %s: %w", name, missing)
 	}
-	other, err := ownership.ConflictingNode(ctx, c.Client, s.machine, found)
+	other, err := c.notOurs(ctx, s, found, missing == nil)
 	if err != nil || missing != nil {
 		return nil, other, err
 	}
 	return found, other, nil
+}
+
+// notOurs returns why a node is not the Machine's, nil if it is. Of one that does not exist, only
+// the name counts.
+func (c *Controller) notOurs(ctx context.Context, s *scope, node *corev1.Node, exists bool) (*notOurs, error) {
+	other, err := ownership.ConflictingNode(ctx, c.Client, s.machine, node)
+	switch {
+	case err != nil:
+		return nil, err
+	case other != nil:
+		return &notOurs{reasonOtherMachine, fmt.Sprintf("is that of machine %q", other.Name)}, nil
+	case !exists:
+		return nil, nil
+	}
+	strange, err := ownership.StrangeNode(ctx, c.Client, s.machine, s.machine.Spec.ProviderID, node)
+	if err != nil || strange == "" {
+		return nil, err
+	}
+	return &notOurs{reasonStrangeNode, strange}, nil
 }
 
 // relabel restores the name of the node on a Machine: without it the node would count as missing,
@@ -90,13 +113,13 @@ func (c *Controller) relabel(ctx context.Context, s *scope) error {
 // corrects it need not wake it.
 const conflictRetry = time.Minute
 
-// awaitOwnNode ignores the node of another Machine. It counts as absent, but does not make the
+// awaitOwnNode ignores a node that is not the Machine's. It counts as absent, but does not make the
 // Machine unhealthy.
-func (c *Controller) awaitOwnNode(ctx context.Context, s *scope, node, other string) flow.Result {
+func (c *Controller) awaitOwnNode(ctx context.Context, s *scope, node string, other notOurs) flow.Result {
 	s.nodeOfOther = true
 	s.wakeWithin(conflictRetry)
-	message := fmt.Sprintf("Node %s is that of machine %q: it is left alone, whatever label %q says", node, other, v1alpha1.NodeLabelKey)
-	s.warnOfNode(reasonOtherMachine, message)
+	message := fmt.Sprintf("Node %s %s: it is left alone, whatever label %q says", node, other.why, v1alpha1.NodeLabelKey)
+	s.warnOfNode(other.reason, message)
 	if s.machine.Status.CurrentStatus.Phase == v1alpha1.MachinePending {
 		return c.awaitJoin(ctx, s, message)
 	}

@@ -23,7 +23,7 @@ type scope struct {
 	stored *v1alpha1.Machine
 	// node is the Machine's node; nil if there is none. Set by awaitNode and findNode.
 	node *corev1.Node
-	// nodeOfOther reports that the Machine names the node of another one. Set by awaitNode.
+	// nodeOfOther reports that the Machine names a node that is not its own. Set by awaitNode.
 	nodeOfOther bool
 	// class is nil if it is missing, or if the node may not have its capacity. Set by
 	// setCapacity.
@@ -88,6 +88,7 @@ const (
 	reasonDrained      = "Drained"
 	reasonOtherVM      = "NodeOfOtherVM"
 	reasonOtherMachine = "NodeOfOtherMachine"
+	reasonStrangeNode  = "NodeOfOthers"
 
 	reasonInvalidTemplate = "InvalidNodeTemplate"
 	reasonTemplateRefused = "NodeTemplateRefused"

@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -54,7 +53,8 @@ func (c *Controller) beginTermination(_ context.Context, s *scope) flow.Result {
 	return flow.Continue()
 }
 
-// deleteNode deletes the node also if the cache does not show it: it may have joined just now.
+// deleteNode deletes the node also if the cache does not show it: it may have joined just now. It
+// deletes the one that was found to be the Machine's, and no other that has taken its name.
 func (c *Controller) deleteNode(ctx context.Context, s *scope) flow.Result {
 	name := s.machine.Labels[v1alpha1.NodeLabelKey]
 	if c.Target == nil || name == "" {
@@ -65,18 +65,22 @@ func (c *Controller) deleteNode(ctx context.Context, s *scope) flow.Result {
 		return flow.Wait(targetAway, "the target cluster")
 	}
 	found, other, err := c.readNode(ctx, s, name)
-	if err != nil || other != nil {
-		return flow.Fail(err)
-	}
-	if found != nil {
-		if err := c.nodes.Patch(ctx, c.Target.Client(), &found, func(n *corev1.Node) error {
-			noderef.Release(n)
-			return nil
-		}); client.IgnoreNotFound(err) != nil {
-			return flow.Fail(err)
+	if err == nil && found == nil && other == nil {
+		if found, err = c.askForNode(ctx, name); found != nil {
+			other, err = c.notOurs(ctx, s, found, true)
 		}
 	}
-	err = c.Target.Client().Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	if err != nil || found == nil || other != nil {
+		return flow.Fail(err)
+	}
+	err = c.nodes.Patch(ctx, c.Target.Client(), &found, func(n *corev1.Node) error {
+		noderef.Release(n)
+		return nil
+	})
+	if client.IgnoreNotFound(err) != nil {
+		return flow.Fail(err)
+	}
+	err = c.Target.Client().Delete(ctx, found, client.Preconditions{UID: &found.UID})
 	if client.IgnoreNotFound(err) != nil {
 		return flow.Fail(fmt.Errorf("deleting node %s: %w", name, err))
 	}

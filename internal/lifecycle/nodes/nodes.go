@@ -3,14 +3,18 @@ package nodes
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
 )
@@ -19,7 +23,8 @@ import (
 type Writer struct{ expectations.Writes }
 
 // Patch changes the node, and replaces it by the result. The change sees no status. Only a patch of
-// the taints, which replaces their list, has an optimistic lock, as kubelets write often.
+// the taints, which replaces their list, has an optimistic lock, as kubelets write often. Another node
+// that has taken the name is not changed: the patch names the UID.
 func (w *Writer) Patch(ctx context.Context, c client.Client, stored **corev1.Node, change func(*corev1.Node) error) error {
 	node := *stored
 	// Without the status, which is most of a node and expensive to compare.
@@ -31,19 +36,20 @@ func (w *Writer) Patch(ctx context.Context, c client.Client, stored **corev1.Nod
 	if equality.Semantic.DeepEqual(before, changed) {
 		return nil
 	}
+	before.UID = ""
 	patch := client.StrategicMergeFrom(before)
 	if !equality.Semantic.DeepEqual(node.Spec.Taints, changed.Spec.Taints) {
 		patch = client.StrategicMergeFrom(before, client.MergeFromWithOptimisticLock{})
 	}
 	if err := c.Patch(ctx, changed, patch); err != nil {
-		return fmt.Errorf("patching node %s: %w", node.Name, err)
+		return fmt.Errorf("patching node %s: %w", node.Name, replaced(node.Name, err))
 	}
 	w.Wrote(changed)
 	*stored = changed
 	return nil
 }
 
-// PatchStatus changes the status, whose lists are merged by their keys.
+// PatchStatus changes the status of this node, whose lists are merged by their keys.
 func (w *Writer) PatchStatus(ctx context.Context, c client.Client, stored **corev1.Node, change func(*corev1.Node)) error {
 	node := *stored
 	before := &corev1.Node{ObjectMeta: node.ObjectMeta, Status: node.Status}
@@ -52,12 +58,26 @@ func (w *Writer) PatchStatus(ctx context.Context, c client.Client, stored **core
 	if equality.Semantic.DeepEqual(node.Status, changed.Status) {
 		return nil
 	}
+	before.UID = ""
 	if err := c.Status().Patch(ctx, changed, client.StrategicMergeFrom(before)); err != nil {
-		return fmt.Errorf("patching the status of node %s: %w", node.Name, err)
+		return fmt.Errorf("patching the status of node %s: %w", node.Name, replaced(node.Name, err))
 	}
 	w.Wrote(changed)
 	*stored = changed
 	return nil
+}
+
+// replaced returns a conflict in place of the error about a UID that differs: the cache lags behind.
+func replaced(name string, err error) error {
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	if !ok || !apierrors.IsInvalid(err) || status.Status().Details == nil {
+		return err
+	}
+	ofUID := func(cause metav1.StatusCause) bool { return cause.Field == "metadata.uid" }
+	if !slices.ContainsFunc(status.Status().Details.Causes, ofUID) {
+		return err
+	}
+	return apierrors.NewConflict(corev1.Resource("nodes"), name, err)
 }
 
 // Marked returns the node with the label of the Machine; empty if there is none. The cache needs the
@@ -98,11 +118,12 @@ func first(list *corev1.NodeList, fits func(*corev1.Node) bool) string {
 	return name
 }
 
-// Older returns a message if the node of a new VM is older than the Machine, else nothing: some
-// clouds give the names of deleted VMs to new ones. The kubelet could not join under that name, and
-// the Machine would drain and delete another one's node.
-func Older(ctx context.Context, cache client.Reader, machine *v1alpha1.Machine, name, providerID string) (string, error) {
-	if name == "" || name == machine.Name {
+// Taken returns a message if the name of a new VM's node is that of another's node, else nothing: some
+// clouds give the names of deleted VMs to new ones, and users name Machines as they like. The kubelet
+// could not join under that name, and the Machine would drain and delete another's node. machines is
+// the cache of the Machines.
+func Taken(ctx context.Context, cache, machines client.Reader, machine *v1alpha1.Machine, name, providerID string) (string, error) {
+	if name == "" {
 		return "", nil
 	}
 	node := &corev1.Node{}
@@ -112,11 +133,9 @@ func Older(ctx context.Context, cache client.Reader, machine *v1alpha1.Machine, 
 		}
 		return "", fmt.Errorf("reading node %s: %w", name, err)
 	}
-	switch {
-	case node.Labels[v1alpha1.LabelKeyMachineName] == machine.Name,
-		providerID != "" && node.Spec.ProviderID == providerID,
-		!node.CreationTimestamp.Before(&machine.CreationTimestamp):
-		return "", nil
+	strange, err := ownership.StrangeNode(ctx, machines, machine, providerID, node)
+	if err != nil || strange == "" {
+		return "", err
 	}
-	return fmt.Sprintf("VM using old node obj: node %q is older than machine %q", node.Name, machine.Name), nil
+	return fmt.Sprintf("VM using old node obj: node %q %s", node.Name, strange), nil
 }
