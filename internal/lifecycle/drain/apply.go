@@ -11,6 +11,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -94,10 +95,13 @@ func (d *Drainer) DeleteAttachments(ctx context.Context, node string) (done bool
 	return done, errors.Join(problems...)
 }
 
-// Evictor evicts pods. Its errors are those of the API server: a Conflict if the pod of that name
-// has another UID.
+// Evictor evicts pods, and finds those that are left. Its errors are those of the API server: a
+// Conflict if the pod of that name has another UID.
 type Evictor interface {
 	Evict(ctx context.Context, pod types.NamespacedName, uid types.UID) error
+	// Left returns pods of a node, or of all if it is empty, by a consistent list and not from a
+	// cache. It returns no more than the limit, and whether there are more; zero means all.
+	Left(ctx context.Context, node string, limit int64) (pods []corev1.Pod, more bool, err error)
 }
 
 // NewEvictor returns an Evictor that uses the subresource eviction in policy/v1, over a client of
@@ -122,6 +126,16 @@ func (e restEvictor) Evict(ctx context.Context, pod types.NamespacedName, uid ty
 	}
 	return e.core.Delete().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).
 		MaxRetries(0).Body(&options).Do(ctx).Error()
+}
+
+// Left implements Evictor.
+func (e restEvictor) Left(ctx context.Context, node string, limit int64) (left []corev1.Pod, more bool, err error) {
+	pods, options := &corev1.PodList{}, &metav1.ListOptions{Limit: limit}
+	if node != "" {
+		options.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", node).String()
+	}
+	err = e.core.Get().Resource("pods").VersionedParams(options, scheme.ParameterCodec).MaxRetries(0).Do(ctx).Into(pods)
+	return pods.Items, pods.Continue != "", err
 }
 
 // unsupported reports whether the subresource is missing, rather than the pod: only the latter is

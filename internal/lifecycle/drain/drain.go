@@ -1,7 +1,7 @@
 // Package drain evicts the pods of a node and waits for their volumes.
 //
 // Each call of Drain looks at the pods, starts the evictions that may start now, and reports
-// what is awaited. It never blocks. What a Drainer remembers (attempts, waits for volumes) may
+// what is awaited. It blocks for one short request only; see below. What a Drainer remembers (attempts, waits for volumes) may
 // be lost: a restart begins the waits again, but for volumes of pods that are gone. The deadline
 // counts from a time that the caller stores.
 //
@@ -21,7 +21,9 @@
 //
 // A Report's Wait is for time alone. [Events] bring all other passes, together with
 // Options.Wake. The cache must have the indexes of [AddIndexes], may hold what [StripPod] leaves
-// of Pods, and must be complete: pods that it does not show count as gone.
+// of Pods, and must be complete: pods that it does not show count as gone. As the cache may be older
+// than the cordon, the API server is asked, once for a drain, whether it has no pods either. Only
+// versions of objects of one kind can be compared, so that the version of the Node does not tell.
 package drain
 
 import (
@@ -105,6 +107,7 @@ type Drainer struct {
 	Options
 	mu      sync.Mutex
 	ledgers map[types.NamespacedName]*ledger
+	census  census
 }
 
 // New makes a Drainer.
@@ -138,6 +141,12 @@ func (d *Drainer) Drain(ctx context.Context, req Request) (Report, error) {
 	made := report(*f, r, l, ops)
 	d.mu.Unlock()
 	d.apply(req.Machine, l, ops)
+	switch {
+	case made.Force != NotForced:
+		l.cordoned = f.now // at the latest by the next pass, if that is not forced
+	case made.Done:
+		d.confirm(ctx, l, &made)
+	}
 	return made, nil
 }
 
@@ -146,7 +155,7 @@ func (d *Drainer) ledgerOf(req Request) (*ledger, known) {
 	defer d.mu.Unlock()
 	l := d.ledgers[req.Machine]
 	if l == nil || l.node != req.Node {
-		l = newLedger(req.Node)
+		l = newLedger(req.Node, d.Clock.Now())
 		d.ledgers[req.Machine] = l
 	}
 	return l, l.known()

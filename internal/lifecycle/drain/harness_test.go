@@ -42,6 +42,7 @@ type harness struct {
 	refuge string // where pods come back
 	opts   drain.Options
 	pokes  chan struct{}
+	sluice *sluice // of the cache
 
 	mu       sync.Mutex
 	attached []string // "volume@node", and "-volume@node" for a detachment, in their order
@@ -49,7 +50,7 @@ type harness struct {
 
 func newHarness(t *testing.T) *harness {
 	t.Helper()
-	h := &harness{Env: env.New(t, env.WithControllerManager()), t: t, pokes: make(chan struct{}, 1)}
+	h := &harness{Env: env.New(t, env.WithControllerManager()), t: t, pokes: make(chan struct{}, 1), sluice: newSluice()}
 	h.node, h.refuge = h.Namespace+"-a", h.Namespace+"-b"
 	for _, name := range []string{h.node, h.refuge} {
 		h.create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{
@@ -76,6 +77,7 @@ func newHarness(t *testing.T) *harness {
 func (h *harness) setUp() {
 	h.t.Helper()
 	access := h.UserWith(h.t, "config/rbac/target-role.yaml")
+	access.Wrap(h.sluice.wrap)
 	target, err := cluster.New(access, func(o *cluster.Options) {
 		o.Scheme = env.NewScheme()
 		o.Cache.ByObject = map[client.Object]cache.ByObject{&corev1.Pod{}: {Transform: drain.StripPod}}

@@ -180,15 +180,19 @@ type rules struct {
 // ledger is what is remembered of a drain. Losing it costs time only.
 type ledger struct {
 	node string
-	pods map[types.UID]*progress
+	// cordoned is a time when the node was cordoned.
+	cordoned time.Time
+	pods     map[types.UID]*progress
 	// shared has the volumes that several pods of the node have used at the same time.
 	shared map[string]bool
 	// forced is when the first forced deletion was planned.
 	forced time.Time
+	// empty is what the API server said of the node when the cache showed no pods.
+	empty emptiness
 }
 
-func newLedger(node string) *ledger {
-	return &ledger{node: node, pods: map[types.UID]*progress{}, shared: map[string]bool{}}
+func newLedger(node string, now time.Time) *ledger {
+	return &ledger{node: node, cordoned: now, pods: map[types.UID]*progress{}, shared: map[string]bool{}}
 }
 
 type progress struct {

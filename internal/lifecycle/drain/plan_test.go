@@ -36,7 +36,7 @@ func newStory(t *testing.T) *story {
 			strategy: Serial, detach: 2 * time.Minute, reattach: 90 * time.Second, timeout: 2 * time.Hour,
 			retries: 3, deadline: start.Add(2 * time.Hour),
 		},
-		l: newLedger("node"),
+		l: newLedger("node", start),
 	}
 }
 
@@ -354,10 +354,10 @@ func TestRestart(t *testing.T) {
 	s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")
 	s.pass(answers{"a": "ok"}, "a")
 	s.later(time.Minute)
-	s.l = newLedger("node")
+	s.l = newLedger("node", start)
 	s.waits(s.pass(nil), "detach a v1", "pod a", "turn b") // the pod that leaves is found by its look
 	s.gone("a").detach("v1")
-	s.l = newLedger("node")
+	s.l = newLedger("node", start)
 	s.pass(nil, "b") // a wait for reattachment is dropped
 }
 
@@ -394,7 +394,7 @@ func TestForceWaitsForNoFinalizer(t *testing.T) {
 	s.waits(s.pass(nil), "pod a")
 	r := s.later(forcedSlack).pass(nil)
 	s.waits(r)
-	s.l = newLedger("node") // after a restart nothing is deleted twice
+	s.l = newLedger("node", start) // after a restart nothing is deleted twice
 	s.pass(nil)
 	s.waits(s.later(forcedSlack).pass(nil))
 }

@@ -58,6 +58,8 @@ const (
 	ForTurn Cause = "turn"
 	// ForDetach waits for the volume Object to be detached from the node.
 	ForDetach Cause = "detach"
+	// ForCache waits for the cache to show the pod.
+	ForCache Cause = "cache"
 	// ForReattach waits for the volume Object to be attached to another node.
 	ForReattach Cause = "reattach"
 )
@@ -86,6 +88,7 @@ var awaits = map[Cause]string{
 	ForIdentity: "the provider to identify the volumes of pod {pod}",
 	ForTurn:     "the turn of pod {pod}",
 	ForDetach:   "volume {object} of pod {pod} to be detached",
+	ForCache:    "the cache to show pod {pod}",
 	ForReattach: "volume {object} of pod {pod} to be attached to another node",
 }
 
