@@ -36,6 +36,9 @@ type VMConfig struct {
 	Image string
 	// Networks are the prefixes of the guests' user-mode network. Empty means no network.
 	Networks []netip.Prefix
+	// HostPorts are the TCP ports of a host's loopback that guests may connect to. Empty
+	// means none.
+	HostPorts []uint16
 	// Accelerator of QEMU: auto, kvm or tcg. Empty means auto.
 	Accelerator string
 	// ConcurrentSyncs is how many VirtualMachines are reconciled at the same time. Required.
@@ -89,7 +92,7 @@ func addVMs(ctx context.Context, mgr ctrl.Manager, cfg VMConfig, events *events)
 	vms := virtualmachine.New(virtualmachine.Options{
 		Client: mgr.GetClient(), APIReader: live, Events: events.recorder("vm-controller"), Clock: clock.RealClock{},
 		Image: cfg.Image, Endpoint: cfg.Endpoint, Authority: authority, Accelerator: cfg.Accelerator,
-		Networks: cfg.Networks, Concurrency: cfg.ConcurrentSyncs,
+		Networks: cfg.Networks, HostPorts: cfg.HostPorts, Concurrency: cfg.ConcurrentSyncs,
 	})
 	if err := vms.SetupWithManager(mgr); err != nil {
 		return err

@@ -3,6 +3,7 @@ package guest
 import (
 	"fmt"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/test/env"
 )
 
@@ -20,6 +22,7 @@ import (
 type cluster struct {
 	*env.Env
 	server string // as guests reach it
+	port   uint16
 	token  string
 	node   string
 }
@@ -39,9 +42,18 @@ func newCluster(t *testing.T, id string) *cluster {
 	must(t, e.Client.Create(t.Context(), secret))
 	address, err := url.Parse(e.Admin.Host)
 	must(t, err)
+	port, err := strconv.ParseUint(address.Port(), 10, 16)
+	must(t, err)
 	return &cluster{
-		Env: e, server: "https://10.0.2.2:" + address.Port(), token: id + ".0123456789abcdef", node: "vm-" + e.Namespace,
+		port: uint16(port),
+		Env:  e, server: "https://10.0.2.2:" + address.Port(), token: id + ".0123456789abcdef", node: "vm-" + e.Namespace,
 	}
+}
+
+// reachable lets the guest connect to the API server.
+func (c *cluster) reachable(config qemu.Config) qemu.Config {
+	config.Network.HostPorts = []uint16{c.port}
+	return config
 }
 
 // userData is what the guest gets. Without authority it has to find the cluster's.
@@ -87,7 +99,7 @@ func isReady(node *corev1.Node) bool {
 func TestJoinByToken(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, "aaaaaa")
-	guest := boot(t, withSeed(t, direct(t), c.userData(false)))
+	guest := boot(t, withSeed(t, c.reachable(direct(t)), c.userData(false)))
 	guest.until("join: found the cluster's certificate authority")
 	guest.until("node " + c.node + " is Ready")
 	checkNode(t, c.awaitReady(t))
@@ -154,7 +166,7 @@ func renewal(t *testing.T, c *cluster, lease *coordinationv1.Lease, before *time
 func TestJoinAgainWithoutToken(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, "bbbbbb")
-	guest := boot(t, withSeed(t, fromDisk(t), c.userData(true)))
+	guest := boot(t, withSeed(t, c.reachable(fromDisk(t)), c.userData(true)))
 	guest.until("node " + c.node + " is Ready")
 	before := c.awaitReady(t).Status.NodeInfo.BootID
 

@@ -221,7 +221,7 @@ func (c *cluster) intruder(vm, root string) *exec.Cmd {
 	command.Env = []string{"PATH=" + os.Getenv("PATH"), vmpb.EnvRoot + "=" + root, vmpb.EnvListen + "=127.0.0.1:0"}
 	for _, variable := range pod.Spec.Containers[0].Env {
 		switch variable.Name {
-		case vmpb.EnvSpec, vmpb.EnvAuthority, vmpb.EnvUserNetwork, vmpb.EnvAccelerator:
+		case vmpb.EnvSpec, vmpb.EnvAuthority, vmpb.EnvUserNetwork, vmpb.EnvHostPorts, vmpb.EnvAccelerator:
 			command.Env = append(command.Env, variable.Name+"="+strings.ReplaceAll(variable.Value, "$$", "$"))
 		}
 	}

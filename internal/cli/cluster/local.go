@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -148,9 +149,13 @@ func (m *local) startVMs(ctx context.Context, group *errgroup.Group) error {
 	if err != nil {
 		return err
 	}
+	ports, err := m.hostPorts()
+	if err != nil {
+		return err
+	}
 	vms := manager.VMConfig{
 		Infrastructure: own, Namespace: systemNamespace, Listener: m.listener, Endpoint: m.listener.Addr().String(),
-		Image: "millwright", Networks: []netip.Prefix{m.network}, Accelerator: m.accel, ConcurrentSyncs: m.Config.ConcurrentSyncs, Log: m.log.WithName("vms"),
+		Image: "millwright", Networks: []netip.Prefix{m.network}, HostPorts: ports, Accelerator: m.accel, ConcurrentSyncs: m.Config.ConcurrentSyncs, Log: m.log.WithName("vms"),
 	}
 	volumes := provisioner.Provisioner{Client: m.admin, Dir: m.path("volumes"), Log: m.log.WithName("volumes")}
 	group.Go(func() error { return manager.RunVMs(ctx, vms) })
@@ -228,6 +233,23 @@ func (m *local) userConfig(user string) (*rest.Config, error) {
 }
 
 func (m *local) path(name string) string { return filepath.Join(m.plane.Dir(), name) }
+
+// hostPorts returns the ports of this machine's loopback that guests may connect to.
+func (m *local) hostPorts() ([]uint16, error) {
+	server, err := url.Parse(m.plane.URL())
+	if err != nil {
+		return nil, fmt.Errorf("reading the API server's address: %w", err)
+	}
+	port, err := strconv.ParseUint(server.Port(), 10, 16)
+	if err != nil {
+		return nil, fmt.Errorf("reading the API server's port: %w", err)
+	}
+	ports := []uint16{uint16(port)}
+	for _, port := range m.guestPorts {
+		ports = append(ports, uint16(port))
+	}
+	return ports, nil
+}
 
 // gatewayOf returns the address under which guests of a network reach this machine.
 func gatewayOf(network netip.Prefix) netip.Addr { return network.Addr().Next().Next() }

@@ -30,9 +30,11 @@ type upFlags struct {
 	hosts    int
 	ports    upPorts
 	network  netip.Prefix
-	accel    string
-	noFsync  bool
-	logFile  string
+	// guestPorts are ports on 127.0.0.1 that guests may connect to, besides the API server's.
+	guestPorts []int
+	accel      string
+	noFsync    bool
+	logFile    string
 }
 
 // upPorts are ports on 127.0.0.1. 0 means a free port, which later runs use again.
@@ -81,7 +83,8 @@ func (f *upFlags) addFlags(cmd *cobra.Command) {
 	set.IntVar(&f.ports.vms, "vm-port", 0, "port of the VM controller on 127.0.0.1; 0 for any free port")
 	set.StringVar(&f.images, "images", "", `directory with kernels and disk images of virtual machines; defaults to the latest build of "make guest"`)
 	set.StringVar(&f.binaries, "binaries", "", "directory with the control plane's binaries; defaults to the latest build of \"make controlplane\"")
-	set.TextVar(&f.network, "vm-network", netip.MustParsePrefix("10.77.0.0/16"), "IPv4 CIDR of the virtual machines' network; its second address is the host's loopback")
+	set.TextVar(&f.network, "vm-network", netip.MustParsePrefix("10.77.0.0/16"), "IPv4 CIDR of the virtual machines' network; its second address leads to the API server and to the ports of --guest-ports on 127.0.0.1")
+	set.IntSliceVar(&f.guestPorts, "guest-ports", nil, "TCP ports on 127.0.0.1 that virtual machines may connect to, besides the API server's; they reach no others")
 	set.StringVar(&f.accel, "accelerator", "auto", "accelerator of QEMU: auto, kvm or tcg")
 	set.BoolVar(&f.noFsync, "unsafe-no-fsync", false, "disable fsync of etcd: faster, but may lose data if this machine crashes")
 	set.StringVar(&f.logFile, "log-file", "", `log file of the controllers, or "-" for stderr; defaults to logs/millwright.log in --dir`)
@@ -104,6 +107,9 @@ func (f *upFlags) validate() error {
 	wrong.If(driver != folder.DriverVM && driver != folder.DriverSim, "--driver: there is no driver %q; known drivers: vm, sim", driver)
 	wrong.If(f.hosts == 0 && driver == folder.DriverVM, "--hosts: the driver vm needs at least 1")
 	wrong.If(!network.Addr().Is4() || network != network.Masked() || network.Bits() < 8 || network.Bits() > 24, "--vm-network: %s is not an IPv4 network of 8 to 24 bits", network)
+	for _, port := range f.guestPorts {
+		wrong.If(port < 1 || port > 65535, "--guest-ports: %d is not a port", port)
+	}
 	wrong.If(!slices.Contains([]string{"auto", "kvm", "tcg"}, f.accel), "--accelerator: %q is none of auto, kvm and tcg", f.accel)
 	wrong.Add(f.ValidateTuning())
 	return wrong.Err()

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -77,6 +78,10 @@ func hypervisorConfig(getenv func(string) string, log *slog.Logger) (hypervisor.
 	if err != nil {
 		return hypervisor.Config{}, fmt.Errorf("%s: %w", vmpb.EnvUserNetwork, err)
 	}
+	hostPorts, err := parsePorts(getenv(vmpb.EnvHostPorts))
+	if err != nil {
+		return hypervisor.Config{}, fmt.Errorf("%s: %w", vmpb.EnvHostPorts, err)
+	}
 	root := getenv(vmpb.EnvRoot)
 	credentials, err := identity.ForHypervisor(identity.Options{
 		Authority: []byte(getenv(vmpb.EnvAuthority)), TokenFile: filepath.Join(root, vmpb.TokenPath),
@@ -90,7 +95,7 @@ func hypervisorConfig(getenv func(string) string, log *slog.Logger) (hypervisor.
 		listen = "[::]:0"
 	}
 	return hypervisor.Config{
-		Spec: spec, Paths: hypervisor.PathsFor(spec, root), Network: networks,
+		Spec: spec, Paths: hypervisor.PathsFor(spec, root), Network: networks, HostPorts: hostPorts,
 		Machines: hypervisor.QEMU{Accelerator: getenv(vmpb.EnvAccelerator)},
 		Connect: func(target string) (*grpc.ClientConn, error) {
 			return credentials.Dial(target, identity.Controller(), controller.DialOptions()...)
@@ -115,6 +120,19 @@ func peerMayCall(spec *vmpb.VMSpec) func(ctx context.Context, method string) err
 		}
 		return status.Errorf(codes.PermissionDenied, "%s may not call %s here", peer, method)
 	}
+}
+
+// parsePorts reads ports that are separated by commas.
+func parsePorts(list string) ([]uint16, error) {
+	var ports []uint16
+	for text := range strings.FieldsFuncSeq(list, func(r rune) bool { return r == ',' }) {
+		port, err := strconv.ParseUint(text, 10, 16)
+		if err != nil || port == 0 {
+			return nil, fmt.Errorf("%q is not a port", text)
+		}
+		ports = append(ports, uint16(port))
+	}
+	return ports, nil
 }
 
 // parsePrefixes reads networks that are separated by commas.

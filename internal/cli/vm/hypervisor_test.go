@@ -35,6 +35,7 @@ func TestHypervisorRefusesNonsense(t *testing.T) {
 		"two addresses":     {map[string]string{vmpb.EnvSpec: strings.Replace(fine, `"mode"`, `"address":["10.0.0.4","10.0.0.5"],"mode"`, 1)}, []string{"address"}},
 		"no authority":      {map[string]string{vmpb.EnvSpec: fine}, []string{vmpb.EnvAuthority}},
 		"network no prefix": {map[string]string{vmpb.EnvSpec: fine, vmpb.EnvAuthority: string(certificate), vmpb.EnvUserNetwork: "10.0.0.1"}, []string{vmpb.EnvUserNetwork, "10.0.0.1"}},
+		"host port":         {map[string]string{vmpb.EnvSpec: fine, vmpb.EnvAuthority: string(certificate), vmpb.EnvHostPorts: "16443,99999"}, []string{vmpb.EnvHostPorts, "99999"}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -66,6 +66,9 @@ type Options struct {
 	// IP version. Empty: guests have no network, and VirtualMachines that ask for
 	// addresses are refused.
 	Networks []netip.Prefix
+	// HostPorts are the TCP ports of a host's loopback that guests may connect to, at the
+	// gateway's address. Empty: none.
+	HostPorts []uint16
 	// Concurrency is how many VirtualMachines are reconciled at a time. 0: one.
 	Concurrency int
 }
@@ -99,7 +102,7 @@ func New(opts Options) *Controller {
 		Options: opts, startedAt: opts.Clock.Now(),
 		settings: podspec.Settings{
 			Image: opts.Image, Endpoint: opts.Endpoint, Authority: string(certificate),
-			Accelerator: opts.Accelerator, Networks: opts.Networks,
+			Accelerator: opts.Accelerator, Networks: opts.Networks, HostPorts: opts.HostPorts,
 		},
 		registry:  &authority.Registry{Client: opts.Client, APIReader: opts.APIReader, Clock: opts.Clock},
 		addresses: ipam.New(opts.Networks),

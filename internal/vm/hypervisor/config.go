@@ -27,6 +27,9 @@ type Config struct {
 	// gateway. They must contain the VM's addresses. Empty: no network. IPv6 alone is
 	// refused.
 	Network []netip.Prefix
+	// HostPorts are the TCP ports of the host's loopback that the guest may connect to, at
+	// the gateway's addresses. Empty: none.
+	HostPorts []uint16
 	// Machines starts the machine. Required.
 	Machines Starter
 	// WriteDisk creates the root disk from an image. Nil: image.WriteDisk.
@@ -176,6 +179,6 @@ func (c Config) check() error {
 	if err := c.Peers.Check(); err != nil {
 		return err
 	}
-	_, err := guestNetwork(c.Spec, c.Network)
+	_, err := guestNetwork(c.Spec, c.Network, c.HostPorts)
 	return err
 }

@@ -29,7 +29,7 @@ const (
 // start. It is the same for the same specification on every host.
 func describeGuest(config Config) (qemu.Config, error) {
 	spec := config.Spec
-	network, err := guestNetwork(spec, config.Network)
+	network, err := guestNetwork(spec, config.Network, config.HostPorts)
 	if err != nil {
 		return qemu.Config{}, err
 	}
@@ -62,7 +62,7 @@ func describeGuest(config Config) (qemu.Config, error) {
 }
 
 // guestNetwork returns the guest's network card; nil without a network. Errors: *SpecError.
-func guestNetwork(spec *vmpb.VMSpec, prefixes []netip.Prefix) (*qemu.UserNetwork, error) {
+func guestNetwork(spec *vmpb.VMSpec, prefixes []netip.Prefix, hostPorts []uint16) (*qemu.UserNetwork, error) {
 	wanted, problem := parseAddresses(spec.GetAddress())
 	if problem != nil {
 		return nil, problem
@@ -73,7 +73,7 @@ func guestNetwork(spec *vmpb.VMSpec, prefixes []netip.Prefix) (*qemu.UserNetwork
 		}
 		return nil, nil
 	}
-	network := &qemu.UserNetwork{MAC: hardwareAddress(spec), Address4: wanted.v4, Address6: wanted.v6}
+	network := &qemu.UserNetwork{MAC: hardwareAddress(spec), Address4: wanted.v4, Address6: wanted.v6, HostPorts: hostPorts}
 	for _, prefix := range prefixes {
 		place := &network.IPv6
 		if prefix.Addr().Is4() {

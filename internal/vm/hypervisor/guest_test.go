@@ -139,7 +139,7 @@ func TestAddressesMustFitTheNetwork(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			config := guestConfig(t)
 			config.Spec.Address = test.addresses
-			_, err := guestNetwork(config.Spec, test.network)
+			_, err := guestNetwork(config.Spec, test.network, nil)
 			var refusal *SpecError
 			if test.fits != (err == nil) || err != nil && !errors.As(err, &refusal) {
 				t.Errorf("error = %v, want one: %v", err, !test.fits)

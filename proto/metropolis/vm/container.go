@@ -16,9 +16,12 @@ const (
 	EnvAccelerator = "MILLWRIGHT_VM_ACCELERATOR"
 	// EnvUserNetwork is the environment variable with the prefixes of the guests' user-mode
 	// network, at most one of each IP version, separated by a comma. They contain all
-	// addresses of VMs. The second address of each is the gateway, which leads to the host's
-	// loopback. Empty: no network.
+	// addresses of VMs. The second address of each is the gateway, which leads to the ports
+	// EnvHostPorts of the host's loopback. Empty: no network.
 	EnvUserNetwork = "MILLWRIGHT_VM_USER_NETWORK"
+	// EnvHostPorts is the environment variable with the TCP ports of the host's loopback that
+	// guests may connect to, at the gateway's address, separated by commas. Empty: none.
+	EnvHostPorts = "MILLWRIGHT_VM_HOST_PORTS"
 	// EnvRoot is the environment variable with a prefix for all paths of the container, for
 	// a process without a file system of its own. Name and meaning are those of Windows
 	// HostProcess containers.

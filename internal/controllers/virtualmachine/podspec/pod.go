@@ -46,6 +46,8 @@ type Settings struct {
 	Accelerator string
 	// Networks are the prefixes of the user-mode network. Empty: no network.
 	Networks []netip.Prefix
+	// HostPorts are the TCP ports of a host's loopback that guests may connect to.
+	HostPorts []uint16
 }
 
 // Pod returns the Pod of a VM's next hypervisor, under the name that the VM's status
@@ -130,6 +132,13 @@ func environment(spec string, s Settings) []corev1.EnvVar {
 			prefixes = append(prefixes, network.String())
 		}
 		env = append(env, corev1.EnvVar{Name: vmpb.EnvUserNetwork, Value: strings.Join(prefixes, ",")})
+	}
+	if len(s.HostPorts) > 0 {
+		var ports []string
+		for _, port := range s.HostPorts {
+			ports = append(ports, strconv.Itoa(int(port)))
+		}
+		env = append(env, corev1.EnvVar{Name: vmpb.EnvHostPorts, Value: strings.Join(ports, ",")})
 	}
 	return env
 }

@@ -26,6 +26,7 @@ func TestPods(t *testing.T) {
 	full := plain
 	full.Accelerator = "tcg"
 	full.Networks = []netip.Prefix{netip.MustParsePrefix("10.77.0.0/16"), netip.MustParsePrefix("fd77::/64")}
+	full.HostPorts = []uint16{16443, 8080}
 	cases := map[string]struct {
 		settings Settings
 		given    func(*v1alpha1.VirtualMachine)

@@ -15,7 +15,11 @@ const (
 	monitorFD = iota + firstFD - 1
 	consoleFD
 	agentFD
-	inherited = agentFD - firstFD + 1
+	// What the guest sends to its network leaves QEMU here, and what the firewall allows
+	// comes back.
+	fromGuestFD
+	toNetworkFD
+	inherited = toNetworkFD - firstFD + 1
 )
 
 // AgentPort is the name of the guest agent's virtio-serial port.
@@ -151,6 +155,13 @@ func networkArguments(n *UserNetwork) []string {
 	}
 	return []string{
 		"-netdev", backend,
+		"-chardev", fmt.Sprintf("socket,id=fromguest,fd=%d", fromGuestFD),
+		"-chardev", fmt.Sprintf("socket,id=tonetwork,fd=%d", toNetworkFD),
+		// The queue is named for what the network receives.
+		"-object", object{
+			"qom-type": "filter-redirector", "id": "firewall", "netdev": "net0", "queue": "rx",
+			"outdev": "fromguest", "indev": "tonetwork",
+		}.json(),
 		// No boot ROM: guests do not boot from this network.
 		"-device", object{
 			"driver": "virtio-net-pci", "id": "nic0", "netdev": "net0", "mac": n.MAC.String(), "romfile": "",

@@ -5,6 +5,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/firewall"
 )
 
 // MachineType is the virtual hardware of every guest. It is pinned, because it must be the
@@ -96,7 +98,7 @@ type FirmwareItem struct {
 
 // UserNetwork is a network card on QEMU's user-mode network: a network of this guest alone,
 // with a gateway that reaches what the process on the host reaches. The gateway's addresses
-// stand for the host's loopback.
+// stand for the host's loopback, of which only HostPorts can be reached.
 type UserNetwork struct {
 	// MAC is the card's Ethernet address. Required.
 	MAC net.HardwareAddr
@@ -112,6 +114,9 @@ type UserNetwork struct {
 	Address6 netip.Addr
 	// Forwards are ports of the host that lead into the guest.
 	Forwards []Forward
+	// HostPorts are the TCP ports of the host's loopback that the guest may connect to, at
+	// the gateway's addresses.
+	HostPorts []uint16
 }
 
 // Forward forwards connections to a TCP port of the host to Guest4.
@@ -150,6 +155,30 @@ func (n UserNetwork) Gateway6() netip.Addr {
 		return netip.Addr{}
 	}
 	return nth(n.IPv6, gatewayOffset)
+}
+
+// DNS6 is the guest's IPv6 name server, the third address of the network. It is the zero Addr
+// without IPv6.
+func (n UserNetwork) DNS6() netip.Addr {
+	if !n.IPv6.IsValid() {
+		return netip.Addr{}
+	}
+	return nth(n.IPv6, dnsOffset)
+}
+
+// rules returns what the guest may reach in its own network.
+func (n UserNetwork) rules() firewall.Rules {
+	rules := firewall.Rules{
+		Networks:  []firewall.Network{{Prefix: n.IPv4, Gateway: n.Gateway4(), NameServer: n.DNS4()}},
+		HostPorts: n.HostPorts,
+	}
+	if n.IPv6.IsValid() {
+		rules.Networks = append(rules.Networks, firewall.Network{Prefix: n.IPv6, Gateway: n.Gateway6(), NameServer: n.DNS6()})
+	}
+	for _, forward := range n.Forwards {
+		rules.Forwarded = append(rules.Forwarded, forward.Port)
+	}
+	return rules
 }
 
 func nth(network netip.Prefix, steps int) netip.Addr {

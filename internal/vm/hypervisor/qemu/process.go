@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -23,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/millwright-dev/millwright/internal/child"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/firewall"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qmp"
 )
 
@@ -32,6 +34,9 @@ const (
 
 	// stderrLimit is how much of QEMU's standard error is kept, in bytes.
 	stderrLimit = 8 << 10
+
+	// endLimit is how long QEMU may take to end after it has closed the guest's network.
+	endLimit = 10 * time.Second
 )
 
 // Process is a running QEMU with its machine. It is safe for concurrent use.
@@ -75,7 +80,9 @@ func Start(ctx context.Context, program string, config Config) (*Process, error)
 	}
 	p.console = NewConsole(sockets.ours[consoleFD-firstFD])
 	p.agent = sockets.ours[agentFD-firstFD]
-	go p.awaitEnd()
+	filtered := make(chan struct{})
+	go p.filter(config.Network, sockets, filtered)
+	go p.awaitEnd(filtered)
 	return p, nil
 }
 
@@ -113,11 +120,32 @@ func (p *Process) failedStart(ctx context.Context, reason error) error {
 	return fmt.Errorf("starting QEMU: %w", reason)
 }
 
+// filter is the firewall of the guest's network. QEMU without it would pass everything, so it
+// ends with it.
+func (p *Process) filter(network *UserNetwork, sockets *channels, done chan<- struct{}) {
+	defer close(done)
+	fromGuest, toNetwork := sockets.ours[fromGuestFD-firstFD], sockets.ours[toNetworkFD-firstFD]
+	if network != nil {
+		err := firewall.Pass(network.rules(), fromGuest, toNetwork)
+		if errors.Is(err, io.EOF) { // QEMU closes its end when it ends
+			select {
+			case <-p.child.Ended():
+			case <-time.After(endLimit):
+			}
+		}
+		_ = p.child.Signal(syscall.SIGKILL) // fails only if it has ended
+	}
+	<-p.child.Ended()
+	_ = fromGuest.Close()
+	_ = toNetwork.Close()
+}
+
 // awaitEnd waits for the end of the process and of all that came from it.
-func (p *Process) awaitEnd() {
+func (p *Process) awaitEnd(filtered <-chan struct{}) {
 	<-p.monitor.Done()
 	<-p.child.Ended()
 	<-p.console.done
+	<-filtered
 	_ = p.agent.Close() // the other end is gone
 	p.exit = p.explainExit()
 	close(p.done)

@@ -1,0 +1,186 @@
+// Package firewall decides which frames of a guest enter QEMU's user-mode network.
+//
+// That network makes connections as the process on the host, so without a firewall a guest
+// reaches every service on the host's loopback: at the gateway's address, at other addresses
+// of its own network, at broadcast addresses, and at loopback addresses themselves. The
+// firewall names what is allowed within the guest's network and leaves out every other name
+// of the loopback. All other addresses are outside, and allowed.
+package firewall
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+)
+
+// Rules say what a guest may reach in its own network. The zero value allows nothing there.
+type Rules struct {
+	// Networks of the guest.
+	Networks []Network
+	// HostPorts are the TCP ports of the host's loopback that the guest may connect to, at
+	// the address of a gateway.
+	HostPorts []uint16
+	// Forwarded are the TCP ports of the guest that the host may connect to. Their answers
+	// go to the gateway.
+	Forwarded []uint16
+}
+
+// Network is a network of one IP version with the addresses that have a meaning in it.
+type Network struct {
+	// Prefix of all addresses.
+	Prefix netip.Prefix
+	// Gateway stands for the host's loopback.
+	Gateway netip.Addr
+	// NameServer stands for the host's name server. It answers at port 53 only.
+	NameServer netip.Addr
+}
+
+// Sizes and offsets of headers, in bytes.
+const (
+	ethernetHeader = 14
+	ethernetType   = 12
+	header4        = 20
+	header6        = 40
+	portsLength    = 4
+	tcpFlags       = 13
+)
+
+// Values of header fields.
+const (
+	typeARP  = 0x0806
+	typeIPv4 = 0x0800
+	typeIPv6 = 0x86dd
+
+	protocolICMP   = 1
+	protocolTCP    = 6
+	protocolUDP    = 17
+	protocolICMPv6 = 58
+
+	flagSYN = 0x02
+	flagACK = 0x10
+
+	portDNS    = 53
+	portDHCP   = 67
+	portDHCPv6 = 547
+)
+
+// packet is what the rules need to know of an IP packet.
+type packet struct {
+	to       netip.Addr
+	protocol byte
+	// fragment reports whether this is a part of a packet, whose ports may be elsewhere.
+	fragment bool
+	payload  []byte
+}
+
+// Allows reports whether an Ethernet frame of the guest may enter the network.
+func (r Rules) Allows(frame []byte) bool {
+	if len(frame) < ethernetHeader {
+		return false
+	}
+	var p packet
+	var ok bool
+	switch content := frame[ethernetHeader:]; binary.BigEndian.Uint16(frame[ethernetType:]) {
+	case typeARP:
+		return true // only the gateway and the name server answer
+	case typeIPv4:
+		p, ok = parse4(content)
+	case typeIPv6:
+		p, ok = parse6(content)
+	}
+	return ok && r.allows(p)
+}
+
+func parse4(data []byte) (packet, bool) {
+	if len(data) < header4 || data[0]>>4 != 4 {
+		return packet{}, false
+	}
+	header, total := int(data[0]&0xf)*4, int(binary.BigEndian.Uint16(data[2:]))
+	if header < header4 || total < header || total > len(data) {
+		return packet{}, false
+	}
+	const moreAndOffset = 0x3fff
+	return packet{
+		to: netip.AddrFrom4([4]byte(data[16:])), protocol: data[9],
+		fragment: binary.BigEndian.Uint16(data[6:])&moreAndOffset != 0, payload: data[header:total],
+	}, true
+}
+
+// parse6 takes an extension header for an unknown protocol, as QEMU does.
+func parse6(data []byte) (packet, bool) {
+	if len(data) < header6 || data[0]>>4 != 6 {
+		return packet{}, false
+	}
+	length := int(binary.BigEndian.Uint16(data[4:]))
+	if header6+length > len(data) {
+		return packet{}, false
+	}
+	return packet{to: netip.AddrFrom16([16]byte(data[24:])), protocol: data[6], payload: data[header6 : header6+length]}, true
+}
+
+var (
+	broadcast = netip.MustParseAddr("255.255.255.255")
+	// thisHost4 and compatible6 also lead to the loopback, as do loopback addresses and
+	// IPv4 addresses in IPv6.
+	thisHost4   = netip.MustParsePrefix("0.0.0.0/8")
+	compatible6 = netip.MustParsePrefix("::/96")
+)
+
+func isLoopback(address netip.Addr) bool {
+	return address.IsLoopback() || address.IsUnspecified() || address.Is4In6() ||
+		thisHost4.Contains(address) || compatible6.Contains(address)
+}
+
+func (r Rules) allows(p packet) bool {
+	switch {
+	case isLoopback(p.to):
+		return false
+	case p.to == broadcast:
+		return p.isUDP(portDHCP)
+	case p.to.IsMulticast(), p.to.Is6() && p.to.IsLinkLocalUnicast():
+		return p.protocol == protocolICMPv6 || p.to.Is6() && p.isUDP(portDHCPv6)
+	}
+	for _, network := range r.Networks {
+		if network.Prefix.Contains(p.to) {
+			return r.allowsInside(network, p)
+		}
+	}
+	return true
+}
+
+// allowsInside decides about a packet to an address of the guest's own network.
+func (r Rules) allowsInside(network Network, p packet) bool {
+	if p.protocol == protocolICMP || p.protocol == protocolICMPv6 {
+		return !p.fragment
+	}
+	from, to, ok := p.ports()
+	switch {
+	case !ok:
+		return false
+	case p.to == network.NameServer:
+		return to == portDNS
+	case p.to != network.Gateway:
+		return false
+	case p.protocol == protocolUDP:
+		return p.to.Is4() && to == portDHCP
+	}
+	return slices.Contains(r.HostPorts, to) || !p.opens() && slices.Contains(r.Forwarded, from)
+}
+
+// ports returns the ports of a whole TCP or UDP packet.
+func (p packet) ports() (from, to uint16, ok bool) {
+	if p.fragment || len(p.payload) < portsLength || p.protocol != protocolTCP && p.protocol != protocolUDP {
+		return 0, 0, false
+	}
+	return binary.BigEndian.Uint16(p.payload), binary.BigEndian.Uint16(p.payload[2:]), true
+}
+
+func (p packet) isUDP(port uint16) bool {
+	_, to, ok := p.ports()
+	return ok && p.protocol == protocolUDP && to == port
+}
+
+// opens reports whether a TCP packet opens a connection, or may. QEMU connects for no other.
+func (p packet) opens() bool {
+	return len(p.payload) <= tcpFlags || p.payload[tcpFlags]&(flagSYN|flagACK) == flagSYN
+}

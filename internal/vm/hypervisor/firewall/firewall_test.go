@@ -1,0 +1,169 @@
+package firewall
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+)
+
+var testRules = Rules{
+	Networks: []Network{
+		{netip.MustParsePrefix("10.77.0.0/16"), netip.MustParseAddr("10.77.0.2"), netip.MustParseAddr("10.77.0.3")},
+		{netip.MustParsePrefix("fd77::/64"), netip.MustParseAddr("fd77::2"), netip.MustParseAddr("fd77::3")},
+	},
+	HostPorts: []uint16{16443},
+	Forwarded: []uint16{22},
+}
+
+// ip returns a frame with an IP packet.
+func ip(to string, protocol byte, payload ...byte) []byte {
+	address := netip.MustParseAddr(to)
+	if address.Is4() {
+		header := []byte{0x45, 0, 0, byte(header4 + len(payload)), 0, 1, 0, 0, 64, protocol, 0, 0, 10, 77, 0, 16}
+		return bytes.Join([][]byte{make([]byte, 12), {8, 0}, header, address.AsSlice(), payload}, nil)
+	}
+	header := append([]byte{0x60, 0, 0, 0, 0, byte(len(payload)), protocol, 64}, make([]byte, 16)...)
+	return bytes.Join([][]byte{make([]byte, 12), {0x86, 0xdd}, header, address.AsSlice(), payload}, nil)
+}
+
+func udp(to string, port uint16) []byte {
+	return ip(to, protocolUDP, binary.BigEndian.AppendUint16([]byte{18, 103}, port)...)
+}
+
+func tcp(to string, from, port uint16, flags byte) []byte {
+	header := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, from), port)
+	return ip(to, protocolTCP, append(header, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, flags, 0, 0, 0, 0, 0, 0)...)
+}
+
+// fragment makes a frame with IPv4 the part of a packet at an offset.
+func fragment(frame []byte, offset uint16) []byte {
+	binary.BigEndian.PutUint16(frame[ethernetHeader+6:], offset)
+	return frame
+}
+
+func TestAllows(t *testing.T) {
+	const syn, ack, rst = flagSYN, flagACK, 0x04
+	for name, test := range map[string]struct {
+		frame []byte
+		want  bool
+	}{
+		"the API server":                           {tcp("10.77.0.2", 4711, 16443, syn), true},
+		"the API server over IPv6":                 {tcp("fd77::2", 4711, 16443, syn), true},
+		"its port at another address":              {tcp("10.77.0.4", 4711, 16443, syn), false},
+		"its port at another IPv6 address":         {tcp("fd77::4", 4711, 16443, syn), false},
+		"its port over UDP":                        {udp("10.77.0.2", 16443), false},
+		"another port":                             {tcp("10.77.0.2", 4711, 16480, syn), false},
+		"another port over IPv6":                   {tcp("fd77::2", 4711, 16480, syn), false},
+		"another port in an open connection":       {tcp("10.77.0.2", 4711, 16480, ack), false},
+		"the answer of a forwarded port":           {tcp("10.77.0.2", 22, 40000, syn|ack), true},
+		"the end of a forwarded connection":        {tcp("10.77.0.2", 22, 40000, rst), true},
+		"a connection from a forwarded port":       {tcp("10.77.0.2", 22, 40000, syn), false},
+		"a forwarded port without flags":           {ip("10.77.0.2", protocolTCP, 0, 22, 156, 64), false},
+		"the loopback itself":                      {tcp("127.0.0.1", 4711, 16443, syn), false},
+		"another address of the loopback":          {udp("127.9.9.9", 53), false},
+		"the loopback of IPv6":                     {tcp("::1", 4711, 16443, syn), false},
+		"no address":                               {tcp("0.0.0.0", 4711, 16443, syn), false},
+		"no address, again":                        {tcp("0.1.2.3", 4711, 16443, syn), false},
+		"no IPv6 address":                          {tcp("::", 4711, 16443, syn), false},
+		"IPv4 in IPv6":                             {tcp("::ffff:127.0.0.1", 4711, 16443, syn), false},
+		"IPv4 in IPv6, older":                      {tcp("::127.0.0.1", 4711, 16443, syn), false},
+		"a fragment to the gateway":                {fragment(tcp("10.77.0.2", 4711, 16443, syn), 0x2000), false},
+		"the rest of a packet to the gateway":      {fragment(tcp("10.77.0.2", 4711, 16443, syn), 1), false},
+		"a ping in fragments":                      {fragment(ip("10.77.0.2", protocolICMP, 8, 0, 0, 0), 0x2000), false},
+		"a ping":                                   {ip("10.77.0.2", protocolICMP, 8, 0, 0, 0), true},
+		"a neighbour":                              {ip("ff02::1:ff00:2", protocolICMPv6, 135, 0, 0, 0), true},
+		"a router":                                 {ip("fe80::2", protocolICMPv6, 133, 0, 0, 0), true},
+		"a service at a link-local address":        {tcp("fe80::2", 4711, 16443, syn), false},
+		"the name server":                          {udp("10.77.0.3", 53), true},
+		"the name server over TCP":                 {tcp("10.77.0.3", 4711, 53, syn), true},
+		"the name server over IPv6":                {udp("fd77::3", 53), true},
+		"another port of the name server":          {tcp("10.77.0.3", 4711, 16443, syn), false},
+		"DHCP":                                     {udp("255.255.255.255", 67), true},
+		"DHCP at the gateway":                      {udp("10.77.0.2", 67), true},
+		"DHCP at another address":                  {udp("10.77.255.255", 67), false},
+		"DHCP over IPv6":                           {udp("ff02::1:2", 547), true},
+		"a broadcast":                              {udp("255.255.255.255", 53), false},
+		"a TCP broadcast":                          {tcp("255.255.255.255", 4711, 67, syn), false},
+		"a multicast":                              {udp("224.0.0.251", 5353), false},
+		"an IPv6 multicast":                        {udp("ff02::1", 16443), false},
+		"the outside":                              {tcp("192.0.2.1", 4711, 443, syn), true},
+		"the outside over IPv6":                    {tcp("2001:db8::1", 4711, 443, syn), true},
+		"the outside in fragments":                 {fragment(udp("192.0.2.1", 53), 0x2000), true},
+		"an extension header before TCP":           {ip("fd77::2", 0, tcp("fd77::2", 4711, 16443, syn)[ethernetHeader:]...), false},
+		"ARP":                                      {append(make([]byte, 12), 8, 6), true},
+		"a VLAN":                                   {append(append(make([]byte, 12), 0x81, 0, 0, 1), tcp("10.77.0.2", 1, 16443, syn)[12:]...), false},
+		"another protocol of Ethernet":             {append(make([]byte, 12), 0x88, 0xf8), false},
+		"an incomplete frame":                      {make([]byte, 5), false},
+		"an incomplete header":                     {tcp("192.0.2.1", 4711, 443, syn)[:30], false},
+		"an incomplete packet":                     {tcp("192.0.2.1", 4711, 443, syn)[:40], false},
+		"a header that is longer than the content": {append(append(make([]byte, 12), 8, 0, 0x4f), make([]byte, 30)...), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := testRules.Allows(test.frame); got != test.want {
+				t.Errorf("allowed: %t, want %t", got, test.want)
+			}
+		})
+	}
+}
+
+// FuzzAllows: no frame makes the rules fail, and the loopback is never allowed.
+func FuzzAllows(f *testing.F) {
+	f.Add(tcp("10.77.0.2", 4711, 16443, flagSYN))
+	f.Add(udp("fd77::3", 53))
+	f.Add(fragment(udp("127.0.0.1", 53), 0x2000))
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		if !testRules.Allows(frame) || len(frame) < ethernetHeader+header4 {
+			return
+		}
+		kind := binary.BigEndian.Uint16(frame[ethernetType:])
+		if kind == typeIPv4 && frame[ethernetHeader+16] == 127 || kind != typeIPv4 && kind != typeIPv6 && kind != typeARP {
+			t.Errorf("allowed %x", frame)
+		}
+	})
+}
+
+func framed(frame []byte) []byte {
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(frame))), frame...)
+}
+
+func TestPass(t *testing.T) {
+	good, bad := tcp("10.77.0.2", 4711, 16443, flagSYN), tcp("10.77.0.2", 4711, 1, flagSYN)
+	var network bytes.Buffer
+	err := Pass(testRules, io.MultiReader(
+		bytes.NewReader(framed(bad)), bytes.NewReader(framed(good)), bytes.NewReader(framed(bad)), bytes.NewReader(framed(good)),
+	), &network)
+	if !errors.Is(err, io.EOF) {
+		t.Errorf("ended with %v", err)
+	}
+	if want := append(framed(good), framed(good)...); !bytes.Equal(network.Bytes(), want) {
+		t.Errorf("passed %x, want %x", network.Bytes(), want)
+	}
+	if err := Pass(testRules, bytes.NewReader([]byte{0xff, 0, 0, 0}), &network); err == nil || errors.Is(err, io.EOF) {
+		t.Errorf("a frame of 4 GiB: %v", err)
+	}
+}
+
+// TestPassNeverWaits: QEMU waits while nobody reads, also with what the network waits for. So
+// frames are read while the network takes none.
+func TestPassNeverWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		guest, fromGuest := io.Pipe()
+		network, toNetwork := io.Pipe() // nobody reads
+		done := make(chan error)
+		go func() { done <- Pass(testRules, guest, toNetwork) }()
+		for range 2 * maxQueued {
+			if _, err := fromGuest.Write(framed(tcp("10.77.0.2", 4711, 16443, flagSYN))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		fromGuest.Close()
+		network.CloseWithError(errors.New("QEMU has ended"))
+		if err := <-done; !errors.Is(err, io.EOF) {
+			t.Errorf("ended with %v", err)
+		}
+	})
+}
