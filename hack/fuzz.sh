@@ -36,7 +36,7 @@ for module in "${modules[@]}"; do
 		[[ $test =~ $pattern ]] || continue
 		ran=$((ran + 1))
 		echo "fuzz: $test for $time"
-		go -C "$module" test -vet=off -run='^$' -fuzz="^$name\$" -fuzztime="$time" \
+		go -C "$module" test -vet=off -run='^$' -fuzz="^$name\$" -fuzztime="$time" -fuzzminimizetime=5s \
 			${FUZZ_PARALLEL:+-parallel="$FUZZ_PARALLEL"} "$folder" || failed+=("$test")
 	done < <(tests "$module")
 done

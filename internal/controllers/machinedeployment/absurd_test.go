@@ -1,0 +1,91 @@
+package machinedeployment
+
+import (
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/reconcile/validation"
+	"github.com/millwright-dev/millwright/test/absurd"
+	"github.com/millwright-dev/millwright/test/fixture"
+)
+
+// FuzzReconcile: whatever the objects contain, passes end. An invalid deployment changes nothing, and
+// no set gets a negative number, or loses Machines that the deployment wants.
+func FuzzReconcile(f *testing.F) {
+	absurd.Seed(f, func(data []byte) {
+		f.Add(data, []byte(nil), false)
+		f.Add(data, []byte(nil), true)
+		f.Add([]byte(nil), data, true)
+	})
+	f.Fuzz(func(t *testing.T, ofDeployment, ofSets []byte, rolling bool) {
+		const replicas = 4
+		deployment := fixture.Deployment(replicas, fixture.Rolling("1", "1"))
+		if rolling {
+			fixture.OfClass("b")(deployment)
+		}
+		set, empty := fixture.Set("a", replicas, fixture.WithUID), fixture.Set("c", 0, fixture.WithUID)
+		member := fixture.Member(set, "m0")
+		absurd.Objects(ofDeployment, deployment)
+		absurd.Objects(ofSets, set, empty, member)
+		s := newServer(deployment, set, empty, member)
+		const passes = 3
+		for range passes {
+			absurd.Within("a pass", func() { _, _ = s.Reconcile(t.Context(), request) }) // an error is fine
+		}
+		sum := int64(0)
+		for name, found := range s.all() {
+			if found.Spec.Replicas < 0 && len(ofSets) == 0 {
+				t.Errorf("set %s has %d replicas", name, found.Spec.Replicas)
+			}
+			sum += int64(found.Spec.Replicas)
+		}
+		if len(ofSets) > 0 || deployment.DeletionTimestamp != nil {
+			return
+		}
+		if errs := validation.MachineDeployment(deployment); len(errs) > 0 && touched(s) {
+			t.Errorf("acts on an invalid deployment (%v): %q", errs, s.writes)
+		}
+		if least := min(replicas, int64(max(0, deployment.Spec.Replicas))); len(validation.MachineDeployment(deployment)) == 0 && !unbound(deployment) && sum < least-1 {
+			t.Errorf("%d machines are left, want at least %d less one: %q", sum, least, s.lines)
+		}
+		checkTexts(t, s)
+	})
+}
+
+// touched reports whether a set was created, scaled or deleted.
+func touched(s *server) bool {
+	for _, write := range s.writes {
+		if !strings.Contains(write, " "+request.Name) || strings.Contains(write, request.Name+"-") {
+			return true
+		}
+	}
+	return false
+}
+
+// unbound reports whether the strategy lets a deployment be without Machines for a time, or its
+// selector does not select those that there are.
+func unbound(deployment *v1alpha1.MachineDeployment) bool {
+	strategy, usual := deployment.Spec.Strategy, fixture.Deployment(1, fixture.Rolling("1", "1"))
+	if strategy.Type != usual.Spec.Strategy.Type || strategy.RollingUpdate == nil || strategy.RollingUpdate.MaxUnavailable == nil {
+		return true
+	}
+	selector := deployment.Spec.Selector
+	return *strategy.RollingUpdate.MaxUnavailable != *usual.Spec.Strategy.RollingUpdate.MaxUnavailable ||
+		selector == nil || len(selector.MatchExpressions) > 0 || len(selector.MatchLabels) != 1 || selector.MatchLabels["name"] != fixture.Pool
+}
+
+func checkTexts(t *testing.T, s *server) {
+	t.Helper()
+	found := &v1alpha1.MachineDeployment{}
+	if s.live.Get(t.Context(), client.ObjectKeyFromObject(s.deployment()), found) != nil {
+		return // it is deleted
+	}
+	for _, condition := range found.Status.Conditions {
+		if len(condition.Message) > 4096 {
+			t.Errorf("condition %s has a message of %d bytes", condition.Type, len(condition.Message))
+		}
+	}
+}
