@@ -15,6 +15,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -128,6 +129,8 @@ func (s *source) special(v reflect.Value) bool {
 	case *intstr.IntOrString:
 		*value = pick(s, intstr.FromInt32(math.MinInt32), intstr.FromInt32(math.MaxInt32), intstr.FromInt32(-1), intstr.FromInt32(0), intstr.FromString(s.text()),
 			intstr.FromString("-5%"), intstr.FromString("101%"), intstr.FromString("99999999999999999999%"), intstr.FromString("%"), intstr.IntOrString{Type: 7})
+	case *runtime.RawExtension: // the API server accepts nothing but JSON
+		*value = runtime.RawExtension{Raw: []byte(pick(s, "{}", "null", "[]", `"x"`, "-1", `{"a":{"a":[{"a":null}]}}`, `{"vmPool":1e99}`, deep))}
 	case *[]byte:
 		*value = []byte(s.text())
 	default:
@@ -153,6 +156,9 @@ var texts = []string{
 	"machine.sapcloud.io/v1alpha1", "foregroundDeletion", "orphan", strings.Repeat("x", 70), strings.Repeat("ü", 300), strings.Repeat("9", 400),
 	strings.Repeat("a~", 20000),
 }
+
+// deep is JSON with many levels.
+var deep = strings.Repeat(`{"a":`, 500) + "0" + strings.Repeat("}", 500)
 
 func (s *source) text() string { return texts[s.choose(len(texts))] }
 
