@@ -49,7 +49,7 @@ func TestExplainCreations(t *testing.T) {
 		w.cloud.Fail(sim.Fault{Method: sim.CreateMachine, Machine: name, Codes: []codes.Code{code}, Message: "the provider's own words", Times: -1})
 		w.machine(name, "small")
 		want[name] = answer{
-			verdict: report.NotRunning, cause: report.DriverFailed, code: code.String(),
+			verdict: report.NotRunning, cause: v1alpha1.CauseDriverFailed, code: code.String(),
 			next: again == "every 10m" || again == "after 3m",
 			says: []string{"is not Running: the provider's own words (" + code.String() + ")", "The driver is asked again " + again, "becomes Failed unless it is created"},
 		}
@@ -60,7 +60,7 @@ func TestExplainCreations(t *testing.T) {
 	missing := func(class string, says ...string) {
 		name := w.own("material-" + class)
 		w.machine(name, class)
-		notRunning(name, report.InvalidClassInputs, "", says...)
+		notRunning(name, v1alpha1.CauseInvalidClassInputs, "", says...)
 	}
 	missing("nowhere", `MachineClass "nowhere" not found in namespace "NS"`, "Create MachineClass nowhere")
 	missing("no-secret", `Secret "NS/no-secret" of MachineClass "no-secret" not found`, "Create the secret")
@@ -69,12 +69,12 @@ func TestExplainCreations(t *testing.T) {
 
 	odd := w.own("odd")
 	w.machine(odd, "odd")
-	notRunning(odd, report.DriverFailed, "InvalidArgument", "providerSpec.join", "Correct the providerSpec of MachineClass odd")
+	notRunning(odd, v1alpha1.CauseDriverFailed, "InvalidArgument", "providerSpec.join", "Correct the providerSpec of MachineClass odd")
 
 	raw := w.own("raw")
 	w.cloud.Fail(sim.Fault{Method: sim.InitializeMachine, Machine: raw, Codes: []codes.Code{codes.Internal}, Message: "cannot set the source check", Times: -1})
 	w.machine(raw, "small")
-	notRunning(raw, report.DriverFailed, "Internal", "cannot set the source check (Internal)", "after 5s", "; provider ID sim:///NS/raw-NS/")
+	notRunning(raw, v1alpha1.CauseDriverFailed, "Internal", "cannot set the source check (Internal)", "after 5s", "; provider ID sim:///NS/raw-NS/")
 
 	hangs := w.own("hangs")
 	w.cloud.Fail(sim.Fault{Method: sim.CreateMachine, Machine: hangs, Hang: true, Times: -1})
@@ -84,18 +84,18 @@ func TestExplainCreations(t *testing.T) {
 	silent := w.own("silent")
 	w.cloud.Fail(sim.Fault{Method: sim.CreateMachine, Machine: silent, Hang: true, Times: -1})
 	w.machine(silent, "small", within(time.Second, time.Hour))
-	notRunning(silent, report.CreationTimeout, "", "Failed, since", "The driver has not answered within 1s", "nobody replaces it: no set owns it")
+	notRunning(silent, v1alpha1.CauseCreationTimeout, "", "Failed, since", "The driver has not answered within 1s", "nobody replaces it: no set owns it")
 
 	full := w.own("full")
 	w.cloud.Fail(sim.Fault{Method: sim.CreateMachine, Machine: full, Codes: []codes.Code{codes.ResourceExhausted}, Message: "zone-1 is full", Times: -1})
 	w.machine(full, "small", within(time.Second, time.Hour))
-	notRunning(full, report.DriverFailed, "ResourceExhausted", "Failed, since", "zone-1 is full (ResourceExhausted)", "Free capacity")
+	notRunning(full, v1alpha1.CauseDriverFailed, "ResourceExhausted", "Failed, since", "zone-1 is full (ResourceExhausted)", "Free capacity")
 
 	first, second := w.own("first"), w.own("second")
 	w.machine(first, "small")
 	owner := w.reaches(t, first, v1alpha1.MachineRunning)
 	w.machine(second, "small", func(m *v1alpha1.Machine) { m.Spec.ProviderID = owner.Spec.ProviderID })
-	notRunning(second, report.InstanceOwned, "", "is that of machine", `"first-NS" already`)
+	notRunning(second, v1alpha1.CauseInstanceOwned, "", "is that of machine", `"first-NS" already`)
 
 	for name, answer := range want {
 		t.Run(strings.TrimSuffix(name, "-"+w.Namespace), func(t *testing.T) { w.asks(t, "machine", name, answer) })
@@ -117,14 +117,14 @@ func TestExplainNodes(t *testing.T) {
 	}
 	w.machine(expect("runs", report.Healthy, "", "is Running."), "small")
 	w.machine(expect("never", report.NotRunning, report.NodeNotJoined, `node "never-NS" has not joined`, "becomes Failed unless its node is ready before: its timeout is 20m"), "never")
-	w.machine(expect("unready", report.NotRunning, report.NodeUnhealthy, "Ready is False (KubeletNotReady)"), "unready")
+	w.machine(expect("unready", report.NotRunning, v1alpha1.CauseNodeUnhealthy, "Ready is False (KubeletNotReady)"), "unready")
 	w.machine(expect("bare", report.NotRunning, report.CriticalComponentsNotReady, "critical components on the node are not ready"), "bare")
-	w.machine(expect("late", report.NotRunning, report.CreationTimeout, "failed to join the cluster in", "Failed, since", "nobody replaces it"), "never", within(time.Second, time.Hour))
-	w.machine(expect("lost", report.NotRunning, report.InstanceLost, "VM sim:///NS/lost-NS/1-gone does not exist any more", "Unknown, since", "becomes Failed unless its node is healthy"), "small",
+	w.machine(expect("late", report.NotRunning, v1alpha1.CauseCreationTimeout, "failed to join the cluster in", "Failed, since", "nobody replaces it"), "never", within(time.Second, time.Hour))
+	w.machine(expect("lost", report.NotRunning, v1alpha1.CauseInstanceLost, "VM sim:///NS/lost-NS/1-gone does not exist any more", "Unknown, since", "becomes Failed unless its node is healthy"), "small",
 		func(m *v1alpha1.Machine) { m.Spec.ProviderID = "sim:///" + w.Namespace + "/" + m.Name + "/1-gone" })
 
-	sick := expect("sick", report.NotRunning, report.NodeUnhealthy, "Unknown, since", "Ready is Unknown", "The kubelet of node sick-NS does not report", "its timeout is 10m")
-	dead := expect("dead", report.NotRunning, report.HealthTimeout, "Failed, since", "health checks failing since last 1s", "Ready is Unknown")
+	sick := expect("sick", report.NotRunning, v1alpha1.CauseNodeUnhealthy, "Unknown, since", "Ready is Unknown", "The kubelet of node sick-NS does not report", "its timeout is 10m")
+	dead := expect("dead", report.NotRunning, v1alpha1.CauseHealthTimeout, "Failed, since", "health checks failing since last 1s", "Ready is Unknown")
 	w.machine(sick, "small")
 	w.machine(dead, "small", within(time.Hour, time.Second), inPool("dead"))
 	pool := []string{w.own("pool-1"), w.own("pool-2")}
@@ -150,7 +150,7 @@ func TestExplainNodes(t *testing.T) {
 			g.Expect(delayed).NotTo(gomega.BeEmpty())
 		})
 		w.asks(t, "machine", delayed, answer{
-			verdict: report.NotRunning, cause: report.NodeUnhealthy,
+			verdict: report.NotRunning, cause: v1alpha1.CauseNodeUnhealthy,
 			says: []string{`as other machines of "pool" are being replaced`, "It becomes Failed once the others are replaced"},
 		})
 	})
@@ -212,10 +212,10 @@ func TestExplainDeletions(t *testing.T) {
 	deletes("disk", "small", w.disk, report.VolumeAttached, "", append(ends, "is attached to the node", "the manager says: Draining, waiting for volume pv-NS")...)
 
 	w.cloud.Fail(sim.Fault{Method: sim.DeleteMachine, Machine: w.own("denied"), Codes: []codes.Code{codes.PermissionDenied}, Message: "not allowed to delete it", Times: -1})
-	deletes("denied", "small", nil, report.DriverFailed, "PermissionDenied", "is being deleted: not allowed to delete it (PermissionDenied)", "The driver is asked again after 3m", "Correct the credentials", "at the earliest: The driver")
+	deletes("denied", "small", nil, v1alpha1.CauseDriverFailed, "PermissionDenied", "is being deleted: not allowed to delete it (PermissionDenied)", "The driver is asked again after 3m", "Correct the credentials", "at the earliest: The driver")
 	w.cloud.Fail(sim.Fault{Method: sim.DeleteMachine, Machine: w.own("hangs"), Hang: true, Times: -1})
-	deletes("hangs", "small", nil, report.InstanceExists, "", "the provider is deleting VM sim:///NS/hangs-NS/")
-	deletes("slow", "slow", nil, report.InstanceExists, "", "was asked to delete VM sim:///NS/slow-NS/", "and still has it")
+	deletes("hangs", "small", nil, v1alpha1.CauseInstanceExists, "", "the provider is deleting VM sim:///NS/hangs-NS/")
+	deletes("slow", "slow", nil, v1alpha1.CauseInstanceExists, "", "was asked to delete VM sim:///NS/slow-NS/", "and still has it")
 	deletes("held", "small", func(node string) {
 		w.patch(&v1alpha1.Machine{ObjectMeta: w.meta(node)}, `{"metadata":{"finalizers":["`+v1alpha1.FinalizerMCM+`","example.com/inventory"]}}`)
 	}, report.Finalizer, "", "finalizer example.com/inventory holds the machine")
@@ -226,7 +226,7 @@ func TestExplainDeletions(t *testing.T) {
 		}
 		w.patch(class, `{"metadata":{"finalizers":null}}`)
 		w.gone(t, class)
-	}, report.InvalidClassInputs, "", "VM sim:///NS/lost-NS/", `cannot be deleted: MachineClass "lost" not found`, "do not remove the finalizer by hand")
+	}, v1alpha1.CauseInvalidClassInputs, "", "VM sim:///NS/lost-NS/", `cannot be deleted: MachineClass "lost" not found`, "do not remove the finalizer by hand")
 
 	// Two Machines claim one VM.
 	first, second := w.own("claims"), w.own("claims-too")
@@ -238,7 +238,7 @@ func TestExplainDeletions(t *testing.T) {
 	if err := w.Client.Delete(t.Context(), &v1alpha1.Machine{ObjectMeta: w.meta(second)}); err != nil {
 		t.Fatal(err)
 	}
-	want[second] = answer{verdict: report.Deleting, cause: report.InstanceShared, says: []string{"is also that of machine", "clear spec.providerID"}}
+	want[second] = answer{verdict: report.Deleting, cause: v1alpha1.CauseInstanceShared, says: []string{"is also that of machine", "clear spec.providerID"}}
 
 	for name, answer := range want {
 		t.Run(strings.TrimSuffix(name, "-"+w.Namespace), func(t *testing.T) { w.asks(t, "machine", name, answer) })
@@ -320,7 +320,7 @@ func TestExplainReplacements(t *testing.T) {
 		set.Spec.Template.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{MachineCreationTimeout: &metav1.Duration{Duration: 2 * time.Second}}
 		machine := create(t, set)
 		w.gone(t, machine)
-		w.asks(t, "machine", machine.Name, gone(report.MachineFailed, "is gone: machine set late deleted it because it failed: Machine late-", "failed to join the cluster in", "set late ("))
+		w.asks(t, "machine", machine.Name, gone(v1alpha1.CauseMachineFailed, "is gone: machine set late deleted it because it failed: Machine late-", "failed to join the cluster in", "set late ("))
 	})
 	t.Run("never created", func(t *testing.T) {
 		w.create(w.set("roomy", "full", 1))
@@ -329,7 +329,7 @@ func TestExplainReplacements(t *testing.T) {
 		w.reaches(t, w.only(t, "pool", "roomy").Name, v1alpha1.MachineRunning)
 		machine := create(t, set)
 		w.gone(t, machine)
-		w.asks(t, "machine", machine.Name, gone(report.MachineFailed, "because it failed: Cloud provider message - machine codes error: code = [ResourceExhausted]"))
+		w.asks(t, "machine", machine.Name, gone(v1alpha1.CauseMachineFailed, "because it failed: Cloud provider message - machine codes error: code = [ResourceExhausted]"))
 	})
 	t.Run("unhealthy", func(t *testing.T) {
 		set := w.set("sick", "small", 1)
@@ -338,7 +338,7 @@ func TestExplainReplacements(t *testing.T) {
 		w.reaches(t, machine.Name, v1alpha1.MachineRunning)
 		w.turns(machine.Name, corev1.ConditionUnknown)
 		w.gone(t, machine)
-		w.asks(t, "machine", machine.Name, gone(report.MachineFailed, "health checks failing since last 1s", "Ready=Unknown"))
+		w.asks(t, "machine", machine.Name, gone(v1alpha1.CauseMachineFailed, "health checks failing since last 1s", "Ready=Unknown"))
 	})
 	t.Run("named by an autoscaler", func(t *testing.T) {
 		deployment := w.deployment("named", "small", 1)
@@ -349,14 +349,14 @@ func TestExplainReplacements(t *testing.T) {
 		w.patch(deployment, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationKeyTriggerDeletion+`":"`+machine.Name+"~"+now+
 			`","`+v1alpha1.AnnotationKeyLastReplicaChange+`":"`+now+`"}},"spec":{"replicas":0}}`)
 		w.gone(t, machine)
-		w.asks(t, "machine", machine.Name, gone(report.NamedForDeletion, "chosen by name, normally by an autoscaler: Machine named-"))
+		w.asks(t, "machine", machine.Name, gone(v1alpha1.CauseNamedForDeletion, "chosen by name, normally by an autoscaler: Machine named-"))
 	})
 	t.Run("scaled down", func(t *testing.T) {
 		set := w.set("less", "small", 1)
 		machine := create(t, set)
 		w.patch(set, `{"spec":{"replicas":0}}`)
 		w.gone(t, machine)
-		w.asks(t, "machine", machine.Name, gone(report.Surplus, "1 machine more than the 0 wanted exists"))
+		w.asks(t, "machine", machine.Name, gone(v1alpha1.CauseSurplus, "1 machine more than the 0 wanted exists"))
 	})
 	t.Run("rolled out", func(t *testing.T) {
 		deployment := w.deployment("rolls", "small", 1)
@@ -365,7 +365,7 @@ func TestExplainReplacements(t *testing.T) {
 		w.reaches(t, machine.Name, v1alpha1.MachineRunning)
 		w.patch(deployment, `{"spec":{"template":{"spec":{"class":{"name":"next"}}}}}`)
 		w.gone(t, machine)
-		w.asks(t, "machine", machine.Name, gone(report.Surplus, "wanted exists", "MachineDeployment rolls: Scaled down machine set rolls-"))
+		w.asks(t, "machine", machine.Name, gone(v1alpha1.CauseSurplus, "wanted exists", "MachineDeployment rolls: Scaled down machine set rolls-"))
 	})
 	t.Run("set deleted", func(t *testing.T) {
 		set := w.set("whole", "small", 1)
@@ -374,7 +374,7 @@ func TestExplainReplacements(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.gone(t, machine)
-		w.asks(t, "machine", machine.Name, gone(report.OwnerDeleted, "the machine set is being deleted"))
+		w.asks(t, "machine", machine.Name, gone(v1alpha1.CauseOwnerDeleted, "the machine set is being deleted"))
 	})
 	t.Run("node deleted", func(t *testing.T) {
 		machine := create(t, w.set("node", "small", 1))
@@ -383,7 +383,7 @@ func TestExplainReplacements(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.gone(t, machine)
-		w.asks(t, "machine", machine.Name, gone(report.NodeDeleted, "was deleted, so the machine is deleted too"))
+		w.asks(t, "machine", machine.Name, gone(v1alpha1.CauseNodeDeleted, "was deleted, so the machine is deleted too"))
 	})
 	t.Run("deleted by hand", func(t *testing.T) {
 		machine := create(t, w.set("hand", "small", 1))
@@ -416,7 +416,7 @@ func TestExplainAcrossRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	joining := answer{verdict: report.NotRunning, cause: report.NodeNotJoined, next: true, says: []string{"has not joined"}}
-	deleting := answer{verdict: report.Deleting, cause: report.DriverFailed, code: "PermissionDenied", says: []string{"not allowed (PermissionDenied)"}}
+	deleting := answer{verdict: report.Deleting, cause: v1alpha1.CauseDriverFailed, code: "PermissionDenied", says: []string{"not allowed (PermissionDenied)"}}
 	both := func(joining, deleting answer) {
 		t.Helper()
 		w.asks(t, "machine", never, joining)

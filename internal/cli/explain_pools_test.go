@@ -32,11 +32,11 @@ func TestExplainSets(t *testing.T) {
 	}
 	add(w.set("well", "small", 2), answer{verdict: report.Healthy, says: []string{"MachineSet NS/well has all 2 machines that it wants.", "2 wanted; 2 exist, 2 ready, 2 available; class small"}})
 	add(w.set("none", "small", 0), answer{verdict: report.Healthy, says: []string{"wants no machines, and has none"}})
-	full := incomplete(report.DriverFailed, "has 1 of 3 machines available", "2 machines are not Running, Machine full-", "(ResourceExhausted)", "Free capacity")
+	full := incomplete(v1alpha1.CauseDriverFailed, "has 1 of 3 machines available", "2 machines are not Running, Machine full-", "(ResourceExhausted)", "Free capacity")
 	full.code = "ResourceExhausted"
 	add(w.set("full", "full", 3), full)
 	add(w.set("never", "never", 1), incomplete(report.NodeNotJoined, "Machine never-", "has not joined", "millwright explain machine -n NS never-"))
-	add(w.set("nowhere", "nowhere", 1), incomplete(report.InvalidClassInputs, `MachineClass "nowhere" not found`))
+	add(w.set("nowhere", "nowhere", 1), incomplete(v1alpha1.CauseInvalidClassInputs, `MachineClass "nowhere" not found`))
 	ripe := w.set("ripe", "small", 1)
 	ripe.Spec.MinReadySeconds = 3600
 	ripening := incomplete(report.MinReadySeconds, "must stay ready for 1h to count as available")
@@ -52,14 +52,14 @@ func TestExplainSets(t *testing.T) {
 	add(off, incomplete(report.ScaleUpDisabled, "0 exist", "it creates no machines"))
 	bad := w.set("bad", "small", 1)
 	bad.Spec.Template.Labels = map[string]string{"pool": "other"}
-	add(bad, incomplete(report.InvalidSpec, "spec.template.metadata.labels", "Correct the field"))
+	add(bad, incomplete(v1alpha1.CauseInvalidSpec, "spec.template.metadata.labels", "Correct the field"))
 	one, two := w.set("one", "small", 1), w.set("two", "small", 1)
 	two.Spec.Selector, two.Spec.Template.Labels = one.Spec.Selector, one.Spec.Template.Labels
 	add(one, answer{verdict: report.Healthy, cause: report.SelectorOverlap, says: []string{"has the machine that it wants, but spec.selector: the same machines are selected by two. Give each set a label of its own.", "SelectorOverlap"}})
 	add(two, answer{verdict: report.Healthy, cause: report.SelectorOverlap, says: []string{"selected by one"}})
 	all := w.set("all", "small", 1)
 	all.Spec.Selector = &metav1.LabelSelector{}
-	add(all, incomplete(report.InvalidSpec, "spec.selector", "must not match every machine"))
+	add(all, incomplete(v1alpha1.CauseInvalidSpec, "spec.selector", "must not match every machine"))
 
 	leaving := w.set("leaving", "slow", 1)
 	w.create(leaving)
@@ -67,7 +67,7 @@ func TestExplainSets(t *testing.T) {
 	if err := w.Client.Delete(t.Context(), leaving); err != nil {
 		t.Fatal(err)
 	}
-	want["leaving"] = answer{verdict: report.Deleting, cause: report.InstanceExists, says: []string{"is being deleted, and waits for 1 machine", "and still has it", "1 more being deleted"}}
+	want["leaving"] = answer{verdict: report.Deleting, cause: v1alpha1.CauseInstanceExists, says: []string{"is being deleted, and waits for 1 machine", "and still has it", "1 more being deleted"}}
 
 	for name, answer := range want {
 		t.Run(name, func(t *testing.T) { w.asks(t, "machineset", name, answer) })
@@ -171,7 +171,7 @@ func TestExplainDeployments(t *testing.T) {
 	paused := w.deployment("paused", "small", 1)
 	paused.Spec.Paused = true
 	w.create(paused)
-	expect("paused", report.Incomplete, report.Paused, "it is paused: sizes change, and no machine of another template is made", "To go on: millwright rollout resume paused -n NS")
+	expect("paused", report.Incomplete, report.Paused, "the deployment is paused: sizes change, and no machine of another template is made", "To go on: millwright rollout resume paused -n NS")
 
 	bad := w.deployment("bad", "small", 1)
 	bad.Spec.Template.Labels = map[string]string{"name": "other"}
@@ -179,7 +179,7 @@ func TestExplainDeployments(t *testing.T) {
 	other := w.deployment("other", "small", 1)
 	other.Spec.Selector, other.Spec.Template.Labels = twin.Spec.Selector, twin.Spec.Template.Labels
 	w.create(bad, twin, other)
-	expect("bad", report.Incomplete, report.InvalidSpec, "spec.template.metadata.labels")
+	expect("bad", report.Incomplete, v1alpha1.CauseInvalidSpec, "spec.template.metadata.labels")
 	expect("twin", report.Healthy, report.SelectorOverlap, "has the machine that it wants, but spec.selector: the same machines are selected by other")
 
 	off := w.deployment("off", "small", 1)
@@ -223,7 +223,7 @@ func TestExplainDeployments(t *testing.T) {
 		all := w.deployment("all", "small", 1)
 		all.Spec.Selector = &metav1.LabelSelector{}
 		w.create(all)
-		w.asks(t, "machinedeployment", "all", answer{verdict: report.Incomplete, cause: report.InvalidSpec, says: []string{"the empty selector selects all machines"}})
+		w.asks(t, "machinedeployment", "all", answer{verdict: report.Incomplete, cause: v1alpha1.CauseInvalidSpec, says: []string{"the empty selector selects all machines"}})
 	})
 	t.Run("short name", func(t *testing.T) {
 		status, out, errs := w.run("mcd", "rolls", "-o", "json")
@@ -245,7 +245,7 @@ func (w *clusters) deletes(t *testing.T, deployment *v1alpha1.MachineDeployment)
 		t.Fatal(err)
 	}
 	w.asks(t, "machinedeployment", deployment.Name, answer{
-		verdict: report.Deleting, cause: report.InstanceExists,
+		verdict: report.Deleting, cause: v1alpha1.CauseInstanceExists,
 		says: []string{"is being deleted, and waits for 2 machines: 2 machines are being deleted, Machine leaving-", "and still has it", "2 more being deleted"},
 	})
 	w.counts(t, deployment, deployment.Spec.Replicas)

@@ -65,7 +65,7 @@ func TestInterruptedStatus(t *testing.T) {
 	root.SetOut(onWrite(cancel))
 	root.SetArgs([]string{"rollout", "status", "pool", "--kubeconfig", w.control, "-n", w.Namespace})
 	err := root.ExecuteContext(ctx)
-	for _, says := range []string{"not watched any more; whether the rollout of machine deployment", "0 of 1 updated", "waiting: the manager has not looked"} {
+	for _, says := range []string{"not watched any more; whether the rollout of machine deployment", "0 of 1 updated", "waiting: the manager has not acted yet"} {
 		if err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("says %v, want %q", err, says)
 		}

@@ -102,9 +102,9 @@ var rules = []rule{
 
 	// What reads what controllers wrote, to tell monitoring systems and people.
 	{from: []string{"internal/observe/metrics"}, may: []string{"api", "driver", "internal/lifecycle/drain"}},
-	{from: []string{"internal/observe/explain"}, may: slices.Concat([]string{"api", "driver", timeouts}, parts, pure)},
+	{from: []string{"internal/observe/explain"}, may: slices.Concat([]string{"api", "driver", timeouts}, parts, pure, planners)},
 	{from: []string{"internal/observe/follow"}},
-	{from: []string{"internal/observe/rollout"}, may: slices.Concat([]string{"api", "internal/observe/explain", "internal/observe/follow"}, parts, pure)},
+	{from: []string{"internal/observe/rollout"}, may: slices.Concat([]string{"api", "internal/observe/explain", "internal/observe/follow"}, parts, pure, planners)},
 
 	// What runs around the controllers on one host.
 	{from: []string{"internal/local"}, may: []string{"api", "proto", "internal/reconcile/flow", "internal/ca", "internal/child"}},

@@ -89,13 +89,13 @@ func TestNobody(t *testing.T) {
 	for _, command := range []string{"status", "history", "undo", "pause", "resume", "restart"} {
 		c.rollout(1, command+" other", `there is no machine deployment "other" in namespace "`+c.Namespace+`"`)
 	}
-	c.rollout(1, "status pool --timeout 5s", "the manager has not looked at the last change")
+	c.rollout(1, "status pool --timeout 5s", "the manager has not acted yet on what was changed last")
 	c.rollout(1, "status pool --context other", `context "other" does not exist`)
 	c.rollout(1, "status pool -n elsewhere", `in namespace "elsewhere"`)
 
 	watched := program.Start(t, c.arguments("status pool")...)
 	t.Cleanup(watched.Kill)
-	c.await(watched, "the manager has not looked")
+	c.await(watched, "the manager has not acted yet")
 	c.do(c.Client.Delete(t.Context(), c.deployment()))
 	if err := watched.Wait(); err == nil || watched.ExitCode() != 1 {
 		t.Errorf("ended with %v", err)
@@ -128,7 +128,7 @@ func TestInterrupted(t *testing.T) {
 	c := newCluster(t)
 	watched := program.Start(t, c.arguments("status pool")...)
 	t.Cleanup(watched.Kill)
-	c.await(watched, "the manager has not looked")
+	c.await(watched, "the manager has not acted yet")
 	c.do(syscall.Kill(watched.PID(), syscall.SIGINT))
 	if err := watched.Wait(); err == nil || watched.ExitCode() != 1 {
 		t.Errorf("ended with %v", err)

@@ -102,11 +102,9 @@ func open(flags *kubeconfig.Flags, given []string) (deployment, error) {
 	}
 	config.QPS, config.Burst = 50, 100 // a limit meant for controllers must not eat up a short --timeout
 	ctrl.SetLogger(logr.Discard())     // problems are shown; log lines would be drawn over
-	link := &rollout.Link{}
-	config.Wrap(link.Wrap)
 	c, err := kubeconfig.NewClient(config)
 	return deployment{
-		Follower: rollout.Follower{Config: config, Client: c, Link: link},
+		Follower: rollout.Follower{Config: config, Client: c},
 		key:      types.NamespacedName{Namespace: namespace, Name: name},
 	}, err
 }

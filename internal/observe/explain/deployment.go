@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,22 +12,30 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/status"
+	machineset "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+	"github.com/millwright-dev/millwright/internal/reconcile/cascade"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
 // deployment says what keeps a deployment from having its Machines. What its earlier sets that want
 // none fail to delete counts as well.
 func (e *poolExplainer) deployment() {
-	if !e.stopped() {
-		e.unseen(e.Deployment.Status.ObservedGeneration)
+	for _, is := range e.complaints() {
+		if statement, known := byReason[is.Reason]; known {
+			e.condition(statement, is)
+		}
 	}
+	e.waiting()
+	e.unseen(e.Deployment.Status.ObservedGeneration)
 	if e.current != nil {
-		e.set(e.current, true)
+		e.set(e.current)
 	}
 	for _, set := range e.earlier() {
 		if set.Spec.Replicas > 0 {
-			e.set(set, false)
+			e.set(set)
 		} else if e.staying(set) {
 			e.refused(set)
 			e.undeleted(set)
@@ -34,57 +43,56 @@ func (e *poolExplainer) deployment() {
 	}
 }
 
-// CauseOf returns the cause that a condition of a deployment stands for; empty if none does.
-func CauseOf(condition v1alpha1.MachineDeploymentCondition) report.Cause {
-	statement, known := byReason[condition.Reason]
-	if !known {
-		statement = byType[condition.Type]
+// complaints are the conditions of the explained deployment that say what is wrong. Numbers show
+// whether enough Machines are available, and that a rollout is late is not why.
+func (e *poolExplainer) complaints() []v1alpha1.MachineDeploymentCondition {
+	if e.Kind == KindSet {
+		return nil
 	}
-	return statement.Cause
+	return slices.DeleteFunc(slices.Clone(e.Deployment.Status.Conditions), func(is v1alpha1.MachineDeploymentCondition) bool {
+		switch is.Type {
+		case v1alpha1.MachineDeploymentAvailable:
+			return true
+		case v1alpha1.MachineDeploymentProgressing:
+			return is.Status != v1alpha1.ConditionFalse || is.Reason == v1alpha1.DeploymentReasonTimedOut
+		}
+		return is.Status != v1alpha1.ConditionTrue
+	})
+}
+
+func (e *poolExplainer) condition(statement report.Statement, is v1alpha1.MachineDeploymentCondition) {
+	e.Why(statement, "", is.LastTransitionTime.Time, "{text}", cmp.Or(is.Message, is.Reason))
+}
+
+// waiting says what a rollout or a rollback waits for before it begins.
+func (e *poolExplainer) waiting() {
+	rolls, back := e.old() > 0 || e.current == nil && !e.SetsUnread, e.Deployment.Spec.RollbackTo
+	if e.Deployment.Spec.Paused && (rolls || back != nil) {
+		since := time.Time{}
+		if is := status.Progress(e.Deployment.Status); is.Reason == v1alpha1.DeploymentReasonPaused {
+			since = is.LastTransitionTime.Time
+		}
+		e.Why(paused, "", since)
+	}
+	switch {
+	case back == nil:
+	case e.Deployment.Spec.Paused:
+		e.Why(pausedWish, "", time.Time{})
+	default:
+		e.Why(rollbackWish, "", time.Time{}, "{revision}", RollbackRevision(back))
+	}
+}
+
+// RollbackRevision names the revision of a rollback.
+func RollbackRevision(to *v1alpha1.RollbackConfig) string {
+	if to.Revision == 0 {
+		return "the revision before"
+	}
+	return fmt.Sprintf("revision %d", to.Revision)
 }
 
 func (e *poolExplainer) earlier() []*v1alpha1.MachineSet {
 	return slices.DeleteFunc(slices.Clone(e.Sets), func(set *v1alpha1.MachineSet) bool { return set == e.current })
-}
-
-// late says what does not cause that a rollout does not go on: that earlier sets, which it replaces,
-// wait, and that it is late.
-func (e *poolExplainer) late() {
-	for _, set := range e.earlier() {
-		if set.Spec.Replicas > 0 {
-			e.backOff(set)
-		}
-	}
-	for _, condition := range e.Deployment.Status.Conditions {
-		if condition.Reason == v1alpha1.DeploymentReasonTimedOut {
-			seconds := ptr.Deref(e.Deployment.Spec.ProgressDeadlineSeconds, 0)
-			e.Why(late, "", condition.LastUpdateTime.Time, "{text}", condition.Message, "{seconds}", number(seconds))
-		}
-	}
-}
-
-// stopped says which conditions keep a rollout from going on, and reports whether one keeps the
-// manager from doing anything.
-func (e *poolExplainer) stopped() bool {
-	stopped, since := false, time.Time{}
-	for _, condition := range e.Deployment.Status.Conditions {
-		if statement, known := byReason[condition.Reason]; known {
-			e.Why(statement, "", condition.LastTransitionTime.Time, "{text}", condition.Message)
-			stopped = stopped || statement.Cause == report.InvalidSpec
-		}
-		if condition.Reason == v1alpha1.DeploymentReasonPaused {
-			since = condition.LastTransitionTime.Time
-		}
-	}
-	wish := e.Deployment.Spec.RollbackTo != nil
-	if rolls := e.old() > 0 || e.current == nil && !e.SetsUnread; !e.Deployment.Spec.Paused || !rolls && !wish {
-		return stopped
-	}
-	e.Why(paused, "", since)
-	if wish {
-		e.Why(pausedWish, "", time.Time{})
-	}
-	return stopped
 }
 
 // old is how many Machines of earlier templates are to be replaced.
@@ -92,30 +100,48 @@ func (e *poolExplainer) old() int32 {
 	return e.Pool.Exist - e.Pool.Updated - (e.Pool.Preserved - e.newest.Preserved)
 }
 
+// rollout says what does not cause that a rollout does not go on: that earlier sets, which it
+// replaces, wait, that it is late, and how far it is.
 func (e *poolExplainer) rollout() {
+	if e.Kind == KindSet {
+		return
+	}
+	for _, set := range e.earlier() {
+		if set.Spec.Replicas > 0 {
+			e.backOff(set)
+		}
+	}
+	if is := status.Progress(e.Deployment.Status); is.Reason == v1alpha1.DeploymentReasonTimedOut {
+		seconds := ptr.Deref(e.Deployment.Spec.ProgressDeadlineSeconds, 0)
+		e.Why(late, "", is.LastUpdateTime.Time, "{text}", is.Message, "{seconds}", number(seconds))
+	}
 	old := e.old()
 	if old == 0 || e.Deployment.Spec.Paused {
 		return
 	}
 	var sets []string
 	for _, part := range e.Pool.Sets {
-		if left := part.Exist - part.Preserved; left > 0 && (e.current == nil || part.Name != e.current.Name) {
+		if left := part.Exist - part.Preserved; left > 0 && !part.Current {
 			sets = append(sets, fmt.Sprintf("%s of %s (revision %s)", messages.Machines(left), part.Name, part.Revision))
 		}
 	}
 	if e.SetsUnread {
 		sets = []string{messages.Machines(old)}
 	}
-	for _, is := range e.Deployment.Status.Conditions {
-		limit := e.Deployment.Spec.ProgressDeadlineSeconds
-		if is.Type != v1alpha1.MachineDeploymentProgressing || is.Status != v1alpha1.ConditionTrue || limit == nil {
-			continue
-		}
-		if at := is.LastUpdateTime.Add(time.Duration(*limit) * time.Second); at.After(e.now) {
-			e.Next(at, stalls)
-		}
+	if at := Deadline(e.PoolFacts, e.now); at.After(e.now) {
+		e.Next(at, stalls)
 	}
 	e.Why(rolling, "", time.Time{}, "{count}", strings.Join(sets, ", "), "{are}", messages.Are(old), "{bounds}", e.bounds())
+}
+
+// Deadline returns when a rollout without progress is late, or now if it is over; zero if no deadline
+// runs.
+func Deadline(f PoolFacts, now time.Time) time.Time {
+	left := status.DeadlineIn(planner.NewFacts(f.Deployment, f.Sets, now), f.Deployment.Status)
+	if left == 0 {
+		return time.Time{}
+	}
+	return now.Add(left - time.Second)
 }
 
 func (e *poolExplainer) bounds() string {
@@ -128,17 +154,16 @@ func (e *poolExplainer) bounds() string {
 	return fmt.Sprintf("maxSurge is %s, maxUnavailable %s", surge, unavailable)
 }
 
-// remarks says what holds nothing up. Of overlapping selectors a deployment speaks for its sets.
+// remarks repeats what conditions complain of and nothing else says. Of overlapping selectors a
+// deployment speaks for its sets.
 func (e *poolExplainer) remarks() {
-	overlaps := false
-	if e.Kind == KindDeployment {
-		for _, condition := range e.Deployment.Status.Conditions {
-			if statement := byType[condition.Type]; statement.Text != "" {
-				e.Why(statement, "", condition.LastTransitionTime.Time, "{text}", condition.Message)
-				overlaps = overlaps || statement.Cause == report.SelectorOverlap
-			}
+	for _, is := range e.complaints() {
+		statement, known := byType[is.Type]
+		if _, said := byReason[is.Reason]; !said && !(known && e.said(statement.Cause)) {
+			e.condition(statement, is)
 		}
 	}
+	overlaps := e.said(report.SelectorOverlap)
 	for _, set := range e.Sets {
 		if is := setCondition(set, v1alpha1.MachineSetSelectorOverlap); is != nil && !overlaps {
 			e.Say(report.SelectorOverlap, e.named(set), is.LastTransitionTime.Time, is.Message)
@@ -152,7 +177,7 @@ func (e *poolExplainer) deleting() {
 	if e.Kind == KindDeployment {
 		what, owned = "the deployment", "its machine sets"
 	}
-	if slices.Contains(e.object.GetFinalizers(), metav1.FinalizerOrphanDependents) {
+	if cascade.Orphaning(e.object) {
 		e.Why(orphaning, "", e.Since, "{what}", owned, "{finalizer}", metav1.FinalizerOrphanDependents)
 		e.Conclude(report.Deleting, "is being deleted, and leaves "+owned, e.Report.Why)
 		return
@@ -162,7 +187,7 @@ func (e *poolExplainer) deleting() {
 		e.Conclude(report.Deleting, "is being deleted. It cannot be told what it waits for: "+unlisted+" cannot be read", nil)
 		return
 	}
-	leaves := slices.DeleteFunc(slices.Clone(e.Machines), func(machine *v1alpha1.Machine) bool { return !leaving(machine) })
+	leaves := slices.DeleteFunc(slices.Clone(e.Machines), machineset.Active)
 	e.troubled(leaves)
 	if more := len(e.Machines) - len(leaves); more > 0 {
 		others := ""
@@ -191,12 +216,9 @@ func (e *poolExplainer) undeletable() bool {
 	for _, set := range e.Sets {
 		e.undeleted(set)
 	}
-	if e.Kind == KindDeployment {
-		for _, is := range e.Deployment.Status.Conditions {
-			failure := is.Type == v1alpha1.MachineDeploymentReplicaFailure && is.Status == v1alpha1.ConditionTrue
-			if failure && is.Reason == v1alpha1.DeploymentReasonSetUpdateError {
-				e.Say(report.ReplicaFailure, "", is.LastTransitionTime.Time, is.Message)
-			}
+	for _, is := range e.complaints() {
+		if is.Type == v1alpha1.MachineDeploymentReplicaFailure && is.Reason == v1alpha1.DeploymentReasonSetUpdateError {
+			e.condition(byReason[is.Reason], is)
 		}
 	}
 	return len(e.Report.Why) > known
@@ -215,7 +237,7 @@ func (e *poolExplainer) staying(set *v1alpha1.MachineSet) bool {
 	if e.MachinesUnread {
 		return set.Status.Replicas > 0
 	}
-	return slices.ContainsFunc(e.Of(set), func(machine *v1alpha1.Machine) bool { return !leaving(machine) })
+	return slices.ContainsFunc(e.Of(set), machineset.Active)
 }
 
 func (e *poolExplainer) remaining(set *v1alpha1.MachineSet) {

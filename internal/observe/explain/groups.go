@@ -7,11 +7,10 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
@@ -26,54 +25,38 @@ func usable(machine *v1alpha1.Machine) bool {
 	return !leaving(machine) && (phase == v1alpha1.MachineRunning || phase == v1alpha1.MachineAvailable)
 }
 
-// state is what Machines have in common that are not well for the same cause.
-type state struct {
-	leaving   bool
-	phase     v1alpha1.MachinePhase
-	operation v1alpha1.MachineOperationType
-	result    v1alpha1.MachineState
-	code      string
-	// condition is the first of the node's that is bad.
-	condition string
-	// cause and step are those of the newest event of a deletion.
-	cause, step string
+// problem is why a Machine is not well, without the values of the sentence.
+type problem struct {
+	verdict report.Verdict
+	report.Statement
+	code string
 }
 
-func (f *PoolFacts) state(machine *v1alpha1.Machine) state {
-	last := machine.Status.LastOperation
-	s := state{leaving: leaving(machine), operation: last.Type, result: last.State}
-	if s.leaving {
-		note := f.Events.Newest(KindMachine, func(event *corev1.Event) bool {
-			return report.On(event, machine.Name, machine.UID) && isNote(event) && !report.Time(event).Before(machine.DeletionTimestamp.Time)
-		})
-		if note != nil {
-			s.cause, s.step = report.CauseOf(note), note.Annotations[v1alpha1.EventAnnotationStep]
-		}
-		return s
+// explained explains a Machine of a pool: from all facts if they are known, else from its object.
+func (f *PoolFacts) explained(machine *v1alpha1.Machine, examples map[string]MachineFacts, now time.Time) (report.Report, report.Finding) {
+	facts, known := examples[machine.Name]
+	if !known {
+		facts = MachineFacts{Key: client.ObjectKeyFromObject(machine), Machine: machine, Target: copied(machine), Events: f.Events}
 	}
-	s.phase, s.code = machine.Status.CurrentStatus.Phase, last.ErrorCode
-	if s.code == "" {
-		for _, condition := range machine.Status.Conditions {
-			if !noderef.Healthy([]corev1.NodeCondition{condition}, noderef.DefaultBadConditions) {
-				s.condition = string(condition.Type)
-				break
-			}
-		}
+	explained := Machine(facts, now)
+	if i := slices.IndexFunc(explained.Why, func(f report.Finding) bool { return f.Cause != report.ManagerNotRunning }); i >= 0 {
+		return explained, explained.Why[i]
 	}
-	return s
+	return explained, report.Finding{Cause: report.Other, Text: "nothing is known of why"}
 }
 
-// group are Machines with the same state, the one that was reported last first.
+// group are Machines with the same problem, the one that was reported last first.
 type group []*v1alpha1.Machine
 
-// groups returns the Machines that are not well by their state: first those of the newest template,
+// groups returns the Machines that are not well by their problem: first those of the newest template,
 // which a rollout waits for, and last those that are being deleted; else the largest group first.
-func (f *PoolFacts) groups(machines []*v1alpha1.Machine) []group {
-	same := map[state]group{}
+func (f *PoolFacts) groups(machines []*v1alpha1.Machine, now time.Time) []group {
+	same := map[problem]group{}
 	for _, machine := range machines {
 		if !usable(machine) {
-			s := f.state(machine)
-			same[s] = append(same[s], machine)
+			explained, finding := f.explained(machine, nil, now)
+			p := problem{explained.Verdict, finding.Statement, finding.Code}
+			same[p] = append(same[p], machine)
 		}
 	}
 	if len(same) == 0 {
@@ -101,9 +84,9 @@ func (f *PoolFacts) groups(machines []*v1alpha1.Machine) []group {
 }
 
 // Representatives returns one Machine for each of the first causes, the most important first.
-func (f *PoolFacts) Representatives() []*v1alpha1.Machine {
+func (f *PoolFacts) Representatives(now time.Time) []*v1alpha1.Machine {
 	var some []*v1alpha1.Machine
-	for _, g := range f.groups(f.Machines) {
+	for _, g := range f.groups(f.Machines, now) {
 		if len(some) < MostExamples {
 			some = append(some, g[0])
 		}
@@ -114,7 +97,7 @@ func (f *PoolFacts) Representatives() []*v1alpha1.Machine {
 // troubled adds a finding for each cause for which Machines are not well.
 func (e *poolExplainer) troubled(machines []*v1alpha1.Machine) {
 	more := 0
-	for i, g := range e.groups(machines) {
+	for i, g := range e.groups(machines, e.now) {
 		if i < MostExamples {
 			e.group(g)
 		} else {
@@ -128,19 +111,10 @@ func (e *poolExplainer) troubled(machines []*v1alpha1.Machine) {
 
 func (e *poolExplainer) group(g group) {
 	first := g[0]
-	facts, known := e.Examples[first.Name]
-	if !known {
-		facts = MachineFacts{Key: e.Key, Machine: first, Target: copied(first), Events: e.Events}
-		facts.Key.Name = first.Name
-	}
-	explained := Machine(facts, e.now)
+	explained, finding := e.explained(first, e.Examples, e.now)
 	is := map[report.Verdict]string{report.NotRunning: "not Running", report.Deleting: "being deleted"}[explained.Verdict]
 	if is == "" {
 		return // since its pool was listed
-	}
-	finding := report.Finding{Cause: report.Other, Text: "nothing is known of why"}
-	if i := slices.IndexFunc(explained.Why, func(f report.Finding) bool { return f.Cause != report.ManagerNotRunning }); i >= 0 {
-		finding = explained.Why[i]
 	}
 	clause := finding
 	clause.Code = "" // is kept beside the text

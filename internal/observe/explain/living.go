@@ -82,12 +82,12 @@ func (e *explainer) creating() {
 	case e.didFail() && missing == "":
 		e.Why(say(e.blockedBy(), blocked.Text, blocked.Advice), "", e.reported, "{text}", e.says)
 	case e.didFail():
-		e.Say(report.InvalidClassInputs, "", e.reported, missing)
+		e.Say(v1alpha1.CauseInvalidClassInputs, "", e.reported, missing)
 		if e.says != missing {
 			e.Why(lastAttempt, "", e.reported, "{text}", e.says)
 		}
 	case missing != "":
-		e.Say(report.InvalidClassInputs, "", time.Time{}, missing)
+		e.Say(v1alpha1.CauseInvalidClassInputs, "", time.Time{}, missing)
 	case e.Identity.Phase == "":
 		e.Why(notAnswered, "", e.begin)
 	default:
@@ -103,9 +103,9 @@ func (e *explainer) blockedBy() report.Cause {
 	case report.CauseOf(&e.note) != "":
 		return report.Cause(report.CauseOf(&e.note))
 	case len(validation.Machine(e.Machine)) > 0:
-		return report.InvalidSpec
+		return v1alpha1.CauseInvalidSpec
 	case class != nil && len(validation.MachineClass(class)) > 0:
-		return report.InvalidClassInputs
+		return v1alpha1.CauseInvalidClassInputs
 	}
 	return report.CreationBlocked
 }
@@ -245,8 +245,9 @@ func (e *explainer) nodeConditions() {
 		if condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionUnknown {
 			statement = kubeletSilent
 		}
+		statement.Text = strings.Replace(statement.Text, "{type}", string(condition.Type), 1) // each type is a problem of its own
 		if e.unhealthy(condition) {
-			e.Why(statement, "Node "+n.Name, condition.LastTransitionTime.Time, "{type}", string(condition.Type),
+			e.Why(statement, "Node "+n.Name, condition.LastTransitionTime.Time,
 				"{status}", string(condition.Status), "{reason}", condition.Reason, "{text}", condition.Message)
 		}
 	}
@@ -274,9 +275,9 @@ func (e *explainer) failed() {
 	if f, ok := e.failure(); ok {
 		e.Add(e.driverFinding(f))
 	} else {
-		cause := report.HealthTimeout
+		cause := report.Cause(v1alpha1.CauseHealthTimeout)
 		if e.last.Type == v1alpha1.MachineOperationCreate {
-			cause = report.CreationTimeout
+			cause = v1alpha1.CauseCreationTimeout
 		}
 		e.Say(cause, "", e.reported, e.says)
 	}

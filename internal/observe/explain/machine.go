@@ -171,7 +171,7 @@ func (e *explainer) failure() (failure, bool) {
 
 func (e *explainer) driverFinding(f failure) report.Finding {
 	advice := adviceFor(f.code, f.method == timeouts.Create)
-	found := e.Finding(say(report.DriverFailed, "{text}", advice), "", e.reported, "{text}", e.says)
+	found := e.Finding(say(v1alpha1.CauseDriverFailed, "{text}", advice), "", e.reported, "{text}", e.says)
 	found.Code = f.code.String()
 	return found
 }

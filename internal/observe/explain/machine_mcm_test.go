@@ -26,10 +26,10 @@ func TestBesideMCM(t *testing.T) {
 		"the VM is looked for":      {all(deletes(works, time.Minute, messages.Terminating), uncordoned), report.Other, messages.Terminating},
 		"pods are left":             {all(deletes(works, time.Minute, messages.Drain), pod("db-0", nil)), report.EvictionPending, "still on the node"},
 		"a budget":                  {all(deletes(works, time.Minute, messages.Drain), pod("db-0", nil), budget("db", policyv1.PodDisruptionBudgetStatus{ExpectedPods: 1, CurrentHealthy: 1})), report.DisruptionBudgetForbids, "never allows"},
-		"the node is empty":         {deletes(works, time.Minute, messages.DeleteVM), report.InstanceExists, "the provider is deleting VM"},
-		"the node is gone":          {all(deletes(works, 10*time.Minute, messages.DeleteVM), noNode), report.InstanceExists, "still has it"},
+		"the node is empty":         {deletes(works, time.Minute, messages.DeleteVM), v1alpha1.CauseInstanceExists, "the provider is deleting VM"},
+		"the node is gone":          {all(deletes(works, 10*time.Minute, messages.DeleteVM), noNode), v1alpha1.CauseInstanceExists, "still has it"},
 		"there never was a VM":      {all(deletes(works, time.Minute, messages.DeleteVM), unborn), report.Other, messages.DeleteVM},
-		"a creation that is denied": {createFailed(time.Minute, denied, "PermissionDenied"), report.DriverFailed, "not allowed"},
+		"a creation that is denied": {createFailed(time.Minute, denied, "PermissionDenied"), v1alpha1.CauseDriverFailed, "not allowed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := Machine(facts(tc.given), now)
@@ -49,7 +49,7 @@ func TestDeletedByTheSetOfMCM(t *testing.T) {
 		cause report.Cause
 	}{
 		"the set's event":       {all(noMachine, bare), report.DeletedBySet},
-		"the Machine's, too":    {all(noMachine, bare, joined), report.MachineFailed},
+		"the Machine's, too":    {all(noMachine, bare, joined), v1alpha1.CauseMachineFailed},
 		"its deployment scaled": {all(noMachine, bare, scaled(v1alpha1.CauseScaledDown, "Scaled down machine set pool-a to 2", 31*time.Minute)), report.DeletedBySet},
 	} {
 		if got := Machine(facts(tc.given), now); got.Replaced[0].Cause != tc.cause {

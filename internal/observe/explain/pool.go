@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -8,10 +9,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
@@ -21,7 +22,7 @@ type poolExplainer struct {
 	*report.Builder
 	now time.Time
 	// object is the explained one; nil if it does not exist.
-	object metav1.Object
+	object client.Object
 	// current is the set of the newest template, of which newest counts the Machines; nil if there
 	// is none.
 	current *v1alpha1.MachineSet
@@ -38,10 +39,15 @@ func Pool(facts PoolFacts, now time.Time) report.Report {
 		empty.MachineDeployment = e.Key.Name
 	}
 	e.Builder = report.New(empty, e.Kind+" "+e.Key.String(), "{name}", e.Key.Name)
-	if e.Exists() {
-		e.existing()
-	} else {
+	switch {
+	case !e.Exists():
 		e.gone()
+	case e.Kind == KindDeployment:
+		e.object = e.Deployment
+		e.existing()
+	default:
+		e.object = e.Sets[0]
+		e.existing()
 	}
 	// What only follows, as the annotations of sets those of their deployment, is not shown.
 	e.Show(e.Events, func(event *corev1.Event) bool {
@@ -63,11 +69,6 @@ func (e *poolExplainer) gone() {
 
 func (e *poolExplainer) existing() {
 	e.current = e.PoolFacts.Current()
-	if e.Kind == KindDeployment {
-		e.object = e.Deployment
-	} else {
-		e.object = e.Sets[0]
-	}
 	e.count()
 	e.Manager(e.Lease, "sets and deployments")
 	e.Manager(e.MachineLease, "machines")
@@ -78,14 +79,16 @@ func (e *poolExplainer) existing() {
 	if e.Kind == KindDeployment {
 		e.deployment()
 	} else {
-		e.set(e.current, true)
+		e.set(e.current)
+		e.unseen(e.current.Status.ObservedGeneration)
 	}
 	e.troubled(e.Machines)
-	if e.Kind == KindDeployment {
-		e.late()
-		e.rollout()
-	}
+	e.rollout()
 	e.remarks()
+	e.answer()
+}
+
+func (e *poolExplainer) answer() {
 	p := e.Pool
 	complete := min(p.Available, e.newest.Available) >= p.Wanted && p.Exist-p.Preserved == p.Wanted && p.Updated-e.newest.Preserved == p.Wanted
 	what := e.has(complete)
@@ -138,13 +141,11 @@ func (e *poolExplainer) count() {
 	e.Pool, e.Since = pool, e.object.GetCreationTimestamp().Time
 	for _, set := range e.Sets {
 		part := e.part(set)
-		pool.Exist += part.Exist
-		pool.Available += part.Available
-		pool.Preserved += part.Preserved
-		if e.current == set {
+		pool.Add(part.Counts)
+		if part.Current {
 			pool.Updated, e.newest = part.Exist, part
 		}
-		if e.Kind == KindDeployment && (part.Wanted > 0 || part.Exist > 0) {
+		if e.Kind == KindDeployment && (part.Current || !part.Empty() || part.Leaving > 0) {
 			pool.Sets = append(pool.Sets, part)
 		}
 	}
@@ -157,7 +158,7 @@ func (e *poolExplainer) count() {
 		pool.Wanted, e.Identity.Class = e.Deployment.Spec.Replicas, e.Deployment.Spec.Template.Spec.Class.Name
 		return
 	}
-	pool.Wanted, e.Identity.Class = e.Sets[0].Spec.Replicas, e.Sets[0].Spec.Template.Spec.Class.Name
+	e.Identity.Class = e.current.Spec.Template.Spec.Class.Name
 	if e.Deployment != nil {
 		e.Identity.Deployment = e.Deployment.Name
 	}
@@ -166,40 +167,32 @@ func (e *poolExplainer) count() {
 // part counts the Machines of a set. Its status, which may be older than the list, says which are
 // available.
 func (e *poolExplainer) part(set *v1alpha1.MachineSet) report.Part {
-	part := report.Part{Name: set.Name, Revision: set.Annotations[v1alpha1.AnnotationKeyRevision], Wanted: set.Spec.Replicas}
+	part := report.Part{Name: set.Name, Revision: set.Annotations[v1alpha1.AnnotationKeyRevision], Current: set == e.current, Phases: map[string]int32{}}
+	part.Wanted = set.Spec.Replicas
 	if e.MachinesUnread {
-		part.Exist, part.Available = set.Status.Replicas, set.Status.AvailableReplicas
-		e.Pool.Ready += set.Status.ReadyReplicas
+		part.Exist, part.Ready, part.Available = set.Status.Replicas, set.Status.ReadyReplicas, set.Status.AvailableReplicas
 		return part
 	}
 	machines := e.Of(set)
 	for _, machine := range machines {
+		phase := machine.Status.CurrentStatus.Phase
 		if leaving(machine) {
-			e.Pool.Leaving++
+			part.Leaving++
+			part.Phases[string(v1alpha1.MachineTerminating)]++
 			continue
 		}
+		part.Phases[cmp.Or(string(phase), report.NoPhase)]++
 		part.Exist++
 		if usable(machine) {
 			part.Available++
 		}
-		if machine.Status.CurrentStatus.Phase == v1alpha1.MachineRunning {
-			e.Pool.Ready++
+		if phase == v1alpha1.MachineRunning {
+			part.Ready++
 		}
 	}
 	part.Available = min(part.Available, set.Status.AvailableReplicas)
-	part.Preserved = Kept(machines, part.Exist-part.Wanted, e.now)
+	part.Preserved = planner.Retained(set, machines, e.now)
 	return part
-}
-
-// Kept returns how many of the Machines of a set that exceed what it wants are preserved.
-func Kept(machines []*v1alpha1.Machine, beyond int32, now time.Time) int32 {
-	var kept int32
-	for _, machine := range machines {
-		if !leaving(machine) && preservation.Active(machine, now) {
-			kept++
-		}
-	}
-	return min(kept, max(0, beyond))
 }
 
 // numbers explains numbers that nothing else explains.
@@ -218,10 +211,15 @@ func (e *poolExplainer) numbers() {
 }
 
 // unseen says that the manager has not acted on the last change, unless it was said that it failed
-// to: that does not count as seen.
+// to, or refuses to: that does not count as seen.
 func (e *poolExplainer) unseen(observed int64) {
-	failed := slices.ContainsFunc(e.Report.Why, func(f report.Finding) bool { return f.Cause == report.ReplicaFailure })
-	if generation := e.object.GetGeneration(); observed < generation && !failed {
+	refused := e.said(report.ReplicaFailure) || e.said(v1alpha1.CauseInvalidSpec)
+	if generation := e.object.GetGeneration(); observed < generation && !refused {
 		e.Why(notSeen, "", time.Time{}, "{generation}", strconv.FormatInt(generation, 10), "{seen}", strconv.FormatInt(observed, 10))
 	}
+}
+
+// said reports whether there is a finding of a cause.
+func (e *poolExplainer) said(cause report.Cause) bool {
+	return slices.ContainsFunc(e.Report.Why, func(f report.Finding) bool { return f.Cause == cause })
 }

@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -37,6 +35,7 @@ func TestSentencesOfAPool(t *testing.T) {
 		says, not string
 	}{
 		"preserved, and not beyond those wanted": {KindSet, keeps(0), report.Healthy, "has all 3 machines", "preserved"},
+		"preserved, and within those wanted":     {KindSet, allOf(keeps(0), func(f *PoolFacts) { f.Sets[0].Spec.Replicas = 2 }), report.Incomplete, "3 machines exist, and 2 are wanted: the others are being deleted", "preserved"},
 		"preserved, and goes": {KindSet, allOf(keeps(0), func(f *PoolFacts) {
 			f.Sets[0].Spec.Replicas, f.Machines[0].DeletionTimestamp = 1, ptr.To(ago(time.Minute))
 		}), report.Incomplete, "", "preserved"},
@@ -99,26 +98,5 @@ func poolSays(t *testing.T, got report.Report, verdict report.Verdict, says, not
 	said := strings.Join(strings.Fields(text.String()), " ")
 	if got.Verdict != verdict || !strings.Contains(said, says) || not != "" && strings.Contains(said, not) {
 		t.Errorf("verdict %s, want %s; %q should be said, and %q not:\n%s", got.Verdict, verdict, says, not, said)
-	}
-}
-
-// TestReadySince: as its set counts, also if the node's clock is ahead.
-func TestReadySince(t *testing.T) {
-	running := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
-	for reason, test := range map[string]struct{ ready, want time.Time }{
-		"no node":                    {time.Time{}, running},
-		"the node was ready before":  {running.Add(-time.Second), running.Add(-time.Second)},
-		"its clock is an hour ahead": {running.Add(time.Hour), running},
-	} {
-		t.Run(reason, func(t *testing.T) {
-			machine := &v1alpha1.Machine{}
-			machine.Status.CurrentStatus.LastUpdateTime = metav1.NewTime(running)
-			if !test.ready.IsZero() {
-				machine.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, LastTransitionTime: metav1.NewTime(test.ready)}}
-			}
-			if got := readySince(machine); !got.Equal(test.want) {
-				t.Errorf("since %s, want %s", got, test.want)
-			}
-		})
 	}
 }

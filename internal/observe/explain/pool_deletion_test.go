@@ -60,7 +60,7 @@ func TestWhatKeepsADeletionFromBeginning(t *testing.T) {
 		"the last old machine cannot be deleted":         {KindDeployment, allOf(rolled, cannotDelete), report.Incomplete, report.ReplicaFailure, "MachineSet pool-a: FailedDelete: " + denied, ""},
 		"the last old machine goes":                      {KindDeployment, allOf(rolled, cannotDelete, goes(0)), report.Healthy, report.NotStarted, "has all 3 machines", denied},
 		"an old set could not create what it wanted":     {KindDeployment, allOf(rolled, setSays(v1alpha1.MachineSetReplicaFailure, "FailedCreate", "exceeded quota")), report.Incomplete, report.RolloutInProgress, "is still to be replaced", "exceeded quota"},
-		"an old set is refused before it is empty":       {KindDeployment, allOf(rolled, setSays(v1alpha1.MachineSetReplicaFailure, "InvalidSpec", "spec.selector: required")), report.Incomplete, report.InvalidSpec, "MachineSet pool-a: spec.selector: required", ""},
+		"an old set is refused before it is empty":       {KindDeployment, allOf(rolled, setSays(v1alpha1.MachineSetReplicaFailure, "InvalidSpec", "spec.selector: required")), report.Incomplete, v1alpha1.CauseInvalidSpec, "MachineSet pool-a: spec.selector: required", ""},
 		"machines of an old set may not be listed":       {KindDeployment, allOf(rolls, wantsNone, cannotDelete, unlisted("Machine")), report.Unknown, report.ReplicaFailure, denied, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -39,7 +39,7 @@ var pools = map[string]poolSituation{
 	"set-growing":    {KindSet, func(f *PoolFacts) { f.Sets[0].Spec.Replicas = 5 }, report.Incomplete, report.Scaling},
 	"set-shrinking":  {KindSet, func(f *PoolFacts) { f.Sets[0].Spec.Replicas = 2 }, report.Incomplete, report.Scaling},
 	"set-no-manager": {KindSet, func(f *PoolFacts) { poolLease(f, "", 40*time.Minute) }, report.Healthy, report.ManagerNotRunning},
-	"set-invalid":    {KindSet, allOf(setSays(v1alpha1.MachineSetReplicaFailure, "InvalidSpec", "spec.selector: Required value: which machines are the set's"), func(f *PoolFacts) { f.Sets[0].Generation = 4 }), report.Healthy, report.InvalidSpec},
+	"set-invalid":    {KindSet, allOf(setSays(v1alpha1.MachineSetReplicaFailure, "InvalidSpec", "spec.selector: Required value: which machines are the set's"), func(f *PoolFacts) { f.Sets[0].Generation = 4 }), report.Healthy, v1alpha1.CauseInvalidSpec},
 	"set-quota":      {KindSet, allOf(setSays(v1alpha1.MachineSetReplicaFailure, "FailedCreate", `creating machines: machines.machine.sapcloud.io "pool-a-*" is forbidden: exceeded quota`), lacks(1)), report.Incomplete, report.ReplicaFailure},
 	"set-blocked":    {KindSet, allOf(setSays(v1alpha1.MachineSetReplicaFailure, "FailedCreate", "creating machines: metadata.labels: Invalid value"), lacks(3), func(f *PoolFacts) { f.Sets[0].Generation = 4 }), report.Incomplete, report.ReplicaFailure},
 	"set-frozen":     {KindSet, allOf(setSays(v1alpha1.MachineSetFrozen, "OverShootingReplicaCount", "9 machines exist, which is no less than the limit of 6"), lacks(1)), report.Incomplete, report.Frozen},
@@ -60,8 +60,8 @@ var pools = map[string]poolSituation{
 		f.Machines[0].Status.CurrentStatus.LastUpdateTime = ago(time.Minute)
 	}, report.Incomplete, report.MinReadySeconds},
 	"set-overlap": {KindSet, setSays("SelectorOverlap", "SelectorOverlap", "spec.selector: the same machines are selected by other. Give each set a label of its own."), report.Healthy, report.SelectorOverlap},
-	"set-failing": {KindSet, allOf(failing(0, 3*time.Minute), failing(1, time.Minute)), report.Incomplete, report.DriverFailed},
-	"set-unread":  {KindSet, allOf(failing(0, 3*time.Minute), func(f *PoolFacts) { f.Examples = nil }), report.Incomplete, report.DriverFailed},
+	"set-failing": {KindSet, allOf(failing(0, 3*time.Minute), failing(1, time.Minute)), report.Incomplete, v1alpha1.CauseDriverFailed},
+	"set-unread":  {KindSet, allOf(failing(0, 3*time.Minute), func(f *PoolFacts) { f.Examples = nil }), report.Incomplete, v1alpha1.CauseDriverFailed},
 	"set-deleting": {KindSet, func(f *PoolFacts) {
 		f.Sets[0].DeletionTimestamp, f.Sets[0].Finalizers = ptr.To(ago(time.Minute)), []string{v1alpha1.FinalizerMCM}
 		for i := range f.Machines {
@@ -70,7 +70,7 @@ var pools = map[string]poolSituation{
 			m.Status.CurrentStatus.Phase = v1alpha1.MachineTerminating
 			m.Status.LastOperation = v1alpha1.LastOperation{Type: v1alpha1.MachineOperationDelete, State: works, LastUpdateTime: ago(30 * time.Second), Description: "Drain successful. " + messages.DeleteVM}
 		}
-	}, report.Deleting, report.InstanceExists},
+	}, report.Deleting, v1alpha1.CauseInstanceExists},
 	"set-deleting-begins": {KindSet, allOf(failing(0, time.Minute), func(f *PoolFacts) {
 		f.Sets[0].DeletionTimestamp, f.Sets[0].Finalizers = ptr.To(ago(time.Minute)), []string{v1alpha1.FinalizerMCM}
 	}), report.Deleting, report.Scaling},
@@ -93,14 +93,14 @@ var pools = map[string]poolSituation{
 	"deployment-unlisted-leaving": {KindDeployment, allOf(unlisted("MachineSet"), deploymentLeaves()), report.Deleting, ""},
 	"deployment-preserved":        {KindDeployment, allOf(rolled, keeps(0)), report.Healthy, ""},
 	"deployment-preserved-and-old": {KindDeployment, allOf(rolled, keeps(0), func(f *PoolFacts) {
-		f.Sets[0].Spec.Replicas, f.Machines = 1, append(f.Machines, member(f.Sets[0], "pool-a-2"))
+		f.Sets[0].Spec.Replicas, f.Machines = 0, append(f.Machines, member(f.Sets[0], "pool-a-2"))
 	}), report.Incomplete, report.RolloutInProgress},
 	"deployment-preserved-instead": {KindDeployment, allOf(rolled, keeps(0), func(f *PoolFacts) { f.Sets[1].Status.AvailableReplicas = 2 }), report.Incomplete, report.Scaling},
-	"set-preserved":                {KindSet, allOf(keeps(2), func(f *PoolFacts) { f.Sets[0].Spec.Replicas = 2 }), report.Healthy, ""},
+	"set-preserved":                {KindSet, allOf(keeps(0), keeps(1), keeps(2), func(f *PoolFacts) { f.Sets[0].Spec.Replicas = 2 }), report.Healthy, ""},
 	"set-node-not-ready": {KindSet, func(f *PoolFacts) {
 		f.Machines[0].Status.CurrentStatus = v1alpha1.CurrentStatus{Phase: v1alpha1.MachinePending, LastUpdateTime: ago(time.Minute)}
 		f.Machines[0].Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "KubeletNotReady", Message: "no network", LastTransitionTime: ago(time.Minute)}}
-	}, report.Incomplete, report.NodeUnhealthy},
+	}, report.Incomplete, v1alpha1.CauseNodeUnhealthy},
 	"deployment-leaving": {KindDeployment, allOf(deploymentLeaves(metav1.FinalizerDeleteDependents), func(f *PoolFacts) {
 		f.Sets[0].DeletionTimestamp, f.Sets[0].Finalizers, f.Machines = ptr.To(ago(time.Minute)), []string{v1alpha1.FinalizerMCM}, nil
 	}), report.Deleting, report.Other},
@@ -109,20 +109,20 @@ var pools = map[string]poolSituation{
 	}), report.Deleting, report.Finalizer},
 	"deployment-orphaning":     {KindDeployment, deploymentLeaves(metav1.FinalizerOrphanDependents), report.Deleting, report.Finalizer},
 	"deployment-complete":      {KindDeployment, allOf(), report.Healthy, ""},
-	"deployment-invalid":       {KindDeployment, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "InvalidSpec", "spec.selector: Required value: which machines are the deployment's"), report.Healthy, report.InvalidSpec},
-	"deployment-all":           {KindDeployment, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "SelectingAll", "spec.selector: the empty selector selects all machines; nothing is done until it names labels."), report.Healthy, report.InvalidSpec},
+	"deployment-invalid":       {KindDeployment, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "InvalidSpec", "spec.selector: Required value: which machines are the deployment's"), report.Healthy, v1alpha1.CauseInvalidSpec},
+	"deployment-all":           {KindDeployment, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "SelectingAll", "spec.selector: the empty selector selects all machines; nothing is done until it names labels."), report.Healthy, v1alpha1.CauseInvalidSpec},
 	"deployment-in-place":      {KindDeployment, allOf(rolls, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "NotSupported", "The template changed, and the strategy InPlaceUpdate is not supported yet.")), report.Incomplete, report.NotSupported},
 	"deployment-overlap":       {KindDeployment, deploymentSays("SelectorOverlap", v1alpha1.ConditionTrue, "SelectorOverlap", "spec.selector: the same machines are selected by other. Give each deployment a label of its own."), report.Healthy, report.SelectorOverlap},
 	"deployment-released":      {KindDeployment, deploymentSays("SetReleased", v1alpha1.ConditionTrue, "SetReleased", "spec.selector: it does not match machine sets that were the deployment's: pool-0 (machines: 3). They keep their machines, which are neither counted nor updated here. Delete them, or select them again."), report.Healthy, report.SetReleased},
-	"deployment-no-way-back":   {KindDeployment, allOf(rolls, failing(3, time.Minute), deploymentSays("RollbackRefused", v1alpha1.ConditionTrue, "DeploymentRollbackRevisionNotFound", "spec.rollbackTo.revision: there is no machine set of revision 7; the template stays that of revision 2.")), report.Incomplete, report.DriverFailed},
+	"deployment-no-way-back":   {KindDeployment, allOf(rolls, failing(3, time.Minute), deploymentSays("RollbackRefused", v1alpha1.ConditionTrue, "DeploymentRollbackRevisionNotFound", "spec.rollbackTo.revision: there is no machine set of revision 7; the template stays that of revision 2.")), report.Incomplete, v1alpha1.CauseDriverFailed},
 	"deployment-set-overlap":   {KindDeployment, setSays("SelectorOverlap", "SelectorOverlap", "spec.selector: the same machines are selected by other. Give each set a label of its own."), report.Healthy, report.SelectorOverlap},
 	"deployment-rolling":       {KindDeployment, allOf(rolls, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionTrue, "MachineSetUpdated", `MachineSet "pool-b" is progressing.`)), report.Incomplete, report.RolloutInProgress},
-	"deployment-stalled":       {KindDeployment, allOf(rolls, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "ProgressDeadlineExceeded", `MachineSet "pool-b" has timed out progressing.`), failing(3, time.Minute)), report.Incomplete, report.DriverFailed},
+	"deployment-stalled":       {KindDeployment, allOf(rolls, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "ProgressDeadlineExceeded", `MachineSet "pool-b" has timed out progressing.`), failing(3, time.Minute)), report.Incomplete, v1alpha1.CauseDriverFailed},
 	"deployment-stalled-why":   {KindDeployment, allOf(rolls, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "ProgressDeadlineExceeded", `MachineSet "pool-b" has timed out progressing.`)), report.Incomplete, report.ProgressDeadlineExceeded},
-	"deployment-old-backs-off": {KindDeployment, allOf(rolls, backsOff(30*time.Second, "", ""), failing(3, time.Minute)), report.Incomplete, report.DriverFailed},
+	"deployment-old-backs-off": {KindDeployment, allOf(rolls, backsOff(30*time.Second, "", ""), failing(3, time.Minute)), report.Incomplete, v1alpha1.CauseDriverFailed},
 	"deployment-new-first": {KindDeployment, allOf(rolls, failing(3, time.Minute), func(f *PoolFacts) {
 		f.Machines[0].Status.CurrentStatus.Phase, f.Machines[1].Status.CurrentStatus.Phase = v1alpha1.MachineUnknown, v1alpha1.MachineUnknown
-	}), report.Incomplete, report.DriverFailed},
+	}), report.Incomplete, v1alpha1.CauseDriverFailed},
 	"deployment-refreshed": {KindDeployment, func(f *PoolFacts) {
 		f.Events = []corev1.Event{
 			poolEvent(KindDeployment, "pool", corev1.EventTypeNormal, "ScalingMachineSet", "Scaled up machine set pool-a to 3: the deployment wants 3 machines", 2*time.Minute),

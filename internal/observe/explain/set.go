@@ -8,22 +8,21 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
+	machineset "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-func (e *poolExplainer) set(set *v1alpha1.MachineSet, backOff bool) {
-	refused, label := e.refused(set), v1alpha1.LabelKeyMachineSetScaleUpDisabled
+// set says what keeps a set from having its Machines.
+func (e *poolExplainer) set(set *v1alpha1.MachineSet) {
+	e.refused(set)
 	e.frozen(set)
-	if _, disabled := set.Labels[label]; disabled {
-		e.Why(noScaleUp, e.named(set), time.Time{}, "{set}", set.Name, "{label}", label)
+	if _, disabled := set.Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled]; disabled {
+		e.Why(noScaleUp, e.named(set), time.Time{}, "{set}", set.Name, "{label}", v1alpha1.LabelKeyMachineSetScaleUpDisabled)
 	}
 	e.failing(set, "")
-	if backOff {
+	if set == e.current {
 		e.backOff(set)
-	}
-	if e.Kind == KindSet && !refused {
-		e.unseen(set.Status.ObservedGeneration)
 	}
 	e.minReady(set)
 }
@@ -47,13 +46,10 @@ func (e *poolExplainer) named(set *v1alpha1.MachineSet) string {
 }
 
 // refused says that nothing is done for a set before its spec is corrected.
-func (e *poolExplainer) refused(set *v1alpha1.MachineSet) bool {
-	is := setCondition(set, v1alpha1.MachineSetReplicaFailure)
-	if is == nil || is.Reason != v1alpha1.MachineSetReasonInvalidSpec {
-		return false
+func (e *poolExplainer) refused(set *v1alpha1.MachineSet) {
+	if is := setCondition(set, v1alpha1.MachineSetReplicaFailure); is != nil && is.Reason == v1alpha1.MachineSetReasonInvalidSpec {
+		e.Why(invalid, e.named(set), is.LastTransitionTime.Time, "{text}", is.Message)
 	}
-	e.Why(invalid, e.named(set), is.LastTransitionTime.Time, "{text}", is.Message)
-	return true
 }
 
 // failing says what a set fails to do, but for one reason.
@@ -66,10 +62,10 @@ func (e *poolExplainer) failing(set *v1alpha1.MachineSet, except string) {
 
 func (e *poolExplainer) frozen(set *v1alpha1.MachineSet) {
 	is := setCondition(set, v1alpha1.MachineSetFrozen)
-	if is == nil {
-		if set.Labels[v1alpha1.LabelKeyFreeze] != "True" {
-			return
-		}
+	switch {
+	case is == nil && !machineset.Frozen(set):
+		return
+	case is == nil:
 		is = &v1alpha1.MachineSetCondition{Message: "its label " + v1alpha1.LabelKeyFreeze + " is True"}
 	}
 	object := "{machinesets} " + set.Name
@@ -83,7 +79,7 @@ func (e *poolExplainer) frozen(set *v1alpha1.MachineSet) {
 // backOff says until when a set waits whose Machines keep failing. Only its event tells; a manager
 // that has started since does not wait.
 func (e *poolExplainer) backOff(set *v1alpha1.MachineSet) {
-	event := e.Events.Newest(KindSet, func(event *corev1.Event) bool { return event.InvolvedObject.Name == set.Name }, "BackOff")
+	event := e.Events.Newest(KindSet, func(event *corev1.Event) bool { return report.On(event, set.Name, set.UID) }, "BackOff")
 	if event == nil || report.Led(e.Lease).After(report.Time(event)) {
 		return
 	}
@@ -92,13 +88,14 @@ func (e *poolExplainer) backOff(set *v1alpha1.MachineSet) {
 		return
 	}
 	statement := backOff
-	if code, coded := event.Annotations[v1alpha1.EventAnnotationCode]; coded {
+	code := event.Annotations[v1alpha1.EventAnnotationCode]
+	if code != "" {
 		statement.Advice = adviceFor(codes.StringToCode(code), true)
 	} else if event.Annotations[v1alpha1.EventAnnotationObjects] != "" {
 		statement.Advice = neverJoined
 	}
 	found := e.Finding(statement, e.named(set), report.Time(event), "{text}", backOffText(event.Message), "{class}", set.Spec.Template.Spec.Class.Name)
-	found.Code = event.Annotations[v1alpha1.EventAnnotationCode]
+	found.Code = code
 	e.Add(found)
 	e.Next(until, nextMade)
 }
@@ -120,31 +117,15 @@ func (e *poolExplainer) minReady(set *v1alpha1.MachineSet) {
 	if wait == 0 || set.Status.AvailableReplicas >= set.Status.ReadyReplicas {
 		return
 	}
-	waiting, last := 0, time.Time{}
+	waiting, left, f := 0, time.Duration(0), machineset.Facts{Set: set, EnforceMinReady: true, Now: e.now}
 	for _, machine := range e.Of(set) {
-		at := readySince(machine).Add(wait)
-		if !usable(machine) || !at.After(e.now) {
-			continue
-		}
-		waiting++
-		if at.After(last) {
-			last = at
+		if in := machineset.AvailableIn(machine, f); usable(machine) && in > 0 {
+			waiting++
+			left = max(left, in)
 		}
 	}
 	if waiting > 0 {
 		e.Why(minReady, e.named(set), time.Time{}, "{count}", messages.Machines(waiting), "{wait}", messages.Duration(wait))
-		e.Next(last, lastReady)
+		e.Next(e.now.Add(left), lastReady)
 	}
-}
-
-// readySince returns when the node of a Machine became ready, or when the Machine came into its
-// phase if it has no node or the node's clock is ahead.
-func readySince(machine *v1alpha1.Machine) time.Time {
-	since := machine.Status.CurrentStatus.LastUpdateTime
-	for _, condition := range machine.Status.Conditions {
-		if condition.Type == corev1.NodeReady && (since.IsZero() || condition.LastTransitionTime.Before(&since)) {
-			since = condition.LastTransitionTime
-		}
-	}
-	return since.Time
 }

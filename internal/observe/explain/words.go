@@ -25,25 +25,25 @@ var (
 	lastAttempt     = say(report.Other, "the last attempt said: {text}", "")
 	recovered       = say(report.Other, "its node is well now, which the manager has not seen yet. It said last: {text}", "")
 	notAnswered     = say(report.NotStarted, "the driver has not answered yet about a VM for it", "")
-	driverSilent    = say(report.DriverSilent, "{text}", "Look whether the driver works, and whether it reaches its provider")
+	driverSilent    = say(v1alpha1.CauseDriverSilent, "{text}", "Look whether the driver works, and whether it reaches its provider")
 	blocked         = say("", "{text}", "Change what the sentence names. It is tried again at once when the machine, its class or its secret changes")
 	vmUntouched     = say(report.VirtualMachineNotReady, "nothing was done for it yet: is its controller running?", "")
 	vmNotReady      = say(report.VirtualMachineNotReady, "its VM{where} is not ready ({reason}): {text}", "")
-	instanceLost    = say(report.InstanceLost, "VM {provider ID} does not exist any more", "Find out at the provider who removed the VM")
-	targetAway      = say(report.TargetUnavailable, "the target cluster does not answer: {text}", "Bring the API server of the target cluster back, if it is not only out of reach from here")
+	instanceLost    = say(v1alpha1.CauseInstanceLost, "VM {provider ID} does not exist any more", "Find out at the provider who removed the VM")
+	targetAway      = say(v1alpha1.CauseTargetUnavailable, "the target cluster does not answer: {text}", "Bring the API server of the target cluster back, if it is not only out of reach from here")
 	notJoined       = say(report.NodeNotJoined, `node "{node}" has not joined`, "")
-	nodeGone        = say(report.NodeMissing, `node "{node}" does not exist any more`, "Look at the VM's console{console}, and at who deleted the node")
-	nodeAbsent      = say(report.NodeMissing, `node "{node}" does not exist now`, "")
-	nodeUnhealthy   = say(report.NodeUnhealthy, condition, "")
-	kubeletSilent   = say(report.NodeUnhealthy, condition, "The kubelet of node {node} does not report: look at the VM's console{console}, and at its network")
-	kubeletNew      = say(report.NodeUnhealthy, "its kubelet has not said anything yet", "")
+	nodeGone        = say(v1alpha1.CauseNodeMissing, `node "{node}" does not exist any more`, "Look at the VM's console{console}, and at who deleted the node")
+	nodeAbsent      = say(v1alpha1.CauseNodeMissing, `node "{node}" does not exist now`, "")
+	nodeUnhealthy   = say(v1alpha1.CauseNodeUnhealthy, condition, "")
+	kubeletSilent   = say(v1alpha1.CauseNodeUnhealthy, condition, "The kubelet of node {node} does not report: look at the VM's console{console}, and at its network")
+	kubeletNew      = say(v1alpha1.CauseNodeUnhealthy, "its kubelet has not said anything yet", "")
 	criticalMissing = say(report.CriticalComponentsNotReady, "critical components on the node are not ready: it still has the taint {taint}",
 		"Look at the pods of node {node}, above all at those of its network and storage: kubectl get pods -A --field-selector spec.nodeName={node}")
 	templateInvalid = say(report.NodeTemplateNotApplied, "Node {node} is not as spec.nodeTemplate says: {text}", "Correct spec.nodeTemplate {template}. Nodes that exist get it at once")
 	templateLate    = say(report.NodeTemplateNotApplied, "{what} yet", "")
 	templateRefused = say(report.NodeTemplateNotApplied, "{what}. {text}",
 		"Look at policies and webhooks for nodes in the target cluster, or correct {source}. The manager tries again at least every 10m")
-	delayed = say(report.ReplacementDelayed, "{text}", "Look why so many machines of the pool fail at once: kubectl -n {namespace} get {machines}")
+	delayed = say(v1alpha1.CauseReplacementDelayed, "{text}", "Look why so many machines of the pool fail at once: kubectl -n {namespace} get {machines}")
 	kept    = say(report.Preserved, "it is kept for somebody to look at, although it failed",
 		"To have it replaced now, remove the annotation {annotation} from it and from its node")
 )
@@ -66,32 +66,32 @@ var (
 	detachFailed    = say(report.VolumeAttached, "volume {volume} cannot be detached; {attacher} says: {text}", "Look at the CSI driver {attacher} and at its provider")
 	detaching       = say(report.VolumeAttached, "volume {volume} is being detached by {attacher}", "")
 	attached        = say(report.VolumeAttached, "volume {volume} is attached to the node", "")
-	instanceDeleted = say(report.InstanceExists, "the provider is deleting VM {provider ID}", "")
-	instanceRemains = say(report.InstanceExists, "the provider was asked to delete VM {provider ID}, and still has it", "")
-	instanceShared  = say(report.InstanceShared, "{text}",
+	instanceDeleted = say(v1alpha1.CauseInstanceExists, "the provider is deleting VM {provider ID}", "")
+	instanceRemains = say(v1alpha1.CauseInstanceExists, "the provider was asked to delete VM {provider ID}, and still has it", "")
+	instanceShared  = say(v1alpha1.CauseInstanceShared, "{text}",
 		"Find out at the provider whose VM it is, and clear spec.providerID of the other machine: kubectl -n {namespace} edit {machines} NAME")
-	undeletable = say(report.InvalidClassInputs, "VM {provider ID} cannot be deleted: {text}",
+	undeletable = say(v1alpha1.CauseInvalidClassInputs, "VM {provider ID} cannot be deleted: {text}",
 		"If the VM is gone already, clear spec.providerID; do not remove the finalizer by hand, or the VM is left behind")
 )
 
 // Statements about why a Machine was deleted.
 var (
-	setDeletedFailed  = say(report.MachineFailed, "machine set {set} deleted it because it failed: {text}", "")
-	setDeletedNamed   = say(report.NamedForDeletion, "machine set {set} deleted it because it was named for deletion, normally by an autoscaler", "")
-	setDeletedOwner   = say(report.OwnerDeleted, deletedIt, "")
-	setDeletedSurplus = say(report.Surplus, deletedIt, "")
+	setDeletedFailed  = say(v1alpha1.CauseMachineFailed, "machine set {set} deleted it because it failed: {text}", "")
+	setDeletedNamed   = say(v1alpha1.CauseNamedForDeletion, "machine set {set} deleted it because it was named for deletion, normally by an autoscaler", "")
+	setDeletedOwner   = say(v1alpha1.CauseOwnerDeleted, deletedIt, "")
+	setDeletedSurplus = say(v1alpha1.CauseSurplus, deletedIt, "")
 	setDeletedIt      = say(report.DeletedBySet, deletedIt, "")
-	chosenByName      = say(report.NamedForDeletion, "it was chosen by name, normally by an autoscaler: {text}", "")
-	scaledDown        = say(report.Surplus, "{text}", "")
-	nodeDeleted       = say(report.NodeDeleted, "{text}", "")
-	failedBefore      = say(report.MachineFailed, "it had failed before: {text}", "")
-	failedLast        = say(report.MachineFailed, "its last failure was: {text}", "")
-	setIsDeleted      = say(report.OwnerDeleted, "its machine set is being deleted", "")
-	nodeIsDeleted     = say(report.NodeDeleted, "somebody deleted its node", "")
-	lowestPriority    = say(report.NamedForDeletion, "it was chosen for deletion, normally by an autoscaler: its annotation {annotation} is 1", "")
-	nodeWasUnhealthy  = say(report.MachineFailed, "its node was not healthy when it was deleted", "")
-	conditionWasBad   = say(report.MachineFailed, "its node's condition {type} was {status} ({reason})", "")
-	oldRevision       = say(report.Surplus, "it is of revision {was}, and the deployment rolls out revision {is}", "")
+	chosenByName      = say(v1alpha1.CauseNamedForDeletion, "it was chosen by name, normally by an autoscaler: {text}", "")
+	scaledDown        = say(v1alpha1.CauseSurplus, "{text}", "")
+	nodeDeleted       = say(v1alpha1.CauseNodeDeleted, "{text}", "")
+	failedBefore      = say(v1alpha1.CauseMachineFailed, "it had failed before: {text}", "")
+	failedLast        = say(v1alpha1.CauseMachineFailed, "its last failure was: {text}", "")
+	setIsDeleted      = say(v1alpha1.CauseOwnerDeleted, "its machine set is being deleted", "")
+	nodeIsDeleted     = say(v1alpha1.CauseNodeDeleted, "somebody deleted its node", "")
+	lowestPriority    = say(v1alpha1.CauseNamedForDeletion, "it was chosen for deletion, normally by an autoscaler: its annotation {annotation} is 1", "")
+	nodeWasUnhealthy  = say(v1alpha1.CauseMachineFailed, "its node was not healthy when it was deleted", "")
+	conditionWasBad   = say(v1alpha1.CauseMachineFailed, "its node's condition {type} was {status} ({reason})", "")
+	oldRevision       = say(v1alpha1.CauseSurplus, "it is of revision {was}, and the deployment rolls out revision {is}", "")
 	unexplained       = say(report.Unexplained, "nothing tells why: somebody other than its set deleted it, or the events about it have expired, which an API server keeps for an hour", "")
 )
 
@@ -109,11 +109,12 @@ var byReason = map[string]report.Statement{
 		"Look at policies, webhooks and rights on machines: one was named for deletion and cannot be marked, so its set is not scaled down"),
 }
 
-// byType are the statements about other conditions of a deployment, by the condition's type. Those
-// without a text are said of its sets.
+// byType are the statements about other conditions of a deployment, by the condition's type. None is
+// said again of what its sets say themselves.
 var byType = map[v1alpha1.MachineDeploymentConditionType]report.Statement{
-	v1alpha1.MachineDeploymentFrozen:          {Cause: report.Frozen},
-	v1alpha1.MachineDeploymentReplicaFailure:  {Cause: report.ReplicaFailure},
+	v1alpha1.MachineDeploymentFrozen:          say(report.Frozen, "{text}", ""),
+	v1alpha1.MachineDeploymentReplicaFailure:  say(report.ReplicaFailure, "{text}", ""),
+	v1alpha1.MachineDeploymentProgressing:     say(report.Other, "{text}", ""),
 	v1alpha1.MachineDeploymentSelectorOverlap: say(report.SelectorOverlap, "{text}", ""),
 	v1alpha1.MachineDeploymentSetReleased: say(report.SetReleased, "{text}",
 		"To drain and delete the machines of a released set: kubectl -n {namespace} delete {machinesets} NAME. To have them back: change spec.selector so that it matches the set"),
@@ -123,12 +124,13 @@ var byType = map[v1alpha1.MachineDeploymentConditionType]report.Statement{
 
 // Statements about sets and deployments.
 var (
-	notSeen    = say(report.NotStarted, "the manager has not acted yet on what was changed last (generation {generation}, it has seen {seen})", "")
-	paused     = say(report.Paused, "it is paused: sizes change, and no machine of another template is made", "To go on: millwright rollout resume {name} -n {namespace}")
-	pausedWish = say(report.Paused, "the wish to roll back (spec.rollbackTo) waits for the end of the pause", "")
-	invalid    = say(report.InvalidSpec, "{text}", correctField)
-	noScaleUp  = say(report.ScaleUpDisabled, "it creates no machines: it has the label {label}", "If nobody needs it any more: kubectl -n {namespace} label {machinesets} {set} {label}-")
-	frozen     = say(report.Frozen, "it is frozen, and creates no machines: {text}",
+	notSeen      = say(report.NotStarted, "the manager has not acted yet on what was changed last (generation {generation}, it has seen {seen})", "")
+	paused       = say(report.Paused, "the deployment is paused: sizes change, and no machine of another template is made", "To go on: millwright rollout resume {name} -n {namespace}")
+	pausedWish   = say(report.Paused, "the wish to roll back (spec.rollbackTo) waits for the end of the pause", "")
+	rollbackWish = say(report.NotStarted, "the manager has not answered the wish to roll back to {revision} yet", "")
+	invalid      = say(v1alpha1.CauseInvalidSpec, "{text}", correctField)
+	noScaleUp    = say(report.ScaleUpDisabled, "it creates no machines: it has the label {label}", "If nobody needs it any more: kubectl -n {namespace} label {machinesets} {set} {label}-")
+	frozen       = say(report.Frozen, "it is frozen, and creates no machines: {text}",
 		"Find out who makes the machines that are too many. To go on all the same: kubectl -n {namespace} annotate {object} {annotation}=")
 	backOff    = say(report.BackOff, "it waits before it makes the next machines. {text}", "")
 	minReady   = say(report.MinReadySeconds, "{count} must stay ready for {wait} to count as available (spec.minReadySeconds)", "")

@@ -18,11 +18,19 @@ type Follower struct {
 	client.Reader
 
 	changed chan struct{} // holds one token when something has changed
+	link    *link
 }
+
+// Problem returns why changes are not seen now; empty if they are.
+func (f *Follower) Problem() string { return f.link.problem() }
 
 // Start follows the objects of some kinds, within the options, until the context ends. It returns when
 // the cache is filled. It retries what it may not read for ever, without a log line.
 func Start(ctx context.Context, config *rest.Config, options cache.Options, kinds ...client.Object) (*Follower, error) {
+	f := &Follower{changed: make(chan struct{}, 1)}
+	f.link = newLink(f.notify)
+	config = rest.CopyConfig(config)
+	config.Wrap(f.link.wrap)
 	options.DefaultTransform = cache.TransformStripManagedFields()
 	options.DefaultUnsafeDisableDeepCopy = ptr.To(true)
 	options.DefaultWatchErrorHandler = func(context.Context, *toolscache.Reflector, error) {}
@@ -30,9 +38,9 @@ func Start(ctx context.Context, config *rest.Config, options cache.Options, kind
 	if err != nil {
 		return nil, fmt.Errorf("following the cluster: %w", err)
 	}
-	f := &Follower{Reader: copies, changed: make(chan struct{}, 1)}
+	f.Reader = copies
 	handler := toolscache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { f.Notify() }, UpdateFunc: func(_, _ any) { f.Notify() }, DeleteFunc: func(any) { f.Notify() },
+		AddFunc: func(any) { f.notify() }, UpdateFunc: func(_, _ any) { f.notify() }, DeleteFunc: func(any) { f.notify() },
 	}
 	go copies.Start(ctx) // ends with the context; errors are those of informers
 	for _, kind := range kinds {
@@ -51,8 +59,8 @@ func Start(ctx context.Context, config *rest.Config, options cache.Options, kind
 	return f, nil
 }
 
-// Notify makes Until call its function again, as if an object had changed.
-func (f *Follower) Notify() {
+// notify makes Until call its function again.
+func (f *Follower) notify() {
 	select {
 	case f.changed <- struct{}{}:
 	default:

@@ -18,6 +18,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
+	"github.com/millwright-dev/millwright/internal/observe/explain"
 	"github.com/millwright-dev/millwright/internal/reconcile/validation"
 )
 
@@ -57,7 +58,7 @@ func Restart(ctx context.Context, c client.Client, key types.NamespacedName, now
 			return err
 		}
 		if d.Spec.RollbackTo != nil {
-			return fmt.Errorf("machine deployment %s cannot be restarted: %s, and would take the restart back. %s", key, pendingRollback(d), Withdrawal(key))
+			return fmt.Errorf("machine deployment %s cannot be restarted: the wish to roll back to %s is not answered yet, and would take the restart back. %s", key, explain.RollbackRevision(d.Spec.RollbackTo), Withdrawal(key))
 		}
 		at := now.UTC().Format(time.RFC3339)
 		if d.Spec.Template.Annotations[AnnotationRestarted] == at {

@@ -16,13 +16,20 @@ func isPreserved(m *v1alpha1.Machine) {
 	m.Status.CurrentStatus.PreserveExpiryTime = ptr.To(metav1.NewTime(noon.Add(time.Hour)))
 }
 
-// TestPreservedBesidesThoseWanted: also one of the current template does not keep a rollout from
-// being complete.
+// TestPreservedBesidesThoseWanted: more of the current template than are wanted do not keep a rollout
+// from being complete if all are preserved. One that is not goes in place of the others.
 func TestPreservedBesidesThoseWanted(t *testing.T) {
 	beside := func(g *given) { g.set("a").Status.Replicas = 4 }
-	status := StatusOf(give(counts(4, 3, 4), beside, has("a", 1, v1alpha1.MachineFailed, isPreserved)).facts(), noon)
-	if status.Outcome != Complete || status.Preserved != 1 {
-		t.Errorf("outcome %s, %d preserved", status.Outcome, status.Preserved)
+	others := func(g *given) {
+		for _, machine := range g.machines {
+			isPreserved(machine)
+		}
+	}
+	for want, given := range map[Outcome]change{Complete: others, Progressing: func(*given) {}} {
+		status := StatusOf(give(counts(4, 3, 4), beside, given, has("a", 1, v1alpha1.MachineFailed, isPreserved)).facts(), noon)
+		if status.Outcome != want || (status.Preserved == 1) != (want == Complete) {
+			t.Errorf("outcome %s, want %s; %d preserved", status.Outcome, want, status.Preserved)
+		}
 	}
 }
 

@@ -9,10 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -66,38 +63,4 @@ func get(ctx context.Context, from client.Reader, key types.NamespacedName) (*v1
 		return nil, fmt.Errorf("reading machine deployment %s: %w", key, err)
 	}
 	return deployment, nil
-}
-
-const surroundingsTimeout = 3 * time.Second
-
-// readSurroundings reads what explains why a rollout does not go on: leases, the events on sets that
-// wait since their machines keep failing and, if machines are being deleted, those on machines, which
-// say at which step. Missing is what does not exist, the user may not read, or is not answered.
-func readSurroundings(ctx context.Context, from client.Reader, facts Facts) explain.PoolFacts {
-	namespace := facts.Deployment.Namespace
-	ctx, cancel := context.WithTimeout(ctx, surroundingsTimeout)
-	defer cancel()
-	found := explain.PoolFacts{
-		Lease:        readLease(ctx, from, namespace, v1alpha1.LeaseMachineControllerManager),
-		MachineLease: readLease(ctx, from, namespace, v1alpha1.LeaseMachineController),
-	}
-	wanted := []client.MatchingFields{{"involvedObject.kind": explain.KindSet, "reason": "BackOff"}}
-	if facts.AnyLeaves() {
-		wanted = append(wanted, client.MatchingFields{"involvedObject.kind": explain.KindMachine})
-	}
-	for _, of := range wanted {
-		events := &corev1.EventList{}
-		if err := from.List(ctx, events, client.InNamespace(namespace), of); err == nil {
-			found.Events = append(found.Events, events.Items...)
-		}
-	}
-	return found
-}
-
-func readLease(ctx context.Context, from client.Reader, namespace, name string) *coordinationv1.Lease {
-	lease := &coordinationv1.Lease{}
-	if err := from.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, lease); err != nil {
-		return nil
-	}
-	return lease
 }

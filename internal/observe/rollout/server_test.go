@@ -109,16 +109,15 @@ func (s *server) reports(available int32) {
 // follow follows the deployment, and sends what is seen.
 func (s *server) follow(ctx context.Context) (seen <-chan Facts, ended <-chan error) {
 	s.t.Helper()
-	config, link := rest.CopyConfig(s.Admin), &Link{}
+	config := rest.CopyConfig(s.Admin)
 	config.Wrap(s.cable.wrap)
-	config.Wrap(link.Wrap)
 	c, err := client.NewWithWatch(config, client.Options{Scheme: env.NewScheme()})
 	s.do(err)
 	facts, done := make(chan Facts), make(chan error, 1)
 	ctx, cancel := context.WithTimeout(ctx, 2*eventually)
 	s.t.Cleanup(cancel)
 	go func() {
-		done <- (&Follower{Config: config, Client: c, Link: link}).Follow(ctx, s.key, func(f Facts) (bool, error) {
+		done <- (&Follower{Config: config, Client: c}).Follow(ctx, s.key, func(f Facts) (bool, error) {
 			select {
 			case facts <- f:
 				return false, nil
@@ -201,7 +200,7 @@ func TestServerTellsWhatIsAround(t *testing.T) {
 	s := newServer(t)
 	ctx, cancel := context.WithTimeout(t.Context(), eventually)
 	defer cancel()
-	follower := &Follower{Config: s.Admin, Client: s.watching(), Link: &Link{}, Beat: 10 * time.Millisecond, Surroundings: 10 * time.Millisecond}
+	follower := &Follower{Config: s.Admin, Client: s.watching(), Beat: 10 * time.Millisecond, Surroundings: 10 * time.Millisecond}
 	held := lease(time.Hour)
 	held.Namespace = s.Namespace
 	s.do(follower.Follow(ctx, s.key, func(f Facts) (bool, error) {
@@ -210,7 +209,7 @@ func TestServerTellsWhatIsAround(t *testing.T) {
 		}
 		if f.MachineLease == nil && held.UID == "" {
 			s.do(s.Client.Create(ctx, held))
-			event := &corev1.Event{InvolvedObject: corev1.ObjectReference{Kind: "MachineSet", Namespace: s.Namespace, Name: "pool-a"}, Reason: "BackOff"}
+			event := &corev1.Event{InvolvedObject: corev1.ObjectReference{Kind: "MachineDeployment", Namespace: s.Namespace, Name: "pool"}, Reason: "Waits"}
 			event.Namespace, event.Name = s.Namespace, "waits"
 			s.do(s.Client.Create(ctx, event))
 		}
@@ -291,8 +290,12 @@ func TestServerRefusesWhatCannotBeRead(t *testing.T) {
 			return c.List(ctx, list, opts...)
 		},
 	})
-	err := (&Follower{Config: s.Admin, Client: c, Link: &Link{}}).Follow(t.Context(), s.key, func(Facts) (bool, error) { return true, nil })
+	err := (&Follower{Config: s.Admin, Client: c}).Follow(t.Context(), s.key, func(Facts) (bool, error) { return true, nil })
 	if !errors.Is(err, refused) || !strings.Contains(err.Error(), "listing machines") {
 		t.Errorf("ended with %v", err)
 	}
 }
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }

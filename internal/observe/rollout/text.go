@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
+	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
@@ -65,8 +67,8 @@ func numbers(s Status) string {
 	if s.Updated > s.Wanted {
 		text = fmt.Sprintf("%d wanted, %d updated, %d available", s.Wanted, s.Updated, s.Available)
 	}
-	if s.Old > 0 {
-		text += fmt.Sprintf(", %d old", s.Old)
+	if old := s.Old(); old > 0 {
+		text += fmt.Sprintf(", %d old", old)
 	}
 	if s.Preserved > 0 {
 		text += fmt.Sprintf(", %d preserved", s.Preserved)
@@ -90,25 +92,59 @@ func table(s Status) []string {
 	var text strings.Builder
 	columns := tabwriter.NewWriter(&text, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(columns, "\tSET\tREVISION\tWANTED\tEXIST\tAVAILABLE\tMACHINES")
-	for _, set := range s.Sets {
-		fmt.Fprintf(columns, "%s\t%s\t%d\t%d\t%d\t%d\t%s\n", age(set), set.Name, set.Revision, set.Wanted, set.Exist, set.Available, set.Phases)
+	for _, set := range newestFirst(s.Sets) {
+		fmt.Fprintf(columns, "%s\t%s\t%s\t%d\t%d\t%d\t%s\n", age(set), set.Name, set.Revision, set.Wanted, set.Exist+set.Leaving, set.Available, phases(set))
 	}
 	_ = columns.Flush() // to memory
 	return strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")
 }
 
-func age(set SetStatus) string {
+// newestFirst returns the set of the current template, and then the others from new to old.
+func newestFirst(sets []report.Part) []report.Part {
+	number := func(set report.Part) int64 {
+		n, _ := strconv.ParseInt(set.Revision, 10, 64) // 0 if it has none
+		return n
+	}
+	sets = slices.Clone(sets)
+	slices.Reverse(sets)
+	slices.SortStableFunc(sets, func(a, b report.Part) int { // "new" is before "old"
+		return cmp.Or(cmp.Compare(age(a), age(b)), cmp.Compare(number(b), number(a)))
+	})
+	return sets
+}
+
+func age(set report.Part) string {
 	if set.Current {
 		return "new"
 	}
 	return "old"
 }
 
+// phaseOrder is the order in which phases are counted. Others come before them.
+var phaseOrder = []string{
+	report.NoPhase, string(v1alpha1.MachinePending), string(v1alpha1.MachineAvailable), string(v1alpha1.MachineRunning),
+	string(v1alpha1.MachineUnknown), string(v1alpha1.MachineFailed), string(v1alpha1.MachineCrashLoopBackOff),
+	string(v1alpha1.MachineTerminating),
+}
+
+// phases says how many machines of a set are in which phase.
+func phases(set report.Part) string {
+	var parts []string
+	for phase, n := range set.Phases {
+		parts = append(parts, fmt.Sprintf("%d %s", n, phase))
+	}
+	slices.SortFunc(parts, func(a, b string) int {
+		rank := func(part string) int { return slices.Index(phaseOrder, part[strings.Index(part, " ")+1:]) }
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b))
+	})
+	return cmp.Or(strings.Join(parts, ", "), "none")
+}
+
 // Line returns a status in one line. It changes only when something does.
 func Line(s Status) string {
 	parts := []string{numbers(s)}
-	for _, set := range s.Sets {
-		parts = append(parts, fmt.Sprintf("%s set %s (revision %d): %s", age(set), set.Name, set.Revision, set.Phases))
+	for _, set := range newestFirst(s.Sets) {
+		parts = append(parts, fmt.Sprintf("%s set %s (revision %s): %s", age(set), set.Name, set.Revision, phases(set)))
 	}
 	more := ""
 	if n := len(s.Waits) - 1; n > 0 {

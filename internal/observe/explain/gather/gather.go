@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -130,49 +131,42 @@ func (r *reading) names(ctx context.Context, kind string) []string {
 	return names
 }
 
-// eventsOf reads the events on an object, without those on an earlier one of its name.
-func (r *reading) eventsOf(ctx context.Context, kind string, object metav1.Object) {
-	known := r.events
-	r.events = nil
-	r.eventsNamed(ctx, r.Control, object.GetNamespace(), kind, object.GetName())
-	r.events = append(known, slices.DeleteFunc(r.events, func(event corev1.Event) bool { return !report.On(&event, object.GetName(), object.GetUID()) })...)
-}
-
-// eventsNamed reads the events on the objects of a kind and a name, or on all if it is empty.
-func (r *reading) eventsNamed(ctx context.Context, from client.Reader, namespace, kind, name string) {
+// eventsOf reads the events of a kind: those on some objects, without those on earlier ones of their
+// names, or all if there are none.
+func (r *reading) eventsOf(ctx context.Context, from client.Reader, namespace, kind string, objects ...metav1.Object) {
 	fields := client.MatchingFields{"involvedObject.kind": kind}
-	if name != "" {
-		fields["involvedObject.name"] = name
+	if len(objects) == 1 {
+		fields["involvedObject.name"] = objects[0].GetName()
 	}
 	list := &corev1.EventList{}
-	if r.list(ctx, from, list, client.InNamespace(namespace), fields) {
-		r.events = append(r.events, list.Items...)
+	if !r.list(ctx, from, list, client.InNamespace(namespace), fields) {
+		return
+	}
+	for i := range list.Items {
+		event := &list.Items[i]
+		if len(objects) == 0 || slices.ContainsFunc(objects, func(of metav1.Object) bool { return report.On(event, of.GetName(), of.GetUID()) }) {
+			r.events = append(r.events, *event)
+		}
 	}
 }
 
+// named stands for any object of a name.
+func named(name string) metav1.Object { return &metav1.ObjectMeta{Name: name} }
+
+// pool reads what is around a set or deployment, its sets and its Machines.
 func (r *reading) pool(ctx context.Context, facts explain.PoolFacts) explain.PoolFacts {
-	facts.Lease = r.lease(ctx, v1alpha1.LeaseMachineControllerManager)
-	facts.MachineLease = r.lease(ctx, v1alpha1.LeaseMachineController)
 	if !facts.Exists() {
-		r.eventsNamed(ctx, r.Control, r.namespace, facts.Kind, facts.Key.Name)
+		r.eventsOf(ctx, r.Control, r.namespace, facts.Kind, named(facts.Key.Name))
 		facts.Names = r.names(ctx, facts.Kind)
-	} else if facts.Kind == explain.KindDeployment {
-		r.eventsOf(ctx, facts.Kind, facts.Deployment)
-	}
-	for _, set := range facts.Sets {
-		r.eventsOf(ctx, explain.KindSet, set)
 	}
 	if len(facts.Sets) > 0 {
 		machines := &v1alpha1.MachineList{}
 		facts.MachinesUnread = !r.list(ctx, r.Control, machines, client.InNamespace(r.namespace))
 		facts.OwnMachines(machines.Items)
 	}
-	if facts.AnyLeaves() {
-		r.eventsNamed(ctx, r.Control, r.namespace, explain.KindMachine, "") // say at which steps deletions are
-	}
-	facts.Events = r.events
+	r.around(ctx, &facts)
 	facts.Examples = map[string]explain.MachineFacts{}
-	for _, example := range facts.Representatives() {
+	for _, example := range facts.Representatives(time.Now()) {
 		known, err := r.Machine(ctx, client.ObjectKeyFromObject(example))
 		if err != nil {
 			r.note("Machine %s: %v", example.Name, err)
@@ -183,6 +177,36 @@ func (r *reading) pool(ctx context.Context, facts explain.PoolFacts) explain.Poo
 	}
 	slices.Sort(r.unread)
 	facts.Unread = slices.Compact(r.unread)
-	facts.Events.Sort()
 	return facts
+}
+
+// Around reads leases and events of a deployment whose sets and Machines are known.
+func (x Reader) Around(ctx context.Context, facts explain.PoolFacts) explain.PoolFacts {
+	(&reading{Reader: x, namespace: facts.Key.Namespace}).around(ctx, &facts)
+	return facts
+}
+
+// around reads leases and events. Those on Machines say at which steps deletions are.
+func (r *reading) around(ctx context.Context, facts *explain.PoolFacts) {
+	facts.Lease = r.lease(ctx, v1alpha1.LeaseMachineControllerManager)
+	facts.MachineLease = r.lease(ctx, v1alpha1.LeaseMachineController)
+	if facts.Exists() && facts.Kind == explain.KindDeployment {
+		r.eventsOf(ctx, r.Control, r.namespace, facts.Kind, facts.Deployment)
+	}
+	if sets := objects(facts.Sets); len(sets) > 0 {
+		r.eventsOf(ctx, r.Control, r.namespace, explain.KindSet, sets...)
+	}
+	if facts.AnyLeaves() {
+		r.eventsOf(ctx, r.Control, r.namespace, explain.KindMachine)
+	}
+	facts.Events = r.events
+	facts.Events.Sort()
+}
+
+func objects(sets []*v1alpha1.MachineSet) []metav1.Object {
+	var all []metav1.Object
+	for _, set := range sets {
+		all = append(all, set)
+	}
+	return all
 }

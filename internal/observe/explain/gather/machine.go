@@ -51,12 +51,12 @@ func (r *machineReading) surroundings(ctx context.Context, found *v1alpha1.Machi
 	r.inputs(ctx, found)
 	r.target(ctx, found)
 	r.virtualMachine(ctx, found)
-	r.eventsNamed(ctx, r.Control, found.Namespace, explain.KindMachine, found.Name)
+	r.eventsOf(ctx, r.Control, r.namespace, explain.KindMachine, named(found.Name))
 	if set := r.facts.Set; set != nil {
-		r.eventsOf(ctx, explain.KindSet, set)
+		r.eventsOf(ctx, r.Control, r.namespace, explain.KindSet, set)
 	}
 	if deployment := r.facts.Deployment; deployment != nil {
-		r.eventsOf(ctx, explain.KindDeployment, deployment)
+		r.eventsOf(ctx, r.Control, r.namespace, explain.KindDeployment, deployment)
 	}
 }
 
@@ -72,9 +72,9 @@ func (r *machineReading) owners(ctx context.Context, set *v1alpha1.MachineSet) {
 func (r *machineReading) traces(ctx context.Context) {
 	name, setName := r.facts.Key.Name, ""
 	r.facts.Names = r.names(ctx, explain.KindMachine)
-	r.eventsNamed(ctx, r.Control, r.namespace, explain.KindMachine, name)
-	r.eventsNamed(ctx, r.Control, r.namespace, explain.KindSet, "")
-	r.eventsNamed(ctx, r.Control, r.namespace, explain.KindDeployment, "")
+	r.eventsOf(ctx, r.Control, r.namespace, explain.KindMachine, named(name))
+	r.eventsOf(ctx, r.Control, r.namespace, explain.KindSet)
+	r.eventsOf(ctx, r.Control, r.namespace, explain.KindDeployment)
 	sets := &v1alpha1.MachineSetList{}
 	if !r.list(ctx, r.Control, sets, client.InNamespace(r.namespace)) {
 		return
@@ -105,7 +105,7 @@ func (r *machineReading) inputs(ctx context.Context, of *v1alpha1.Machine) {
 		return
 	}
 	r.facts.Class = class
-	r.eventsNamed(ctx, r.Control, class.Namespace, v1alpha1.MachineClassKind, class.Name)
+	r.eventsOf(ctx, r.Control, class.Namespace, v1alpha1.MachineClassKind, named(class.Name))
 	for _, key := range fieldindex.SecretsOf(class) {
 		known, secret := explain.Secret{Key: key}, &corev1.Secret{}
 		switch err := r.Control.Get(ctx, key, secret); {
@@ -135,7 +135,7 @@ func (r *machineReading) virtualMachine(ctx context.Context, of *v1alpha1.Machin
 	for i := range vms.Items {
 		if vm := &vms.Items[i]; vm.Spec.UUID == uuid {
 			r.facts.VM = vm
-			r.eventsNamed(ctx, r.Control, vm.Namespace, "VirtualMachine", vm.Name)
+			r.eventsOf(ctx, r.Control, vm.Namespace, "VirtualMachine", named(vm.Name))
 		}
 	}
 }
@@ -160,7 +160,7 @@ func (r *machineReading) target(ctx context.Context, of *v1alpha1.Machine) {
 		return
 	}
 	// Events on nodes, which have no namespace, are written there.
-	r.eventsNamed(ctx, r.Target, metav1.NamespaceDefault, "Node", name)
+	r.eventsOf(ctx, r.Target, metav1.NamespaceDefault, "Node", named(name))
 	if found.Node != nil && !of.DeletionTimestamp.IsZero() {
 		r.load(ctx, found, name)
 	}

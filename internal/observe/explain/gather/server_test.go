@@ -154,7 +154,7 @@ func TestDrainOnAServer(t *testing.T) {
 
 	got := s.ask(machine.Name)
 	wantWhy(t, got.Why, report.Finding{Cause: report.DisruptionBudgetForbids, Object: "PodDisruptionBudget " + s.Target.Namespace + "/db"}, report.Finding{Cause: report.Draining})
-	wantWhy(t, got.Replaced, report.Finding{Cause: report.NamedForDeletion})
+	wantWhy(t, got.Replaced, report.Finding{Cause: v1alpha1.CauseNamedForDeletion})
 	if got.Verdict != report.Deleting || got.Identity.Set != "pool-a" || len(got.Unread) != 0 || len(got.Why) != 2 {
 		t.Errorf("got %+v", got)
 	}
@@ -186,7 +186,7 @@ func TestGoneOnAServer(t *testing.T) {
 	s.event("Machine", "pool-a-x7k2p", "Deleted", "", "VM cloud:///vm-1 and its node are gone", "")
 	s.event("MachineSet", "pool-a", "SuccessfulDelete", v1alpha1.CauseMachineFailed, "Deleted 2 machines (pool-a-other, pool-a-x7k2p): it failed: no capacity", "pool-a-other,pool-a-x7k2p")
 	got := s.ask("pool-a-x7k2p")
-	wantWhy(t, got.Replaced, report.Finding{Cause: report.MachineFailed})
+	wantWhy(t, got.Replaced, report.Finding{Cause: v1alpha1.CauseMachineFailed})
 	if got.Verdict != report.Gone || got.Identity.Set != "pool-a" || got.Since.IsZero() {
 		t.Errorf("got %+v", got)
 	}
@@ -219,7 +219,7 @@ func TestMaterialOnAServer(t *testing.T) {
 
 	s.machine("new", "", nil, nil)
 	got = s.ask("new")
-	wantWhy(t, got.Why, report.Finding{Cause: report.InvalidClassInputs})
+	wantWhy(t, got.Why, report.Finding{Cause: v1alpha1.CauseInvalidClassInputs})
 	var text bytes.Buffer
 	if err := report.Print(&text, got); err != nil {
 		t.Fatal(err)
@@ -250,7 +250,7 @@ func TestUnreachableTarget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantWhy(t, got.Why, report.Finding{Cause: report.TargetUnavailable})
+	wantWhy(t, got.Why, report.Finding{Cause: v1alpha1.CauseTargetUnavailable})
 	if _, err := (explainer{Reader{Control: away}}).Machine(t.Context(), types.NamespacedName{Namespace: s.Namespace, Name: "joins"}); err == nil {
 		t.Error("no error without the control cluster")
 	}

@@ -52,7 +52,7 @@ func Clause(text string) string {
 
 // Finding returns the finding of a statement.
 func (b *Builder) Finding(s Statement, object string, since time.Time, values ...string) Finding {
-	return Finding{Cause: s.Cause, Object: object, Since: since, Text: b.Text(s.Text, values...), Remedy: b.Text(s.Advice, values...)}
+	return Finding{Statement: s, Cause: s.Cause, Object: object, Since: since, Text: b.Text(s.Text, values...), Remedy: b.Text(s.Advice, values...)}
 }
 
 // Why adds a reason for the answer.
@@ -62,7 +62,7 @@ func (b *Builder) Why(s Statement, object string, since time.Time, values ...str
 
 // Say adds a reason for the answer in another's words.
 func (b *Builder) Say(cause Cause, object string, since time.Time, text string) {
-	b.Add(Finding{Cause: cause, Object: object, Since: since, Text: b.Text("{text}", "{text}", text)})
+	b.Why(Statement{cause, "{text}", ""}, object, since, "{text}", text)
 }
 
 // Add adds a finding and its remedy.

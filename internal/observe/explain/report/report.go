@@ -37,23 +37,11 @@ type Cause string
 const (
 	ManagerNotRunning          Cause = "ManagerNotRunning"
 	NotStarted                 Cause = "NotStarted"
-	InvalidSpec                Cause = "InvalidSpec"
-	InvalidClassInputs         Cause = "InvalidClassInputs"
-	InstanceOwned              Cause = "InstanceOwned"
 	CreationBlocked            Cause = "CreationBlocked"
-	DriverFailed               Cause = "DriverFailed"
-	DriverSilent               Cause = "DriverSilent"
 	VirtualMachineNotReady     Cause = "VirtualMachineNotReady"
-	InstanceLost               Cause = "InstanceLost"
-	TargetUnavailable          Cause = "TargetUnavailable"
 	NodeNotJoined              Cause = "NodeNotJoined"
-	NodeMissing                Cause = "NodeMissing"
-	NodeUnhealthy              Cause = "NodeUnhealthy"
 	CriticalComponentsNotReady Cause = "CriticalComponentsNotReady"
 	NodeTemplateNotApplied     Cause = "NodeTemplateNotApplied"
-	CreationTimeout            Cause = "CreationTimeout"
-	HealthTimeout              Cause = "HealthTimeout"
-	ReplacementDelayed         Cause = "ReplacementDelayed"
 	Preserved                  Cause = "Preserved"
 	InPlaceUpdate              Cause = "InPlaceUpdate"
 	Draining                   Cause = "Draining"
@@ -63,8 +51,6 @@ const (
 	DisruptionBudget           Cause = "DisruptionBudget"
 	DisruptionBudgetForbids    Cause = "DisruptionBudgetForbids"
 	VolumeAttached             Cause = "VolumeAttached"
-	InstanceExists             Cause = "InstanceExists"
-	InstanceShared             Cause = "InstanceShared"
 	Finalizer                  Cause = "Finalizer"
 	NotSupported               Cause = "NotSupported"
 	Paused                     Cause = "Paused"
@@ -84,13 +70,8 @@ const (
 
 // Causes of the deletion of a Machine.
 const (
-	MachineFailed    Cause = "MachineFailed"
-	NamedForDeletion Cause = "NamedForDeletion"
-	Surplus          Cause = "Surplus"
-	OwnerDeleted     Cause = "OwnerDeleted"
-	NodeDeleted      Cause = "NodeDeleted"
-	DeletedBySet     Cause = "DeletedBySet"
-	Unexplained      Cause = "Unexplained"
+	DeletedBySet Cause = "DeletedBySet"
+	Unexplained  Cause = "Unexplained"
 )
 
 // Finding is one thing that was found.
@@ -106,6 +87,8 @@ type Finding struct {
 	Since time.Time `json:"since,omitzero"`
 	// Remedy is the advice against it, which is also in the report's Advice.
 	Remedy string `json:"remedy,omitempty"`
+	// Statement is what the text and the remedy were made from.
+	Statement Statement `json:"-"`
 }
 
 // String returns the finding as a clause that stands by itself.
@@ -155,31 +138,55 @@ type Identity struct {
 	Deployment string `json:"deployment,omitempty"`
 }
 
-// Pool counts the Machines of a set or deployment. Those that are being deleted are Leaving, and
-// count nowhere else.
-type Pool struct {
-	Wanted int32 `json:"wanted"`
-	Exist  int32 `json:"exist"`
-	// Updated are those of the newest template; all of a set are.
-	Updated   int32 `json:"updated"`
+// Counts count Machines. Those that are being deleted are Leaving, and count nowhere else.
+type Counts struct {
+	Wanted    int32 `json:"wanted"`
+	Exist     int32 `json:"exist"`
 	Ready     int32 `json:"ready"`
 	Available int32 `json:"available"`
 	Leaving   int32 `json:"leaving"`
 	// Preserved are those of Exist that exceed what their sets want, and are preserved.
 	Preserved int32 `json:"preserved,omitempty"`
-	// Sets are those of a deployment that have or want Machines, the oldest first.
+}
+
+// Add adds the numbers of other Machines.
+func (c *Counts) Add(of Counts) {
+	c.Wanted += of.Wanted
+	c.Exist += of.Exist
+	c.Ready += of.Ready
+	c.Available += of.Available
+	c.Leaving += of.Leaving
+	c.Preserved += of.Preserved
+}
+
+// NoPhase stands for the phase of a Machine that has none yet.
+const NoPhase = "New"
+
+// Pool counts the Machines of a set or deployment.
+type Pool struct {
+	Counts
+
+	// Updated are those of the newest template; all of a set are.
+	Updated int32 `json:"updated"`
+	// Sets are those of a deployment that have or want Machines, and that of the newest template, the
+	// oldest first.
 	Sets []Part `json:"sets,omitempty"`
 }
 
-// Part counts the Machines of one set of a deployment, as Pool does.
+// Part counts the Machines of one set of a deployment.
 type Part struct {
-	Name      string `json:"name"`
-	Revision  string `json:"revision"`
-	Wanted    int32  `json:"wanted"`
-	Exist     int32  `json:"exist"`
-	Available int32  `json:"available"`
-	Preserved int32  `json:"preserved,omitempty"`
+	Counts
+
+	Name     string `json:"name"`
+	Revision string `json:"revision"`
+	// Current reports whether it is of the newest template.
+	Current bool `json:"current,omitempty"`
+	// Phases counts all its Machines by phase. One that is being deleted is Terminating.
+	Phases map[string]int32 `json:"phases,omitempty"`
 }
+
+// Empty reports whether a set neither has nor wants Machines, but for those that are being deleted.
+func (p Part) Empty() bool { return p.Wanted == 0 && p.Exist == 0 }
 
 // Report is an explanation.
 type Report struct {

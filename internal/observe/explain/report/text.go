@@ -82,7 +82,7 @@ func (p *printer) identity() {
 	}
 	if since := p.since(p.Since); since != "" {
 		if phase == "" && p.Verdict != Gone {
-			phase = "New"
+			phase = NoPhase
 		}
 		phase = strings.TrimPrefix(phase+since, ", ")
 	}
@@ -106,6 +106,9 @@ func (p *printer) pool() {
 	}
 	p.line("  %s", described(counts, "class", p.Identity.Class, "deployment", p.Identity.Deployment))
 	for _, set := range pool.Sets {
+		if set.Empty() {
+			continue
+		}
 		p.line("  set %s (revision %s): %d wanted, %d exist, %d available", set.Name, set.Revision, set.Wanted, set.Exist, set.Available)
 	}
 }

@@ -1,4 +1,4 @@
-package rollout
+package follow
 
 import (
 	"cmp"
@@ -9,21 +9,6 @@ import (
 	"syscall"
 	"testing"
 )
-
-func TestFollowed(t *testing.T) {
-	for path, want := range map[string]string{
-		"/apis/machine.sapcloud.io/v1alpha1/namespaces/default/machines":           "machines",
-		"/below/apis/machine.sapcloud.io/v1alpha1/namespaces/default/machinesets/": "machinesets",
-		"/apis/machine.sapcloud.io/v1alpha1/namespaces/default/machines/one":       "",
-		"/apis/coordination.k8s.io/v1/namespaces/default/leases":                   "",
-		"/api/v1/namespaces/default/events":                                        "",
-		"/version":                                                                 "",
-	} {
-		if resource, is := followed(path); is != (want != "") || is && resource != want {
-			t.Errorf("%s: %q, %t; want %q", path, resource, is, want)
-		}
-	}
-}
 
 func TestLink(t *testing.T) {
 	refused := &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
@@ -50,14 +35,13 @@ func TestLink(t *testing.T) {
 		"conflict is an answer":   {[]answer{{err: refused}, {status: 409}}, "", 2},
 		"one is not all":          {[]answer{{err: refused}, {err: refused, of: "machinesets"}, ok}, "server: dial: connection refused", 1},
 		"all are back":            {[]answer{{err: refused}, {err: refused, of: "machinesets"}, ok, {status: 200, of: "machinesets"}}, "", 2},
-		"it is not followed":      {[]answer{{err: refused, of: "machines/one"}}, "", 0},
-		"nor does it help":        {[]answer{{err: refused}, {status: 200, of: "machines/one"}}, "server: dial: connection refused", 1},
+		"another does not help":   {[]answer{{err: refused}, {status: 200, of: "machinesets"}}, "server: dial: connection refused", 1},
 		"we have had enough":      {[]answer{{err: context.Canceled}}, "", 0},
 		"we have, but it was bad": {[]answer{{err: refused}, {err: context.Canceled}}, "server: dial: connection refused", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			link, calls := &Link{}, 0
-			link.onChange(func() { calls++ })
+			calls := 0
+			link := newLink(func() { calls++ })
 			for _, a := range tc.answers {
 				ctx, cancel := context.WithCancel(t.Context())
 				if errors.Is(a.err, context.Canceled) {
@@ -69,15 +53,15 @@ func TestLink(t *testing.T) {
 				}
 				response := &http.Response{StatusCode: a.status, Body: http.NoBody}
 				response.Status = map[int]string{503: "503 Service Unavailable", 403: "403 Forbidden", 401: "401 Unauthorized"}[a.status]
-				got, err := link.Wrap(roundTripper(func(*http.Request) (*http.Response, error) { return response, a.err })).RoundTrip(request)
+				got, err := link.wrap(roundTripper(func(*http.Request) (*http.Response, error) { return response, a.err })).RoundTrip(request)
 				if got != response || !errors.Is(err, a.err) {
 					t.Errorf("passes on %v, %v", got, err)
 				}
 				_ = got.Body.Close() // empty
 				cancel()
 			}
-			if link.Problem() != tc.problem || calls != tc.calls {
-				t.Errorf("problem %q, %d calls; want %q, %d", link.Problem(), calls, tc.problem, tc.calls)
+			if link.problem() != tc.problem || calls != tc.calls {
+				t.Errorf("problem %q, %d calls; want %q, %d", link.problem(), calls, tc.problem, tc.calls)
 			}
 		})
 	}
