@@ -170,6 +170,11 @@ const (
 	// hypervisors run there, and they run nowhere else.
 	HostKey = "vm.metropolis.monogon.dev/host"
 
+	// AnnotationReplaceDisk gives up a disk that is lost (ReasonDiskLost, ReasonVolumeLost): the
+	// VM gets a new one, with the initial image. The value is status.activePodName, so that it
+	// holds once. A disk that exists is kept.
+	AnnotationReplaceDisk = "vm.metropolis.monogon.dev/replace-disk"
+
 	// AnnotationAddresses has the addresses of a VirtualMachine without spec.vmIPs,
 	// separated by commas. It is written once, before the first Pod is created.
 	AnnotationAddresses = "vm.metropolis.monogon.dev/addresses"
@@ -270,8 +275,9 @@ type VirtualMachineStatus struct {
 	// Phase summarises the VM's state for users. Programs should use conditions.
 	// +optional
 	Phase VirtualMachinePhase `json:"phase,omitempty"`
-	// ImagePrepared reports whether the initial image is completely on the disk. It is
-	// set before the first start; from then on no hypervisor writes the image.
+	// ImagePrepared reports whether the disk was completed, with the initial image if there is
+	// one; then it is set before the first start. From then on no hypervisor writes the image or
+	// creates the disk.
 	// +optional
 	ImagePrepared bool `json:"imagePrepared,omitempty"`
 	// NodeName is the node on which the authoritative Pod is.
@@ -320,7 +326,7 @@ type VirtualMachinePhase string
 const (
 	// PhaseCreating: the VM has not run yet.
 	PhaseCreating VirtualMachinePhase = "Creating"
-	// PhaseRunning: a hypervisor runs the VM, or holds it paused.
+	// PhaseRunning: a hypervisor runs the VM, or holds it stopped.
 	PhaseRunning VirtualMachinePhase = "Running"
 	// PhaseTerminating: the VM is being deleted.
 	PhaseTerminating VirtualMachinePhase = "Terminating"
@@ -342,4 +348,27 @@ const (
 	// ReasonUnschedulable is the reason of ConditionScheduled when no host has room for
 	// the VM. The message is the scheduler's.
 	ReasonUnschedulable = "Unschedulable"
+
+	// ReasonNoSpace is the reason of ConditionReady when the storage of the disk is full. If the
+	// VM was running, its guest is stopped, and goes on when there is room.
+	ReasonNoSpace = "NoSpace"
+
+	// ReasonStorageFailed is the reason of ConditionReady when the guest is stopped because its
+	// disk cannot be read or written. It goes on when that is over.
+	ReasonStorageFailed = "StorageFailed"
+
+	// ReasonSuspended is the reason of ConditionReady when the guest sleeps.
+	ReasonSuspended = "Suspended"
+
+	// ReasonDiskLocked is the reason of ConditionReady when another process holds the lock of the
+	// disk.
+	ReasonDiskLocked = "DiskLocked"
+
+	// ReasonDiskLost is the reason of ConditionReady when the volume of the VM no longer has its
+	// disk. See AnnotationReplaceDisk.
+	ReasonDiskLost = "DiskLost"
+
+	// ReasonVolumeLost is the reason of ConditionReady when the claim of the disk is gone or is
+	// being deleted. See AnnotationReplaceDisk.
+	ReasonVolumeLost = "VolumeLost"
 )

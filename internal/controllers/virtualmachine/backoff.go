@@ -29,11 +29,12 @@ type attempt struct {
 	pod        types.UID
 	generation int64 // of the VM now; a new one starts the back-off again
 	permanent  bool  // the next one of the same spec would end in the same way: it waits for maxDelay
+	replaced   bool  // the user gives up its disk
 }
 
 // wait returns how long to wait for the next hypervisor after one that ended.
 func (b *backoff) wait(ended attempt, now time.Time) time.Duration {
-	changed := b.last.generation != ended.generation
+	changed := b.last.generation != ended.generation || ended.replaced
 	switch {
 	case changed && b.last.pod == ended.pod:
 		b.delays, b.next = wait.Backoff{}, now // the change may help

@@ -26,7 +26,7 @@ func TestVolumeLost(t *testing.T) {
 	w.must(w.client.Update(t.Context(), claim))
 	w.must(w.client.Delete(t.Context(), claim))
 	w.remove(pod)
-	w.awaitReady("a", reasonVolumeLost)
+	w.awaitReady("a", v1alpha1.ReasonVolumeLost)
 	if !w.gone(claim, "a") || len(w.pods("a")) != 0 {
 		t.Error("a new disk, or a pod")
 	}

@@ -131,7 +131,7 @@ func (c *Controller) awaitNextAttempt(_ context.Context, p *pass) flow.Result {
 	if p.vm.Status.ActivePodUID == "" {
 		return flow.Continue() // the first one, or one that is reserved already
 	}
-	last := attempt{pod: p.vm.Status.ActivePodUID, generation: p.vm.Generation}
+	last := attempt{pod: p.vm.Status.ActivePodUID, generation: p.vm.Generation, replaced: podspec.ReplacesDisk(p.vm)}
 	if p.active != nil {
 		last.permanent = podstate.EndOf(p.active).Permanent()
 	}

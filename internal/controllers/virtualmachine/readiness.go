@@ -1,6 +1,7 @@
 package virtualmachine
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -46,7 +47,6 @@ const (
 	reasonAddress         = "AddressUnavailable"
 	reasonUserDataMissing = "UserDataMissing"
 	reasonClaimTaken      = "VolumeClaimTaken"
-	reasonVolumeLost      = "VolumeLost"
 	reasonVolumePending   = "VolumePending"
 	reasonFailed          = "ReconcileError"
 )
@@ -93,7 +93,15 @@ func statusOf(vm *v1alpha1.VirtualMachine, o observation) v1alpha1.VirtualMachin
 	ready.Type = v1alpha1.ConditionReady
 	set(ready)
 	status.Phase = phase(vm, o, ready.Reason)
+	if o.report.GetImagePrepared() {
+		status.ImagePrepared = true
+	}
 	return status
+}
+
+// reasonsOfGuest are those of a VM whose guest has started and not ended.
+var reasonsOfGuest = []string{
+	reasonRunning, reasonPaused, reasonStopping, v1alpha1.ReasonNoSpace, v1alpha1.ReasonStorageFailed, v1alpha1.ReasonSuspended,
 }
 
 func phase(vm *v1alpha1.VirtualMachine, o observation, reason string) v1alpha1.VirtualMachinePhase {
@@ -103,7 +111,7 @@ func phase(vm *v1alpha1.VirtualMachine, o observation, reason string) v1alpha1.V
 		return v1alpha1.PhaseTerminating
 	case reason == reasonLost:
 		return v1alpha1.PhaseLost
-	case podstate.Alive(o.pod) && slices.Contains([]string{reasonRunning, reasonPaused, reasonStopping}, reason):
+	case podstate.Alive(o.pod) && slices.Contains(reasonsOfGuest, reason):
 		return v1alpha1.PhaseRunning
 	case vm.Status.ActivePodUID != "" && !podstate.Alive(o.pod) && !unprepared:
 		return v1alpha1.PhaseStopped
@@ -134,14 +142,22 @@ func readiness(vm *v1alpha1.VirtualMachine, o observation) metav1.Condition {
 	case o.failure != nil:
 		return not(reasonFailed, o.failure.Error())
 	case o.cause != nil:
-		return not(o.cause.reason, o.cause.message)
+		return not(o.cause.reason, o.cause.message+replaceAdvice(vm, o.cause.reason))
 	case o.pod != nil:
 		end := podstate.EndOf(o.pod)
-		return not(end.Reason, end.Message)
+		return not(end.Reason, end.Message+replaceAdvice(vm, end.Reason))
 	case vm.Status.ActivePodUID != "":
 		return not(reasonDeleted, fmt.Sprintf("Pod %s was deleted.", vm.Status.ActivePodName))
 	}
 	return not(reasonCreating, "The hypervisor's pod is being created.")
+}
+
+// replaceAdvice says what to do about a disk that is lost; empty for other reasons.
+func replaceAdvice(vm *v1alpha1.VirtualMachine, reason string) string {
+	if reason != v1alpha1.ReasonDiskLost && reason != v1alpha1.ReasonVolumeLost {
+		return ""
+	}
+	return fmt.Sprintf("; restore it, or give up its data with the annotation %s=%s", v1alpha1.AnnotationReplaceDisk, vm.Status.ActivePodName)
 }
 
 func livingReadiness(vm *v1alpha1.VirtualMachine, o observation, not func(reason, message string) metav1.Condition) metav1.Condition {
@@ -161,7 +177,7 @@ func livingReadiness(vm *v1alpha1.VirtualMachine, o observation, not func(reason
 	// A new process has no report yet: the condition of the last one stays, as long as the
 	// authority does not move.
 	if last := meta.FindStatusCondition(vm.Status.Conditions, v1alpha1.ConditionReady); last != nil && vm.Status.ActiveRunID != "" &&
-		slices.Contains([]string{reasonPreparing, reasonStarting, reasonRunning, reasonPaused, reasonStopping}, last.Reason) {
+		slices.Contains(slices.Concat(reasonsOfGuest, []string{reasonPreparing, reasonStarting, v1alpha1.ReasonDiskLocked}), last.Reason) {
 		return metav1.Condition{Status: last.Status, Reason: last.Reason, Message: last.Message}
 	}
 	if reason, message := podstate.Waiting(o.pod); reason != "" {
@@ -184,7 +200,8 @@ func reported(vm *v1alpha1.VirtualMachine, report *vmpb.ReportStateRequest, not 
 	case vmpb.ReportStateRequest_STATE_RUNNING:
 		return as(reasonRunning, !pausing)
 	case vmpb.ReportStateRequest_STATE_PAUSED:
-		return as(reasonPaused, pausing)
+		reason, stopped := reasonsOfCause[report.GetCause()]
+		return as(cmp.Or(reason, reasonPaused), pausing && !stopped)
 	case vmpb.ReportStateRequest_STATE_STOPPING:
 		return as(reasonStopping, false)
 	case vmpb.ReportStateRequest_STATE_PREPARING:
@@ -193,7 +210,15 @@ func reported(vm *v1alpha1.VirtualMachine, report *vmpb.ReportStateRequest, not 
 		}
 		return as(reasonPreparing, false)
 	}
-	return as(reasonStarting, false)
+	return as(cmp.Or(reasonsOfCause[report.GetCause()], reasonStarting), false)
+}
+
+// reasonsOfCause are the reasons of the condition Ready for what keeps a guest from running.
+var reasonsOfCause = map[vmpb.ReportStateRequest_Cause]string{
+	vmpb.ReportStateRequest_CAUSE_DISK_LOCKED:    v1alpha1.ReasonDiskLocked,
+	vmpb.ReportStateRequest_CAUSE_NO_SPACE:       v1alpha1.ReasonNoSpace,
+	vmpb.ReportStateRequest_CAUSE_STORAGE_FAILED: v1alpha1.ReasonStorageFailed,
+	vmpb.ReportStateRequest_CAUSE_SUSPENDED:      v1alpha1.ReasonSuspended,
 }
 
 // written returns how much of the image is written, in whole MiB.

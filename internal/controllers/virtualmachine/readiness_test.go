@@ -36,6 +36,10 @@ func report(state vmpb.ReportStateRequest_State, message string) *vmpb.ReportSta
 	return &vmpb.ReportStateRequest{State: state, Message: message}
 }
 
+func stopped(cause vmpb.ReportStateRequest_Cause) *vmpb.ReportStateRequest {
+	return &vmpb.ReportStateRequest{State: vmpb.ReportStateRequest_STATE_PAUSED, Cause: cause}
+}
+
 func TestStatus(t *testing.T) {
 	up := podWith(corev1.PodRunning, nil)
 	cutOff := podWith(corev1.PodRunning, func(pod *corev1.Pod) {
@@ -73,6 +77,13 @@ func TestStatus(t *testing.T) {
 			observation{pod: up, report: report(vmpb.ReportStateRequest_STATE_PAUSED, "")}, "Running", "True", reasonPaused, "",
 		},
 		"still paused": {nil, observation{pod: up, report: report(vmpb.ReportStateRequest_STATE_PAUSED, "")}, "Running", "False", reasonPaused, ""},
+		"sleeps": {
+			func(vm *v1alpha1.VirtualMachine) { vm.Spec.Mode = v1alpha1.ModePause },
+			observation{pod: up, report: stopped(vmpb.ReportStateRequest_CAUSE_SUSPENDED)}, "Running", "False", v1alpha1.ReasonSuspended, "",
+		},
+		"full":                      {nil, observation{pod: up, report: stopped(vmpb.ReportStateRequest_CAUSE_NO_SPACE)}, "Running", "False", v1alpha1.ReasonNoSpace, ""},
+		"stopped for a later cause": {nil, observation{pod: up, report: stopped(99)}, "Running", "False", reasonPaused, ""},
+		"disk lost":                 {prepared, observation{pod: ended(left(vmpb.EndDiskLost, "gone"))}, "Stopped", "False", v1alpha1.ReasonDiskLost, "replace-disk=a-x"},
 		"unheard of since the restart of the controller": {func(vm *v1alpha1.VirtualMachine) {
 			vm.Status.ActiveRunID = "1"
 			vm.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: reasonRunning}}

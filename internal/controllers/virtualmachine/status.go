@@ -3,6 +3,7 @@ package virtualmachine
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -62,11 +63,14 @@ func eventFor(vm *v1alpha1.VirtualMachine, ready *metav1.Condition, pod *corev1.
 			kind = corev1.EventTypeNormal
 		}
 		return kind, fmt.Sprintf("The hypervisor in pod %s ended: %s", pod.Name, ready.Message)
-	case ready.Reason == v1alpha1.ReasonUnschedulable || ready.Reason == reasonLost || pod == nil && !transient(ready.Reason):
+	case slices.Contains(warnings, ready.Reason) || pod == nil && !transient(ready.Reason):
 		return corev1.EventTypeWarning, ready.Message
 	}
 	return "", ""
 }
+
+// warnings are the reasons of a hypervisor that is alive about which users are warned.
+var warnings = []string{v1alpha1.ReasonUnschedulable, reasonLost, v1alpha1.ReasonNoSpace, v1alpha1.ReasonStorageFailed}
 
 // transient reports whether a reason is normal for a VM without a Pod.
 func transient(reason string) bool {

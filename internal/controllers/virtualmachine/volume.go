@@ -10,6 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
@@ -36,7 +37,7 @@ func (c *Controller) ensureClaim(ctx context.Context, p *pass) flow.Result {
 	case !podstate.Owns(p.vm, claim):
 		return p.blocked(causef(reasonClaimTaken, "persistent volume claim %s exists and is not of this virtual machine", p.claim))
 	case !claim.DeletionTimestamp.IsZero():
-		return p.blocked(causef(reasonVolumeLost, "persistent volume claim %s, the disk, is being deleted", p.claim))
+		return p.blocked(causef(v1alpha1.ReasonVolumeLost, "persistent volume claim %s, the disk, is being deleted", p.claim))
 	}
 	return c.awaitVolume(ctx, p, claim)
 }
@@ -46,8 +47,8 @@ func (c *Controller) ensureClaim(ctx context.Context, p *pass) flow.Result {
 func (c *Controller) createClaim(ctx context.Context, p *pass) flow.Result {
 	template := p.vm.Spec.VolumeClaimTemplate
 	used := p.vm.Status.VolumeClaimName != "" && (p.vm.Status.ImagePrepared || p.vm.Spec.InitialImage == nil)
-	if used || template == nil {
-		return p.blocked(causef(reasonVolumeLost, "persistent volume claim %s, the disk, is gone", p.claim))
+	if used && !podspec.ReplacesDisk(p.vm) || template == nil {
+		return p.blocked(causef(v1alpha1.ReasonVolumeLost, "persistent volume claim %s, the disk, is gone", p.claim))
 	}
 	claim := podspec.Claim(p.vm, p.claim)
 	err := c.Client.Create(ctx, claim)

@@ -95,6 +95,12 @@ type Timing struct {
 	Grace time.Duration
 	// Command is how long QEMU may take to start or to execute a command. Default: 30 s.
 	Command time.Duration
+	// Resume is the time between two attempts to continue a guest whose storage failed.
+	// Default: 5 s.
+	Resume time.Duration
+	// Settle is how long such a guest must run until the storage counts as working again.
+	// Default: 1 s.
+	Settle time.Duration
 }
 
 // Starter starts machines.
@@ -106,6 +112,8 @@ type Starter interface {
 // Machine is a running machine: a *qemu.Process.
 type Machine interface {
 	service.Guest
+	State(ctx context.Context) (qemu.State, error)
+	Changed() <-chan struct{}
 	Cont(ctx context.Context) error
 	Stop(ctx context.Context) error
 	Powerdown(ctx context.Context) error
@@ -157,6 +165,8 @@ func (c Config) withDefaults() Config {
 		{&c.Timing.Prepared, 10 * time.Second},
 		{&c.Timing.Grace, 20 * time.Second},
 		{&c.Timing.Command, 30 * time.Second},
+		{&c.Timing.Resume, 5 * time.Second},
+		{&c.Timing.Settle, time.Second},
 	} {
 		if *limit.value == 0 {
 			*limit.value = limit.defaultValue

@@ -8,6 +8,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
@@ -18,12 +19,12 @@ import (
 const diskMark = "this disk has run"
 
 // runState is QEMU's name for what a machine does.
-type runState string
+type runState = qemu.Status
 
 const (
-	prelaunch runState = "prelaunch"
-	running   runState = "running"
-	paused    runState = "paused"
+	prelaunch = qemu.Prelaunch
+	running   = qemu.Running
+	paused    = qemu.Paused
 )
 
 var errGone = errors.New("the machine is gone")
@@ -85,16 +86,18 @@ type fakeMachine struct {
 	mu      sync.Mutex
 	awake   *sync.Cond // on state
 	state   runState
+	failure *qemu.StorageFailure // of the storage, while there is one
 	resets  int
 	buttons int
 	exit    qemu.Exit
+	changed chan struct{}
 }
 
 func newFakeMachine(config qemu.Config, deaf, stuck bool) *fakeMachine {
 	ours, port := net.Pipe()
 	m := &fakeMachine{
 		Config: config, deaf: deaf, stuck: stuck, console: qemu.NewConsole(ours), port: port,
-		done: make(chan struct{}), state: prelaunch,
+		done: make(chan struct{}), state: prelaunch, changed: make(chan struct{}, 1),
 	}
 	m.awake = sync.NewCond(&m.mu)
 	go m.echo()
@@ -129,11 +132,63 @@ func (m *fakeMachine) over() bool { return m.exit != qemu.Exit{} }
 // Print is output of the guest.
 func (m *fakeMachine) Print(text string) { _, _ = m.port.Write([]byte(text)) }
 
-// State is what the machine does.
-func (m *fakeMachine) State() runState {
+// Status is what the machine does.
+func (m *fakeMachine) Status() runState {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.state
+}
+
+// State implements hypervisor.Machine.
+func (m *fakeMachine) State(context.Context) (qemu.State, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.over() {
+		return qemu.State{}, errGone
+	}
+	state := qemu.State{Status: m.state}
+	if m.state == qemu.StorageFailed && m.failure != nil {
+		state.Failure = *m.failure
+	}
+	return state, nil
+}
+
+// Changed implements hypervisor.Machine.
+func (m *fakeMachine) Changed() <-chan struct{} { return m.changed }
+
+// Become is a change by QEMU itself, or by another one who tells it something.
+func (m *fakeMachine) Become(state runState) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.become(state)
+}
+
+// become changes the state. The caller holds the lock.
+func (m *fakeMachine) become(state runState) {
+	m.state = state
+	m.awake.Broadcast()
+	select {
+	case m.changed <- struct{}{}:
+	default:
+	}
+}
+
+// FailStorage stops the guest, at once and whenever it is continued; nil ends that.
+func (m *fakeMachine) FailStorage(failure *qemu.StorageFailure) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.failure = failure
+	if failure != nil {
+		m.become(qemu.StorageFailed)
+	}
+}
+
+func (m *fakeMachine) failAgain() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.failure != nil && m.state == running {
+		m.become(qemu.StorageFailed)
+	}
 }
 
 // Resets says how often the machine was reset.
@@ -186,8 +241,10 @@ func (m *fakeMachine) Cont(context.Context) error {
 	var boots bool
 	err := m.change(func() {
 		boots = m.state == prelaunch
-		m.state = running
-		m.awake.Broadcast()
+		if m.become(running); m.failure != nil {
+			// The guest tries again, and fails after a while.
+			time.AfterFunc(10*time.Millisecond, m.failAgain)
+		}
 	})
 	if err != nil || !boots {
 		return err
@@ -212,7 +269,7 @@ func (m *fakeMachine) markDisk() error {
 func (m *fakeMachine) Stop(context.Context) error {
 	return m.change(func() {
 		if m.state == running {
-			m.state = paused
+			m.become(paused)
 		}
 	})
 }
@@ -220,7 +277,12 @@ func (m *fakeMachine) Stop(context.Context) error {
 // Reset implements hypervisor.Machine.
 func (m *fakeMachine) Reset(context.Context) error {
 	var boots bool
-	err := m.change(func() { m.resets++; boots = m.state == running })
+	err := m.change(func() {
+		m.resets++
+		if boots = m.state == running; !boots {
+			m.become(prelaunch) // as QEMU does
+		}
+	})
 	if err == nil && boots {
 		m.Print(echoBanner)
 	}

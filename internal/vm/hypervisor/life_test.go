@@ -23,7 +23,7 @@ func TestGuestRunsOnceAuthorized(t *testing.T) {
 		}
 		w.controller.Answer(leaseOK())
 		pass(0)
-		if state := w.machine().State(); state != running {
+		if state := w.machine().Status(); state != running {
 			t.Errorf("the machine is %s", state)
 		}
 		w.machine().ShutDown()
@@ -85,7 +85,7 @@ func TestControllerAwayAtTheStart(t *testing.T) {
 		}
 		// Ten seconds for the authorization, ten for the confirmation of the disk.
 		pass(12 * time.Second)
-		if state := w.machine().State(); state != running {
+		if state := w.machine().Status(); state != running {
 			t.Errorf("the machine is %s", state)
 		}
 		w.controller.SetAway(false)
@@ -107,7 +107,7 @@ func TestControllerAwayForLong(t *testing.T) {
 		w.controller.SetAway(true)
 		pass(100 * time.Hour)
 		p.lives()
-		if state := w.machine().State(); state != running {
+		if state := w.machine().Status(); state != running {
 			t.Errorf("the machine is %s", state)
 		}
 		// And what it says as soon as it is back counts.
@@ -132,7 +132,7 @@ func TestErrorsOfTheStreamStopNothing(t *testing.T) {
 				p := w.start()
 				pass(time.Hour)
 				p.lives()
-				if state := w.machine().State(); state != running {
+				if state := w.machine().Status(); state != running {
 					t.Errorf("the machine is %s", state)
 				}
 			})
@@ -185,7 +185,7 @@ func TestUnknownStatusChangesNothing(t *testing.T) {
 			w.controller.Answer(answer)
 			pass(time.Minute)
 			p.lives()
-			if state := w.machine().State(); state != running {
+			if state := w.machine().Status(); state != running {
 				t.Errorf("%v: the machine is %s", answer, state)
 			}
 		}
@@ -196,24 +196,24 @@ func TestPausedHoldsTheGuest(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		w.controller.Answer(leasePaused())
 		p := w.start()
-		if state := w.machine().State(); state == running {
+		if state := w.machine().Status(); state == running {
 			t.Error("the guest runs, but was to be held from the beginning")
 		}
 		for range 2 {
 			w.controller.Answer(leaseOK())
 			pass(0)
-			if state := w.machine().State(); state != running {
+			if state := w.machine().Status(); state != running {
 				t.Errorf("let go, the machine is %s", state)
 			}
 			w.controller.Answer(leasePaused())
 			pass(0)
-			if state := w.machine().State(); state != paused {
+			if state := w.machine().Status(); state != paused {
 				t.Errorf("held, the machine is %s", state)
 			}
 			// It stays stopped while the controller is away.
 			w.controller.SetAway(true)
 			pass(time.Hour)
-			if state := w.machine().State(); state != paused {
+			if state := w.machine().Status(); state != paused {
 				t.Errorf("held without a controller, the machine is %s", state)
 			}
 			w.controller.SetAway(false)
@@ -322,7 +322,7 @@ func TestLockedDisk(t *testing.T) {
 			must(t, lock.Release())
 			pass(2 * time.Second)
 			p.lives()
-			if state := w.machine().State(); state != running {
+			if state := w.machine().Status(); state != running {
 				t.Errorf("the machine is %s", state)
 			}
 		})
@@ -353,7 +353,7 @@ func TestLockedDisk(t *testing.T) {
 			p := w.start()
 			pass(5 * time.Second)
 			p.lives()
-			if state := w.machine().State(); state != running {
+			if state := w.machine().Status(); state != running {
 				t.Errorf("the machine is %s", state)
 			}
 		})
@@ -382,7 +382,7 @@ func TestControllerWithoutReportsIsLeftInPeace(t *testing.T) {
 		w.preparing() // and the confirmation is not waited for
 		w.controller.RefuseReports(status.Error(codes.Unimplemented, "unknown method"))
 		p := w.start()
-		if state := w.machine().State(); state != running {
+		if state := w.machine().Status(); state != running {
 			t.Errorf("the machine is %s", state)
 		}
 		pass(time.Hour)

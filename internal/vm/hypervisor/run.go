@@ -66,8 +66,8 @@ type life struct {
 	lease    *controller.Lease
 	machine  Machine
 
-	// state of the guest: unknown, RUNNING or PAUSED.
-	state vmpb.ReportStateRequest_State
+	// guest is what is known of the guest once the machine has started.
+	guest guest
 }
 
 // live returns the reason of the end, which is never nil.

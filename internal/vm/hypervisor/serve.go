@@ -18,13 +18,16 @@ const quitLimit = 2 * time.Second
 func (l *life) serve(ctx context.Context) error {
 	for {
 		authorization, changed := l.lease.Current()
-		if err := l.hold(ctx, authorization.Paused); err != nil && ctx.Err() == nil {
+		again, err := l.hold(ctx, authorization.Paused)
+		if err != nil && ctx.Err() == nil {
 			return l.lost(err)
 		}
 		select {
 		case <-l.machine.Done():
 			return ended(l.machine.Exit())
 		case <-changed:
+		case <-l.machine.Changed():
+		case <-again:
 		case <-ctx.Done():
 			if errors.Is(wanted(ctx), errTerminated) {
 				return l.terminate()
@@ -32,27 +35,6 @@ func (l *life) serve(ctx context.Context) error {
 			return l.stop()
 		}
 	}
-}
-
-// hold stops or continues the guest, if need be. A machine starts with the guest stopped.
-func (l *life) hold(ctx context.Context, paused bool) error {
-	want, act := vmpb.ReportStateRequest_STATE_RUNNING, l.machine.Cont
-	if paused {
-		want, act = vmpb.ReportStateRequest_STATE_PAUSED, l.machine.Stop
-	}
-	if l.state == want {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, l.config.Timing.Command)
-	defer cancel()
-	if err := act(ctx); err != nil {
-		return err
-	}
-	l.state = want
-	l.server.SetServing(true)
-	l.reportState(want, "")
-	l.log.Info("the guest changed", "state", want)
-	return nil
 }
 
 // lost explains why a command failed. Mostly the machine has just ended; then its exit is the
@@ -78,7 +60,7 @@ func (l *life) stop() error {
 	l.server.SetServing(false)
 	l.reportState(vmpb.ReportStateRequest_STATE_STOPPING, "")
 	late := time.After(l.config.Timing.Grace)
-	if l.state != vmpb.ReportStateRequest_STATE_RUNNING {
+	if !l.guest.runs {
 		// A stopped guest would not notice the button.
 		return l.quit("the guest was held, and ended without being asked")
 	}

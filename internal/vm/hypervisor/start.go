@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -94,7 +96,10 @@ func (l *life) retryLocked(ctx context.Context, try func() error) error {
 		if !errors.Is(err, disk.ErrLocked) && !errors.Is(err, qemu.ErrDiskLocked) {
 			return err
 		}
-		l.reportState(vmpb.ReportStateRequest_STATE_WAITING, disk.ErrLocked.Error())
+		l.reporter.Update(func(r *controller.Report) {
+			r.State, r.Cause = vmpb.ReportStateRequest_STATE_WAITING, vmpb.ReportStateRequest_CAUSE_DISK_LOCKED
+			r.Message = "Another process holds the lock of the disk. Waiting for its end."
+		})
 		select {
 		case <-time.After(l.config.Timing.LockRetry):
 		case <-late:
@@ -106,7 +111,7 @@ func (l *life) retryLocked(ctx context.Context, try func() error) error {
 }
 
 func (l *life) openLease(context.Context) error {
-	l.lease = controller.OpenLease(vmpb.NewVMControllerClient(l.conn), l.us, l.log)
+	l.lease = controller.OpenLease(vmpb.NewVMControllerClient(l.conn), l.us, l.log, l.reporter.Repeat)
 	return nil
 }
 
@@ -131,8 +136,21 @@ func (l *life) awaitAuthorization(ctx context.Context) error {
 	}
 }
 
-// prepareDisk never writes to an existing disk: it is complete, and may have run.
+// prepareDisk has the disk complete. It is created only once.
 func (l *life) prepareDisk(ctx context.Context) error {
+	before, err := l.hadDisk()
+	if err != nil {
+		return err
+	}
+	if err := l.ensureDisk(ctx, before); err != nil || before {
+		return err
+	}
+	return l.recordDisk()
+}
+
+// ensureDisk never writes to an existing disk: it is complete, and may have run. A disk that
+// should exist is not created again: the guest would start without its data.
+func (l *life) ensureDisk(ctx context.Context, before bool) error {
 	root := disk.Disk{Path: l.config.Paths.RootDisk, Bytes: l.config.Spec.GetRootDiskBytes()}
 	exists, err := root.Exists()
 	switch {
@@ -140,11 +158,37 @@ func (l *life) prepareDisk(ctx context.Context) error {
 		return err
 	case exists:
 		return root.Grow()
+	case before || l.config.Spec.GetRootDiskExists():
+		return errDiskLost
 	case l.preparing():
 		return l.writeImage(ctx, root)
 	default:
 		return root.MakeBlank()
 	}
+}
+
+// diskRecord is a file in the run folder. It exists if an earlier run of this Pod had the disk
+// complete: the specification is older than that, and says nothing about it.
+const diskRecord = "disk-complete"
+
+func (l *life) hadDisk() (bool, error) {
+	_, err := os.Stat(filepath.Join(l.config.Paths.Run, diskRecord))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("looking for the record of the disk: %w", err)
+	}
+	return err == nil, nil
+}
+
+func (l *life) recordDisk() error {
+	record, err := disk.CreatePartial(filepath.Join(l.config.Paths.Run, diskRecord), 0o600)
+	if err == nil {
+		defer record.Discard()
+		err = record.Commit()
+	}
+	if err != nil {
+		return fmt.Errorf("recording that the disk is complete: %w", err)
+	}
+	return nil
 }
 
 func (l *life) preparing() bool {

@@ -76,6 +76,7 @@ func (e *ending) Error() string { return e.message }
 var (
 	errTerminated = &ending{vmpb.EndTerminated, "the controller ended this hypervisor"}
 	errStopped    = &ending{vmpb.EndStopped, "asked to end before the guest ran"}
+	errDiskLost   = &ending{vmpb.EndDiskLost, "the root disk is gone, although this virtual machine has had one"}
 
 	// errMachine is wrapped by errors of QEMU.
 	errMachine = errors.New("the machine failed")

@@ -72,6 +72,8 @@ const (
 	EndImageRejected = "ImageRejected"
 	// EndNoSpace: there is no space left for the disk.
 	EndNoSpace = "NoSpace"
+	// EndDiskLost: the disk is gone, although the VM has had one.
+	EndDiskLost = "DiskLost"
 	// EndDiskLocked: another process holds the lock of the disk.
 	EndDiskLocked = "DiskLocked"
 	// EndNoQEMU: QEMU is not installed.

@@ -393,6 +393,68 @@ func (ReportStateRequest_State) EnumDescriptor() ([]byte, []int) {
 	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{16, 0}
 }
 
+// Cause is why the guest does not run.
+type ReportStateRequest_Cause int32
+
+const (
+	// Not said, or the wish of the controller or of another user.
+	ReportStateRequest_CAUSE_UNKNOWN ReportStateRequest_Cause = 0
+	// Another process holds the lock of the disk. Only with STATE_WAITING.
+	ReportStateRequest_CAUSE_DISK_LOCKED ReportStateRequest_Cause = 1
+	// There is no room for what the guest writes. It goes on when there is. This and the
+	// following only with STATE_PAUSED.
+	ReportStateRequest_CAUSE_NO_SPACE ReportStateRequest_Cause = 2
+	// A disk cannot be read or written. The hypervisor tries it again and again.
+	ReportStateRequest_CAUSE_STORAGE_FAILED ReportStateRequest_Cause = 3
+	// The guest sleeps (ACPI S3).
+	ReportStateRequest_CAUSE_SUSPENDED ReportStateRequest_Cause = 4
+)
+
+// Enum value maps for ReportStateRequest_Cause.
+var (
+	ReportStateRequest_Cause_name = map[int32]string{
+		0: "CAUSE_UNKNOWN",
+		1: "CAUSE_DISK_LOCKED",
+		2: "CAUSE_NO_SPACE",
+		3: "CAUSE_STORAGE_FAILED",
+		4: "CAUSE_SUSPENDED",
+	}
+	ReportStateRequest_Cause_value = map[string]int32{
+		"CAUSE_UNKNOWN":        0,
+		"CAUSE_DISK_LOCKED":    1,
+		"CAUSE_NO_SPACE":       2,
+		"CAUSE_STORAGE_FAILED": 3,
+		"CAUSE_SUSPENDED":      4,
+	}
+)
+
+func (x ReportStateRequest_Cause) Enum() *ReportStateRequest_Cause {
+	p := new(ReportStateRequest_Cause)
+	*p = x
+	return p
+}
+
+func (x ReportStateRequest_Cause) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ReportStateRequest_Cause) Descriptor() protoreflect.EnumDescriptor {
+	return file_metropolis_vm_vm_proto_enumTypes[6].Descriptor()
+}
+
+func (ReportStateRequest_Cause) Type() protoreflect.EnumType {
+	return &file_metropolis_vm_vm_proto_enumTypes[6]
+}
+
+func (x ReportStateRequest_Cause) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ReportStateRequest_Cause.Descriptor instead.
+func (ReportStateRequest_Cause) EnumDescriptor() ([]byte, []int) {
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{16, 1}
+}
+
 // VMSpec is the input of a hypervisor process. The controller passes it
 // in the environment variable METROPOLIS_VM_SPEC of the Pod, as protobuf JSON or as
 // the binary form in base64. If it is missing, undecodable or violates a rule below, the
@@ -437,8 +499,11 @@ type VMSpec struct {
 	// Addition. Size of the root disk in bytes where it is a file, which the hypervisor
 	// creates if it is not there. Ignored for a block device, which has a size. 0: 1 GiB.
 	RootDiskBytes uint64 `protobuf:"varint,14,opt,name=root_disk_bytes,json=rootDiskBytes,proto3" json:"root_disk_bytes,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Addition. The root disk was complete before, and may have run. If it is not there, the
+	// hypervisor does not create it again, but ends. False: not known, or the disk is new.
+	RootDiskExists bool `protobuf:"varint,15,opt,name=root_disk_exists,json=rootDiskExists,proto3" json:"root_disk_exists,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *VMSpec) Reset() {
@@ -567,6 +632,13 @@ func (x *VMSpec) GetRootDiskBytes() uint64 {
 		return x.RootDiskBytes
 	}
 	return 0
+}
+
+func (x *VMSpec) GetRootDiskExists() bool {
+	if x != nil {
+		return x.RootDiskExists
+	}
+	return false
 }
 
 // InitialImage is where the content of a new VM's root disk comes from.
@@ -1447,10 +1519,13 @@ type ReportStateRequest struct {
 	TotalBytes uint64 `protobuf:"varint,5,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
 	// gRPC target of the caller's OOBManagement and Hypervisor services.
 	Endpoint string `protobuf:"bytes,6,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
-	// The initial image is completely on the root disk. The hypervisor reports it before the
-	// VM's first start and waits for the answer for a limited time; from then on the
-	// controller starts no hypervisor with SM_PREPARE_IMAGE for this disk.
+	// The root disk is complete: it has the initial image, or is an empty one of a VM without.
+	// With an image, the hypervisor reports it before the VM's first start and waits for the
+	// answer for a limited time; from then on the controller starts no hypervisor with
+	// SM_PREPARE_IMAGE for this disk, and all with root_disk_exists.
 	ImagePrepared bool `protobuf:"varint,7,opt,name=image_prepared,json=imagePrepared,proto3" json:"image_prepared,omitempty"`
+	// Why the guest does not run.
+	Cause         ReportStateRequest_Cause `protobuf:"varint,8,opt,name=cause,proto3,enum=metropolis.proto.vm.ReportStateRequest_Cause" json:"cause,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1532,6 +1607,13 @@ func (x *ReportStateRequest) GetImagePrepared() bool {
 		return x.ImagePrepared
 	}
 	return false
+}
+
+func (x *ReportStateRequest) GetCause() ReportStateRequest_Cause {
+	if x != nil {
+		return x.Cause
+	}
+	return ReportStateRequest_CAUSE_UNKNOWN
 }
 
 // ReportStateResponse means that the report was recorded. Addition.
@@ -2030,7 +2112,7 @@ var File_metropolis_vm_vm_proto protoreflect.FileDescriptor
 
 const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\n" +
-	"\x16metropolis/vm/vm.proto\x12\x13metropolis.proto.vm\x1a\x1egoogle/protobuf/duration.proto\"\xda\x05\n" +
+	"\x16metropolis/vm/vm.proto\x12\x13metropolis.proto.vm\x1a\x1egoogle/protobuf/duration.proto\"\x84\x06\n" +
 	"\x06VMSpec\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x129\n" +
@@ -2048,7 +2130,8 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\tuser_data\x18\v \x01(\v2\x1d.metropolis.proto.vm.UserDataR\buserData\x12\x19\n" +
 	"\bpod_name\x18\f \x01(\tR\apodName\x12$\n" +
 	"\x0eroot_disk_path\x18\r \x01(\tR\frootDiskPath\x12&\n" +
-	"\x0froot_disk_bytes\x18\x0e \x01(\x04R\rrootDiskBytes\"X\n" +
+	"\x0froot_disk_bytes\x18\x0e \x01(\x04R\rrootDiskBytes\x12(\n" +
+	"\x10root_disk_exists\x18\x0f \x01(\bR\x0erootDiskExists\"X\n" +
 	"\tStartMode\x12\x0e\n" +
 	"\n" +
 	"SM_UNKNOWN\x10\x00\x12\n" +
@@ -2117,7 +2200,7 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\x06Action\x12\x12\n" +
 	"\x0eACTION_UNKNOWN\x10\x00\x12\x17\n" +
 	"\x13ACTION_LIVE_MIGRATE\x10\x01\x12\x18\n" +
-	"\x14ACTION_SOFT_SHUTDOWN\x10\x02\"\xa6\x03\n" +
+	"\x14ACTION_SOFT_SHUTDOWN\x10\x02\"\xe1\x04\n" +
 	"\x12ReportStateRequest\x121\n" +
 	"\x02us\x18\x01 \x01(\v2!.metropolis.proto.vm.HypervisorIDR\x02us\x12C\n" +
 	"\x05state\x18\x02 \x01(\x0e2-.metropolis.proto.vm.ReportStateRequest.StateR\x05state\x12\x18\n" +
@@ -2127,14 +2210,21 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\vtotal_bytes\x18\x05 \x01(\x04R\n" +
 	"totalBytes\x12\x1a\n" +
 	"\bendpoint\x18\x06 \x01(\tR\bendpoint\x12%\n" +
-	"\x0eimage_prepared\x18\a \x01(\bR\rimagePrepared\"{\n" +
+	"\x0eimage_prepared\x18\a \x01(\bR\rimagePrepared\x12C\n" +
+	"\x05cause\x18\b \x01(\x0e2-.metropolis.proto.vm.ReportStateRequest.CauseR\x05cause\"{\n" +
 	"\x05State\x12\x11\n" +
 	"\rSTATE_UNKNOWN\x10\x00\x12\x13\n" +
 	"\x0fSTATE_PREPARING\x10\x01\x12\x11\n" +
 	"\rSTATE_WAITING\x10\x02\x12\x11\n" +
 	"\rSTATE_RUNNING\x10\x03\x12\x10\n" +
 	"\fSTATE_PAUSED\x10\x04\x12\x12\n" +
-	"\x0eSTATE_STOPPING\x10\x05\"\x15\n" +
+	"\x0eSTATE_STOPPING\x10\x05\"t\n" +
+	"\x05Cause\x12\x11\n" +
+	"\rCAUSE_UNKNOWN\x10\x00\x12\x15\n" +
+	"\x11CAUSE_DISK_LOCKED\x10\x01\x12\x12\n" +
+	"\x0eCAUSE_NO_SPACE\x10\x02\x12\x18\n" +
+	"\x14CAUSE_STORAGE_FAILED\x10\x03\x12\x13\n" +
+	"\x0fCAUSE_SUSPENDED\x10\x04\"\x15\n" +
 	"\x13ReportStateResponse\"?\n" +
 	"\fResetRequest\x12/\n" +
 	"\x13idempotency_counter\x18\x01 \x01(\x04R\x12idempotencyCounter\"\x0f\n" +
@@ -2188,7 +2278,7 @@ func file_metropolis_vm_vm_proto_rawDescGZIP() []byte {
 	return file_metropolis_vm_vm_proto_rawDescData
 }
 
-var file_metropolis_vm_vm_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_metropolis_vm_vm_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
 var file_metropolis_vm_vm_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_metropolis_vm_vm_proto_goTypes = []any{
 	(LeaseMode)(0),                            // 0: metropolis.proto.vm.LeaseMode
@@ -2197,80 +2287,82 @@ var file_metropolis_vm_vm_proto_goTypes = []any{
 	(RunLeaseUpdate_Status)(0),                // 3: metropolis.proto.vm.RunLeaseUpdate.Status
 	(EnsureMigrationTargetResponse_Action)(0), // 4: metropolis.proto.vm.EnsureMigrationTargetResponse.Action
 	(ReportStateRequest_State)(0),             // 5: metropolis.proto.vm.ReportStateRequest.State
-	(*VMSpec)(nil),                            // 6: metropolis.proto.vm.VMSpec
-	(*InitialImage)(nil),                      // 7: metropolis.proto.vm.InitialImage
-	(*Resources)(nil),                         // 8: metropolis.proto.vm.Resources
-	(*KernelBoot)(nil),                        // 9: metropolis.proto.vm.KernelBoot
-	(*BootFile)(nil),                          // 10: metropolis.proto.vm.BootFile
-	(*UserData)(nil),                          // 11: metropolis.proto.vm.UserData
-	(*VMMetadata)(nil),                        // 12: metropolis.proto.vm.VMMetadata
-	(*PTPAddress)(nil),                        // 13: metropolis.proto.vm.PTPAddress
-	(*NetworkConfig)(nil),                     // 14: metropolis.proto.vm.NetworkConfig
-	(*HypervisorID)(nil),                      // 15: metropolis.proto.vm.HypervisorID
-	(*RunLeaseRequest)(nil),                   // 16: metropolis.proto.vm.RunLeaseRequest
-	(*RunLeaseUpdate)(nil),                    // 17: metropolis.proto.vm.RunLeaseUpdate
-	(*MigrationSwitchoverRequest)(nil),        // 18: metropolis.proto.vm.MigrationSwitchoverRequest
-	(*MigrationSwitchoverResponse)(nil),       // 19: metropolis.proto.vm.MigrationSwitchoverResponse
-	(*EnsureMigrationTargetRequest)(nil),      // 20: metropolis.proto.vm.EnsureMigrationTargetRequest
-	(*EnsureMigrationTargetResponse)(nil),     // 21: metropolis.proto.vm.EnsureMigrationTargetResponse
-	(*ReportStateRequest)(nil),                // 22: metropolis.proto.vm.ReportStateRequest
-	(*ReportStateResponse)(nil),               // 23: metropolis.proto.vm.ReportStateResponse
-	(*ResetRequest)(nil),                      // 24: metropolis.proto.vm.ResetRequest
-	(*ResetResponse)(nil),                     // 25: metropolis.proto.vm.ResetResponse
-	(*ConsoleIO)(nil),                         // 26: metropolis.proto.vm.ConsoleIO
-	(*MigrationProtocol)(nil),                 // 27: metropolis.proto.vm.MigrationProtocol
-	(*StartMigrationRequest)(nil),             // 28: metropolis.proto.vm.StartMigrationRequest
-	(*StartMigrationResponse)(nil),            // 29: metropolis.proto.vm.StartMigrationResponse
-	(*MigrationProtocol_Qemu)(nil),            // 30: metropolis.proto.vm.MigrationProtocol.Qemu
-	(*MigrationProtocol_QemuNBD)(nil),         // 31: metropolis.proto.vm.MigrationProtocol.QemuNBD
-	(*durationpb.Duration)(nil),               // 32: google.protobuf.Duration
+	(ReportStateRequest_Cause)(0),             // 6: metropolis.proto.vm.ReportStateRequest.Cause
+	(*VMSpec)(nil),                            // 7: metropolis.proto.vm.VMSpec
+	(*InitialImage)(nil),                      // 8: metropolis.proto.vm.InitialImage
+	(*Resources)(nil),                         // 9: metropolis.proto.vm.Resources
+	(*KernelBoot)(nil),                        // 10: metropolis.proto.vm.KernelBoot
+	(*BootFile)(nil),                          // 11: metropolis.proto.vm.BootFile
+	(*UserData)(nil),                          // 12: metropolis.proto.vm.UserData
+	(*VMMetadata)(nil),                        // 13: metropolis.proto.vm.VMMetadata
+	(*PTPAddress)(nil),                        // 14: metropolis.proto.vm.PTPAddress
+	(*NetworkConfig)(nil),                     // 15: metropolis.proto.vm.NetworkConfig
+	(*HypervisorID)(nil),                      // 16: metropolis.proto.vm.HypervisorID
+	(*RunLeaseRequest)(nil),                   // 17: metropolis.proto.vm.RunLeaseRequest
+	(*RunLeaseUpdate)(nil),                    // 18: metropolis.proto.vm.RunLeaseUpdate
+	(*MigrationSwitchoverRequest)(nil),        // 19: metropolis.proto.vm.MigrationSwitchoverRequest
+	(*MigrationSwitchoverResponse)(nil),       // 20: metropolis.proto.vm.MigrationSwitchoverResponse
+	(*EnsureMigrationTargetRequest)(nil),      // 21: metropolis.proto.vm.EnsureMigrationTargetRequest
+	(*EnsureMigrationTargetResponse)(nil),     // 22: metropolis.proto.vm.EnsureMigrationTargetResponse
+	(*ReportStateRequest)(nil),                // 23: metropolis.proto.vm.ReportStateRequest
+	(*ReportStateResponse)(nil),               // 24: metropolis.proto.vm.ReportStateResponse
+	(*ResetRequest)(nil),                      // 25: metropolis.proto.vm.ResetRequest
+	(*ResetResponse)(nil),                     // 26: metropolis.proto.vm.ResetResponse
+	(*ConsoleIO)(nil),                         // 27: metropolis.proto.vm.ConsoleIO
+	(*MigrationProtocol)(nil),                 // 28: metropolis.proto.vm.MigrationProtocol
+	(*StartMigrationRequest)(nil),             // 29: metropolis.proto.vm.StartMigrationRequest
+	(*StartMigrationResponse)(nil),            // 30: metropolis.proto.vm.StartMigrationResponse
+	(*MigrationProtocol_Qemu)(nil),            // 31: metropolis.proto.vm.MigrationProtocol.Qemu
+	(*MigrationProtocol_QemuNBD)(nil),         // 32: metropolis.proto.vm.MigrationProtocol.QemuNBD
+	(*durationpb.Duration)(nil),               // 33: google.protobuf.Duration
 }
 var file_metropolis_vm_vm_proto_depIdxs = []int32{
 	1,  // 0: metropolis.proto.vm.VMSpec.mode:type_name -> metropolis.proto.vm.VMSpec.StartMode
-	7,  // 1: metropolis.proto.vm.VMSpec.initial_image:type_name -> metropolis.proto.vm.InitialImage
+	8,  // 1: metropolis.proto.vm.VMSpec.initial_image:type_name -> metropolis.proto.vm.InitialImage
 	0,  // 2: metropolis.proto.vm.VMSpec.lease_mode:type_name -> metropolis.proto.vm.LeaseMode
-	8,  // 3: metropolis.proto.vm.VMSpec.resources:type_name -> metropolis.proto.vm.Resources
-	9,  // 4: metropolis.proto.vm.VMSpec.kernel_boot:type_name -> metropolis.proto.vm.KernelBoot
-	11, // 5: metropolis.proto.vm.VMSpec.user_data:type_name -> metropolis.proto.vm.UserData
+	9,  // 3: metropolis.proto.vm.VMSpec.resources:type_name -> metropolis.proto.vm.Resources
+	10, // 4: metropolis.proto.vm.VMSpec.kernel_boot:type_name -> metropolis.proto.vm.KernelBoot
+	12, // 5: metropolis.proto.vm.VMSpec.user_data:type_name -> metropolis.proto.vm.UserData
 	2,  // 6: metropolis.proto.vm.InitialImage.format:type_name -> metropolis.proto.vm.InitialImage.Format
-	10, // 7: metropolis.proto.vm.KernelBoot.kernel:type_name -> metropolis.proto.vm.BootFile
-	10, // 8: metropolis.proto.vm.KernelBoot.initrd:type_name -> metropolis.proto.vm.BootFile
-	14, // 9: metropolis.proto.vm.VMMetadata.network_config:type_name -> metropolis.proto.vm.NetworkConfig
-	13, // 10: metropolis.proto.vm.NetworkConfig.v4:type_name -> metropolis.proto.vm.PTPAddress
-	13, // 11: metropolis.proto.vm.NetworkConfig.v6:type_name -> metropolis.proto.vm.PTPAddress
-	15, // 12: metropolis.proto.vm.RunLeaseRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	11, // 7: metropolis.proto.vm.KernelBoot.kernel:type_name -> metropolis.proto.vm.BootFile
+	11, // 8: metropolis.proto.vm.KernelBoot.initrd:type_name -> metropolis.proto.vm.BootFile
+	15, // 9: metropolis.proto.vm.VMMetadata.network_config:type_name -> metropolis.proto.vm.NetworkConfig
+	14, // 10: metropolis.proto.vm.NetworkConfig.v4:type_name -> metropolis.proto.vm.PTPAddress
+	14, // 11: metropolis.proto.vm.NetworkConfig.v6:type_name -> metropolis.proto.vm.PTPAddress
+	16, // 12: metropolis.proto.vm.RunLeaseRequest.us:type_name -> metropolis.proto.vm.HypervisorID
 	3,  // 13: metropolis.proto.vm.RunLeaseUpdate.status:type_name -> metropolis.proto.vm.RunLeaseUpdate.Status
-	32, // 14: metropolis.proto.vm.RunLeaseUpdate.valid_for:type_name -> google.protobuf.Duration
-	15, // 15: metropolis.proto.vm.MigrationSwitchoverRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	15, // 16: metropolis.proto.vm.MigrationSwitchoverRequest.them:type_name -> metropolis.proto.vm.HypervisorID
-	15, // 17: metropolis.proto.vm.EnsureMigrationTargetRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	33, // 14: metropolis.proto.vm.RunLeaseUpdate.valid_for:type_name -> google.protobuf.Duration
+	16, // 15: metropolis.proto.vm.MigrationSwitchoverRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	16, // 16: metropolis.proto.vm.MigrationSwitchoverRequest.them:type_name -> metropolis.proto.vm.HypervisorID
+	16, // 17: metropolis.proto.vm.EnsureMigrationTargetRequest.us:type_name -> metropolis.proto.vm.HypervisorID
 	4,  // 18: metropolis.proto.vm.EnsureMigrationTargetResponse.action:type_name -> metropolis.proto.vm.EnsureMigrationTargetResponse.Action
-	15, // 19: metropolis.proto.vm.ReportStateRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	16, // 19: metropolis.proto.vm.ReportStateRequest.us:type_name -> metropolis.proto.vm.HypervisorID
 	5,  // 20: metropolis.proto.vm.ReportStateRequest.state:type_name -> metropolis.proto.vm.ReportStateRequest.State
-	30, // 21: metropolis.proto.vm.MigrationProtocol.qmeu_block:type_name -> metropolis.proto.vm.MigrationProtocol.Qemu
-	31, // 22: metropolis.proto.vm.MigrationProtocol.qemu_nbd:type_name -> metropolis.proto.vm.MigrationProtocol.QemuNBD
-	27, // 23: metropolis.proto.vm.StartMigrationRequest.supported_migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
-	15, // 24: metropolis.proto.vm.StartMigrationRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	27, // 25: metropolis.proto.vm.StartMigrationResponse.migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
-	20, // 26: metropolis.proto.vm.VMController.EnsureMigrationTarget:input_type -> metropolis.proto.vm.EnsureMigrationTargetRequest
-	18, // 27: metropolis.proto.vm.VMController.MigrationSwitchover:input_type -> metropolis.proto.vm.MigrationSwitchoverRequest
-	16, // 28: metropolis.proto.vm.VMController.RunLease:input_type -> metropolis.proto.vm.RunLeaseRequest
-	22, // 29: metropolis.proto.vm.VMController.ReportState:input_type -> metropolis.proto.vm.ReportStateRequest
-	24, // 30: metropolis.proto.vm.OOBManagement.Reset:input_type -> metropolis.proto.vm.ResetRequest
-	26, // 31: metropolis.proto.vm.OOBManagement.Console:input_type -> metropolis.proto.vm.ConsoleIO
-	28, // 32: metropolis.proto.vm.Hypervisor.StartMigration:input_type -> metropolis.proto.vm.StartMigrationRequest
-	21, // 33: metropolis.proto.vm.VMController.EnsureMigrationTarget:output_type -> metropolis.proto.vm.EnsureMigrationTargetResponse
-	19, // 34: metropolis.proto.vm.VMController.MigrationSwitchover:output_type -> metropolis.proto.vm.MigrationSwitchoverResponse
-	17, // 35: metropolis.proto.vm.VMController.RunLease:output_type -> metropolis.proto.vm.RunLeaseUpdate
-	23, // 36: metropolis.proto.vm.VMController.ReportState:output_type -> metropolis.proto.vm.ReportStateResponse
-	25, // 37: metropolis.proto.vm.OOBManagement.Reset:output_type -> metropolis.proto.vm.ResetResponse
-	26, // 38: metropolis.proto.vm.OOBManagement.Console:output_type -> metropolis.proto.vm.ConsoleIO
-	29, // 39: metropolis.proto.vm.Hypervisor.StartMigration:output_type -> metropolis.proto.vm.StartMigrationResponse
-	33, // [33:40] is the sub-list for method output_type
-	26, // [26:33] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	6,  // 21: metropolis.proto.vm.ReportStateRequest.cause:type_name -> metropolis.proto.vm.ReportStateRequest.Cause
+	31, // 22: metropolis.proto.vm.MigrationProtocol.qmeu_block:type_name -> metropolis.proto.vm.MigrationProtocol.Qemu
+	32, // 23: metropolis.proto.vm.MigrationProtocol.qemu_nbd:type_name -> metropolis.proto.vm.MigrationProtocol.QemuNBD
+	28, // 24: metropolis.proto.vm.StartMigrationRequest.supported_migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
+	16, // 25: metropolis.proto.vm.StartMigrationRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	28, // 26: metropolis.proto.vm.StartMigrationResponse.migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
+	21, // 27: metropolis.proto.vm.VMController.EnsureMigrationTarget:input_type -> metropolis.proto.vm.EnsureMigrationTargetRequest
+	19, // 28: metropolis.proto.vm.VMController.MigrationSwitchover:input_type -> metropolis.proto.vm.MigrationSwitchoverRequest
+	17, // 29: metropolis.proto.vm.VMController.RunLease:input_type -> metropolis.proto.vm.RunLeaseRequest
+	23, // 30: metropolis.proto.vm.VMController.ReportState:input_type -> metropolis.proto.vm.ReportStateRequest
+	25, // 31: metropolis.proto.vm.OOBManagement.Reset:input_type -> metropolis.proto.vm.ResetRequest
+	27, // 32: metropolis.proto.vm.OOBManagement.Console:input_type -> metropolis.proto.vm.ConsoleIO
+	29, // 33: metropolis.proto.vm.Hypervisor.StartMigration:input_type -> metropolis.proto.vm.StartMigrationRequest
+	22, // 34: metropolis.proto.vm.VMController.EnsureMigrationTarget:output_type -> metropolis.proto.vm.EnsureMigrationTargetResponse
+	20, // 35: metropolis.proto.vm.VMController.MigrationSwitchover:output_type -> metropolis.proto.vm.MigrationSwitchoverResponse
+	18, // 36: metropolis.proto.vm.VMController.RunLease:output_type -> metropolis.proto.vm.RunLeaseUpdate
+	24, // 37: metropolis.proto.vm.VMController.ReportState:output_type -> metropolis.proto.vm.ReportStateResponse
+	26, // 38: metropolis.proto.vm.OOBManagement.Reset:output_type -> metropolis.proto.vm.ResetResponse
+	27, // 39: metropolis.proto.vm.OOBManagement.Console:output_type -> metropolis.proto.vm.ConsoleIO
+	30, // 40: metropolis.proto.vm.Hypervisor.StartMigration:output_type -> metropolis.proto.vm.StartMigrationResponse
+	34, // [34:41] is the sub-list for method output_type
+	27, // [27:34] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_metropolis_vm_vm_proto_init() }
@@ -2287,7 +2379,7 @@ func file_metropolis_vm_vm_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metropolis_vm_vm_proto_rawDesc), len(file_metropolis_vm_vm_proto_rawDesc)),
-			NumEnums:      6,
+			NumEnums:      7,
 			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   3,

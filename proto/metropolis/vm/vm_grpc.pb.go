@@ -82,9 +82,12 @@ type VMControllerClient interface {
 	RunLease(ctx context.Context, in *RunLeaseRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[RunLeaseUpdate], error)
 	// ReportState reports the caller's state, for the status of the VirtualMachine. It has no
 	// effect on authority. A hypervisor calls it at each change, at most about once a second
-	// while only numbers change, and repeats it until it succeeds. Not authoritative:
-	// FAILED_PRECONDITION, which does not end the caller. A controller that implements only
-	// the origin answers UNIMPLEMENTED; then the caller stops reporting. Addition.
+	// while only numbers change, and repeats it until it succeeds, and again when it has
+	// opened another RunLease: a new controller does not know it. Not authoritative:
+	// FAILED_PRECONDITION, which does not end the caller; but a new process in the
+	// authoritative Pod may report CAUSE_DISK_LOCKED, since it asks for no authority
+	// before it has the lock. A controller that implements only the origin answers
+	// UNIMPLEMENTED; then the caller stops reporting. Addition.
 	ReportState(ctx context.Context, in *ReportStateRequest, opts ...grpc.CallOption) (*ReportStateResponse, error)
 }
 
@@ -193,9 +196,12 @@ type VMControllerServer interface {
 	RunLease(*RunLeaseRequest, grpc.ServerStreamingServer[RunLeaseUpdate]) error
 	// ReportState reports the caller's state, for the status of the VirtualMachine. It has no
 	// effect on authority. A hypervisor calls it at each change, at most about once a second
-	// while only numbers change, and repeats it until it succeeds. Not authoritative:
-	// FAILED_PRECONDITION, which does not end the caller. A controller that implements only
-	// the origin answers UNIMPLEMENTED; then the caller stops reporting. Addition.
+	// while only numbers change, and repeats it until it succeeds, and again when it has
+	// opened another RunLease: a new controller does not know it. Not authoritative:
+	// FAILED_PRECONDITION, which does not end the caller; but a new process in the
+	// authoritative Pod may report CAUSE_DISK_LOCKED, since it asks for no authority
+	// before it has the lock. A controller that implements only the origin answers
+	// UNIMPLEMENTED; then the caller stops reporting. Addition.
 	ReportState(context.Context, *ReportStateRequest) (*ReportStateResponse, error)
 	mustEmbedUnimplementedVMControllerServer()
 }

@@ -115,12 +115,13 @@ func (r *Registry) Lease(ctx context.Context, us *vmpb.HypervisorID, live bool) 
 }
 
 // Confirm returns nil if a process is authoritative, and ErrNotAuthoritative if it is
-// not. imagePrepared is stored before Confirm returns.
+// not. imagePrepared is stored before Confirm returns, if the VM has an initial image: then
+// the process may wait for that.
 func (r *Registry) Confirm(ctx context.Context, us *vmpb.HypervisorID, imagePrepared bool) error {
 	return r.evaluate(ctx, us, false, func(vm *v1alpha1.VirtualMachine, live bool) (bool, error) {
 		holds := vm != nil && Holds(vm, us)
 		switch {
-		case holds && (!imagePrepared || vm.Status.ImagePrepared):
+		case holds && (!imagePrepared || vm.Status.ImagePrepared || vm.Spec.InitialImage == nil):
 			return true, nil
 		case !live:
 			return false, nil
@@ -129,6 +130,22 @@ func (r *Registry) Confirm(ctx context.Context, us *vmpb.HypervisorID, imagePrep
 		}
 		return false, r.compareAndSwap(ctx, vm, func(status *v1alpha1.VirtualMachineStatus) { status.ImagePrepared = true })
 	})
+}
+
+// ConfirmNext returns nil if MayFollow holds as the cache has it, else ErrNotAuthoritative.
+func (r *Registry) ConfirmNext(ctx context.Context, us *vmpb.HypervisorID) error {
+	vm, err := read(ctx, r.Client, KeyOf(us))
+	if err == nil && !MayFollow(vm, us) {
+		return ErrNotAuthoritative
+	}
+	return err
+}
+
+// MayFollow reports whether a process is authoritative, or may follow the one in its Pod that is. A
+// nil vm does not exist.
+func MayFollow(vm *v1alpha1.VirtualMachine, who *vmpb.HypervisorID) bool {
+	found := authorize(vm, who)
+	return found == granted || found == adoptable
 }
 
 // ConfirmLive is Confirm by the API server's object, whatever the cache shows.
@@ -187,7 +204,7 @@ func (r *Registry) Swap(ctx context.Context, vm *v1alpha1.VirtualMachine, next v
 			return
 		}
 		reserved := next.ActivePodUID == ""
-		if reserved && (next.VolumeClaimName == "" || next.VolumeClaimName != has.VolumeClaimName) {
+		if reserved && (next.VolumeClaimName == "" || next.VolumeClaimName != has.VolumeClaimName || podspec.ReplacesDisk(vm)) {
 			status.ImagePrepared = false // another disk, and an empty one
 		}
 		// The condition described another Pod.

@@ -37,6 +37,7 @@ func vmSpec(vm *v1alpha1.VirtualMachine, endpoint string) *vmpb.VMSpec {
 		ControllerEndpoint: endpoint,
 		PodName:            vm.Status.ActivePodName,
 		RootDiskPath:       vmpb.RootDiskPath,
+		RootDiskExists:     hasDisk(vm),
 		Resources: &vmpb.Resources{
 			Cpus: uint32(guestCPUs(&vm.Spec)), MemoryBytes: uint64(max(0, GuestMemory(&vm.Spec))),
 		},
@@ -59,11 +60,21 @@ func vmSpec(vm *v1alpha1.VirtualMachine, endpoint string) *vmpb.VMSpec {
 // startMode returns whether the hypervisor must first write the image to the disk. Each Pod
 // has a new ephemeral disk.
 func startMode(vm *v1alpha1.VirtualMachine) vmpb.VMSpec_StartMode {
-	prepared := vm.Status.ImagePrepared && vm.Status.VolumeClaimName != ""
-	if vm.Spec.InitialImage != nil && !prepared {
+	if vm.Spec.InitialImage != nil && !hasDisk(vm) {
 		return vmpb.VMSpec_SM_PREPARE_IMAGE
 	}
 	return vmpb.VMSpec_SM_RUN
+}
+
+// hasDisk reports whether an earlier hypervisor has completed the VM's disk.
+func hasDisk(vm *v1alpha1.VirtualMachine) bool {
+	return vm.Status.ImagePrepared && vm.Status.VolumeClaimName != ""
+}
+
+// ReplacesDisk reports whether the user gives up the disk that the active Pod has lost.
+func ReplacesDisk(vm *v1alpha1.VirtualMachine) bool {
+	pod := vm.Annotations[v1alpha1.AnnotationReplaceDisk]
+	return pod != "" && pod == vm.Status.ActivePodName
 }
 
 var imageFormats = map[v1alpha1.ImageFormat]vmpb.InitialImage_Format{

@@ -110,7 +110,7 @@ type End struct {
 
 // Permanent reports whether the next hypervisor of the same spec would end in the same way.
 func (e End) Permanent() bool {
-	return e.Reason == vmpb.EndInvalidSpec || e.Reason == vmpb.EndImageRejected
+	return slices.Contains([]string{vmpb.EndInvalidSpec, vmpb.EndImageRejected, vmpb.EndDiskLost}, e.Reason)
 }
 
 // Intended reports whether the guest, the user or the controller requested the end.

@@ -106,13 +106,13 @@ func (s *Service) HasLease(vm types.NamespacedName, pod string) bool {
 	return false
 }
 
-// Report returns the last report of a VM's authoritative hypervisor; nil if this process
-// has none.
+// Report returns the last report of a VM's authoritative hypervisor, or of one that waits for the
+// disk to follow it; nil if this process has none.
 func (s *Service) Report(vm *v1alpha1.VirtualMachine) *vmpb.ReportStateRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	report := s.reports[client.ObjectKeyFromObject(vm)]
-	if report == nil || !authority.Holds(vm, report.GetUs()) {
+	if us := report.GetUs(); report == nil || !authority.Holds(vm, us) && (!waitsForDisk(report) || !authority.MayFollow(vm, us)) {
 		return nil
 	}
 	return report
@@ -176,13 +176,24 @@ func (s *Service) ReportState(ctx context.Context, request *vmpb.ReportStateRequ
 	if err != nil {
 		return nil, err
 	}
-	if err := s.Registry.Confirm(ctx, us, request.GetImagePrepared()); err != nil {
+	if waitsForDisk(request) && !s.HasLease(key, us.GetPodName()) {
+		err = s.Registry.ConfirmNext(ctx, us)
+	} else {
+		err = s.Registry.Confirm(ctx, us, request.GetImagePrepared())
+	}
+	if err != nil {
 		return nil, answer(ctx, us, err)
 	}
 	if request.GetState() != vmpb.ReportStateRequest_STATE_UNKNOWN && s.keep(key, request) {
 		s.Enqueue(key)
 	}
 	return &vmpb.ReportStateResponse{}, nil
+}
+
+// waitsForDisk reports whether a hypervisor waits for the lock of the disk. It asks for no run
+// lease before it has that.
+func waitsForDisk(report *vmpb.ReportStateRequest) bool {
+	return report.GetCause() == vmpb.ReportStateRequest_CAUSE_DISK_LOCKED
 }
 
 // MigrationSwitchover implements VMController.

@@ -105,11 +105,15 @@ func (b *background) Close() {
 type Lease struct {
 	*background
 	current Authorization
+	// reopened is called when a stream is answered that is not the first one.
+	reopened func()
+	answered bool // a stream was answered
 }
 
-// OpenLease opens the stream in the background. The lease must be closed.
-func OpenLease(client vmpb.VMControllerClient, us *vmpb.HypervisorID, log *slog.Logger) *Lease {
-	l := &Lease{background: newBackground(client, us, log)}
+// OpenLease opens the stream in the background. The lease must be closed. reopened is called
+// when a later stream is answered: it may be by another controller.
+func OpenLease(client vmpb.VMControllerClient, us *vmpb.HypervisorID, log *slog.Logger, reopened func()) *Lease {
+	l := &Lease{background: newBackground(client, us, log), reopened: reopened}
 	l.start(l.keep)
 	return l
 }
@@ -149,11 +153,15 @@ func (l *Lease) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for {
+	for first := true; ; first = false {
 		update, err := stream.Recv()
 		if err != nil {
 			return status.Convert(err).Err()
 		}
+		if first && l.answered {
+			l.reopened()
+		}
+		l.answered = true
 		l.take(update)
 	}
 }

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -16,11 +17,14 @@ const (
 	progressEvery = time.Second
 	// reportLimit is the time limit of one report.
 	reportLimit = 5 * time.Second
+	// maxMessage is the length of a message in bytes: it may be QEMU's or the storage's.
+	maxMessage = 1024
 )
 
 // Report is the state of a hypervisor. Its fields are those of vmpb.ReportStateRequest.
 type Report struct {
 	State      vmpb.ReportStateRequest_State
+	Cause      vmpb.ReportStateRequest_Cause
 	Message    string
 	DoneBytes  uint64
 	TotalBytes uint64
@@ -51,17 +55,27 @@ func NewReporter(client vmpb.VMControllerClient, us *vmpb.HypervisorID, log *slo
 }
 
 // Update changes the report, and does not wait until it is sent. The function gets the last
-// report with an empty message and no numbers.
+// report with no cause, an empty message and no numbers. A message that is too long or not
+// text is changed so that it can be sent.
 func (r *Reporter) Update(change func(*Report)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	next := r.current.withoutNumbers()
-	next.Message = ""
+	next.Cause, next.Message = vmpb.ReportStateRequest_CAUSE_UNKNOWN, ""
 	change(&next)
+	next.Message = strings.ToValidUTF8(next.Message[:min(len(next.Message), maxMessage)], "\uFFFD")
 	if next != r.current {
 		r.current = next
 		r.wake()
 	}
+}
+
+// Repeat sends the current report again, to another controller.
+func (r *Reporter) Repeat() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.confirmed, r.silent = Report{}, false
+	r.wake()
 }
 
 // Confirmed waits until the controller has answered the current report, or takes none.
@@ -153,6 +167,7 @@ func (r *Reporter) send(ctx context.Context, report Report) error {
 	_, err := r.client.ReportState(ctx, &vmpb.ReportStateRequest{
 		Us:            r.us,
 		State:         report.State,
+		Cause:         report.Cause,
 		Message:       report.Message,
 		DoneBytes:     report.DoneBytes,
 		TotalBytes:    report.TotalBytes,

@@ -40,7 +40,8 @@ func (d Disk) Size() uint64 {
 	return d.Bytes
 }
 
-// Exists reports whether the disk exists, which means that it is complete.
+// Exists reports whether the disk exists, which means that it is complete. An empty file is no
+// disk.
 func (d Disk) Exists() (bool, error) {
 	info, err := os.Stat(d.Path)
 	switch {
@@ -51,7 +52,7 @@ func (d Disk) Exists() (bool, error) {
 	case !info.Mode().IsRegular():
 		return false, fmt.Errorf("%s: %w", d.Path, ErrNotFile)
 	default:
-		return true, nil
+		return info.Size() > 0, nil
 	}
 }
 

@@ -3,6 +3,7 @@ package qemu
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -96,15 +97,23 @@ func diskArguments(disks Disks) []string {
 			"discard": "unmap",
 		}).json(),
 		// Index 0 is the loader of a directly booted kernel.
-		"-device", object{"driver": "virtio-blk-pci", "id": "disk0", "drive": "root", "bootindex": 1}.json(),
+		"-device", blockDevice("disk0", "root", object{"bootindex": 1}).json(),
 	}
 	if disks.Seed.Path == "" {
 		return args
 	}
 	return append(args,
 		"-blockdev", blockNode("seed", disks.Seed, object{"read-only": true}).json(),
-		"-device", object{"driver": "virtio-blk-pci", "id": "disk1", "drive": "seed"}.json(),
+		"-device", blockDevice("disk1", "seed", nil).json(),
 	)
+}
+
+// blockDevice describes a disk of the guest. An error of the storage stops the guest instead of
+// reaching it: most of them pass, and a guest loses what it could not write.
+func blockDevice(id, node string, options object) object {
+	device := object{"driver": "virtio-blk-pci", "id": id, "drive": node, "werror": "stop", "rerror": "stop"}
+	maps.Copy(device, options)
+	return device
 }
 
 // blockNode describes a raw image; the options also apply to the file below it. The format

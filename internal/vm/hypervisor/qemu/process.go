@@ -10,7 +10,6 @@ package qemu
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -48,9 +47,9 @@ type Process struct {
 	console *Console
 	agent   net.Conn
 
-	shutdown string // reason of the last SHUTDOWN event; written before monitor is done
-	done     chan struct{}
-	exit     Exit // written before done is closed
+	events observer
+	done   chan struct{}
+	exit   Exit // written before done is closed
 }
 
 // Start runs QEMU with the guest stopped before its first instruction; the disks are
@@ -67,13 +66,15 @@ func Start(ctx context.Context, program string, config Config) (*Process, error)
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{stderr: &tail{limit: stderrLimit}, done: make(chan struct{})}
+	p := &Process{
+		stderr: &tail{limit: stderrLimit}, events: observer{changed: make(chan struct{}, 1)}, done: make(chan struct{}),
+	}
 	if err := p.spawn(exec.Command(program, arguments(config)...), sockets.theirs[:]); err != nil {
 		sockets.close()
 		return nil, err
 	}
 	sockets.closeTheirs()
-	p.monitor, err = qmp.New(ctx, sockets.ours[monitorFD-firstFD], p.handleEvent)
+	p.monitor, err = qmp.New(ctx, sockets.ours[monitorFD-firstFD], p.events.observe)
 	if err != nil {
 		defer sockets.close()
 		return nil, p.failedStart(ctx, err)
@@ -143,6 +144,7 @@ func (p *Process) filter(network *UserNetwork, sockets *channels, done chan<- st
 // awaitEnd waits for the end of the process and of all that came from it.
 func (p *Process) awaitEnd(filtered <-chan struct{}) {
 	<-p.monitor.Done()
+	p.events.wake()
 	<-p.child.Ended()
 	<-p.console.done
 	<-filtered
@@ -151,19 +153,10 @@ func (p *Process) awaitEnd(filtered <-chan struct{}) {
 	close(p.done)
 }
 
-func (p *Process) handleEvent(event qmp.Event) {
-	var data struct {
-		Reason string `json:"reason"`
-	}
-	if event.Name == "SHUTDOWN" && json.Unmarshal(event.Data, &data) == nil {
-		p.shutdown = data.Reason
-	}
-}
-
 func (p *Process) explainExit() Exit {
 	status := p.child.Status()
 	exit := Exit{
-		Reason: explain(status, p.killed.Load(), p.shutdown),
+		Reason: explain(status, p.killed.Load(), p.events.shutdown),
 		Code:   status.ExitStatus(),
 		Stderr: unexpected(string(p.stderr.bytes())),
 	}

@@ -1,0 +1,148 @@
+package hypervisor_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// last returns the last report as "STATE CAUSE".
+func (w *fixture) last() string {
+	w.t.Helper()
+	reports := w.controller.Reports()
+	if len(reports) == 0 {
+		w.t.Fatal("nothing was reported")
+	}
+	report := reports[len(reports)-1]
+	return report.GetState().String() + " " + report.GetCause().String()
+}
+
+func (w *fixture) wantLast(want string) {
+	w.t.Helper()
+	if got := w.last(); got != want {
+		w.t.Errorf("reported %s, want %s", got, want)
+	}
+}
+
+// A guest whose disk is full is reported as stopped until it really runs again, however often it
+// is tried.
+func TestFullDisk(t *testing.T) {
+	for name, c := range map[string]struct {
+		failure qemu.StorageFailure
+		want    string
+	}{
+		"full":   {qemu.StorageFailure{Operation: "write", NoSpace: true}, "STATE_PAUSED CAUSE_NO_SPACE"},
+		"broken": {qemu.StorageFailure{Operation: "read", Reason: "Input/output error"}, "STATE_PAUSED CAUSE_STORAGE_FAILED"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withFixture(t, func(w *fixture) {
+				p := w.start()
+				w.machine().FailStorage(&c.failure)
+				pass(0)
+				w.wantLast(c.want)
+				pass(time.Hour)
+				w.wantLast(c.want)
+				w.machine().FailStorage(nil)
+				pass(7 * time.Second)
+				w.wantLast("STATE_RUNNING CAUSE_UNKNOWN")
+				want := []string{"STATE_WAITING", "STATE_RUNNING", "STATE_PAUSED", "STATE_RUNNING"}
+				if diff := cmp.Diff(want, w.states()); diff != "" {
+					t.Errorf("states (-want +got):\n%s", diff)
+				}
+				p.lives()
+			})
+		})
+	}
+}
+
+// While the user wants the guest stopped, it is not continued.
+func TestFullDiskOfPausedGuest(t *testing.T) {
+	withFixture(t, func(w *fixture) {
+		w.start().lives()
+		w.machine().FailStorage(&qemu.StorageFailure{NoSpace: true})
+		w.controller.Answer(leasePaused())
+		pass(0)
+		w.machine().FailStorage(nil)
+		pass(time.Hour)
+		if state := w.machine().Status(); state != qemu.StorageFailed {
+			t.Errorf("the machine is %s", state)
+		}
+		w.controller.Answer(leaseOK())
+		pass(2 * time.Second)
+		w.wantLast("STATE_RUNNING CAUSE_UNKNOWN")
+	})
+}
+
+// A reset boots a guest that a full disk has stopped.
+func TestResetOfStoppedGuest(t *testing.T) {
+	withFixture(t, func(w *fixture) {
+		w.start().lives()
+		w.machine().FailStorage(&qemu.StorageFailure{NoSpace: true})
+		pass(0)
+		w.machine().FailStorage(nil)
+		must(t, w.machine().Reset(t.Context()))
+		pass(0)
+		if state := w.machine().Status(); state != running {
+			t.Errorf("the machine is %s", state)
+		}
+		w.wantLast("STATE_RUNNING CAUSE_UNKNOWN")
+	})
+}
+
+// What someone else tells QEMU is reported, and stays.
+func TestStateIsThatOfQEMU(t *testing.T) {
+	withFixture(t, func(w *fixture) {
+		p := w.start()
+		for _, step := range []struct {
+			state qemu.Status
+			want  string
+		}{
+			{paused, "STATE_PAUSED CAUSE_UNKNOWN"},
+			{running, "STATE_RUNNING CAUSE_UNKNOWN"},
+			{qemu.Suspended, "STATE_PAUSED CAUSE_SUSPENDED"},
+			{running, "STATE_RUNNING CAUSE_UNKNOWN"},
+			{"debug", "STATE_PAUSED CAUSE_UNKNOWN"},
+		} {
+			w.machine().Become(step.state)
+			pass(time.Minute)
+			w.wantLast(step.want)
+			if state := w.machine().Status(); state != step.state {
+				t.Errorf("the machine is %s, want %s", state, step.state)
+			}
+		}
+		w.machine().Become(qemu.Broken)
+		p.ends(vmpb.EndQEMUFailed)
+	})
+}
+
+// Another controller does not know what was reported to the last one.
+func TestReportIsRepeatedToAnotherController(t *testing.T) {
+	withFixture(t, func(w *fixture) {
+		w.start().lives()
+		before := len(w.controller.Reports())
+		pass(time.Hour)
+		if after := len(w.controller.Reports()); after != before {
+			t.Errorf("%d reports, then %d", before, after)
+		}
+		w.controller.EndStreams()
+		pass(15 * time.Second)
+		if after := len(w.controller.Reports()); after != before+1 {
+			t.Errorf("%d reports before another stream, %d after", before, after)
+		}
+		w.wantLast("STATE_RUNNING CAUSE_UNKNOWN")
+	})
+}
+
+// A message of any length and content is reported.
+func TestAnyMessageIsReported(t *testing.T) {
+	withFixture(t, func(w *fixture) {
+		w.start().lives()
+		w.machine().FailStorage(&qemu.StorageFailure{Operation: "write", Reason: "\xff" + string(make([]byte, 8<<20))})
+		pass(time.Minute)
+		w.wantLast("STATE_PAUSED CAUSE_STORAGE_FAILED")
+	})
+}

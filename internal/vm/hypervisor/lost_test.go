@@ -1,0 +1,50 @@
+package hypervisor_test
+
+import (
+	"os"
+	"testing"
+
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// A disk that has been complete is never created again: whether the file is gone, or it is
+// empty, or the whole volume is another one.
+func TestVanishedDisk(t *testing.T) {
+	again := func(w *fixture) {} // the Pod's next process, with the same specification
+	later := func(w *fixture) {  // the next Pod
+		w.config.Paths.Run += "-later"
+		w.config.Spec.Mode, w.config.Spec.RootDiskExists = vmpb.VMSpec_SM_RUN, true
+	}
+	for name, c := range map[string]struct {
+		image  bool
+		next   func(*fixture)
+		vanish func(path string) error
+	}{
+		"same Pod, with an image": {true, again, os.Remove},
+		"same Pod":                {false, again, os.Remove},
+		"next Pod, with an image": {true, later, os.Remove},
+		"next Pod":                {false, later, os.Remove},
+		"empty file":              {false, later, func(path string) error { return os.Truncate(path, 0) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withFixture(t, func(w *fixture) {
+				if c.image {
+					w.preparing()
+				}
+				first := w.start()
+				first.lives()
+				if reports := w.controller.Reports(); !reports[len(reports)-1].GetImagePrepared() {
+					t.Error("the controller does not know that there is a disk")
+				}
+				first.term()
+				first.ends(vmpb.EndStopped)
+				must(t, c.vanish(w.config.Paths.RootDisk))
+				c.next(w)
+				w.start().ends(vmpb.EndDiskLost)
+				if len(w.machines.Started()) != 1 || w.disk() != "" {
+					t.Error("the guest was started on another disk")
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,112 @@
+package qemu
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qmp"
+)
+
+// Status is what QEMU does with the guest, by QEMU's own name. There are more than these.
+type Status string
+
+const (
+	// Prelaunch means that the guest was not started, or that it was reset while it was
+	// stopped.
+	Prelaunch Status = "prelaunch"
+	// Running means that the guest runs.
+	Running Status = "running"
+	// Paused means that someone has stopped the guest.
+	Paused Status = "paused"
+	// StorageFailed means that QEMU has stopped the guest because a disk failed. Cont
+	// repeats what failed.
+	StorageFailed Status = "io-error"
+	// Suspended means that the guest sleeps.
+	Suspended Status = "suspended"
+	// Broken means that the guest cannot go on.
+	Broken Status = "internal-error"
+)
+
+// State is what QEMU does with the guest, and why.
+type State struct {
+	Status Status
+	// Failure is why QEMU stopped the guest. Only with StorageFailed.
+	Failure StorageFailure
+}
+
+// StorageFailure is the failure of a disk that stopped the guest.
+type StorageFailure struct {
+	// Operation is "read" or "write".
+	Operation string `json:"operation"`
+	// Reason is a message for users.
+	Reason string `json:"reason"`
+	// NoSpace reports whether there is no room for what the guest writes.
+	NoSpace bool `json:"nospace"`
+}
+
+// observer remembers what QEMU's events say.
+type observer struct {
+	// changed receives after an event that may mean another state.
+	changed chan struct{}
+	// shutdown is the reason of the last SHUTDOWN event. It is read when there are no more
+	// events.
+	shutdown string
+
+	mu      sync.Mutex
+	failure StorageFailure
+}
+
+// observe is called for each event, in order.
+func (o *observer) observe(event qmp.Event) {
+	switch event.Name {
+	case "SHUTDOWN":
+		var data struct {
+			Reason string `json:"reason"`
+		}
+		if json.Unmarshal(event.Data, &data) == nil {
+			o.shutdown = data.Reason
+		}
+	case "BLOCK_IO_ERROR":
+		var data struct {
+			StorageFailure
+			Action string `json:"action"`
+		}
+		if json.Unmarshal(event.Data, &data) == nil && data.Action == "stop" {
+			o.mu.Lock()
+			o.failure = data.StorageFailure
+			o.mu.Unlock()
+		}
+	case "STOP", "RESUME", "RESET", "SUSPEND", "WAKEUP":
+		o.wake()
+	}
+}
+
+func (o *observer) wake() {
+	select {
+	case o.changed <- struct{}{}:
+	default: // due already
+	}
+}
+
+// Changed receives when State may have changed, also when the connection to QEMU is lost. It
+// is for one receiver.
+func (p *Process) Changed() <-chan struct{} { return p.events.changed }
+
+// State asks QEMU.
+func (p *Process) State(ctx context.Context) (State, error) {
+	var answer struct {
+		Status Status `json:"status"`
+	}
+	if err := p.monitor.Execute(ctx, "query-status", nil, &answer); err != nil {
+		return State{}, err
+	}
+	state := State{Status: answer.Status}
+	if state.Status == StorageFailed {
+		// Its event came before this answer.
+		p.events.mu.Lock()
+		state.Failure = p.events.failure
+		p.events.mu.Unlock()
+	}
+	return state, nil
+}

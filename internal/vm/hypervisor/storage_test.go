@@ -1,0 +1,137 @@
+package hypervisor_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// What the guest "writer" prints when it has written 3 MiB, after a dot for each of 96 writes.
+const writerDone = "done\n"
+
+// smallFilesystem mounts a file system of 4 MiB, of which a file takes half. makeRoom deletes
+// that file.
+func smallFilesystem(t *testing.T) (dir string, makeRoom func()) {
+	t.Helper()
+	dir = t.TempDir()
+	err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=4m,mode=700")
+	if errors.Is(err, unix.EPERM) {
+		t.Skip("this user may not mount a small file system")
+	}
+	must(t, err)
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	filler := filepath.Join(dir, "filler")
+	must(t, os.WriteFile(filler, make([]byte, 2<<20), 0o600))
+	return dir, func() { must(t, os.Remove(filler)) }
+}
+
+// awaitReport waits for a report after those that were there before.
+func (r *real) awaitReport(before int, want string) {
+	r.t.Helper()
+	_, err := r.controller.AwaitReport(r.bounded(), func(report *vmpb.ReportStateRequest) bool {
+		before--
+		return before < 0 && report.GetState().String()+" "+report.GetCause().String() == want
+	})
+	if err != nil {
+		r.t.Fatalf("no report %s: %v", want, err)
+	}
+}
+
+// A guest that fills its storage is stopped, which is reported, and it goes on when there is room.
+func TestRealGuestWaitsForRoom(t *testing.T) {
+	dir, makeRoom := smallFilesystem(t)
+	r := newReal(t, "writer")
+	content, err := os.ReadFile(r.config.Paths.RootDisk)
+	must(t, err)
+	r.config.Paths.RootDisk = filepath.Join(dir, "disk.img")
+	must(t, os.WriteFile(r.config.Paths.RootDisk, content, 0o600))
+	r.config.Spec.RootDiskBytes = 8 << 20
+	r.config.Timing.Resume, r.config.Timing.Settle = 100*time.Millisecond, 500*time.Millisecond
+	r.start()
+	process := r.process()
+	r.awaitReport(0, "STATE_PAUSED CAUSE_NO_SPACE")
+	full := len(r.controller.Reports())
+
+	// It may boot again, but finds no more room.
+	conn := r.dial()
+	_, err = vmpb.NewOOBManagementClient(conn).Reset(r.bounded(), &vmpb.ResetRequest{})
+	must(t, err)
+	console := r.console(conn)
+	console.until(counterBanner)
+	console.until(counterBanner)
+	r.awaitReport(full, "STATE_PAUSED CAUSE_NO_SPACE")
+	full = len(r.controller.Reports())
+
+	makeRoom()
+	console.until(writerDone)
+	r.awaitReport(full, "STATE_RUNNING CAUSE_UNKNOWN")
+	if answer, err := process.State(r.bounded()); err != nil || answer.Status != running {
+		t.Errorf("the machine is %+v, %v", answer, err)
+	}
+}
+
+// What someone else tells QEMU is reported.
+func TestRealGuestIsStoppedByAnother(t *testing.T) {
+	r := newReal(t, "counter").start()
+	process := r.process()
+	r.awaitReport(0, "STATE_RUNNING CAUSE_UNKNOWN")
+	must(t, process.Stop(r.bounded()))
+	r.awaitReport(0, "STATE_PAUSED CAUSE_UNKNOWN")
+	stopped := len(r.controller.Reports())
+	must(t, process.Cont(r.bounded()))
+	r.awaitReport(stopped, "STATE_RUNNING CAUSE_UNKNOWN")
+}
+
+// hostile is a program that behaves like QEMU until the guest runs.
+const hostile = `#!/bin/sh
+echo '{"QMP":{}}' >&3
+n=0
+while read -r line; do
+	n=$((n+1))
+	case $n in
+	2) answer='{"status":"prelaunch"}' ;;
+	4) answer='{"status":"running"}' ;;
+	*) answer='{}' ;;
+	esac
+	echo "{\"return\":$answer,\"id\":\"$n\"}" >&3
+	[ $n = 4 ] && break
+done <&3
+%s
+exec sleep 1000
+`
+
+// A QEMU that can no longer be controlled is killed, not left alone.
+func TestMachineLosesItsMonitor(t *testing.T) {
+	for name, last := range map[string]string{
+		"closed":            `exec 3>&-`,
+		"endless line":      `head -c 9000000 /dev/zero | tr '\\0' '[' >&3`,
+		"nonsense":          `echo 'how do you do' >&3`,
+		"response to no ID": `echo '{"return":{}}' >&3`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newReal(t, "counter")
+			program := filepath.Join(t.TempDir(), "qemu")
+			must(t, os.WriteFile(program, fmt.Appendf(nil, hostile, last), 0o700))
+			r.config.Machines = spying{hypervisor.QEMU{Program: program}, r.started}
+			r.start()
+			process := r.process()
+			r.ends(vmpb.EndQEMUFailed)
+			if exit := process.Exit(); exit.Reason != qemu.HostKilled {
+				t.Errorf("the process ended with %s", exit)
+			}
+		})
+	}
+}
