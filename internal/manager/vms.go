@@ -14,10 +14,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
+	"github.com/millwright-dev/millwright/internal/observe/metrics"
 )
 
 // VMConfig configures a VM controller.
@@ -99,6 +101,9 @@ func addVMs(ctx context.Context, mgr ctrl.Manager, cfg VMConfig, events *events)
 	}
 	if err := mgr.Add(vms.Server(cfg.Listener)); err != nil {
 		return fmt.Errorf("adding the service for hypervisors: %w", err)
+	}
+	if err := mgr.Add(&metrics.VMs{Reader: mgr.GetCache(), Registerer: ctrlmetrics.Registry}); err != nil {
+		return fmt.Errorf("adding the metric of virtual machines: %w", err)
 	}
 	return nil
 }

@@ -51,6 +51,7 @@ func (e *explainer) living() {
 // running explains a Machine that is as far as it can come.
 func (e *explainer) running(phase v1alpha1.MachinePhase) {
 	what := "is Running"
+	e.virtualMachine() // first, since the node depends on it
 	switch {
 	case phase == v1alpha1.MachineAvailable:
 		what = "is Available: there is no target cluster that a node could join"
@@ -356,6 +357,9 @@ func (e *explainer) virtualMachine() {
 		e.Why(vmUntouched, object, vm.CreationTimestamp.Time)
 	case ready.Status != metav1.ConditionTrue:
 		e.Why(vmNotReady, object, ready.LastTransitionTime.Time, "{where}", where, "{reason}", ready.Reason, "{text}", ready.Message)
+		if ready.Reason == vmv1alpha1.ReasonNoSpace {
+			e.Advise(makeRoom, "{vm namespace}", vm.Namespace, "{vm}", vm.Name)
+		}
 	}
 }
 

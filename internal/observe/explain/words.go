@@ -181,6 +181,7 @@ const (
 
 	fixImage  = "Correct the image that MachineClass {class} names, or what its server answers: the VM has never run, so its console tells nothing"
 	freeHost  = "Free room on a host, or add one: the VM has not run yet, so its console tells nothing"
+	makeRoom  = "Make room on the storage of the disk of VirtualMachine {vm namespace}/{vm}: it goes on by itself"
 	lookAtVM  = "If it takes too long, look at the VM: kubectl -n {vm namespace} describe {virtualmachines} {vm}. It has not run yet, so its console tells nothing"
 	notYet    = "it cannot reach the API server, its user data is wrong, or it is slow"
 	notInTime = "it cannot reach the API server, its user data is wrong, or it was slow"

@@ -1,5 +1,5 @@
 // Package metrics exports the metrics of Machines, MachineSets and MachineDeployments, under MCM's
-// names and labels.
+// names and labels, and one of VirtualMachines.
 //
 // What objects show is read from the caches at each scrape, so that deleted objects have no series.
 // What happens once is counted when the caches show it.

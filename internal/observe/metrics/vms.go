@@ -1,0 +1,71 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+)
+
+var vmReady = prometheus.NewDesc("millwright_virtual_machine_ready",
+	"Whether a virtual machine runs as its spec wants it: 1 True, 0 False, 2 Unknown. The reason is that of its condition Ready.",
+	[]string{"name", "namespace", "reason"}, nil)
+
+// VMs exports the VirtualMachines of a cache. Add it to a manager.
+type VMs struct {
+	// Reader reads objects from a cache.
+	Reader client.Reader
+	// Registerer has the metric while VMs runs.
+	Registerer prometheus.Registerer
+}
+
+// NeedLeaderElection is true: only the leader's cache is filled.
+func (v *VMs) NeedLeaderElection() bool { return true }
+
+// Start registers the metric until ctx ends. Of several managers in one process, the first exports
+// it.
+func (v *VMs) Start(ctx context.Context) error {
+	var already prometheus.AlreadyRegisteredError
+	if err := v.Registerer.Register(v); errors.As(err, &already) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("registering the metric of virtual machines: %w", err)
+	}
+	defer v.Registerer.Unregister(v)
+	<-ctx.Done()
+	return nil
+}
+
+// Describe names the metric.
+func (v *VMs) Describe(ch chan<- *prometheus.Desc) { ch <- vmReady }
+
+// Collect reads the cache.
+func (v *VMs) Collect(ch chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	vms := &vmv1alpha1.VirtualMachineList{}
+	if err := v.Reader.List(ctx, vms, client.UnsafeDisableDeepCopy); err != nil {
+		ctrl.Log.WithName("metrics").V(1).Info("A scrape lacks a kind", "kind", vmv1alpha1.VirtualMachineKind, "err", err.Error())
+		return
+	}
+	s := &scrape{ch: ch, seen: map[string]bool{}}
+	for i := range vms.Items {
+		vm := &vms.Items[i]
+		ready := meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionReady)
+		if ready == nil {
+			ready = &metav1.Condition{Type: vmv1alpha1.ConditionReady, Status: metav1.ConditionUnknown}
+		}
+		for _, sample := range conditions([]metav1.Condition{*ready}, func(c metav1.Condition) (kind, status string) {
+			return c.Reason, string(c.Status)
+		}) {
+			s.add(vmReady, sample.value, vm.Name, vm.Namespace, sample.labels[0])
+		}
+	}
+}
