@@ -52,7 +52,9 @@ type Facts struct {
 	rolling bool
 	// surge and unavailable bound a rolling update, in Machines.
 	surge, unavailable int32
-	// heldBack are sets that must not be scaled down, since a named Machine is not marked yet.
+	// heldBack are sets that must not be scaled down, since a named Machine is not marked yet. Nor are
+	// they told when the deployment was scaled: if the mark was made but not confirmed, the set would
+	// delete the Machine, and replace it as it was not scaled.
 	heldBack []*v1alpha1.MachineSet
 }
 

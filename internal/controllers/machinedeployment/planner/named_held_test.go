@@ -87,3 +87,32 @@ func TestASetThatIsNotScaledDownIsStillToBe(t *testing.T) {
 		}
 	}
 }
+
+// TestASetIsNotToldOfTheScalingBeforeItIsScaled: a mark that was made but not confirmed would have
+// its set delete the Machine, and replace it.
+func TestASetIsNotToldOfTheScalingBeforeItIsScaled(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string]string{"scaled before": fixture.Early, "never scaled before": ""} {
+		t.Run(name, func(t *testing.T) {
+			f := NewFacts(fixture.Deployment(2, fixture.OfClass("a"), func(d *v1alpha1.MachineDeployment) {
+				metav1.SetMetaDataAnnotation(&d.ObjectMeta, v1alpha1.AnnotationKeyLastReplicaChange, fixture.Later)
+				metav1.SetMetaDataAnnotation(&d.ObjectMeta, "example.com/other", "new")
+			}), sets{fixture.Set("a", 3, fixture.WithUID)}, fixture.Noon)
+			if before != "" {
+				f.Current.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] = before
+			}
+			f.Named = []Named{{"m-1", fixture.Later, fixture.Member(f.Current, "m-1")}}
+			for _, op := range Plan(f) {
+				if op.Next == nil {
+					continue
+				}
+				if got := op.Next.Annotations[v1alpha1.AnnotationKeyLastReplicaChange]; got != before {
+					t.Errorf("%s tells it %q, want %q", op.Action, got, before)
+				}
+				if got := op.Next.Annotations["example.com/other"]; got != "new" {
+					t.Errorf("%s does not bring the other annotation", op.Action)
+				}
+			}
+		})
+	}
+}

@@ -96,14 +96,26 @@ func refreshed(f Facts, set *v1alpha1.MachineSet, sized bool) *v1alpha1.MachineS
 	} else {
 		refreshOld(f, next)
 	}
+	heldBack := slices.Contains(f.heldBack, set)
+	if heldBack {
+		keepAnnotation(next, set, v1alpha1.AnnotationKeyLastReplicaChange)
+	}
 	together := f.rolling && f.Current != nil && !replaced(f) || suspended(f) && resized(f)
-	if sized && Desired(set) > 0 && together && allSettled(f) && !postponed(f) && !slices.Contains(f.heldBack, set) {
+	if sized && Desired(set) > 0 && together && allSettled(f) && !postponed(f) && !heldBack {
 		setReplicaAnnotations(next, f, f.Deployment.Spec.Replicas)
 	}
 	if _, wished := f.Deployment.Annotations[v1alpha1.AnnotationKeyUnfreeze]; wished && machineset.Frozen(set) {
 		next.Annotations[v1alpha1.AnnotationKeyUnfreeze] = isTrue
 	}
 	return next
+}
+
+// keepAnnotation leaves an annotation of a set as it was.
+func keepAnnotation(next, was *v1alpha1.MachineSet, key string) {
+	delete(next.Annotations, key)
+	if value, ok := was.Annotations[key]; ok {
+		next.Annotations[key] = value
+	}
 }
 
 // refreshCurrent takes over what changes on existing Machines. Old sets keep theirs for a rollback.
