@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -99,7 +100,7 @@ func (c *Controller) createBatch(ctx context.Context, set *v1alpha1.MachineSet, 
 	machines, failures := make([]*v1alpha1.Machine, size), make([]error, size)
 	each(size, func(i int) {
 		machines[i] = newMachine(set)
-		failures[i] = c.Client.Create(ctx, machines[i])
+		failures[i] = c.createMachine(ctx, set, machines[i])
 	})
 	known := &c.memory.Of(client.ObjectKeyFromObject(set)).machines
 	var names []string
@@ -117,6 +118,24 @@ func (c *Controller) createBatch(ctx context.Context, set *v1alpha1.MachineSet, 
 		}
 	}
 	return names, cmp.Or(failures...)
+}
+
+// createMachine creates a Machine, and finds it if it exists: something on the way to the API server
+// may have sent the request twice.
+func (c *Controller) createMachine(ctx context.Context, set *v1alpha1.MachineSet, machine *v1alpha1.Machine) error {
+	failure := c.Client.Create(ctx, machine)
+	if !apierrors.IsAlreadyExists(failure) {
+		return failure
+	}
+	found := &v1alpha1.Machine{}
+	if err := c.Live.Get(ctx, client.ObjectKeyFromObject(machine), found); err != nil {
+		return fmt.Errorf("%w, and reading it: %w", failure, err)
+	}
+	if !metav1.IsControlledBy(found, set) {
+		return failure
+	}
+	*machine = *found
+	return nil
 }
 
 // each calls do for each number below n, some at the same time.
@@ -143,13 +162,11 @@ func refused(err error) bool {
 	return code >= http.StatusBadRequest && code < http.StatusInternalServerError && code != http.StatusRequestTimeout
 }
 
-// withoutName returns the text of an error without the names that the API server generated for
-// Machines of a set, or each attempt would change the set's condition. The API server cuts the prefix
-// of a name to 58 characters and appends five.
+// withoutName returns the text of an error without the generated names of a set's Machines, or each
+// attempt would change the set's condition.
 func withoutName(err error, set string) string {
-	prefix := set + "-"
-	generated := regexp.MustCompile(regexp.QuoteMeta(prefix[:min(len(prefix), 58)]) + "[bcdfghjklmnpqrstvwxz2456789]{5}")
-	return generated.ReplaceAllLiteralString(err.Error(), prefix+"*")
+	generated := regexp.MustCompile(regexp.QuoteMeta(namePrefix(set)) + fmt.Sprintf("[bcdfghjklmnpqrstvwxz2456789]{%d}", suffix))
+	return generated.ReplaceAllLiteralString(err.Error(), set+"-*")
 }
 
 // newMachine returns a Machine of the set's template. It has the finalizer and the priority that the
@@ -160,6 +177,7 @@ func newMachine(set *v1alpha1.MachineSet) *v1alpha1.Machine {
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace:       set.Namespace,
 			GenerateName:    set.Name + "-",
+			Name:            newName(set.Name),
 			Labels:          template.Labels,
 			Annotations:     map[string]string{v1alpha1.AnnotationKeyMachinePriority: "3"},
 			Finalizers:      template.Finalizers,
@@ -173,6 +191,21 @@ func newMachine(set *v1alpha1.MachineSet) *v1alpha1.Machine {
 	}
 	controllerutil.AddFinalizer(machine, v1alpha1.FinalizerMCM)
 	return machine
+}
+
+const (
+	// longestPrefix and suffix are the lengths of the parts of a generated name, as the API server
+	// makes them.
+	longestPrefix, suffix = 58, 5
+)
+
+// newName generates the name of a Machine as the API server would, so that a request which arrives
+// twice makes one Machine.
+func newName(set string) string { return namePrefix(set) + rand.String(suffix) }
+
+func namePrefix(set string) string {
+	prefix := set + "-"
+	return prefix[:min(len(prefix), longestPrefix)]
 }
 
 var setKind = v1alpha1.SchemeGroupVersion.WithKind("MachineSet")

@@ -107,6 +107,48 @@ func TestAFailureIsSaidOnce(t *testing.T) {
 	}
 }
 
+// TestACreationThatArrivesTwice, as something on the way may send it, makes one Machine.
+func TestACreationThatArrivesTwice(t *testing.T) {
+	s := newServer(newSet(3))
+	s.answer = func(verb string, object client.Object) (error, bool) {
+		if verb != "create" {
+			return nil, false
+		}
+		return apierrors.NewAlreadyExists(resource, object.GetName()), true
+	}
+	c := s.newController()
+	pass(t, c)
+	if machines, tried := len(s.all()), s.count("create Machine"); machines != 3 || tried != 3 {
+		t.Errorf("%d machines by %d creations, want 3 by 3", machines, tried)
+	}
+	if conditions := s.set().Status.Conditions; len(conditions) != 0 {
+		t.Errorf("the conditions are %+v", conditions)
+	}
+}
+
+// TestANameThatIsTaken by a Machine of somebody else is a failure, and the next attempt draws another.
+func TestANameThatIsTaken(t *testing.T) {
+	s := newServer(newSet(1))
+	foreign := fixture.Machine(func(m *v1alpha1.Machine) { m.Name, m.Labels = "taken", nil })
+	s.answer = func(verb string, object client.Object) (error, bool) {
+		if verb != "create" {
+			return nil, false
+		}
+		object.SetName(foreign.Name)
+		return apierrors.NewAlreadyExists(resource, foreign.Name), false
+	}
+	must(s.live.Create(t.Context(), foreign))
+	c := s.newController()
+	if _, err := c.Reconcile(t.Context(), request); !apierrors.IsAlreadyExists(err) {
+		t.Errorf("got the error %v", err)
+	}
+	s.answer = nil
+	pass(t, c)
+	if n := len(s.all()); n != 2 {
+		t.Errorf("%d machines, want the foreign one and its own", n)
+	}
+}
+
 func TestNewMachine(t *testing.T) {
 	set := newSet(1, func(set *v1alpha1.MachineSet) {
 		set.Annotations = map[string]string{v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout: "30m", "other": "not copied"}
@@ -129,6 +171,10 @@ func TestNewMachine(t *testing.T) {
 		Spec: v1alpha1.MachineSpec{Class: v1alpha1.ClassSpec{Kind: "MachineClass", Name: fixture.Class}},
 	}
 	got := newMachine(set)
+	if !strings.HasPrefix(got.Name, "pool-") || len(got.Name) != len("pool-")+5 {
+		t.Errorf("its name is %q", got.Name)
+	}
+	want.Name = got.Name
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("want - got +\n%s", diff)
 	}
