@@ -63,6 +63,8 @@ func (t *Tokens) Issue(ctx context.Context, machine types.NamespacedName, valid 
 	secret := strings.ToLower(rand.Text())[:secretLength]
 	if token, _ := t.recall(machine); token != nil {
 		secret = string(token.Data["token-secret"])
+	} else {
+		t.Forget(machine) // a token may exist from now on, even if the answer is lost
 	}
 	for salt := range attempts {
 		token := t.newToken(machine, t.id(machine, salt), secret, valid)
@@ -118,23 +120,31 @@ func (t *Tokens) Keep(ctx context.Context, machine types.NamespacedName, valid t
 	return valid / 2, nil
 }
 
-// Revoke deletes the machine's token, if there is one.
+// Revoke deletes the machine's token, if there is one. It sends no request if there is known to be none.
 func (t *Tokens) Revoke(ctx context.Context, machine types.NamespacedName) error {
-	token, _ := t.recall(machine)
+	token, known := t.recall(machine)
 	if token != nil {
-		if err := t.delete(ctx, machine, token); !apierrors.IsConflict(err) {
-			if err == nil {
-				t.Forget(machine)
-			}
+		err := t.delete(ctx, machine, token)
+		if err == nil {
+			t.remember(machine, nil)
+		}
+		if !apierrors.IsConflict(err) {
 			return err
 		}
+		known = false // another process has renewed it
 	}
-	t.Forget(machine) // there is none, or another process has renewed it
+	if known {
+		return nil
+	}
+	t.Forget(machine)
 	token, err := t.find(ctx, machine)
-	if err != nil || token == nil {
-		return err
+	if err == nil && token != nil {
+		err = t.delete(ctx, machine, token)
 	}
-	return t.delete(ctx, machine, token)
+	if err == nil {
+		t.remember(machine, nil)
+	}
+	return err
 }
 
 // Forget drops what is remembered of the machine's token.

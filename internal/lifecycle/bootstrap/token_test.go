@@ -227,11 +227,31 @@ func TestRevoke(t *testing.T) {
 			if reads := slices.Contains(c.requests, "get"); reads != restart {
 				t.Errorf("requests %v; only a process that did not issue the token has to read it", c.requests)
 			}
+			c.requests = nil
 			revoke(t, tokens) // there is none any more
+			if len(c.requests) != 0 {
+				t.Errorf("requests %v for a token that is known to be gone", c.requests)
+			}
 			if issue(t, tokens) == token {
 				t.Error("a revoked token is valid again")
 			}
 		})
+	}
+}
+
+// TestATokenWhoseCreationGotNoAnswer is revoked, also if there was known to be none before.
+func TestATokenWhoseCreationGotNoAnswer(t *testing.T) {
+	c := newCluster(t)
+	tokens := c.tokens()
+	revoke(t, tokens)
+	issue(t, c.tokens()) // as the request of this process would, whose answer is lost
+	c.fail = map[string]error{"create": apierrors.NewServiceUnavailable("no answer")}
+	if _, err := tokens.Issue(t.Context(), machine, valid); err == nil {
+		t.Fatal("no error")
+	}
+	revoke(t, tokens)
+	if left := c.all(); len(left) != 0 {
+		t.Error("the token is left")
 	}
 }
 
