@@ -105,7 +105,7 @@ func withLists(made newInformer, wrap func(object runtime.Object, list toolscach
 
 // consistent has an informer's first list be as new as the API server's storage. client-go
 // streams it that way, but where it has to list instead it takes any version that the API server
-// has in memory, which may be older than what the last leader wrote.
+// has in memory, which may be older than what the last process wrote.
 func consistent(_ runtime.Object, list toolscache.ListWithContextFunc) toolscache.ListWithContextFunc {
 	return func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		if options.ResourceVersion == "0" {
@@ -120,16 +120,24 @@ func consistent(_ runtime.Object, list toolscache.ListWithContextFunc) toolscach
 // all memory that a rollout allocates. The answer for a kind never changes.
 type mapper struct {
 	meta.RESTMapper
+	// ask asks the API server, again if that may help.
+	ask   func(func() error) error
 	mu    sync.RWMutex
 	known map[schema.GroupVersionKind]*meta.RESTMapping
 }
 
-func newMapper(config *rest.Config, client *http.Client) (meta.RESTMapper, error) {
-	original, err := apiutil.NewDynamicRESTMapper(config, client)
-	if err != nil {
-		return nil, fmt.Errorf("discovering the API: %w", err)
+// newMapper returns what makes a mapper, which asks until ctx ends.
+func newMapper(ctx context.Context) func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
+	return func(config *rest.Config, client *http.Client) (meta.RESTMapper, error) {
+		original, err := apiutil.NewDynamicRESTMapper(config, client)
+		if err != nil {
+			return nil, fmt.Errorf("discovering the API: %w", err)
+		}
+		return &mapper{
+			RESTMapper: original, known: map[schema.GroupVersionKind]*meta.RESTMapping{},
+			ask: func(question func() error) error { return patiently(ctx, question) },
+		}, nil
 	}
-	return &mapper{RESTMapper: original, known: map[schema.GroupVersionKind]*meta.RESTMapping{}}, nil
 }
 
 // RESTMapping implements meta.RESTMapper. A kind that was not found is looked up again.
@@ -144,11 +152,15 @@ func (m *mapper) RESTMapping(kind schema.GroupKind, versions ...string) (*meta.R
 	if ok {
 		return found, nil
 	}
-	found, err := m.RESTMapper.RESTMapping(kind, versions...)
-	if err == nil {
-		m.mu.Lock()
-		m.known[key] = found
-		m.mu.Unlock()
+	err := m.ask(func() (err error) {
+		found, err = m.RESTMapper.RESTMapping(kind, versions...)
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
-	return found, err
+	m.mu.Lock()
+	m.known[key] = found
+	m.mu.Unlock()
+	return found, nil
 }

@@ -2,6 +2,7 @@ package manager
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -77,21 +78,24 @@ var kindsOfClusterAPI = []string{"millwrightmachines", "millwrightmachinetemplat
 
 // discoverClusterAPI returns the version of Cluster API's kinds, and checks that the control
 // cluster serves all kinds that are needed.
-func discoverClusterAPI(config *rest.Config) (schema.GroupVersion, error) {
+func discoverClusterAPI(ctx context.Context, config *rest.Config) (version schema.GroupVersion, err error) {
 	config = rest.CopyConfig(config)
 	config.Timeout = controlPatience
 	client, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
 		return schema.GroupVersion{}, fmt.Errorf("control cluster: %w", err)
 	}
-	version, err := core.Discover(client)
+	err = patiently(ctx, func() (err error) {
+		version, err = core.Discover(client)
+		return err
+	})
 	switch {
 	case errors.Is(err, core.ErrNotServed):
 		return version, fmt.Errorf("control cluster at %s: %w: install Cluster API's core first (clusterctl init), or start without --apis=capi", config.Host, err)
 	case err != nil:
 		return version, fmt.Errorf("control cluster at %s: %w", config.Host, err)
 	}
-	err = core.Serves(client, infrav1.SchemeGroupVersion, kindsOfClusterAPI...)
+	err = patiently(ctx, func() error { return core.Serves(client, infrav1.SchemeGroupVersion, kindsOfClusterAPI...) })
 	switch {
 	case errors.Is(err, core.ErrNotServed):
 		return version, fmt.Errorf("control cluster at %s: %w: install the CRDs (kubectl apply -f config/crd)", config.Host, err)

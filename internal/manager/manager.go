@@ -18,6 +18,7 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -170,7 +171,7 @@ func run(ctx context.Context, cfg Config) error {
 	} else {
 		close(leads)
 	}
-	options.NewCache = newLeaderCache(ctx, leads)
+	options.NewCache, options.MapperProvider = newLeaderCache(ctx, leads), newMapper(ctx)
 	mgr, err := ctrl.NewManager(cfg.Control, options)
 	if err != nil {
 		return fmt.Errorf("setting up: %w", err)
@@ -208,7 +209,7 @@ func prepare(ctx context.Context, cfg Config) (*runtime.Scheme, error) {
 	if !cfg.has(APICAPI) {
 		return scheme, nil
 	}
-	version, err := discoverClusterAPI(cfg.Control)
+	version, err := discoverClusterAPI(ctx, cfg.Control)
 	if err != nil {
 		return nil, err
 	}
@@ -219,10 +220,9 @@ func prepare(ctx context.Context, cfg Config) (*runtime.Scheme, error) {
 func managerOptions(cfg Config, scheme *runtime.Scheme, runner *tasks.Runner) (ctrl.Options, error) {
 	timeout := shutdown
 	options := ctrl.Options{
-		Scheme:         scheme,
-		Logger:         lazyLog(cfg.Log),
-		MapperProvider: newMapper,
-		Cache:          cache.Options{DefaultTransform: cache.TransformStripManagedFields(), NewInformer: withLists(withLists(cfg.machines.NewInformer, cfg.unreadable.watching), consistent)},
+		Scheme: scheme,
+		Logger: lazyLog(cfg.Log),
+		Cache:  cache.Options{DefaultTransform: cache.TransformStripManagedFields(), NewInformer: withLists(withLists(cfg.machines.NewInformer, cfg.unreadable.watching), consistent)},
 		// Several managers may run in one process; their metrics are then added up. The controllers
 		// of machines, sets, deployments and clusters set their concurrency themselves; for classes,
 		// Secrets and nodes five workers are enough, and each costs the memory of its stack.
@@ -297,6 +297,8 @@ func joinTarget(mgr ctrl.Manager, cfg Config) (*target.Cluster, error) {
 		},
 		Keep:  drain.StripPod,
 		Index: drain.AddIndexes,
+		// What is not among the nodes is believed to be gone.
+		NewInformer: withLists(toolscache.NewSharedIndexInformer, consistent),
 	})
 	if err != nil {
 		return nil, err

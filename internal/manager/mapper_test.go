@@ -24,7 +24,8 @@ func TestMapperAsksOnceForWhatExists(t *testing.T) {
 	nodes, later := schema.GroupVersionKind{Version: "v1", Kind: "Node"}, schema.GroupVersionKind{Group: "g", Version: "v1", Kind: "Later"}
 	original := &countingMapper{DefaultRESTMapper: *meta.NewDefaultRESTMapper(nil)}
 	original.Add(nodes, meta.RESTScopeRoot)
-	m := &mapper{RESTMapper: original, known: map[schema.GroupVersionKind]*meta.RESTMapping{}}
+	once := func(question func() error) error { return question() }
+	m := &mapper{RESTMapper: original, ask: once, known: map[schema.GroupVersionKind]*meta.RESTMapping{}}
 	ask := func(kind schema.GroupVersionKind, scope meta.RESTScopeName, asked int) {
 		t.Helper()
 		found, err := m.RESTMapping(kind.GroupKind(), kind.Version)

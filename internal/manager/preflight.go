@@ -7,6 +7,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
@@ -30,12 +31,7 @@ func awaitControl(ctx context.Context, config *rest.Config, resources ...string)
 	if err != nil {
 		return fmt.Errorf("control cluster: %w", err)
 	}
-	var last error
-	// The last answer says more than that time is up.
-	_ = wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, controlPatience, true, func(context.Context) (bool, error) {
-		last = core.Serves(client, v1alpha1.SchemeGroupVersion, resources...)
-		return last == nil || isFinal(last), nil
-	})
+	last := patiently(ctx, func() error { return core.Serves(client, v1alpha1.SchemeGroupVersion, resources...) })
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -49,7 +45,22 @@ func awaitControl(ctx context.Context, config *rest.Config, resources ...string)
 	return nil
 }
 
+// patiently asks the control cluster until it answers, or until asking again cannot change the answer,
+// and returns the last error. Without it, a single failed request would end a manager that starts.
+func patiently(ctx context.Context, ask func() error) error {
+	var last error
+	// The last answer says more than that time is up.
+	_ = wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, controlPatience, true, func(context.Context) (bool, error) {
+		last = ask()
+		return last == nil || isFinal(last), nil
+	})
+	if last == nil {
+		return ctx.Err()
+	}
+	return last
+}
+
 // isFinal reports whether asking again cannot change the answer.
 func isFinal(err error) bool {
-	return errors.Is(err, core.ErrNotServed) || apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err)
+	return errors.Is(err, core.ErrNotServed) || meta.IsNoMatchError(err) || apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -56,9 +57,12 @@ func RunVMs(ctx context.Context, cfg VMConfig) error {
 	scheme := Scheme()
 	timeout := shutdown
 	mgr, err := ctrl.NewManager(cfg.Infrastructure, ctrl.Options{
-		Scheme:                  scheme,
-		Logger:                  cfg.Log,
-		Cache:                   cache.Options{ByObject: virtualmachine.CacheByObject(), DefaultTransform: cache.TransformStripManagedFields()},
+		Scheme: scheme,
+		Logger: cfg.Log,
+		Cache: cache.Options{
+			ByObject: virtualmachine.CacheByObject(), DefaultTransform: cache.TransformStripManagedFields(),
+			NewInformer: withLists(toolscache.NewSharedIndexInformer, consistent),
+		},
 		Controller:              config.Controller{SkipNameValidation: ptr.To(true), UsePriorityQueue: ptr.To(false)},
 		Metrics:                 metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress:  "0",

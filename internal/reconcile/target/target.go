@@ -86,6 +86,8 @@ type Options struct {
 	Kinds []client.Object
 	// Keep is a transform of all objects, beside the removal of their managed fields. Optional.
 	Keep func(object any) (any, error)
+	// NewInformer is that of cache.Options. Nil is its default.
+	NewInformer func(toolscache.ListerWatcher, runtime.Object, time.Duration, toolscache.Indexers) toolscache.SharedIndexInformer
 	// Index adds indexes of the Kinds to the cache. It is called once the API server knows them.
 	// Optional.
 	Index func(context.Context, client.FieldIndexer) error
@@ -110,7 +112,7 @@ func (o Options) transform() toolscache.TransformFunc {
 func New(config *rest.Config, options Options) (*Cluster, error) {
 	made, err := cluster.New(config, func(opts *cluster.Options) {
 		opts.Scheme = options.Scheme
-		opts.Cache.DefaultTransform = options.transform()
+		opts.Cache.DefaultTransform, opts.Cache.NewInformer = options.transform(), options.NewInformer
 		if options.Resync > 0 {
 			opts.Cache.SyncPeriod = &options.Resync
 		}
