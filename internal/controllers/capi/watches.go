@@ -22,6 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/finalizers"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/marks"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
+	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 )
 
 // byCluster is an index of MillwrightMachines in the cache: by the name of their Cluster.
@@ -55,7 +56,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&core.Cluster{}, mapped(c.ofCluster), builder.WithPredicates(clusterChanges())).
 		Watches(&v1alpha1.MachineClass{}, mapped(c.waitingForClass), builder.WithPredicates(classChanges())).
 		WatchesRawSource(c.TaskEnds).
-		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, RateLimiter: expectations.RateLimiter()}).
 		Complete(c)
 	if err != nil {
 		return fmt.Errorf("setting up the controller of MillwrightMachines: %w", err)

@@ -154,7 +154,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.MachineClass{}, mapped(c.ofClass), builder.WithPredicates(capacityChanges())).
 		Watches(&corev1.Secret{}, mapped(c.waitingForSecret), builder.WithPredicates(secretChanges())).
 		WatchesRawSource(c.TaskEnds).
-		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency})
+		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, RateLimiter: expectations.RateLimiter()})
 	if c.Target != nil {
 		build.WatchesRawSource(c.Target.Watch(&corev1.Node{}, mapped(c.ofNode), nodeChanges()))
 	}

@@ -152,7 +152,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 			c.queue.Store(&q)
 			return nil
 		})).
-		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, RateLimiter: expectations.RateLimiter()}).
 		Complete(c)
 	if err != nil {
 		return fmt.Errorf("setting up the virtual machine controller: %w", err)

@@ -9,6 +9,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
@@ -44,7 +45,8 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	if c.Events != nil {
 		events = append(events, builder.WithPredicates(c.Events))
 	}
-	b := ctrl.NewControllerManagedBy(mgr).Named(c.Name).For(c.Kind, events...)
+	b := ctrl.NewControllerManagedBy(mgr).Named(c.Name).For(c.Kind, events...).
+		WithOptions(controller.Options{RateLimiter: expectations.RateLimiter()})
 	c.Watch(b)
 	if err := b.Complete(c); err != nil {
 		return fmt.Errorf("setting up the controller %s: %w", c.Name, err)

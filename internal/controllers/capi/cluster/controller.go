@@ -92,7 +92,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&infrav1.MillwrightMachine{}, mapped(c.ofControlPlane), builder.WithPredicates(addressChanges())).
 		Watches(&v1alpha1.MachineClass{}, mapped(c.ofClass), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(c.TaskEnds).
-		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, RateLimiter: expectations.RateLimiter()}).
 		Complete(c)
 	if err != nil {
 		return fmt.Errorf("setting up the controller of MillwrightClusters: %w", err)

@@ -13,6 +13,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -67,6 +68,7 @@ func (s *Secrets) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.MachineClass{}, mapped(ofClass), builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 			return !slices.Equal(OfClass(e.ObjectOld.(*v1alpha1.MachineClass)), OfClass(e.ObjectNew.(*v1alpha1.MachineClass)))
 		}})).
+		WithOptions(controller.Options{RateLimiter: expectations.RateLimiter()}).
 		Complete(s)
 	if err != nil {
 		return fmt.Errorf("setting up the controller of MillwrightMachines' Secrets: %w", err)

@@ -11,6 +11,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -21,6 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/inputs"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/translate"
+	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 )
 
 // Options configure a Controller.
@@ -47,6 +49,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		For(&infrav1.MillwrightMachineTemplate{}, builder.WithPredicates(predicate.NewPredicateFuncs(watched))).
 		Watches(&v1alpha1.MachineClass{}, mapped(c.ofClass), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&core.Cluster{}, mapped(c.ofCluster), builder.WithPredicates(pauseChanges())).
+		WithOptions(controller.Options{RateLimiter: expectations.RateLimiter()}).
 		Complete(c)
 	if err != nil {
 		return fmt.Errorf("setting up the controller of MillwrightMachineTemplates: %w", err)

@@ -18,6 +18,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -25,6 +26,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
+	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
 )
@@ -58,6 +60,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Named("unmanagednode").
 		Watches(&v1alpha1.Machine{}, handler.EnqueueRequestsFromMapFunc(nodeOf), builder.WithPredicates(linkChanges())).
 		WatchesRawSource(c.Target.Watch(&corev1.Node{}, &handler.EnqueueRequestForObject{}, markChanges())).
+		WithOptions(controller.Options{RateLimiter: expectations.RateLimiter()}).
 		Complete(c)
 	if err != nil {
 		return fmt.Errorf("setting up the controller of unmanaged nodes: %w", err)
