@@ -18,7 +18,9 @@ import (
 // passes the gate.
 type apiserver struct {
 	// name in points.
-	name      string
+	name string
+	// fault is what it does wrong; nil is nothing.
+	fault     *serverFault
 	gate      *gate
 	leaks     *leaks
 	base      *url.URL
@@ -27,7 +29,7 @@ type apiserver struct {
 }
 
 // newAPIServer forwards to the API server of config, as its user.
-func newAPIServer(name string, config *rest.Config, g *gate, l *leaks) (*apiserver, error) {
+func newAPIServer(name string, config *rest.Config, fault *serverFault, g *gate, l *leaks) (*apiserver, error) {
 	base, err := url.Parse(config.Host)
 	if err != nil {
 		return nil, err
@@ -42,7 +44,7 @@ func newAPIServer(name string, config *rest.Config, g *gate, l *leaks) (*apiserv
 		FlushInterval: -1, // the events of a watch at once
 		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}
-	return &apiserver{name: name, gate: g, leaks: l, base: base, transport: transport, reads: reads}, nil
+	return &apiserver{name: name, fault: fault, gate: g, leaks: l, base: base, transport: transport, reads: reads}, nil
 }
 
 // verbs of what is written.
@@ -50,17 +52,24 @@ var verbs = map[string]string{
 	http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete",
 }
 
-// serve answers a request of a manager.
+// serve answers a request of a manager, or does something wrong with it.
 func (a *apiserver) serve(manager *process, w http.ResponseWriter, r *http.Request) {
+	carryOut := func(w http.ResponseWriter, r *http.Request) { a.carryOut(manager, w, r) }
+	if a.fault.strikes(r, received(r)) {
+		a.fault.answer(w, r, carryOut)
+		return
+	}
+	carryOut(w, r)
+}
+
+// carryOut answers a request of a manager.
+func (a *apiserver) carryOut(manager *process, w http.ResponseWriter, r *http.Request) {
 	verb, writes := verbs[r.Method]
 	if !writes {
 		a.reads.ServeHTTP(w, r)
 		return
 	}
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		panic(http.ErrAbortHandler) // the manager's end
-	}
+	body := received(r)
 	resource, name := objectOf(r.URL.Path, body)
 	a.watch(resource, body)
 	answer := &answer{}
@@ -76,6 +85,16 @@ func (a *apiserver) serve(manager *process, w http.ResponseWriter, r *http.Reque
 		panic(http.ErrAbortHandler) // no answer at all
 	}
 	answer.write(w)
+}
+
+// received reads the body of a request of a manager, and leaves it there.
+func received(r *http.Request) []byte {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(http.ErrAbortHandler) // the manager's end
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	return body
 }
 
 func (a *apiserver) watch(resource string, body []byte) {

@@ -106,11 +106,11 @@ func (r *run) serve(control, target *rest.Config) (err error) {
 	name := "api"
 	if target != nil {
 		name = "control"
-		if r.servers.target, err = newAPIServer("target", target, r.gate, r.leaks); err != nil {
+		if r.servers.target, err = newAPIServer("target", target, r.scenario.fault, r.gate, r.leaks); err != nil {
 			return err
 		}
 	}
-	r.servers.control, err = newAPIServer(name, control, r.gate, r.leaks)
+	r.servers.control, err = newAPIServer(name, control, r.scenario.fault, r.gate, r.leaks)
 	return err
 }
 

@@ -26,10 +26,7 @@ type sample struct {
 // every run tries other deaths.
 func newSample(t *testing.T) sample {
 	t.Helper()
-	if os.Getenv("MILLWRIGHT_CRASH") == "all" {
-		return sample{all: true}
-	}
-	s := sample{seed: uint64(time.Now().UnixNano())}
+	s := sample{seed: uint64(time.Now().UnixNano()), all: os.Getenv("MILLWRIGHT_CRASH") == "all"}
 	if text := os.Getenv("MILLWRIGHT_CRASH_SEED"); text != "" {
 		seed, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {
@@ -37,7 +34,7 @@ func newSample(t *testing.T) sample {
 		}
 		s.seed = seed
 	}
-	t.Logf("a part of all deaths; the same again with MILLWRIGHT_CRASH_SEED=%d, all with MILLWRIGHT_CRASH=all", s.seed)
+	t.Logf("a part of all; the same again with MILLWRIGHT_CRASH_SEED=%d, all with MILLWRIGHT_CRASH=all", s.seed)
 	return s
 }
 

@@ -32,6 +32,8 @@ type scenario struct {
 	orphanPeriod time.Duration
 	// overshoot is when sets are frozen. Nil is the manager's default.
 	overshoot *machineset.Overshoot
+	// fault is what the API servers do wrong; nil is nothing.
+	fault *serverFault
 	// given prepares the world; act is what the points are recorded of.
 	given, act func(context.Context, *run) error
 	// want finds what is not as it shall be in the end.
