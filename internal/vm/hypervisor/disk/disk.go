@@ -1,6 +1,8 @@
 // Package disk creates root disks and locks them for one process.
 //
-// A disk that exists is complete: it is written under another name and then renamed.
+// A disk that exists is complete: it is written under another name and then renamed. The
+// content of its folder is not trusted, since an earlier process may have been taken over by
+// its guest: symbolic links there are not followed.
 package disk
 
 import (
@@ -43,7 +45,7 @@ func (d Disk) Size() uint64 {
 // Exists reports whether the disk exists, which means that it is complete. An empty file is no
 // disk.
 func (d Disk) Exists() (bool, error) {
-	info, err := os.Stat(d.Path)
+	info, err := os.Lstat(d.Path) // a link might lead to any file of the host
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return false, nil
@@ -74,11 +76,15 @@ func (d Disk) MakeBlank() error {
 
 // Grow enlarges the disk to the requested size. It never shrinks a disk.
 func (d Disk) Grow() error {
-	info, err := os.Stat(d.Path)
-	if err == nil && uint64(info.Size()) < d.Size() {
-		err = os.Truncate(d.Path, int64(d.Size()))
-	}
+	file, err := os.OpenFile(d.Path, os.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
+		return fmt.Errorf("growing the root disk: %w", err)
+	}
+	info, err := file.Stat()
+	if err == nil && uint64(info.Size()) < d.Size() {
+		err = file.Truncate(int64(d.Size()))
+	}
+	if err = errors.Join(err, file.Close()); err != nil {
 		return fmt.Errorf("growing the root disk: %w", err)
 	}
 	return nil
@@ -134,7 +140,7 @@ type Lock struct{ file *os.File }
 // to an open file, so it also works within one process, and on network file systems that
 // support locks. Errors: ErrLocked.
 func Acquire(path string) (*Lock, error) {
-	file, err := os.OpenFile(path+".lock", os.O_RDWR|os.O_CREATE, 0o600)
+	file, err := os.OpenFile(path+".lock", os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("opening the disk's lock: %w", err)
 	}

@@ -112,3 +112,35 @@ func TestGrow(t *testing.T) {
 		}
 	}
 }
+
+// TestLinksAreNotFollowed: a link in the volume is neither the disk nor its lock, whatever it
+// leads to.
+func TestLinksAreNotFollowed(t *testing.T) {
+	dir := t.TempDir()
+	secret := filepath.Join(dir, "secret")
+	must(t, os.WriteFile(secret, []byte("secret"), 0o600))
+	volume := filepath.Join(dir, "volume")
+	must(t, os.Mkdir(volume, 0o700))
+	path := filepath.Join(volume, "disk.img")
+	for name, target := range map[string]string{"disk.img": secret, "disk.img.lock": filepath.Join(dir, "made"), "disk.img.partial": secret} {
+		must(t, os.Symlink(target, filepath.Join(volume, name)))
+	}
+	disk := Disk{Path: path, Bytes: 1 << 20}
+	if exists, err := disk.Exists(); exists || !errors.Is(err, ErrNotFile) {
+		t.Errorf("a link exists: %t, %v, want ErrNotFile", exists, err)
+	}
+	if err := disk.Grow(); err == nil {
+		t.Error("the file behind a link grew")
+	}
+	if lock, err := Acquire(path); err == nil {
+		t.Errorf("a link is locked: %v", lock.Release())
+	}
+	must(t, os.Remove(path))
+	must(t, disk.MakeBlank())
+	if content, err := os.ReadFile(secret); err != nil || string(content) != "secret" {
+		t.Errorf("the file behind the links holds %.20q of %d bytes (%v)", content, len(content), err)
+	}
+	if _, err := os.Lstat(filepath.Join(dir, "made")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a file was made through the link of the lock: %v", err)
+	}
+}
