@@ -49,7 +49,8 @@ var rules = []rule{
 	{from: []string{"internal/reconcile/flow"}, never: kubernetes},
 	{from: []string{"internal/ca"}, never: kubernetes},
 	{from: []string{"internal/child"}, never: kubernetes},
-	{from: []string{"internal/vm"}, may: []string{"internal/ca", "internal/child", "proto"}, never: kubernetes},
+	{from: []string{"internal/confine"}, never: kubernetes},
+	{from: []string{"internal/vm"}, may: []string{"internal/ca", "internal/child", "internal/confine", "proto"}, never: kubernetes},
 
 	// Virtual machines. The driver goes through objects, like a driver outside.
 	{
@@ -107,7 +108,7 @@ var rules = []rule{
 	{from: []string{"internal/observe/rollout"}, may: slices.Concat([]string{"api", "internal/observe/explain", "internal/observe/follow"}, parts, pure, planners)},
 
 	// What runs around the controllers on one host.
-	{from: []string{"internal/local"}, may: []string{"api", "proto", "internal/reconcile/flow", "internal/ca", "internal/child"}},
+	{from: []string{"internal/local"}, may: []string{"api", "proto", "internal/reconcile/flow", "internal/ca", "internal/child", "internal/confine"}},
 
 	// Where everything is put together.
 	{

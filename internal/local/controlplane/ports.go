@@ -166,7 +166,7 @@ func ServeFiles(ctx context.Context, dir string, port int) (<-chan error, error)
 	if err != nil {
 		return nil, errors.Join(&PortTakenError{Port: port, PID: proc.Listener(port)}, err)
 	}
-	server := &http.Server{Handler: http.FileServer(http.Dir(dir)), ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Handler: filesOf(dir), ReadHeaderTimeout: 10 * time.Second}
 	context.AfterFunc(ctx, func() { server.Close() }) // clients repeat downloads
 	served := make(chan error, 1)
 	go func() {
@@ -179,4 +179,18 @@ func ServeFiles(ctx context.Context, dir string, port int) (<-chan error, error)
 		served <- err
 	}()
 	return served, nil
+}
+
+// filesOf serves the files of a folder. Links are followed if they stay in it. The folder is
+// opened for each request: it may be created later, or be a link that changes.
+func filesOf(dir string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		root, err := os.OpenRoot(dir)
+		if err != nil {
+			http.NotFound(w, r)
+			return
+		}
+		defer root.Close()
+		http.FileServerFS(root.FS()).ServeHTTP(w, r)
+	})
 }

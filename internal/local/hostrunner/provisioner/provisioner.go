@@ -85,6 +85,11 @@ func (p Provisioner) Run(ctx context.Context) error {
 	if err := os.MkdirAll(p.Dir, 0o700); err != nil {
 		return fmt.Errorf("the folder of volumes is not writable: %w", err)
 	}
+	files, err := os.OpenRoot(p.Dir)
+	if err != nil {
+		return fmt.Errorf("the folder of volumes cannot be opened: %w", err)
+	}
+	defer files.Close()
 	events := record.NewBroadcaster()
 	defer events.Shutdown()
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: p.Client.CoreV1().Events("")})
@@ -92,6 +97,7 @@ func (p Provisioner) Run(ctx context.Context) error {
 	core := factory.Core().V1()
 	w := &worker{
 		Provisioner: p,
+		files:       files,
 		events:      events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: Name}),
 		claims:      core.PersistentVolumeClaims().Lister(),
 		volumes:     core.PersistentVolumes().Lister(),
@@ -120,6 +126,7 @@ type item = cache.ObjectName
 // worker handles one claim or volume at a time.
 type worker struct {
 	Provisioner
+	files   *os.Root // Dir
 	events  record.EventRecorder
 	claims  listers.PersistentVolumeClaimLister
 	volumes listers.PersistentVolumeLister

@@ -252,3 +252,38 @@ func TestSweep(t *testing.T) {
 		t.Errorf("there are %v (%v), want %v: the data of an unknown volume stay", have, err, want)
 	}
 }
+
+// TestLinksAreNoVolumes: a link in the folder of volumes, which a hypervisor that was taken
+// over may have put there, is neither used nor followed.
+func TestLinksAreNoVolumes(t *testing.T) {
+	b := newTestProvisioner(t)
+	outside := t.TempDir()
+	if err := os.WriteFile(filepath.Join(outside, "precious"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	claim := b.claim("planted")
+	if err := os.Symlink(outside, filepath.Join(b.Dir, string(claim.UID))); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(outside, filepath.Join(b.Dir, "old"+removedSuffix)); err != nil {
+		t.Fatal(err)
+	}
+	b.start()
+	b.claim("honest")
+	volume := b.awaitBound("honest")
+	// The folder of a volume may be replaced later.
+	if err := os.Remove(volume.Spec.HostPath.Path); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(outside, volume.Spec.HostPath.Path); err != nil {
+		t.Fatal(err)
+	}
+	b.delete("honest")
+	b.awaitGone(volume)
+	if _, err := b.Client.CoreV1().PersistentVolumes().Get(t.Context(), volumeName(claim.UID), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("a link became a volume (%v)", err)
+	}
+	if _, err := os.Stat(filepath.Join(outside, "precious")); err != nil {
+		t.Error(err)
+	}
+}

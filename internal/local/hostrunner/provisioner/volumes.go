@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
+
+	"github.com/millwright-dev/millwright/internal/confine"
 )
 
 const (
@@ -44,11 +46,10 @@ func (w *worker) provision(ctx context.Context, name item) error {
 		w.events.Event(claim, corev1.EventTypeWarning, reasonFailed, unsupported)
 		return nil // a change of the claim comes with an event
 	}
-	dir := filepath.Join(w.Dir, string(claim.UID))
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := w.makeFolder(string(claim.UID)); err != nil {
 		return fmt.Errorf("creating the folder of the volume: %w", err)
 	}
-	volume := w.volume(claim, dir)
+	volume := w.volume(claim, filepath.Join(w.Dir, string(claim.UID)))
 	_, err = w.Client.CoreV1().PersistentVolumes().Create(ctx, volume, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		return nil // by an earlier attempt
@@ -59,6 +60,23 @@ func (w *worker) provision(ctx context.Context, name item) error {
 	w.Log.Info("created a volume", "claim", name.String(), "volume", volume.Name)
 	w.events.Event(claim, corev1.EventTypeNormal, reasonDone, "created volume "+volume.Name)
 	return nil
+}
+
+// makeFolder creates a folder in that of all volumes, unless it exists. A symbolic link is
+// none: it might lead to any folder of the machine.
+func (w *worker) makeFolder(name string) error {
+	if _, err := confine.Element(name); err != nil {
+		return err
+	}
+	err := w.files.Mkdir(name, 0o700)
+	if !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	info, err := w.files.Lstat(name)
+	if err == nil && !info.IsDir() {
+		err = fmt.Errorf("%s exists and is no folder", name)
+	}
+	return err
 }
 
 // wanted reports whether the claim is of this class and needs a volume.
@@ -168,11 +186,11 @@ func (w *worker) ours(volume *corev1.PersistentVolume) bool {
 
 // remove removes the volume's folder, in two steps: see removedSuffix.
 func (w *worker) remove(volume *corev1.PersistentVolume) error {
-	dir := volume.Spec.HostPath.Path
-	if err := os.Rename(dir, dir+removedSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	name := filepath.Base(volume.Spec.HostPath.Path)
+	if err := w.files.Rename(name, name+removedSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("removing the folder of %s: %w", volume.Name, err)
 	}
-	if err := os.RemoveAll(dir + removedSuffix); err != nil {
+	if err := w.files.RemoveAll(name + removedSuffix); err != nil {
 		return fmt.Errorf("removing the folder of %s: %w", volume.Name, err)
 	}
 	return nil
@@ -188,17 +206,17 @@ func (w *worker) sweep() error {
 	}
 	var problems []error
 	for _, entry := range entries {
-		path := filepath.Join(w.Dir, entry.Name())
+		name := entry.Name()
 		if !entry.IsDir() {
 			continue
 		}
-		if strings.HasSuffix(path, removedSuffix) {
-			problems = append(problems, os.RemoveAll(path))
+		if strings.HasSuffix(name, removedSuffix) {
+			problems = append(problems, w.files.RemoveAll(name))
 			continue
 		}
-		_, err := w.volumes.Get(volumeName(types.UID(entry.Name())))
+		_, err := w.volumes.Get(volumeName(types.UID(name)))
 		if apierrors.IsNotFound(err) {
-			os.Remove(path) // fails if it is not empty
+			w.files.Remove(name) // fails if it is not empty
 		}
 	}
 	return errors.Join(problems...)
