@@ -7,6 +7,7 @@ require (
 	github.com/go-logr/logr v1.4.3
 	github.com/google/go-cmp v0.7.0
 	github.com/klauspost/compress v1.20.3
+	github.com/mikelolasagasti/xz v1.0.1
 	github.com/millwright-dev/millwright/api v0.0.0
 	github.com/onsi/gomega v1.39.0
 	github.com/pierrec/lz4/v4 v4.1.33

@@ -123,7 +123,7 @@ func prepare(t *testing.T, flags ...string) *cluster {
 func (c *cluster) start() {
 	c.t.Helper()
 	command := program.Command(context.Background(), append([]string{
-		"up", "--dir", c.dir, "--api-port", "0", "--image-port", "0", "--unsafe-no-fsync", "--v", "1",
+		"up", "--dir", c.dir, "--api-port", "0", "--image-port", "0", "--image-servers", "127.0.0.1", "--unsafe-no-fsync", "--v", "1",
 	}, c.flags...)...)
 	command.Env = append(command.Env, c.environment...)
 	c.process = program.StartOther(c.t, command)

@@ -182,7 +182,8 @@ const (
 
 // InitialImage is the first content of a VM's disk.
 type InitialImage struct {
-	// URL of the image: http, https or file. A file is one of the hypervisor's host.
+	// URL of the image: http, https or file. A file is one in the folder of images of the
+	// hypervisor's host.
 	// +kubebuilder:validation:Pattern=`^(https?|file)://.+`
 	URL string `json:"url"`
 	// Checksum of the content of the URL: "sha256:" and 64 lower-case hexadecimal digits.

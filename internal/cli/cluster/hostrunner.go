@@ -16,14 +16,18 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
 	"github.com/millwright-dev/millwright/internal/cli/logging"
 	"github.com/millwright-dev/millwright/internal/local/hostrunner"
+	"github.com/millwright-dev/millwright/internal/vm/image"
 )
 
 // hostrunnerFlags are the flags of "millwright hostrunner".
 type hostrunnerFlags struct {
 	name, dir, kubeconfig, volumes string
+	images, imageServers           string
 	share                          int
 	logging                        logging.Flags
 }
+
+const imageServersUsage = "addresses of this machine from which images may be downloaded: IP:PORT, or IP for all ports, separated by commas"
 
 // NewHostrunner returns "millwright hostrunner".
 func NewHostrunner() *cobra.Command {
@@ -46,6 +50,8 @@ the next one with the same --dir adopts them.`,
 	set.StringVar(&flags.dir, "dir", "", "directory of this host")
 	set.StringVar(&flags.kubeconfig, "kubeconfig", "", "kubeconfig of the user system:node:NAME")
 	set.StringVar(&flags.volumes, "volumes", "", "directory that must contain all volumes; empty for any")
+	set.StringVar(&flags.images, "images", "", "directory below which file URLs of images may name files; empty for none")
+	set.StringVar(&flags.imageServers, "image-servers", "", imageServersUsage)
 	set.IntVar(&flags.share, "share", 1, "number of hosts that share the CPUs and memory of this machine")
 	flags.logging.Add(set)
 	return cmd
@@ -54,6 +60,9 @@ the next one with the same --dir adopts them.`,
 func (f *hostrunnerFlags) run(ctx context.Context, stderr io.Writer) error {
 	if f.name == "" || f.dir == "" || f.kubeconfig == "" || f.share < 1 {
 		return args.Wrongf("--name, --dir and --kubeconfig are required, and --share must be above 0")
+	}
+	if _, err := image.ParseServers(f.imageServers); err != nil {
+		return args.Wrongf("--image-servers: %v", err)
 	}
 	log, err := f.logging.SetUp(stderr)
 	if err != nil {
@@ -74,7 +83,7 @@ func (f *hostrunnerFlags) run(ctx context.Context, stderr io.Writer) error {
 	}
 	return hostrunner.Run(ctx, hostrunner.Config{
 		Name: f.name, Dir: f.dir, REST: config, Program: program, Path: os.Getenv("PATH"),
-		Capacity: capacity, VolumesDir: f.volumes, Log: log.WithName(f.name),
+		Capacity: capacity, VolumesDir: f.volumes, Images: f.images, ImageServers: f.imageServers, Log: log.WithName(f.name),
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -198,7 +199,8 @@ func (m *local) startHosts(ctx context.Context, _ *errgroup.Group) error {
 			Name: name, Path: m.program, Grace: hostGrace,
 			Args: []string{
 				"hostrunner", "--name", name, "--dir", dir, "--kubeconfig", kubeconfig,
-				"--volumes", m.path("volumes"), "--share", strconv.Itoa(m.hosts),
+				"--volumes", m.path("volumes"), "--images", m.images,
+				"--image-servers", m.allowedServers(), "--share", strconv.Itoa(m.hosts),
 				"--v", strconv.Itoa(m.Logging.Verbosity), "--logging-format", m.Logging.Format,
 			},
 		})
@@ -207,6 +209,12 @@ func (m *local) startHosts(ctx context.Context, _ *errgroup.Group) error {
 		}
 	}
 	return nil
+}
+
+// allowedServers returns the servers of this machine from which images may be downloaded.
+func (m *local) allowedServers() string {
+	own := strings.TrimPrefix(m.imageURL, "http://")
+	return strings.Trim(own+","+m.imageServers, ",")
 }
 
 // hostGrace is how long a host may take to stop its virtual machines.

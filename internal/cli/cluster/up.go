@@ -18,6 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/folder"
 	managercmd "github.com/millwright-dev/millwright/internal/cli/manager"
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
+	"github.com/millwright-dev/millwright/internal/vm/image"
 )
 
 // upFlags are the flags of "millwright up".
@@ -27,9 +28,12 @@ type upFlags struct {
 	dir      string
 	binaries string
 	images   string
-	hosts    int
-	ports    upPorts
-	network  netip.Prefix
+	// imageServers are servers on this machine beside that of images.
+	imageServers string
+
+	hosts   int
+	ports   upPorts
+	network netip.Prefix
 	// guestPorts are ports on 127.0.0.1 that guests may connect to, besides the API server's.
 	guestPorts []int
 	accel      string
@@ -82,6 +86,7 @@ func (f *upFlags) addFlags(cmd *cobra.Command) {
 	set.IntVar(&f.ports.images, "image-port", defaultImagePort, "port on 127.0.0.1 on which to serve the files of --images; 0 for any free port")
 	set.IntVar(&f.ports.vms, "vm-port", 0, "port of the VM controller on 127.0.0.1; 0 for any free port")
 	set.StringVar(&f.images, "images", "", `directory with kernels and disk images of virtual machines; defaults to the latest build of "make guest"`)
+	set.StringVar(&f.imageServers, "image-servers", "", imageServersUsage+"; that of --images is always one")
 	set.StringVar(&f.binaries, "binaries", "", "directory with the control plane's binaries; defaults to the latest build of \"make controlplane\"")
 	set.TextVar(&f.network, "vm-network", netip.MustParsePrefix("10.77.0.0/16"), "IPv4 CIDR of the virtual machines' network; its second address leads to the API server and to the ports of --guest-ports on 127.0.0.1")
 	set.IntSliceVar(&f.guestPorts, "guest-ports", nil, "TCP ports on 127.0.0.1 that virtual machines may connect to, besides the API server's; they reach no others")
@@ -103,6 +108,8 @@ func (f *upFlags) validate() error {
 	wrong.Port("api-port", f.ports.api)
 	wrong.Port("image-port", f.ports.images)
 	wrong.Port("vm-port", f.ports.vms)
+	_, err := image.ParseServers(f.imageServers)
+	wrong.If(err != nil, "--image-servers: %v", err)
 	driver, network := f.Driver.Name, f.network
 	wrong.If(driver != folder.DriverVM && driver != folder.DriverSim, "--driver: there is no driver %q; known drivers: vm, sim", driver)
 	wrong.If(f.hosts == 0 && driver == folder.DriverVM, "--hosts: the driver vm needs at least 1")
@@ -200,6 +207,9 @@ func (m *local) find() error {
 	}
 	if m.images == "" {
 		m.images = filepath.Join(cache, "guest", "current")
+	}
+	if m.images, err = filepath.Abs(m.images); err != nil {
+		return fmt.Errorf("finding the folder of images: %w", err)
 	}
 	m.program, err = os.Executable()
 	if err != nil {

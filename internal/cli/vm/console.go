@@ -21,6 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/folder"
 	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
 	"github.com/millwright-dev/millwright/internal/cli/terminal"
+	"github.com/millwright-dev/millwright/internal/confine"
 	"github.com/millwright-dev/millwright/internal/local/hostrunner"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -89,7 +90,12 @@ func dial(ctx context.Context, flags *kubeconfig.Flags, name string) (*grpc.Clie
 	if vm.Status.ActivePodUID == "" || vm.Status.NodeName == "" {
 		return nil, fmt.Errorf("virtual machine %s does not run (%s)", name, State(vm))
 	}
-	socket := hostrunner.ContainerPath(folder.HostDir(flags.Folder(), vm.Status.NodeName), vm.Status.ActivePodUID, vmpb.SocketPath)
+	// Who may write the status must not choose the socket.
+	host, err := confine.Element(vm.Status.NodeName)
+	if err != nil {
+		return nil, fmt.Errorf("virtual machine %s runs on %q, which is no name of a host", name, vm.Status.NodeName)
+	}
+	socket := hostrunner.ContainerPath(folder.HostDir(flags.Folder(), host), vm.Status.ActivePodUID, vmpb.SocketPath)
 	conn, err := service.DialSocket(socket)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("virtual machine %s runs on %s, which is no host of %s: its console can be reached on its own machine only", name, vm.Status.NodeName, flags.Folder())

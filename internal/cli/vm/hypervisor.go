@@ -82,6 +82,10 @@ func hypervisorConfig(getenv func(string) string, log *slog.Logger) (hypervisor.
 	if err != nil {
 		return hypervisor.Config{}, fmt.Errorf("%s: %w", vmpb.EnvHostPorts, err)
 	}
+	files, err := imagesFrom(getenv)
+	if err != nil {
+		return hypervisor.Config{}, err
+	}
 	root := getenv(vmpb.EnvRoot)
 	credentials, err := identity.ForHypervisor(identity.Options{
 		Authority: []byte(getenv(vmpb.EnvAuthority)), TokenFile: filepath.Join(root, vmpb.TokenPath),
@@ -96,7 +100,8 @@ func hypervisorConfig(getenv func(string) string, log *slog.Logger) (hypervisor.
 	}
 	return hypervisor.Config{
 		Spec: spec, Paths: hypervisor.PathsFor(spec, root), Network: networks, HostPorts: hostPorts,
-		Machines: hypervisor.QEMU{Accelerator: getenv(vmpb.EnvAccelerator)},
+		Machines:  hypervisor.QEMU{Accelerator: getenv(vmpb.EnvAccelerator)},
+		WriteDisk: files.WriteDisk, Fetch: files.Fetch,
 		Connect: func(target string) (*grpc.ClientConn, error) {
 			return credentials.Dial(target, identity.Controller(), controller.DialOptions()...)
 		},

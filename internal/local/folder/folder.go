@@ -5,6 +5,7 @@ package folder
 import (
 	"errors"
 	"os"
+	"path"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
@@ -47,6 +48,31 @@ func IsLocked(path string) (bool, error) {
 		return true, nil
 	}
 	return false, err
+}
+
+// WriteFileIn is WriteFile for a file below a folder whose content is not trusted: it leaves
+// the folder neither by the name nor by a link. It does not wait until the file is durable.
+// There must be only one call per file at a time.
+func WriteFileIn(root *os.Root, name string, content []byte) error {
+	if err := root.MkdirAll(path.Dir(name), 0o700); err != nil {
+		return err
+	}
+	partial := path.Join(path.Dir(name), ".new-"+path.Base(name))
+	if err := root.Remove(partial); err != nil && !errors.Is(err, os.ErrNotExist) { // of a crash
+		return err
+	}
+	file, err := root.OpenFile(partial, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(content)
+	if err = errors.Join(err, file.Close()); err == nil {
+		err = root.Rename(partial, name)
+	}
+	if err != nil {
+		return errors.Join(err, root.Remove(partial))
+	}
+	return nil
 }
 
 // WriteFile replaces a file in one step: a crash, also of the machine, leaves the old one or

@@ -76,6 +76,11 @@ type Config struct {
 	// any.
 	VolumesDir string
 
+	// Images and ImageServers are what the URLs of images may name on this machine:
+	// vmpb.EnvImages and vmpb.EnvImageServers of the processes, whatever their Pods say.
+	// Empty: nothing.
+	Images, ImageServers string
+
 	// Clock is the source of the time. Nil means the real one.
 	Clock clock.WithTicker
 
@@ -124,7 +129,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("a host runner needs a name, a folder, a program and an API server")
 	}
 	// Processes have another working folder.
-	for _, path := range []*string{&c.Dir, &c.Program, &c.VolumesDir} {
+	for _, path := range []*string{&c.Dir, &c.Program, &c.VolumesDir, &c.Images} {
 		absolute, err := filepath.Abs(*path)
 		if err != nil {
 			return c, fmt.Errorf("finding %s: %w", *path, err)

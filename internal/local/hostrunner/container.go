@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/millwright-dev/millwright/internal/confine"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -91,22 +91,24 @@ func admitVolume(volume *corev1.Volume) error {
 		return errors.New("this kind of volume is not supported")
 	}
 	for _, path := range paths {
-		if !filepath.IsLocal(path) {
-			return fmt.Errorf("path %q leads out of the volume", path)
+		if _, err := confine.Name(path); err != nil || strings.HasPrefix(path, "/") {
+			return fmt.Errorf("path %q is not that of a file in the volume", path)
 		}
 	}
 	return nil
 }
 
-// admitMounts requires that mount paths can be links: none is in another.
+// admitMounts requires that mount paths can be links: none is in another. The API server
+// admits paths with "..", which are refused here.
 func admitMounts(c *corev1.Container) error {
 	taken := []string{vmpb.TerminationMessagePath}
 	for _, mount := range c.VolumeMounts {
+		_, err := confine.Name(mount.MountPath)
 		switch {
 		case mount.SubPath != "" || mount.SubPathExpr != "":
 			return fmt.Errorf("mount %s: subPath is not supported", mount.MountPath)
-		case !path.IsAbs(mount.MountPath) || path.Clean(mount.MountPath) == "/":
-			return fmt.Errorf("mount path %q is not below the root", mount.MountPath)
+		case !path.IsAbs(mount.MountPath) || err != nil:
+			return fmt.Errorf("mount path %q is not that of a folder below the root, in its shortest form", mount.MountPath)
 		}
 		for _, other := range taken {
 			if within(mount.MountPath, other) || within(other, mount.MountPath) {
@@ -127,8 +129,9 @@ func within(inner, outer string) bool {
 // podAddress is the address of hosts and Pods: all are this machine.
 const podAddress = "127.0.0.1"
 
-// environment returns the environment of the Pod's process, as NAME=value.
-func environment(pod *corev1.Pod, root, path string) ([]string, error) {
+// environment returns the environment of the Pod's process, as NAME=value, with what the
+// host decides.
+func environment(pod *corev1.Pod, root string, host Config) ([]string, error) {
 	values := map[string]string{}
 	var result []string
 	for _, variable := range pod.Spec.Containers[0].Env {
@@ -143,10 +146,10 @@ func environment(pod *corev1.Pod, root, path string) ([]string, error) {
 		result = append(result, variable.Name+"="+value)
 	}
 	if _, own := values["PATH"]; !own {
-		result = append(result, "PATH="+path)
+		result = append(result, "PATH="+host.Path)
 	}
 	// The last one of a name counts.
-	return append(result, vmpb.EnvRoot+"="+root), nil
+	return append(result, vmpb.EnvImages+"="+host.Images, vmpb.EnvImageServers+"="+host.ImageServers, vmpb.EnvRoot+"="+root), nil
 }
 
 // fieldOf returns the value of a field of the Pod, as the downward API.

@@ -2,6 +2,7 @@ package hostrunner
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"syscall"
 	"testing"
@@ -131,8 +132,11 @@ func TestKilledDuringStart(t *testing.T) {
 	t.Run("before the start", func(t *testing.T) {
 		b := newTestHost(t)
 		pod := b.pod("vm", "run")
-		f := b.folder(pod)
-		if err := layOut(&pod.Spec.Containers[0], f.root(), map[string]string{"run": "/nowhere"}); err != nil {
+		files, err := b.folder(pod).create()
+		if err == nil {
+			err = errors.Join(files.layOut(&pod.Spec.Containers[0], map[string]string{"run": "/nowhere"}), files.Close())
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 		b.start()

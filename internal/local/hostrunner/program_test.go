@@ -46,11 +46,22 @@ const (
 //	deaf    run until SIGKILL
 //	family  the same, with a child in another process group
 //	N       end at once with status N
+//	link T  replace the termination message by a link to T, and end with status 1
+//	pipe    replace it by a pipe that nobody writes to, and end with status 1
 func beHypervisor(what string) {
 	environment := strings.Join(os.Environ(), "\n")
 	must(os.WriteFile(inRoot(vmpb.DirRun, "env"), []byte(environment), 0o600))
 	terminated := make(chan os.Signal, 1)
 	signal.Notify(terminated, syscall.SIGTERM)
+	if target, isLink := strings.CutPrefix(what, "link "); isLink || what == "pipe" {
+		must(os.Remove(inRoot(vmpb.TerminationMessagePath)))
+		if isLink {
+			must(os.Symlink(target, inRoot(vmpb.TerminationMessagePath)))
+		} else {
+			must(syscall.Mkfifo(inRoot(vmpb.TerminationMessagePath), 0o600))
+		}
+		os.Exit(1)
+	}
 	switch what {
 	case "run":
 		fmt.Println("ready")

@@ -60,7 +60,7 @@ func TestPodsRunToTheirEnd(t *testing.T) {
 func TestEnvironmentOfAProcess(t *testing.T) {
 	b := newTestHost(t)
 	b.config.VolumesDir = t.TempDir()
-	b.config.Path = "/somewhere"
+	b.config.Path, b.config.Images = "/somewhere", "/images"
 	claim := b.claim("disk", filepath.Join(b.config.VolumesDir, "disk"))
 	_, err := b.client.CoreV1().Secrets(b.Namespace).Create(t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "config"}, Data: map[string][]byte{"key": []byte("#guest")},
@@ -88,6 +88,7 @@ func TestEnvironmentOfAProcess(t *testing.T) {
 	environment, err := os.ReadFile(filepath.Join(root, vmpb.DirRun, "env"))
 	want := strings.Join([]string{
 		behavior + "=run", "POD_IP=127.0.0.1", vmpb.EnvListen + "=127.0.0.1:0", "PATH=/somewhere",
+		vmpb.EnvImages + "=/images", vmpb.EnvImageServers + "=",
 		vmpb.EnvRoot + "=" + root,
 	}, "\n")
 	if diff := cmp.Diff(want, string(environment)); err != nil || diff != "" {

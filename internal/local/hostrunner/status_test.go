@@ -95,6 +95,8 @@ func TestAdmission(t *testing.T) {
 		"unknown field":       container(func(c *corev1.Container) { c.Env[1].ValueFrom.FieldRef.FieldPath = "spec.hostname" }),
 		"relative mount":      mount("etc/x"),
 		"mount of all":        mount("/x/.."),
+		"mount outside":       mount("/../../x"),
+		"mount with dots":     mount("/x/../y"),
 		"mount in a mount":    mount(vmpb.DirRun + "/x"),
 		"mount around one":    mount("/var/lib"),
 		"same mount":          mount(vmpb.DirRun + "/"),

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -134,7 +133,7 @@ func (w *worker) start(ctx context.Context) flow.Result {
 	if err := w.prepareVolumes(ctx); err != nil {
 		return w.hold(waitingCreating, eventVolumes, err)
 	}
-	env, err := environment(w.pod, w.folder.root(), w.Path)
+	env, err := environment(w.pod, w.folder.root(), w.Config)
 	if err != nil {
 		return w.hold(waitingStartError, eventStart, err)
 	}
@@ -295,7 +294,7 @@ func (w *worker) cleanUp(ctx context.Context) flow.Result {
 	if !leaving || !w.recovered || w.running() {
 		return flow.Continue()
 	}
-	if err := os.RemoveAll(string(w.folder)); err != nil {
+	if err := w.folder.remove(); err != nil {
 		return flow.Fail(err)
 	}
 	if w.seen == viewGone {

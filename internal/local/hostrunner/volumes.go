@@ -1,20 +1,24 @@
 package hostrunner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
+	"path"
+	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/millwright-dev/millwright/internal/confine"
 	"github.com/millwright-dev/millwright/internal/local/folder"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
@@ -22,10 +26,15 @@ import (
 // prepareVolumes creates the volumes of the Pod and the links to them. It may be repeated
 // until the process is started.
 func (w *worker) prepareVolumes(ctx context.Context) error {
+	files, err := w.folder.create()
+	if err != nil {
+		return err
+	}
+	defer files.Close()
 	paths := map[string]string{}
 	for i := range w.pod.Spec.Volumes {
 		volume := &w.pod.Spec.Volumes[i]
-		path, err := w.prepareVolume(ctx, volume)
+		path, err := w.prepareVolume(ctx, files, volume)
 		if err != nil {
 			return fmt.Errorf("volume %s: %w", volume.Name, err)
 		}
@@ -34,20 +43,20 @@ func (w *worker) prepareVolumes(ctx context.Context) error {
 	if err := w.issueTokens(ctx); err != nil {
 		return err
 	}
-	return layOut(&w.pod.Spec.Containers[0], w.folder.root(), paths)
+	return files.layOut(&w.pod.Spec.Containers[0], paths)
 }
 
 // prepareVolume returns the folder of a volume.
-func (w *worker) prepareVolume(ctx context.Context, volume *corev1.Volume) (string, error) {
+func (w *worker) prepareVolume(ctx context.Context, files podFiles, volume *corev1.Volume) (string, error) {
 	if claim := volume.PersistentVolumeClaim; claim != nil {
 		return w.claimed(ctx, claim.ClaimName)
 	}
-	path := w.folder.volume(volume.Name)
-	if err := os.MkdirAll(path, 0o700); err != nil {
+	path, err := files.makeVolume(volume.Name)
+	if err != nil {
 		return "", err
 	}
-	if secret := volume.Secret; secret != nil {
-		return path, w.writeSecret(ctx, secret, path)
+	if volume.Secret != nil {
+		return path, w.writeSecret(ctx, files, volume)
 	}
 	return path, nil
 }
@@ -71,7 +80,8 @@ func (w *worker) claimed(ctx context.Context, name string) (string, error) {
 	return folderOf(volume, w.VolumesDir)
 }
 
-// folderOf returns the folder of a volume, which must be below the limit, if there is one.
+// folderOf returns the folder of a volume, without symbolic links. It must be below the limit,
+// if there is one.
 func folderOf(volume *corev1.PersistentVolume, limit string) (string, error) {
 	var path string
 	switch source := volume.Spec.PersistentVolumeSource; {
@@ -84,21 +94,37 @@ func folderOf(volume *corev1.PersistentVolume, limit string) (string, error) {
 	default:
 		return "", fmt.Errorf("volume %s is not a folder of this machine", volume.Name)
 	}
-	if !filepath.IsAbs(path) || limit != "" && !within(path, limit) {
+	name, err := confine.Below(cmp.Or(limit, "/"), path)
+	if err != nil {
 		return "", fmt.Errorf("the folder of volume %s is not below the folder for volumes", volume.Name)
 	}
-	info, err := os.Stat(path)
+	if limit == "" {
+		return realFolder(os.OpenFile(path, openFolder, 0))
+	}
+	files, err := os.OpenRoot(limit)
 	if err != nil {
 		return "", err
 	}
-	if !info.IsDir() {
-		return "", fmt.Errorf("volume %s is not a folder", volume.Name)
+	defer files.Close()
+	return realFolder(files.OpenFile(name, openFolder, 0))
+}
+
+// openFolder opens folders only.
+const openFolder = os.O_RDONLY | unix.O_DIRECTORY
+
+// realFolder returns the path of a folder that was opened, without symbolic links, and closes
+// it.
+func realFolder(opened *os.File, err error) (string, error) {
+	if err != nil {
+		return "", err
 	}
-	return path, nil
+	path, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", opened.Fd()))
+	return path, errors.Join(err, opened.Close())
 }
 
 // writeSecret writes the keys that the volume names, or all, one file each.
-func (w *worker) writeSecret(ctx context.Context, source *corev1.SecretVolumeSource, dir string) error {
+func (w *worker) writeSecret(ctx context.Context, files podFiles, volume *corev1.Volume) error {
+	source := volume.Secret
 	optional := ptr.Deref(source.Optional, false)
 	secret, err := w.client.CoreV1().Secrets(w.pod.Namespace).Get(ctx, source.SecretName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) && optional {
@@ -121,38 +147,59 @@ func (w *worker) writeSecret(ctx context.Context, source *corev1.SecretVolumeSou
 		if !ok {
 			return fmt.Errorf("secret %s has no key %s", source.SecretName, item.Key)
 		}
-		if err := folder.WriteFile(filepath.Join(dir, item.Path), content); err != nil {
+		if err := files.writeTo(volume.Name, item.Path, content); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// layOut creates the container's mount paths below root, as links to the volumes, and the
-// file for its termination message.
-func layOut(c *corev1.Container, root string, volumes map[string]string) error {
+// layOut creates the container's mount paths in its root folder, as links to the volumes, and
+// the file for its termination message.
+func (p podFiles) layOut(c *corev1.Container, volumes map[string]string) error {
+	if err := p.MkdirAll(rootFolder, 0o700); err != nil {
+		return err
+	}
+	root, err := p.OpenRoot(rootFolder)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
 	for _, mount := range c.VolumeMounts {
 		target, ok := volumes[mount.Name]
 		if !ok {
 			return fmt.Errorf("there is no volume %s for mount %s", mount.Name, mount.MountPath)
 		}
-		link := filepath.Join(root, mount.MountPath)
-		if err := os.MkdirAll(filepath.Dir(link), 0o700); err != nil {
-			return err
-		}
-		if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) { // of an earlier attempt
-			return err
-		}
-		if err := os.Symlink(target, link); err != nil {
-			return err
+		if err := linkIn(root, mount.MountPath, target); err != nil {
+			return fmt.Errorf("mount %s: %w", mount.MountPath, err)
 		}
 	}
-	return folder.WriteFile(filepath.Join(root, vmpb.TerminationMessagePath), nil)
+	return folder.WriteFileIn(root, strings.TrimPrefix(vmpb.TerminationMessagePath, "/"), nil)
+}
+
+// linkIn makes a link to target.
+func linkIn(root *os.Root, link, target string) error {
+	name, err := confine.Name(link)
+	if err != nil {
+		return err
+	}
+	if err := root.MkdirAll(path.Dir(name), 0o700); err != nil {
+		return err
+	}
+	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) { // of an earlier attempt
+		return err
+	}
+	return root.Symlink(target, name)
 }
 
 // issueTokens writes new tokens into the Pod's projected volumes, and sets when they are to
 // be renewed: after four fifths of the shortest lifetime.
 func (w *worker) issueTokens(ctx context.Context) error {
+	files, err := w.folder.open()
+	if err != nil {
+		return err
+	}
+	defer files.Close()
 	var renew time.Time
 	for i := range w.pod.Spec.Volumes {
 		volume := &w.pod.Spec.Volumes[i]
@@ -160,7 +207,7 @@ func (w *worker) issueTokens(ctx context.Context) error {
 			continue
 		}
 		for _, source := range volume.Projected.Sources {
-			next, err := w.issueToken(ctx, source.ServiceAccountToken, w.folder.volume(volume.Name))
+			next, err := w.issueToken(ctx, files, volume.Name, source.ServiceAccountToken)
 			if err != nil {
 				return fmt.Errorf("volume %s: %w", volume.Name, err)
 			}
@@ -173,7 +220,7 @@ func (w *worker) issueTokens(ctx context.Context) error {
 	return nil
 }
 
-func (w *worker) issueToken(ctx context.Context, source *corev1.ServiceAccountTokenProjection, dir string) (renew time.Time, err error) {
+func (w *worker) issueToken(ctx context.Context, files podFiles, volume string, source *corev1.ServiceAccountTokenProjection) (renew time.Time, err error) {
 	pod := w.pod
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: source.ExpirationSeconds,
@@ -190,5 +237,5 @@ func (w *worker) issueToken(ctx context.Context, source *corev1.ServiceAccountTo
 		return time.Time{}, fmt.Errorf("requesting a token of service account %s: %w", pod.Spec.ServiceAccountName, err)
 	}
 	lifetime := answer.Status.ExpirationTimestamp.Sub(now)
-	return now.Add(lifetime / 5 * 4), folder.WriteFile(filepath.Join(dir, source.Path), []byte(answer.Status.Token))
+	return now.Add(lifetime / 5 * 4), files.writeTo(volume, source.Path, []byte(answer.Status.Token))
 }

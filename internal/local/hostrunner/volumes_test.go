@@ -18,6 +18,11 @@ func TestFoldersOfVolumes(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(volumesDir, "file"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	for name, target := range map[string]string{"out": dir, "up": "..", "inner": "disk"} {
+		if err := os.Symlink(target, filepath.Join(volumesDir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	at := func(path string) corev1.PersistentVolumeSpec {
 		return corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{
 			HostPath: &corev1.HostPathVolumeSource{Path: path}}}
@@ -38,6 +43,11 @@ func TestFoldersOfVolumes(t *testing.T) {
 		"no limit":       {"", at(dir), true},
 		"outside":        {volumesDir, at(dir), false},
 		"around a dot":   {volumesDir, at(volumesDir + "/disk/../.."), false},
+		"a link out":     {volumesDir, at(filepath.Join(volumesDir, "out")), false},
+		"a link up":      {volumesDir, at(filepath.Join(volumesDir, "up")), false},
+		"behind a link":  {volumesDir, at(filepath.Join(volumesDir, "out", "volumes", "disk")), false},
+		"a link inside":  {volumesDir, at(filepath.Join(volumesDir, "inner")), true},
+		"the limit":      {volumesDir, at(volumesDir), false},
 		"like the limit": {filepath.Join(dir, "vol"), at(filepath.Join(volumesDir, "disk")), false},
 		"relative":       {"", at("disk"), false},
 		"missing":        {volumesDir, at(filepath.Join(volumesDir, "other")), false},
@@ -50,6 +60,9 @@ func TestFoldersOfVolumes(t *testing.T) {
 			path, err := folderOf(&corev1.PersistentVolume{Spec: test.spec}, test.limit)
 			if (err == nil) != test.ok || (path != "") != test.ok {
 				t.Errorf("it gives %q, %v", path, err)
+			}
+			if info, err := os.Lstat(path); test.ok && (err != nil || !info.IsDir()) {
+				t.Errorf("%q is not the folder itself, which later links could not change", path)
 			}
 		})
 	}

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/millwright-dev/millwright/internal/confine"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -221,7 +222,7 @@ func checkPath(field, name string) *SpecError {
 	if name == "" {
 		return nil
 	}
-	if !path.IsAbs(name) || path.Clean(name) != name || strings.ContainsRune(name, 0) {
+	if _, err := confine.Name(name); err != nil || !path.IsAbs(name) {
 		return &SpecError{field, fmt.Sprintf("%q is not an absolute path in its shortest form", name)}
 	}
 	return nil

@@ -10,7 +10,7 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
-	"github.com/ulikunitz/xz"
+	"github.com/mikelolasagasti/xz"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -21,9 +21,11 @@ const (
 	blockSize = 1 << 20
 	// holeSize is the granularity of holes in the file.
 	holeSize = 64 << 10
-	// maxWindow is how far back a zstd stream may refer, and so the memory that it takes.
-	// The format recommends 8 MiB to decoders; this is that of --ultra --long=27.
-	maxWindow = 128 << 20
+	// How far back a compressed stream may refer, and so the memory that it takes. For zstd
+	// the format recommends 8 MiB to decoders; this is that of --ultra --long=27. For xz it
+	// is that of its highest preset. That of gzip is 32 KiB.
+	maxZstdWindow = 128 << 20
+	maxXZWindow   = 64 << 20
 )
 
 // The first bytes of each format.
@@ -162,10 +164,10 @@ func decompress(from *bufio.Reader) (plain io.Reader, closer func(), err error) 
 		}
 		return reader, func() { _ = reader.Close() }, nil
 	case beginsWith(from, magicXZ):
-		reader, err := xz.NewReader(from)
+		reader, err := xz.NewReader(from, maxXZWindow) // of every block
 		return reader, func() {}, err
 	case beginsWith(from, magicZstd):
-		reader, err := zstd.NewReader(from, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow))
+		reader, err := zstd.NewReader(from, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxZstdWindow), zstd.WithDecoderLowmem(true))
 		if err != nil {
 			return nil, nil, err
 		}

@@ -24,6 +24,7 @@ const (
 func TestDiskHoldsTheImage(t *testing.T) {
 	content := diskContent()
 	gzipped := compressed(t, toGzip, content)
+	vmdk := []byte("# Disk DescriptorFile\nversion=1\ncreateType=\"monolithicFlat\"\nRW 8 FLAT \"/etc/passwd\" 0\n")
 	tests := map[string]struct {
 		reason string
 		served []byte
@@ -45,6 +46,8 @@ func TestDiskHoldsTheImage(t *testing.T) {
 		"qcow2 of old":   {"version 2", qcow2(t, content, "-o", "compat=0.10"), 0, 4 * mib, padded(content, 4*mib)},
 		"qcow2, compressed": {"its own compression",
 			qcow2(t, content, "-c", "-o", "compression_type=zstd"), 0, 4 * mib, padded(content, 4*mib)},
+		"vmdk":          {"no other format is guessed: it is the content of the disk", vmdk, 0, 4 * mib, padded(vmdk, 4*mib)},
+		"qcow2, as raw": {"a named format is that of the bytes", qcow2(t, content), raw, 4 * mib, padded(qcow2(t, content), 4*mib)},
 		"qcow2 in gzip": {"both", compressed(t, toGzip, qcow2(t, content)), 0, 4 * mib, padded(content, 4*mib)},
 	}
 	for name, test := range tests {
@@ -83,7 +86,7 @@ func TestDiskHasItsNameOnlyWhenComplete(t *testing.T) {
 	}
 	var calls int
 	var last [2]int64
-	options := Options{Patience: -1, Progress: func(done, total int64) {
+	options := Options{Access: local, Patience: -1, Progress: func(done, total int64) {
 		calls++
 		last = [2]int64{done, total}
 		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
@@ -117,7 +120,7 @@ func TestWritingEndsWithItsContext(t *testing.T) {
 		cancel(reason)
 		<-r.Context().Done()
 	})
-	err := WriteDisk(ctx, Source{URL: url}, Target{Path: filepath.Join(dir, "disk.img")}, Options{})
+	err := WriteDisk(ctx, Source{URL: url}, Target{Path: filepath.Join(dir, "disk.img")}, Options{Access: local})
 	if !errors.Is(err, reason) {
 		t.Errorf("got %v, want the context's cause", err)
 	}

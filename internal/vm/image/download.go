@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/millwright-dev/millwright/internal/confine"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 )
 
@@ -106,10 +108,20 @@ func (j *job) open(ctx context.Context) (*content, error) {
 	return c, nil
 }
 
-// openFile opens the file of a file URL. It must be a regular one: a pipe or a device might
-// never end.
+// openFile opens the file of a file URL, below the folder of Access. It must be a regular
+// one: a pipe or a device might never end.
 func (j *job) openFile() (*stream, error) {
-	file, err := os.OpenFile(j.url.Path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
+	if j.files == "" {
+		return nil, j.rejected("file URLs are not allowed on this host")
+	}
+	name, err := confine.Below(j.files, j.url.Path)
+	if err != nil {
+		return nil, j.rejected("it is not in the folder of images of this host")
+	}
+	file, err := openBelow(j.files, name)
+	if failure, ok := errors.AsType[*fs.PathError](err); ok {
+		err = &fs.PathError{Op: "open", Path: j.url.Path, Err: failure.Err} // with the whole path
+	}
 	if err != nil {
 		return nil, j.unavailable(err, err.Error())
 	}
@@ -122,6 +134,16 @@ func (j *job) openFile() (*stream, error) {
 		return nil, err
 	}
 	return &stream{ReadCloser: file, total: info.Size()}, nil
+}
+
+// openBelow opens a file without leaving the folder by a link.
+func openBelow(folder, name string) (*os.File, error) {
+	root, err := os.OpenRoot(folder)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = root.Close() }()
+	return root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
 
 // Read implements io.Reader.
@@ -286,9 +308,6 @@ func (j *job) transport(err error) *Error {
 
 // withRedirects returns a client that follows redirects to HTTP and HTTPS only.
 func (j *job) withRedirects(base *http.Client) *http.Client {
-	if base == nil {
-		base = http.DefaultClient
-	}
 	client := *base
 	client.CheckRedirect = func(next *http.Request, before []*http.Request) error {
 		if scheme := next.URL.Scheme; scheme != "http" && scheme != "https" {

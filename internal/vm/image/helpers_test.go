@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,8 +22,11 @@ import (
 
 const mib = 1 << 20
 
+// local allows files and the servers of tests.
+var local = Access{Files: "/", Servers: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:0")}}
+
 // atOnce is for failures that are not to be tried again.
-var atOnce = Options{Patience: -1}
+var atOnce = Options{Access: local, Patience: -1}
 
 func must(t testing.TB, err error) {
 	t.Helper()

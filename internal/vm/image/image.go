@@ -6,8 +6,9 @@
 // crash left behind.
 //
 // Content is not trusted. Its format is detected from the first bytes, not from the URL; an
-// image that refers to other files or is larger than the disk is refused; the checksum is
-// that of the bytes behind the URL.
+// image that refers to other files, is larger than the disk, or needs a decoder with much
+// memory is refused; the checksum is that of the bytes behind the URL. URLs are not trusted
+// either: see [Access].
 //
 // Temporary failures are retried for a while, continuing where the last attempt ended if the
 // server can do that. What remains is an [*Error] with a [Kind].
@@ -57,7 +58,10 @@ type Target struct {
 
 // Options of WriteDisk and Fetch. The zero value is valid.
 type Options struct {
-	// Client makes the requests. Nil: http.DefaultClient. Its CheckRedirect is not used.
+	// Access is what URLs may name on this host. Zero: nothing.
+	Access Access
+	// Client makes the requests, without regard to Access.Servers. Nil: one that obeys it.
+	// Its CheckRedirect is not used.
 	Client *http.Client
 	// Patience is how long to retry without progress. 0: 30 seconds; negative: no retry.
 	Patience time.Duration
@@ -155,6 +159,7 @@ func Fetch(ctx context.Context, source Source, path string, options Options) err
 // job is one call of WriteDisk or Fetch.
 type job struct {
 	location
+	files    string // Access.Files
 	client   *http.Client
 	progress func(done, total int64)
 	trouble  func(error)
@@ -166,8 +171,12 @@ func newJob(noun string, source Source, options Options) (*job, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &job{location: where, progress: options.Progress, trouble: options.Trouble}
-	j.client = j.withRedirects(options.Client)
+	j := &job{location: where, files: options.Access.Files, progress: options.Progress, trouble: options.Trouble}
+	base := options.Client
+	if base == nil {
+		base = j.newClient(options.Access)
+	}
+	j.client = j.withRedirects(base)
 	if j.progress == nil {
 		j.progress = func(int64, int64) {}
 	}

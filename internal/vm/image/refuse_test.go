@@ -78,7 +78,7 @@ func TestBadImagesAreRejected(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			source := Source{URL: serve(t, test.served), Checksum: test.checksum, Format: test.format}
-			err := WriteDisk(t.Context(), source, Target{Path: filepath.Join(dir, "disk.img"), Bytes: 4 * mib}, Options{})
+			err := WriteDisk(t.Context(), source, Target{Path: filepath.Join(dir, "disk.img"), Bytes: 4 * mib}, Options{Access: local})
 			if !errors.Is(err, Rejected) {
 				t.Errorf("got %v, want Rejected: %s", err, test.reason)
 			}

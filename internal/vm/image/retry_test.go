@@ -68,7 +68,7 @@ func TestHalfAnAnswerIsContinued(t *testing.T) {
 			server := &flaky{content: diskContent(), cuts: 2, etag: test.etag}
 			path := filepath.Join(t.TempDir(), "disk.img")
 			source := Source{URL: serveBy(t, server.ServeHTTP), Checksum: sum(server.content)}
-			must(t, WriteDisk(t.Context(), source, Target{Path: path, Bytes: 4 * mib}, Options{}))
+			must(t, WriteDisk(t.Context(), source, Target{Path: path, Bytes: 4 * mib}, Options{Access: local}))
 			wantContent(t, path, padded(server.content, 4*mib))
 			if diff := cmp.Diff(test.want, server.got); diff != "" {
 				t.Errorf("%s; requests (-want +got):\n%s", test.reason, diff)

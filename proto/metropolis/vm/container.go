@@ -22,6 +22,15 @@ const (
 	// EnvHostPorts is the environment variable with the TCP ports of the host's loopback that
 	// guests may connect to, at the gateway's address, separated by commas. Empty: none.
 	EnvHostPorts = "MILLWRIGHT_VM_HOST_PORTS"
+	// EnvImages is the environment variable with the folder below which file URLs of images
+	// and boot files may name files. It is set by who operates the host, never by the author
+	// of a VM. Empty: no file URLs.
+	EnvImages = "MILLWRIGHT_VM_IMAGES"
+	// EnvImageServers is the environment variable with addresses of the host itself from which
+	// images and boot files may be downloaded: IP:PORT, or IP for all its ports, separated by
+	// commas. It is set by who operates the host. Empty: no server on the loopback, and none
+	// with a link-local address.
+	EnvImageServers = "MILLWRIGHT_VM_IMAGE_SERVERS"
 	// EnvRoot is the environment variable with a prefix for all paths of the container, for
 	// a process without a file system of its own. Name and meaning are those of Windows
 	// HostProcess containers.

@@ -1,0 +1,167 @@
+package hostrunner
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// TestMountsStayInThePodsFolder: the API server admits mount paths with "..". None of them
+// changes a file outside of the Pod's folder, neither when the Pod comes nor when it goes.
+func TestMountsStayInThePodsFolder(t *testing.T) {
+	b := newTestHost(t)
+	paths := map[string]string{"above": "/../../../above", "dots": "/x/../../../../dots", "made": "/../../../new/x"}
+	for name, path := range paths {
+		if err := os.WriteFile(filepath.Join(b.config.Dir, name), []byte("precious"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		b.pod(name, "run", withVolume("data", path, corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}))
+	}
+	b.start()
+	for name, path := range paths {
+		refused := b.await(name, corev1.PodFailed)
+		if refused.Status.Reason != ReasonUnsupported || !strings.Contains(refused.Status.Message, path) {
+			t.Errorf("%s: the status is %+v", path, refused.Status)
+		}
+		b.delete(name, metav1.DeleteOptions{})
+		b.awaitGone(refused)
+		if content, err := os.ReadFile(filepath.Join(b.config.Dir, name)); err != nil || string(content) != "precious" {
+			t.Errorf("%s: the file outside holds %q (%v)", path, content, err)
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(b.config.Dir, "new")); !os.IsNotExist(err) {
+		t.Errorf("a folder was made outside: %v", err)
+	}
+}
+
+// TestMessagesOfATakenProcess: a hypervisor that its guest has taken over cannot have the host
+// runner publish a file of the host, nor wait for ever.
+func TestMessagesOfATakenProcess(t *testing.T) {
+	b := newTestHost(t)
+	b.start()
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("a secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, does := range map[string]string{"absolute": "link " + secret, "relative": "link ../../../../../../../../../.." + secret, "pipe": "pipe"} {
+		b.pod(name, does)
+		ended := b.await(name, corev1.PodFailed)
+		if got := ended.Status.ContainerStatuses[0].State.Terminated.Message; got != "" {
+			t.Errorf("%s: the message is %q", name, got)
+		}
+	}
+}
+
+// TestLayoutIgnoresLinks: what a process may have left in its Pod's folder leads nowhere.
+func TestLayoutIgnoresLinks(t *testing.T) {
+	outside := t.TempDir()
+	for _, planted := range []string{"root", "root/etc", "volumes", "volumes/data"} {
+		t.Run(planted, func(t *testing.T) {
+			f := podFolder(t.TempDir())
+			link := filepath.Join(string(f), planted)
+			if err := os.MkdirAll(filepath.Dir(link), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink(outside, link); err != nil {
+				t.Fatal(err)
+			}
+			files, err := f.create()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer files.Close()
+			path, err := files.makeVolume("data")
+			if err == nil {
+				container := &corev1.Container{VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/etc/data"}}}
+				err = files.layOut(container, map[string]string{"data": path})
+			}
+			if err == nil {
+				t.Error("the link was followed")
+			}
+			if left, err := os.ReadDir(outside); err != nil || len(left) != 0 {
+				t.Errorf("outside there is %v (%v)", left, err)
+			}
+		})
+	}
+}
+
+// TestRotationIgnoresLinks: the name of the old log may be taken by a link.
+func TestRotationIgnoresLinks(t *testing.T) {
+	dir := t.TempDir()
+	secret, path := filepath.Join(dir, "secret"), filepath.Join(dir, "pod", "log")
+	for _, file := range []string{secret, path} {
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte("0123456789"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	require := func(file, want string) {
+		t.Helper()
+		if content, err := os.ReadFile(file); err != nil || string(content) != want {
+			t.Errorf("%s holds %q (%v), want %q", filepath.Base(file), content, err, want)
+		}
+	}
+	if err := os.Symlink(secret, path+".1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := rotate(path, 5); err != nil {
+		t.Error(err)
+	}
+	require(secret, "0123456789")
+	require(path+".1", "56789")
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(secret, path); err != nil {
+		t.Fatal(err)
+	}
+	if err := rotate(path, 5); err == nil {
+		t.Error("a link as log was followed")
+	}
+	require(secret, "0123456789")
+}
+
+// TestImagesOfTheHost: the host says what images may name. The Pod's author does not.
+func TestImagesOfTheHost(t *testing.T) {
+	pod := supported()
+	pod.Spec.Containers[0].Env = append(pod.Spec.Containers[0].Env,
+		corev1.EnvVar{Name: vmpb.EnvImages, Value: "/"}, corev1.EnvVar{Name: vmpb.EnvImageServers, Value: "127.0.0.1"})
+	for _, want := range []Config{{}, {Images: "/images", ImageServers: "127.0.0.1:80"}} {
+		env, err := environment(pod, "/root", want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := map[string]string{} // of a name counts
+		for _, variable := range env {
+			name, value, _ := strings.Cut(variable, "=")
+			last[name] = value
+		}
+		if last[vmpb.EnvImages] != want.Images || last[vmpb.EnvImageServers] != want.ImageServers {
+			t.Errorf("the environment has %q and %q, want %q and %q",
+				last[vmpb.EnvImages], last[vmpb.EnvImageServers], want.Images, want.ImageServers)
+		}
+	}
+}
+
+// TestPathsInContainers: neither a Pod's UID nor a path in its container, which an object's
+// status may name, leads out of the folders of Pods.
+func TestPathsInContainers(t *testing.T) {
+	for _, uid := range []types.UID{"..", "../..", "a/b", "", ".", "/", "8a6e0804-2bd0-4672-b79d-d97027f9071a"} {
+		for _, path := range []string{"/run/vm.sock", "../../x", "/../../../x", ""} {
+			got := ContainerPath("/host", uid, path)
+			rest, found := strings.CutPrefix(got, "/host/pods/")
+			if parts := strings.SplitN(rest, "/", 3); !found || len(parts) < 2 || parts[1] != rootFolder || filepath.Clean(got) != got {
+				t.Errorf("%q in Pod %q is %s", path, uid, got)
+			}
+		}
+	}
+}

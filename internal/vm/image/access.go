@@ -1,0 +1,99 @@
+package image
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"syscall"
+)
+
+// Access is what the URLs of images and boot files may name on the host, which their authors
+// are not trusted with: its files, and servers that trust its own addresses. The zero value
+// allows none of these.
+type Access struct {
+	// Files is the folder below which file URLs may name files. Links are followed if they
+	// stay in it. Empty: no file URLs.
+	Files string
+	// Servers are addresses of this host from which may be downloaded although they are
+	// refused otherwise; see refusedAddress. With port 0 all ports are meant.
+	Servers []netip.AddrPort
+}
+
+// ParseServers reads Access.Servers: addresses IP:PORT, or IP for all its ports, separated by
+// commas.
+func ParseServers(list string) ([]netip.AddrPort, error) {
+	var servers []netip.AddrPort
+	for text := range strings.FieldsFuncSeq(list, func(r rune) bool { return r == ',' }) {
+		server, err := netip.ParseAddrPort(text)
+		if err != nil {
+			address, notAddress := netip.ParseAddr(text)
+			if notAddress != nil {
+				return nil, fmt.Errorf("%q is neither IP nor IP:PORT", text)
+			}
+			server = netip.AddrPortFrom(address, 0)
+		}
+		servers = append(servers, server)
+	}
+	return servers, nil
+}
+
+// mayDownload reports whether a server may be asked.
+func (a Access) mayDownload(server netip.AddrPort) bool {
+	address := server.Addr().Unmap()
+	for _, allowed := range a.Servers {
+		if allowed.Addr() == address && (allowed.Port() == 0 || allowed.Port() == server.Port()) {
+			return true
+		}
+	}
+	return !refusedAddress(address)
+}
+
+// metadataServices are the addresses at which clouds tell a machine its credentials, beside
+// those that are link-local.
+var metadataServices = []netip.Addr{
+	netip.MustParseAddr("fd00:ec2::254"),   // Amazon
+	netip.MustParseAddr("100.100.100.200"), // Alibaba
+	netip.MustParseAddr("168.63.129.16"),   // Azure
+	netip.MustParseAddr("192.0.0.192"),     // Oracle
+}
+
+// refusedAddress reports whether what listens at an address may trust everybody who reaches
+// it: the loopback of the host, its links, and metadata services.
+func refusedAddress(address netip.Addr) bool {
+	if address.IsLoopback() || address.IsUnspecified() || address.IsMulticast() || address.IsLinkLocalUnicast() {
+		return true
+	}
+	for _, service := range metadataServices {
+		if service == address {
+			return true
+		}
+	}
+	return false
+}
+
+// newClient returns a client that checks each address to which it connects, after names are
+// resolved and also for redirects.
+func (j *job) newClient(access Access) *http.Client {
+	dialer := &net.Dialer{Control: func(_, address string, _ syscall.RawConn) error {
+		server, err := netip.ParseAddrPort(address)
+		if err != nil {
+			return err
+		}
+		if !access.mayDownload(server) {
+			return j.rejected("its server has the address %s, from which nothing may be downloaded", server)
+		}
+		return nil
+	}}
+	return &http.Client{Transport: &http.Transport{
+		Proxy: http.ProxyFromEnvironment,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			return dialer.DialContext(ctx, network, address)
+		},
+		TLSHandshakeTimeout: stallLimit,
+		ForceAttemptHTTP2:   true,
+		DisableKeepAlives:   true, // the client is used for one file
+	}}
+}
