@@ -340,6 +340,7 @@ func TestLockedDisk(t *testing.T) {
 			if diff := cmp.Diff([]string{"STATE_WAITING"}, w.states()); diff != "" {
 				t.Errorf("states (-want +got):\n%s", diff)
 			}
+			w.wantLast("STATE_WAITING CAUSE_DISK_LOCKED")
 		})
 	})
 	t.Run("by a machine that dies", func(t *testing.T) {

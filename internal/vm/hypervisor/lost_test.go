@@ -40,10 +40,11 @@ func TestVanishedDisk(t *testing.T) {
 				first.ends(vmpb.EndStopped)
 				must(t, c.vanish(w.config.Paths.RootDisk))
 				c.next(w)
-				w.start().ends(vmpb.EndDiskLost)
+				second := w.start()
 				if len(w.machines.Started()) != 1 || w.disk() != "" {
-					t.Error("the guest was started on another disk")
+					t.Fatal("the guest was started on another disk")
 				}
+				second.ends(vmpb.EndDiskLost)
 			})
 		})
 	}
