@@ -52,16 +52,10 @@ func (e *explainer) living() {
 func (e *explainer) running(phase v1alpha1.MachinePhase) {
 	what := "is Running"
 	e.virtualMachine() // first, since the node depends on it
-	switch {
-	case phase == v1alpha1.MachineAvailable:
+	if phase == v1alpha1.MachineAvailable {
 		what = "is Available: there is no target cluster that a node could join"
-	case e.Target.Problem != "":
-		e.targetAway()
-	case e.Target.None, e.Target.Unread:
-	case e.Target.Node == nil:
-		e.Why(nodeAbsent, "", time.Time{})
-	default:
-		e.nodeConditions()
+	} else {
+		e.node(func() { e.Why(nodeAbsent, "", time.Time{}) })
 	}
 	e.nodeTemplate()
 	if len(e.Report.Why) > 0 {
@@ -218,20 +212,30 @@ func (e *explainer) unknown() {
 }
 
 func (e *explainer) nodeNow() {
-	switch n := e.Target.Node; {
+	if e.Target.Problem == "" && !e.Target.None && !e.Target.Unread {
+		e.virtualMachine() // first, since the node depends on it
+	}
+	e.node(func() {
+		switch {
+		case e.Identity.ProviderID == "": // there never was one
+		case e.last.Type == v1alpha1.MachineOperationCreate:
+			e.Why(notJoined, "", e.begin)
+			e.lookAt(notInTime)
+		default:
+			e.Why(nodeGone, "", e.Since)
+		}
+	})
+}
+
+// node says what is wrong with the node, or calls a function if there is none.
+func (e *explainer) node(absent func()) {
+	switch {
 	case e.Target.Problem != "":
 		e.targetAway()
 	case e.Target.None, e.Target.Unread:
-	case n == nil && e.Identity.ProviderID == "": // there never was one
-	case n == nil && e.last.Type == v1alpha1.MachineOperationCreate:
-		e.virtualMachine()
-		e.Why(notJoined, "", e.begin)
-		e.lookAt(notInTime)
-	case n == nil:
-		e.virtualMachine()
-		e.Why(nodeGone, "", e.Since)
+	case e.Target.Node == nil:
+		absent()
 	default:
-		e.virtualMachine() // first, since the node depends on it
 		e.nodeConditions()
 	}
 }

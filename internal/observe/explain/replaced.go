@@ -49,29 +49,27 @@ func (e *explainer) replaced() {
 	e.Because(unexplained, "", time.Time{})
 }
 
-// fromSet takes the cause from the event of the set that deleted the Machine.
+// fromSet takes the cause from the event of the set that deleted the Machine. Of a surplus, the
+// deployment knows more.
 func (e *explainer) fromSet(event *corev1.Event) {
 	set, at := event.InvolvedObject.Name, report.Time(event)
 	_, why, _ := strings.Cut(event.Message, messages.BeforeReason)
-	because := func(s report.Statement) {
-		e.Because(s, "", at, "{set}", set, "{text}", strings.TrimPrefix(why, messages.Failed))
+	statement, known := byCause[report.CauseOf(event)]
+	if !known {
+		statement = setDeletedSurplus
+		e.fromDeployment(chosenByName, e.Events.Newest(KindDeployment, e.about, "MachineMarked"))
 	}
-	switch report.CauseOf(event) {
-	case v1alpha1.CauseMachineFailed:
-		because(setDeletedFailed)
-	case v1alpha1.CauseOwnerDeleted:
-		because(setDeletedOwner)
-	case v1alpha1.CauseNamedForDeletion:
-		because(setDeletedNamed)
-	default:
-		if marked := e.Events.Newest(KindDeployment, e.about, "MachineMarked"); marked != nil {
-			e.Because(chosenByName, KindDeployment+" "+marked.InvolvedObject.Name, report.Time(marked), "{text}", marked.Message)
-		}
-		because(setDeletedSurplus)
-		scaled := e.Events.Newest(KindDeployment, func(scaled *corev1.Event) bool { return e.shrank(scaled, set) && !report.Time(scaled).After(at) })
-		if scaled != nil {
-			e.Because(scaledDown, KindDeployment+" "+scaled.InvolvedObject.Name, report.Time(scaled), "{text}", scaled.Message)
-		}
+	e.Because(statement, "", at, "{set}", set, "{text}", strings.TrimPrefix(why, messages.Failed))
+	if !known {
+		e.fromDeployment(scaledDown, e.Events.Newest(KindDeployment, func(scaled *corev1.Event) bool {
+			return e.shrank(scaled, set) && !report.Time(scaled).After(at)
+		}))
+	}
+}
+
+func (e *explainer) fromDeployment(statement report.Statement, event *corev1.Event) {
+	if event != nil {
+		e.Because(statement, KindDeployment+" "+event.InvolvedObject.Name, report.Time(event), "{text}", event.Message)
 	}
 }
 

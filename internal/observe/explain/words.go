@@ -76,9 +76,6 @@ var (
 
 // Statements about why a Machine was deleted.
 var (
-	setDeletedFailed  = say(v1alpha1.CauseMachineFailed, "machine set {set} deleted it because it failed: {text}", "")
-	setDeletedNamed   = say(v1alpha1.CauseNamedForDeletion, "machine set {set} deleted it because it was named for deletion, normally by an autoscaler", "")
-	setDeletedOwner   = say(v1alpha1.CauseOwnerDeleted, deletedIt, "")
 	setDeletedSurplus = say(v1alpha1.CauseSurplus, deletedIt, "")
 	setDeletedIt      = say(report.DeletedBySet, deletedIt, "")
 	chosenByName      = say(v1alpha1.CauseNamedForDeletion, "it was chosen by name, normally by an autoscaler: {text}", "")
@@ -94,6 +91,13 @@ var (
 	oldRevision       = say(v1alpha1.CauseSurplus, "it is of revision {was}, and the deployment rolls out revision {is}", "")
 	unexplained       = say(report.Unexplained, "nothing tells why: somebody other than its set deleted it, or the events about it have expired, which an API server keeps for an hour", "")
 )
+
+// byCause are the statements about a Machine that its set deleted, by the cause that the set annotated.
+var byCause = map[string]report.Statement{
+	v1alpha1.CauseMachineFailed:    say(v1alpha1.CauseMachineFailed, "machine set {set} deleted it because it failed: {text}", ""),
+	v1alpha1.CauseNamedForDeletion: say(v1alpha1.CauseNamedForDeletion, "machine set {set} deleted it because it was named for deletion, normally by an autoscaler", ""),
+	v1alpha1.CauseOwnerDeleted:     say(v1alpha1.CauseOwnerDeleted, deletedIt, ""),
+}
 
 // byReason are the statements about conditions of a deployment by the condition's reason. Those of
 // its sets are said of the sets.

@@ -17,9 +17,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	"github.com/millwright-dev/millwright/internal/observe/explain"
-	"github.com/millwright-dev/millwright/internal/reconcile/validation"
 )
 
 // AnnotationRestarted on the template of a deployment is when a restart was last requested, in RFC
@@ -79,14 +79,13 @@ func refusePaused(d *v1alpha1.MachineDeployment, done string) error {
 
 // refuseInvalid returns what keeps a manager from doing anything with a deployment: the rollback would
 // stay pending, and be done much later.
-func refuseInvalid(d *v1alpha1.MachineDeployment, done string) error {
-	problem := ""
-	switch errs := validation.MachineDeployment(d); {
-	case len(errs) > 0:
-		problem = errs.ToAggregate().Error()
-	case len(d.Spec.Selector.MatchLabels)+len(d.Spec.Selector.MatchExpressions) == 0:
+func refuseInvalid(f Facts, done string) error {
+	d := f.Deployment
+	problem := planner.Invalid(d, f.Sets)
+	if problem == "" && planner.SelectsAll(d) {
 		problem = "spec.selector: it selects all machines"
-	default:
+	}
+	if problem == "" {
 		return nil
 	}
 	return fmt.Errorf("machine deployment %s/%s cannot be %s before its spec is corrected: %s", d.Namespace, d.Name, done, problem)
@@ -112,14 +111,15 @@ type Rollback struct {
 func Undo(ctx context.Context, c client.Client, key types.NamespacedName, number int64) (Rollback, error) {
 	rollback := Rollback{}
 	written, err := write(ctx, c, key, func(d *v1alpha1.MachineDeployment) error {
-		if err := errors.Join(refusePaused(d, "rolled back"), refuseInvalid(d, "rolled back")); err != nil {
-			return err
-		}
 		sets := &v1alpha1.MachineSetList{}
 		if err := c.List(ctx, sets, client.InNamespace(key.Namespace)); err != nil {
 			return fmt.Errorf("listing machine sets: %w", err)
 		}
-		target, err := find(factsOf(d, sets.Items, nil), number)
+		f := factsOf(d, sets.Items, nil)
+		if err := errors.Join(refusePaused(d, "rolled back"), refuseInvalid(f, "rolled back")); err != nil {
+			return err
+		}
+		target, err := find(f, number)
 		if err != nil {
 			return err
 		}
@@ -144,7 +144,7 @@ func (r Rollback) Done(f Facts) (bool, error) {
 	case d.Spec.RollbackTo != nil && d.Spec.Paused:
 		return false, fmt.Errorf("machine deployment %s/%s was paused meanwhile: it rolls back to revision %d when it is resumed", d.Namespace, d.Name, r.Revision)
 	case d.Spec.RollbackTo != nil:
-		return false, refuseInvalid(d, "rolled back")
+		return false, refuseInvalid(f, "rolled back")
 	case revision.Same(&d.Spec.Template, &r.target.Spec.Template):
 		return true, nil
 	case !slices.ContainsFunc(f.Sets, func(set *v1alpha1.MachineSet) bool { return set.UID == r.target.UID }):

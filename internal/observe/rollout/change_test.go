@@ -70,10 +70,14 @@ func TestRefusals(t *testing.T) {
 		do    func(client.Client, *given) error
 		says  string
 	}{
-		"undo":                     {rolls, undo, ""},
-		"undo the undo":            {all(rolls, pendingRollback), undo, ""},
-		"undo what is refused":     {all(rolls, declared(lacksInPlace)), undo, "cannot be rolled back before its spec is corrected: spec.strategy.inPlaceUpdate"},
-		"undo what selects all":    {all(rolls, declared(func(d *v1alpha1.MachineDeployment) { d.Spec.Selector = &metav1.LabelSelector{} })), undo, "spec.selector: it selects all machines"},
+		"undo":                  {rolls, undo, ""},
+		"undo the undo":         {all(rolls, pendingRollback), undo, ""},
+		"undo what is refused":  {all(rolls, declared(lacksInPlace)), undo, "cannot be rolled back before its spec is corrected: spec.strategy.inPlaceUpdate"},
+		"undo what selects all": {all(rolls, declared(func(d *v1alpha1.MachineDeployment) { d.Spec.Selector = &metav1.LabelSelector{} })), undo, "spec.selector: it selects all machines"},
+		"undo what selects no set": {all(rolls, declared(func(d *v1alpha1.MachineDeployment) {
+			d.Spec.Template.Spec.Class.Name = "new"
+			d.Spec.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: v1alpha1.DefaultMachineDeploymentUniqueLabelKey, Operator: metav1.LabelSelectorOpDoesNotExist}}
+		})), undo, "does not match the machine set that would be made"},
 		"undo what is deleted":     {all(rolls, goes), undo, "is being deleted"},
 		"restart":                  {rolls, restart, ""},
 		"restart with a wish":      {all(rolls, pendingRollback), restart, "wish to roll back to revision 1"},

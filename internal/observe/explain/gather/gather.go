@@ -77,14 +77,20 @@ func (r *reading) exists(ctx context.Context, what string, key types.NamespacedN
 	return err == nil, nil
 }
 
-// get reads an object, and reports whether it could. An error other than absence is noted.
-func (r *reading) get(ctx context.Context, name string, object client.Object) bool {
-	key := types.NamespacedName{Namespace: r.namespace, Name: name}
+// get reads an object, and reports whether it could, or whether it does not exist. Another error is
+// noted.
+func (r *reading) get(ctx context.Context, key types.NamespacedName, object client.Object) (found, missing bool) {
 	err := r.Control.Get(ctx, key, object)
-	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
+	missing = apierrors.IsNotFound(err) || meta.IsNoMatchError(err)
+	if err != nil && !missing {
 		r.note("%s %s: %v", kindOf(object), key, err)
 	}
-	return err == nil
+	return err == nil, missing
+}
+
+// in names an object in the namespace of the explained one.
+func (r *reading) in(name string) types.NamespacedName {
+	return types.NamespacedName{Namespace: r.namespace, Name: name}
 }
 
 // list reads a list, and reports whether it could. An error other than an unknown kind is noted.
@@ -105,7 +111,10 @@ func (r *reading) note(format string, args ...any) {
 // owner reads the controller of an object if it is of a kind; nil if there is none.
 func owner[T client.Object](ctx context.Context, r *reading, of metav1.Object, into T, kind string) (none T) {
 	ref := metav1.GetControllerOfNoCopy(of)
-	if ref == nil || ref.Kind != kind || !r.get(ctx, ref.Name, into) || into.GetUID() != ref.UID {
+	if ref == nil || ref.Kind != kind {
+		return none
+	}
+	if found, _ := r.get(ctx, r.in(ref.Name), into); !found || into.GetUID() != ref.UID {
 		return none
 	}
 	return into
@@ -113,7 +122,7 @@ func owner[T client.Object](ctx context.Context, r *reading, of metav1.Object, i
 
 func (r *reading) lease(ctx context.Context, name string) *coordinationv1.Lease {
 	lease := &coordinationv1.Lease{}
-	if !r.get(ctx, name, lease) {
+	if found, _ := r.get(ctx, r.in(name), lease); !found {
 		return nil
 	}
 	return lease

@@ -99,25 +99,17 @@ func (r *machineReading) inputs(ctx context.Context, of *v1alpha1.Machine) {
 	if ref.Kind != v1alpha1.MachineClassKind || ref.Name == "" {
 		return // the manager reports that
 	}
-	class, unread := &v1alpha1.MachineClass{}, len(r.unread)
-	if !r.get(ctx, ref.Name, class) {
-		r.facts.ClassMissing = len(r.unread) == unread
+	class, found := &v1alpha1.MachineClass{}, false
+	if found, r.facts.ClassMissing = r.get(ctx, r.in(ref.Name), class); !found {
 		return
 	}
 	r.facts.Class = class
-	r.eventsOf(ctx, r.Control, class.Namespace, v1alpha1.MachineClassKind, named(class.Name))
+	r.eventsOf(ctx, r.Control, r.namespace, v1alpha1.MachineClassKind, class)
 	for _, key := range fieldindex.SecretsOf(class) {
-		known, secret := explain.Secret{Key: key}, &corev1.Secret{}
-		switch err := r.Control.Get(ctx, key, secret); {
-		case err == nil:
-			_, known.HasUserData = secret.Data[bootstrap.UserDataKey]
-		case apierrors.IsNotFound(err):
-			known.Missing = true
-		default:
-			known.Unread = true
-			r.note("Secret %s: %v", key, err)
-		}
-		r.facts.Secrets = append(r.facts.Secrets, known)
+		secret := &corev1.Secret{}
+		found, missing := r.get(ctx, key, secret)
+		_, hasUserData := secret.Data[bootstrap.UserDataKey]
+		r.facts.Secrets = append(r.facts.Secrets, explain.Secret{Key: key, Missing: missing, HasUserData: hasUserData, Unread: !found && !missing})
 	}
 }
 
