@@ -16,7 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/millwright-dev/millwright/test/pty"
 )
 
 func main() {
@@ -47,7 +47,7 @@ func run(out, title string, columns, rows int, args []string) error {
 	film.add(time.Now(), screen.lines())
 	command := exec.CommandContext(ctx, args[0], args[1:]...)
 	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
-	if err := onTerminal(command, columns, rows, func(text string) {
+	if err := pty.Run(command, columns, rows, func(text string) {
 		screen.write(text)
 		film.add(time.Now(), screen.lines())
 		fmt.Print(text)
@@ -60,42 +60,4 @@ func run(out, title string, columns, rows int, args []string) error {
 		return fmt.Errorf("the recording has %d bytes, more than %d", len(picture), most)
 	}
 	return os.WriteFile(out, []byte(picture), 0o644)
-}
-
-// onTerminal runs a command on a new terminal, and calls printed with each piece of its output.
-func onTerminal(command *exec.Cmd, columns, rows int, printed func(text string)) error {
-	terminal, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		return err
-	}
-	defer terminal.Close() // nothing was written to a file
-	if err := unix.IoctlSetPointerInt(int(terminal.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		return err
-	}
-	number, err := unix.IoctlGetInt(int(terminal.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		return err
-	}
-	if err := unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: uint16(rows), Col: uint16(columns)}); err != nil {
-		return err
-	}
-	side, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		return err
-	}
-	command.Stdout, command.Stderr = side, side
-	if err := command.Start(); err != nil {
-		return err
-	}
-	if err := side.Close(); err != nil {
-		return err
-	}
-	buffer := make([]byte, 64<<10)
-	for {
-		n, err := terminal.Read(buffer)
-		printed(string(buffer[:n]))
-		if err != nil { // the command has ended
-			return command.Wait()
-		}
-	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -57,18 +56,5 @@ func TestFilm(t *testing.T) {
 	}
 	if strings.Contains(svg, ">1</text>") || !strings.Contains(svg, ">2</text>") {
 		t.Errorf("draws:\n%s", svg)
-	}
-}
-
-func TestOnTerminal(t *testing.T) {
-	s := newScreen(20, 2)
-	if err := onTerminal(exec.Command("/bin/sh", "-c", "test -t 1 && stty size <&1"), 20, 2, s.write); err != nil {
-		t.Fatal(err)
-	}
-	if got := s.lines()[0]; got != "2 20" {
-		t.Errorf("shows %q", got)
-	}
-	if err := onTerminal(exec.Command("/bin/false"), 20, 2, s.write); err == nil {
-		t.Error("a command that fails is none that is recorded")
 	}
 }

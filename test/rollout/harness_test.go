@@ -1,15 +1,12 @@
 package rollout
 
 import (
-	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -22,6 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/test/env"
 	"github.com/millwright-dev/millwright/test/fixture"
 	"github.com/millwright-dev/millwright/test/program"
+	"github.com/millwright-dev/millwright/test/pty"
 )
 
 func TestMain(m *testing.M) {
@@ -118,38 +116,24 @@ func (c *cluster) arguments(args string) []string {
 func (c *cluster) onTerminal(args string, meanwhile func()) (printed string, status int) {
 	c.t.Helper()
 	command := program.Command(c.t.Context(), c.arguments(args)...)
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	c.do(err)
-	defer master.Close() // nothing was written to a file
-	c.do(unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
-	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	c.do(err)
-	c.do(unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 30, Col: 100}))
-	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
-	c.do(err)
-	command.Stdout, command.Stderr = slave, slave
-	c.do(command.Start())
-	c.do(slave.Close())
+	var text strings.Builder
 	var once sync.Once
-	drawn, read := make(chan struct{}), make(chan string, 1)
+	drawn, ended := make(chan struct{}), make(chan struct{})
 	go func() {
-		var text strings.Builder
-		buffer := make([]byte, 4096)
-		for {
-			n, err := master.Read(buffer)
+		defer close(ended)
+		_ = pty.Run(command, 100, 30, func(piece string) { // the exit status tells
+			text.WriteString(piece)
 			once.Do(func() { close(drawn) })
-			text.Write(buffer[:n])
-			if err != nil { // the program has ended
-				read <- text.String()
-				return
-			}
-		}
+		})
 	}()
-	<-drawn
-	meanwhile()
-	printed = <-read
-	_ = command.Wait() // the exit status tells
-	return printed, command.ProcessState.ExitCode()
+	select {
+	case <-drawn:
+		meanwhile()
+	case <-ended:
+		c.t.Fatal("nothing was drawn")
+	}
+	<-ended
+	return text.String(), command.ProcessState.ExitCode()
 }
 
 // deployment reads the deployment.
