@@ -49,6 +49,9 @@ const (
 	// AnnotationKeyLastReplicaChange on a deployment and its sets is when an
 	// autoscaler last changed the number of replicas.
 	AnnotationKeyLastReplicaChange = "machine.sapcloud.io/last-deployment-replica-change-by-scaler-time"
+	// AnnotationKeyDrainSince is when the drain of a Machine has begun anew after its time was over,
+	// as nobody could drain before. It is written in RFC 3339, by our manager only.
+	AnnotationKeyDrainSince = "machine.millwright.dev/drain-since"
 	// AnnotationKeyMachineEffectiveCreationTimeout outranks the creation timeout of spec and flag.
 	AnnotationKeyMachineEffectiveCreationTimeout = "node.machine.sapcloud.io/effective-creation-timeout"
 	// AnnotationKeyMachineUpdateFailedReason on a node says why its in-place update failed.

@@ -180,6 +180,7 @@ func TestDrainRequest(t *testing.T) {
 			})
 			d := h.draining(forPod("web"))
 			h.delete()
+			h.Clock.Step(time.Hour) // the manager has seen the conditions begin
 			h.Pass()
 			if d.requests[0].Force != drain.NotForced {
 				t.Fatalf("forced from the beginning: %s", d.requests[0].Force)
@@ -394,11 +395,11 @@ func TestReasonOnTheNode(t *testing.T) {
 	}
 }
 
-// TestDrainNeedsTheTarget: a node that nobody can see is not taken for empty, until the
-// drain's time is over or somebody forces it.
+// TestDrainNeedsTheTarget: a node that nobody can see is not taken for empty, until the target is
+// back or somebody forces the drain.
 func TestDrainNeedsTheTarget(t *testing.T) {
 	for name, release := range map[string]func(h *harness){
-		"timeout": func(h *harness) { h.Clock.SetTime(h.machine().DeletionTimestamp.Add(DefaultDrainTimeout)) },
+		"return": func(h *harness) { h.target.since = h.Clock.Now() },
 		"force": func(h *harness) {
 			change(h, h.machine(), func(m *v1alpha1.Machine) {
 				metav1.SetMetaDataLabel(&m.ObjectMeta, v1alpha1.LabelKeyForceDeletion, "True")
@@ -420,8 +421,8 @@ func TestDrainNeedsTheTarget(t *testing.T) {
 			wantStatus(t, h.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "the target cluster does not answer"})
 			release(h)
 			h.Settle()
-			if len(h.Driver.VMs()) != 0 || h.gone() {
-				t.Errorf("%d VMs; gone: %v; want the VM gone, and the Machine there for its node", len(h.Driver.VMs()), h.gone())
+			if want := name == "return"; len(h.Driver.VMs()) != 0 || h.gone() != want {
+				t.Errorf("%d VMs; gone: %v; want the VM gone, and the Machine only with its node", len(h.Driver.VMs()), h.gone())
 			}
 		})
 	}

@@ -39,6 +39,8 @@ type scope struct {
 	ownedByOther string
 	// force is why the drain is forced. Set by findNode and drain.
 	force drain.Force
+	// drainSince is when the drain began, or began anew. Set by findNode.
+	drainSince time.Time
 }
 
 // memory is kept between the passes over a Machine. Losing it costs an event that is sent twice, or

@@ -3,7 +3,6 @@ package machine
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -138,18 +137,21 @@ func (c *Controller) identifyNode(ctx context.Context, s *scope) flow.Result {
 // pods.
 func (c *Controller) findNode(ctx context.Context, s *scope) flow.Result {
 	name := s.machine.Labels[v1alpha1.NodeLabelKey]
-	if c.Target == nil || name == "" || c.Engine.Deleting(s.key()) {
+	switch {
+	case c.Target == nil || c.Engine.Deleting(s.key()):
 		return flow.Continue()
-	}
-	if !c.Target.Ready() {
-		s.force = c.forceOf(s, s.machine.Status.Conditions)
+	case !c.Target.Ready() && (name != "" || s.machine.Spec.ProviderID != ""): // its node may be known there only
 		return c.awaitTarget(s)
+	case name == "":
+		return flow.Continue()
 	}
 	found, other, err := c.readNode(ctx, s, name)
 	if err != nil || found == nil || other != nil {
 		return flow.Fail(err)
 	}
-	s.force = c.forceOf(s, found.Status.Conditions)
+	if err := c.timeDrain(ctx, s, found.Status.Conditions); err != nil {
+		return flow.Fail(err)
+	}
 	if !c.nodes.Fresh(found) {
 		return flow.Wait(expectations.StaleCache, "the cache to show what was written to the node")
 	}
@@ -157,24 +159,15 @@ func (c *Controller) findNode(ctx context.Context, s *scope) flow.Result {
 	return flow.Continue()
 }
 
+// awaitTarget waits for the target unless the drain is forced by a user: a node that nobody can see is
+// not empty.
 func (c *Controller) awaitTarget(s *scope) flow.Result {
-	left := c.drainTimeLeft(s)
-	if c.Drain.Drainer == nil || s.force != drain.NotForced || left <= 0 {
+	s.force = c.forceAsked(s)
+	if c.Drain.Drainer == nil || s.force != drain.NotForced {
 		return flow.Continue()
 	}
 	s.drainFailed(v1alpha1.CauseTargetUnavailable, "the target cluster does not answer")
-	return flow.Wait(min(left, targetAway), "the target cluster")
-}
-
-// drainTimeLeft is the time until the drain is forced; not positive once it is over.
-func (c *Controller) drainTimeLeft(s *scope) time.Duration {
-	return timeouts.Drain(s.machine, c.Drain.Timeout).Ends(s.machine.DeletionTimestamp.Time).Sub(s.now)
-}
-
-func (c *Controller) forceOf(s *scope, conditions []corev1.NodeCondition) drain.Force {
-	requested, _ := strconv.ParseBool(s.machine.Labels[v1alpha1.LabelKeyForceDeletion])
-	s.wakeWithin(drain.ForceDue(conditions, s.now))
-	return drain.ForceFor(requested, conditions, s.now)
+	return flow.Wait(targetAway, "the target cluster")
 }
 
 func (c *Controller) announceTermination(ctx context.Context, s *scope) flow.Result {
@@ -201,7 +194,7 @@ func (c *Controller) marked(ctx context.Context, s *scope, err error) flow.Resul
 	case err == nil:
 	case apierrors.IsNotFound(err):
 		s.node = nil
-	case s.force == drain.NotForced && c.drainTimeLeft(s) > 0:
+	case s.force == drain.NotForced:
 		if !apierrors.IsConflict(err) {
 			s.drainFailed(v1alpha1.CauseDrainFailed, err.Error())
 		}
@@ -219,7 +212,7 @@ func (c *Controller) drain(ctx context.Context, s *scope) flow.Result {
 	report, err := c.Drain.Drainer.Drain(ctx, drain.Request{
 		Machine:         s.key(),
 		Node:            s.node.Name,
-		Since:           s.machine.DeletionTimestamp.Time,
+		Since:           s.drainSince,
 		Timeout:         timeouts.Drain(s.machine, c.Drain.Timeout).Duration,
 		MaxEvictRetries: timeouts.MaxEvictRetries(s.machine, c.Drain.MaxEvictRetries),
 		Force:           s.force,

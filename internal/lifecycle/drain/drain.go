@@ -2,8 +2,8 @@
 //
 // Each call of Drain looks at the pods, starts the evictions that may start now, and reports
 // what is awaited. It blocks for one short request only; see below. What a Drainer remembers (attempts, waits for volumes) may
-// be lost: a restart begins the waits again, but for volumes of pods that are gone. The deadline
-// counts from a time that the caller stores.
+// be lost: a restart begins the waits again, but for volumes of pods that are gone. The caller says
+// when the drain is forced.
 //
 // # Pods
 //
@@ -14,8 +14,8 @@
 // detached from the node and attached to another, or when the time for that is over. Volumes
 // that several pods of the node use, or that may be attached to several nodes, are not awaited.
 //
-// A PodDisruptionBudget is ignored only when the drain is forced, when its deadline has passed,
-// or when a pod's evictions were refused too often. The Report says so.
+// A PodDisruptionBudget is ignored only when the drain is forced, or when a pod's evictions were
+// refused too often. The Report says so.
 //
 // # Events and caches
 //
@@ -90,9 +90,10 @@ type Request struct {
 	Machine types.NamespacedName
 	// Node is the name of the Machine's node, which is cordoned.
 	Node string
-	// Since is when the drain began: the Machine's deletionTimestamp.
+	// Since is when the drain began, or began anew after an outage. While nobody can drain it is
+	// now. Attempts from before do not count, and waits for volumes begin there at the earliest.
 	Since time.Time
-	// Timeout is the time after Since when the drain is forced. Zero or less forces it at once.
+	// Timeout is the time after which the caller forces the drain.
 	Timeout time.Duration
 	// MaxEvictRetries is how often a refused eviction is tried again, every 20 s and within
 	// Timeout, until the pod is deleted by force.
@@ -135,7 +136,7 @@ func (d *Drainer) Drain(ctx context.Context, req Request) (Report, error) {
 	if f == nil {
 		return Report{Done: true, Force: req.Force, NodeGone: true}, nil
 	}
-	r := d.rules(req, f.now)
+	r := d.rules(req)
 	d.mu.Lock()
 	ops := plan(*f, r, l)
 	made := report(*f, r, l, ops)
@@ -161,16 +162,12 @@ func (d *Drainer) ledgerOf(req Request) (*ledger, known) {
 	return l, l.known()
 }
 
-func (d *Drainer) rules(req Request, now time.Time) rules {
-	r := rules{
+func (d *Drainer) rules(req Request) rules {
+	return rules{
 		strategy: d.Strategy, detach: d.DetachTimeout, reattach: d.ReattachTimeout,
 		retries: max(0, min(int(req.MaxEvictRetries), int(req.Timeout/evictionInterval))),
-		timeout: req.Timeout, deadline: req.Since.Add(req.Timeout), force: req.Force,
+		timeout: req.Timeout, since: req.Since, force: req.Force,
 	}
-	if r.force == NotForced && !now.Before(r.deadline) {
-		r.force = ForceDeadline
-	}
-	return r
 }
 
 // Forget drops what is remembered of a Machine's drain.
@@ -223,7 +220,7 @@ const (
 	ForceNotReady Force = "the node has not been Ready for over 5 minutes"
 	// ForceReadonlyFilesystem is a condition of node-problem-detector.
 	ForceReadonlyFilesystem Force = "the node's filesystem has been read-only for over 5 minutes"
-	// ForceDeadline is set by Drain itself.
+	// ForceDeadline means that the timeout has passed.
 	ForceDeadline Force = "the drain timeout has passed"
 )
 

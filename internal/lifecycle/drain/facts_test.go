@@ -272,7 +272,7 @@ func TestRetries(t *testing.T) {
 		timeout time.Duration
 		want    int
 	}{{360, 2 * time.Hour, 360}, {360, time.Minute, 3}, {2, time.Hour, 2}, {-1, time.Hour, 0}, {5, -time.Hour, 0}} {
-		if got := New(Options{}).rules(Request{MaxEvictRetries: tc.retries, Timeout: tc.timeout}, start).retries; got != tc.want {
+		if got := New(Options{}).rules(Request{MaxEvictRetries: tc.retries, Timeout: tc.timeout}).retries; got != tc.want {
 			t.Errorf("%d within %v: %d, want %d", tc.retries, tc.timeout, got, tc.want)
 		}
 	}

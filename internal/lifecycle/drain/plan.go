@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -102,6 +104,9 @@ func next(f facts, r rules, p *progress) (operation, bool) {
 	if b := f.budgets[p.uid]; b != nil && Misconfigured(b) {
 		return operation{pod: p.pod}, true // it may be corrected; only the deadline ignores it
 	}
+	if p.counted.Before(r.since) {
+		p.attempts = 0
+	}
 	if p.counts() && !f.now.Before(p.counted.Add(evictionInterval)) {
 		p.attempts++
 		p.counted = f.now
@@ -120,9 +125,20 @@ func (p *progress) gaveUp() string {
 }
 
 // counts reports whether the last answer counts as a retry. An error does for pods with volumes
-// only, since they hold back others.
+// only, since they hold back others, and if the API server could decide.
 func (p *progress) counts() bool {
-	return p.refused || p.failure != nil && len(p.volumes) > 0
+	return p.refused || len(p.volumes) > 0 && decided(p.failure)
+}
+
+// decided reports whether an error is the decision of an API server that works.
+func decided(err error) bool {
+	switch apierrors.ReasonForError(err) {
+	case metav1.StatusReasonUnknown, metav1.StatusReasonTimeout, metav1.StatusReasonServerTimeout,
+		metav1.StatusReasonServiceUnavailable, metav1.StatusReasonTooManyRequests:
+		return false
+	default:
+		return true
+	}
 }
 
 func (p *progress) nextTry(f facts) time.Time {
@@ -173,7 +189,7 @@ type rules struct {
 	detach, reattach time.Duration
 	timeout          time.Duration
 	retries          int
-	deadline         time.Time
+	since            time.Time
 	force            Force
 }
 
@@ -337,8 +353,18 @@ func (p *progress) notBack(f facts) []string {
 	return names
 }
 
-func (p *progress) detachBy(r rules) time.Time   { return p.sent.Add(p.grace + r.detach) }
-func (p *progress) reattachBy(r rules) time.Time { return p.detached.Add(r.reattach) }
+func (p *progress) detachBy(r rules) time.Time {
+	return later(p.sent, r.since).Add(p.grace + r.detach)
+}
+
+func (p *progress) reattachBy(r rules) time.Time { return later(p.detached, r.since).Add(r.reattach) }
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
 
 // goneSlack is what a pod gets beyond its grace period.
 const goneSlack = 30 * time.Second

@@ -283,9 +283,6 @@ func (m *reporter) finish() {
 		return
 	}
 	due := time.Time{}
-	if m.Force == NotForced {
-		due = m.r.deadline
-	}
 	for _, w := range m.Waiting {
 		if !w.Next.IsZero() && (due.IsZero() || w.Next.Before(due)) {
 			due = w.Next

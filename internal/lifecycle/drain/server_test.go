@@ -218,7 +218,7 @@ func TestMisconfiguredBudgetIsNamed(t *testing.T) {
 	if !strings.HasSuffix(report.Problem(), want) {
 		t.Errorf("problem %q does not end in what is looked for", report.Problem())
 	}
-	req.Timeout = 0 // its time is over
+	req.Force = drain.ForceDeadline
 	if report = h.drive(d, &req, done); report.Force != drain.ForceDeadline {
 		t.Errorf("forced because %q", report.Force)
 	}

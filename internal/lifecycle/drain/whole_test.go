@@ -28,7 +28,7 @@ func (s *story) play(c cluster) (requests []string, took time.Duration) {
 	due := map[string]time.Time{} // by "gone NAME", "detach VOLUME", "reattach VOLUME"
 	for ; s.facts.now.Sub(start) < 24*time.Hour; s.later(time.Second) {
 		s.happen(due, c)
-		if s.rules.force == NotForced && !s.facts.now.Before(s.rules.deadline) {
+		if s.rules.force == NotForced && !s.facts.now.Before(start.Add(s.rules.timeout)) {
 			s.rules.force = ForceDeadline
 		}
 		ops := plan(s.facts, s.rules, s.l)

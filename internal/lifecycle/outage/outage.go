@@ -189,6 +189,35 @@ func (m *Monitor) Countdown(ctx context.Context, begin time.Time, timeout timeou
 	return counted
 }
 
+// Seen is what a Monitor knows of the API servers.
+type Seen struct {
+	// Answering reports that all of them answer, and that the target's cache has been complete.
+	Answering bool
+	// Begun is when this process could begin to work.
+	Begun time.Time
+	// Back is when this process could work again after an outage that it saw; zero if it saw none.
+	Back time.Time
+	// Again is when to look again at the latest.
+	Again time.Duration
+}
+
+// See looks at the API servers, by answers that are no older than the age.
+func (m *Monitor) See(ctx context.Context, age time.Duration) Seen {
+	known := m.observe(ctx, min(age, m.opts.Period))
+	seen := Seen{Answering: known.answering, Begun: m.begun, Back: known.back, Again: known.again}
+	if m.opts.Target == nil {
+		return seen
+	}
+	seen.Answering = seen.Answering && m.opts.Target.Ready()
+	if ready := m.opts.Target.ReadySince(); ready.After(seen.Begun) {
+		seen.Begun = ready
+		if ready.Sub(m.begun) >= m.opts.Timeout && ready.After(seen.Back) {
+			seen.Back = ready // the target was away when the process began
+		}
+	}
+	return seen
+}
+
 func (m *Monitor) count(seen state, begin time.Time, timeout timeouts.Timeout) Countdown {
 	target := m.opts.Target
 	if !seen.answering || target != nil && !target.Ready() {

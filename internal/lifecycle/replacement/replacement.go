@@ -1,4 +1,5 @@
-// Package replacement limits how many Machines of a pool are replaced for their health at once.
+// Package replacement limits how many Machines of a pool are replaced for their health at once, or
+// lose their pods by force after an outage.
 package replacement
 
 import (
@@ -33,6 +34,22 @@ func (r *Limiter) Allow(ctx context.Context, cache client.Reader, machine *v1alp
 		return false, err
 	}
 	m.change(func() { m.granted = true })
+	return true, nil
+}
+
+// AllowForce reports whether the drain of the Machine may be forced now, and reserves that until the
+// Machine is gone. The limit is that of Allow, and counts nothing but forced drains.
+func (r *Limiter) AllowForce(ctx context.Context, cache client.Reader, machine *v1alpha1.Machine, limit intstr.IntOrString) (bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m, err := r.memberOf(ctx, cache, machine)
+	switch {
+	case err != nil:
+		return false, err
+	case !m.forced && m.pool.forced >= limitOf(limit, m.pool.size):
+		return false, nil
+	}
+	m.change(func() { m.forced = true })
 	return true, nil
 }
 
@@ -121,12 +138,15 @@ func (r *Limiter) drop(key types.NamespacedName) {
 type pool struct {
 	name types.NamespacedName
 	size int
-	// going and coming are the Machines with these roles.
-	going, coming int
+	// going and coming are the Machines with these roles; forced are those with a forced drain.
+	going, coming, forced int
 }
 
 // count adds the Machine to the counts, or takes it out.
 func (p *pool) count(m *member, change int) {
+	if m.forced {
+		p.forced += change
+	}
 	switch {
 	case m.granted, m.role == going:
 		p.going += change
@@ -150,6 +170,8 @@ type member struct {
 	role role
 	// granted reports that it was allowed to become Failed, until the cache shows the effect.
 	granted bool
+	// forced reports that its drain was allowed to be forced.
+	forced bool
 }
 
 // change changes the Machine, and the counts with it.

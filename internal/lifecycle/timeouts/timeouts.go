@@ -69,6 +69,17 @@ func Drain(machine *v1alpha1.Machine, flag time.Duration) Timeout {
 	return override(machine, flag, func(c *v1alpha1.MachineConfiguration) *metav1.Duration { return c.MachineDrainTimeout })
 }
 
+// DrainSince is when the drain of a Machine that is being deleted began, or began anew. A time in the
+// future is ignored.
+func DrainSince(machine *v1alpha1.Machine, now time.Time) (since time.Time, anew bool) {
+	deleted := machine.DeletionTimestamp.Time
+	noted, err := time.Parse(time.RFC3339, machine.Annotations[v1alpha1.AnnotationKeyDrainSince])
+	if err != nil || noted.After(now) || noted.Before(deleted) {
+		return deleted, false
+	}
+	return noted, true
+}
+
 // override prefers the Machine's value unless it is negative.
 func override(machine *v1alpha1.Machine, flag time.Duration, field func(*v1alpha1.MachineConfiguration) *metav1.Duration) Timeout {
 	if config := machine.Spec.MachineConfiguration; config != nil {

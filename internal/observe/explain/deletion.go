@@ -190,7 +190,8 @@ func (e *explainer) draining() {
 		e.Next(e.now.Add(due), forcedUnless)
 	}
 	t := timeouts.Drain(e.Machine, cmp.Or(e.Flags.Drain, timeouts.DefaultDrain))
-	e.Next(t.Ends(e.begin), drainTimesOut, "{timeout}", describe(t, "drain"))
+	since, _ := timeouts.DrainSince(e.Machine, e.now)
+	e.Next(t.Ends(since), drainTimesOut, "{timeout}", describe(t, "drain"))
 	e.Advise(forceDrain, "{label}", v1alpha1.LabelKeyForceDeletion)
 }
 
