@@ -69,39 +69,55 @@ func (c *cluster) awaitFailed(name string) *corev1.Pod {
 
 // malformedSpec starts hypervisors with what is no VMSpec.
 func malformedSpec(c *cluster) func(*cluster) {
-	specs := map[string]struct{ spec, want string }{
-		"not-a-spec":   {"nonsense!", "METROPOLIS_VM_SPEC: spec: is neither JSON nor base64"},
-		"half-a-spec":  {`{"name":`, "METROPOLIS_VM_SPEC: spec: cannot be read as JSON"},
-		"empty-spec":   {`{}`, "METROPOLIS_VM_SPEC: name: is required"},
-		"wrong-number": {`{"name":"a","resources":{"cpus":-1}}`, "METROPOLIS_VM_SPEC: spec: cannot be read as JSON"},
-	}
-	for name, one := range specs {
-		c.create(handmade(name, vmpb.Command(), one.spec))
-	}
 	return func(c *cluster) {
-		for name, one := range specs {
-			pod := c.awaitFailed(name)
-			var left vmpb.Termination
-			ended := pod.Status.ContainerStatuses[0].State.Terminated
-			if ended == nil || ended.ExitCode != 1 || json.Unmarshal([]byte(ended.Message), &left) != nil {
-				c.t.Errorf("%s ended with %+v", name, ended)
-			} else if left.Reason != vmpb.EndInvalidSpec || !strings.HasPrefix(left.Message, one.want) {
+		for name, one := range map[string]struct{ spec, want string }{
+			"not-a-spec":   {"nonsense!", "METROPOLIS_VM_SPEC: spec: is neither JSON nor base64"},
+			"half-a-spec":  {`{"name":`, "METROPOLIS_VM_SPEC: spec: cannot be read as JSON"},
+			"empty-spec":   {`{}`, "METROPOLIS_VM_SPEC: name: is required"},
+			"wrong-number": {`{"name":"a","resources":{"cpus":-1}}`, "METROPOLIS_VM_SPEC: spec: cannot be read as JSON"},
+		} {
+			root := filepath.Join(c.dir, name)
+			if err := os.MkdirAll(filepath.Join(root, filepath.Dir(vmpb.TerminationMessagePath)), 0o700); err != nil {
+				c.t.Fatal(err)
+			}
+			command := exec.Command(os.Args[0], "hypervisor")
+			command.Env = []string{"PATH=" + os.Getenv("PATH"), vmpb.EnvRoot + "=" + root, vmpb.EnvListen + "=127.0.0.1:0", vmpb.EnvSpec + "=" + one.spec}
+			var ended *exec.ExitError
+			if err := command.Run(); !errors.As(err, &ended) || ended.ExitCode() != 1 {
+				c.t.Errorf("%s ended with %v", name, err)
+			}
+			left := terminationIn(c.t, root)
+			if left.Reason != vmpb.EndInvalidSpec || !strings.HasPrefix(left.Message, one.want) {
 				c.t.Errorf("%s left %+v, want %q", name, left, one.want)
 			}
 		}
 	}
 }
 
-// otherCommand asks a host to run something else than a hypervisor.
-func otherCommand(c *cluster) func(*cluster) {
-	c.create(handmade("other-command", []string{"/bin/sh", "-c", "true"}, "{}"))
+// terminationIn reads what a hypervisor with that root left.
+func terminationIn(t *testing.T, root string) vmpb.Termination {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, vmpb.TerminationMessagePath))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var left vmpb.Termination
+	if err := json.Unmarshal(text, &left); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return left
+}
+
+// podOfNobody asks a host to run a hypervisor that no VirtualMachine controls.
+func podOfNobody(c *cluster) func(*cluster) {
+	c.create(handmade("pod-of-nobody", vmpb.Command(), "{}"))
 	return func(c *cluster) {
-		const want = `a host runs the command "millwright hypervisor" only`
-		pod := c.awaitFailed("other-command")
+		const want = "a host runs only the Pods of virtual machines"
+		pod := c.awaitFailed("pod-of-nobody")
 		if pod.Status.Reason != "Unsupported" || !strings.Contains(pod.Status.Message, want) {
 			c.t.Errorf("the pod says %s: %s", pod.Status.Reason, pod.Status.Message)
 		}
-		c.awaitEvent("Pod", "other-command", "Unsupported", want)
+		c.awaitEvent("Pod", "pod-of-nobody", "Unsupported", want)
 	}
 }
 
@@ -181,13 +197,8 @@ func secondHypervisor(c *cluster) func(*cluster) {
 		if !errors.As(err, &ended) || ended.ExitCode() != 1 {
 			c.t.Errorf("the second hypervisor ended with %v", err)
 		}
-		var left vmpb.Termination
-		text, err := os.ReadFile(filepath.Join(root, vmpb.TerminationMessagePath))
-		if err != nil {
-			c.t.Fatal(err)
-		}
-		if err := json.Unmarshal(text, &left); err != nil || left.Reason != vmpb.EndDiskLocked {
-			c.t.Errorf("the second hypervisor left %s: %v", text, err)
+		if left := terminationIn(c.t, root); left.Reason != vmpb.EndDiskLocked {
+			c.t.Errorf("the second hypervisor left %+v", left)
 		}
 		c.wantUndisturbed("wanted-twice", before)
 	}

@@ -54,7 +54,7 @@ func TestBadInputDisturbsNobody(t *testing.T) {
 		{"an address outside of the network", strangeAddress},
 		{"two addresses of one IP version", twoAddresses},
 		{"a spec that no hypervisor understands", malformedSpec},
-		{"a pod with another command", otherCommand},
+		{"a pod of no virtual machine", podOfNobody},
 		{"no space for the image", noSpace(images)},
 	}...)
 	// Much of it is waiting: all begin before one is looked at, and those that begin

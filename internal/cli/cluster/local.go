@@ -24,6 +24,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/folder"
 	managercmd "github.com/millwright-dev/millwright/internal/cli/manager"
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
+	"github.com/millwright-dev/millwright/internal/local/hostrunner"
 	"github.com/millwright-dev/millwright/internal/local/hostrunner/provisioner"
 	"github.com/millwright-dev/millwright/internal/manager"
 )
@@ -80,6 +81,7 @@ func (m *local) install(ctx context.Context) error {
 	// The namespace comes before the objects in it.
 	for _, manifests := range []struct{ files, namespace string }{
 		{"local/*.yaml", localNamespace},
+		{"policy/*.yaml", localNamespace},
 		{"rbac/control-role.yaml", localNamespace},
 		{"rbac/driver-vm-role.yaml", localNamespace},
 		{"rbac/target-role*.yaml", localNamespace},
@@ -183,19 +185,24 @@ func (m *local) startMachines(ctx context.Context, group *errgroup.Group) error 
 	return nil
 }
 
+// hostPrefix precedes the number of a host in the name of its Node.
+const hostPrefix = "host-"
+
 // startHosts starts the hosts, each a process of its own.
-func (m *local) startHosts(ctx context.Context, _ *errgroup.Group) error {
+func (m *local) startHosts(ctx context.Context, group *errgroup.Group) error {
 	for i := range m.hosts {
-		name := fmt.Sprintf("host-%d", i+1)
+		name := hostPrefix + strconv.Itoa(i+1)
 		dir := folder.HostDir(m.plane.Dir(), name)
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("making the folder of %s: %w", name, err)
 		}
 		kubeconfig := filepath.Join(dir, "kubeconfig")
-		if err := m.plane.WriteKubeconfig(kubeconfig, "system:node:"+name, "system:nodes"); err != nil {
+		keep, err := m.plane.KeepKubeconfig(kubeconfig, "system:node:"+name, "system:nodes", hostrunner.Group)
+		if err != nil {
 			return err
 		}
-		err := m.plane.StartChild(ctx, controlplane.Child{
+		group.Go(func() error { return keep(ctx) })
+		err = m.plane.StartChild(ctx, controlplane.Child{
 			Name: name, Path: m.program, Grace: hostGrace,
 			Args: []string{
 				"hostrunner", "--name", name, "--dir", dir, "--kubeconfig", kubeconfig,

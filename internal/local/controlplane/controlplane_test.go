@@ -139,6 +139,7 @@ func TestControlPlane(t *testing.T) {
 			t.Errorf("the kubeconfig has mode %o", mode)
 		}
 	})
+	t.Run("KeptKubeconfig", func(t *testing.T) { testKeptKubeconfig(t, cp) })
 	t.Run("NodesAreAuthorisedApart", func(t *testing.T) { testNodeRestriction(t, cp, admin) })
 	t.Run("BootstrapTokens", func(t *testing.T) { testBootstrap(t, cp, admin) })
 	t.Run("FrontProxy", func(t *testing.T) { testFrontProxy(t, cp) })

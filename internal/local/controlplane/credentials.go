@@ -1,9 +1,12 @@
 package controlplane
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -35,6 +38,71 @@ func (cp *ControlPlane) WriteKubeconfig(path, user string, groups ...string) err
 	return cp.writeKubeconfig(path, issued)
 }
 
+// Lifetime of a certificate that is renewed while the program runs, and how often is looked at its
+// age. Timers do not count the time while the machine sleeps.
+const (
+	renewedLifetime = 30 * 24 * time.Hour
+	renewalInterval = time.Hour
+)
+
+// KeepKubeconfig is WriteKubeconfig with a certificate and key in a file beside the kubeconfig,
+// PATH.pem. The function that it returns renews that file, until the context ends, when two thirds
+// of the certificate's lifetime are over; clients of client-go read it again. It returns nil.
+func (cp *ControlPlane) KeepKubeconfig(path, user string, groups ...string) (keep func(context.Context) error, err error) {
+	kept := &keptCertificate{
+		path: path + ".pem", authority: cp.pki[clusterCA],
+		leaf: leaf{commonName: user, organizations: groups, usages: clientUsage, lifetime: renewedLifetime},
+		log:  cp.config.Logger,
+	}
+	if err := kept.renew(); err != nil {
+		return nil, err
+	}
+	auth := &clientcmdapi.AuthInfo{ClientCertificate: kept.path, ClientKey: kept.path}
+	return kept.keep, cp.writeConfig(path, user, auth)
+}
+
+// keptCertificate is a file with a client certificate and its key.
+type keptCertificate struct {
+	path      string
+	authority ca.Pair
+	leaf      leaf
+	log       logr.Logger
+	// renewal is when the certificate is to be renewed. It has no monotonic clock reading.
+	renewal time.Time
+}
+
+// keep renews the file until the context ends.
+func (k *keptCertificate) keep(ctx context.Context) error {
+	ticker := time.NewTicker(renewalInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		if time.Now().Before(k.renewal) {
+			continue
+		}
+		if err := k.renew(); err != nil {
+			k.log.Error(err, "renewing a certificate; this is tried again", "file", k.path)
+		}
+	}
+}
+
+// renew replaces the file as a whole, so that nobody reads a key with another certificate.
+func (k *keptCertificate) renew() error {
+	issued, err := issue(k.authority, k.leaf, time.Now())
+	if err == nil {
+		err = folder.WriteFile(k.path, slices.Concat(issued.CertPEM(), issued.KeyPEM()))
+	}
+	if err != nil {
+		return fmt.Errorf("making a client certificate for %s: %w", k.leaf.commonName, err)
+	}
+	k.renewal = issued.Cert.NotAfter.Add(-k.leaf.lifetime / 3)
+	return nil
+}
+
 func (cp *ControlPlane) issueClient(user string, groups []string) (ca.Pair, error) {
 	issued, err := issue(cp.pki[clusterCA], leaf{commonName: user, organizations: groups, usages: clientUsage}, time.Now())
 	if err != nil {
@@ -52,10 +120,15 @@ func (cp *ControlPlane) restConfig(client ca.Pair) *rest.Config {
 }
 
 func (cp *ControlPlane) writeKubeconfig(path string, client ca.Pair) error {
-	name, user := cp.config.Name, client.Cert.Subject.CommonName
+	auth := &clientcmdapi.AuthInfo{ClientCertificateData: client.CertPEM(), ClientKeyData: client.KeyPEM()}
+	return cp.writeConfig(path, client.Cert.Subject.CommonName, auth)
+}
+
+func (cp *ControlPlane) writeConfig(path, user string, auth *clientcmdapi.AuthInfo) error {
+	name := cp.config.Name
 	content, err := clientcmd.Write(clientcmdapi.Config{
 		Clusters:       map[string]*clientcmdapi.Cluster{name: {Server: cp.URL(), CertificateAuthorityData: cp.CAData()}},
-		AuthInfos:      map[string]*clientcmdapi.AuthInfo{user: {ClientCertificateData: client.CertPEM(), ClientKeyData: client.KeyPEM()}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{user: auth},
 		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: user}},
 		CurrentContext: name,
 	})

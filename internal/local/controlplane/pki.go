@@ -1,6 +1,7 @@
 package controlplane
 
 import (
+	"cmp"
 	"crypto/ecdsa"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -57,6 +58,7 @@ type leaf struct {
 	organizations []string
 	hosts         []string // DNS names and addresses; none for a client
 	usages        []x509.ExtKeyUsage
+	lifetime      time.Duration // 0: leafLifetime
 }
 
 var (
@@ -160,7 +162,7 @@ func issue(authority ca.Pair, leaf leaf, now time.Time) (ca.Pair, error) {
 	template := x509.Certificate{
 		Subject:     pkix.Name{CommonName: leaf.commonName, Organization: leaf.organizations},
 		NotBefore:   now.Add(-ca.Backdate),
-		NotAfter:    now.Add(leafLifetime),
+		NotAfter:    now.Add(cmp.Or(leaf.lifetime, leafLifetime)),
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: leaf.usages,
 	}

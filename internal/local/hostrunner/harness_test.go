@@ -16,7 +16,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/config"
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/internal/local/process"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/env"
@@ -48,8 +52,13 @@ func newTestHost(t *testing.T, options ...env.Option) *testHost {
 	}
 	b := &testHost{Env: e, t: t, client: client}
 	b.config = Config{Name: "host-of-" + e.Namespace, Dir: t.TempDir(), Program: program}
-	if b.config.REST, err = e.ControlPlane.UserConfig("system:node:"+b.config.Name, "system:nodes"); err != nil {
+	if b.config.REST, err = e.ControlPlane.UserConfig("system:node:"+b.config.Name, "system:nodes", Group); err != nil {
 		t.Fatal(err)
+	}
+	for _, manifests := range []string{"local/hosts.yaml", "policy/hosts.yaml"} {
+		if err := controlplane.Apply(t.Context(), e.Admin, config.Files, manifests, ""); err != nil {
+			t.Fatal(err)
+		}
 	}
 	t.Cleanup(b.killAll)
 	return b
@@ -92,7 +101,7 @@ func (b *testHost) start() (stop func()) {
 func (b *testHost) startKillable() (kill func()) {
 	b.t.Helper()
 	kubeconfig := filepath.Join(b.t.TempDir(), "kubeconfig")
-	if err := b.ControlPlane.WriteKubeconfig(kubeconfig, "system:node:"+b.config.Name, "system:nodes"); err != nil {
+	if err := b.ControlPlane.WriteKubeconfig(kubeconfig, "system:node:"+b.config.Name, "system:nodes", Group); err != nil {
 		b.t.Fatal(err)
 	}
 	description, err := json.Marshal(hostDescription{
@@ -119,10 +128,51 @@ func (b *testHost) startKillable() (kill func()) {
 	return kill
 }
 
+// vm creates a VirtualMachine.
+func (b *testHost) vm(name string) *vmv1alpha1.VirtualMachine {
+	b.t.Helper()
+	scheme := env.NewScheme()
+	if err := vmv1alpha1.AddToScheme(scheme); err != nil {
+		b.t.Fatal(err)
+	}
+	client, err := client.New(b.Admin, client.Options{Scheme: scheme})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	vm := &vmv1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: b.Namespace}}
+	if err := client.Create(b.t.Context(), vm); err != nil {
+		b.t.Fatal(err)
+	}
+	return vm
+}
+
+// ownedBy makes the Pod one of a VirtualMachine.
+func ownedBy(vm *vmv1alpha1.VirtualMachine) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		owner := metav1.NewControllerRef(vm, vmv1alpha1.SchemeGroupVersion.WithKind(vmv1alpha1.VirtualMachineKind))
+		pod.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
+}
+
 // pod creates a Pod like those of the VM controller, bound to the host. See beHypervisor for
 // the behaviors of its process.
 func (b *testHost) pod(name, does string, change ...func(*corev1.Pod)) *corev1.Pod {
 	b.t.Helper()
+	return b.handmade(b.client, name, does, append([]func(*corev1.Pod){ownedBy(b.vm(name))}, change...)...)
+}
+
+// handmade creates a Pod as somebody else, without an owner.
+func (b *testHost) handmade(as kubernetes.Interface, name, does string, change ...func(*corev1.Pod)) *corev1.Pod {
+	b.t.Helper()
+	created, err := as.CoreV1().Pods(b.Namespace).Create(b.t.Context(), b.describe(name, does, change...), metav1.CreateOptions{})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return created
+}
+
+// describe returns such a Pod.
+func (b *testHost) describe(name, does string, change ...func(*corev1.Pod)) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: b.Namespace},
 		Spec: corev1.PodSpec{
@@ -142,11 +192,7 @@ func (b *testHost) pod(name, does string, change ...func(*corev1.Pod)) *corev1.P
 	for _, c := range change {
 		c(pod)
 	}
-	created, err := b.client.CoreV1().Pods(b.Namespace).Create(b.t.Context(), pod, metav1.CreateOptions{})
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	return created
+	return pod
 }
 
 func withEnv(name, value string) func(*corev1.Pod) {

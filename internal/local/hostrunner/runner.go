@@ -15,9 +15,12 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
 const (
@@ -42,6 +45,8 @@ const (
 type host struct {
 	Config
 	client kubernetes.Interface
+	// vms reads the metadata of VirtualMachines.
+	vms    metadata.Getter
 	events record.EventRecorder
 	// stopping ends when the host is stopped.
 	stopping context.Context
@@ -66,12 +71,17 @@ func newRunner(config Config) (*runner, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making a client: %w", err)
 	}
+	objects, err := metadata.NewForConfig(access)
+	if err != nil {
+		return nil, fmt.Errorf("making a client: %w", err)
+	}
 	broadcaster := record.NewBroadcaster()
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
 	return &runner{
 		host: &host{
 			Config: config,
 			client: client,
+			vms:    objects.Resource(vmv1alpha1.SchemeGroupVersion.WithResource("virtualmachines")),
 			events: broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component, Host: config.Name}),
 		},
 		broadcaster: broadcaster,

@@ -110,12 +110,20 @@ func (w *worker) startable() bool {
 	return w.seen == viewLive && w.process == nil && w.ending == nil && w.wanted()
 }
 
-// refuse fails Pods that a host does not support.
-func (w *worker) refuse(context.Context) flow.Result {
-	if !w.startable() {
+// refuse fails Pods that are not of a virtual machine, or that a host does not support.
+func (w *worker) refuse(ctx context.Context) flow.Result {
+	if !w.startable() || w.admitted {
 		return flow.Continue()
 	}
-	if err := admit(w.pod); err != nil {
+	err := w.admitOwner(ctx, w.pod)
+	if err != nil && !errors.Is(err, errForeign) {
+		return w.hold(waitingCreating, eventStart, err)
+	}
+	if err == nil {
+		err = admit(w.pod)
+	}
+	w.admitted = err == nil
+	if err != nil {
 		w.ending = &ending{phase: corev1.PodFailed, reason: ReasonUnsupported, message: err.Error()}
 		w.events.Event(w.pod, corev1.EventTypeWarning, ReasonUnsupported, err.Error())
 	}

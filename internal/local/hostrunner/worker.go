@@ -39,6 +39,7 @@ type worker struct {
 	pod  *corev1.Pod
 	seen view
 
+	admitted  bool // the host may run the Pod
 	recovered bool // looked for a process of an earlier host runner
 	process   *process.Process
 	ending    *ending
