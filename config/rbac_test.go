@@ -60,6 +60,7 @@ func TestRolesGrantNoMoreThanThoseOfMCM(t *testing.T) {
 func TestRolesNameWhatTheyGrant(t *testing.T) {
 	roles := append(slices.Collect(maps.Keys(mcmGrants)),
 		[3]string{"rbac/target-role.yaml", "ClusterRole", "millwright-target-events"},
+		[3]string{"rbac/node-certificates-role.yaml", "ClusterRole", "millwright-node-certificates"},
 		[3]string{"local/hosts.yaml", "ClusterRole", "millwright-host"},
 		[3]string{"rbac/driver-vm-role.yaml", "Role", "millwright-driver-vm"},
 		[3]string{"rbac/driver-vm-hosts-role.yaml", "ClusterRole", "millwright-driver-vm-hosts"},

@@ -70,7 +70,7 @@ var notYet = []string{
 
 // ownFlags are those that MCM has not.
 var ownFlags = map[string]string{"driver": "", "installation": "", "machine-safety-orphan-vms": "delete",
-	"machine-max-health-replacements": "1", "drain-volume-pods": "serial",
+	"machine-max-health-replacements": "1", "drain-volume-pods": "serial", "approve-node-certificates": "false",
 	"apis": "[mcm]", "watch-filter": "", "webhook-port": "0", "webhook-cert-dir": "", "leader-elect-namespace": "", "leader-elect-resource-name": "millwright-cluster-api",
 	"enforce-min-ready-seconds": "true", "sim-dir": "", "sim-heartbeat": "10s"}
 

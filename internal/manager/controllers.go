@@ -15,6 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machineclass"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset"
+	"github.com/millwright-dev/millwright/internal/controllers/nodecertificate"
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
@@ -72,6 +73,12 @@ func mcmControllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner
 	if joined != nil {
 		all = append(all, unmanaged.New(unmanaged.Options{
 			Machines: mgr.GetClient(), Target: joined, Clock: clock.RealClock{}, Grace: cfg.CreationTimeout,
+		}))
+	}
+	if joined != nil && cfg.NodeCertificates.Approve {
+		all = append(all, nodecertificate.New(nodecertificate.Options{
+			Machines: mgr.GetClient(), Target: joined, Tokens: machines.Tokens, Reserved: cfg.NodeCertificates.Reserved,
+			Events: events.recorder("node-certificate-controller"), Clock: clock.RealClock{},
 		}))
 	}
 	return all, nil

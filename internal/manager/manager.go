@@ -98,6 +98,9 @@ type Config struct {
 	// BootstrapTokenGroups are the groups of bootstrap tokens' bearers, separated by commas.
 	BootstrapTokenGroups string
 
+	// NodeCertificates configures the approval of the certificates with which nodes join.
+	NodeCertificates NodeCertificates
+
 	// Election configures leader election.
 	Election Election
 	// Log of all controllers.
@@ -120,6 +123,16 @@ type Drain struct {
 	// Strategy, DetachTimeout and ReattachTimeout are those of drain.Options.
 	Strategy                       drain.Strategy
 	DetachTimeout, ReattachTimeout time.Duration
+}
+
+// NodeCertificates configures the approval of the certificates with which nodes join the target
+// cluster by bootstrap token. It is only for APIMCM: no other API has bootstrap tokens of ours.
+type NodeCertificates struct {
+	// Approve has the manager decide on the requests of its Machines' tokens.
+	Approve bool
+	// Reserved reports whether no Machine may have a node of that name. Nil means that none is
+	// reserved.
+	Reserved func(node string) bool
 }
 
 // Orphans configures the collection of orphaned VMs.

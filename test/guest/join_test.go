@@ -11,8 +11,10 @@ import (
 	"github.com/onsi/gomega"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/test/env"
@@ -31,6 +33,7 @@ func newCluster(t *testing.T, id string) *cluster {
 	t.Helper()
 	e := env.New(t, env.WithControllerManager())
 	must(t, e.ControlPlane.AllowJoining(t.Context()))
+	must(t, approveAll(t, e))
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "bootstrap-token-" + id},
 		Type:       corev1.SecretTypeBootstrapToken,
@@ -54,6 +57,16 @@ func newCluster(t *testing.T, id string) *cluster {
 func (c *cluster) reachable(config qemu.Config) qemu.Config {
 	config.Network.HostPorts = []uint16{c.port}
 	return config
+}
+
+// approveAll has the controller manager approve all nodes: there are no Machines, and so nobody knows
+// which node a token is for.
+func approveAll(t *testing.T, e *env.Env) error {
+	return client.IgnoreAlreadyExists(e.Client.Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "approve-all-nodes"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:certificates.k8s.io:certificatesigningrequests:nodeclient"},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:bootstrappers"}},
+	}))
 }
 
 // userData is what the guest gets. Without authority it has to find the cluster's.

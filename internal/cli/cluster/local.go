@@ -85,6 +85,7 @@ func (m *local) install(ctx context.Context) error {
 		{"rbac/control-role.yaml", localNamespace},
 		{"rbac/driver-vm-role.yaml", localNamespace},
 		{"rbac/target-role*.yaml", localNamespace},
+		{"rbac/node-certificates-role.yaml", localNamespace},
 		{"rbac/vm-controller-role.yaml", systemNamespace},
 	} {
 		if err := controlplane.Apply(ctx, admin, config.Files, manifests.files, manifests.namespace); err != nil {
@@ -178,6 +179,7 @@ func (m *local) startMachines(ctx context.Context, group *errgroup.Group) error 
 	}
 	m.Driver.SimDir, m.Driver.SimHeartbeat, m.Driver.Installation = m.path("sim"), managercmd.DefaultHeartbeat, "local"
 	m.Config.Namespace, m.Config.Log = localNamespace, m.log
+	m.Config.NodeCertificates = manager.NodeCertificates{Approve: true, Reserved: isHost}
 	if err := m.Complete(); err != nil {
 		return err
 	}
@@ -187,6 +189,13 @@ func (m *local) startMachines(ctx context.Context, group *errgroup.Group) error 
 
 // hostPrefix precedes the number of a host in the name of its Node.
 const hostPrefix = "host-"
+
+// isHost reports whether a Node of that name is a host, now or with another --hosts.
+func isHost(node string) bool {
+	number, ok := strings.CutPrefix(node, hostPrefix)
+	_, err := strconv.Atoi(number)
+	return ok && err == nil
+}
 
 // startHosts starts the hosts, each a process of its own.
 func (m *local) startHosts(ctx context.Context, group *errgroup.Group) error {

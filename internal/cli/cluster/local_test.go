@@ -22,3 +22,14 @@ func TestHintsFitTheDriver(t *testing.T) {
 		})
 	}
 }
+
+// TestNamesOfHosts: those of hosts that are not there yet are reserved, too, and no others.
+func TestNamesOfHosts(t *testing.T) {
+	for name, want := range map[string]bool{
+		"host-1": true, "host-100": true, "host-": false, "host-a": false, "host-1a": false, "ghost-1": false, "host": false, "": false,
+	} {
+		if got := isHost(name); got != want {
+			t.Errorf("%q: %v", name, got)
+		}
+	}
+}

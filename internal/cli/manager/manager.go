@@ -85,6 +85,7 @@ func (f *Flags) add(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.Config.Profiling.Enabled, "profiling", false, "enable profiling via web interface host:port/debug/pprof/")
 	flags.BoolVar(&f.Config.Profiling.Contention, "contention-profiling", false, "enable block profiling; requires --profiling")
 	flags.DurationVar(&f.overshootingPeriod, "machine-safety-overshooting-period", time.Minute, "no effect, accepted for compatibility with MCM: the Machines of a MachineSet are counted in every reconcile")
+	flags.BoolVar(&f.Config.NodeCertificates.Approve, "approve-node-certificates", false, "approve the certificate of the node of a Machine when its bootstrap token requests it, and deny that token all others; needs the ClusterRole millwright-node-certificates, and no other approver for bootstrap tokens")
 	f.AddTuning(flags)
 	f.addClusterAPI(flags)
 	f.Driver.add(flags)
@@ -185,6 +186,7 @@ func (f *Flags) validate() error {
 	var wrong args.Problems
 	wrong.If(f.target == kubeconfig.None && f.control == "", "--control-kubeconfig: required when --target-kubeconfig is none")
 	wrong.Add(f.validateAPIs())
+	wrong.If(c.NodeCertificates.Approve && (f.target == kubeconfig.None || !slices.Contains(f.apis, string(manager.APIMCM))), "--approve-node-certificates: needs a target cluster, and mcm among --apis")
 	wrong.If(net.ParseIP(c.Address) == nil, "--address: %q is not an IP address", c.Address)
 	wrong.Port("port", c.Port)
 	wrong.If(f.qps <= 0, "--kube-api-qps: must be above 0")

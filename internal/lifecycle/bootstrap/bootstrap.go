@@ -56,6 +56,28 @@ const (
 	secretLength = 16
 )
 
+// UserPrefix precedes the id of a bootstrap token in the name of the user that it authenticates.
+const UserPrefix = "system:bootstrap:"
+
+// IDs returns the ids that the machine's token may have.
+func (t *Tokens) IDs(machine types.NamespacedName) []string {
+	ids := make([]string, attempts)
+	for salt := range ids {
+		ids[salt] = t.id(machine, salt)
+	}
+	return ids
+}
+
+// Issued reports whether there is a token with that id, and it is the machine's.
+func (t *Tokens) Issued(ctx context.Context, machine types.NamespacedName, id string) (bool, error) {
+	token := &corev1.Secret{}
+	err := t.Target.Get(ctx, types.NamespacedName{Namespace: namespace, Name: secretName(id)}, token)
+	if client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("reading the bootstrap token of machine %s: %w", machine, err)
+	}
+	return err == nil && t.isOf(token, machine), nil
+}
+
 // Issue returns a token for the machine as "id.secret", which is valid for at least half the
 // given time. An existing token that ends sooner is renewed with the same id and secret, since
 // the VM may have them.

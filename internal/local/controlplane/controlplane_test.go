@@ -21,6 +21,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -141,6 +142,7 @@ func TestControlPlane(t *testing.T) {
 	})
 	t.Run("KeptKubeconfig", func(t *testing.T) { testKeptKubeconfig(t, cp) })
 	t.Run("NodesAreAuthorisedApart", func(t *testing.T) { testNodeRestriction(t, cp, admin) })
+	t.Run("NoBlanketApproval", func(t *testing.T) { testNoBlanketApproval(t, cp, admin) })
 	t.Run("BootstrapTokens", func(t *testing.T) { testBootstrap(t, cp, admin) })
 	t.Run("FrontProxy", func(t *testing.T) { testFrontProxy(t, cp) })
 	t.Run("EtcdIsClosed", func(t *testing.T) { testEtcdIsClosed(t, cp) })
@@ -167,6 +169,27 @@ func testNodeRestriction(t *testing.T, cp *ControlPlane, admin kubernetes.Interf
 		t.Errorf("want a node to be kept from making another, got %v", err)
 	}
 	must(t, admin.CoreV1().Nodes().Delete(t.Context(), mine, metav1.DeleteOptions{}))
+}
+
+// testNoBlanketApproval checks that nobody is allowed to join as any node, also where an earlier
+// version allowed it.
+func testNoBlanketApproval(t *testing.T, cp *ControlPlane, admin kubernetes.Interface) {
+	const role = "system:certificates.k8s.io:certificatesigningrequests:nodeclient"
+	_, err := admin.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "millwright:approve-node-certificates"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:bootstrappers"}},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	must(t, cp.AllowJoining(t.Context()))
+	must(t, cp.AllowJoining(t.Context()))
+	bindings, err := admin.RbacV1().ClusterRoleBindings().List(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	for _, binding := range bindings.Items {
+		if binding.RoleRef.Name == role {
+			t.Errorf("%s is bound to %v", role, binding.Subjects)
+		}
+	}
 }
 
 // testBootstrap acts as a new node: token, signing request, certificate.

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"time"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -139,8 +140,8 @@ func applyObject(ctx context.Context, c client.Client, object *unstructured.Unst
 //go:embed joining.yaml
 var joining []byte
 
-// AllowJoining lets nodes join by bootstrap token, as with kubeadm: the controller manager
-// approves their requests for kubelet certificates, and the ConfigMap
+// AllowJoining lets nodes request kubelet certificates by bootstrap token, as with kubeadm, and
+// renew them; who approves the first one is left to others. The ConfigMap
 // kube-public/cluster-info has the certificate authority, which the holder of a token can
 // verify. It is idempotent, also concurrently.
 func (cp *ControlPlane) AllowJoining(ctx context.Context) error {
@@ -150,6 +151,9 @@ func (cp *ControlPlane) AllowJoining(ctx context.Context) error {
 	}
 	if err := ApplyText(ctx, c, joining, ""); err != nil {
 		return fmt.Errorf("letting nodes join: %w", err)
+	}
+	if err := forbidBlanketApproval(ctx, c); err != nil {
+		return err
 	}
 	info := clientcmdapi.NewConfig()
 	info.Clusters[""] = &clientcmdapi.Cluster{Server: cp.URL(), CertificateAuthorityData: cp.CAData()}
@@ -165,6 +169,16 @@ func (cp *ControlPlane) AllowJoining(ctx context.Context) error {
 	}}
 	if err := applyObject(ctx, c, published, ""); err != nil {
 		return fmt.Errorf("publishing cluster-info: %w", err)
+	}
+	return nil
+}
+
+// forbidBlanketApproval deletes a binding that a folder may still have, with which any token was
+// approved as any node.
+func forbidBlanketApproval(ctx context.Context, c client.Client) error {
+	binding := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "millwright:approve-node-certificates"}}
+	if err := c.Delete(ctx, binding); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("deleting the blanket approval of nodes: %w", err)
 	}
 	return nil
 }

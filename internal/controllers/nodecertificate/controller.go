@@ -1,0 +1,265 @@
+// Package nodecertificate approves the certificates with which the nodes of Machines join.
+//
+// A request counts if it was made with the bootstrap token of a Machine. It is approved if it asks
+// for the certificate of that Machine's node and nothing else, and denied otherwise. Requests of
+// others are left alone.
+package nodecertificate
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
+	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
+	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+	"github.com/millwright-dev/millwright/internal/reconcile/target"
+)
+
+// machineByToken is an index of Machines by the ids that their bootstrap token may have.
+const machineByToken = "nodecertificate.token"
+
+// reasonDenied is the reason of the event on a Machine whose request was denied.
+const reasonDenied = "NodeCertificateDenied"
+
+// Options configure a Controller.
+type Options struct {
+	// Machines reads from the cache of the control cluster.
+	Machines client.Reader
+	// Target is the cluster that nodes join.
+	Target target.Interface
+	// Tokens issued the bootstrap tokens of the Machines.
+	Tokens *bootstrap.Tokens
+	// Reserved reports whether no Machine may have a node of that name. Nil means that none is
+	// reserved.
+	Reserved func(node string) bool
+	// Events records events on Machines.
+	Events record.EventRecorder
+	Clock  clock.PassiveClock
+}
+
+// Controller reconciles CertificateSigningRequests. Make one with New.
+type Controller struct {
+	Options
+	waiting waiting
+}
+
+// New makes a Controller.
+func New(opts Options) *Controller { return &Controller{Options: opts} }
+
+// SetupWithManager registers the controller, what it watches, and its index.
+func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
+	byToken := func(object client.Object) []string { return c.Tokens.IDs(client.ObjectKeyFromObject(object)) }
+	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.Machine{}, machineByToken, byToken); err != nil {
+		return fmt.Errorf("adding the index %s: %w", machineByToken, err)
+	}
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("nodecertificate").
+		Watches(&v1alpha1.Machine{}, handler.EnqueueRequestsFromMapFunc(c.waitingFor), builder.WithPredicates(nodeNamed())).
+		WatchesRawSource(c.Target.Watch(&certificatesv1.CertificateSigningRequest{}, &handler.EnqueueRequestForObject{}, undecided())).
+		WithOptions(controller.Options{RateLimiter: expectations.RateLimiter()}).
+		Complete(c)
+	if err != nil {
+		return fmt.Errorf("setting up the controller of node certificates: %w", err)
+	}
+	return nil
+}
+
+// nodeNamed are the changes that requests may wait for.
+func nodeNamed() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			return e.ObjectOld.GetLabels()[v1alpha1.NodeLabelKey] != e.ObjectNew.GetLabels()[v1alpha1.NodeLabelKey]
+		},
+	}
+}
+
+func undecided() predicate.Predicate {
+	return predicate.NewPredicateFuncs(func(object client.Object) bool {
+		return pending(object.(*certificatesv1.CertificateSigningRequest))
+	})
+}
+
+// pending reports whether a bootstrap token asks for a kubelet's certificate, and nobody has decided.
+func pending(request *certificatesv1.CertificateSigningRequest) bool {
+	decided := slices.ContainsFunc(request.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool {
+		return c.Type == certificatesv1.CertificateApproved || c.Type == certificatesv1.CertificateDenied
+	})
+	return !decided && tokenID(request) != "" && request.Spec.SignerName == certificatesv1.KubeAPIServerClientKubeletSignerName
+}
+
+// tokenID returns the id of the bootstrap token that made the request; empty if none did. The API
+// server fills the name in.
+func tokenID(request *certificatesv1.CertificateSigningRequest) string {
+	id, ok := strings.CutPrefix(request.Spec.Username, bootstrap.UserPrefix)
+	if !ok {
+		return ""
+	}
+	return id
+}
+
+// Reconcile decides on a request.
+func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	request := &certificatesv1.CertificateSigningRequest{}
+	if err := c.Target.Client().Get(ctx, req.NamespacedName, request, client.UnsafeDisableDeepCopy); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if !pending(request) {
+		return ctrl.Result{}, nil
+	}
+	owner, err := c.ownerOf(ctx, tokenID(request))
+	if err != nil || owner == nil {
+		return ctrl.Result{}, err
+	}
+	machine, made, err := c.judge(ctx, *owner, request)
+	if err == nil && machine != nil && made.kind == "" {
+		// Read again, or the change that the request waits for may have been missed.
+		c.waiting.add(*owner, request.Name)
+		machine, made, err = c.judge(ctx, *owner, request)
+	}
+	if err != nil || made.kind == "" {
+		return ctrl.Result{}, err
+	}
+	return ctrl.Result{}, c.write(ctx, request, machine, made)
+}
+
+// judge returns the Machine, nil if it is gone, and what becomes of its request.
+func (c *Controller) judge(ctx context.Context, key types.NamespacedName, request *certificatesv1.CertificateSigningRequest) (*v1alpha1.Machine, decision, error) {
+	known, err := c.gather(ctx, key, request)
+	if err != nil || known.machine == nil {
+		return nil, decision{}, err
+	}
+	return known.machine, decide(known), nil
+}
+
+// ownerOf returns the name of the Machine whose token has the id; nil if it is none of ours. The
+// token is read, since ids may collide.
+func (c *Controller) ownerOf(ctx context.Context, id string) (*types.NamespacedName, error) {
+	machines := &v1alpha1.MachineList{}
+	if err := c.Machines.List(ctx, machines, client.MatchingFields{machineByToken: id}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("finding the machine of bootstrap token %s: %w", id, err)
+	}
+	for i := range machines.Items {
+		key := client.ObjectKeyFromObject(&machines.Items[i])
+		if issued, err := c.Tokens.Issued(ctx, key, id); err != nil || issued {
+			return &key, err
+		}
+	}
+	return nil, nil
+}
+
+// gather reads what a decision needs. The Machine is nil if it is gone.
+func (c *Controller) gather(ctx context.Context, key types.NamespacedName, request *certificatesv1.CertificateSigningRequest) (facts, error) {
+	machine := &v1alpha1.Machine{}
+	if err := c.Machines.Get(ctx, key, machine, client.UnsafeDisableDeepCopy); err != nil {
+		return facts{}, client.IgnoreNotFound(err)
+	}
+	known := facts{request: &request.Spec, machine: machine}
+	name := machine.Labels[v1alpha1.NodeLabelKey]
+	if name == "" {
+		return known, nil
+	}
+	known.reserved = c.Reserved != nil && c.Reserved(name)
+	var err error
+	if known.rival, err = c.rival(ctx, machine, name); err != nil {
+		return facts{}, err
+	}
+	node := &corev1.Node{}
+	switch err := c.Target.Client().Get(ctx, client.ObjectKey{Name: name}, node, client.UnsafeDisableDeepCopy); {
+	case err == nil:
+		known.node = node
+	case !apierrors.IsNotFound(err):
+		return facts{}, fmt.Errorf("reading node %s: %w", name, err)
+	}
+	return known, nil
+}
+
+// rival returns another Machine that names the node; nil if there is none.
+func (c *Controller) rival(ctx context.Context, ours *v1alpha1.Machine, node string) (*v1alpha1.Machine, error) {
+	machines := &v1alpha1.MachineList{}
+	if err := c.Machines.List(ctx, machines, client.MatchingFields{fieldindex.MachineByNode: node}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("finding the machines of node %s: %w", node, err)
+	}
+	for i := range machines.Items {
+		if other := &machines.Items[i]; other.UID != ours.UID {
+			return other, nil
+		}
+	}
+	return nil, nil
+}
+
+// write writes the decision, unless another client was first.
+func (c *Controller) write(ctx context.Context, request *certificatesv1.CertificateSigningRequest, machine *v1alpha1.Machine, made decision) error {
+	decided := request.DeepCopy()
+	decided.Status.Conditions = append(decided.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
+		Type: made.kind, Status: corev1.ConditionTrue, Reason: made.reason, Message: made.message,
+		LastUpdateTime: metav1.NewTime(c.Clock.Now()),
+	})
+	err := c.Target.Client().SubResource("approval").Update(ctx, decided)
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil // its event comes
+	}
+	if err != nil {
+		return fmt.Errorf("deciding on certificate signing request %s: %w", request.Name, err)
+	}
+	ctrl.LoggerFrom(ctx).Info("decided", "decision", made.kind, "reason", made.reason, "machine", client.ObjectKeyFromObject(machine))
+	if made.kind == certificatesv1.CertificateDenied {
+		c.Events.Event(machine, corev1.EventTypeWarning, reasonDenied, made.message)
+	}
+	return nil
+}
+
+// waitingFor returns the requests that wait for the Machine.
+func (c *Controller) waitingFor(_ context.Context, machine client.Object) []reconcile.Request {
+	var requests []reconcile.Request
+	for name := range c.waiting.take(client.ObjectKeyFromObject(machine)) {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKey{Name: name}})
+	}
+	return requests
+}
+
+// waiting has the names of the requests that wait for the node of each Machine.
+type waiting struct {
+	mu    sync.Mutex
+	names map[types.NamespacedName]map[string]struct{}
+}
+
+func (w *waiting) add(machine types.NamespacedName, request string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.names == nil {
+		w.names = map[types.NamespacedName]map[string]struct{}{}
+	}
+	if w.names[machine] == nil {
+		w.names[machine] = map[string]struct{}{}
+	}
+	w.names[machine][request] = struct{}{}
+}
+
+func (w *waiting) take(machine types.NamespacedName) map[string]struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	names := w.names[machine]
+	delete(w.names, machine)
+	return names
+}
