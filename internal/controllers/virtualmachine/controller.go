@@ -217,10 +217,10 @@ func (c *Controller) waitingForAddress(context.Context, client.Object) []reconci
 	return requests
 }
 
-// enqueue requests a reconcile of a VM.
-func (c *Controller) enqueue(vm types.NamespacedName) {
+// enqueue requests a reconcile of a VM after a time, which may be 0.
+func (c *Controller) enqueue(vm types.NamespacedName, after time.Duration) {
 	if q := c.queue.Load(); q != nil {
-		(*q).Add(reconcile.Request{NamespacedName: vm})
+		(*q).AddAfter(reconcile.Request{NamespacedName: vm}, after)
 	}
 }
 
@@ -246,7 +246,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 func (c *Controller) forget(vm types.NamespacedName) {
 	c.addresses.Forget(vm)
 	for _, other := range c.addresses.Refused() {
-		c.enqueue(other)
+		c.enqueue(other, 0)
 	}
 	c.hypervisors.Forget(vm)
 	c.memory.Forget(vm)

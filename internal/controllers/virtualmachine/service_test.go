@@ -4,14 +4,18 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
@@ -102,6 +106,39 @@ func TestPause(t *testing.T) {
 	w.change("a", func(vm *v1alpha1.VirtualMachine) { vm.Spec.Mode = v1alpha1.ModeRun })
 	if update := next(); update.GetStatus() != vmpb.RunLeaseUpdate_STATUS_OK || update.GetPaused() {
 		t.Errorf("the run lease has %v", update)
+	}
+}
+
+// TestReportsAreFewWrites: a hypervisor that reports all the time does not write all the time.
+func TestReportsAreFewWrites(t *testing.T) {
+	w := newTestEnv(t)
+	_, h, _ := w.running("a")
+	watching, err := client.NewWithWatch(w.access, client.Options{Scheme: testScheme()})
+	w.must(err)
+	changes, err := watching.Watch(t.Context(), &v1alpha1.VirtualMachineList{}, client.InNamespace(w.namespace),
+		&client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: w.vm("a").ResourceVersion}})
+	w.must(err)
+	defer changes.Stop()
+	const reports = 40
+	begin := time.Now()
+	pace := time.NewTicker(100 * time.Millisecond)
+	defer pace.Stop()
+	for i := range reports {
+		<-pace.C // a pass may come between any two
+		h.report(vmpb.ReportStateRequest_STATE_PREPARING, func(r *vmpb.ReportStateRequest) {
+			r.Message = fmt.Sprintf("report %d", i+1)
+		})
+	}
+	writes := 0
+	for event := range changes.ResultChan() {
+		writes++
+		ready := meta.FindStatusCondition(event.Object.(*v1alpha1.VirtualMachine).Status.Conditions, v1alpha1.ConditionReady)
+		if strings.Contains(ready.Message, fmt.Sprintf("report %d", reports)) {
+			break
+		}
+	}
+	if most := 6 + int(time.Since(begin)/(2*time.Second)); writes > most {
+		t.Errorf("%d writes for %d reports, want at most %d", writes, reports, most)
 	}
 }
 

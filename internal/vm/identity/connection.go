@@ -42,7 +42,9 @@ func (c *Credentials) Dial(endpoint string, expected Peer, options ...grpc.DialO
 //
 // The controller's server also accepts clients without a certificate, for
 // CertificateAuthority only: a chained interceptor answers UNAUTHENTICATED to other calls.
-func (c *Credentials) ServerOptions() []grpc.ServerOption {
+//
+// Each wrap may change the credentials, for example to refuse connections.
+func (c *Credentials) ServerOptions(wrap ...func(credentials.TransportCredentials) credentials.TransportCredentials) []grpc.ServerOption {
 	auth := tls.RequireAndVerifyClientCert
 	if c.self == uriController {
 		auth = tls.VerifyClientCertIfGiven
@@ -51,7 +53,11 @@ func (c *Credentials) ServerOptions() []grpc.ServerOption {
 	config.GetCertificate = func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 		return c.certificate(hello.Context())
 	}
-	return append([]grpc.ServerOption{grpc.Creds(credentials.NewTLS(config))}, Intercept(authenticate)...)
+	transport := credentials.NewTLS(config)
+	for _, change := range wrap {
+		transport = change(transport)
+	}
+	return append([]grpc.ServerOption{grpc.Creds(transport)}, Intercept(authenticate)...)
 }
 
 // authenticate accepts callers with a certificate, and any caller of Issue.

@@ -108,7 +108,13 @@ func FromContext(ctx context.Context) (Peer, error) {
 	if !ok {
 		return Peer{}, errNoCertificate
 	}
-	info, ok := caller.AuthInfo.(credentials.TLSInfo)
+	return FromAuthInfo(caller.AuthInfo)
+}
+
+// FromAuthInfo returns the identity of the client of a connection after its handshake. Errors:
+// as FromContext.
+func FromAuthInfo(auth credentials.AuthInfo) (Peer, error) {
+	info, ok := auth.(credentials.TLSInfo)
 	if !ok || len(info.State.VerifiedChains) == 0 {
 		return Peer{}, errNoCertificate
 	}

@@ -10,21 +10,17 @@ import (
 
 	"github.com/go-logr/logr"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/keepalive"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/limits"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	identitypb "github.com/millwright-dev/millwright/proto/identity"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
-
-// keepaliveTime is how long a connection may be idle before it is probed, and then how
-// long the other end has to answer. It finds hypervisors whose host is gone.
-const keepaliveTime = 20 * time.Second
 
 // Server serves a Service over TLS. Add it to the manager of the controller.
 type Server struct {
@@ -43,10 +39,9 @@ func (s *Server) NeedLeaderElection() bool { return true }
 func (s *Server) Start(ctx context.Context) error {
 	authority, registry := s.Service.Authority, s.Service.Registry
 	logger := log.FromContext(ctx).WithName("vmcontroller")
-	options := append(identity.ForController(authority, registry.Clock.Now).ServerOptions(),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTime}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveTime / 2, PermitWithoutStream: true}),
-	)
+	bounds := limits.New(registry.Clock)
+	// Who has no certificate is refused before its calls count.
+	options := append(identity.ForController(authority, registry.Clock.Now).ServerOptions(bounds.Admit), bounds.ServerOptions()...)
 	tokens := TokenReviewer{Client: registry.Client, APIReader: registry.APIReader}
 	server := grpc.NewServer(options...)
 	vmpb.RegisterVMControllerServer(server, s.Service)
@@ -55,7 +50,7 @@ func (s *Server) Start(ctx context.Context) error {
 	})
 	forget := context.AfterFunc(ctx, server.Stop)
 	defer forget()
-	if err := server.Serve(s.Listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) && ctx.Err() == nil {
+	if err := server.Serve(bounds.Listen(s.Listener)); err != nil && !errors.Is(err, grpc.ErrServerStopped) && ctx.Err() == nil {
 		return fmt.Errorf("serving hypervisors on %s: %w", s.Listener.Addr(), err)
 	}
 	return nil

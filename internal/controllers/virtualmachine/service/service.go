@@ -9,7 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -30,8 +32,8 @@ type Options struct {
 	Registry *authority.Registry
 	// Authority signs the certificates of hypervisors.
 	Authority *identity.Authority
-	// Enqueue requests a reconcile of a VM. It does not block.
-	Enqueue func(vm types.NamespacedName)
+	// Enqueue requests a reconcile of a VM after a time, which may be 0. It does not block.
+	Enqueue func(vm types.NamespacedName, after time.Duration)
 }
 
 // Service implements VMController. Make one with New.
@@ -44,8 +46,24 @@ type Service struct {
 
 	mu      sync.Mutex
 	leases  map[types.NamespacedName]map[*lease]struct{}
-	reports map[types.NamespacedName]*vmpb.ReportStateRequest
+	reports map[types.NamespacedName]*reported
 }
+
+// reported is the last report about a VM, and when its status is written because of one.
+type reported struct {
+	last *vmpb.ReportStateRequest
+	// writes is how often reports may cause a write.
+	writes *rate.Limiter
+	// due is when the last requested write comes. It takes all reports until then.
+	due time.Time
+}
+
+// A VM's start is a few reports within a second, and each shows at once. Then a write has to do
+// for all reports of two seconds.
+const (
+	writeEvery = 2 * time.Second
+	writeBurst = 5
+)
 
 // lease is an open run lease.
 type lease struct {
@@ -59,7 +77,7 @@ func New(options Options) *Service {
 	return &Service{
 		Options: options,
 		leases:  map[types.NamespacedName]map[*lease]struct{}{},
-		reports: map[types.NamespacedName]*vmpb.ReportStateRequest{},
+		reports: map[types.NamespacedName]*reported{},
 	}
 }
 
@@ -111,22 +129,37 @@ func (s *Service) HasLease(vm types.NamespacedName, pod string) bool {
 func (s *Service) Report(vm *v1alpha1.VirtualMachine) *vmpb.ReportStateRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	report := s.reports[client.ObjectKeyFromObject(vm)]
-	if us := report.GetUs(); report == nil || !authority.Holds(vm, us) && (!waitsForDisk(report) || !authority.MayFollow(vm, us)) {
+	known := s.reports[client.ObjectKeyFromObject(vm)]
+	if known == nil {
 		return nil
 	}
-	return report
+	if us := known.last.GetUs(); !authority.Holds(vm, us) && (!waitsForDisk(known.last) || !authority.MayFollow(vm, us)) {
+		return nil
+	}
+	return known.last
 }
 
-// keep stores a report, and reports whether it differs from the last one.
-func (s *Service) keep(vm types.NamespacedName, report *vmpb.ReportStateRequest) bool {
+// keep stores a report. If it differs from the last one, it returns true and after which time
+// the status shall be written, unless that was returned for an earlier one.
+func (s *Service) keep(vm types.NamespacedName, report *vmpb.ReportStateRequest) (after time.Duration, write bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if proto.Equal(s.reports[vm], report) {
-		return false
+	known := s.reports[vm]
+	if known == nil {
+		known = &reported{writes: rate.NewLimiter(rate.Every(writeEvery), writeBurst)}
+		s.reports[vm] = known
 	}
-	s.reports[vm] = report
-	return true
+	if proto.Equal(known.last, report) {
+		return 0, false
+	}
+	known.last = report
+	now := s.Registry.Clock.Now()
+	if now.Before(known.due) {
+		return 0, false
+	}
+	after = known.writes.ReserveN(now, 1).DelayFrom(now)
+	known.due = now.Add(after)
+	return after, true
 }
 
 // Forget drops the report of a VM that is gone.
@@ -152,7 +185,7 @@ func (s *Service) RunLease(request *vmpb.RunLeaseRequest, out grpc.ServerStreami
 			return answer(ctx, us, err)
 		}
 		if update.GetStatus() == vmpb.RunLeaseUpdate_STATUS_UNKNOWN {
-			s.Enqueue(key) // the controller may elect the caller
+			s.Enqueue(key, 0) // the controller may elect the caller
 		}
 		if last == nil || last.GetStatus() != update.GetStatus() || last.GetPaused() != update.GetPaused() {
 			if err := out.Send(update); err != nil {
@@ -184,8 +217,10 @@ func (s *Service) ReportState(ctx context.Context, request *vmpb.ReportStateRequ
 	if err != nil {
 		return nil, answer(ctx, us, err)
 	}
-	if request.GetState() != vmpb.ReportStateRequest_STATE_UNKNOWN && s.keep(key, request) {
-		s.Enqueue(key)
+	if request.GetState() != vmpb.ReportStateRequest_STATE_UNKNOWN {
+		if after, write := s.keep(key, request); write {
+			s.Enqueue(key, after)
+		}
 	}
 	return &vmpb.ReportStateResponse{}, nil
 }

@@ -1,0 +1,248 @@
+package service
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	testingclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
+	"github.com/millwright-dev/millwright/internal/vm/identity"
+	identitypb "github.com/millwright-dev/millwright/proto/identity"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// counting is a cluster without objects, in which no token is valid.
+type counting struct {
+	client.Client
+	reviews, reads atomic.Int64
+}
+
+func (c *counting) Create(_ context.Context, object client.Object, _ ...client.CreateOption) error {
+	c.reviews.Add(1)
+	object.(*authenticationv1.TokenReview).Status.Authenticated = false
+	return nil
+}
+
+func (c *counting) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+	c.reads.Add(1)
+	return apierrors.NewNotFound(schema.GroupResource{Resource: "virtualmachines"}, key.Name)
+}
+
+// port is the VM controller's port, with attackers at it.
+type port struct {
+	*testing.T
+	cluster   *counting
+	authority *identity.Authority
+	address   string
+}
+
+func newPort(t *testing.T) *port {
+	t.Helper()
+	p := &port{T: t, cluster: &counting{}}
+	var err error
+	p.authority, err = identity.NewAuthority(time.Now())
+	p.must(err)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	p.must(err)
+	p.address = listener.Addr().String()
+	server := &Server{Listener: listener, Service: New(Options{
+		Registry:  &authority.Registry{Client: p.cluster, APIReader: p.cluster, Clock: clock.RealClock{}},
+		Authority: p.authority, Enqueue: func(types.NamespacedName, time.Duration) {},
+	})}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- server.Start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("the server ended with %v", err)
+		}
+	})
+	return p
+}
+
+func (p *port) must(err error) {
+	p.Helper()
+	if err != nil {
+		p.Fatal(err)
+	}
+}
+
+// client returns the TLS configuration of a client that accepts any server.
+func (p *port) client(certificates ...tls.Certificate) *tls.Config {
+	return &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}, Certificates: certificates}
+}
+
+var attacker = identity.Peer{Namespace: "pool", VM: "vm", Pod: "vm-1"}
+
+// certificate returns a hypervisor's.
+func (p *port) certificate(peer identity.Peer) tls.Certificate {
+	p.Helper()
+	key, request := p.request()
+	der, err := p.authority.Sign(request, peer, time.Hour, time.Now())
+	p.must(err)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+func (p *port) request() (*ecdsa.PrivateKey, []byte) {
+	p.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	p.must(err)
+	request, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	p.must(err)
+	return key, request
+}
+
+// admitted opens connections and returns those that the server talks on.
+func (p *port) admitted(count int, config *tls.Config) (open []net.Conn) {
+	p.Helper()
+	for range count {
+		conn, err := tls.Dial("tcp", p.address, config)
+		if err != nil {
+			continue
+		}
+		p.Cleanup(func() { conn.Close() })
+		p.must(conn.SetDeadline(time.Now().Add(time.Minute)))
+		if _, err := conn.Read(make([]byte, 1)); err == nil { // the server's settings
+			open = append(open, conn)
+		}
+	}
+	return open
+}
+
+func (p *port) dial(config *tls.Config) *grpc.ClientConn {
+	p.Helper()
+	conn, err := grpc.NewClient(p.address, grpc.WithTransportCredentials(credentials.NewTLS(config)))
+	p.must(err)
+	p.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// TestAnonymousConnections: who has no certificate gets few connections, and those who have
+// one get theirs meanwhile.
+func TestAnonymousConnections(t *testing.T) {
+	p := newPort(t)
+	if open := p.admitted(200, p.client()); len(open) == 0 || len(open) > 64 {
+		t.Errorf("%d of 200 connections without a certificate are open, want 1 to 64", len(open))
+	}
+	if open := p.admitted(1, p.client(p.certificate(attacker))); len(open) != 1 {
+		t.Error("there is no connection left for a hypervisor")
+	}
+}
+
+// TestConnectionsOfAPeer: a hypervisor may not use up the connections of others.
+func TestConnectionsOfAPeer(t *testing.T) {
+	p := newPort(t)
+	open := p.admitted(50, p.client(p.certificate(attacker)))
+	if len(open) == 0 || len(open) > 4 {
+		t.Errorf("%d of 50 connections of one peer are open, want 1 to 4", len(open))
+	}
+	if other := p.admitted(1, p.client(p.certificate(identity.Peer{Namespace: "pool", VM: "b", Pod: "b-1"}))); len(other) != 1 {
+		t.Error("there is no connection left for another hypervisor")
+	}
+}
+
+// TestTokenReviews: requests for certificates do not become as many requests to the API server.
+func TestTokenReviews(t *testing.T) {
+	p := newPort(t)
+	issuer := identitypb.NewCertificateAuthorityClient(p.dial(p.client()))
+	_, request := p.request()
+	refused := 0
+	for range 300 {
+		_, err := issuer.Issue(t.Context(), &identitypb.IssueRequest{CertificateRequest: request, Token: "stolen"})
+		if status.Code(err) == codes.ResourceExhausted {
+			refused++
+		}
+	}
+	if reviews := p.cluster.reviews.Load(); reviews == 0 || reviews > 150 || refused == 0 {
+		t.Errorf("%d TokenReviews for 300 requests, of which %d were refused", reviews, refused)
+	}
+}
+
+// TestCallsOfAPeer: a hypervisor has a rate of its own, a number of calls at a time, and a
+// size of messages.
+func TestCallsOfAPeer(t *testing.T) {
+	p := newPort(t)
+	us := &vmpb.HypervisorID{Namespace: attacker.Namespace, VmName: attacker.VM, PodName: attacker.Pod, RunId: 1}
+	calls := vmpb.NewVMControllerClient(p.dial(p.client(p.certificate(attacker))))
+	report := &vmpb.ReportStateRequest{Us: us, State: vmpb.ReportStateRequest_STATE_RUNNING, Message: strings.Repeat("a", 1<<20)}
+	if _, err := calls.ReportState(t.Context(), report); status.Code(err) != codes.ResourceExhausted || p.cluster.reads.Load() > 0 {
+		t.Errorf("a report of 1 MiB: %v", err)
+	}
+
+	for range 8 {
+		lease, err := calls.RunLease(t.Context(), &vmpb.RunLeaseRequest{Us: us})
+		p.must(err)
+		_, err = lease.Recv()
+		p.must(err)
+	}
+	// All streams of the connection are in use.
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := calls.ReportState(ctx, &vmpb.ReportStateRequest{Us: us}); status.Code(err) != codes.DeadlineExceeded {
+		t.Errorf("a call beside as many streams as allowed: %v", err)
+	}
+
+	others := vmpb.NewVMControllerClient(p.dial(p.client(p.certificate(attacker))))
+	refused := 0
+	for range 200 {
+		if _, err := others.ReportState(t.Context(), &vmpb.ReportStateRequest{Us: us}); status.Code(err) == codes.ResourceExhausted {
+			refused++
+		}
+	}
+	if refused < 100 {
+		t.Errorf("%d of 200 reports at once were refused", refused)
+	}
+}
+
+// TestReportsShareWrites: the reports of a VM cause a bounded number of passes, whose last
+// comes after the last report. Reports of a normal start are not delayed.
+func TestReportsShareWrites(t *testing.T) {
+	now := testingclock.NewFakePassiveClock(time.Now())
+	s := New(Options{Registry: &authority.Registry{Clock: now}})
+	vm := types.NamespacedName{Namespace: "pool", Name: "vm"}
+	begin := now.Now()
+	report := func(done uint64) (at time.Duration, write bool) {
+		after, write := s.keep(vm, &vmpb.ReportStateRequest{DoneBytes: done})
+		return now.Now().Add(after).Sub(begin), write
+	}
+	for i := range uint64(writeBurst) {
+		if at, write := report(i + 1); !write || at > now.Now().Sub(begin) {
+			t.Errorf("report %d is written after %s (%t)", i+1, at, write)
+		}
+		now.SetTime(now.Now().Add(time.Millisecond))
+	}
+	writes, last := 0, time.Duration(0)
+	for i := range uint64(10_000) {
+		if at, write := report(100 + i); write {
+			writes, last = writes+1, at
+		}
+		now.SetTime(now.Now().Add(time.Millisecond))
+	}
+	if writes > 6 || last < now.Now().Sub(begin)-time.Millisecond {
+		t.Errorf("%d writes in 10 s, the last after %s", writes, last)
+	}
+	if _, write := report(10_099); write {
+		t.Error("the same report again is written")
+	}
+}
