@@ -100,12 +100,9 @@ func (e *poolExplainer) old() int32 {
 	return e.Pool.Exist - e.Pool.Updated - (e.Pool.Preserved - e.newest.Preserved)
 }
 
-// rollout says what does not cause that a rollout does not go on: that earlier sets, which it
-// replaces, wait, that it is late, and how far it is.
-func (e *poolExplainer) rollout() {
-	if e.Kind == KindSet {
-		return
-	}
+// late says what does not cause that a rollout does not go on: that earlier sets, which it replaces,
+// wait, and that it is late.
+func (e *poolExplainer) late() {
 	for _, set := range e.earlier() {
 		if set.Spec.Replicas > 0 {
 			e.backOff(set)
@@ -115,6 +112,10 @@ func (e *poolExplainer) rollout() {
 		seconds := ptr.Deref(e.Deployment.Spec.ProgressDeadlineSeconds, 0)
 		e.Why(late, "", is.LastUpdateTime.Time, "{text}", is.Message, "{seconds}", number(seconds))
 	}
+}
+
+// rollout says how far a rollout is.
+func (e *poolExplainer) rollout() {
 	old := e.old()
 	if old == 0 || e.Deployment.Spec.Paused {
 		return

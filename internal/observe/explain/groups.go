@@ -32,12 +32,13 @@ type problem struct {
 	code string
 }
 
-// explained explains a Machine of a pool: from all facts if they are known, else from its object.
-func (f *PoolFacts) explained(machine *v1alpha1.Machine, examples map[string]MachineFacts, now time.Time) (report.Report, report.Finding) {
-	facts, known := examples[machine.Name]
-	if !known {
-		facts = MachineFacts{Key: client.ObjectKeyFromObject(machine), Machine: machine, Target: copied(machine), Events: f.Events}
-	}
+// listed are the facts of a Machine of which only the object and some events are known.
+func listed(machine *v1alpha1.Machine, events report.Events) MachineFacts {
+	return MachineFacts{Key: client.ObjectKeyFromObject(machine), Machine: machine, Target: copied(machine), Events: events}
+}
+
+// explained explains a Machine of a pool, and returns the finding that says why it is not well.
+func explained(facts MachineFacts, now time.Time) (report.Report, report.Finding) {
 	explained := Machine(facts, now)
 	if i := slices.IndexFunc(explained.Why, func(f report.Finding) bool { return f.Cause != report.ManagerNotRunning }); i >= 0 {
 		return explained, explained.Why[i]
@@ -51,10 +52,10 @@ type group []*v1alpha1.Machine
 // groups returns the Machines that are not well by their problem: first those of the newest template,
 // which a rollout waits for, and last those that are being deleted; else the largest group first.
 func (f *PoolFacts) groups(machines []*v1alpha1.Machine, now time.Time) []group {
-	same := map[problem]group{}
+	same, events := map[problem]group{}, f.Events.By(KindMachine)
 	for _, machine := range machines {
 		if !usable(machine) {
-			explained, finding := f.explained(machine, nil, now)
+			explained, finding := explained(listed(machine, events[machine.Name]), now)
 			p := problem{explained.Verdict, finding.Statement, finding.Code}
 			same[p] = append(same[p], machine)
 		}
@@ -62,7 +63,10 @@ func (f *PoolFacts) groups(machines []*v1alpha1.Machine, now time.Time) []group 
 	if len(same) == 0 {
 		return nil // there may be no set
 	}
-	current := f.Current()
+	return ordered(same, f.Current())
+}
+
+func ordered(same map[problem]group, current *v1alpha1.MachineSet) []group {
 	rank := func(g group) int {
 		switch {
 		case leaving(g[0]):
@@ -111,7 +115,11 @@ func (e *poolExplainer) troubled(machines []*v1alpha1.Machine) {
 
 func (e *poolExplainer) group(g group) {
 	first := g[0]
-	explained, finding := e.explained(first, e.Examples, e.now)
+	facts, known := e.Examples[first.Name]
+	if !known {
+		facts = listed(first, e.Events)
+	}
+	explained, finding := explained(facts, e.now)
 	is := map[report.Verdict]string{report.NotRunning: "not Running", report.Deleting: "being deleted"}[explained.Verdict]
 	if is == "" {
 		return // since its pool was listed

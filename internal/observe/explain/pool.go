@@ -83,7 +83,10 @@ func (e *poolExplainer) existing() {
 		e.unseen(e.current.Status.ObservedGeneration)
 	}
 	e.troubled(e.Machines)
-	e.rollout()
+	if e.Kind == KindDeployment {
+		e.late()
+		e.rollout()
+	}
 	e.remarks()
 	e.answer()
 }

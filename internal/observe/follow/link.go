@@ -74,8 +74,8 @@ func (l *link) set(path, problem string) {
 func (l *link) problem() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, path := range slices.Sorted(maps.Keys(l.problems)) {
-		return l.problems[path]
+	if len(l.problems) == 0 {
+		return ""
 	}
-	return ""
+	return l.problems[slices.Min(slices.Collect(maps.Keys(l.problems)))]
 }

@@ -42,7 +42,10 @@ func New(of Report, subject string, values ...string) *Builder {
 
 // Text returns a template in one line with its values and without its full stop.
 func (b *Builder) Text(template string, values ...string) string {
-	return Clause(strings.NewReplacer(slices.Concat(values, b.values)...).Replace(template))
+	if strings.Contains(template, "{") {
+		template = strings.NewReplacer(slices.Concat(values, b.values)...).Replace(template)
+	}
+	return Clause(template)
 }
 
 // Clause returns a text in one line without its full stop.
@@ -211,7 +214,7 @@ func (b *Builder) Show(events Events, worth func(*corev1.Event) bool) {
 		}
 		b.Events = append(b.Events, Event{
 			At: Time(event), Type: event.Type, Object: event.InvolvedObject.Kind + " " + event.InvolvedObject.Name,
-			Reason: event.Reason, Text: b.Text("{text}", "{text}", event.Message), Count: max(count, 1),
+			Reason: event.Reason, Text: Clause(event.Message), Count: max(count, 1),
 		})
 	}
 	b.Events = b.Events[max(0, len(b.Events)-most):]

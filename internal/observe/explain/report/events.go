@@ -19,6 +19,17 @@ func (e Events) Sort() {
 	slices.SortStableFunc(e, func(a, b corev1.Event) int { return Time(&a).Compare(Time(&b)) })
 }
 
+// By returns the events on objects of a kind, by their names.
+func (e Events) By(kind string) map[string]Events {
+	by := map[string]Events{}
+	for i := range e {
+		if on := e[i].InvolvedObject; on.Kind == kind {
+			by[on.Name] = append(by[on.Name], e[i])
+		}
+	}
+	return by
+}
+
 // Newest returns the newest event on a kind of object that fits and has one of the reasons, or any
 // if none is given; nil if there is none.
 func (e Events) Newest(kind string, fits func(*corev1.Event) bool, reasons ...string) *corev1.Event {

@@ -1,0 +1,30 @@
+package explain
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// BenchmarkManyProblems is a pool of 500 machines none of which is well, and all events about them.
+func BenchmarkManyProblems(b *testing.B) {
+	f := poolFacts(KindDeployment, func(f *PoolFacts) {
+		for i := range 500 {
+			machine := member(f.Sets[0], fmt.Sprint("pool-a-9", i))
+			machine.Status.CurrentStatus.Phase = v1alpha1.MachinePending
+			machine.Status.LastOperation = v1alpha1.LastOperation{State: failed, ErrorCode: "Internal"}
+			f.Machines = append(f.Machines, machine)
+			for range 6 {
+				f.Events = append(f.Events, poolEvent(KindMachine, machine.Name, corev1.EventTypeWarning, "FailedCreate", "no", time.Minute))
+			}
+		}
+	})
+	b.ReportAllocs()
+	for b.Loop() {
+		Pool(f, now)
+	}
+}
