@@ -179,6 +179,10 @@ lint: ## Format, vet, staticcheck, protocols, complexity, and what the tree must
 layers: ## Check which package imports which, and that what is exported is documented
 	go test -count=1 ./internal/layers ./test/comments
 
+.PHONY: vulncheck
+vulncheck: ## Report known vulnerabilities in what the programs call (needs the database vuln.go.dev)
+	@hack/vulncheck.sh $(CODE_MODULES)
+
 .PHONY: verify
 verify: ## Everything but the tests: generated files, go.mod files, format, linters, layers
 	@hack/verify.sh

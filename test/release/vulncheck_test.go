@@ -1,0 +1,59 @@
+package release
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// vulnerability is one in a function of the standard library, in the format of the database.
+const vulnerability = `{"schema_version": "1.3.1", "id": "GO-2026-0001", "modified": "2026-01-02T00:00:00Z", "published": "2026-01-01T00:00:00Z",
+	"summary": "an example", "details": "an example", "affected": [{"package": {"name": "stdlib", "ecosystem": "Go"},
+	"ranges": [{"type": "SEMVER", "events": [{"introduced": "0"}]}],
+	"ecosystem_specific": {"imports": [{"path": "strings", "symbols": ["ToUpper"]}]}}]}`
+
+// TestVulncheck: a call of a vulnerable function fails the check, and a database that does not
+// answer is said and fails nothing.
+func TestVulncheck(t *testing.T) {
+	module := t.TempDir()
+	write(t, filepath.Join(module, "go.mod"), "module example.org/program\n\ngo 1.26.0\n")
+	write(t, filepath.Join(module, "main.go"), "package main\n\nimport \"strings\"\n\nfunc main() { println(strings.ToUpper(\"a\")) }\n")
+	known, empty := t.TempDir(), t.TempDir()
+	for _, database := range []string{known, empty} {
+		write(t, filepath.Join(database, "index", "db.json"), `{"modified": "2026-01-02T00:00:00Z"}`)
+		write(t, filepath.Join(database, "index", "modules.json"), `[]`)
+	}
+	write(t, filepath.Join(known, "index", "modules.json"), `[{"path": "stdlib", "vulns": [{"id": "GO-2026-0001", "modified": "2026-01-02T00:00:00Z"}]}]`)
+	write(t, filepath.Join(known, "ID", "GO-2026-0001.json"), vulnerability)
+	for name, tc := range map[string]struct {
+		database string
+		fails    bool
+		says     string
+	}{
+		"vulnerable": {"file://" + known, true, "GO-2026-0001"},
+		"clean":      {"file://" + empty, false, "No vulnerabilities found"},
+		"offline":    {"http://127.0.0.1:1", false, "http://127.0.0.1:1 does not answer, so nothing was checked"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			command := exec.CommandContext(t.Context(), filepath.Join(root(t), "hack", "vulncheck.sh"), module)
+			command.Dir = root(t)
+			command.Env = append(os.Environ(), "GOVULNDB="+tc.database, "GOFLAGS=-buildvcs=false", "GOWORK=off")
+			out, err := command.CombinedOutput()
+			if (err != nil) != tc.fails || !strings.Contains(string(out), tc.says) {
+				t.Errorf("%v, want failure: %t, and %q:\n%s", err, tc.fails, tc.says, out)
+			}
+		})
+	}
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
