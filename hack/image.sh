@@ -8,7 +8,8 @@
 # for the one of this machine if none is given. VERSION and IMAGE are those of
 # hack/release.sh, which writes the manifests that refer to this image. With --push it is
 # also pushed to IMAGE:VERSION, with the credentials that a login of Docker, Podman or crane
-# has left. The same sources and compiler make the same image, wherever and whenever.
+# has left. DIRECTORY.sbom gets a software bill of materials of each program, in the format
+# CycloneDX. The same sources and compiler make the same image, wherever and whenever.
 #
 # Environment:
 #   SOURCE_DATE_EPOCH  when the image was made, in seconds since 1970; by default, when
@@ -57,8 +58,9 @@ for platform in "${platforms[@]}"; do
 done
 
 digest=$(go -C "$repository/hack/image" run . --layout "$directory" --reference "$image:$version" \
-	--revision "$revision" --created "${created:-0}" "${push[@]}" "${programs[@]}")
+	--sbom "$directory.sbom" --revision "$revision" --created "${created:-0}" "${push[@]}" "${programs[@]}")
 echo "$directory: $image:$version for ${platforms[*]}"
+echo "$directory.sbom: what it is made of"
 if ((${#push[@]})); then
 	echo "pushed as $image@$digest"
 else

@@ -36,6 +36,7 @@ type options struct {
 	folder    string
 	reference string
 	revision  string
+	sbom      string
 	created   int64
 	push      bool
 	programs  []program
@@ -58,6 +59,11 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err := write(o.folder, index, tag); err != nil {
 		return fmt.Errorf("writing %s: %w", o.folder, err)
 	}
+	if o.sbom != "" {
+		if err := writeSBOMs(o.sbom, tag.TagStr(), o.programs); err != nil {
+			return err
+		}
+	}
 	if o.push {
 		if err := remote.WriteIndex(tag, index, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
 			return fmt.Errorf("pushing %s: %w", tag, err)
@@ -77,6 +83,7 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.folder, "layout", "", "folder that becomes the image's OCI layout, in place of one that is there")
 	flags.StringVar(&o.reference, "reference", "", "the image's repository and tag, which is the version")
 	flags.StringVar(&o.revision, "revision", "", "commit that the programs were built from, if it is known")
+	flags.StringVar(&o.sbom, "sbom", "", "folder for the programs' bills of materials; none by default")
 	flags.Int64Var(&o.created, "created", 0, "when the image was made, in seconds since 1970")
 	flags.BoolVar(&o.push, "push", false, "push the image, too")
 	if err := flags.Parse(args); err != nil {

@@ -46,6 +46,7 @@ func TestImage(t *testing.T) {
 			t.Errorf("the image is now %s, and was %s; did sources change meanwhile?", again.digest, built.digest)
 		}
 	})
+	t.Run("with a bill of materials", func(t *testing.T) { sameBills(t, layouts[0], layouts[1]) })
 	t.Run("runs", func(t *testing.T) {
 		needsRoot(t)
 		e := env.New(t, env.WithOwn())
@@ -55,6 +56,27 @@ func TestImage(t *testing.T) {
 		p.init(e.Cluster, contract())
 		built.runs(t, e.Cluster)
 	})
+}
+
+// sameBills checks the software bills of materials beside two layouts of the same sources.
+func sameBills(t *testing.T, layouts ...string) {
+	t.Helper()
+	var bills []string
+	for _, layout := range layouts {
+		text, err := os.ReadFile(filepath.Join(layout+".sbom", "linux-"+runtime.GOARCH+".cdx.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		bills = append(bills, string(text))
+	}
+	if bills[0] != bills[1] {
+		t.Errorf("the bills are different:\n%s", cmp.Diff(bills[0], bills[1]))
+	}
+	for _, part := range []string{`"bomFormat": "CycloneDX"`, "pkg:golang/github.com/millwright-dev/millwright@" + release, "pkg:golang/google.golang.org/grpc@v", "pkg:golang/std@"} {
+		if !strings.Contains(bills[0], part) {
+			t.Errorf("the bill lacks %s", part)
+		}
+	}
 }
 
 // descriptor is what the specification of OCI images calls so.

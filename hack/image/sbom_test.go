@@ -1,0 +1,57 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"testing"
+
+	cdx "github.com/CycloneDX/cyclonedx-go"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+// TestSBOM: the bill of a program, here of this test, lists every module in it, and is the same the
+// next time.
+func TestSBOM(t *testing.T) {
+	executable, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPlace(t)
+	var texts []string
+	for _, folder := range []string{"first", "second"} {
+		if err := writeSBOMs(p.path(folder), "v1.2.3", []program{{platform: v1.Platform{OS: "linux", Architecture: "amd64"}, path: executable}}); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(p.path(folder + "/linux-amd64.cdx.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts = append(texts, string(text))
+	}
+	if texts[0] != texts[1] {
+		t.Errorf("it is different the second time:\n%s\n%s", texts[0], texts[1])
+	}
+	var bill cdx.BOM
+	if err := json.Unmarshal([]byte(texts[0]), &bill); err != nil {
+		t.Fatal(err)
+	}
+	if main := bill.Metadata.Component; !strings.HasSuffix(main.Name, "/hack/image") || main.Version != "v1.2.3" {
+		t.Errorf("it is the bill of %+v", main)
+	}
+	info, _ := debug.ReadBuildInfo()
+	wanted := []string{"pkg:golang/std@" + strings.TrimPrefix(info.GoVersion, "go")}
+	for _, module := range info.Deps {
+		wanted = append(wanted, "pkg:golang/"+module.Path+"@"+module.Version)
+	}
+	if len(wanted) < 3 {
+		t.Fatalf("this test has only the modules %q", wanted)
+	}
+	for _, url := range wanted {
+		if !slices.ContainsFunc(*bill.Components, func(c cdx.Component) bool { return c.PackageURL == url }) {
+			t.Errorf("%s is missing", url)
+		}
+	}
+}
