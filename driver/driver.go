@@ -46,9 +46,11 @@ type Driver interface {
 	//     name otherwise: the ID may not be stored yet, and an orphan's Machine has
 	//     little more than the ID. If the ID is set, a VM of the same name with another
 	//     ID MUST NOT be deleted (Millwright).
-	//   - It SHALL delete only VMs of the cluster that the provider specification
-	//     names, and only those that have the driver's tags (Millwright): after
-	//     AlreadyExists the Machine is deleted, and the other cluster's VM must stay.
+	//   - Without an ID it SHALL delete only VMs of the cluster that the provider
+	//     specification names, and only those that have the driver's tags (Millwright):
+	//     after AlreadyExists the Machine is deleted, and the other cluster's VM must stay.
+	//     With an ID, tags of the class do not matter, only that the VM was made for this
+	//     machine: a class can be edited while its VMs exist (Millwright).
 	//   - It SHOULD return only when the VM is gone. It may return earlier: the
 	//     controller calls GetMachineStatus until it answers NotFound or
 	//     Unimplemented, and only then deletes the Node (Millwright).

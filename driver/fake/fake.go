@@ -67,6 +67,9 @@ type Config struct {
 	// MatchSpec makes a VM be found only with the provider specification that it was created
 	// with.
 	MatchSpec bool
+	// Accounts keeps the VMs of accounts apart: the Secret names one under "account". The driver
+	// then is a [driver.Locator].
+	Accounts bool
 	// SeparateAPIGroups keeps the VMs of API groups apart, see [driver.APIGroupSeparator].
 	SeparateAPIGroups bool
 }
@@ -83,6 +86,8 @@ type VM struct {
 	Class, Spec string
 	// APIGroup is that of its class, see driver.AnnotationAPIGroup.
 	APIGroup string
+	// Account is that of the Secret.
+	Account string
 	// Initialized is false while GetMachineStatus answers Uninitialized.
 	Initialized bool
 }
@@ -105,6 +110,7 @@ var (
 	_ driver.Driver            = (*Driver)(nil)
 	_ driver.Initializer       = (*Driver)(nil)
 	_ driver.APIGroupSeparator = (*Driver)(nil)
+	_ driver.Locator           = (*Driver)(nil)
 )
 
 // New returns a driver whose provider has no VM.
@@ -173,7 +179,7 @@ func (d *Driver) create(req *driver.CreateMachineRequest) (*driver.CreateMachine
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	vm, exists := d.named(req.Machine, req.MachineClass)
+	vm, exists := d.named(req.Machine, req.MachineClass, req.Secret)
 	if !exists {
 		vm = d.add(d.plan(req))
 	} else if vm.Class != keyOf(req.MachineClass) {
@@ -185,9 +191,9 @@ func (d *Driver) create(req *driver.CreateMachineRequest) (*driver.CreateMachine
 }
 
 // named returns the VM of a machine's name, of any class.
-func (d *Driver) named(machine *v1alpha1.Machine, class *v1alpha1.MachineClass) (VM, bool) {
+func (d *Driver) named(machine *v1alpha1.Machine, class *v1alpha1.MachineClass, secret *corev1.Secret) (VM, bool) {
 	for _, vm := range d.vms {
-		if vm.Namespace == machine.Namespace && vm.Machine == machine.Name && d.inGroup(vm, class) {
+		if vm.Namespace == machine.Namespace && vm.Machine == machine.Name && d.inGroup(vm, class) && d.inAccount(vm, secret) {
 			return vm, true
 		}
 	}
@@ -203,7 +209,7 @@ func (d *Driver) inGroup(vm VM, class *v1alpha1.MachineClass) bool {
 func (d *Driver) plan(req *driver.CreateMachineRequest) VM {
 	vm := VM{
 		Namespace: req.Machine.Namespace, Machine: req.Machine.Name, NodeName: req.Machine.Name,
-		Class: keyOf(req.MachineClass), Spec: string(req.MachineClass.ProviderSpec.Raw),
+		Account: accountOf(req.Secret), Class: keyOf(req.MachineClass), Spec: string(req.MachineClass.ProviderSpec.Raw),
 		APIGroup: driver.APIGroup(req.MachineClass), Initialized: !d.config.RequireInitialize,
 	}
 	if d.config.ProviderID != nil {
@@ -229,7 +235,7 @@ func (d *Driver) delete(req *driver.DeleteMachineRequest) (*driver.DeleteMachine
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.config.IgnoreDeletes {
-		d.vms = slices.DeleteFunc(d.vms, d.of(req.Machine, req.MachineClass))
+		d.vms = slices.DeleteFunc(d.vms, d.of(req.Machine, req.MachineClass, req.Secret))
 	}
 	return &driver.DeleteMachineResponse{LastKnownState: d.config.LastKnownState}, nil
 }
@@ -242,7 +248,7 @@ func (d *Driver) GetMachineStatus(ctx context.Context, req *driver.GetMachineSta
 }
 
 func (d *Driver) status(req *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
-	vm, err := d.find(req.Machine, req.MachineClass)
+	vm, err := d.find(req.Machine, req.MachineClass, req.Secret)
 	if err != nil {
 		return nil, err
 	}
@@ -286,7 +292,7 @@ func (d *Driver) initialize(req *driver.InitializeMachineRequest) (*driver.Initi
 	if !needed {
 		return nil, status.Error(codes.Unimplemented, "these VMs need no initialisation")
 	}
-	vm, err := d.find(req.Machine, req.MachineClass)
+	vm, err := d.find(req.Machine, req.MachineClass, req.Secret)
 	if err != nil {
 		return nil, err
 	}
@@ -300,29 +306,60 @@ func (d *Driver) initialize(req *driver.InitializeMachineRequest) (*driver.Initi
 	return &driver.InitializeMachineResponse{ProviderID: vm.ProviderID, NodeName: vm.NodeName, Addresses: slices.Clone(d.config.Addresses)}, nil
 }
 
-func (d *Driver) find(machine *v1alpha1.Machine, class *v1alpha1.MachineClass) (VM, error) {
+func (d *Driver) find(machine *v1alpha1.Machine, class *v1alpha1.MachineClass, secret *corev1.Secret) (VM, error) {
 	if err := check(machine, class); err != nil {
 		return VM{}, err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if at := slices.IndexFunc(d.vms, d.of(machine, class)); at >= 0 {
+	if at := slices.IndexFunc(d.vms, d.of(machine, class, secret)); at >= 0 {
 		return d.vms[at], nil
 	}
 	return VM{}, status.Error(codes.NotFound, fmt.Sprintf("there is no VM for %s", machine.Name))
 }
 
-// of returns whether a VM belongs to a machine: by the ID if the machine has one, by name
+// LocateMachine implements driver.Locator: the account of the Secret.
+func (d *Driver) LocateMachine(_ context.Context, req *driver.LocateMachineRequest) (*driver.LocateMachineResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.config.Accounts {
+		return nil, status.Error(codes.Unimplemented, "all VMs are in one place")
+	}
+	return &driver.LocateMachineResponse{Location: "account " + accountOf(req.Secret)}, nil
+}
+
+// Move moves all VMs to an account without a call of the driver.
+func (d *Driver) Move(account string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i := range d.vms {
+		d.vms[i].Account = account
+	}
+}
+
+func accountOf(secret *corev1.Secret) string {
+	if secret == nil {
+		return ""
+	}
+	return string(secret.Data["account"])
+}
+
+// inAccount reports whether the Secret leads to a VM. The lock is held.
+func (d *Driver) inAccount(vm VM, secret *corev1.Secret) bool {
+	return !d.config.Accounts || vm.Account == accountOf(secret)
+}
+
+// of returns whether a VM belongs to a machine: by the ID if the machine has one, by name and class
 // otherwise.
-func (d *Driver) of(machine *v1alpha1.Machine, class *v1alpha1.MachineClass) func(VM) bool {
+func (d *Driver) of(machine *v1alpha1.Machine, class *v1alpha1.MachineClass, secret *corev1.Secret) func(VM) bool {
 	return func(vm VM) bool {
-		if vm.Class != keyOf(class) || !d.inGroup(vm, class) || d.config.MatchSpec && vm.Spec != string(class.ProviderSpec.Raw) {
+		if !d.inAccount(vm, secret) || !d.inGroup(vm, class) || d.config.MatchSpec && vm.Spec != string(class.ProviderSpec.Raw) {
 			return false
 		}
 		if id := machine.Spec.ProviderID; id != "" {
 			return vm.ProviderID == id
 		}
-		return vm.Namespace == machine.Namespace && vm.Machine == machine.Name
+		return vm.Class == keyOf(class) && vm.Namespace == machine.Namespace && vm.Machine == machine.Name
 	}
 }
 

@@ -61,10 +61,11 @@ var (
 	_ driver.VolumeIdentifier = (*Driver)(nil)
 	_ driver.ClassMigrator    = (*Driver)(nil)
 	_ driver.FailureDomains   = (*Driver)(nil)
+	_ driver.Locator          = (*Driver)(nil)
 )
 
 // The values of the metric label "operation", which are those that MCM's drivers use.
-// GenerateMachineClassForMigration and ListFailureDomains have none there.
+// GenerateMachineClassForMigration, ListFailureDomains and LocateMachine have none there.
 const (
 	opCreate     = "create_machine"
 	opInitialize = "initialize_machine"
@@ -74,6 +75,7 @@ const (
 	opVolumes    = "get_volume_ids"
 	opMigrate    = "generate_machine_class_for_migration"
 	opDomains    = "list_failure_domains"
+	opLocate     = "locate_machine"
 )
 
 // Wrap returns a decorated driver. It panics if other metrics are registered under the
@@ -157,6 +159,15 @@ func (d *Driver) PlaceMachine(req *driver.PlaceMachineRequest) (*driver.PlaceMac
 	ctx := context.Background()
 	resp, _, err := guarded(func() (*driver.PlaceMachineResponse, error) { return inner.PlaceMachine(req) })
 	return resp, checked(ctx, "", resp == nil, err)
+}
+
+// LocateMachine implements driver.Locator.
+func (d *Driver) LocateMachine(ctx context.Context, req *driver.LocateMachineRequest) (*driver.LocateMachineResponse, error) {
+	inner, ok := d.inner.(driver.Locator)
+	if !ok {
+		return nil, unimplemented("LocateMachine")
+	}
+	return invoke(ctx, d, call{operation: opLocate, machine: req.Machine, class: req.MachineClass, secret: req.Secret}, req, inner.LocateMachine)
 }
 
 // unimplemented is the answer for an interface that the inner driver lacks. There is no

@@ -8,9 +8,11 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/sim/internal/spec"
 	"github.com/millwright-dev/millwright/driver/status"
@@ -25,40 +27,93 @@ type call struct {
 	namespace, name, key string
 	// id is the machine's provider ID, if it has one.
 	id string
+	// account that the Secret leads to.
+	account string
+	// begun is the pool where the VM's creation began; empty if that is not known, or was in
+	// another account.
+	begun string
 }
 
+// owner selects the VMs that belong to the class.
 func (c call) owner() owner {
-	return owner{pool: c.spec.Pool, apiGroup: c.spec.APIGroup, tags: c.spec.Tags}
+	return owner{account: c.account, pool: c.spec.Pool, apiGroup: c.spec.APIGroup, tags: c.spec.Tags}
+}
+
+// created selects the VMs that CreateMachine may have made for the machine: the class may have been
+// edited since.
+func (c call) created() owner {
+	switch {
+	case c.id != "":
+		return owner{account: c.account, apiGroup: c.spec.APIGroup, anyPool: true}
+	case c.begun != "":
+		return owner{account: c.account, apiGroup: c.spec.APIGroup, pool: c.begun}
+	}
+	return c.owner()
+}
+
+// location is where VMs of a pool are.
+func (c call) location(pool string) string { return c.account + "/" + pool }
+
+const (
+	// accountKey is the key of the Secret that names the account.
+	accountKey     = "account"
+	defaultAccount = "default"
+)
+
+func accountOf(secret *corev1.Secret) string {
+	if secret == nil || len(secret.Data[accountKey]) == 0 {
+		return defaultAccount
+	}
+	return string(secret.Data[accountKey])
 }
 
 // vm names the VM for people.
 func (c call) vm() string { return cmp.Or(c.id, c.key) }
 
 // machineCall parses a request for a machine and carries the call out.
-func machineCall[Response any](ctx context.Context, d *Driver, method Method, machine *v1alpha1.Machine, class *v1alpha1.MachineClass,
-	effect func(call) (*Response, error)) (*Response, error) {
-	if machine == nil {
-		return nil, d.answer(method, "", status.Error(codes.InvalidArgument, "the request has no machine"))
-	}
-	c := call{method: method, namespace: cmp.Or(machine.Namespace, defaultNamespace), name: machine.Name, id: machine.Spec.ProviderID}
-	c.key = c.namespace + "/" + c.name
-	err := checkName(c.name)
-	if err == nil {
-		c.spec, err = spec.Parse(class)
-	}
+func machineCall[Response any](ctx context.Context, d *Driver, method Method, req request, effect func(call) (*Response, error)) (*Response, error) {
+	c, err := parse(req)
+	c.method = method
 	if err != nil {
 		return nil, d.answer(method, c.key, err)
 	}
 	return run(ctx, d, c, effect)
 }
 
+// request is what the requests for machines have in common.
+type request struct {
+	machine *v1alpha1.Machine
+	class   *v1alpha1.MachineClass
+	secret  *corev1.Secret
+}
+
+func parse(req request) (call, error) {
+	machine := req.machine
+	if machine == nil {
+		return call{}, status.Error(codes.InvalidArgument, "the request has no machine")
+	}
+	c := call{
+		namespace: cmp.Or(machine.Namespace, defaultNamespace), name: machine.Name,
+		id: machine.Spec.ProviderID, account: accountOf(req.secret),
+	}
+	c.key = c.namespace + "/" + c.name
+	if account, pool, ok := strings.Cut(driver.Location(machine), "/"); ok && account == c.account {
+		c.begun = pool
+	}
+	err := checkName(c.name)
+	if err == nil {
+		c.spec, err = spec.Parse(req.class)
+	}
+	return c, err
+}
+
 // classCall parses a request for a class and carries the call out.
-func classCall[Response any](ctx context.Context, d *Driver, method Method, class *v1alpha1.MachineClass, effect func(call) (*Response, error)) (*Response, error) {
+func classCall[Response any](ctx context.Context, d *Driver, method Method, class *v1alpha1.MachineClass, secret *corev1.Secret, effect func(call) (*Response, error)) (*Response, error) {
 	parsed, err := spec.Parse(class)
 	if err != nil {
 		return nil, d.answer(method, "", err)
 	}
-	return run(ctx, d, call{method: method, spec: parsed}, effect)
+	return run(ctx, d, call{method: method, spec: parsed, account: accountOf(secret)}, effect)
 }
 
 // run carries a call out. Of all errors, only Uninitialized comes with a response.

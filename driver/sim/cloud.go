@@ -84,7 +84,7 @@ func (c *Cloud) Journal() ([]Entry, error) {
 }
 
 // Add creates a VM without a call of the driver: a second one of a machine, an orphan, one of
-// another cluster, or one that had vanished. Of v, Namespace (default "default"), Machine, Pool,
+// another cluster, or one that had vanished. Of v, Namespace (default "default"), Machine, Account, Pool,
 // Tags and Node are used, and the ProviderID if it is not empty. The VM is initialised, and
 // visible at once. Add returns the VM with its provider ID.
 func (c *Cloud) Add(v VM) (VM, error) {
@@ -123,6 +123,22 @@ func (c *Cloud) Vanish(pattern string) (int, error) {
 		c.notify(v, (*kubelets).planLost)
 	}
 	return len(gone), err
+}
+
+// Move moves all VMs of an account to another one, as if the infrastructure was restored elsewhere.
+func (c *Cloud) Move(from, to string) error {
+	return c.locked(func() error {
+		for _, v := range c.selected("") {
+			if v.account() != from {
+				continue
+			}
+			v.Account = to
+			if err := c.store.add(change{VM: &v}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // SetNodeReady sets the Ready condition of the nodes of all machines that pattern selects
@@ -206,7 +222,7 @@ func (c *Cloud) locked(f func() error) error {
 // whether it is new. A capacity of zero is without limit.
 func (c *Cloud) create(want VM, capacity int) (v VM, made bool, err error) {
 	err = c.locked(func() error {
-		if vms := c.ofMachine(want.key()); len(vms) > 0 {
+		if vms := c.ofMachine(want.key(), want.account()); len(vms) > 0 {
 			v = vms[0]
 			return c.adopt(vms, want)
 		}
@@ -303,12 +319,15 @@ func (c *Cloud) change(id string, f func(*VM)) (v VM, exists bool, err error) {
 // there is none, that are of the machine.
 func (c *Cloud) candidates(call call) []VM {
 	if call.id != "" {
-		return call.owner().own(c.store.get(call.id))
+		return call.created().own(c.store.get(call.id))
 	}
-	return call.owner().own(c.ofMachine(call.key))
+	return call.created().own(c.ofMachine(call.key, call.account))
 }
 
-func (c *Cloud) ofMachine(key string) []VM { return c.store.get(c.store.byMachine[key]...) }
+func (c *Cloud) ofMachine(key, account string) []VM {
+	vms := c.store.get(c.store.byMachine[key]...)
+	return slices.DeleteFunc(vms, func(v VM) bool { return v.account() != account })
+}
 
 // selected returns the VMs of all machines that pattern selects, see Fault.Machine.
 func (c *Cloud) selected(pattern string) []VM {

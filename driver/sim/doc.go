@@ -33,10 +33,13 @@
 //
 // Pool, tags and the API group of the object that the class serves say whose a VM is: a
 // class only finds, lists and deletes VMs of its pool and API group that have all its
-// tags. If a VM of the requested name belongs to others, or is in another zone,
-// CreateMachine answers AlreadyExists.
+// tags. A VM whose provider ID is stored is found whatever pool and tags the class has now.
+// If a VM of the requested name belongs to others, or is in another zone, CreateMachine
+// answers AlreadyExists.
 //
-// The provider field of the class and the data of the Secret are ignored.
+// The key account of the Secret names the account, which no call looks beyond; without it,
+// that is "default". A location (driver.Locator) is an account and a pool. Other data of the
+// Secret, and the provider field of the class, are ignored.
 //
 // # Determinism
 //

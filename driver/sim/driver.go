@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -34,7 +35,7 @@ type Config struct {
 }
 
 // Driver is the simulated driver. It also implements driver.Initializer,
-// driver.VolumeIdentifier and driver.FailureDomains. Make it with [New]. Nodes join only
+// driver.VolumeIdentifier, driver.FailureDomains and driver.Locator. Make it with [New]. Nodes join only
 // while Start runs. All methods may be called concurrently.
 type Driver struct {
 	config Config
@@ -48,6 +49,7 @@ var (
 	_ driver.Initializer      = (*Driver)(nil)
 	_ driver.VolumeIdentifier = (*Driver)(nil)
 	_ driver.FailureDomains   = (*Driver)(nil)
+	_ driver.Locator          = (*Driver)(nil)
 )
 
 const defaultNamespace = "default"
@@ -102,7 +104,7 @@ func (d *Driver) SeparatesAPIGroups() bool { return true }
 
 // CreateMachine implements driver.Driver.
 func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
-	return machineCall(ctx, d, CreateMachine, req.Machine, req.MachineClass, func(c call) (*driver.CreateMachineResponse, error) {
+	return machineCall(ctx, d, CreateMachine, request{req.Machine, req.MachineClass, req.Secret}, func(c call) (*driver.CreateMachineResponse, error) {
 		v, isNew, err := d.cloud.create(d.newVM(c, req.MachineClass), c.spec.Capacity)
 		if isNew {
 			d.cloud.notify(v, (*kubelets).planJoin)
@@ -114,7 +116,7 @@ func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineReq
 // DeleteMachine implements driver.Driver. After its answer the VM's node is not written
 // any more.
 func (d *Driver) DeleteMachine(ctx context.Context, req *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
-	return machineCall(ctx, d, DeleteMachine, req.Machine, req.MachineClass, func(c call) (*driver.DeleteMachineResponse, error) {
+	return machineCall(ctx, d, DeleteMachine, request{req.Machine, req.MachineClass, req.Secret}, func(c call) (*driver.DeleteMachineResponse, error) {
 		vms, err := d.cloud.remove(c)
 		if err != nil || d.kubelets == nil {
 			return &driver.DeleteMachineResponse{}, err
@@ -132,7 +134,7 @@ func (d *Driver) DeleteMachine(ctx context.Context, req *driver.DeleteMachineReq
 
 // GetMachineStatus implements driver.Driver.
 func (d *Driver) GetMachineStatus(ctx context.Context, req *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
-	return machineCall(ctx, d, GetMachineStatus, req.Machine, req.MachineClass, func(c call) (*driver.GetMachineStatusResponse, error) {
+	return machineCall(ctx, d, GetMachineStatus, request{req.Machine, req.MachineClass, req.Secret}, func(c call) (*driver.GetMachineStatusResponse, error) {
 		v, err := d.cloud.find(c)
 		if err == nil && !v.Initialized {
 			err = status.Error(codes.Uninitialized, fmt.Sprintf("VM %s is not initialised", v.ProviderID))
@@ -143,7 +145,7 @@ func (d *Driver) GetMachineStatus(ctx context.Context, req *driver.GetMachineSta
 
 // ListMachines implements driver.Driver.
 func (d *Driver) ListMachines(ctx context.Context, req *driver.ListMachinesRequest) (*driver.ListMachinesResponse, error) {
-	return classCall(ctx, d, ListMachines, req.MachineClass, func(c call) (*driver.ListMachinesResponse, error) {
+	return classCall(ctx, d, ListMachines, req.MachineClass, req.Secret, func(c call) (*driver.ListMachinesResponse, error) {
 		resp := &driver.ListMachinesResponse{MachineList: map[string]string{}}
 		vms, err := d.cloud.list(c.owner())
 		for _, v := range vms {
@@ -158,7 +160,7 @@ func (d *Driver) InitializeMachine(ctx context.Context, req *driver.InitializeMa
 	if !d.config.RequireInitialize {
 		return nil, status.Error(codes.Unimplemented, "simulated VMs need no initialisation")
 	}
-	return machineCall(ctx, d, InitializeMachine, req.Machine, req.MachineClass, func(c call) (*driver.InitializeMachineResponse, error) {
+	return machineCall(ctx, d, InitializeMachine, request{req.Machine, req.MachineClass, req.Secret}, func(c call) (*driver.InitializeMachineResponse, error) {
 		v, err := d.cloud.find(c)
 		if err != nil {
 			return nil, err
@@ -187,7 +189,7 @@ func (d *Driver) GetVolumeIDs(ctx context.Context, req *driver.GetVolumeIDsReque
 
 // ListFailureDomains implements driver.FailureDomains: the zones of the cloud.
 func (d *Driver) ListFailureDomains(ctx context.Context, req *driver.ListFailureDomainsRequest) (*driver.ListFailureDomainsResponse, error) {
-	return classCall(ctx, d, ListFailureDomains, req.MachineClass, func(call) (*driver.ListFailureDomainsResponse, error) {
+	return classCall(ctx, d, ListFailureDomains, req.MachineClass, req.Secret, func(call) (*driver.ListFailureDomainsResponse, error) {
 		resp := &driver.ListFailureDomainsResponse{}
 		zones, err := d.cloud.Zones()
 		for _, zone := range zones {
@@ -207,4 +209,13 @@ func (d *Driver) PlaceMachine(req *driver.PlaceMachineRequest) (*driver.PlaceMac
 		return nil, err
 	}
 	return &driver.PlaceMachineResponse{ProviderSpec: raw}, nil
+}
+
+// LocateMachine implements driver.Locator: the account and the pool. It needs no cloud.
+func (d *Driver) LocateMachine(_ context.Context, req *driver.LocateMachineRequest) (*driver.LocateMachineResponse, error) {
+	c, err := parse(request{req.Machine, req.MachineClass, req.Secret})
+	if err != nil {
+		return nil, err
+	}
+	return &driver.LocateMachineResponse{Location: c.location(cmp.Or(c.begun, c.spec.Pool))}, nil
 }

@@ -101,11 +101,9 @@ func TestForeignVMsAreLeftAlone(t *testing.T) {
 
 			_, err := other.create("m")
 			wantCode(t, err, codes.AlreadyExists)
-			for _, id := range []string{"", id} {
-				_, err = other.status("m", id)
-				wantCode(t, err, codes.NotFound)
-				other.mustRemove("m", id)
-			}
+			_, err = other.status("m", "")
+			wantCode(t, err, codes.NotFound)
+			other.mustRemove("m", "")
 			if list := other.list(); len(list) != 0 {
 				t.Errorf("the other class lists %v", list)
 			}
@@ -113,6 +111,61 @@ func TestForeignVMsAreLeftAlone(t *testing.T) {
 				t.Errorf("VMs are %v, want only %s", vms, id)
 			}
 		})
+	}
+}
+
+// TestEditedClass: a VM whose ID is stored is found and deleted whatever the class says now; one whose
+// creation began is looked for where that was.
+func TestEditedClass(t *testing.T) {
+	for name, edit := range map[string]object{
+		"pool":    {"pool": "b", "tags": object{"cluster": "x"}},
+		"tags":    {"pool": "a", "tags": object{"cluster": "y"}},
+		"nothing": {"pool": "a", "tags": object{"cluster": "x"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := newTestDriver(t, sim.Config{}, object{"pool": "a", "tags": object{"cluster": "x"}})
+			after := before.with(newClass(t, "pool", edit))
+			id := before.mustCreate("m").ProviderID
+			if got, err := after.status("m", id); err != nil || got.ProviderID != id {
+				t.Errorf("status is %v, %v", got, err)
+			}
+			begun := after.machine("m", "")
+			at := before.locate(begun)
+			begun.Annotations = map[string]string{driver.AnnotationLocation: at}
+			if got := after.locate(begun); got != at {
+				t.Errorf("it looks in %q, want %q", got, at)
+			}
+			got, err := after.GetMachineStatus(t.Context(), &driver.GetMachineStatusRequest{Machine: begun, MachineClass: after.class, Secret: &corev1.Secret{}})
+			if err != nil || got.ProviderID != id {
+				t.Errorf("without the ID, status is %v, %v", got, err)
+			}
+			after.mustRemove("m", id)
+			if vms := before.vms(); len(vms) != 0 {
+				t.Errorf("VMs are left: %v", vms)
+			}
+		})
+	}
+}
+
+// TestAccounts: no call looks beyond the account of the Secret, and the location says which that is.
+func TestAccounts(t *testing.T) {
+	w := newTestDriver(t, sim.Config{}, nil)
+	id := w.mustCreate("m").ProviderID
+	other := &corev1.Secret{Data: map[string][]byte{"account": []byte("other")}}
+	m := w.machine("m", id)
+	m.Annotations = map[string]string{driver.AnnotationLocation: w.locate(m)}
+	at, err := w.LocateMachine(t.Context(), &driver.LocateMachineRequest{Machine: m, MachineClass: w.class, Secret: other})
+	if err != nil || at.Location == w.locate(m) {
+		t.Errorf("with another account it looks in %v, %v", at, err)
+	}
+	_, err = w.GetMachineStatus(t.Context(), &driver.GetMachineStatusRequest{Machine: m, MachineClass: w.class, Secret: other})
+	wantCode(t, err, codes.NotFound)
+	if err := w.Cloud().Move("default", "other"); err != nil {
+		t.Fatal(err)
+	}
+	got, err := w.GetMachineStatus(t.Context(), &driver.GetMachineStatusRequest{Machine: m, MachineClass: w.class, Secret: other})
+	if err != nil || got.ProviderID != id {
+		t.Errorf("after the move, status is %v, %v", got, err)
 	}
 }
 

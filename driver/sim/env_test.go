@@ -95,6 +95,21 @@ func (w testDriver) initialize(name string) (*driver.InitializeMachineResponse, 
 		Machine: machine(name, ""), MachineClass: w.class, Secret: &corev1.Secret{}})
 }
 
+// machine returns a Machine.
+func (w testDriver) machine(name, providerID string) *v1alpha1.Machine {
+	return machine(name, providerID)
+}
+
+// locate returns where the VM of a machine is looked for.
+func (w testDriver) locate(m *v1alpha1.Machine) string {
+	w.t.Helper()
+	resp, err := w.LocateMachine(w.t.Context(), &driver.LocateMachineRequest{Machine: m, MachineClass: w.class, Secret: &corev1.Secret{}})
+	if err != nil {
+		w.t.Fatalf("locating: %v", err)
+	}
+	return resp.Location
+}
+
 func (w testDriver) list() map[string]string {
 	w.t.Helper()
 	resp, err := w.ListMachines(w.t.Context(), &driver.ListMachinesRequest{MachineClass: w.class, Secret: &corev1.Secret{}})

@@ -26,7 +26,7 @@ func (d *Driver) newVM(c call, class *v1alpha1.MachineClass) VM {
 	now := time.Now()
 	v := VM{
 		Namespace: c.namespace, Machine: c.name, NodeName: c.name,
-		Pool: c.spec.Pool, Tags: maps.Clone(c.spec.Tags), Zone: c.spec.Zone, APIGroup: c.spec.APIGroup,
+		Account: c.account, Pool: c.spec.Pool, Tags: maps.Clone(c.spec.Tags), Zone: c.spec.Zone, APIGroup: c.spec.APIGroup,
 		CreatedAt: now, VisibleAt: now.Add(c.spec.VisibleAfter),
 		Initialized: !d.config.RequireInitialize,
 	}

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
@@ -26,6 +27,8 @@ type VM struct {
 	Machine   string `json:"machine"`
 	// NodeName is the name of the VM's node: the name of the machine.
 	NodeName string `json:"nodeName"`
+	// Account is that of the Secret.
+	Account string `json:"account,omitempty"`
 	// Pool and Tags are those of the class.
 	Pool string            `json:"pool"`
 	Tags map[string]string `json:"tags,omitempty"`
@@ -66,6 +69,8 @@ type NodePlan struct {
 // key identifies the machine of a VM: "namespace/name".
 func (v VM) key() string { return v.Namespace + "/" + v.Machine }
 
+func (v VM) account() string { return cmp.Or(v.Account, defaultAccount) }
+
 // clone returns a copy whose NodePlan may be changed. Maps and slices below it are
 // never written, so they stay shared.
 func (v VM) clone() VM {
@@ -86,15 +91,16 @@ func (v VM) addresses() []corev1.NodeAddress {
 	}
 }
 
-// owner selects the VMs of a class: those of its API group and pool that have all its
+// owner selects the VMs of a class: those of its account, API group and pool that have all its
 // tags.
 type owner struct {
-	pool, apiGroup string
-	tags           map[string]string
+	account, pool, apiGroup string
+	tags                    map[string]string
+	anyPool                 bool
 }
 
 func (o owner) owns(v VM) bool {
-	if v.Pool != o.pool || v.APIGroup != o.apiGroup {
+	if v.account() != o.account || !o.anyPool && v.Pool != o.pool || v.APIGroup != o.apiGroup {
 		return false
 	}
 	for key, value := range o.tags {

@@ -38,11 +38,14 @@ type request struct {
 
 // call is a validated request.
 type call struct {
-	cluster  client.WithWatch
+	cluster  *infrastructure
 	spec     *providerSpec
 	identity identity
 	// key of the VirtualMachine and its Secret. The name is empty in calls about a class.
 	key client.ObjectKey
+	// tagged is the cluster in the VM's label: that of the class, or the one with which the
+	// creation began.
+	tagged string
 	// providerID is that of the machine, and uuid the UUID in it. The UUID is empty if
 	// there is no ID, or one of another driver.
 	providerID, uuid string
@@ -83,7 +86,7 @@ func (d *Driver) readClass(req request) (call, error) {
 	if err != nil {
 		return call{}, err
 	}
-	c := call{spec: spec, key: client.ObjectKey{Namespace: spec.VMPool}}
+	c := call{spec: spec, tagged: spec.cluster(), key: client.ObjectKey{Namespace: spec.VMPool}}
 	c.identity = identity{Installation: d.options.Installation, APIGroup: apiGroupOf(req.class), Namespace: req.class.Namespace}
 	if c.identity.Namespace == "" {
 		c.identity.Namespace = defaultNamespace
@@ -109,15 +112,20 @@ func (c call) get(ctx context.Context) (*vmv1alpha1.VirtualMachine, error) {
 	return vm, nil
 }
 
-// isWanted reports whether a VirtualMachine with the name of the VM is the one of the call.
+// isWanted reports whether a VirtualMachine with the name of the VM is the one of the call. With a
+// provider ID that does not depend on the class, which may have been edited.
 func (c call) isWanted(vm *vmv1alpha1.VirtualMachine) bool {
-	return c.owns(vm) && (c.providerID == "" || vm.Spec.UUID == c.uuid)
+	if c.providerID == "" {
+		return c.owns(vm)
+	}
+	made, ok := identityOf(vm)
+	return ok && made == c.identity && vm.Spec.UUID == c.uuid
 }
 
-// owns reports whether this driver created a VM for the machine, of the class's cluster.
+// owns reports whether this driver created a VM for the machine, of the call's cluster.
 func (c call) owns(vm *vmv1alpha1.VirtualMachine) bool {
 	made, ok := identityOf(vm)
-	return ok && made == c.identity && vm.Labels[LabelCluster] == c.spec.cluster()
+	return ok && made == c.identity && vm.Labels[LabelCluster] == c.tagged
 }
 
 // list returns the names of the class's machines by the provider IDs of their VMs.

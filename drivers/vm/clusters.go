@@ -35,6 +35,7 @@ func NewClient(config *rest.Config) (client.WithWatch, error) {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Secret"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Namespace"), meta.RESTScopeRoot)
 	mapper.Add(vmv1alpha1.SchemeGroupVersion.WithKind(vmv1alpha1.VirtualMachineKind), meta.RESTScopeNamespace)
 	config = rest.CopyConfig(config)
 	if config.UserAgent == "" {
@@ -43,17 +44,17 @@ func NewClient(config *rest.Config) (client.WithWatch, error) {
 	return client.NewWithWatch(config, client.Options{Scheme: scheme, Mapper: mapper})
 }
 
-// clusters caches the clients of infrastructure clusters.
+// clusters caches infrastructure clusters.
 type clusters struct {
-	// standard is the client without a kubeconfig; nil if there is none.
-	standard client.WithWatch
-	// recent has clients by the hash of their kubeconfig, which is not kept.
+	// standard is the cluster without a kubeconfig; nil if there is none.
+	standard *infrastructure
+	// recent has clusters by the hash of their kubeconfig, which is not kept.
 	recent *lru.Cache
 }
 
-// get returns the client for the kubeconfig in a class's Secret, and the standard one if
-// there is none.
-func (c clusters) get(secret *corev1.Secret) (client.WithWatch, error) {
+// get returns the cluster of the kubeconfig in a class's Secret, and the standard one if there is
+// none.
+func (c clusters) get(secret *corev1.Secret) (*infrastructure, error) {
 	kubeconfig := ptr.Deref(secret, corev1.Secret{}).Data[kubeconfigKey]
 	if len(kubeconfig) == 0 {
 		if c.standard == nil {
@@ -63,7 +64,7 @@ func (c clusters) get(secret *corev1.Secret) (client.WithWatch, error) {
 	}
 	hash := sha256.Sum256(kubeconfig)
 	if known, ok := c.recent.Get(hash); ok {
-		return known.(client.WithWatch), nil
+		return known.(*infrastructure), nil
 	}
 	created, err := newKubeconfigClient(kubeconfig)
 	if err != nil {

@@ -12,7 +12,8 @@
 // group, namespace and name, so a repeated creation finds the first one. The same is in an
 // annotation in full ([AnnotationIdentity]). The driver lists, adopts and deletes a
 // VirtualMachine only if name and annotation agree and its cluster is that of the class's
-// tags.
+// tags. With a stored provider ID the UUID in it counts instead of the cluster: a class can be
+// edited while its VMs exist.
 //
 // A provider ID is "millwright:///<namespace>/<uuid>". The UUID is random and new for each
 // object, so a VM that is created later under the same name has another ID.
@@ -26,6 +27,7 @@
 package vm
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -57,9 +59,12 @@ const DefaultSettle = 2 * time.Second
 type Options struct {
 	// Client is for the infrastructure cluster of classes whose Secret has no kubeconfig.
 	// It must read from the API server, not from a cache, and its scheme must have
-	// Secrets, Nodes and VirtualMachines; see NewClient. If it is nil, such classes are
+	// Secrets, Nodes, Namespaces and VirtualMachines; see NewClient. If it is nil, such classes are
 	// refused with FailedPrecondition.
 	Client client.WithWatch
+	// Endpoint identifies the cluster of Client where the driver may not read the namespace
+	// kube-system; see [Endpoint].
+	Endpoint string
 	// Installation distinguishes control planes that share an infrastructure namespace. It
 	// must never change: the driver recognises its VMs by it. Empty is a valid value.
 	Installation string
@@ -76,7 +81,7 @@ type Options struct {
 }
 
 // Driver creates VirtualMachine objects for machines. Of the optional interfaces it
-// implements driver.FailureDomains and driver.APIGroupSeparator. Make it with [New]. It may
+// implements driver.FailureDomains, driver.APIGroupSeparator and driver.Locator. Make it with [New]. It may
 // be used concurrently.
 type Driver struct {
 	options  Options
@@ -86,6 +91,7 @@ type Driver struct {
 var (
 	_ driver.Driver         = (*Driver)(nil)
 	_ driver.FailureDomains = (*Driver)(nil)
+	_ driver.Locator        = (*Driver)(nil)
 )
 
 // New returns a driver. It sends no request.
@@ -101,7 +107,11 @@ func New(options Options) *Driver {
 	}
 	// Only valid UTF-8 is unchanged after a round trip through JSON.
 	options.Installation = strings.ToValidUTF8(options.Installation, "?")
-	return &Driver{options: options, clusters: clusters{standard: options.Client, recent: lru.New(maxClients)}}
+	known := clusters{recent: lru.New(maxClients)}
+	if options.Client != nil {
+		known.standard = &infrastructure{WithWatch: options.Client, endpoint: cmp.Or(options.Endpoint, "own")}
+	}
+	return &Driver{options: options, clusters: known}
 }
 
 // SeparatesAPIGroups implements driver.APIGroupSeparator.
@@ -128,6 +138,9 @@ func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineReq
 // DeadlineExceeded after Options.Patience.
 func (d *Driver) DeleteMachine(ctx context.Context, req *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
 	c, err := d.read(request{req.Machine, req.MachineClass, req.Secret, codes.InvalidArgument})
+	if err == nil {
+		err = d.lookWhereBegun(ctx, &c, req.Machine)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -141,6 +154,9 @@ func (d *Driver) DeleteMachine(ctx context.Context, req *driver.DeleteMachineReq
 // deleted, exists.
 func (d *Driver) GetMachineStatus(ctx context.Context, req *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
 	c, err := d.read(request{req.Machine, req.MachineClass, req.Secret, codes.InvalidArgument})
+	if err == nil {
+		err = d.lookWhereBegun(ctx, &c, req.Machine)
+	}
 	if err != nil {
 		return nil, err
 	}

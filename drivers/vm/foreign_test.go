@@ -23,13 +23,15 @@ func TestForeignVMs(t *testing.T) {
 		change func(v *vmv1alpha1.VirtualMachine)
 		// taken reports whether it has the name of m's VM.
 		taken bool
+		// ids are the provider IDs with which it is not m's: a stored ID outranks the class.
+		ids []string
 	}{
-		"of a user": {"it has no identity", func(v *vmv1alpha1.VirtualMachine) { v.Annotations, v.Labels = nil, nil }, true},
+		"of a user": {"it has no identity", func(v *vmv1alpha1.VirtualMachine) { v.Annotations, v.Labels = nil, nil }, true, nil},
 		"unreadable": {"its identity cannot be decoded", func(v *vmv1alpha1.VirtualMachine) {
 			v.Annotations[vm.AnnotationIdentity] = "{"
-		}, true},
-		"copy":    {"its name is not that of its identity", func(v *vmv1alpha1.VirtualMachine) { v.Name = "copy" }, false},
-		"cluster": {"the class names another cluster", func(v *vmv1alpha1.VirtualMachine) { v.Labels[vm.LabelCluster] = "other" }, true},
+		}, true, nil},
+		"copy":    {"its name is not that of its identity", func(v *vmv1alpha1.VirtualMachine) { v.Name = "copy" }, false, nil},
+		"cluster": {"the class names another cluster", func(v *vmv1alpha1.VirtualMachine) { v.Labels[vm.LabelCluster] = "other" }, true, []string{""}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -42,7 +44,11 @@ func TestForeignVMs(t *testing.T) {
 			tc.change(made)
 			w.must(w.admin.Create(t.Context(), made))
 
-			for _, id := range []string{id, ""} {
+			ids := []string{id, ""}
+			if tc.ids != nil {
+				ids = tc.ids
+			}
+			for _, id := range ids {
 				_, err := w.status("m", id)
 				wantCode(t, err, codes.NotFound)
 			}
@@ -53,7 +59,7 @@ func TestForeignVMs(t *testing.T) {
 				_, err := w.create(t.Context(), "m")
 				wantCode(t, err, codes.AlreadyExists)
 			}
-			for _, id := range []string{id, ""} {
+			for _, id := range ids {
 				w.mustRemove("m", id)
 			}
 			if v := w.theVM(); !v.DeletionTimestamp.IsZero() {

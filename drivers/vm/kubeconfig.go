@@ -10,15 +10,14 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// newKubeconfigClient returns a client without a limit on the rate of requests: the API
+// newKubeconfigClient returns a cluster whose client has no limit on the rate of requests: the API
 // server has one.
-func newKubeconfigClient(kubeconfig []byte) (client.WithWatch, error) {
+func newKubeconfigClient(kubeconfig []byte) (*infrastructure, error) {
 	config, err := restConfig(kubeconfig)
 	if err != nil {
 		return nil, err
@@ -27,7 +26,7 @@ func newKubeconfigClient(kubeconfig []byte) (client.WithWatch, error) {
 	if err != nil {
 		return nil, badKubeconfig("its certificates, keys or proxy cannot be used")
 	}
-	return made, nil
+	return &infrastructure{WithWatch: made, endpoint: Endpoint(config)}, nil
 }
 
 // restConfig returns the connection that a kubeconfig describes. Who may write the Secret of a

@@ -59,12 +59,13 @@ func mcmControllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner
 	if joined != nil {
 		deployments.Target = joined
 	}
+	ofMachines := machine.New(machines)
 	all := []controller{
-		machine.New(machines),
+		ofMachines,
 		machineclass.New(mgr.GetClient()),
 		machineclass.NewForSecrets(mgr.GetClient()),
 		machineset.New(machineset.Options{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Machines: cfg.machines, Events: events.recorder("machineset-controller"),
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Machines: cfg.machines, Location: ofMachines.Location, Events: events.recorder("machineset-controller"),
 			Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs,
 			Overshoot: &cfg.Overshoot, EnforceMinReadySeconds: cfg.EnforceMinReadySeconds,
 		}),

@@ -26,6 +26,7 @@ func Check(t *testing.T, newDriver func(t *testing.T) driver.Driver) {
 		"AnIDCountsMoreThanAName":  idBeforeName,
 		"NamespacesAreApart":       namespaces,
 		"ClassesAreApart":          classes,
+		"EditedClass":              edited,
 		"AMachineHasAName":         nameless,
 		"ACallEndsWithItsContext":  cancelled,
 		"ConcurrentCallsMakeOneVM": concurrent,
@@ -174,12 +175,22 @@ func classes(s *subject) {
 	other := &subject{T: s.T, Driver: s.Driver, class: classOf("other")}
 	_, err := other.CreateMachine(s.Context(), &driver.CreateMachineRequest{Machine: one, MachineClass: other.class, Secret: &corev1.Secret{}})
 	s.want(codes.AlreadyExists, err)
-	for _, id := range []string{"", id} {
-		other.find(machineOf("ns", "one", id), "")
-		other.remove(machineOf("ns", "one", id))
-	}
+	other.find(one, "")
+	other.remove(one)
 	other.lists(nil)
 	s.find(one, id)
+}
+
+// edited is that a VM whose ID is stored is found whatever its class says now.
+func edited(s *subject) {
+	id := s.create(machineOf("ns", "one", ""))
+	one := machineOf("ns", "one", id)
+	after := &subject{T: s.T, Driver: s.Driver, class: classOf("other")}
+	after.find(one, id)
+	after.remove(one)
+	after.find(one, "")
+	s.find(one, "")
+	s.lists(nil)
 }
 
 func nameless(s *subject) {

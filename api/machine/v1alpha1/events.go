@@ -38,6 +38,8 @@ const (
 	CauseInstanceShared = "InstanceShared"
 	// CauseInstanceExists: the driver was asked to delete the VM, and still finds it.
 	CauseInstanceExists = "InstanceExists"
+	// CauseInstanceElsewhere: the driver finds no VM, and looks elsewhere than where its creation began.
+	CauseInstanceElsewhere = "InstanceElsewhere"
 	// CauseNodeNameTaken: a node that is not the VM's has the name of its node.
 	CauseNodeNameTaken = "NodeNameTaken"
 	// CauseInstanceLost: the driver does not find the VM any more.

@@ -84,6 +84,7 @@ func (m *local) install(ctx context.Context) error {
 		{"policy/*.yaml", localNamespace},
 		{"rbac/control-role.yaml", localNamespace},
 		{"rbac/driver-vm-role.yaml", localNamespace},
+		{"rbac/driver-vm-cluster-role.yaml", ""},
 		{"rbac/target-role*.yaml", localNamespace},
 		{"rbac/node-certificates-role.yaml", localNamespace},
 		{"rbac/vm-controller-role.yaml", systemNamespace},

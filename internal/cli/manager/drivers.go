@@ -70,7 +70,7 @@ func (f *DriverFlags) openVM(config *manager.Config) error {
 	if err != nil {
 		return fmt.Errorf("driver vm: %w", err)
 	}
-	config.Driver = f.instrumented(vm.New(vm.Options{Client: infrastructure, Installation: f.Installation}))
+	config.Driver = f.instrumented(vm.New(vm.Options{Client: infrastructure, Endpoint: vm.Endpoint(own), Installation: f.Installation}))
 	return nil
 }
 

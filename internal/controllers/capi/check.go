@@ -66,6 +66,7 @@ func (s *scope) checked(l *check, answer instance.Answer) {
 		return // its end brings a reconcile
 	case instance.Exists:
 		marks.Found(s.machine, s.inputs.Class)
+		s.locate(answer.Location)
 		if s.notReadyFor(infrav1.ReasonInstanceLost) {
 			s.provisioned()
 		}

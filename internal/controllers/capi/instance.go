@@ -3,10 +3,13 @@ package capi
 import (
 	"context"
 	"fmt"
+	"maps"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/marks"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance/steps"
@@ -36,7 +39,7 @@ func (a adapter) Request() instance.Request {
 
 // Record implements steps.Adapter. In a deletion the ID is written at once, so that the driver
 // gets it.
-func (a adapter) Record(ctx context.Context, found instance.Instance) flow.Result {
+func (a adapter) Record(ctx context.Context, found instance.Instance, location string) flow.Result {
 	s := a.s
 	deleting := !s.machine.DeletionTimestamp.IsZero()
 	if deleting && found.ProviderID == "" {
@@ -46,6 +49,7 @@ func (a adapter) Record(ctx context.Context, found instance.Instance) flow.Resul
 		s.machine.Spec.ProviderID = found.ProviderID
 	}
 	marks.Found(s.machine, s.inputs.Class)
+	s.locate(location)
 	if !deleting {
 		return flow.Continue()
 	}
@@ -55,6 +59,27 @@ func (a adapter) Record(ctx context.Context, found instance.Instance) flow.Resul
 	}
 	s.inputs.Machine.Generation = s.machine.Generation
 	return flow.Continue()
+}
+
+// Locate implements steps.Adapter.
+func (a adapter) Locate(ctx context.Context, location string) flow.Result {
+	a.s.locate(location)
+	return flow.Fail(a.c.persistSpec(ctx, a.s))
+}
+
+// locate notes where the VM is made or was found, for the next write and the next request.
+func (s *scope) locate(location string) {
+	if location == "" {
+		return
+	}
+	for _, object := range []metav1.Object{s.machine, s.inputs.Machine} {
+		annotations := maps.Clone(object.GetAnnotations())
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
+		annotations[driver.AnnotationLocation] = location
+		object.SetAnnotations(annotations)
+	}
 }
 
 // Conflict implements steps.Adapter.

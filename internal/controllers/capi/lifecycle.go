@@ -208,6 +208,7 @@ func (c *Controller) beginCreation(ctx context.Context, s *scope) flow.Result {
 	}
 	metav1.SetMetaDataAnnotation(&s.machine.ObjectMeta, infrav1.AnnotationCreationBegun, s.now.UTC().Format(time.RFC3339))
 	metav1.SetMetaDataAnnotation(&s.machine.ObjectMeta, infrav1.AnnotationCreationSpec, marks.Digest(s.inputs.Class))
+	s.locate(c.Engine.LocationOf(s.inputs.Class, s.inputs.Secret)) // if it is known, it needs no write of its own
 	if c.Installation != "" {
 		metav1.SetMetaDataAnnotation(&s.machine.ObjectMeta, infrav1.AnnotationInstallation, c.Installation)
 	}

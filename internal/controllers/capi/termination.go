@@ -3,6 +3,7 @@ package capi
 import (
 	"context"
 	"fmt"
+	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -75,6 +76,7 @@ func (c *Controller) awaitFinding(_ context.Context, s *scope) flow.Result {
 	switch {
 	case answer.State == instance.Exists, answer.Instance.ProviderID != "":
 		marks.Found(s.machine, s.inputs.Class)
+		s.locate(answer.Location)
 		return flow.Continue()
 	case answer.State == instance.Lost:
 		return c.notFound(s)
@@ -127,7 +129,7 @@ func (c *Controller) deleteInstance(ctx context.Context, s *scope) flow.Result {
 	if !marks.Begun(s.machine) {
 		return flow.Continue()
 	}
-	if s.machine.Annotations[infrav1.AnnotationInstanceSpec] != s.stored.Annotations[infrav1.AnnotationInstanceSpec] {
+	if !maps.Equal(s.machine.Annotations, s.stored.Annotations) {
 		if err := c.persistSpec(ctx, s); err != nil { // or a later process would not know that the VM was found
 			return flow.Fail(err)
 		}

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
@@ -105,7 +106,7 @@ func (a adapter) Request() instance.Request {
 
 // Record implements steps.Adapter. A new instance with the name of another's node is refused; one
 // that is being deleted is recorded without its node.
-func (a adapter) Record(ctx context.Context, found instance.Instance) flow.Result {
+func (a adapter) Record(ctx context.Context, found instance.Instance, location string) flow.Result {
 	deleting := !a.s.machine.DeletionTimestamp.IsZero()
 	if a.c.Target != nil && a.c.Target.Ready() && (deleting || a.s.machine.Spec.ProviderID == "") {
 		stale, err := nodes.Taken(ctx, a.c.Target.Client(), a.c.Client, a.s.machine, found.NodeName, found.ProviderID)
@@ -121,9 +122,30 @@ func (a adapter) Record(ctx context.Context, found instance.Instance) flow.Resul
 		}
 	}
 	if deleting {
-		return flow.Fail(a.c.recordNode(ctx, a.s, found))
+		return flow.Fail(a.c.recordNode(ctx, a.s, found, location))
 	}
-	return flow.Fail(a.c.recordIdentity(ctx, a.s, found))
+	return flow.Fail(a.c.recordIdentity(ctx, a.s, found, location))
+}
+
+// Locate implements steps.Adapter.
+func (a adapter) Locate(ctx context.Context, location string) flow.Result {
+	return flow.Fail(a.c.patchMachine(ctx, a.s, func(machine *v1alpha1.Machine) { setLocation(machine, location) }))
+}
+
+func setLocation(machine *v1alpha1.Machine, location string) {
+	if location != "" {
+		metav1.SetMetaDataAnnotation(&machine.ObjectMeta, driver.AnnotationLocation, location)
+	}
+}
+
+// Location returns where the instances of a class were created last; empty if this process does not
+// know. A new Machine that has it in driver.AnnotationLocation needs no write before its creation.
+func (c *Controller) Location(ctx context.Context, machine *v1alpha1.Machine) string {
+	inputs, missing, err := c.classInputs(ctx, machine)
+	if err != nil || missing != "" {
+		return ""
+	}
+	return c.Engine.LocationOf(inputs.class, inputs.secret)
 }
 
 // Conflict implements steps.Adapter. A Machine that is being deleted and never had the instance is
@@ -174,6 +196,9 @@ func (c *Controller) creationFailed(ctx context.Context, s *scope, answer instan
 	nameTaken := answer.Failure.Code == codes.AlreadyExists && (method == instance.MethodCreate || method == instance.MethodInitialize)
 	if nameTaken && metav1.GetControllerOfNoCopy(s.machine) != nil {
 		left = outage.Countdown{} // the set's next machine has another name
+	}
+	if answer.Failure.Elsewhere() && s.machine.Spec.ProviderID != "" {
+		left.Left = max(left.Left, 1) // its VM may run, where only a user can lead the driver
 	}
 	s.driverFailed(answer.Failure, left.Left)
 	if s.machine.Spec.ProviderID != "" && c.Tokens != nil {
@@ -272,7 +297,7 @@ func (c *Controller) deletionWithoutClass(ctx context.Context, s *scope, missing
 		if err != nil || other != nil || answer.Instance.ProviderID == "" {
 			return flow.Fail(err)
 		}
-		if result := (adapter{c: c, s: s}).Record(ctx, answer.Instance); result.Ends() {
+		if result := (adapter{c: c, s: s}).Record(ctx, answer.Instance, answer.Location); result.Ends() {
 			return result
 		}
 	}

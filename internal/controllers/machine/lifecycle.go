@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/outage"
@@ -43,8 +44,13 @@ func (c *Controller) addFinalizer(ctx context.Context, s *scope) flow.Result {
 	if controllerutil.ContainsFinalizer(s.machine, v1alpha1.FinalizerMCM) {
 		return flow.Continue()
 	}
+	location := ""
+	if driver.Location(s.machine) == "" && s.machine.Spec.ProviderID == "" {
+		location = c.Location(ctx, s.machine)
+	}
 	return flow.Fail(c.patchMachine(ctx, s, func(machine *v1alpha1.Machine) {
 		controllerutil.AddFinalizer(machine, v1alpha1.FinalizerMCM)
+		setLocation(machine, location)
 	}))
 }
 
@@ -64,7 +70,7 @@ func (c *Controller) patchMachine(ctx context.Context, s *scope, change func(*v1
 	return nil
 }
 
-func (c *Controller) recordIdentity(ctx context.Context, s *scope, found instance.Instance) error {
+func (c *Controller) recordIdentity(ctx context.Context, s *scope, found instance.Instance, location string) error {
 	if c.Target == nil {
 		s.machine.Status.Addresses = mergeAddresses(s.machine.Status.Addresses, found)
 	}
@@ -76,11 +82,13 @@ func (c *Controller) recordIdentity(ctx context.Context, s *scope, found instanc
 		if machine.Annotations[v1alpha1.AnnotationKeyMachinePriority] == "" {
 			metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyMachinePriority, defaultPriority)
 		}
+		setLocation(machine, location)
 	})
 }
 
-// recordNode stores the node's name, and the provider ID if the Machine has none.
-func (c *Controller) recordNode(ctx context.Context, s *scope, found instance.Instance) error {
+// recordNode stores the node's name and the location unless they are empty, and the provider ID if the
+// Machine has none.
+func (c *Controller) recordNode(ctx context.Context, s *scope, found instance.Instance, location string) error {
 	return c.patchMachine(ctx, s, func(machine *v1alpha1.Machine) {
 		if machine.Spec.ProviderID == "" {
 			machine.Spec.ProviderID = found.ProviderID
@@ -88,6 +96,7 @@ func (c *Controller) recordNode(ctx context.Context, s *scope, found instance.In
 		if found.NodeName != "" {
 			metav1.SetMetaDataLabel(&machine.ObjectMeta, v1alpha1.NodeLabelKey, found.NodeName)
 		}
+		setLocation(machine, location)
 	})
 }
 

@@ -106,7 +106,7 @@ func (c *Controller) relabel(ctx context.Context, s *scope) error {
 	if err != nil || name == "" {
 		return err
 	}
-	return c.recordNode(ctx, s, instance.Instance{NodeName: name})
+	return c.recordNode(ctx, s, instance.Instance{NodeName: name}, "")
 }
 
 // conflictRetry is when a Machine looks again whether a node is its own, as the change that

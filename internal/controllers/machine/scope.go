@@ -117,6 +117,9 @@ func (c cause) annotations() map[string]string {
 }
 
 func driverCause(failure *instance.Failure) cause {
+	if failure.Elsewhere() {
+		return cause{name: v1alpha1.CauseInstanceElsewhere, method: string(failure.Method), code: failure.Code.String()}
+	}
 	return cause{name: v1alpha1.CauseDriverFailed, method: string(failure.Method), code: failure.Code.String()}
 }
 

@@ -128,7 +128,7 @@ func (c *Controller) identifyNode(ctx context.Context, s *scope) flow.Result {
 	case err != nil:
 		return flow.Fail(err)
 	case name != "":
-		return flow.Fail(c.recordNode(ctx, s, instance.Instance{NodeName: name}))
+		return flow.Fail(c.recordNode(ctx, s, instance.Instance{NodeName: name}, ""))
 	}
 	return c.identify(ctx, s)
 }

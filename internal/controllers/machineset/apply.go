@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 )
@@ -98,8 +99,12 @@ func (c *Controller) create(ctx context.Context, f planner.Facts, op planner.Ope
 // createBatch creates Machines in parallel, and returns their names and the first failure.
 func (c *Controller) createBatch(ctx context.Context, set *v1alpha1.MachineSet, size int, done *outcome) ([]string, error) {
 	machines, failures := make([]*v1alpha1.Machine, size), make([]error, size)
+	location := ""
+	if c.Location != nil {
+		location = c.Location(ctx, newMachine(set, ""))
+	}
 	each(size, func(i int) {
-		machines[i] = newMachine(set)
+		machines[i] = newMachine(set, location)
 		failures[i] = c.createMachine(ctx, set, machines[i])
 	})
 	known := &c.memory.Of(client.ObjectKeyFromObject(set)).machines
@@ -169,9 +174,9 @@ func withoutName(err error, set string) string {
 	return generated.ReplaceAllLiteralString(err.Error(), set+"-*")
 }
 
-// newMachine returns a Machine of the set's template. It has the finalizer and the priority that the
-// machine controller would otherwise add.
-func newMachine(set *v1alpha1.MachineSet) *v1alpha1.Machine {
+// newMachine returns a Machine of the set's template. It has the finalizer, the priority and, unless it
+// is empty, the location that the machine controller would otherwise add.
+func newMachine(set *v1alpha1.MachineSet, location string) *v1alpha1.Machine {
 	template := set.Spec.Template.DeepCopy()
 	machine := &v1alpha1.Machine{
 		ObjectMeta: metav1.ObjectMeta{
@@ -186,6 +191,10 @@ func newMachine(set *v1alpha1.MachineSet) *v1alpha1.Machine {
 		Spec: template.Spec,
 	}
 	maps.Copy(machine.Annotations, template.Annotations)
+	delete(machine.Annotations, driver.AnnotationLocation) // it is nothing that machines share
+	if location != "" {
+		machine.Annotations[driver.AnnotationLocation] = location
+	}
 	if timeout, ok := set.Annotations[v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout]; ok {
 		machine.Annotations[v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout] = timeout
 	}

@@ -35,6 +35,9 @@ type Options struct {
 	Live client.Reader
 	// Machines finds the Machines of a set. Nil: by listing them with Client.
 	Machines fieldindex.Machines
+	// Location returns where the VM of a new Machine will be created, see driver.Locator; empty if
+	// it does not know. Nil: it never does.
+	Location func(ctx context.Context, machine *v1alpha1.Machine) string
 	// Events explains to users what was done.
 	Events record.EventRecorder
 	Clock  clock.PassiveClock

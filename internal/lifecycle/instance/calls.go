@@ -14,48 +14,59 @@ import (
 
 // ensure creates the instance only if there is none and never was.
 func (e *Engine) ensure(ctx context.Context, req Request) Answer {
-	resp, err := e.driver.GetMachineStatus(ctx, &driver.GetMachineStatusRequest{Machine: req.Machine, MachineClass: req.Class, Secret: req.Secret})
-	switch codeOf(err) {
-	case codes.OK:
-		return found(req, resp, err)
-	case codes.Uninitialized:
-		return e.initialize(ctx, req, found(req, resp, err))
-	case codes.NotFound:
-		if req.Machine.Spec.ProviderID != "" {
-			return Answer{State: Lost}
-		}
-		return e.create(ctx, req)
-	case codes.Unimplemented:
-		if req.Machine.Spec.ProviderID != "" {
-			stored := Instance{ProviderID: req.Machine.Spec.ProviderID, NodeName: req.Machine.Labels[v1alpha1.NodeLabelKey], Addresses: req.Machine.Status.Addresses}
-			return complete(MethodStatus, req, Answer{Instance: stored})
-		}
-		return e.create(ctx, req)
-	default:
+	p, err := e.locate(ctx, req)
+	if err != nil {
 		return failed(MethodStatus, err)
 	}
+	known := req.Machine.Spec.ProviderID != ""
+	resp, err := e.status(ctx, req)
+	switch code := codeOf(err); {
+	case code == codes.OK:
+		return found(req, resp, err, p)
+	case code == codes.Uninitialized:
+		return e.initialize(ctx, req, found(req, resp, err, p))
+	case code == codes.Unimplemented && known:
+		stored := Instance{ProviderID: req.Machine.Spec.ProviderID, NodeName: req.Machine.Labels[v1alpha1.NodeLabelKey], Addresses: req.Machine.Status.Addresses}
+		return complete(MethodStatus, req, Answer{Instance: stored})
+	case code != codes.NotFound && code != codes.Unimplemented:
+		return failed(MethodStatus, err)
+	case p.elsewhere():
+		return p.failure()
+	case known:
+		return Answer{State: Lost}
+	}
+	return e.begin(ctx, req, p)
 }
 
 func (e *Engine) find(ctx context.Context, req Request) Answer {
-	resp, err := e.driver.GetMachineStatus(ctx, &driver.GetMachineStatusRequest{Machine: req.Machine, MachineClass: req.Class, Secret: req.Secret})
-	switch codeOf(err) {
-	case codes.OK, codes.Uninitialized:
+	p, err := e.locate(ctx, req)
+	if err != nil {
+		return failed(MethodStatus, err)
+	}
+	resp, err := e.status(ctx, req)
+	switch code := codeOf(err); {
+	case code == codes.OK || code == codes.Uninitialized:
 		if resp == nil {
 			return failed(MethodStatus, unnamed(err))
 		}
-		return Answer{State: Exists, Instance: Instance(*resp)}
-	case codes.NotFound, codes.Unimplemented:
-		return Answer{State: Gone}
-	default:
+		return Answer{State: Exists, Instance: Instance(*resp), Location: p.news()}
+	case code != codes.NotFound && code != codes.Unimplemented:
 		return failed(MethodStatus, err)
+	case p.elsewhere():
+		return p.failure()
 	}
+	return Answer{State: Gone}
 }
 
-func found(req Request, resp *driver.GetMachineStatusResponse, err error) Answer {
+func (e *Engine) status(ctx context.Context, req Request) (*driver.GetMachineStatusResponse, error) {
+	return e.driver.GetMachineStatus(ctx, &driver.GetMachineStatusRequest{Machine: req.Machine, MachineClass: req.Class, Secret: req.Secret})
+}
+
+func found(req Request, resp *driver.GetMachineStatusResponse, err error, p place) Answer {
 	if resp == nil {
 		return failed(MethodStatus, unnamed(err))
 	}
-	return complete(MethodStatus, req, Answer{Instance: Instance(*resp)})
+	return complete(MethodStatus, req, Answer{Instance: Instance(*resp), Location: p.news()})
 }
 
 func (e *Engine) create(ctx context.Context, req Request) Answer {
@@ -131,6 +142,27 @@ func unnamed(cause error) error {
 	return status.WrapError(codes.Internal, "the driver answered without a response", cause)
 }
 
+// remove deletes the instance. If the driver looks elsewhere than where the instance has to be, it must
+// find the instance there first, and that has to be recorded: later, it will not be found.
+func (e *Engine) remove(ctx context.Context, req Request) Answer {
+	p, err := e.locate(ctx, req)
+	switch {
+	case err != nil:
+		return failed(MethodStatus, err)
+	case !p.elsewhere():
+		return e.delete(ctx, req)
+	}
+	_, err = e.status(ctx, req)
+	switch codeOf(err) {
+	case codes.OK, codes.Uninitialized:
+		return Answer{State: Located, Location: p.at}
+	case codes.NotFound, codes.Unimplemented:
+		return p.failure()
+	default:
+		return failed(MethodStatus, err)
+	}
+}
+
 // delete deletes the instance, which is gone only when GetMachineStatus says so.
 func (e *Engine) delete(ctx context.Context, req Request) Answer {
 	resp, err := e.driver.DeleteMachine(ctx, &driver.DeleteMachineRequest{Machine: req.Machine, MachineClass: req.Class, Secret: req.Secret})
@@ -147,7 +179,7 @@ func (e *Engine) delete(ctx context.Context, req Request) Answer {
 		answer.LastKnownState = note
 		return answer
 	}
-	_, err = e.driver.GetMachineStatus(ctx, &driver.GetMachineStatusRequest{Machine: req.Machine, MachineClass: req.Class, Secret: req.Secret})
+	_, err = e.status(ctx, req)
 	switch codeOf(err) {
 	case codes.NotFound, codes.Unimplemented:
 		return Answer{State: Gone, LastKnownState: note}

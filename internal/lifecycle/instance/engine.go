@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/lru"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
@@ -70,6 +71,9 @@ const (
 	Remains
 	// Failed means that the last call failed. It is tried again.
 	Failed
+	// Located means that Location has to be stored with the machine, in driver.AnnotationLocation,
+	// before the instance is created or deleted.
+	Located
 )
 
 // Instance is the driver's description of an instance.
@@ -93,6 +97,9 @@ type Answer struct {
 	Instance Instance
 	// Created reports that the engine created the instance, rather than found it.
 	Created bool
+	// Location has to be stored with the machine, if it is not empty; set if the state is Located or
+	// Exists.
+	Location string
 	// LastKnownState is nil if the driver returned none.
 	LastKnownState *string
 	// Failure is set if the state is Failed.
@@ -138,6 +145,9 @@ type Engine struct {
 	driver driver.Driver
 	opts   Options
 
+	// locations are where instances were created, by the inputs of their creation.
+	locations *lru.Cache
+
 	mu      sync.Mutex
 	entries map[Key]*entry
 	spread  spread
@@ -178,19 +188,19 @@ func New(d driver.Driver, opts Options) *Engine {
 	if opts.Chance == nil {
 		opts.Chance = rand.Float64
 	}
-	return &Engine{driver: d, opts: opts, entries: map[Key]*entry{}}
+	return &Engine{driver: d, opts: opts, locations: lru.New(maxLocations), entries: map[Key]*entry{}}
 }
 
 // Ensure returns whether the instance exists, and has it created if it does not. An answer is kept
-// until Forget, or until the request changes.
+// until Forget, or until the request changes. The answer Located comes before anything is created.
 func (e *Engine) Ensure(req Request) Answer {
 	return e.pursue(goalExists, req, e.ensure)
 }
 
 // Delete returns whether the instance is gone, and has it deleted if it is not. A creation that is
-// under way is cancelled and awaited first.
+// under way is cancelled and awaited first. The answer Located comes before anything is deleted.
 func (e *Engine) Delete(req Request) Answer {
-	return e.pursue(goalGone, req, e.delete)
+	return e.pursue(goalGone, req, e.remove)
 }
 
 // Find returns which instance the driver knows: Exists, Gone or Failed. It is for callers that are

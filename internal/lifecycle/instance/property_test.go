@@ -211,6 +211,9 @@ func (s *story) look(m *plot) instance.Answer {
 
 // store has the controller note down what it learnt.
 func (m *plot) store(answer instance.Answer) {
+	if answer.Location != "" {
+		m.req.Machine.Annotations = map[string]string{driver.AnnotationLocation: answer.Location}
+	}
 	if answer.Instance.ProviderID != "" && m.req.Machine.Spec.ProviderID == "" {
 		m.req.Machine.Spec.ProviderID = answer.Instance.ProviderID
 		m.req.Machine.Generation++
@@ -297,6 +300,7 @@ func (s *story) follow(m *plot) instance.State {
 		switch answer.State {
 		case instance.Underway:
 			<-s.process.wake
+		case instance.Located: // which is stored
 		case instance.Failed, instance.Remains:
 			time.Sleep(answer.Retry)
 		default:

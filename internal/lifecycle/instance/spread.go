@@ -9,13 +9,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
 )
 
 // fingerprint changes with everything in a request that could make a failed call succeed.
 type fingerprint struct {
 	machine, class                     types.UID
 	machineGeneration, classGeneration int64
-	force                              string
+	force, location                    string
 	secret                             [sha256.Size]byte
 }
 
@@ -35,6 +36,7 @@ func fingerprintOf(req Request) fingerprint {
 		class:             req.Class.UID,
 		classGeneration:   req.Class.Generation,
 		force:             req.Machine.Labels[v1alpha1.LabelKeyForceDeletion],
+		location:          driver.Location(req.Machine),
 		secret:            sha256.Sum256(data),
 	}
 }

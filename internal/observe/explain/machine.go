@@ -162,7 +162,7 @@ func (e *explainer) failure() (failure, bool) {
 	if e.last.Type == v1alpha1.MachineOperationDelete {
 		method = timeouts.Delete
 	}
-	if report.CauseOf(&e.note) == v1alpha1.CauseDriverFailed {
+	if e.elsewhere() || report.CauseOf(&e.note) == v1alpha1.CauseDriverFailed {
 		method = timeouts.Method(e.note.Annotations[v1alpha1.EventAnnotationMethod])
 		code = cmp.Or(code, e.note.Annotations[v1alpha1.EventAnnotationCode], codes.Unknown.String())
 	}
@@ -171,9 +171,18 @@ func (e *explainer) failure() (failure, bool) {
 
 func (e *explainer) driverFinding(f failure) report.Finding {
 	advice := adviceFor(f.code, f.method == timeouts.Create)
-	found := e.Finding(say(v1alpha1.CauseDriverFailed, "{text}", advice), "", e.reported, "{text}", e.says)
+	var why report.Cause = v1alpha1.CauseDriverFailed
+	if e.elsewhere() {
+		why = v1alpha1.CauseInstanceElsewhere
+	}
+	found := e.Finding(say(why, "{text}", advice), "", e.reported, "{text}", e.says)
 	found.Code = f.code.String()
 	return found
+}
+
+// elsewhere reports whether the driver looked elsewhere than where the creation began.
+func (e *explainer) elsewhere() bool {
+	return report.CauseOf(&e.note) == v1alpha1.CauseInstanceElsewhere
 }
 
 // driverFailed says that the driver failed, and when it is asked again. The time is known after the

@@ -79,6 +79,15 @@ func (d *timedDriver) InitializeMachine(ctx context.Context, req *driver.Initial
 	return resp, err
 }
 
+// LocateMachine implements driver.Locator.
+func (d *timedDriver) LocateMachine(ctx context.Context, req *driver.LocateMachineRequest) (*driver.LocateMachineResponse, error) {
+	inner, ok := d.Driver.(driver.Locator)
+	if !ok {
+		return nil, status.Error(codes.Unimplemented, "the driver does not implement LocateMachine")
+	}
+	return inner.LocateMachine(ctx, req)
+}
+
 // Drainer is drain.Drainer, where the methods are documented.
 type Drainer interface {
 	Drain(ctx context.Context, req drain.Request) (drain.Report, error)

@@ -85,6 +85,9 @@ func machineOf(of *infrav1.MillwrightMachine, class string) *v1alpha1.Machine {
 			ProviderID: of.Spec.ProviderID,
 		},
 	}
+	if location := driver.Location(of); location != "" {
+		made.Annotations[driver.AnnotationLocation] = location
+	}
 	made.Status.LastKnownState = of.Status.LastKnownState
 	setFailing(made, of)
 	return made

@@ -27,8 +27,12 @@ type Adapter interface {
 	Owner() ownership.Owner
 	// Request returns the driver's input.
 	Request() instance.Request
-	// Record stores an instance that belongs to no other object.
-	Record(ctx context.Context, found instance.Instance) flow.Result
+	// Record stores an instance that belongs to no other object, and where it was found unless
+	// that is empty.
+	Record(ctx context.Context, found instance.Instance, location string) flow.Result
+	// Locate stores at once where the instance is about to be created, or was found. The request
+	// has it afterwards.
+	Locate(ctx context.Context, location string) flow.Result
 	// Conflict is called when the instance belongs to another object, too. The result must end
 	// the pass, or the steps that follow must ignore the instance.
 	Conflict(ctx context.Context, step Step, providerID string, other ownership.Owner) flow.Result
@@ -46,11 +50,12 @@ type Steps struct {
 // Ensure has the instance created if there never was one. One that could not be initialized is
 // recorded, too.
 func (s Steps) Ensure(ctx context.Context, a Adapter) flow.Result {
-	answer := s.Engine.Ensure(a.Request())
-	if answer.Instance.ProviderID != "" {
-		if result := s.record(ctx, a, Ensure, answer.Instance); result.Ends() {
-			return result
-		}
+	answer, result := located(ctx, a, s.Engine.Ensure)
+	if !result.Ends() && answer.Instance.ProviderID != "" {
+		result = s.record(ctx, a, Ensure, answer)
+	}
+	if result.Ends() {
+		return result
 	}
 	return a.Report(ctx, Ensure, answer)
 }
@@ -74,17 +79,34 @@ func (s Steps) AwaitSoleOwner(ctx context.Context, a Adapter) flow.Result {
 func (s Steps) Identify(ctx context.Context, a Adapter) flow.Result {
 	answer := s.Engine.Find(a.Request())
 	if answer.State == instance.Exists {
-		return s.record(ctx, a, Identify, answer.Instance)
+		return s.record(ctx, a, Identify, answer)
 	}
 	return a.Report(ctx, Identify, answer)
 }
 
 // Delete has the driver delete the instance.
 func (s Steps) Delete(ctx context.Context, a Adapter) flow.Result {
-	return a.Report(ctx, Delete, s.Engine.Delete(a.Request()))
+	answer, result := located(ctx, a, s.Engine.Delete)
+	if result.Ends() {
+		return result
+	}
+	return a.Report(ctx, Delete, answer)
 }
 
-func (s Steps) record(ctx context.Context, a Adapter, step Step, found instance.Instance) flow.Result {
+// located asks the engine, and again once a location that it answered is stored.
+func located(ctx context.Context, a Adapter, ask func(instance.Request) instance.Answer) (instance.Answer, flow.Result) {
+	answer := ask(a.Request())
+	if answer.State != instance.Located {
+		return answer, flow.Continue()
+	}
+	if result := a.Locate(ctx, answer.Location); result.Ends() {
+		return answer, result
+	}
+	return ask(a.Request()), flow.Continue()
+}
+
+func (s Steps) record(ctx context.Context, a Adapter, step Step, answer instance.Answer) flow.Result {
+	found := answer.Instance
 	if ours := a.Owner(); ours.ProviderID == "" {
 		other, err := s.Owners.Conflicting(ctx, ours, found.ProviderID)
 		switch {
@@ -94,5 +116,5 @@ func (s Steps) record(ctx context.Context, a Adapter, step Step, found instance.
 			return a.Conflict(ctx, step, found.ProviderID, *other)
 		}
 	}
-	return a.Record(ctx, found)
+	return a.Record(ctx, found, answer.Location)
 }

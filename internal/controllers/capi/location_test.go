@@ -1,0 +1,93 @@
+package capi
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/fake"
+)
+
+const credentials = "account"
+
+// newAccountsHarness returns a harness whose credentials lead to an account of the provider.
+func newAccountsHarness(t *testing.T) *harness {
+	t.Helper()
+	h := newHarness(t, func(g *given) {
+		g.infra.Spec.CredentialsSecretRef = &infrav1.LocalReference{Name: credentials}
+		g.more = append(g.more, secret(g.infra.Namespace, credentials, map[string]string{"account": "first"}))
+	})
+	h.Driver.Configure(func(config *fake.Config) { config.Accounts = true })
+	return h
+}
+
+// lead changes the account that the credentials lead to.
+func (h *harness) lead(account string) {
+	h.Helper()
+	object := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: h.Key.Namespace, Name: credentials}}
+	change(h, object, func(s *corev1.Secret) { s.Data["account"] = []byte(account) })
+	h.Clock.Step(time.Hour)
+}
+
+// TestNotGoneElsewhere: a deletion that is led to another account does not take the VM for gone.
+func TestNotGoneElsewhere(t *testing.T) {
+	for name, test := range map[string]struct {
+		act  func(*harness)
+		left int // VMs
+	}{
+		"led back": {func(h *harness) { h.lead("first") }, 0},
+		"moved":    {func(h *harness) { h.Driver.Move("second"); h.Clock.Step(time.Hour) }, 0},
+		"given up": {func(h *harness) {
+			h.changeInfra(func(m *infrav1.MillwrightMachine) { delete(m.Annotations, driver.AnnotationLocation) })
+		}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newAccountsHarness(t)
+			h.Settle()
+			if at := driver.Location(h.infra()); at != "account first" {
+				t.Fatalf("location %q", at)
+			}
+			h.lead("second")
+			h.delete()
+			h.Settle()
+			h.restart()
+			h.Settle()
+			if h.gone() {
+				t.Fatal("the object is gone, and its VM is not")
+			}
+			h.wantReady(metav1.ConditionFalse, infrav1.ReasonDeletionFailed, "the VM may be in account first")
+			test.act(h)
+			h.Settle()
+			if !h.gone() || len(h.Driver.VMs()) != test.left {
+				t.Errorf("the object is gone: %v, %d VMs are left, want %d", h.gone(), len(h.Driver.VMs()), test.left)
+			}
+		})
+	}
+}
+
+// TestOneVMForOneMachine: the answer to a creation is lost, and the credentials lead elsewhere then.
+func TestOneVMForOneMachine(t *testing.T) {
+	h := newAccountsHarness(t)
+	h.Driver.FailAfter(fake.CreateMachine, codes.DeadlineExceeded)
+	for len(h.Driver.Calls(fake.CreateMachine)) == 0 {
+		h.Pass()
+		h.Call()
+	}
+	h.lead("second")
+	h.restart()
+	h.Settle()
+	if n := len(h.Driver.VMs()); n != 1 {
+		t.Fatalf("%d VMs", n)
+	}
+	h.wantReady(metav1.ConditionFalse, infrav1.ReasonCreationFailed, "the VM may be in account first")
+	h.lead("first")
+	h.Settle()
+	if id := h.infra().Spec.ProviderID; id == "" || len(h.Driver.VMs()) != 1 {
+		t.Errorf("provider ID %q, %d VMs", id, len(h.Driver.VMs()))
+	}
+}

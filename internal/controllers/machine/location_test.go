@@ -1,0 +1,154 @@
+package machine
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/fake"
+)
+
+// accounts has the Secret of the class lead to an account of the provider.
+func (h *harness) accounts() {
+	h.Driver.Configure(func(config *fake.Config) { config.Accounts = true })
+}
+
+// lead changes the account that the Secret leads to.
+func (h *harness) lead(account string) {
+	h.Helper()
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: h.Key.Namespace, Name: className}}
+	change(h, secret, func(s *corev1.Secret) { s.Data["account"] = []byte(account) })
+}
+
+// giveUp is what an operator does who knows that there is no VM any more.
+func (h *harness) giveUp() {
+	h.Helper()
+	change(h, h.machine(), func(m *v1alpha1.Machine) { delete(m.Annotations, driver.AnnotationLocation) })
+}
+
+// TestNotGoneElsewhere: a deletion that is led to another account does not take the VM for gone, in
+// whatever process; it ends when it is led back, or when the VM is found there, or given up.
+func TestNotGoneElsewhere(t *testing.T) {
+	for name, test := range map[string]struct {
+		act  func(*harness)
+		left int // VMs
+	}{
+		"led back":   {func(h *harness) { h.lead("first") }, 0},
+		"moved":      {func(h *harness) { h.Driver.Move("second"); h.Clock.Step(time.Hour) }, 0},
+		"given up":   {(*harness).giveUp, 1},
+		"moved, led": {func(h *harness) { h.Driver.Move("third"); h.lead("third") }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newServerHarness(t)
+			h.accounts()
+			h.lead("first")
+			h.declare()
+			h.Settle()
+			if at := driver.Location(h.machine()); at != "account first" {
+				t.Fatalf("location %q", at)
+			}
+			h.lead("second")
+			h.delete()
+			h.Settle()
+			h.restart()
+			h.Settle()
+			if h.gone() || len(h.Driver.VMs()) != 1 {
+				t.Fatalf("the Machine is gone: %v, %d VMs", h.gone(), len(h.Driver.VMs()))
+			}
+			wantStatus(t, h.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed,
+				"the VM may be in account first, and with the present class and Secret it is looked for in account second"})
+			test.act(h)
+			h.Settle()
+			if !h.gone() || len(h.Driver.VMs()) != test.left {
+				t.Errorf("the Machine is gone: %v, %d VMs are left, want %d", h.gone(), len(h.Driver.VMs()), test.left)
+			}
+		})
+	}
+}
+
+// TestDeletionAfterAMoveDies: a process dies after it began to delete the VM where it found it. The next
+// one does not find the VM any more, and believes that.
+func TestDeletionAfterAMoveDies(t *testing.T) {
+	h := newHarness(t)
+	h.accounts()
+	h.declare()
+	h.Settle()
+	h.Driver.Move("second")
+	h.lead("second")
+	h.delete()
+	for len(h.Driver.VMs()) > 0 {
+		h.Pass()
+		h.Call()
+	}
+	h.restart()
+	h.Settle()
+	if !h.gone() {
+		t.Errorf("the Machine stays: %+v", h.machine().Status.LastOperation)
+	}
+}
+
+// TestOneVMForOneMachine: the answer to a creation is lost, and the Secret leads elsewhere then. No
+// second VM is made; the first is found when the Secret leads back.
+func TestOneVMForOneMachine(t *testing.T) {
+	h := newHarness(t)
+	h.accounts()
+	h.declare()
+	h.Driver.FailAfter(fake.CreateMachine, codes.DeadlineExceeded)
+	for len(h.Driver.Calls(fake.CreateMachine)) == 0 {
+		h.Pass()
+		h.Call()
+	}
+	h.lead("second")
+	h.restart()
+	h.Settle()
+	h.SettleAfter(time.Minute)
+	if n := len(h.Driver.VMs()); n != 1 {
+		t.Fatalf("%d VMs", n)
+	}
+	wantStatus(t, h.machine(), want4{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "the VM may be in account"})
+	h.lead("")
+	h.Settle()
+	if id := h.machine().Spec.ProviderID; id == "" || len(h.Driver.VMs()) != 1 {
+		t.Errorf("provider ID %q, %d VMs", id, len(h.Driver.VMs()))
+	}
+}
+
+// TestLocationNeedsNoWrite: where creations began is known after the first of a class, and then is in
+// a write that happens anyway.
+func TestLocationNeedsNoWrite(t *testing.T) {
+	h := newHarness(t)
+	h.accounts()
+	h.declare()
+	h.Settle()
+	h.TakeWrites()
+	h.Key.Name = "m2"
+	h.declare(func(m *v1alpha1.Machine) { m.Name = "m2" })
+	h.Settle()
+	if got := count(h.TakeWrites(), "patch Machine"); got != 2 {
+		t.Errorf("%d patches of the Machine, want 2: of its finalizer and of its ID", got)
+	}
+	if driver.Location(h.machine()) == "" {
+		t.Error("the location is not recorded")
+	}
+}
+
+// TestRestoredElsewhere: a Machine with a VM that the driver is led away from is not replaced.
+func TestRestoredElsewhere(t *testing.T) {
+	h := newHarness(t)
+	h.accounts()
+	h.addVM(machineName, "sim:///m1")
+	h.declare(restored, owned, func(m *v1alpha1.Machine) {
+		m.Annotations = map[string]string{driver.AnnotationLocation: "account other"}
+	})
+	h.lead("second")
+	h.Settle()
+	h.SettleAfter(creationTimeout + time.Minute)
+	if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineCrashLoopBackOff {
+		t.Errorf("phase %q", got)
+	}
+}
