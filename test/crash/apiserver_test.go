@@ -10,6 +10,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"strings"
+	"sync/atomic"
 
 	"k8s.io/client-go/rest"
 )
@@ -20,7 +21,7 @@ type apiserver struct {
 	// name in points.
 	name string
 	// fault is what it does wrong; nil is nothing.
-	fault     *serverFault
+	fault     atomic.Pointer[serverFault]
 	gate      *gate
 	leaks     *leaks
 	base      *url.URL
@@ -44,7 +45,9 @@ func newAPIServer(name string, config *rest.Config, fault *serverFault, g *gate,
 		FlushInterval: -1, // the events of a watch at once
 		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}
-	return &apiserver{name: name, fault: fault, gate: g, leaks: l, base: base, transport: transport, reads: reads}, nil
+	a := &apiserver{name: name, gate: g, leaks: l, base: base, transport: transport, reads: reads}
+	a.fault.Store(fault)
+	return a, nil
 }
 
 // verbs of what is written.
@@ -55,8 +58,8 @@ var verbs = map[string]string{
 // serve answers a request of a manager, or does something wrong with it.
 func (a *apiserver) serve(manager *process, w http.ResponseWriter, r *http.Request) {
 	carryOut := func(w http.ResponseWriter, r *http.Request) { a.carryOut(manager, w, r) }
-	if a.fault.strikes(r, received(r)) {
-		a.fault.answer(w, r, carryOut)
+	if fault := a.fault.Load(); fault.strikes(r, received(r)) {
+		fault.answer(w, r, carryOut)
 		return
 	}
 	carryOut(w, r)

@@ -157,6 +157,22 @@ func (g *gate) kill() {
 	close(g.died)
 }
 
+// replace kills the manager, which is to be followed by another one.
+func (g *gate) replace() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.manager.kill()
+	g.tell("manager %d is killed", g.manager.pid())
+	g.manager = nil
+}
+
+// note tells people something.
+func (g *gate) note(format string, args ...any) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.tell(format, args...)
+}
+
 // tell is called with the lock held.
 func (g *gate) tell(format string, args ...any) {
 	g.story = append(g.story, fmt.Sprintf("%7.3f ", time.Since(g.began).Seconds())+fmt.Sprintf(format, args...))

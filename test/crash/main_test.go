@@ -11,10 +11,12 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/millwright-dev/millwright/internal/controllers/machine"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/manager"
@@ -46,6 +48,10 @@ type orders struct {
 	Namespace string
 	// OrphanPeriod is the time between two looks for orphans. Zero: nobody looks.
 	OrphanPeriod time.Duration
+	// HealthTimeout is how long a node may be unhealthy. Zero is the program's default.
+	HealthTimeout time.Duration
+	// Port of its metrics and profiles on 127.0.0.1. Zero serves none.
+	Port int
 	// ClusterAPI has it serve Cluster API, and not MCM's kinds.
 	ClusterAPI bool
 	// Overshoot is when sets are frozen; nil is the program's default.
@@ -88,7 +94,9 @@ func manage() error {
 	return manager.Run(ctx, manager.Config{
 		Control: config, Target: target, Namespace: o.Namespace, APIs: []manager.API{api},
 		Driver: o.Broken.driver(remote{url: o.URL}), DriverName: simDriver,
-		Orphans:   manager.Orphans{Period: o.OrphanPeriod},
+		Orphans: manager.Orphans{Period: o.OrphanPeriod},
+		Health:  machine.Health{Timeout: o.HealthTimeout, MaxReplacements: intstr.FromInt32(1)},
+		Address: "127.0.0.1", Port: o.Port, Profiling: manager.Profiling{Enabled: o.Port != 0},
 		Drain:     manager.Drain{Strategy: drain.Serial},
 		Overshoot: *o.Overshoot, ProtectNodes: true, EnforceMinReadySeconds: true,
 		ConcurrentSyncs: 10, CreationTimeout: 20 * time.Minute, ResourceExhaustedRetry: time.Minute,

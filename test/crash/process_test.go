@@ -22,8 +22,10 @@ type process struct {
 	output *program.Output
 	// control serves the provider, too. It is also the target if that is nil.
 	control, target *httptest.Server
-	done            chan struct{}
-	err             error
+	// port of its metrics on 127.0.0.1.
+	port int
+	done chan struct{}
+	err  error
 }
 
 // servers are what a manager talks to. The target is nil if there is none, or if it is the
@@ -40,6 +42,9 @@ func newProcess(s servers) (*process, error) {
 	p.cmd.Env = append(os.Environ(), asManager+"=1")
 	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output
 	var err error
+	if p.port, err = freePort(); err != nil {
+		return nil, err
+	}
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
@@ -69,7 +74,7 @@ func (p *process) pid() int { return p.cmd.Process.Pid }
 
 // order has the manager begin.
 func (p *process) order(o orders) error {
-	o.URL, o.TargetURL = p.control.URL, p.control.URL
+	o.URL, o.TargetURL, o.Port = p.control.URL, p.control.URL, p.port
 	switch {
 	case o.NoTarget:
 		o.TargetURL = ""

@@ -179,7 +179,7 @@ func (r *run) manage() error {
 	r.mu.Unlock()
 	return p.order(orders{
 		Namespace: r.control.Namespace, NoTarget: r.target == nil, Broken: r.broken, ClusterAPI: r.scenario.clusterAPI,
-		OrphanPeriod: r.scenario.orphanPeriod, Overshoot: r.scenario.overshoot,
+		OrphanPeriod: r.scenario.orphanPeriod, Overshoot: r.scenario.overshoot, HealthTimeout: r.scenario.healthTimeout,
 	})
 }
 

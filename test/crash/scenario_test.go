@@ -30,6 +30,8 @@ type scenario struct {
 	firstNeverJoins bool
 	// orphanPeriod is the time between two looks for orphans. Zero: nobody looks.
 	orphanPeriod time.Duration
+	// healthTimeout is how long a node may be unhealthy. Zero is the manager's default.
+	healthTimeout time.Duration
 	// overshoot is when sets are frozen. Nil is the manager's default.
 	overshoot *machineset.Overshoot
 	// fault is what the API servers do wrong; nil is nothing.
