@@ -1,8 +1,13 @@
 package crash
 
 import (
+	"context"
 	"fmt"
+	"strings"
+	"sync/atomic"
 	"testing"
+
+	"github.com/millwright-dev/millwright/test/env"
 )
 
 // troubled are the names of the scenarios that are played under every fault of an API server.
@@ -31,6 +36,70 @@ func TestFaults(t *testing.T) {
 				t.Error("no request was concerned")
 			}
 			t.Attr("outcome", fmt.Sprintf("%d scenarios, %d requests of %d struck", len(names), fault.struck.Load(), fault.asked.Load()))
+		})
+	}
+}
+
+// TestTwoManagersThatBothLead, as long as nobody takes the lead from one of them: no Machine ever has
+// two VMs, and what is declared is reached. For a moment, there may be more Machines than wanted.
+func TestTwoManagersThatBothLead(t *testing.T) {
+	sample, fleet := newSample(t), newFleet(t)
+	names := append([]string{"create", "scale up", "adopt"}, troubled...)
+	if !sample.all {
+		names = names[:2]
+	}
+	var acted atomic.Int64
+	t.Attr("fault", "two managers that both believe that they lead")
+	for _, name := range names {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := called(name)
+			s.rival, s.always = true, nil
+			result := fleet.play(t, s, nil, sound)
+			if result.err != nil {
+				t.Errorf("%v\n%s", result.err, result.transcript)
+			}
+			if result.rivalActed {
+				acted.Add(1)
+			}
+		})
+	}
+	t.Cleanup(func() { // when all are through
+		if acted.Load() == 0 {
+			t.Error("the second manager did nothing in any scenario")
+		}
+		t.Attr("outcome", fmt.Sprintf("%d scenarios, in %d of which both acted", len(names), acted.Load()))
+	})
+}
+
+// TestTheControlPlaneDies: etcd, the API server, or both are killed while something is under way, and
+// begin again.
+func TestTheControlPlaneDies(t *testing.T) {
+	newSample(t)
+	for _, killed := range [][]string{{"etcd"}, {"kube-apiserver"}, {"etcd", "kube-apiserver"}} {
+		t.Run(strings.Join(killed, ", "), func(t *testing.T) {
+			t.Parallel()
+			t.Attr("fault", "killed, and begun again: "+strings.Join(killed, ", "))
+			own := env.New(t, env.WithOwn())
+			l := &lane{nodes: withClusterAPI(t, own.Cluster)}
+			s := called("rolling update")
+			s.always = nil // no watch goes on without its server
+			act := s.act
+			s.act = func(ctx context.Context, r *run) error {
+				if err := act(ctx, r); err != nil {
+					return err
+				}
+				for _, component := range killed {
+					if err := own.ControlPlane.Kill(component); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
+			if result := l.play(t, s, nil, sound); result.err != nil {
+				t.Errorf("%v\n%s", result.err, result.transcript)
+			}
+			t.Attr("outcome", "a rolling update, begun before, was completed")
 		})
 	}
 }

@@ -157,6 +157,13 @@ func (g *gate) kill() {
 	close(g.died)
 }
 
+// quiet reports whether nothing has passed.
+func (g *gate) quiet() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.story) < 2 // that the manager begins
+}
+
 // replace kills the manager, which is to be followed by another one.
 func (g *gate) replace() {
 	g.mu.Lock()

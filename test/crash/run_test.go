@@ -33,7 +33,9 @@ type run struct {
 	gate            *gate
 	leaks           *leaks
 	servers         servers
-	cloud           *sim.Cloud
+	// rivals is the way of a second manager, which nobody kills, to the same servers.
+	rivals servers
+	cloud  *sim.Cloud
 	// history is what could be observed while points were recorded; nil if nobody looks.
 	history *history
 	// named is the Machine that an autoscaler names for deletion, if it does.
@@ -50,6 +52,8 @@ type result struct {
 	points []point
 	// hit reports whether the planned point was reached.
 	hit bool
+	// rivalActed reports whether a second manager did something.
+	rivalActed bool
 	// err says what was not as it must be.
 	err error
 	// transcript tells people what happened.
@@ -72,7 +76,10 @@ func (l *lane) play(t *testing.T, s scenario, plan *crash, broken fault) result 
 	if err != nil {
 		err = errors.Join(err, r.clear(t.Context()))
 	}
-	return result{points: r.gate.recorded(), hit: r.gate.reached(), err: err, transcript: r.transcript()}
+	return result{
+		points: r.gate.recorded(), hit: r.gate.reached(), err: err, transcript: r.transcript(),
+		rivalActed: s.rival && !r.rivals.provider.gate.quiet(),
+	}
 }
 
 // prepare makes what a run needs, up to its first manager.
@@ -85,7 +92,8 @@ func (l *lane) prepare(ctx context.Context, t *testing.T, s scenario, plan *cras
 	if r.control, r.target, err = l.clusters(ctx, s.where); err != nil {
 		return nil, err
 	}
-	if err := r.serve(s.users(t, r.control, r.target)); err != nil {
+	control, target := s.users(t, r.control, r.target)
+	if r.servers, err = r.serve(control, target, r.gate); err != nil {
 		return nil, err
 	}
 	r.cloud = sim.NewCloud(sim.CloudOptions{})
@@ -97,25 +105,38 @@ func (l *lane) prepare(ctx context.Context, t *testing.T, s scenario, plan *cras
 	}
 	d := sim.New(settings)
 	go d.Start(ctx) // a cloud in memory can always be read
-	r.servers.provider = newProvider(s.provide(d, broken), r.gate)
+	provided := s.provide(d, broken)
+	r.servers.provider = newProvider(provided, r.gate)
+	if s.rival {
+		own := newGate(nil)
+		if r.rivals, err = r.serve(control, target, own); err != nil {
+			return nil, err
+		}
+		r.rivals.provider = newProvider(provided, own)
+	}
 	return r, nil
 }
 
 // serve makes the ways to the API servers, as the users that the manager is there.
-func (r *run) serve(control, target *rest.Config) (err error) {
+func (r *run) serve(control, target *rest.Config, g *gate) (s servers, err error) {
 	name := "api"
 	if target != nil {
 		name = "control"
-		if r.servers.target, err = newAPIServer("target", target, r.scenario.fault, r.gate, r.leaks); err != nil {
-			return err
+		if s.target, err = newAPIServer("target", target, r.scenario.fault, g, r.leaks); err != nil {
+			return s, err
 		}
 	}
-	r.servers.control, err = newAPIServer(name, control, r.scenario.fault, r.gate, r.leaks)
-	return err
+	s.control, err = newAPIServer(name, control, r.scenario.fault, g, r.leaks)
+	return s, err
 }
 
 // through plays the scenario and takes everything away again.
 func (r *run) through(ctx context.Context) error {
+	if r.scenario.rival {
+		if err := r.begin(r.rivals); err != nil {
+			return err
+		}
+	}
 	if err := r.manage(); err != nil {
 		return err
 	}
@@ -168,12 +189,15 @@ func second(_ context.Context, r *run) error {
 }
 
 // manage starts a manager.
-func (r *run) manage() error {
-	p, err := newProcess(r.servers)
+func (r *run) manage() error { return r.begin(r.servers) }
+
+// begin starts a manager that finds its servers that way.
+func (r *run) begin(way servers) error {
+	p, err := newProcess(way)
 	if err != nil {
 		return err
 	}
-	r.gate.runs(p)
+	way.provider.gate.runs(p)
 	r.mu.Lock()
 	r.managers = append(r.managers, p)
 	r.mu.Unlock()

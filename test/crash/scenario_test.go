@@ -34,6 +34,8 @@ type scenario struct {
 	healthTimeout time.Duration
 	// overshoot is when sets are frozen. Nil is the manager's default.
 	overshoot *machineset.Overshoot
+	// rival has a second manager work beside the first, as if both led.
+	rival bool
 	// fault is what the API servers do wrong; nil is nothing.
 	fault *serverFault
 	// given prepares the world; act is what the points are recorded of.

@@ -228,9 +228,11 @@ func (s *soak) nameMachine(ctx context.Context, r *run) error {
 	return r.nameAndScale(ctx, int(s.replicas))
 }
 
+// vanish loses a VM whose Machine runs. A Machine that still waits for its node waits for the whole
+// creation timeout.
 func (s *soak) vanish(ctx context.Context, r *run) error {
 	machine, err := s.anyMachine(ctx, r)
-	if err != nil || machine == nil {
+	if err != nil || machine == nil || machine.Status.CurrentStatus.Phase != v1alpha1.MachineRunning {
 		return err
 	}
 	_, err = r.cloud.Vanish(machine.Name)
