@@ -259,10 +259,8 @@ func (e *explainer) budget(pdb *policyv1.PodDisruptionBudget, pod string) {
 		statement = budgetForbids
 	}
 	e.Why(statement, object, since, "{pod}", pod, "{budget}", object, "{all}", all, "{are}", messages.Are(status.CurrentHealthy),
-		"{healthy}", number(status.CurrentHealthy), "{expected}", number(status.ExpectedPods), "{desired}", number(status.DesiredHealthy))
+		"{healthy}", fmt.Sprint(status.CurrentHealthy), "{expected}", fmt.Sprint(status.ExpectedPods), "{desired}", fmt.Sprint(status.DesiredHealthy))
 }
-
-func number(n int32) string { return strconv.Itoa(int(n)) }
 
 func (e *explainer) attachments() {
 	for i := range e.Target.Attachments {

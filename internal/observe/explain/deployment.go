@@ -110,7 +110,7 @@ func (e *poolExplainer) late() {
 	}
 	if is := status.Progress(e.Deployment.Status); is.Reason == v1alpha1.DeploymentReasonTimedOut {
 		seconds := ptr.Deref(e.Deployment.Spec.ProgressDeadlineSeconds, 0)
-		e.Why(late, "", is.LastUpdateTime.Time, "{text}", is.Message, "{seconds}", number(seconds))
+		e.Why(late, "", is.LastUpdateTime.Time, "{text}", is.Message, "{seconds}", fmt.Sprint(seconds))
 	}
 }
 

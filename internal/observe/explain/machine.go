@@ -128,12 +128,8 @@ func (e *explainer) noted(from time.Time, causes ...string) *corev1.Event {
 	const slack = 2 * time.Second
 	return e.Events.Newest(KindMachine, func(event *corev1.Event) bool {
 		return e.own(event) && !report.Time(event).Before(from.Add(-slack)) &&
-			(slices.Contains(causes, report.CauseOf(event)) || len(causes) == 0 && isNote(event))
+			(slices.Contains(causes, report.CauseOf(event)) || len(causes) == 0 && report.IsAnnotated(event))
 	})
-}
-
-func isNote(event *corev1.Event) bool {
-	return report.CauseOf(event) != "" || event.Annotations[v1alpha1.EventAnnotationStep] != ""
 }
 
 func (e *explainer) didFail() bool { return e.last.State == v1alpha1.MachineStateFailed }

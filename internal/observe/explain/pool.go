@@ -205,9 +205,9 @@ func (e *poolExplainer) numbers() {
 	}
 	switch pool := e.Pool; {
 	case pool.Exist < pool.Wanted:
-		e.Why(growing, "", time.Time{}, "{exist}", number(pool.Exist), "{count}", messages.Machines(pool.Wanted))
+		e.Why(growing, "", time.Time{}, "{exist}", fmt.Sprint(pool.Exist), "{count}", messages.Machines(pool.Wanted))
 	case pool.Exist-pool.Preserved > pool.Wanted:
-		e.Why(shrinking, "", time.Time{}, "{count}", messages.Machines(pool.Exist-pool.Preserved), "{wanted}", number(pool.Wanted))
+		e.Why(shrinking, "", time.Time{}, "{count}", messages.Machines(pool.Exist-pool.Preserved), "{wanted}", fmt.Sprint(pool.Wanted))
 	default:
 		e.Why(notCounted, "", time.Time{})
 	}

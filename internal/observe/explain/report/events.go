@@ -60,6 +60,11 @@ func Time(event *corev1.Event) time.Time {
 // CauseOf returns the cause that a controller annotated; empty if there is none.
 func CauseOf(event *corev1.Event) string { return event.Annotations[v1alpha1.EventAnnotationCause] }
 
+// IsAnnotated reports whether a controller annotated a cause, or a step of a deletion.
+func IsAnnotated(event *corev1.Event) bool {
+	return CauseOf(event) != "" || event.Annotations[v1alpha1.EventAnnotationStep] != ""
+}
+
 // On reports whether an event is on an object, and not on an earlier one of its name. An empty UID
 // stands for any.
 func On(event *corev1.Event, name string, uid types.UID) bool {
