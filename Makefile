@@ -117,6 +117,18 @@ test-capi: controlplane qemu guest ## Run the tests against Cluster API with eve
 crash: controlplane ## Kill the manager at every point of every scenario (about twenty minutes; make test does a part)
 	MILLWRIGHT_CRASH=all go test -count=1 -timeout 60m ./test/crash
 
+SOAK ?= 30m
+.PHONY: soak
+soak: controlplane ## Do random operations amid random faults (SOAK=30m)
+	MILLWRIGHT_SOAK=$(SOAK) go test -count=1 -timeout 24h -run 'TestSoak$$' -v ./test/crash
+
+# Tests that play a fault say so by the attribute "fault".
+.PHONY: reliability
+reliability: controlplane qemu guest ## Play all faults, and write their table into docs/reliability.md (about an hour; SOAK=30m)
+	@go build -o bin/reliability ./hack/reliability
+	MILLWRIGHT_CRASH=all MILLWRIGHT_SOAK=$(SOAK) go test -json -count=1 -p 1 -timeout 24h \
+		$$(grep -rl 't.Attr("fault"' --include=*_test.go . | xargs -n1 dirname | sort -u) | bin/reliability docs/reliability.md
+
 # How long each fuzz test runs, and which (a regular expression of PACKAGE.FuzzXxx):
 # make fuzz FUZZTIME=1m FUZZ=qmp
 FUZZTIME ?= 10m

@@ -128,6 +128,7 @@ var rules = []rule{
 	{from: []string{"compat"}, may: []string{"api", "driver", "provider"}},
 	{from: []string{"controlplane"}},
 	{from: []string{"hack/image"}},
+	{from: []string{"hack/reliability"}},
 	{from: []string{"hack/record"}, may: []string{"test/pty"}},
 	{from: []string{"tools"}},
 	{from: []string{"internal/layers"}},

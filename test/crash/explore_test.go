@@ -1,6 +1,7 @@
 package crash
 
 import (
+	"fmt"
 	"sync"
 	"testing"
 
@@ -19,7 +20,9 @@ const (
 func TestExplore(t *testing.T) {
 	sample, fleet := newSample(t), newFleet(t)
 	var total tally
+	t.Attr("fault", "a manager that is killed before, after or amid a write or a call of the driver")
 	t.Cleanup(func() { // when all are through
+		t.Attr("outcome", fmt.Sprintf("%d scenarios, %d deaths", len(everywhere()), total.hit))
 		t.Logf("all scenarios: %d deaths planned, %d at their point", total.planned, total.hit)
 		if float64(total.hit) < hitShare*float64(total.planned) {
 			t.Errorf("only %d of %d planned points were reached", total.hit, total.planned)
