@@ -1,0 +1,27 @@
+package spec_test
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/sim/internal/spec"
+	"github.com/millwright-dev/millwright/driver/status"
+)
+
+// FuzzParse: a provider specification is taken, with times that are not negative, or refused as
+// invalid.
+func FuzzParse(f *testing.F) {
+	for _, text := range []string{"", "{}", "null", "[]", `{"pool": "a"}`, `{"createDelay": "-1s"}`, `{"nodeDelay": "1e9h"}`, `{"zone": "\u0000"}`, `{"unknown": 1}`, `{"pool": 1}`} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		_, err := spec.Parse(&v1alpha1.MachineClass{ProviderSpec: runtime.RawExtension{Raw: raw}})
+		if err != nil && (status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "providerSpec")) {
+			t.Errorf("%q: %v", raw, err)
+		}
+	})
+}
