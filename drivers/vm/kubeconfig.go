@@ -71,8 +71,8 @@ func notAllowed(config *clientcmdapi.Config) string {
 			return "a cluster of it names a file instead of its content"
 		case cluster.InsecureSkipTLSVerify:
 			return "a cluster of it has insecure-skip-tls-verify"
-		case cluster.Server != "" && (err != nil || server.Scheme != "https"):
-			return "the server of a cluster of it does not begin with https://"
+		case cluster.Server != "" && (err != nil || server.Scheme != "https" || server.Host == ""):
+			return "the server of a cluster of it is not an https:// URL"
 		}
 	}
 	return ""
