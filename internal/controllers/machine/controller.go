@@ -65,6 +65,8 @@ type Options struct {
 	// Events records events on Machines, NodeEvents those on nodes, unless it is nil.
 	Events, NodeEvents record.EventRecorder
 	Clock              clock.PassiveClock
+	// Steady is a clock that nobody sets; see outage.Options. Nil is Clock.
+	Steady clock.PassiveClock
 	// Concurrency is the number of workers.
 	Concurrency int
 	// CreationTimeout is the time after which a Machine that has not joined is Failed. Zero
@@ -189,7 +191,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 
 	c.beginOnce.Do(func() {
 		c.outages = outage.New(outage.Options{
-			Control: c.Client, Namespace: req.Namespace, Target: c.Target, Clock: c.Clock,
+			Control: c.Client, Namespace: req.Namespace, Target: c.Target, Clock: c.Clock, Steady: c.Steady,
 			Period: c.Health.OutagePeriod, Timeout: c.Health.OutageTimeout,
 		})
 	})

@@ -1,4 +1,4 @@
-// Package outage counts timeouts that begin anew when an API server was away.
+// Package outage counts timeouts that begin anew when an API server was away, or a clock was set.
 package outage
 
 import (
@@ -24,7 +24,7 @@ type Target interface {
 	ReadySince() time.Time
 }
 
-// Options configure a Monitor. All but Target are required.
+// Options configure a Monitor. All but Target and Steady are required.
 type Options struct {
 	// Control is a client of the control cluster, which must not read unstructured objects from
 	// a cache.
@@ -34,6 +34,9 @@ type Options struct {
 	// Target is nil if no nodes join.
 	Target Target
 	Clock  clock.PassiveClock
+	// Steady measures time that passes, whatever Clock is set to meanwhile. Nil is Clock, whose times
+	// have a monotonic reading unless it is a fake.
+	Steady clock.PassiveClock
 	// Period is the time between two requests to API servers that answer.
 	Period time.Duration
 	// Timeout is how long a server must have failed to answer to have been away.
@@ -42,13 +45,15 @@ type Options struct {
 
 // Monitor asks the API servers whether they answer, when a pass counts a timeout, and at most once
 // in a period for all Machines. While a server is away the state of nodes is unknown, and kubelets
-// may not have reported when it is back: timeouts do not end meanwhile, and then begin anew.
+// may not have reported when it is back: timeouts do not end meanwhile, and then begin anew. They also do
+// when the wall clock of this host was set, as begins are told by other clocks.
 type Monitor struct {
 	opts  Options
 	begun time.Time
 
 	mu      sync.Mutex
 	servers []server
+	clock   setting
 	last    time.Time // of the last answers; zero before the first ones
 	asking  bool      // while the lock is not held
 }
@@ -85,7 +90,7 @@ const Nobody = "millwright-nobody"
 
 // New makes the Monitor of a process. No timeout counts from before it.
 func New(opts Options) *Monitor {
-	m := &Monitor{opts: opts, begun: opts.Clock.Now()}
+	m := &Monitor{opts: opts, begun: opts.Clock.Now(), clock: newSetting(opts.Clock, opts.Steady)}
 	m.servers = append(m.servers, server{ask: asker(opts.Control, v1alpha1.SchemeGroupVersion.WithKind("Machine"), client.ObjectKey{Namespace: opts.Namespace, Name: Nobody})})
 	if opts.Target != nil {
 		m.servers = append(m.servers, server{ask: asker(opts.Target.Client(), corev1.SchemeGroupVersion.WithKind("Node"), client.ObjectKey{Name: Nobody})})
@@ -97,7 +102,9 @@ func New(opts Options) *Monitor {
 type state struct {
 	// answering reports that all API servers answer.
 	answering bool
-	// back is when the last one came back; zero if none was away.
+	// now is when they were looked at.
+	now time.Time
+	// back is when the last one came back, or the clock was set; zero if neither happened.
 	back time.Time
 	// again is when to look again at the latest while a timeout is counted.
 	again time.Duration
@@ -116,7 +123,9 @@ func (m *Monitor) observe(ctx context.Context, age time.Duration) state {
 		m.ask(ctx)
 		old = false
 	}
-	made := state{answering: !m.last.IsZero(), again: m.interval()}
+	made := state{now: m.opts.Clock.Now(), answering: !m.last.IsZero(), again: m.interval()}
+	m.clock.look(ctx, made.now, m.opts.Timeout)
+	made.back = m.clock.set
 	for _, s := range m.servers {
 		made.answering = made.answering && s.failing.IsZero()
 		if s.back.After(made.back) {
@@ -180,7 +189,7 @@ type Countdown struct {
 func (d Countdown) Over() bool { return d.Left <= 0 }
 
 // Countdown counts a timeout from its beginning, or from the last time when no manager worked or an
-// API server was away. That it is over is confirmed by answers no older than Patience.
+// API server was away, or this host's clock was set. That it is over is confirmed by answers no older than Patience.
 func (m *Monitor) Countdown(ctx context.Context, begin time.Time, timeout timeouts.Timeout) Countdown {
 	counted := m.count(m.observe(ctx, m.opts.Period), begin, timeout)
 	if counted.Over() {
@@ -195,7 +204,8 @@ type Seen struct {
 	Answering bool
 	// Begun is when this process could begin to work.
 	Begun time.Time
-	// Back is when this process could work again after an outage that it saw; zero if it saw none.
+	// Back is when this process could work again after an outage, or a clock that was set, that it saw;
+	// zero if it saw none.
 	Back time.Time
 	// Again is when to look again at the latest.
 	Again time.Duration
@@ -227,6 +237,6 @@ func (m *Monitor) count(seen state, begin time.Time, timeout timeouts.Timeout) C
 	if target != nil {
 		ready = target.ReadySince()
 	}
-	left := timeout.Ends(begin, m.begun, seen.back, ready).Sub(m.opts.Clock.Now())
+	left := timeout.Ends(begin, m.begun, seen.back, ready).Sub(seen.now)
 	return Countdown{Left: left, Wait: max(min(left, seen.again), 0)}
 }

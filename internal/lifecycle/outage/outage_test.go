@@ -65,7 +65,7 @@ func TestMonitor(t *testing.T) {
 					return errAway
 				}
 			}
-			l := &Monitor{opts: Options{Clock: clock, Period: period, Timeout: timeout}, servers: []server{{ask: answer(&now.control)}, {ask: answer(&now.target)}}}
+			l := &Monitor{clock: newSetting(clock, nil), opts: Options{Clock: clock, Period: period, Timeout: timeout}, servers: []server{{ask: answer(&now.control)}, {ask: answer(&now.target)}}}
 			var last state
 			for _, now = range tc.steps {
 				clock.Step(now.after)
@@ -93,7 +93,7 @@ func TestMonitor(t *testing.T) {
 func TestAskingHoldsNobodyUp(t *testing.T) {
 	clock := testingclock.NewFakeClock(time.Now())
 	asked, answer := make(chan struct{}), make(chan struct{})
-	l := &Monitor{opts: Options{Clock: clock, Period: time.Minute, Timeout: time.Second}, servers: []server{{ask: func(context.Context) error {
+	l := &Monitor{clock: newSetting(clock, nil), opts: Options{Clock: clock, Period: time.Minute, Timeout: time.Second}, servers: []server{{ask: func(context.Context) error {
 		close(asked)
 		<-answer
 		return nil
@@ -116,7 +116,7 @@ func TestNothingIsConfirmedMeanwhile(t *testing.T) {
 	clock := testingclock.NewFakeClock(time.Now())
 	asked, answer := make(chan struct{}), make(chan struct{})
 	first := true
-	l := &Monitor{opts: Options{Clock: clock, Period: time.Minute, Timeout: time.Second}, servers: []server{{ask: func(context.Context) error {
+	l := &Monitor{clock: newSetting(clock, nil), opts: Options{Clock: clock, Period: time.Minute, Timeout: time.Second}, servers: []server{{ask: func(context.Context) error {
 		if first {
 			first = false
 			return nil
@@ -145,7 +145,8 @@ func TestNothingIsConfirmedMeanwhile(t *testing.T) {
 func TestAnEndingProcessIsNoOutage(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	l := &Monitor{opts: Options{Clock: testingclock.NewFakeClock(time.Now()), Period: time.Minute, Timeout: time.Second}, servers: []server{{ask: func(ctx context.Context) error { return ctx.Err() }}}}
+	clock := testingclock.NewFakeClock(time.Now())
+	l := &Monitor{clock: newSetting(clock, nil), opts: Options{Clock: clock, Period: time.Minute, Timeout: time.Second}, servers: []server{{ask: func(ctx context.Context) error { return ctx.Err() }}}}
 	if l.observe(ctx, l.opts.Period); !l.servers[0].failing.IsZero() {
 		t.Error("it is taken for one")
 	}

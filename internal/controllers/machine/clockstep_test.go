@@ -1,0 +1,106 @@
+package machine
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"k8s.io/utils/clock"
+	testingclock "k8s.io/utils/clock/testing"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
+)
+
+// steadyClock shows the time that passes, without the steps of the wall clock.
+type steadyClock struct {
+	wall  *testingclock.FakeClock
+	steps time.Duration
+}
+
+var _ clock.PassiveClock = &steadyClock{}
+
+func (c *steadyClock) Now() time.Time { return c.wall.Now().Add(-c.steps) }
+
+func (c *steadyClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
+
+// set has the host's clock jump; no time passes.
+func (c *steadyClock) set(by time.Duration) {
+	c.steps += by
+	c.wall.Step(by)
+}
+
+// steady gives the controller, which has made no pass yet, a clock that nobody sets.
+func (h *harness) steady() *steadyClock {
+	c := &steadyClock{wall: h.Clock}
+	h.controller.Steady = c
+	return c
+}
+
+// jumps are how far a clock is set. Whoever is two hours behind counts the times of others later, each
+// from its own beginning: so no more drains are forced together than without.
+var jumps = map[string]struct {
+	by, late time.Duration
+	forced   int
+}{"forward": {by: 2 * time.Hour, forced: 1}, "back": {by: -2 * time.Hour, late: 2 * time.Hour, forced: 3}}
+
+// TestNobodyFailsForAClockThatJumps: a Machine has its whole time after the manager's clock was set.
+func TestNobodyFailsForAClockThatJumps(t *testing.T) {
+	phases := map[v1alpha1.MachinePhase]time.Duration{v1alpha1.MachinePending: creationTimeout, v1alpha1.MachineUnknown: healthTimeout}
+	for phase, timeout := range phases {
+		for name, jump := range jumps {
+			t.Run(string(phase)+", "+name, func(t *testing.T) {
+				t.Attr("fault", "the clock of the manager's host jumps "+name+" by two hours, with a Machine "+string(phase))
+				h := newHarness(t)
+				clock := h.steady()
+				h.declare(inPhase(phase))
+				h.join(notReady)
+				h.wait(timeout / 2)
+				clock.set(jump.by)
+				h.wait(timeout - time.Minute)
+				if got := h.machine().Status.CurrentStatus.Phase; got != phase {
+					t.Fatalf("phase %q before its time", got)
+				}
+				h.wait(jump.late + 2*time.Minute)
+				if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed {
+					t.Errorf("phase %q for good", got)
+				}
+				t.Attr("outcome", "Failed no earlier than its timeout after the jump")
+			})
+		}
+	}
+}
+
+// TestNoDrainIsForcedForAClockThatJumps: a drain has its whole time after the manager's clock was set.
+// Those whose time begins together by that are forced within the budget.
+func TestNoDrainIsForcedForAClockThatJumps(t *testing.T) {
+	for name, jump := range jumps {
+		t.Run(name, func(t *testing.T) {
+			t.Attr("fault", "the clock of the manager's host jumps "+name+" by two hours, with a drain under way")
+			h := newHarness(t)
+			clock := h.steady()
+			names := h.drained(3)
+			d := h.draining(forPod("web"))
+			h.passOver(names...)
+			h.Clock.Step(time.Hour)
+			h.passOver(names...)
+			clock.set(jump.by)
+			h.Key.Name = names[0]
+			h.wait(DefaultDrainTimeout - time.Minute)
+			if force := d.lastForce(t); force != drain.NotForced {
+				t.Fatalf("forced before its time: %s", force)
+			}
+			h.Clock.Step(jump.late + 2*time.Minute)
+			forced := 0
+			for _, h.Key.Name = range names {
+				if h.Pass(); d.lastForce(t) == drain.ForceDeadline {
+					forced++
+				}
+			}
+			if forced != jump.forced {
+				t.Errorf("%d of %d are forced together, want %d", forced, len(names), jump.forced)
+			}
+			t.Attr("outcome", fmt.Sprintf("forced no earlier than the drain timeout after the jump, %d of %d together", forced, len(names)))
+		})
+	}
+}
