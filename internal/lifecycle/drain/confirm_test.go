@@ -43,70 +43,86 @@ func podsOn(node string, count int) []corev1.Pod {
 	return pods
 }
 
+// confirming is a drainer whose drains are confirmed by an API server.
+type confirming struct {
+	*testing.T
+	clock *testingclock.FakeClock
+	api   *server
+	d     *Drainer
+}
+
+func confirmWith(t *testing.T, api *server) *confirming {
+	clock := testingclock.NewFakeClock(start)
+	return &confirming{t, clock, api, New(Options{Evictor: api, Clock: clock})}
+}
+
+// begin begins drains of nodes, a moment before they are confirmed.
+func (c *confirming) begin(nodes ...string) []*ledger {
+	var begun []*ledger
+	for _, node := range nodes {
+		begun = append(begun, newLedger(node, c.clock.Now()))
+	}
+	c.clock.Step(time.Second)
+	return begun
+}
+
+// want confirms drains, and says whether they should be done.
+func (c *confirming) want(done bool, drains ...*ledger) {
+	c.Helper()
+	for _, l := range drains {
+		made := Report{Done: true}
+		c.d.confirm(c.Context(), l, &made)
+		if made.Done != done {
+			c.Errorf("drain of %s: done is %t, want %t", l.node, made.Done, done)
+		}
+		if made.Done != (made.Wait == 0) || !made.Done && len(made.Waiting)+len(made.Failed) == 0 {
+			c.Errorf("the report does not say what is awaited: %+v", made)
+		}
+	}
+}
+
+// asked compares the questions since the last call: a node each, "" for all.
+func (c *confirming) asked(want ...string) {
+	c.Helper()
+	if diff := cmp.Diff(want, c.api.asked); diff != "" {
+		c.Errorf("questions (-want +got):\n%s", diff)
+	}
+	c.api.asked = nil
+}
+
 // TestConfirm: how often the API server is asked, and what for.
 func TestConfirm(t *testing.T) {
-	clock := testingclock.NewFakeClock(start)
-	api := &server{pods: podsOn("busy", 1)}
-	d := New(Options{Evictor: api, Clock: clock})
-	done := func(l *ledger) bool {
-		made := Report{Done: true}
-		d.confirm(t.Context(), l, &made)
-		if made.Done != (made.Wait == 0) || !made.Done && len(made.Waiting)+len(made.Failed) == 0 {
-			t.Errorf("the report does not say what is awaited: %+v", made)
-		}
-		return made.Done
-	}
-	asked := func(want ...string) {
-		t.Helper()
-		if diff := cmp.Diff(want, api.asked); diff != "" {
-			t.Errorf("questions (-want +got):\n%s", diff)
-		}
-		api.asked = nil
-	}
-	begin := func(node string) *ledger { return newLedger(node, clock.Now()) }
+	c := confirmWith(t, &server{pods: podsOn("busy", 1)})
+	drains := c.begin("a", "b", "busy")
+	empty, busy := drains[:2], drains[2]
+	c.want(true, empty...)
+	c.want(true, empty...)
+	c.want(false, busy)
+	c.asked("")
+	c.want(false, busy)
+	c.api.pods = nil
+	c.clock.Step(failureInterval)
+	c.want(true, busy)
+	c.want(true, newLedger("c", c.clock.Now())) // which was cordoned later
+	c.asked("", "")
+}
 
-	a, b, busy := begin("a"), begin("b"), begin("busy")
-	clock.Step(time.Second)
-	if !done(a) || !done(a) || !done(b) || done(busy) {
-		t.Error("not as the API server said")
-	}
-	asked("")
-	if done(busy) {
-		t.Error("it does not wait")
-	}
-	api.pods = nil
-	clock.Step(failureInterval)
-	if !done(busy) {
-		t.Error("it waits for a pod that is gone")
-	}
-	if !done(begin("c")) { // which was cordoned later
-		t.Error("it waits")
-	}
-	asked("", "")
+func TestConfirmWithoutAnAnswer(t *testing.T) {
+	c := confirmWith(t, &server{failure: errors.New("the API server is away")})
+	failing := c.begin("a")[0]
+	c.want(false, failing, failing)
+	c.asked("")
+	c.api.failure = nil
+	c.clock.Step(failureInterval)
+	c.want(true, failing)
+	c.asked("")
+}
 
-	clock.Step(time.Second)
-	failing := begin("a")
-	api.failure = errors.New("the API server is away")
-	clock.Step(time.Second)
-	if done(failing) || done(failing) {
-		t.Error("done without an answer")
-	}
-	asked("")
-	api.failure = nil
-	clock.Step(failureInterval)
-	if !done(failing) {
-		t.Error("it waits when the API server is back")
-	}
-	asked("")
-
-	api.pods = podsOn("other", censusLimit+1)
-	clock.Step(time.Second)
-	d1, d2 := begin("a"), begin("b")
-	clock.Step(time.Second)
-	if !done(d1) || !done(d2) {
-		t.Error("pods of another node are awaited")
-	}
-	asked("", "a", "b")
+// TestConfirmAmongManyPods: when one answer cannot hold the pods of all nodes, each is asked for.
+func TestConfirmAmongManyPods(t *testing.T) {
+	c := confirmWith(t, &server{pods: podsOn("other", censusLimit+1)})
+	c.want(true, c.begin("a", "b")...)
+	c.asked("", "a", "b")
 }
 
 // TestAForcedDrainMayPrecedeTheCordon: an answer from before the cordon does not count.

@@ -68,20 +68,27 @@ func (e *explainer) waiting() {
 }
 
 // step returns the step that the deletion waits in: that of the manager's event if the step fails,
-// else what follows from what is left, in the order of the steps.
+// else what follows from what is left.
 func (e *explainer) step() string {
 	noted := e.note.Annotations[v1alpha1.EventAnnotationStep]
-	drained := noted == v1alpha1.StepDeleteInstance || noted == v1alpha1.StepDeleteNode
 	switch {
 	case e.didFail() && noted != "":
 		return noted
-	case e.Target.Problem != "" && e.didFail():
+	case e.didFail() && e.Target.Problem != "":
 		return v1alpha1.StepDrain
+	}
+	return e.stepLeft(noted == v1alpha1.StepDeleteInstance || noted == v1alpha1.StepDeleteNode)
+}
+
+// stepLeft returns the step that follows from what is left, in the order of the steps.
+func (e *explainer) stepLeft(drained bool) string {
+	node := e.Target.Node
+	switch {
 	case e.Target.Problem != "" || e.nodeLeaves():
 		return v1alpha1.StepDeleteNode
 	case !drained && (e.podsLeft() || len(e.Target.Attachments) > 0):
 		return e.drainStep()
-	case e.Identity.ProviderID == "" || !drained && e.Target.Node != nil && !e.Target.Node.Spec.Unschedulable:
+	case e.Identity.ProviderID == "" || !drained && node != nil && !node.Spec.Unschedulable:
 		return v1alpha1.StepIdentify
 	}
 	return v1alpha1.StepDeleteInstance

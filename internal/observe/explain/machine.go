@@ -9,10 +9,8 @@ package explain
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,7 +18,6 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
-	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
@@ -60,7 +57,7 @@ func Machine(facts MachineFacts, now time.Time) report.Report {
 		e.gone()
 	} else {
 		e.last, e.begin = m.Status.LastOperation, m.CreationTimestamp.Time
-		e.reported, e.says = e.last.LastUpdateTime.Time, reported(e.last.Description, m.Name)
+		e.reported, e.says = e.last.LastUpdateTime.Time, report.Description(e.last.Description, m.Name)
 		if leaving(m) {
 			e.begin = m.DeletionTimestamp.Time
 		}
@@ -91,23 +88,6 @@ func identify(f MachineFacts) report.Identity {
 		id.Node, id.Class = m.Labels[v1alpha1.NodeLabelKey], m.Spec.Class.Name
 	}
 	return id
-}
-
-// reported is the description of a Machine's last operation for people: without the Machine's name,
-// without MCM's words around what happened, and of a driver's error only the message.
-func reported(description, machine string) string {
-	text := strings.TrimPrefix(description, "Machine "+machine+" ")
-	text, _, _ = strings.Cut(text, ". "+messages.GivenUp)
-	text = strings.TrimPrefix(strings.TrimPrefix(text, messages.Provider), messages.ProviderError)
-	for _, step := range []string{
-		messages.Initialize, messages.Drain, messages.DeleteAttachments, messages.DeleteVM, messages.DeleteNode, messages.Terminating,
-	} {
-		text = cmp.Or(strings.TrimSpace(strings.TrimSuffix(text, step)), text)
-	}
-	if parsed, ok := status.FromError(errors.New(strings.TrimSuffix(text, "."))); ok {
-		return parsed.Message()
-	}
-	return text
 }
 
 // own reports whether an event is on the explained Machine.
@@ -228,24 +208,29 @@ func (e *explainer) owners() {
 // worthShowing reports whether an event is shown. Most of what sets and deployments do is about
 // other Machines, or was before this one.
 func (e *explainer) worthShowing(event *corev1.Event) bool {
-	m, on, at := e.Machine, event.InvolvedObject, report.Time(event)
-	since := m == nil || !at.Before(m.CreationTimestamp.Time)
-	warns := event.Type == corev1.EventTypeWarning && since
-	switch on.Kind {
+	switch on := event.InvolvedObject; on.Kind {
 	case KindMachine:
 		return e.own(event)
 	case KindSet:
-		return e.about(event) || warns && on.Name == e.Identity.Set
+		return e.about(event) || on.Name == e.Identity.Set && e.concerns(event)
 	case KindDeployment:
-		deleted := m == nil || leaving(m) && !at.After(m.DeletionTimestamp.Time)
-		shrank := deleted && since && e.shrank(event, e.Identity.Set)
-		return e.about(event) || (warns || shrank) && on.Name == e.Identity.Deployment
+		return e.about(event) || on.Name == e.Identity.Deployment && e.concerns(event)
 	default:
 		return true
 	}
 }
 
-// shrank reports whether an event is about the scaling down of a set.
-func (e *explainer) shrank(event *corev1.Event, set string) bool {
-	return set != "" && report.CauseOf(event) == v1alpha1.CauseScaledDown && report.Names(event, set)
+// concerns reports whether an event on an owner that does not name the Machine may be about it: a
+// warning since it was made, or that a deployment scaled its set down before it was deleted.
+func (e *explainer) concerns(event *corev1.Event) bool {
+	m, at := e.Machine, report.Time(event)
+	switch {
+	case m != nil && at.Before(m.CreationTimestamp.Time):
+		return false
+	case event.Type == corev1.EventTypeWarning:
+		return true
+	case event.InvolvedObject.Kind != KindDeployment || !report.ScaledDown(event, e.Identity.Set):
+		return false
+	}
+	return m == nil || leaving(m) && !at.After(m.DeletionTimestamp.Time)
 }

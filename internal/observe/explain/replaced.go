@@ -62,7 +62,7 @@ func (e *explainer) fromSet(event *corev1.Event) {
 	e.Because(statement, "", at, "{set}", set, "{text}", strings.TrimPrefix(why, messages.Failed))
 	if !known {
 		e.fromDeployment(scaledDown, e.Events.Newest(KindDeployment, func(scaled *corev1.Event) bool {
-			return e.shrank(scaled, set) && !report.Time(scaled).After(at)
+			return report.ScaledDown(scaled, set) && !report.Time(scaled).After(at)
 		}))
 	}
 }

@@ -1,7 +1,6 @@
 package explain
 
 import (
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -94,22 +93,10 @@ func (e *poolExplainer) backOff(set *v1alpha1.MachineSet) {
 	} else if event.Annotations[v1alpha1.EventAnnotationObjects] != "" {
 		statement.Advice = neverJoined
 	}
-	found := e.Finding(statement, e.named(set), report.Time(event), "{text}", backOffText(event.Message), "{class}", set.Spec.Template.Spec.Class.Name)
+	found := e.Finding(statement, e.named(set), report.Time(event), "{text}", report.BackOffText(event.Message), "{class}", set.Spec.Template.Spec.Class.Name)
 	found.Code = code
 	e.Add(found)
 	e.Next(until, nextMade)
-}
-
-// backOffText is the message about a back-off without what is said beside it: when it ends, and the
-// name of the Machine that failed last a second time.
-func backOffText(message string) string {
-	why, rest, _ := strings.Cut(message, ": ")
-	_, failed, found := strings.Cut(rest, messages.LastFailed)
-	if !found {
-		return why
-	}
-	name, said, _ := strings.Cut(failed, ": ")
-	return why + ", at last " + name + ": " + reported(said, name)
 }
 
 func (e *poolExplainer) minReady(set *v1alpha1.MachineSet) {

@@ -100,14 +100,19 @@ func refreshed(f Facts, set *v1alpha1.MachineSet, sized bool) *v1alpha1.MachineS
 	if heldBack {
 		keepAnnotation(next, set, v1alpha1.AnnotationKeyLastReplicaChange)
 	}
-	together := f.rolling && f.Current != nil && !replaced(f) || suspended(f) && resized(f)
-	if sized && Desired(set) > 0 && together && allSettled(f) && !postponed(f) && !heldBack {
+	if sized && !heldBack && Desired(set) > 0 && sizedTogether(f) {
 		setReplicaAnnotations(next, f, f.Deployment.Spec.Replicas)
 	}
 	if _, wished := f.Deployment.Annotations[v1alpha1.AnnotationKeyUnfreeze]; wished && machineset.Frozen(set) {
 		next.Annotations[v1alpha1.AnnotationKeyUnfreeze] = isTrue
 	}
 	return next
+}
+
+// sizedTogether reports whether the sets have their shares of the deployment's size, all of them.
+func sizedTogether(f Facts) bool {
+	together := f.rolling && f.Current != nil && !replaced(f) || suspended(f) && resized(f)
+	return together && allSettled(f) && !postponed(f)
 }
 
 // keepAnnotation leaves an annotation of a set as it was.

@@ -78,3 +78,8 @@ func Names(event *corev1.Event, name string) bool {
 	objects := strings.Split(event.Annotations[v1alpha1.EventAnnotationObjects], ",")
 	return slices.Contains(objects, name) || strings.HasSuffix(event.Message, "Deleted machine: "+name)
 }
+
+// ScaledDown reports whether an event says that a set was scaled down.
+func ScaledDown(event *corev1.Event, set string) bool {
+	return set != "" && CauseOf(event) == v1alpha1.CauseScaledDown && Names(event, set)
+}
