@@ -41,7 +41,7 @@ func Driver(dir string) (string, error) {
 
 // SetDriver stores the name of the driver.
 func SetDriver(dir, driver string) error {
-	if err := os.WriteFile(driverFile(dir), []byte(driver+"\n"), 0o600); err != nil {
+	if err := folder.WriteFile(driverFile(dir), []byte(driver+"\n")); err != nil {
 		return fmt.Errorf("writing down the driver: %w", err)
 	}
 	return nil

@@ -4,6 +4,7 @@ package folder
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -63,16 +64,25 @@ func WriteFileIn(root *os.Root, name string, content []byte) error {
 	}
 	file, err := root.OpenFile(partial, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return err
+		return of(filepath.Join(root.Name(), name), err)
 	}
 	_, err = file.Write(content)
 	if err = errors.Join(err, file.Close()); err == nil {
 		err = root.Rename(partial, name)
 	}
 	if err != nil {
-		return errors.Join(err, root.Remove(partial))
+		return errors.Join(of(filepath.Join(root.Name(), name), err), root.Remove(partial))
 	}
 	return nil
+}
+
+// of returns an error that names the file instead of the temporary one.
+func of(path string, err error) error {
+	var failed *fs.PathError
+	if errors.As(err, &failed) {
+		return &fs.PathError{Op: failed.Op, Path: path, Err: failed.Err}
+	}
+	return err
 }
 
 // WriteFile replaces a file in one step: a crash, also of the machine, leaves the old one or
@@ -89,7 +99,7 @@ func writeFile(path string, content []byte, sync func(*os.File) error) error {
 	}
 	temporary, err := os.CreateTemp(dir, ".new-*") // mode 0600
 	if err != nil {
-		return err
+		return of(path, err)
 	}
 	defer os.Remove(temporary.Name()) // gone after the rename
 	_, err = temporary.Write(content)
@@ -98,7 +108,7 @@ func writeFile(path string, content []byte, sync func(*os.File) error) error {
 		err = sync(temporary)
 	}
 	if err = errors.Join(err, temporary.Close()); err != nil {
-		return err
+		return of(path, err)
 	}
 	if err := os.Rename(temporary.Name(), path); err != nil {
 		return err

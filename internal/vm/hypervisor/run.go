@@ -203,11 +203,16 @@ func lastRunID(path string) (uint64, error) {
 	return last, nil
 }
 
-// replaceFile replaces a file atomically.
+// replaceFile replaces a file in one step: a crash, also of the machine, leaves the old one or the
+// new one. After a failure nothing is left beside it.
 func replaceFile(path string, data []byte) error {
-	partial := path + ".partial"
-	if err := os.WriteFile(partial, data, 0o600); err != nil {
+	partial, err := disk.CreatePartial(path, 0o600)
+	if err != nil {
 		return err
 	}
-	return os.Rename(partial, path)
+	defer partial.Discard()
+	if _, err := partial.Write(data); err != nil {
+		return err
+	}
+	return partial.Commit()
 }

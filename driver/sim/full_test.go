@@ -1,0 +1,40 @@
+package sim_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/test/smallfs"
+)
+
+// A cloud on a full disk makes no VM, says why, and is whole when there is room.
+func TestFullDisk(t *testing.T) {
+	t.Attr("fault", "disk full: the journal of the simulated provider")
+	fs := smallfs.New(t)
+	cloud := openCloud(t, fs.Dir)
+	w := newTestDriver(t, sim.Config{Cloud: cloud}, nil)
+	w.mustCreate("before")
+	fs.Fill(1)
+	made := 1
+	var err error
+	for ; err == nil && made < 100; made++ {
+		_, err = w.create(fmt.Sprintf("m-%d", made))
+	}
+	made--
+	smallfs.WantNoSpace(t, err, fs.Path("journal"))
+	for _, handle := range []*sim.Cloud{cloud, openCloud(t, fs.Dir)} {
+		if vms, err := handle.VMs(); len(vms) != made || err != nil {
+			t.Errorf("%d VMs (%v), want %d", len(vms), err, made)
+		}
+	}
+	fs.MakeRoom()
+	w.mustCreate(fmt.Sprintf("m-%d", made))
+	w.mustRemove("before", "")
+	for _, handle := range []*sim.Cloud{cloud, openCloud(t, fs.Dir)} {
+		if vms, err := handle.VMs(); len(vms) != made || err != nil {
+			t.Errorf("with room again: %d VMs (%v), want %d", len(vms), err, made)
+		}
+	}
+	t.Attr("outcome", "creation fails with an error that names the file, and makes no VM; the next one succeeds when there is room")
+}

@@ -1,0 +1,30 @@
+package folder
+
+import (
+	"testing"
+
+	"github.com/millwright-dev/millwright/test/smallfs"
+)
+
+// A full disk does not make a folder forget its driver.
+func TestFullDiskKeepsTheDriver(t *testing.T) {
+	t.Attr("fault", "disk full: \"millwright up\" notes the driver of its folder")
+	fs := smallfs.New(t)
+	if err := SetDriver(fs.Dir, DriverSim); err != nil {
+		t.Fatal(err)
+	}
+	fs.Fill(0)
+	smallfs.WantNoSpace(t, SetDriver(fs.Dir, DriverSim), fs.Path("driver"))
+	if driver, err := Driver(fs.Dir); driver != DriverSim || err != nil {
+		t.Errorf("the folder's driver is %q (%v)", driver, err)
+	}
+	fs.WantFiles(fs.Dir, "driver")
+	fs.MakeRoom()
+	if err := SetDriver(fs.Dir, DriverVM); err != nil {
+		t.Errorf("with room again: %v", err)
+	}
+	if driver, err := Driver(fs.Dir); driver != DriverVM || err != nil {
+		t.Errorf("the folder's driver is %q (%v), want %q", driver, err, DriverVM)
+	}
+	t.Attr("outcome", "an error that names the file; the driver is as before; the next write succeeds")
+}

@@ -1,0 +1,57 @@
+package controlplane
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/millwright-dev/millwright/test/smallfs"
+)
+
+// With however little room, no authority or key is replaced, and with more the same ones are used.
+func TestFullDiskCostsNoKey(t *testing.T) {
+	t.Attr("fault", "disk full: a control plane makes its authorities, certificates and keys")
+	fs := smallfs.New(t)
+	dir := layout(fs.Path("cp"))
+	must(t, dir.create())
+	kept := map[string]string{}
+	full := 0
+	for room := 0; ; room++ { // one page is one more file
+		fs.Fill(room)
+		_, err := ensurePKI(dir, nil, now)
+		fs.MakeRoom()
+		wantKept(t, dir, kept)
+		if err == nil {
+			break
+		}
+		full++
+		if !errors.Is(err, syscall.ENOSPC) || room > 60 {
+			t.Fatalf("with room for %d pages: %v", room, err)
+		}
+	}
+	if full < 3 {
+		t.Errorf("there was no space only %d times", full)
+	}
+	t.Attr("outcome", "the start fails and says for which file; keys that exist are kept, and it succeeds when there is room")
+}
+
+// wantKept fails the test if a file that signs has another key than before.
+func wantKept(t *testing.T, dir layout, kept map[string]string) {
+	t.Helper()
+	for _, name := range []string{clusterCA, frontProxyCA, etcdCA, serviceAccountKey} {
+		path := dir.pki(name) + ".key"
+		content, err := os.ReadFile(path)
+		if errors.Is(err, os.ErrNotExist) && kept[name] == "" {
+			continue
+		}
+		must(t, err)
+		if before := kept[name]; before != "" && before != string(content) {
+			t.Errorf("%s is another one than before: %s", filepath.Base(path), cmp.Diff(before, string(content)))
+		}
+		kept[name] = string(content)
+	}
+}

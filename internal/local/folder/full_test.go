@@ -1,0 +1,46 @@
+package folder
+
+import (
+	"os"
+	"testing"
+
+	"github.com/millwright-dev/millwright/test/smallfs"
+)
+
+// A full disk costs no file: neither the old content, nor with an unfinished one beside it.
+func TestFullDisk(t *testing.T) {
+	t.Attr("fault", "disk full: writing certificates, keys, kubeconfigs, records of processes, and files of Pods' volumes")
+	for name, write := range map[string]func(fs *smallfs.FS, content []byte) error{
+		"WriteFile": func(fs *smallfs.FS, content []byte) error { return WriteFile(fs.Path("dir", "x"), content) },
+		"WriteFileIn": func(fs *smallfs.FS, content []byte) error {
+			root, err := os.OpenRoot(fs.Dir)
+			if err != nil {
+				return err
+			}
+			defer root.Close()
+			return WriteFileIn(root, "dir/x", content)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fs := smallfs.New(t)
+			old, larger := []byte("old"), make([]byte, 3*os.Getpagesize())
+			if err := write(fs, old); err != nil {
+				t.Fatal(err)
+			}
+			for pages := range 3 {
+				fs.Fill(pages)
+				smallfs.WantNoSpace(t, write(fs, larger), fs.Path("dir", "x"))
+				fs.WantFiles(fs.Path("dir"), "x")
+				if content, err := os.ReadFile(fs.Path("dir", "x")); string(content) != string(old) {
+					t.Errorf("the file has %d bytes (%v)", len(content), err)
+				}
+				fs.MakeRoom()
+			}
+			if err := write(fs, larger); err != nil {
+				t.Errorf("with room again: %v", err)
+			}
+			fs.WantFiles(fs.Path("dir"), "x")
+		})
+	}
+	t.Attr("outcome", "an error that names the file; the file is as before, and nothing is beside it; the next write succeeds")
+}

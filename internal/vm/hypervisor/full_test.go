@@ -1,0 +1,71 @@
+package hypervisor
+
+import (
+	"net"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/smallfs"
+)
+
+// What a hypervisor writes is written as a whole or not at all, and it ends with the reason that there
+// is no space.
+func TestFullDisk(t *testing.T) {
+	t.Attr("fault", "disk full: a hypervisor writes its run, the seed, the metadata, or its termination message")
+	now := time.Unix(1_700_000_000, 5)
+	fs := smallfs.New(t)
+	userData := t.TempDir() + "/user-data"
+	must(t, os.WriteFile(userData, []byte("#cloud-config\n"), 0o600))
+	config := Config{Spec: &vmpb.VMSpec{Name: "vm"}, Paths: Paths{UserData: userData, Run: fs.Dir}}
+	network := &qemu.UserNetwork{MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}}
+	for file, write := range map[string]func() error{
+		"run-id":   func() error { _, err := openRunDir(fs.Dir, now); return err },
+		"seed.iso": func() error { _, err := writeSeed(config, network); return err },
+		"metadata": func() error { return writeMetadata(fs.Path("metadata"), config.Spec, network) },
+	} {
+		t.Run(file, func(t *testing.T) {
+			must(t, write())
+			old, err := os.ReadFile(fs.Path(file))
+			must(t, err)
+			fs.Fill(0)
+			err = write()
+			fs.MakeRoom()
+			smallfs.WantNoSpace(t, err, fs.Path(file+".partial"))
+			if reason := terminationOf(err).Reason; reason != vmpb.EndNoSpace {
+				t.Errorf("it ends with %s, want %s", reason, vmpb.EndNoSpace)
+			}
+			if content, err := os.ReadFile(fs.Path(file)); string(content) != string(old) {
+				t.Errorf("the file is not as before (%v)", err)
+			}
+			fs.WantFiles(fs.Dir, file)
+			must(t, write())
+			must(t, os.Remove(fs.Path(file)))
+		})
+	}
+	t.Run("termination", func(t *testing.T) {
+		fs.Fill(0)
+		code, err := LeaveTermination(fs.Path("message"), vmpb.Termination{Reason: vmpb.EndNoSpace, Message: strconv.Itoa(5)})
+		fs.MakeRoom()
+		smallfs.WantNoSpace(t, err, fs.Path("message"))
+		if code != 1 {
+			t.Errorf("exit code %d, want 1", code)
+		}
+		must(t, os.Remove(fs.Path("message")))
+	})
+	t.Run("disk", func(t *testing.T) {
+		file, err := disk.CreatePartial(fs.Path("disk.img"), 0o600)
+		must(t, err)
+		fs.Fill(0)
+		_, err = file.Write([]byte("x"))
+		fs.MakeRoom()
+		smallfs.WantNoSpace(t, err, fs.Path("disk.img.partial"))
+		file.Discard()
+		fs.WantFiles(fs.Dir)
+	})
+	t.Attr("outcome", "it ends with NoSpace and an error that names the file; the file is as before, and nothing is beside it; the next run succeeds")
+}

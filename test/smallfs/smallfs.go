@@ -1,0 +1,96 @@
+// Package smallfs mounts small file systems in tests, which have them full.
+package smallfs
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// size of a file system in bytes.
+const size = 256 << 10
+
+// FS is a mounted file system.
+type FS struct {
+	// Dir is where it is mounted.
+	Dir string
+	t   *testing.T
+}
+
+// New mounts a file system until the test ends. It skips the test if this user may not.
+func New(t *testing.T) *FS {
+	t.Helper()
+	f := &FS{Dir: t.TempDir(), t: t}
+	err := unix.Mount("smallfs", f.Dir, "tmpfs", 0, "size=256k,mode=700")
+	if errors.Is(err, unix.EPERM) {
+		t.Skip("this user may not mount a file system")
+	}
+	f.must(err)
+	t.Cleanup(func() {
+		if err := unix.Unmount(f.Dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
+// Path returns a path in the file system.
+func (f *FS) Path(elements ...string) string {
+	return filepath.Join(append([]string{f.Dir}, elements...)...)
+}
+
+func (f *FS) filler() string { return f.Path("filler") }
+
+// Fill leaves that many pages free.
+func (f *FS) Fill(pages int) {
+	f.t.Helper()
+	file, err := os.Create(f.filler())
+	f.must(err)
+	defer file.Close()
+	written, err := file.Write(make([]byte, size+1))
+	if !errors.Is(err, unix.ENOSPC) {
+		f.t.Fatalf("the file system is not full: %v", err)
+	}
+	f.must(file.Truncate(max(0, int64(written)-int64(pages*os.Getpagesize()))))
+}
+
+// MakeRoom removes what Fill has written.
+func (f *FS) MakeRoom() {
+	f.t.Helper()
+	f.must(os.Remove(f.filler()))
+}
+
+// WantFiles fails the test unless a folder has these files, besides folders and Fill's.
+func (f *FS) WantFiles(dir string, names ...string) {
+	f.t.Helper()
+	entries, err := os.ReadDir(dir)
+	f.must(err)
+	var got []string
+	for _, entry := range entries {
+		if !entry.IsDir() && filepath.Join(dir, entry.Name()) != f.filler() {
+			got = append(got, entry.Name())
+		}
+	}
+	if strings.Join(got, " ") != strings.Join(names, " ") {
+		f.t.Errorf("%s has the files %q, want %q", dir, got, names)
+	}
+}
+
+// WantNoSpace fails the test unless the error is that there is no space for the file.
+func WantNoSpace(t *testing.T, err error, path string) {
+	t.Helper()
+	if !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), path+":") || !strings.Contains(err.Error(), unix.ENOSPC.Error()) {
+		t.Errorf("got %v, want that there is no space for %s", err, path)
+	}
+}
+
+func (f *FS) must(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
