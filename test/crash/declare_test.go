@@ -133,6 +133,22 @@ const refreshLabel = "refreshed"
 // removeAll takes away all that was declared: Machines first, since without its class a
 // Machine can hardly be removed. Those of a deployment go with it.
 func removeAll(ctx context.Context, r *run) error {
+	if err := removeMachines(ctx, r); err != nil {
+		return err
+	}
+	if err := r.await(ctx, "no Machine is left", noMachine); err != nil {
+		return err
+	}
+	for _, kind := range []client.Object{&v1alpha1.MachineClass{}, &corev1.Secret{}, &core.Machine{}, &core.Cluster{}} {
+		if err := r.control.Client.DeleteAllOf(ctx, kind, client.InNamespace(r.control.Namespace)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeMachines asks for the deletion of all Machines that were declared.
+func removeMachines(ctx context.Context, r *run) error {
 	namespace := r.control.Namespace
 	for _, declared := range []client.Object{
 		&v1alpha1.MachineDeployment{ObjectMeta: r.poolMeta()},
@@ -141,14 +157,6 @@ func removeAll(ctx context.Context, r *run) error {
 		&infrav1.MillwrightMachine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: standalone}},
 	} {
 		if err := r.control.Client.Delete(ctx, declared); client.IgnoreNotFound(err) != nil {
-			return err
-		}
-	}
-	if err := r.await(ctx, "no Machine is left", noMachine); err != nil {
-		return err
-	}
-	for _, kind := range []client.Object{&v1alpha1.MachineClass{}, &corev1.Secret{}, &core.Machine{}, &core.Cluster{}} {
-		if err := r.control.Client.DeleteAllOf(ctx, kind, client.InNamespace(namespace)); err != nil {
 			return err
 		}
 	}

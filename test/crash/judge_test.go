@@ -57,5 +57,6 @@ var (
 	errUnheld     = errors.New("a VM may exist that nothing holds")
 	errNoID       = errors.New("a VM is said to be there whose ID is not known")
 	errTakenBack  = errors.New("what Cluster API was told is taken back")
+	errUnlocated  = errors.New("a VM has an ID, and it is not recorded where it is")
 	errNotReached = errors.New("what is declared is not reached")
 )

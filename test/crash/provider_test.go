@@ -52,6 +52,7 @@ type simulated interface {
 	driver.Initializer
 	driver.VolumeIdentifier
 	driver.APIGroupSeparator
+	driver.Locator
 }
 
 // provider is the provider's end of the wire. It lives in the test's process, as clouds

@@ -21,6 +21,12 @@ var _ simulated = remote{}
 // SeparatesAPIGroups implements driver.APIGroupSeparator, as the simulated driver does.
 func (r remote) SeparatesAPIGroups() bool { return true }
 
+// LocateMachine implements driver.Locator, as the simulated driver does. That needs no cloud, and
+// so nobody is asked.
+func (r remote) LocateMachine(ctx context.Context, q *driver.LocateMachineRequest) (*driver.LocateMachineResponse, error) {
+	return sim.New(sim.Config{}).LocateMachine(ctx, q)
+}
+
 func ask[A any](ctx context.Context, r remote, name sim.Method, request any) (*A, error) {
 	body, err := json.Marshal(request)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
 )
 
 // story makes a history from changes in the order in which they became known, each with its
@@ -75,6 +76,16 @@ func marked(infra *infrav1.MillwrightMachine) {
 	infra.Annotations = map[string]string{infrav1.AnnotationCreationBegun: "now"}
 }
 
+func hasLocation(infra *infrav1.MillwrightMachine) {
+	infra.Annotations = map[string]string{driver.AnnotationLocation: "default/pool"}
+}
+
+func machineWithID() *v1alpha1.Machine {
+	machine := runningMachine("new", "new")
+	machine.Spec.ProviderID = "sim:///1"
+	return machine
+}
+
 // TestRules: each rule finds what it is there for, however short that lasts and in whichever
 // order the kinds' changes become known, and nothing else.
 func TestRules(t *testing.T) {
@@ -118,6 +129,9 @@ func TestRules(t *testing.T) {
 		"ready no more":             {orderly, []change{at(1, infrastructure(hasID, isReady)), at(20, infrastructure(hasID))}, errTakenBack},
 		"another ID":                {orderly, []change{at(1, infrastructure(hasID)), at(20, infrastructure(hasOtherID))}, errTakenBack},
 		"both, the second":          {both(most(9), least(1)), []change{at(1, old), goneAt(20, old)}, errTooFew},
+		"an ID, and where it is":    {located, []change{at(20, infrastructure(hasID, hasLocation))}, nil},
+		"an ID without that":        {located, []change{at(20, infrastructure(hasID))}, errUnlocated},
+		"a Machine's without":       {located, []change{at(20, machineWithID())}, errUnlocated},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var copies []change
