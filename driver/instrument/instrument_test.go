@@ -21,19 +21,20 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/driver/instrument"
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// stub is a driver whose methods all end as do says.
-type stub struct {
+// script is how all methods of a driver end.
+type script struct {
 	// do may be nil, which succeeds.
 	do func(ctx context.Context) error
 	// silent has responses be nil.
 	silent bool
 }
 
-func answer[Response any](ctx context.Context, s *stub) (*Response, error) {
+func answer[Response any](ctx context.Context, s script) (*Response, error) {
 	var resp *Response
 	if !s.silent {
 		resp = new(Response)
@@ -44,43 +45,47 @@ func answer[Response any](ctx context.Context, s *stub) (*Response, error) {
 	return resp, s.do(ctx)
 }
 
-func (s *stub) CreateMachine(ctx context.Context, _ *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
-	return answer[driver.CreateMachineResponse](ctx, s)
+func hook[Request, Response any](s script) fake.Hook[Request, Response] {
+	return func(ctx context.Context, _ *Request, _ func() (*Response, error)) (*Response, error) {
+		return answer[Response](ctx, s)
+	}
 }
 
-func (s *stub) DeleteMachine(ctx context.Context, _ *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
-	return answer[driver.DeleteMachineResponse](ctx, s)
+// required returns a driver without optional methods.
+func (s script) required() driver.Driver { return struct{ driver.Driver }{s.full()} }
+
+// full returns a driver with all methods.
+func (s script) full() full {
+	d := fake.New(fake.Config{IgnoreContext: true})
+	d.OnCreate(hook[driver.CreateMachineRequest, driver.CreateMachineResponse](s))
+	d.OnDelete(hook[driver.DeleteMachineRequest, driver.DeleteMachineResponse](s))
+	d.OnStatus(hook[driver.GetMachineStatusRequest, driver.GetMachineStatusResponse](s))
+	d.OnList(hook[driver.ListMachinesRequest, driver.ListMachinesResponse](s))
+	d.OnInitialize(hook[driver.InitializeMachineRequest, driver.InitializeMachineResponse](s))
+	return full{d, s}
 }
 
-func (s *stub) GetMachineStatus(ctx context.Context, _ *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
-	return answer[driver.GetMachineStatusResponse](ctx, s)
-}
+// full has all optional methods, also those that the fake driver lacks.
+type full struct {
+	*fake.Driver
 
-func (s *stub) ListMachines(ctx context.Context, _ *driver.ListMachinesRequest) (*driver.ListMachinesResponse, error) {
-	return answer[driver.ListMachinesResponse](ctx, s)
-}
-
-// full has the optional methods as well.
-type full struct{ *stub }
-
-func (f full) InitializeMachine(ctx context.Context, _ *driver.InitializeMachineRequest) (*driver.InitializeMachineResponse, error) {
-	return answer[driver.InitializeMachineResponse](ctx, f.stub)
+	script script
 }
 
 func (f full) GetVolumeIDs(ctx context.Context, _ *driver.GetVolumeIDsRequest) (*driver.GetVolumeIDsResponse, error) {
-	return answer[driver.GetVolumeIDsResponse](ctx, f.stub)
+	return answer[driver.GetVolumeIDsResponse](ctx, f.script)
 }
 
 func (f full) GenerateMachineClassForMigration(ctx context.Context, _ *driver.GenerateMachineClassForMigrationRequest) (*driver.GenerateMachineClassForMigrationResponse, error) {
-	return answer[driver.GenerateMachineClassForMigrationResponse](ctx, f.stub)
+	return answer[driver.GenerateMachineClassForMigrationResponse](ctx, f.script)
 }
 
 func (f full) ListFailureDomains(ctx context.Context, _ *driver.ListFailureDomainsRequest) (*driver.ListFailureDomainsResponse, error) {
-	return answer[driver.ListFailureDomainsResponse](ctx, f.stub)
+	return answer[driver.ListFailureDomainsResponse](ctx, f.script)
 }
 
 func (f full) PlaceMachine(*driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
-	return answer[driver.PlaceMachineResponse](context.Background(), f.stub)
+	return answer[driver.PlaceMachineResponse](context.Background(), f.script)
 }
 
 var (
@@ -144,7 +149,7 @@ func TestResultsAreHandedThrough(t *testing.T) {
 	failure := status.Error(codes.Aborted, "busy")
 	for name, given := range map[string]error{"success": nil, "status": failure, "wrapped": fmt.Errorf("x: %w", failure), "no status": io.EOF} {
 		t.Run(name, func(t *testing.T) {
-			d := instrument.Wrap(full{&stub{do: func(context.Context) error { return given }}}, instrument.Options{})
+			d := instrument.Wrap(script{do: func(context.Context) error { return given }}.full(), instrument.Options{})
 			for operation, call := range operations(d, &corev1.Secret{}) {
 				hasResponse, err := call(t.Context())
 				if !hasResponse || err != given {
@@ -157,12 +162,12 @@ func TestResultsAreHandedThrough(t *testing.T) {
 
 func TestAbsentMethodsAreUnimplemented(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
-	calls := operations(instrument.Wrap(&stub{}, instrument.Options{Registerer: registry}), nil)
+	calls := operations(instrument.Wrap(script{}.required(), instrument.Options{Registerer: registry}), nil)
 	for _, operation := range []string{"initialize_machine", "get_volume_ids", "generate_machine_class_for_migration", "list_failure_domains"} {
 		_, err := calls[operation](t.Context())
 		wantCode(t, err, codes.Unimplemented)
 	}
-	_, err := instrument.Wrap(&stub{}, instrument.Options{}).PlaceMachine(&driver.PlaceMachineRequest{MachineClass: class, FailureDomain: "a"})
+	_, err := instrument.Wrap(script{}.required(), instrument.Options{}).PlaceMachine(&driver.PlaceMachineRequest{MachineClass: class, FailureDomain: "a"})
 	wantCode(t, err, codes.Unimplemented)
 	if families, err := registry.Gather(); len(families) != 0 || err != nil {
 		t.Errorf("metrics of calls that were not made: %v (%v)", families, err)
@@ -171,10 +176,10 @@ func TestAbsentMethodsAreUnimplemented(t *testing.T) {
 
 func TestMetrics(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
-	good := instrument.Wrap(full{&stub{}}, instrument.Options{Provider: "p", Registerer: registry})
-	bad := instrument.Wrap(full{&stub{do: func(context.Context) error {
+	good := instrument.Wrap(script{}.full(), instrument.Options{Provider: "p", Registerer: registry})
+	bad := instrument.Wrap(script{do: func(context.Context) error {
 		return status.Error(codes.ResourceExhausted, "no quota")
-	}}}, instrument.Options{Provider: "p", Registerer: registry})
+	}}.full(), instrument.Options{Provider: "p", Registerer: registry})
 	for _, d := range []*instrument.Driver{good, bad} {
 		for _, call := range operations(d, nil) {
 			_, _ = call(t.Context())
@@ -210,17 +215,17 @@ func TestMetrics(t *testing.T) {
 func TestPlacing(t *testing.T) {
 	failure := status.Error(codes.NotFound, "no such place")
 	for name, tc := range map[string]struct {
-		given *stub
+		given script
 		want  codes.Code
 	}{
-		"success":     {&stub{}, codes.OK},
-		"failure":     {&stub{do: func(context.Context) error { return failure }}, codes.NotFound},
-		"panic":       {&stub{do: func(context.Context) error { panic("oh") }}, codes.Internal},
-		"no response": {&stub{silent: true}, codes.Internal},
+		"success":     {script{}, codes.OK},
+		"failure":     {script{do: func(context.Context) error { return failure }}, codes.NotFound},
+		"panic":       {script{do: func(context.Context) error { panic("oh") }}, codes.Internal},
+		"no response": {script{silent: true}, codes.Internal},
 	} {
 		t.Run(name, func(t *testing.T) {
 			registry := prometheus.NewPedanticRegistry()
-			d := instrument.Wrap(full{tc.given}, instrument.Options{Registerer: registry})
+			d := instrument.Wrap(tc.given.full(), instrument.Options{Registerer: registry})
 			resp, err := d.PlaceMachine(&driver.PlaceMachineRequest{MachineClass: class, FailureDomain: "a"})
 			wantCode(t, err, tc.want)
 			if tc.want == codes.OK && resp == nil {
@@ -243,10 +248,10 @@ func TestEveryCallHasADeadline(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				d := instrument.Wrap(full{&stub{do: func(ctx context.Context) error {
+				d := instrument.Wrap(script{do: func(ctx context.Context) error {
 					<-ctx.Done()
 					return fmt.Errorf("waiting: %w", ctx.Err())
-				}}}, instrument.Options{Timeout: tt.option})
+				}}.full(), instrument.Options{Timeout: tt.option})
 				for operation, call := range operations(d, nil) {
 					ctx, cancel := context.WithCancel(t.Context())
 					if tt.caller > 0 {
@@ -269,12 +274,12 @@ func TestEveryCallHasADeadline(t *testing.T) {
 	t.Run("cancelled", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		d := instrument.Wrap(&stub{do: func(ctx context.Context) error { return ctx.Err() }}, instrument.Options{})
+		d := instrument.Wrap(script{do: func(ctx context.Context) error { return ctx.Err() }}.required(), instrument.Options{})
 		_, err := operations(d, nil)["create_machine"](ctx)
 		wantCode(t, err, codes.Canceled)
 	})
 	t.Run("a timeout of the driver's own is not the call's", func(t *testing.T) {
-		d := instrument.Wrap(&stub{do: func(context.Context) error { return context.DeadlineExceeded }}, instrument.Options{})
+		d := instrument.Wrap(script{do: func(context.Context) error { return context.DeadlineExceeded }}.required(), instrument.Options{})
 		_, err := operations(d, nil)["create_machine"](t.Context())
 		wantCode(t, err, codes.Unknown)
 	})
@@ -283,21 +288,21 @@ func TestEveryCallHasADeadline(t *testing.T) {
 func TestMisbehaviourBecomesInternal(t *testing.T) {
 	uninitialized := func(context.Context) error { return status.Error(codes.Uninitialized, "steps left") }
 	tests := map[string]struct {
-		given *stub
+		given script
 		cause error
 		only  string
 	}{
-		"panic":            {given: &stub{do: func(context.Context) error { panic("oh") }}},
-		"panic with error": {given: &stub{do: func(context.Context) error { panic(io.ErrNoProgress) }}, cause: io.ErrNoProgress},
-		"nil dereference":  {given: &stub{do: func(context.Context) error { var s *stub; s.silent = true; return nil }}},
-		"no response":      {given: &stub{silent: true}},
-		"error that is OK": {given: &stub{do: func(context.Context) error { return status.New(codes.OK, "fine") }}},
+		"panic":            {given: script{do: func(context.Context) error { panic("oh") }}},
+		"panic with error": {given: script{do: func(context.Context) error { panic(io.ErrNoProgress) }}, cause: io.ErrNoProgress},
+		"nil dereference":  {given: script{do: func(context.Context) error { var s *script; s.silent = true; return nil }}},
+		"no response":      {given: script{silent: true}},
+		"error that is OK": {given: script{do: func(context.Context) error { return status.New(codes.OK, "fine") }}},
 		"Uninitialized without response": {
-			given: &stub{silent: true, do: uninitialized}, only: "get_machine_status"},
+			given: script{silent: true, do: uninitialized}, only: "get_machine_status"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			for operation, call := range operations(instrument.Wrap(full{tt.given}, instrument.Options{}), nil) {
+			for operation, call := range operations(instrument.Wrap(tt.given.full(), instrument.Options{}), nil) {
 				if tt.only != "" && operation != tt.only {
 					continue
 				}
@@ -309,7 +314,7 @@ func TestMisbehaviourBecomesInternal(t *testing.T) {
 			}
 		})
 	}
-	d := instrument.Wrap(&stub{do: uninitialized}, instrument.Options{})
+	d := instrument.Wrap(script{do: uninitialized}.required(), instrument.Options{})
 	hasResponse, err := operations(d, nil)["get_machine_status"](t.Context())
 	wantCode(t, err, codes.Uninitialized)
 	if !hasResponse {
@@ -319,7 +324,7 @@ func TestMisbehaviourBecomesInternal(t *testing.T) {
 
 func TestStackGoesToTheLogOnly(t *testing.T) {
 	ctx, log := logged(t)
-	d := instrument.Wrap(&stub{do: func(context.Context) error { panic("boom hunter2") }}, instrument.Options{})
+	d := instrument.Wrap(script{do: func(context.Context) error { panic("boom hunter2") }}.required(), instrument.Options{})
 	secret := &corev1.Secret{Data: map[string][]byte{"password": []byte("hunter2")}}
 	_, err := operations(d, secret)["delete_machine"](ctx)
 	if strings.Contains(err.Error(), "goroutine") || !strings.Contains(err.Error(), "boom") {
@@ -358,7 +363,7 @@ func TestLogLines(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			ctx, log := logged(t)
-			d := instrument.Wrap(full{&stub{do: func(context.Context) error { return tt.err }}}, instrument.Options{})
+			d := instrument.Wrap(script{do: func(context.Context) error { return tt.err }}.full(), instrument.Options{})
 			_, _ = operations(d, nil)[tt.operation](ctx)
 			lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 			if len(lines) != 1 {

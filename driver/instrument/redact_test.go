@@ -23,7 +23,7 @@ import (
 func failWith(t *testing.T, secret map[string][]byte, err error) (log string, got error) {
 	t.Helper()
 	ctx, buffer := logged(t)
-	d := instrument.Wrap(&stub{do: func(context.Context) error { return err }}, instrument.Options{})
+	d := instrument.Wrap(script{do: func(context.Context) error { return err }}.required(), instrument.Options{})
 	_, got = d.CreateMachine(ctx, &driver.CreateMachineRequest{Machine: machine, MachineClass: class, Secret: &corev1.Secret{Data: secret}})
 	return buffer.String(), got
 }
@@ -154,9 +154,9 @@ func BenchmarkFailure(b *testing.B) {
 		fmt.Fprintf(&lines, "line %d of a script that sets up a kubelet\n", i)
 	}
 	secret := &corev1.Secret{Data: map[string][]byte{"userData": []byte(lines.String()), "password": []byte(password)}}
-	d := instrument.Wrap(&stub{do: func(context.Context) error {
+	d := instrument.Wrap(script{do: func(context.Context) error {
 		return status.Error(codes.NotFound, "no VM for ns/m with the tags of the cluster")
-	}}, instrument.Options{})
+	}}.required(), instrument.Options{})
 	req := &driver.CreateMachineRequest{Machine: machine, MachineClass: class, Secret: secret}
 	for b.Loop() {
 		_, _ = d.CreateMachine(b.Context(), req)

@@ -2,7 +2,8 @@ package takeover
 
 import (
 	"context"
-	"sync"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset"
 	"github.com/millwright-dev/millwright/internal/manager"
@@ -26,81 +28,64 @@ import (
 // provider is the one of the recordings: a VM has the name of its machine, and so has its
 // node, which joins at once; of two classes nothing can be made.
 type provider struct {
+	*fake.Driver
 	nodes client.Client
-	mu    sync.Mutex
-	vms   map[string]bool
-	// made and removed are the names of VMs.
-	made, removed []string
-	// most is how many VMs it deletes before it does not come back until released is closed; if
-	// that is nil, it always does.
-	most     int
-	released chan struct{}
-	// silent tells that nodes do not join any more.
-	silent bool
+	// before are the names of the VMs that it had at first.
+	before []string
+	// silent is true while nodes do not join any more.
+	silent atomic.Bool
 }
 
-// holds makes it not come back from the deletion of a VM when it has deleted that many, until
-// it is released.
-func (p *provider) holds(most int) (release func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	released := make(chan struct{})
-	p.most, p.released = most, released
-	return func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.released = nil
-		close(released)
-	}
-}
-
-// lonely makes new VMs whose nodes do not join.
-func (p *provider) lonely() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.silent = true
-}
-
-// joins has the nodes of all VMs join, now and from now on.
-func (p *provider) joins(ctx context.Context) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.silent = false
-	for name := range p.vms {
-		if err := p.join(ctx, name); err != nil {
-			return err
+// newProvider has the VMs of these Machines.
+func newProvider(e *env.Env, machines ...v1alpha1.Machine) *provider {
+	p := &provider{nodes: e.Client, Driver: fake.New(fake.Config{
+		ProviderID: func(machine *v1alpha1.Machine, _ int) string { return "fake:///" + machine.Name },
+	})}
+	for i := range machines {
+		if m := &machines[i]; m.Spec.ProviderID != "" {
+			class := m.Namespace + "/" + m.Spec.Class.Name
+			p.Add(fake.VM{ProviderID: m.Spec.ProviderID, Namespace: m.Namespace, Machine: m.Name, Class: class, Initialized: true})
+			p.before = append(p.before, m.Name)
 		}
 	}
-	return nil
+	p.OnCreate(p.create)
+	return p
 }
 
-func idOf(name string) string { return "fake:///" + name }
-
-func (p *provider) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
-	name := req.Machine.Name
+func (p *provider) create(ctx context.Context, req *driver.CreateMachineRequest, do func() (*driver.CreateMachineResponse, error)) (*driver.CreateMachineResponse, error) {
 	switch req.MachineClass.Name {
 	case "err-internal":
 		return nil, status.Error(codes.Internal, "the provider says no: internal")
 	case "err-resourceexhausted":
 		return nil, status.Error(codes.ResourceExhausted, "the provider says no: resourceexhausted")
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.vms[name] {
-		p.vms[name] = true
-		p.made = append(p.made, name)
+	resp, err := do()
+	if err != nil || p.silent.Load() {
+		return resp, err
 	}
-	if !p.silent {
-		if err := p.join(ctx, name); err != nil {
-			return nil, status.Error(codes.Unavailable, err.Error())
+	if err := p.join(ctx, resp.NodeName, resp.ProviderID); err != nil {
+		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	return resp, nil
+}
+
+// lonely makes new VMs whose nodes do not join.
+func (p *provider) lonely() { p.silent.Store(true) }
+
+// joins has the nodes of all VMs join, now and from now on.
+func (p *provider) joins(ctx context.Context) error {
+	p.silent.Store(false)
+	for _, vm := range p.VMs() {
+		if err := p.join(ctx, vm.NodeName, vm.ProviderID); err != nil {
+			return err
 		}
 	}
-	return &driver.CreateMachineResponse{ProviderID: idOf(name), NodeName: name}, nil
+	return nil
 }
 
 // join makes the node of a VM.
-func (p *provider) join(ctx context.Context, name string) error {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{ProviderID: idOf(name)}}
+func (p *provider) join(ctx context.Context, name, providerID string) error {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{ProviderID: providerID}}
 	conditions := []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}}
 	if err := p.nodes.Create(ctx, node); err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
@@ -110,60 +95,19 @@ func (p *provider) join(ctx context.Context, name string) error {
 	return p.nodes.Status().Patch(ctx, node, client.MergeFrom(before))
 }
 
-func (p *provider) DeleteMachine(ctx context.Context, req *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if released := p.released; released != nil && p.vms[req.Machine.Name] && len(p.removed) >= p.most {
-		p.mu.Unlock()
-		select {
-		case <-released:
-		case <-ctx.Done():
-		}
-		p.mu.Lock()
-		if ctx.Err() != nil {
-			return nil, status.Error(codes.Canceled, ctx.Err().Error())
-		}
-	}
-	if p.vms[req.Machine.Name] {
-		delete(p.vms, req.Machine.Name)
-		p.removed = append(p.removed, req.Machine.Name)
-	}
-	return &driver.DeleteMachineResponse{}, nil
-}
-
-func (p *provider) GetMachineStatus(_ context.Context, req *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.vms[req.Machine.Name] {
-		return nil, status.Error(codes.NotFound, "no such VM")
-	}
-	return &driver.GetMachineStatusResponse{ProviderID: idOf(req.Machine.Name), NodeName: req.Machine.Name}, nil
-}
-
-func (p *provider) ListMachines(context.Context, *driver.ListMachinesRequest) (*driver.ListMachinesResponse, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	list := map[string]string{}
-	for name := range p.vms {
-		list[idOf(name)] = name
-	}
-	return &driver.ListMachinesResponse{MachineList: list}, nil
-}
-
-// did tells which VMs were made and removed so far.
+// did returns the names of the VMs that were made and removed so far.
 func (p *provider) did() (made, removed []string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return append(made, p.made...), append(removed, p.removed...)
-}
-
-// newProvider has these VMs.
-func newProvider(e *env.Env, vms ...string) *provider {
-	p := &provider{nodes: e.Client, vms: map[string]bool{}}
-	for _, name := range vms {
-		p.vms[name] = true
+	for _, call := range p.Calls(fake.CreateMachine) {
+		if call.Answered && call.Err == nil && !slices.Contains(p.before, call.Machine) && !slices.Contains(made, call.Machine) {
+			made = append(made, call.Machine)
+		}
 	}
-	return p
+	for _, name := range slices.Concat(p.before, made) {
+		if !slices.ContainsFunc(p.VMs(), func(vm fake.VM) bool { return vm.Machine == name }) {
+			removed = append(removed, name)
+		}
+	}
+	return made, removed
 }
 
 // run runs our manager on the test's namespace until the test ends, with the timeouts that
@@ -177,7 +121,7 @@ func run(t *testing.T, e *env.Env, p *provider, g *gate) {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- manager.Run(ctx, manager.Config{
-			Control: access, Target: access, Namespace: e.Namespace, Driver: p,
+			Control: access, Target: access, Namespace: e.Namespace, Driver: struct{ driver.Driver }{p},
 			ConcurrentSyncs: 5, CreationTimeout: 20 * time.Minute, ResourceExhaustedRetry: 10 * time.Minute,
 			NodeConditions: []string{"KernelDeadlock", "ReadonlyFilesystem", "DiskPressure", "NetworkUnavailable"},
 			Overshoot:      machineset.Overshoot{Up: 2, Down: 1}, ProtectNodes: true,

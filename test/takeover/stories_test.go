@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
@@ -119,11 +120,11 @@ func firstRecording(t *testing.T) {
 // deleteLast goes through the deletion of the last old VM, of which a pod is left.
 func (f *fleet) deleteLast(t *testing.T, pod *corev1.Pod) {
 	t.Helper()
-	release := f.provider.holds(2)
+	block := f.provider.Block(fake.DeleteMachine)
 	f.vacate(pod)
 	f.same("07-deleting-vm")
 	stop := f.gate.before("PATCH", "/nodes/", "", pod.Spec.NodeName)
-	release()
+	block.Release()
 	stop.reached(t)
 	f.sameBut("08-deleting-node", statusOf(t, "07-deleting-vm"))
 	stop = f.gate.before("PATCH", "/machines/", "", pod.Spec.NodeName)

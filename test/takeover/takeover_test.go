@@ -143,13 +143,7 @@ func TestTakeOver(t *testing.T) {
 			suffix := moment[:2]
 			load(t, e, file, suffix)
 			before := look(t, e, suffix)
-			var vms []string
-			for i := range before.machines {
-				if before.machines[i].Spec.ProviderID != "" {
-					vms = append(vms, before.machines[i].Name)
-				}
-			}
-			p := newProvider(e, vms...)
+			p := newProvider(e, before.machines...)
 			run(t, e, p, &gate{})
 			after := idle(t, e, suffix)
 			compare(t, before, after, p)
