@@ -111,12 +111,11 @@ func (c *Controller) createBatch(ctx context.Context, set *v1alpha1.MachineSet, 
 	var names []string
 	for i, machine := range machines {
 		switch {
-		case failures[i] == nil && planner.Selector(set.Spec.Selector).Matches(labels.Set(machine.Labels)):
-			known.Created(machine, c.Clock.Now())
-			names = append(names, machine.Name)
-			continue
 		case failures[i] == nil:
-			failures[i] = c.takeBack(ctx, set, machine)
+			if failures[i] = c.keep(ctx, set, machine); failures[i] == nil {
+				known.Created(machine, c.Clock.Now())
+				names = append(names, machine.Name)
+			}
 		case !refused(failures[i]):
 			done.unknown++
 			known.Doubt()
@@ -146,15 +145,30 @@ func (c *Controller) createMachine(ctx context.Context, set *v1alpha1.MachineSet
 // each calls do for each number below n, some at the same time.
 func each(n int, do func(i int)) { workqueue.ParallelizeUntil(context.Background(), parallel, n, do) }
 
-// takeBack deletes a Machine whose labels a webhook changed so that the selector does not match them,
-// and returns why. The set would release the Machine and create another one, without end.
-func (c *Controller) takeBack(ctx context.Context, set *v1alpha1.MachineSet, machine *v1alpha1.Machine) error {
-	why := fmt.Errorf("what is made has the labels %q, which the selector %q does not match",
-		labels.Set(machine.Labels), metav1.FormatLabelSelector(set.Spec.Selector))
+// keep deletes a new Machine that a webhook changed so that it is not the set's, and returns why. The set
+// would create another one in its place, without end.
+func (c *Controller) keep(ctx context.Context, set *v1alpha1.MachineSet, machine *v1alpha1.Machine) error {
+	why := astray(set, machine)
+	if why == nil {
+		return nil
+	}
 	if err := c.Client.Delete(ctx, machine, client.Preconditions{UID: &machine.UID}); err != nil && !apierror.Gone(err) {
 		return fmt.Errorf("%w, and deleting it: %w", why, err)
 	}
 	return why
+}
+
+// astray returns why a new Machine does not count as one of the set. Without a controller it does: the
+// set adopts it.
+func astray(set *v1alpha1.MachineSet, machine *v1alpha1.Machine) error {
+	if owner := metav1.GetControllerOfNoCopy(machine); owner != nil && owner.UID != set.UID {
+		return fmt.Errorf("what is made is controlled by %s %q", owner.Kind, owner.Name)
+	}
+	if !planner.Selector(set.Spec.Selector).Matches(labels.Set(machine.Labels)) {
+		return fmt.Errorf("what is made has the labels %q, which the selector %q does not match",
+			labels.Set(machine.Labels), metav1.FormatLabelSelector(set.Spec.Selector))
+	}
+	return nil
 }
 
 // refused reports whether an error proves that nothing was written: the API server answered.

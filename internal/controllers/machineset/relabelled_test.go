@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -84,5 +85,30 @@ func TestARelabelledMachineThatStays(t *testing.T) {
 	}
 	if conditions := s.set().Status.Conditions; len(conditions) != 1 || strings.Contains(conditions[0].Message, "bc2x4") {
 		t.Errorf("each attempt would write another text: %+v", conditions)
+	}
+}
+
+// TestMachinesThatGetAnotherOwnerAreNotMadeWithoutEnd: a webhook that names another controller takes
+// each Machine away from the set.
+func TestMachinesThatGetAnotherOwnerAreNotMadeWithoutEnd(t *testing.T) {
+	s := newServer(newSet(4))
+	s.overshoot = &Overshoot{Up: 2, Down: 1}
+	s.happens = func(verb string, object client.Object) {
+		if verb == "create" {
+			object.SetOwnerReferences([]metav1.OwnerReference{{
+				APIVersion: "v1", Kind: "ConfigMap", Name: "other", UID: "other", Controller: new(true),
+			}})
+		}
+	}
+	c := s.newController()
+	const tries = 3
+	for range tries {
+		if _, err := c.Reconcile(t.Context(), request); !errors.Is(err, errCreate) {
+			t.Errorf("got the error %v, so nobody learns of it", err)
+		}
+		s.catchUp()
+	}
+	if all, active := len(s.all()), s.activeCount(); all != tries || active != 0 {
+		t.Errorf("%d machines were made in %d passes, and %d of them stay", all, tries, active)
 	}
 }

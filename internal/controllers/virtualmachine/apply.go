@@ -20,6 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/ipam"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
@@ -83,6 +84,9 @@ func (c *Controller) awaitUserData(ctx context.Context, p *pass) flow.Result {
 	from := p.vm.Spec.UserData
 	if from == nil {
 		return flow.Continue()
+	}
+	if from.SecretRef.Name == service.AuthoritySecret {
+		return p.blocked(causef(reasonUserDataMissing, "spec.userData.secretRef: secret %s is the VM controller's own", from.SecretRef.Name))
 	}
 	secret := &corev1.Secret{}
 	err := c.APIReader.Get(ctx, client.ObjectKey{Namespace: p.vm.Namespace, Name: from.SecretRef.Name}, secret)

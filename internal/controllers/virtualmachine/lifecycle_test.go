@@ -16,6 +16,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -240,6 +241,22 @@ func TestUserDataAppears(t *testing.T) {
 	secret.Data["x"] = []byte("2")
 	w.must(w.client.Update(t.Context(), secret))
 	w.awaitPod("a", "")
+}
+
+// TestKeyOfTheAuthorityIsNoUserData: a guest that read the key could act as any hypervisor, and as the
+// VM controller.
+func TestKeyOfTheAuthorityIsNoUserData(t *testing.T) {
+	w := newTestEnv(t)
+	if _, err := service.LoadAuthority(t.Context(), w.client, w.namespace); err != nil {
+		t.Fatal(err)
+	}
+	w.declare("a", func(vm *v1alpha1.VirtualMachine) {
+		vm.Spec.UserData = &v1alpha1.UserData{SecretRef: v1alpha1.SecretKeyReference{Name: service.AuthoritySecret, Key: corev1.TLSPrivateKeyKey}}
+	})
+	w.awaitReady("a", reasonUserDataMissing)
+	if len(w.pods("a")) != 0 {
+		t.Error("a pod that reads the key of the authority")
+	}
 }
 
 func TestPodDeletedByHand(t *testing.T) {
