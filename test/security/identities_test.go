@@ -1,0 +1,92 @@
+package security
+
+// roles of one manifest each.
+const (
+	controlRole = "config/rbac/control-role.yaml"
+	targetRole  = "config/rbac/target-role.yaml"
+	approver    = "config/rbac/node-certificates-role.yaml"
+	capiRole    = "config/rbac/capi-role.yaml"
+	driverRole  = "config/rbac/driver-vm-role.yaml"
+	hostsRole   = "config/rbac/driver-vm-hosts-role.yaml"
+	vmRole      = "config/rbac/vm-controller-role.yaml"
+)
+
+// ofNodes is what Kubernetes' authorizer lets any node do under some name. Its admission plug-in limits
+// that to the node itself, and to Pods that are bound to it: see TestNodesAreApart.
+var ofNodes = []string{
+	"pods in everywhere: create delete",
+	"pods/eviction in everywhere: create",
+	"nodes in everywhere: create update patch",
+	"nodes/status in everywhere: update patch",
+	"events in everywhere: create update patch",
+	"certificatesigningrequests.certificates.k8s.io in everywhere: get list create",
+	"tokenreviews.authentication.k8s.io in everywhere: create",
+}
+
+// identities are those of the shipped manifests, and those that guests, hosts and hypervisors have.
+var identities = map[string]identity{
+	"the manager in the control cluster": {roles: []string{controlRole}, want: []string{
+		"secrets in own: get list patch",
+		"events in own: create patch",
+		"leases.coordination.k8s.io in own: create",
+		"machines.machine.sapcloud.io in own: get list create patch delete",
+		"machines/status.machine.sapcloud.io in own: patch",
+		"machinesets.machine.sapcloud.io in own: get list create patch delete",
+		"machinedeployments.machine.sapcloud.io in own: get list patch",
+		"machineclasses.machine.sapcloud.io in own: get list patch",
+	}},
+	"the manager in the target cluster": {roles: []string{targetRole}, want: []string{
+		"secrets in kube-system: get list create delete",
+		"pods in everywhere: get list delete",
+		"pods/eviction in everywhere: create",
+		"nodes in everywhere: get list patch delete",
+		"nodes/status in everywhere: patch",
+		"persistentvolumes in everywhere: get list",
+		"persistentvolumeclaims in everywhere: get list",
+		"events in everywhere: create patch",
+		"volumeattachments.storage.k8s.io in everywhere: get list delete",
+	}},
+	"the manager that approves nodes": {roles: []string{approver}, want: []string{
+		"certificatesigningrequests.certificates.k8s.io in everywhere: get list",
+		"certificatesigningrequests/approval.certificates.k8s.io in everywhere: update",
+	}},
+	"the manager for Cluster API": {roles: []string{capiRole}, want: []string{
+		"secrets in everywhere: get patch",
+		"events in everywhere: create patch",
+		"leases.coordination.k8s.io in own: create",
+		"machineclasses.machine.sapcloud.io in everywhere: get list patch",
+		"millwrightmachines.infrastructure.millwright.dev in everywhere: get list patch",
+		"millwrightmachines/status.infrastructure.millwright.dev in everywhere: patch",
+	}},
+	"the driver vm": {roles: []string{driverRole}, want: []string{
+		"secrets in own: get create update delete",
+		"virtualmachines.vm.metropolis.monogon.dev in own: get list create delete",
+	}},
+	"the driver vm for failure domains": {roles: []string{hostsRole}, want: []string{
+		"nodes in everywhere: list",
+	}},
+	"the VM controller": {roles: []string{vmRole}, want: []string{
+		"secrets in everywhere: get list",
+		"pods in everywhere: get list create delete",
+		"persistentvolumeclaims in everywhere: get list create delete",
+		"events in everywhere: create patch",
+		"tokenreviews.authentication.k8s.io in everywhere: create",
+		"virtualmachines.vm.metropolis.monogon.dev in everywhere: get list patch",
+		"virtualmachines/status.vm.metropolis.monogon.dev in everywhere: patch",
+		"virtualmachines/hypervisors.vm.metropolis.monogon.dev in everywhere: create",
+	}},
+	"a hypervisor": {
+		user: "system:serviceaccount:NAMESPACE:default", groups: []string{"system:serviceaccounts", "system:serviceaccounts:NAMESPACE"},
+	},
+	"a guest with its bootstrap token": {
+		user: "system:bootstrap:abcdef", groups: []string{"system:bootstrappers"},
+		want: []string{"certificatesigningrequests.certificates.k8s.io in everywhere: get list create"},
+	},
+	"a guest that has joined": {user: "system:node:guest-of-NAMESPACE", groups: []string{"system:nodes"}, want: ofNodes},
+	"a host": {
+		user: "system:node:host-of-NAMESPACE", groups: []string{"system:nodes", "millwright:hosts"},
+		want: append(append([]string{}, ofNodes...),
+			"virtualmachines.vm.metropolis.monogon.dev in everywhere: get",
+			"hosts.vm.metropolis.monogon.dev in everywhere: create"),
+	},
+}
