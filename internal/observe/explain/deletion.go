@@ -155,7 +155,7 @@ func (e *explainer) deletingInstance() {
 // never have been a VM.
 func (e *explainer) notDeleted(f failure) {
 	e.driverFailed(f)
-	if e.Identity.ProviderID != "" || e.Target.Node != nil {
+	if e.Identity.ProviderID != "" || e.Target.Node != nil || e.elsewhere() {
 		return
 	}
 	switch f.code {

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
@@ -146,12 +147,11 @@ func (e *explainer) failure() (failure, bool) {
 }
 
 func (e *explainer) driverFinding(f failure) report.Finding {
-	advice := adviceFor(f.code, f.method == timeouts.Create)
-	var why report.Cause = v1alpha1.CauseDriverFailed
+	why := say(v1alpha1.CauseDriverFailed, "{text}", adviceFor(f.code, f.method == timeouts.Create))
 	if e.elsewhere() {
-		why = v1alpha1.CauseInstanceElsewhere
+		why = vmElsewhere
 	}
-	found := e.Finding(say(why, "{text}", advice), "", e.reported, "{text}", e.says)
+	found := e.Finding(why, "", e.reported, "{text}", e.says, "{annotation}", driver.AnnotationLocation)
 	found.Code = f.code.String()
 	return found
 }

@@ -150,6 +150,15 @@ func driverFailed(code, step, message string, since time.Duration) given {
 		v1alpha1.EventAnnotationMethod, string(timeouts.Delete), v1alpha1.EventAnnotationStep, step)
 }
 
+// lookedElsewhere is an error of the engine that keeps a VM from being taken for gone.
+const lookedElsewhere = "machine codes error: code = [FailedPrecondition] message = [the VM may be in a/pool, and with the present class and Secret it is looked for in b/pool, where it is not]. "
+
+// elsewhere is the warning of such a failure.
+func elsewhere(reason string) given {
+	return noted(reason, "the VM may be in a/pool", time.Minute, v1alpha1.CauseInstanceElsewhere,
+		v1alpha1.EventAnnotationCode, "FailedPrecondition", v1alpha1.EventAnnotationMethod, string(timeouts.Status))
+}
+
 func deleted(since time.Duration) given {
 	return all(phase(v1alpha1.MachineTerminating, since), func(f *MachineFacts) {
 		f.Machine.DeletionTimestamp = ptr.To(ago(since))

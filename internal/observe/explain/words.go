@@ -46,6 +46,8 @@ var (
 	delayed = say(v1alpha1.CauseReplacementDelayed, "{text}", "Look why so many machines of the pool fail at once: kubectl -n {namespace} get {machines}")
 	kept    = say(report.Preserved, "it is kept for somebody to look at, although it failed",
 		"To have it replaced now, remove the annotation {annotation} from it and from its node")
+	vmElsewhere = say(v1alpha1.CauseInstanceElsewhere, "nobody knows whether its VM exists: {text}",
+		"Undo what was changed in MachineClass {class} or its secret, or have them lead to where the VM is now. Only if there is no VM any more: kubectl -n {namespace} annotate {machines} {name} {annotation}-")
 )
 
 // Statements about a deletion.
