@@ -85,10 +85,14 @@ func millwright(t *testing.T, args ...string) *program.Process {
 // gives them away when it is stopped.
 func (w *scenario) manager(more ...string) *program.Process {
 	w.t.Helper()
-	return millwright(w.t, append([]string{
+	return millwright(w.t, append(w.managerArgs(), more...)...)
+}
+
+func (w *scenario) managerArgs() []string {
+	return []string{
 		"manager", "--driver", "sim", "--sim-dir", w.simDir(), "--sim-heartbeat", "0", "--namespace", w.Namespace,
 		"--control-kubeconfig", w.path("control"), "--target-kubeconfig", w.path("target"), "--port", "0",
-	}, more...)...)
+	}
 }
 
 // shortLeases starts a manager whose leases expire soon after it is killed, so that the next
