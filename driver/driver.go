@@ -117,7 +117,7 @@ type CreateMachineResponse struct {
 	// there is a target cluster.
 	NodeName string
 	// LastKnownState is for the driver: it is stored with the Machine and passed in
-	// later requests. Optional.
+	// later requests. Optional. One that is not UTF-8, or longer than 64 KiB, is not stored.
 	LastKnownState string
 	// Addresses of the VM as far as they are known. Optional.
 	Addresses []corev1.NodeAddress

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"unicode/utf8"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
@@ -86,13 +87,13 @@ func (e *Engine) create(ctx context.Context, req Request) Answer {
 		req.Secret = secret
 		return e.initialize(ctx, req, complete(MethodCreate, req, Answer{
 			Created:        true,
-			LastKnownState: &resp.LastKnownState,
+			LastKnownState: note(resp.LastKnownState),
 			Instance:       Instance{ProviderID: resp.ProviderID, NodeName: resp.NodeName, Addresses: resp.Addresses},
 		}))
 	}
 	answer := failed(MethodCreate, err)
 	if resp != nil && resp.LastKnownState != "" {
-		answer.LastKnownState = &resp.LastKnownState
+		answer.LastKnownState = note(resp.LastKnownState)
 	}
 	return answer
 }
@@ -138,6 +139,17 @@ func complete(method Method, req Request, answer Answer) Answer {
 	return incomplete
 }
 
+// LongestNote is how many bytes of a driver's LastKnownState are stored.
+const LongestNote = 64 << 10
+
+// note returns a driver's LastKnownState, and nil if no API server would store it as it is.
+func note(text string) *string {
+	if len(text) > LongestNote || !utf8.ValidString(text) {
+		return nil
+	}
+	return &text
+}
+
 func unnamed(cause error) error {
 	return status.WrapError(codes.Internal, "the driver answered without a response", cause)
 }
@@ -166,28 +178,28 @@ func (e *Engine) remove(ctx context.Context, req Request) Answer {
 // delete deletes the instance, which is gone only when GetMachineStatus says so.
 func (e *Engine) delete(ctx context.Context, req Request) Answer {
 	resp, err := e.driver.DeleteMachine(ctx, &driver.DeleteMachineRequest{Machine: req.Machine, MachineClass: req.Class, Secret: req.Secret})
-	var note *string
+	var left *string
 	if resp != nil {
-		note = &resp.LastKnownState
+		left = note(resp.LastKnownState)
 	}
 	switch codeOf(err) {
 	case codes.OK, codes.NotFound:
 	case codes.Uninitialized:
-		return Answer{State: Remains, LastKnownState: note}
+		return Answer{State: Remains, LastKnownState: left}
 	default:
 		answer := failed(MethodDelete, err)
-		answer.LastKnownState = note
+		answer.LastKnownState = left
 		return answer
 	}
 	_, err = e.status(ctx, req)
 	switch codeOf(err) {
 	case codes.NotFound, codes.Unimplemented:
-		return Answer{State: Gone, LastKnownState: note}
+		return Answer{State: Gone, LastKnownState: left}
 	case codes.OK, codes.Uninitialized:
-		return Answer{State: Remains, LastKnownState: note}
+		return Answer{State: Remains, LastKnownState: left}
 	default:
 		answer := failed(MethodStatus, err)
-		answer.LastKnownState = note
+		answer.LastKnownState = left
 		return answer
 	}
 }

@@ -3,6 +3,7 @@ package instance_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -285,6 +286,25 @@ func TestDriversNotesAreHandedOn(t *testing.T) {
 			t.Errorf("a note where there was none: %q", *got.LastKnownState)
 		}
 	})
+}
+
+// TestNotesThatCannotBeStored: the API server would refuse the Machine's whole status for one that is
+// too long, and change one that is not UTF-8, which would then be written again and again.
+func TestNotesThatCannotBeStored(t *testing.T) {
+	for name, note := range map[string]string{"too long": strings.Repeat("x", instance.LongestNote+1), "binary": "\xff"} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
+				d.OnCreate(fake.Always[driver.CreateMachineRequest](&driver.CreateMachineResponse{ProviderID: "p", NodeName: "n", LastKnownState: note}, nil))
+				d.OnDelete(fake.Always[driver.DeleteMachineRequest](&driver.DeleteMachineResponse{LastKnownState: note}, nil))
+				if got := ask(p.Ensure, request("m")); got.LastKnownState != nil || got.State != instance.Exists {
+					t.Errorf("creation: state %v, a note: %v", got.State, got.LastKnownState != nil)
+				}
+				if got := ask(p.Delete, request("m")); got.LastKnownState != nil {
+					t.Error("deletion: the note is kept")
+				}
+			})
+		})
+	}
 }
 
 func TestTheCallersObjectsAreNotKept(t *testing.T) {
