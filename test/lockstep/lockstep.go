@@ -94,6 +94,15 @@ func (h *Harness) Call() bool {
 	return len(waiting) > 0
 }
 
+// UntilCalled takes passes and makes calls until a method of the driver was called.
+func (h *Harness) UntilCalled(method fake.Method) {
+	h.Helper()
+	for len(h.Driver.Calls(method)) == 0 {
+		h.Pass()
+		h.Call()
+	}
+}
+
 // Settle takes passes and makes calls until only a timer of a second or more would bring
 // another pass, and returns the result of the last one. It steps over shorter timers.
 func (h *Harness) Settle() ctrl.Result {

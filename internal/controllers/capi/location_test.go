@@ -74,10 +74,7 @@ func TestNotGoneElsewhere(t *testing.T) {
 func TestOneVMForOneMachine(t *testing.T) {
 	h := newAccountsHarness(t)
 	h.Driver.FailAfter(fake.CreateMachine, codes.DeadlineExceeded)
-	for len(h.Driver.Calls(fake.CreateMachine)) == 0 {
-		h.Pass()
-		h.Call()
-	}
+	h.UntilCalled(fake.CreateMachine)
 	h.lead("second")
 	h.restart()
 	h.Settle()

@@ -505,10 +505,7 @@ func TestStricterDriver(t *testing.T) {
 		},
 		"answer lost": func(h *harness) {
 			h.Driver.FailAfter(fake.CreateMachine, codes.DeadlineExceeded)
-			for len(h.Driver.Calls(fake.CreateMachine)) == 0 {
-				h.Pass()
-				h.Call()
-			}
+			h.UntilCalled(fake.CreateMachine)
 			h.Pass()
 		},
 	} {

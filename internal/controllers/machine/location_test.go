@@ -99,10 +99,7 @@ func TestOneVMForOneMachine(t *testing.T) {
 	h.accounts()
 	h.declare()
 	h.Driver.FailAfter(fake.CreateMachine, codes.DeadlineExceeded)
-	for len(h.Driver.Calls(fake.CreateMachine)) == 0 {
-		h.Pass()
-		h.Call()
-	}
+	h.UntilCalled(fake.CreateMachine)
 	h.lead("second")
 	h.restart()
 	h.Settle()

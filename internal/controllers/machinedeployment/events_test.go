@@ -1,34 +1,19 @@
 package machinedeployment
 
 import (
-	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
 
-	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/utils/ptr"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
 	"github.com/millwright-dev/millwright/test/fixture"
+	"github.com/millwright-dev/millwright/test/lockstep"
 )
-
-// heard is a pass, and what it logs for everybody, as "message: why".
-func (s *server) heard(t *testing.T) ([]string, error) {
-	t.Helper()
-	var logged []string
-	log := funcr.NewJSON(func(line string) {
-		var said struct{ Msg, Why string }
-		must(json.Unmarshal([]byte(line), &said))
-		logged = append(logged, said.Msg+": "+said.Why)
-	}, funcr.Options{})
-	_, err := s.Reconcile(ctrl.LoggerInto(t.Context(), log), request)
-	return logged, err
-}
 
 // TestEachOperationIsSaid: in one event and one line of the log, both of which say why.
 func TestEachOperationIsSaid(t *testing.T) {
@@ -103,7 +88,7 @@ func TestEachOperationIsSaid(t *testing.T) {
 		t.Run(operation, func(t *testing.T) {
 			s := newServer(append([]client.Object{test.deployment}, test.objects...)...)
 			s.Target = nil
-			logged, err := s.heard(t)
+			logged, err := lockstep.Logged(t, s, request)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -113,7 +98,7 @@ func TestEachOperationIsSaid(t *testing.T) {
 			if diff := cmp.Diff([]string{test.log}, logged); diff != "" {
 				t.Errorf("log: want - got +\n%s", diff)
 			}
-			again, err := s.heard(t)
+			again, err := lockstep.Logged(t, s, request)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -140,7 +125,7 @@ func TestNodesThatAreMarkedAreSaid(t *testing.T) {
 	step := func(when string, event, log []string) {
 		t.Helper()
 		s.lines = nil
-		logged, err := s.heard(t)
+		logged, err := lockstep.Logged(t, s, request)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -166,7 +151,7 @@ func TestASetThatIsRefusedIsSaid(t *testing.T) {
 		}
 		return nil
 	}
-	if _, err := s.heard(t); !errors.Is(err, planner.ErrCreate) {
+	if _, err := lockstep.Logged(t, s, request); !errors.Is(err, planner.ErrCreate) {
 		t.Fatalf("got the error %v", err)
 	}
 	if diff := cmp.Diff([]string{"MachineSetCreateError: Failed to create machine set pool-69569: exceeded quota"}, s.lines); diff != "" {

@@ -1,34 +1,19 @@
 package machineset
 
 import (
-	"encoding/json"
 	"errors"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/lockstep"
 )
-
-// heard is a pass, and what it logs for everybody, as "message: why".
-func heard(t *testing.T, c *Controller) ([]string, error) {
-	t.Helper()
-	var logged []string
-	log := funcr.NewJSON(func(line string) {
-		var said struct{ Msg, Why string }
-		must(json.Unmarshal([]byte(line), &said))
-		logged = append(logged, said.Msg+": "+said.Why)
-	}, funcr.Options{})
-	_, err := c.Reconcile(ctrl.LoggerInto(t.Context(), log), request)
-	return logged, err
-}
 
 // TestEachOperationIsSaid: in one event and one line of the log, both of which say why.
 func TestEachOperationIsSaid(t *testing.T) {
@@ -103,7 +88,7 @@ func TestEachOperationIsSaid(t *testing.T) {
 				s.overshoot = &Overshoot{Up: 2, Down: 1}
 			}
 			c := s.newController()
-			logged, err := heard(t, c)
+			logged, err := lockstep.Logged(t, c, request)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -115,7 +100,7 @@ func TestEachOperationIsSaid(t *testing.T) {
 			}
 			s.catchUp()
 			s.events.lines = nil
-			if _, err := heard(t, c); err != nil {
+			if _, err := lockstep.Logged(t, c, request); err != nil {
 				t.Fatal(err)
 			}
 			for _, line := range s.events.lines {
@@ -144,7 +129,7 @@ func TestWhatIsRefusedIsSaid(t *testing.T) {
 				}
 				return nil, false
 			}
-			if _, err := heard(t, s.newController()); !apierrors.IsForbidden(err) {
+			if _, err := lockstep.Logged(t, s.newController(), request); !apierrors.IsForbidden(err) {
 				t.Fatalf("got the error %v", err)
 			}
 			if diff := cmp.Diff([]string{test.want}, s.events.lines); diff != "" {
@@ -160,7 +145,7 @@ func TestWhatIsGoneCountsAsDeleted(t *testing.T) {
 	s := newServer(newSet(0), machine("a"))
 	c := s.newController()
 	s.vanishNow("a")
-	if _, err := heard(t, c); err != nil {
+	if _, err := lockstep.Logged(t, c, request); err != nil {
 		t.Errorf("got the error %v", err)
 	}
 	if diff := cmp.Diff([]string{"SuccessfulDelete: Deleted 1 machine (a): 1 machine more than the 0 wanted exists"}, s.events.lines); diff != "" {

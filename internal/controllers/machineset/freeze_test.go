@@ -14,6 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/test/fixture"
+	"github.com/millwright-dev/millwright/test/lockstep"
 )
 
 func newParent(replicas int32, kind v1alpha1.MachineDeploymentStrategyType, surge string) *v1alpha1.MachineDeployment {
@@ -41,7 +42,7 @@ func TestUnfreezingWhatIsNotFrozen(t *testing.T) {
 			s := newServer(test.set, machine("a"))
 			s.overshoot = &Overshoot{Up: 2, Down: 1}
 			c := s.newController()
-			log, err := heard(t, c)
+			log, err := lockstep.Logged(t, c, request)
 			if err != nil || len(s.events.lines) != test.said || len(log) != test.said {
 				t.Errorf("got the error %v, the events %q and the log %q", err, s.events.lines, log)
 			}
