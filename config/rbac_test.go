@@ -82,6 +82,32 @@ func TestRolesNameWhatTheyGrant(t *testing.T) {
 	}
 }
 
+// TestNoClusterRoleReadsSecretsUnnamed: bound in all namespaces, such a role would read every
+// Secret of the cluster. With get alone, somebody has to have named a Secret.
+func TestNoClusterRoleReadsSecretsUnnamed(t *testing.T) {
+	roles := map[[2]string]int{
+		{"rbac/target-role.yaml", "millwright-target"}: 0, {"rbac/target-role.yaml", "millwright-target-events"}: 0,
+		{"rbac/vm-controller-role.yaml", "millwright-vm-controller"}: 1, {"rbac/capi-role.yaml", "millwright-capi"}: 2,
+	}
+	for role, want := range roles {
+		found := 0
+		for _, rule := range readRules(t, role[0], "ClusterRole", role[1]) {
+			forEachPermission(rule, func(p permission) {
+				if p.resource != "secrets" {
+					return
+				}
+				found++
+				if p.verb != "get" && p.verb != "patch" {
+					t.Errorf("%s allows to %s secrets", role[1], p.verb)
+				}
+			})
+		}
+		if found != want {
+			t.Errorf("%s has %d permissions for secrets, want %d", role[1], found, want)
+		}
+	}
+}
+
 // permission is one thing that a rule allows. An empty name means any.
 type permission struct{ group, resource, verb, name string }
 

@@ -58,6 +58,7 @@ func TestVMLifecycle(t *testing.T) {
 	if list, secrets := w.list(), w.secrets(); len(list) != 0 || len(secrets) != 0 {
 		t.Errorf("after deletion: VMs %v, %d secrets", list, len(secrets))
 	}
+	w.used.Check(t, nil, "config/rbac/driver-vm-role.yaml")
 }
 
 func TestSecondVMOfTheSameName(t *testing.T) {

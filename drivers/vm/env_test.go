@@ -40,6 +40,7 @@ type testDriver struct {
 	*env.Env
 	// cluster is the client of the driver, admin may do everything.
 	cluster, admin client.WithWatch
+	used           *env.Used // by cluster
 	options        vm.Options
 	class          *v1alpha1.MachineClass
 	secret         *corev1.Secret
@@ -48,9 +49,11 @@ type testDriver struct {
 func newTestDriver(t testing.TB, options vm.Options) *testDriver {
 	t.Helper()
 	e := env.New(t)
-	w := &testDriver{t: t, Env: e, secret: &corev1.Secret{Data: map[string][]byte{"userData": []byte(userData)}}}
+	w := &testDriver{t: t, Env: e, used: &env.Used{}, secret: &corev1.Secret{Data: map[string][]byte{"userData": []byte(userData)}}}
 	w.admin = newClient(t, e)
-	cluster, err := vm.NewClient(e.UserWith(t, "config/rbac/driver-vm-role.yaml"))
+	access := e.UserWith(t, "config/rbac/driver-vm-role.yaml")
+	w.used.Record(access)
+	cluster, err := vm.NewClient(access)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -79,7 +79,11 @@ func (c *Controller) assignAddresses(ctx context.Context, p *pass) flow.Result {
 	return flow.Fail(c.patch(ctx, p.vm, before))
 }
 
-// awaitUserData waits for the Secret that the Pod will mount. Secrets are not cached.
+// userDataCheck is the interval of checks whether user data are there. The controller may read
+// a Secret that a VM names, but not watch Secrets.
+const userDataCheck = 10 * time.Second
+
+// awaitUserData waits for the Secret that the Pod will mount.
 func (c *Controller) awaitUserData(ctx context.Context, p *pass) flow.Result {
 	from := p.vm.Spec.UserData
 	if from == nil {
@@ -91,13 +95,13 @@ func (c *Controller) awaitUserData(ctx context.Context, p *pass) flow.Result {
 	secret := &corev1.Secret{}
 	err := c.APIReader.Get(ctx, client.ObjectKey{Namespace: p.vm.Namespace, Name: from.SecretRef.Name}, secret)
 	if apierrors.IsNotFound(err) {
-		return p.blocked(causef(reasonUserDataMissing, "spec.userData.secretRef: there is no secret %s", from.SecretRef.Name))
+		return p.missing(causef(reasonUserDataMissing, "spec.userData.secretRef: there is no secret %s", from.SecretRef.Name))
 	}
 	if err != nil {
 		return flow.Fail(fmt.Errorf("reading secret %s: %w", from.SecretRef.Name, err))
 	}
 	if _, found := secret.Data[podspec.UserDataKey(from)]; !found {
-		return p.blocked(causef(reasonUserDataMissing, "spec.userData.secretRef: secret %s has no key %s", secret.Name, podspec.UserDataKey(from)))
+		return p.missing(causef(reasonUserDataMissing, "spec.userData.secretRef: secret %s has no key %s", secret.Name, podspec.UserDataKey(from)))
 	}
 	return flow.Continue()
 }

@@ -6,7 +6,6 @@ package virtualmachine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -117,11 +116,8 @@ func (c *Controller) Server(listener net.Listener) *service.Server {
 	return &service.Server{Service: c.hypervisors, Listener: listener}
 }
 
-// Names of the indexes of the cache.
-const (
-	indexOwner  = "millwright.virtualmachine.owner"
-	indexSecret = "millwright.virtualmachine.userdata"
-)
+// indexOwner is the index of Pods by the UID of their VM.
+const indexOwner = "millwright.virtualmachine.owner"
 
 // CacheByObject restricts a cache to the Pods and claims of VMs, for a manager that needs no
 // others.
@@ -137,7 +133,7 @@ func CacheByObject() map[client.Object]cache.ByObject {
 // SetupWithManager registers the controller and its watches. Add the Server to the same
 // manager.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
-	if err := addIndexes(context.Background(), mgr.GetFieldIndexer()); err != nil {
+	if err := addIndex(context.Background(), mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
 	err := ctrl.NewControllerManagedBy(mgr).
@@ -146,8 +142,6 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(c.waitingForAddress), builder.WithPredicates(addressesChanged())).
 		Owns(&corev1.Pod{}).
 		Owns(&corev1.PersistentVolumeClaim{}).
-		// The content of Secrets is read when it is needed, and never cached.
-		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(c.usersOf)).
 		WatchesRawSource(source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 			c.queue.Store(&q)
 			return nil
@@ -160,40 +154,17 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
-	err := errors.Join(
-		indexer.IndexField(ctx, &corev1.Pod{}, indexOwner, func(object client.Object) []string {
-			if uid := podstate.Owner(object); uid != "" {
-				return []string{string(uid)}
-			}
-			return nil
-		}),
-		indexer.IndexField(ctx, &v1alpha1.VirtualMachine{}, indexSecret, func(object client.Object) []string {
-			if from := object.(*v1alpha1.VirtualMachine).Spec.UserData; from != nil {
-				return []string{from.SecretRef.Name}
-			}
-			return nil
-		}),
-	)
+func addIndex(ctx context.Context, indexer client.FieldIndexer) error {
+	err := indexer.IndexField(ctx, &corev1.Pod{}, indexOwner, func(object client.Object) []string {
+		if uid := podstate.Owner(object); uid != "" {
+			return []string{string(uid)}
+		}
+		return nil
+	})
 	if err != nil {
-		return fmt.Errorf("adding the indexes of virtual machines: %w", err)
+		return fmt.Errorf("adding the index of pods: %w", err)
 	}
 	return nil
-}
-
-// usersOf returns the VMs whose user data are in a Secret.
-func (c *Controller) usersOf(ctx context.Context, secret client.Object) []reconcile.Request {
-	vms := &v1alpha1.VirtualMachineList{}
-	err := c.Client.List(ctx, vms, client.InNamespace(secret.GetNamespace()),
-		client.MatchingFields{indexSecret: secret.GetName()}, client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return nil // the cache ends with the process
-	}
-	var requests []reconcile.Request
-	for i := range vms.Items {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&vms.Items[i])})
-	}
-	return requests
 }
 
 // addressesChanged passes updates by which a VM may release an address. For deleted VMs see

@@ -52,6 +52,7 @@ type testEnv struct {
 	client    client.Client
 	clients   *kubernetes.Clientset
 	access    *rest.Config
+	used      env.Used // by the controller
 	namespace string
 	authority *identity.Authority
 	endpoint  string
@@ -75,6 +76,7 @@ func newTestEnv(t *testing.T) *testEnv {
 	w.client, err = client.New(e.Admin, client.Options{Scheme: testScheme()})
 	w.must(err)
 	w.access = e.UserWith(t, "config/rbac/vm-controller-role.yaml")
+	w.used.Record(w.access)
 	w.start()
 	t.Cleanup(func() { w.stop() })
 	return w

@@ -41,6 +41,12 @@ func (p *pass) blocked(by *cause) flow.Result {
 	return flow.Stop(by.reason)
 }
 
+// missing is blocked for something of which no event comes when it appears.
+func (p *pass) missing(by *cause) flow.Result {
+	p.cause = by
+	return flow.Wait(userDataCheck, by.reason)
+}
+
 // runSteps give a VM a hypervisor, and keep it while it is alive.
 func (c *Controller) runSteps() []flow.Step[*pass] {
 	return []flow.Step[*pass]{

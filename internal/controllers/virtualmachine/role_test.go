@@ -1,0 +1,48 @@
+package virtualmachine
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// TestRoleGrantsWhatIsUsed: a VM's life needs every permission of the shipped role, which has
+// those that it needs, since the controller works with it.
+func TestRoleGrantsWhatIsUsed(t *testing.T) {
+	w := newTestEnv(t)
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "boot"}, Data: map[string][]byte{"x": []byte("1")}}
+	w.must(w.client.Create(t.Context(), secret))
+	w.declare("a", func(vm *v1alpha1.VirtualMachine) {
+		vm.Spec.UserData = &v1alpha1.UserData{SecretRef: v1alpha1.SecretKeyReference{Name: "boot", Key: "x"}}
+	})
+	pod := w.awaitPod("a", "")
+	w.schedule(pod)
+	h := w.hypervisor("a", pod, 1)
+	w.wantStatus(h.lease(), vmpb.RunLeaseUpdate_STATUS_OK)
+	h.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) { r.ImagePrepared = true })
+	w.awaitReady("a", reasonRunning)
+	vm := w.vm("a")
+	w.must(w.client.Delete(t.Context(), vm))
+	w.eventually("the hypervisor is deleted", func() bool { return w.gone(pod, pod.Name) || pod.DeletionTimestamp != nil })
+	w.remove(pod)
+	claim := &corev1.PersistentVolumeClaim{}
+	w.eventually("the disk is deleted", func() bool { return w.gone(claim, "a") || claim.DeletionTimestamp != nil })
+	if len(claim.Finalizers) > 0 { // no volume controller runs
+		claim.Finalizers = nil
+		w.must(w.client.Update(t.Context(), claim))
+	}
+	w.eventually("the virtual machine is gone", func() bool { return w.gone(vm, "a") })
+
+	const ownerReferences = "asked for by an admission plug-in that does not run here"
+	const events = "this controller records its events in memory"
+	w.used.Check(t, map[string]string{
+		"update virtualmachines/finalizers.vm.metropolis.monogon.dev":  ownerReferences,
+		"create virtualmachines/hypervisors.vm.metropolis.monogon.dev": "asked for by policy/hosts.yaml",
+		"create events": events,
+		"patch events":  events,
+	}, "config/rbac/vm-controller-role.yaml")
+}
