@@ -42,6 +42,8 @@ type VMConfig struct {
 	// HostPorts are the TCP ports of a host's loopback that guests may connect to. Empty
 	// means none.
 	HostPorts []uint16
+	// OneMachine says that all hosts are on one machine, which has all volumes.
+	OneMachine bool
 	// Accelerator of QEMU: auto, kvm or tcg. Empty means auto.
 	Accelerator string
 	// ConcurrentSyncs is how many VirtualMachines are reconciled at the same time. Required.
@@ -99,6 +101,7 @@ func addVMs(ctx context.Context, mgr ctrl.Manager, cfg VMConfig, events *events)
 		Client: mgr.GetClient(), APIReader: live, Events: events.recorder("vm-controller"), Clock: clock.RealClock{},
 		Image: cfg.Image, Endpoint: cfg.Endpoint, Authority: authority, Accelerator: cfg.Accelerator,
 		Networks: cfg.Networks, HostPorts: cfg.HostPorts, Concurrency: cfg.ConcurrentSyncs,
+		OneMachine: cfg.OneMachine,
 	})
 	if err := vms.SetupWithManager(mgr); err != nil {
 		return err

@@ -346,6 +346,15 @@ const (
 	// with reason ReasonUnschedulable while no host has room.
 	ConditionScheduled = "Scheduled"
 
+	// ConditionStorageLocking reports whether the lock of LeaseStorageLocking keeps a second
+	// guest of the VM from running on any host. It is False with reason ReasonEphemeralDisk, and
+	// Unknown where it depends on a volume about which the VM controller knows too little.
+	ConditionStorageLocking = "StorageLocking"
+
+	// ReasonEphemeralDisk is the reason of ConditionStorageLocking when each hypervisor has a
+	// disk of its own, so that a lock excludes no other.
+	ReasonEphemeralDisk = "EphemeralDisk"
+
 	// ReasonUnschedulable is the reason of ConditionScheduled when no host has room for
 	// the VM. The message is the scheduler's.
 	ReasonUnschedulable = "Unschedulable"

@@ -160,7 +160,7 @@ func (m *local) startVMs(ctx context.Context, group *errgroup.Group) error {
 	}
 	vms := manager.VMConfig{
 		Infrastructure: own, Namespace: systemNamespace, Listener: m.listener, Endpoint: m.listener.Addr().String(),
-		Image: "millwright", Networks: []netip.Prefix{m.network}, HostPorts: ports, Accelerator: m.accel, ConcurrentSyncs: m.Config.ConcurrentSyncs, Log: m.log.WithName("vms"),
+		Image: "millwright", Networks: []netip.Prefix{m.network}, HostPorts: ports, OneMachine: true, Accelerator: m.accel, ConcurrentSyncs: m.Config.ConcurrentSyncs, Log: m.log.WithName("vms"),
 	}
 	volumes := provisioner.Provisioner{Client: m.admin, Dir: m.path("volumes"), Log: m.log.WithName("volumes")}
 	group.Go(func() error { return manager.RunVMs(ctx, vms) })

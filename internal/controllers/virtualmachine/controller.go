@@ -68,6 +68,9 @@ type Options struct {
 	// HostPorts are the TCP ports of a host's loopback that guests may connect to, at the
 	// gateway's address. Empty: none.
 	HostPorts []uint16
+	// OneMachine says that all hosts are on one machine, as in local mode, so that a lock on a
+	// volume holds between them.
+	OneMachine bool
 	// Concurrency is how many VirtualMachines are reconciled at a time. 0: one.
 	Concurrency int
 }

@@ -64,6 +64,8 @@ type observation struct {
 	failure   error                    // of the pass
 	addresses []string                 // assigned in this pass; nil keeps the known ones
 	now       time.Time
+
+	oneMachine bool // all hosts are on one machine
 }
 
 // statusOf returns the status of a VM after a pass. The authority stays as it is.
@@ -89,6 +91,7 @@ func statusOf(vm *v1alpha1.VirtualMachine, o observation) v1alpha1.VirtualMachin
 		}
 		set(scheduled(o.pod))
 	}
+	set(storageLocking(vm, o))
 	ready := readiness(vm, o)
 	ready.Type = v1alpha1.ConditionReady
 	set(ready)

@@ -20,7 +20,7 @@ import (
 func (c *Controller) writeStatus(ctx context.Context, p *pass, failure error) error {
 	before, next := p.vm, p.vm.DeepCopy()
 	next.Status = statusOf(before, observation{
-		pod: p.active, report: c.hypervisors.Report(before), cause: p.cause, failure: failure, addresses: p.addresses, now: p.now,
+		pod: p.active, report: c.hypervisors.Report(before), cause: p.cause, failure: failure, addresses: p.addresses, now: p.now, oneMachine: c.OneMachine,
 		hasLease: p.active != nil && c.hypervisors.HasLease(client.ObjectKeyFromObject(before), p.active.Name),
 	})
 	if equality.Semantic.DeepEqual(before.Status, next.Status) {

@@ -1,0 +1,36 @@
+package virtualmachine
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+)
+
+// Reasons of the condition StorageLocking for a disk on a volume.
+const (
+	reasonDependsOnVolume = "DependsOnVolume"
+	reasonOneMachine      = "OneMachine"
+)
+
+// storageLocking returns whether the lock of the disk excludes a second hypervisor. The disk is
+// that of the Pod; without one, that of the next.
+func storageLocking(vm *v1alpha1.VirtualMachine, o observation) metav1.Condition {
+	condition := metav1.Condition{Type: v1alpha1.ConditionStorageLocking}
+	onVolume := vm.Status.VolumeClaimName != "" || vm.Spec.VolumeClaimTemplate != nil
+	if o.pod != nil {
+		onVolume = podspec.ClaimName(o.pod) != ""
+	}
+	switch {
+	case !onVolume:
+		condition.Status, condition.Reason = metav1.ConditionFalse, v1alpha1.ReasonEphemeralDisk
+		condition.Message = "Each hypervisor has a disk of its own: while a host cannot be reached, its guest may run beside a new one."
+	case o.oneMachine:
+		condition.Status, condition.Reason = metav1.ConditionTrue, reasonOneMachine
+		condition.Message = "All hosts are on one machine and open the same file."
+	default:
+		condition.Status, condition.Reason = metav1.ConditionUnknown, reasonDependsOnVolume
+		condition.Message = "The lock protects a volume on one host, or one whose storage keeps locks across hosts; the VM controller cannot tell."
+	}
+	return condition
+}
