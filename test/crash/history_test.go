@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -75,7 +76,7 @@ func (s scenario) kept() []client.ObjectList {
 	if s.clusterAPI {
 		return []client.ObjectList{&infrav1.MillwrightMachineList{}}
 	}
-	return []client.ObjectList{&v1alpha1.MachineList{}, &v1alpha1.MachineSetList{}}
+	return []client.ObjectList{&v1alpha1.MachineList{}, &v1alpha1.MachineSetList{}, &v1alpha1.MachineDeploymentList{}}
 }
 
 // follow reads what exists of a kind, and then every change of it.
@@ -188,17 +189,45 @@ func (h *history) judge(r *run, check rule) error {
 	defer h.mu.Unlock()
 	slices.SortStableFunc(h.changes, func(a, b change) int { return cmp.Compare(a.version, b.version) })
 	var is moment
-	for _, c := range h.changes {
+	for i, c := range h.changes {
 		was := is
 		is = was.after(c)
 		if c.version <= h.began {
 			continue
 		}
 		if err := check(r, was, is); err != nil {
-			return fmt.Errorf("%w, with version %d of %s", err, c.version, c.object.GetName())
+			return fmt.Errorf("%w, with version %d of %s, after\n%s", err, c.version, c.object.GetName(), told(h.changes[max(0, i-longestStory):i+1]))
 		}
 	}
 	return h.err
+}
+
+// longestStory is how many changes are told before one that breaks a rule.
+const longestStory = 60
+
+// told tells changes to people.
+func told(changes []change) string {
+	var text strings.Builder
+	for _, c := range changes {
+		fmt.Fprintf(&text, "%d %s", c.version, c.object.GetName())
+		switch object := c.object.(type) {
+		case *v1alpha1.Machine:
+			fmt.Fprintf(&text, " %q", object.Status.CurrentStatus.Phase)
+		case *v1alpha1.MachineSet:
+			fmt.Fprintf(&text, " wants %d, has %d, generation %d of %d, annotations %v",
+				object.Spec.Replicas, object.Status.Replicas, object.Status.ObservedGeneration, object.Generation, object.Annotations)
+		case *v1alpha1.MachineDeployment:
+			fmt.Fprintf(&text, " wants %d of class %s, paused %t, status %+v", object.Spec.Replicas, object.Spec.Template.Spec.Class.Name, object.Spec.Paused, object.Status)
+		}
+		if !c.object.GetDeletionTimestamp().IsZero() {
+			text.WriteString(", being deleted")
+		}
+		if c.gone {
+			text.WriteString(", gone")
+		}
+		text.WriteString("\n")
+	}
+	return text.String()
 }
 
 // after is the moment after a change.
