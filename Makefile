@@ -114,8 +114,8 @@ test-capi: controlplane qemu guest ## Run the tests against Cluster API with eve
 	done
 
 .PHONY: crash
-crash: controlplane ## Kill the manager at every point of every scenario (about twenty minutes; make test does a part)
-	MILLWRIGHT_CRASH=all go test -count=1 -timeout 60m ./test/crash
+crash: controlplane ## Kill the manager at every point of every scenario (about forty minutes; make test does a part)
+	MILLWRIGHT_CRASH=all go test -count=1 -timeout 90m ./test/crash
 
 SOAK ?= 30m
 .PHONY: soak

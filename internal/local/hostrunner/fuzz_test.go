@@ -41,23 +41,33 @@ func FuzzAdmit(f *testing.F) {
 		if len(spec.Containers) != 1 || strings.Join(spec.Containers[0].Command, " ") != strings.Join(vmpb.Command(), " ") || len(spec.Containers[0].Args) > 0 {
 			t.Errorf("runs something else: %+v", spec.Containers)
 		}
-		for _, mounted := range spec.Containers[0].VolumeMounts {
-			if mounted.MountPath != path.Clean(mounted.MountPath) || !path.IsAbs(mounted.MountPath) || mounted.MountPath == "/" || mounted.SubPath != "" {
-				t.Errorf("mounts %+v", mounted)
-			}
-		}
+		checkMounts(t, spec.Containers[0].VolumeMounts)
 		for _, volume := range spec.Volumes {
-			if volume.HostPath != nil {
-				t.Errorf("admits the host's folder %s", volume.HostPath.Path)
-			}
-			if volume.Secret == nil || volume.EmptyDir != nil || volume.PersistentVolumeClaim != nil {
-				continue
-			}
-			for _, file := range volume.Secret.Items {
-				if clean := path.Clean("/" + file.Path); file.Path == "" || clean != "/"+file.Path {
-					t.Errorf("writes a file %q", file.Path)
-				}
-			}
+			checkVolume(t, volume.VolumeSource)
 		}
 	})
+}
+
+func checkMounts(t *testing.T, mounts []corev1.VolumeMount) {
+	t.Helper()
+	for _, m := range mounts {
+		if m.MountPath != path.Clean(m.MountPath) || !path.IsAbs(m.MountPath) || m.MountPath == "/" || m.SubPath != "" {
+			t.Errorf("mounts %+v", m)
+		}
+	}
+}
+
+func checkVolume(t *testing.T, volume corev1.VolumeSource) {
+	t.Helper()
+	if volume.HostPath != nil {
+		t.Errorf("admits the host's folder %s", volume.HostPath.Path)
+	}
+	if volume.Secret == nil || volume.EmptyDir != nil || volume.PersistentVolumeClaim != nil {
+		return
+	}
+	for _, file := range volume.Secret.Items {
+		if clean := path.Clean("/" + file.Path); file.Path == "" || clean != "/"+file.Path {
+			t.Errorf("writes a file %q", file.Path)
+		}
+	}
 }
