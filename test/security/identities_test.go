@@ -66,7 +66,7 @@ var identities = map[string]identity{
 		"nodes in everywhere: list",
 	}},
 	"the VM controller": {roles: []string{vmRole}, want: []string{
-		"secrets in everywhere: get list",
+		"secrets in everywhere: get",
 		"pods in everywhere: get list create delete",
 		"persistentvolumeclaims in everywhere: get list create delete",
 		"events in everywhere: create patch",
