@@ -116,13 +116,16 @@ func (c *Controller) createBatch(ctx context.Context, set *v1alpha1.MachineSet, 
 				known.Created(machine, c.Clock.Now())
 				names = append(names, machine.Name)
 			}
-		case !refused(failures[i]):
+		case errors.Is(failures[i], errUnread), !refused(failures[i]):
 			done.unknown++
 			known.Doubt()
 		}
 	}
 	return names, cmp.Or(failures...)
 }
+
+// errUnread marks the failure to read a Machine that exists, which may be the one that was asked for.
+var errUnread = errors.New("the machine may have been created")
 
 // createMachine creates a Machine, and finds it if it exists: something on the way to the API server
 // may have sent the request twice.
@@ -132,10 +135,11 @@ func (c *Controller) createMachine(ctx context.Context, set *v1alpha1.MachineSet
 		return failure
 	}
 	found := &v1alpha1.Machine{}
-	if err := c.Live.Get(ctx, client.ObjectKeyFromObject(machine), found); err != nil {
-		return fmt.Errorf("%w, and reading it: %w", failure, err)
-	}
-	if !metav1.IsControlledBy(found, set) {
+	err := c.Live.Get(ctx, client.ObjectKeyFromObject(machine), found)
+	switch {
+	case err != nil && !apierrors.IsNotFound(err):
+		return fmt.Errorf("%w: %w, and reading it: %w", errUnread, failure, err)
+	case err != nil, !metav1.IsControlledBy(found, set):
 		return failure
 	}
 	*machine = *found

@@ -126,6 +126,37 @@ func TestACreationThatArrivesTwice(t *testing.T) {
 	}
 }
 
+// TestACreationThatArrivesTwiceAndCannotBeRead counts as one that may have happened, whatever the code
+// of the failure to read it.
+func TestACreationThatArrivesTwiceAndCannotBeRead(t *testing.T) {
+	for _, unread := range []error{apierrors.NewInternalError(errors.New("etcd is away")), apierrors.NewTooManyRequests("later", 1)} {
+		s := newServer(newSet(3))
+		s.unread = unread
+		s.answer = func(verb string, object client.Object) (error, bool) {
+			if verb != "create" {
+				return nil, false
+			}
+			return apierrors.NewAlreadyExists(resource, object.GetName()), true
+		}
+		c := s.newController()
+		if _, err := c.Reconcile(t.Context(), request); err == nil {
+			t.Errorf("%v: no error", unread)
+		}
+		s.answer, s.unread = nil, nil
+		for range 3 { // the cache shows none of them yet
+			pass(t, c)
+		}
+		if n := len(s.all()); n > 3 {
+			t.Errorf("%v: %d machines before the cache shows them", unread, n)
+		}
+		s.catchUp()
+		pass(t, c)
+		if n := len(s.all()); n != 3 {
+			t.Errorf("%v: %d machines, want 3", unread, n)
+		}
+	}
+}
+
 // TestANameThatIsTaken by a Machine of somebody else is a failure, and the next attempt draws another.
 func TestANameThatIsTaken(t *testing.T) {
 	s := newServer(newSet(1))

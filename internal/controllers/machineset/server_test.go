@@ -50,6 +50,8 @@ type server struct {
 	// answer, if set, decides about a write before it is done: an error is returned to
 	// the writer, and done reports whether the write happens nevertheless.
 	answer func(verb string, object client.Object) (err error, done bool)
+	// unread, if set, is the answer to reads of Machines from the server, as opposed to the cache.
+	unread error
 	// writes are "verb kind name" of what was asked for, in order.
 	writes []string
 	// lists counts the lists of Machines that the server was asked for.
@@ -125,6 +127,12 @@ func must(err error) {
 // newController is a new process.
 func (s *server) newController() *Controller {
 	reader := interceptor.NewClient(s.live, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
+			if _, ok := object.(*v1alpha1.Machine); ok && s.unread != nil {
+				return s.unread
+			}
+			return c.Get(ctx, key, object, opts...)
+		},
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 			s.lists++
 			if err := c.List(ctx, list, opts...); err != nil {
