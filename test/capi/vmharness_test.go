@@ -174,24 +174,35 @@ func (h *vmHarness) manager() *program.Process {
 // declare types what docs/cluster-api.md says to type.
 func (h *vmHarness) declare() {
 	h.t.Helper()
+	if out, err := h.typeBlock("bootstrap-token-"); err != nil {
+		h.t.Fatalf("what the page says to type: %v, after:\n%s", err, out)
+	}
+}
+
+// approve types how the page says to approve the certificates of guests.
+func (h *vmHarness) approve(g gomega.Gomega) {
+	out, err := h.typeBlock("certificate approve")
+	g.Expect(err).NotTo(gomega.HaveOccurred(), string(out))
+}
+
+// typeBlock types the block of docs/cluster-api.md that has a mark.
+func (h *vmHarness) typeBlock(mark string) ([]byte, error) {
+	h.t.Helper()
 	page, err := os.ReadFile(filepath.Join(h.root, "docs", "cluster-api.md"))
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	const mark = "bootstrap-token-"
 	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(string(page), -1) {
 		if !strings.Contains(block[1], mark) {
 			continue
 		}
 		shell := exec.CommandContext(h.t.Context(), "bash", "-euo", "pipefail", "-c", block[1])
 		shell.Dir = h.dir
-		shell.Env = append(os.Environ(), "PATH="+h.kubectl+":"+os.Getenv("PATH"))
-		if out, err := shell.CombinedOutput(); err != nil {
-			h.t.Fatalf("the page says to type:\n%s\n%v, after:\n%s", block[1], err, out)
-		}
-		return
+		shell.Env = append(os.Environ(), "KUBECONFIG="+h.path(".millwright/kubeconfig"), "PATH="+h.kubectl+":"+os.Getenv("PATH"))
+		return shell.CombinedOutput()
 	}
 	h.t.Fatalf("no block of docs/cluster-api.md has %s", mark)
+	return nil, nil
 }
 
 // end checks that no process is left, and removes the folder.

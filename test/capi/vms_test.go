@@ -52,7 +52,10 @@ func TestMachinesAreVirtualMachines(t *testing.T) {
 	}
 	h.endLease()
 	h.manager()
-	h.eventually(func(g gomega.Gomega) { h.settled(g, 2) })
+	h.eventually(func(g gomega.Gomega) {
+		h.approve(g)
+		h.settled(g, 2)
+	})
 
 	h.scale(vmPool, 1)
 	h.eventually(func(g gomega.Gomega) { h.settled(g, 1) })

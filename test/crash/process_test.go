@@ -22,7 +22,7 @@ type process struct {
 	output *program.Output
 	// control serves the provider, too. It is also the target if that is nil.
 	control, target *httptest.Server
-	// port of its metrics on 127.0.0.1.
+	// port of its metrics on 127.0.0.1. Zero: it serves none.
 	port int
 	done chan struct{}
 	err  error
@@ -42,9 +42,6 @@ func newProcess(s servers) (*process, error) {
 	p.cmd.Env = append(os.Environ(), asManager+"=1")
 	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output
 	var err error
-	if p.port, err = freePort(); err != nil {
-		return nil, err
-	}
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
@@ -74,7 +71,8 @@ func (p *process) pid() int { return p.cmd.Process.Pid }
 
 // order has the manager begin.
 func (p *process) order(o orders) error {
-	o.URL, o.TargetURL, o.Port = p.control.URL, p.control.URL, p.port
+	o.URL, o.TargetURL = p.control.URL, p.control.URL
+	p.port = o.Port
 	switch {
 	case o.NoTarget:
 		o.TargetURL = ""

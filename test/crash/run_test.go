@@ -197,13 +197,19 @@ func (r *run) begin(way servers) error {
 	if err != nil {
 		return err
 	}
+	port := 0
+	if r.scenario.metrics {
+		if port, err = freePort(); err != nil {
+			return err
+		}
+	}
 	way.provider.gate.runs(p)
 	r.mu.Lock()
 	r.managers = append(r.managers, p)
 	r.mu.Unlock()
 	return p.order(orders{
 		Namespace: r.control.Namespace, NoTarget: r.target == nil, Broken: r.broken, ClusterAPI: r.scenario.clusterAPI,
-		OrphanPeriod: r.scenario.orphanPeriod, Overshoot: r.scenario.overshoot, HealthTimeout: r.scenario.healthTimeout,
+		OrphanPeriod: r.scenario.orphanPeriod, Overshoot: r.scenario.overshoot, HealthTimeout: r.scenario.healthTimeout, Port: port,
 	})
 }
 

@@ -34,6 +34,8 @@ type scenario struct {
 	healthTimeout time.Duration
 	// overshoot is when sets are frozen. Nil is the manager's default.
 	overshoot *machineset.Overshoot
+	// metrics has managers serve what they use.
+	metrics bool
 	// rival has a second manager work beside the first, as if both led.
 	rival bool
 	// fault is what the API servers do wrong; nil is nothing.

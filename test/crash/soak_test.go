@@ -84,7 +84,7 @@ func TestSoak(t *testing.T) {
 	}
 	t.Attr("fault", "random operations and faults for "+s.length.String())
 	result := fleet.play(t, scenario{
-		name: "soak", where: apart, orphanPeriod: time.Second, healthTimeout: soakHealthTimeout,
+		name: "soak", where: apart, orphanPeriod: time.Second, healthTimeout: soakHealthTimeout, metrics: true,
 		given:  givenBothClasses(s.replicas, rolling(1, 1)),
 		act:    s.rest,
 		want:   func(ctx context.Context, r *run) error { return allOf(int(s.replicas), s.class)(ctx, r) },
