@@ -114,7 +114,7 @@ test-capi: controlplane qemu guest ## Run the tests against Cluster API with eve
 	done
 
 .PHONY: crash
-crash: controlplane ## Kill the manager at every point of every scenario (about forty minutes; make test does a part)
+crash: controlplane ## Kill the manager at every point of every scenario (more than half an hour; make test does a part)
 	MILLWRIGHT_CRASH=all go test -count=1 -timeout 90m ./test/crash
 
 SOAK ?= 30m
@@ -124,7 +124,7 @@ soak: controlplane ## Do random operations amid random faults (SOAK=30m)
 
 # Tests that play a fault say so by the attribute "fault".
 .PHONY: reliability
-reliability: controlplane qemu guest ## Play all faults, and write their table into docs/reliability.md (about an hour; SOAK=30m)
+reliability: controlplane qemu guest ## Play all faults, and write their table into docs/reliability.md (more than an hour; SOAK=30m)
 	@go build -o bin/reliability ./hack/reliability
 	MILLWRIGHT_CRASH=all MILLWRIGHT_SOAK=$(SOAK) go test -json -count=1 -p 1 -timeout 24h \
 		$$(grep -rl 't.Attr("fault"' --include=*_test.go . | xargs -n1 dirname | sort -u) | bin/reliability docs/reliability.md

@@ -3,6 +3,7 @@ package smallfs
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,21 +12,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// size of a file system in bytes.
-const size = 256 << 10
+// defaultSize of a file system in bytes.
+const defaultSize = 256 << 10
 
 // FS is a mounted file system.
 type FS struct {
 	// Dir is where it is mounted.
-	Dir string
-	t   *testing.T
+	Dir  string
+	size int
+	t    *testing.T
 }
 
-// New mounts a file system until the test ends. It skips the test if this user may not.
+// New mounts a file system of 256 kB until the test ends. It skips the test if this user may not.
 func New(t *testing.T) *FS {
 	t.Helper()
-	f := &FS{Dir: t.TempDir(), t: t}
-	err := unix.Mount("smallfs", f.Dir, "tmpfs", 0, "size=256k,mode=700")
+	return NewSize(t, defaultSize)
+}
+
+// NewSize is New with another size in bytes.
+func NewSize(t *testing.T, size int) *FS {
+	t.Helper()
+	f := &FS{Dir: t.TempDir(), size: size, t: t}
+	err := unix.Mount("smallfs", f.Dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=700", size))
 	if errors.Is(err, unix.EPERM) {
 		t.Skip("this user may not mount a file system")
 	}
@@ -51,7 +59,7 @@ func (f *FS) Fill(pages int) {
 	file, err := os.Create(f.filler())
 	f.must(err)
 	defer file.Close()
-	written, err := file.Write(make([]byte, size+1))
+	written, err := file.Write(make([]byte, f.size+1))
 	if !errors.Is(err, unix.ENOSPC) {
 		f.t.Fatalf("the file system is not full: %v", err)
 	}

@@ -1,42 +1,20 @@
 package hypervisor_test
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/smallfs"
 )
 
 // What the guest "writer" prints when it has written 3 MiB, after a dot for each of 96 writes.
 const writerDone = "done\n"
-
-// smallFilesystem mounts a file system of 4 MiB, of which a file takes half. makeRoom deletes
-// that file.
-func smallFilesystem(t *testing.T) (dir string, makeRoom func()) {
-	t.Helper()
-	dir = t.TempDir()
-	err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=4m,mode=700")
-	if errors.Is(err, unix.EPERM) {
-		t.Skip("this user may not mount a small file system")
-	}
-	must(t, err)
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
-	filler := filepath.Join(dir, "filler")
-	must(t, os.WriteFile(filler, make([]byte, 2<<20), 0o600))
-	return dir, func() { must(t, os.Remove(filler)) }
-}
 
 // awaitReport waits for a report after those that were there before.
 func (r *real) awaitReport(before int, want string) {
@@ -52,11 +30,12 @@ func (r *real) awaitReport(before int, want string) {
 
 // A guest that fills its storage is stopped, which is reported, and it goes on when there is room.
 func TestRealGuestWaitsForRoom(t *testing.T) {
-	dir, makeRoom := smallFilesystem(t)
+	disks := smallfs.NewSize(t, 4<<20)
+	disks.Fill(2 << 20 / os.Getpagesize())
 	r := newReal(t, "writer")
 	content, err := os.ReadFile(r.config.Paths.RootDisk)
 	must(t, err)
-	r.config.Paths.RootDisk = filepath.Join(dir, "disk.img")
+	r.config.Paths.RootDisk = disks.Path("disk.img")
 	must(t, os.WriteFile(r.config.Paths.RootDisk, content, 0o600))
 	r.config.Spec.RootDiskBytes = 8 << 20
 	r.config.Timing.Resume, r.config.Timing.Settle = 100*time.Millisecond, 500*time.Millisecond
@@ -75,7 +54,7 @@ func TestRealGuestWaitsForRoom(t *testing.T) {
 	r.awaitReport(full, "STATE_PAUSED CAUSE_NO_SPACE")
 	full = len(r.controller.Reports())
 
-	makeRoom()
+	disks.MakeRoom()
 	console.until(writerDone)
 	r.awaitReport(full, "STATE_RUNNING CAUSE_UNKNOWN")
 	if answer, err := process.State(r.bounded()); err != nil || answer.Status != running {
