@@ -104,7 +104,10 @@ func TestDrainFollowsEvents(t *testing.T) {
 		t.Helper()
 		g.Expect(err).NotTo(gomega.HaveOccurred())
 	}
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-" + e.Namespace + "-" + machineName}}
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "node-" + e.Namespace + "-" + machineName},
+		Spec:       corev1.NodeSpec{ProviderID: "sim:///" + machineName}, // without it, it could be too old by a second
+	}
 	must(e.Client.Create(t.Context(), node))
 	t.Cleanup(func() { _ = e.Client.Delete(context.Background(), node) }) // it is gone if all went well
 	node.Status.Conditions = []corev1.NodeCondition{ready}

@@ -121,6 +121,9 @@ func (h *harness) setUp() {
 		})
 		must(h.t, err)
 	}
+	if !target.GetCache().WaitForCacheSync(ctx) {
+		h.t.Fatal("the cache of the target cluster did not sync")
+	}
 }
 
 func (h *harness) poke() {
