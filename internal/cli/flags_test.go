@@ -65,7 +65,7 @@ var otherDefaults = map[string]string{"kube-api-qps": "100", "kube-api-burst": "
 // there is.
 var notYet = []string{
 	"cloud-provider", "kube-api-content-type", "controller-start-interval",
-	"leader-elect-resource-lock", "machine-inplace-update-timeout", "machine-preserve-timeout",
+	"leader-elect-resource-lock",
 }
 
 // ownFlags are those that MCM has not.

@@ -87,6 +87,8 @@ type Config struct {
 	Health machine.Health
 	// Drain configures drains.
 	Drain Drain
+	// Timeouts are those of Machines that neither a drain nor their health has.
+	Timeouts Timeouts
 	// Orphans configures the collection of orphaned VMs.
 	Orphans Orphans
 	// Overshoot is when MachineSets with too many Machines are frozen.
@@ -123,6 +125,14 @@ type Drain struct {
 	// Strategy, DetachTimeout and ReattachTimeout are those of drain.Options.
 	Strategy                       drain.Strategy
 	DetachTimeout, ReattachTimeout time.Duration
+}
+
+// Timeouts are the times that a Machine may take for a phase of its life, unless its spec says otherwise.
+type Timeouts struct {
+	// Preserve is how long a preserved Machine is kept.
+	Preserve time.Duration
+	// InPlaceUpdate is how long the update of a node in place may take.
+	InPlaceUpdate time.Duration
 }
 
 // NodeCertificates configures the approval of the certificates with which nodes join the target

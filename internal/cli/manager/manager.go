@@ -27,6 +27,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machine"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/orphans"
+	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/manager"
 )
 
@@ -100,6 +101,8 @@ func (f *Flags) AddTuning(flags *pflag.FlagSet) {
 	flags.DurationVar(&c.ResyncPeriod, "min-resync-period", 12*time.Hour, "resync period of the informers")
 	flags.DurationVar(&c.CreationTimeout, "machine-creation-timeout", 20*time.Minute, "period after which a Machine whose node has not joined is marked Failed")
 	flags.DurationVar(&c.ResourceExhaustedRetry, "resource-exhausted-retry", 10*time.Minute, "retry period after a creation that failed with ResourceExhausted")
+	flags.DurationVar(&c.Timeouts.Preserve, "machine-preserve-timeout", timeouts.DefaultPreserve, "period for which a Machine is preserved")
+	flags.DurationVar(&c.Timeouts.InPlaceUpdate, "machine-inplace-update-timeout", timeouts.DefaultInPlaceUpdate, "period after which an in-place update that has not ended has failed")
 	f.addHealth(flags)
 	f.addDrain(flags)
 	flags.Int32Var(&c.Overshoot.Up, "safety-up", 2, "number of Machines above replicas plus maxSurge at which a MachineSet is frozen")

@@ -21,6 +21,8 @@ const (
 	DefaultHealth            = 10 * time.Minute
 	DefaultDrain             = 2 * time.Hour
 	DefaultResourceExhausted = 10 * time.Minute
+	DefaultPreserve          = 96 * time.Hour
+	DefaultInPlaceUpdate     = 20 * time.Minute
 	DefaultMaxEvictRetries   = 360
 )
 
