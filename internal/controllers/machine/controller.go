@@ -10,12 +10,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -25,24 +23,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machine/wake"
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
-	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/nodes"
 	"github.com/millwright-dev/millwright/internal/lifecycle/outage"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/lifecycle/replacement"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
-	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
 )
@@ -148,17 +142,17 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.Machine{}, replacement.ByPool, replacement.Pools); err != nil {
 		return fmt.Errorf("adding the index %s: %w", replacement.ByPool, err)
 	}
-	mapped := handler.EnqueueRequestsFromMapFunc
+	mapped, of := handler.EnqueueRequestsFromMapFunc, c.concerned()
 	build := ctrl.NewControllerManagedBy(mgr).
 		Named("machine").
 		For(&v1alpha1.Machine{}).
-		Watches(&v1alpha1.MachineClass{}, mapped(c.waitingForClass), builder.WithPredicates(classChanges())).
-		Watches(&v1alpha1.MachineClass{}, mapped(c.ofClass), builder.WithPredicates(capacityChanges())).
-		Watches(&corev1.Secret{}, mapped(c.waitingForSecret), builder.WithPredicates(secretChanges())).
+		Watches(&v1alpha1.MachineClass{}, mapped(of.WaitingForClass), builder.WithPredicates(wake.ClassChanges())).
+		Watches(&v1alpha1.MachineClass{}, mapped(of.OfClass), builder.WithPredicates(wake.CapacityChanges())).
+		Watches(&corev1.Secret{}, mapped(of.WaitingForSecret), builder.WithPredicates(wake.SecretChanges())).
 		WatchesRawSource(c.TaskEnds).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, RateLimiter: expectations.RateLimiter()})
 	if c.Target != nil {
-		build.WatchesRawSource(c.Target.Watch(&corev1.Node{}, mapped(c.ofNode), nodeChanges()))
+		build.WatchesRawSource(c.Target.Watch(&corev1.Node{}, mapped(of.OfNode), wake.NodeChanges()))
 	}
 	if c.Target != nil && c.Drain.Drainer != nil {
 		for _, events := range c.drainEvents().Sources(c.Target.Watch) {
@@ -259,103 +253,9 @@ func (c *Controller) creationTimeLeft(ctx context.Context, s *scope) outage.Coun
 	return c.outages.Countdown(ctx, begin, timeout)
 }
 
-// ofNode returns the Machines that name a Node, or that have its provider ID and name another one.
-func (c *Controller) ofNode(ctx context.Context, object client.Object) []reconcile.Request {
-	requests := c.find(ctx, client.MatchingFields{fieldindex.MachineByNode: object.GetName()}, nil)
-	id := object.(*corev1.Node).Spec.ProviderID
-	if id == "" {
-		return requests
-	}
-	return append(requests, c.find(ctx, client.MatchingFields{fieldindex.MachineByProviderID: id}, func(machine *v1alpha1.Machine) bool {
-		named := machine.Labels[v1alpha1.NodeLabelKey]
-		return named != "" && named != object.GetName()
-	})...)
-}
+// concerned finds the Machines that a change of another object concerns.
+func (c *Controller) concerned() wake.Machines { return wake.Machines{Cache: c.Client} }
 
 func (c *Controller) drainEvents() drain.Events {
-	return drain.Events{Draining: c.draining, Drainer: c.Drain.Drainer}
-}
-
-func (c *Controller) draining(ctx context.Context, node string) []reconcile.Request {
-	return c.find(ctx, client.MatchingFields{fieldindex.MachineByNode: node}, func(machine *v1alpha1.Machine) bool {
-		return !machine.DeletionTimestamp.IsZero()
-	})
-}
-
-func (c *Controller) ofClass(ctx context.Context, object client.Object) []reconcile.Request {
-	return c.find(ctx, client.MatchingFields{fieldindex.MachineByClass: object.GetName()}, nil)
-}
-
-func (c *Controller) waitingForClass(ctx context.Context, object client.Object) []reconcile.Request {
-	return c.find(ctx, client.MatchingFields{fieldindex.MachineByClass: object.GetName()}, func(machine *v1alpha1.Machine) bool {
-		return !machine.DeletionTimestamp.IsZero() || !ownership.Established(machine)
-	})
-}
-
-func (c *Controller) waitingForSecret(ctx context.Context, object client.Object) []reconcile.Request {
-	classes := &v1alpha1.MachineClassList{}
-	key := client.ObjectKeyFromObject(object).String()
-	if err := c.Client.List(ctx, classes, client.MatchingFields{fieldindex.ClassBySecret: key}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil
-	}
-	var requests []reconcile.Request
-	for i := range classes.Items {
-		requests = append(requests, c.waitingForClass(ctx, &classes.Items[i])...)
-	}
-	return requests
-}
-
-func (c *Controller) find(ctx context.Context, fields client.MatchingFields, keep func(*v1alpha1.Machine) bool) []reconcile.Request {
-	machines := &v1alpha1.MachineList{}
-	if err := c.Client.List(ctx, machines, fields, client.UnsafeDisableDeepCopy); err != nil {
-		return nil // the cache ends with the process
-	}
-	var requests []reconcile.Request
-	for i := range machines.Items {
-		if machine := &machines.Items[i]; keep == nil || keep(machine) {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
-		}
-	}
-	return requests
-}
-
-// nodeChanges lets through all but heartbeats.
-func nodeChanges() predicate.Predicate {
-	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		was, is := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
-		return noderef.ConditionsDiffer(was.Status.Conditions, is.Status.Conditions) ||
-			!equality.Semantic.DeepEqual(was.Spec.Taints, is.Spec.Taints) ||
-			!equality.Semantic.DeepEqual(was.Status.Capacity, is.Status.Capacity) ||
-			was.Spec.Unschedulable != is.Spec.Unschedulable ||
-			!maps.Equal(was.Labels, is.Labels) ||
-			!maps.Equal(was.Annotations, is.Annotations) ||
-			!equality.Semantic.DeepEqual(was.Finalizers, is.Finalizers) ||
-			was.DeletionTimestamp.IsZero() != is.DeletionTimestamp.IsZero() ||
-			was.Spec.ProviderID != is.Spec.ProviderID
-	}}
-}
-
-func capacityChanges() predicate.Predicate {
-	return predicate.Funcs{
-		CreateFunc: func(event.CreateEvent) bool { return false }, // waitingForClass, or a Machine's own event
-		DeleteFunc: func(event.DeleteEvent) bool { return false },
-		UpdateFunc: func(e event.UpdateEvent) bool {
-			was, is := e.ObjectOld.(*v1alpha1.MachineClass), e.ObjectNew.(*v1alpha1.MachineClass)
-			return !equality.Semantic.DeepEqual(virtualCapacity(was), virtualCapacity(is))
-		},
-	}
-}
-
-// classChanges lets through a new spec, and the finalizer that creations wait for.
-func classChanges() predicate.Predicate {
-	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
-			!equality.Semantic.DeepEqual(e.ObjectOld.GetFinalizers(), e.ObjectNew.GetFinalizers())
-	}}
-}
-
-func secretChanges() predicate.Predicate {
-	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		return !equality.Semantic.DeepEqual(e.ObjectOld.(*corev1.Secret).Data, e.ObjectNew.(*corev1.Secret).Data)
-	}}
+	return drain.Events{Draining: c.concerned().Draining, Drainer: c.Drain.Drainer}
 }

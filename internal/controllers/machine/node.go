@@ -205,21 +205,14 @@ func (c *Controller) setCapacity(ctx context.Context, s *scope) flow.Result {
 		}
 		return flow.Fail(fmt.Errorf("reading MachineClass %s: %w", key.Name, err))
 	}
-	err := s.unlessRefused(reasonCapacityRefused, virtualCapacity(class), func() error {
-		return c.nodes.PatchStatus(ctx, c.Target.Client(), &s.node, func(n *corev1.Node) { noderef.SetCapacity(n, virtualCapacity(class)) })
+	err := s.unlessRefused(reasonCapacityRefused, noderef.VirtualCapacity(class), func() error {
+		return c.nodes.PatchStatus(ctx, c.Target.Client(), &s.node, func(n *corev1.Node) { noderef.SetCapacity(n, noderef.VirtualCapacity(class)) })
 	})
 	if errors.Is(err, errRefused) {
 		return flow.Continue()
 	}
 	s.class = class
 	return flow.Fail(err)
-}
-
-func virtualCapacity(class *v1alpha1.MachineClass) corev1.ResourceList {
-	if class.NodeTemplate == nil {
-		return nil
-	}
-	return class.NodeTemplate.VirtualCapacity
 }
 
 // adoptNode marks the node as the Machine's and applies the node template. A template that the API
@@ -234,7 +227,7 @@ func (c *Controller) adoptNode(ctx context.Context, s *scope) flow.Result {
 	err := s.unlessRefused(reasonTemplateRefused, &s.machine.Spec.NodeTemplateSpec, func() error {
 		return c.nodes.Patch(ctx, c.Target.Client(), &s.node, func(n *corev1.Node) error {
 			if s.class != nil {
-				if err := noderef.RecordCapacity(n, virtualCapacity(s.class)); err != nil {
+				if err := noderef.RecordCapacity(n, noderef.VirtualCapacity(s.class)); err != nil {
 					return err
 				}
 			}

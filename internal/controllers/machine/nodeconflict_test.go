@@ -161,7 +161,7 @@ func TestTwoNodesOneVM(t *testing.T) {
 	}
 	event := func(n *corev1.Node) {
 		t.Helper()
-		if got := woken(h.controller.ofNode(t.Context(), n)); !slices.Equal(got, []string{machineName}) {
+		if got := woken(h.controller.concerned().OfNode(t.Context(), n)); !slices.Equal(got, []string{machineName}) {
 			t.Fatalf("an event of node %s wakes %v", n.Name, got)
 		}
 		h.Settle()

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machine/draintime"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
@@ -162,7 +163,7 @@ func (c *Controller) findNode(ctx context.Context, s *scope) flow.Result {
 // awaitTarget waits for the target unless the drain is forced by a user: a node that nobody can see is
 // not empty.
 func (c *Controller) awaitTarget(s *scope) flow.Result {
-	s.force = c.forceAsked(s)
+	s.force = draintime.Asked(s.machine, c.Drain.Timeout)
 	if c.Drain.Drainer == nil || s.force != drain.NotForced {
 		return flow.Continue()
 	}

@@ -120,6 +120,14 @@ func recordOf(old string, last, template *v1alpha1.NodeTemplateSpec) (string, er
 	return string(text), nil
 }
 
+// VirtualCapacity returns what a class adds to the capacity of its nodes.
+func VirtualCapacity(class *v1alpha1.MachineClass) corev1.ResourceList {
+	if class.NodeTemplate == nil {
+		return nil
+	}
+	return class.NodeTemplate.VirtualCapacity
+}
+
 // SetCapacity merges the virtual capacity of a class into the node's status, three ways as Adopt does.
 // It has to be written before RecordCapacity, which forgets what was removed from the class.
 func SetCapacity(node *corev1.Node, want corev1.ResourceList) {
