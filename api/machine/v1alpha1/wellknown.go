@@ -24,14 +24,22 @@ const (
 	LabelKeyName = "name"
 	// LabelKeyForceDeletion, parsed as a bool, makes the deletion of a Machine skip all graceful steps.
 	LabelKeyForceDeletion = "force-deletion"
+	// LabelKeyForceDrain, "True", on a Machine forces a drain that precedes no deletion.
+	LabelKeyForceDrain = "force-drain"
 	// LabelKeyFreeze, "True", marks a set or deployment that creates nothing.
 	LabelKeyFreeze = "freeze"
 	// LabelKeyMachineName is the label of a Node that holds the name of its Machine.
 	LabelKeyMachineName = "node.gardener.cloud/machine-name"
+	// LabelKeyNodeCandidateForUpdate, "true", on a node says that it may be updated in place.
+	LabelKeyNodeCandidateForUpdate = "node.machine.sapcloud.io/candidate-for-update"
+	// LabelKeyNodeSelectedForUpdate, "true", on a candidate says that it is to be updated now.
+	LabelKeyNodeSelectedForUpdate = "node.machine.sapcloud.io/selected-for-update"
 	// LabelKeyNodeUpdateResult holds the result of an in-place update.
 	LabelKeyNodeUpdateResult = "node.machine.sapcloud.io/update-result"
 	// LabelValueNodeUpdateSuccessful is the result of an update that succeeded.
 	LabelValueNodeUpdateSuccessful = "successful"
+	// LabelValueNodeUpdateFailed is the result of an update that failed.
+	LabelValueNodeUpdateFailed = "failed"
 	// LabelKeyMachineSetScaleUpDisabled on a set keeps it from creating machines.
 	LabelKeyMachineSetScaleUpDisabled = "node.machine.sapcloud.io/scale-up-disabled"
 )
@@ -104,6 +112,22 @@ const (
 	NodeScaleDown = "ScaleDown"
 	// NodeUnhealthy is the reason for a machine that is replaced.
 	NodeUnhealthy = "Unhealthy"
+
+	// NodeInPlaceUpdate is True on a node that is, or was, updated in place. Its reason says how far
+	// the update is.
+	NodeInPlaceUpdate corev1.NodeConditionType = "InPlaceUpdate"
+	// CandidateForUpdate is the reason of NodeInPlaceUpdate while the node may be selected.
+	CandidateForUpdate = "CandidateForUpdate"
+	// SelectedForUpdate is the reason while the node is drained.
+	SelectedForUpdate = "SelectedForUpdate"
+	// DrainSuccessful is the reason once the node is drained.
+	DrainSuccessful = "DrainSuccessful"
+	// ReadyForUpdate is the reason on which the agent of the node updates it.
+	ReadyForUpdate = "ReadyForUpdate"
+	// UpdateSuccessful is the reason once the agent has reported success.
+	UpdateSuccessful = "UpdateSuccessful"
+	// UpdateFailed is the reason once the agent has reported a failure.
+	UpdateFailed = "UpdateFailed"
 )
 
 // Names of the leases of MCM's two processes. A manager that runs their controllers must hold them.
