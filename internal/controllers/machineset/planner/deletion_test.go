@@ -62,10 +62,19 @@ func TestRank(t *testing.T) {
 		},
 		"phases without a rank go first, alike": {
 			machine("d", phase(""), age(4*time.Hour)),
-			machine("c", phase(v1alpha1.MachineInPlaceUpdating), age(3*time.Hour)),
+			machine("c", phase(v1alpha1.MachineInPlaceUpdateFailed), age(3*time.Hour)),
 			machine("b", phase(v1alpha1.MachineTerminating), age(2*time.Hour)),
-			machine("a", phase(v1alpha1.MachineInPlaceUpdateSuccessful), age(time.Hour)),
 			machine("0", phase(v1alpha1.MachineFailed), age(9*time.Hour)),
+		},
+		"what is being updated in place goes last, whatever it waits for": {
+			machine("z", phase(v1alpha1.MachineInPlaceUpdateFailed), updateState(v1alpha1.UpdateFailed)),
+			machine("y", phase(v1alpha1.MachineFailed), updateState(v1alpha1.ReadyForUpdate), age(6*time.Hour)),
+			machine("x", updateState(v1alpha1.CandidateForUpdate), age(5*time.Hour)),
+			machine("w", updateState(v1alpha1.UpdateSuccessful), age(4*time.Hour)),
+			machine("d", updateState(v1alpha1.SelectedForUpdate), age(3*time.Hour)),
+			machine("c", phase(v1alpha1.MachineUnknown), updateState(v1alpha1.DrainSuccessful), age(2*time.Hour)),
+			machine("b", phase(v1alpha1.MachineInPlaceUpdating), updateState(v1alpha1.ReadyForUpdate), age(time.Hour)),
+			machine("a", phase(v1alpha1.MachineInPlaceUpdateSuccessful), updateState(v1alpha1.ReadyForUpdate), age(time.Minute)),
 		},
 		"the older goes first": {
 			machine("z", age(2*time.Hour)),
@@ -208,7 +217,8 @@ func chosen(deletions []Operation) []string {
 }
 
 // TestUpdatedInPlace: Machines that moved from one set of a deployment to another are exempt from
-// everything until they are counted there. In other deployments, and in none, they are as any.
+// everything until they are counted there, and no other goes instead of them. In other deployments,
+// and in none, they are as any.
 func TestUpdatedInPlace(t *testing.T) {
 	t.Parallel()
 	updated := labelled(v1alpha1.LabelKeyNodeUpdateResult, v1alpha1.LabelValueNodeUpdateSuccessful)
@@ -218,17 +228,20 @@ func TestUpdatedInPlace(t *testing.T) {
 	kept := []*v1alpha1.Machine{
 		machine("a", updated, phase(v1alpha1.MachineFailed)), machine("b", updated, marked(noon)), machine("c", updated), machine("d"),
 	}
+	inPlace := newParent(0, v1alpha1.InPlaceUpdateMachineDeploymentStrategyType, "")
 	for reason, test := range map[string]struct {
-		parent *v1alpha1.MachineDeployment
-		want   []string
+		parent  *v1alpha1.MachineDeployment
+		surplus int
+		want    []string
 	}{
-		"in place":               {newParent(0, v1alpha1.InPlaceUpdateMachineDeploymentStrategyType, ""), []string{"d"}},
-		"no longer in place":     {newParent(0, v1alpha1.RollingUpdateMachineDeploymentStrategyType, ""), []string{"b", "a", "c", "d"}},
-		"there is no deployment": {nil, []string{"b", "a", "c", "d"}},
+		"in place":               {inPlace, 4, []string{"d"}},
+		"none but those moved":   {inPlace, 3, nil},
+		"no longer in place":     {newParent(0, v1alpha1.RollingUpdateMachineDeploymentStrategyType, ""), 4, []string{"b", "a", "c", "d"}},
+		"there is no deployment": {nil, 4, []string{"b", "a", "c", "d"}},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()
-			got := scaleDown(Facts{Set: set, Parent: test.parent, Now: noon}, kept, 4)
+			got := scaleDown(Facts{Set: set, Parent: test.parent, Now: noon}, kept, test.surplus)
 			if diff := cmp.Diff(test.want, chosen(got)); diff != "" {
 				t.Errorf("want - got +\n%s", diff)
 			}
@@ -277,7 +290,7 @@ func TestNobodyIsPutInOrderWithoutASurplus(t *testing.T) {
 }
 
 // TestOneThatCameInPlaceTakesNobodysTurn: it may not be picked, so that it was named does not spare
-// another one.
+// another one than itself.
 func TestOneThatCameInPlaceTakesNobodysTurn(t *testing.T) {
 	t.Parallel()
 	came := labelled(v1alpha1.LabelKeyNodeUpdateResult, v1alpha1.LabelValueNodeUpdateSuccessful)
@@ -285,7 +298,7 @@ func TestOneThatCameInPlaceTakesNobodysTurn(t *testing.T) {
 	set.Annotations = map[string]string{v1alpha1.AnnotationKeyLastReplicaChange: noon.Format(time.RFC3339)}
 	f := Facts{Set: set, Now: noon, Parent: newParent(1, v1alpha1.InPlaceUpdateMachineDeploymentStrategyType, "")}
 	kept := []*v1alpha1.Machine{machine("came", came, marked(noon), preservedUntil(noon.Add(time.Hour))), machine("other")}
-	if diff := cmp.Diff([]string{"other"}, chosen(scaleDown(f, kept, 1))); diff != "" {
+	if diff := cmp.Diff([]string{"other"}, chosen(scaleDown(f, kept, 2))); diff != "" {
 		t.Errorf("want - got +\n%s", diff)
 	}
 }

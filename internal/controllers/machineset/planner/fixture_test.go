@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -37,6 +38,13 @@ func machines(n int, changes ...change) []*v1alpha1.Machine {
 
 func phase(phase v1alpha1.MachinePhase) change {
 	return func(m *v1alpha1.Machine) { m.Status.CurrentStatus.Phase = phase }
+}
+
+// updateState is how far the update of a Machine's node is.
+func updateState(reason string) change {
+	return func(m *v1alpha1.Machine) {
+		m.Status.Conditions = append(m.Status.Conditions, corev1.NodeCondition{Type: v1alpha1.NodeInPlaceUpdate, Status: corev1.ConditionTrue, Reason: reason})
+	}
 }
 
 func annotated(key, value string) change {

@@ -86,8 +86,16 @@ func TestPlan(t *testing.T) {
 		"preserved ones count, and stay": {
 			set: newSet(2), owned: machines(2, failed, preservedUntil(noon.Add(1))),
 		},
-		"updated in place: counted but not removed": {
-			set: newSet(1), owned: append(machines(2, updated), machine("x")), want: []string{"delete x"},
+		"updated in place: no others go instead of those that moved here": {
+			set: newSet(1), owned: append(machines(2, updated), machine("x")),
+			parent: newParent(2, v1alpha1.InPlaceUpdateMachineDeploymentStrategyType, ""),
+		},
+		"updated in place: others go if there are too many": {
+			set: newSet(1), owned: append(machines(2, updated), machine("x"), machine("y")), want: []string{"delete x"},
+			parent: newParent(2, v1alpha1.InPlaceUpdateMachineDeploymentStrategyType, ""),
+		},
+		"updated in place: those that moved here count": {
+			set: newSet(2), owned: append(machines(1, updated), machine("x")),
 			parent: newParent(2, v1alpha1.InPlaceUpdateMachineDeploymentStrategyType, ""),
 		},
 
