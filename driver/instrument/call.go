@@ -38,7 +38,7 @@ func invoke[Request, Response any](ctx context.Context, d *Driver, c call, req *
 		err = secrets.redact(err)
 		stack = secrets.text(stack)
 	}
-	d.metrics.observe(c.operation, duration, err)
+	d.metrics.observe(c, duration, err)
 	c.log(log, outcome{duration: duration, stack: stack, err: err})
 	return resp, err
 }

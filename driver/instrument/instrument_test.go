@@ -185,6 +185,10 @@ func TestMetrics(t *testing.T) {
 			_, _ = call(t.Context())
 		}
 	}
+	missing := instrument.Wrap(script{do: func(context.Context) error { return status.Error(codes.NotFound, "no VM") }}.full(), instrument.Options{Provider: "p", Registerer: registry})
+	_, _ = operations(missing, nil)["get_machine_status"](t.Context())
+	local := instrument.Wrap(script{do: func(context.Context) error { return status.Error(codes.Unimplemented, "no") }}.full(), instrument.Options{Provider: "p", Registerer: registry})
+	_, _ = operations(local, nil)["list_machine"](t.Context())
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -204,7 +208,16 @@ func TestMetrics(t *testing.T) {
 	for operation := range operations(good, nil) {
 		want["mcm_cloud_api_driver_request_duration_seconds operation="+operation+" provider=p"] = 1
 		want["mcm_cloud_api_driver_requests_failed_total error_code=8 operation="+operation+" provider=p"] = 1
+		want["mcm_cloud_api_requests_total provider=p service="+operation] = 2
+		want["mcm_cloud_api_requests_failed_total provider=p service="+operation] = 1
+		want["mcm_cloud_api_api_request_duration_seconds provider=p service="+operation] = 1
 	}
+	// A VM that does not exist is the driver's failure, and no request's. What a driver does not
+	// implement sends none.
+	want["mcm_cloud_api_driver_requests_failed_total error_code=5 operation=get_machine_status provider=p"] = 1
+	want["mcm_cloud_api_requests_total provider=p service=get_machine_status"] = 3
+	want["mcm_cloud_api_api_request_duration_seconds provider=p service=get_machine_status"] = 2
+	want["mcm_cloud_api_driver_requests_failed_total error_code=12 operation=list_machine provider=p"] = 1
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("metrics (-want +got):\n%s", diff)
 	}

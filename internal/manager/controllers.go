@@ -87,8 +87,8 @@ func mcmControllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner
 
 // machineOptions returns the options of the Machine controller, with its engine.
 func machineOptions(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner *tasks.Runner, events *events) (machine.Options, error) {
-	waker, work := &tasks.Waker{}, newWork(mgr)
-	engine := instance.New(work.Driver(cfg.Driver), instance.Options{
+	waker := &tasks.Waker{}
+	engine := instance.New(cfg.work.Driver(cfg.Driver), instance.Options{
 		Run: runner.Go, Wake: waker.Wake, Clock: clock.RealClock{},
 		Policy:     timeouts.Policy{ResourceExhausted: cfg.ResourceExhaustedRetry, CreationTimeout: cfg.CreationTimeout},
 		OutOfRange: cfg.outOfRange,
@@ -98,7 +98,7 @@ func machineOptions(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner
 		Events: events.recorder("machine-controller"), Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs,
 		CreationTimeout: cfg.CreationTimeout, NodeConditions: cfg.NodeConditions, Health: cfg.Health,
 		Drain:      machine.Drain{Timeout: cfg.Drain.Timeout, MaxEvictRetries: cfg.Drain.MaxEvictRetries},
-		DriverName: cfg.DriverName,
+		DriverName: cfg.DriverName, Outages: cfg.outages,
 	}
 	if cfg.has(APICAPI) {
 		options.OtherOwners = ownership.MillwrightMachines(mgr.GetClient())
@@ -112,7 +112,7 @@ func machineOptions(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner
 	if err != nil {
 		return options, err
 	}
-	options.Drain.Drainer = work.Drainer(drainer)
+	options.Drain.Drainer = cfg.work.Drainer(drainer)
 	options.NodeEvents, err = nodeEvents(mgr, cfg)
 	return options, err
 }

@@ -36,6 +36,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machineset"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/orphans"
+	"github.com/millwright-dev/millwright/internal/lifecycle/outage"
+	"github.com/millwright-dev/millwright/internal/observe/metrics"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
@@ -111,6 +113,10 @@ type Config struct {
 	// outOfRange is called when a driver begins to answer OutOfRange: it found several
 	// instances of a machine.
 	outOfRange func()
+	// outages reports whether timeouts stand still.
+	outages *outage.Reporter
+	// work times what is done for Machines.
+	work *metrics.Work
 	// machines finds Machines in the cache.
 	machines *fieldindex.Informers
 	// unreadable reports objects that the cache cannot read.
@@ -284,6 +290,10 @@ func addAll(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, events *events) 
 		cfg.outOfRange = collector.Trigger
 		runnables = append(runnables, collector)
 	}
+	if cfg.has(APIMCM) {
+		cfg.outages, cfg.work = outage.NewReporter(), newWork(mgr)
+		runnables = append(runnables, cfg.outages, newMetrics(mgr, cfg, joined))
+	}
 	all, err := controllers(mgr, cfg, joined, runner, events)
 	if err != nil {
 		return err
@@ -295,9 +305,6 @@ func addAll(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, events *events) 
 	}
 	if err := cfg.ClusterAPI.addWebhooks(mgr); err != nil {
 		return err
-	}
-	if cfg.has(APIMCM) {
-		runnables = append(runnables, newMetrics(mgr, joined))
 	}
 	for _, runnable := range runnables {
 		if err := mgr.Add(runnable); err != nil {

@@ -68,10 +68,12 @@ func newCollector(mgr ctrl.Manager, cfg Config, events *events) *orphans.Collect
 }
 
 // newMetrics returns the metrics of Machines, sets and deployments.
-func newMetrics(mgr ctrl.Manager, joined *target.Cluster) *metrics.Collector {
+func newMetrics(mgr ctrl.Manager, cfg Config, joined *target.Cluster) *metrics.Collector {
 	return metrics.New(metrics.Options{
 		Reader: mgr.GetClient(), Informers: mgr.GetCache(), Clock: clock.RealClock{},
-		Registerer: ctrlmetrics.Registry, Frozen: func() bool { return joined != nil && !joined.Ready() },
+		Registerer: ctrlmetrics.Registry, Work: cfg.work,
+		// Before the first pass only the target's cache is known.
+		Frozen: func() bool { return cfg.outages.Frozen() || joined != nil && !joined.Ready() },
 	})
 }
 

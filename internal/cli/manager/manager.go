@@ -134,7 +134,7 @@ func (f *Flags) addHealth(flags *pflag.FlagSet) {
 	flags.DurationVar(&h.Timeout, "machine-health-timeout", machine.DefaultHealthTimeout, "period after which an unhealthy Machine is marked Failed and replaced")
 	flags.StringVar(&f.replacements, "machine-max-health-replacements", "1", `number or percentage of the Machines with the same label "name" that may be replaced for their health concurrently, and, after an outage, whose drains may be forced concurrently`)
 	flags.DurationVar(&h.OutageTimeout, "machine-safety-apiserver-statuscheck-timeout", machine.DefaultOutageTimeout, "period after which an API server that does not answer is considered unreachable")
-	flags.DurationVar(&h.OutagePeriod, "machine-safety-apiserver-statuscheck-period", machine.DefaultOutagePeriod, "period of the API servers' health check, which runs while a Machine timeout is pending")
+	flags.DurationVar(&h.OutagePeriod, "machine-safety-apiserver-statuscheck-period", machine.DefaultOutagePeriod, "period of the API servers' health check, which runs while a Machine timeout is pending or metrics are scraped")
 }
 
 func (f *Flags) addDrain(flags *pflag.FlagSet) {

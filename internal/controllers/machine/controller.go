@@ -74,6 +74,8 @@ type Options struct {
 	// OtherOwners finds the objects of another API group that name a VM. Nil means that there
 	// is no other API group.
 	OtherOwners ownership.Finder
+	// Outages reports whether timeouts stand still. Optional.
+	Outages *outage.Reporter
 }
 
 // Health configures the replacement of unhealthy Machines.
@@ -188,6 +190,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			Control: c.Client, Namespace: req.Namespace, Target: c.Target, Clock: c.Clock, Steady: c.Steady,
 			Period: c.Health.OutagePeriod, Timeout: c.Health.OutageTimeout,
 		})
+		c.Outages.Use(c.outages)
 	})
 	scope := newScope(machine, memory, c.Clock.Now())
 	steps := c.lifecycle()

@@ -31,8 +31,10 @@ type Options struct {
 	Clock     clock.PassiveClock
 	// Registerer has the metrics while the Collector runs.
 	Registerer prometheus.Registerer
-	// Frozen reports whether Machines are left alone since an API server is away; nil for never.
+	// Frozen reports whether timeouts stand still since an API server is away; nil for never.
 	Frozen func() bool
+	// Work has metrics of pools, which end with the pools; nil if there is none.
+	Work *Work
 }
 
 // Collector exports the objects of a cache. Make one with New, and add it to a manager.
@@ -100,7 +102,8 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	s := &scrape{ch: ch, seen: map[string]bool{}}
 	s.add(frozen, one(c.Frozen != nil && c.Frozen()))
 	machines, sets, deployments := &v1alpha1.MachineList{}, &v1alpha1.MachineSetList{}, &v1alpha1.MachineDeploymentList{}
-	if c.read(ctx, machines, forMachines, "Machine") {
+	known := c.read(ctx, machines, forMachines, "Machine")
+	if known {
 		addAll(s, machineItems, machines.Items, machineRows)
 	}
 	if c.read(ctx, sets, forSets, "MachineSet") {
@@ -108,9 +111,20 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	if c.read(ctx, deployments, forSets, "MachineDeployment") {
 		addAll(s, deploymentItems, deployments.Items, deploymentRows)
+		if known {
+			c.drop(poolsOf(machines.Items, deployments.Items))
+		}
 	}
 	for _, metric := range append(c.once.all(), c.failures) {
 		metric.Collect(ch)
+	}
+}
+
+// drop removes what is told of pools that are gone.
+func (c *Collector) drop(there map[pool]bool) {
+	c.once.pools.drop(there)
+	if c.Work != nil {
+		c.Work.pools.drop(there)
 	}
 }
 

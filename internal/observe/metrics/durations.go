@@ -21,23 +21,47 @@ import (
 // Work times what is done for Machines and does not show in their objects, as a decorator. Make one
 // with NewWork.
 type Work struct {
-	reader            client.Reader
-	clock             clock.PassiveClock
-	initialize, drain *prometheus.GaugeVec
+	reader client.Reader
+	clock  clock.PassiveClock
+	pools  *pools
+
+	create, initialize, drain, remove *prometheus.GaugeVec
 }
 
 // NewWork makes a Work from the Reader, the Clock and the Registerer of the options. Several managers
 // in one process share the metrics.
 func NewWork(options Options) *Work {
-	return &Work{
-		reader: options.Reader, clock: options.Clock,
-		initialize: shared(options.Registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "mcm_machine_initialize_duration_seconds", Help: "Seconds that the initialization of an instance took, of the last one.",
-		}, perPool)),
-		drain: shared(options.Registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "mcm_machine_drain_duration_seconds", Help: "Seconds that it took to empty a node, of the last one.",
-		}, perPool[:2])),
+	vector := func(name, help string, labels []string) *prometheus.GaugeVec {
+		return shared(options.Registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels))
 	}
+	w := &Work{
+		reader: options.Reader, clock: options.Clock,
+		create: vector("mcm_machine_create_duration_seconds",
+			"Seconds from a machine's creation until the driver had created its instance, of the last one.", perPool),
+		initialize: vector("mcm_machine_initialize_duration_seconds",
+			"Seconds that the initialization of an instance took, of the last one.", perPool),
+		drain: vector("mcm_machine_drain_duration_seconds",
+			"Seconds that it took to empty a node, of the last one.", perPool[:2]),
+		remove: vector("mcm_machine_delete_duration_seconds",
+			"Seconds from a machine's deletion until the driver had deleted its instance, of the last one.", perPool),
+	}
+	w.pools = newPools(w.create, w.initialize, w.drain, w.remove)
+	return w
+}
+
+// record exports a duration of a Machine, unless it names no deployment.
+func (w *Work) record(vector *prometheus.GaugeVec, machine *v1alpha1.Machine, class *v1alpha1.MachineClass, took time.Duration) {
+	if machine == nil {
+		return
+	}
+	values, ok := labels(machine, class)
+	if !ok {
+		return
+	}
+	if vector == w.drain {
+		values = values[:2]
+	}
+	w.pools.record(values, func() { vector.WithLabelValues(values...).Set(took.Seconds()) })
 }
 
 // shared registers a metric, or returns the one that is registered.
@@ -54,13 +78,31 @@ func shared(registerer prometheus.Registerer, metric *prometheus.GaugeVec) *prom
 	return metric
 }
 
-// Driver times the initializations of a driver. Of its optional interfaces the result has
+// Driver times the creations, initializations and deletions of a driver. Of its optional interfaces the result has
 // driver.Initializer only, and answers Unimplemented if the driver lacks it.
 func (w *Work) Driver(d driver.Driver) driver.Driver { return &timedDriver{Driver: d, work: w} }
 
 type timedDriver struct {
 	driver.Driver
 	work *Work
+}
+
+// CreateMachine implements driver.Driver.
+func (d *timedDriver) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
+	resp, err := d.Driver.CreateMachine(ctx, req)
+	if err == nil && req.Machine != nil {
+		d.work.record(d.work.create, req.Machine, req.MachineClass, d.work.clock.Since(req.Machine.CreationTimestamp.Time))
+	}
+	return resp, err
+}
+
+// DeleteMachine implements driver.Driver.
+func (d *timedDriver) DeleteMachine(ctx context.Context, req *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
+	resp, err := d.Driver.DeleteMachine(ctx, req)
+	if err == nil && req.Machine != nil && !req.Machine.DeletionTimestamp.IsZero() {
+		d.work.record(d.work.remove, req.Machine, req.MachineClass, d.work.clock.Since(req.Machine.DeletionTimestamp.Time))
+	}
+	return resp, err
 }
 
 // InitializeMachine implements driver.Initializer.
@@ -71,10 +113,8 @@ func (d *timedDriver) InitializeMachine(ctx context.Context, req *driver.Initial
 	}
 	begin := d.work.clock.Now()
 	resp, err := inner.InitializeMachine(ctx, req)
-	if err == nil && req.Machine != nil {
-		if labels, ok := labels(req.Machine, req.MachineClass); ok {
-			d.work.initialize.WithLabelValues(labels...).Set(d.work.clock.Since(begin).Seconds())
-		}
+	if err == nil {
+		d.work.record(d.work.initialize, req.Machine, req.MachineClass, d.work.clock.Since(begin))
 	}
 	return resp, err
 }
@@ -159,7 +199,5 @@ func (w *Work) drained(ctx context.Context, key types.NamespacedName, took time.
 	if err := w.reader.Get(ctx, key, machine, client.UnsafeDisableDeepCopy); err != nil {
 		return
 	}
-	if labels, ok := labels(machine, nil); ok {
-		w.drain.WithLabelValues(labels[:2]...).Set(took.Seconds())
-	}
+	w.record(w.drain, machine, nil, took)
 }

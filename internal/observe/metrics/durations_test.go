@@ -9,11 +9,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/fake"
@@ -28,6 +30,69 @@ func works(t *testing.T, objects ...client.Object) (*Work, *clocktesting.FakePas
 	clock, registry := clocktesting.NewFakePassiveClock(noon), prometheus.NewPedanticRegistry()
 	w := NewWork(Options{Reader: c.Reader, Clock: clock, Registerer: registry})
 	return w, clock, func() []string { return series(t, registry) }
+}
+
+// callAll creates, initializes, drains and deletes the instance of a Machine.
+func callAll(t *testing.T, w *Work, machine *v1alpha1.Machine, class *v1alpha1.MachineClass) {
+	t.Helper()
+	machine = machine.DeepCopy()
+	machine.Spec.ProviderID = "" // the fake driver gives it another one
+	d := w.Driver(fake.New(fake.Config{RequireInitialize: true}))
+	_, created := d.CreateMachine(t.Context(), &driver.CreateMachineRequest{Machine: machine, MachineClass: class})
+	_, initialized := d.(driver.Initializer).InitializeMachine(t.Context(), &driver.InitializeMachineRequest{Machine: machine, MachineClass: class})
+	_, drained := w.Drainer(&script{report: drain.Report{Done: true}}).Drain(t.Context(), drain.Request{Machine: client.ObjectKeyFromObject(machine)})
+	_, deleted := d.DeleteMachine(t.Context(), &driver.DeleteMachineRequest{Machine: machine, MachineClass: class})
+	if err := errors.Join(created, initialized, drained, deleted); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestCreateAndDeleteDuration: from the object's time until the driver answers.
+func TestCreateAndDeleteDuration(t *testing.T) {
+	class, machine, _, _ := fleet()
+	machine.CreationTimestamp, machine.DeletionTimestamp = metav1.NewTime(noon), &metav1.Time{Time: noon.Add(time.Hour)}
+	undeleted := machine.DeepCopy()
+	undeleted.DeletionTimestamp = nil
+	for reason, test := range map[string]struct {
+		machine *v1alpha1.Machine
+		err     error
+		want    []string
+	}{
+		"it succeeds": {machine, nil, []string{
+			"gauge mcm_machine_create_duration_seconds{instance_type=m1,machine_deployment=pool,namespace=shop,zone=z1} 20",
+			"gauge mcm_machine_delete_duration_seconds{instance_type=m1,machine_deployment=pool,namespace=shop,zone=z1} 30",
+		}},
+		"a VM is replaced": {undeleted, nil, []string{
+			"gauge mcm_machine_create_duration_seconds{instance_type=m1,machine_deployment=pool,namespace=shop,zone=z1} 20",
+		}},
+		"it fails":      {machine, status.Error(codes.Internal, "no"), nil},
+		"of no Machine": {nil, nil, nil},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			w, clock, told := works(t)
+			slow := fake.New(fake.Config{})
+			slow.OnCreate(func(context.Context, *driver.CreateMachineRequest, func() (*driver.CreateMachineResponse, error)) (*driver.CreateMachineResponse, error) {
+				clock.SetTime(noon.Add(20 * time.Second))
+				return &driver.CreateMachineResponse{}, test.err
+			})
+			slow.OnDelete(func(context.Context, *driver.DeleteMachineRequest, func() (*driver.DeleteMachineResponse, error)) (*driver.DeleteMachineResponse, error) {
+				clock.SetTime(noon.Add(time.Hour + 30*time.Second))
+				return &driver.DeleteMachineResponse{}, test.err
+			})
+			d := w.Driver(slow)
+			created, err := d.CreateMachine(t.Context(), &driver.CreateMachineRequest{Machine: test.machine, MachineClass: class})
+			if created == nil || !errors.Is(err, test.err) {
+				t.Errorf("the creation answers %v, %v", created, err)
+			}
+			deleted, err := d.DeleteMachine(t.Context(), &driver.DeleteMachineRequest{Machine: test.machine, MachineClass: class})
+			if deleted == nil || !errors.Is(err, test.err) {
+				t.Errorf("the deletion answers %v, %v", deleted, err)
+			}
+			if diff := cmp.Diff(test.want, told()); diff != "" {
+				t.Errorf("want - got +\n%s", diff)
+			}
+		})
+	}
 }
 
 func TestInitializeDuration(t *testing.T) {

@@ -16,35 +16,35 @@ import (
 // Without it, as in MCM, nothing of the kind is counted.
 const deploymentLabel = "name"
 
-// once are the metrics of what happens to a Machine.
+// once are the metrics of what the objects of Machines show only when it happens.
 type once struct {
-	create, join, remove *prometheus.GaugeVec
-	failedJoin           *prometheus.CounterVec
-	stale                prometheus.Counter
+	join       *prometheus.GaugeVec
+	failedJoin *prometheus.CounterVec
+	stale      prometheus.Counter
+	pools      *pools
 }
 
 // perPool are the labels of metrics of the Machines of a deployment. See labels.
 var perPool = []string{"namespace", "machine_deployment", "instance_type", "zone"}
 
 func newOnce() *once {
-	gauge := func(name, help string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, perPool)
-	}
-	return &once{
-		create: gauge("mcm_machine_create_duration_seconds", "Seconds from a machine's creation until its instance existed, of the last one."),
-		join:   gauge("mcm_machine_join_duration_seconds", "Seconds from a machine's creation until it was Running, of the last one."),
-		remove: gauge("mcm_machine_delete_duration_seconds", "Seconds from a machine's deletion until it was gone, of the last one."),
+	o := &once{
+		join: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "mcm_machine_join_duration_seconds", Help: "Seconds from a machine's creation until it was Running, of the last one.",
+		}, perPool),
 		failedJoin: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mcm_machine_num_failed_join", Help: "Number of machines that did not join in time.",
 		}, perPool),
 		stale: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "mcm_machine_stale_machines_total", Help: "Number of machines that were unhealthy for too long and are replaced.",
+			Name: "mcm_machine_stale_machines_total", Help: "Number of machines that were unhealthy for too long and were deleted.",
 		}),
 	}
+	o.pools = newPools(o.join, o.failedJoin)
+	return o
 }
 
 func (o *once) all() []prometheus.Collector {
-	return []prometheus.Collector{o.create, o.join, o.remove, o.failedJoin, o.stale}
+	return []prometheus.Collector{o.join, o.failedJoin, o.stale}
 }
 
 // watch counts what happens to Machines.
@@ -61,14 +61,6 @@ func (c *Collector) watch(ctx context.Context) error {
 				c.changed(ctx, was, is)
 			}
 		},
-		DeleteFunc: func(object any) {
-			if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
-				object = last.Obj
-			}
-			if machine, ok := object.(*v1alpha1.Machine); ok {
-				c.gone(ctx, machine)
-			}
-		},
 	}
 	registration, err := informer.AddEventHandler(handlers)
 	if err != nil {
@@ -80,30 +72,26 @@ func (c *Collector) watch(ctx context.Context) error {
 
 func (c *Collector) changed(ctx context.Context, was, is *v1alpha1.Machine) {
 	before, now := was.Status.CurrentStatus.Phase, is.Status.CurrentStatus.Phase
-	if before != v1alpha1.MachineFailed && now == v1alpha1.MachineFailed && is.Status.LastOperation.Type == v1alpha1.MachineOperationHealthCheck {
+	if was.DeletionTimestamp.IsZero() && !is.DeletionTimestamp.IsZero() &&
+		before == v1alpha1.MachineFailed && was.Status.LastOperation.Type == v1alpha1.MachineOperationHealthCheck {
 		c.once.stale.Inc()
+	}
+	joined := before != v1alpha1.MachineRunning && now == v1alpha1.MachineRunning && is.Status.LastOperation.Type == v1alpha1.MachineOperationCreate
+	late := before == v1alpha1.MachinePending && now == v1alpha1.MachineFailed
+	if !joined && !late {
+		return
 	}
 	labels, ok := c.labels(ctx, is)
 	if !ok {
 		return
 	}
-	age := c.Clock.Since(is.CreationTimestamp.Time).Seconds()
-	last := is.Status.LastOperation
-	if was.Spec.ProviderID == "" && is.Spec.ProviderID != "" {
-		c.once.create.WithLabelValues(labels...).Set(age)
-	}
-	if before != v1alpha1.MachineRunning && now == v1alpha1.MachineRunning && last.Type == v1alpha1.MachineOperationCreate {
-		c.once.join.WithLabelValues(labels...).Set(age)
-	}
-	if before == v1alpha1.MachinePending && now == v1alpha1.MachineFailed {
+	c.once.pools.record(labels, func() {
+		if joined {
+			c.once.join.WithLabelValues(labels...).Set(c.Clock.Since(is.CreationTimestamp.Time).Seconds())
+			return
+		}
 		c.once.failedJoin.WithLabelValues(labels...).Inc()
-	}
-}
-
-func (c *Collector) gone(ctx context.Context, machine *v1alpha1.Machine) {
-	if labels, ok := c.labels(ctx, machine); ok && machine.DeletionTimestamp != nil {
-		c.once.remove.WithLabelValues(labels...).Set(c.Clock.Since(machine.DeletionTimestamp.Time).Seconds())
-	}
+	})
 }
 
 func (c *Collector) labels(ctx context.Context, machine *v1alpha1.Machine) ([]string, bool) {
