@@ -12,5 +12,5 @@ import (
 var version = "devel"
 
 func main() {
-	os.Exit(cli.Main(cli.Program{Version: version, Args: os.Args[1:], Stdout: os.Stdout, Stderr: os.Stderr}))
+	os.Exit(cli.Main(cli.Program{Version: version, Name: os.Args[0], Args: os.Args[1:], Stdout: os.Stdout, Stderr: os.Stderr}))
 }

@@ -9,37 +9,62 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// mcmFlags are the flags of MCM's machine-controller and their defaults.
+// mcmFlags are the flags of both of MCM's processes and their defaults. klog's are spelt with
+// underscores there, which are dashes as well.
 var mcmFlags = map[string]string{
-	"port":                           "10259",
-	"address":                        "0.0.0.0",
-	"cloud-provider":                 "",
-	"concurrent-syncs":               "50",
-	"min-resync-period":              "12h0m0s",
-	"profiling":                      "false",
-	"contention-profiling":           "false",
-	"target-kubeconfig":              "",
-	"control-kubeconfig":             "",
-	"namespace":                      "default",
-	"kube-api-content-type":          "application/vnd.kubernetes.protobuf",
-	"kube-api-qps":                   "20",
-	"kube-api-burst":                 "30",
-	"controller-start-interval":      "0s",
-	"leader-elect":                   "true",
-	"leader-elect-lease-duration":    "15s",
-	"leader-elect-renew-deadline":    "10s",
-	"leader-elect-retry-period":      "2s",
-	"leader-elect-resource-lock":     "leases",
-	"v":                              "0",
-	"logging-format":                 "text",
-	"machine-creation-timeout":       "20m0s",
-	"machine-health-timeout":         "10m0s",
-	"machine-drain-timeout":          "2h0m0s",
-	"machine-inplace-update-timeout": "20m0s",
-	"machine-preserve-timeout":       "96h0m0s",
-	"machine-max-evict-retries":      "360",
-	"machine-pv-detach-timeout":      "2m0s",
-	"machine-pv-reattach-timeout":    "1m30s",
+	"address":                     "0.0.0.0",
+	"cloud-provider":              "",
+	"min-resync-period":           "12h0m0s",
+	"profiling":                   "false",
+	"contention-profiling":        "false",
+	"target-kubeconfig":           "",
+	"control-kubeconfig":          "",
+	"namespace":                   "default",
+	"kube-api-content-type":       "application/vnd.kubernetes.protobuf",
+	"kube-api-qps":                "20",
+	"kube-api-burst":              "30",
+	"controller-start-interval":   "0s",
+	"leader-elect":                "true",
+	"leader-elect-lease-duration": "15s",
+	"leader-elect-renew-deadline": "10s",
+	"leader-elect-retry-period":   "2s",
+	"leader-elect-resource-lock":  "leases",
+
+	"v":                                "0",
+	"vmodule":                          "",
+	"logging-format":                   "text",
+	"log-flush-frequency":              "5s",
+	"log-json-info-buffer-size":        "0",
+	"log-json-split-stream":            "false",
+	"log-text-info-buffer-size":        "0",
+	"log-text-split-stream":            "false",
+	"add-dir-header":                   "false",
+	"alsologtostderrthreshold":         "0",
+	"alsologtostderr":                  "false",
+	"legacy-stderr-threshold-behavior": "true",
+	"log-backtrace-at":                 ":0",
+	"log-dir":                          "",
+	"log-file":                         "",
+	"log-file-max-size":                "1800",
+	"logtostderr":                      "true",
+	"one-output":                       "false",
+	"skip-headers":                     "false",
+	"skip-log-headers":                 "false",
+	"stderrthreshold":                  "2",
+}
+
+// mcmMachineFlags are those that only machine-controller has, or with this default.
+var mcmMachineFlags = map[string]string{
+	"port":                                         "10259",
+	"concurrent-syncs":                             "50",
+	"machine-creation-timeout":                     "20m0s",
+	"machine-health-timeout":                       "10m0s",
+	"machine-drain-timeout":                        "2h0m0s",
+	"machine-inplace-update-timeout":               "20m0s",
+	"machine-preserve-timeout":                     "96h0m0s",
+	"machine-max-evict-retries":                    "360",
+	"machine-pv-detach-timeout":                    "2m0s",
+	"machine-pv-reattach-timeout":                  "1m30s",
 	"machine-safety-apiserver-statuscheck-timeout": "30s",
 	"machine-safety-apiserver-statuscheck-period":  "1m0s",
 	"machine-safety-orphan-vms-period":             "15m0s",
@@ -48,31 +73,31 @@ var mcmFlags = map[string]string{
 	"resource-exhausted-retry":                     "10m0s",
 }
 
-// mcmSetFlags are those that only the other process of MCM has, which looks after sets and
-// deployments, and their defaults.
+// mcmSetFlags are those that only machine-controller-manager has, or with this default.
 var mcmSetFlags = map[string]string{
+	"port":                               "10258",
+	"concurrent-syncs":                   "10",
 	"safety-up":                          "2",
 	"safety-down":                        "1",
 	"machine-safety-overshooting-period": "1m0s",
 	"autoscaler-scaledown-annotation-during-rollout": "true",
 }
 
-// otherDefaults are those on purpose: a request limit that one process needs which does
-// the work of two, and the one with which Gardener runs MCM.
-var otherDefaults = map[string]string{"kube-api-qps": "100", "kube-api-burst": "200"}
+// Our own flags for machines and sets, with the defaults at which all is as in MCM, and those of
+// "manager" only.
+var (
+	ownMachineFlags = map[string]string{"driver": "vm", "installation": "", "machine-safety-orphan-vms": "delete",
+		"machine-max-health-replacements": "1", "drain-volume-pods": "serial", "approve-node-certificates": "false",
+		"sim-dir": "", "sim-heartbeat": "10s", "leader-elect-namespace": ""}
+	ownSetFlags     = map[string]string{"enforce-min-ready-seconds": "false", "leader-elect-namespace": ""}
+	ownManagerFlags = map[string]string{"apis": "[mcm]", "watch-filter": "", "webhook-port": "0", "webhook-cert-dir": "",
+		"leader-elect-resource-name": "millwright-cluster-api"}
+)
 
-// notYet are flags of MCM's with nothing behind them so far. They are unknown flags until
-// there is.
-var notYet = []string{
-	"cloud-provider", "kube-api-content-type", "controller-start-interval",
-	"leader-elect-resource-lock",
-}
-
-// ownFlags are those that MCM has not.
-var ownFlags = map[string]string{"driver": "", "installation": "", "machine-safety-orphan-vms": "delete",
-	"machine-max-health-replacements": "1", "drain-volume-pods": "serial", "approve-node-certificates": "false",
-	"apis": "[mcm]", "watch-filter": "", "webhook-port": "0", "webhook-cert-dir": "", "leader-elect-namespace": "", "leader-elect-resource-name": "millwright-cluster-api",
-	"enforce-min-ready-seconds": "true", "sim-dir": "", "sim-heartbeat": "10s"}
+// otherDefaults are those of "manager": one process does the work of two, and MCM's users need not
+// know it.
+var otherDefaults = map[string]string{"port": "10259", "concurrent-syncs": "50", "kube-api-qps": "100", "kube-api-burst": "200",
+	"driver": "", "enforce-min-ready-seconds": "true"}
 
 // flagsOf are the flags of a command with their defaults.
 func flagsOf(t *testing.T, command ...string) map[string]string {
@@ -86,23 +111,63 @@ func flagsOf(t *testing.T, command ...string) map[string]string {
 	return found
 }
 
-// TestFlagsAreMCMs: a manager that is started as MCM was understands it, and does the
-// same.
+// TestFlagsAreMCMs: each process of MCM that is started as before understands its flags, and has
+// their defaults.
 func TestFlagsAreMCMs(t *testing.T) {
-	want := map[string]string{}
-	for _, set := range []map[string]string{mcmFlags, mcmSetFlags, otherDefaults, ownFlags} {
-		for name, value := range set {
-			want[name] = value
+	cases := map[string][]map[string]string{
+		"machine-controller":         {mcmFlags, mcmMachineFlags, ownMachineFlags},
+		"machine-controller-manager": {mcmFlags, mcmSetFlags, ownSetFlags},
+		"manager":                    {mcmFlags, mcmMachineFlags, mcmSetFlags, ownMachineFlags, ownSetFlags, ownManagerFlags, otherDefaults},
+	}
+	for command, sets := range cases {
+		want := map[string]string{}
+		for _, set := range sets {
+			maps.Copy(want, set)
+		}
+		if diff := cmp.Diff(want, flagsOf(t, command)); diff != "" {
+			t.Errorf("%s: flags and defaults (-want +got):\n%s", command, diff)
 		}
 	}
-	for _, name := range notYet {
-		if _, ok := want[name]; !ok {
-			t.Errorf("--%s is no flag of MCM", name)
-		}
-		delete(want, name)
+}
+
+// TestValuesOfMCMsFlags: what stands in manifests for MCM is taken, and has the value that it has
+// there; nonsense is refused by the name of the flag.
+func TestValuesOfMCMsFlags(t *testing.T) {
+	cases := map[string]struct {
+		command, given string
+		flag, want     string // no value if it is refused
+	}{
+		"period without a unit":   {"machine-controller-manager", "--machine-safety-overshooting-period=1", "machine-safety-overshooting-period", "1s"},
+		"period of the tests":     {"machine-controller-manager", "--machine-safety-overshooting-period=300ms", "machine-safety-overshooting-period", "300ms"},
+		"timeout without a unit":  {"machine-controller", "--machine-drain-timeout=300", "machine-drain-timeout", "5m0s"},
+		"preservation":            {"machine-controller", "--machine-preserve-timeout=72h", "machine-preserve-timeout", "72h0m0s"},
+		"underscores":             {"machine-controller", "--log_file=/var/log/mc.log", "log-file", "/var/log/mc.log"},
+		"dashes":                  {"machine-controller", "--log-file=/var/log/mc2.log", "log-file", "/var/log/mc2.log"},
+		"a threshold by name":     {"machine-controller-manager", "--stderrthreshold=WARNING", "stderrthreshold", "WARNING"},
+		"levels by file":          {"machine-controller-manager", "--vmodule=drain*=5", "vmodule", "drain*=5"},
+		"a switch without value":  {"machine-controller", "--alsologtostderr", "alsologtostderr", "true"},
+		"verbosity":               {"machine-controller", "--v=3", "v", "3"},
+		"content type":            {"machine-controller", "--kube-api-content-type=application/json", "kube-api-content-type", "application/json"},
+		"requests":                {"machine-controller", "--kube-api-qps=100", "kube-api-qps", "100"},
+		"no target":               {"machine-controller-manager", "--target-kubeconfig=none", "target-kubeconfig", "none"},
+		"no duration":             {"machine-controller", "--machine-health-timeout=5n", "machine-health-timeout", ""},
+		"no switch":               {"machine-controller", "--logtostderr=perhaps", "logtostderr", ""},
+		"flag of the other half":  {"machine-controller", "--safety-up=2", "safety-up", ""},
+		"flag of the other half,": {"machine-controller-manager", "--machine-drain-timeout=2h", "machine-drain-timeout", ""},
 	}
-	if diff := cmp.Diff(want, flagsOf(t, "manager")); diff != "" {
-		t.Errorf("flags and defaults (-want +got):\n%s", diff)
+	for name, tc := range cases {
+		cmd, _, err := newRoot("test").Find([]string{tc.command})
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch err := cmd.ParseFlags([]string{tc.given}); {
+		case (err == nil) != (tc.want != ""):
+			t.Errorf("%s: %s answers %v", name, tc.given, err)
+		case err != nil && !strings.Contains(err.Error(), "--"+tc.flag):
+			t.Errorf("%s: %q does not name --%s", name, err, tc.flag)
+		case err == nil && cmd.Flag(tc.flag).Value.String() != tc.want:
+			t.Errorf("%s: %s has the value %q, want %q", name, tc.given, cmd.Flag(tc.flag).Value, tc.want)
+		}
 	}
 }
 

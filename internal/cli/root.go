@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -32,6 +33,9 @@ import (
 type Program struct {
 	// Version of the program.
 	Version string
+	// Name is the path by which the program was called. The names of MCM's processes run these; all
+	// others, and none, run the command that Args begin with.
+	Name string
 	// Args are the arguments without the name of the program.
 	Args []string
 	// Stdout is for results, Stderr for logs and errors.
@@ -46,7 +50,7 @@ func Main(p Program) int {
 	defer stop()
 	context.AfterFunc(ctx, stop)
 
-	root := newRoot(p.Version)
+	root := newRootFor(p)
 	root.SetArgs(p.Args)
 	root.SetOut(terminal.NewText(p.Stdout))
 	root.SetErr(terminal.NewText(p.Stderr))
@@ -55,7 +59,7 @@ func Main(p Program) int {
 		return 0
 	}
 	// Several errors are printed in one line.
-	fmt.Fprintf(p.Stderr, "millwright: %s\n", messages.Line(strings.ReplaceAll(err.Error(), "\n", "; ")))
+	fmt.Fprintf(p.Stderr, "%s: %s\n", root.Name(), messages.Line(strings.ReplaceAll(err.Error(), "\n", "; ")))
 	if mistake, ok := errors.AsType[*args.UsageError](err); ok {
 		fmt.Fprintf(p.Stderr, "Run \"%s --help\" for usage.\n", cmp.Or(mistake.Command, ran).CommandPath())
 		return 2
@@ -63,20 +67,35 @@ func Main(p Program) int {
 	return 1
 }
 
+// newRootFor returns the command for the name of the program.
+func newRootFor(p Program) *cobra.Command {
+	for _, cmd := range []*cobra.Command{manager.NewMachineController(), manager.NewMachineControllerManager()} {
+		if filepath.Base(p.Name) == cmd.Name() {
+			return complete(cmd, p.Version)
+		}
+	}
+	return newRoot(p.Version)
+}
+
 func newRoot(version string) *cobra.Command {
 	root := args.Group(&cobra.Command{
-		Use:           "millwright",
-		Short:         "Manage the machines of Kubernetes clusters",
-		SilenceErrors: true,
-		SilenceUsage:  true,
+		Use:   "millwright",
+		Short: "Manage the machines of Kubernetes clusters",
 	},
 		cluster.NewUp(), cluster.NewDown(), cluster.NewStatus(), cluster.NewDemo(), cluster.NewHostrunner(),
-		machine.NewExplain(), rollout.New(), vm.New(), vm.NewHypervisor(), manager.New(), newVersionCommand(version),
+		machine.NewExplain(), rollout.New(), vm.New(), vm.NewHypervisor(), manager.New(),
+		manager.NewMachineController(), manager.NewMachineControllerManager(), newVersionCommand(version),
 	)
+	root.SetHelpCommand(newHelpCommand())
+	return complete(root, version)
+}
+
+// complete adds what every command of a program has.
+func complete(root *cobra.Command, version string) *cobra.Command {
+	root.SilenceErrors, root.SilenceUsage = true, true
 	root.Version = versionLine(version)
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return args.Wrong(plainly(err)) })
-	root.SetHelpCommand(newHelpCommand())
 	return root
 }
 

@@ -7,6 +7,37 @@ import (
 	"testing"
 )
 
+// TestNamesOfMCM: called by the name of a process of MCM, the program is that process, and takes no
+// command.
+func TestNamesOfMCM(t *testing.T) {
+	cases := map[string]struct {
+		name   string
+		args   []string
+		status int
+		says   []string
+	}{
+		"sets":                {"./machine-controller-manager", []string{"--help"}, 0, []string{"machine-controller-manager [flags]", "(default 10258)"}},
+		"machines":            {"/usr/local/bin/machine-controller", []string{"--help"}, 0, []string{"machine-controller [flags]", "(default 10259)"}},
+		"version":             {"machine-controller", []string{"--version"}, 0, []string{"millwright v1.2.3 (go"}},
+		"a mistake":           {"machine-controller-manager", []string{"--port=many"}, 2, []string{`machine-controller-manager: --port: "many" is not a whole number` + "\n", `Run "machine-controller-manager --help" for usage.`}},
+		"command":             {"machine-controller", []string{"manager"}, 2, []string{`machine-controller: "manager" is one argument too many`}},
+		"a folder is no name": {"/machine-controller/millwright", []string{"version"}, 0, []string{"millwright v1.2.3 (go"}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			var output bytes.Buffer
+			if status := Main(Program{Version: "v1.2.3", Name: tc.name, Args: tc.args, Stdout: &output, Stderr: &output}); status != tc.status {
+				t.Errorf("exit status %d, want %d", status, tc.status)
+			}
+			for _, words := range tc.says {
+				if !strings.Contains(output.String(), words) {
+					t.Errorf("lacks %q:\n%s", words, &output)
+				}
+			}
+		})
+	}
+}
+
 // TestMainAnswers: what the program prints where, and its exit status, as far as it ends
 // by itself.
 func TestMainAnswers(t *testing.T) {
@@ -31,6 +62,12 @@ func TestMainAnswers(t *testing.T) {
 		"version with argument": {[]string{"version", "now"}, 2, nil, []string{`"now"`}},
 		"several mistakes":      {[]string{"manager", "--driver=sim", "--port=-1", "--concurrent-syncs=0"}, 2, nil, []string{"--port: -1 is not between 0 and 65535; --concurrent-syncs: must be above 0\n"}},
 		"bad verbosity":         {[]string{"manager", "--v=11"}, 2, nil, []string{"--v: 11"}},
+		"bad threshold":         {[]string{"machine-controller", "--stderrthreshold=loud"}, 2, nil, []string{`--stderrthreshold: "loud"`, "WARNING", `Run "millwright machine-controller --help" for usage.`}},
+		"bad lock":              {[]string{"machine-controller-manager", "--leader-elect-resource-lock=endpoints"}, 2, nil, []string{`--leader-elect-resource-lock: "endpoints" is not leases`}},
+		"bad content type":      {[]string{"machine-controller", "--kube-api-content-type=/"}, 2, nil, []string{`--kube-api-content-type: "/"`}},
+		"MCM's lease":           {[]string{"manager", "--driver=sim", "--apis=capi", "--leader-elect-resource-name=machine-controller"}, 2, nil, []string{`--leader-elect-resource-name: "machine-controller" is the lease`}},
+		"other half's flag":     {[]string{"machine-controller-manager", "--driver=sim"}, 2, nil, []string{"unknown flag: --driver"}},
+		"check below timeout":   {[]string{"machine-controller", "--machine-safety-apiserver-statuscheck-period=10s"}, 2, nil, []string{"--machine-safety-apiserver-statuscheck-period: 10s is less than"}},
 		"bad format":            {[]string{"manager", "--logging-format=xml"}, 2, nil, []string{`--logging-format: "xml"`}},
 		"kubeconfig missing":    {[]string{"manager", "--driver=sim", "--target-kubeconfig=/nowhere/at/all"}, 1, nil, []string{"--target-kubeconfig: ", "/nowhere/at/all"}},
 		"up, no sense":          {[]string{"up", "--concurrent-syncs=0"}, 2, nil, []string{"--concurrent-syncs", `Run "millwright up --help" for usage.`}},

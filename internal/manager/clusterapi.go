@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
-	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/internal/controllers/capi"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/cluster"
@@ -61,8 +60,10 @@ func (c Config) has(api API) bool {
 // leases returns the names of the leases that a leader holds.
 func (c Config) leases() []string {
 	var names []string
-	if c.has(APIMCM) {
-		names = append(names, v1alpha1.LeaseMachineController, v1alpha1.LeaseMachineControllerManager)
+	for _, half := range []Half{HalfMachines, HalfSets} {
+		if c.runs(half) {
+			names = append(names, string(half))
+		}
 	}
 	if c.has(APICAPI) {
 		names = append(names, cmp.Or(c.Election.ClusterAPILease, infrav1.Lease))

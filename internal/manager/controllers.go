@@ -48,41 +48,50 @@ func mcmControllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner
 	if err := fieldindex.Add(context.Background(), mgr.GetFieldIndexer()); err != nil {
 		return nil, err
 	}
-	machines, err := machineOptions(mgr, cfg, joined, runner, events)
-	if err != nil {
-		return nil, err
+	var all []controller
+	sets := machineset.Options{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Machines: cfg.machines, Events: events.recorder("machineset-controller"),
+		Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs,
+		Overshoot: &cfg.Overshoot, EnforceMinReadySeconds: cfg.EnforceMinReadySeconds,
 	}
-	deployments := machinedeployment.Options{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Machines: cfg.machines, Events: events.recorder("machinedeployment-controller"),
-		Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs, ProtectNodes: cfg.ProtectNodes,
+	if cfg.runs(HalfMachines) {
+		machines, err := machineOptions(mgr, cfg, joined, runner, events)
+		if err != nil {
+			return nil, err
+		}
+		ofMachines := machine.New(machines)
+		sets.Location = ofMachines.Location
+		all = append(all, ofMachines, machineclass.New(mgr.GetClient()), machineclass.NewForSecrets(mgr.GetClient()))
+		all = append(all, nodeControllers(mgr, cfg, joined, machines.Tokens, events)...)
 	}
-	if joined != nil {
-		deployments.Target = joined
+	if cfg.runs(HalfSets) {
+		deployments := machinedeployment.Options{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Machines: cfg.machines, Events: events.recorder("machinedeployment-controller"),
+			Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs, ProtectNodes: cfg.ProtectNodes,
+		}
+		if joined != nil {
+			deployments.Target = joined
+		}
+		all = append(all, machineset.New(sets), machinedeployment.New(deployments))
 	}
-	ofMachines := machine.New(machines)
-	all := []controller{
-		ofMachines,
-		machineclass.New(mgr.GetClient()),
-		machineclass.NewForSecrets(mgr.GetClient()),
-		machineset.New(machineset.Options{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Machines: cfg.machines, Location: ofMachines.Location, Events: events.recorder("machineset-controller"),
-			Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs,
-			Overshoot: &cfg.Overshoot, EnforceMinReadySeconds: cfg.EnforceMinReadySeconds,
-		}),
-		machinedeployment.New(deployments),
+	return all, nil
+}
+
+// nodeControllers are those of the target's Nodes and of their certificates.
+func nodeControllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, tokens *bootstrap.Tokens, events *events) []controller {
+	if joined == nil {
+		return nil
 	}
-	if joined != nil {
-		all = append(all, unmanaged.New(unmanaged.Options{
-			Machines: mgr.GetClient(), Target: joined, Clock: clock.RealClock{}, Grace: cfg.CreationTimeout,
-		}))
-	}
-	if joined != nil && cfg.NodeCertificates.Approve {
+	all := []controller{unmanaged.New(unmanaged.Options{
+		Machines: mgr.GetClient(), Target: joined, Clock: clock.RealClock{}, Grace: cfg.CreationTimeout,
+	})}
+	if cfg.NodeCertificates.Approve {
 		all = append(all, nodecertificate.New(nodecertificate.Options{
-			Machines: mgr.GetClient(), Target: joined, Tokens: machines.Tokens, Reserved: cfg.NodeCertificates.Reserved,
+			Machines: mgr.GetClient(), Target: joined, Tokens: tokens, Reserved: cfg.NodeCertificates.Reserved,
 			Events: events.recorder("node-certificate-controller"), Clock: clock.RealClock{},
 		}))
 	}
-	return all, nil
+	return all
 }
 
 // machineOptions returns the options of the Machine controller, with its engine.

@@ -54,9 +54,11 @@ type Config struct {
 	Namespace string
 	// APIs that the manager serves. Empty means APIMCM.
 	APIs []API
+	// Half is the half of APIMCM that the manager serves. Empty means both.
+	Half Half
 	// ClusterAPI configures APICAPI.
 	ClusterAPI ClusterAPI
-	// Driver creates and deletes instances. Required.
+	// Driver creates and deletes instances. Required, but for HalfSets.
 	Driver driver.Driver
 	// DriverName is the driver's name in classes and MillwrightMachines; the manager creates
 	// no VMs for others. Empty means that classes are not checked. Required for APICAPI.
@@ -285,7 +287,7 @@ func addAll(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, events *events) 
 		return err
 	}
 	runnables := append([]ctrlmanager.Runnable{runner}, cfg.Runnables...)
-	if cfg.Orphans.Period > 0 {
+	if cfg.Orphans.Period > 0 && (cfg.runs(HalfMachines) || cfg.has(APICAPI)) {
 		collector := newCollector(mgr, cfg, events)
 		cfg.outOfRange = collector.Trigger
 		runnables = append(runnables, collector)
@@ -318,18 +320,20 @@ func joinTarget(mgr ctrl.Manager, cfg Config) (*target.Cluster, error) {
 	if cfg.Target == nil || !cfg.has(APIMCM) {
 		return nil, nil
 	}
-	joined, err := target.New(cfg.Target, target.Options{
+	options := target.Options{
 		Scheme: mgr.GetScheme(), Resync: cfg.ResyncPeriod,
-		// A drain takes what it does not find here for deleted.
-		Kinds: []client.Object{
-			&corev1.Pod{}, &corev1.PersistentVolume{}, &corev1.PersistentVolumeClaim{},
-			&storagev1.VolumeAttachment{}, &policyv1.PodDisruptionBudget{},
-		},
-		Keep:  drain.StripPod,
-		Index: drain.AddIndexes,
 		// What is not among the nodes is believed to be gone.
 		NewInformer: withLists(toolscache.NewSharedIndexInformer, consistent),
-	})
+	}
+	if cfg.runs(HalfMachines) {
+		// A drain takes what it does not find here for deleted.
+		options.Kinds = []client.Object{
+			&corev1.Pod{}, &corev1.PersistentVolume{}, &corev1.PersistentVolumeClaim{},
+			&storagev1.VolumeAttachment{}, &policyv1.PodDisruptionBudget{},
+		}
+		options.Keep, options.Index = drain.StripPod, drain.AddIndexes
+	}
+	joined, err := target.New(cfg.Target, options)
 	if err != nil {
 		return nil, err
 	}

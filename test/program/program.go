@@ -38,7 +38,7 @@ const Environment = asProgram + "=1"
 // hypervisor runs as the program, too: it has no environment but its own.
 func Main() {
 	if os.Getenv(asProgram) != "" || os.Getenv(vmpb.EnvSpec) != "" {
-		os.Exit(cli.Main(cli.Program{Version: "test", Args: os.Args[1:], Stdout: os.Stdout, Stderr: os.Stderr}))
+		os.Exit(cli.Main(cli.Program{Version: "test", Name: os.Args[0], Args: os.Args[1:], Stdout: os.Stdout, Stderr: os.Stderr}))
 	}
 }
 

@@ -32,8 +32,8 @@ type DriverFlags struct {
 	SimHeartbeat time.Duration
 }
 
-func (f *DriverFlags) add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.Name, "driver", "", `driver of the machines: "vm" for VirtualMachines, "sim" for simulated ones`)
+func (f *DriverFlags) add(flags *pflag.FlagSet, name string) {
+	flags.StringVar(&f.Name, "driver", name, `driver of the machines: "vm" for VirtualMachines, "sim" for simulated ones`)
 	flags.StringVar(&f.Installation, "installation", "", "name of this installation, which labels the VirtualMachines of the driver vm; must not change")
 	flags.StringVar(&f.SimDir, "sim-dir", "", "directory in which the driver sim persists its VMs; empty for in memory")
 	flags.DurationVar(&f.SimHeartbeat, "sim-heartbeat", DefaultHeartbeat, "period of the heartbeats of the driver sim's nodes; 0 for none, so that kube-controller-manager marks them unreachable")

@@ -22,7 +22,7 @@ func parse(t *testing.T, given ...string) *Flags {
 	t.Helper()
 	flags := &Flags{}
 	set := pflag.NewFlagSet("manager", pflag.ContinueOnError)
-	flags.add(set)
+	flags.add(set, standard)
 	if err := set.Parse(given); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,139 @@
+package manager
+
+import (
+	"time"
+
+	"github.com/spf13/pflag"
+
+	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/folder"
+	"github.com/millwright-dev/millwright/internal/controllers/machine"
+	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
+	"github.com/millwright-dev/millwright/internal/lifecycle/orphans"
+	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
+	"github.com/millwright-dev/millwright/internal/manager"
+)
+
+// defaults are those that differ among the commands.
+type defaults struct {
+	half            manager.Half
+	port            int
+	concurrentSyncs int
+	qps             float32
+	burst           int
+	driver          string
+	minReadySeconds bool
+}
+
+var (
+	// standard has the request limit that one process needs which does the work of two, and with
+	// which Gardener runs MCM.
+	standard = defaults{port: 10259, concurrentSyncs: 50, qps: 100, burst: 200, minReadySeconds: true}
+	// Those of MCM. It has its driver compiled in.
+	machineController        = defaults{half: manager.HalfMachines, port: 10259, concurrentSyncs: 50, qps: 20, burst: 30, driver: folder.DriverVM}
+	machineControllerManager = defaults{half: manager.HalfSets, port: 10258, concurrentSyncs: 10, qps: 20, burst: 30}
+)
+
+func (f *Flags) add(flags *pflag.FlagSet, d defaults) {
+	flags.SetNormalizeFunc(dashes)
+	f.Config.Half = d.half
+	flags.StringVar(&f.control, "control-kubeconfig", "", `kubeconfig of the control cluster, which holds the Machines; "inClusterConfig" for the in-cluster config; defaults to --target-kubeconfig`)
+	flags.StringVar(&f.target, "target-kubeconfig", "", `kubeconfig of the target cluster, which the nodes join; "none" if there is none; defaults to the in-cluster config`)
+	namespace := "namespace of the Machines in the control cluster"
+	if d.half == "" {
+		namespace += `; with --apis=capi, "" for all namespaces`
+	}
+	flags.StringVar(&f.namespace, "namespace", "default", namespace)
+	flags.Float32Var(&f.qps, "kube-api-qps", d.qps, "QPS of the client of each API server")
+	flags.IntVar(&f.burst, "kube-api-burst", d.burst, "burst of the client of each API server")
+	flags.StringVar(&f.Config.Address, "address", "0.0.0.0", "IP address on which to serve /healthz and /metrics")
+	flags.IntVar(&f.Config.Port, "port", d.port, "port on which to serve /healthz and /metrics over HTTP; 0 to disable")
+	flags.BoolVar(&f.Config.Profiling.Enabled, "profiling", false, "enable profiling via web interface host:port/debug/pprof/")
+	flags.BoolVar(&f.Config.Profiling.Contention, "contention-profiling", false, "enable block profiling; requires --profiling")
+	flags.StringVar(&f.Config.Election.Namespace, "leader-elect-namespace", "", "namespace of the leases; defaults to --namespace")
+	f.addTuning(flags, d)
+	if d.half == "" {
+		f.addClusterAPI(flags)
+	} else {
+		f.apis = []string{string(manager.APIMCM)}
+	}
+	if d.half != manager.HalfSets {
+		flags.BoolVar(&f.Config.NodeCertificates.Approve, "approve-node-certificates", false, "approve the certificate of the node of a Machine when its bootstrap token requests it, and deny that token all others; needs the ClusterRole millwright-node-certificates, and no other approver for bootstrap tokens")
+		f.Driver.add(flags, d.driver)
+	}
+	f.ignored.add(flags, d.half)
+	f.Logging.Add(flags)
+	args.BareSeconds(flags)
+}
+
+// AddTuning adds the flags that "millwright up" has too.
+func (f *Flags) AddTuning(flags *pflag.FlagSet) {
+	f.addTuning(flags, standard)
+	args.BareSeconds(flags)
+}
+
+func (f *Flags) addTuning(flags *pflag.FlagSet, d defaults) {
+	f.flags = flags
+	c := &f.Config
+	flags.IntVar(&c.ConcurrentSyncs, "concurrent-syncs", d.concurrentSyncs, "number of objects of a kind that are reconciled concurrently, and of concurrent driver calls")
+	flags.DurationVar(&c.ResyncPeriod, "min-resync-period", 12*time.Hour, "resync period of the informers")
+	flags.BoolVar(&c.Election.Enabled, "leader-elect", true, "enable leader election")
+	flags.DurationVar(&c.Election.LeaseDuration, "leader-elect-lease-duration", 15*time.Second, "duration after which non-leaders may acquire a lease that was not renewed")
+	flags.DurationVar(&c.Election.RenewDeadline, "leader-elect-renew-deadline", 10*time.Second, "duration after which a leader that fails to renew a lease stops leading")
+	flags.DurationVar(&c.Election.RetryPeriod, "leader-elect-retry-period", 2*time.Second, "duration between attempts to acquire or renew a lease")
+	if d.half != manager.HalfSets {
+		f.addMachines(flags)
+		f.addHealth(flags)
+		f.addDrain(flags)
+	}
+	if d.half != manager.HalfMachines {
+		f.addSets(flags, d)
+	}
+}
+
+func (f *Flags) addMachines(flags *pflag.FlagSet) {
+	c := &f.Config
+	flags.DurationVar(&c.CreationTimeout, "machine-creation-timeout", timeouts.DefaultCreation, "period after which a Machine whose node has not joined is marked Failed")
+	flags.DurationVar(&c.ResourceExhaustedRetry, "resource-exhausted-retry", timeouts.DefaultResourceExhausted, "retry period after a creation that failed with ResourceExhausted")
+	flags.DurationVar(&c.Timeouts.Preserve, "machine-preserve-timeout", timeouts.DefaultPreserve, "period for which a Machine is preserved")
+	flags.DurationVar(&c.Timeouts.InPlaceUpdate, "machine-inplace-update-timeout", timeouts.DefaultInPlaceUpdate, "period after which an in-place update that has not ended has failed")
+	flags.StringVar((*string)(&c.Orphans.Mode), "machine-safety-orphan-vms", string(orphans.Delete), `how to handle orphaned VMs: "delete", "report" or "off"`)
+	flags.DurationVar(&c.Orphans.Period, "machine-safety-orphan-vms-period", 15*time.Minute, "period of the check for orphaned VMs; an orphan is deleted when two checks in a row have found it")
+	flags.StringVar(&f.nodeConditions, "node-conditions", "KernelDeadlock,ReadonlyFilesystem,DiskPressure,NetworkUnavailable", "comma-separated node conditions that make a Machine unhealthy unless False")
+	flags.StringVar(&c.BootstrapTokenGroups, "bootstrap-token-auth-extra-groups", "", "comma-separated groups that bootstrap tokens authenticate as; each must begin with system:bootstrappers:")
+}
+
+func (f *Flags) addSets(flags *pflag.FlagSet, d defaults) {
+	c := &f.Config
+	flags.Int32Var(&c.Overshoot.Up, "safety-up", 2, "number of Machines above replicas plus maxSurge at which a MachineSet is frozen")
+	flags.Int32Var(&c.Overshoot.Down, "safety-down", 1, "number of Machines below the limit of --safety-up at which a frozen MachineSet is unfrozen")
+	flags.BoolVar(&c.ProtectNodes, "autoscaler-scaledown-annotation-during-rollout", true, "annotate nodes to disable scale-down by the cluster autoscaler during a rollout")
+	flags.BoolVar(&c.EnforceMinReadySeconds, "enforce-min-ready-seconds", d.minReadySeconds, "count a Machine as available only after minReadySeconds; MCM ignores the field")
+}
+
+func (f *Flags) addClusterAPI(flags *pflag.FlagSet) {
+	c := &f.Config
+	flags.StringSliceVar(&f.apis, "apis", []string{string(manager.APIMCM)}, `comma-separated APIs to serve: "mcm" for Machines of machine.sapcloud.io, "capi" for MillwrightMachines of Cluster API`)
+	flags.StringVar(&c.ClusterAPI.WatchFilter, "watch-filter", "", "reconcile only MillwrightMachines and MillwrightClusters whose label cluster.x-k8s.io/watch-filter has this value; empty for all")
+	flags.IntVar(&c.ClusterAPI.WebhookPort, "webhook-port", 0, "port of the optional webhooks for the kinds of Cluster API; 0 to disable")
+	flags.StringVar(&c.ClusterAPI.WebhookCertDir, "webhook-cert-dir", "", "directory with the webhook server's tls.crt and tls.key")
+	flags.StringVar(&c.Election.ClusterAPILease, "leader-elect-resource-name", infrav1.Lease, "name of the lease for --apis=capi, which managers with different --namespace or --watch-filter must not share; MCM's lease names are fixed")
+}
+
+func (f *Flags) addHealth(flags *pflag.FlagSet) {
+	h := &f.Config.Health
+	flags.DurationVar(&h.Timeout, "machine-health-timeout", machine.DefaultHealthTimeout, "period after which an unhealthy Machine is marked Failed and replaced")
+	flags.StringVar(&f.replacements, "machine-max-health-replacements", "1", `number or percentage of the Machines with the same label "name" that may be replaced for their health concurrently, and, after an outage, whose drains may be forced concurrently`)
+	flags.DurationVar(&h.OutageTimeout, "machine-safety-apiserver-statuscheck-timeout", machine.DefaultOutageTimeout, "period after which an API server that does not answer is considered unreachable")
+	flags.DurationVar(&h.OutagePeriod, "machine-safety-apiserver-statuscheck-period", machine.DefaultOutagePeriod, "period of the API servers' health check, which runs while a Machine timeout is pending or metrics are scraped")
+}
+
+func (f *Flags) addDrain(flags *pflag.FlagSet) {
+	d := &f.Config.Drain
+	flags.DurationVar(&d.Timeout, "machine-drain-timeout", machine.DefaultDrainTimeout, "period after which a node is drained forcefully")
+	flags.Int32Var(&d.MaxEvictRetries, "machine-max-evict-retries", machine.DefaultMaxEvictRetries, "maximum number of retries of a rejected eviction")
+	flags.DurationVar(&d.DetachTimeout, "machine-pv-detach-timeout", drain.DefaultDetachTimeout, "timeout for the detachment of a volume during drain")
+	flags.DurationVar(&d.ReattachTimeout, "machine-pv-reattach-timeout", drain.DefaultReattachTimeout, "timeout for the attachment of that volume to another node")
+	flags.StringVar((*string)(&d.Strategy), "drain-volume-pods", string(drain.Serial), `how to evict Pods with volumes: "serial" for one by one, "independent" for concurrently unless they share a volume`)
+}

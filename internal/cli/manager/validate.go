@@ -1,0 +1,97 @@
+package manager
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/utils/ptr"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
+	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
+	"github.com/millwright-dev/millwright/internal/lifecycle/orphans"
+	"github.com/millwright-dev/millwright/internal/manager"
+)
+
+// validate returns all problems with the flags.
+func (f *Flags) validate() error {
+	c := f.Config
+	var wrong args.Problems
+	wrong.If(f.target == kubeconfig.None && f.control == "", "--control-kubeconfig: required when --target-kubeconfig is none")
+	wrong.Add(f.validateAPIs())
+	f.ignored.problems(&wrong)
+	wrong.If(c.NodeCertificates.Approve && (f.target == kubeconfig.None || !slices.Contains(f.apis, string(manager.APIMCM))), "--approve-node-certificates: needs a target cluster, and mcm among --apis")
+	wrong.If(net.ParseIP(c.Address) == nil, "--address: %q is not an IP address", c.Address)
+	wrong.Port("port", c.Port)
+	wrong.If(f.qps <= 0, "--kube-api-qps: must be above 0")
+	wrong.If(f.burst < 0, "--kube-api-burst: must not be negative")
+	wrong.If(c.Profiling.Contention && !c.Profiling.Enabled, "--contention-profiling: needs --profiling")
+	wrong.Add(f.ValidateTuning())
+	return wrong.Err()
+}
+
+func (f *Flags) validateAPIs() error {
+	c := f.Config
+	known := []string{string(manager.APIMCM), string(manager.APICAPI)}
+	all := len(f.apis) == 1 && f.apis[0] == string(manager.APICAPI)
+	switch unknown := slices.IndexFunc(f.apis, func(api string) bool { return !slices.Contains(known, api) }); {
+	case len(f.apis) == 0:
+		return errors.New("--apis: must not be empty")
+	case unknown >= 0:
+		return fmt.Errorf("--apis: %q is none of %s", f.apis[unknown], strings.Join(known, ", "))
+	case f.namespace == "" && !all:
+		return errors.New("--namespace: must not be empty, unless --apis is capi only")
+	case f.namespace == "" && c.Election.Enabled && c.Election.Namespace == "":
+		return errors.New("--leader-elect-namespace: required when --namespace is empty")
+	case slices.Contains([]string{v1alpha1.LeaseMachineController, v1alpha1.LeaseMachineControllerManager}, c.Election.ClusterAPILease):
+		return fmt.Errorf("--leader-elect-resource-name: %q is the lease of MCM's process of that name, which would stand by forever", c.Election.ClusterAPILease)
+	case c.ClusterAPI.WebhookPort < 0 || c.ClusterAPI.WebhookPort > 65535:
+		return fmt.Errorf("--webhook-port: %d is not between 0 and 65535", c.ClusterAPI.WebhookPort)
+	case c.ClusterAPI.WebhookPort != 0 && (c.ClusterAPI.WebhookCertDir == "" || !slices.Contains(f.apis, string(manager.APICAPI))):
+		return errors.New("--webhook-port: needs --webhook-cert-dir, and capi among --apis")
+	}
+	return nil
+}
+
+// ValidateTuning returns all problems with the flags of AddTuning.
+func (f *Flags) ValidateTuning() error {
+	c := f.Config
+	var wrong args.Problems
+	wrong.If(c.ConcurrentSyncs <= 0, "--concurrent-syncs: must be above 0")
+	wrong.Negative(f.flags)
+	if c.Half != manager.HalfSets {
+		f.validateMachines(&wrong)
+	}
+	wrong.Add(validateElection(c.Election))
+	return wrong.Err()
+}
+
+func (f *Flags) validateMachines(wrong *args.Problems) {
+	c := f.Config
+	wrong.If(!slices.Contains([]orphans.Mode{orphans.Delete, orphans.Report, orphans.Off}, c.Orphans.Mode), "--machine-safety-orphan-vms: %q is none of delete, report, off", c.Orphans.Mode)
+	wrong.If(c.Drain.Strategy != drain.Serial && c.Drain.Strategy != drain.Independent, "--drain-volume-pods: %q is neither serial nor independent", c.Drain.Strategy)
+	_, err := intstr.GetScaledValueFromIntOrPercent(ptr.To(intstr.Parse(f.replacements)), 100, false)
+	wrong.If(err != nil, "--machine-max-health-replacements: %q is neither a number nor a percentage", f.replacements)
+	wrong.If(c.Health.OutagePeriod < c.Health.OutageTimeout, "--machine-safety-apiserver-statuscheck-period: %v is less than --machine-safety-apiserver-statuscheck-timeout, %v", c.Health.OutagePeriod, c.Health.OutageTimeout)
+}
+
+// validateElection returns an error for times that client-go refuses, or that make leadership
+// unreliable.
+func validateElection(e manager.Election) error {
+	switch {
+	case !e.Enabled:
+		return nil
+	case e.LeaseDuration < time.Second:
+		return errors.New("--leader-elect-lease-duration: must be at least 1s")
+	case e.RetryPeriod <= 0, float64(e.RenewDeadline) <= leaderelection.JitterFactor*float64(e.RetryPeriod), e.LeaseDuration <= e.RenewDeadline:
+		return fmt.Errorf("--leader-elect-*: the lease duration must be above the renew deadline, and that above %v times the retry period", leaderelection.JitterFactor)
+	}
+	return nil
+}
