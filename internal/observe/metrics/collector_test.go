@@ -12,7 +12,6 @@ import (
 	"github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -24,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/fixture"
 	"github.com/millwright-dev/millwright/test/golden"
 )
 
@@ -32,47 +32,7 @@ var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
 // fleet is one object of each kind, each with all that there can be.
 func fleet() (*v1alpha1.MachineClass, *v1alpha1.Machine, *v1alpha1.MachineSet, *v1alpha1.MachineDeployment) {
-	meta := func(name string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Namespace: "shop", Name: name, CreationTimestamp: metav1.NewTime(noon.Add(-time.Minute))}
-	}
-	class := &v1alpha1.MachineClass{ObjectMeta: meta("small"), NodeTemplate: &v1alpha1.NodeTemplate{InstanceType: "m1"}}
-	machine := &v1alpha1.Machine{ObjectMeta: meta("pool-1")}
-	machine.Labels = map[string]string{"node": "node-1", "name": "pool"}
-	machine.Spec.Class = v1alpha1.ClassSpec{APIGroup: "machine.sapcloud.io", Kind: "MachineClass", Name: "small"}
-	machine.Spec.ProviderID = "sim:///1"
-	machine.Spec.NodeTemplateSpec.Labels = map[string]string{corev1.LabelTopologyZone: "z1"}
-	machine.Status.CurrentStatus.Phase = v1alpha1.MachineUnknown
-	machine.Status.Conditions = []corev1.NodeCondition{
-		{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}, {Type: "Twice", Status: corev1.ConditionTrue}, {Type: "Twice", Status: corev1.ConditionFalse},
-	}
-	failed := v1alpha1.MachineSummary{
-		Name: "pool-2", ProviderID: "sim:///2", OwnerRef: "pool-a",
-		LastOperation: v1alpha1.LastOperation{State: v1alpha1.MachineStateFailed, Type: v1alpha1.MachineOperationCreate},
-	}
-	set := &v1alpha1.MachineSet{ObjectMeta: meta("pool-a")}
-	set.Spec = v1alpha1.MachineSetSpec{Replicas: 3, MinReadySeconds: 5}
-	set.Spec.Template.Spec.Class = machine.Spec.Class
-	set.Status = v1alpha1.MachineSetStatus{
-		Replicas: 3, ReadyReplicas: 2, AvailableReplicas: 1, FullyLabeledReplicas: 3, FailedMachines: &[]v1alpha1.MachineSummary{failed, failed},
-		Conditions: []v1alpha1.MachineSetCondition{{Type: v1alpha1.MachineSetFrozen, Status: v1alpha1.ConditionTrue}},
-	}
-	deployment := &v1alpha1.MachineDeployment{ObjectMeta: meta("pool")}
-	deployment.Spec = v1alpha1.MachineDeploymentSpec{
-		Replicas: 3, MinReadySeconds: 5, Paused: true, RevisionHistoryLimit: ptr.To(int32(2)), ProgressDeadlineSeconds: ptr.To(int32(600)),
-		RollbackTo: &v1alpha1.RollbackConfig{Revision: 7},
-		Strategy: v1alpha1.MachineDeploymentStrategy{
-			Type: v1alpha1.RollingUpdateMachineDeploymentStrategyType,
-			RollingUpdate: &v1alpha1.RollingUpdateMachineDeployment{UpdateConfiguration: v1alpha1.UpdateConfiguration{
-				MaxSurge: ptr.To(intstr.FromString("50%")), MaxUnavailable: ptr.To(intstr.FromInt32(1)),
-			}},
-		},
-	}
-	deployment.Status = v1alpha1.MachineDeploymentStatus{
-		Replicas: 4, ReadyReplicas: 3, AvailableReplicas: 2, UpdatedReplicas: 1, UnavailableReplicas: 2, CollisionCount: ptr.To(int32(1)),
-		FailedMachines: []*v1alpha1.MachineSummary{&failed, nil},
-		Conditions:     []v1alpha1.MachineDeploymentCondition{{Type: v1alpha1.MachineDeploymentAvailable, Status: v1alpha1.ConditionFalse}},
-	}
-	return class, machine, set, deployment
+	return fixture.Fleet(noon.Add(-time.Minute))
 }
 
 // collect makes a Collector of objects that is registered and was asked nothing yet.

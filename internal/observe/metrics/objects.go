@@ -20,7 +20,7 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	frozen          = describe("machine_controller_frozen", "Whether machines are left alone since an API server is away: 1 is yes.")
+	frozen          = describe("machine_controller_frozen", "Whether timeouts stand still since the control or the target API server is away: 1 is yes.")
 	machineItems    = describe("machine_items_total", "Number of machines.")
 	setItems        = describe("machine_set_items_total", "Number of machine sets.")
 	deploymentItems = describe("machine_deployment_items_total", "Number of machine deployments.")

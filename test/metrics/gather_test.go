@@ -1,0 +1,178 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	clientmetrics "k8s.io/client-go/tools/metrics"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
+	ctrlfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+	driverfake "github.com/millwright-dev/millwright/driver/fake"
+	"github.com/millwright-dev/millwright/driver/instrument"
+	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
+	"github.com/millwright-dev/millwright/internal/lifecycle/orphans"
+	"github.com/millwright-dev/millwright/internal/observe/metrics"
+	"github.com/millwright-dev/millwright/test/fixture"
+)
+
+// drained is a Drainer whose nodes are empty.
+type drained struct{ metrics.Drainer }
+
+func (drained) Drain(context.Context, drain.Request) (drain.Report, error) {
+	return drain.Report{Done: true}, nil
+}
+
+// everything has each metric of the program happen, and gathers them as they are served.
+func everything(t *testing.T) []*dto.MetricFamily {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry() // refuses what was not described
+	class, machine, set, deployment := fixture.Fleet(time.Now())
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, vmv1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	vm := &vmv1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "pool-1"}}
+	reader := ctrlfake.NewClientBuilder().WithScheme(scheme).WithObjects(class, machine, set, deployment, vm).Build()
+	options := metrics.Options{Reader: reader, Clock: clock.RealClock{}, Registerer: registry, Informers: &informertest.FakeInformers{Scheme: scheme}}
+	work := metrics.NewWork(options)
+	options.Work = work
+	runs(t, metrics.New(options).Start)
+	runs(t, (&metrics.VMs{Reader: reader, Registerer: registry}).Start)
+	orphans.New(orphans.Options{Registerer: registry})
+	call(t, registry, work, machine, class)
+	library(t)
+	gather(t, registry, "mcm_machine_items_total") // it is registered after its watch
+	happen(t, options.Informers.(*informertest.FakeInformers), machine)
+	return gather(t, registry, "mcm_machine_num_failed_join", "millwright_virtual_machine_ready", "mcm_workqueue_depth")
+}
+
+// gather gathers metrics as they are served, once those names are among them.
+func gather(t *testing.T, registry prometheus.Gatherer, awaited ...any) (families []*dto.MetricFamily) {
+	t.Helper()
+	gomega.NewWithT(t).Eventually(func() ([]string, error) {
+		var err error
+		families, err = metrics.Gatherer(prometheus.Gatherers{registry, ctrlmetrics.Registry}).Gather()
+		var names []string
+		for _, family := range families {
+			if !grouped(family.GetName()) {
+				names = append(names, family.GetName())
+			}
+		}
+		return names, err
+	}).WithTimeout(20 * time.Second).Should(gomega.ContainElements(awaited...))
+	return families
+}
+
+// runs runs something until the test ends.
+func runs(t *testing.T, start func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// happen has a Machine join, and fail to.
+func happen(t *testing.T, informers *informertest.FakeInformers, machine *v1alpha1.Machine) {
+	t.Helper()
+	informer, err := informers.FakeInformerFor(t.Context(), &v1alpha1.Machine{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	phase := func(phase v1alpha1.MachinePhase) *v1alpha1.Machine {
+		changed := machine.DeepCopy()
+		changed.Status.CurrentStatus.Phase, changed.Status.LastOperation.Type = phase, v1alpha1.MachineOperationCreate
+		return changed
+	}
+	gomega.NewWithT(t).Eventually(informer.HasSynced).Should(gomega.BeTrue())
+	informer.Update(phase(v1alpha1.MachinePending), phase(v1alpha1.MachineRunning))
+	informer.Update(phase(v1alpha1.MachinePending), phase(v1alpha1.MachineFailed))
+}
+
+// call calls all methods of drivers once, and one that fails.
+func call(t *testing.T, registry prometheus.Registerer, work *metrics.Work, machine *v1alpha1.Machine, class *v1alpha1.MachineClass) {
+	t.Helper()
+	machine = machine.DeepCopy()
+	machine.Spec.ProviderID, machine.DeletionTimestamp = "", &metav1.Time{Time: time.Now()}
+	d := work.Driver(instrument.Wrap(driverfake.New(driverfake.Config{RequireInitialize: true}), instrument.Options{Provider: "fake", Registerer: registry}))
+	_, created := d.CreateMachine(t.Context(), &driver.CreateMachineRequest{Machine: machine, MachineClass: class})
+	_, initialized := d.(driver.Initializer).InitializeMachine(t.Context(), &driver.InitializeMachineRequest{Machine: machine, MachineClass: class})
+	_, emptied := work.Drainer(drained{}).Drain(t.Context(), drain.Request{Machine: types.NamespacedName{Namespace: machine.Namespace, Name: machine.Name}})
+	_, deleted := d.DeleteMachine(t.Context(), &driver.DeleteMachineRequest{Machine: machine, MachineClass: class})
+	if err := errors.Join(created, initialized, emptied, deleted); err != nil {
+		t.Fatal(err)
+	}
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := d.CreateMachine(cancelled, &driver.CreateMachineRequest{Machine: machine, MachineClass: class}); err == nil {
+		t.Fatal("a cancelled creation succeeds")
+	}
+}
+
+// library has client-go and controller-runtime measure something.
+func library(t *testing.T) {
+	t.Helper()
+	queue := priorityqueue.New[string]("metrics")
+	t.Cleanup(queue.ShutDown)
+	queue.Add("done")
+	done, _ := queue.Get()
+	queue.Done(done)
+	queue.Add("waiting")
+	clientmetrics.RequestResult.Increment(t.Context(), "200", "GET", "example.com")
+	lock := &resourcelock.LeaseLock{LeaseMeta: metav1.ObjectMeta{Namespace: "shop", Name: "lease"}, Client: fake.NewClientset().CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: "me"}}
+	if _, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: lock, Name: "lease", LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: time.Second,
+		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) {}, OnStoppedLeading: func() {}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// row is a metric of the list.
+type row struct{ name, kind, labels, help string }
+
+// rowOf describes a metric, without what a histogram adds to it.
+func rowOf(family *dto.MetricFamily) row {
+	var labels []string
+	for _, metric := range family.Metric {
+		for _, label := range metric.Label {
+			if !slices.Contains(labels, label.GetName()) {
+				labels = append(labels, label.GetName())
+			}
+		}
+	}
+	slices.Sort(labels)
+	return row{family.GetName(), strings.ToLower(family.GetType().String()), strings.Join(labels, " "), family.GetHelp()}
+}
+
+func (r row) String() string {
+	return fmt.Sprintf("%s\t%s\t%s\t%s\n", r.name, r.kind, r.labels, r.help)
+}
