@@ -8,11 +8,12 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	"github.com/go-logr/logr"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
@@ -79,14 +80,13 @@ var kindsOfClusterAPI = []string{"millwrightmachines", "millwrightmachinetemplat
 
 // discoverClusterAPI returns the version of Cluster API's kinds, and checks that the control
 // cluster serves all kinds that are needed.
-func discoverClusterAPI(ctx context.Context, config *rest.Config) (version schema.GroupVersion, err error) {
-	config = rest.CopyConfig(config)
-	config.Timeout = controlPatience
-	client, err := discovery.NewDiscoveryClientForConfig(config)
+func discoverClusterAPI(ctx context.Context, log logr.Logger, config *rest.Config) (version schema.GroupVersion, err error) {
+	client, err := discoverer(config)
 	if err != nil {
-		return schema.GroupVersion{}, fmt.Errorf("control cluster: %w", err)
+		return schema.GroupVersion{}, err
 	}
-	err = patiently(ctx, func() (err error) {
+	wait := waiting{log: log, server: config.Host}
+	err = wait.until(ctx, func() (err error) {
 		version, err = core.Discover(client)
 		return err
 	})
@@ -96,7 +96,7 @@ func discoverClusterAPI(ctx context.Context, config *rest.Config) (version schem
 	case err != nil:
 		return version, fmt.Errorf("control cluster at %s: %w", config.Host, err)
 	}
-	err = patiently(ctx, func() error { return core.Serves(client, infrav1.SchemeGroupVersion, kindsOfClusterAPI...) })
+	err = wait.until(ctx, func() error { return core.Serves(client, infrav1.SchemeGroupVersion, kindsOfClusterAPI...) })
 	switch {
 	case errors.Is(err, core.ErrNotServed):
 		return version, fmt.Errorf("control cluster at %s: %w: install the CRDs (kubectl apply -f config/crd)", config.Host, err)

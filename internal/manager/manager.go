@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"strconv"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -69,9 +67,12 @@ type Config struct {
 	// Runnables are started with the controllers, in the leader only.
 	Runnables []ctrlmanager.Runnable
 
-	// Address and Port of /healthz and /metrics, over plain HTTP. Port 0 serves nothing.
+	// Address and Port of /healthz, /readyz, /livez, /configz and /metrics, over plain HTTP. Port 0
+	// serves nothing.
 	Address string
 	Port    int
+	// Flags are the values that /configz serves, by name.
+	Flags map[string]string
 	// Profiling configures profiles at the same port.
 	Profiling Profiling
 	// ConcurrentSyncs is how many objects of one kind are reconciled at the same time, and how
@@ -176,14 +177,19 @@ func Scheme() *runtime.Scheme {
 
 // Run runs a manager until ctx ends or the manager fails.
 func Run(ctx context.Context, cfg Config) error {
-	err := run(ctx, cfg)
+	pages, stop, err := serve(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	err = run(ctx, cfg, pages)
 	if ctx.Err() != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return nil // what was about to start reports that it cannot any more
 	}
 	return err
 }
 
-func run(ctx context.Context, cfg Config) error {
+func run(ctx context.Context, cfg Config, pages *serving) error {
 	scheme, err := prepare(ctx, cfg)
 	if err != nil {
 		return err
@@ -221,6 +227,9 @@ func run(ctx context.Context, cfg Config) error {
 			return err
 		}
 	}
+	if err := mgr.Add(pages.following(mgr, leads)); err != nil {
+		return err
+	}
 	if err := mgr.Start(ctx); err != nil {
 		return fmt.Errorf("running: %w", err)
 	}
@@ -234,13 +243,13 @@ func prepare(ctx context.Context, cfg Config) (*runtime.Scheme, error) {
 	if !cfg.has(APIMCM) {
 		needed = []string{"machineclasses"}
 	}
-	if err := awaitControl(ctx, cfg.Control, needed...); err != nil {
+	if err := awaitControl(ctx, cfg.Log, cfg.Control, needed...); err != nil {
 		return nil, err
 	}
 	if !cfg.has(APICAPI) {
 		return scheme, nil
 	}
-	version, err := discoverClusterAPI(ctx, cfg.Control)
+	version, err := discoverClusterAPI(ctx, cfg.Log, cfg.Control)
 	if err != nil {
 		return nil, err
 	}
@@ -262,7 +271,7 @@ func managerOptions(cfg Config, scheme *runtime.Scheme, runner *tasks.Runner) (c
 		Controller: config.Controller{
 			MaxConcurrentReconciles: min(cfg.ConcurrentSyncs, 5), SkipNameValidation: ptr.To(true), UsePriorityQueue: ptr.To(false),
 		},
-		Metrics:                 metricsserver.Options{BindAddress: "0", FilterProvider: metricsAsMCM},
+		Metrics:                 metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress:  "0",
 		GracefulShutdownTimeout: &timeout,
 		WebhookServer:           cfg.ClusterAPI.webhookServer(),
@@ -272,10 +281,6 @@ func managerOptions(cfg Config, scheme *runtime.Scheme, runner *tasks.Runner) (c
 	}
 	if cfg.ResyncPeriod > 0 {
 		options.Cache.SyncPeriod = &cfg.ResyncPeriod
-	}
-	if cfg.Port != 0 {
-		options.Metrics.BindAddress = net.JoinHostPort(cfg.Address, strconv.Itoa(cfg.Port))
-		options.Metrics.ExtraHandlers = cfg.Profiling.handlers()
 	}
 	return options, cfg.Election.apply(&options, cfg, runner)
 }

@@ -70,6 +70,7 @@ func TestManagerFromStandByToEnd(t *testing.T) {
 	if status, body := get(base + "/metrics"); status != http.StatusOK || !strings.Contains(body, "process_start_time_seconds") {
 		t.Errorf("a stand-by serves no metrics: %d", status)
 	}
+	g.Eventually(func() int { status, _ := get(base + "/readyz"); return status }).WithTimeout(time.Minute).Should(gomega.Equal(http.StatusOK))
 	if got := e.holder(both[0]); got != "mcm" {
 		t.Errorf("the lease is held by %q", got)
 	}

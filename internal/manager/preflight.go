@@ -1,11 +1,13 @@
 package manager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"time"
 
+	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -16,37 +18,89 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 )
 
-// controlPatience is how long the control cluster may take to answer at the start, as
-// in MCM.
+// controlPatience is how long the control cluster may take to answer a question.
 const controlPatience = 10 * time.Second
 
 // kinds are the resources that the control cluster must serve for the API mcm.
 var kinds = []string{"machineclasses", "machinedeployments", "machines", "machinesets"}
 
 // awaitControl waits until the control cluster answers, and checks that it serves the resources.
-func awaitControl(ctx context.Context, config *rest.Config, resources ...string) error {
-	config = rest.CopyConfig(config)
-	config.Timeout = controlPatience // also for an answer that never ends
-	client, err := discovery.NewDiscoveryClientForConfig(config)
+func awaitControl(ctx context.Context, log logr.Logger, config *rest.Config, resources ...string) error {
+	client, err := discoverer(config)
 	if err != nil {
-		return fmt.Errorf("control cluster: %w", err)
+		return err
 	}
-	last := patiently(ctx, func() error { return core.Serves(client, v1alpha1.SchemeGroupVersion, resources...) })
+	last := waiting{log: log, server: config.Host}.until(ctx, func() error { return core.Serves(client, v1alpha1.SchemeGroupVersion, resources...) })
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case errors.Is(last, core.ErrNotServed):
 		return fmt.Errorf("control cluster at %s: %w: install the CRDs (kubectl apply -f config/crd)", config.Host, last)
-	case last != nil && isFinal(last):
-		return fmt.Errorf("control cluster at %s refuses the user of the kubeconfig: %w", config.Host, last)
 	case last != nil:
-		return fmt.Errorf("control cluster at %s does not answer: %w", config.Host, last)
+		return fmt.Errorf("control cluster at %s refuses the user of the kubeconfig: %w", config.Host, last)
 	}
 	return nil
 }
 
+// discoverer returns a client that asks what the control cluster serves.
+func discoverer(config *rest.Config) (*discovery.DiscoveryClient, error) {
+	config = rest.CopyConfig(config)
+	config.Timeout = controlPatience // also for an answer that never ends
+	client, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("control cluster: %w", err)
+	}
+	return client, nil
+}
+
+// waiting is the wait for the control cluster, which may start after the manager.
+type waiting struct {
+	log    logr.Logger
+	server string
+}
+
+const (
+	// askPeriod is the time between two questions.
+	askPeriod = 500 * time.Millisecond
+	// sayPeriod is the time between two lines of the log.
+	sayPeriod = 5 * time.Second
+)
+
+// until asks until there is an answer that asking again cannot change, and returns its error, or that of
+// the context when this ends.
+func (w waiting) until(ctx context.Context, ask func() error) error {
+	var last error
+	var said time.Time
+	err := wait.PollUntilContextCancel(ctx, askPeriod, true, func(context.Context) (bool, error) {
+		last = interruptibly(ctx, ask)
+		if last == nil || isFinal(last) || ctx.Err() != nil {
+			return true, ctx.Err()
+		}
+		if time.Since(said) >= sayPeriod {
+			said = time.Now()
+			w.log.Info("waiting for the API server of the control cluster", "server", w.server, "err", last.Error())
+		}
+		return false, nil
+	})
+	return cmp.Or(err, last)
+}
+
+// interruptibly asks a question that the end of the context does not end, such as those of a discovery
+// client.
+func interruptibly(ctx context.Context, ask func() error) error {
+	answer := make(chan error, 1)
+	go func() { answer <- ask() }()
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // patiently asks the control cluster until it answers, or until asking again cannot change the answer,
-// and returns the last error. Without it, a single failed request would end a manager that starts.
+// but no longer than controlPatience, and returns the last error. Without it, a single failed request
+// would end a manager that starts.
 func patiently(ctx context.Context, ask func() error) error {
 	var last error
 	// The last answer says more than that time is up.

@@ -9,10 +9,15 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+
+	"github.com/go-logr/logr/funcr"
+	"github.com/go-logr/logr/testr"
 
 	"github.com/millwright-dev/millwright/test/env"
 )
@@ -79,7 +84,7 @@ func TestControlClusterIsChecked(t *testing.T) {
 				tc.answers[min(n, len(tc.answers))-1].write(w)
 			}))
 			defer server.Close()
-			err := awaitControl(t.Context(), &rest.Config{Host: server.URL}, kinds...)
+			err := awaitControl(t.Context(), testr.New(t), &rest.Config{Host: server.URL}, kinds...)
 			if (err == nil) != (len(tc.says) == 0) {
 				t.Fatalf("answers %v", err)
 			}
@@ -104,7 +109,7 @@ func TestWaitForControlClusterEnds(t *testing.T) {
 	server.Close()
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	if err := awaitControl(ctx, &rest.Config{Host: server.URL}); !errors.Is(err, context.Canceled) {
+	if err := awaitControl(ctx, testr.New(t), &rest.Config{Host: server.URL}); !errors.Is(err, context.Canceled) {
 		t.Errorf("answers %v, want that it was cancelled", err)
 	}
 	if err := Run(ctx, Config{Control: &rest.Config{Host: server.URL}}); err != nil {
@@ -112,9 +117,64 @@ func TestWaitForControlClusterEnds(t *testing.T) {
 	}
 }
 
+// TestWaitForASilentControlClusterEnds: also while a question has no answer yet.
+func TestWaitForASilentControlClusterEnds(t *testing.T) {
+	asked, answer := make(chan struct{}, 100), make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		asked <- struct{}{}
+		<-answer
+	}))
+	defer server.Close()
+	defer close(answer)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- Run(ctx, Config{Control: &rest.Config{Host: server.URL}, Log: testr.New(t)}) }()
+	<-asked
+	stop()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("the manager ends with %v", err)
+		}
+	case <-time.After(controlPatience - time.Second):
+		t.Error("the manager waits for the answer")
+	}
+}
+
+// TestWaitIsLogged: at once and every few seconds, with the server and the error; and it has no end of
+// its own.
+func TestWaitIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lines []string
+		log := funcr.New(func(_, line string) { lines = append(lines, line) }, funcr.Options{})
+		begin := time.Now()
+		refused := errors.New("connection refused")
+		err := waiting{log: log, server: "https://control"}.until(t.Context(), func() error {
+			if time.Since(begin) < 10*time.Minute {
+				return refused
+			}
+			return nil
+		})
+		if err != nil {
+			t.Errorf("answers %v", err)
+		}
+		if took := time.Since(begin); took < 10*time.Minute || took > 10*time.Minute+askPeriod {
+			t.Errorf("took %v", took)
+		}
+		if got, want := len(lines), int(10*time.Minute/sayPeriod); got != want {
+			t.Errorf("%d lines, want %d", got, want)
+		}
+		for _, line := range lines {
+			if !strings.Contains(line, "https://control") || !strings.Contains(line, refused.Error()) {
+				t.Errorf("%s lacks the server or the error", line)
+			}
+		}
+	})
+}
+
 // TestRealControlCluster: the check fits the CRDs that are shipped.
 func TestRealControlCluster(t *testing.T) {
-	if err := awaitControl(t.Context(), env.New(t).Admin, kinds...); err != nil {
+	if err := awaitControl(t.Context(), testr.New(t), env.New(t).Admin, kinds...); err != nil {
 		t.Error(err)
 	}
 }

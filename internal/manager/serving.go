@@ -1,14 +1,21 @@
 package manager
 
 import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/pprof"
 	"runtime"
+	"strconv"
+	"sync/atomic"
+	"time"
 
-	"github.com/go-logr/logr"
-	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/millwright-dev/millwright/internal/observe/metrics"
 )
@@ -21,38 +28,121 @@ type Profiling struct {
 	Contention bool
 }
 
-// handlers returns what is served beside the metrics, by path.
-func (p Profiling) handlers() map[string]http.Handler {
-	served := map[string]http.Handler{"/healthz": http.HandlerFunc(healthz)}
+// serving is what a manager serves over HTTP. controller-runtime's servers start too late: a kubelet
+// that asks for /healthz would restart a manager that waits for an API server.
+type serving struct {
+	cfg Config
+	// run is the context of Run.
+	run context.Context
+	// missing is what the manager waits for before it is ready; empty if it is.
+	missing atomic.Value
+}
+
+// What a manager may wait for.
+const (
+	missingControl = "waiting for the API server of the control cluster"
+	missingCaches  = "filling the caches"
+)
+
+// serve serves until the returned function is called.
+func serve(ctx context.Context, cfg Config) (s *serving, stop func(), err error) {
+	s = &serving{cfg: cfg, run: ctx}
+	s.missing.Store(missingControl)
+	if cfg.Port == 0 {
+		return s, func() {}, nil
+	}
+	listener, err := net.Listen("tcp", net.JoinHostPort(cfg.Address, strconv.Itoa(cfg.Port)))
+	if err != nil {
+		return nil, nil, fmt.Errorf("serving: %w", err)
+	}
+	// The times are those of controller-runtime.
+	server := &http.Server{Handler: s.mux(), IdleTimeout: 90 * time.Second, ReadHeaderTimeout: 32 * time.Second}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(listener) }()
+	return s, func() {
+		_ = server.Close() // the listener is closed in any case
+		<-ended
+	}, nil
+}
+
+// mux has the pages.
+func (s *serving) mux() *http.ServeMux {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/healthz", s.alive)
+	mux.HandleFunc("/livez", s.alive)
+	mux.HandleFunc("/readyz", s.ready)
+	mux.HandleFunc("/configz", s.configuration)
+	mux.Handle("/metrics", metrics.Handler(ctrlmetrics.Registry))
+	s.cfg.Profiling.add(mux)
+	return mux
+}
+
+// alive answers as soon as anything is served, also before this process is the leader: it
+// reports that the process is alive. The answers are MCM's.
+func (s *serving) alive(w http.ResponseWriter, _ *http.Request) {
+	if s.run.Err() != nil {
+		http.Error(w, "Unhealthy", http.StatusInternalServerError)
+		return
+	}
+	_, _ = io.WriteString(w, "OK") // an error is the client's
+}
+
+// ready reports whether this process works, or could at any moment become the leader.
+func (s *serving) ready(w http.ResponseWriter, r *http.Request) {
+	if missing := s.missing.Load().(string); missing != "" {
+		http.Error(w, missing, http.StatusServiceUnavailable)
+		return
+	}
+	s.alive(w, r)
+}
+
+// configuration answers with the values of the flags, under the name that MCM's options have there.
+func (s *serving) configuration(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(map[string]any{"componentconfig": s.cfg.Flags}) // an error is the client's
+}
+
+// following returns what keeps up with the manager: one that stands by is ready, and a leader is when
+// its caches are filled.
+func (s *serving) following(mgr ctrl.Manager, leads <-chan struct{}) ctrlmanager.Runnable {
+	return standby(func(ctx context.Context) error {
+		select {
+		case <-leads:
+		default:
+			s.missing.Store("")
+		}
+		select {
+		case <-leads:
+		case <-ctx.Done():
+			return nil
+		}
+		s.missing.Store(missingCaches)
+		if mgr.GetCache().WaitForCacheSync(ctx) {
+			s.missing.Store("")
+		}
+		return nil
+	})
+}
+
+// standby is a runnable that also runs before this process is the leader.
+type standby func(context.Context) error
+
+func (s standby) Start(ctx context.Context) error { return s(ctx) }
+
+func (s standby) NeedLeaderElection() bool { return false }
+
+// add adds the pages of the profiles.
+func (p Profiling) add(mux *http.ServeMux) {
 	if !p.Enabled {
-		return served
+		return
 	}
 	if p.Contention {
 		runtime.SetBlockProfileRate(1)
 	}
 	const root = "/debug/pprof/"
-	served[root] = http.HandlerFunc(pprof.Index) // and all that have no handler of their own
-	served[root+"cmdline"] = http.HandlerFunc(pprof.Cmdline)
-	served[root+"profile"] = http.HandlerFunc(pprof.Profile)
-	served[root+"symbol"] = http.HandlerFunc(pprof.Symbol)
-	served[root+"trace"] = http.HandlerFunc(pprof.Trace)
-	return served
-}
-
-// healthz answers as soon as anything is served, also before this process is the leader: it
-// reports that the process is alive.
-func healthz(w http.ResponseWriter, _ *http.Request) {
-	_, _ = w.Write([]byte("OK")) // an error is the client's
-}
-
-// metricsAsMCM serves /metrics itself. controller-runtime calls it for everything that is served
-// there.
-func metricsAsMCM(*rest.Config, *http.Client) (metricsserver.Filter, error) {
-	served := metrics.Handler(ctrlmetrics.Registry)
-	return func(_ logr.Logger, others http.Handler) (http.Handler, error) {
-		mux := http.NewServeMux()
-		mux.Handle("/metrics", served)
-		mux.Handle("/", others)
-		return mux, nil
-	}, nil
+	mux.HandleFunc(root, pprof.Index) // and all that have no handler of their own
+	mux.HandleFunc(root+"cmdline", pprof.Cmdline)
+	mux.HandleFunc(root+"profile", pprof.Profile)
+	mux.HandleFunc(root+"symbol", pprof.Symbol)
+	mux.HandleFunc(root+"trace", pprof.Trace)
 }

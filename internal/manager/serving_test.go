@@ -1,12 +1,27 @@
 package manager
 
 import (
+	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+	"github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/millwright-dev/millwright/test/env"
 )
 
 // TestProfilesAreServedOnDemandOnly: on the port of the metrics anybody may ask.
@@ -18,10 +33,7 @@ func TestProfilesAreServedOnDemandOnly(t *testing.T) {
 		"/debug/pprof/symbol":            "num_symbols",
 	}
 	for name, profiling := range map[string]Profiling{"off": {}, "on": {Enabled: true}} {
-		mux := http.NewServeMux()
-		for path, handler := range profiling.handlers() {
-			mux.Handle(path, handler)
-		}
+		mux := (&serving{run: t.Context(), cfg: Config{Profiling: profiling}}).mux()
 		ask := func(page string) *httptest.ResponseRecorder {
 			answer := httptest.NewRecorder()
 			mux.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, page, nil))
@@ -36,5 +48,95 @@ func TestProfilesAreServedOnDemandOnly(t *testing.T) {
 				t.Errorf("%s: %s answers %d %q", name, page, answer.Code, answer.Body)
 			}
 		}
+	}
+}
+
+// TestPagesOfAManager: what is served while the control cluster does not answer, while a manager works, and
+// while it ends.
+func TestPagesOfAManager(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	pages := &serving{run: ctx, cfg: Config{Flags: map[string]string{"safety-up": "2"}}}
+	pages.missing.Store(missingControl)
+	mux := pages.mux()
+	want := func(page string, status int, body string) {
+		t.Helper()
+		answer := httptest.NewRecorder()
+		mux.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, page, nil))
+		if answer.Code != status || strings.TrimSpace(answer.Body.String()) != body {
+			t.Errorf("%s answers %d %q, want %d %q", page, answer.Code, answer.Body, status, body)
+		}
+	}
+	want("/healthz", http.StatusOK, "OK")
+	want("/livez", http.StatusOK, "OK")
+	want("/readyz", http.StatusServiceUnavailable, missingControl)
+	want("/configz", http.StatusOK, `{"componentconfig":{"safety-up":"2"}}`)
+	pages.missing.Store("")
+	want("/readyz", http.StatusOK, "OK")
+	stop()
+	want("/healthz", http.StatusInternalServerError, "Unhealthy")
+	want("/livez", http.StatusInternalServerError, "Unhealthy")
+	want("/readyz", http.StatusInternalServerError, "Unhealthy")
+}
+
+// TestAManagerThatIsFirst waits for its API server, and is alive meanwhile.
+func TestAManagerThatIsFirst(t *testing.T) {
+	t.Parallel()
+	e := env.New(t)
+	var there atomic.Bool
+	access := rest.CopyConfig(e.Admin)
+	access.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(request *http.Request) (*http.Response, error) {
+			if !there.Load() {
+				return nil, syscall.ECONNREFUSED
+			}
+			return next.RoundTrip(request)
+		})
+	})
+	port, err := e.ControlPlane.PortFor("first", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- Run(ctx, Config{
+			Control: access, Namespace: e.Namespace, Half: HalfSets, ConcurrentSyncs: 1, Address: "127.0.0.1", Port: port, Log: testr.New(t),
+		})
+	}()
+	g := gomega.NewWithT(t)
+	page := func(name string) func() string {
+		return func() string {
+			_, body := get(fmt.Sprintf("http://127.0.0.1:%d/%s", port, name))
+			return strings.TrimSpace(body)
+		}
+	}
+	g.Eventually(page("healthz")).WithTimeout(time.Minute).Should(gomega.Equal("OK"))
+	g.Expect(page("readyz")()).To(gomega.Equal(missingControl))
+	there.Store(true)
+	g.Eventually(page("readyz")).WithTimeout(time.Minute).Should(gomega.Equal("OK"))
+	if !strings.Contains(page("metrics")(), `rest_client_request_latency_seconds_bucket{url="`+e.Admin.Host+`/apis`) {
+		t.Error("/metrics lacks the latency of requests")
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("the manager ends with %v", err)
+	}
+}
+
+// TestLatencyHasNoNames: every object would have series of its own.
+func TestLatencyHasNoNames(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }))
+	defer server.Close()
+	clients := kubernetes.NewForConfigOrDie(&rest.Config{Host: server.URL})
+	for _, name := range []string{"one", "two"} {
+		_, _ = clients.CoreV1().Secrets("shoot").Get(t.Context(), name, metav1.GetOptions{}) // there is none
+	}
+	labels := prometheus.Labels{"verb": "GET", "url": server.URL + "/api/v1/namespaces/%7Bnamespace%7D/secrets/%7Bname%7D"}
+	metric := &dto.Metric{}
+	if err := requestLatency.With(labels).(prometheus.Histogram).Write(metric); err != nil {
+		t.Fatal(err)
+	}
+	if count := metric.GetHistogram().GetSampleCount(); count != 2 {
+		t.Errorf("%d requests, want 2", count)
 	}
 }

@@ -106,7 +106,8 @@ func (f *Flags) run(ctx context.Context, stderr io.Writer) error {
 	for _, api := range f.apis {
 		f.Config.APIs = append(f.Config.APIs, manager.API(api))
 	}
-	f.Config.Log = log
+	f.Config.Log, f.Config.Flags = log, map[string]string{}
+	f.flags.VisitAll(func(flag *pflag.Flag) { f.Config.Flags[flag.Name] = flag.Value.String() })
 	f.ignored.say(log)
 	if err := f.Complete(); err != nil {
 		return err
