@@ -77,9 +77,13 @@ func newHarness(t *testing.T, changes ...func(*given)) *harness {
 			t.Fatal(err)
 		}
 	}
+	objects := []client.Object{g.infra, g.cluster}
+	for _, machine := range g.machines {
+		objects = append(objects, machine)
+	}
 	h := &harness{
 		T: t, clock: testingclock.NewFakeClock(born), lister: &lister{names: []string{"b", "a"}}, key: client.ObjectKeyFromObject(g.infra),
-		client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(g.infra, g.cluster).WithStatusSubresource(&infrav1.MillwrightCluster{}).Build(),
+		client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&infrav1.MillwrightCluster{}).Build(),
 	}
 	h.restart(h.lister)
 	return h
