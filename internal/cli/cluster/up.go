@@ -191,7 +191,7 @@ func (f *upFlags) openLog(stderr io.Writer) (io.WriteCloser, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening the log: %w", err)
 	}
-	return file, nil
+	return &logFile{File: file, stderr: stderr}, nil
 }
 
 // find returns an error if the programs of the control plane were not built.

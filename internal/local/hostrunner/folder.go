@@ -149,7 +149,7 @@ func readMessage(f podFolder) string {
 	}
 	defer file.Close()
 	content, _ := io.ReadAll(io.LimitReader(file, maxMessage))
-	return strings.ToValidUTF8(string(content), "?")
+	return strings.TrimSpace(strings.ToValidUTF8(string(content), "?"))
 }
 
 // openRegular opens a file that a process may have replaced. A link or a pipe, on which
@@ -212,5 +212,8 @@ func copyTail(source *os.File, files *os.Root, name string, limit int64) error {
 		return err
 	}
 	_, err = io.CopyN(target, source, limit) // the process may write faster
-	return errors.Join(err, target.Close())
+	if err = errors.Join(err, target.Close()); err != nil {
+		return errors.Join(err, files.Remove(name)) // a part of it would take the room of others
+	}
+	return nil
 }

@@ -1,6 +1,7 @@
 package hostrunner
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -174,7 +175,8 @@ func (p podFiles) layOut(c *corev1.Container, volumes map[string]string) error {
 			return fmt.Errorf("mount %s: %w", mount.MountPath, err)
 		}
 	}
-	return folder.WriteFileIn(root, strings.TrimPrefix(vmpb.TerminationMessagePath, "/"), nil)
+	// Its room is reserved: a process that ends because the disk is full can say so.
+	return folder.WriteFileIn(root, strings.TrimPrefix(vmpb.TerminationMessagePath, "/"), bytes.Repeat([]byte(" "), maxMessage))
 }
 
 // linkIn makes a link to target.

@@ -31,3 +31,29 @@ func TestFullDisk(t *testing.T) {
 	<-started.Ended()
 	t.Attr("outcome", "an error that names the record, and no process; the next start succeeds")
 }
+
+// Where there is room for the record and no more, the process runs, and a later parent finds it.
+func TestFullDiskAfterTheStart(t *testing.T) {
+	t.Attr("fault", "disk full: the process ID of a component or a hypervisor is recorded")
+	fs := smallfs.New(t)
+	record := fs.Path("child.json")
+	fs.Fill(1)
+	started, err := Start(record, Command{Path: os.Args[0], Dir: fs.Dir, Env: []string{role + "=wait"}, Log: fs.Path("log")}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := readRecord(record); r.PID != 0 || err != nil {
+		t.Errorf("the record has the process ID %d (%v): the disk was not full", r.PID, err)
+	}
+	found, err := Open(record) // by a later parent, while the disk is full
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found.PID() != started.PID() {
+		t.Errorf("found process %d, want %d", found.PID(), started.PID())
+	}
+	found.Kill()
+	awaitExit(t, started)
+	awaitExit(t, found)
+	t.Attr("outcome", "the process runs; the next parent finds it by its lock, also while the disk is full")
+}

@@ -10,7 +10,7 @@
 //   - which ones live: those that have the lock open.
 //
 // The record is written before the process exists, without its PID, and again after that:
-// between the two a crash can lose the PID, but not the fact that there may be a process.
+// a crash or a full disk can lose the PID, but not the fact that there may be a process.
 package process
 
 import (
@@ -99,9 +99,7 @@ func Start(file string, c Command, now time.Time) (*Process, error) {
 	if err != nil {
 		return nil, errors.Join(err, os.Remove(file)) // nothing ran
 	}
-	if err := p.begin(started); err != nil {
-		return nil, err
-	}
+	p.begin(started)
 	return p, nil
 }
 
@@ -124,9 +122,9 @@ func spawn(c Command, lock *os.File) (*child.Process, error) {
 }
 
 // begin records the PID of the new process, and waits for its end in the background.
-func (p *Process) begin(started *child.Process) error {
+func (p *Process) begin(started *child.Process) {
 	p.process, p.record.PID = started, started.PID()
-	err := p.record.write(p.file)
+	_ = p.record.write(p.file) // without the PID it is found, too
 	go func() {
 		<-started.Ended()
 		status := started.Status()
@@ -137,12 +135,6 @@ func (p *Process) begin(started *child.Process) error {
 		}
 		p.finish(exit)
 	}()
-	if err != nil {
-		p.Kill()
-		<-p.ended
-		return fmt.Errorf("recording the process ID: %w", err)
-	}
-	return nil
 }
 
 // Open finds the process that was started with this record. Without an error there was one,
@@ -197,8 +189,9 @@ func (p *Process) adopt(members []int) (*os.Process, error) {
 		if err != nil || p.record.PID == pid {
 			return process, err
 		}
-		p.record.PID = pid // a crash was before it could be recorded
-		return process, p.record.write(p.file)
+		p.record.PID = pid // it could not be recorded
+		_ = p.record.write(p.file)
+		return process, nil
 	}
 	return nil, nil
 }

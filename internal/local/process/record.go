@@ -20,8 +20,8 @@ var ErrNeverStarted = errors.New("no process was started")
 
 // record is the stored start of a process.
 type record struct {
-	// PID is 0 until the process exists. It counts only together with the lock, since PIDs
-	// are used again.
+	// PID is 0 until the process exists, or if it could not be recorded. It counts only
+	// together with the lock, since PIDs are used again.
 	PID int `json:"pid,omitempty"`
 	// Began is when the process was about to be started.
 	Began time.Time `json:"began"`

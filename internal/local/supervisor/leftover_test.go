@@ -115,3 +115,21 @@ func TestLastLines(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Of a panic the cause is shown, and not the stacks. One that came before another end is not.
+func TestLastLinesOfAPanic(t *testing.T) {
+	const panicked = "1\n2\nno space left on device\npanic: cannot write\n\ngoroutine 1 [running]:\nmain.main()\n\tmain.go:5 +0x1\nmain.x()\n\tmain.go:6 +0x1\n\tmain.go:7 +0x1\n"
+	for content, want := range map[string]string{
+		panicked:           "1\n2\nno space left on device\npanic: cannot write",
+		panicked + "later": "\tmain.go:5 +0x1\nmain.x()\n\tmain.go:6 +0x1\n\tmain.go:7 +0x1\nlater",
+		"\tindented":       "indented",
+	} {
+		p := &Program{LogFile: filepath.Join(t.TempDir(), "log")}
+		if err := os.WriteFile(p.LogFile, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := p.lastLines(); got != want {
+			t.Errorf("of %q it shows %q, want %q", content, got, want)
+		}
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -320,9 +321,10 @@ func end(ctx context.Context, left *process.Process, grace time.Duration) error 
 	}
 }
 
-// lastLines returns the end of the log file, for messages about an unexpected end.
+// lastLines returns the end of the log file, for messages about an unexpected end. Of a panic that is
+// what precedes the stacks.
 func (p *Program) lastLines() string {
-	const lines, size = 5, 4096
+	const lines, size = 5, 16 << 10
 	file, err := os.Open(p.LogFile)
 	if err != nil {
 		return ""
@@ -336,5 +338,19 @@ func (p *Program) lastLines() string {
 		return ""
 	}
 	all := strings.Split(string(bytes.TrimSpace(content)), "\n")
+	all = withoutStacks(all)
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// withoutStacks cuts what the Go runtime prints after the panic that ended a process.
+func withoutStacks(lines []string) []string {
+	if !strings.HasPrefix(lines[len(lines)-1], "\t") { // a file and a line of the last stack
+		return lines
+	}
+	for at, line := range slices.Backward(lines) {
+		if strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") {
+			return lines[:at+1]
+		}
+	}
+	return lines
 }

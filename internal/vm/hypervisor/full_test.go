@@ -1,6 +1,7 @@
 package hypervisor
 
 import (
+	"bytes"
 	"net"
 	"os"
 	"strconv"
@@ -54,6 +55,20 @@ func TestFullDisk(t *testing.T) {
 		smallfs.WantNoSpace(t, err, fs.Path("message"))
 		if code != 1 {
 			t.Errorf("exit code %d, want 1", code)
+		}
+		must(t, os.Remove(fs.Path("message")))
+	})
+	t.Run("reserved", func(t *testing.T) {
+		left := vmpb.Termination{Reason: vmpb.EndNoSpace, Message: "there is no space"}
+		must(t, os.WriteFile(fs.Path("message"), bytes.Repeat([]byte(" "), maxTermination), 0o600))
+		fs.Fill(0)
+		_, err := LeaveTermination(fs.Path("message"), left)
+		fs.MakeRoom()
+		must(t, err)
+		text, err := os.ReadFile(fs.Path("message"))
+		must(t, err)
+		if want, _ := encodeTermination(left); string(text) != string(want) {
+			t.Errorf("left %q, want %q", text, want)
 		}
 		must(t, os.Remove(fs.Path("message")))
 	})

@@ -20,17 +20,30 @@ const maxTermination = 4096
 
 // LeaveTermination writes why the process ends into a file, which is created if need be, and
 // returns the exit code to end with, also with an error. A message that is too long for
-// Kubernetes is cut.
+// Kubernetes is cut. What the file has is overwritten in its place: so a full disk does not matter
+// if there is room reserved in it.
 func LeaveTermination(path string, termination vmpb.Termination) (int, error) {
 	text, err := encodeTermination(termination)
 	if err == nil {
-		// Not by a rename: the file may be a mount point.
-		err = os.WriteFile(path, text, 0o644)
+		err = overwrite(path, text)
 	}
 	if err != nil {
 		err = fmt.Errorf("leaving the termination message: %w", err)
 	}
 	return exitCode(termination.Reason), err
+}
+
+// overwrite does not rename a file, since the path may be a mount point.
+func overwrite(path string, text []byte) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(text)
+	if err == nil {
+		err = file.Truncate(int64(len(text)))
+	}
+	return errors.Join(err, file.Close())
 }
 
 func exitCode(reason string) int {

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"os/exec"
@@ -186,7 +187,7 @@ func (j *job) convert(ctx context.Context, program, qcow2, raw string) error {
 	}
 	for text, reason := range noSpaceMessages {
 		if strings.Contains(message, text) {
-			return j.storage(reason)
+			return j.storage(&fs.PathError{Op: "write", Path: raw, Err: reason})
 		}
 	}
 	if status.Exited() {

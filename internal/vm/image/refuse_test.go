@@ -194,26 +194,6 @@ func TestFullStorage(t *testing.T) {
 	}
 }
 
-// TestFullFileSystem needs to mount one. TestFullStorage is for who may not.
-func TestFullFileSystem(t *testing.T) {
-	for name, served := range map[string][]byte{"raw": diskContent(), "qcow2": qcow2(t, diskContent(), "-c")} {
-		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			if err := syscall.Mount("none", dir, "tmpfs", 0, "size=128k"); errors.Is(err, syscall.EPERM) {
-				t.Skip("mounting a file system needs root")
-			} else if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { must(t, syscall.Unmount(dir, 0)) }()
-			err := WriteDisk(t.Context(), Source{URL: serve(t, served)}, Target{Path: filepath.Join(dir, "disk.img")}, atOnce)
-			if !errors.Is(err, NoSpace) || !errors.Is(err, syscall.ENOSPC) {
-				t.Errorf("got %v, want NoSpace", err)
-			}
-			wantFiles(t, dir)
-		})
-	}
-}
-
 // TestFullInQemuImg: the image fits, what is in it does not.
 func TestFullInQemuImg(t *testing.T) {
 	source := Source{URL: serve(t, qcow2(t, diskContent()))}

@@ -1,0 +1,57 @@
+package cluster
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/millwright-dev/millwright/test/smallfs"
+)
+
+// On a full disk the log is lost. The terminal says so, once, and when it is over.
+func TestLogOnAFullDisk(t *testing.T) {
+	t.Attr("fault", "disk full: \"millwright up\" writes its log")
+	fs := smallfs.New(t)
+	var terminal bytes.Buffer
+	path := fs.Path("millwright.log")
+	log, err := (&upFlags{logFile: path}).openLog(&terminal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	line := []byte(strings.Repeat("x", os.Getpagesize()*2/3) + "\n")
+	write := func() error { _, err := log.Write(line); return err }
+	if err := write(); err != nil || terminal.Len() > 0 {
+		t.Fatalf("with room: %v, %s", err, &terminal)
+	}
+	fs.Fill(0)
+	for range 3 {
+		smallfs.WantNoSpace(t, write(), path)
+	}
+	lines := strings.Split(terminal.String(), "\n")
+	if len(lines) != 2 || !strings.Contains(lines[0], "write "+path+": no space left on device") {
+		t.Errorf("the terminal shows %q", lines)
+	}
+	terminal.Reset()
+	fs.MakeRoom()
+	for range 2 {
+		if err := write(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if lines := strings.Split(terminal.String(), "\n"); len(lines) != 2 || !strings.Contains(lines[0], path) {
+		t.Errorf("the terminal shows %q when there is room", lines)
+	}
+	content, err := os.ReadFile(path)
+	whole := 0
+	for got := range bytes.Lines(content) {
+		if bytes.Equal(got, line) {
+			whole++
+		}
+	}
+	if err != nil || whole != 3 {
+		t.Errorf("%d lines are whole (%v), want 3", whole, err)
+	}
+	t.Attr("outcome", "a sentence on the terminal that names the file, and another one when it is written again; everything goes on")
+}

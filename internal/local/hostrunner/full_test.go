@@ -1,0 +1,68 @@
+package hostrunner
+
+import (
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/smallfs"
+)
+
+// A Pod waits for room on its host, and says what it waits for. A process that ends on a full disk can
+// still say why.
+func TestFullDisk(t *testing.T) {
+	fs := smallfs.New(t)
+	b := newTestHost(t)
+	t.Attr("fault", "disk full: a host writes the files of a Pod, and the Pod's process its termination message")
+	b.config.Dir = fs.Dir
+	b.start()
+	b.eventually("the lock", func() (bool, any) { _, err := os.Stat(fs.Path("lock")); return err == nil, err })
+	fs.Fill(0)
+	pod := b.pod("full", "run", func(pod *corev1.Pod) { pod.Finalizers = []string{"example.com/test"} })
+	b.eventually("the reason", func() (bool, any) {
+		pod, err := b.client.CoreV1().Pods(b.Namespace).Get(t.Context(), "full", metav1.GetOptions{})
+		if err != nil || len(pod.Status.ContainerStatuses) == 0 || pod.Status.ContainerStatuses[0].State.Waiting == nil {
+			return false, err
+		}
+		waiting := pod.Status.ContainerStatuses[0].State.Waiting
+		return waiting.Reason == waitingStartError && strings.Contains(waiting.Message, b.folder(pod).manifest()+": "+syscall.ENOSPC.Error()), waiting
+	})
+	b.awaitEvent(pod, eventStart)
+	fs.MakeRoom()
+	b.awaitReady("full")
+	fs.Fill(0)
+	b.delete("full", metav1.DeleteOptions{})
+	last := b.await("full", corev1.PodSucceeded)
+	if got := last.Status.ContainerStatuses[0].State.Terminated.Message; !strings.Contains(got, vmpb.EndStopped) {
+		t.Errorf("its termination message is %q, want reason %s", got, vmpb.EndStopped)
+	}
+	last.Finalizers = nil
+	if _, err := b.client.CoreV1().Pods(b.Namespace).Update(t.Context(), last, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	b.awaitGone(pod)
+	t.Attr("outcome", "the Pod waits, and its status and an event name the file; its process starts when there is room; room for the termination message is reserved")
+}
+
+// What cannot be rotated is not copied in part: that would take the room of others.
+func TestRotationOnAFullDisk(t *testing.T) {
+	t.Attr("fault", "disk full: a host rotates the log of a hypervisor")
+	g := gomega.NewWithT(t)
+	fs := smallfs.New(t)
+	content := strings.Repeat("line\n", os.Getpagesize())
+	g.Expect(os.WriteFile(fs.Path("log"), []byte(content), 0o600)).To(gomega.Succeed())
+	fs.Fill(1)
+	smallfs.WantNoSpace(t, rotate(fs.Path("log"), 10_000), fs.Path("log.1"))
+	fs.WantFiles(fs.Dir, "log")
+	g.Expect(os.ReadFile(fs.Path("log"))).To(gomega.BeEquivalentTo(content))
+	fs.MakeRoom()
+	g.Expect(rotate(fs.Path("log"), 10_000)).To(gomega.Succeed())
+	fs.WantFiles(fs.Dir, "log", "log.1")
+	t.Attr("outcome", "an error that names the file, once in 15 s; no part of a copy stays; the log is rotated when there is room")
+}
