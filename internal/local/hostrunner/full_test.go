@@ -9,6 +9,7 @@ import (
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/smallfs"
@@ -42,8 +43,9 @@ func TestFullDisk(t *testing.T) {
 	if got := last.Status.ContainerStatuses[0].State.Terminated.Message; !strings.Contains(got, vmpb.EndStopped) {
 		t.Errorf("its termination message is %q, want reason %s", got, vmpb.EndStopped)
 	}
-	last.Finalizers = nil
-	if _, err := b.client.CoreV1().Pods(b.Namespace).Update(t.Context(), last, metav1.UpdateOptions{}); err != nil {
+	_, err := b.client.CoreV1().Pods(b.Namespace).Patch(t.Context(), "full", types.MergePatchType,
+		[]byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+	if err != nil {
 		t.Fatal(err)
 	}
 	b.awaitGone(pod)
