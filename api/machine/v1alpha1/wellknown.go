@@ -101,6 +101,8 @@ const (
 	TaintKeyPreferNoSchedule = "deployment.machine.sapcloud.io/prefer-no-schedule"
 	// TaintKeyCriticalComponentsNotReady keeps a Pending machine from being Running.
 	TaintKeyCriticalComponentsNotReady = "node.gardener.cloud/critical-components-not-ready"
+	// TaintKeyPreserved keeps new pods off the node of a Failed machine that is preserved.
+	TaintKeyPreserved = "node.machine.sapcloud.io/preserved"
 )
 
 // Conditions of Nodes, and their reasons.
@@ -112,6 +114,16 @@ const (
 	NodeScaleDown = "ScaleDown"
 	// NodeUnhealthy is the reason for a machine that is replaced.
 	NodeUnhealthy = "Unhealthy"
+
+	// NodePreserved is True on a node whose machine is preserved and, if that failed, drained. The
+	// reasons below are MCM's.
+	NodePreserved corev1.NodeConditionType = "Preserved"
+	// PreservedByUser is the reason of NodePreserved for a preservation that an annotation asks for.
+	PreservedByUser = "Preserved by user."
+	// PreservedByMCM is the reason for a preservation by a machine set.
+	PreservedByMCM = "Preserved by MCM."
+	// PreservationStopped is the reason once the machine is not preserved any more.
+	PreservationStopped = "Preservation stopped."
 
 	// NodeInPlaceUpdate is True on a node that is, or was, updated in place. Its reason says how far
 	// the update is.

@@ -66,6 +66,8 @@ type Options struct {
 	// CreationTimeout is the time after which a Machine that has not joined is Failed. Zero
 	// means timeouts.DefaultCreation. Like all timeouts, a Machine may have its own.
 	CreationTimeout time.Duration
+	// PreserveTimeout is how long a Machine is preserved. Zero means DefaultPreserveTimeout.
+	PreserveTimeout time.Duration
 	// NodeConditions are the node conditions that make a Machine unhealthy unless they are
 	// False. A Machine may have its own.
 	NodeConditions []string
@@ -131,6 +133,7 @@ type Controller struct {
 // New makes a Controller.
 func New(opts Options) *Controller {
 	opts.CreationTimeout = cmp.Or(opts.CreationTimeout, timeouts.DefaultCreation)
+	opts.PreserveTimeout = cmp.Or(opts.PreserveTimeout, DefaultPreserveTimeout)
 	opts.Health.Timeout = cmp.Or(opts.Health.Timeout, DefaultHealthTimeout)
 	opts.Health.OutageTimeout = cmp.Or(opts.Health.OutageTimeout, DefaultOutageTimeout)
 	opts.Health.OutagePeriod = cmp.Or(opts.Health.OutagePeriod, DefaultOutagePeriod)
@@ -198,6 +201,9 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		steps = c.termination()
 	}
 	outcome := flow.Run(ctx, scope, steps)
+	if machine.DeletionTimestamp.IsZero() && outcome.Err == nil {
+		outcome.Err = c.preserve(ctx, scope)
+	}
 	if err := c.writeStatus(ctx, scope, outcome.Gone); err != nil && outcome.Err == nil {
 		outcome.Err = err
 	}

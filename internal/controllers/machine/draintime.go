@@ -13,17 +13,20 @@ import (
 
 const topicForce = "force"
 
+func (c *Controller) drainTimer() draintime.Timer {
+	return draintime.Timer{
+		Cache: c.Client, Outages: c.outages, Replacements: &c.replacements,
+		Timeout: c.Drain.Timeout, OutagePeriod: c.Health.OutagePeriod, MaxForced: c.Health.MaxReplacements,
+	}
+}
+
 // timeDrain sets when the drain began, and why it is forced.
 func (c *Controller) timeDrain(ctx context.Context, s *scope, conditions []corev1.NodeCondition) error {
 	if c.Drain.Drainer == nil {
 		s.force, s.drainSince = draintime.Asked(s.machine, c.Drain.Timeout), s.machine.DeletionTimestamp.Time
 		return nil
 	}
-	timer := draintime.Timer{
-		Cache: c.Client, Outages: c.outages, Replacements: &c.replacements,
-		Timeout: c.Drain.Timeout, OutagePeriod: c.Health.OutagePeriod, MaxForced: c.Health.MaxReplacements,
-	}
-	read, err := timer.Read(ctx, s.machine, conditions, s.now)
+	read, err := c.drainTimer().Read(ctx, s.machine, conditions, s.now)
 	if err != nil {
 		return err
 	}

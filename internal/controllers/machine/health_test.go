@@ -123,7 +123,7 @@ func TestPhaseFollowsNode(t *testing.T) {
 func TestPreservationOutlastsFailure(t *testing.T) {
 	h := newHarness(t)
 	until := metav1.NewTime(h.Clock.Now().Add(time.Hour).Truncate(time.Second))
-	h.declare(inPhase(v1alpha1.MachineRunning), func(m *v1alpha1.Machine) { m.Status.CurrentStatus.PreserveExpiryTime = &until })
+	h.declare(inPhase(v1alpha1.MachineRunning), annotated("now"), func(m *v1alpha1.Machine) { m.Status.CurrentStatus.PreserveExpiryTime = &until })
 	h.join(notReady)
 	h.Settle()
 	if got := h.machine().Status.CurrentStatus; got.Phase != v1alpha1.MachineUnknown || !got.PreserveExpiryTime.Equal(&until) {

@@ -15,9 +15,11 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/internal/controllers/machine/preserve"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
+	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 	"github.com/millwright-dev/millwright/internal/lifecycle/replacement"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
@@ -73,6 +75,17 @@ func (s *scope) phase(phase v1alpha1.MachinePhase) {
 	if phase == v1alpha1.MachineTerminating {
 		current.PreserveExpiryTime = nil
 	}
+}
+
+// preserved stores until when the Machine is preserved, and the node's condition about that.
+func (s *scope) preserved(done preserve.Outcome) {
+	current := &s.machine.Status.CurrentStatus
+	before := current.PreserveExpiryTime
+	if done.Action != preservation.None && !before.Equal(done.Expiry) {
+		current.PreserveExpiryTime, current.LastUpdateTime = done.Expiry, metav1.NewTime(s.now)
+	}
+	s.machine.Status.Conditions = preserve.Conditions(s.machine.Status.Conditions, done.Node)
+	s.sayPreserved(done, before != nil)
 }
 
 // instanceExists has a new Machine wait for its node, if there will be one.

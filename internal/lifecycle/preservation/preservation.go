@@ -1,8 +1,9 @@
-// Package preservation decides whether a Machine is preserved.
+// Package preservation decides whether a Machine is preserved, and what that changes.
 package preservation
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -16,7 +17,15 @@ const (
 	WhenFailed = "when-failed"
 	// AutoPreserved is WhenFailed, set by a controller.
 	AutoPreserved = "auto-preserved"
+	// Never ends a preservation, and keeps a set from preserving the Machine.
+	Never = "false"
 )
+
+// Values are the valid values of the annotation.
+var Values = []string{Now, WhenFailed, AutoPreserved, Never}
+
+// Valid reports whether the annotation may have a value.
+func Valid(value string) bool { return slices.Contains(Values, value) }
 
 // Active reports whether a Machine is preserved at a time, so that no scaling, rollout or
 // replacement deletes it: until its expiry or, before one is set, as its annotations ask.
@@ -24,13 +33,23 @@ func Active(machine *v1alpha1.Machine, now time.Time) bool {
 	if expiry := machine.Status.CurrentStatus.PreserveExpiryTime; expiry != nil {
 		return now.Before(expiry.Time)
 	}
-	// The node's annotation, which MCM copies, outranks the Machine's own.
+	// The node's annotation, which is copied, outranks the Machine's own.
 	switch cmp.Or(machine.Annotations[v1alpha1.AnnotationKeyLastAppliedPreserve], machine.Annotations[v1alpha1.AnnotationKeyPreserve]) {
 	case Now:
 		return true
 	case WhenFailed, AutoPreserved:
-		return machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed
+		return failed(machine)
 	default:
 		return false
 	}
+}
+
+// MayDrain reports whether the node of a Machine may be drained, since the Machine failed and is
+// preserved.
+func MayDrain(machine *v1alpha1.Machine) bool {
+	return failed(machine) && machine.Status.CurrentStatus.PreserveExpiryTime != nil
+}
+
+func failed(machine *v1alpha1.Machine) bool {
+	return machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed
 }

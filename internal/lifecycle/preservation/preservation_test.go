@@ -10,9 +10,7 @@ import (
 )
 
 func TestActive(t *testing.T) {
-	const own, ofNode = v1alpha1.AnnotationKeyPreserve, v1alpha1.AnnotationKeyLastAppliedPreserve
-	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
-	at := func(after time.Duration) *metav1.Time { return &metav1.Time{Time: noon.Add(after)} }
+	const ofNode = last
 	for reason, test := range map[string]struct {
 		annotations map[string]string
 		phase       v1alpha1.MachinePhase

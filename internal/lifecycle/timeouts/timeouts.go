@@ -71,6 +71,11 @@ func Drain(machine *v1alpha1.Machine, flag time.Duration) Timeout {
 	return override(machine, flag, func(c *v1alpha1.MachineConfiguration) *metav1.Duration { return c.MachineDrainTimeout })
 }
 
+// Preserve is how long the Machine is preserved.
+func Preserve(machine *v1alpha1.Machine, flag time.Duration) Timeout {
+	return override(machine, flag, func(c *v1alpha1.MachineConfiguration) *metav1.Duration { return c.MachinePreserveTimeout })
+}
+
 // DrainSince is when the drain of a Machine that is being deleted began, or began anew. A time in the
 // future is ignored.
 func DrainSince(machine *v1alpha1.Machine, now time.Time) (since time.Time, anew bool) {

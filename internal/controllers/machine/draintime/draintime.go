@@ -2,6 +2,7 @@
 package draintime
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -87,6 +88,35 @@ func (t Timer) Read(ctx context.Context, machine *v1alpha1.Machine, conditions [
 		return read, nil
 	}
 	return read, t.forceAfterOutage(ctx, machine, force, &read)
+}
+
+// ReadPreserved times a drain that precedes no deletion, from its beginning or from when somebody could
+// drain again.
+func (t Timer) ReadPreserved(ctx context.Context, machine *v1alpha1.Machine, conditions []corev1.NodeCondition, begin, now time.Time) Reading {
+	timeout := timeouts.Drain(machine, t.Timeout).Duration
+	if machine.Labels[v1alpha1.LabelKeyForceDrain] == "True" {
+		return Reading{Force: drain.ForceRequested, Since: begin}
+	}
+	var read Reading
+	for _, age := range []time.Duration{t.OutagePeriod, outage.Patience} {
+		seen := t.Outages.See(ctx, age)
+		read = Reading{Since: now}
+		if !seen.Answering {
+			read.wakeWithin(seen.Again)
+			return read
+		}
+		resumed := slices.MaxFunc([]time.Time{seen.Begun, seen.Back}, time.Time.Compare)
+		read.Since = slices.MaxFunc([]time.Time{begin, resumed}, time.Time.Compare)
+		left := read.Since.Add(timeout).Sub(now)
+		read.wakeWithin(min(left, seen.Again))
+		read.wakeWithin(drain.ForceDue(lastingSince(conditions, resumed), now))
+		read.Force = drain.ForceFor(false, lastingSince(conditions, resumed), now)
+		if left > 0 {
+			break
+		}
+		read.Force = cmp.Or(read.Force, drain.ForceDeadline) // confirmed by answers that are not older than Patience
+	}
+	return read
 }
 
 // Asked returns whether a user forces the drain, by the label or by a timeout of zero. flag is the

@@ -15,6 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
+	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
@@ -34,10 +35,10 @@ func (m Machines) OfNode(ctx context.Context, object client.Object) []reconcile.
 	})...)
 }
 
-// Draining returns the Machines that are being deleted and name a node.
+// Draining returns the Machines that name a node and are being deleted, or failed and are preserved.
 func (m Machines) Draining(ctx context.Context, node string) []reconcile.Request {
 	return m.find(ctx, client.MatchingFields{fieldindex.MachineByNode: node}, func(machine *v1alpha1.Machine) bool {
-		return !machine.DeletionTimestamp.IsZero()
+		return !machine.DeletionTimestamp.IsZero() || preservation.MayDrain(machine)
 	})
 }
 

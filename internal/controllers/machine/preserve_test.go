@@ -1,0 +1,381 @@
+package machine
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
+	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
+	"github.com/millwright-dev/millwright/test/lockstep"
+)
+
+const preserveTimeout = 72 * time.Hour
+
+// preserve sets the annotation of the Machine; empty removes it.
+func (h *harness) preserve(value string) { change(h, h.machine(), annotated(value)) }
+
+// preserveNode does the same with the node.
+func (h *harness) preserveNode(value string) {
+	change(h, h.node(), func(n *corev1.Node) { setPreserve(n, value) })
+}
+
+func annotated(value string) func(*v1alpha1.Machine) {
+	return func(m *v1alpha1.Machine) { setPreserve(m, value) }
+}
+
+func setPreserve(object metav1.Object, value string) {
+	annotations := object.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[v1alpha1.AnnotationKeyPreserve] = value
+	if value == "" {
+		delete(annotations, v1alpha1.AnnotationKeyPreserve)
+	}
+	object.SetAnnotations(annotations)
+}
+
+// newPreserving makes a harness with a running Machine.
+func newPreserving(t *testing.T) *harness {
+	h := newHarness(t)
+	h.controller.PreserveTimeout = preserveTimeout
+	h.running()
+	return h
+}
+
+// fail has the node fail until the Machine has.
+func (h *harness) fail() {
+	h.Helper()
+	h.join(notReady)
+	h.Settle()
+	h.SettleAfter(healthTimeout)
+	if phase := h.machine().Status.CurrentStatus.Phase; phase != v1alpha1.MachineFailed {
+		h.Fatalf("phase %q, want Failed", phase)
+	}
+}
+
+// kept is what can be seen of a preservation.
+type kept struct {
+	// Own and Last are annotations of the Machine, Node and Scale those of the node.
+	Own, Last, Node, Scale string
+	Expiry                 string
+	Tainted                bool
+	// Condition is the status and the reason on the node, and Message its message up to the time.
+	Condition, Message string
+}
+
+func (h *harness) kept() kept {
+	h.Helper()
+	machine, node := h.machine(), h.node()
+	seen := kept{
+		Own: machine.Annotations[v1alpha1.AnnotationKeyPreserve], Last: machine.Annotations[v1alpha1.AnnotationKeyLastAppliedPreserve],
+	}
+	if expiry := machine.Status.CurrentStatus.PreserveExpiryTime; expiry != nil {
+		seen.Expiry = expiry.Sub(h.Clock.Now()).Round(time.Second).String()
+	}
+	if node == nil {
+		return seen
+	}
+	seen.Node, seen.Scale = node.Annotations[v1alpha1.AnnotationKeyPreserve], node.Annotations[v1alpha1.AnnotationKeyScaleDownDisabledByMCM]
+	seen.Tainted = slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == v1alpha1.TaintKeyPreserved })
+	if condition := preservation.Condition(node.Status.Conditions); condition != nil {
+		seen.Condition = string(condition.Status) + ", " + condition.Reason
+		seen.Message, _, _ = strings.Cut(condition.Message, "Machine preserved")
+		seen.Message = strings.TrimSpace(seen.Message)
+		if copied := preservation.Condition(machine.Status.Conditions); copied == nil || copied.Message != condition.Message || copied.Status != condition.Status {
+			h.Errorf("the Machine's copy of the condition is %+v, the node's %+v", copied, condition)
+		}
+	}
+	return seen
+}
+
+func (h *harness) wantKept(want kept) {
+	h.Helper()
+	if diff := cmp.Diff(want, h.kept()); diff != "" {
+		h.Errorf("preservation (-want +got):\n%s", diff)
+	}
+}
+
+const (
+	byUser   = "True, Preserved by user."
+	bySet    = "True, Preserved by MCM."
+	stopped  = "False, Preservation stopped."
+	drained  = "Preserved node drained successfully."
+	notEmpty = "Preserved node could not be drained."
+)
+
+// TestPreservation: each value, on Machine and node, through failure, recovery and expiry.
+func TestPreservation(t *testing.T) {
+	const full = "72h0m0s"
+	cases := map[string]struct {
+		do   func(h *harness)
+		want kept
+	}{
+		"now": {func(h *harness) { h.preserve("now") }, kept{Own: "now", Expiry: full, Scale: "true", Condition: byUser}},
+		"now, failed": {func(h *harness) { h.fail(); h.preserve("now") }, kept{
+			Own: "now", Expiry: full, Scale: "true", Tainted: true, Condition: byUser, Message: drained,
+		}},
+		"now, failed later": {func(h *harness) { h.preserve("now"); h.Settle(); h.fail() }, kept{
+			Own: "now", Expiry: "71h50m0s", Scale: "true", Tainted: true, Condition: byUser, Message: drained,
+		}},
+		"now, recovered": {func(h *harness) { h.preserve("now"); h.Settle(); h.fail(); h.join(preservedAnd(h, ready)...) }, kept{
+			Own: "now", Expiry: "71h50m0s", Scale: "true", Condition: byUser,
+		}},
+		"now, on the node":            {func(h *harness) { h.preserveNode("now") }, kept{Node: "now", Last: "now", Expiry: full, Scale: "true", Condition: byUser}},
+		"now, removed":                {func(h *harness) { h.preserve("now"); h.Settle(); h.preserve("") }, kept{Condition: stopped}},
+		"now, then false":             {func(h *harness) { h.preserve("now"); h.Settle(); h.preserve("false") }, kept{Own: "false", Condition: stopped}},
+		"now, expired":                {func(h *harness) { h.preserve("now"); h.Settle(); h.SettleAfter(preserveTimeout) }, kept{Condition: stopped}},
+		"on the node, removed":        {func(h *harness) { h.preserveNode("now"); h.Settle(); h.preserveNode("") }, kept{Condition: stopped}},
+		"on the node, false":          {func(h *harness) { h.preserveNode("now"); h.Settle(); h.preserveNode("false") }, kept{Node: "false", Last: "false", Condition: stopped}},
+		"on the node, expired":        {func(h *harness) { h.preserveNode("now"); h.Settle(); h.SettleAfter(preserveTimeout) }, kept{Condition: stopped}},
+		"on both":                     {func(h *harness) { h.preserve("when-failed"); h.preserveNode("now") }, kept{Node: "now", Last: "now", Expiry: full, Scale: "true", Condition: byUser}},
+		"removed while nobody looked": {func(h *harness) { h.preserveNode("now"); h.Settle(); h.preserveNode(""); h.restart() }, kept{Condition: stopped}},
+		"when failed":                 {func(h *harness) { h.preserve("when-failed") }, kept{Own: "when-failed"}},
+		"when failed, failed": {func(h *harness) { h.preserve("when-failed"); h.fail() }, kept{
+			Own: "when-failed", Expiry: full, Scale: "true", Tainted: true, Condition: byUser, Message: drained,
+		}},
+		"when failed, on the node": {func(h *harness) { h.preserveNode("when-failed"); h.fail() }, kept{
+			Node: "when-failed", Last: "when-failed", Expiry: full, Scale: "true", Tainted: true, Condition: byUser, Message: drained,
+		}},
+		"when failed, recovered": {func(h *harness) { h.preserve("when-failed"); h.fail(); h.join(preservedAnd(h, ready)...) }, kept{Own: "when-failed", Condition: stopped}},
+		"when failed, expired":   {func(h *harness) { h.preserve("when-failed"); h.fail(); h.SettleAfter(preserveTimeout) }, kept{Condition: stopped}},
+		"auto": {func(h *harness) { h.fail(); h.preserve("auto-preserved") }, kept{
+			Own: "auto-preserved", Expiry: full, Scale: "true", Tainted: true, Condition: bySet, Message: drained,
+		}},
+		"auto, recovered": {func(h *harness) {
+			h.fail()
+			h.preserve("auto-preserved")
+			h.Settle()
+			h.join(preservedAnd(h, ready)...)
+		}, kept{Condition: stopped}},
+		"auto, running":           {func(h *harness) { h.preserve("auto-preserved") }, kept{}},
+		"false":                   {func(h *harness) { h.preserve("false"); h.fail() }, kept{Own: "false"}},
+		"nonsense":                {func(h *harness) { h.preserve("please"); h.fail() }, kept{Own: "please"}},
+		"nonsense on the node":    {func(h *harness) { h.preserveNode("True"); h.fail() }, kept{Node: "True"}},
+		"node gone":               {func(h *harness) { h.preserve("now"); h.Settle(); h.dropNode() }, kept{Own: "now", Expiry: full}},
+		"node gone, its wish too": {func(h *harness) { h.preserveNode("now"); h.Settle(); h.dropNode() }, kept{}},
+		"own timeout": {func(h *harness) {
+			change(h, h.machine(), func(m *v1alpha1.Machine) {
+				m.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{MachinePreserveTimeout: &metav1.Duration{Duration: time.Hour}}
+				setPreserve(m, "now")
+			})
+		}, kept{Own: "now", Expiry: "1h0m0s", Scale: "true", Condition: byUser}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			h := newPreserving(t)
+			tc.do(h)
+			h.Settle()
+			h.wantKept(tc.want)
+			h.Writes = nil
+			h.takeEvents()
+			h.Clock.Step(2 * time.Second)
+			h.Settle()
+			if len(h.Writes) != 0 || len(h.takeEvents()) != 0 {
+				t.Errorf("it does not rest:\n%s", h.LastWrites())
+			}
+		})
+	}
+}
+
+// preservedAnd returns conditions as a kubelet reports them: it leaves those of others alone.
+func preservedAnd(h *harness, conditions ...corev1.NodeCondition) []corev1.NodeCondition {
+	return append(conditions, *preservation.Condition(h.node().Status.Conditions))
+}
+
+// TestPreservationCosts: no more writes than MCM's, and none for Machines that nobody preserves.
+func TestPreservationCosts(t *testing.T) {
+	cases := map[string]struct {
+		before, do func(h *harness)
+		want       []string
+	}{
+		"now (MCM: 4)": {nil, func(h *harness) { h.preserve("now") },
+			[]string{"patch Node", "patch status of Node", "patch status of Machine"}},
+		"failed (MCM: 6)": {func(h *harness) { h.preserve("when-failed"); h.join(notReady) }, func(h *harness) { h.SettleAfter(healthTimeout) },
+			[]string{"patch Node", "patch status of Node", "patch status of Machine"}},
+		"removed (MCM: 4)": {func(h *harness) { h.preserve("now") }, func(h *harness) { h.preserve("") },
+			[]string{"patch Node", "patch status of Node", "patch status of Machine"}},
+		"expired": {func(h *harness) { h.preserve("now") }, func(h *harness) { h.SettleAfter(preserveTimeout) },
+			[]string{"patch Node", "patch status of Node", "patch Machine", "patch status of Machine"}},
+		"not preserved": {func(h *harness) { h.join(notReady) }, func(h *harness) { h.SettleAfter(healthTimeout) },
+			[]string{"patch status of Machine"}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			h := newPreserving(t)
+			if tc.before != nil {
+				tc.before(h)
+			}
+			h.Settle()
+			h.Writes = nil
+			tc.do(h)
+			h.Settle()
+			var got []string
+			for _, made := range h.Writes {
+				got = append(got, made.What)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("writes (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestPreservedDrain: the node of a preserved Machine that failed is drained once, without a cordon, and
+// each time that it fails.
+func TestPreservedDrain(t *testing.T) {
+	h := newPreserving(t)
+	d := h.draining(forPod("web"))
+	h.preserve("when-failed")
+	h.fail()
+	h.wantKept(kept{Own: "when-failed", Expiry: "72h0m0s", Scale: "true", Tainted: true})
+	d.reports = []drain.Report{misconfigured()}
+	h.Settle()
+	h.wantKept(kept{Own: "when-failed", Expiry: "72h0m0s", Scale: "true", Tainted: true, Condition: "False, Preserved by user.", Message: notEmpty})
+	if events := h.takeEvents(); !slices.ContainsFunc(events, func(e string) bool { return strings.Contains(e, "cannot be drained yet") }) {
+		t.Errorf("nobody says why the node is not drained: %q", events)
+	}
+	d.reports = []drain.Report{emptied}
+	h.Settle()
+	h.wantKept(kept{Own: "when-failed", Expiry: "72h0m0s", Scale: "true", Tainted: true, Condition: byUser, Message: drained})
+	if h.node().Spec.Unschedulable {
+		t.Error("the node is cordoned")
+	}
+	if len(d.forgotten) == 0 {
+		t.Error("the drain before a deletion would begin with what this one tried")
+	}
+	asked := len(d.requests)
+	h.Clock.Step(time.Minute)
+	h.Settle()
+	if len(d.requests) != asked {
+		t.Error("an empty node is drained again")
+	}
+	h.join(preservedAnd(h, ready)...)
+	h.Settle()
+	h.Clock.Step(time.Minute)
+	h.fail()
+	if len(d.requests) == asked {
+		t.Error("a node that recovered in between is not drained again")
+	}
+}
+
+// TestPreservedDrainIsForced: by the label of MCM, or at the drain timeout, which counts from the
+// preservation.
+func TestPreservedDrainIsForced(t *testing.T) {
+	lost := notReady
+	cases := map[string]struct {
+		given func(h *harness)
+		after time.Duration
+		want  drain.Force
+	}{
+		"in time": {func(*harness) {}, time.Minute, drain.NotForced},
+		"timeout": {func(*harness) {}, time.Hour, drain.ForceDeadline},
+		"by a label": {func(h *harness) {
+			change(h, h.machine(), func(m *v1alpha1.Machine) { metav1.SetMetaDataLabel(&m.ObjectMeta, v1alpha1.LabelKeyForceDrain, "True") })
+		}, 0, drain.ForceRequested},
+		"by a label that means something else": {func(h *harness) {
+			change(h, h.machine(), func(m *v1alpha1.Machine) { metav1.SetMetaDataLabel(&m.ObjectMeta, v1alpha1.LabelKeyForceDrain, "true") })
+		}, 0, drain.NotForced},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			h := newPreserving(t)
+			d := h.draining(forPod("web"))
+			h.controller.Drain.Timeout = time.Hour
+			lost.LastTransitionTime = metav1.NewTime(h.Clock.Now().Add(1000 * time.Hour)) // its age forces nothing
+			h.join(lost)
+			h.preserve("when-failed")
+			h.Settle()
+			h.SettleAfter(healthTimeout)
+			tc.given(h)
+			h.Settle()
+			h.SettleAfter(tc.after)
+			if got := d.requests[len(d.requests)-1].Force; got != tc.want {
+				t.Errorf("forced: %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+// TestPreservationSurvivesRefusals: an API server that refuses what is written to the node does not keep
+// the Machine from being preserved, and a preservation does not end before its marks are gone.
+func TestPreservationSurvivesRefusals(t *testing.T) {
+	h := newPreserving(t)
+	refused := func(made lockstep.Write) error {
+		if strings.Contains(made.What, "Node") {
+			return errDown
+		}
+		return nil
+	}
+	h.Refuse = refused
+	h.preserve("now")
+	_, _ = h.Reconciler.Reconcile(t.Context(), h.Request()) // it fails
+	if h.machine().Status.CurrentStatus.PreserveExpiryTime == nil {
+		t.Error("the Machine is not preserved as its node cannot be written")
+	}
+	h.Refuse = nil
+	h.Settle()
+	h.wantKept(kept{Own: "now", Expiry: "72h0m0s", Scale: "true", Condition: byUser})
+	h.Refuse = refused
+	h.preserve("")
+	_, _ = h.Reconciler.Reconcile(t.Context(), h.Request()) // it fails
+	if h.machine().Status.CurrentStatus.PreserveExpiryTime == nil {
+		t.Error("the preservation is over, and its marks are not")
+	}
+	h.Refuse = nil
+	h.Settle()
+	h.wantKept(kept{Condition: stopped})
+}
+
+// TestAnInvalidWishIsSaidOnce: a value by hand that means nothing is a sentence, and no loop.
+func TestAnInvalidWishIsSaidOnce(t *testing.T) {
+	h := newPreserving(t)
+	for _, value := range []string{"true", "NOW", " now", strings.Repeat("x", 10_000)} {
+		h.preserve(value)
+		h.Settle()
+		h.Clock.Step(time.Minute)
+		h.Settle()
+		events := h.takeEvents()
+		if len(events) != 1 || !strings.Contains(events[0], "InvalidPreserveValue") || len(events[0]) > longestEvent {
+			t.Errorf("events for %.20q: %q, want one", value, events)
+		}
+	}
+	if len(h.Writes) != 0 {
+		t.Errorf("writes:\n%s", h.LastWrites())
+	}
+}
+
+// TestATargetThatIsAwayEndsNothing: while the node cannot be seen, nobody knows what it asks for.
+func TestATargetThatIsAwayEndsNothing(t *testing.T) {
+	h := newPreserving(t)
+	h.preserveNode("now")
+	h.Settle()
+	h.target.since = time.Time{}
+	h.restart()
+	h.controller.PreserveTimeout = preserveTimeout
+	h.Clock.Step(time.Hour)
+	h.Pass()
+	if got := h.kept(); got.Expiry != "71h0m0s" || got.Last != "now" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestADeletedMachineIsNotPreserved: who deletes a Machine means it.
+func TestADeletedMachineIsNotPreserved(t *testing.T) {
+	h := newPreserving(t)
+	h.preserve("now")
+	h.Settle()
+	h.ignoreDeletes(true)
+	h.delete()
+	h.Settle()
+	if got := h.machine().Status.CurrentStatus; got.Phase != v1alpha1.MachineTerminating || got.PreserveExpiryTime != nil {
+		t.Errorf("%+v", got)
+	}
+}
