@@ -49,8 +49,12 @@ func mcmControllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner
 		return nil, err
 	}
 	var all []controller
+	writer := mgr.GetClient()
+	if cfg.lacksSelector {
+		writer = withoutSelector{writer}
+	}
 	sets := machineset.Options{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Machines: cfg.machines, Events: events.recorder("machineset-controller"),
+		Client: writer, Live: mgr.GetAPIReader(), Machines: cfg.machines, Events: events.recorder("machineset-controller"),
 		Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs,
 		Overshoot: &cfg.Overshoot, EnforceMinReadySeconds: cfg.EnforceMinReadySeconds,
 	}
@@ -66,7 +70,7 @@ func mcmControllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner
 	}
 	if cfg.runs(HalfSets) {
 		deployments := machinedeployment.Options{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Machines: cfg.machines, Events: events.recorder("machinedeployment-controller"),
+			Client: writer, Live: mgr.GetAPIReader(), Machines: cfg.machines, Events: events.recorder("machinedeployment-controller"),
 			Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs, ProtectNodes: cfg.ProtectNodes,
 		}
 		if joined != nil {

@@ -114,6 +114,7 @@ func TestHalfOfSets(t *testing.T) {
 		deployment := &v1alpha1.MachineDeployment{}
 		g.Expect(h.env.Client.Get(t.Context(), client.ObjectKey{Namespace: h.env.Namespace, Name: "one"}, deployment)).To(gomega.Succeed())
 		g.Expect(deployment.Status.Replicas).To(gomega.BeEquivalentTo(2))
+		g.Expect(deployment.Status.Selector).To(gomega.Equal("name=one"))
 	}).WithTimeout(time.Minute).Should(gomega.Succeed())
 	if got := [2]string{h.holder(both[0]), h.holder(both[1])}; got[0] != "none" || got[1] == "none" {
 		t.Errorf("the leases are held by %q", got)

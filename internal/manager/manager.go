@@ -113,6 +113,8 @@ type Config struct {
 	// Log of all controllers.
 	Log logr.Logger
 
+	// lacksSelector reports that the CRDs have no status.selector.
+	lacksSelector bool
 	// outOfRange is called when a driver begins to answer OutOfRange: it found several
 	// instances of a machine.
 	outOfRange func()
@@ -194,6 +196,7 @@ func run(ctx context.Context, cfg Config, pages *serving) error {
 	if err != nil {
 		return err
 	}
+	cfg.lacksSelector = cfg.runs(HalfSets) && lacksSelector(ctx, cfg)
 	runner := tasks.New(cfg.ConcurrentSyncs)
 	cfg.machines = &fieldindex.Informers{}
 	cfg.unreadable = &unreadable{log: cfg.Log.WithName("cache"), scheme: scheme, namespace: cfg.Namespace}

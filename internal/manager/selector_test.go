@@ -1,0 +1,100 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+	"github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+// warnings collects the warnings of an API server.
+type warnings struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (w *warnings) HandleWarningHeaderWithContext(_ context.Context, _ int, _, text string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.all = append(w.all, text)
+}
+
+// TestNothingIsSentThatMCMsCRDsLack: each status would be answered with a warning, which is logged.
+func TestNothingIsSentThatMCMsCRDsLack(t *testing.T) {
+	t.Parallel()
+	e := env.New(t, env.WithOwn())
+	cfg := Config{Control: e.Admin, Namespace: e.Namespace, Half: HalfSets, ConcurrentSyncs: 2, Log: testr.New(t)}
+	if lacksSelector(t.Context(), cfg) {
+		t.Error("our CRDs lack status.selector")
+	}
+	for _, plural := range []string{"machinesets", "machinedeployments"} {
+		crd := &unstructured.Unstructured{}
+		crd.SetAPIVersion("apiextensions.k8s.io/v1")
+		crd.SetKind("CustomResourceDefinition")
+		crd.SetName(plural + "." + v1alpha1.GroupName)
+		patch := `[{"op":"remove","path":"/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/selector"}]`
+		if err := e.Client.Patch(t.Context(), crd, client.RawPatch(types.JSONPatchType, []byte(patch))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g := gomega.NewWithT(t)
+	g.Eventually(func() bool { return lacksSelector(t.Context(), cfg) }).WithTimeout(time.Minute).Should(gomega.BeTrue())
+
+	var said warnings
+	cfg.Control = rest.CopyConfig(e.Admin) // the test's own writes bring warnings, too
+	cfg.Control.WarningHandlerWithContext = &said
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- Run(ctx, cfg) }()
+	for _, object := range onePool(e.Namespace) {
+		if err := e.Client.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g.Eventually(func(g gomega.Gomega) {
+		deployment := &v1alpha1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: "one"}}
+		g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment)).To(gomega.Succeed())
+		g.Expect(deployment.Status.Replicas).To(gomega.BeEquivalentTo(2))
+	}).WithTimeout(time.Minute).Should(gomega.Succeed())
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("the manager ends with %v", err)
+	}
+	if len(said.all) > 0 {
+		t.Errorf("warnings: %q", said.all)
+	}
+}
+
+// TestSchemaOfMachineSets: what is found in OpenAPI documents.
+func TestSchemaOfMachineSets(t *testing.T) {
+	const kind = `"x-kubernetes-group-version-kind":[{"group":"machine.sapcloud.io","version":"v1alpha1","kind":"MachineSet"}]`
+	cases := map[string]struct {
+		raw   string
+		lacks bool
+		err   error
+	}{
+		"ours":      {`{"components":{"schemas":{"s":{` + kind + `,"properties":{"status":{"properties":{"selector":{}}}}}}}}`, false, nil},
+		"MCM's":     {`{"components":{"schemas":{"s":{` + kind + `,"properties":{"status":{"properties":{"replicas":{}}}}}}}}`, true, nil},
+		"not there": {`{"components":{"schemas":{"s":{}}}}`, false, errNoSchema},
+	}
+	for name, tc := range cases {
+		if lacks, err := schemaLacksSelector([]byte(tc.raw)); lacks != tc.lacks || !errors.Is(err, tc.err) {
+			t.Errorf("%s: %v, %v", name, lacks, err)
+		}
+	}
+	if _, err := schemaLacksSelector([]byte("[")); err == nil {
+		t.Error("nonsense is read")
+	}
+}
