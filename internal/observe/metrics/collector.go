@@ -26,6 +26,8 @@ import (
 type Options struct {
 	// Reader reads objects from a cache.
 	Reader client.Reader
+	// NoMachines and NoSets leave out Machines, or sets and deployments: another process exports them.
+	NoMachines, NoSets bool
 	// Informers watch Machines; nil if nothing that happens once is counted.
 	Informers cache.Informers
 	Clock     clock.PassiveClock
@@ -100,17 +102,21 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	s := &scrape{ch: ch, seen: map[string]bool{}}
-	s.add(frozen, one(c.Frozen != nil && c.Frozen()))
+	if !c.NoMachines {
+		s.add(frozen, one(c.Frozen != nil && c.Frozen()))
+	}
 	machines, sets, deployments := &v1alpha1.MachineList{}, &v1alpha1.MachineSetList{}, &v1alpha1.MachineDeploymentList{}
 	known := c.read(ctx, machines, forMachines, "Machine")
-	if known {
+	if known && !c.NoMachines {
 		addAll(s, machineItems, machines.Items, machineRows)
 	}
-	if c.read(ctx, sets, forSets, "MachineSet") {
+	if !c.NoSets && c.read(ctx, sets, forSets, "MachineSet") {
 		addAll(s, setItems, sets.Items, setRows)
 	}
 	if c.read(ctx, deployments, forSets, "MachineDeployment") {
-		addAll(s, deploymentItems, deployments.Items, deploymentRows)
+		if !c.NoSets {
+			addAll(s, deploymentItems, deployments.Items, deploymentRows)
+		}
 		if known {
 			c.drop(poolsOf(machines.Items, deployments.Items))
 		}
