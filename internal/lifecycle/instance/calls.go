@@ -73,10 +73,16 @@ func found(req Request, resp *driver.GetMachineStatusResponse, err error, p plac
 func (e *Engine) create(ctx context.Context, req Request) Answer {
 	secret := req.Secret
 	if req.Prepare != nil {
+		if !e.proceed(req) {
+			return failed(MethodPrepare, context.Canceled)
+		}
 		var err error
 		if secret, err = req.Prepare(ctx); err != nil {
 			return failed(MethodPrepare, err)
 		}
+	}
+	if !e.proceed(req) {
+		return failed(MethodCreate, context.Canceled)
 	}
 	resp, err := e.driver.CreateMachine(ctx, &driver.CreateMachineRequest{Machine: req.Machine, MachineClass: req.Class, Secret: secret})
 	code := codeOf(err)

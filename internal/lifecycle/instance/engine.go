@@ -168,6 +168,8 @@ type entry struct {
 	// cancel ends the running call; nil if none runs.
 	cancel context.CancelFunc
 	began  time.Time
+	// changing has the running call make something. superseded has it make nothing more.
+	changing, superseded bool
 	// forgotten has the entry dropped when the running call has ended.
 	forgotten bool
 	// answer of the last call; nil before it has ended.
@@ -198,14 +200,15 @@ func (e *Engine) Ensure(req Request) Answer {
 }
 
 // Delete returns whether the instance is gone, and has it deleted if it is not. A creation that is
-// under way is cancelled and awaited first. The answer Located comes before anything is deleted.
+// under way is awaited first, and cancelled after some time. The answer Located comes before anything
+// is deleted.
 func (e *Engine) Delete(req Request) Answer {
 	return e.pursue(goalGone, req, e.remove)
 }
 
 // Find returns which instance the driver knows: Exists, Gone or Failed. It is for callers that are
-// about to delete an instance they do not know. A creation that is under way is cancelled and
-// awaited first. It must not be called after Delete: each would begin the other's work anew.
+// about to delete an instance they do not know. A creation that is under way is awaited first, and
+// cancelled after some time. It must not be called after Delete: each would begin the other's work anew.
 func (e *Engine) Find(req Request) Answer {
 	return e.pursue(goalFound, req, e.find)
 }
@@ -259,7 +262,7 @@ func (e *Engine) pursue(want goal, req Request, do call) Answer {
 	defer e.mu.Unlock()
 	if running := e.entries[key]; running != nil && running.cancel != nil {
 		if running.goal != want {
-			running.cancel()
+			e.supersede(running)
 		}
 		return Answer{State: Underway, Since: running.began}
 	}
@@ -277,6 +280,32 @@ func (e *Engine) pursue(want goal, req Request, do call) Answer {
 	}
 	e.start(key, known, req, do)
 	return Answer{State: Underway, Since: known.began}
+}
+
+// creationGrace is how long a creation that is not wanted any more may take to end by itself. A request
+// that is cut short may be carried out later, when its token and its VM have been looked for in vain.
+const creationGrace = 10 * time.Second
+
+// supersede has a running call end, since something else is wanted. The lock is held.
+func (e *Engine) supersede(running *entry) {
+	switch {
+	case running.superseded:
+	case running.changing:
+		e.opts.Clock.AfterFunc(creationGrace, running.cancel)
+	default:
+		running.cancel()
+	}
+	running.superseded = true
+}
+
+// proceed reports whether the running call for an instance may make something. From then on, it has
+// time to end.
+func (e *Engine) proceed(req Request) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	running := e.entries[Key{Namespace: req.Machine.Namespace, Name: req.Machine.Name}]
+	running.changing = true
+	return !running.superseded
 }
 
 // entry returns what is remembered of an instance, and begins anew if the request changed. The lock
@@ -313,6 +342,7 @@ func (e *Engine) start(key Key, known *entry, req Request, do call) {
 		return
 	}
 	known.cancel, known.began = cancel, e.opts.Clock.Now()
+	known.changing, known.superseded = false, false
 }
 
 func (e *Engine) finish(key Key, known *entry, answer Answer) {

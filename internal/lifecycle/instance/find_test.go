@@ -67,7 +67,7 @@ func TestFindAwaitsACreation(t *testing.T) {
 		if got := p.Find(request("m")); got.State != instance.Underway {
 			t.Fatalf("state %v while a creation runs", got.State)
 		}
-		time.Sleep(2 * time.Second)
+		time.Sleep(grace + 2*time.Second)
 		if got := ask(p.Find, request("m")); got.State != instance.Exists {
 			t.Errorf("state %v after it", got.State)
 		}

@@ -149,6 +149,9 @@ func hanging(longer time.Duration) fake.Hook[driver.CreateMachineRequest, driver
 	}
 }
 
+// grace is how long a creation may take to end after a deletion.
+const grace = 10 * time.Second
+
 func TestDeletionCancelsAndAwaitsCreation(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 		d.OnCreate(hanging(time.Minute))
@@ -160,7 +163,7 @@ func TestDeletionCancelsAndAwaitsCreation(t *testing.T) {
 				t.Fatalf("state %v of a deletion that has to wait", got.State)
 			}
 		}
-		time.Sleep(time.Minute - time.Second)
+		time.Sleep(grace + time.Minute - time.Second)
 		if got := p.Delete(req); got.State != instance.Underway {
 			t.Fatalf("state %v while the cancelled creation still runs", got.State)
 		}
@@ -176,6 +179,79 @@ func TestDeletionCancelsAndAwaitsCreation(t *testing.T) {
 		}
 		equalCalls(t, d, fake.DeleteMachine, fake.GetMachineStatus)
 		checkOverlaps(t, d)
+	})
+}
+
+// TestDeletionLetsWhatWasSentEnd: what a creation has sent is carried out, also if nobody waits for the
+// answer any more. So it is not cut short, or the deletion would find nothing, and something would be
+// made after it. Nothing more is sent.
+func TestDeletionLetsWhatWasSentEnd(t *testing.T) {
+	// slowly does something after a while, whether or not the one who asked for it waits.
+	slowly := func(ctx context.Context, do func()) error {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			time.Sleep(time.Second)
+			do()
+		}()
+		select {
+		case <-done:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	t.Run("token", func(t *testing.T) {
+		bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
+			req, tokens := request("m"), 0
+			req.Prepare = func(ctx context.Context) (*corev1.Secret, error) {
+				return req.Secret, slowly(ctx, func() { tokens++ })
+			}
+			p.Ensure(req)
+			synctest.Wait()
+			for ask(p.Delete, req).State != instance.Gone {
+				time.Sleep(100 * time.Millisecond)
+			}
+			if tokens != 1 {
+				t.Error("a token is made after the deletion")
+			}
+			equalCalls(t, d, fake.GetMachineStatus, fake.DeleteMachine, fake.GetMachineStatus)
+		})
+	})
+	t.Run("VM", func(t *testing.T) {
+		bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
+			d.OnCreate(func(ctx context.Context, _ *driver.CreateMachineRequest, do func() (*driver.CreateMachineResponse, error)) (resp *driver.CreateMachineResponse, err error) {
+				if late := slowly(ctx, func() { resp, err = do() }); late != nil {
+					return nil, late
+				}
+				return resp, err
+			})
+			req := request("m")
+			p.Ensure(req)
+			synctest.Wait()
+			ask(p.Delete, req)
+			time.Sleep(2 * time.Second)
+			if got := ask(p.Delete, req); got.State != instance.Gone || len(d.VMs()) != 0 {
+				t.Errorf("state %v, VMs %v", got.State, d.VMs())
+			}
+			checkOverlaps(t, d)
+		})
+	})
+	t.Run("look", func(t *testing.T) {
+		bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
+			d.OnStatus(func(ctx context.Context, _ *driver.GetMachineStatusRequest, _ func() (*driver.GetMachineStatusResponse, error)) (*driver.GetMachineStatusResponse, error) {
+				return nil, hang(ctx, 0)
+			})
+			req := request("m")
+			p.Ensure(req)
+			synctest.Wait()
+			p.Delete(req) // nothing was made: there is nothing to wait for
+			synctest.Wait()
+			d.OnStatus(nil)
+			if got := ask(p.Delete, req); got.State != instance.Gone {
+				t.Errorf("state %v", got.State)
+			}
+		})
 	})
 }
 
