@@ -13,11 +13,11 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
-	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/memnet"
 )
 
 var errAway = errors.New("the controller is away")
@@ -26,8 +26,8 @@ var errAway = errors.New("the controller is away")
 // memory only, so it works with testing/synctest. It must be closed.
 type fakeController struct {
 	vmpb.UnimplementedVMControllerServer
-	server   *grpc.Server
-	listener *bufconn.Listener
+	server  *grpc.Server
+	network *memnet.Network
 
 	mu      sync.Mutex
 	changed chan struct{}
@@ -48,13 +48,16 @@ type fakeController struct {
 // newFakeController returns a controller that authorizes every hypervisor.
 func newFakeController() *fakeController {
 	c := &fakeController{
-		server:   grpc.NewServer(grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 20 * time.Second})),
-		listener: bufconn.Listen(1 << 16),
-		changed:  make(chan struct{}), conns: map[net.Conn]struct{}{},
+		server: grpc.NewServer( // as the VM controller
+			grpc.ConnectionTimeout(10*time.Second),
+			grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 20 * time.Second, MaxConnectionIdle: 5 * time.Minute}),
+			grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 20 * time.Second})),
+		network: memnet.New(),
+		changed: make(chan struct{}), conns: map[net.Conn]struct{}{},
 		answer: leaseOK(),
 	}
 	vmpb.RegisterVMControllerServer(c.server, c)
-	go func() { _ = c.server.Serve(c.listener) }()
+	go func() { _ = c.server.Serve(c.network) }()
 	return c
 }
 
@@ -84,7 +87,7 @@ func (c *fakeController) dial(ctx context.Context, _ string) (net.Conn, error) {
 	if away {
 		return nil, errAway
 	}
-	conn, err := c.listener.DialContext(ctx)
+	conn, err := c.network.Dial(ctx, "")
 	if err != nil {
 		return nil, err
 	}
@@ -228,6 +231,7 @@ func (c *fakeController) ReportState(_ context.Context, request *vmpb.ReportStat
 			c.refusals++
 		case request.GetUs().GetRunId() == 0:
 			err = status.Error(codes.InvalidArgument, "the caller has no run")
+		case len(c.reports) > 0 && overtaken(request, c.reports[len(c.reports)-1]):
 		default:
 			c.reports = append(c.reports, request)
 		}
@@ -236,4 +240,9 @@ func (c *fakeController) ReportState(_ context.Context, request *vmpb.ReportStat
 		return nil, err
 	}
 	return &vmpb.ReportStateResponse{}, nil
+}
+
+// overtaken is as in the VM controller.
+func overtaken(report, last *vmpb.ReportStateRequest) bool {
+	return report.GetSequence() < last.GetSequence() && report.GetUs().GetRunId() == last.GetUs().GetRunId()
 }

@@ -73,6 +73,7 @@ var additions = map[string]string{
 	"ReportStateRequest.Cause.CAUSE_NO_SPACE":       "2",
 	"ReportStateRequest.Cause.CAUSE_STORAGE_FAILED": "3",
 	"ReportStateRequest.Cause.CAUSE_SUSPENDED":      "4",
+	"ReportStateRequest.sequence":                   "9 optional uint64, JSON sequence",
 	"ReportStateResponse":                           "message",
 
 	"ResetRequest.idempotency_counter": "1 optional uint64, JSON idempotencyCounter",

@@ -1525,7 +1525,10 @@ type ReportStateRequest struct {
 	// SM_PREPARE_IMAGE for this disk, and all with root_disk_exists.
 	ImagePrepared bool `protobuf:"varint,7,opt,name=image_prepared,json=imagePrepared,proto3" json:"image_prepared,omitempty"`
 	// Why the guest does not run.
-	Cause         ReportStateRequest_Cause `protobuf:"varint,8,opt,name=cause,proto3,enum=metropolis.proto.vm.ReportStateRequest_Cause" json:"cause,omitempty"`
+	Cause ReportStateRequest_Cause `protobuf:"varint,8,opt,name=cause,proto3,enum=metropolis.proto.vm.ReportStateRequest_Cause" json:"cause,omitempty"`
+	// Orders the reports of one run: a later one has a higher number. A network can deliver an
+	// earlier one after a later one, which counts. 0: as they come.
+	Sequence      uint64 `protobuf:"varint,9,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1614,6 +1617,13 @@ func (x *ReportStateRequest) GetCause() ReportStateRequest_Cause {
 		return x.Cause
 	}
 	return ReportStateRequest_CAUSE_UNKNOWN
+}
+
+func (x *ReportStateRequest) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
 }
 
 // ReportStateResponse means that the report was recorded. Addition.
@@ -2200,7 +2210,7 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\x06Action\x12\x12\n" +
 	"\x0eACTION_UNKNOWN\x10\x00\x12\x17\n" +
 	"\x13ACTION_LIVE_MIGRATE\x10\x01\x12\x18\n" +
-	"\x14ACTION_SOFT_SHUTDOWN\x10\x02\"\xe1\x04\n" +
+	"\x14ACTION_SOFT_SHUTDOWN\x10\x02\"\xfd\x04\n" +
 	"\x12ReportStateRequest\x121\n" +
 	"\x02us\x18\x01 \x01(\v2!.metropolis.proto.vm.HypervisorIDR\x02us\x12C\n" +
 	"\x05state\x18\x02 \x01(\x0e2-.metropolis.proto.vm.ReportStateRequest.StateR\x05state\x12\x18\n" +
@@ -2211,7 +2221,8 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"totalBytes\x12\x1a\n" +
 	"\bendpoint\x18\x06 \x01(\tR\bendpoint\x12%\n" +
 	"\x0eimage_prepared\x18\a \x01(\bR\rimagePrepared\x12C\n" +
-	"\x05cause\x18\b \x01(\x0e2-.metropolis.proto.vm.ReportStateRequest.CauseR\x05cause\"{\n" +
+	"\x05cause\x18\b \x01(\x0e2-.metropolis.proto.vm.ReportStateRequest.CauseR\x05cause\x12\x1a\n" +
+	"\bsequence\x18\t \x01(\x04R\bsequence\"{\n" +
 	"\x05State\x12\x11\n" +
 	"\rSTATE_UNKNOWN\x10\x00\x12\x13\n" +
 	"\x0fSTATE_PREPARING\x10\x01\x12\x11\n" +

@@ -215,6 +215,21 @@ func TestCallsOfAPeer(t *testing.T) {
 	}
 }
 
+// TestOvertakenReports: a report that arrives after a later one of the same run changes nothing.
+func TestOvertakenReports(t *testing.T) {
+	s := New(Options{Registry: &authority.Registry{Clock: clock.RealClock{}}})
+	vm := types.NamespacedName{Namespace: "pool", Name: "vm"}
+	for _, report := range []struct {
+		run, sequence uint64
+		kept          bool
+	}{{1, 2, true}, {1, 1, false}, {1, 3, true}, {1, 3, false}, {1, 0, true}, {1, 3, true}, {2, 1, true}} {
+		_, kept := s.keep(vm, &vmpb.ReportStateRequest{Us: &vmpb.HypervisorID{RunId: report.run}, Sequence: report.sequence})
+		if kept != report.kept {
+			t.Errorf("%+v was kept: %t", report, kept)
+		}
+	}
+}
+
 // TestReportsShareWrites: the reports of a VM cause a bounded number of passes, whose last
 // comes after the last report. Reports of a normal start are not delayed.
 func TestReportsShareWrites(t *testing.T) {

@@ -149,7 +149,7 @@ func (s *Service) keep(vm types.NamespacedName, report *vmpb.ReportStateRequest)
 		known = &reported{writes: rate.NewLimiter(rate.Every(writeEvery), writeBurst)}
 		s.reports[vm] = known
 	}
-	if proto.Equal(known.last, report) {
+	if proto.Equal(known.last, report) || overtaken(report, known.last) {
 		return 0, false
 	}
 	known.last = report
@@ -160,6 +160,12 @@ func (s *Service) keep(vm types.NamespacedName, report *vmpb.ReportStateRequest)
 	after = known.writes.ReserveN(now, 1).DelayFrom(now)
 	known.due = now.Add(after)
 	return after, true
+}
+
+// overtaken reports whether the network delivered a report after a later one of the same run: as calls
+// whose callers no longer wait, of a connection that was silent.
+func overtaken(report, last *vmpb.ReportStateRequest) bool {
+	return report.GetSequence() != 0 && report.GetSequence() < last.GetSequence() && proto.Equal(report.GetUs(), last.GetUs())
 }
 
 // Forget drops the report of a VM that is gone.

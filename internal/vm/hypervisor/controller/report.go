@@ -31,11 +31,13 @@ type Report struct {
 	// Endpoint and Prepared are kept from one report to the next; see Reporter.Update.
 	Endpoint string
 	Prepared bool
+
+	sequence uint64
 }
 
 // withoutNumbers returns what is reported at once when it changes.
 func (r Report) withoutNumbers() Report {
-	r.DoneBytes, r.TotalBytes = 0, 0
+	r.DoneBytes, r.TotalBytes, r.sequence = 0, 0, 0
 	return r
 }
 
@@ -61,10 +63,12 @@ func (r *Reporter) Update(change func(*Report)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	next := r.current.withoutNumbers()
+	next.sequence = r.current.sequence
 	next.Cause, next.Message = vmpb.ReportStateRequest_CAUSE_UNKNOWN, ""
 	change(&next)
 	next.Message = strings.ToValidUTF8(next.Message[:min(len(next.Message), maxMessage)], "\uFFFD")
 	if next != r.current {
+		next.sequence++
 		r.current = next
 		r.wake()
 	}
@@ -173,6 +177,7 @@ func (r *Reporter) send(ctx context.Context, report Report) error {
 		TotalBytes:    report.TotalBytes,
 		Endpoint:      report.Endpoint,
 		ImagePrepared: report.Prepared,
+		Sequence:      report.sequence,
 	})
 	silent := status.Code(err) == codes.Unimplemented
 	if err != nil && !silent {

@@ -1,0 +1,144 @@
+package hypervisor_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/memnet"
+)
+
+// cuts are what happens to the network between a hypervisor and the VM controller.
+var cuts = map[string]struct {
+	fault string
+	cut   memnet.Cut
+	// heals reports whether connections that are made during the cut work.
+	heals bool
+}{
+	"refused":   {"connections break, and new ones are refused", memnet.Cut{Lost: true, Refused: true}, false},
+	"silent":    {"all packets vanish, without a reset", memnet.Cut{Silent: true}, false},
+	"half open": {"the connections of now carry nothing more, new ones work", memnet.Cut{Lost: true}, true},
+	"slow":      {"a byte takes two seconds", memnet.Cut{PerByte: 2 * time.Second}, false},
+}
+
+// found is how long a hypervisor may take to hear of the controller after a cut: a silent connection is
+// given up after 40 s, and the next one comes 12 s later at most. A handshake may take 10 s.
+const found = time.Minute
+
+// A guest that runs goes on during a cut, and its hypervisor obeys the controller as soon as the network
+// allows. It does not try in a hurry.
+func TestNetworkCutsWhileTheGuestRuns(t *testing.T) {
+	for name, test := range cuts {
+		t.Run(name, func(t *testing.T) {
+			t.Attr("fault", "between a hypervisor and the VM controller "+test.fault+", for an hour")
+			var took time.Duration
+			var dials int
+			withFixture(t, func(w *fixture) {
+				p := w.start()
+				w.controller.network.Set(test.cut)
+				pass(time.Hour)
+				p.lives()
+				if state := w.machine().Status(); state != running {
+					t.Errorf("the machine is %s", state)
+				}
+				if dials = w.controller.network.Dials(); dials > 400 {
+					t.Errorf("%d connections were tried in an hour", dials)
+				}
+				if open, most := w.controller.Streams(); most > 2 || test.heals && open != 1 {
+					t.Errorf("%d streams are open, at most %d were", open, most)
+				}
+				w.controller.Answer(leaseTerminated())
+				if !test.heals {
+					pass(time.Minute)
+					p.lives()
+					w.controller.network.Set(memnet.Cut{})
+				}
+				begin := time.Now()
+				p.ends(vmpb.EndTerminated)
+				if took = time.Since(begin); took > found {
+					t.Errorf("it took %s to obey", took)
+				}
+				lock, err := disk.Acquire(w.config.Paths.RootDisk)
+				must(t, err)
+				must(t, lock.Release())
+			})
+			t.Attr("outcome", fmt.Sprintf("the guest runs on; %d connections were tried; the hypervisor obeyed %.0f s after the network could carry an order",
+				dials, took.Seconds()))
+		})
+	}
+}
+
+// A guest that is held stays so, and is let go when the controller can say so.
+func TestNetworkCutsWhileTheGuestIsHeld(t *testing.T) {
+	for name, test := range cuts {
+		t.Run(name, func(t *testing.T) {
+			withFixture(t, func(w *fixture) {
+				w.controller.Answer(leasePaused())
+				p := w.start()
+				w.controller.network.Set(test.cut)
+				pass(time.Hour)
+				p.lives()
+				if state := w.machine().Status(); state == running {
+					t.Error("the machine runs")
+				}
+				w.controller.network.Set(memnet.Cut{})
+				w.controller.Answer(leaseOK())
+				pass(found)
+				if state := w.machine().Status(); state != running {
+					t.Errorf("the machine is %s", state)
+				}
+			})
+		})
+	}
+}
+
+// The network is cut after each part of what a hypervisor sends while it starts: in the handshake, before
+// and after the answer to its lease, and in each report.
+func TestNetworkCutsInTheMiddleOfCalls(t *testing.T) {
+	for name, test := range cuts {
+		t.Run(name, func(t *testing.T) {
+			t.Attr("fault", "between a hypervisor and the VM controller "+test.fault+", in the middle of each call of the start")
+			runs := 0
+			for after, whole := 1, false; !whole; after += 40 {
+				withFixture(t, func(w *fixture) {
+					w.preparing()
+					cut := test.cut
+					cut.After = after
+					w.controller.network.Set(cut)
+					p := w.start()
+					pass(25 * time.Second) // ten for the lease, ten for the confirmation of the disk
+					p.lives()
+					if count, state := len(w.machines.Started()), w.machine().Status(); count != 1 || state != running {
+						t.Errorf("after %d bytes: %d machines were started, the last is %s", after, count, state)
+					}
+					if w.images.written != 1 {
+						t.Errorf("after %d bytes: the image was written %d times", after, w.images.written)
+					}
+					whole = w.controller.network.Waits()
+					w.controller.network.Set(memnet.Cut{})
+					pass(found)
+					if open, _ := w.controller.Streams(); open != 1 {
+						t.Errorf("after %d bytes: %d streams are open", after, open)
+					}
+					reports := w.controller.Reports()
+					if last := reports[len(reports)-1]; last.GetState() != vmpb.ReportStateRequest_STATE_RUNNING || !last.GetImagePrepared() {
+						t.Errorf("after %d bytes: the last report is %v", after, last)
+					}
+					w.controller.Answer(leaseTerminated())
+					begin := time.Now()
+					p.ends(vmpb.EndTerminated)
+					if took := time.Since(begin); took > time.Second {
+						t.Errorf("after %d bytes: it took %s to end", after, took)
+					}
+				})
+				runs++
+			}
+			if runs < 10 {
+				t.Errorf("the network was cut %d times only", runs)
+			}
+			t.Attr("outcome", "one guest is started, within 25 s; within a minute after the cut there is one lease and the last report")
+		})
+	}
+}
