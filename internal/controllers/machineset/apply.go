@@ -63,6 +63,7 @@ func (c *Controller) apply(ctx context.Context, f planner.Facts, operations []pl
 		return done
 	}
 	failures := []error{c.update(ctx, f, only(operations, planner.Update), done)}
+	failures = append(failures, c.changePreservation(ctx, f, only(operations, planner.Preserve, planner.GiveUp), done))
 	for _, op := range only(operations, planner.Create) {
 		failures = append(failures, c.create(ctx, f, op, done))
 	}
@@ -71,8 +72,8 @@ func (c *Controller) apply(ctx context.Context, f planner.Facts, operations []pl
 	return done
 }
 
-func only(operations []planner.Operation, wanted planner.Action) []planner.Operation {
-	return slices.DeleteFunc(slices.Clone(operations), func(op planner.Operation) bool { return op.Action != wanted })
+func only(operations []planner.Operation, wanted ...planner.Action) []planner.Operation {
+	return slices.DeleteFunc(slices.Clone(operations), func(op planner.Operation) bool { return !slices.Contains(wanted, op.Action) })
 }
 
 // create creates Machines in batches of growing size, until one fails: the cause is likely the same.

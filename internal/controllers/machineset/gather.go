@@ -35,6 +35,7 @@ func (c *Controller) gather(ctx context.Context, set *v1alpha1.MachineSet) (plan
 		return f, of, err
 	}
 	f.Outdated = known.upToDate.outdated(set, f.Owned)
+	f.PreservationsCurrent = preservationsCurrent(known, f.Owned)
 	f.NotBefore = known.failures.until(f.Owned, of)
 	if f.Parent, err = c.parent(ctx, c.Client, set); err != nil {
 		return f, of, err

@@ -25,6 +25,8 @@ type memory struct {
 	written expectations.Writes
 	// machines were created or deleted, which the cache does not show yet.
 	machines expectations.Children
+	// preserved are the Machines that the set preserved by itself.
+	preserved expectations.Writes
 	// failures of Machines that never joined.
 	failures failures
 	// upToDate are the Machines that have what they take over from the template.

@@ -33,7 +33,7 @@ func NewSet(f Facts, replicas int32) *v1alpha1.MachineSet {
 			Selector:        deployment.Spec.Selector.DeepCopy(),
 			Template:        *deployment.Spec.Template.DeepCopy(),
 
-			AutoPreserveFailedMachineMax: deployment.Spec.AutoPreserveFailedMachineMax,
+			AutoPreserveFailedMachineMax: autoPreserveMax(f, nil),
 		},
 	}
 	set.Spec.Selector.MatchLabels = withHash(set.Spec.Selector.MatchLabels, hash)
@@ -81,7 +81,7 @@ func planRefresh(f Facts, replicas []Operation) []Operation {
 
 // idle reports cheaply whether a set takes over nothing, as hundreds of old ones do.
 func idle(f Facts, set *v1alpha1.MachineSet) bool {
-	return set != f.Current && Desired(set) == 0 && !machineset.Frozen(set)
+	return set != f.Current && Desired(set) == 0 && !machineset.Frozen(set) && !mayPreserve(set)
 }
 
 // refreshed returns a set with all that it takes over from the deployment but its replicas. With sized,
@@ -90,6 +90,9 @@ func refreshed(f Facts, set *v1alpha1.MachineSet, sized bool) *v1alpha1.MachineS
 	next := set.DeepCopy()
 	if next.Annotations == nil {
 		next.Annotations = map[string]string{}
+	}
+	if next.Spec.AutoPreserveFailedMachineMax > 0 || f.Deployment.Spec.AutoPreserveFailedMachineMax > 0 {
+		next.Spec.AutoPreserveFailedMachineMax = autoPreserveMax(f, set)
 	}
 	if set == f.Current {
 		refreshCurrent(f, next)
@@ -127,7 +130,6 @@ func keepAnnotation(next, was *v1alpha1.MachineSet, key string) {
 func refreshCurrent(f Facts, set *v1alpha1.MachineSet) {
 	machineset.TakeOver(&f.Deployment.Spec.Template.Spec, &set.Spec.Template.Spec)
 	set.Spec.MinReadySeconds = f.Deployment.Spec.MinReadySeconds
-	set.Spec.AutoPreserveFailedMachineMax = f.Deployment.Spec.AutoPreserveFailedMachineMax
 	maps.Copy(set.Annotations, copiedAnnotations(f.Deployment))
 	if last := lastRevision(f); revision.Number(set) <= last {
 		setRevision(set, last+1)

@@ -50,7 +50,7 @@ func deletionCandidates(f Facts, kept []*v1alpha1.Machine, surplus int) []*v1alp
 	inPlace := updatesInPlace(f.Parent)
 	for _, machine := range kept {
 		goes := surplus > 0 || machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed || Named(machine, f.Set)
-		if goes && deletable(machine, inPlace) && !preservation.Active(machine, f.Now) {
+		if goes && deletable(machine, inPlace) && !preservation.Active(machine, f.Now) && !f.spared[machine.UID] {
 			some = append(some, machine)
 		}
 	}

@@ -39,6 +39,10 @@ type Facts struct {
 	Outdated []Outdated
 	// Orphaned reports whether the set is deleted without its Machines.
 	Orphaned bool
+	// PreservationsCurrent reports whether the cache shows all Machines that the set preserves by itself.
+	PreservationsCurrent bool
+	// spared has the UIDs of Machines that this pass preserves.
+	spared map[types.UID]bool
 	// Overlaps are the sorted names of other sets that select the same Machines.
 	Overlaps []string
 	// Now is when the facts were gathered.

@@ -36,6 +36,10 @@ const (
 	Create Action = "create"
 	// Delete deletes a Machine.
 	Delete Action = "delete"
+	// Preserve annotates a failed Machine so that it is preserved.
+	Preserve Action = "preserve"
+	// GiveUp removes that annotation.
+	GiveUp Action = "give up"
 )
 
 // Operation is one thing to do, and why.
@@ -79,6 +83,8 @@ func Plan(f Facts) []Operation {
 	}
 	operations = append(operations, freezeOrUnfreeze(f, count-preserved)...)
 	wanted := int(f.Set.Spec.Replicas)
+	preservations, spared := autoPreserve(f, kept, count-wanted)
+	operations, f.spared = append(operations, preservations...), spared
 	if count < wanted && !f.Now.Before(f.NotBefore) {
 		return append(operations, scaleUp(f, count, wanted)...)
 	}

@@ -1,0 +1,59 @@
+package machineset
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
+)
+
+// preservationsCurrent reports whether the cache shows all Machines that this process has annotated. If
+// it did not, a set would preserve too many.
+func preservationsCurrent(known *memory, owned []*v1alpha1.Machine) bool {
+	for _, machine := range owned {
+		if !known.preserved.Fresh(machine) {
+			return false
+		}
+	}
+	return true
+}
+
+// changePreservation annotates Machines that the set preserves by itself, or removes that annotation. The
+// machine controller does the rest.
+func (c *Controller) changePreservation(ctx context.Context, f planner.Facts, operations []planner.Operation, done *outcome) error {
+	known := c.memory.Of(client.ObjectKeyFromObject(f.Set))
+	failures := make([]error, len(operations))
+	var preserved, givenUp []planner.Operation
+	for i, op := range operations {
+		changed := op.Machine.DeepCopy()
+		if op.Action == planner.Preserve {
+			metav1.SetMetaDataAnnotation(&changed.ObjectMeta, v1alpha1.AnnotationKeyPreserve, preservation.AutoPreserved)
+		} else {
+			delete(changed.Annotations, v1alpha1.AnnotationKeyPreserve)
+		}
+		err := known.preserved.Patch(ctx, c.Client, changed, op.Machine)
+		switch {
+		case apierror.Conflict(err): // the event of the other's write starts the next pass
+		case apierror.Gone(err):
+		case err != nil:
+			failures[i] = fmt.Errorf("%w: preserving machine %s: %w", errUpdate, op.Machine.Name, err)
+		default:
+			done.changed[op.Machine.UID] = changed.ResourceVersion
+			if op.Action == planner.Preserve {
+				preserved = append(preserved, op)
+			} else {
+				givenUp = append(givenUp, op)
+			}
+		}
+	}
+	c.reportEach(ctx, f.Set, "Preserved", "Preserved", preserved)
+	c.reportEach(ctx, f.Set, "PreservationStopped", "No longer preserved", givenUp)
+	return cmp.Or(failures...)
+}
