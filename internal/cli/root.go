@@ -83,7 +83,7 @@ func newRoot(version string) *cobra.Command {
 		Short: "Manage the machines of Kubernetes clusters",
 	},
 		cluster.NewUp(), cluster.NewDown(), cluster.NewStatus(), cluster.NewDemo(), cluster.NewHostrunner(),
-		machine.NewExplain(), rollout.New(), vm.New(), vm.NewHypervisor(), manager.New(),
+		machine.NewExplain(), machine.New(), rollout.New(), vm.New(), vm.NewHypervisor(), manager.New(),
 		manager.NewMachineController(), manager.NewMachineControllerManager(), newVersionCommand(version),
 	)
 	root.SetHelpCommand(newHelpCommand())

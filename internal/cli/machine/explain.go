@@ -1,4 +1,4 @@
-// Package machine explains Machines, MachineSets and MachineDeployments.
+// Package machine explains and preserves Machines.
 package machine
 
 import (

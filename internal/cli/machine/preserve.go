@@ -1,0 +1,178 @@
+package machine
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
+	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
+)
+
+// New returns the commands about one Machine.
+func New() *cobra.Command { return newCommands(open) }
+
+// opener returns a client, and the namespace, of the cluster of the flags.
+type opener func(*kubeconfig.Flags) (client.Client, string, error)
+
+func open(flags *kubeconfig.Flags) (client.Client, string, error) {
+	config, namespace, err := flags.Load()
+	if err != nil {
+		return nil, "", err
+	}
+	c, err := kubeconfig.NewClient(config)
+	return c, namespace, err
+}
+
+func newCommands(open opener) *cobra.Command {
+	return args.Group(&cobra.Command{
+		Use:   "machine",
+		Short: "Preserve a Machine for diagnosis, or release it",
+		Long: `Preserve a Machine for diagnosis, or release it.
+
+NAME is the name of the Machine, also as machine/NAME. The commands set the annotation
+` + v1alpha1.AnnotationKeyPreserve + ` of the Machine. They need the API server of
+the Machines only, and work with MCM, too.`,
+		Example: `  millwright machine preserve pool-a-x7k2p
+  millwright machine preserve pool-a-x7k2p --when-failed -n machines --kubeconfig control.yaml
+  millwright machine release machine/pool-a-x7k2p`,
+	}, newPreserve(open), newRelease(open))
+}
+
+func newPreserve(open opener) *cobra.Command {
+	whenFailed := false
+	cmd := change(open, &cobra.Command{
+		Use:   "preserve NAME",
+		Short: "Keep a Machine from being deleted by its set",
+		Long: `Keep a Machine from being deleted by its set, at once or, with --when-failed, from when it
+has failed. A node that failed is drained. The preservation ends at the time in
+status.currentStatus.preserveExpiryTime: after spec.machinePreserveTimeout of the Machine,
+or the manager's --machine-preserve-timeout.`,
+	}, func(machine *v1alpha1.Machine) (value, done string) {
+		if whenFailed {
+			return preservation.WhenFailed, "will be preserved when it has failed"
+		}
+		return preservation.Now, "will be preserved now"
+	})
+	cmd.Flags().BoolVar(&whenFailed, "when-failed", false, "preserve the Machine only once it has failed")
+	return cmd
+}
+
+func newRelease(open opener) *cobra.Command {
+	never := false
+	cmd := change(open, &cobra.Command{
+		Use:   "release NAME",
+		Short: "End the preservation of a Machine",
+		Long: `End the preservation of a Machine. If it has failed, its set then replaces it.
+
+A Machine that its set preserved by itself gets the value "false", as the set would
+preserve it again.`,
+	}, func(machine *v1alpha1.Machine) (value, done string) {
+		own := machine.Annotations[v1alpha1.AnnotationKeyPreserve]
+		switch {
+		case never || own == preservation.AutoPreserved:
+			return preservation.Never, "will not be preserved"
+		case own == "" && machine.Status.CurrentStatus.PreserveExpiryTime == nil:
+			return "", "is not preserved"
+		default:
+			return "", "will not be preserved any more"
+		}
+	})
+	cmd.Flags().BoolVar(&never, "never", false, "also keep the set of the Machine from preserving it by itself")
+	return cmd
+}
+
+// change completes a command that gives the annotation of a Machine a value; empty removes it.
+func change(open opener, cmd *cobra.Command, decide func(*v1alpha1.Machine) (value, done string)) *cobra.Command {
+	flags := &kubeconfig.Flags{}
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	cmd.Args = func(_ *cobra.Command, given []string) error {
+		_, err := machineName(given)
+		return err
+	}
+	cmd.RunE = func(cmd *cobra.Command, given []string) error {
+		name, err := machineName(given)
+		if err != nil {
+			return err
+		}
+		c, namespace, err := open(flags)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), answerTimeout)
+		defer cancel()
+		done, err := annotate(ctx, c, types.NamespacedName{Namespace: namespace, Name: name}, decide)
+		if err != nil {
+			return flags.ExplainStopped(err)
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "machine.machine.sapcloud.io/%s %s\n", name, done)
+		return err
+	}
+	flags.Add(cmd.Flags())
+	cmd.Flags().StringVar(&flags.Context, "context", "", "context of the kubeconfig; defaults to the current context")
+	cmd.Flags().StringVarP(&flags.Namespace, "namespace", "n", "", `namespace of the Machine; defaults to that of the context, or else "default"`)
+	return cmd
+}
+
+// answerTimeout is how long an API server may take for all that a command asks of it.
+const answerTimeout = 30 * time.Second
+
+// machineKinds are the names under which kubectl knows Machines.
+var machineKinds = []string{"machine", "machines", "machine.machine.sapcloud.io", "machines.machine.sapcloud.io"}
+
+// machineName reads NAME, KIND/NAME or KIND NAME.
+func machineName(given []string) (string, error) {
+	all := strings.Join(given, "/")
+	kind, name, hasKind := strings.Cut(all, "/")
+	if !hasKind {
+		kind, name = "machine", all
+	}
+	if name == "" || strings.Contains(name, "/") || !slices.Contains(machineKinds, strings.ToLower(kind)) {
+		return "", args.Wrongf("give the name of one Machine, as NAME or machine/NAME")
+	}
+	return name, nil
+}
+
+// annotate reads a Machine, and changes its annotation as was decided.
+func annotate(ctx context.Context, c client.Client, key types.NamespacedName, decide func(*v1alpha1.Machine) (value, done string)) (string, error) {
+	machine := &v1alpha1.Machine{}
+	if err := c.Get(ctx, key, machine); err != nil {
+		if apierrors.IsNotFound(err) {
+			return "", fmt.Errorf("machine %s does not exist", key)
+		}
+		return "", fmt.Errorf("reading machine %s: %w", key, err)
+	}
+	if !machine.DeletionTimestamp.IsZero() {
+		return "", fmt.Errorf("machine %s is being deleted", key)
+	}
+	if of := machine.Annotations[v1alpha1.AnnotationKeyLastAppliedPreserve]; of != "" {
+		return "", fmt.Errorf("the annotation %s=%s of node %s counts, and not that of machine %s: change it, or remove it first",
+			v1alpha1.AnnotationKeyPreserve, of, machine.Labels[v1alpha1.NodeLabelKey], key)
+	}
+	value, done := decide(machine)
+	if machine.Annotations[v1alpha1.AnnotationKeyPreserve] == value {
+		return done, nil
+	}
+	annotations := map[string]any{v1alpha1.AnnotationKeyPreserve: value}
+	if value == "" {
+		annotations[v1alpha1.AnnotationKeyPreserve] = nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": machine.UID, "annotations": annotations}})
+	if err != nil {
+		return "", err
+	}
+	if err := c.Patch(ctx, machine, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return "", fmt.Errorf("changing machine %s: %w", key, err)
+	}
+	return done, nil
+}

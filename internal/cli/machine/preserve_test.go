@@ -1,0 +1,83 @@
+package machine
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
+)
+
+// TestPreserveAndRelease: which value the annotation gets, and what is said about it.
+func TestPreserveAndRelease(t *testing.T) {
+	const own, last = v1alpha1.AnnotationKeyPreserve, v1alpha1.AnnotationKeyLastAppliedPreserve
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		given     map[string]string
+		preserved bool
+		args      string
+		want      string
+		says      string
+		fails     string
+	}{
+		"preserve":               {args: "preserve m", want: "now", says: "machine.machine.sapcloud.io/m will be preserved now\n"},
+		"preserve, twice":        {given: map[string]string{own: "now"}, args: "preserve m", want: "now", says: "will be preserved now"},
+		"preserve when failed":   {args: "preserve --when-failed machine/m", want: "when-failed", says: "when it has failed"},
+		"release":                {given: map[string]string{own: "now"}, args: "release m", says: "will not be preserved any more"},
+		"release, stopping":      {preserved: true, args: "release m", says: "will not be preserved any more"},
+		"release, nothing to do": {args: "release m", says: "is not preserved"},
+		"release for ever":       {given: map[string]string{own: "now"}, args: "release m --never", want: "false", says: "will not be preserved\n"},
+		"release of a set's":     {given: map[string]string{own: "auto-preserved"}, args: "release machine m", want: "false", says: "will not be preserved\n"},
+		"the node's counts":      {given: map[string]string{last: "now"}, args: "preserve m", fails: "of node node-m counts"},
+		"no such machine":        {args: "preserve other", fails: "machine shoot/other does not exist"},
+		"several names":          {args: "preserve a b", fails: "give the name of one Machine"},
+		"no name":                {args: "release", fails: "give the name of one Machine"},
+		"another kind":           {args: "release mcd/pool", fails: "give the name of one Machine"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "shoot", Name: "m", UID: "1", Annotations: test.given, Labels: map[string]string{v1alpha1.NodeLabelKey: "node-m"},
+			}}
+			if test.preserved {
+				machine.Status.CurrentStatus.PreserveExpiryTime = &metav1.Time{Time: time.Unix(1, 0)}
+			}
+			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(machine).Build()
+			says, err := runWith(t, c, strings.Fields(test.args))
+			if test.fails != "" {
+				if err == nil || !strings.Contains(err.Error(), test.fails) {
+					t.Errorf("error %v, want %q", err, test.fails)
+				}
+				return
+			}
+			if err != nil || !strings.Contains(says, test.says) {
+				t.Errorf("says %q, %v; want %q", says, err, test.says)
+			}
+			if err := c.Get(t.Context(), client.ObjectKeyFromObject(machine), machine); err != nil || machine.Annotations[own] != test.want {
+				t.Errorf("the annotation is %q (%v), want %q", machine.Annotations[own], err, test.want)
+			}
+		})
+	}
+}
+
+// runWith runs a command of New with a client in place of a cluster.
+func runWith(t *testing.T, c client.WithWatch, words []string) (string, error) {
+	t.Helper()
+	root := newCommands(func(*kubeconfig.Flags) (client.Client, string, error) { return c, "shoot", nil })
+	var out bytes.Buffer
+	root.SetOut(&out)
+	root.SetErr(&out)
+	root.SetArgs(words)
+	root.SilenceErrors, root.SilenceUsage = true, true
+	err := root.ExecuteContext(t.Context())
+	return out.String(), err
+}
