@@ -68,13 +68,15 @@ func (m *managed) in(t *testing.T) *managed {
 	return inner
 }
 
-// set declares a MachineSet of two, and returns its Machines when they run.
+// set declares a MachineSet of two whose Machines may be preserved for seconds, and returns them when they
+// run.
 func (m *managed) set(name string) (selector client.MatchingLabels, machines []v1alpha1.Machine) {
 	m.t.Helper()
 	selector = client.MatchingLabels{"name": name}
 	set := &v1alpha1.MachineSet{ObjectMeta: m.meta(name)}
 	set.Spec = v1alpha1.MachineSetSpec{Replicas: 2, Selector: &metav1.LabelSelector{MatchLabels: selector}}
 	set.Spec.Template = v1alpha1.MachineTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: selector}, Spec: m.machine("", pool).Spec}
+	set.Spec.Template.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{MachinePreserveTimeout: &metav1.Duration{Duration: 5 * time.Second}}
 	m.create(m.admin, set)
 	return selector, m.two(selector)
 }
@@ -168,6 +170,33 @@ func TestGuestIsReplaced(t *testing.T) {
 			})
 		}
 	})
+}
+
+// TestGuestThatAsksToBePreserved is kept while it is unhealthy, but not longer than its preservation lasts.
+func TestGuestThatAsksToBePreserved(t *testing.T) {
+	t.Parallel()
+	m := guests(t)
+	selector, machines := m.set("preserved")
+	guest, other := &machines[0], &machines[1]
+	before := m.seen(other)
+	m.guest(guest, annotation(v1alpha1.AnnotationKeyPreserve, "now")(""))
+	m.eventually("it is preserved", func() bool {
+		return m.admin.Get(t.Context(), client.ObjectKeyFromObject(guest), guest) == nil && guest.Status.CurrentStatus.PreserveExpiryTime != nil
+	})
+	expiry := guest.Status.CurrentStatus.PreserveExpiryTime.Time
+	m.ready(guest, corev1.ConditionFalse, v1alpha1.MachineFailed)
+	m.eventually("it goes", func() bool {
+		err := m.admin.Get(t.Context(), client.ObjectKeyFromObject(guest), guest)
+		return apierrors.IsNotFound(err) || err == nil && !guest.DeletionTimestamp.IsZero()
+	})
+	if time.Now().Before(expiry) {
+		t.Errorf("it goes at %s, and was preserved until %s", time.Now(), expiry)
+	}
+	m.gone(m.admin, guest)
+	m.two(selector)
+	if diff := cmp.Diff(before, m.seen(other)); diff != "" {
+		t.Errorf("another Machine changed (-was +is):\n%s", diff)
+	}
 }
 
 // TestGuestGoes: whatever a guest writes to its Node, its VM and its Node go when its Machine is deleted.
