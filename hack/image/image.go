@@ -94,7 +94,7 @@ func imageOf(a about, base v1.Layer, p program) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	layer, err := layerOf(programPath, 0o755, content)
+	layer, err := layerOf(programPath, 0o755, content, mcmNames...)
 	if err != nil {
 		return nil, err
 	}
@@ -125,9 +125,13 @@ func (a about) history(what string) v1.History {
 	return v1.History{Created: v1.Time{Time: a.created}, CreatedBy: "hack/image.sh", Comment: what}
 }
 
-// layerOf returns a layer of one file and the folders above it, owned by root, with the modification
-// time 0. The name is relative to the root of the image.
-func layerOf(name string, mode int64, content []byte) (v1.Layer, error) {
+// mcmNames are the paths by which MCM's processes are started in its images; the working folder is the
+// root.
+var mcmNames = []string{"machine-controller", "machine-controller-manager"}
+
+// layerOf returns a layer of one file, the folders above it and symbolic links to it, owned by root, with
+// the modification time 0. Names are relative to the root of the image.
+func layerOf(name string, mode int64, content []byte, links ...string) (v1.Layer, error) {
 	var archive bytes.Buffer
 	writer := tar.NewWriter(&archive)
 	for _, folder := range above(name) {
@@ -140,6 +144,13 @@ func layerOf(name string, mode int64, content []byte) (v1.Layer, error) {
 	}
 	if _, err := writer.Write(content); err != nil {
 		return nil, err
+	}
+	for _, link := range links {
+		to := header(tar.TypeSymlink, link, 0o777, 0)
+		to.Linkname = "/" + name
+		if err := writer.WriteHeader(to); err != nil {
+			return nil, err
+		}
 	}
 	if err := writer.Close(); err != nil {
 		return nil, err

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"io"
 	"io/fs"
 	"log"
@@ -293,5 +295,34 @@ func TestRoots(t *testing.T) {
 	}
 	if !x509.NewCertPool().AppendCertsFromPEM(text) {
 		t.Error("Go reads no certificate in it")
+	}
+}
+
+// TestNamesOfMCM: the program is also where MCM's images have theirs.
+func TestNamesOfMCM(t *testing.T) {
+	layer, err := layerOf(programPath, 0o755, []byte("a program"), mcmNames...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, err := layer.Uncompressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	links := map[string]string{}
+	for archive := tar.NewReader(content); ; {
+		header, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if header.Typeflag == tar.TypeSymlink {
+			links["/"+header.Name] = header.Linkname
+		}
+	}
+	want := map[string]string{"/machine-controller": "/usr/bin/millwright", "/machine-controller-manager": "/usr/bin/millwright"}
+	if diff := cmp.Diff(want, links); diff != "" {
+		t.Errorf("links (-want +got):\n%s", diff)
 	}
 }
