@@ -388,6 +388,20 @@ func TestForce(t *testing.T) {
 	}
 }
 
+// TestForcedDeletionThatIsTriedAgain: its answer, which may take long, is the next event.
+func TestForcedDeletionThatIsTriedAgain(t *testing.T) {
+	s := newStory(t).pod("a", 0)
+	s.rules.force = ForceDeadline
+	s.pass(answers{"a": "error"}, "force:a")
+	if r := s.pass(nil); r.Wait != failureInterval {
+		t.Errorf("after an error, looked at again after %v, want %v", r.Wait, failureInterval)
+	}
+	s.later(failureInterval).pass(answers{}, "force:a") // under way from here on
+	if r := s.later(time.Second).pass(nil); r.Wait != 0 {
+		t.Errorf("looked at again after %v, although only the answer brings anything new", r.Wait)
+	}
+}
+
 func TestForceWaitsForNoFinalizer(t *testing.T) {
 	s := newStory(t).pod("a", 0)
 	s.rules.force = ForceNotReady

@@ -202,8 +202,9 @@ func (m *reporter) present(p *progress) bool {
 	return slices.ContainsFunc(m.f.pods, func(other pod) bool { return other.uid == p.uid })
 }
 
+// retryAfterFailure is when a forced deletion is tried again; zero while one is under way.
 func (p *progress) retryAfterFailure() time.Time {
-	if p.failure == nil {
+	if p.calling || p.failure == nil {
 		return time.Time{}
 	}
 	return p.last.Add(failureInterval)
