@@ -184,10 +184,6 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if memory.released == machine.UID {
 		return ctrl.Result{}, nil
 	}
-	if !c.written.Fresh(machine) {
-		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
-	}
-
 	c.beginOnce.Do(func() {
 		c.outages = outage.New(outage.Options{
 			Control: c.Client, Namespace: req.Namespace, Target: c.Target, Clock: c.Clock, Steady: c.Steady,
@@ -195,6 +191,11 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		})
 		c.Outages.Use(c.outages)
 	})
+	if !c.written.Fresh(machine) {
+		c.outages.Follow(ctx)
+		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
+	}
+
 	scope := newScope(machine, memory, c.Clock.Now())
 	steps := c.lifecycle()
 	if !machine.DeletionTimestamp.IsZero() {

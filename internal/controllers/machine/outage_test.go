@@ -192,6 +192,33 @@ func TestHealthClockDoesNotRunAhead(t *testing.T) {
 	}
 }
 
+// TestOutageBehindAStaleCache: an outage that begins before the cache shows our last write is one, too.
+func TestOutageBehindAStaleCache(t *testing.T) {
+	h := newHarness(t)
+	var down bool
+	h.controller.Health.OutagePeriod = time.Minute
+	h.controller.Client = awayClient{h.controller.Client, &down}
+	h.controller.Target = targetView{h.target, awayClient{h.controller.Target.Client(), &down}}
+	h.declare(inPhase(v1alpha1.MachinePending))
+	h.join(notReady)
+	h.wait(time.Minute)
+	change(h, h.machine(), func(m *v1alpha1.Machine) { m.Finalizers = nil })
+	stale := h.machine()
+	h.Pass() // writes the finalizer
+	fresh := h.controller.Client
+	h.controller.Client, down = staleReader{fresh, stale}, true
+	h.wait(3 * creationTimeout)
+	h.controller.Client, down = fresh, false
+	h.wait(creationTimeout - time.Minute)
+	if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachinePending {
+		t.Errorf("phase %q just after the outage", got)
+	}
+	h.wait(2 * time.Minute)
+	if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed {
+		t.Errorf("phase %q for good", got)
+	}
+}
+
 // TestCacheLagsBehindTheNode: before a Machine is given up, the API server itself is asked
 // how its node is.
 func TestCacheLagsBehindTheNode(t *testing.T) {

@@ -138,6 +138,17 @@ func (m *Monitor) observe(ctx context.Context, age time.Duration) state {
 	return made
 }
 
+// Follow asks the servers as observe does if they were asked before. It is for passes that cannot count
+// their timeouts yet: an outage meanwhile would not be seen.
+func (m *Monitor) Follow(ctx context.Context) {
+	m.mu.Lock()
+	asked := !m.last.IsZero()
+	m.mu.Unlock()
+	if asked {
+		m.observe(ctx, m.opts.Period)
+	}
+}
+
 // ask asks all servers. It releases the lock meanwhile.
 func (m *Monitor) ask(ctx context.Context) {
 	m.asking = true
