@@ -120,22 +120,26 @@ func rollBackAmid(ctx context.Context, r *run) error {
 	if err := r.rollTo(ctx, newClass); err != nil {
 		return err
 	}
-	err := r.await(ctx, "a Machine of the new class", func(ctx context.Context, r *run) error {
+	if err := r.await(ctx, "a Machine of the new class", anyOf(newClass)); err != nil {
+		return err
+	}
+	return r.patchDeployment(ctx, `{"spec":{"rollbackTo":{}}}`)
+}
+
+// anyOf checks that there is a Machine of a class.
+func anyOf(class string) func(context.Context, *run) error {
+	return func(ctx context.Context, r *run) error {
 		machines := &v1alpha1.MachineList{}
 		if err := r.list(ctx, machines); err != nil {
 			return err
 		}
 		for _, machine := range machines.Items {
-			if machine.Spec.Class.Name == newClass {
+			if machine.Spec.Class.Name == class {
 				return nil
 			}
 		}
 		return errors.New("there is none")
-	})
-	if err != nil {
-		return err
 	}
-	return r.patchDeployment(ctx, `{"spec":{"rollbackTo":{}}}`)
 }
 
 // allOf checks that so many Machines run, all of them of one class.

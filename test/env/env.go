@@ -79,7 +79,7 @@ type Cluster struct {
 }
 
 type options struct {
-	target, controllerManager, own bool
+	target, controllerManager, own, noWatchCache bool
 }
 
 // Option changes what New provides.
@@ -92,6 +92,10 @@ func WithControllerManager() Option { return func(o *options) { o.controllerMana
 // WithOwn provides control planes that this test does not share, so that it may stop their
 // components. Their start takes about three seconds.
 func WithOwn() Option { return func(o *options) { o.own = true } }
+
+// WithoutWatchCache provides control planes whose API servers answer lists and watches from etcd. See
+// Compact.
+func WithoutWatchCache() Option { return func(o *options) { o.noWatchCache = true } }
 
 // NewPair is New with a second control plane as target cluster.
 func NewPair(t testing.TB, opts ...Option) *Env {
@@ -113,9 +117,11 @@ func New(t testing.TB, opts ...Option) *Env {
 	for _, option := range opts {
 		option(&o)
 	}
-	variants := []variant{{controllerManager: o.controllerManager}}
+	variants := []variant{{controllerManager: o.controllerManager, noWatchCache: o.noWatchCache}}
 	if o.target {
-		variants = append(variants, variant{target: true, controllerManager: o.controllerManager})
+		target := variants[0]
+		target.target = true
+		variants = append(variants, target)
 	}
 	clusters := make([]*Cluster, len(variants))
 	var group errgroup.Group

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -138,4 +139,32 @@ func TestOwnControlPlaneCanBeTakenAway(t *testing.T) {
 	}
 	must(t, e.ControlPlane.StartComponent(ctx, controlplane.APIServer))
 	must(t, e.Client.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: "kept"}, &corev1.Secret{}))
+}
+
+// TestCompact: a watch cannot begin at a revision that is compacted.
+func TestCompact(t *testing.T) {
+	e := env.New(t, env.WithOwn(), env.WithoutWatchCache())
+	before := &corev1.SecretList{}
+	must(t, e.Client.List(t.Context(), before, client.InNamespace(e.Namespace)))
+	for _, later := range []string{"first", "second"} { // the last revision is not compacted
+		must(t, e.Client.Create(t.Context(), secret(e.Namespace, later)))
+	}
+	watcher, err := client.NewWithWatch(e.Admin, client.Options{Scheme: env.NewScheme()})
+	must(t, err)
+	first := func() watch.Event {
+		from := &client.ListOptions{Namespace: e.Namespace, Raw: &metav1.ListOptions{ResourceVersion: before.ResourceVersion}}
+		events, err := watcher.Watch(t.Context(), &corev1.SecretList{}, from)
+		must(t, err)
+		defer events.Stop()
+		return <-events.ResultChan()
+	}
+	if event := first(); event.Type != watch.Added {
+		t.Errorf("before, the watch begins with %s %v", event.Type, event.Object)
+	}
+	revision, err := e.Compact(t.Context())
+	must(t, err)
+	t.Logf("compacted revision %d", revision)
+	if event := first(); event.Type != watch.Error || !apierrors.IsResourceExpired(apierrors.FromObject(event.Object)) {
+		t.Errorf("after the compaction, the watch begins with %s %v", event.Type, event.Object)
+	}
 }

@@ -27,6 +27,7 @@ import (
 type variant struct {
 	target            bool
 	controllerManager bool
+	noWatchCache      bool
 }
 
 func (v variant) String() string {
@@ -36,6 +37,9 @@ func (v variant) String() string {
 	}
 	if v.controllerManager {
 		name += "-with-controller-manager"
+	}
+	if v.noWatchCache {
+		name += "-without-watch-cache"
 	}
 	return name
 }
@@ -139,7 +143,7 @@ func start(dir string, v variant, log logr.Logger) (*controlplane.ControlPlane, 
 		without = append(without, controlplane.ControllerManager)
 	}
 	cp, err := controlplane.Start(context.Background(), controlplane.Config{
-		Dir: dir, Name: v.String(), Binaries: binaries, Without: without, UnsafeNoFsync: true, Logger: log,
+		Dir: dir, Name: v.String(), Binaries: binaries, Without: without, NoWatchCache: v.noWatchCache, UnsafeNoFsync: true, Logger: log,
 	})
 	if err != nil {
 		return nil, err

@@ -79,18 +79,12 @@ const probeTimeout = 2 * time.Second
 // probe returns the health check of a component.
 func (cp *ControlPlane) probe(c component) func(context.Context) error {
 	url := loopbackURL(c.port(cp.ports)) + c.health
-	roots, client := x509.NewCertPool(), cp.pki[c.client]
-	roots.AddCert(cp.pki[c.authority].Cert)
 	sender := &http.Client{
 		Timeout: probeTimeout,
 		Transport: &http.Transport{
 			// A connection that is kept would be to a process that may have ended.
 			DisableKeepAlives: true,
-			TLSClientConfig: &tls.Config{
-				MinVersion:   tls.VersionTLS12,
-				RootCAs:      roots,
-				Certificates: []tls.Certificate{{Certificate: [][]byte{client.Cert.Raw}, PrivateKey: client.Key}},
-			},
+			TLSClientConfig:   cp.clientTLS(c),
 		},
 	}
 	return func(ctx context.Context) error {
@@ -109,6 +103,24 @@ func (cp *ControlPlane) probe(c component) func(context.Context) error {
 		}
 		return err
 	}
+}
+
+// clientTLS is how a client connects to a component.
+func (cp *ControlPlane) clientTLS(c component) *tls.Config {
+	roots, client := x509.NewCertPool(), cp.pki[c.client]
+	roots.AddCert(cp.pki[c.authority].Cert)
+	return &tls.Config{
+		MinVersion:   tls.VersionTLS12,
+		RootCAs:      roots,
+		Certificates: []tls.Certificate{{Certificate: [][]byte{client.Cert.Raw}, PrivateKey: client.Key}},
+	}
+}
+
+// Etcd returns the URL of etcd, and how its clients connect.
+func (cp *ControlPlane) Etcd() (url string, client *tls.Config) {
+	all := components()
+	etcd := all[slices.IndexFunc(all, func(c component) bool { return c.name == Etcd })]
+	return loopbackURL(etcd.port(cp.ports)), cp.clientTLS(etcd)
 }
 
 func (cp *ControlPlane) etcdArguments() []string {
@@ -136,7 +148,7 @@ func (cp *ControlPlane) etcdArguments() []string {
 
 func (cp *ControlPlane) apiserverArguments() []string {
 	file := cp.dir.pki
-	return slices.Concat(cp.serverArguments(cp.ports.APIServer, apiserverCert), []string{
+	return slices.Concat(cp.serverArguments(cp.ports.APIServer, apiserverCert), cp.cacheArguments(), []string{
 		"--advertise-address=" + loopback,
 		// Endpoints cannot have loopback addresses: the kubernetes Service has none.
 		"--endpoint-reconciler-type=none",
@@ -170,6 +182,13 @@ func (cp *ControlPlane) apiserverArguments() []string {
 		// No DNS knows the names of Nodes.
 		"--kubelet-preferred-address-types=InternalIP,ExternalIP,Hostname",
 	})
+}
+
+func (cp *ControlPlane) cacheArguments() []string {
+	if cp.config.NoWatchCache {
+		return []string{"--watch-cache=false"}
+	}
+	return nil
 }
 
 func (cp *ControlPlane) controllerManagerArguments() []string {

@@ -36,6 +36,10 @@ type Config struct {
 	// processes.
 	UnsafeNoFsync bool
 
+	// NoWatchCache has kube-apiserver answer lists and watches from etcd, and not from its memory: a
+	// watch cannot begin at a revision that etcd has compacted.
+	NoWatchCache bool
+
 	// APIServerPort is the port of kube-apiserver on 127.0.0.1. 0 means a free one, the
 	// same as last time if possible.
 	APIServerPort int

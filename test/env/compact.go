@@ -1,0 +1,57 @@
+package env
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+)
+
+// Compact has etcd forget all revisions but the last one, and returns that. An API server with a watch
+// cache goes on to serve older ones, from its memory.
+func (c *Cluster) Compact(ctx context.Context) (revision int64, err error) {
+	var last struct {
+		Header struct {
+			Revision int64 `json:"revision,string"`
+		} `json:"header"`
+	}
+	key := []byte{0} // the lowest one, which need not exist
+	if err := c.etcd(ctx, "/v3/kv/range", map[string]any{"key": key}, &last); err != nil {
+		return 0, fmt.Errorf("reading the revision: %w", err)
+	}
+	revision = last.Header.Revision
+	request := map[string]any{"revision": fmt.Sprint(revision), "physical": true}
+	if err := c.etcd(ctx, "/v3/kv/compaction", request, &struct{}{}); err != nil {
+		return 0, fmt.Errorf("compacting revision %d: %w", revision, err)
+	}
+	return revision, nil
+}
+
+// etcd sends a request to etcd's gateway for JSON.
+func (c *Cluster) etcd(ctx context.Context, path string, request, answer any) error {
+	url, access := c.ControlPlane.Etcd()
+	body, err := json.Marshal(request)
+	if err != nil {
+		return err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url+path, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	sender := &http.Client{Transport: &http.Transport{TLSClientConfig: access, DisableKeepAlives: true}}
+	response, err := sender.Do(r)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	switch {
+	case err != nil:
+		return err
+	case response.StatusCode != http.StatusOK:
+		return fmt.Errorf("etcd answered %s: %s", response.Status, text)
+	}
+	return json.Unmarshal(text, answer)
+}
