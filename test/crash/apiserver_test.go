@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"k8s.io/client-go/rest"
 )
@@ -21,9 +22,11 @@ type apiserver struct {
 	// name in points.
 	name string
 	// fault is what it does wrong; nil is nothing.
-	fault     atomic.Pointer[serverFault]
-	gate      *gate
-	leaks     *leaks
+	fault atomic.Pointer[serverFault]
+	gate  *gate
+	leaks *leaks
+	// forces judges deletions of pods; nil if nobody does.
+	forces    *forces
 	base      *url.URL
 	transport http.RoundTripper
 	reads     http.Handler
@@ -57,6 +60,7 @@ var verbs = map[string]string{
 
 // serve answers a request of a manager, or does something wrong with it.
 func (a *apiserver) serve(manager *process, w http.ResponseWriter, r *http.Request) {
+	a.forces.request(manager.pid(), r, time.Now())
 	carryOut := func(w http.ResponseWriter, r *http.Request) { a.carryOut(manager, w, r) }
 	if fault := a.fault.Load(); fault.strikes(r, received(r)) {
 		fault.answer(w, r, carryOut)

@@ -1,7 +1,9 @@
 package crash
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/millwright-dev/millwright/driver"
@@ -164,6 +167,8 @@ func (f fault) spoil(config *rest.Config) {
 		config.Wrap(func(next http.RoundTripper) http.RoundTripper { look.next = next; return look })
 	}
 	switch f {
+	case sightless:
+		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return answering{next} })
 	case keepsTokens:
 		issued := &sync.Map{}
 		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &keeping{next: next, issued: issued} })
@@ -216,11 +221,7 @@ func (k *keeping) RoundTrip(r *http.Request) (*http.Response, error) {
 	_, token, found := strings.Cut(r.URL.Path, "/kube-system/secrets/")
 	if found && r.Method == http.MethodDelete {
 		if _, own := k.issued.Load(token); !own {
-			return &http.Response{
-				StatusCode: http.StatusOK, Status: "200 OK", Request: r, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-				Header: http.Header{"Content-Type": {"application/json"}},
-				Body:   io.NopCloser(strings.NewReader(`{"kind":"Status","apiVersion":"v1","status":"Success"}`)),
-			}, nil
+			return answerWith(r, metav1.Status{Status: metav1.StatusSuccess, Code: http.StatusOK})
 		}
 	}
 	response, err := k.next.RoundTrip(r)
@@ -228,6 +229,21 @@ func (k *keeping) RoundTrip(r *http.Request) (*http.Response, error) {
 		k.note(r)
 	}
 	return response, err
+}
+
+// answerWith answers a request without the API server.
+func answerWith(r *http.Request, status metav1.Status) (*http.Response, error) {
+	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+	text, err := json.Marshal(status)
+	if err != nil {
+		return nil, err
+	}
+	code := int(status.Code)
+	return &http.Response{
+		StatusCode: code, Status: http.StatusText(code), Request: r, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header{"Content-Type": {"application/json"}},
+		Body:   io.NopCloser(bytes.NewReader(text)),
+	}, nil
 }
 
 // note remembers the token that a request has made.

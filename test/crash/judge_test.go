@@ -14,12 +14,7 @@ func (r *run) judge() error {
 	if err != nil {
 		return err
 	}
-	var wrong []error
-	for _, p := range r.gate.recorded() {
-		if p.verb == "delete" && strings.HasPrefix(p.object, "pods ") {
-			wrong = append(wrong, fmt.Errorf("%w: %s", errNotEvicted, p))
-		}
-	}
+	wrong := []error{r.judgeDeletions()}
 	if r.history != nil {
 		wrong = append(wrong, r.history.judge(r, r.scenario.always))
 	}
@@ -38,6 +33,20 @@ func (r *run) judge() error {
 	}
 	for _, leak := range r.leaks.all() {
 		wrong = append(wrong, fmt.Errorf("%w: %s", errLeak, leak))
+	}
+	return errors.Join(wrong...)
+}
+
+// judgeDeletions looks for pods that were deleted, not evicted, where they may not be.
+func (r *run) judgeDeletions() error {
+	if r.forces != nil {
+		return r.forces.judge()
+	}
+	var wrong []error
+	for _, p := range r.gate.recorded() {
+		if p.verb == "delete" && strings.HasPrefix(p.object, "pods ") {
+			wrong = append(wrong, fmt.Errorf("%w: %s", errNotEvicted, p))
+		}
 	}
 	return errors.Join(wrong...)
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -50,6 +49,11 @@ type orders struct {
 	OrphanPeriod time.Duration
 	// HealthTimeout is how long a node may be unhealthy. Zero is the program's default.
 	HealthTimeout time.Duration
+	// DrainTimeout is how long a drain may take. Zero is the program's default.
+	DrainTimeout time.Duration
+	// OutageTimeout is how long an API server has to be away for an outage, and how often it is asked
+	// meanwhile. Zero is the program's default of both.
+	OutageTimeout time.Duration
 	// Port of its metrics and profiles on 127.0.0.1. Zero serves none.
 	Port int
 	// ClusterAPI has it serve Cluster API, and not MCM's kinds.
@@ -95,9 +99,11 @@ func manage() error {
 		Control: config, Target: target, Namespace: o.Namespace, APIs: []manager.API{api},
 		Driver: o.Broken.driver(remote{url: o.URL}), DriverName: simDriver,
 		Orphans: manager.Orphans{Period: o.OrphanPeriod},
-		Health:  machine.Health{Timeout: o.HealthTimeout, MaxReplacements: intstr.FromInt32(1)},
+		Health: machine.Health{
+			Timeout: o.HealthTimeout, MaxReplacements: o.Broken.replacements(), OutageTimeout: o.OutageTimeout, OutagePeriod: o.OutageTimeout,
+		},
 		Address: "127.0.0.1", Port: o.Port, Profiling: manager.Profiling{Enabled: o.Port != 0},
-		Drain:     manager.Drain{Strategy: drain.Serial},
+		Drain:     manager.Drain{Strategy: drain.Serial, Timeout: o.DrainTimeout},
 		Overshoot: *o.Overshoot, ProtectNodes: true, EnforceMinReadySeconds: true,
 		ConcurrentSyncs: 10, CreationTimeout: 20 * time.Minute, ResourceExhaustedRetry: time.Minute,
 		// Nobody competes with it; taking over the leases of the dead is tested elsewhere.

@@ -29,28 +29,39 @@ func givenPod(ctx context.Context, r *run) error {
 			MaxUnavailable: ptr.To(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: labels},
 		},
 	}
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "guest", Labels: labels},
+	pod := podOn(node, "guest", labels)
+	if err := r.createIn(ctx, r.target, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, budget, pod); err != nil {
+		return err
+	}
+	if err := r.count(ctx, budget, policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: 1, CurrentHealthy: 1, ExpectedPods: 1}); err != nil {
+		return err
+	}
+	return r.makeReady(ctx, pod)
+}
+
+// podOn is a pod on a node.
+func podOn(node, name string, labels map[string]string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
 		Spec: corev1.PodSpec{
 			NodeName: node, Containers: []corev1.Container{{Name: "guest", Image: "none"}},
 			// Nobody ends it, so that it goes at once.
 			TerminationGracePeriodSeconds: ptr.To[int64](0), AutomountServiceAccountToken: ptr.To(false),
 		},
 	}
-	if err := r.createIn(ctx, r.target, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, budget, pod); err != nil {
-		return err
-	}
-	return r.allow(ctx, budget, pod)
 }
 
-// allow says what the disruption controller would, and that the pod is ready.
-func (r *run) allow(ctx context.Context, budget *policyv1.PodDisruptionBudget, pod *corev1.Pod) error {
-	budget.Status = policyv1.PodDisruptionBudgetStatus{
-		ObservedGeneration: budget.Generation, DisruptionsAllowed: 1, CurrentHealthy: 1, ExpectedPods: 1,
-	}
+// count says what the disruption controller would.
+func (r *run) count(ctx context.Context, budget *policyv1.PodDisruptionBudget, status policyv1.PodDisruptionBudgetStatus) error {
+	budget.Status = status
+	budget.Status.ObservedGeneration = budget.Generation
 	if err := r.target.Client.Status().Update(ctx, budget); err != nil {
-		return fmt.Errorf("allowing a disruption: %w", err)
+		return fmt.Errorf("counting disruptions: %w", err)
 	}
+	return nil
+}
+
+func (r *run) makeReady(ctx context.Context, pod *corev1.Pod) error {
 	pod.Status.Phase = corev1.PodRunning
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	return r.target.Client.Status().Update(ctx, pod)

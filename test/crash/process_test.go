@@ -105,13 +105,26 @@ func (p *process) stop() error {
 	return nil
 }
 
+// hangUp ends its connections.
+func (p *process) hangUp() {
+	for _, server := range p.servers() {
+		server.CloseClientConnections()
+	}
+}
+
 // release frees what is left of it.
 func (p *process) release() {
 	p.kill()
-	for _, server := range []*httptest.Server{p.control, p.target} {
-		if server != nil {
-			server.CloseClientConnections()
-			server.Close()
-		}
+	p.hangUp()
+	for _, server := range p.servers() {
+		server.Close()
 	}
+}
+
+// servers are those that it talks to.
+func (p *process) servers() []*httptest.Server {
+	if p.target == nil {
+		return []*httptest.Server{p.control}
+	}
+	return []*httptest.Server{p.control, p.target}
 }

@@ -38,6 +38,8 @@ type run struct {
 	cloud  *sim.Cloud
 	// history is what could be observed while points were recorded; nil if nobody looks.
 	history *history
+	// forces judges drains that are forced; nil if none may be.
+	forces *forces
 	// named is the Machine that an autoscaler names for deletion, if it does.
 	named string
 	// revival waits for the first one's death.
@@ -92,6 +94,7 @@ func (l *lane) prepare(ctx context.Context, t *testing.T, s scenario, plan *cras
 	if r.control, r.target, err = l.clusters(ctx, s.where); err != nil {
 		return nil, err
 	}
+	r.forces = r.newForces(ctx)
 	control, target := s.users(t, r.control, r.target)
 	if r.servers, err = r.serve(control, target, r.gate); err != nil {
 		return nil, err
@@ -125,9 +128,13 @@ func (r *run) serve(control, target *rest.Config, g *gate) (s servers, err error
 		if s.target, err = newAPIServer("target", target, r.scenario.fault, g, r.leaks); err != nil {
 			return s, err
 		}
+		s.target.forces = r.forces
 	}
-	s.control, err = newAPIServer(name, control, r.scenario.fault, g, r.leaks)
-	return s, err
+	if s.control, err = newAPIServer(name, control, r.scenario.fault, g, r.leaks); err != nil {
+		return s, err
+	}
+	s.control.forces = r.forces
+	return s, nil
 }
 
 // through plays the scenario and takes everything away again.
@@ -204,12 +211,14 @@ func (r *run) begin(way servers) error {
 		}
 	}
 	way.provider.gate.runs(p)
+	r.forces.work(p.pid())
 	r.mu.Lock()
 	r.managers = append(r.managers, p)
 	r.mu.Unlock()
 	return p.order(orders{
 		Namespace: r.control.Namespace, NoTarget: r.target == nil, Broken: r.broken, ClusterAPI: r.scenario.clusterAPI,
 		OrphanPeriod: r.scenario.orphanPeriod, Overshoot: r.scenario.overshoot, HealthTimeout: r.scenario.healthTimeout, Port: port,
+		DrainTimeout: r.scenario.drainTimeout, OutageTimeout: r.scenario.outageTimeout,
 	})
 }
 

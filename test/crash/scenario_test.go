@@ -32,6 +32,12 @@ type scenario struct {
 	orphanPeriod time.Duration
 	// healthTimeout is how long a node may be unhealthy. Zero is the manager's default.
 	healthTimeout time.Duration
+	// drainTimeout is after which time a drain is forced. Zero is the manager's default, and that none
+	// may be.
+	drainTimeout time.Duration
+	// outageTimeout is how long an API server has to be away for an outage. Zero is the manager's
+	// default.
+	outageTimeout time.Duration
 	// overshoot is when sets are frozen. Nil is the manager's default.
 	overshoot *machineset.Overshoot
 	// metrics has managers serve what they use.
@@ -51,7 +57,7 @@ type scenario struct {
 // everywhere is the scenarios, each in all its set-ups.
 func everywhere() []scenario {
 	var all []scenario
-	for _, s := range slices.Concat(lives, sizes, rollouts, clusterAPI, locations) {
+	for _, s := range slices.Concat(lives, sizes, rollouts, clusterAPI, locations, forced) {
 		s.where = cmp.Or(s.where, together)
 		all = append(all, s)
 		name := s.name

@@ -1,0 +1,322 @@
+package crash
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/outage"
+)
+
+const (
+	// shortDrain is the drain timeout where drains are forced.
+	shortDrain = 2 * time.Second
+	// shortOutage is how long an API server has to be away for that, and how often it is asked.
+	shortOutage = time.Second
+	// away is how long both API servers are away: longer than a drain may take.
+	away = shortDrain + shortOutage
+)
+
+// guarded are Machines of one pool. On the node of each is a pod of the same name, which is never
+// evicted.
+var guarded = []string{"guarded-a", "guarded-b"}
+
+// forced are the scenarios in which drains are forced.
+var forced = []scenario{
+	{
+		name: "forced drain after an outage", where: apart,
+		drainTimeout: shortDrain, outageTimeout: shortOutage,
+		given:  givenGuarded,
+		act:    inTurn(deleteGuarded, awaitThat("evictions of all pods", triedEvictions), outageOfBoth, removeAll),
+		want:   nothing,
+		always: most(len(guarded)),
+	},
+}
+
+// givenGuarded has the guarded Machines run.
+func givenGuarded(ctx context.Context, r *run) error {
+	if err := declareClass(ctx, r); err != nil {
+		return err
+	}
+	for _, name := range guarded {
+		machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: poolLabels()}, Spec: r.scenario.template()}
+		if err := r.create(ctx, machine); err != nil {
+			return err
+		}
+	}
+	if err := r.await(ctx, "what is given", running(len(guarded))); err != nil {
+		return err
+	}
+	labels := map[string]string{"app": "guarded"}
+	budget := &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Name: "budget"},
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			MaxUnavailable: ptr.To(intstr.FromInt32(0)), Selector: &metav1.LabelSelector{MatchLabels: labels},
+		},
+	}
+	if err := r.createIn(ctx, r.target, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, budget); err != nil {
+		return err
+	}
+	for _, name := range guarded {
+		pod := podOn(name, name, labels)
+		if err := r.createIn(ctx, r.target, pod); err != nil {
+			return err
+		}
+		if err := r.makeReady(ctx, pod); err != nil {
+			return err
+		}
+	}
+	healthy := int32(len(guarded))
+	return r.count(ctx, budget, policyv1.PodDisruptionBudgetStatus{CurrentHealthy: healthy, ExpectedPods: healthy})
+}
+
+// deleteGuarded deletes the guarded Machines.
+func deleteGuarded(ctx context.Context, r *run) error {
+	r.forces.begin(time.Now().Truncate(time.Second)) // a deletion is noted to the second
+	return client.IgnoreNotFound(r.control.Client.DeleteAllOf(ctx, &v1alpha1.Machine{}, client.InNamespace(r.control.Namespace)))
+}
+
+// triedEvictions checks that the eviction of each guarded pod was tried.
+func triedEvictions(_ context.Context, r *run) error {
+	tried := map[string]bool{}
+	for _, p := range r.gate.recorded() {
+		tried[p.object] = true
+	}
+	for _, name := range guarded {
+		if !tried["pods/eviction "+name] {
+			return fmt.Errorf("that of %s was not", name)
+		}
+	}
+	return nil
+}
+
+// outageOfBoth has both API servers away for a while: all connections to them end, and a load balancer
+// answers instead. Clients repeat what is not answered at all for seconds, and would not notice.
+func outageOfBoth(ctx context.Context, r *run) error {
+	servers := []*apiserver{r.servers.control, r.servers.target}
+	for _, server := range servers {
+		server.fault.Store(&serverFault{name: "is away", every: 1, concerns: anyRequest, answer: badGateway})
+	}
+	r.forces.begin(never)
+	r.hangUp()
+	r.gate.note("the API servers are away")
+	select {
+	case <-time.After(away):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	r.gate.note("the API servers are back")
+	r.forces.begin(time.Now())
+	for _, server := range servers {
+		server.fault.Store(nil)
+	}
+	return nil
+}
+
+func badGateway(w http.ResponseWriter, _ *http.Request, _ http.HandlerFunc) {
+	http.Error(w, "no server is available", http.StatusBadGateway)
+}
+
+// never is when drains begin whose time does not count at all.
+var never = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// hangUp ends all connections of managers.
+func (r *run) hangUp() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range r.managers {
+		p.hangUp()
+	}
+}
+
+// forces holds what managers delete by force against the rules of forced drains: no drain is forced
+// before its time is over, and each manager forces one at a time. Pods are called as their Machines.
+type forces struct {
+	timeout time.Duration
+	// exists reports whether a Machine does.
+	exists func(machine string) (bool, error)
+
+	mu sync.Mutex
+	// since is when the drains began, or began anew.
+	since time.Time
+	// first is the first manager. Others may read in a Machine when its drain began anew, to the second.
+	first int
+	// forced are the Machines whose pods each manager deleted by force.
+	forced map[int][]string
+	wrong  []error
+}
+
+// newForces are those of a scenario in which drains are forced; nil in others.
+func (r *run) newForces(ctx context.Context) *forces {
+	if r.scenario.drainTimeout == 0 {
+		return nil
+	}
+	return &forces{timeout: r.scenario.drainTimeout, forced: map[int][]string{}, exists: func(name string) (bool, error) {
+		err := r.control.Client.Get(ctx, client.ObjectKey{Namespace: r.control.Namespace, Name: name}, &v1alpha1.Machine{})
+		return err == nil, client.IgnoreNotFound(err)
+	}}
+}
+
+// begin notes that the drains begin, or begin anew.
+func (f *forces) begin(since time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.since = since
+}
+
+// work notes that a manager begins to work.
+func (f *forces) work(manager int) {
+	if f == nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.first = cmp.Or(f.first, manager)
+}
+
+// request notes a request of a manager, if it deletes a pod: even one that is not answered.
+func (f *forces) request(manager int, r *http.Request, at time.Time) {
+	if f == nil || r.Method != http.MethodDelete {
+		return
+	}
+	resource, name := objectOf(r.URL.Path, nil)
+	if resource != "pods" {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	may := f.since.Add(f.timeout)
+	if manager != f.first {
+		may = may.Add(-time.Second)
+	}
+	if at.Before(may) {
+		f.wrong = append(f.wrong, fmt.Errorf("%w: %s, %v too soon", errForcedSoon, name, may.Sub(at)))
+	}
+	for _, other := range f.forced[manager] {
+		exists, err := f.exists(other)
+		if err != nil {
+			f.wrong = append(f.wrong, err)
+		}
+		if exists && other != name {
+			f.wrong = append(f.wrong, fmt.Errorf("%w: %s beside %s", errForcedTogether, name, other))
+		}
+	}
+	f.forced[manager] = append(f.forced[manager], name)
+}
+
+// judge reports what was wrong, and whether nothing was forced.
+func (f *forces) judge() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.forced) == 0 {
+		return errNotForced
+	}
+	return errors.Join(f.wrong...)
+}
+
+var (
+	errForcedSoon     = errors.New("a drain is forced before its time is over")
+	errForcedTogether = errors.New("drains are forced together")
+	errNotForced      = errors.New("no drain was forced")
+)
+
+// TestDrainsThatAreForcedWronglyAreFound: a build that sees no outage, and one that forces drains
+// together, are found without a death.
+func TestDrainsThatAreForcedWronglyAreFound(t *testing.T) {
+	fleet := newFleet(t)
+	for broken, want := range map[fault]error{sightless: errForcedSoon, hasty: errForcedTogether} {
+		t.Run(string(broken), func(t *testing.T) {
+			t.Parallel()
+			if result := fleet.play(t, called("forced drain after an outage"), nil, broken); !errors.Is(result.err, want) {
+				t.Errorf("the run finds %v, want %v\n%s", result.err, want, result.transcript)
+			}
+		})
+	}
+}
+
+const (
+	// sightless takes all API servers for answering.
+	sightless fault = "sightless"
+	// hasty forces two drains of a pool at a time.
+	hasty fault = "hasty"
+)
+
+// replacements is how many Machines of a pool a build replaces, or drains by force, at a time.
+func (f fault) replacements() intstr.IntOrString {
+	if f == hasty {
+		return intstr.FromInt32(2)
+	}
+	return intstr.FromInt32(1)
+}
+
+// answering is what sightless says.
+type answering struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (a answering) RoundTrip(r *http.Request) (*http.Response, error) {
+	resource, name := objectOf(r.URL.Path, nil)
+	if name != outage.Nobody {
+		return a.next.RoundTrip(r)
+	}
+	return answerWith(r, apierrors.NewNotFound(schema.GroupResource{Resource: resource}, name).Status())
+}
+
+// TestForces: how the rules of forced drains judge requests.
+func TestForces(t *testing.T) {
+	const timeout = 10 * time.Second
+	began := time.Now()
+	at := func(seconds int) time.Time { return began.Add(time.Duration(seconds) * time.Second) }
+	type deletion struct {
+		manager int
+		pod     string
+		at      time.Time
+	}
+	for name, tc := range map[string]struct {
+		gone string
+		done []deletion
+		want error
+	}{
+		"none":                                 {"", nil, errNotForced},
+		"one, in time":                         {"", []deletion{{1, "a", at(10)}}, nil},
+		"one, too soon":                        {"", []deletion{{1, "a", at(9)}}, errForcedSoon},
+		"by another manager, to the second":    {"", []deletion{{2, "a", at(9)}}, nil},
+		"by another manager, too soon":         {"", []deletion{{2, "a", at(8)}}, errForcedSoon},
+		"one after another":                    {"a", []deletion{{1, "a", at(10)}, {1, "b", at(11)}}, nil},
+		"together":                             {"", []deletion{{1, "a", at(10)}, {1, "b", at(11)}}, errForcedTogether},
+		"the same again":                       {"", []deletion{{1, "a", at(10)}, {1, "a", at(11)}}, nil},
+		"together, by two that do not know it": {"", []deletion{{1, "a", at(10)}, {2, "b", at(11)}}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &forces{timeout: timeout, forced: map[int][]string{}, exists: func(machine string) (bool, error) { return machine != tc.gone, nil }}
+			f.begin(began)
+			f.work(1)
+			f.work(2)
+			for _, d := range tc.done {
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodDelete, "/api/v1/namespaces/x/pods/"+d.pod, strings.NewReader("{}"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				f.request(d.manager, r, d.at)
+			}
+			if err := f.judge(); !errors.Is(err, tc.want) || (err == nil) != (tc.want == nil) {
+				t.Errorf("the rules find %v, want %v", err, tc.want)
+			}
+		})
+	}
+}
