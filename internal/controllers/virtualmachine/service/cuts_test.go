@@ -1,0 +1,62 @@
+package service
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
+	"github.com/millwright-dev/millwright/internal/vm/identity"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/memnet"
+)
+
+// TestLostConnections: a run lease ends soon after its hypervisor can no longer be reached, and lost
+// connections leave room for new ones.
+func TestLostConnections(t *testing.T) {
+	t.Attr("fault", "the connections of a hypervisor carry nothing more, again and again, without being closed")
+	synctest.Test(t, func(t *testing.T) {
+		network := memnet.New()
+		p := &port{T: t, cluster: &counting{}}
+		var err error
+		p.authority, err = identity.NewAuthority(time.Now())
+		p.must(err)
+		service := New(Options{
+			Registry:  &authority.Registry{Client: p.cluster, APIReader: p.cluster, Clock: clock.RealClock{}},
+			Authority: p.authority, Enqueue: func(types.NamespacedName, time.Duration) {},
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- (&Server{Listener: network, Service: service}).Start(ctx) }()
+		config := p.client(p.certificate(attacker))
+		us := &vmpb.HypervisorID{Namespace: attacker.Namespace, VmName: attacker.VM, PodName: attacker.Pod, RunId: 1}
+		for range 10 {
+			conn, err := grpc.NewClient("passthrough:///controller",
+				grpc.WithTransportCredentials(credentials.NewTLS(config)), grpc.WithContextDialer(network.Dial))
+			p.must(err)
+			defer conn.Close()
+			stream, err := vmpb.NewVMControllerClient(conn).RunLease(ctx, &vmpb.RunLeaseRequest{Us: us})
+			p.must(err)
+			_, err = stream.Recv()
+			p.must(err)
+			if !service.HasLease(authority.KeyOf(us), us.GetPodName()) {
+				t.Fatal("there is no lease")
+			}
+			network.Set(memnet.Cut{Lost: true})
+			time.Sleep(2*20*time.Second + time.Second) // in the bubble
+			synctest.Wait()
+			if service.HasLease(authority.KeyOf(us), us.GetPodName()) {
+				t.Error("the lease of a lost connection is open")
+			}
+		}
+		cancel()
+		p.must(<-ended)
+	})
+	t.Attr("outcome", "its run lease ends within 41 s; the tenth connection is accepted as the first")
+}
