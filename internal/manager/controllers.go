@@ -109,7 +109,7 @@ func machineOptions(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner
 	options := machine.Options{
 		Client: mgr.GetClient(), Engine: engine, TaskEnds: waker,
 		Events: events.recorder("machine-controller"), Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs,
-		CreationTimeout: cfg.CreationTimeout, PreserveTimeout: cfg.Timeouts.Preserve, NodeConditions: cfg.NodeConditions, Health: cfg.Health,
+		CreationTimeout: cfg.CreationTimeout, PreserveTimeout: cfg.Timeouts.Preserve, InPlaceUpdateTimeout: cfg.Timeouts.InPlaceUpdate, NodeConditions: cfg.NodeConditions, Health: cfg.Health,
 		Drain:      machine.Drain{Timeout: cfg.Drain.Timeout, MaxEvictRetries: cfg.Drain.MaxEvictRetries},
 		DriverName: cfg.DriverName, Outages: cfg.outages,
 	}

@@ -68,6 +68,9 @@ type Options struct {
 	CreationTimeout time.Duration
 	// PreserveTimeout is how long a Machine is preserved. Zero means DefaultPreserveTimeout.
 	PreserveTimeout time.Duration
+	// InPlaceUpdateTimeout is the time after which the update of a node in place has failed. Zero
+	// means timeouts.DefaultInPlaceUpdate.
+	InPlaceUpdateTimeout time.Duration
 	// NodeConditions are the node conditions that make a Machine unhealthy unless they are
 	// False. A Machine may have its own.
 	NodeConditions []string
@@ -134,6 +137,7 @@ type Controller struct {
 func New(opts Options) *Controller {
 	opts.CreationTimeout = cmp.Or(opts.CreationTimeout, timeouts.DefaultCreation)
 	opts.PreserveTimeout = cmp.Or(opts.PreserveTimeout, DefaultPreserveTimeout)
+	opts.InPlaceUpdateTimeout = cmp.Or(opts.InPlaceUpdateTimeout, timeouts.DefaultInPlaceUpdate)
 	opts.Health.Timeout = cmp.Or(opts.Health.Timeout, DefaultHealthTimeout)
 	opts.Health.OutageTimeout = cmp.Or(opts.Health.OutageTimeout, DefaultOutageTimeout)
 	opts.Health.OutagePeriod = cmp.Or(opts.Health.OutagePeriod, DefaultOutagePeriod)

@@ -13,6 +13,21 @@ import (
 
 const topicForce = "force"
 
+// timeDrain sets when the drain of a deletion began, and why it is forced.
+func (c *Controller) timeDrain(ctx context.Context, s *scope, conditions []corev1.NodeCondition) error {
+	deletion := draintime.OfDeletion(s.machine)
+	if c.Drain.Drainer == nil {
+		s.force, s.drainSince = deletion.Asked(c.Drain.Timeout), deletion.Begun
+		return nil
+	}
+	read, err := c.drainTimer().Read(ctx, deletion, conditions, s.now)
+	if err != nil {
+		return err
+	}
+	s.force, s.drainSince = read.Force, read.Since
+	return c.noteReading(ctx, s, read)
+}
+
 func (c *Controller) drainTimer() draintime.Timer {
 	return draintime.Timer{
 		Cache: c.Client, Outages: c.outages, Replacements: &c.replacements,
@@ -20,17 +35,8 @@ func (c *Controller) drainTimer() draintime.Timer {
 	}
 }
 
-// timeDrain sets when the drain began, and why it is forced.
-func (c *Controller) timeDrain(ctx context.Context, s *scope, conditions []corev1.NodeCondition) error {
-	if c.Drain.Drainer == nil {
-		s.force, s.drainSince = draintime.Asked(s.machine, c.Drain.Timeout), s.machine.DeletionTimestamp.Time
-		return nil
-	}
-	read, err := c.drainTimer().Read(ctx, s.machine, conditions, s.now)
-	if err != nil {
-		return err
-	}
-	s.force, s.drainSince = read.Force, read.Since
+// noteReading tells of a drain that may not be forced yet, and stores when one began anew.
+func (c *Controller) noteReading(ctx context.Context, s *scope, read draintime.Reading) error {
 	s.wakeWithin(read.Wake)
 	if read.Delayed != "" {
 		s.warnOnce(topicForce, reasonDelayed, read.Delayed, nil)

@@ -3,7 +3,6 @@ package machine
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/internal/controllers/machine/inplace"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/outage"
@@ -36,6 +36,7 @@ func (c *Controller) lifecycle() []flow.Step[*scope] {
 		{Name: "SetCapacity", Run: c.setCapacity},
 		{Name: "AdoptNode", Run: c.adoptNode},
 		{Name: "RevokeToken", Run: c.revokeTokenOfJoined},
+		{Name: "UpdateInPlace", Run: c.updateInPlace},
 		{Name: "AssessHealth", Run: c.assessHealth},
 	}
 }
@@ -105,18 +106,16 @@ const criticalComponents = "critical components on the node"
 const replacementRetry = 5 * time.Second
 
 func (c *Controller) assessHealth(ctx context.Context, s *scope) flow.Result {
-	if noderef.ConditionsDiffer(s.machine.Status.Conditions, s.node.Status.Conditions) {
-		s.machine.Status.Conditions = slices.Clone(s.node.Status.Conditions) // an answer is decoded into it
-	}
+	s.noteConditions()
 	phase := s.machine.Status.CurrentStatus.Phase
-	switch phase {
-	case v1alpha1.MachineInPlaceUpdating:
-		return flow.Stop("the node is being updated in place")
-	case v1alpha1.MachineInPlaceUpdateFailed:
+	if inplace.UpdatePhase(phase) {
 		return c.awaitRecovery(ctx, s, "a node whose update failed")
 	}
 	if !noderef.Healthy(s.node.Status.Conditions, noderef.BadConditions(s.machine, c.NodeConditions)) {
 		return c.unhealthy(ctx, s, phase)
+	}
+	if phase == v1alpha1.MachineFailed && inplace.Failed(s.node) {
+		return flow.Wait(0, "the replacement of a node whose update failed")
 	}
 	if !noderef.CriticalComponentsReady(s.node) {
 		switch phase {
@@ -137,7 +136,7 @@ func (c *Controller) unhealthy(ctx context.Context, s *scope, phase v1alpha1.Mac
 	switch phase {
 	case v1alpha1.MachinePending:
 		return c.awaitJoin(ctx, s, "the node to be ready")
-	case v1alpha1.MachineRunning:
+	case v1alpha1.MachineRunning, v1alpha1.MachineInPlaceUpdateSuccessful: // in MCM the latter has no time limit
 		s.unknown(v1alpha1.CauseNodeUnhealthy,
 			fmt.Sprintf("Machine %s is unhealthy - changing MachinePhase to Unknown. Node conditions: %s", s.machine.Name, describe(s.machine.Status.Conditions)))
 	}
@@ -161,6 +160,9 @@ func (c *Controller) awaitJoin(ctx context.Context, s *scope, what string) flow.
 }
 
 func (c *Controller) awaitRecovery(ctx context.Context, s *scope, what string) flow.Result {
+	if s.machine.Status.CurrentStatus.Phase == v1alpha1.MachineInPlaceUpdating {
+		return c.awaitUpdate(ctx, s)
+	}
 	if !replacement.MayTimeOut(s.machine.Status.CurrentStatus.Phase) || timeouts.HealthDisabled(s.machine) {
 		return flow.Wait(0, what)
 	}
@@ -187,7 +189,7 @@ func (c *Controller) giveUp(ctx context.Context, s *scope, what string) flow.Res
 	case err != nil:
 		c.replacements.Release(s.key())
 		return flow.Fail(err)
-	case usable && s.machine.Status.CurrentStatus.Phase == v1alpha1.MachineUnknown:
+	case usable:
 		c.replacements.Release(s.key())
 		return flow.Wait(expectations.StaleCache, "the cache to show that the node recovered")
 	}
@@ -205,6 +207,9 @@ func (c *Controller) usable(ctx context.Context, s *scope) (bool, error) {
 	live, err := c.askForNode(ctx, name)
 	if live == nil {
 		return false, err
+	}
+	if inplace.UpdatePhase(s.machine.Status.CurrentStatus.Phase) { // not the node's health decides
+		return inplace.Succeeded(live), nil
 	}
 	pending := s.machine.Status.CurrentStatus.Phase == v1alpha1.MachinePending
 	return noderef.Healthy(live.Status.Conditions, noderef.BadConditions(s.machine, c.NodeConditions)) && (!pending || noderef.CriticalComponentsReady(live)), nil

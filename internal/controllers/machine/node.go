@@ -138,7 +138,7 @@ func (s *scope) warnOfNode(reason, message string) {
 
 func (c *Controller) nodeAbsent(ctx context.Context, s *scope, name string) flow.Result {
 	switch s.machine.Status.CurrentStatus.Phase {
-	case v1alpha1.MachineRunning:
+	case v1alpha1.MachineRunning, v1alpha1.MachineInPlaceUpdateSuccessful:
 		s.unknown(v1alpha1.CauseNodeMissing, fmt.Sprintf("Node object went missing. Machine %s is unhealthy - changing MachineState to Unknown", s.machine.Name))
 	case v1alpha1.MachinePending:
 		if err := c.keepToken(ctx, s); err != nil {

@@ -163,7 +163,7 @@ func (c *Controller) findNode(ctx context.Context, s *scope) flow.Result {
 // awaitTarget waits for the target unless the drain is forced by a user: a node that nobody can see is
 // not empty.
 func (c *Controller) awaitTarget(s *scope) flow.Result {
-	s.force = draintime.Asked(s.machine, c.Drain.Timeout)
+	s.force = draintime.OfDeletion(s.machine).Asked(c.Drain.Timeout)
 	if c.Drain.Drainer == nil || s.force != drain.NotForced {
 		return flow.Continue()
 	}

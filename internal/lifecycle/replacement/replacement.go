@@ -38,7 +38,7 @@ func (r *Limiter) Allow(ctx context.Context, cache client.Reader, machine *v1alp
 }
 
 // AllowForce reports whether the drain of the Machine may be forced now, and reserves that until the
-// Machine is gone. The limit is that of Allow, and counts nothing but forced drains.
+// Machine is gone, or until Release. The limit is that of Allow, and counts nothing but forced drains.
 func (r *Limiter) AllowForce(ctx context.Context, cache client.Reader, machine *v1alpha1.Machine, limit intstr.IntOrString) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,12 +60,12 @@ func (r *Limiter) Observe(machine *v1alpha1.Machine) {
 	r.note(machine)
 }
 
-// Release drops the reservation of a Machine.
+// Release drops the reservations of a Machine.
 func (r *Limiter) Release(machine types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if m := r.machines[machine]; m != nil {
-		m.change(func() { m.granted = false })
+		m.change(func() { m.granted, m.forced = false, false })
 	}
 }
 

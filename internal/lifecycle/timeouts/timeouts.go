@@ -79,12 +79,21 @@ func Preserve(machine *v1alpha1.Machine, flag time.Duration) Timeout {
 // DrainSince is when the drain of a Machine that is being deleted began, or began anew. A time in the
 // future is ignored.
 func DrainSince(machine *v1alpha1.Machine, now time.Time) (since time.Time, anew bool) {
-	deleted := machine.DeletionTimestamp.Time
+	return DrainAnew(machine, machine.DeletionTimestamp.Time, now)
+}
+
+// DrainAnew is DrainSince for any drain of a Machine, which began at a time.
+func DrainAnew(machine *v1alpha1.Machine, begun, now time.Time) (since time.Time, anew bool) {
 	noted, err := time.Parse(time.RFC3339, machine.Annotations[v1alpha1.AnnotationKeyDrainSince])
-	if err != nil || noted.After(now) || noted.Before(deleted) {
-		return deleted, false
+	if err != nil || noted.After(now) || noted.Before(begun) {
+		return begun, false
 	}
 	return noted, true
+}
+
+// InPlaceUpdate is the time in which the node of the Machine has to be updated in place.
+func InPlaceUpdate(machine *v1alpha1.Machine, flag time.Duration) Timeout {
+	return override(machine, flag, func(c *v1alpha1.MachineConfiguration) *metav1.Duration { return c.MachineInPlaceUpdateTimeout })
 }
 
 // override prefers the Machine's value unless it is negative.

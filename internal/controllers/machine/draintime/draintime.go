@@ -1,4 +1,4 @@
-// Package draintime decides when the drain of a Machine that is being deleted is forced.
+// Package draintime decides when the drain of a Machine's node is forced.
 package draintime
 
 import (
@@ -65,14 +65,29 @@ type count struct {
 	left, again time.Duration
 }
 
-// Read times the drain of a Machine. The node's conditions force it when they have lasted while
-// somebody could see them.
-func (t Timer) Read(ctx context.Context, machine *v1alpha1.Machine, conditions []corev1.NodeCondition, now time.Time) (Reading, error) {
-	if force := Asked(machine, t.Timeout); force != drain.NotForced {
-		return Reading{Force: force, Since: machine.DeletionTimestamp.Time}, nil
+// Drain is a drain that is timed.
+type Drain struct {
+	Machine *v1alpha1.Machine
+	// Begun is when it began.
+	Begun time.Time
+	// Requested reports that a label forces it.
+	Requested bool
+}
+
+// OfDeletion is the drain of a Machine that is being deleted.
+func OfDeletion(machine *v1alpha1.Machine) Drain {
+	requested, _ := strconv.ParseBool(machine.Labels[v1alpha1.LabelKeyForceDeletion])
+	return Drain{Machine: machine, Begun: machine.DeletionTimestamp.Time, Requested: requested}
+}
+
+// Read times a drain. The node's conditions force it when they have lasted while somebody could see
+// them.
+func (t Timer) Read(ctx context.Context, d Drain, conditions []corev1.NodeCondition, now time.Time) (Reading, error) {
+	if force := d.Asked(t.Timeout); force != drain.NotForced {
+		return Reading{Force: force, Since: d.Begun}, nil
 	}
-	counted := t.confirmed(ctx, machine, now)
-	read := Reading{Since: counted.since, Note: t.note(machine, counted, now)}
+	counted := t.confirmed(ctx, d, now)
+	read := Reading{Since: counted.since, Note: t.note(d, counted, now)}
 	read.wakeWithin(counted.again)
 	if counted.resumed.IsZero() {
 		return read, nil
@@ -83,11 +98,11 @@ func (t Timer) Read(ctx context.Context, machine *v1alpha1.Machine, conditions [
 	if force == drain.NotForced && counted.left <= 0 {
 		force = drain.ForceDeadline
 	}
-	if force == drain.NotForced || !counted.resumed.After(machine.DeletionTimestamp.Time) {
+	if force == drain.NotForced || !counted.resumed.After(d.Begun) {
 		read.Force = force
 		return read, nil
 	}
-	return read, t.forceAfterOutage(ctx, machine, force, &read)
+	return read, t.forceAfterOutage(ctx, d.Machine, force, &read)
 }
 
 // ReadPreserved times a drain that precedes no deletion, from its beginning or from when somebody could
@@ -121,12 +136,11 @@ func (t Timer) ReadPreserved(ctx context.Context, machine *v1alpha1.Machine, con
 
 // Asked returns whether a user forces the drain, by the label or by a timeout of zero. flag is the
 // timeout of the manager's flag.
-func Asked(machine *v1alpha1.Machine, flag time.Duration) drain.Force {
-	requested, _ := strconv.ParseBool(machine.Labels[v1alpha1.LabelKeyForceDeletion])
+func (d Drain) Asked(flag time.Duration) drain.Force {
 	switch {
-	case requested:
+	case d.Requested:
 		return drain.ForceRequested
-	case timeouts.Drain(machine, flag).Duration <= 0:
+	case timeouts.Drain(d.Machine, flag).Duration <= 0:
 		return drain.ForceDeadline
 	default:
 		return drain.NotForced
@@ -134,22 +148,22 @@ func Asked(machine *v1alpha1.Machine, flag time.Duration) drain.Force {
 }
 
 // confirmed counts a drain. That its time is over is confirmed by answers of the API servers.
-func (t Timer) confirmed(ctx context.Context, machine *v1alpha1.Machine, now time.Time) count {
-	counted := t.count(machine, t.Outages.See(ctx, t.OutagePeriod), now)
+func (t Timer) confirmed(ctx context.Context, d Drain, now time.Time) count {
+	counted := t.count(d, t.Outages.See(ctx, t.OutagePeriod), now)
 	if counted.left <= 0 {
-		counted = t.count(machine, t.Outages.See(ctx, outage.Patience), now)
+		counted = t.count(d, t.Outages.See(ctx, outage.Patience), now)
 	}
 	return counted
 }
 
 // count begins anew after each outage that this process saw, but for its own start only once, so
 // that a manager that restarts again and again does not put a drain off for ever.
-func (t Timer) count(machine *v1alpha1.Machine, seen outage.Seen, now time.Time) count {
-	timeout := timeouts.Drain(machine, t.Timeout).Duration
+func (t Timer) count(d Drain, seen outage.Seen, now time.Time) count {
+	timeout := timeouts.Drain(d.Machine, t.Timeout).Duration
 	if !seen.Answering {
 		return count{since: now, left: max(timeout, time.Second), again: seen.Again}
 	}
-	since, anew := timeouts.DrainSince(machine, now)
+	since, anew := timeouts.DrainAnew(d.Machine, d.Begun, now)
 	begins := []time.Time{since, seen.Back}
 	if !anew {
 		begins = append(begins, seen.Begun)
@@ -163,9 +177,9 @@ func (t Timer) count(machine *v1alpha1.Machine, seen outage.Seen, now time.Time)
 }
 
 // note returns when a drain has begun anew, once its time would be over otherwise.
-func (t Timer) note(machine *v1alpha1.Machine, counted count, now time.Time) time.Time {
-	noted, _ := timeouts.DrainSince(machine, now)
-	over := timeouts.Drain(machine, t.Timeout).Ends(noted)
+func (t Timer) note(d Drain, counted count, now time.Time) time.Time {
+	noted, _ := timeouts.DrainAnew(d.Machine, d.Begun, now)
+	over := timeouts.Drain(d.Machine, t.Timeout).Ends(noted)
 	if counted.resumed.IsZero() || counted.left <= 0 || now.Before(over) {
 		return time.Time{}
 	}

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machine/inplace"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
@@ -35,10 +36,11 @@ func (m Machines) OfNode(ctx context.Context, object client.Object) []reconcile.
 	})...)
 }
 
-// Draining returns the Machines that name a node and are being deleted, or failed and are preserved.
+// Draining returns the Machines that name a node and are being deleted, are updated in place, or failed
+// and are preserved. The status of those that are updated may say so late, which wakes them then.
 func (m Machines) Draining(ctx context.Context, node string) []reconcile.Request {
 	return m.find(ctx, client.MatchingFields{fieldindex.MachineByNode: node}, func(machine *v1alpha1.Machine) bool {
-		return !machine.DeletionTimestamp.IsZero() || preservation.MayDrain(machine)
+		return !machine.DeletionTimestamp.IsZero() || preservation.MayDrain(machine) || inplace.Draining(machine)
 	})
 }
 

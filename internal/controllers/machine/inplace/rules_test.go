@@ -1,0 +1,213 @@
+package inplace
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// The short names of the labels.
+const (
+	candidate  = v1alpha1.LabelKeyNodeCandidateForUpdate
+	selected   = v1alpha1.LabelKeyNodeSelectedForUpdate
+	result     = v1alpha1.LabelKeyNodeUpdateResult
+	successful = v1alpha1.LabelValueNodeUpdateSuccessful
+	failed     = v1alpha1.LabelValueNodeUpdateFailed
+)
+
+// labelled returns a node with labels, as key=value or keys that are "true", and a condition.
+func labelled(reason string, labels ...string) *corev1.Node {
+	node := &corev1.Node{}
+	for _, label := range labels {
+		key, value, found := strings.Cut(label, "=")
+		if !found {
+			value = "true"
+		}
+		metav1.SetMetaDataLabel(&node.ObjectMeta, key, value)
+	}
+	if reason != "" {
+		condition, _ := ofNode{}.conditionWith(reason, time.Unix(0, 0))
+		set(node, condition)
+	}
+	return node
+}
+
+func TestNextCondition(t *testing.T) {
+	const running, updating = v1alpha1.MachineRunning, v1alpha1.MachineInPlaceUpdating
+	cases := map[string]struct {
+		reason string
+		node   *corev1.Node
+		phase  v1alpha1.MachinePhase
+		want   string
+	}{
+		"no labels":           {"", labelled(""), running, ""},
+		"selected only":       {"a node that is no candidate is not updated", labelled("", selected), running, ""},
+		"candidate":           {"", labelled("", candidate), running, v1alpha1.CandidateForUpdate},
+		"any value":           {"MCM looks at the key", labelled("", candidate+"="), running, v1alpha1.CandidateForUpdate},
+		"candidate already":   {"", labelled(v1alpha1.CandidateForUpdate, candidate), running, ""},
+		"both at once":        {"first the one, then the other", labelled("", candidate, selected), running, v1alpha1.CandidateForUpdate},
+		"selected":            {"", labelled(v1alpha1.CandidateForUpdate, candidate, selected), running, v1alpha1.SelectedForUpdate},
+		"to be drained":       {"", labelled(v1alpha1.SelectedForUpdate, candidate, selected), running, ""},
+		"drained":             {"the phase says so", labelled(v1alpha1.SelectedForUpdate, candidate, selected), updating, v1alpha1.DrainSuccessful},
+		"then ready":          {"", labelled(v1alpha1.DrainSuccessful, candidate, selected), updating, v1alpha1.ReadyForUpdate},
+		"then it waits":       {"", labelled(v1alpha1.ReadyForUpdate, candidate, selected), updating, ""},
+		"success":             {"", labelled(v1alpha1.ReadyForUpdate, candidate, selected, result+"="+successful), updating, v1alpha1.UpdateSuccessful},
+		"failure":             {"", labelled(v1alpha1.ReadyForUpdate, candidate, selected, result+"="+failed), updating, v1alpha1.UpdateFailed},
+		"no such result":      {"", labelled(v1alpha1.ReadyForUpdate, candidate, selected, result+"=perhaps"), updating, ""},
+		"success after all":   {"", labelled(v1alpha1.UpdateFailed, candidate, selected, result+"="+successful), v1alpha1.MachineInPlaceUpdateFailed, v1alpha1.UpdateSuccessful},
+		"failure stays":       {"MCM does not begin anew either", labelled(v1alpha1.UpdateFailed, candidate, selected), v1alpha1.MachineInPlaceUpdateFailed, ""},
+		"success of a moment": {"the deployment removes the labels one day", labelled(v1alpha1.UpdateSuccessful, candidate, selected, result+"="+successful), running, v1alpha1.UpdateSuccessful},
+		"the next update":     {"", labelled(v1alpha1.UpdateSuccessful, candidate), running, v1alpha1.CandidateForUpdate},
+		"updated":             {"", labelled(v1alpha1.UpdateSuccessful), running, ""},
+
+		"old result, drained first": {"a result of before does not replace the drain", labelled(v1alpha1.SelectedForUpdate, candidate, selected, result+"="+successful), running, ""},
+		"result of a candidate":     {"as in MCM, a user may have updated it", labelled(v1alpha1.CandidateForUpdate, candidate, result+"="+successful), running, v1alpha1.UpdateSuccessful},
+		"result, no candidate":      {"", labelled(v1alpha1.ReadyForUpdate, selected, result+"="+successful), updating, ""},
+		"labels gone, drained":      {"as in MCM, what has begun goes on", labelled(v1alpha1.SelectedForUpdate), updating, v1alpha1.DrainSuccessful},
+		"labels gone, then ready":   {"", labelled(v1alpha1.DrainSuccessful), updating, v1alpha1.ReadyForUpdate},
+		"a reason of others":        {"", labelled("Other", candidate, selected), running, ""},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := read(tc.node).next(tc.phase); got != tc.want {
+				t.Errorf("%s: %q, want %q", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
+// TestConditionsEnd: whatever the labels and the phase are, and in whatever state the node is, the
+// conditions that follow from each other come to an end, and a node that is selected is always drained.
+func TestConditionsEnd(t *testing.T) {
+	reasons := []string{"", "Other"}
+	for reason := range sentences {
+		reasons = append(reasons, reason)
+	}
+	phases := []v1alpha1.MachinePhase{
+		"", v1alpha1.MachinePending, v1alpha1.MachineRunning, v1alpha1.MachineUnknown, v1alpha1.MachineFailed,
+		v1alpha1.MachineInPlaceUpdating, v1alpha1.MachineInPlaceUpdateSuccessful, v1alpha1.MachineInPlaceUpdateFailed,
+	}
+	states := 0
+	for _, reason := range reasons {
+		for _, phase := range phases {
+			for labels := range 8 {
+				for _, value := range []string{successful, failed, "perhaps"} {
+					var on []string
+					for i, label := range []string{candidate, selected, result + "=" + value} {
+						if labels&(1<<i) != 0 {
+							on = append(on, label)
+						}
+					}
+					follow(t, fmt.Sprint(reason, phase, on), labelled(reason, on...), phase)
+					states++
+				}
+			}
+		}
+	}
+	t.Logf("%d states", states)
+}
+
+func follow(t *testing.T, name string, node *corev1.Node, phase v1alpha1.MachinePhase) {
+	t.Helper()
+	for range len(sentences) {
+		before := read(node)
+		next := before.next(phase)
+		condition, news := before.conditionWith(next, time.Unix(1, 0))
+		if next == "" || !news {
+			return
+		}
+		if next == v1alpha1.DrainSuccessful && phase != v1alpha1.MachineInPlaceUpdating {
+			t.Errorf("%s: drained in phase %s", name, phase)
+		}
+		set(node, condition)
+	}
+	t.Errorf("%s: there is no end", name)
+}
+
+func TestConditionFieldByField(t *testing.T) {
+	now := time.Unix(100, 0)
+	n := read(labelled(v1alpha1.ReadyForUpdate, candidate, selected, result+"="+failed))
+	n.why = "no space left"
+	got, news := n.conditionWith(v1alpha1.UpdateFailed, now)
+	want := corev1.NodeCondition{
+		Type: "InPlaceUpdate", Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now),
+		Reason: "UpdateFailed", Message: "Node in-place update failed: no space left",
+	}
+	if !news || got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	n.condition = got
+	if _, news := n.conditionWith(v1alpha1.UpdateFailed, now.Add(time.Hour)); news {
+		t.Error("the same condition is written again")
+	}
+	n.why = "no space left on /"
+	if got, news := n.conditionWith(v1alpha1.UpdateFailed, now.Add(time.Hour)); !news || got.LastTransitionTime != want.LastTransitionTime {
+		t.Errorf("another reason of the agent: %+v, written %v", got, news)
+	}
+}
+
+func TestWhoIsDrained(t *testing.T) {
+	for phase, want := range map[v1alpha1.MachinePhase]bool{
+		"": false, v1alpha1.MachinePending: false, v1alpha1.MachineCrashLoopBackOff: false, v1alpha1.MachineFailed: false,
+		v1alpha1.MachineRunning: true, v1alpha1.MachineUnknown: true, v1alpha1.MachineInPlaceUpdating: false,
+		v1alpha1.MachineInPlaceUpdateFailed: true, v1alpha1.MachineInPlaceUpdateSuccessful: true,
+	} {
+		if got := read(labelled(v1alpha1.SelectedForUpdate, candidate, selected)).drains(phase); got != want {
+			t.Errorf("phase %q: %v, want %v", phase, got, want)
+		}
+		if read(labelled(v1alpha1.CandidateForUpdate, candidate)).drains(phase) {
+			t.Errorf("phase %q: a candidate is drained", phase)
+		}
+	}
+}
+
+func TestFailed(t *testing.T) {
+	for reason, want := range map[string]bool{
+		"": false, v1alpha1.CandidateForUpdate: false, v1alpha1.SelectedForUpdate: false, v1alpha1.UpdateSuccessful: false,
+		v1alpha1.DrainSuccessful: true, v1alpha1.ReadyForUpdate: true, v1alpha1.UpdateFailed: true,
+	} {
+		if got := Failed(labelled(reason)); got != want {
+			t.Errorf("%q: %v, want %v", reason, got, want)
+		}
+		if Failed(labelled(reason, result+"="+successful)) {
+			t.Errorf("%q: failed although the agent has reported success", reason)
+		}
+	}
+}
+
+func TestMisplacedLabels(t *testing.T) {
+	cases := map[string]struct {
+		node *corev1.Node
+		want string
+	}{
+		"none":                    {labelled(""), ""},
+		"candidate":               {labelled(v1alpha1.CandidateForUpdate, candidate), ""},
+		"drained":                 {labelled(v1alpha1.SelectedForUpdate, candidate, selected), ""},
+		"ready":                   {labelled(v1alpha1.ReadyForUpdate, candidate, selected), ""},
+		"reported":                {labelled(v1alpha1.ReadyForUpdate, candidate, selected, result+"="+successful), ""},
+		"updated":                 {labelled(v1alpha1.UpdateSuccessful, candidate, selected, result+"="+successful), ""},
+		"failed":                  {labelled(v1alpha1.UpdateFailed, candidate, selected, result+"="+failed), ""},
+		"done":                    {labelled(v1alpha1.UpdateSuccessful), ""},
+		"selected only":           {labelled("", selected), "has no effect"},
+		"result only":             {labelled("", result+"="+successful), "has no effect"},
+		"result of a candidate":   {labelled(v1alpha1.CandidateForUpdate, candidate, result+"="+successful), "not ready"},
+		"result before the drain": {labelled(v1alpha1.SelectedForUpdate, candidate, selected, result+"="+failed), "not ready"},
+		"no such result":          {labelled(v1alpha1.ReadyForUpdate, candidate, selected, result+"=perhaps"), "no result"},
+		"not selected any more":   {labelled(v1alpha1.SelectedForUpdate, candidate), "goes on"},
+		"no candidate any more":   {labelled(v1alpha1.ReadyForUpdate, selected), "goes on"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			got := read(tc.node).misplaced()
+			if tc.want == "" && got != "" || !strings.Contains(got, tc.want) {
+				t.Errorf("%q, want %q", got, tc.want)
+			}
+		})
+	}
+}
