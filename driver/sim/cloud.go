@@ -156,6 +156,33 @@ func (c *Cloud) SetNodeReady(pattern string, ready corev1.ConditionStatus) (int,
 	return len(vms), err
 }
 
+// SetAgent replaces the agents of all machines that pattern selects (see Fault.Machine) and that become
+// nodes. An update that is under way goes on with the new agent. It returns how many VMs were selected.
+func (c *Cloud) SetAgent(pattern string, agent Agent, updateTime time.Duration) (int, error) {
+	if !spec.Agent(agent).Valid() {
+		return 0, fmt.Errorf("there is no agent %q", agent)
+	}
+	var vms []VM
+	err := c.locked(func() error {
+		for _, v := range c.selected(pattern) {
+			if v.Node == nil {
+				continue
+			}
+			v = v.clone()
+			v.Node.Agent, v.Node.UpdateTime = agent, updateTime
+			if err := c.store.add(change{VM: &v}); err != nil {
+				return err
+			}
+			vms = append(vms, v)
+		}
+		return nil
+	})
+	for _, v := range vms {
+		c.notify(v, (*kubelets).planUpdate)
+	}
+	return len(vms), err
+}
+
 // SetZones replaces the zones of the cloud. VMs in other zones stay. A new cloud has no
 // zones. A zone has to be a valid value of a label.
 func (c *Cloud) SetZones(names ...string) error {

@@ -23,6 +23,9 @@
 //	join          string    ready (default), notReady (the node stays Ready=False),
 //	                        flap (Ready changes every flapInterval) or never
 //	flapInterval  duration  30s
+//	agent         string    who updates the node in place: succeed, fail, silent (it never
+//	                        reports) or die (with its node); without one nobody does
+//	updateTime    duration  time that the agent takes; 5s
 //	pool          string    pool of the VM; namespace/name of the class
 //	capacity      integer   number of VMs that the pool can hold; 0 is without limit
 //	zone          string    zone of the VM. A zone that the cloud does not have (see

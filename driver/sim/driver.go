@@ -22,7 +22,7 @@ type Config struct {
 	// Seed of that new cloud, see CloudOptions. It is ignored if Cloud is set.
 	Seed uint64
 	// Nodes writes Nodes and, see HeartbeatInterval, Leases to the target cluster. It
-	// needs no cache, since nothing is read. Nil means that VMs never become nodes.
+	// needs no cache, since only agents read, once a second. Nil means that VMs never become nodes.
 	Nodes client.Client
 	// HeartbeatInterval is the time between two renewals of a node's Lease in
 	// kube-node-lease; kubelets use 10s. Zero means that Leases are never renewed: a

@@ -274,7 +274,7 @@ func TestInvalidRequestsNameTheField(t *testing.T) {
 		"capacity":          {object{"capacity": -1}, "capacity"},
 		"jitter":            {object{"jitter": 1.5}, "jitter"},
 		"wrong type":        {object{"tags": object{"a": 1}}, "tags"},
-		"unknown field":     {object{"latenzy": "1s"}, "providerSpec.latenzy: is not known (known: capacity, deleteDelay, "},
+		"unknown field":     {object{"latenzy": "1s"}, "providerSpec.latenzy: is not known (known: agent, capacity, deleteDelay, "},
 		"unknown below":     {object{"nodeTaints": []object{{"efect": "NoSchedule"}}}, `providerSpec: json: unknown field "efect"`},
 	}
 	for name, tt := range tests {

@@ -35,6 +35,8 @@ type kubelets struct {
 	mu sync.Mutex
 	// scripted is what SetNodeReady was last called with, by provider ID.
 	scripted map[string]corev1.ConditionStatus
+	// updating is when the agents began the updates under way, by provider ID.
+	updating map[string]time.Time
 }
 
 // job writes the node of a VM.
@@ -54,6 +56,8 @@ const (
 	flap      jobKind = "flap"
 	// scriptedReady sets what SetNodeReady was last called with.
 	scriptedReady jobKind = "ready"
+	// update has the agent look at its node.
+	update jobKind = "update"
 	// lost turns the node of a VM that vanished to Ready=Unknown.
 	lost jobKind = "lost"
 )
@@ -69,7 +73,7 @@ func newKubelets(cloud *Cloud, config Config) *kubelets {
 // start forgets what was planned before.
 func (k *kubelets) start() {
 	k.queue = workqueue.NewTypedDelayingQueue[job]()
-	k.scripted = map[string]corev1.ConditionStatus{}
+	k.scripted, k.updating = map[string]corev1.ConditionStatus{}, map[string]time.Time{}
 }
 
 // run carries out what is planned until ctx ends and the last write has ended. It logs to the
@@ -111,6 +115,7 @@ func (k *kubelets) planLife(v VM) {
 	if v.Node.FlapInterval > 0 {
 		k.planFlap(v, corev1.ConditionFalse)
 	}
+	k.planUpdate(v)
 }
 
 // planFlap plans the next change of a node that flaps.
@@ -180,15 +185,24 @@ func (k *kubelets) write(ctx context.Context, j job) error {
 		if err = w.setReady(ctx, j.node, j.ready); err == nil {
 			k.planFlap(v, opposite(j.ready))
 		}
-	case scriptedReady:
-		k.mu.Lock()
-		ready := k.scripted[j.vm]
-		k.mu.Unlock()
-		if v.Node.Joined {
-			err = w.setReady(ctx, j.node, ready)
+	case update:
+		if err = k.update(ctx, w, v); err == nil {
+			k.planUpdate(v)
 		}
+	case scriptedReady:
+		err = k.setScripted(ctx, w, v)
 	}
 	return err
+}
+
+func (k *kubelets) setScripted(ctx context.Context, w nodeWriter, v VM) error {
+	if !v.Node.Joined {
+		return nil
+	}
+	k.mu.Lock()
+	ready := k.scripted[v.ProviderID]
+	k.mu.Unlock()
+	return w.setReady(ctx, v.NodeName, ready)
 }
 
 func opposite(ready corev1.ConditionStatus) corev1.ConditionStatus {

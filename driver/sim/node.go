@@ -39,6 +39,10 @@ func (d *Driver) newVM(c call, class *v1alpha1.MachineClass) VM {
 		Labels:   nodeLabels(c, class.NodeTemplate),
 		Taints:   slices.Clone(c.spec.NodeTaints),
 		Capacity: nodeCapacity(class.NodeTemplate),
+		Agent:    Agent(c.spec.Agent),
+	}
+	if v.Node.Agent != "" {
+		v.Node.UpdateTime = c.spec.UpdateTime
 	}
 	if c.spec.Join == spec.JoinFlap {
 		v.Node.FlapInterval = c.spec.FlapInterval

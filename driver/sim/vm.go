@@ -60,6 +60,9 @@ type NodePlan struct {
 	// FlapInterval is the time between two changes of Ready; zero means that it
 	// does not flap.
 	FlapInterval time.Duration `json:"flapInterval,omitempty"`
+	// Agent updates the node in place, which takes UpdateTime.
+	Agent      Agent         `json:"agent,omitempty"`
+	UpdateTime time.Duration `json:"updateTime,omitempty"`
 	// Labels, Taints and Capacity of the node.
 	Labels   map[string]string   `json:"labels,omitempty"`
 	Taints   []corev1.Taint      `json:"taints,omitempty"`

@@ -102,8 +102,10 @@ func TestOnlyTimeForcesWithoutAnOutage(t *testing.T) {
 	h := newHarness(t)
 	names := h.drained(3)
 	d := h.draining(forPod("web"))
+	h.Key.Name = names[0] // no deletion precedes the manager, also if a second began meanwhile
+	h.Clock.SetTime(h.machine().DeletionTimestamp.Time)
 	h.passOver(names...)
-	h.Clock.Step(DefaultDrainTimeout)
+	h.Clock.Step(DefaultDrainTimeout + time.Minute)
 	for _, h.Key.Name = range names {
 		h.Pass()
 		if force := d.lastForce(t); force != drain.ForceDeadline {

@@ -33,7 +33,27 @@ const (
 	JoinNever    Join = "never"
 )
 
-const defaultFlapInterval = 30 * time.Second
+// Agent is what the program on a VM's node does that updates the node in place.
+type Agent string
+
+// The values of Agent.
+const (
+	AgentNone    Agent = ""
+	AgentSucceed Agent = "succeed"
+	AgentFail    Agent = "fail"
+	AgentSilent  Agent = "silent"
+	AgentDie     Agent = "die"
+)
+
+// Valid reports whether there is such an agent.
+func (a Agent) Valid() bool {
+	return slices.Contains([]Agent{AgentNone, AgentSucceed, AgentFail, AgentSilent, AgentDie}, a)
+}
+
+const (
+	defaultFlapInterval = 30 * time.Second
+	defaultUpdateTime   = 5 * time.Second
+)
 
 // fields are the fields of a provider specification that need no conversion.
 type fields struct {
@@ -46,6 +66,8 @@ type fields struct {
 	Jitter       float64           `json:"jitter"`
 	Join         Join              `json:"join"`
 	FlapInterval string            `json:"flapInterval"`
+	Agent        Agent             `json:"agent"`
+	UpdateTime   string            `json:"updateTime"`
 	Pool         string            `json:"pool"`
 	Zone         string            `json:"zone"`
 	Capacity     int               `json:"capacity"`
@@ -58,7 +80,7 @@ type fields struct {
 type Spec struct {
 	fields
 	// The durations of the fields of the same names.
-	Latency, JoinDelay, DeleteDelay, VisibleAfter, FlapInterval time.Duration
+	Latency, JoinDelay, DeleteDelay, VisibleAfter, FlapInterval, UpdateTime time.Duration
 	// APIGroup is that of the object that the class serves, see driver.APIGroup.
 	APIGroup string
 }
@@ -122,7 +144,7 @@ func fieldNames() []string {
 // check validates the fields and fills in the durations. Its errors begin with the
 // name of the field.
 func (s *Spec) check() error {
-	s.FlapInterval = defaultFlapInterval
+	s.FlapInterval, s.UpdateTime = defaultFlapInterval, defaultUpdateTime
 	for _, f := range []struct {
 		name, text string
 		into       *time.Duration
@@ -132,6 +154,7 @@ func (s *Spec) check() error {
 		{"deleteDelay", s.fields.DeleteDelay, &s.DeleteDelay},
 		{"visibleAfter", s.fields.VisibleAfter, &s.VisibleAfter},
 		{"flapInterval", s.fields.FlapInterval, &s.FlapInterval},
+		{"updateTime", s.fields.UpdateTime, &s.UpdateTime},
 	} {
 		if err := parseDuration(f.text, f.into); err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
@@ -146,6 +169,8 @@ func (s *Spec) check() error {
 		return fmt.Errorf("capacity: %d is negative", s.Capacity)
 	case s.Zone != "" && !IsZone(s.Zone):
 		return fmt.Errorf("zone: %q cannot be a zone", s.Zone)
+	case !s.Agent.Valid():
+		return fmt.Errorf("agent: %q is none of succeed, fail, silent, die", s.Agent)
 	}
 	switch s.Join {
 	case JoinReady, JoinNotReady, JoinFlap, JoinNever:
