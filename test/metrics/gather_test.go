@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -32,6 +33,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/instrument"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/orphans"
+	_ "github.com/millwright-dev/millwright/internal/manager" // registers the latency of requests
 	"github.com/millwright-dev/millwright/internal/observe/metrics"
 	"github.com/millwright-dev/millwright/test/fixture"
 )
@@ -147,6 +149,7 @@ func library(t *testing.T) {
 	queue.Done(done)
 	queue.Add("waiting")
 	clientmetrics.RequestResult.Increment(t.Context(), "200", "GET", "example.com")
+	clientmetrics.RequestLatency.Observe(t.Context(), "GET", url.URL{Host: "example.com"}, time.Second)
 	lock := &resourcelock.LeaseLock{LeaseMeta: metav1.ObjectMeta{Namespace: "shop", Name: "lease"}, Client: fake.NewClientset().CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: "me"}}
 	if _, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: lock, Name: "lease", LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: time.Second,
