@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -215,8 +216,11 @@ func (c *Controller) call(ctx context.Context, machine *infrav1.MillwrightMachin
 func domainsOf(resp *driver.ListFailureDomainsResponse) []infrav1.FailureDomain {
 	named := map[string]infrav1.FailureDomain{}
 	for _, domain := range resp.FailureDomains {
-		if domain.Name != "" && len(domain.Name) <= longestName {
-			named[domain.Name] = infrav1.FailureDomain{Name: domain.Name, ControlPlane: new(true), Attributes: maps.Clone(domain.Attributes)}
+		if domain.Name != "" && len(domain.Name) <= longestName && utf8.ValidString(domain.Name) {
+			attributes := maps.Clone(domain.Attributes)
+			// JSON cannot hold them, so that what is stored would differ from them in every pass.
+			maps.DeleteFunc(attributes, func(key, value string) bool { return !utf8.ValidString(key) || !utf8.ValidString(value) })
+			named[domain.Name] = infrav1.FailureDomain{Name: domain.Name, ControlPlane: new(true), Attributes: attributes}
 		}
 	}
 	var domains []infrav1.FailureDomain

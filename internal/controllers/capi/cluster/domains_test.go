@@ -41,7 +41,7 @@ func (o *lister) ListFailureDomains(_ context.Context, req *driver.ListFailureDo
 	}
 	resp := &driver.ListFailureDomainsResponse{}
 	for _, name := range o.names {
-		resp.FailureDomains = append(resp.FailureDomains, driver.FailureDomain{Name: name, Attributes: map[string]string{"of": "driver"}})
+		resp.FailureDomains = append(resp.FailureDomains, driver.FailureDomain{Name: name, Attributes: map[string]string{"of": "driver", "\xff": "key", "value": "\xff"}})
 	}
 	return resp, nil
 }

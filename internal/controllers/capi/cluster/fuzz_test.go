@@ -24,6 +24,7 @@ func FuzzReconcile(f *testing.F) {
 	absurd.Seed(f, func(data []byte) {
 		f.Add(data, []byte(nil), "a", false)
 		f.Add([]byte(nil), data, "b\x1b[2J", true)
+		f.Add(data, data, "\x8e", false)
 		f.Add(data, data, strings.Repeat("x", 300), false)
 	})
 	f.Fuzz(func(t *testing.T, ofInfra, ofOthers []byte, said string, fails bool) {
