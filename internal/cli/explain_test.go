@@ -64,7 +64,7 @@ func TestExplainAssumesTheManagersDefaults(t *testing.T) {
 	manager, explain := flagsOf(t, "manager"), flagsOf(t, "explain", "machine")
 	compared := 0
 	for name, value := range explain {
-		of, both := mcmFlags[name]
+		of, both := mcmMachineFlags[name]
 		if !both || strings.HasSuffix(name, "kubeconfig") || name == "namespace" {
 			continue
 		}
@@ -79,7 +79,7 @@ func TestExplainAssumesTheManagersDefaults(t *testing.T) {
 	if compared < 4 {
 		t.Errorf("%d flags are the manager's, want at least 4", compared)
 	}
-	if timeouts.DefaultDrain.String() != mcmFlags["machine-drain-timeout"] {
+	if timeouts.DefaultDrain.String() != mcmMachineFlags["machine-drain-timeout"] {
 		t.Errorf("drain timeout %v", timeouts.DefaultDrain)
 	}
 }
