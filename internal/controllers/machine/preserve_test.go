@@ -78,7 +78,7 @@ func (h *harness) kept() kept {
 		Own: machine.Annotations[v1alpha1.AnnotationKeyPreserve], Last: machine.Annotations[v1alpha1.AnnotationKeyLastAppliedPreserve],
 	}
 	if expiry := machine.Status.CurrentStatus.PreserveExpiryTime; expiry != nil {
-		seen.Expiry = expiry.Sub(h.Clock.Now()).Round(time.Second).String()
+		seen.Expiry = expiry.Sub(h.Clock.Now().Truncate(time.Second)).String()
 	}
 	if node == nil {
 		return seen
