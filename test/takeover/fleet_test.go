@@ -19,9 +19,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/program"
 )
 
-func TestMain(m *testing.M) { env.Main(m) }
+func TestMain(m *testing.M) {
+	program.Main()
+	env.Main(m)
+}
 
 // patience bounds every wait. Eight managers at once, on two processors that forty other
 // processes want, took two minutes to come to rest.
