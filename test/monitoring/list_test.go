@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
@@ -25,7 +25,7 @@ func read(t *testing.T, path ...string) []byte {
 }
 
 // fromScrape are labels that Prometheus adds to every series.
-var fromScrape = []string{labels.MetricName, "job", "instance"}
+var fromScrape = []string{model.MetricNameLabel, "job", "instance"}
 
 // list has the labels of each series that the program exports.
 func list(t *testing.T) map[string][]string {
