@@ -100,9 +100,11 @@ type builtImage struct {
 			Labels          map[string]string
 		}
 	}
-	// root is the folder that it is unpacked to; files are those in it, without folders.
+	// root is the folder that it is unpacked to; files are those in it, without folders and symbolic
+	// links, which have the paths that they lead to.
 	root  string
 	files []string
+	links map[string]string
 }
 
 // readImage reads a layout with one image for one platform, and unpacks it.
@@ -120,7 +122,7 @@ func readImage(t *testing.T, dir string) *builtImage {
 	if len(layout.Manifests) != 1 {
 		t.Fatalf("the layout has %d images", len(layout.Manifests))
 	}
-	b := &builtImage{root: t.TempDir(), digest: layout.Manifests[0].Digest, named: layout.Manifests[0].Annotations}
+	b := &builtImage{root: t.TempDir(), links: map[string]string{}, digest: layout.Manifests[0].Digest, named: layout.Manifests[0].Annotations}
 	fromJSON(t, blob(t, dir, layout.Manifests[0], "application/vnd.oci.image.index.v1+json"), &index)
 	if len(index.Manifests) != 1 || index.Manifests[0].Platform.OS != "linux" || index.Manifests[0].Platform.Architecture != runtime.GOARCH {
 		t.Fatalf("the index has %+v", index.Manifests)
@@ -199,6 +201,8 @@ func (b *builtImage) add(t *testing.T, header *tar.Header, content io.Reader) {
 		if err := os.WriteFile(path, text, header.FileInfo().Mode()); err != nil {
 			t.Fatal(err)
 		}
+	case tar.TypeSymlink:
+		b.links[header.Name] = header.Linkname
 	default:
 		t.Fatalf("the layer has %+v", header)
 	}
@@ -240,6 +244,10 @@ func (b *builtImage) holds(t *testing.T) {
 	const roots = "etc/ssl/certs/ca-certificates.crt"
 	if want := []string{roots, "usr/bin/millwright"}; !slices.Equal(b.files, want) {
 		t.Errorf("the image holds %q, want %q", b.files, want)
+	}
+	names := map[string]string{"machine-controller": "/usr/bin/millwright", "machine-controller-manager": "/usr/bin/millwright"}
+	if diff := cmp.Diff(names, b.links); diff != "" {
+		t.Errorf("links (-want +got):\n%s", diff)
 	}
 	program, err := elf.Open(b.program(t))
 	if err != nil {

@@ -113,10 +113,11 @@ func refreshed(f Facts, set *v1alpha1.MachineSet, sized bool) *v1alpha1.MachineS
 	return next
 }
 
-// mayGrow allows the current set to create Machines, once its replicas are no more than it has: it may have
-// been an old one, from which Machines were moved or deleted.
+// mayGrow allows the current set of an update in place to create Machines, once its replicas are no more
+// than it has: it may have been an old one, from which Machines were moved or deleted. Otherwise the label
+// is a user's.
 func mayGrow(f Facts, set, next *v1alpha1.MachineSet) {
-	if set == f.Current && (!f.inPlace || replaced(f) || next.Spec.Replicas <= f.active(set)) {
+	if f.inPlace && set == f.Current && (replaced(f) || next.Spec.Replicas <= f.active(set)) {
 		delete(next.Labels, v1alpha1.LabelKeyMachineSetScaleUpDisabled)
 	}
 }
