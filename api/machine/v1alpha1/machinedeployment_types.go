@@ -281,10 +281,6 @@ const (
 	DeploymentReasonTemplateUnchanged = "DeploymentRollbackTemplateUnchanged"
 	// DeploymentReasonNodesMarked: nodes of old machines were tainted.
 	DeploymentReasonNodesMarked = "NodesMarked"
-	// DeploymentReasonMachineTransferred: a machine that was updated in place moved to the current set.
-	DeploymentReasonMachineTransferred = "MachineTransferred"
-	// DeploymentReasonNodesSelected: nodes were selected to be updated in place.
-	DeploymentReasonNodesSelected = "NodesSelected"
 	// DeploymentReasonNodesUnmarked: nodes lost the marks of a rollout that is over.
 	DeploymentReasonNodesUnmarked = "NodesUnmarked"
 )

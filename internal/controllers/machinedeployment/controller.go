@@ -46,10 +46,8 @@ type Options struct {
 	Clock  clock.PassiveClock
 	// Concurrency is how many deployments are reconciled at the same time.
 	Concurrency int
-	// Target is the cluster that nodes join. Nil: rollouts do not mark nodes, and update none in place.
+	// Target is the cluster that nodes join. Nil: rollouts do not mark nodes.
 	Target Target
-	// InPlace carries out the strategy InPlaceUpdate.
-	InPlace bool
 	// ProtectNodes keeps autoscalers from removing nodes during a rolling update.
 	ProtectNodes bool
 }
@@ -71,8 +69,8 @@ type Controller struct {
 
 // memory is what is remembered of a deployment between passes.
 type memory struct {
-	// deployment, sets, nodes and machines are the versions that were written.
-	deployment, sets, nodes, machines expectations.Writes
+	// deployment, sets and nodes are the versions that were written.
+	deployment, sets, nodes expectations.Writes
 	// nodesUnmarked reports whether the nodes have no marks of a rollout, and need not be read.
 	nodesUnmarked bool
 	// mutated reports whether the API server changed the template of the last new set.
@@ -95,7 +93,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Named("machinedeployment").
 		For(&v1alpha1.MachineDeployment{}).
 		Watches(&v1alpha1.MachineSet{}, handler.EnqueueRequestsFromMapFunc(c.ofSet)).
-		Watches(&v1alpha1.Machine{}, handler.EnqueueRequestsFromMapFunc(c.ofMachine), builder.WithPredicates(machineChanges())).
+		Watches(&v1alpha1.Machine{}, handler.EnqueueRequestsFromMapFunc(c.ofMachine), builder.WithPredicates(markedChanges())).
 		Watches(&v1alpha1.MachineDeployment{}, handler.EnqueueRequestsFromMapFunc(c.overlapping), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.MachineDeployment{}, c.orphaned.Handler()).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, RateLimiter: expectations.RateLimiter()}).

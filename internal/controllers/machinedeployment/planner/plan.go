@@ -36,9 +36,9 @@ func planSets(f Facts) []Operation {
 	for i := range replicas {
 		replicas[i].Next = next(f, replicas[i])
 	}
-	operations := slices.Concat(planNodes(f), planTransfers(f), replicas)
+	operations := append(planNodes(f), replicas...)
 	operations = append(operations, planRefresh(f, replicas)...)
-	return slices.Concat(operations, planSettling(f), planHistory(f))
+	return append(operations, planHistory(f)...)
 }
 
 // next returns the set as an operation creates or scales it.
@@ -48,7 +48,6 @@ func next(f Facts, op Operation) *v1alpha1.MachineSet {
 	}
 	set := refreshed(f, op.Set, false)
 	set.Spec.Replicas = op.Replicas
-	mayGrow(f, op.Set, set)
 	setReplicaAnnotations(set, f, cmp.Or(op.size, f.Deployment.Spec.Replicas))
 	for _, key := range operational {
 		if value, ok := f.Deployment.Annotations[key]; ok {
@@ -67,8 +66,6 @@ func planReplicas(f Facts) []Operation {
 		return planCurrent(f)
 	case f.Deployment.Spec.Strategy.Type == v1alpha1.RecreateMachineDeploymentStrategyType:
 		return planRecreate(f)
-	case f.inPlace:
-		return planInPlace(f)
 	default:
 		return planRolling(f)
 	}
@@ -77,10 +74,10 @@ func planReplicas(f Facts) []Operation {
 // suspended reports whether no Machine is replaced now.
 func suspended(f Facts) bool { return f.Deployment.Spec.Paused || Unsupported(f) }
 
-// Unsupported reports whether Machines would have to be updated in place, and cannot. They stay as they
-// are, since the strategy is not to replace them, unless their set is being deleted.
+// Unsupported reports whether Machines would have to be updated in place. They stay as they are, since
+// the strategy is not to replace them, unless their set is being deleted.
 func Unsupported(f Facts) bool {
-	return !f.inPlace && f.Deployment.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType && !WasComplete(f) &&
+	return f.Deployment.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType && !WasComplete(f) &&
 		slices.ContainsFunc(f.Old, func(set *v1alpha1.MachineSet) bool { return set.DeletionTimestamp.IsZero() && f.occupied(set) })
 }
 
@@ -121,7 +118,7 @@ func planCurrent(f Facts) []Operation {
 // reduced reports whether a set has to grow although the deployment was not scaled since the set was.
 // Then a rollout took Machines from it, which may still exist, so the bounds of a rollout apply.
 func reduced(f Facts, set *v1alpha1.MachineSet) bool {
-	if !f.rolling && !f.inPlace || Desired(set) >= f.Deployment.Spec.Replicas {
+	if !f.rolling || Desired(set) >= f.Deployment.Spec.Replicas {
 		return false
 	}
 	return set.Annotations[v1alpha1.AnnotationKeyDesiredReplicas] == strconv.Itoa(int(f.Deployment.Spec.Replicas))
@@ -170,7 +167,7 @@ func planSuspended(f Facts) []Operation {
 // fewer while Machines that a rollout took from other sets may exist.
 func reachable(f Facts, set *v1alpha1.MachineSet) int32 {
 	wanted := f.Deployment.Spec.Replicas
-	bounded := f.rolling || f.inPlace || Unsupported(f)
+	bounded := f.rolling || Unsupported(f)
 	others := slices.ContainsFunc(f.All(), func(other *v1alpha1.MachineSet) bool { return other != set && f.occupied(other) })
 	if !bounded || Desired(set) >= wanted || !others && !reduced(f, set) {
 		return wanted

@@ -210,9 +210,7 @@ func Total(sets []*v1alpha1.MachineSet, number func(*v1alpha1.MachineSet) int32)
 func Clamp(n int64) int32 { return int32(min(max(0, n), math.MaxInt32)) }
 
 // occupied reports whether a set has Machines, or may have some that it did not report yet.
-func (f Facts) occupied(set *v1alpha1.MachineSet) bool {
-	return !settled(set) || f.Counted(set) > 0 || f.moved(set) > 0
-}
+func (f Facts) occupied(set *v1alpha1.MachineSet) bool { return !settled(set) || f.Counted(set) > 0 }
 
 // replaced reports whether old sets have only retained Machines, or the rollout was complete before.
 func replaced(f Facts) bool {

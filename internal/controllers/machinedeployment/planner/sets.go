@@ -96,7 +96,6 @@ func refreshed(f Facts, set *v1alpha1.MachineSet, sized bool) *v1alpha1.MachineS
 	}
 	if set == f.Current {
 		refreshCurrent(f, next)
-		mayGrow(f, set, next)
 	} else {
 		refreshOld(f, next)
 	}
@@ -113,18 +112,9 @@ func refreshed(f Facts, set *v1alpha1.MachineSet, sized bool) *v1alpha1.MachineS
 	return next
 }
 
-// mayGrow allows the current set of an update in place to create Machines, once its replicas are no more
-// than it has: it may have been an old one, from which Machines were moved or deleted. Otherwise the label
-// is a user's.
-func mayGrow(f Facts, set, next *v1alpha1.MachineSet) {
-	if f.inPlace && set == f.Current && (replaced(f) || next.Spec.Replicas <= f.active(set)) {
-		delete(next.Labels, v1alpha1.LabelKeyMachineSetScaleUpDisabled)
-	}
-}
-
 // sizedTogether reports whether the sets have their shares of the deployment's size, all of them.
 func sizedTogether(f Facts) bool {
-	together := (f.rolling || f.inPlace) && f.Current != nil && !replaced(f) || suspended(f) && resized(f)
+	together := f.rolling && f.Current != nil && !replaced(f) || suspended(f) && resized(f)
 	return together && allSettled(f) && !postponed(f)
 }
 
@@ -152,9 +142,6 @@ func refreshCurrent(f Facts, set *v1alpha1.MachineSet) {
 func refreshOld(f Facts, set *v1alpha1.MachineSet) {
 	if changed := f.Deployment.Annotations[v1alpha1.AnnotationKeyLastReplicaChange]; changed != "" && Desired(set) > 0 {
 		set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] = changed
-	}
-	if f.inPlace && MarksNodes(f) {
-		metav1.SetMetaDataLabel(&set.ObjectMeta, v1alpha1.LabelKeyMachineSetScaleUpDisabled, "true")
 	}
 	if f.Nodes != nil && MarksNodes(f) && Desired(set) > 0 {
 		set.Annotations[v1alpha1.AnnotationKeyPreferNoSchedule] = isTrue
