@@ -24,8 +24,9 @@ func TestFullDisk(t *testing.T) {
 	made--
 	smallfs.WantNoSpace(t, err, fs.Path("journal"))
 	for _, handle := range []*sim.Cloud{cloud, openCloud(t, fs.Dir)} {
-		if vms, err := handle.VMs(); len(vms) != made || err != nil {
-			t.Errorf("%d VMs (%v), want %d", len(vms), err, made)
+		// There may have been room for the VM, and none for the answer: the next call finds it.
+		if vms, err := handle.VMs(); len(vms) != made && len(vms) != made+1 || err != nil {
+			t.Errorf("%d VMs (%v), want %d, or one more", len(vms), err, made)
 		}
 	}
 	fs.MakeRoom()
@@ -36,5 +37,5 @@ func TestFullDisk(t *testing.T) {
 			t.Errorf("with room again: %d VMs (%v), want %d", len(vms), err, made)
 		}
 	}
-	t.Attr("outcome", "creation fails with an error that names the file, and makes no VM; the next one succeeds when there is room")
+	t.Attr("outcome", "creation fails with an error that names the file, and makes no VM, or one that the next creation finds; that succeeds when there is room")
 }
