@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -20,6 +21,12 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/replacement"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 )
+
+// Drainer drains the nodes whose drains are timed. It is implemented by drain.Drainer.
+type Drainer interface {
+	Drain(ctx context.Context, req drain.Request) (drain.Report, error)
+	Forget(machine types.NamespacedName)
+}
 
 // Timer times drains. All fields are required.
 type Timer struct {

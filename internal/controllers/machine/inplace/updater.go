@@ -16,7 +16,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -26,19 +25,13 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 )
 
-// Drainer is implemented by drain.Drainer.
-type Drainer interface {
-	Drain(ctx context.Context, req drain.Request) (drain.Report, error)
-	Forget(machine types.NamespacedName)
-}
-
 // Updater takes updates one pass further. All fields but Drainer are required.
 type Updater struct {
 	// Target is a client of the cluster of the nodes.
 	Target client.Client
 	Nodes  *nodes.Writer
 	// Drainer drains nodes. Without one they are only cordoned.
-	Drainer Drainer
+	Drainer draintime.Drainer
 	Timer   draintime.Timer
 	// MaxEvictRetries is that of the manager's flag; a Machine may have its own.
 	MaxEvictRetries int32

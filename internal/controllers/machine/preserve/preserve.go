@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -20,19 +19,13 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 )
 
-// Drainer is implemented by drain.Drainer.
-type Drainer interface {
-	Drain(ctx context.Context, req drain.Request) (drain.Report, error)
-	Forget(machine types.NamespacedName)
-}
-
 // Keeper preserves Machines.
 type Keeper struct {
 	// Target is the client of the cluster of the nodes; nil without one.
 	Target client.Client
 	Nodes  *nodes.Writer
 	// Drainer drains nodes; nil if nodes are not drained.
-	Drainer Drainer
+	Drainer draintime.Drainer
 	// Timer decides when a drain is forced.
 	Timer draintime.Timer
 	// MaxEvictRetries is that of the manager's flag.
