@@ -176,6 +176,18 @@ func TestNoTarget(t *testing.T) {
 	})
 }
 
+// TestControlAway: a manager that is there first says what it waits for, and ends in order when told.
+func TestControlAway(t *testing.T) {
+	w := newScenario(t)
+	env.WriteKubeconfig(t, w.path("control"), &rest.Config{Host: "https://127.0.0.1:1"})
+	manager := w.manager()
+	w.eventually(time.Minute, func(g gomega.Gomega) {
+		g.Expect(manager.Output.String()).To(gomega.MatchRegexp(
+			`waiting for the API server of the control cluster.*server=https://127\.0\.0\.1:1.*connection refused`))
+	})
+	manager.Stop()
+}
+
 // TestMistakesAtTheStart: each ends the program with one sentence that says what to do.
 func TestMistakesAtTheStart(t *testing.T) {
 	w := newScenario(t)
@@ -192,7 +204,6 @@ func TestMistakesAtTheStart(t *testing.T) {
 		}
 	})
 	env.WriteKubeconfig(t, w.path("bare"), bare.Admin)
-	env.WriteKubeconfig(t, w.path("dead"), &rest.Config{Host: "https://127.0.0.1:1"})
 	garbage := filepath.Join(w.dir, "garbage")
 	if err := os.WriteFile(garbage, []byte("{this is no kubeconfig"), 0o600); err != nil {
 		t.Fatal(err)
@@ -215,18 +226,17 @@ func TestMistakesAtTheStart(t *testing.T) {
 		status int
 		says   string
 	}{
-		"no driver":               {good("--driver", ""), 2, "--driver: required; known drivers: vm, sim"},
-		"unknown driver":          {good("--driver", "clay"), 2, `--driver: there is no driver "clay"; known drivers: vm, sim`},
-		"unknown flag":            {good("--colour"), 2, "unknown flag: --colour"},
-		"kubeconfig missing":      {good("--control-kubeconfig", filepath.Join(w.dir, "nothing")), 1, "--control-kubeconfig: stat " + filepath.Join(w.dir, "nothing") + ": no such file or directory"},
-		"kubeconfig garbage":      {good("--target-kubeconfig", garbage), 1, "--target-kubeconfig: error loading config file"},
-		"control does not answer": {good("--control-kubeconfig", w.path("dead")), 1, "control cluster at https://127.0.0.1:1 does not answer"},
-		"CRDs missing":            {good("--control-kubeconfig", w.path("bare")), 1, "does not serve machinesets of machine.sapcloud.io/v1alpha1: install the CRDs"},
-		"port taken":              {good("--address", "127.0.0.1", "--port", port), 1, "port " + port + " on 127.0.0.1 is taken by another process"},
-		"folder not writable":     {good("--sim-dir", filepath.Join(garbage, "sim")), 1, "--sim-dir: folder " + filepath.Join(garbage, "sim") + " cannot be used"},
-		"up: not writable":        {[]string{"up", "--dir", filepath.Join(garbage, "up")}, 1, filepath.Join(garbage, "up")},
-		"nowhere to join or be":   {[]string{"manager", "--driver", "sim", "--target-kubeconfig", "none"}, 2, "--control-kubeconfig: required when --target-kubeconfig is none"},
-		"nonsense numbers":        {good("--concurrent-syncs", "0", "--kube-api-qps", "-1"), 2, "--concurrent-syncs: must be above 0"},
+		"no driver":             {good("--driver", ""), 2, "--driver: required; known drivers: vm, sim"},
+		"unknown driver":        {good("--driver", "clay"), 2, `--driver: there is no driver "clay"; known drivers: vm, sim`},
+		"unknown flag":          {good("--colour"), 2, "unknown flag: --colour"},
+		"kubeconfig missing":    {good("--control-kubeconfig", filepath.Join(w.dir, "nothing")), 1, "--control-kubeconfig: stat " + filepath.Join(w.dir, "nothing") + ": no such file or directory"},
+		"kubeconfig garbage":    {good("--target-kubeconfig", garbage), 1, "--target-kubeconfig: error loading config file"},
+		"CRDs missing":          {good("--control-kubeconfig", w.path("bare")), 1, "does not serve machinesets of machine.sapcloud.io/v1alpha1: install the CRDs"},
+		"port taken":            {good("--address", "127.0.0.1", "--port", port), 1, "port " + port + " on 127.0.0.1 is taken by another process"},
+		"folder not writable":   {good("--sim-dir", filepath.Join(garbage, "sim")), 1, "--sim-dir: folder " + filepath.Join(garbage, "sim") + " cannot be used"},
+		"up: not writable":      {[]string{"up", "--dir", filepath.Join(garbage, "up")}, 1, filepath.Join(garbage, "up")},
+		"nowhere to join or be": {[]string{"manager", "--driver", "sim", "--target-kubeconfig", "none"}, 2, "--control-kubeconfig: required when --target-kubeconfig is none"},
+		"nonsense numbers":      {good("--concurrent-syncs", "0", "--kube-api-qps", "-1"), 2, "--concurrent-syncs: must be above 0"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
