@@ -9,6 +9,7 @@ require (
 	github.com/klauspost/compress v1.20.3
 	github.com/mikelolasagasti/xz v1.0.1
 	github.com/millwright-dev/millwright/api v0.0.0
+	github.com/millwright-dev/millwright/client v0.0.0
 	github.com/onsi/gomega v1.39.0
 	github.com/pierrec/lz4/v4 v4.1.33
 	github.com/prometheus/client_golang v1.23.2
@@ -83,5 +84,8 @@ require (
 	sigs.k8s.io/structured-merge-diff/v6 v6.3.3 // indirect
 )
 
-// The api module is published from this repository, tagged api/vX.Y.Z.
-replace github.com/millwright-dev/millwright/api => ./api
+// These modules are published from this repository, tagged api/vX.Y.Z and client/vX.Y.Z.
+replace (
+	github.com/millwright-dev/millwright/api => ./api
+	github.com/millwright-dev/millwright/client => ./client
+)

@@ -8,7 +8,7 @@ fail=$2
 echo "gocyclo (reported above $warn, refused above $fail)"
 
 measure() { # exits 1 if there is something to show
-    go tool -modfile=tools/go.mod gocyclo -over "$1" -ignore '(^|/)(zz_generated[^/]*|[^/]*\.pb)\.go$' .
+    go tool -modfile=tools/go.mod gocyclo -over "$1" -ignore '(^|/)(zz_generated[^/]*|[^/]*\.pb)\.go$|^client/[^/]+/' .
 }
 
 measure "$warn" || true

@@ -41,6 +41,7 @@ var pure = []string{"internal/controllers/machinedeployment/revision"}
 var rules = []rule{
 	// What others import: types, manifests, generated protocols, the driver SDK.
 	{from: []string{"api"}},
+	{from: []string{"client"}, may: []string{"api"}},
 	{from: []string{"config"}},
 	{from: []string{"proto"}},
 	{from: []string{"driver"}, may: []string{"api"}, never: []string{"internal"}},
@@ -126,8 +127,10 @@ var rules = []rule{
 	// Programs and modules that stand apart.
 	{from: []string{"guest"}, may: []string{"proto"}, never: []string{"internal"}},
 	{from: []string{"compat"}, may: []string{"api", "driver", "provider"}},
+	{from: []string{"examples"}, may: []string{"api", "client", "driver", "provider"}, never: []string{"internal"}},
 	{from: []string{"controlplane"}},
 	{from: []string{"hack/image"}},
+	{from: []string{"hack/openapi"}},
 	{from: []string{"hack/reliability"}},
 	{from: []string{"hack/record"}, may: []string{"test/pty"}},
 	{from: []string{"tools"}},

@@ -36,7 +36,7 @@ func documents(t *testing.T) []document {
 	}
 	var found []document
 	err = filepath.WalkDir(filepath.Join(root, "examples"), func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
+		if err != nil || filepath.Ext(path) != ".yaml" {
 			return err
 		}
 		content, err := os.ReadFile(path)

@@ -8,6 +8,7 @@ import (
 // MillwrightCluster is the infrastructure that the machines of a Cluster of Cluster API
 // share: the address of the API servers and the failure domains. Nothing is created for it.
 //
+// +genclient
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:storageversion
@@ -143,6 +144,7 @@ type MillwrightClusterStatus struct {
 
 // MillwrightClusterTemplate is a template for the MillwrightClusters of a ClusterClass.
 //
+// +genclient
 // +kubebuilder:object:root=true
 // +kubebuilder:storageversion
 // +kubebuilder:resource:path=millwrightclustertemplates,scope=Namespaced,categories=cluster-api,shortName=mwct

@@ -8,6 +8,7 @@ import (
 
 // MillwrightMachine is the infrastructure of a Machine of Cluster API: one VM of a driver.
 //
+// +genclient
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:storageversion
@@ -209,6 +210,7 @@ type MachineAddress struct {
 // MillwrightMachineTemplate is a template for MillwrightMachines. To change the machines,
 // create a new one.
 //
+// +genclient
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:storageversion

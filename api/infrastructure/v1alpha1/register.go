@@ -1,12 +1,3 @@
-// Package v1alpha1 contains the kinds of the API group infrastructure.millwright.dev, the
-// infrastructure of Cluster API's machines: MillwrightMachine, MillwrightCluster and their
-// templates.
-//
-// The same objects serve both contracts of Cluster API, v1beta1 and v1beta2: each ignores
-// the fields of the other.
-//
-// +kubebuilder:object:generate=true
-// +groupName=infrastructure.millwright.dev
 package v1alpha1
 
 import (
@@ -38,6 +29,11 @@ var (
 // Kind qualifies a kind of this group.
 func Kind(kind string) schema.GroupKind {
 	return SchemeGroupVersion.WithKind(kind).GroupKind()
+}
+
+// Resource qualifies a resource of this group.
+func Resource(resource string) schema.GroupResource {
+	return SchemeGroupVersion.WithResource(resource).GroupResource()
 }
 
 func addKnownTypes(scheme *runtime.Scheme) error {

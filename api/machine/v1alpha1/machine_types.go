@@ -7,6 +7,7 @@ import (
 
 // Machine is a VM that becomes a Node.
 //
+// +genclient
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:shortName=mc
 // +kubebuilder:subresource:status

@@ -12,6 +12,7 @@ const MachineClassKind = "MachineClass"
 // MachineClass describes the VMs of machines. It has no spec and no status: its fields are
 // at the top level.
 //
+// +genclient
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:shortName=mcc
 type MachineClass struct {

@@ -8,6 +8,9 @@ import (
 // MachineDeployment keeps a number of machines and replaces them, by its strategy,
 // when their template changes.
 //
+// +genclient
+// +genclient:method=GetScale,verb=get,subresource=scale,result=k8s.io/api/autoscaling/v1.Scale
+// +genclient:method=UpdateScale,verb=update,subresource=scale,input=k8s.io/api/autoscaling/v1.Scale,result=k8s.io/api/autoscaling/v1.Scale
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:shortName=mcd
 // +kubebuilder:subresource:status

@@ -18,6 +18,16 @@ var (
 	AddToScheme = SchemeBuilder.AddToScheme
 )
 
+// Kind qualifies a kind of this group.
+func Kind(kind string) schema.GroupKind {
+	return SchemeGroupVersion.WithKind(kind).GroupKind()
+}
+
+// Resource qualifies a resource of this group.
+func Resource(resource string) schema.GroupResource {
+	return SchemeGroupVersion.WithResource(resource).GroupResource()
+}
+
 func addKnownTypes(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(SchemeGroupVersion,
 		&Machine{}, &MachineList{},

@@ -7,4 +7,5 @@
 //
 // +kubebuilder:object:generate=true
 // +groupName=vm.metropolis.monogon.dev
+// +groupGoName=VM
 package v1alpha1

@@ -12,6 +12,7 @@ const VirtualMachineKind = "VirtualMachine"
 
 // VirtualMachine is a virtual machine that a hypervisor process in a Pod runs.
 //
+// +genclient
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=vm

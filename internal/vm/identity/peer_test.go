@@ -23,7 +23,7 @@ func TestURIs(t *testing.T) {
 		"a name too few":   {uri: "millwright://vm/pool/vm-1"},
 		"a name too many":  {uri: "millwright://vm/pool/vm-1/pod/x"},
 		"an empty name":    {uri: "millwright://vm/pool//pod"},
-		"upwards":          {uri: "millwright://vm/pool/../pod"},
+		"upwards":          {uri: "millwright://vm/pool/../vm-1-abc"},
 		"escaped":          {uri: "millwright://vm/pool/a%2fb/pod"},
 		"capitals":         {uri: "millwright://vm/pool/VM/pod"},
 		"a query":          {uri: "millwright://vm/pool/vm/pod?x"},

@@ -1,0 +1,158 @@
+// Package modules checks that programs outside of this repository can import the modules that it
+// publishes, as if they were tagged: without a replace, a workspace or a checkout.
+package modules
+
+import (
+	"archive/zip"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+const (
+	ours = "github.com/millwright-dev/millwright/"
+	// version is the one that our modules require of each other, which a release replaces.
+	version = "v0.0.0"
+)
+
+// TestClientsCanBeImported: with everything that a user of the clients imports.
+func TestClientsCanBeImported(t *testing.T) {
+	found := dependencies(t, "client/clientset/versioned/fake", "client/informers/externalversions", "client/applyconfiguration/machine/v1alpha1")
+	for _, want := range []string{ours + "api/machine/v1alpha1", ours + "client/listers/machine/v1alpha1", "k8s.io/client-go/rest"} {
+		if !slices.Contains(found, want) {
+			t.Errorf("the clients do not bring %s", want)
+		}
+	}
+}
+
+// TestTypesAreLight: who needs only the types, as a driver does, gets no client.
+func TestTypesAreLight(t *testing.T) {
+	found := dependencies(t, "api/machine/v1alpha1", "api/infrastructure/v1alpha1", "api/vm/v1alpha1")
+	if !slices.Contains(found, "k8s.io/apimachinery/pkg/apis/meta/v1") {
+		t.Error("the types do not even bring those of Kubernetes: the list is not one of imports")
+	}
+	for _, path := range found {
+		for _, heavy := range []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", ours + "client", ours + "internal"} {
+			if path == heavy || strings.HasPrefix(path, heavy+"/") {
+				t.Errorf("the types bring %s", path)
+			}
+		}
+	}
+}
+
+// dependencies lists all packages that a new module, which requires ours and imports these packages of
+// theirs, depends on.
+func dependencies(t *testing.T, imports ...string) []string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("unpacks modules of Kubernetes")
+	}
+	t.Parallel()
+	user := t.TempDir()
+	environment := proxy(t)
+	source := "package user\n"
+	for _, path := range imports {
+		source += "\nimport _ \"" + ours + path + "\"\n"
+	}
+	write(t, filepath.Join(user, "user.go"), source)
+	run := func(arguments ...string) string {
+		command := exec.CommandContext(t.Context(), "go", arguments...)
+		command.Dir, command.Env = user, environment
+		var problems strings.Builder
+		command.Stderr = &problems
+		out, err := command.Output()
+		if err != nil {
+			t.Fatalf("%v: %v\n%s", command, err, problems.String())
+		}
+		return string(out)
+	}
+	run("mod", "init", "example.org/user")
+	module, _, _ := strings.Cut(imports[0], "/")
+	run("mod", "edit", "-require", ours+module+"@"+version)
+	found := strings.Fields(run("list", "-deps", "."))
+	if text := read(t, filepath.Join(user, "go.mod")); strings.Contains(text, "replace") {
+		t.Errorf("go.mod has a replace:\n%s", text)
+	}
+	return found
+}
+
+// proxy makes a proxy for modules, a tree of files, from the checkout and from what the build of the
+// checkout has fetched. It returns the environment in which the go command uses it, and no other.
+func proxy(t *testing.T) []string {
+	t.Helper()
+	root, err := env.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree := t.TempDir()
+	for _, module := range []string{"api", "client"} {
+		publish(t, filepath.Join(root, module), module, filepath.Join(tree, ours+module, "@v"))
+	}
+	fetched, err := exec.CommandContext(t.Context(), "go", "env", "GOMODCACHE").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	downloads := filepath.Join(strings.TrimSpace(string(fetched)), "cache", "download")
+	return append(os.Environ(),
+		"GOPROXY=file://"+filepath.ToSlash(tree)+",file://"+filepath.ToSlash(downloads),
+		"GOMODCACHE="+t.TempDir(), "GOSUMDB=off", "GONOPROXY=none", "GOFLAGS=-mod=mod -modcacherw", "GOWORK=off", "GOTOOLCHAIN=local")
+}
+
+// publish writes the files of one version of a module, as a proxy serves them.
+func publish(t *testing.T, from, module, to string) {
+	t.Helper()
+	write(t, filepath.Join(to, version+".info"), `{"Version":"`+version+`"}`)
+	write(t, filepath.Join(to, version+".mod"), read(t, filepath.Join(from, "go.mod")))
+	file, err := os.Create(filepath.Join(to, version+".zip"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	archive := zip.NewWriter(file)
+	err = filepath.WalkDir(from, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		name, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		in, err := archive.Create(ours + module + "@" + version + "/" + filepath.ToSlash(name))
+		if err == nil {
+			_, err = io.WriteString(in, read(t, path))
+		}
+		return err
+	})
+	if err == nil {
+		err = archive.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	err := os.MkdirAll(filepath.Dir(path), 0o755)
+	if err == nil {
+		err = os.WriteFile(path, []byte(text), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
