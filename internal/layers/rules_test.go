@@ -16,7 +16,8 @@ type rule struct {
 // kubernetes is refused where code must work without any cluster.
 var kubernetes = []string{"k8s.io", "sigs.k8s.io"}
 
-// parts are what controllers are made of. None imports another, but for flow and apierror.
+// parts are what controllers are made of. None imports another, but for noderef, flow and
+// apierror.
 var parts = []string{
 	"internal/reconcile/apierror", "internal/reconcile/cascade", "internal/reconcile/events",
 	"internal/reconcile/expectations", "internal/reconcile/fieldindex", "internal/reconcile/messages",
@@ -64,7 +65,7 @@ var rules = []rule{
 	{from: []string{"drivers/vm"}, may: []string{"api", "driver"}, never: []string{"internal"}},
 
 	// What controllers stand on.
-	{from: append(slices.Clone(parts), pure...), may: []string{"api", "internal/reconcile/flow", "internal/reconcile/apierror"}},
+	{from: append(slices.Clone(parts), pure...), may: []string{"api", "internal/lifecycle/noderef", "internal/reconcile/flow", "internal/reconcile/apierror"}},
 	{from: []string{timeouts}, may: []string{"api", "driver"}},
 	{
 		from: []string{"internal/lifecycle/instance", "internal/lifecycle/orphans"},
@@ -90,7 +91,7 @@ var rules = []rule{
 	},
 	{
 		from:  planners,
-		may:   slices.Concat([]string{"api", "internal/lifecycle/preservation", "internal/reconcile/cascade", "internal/reconcile/messages", "internal/reconcile/validation"}, pure, planners),
+		may:   slices.Concat([]string{"api", "internal/lifecycle/noderef", "internal/lifecycle/preservation", "internal/reconcile/cascade", "internal/reconcile/messages", "internal/reconcile/validation"}, pure, planners),
 		never: []string{"sigs.k8s.io/controller-runtime", "k8s.io/client-go", "k8s.io/utils/clock", "github.com/go-logr"},
 	},
 	{

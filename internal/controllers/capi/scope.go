@@ -67,9 +67,7 @@ func (s *scope) event(kind, reason, message string) {
 
 // wakeWithin requests another reconcile; zero requests none.
 func (s *scope) wakeWithin(d time.Duration) {
-	if d > 0 && (s.within == 0 || d < s.within) {
-		s.within = d
-	}
+	s.within = flow.Sooner(s.within, d)
 }
 
 // retry returns the time to the next reconcile after a failed call. A repaired Secret brings no event,

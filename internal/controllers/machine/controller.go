@@ -212,8 +212,8 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := c.writeStatus(ctx, scope, outcome.Gone); err != nil && outcome.Err == nil {
 		outcome.Err = err
 	}
-	if !outcome.Gone && scope.within > 0 && (outcome.After == 0 || scope.within < outcome.After) {
-		outcome.After = scope.within
+	if !outcome.Gone {
+		outcome.After = flow.Sooner(outcome.After, scope.within)
 	}
 	return c.result(ctx, outcome)
 }

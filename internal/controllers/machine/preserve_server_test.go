@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
+	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 )
 
 // recorded is a Machine and its node as MCM left them.
@@ -62,8 +62,8 @@ func (r recorded) facts() map[string]any {
 		"annotations of the machine": r.machine.Annotations, "annotations of the node": r.node.Annotations,
 		"status": r.machine.Status.CurrentStatus,
 		"taints": r.node.Spec.Taints, "unschedulable": r.node.Spec.Unschedulable,
-		"condition of the machine": preservation.Condition(r.machine.Status.Conditions),
-		"condition of the node":    preservation.Condition(r.node.Status.Conditions),
+		"condition of the machine": noderef.Condition(r.machine.Status.Conditions, v1alpha1.NodePreserved),
+		"condition of the node":    noderef.Condition(r.node.Status.Conditions, v1alpha1.NodePreserved),
 		"operation":                r.machine.Status.LastOperation.State,
 	}
 	return of

@@ -12,7 +12,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
-	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
+	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/test/lockstep"
 )
 
@@ -85,11 +85,11 @@ func (h *harness) kept() kept {
 	}
 	seen.Node, seen.Scale = node.Annotations[v1alpha1.AnnotationKeyPreserve], node.Annotations[v1alpha1.AnnotationKeyScaleDownDisabledByMCM]
 	seen.Tainted = slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == v1alpha1.TaintKeyPreserved })
-	if condition := preservation.Condition(node.Status.Conditions); condition != nil {
+	if condition := noderef.Condition(node.Status.Conditions, v1alpha1.NodePreserved); condition != nil {
 		seen.Condition = string(condition.Status) + ", " + condition.Reason
 		seen.Message, _, _ = strings.Cut(condition.Message, "Machine preserved")
 		seen.Message = strings.TrimSpace(seen.Message)
-		if copied := preservation.Condition(machine.Status.Conditions); copied == nil || copied.Message != condition.Message || copied.Status != condition.Status {
+		if copied := noderef.Condition(machine.Status.Conditions, v1alpha1.NodePreserved); copied == nil || copied.Message != condition.Message || copied.Status != condition.Status {
 			h.Errorf("the Machine's copy of the condition is %+v, the node's %+v", copied, condition)
 		}
 	}
@@ -187,7 +187,7 @@ func TestPreservation(t *testing.T) {
 
 // preservedAnd returns conditions as a kubelet reports them: it leaves those of others alone.
 func preservedAnd(h *harness, conditions ...corev1.NodeCondition) []corev1.NodeCondition {
-	return append(conditions, *preservation.Condition(h.node().Status.Conditions))
+	return append(conditions, *noderef.Condition(h.node().Status.Conditions, v1alpha1.NodePreserved))
 }
 
 // TestPreservationCosts: no more writes than MCM's, and none for Machines that nobody preserves.

@@ -11,6 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/reconcile/events"
+	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
@@ -65,9 +66,7 @@ func newScope(cached *v1alpha1.Machine, memory *memory, now time.Time) *scope {
 }
 
 func (s *scope) wakeWithin(d time.Duration) {
-	if d > 0 && (s.within == 0 || d < s.within) {
-		s.within = d
-	}
+	s.within = flow.Sooner(s.within, d)
 }
 
 func (s *scope) key() types.NamespacedName { return client.ObjectKeyFromObject(s.machine) }

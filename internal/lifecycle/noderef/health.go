@@ -42,6 +42,15 @@ func BadConditions(machine *v1alpha1.Machine, flag []string) []string {
 	return flag
 }
 
+// Condition returns a node's condition of a type; nil if there is none.
+func Condition(conditions []corev1.NodeCondition, of corev1.NodeConditionType) *corev1.NodeCondition {
+	at := slices.IndexFunc(conditions, func(c corev1.NodeCondition) bool { return c.Type == of })
+	if at < 0 {
+		return nil
+	}
+	return &conditions[at]
+}
+
 // ConditionsDiffer reports whether types, statuses or reasons differ.
 func ConditionsDiffer(a, b []corev1.NodeCondition) bool {
 	if len(a) != len(b) {
@@ -76,15 +85,10 @@ func SetTerminating(node *corev1.Node, unhealthy bool, now time.Time) {
 	if unhealthy {
 		condition.Reason, condition.Message = v1alpha1.NodeUnhealthy, "Machine Controller is replacing an unhealthy machine"
 	}
-	for i := range node.Status.Conditions {
-		known := &node.Status.Conditions[i]
-		if known.Type != condition.Type {
-			continue
-		}
-		if known.Status != corev1.ConditionTrue {
-			*known = condition
-		}
-		return
+	switch known := Condition(node.Status.Conditions, condition.Type); {
+	case known == nil:
+		node.Status.Conditions = append(node.Status.Conditions, condition)
+	case known.Status != corev1.ConditionTrue:
+		*known = condition
 	}
-	node.Status.Conditions = append(node.Status.Conditions, condition)
 }

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 )
 
 // The beginnings of the messages of the node condition, which are MCM's.
@@ -65,7 +66,7 @@ func taintOf(node *corev1.Node) *corev1.Taint {
 // Drained reports whether the node was drained since it has the taint: from then on the condition is
 // True only once that is done.
 func Drained(node *corev1.Node) bool {
-	taint, condition := taintOf(node), Condition(node.Status.Conditions)
+	taint, condition := taintOf(node), noderef.Condition(node.Status.Conditions, v1alpha1.NodePreserved)
 	return taint != nil && taint.TimeAdded != nil && condition != nil && condition.Status == corev1.ConditionTrue &&
 		!condition.LastTransitionTime.Before(taint.TimeAdded)
 }
@@ -75,17 +76,8 @@ func Stopped(node *corev1.Node) bool {
 	if node == nil {
 		return true
 	}
-	condition := Condition(node.Status.Conditions)
+	condition := noderef.Condition(node.Status.Conditions, v1alpha1.NodePreserved)
 	return condition != nil && condition.Reason == v1alpha1.PreservationStopped
-}
-
-// Condition returns the condition Preserved; nil if there is none.
-func Condition(conditions []corev1.NodeCondition) *corev1.NodeCondition {
-	at := slices.IndexFunc(conditions, func(c corev1.NodeCondition) bool { return c.Type == v1alpha1.NodePreserved })
-	if at < 0 {
-		return nil
-	}
-	return &conditions[at]
 }
 
 // Drain is how far the drain of a preserved node is.
@@ -122,7 +114,7 @@ func SetPreserved(node *corev1.Node, p Plan, drain Drain, now time.Time) {
 // SetStopped sets the condition of the node of a Machine that is not preserved any more. A node that
 // never had it gets none.
 func SetStopped(node *corev1.Node, now time.Time) {
-	if Condition(node.Status.Conditions) == nil {
+	if noderef.Condition(node.Status.Conditions, v1alpha1.NodePreserved) == nil {
 		return
 	}
 	setCondition(node, corev1.NodeCondition{Type: v1alpha1.NodePreserved, Status: corev1.ConditionFalse, Reason: v1alpha1.PreservationStopped}, now, false)
@@ -130,7 +122,7 @@ func SetStopped(node *corev1.Node, now time.Time) {
 
 // setCondition sets a condition if it differs. anew renews its time although its status stays.
 func setCondition(node *corev1.Node, next corev1.NodeCondition, now time.Time, anew bool) {
-	known := Condition(node.Status.Conditions)
+	known := noderef.Condition(node.Status.Conditions, v1alpha1.NodePreserved)
 	next.LastTransitionTime = metav1.NewTime(now.Truncate(time.Second))
 	if known == nil {
 		node.Status.Conditions = append(node.Status.Conditions, next)

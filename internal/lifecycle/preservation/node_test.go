@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 )
 
 var (
@@ -105,7 +106,7 @@ func TestCondition(t *testing.T) {
 				n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady}, *test.given}
 			}
 			test.change(n)
-			if diff := cmp.Diff(test.want, Condition(n.Status.Conditions)); diff != "" {
+			if diff := cmp.Diff(test.want, noderef.Condition(n.Status.Conditions, v1alpha1.NodePreserved)); diff != "" {
 				t.Errorf("condition (-want +got):\n%s", diff)
 			}
 		})

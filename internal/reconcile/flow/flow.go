@@ -85,3 +85,12 @@ func Run[S any](ctx context.Context, scope S, steps []Step[S]) Outcome {
 	}
 	return Outcome{}
 }
+
+// Sooner returns the shorter of two waits, of which those that are not positive do not count; zero if
+// neither does.
+func Sooner(a, b time.Duration) time.Duration {
+	if a <= 0 || b <= 0 {
+		return max(a, b, 0)
+	}
+	return min(a, b)
+}

@@ -82,3 +82,13 @@ func TestRun(t *testing.T) {
 		})
 	}
 }
+
+func TestSooner(t *testing.T) {
+	for _, tc := range []struct{ a, b, want time.Duration }{
+		{0, 0, 0}, {-1, 0, 0}, {-2, -1, 0}, {0, 3, 3}, {3, 0, 3}, {3, -1, 3}, {2, 3, 2}, {3, 2, 2},
+	} {
+		if got := flow.Sooner(tc.a, tc.b); got != tc.want {
+			t.Errorf("the sooner of %d and %d is %d, want %d", tc.a, tc.b, got, tc.want)
+		}
+	}
+}

@@ -2,7 +2,6 @@
 package draintime
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -20,6 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/outage"
 	"github.com/millwright-dev/millwright/internal/lifecycle/replacement"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
+	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
 // Drainer drains the nodes whose drains are timed. It is implemented by drain.Drainer.
@@ -56,12 +56,6 @@ type Reading struct {
 	Delayed string
 }
 
-func (r *Reading) wakeWithin(d time.Duration) {
-	if d > 0 && (r.Wake == 0 || d < r.Wake) {
-		r.Wake = d
-	}
-}
-
 // count is the state of a drain's time.
 type count struct {
 	// since is when it began, or began anew; now while an API server is away.
@@ -79,7 +73,23 @@ type Drain struct {
 	Begun time.Time
 	// Requested reports that a label forces it.
 	Requested bool
+	// Kept reports that no deletion follows, so that it takes no place of those that are forced after
+	// an outage.
+	Kept bool
 }
+
+// OfPreserved is the drain of a Machine that failed and is preserved.
+func OfPreserved(machine *v1alpha1.Machine, begun time.Time) Drain {
+	return Drain{Machine: machine, Begun: begun, Requested: machine.Labels[v1alpha1.LabelKeyForceDrain] == forceDrain, Kept: true}
+}
+
+// OfUpdate is the drain of a Machine whose node is updated in place.
+func OfUpdate(machine *v1alpha1.Machine, begun time.Time) Drain {
+	return Drain{Machine: machine, Begun: begun, Requested: machine.Labels[v1alpha1.LabelKeyForceDrain] == forceDrain}
+}
+
+// forceDrain is the value of the label force-drain.
+const forceDrain = "True"
 
 // OfDeletion is the drain of a Machine that is being deleted.
 func OfDeletion(machine *v1alpha1.Machine) Drain {
@@ -94,51 +104,21 @@ func (t Timer) Read(ctx context.Context, d Drain, conditions []corev1.NodeCondit
 		return Reading{Force: force, Since: d.Begun}, nil
 	}
 	counted := t.confirmed(ctx, d, now)
-	read := Reading{Since: counted.since, Note: t.note(d, counted, now)}
-	read.wakeWithin(counted.again)
+	read := Reading{Since: counted.since, Note: t.note(d, counted, now), Wake: counted.again}
 	if counted.resumed.IsZero() {
 		return read, nil
 	}
 	conditions = lastingSince(conditions, counted.resumed)
-	read.wakeWithin(drain.ForceDue(conditions, now))
+	read.Wake = flow.Sooner(read.Wake, drain.ForceDue(conditions, now))
 	force := drain.ForceFor(false, conditions, now)
 	if force == drain.NotForced && counted.left <= 0 {
 		force = drain.ForceDeadline
 	}
-	if force == drain.NotForced || !counted.resumed.After(d.Begun) {
+	if force == drain.NotForced || d.Kept || !counted.resumed.After(d.Begun) {
 		read.Force = force
 		return read, nil
 	}
 	return read, t.forceAfterOutage(ctx, d.Machine, force, &read)
-}
-
-// ReadPreserved times a drain that precedes no deletion, from its beginning or from when somebody could
-// drain again.
-func (t Timer) ReadPreserved(ctx context.Context, machine *v1alpha1.Machine, conditions []corev1.NodeCondition, begin, now time.Time) Reading {
-	timeout := timeouts.Drain(machine, t.Timeout).Duration
-	if machine.Labels[v1alpha1.LabelKeyForceDrain] == "True" {
-		return Reading{Force: drain.ForceRequested, Since: begin}
-	}
-	var read Reading
-	for _, age := range []time.Duration{t.OutagePeriod, outage.Patience} {
-		seen := t.Outages.See(ctx, age)
-		read = Reading{Since: now}
-		if !seen.Answering {
-			read.wakeWithin(seen.Again)
-			return read
-		}
-		resumed := slices.MaxFunc([]time.Time{seen.Begun, seen.Back}, time.Time.Compare)
-		read.Since = slices.MaxFunc([]time.Time{begin, resumed}, time.Time.Compare)
-		left := read.Since.Add(timeout).Sub(now)
-		read.wakeWithin(min(left, seen.Again))
-		read.wakeWithin(drain.ForceDue(lastingSince(conditions, resumed), now))
-		read.Force = drain.ForceFor(false, lastingSince(conditions, resumed), now)
-		if left > 0 {
-			break
-		}
-		read.Force = cmp.Or(read.Force, drain.ForceDeadline) // confirmed by answers that are not older than Patience
-	}
-	return read
 }
 
 // Asked returns whether a user forces the drain, by the label or by a timeout of zero. flag is the
@@ -204,7 +184,7 @@ func (t Timer) forceAfterOutage(ctx context.Context, machine *v1alpha1.Machine, 
 		read.Force = force
 		return nil
 	}
-	read.wakeWithin(delay)
+	read.Wake = flow.Sooner(read.Wake, delay)
 	read.Delayed = fmt.Sprintf("The drain is not forced yet, although %s: those of other machines of %q are, and managers could not drain for a while", force, replacement.PoolOf(machine))
 	return nil
 }

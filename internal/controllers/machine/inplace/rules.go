@@ -6,8 +6,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 )
 
 // ofNode is what a node says of its update.
@@ -24,11 +26,7 @@ func read(node *corev1.Node) ofNode {
 	n := ofNode{result: node.Labels[v1alpha1.LabelKeyNodeUpdateResult], why: node.Annotations[v1alpha1.AnnotationKeyMachineUpdateFailedReason]}
 	_, n.candidate = node.Labels[v1alpha1.LabelKeyNodeCandidateForUpdate]
 	_, n.selected = node.Labels[v1alpha1.LabelKeyNodeSelectedForUpdate]
-	for _, condition := range node.Status.Conditions {
-		if condition.Type == v1alpha1.NodeInPlaceUpdate {
-			n.condition = condition
-		}
-	}
+	n.condition = ptr.Deref(noderef.Condition(node.Status.Conditions, v1alpha1.NodeInPlaceUpdate), n.condition)
 	return n
 }
 
@@ -126,12 +124,8 @@ func (n ofNode) drains(phase v1alpha1.MachinePhase) bool {
 // Draining reports whether the node of the Machine is drained for its update, as the Machine's status
 // has it.
 func Draining(machine *v1alpha1.Machine) bool {
-	for _, condition := range machine.Status.Conditions {
-		if condition.Type == v1alpha1.NodeInPlaceUpdate {
-			return condition.Reason == v1alpha1.SelectedForUpdate
-		}
-	}
-	return false
+	condition := noderef.Condition(machine.Status.Conditions, v1alpha1.NodeInPlaceUpdate)
+	return condition != nil && condition.Reason == v1alpha1.SelectedForUpdate
 }
 
 // Succeeded reports whether the agent of the node has reported success.

@@ -182,15 +182,8 @@ func (p *pass) drain(ctx context.Context) error {
 // forcedRetry is when a forced drain that failed begins anew.
 const forcedRetry = 5 * time.Second
 
-// forceDrain is the value of the label force-drain.
-const forceDrain = "True"
-
 func (p *pass) ask(ctx context.Context) (drain.Report, error) {
-	n := read(*p.node)
-	timed := draintime.Drain{
-		Machine: p.machine, Begun: n.condition.LastTransitionTime.Time,
-		Requested: p.machine.Labels[v1alpha1.LabelKeyForceDrain] == forceDrain,
-	}
+	timed := draintime.OfUpdate(p.machine, read(*p.node).condition.LastTransitionTime.Time)
 	timing, err := p.Timer.Read(ctx, timed, (*p.node).Status.Conditions, p.now)
 	if err != nil {
 		return drain.Report{}, err

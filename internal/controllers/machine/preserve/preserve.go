@@ -14,9 +14,11 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machine/draintime"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
+	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/nodes"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
+	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
 // Keeper preserves Machines.
@@ -53,12 +55,6 @@ type Outcome struct {
 	Forced  string
 }
 
-func (o *Outcome) wakeWithin(d time.Duration) {
-	if d > 0 && (o.Wake == 0 || d < o.Wake) {
-		o.Wake = d
-	}
-}
-
 // Run takes the preservation of a Machine as far as is possible now. The caller stores the expiry, also
 // after an error, and last: a crash before repeats what was not finished.
 func (k Keeper) Run(ctx context.Context, p Pass) (Outcome, error) {
@@ -70,7 +66,7 @@ func (k Keeper) Run(ctx context.Context, p Pass) (Outcome, error) {
 	case preservation.Stop:
 		return k.stop(ctx, p, done)
 	case preservation.Preserve:
-		done.wakeWithin(done.Expiry.Sub(p.Now))
+		done.Wake = flow.Sooner(done.Wake, done.Expiry.Sub(p.Now))
 		if err := k.annotate(ctx, p, done); err != nil {
 			return done, err
 		}
@@ -139,7 +135,10 @@ func (k Keeper) drain(ctx context.Context, p Pass, done *Outcome) (preservation.
 	if machine.Status.CurrentStatus.PreserveExpiryTime == nil {
 		begin = p.Now // as the expiry will be set
 	}
-	read := k.Timer.ReadPreserved(ctx, machine, done.Node.Status.Conditions, begin, p.Now)
+	read, err := k.Timer.Read(ctx, draintime.OfPreserved(machine, begin), done.Node.Status.Conditions, p.Now)
+	if err != nil {
+		return preservation.NotNeeded, err
+	}
 	report, err := k.Drainer.Drain(ctx, drain.Request{
 		Machine: key, Node: done.Node.Name, Since: read.Since, Force: read.Force,
 		Timeout:         timeouts.Drain(machine, k.Timer.Timeout).Duration,
@@ -148,7 +147,7 @@ func (k Keeper) drain(ctx context.Context, p Pass, done *Outcome) (preservation.
 	if err != nil {
 		return preservation.NotNeeded, err
 	}
-	done.wakeWithin(read.Wake)
+	done.Wake = flow.Sooner(done.Wake, read.Wake)
 	done.Problem = report.Problem()
 	switch {
 	case report.Done:
@@ -159,10 +158,10 @@ func (k Keeper) drain(ctx context.Context, p Pass, done *Outcome) (preservation.
 		}
 		return preservation.Done, nil
 	case done.Problem != "":
-		done.wakeWithin(report.Wait)
+		done.Wake = flow.Sooner(done.Wake, report.Wait)
 		return preservation.Failing, nil
 	}
-	done.wakeWithin(report.Wait)
+	done.Wake = flow.Sooner(done.Wake, report.Wait)
 	return preservation.NotNeeded, nil
 }
 
@@ -204,7 +203,7 @@ func Conditions(machine []corev1.NodeCondition, node *corev1.Node) []corev1.Node
 	if node == nil {
 		return machine
 	}
-	is, was := preservation.Condition(node.Status.Conditions), preservation.Condition(machine)
+	is, was := noderef.Condition(node.Status.Conditions, v1alpha1.NodePreserved), noderef.Condition(machine, v1alpha1.NodePreserved)
 	switch {
 	case is == nil || was != nil && preservation.Same(*is, *was):
 		return machine
@@ -212,6 +211,6 @@ func Conditions(machine []corev1.NodeCondition, node *corev1.Node) []corev1.Node
 		return append(slices.Clone(machine), *is)
 	}
 	next := slices.Clone(machine)
-	*preservation.Condition(next) = *is
+	*noderef.Condition(next, v1alpha1.NodePreserved) = *is
 	return next
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
@@ -84,10 +85,8 @@ func Updating(machine *v1alpha1.Machine) bool {
 // UpdateState returns how far the update of a Machine's node is: the reason of the node's condition, of
 // which the Machine has a copy. It is empty if the node was never updated in place.
 func UpdateState(machine *v1alpha1.Machine) string {
-	for i := range machine.Status.Conditions {
-		if machine.Status.Conditions[i].Type == v1alpha1.NodeInPlaceUpdate {
-			return machine.Status.Conditions[i].Reason
-		}
+	if condition := noderef.Condition(machine.Status.Conditions, v1alpha1.NodeInPlaceUpdate); condition != nil {
+		return condition.Reason
 	}
 	return ""
 }

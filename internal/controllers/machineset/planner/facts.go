@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/reconcile/cascade"
 )
 
@@ -72,10 +73,8 @@ func AvailableIn(machine *v1alpha1.Machine, f Facts) time.Duration {
 		return 0
 	}
 	since := machine.Status.CurrentStatus.LastUpdateTime
-	for _, condition := range machine.Status.Conditions {
-		if condition.Type == corev1.NodeReady && (since.IsZero() || condition.LastTransitionTime.Before(&since)) {
-			since = condition.LastTransitionTime
-		}
+	if ready := noderef.Condition(machine.Status.Conditions, corev1.NodeReady); ready != nil && (since.IsZero() || ready.LastTransitionTime.Before(&since)) {
+		since = ready.LastTransitionTime
 	}
 	wanted := time.Duration(f.Set.Spec.MinReadySeconds) * time.Second
 	return min(wanted, max(0, since.Add(wanted).Sub(f.Now)))
