@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/observe/rollout"
+	"github.com/millwright-dev/millwright/internal/cli/rollout/change"
 	"github.com/millwright-dev/millwright/test/program"
 )
 
@@ -32,17 +32,17 @@ func TestThereAndBack(t *testing.T) {
 		if _, old := first[name]; old {
 			t.Errorf("machine %s was not replaced", name)
 		}
-		if machine.Spec.Class.Name != "pool" || machine.Annotations[rollout.AnnotationRestarted] == "" {
+		if machine.Spec.Class.Name != "pool" || machine.Annotations[change.AnnotationRestarted] == "" {
 			t.Errorf("machine %s is of class %s, with annotations %v", name, machine.Spec.Class.Name, machine.Annotations)
 		}
 	}
 	c.rollout(0, "history pool", "2 (current)   pool-", "the beginning")
-	c.rollout(0, "history pool --revision 2", "# Revision 2 of machine deployment", rollout.AnnotationRestarted, "name: pool")
+	c.rollout(0, "history pool --revision 2", "# Revision 2 of machine deployment", change.AnnotationRestarted, "name: pool")
 	c.rollout(0, "undo pool --to-revision 2", "its template is that of revision 2 already")
 
 	c.rollout(0, "undo pool", "pool rolled back to revision 1")
 	c.rollout(0, "status pool --timeout 2m", "successfully rolled out: revision 3")
-	if c.deployment().Spec.Template.Annotations[rollout.AnnotationRestarted] != "" {
+	if c.deployment().Spec.Template.Annotations[change.AnnotationRestarted] != "" {
 		t.Error("the template still has the annotation")
 	}
 	c.rollout(1, "undo pool --to-revision 1", "has no revision 1; it has 2, 3")

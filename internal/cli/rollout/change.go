@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millwright-dev/millwright/internal/cli/rollout/change"
 	"github.com/millwright-dev/millwright/internal/observe/rollout"
 )
 
@@ -18,14 +19,14 @@ func newPause() *cobra.Command {
 		Long: `Pause the rollouts of a MachineDeployment.
 
 Scaling and the replacement of failed machines continue.`,
-	}, "paused", func(ctx context.Context, d deployment) error { return rollout.Pause(ctx, d.Client, d.key) })
+	}, "paused", func(ctx context.Context, d deployment) error { return change.Pause(ctx, d.Client, d.key) })
 }
 
 func newResume() *cobra.Command {
 	return newChange(&cobra.Command{
 		Use:   "resume NAME",
 		Short: "Resume the rollouts of a paused MachineDeployment",
-	}, "resumed", func(ctx context.Context, d deployment) error { return rollout.Resume(ctx, d.Client, d.key) })
+	}, "resumed", func(ctx context.Context, d deployment) error { return change.Resume(ctx, d.Client, d.key) })
 }
 
 func newRestart() *cobra.Command {
@@ -34,19 +35,19 @@ func newRestart() *cobra.Command {
 		Short: "Replace all machines by the strategy of the MachineDeployment",
 		Long: `Replace all machines by the strategy of the MachineDeployment, without a change of class.
 
-This sets the annotation ` + rollout.AnnotationRestarted + ` of the
+This sets the annotation ` + change.AnnotationRestarted + ` of the
 template to the current time, which creates a new revision, also with MCM.`,
 	}, "restarted", func(ctx context.Context, d deployment) error {
-		return rollout.Restart(ctx, d.Client, d.key, time.Now())
+		return change.Restart(ctx, d.Client, d.key, time.Now())
 	})
 }
 
 // newChange returns a command that changes a deployment, and says so.
-func newChange(cmd *cobra.Command, done string, change func(context.Context, deployment) error) *cobra.Command {
+func newChange(cmd *cobra.Command, done string, do func(context.Context, deployment) error) *cobra.Command {
 	return add(cmd, func(cmd *cobra.Command, d deployment) error {
 		ctx, cancel := context.WithTimeout(cmd.Context(), answerTimeout)
 		defer cancel()
-		if err := change(ctx, d); err != nil {
+		if err := do(ctx, d); err != nil {
 			return err
 		}
 		return d.report(cmd, "%s", done)
@@ -73,8 +74,8 @@ which gets a new number. "millwright rollout history" lists the revisions.`,
 func (d deployment) undo(cmd *cobra.Command, revision int64, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), answerTimeout)
 	defer cancel()
-	rollback, err := rollout.Undo(ctx, d.Client, d.key, revision)
-	if errors.Is(err, rollout.ErrUnchanged) {
+	rollback, err := change.Undo(ctx, d.Client, d.key, revision)
+	if errors.Is(err, change.ErrUnchanged) {
 		return d.report(cmd, "%s", err)
 	}
 	if err != nil {
@@ -90,7 +91,7 @@ func (d deployment) undo(cmd *cobra.Command, revision int64, timeout time.Durati
 		refusal = rollout.Refusal(facts)
 		return rollback.Done(facts)
 	})
-	switch stays := "The wish stays in spec.rollbackTo. " + rollout.Withdrawal(d.key); {
+	switch stays := "The wish stays in spec.rollbackTo. " + change.Withdrawal(d.key); {
 	case cmd.Context().Err() != nil:
 		return fmt.Errorf("not waited for any more: machine deployment %s is to be rolled back to revision %d. %s", d.key, rollback.Revision, stays)
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil && refusal != "":

@@ -87,7 +87,7 @@ func TestOnlyItsOwnIsSortedOut(t *testing.T) {
 	hasSet("theirs", 1, 3, 3)(other)
 	other.machines = nil
 	has("theirs", 3, v1alpha1.MachineRunning)(other)
-	f := factsOf(g.deployment, values(append(other.sets, g.sets...)), values(append(other.machines, g.machines...)))
+	f := FactsOf(g.deployment, values(append(other.sets, g.sets...)), values(append(other.machines, g.machines...)))
 	var names []string
 	for _, set := range f.Sets {
 		names = append(names, set.Name)

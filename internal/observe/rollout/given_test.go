@@ -54,7 +54,7 @@ func give(changes ...change) *given {
 }
 
 func (g *given) facts() Facts {
-	f := factsOf(g.deployment, values(g.sets), values(g.machines))
+	f := FactsOf(g.deployment, values(g.sets), values(g.machines))
 	f.Lease, f.MachineLease, f.Events, f.Problem = g.around.Lease, g.around.MachineLease, g.around.Events, g.problem
 	return f
 }

@@ -55,7 +55,7 @@ func TestPick(t *testing.T) {
 		"none at all":    {func(g *given) { g.sets = nil }, 1, "", "has no revision 1; it has none"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			set, err := find(give(tc.given).facts(), tc.wanted)
+			set, err := Find(give(tc.given).facts(), tc.wanted)
 			if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
 				t.Fatalf("answers %v, want %q", err, tc.says)
 			}

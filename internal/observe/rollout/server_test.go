@@ -89,14 +89,6 @@ func (s *server) do(err error) {
 	}
 }
 
-// refuses checks that an error says something.
-func (s *server) refuses(err error, says string) {
-	s.t.Helper()
-	if err == nil || !strings.Contains(err.Error(), says) {
-		s.t.Errorf("answers %v, want %q", err, says)
-	}
-}
-
 // reports changes the status of the deployment.
 func (s *server) reports(available int32) {
 	s.t.Helper()
@@ -237,37 +229,6 @@ func TestServerTakesNoOtherForIt(t *testing.T) {
 			}
 			return
 		}
-	}
-}
-
-// TestServerWritesAreRepeated: the manager writes the status all the time.
-func TestServerWritesAreRepeated(t *testing.T) {
-	s := newServer(t)
-	disturb := 3
-	busy := interceptor.NewClient(s.watching(), interceptor.Funcs{
-		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
-			if disturb > 0 {
-				disturb--
-				s.reports(int32(disturb))
-			}
-			return c.Patch(ctx, object, patch, opts...)
-		},
-	})
-	s.do(Pause(t.Context(), busy, s.key))
-	s.refuses(Pause(t.Context(), busy, s.key), "is paused already")
-	s.refuses(Restart(t.Context(), busy, s.key, noon), "resume pool")
-	disturb = 2
-	s.do(Resume(t.Context(), busy, s.key))
-	s.refuses(Resume(t.Context(), busy, s.key), "is not paused")
-	s.do(Restart(t.Context(), busy, s.key, noon))
-	s.refuses(Restart(t.Context(), busy, s.key, noon.Add(time.Millisecond)), "within this second")
-	facts, err := Read(t.Context(), busy, s.key)
-	s.do(err)
-	if got := facts.Deployment.Spec.Template.Annotations[AnnotationRestarted]; got != "2026-01-02T12:00:00Z" {
-		t.Errorf("restarted at %q", got)
-	}
-	if disturb != 0 {
-		t.Errorf("%d disturbances did not happen", disturb)
 	}
 }
 

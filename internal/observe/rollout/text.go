@@ -198,7 +198,7 @@ func cause(set *v1alpha1.MachineSet) string {
 
 // PrintRevision prints the template of one revision as YAML.
 func PrintRevision(out io.Writer, f Facts, number int64) error {
-	set, err := find(f, number)
+	set, err := Find(f, number)
 	if err != nil {
 		return err
 	}

@@ -1,13 +1,13 @@
-package rollout
+// Package change pauses, resumes, restarts and rolls back MachineDeployments.
+//
+// It needs no manager, only API access, and writes only fields that MCM knows as well.
+package change
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,6 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	"github.com/millwright-dev/millwright/internal/observe/explain"
+	"github.com/millwright-dev/millwright/internal/observe/rollout"
 )
 
 // AnnotationRestarted on the template of a deployment is when a restart was last requested, in RFC
@@ -79,7 +80,7 @@ func refusePaused(d *v1alpha1.MachineDeployment, done string) error {
 
 // refuseInvalid returns what keeps a manager from doing anything with a deployment: the rollback would
 // stay pending, and be done much later.
-func refuseInvalid(f Facts, done string) error {
+func refuseInvalid(f rollout.Facts, done string) error {
 	d := f.Deployment
 	problem := planner.Invalid(d, f.Sets)
 	if problem == "" && planner.SelectsAll(d) {
@@ -109,34 +110,34 @@ type Rollback struct {
 // changing the template. It returns ErrUnchanged if the template is that of the revision, and an error
 // for a deployment whose spec no manager accepts.
 func Undo(ctx context.Context, c client.Client, key types.NamespacedName, number int64) (Rollback, error) {
-	rollback := Rollback{}
+	wish := Rollback{}
 	written, err := write(ctx, c, key, func(d *v1alpha1.MachineDeployment) error {
 		sets := &v1alpha1.MachineSetList{}
 		if err := c.List(ctx, sets, client.InNamespace(key.Namespace)); err != nil {
 			return fmt.Errorf("listing machine sets: %w", err)
 		}
-		f := factsOf(d, sets.Items, nil)
+		f := rollout.FactsOf(d, sets.Items, nil)
 		if err := errors.Join(refusePaused(d, "rolled back"), refuseInvalid(f, "rolled back")); err != nil {
 			return err
 		}
-		target, err := find(f, number)
+		target, err := rollout.Find(f, number)
 		if err != nil {
 			return err
 		}
-		rollback.target, rollback.Revision = target, revision.Number(target)
+		wish.target, wish.Revision = target, revision.Number(target)
 		if revision.Same(&target.Spec.Template, &d.Spec.Template) {
-			return fmt.Errorf("%w: its template is that of revision %d already", ErrUnchanged, rollback.Revision)
+			return fmt.Errorf("%w: its template is that of revision %d already", ErrUnchanged, wish.Revision)
 		}
 		// By its number, and so to the one that was looked at, whatever comes first.
-		d.Spec.RollbackTo = &v1alpha1.RollbackConfig{Revision: rollback.Revision}
+		d.Spec.RollbackTo = &v1alpha1.RollbackConfig{Revision: wish.Revision}
 		return nil
 	})
-	rollback.deployment = written
-	return rollback, err
+	wish.deployment = written
+	return wish, err
 }
 
 // Done reports whether the manager has rolled the deployment back. Any other answer of it is an error.
-func (r Rollback) Done(f Facts) (bool, error) {
+func (r Rollback) Done(f rollout.Facts) (bool, error) {
 	d := f.Deployment
 	switch {
 	case d.Generation < r.deployment.Generation:
@@ -153,32 +154,6 @@ func (r Rollback) Done(f Facts) (bool, error) {
 	return false, fmt.Errorf("machine deployment %s/%s was not rolled back to revision %d: its template was changed meanwhile", d.Namespace, d.Name, r.Revision)
 }
 
-// find returns the set of a revision, or says why there is none. 0 is the last one of another
-// template than the deployment's, which may have no set yet, or an old one that has no new number
-// yet. By the controllers' rule, the last but one, machines would go that are in use.
-func find(f Facts, wanted int64) (*v1alpha1.MachineSet, error) {
-	d, set := f.Deployment, revision.Pick(f.Sets, wanted)
-	if wanted == 0 {
-		set = nil
-		for _, numbered := range revision.Sorted(f.Sets) {
-			if !revision.Same(&numbered.Spec.Template, &d.Spec.Template) {
-				set = numbered
-			}
-		}
-	}
-	switch {
-	case set != nil:
-		return set, nil
-	case wanted == 0:
-		return nil, fmt.Errorf("machine deployment %s/%s has no revision before the current one", d.Namespace, d.Name)
-	}
-	var known []string
-	for _, set := range revision.Sorted(f.Sets) {
-		known = append(known, strconv.FormatInt(revision.Number(set), 10))
-	}
-	return nil, fmt.Errorf("machine deployment %s/%s has no revision %d; it has %s", d.Namespace, d.Name, wanted, cmp.Or(strings.Join(known, ", "), "none"))
-}
-
 // conflictBackoff is for writes that conflict: during a rollout, the manager writes the status of a
 // deployment several times a second.
 var conflictBackoff = wait.Backoff{Steps: 10, Duration: 10 * time.Millisecond, Factor: 1.6, Jitter: 0.2}
@@ -187,7 +162,7 @@ var conflictBackoff = wait.Backoff{Steps: 10, Duration: 10 * time.Millisecond, F
 func write(ctx context.Context, c client.Client, key types.NamespacedName, do func(*v1alpha1.MachineDeployment) error) (*v1alpha1.MachineDeployment, error) {
 	var changed *v1alpha1.MachineDeployment
 	err := retry.RetryOnConflict(conflictBackoff, func() error {
-		read, err := get(ctx, c, key)
+		read, err  := rollout.Get(ctx, c, key)
 		if err != nil {
 			return err
 		}
